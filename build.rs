@@ -1,0 +1,15 @@
+//! Link-time properties of libregall.so.
+
+fn main() {
+    // Run before every other constructor, while libc's text is still as it was
+    // shipped: UCX and Open MPI patch function entries in theirs.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // All relocations are done before the constructor runs: no lazy binding on
+    // the hook path, where ld.so's lock may be held by the caller.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+    // An undefined symbol would kill every program at load time; refuse it here.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--as-needed");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libregall.so");
+    println!("cargo:rerun-if-changed=build.rs");
+}

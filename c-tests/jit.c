@@ -1,0 +1,86 @@
+/* Proves: code made at run time with a memory call in it runs, is changed and runs again, as without the shim. */
+#include "check.h"
+
+/* mov %rdi... are in place already: mov $NR,%eax; syscall; ret */
+static const unsigned char body[] = { 0xb8, 0, 0, 0, 0, 0x0f, 0x05, 0xc3 };
+
+typedef long (*two)(void *, size_t);
+
+static void write_code(unsigned char *at, unsigned nr)
+{
+	memcpy(at, body, sizeof body);
+	memcpy(at + 1, &nr, 4);
+}
+
+static void written_then_executable(void)
+{
+	unsigned char *code = (unsigned char *)anon(1);
+	memset(code, 0xcc, PAGE);
+	write_code(code + 64, SYS_munmap);
+	CALL(mprotect(code, PAGE, PROT_READ | PROT_EXEC));
+	two f = (two)(uintptr_t)(code + 64);
+	char *p = anon(8);
+	say("munmap from new code %ld", f(p + PAGE, 2 * PAGE));
+	quiet_claim(p, PAGE, "registered");
+	quiet_point("new code");
+	say("bad munmap from new code %ld", f(p + 1, 1));
+	/* Rewritten while it is writable again. */
+	CALL(mprotect(code, PAGE, PROT_READ | PROT_WRITE));
+	write_code(code + 64, SYS_munlock);
+	CALL(mprotect(code, PAGE, PROT_READ | PROT_EXEC));
+	say("munlock from changed code %ld", f(p, PAGE));
+	quiet_claim(p, PAGE, "registered");
+	quiet_point("changed code");
+	CALL(munmap(code, PAGE));
+}
+
+static void writable_and_executable(void)
+{
+	unsigned char *code = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	NEED(code != MAP_FAILED);
+	write_code(code, SYS_getpid);
+	two f = (two)(uintptr_t)code;
+	say("getpid %d", f(NULL, 0) == getpid());
+	write_code(code + PAGE, SYS_getppid);
+	f = (two)(uintptr_t)(code + PAGE);
+	say("getppid %d", f(NULL, 0) == getppid());
+	quiet_claim(code, 4 * PAGE, "registered");
+	quiet_point("rwx");
+	CALL(munmap(code, 4 * PAGE));
+}
+
+/* Two views of one memory file, as JITs under W^X do. */
+static void two_views(void)
+{
+	int fd = memory_file(PAGE);
+	unsigned char *w = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	unsigned char *x = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+	NEED(w != MAP_FAILED && x != MAP_FAILED);
+	write_code(w, SYS_getpid);
+	say("getpid %d", ((two)(uintptr_t)x)(NULL, 0) == getpid());
+	quiet_point("two views");
+}
+
+/* The bytes that code reads back are the bytes that it wrote. */
+static void reads_itself(void)
+{
+	unsigned char *code = (unsigned char *)anon(1);
+	for (size_t i = 0; i + sizeof body < PAGE; i += 16)
+		write_code(code + i, SYS_getpid);
+	CALL(mprotect(code, PAGE, PROT_READ | PROT_EXEC));
+	bool same = true;
+	for (size_t i = 0; i + sizeof body < PAGE; i += 16)
+		same &= ((two)(uintptr_t)(code + i))(NULL, 0) == getpid();
+	say("all of them %d", same);
+	quiet_point("many sites");
+}
+
+int main(void)
+{
+	written_then_executable();
+	writable_and_executable();
+	two_views();
+	reads_itself();
+	quiet_point("end");
+	return 0;
+}

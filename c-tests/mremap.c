@@ -1,0 +1,117 @@
+/* Proves: mremap grows, shrinks, moves and fails as without the shim. */
+#include "check.h"
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+/* A mapping with the number of each page in its first byte. */
+static char *numbered(size_t pages)
+{
+	char *p = anon(pages);
+	for (size_t i = 0; i < pages; i++)
+		p[i * PAGE] = (char)(i + 1);
+	return p;
+}
+
+static bool is_numbered(const char *p, size_t pages)
+{
+	for (size_t i = 0; i < pages; i++)
+		if (p[i * PAGE] != (char)(i + 1))
+			return false;
+	return true;
+}
+
+int main(void)
+{
+	char *p = numbered(8);
+	CALL_AS("shrink", mremap(p, 8 * PAGE, 3 * PAGE, 0) == p ? 0 : -1);
+	in_child("read behind", touch_read, p + 3 * PAGE);
+	quiet_claim(p, 3 * PAGE, "registered");
+	quiet_point("shrunk");
+	char *q = MAP_AS("grow", mremap(p, 3 * PAGE, 50 * PAGE, MREMAP_MAYMOVE));
+	say("contents %d new part zero %d", is_numbered(q, 3), all_are(q + 3 * PAGE, 47 * PAGE, 0));
+	quiet_claim(q, 50 * PAGE, "registered");
+	quiet_point("grown");
+	CALL(munmap(q, 50 * PAGE));
+
+	/* No room behind and no leave to move. */
+	char *r = reserve(20);
+	NEED(mprotect(r, 4 * PAGE, PROT_READ | PROT_WRITE) == 0);
+	memset(r, 6, 4 * PAGE);
+	MAP_AS("grow in place, no room", mremap(r, 4 * PAGE, 8 * PAGE, 0));
+	say("contents %d", all_are(r, 4 * PAGE, 6));
+	quiet_claim(r, 4 * PAGE, "registered");
+	quiet_claim(r + 4 * PAGE, 16 * PAGE, "no-access");
+	quiet_point("not grown");
+
+	/* In place, where there is room. */
+	CALL(munmap(r + 4 * PAGE, 16 * PAGE));
+	CALL_AS("grow in place", mremap(r, 4 * PAGE, 8 * PAGE, 0) == r ? 0 : -1);
+
+	/* Onto a place that is taken. */
+	char *target = anon(20);
+	memset(target, 1, 20 * PAGE);
+	q = MAP_AS("fixed", mremap(r, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target + 5 * PAGE));
+	say("there %d contents %d around %d", q == target + 5 * PAGE, all_are(q, 4 * PAGE, 6),
+	    all_are(target, 5 * PAGE, 1) && all_are(target + 13 * PAGE, 7 * PAGE, 1));
+	in_child("read of the source", touch_read, r);
+	quiet_claim(target, 20 * PAGE, "registered");
+	quiet_point("moved");
+	q = MAP_AS("fixed and shrunk", mremap(q, 8 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target));
+	say("contents %d", all_are(target, 2 * PAGE, 6));
+	in_child("read of the rest", touch_read, target + 9 * PAGE);
+	quiet_point("moved and shrunk");
+
+	/* The source stays, empty. */
+	p = numbered(8);
+	q = MAP_AS("dontunmap", mremap(p, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL));
+	say("moved %d contents %d source zero %d", q != p, is_numbered(q, 8), all_are(p, 8 * PAGE, 0));
+	quiet_claim(p, 8 * PAGE, "registered");
+	quiet_claim(q, 8 * PAGE, "registered");
+	quiet_point("dontunmap");
+	MAP_AS("dontunmap, other size", mremap(p, 8 * PAGE, 9 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL));
+	MAP_AS("dontunmap alone", mremap(p, 8 * PAGE, 8 * PAGE, MREMAP_DONTUNMAP, NULL));
+	q = MAP_AS("dontunmap fixed",
+		   mremap(q, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP | MREMAP_FIXED, target));
+	say("contents %d", is_numbered(target, 8));
+
+	/* old size 0: a second view of shared memory, an error for private. */
+	char *s = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	NEED(s != MAP_FAILED);
+	s[0] = 42;
+	q = MAP_AS("old size 0, shared", mremap(s, 0, 4 * PAGE, MREMAP_MAYMOVE));
+	q[1] = 43;
+	say("same memory %d %d", q[0], s[1]);
+	quiet_claim(s, 4 * PAGE, "registered");
+	quiet_claim(q, 4 * PAGE, "registered");
+	quiet_point("two views");
+	MAP_AS("old size 0, private", mremap(p, 0, 4 * PAGE, MREMAP_MAYMOVE));
+
+	/* Files, past their end. */
+	int fd = memory_file(2 * PAGE);
+	q = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	q = MAP_AS("file past its end", mremap(q, 2 * PAGE, 6 * PAGE, MREMAP_MAYMOVE));
+	in_child("read past the end", touch_read, q + 3 * PAGE);
+	quiet_claim(q, 2 * PAGE, "registered");
+	quiet_point("tail");
+	NEED(ftruncate(fd, 6 * (off_t)PAGE) == 0);
+	in_child("read once it has grown", touch_read, q + 3 * PAGE);
+
+	/* Errors. */
+	p = anon(8);
+	MAP_AS("new size 0", mremap(p, PAGE, 0, 0));
+	MAP_AS("unaligned", mremap(p + 1, PAGE, 2 * PAGE, MREMAP_MAYMOVE));
+	MAP_AS("unknown flag", mremap(p, PAGE, 2 * PAGE, 1 << 10));
+	MAP_AS("fixed without maymove", mremap(p, PAGE, PAGE, MREMAP_FIXED, target));
+	MAP_AS("fixed unaligned", mremap(p, PAGE, PAGE, MREMAP_FIXED | MREMAP_MAYMOVE, target + 1));
+	MAP_AS("fixed overlapping", mremap(p, 4 * PAGE, 4 * PAGE, MREMAP_FIXED | MREMAP_MAYMOVE, p + 2 * PAGE));
+	MAP_AS("not mapped", mremap((void *)PAGE, PAGE, 2 * PAGE, MREMAP_MAYMOVE));
+	NEED(munmap(p + 4 * PAGE, PAGE) == 0);
+	MAP_AS("over a hole", mremap(p, 8 * PAGE, 16 * PAGE, MREMAP_MAYMOVE));
+	MAP_AS("too large", mremap(p, PAGE, 1ul << 47, MREMAP_MAYMOVE));
+	say("contents %d", all_are(p, 4 * PAGE, 0));
+	quiet_claim(p, 4 * PAGE, "registered");
+	quiet_point("end");
+	return 0;
+}

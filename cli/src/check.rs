@@ -1,0 +1,193 @@
+//! What is wrong with coverage at one look. Pure: lists in, gaps out.
+
+use std::fmt;
+
+use regall_directory::addr::PageRange;
+use regall_directory::reader::{Entry, Mapping};
+use regall_directory::vocab::{Column, Prot, Reason};
+
+/// What a gap is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// No entry says anything of these bytes.
+    Uncovered,
+    /// The entry says another protection than the kernel.
+    Protection(Prot),
+    /// With `--strict`: the pin set does not hold it.
+    Pin(Column),
+    /// With `--strict`: the HCA registrar does not hold it.
+    Hca(Column),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uncovered => f.write_str("not covered"),
+            Self::Protection(published) => write!(f, "wrong protection: published as {published}"),
+            Self::Pin(column) => write!(f, "pin: {column}"),
+            Self::Hca(column) => write!(f, "hca: {column}"),
+        }
+    }
+}
+
+/// Bytes of which not the right thing is said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The bytes.
+    pub range: PageRange,
+    /// What is wrong.
+    pub wrong: Wrong,
+    /// The kernel's line that they are in.
+    pub mapping: Mapping,
+    /// The entry that is wrong; none if they are not covered.
+    pub entry: Option<Entry>,
+}
+
+/// What counts as a gap beside bytes that no entry covers.
+#[derive(Clone, Copy, Default)]
+pub struct Rules {
+    /// Registrars must hold all that could be held.
+    pub strict: bool,
+    /// The user switched the pin set off.
+    pub pin_off: bool,
+    /// The user switched the HCA registrar off.
+    pub hca_off: bool,
+}
+
+/// All gaps. Both lists are sorted and without overlaps.
+pub fn gaps(entries: &[Entry], mappings: &[Mapping], rules: Rules) -> Vec<Gap> {
+    let mut out = Vec::new();
+    for mapping in mappings {
+        let gap = |range, wrong, entry| Gap {
+            range,
+            wrong,
+            mapping: mapping.clone(),
+            entry,
+        };
+        let mut left = Some(mapping.range);
+        for entry in overlapping(entries, mapping.range) {
+            let Some(rest) = left else { break };
+            if let Some(missed) = rest.before(entry.range.start()) {
+                out.push(gap(missed, Wrong::Uncovered, None));
+            }
+            left = rest.after(entry.range.end());
+            let Some(piece) = mapping.range.intersection(entry.range) else {
+                continue;
+            };
+            let wrong = rules.wrong(entry, mapping);
+            out.extend(wrong.map(|w| gap(piece, w, Some(*entry))));
+        }
+        out.extend(left.map(|missed| gap(missed, Wrong::Uncovered, None)));
+    }
+    out
+}
+
+/// The entries that have a byte in `range`.
+pub fn overlapping(entries: &[Entry], range: PageRange) -> &[Entry] {
+    let from = entries.partition_point(|e| e.range.end() <= range.start());
+    let to = entries.partition_point(|e| e.range.start() < range.end());
+    entries.get(from..to).unwrap_or(&[])
+}
+
+impl Rules {
+    /// What is wrong with an entry that covers some of a mapping.
+    fn wrong(self, entry: &Entry, mapping: &Mapping) -> Option<Wrong> {
+        let attr = entry.attr;
+        if attr.prot != mapping.prot {
+            return Some(Wrong::Protection(attr.prot));
+        }
+        if !self.strict {
+            return None;
+        }
+        if lacks(attr.pin, self.pin_off, attr.hca) {
+            return Some(Wrong::Pin(attr.pin));
+        }
+        lacks(attr.hca, self.hca_off, attr.pin).then_some(Wrong::Hca(attr.hca))
+    }
+}
+
+/// Whether a registrar's column says that it could hold a range and does not.
+/// One that the user switched off is excused, if the other one has a word to
+/// say of the range; whether that is good enough its own column decides.
+fn lacks(column: Column, switched_off: bool, other: Column) -> bool {
+    match column.reason {
+        Reason::Limit | Reason::Refused | Reason::Inherited => true,
+        Reason::Off => !switched_off || other.reason == Reason::Off,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::look::fixtures::*;
+
+    const LOOSE: Rules = Rules {
+        strict: false,
+        pin_off: false,
+        hca_off: false,
+    };
+
+    fn uncovered(entries: &[Entry], mappings: &[Mapping]) -> Vec<(u64, u64)> {
+        let all = gaps(entries, mappings, LOOSE);
+        assert!(all.iter().all(|g| g.wrong == Wrong::Uncovered));
+        all.iter()
+            .map(|g| (g.range.start() >> 12, g.range.end() >> 12))
+            .collect()
+    }
+
+    #[test]
+    fn every_byte_counts() {
+        let maps = [mapping(10, 20), mapping(20, 30), mapping(40, 50)];
+        assert_eq!(uncovered(&[], &maps), [(10, 20), (20, 30), (40, 50)]);
+        assert_eq!(uncovered(&[entry(5, 60)], &maps), []);
+        assert_eq!(uncovered(&[entry(10, 30), entry(40, 50)], &maps), []);
+        assert_eq!(
+            uncovered(&[entry(12, 14), entry(15, 41), entry(49, 50)], &maps),
+            [(10, 12), (14, 15), (41, 49)]
+        );
+    }
+
+    #[test]
+    fn protection_must_be_the_kernels() {
+        let mut changed = mapping(15, 20);
+        changed.prot = Prot::from_call(1, false);
+        let found = gaps(&[entry(10, 20)], &[mapping(10, 15), changed], LOOSE);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].range, range(15, 20));
+        assert_eq!(found[0].wrong, Wrong::Protection(Prot::from_call(3, false)));
+    }
+
+    #[test]
+    fn strictly_both_registrars_must_hold_it() {
+        let found = |pin, hca, pin_off, hca_off| {
+            let mut e = entry(10, 20);
+            (e.attr.pin, e.attr.hca) = (pin, hca);
+            let rules = Rules {
+                strict: true,
+                pin_off,
+                hca_off,
+            };
+            let all = gaps(&[e], &[mapping(10, 20)], rules);
+            all.first().map(|g| g.wrong)
+        };
+        let no = Column::no;
+        let off = no(Reason::Off);
+        assert_eq!(found(Column::YES, Column::YES, false, false), None);
+        assert_eq!(found(Column::YES, off, false, true), None);
+        assert_eq!(found(Column::YES, off, false, false), Some(Wrong::Hca(off)));
+        assert_eq!(found(off, off, true, true), Some(Wrong::Pin(off)));
+        assert_eq!(found(off, Column::YES, true, false), None);
+        assert_eq!(found(off, Column::YES, false, false), Some(Wrong::Pin(off)));
+        assert_eq!(found(no(Reason::NoAccess), off, false, true), None);
+        for bad in [
+            no(Reason::Limit),
+            Column::refused(12),
+            no(Reason::Inherited),
+        ] {
+            assert_eq!(found(bad, Column::YES, false, false), Some(Wrong::Pin(bad)));
+            assert_eq!(found(Column::YES, bad, false, false), Some(Wrong::Hca(bad)));
+            assert_eq!(found(off, bad, true, false), Some(Wrong::Hca(bad)));
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! One look at a process: what it published and what the kernel says, together.
+
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
+use regall_directory::reader::{self, Entry, HeaderView, Mapping, OpenError};
+use regall_directory::vocab::Flags;
+
+/// What was seen.
+pub struct Look {
+    /// The header, as it was with these entries.
+    pub header: HeaderView,
+    /// Sorted, without overlaps; growable ones as far as they have grown.
+    pub entries: Vec<Entry>,
+    /// /proc/PID/maps, read after the entries.
+    pub mappings: Vec<Mapping>,
+    /// Hooked calls in progress when the entries were read.
+    pub busy: usize,
+    /// No hooked call was in progress before the mappings were read, nor after.
+    pub quiet: bool,
+    /// ... and none was handled in between either: both lists are of one time.
+    pub clean: bool,
+    /// When the process started, in clock ticks since boot.
+    pub start_time: u64,
+}
+
+/// Looks at `pid`.
+pub fn look(pid: u32) -> Result<Look, OpenError> {
+    let directory = reader::find(pid)?;
+    let snapshot = directory.snapshot()?;
+    let mappings = directory.mappings()?;
+    let after = directory.header()?;
+    let header = snapshot.header;
+    let quiet = snapshot.stable && snapshot.busy == 0 && directory.busy(&after) == 0;
+    let unchanged = header.generation == after.generation && header.image == after.image;
+    Ok(Look {
+        entries: grown(snapshot.entries, &mappings, header.stack_floor),
+        busy: snapshot.busy,
+        quiet,
+        clean: quiet && unchanged,
+        start_time: directory.process().start_time,
+        header,
+        mappings,
+    })
+}
+
+/// Growable entries as far down as the kernel has let them grow since they
+/// were published: no call tells the shim of that. Never below `floor`, nor
+/// over another entry.
+fn grown(mut entries: Vec<Entry>, mappings: &[Mapping], floor: u64) -> Vec<Entry> {
+    let mut below = 0; // the end of the entry before
+    for entry in &mut entries {
+        let range = entry.range;
+        let free_from = std::mem::replace(&mut below, range.end());
+        if !entry.attr.flags.has(Flags::GROWABLE) || floor == 0 {
+            continue;
+        }
+        let n = mappings.partition_point(|m| m.range.end() <= range.start());
+        let Some(mapping) = mappings.get(n).map(|m| m.range) else {
+            continue;
+        };
+        let start = mapping.start();
+        if start < range.start() && start >= floor && start >= free_from {
+            entry.range = PageRange::new(start, range.end()).unwrap_or(range);
+        }
+    }
+    entries
+}
+
+/// The settings that the header tells.
+pub trait Settings {
+    /// REGALL_PIN.
+    fn pin(&self) -> &'static str;
+    /// REGALL_INTERCEPT, as it is in force.
+    fn intercept(&self) -> &'static str;
+    /// Whether the user switched the pin set off.
+    fn pin_off(&self) -> bool;
+    /// Whether the user switched the HCA registrar off.
+    fn hca_off(&self) -> bool;
+}
+
+impl Settings for HeaderView {
+    fn pin(&self) -> &'static str {
+        match self.settings >> SETTING_PIN_SHIFT & 3 {
+            0 => "off",
+            1 => "onfault",
+            2 => "populate",
+            _ => "?",
+        }
+    }
+    fn intercept(&self) -> &'static str {
+        match self.settings >> SETTING_INTERCEPT_SHIFT & 3 {
+            0 => "symbols",
+            1 => "patch",
+            2 => "strict",
+            _ => "?",
+        }
+    }
+    fn pin_off(&self) -> bool {
+        self.settings >> SETTING_PIN_SHIFT & 3 == 0
+    }
+    fn hca_off(&self) -> bool {
+        self.settings & SETTING_HCA_OFF != 0
+    }
+}
+
+#[cfg(test)]
+pub mod fixtures {
+    //! Entries and mappings by page number.
+
+    use super::*;
+    use regall_directory::vocab::{Attr, Column, Kind, Prot, Reason};
+
+    pub fn range(start: u64, end: u64) -> PageRange {
+        PageRange::new(start << 12, end << 12).unwrap()
+    }
+
+    pub fn entry(start: u64, end: u64) -> Entry {
+        Entry {
+            generation: 1,
+            range: range(start, end),
+            attr: Attr {
+                prot: Prot::from_call(3, false),
+                kind: Kind::Anon,
+                flags: Flags::EMPTY,
+                pin: Column::YES,
+                hca: Column::no(Reason::Off),
+            },
+            id: 1,
+            keys: 0,
+        }
+    }
+
+    pub fn mapping(start: u64, end: u64) -> Mapping {
+        Mapping {
+            range: range(start, end),
+            prot: Prot::from_call(3, false),
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::*;
+    use super::*;
+
+    #[test]
+    fn a_stack_is_as_large_as_the_kernel_has_let_it_grow() {
+        let mut stack = entry(50, 60);
+        stack.attr.flags = Flags::GROWABLE;
+        let starts = |below: Option<Entry>, mapping_start, floor: u64| {
+            let entries = below.into_iter().chain([stack]).collect();
+            let all = grown(entries, &[mapping(mapping_start, 60)], floor << 12);
+            all.last().unwrap().range.start() >> 12
+        };
+        assert_eq!(starts(None, 45, 40), 45);
+        assert_eq!(starts(None, 45, 46), 50, "below the floor");
+        assert_eq!(starts(None, 45, 0), 50, "no floor");
+        assert_eq!(starts(None, 52, 40), 50, "it never shrinks");
+        assert_eq!(starts(Some(entry(40, 45)), 45, 40), 45);
+        assert_eq!(starts(Some(entry(40, 46)), 45, 40), 50, "another's bytes");
+        stack.attr.flags = Flags::EMPTY;
+        assert_eq!(grown(vec![stack], &[mapping(45, 60)], 1), [stack]);
+    }
+}

@@ -1,0 +1,96 @@
+//! `regall`: runs programs with the shim, and looks at what is registered.
+//!
+//! Everything is read from /proc and from the processes' directories; the shim
+//! is not asked, so a stopped process answers like any other.
+
+mod check;
+mod doctor;
+mod dump;
+mod examine;
+mod library;
+mod look;
+mod maps;
+mod picture;
+mod run;
+mod stats;
+mod units;
+mod verify;
+mod watch;
+
+use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Could not look, or could not do what was asked.
+const FAILED: u8 = 2;
+
+#[derive(Parser)]
+#[command(name = "regall", version, about, max_term_width = 100)]
+/// Keeps every mapping of an unmodified MPI program registered, and shows it.
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command with the shim on
+    Run(Box<run::Args>),
+    /// Show a process's address space: a line a mapping
+    Maps(maps::Args),
+    /// Print a process's directory for scripts
+    Dump(dump::Args),
+    /// Check that no byte of processes' memory is left out
+    #[command(after_help = verify::EXIT_CODES)]
+    Verify(verify::Args),
+    /// Print a process's counters
+    Stats(stats::Args),
+    /// Say what this machine allows, and how to mend what it does not
+    #[command(after_help = doctor::EXIT_CODES)]
+    Doctor(doctor::Args),
+}
+
+fn main() -> ExitCode {
+    let mut out = BufWriter::new(Output(io::stdout().lock()));
+    let done = match Cli::parse().command {
+        Command::Run(args) => return run::run(&args),
+        Command::Maps(args) => maps::maps(&args, &mut out),
+        Command::Dump(args) => dump::dump(&args, &mut out),
+        Command::Verify(args) => verify::verify(&args, &mut out),
+        Command::Stats(args) => stats::stats(&args, &mut out),
+        Command::Doctor(args) => doctor::doctor(&args, &mut out),
+    };
+    let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
+    match done {
+        Ok(code) => code.into(),
+        Err(e) => {
+            complain(&format!("{e:#}"));
+            FAILED.into()
+        }
+    }
+}
+
+/// Standard output whose reader may have had enough of it (`head`, say): what is
+/// asked for is done all the same, and the exit code is as it would have been.
+struct Output<'a>(StdoutLock<'a>);
+
+impl Write for Output<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
+            done => done,
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0.flush() {
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+            done => done,
+        }
+    }
+}
+
+/// One line on stderr; not being able to write it is no reason to panic.
+fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "regall: {text}");
+}

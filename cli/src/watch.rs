@@ -1,0 +1,124 @@
+//! `regall verify --watch`: again and again, until the processes have ended.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use regall_directory::reader::{self, OpenError, Process};
+
+use crate::examine::{examine, Failure, Verdict};
+use crate::verify::{report, vanished, Args, BLIND, GOOD};
+
+/// A process that just lost its directory is either ending or between two
+/// programs; so long it has to show which.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// The processes that are being watched, and whether they were seen well once.
+type Watched = BTreeMap<u32, Watch>;
+
+struct Watch {
+    process: Option<Process>,
+    seen: bool,
+}
+
+/// Looks every `pause` until all have ended; the worst exit code there was.
+pub fn watch(args: &Args, pause: Duration, out: &mut impl Write) -> anyhow::Result<u8> {
+    let mut worst = GOOD;
+    let mut watched = Watched::new();
+    let mut first = true;
+    loop {
+        let began = Instant::now();
+        if args.all || first {
+            add(&mut watched, args)?;
+        }
+        first = false;
+        for (pid, watch) in std::mem::take(&mut watched) {
+            let (code, going_on) = step(pid, watch, args, out)?;
+            worst = worst.max(code);
+            watched.extend(going_on.map(|w| (pid, w)));
+        }
+        out.flush()?;
+        if watched.is_empty() {
+            return Ok(worst);
+        }
+        std::thread::sleep(pause.saturating_sub(began.elapsed()));
+    }
+}
+
+fn add(watched: &mut Watched, args: &Args) -> anyhow::Result<()> {
+    for pid in args.processes()? {
+        watched.entry(pid).or_insert_with(|| Watch {
+            process: Process::find(pid).ok(),
+            seen: false,
+        });
+    }
+    Ok(())
+}
+
+/// One look: its code, and the process if it is to be looked at again.
+fn step(
+    pid: u32,
+    watch: Watch,
+    args: &Args,
+    out: &mut impl Write,
+) -> std::io::Result<(u8, Option<Watch>)> {
+    let ended = |w: &Watch| !w.process.as_ref().is_some_and(Process::alive);
+    if watch.seen && ended(&watch) {
+        return Ok((GOOD, None));
+    }
+    let verdict = examine(pid, args.strict);
+    let excused = watch.seen || args.all;
+    match &verdict {
+        Verdict::Failed(Failure::Unreadable(OpenError::Inert)) if watch.seen => {
+            match settle(pid, &watch) {
+                Settled::Ended => Ok((GOOD, None)),
+                Settled::Back => Ok((GOOD, Some(watch))),
+                Settled::Inert if args.all => Ok((GOOD, None)),
+                Settled::Inert => Ok((report(pid, &verdict, out)?, None)),
+            }
+        }
+        v if vanished(v) && excused => Ok((GOOD, None)),
+        v if excused && matches!(v, Verdict::Failed(_)) && ended(&watch) => Ok((GOOD, None)),
+        Verdict::Failed(_) => {
+            let code = report(pid, &verdict, out)?;
+            // Busy passes; the rest does not.
+            let again = matches!(verdict, Verdict::Failed(Failure::Busy));
+            Ok((code.max(BLIND), again.then_some(watch)))
+        }
+        _ => {
+            let code = report(pid, &verdict, out)?;
+            Ok((
+                code,
+                Some(Watch {
+                    seen: true,
+                    ..watch
+                }),
+            ))
+        }
+    }
+}
+
+/// What a process came to that lost its directory.
+enum Settled {
+    /// It ended.
+    Ended,
+    /// It executes another program, with the shim.
+    Back,
+    /// It executes another program, without.
+    Inert,
+}
+
+fn settle(pid: u32, watch: &Watch) -> Settled {
+    let began = Instant::now();
+    while began.elapsed() < SETTLING {
+        if !watch.process.as_ref().is_some_and(Process::alive) {
+            return Settled::Ended;
+        }
+        match reader::open(pid) {
+            Ok(_) => return Settled::Back,
+            Err(OpenError::NoSuchProcess) => return Settled::Ended,
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    Settled::Inert
+}

@@ -1,0 +1,15 @@
+//! What regall publishes about a process, and the words it uses for it.
+//!
+//! One file a process in a 0700 folder under `/dev/shm`. The shim writes it
+//! through [`writer`], everybody else reads it through [`reader`] and trusts
+//! nothing that is in it. [`addr`] and [`vocab`] are the vocabulary that the
+//! ledger, the registrars and the readers share; [`maps`] parses the kernel's
+//! own list, `/proc/PID/maps`.
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
+
+pub mod addr;
+pub mod layout;
+pub mod maps;
+pub mod reader;
+pub mod vocab;
+pub mod writer;

@@ -1,0 +1,468 @@
+//! A process's file: found, checked, and read without mapping it.
+
+use std::collections::BinaryHeap;
+use std::fs::{self, File, OpenOptions};
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::process::{Mapping, Process};
+use super::{decode, Entry, OpenError, SLOT_WORDS};
+use crate::addr::PageRange;
+use crate::layout::{
+    segment_offset, Header, CALLS, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
+};
+
+/// Where the folders are, one for each user: `regall-UID`.
+pub const FOLDER_ROOT: &str = "/dev/shm";
+
+/// A snapshot that the writer keeps from settling is given up after this.
+const PATIENCE: Duration = Duration::from_millis(30);
+
+/// Of open(2), which std has no names for.
+mod flags {
+    pub const ELOOP: i32 = 40;
+    pub const O_NONBLOCK: i32 = 0o4000;
+    #[cfg(any(target_arch = "aarch64", target_arch = "arm"))]
+    pub const O_NOFOLLOW: i32 = 0o100000;
+    #[cfg(not(any(target_arch = "aarch64", target_arch = "arm")))]
+    pub const O_NOFOLLOW: i32 = 0o400000;
+}
+
+/// A live process's directory, open.
+#[derive(Debug)]
+pub struct Directory {
+    file: File,
+    process: Process,
+    path: PathBuf,
+}
+
+/// A hooked call in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inflight {
+    /// Number of the call: an index of [`crate::layout::Call::ALL`].
+    pub call: u32,
+    /// The thread, as the process sees it.
+    pub tid: u32,
+}
+
+/// The header's values at one time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // as in `Header`
+pub struct HeaderView {
+    pub pid: u64,
+    pub start_time: u64,
+    pub image: u64,
+    pub pid_namespace: u64,
+    pub uid: u64,
+    pub generation: u64,
+    pub high_water: u64,
+    pub segments: u64,
+    pub unpublished: u64,
+    pub settings: u64,
+    pub budget: u64,
+    pub sites_patched: u64,
+    pub sites_refused: u64,
+    pub selftest_missed: u64,
+    pub stack_floor: u64,
+    pub counters: [u64; 48],
+    pub calls: [u64; CALLS],
+    /// Hooked calls that are marked as in progress, be their threads alive or not.
+    pub inflight: Vec<Inflight>,
+    /// Name of the executable.
+    pub exe: String,
+}
+
+/// A picture of a directory.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The header as it was when the entries were these.
+    pub header: HeaderView,
+    /// Sorted, without overlaps: where two were published for the same bytes,
+    /// the newer one has them.
+    pub entries: Vec<Entry>,
+    /// Hooked calls in progress, of threads that are alive.
+    pub busy: usize,
+    /// Whether all entries were there at one and the same time. If not, the
+    /// writer changed them all the time; each entry is whole nevertheless.
+    pub stable: bool,
+}
+
+/// Opens the directory of `pid`.
+pub fn open(pid: u32) -> Result<Directory, OpenError> {
+    open_in(Path::new(FOLDER_ROOT), pid)
+}
+
+/// The same with the users' folders under `root` instead of [`FOLDER_ROOT`].
+pub fn open_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
+    let directory = find_in(root, pid)?;
+    directory.mappings()?;
+    Ok(directory)
+}
+
+/// [`open`] for those who ask for [`Directory::mappings`] themselves, which
+/// costs 20 ms of a process with 60,000: until they have, the file may be what
+/// an earlier image of the process left.
+pub fn find(pid: u32) -> Result<Directory, OpenError> {
+    find_in(Path::new(FOLDER_ROOT), pid)
+}
+
+fn find_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
+    let process = Process::find(pid)?;
+    let mut uids = process.uids.to_vec();
+    uids.dedup();
+    for uid in uids {
+        match open_as(root, &process, uid) {
+            Err(OpenError::Inert) => continue,
+            other => return other,
+        }
+    }
+    Err(OpenError::Inert)
+}
+
+/// Opens the file that `process` made when its effective uid was `uid`.
+fn open_as(root: &Path, process: &Process, uid: u32) -> Result<Directory, OpenError> {
+    let folder = root.join(format!("regall-{uid}"));
+    check_folder(&folder, uid)?;
+    let path = folder.join(format!(
+        "{}.{}.{}",
+        process.own_pid, process.start_time, process.namespace
+    ));
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags::O_NOFOLLOW | flags::O_NONBLOCK)
+        .open(&path)
+        .map_err(|e| match e.raw_os_error() {
+            Some(flags::ELOOP) => OpenError::Corrupt("its file is a symbolic link"),
+            _ => missing_is_inert(e),
+        })?;
+    let directory = Directory {
+        file,
+        process: process.clone(),
+        path,
+    };
+    directory.check_file(uid)?;
+    directory.header()?;
+    Ok(directory)
+}
+
+/// The folder must be the user's own: others can't have put anything into it.
+fn check_folder(folder: &Path, uid: u32) -> Result<(), OpenError> {
+    let meta = fs::symlink_metadata(folder).map_err(missing_is_inert)?;
+    if !meta.is_dir() {
+        return Err(OpenError::Corrupt("its folder is none"));
+    }
+    if meta.uid() != uid {
+        return Err(OpenError::Corrupt("its folder belongs to someone else"));
+    }
+    if meta.mode() & 0o077 != 0 {
+        return Err(OpenError::Corrupt("its folder is open to others"));
+    }
+    Ok(())
+}
+
+fn missing_is_inert(e: std::io::Error) -> OpenError {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => OpenError::Inert,
+        _ => e.into(),
+    }
+}
+
+impl Directory {
+    /// Whose it is.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn check_file(&self, uid: u32) -> Result<(), OpenError> {
+        let meta = self.file.metadata()?;
+        if !meta.is_file() {
+            return Err(OpenError::Corrupt("its file is no regular file"));
+        }
+        if meta.uid() != uid {
+            return Err(OpenError::Corrupt("its file belongs to someone else"));
+        }
+        if meta.len() < HEADER_BYTES as u64 || meta.len() > segment_offset(SEGMENTS) as u64 {
+            return Err(OpenError::Corrupt("its file's size"));
+        }
+        Ok(())
+    }
+
+    /// The process's mappings. [`OpenError::Inert`] if the file is not among
+    /// them: then it is what an earlier image of the process left, which has
+    /// executed another program since.
+    pub fn mappings(&self) -> Result<Vec<Mapping>, OpenError> {
+        let meta = self.file.metadata()?;
+        let device = (major(meta.dev()), minor(meta.dev()));
+        let mappings = self.process.mappings()?;
+        let ours = |m: &Mapping| m.inode == meta.ino() && m.device == device;
+        match mappings.iter().any(ours) {
+            true => Ok(mappings),
+            false => Err(OpenError::Inert),
+        }
+    }
+
+    /// The header alone.
+    pub fn header(&self) -> Result<HeaderView, OpenError> {
+        let header = HeaderView::from_words(&self.read_words(0, HEADER_BYTES / 8)?)?;
+        if header.pid != u64::from(self.process.own_pid)
+            || header.start_time != self.process.start_time
+            || header.pid_namespace != self.process.namespace
+        {
+            return Err(OpenError::Corrupt("it is another process's"));
+        }
+        Ok(header)
+    }
+
+    /// Calls in progress whose threads are alive.
+    pub fn busy(&self, header: &HeaderView) -> usize {
+        let alive = |i: &&Inflight| self.process.has_thread(i.tid);
+        header.inflight.iter().filter(alive).count()
+    }
+
+    /// A picture of the whole.
+    ///
+    /// Copies are not atomic, so the slots are read until two copies in a row
+    /// are equal, generations included. A generation is never used twice, so
+    /// these are the entries that there were at each moment between the two
+    /// copies, at one of which the header was read.
+    pub fn snapshot(&self) -> Result<Snapshot, OpenError> {
+        let began = Instant::now();
+        let mut before = self.slots()?;
+        loop {
+            let header = self.header()?;
+            let after = self.slots()?;
+            let stable = before == after;
+            if stable || began.elapsed() > PATIENCE {
+                let words = match stable {
+                    true => after,
+                    false => self.settle(&before, after)?,
+                };
+                return Ok(Snapshot {
+                    busy: self.busy(&header),
+                    entries: entries(&words)?,
+                    header,
+                    stable,
+                });
+            }
+            before = after;
+        }
+    }
+
+    /// Reads each slot that differs between two copies until it is whole.
+    fn settle(&self, before: &[u64], mut after: Vec<u64>) -> Result<Vec<u64>, OpenError> {
+        for (n, slot) in after.chunks_exact_mut(SLOT_WORDS).enumerate() {
+            let at = n * SLOT_WORDS;
+            let mut last = before.get(at..at + SLOT_WORDS).unwrap_or(&[]).to_vec();
+            for _ in 0..100 {
+                if *slot == *last {
+                    break;
+                }
+                last.clear();
+                last.extend_from_slice(slot);
+                let again = self.read_words(HEADER_BYTES + n * SLOT_BYTES, SLOT_WORDS)?;
+                slot.copy_from_slice(&again);
+            }
+            if *slot != *last {
+                slot.fill(0);
+            }
+        }
+        Ok(after)
+    }
+
+    /// A copy of the slots that have been used, as words.
+    fn slots(&self) -> Result<Vec<u64>, OpenError> {
+        let high_water = self.header()?.high_water;
+        let bytes = high_water.saturating_mul(SLOT_BYTES as u64);
+        let end = bytes.saturating_add(HEADER_BYTES as u64);
+        let meta = self.file.metadata()?;
+        // The writer allocates ahead; a sparse file could claim any size.
+        if end > meta.len() || end > meta.blocks().saturating_mul(512) {
+            return Err(OpenError::Corrupt("more slots than its file holds"));
+        }
+        self.read_words(HEADER_BYTES, bytes as usize / 8)
+    }
+
+    /// `count` words of the file from byte `offset` on.
+    fn read_words(&self, offset: usize, count: usize) -> Result<Vec<u64>, OpenError> {
+        let mut bytes = vec![0; count * 8];
+        self.file.read_exact_at(&mut bytes, offset as u64)?;
+        let words = bytes
+            .chunks_exact(8)
+            .map(|w| w.try_into().unwrap_or([0; 8]));
+        Ok(words.map(u64::from_ne_bytes).collect())
+    }
+}
+
+/// Device numbers as makedev(3) packs them into st_dev.
+const fn major(dev: u64) -> u32 {
+    ((dev >> 8) & 0xfff) as u32 | ((dev >> 32) & 0xffff_f000) as u32
+}
+
+/// See [`major`].
+const fn minor(dev: u64) -> u32 {
+    (dev & 0xff) as u32 | ((dev >> 12) & 0xffff_ff00) as u32
+}
+
+impl HeaderView {
+    /// From the file's first words; a file that is still being made is inert.
+    fn from_words(words: &[u64]) -> Result<Self, OpenError> {
+        let word = |offset: usize| words.get(offset / 8).copied().unwrap_or(0);
+        match word(offset_of!(Header, magic)) {
+            MAGIC => {}
+            0 => return Err(OpenError::Inert),
+            _ => return Err(OpenError::Corrupt("its first word, or another version")),
+        }
+        let array = |offset: usize, i: usize| word(offset + i * 8);
+        let inflight = (0..INFLIGHT)
+            .map(|i| array(offset_of!(Header, inflight), i))
+            .filter(|&w| w != 0)
+            .map(|w| Inflight {
+                call: (w >> 32) as u32,
+                tid: w as u32,
+            });
+        let exe: Vec<u8> = (0..32)
+            .flat_map(|i| array(offset_of!(Header, exe), i).to_ne_bytes())
+            .take_while(|&b| b != 0)
+            .collect();
+        let exe: String = String::from_utf8_lossy(&exe).escape_debug().collect();
+        Ok(Self {
+            pid: word(offset_of!(Header, pid)),
+            start_time: word(offset_of!(Header, start_time)),
+            image: word(offset_of!(Header, image)),
+            pid_namespace: word(offset_of!(Header, pid_namespace)),
+            uid: word(offset_of!(Header, uid)),
+            generation: word(offset_of!(Header, generation)),
+            high_water: word(offset_of!(Header, high_water)),
+            segments: word(offset_of!(Header, segments)),
+            unpublished: word(offset_of!(Header, unpublished)),
+            settings: word(offset_of!(Header, settings)),
+            budget: word(offset_of!(Header, budget)),
+            sites_patched: word(offset_of!(Header, sites_patched)),
+            sites_refused: word(offset_of!(Header, sites_refused)),
+            selftest_missed: word(offset_of!(Header, selftest_missed)),
+            stack_floor: word(offset_of!(Header, stack_floor)),
+            counters: std::array::from_fn(|i| array(offset_of!(Header, counters), i)),
+            calls: std::array::from_fn(|i| array(offset_of!(Header, calls), i)),
+            inflight: inflight.collect(),
+            exe,
+        })
+    }
+}
+
+/// The entries in the words of slots: sorted, and each byte has one entry only.
+fn entries(words: &[u64]) -> Result<Vec<Entry>, OpenError> {
+    let mut all = Vec::new();
+    for slot in words.chunks_exact(SLOT_WORDS) {
+        let slot = slot.try_into().unwrap_or(&[0; SLOT_WORDS]);
+        all.extend(decode(slot)?);
+    }
+    all.sort_unstable_by_key(|e| (e.range, e.generation, e.id));
+    Ok(newest(&all))
+}
+
+/// Gives each byte to its newest entry. `sorted` is by start.
+///
+/// A sweep with the entries at the present address in a heap, so that no input
+/// costs more than n log n.
+fn newest(sorted: &[Entry]) -> Vec<Entry> {
+    let mut out: Vec<(usize, Entry)> = Vec::with_capacity(sorted.len());
+    let mut here = BinaryHeap::new();
+    let mut coming = sorted.iter().enumerate().peekable();
+    let mut at = 0;
+    loop {
+        while let Some((n, e)) = coming.next_if(|(_, e)| e.range.start() <= at) {
+            here.push((e.generation, e.id, n, e.range.end()));
+        }
+        while here.peek().is_some_and(|&(.., end)| end <= at) {
+            here.pop();
+        }
+        let next = coming.peek().map(|(_, e)| e.range.start());
+        let Some(&(_, _, n, end)) = here.peek() else {
+            let Some(next) = next else {
+                return out.into_iter().map(|(_, e)| e).collect();
+            };
+            at = next;
+            continue;
+        };
+        let stop = next.map_or(end, |next| next.min(end));
+        let piece = PageRange::new(at, stop).zip(sorted.get(n));
+        match (out.last_mut(), piece) {
+            (Some((same, last)), Some((piece, _))) if *same == n && last.range.end() == at => {
+                last.range = PageRange::new(last.range.start(), piece.end()).unwrap_or(piece);
+            }
+            (_, Some((range, e))) => out.push((n, Entry { range, ..*e })),
+            (_, None) => {}
+        }
+        at = stop;
+    }
+}
+
+/// The pids of all processes that have a file in a folder that this process may
+/// look into, in order: its own user's, or everybody's if it is root. Some may
+/// have ended, or execute another program now: [`open`] says so.
+pub fn published() -> Result<Vec<u32>, OpenError> {
+    let us = Process::find(std::process::id())?;
+    let [uid, ..] = us.uids;
+    let mut pids = Vec::new();
+    let mut elsewhere = false;
+    for folder in fs::read_dir(FOLDER_ROOT)?.flatten() {
+        let name = folder.file_name();
+        let owner = name.to_str().and_then(|n| n.strip_prefix("regall-"));
+        let Some(owner) = owner.and_then(|o| o.parse::<u32>().ok()) else {
+            continue;
+        };
+        if (uid != 0 && owner != uid) || check_folder(&folder.path(), owner).is_err() {
+            continue;
+        }
+        for file in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
+            match parse_name(&file.file_name().to_string_lossy()) {
+                Some((pid, namespace)) if namespace == us.namespace => pids.push(pid),
+                Some(_) => elsewhere = true,
+                None => {}
+            }
+        }
+    }
+    if elsewhere {
+        pids.extend(in_other_namespaces(us.namespace));
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+/// Pid and pid namespace in a file's name, `PID.STARTTIME.NAMESPACE`.
+fn parse_name(name: &str) -> Option<(u32, u64)> {
+    let mut parts = name.split('.');
+    let pid = parts.next()?.parse().ok()?;
+    let _start: u64 = parts.next()?.parse().ok()?;
+    let namespace = parts.next()?.parse().ok()?;
+    parts.next().is_none().then_some((pid, namespace))
+}
+
+/// Processes of namespaces other than `ours` whose file is there. Their own
+/// pids say nothing here, so all processes are gone through.
+fn in_other_namespaces(ours: u64) -> Vec<u32> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|d| d.file_name().to_str()?.parse().ok())
+        .filter_map(|pid| Process::find(pid).ok())
+        .filter(|p| p.namespace != ours)
+        .filter(|p| {
+            let name = format!("{}.{}.{}", p.own_pid, p.start_time, p.namespace);
+            let path = |uid| format!("{FOLDER_ROOT}/regall-{uid}/{name}");
+            p.uids
+                .iter()
+                .any(|uid| fs::exists(path(uid)).unwrap_or(false))
+        })
+        .map(|p| p.pid)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

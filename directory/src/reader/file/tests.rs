@@ -1,0 +1,441 @@
+//! A fixture that publishes into a folder of its own, well-behaved or not.
+
+use std::ffi::c_void;
+use std::os::unix::fs::PermissionsExt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::layout::{segment_bytes, Slot, SEGMENT0_SLOTS};
+use crate::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use crate::writer::{Backing, SlotRef, Writer};
+
+extern "C" {
+    fn mmap(addr: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, off: i64)
+        -> *mut c_void;
+}
+
+/// A file in a folder under a root of its own, mapped as the shim maps it.
+struct Fixture {
+    root: PathBuf,
+    file: File,
+    writer: Writer,
+}
+
+struct Mapped<'a>(&'a File);
+
+impl Mapped<'_> {
+    fn map<T>(&self, offset: usize, bytes: usize) -> Option<NonNull<T>> {
+        use std::os::fd::AsRawFd;
+        // SAFETY: a new shared mapping, which nothing else knows of.
+        let at = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                3,
+                1,
+                self.0.as_raw_fd(),
+                offset as i64,
+            )
+        };
+        NonNull::new(at.cast())
+    }
+}
+
+impl Backing for Mapped<'_> {
+    fn segment(&mut self, k: usize) -> Option<NonNull<Slot>> {
+        self.0
+            .write_all_at(&vec![0; segment_bytes(k)], segment_offset(k) as u64)
+            .ok()?;
+        self.map(segment_offset(k), segment_bytes(k))
+    }
+    fn private(&mut self, bytes: usize) -> Option<NonNull<u32>> {
+        NonNull::new(Box::leak(vec![0u32; bytes / 4].into_boxed_slice()).as_mut_ptr())
+    }
+}
+
+static FIXTURES: AtomicU32 = AtomicU32::new(0);
+
+impl Fixture {
+    fn new() -> Self {
+        let us = Process::find(std::process::id()).unwrap();
+        let n = FIXTURES.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("regall-test-{}-{n}", us.pid));
+        let folder = root.join(format!("regall-{}", us.uids[0]));
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        let name = format!("{}.{}.{}", us.own_pid, us.start_time, us.namespace);
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(folder.join(name))
+            .unwrap();
+        file.write_all_at(&[0; HEADER_BYTES], 0).unwrap();
+        let header = Mapped(&file).map::<Header>(0, HEADER_BYTES).unwrap();
+        let mut writer = Writer::new();
+        // SAFETY: just mapped, zeroed, never unmapped.
+        unsafe { writer.attach(header) };
+        let h = writer.header().unwrap();
+        h.pid.store(us.own_pid.into(), Ordering::Relaxed);
+        h.start_time.store(us.start_time, Ordering::Relaxed);
+        h.pid_namespace.store(us.namespace, Ordering::Relaxed);
+        h.magic.store(MAGIC, Ordering::Release);
+        Self { root, file, writer }
+    }
+
+    fn reserve(&mut self, n: usize) -> bool {
+        self.writer.reserve(&mut Mapped(&self.file), n)
+    }
+
+    fn publish(&mut self, generation: u64, start: u64, end: u64) -> SlotRef {
+        assert!(self.reserve(1));
+        let range = PageRange::new(start << 12, end << 12).unwrap();
+        self.writer
+            .publish(generation, range, attr(), generation, 0)
+            .unwrap()
+    }
+
+    fn open(&self) -> Result<Directory, OpenError> {
+        open_in(&self.root, std::process::id())
+    }
+
+    /// What a reader gets: first and last page, and generation.
+    fn seen(&self) -> Vec<(u64, u64, u64)> {
+        let snapshot = self.open().unwrap().snapshot().unwrap();
+        assert!(snapshot.stable);
+        let all = snapshot.entries.iter();
+        all.map(|e| (e.range.start() >> 12, e.range.end() >> 12, e.generation))
+            .collect()
+    }
+
+    fn corrupt(&self) -> &'static str {
+        match self.open().and_then(|d| d.snapshot()) {
+            Err(OpenError::Corrupt(what)) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn attr() -> Attr {
+    Attr {
+        prot: Prot::from_call(3, false),
+        kind: Kind::Anon,
+        flags: Flags::EMPTY,
+        pin: Column::YES,
+        hca: Column::no(Reason::Off),
+    }
+}
+
+#[test]
+fn what_is_published_is_seen_until_it_is_retired() {
+    let mut f = Fixture::new();
+    let a = f.publish(1, 10, 20);
+    let b = f.publish(2, 30, 40);
+    assert_eq!((a.number(), b.number()), (0, 1));
+    assert_eq!(f.seen(), [(10, 20, 1), (30, 40, 2)]);
+    f.writer.retire(a);
+    assert_eq!(f.seen(), [(30, 40, 2)]);
+    f.writer.retire(a); // once is enough
+    assert_eq!(f.publish(3, 5, 6), a);
+    assert_eq!(f.seen(), [(5, 6, 3), (30, 40, 2)]);
+    assert_eq!(f.open().unwrap().header().unwrap().high_water, 2);
+}
+
+#[test]
+fn the_newer_entry_has_the_bytes() {
+    let mut f = Fixture::new();
+    f.publish(1, 10, 40);
+    f.publish(3, 20, 30);
+    f.publish(2, 25, 35);
+    f.publish(4, 50, 60);
+    f.publish(5, 50, 60);
+    assert_eq!(
+        f.seen(),
+        [
+            (10, 20, 1),
+            (20, 30, 3),
+            (30, 35, 2),
+            (35, 40, 1),
+            (50, 60, 5)
+        ]
+    );
+}
+
+#[test]
+fn more_segments_as_needed_and_every_slot_once() {
+    let mut f = Fixture::new();
+    let n = SEGMENT0_SLOTS * 5;
+    assert!(f.reserve(n));
+    assert_eq!(f.writer.free_slots(), SEGMENT0_SLOTS * 7);
+    let mut slots: Vec<_> = (1..=n as u64).map(|g| f.publish(g, g, g + 1)).collect();
+    assert_eq!(f.seen().len(), n);
+    assert_eq!(f.writer.segments().map(<[Slot]>::len).sum::<usize>(), n);
+    slots.sort_by_key(|s| s.number());
+    slots.dedup();
+    assert_eq!(slots.len(), n);
+    slots.into_iter().for_each(|s| f.writer.retire(s));
+    assert_eq!(f.seen(), []);
+    assert_eq!(f.writer.free_slots(), SEGMENT0_SLOTS * 7);
+}
+
+#[test]
+fn without_room_it_is_counted() {
+    struct Nothing;
+    impl Backing for Nothing {
+        fn segment(&mut self, _: usize) -> Option<NonNull<Slot>> {
+            None
+        }
+        fn private(&mut self, _: usize) -> Option<NonNull<u32>> {
+            None
+        }
+    }
+    let mut f = Fixture::new();
+    assert!(!f.writer.reserve(&mut Nothing, 1));
+    let range = PageRange::new(0x1000, 0x2000).unwrap();
+    assert_eq!(f.writer.publish(1, range, attr(), 1, 0), None);
+    assert_eq!(f.open().unwrap().header().unwrap().unpublished, 1);
+    f.writer.unpublished_gone();
+    assert_eq!(f.open().unwrap().header().unwrap().unpublished, 0);
+    assert!(f.reserve(1));
+    f.publish(2, 1, 2);
+    let mut detached = Writer::new();
+    assert!(!detached.reserve(&mut Nothing, 1) && detached.header().is_none());
+    detached.retire(SlotRef::from_raw(std::num::NonZeroU32::MAX));
+}
+
+#[test]
+fn a_writer_that_stopped_half_way_left_no_gap() {
+    let mut f = Fixture::new();
+    f.publish(1, 10, 20);
+    // It published the replacement, and was stopped before it retired the old.
+    f.publish(2, 10, 15);
+    assert_eq!(f.seen(), [(10, 15, 2), (15, 20, 1)]);
+    // It began to fill a slot, and was stopped before the generation.
+    let slot = f.publish(3, 30, 40);
+    f.writer.retire(slot);
+    assert_eq!(f.seen(), [(10, 15, 2), (15, 20, 1)]);
+}
+
+#[test]
+fn busy_counts_living_threads_only() {
+    let f = Fixture::new();
+    let h = f.writer.header().unwrap();
+    let us = Process::find(std::process::id()).unwrap();
+    h.inflight[0].store(9 << 32 | u64::from(us.own_pid), Ordering::Relaxed);
+    h.inflight[7].store(9 << 32 | 0x7fff_fff0, Ordering::Relaxed);
+    let snapshot = f.open().unwrap().snapshot().unwrap();
+    assert_eq!((snapshot.busy, snapshot.header.inflight.len()), (1, 2));
+}
+
+#[test]
+fn not_ours_or_not_there() {
+    let f = Fixture::new();
+    let h = f.writer.header().unwrap();
+    let folder = f.open().unwrap().path().parent().unwrap().to_path_buf();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o750)).unwrap();
+    assert_eq!(f.corrupt(), "its folder is open to others");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    h.start_time.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(f.corrupt(), "it is another process's");
+    h.magic.store(0, Ordering::Relaxed);
+    assert_eq!(f.open().unwrap_err(), OpenError::Inert);
+    h.magic.store(MAGIC + (1 << 56), Ordering::Relaxed);
+    assert_eq!(f.corrupt(), "its first word, or another version");
+    h.magic.store(MAGIC, Ordering::Relaxed);
+    h.start_time.fetch_sub(1, Ordering::Relaxed);
+    let path = fs::read_dir(&folder)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
+    fs::rename(&path, folder.join("x")).unwrap();
+    assert_eq!(f.open().unwrap_err(), OpenError::Inert);
+    std::os::unix::fs::symlink(folder.join("x"), &path).unwrap();
+    assert_eq!(f.corrupt(), "its file is a symbolic link");
+    fs::remove_file(&path).unwrap();
+    // The same bytes, but not the file that the process has mapped: exec.
+    fs::copy(folder.join("x"), &path).unwrap();
+    assert_eq!(f.open().unwrap_err(), OpenError::Inert);
+    fs::rename(&folder, f.root.join("y")).unwrap();
+    std::os::unix::fs::symlink(f.root.join("y"), &folder).unwrap();
+    assert_eq!(f.corrupt(), "its folder is none");
+}
+
+#[test]
+fn sizes_are_not_believed() {
+    let mut f = Fixture::new();
+    f.publish(1, 10, 20);
+    let h = f.writer.header().unwrap();
+    for claim in [u64::MAX, u64::MAX / 64, 1 << 40, SEGMENT0_SLOTS as u64 + 1] {
+        h.high_water.store(claim, Ordering::Relaxed);
+        assert_eq!(f.corrupt(), "more slots than its file holds");
+    }
+    f.file.set_len(segment_offset(8) as u64).unwrap();
+    h.high_water
+        .store(SEGMENT0_SLOTS as u64 * 100, Ordering::Relaxed);
+    assert_eq!(f.corrupt(), "more slots than its file holds");
+    f.file.set_len(1 << 40).unwrap();
+    assert_eq!(f.corrupt(), "its file's size");
+    let open = {
+        f.file.set_len(segment_offset(1) as u64).unwrap();
+        f.open().unwrap()
+    };
+    f.file.set_len(100).unwrap();
+    assert_eq!(f.corrupt(), "its file's size");
+    assert!(matches!(open.snapshot(), Err(OpenError::Corrupt(_))));
+}
+
+/// Attributes and keys that follow from the number, so that a torn entry shows.
+fn publish_numbered(f: &mut Fixture, n: u64) -> SlotRef {
+    let start = (n % 97 + 1) << 20;
+    let range = PageRange::new(start, start + ((n % 13 + 1) << 12)).unwrap();
+    let attr = Attr {
+        pin: Column::refused((n % 100) as u8),
+        ..attr()
+    };
+    f.writer.publish(n, range, attr, n, n * 3).unwrap()
+}
+
+fn check_numbered(e: &Entry) {
+    let n = e.generation;
+    let start = (n % 97 + 1) << 20;
+    assert_eq!((e.id, e.keys), (n, n * 3));
+    assert_eq!(e.attr.pin.errno, (n % 100) as u8);
+    assert_eq!(e.range.start(), start);
+    assert_eq!(e.range.len(), (n % 13 + 1) << 12);
+}
+
+#[test]
+fn entries_are_whole_whatever_the_writer_does_meanwhile() {
+    let mut f = Fixture::new();
+    let reader = f.open().unwrap();
+    assert!(f.reserve(64));
+    let base = f.writer.segment_base(0).unwrap();
+    // SAFETY: mapped for as long as the process lives.
+    let slots = unsafe { std::slice::from_raw_parts(base.as_ptr(), 64) };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut live = std::collections::VecDeque::new();
+            for n in 1.. {
+                live.push_back(publish_numbered(&mut f, n));
+                if live.len() > 40 {
+                    f.writer.retire(live.pop_front().unwrap());
+                }
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut whole = 0;
+        while whole < 100_000 {
+            let found = slots
+                .iter()
+                .filter_map(|s| super::super::read_slot(s).unwrap());
+            whole += found.inspect(check_numbered).count();
+        }
+        for _ in 0..20 {
+            reader
+                .snapshot()
+                .unwrap()
+                .entries
+                .iter()
+                .for_each(check_numbered);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_range_that_is_replaced_again_and_again_is_never_missing() {
+    let mut f = Fixture::new();
+    let reader = f.open().unwrap();
+    assert!(f.reserve(100));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut old = f.publish(1, 10, 20);
+            for n in 2.. {
+                let new = f.publish(n, 10, 20);
+                f.writer.retire(old);
+                old = new;
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                // Bursts with rests, in which a picture can settle.
+                if n % 100 == 0 {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        });
+        let mut stable = 0;
+        while stable < 50 {
+            let snapshot = reader.snapshot().unwrap();
+            if snapshot.stable && snapshot.header.high_water > 0 {
+                assert_eq!(snapshot.entries.len(), 1, "{snapshot:?}");
+                stable += 1;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Words such as a slot has, some of them absurd.
+fn any_slot() -> impl Strategy<Value = [u64; SLOT_WORDS]> {
+    let page = || prop_oneof![4 => (0u64..64).prop_map(|p| p << 12), 1 => any::<u64>()];
+    let word = prop_oneof![4 => Just(attr().pack()), 1 => any::<u64>()];
+    (0u64..20, page(), page(), word, 0u64..4)
+        .prop_map(|(g, start, end, attr, id)| [g, start, end, attr, id, 0, 0, 0])
+}
+
+proptest! {
+    #[test]
+    fn random_files_never_make_it_panic(words in proptest::collection::vec(any::<u64>(), 0..2000)) {
+        let _ = HeaderView::from_words(&words);
+        let _ = entries(&words);
+        let mut with_magic = words;
+        if let Some(first) = with_magic.first_mut() { *first = MAGIC; }
+        let _ = HeaderView::from_words(&with_magic);
+    }
+
+    #[test]
+    fn random_slots_come_out_sorted_or_corrupt(slots in proptest::collection::vec(any_slot(), 0..40)) {
+        let words: Vec<u64> = slots.concat();
+        if let Ok(found) = entries(&words) {
+            prop_assert!(found.windows(2).all(|w| w[0].range.end() <= w[1].range.start()));
+        }
+    }
+
+    #[test]
+    fn each_page_has_its_newest_entry(
+        ranges in proptest::collection::vec((0u64..60, 1u64..20, 1u64..30), 0..30)
+    ) {
+        let all: Vec<Entry> = ranges.iter().enumerate().map(|(n, &(start, len, generation))| Entry {
+            generation, attr: attr(), id: n as u64, keys: 0,
+            range: PageRange::new(start << 12, (start + len) << 12).unwrap(),
+        }).collect();
+        let words: Vec<u64> = all.iter().flat_map(|e| {
+            [e.generation, e.range.start(), e.range.end(), e.attr.pack(), e.id, 0, 0, 0]
+        }).collect();
+        let found = entries(&words).unwrap();
+        for page in 0..90 {
+            let at = page << 12;
+            let has = |e: &&Entry| e.range.contains(at);
+            let expected = all.iter().filter(has).max_by_key(|e| (e.generation, e.id)).map(|e| e.id);
+            let mut here = found.iter().filter(has);
+            prop_assert_eq!(here.next().map(|e| e.id), expected);
+            prop_assert!(here.next().is_none());
+        }
+    }
+}

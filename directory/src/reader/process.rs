@@ -1,0 +1,188 @@
+//! A process as /proc shows it: who it is, its mappings, its threads.
+
+use std::fs;
+use std::io::Read;
+
+use super::OpenError;
+use crate::addr::PageRange;
+use crate::maps;
+use crate::vocab::Prot;
+
+/// Who a process is; a pid alone can be used again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Its pid, as we see it.
+    pub pid: u32,
+    /// Its pid as it sees itself (in its pid namespace).
+    pub own_pid: u32,
+    /// Field 22 of /proc/PID/stat: clock ticks from boot to its start.
+    pub start_time: u64,
+    /// Inode number of its pid namespace.
+    pub namespace: u64,
+    /// Its effective, real and saved uids. One of them owns its file: the
+    /// effective one unless it changed that since.
+    pub uids: [u32; 3],
+}
+
+/// A line of /proc/PID/maps that outlives the text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: PageRange,
+    /// Protection and sharing.
+    pub prot: Prot,
+    /// Offset into the file, in bytes.
+    pub offset: u64,
+    /// Device of the file, major and minor.
+    pub device: (u32, u32),
+    /// Inode of the file.
+    pub inode: u64,
+    /// Path or `[heap]`-like name; bytes that are not UTF-8 are replaced.
+    pub name: String,
+}
+
+impl Process {
+    /// Looks up `pid`. Zombies are not there.
+    pub fn find(pid: u32) -> Result<Self, OpenError> {
+        let start_time = start_time(pid)?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(name));
+            line.map(str::split_ascii_whitespace)
+                .into_iter()
+                .flatten()
+                .filter_map(|n| n.parse::<u32>().ok())
+                .collect::<Vec<_>>()
+        };
+        let [real, effective, saved, ..] = field("Uid:")[..] else {
+            return Err(OpenError::Io(0));
+        };
+        Ok(Self {
+            pid,
+            own_pid: field("NSpid:").last().copied().unwrap_or(pid),
+            start_time,
+            namespace: namespace(pid)?,
+            uids: [effective, real, saved],
+        })
+    }
+
+    /// Whether it is still there, and not another one that got its pid.
+    pub fn alive(&self) -> bool {
+        start_time(self.pid).is_ok_and(|t| t == self.start_time)
+    }
+
+    /// Its mappings, in order. [`OpenError::NoSuchProcess`] if it has none: it
+    /// is ending (or a kernel thread).
+    ///
+    /// The kernel hands them out a few dozen at a time, so a list that was
+    /// changed meanwhile mixes before and after.
+    pub fn mappings(&self) -> Result<Vec<Mapping>, OpenError> {
+        let mut text = Vec::new();
+        fs::File::open(format!("/proc/{}/maps", self.pid))?.read_to_end(&mut text)?;
+        if text.is_empty() {
+            text = self.threads_maps()?;
+        }
+        if text.is_empty() || !self.alive() {
+            return Err(OpenError::NoSuchProcess);
+        }
+        let lines = text.split(|&b| b == b'\n').filter(|l| !l.is_empty());
+        let parsed = lines.map(|l| maps::parse(l).map(Mapping::from));
+        parsed.collect::<Option<Vec<_>>>().ok_or(OpenError::Io(0))
+    }
+
+    /// The maps as another thread than the first has them: a first thread that
+    /// called pthread_exit is a zombie without memory while the process lives.
+    fn threads_maps(&self) -> Result<Vec<u8>, OpenError> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten() {
+            match fs::read(task.path().join("maps")) {
+                Ok(text) if !text.is_empty() => return Ok(text),
+                _ => continue,
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Whether it has a thread of this number, as it sees its threads itself.
+    pub fn has_thread(&self, tid: u32) -> bool {
+        let task = format!("/proc/{}/task", self.pid);
+        if self.own_pid == self.pid {
+            return tid != 0 && fs::exists(format!("{task}/{tid}")).unwrap_or(true);
+        }
+        // Another pid namespace: its numbers are not ours.
+        let Ok(tasks) = fs::read_dir(task) else {
+            return true;
+        };
+        tasks.flatten().any(|t| {
+            let status = fs::read_to_string(t.path().join("status")).unwrap_or_default();
+            let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
+            let own = line.and_then(|l| l.split_ascii_whitespace().last());
+            own.and_then(|n| n.parse().ok()) == Some(tid)
+        })
+    }
+}
+
+impl From<maps::Line<'_>> for Mapping {
+    fn from(line: maps::Line<'_>) -> Self {
+        Self {
+            range: line.range,
+            prot: line.prot,
+            offset: line.offset,
+            device: (line.dev_major, line.dev_minor),
+            inode: line.inode,
+            name: String::from_utf8_lossy(line.name).into_owned(),
+        }
+    }
+}
+
+/// When `pid` started; an error if it is not there, or only its corpse is.
+fn start_time(pid: u32) -> Result<u64, OpenError> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    // The name in field 2 may hold anything, blanks and brackets too.
+    let name_end = stat.iter().rposition(|&b| b == b')');
+    let fields = name_end.and_then(|n| stat.get(n + 1..)).unwrap_or(&[]);
+    let fields = String::from_utf8_lossy(fields);
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let (state, threads, start) = (fields.first(), fields.get(17), fields.get(19));
+    match (state, threads, start.and_then(|s| s.parse().ok())) {
+        (Some(&"Z"), Some(&("0" | "1")), _) | (Some(&("X" | "x")), _, _) => {
+            Err(OpenError::NoSuchProcess)
+        }
+        (_, _, Some(start)) => Ok(start),
+        _ => Err(OpenError::Io(0)),
+    }
+}
+
+/// Inode number of `pid`'s pid namespace.
+fn namespace(pid: u32) -> Result<u64, OpenError> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/pid"))?;
+    let link = link.to_string_lossy();
+    let number = link.strip_prefix("pid:[").and_then(|l| l.strip_suffix(']'));
+    number.and_then(|n| n.parse().ok()).ok_or(OpenError::Io(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_there() {
+        let us = Process::find(std::process::id()).unwrap();
+        assert!(us.alive() && us.start_time > 0 && us.namespace > 0);
+        assert!(us
+            .mappings()
+            .unwrap()
+            .iter()
+            .any(|m| m.name.starts_with("[stack")));
+        assert!(us.has_thread(us.own_pid) && !us.has_thread(0));
+    }
+
+    #[test]
+    fn nobody_is_not() {
+        assert_eq!(Process::find(u32::MAX), Err(OpenError::NoSuchProcess));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        // A zombie until it is waited for.
+        assert_eq!(Process::find(child.id()), Err(OpenError::NoSuchProcess));
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,122 @@
+/* regall.h: what a program can ask of libregall.so.
+ *
+ * Link with -lregall (pkg-config regall), or load the shim with LD_PRELOAD and
+ * look the functions up with dlsym. Every function may be called when the shim
+ * is inert (REGALL is not 1, or the executable is left out); it then says so,
+ * or does the nearest harmless thing.
+ *
+ * Errors are negative errno values. Lengths and addresses are in bytes.
+ * SPDX-License-Identifier: MIT OR Apache-2.0 */
+#ifndef REGALL_H
+#define REGALL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of this interface; regall_version() returns that of the library. */
+#define REGALL_VERSION 1
+int regall_version(void);
+
+/* 1 if the shim tracks this process, 0 if it is inert or has given up. */
+int regall_active(void);
+
+/* Bits of regall_range.held: who holds the range registered. */
+#define REGALL_HELD_PIN 1u
+#define REGALL_HELD_HCA 2u
+
+/* Bits of regall_range.prot, as PROT_READ, PROT_WRITE, PROT_EXEC; and shared. */
+#define REGALL_PROT_SHARED 8u
+
+/* Why a range is not registered: regall_range.reason. */
+enum regall_reason {
+	REGALL_REGISTERED = 0,
+	REGALL_NO_ACCESS = 1,
+	REGALL_KERNEL = 2,
+	REGALL_DEVICE = 3,
+	REGALL_SHIM = 4,
+	REGALL_OPTED_OUT = 5,
+	REGALL_SCOPE = 6,
+	REGALL_LIMIT = 7,
+	REGALL_INHERITED = 8,
+	REGALL_OFF = 9,
+	REGALL_REFUSED = 10
+};
+
+/* What is known of the range around an address. */
+struct regall_range {
+	uint64_t start;   /* first address */
+	uint64_t end;     /* first address behind it */
+	uint64_t id;      /* of this entry; another one as soon as it changes */
+	uint32_t prot;    /* PROT_ bits and REGALL_PROT_SHARED */
+	uint32_t held;    /* REGALL_HELD_ bits */
+	uint32_t reason;  /* enum regall_reason */
+	int32_t error;    /* with REGALL_REFUSED: the kernel's errno, positive */
+	uint32_t lkey;    /* key in the protection domain asked for; 0: none */
+	uint32_t rkey;
+};
+
+/* Looks up the range that holds all of addr..addr+len. No lock and no system
+ * call; may be called from a signal handler. `pd` is a struct ibv_pd * or NULL
+ * for the pin set alone; this build has no HCA registrar and ignores it.
+ * 0, or -ENOENT: some of it is not mapped or the bytes lie in several ranges;
+ * -EINVAL: len is 0 or `out` is NULL; -EBUSY: the ledger was changing all the
+ * time (a signal handler that interrupted a change); -ENOSYS: inert. */
+int regall_lookup(const void *pd, const void *addr, size_t len, struct regall_range *out);
+
+/* Takes the pages that hold any byte of addr..addr+len out of registration
+ * (their state is `opted-out`), and back in. What is mapped there later starts
+ * registered again.
+ * 0, or -EINVAL: len is 0 or wraps; -ENOMEM: some of it is not mapped (the rest
+ * is done); -EBUSY: called from a signal handler at a bad moment, try again;
+ * -ENOSYS: inert (nothing is registered anyway). */
+int regall_opt_out(void *addr, size_t len);
+int regall_opt_in(void *addr, size_t len);
+
+/* Memory that is registered from the start, in the manner of MPI_Alloc_mem:
+ * explicit huge pages where the system has them free, else transparent ones
+ * where allowed, else ordinary pages. Zeroed, page-aligned. When the shim is
+ * inert it is just memory. *out is set on success.
+ * 0, or -EINVAL: size is 0 or out is NULL; -ENOMEM. */
+int regall_alloc(size_t size, void **out);
+
+/* Memory that is never registered (`opted-out`) and never locked by the shim.
+ * As regall_alloc otherwise, in ordinary pages. */
+int regall_alloc_unregistered(size_t size, void **out);
+
+/* Gives back memory of either kind; `size` as it was asked for.
+ * 0, or -EINVAL: not the start of such memory, or a wrong size. */
+int regall_free(void *addr, size_t size);
+
+/* Counters of this process. */
+struct regall_stats {
+	uint64_t size;             /* set to sizeof(struct regall_stats) before the call */
+	uint64_t mappings;         /* ranges in the ledger */
+	uint64_t bytes_mapped;
+	uint64_t bytes_registered;
+	uint64_t bytes_pinned;
+	uint64_t budget;           /* bytes that may be pinned; UINT64_MAX: no limit */
+	uint64_t events;           /* hooked calls so far */
+	uint64_t pins;             /* mlock calls made */
+	uint64_t bytes_pinned_total; /* added up over all of them */
+	uint64_t shim_bytes;       /* memory of the shim's own */
+	uint64_t resyncs;          /* ranges read anew from the kernel */
+	uint64_t sites_patched;
+	uint64_t sites_refused;
+};
+/* Fills as much of *out as out->size says.
+ * 0, or -EINVAL: out is NULL or out->size is below 16; -EBUSY as above; -ENOSYS: inert. */
+int regall_stats(struct regall_stats *out);
+
+/* Compares the ledger with /proc/self/maps and mends it: for memory that came
+ * or went without a call that the shim can see. 0, or -ENOSYS: inert. */
+int regall_audit(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,148 @@
+#!/bin/sh
+# Checks from outside that every byte of a process's address space is accounted
+# for, from /proc/PID/maps and `regall dump` alone. Shares no code with regall.
+#
+#   scripts/verify-maps.sh PID [REGALL_BINARY]
+#
+# Exit code: 0 no gap; 1 a gap (printed; it counts only if it is seen in two
+# looks in a row between which nothing changed); 2 could not look (vanished,
+# foreign, inert, busy for 5 s).
+#
+# The binary is the second argument, else regall in PATH, else
+# ../target/release/regall. ($REGALL can't name it: that turns the shim on.)
+set -u
+export LC_ALL=C
+
+say() { echo "verify-maps: $*" >&2; }
+
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+    say "usage: verify-maps.sh PID [REGALL_BINARY]"
+    exit 2
+fi
+pid=$1
+case $pid in
+'' | *[!0-9]*)
+    say "not a pid: $pid"
+    exit 2
+    ;;
+esac
+
+regall=${2:-}
+[ -n "$regall" ] || regall=$(command -v regall) || regall=$(dirname "$0")/../target/release/regall
+if ! command -v "$regall" >/dev/null; then
+    say "no regall command: $regall"
+    exit 2
+fi
+
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+trap 'exit 2' HUP INT TERM
+
+# Both lists in, gaps out. Addresses are compared as strings of 16 hexadecimal
+# digits: awk's numbers hold no more than 53 bits.
+#   status 0: no gap; 1: gaps; 3: the dump itself is wrong
+cat >"$work/check.awk" <<'AWK'
+function wide(hex) { return substr("0000000000000000" hex, length(hex) + 1) }
+function wrong(text) { print "dump line " FNR ": " text ": " $0; bad = 1 }
+function word_ok(word) {
+    return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|refused:[0-9]+)$/
+}
+function key_ok(key) { return key == "-" || key ~ /^0x[0-9a-f]+$/ }
+
+# The dump.
+FILENAME == ARGV[1] && FNR == 1 {
+    if ($0 !~ /^# regall 1 pid [0-9]+ start [0-9]+ generation [0-9]+ busy [0-9]+$/) wrong("header")
+    if ($5 != pid) wrong("another pid")
+    next
+}
+FILENAME == ARGV[1] && /^# key / { next }
+FILENAME == ARGV[1] {
+    if (NF != 8 || split($1, ends, "-") != 2) { wrong("fields"); next }
+    from = wide(ends[1]); to = wide(ends[2])
+    if (from >= to) wrong("empty")
+    if (n && from < end[n]) wrong("overlaps or not sorted")
+    if ($2 !~ /^[r-][w-][x-][ps]$/) wrong("protection")
+    if ($3 == "registered") {
+        if ($4 != "-") wrong("registered with a reason")
+        if ($7 != "yes" && $8 != "yes") wrong("registered by nobody")
+    } else if ($3 == "excluded") {
+        if (!word_ok($4)) wrong("reason")
+        if ($7 == "yes" || $8 == "yes") wrong("excluded and held")
+    } else wrong("state")
+    if (!key_ok($5) || !key_ok($6)) wrong("keys")
+    if ($7 != "yes" && !word_ok($7)) wrong("PIN")
+    if ($8 != "yes" && !word_ok($8)) wrong("HCA")
+    n++
+    start[n] = from; end[n] = to; prot[n] = $2
+    next
+}
+
+# /proc/PID/maps, in the same order: each line eats its part of the entries.
+{
+    split($1, ends, "-")
+    at = wide(ends[1]); to = wide(ends[2])
+    if (i < 1) i = 1
+    while (at < to) {
+        while (i <= n && end[i] <= at) i++
+        if (i > n || start[i] >= to) { print "gap " at "-" to ": " $0; gaps = 1; break }
+        if (start[i] > at) { print "gap " at "-" start[i] ": " $0; gaps = 1; at = start[i] }
+        stop = end[i] < to ? end[i] : to
+        if (prot[i] != $2) {
+            print "wrong protection " at "-" stop " published as " prot[i] ": " $0
+            gaps = 1
+        }
+        at = stop
+    }
+}
+END { exit bad ? 3 : gaps ? 1 : 0 }
+AWK
+
+cannot_look() {
+    say "$pid: $1"
+    exit 2
+}
+
+# One look: maps, dump, maps, header. Sets $found to the check's status, and
+# $clean if nothing changed meanwhile and no hooked call was in progress.
+look() {
+    cat "/proc/$pid/maps" >"$work/before" 2>/dev/null || cannot_look "vanished or foreign"
+    "$regall" dump "$pid" >"$work/dump" 2>"$work/why" || cannot_look "$(cat "$work/why")"
+    cat "/proc/$pid/maps" >"$work/after" 2>/dev/null || cannot_look "vanished"
+    [ -s "$work/after" ] || cannot_look "vanished"
+    awk -v "pid=$pid" -f "$work/check.awk" "$work/dump" "$work/after" >"$work/gaps"
+    found=$?
+    [ "$found" -eq 0 ] && return
+    clean=
+    "$regall" dump "$pid" >"$work/dump2" 2>"$work/why" || cannot_look "$(cat "$work/why")"
+    header=$(head -n 1 "$work/dump")
+    case $header in
+    *' busy 0') ;;
+    *) return ;;
+    esac
+    [ "$header" = "$(head -n 1 "$work/dump2")" ] && cmp -s "$work/before" "$work/after" && clean=1
+}
+
+began=$(date +%s)
+: >"$work/last"
+while :; do
+    look
+    case $found in
+    0)
+        echo "$pid: ok, $(wc -l <"$work/after") mappings"
+        exit 0
+        ;;
+    1) ;;
+    3) cannot_look "$(head -n 1 "$work/gaps")" ;;
+    *) cannot_look "awk failed" ;;
+    esac
+    if [ -n "$clean" ]; then
+        # Lines of this look that were in the last clean one too.
+        if grep -Fxf "$work/last" "$work/gaps" >"$work/proven" && [ -s "$work/last" ]; then
+            sed "s/^/$pid: /" "$work/proven"
+            exit 1
+        fi
+        cp "$work/gaps" "$work/last"
+    fi
+    [ $(($(date +%s) - began)) -gt 5 ] && cannot_look "busy for 5 s"
+    sleep 0.01 2>/dev/null || sleep 1
+done

@@ -1,0 +1,380 @@
+//! x86-64 Linux: the system-call instruction, thread-local storage without
+//! libc, the stubs that patched sites arrive at, and the four memory routines
+//! that the compiler takes for granted.
+
+use core::arch::{asm, global_asm};
+
+/// What a system-call site had in its registers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// System-call number (rax).
+    pub nr: u64,
+    /// Arguments (rdi, rsi, rdx, r10, r8, r9).
+    pub args: [u64; 6],
+}
+
+/// Enters the kernel with `nr` and up to six arguments. Returns what the kernel
+/// left in rax: a value, or -errno in -4095..=-1.
+///
+/// # Safety
+/// The caller answers for what the call does to the process.
+#[inline]
+pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
+    let ret: i64;
+    // SAFETY: the kernel clobbers rax, rcx and r11 only; memory effects are the
+    // caller's responsibility and the asm block is not `nomem`.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as i64 => ret,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    ret
+}
+
+/// Bytes of thread-local storage that `crate::thread` uses.
+pub const TLS_BYTES: usize = 1024;
+
+// Thread-local storage in the initial-exec model: no __tls_get_addr, which may
+// call malloc. A preloaded library's TLS is part of the static block.
+//
+// memcpy and its kin: the compiler calls them; libc's are interposed by
+// sanitizers and would be a libc call on the hook path. Hidden, so that nobody
+// else is given ours.
+global_asm!(
+    r#"
+    .section .tbss.regall_tls,"awT",@nobits
+    .balign 64
+    .hidden regall_tls
+    .globl regall_tls
+    .type regall_tls, @object
+    .size regall_tls, 1024
+regall_tls:
+    .skip 1024
+    .text
+
+    .hidden memcpy
+    .globl memcpy
+    .type memcpy, @function
+memcpy:
+    mov rax, rdi
+    mov rcx, rdx
+    rep movsb
+    ret
+    .size memcpy, . - memcpy
+
+    .hidden memmove
+    .globl memmove
+    .type memmove, @function
+memmove:
+    mov rax, rdi
+    mov rcx, rdx
+    mov r8, rdi
+    sub r8, rsi
+    cmp r8, rdx
+    jb 2f
+    rep movsb
+    ret
+2:  lea rdi, [rdi + rdx - 1]
+    lea rsi, [rsi + rdx - 1]
+    std
+    rep movsb
+    cld
+    ret
+    .size memmove, . - memmove
+
+    .hidden memset
+    .globl memset
+    .type memset, @function
+memset:
+    mov r8, rdi
+    mov eax, esi
+    mov rcx, rdx
+    rep stosb
+    mov rax, r8
+    ret
+    .size memset, . - memset
+
+    .hidden memcmp
+    .globl memcmp
+    .type memcmp, @function
+    .hidden bcmp
+    .globl bcmp
+    .type bcmp, @function
+memcmp:
+bcmp:
+    xor ecx, ecx
+2:  cmp rcx, rdx
+    je 3f
+    movzx eax, byte ptr [rdi + rcx]
+    movzx r8d, byte ptr [rsi + rcx]
+    inc rcx
+    sub eax, r8d
+    je 2b
+    ret
+3:  xor eax, eax
+    ret
+    .size memcmp, . - memcmp
+
+    .hidden strlen
+    .globl strlen
+    .type strlen, @function
+strlen:
+    mov rax, -1
+2:  inc rax
+    cmp byte ptr [rdi + rax], 0
+    jne 2b
+    ret
+    .size strlen, . - strlen
+"#
+);
+
+/// Start of this thread's block of [`TLS_BYTES`] zero-initialised bytes. Also a
+/// number that tells threads apart for the price of two loads (a vfork child
+/// has its parent's: it runs in its place).
+#[inline]
+pub fn tls_block() -> *mut u8 {
+    let p: *mut u8;
+    // SAFETY: fs:0 holds the thread pointer itself (x86-64 TLS ABI), and the
+    // linker fills the GOT entry with the block's offset from it.
+    unsafe {
+        asm!(
+            "mov {p}, qword ptr fs:[0]",
+            "add {p}, qword ptr [rip + regall_tls@GOTTPOFF]",
+            p = out(reg) p,
+            options(nostack, readonly, preserves_flags, pure),
+        );
+    }
+    p
+}
+
+/// The stack pointer, near enough.
+#[inline]
+pub fn stack_pointer() -> u64 {
+    let sp: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
+    sp
+}
+
+/// The processor's time-stamp counter, for cheap interval measurements.
+#[inline]
+pub fn ticks() -> u64 {
+    // SAFETY: rdtsc is available to user space on every kernel that MPI runs on
+    // unless PR_SET_TSC forbids it, which `time::ticks_allowed` checks first.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+// The stubs that trampolines call. On entry (after the trampoline's `call`):
+// rax = number, rdi rsi rdx r10 r8 r9 = arguments as at the site, rcx and r11
+// free, the red zone already skipped. They must keep everything but rax, rcx
+// and r11, as a `syscall` instruction does.
+//
+// regall_entry_call: for wrapper functions, where the caller-saved vector
+//   registers are dead by the function-call ABI.
+// regall_entry_full: for a site in the middle of anybody's code: the vector
+//   state is kept too, by xsave where the processor has it.
+//
+// `hook(frame)` does the rest and returns rax. The callee-saved registers and
+// the address to resume at stand right behind the frame, so that a panic in a
+// hook can go back to the program from any depth (`resume`).
+global_asm!(
+    r#"
+    .hidden regall_entry_call
+    .globl regall_entry_call
+    .type regall_entry_call, @function
+regall_entry_call:
+    .cfi_startproc
+    push rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset rbp, -16
+    mov rbp, rsp
+    .cfi_def_cfa_register rbp
+    push rbx
+    push r12
+    push r13
+    push r14
+    push r15
+    lea rcx, [rip + 2f]
+    push rcx
+    push r9
+    push r8
+    push r10
+    push rdx
+    push rsi
+    push rdi
+    push rax
+    mov rdi, rsp
+    and rsp, -16
+    cld
+    call {hook}
+    lea rcx, [rbp - 104]
+2:  lea rbp, [rcx + 104]
+    mov rbx, qword ptr [rbp - 8]
+    mov r12, qword ptr [rbp - 16]
+    mov r13, qword ptr [rbp - 24]
+    mov r14, qword ptr [rbp - 32]
+    mov r15, qword ptr [rbp - 40]
+    mov r9, qword ptr [rbp - 56]
+    mov r8, qword ptr [rbp - 64]
+    mov r10, qword ptr [rbp - 72]
+    mov rdx, qword ptr [rbp - 80]
+    mov rsi, qword ptr [rbp - 88]
+    mov rdi, qword ptr [rbp - 96]
+    leave
+    .cfi_def_cfa rsp, 8
+    ret
+    .cfi_endproc
+    .size regall_entry_call, . - regall_entry_call
+
+    .hidden regall_entry_full
+    .globl regall_entry_full
+    .type regall_entry_full, @function
+regall_entry_full:
+    .cfi_startproc
+    push rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset rbp, -16
+    mov rbp, rsp
+    .cfi_def_cfa_register rbp
+    pushfq
+    push rbx
+    push r12
+    push r13
+    push r14
+    push r15
+    lea rcx, [rip + 2f]
+    push rcx
+    push r9
+    push r8
+    push r10
+    push rdx
+    push rsi
+    push rdi
+    push rax
+    mov r12, rsp
+    sub rsp, 8
+    sub rsp, qword ptr [rip + {size}]
+    and rsp, -64
+    mov qword ptr [r12 - 8], rsp
+    cmp byte ptr [rip + {xsave}], 0
+    je 3f
+    // The header of an xsave area must be zero where xsave does not write it.
+    xor ecx, ecx
+    mov qword ptr [rsp + 512], rcx
+    mov qword ptr [rsp + 520], rcx
+    mov qword ptr [rsp + 528], rcx
+    mov qword ptr [rsp + 536], rcx
+    mov qword ptr [rsp + 544], rcx
+    mov qword ptr [rsp + 552], rcx
+    mov qword ptr [rsp + 560], rcx
+    mov qword ptr [rsp + 568], rcx
+    mov eax, dword ptr [rip + {mask}]
+    xor edx, edx
+    xsave64 [rsp]
+    jmp 4f
+3:  fxsave64 [rsp]
+4:  mov rdi, r12
+    cld
+    call {hook}
+    mov rcx, r12
+2:  lea rbp, [rcx + 112]
+    mov r12, rax
+    mov rcx, qword ptr [rcx - 8]
+    cmp byte ptr [rip + {xsave}], 0
+    je 5f
+    mov eax, dword ptr [rip + {mask}]
+    xor edx, edx
+    xrstor64 [rcx]
+    jmp 6f
+5:  fxrstor64 [rcx]
+6:  mov rax, r12
+    mov rbx, qword ptr [rbp - 16]
+    mov r12, qword ptr [rbp - 24]
+    mov r13, qword ptr [rbp - 32]
+    mov r14, qword ptr [rbp - 40]
+    mov r15, qword ptr [rbp - 48]
+    mov r9, qword ptr [rbp - 64]
+    mov r8, qword ptr [rbp - 72]
+    mov r10, qword ptr [rbp - 80]
+    mov rdx, qword ptr [rbp - 88]
+    mov rsi, qword ptr [rbp - 96]
+    mov rdi, qword ptr [rbp - 104]
+    lea rsp, [rbp - 8]
+    popfq
+    pop rbp
+    .cfi_def_cfa rsp, 8
+    ret
+    .cfi_endproc
+    .size regall_entry_full, . - regall_entry_full
+
+    // regall_resume(frame, value): leaves a hook from any depth below `frame`.
+    .hidden regall_resume
+    .globl regall_resume
+    .type regall_resume, @function
+regall_resume:
+    mov rcx, rdi
+    mov rax, rsi
+    jmp qword ptr [rcx + 56]
+    .size regall_resume, . - regall_resume
+"#,
+    hook = sym crate::intercept::hook,
+    size = sym VECTOR_STATE_BYTES,
+    xsave = sym HAS_XSAVE,
+    mask = sym VECTOR_STATE_MASK,
+);
+
+unsafe extern "C" {
+    /// Arrival from a wrapper function's site. Called by trampolines only.
+    pub fn regall_entry_call();
+    /// Arrival from any other site. Called by trampolines only.
+    pub fn regall_entry_full();
+    /// Goes back to the site whose arrival `frame` is, with `value` in rax, from
+    /// any depth of the hook.
+    pub fn regall_resume(frame: *mut Frame, value: i64) -> !;
+}
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::Relaxed};
+
+static VECTOR_STATE_BYTES: AtomicU64 = AtomicU64::new(512);
+static VECTOR_STATE_MASK: AtomicU32 = AtomicU32::new(0);
+static HAS_XSAVE: AtomicU8 = AtomicU8::new(0);
+
+/// Finds out how this processor keeps its vector registers. Once, at start-up.
+pub fn init() {
+    use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    let osxsave = __cpuid(1).ecx & (1 << 27) != 0;
+    if !osxsave {
+        return;
+    }
+    // x87, SSE, AVX and AVX-512 state: all that compiled code here can touch.
+    // Not AMX's tiles (8 KiB): we never use them, and the stack may be small.
+    const OURS: u64 = 0b1110_0111;
+    #[target_feature(enable = "xsave")]
+    unsafe fn xcr0() -> u64 {
+        // SAFETY: OSXSAVE is set, so xgetbv(0) is allowed.
+        unsafe { _xgetbv(0) }
+    }
+    // SAFETY: as above.
+    let mask = unsafe { xcr0() } & OURS;
+    let mut bytes = 576u64;
+    for component in 2..8u32 {
+        if mask & (1 << component) != 0 {
+            let leaf = __cpuid_count(0xd, component);
+            bytes = bytes.max(u64::from(leaf.eax) + u64::from(leaf.ebx));
+        }
+    }
+    VECTOR_STATE_BYTES.store((bytes + 63) & !63, Relaxed);
+    VECTOR_STATE_MASK.store(mask as u32, Relaxed);
+    HAS_XSAVE.store(1, Relaxed);
+}

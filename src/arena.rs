@@ -1,0 +1,72 @@
+//! Memory of the shim's own: whole pages from the kernel, handed out in order
+//! and never given back. What needs reuse (leaves, slots) does its own.
+
+use crate::ledger::Memory;
+use crate::sys;
+use core::ptr::NonNull;
+use regall_directory::addr::PageRange;
+
+/// Bytes that are mapped at a time.
+const CHUNK: usize = 256 << 10;
+/// Chunks that can be told apart for the ledger; beyond that allocation fails.
+const CHUNKS: usize = 256;
+
+/// A bump allocator. Every piece is zeroed and aligned to 64 bytes.
+pub struct Arena {
+    next: usize,
+    end: usize,
+    chunks: [Option<PageRange>; CHUNKS],
+    used: usize,
+    announced: usize,
+}
+
+impl Arena {
+    /// An arena that holds nothing yet.
+    pub const fn new() -> Self {
+        Self { next: 0, end: 0, chunks: [None; CHUNKS], used: 0, announced: 0 }
+    }
+
+    /// Bytes mapped so far.
+    pub fn bytes(&self) -> u64 {
+        self.chunks.iter().flatten().map(|c| c.len()).sum()
+    }
+
+    /// The chunks that were mapped since the last call.
+    pub fn fresh_chunk(&mut self) -> Option<PageRange> {
+        let chunk = *self.chunks.get(self.announced)?;
+        if chunk.is_some() {
+            self.announced += 1;
+        }
+        chunk
+    }
+
+    /// Announces every chunk again (a ledger that is built anew).
+    pub fn announce_all(&mut self) {
+        self.announced = 0;
+    }
+
+    fn refill(&mut self, bytes: usize) -> Option<()> {
+        let place = self.chunks.get_mut(self.used)?;
+        let size = bytes.max(CHUNK).checked_next_multiple_of(4096)?;
+        let at = sys::map_private(size).ok()?.as_ptr() as usize;
+        *place = PageRange::new(at as u64, (at + size) as u64);
+        self.used += 1;
+        self.next = at;
+        self.end = at + size;
+        Some(())
+    }
+}
+
+// SAFETY: fresh pages of the kernel's, handed out once each, in pieces that don't
+// overlap.
+unsafe impl Memory for Arena {
+    fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        let bytes = bytes.checked_next_multiple_of(64)?;
+        if self.end - self.next < bytes {
+            self.refill(bytes)?;
+        }
+        let at = self.next;
+        self.next += bytes;
+        NonNull::new(at as *mut u8)
+    }
+}

@@ -1,0 +1,304 @@
+//! The C interface (`include/regall.h`): decode, delegate, encode. Errors are
+//! negative errno values.
+
+use crate::ledger::Found;
+use crate::startup;
+use crate::sys::{self, call, check, Errno};
+use crate::thread;
+use crate::track::{self, flight, map, resync, settle, VIEW};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::Relaxed;
+use regall_directory::addr::{round_up, PageRange};
+use regall_directory::layout::Counter;
+use regall_directory::vocab::{Attr, Flags, Reason};
+
+const fn error(e: Errno) -> c_int {
+    -e.0
+}
+const INERT: c_int = error(Errno::NOSYS);
+/// Bytes in a huge page.
+const HUGE: u64 = 2 << 20;
+
+/// `struct regall_range`.
+#[repr(C)]
+pub struct Range {
+    start: u64,
+    end: u64,
+    id: u64,
+    prot: u32,
+    held: u32,
+    reason: u32,
+    error: i32,
+    lkey: u32,
+    rkey: u32,
+}
+
+/// `struct regall_stats`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Stats {
+    size: u64,
+    mappings: u64,
+    bytes_mapped: u64,
+    bytes_registered: u64,
+    bytes_pinned: u64,
+    budget: u64,
+    events: u64,
+    pins: u64,
+    bytes_pinned_total: u64,
+    shim_bytes: u64,
+    resyncs: u64,
+    sites_patched: u64,
+    sites_refused: u64,
+}
+
+/// See regall.h.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn regall_version() -> c_int {
+    1
+}
+
+/// See regall.h.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn regall_active() -> c_int {
+    c_int::from(startup::active() && track::tracking())
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// `out` is NULL or valid for writing a `struct regall_range`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_lookup(_pd: *const c_void, addr: u64, len: usize, out: *mut Range) -> c_int {
+    let end = addr.checked_add(len as u64).filter(|e| *e != addr);
+    let (Some(end), false) = (end, out.is_null()) else {
+        return error(Errno::INVAL);
+    };
+    match VIEW.lookup_hinted(addr, &thread::current().hint) {
+        Ok(Some(found)) if end <= found.end => {
+            // SAFETY: by the contract above.
+            unsafe { out.write(describe(&found)) };
+            0
+        }
+        Ok(None) if !track::tracking() => INERT,
+        Ok(_) => error(Errno::NOENT),
+        Err(_) => error(Errno::BUSY),
+    }
+}
+
+#[inline]
+fn describe(found: &Found) -> Range {
+    let attr = found.attr();
+    let reason = attr.reason();
+    Range {
+        start: found.start,
+        end: found.end,
+        id: found.id,
+        prot: u32::from(attr.prot.bits()),
+        held: u32::from(attr.pin.held()) | u32::from(attr.hca.held()) << 1,
+        reason: reason.reason as u32,
+        error: i32::from(reason.errno),
+        lkey: 0,
+        rkey: 0,
+    }
+}
+
+/// See regall.h.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn regall_opt_out(addr: u64, len: usize) -> c_int {
+    opt(addr, len, true)
+}
+
+/// See regall.h.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn regall_opt_in(addr: u64, len: usize) -> c_int {
+    opt(addr, len, false)
+}
+
+fn opt(addr: u64, len: usize, out: bool) -> c_int {
+    if !track::tracking() {
+        return INERT;
+    }
+    track::fork::check();
+    let Some(range) = PageRange::covering(addr, len as u64) else {
+        return error(Errno::INVAL);
+    };
+    if out {
+        track::let_go(range);
+    }
+    let whole = match track::lock() {
+        Some(mut guard) => {
+            let whole = guard.ledger.covered(range);
+            guard.update(range, |_, a| opted(a, out));
+            whole
+        }
+        None => return error(Errno::BUSY),
+    };
+    settle(range);
+    if whole { 0 } else { error(Errno::NOMEM) }
+}
+
+fn opted(attr: Attr, out: bool) -> Attr {
+    let mut attr = attr;
+    let bit = Flags::OPTED_OUT;
+    attr.flags = if out { attr.flags.with(bit) } else { attr.flags.without(bit) };
+    if attr.pin.reason == Reason::OptedOut {
+        attr.pin.reason = Reason::Off;
+    }
+    crate::policy::described(attr, startup::config().pin)
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// `out` is NULL or valid for writing a pointer.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_alloc(size: usize, out: *mut u64) -> c_int {
+    // SAFETY: passed on.
+    unsafe { allocate(size, out, true) }
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// As [`regall_alloc`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_alloc_unregistered(size: usize, out: *mut u64) -> c_int {
+    // SAFETY: passed on.
+    unsafe { allocate(size, out, false) }
+}
+
+unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
+    let bytes = round_up(size as u64).filter(|b| *b > 0);
+    let (Some(bytes), false) = (bytes, out.is_null()) else {
+        return error(Errno::INVAL);
+    };
+    let got = if registered { huge_or_not(bytes) } else { plain(bytes) };
+    let at = match got {
+        Ok(at) => at,
+        Err(e) => return error(e),
+    };
+    if track::tracking() {
+        track::fork::check();
+        if let Some(range) = PageRange::from_call(at, bytes) {
+            map::own_allocation(range, !registered);
+        }
+    }
+    // SAFETY: by the caller's contract.
+    unsafe { out.write(at) };
+    0
+}
+
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+fn map_anonymous(bytes: u64, flags: i32) -> sys::Result<u64> {
+    call!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1i64, 0)
+}
+
+fn plain(bytes: u64) -> sys::Result<u64> {
+    map_anonymous(bytes, ANONYMOUS)
+}
+
+/// Huge pages of the system's pool need a length in whole huge pages, also to
+/// be unmapped: only such sizes get them.
+fn huge_or_not(bytes: u64) -> sys::Result<u64> {
+    if bytes % HUGE == 0 {
+        if let Ok(at) = map_anonymous(bytes, ANONYMOUS | libc::MAP_HUGETLB) {
+            return Ok(at);
+        }
+    }
+    let at = aligned(bytes)?;
+    if bytes >= HUGE {
+        let _ = sys::advise(at, bytes, libc::MADV_HUGEPAGE);
+    }
+    Ok(at)
+}
+
+/// Memory that begins at a huge page's border, if it is as large as one.
+fn aligned(bytes: u64) -> sys::Result<u64> {
+    if bytes < HUGE {
+        return plain(bytes);
+    }
+    let wide = bytes.checked_add(HUGE).ok_or(Errno::NOMEM)?;
+    let at = plain(wide)?;
+    let start = at.checked_next_multiple_of(HUGE).ok_or(Errno::NOMEM)?;
+    if start > at {
+        let _ = sys::unmap(at, start - at);
+    }
+    let end = start + bytes;
+    if at + wide > end {
+        let _ = sys::unmap(end, at + wide - end);
+    }
+    Ok(start)
+}
+
+/// See regall.h.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn regall_free(addr: u64, size: usize) -> c_int {
+    let range = round_up(size as u64).and_then(|b| PageRange::from_call(addr, b));
+    let Some(range) = range else {
+        return error(Errno::INVAL);
+    };
+    let mut frame = crate::arch::Frame {
+        nr: libc::SYS_munmap as u64,
+        args: [range.start(), range.len(), 0, 0, 0, 0],
+    };
+    match check(crate::intercept::event(&mut frame)) {
+        Ok(_) => 0,
+        Err(e) => error(e),
+    }
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// `out` is NULL or points to a `struct regall_stats` whose `size` is set.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_stats(out: *mut Stats) -> c_int {
+    if out.is_null() {
+        return error(Errno::INVAL);
+    }
+    // SAFETY: by the contract above.
+    let size = unsafe { (*out).size } as usize;
+    if size < 16 {
+        return error(Errno::INVAL);
+    }
+    if !track::tracking() {
+        return INERT;
+    }
+    let (Some(h), Some(guard)) = (flight::header(), track::lock()) else {
+        return error(Errno::BUSY);
+    };
+    let counter = |c: Counter| h.counters.get(c as usize).map_or(0, |n| n.load(Relaxed));
+    let totals = guard.ledger.totals();
+    let stats = Stats {
+        size: size as u64,
+        mappings: guard.ledger.len() as u64,
+        bytes_mapped: totals.bytes,
+        bytes_registered: totals.registered,
+        bytes_pinned: guard.pinned(),
+        budget: h.budget.load(Relaxed),
+        events: h.calls.iter().map(|n| n.load(Relaxed)).sum(),
+        pins: counter(Counter::Pins),
+        bytes_pinned_total: counter(Counter::PinnedBytesTotal),
+        shim_bytes: guard.own_bytes(),
+        resyncs: counter(Counter::Resyncs),
+        sites_patched: h.sites_patched.load(Relaxed),
+        sites_refused: h.sites_refused.load(Relaxed),
+    };
+    let n = size.min(size_of::<Stats>());
+    // SAFETY: n bytes on both sides, by the contract above.
+    unsafe { core::ptr::copy_nonoverlapping((&raw const stats).cast::<u8>(), out.cast::<u8>(), n) };
+    0
+}
+
+/// See regall.h.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn regall_audit() -> c_int {
+    if !track::tracking() {
+        return INERT;
+    }
+    track::fork::check();
+    resync::audit();
+    0
+}

@@ -1,0 +1,150 @@
+//! Where calls arrive: from patched sites through trampolines, from relocation
+//! slots (`symbols`), or as SIGSYS (`strict`). Turns each into an event for
+//! [`crate::track`].
+
+use crate::arch::{regall_resume, Frame};
+use crate::config::Intercept;
+use crate::startup;
+use crate::sys::time;
+use crate::thread::{self, Thread};
+use crate::track::{self, flight};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{Call, Counter};
+use regall_directory::vocab::Prot;
+
+pub mod numbers;
+pub mod patch;
+pub mod selftest;
+pub mod strict;
+pub mod symbols;
+
+/// Number of the arrival that is the constructor's (see `startup`).
+pub const CONSTRUCT: u64 = u64::MAX;
+/// One arrival in so many is timed.
+const TIMED: u32 = 256;
+
+/// Every trampoline ends up here. Returns what goes into rax.
+///
+/// Whatever happens in here, `stand_down` can bring the program back to its site.
+pub extern "C" fn hook(frame: *mut Frame) -> i64 {
+    let thread = thread::current();
+    // SAFETY: the entry stub built it on this stack, for the length of this call.
+    let frame = unsafe { &mut *frame };
+    let outer = (thread.frame.replace(frame), thread.real_done.replace(false), thread.real_value.get());
+    let value = if frame.nr == CONSTRUCT {
+        thread.real_done.set(true);
+        thread.real_value.set(0);
+        startup::construct(frame);
+        0
+    } else {
+        let blocked = strict::enter(thread);
+        let value = event(frame);
+        strict::leave(thread, blocked);
+        value
+    };
+    thread.frame.set(outer.0);
+    thread.real_done.set(outer.1);
+    thread.real_value.set(outer.2);
+    value
+}
+
+/// An application's call, from wherever it came.
+#[inline]
+pub fn event(frame: &mut Frame) -> i64 {
+    let call = match frame.nr as libc::c_long {
+        // The trampoline has looked at the request already; other ways in have not.
+        libc::SYS_ioctl if frame.args[1] as u32 as u64 == numbers::UFFDIO_REGISTER => Some(Call::Userfault),
+        _ => numbers::call_of(frame.nr),
+    };
+    let Some(call) = call else {
+        return track::real(frame);
+    };
+    let thread = thread::current();
+    if thread.selftest.get() != 0 && selftest::arrived(thread, frame) {
+        return selftest::ANSWER;
+    }
+    let untimed = thread.untimed.get();
+    if untimed < TIMED {
+        thread.untimed.set(untimed + 1);
+        return track::handle(call, frame);
+    }
+    timed(thread, call, frame)
+}
+
+/// As the rest of [`event`], with a look at the clock before and after.
+#[cold]
+fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
+    thread.untimed.set(0);
+    thread.elsewhere.set(0);
+    thread.timing.set(true);
+    let start = time::now();
+    let value = track::handle(call, frame);
+    let spent = time::now().saturating_sub(start).saturating_sub(thread.elsewhere.get());
+    thread.timing.set(false);
+    flight::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
+    value
+}
+
+/// Memory that has just become executable is searched for sites before it can
+/// run. What is readable ends at `end`.
+pub fn new_code(range: PageRange, end: u64, shared: bool) {
+    if startup::mode() == Intercept::Symbols {
+        return;
+    }
+    let report = if shared { patch::scan_shared(range, end) } else { patch::scan(range, end, false) };
+    flight::count(Counter::Scans);
+    take_note(&report);
+}
+
+/// Puts what a scan found where people can see it.
+pub fn take_note(report: &patch::Report) {
+    if let Some(h) = flight::header() {
+        h.sites_patched.fetch_add(u64::from(report.patched), Relaxed);
+        h.sites_refused.fetch_add(u64::from(report.refused), Relaxed);
+    }
+    for zone in report.new_zones.iter().flatten() {
+        if let Some(mut guard) = track::lock() {
+            guard.insert(*zone, track::own_memory(Prot::from_call(5, false)));
+        }
+    }
+    if report.refused > 0 {
+        log::info!(
+            "{} system-call sites can't be patched; the first is at {:#x}",
+            report.refused,
+            report.first_refused.first().copied().unwrap_or(0)
+        );
+    }
+    if report.busy {
+        log::info!("code was mapped while a scan was interrupted; it was not searched");
+    }
+}
+
+/// A panic: the shim gives up and the program goes on where it called in.
+#[cfg(not(test))]
+#[cold]
+pub fn stand_down(info: &core::panic::PanicInfo) -> ! {
+    static AGAIN: AtomicBool = AtomicBool::new(false);
+    let thread = thread::current();
+    let first = !AGAIN.swap(true, Relaxed);
+    track::lock::release_if_mine();
+    if first {
+        log::error!("internal error, {info}");
+        track::give_up("internal error");
+    }
+    let frame = thread.frame.get();
+    // SAFETY: null, or the arrival that is being handled on this very stack.
+    match unsafe { frame.as_ref() } {
+        Some(f) => {
+            let value = if thread.real_done.get() { thread.real_value.get() } else { track::real(f) };
+            thread.frame.set(core::ptr::null_mut());
+            // SAFETY: the frame is that of the arrival, further out on this stack.
+            unsafe { regall_resume(frame, value) }
+        }
+        // A panic outside of any arrival: in the C interface, which promises
+        // not to. Nothing can be returned to; the thread waits for the end.
+        None => loop {
+            crate::sys::yield_now();
+        },
+    }
+}

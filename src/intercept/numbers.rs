@@ -1,0 +1,89 @@
+//! Which system calls matter, by number.
+
+use regall_directory::layout::Call;
+
+/// Entries of [`CLASS`]; no number that matters is beyond it.
+pub const NUMBERS: usize = 512;
+
+/// Not a call that changes what is mapped or locked.
+pub const PASS: u8 = 0;
+/// A call that goes through the hook.
+pub const HOOK: u8 = 1;
+/// clone: through the hook only if it copies the address space onto the same
+/// stack (no new stack, no CLONE_VM, no CLONE_VFORK); the child of any other
+/// returns on a stack where the hook's frame is not.
+pub const CLONE: u8 = 2;
+/// As [`HOOK`], but only in strict mode.
+pub const STRICT: u8 = 3;
+
+/// mseal, map_shadow_stack and process_madvise are newer than some libc crates' lists.
+const SYS_MAP_SHADOW_STACK: usize = 453;
+
+/// UFFDIO_REGISTER: _IOWR(0xAA, 0, struct uffdio_register).
+pub const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+
+/// The tracked call with number `nr`.
+#[inline]
+pub const fn call_of(nr: u64) -> Option<Call> {
+    Some(match nr as libc::c_long {
+        libc::SYS_mmap => Call::Mmap,
+        libc::SYS_munmap => Call::Munmap,
+        libc::SYS_mremap => Call::Mremap,
+        libc::SYS_mprotect => Call::Mprotect,
+        libc::SYS_pkey_mprotect => Call::PkeyMprotect,
+        libc::SYS_brk => Call::Brk,
+        libc::SYS_madvise => Call::Madvise,
+        libc::SYS_process_madvise => Call::ProcessMadvise,
+        libc::SYS_shmat => Call::Shmat,
+        libc::SYS_shmdt => Call::Shmdt,
+        libc::SYS_remap_file_pages => Call::RemapFilePages,
+        libc::SYS_mlock => Call::Mlock,
+        libc::SYS_mlock2 => Call::Mlock2,
+        libc::SYS_munlock => Call::Munlock,
+        libc::SYS_mlockall => Call::Mlockall,
+        libc::SYS_munlockall => Call::Munlockall,
+        libc::SYS_msync => Call::Msync,
+        libc::SYS_fork | libc::SYS_clone => Call::Fork,
+        libc::SYS_io_setup => Call::IoSetup,
+        libc::SYS_io_destroy => Call::IoDestroy,
+        libc::SYS_exit_group => Call::ExitGroup,
+        libc::SYS_mbind => Call::Mbind,
+        libc::SYS_set_robust_list => Call::ThreadStart,
+        libc::SYS_rt_sigaction => Call::Sigaction,
+        libc::SYS_rt_sigprocmask => Call::Sigprocmask,
+        _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
+        _ => return None,
+    })
+}
+
+/// What a trampoline does with each number: one of the constants above.
+pub static CLASS: [u8; NUMBERS] = {
+    let mut table = [PASS; NUMBERS];
+    let mut nr = 0;
+    while nr < NUMBERS {
+        table[nr] = match call_of(nr as u64) {
+            None => PASS,
+            Some(Call::ThreadStart | Call::Sigaction | Call::Sigprocmask) => STRICT,
+            Some(Call::Fork) if nr as libc::c_long == libc::SYS_clone => CLONE,
+            Some(_) => HOOK,
+        };
+        nr += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_has_a_number_but_the_ioctl() {
+        for &call in Call::ALL {
+            let found = (0..NUMBERS as u64).any(|nr| call_of(nr) == Some(call));
+            assert_eq!(found, call != Call::Userfault, "{}", call.word());
+        }
+        assert_eq!(CLASS[libc::SYS_clone as usize], CLONE);
+        assert_eq!(CLASS[libc::SYS_fork as usize], HOOK);
+        assert_eq!(CLASS[libc::SYS_read as usize], PASS);
+    }
+}

@@ -1,0 +1,426 @@
+//! Carries plans out: zones of trampolines near the code, the table of sites,
+//! and writing to code.
+
+use super::modules;
+use super::plan::{self, Plan, ZoneLayout, TABLE_BYTES, TRAMPOLINE_BYTES};
+use super::{Config, Site};
+use crate::sys::file::Fd;
+use crate::arch::syscall6;
+use crate::sys::{self, call, check, Errno, Result};
+use regall_directory::addr::{PageRange, PAGE};
+
+/// Bytes of a zone.
+const ZONE_BYTES: u64 = 64 << 10;
+/// Bytes at its start that hold the entry stubs' addresses and the table.
+const HEADER_BYTES: u64 = 1024;
+const TABLE_OFFSET: u64 = 64;
+const TRAMPOLINES: usize = ((ZONE_BYTES - HEADER_BYTES) / TRAMPOLINE_BYTES as u64) as usize;
+const WORDS: usize = TRAMPOLINES.div_ceil(64);
+/// Zones at the most: each serves 4 GiB of addresses.
+const ZONES_MAX: usize = 64;
+/// Farthest that a zone's bytes may be from a site: the reach of `jmp rel32`
+/// less a page.
+const REACH: u64 = (2 << 30) - PAGE;
+/// Addresses below this are left alone, whatever vm.mmap_min_addr is.
+const LOWEST: u64 = 1 << 20;
+/// User addresses end here (47 bits; nothing is placed higher unasked).
+const HIGHEST: u64 = 0x7fff_ffff_f000;
+/// Room above the program break and below [stack] that is theirs to grow into.
+const GROWTH_ROOM: u64 = 16 << 30;
+
+const _: () = assert!(TABLE_OFFSET as usize + TABLE_BYTES <= HEADER_BYTES as usize);
+
+/// A piece of memory with trampolines in it.
+#[derive(Clone, Copy)]
+struct Zone {
+    range: PageRange,
+    used: [u64; WORDS],
+}
+
+impl Zone {
+    fn layout(&self) -> ZoneLayout {
+        let at = self.range.start();
+        ZoneLayout { call_slot: at, full_slot: at.saturating_add(8), table: at.saturating_add(TABLE_OFFSET) }
+    }
+
+    /// Address of trampoline `n`.
+    fn address(&self, n: usize) -> u64 {
+        let offset = (n as u64).saturating_mul(TRAMPOLINE_BYTES as u64);
+        self.range.start().saturating_add(HEADER_BYTES).saturating_add(offset)
+    }
+
+    fn reaches(&self, site: u64) -> bool {
+        reaches(self.range, site)
+    }
+
+    fn free(&self) -> Option<usize> {
+        let used = |n: &usize| self.used.get(n / 64).is_none_or(|w| w & (1 << (n % 64)) != 0);
+        (0..TRAMPOLINES).find(|n| !used(n))
+    }
+
+    fn set(&mut self, n: usize, used: bool) {
+        let Some(word) = self.used.get_mut(n / 64) else { return };
+        let bit = 1u64 << (n % 64);
+        *word = if used { *word | bit } else { *word & !bit };
+    }
+}
+
+fn reaches(range: PageRange, site: u64) -> bool {
+    range.start().abs_diff(site) < REACH && range.end().abs_diff(site) < REACH
+}
+
+/// A patched site.
+#[derive(Clone, Copy)]
+struct Entry {
+    site: u64,
+    function: u64,
+    number: i32,
+    moved: u8,
+    libc: bool,
+    zone: u16,
+    trampoline: u16,
+}
+
+/// The patched sites, in memory mapped for them.
+#[derive(Clone, Copy)]
+struct Table {
+    at: *mut Entry,
+    room: usize,
+    len: usize,
+}
+
+/// Entries of the first table: two pages.
+const TABLE_ROOM: usize = 8192 / size_of::<Entry>();
+
+impl Table {
+    const fn new() -> Self {
+        Self { at: core::ptr::null_mut(), room: 0, len: 0 }
+    }
+
+    fn all(&self) -> &[Entry] {
+        if self.at.is_null() {
+            return &[];
+        }
+        // SAFETY: `at` points to `room` entries mapped by `grow`, of which the
+        // first `len` are written; whoever holds the patcher's lock owns them.
+        unsafe { core::slice::from_raw_parts(self.at, self.len) }
+    }
+
+    fn range(&self) -> Option<PageRange> {
+        PageRange::covering(self.at as u64, self.room.saturating_mul(size_of::<Entry>()) as u64)
+    }
+
+    /// Makes room for one more. The new table, if there had to be one.
+    fn grow(&mut self) -> Result<Option<PageRange>> {
+        if self.len < self.room {
+            return Ok(None);
+        }
+        let room = self.room.checked_mul(2).unwrap_or(0).max(TABLE_ROOM);
+        let bytes = room.checked_mul(size_of::<Entry>()).ok_or(Errno::NOMEM)?;
+        let new = sys::map_private(bytes)?.cast::<Entry>().as_ptr();
+        let old = self.range();
+        // SAFETY: `new` has room for more than `len` entries and is not the old table.
+        unsafe { core::ptr::copy_nonoverlapping(self.all().as_ptr(), new, self.len) };
+        self.at = new;
+        self.room = room;
+        if let Some(old) = old {
+            let _ = sys::unmap(old.start(), old.len());
+        }
+        Ok(self.range())
+    }
+
+    /// Adds an entry, for which `grow` made room.
+    fn push(&mut self, entry: Entry) {
+        if self.len < self.room {
+            // SAFETY: in bounds by the condition; the memory is mapped and ours.
+            unsafe { self.at.add(self.len).write(entry) };
+            self.len += 1;
+        }
+    }
+
+    /// Takes entry `n` out; the last one takes its place.
+    fn remove(&mut self, n: usize) -> Option<Entry> {
+        let gone = *self.all().get(n)?;
+        let last = *self.all().last()?;
+        // SAFETY: n < len <= room; the memory is mapped and ours.
+        unsafe { self.at.add(n).write(last) };
+        self.len -= 1;
+        Some(gone)
+    }
+}
+
+/// Everything that the patcher knows.
+pub struct Patches {
+    zones: [Option<Zone>; ZONES_MAX],
+    table: Table,
+    /// What is to be patched.
+    pub config: Config,
+    /// Addresses of the two entry stubs.
+    pub entries: [u64; 2],
+    /// For reading the list of mappings while looking for a gap.
+    buffer: [u8; modules::BUFFER_BYTES],
+}
+
+/// What a patch brought along.
+#[derive(Default)]
+pub struct Applied {
+    /// Memory mapped for it.
+    pub mapped: [Option<PageRange>; 2],
+}
+
+impl Patches {
+    /// Nothing patched.
+    pub const fn new() -> Self {
+        Self {
+            zones: [None; ZONES_MAX],
+            table: Table::new(),
+            config: Config { strict: false, ioctl: false },
+            entries: [0; 2],
+            buffer: [0; modules::BUFFER_BYTES],
+        }
+    }
+
+    /// Patches a site. `function` is only kept for the record.
+    pub fn apply(&mut self, plan: &Plan, function: u64, libc: bool, writer: &mut Writer) -> Result<Applied> {
+        let mut applied = Applied::default();
+        let grown = self.table.grow()?;
+        let (number, new) = self.zone_for(plan.site, writer)?;
+        applied.mapped = [grown, new];
+        let zone = self.zones.get_mut(number).and_then(Option::as_mut).ok_or(Errno::NOMEM)?;
+        let place = zone.free().ok_or(Errno::NOMEM)?;
+        let at = zone.address(place);
+        let trampoline = plan.trampoline(at, &zone.layout()).ok_or(Errno::INVAL)?;
+        let patch = plan.patch(at).ok_or(Errno::INVAL)?;
+        writer.write(at, trampoline.bytes(), Use::Shared)?;
+        zone.set(place, true);
+        let entry = Entry {
+            site: plan.site,
+            function,
+            number: plan.number.and_then(|n| i32::try_from(n).ok()).unwrap_or(-1),
+            moved: plan.moved_len,
+            libc,
+            zone: number as u16,
+            trampoline: place as u16,
+        };
+        self.table.push(entry);
+        let written = writer.write(plan.start(), patch.bytes(), Use::Fresh);
+        if written.is_err() {
+            self.drop_entries(|e| e.site == plan.site);
+        }
+        written.map(|()| applied)
+    }
+
+    /// The zone for a site, made if there is none with room near it.
+    fn zone_for(&mut self, site: u64, writer: &mut Writer) -> Result<(usize, Option<PageRange>)> {
+        let fits = |z: &Option<Zone>| z.as_ref().is_some_and(|z| z.reaches(site) && z.free().is_some());
+        if let Some(number) = self.zones.iter().position(fits) {
+            return Ok((number, None));
+        }
+        let number = self.zones.iter().position(Option::is_none).ok_or(Errno::NOMEM)?;
+        let range = place_zone(site, &mut self.buffer)?;
+        let header = self.header();
+        if let Err(errno) = writer.write(range.start(), &header, Use::Fresh) {
+            let _ = sys::unmap(range.start(), range.len());
+            return Err(errno);
+        }
+        *self.zones.get_mut(number).ok_or(Errno::NOMEM)? = Some(Zone { range, used: [0; WORDS] });
+        Ok((number, Some(range)))
+    }
+
+    fn header(&self) -> [u8; HEADER_BYTES as usize] {
+        let mut header = [0u8; HEADER_BYTES as usize];
+        let slots = self.entries.iter().flat_map(|e| e.to_le_bytes());
+        header.iter_mut().zip(slots).for_each(|(to, from)| *to = from);
+        let table = header.iter_mut().skip(TABLE_OFFSET as usize);
+        table.zip(plan::table(self.config)).for_each(|(to, from)| *to = from);
+        header
+    }
+
+    /// Whether the jump in `bytes`, five of them, at address `at` goes to a
+    /// trampoline.
+    pub fn is_ours(&self, at: u64, bytes: &[u8]) -> bool {
+        let &[0xe9, a, b, c, d] = bytes else { return false };
+        let to = at.wrapping_add(5).wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
+        self.zones.iter().flatten().any(|z| z.range.contains(to))
+    }
+
+    /// Whether the `syscall` at `site`, whose patch would be at the end of
+    /// `before`, is one of ours still.
+    pub fn has(&self, site: u64, before: &[u8]) -> bool {
+        let Some(entry) = self.table.all().iter().find(|e| e.site == site) else { return false };
+        let moved = usize::from(entry.moved);
+        let jump = before.len().checked_sub(moved).and_then(|at| before.get(at..)?.get(..plan::JUMP_BYTES));
+        jump.is_some_and(|jump| self.is_ours(site.saturating_sub(u64::from(entry.moved)), jump))
+    }
+
+    /// Frees the trampolines of all sites in `range`.
+    pub fn forget(&mut self, range: PageRange) {
+        self.drop_entries(|e| range.contains(e.site) || range.contains(e.site.saturating_sub(u64::from(e.moved))));
+    }
+
+    /// Frees the trampoline of `site`, whose code was replaced.
+    pub fn forget_site(&mut self, site: u64) {
+        self.drop_entries(|e| e.site == site);
+    }
+
+    fn drop_entries(&mut self, gone: impl Fn(&Entry) -> bool) {
+        let mut n = 0;
+        while let Some(entry) = self.table.all().get(n).copied() {
+            if !gone(&entry) {
+                n += 1;
+                continue;
+            }
+            if let Some(Some(zone)) = self.zones.get_mut(usize::from(entry.zone)) {
+                zone.set(usize::from(entry.trampoline), false);
+            }
+            self.table.remove(n);
+        }
+    }
+
+    /// The memory that the patcher mapped.
+    pub fn memory(&self) -> impl Iterator<Item = PageRange> + '_ {
+        self.zones.iter().flatten().map(|z| z.range).chain(self.table.range())
+    }
+
+    /// The patched sites.
+    pub fn sites(&self) -> impl Iterator<Item = Site> + '_ {
+        self.table.all().iter().map(|e| Site {
+            address: e.site,
+            number: u32::try_from(e.number).ok(),
+            function: e.function,
+            trusted: e.libc,
+        })
+    }
+}
+
+/// The place for a zone in the gap `low..high` nearest to `site`: right below
+/// what is above the gap, or right above what is below it.
+fn place_in(low: u64, high: u64, site: u64) -> Option<u64> {
+    let top = high.checked_sub(ZONE_BYTES).filter(|&top| top >= low)?;
+    let nearest = if site < low { low } else { top };
+    let range = PageRange::new(nearest, nearest.checked_add(ZONE_BYTES)?)?;
+    reaches(range, site).then_some(nearest)
+}
+
+/// Maps a zone that reaches `site`, in the nearest gap that nothing grows into.
+fn place_zone(site: u64, buffer: &mut [u8]) -> Result<PageRange> {
+    let mut failed: [u64; 4] = [0; 4];
+    let mut errno = Errno::NOMEM;
+    for tried in 0..failed.len() {
+        let at = nearest_gap(site, buffer, failed.get(..tried).unwrap_or(&[]))?.ok_or(errno)?;
+        match sys::map_at(at, ZONE_BYTES, libc::PROT_READ | libc::PROT_EXEC) {
+            Ok(at) => return PageRange::new(at, at.saturating_add(ZONE_BYTES)).ok_or(Errno::INVAL),
+            Err(e) => errno = e,
+        }
+        if let Some(slot) = failed.get_mut(tried) {
+            *slot = at;
+        }
+    }
+    Err(errno)
+}
+
+/// The address nearest to `site` where a zone fits, but for those in `failed`.
+fn nearest_gap(site: u64, buffer: &mut [u8], failed: &[u64]) -> Result<Option<u64>> {
+    let mut best: Option<u64> = None;
+    let mut low = LOWEST;
+    let mut consider = |low: u64, high: u64| {
+        let place = place_in(low, high, site).filter(|at| !failed.contains(at));
+        if let Some(at) = place {
+            if best.is_none_or(|b| at.abs_diff(site) < b.abs_diff(site)) {
+                best = Some(at);
+            }
+        }
+    };
+    let heap_end = call!(libc::SYS_brk, 0).unwrap_or(0);
+    let heap_end = regall_directory::addr::round_up(heap_end).unwrap_or(0);
+    let mut consider_gap = |low: u64, high: u64| {
+        if low <= heap_end && heap_end <= high {
+            consider(low, heap_end.saturating_sub(PAGE));
+            consider(heap_end.saturating_add(GROWTH_ROOM), high);
+        } else {
+            consider(low, high);
+        }
+    };
+    modules::lines(buffer, |line| {
+        let below_stack = line.name == b"[stack]";
+        let high = line.range.start().min(HIGHEST);
+        consider_gap(low, if below_stack { high.saturating_sub(GROWTH_ROOM) } else { high });
+        low = line.range.end().max(LOWEST);
+        low < HIGHEST
+    })?;
+    consider_gap(low, HIGHEST);
+    Ok(best)
+}
+
+/// Whether anybody may be running the code that is written to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Not yet.
+    Fresh,
+    /// At any time: it must not stop being executable.
+    Shared,
+}
+
+/// Writes to memory that is not writable.
+pub struct Writer {
+    mem: Option<Fd>,
+    opened: bool,
+}
+
+impl Writer {
+    /// Opens nothing until there is something to write.
+    pub const fn new() -> Self {
+        Self { mem: None, opened: false }
+    }
+
+    /// Writes `bytes` at `at`. /proc/self/mem ignores protection and leaves it
+    /// as it is; where that is forbidden the pages are made writable for a moment.
+    pub fn write(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
+        if !self.opened {
+            self.opened = true;
+            self.mem = Fd::open(c"/proc/self/mem", libc::O_RDWR, 0).ok();
+        }
+        let written = self.mem.as_ref().map(|mem| mem.write_at(bytes, at));
+        if written == Some(Ok(bytes.len())) {
+            return Ok(());
+        }
+        write_unprotected(at, bytes, in_use)
+    }
+}
+
+/// Writes through mprotect. Read, write and execute at once where the system
+/// allows it; else write without execute, unless somebody may be running there.
+fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
+    let pages = PageRange::covering(at, bytes.len() as u64).ok_or(Errno::INVAL)?;
+    let set = |prot| sys::protect(pages.start(), pages.len(), prot);
+    let before = protection(pages)?;
+    let open = libc::PROT_READ | libc::PROT_WRITE;
+    set(open | libc::PROT_EXEC).or_else(|errno| match in_use {
+        Use::Fresh => set(open),
+        Use::Shared => Err(errno),
+    })?;
+    // SAFETY: the pages are mapped and writable now, and `bytes` is not in them:
+    // it is on our stack.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+    set(before)
+}
+
+/// The protection that all of `pages` has; an error if it is not the same.
+fn protection(pages: PageRange) -> Result<i32> {
+    let mut buffer = [0u8; 1024];
+    let mut found = None;
+    modules::lines(&mut buffer, |line| {
+        if line.range.covers(pages) {
+            found = Some(i32::from(line.prot.bits() & 7));
+        }
+        found.is_none() && line.range.start() < pages.end()
+    })?;
+    found.ok_or(Errno::INVAL)
+}
+
+/// Reads as a debugger does: false where a load would be a signal.
+pub fn read_checked(at: u64, into: &mut [u8]) -> bool {
+    let Ok(mem) = Fd::open(c"/proc/self/mem", libc::O_RDONLY, 0) else { return false };
+    let got = call!(libc::SYS_pread64, mem.raw(), into.as_mut_ptr(), into.len(), at);
+    got == Ok(into.len() as u64)
+}

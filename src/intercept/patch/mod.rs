@@ -1,0 +1,372 @@
+//! Patches the places where a program enters the kernel.
+//!
+//! A site is a `syscall` instruction (`0f 05`). Only what stands *before* it is
+//! overwritten, by a jump to a trampoline that runs the overwritten instruction
+//! and calls an entry stub of `crate::arch`; the `syscall` itself stays, so that
+//! a thread that is already past the patch, or jumps past it, enters the kernel
+//! as ever. The steps, a file each: [`modules`] (what is mapped), [`elf`] (where
+//! functions are), [`decode`] and [`function`] (what the code does), [`discover`]
+//! (which sites matter), [`plan`] (the bytes), [`apply`] (writing them).
+//!
+//! No allocator, no libc, at most 8 KiB of stack, and no lock that is waited
+//! for without end: the callers are hooks of mmap and mprotect.
+
+use crate::arch::tls_block;
+use crate::sys::{self, Errno};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use regall_directory::addr::PageRange;
+
+pub mod apply;
+pub mod decode;
+pub mod discover;
+pub mod elf;
+pub mod function;
+pub mod modules;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
+use apply::{Patches, Writer};
+use discover::{inspect, next_syscall, Text, Verdict};
+use elf::Module;
+use function::{Op, OPS_MAX};
+use modules::{Group, Origin, Segment, BUFFER_BYTES};
+
+pub use modules::is_libc;
+
+/// What the caller wants patched.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Config {
+    /// Patch the sites of class STRICT too.
+    pub strict: bool,
+    /// Patch ioctl sites (for UFFDIO_REGISTER).
+    pub ioctl: bool,
+}
+
+/// What came of looking for sites.
+#[derive(Default, Clone, Copy, Debug)]
+pub struct Report {
+    /// Sites patched.
+    pub patched: u32,
+    /// Sites that matter or may matter and could not be patched, and sites that
+    /// the code can also jump past the patch of.
+    pub refused: u32,
+    /// Sites that were ours already.
+    pub already: u32,
+    /// Why code could not be written or a zone not be mapped, if that is why.
+    pub write_errno: Option<Errno>,
+    /// Memory that the patcher mapped for itself; if all four are taken, ask
+    /// [`zones`].
+    pub new_zones: [Option<PageRange>; 4],
+    /// The patcher's lock could not be had: nothing was looked at.
+    pub busy: bool,
+    /// Addresses of the first sites refused; 0: none.
+    pub first_refused: [u64; 8],
+}
+
+impl Report {
+    fn busy() -> Self {
+        Self { busy: true, ..Self::default() }
+    }
+
+    fn refuse(&mut self, site: u64) {
+        self.refused = self.refused.saturating_add(1);
+        if let Some(free) = self.first_refused.iter_mut().find(|at| **at == 0) {
+            *free = site;
+        }
+    }
+
+    fn map(&mut self, new: Option<PageRange>) {
+        if let (Some(_), Some(free)) = (new, self.new_zones.iter_mut().find(|z| z.is_none())) {
+            *free = new;
+        }
+    }
+}
+
+/// A patched site, for the self-test.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Site {
+    /// Address of its `syscall` instruction.
+    pub address: u64,
+    /// Its call number; `None`: any.
+    pub number: Option<u32>,
+    /// First address of the function that it is in; 0: not known.
+    pub function: u64,
+    /// Whether it is in libc or ld.so.
+    pub trusted: bool,
+}
+
+/// The patcher's memory. Big, hence not on anybody's stack.
+struct State {
+    patches: Patches,
+    ops: [Op; OPS_MAX],
+    buffer: [u8; BUFFER_BYTES],
+    /// The first libc and ld.so met.
+    libc: [Option<Group>; 2],
+}
+
+struct Shared {
+    /// The thread that uses `state`, by the address of its block; 0: none.
+    owner: AtomicU64,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: `state` is only reached through a `Guard`, of which there is one at a time.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared {
+    owner: AtomicU64::new(0),
+    state: UnsafeCell::new(State {
+        patches: Patches::new(),
+        ops: [Op::EMPTY; OPS_MAX],
+        buffer: [0; BUFFER_BYTES],
+        libc: [None; 2],
+    }),
+};
+
+/// Tries for the lock before a scan is given up as missed.
+const TRIES: u32 = 2000;
+
+/// The right to use the patcher's memory.
+struct Guard(&'static Shared);
+
+impl Guard {
+    /// `None` if this thread has it already (we are in a signal handler that
+    /// came upon it), or somebody else keeps it.
+    fn take() -> Option<Self> {
+        let me = tls_block() as u64;
+        for n in 0..TRIES {
+            match SHARED.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(Self(&SHARED)),
+                Err(owner) if owner == me => return None,
+                Err(_) if n % 16 == 15 => sys::yield_now(),
+                Err(_) => core::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    fn state(&mut self) -> &mut State {
+        // SAFETY: the lock is held for as long as `self` lives, and `&mut self`
+        // makes this the only reference.
+        unsafe { &mut *self.0.state.get() }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.owner.store(0, Ordering::Release);
+    }
+}
+
+/// Lets go of the patcher's lock whoever holds it: in a child of fork, and when
+/// the caller knows that a scan was left half-way (siglongjmp, cancellation).
+pub fn recover() {
+    SHARED.owner.store(0, Ordering::Release);
+}
+
+/// Start-up: patches every executable mapping but our own. The only thread
+/// there is must be this one.
+pub fn install(config: Config) -> Report {
+    let Some(mut guard) = Guard::take() else { return Report::busy() };
+    let state = guard.state();
+    state.prepare(config);
+    let mut report = Report::default();
+    let mut writer = Writer::new();
+    let State { patches, ops, buffer, libc } = state;
+    let mut scanner = Scanner { patches, ops, writer: &mut writer, report: &mut report };
+    let listed = modules::groups(buffer, |group| {
+        remember(libc, group);
+        scanner.group(group);
+        true
+    });
+    if let Err(errno) = listed {
+        report.write_errno = Some(errno);
+    }
+    report
+}
+
+/// A private mapping, or part of one, that just became executable: patches it
+/// before anybody runs it. Bytes at and after `valid_end` are not looked at
+/// (beyond a file's end they can't be). `trusted_wrappers`: it is the C
+/// library's text ([`is_libc`]).
+pub fn scan(range: PageRange, valid_end: u64, trusted_wrappers: bool) -> Report {
+    look(range, valid_end, trusted_wrappers, true)
+}
+
+/// As [`scan`] of a shared mapping: its sites are counted as refused, since
+/// writing would change the file under other processes.
+pub fn scan_shared(range: PageRange, valid_end: u64) -> Report {
+    look(range, valid_end, false, false)
+}
+
+fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
+    let Some(mut guard) = Guard::take() else { return Report::busy() };
+    let mut report = Report::default();
+    let Some(range) = range.before(valid_end & !(regall_directory::addr::PAGE - 1)) else { return report };
+    let state = guard.state();
+    state.prepare(state.patches.config);
+    // SAFETY: the caller says that the range is mapped and readable up to
+    // `valid_end`, and has it in hand until this returns.
+    let bytes = unsafe { core::slice::from_raw_parts(range.start() as *const u8, range.len() as usize) };
+    if next_syscall(bytes, 0).is_none() {
+        return report;
+    }
+    let module = module_around(range, &mut state.buffer);
+    let text = Text { base: range.start(), bytes, libc, module: module.as_ref(), config: state.patches.config };
+    let State { patches, ops, .. } = state;
+    Scanner { patches, ops, writer: &mut Writer::new(), report: &mut report }.text(&text, patch);
+    report
+}
+
+/// Executable memory at `range` is gone or has been replaced: frees the
+/// trampolines of its sites.
+pub fn forget(range: PageRange) {
+    if let Some(mut guard) = Guard::take() {
+        guard.state().patches.forget(range);
+    }
+}
+
+/// Calls `f` with each range that the patcher mapped for itself. `f` must not
+/// call the patcher.
+pub fn zones(f: impl FnMut(PageRange)) {
+    if let Some(mut guard) = Guard::take() {
+        guard.state().patches.memory().for_each(f);
+    }
+}
+
+/// Calls `f` with each patched site. `f` must not call the patcher.
+pub fn sites(mut f: impl FnMut(&Site)) {
+    if let Some(mut guard) = Guard::take() {
+        guard.state().patches.sites().for_each(|site| f(&site));
+    }
+}
+
+/// Address of the function `name` that libc or ld.so exports, its default
+/// version if there are several. No dlsym: it takes ld.so's lock.
+pub fn find_function(name: &str) -> Option<u64> {
+    let mut guard = Guard::take()?;
+    let State { libc, buffer, .. } = guard.state();
+    if libc.iter().all(Option::is_none) {
+        modules::groups(buffer, |group| {
+            remember(libc, group);
+            true
+        })
+        .ok()?;
+    }
+    let libc = libc.iter().flatten();
+    libc.filter_map(Module::open).find_map(|module| module.symbol(name.as_bytes()))
+}
+
+fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
+    if group.origin == Origin::Libc {
+        if let Some(free) = libc.iter_mut().find(|g| g.is_none()) {
+            *free = Some(*group);
+        }
+    }
+}
+
+fn module_around(range: PageRange, buffer: &mut [u8]) -> Option<Module> {
+    let mut found = None;
+    let _ = modules::groups(buffer, |group| {
+        if group.segments().any(|s| s.range.overlaps(range)) {
+            found = Module::open(group);
+            return false;
+        }
+        true
+    });
+    found
+}
+
+impl State {
+    fn prepare(&mut self, config: Config) {
+        self.patches.config = config;
+        if self.patches.entries == [0; 2] {
+            self.patches.entries =
+                [crate::arch::regall_entry_call as *const () as u64, crate::arch::regall_entry_full as *const () as u64];
+        }
+    }
+}
+
+/// Goes through text and has patched what it finds.
+struct Scanner<'a> {
+    patches: &'a mut Patches,
+    ops: &'a mut [Op],
+    writer: &'a mut Writer,
+    report: &'a mut Report,
+}
+
+impl Scanner<'_> {
+    fn group(&mut self, group: &Group) {
+        let ours = crate::arch::regall_entry_call as *const () as u64;
+        let is_ours = group.segments().any(|s| s.range.contains(ours));
+        let has_text = group.segments().any(|s| s.prot.executable() && s.prot.readable());
+        if is_ours || !has_text || group.origin == Origin::Kernel {
+            return;
+        }
+        let module = Module::open(group);
+        group.segments().for_each(|segment| self.segment(group, segment, module.as_ref()));
+    }
+
+    fn segment(&mut self, group: &Group, segment: &Segment, module: Option<&Module>) {
+        if !segment.prot.executable() || !segment.prot.readable() {
+            return;
+        }
+        let memory = elf::Memory::of(group);
+        let memory = module.map_or(&memory, Module::memory);
+        let window = memory.window(segment.range.start());
+        let bytes = window.and_then(|w| memory.bytes(w.start(), usize::try_from(w.len()).ok()?));
+        let Some(bytes) = bytes else { return };
+        let text = Text {
+            base: segment.range.start(),
+            bytes,
+            libc: group.origin == Origin::Libc,
+            module,
+            config: self.patches.config,
+        };
+        self.text(&text, !segment.prot.shared());
+    }
+
+    fn text(&mut self, text: &Text<'_>, patch: bool) {
+        let mut from = 0;
+        while let Some(at) = next_syscall(text.bytes, from) {
+            self.candidate(text, at, patch);
+            from = at.saturating_add(2);
+        }
+    }
+
+    fn candidate(&mut self, text: &Text<'_>, at: usize, patch: bool) {
+        let site = text.base.saturating_add(at as u64);
+        let before = text.bytes.get(..at).unwrap_or(&[]);
+        if self.patches.has(site, before) {
+            self.report.already = self.report.already.saturating_add(1);
+            return;
+        }
+        self.patches.forget_site(site);
+        match inspect(text, at, self.ops) {
+            Verdict::Nothing => (),
+            Verdict::Refuse => self.report.refuse(site),
+            Verdict::Patch(..) if !patch => self.report.refuse(site),
+            Verdict::Patch(plan, function, leaky) => {
+                self.patch(&plan, function, text.libc);
+                if leaky {
+                    self.report.refuse(site);
+                }
+            }
+        }
+    }
+
+    fn patch(&mut self, plan: &plan::Plan, function: u64, libc: bool) {
+        match self.patches.apply(plan, function, libc, self.writer) {
+            Ok(applied) => {
+                self.report.patched = self.report.patched.saturating_add(1);
+                applied.mapped.into_iter().for_each(|new| self.report.map(new));
+            }
+            Err(errno) => {
+                self.report.write_errno = Some(errno);
+                self.report.refuse(plan.site);
+            }
+        }
+    }
+}

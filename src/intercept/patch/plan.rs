@@ -1,0 +1,280 @@
+//! What is to be done with a site, and the bytes that do it. Pure: nothing here
+//! reads or writes the program's memory.
+
+use super::function::Numbers;
+use super::Config;
+use crate::intercept::numbers::{self, CLASS};
+
+/// Bytes of a trampoline's place in its zone.
+pub const TRAMPOLINE_BYTES: usize = 128;
+/// Bytes that are overwritten at a site: `jmp rel32`.
+pub const JUMP_BYTES: usize = 5;
+/// Most bytes that can move into a trampoline: five instructions of the longest kind.
+pub const MOVED_MAX: usize = 32;
+/// Entries of a zone's table of numbers.
+pub const TABLE_BYTES: usize = numbers::NUMBERS;
+
+/// clone's flags with which the child does not come back to the caller's frame
+/// alone: CLONE_VM | CLONE_VFORK.
+const CLONE_SHARES: u32 = 0x0000_4100;
+
+/// What a trampoline does with a number; also the values in a zone's table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Nothing: back to the untouched `syscall`.
+    Pass = 0,
+    /// Into the hook.
+    Hook = 1,
+    /// Into the hook if it copies the address space onto the same stack.
+    Clone = 2,
+    /// Into the hook if it is UFFDIO_REGISTER.
+    Ioctl = 3,
+    /// It depends on the number, by the zone's table.
+    Any = 4,
+}
+
+/// What to do with number `nr`.
+pub fn kind_of(nr: u32, config: Config) -> Kind {
+    let class = CLASS.get(nr as usize).copied().unwrap_or(numbers::PASS);
+    match class {
+        numbers::HOOK => Kind::Hook,
+        numbers::STRICT if config.strict => Kind::Hook,
+        numbers::CLONE => Kind::Clone,
+        _ if config.ioctl && i64::from(nr) == libc::SYS_ioctl => Kind::Ioctl,
+        _ => Kind::Pass,
+    }
+}
+
+/// The table that trampolines of [`Kind::Any`] look numbers up in.
+pub fn table(config: Config) -> [u8; TABLE_BYTES] {
+    let mut table = [0; TABLE_BYTES];
+    for (nr, entry) in (0u32..).zip(table.iter_mut()) {
+        *entry = kind_of(nr, config) as u8;
+    }
+    table
+}
+
+/// What to do at a site that is reached with these numbers. `Pass`: it is no
+/// site. The number, if there is only one.
+pub fn kind_of_all(numbers: &Numbers, config: Config) -> (Kind, Option<u32>) {
+    match (numbers.known(), numbers.open) {
+        ([nr], false) => (kind_of(*nr, config), Some(*nr)),
+        (all, false) if all.iter().all(|nr| kind_of(*nr, config) == Kind::Pass) => (Kind::Pass, None),
+        _ => (Kind::Any, None),
+    }
+}
+
+/// Which entry stub a trampoline calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// The site ends a function: vector registers are dead.
+    Call,
+    /// The site is in the middle of anybody's code.
+    Full,
+}
+
+/// A site that can be patched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Address of its `syscall`.
+    pub site: u64,
+    /// What the trampoline does.
+    pub kind: Kind,
+    /// Where it goes.
+    pub entry: Entry,
+    /// Its number, if it has only one.
+    pub number: Option<u32>,
+    /// The instructions before the `syscall` that move into the trampoline.
+    pub moved: [u8; MOVED_MAX],
+    /// Bytes of those, 5 at least.
+    pub moved_len: u8,
+}
+
+impl Plan {
+    /// A plan for the site at address `site`, with `before` the bytes that move.
+    pub fn new(site: u64, kind: Kind, entry: Entry, number: Option<u32>, before: &[u8]) -> Option<Self> {
+        let mut moved = [0; MOVED_MAX];
+        moved.get_mut(..before.len())?.copy_from_slice(before);
+        let moved_len = u8::try_from(before.len()).ok()?;
+        let fits = before.len() >= JUMP_BYTES && kind != Kind::Pass;
+        fits.then_some(Self { site, kind, entry, number, moved, moved_len })
+    }
+
+    /// First address that changes.
+    pub fn start(&self) -> u64 {
+        self.site.saturating_sub(u64::from(self.moved_len))
+    }
+
+    /// What is written there: a jump to `trampoline`, and traps up to the `syscall`.
+    pub fn patch(&self, trampoline: u64) -> Option<Code<MOVED_MAX>> {
+        let mut code = Code::new(self.start());
+        code.jump(trampoline)?;
+        while code.len < usize::from(self.moved_len) {
+            code.put(&[0xcc])?;
+        }
+        Some(code)
+    }
+
+    /// The trampoline's code, to stand at address `at`.
+    pub fn trampoline(&self, at: u64, zone: &ZoneLayout) -> Option<Code<TRAMPOLINE_BYTES>> {
+        let mut code = Code::new(at);
+        code.put(self.moved.get(..usize::from(self.moved_len))?)?;
+        let mut back = ToBack::default();
+        match self.kind {
+            Kind::Pass => return None,
+            Kind::Hook => (),
+            Kind::Clone => clone_check(&mut code, &mut back)?,
+            Kind::Ioctl => ioctl_check(&mut code, &mut back)?,
+            Kind::Any => any_check(&mut code, &mut back, zone)?,
+        }
+        enter(&mut code, self, zone)?;
+        if back.used > 0 {
+            back.land(&mut code)?;
+            code.jump(self.site)?;
+        }
+        Some(code)
+    }
+}
+
+/// Addresses that trampolines of a zone refer to.
+#[derive(Clone, Copy, Debug)]
+pub struct ZoneLayout {
+    /// Eight bytes that hold the address of `regall_entry_call`.
+    pub call_slot: u64,
+    /// Eight bytes that hold the address of `regall_entry_full`.
+    pub full_slot: u64,
+    /// The zone's copy of [`table`].
+    pub table: u64,
+}
+
+/// Code under construction for a fixed address.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<const N: usize> {
+    at: u64,
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Code<N> {
+    fn new(at: u64) -> Self {
+        Self { at, bytes: [0xcc; N], len: 0 }
+    }
+
+    /// What was put together.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        let end = self.len.checked_add(bytes.len())?;
+        self.bytes.get_mut(self.len..end)?.copy_from_slice(bytes);
+        self.len = end;
+        Some(())
+    }
+
+    /// Four bytes that say how far `to` is from behind them.
+    fn put_distance(&mut self, to: u64) -> Option<()> {
+        let here = self.at.checked_add(self.len as u64)?.checked_add(4)?;
+        let distance = i32::try_from(i128::from(to) - i128::from(here)).ok()?;
+        self.put(&distance.to_le_bytes())
+    }
+
+    /// `jmp to`
+    fn jump(&mut self, to: u64) -> Option<()> {
+        self.put(&[0xe9])?;
+        self.put_distance(to)
+    }
+
+    /// A short conditional jump to a place that is not known yet.
+    fn short(&mut self, opcode: u8) -> Option<Short> {
+        self.put(&[opcode, 0])?;
+        Some(Short(self.len))
+    }
+
+    /// Lets `short` go to the place reached now.
+    fn land(&mut self, short: Short) -> Option<()> {
+        let distance = i8::try_from(self.len.checked_sub(short.0)?).ok()?;
+        *self.bytes.get_mut(short.0.checked_sub(1)?)? = distance as u8;
+        Some(())
+    }
+}
+
+/// Offset behind a short jump.
+#[derive(Clone, Copy, Default)]
+struct Short(usize);
+
+/// The jumps that go back to the untouched `syscall`.
+#[derive(Default)]
+struct ToBack {
+    jumps: [Short; 6],
+    used: usize,
+}
+
+impl ToBack {
+    fn add<const N: usize>(&mut self, code: &mut Code<N>, opcode: u8) -> Option<()> {
+        *self.jumps.get_mut(self.used)? = code.short(opcode)?;
+        self.used += 1;
+        Some(())
+    }
+
+    fn land<const N: usize>(&self, code: &mut Code<N>) -> Option<()> {
+        self.jumps.get(..self.used)?.iter().try_for_each(|&jump| code.land(jump))
+    }
+}
+
+const JB: u8 = 0x72;
+const JAE: u8 = 0x73;
+const JE: u8 = 0x74;
+const JNE: u8 = 0x75;
+const JRCXZ: u8 = 0xe3;
+
+/// clone goes on only with no stack of its own and its memory its own.
+fn clone_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<()> {
+    code.put(&[0x48, 0x85, 0xf6])?; // test rsi, rsi
+    back.add(code, JNE)?;
+    code.put(&[0xf7, 0xc7])?; // test edi, CLONE_SHARES
+    code.put(&CLONE_SHARES.to_le_bytes())?;
+    back.add(code, JNE)
+}
+
+/// ioctl goes on only with UFFDIO_REGISTER.
+fn ioctl_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<()> {
+    code.put(&[0x81, 0xfe])?; // cmp esi, UFFDIO_REGISTER
+    code.put(&(numbers::UFFDIO_REGISTER as u32).to_le_bytes())?;
+    back.add(code, JNE)
+}
+
+/// Looks the number up. The kernel goes by eax, whatever is above it in rax.
+fn any_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack, zone: &ZoneLayout) -> Option<()> {
+    code.put(&[0x3d])?; // cmp eax, TABLE_BYTES
+    code.put(&(TABLE_BYTES as u32).to_le_bytes())?;
+    back.add(code, JAE)?;
+    code.put(&[0x89, 0xc1])?; // mov ecx, eax
+    code.put(&[0x4c, 0x8d, 0x1d])?; // lea r11, [rip + table]
+    code.put_distance(zone.table)?;
+    code.put(&[0x41, 0x0f, 0xb6, 0x0c, 0x0b])?; // movzx ecx, byte ptr [r11 + rcx]
+    back.add(code, JRCXZ)?;
+    code.put(&[0x83, 0xf9, Kind::Clone as u8])?; // cmp ecx, Clone
+    let hook = code.short(JB)?;
+    let clone = code.short(JE)?;
+    ioctl_check(code, back)?;
+    let checked = code.short(JE)?;
+    code.land(clone)?;
+    clone_check(code, back)?;
+    code.land(hook)?;
+    code.land(checked)?;
+    code.put(&[0x89, 0xc0]) // mov eax, eax
+}
+
+/// Calls the entry stub, leaving the red zone alone, and goes on behind the `syscall`.
+fn enter<const N: usize>(code: &mut Code<N>, plan: &Plan, zone: &ZoneLayout) -> Option<()> {
+    code.put(&[0x48, 0x8d, 0x64, 0x24, 0x80])?; // lea rsp, [rsp - 128]
+    code.put(&[0xff, 0x15])?; // call [rip + slot]
+    code.put_distance(match plan.entry {
+        Entry::Call => zone.call_slot,
+        Entry::Full => zone.full_slot,
+    })?;
+    code.put(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0])?; // lea rsp, [rsp + 128]
+    code.jump(plan.site.checked_add(2)?)
+}

@@ -1,0 +1,1213 @@
+//! The ordered array under the ledger: one writer, any number of readers that
+//! take no lock and make no system call.
+//!
+//! Two levels. A *leaf* holds up to [`LEAF_ROWS`] rows in the order of their
+//! start addresses. The *top* holds every leaf's first start and its pointer, in
+//! order, under a small tree of samples (every 8th key, every 64th, ...): a look-up
+//! counts, cache line by cache line, the keys that are not above the address,
+//! without a branch that depends on the data.
+//!
+//! **Readers and the writer.** The top and every leaf has a version, odd while the
+//! writer is in it. A reader takes the top's version, finds the leaf, takes the
+//! leaf's version, *then* looks whether the top's is still the same: at that
+//! moment the leaf was the one for the address. Only the leaf's own version has to
+//! hold from there on. Every word that a reader reads is an atomic, and no memory
+//! is ever given back, so a late reader reads nonsense at the worst, and the
+//! version tells it so.
+//!
+//! **Versions only go up**, also when a leaf leaves the top and is used again
+//! elsewhere. That is what makes a [`Hint`] valid by its leaf's version alone.
+//!
+//! **Memory** is taken in [`Index::reserve`] alone. A change that needs a leaf
+//! takes it from the pool that was filled there.
+
+use core::marker::PhantomData;
+use core::mem::{align_of, size_of};
+use core::ptr::{self, NonNull};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicPtr, AtomicU64};
+
+/// Rows in a leaf.
+pub const LEAF_ROWS: usize = 64;
+/// Keys in a node of the top: one cache line.
+const FAN: usize = 8;
+/// Levels of the top at the most: 8^6 leaves, over eight million mappings.
+const MAX_DEPTH: usize = 6;
+/// Levels that the first top has.
+const FIRST_DEPTH: usize = 2;
+/// A leaf this small looks for a neighbour to merge with ...
+const SMALL: usize = 16;
+/// ... if the two together are no more than this. Far enough below
+/// [`LEAF_ROWS`] that a split and a merge never follow each other.
+const MERGED: usize = 40;
+/// A split leaves at least this many rows, and as much room, on each side.
+const SPLIT_MARGIN: usize = 4;
+/// Key of a place that holds none: above every address.
+const NO_KEY: u64 = u64::MAX;
+/// Tries of a reader before it says [`Busy`].
+const TRIES: usize = 10_000;
+/// Ranges that a [`Hint`] remembers.
+const WAYS: usize = 16;
+/// Misses in a row after which a hint is consulted only now and then ...
+const COLD_AFTER: u64 = 64;
+/// ... namely for one look-up in this many.
+const COLD_EVERY: u64 = 8;
+
+/// Where the ledger's memory comes from.
+///
+/// # Safety
+/// A block that `alloc` returns must be zeroed, aligned to 64 bytes, `bytes` long,
+/// used by nobody else, and stay mapped for as long as the process lives.
+pub unsafe trait Memory {
+    /// `bytes` of memory as above; `None` if there is none.
+    fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>>;
+}
+
+/// A reader met the writer on every try; most likely it runs in a signal handler
+/// that interrupted the writer, and would wait for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Busy;
+
+/// A row: one range and what is said of it, as plain words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Row {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Packed attributes.
+    pub attr: u64,
+    /// Unique number.
+    pub id: u64,
+    /// Slot in the directory.
+    pub slot: u32,
+}
+
+/// Where a row is: leaf number in the top, row number in the leaf. Valid until
+/// the next change. A row number one past the leaf's last is a place to insert.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Pos {
+    leaf: usize,
+    row: usize,
+}
+
+impl Pos {
+    /// Number of the leaf.
+    #[inline]
+    pub const fn leaf(self) -> usize {
+        self.leaf
+    }
+
+    /// The same place after `leaves` leaves were added before it.
+    #[inline]
+    pub const fn moved(self, leaves: usize) -> Self {
+        Self { leaf: self.leaf.wrapping_add(leaves), row: self.row }
+    }
+}
+
+/// A version: odd while the writer is at work on what it guards.
+struct Version(AtomicU64);
+
+impl Version {
+    #[inline]
+    fn begin(&self) {
+        let v = self.0.load(Relaxed);
+        debug_assert!(v & 1 == 0, "the writer is in here already");
+        self.0.store(v.wrapping_add(1), Relaxed);
+        fence(Release);
+    }
+
+    #[inline]
+    fn end(&self) {
+        let v = self.0.load(Relaxed);
+        debug_assert!(v & 1 == 1, "the writer is not in here");
+        self.0.store(v.wrapping_add(1), Release);
+    }
+
+    /// Makes everything read under the version void.
+    #[inline]
+    fn bump(&self) {
+        self.begin();
+        self.end();
+    }
+
+    /// [`Version::begin`] after a change that was left half-way, too.
+    fn begin_anyhow(&self) {
+        self.0.store(self.0.load(Relaxed) | 1, Relaxed);
+        fence(Release);
+    }
+
+    /// The version before a read; `None` while the writer is in.
+    #[inline]
+    fn enter(&self) -> Option<u64> {
+        let v = self.0.load(Acquire);
+        (v & 1 == 0).then_some(v)
+    }
+
+    /// Whether all that was read since [`Version::enter`] said `seen` is whole.
+    #[inline]
+    fn still(&self, seen: u64) -> bool {
+        fence(Acquire);
+        self.0.load(Relaxed) == seen
+    }
+}
+
+/// Keys in one cache line.
+#[repr(C, align(64))]
+struct Line([AtomicU64; FAN]);
+
+impl Line {
+    /// How many keys are not above `addr`.
+    #[inline]
+    fn rank(&self, addr: u64) -> usize {
+        self.0.iter().map(|k| usize::from(k.load(Relaxed) <= addr)).sum()
+    }
+
+    #[inline]
+    fn first(&self) -> u64 {
+        let [first, ..] = &self.0;
+        first.load(Relaxed)
+    }
+}
+
+/// The lines as one run of words.
+#[inline]
+fn words(lines: &[Line]) -> &[AtomicU64] {
+    // SAFETY: Line is repr(C), 64 bytes long and nothing but its 8 words, so
+    // n lines are 8 n words in a row; n * 8 can't overflow, the slice exists.
+    unsafe { core::slice::from_raw_parts(lines.as_ptr().cast(), lines.len().wrapping_mul(FAN)) }
+}
+
+/// Moves the words `from..end` by `by` places towards the end.
+#[inline]
+fn move_up(words: &[AtomicU64], from: usize, end: usize, by: usize) {
+    let (Some(old), Some(new)) = (
+        words.get(from..end),
+        words.get(from.wrapping_add(by)..end.wrapping_add(by)),
+    ) else {
+        return;
+    };
+    for (o, n) in old.iter().zip(new).rev() {
+        n.store(o.load(Relaxed), Relaxed);
+    }
+}
+
+/// Moves the words `from..end` by `by` places towards the beginning.
+#[inline]
+fn move_down(words: &[AtomicU64], from: usize, end: usize, by: usize) {
+    let (Some(old), Some(new)) = (
+        words.get(from..end),
+        words.get(from.wrapping_sub(by)..end.wrapping_sub(by)),
+    ) else {
+        return;
+    };
+    for (o, n) in old.iter().zip(new) {
+        n.store(o.load(Relaxed), Relaxed);
+    }
+}
+
+/// Stores `value` in the words `from..end`.
+#[inline]
+fn fill(words: &[AtomicU64], from: usize, end: usize, value: u64) {
+    for w in words.get(from..end).unwrap_or_default() {
+        w.store(value, Relaxed);
+    }
+}
+
+/// The lowest `n` bytes set; all of them from 8 on.
+#[inline]
+const fn low_bytes(n: usize) -> u64 {
+    if n >= 8 {
+        u64::MAX
+    } else {
+        (1 << (n * 8)) - 1
+    }
+}
+
+/// What of a row is not its key.
+#[repr(C, align(32))]
+struct Cells {
+    end: AtomicU64,
+    attr: AtomicU64,
+    id: AtomicU64,
+    slot: AtomicU64,
+}
+
+/// Up to [`LEAF_ROWS`] rows. Only `starts` and `order` are kept in order; the
+/// rest of a row stays where it was put, so that an insertion moves few words.
+/// All bytes zero is a valid value, but [`Leaf::clear`] makes it an empty leaf.
+#[repr(C, align(64))]
+pub struct Leaf {
+    version: Version,
+    count: AtomicU64,
+    /// Bit n: `cells[n]` is in use.
+    used: AtomicU64,
+    /// Next in the pool.
+    next_free: AtomicPtr<Leaf>,
+    /// Next of all leaves there are.
+    next_ever: AtomicPtr<Leaf>,
+    /// Byte n, counted from the lowest of the first word: which of the cells is row n's.
+    order: Line,
+    /// Start addresses in order, then [`NO_KEY`].
+    starts: [Line; LEAF_ROWS / FAN],
+    cells: [Cells; LEAF_ROWS],
+}
+
+impl Leaf {
+    #[inline]
+    fn count(&self) -> usize {
+        self.count.load(Relaxed) as usize
+    }
+
+    /// How many rows start at or below `addr`.
+    #[inline]
+    fn rank(&self, addr: u64) -> usize {
+        let lines: usize = self.starts.iter().map(|l| usize::from(l.first() <= addr)).sum();
+        let Some(line) = lines.checked_sub(1) else {
+            return 0;
+        };
+        let within = self.starts.get(line).map_or(0, |l| l.rank(addr));
+        line * FAN + within
+    }
+
+    #[inline]
+    fn cells_of(&self, row: usize) -> usize {
+        let word = self.order.0.get(row / 8).map_or(0, |w| w.load(Relaxed));
+        (word >> (row % 8 * 8)) as usize % LEAF_ROWS
+    }
+
+    #[inline]
+    fn start(&self, row: usize) -> u64 {
+        words(&self.starts).get(row).map_or(NO_KEY, |s| s.load(Relaxed))
+    }
+
+    /// Row number `row`; nonsense (but no fault) if there is none, or if the writer is in.
+    #[inline]
+    fn read(&self, row: usize) -> Row {
+        let Some(cells) = self.cells.get(self.cells_of(row)) else {
+            return Row::default();
+        };
+        Row {
+            start: self.start(row),
+            end: cells.end.load(Relaxed),
+            attr: cells.attr.load(Relaxed),
+            id: cells.id.load(Relaxed),
+            slot: cells.slot.load(Relaxed) as u32,
+        }
+    }
+
+    /// Row number `row`, for the writer.
+    #[inline]
+    fn row(&self, row: usize) -> Option<Row> {
+        (row < self.count()).then(|| self.read(row))
+    }
+
+    /// Takes cells out of `used` and fills them; their number.
+    #[inline]
+    fn fill_cells(&self, row: &Row) -> usize {
+        let used = self.used.load(Relaxed);
+        let n = used.trailing_ones() as usize % LEAF_ROWS;
+        debug_assert!(used != u64::MAX);
+        self.used.store(used | 1 << n, Relaxed);
+        if let Some(cells) = self.cells.get(n) {
+            cells.end.store(row.end, Relaxed);
+            cells.attr.store(row.attr, Relaxed);
+            cells.id.store(row.id, Relaxed);
+            cells.slot.store(u64::from(row.slot), Relaxed);
+        }
+        n
+    }
+
+    /// Replaces `gone` rows from number `at` on by `new`. The caller has begun the
+    /// version and made sure of the room.
+    #[inline]
+    fn splice(&self, at: usize, gone: usize, new: &[Row]) {
+        let count = self.count();
+        let after = at.wrapping_add(new.len());
+        let count_then = count.wrapping_sub(gone).wrapping_add(new.len());
+        debug_assert!(at + gone <= count && count_then <= LEAF_ROWS && new.len() <= 3);
+
+        let mut used = self.used.load(Relaxed);
+        for row in at..at.wrapping_add(gone) {
+            used &= !(1 << self.cells_of(row));
+        }
+        self.used.store(used, Relaxed);
+
+        let starts = words(&self.starts);
+        if new.len() > gone {
+            move_up(starts, at.wrapping_add(gone), count, new.len().wrapping_sub(gone));
+        } else {
+            move_down(starts, at.wrapping_add(gone), count, gone.wrapping_sub(new.len()));
+            fill(starts, count_then, count, NO_KEY);
+        }
+
+        let mut fresh = 0u64; // the new rows' bytes of `order`, the first lowest
+        for (n, row) in new.iter().enumerate() {
+            if let Some(start) = starts.get(at.wrapping_add(n)) {
+                start.store(row.start, Relaxed);
+            }
+            fresh |= (self.fill_cells(row) as u64) << (n % 8 * 8);
+        }
+        self.splice_order(at, gone, after, fresh);
+        self.count.store(count_then as u64, Relaxed);
+    }
+
+    /// `order` as one number of 512 bits: the bytes from `at + gone` on go to
+    /// `after`, and the lowest bytes of `fresh` go between `at` and `after`.
+    #[inline]
+    fn splice_order(&self, at: usize, gone: usize, after: usize, fresh: u64) {
+        let old: [u64; FAN] = core::array::from_fn(|n| self.order.0.get(n).map_or(0, |w| w.load(Relaxed)));
+        let word = |n: usize| old.get(n).copied().unwrap_or(0);
+        // Byte b comes from byte b + gone - new; the 8 keep it above zero.
+        let shift = gone.wrapping_add(at).wrapping_add(8).wrapping_sub(after);
+        for n in at / 8..FAN {
+            let base = n * 8;
+            let from = base.wrapping_add(shift); // the byte wanted, plus 8
+            let (q, r) = (from / 8, from % 8 * 8);
+            let low = word(q.wrapping_sub(1)) >> r;
+            let high = if r == 0 { 0 } else { word(q) << (64 - r) };
+            let head = low_bytes(at.saturating_sub(base));
+            let tail = !low_bytes(after.saturating_sub(base));
+            let fresh = match (at.checked_sub(base), base.checked_sub(at)) {
+                (Some(up), _) if up < 8 => fresh << (up * 8),
+                (None, Some(down)) if down < 8 => fresh >> (down * 8),
+                _ => 0,
+            };
+            if let Some(w) = self.order.0.get(n) {
+                w.store(word(n) & head | (low | high) & tail | fresh & !(head | tail), Relaxed);
+            }
+        }
+    }
+
+    /// Makes it empty, whatever it was. The caller has begun the version.
+    fn clear(&self) {
+        fill(words(&self.starts), 0, LEAF_ROWS, NO_KEY);
+        self.count.store(0, Relaxed);
+        self.used.store(0, Relaxed);
+    }
+
+    /// Appends the rows of `other` from number `from` on. Both versions are begun.
+    fn append(&self, other: &Leaf, from: usize) {
+        for row in from..other.count() {
+            self.splice(self.count(), 0, &[other.read(row)]);
+        }
+    }
+}
+
+/// Every leaf's first start and its pointer, in order.
+struct Top {
+    /// `levels[0]` are the keys, `levels[k + 1]` every 8th of `levels[k]`; the
+    /// highest is one line. Unused places are [`NO_KEY`].
+    levels: [&'static [Line]; MAX_DEPTH],
+    depth: usize,
+    leaves: &'static [AtomicPtr<Leaf>],
+}
+
+impl Top {
+    const fn capacity(depth: usize) -> usize {
+        1 << (3 * depth)
+    }
+
+    /// A new, empty top.
+    fn new(memory: &mut impl Memory, depth: usize) -> Option<&'static Top> {
+        const HEAD: usize = size_of::<Top>().next_multiple_of(64);
+        const { assert!(align_of::<Top>() <= 64) };
+        let places = Self::capacity(depth);
+        let lines: usize = (0..depth).map(Self::capacity).sum();
+        let lines_at = HEAD;
+        let leaves_at = lines_at + lines * size_of::<Line>();
+        let block = memory.alloc(leaves_at + places * size_of::<AtomicPtr<Leaf>>())?;
+
+        let mut at = lines_at;
+        let mut levels: [&'static [Line]; MAX_DEPTH] = [&[]; MAX_DEPTH];
+        for (k, level) in levels.iter_mut().enumerate().take(depth) {
+            let n = Self::capacity(depth - 1 - k);
+            // SAFETY: the n lines at this offset lie in the block, behind the
+            // head and the levels before, and no other slice covers them; the block
+            // is zeroed (a valid Line), 64-byte aligned as `at` is, and stays
+            // for ever (Memory's contract).
+            *level = unsafe { core::slice::from_raw_parts(block.as_ptr().add(at).cast(), n) };
+            fill(words(level), 0, n * FAN, NO_KEY);
+            at += n * size_of::<Line>();
+        }
+        // SAFETY: as above; null pointers are valid AtomicPtrs.
+        let leaves = unsafe { core::slice::from_raw_parts(block.as_ptr().add(leaves_at).cast(), places) };
+        let top = block.cast::<Top>();
+        // SAFETY: the block begins with HEAD bytes for the Top, aligned to 64, and
+        // nobody else has it.
+        unsafe { top.write(Top { levels, depth, leaves }) };
+        // SAFETY: just written, never written again, never unmapped.
+        Some(unsafe { &*top.as_ptr() })
+    }
+
+    /// Number of the last leaf whose first start is not above `addr`.
+    #[inline]
+    fn find(&self, addr: u64) -> Option<usize> {
+        let mut n = 0;
+        for level in self.levels.get(..self.depth)?.iter().rev() {
+            let rank = level.get(n)?.rank(addr);
+            // Below the highest level a rank of 0 is a torn read, which the
+            // reader's version check will find.
+            n = (n * FAN).wrapping_add(rank.checked_sub(1)?);
+        }
+        Some(n)
+    }
+
+    #[inline]
+    fn leaf(&self, n: usize) -> Option<&'static Leaf> {
+        let leaf = self.leaves.get(n)?.load(Relaxed);
+        // SAFETY: only null or pointers to leaves made by `Index::add_leaf` are
+        // ever stored here; leaves stay mapped and are shared through atomics alone.
+        unsafe { leaf.as_ref() }
+    }
+
+    fn keys(&self) -> &'static [AtomicU64] {
+        let [keys, ..] = self.levels;
+        words(keys)
+    }
+
+    /// Stores key and pointer number `n`; samples are [`Top::sample`]'s business.
+    fn set(&self, n: usize, key: u64, leaf: *mut Leaf) {
+        if let (Some(k), Some(l)) = (self.keys().get(n), self.leaves.get(n)) {
+            k.store(key, Relaxed);
+            l.store(leaf, Relaxed);
+        }
+    }
+
+    /// Puts right the samples of the keys number `from` to `end`.
+    fn sample(&self, from: usize, end: usize) {
+        let (mut from, mut end) = (from, end);
+        for (below, level) in self.levels.iter().zip(self.levels.iter().skip(1)) {
+            (from, end) = (from / FAN, end.div_ceil(FAN));
+            let lines = below.get(from..end.min(below.len())).unwrap_or_default();
+            for (sample, line) in words(level).iter().skip(from).zip(lines) {
+                sample.store(line.first(), Relaxed);
+            }
+        }
+    }
+
+    /// Puts `leaf` in place `n` of `count`.
+    fn insert(&self, n: usize, count: usize, key: u64, leaf: *mut Leaf) {
+        move_up(self.keys(), n, count, 1);
+        if let (Some(old), Some(new)) = (self.leaves.get(n..count), self.leaves.get(n + 1..count + 1)) {
+            for (o, n) in old.iter().zip(new).rev() {
+                n.store(o.load(Relaxed), Relaxed);
+            }
+        }
+        self.set(n, key, leaf);
+        self.sample(n, count + 1);
+    }
+
+    /// Takes out the places `from..to` of `count`.
+    fn remove(&self, from: usize, to: usize, count: usize) {
+        let gone = to - from;
+        move_down(self.keys(), to, count, gone);
+        if let (Some(old), Some(new)) = (self.leaves.get(to..count), self.leaves.get(from..count - gone)) {
+            for (o, n) in old.iter().zip(new) {
+                n.store(o.load(Relaxed), Relaxed);
+            }
+        }
+        for n in count - gone..count {
+            self.set(n, NO_KEY, ptr::null_mut());
+        }
+        self.sample(from, count);
+    }
+}
+
+/// What readers see. Lives in a static, is shared by everybody, and is written
+/// by the one [`Index`] that was made with it.
+#[repr(align(64))]
+pub struct View {
+    version: Version,
+    top: AtomicPtr<Top>,
+    /// All leaves there are; only ever grows.
+    ever: AtomicPtr<Leaf>,
+    claimed: AtomicBool,
+}
+
+/// A row that a reader found, and by what it can tell that it is still true.
+#[derive(Clone, Copy)]
+struct Seen {
+    row: Row,
+    leaf: &'static Leaf,
+    version: u64,
+}
+
+impl View {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Self {
+            version: Version(AtomicU64::new(0)),
+            top: AtomicPtr::new(ptr::null_mut()),
+            ever: AtomicPtr::new(ptr::null_mut()),
+            claimed: AtomicBool::new(false),
+        }
+    }
+
+    #[inline]
+    fn top(&self) -> Option<&'static Top> {
+        let top = self.top.load(Acquire);
+        // SAFETY: null, or made by Top::new, stored with Release, and never
+        // unmapped nor written again but through atomics.
+        unsafe { top.as_ref() }
+    }
+
+    /// One try. The outer `None`: the writer was in the way.
+    #[inline]
+    fn try_find(&self, addr: u64) -> Option<Option<Seen>> {
+        let of_top = self.version.enter()?;
+        let found = self.top().and_then(|top| top.leaf(top.find(addr)?));
+        let Some(leaf) = found else {
+            return self.version.still(of_top).then_some(None);
+        };
+        let version = leaf.version.enter()?;
+        if !self.version.still(of_top) {
+            return None;
+        }
+        let row = leaf.rank(addr).checked_sub(1).map(|n| leaf.read(n));
+        if !leaf.version.still(version) {
+            return None;
+        }
+        Some(row.filter(|r| addr < r.end).map(|row| Seen { row, leaf, version }))
+    }
+
+    #[inline]
+    fn find(&self, addr: u64) -> Result<Option<Seen>, Busy> {
+        if addr == NO_KEY {
+            return Ok(None); // it would find the unused places
+        }
+        for _ in 0..TRIES {
+            if let Some(answer) = self.try_find(addr) {
+                return Ok(answer);
+            }
+            core::hint::spin_loop();
+        }
+        Err(Busy)
+    }
+
+    /// The row that holds `addr`, as it was at some moment during the call. Any
+    /// thread, at any time, in a signal handler too: no lock, no system call.
+    #[inline]
+    pub fn row_at(&self, addr: u64) -> Result<Option<Row>, Busy> {
+        Ok(self.find(addr)?.map(|seen| seen.row))
+    }
+
+    /// [`View::row_at`] that looks first among the ranges found lately.
+    #[inline]
+    pub fn row_at_hinted(&self, addr: u64, hint: &Hint) -> Result<Option<Row>, Busy> {
+        let misses = hint.misses.load(Relaxed);
+        if misses > COLD_AFTER && misses % COLD_EVERY != 0 {
+            hint.misses.store(misses.wrapping_add(1), Relaxed);
+            return self.row_at(addr);
+        }
+        if let Some(row) = hint.get(addr) {
+            if misses != 0 {
+                hint.misses.store(0, Relaxed);
+            }
+            return Ok(Some(row));
+        }
+        hint.misses.store(misses.wrapping_add(1), Relaxed);
+        let seen = self.find(addr)?;
+        if let Some(seen) = &seen {
+            hint.put(seen);
+        }
+        Ok(seen.map(|seen| seen.row))
+    }
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where one thread found its last 16 different ranges. For use with one [`View`]
+/// only. All bytes zero is an empty hint, so that it fits a zeroed thread-local.
+///
+/// A signal handler may use the hint that it interrupted: `seq` is odd while
+/// the hint is being written, and then nobody uses it. A handler that leaves by
+/// siglongjmp in that moment turns the hint off for good, which costs time only.
+pub struct Hint {
+    seq: AtomicU64,
+    /// Look-ups in a row that it did not help.
+    misses: AtomicU64,
+    /// Which way to write next.
+    next: AtomicU64,
+    starts: [AtomicU64; WAYS],
+    /// Bytes; 0: the way is empty.
+    lens: [AtomicU64; WAYS],
+    ways: [Way; WAYS],
+    one_thread: PhantomData<core::cell::Cell<()>>,
+}
+
+struct Way {
+    leaf: AtomicPtr<Leaf>,
+    version: AtomicU64,
+    attr: AtomicU64,
+    id: AtomicU64,
+    slot: AtomicU64,
+}
+
+impl Hint {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Self {
+            seq: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            starts: [const { AtomicU64::new(0) }; WAYS],
+            lens: [const { AtomicU64::new(0) }; WAYS],
+            ways: [const {
+                Way {
+                    leaf: AtomicPtr::new(ptr::null_mut()),
+                    version: AtomicU64::new(0),
+                    attr: AtomicU64::new(0),
+                    id: AtomicU64::new(0),
+                    slot: AtomicU64::new(0),
+                }
+            }; WAYS],
+            one_thread: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn get(&self, addr: u64) -> Option<Row> {
+        let seq = self.seq.load(Relaxed);
+        compiler_fence(SeqCst);
+        let mut hits = 0u32;
+        for (n, (start, len)) in self.starts.iter().zip(&self.lens).enumerate() {
+            let hit = addr.wrapping_sub(start.load(Relaxed)) < len.load(Relaxed);
+            hits |= u32::from(hit) << n;
+        }
+        // Stale ways may hit too; the one written last is no better a guess
+        // than any other, so a void one only costs the full look-up.
+        let n = hits.trailing_zeros() as usize;
+        let way = self.ways.get(n)?;
+        let start = self.starts.get(n)?.load(Relaxed);
+        let row = Row {
+            start,
+            end: start.wrapping_add(self.lens.get(n)?.load(Relaxed)),
+            attr: way.attr.load(Relaxed),
+            id: way.id.load(Relaxed),
+            slot: way.slot.load(Relaxed) as u32,
+        };
+        let (leaf, version) = (way.leaf.load(Relaxed), way.version.load(Relaxed));
+        compiler_fence(SeqCst);
+        if seq & 1 != 0 || self.seq.load(Relaxed) != seq {
+            return None;
+        }
+        // SAFETY: null, or a leaf that a look-up found; leaves are never unmapped.
+        let leaf = unsafe { leaf.as_ref() }?;
+        if leaf.version.enter()? != version {
+            // Void for ever, since versions only go up.
+            self.lens.get(n)?.store(0, Relaxed);
+            return None;
+        }
+        Some(row)
+    }
+
+    #[inline]
+    fn put(&self, seen: &Seen) {
+        let seq = self.seq.load(Relaxed);
+        if seq & 1 != 0 {
+            return;
+        }
+        self.seq.store(seq.wrapping_add(1), Relaxed);
+        compiler_fence(SeqCst);
+        let n = self.next.load(Relaxed);
+        self.next.store(n.wrapping_add(1), Relaxed);
+        let n = n as usize % WAYS;
+        if let (Some(start), Some(len), Some(way)) = (self.starts.get(n), self.lens.get(n), self.ways.get(n)) {
+            start.store(seen.row.start, Relaxed);
+            len.store(seen.row.end.wrapping_sub(seen.row.start), Relaxed);
+            way.leaf.store(ptr::from_ref(seen.leaf).cast_mut(), Relaxed);
+            way.version.store(seen.version, Relaxed);
+            way.attr.store(seen.row.attr, Relaxed);
+            way.id.store(seen.row.id, Relaxed);
+            way.slot.store(u64::from(seen.row.slot), Relaxed);
+        }
+        compiler_fence(SeqCst);
+        self.seq.store(seq.wrapping_add(2), Relaxed);
+    }
+}
+
+impl Default for Hint {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The writer's side of a [`View`].
+pub struct Index {
+    view: &'static View,
+    /// Whether this is the view's one writer. Without it there is no pool, and
+    /// without a pool nothing can be inserted.
+    owner: bool,
+    /// Leaves in the top.
+    leaves: usize,
+    /// Leaves in the pool.
+    pooled: usize,
+    pool: Option<&'static Leaf>,
+    rows: usize,
+    /// Start of the row inserted last: runs of insertions are noticed by it.
+    last: u64,
+}
+
+impl Index {
+    /// An empty one that writes `view`. The first of several that reserves
+    /// memory gets the view; the others can't reserve, so they stay empty.
+    pub const fn new(view: &'static View) -> Self {
+        Self { view, owner: false, leaves: 0, pooled: 0, pool: None, rows: 0, last: 0 }
+    }
+
+    /// What readers use.
+    pub const fn view(&self) -> &'static View {
+        self.view
+    }
+
+    /// Rows.
+    pub const fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Makes sure that `leaves` leaves can be taken from the pool and put in the
+    /// top. `false`: no memory (or another writer has the view); nothing is lost.
+    #[inline]
+    pub fn reserve(&mut self, memory: &mut impl Memory, leaves: usize) -> bool {
+        let needed = self.leaves.saturating_add(leaves.max(self.pooled));
+        if self.pooled >= leaves && self.view.top().is_some_and(|t| t.leaves.len() >= needed) {
+            return true;
+        }
+        self.reserve_slowly(memory, leaves)
+    }
+
+    #[cold]
+    fn reserve_slowly(&mut self, memory: &mut impl Memory, leaves: usize) -> bool {
+        if !self.owner {
+            self.owner = !self.view.claimed.swap(true, Relaxed);
+            if !self.owner {
+                return false;
+            }
+        }
+        let needed = self.leaves.saturating_add(leaves.max(self.pooled));
+        let depth = (FIRST_DEPTH..=MAX_DEPTH).find(|&d| Top::capacity(d) >= needed);
+        let Some(depth) = depth else {
+            return false;
+        };
+        if self.view.top().is_none_or(|t| t.depth < depth) {
+            let Some(new) = Top::new(memory, depth) else {
+                return false;
+            };
+            self.move_top(new);
+        }
+        while self.pooled < leaves {
+            if !self.add_leaf(memory) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The old top is left as it is: a reader may be in it. All old tops
+    /// together are a seventh of the new one.
+    fn move_top(&mut self, new: &'static Top) {
+        if let Some(old) = self.view.top() {
+            for n in 0..self.leaves {
+                let leaf = old.leaf(n);
+                let key = old.keys().get(n).map_or(NO_KEY, |k| k.load(Relaxed));
+                new.set(n, key, leaf.map_or(ptr::null_mut(), |l| ptr::from_ref(l).cast_mut()));
+            }
+            new.sample(0, self.leaves);
+        }
+        self.view.version.begin();
+        self.view.top.store(ptr::from_ref(new).cast_mut(), Release);
+        self.view.version.end();
+    }
+
+    fn add_leaf(&mut self, memory: &mut impl Memory) -> bool {
+        let Some(block) = memory.alloc(size_of::<Leaf>()) else {
+            return false;
+        };
+        // SAFETY: Memory's contract: zeroed (a valid Leaf), 64-byte aligned, long
+        // enough, ours alone, and there for ever.
+        let leaf: &'static Leaf = unsafe { block.cast::<Leaf>().as_ref() };
+        // First among all leaves, then in the pool: `rebuild` starts from the former.
+        leaf.next_ever.store(self.view.ever.load(Relaxed), Relaxed);
+        self.view.ever.store(ptr::from_ref(leaf).cast_mut(), Release);
+        self.give_back(leaf);
+        true
+    }
+
+    /// To the pool, as it is.
+    fn give_back(&mut self, leaf: &'static Leaf) {
+        leaf.version.bump();
+        let next = self.pool.map_or(ptr::null_mut(), |l| ptr::from_ref(l).cast_mut());
+        leaf.next_free.store(next, Relaxed);
+        self.pool = Some(leaf);
+        self.pooled = self.pooled.wrapping_add(1);
+    }
+
+    /// From the pool, emptied.
+    fn take(&mut self) -> Option<&'static Leaf> {
+        let leaf = self.pool?;
+        // SAFETY: `next_free` of a pooled leaf is null or another pooled leaf.
+        self.pool = unsafe { leaf.next_free.load(Relaxed).as_ref() };
+        self.pooled = self.pooled.wrapping_sub(1);
+        leaf.version.begin();
+        leaf.clear();
+        leaf.version.end();
+        Some(leaf)
+    }
+
+    #[inline]
+    fn leaf(&self, n: usize) -> Option<&'static Leaf> {
+        self.view.top()?.leaf(n)
+    }
+
+    /// Rows in leaf `n`.
+    #[inline]
+    fn count(&self, n: usize) -> usize {
+        self.leaf(n).map_or(0, Leaf::count)
+    }
+
+    /// The last row that starts at or below `addr`.
+    #[inline]
+    pub fn find(&self, addr: u64) -> Option<Pos> {
+        let addr = addr.min(NO_KEY - 1);
+        let top = self.view.top()?;
+        let leaf = top.find(addr)?;
+        let row = top.leaf(leaf)?.rank(addr).checked_sub(1)?;
+        Some(Pos { leaf, row })
+    }
+
+    /// The first place.
+    pub const FIRST: Pos = Pos { leaf: 0, row: 0 };
+
+    /// Row number `at.row` of its leaf, if there is one. A place to insert holds none.
+    #[inline]
+    pub fn row(&self, at: Pos) -> Option<Row> {
+        self.leaf(at.leaf)?.row(at.row)
+    }
+
+    /// The place right behind `at`, in the same leaf.
+    #[inline]
+    pub const fn behind(&self, at: Pos) -> Pos {
+        Pos { leaf: at.leaf, row: at.row.wrapping_add(1) }
+    }
+
+    /// The same place, as the first of the next leaf where it is a leaf's end.
+    #[inline]
+    pub fn settle(&self, at: Pos) -> Pos {
+        if at.row >= self.count(at.leaf) && at.leaf < self.leaves {
+            return Pos { leaf: at.leaf.wrapping_add(1), row: 0 };
+        }
+        at
+    }
+
+    /// The place of the row before `at`.
+    #[inline]
+    pub fn previous(&self, at: Pos) -> Option<Pos> {
+        if let Some(row) = at.row.checked_sub(1) {
+            return Some(Pos { leaf: at.leaf, row });
+        }
+        let leaf = at.leaf.checked_sub(1)?;
+        Some(Pos { leaf, row: self.count(leaf).checked_sub(1)? })
+    }
+
+    /// How many rows from `from` up to `to` lie in `from`'s leaf, and whether
+    /// that is all of them.
+    #[inline]
+    pub fn in_leaf(&self, from: Pos, to: Pos) -> (usize, bool) {
+        if to.leaf == from.leaf {
+            return (to.row.saturating_sub(from.row), true);
+        }
+        let all = to.row == 0 && to.leaf == from.leaf.wrapping_add(1);
+        (self.count(from.leaf).saturating_sub(from.row), all)
+    }
+
+    /// Whether the leaf at `at` can take `more` rows than it has (up to 2), if
+    /// need be by a split, which takes one leaf from the pool.
+    #[inline]
+    pub fn has_room(&self, at: Pos, more: usize) -> bool {
+        if self.leaves != 0 && self.count(at.leaf).saturating_add(more) <= LEAF_ROWS {
+            return true;
+        }
+        self.pooled != 0 && self.view.top().is_some_and(|t| self.leaves < t.leaves.len())
+    }
+
+    /// Replaces the `gone` rows from `at` on, all of one leaf, by `new`: 1 to 3 rows
+    /// in order, at most 2 more than go. [`Index::has_room`] has said yes. Readers see
+    /// all of it at once. Returns where the last of `new` is.
+    #[inline]
+    pub fn splice(&mut self, at: Pos, gone: usize, new: &[Row]) -> Pos {
+        let mut at = at;
+        let many = self.count(at.leaf).wrapping_sub(gone).wrapping_add(new.len());
+        if self.leaves == 0 {
+            self.first_leaf();
+        } else if many > LEAF_ROWS {
+            at = self.split(at, gone);
+        }
+        let (Some(leaf), Some(first)) = (self.leaf(at.leaf), new.first()) else {
+            return at; // can't be: there was room
+        };
+        let rekey = at.row == 0 && leaf.start(0) != first.start;
+        if rekey {
+            self.view.version.begin();
+        }
+        leaf.version.begin();
+        leaf.splice(at.row, gone, new);
+        leaf.version.end();
+        if rekey {
+            self.rekey(at.leaf);
+            self.view.version.end();
+        }
+        self.rows = self.rows.wrapping_add(new.len()).wrapping_sub(gone);
+        self.last = first.start;
+        Pos { leaf: at.leaf, row: at.row.wrapping_add(new.len()).wrapping_sub(1) }
+    }
+
+    fn first_leaf(&mut self) {
+        let (Some(top), Some(leaf)) = (self.view.top(), self.take()) else {
+            return;
+        };
+        self.view.version.begin();
+        top.insert(0, 0, NO_KEY, ptr::from_ref(leaf).cast_mut());
+        self.leaves = 1;
+        self.view.version.end();
+    }
+
+    /// Tells the top of leaf `n`'s first start. The top's version is begun.
+    fn rekey(&self, n: usize) {
+        if let (Some(top), Some(leaf)) = (self.view.top(), self.leaf(n)) {
+            if let Some(key) = top.keys().get(n) {
+                key.store(leaf.start(0), Relaxed);
+            }
+            top.sample(n, n.wrapping_add(1));
+        }
+    }
+
+    /// Splits the leaf at `at` so that both halves have room; the `gone` rows from
+    /// `at` on stay together. Returns where they are then.
+    #[cold]
+    fn split(&mut self, at: Pos, gone: usize) -> Pos {
+        let (Some(top), Some(old), Some(new)) = (self.view.top(), self.leaf(at.leaf), self.take()) else {
+            return at;
+        };
+        let end = at.row.wrapping_add(gone);
+        // mmap hands out addresses downwards, a loader upwards: in a run,
+        // what lies beyond the run stays as full as it is, else every leaf of
+        // the run would end half empty.
+        let before = at.row.checked_sub(1).map(|r| old.start(r));
+        let run = before == Some(self.last) || old.start(end) == self.last;
+        let mut middle = if run { at.row } else { old.count() / 2 };
+        middle = middle.clamp(SPLIT_MARGIN, LEAF_ROWS - SPLIT_MARGIN);
+        if at.row < middle && middle < end {
+            middle = end;
+        }
+        self.view.version.begin();
+        old.version.begin();
+        new.version.begin();
+        new.append(old, middle);
+        old.splice(middle, old.count().wrapping_sub(middle), &[]);
+        top.insert(at.leaf.wrapping_add(1), self.leaves, new.start(0), ptr::from_ref(new).cast_mut());
+        self.leaves = self.leaves.wrapping_add(1);
+        new.version.end();
+        old.version.end();
+        self.view.version.end();
+        if at.row < middle || (at.row == middle && gone == 0) {
+            return at;
+        }
+        Pos { leaf: at.leaf.wrapping_add(1), row: at.row.wrapping_sub(middle) }
+    }
+
+    /// Takes out the rows from `from` up to, not including, `to`.
+    #[inline]
+    pub fn cut(&mut self, from: Pos, to: Pos) {
+        let to = if to.leaf == from.leaf { self.settle(to) } else { to };
+        if from >= to {
+            return;
+        }
+        if from.leaf == to.leaf && from.row != 0 {
+            if let Some(leaf) = self.leaf(from.leaf) {
+                let gone = to.row.wrapping_sub(from.row);
+                leaf.version.begin();
+                leaf.splice(from.row, gone, &[]);
+                leaf.version.end();
+                self.rows = self.rows.wrapping_sub(gone);
+            }
+            return;
+        }
+        self.cut_leaves(from, to);
+    }
+
+    /// [`Index::cut`] where leaves' first rows go.
+    fn cut_leaves(&mut self, from: Pos, to: Pos) {
+        let Some(top) = self.view.top() else {
+            return;
+        };
+        self.view.version.begin();
+        let mut first = from.leaf;
+        if from.row != 0 {
+            self.cut_in(from.leaf, from.row, self.count(from.leaf));
+            first = first.wrapping_add(1);
+        }
+        if to.row != 0 {
+            self.cut_in(to.leaf, 0, to.row);
+            self.rekey(to.leaf);
+        }
+        let end = to.leaf.min(self.leaves);
+        for n in first..end {
+            if let Some(leaf) = top.leaf(n) {
+                self.rows = self.rows.wrapping_sub(leaf.count());
+                self.give_back(leaf);
+            }
+        }
+        if first < end {
+            top.remove(first, end, self.leaves);
+            self.leaves = self.leaves.wrapping_sub(end.wrapping_sub(first));
+        }
+        self.view.version.end();
+    }
+
+    fn cut_in(&mut self, n: usize, from: usize, to: usize) {
+        if let Some(leaf) = self.leaf(n) {
+            let gone = to.saturating_sub(from);
+            leaf.version.begin();
+            leaf.splice(from, gone, &[]);
+            leaf.version.end();
+            self.rows = self.rows.wrapping_sub(gone);
+        }
+    }
+
+    /// Merges leaf `at.leaf` with a neighbour if both are small. To be called
+    /// when rows have gone there and no [`Pos`] is needed any more.
+    #[inline]
+    pub fn tidy(&mut self, at: Pos) {
+        if self.count(at.leaf) <= SMALL {
+            self.merge(at.leaf);
+        }
+    }
+
+    #[cold]
+    fn merge(&mut self, n: usize) {
+        for left in [n, n.wrapping_sub(1)] {
+            let right = left.wrapping_add(1);
+            let (Some(top), Some(to), Some(from)) = (self.view.top(), self.leaf(left), self.leaf(right)) else {
+                continue;
+            };
+            if right >= self.leaves || to.count().wrapping_add(from.count()) > MERGED {
+                continue;
+            }
+            self.view.version.begin();
+            to.version.begin();
+            to.append(from, 0);
+            top.remove(right, right.wrapping_add(1), self.leaves);
+            self.leaves = self.leaves.wrapping_sub(1);
+            self.give_back(from);
+            to.version.end();
+            self.view.version.end();
+            return;
+        }
+    }
+
+    /// Empty, from whatever state a change that was left half-way made of it.
+    /// All leaves go to the pool. Readers may be at work.
+    pub fn rebuild(&mut self) {
+        self.view.version.begin_anyhow();
+        if let Some(top) = self.view.top() {
+            for n in 0..top.leaves.len() {
+                top.set(n, NO_KEY, ptr::null_mut());
+            }
+            top.sample(0, top.leaves.len());
+        }
+        self.pool = None;
+        (self.leaves, self.pooled, self.rows, self.last) = (0, 0, 0, 0);
+        let mut next = self.view.ever.load(Relaxed);
+        // SAFETY: null or a leaf: `ever` and `next_ever` are only written by
+        // `add_leaf`, the link before the head.
+        while let Some(leaf) = unsafe { next.as_ref() } {
+            leaf.version.begin_anyhow();
+            leaf.version.end();
+            self.give_back(leaf);
+            next = leaf.next_ever.load(Relaxed);
+        }
+        self.view.version.end();
+    }
+
+    /// Leaves in the top.
+    #[cfg(test)]
+    pub fn leaves(&self) -> usize {
+        self.leaves
+    }
+
+    /// As siglongjmp out of the middle of a change would leave it.
+    #[cfg(test)]
+    pub fn leave_half_way(&mut self, how: usize) {
+        let leaf = self.leaf(0).unwrap();
+        self.view.version.begin();
+        if how == 0 {
+            leaf.version.begin();
+            leaf.count.store(99, Relaxed);
+            leaf.used.store(0, Relaxed);
+        }
+        if how == 1 {
+            let top = self.view.top().unwrap();
+            move_up(top.keys(), 0, self.leaves - 1, 1);
+            self.leaves = 77;
+            self.pooled = 1 << 40;
+            self.pool = self.leaf(1); // in the top as well
+        }
+        if how == 2 {
+            self.rows = 0;
+            leaf.next_free.store(ptr::from_ref(leaf).cast_mut(), Relaxed); // a ring
+            self.pool = Some(leaf);
+        }
+    }
+
+    /// Panics unless everything is as it has to be.
+    #[cfg(test)]
+    pub fn check(&self) {
+        let Some(top) = self.view.top() else {
+            assert_eq!(self.rows, 0);
+            return;
+        };
+        let key = |n: usize| top.keys()[n].load(Relaxed);
+        let (mut rows, mut end) = (0, 0);
+        for n in 0..self.leaves {
+            let leaf = top.leaf(n).unwrap();
+            assert!(leaf.count() > 0, "empty leaf in the top");
+            assert_eq!(leaf.start(0), key(n), "key of leaf {n}");
+            assert_eq!(leaf.used.load(Relaxed).count_ones() as usize, leaf.count());
+            let mut cells = 0u64;
+            for r in 0..leaf.count() {
+                let row = leaf.row(r).unwrap();
+                assert!(row.start >= end && row.end > row.start, "order");
+                end = row.end;
+                cells |= 1 << leaf.cells_of(r);
+            }
+            assert_eq!(cells, leaf.used.load(Relaxed), "cells");
+            for r in leaf.count()..LEAF_ROWS {
+                assert_eq!(leaf.start(r), NO_KEY);
+            }
+            rows += leaf.count();
+        }
+        assert_eq!(rows, self.rows);
+        for n in self.leaves..top.leaves.len() {
+            assert_eq!(key(n), NO_KEY);
+            assert!(top.leaf(n).is_none());
+        }
+        for (below, level) in top.levels[..top.depth].iter().zip(top.levels[..top.depth].iter().skip(1)) {
+            for (n, line) in below.iter().enumerate() {
+                assert_eq!(words(level)[n].load(Relaxed), line.first(), "sample {n}");
+            }
+        }
+        let mut pooled = 0;
+        let mut next = self.pool;
+        while let Some(leaf) = next {
+            pooled += 1;
+            // SAFETY: see `take`.
+            next = unsafe { leaf.next_free.load(Relaxed).as_ref() };
+        }
+        assert_eq!(pooled, self.pooled);
+    }
+}

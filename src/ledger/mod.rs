@@ -1,0 +1,621 @@
+//! What is mapped, and what is said of it: an ordered map from ranges that don't
+//! overlap to attributes. Pure: it knows no registrar and makes no system call.
+//!
+//! It runs inside the hooks of mmap and munmap, under malloc's locks and in signal
+//! handlers, so it takes no lock, allocates nothing while it changes (see
+//! [`Ledger::reserve`]), recurses nowhere and can't panic. One thread at a time
+//! changes it; any thread may look an address up meanwhile ([`View::lookup`]).
+//!
+//! Invariants:
+//! * entries don't overlap, and every entry has an id of its own;
+//! * no two entries that touch are equal *and* mergeable ([`mergeable`]), so that
+//!   a heap that has grown a thousand times is one entry;
+//! * what the [`Sink`] was told to publish and not yet to retire is what the
+//!   ledger holds; within one change, what replaces an entry is published before
+//!   the entry is retired.
+
+mod index;
+#[cfg(test)]
+mod model;
+
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+
+use index::{Index, Pos, Row};
+pub use index::{Busy, Hint, Memory, View};
+
+/// One range and what is said of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The range.
+    pub range: PageRange,
+    /// What is said of every byte of it.
+    pub attr: Attr,
+    /// Its slot in the directory; 0: none.
+    pub slot: u32,
+    /// Unique for the ledger's life; from 1 up.
+    pub id: u64,
+}
+
+/// What a look-up without a lock finds: an [`Entry`], its words left packed until
+/// somebody asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// [`Attr`], packed.
+    pub packed: u64,
+    /// Slot in the directory; 0: none.
+    pub slot: u32,
+    /// The entry's id.
+    pub id: u64,
+}
+
+impl Found {
+    /// What is said of the range.
+    #[inline]
+    pub fn attr(&self) -> Attr {
+        unpack(self.packed)
+    }
+
+    /// The range. `None` can't be, but costs nothing to say.
+    #[inline]
+    pub fn range(&self) -> Option<PageRange> {
+        PageRange::new(self.start, self.end)
+    }
+
+    #[inline]
+    fn of(row: Row) -> Self {
+        Self { start: row.start, end: row.end, packed: row.attr, slot: row.slot, id: row.id }
+    }
+}
+
+impl View {
+    /// The entry that holds `addr`, as it was at some moment during the call.
+    /// Any thread, at any time: no lock, no system call. [`Busy`] if a writer was in
+    /// the way all the time, as it is for a signal handler that interrupted one.
+    #[inline]
+    pub fn lookup(&self, addr: u64) -> Result<Option<Found>, Busy> {
+        Ok(self.row_at(addr)?.map(Found::of))
+    }
+
+    /// The same, looking first among the ranges that this thread found lately.
+    #[inline]
+    pub fn lookup_hinted(&self, addr: u64, hint: &Hint) -> Result<Option<Found>, Busy> {
+        Ok(self.row_at_hinted(addr, hint)?.map(Found::of))
+    }
+}
+
+/// Where the ledger's changes go: the directory in real life, a recorder in tests.
+pub trait Sink {
+    /// `range` is from now on said to be `attr`. Returns the slot that says so; 0 if
+    /// there is none left, which the ledger keeps and gives to `retire` like any other.
+    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32;
+    /// What `slot` says is no longer so. Comes after `publish` of what replaces it.
+    fn retire(&mut self, slot: u32, range: PageRange, attr: Attr);
+}
+
+/// The pool of leaves ran short before the change came to address `at`. What lies
+/// below `at` is changed, what lies above is not, and the ledger is whole. Reserve
+/// and make the same call again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Short {
+    /// First address, in bytes, that the change has not come to.
+    pub at: u64,
+}
+
+/// Bytes mapped, by what is said of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// All.
+    pub bytes: u64,
+    /// Those held by at least one registrar.
+    pub registered: u64,
+    /// By the pin set's word; index is [`Reason`] as a number ([`Reason::None`]: held).
+    pub pin: [u64; REASONS],
+    /// By the HCA registrar's word, likewise.
+    pub hca: [u64; REASONS],
+}
+
+/// Values of [`Reason`].
+pub const REASONS: usize = Reason::ALL.len();
+
+impl Totals {
+    #[inline]
+    fn change(&mut self, range: PageRange, attr: Attr, add: bool) {
+        let len = if add { range.len() } else { range.len().wrapping_neg() };
+        self.bytes = self.bytes.wrapping_add(len);
+        if attr.registered() {
+            self.registered = self.registered.wrapping_add(len);
+        }
+        if let Some(n) = self.pin.get_mut(attr.pin.reason as usize) {
+            *n = n.wrapping_add(len);
+        }
+        if let Some(n) = self.hca.get_mut(attr.hca.reason as usize) {
+            *n = n.wrapping_add(len);
+        }
+    }
+}
+
+/// Whether touching ranges that both say `attr` are made one entry. Only for
+/// memory that is nothing but bytes: a file's ranges differ in what they map,
+/// shared memory in who else has it, a stack in whose it is.
+#[inline]
+pub fn mergeable(attr: Attr) -> bool {
+    matches!(attr.kind, Kind::Anon | Kind::Heap) && !attr.prot.shared() && !attr.flags.has(Flags::TEXT)
+}
+
+/// Attributes that no writer wrote. They can't come up, since only packed ones
+/// are stored; a hook may not panic to say so.
+const NONSENSE: Attr = Attr {
+    prot: Prot::from_bits(0),
+    kind: Kind::Special,
+    flags: Flags::EMPTY,
+    pin: Column::no(Reason::Off),
+    hca: Column::no(Reason::Off),
+};
+
+#[inline]
+fn unpack(word: u64) -> Attr {
+    let attr = Attr::unpack(word);
+    debug_assert!(attr.is_some());
+    attr.unwrap_or(NONSENSE)
+}
+
+impl Entry {
+    #[inline]
+    fn of(row: Row) -> Option<Self> {
+        let range = PageRange::new(row.start, row.end);
+        debug_assert!(range.is_some());
+        Some(Self { range: range?, attr: unpack(row.attr), slot: row.slot, id: row.id })
+    }
+}
+
+/// Up to three rows, in order.
+struct Rows {
+    rows: [Row; 3],
+    len: usize,
+}
+
+impl Rows {
+    #[inline]
+    const fn new() -> Self {
+        Self { rows: [Row { start: 0, end: 0, attr: 0, id: 0, slot: 0 }; 3], len: 0 }
+    }
+
+    #[inline]
+    fn push(&mut self, row: Option<Row>) {
+        if let (Some(row), Some(place)) = (row, self.rows.get_mut(self.len)) {
+            *place = row;
+            self.len = self.len.wrapping_add(1);
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> &[Row] {
+        self.rows.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// The account of what is mapped. See the module's text.
+pub struct Ledger {
+    index: Index,
+    totals: Totals,
+    /// Atomic so that its value is in memory, not in a register, when a change is
+    /// left half-way by siglongjmp: an id is never given twice.
+    last_id: AtomicU64,
+}
+
+impl Ledger {
+    /// An empty one, whose readers use `view`. A view has one ledger: a second
+    /// one's [`Ledger::reserve`] says no, and so it stays empty.
+    pub const fn new(view: &'static View) -> Self {
+        Self {
+            index: Index::new(view),
+            totals: Totals { bytes: 0, registered: 0, pin: [0; REASONS], hca: [0; REASONS] },
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes sure that the `changes` calls that follow don't run [`Short`]: a
+    /// `remove` or `insert` needs one leaf (2,688 bytes) at the most, an `update` one
+    /// for every piece that it changes at the most, and one in thirty as a rule.
+    /// `false` if there is no memory; the ledger is then as it was.
+    #[inline]
+    pub fn reserve(&mut self, memory: &mut impl Memory, changes: usize) -> bool {
+        self.index.reserve(memory, changes)
+    }
+
+    /// What readers use.
+    pub const fn view(&self) -> &'static View {
+        self.index.view()
+    }
+
+    /// Entries.
+    pub const fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether nothing is mapped.
+    pub const fn is_empty(&self) -> bool {
+        self.index.len() == 0
+    }
+
+    /// Bytes mapped.
+    pub const fn bytes(&self) -> u64 {
+        self.totals.bytes
+    }
+
+    /// Bytes mapped, by what is said of them.
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The entry that holds `addr`.
+    #[inline]
+    pub fn get(&self, addr: u64) -> Option<Entry> {
+        let row = self.index.row(self.index.find(addr)?)?;
+        Entry::of(row).filter(|e| e.range.contains(addr))
+    }
+
+    /// The first entry that ends above `addr`: the one that holds it, or the next.
+    #[inline]
+    pub fn next_from(&self, addr: u64) -> Option<Entry> {
+        Entry::of(self.index.row(self.first_above(addr))?)
+    }
+
+    /// Tells `f` of every entry in `range`, in order, each with the piece of it that
+    /// lies in `range`, until `f` breaks.
+    pub fn for_each(&self, range: PageRange, mut f: impl FnMut(PageRange, &Entry) -> ControlFlow<()>) {
+        let mut at = self.first_above(range.start());
+        while let Some(entry) = self.entry(at) {
+            let Some(piece) = entry.range.intersection(range) else {
+                return;
+            };
+            if f(piece, &entry).is_break() {
+                return;
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// Whether every byte of `range` is mapped.
+    pub fn covered(&self, range: PageRange) -> bool {
+        let mut upto = range.start();
+        self.for_each(range, |piece, _| {
+            if piece.start() != upto {
+                return ControlFlow::Break(());
+            }
+            upto = piece.end();
+            ControlFlow::Continue(())
+        });
+        upto == range.end()
+    }
+
+    /// Takes the bytes of `range` out; entries that straddle its ends are split.
+    /// `each` is told of every piece taken out, with the entry it was of, so that
+    /// the caller can restore it. Returns the number of pieces.
+    ///
+    /// # Errors
+    /// [`Short`] if a hole in one entry needs a leaf and there is none; then
+    /// nothing has changed.
+    pub fn remove(
+        &mut self,
+        range: PageRange,
+        sink: &mut impl Sink,
+        mut each: impl FnMut(&Entry, PageRange),
+    ) -> Result<usize, Short> {
+        let mut pieces = 0usize;
+        let mut from = self.first_above(range.start());
+        let Some(first) = self.entry(from) else {
+            return Ok(0);
+        };
+        if first.range.start() < range.start() {
+            let Some(part) = first.range.intersection(range) else {
+                return Ok(0);
+            };
+            let after = first.range.after(range.end());
+            if after.is_some() && !self.index.has_room(from, 1) {
+                return Err(Short { at: range.start() });
+            }
+            each(&first, part);
+            pieces = 1;
+            self.keep(from, &first, first.range.before(range.start()), after, sink);
+            if after.is_some() {
+                return Ok(pieces);
+            }
+            from = self.next(from);
+        }
+
+        let mut to = from;
+        while let Some(entry) = self.entry(to) {
+            let Some(part) = entry.range.intersection(range) else {
+                break;
+            };
+            pieces = pieces.wrapping_add(1);
+            each(&entry, part);
+            if let Some(after) = entry.range.after(range.end()) {
+                self.keep(to, &entry, None, Some(after), sink);
+                break;
+            }
+            self.retire(&entry, sink);
+            to = self.next(to);
+        }
+        if to != from {
+            self.index.cut(from, to);
+            self.index.tidy(from);
+        }
+        Ok(pieces)
+    }
+
+    /// Says `attr` of `range`; what was said of its bytes before is gone. Becomes
+    /// one entry, under a new id, with neighbours that say the same, where that is
+    /// allowed ([`mergeable`]).
+    ///
+    /// # Errors
+    /// [`Short`] if this needs a leaf and there is none; then nothing has changed.
+    pub fn insert(&mut self, range: PageRange, attr: Attr, sink: &mut impl Sink) -> Result<(), Short> {
+        let plan = self.plan(range, attr);
+        let gone = self.index.in_leaf(plan.from, plan.to);
+        let more = plan.rows_beside(gone.1).saturating_sub(gone.0);
+        if !self.index.has_room(plan.from, more) {
+            return Err(Short { at: range.start() });
+        }
+
+        // All that comes is published before anything that goes is retired.
+        let before = plan.before.map(|(r, a)| self.publish(r, a, sink));
+        let whole = self.publish(plan.whole, attr, sink);
+        let after = plan.after.map(|(r, a)| self.publish(r, a, sink));
+        let mut at = self.index.settle(plan.from);
+        while at < plan.to {
+            let Some(entry) = self.entry(at) else {
+                break;
+            };
+            self.retire(&entry, sink);
+            at = self.next(at);
+        }
+
+        let mut rows = Rows::new();
+        rows.push(before);
+        rows.push(Some(whole));
+        let (in_first, all) = gone;
+        if all {
+            rows.push(after);
+            let last = self.index.splice(plan.from, in_first, rows.get());
+            if in_first > rows.len {
+                self.index.tidy(last);
+            }
+            return Ok(());
+        }
+        // What goes lies in several leaves. A reader sees the new row first and the
+        // old ones go after, so no moment shows a hole.
+        let last = self.index.splice(plan.from, in_first, rows.get());
+        let moved = last.leaf().wrapping_sub(plan.from.leaf());
+        let mut to = plan.to.moved(moved);
+        if after.is_some() {
+            to = self.index.previous(to).unwrap_or(to); // this one is cut short below
+        }
+        let behind = self.index.settle(self.index.behind(last));
+        self.index.cut(behind, to);
+        if let Some(after) = after {
+            self.index.splice(behind, 1, &[after]);
+        }
+        self.index.tidy(last);
+        Ok(())
+    }
+
+    /// Asks `f` for the new attributes of every mapped piece of `range`, in order.
+    /// Where they are what they were, nothing is done; else the piece is split off
+    /// and merged with neighbours that say the same, across the ends of `range` too.
+    ///
+    /// # Errors
+    /// [`Short`] if a piece needs a leaf and there is none: `f` has been asked of
+    /// everything below [`Short::at`] and of nothing above.
+    pub fn update(
+        &mut self,
+        range: PageRange,
+        sink: &mut impl Sink,
+        mut f: impl FnMut(PageRange, Attr) -> Attr,
+    ) -> Result<(), Short> {
+        let mut rest = Some(range);
+        while let Some(todo) = rest {
+            let at = self.first_above(todo.start());
+            let Some((entry, piece)) = self.entry(at).and_then(|e| Some((e, e.range.intersection(todo)?))) else {
+                return Ok(());
+            };
+            if !self.index.has_room(at, 2) {
+                return Err(Short { at: piece.start() });
+            }
+            let attr = f(piece, entry.attr);
+            if attr != entry.attr {
+                self.insert(piece, attr, sink)?;
+            }
+            rest = todo.after(piece.end());
+        }
+        Ok(())
+    }
+
+    /// Retires everything. Keeps its memory.
+    pub fn clear(&mut self, sink: &mut impl Sink) {
+        let mut at = Index::FIRST;
+        while let Some(entry) = self.entry(at) {
+            self.retire(&entry, sink);
+            at = self.next(at);
+        }
+        self.index.cut(Index::FIRST, at);
+    }
+
+    /// Empty, from whatever state a change that was left half-way (siglongjmp out
+    /// of a signal handler) made of it. Keeps its memory, tells no sink: the
+    /// directory has to be begun anew as well. Readers may be at work.
+    pub fn rebuild(&mut self) {
+        self.index.rebuild();
+        self.totals = Totals::default();
+    }
+
+    /// The place of the first entry that ends above `addr`.
+    #[inline]
+    fn first_above(&self, addr: u64) -> Pos {
+        let Some(at) = self.index.find(addr) else {
+            return Index::FIRST;
+        };
+        match self.index.row(at) {
+            Some(row) if row.end > addr => at,
+            _ => self.next(at),
+        }
+    }
+
+    #[inline]
+    fn next(&self, at: Pos) -> Pos {
+        self.index.settle(self.index.behind(at))
+    }
+
+    #[inline]
+    fn entry(&self, at: Pos) -> Option<Entry> {
+        Entry::of(self.index.row(at)?)
+    }
+
+    /// Publishes and counts; the row for the index.
+    #[inline]
+    fn publish(&mut self, range: PageRange, attr: Attr, sink: &mut impl Sink) -> Row {
+        let id = self.last_id.load(Relaxed).wrapping_add(1);
+        self.last_id.store(id, Relaxed);
+        let slot = sink.publish(range, attr, id);
+        self.totals.change(range, attr, true);
+        Row { start: range.start(), end: range.end(), attr: attr.pack(), id, slot }
+    }
+
+    #[inline]
+    fn retire(&mut self, entry: &Entry, sink: &mut impl Sink) {
+        sink.retire(entry.slot, entry.range, entry.attr);
+        self.totals.change(entry.range, entry.attr, false);
+    }
+
+    /// Of the entry at `at`, keeps what lies before and after a hole: at least one.
+    fn keep(
+        &mut self,
+        at: Pos,
+        entry: &Entry,
+        before: Option<PageRange>,
+        after: Option<PageRange>,
+        sink: &mut impl Sink,
+    ) {
+        let mut rows = Rows::new();
+        rows.push(before.map(|r| self.publish(r, entry.attr, sink)));
+        rows.push(after.map(|r| self.publish(r, entry.attr, sink)));
+        self.retire(entry, sink);
+        self.index.splice(at, 1, rows.get());
+    }
+
+    /// What an insertion of `range` replaces, and by what.
+    #[inline]
+    fn plan(&self, range: PageRange, attr: Attr) -> Plan {
+        let joins = |e: &Entry| e.attr == attr && mergeable(attr);
+        let mut plan = Plan { from: Index::FIRST, to: Index::FIRST, before: None, whole: range, after: None };
+
+        // On the left: an entry that straddles the start or touches it.
+        if let Some(at) = self.index.find(range.start()) {
+            plan.from = self.index.behind(at);
+            let mut left = Some(at);
+            if let Some(entry) = self.entry(at) {
+                if entry.range.end() > range.start() {
+                    plan.from = at;
+                }
+                if entry.range.start() == range.start() {
+                    left = self.index.previous(at);
+                }
+            }
+            let left = left.and_then(|at| Some((at, self.entry(at)?)));
+            if let Some((at, entry)) = left.filter(|(_, e)| e.range.end() >= range.start()) {
+                if joins(&entry) {
+                    plan.from = at;
+                    plan.whole = hull(plan.whole, entry.range);
+                } else if entry.range.end() > range.start() {
+                    plan.before = entry.range.before(range.start()).map(|r| (r, entry.attr));
+                }
+            }
+        }
+
+        // On the right: the first entry behind it, and the last one in it.
+        plan.to = self.index.settle(plan.from);
+        if self.index.row(plan.to).is_some_and(|r| r.start < range.end()) {
+            let last = self.index.find(range.end().wrapping_sub(1)).unwrap_or(plan.to);
+            plan.to = self.next(last);
+            if let Some(entry) = self.entry(last).filter(|e| e.range.end() > range.end()) {
+                if joins(&entry) {
+                    plan.whole = hull(plan.whole, entry.range);
+                } else {
+                    plan.after = entry.range.after(range.end()).map(|r| (r, entry.attr));
+                }
+            }
+        }
+        if let Some(entry) = self.entry(plan.to) {
+            if entry.range.start() == range.end() && joins(&entry) {
+                plan.whole = hull(plan.whole, entry.range);
+                plan.to = self.next(plan.to);
+            }
+        }
+        plan
+    }
+
+    /// Leaves in use.
+    #[cfg(test)]
+    fn leaves(&self) -> usize {
+        self.index.leaves()
+    }
+
+    /// See [`Index::leave_half_way`].
+    #[cfg(test)]
+    fn leave_half_way(&mut self, how: usize) {
+        self.index.leave_half_way(how);
+    }
+
+    /// Panics unless everything is as it has to be.
+    #[cfg(test)]
+    pub fn check(&self) {
+        self.index.check();
+        let mut totals = Totals::default();
+        let mut last: Option<Entry> = None;
+        let mut ids = std::collections::HashSet::new();
+        let mut at = Index::FIRST;
+        while let Some(e) = self.entry(at) {
+            totals.change(e.range, e.attr, true);
+            assert!(ids.insert(e.id), "id {} twice", e.id);
+            if let Some(l) = last {
+                let twins = l.range.end() == e.range.start() && l.attr == e.attr && mergeable(e.attr);
+                assert!(!twins, "not merged: {l:?} {e:?}");
+            }
+            last = Some(e);
+            at = self.next(at);
+        }
+        assert_eq!(totals, self.totals);
+    }
+}
+
+/// The rows from `from` up to `to` are replaced by what is left of the first, by the
+/// new one, and by what is left of the last.
+struct Plan {
+    from: Pos,
+    to: Pos,
+    before: Option<(PageRange, Attr)>,
+    whole: PageRange,
+    after: Option<(PageRange, Attr)>,
+}
+
+impl Plan {
+    /// Rows that go where `from` is; `after` only if all that goes is `in_leaf`.
+    fn rows_beside(&self, in_leaf: bool) -> usize {
+        1 + usize::from(self.before.is_some()) + usize::from(self.after.is_some() && in_leaf)
+    }
+}
+
+/// The smallest range that covers both.
+#[inline]
+fn hull(a: PageRange, b: PageRange) -> PageRange {
+    PageRange::new(a.start().min(b.start()), a.end().max(b.end())).unwrap_or(a)
+}

@@ -1,0 +1,41 @@
+//! libregall.so: keeps every mapping of an unmodified program registered.
+//!
+//! ARCHITECTURE.md has the picture; the order of the modules here is the order
+//! of the data: a call arrives in [`intercept`], [`track`] turns it into
+//! changes of the [`ledger`], has the [`registrar`] carry them out and
+//! publishes the result through [`store`].
+//!
+//! Built without std and without an allocator: code that runs inside `mmap`
+//! under malloc's lock can't call what isn't there.
+#![cfg_attr(not(test), no_std)]
+// The unit tests build the parts, not the whole: there the library is never loaded.
+#![cfg_attr(test, allow(dead_code))]
+
+pub mod arch;
+pub mod arena;
+pub mod capi;
+pub mod config;
+pub mod glob;
+pub mod intercept;
+pub mod ledger;
+pub mod limits;
+pub mod logger;
+pub mod policy;
+pub mod registrar;
+pub mod startup;
+pub mod stats;
+pub mod store;
+pub mod sys;
+pub mod text;
+pub mod thread;
+pub mod track;
+
+#[cfg(not(test))]
+mod panic {
+    /// Nothing on the hook path is meant to panic. If something does, the shim
+    /// stands down and the program goes on as if it had never been there.
+    #[panic_handler]
+    fn panic(info: &core::panic::PanicInfo) -> ! {
+        crate::intercept::stand_down(info)
+    }
+}

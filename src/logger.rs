@@ -1,0 +1,130 @@
+//! The log: one line a message, made on the stack and written with one system
+//! call to standard error or to REGALL_LOG_FILE. Never to standard output.
+
+use crate::config::Config;
+use crate::sys::{self, file};
+use crate::text::Text;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Longest line, in bytes; the rest is cut.
+const LINE: usize = 512;
+
+struct Logger;
+static LOGGER: Logger = Logger;
+
+/// What standard error was at start-up. A program that closes descriptor 2 and
+/// opens a data file there must not find our words in it.
+static STDERR_DEV: AtomicU64 = AtomicU64::new(0);
+static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
+static TO_FILE: AtomicBool = AtomicBool::new(false);
+static mut FILE: Text<1024> = Text::new();
+
+/// Starts the log as `config` says. Once, from the constructor.
+pub fn start(config: &Config) {
+    remember_stderr();
+    if !config.log_file.as_bytes().is_empty() {
+        // SAFETY: single-threaded constructor; read only afterwards.
+        unsafe { (*(&raw mut FILE)).push(config.log_file.as_bytes()) };
+        TO_FILE.store(true, Relaxed);
+    }
+    if log::set_logger(&LOGGER).is_ok() {
+        log::set_max_level(config.log_level);
+    }
+}
+
+fn remember_stderr() {
+    if let Ok(s) = file::stat_fd(2) {
+        STDERR_DEV.store(s.dev, Relaxed);
+        STDERR_INODE.store(s.inode, Relaxed);
+    }
+}
+
+/// A line for the user before the log is started (a bad setting).
+pub fn early(level: &str, args: core::fmt::Arguments) {
+    remember_stderr();
+    write(&line(level, args));
+}
+
+fn line(level: &str, args: core::fmt::Arguments) -> Text<LINE> {
+    let mut text = Text::new();
+    let _ = write!(text, "regall[{}]: {level}: ", sys::getpid());
+    let _ = text.write_fmt(args);
+    text
+}
+
+fn write(text: &Text<LINE>) {
+    // The last byte of the buffer is Text's NUL: use it for the line's end.
+    let mut out = Text::<{ LINE + 1 }>::new();
+    out.push(text.as_bytes());
+    out.push(b"\n");
+    if TO_FILE.load(Relaxed) {
+        // SAFETY: written once before TO_FILE was set.
+        let pattern = unsafe { &*(&raw const FILE) };
+        let path: Text<1100> = with_pid(pattern.as_bytes());
+        if let Some(path) = path.as_cstr() {
+            let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOCTTY;
+            if let Ok(fd) = file::Fd::open(path, flags, 0o600) {
+                let _ = fd.write_all(out.as_bytes());
+            }
+        }
+        return;
+    }
+    let same = file::stat_fd(2)
+        .is_ok_and(|s| s.dev == STDERR_DEV.load(Relaxed) && s.inode == STDERR_INODE.load(Relaxed));
+    if same {
+        file::write_foreign(2, out.as_bytes());
+    }
+}
+
+/// `pattern` with each `%p` replaced by the pid and `%%` by a percent sign.
+pub fn with_pid<const N: usize>(pattern: &[u8]) -> Text<N> {
+    let mut out = Text::new();
+    let mut rest = pattern;
+    while let Some((&c, tail)) = rest.split_first() {
+        rest = tail;
+        match (c, tail.first()) {
+            (b'%', Some(b'p')) => {
+                let _ = write!(out, "{}", sys::getpid());
+                rest = tail.get(1..).unwrap_or(&[]);
+            }
+            (b'%', Some(b'%')) => {
+                out.push(b"%");
+                rest = tail.get(1..).unwrap_or(&[]);
+            }
+            _ => out.push(&[c]),
+        }
+    }
+    out
+}
+
+impl log::Log for Logger {
+    fn enabled(&self, _: &log::Metadata) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record) {
+        let level = match record.level() {
+            log::Level::Error => "error",
+            log::Level::Warn => "warn",
+            log::Level::Info => "info",
+            log::Level::Debug => "debug",
+            log::Level::Trace => "trace",
+        };
+        write(&line(level, *record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_p_is_the_pid() {
+        let pid = std::process::id();
+        let t: Text<64> = with_pid(b"/tmp/%p.%%.%x.%");
+        assert_eq!(std::str::from_utf8(t.as_bytes()).unwrap(), format!("/tmp/{pid}.%.%x.%"));
+    }
+}

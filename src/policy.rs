@@ -1,0 +1,122 @@
+//! What is to be done with a range, from what it is. Pure.
+
+use crate::config::Pin;
+use crate::sys::Errno;
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+
+/// What the pin set is to do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// Nothing, for the reason that stands in the column.
+    Leave(Column),
+    /// Lock what is touched.
+    OnFault,
+    /// Lock and populate.
+    Populate,
+}
+
+/// A mapping of which no registrar has said anything yet.
+pub const fn fresh(prot: Prot, kind: Kind, flags: Flags) -> Attr {
+    let off = Column::no(Reason::Off);
+    Attr { prot, kind, flags, pin: off, hca: off }
+}
+
+/// Why no registrar may have a range of this description, if so.
+pub fn excluded(attr: Attr) -> Option<Column> {
+    let reason = match attr.kind {
+        Kind::Shim => Reason::Shim,
+        Kind::Kernel => Reason::Kernel,
+        Kind::Device => Reason::Device,
+        // mlock says yes to VM_DONTEXPAND and VM_MIXEDMAP mappings and does
+        // nothing (mlock_fixup, VM_SPECIAL): that is a refusal.
+        Kind::Special => return Some(Column::refused(Errno::INVAL.byte())),
+        _ if attr.prot.is_none() => Reason::NoAccess,
+        _ if attr.flags.has(Flags::OPTED_OUT) || attr.flags.has(Flags::EXCLUDED) => Reason::OptedOut,
+        _ if attr.flags.has(Flags::TAIL) => return Some(Column::refused(Errno::NOMEM.byte())),
+        _ if attr.flags.has(Flags::INHERITED) => Reason::Inherited,
+        _ => return None,
+    };
+    Some(Column::no(reason))
+}
+
+/// What the pin set, set to `pin`, is to do. `memlock_binds`: RLIMIT_MEMLOCK
+/// counts for this process.
+pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
+    if let Some(column) = excluded(attr) {
+        return Want::Leave(column);
+    }
+    if attr.flags.has(Flags::GROWSDOWN) && memlock_binds {
+        // A locked stack that grows past the limit is a SIGSEGV.
+        return Want::Leave(Column::no(if pin == Pin::Off { Reason::Off } else { Reason::Limit }));
+    }
+    let lazy = matches!(attr.kind, Kind::ThreadStack | Kind::Stack)
+        || [Flags::NORESERVE, Flags::GROWSDOWN, Flags::KEEP_LAZY].iter().any(|f| attr.flags.has(*f));
+    match pin {
+        Pin::Off => Want::Leave(Column::no(Reason::Off)),
+        Pin::OnFault => Want::OnFault,
+        Pin::Populate if lazy => Want::OnFault,
+        Pin::Populate => Want::Populate,
+    }
+}
+
+/// `attr` with its columns as they are before any registrar has acted: what is
+/// excluded says so, the rest says `off`, what is held stays held.
+pub fn described(attr: Attr, pin: Pin) -> Attr {
+    let mut attr = attr;
+    let out = excluded(attr);
+    attr.hca = out.unwrap_or(Column::no(Reason::Off));
+    match out {
+        Some(column) => attr.pin = column,
+        None if pin == Pin::Off => attr.pin = Column::no(Reason::Off),
+        None => (),
+    }
+    attr
+}
+
+/// How early a range is pinned when a whole address space is: private writable
+/// memory first, shared next, the rest (text) last.
+pub const fn rank(attr: Attr) -> u8 {
+    if attr.prot.shared() {
+        1
+    } else if attr.prot.writable() {
+        0
+    } else {
+        2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(prot: u8, kind: Kind, flags: Flags) -> Attr {
+        fresh(Prot::from_bits(prot), kind, flags)
+    }
+
+    #[test]
+    fn what_is_lazy_is_never_populated() {
+        for (kind, flags) in [
+            (Kind::ThreadStack, Flags::EMPTY),
+            (Kind::Anon, Flags::NORESERVE),
+            (Kind::Stack, Flags::GROWSDOWN),
+        ] {
+            assert_eq!(wanted(attr(3, kind, flags), Pin::Populate, false), Want::OnFault);
+        }
+        assert_eq!(wanted(attr(3, Kind::Anon, Flags::EMPTY), Pin::Populate, true), Want::Populate);
+    }
+
+    #[test]
+    fn a_growing_stack_is_not_locked_under_a_limit() {
+        let stack = attr(3, Kind::Stack, Flags::GROWSDOWN);
+        assert_eq!(wanted(stack, Pin::Populate, true), Want::Leave(Column::no(Reason::Limit)));
+    }
+
+    #[test]
+    fn reasons_have_an_order() {
+        assert_eq!(excluded(attr(0, Kind::Shim, Flags::EMPTY)), Some(Column::no(Reason::Shim)));
+        assert_eq!(excluded(attr(0, Kind::Anon, Flags::OPTED_OUT)), Some(Column::no(Reason::NoAccess)));
+        assert_eq!(excluded(attr(1, Kind::File, Flags::TAIL)), Some(Column::refused(12)));
+        assert_eq!(excluded(attr(3, Kind::Anon, Flags::EMPTY)), None);
+        assert_eq!(described(attr(3, Kind::Anon, Flags::EMPTY), Pin::Off).reason(), Column::no(Reason::Off));
+    }
+}

@@ -1,0 +1,302 @@
+//! From the constructor to the first tracked call, and the end.
+
+use crate::arch::{self, Frame};
+use crate::config::{Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
+use crate::intercept::{patch, selftest, strict, symbols};
+use crate::limits;
+use crate::logger;
+use crate::stats;
+use crate::sys::{self, file, time};
+use crate::track::{self, flight, fork, resync, State};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
+use regall_directory::layout::{
+    Call, Counter, SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT,
+};
+use regall_directory::vocab::{Flags, Prot};
+
+struct Settings(UnsafeCell<Config>);
+// SAFETY: written by the constructor alone, before anything is tracked.
+unsafe impl Sync for Settings {}
+static CONFIG: Settings = Settings(UnsafeCell::new(Config::new()));
+
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+static MODE: AtomicU8 = AtomicU8::new(0);
+static OWNER: AtomicU32 = AtomicU32::new(0);
+static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
+static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
+static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
+static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+
+/// A stack with a limit up to this is grown to it at start-up, bytes.
+const STACK_TOUCHED: u64 = 64 << 20;
+
+/// Executables that start or wrap the job's processes: nothing is registered in
+/// them unless REGALL_ONLY names them.
+pub const LAUNCHERS: &[u8] = b"mpirun,mpiexec,mpirun.openmpi,mpiexec.openmpi,mpirun.mpich,mpiexec.mpich,\
+mpiexec.hydra,hydra_pmi_proxy,hydra_bstrap_proxy,hydra_nameserver,orterun,orted,ompi_info,prte,prted,prterun,\
+prun,oshrun,srun,sbatch,salloc,slurmstepd,slurmd,sattach,qsub,pbs_mom,jsrun,flux,aprun,ssh,sshd,rsh,\
+sh,bash,dash,ash,busybox,zsh,ksh,mksh,csh,tcsh,fish,env,nice,nohup,timeout,numactl,taskset,setsid,stdbuf,\
+time,sudo,su,xargs,strace,ltrace,gdb,perf,regall";
+
+/// The settings.
+#[inline]
+pub fn config() -> &'static Config {
+    // SAFETY: not written any more once anybody calls this.
+    unsafe { &*CONFIG.0.get() }
+}
+
+/// How calls are intercepted, in force (a refusal to patch ends in symbols).
+#[inline]
+pub fn mode() -> Intercept {
+    match MODE.load(Relaxed) {
+        0 => Intercept::Symbols,
+        1 => Intercept::Patch,
+        _ => Intercept::Strict,
+    }
+}
+
+/// Whether the shim does anything in this process.
+#[inline]
+pub fn active() -> bool {
+    ACTIVE.load(Relaxed)
+}
+
+/// The constructor's arrival: `frame` holds (argc, argv, envp).
+pub fn construct(frame: &Frame) {
+    // SAFETY: the C runtime gives constructors main's arguments (glibc does).
+    let env = unsafe { Environment::new(frame.args[2] as *const *const core::ffi::c_char) };
+    if env.with(b"REGALL", |v| v == b"1") != Some(true) || !wanted_here(env) {
+        return;
+    }
+    let begun = time::now();
+    if !read_settings(env) {
+        return;
+    }
+    logger::start(config());
+    announce_what_is_missing();
+    arch::init();
+    start(env);
+    flight::add(Counter::StartNanos, time::now().saturating_sub(begun));
+}
+
+/// By REGALL_ONLY, or else by the list of launchers.
+fn wanted_here(env: Environment) -> bool {
+    let mut buf = [0u8; 1024];
+    let Ok(path) = file::read_link(c"/proc/self/exe", &mut buf) else {
+        return true;
+    };
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+    match env.with(b"REGALL_ONLY", |only| crate::glob::any(only, name) || crate::glob::any(only, path)) {
+        Some(named) => named,
+        None => !crate::glob::any(LAUNCHERS, name),
+    }
+}
+
+fn read_settings(env: Environment) -> bool {
+    // SAFETY: single-threaded constructor, before any reader.
+    let config = unsafe { &mut *CONFIG.0.get() };
+    let mut good = true;
+    env.each(|name, value| {
+        if name != b"REGALL" && !name.starts_with(b"REGALL_") {
+            return;
+        }
+        if let Err(problem) = config.set(name, value) {
+            if problem != Problem::Name {
+                good = false;
+                logger::early("error", format_args!("{}", Complaint { name, value, problem }));
+            }
+        }
+    });
+    if good {
+        env.each(|name, value| {
+            let unknown = name.starts_with(b"REGALL_") && Config::new().set(name, value) == Err(Problem::Name);
+            if unknown && config.log_level >= log::LevelFilter::Warn {
+                let problem = Problem::Name;
+                logger::early("warn", format_args!("{}", Complaint { name, value, problem }));
+            }
+        });
+    }
+    good
+}
+
+/// Settings that are understood and have nothing behind them yet.
+fn announce_what_is_missing() {
+    let c = config();
+    if c.hca == Hca::Device || c.hca_odp {
+        log::warn!("this build has no HCA registrar: memory is pinned, not registered with an adapter");
+    }
+    if c.share_heap {
+        log::warn!("this build can't share the heap: REGALL_SHARE=heap does nothing");
+    }
+}
+
+fn start(env: Environment) {
+    OWNER.store(sys::getpid(), Relaxed);
+    BUDGET.store(limits::budget(config().limit, env), Relaxed);
+    let mark = fork::init();
+    prepare_stack();
+    let mode = install();
+    MODE.store(mode as u8, Relaxed);
+    {
+        let Some(mut guard) = track::lock() else {
+            return;
+        };
+        fork::new_directory(&mut guard);
+        guard.begin_at(sys::current_brk());
+        if let Some(page) = mark {
+            guard.insert(page, track::own_memory(Prot::from_call(3, false)));
+        }
+    }
+    track::begin();
+    ACTIVE.store(true, Release);
+    let flight = track::open(Call::Fork);
+    resync::first(Flags::EMPTY);
+    note_own_memory();
+    drop(flight);
+    if mode == Intercept::Strict && !strict::start() {
+        log::warn!("no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here");
+        MODE.store(Intercept::Patch as u8, Relaxed);
+    }
+}
+
+/// Puts the hooks in and tests them. Returns what is in force.
+fn install() -> Intercept {
+    let asked = config().intercept;
+    if asked != Intercept::Symbols {
+        let report = patch::install(patch::Config { strict: asked == Intercept::Strict, ioctl: true });
+        SITES[0].store(report.patched, Relaxed);
+        SITES[1].store(report.refused, Relaxed);
+        if report.patched > 0 && report.write_errno.is_none() {
+            let missed = selftest::run();
+            SELFTEST_MISSED.store(missed, Relaxed);
+            for call in Call::ALL.iter().filter(|c| missed & 1 << **c as u64 != 0) {
+                log::warn!("self-test: {} does not arrive here; what it changes is missed", call.word());
+            }
+            return asked;
+        }
+        log::warn!(
+            "code can't be patched here ({:?}): REGALL_INTERCEPT=symbols is used instead, which misses what libc does inside",
+            report.write_errno
+        );
+    }
+    symbols::install();
+    Intercept::Symbols
+}
+
+/// The patcher's memory is the shim's.
+fn note_own_memory() {
+    patch::zones(|range| {
+        if let Some(mut guard) = track::lock() {
+            let prot = guard.at(range.start()).map_or(Prot::from_call(5, false), |a| a.prot);
+            guard.insert(range, track::own_memory(prot));
+        }
+    });
+}
+
+/// The main stack grows without a call. Where it is to be pinned and its limit
+/// is moderate it is grown to it now; else it is published as growable.
+fn prepare_stack() {
+    let Ok((soft, _)) = sys::rlimit(libc::RLIMIT_STACK) else {
+        return;
+    };
+    let sp = arch::stack_pointer();
+    if soft == u64::MAX {
+        STACK_FLOOR.store(regall_directory::addr::PAGE, Relaxed);
+        return;
+    }
+    let Some(end) = resync::stack_end(sp) else {
+        return;
+    };
+    let floor = end.saturating_sub(soft).next_multiple_of(regall_directory::addr::PAGE);
+    STACK_FLOOR.store(floor, Relaxed);
+    let pinned = config().pin != Pin::Off && limits::memlock().is_none();
+    if pinned && soft <= STACK_TOUCHED && floor < sp {
+        // One access grows the mapping; the pages between stay untouched. The
+        // kernel makes it for us: should the stack not grow, there is no SIGSEGV.
+        let _ = sys::readable(floor);
+    }
+}
+
+/// The header's words that don't change, in a new directory.
+pub fn write_settings(state: &mut State) {
+    let c = config();
+    state.set_budget(BUDGET.load(Relaxed));
+    let Some(h) = state.header() else {
+        return;
+    };
+    let pin = match c.pin {
+        Pin::Off => 0,
+        Pin::OnFault => 1,
+        Pin::Populate => 2,
+    };
+    let mut settings = pin << SETTING_PIN_SHIFT | u64::from(MODE.load(Relaxed)) << SETTING_INTERCEPT_SHIFT;
+    if c.hca == Hca::Off {
+        settings |= SETTING_HCA_OFF;
+    }
+    h.settings.store(settings, Relaxed);
+    h.budget.store(BUDGET.load(Relaxed), Relaxed);
+    h.sites_patched.store(u64::from(SITES[0].load(Relaxed)), Relaxed);
+    h.sites_refused.store(u64::from(SITES[1].load(Relaxed)), Relaxed);
+    h.selftest_missed.store(SELFTEST_MISSED.load(Relaxed), Relaxed);
+    h.stack_floor.store(STACK_FLOOR.load(Relaxed), Relaxed);
+}
+
+/// The process is about to end: the statistics are written, the directory goes.
+/// Not for a vfork child's _exit: it has its parent's memory, not its pid.
+pub fn finish() {
+    if !active() || sys::getpid() != OWNER.load(Relaxed) {
+        return;
+    }
+    stats::write();
+    if let Some(guard) = track::lock() {
+        guard.remove_directory();
+    }
+}
+
+/// A child of fork is a process of its own.
+pub fn adopt_pid() {
+    OWNER.store(sys::getpid(), Relaxed);
+}
+
+// The constructor. It goes through the same entry as every call, so that a panic
+// in it finds its way back, too.
+#[cfg(not(test))]
+mod constructor {
+    use core::arch::global_asm;
+
+    global_asm!(
+        r#"
+        .hidden regall_construct
+        .globl regall_construct
+        .type regall_construct, @function
+    regall_construct:
+        mov rax, -1
+        sub rsp, 8
+        call regall_entry_call
+        add rsp, 8
+        ret
+        .size regall_construct, . - regall_construct
+    "#
+    );
+
+    unsafe extern "C" {
+        fn regall_construct();
+    }
+
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static CONSTRUCTOR: unsafe extern "C" fn() = regall_construct;
+
+    /// exit() without a patched `_exit`: in symbols mode this is the end that is seen.
+    extern "C" fn destruct() {
+        if super::mode() == super::Intercept::Symbols {
+            super::finish();
+        }
+    }
+
+    #[used]
+    #[unsafe(link_section = ".fini_array")]
+    static DESTRUCTOR: extern "C" fn() = destruct;
+}
+

@@ -1,0 +1,116 @@
+//! REGALL_STATS_FILE: the counters as JSON, at exit. Written by hand into a
+//! fixed buffer: no allocator here, and the libraries for it want one.
+
+use crate::logger::with_pid;
+use crate::startup;
+use crate::sys::file::Fd;
+use crate::sys::{self, Errno};
+use crate::text::{JsonText, Text};
+use crate::track::{self, flight};
+use core::fmt::{self, Write};
+use core::sync::atomic::Ordering::Relaxed;
+use regall_directory::layout::{Call, Counter};
+use regall_directory::vocab::Reason;
+
+/// Writes the file, if one is asked for.
+pub fn write() {
+    let pattern = startup::config().stats_file.as_bytes();
+    if pattern.is_empty() {
+        return;
+    }
+    let path: Text<1100> = with_pid(pattern);
+    let written = path.as_cstr().ok_or(Errno::INVAL).and_then(|path| {
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY;
+        let fd = Fd::open(path, flags, 0o644)?;
+        let mut out = Out { fd, text: Text::new(), failed: None };
+        let _ = json(&mut out);
+        out.flush();
+        out.failed.map_or(Ok(()), Err)
+    });
+    if let Err(errno) = written {
+        log::warn!("REGALL_STATS_FILE can't be written: {errno}");
+    }
+}
+
+/// Text on its way to a file.
+struct Out {
+    fd: Fd,
+    text: Text<1024>,
+    failed: Option<Errno>,
+}
+
+impl Out {
+    fn flush(&mut self) {
+        if let Err(e) = self.fd.write_all(self.text.as_bytes()) {
+            self.failed.get_or_insert(e);
+        }
+        self.text.clear();
+    }
+}
+
+impl Write for Out {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for piece in s.as_bytes().chunks(512) {
+            if self.text.as_bytes().len() + piece.len() >= 1024 {
+                self.flush();
+            }
+            self.text.push(piece);
+        }
+        Ok(())
+    }
+}
+
+/// Everything, as one object.
+fn json(out: &mut Out) -> fmt::Result {
+    let Some(h) = flight::header() else {
+        return Ok(());
+    };
+    let (totals, mappings, own) = match track::lock() {
+        Some(guard) => (*guard.ledger.totals(), guard.ledger.len(), guard.own_bytes()),
+        None => return Ok(()),
+    };
+    let mut exe = [0u8; 256];
+    for (bytes, word) in exe.chunks_mut(8).zip(&h.exe) {
+        bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    let end = exe.iter().position(|b| *b == 0).unwrap_or(exe.len());
+    write!(out, "{{\"pid\":{},\"exe\":\"{}\",", sys::getpid(), JsonText(exe.get(..end).unwrap_or(&[])))?;
+    write!(out, "\"mappings\":{mappings},\"bytes_registered\":{},\"bytes_excluded\":{{", totals.registered)?;
+    let mut comma = "";
+    for (reason, bytes) in Reason::ALL.iter().zip(totals.pin).skip(1).filter(|(_, b)| *b > 0) {
+        write!(out, "{comma}\"{}\":{bytes}", reason.word())?;
+        comma = ",";
+    }
+    write!(out, "}},\"events\":{{")?;
+    list(out, Call::ALL.iter().map(|c| c.word()).zip(h.calls.iter().map(|n| n.load(Relaxed))))?;
+    write!(out, "}},\"counters\":{{")?;
+    let counters = Counter::ALL.iter().zip(&h.counters).map(|(c, n)| match c {
+        Counter::Ranges => (c.word(), mappings as u64),
+        Counter::PinnedBytes => (c.word(), totals.pin[Reason::None as usize]),
+        Counter::ShimBytes => (c.word(), own),
+        _ => (c.word(), n.load(Relaxed)),
+    });
+    list(out, counters)?;
+    write!(
+        out,
+        "}},\"sites_patched\":{},\"sites_refused\":{},\"selftest_missed\":[",
+        h.sites_patched.load(Relaxed),
+        h.sites_refused.load(Relaxed)
+    )?;
+    let missed = h.selftest_missed.load(Relaxed);
+    let mut comma = "";
+    for call in Call::ALL.iter().filter(|c| missed & 1 << **c as u64 != 0) {
+        write!(out, "{comma}\"{}\"", call.word())?;
+        comma = ",";
+    }
+    writeln!(out, "]}}")
+}
+
+fn list(out: &mut Out, pairs: impl Iterator<Item = (&'static str, u64)>) -> fmt::Result {
+    let mut comma = "";
+    for (name, n) in pairs {
+        write!(out, "{comma}\"{name}\":{n}")?;
+        comma = ",";
+    }
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! The directory's file: made at start-up, grown ahead of need, removed at the
+//! end; what the dead left behind is swept up. No descriptor stays open.
+
+use crate::arena::Arena;
+use crate::ledger::Memory;
+use crate::sys::{self, file, file::Fd, Errno};
+use crate::text::{number, Text};
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENTS};
+use regall_directory::writer::Backing;
+
+/// Files of other processes that one start-up looks at, at the most.
+const SWEEP: usize = 512;
+
+/// This process's file and where it is mapped.
+pub struct Store {
+    folder: Text<64>,
+    name: Text<96>,
+    /// Whether there is a file; else the memory is private and nobody sees it.
+    published: bool,
+    header: Option<NonNull<Header>>,
+    mapped: [Option<PageRange>; SEGMENTS],
+    announced: usize,
+}
+
+// SAFETY: the header is shared memory of atomics; the rest is plain data.
+unsafe impl Send for Store {}
+
+impl Store {
+    /// No file yet.
+    pub const fn new() -> Self {
+        Self {
+            folder: Text::new(),
+            name: Text::new(),
+            published: false,
+            header: None,
+            mapped: [None; SEGMENTS],
+            announced: 0,
+        }
+    }
+
+    /// The header.
+    pub fn header(&self) -> Option<NonNull<Header>> {
+        self.header
+    }
+
+    /// Whether readers can find it.
+    pub fn published(&self) -> bool {
+        self.published
+    }
+
+    /// Parts that were mapped since the last call.
+    pub fn fresh_part(&mut self) -> Option<PageRange> {
+        let part = *self.mapped.get(self.announced)?;
+        if part.is_some() {
+            self.announced += 1;
+        }
+        part
+    }
+
+    /// Bytes mapped.
+    pub fn bytes(&self) -> u64 {
+        self.mapped.iter().flatten().map(|p| p.len()).sum()
+    }
+
+    /// Announces every part again.
+    pub fn announce_all(&mut self) {
+        self.announced = 0;
+    }
+
+    /// Makes a new file for this process and forgets any former one (after
+    /// fork that is the parent's, and not mapped here). Where that is not
+    /// possible the directory is private memory and the error is returned.
+    pub fn create(&mut self) -> Result<(), Errno> {
+        *self = Self::new();
+        let made = self.create_file();
+        let base = match made {
+            Ok(base) => base,
+            Err(_) => sys::map_private(first_part()).map_err(|_| Errno::NOMEM)?.as_ptr() as u64,
+        };
+        self.published = made.is_ok();
+        self.header = NonNull::new(base as *mut Header);
+        self.keep(0, base, first_part() as u64);
+        made.map(drop)
+    }
+
+    fn keep(&mut self, k: usize, base: u64, bytes: u64) {
+        // A child of fork must not write into its parent's directory, not even
+        // by mistake: it does not get the mapping.
+        let _ = sys::advise(base, bytes, libc::MADV_DONTFORK);
+        if let Some(place) = self.mapped.get_mut(k) {
+            *place = PageRange::new(base, base + bytes);
+        }
+    }
+
+    fn create_file(&mut self) -> Result<u64, Errno> {
+        self.folder = Text::of(format_args!("/dev/shm/regall-{}", sys::geteuid()));
+        let me = Identity::own()?;
+        self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
+        let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?)?;
+        sweep(&folder, &me);
+        let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
+        let fd = create_exclusive(&folder, name)?;
+        let base = fd
+            .allocate(0, first_part() as u64)
+            .and_then(|()| fd.map_shared(0, first_part() as u64))
+            .inspect_err(|_| {
+                let _ = folder.unlink(name);
+            })?;
+        // SAFETY: freshly mapped, zeroed, large enough and page-aligned.
+        let header = unsafe { &*(base as *const Header) };
+        header.pid.store(u64::from(me.pid), Relaxed);
+        header.start_time.store(me.start, Relaxed);
+        header.image.store(sys::random(), Relaxed);
+        header.pid_namespace.store(me.namespace, Relaxed);
+        header.uid.store(u64::from(sys::geteuid()), Relaxed);
+        write_exe(header);
+        header.magic.store(MAGIC, Release);
+        Ok(base)
+    }
+
+    /// Removes the file; the mapping stays until the process ends.
+    pub fn remove(&self) {
+        if !self.published {
+            return;
+        }
+        if let (Some(folder), Some(name)) = (self.folder.as_cstr(), self.name.as_cstr()) {
+            if let Ok(folder) = open_folder(folder) {
+                let _ = folder.unlink(name);
+            }
+        }
+    }
+
+    /// Unmaps what is mapped of a directory that is being replaced.
+    pub fn discard(&mut self) {
+        self.remove();
+        for part in self.mapped.iter().flatten() {
+            let _ = sys::unmap(part.start(), part.len());
+        }
+        *self = Self::new();
+    }
+
+    fn grow(&mut self, k: usize) -> Result<u64, Errno> {
+        let bytes = segment_bytes(k) as u64;
+        let base = if self.published {
+            let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?)?;
+            let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
+            let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
+            let offset = segment_offset(k) as u64;
+            fd.allocate(offset, bytes)?;
+            fd.map_shared(offset, bytes)?
+        } else {
+            sys::map_private(bytes as usize)?.as_ptr() as u64
+        };
+        self.keep(k, base, bytes);
+        Ok(base)
+    }
+}
+
+/// Bytes of the header and segment 0, which are mapped as one.
+const fn first_part() -> usize {
+    segment_offset(0) + segment_bytes(0)
+}
+
+/// The writer's memory.
+pub struct Room<'a> {
+    /// The file.
+    pub store: &'a mut Store,
+    /// Private memory.
+    pub arena: &'a mut Arena,
+}
+
+impl Backing for Room<'_> {
+    fn segment(&mut self, k: usize) -> Option<NonNull<Slot>> {
+        let base = match k {
+            0 => self.store.header?.as_ptr() as u64 + segment_offset(0) as u64,
+            _ => self.store.grow(k).ok()?,
+        };
+        NonNull::new(base as *mut Slot)
+    }
+
+    fn private(&mut self, bytes: usize) -> Option<NonNull<u32>> {
+        self.arena.alloc(bytes).map(NonNull::cast)
+    }
+}
+
+/// Who a process is: a pid can come again, pid and start time together don't.
+struct Identity {
+    pid: u32,
+    /// Field 22 of /proc/PID/stat, clock ticks since boot.
+    start: u64,
+    /// Inode of the pid namespace.
+    namespace: u64,
+}
+
+impl Identity {
+    fn own() -> Result<Self, Errno> {
+        Ok(Self {
+            pid: sys::getpid(),
+            start: start_time(c"/proc/self/stat")?,
+            namespace: file::stat_path(c"/proc/self/ns/pid", false)?.inode,
+        })
+    }
+}
+
+fn start_time(path: &CStr) -> Result<u64, Errno> {
+    let mut buf = [0u8; 1024];
+    let text = file::read_small(path, &mut buf)?;
+    // The name in field 2 may hold anything, parentheses too: count from its end.
+    let after = text.iter().rposition(|b| *b == b')').ok_or(Errno::INVAL)?;
+    let rest = text.get(after + 1..).unwrap_or(&[]);
+    // Behind the parenthesis: an empty piece, field 3, ...
+    rest.split(|b| *b == b' ').nth(20).and_then(number).ok_or(Errno::INVAL)
+}
+
+/// Opens the user's folder, made if need be; refuses one that others can enter,
+/// that belongs to somebody else, or that is a link.
+fn open_folder(path: &CStr) -> Result<Fd, Errno> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let fd = match Fd::open(path, flags, 0) {
+        Err(Errno::NOENT) => {
+            match file::make_folder(path, 0o700) {
+                Ok(()) | Err(Errno::EXIST) => (),
+                Err(e) => return Err(e),
+            }
+            Fd::open(path, flags, 0)?
+        }
+        other => other?,
+    };
+    let s = fd.stat()?;
+    if s.uid != sys::geteuid() || s.mode & 0o077 != 0 {
+        return Err(Errno::PERM);
+    }
+    Ok(fd)
+}
+
+fn create_exclusive(folder: &Fd, name: &CStr) -> Result<Fd, Errno> {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+    match Fd::open_in(folder, name, flags, 0o600) {
+        // Our own, from before an exec.
+        Err(Errno::EXIST) => {
+            folder.unlink(name)?;
+            Fd::open_in(folder, name, flags, 0o600)
+        }
+        other => other,
+    }
+}
+
+fn write_exe(header: &Header) {
+    let mut buf = [0u8; 256];
+    let Ok(path) = file::read_link(c"/proc/self/exe", &mut buf[..255]) else {
+        return;
+    };
+    for (word, bytes) in header.exe.iter().zip(path.chunks(8)) {
+        let mut b = [0u8; 8];
+        for (to, from) in b.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        word.store(u64::from_ne_bytes(b), Relaxed);
+    }
+}
+
+/// Removes the files of processes of this pid namespace that are no more.
+fn sweep(folder: &Fd, me: &Identity) {
+    let mut buf = [0u8; 2048];
+    let mut seen = 0;
+    while let Ok(n @ 1..) = folder.entries(&mut buf) {
+        let mut rest = buf.get(..n).unwrap_or(&[]);
+        while let Some((name, tail)) = next_entry(rest) {
+            rest = tail;
+            seen += 1;
+            if seen > SWEEP {
+                return;
+            }
+            if let Some(dead) = dead_entry(name, me) {
+                if let Some(name) = dead.as_cstr() {
+                    let _ = folder.unlink(name);
+                }
+            }
+        }
+    }
+}
+
+/// The name of the first of the kernel's directory entries, and the rest.
+fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
+    // struct linux_dirent64: inode, offset, length of the entry, type, name.
+    let length = u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]) as usize;
+    let name = entries.get(19..length)?;
+    let end = name.iter().position(|b| *b == 0)?;
+    Some((name.get(..end)?, entries.get(length..)?))
+}
+
+fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {
+    let mut fields = name.split(|b| *b == b'.').map(number);
+    let (pid, start, namespace) = (fields.next()??, fields.next()??, fields.next()??);
+    if namespace != me.namespace || fields.next().is_some() {
+        return None;
+    }
+    let path: Text<64> = Text::of(format_args!("/proc/{pid}/stat"));
+    let alive = match start_time(path.as_cstr()?) {
+        Ok(now) => now == start,
+        Err(e) => !matches!(e, Errno::NOENT | Errno::SRCH),
+    };
+    if alive {
+        return None;
+    }
+    let mut dead = Text::new();
+    dead.push(name);
+    Some(dead)
+}

@@ -1,0 +1,190 @@
+//! Files: what is read from /proc and written under /dev/shm. Descriptors are
+//! closed again at once: programs close whatever they find open.
+
+use super::{call, Errno, Result};
+
+/// An open descriptor; closed when dropped.
+pub struct Fd(i32);
+
+impl Fd {
+    /// Opens `path` (with its NUL) close-on-exec. `flags` and `mode` as open(2)'s.
+    pub fn open(path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Self> {
+        Self::open_at(libc::AT_FDCWD, path, flags, mode)
+    }
+
+    /// Opens `path` below the folder `dir`.
+    pub fn open_in(dir: &Self, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Self> {
+        Self::open_at(dir.0, path, flags, mode)
+    }
+
+    fn open_at(dir: i32, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Self> {
+        loop {
+            match call!(libc::SYS_openat, dir as i64, path.as_ptr(), flags | libc::O_CLOEXEC, mode) {
+                Err(Errno::INTR) => (),
+                other => return other.map(|fd| Self(fd as i32)),
+            }
+        }
+    }
+
+    /// The number.
+    pub fn raw(&self) -> i32 {
+        self.0
+    }
+
+    /// Reads into `buf`; 0 at the end.
+    pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
+        loop {
+            match call!(libc::SYS_read, self.0, buf.as_mut_ptr(), buf.len()) {
+                Err(Errno::INTR) => (),
+                other => return other.map(|n| n as usize),
+            }
+        }
+    }
+
+    /// Writes `buf` at `offset` bytes, once.
+    pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        call!(libc::SYS_pwrite64, self.0, buf.as_ptr(), buf.len(), offset).map(|n| n as usize)
+    }
+
+    /// Writes all of `buf` at the file's position.
+    pub fn write_all(&self, mut buf: &[u8]) -> Result<()> {
+        while !buf.is_empty() {
+            let n = write_once(self.0, buf)?;
+            buf = buf.get(n..).unwrap_or(&[]);
+        }
+        Ok(())
+    }
+
+    /// Metadata.
+    pub fn stat(&self) -> Result<Stat> {
+        stat_fd(self.0)
+    }
+
+    /// Makes sure that bytes `offset..offset + len` exist and have their space.
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        loop {
+            match call!(libc::SYS_fallocate, self.0, 0, offset, len) {
+                Err(Errno::INTR) => (),
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    /// Maps `len` bytes at `offset`, shared, readable and writable.
+    pub fn map_shared(&self, offset: u64, len: u64) -> Result<u64> {
+        call!(
+            libc::SYS_mmap,
+            0,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            self.0,
+            offset
+        )
+    }
+
+    /// Raw directory entries (getdents64), 0 at the end.
+    pub fn entries(&self, buf: &mut [u8]) -> Result<usize> {
+        call!(libc::SYS_getdents64, self.0, buf.as_mut_ptr(), buf.len()).map(|n| n as usize)
+    }
+
+    /// Removes the file `name` below this folder.
+    pub fn unlink(&self, name: &core::ffi::CStr) -> Result<()> {
+        call!(libc::SYS_unlinkat, self.0, name.as_ptr(), 0).map(drop)
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let _ = call!(libc::SYS_close, self.0);
+    }
+}
+
+fn write_once(fd: i32, buf: &[u8]) -> Result<usize> {
+    loop {
+        match call!(libc::SYS_write, fd, buf.as_ptr(), buf.len()) {
+            Err(Errno::INTR) => (),
+            other => return other.map(|n| n as usize),
+        }
+    }
+}
+
+/// Writes `buf` once to a descriptor that is not ours (standard error).
+pub fn write_foreign(fd: i32, buf: &[u8]) {
+    let _ = write_once(fd, buf);
+}
+
+/// What is needed of `struct stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Device, as stat(2) has it.
+    pub dev: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Device number of a device file.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl From<&libc::stat> for Stat {
+    fn from(s: &libc::stat) -> Self {
+        Self {
+            dev: s.st_dev,
+            inode: s.st_ino,
+            mode: s.st_mode,
+            uid: s.st_uid,
+            rdev: s.st_rdev,
+            size: u64::try_from(s.st_size).unwrap_or(0),
+        }
+    }
+}
+
+/// Metadata of any descriptor.
+pub fn stat_fd(fd: i32) -> Result<Stat> {
+    // SAFETY: all zeroes is a valid `struct stat`.
+    let mut s: libc::stat = unsafe { core::mem::zeroed() };
+    call!(libc::SYS_fstat, fd, &raw mut s)?;
+    Ok((&s).into())
+}
+
+/// Metadata of `path`; a link itself if `nofollow`.
+pub fn stat_path(path: &core::ffi::CStr, nofollow: bool) -> Result<Stat> {
+    // SAFETY: as above.
+    let mut s: libc::stat = unsafe { core::mem::zeroed() };
+    let flags = if nofollow { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+    call!(libc::SYS_newfstatat, libc::AT_FDCWD as i64, path.as_ptr(), &raw mut s, flags)?;
+    Ok((&s).into())
+}
+
+/// Makes the folder `path` with permissions `mode`.
+pub fn make_folder(path: &core::ffi::CStr, mode: u32) -> Result<()> {
+    call!(libc::SYS_mkdirat, libc::AT_FDCWD as i64, path.as_ptr(), mode).map(drop)
+}
+
+/// Where the link `path` points to; the bytes used of `buf`.
+pub fn read_link<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
+    let n = call!(libc::SYS_readlinkat, libc::AT_FDCWD as i64, path.as_ptr(), buf.as_mut_ptr(), buf.len())?;
+    Ok(buf.get(..n as usize).unwrap_or(&[]))
+}
+
+/// Reads the whole of a small file; the bytes used of `buf`.
+pub fn read_small<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
+    let fd = Fd::open(path, libc::O_RDONLY, 0)?;
+    let mut used = 0;
+    loop {
+        let room = buf.get_mut(used..).unwrap_or(&mut []);
+        if room.is_empty() {
+            break;
+        }
+        match fd.read(room)? {
+            0 => break,
+            n => used += n,
+        }
+    }
+    Ok(buf.get(..used).unwrap_or(&[]))
+}

@@ -1,0 +1,240 @@
+//! The only code that enters the kernel. Raw system calls: no libc, no errno,
+//! nothing that takes a lock in user space.
+
+use crate::arch::{syscall6, Frame};
+use core::fmt;
+use core::ptr::NonNull;
+
+pub mod file;
+pub mod time;
+
+/// An error number of the kernel, 1 to 4095. Unknown ones stay what they are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Errno(pub i32);
+
+#[allow(missing_docs)]
+impl Errno {
+    pub const PERM: Self = Self(libc::EPERM);
+    pub const NOENT: Self = Self(libc::ENOENT);
+    pub const SRCH: Self = Self(libc::ESRCH);
+    pub const INTR: Self = Self(libc::EINTR);
+    pub const AGAIN: Self = Self(libc::EAGAIN);
+    pub const NOMEM: Self = Self(libc::ENOMEM);
+    pub const FAULT: Self = Self(libc::EFAULT);
+    pub const BUSY: Self = Self(libc::EBUSY);
+    pub const EXIST: Self = Self(libc::EEXIST);
+    pub const INVAL: Self = Self(libc::EINVAL);
+    pub const NOSYS: Self = Self(libc::ENOSYS);
+    pub const NOTSUP: Self = Self(libc::ENOTSUP);
+
+    /// The number in a byte, for a directory column (the kernel's user-visible
+    /// numbers end at 133).
+    pub fn byte(self) -> u8 {
+        u8::try_from(self.0).unwrap_or(u8::MAX)
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "errno {}", self.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A kernel answer as a `Result`.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+/// Splits what the kernel left in rax.
+#[inline]
+pub fn check(ret: i64) -> Result<u64> {
+    if (-4095..0).contains(&ret) {
+        Err(Errno(-(ret as i32)))
+    } else {
+        Ok(ret as u64)
+    }
+}
+
+macro_rules! call {
+    ($nr:expr $(, $a:expr)*) => { $crate::sys::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
+    (@ $nr:expr, [$a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr $(, $_rest:expr)*]) => {
+        // SAFETY: forwarded to the caller of the function that this stands in;
+        // each says why its call is sound.
+        $crate::sys::check(unsafe { $crate::arch::syscall6($nr as u64, $a, $b, $c, $d, $e, $f) })
+    };
+}
+pub(crate) use call;
+
+/// The application's own call, made for it: from this library's text, so that
+/// `strace -k` shows that it came through here.
+///
+/// # Safety
+/// Exactly as safe as the application's own system call was.
+#[inline]
+pub unsafe fn real(frame: &Frame) -> i64 {
+    let [a, b, c, d, e, f] = frame.args;
+    // SAFETY: by the contract above.
+    unsafe { syscall6(frame.nr, a, b, c, d, e, f) }
+}
+
+/// Anonymous private memory of `bytes` (whole pages), zeroed, for the shim
+/// itself; not inherited by children of fork if `dontfork`.
+pub fn map_private(bytes: usize) -> Result<NonNull<u8>> {
+    let at = call!(
+        libc::SYS_mmap,
+        0,
+        bytes,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1i64,
+        0
+    )?;
+    NonNull::new(at as *mut u8).ok_or(Errno::NOMEM)
+}
+
+/// Anonymous memory at `at` exactly, if that is free (Linux 4.17). `prot` as mmap's.
+pub fn map_at(at: u64, bytes: u64, prot: i32) -> Result<u64> {
+    let got = call!(
+        libc::SYS_mmap,
+        at,
+        bytes,
+        prot,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+        -1i64,
+        0
+    )?;
+    if got != at {
+        // An older kernel takes the flag for a mere hint.
+        let _ = unmap(got, bytes);
+        return Err(Errno::EXIST);
+    }
+    Ok(got)
+}
+
+/// Unmaps memory that the shim mapped itself.
+pub fn unmap(at: u64, bytes: u64) -> Result<()> {
+    call!(libc::SYS_munmap, at, bytes).map(drop)
+}
+
+/// mprotect(2).
+pub fn protect(at: u64, bytes: u64, prot: i32) -> Result<()> {
+    call!(libc::SYS_mprotect, at, bytes, prot).map(drop)
+}
+
+/// madvise(2).
+pub fn advise(at: u64, bytes: u64, advice: i32) -> Result<()> {
+    call!(libc::SYS_madvise, at, bytes, advice).map(drop)
+}
+
+/// mlock2(2): locks and populates, or with `onfault` locks what is touched later.
+pub fn lock_memory(at: u64, bytes: u64, onfault: bool) -> Result<()> {
+    if onfault {
+        call!(libc::SYS_mlock2, at, bytes, libc::MLOCK_ONFAULT).map(drop)
+    } else {
+        call!(libc::SYS_mlock, at, bytes).map(drop)
+    }
+}
+
+/// munlock(2).
+pub fn unlock_memory(at: u64, bytes: u64) -> Result<()> {
+    call!(libc::SYS_munlock, at, bytes).map(drop)
+}
+
+/// munlockall(2).
+pub fn unlock_all() {
+    let _ = call!(libc::SYS_munlockall);
+}
+
+/// This process's id in its own namespace.
+pub fn getpid() -> u32 {
+    call!(libc::SYS_getpid).unwrap_or(0) as u32
+}
+
+/// This thread's id.
+pub fn gettid() -> u32 {
+    call!(libc::SYS_gettid).unwrap_or(0) as u32
+}
+
+/// Effective user id.
+pub fn geteuid() -> u32 {
+    call!(libc::SYS_geteuid).unwrap_or(0) as u32
+}
+
+/// Whether thread `tid` of this process still runs.
+pub fn thread_alive(tid: u32) -> bool {
+    call!(libc::SYS_tgkill, getpid(), tid, 0) != Err(Errno::SRCH)
+}
+
+/// `(soft, hard)` of a resource limit, in its own units; u64::MAX: none.
+pub fn rlimit(resource: u32) -> Result<(u64, u64)> {
+    let mut out = [0u64; 2];
+    call!(libc::SYS_prlimit64, 0, resource, 0, out.as_mut_ptr())?;
+    Ok((out[0], out[1]))
+}
+
+/// Random 64 bits; the time-stamp counter where the kernel has none to give.
+pub fn random() -> u64 {
+    let mut out = 0u64;
+    match call!(libc::SYS_getrandom, &raw mut out, 8, libc::GRND_NONBLOCK) {
+        Ok(8) => out,
+        _ => crate::arch::ticks(),
+    }
+}
+
+/// Sleeps until `word` is no longer `seen`, someone wakes it, or `nanos` are over.
+pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) {
+    let timeout = [0u64, u64::from(nanos)];
+    let _ = call!(
+        libc::SYS_futex,
+        word.as_ptr(),
+        libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+        seen,
+        timeout.as_ptr()
+    );
+}
+
+/// Wakes one sleeper on `word`.
+pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
+    let _ = call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+}
+
+/// Gives the processor away.
+pub fn yield_now() {
+    let _ = call!(libc::SYS_sched_yield);
+}
+
+/// Copies `bytes` from `from` in this process to `to`, or says EFAULT where an
+/// ordinary load would be a signal. Fails too where process_vm_readv is forbidden.
+///
+/// # Safety
+/// `to` is valid for `bytes` of writes.
+pub unsafe fn copy_checked(from: u64, to: *mut u8, bytes: usize) -> Result<usize> {
+    let local = [to as u64, bytes as u64];
+    let remote = [from, bytes as u64];
+    call!(libc::SYS_process_vm_readv, getpid(), local.as_ptr(), 1, remote.as_ptr(), 1, 0).map(|n| n as usize)
+}
+
+/// Whether 8 bytes at `addr` can be read: not a SIGBUS beyond a file's end, not
+/// PROT_NONE. Grows a stack like any access. The kernel reads the new signal mask
+/// before it looks at `how`, which is nonsense here: EINVAL means it could.
+pub fn readable(addr: u64) -> bool {
+    call!(libc::SYS_rt_sigprocmask, -1i64, addr, 0, 8) != Err(Errno::FAULT)
+}
+
+/// The program break.
+pub fn current_brk() -> u64 {
+    call!(libc::SYS_brk, 0).unwrap_or(0)
+}
+
+/// Bytes of the System V segment `id`.
+pub fn shm_bytes(id: u64) -> Result<u64> {
+    // struct shmid64_ds of x86-64 and aarch64: 48 bytes of permissions, then the size.
+    let mut out = [0u64; 16];
+    call!(libc::SYS_shmctl, id, libc::IPC_STAT, out.as_mut_ptr())?;
+    Ok(out[6])
+}

@@ -1,0 +1,86 @@
+//! What the shim keeps for each thread, in thread-local storage that needs no
+//! construction: all zeroes is the state of a thread that was never seen.
+
+use crate::arch::{tls_block, Frame, TLS_BYTES};
+use crate::ledger::Hint;
+use crate::sys;
+use core::cell::Cell;
+
+/// Flights of one thread that can be open at the same time: the hooked call
+/// itself and those of signal handlers nested in it.
+pub const NESTED: usize = 4;
+
+/// One thread's block.
+#[repr(C)]
+pub struct Thread {
+    /// Thread id; 0: not asked yet.
+    tid: Cell<u32>,
+    /// Where to look first for a free place in the in-flight table.
+    pub flight_hint: Cell<u32>,
+    /// Open flights: place in the in-flight table + 1, oldest first; 0: none.
+    pub flights: [Cell<u32>; NESTED],
+    /// Stack pointer while this thread takes or holds the track lock.
+    pub lock_sp: Cell<u64>,
+    /// The arrival that is being handled, for `intercept::stand_down`.
+    pub frame: Cell<*mut Frame>,
+    /// Whether that arrival's real call has been made, and what came of it.
+    pub real_done: Cell<bool>,
+    /// See `real_done`.
+    pub real_value: Cell<i64>,
+    /// Number of the call that the self-test expects; the hook ends it.
+    pub selftest: Cell<u64>,
+    /// Events since the last one that was timed.
+    pub untimed: Cell<u32>,
+    /// Whether the arrival is being timed.
+    pub timing: Cell<bool>,
+    /// Nanoseconds of it that went to the kernel on the application's behalf and
+    /// to pinning.
+    pub elsewhere: Cell<u64>,
+    /// Strict mode: byte that the kernel's dispatcher reads; 0 lets calls through.
+    pub dispatch: Cell<u8>,
+    /// Strict mode: whether the dispatcher is on in this thread.
+    pub strict: Cell<bool>,
+    /// The look-up's memory.
+    pub hint: Hint,
+}
+
+const _: () = assert!(size_of::<Thread>() <= TLS_BYTES);
+const _: () = assert!(align_of::<Thread>() <= 64);
+
+/// This thread's block.
+#[inline]
+pub fn current() -> &'static Thread {
+    // SAFETY: the block is TLS_BYTES of zero-initialised memory, 64-byte
+    // aligned, and lives as long as the thread; Thread is valid when all zero
+    // and made of cells. It is Thread's only user.
+    unsafe { &*tls_block().cast::<Thread>() }
+}
+
+impl Thread {
+    /// This thread's id.
+    #[inline]
+    pub fn tid(&self) -> u32 {
+        match self.tid.get() {
+            0 => self.learn_tid(),
+            tid => tid,
+        }
+    }
+
+    #[cold]
+    fn learn_tid(&self) -> u32 {
+        let tid = sys::gettid();
+        self.tid.set(tid);
+        tid
+    }
+
+    /// After fork: everything here is the parent's.
+    pub fn forget(&self) {
+        self.tid.set(0);
+        for f in &self.flights {
+            f.set(0);
+        }
+        self.lock_sp.set(0);
+        self.strict.set(false);
+        self.dispatch.set(0);
+    }
+}

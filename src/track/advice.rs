@@ -1,0 +1,258 @@
+//! Calls that throw pages away or look at them, and that locked memory makes
+//! fail: madvise, process_madvise, msync. Our pins step aside for them, so that
+//! they do what they do without the shim; then the pins come back, on the new
+//! pages.
+
+use super::{close, failed, let_go, lock, open, real, settle, State};
+use crate::arch::Frame;
+use crate::config::Pin;
+use crate::startup;
+use crate::sys::{self, file, Errno};
+use crate::text::{number, Text};
+use core::ops::ControlFlow;
+use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::layout::Call;
+use regall_directory::vocab::{Attr, Flags};
+
+/// Advice that fails with EINVAL on locked memory (madvise(2), mm/madvise.c);
+/// the last is MADV_GUARD_INSTALL (Linux 6.13).
+const NEEDS_UNLOCKED: [i32; 6] = [
+    libc::MADV_DONTNEED,
+    libc::MADV_FREE,
+    libc::MADV_REMOVE,
+    libc::MADV_COLD,
+    libc::MADV_PAGEOUT,
+    GUARD_INSTALL,
+];
+const GUARD_INSTALL: i32 = 102;
+/// MADV_DONTNEED for locked memory (Linux 5.18).
+const DONTNEED_LOCKED: u64 = 24;
+const INVAL: i64 = -(Errno::INVAL.0 as i64);
+
+/// madvise(2).
+pub fn madvise(frame: &mut Frame) -> i64 {
+    let [addr, len, advice, ..] = frame.args;
+    let advice = advice as i32;
+    let again = advice == DONTNEED_LOCKED as i32;
+    if !NEEDS_UNLOCKED.contains(&advice) && !again || startup::config().pin == Pin::Off {
+        super::flight::count_call(Call::Madvise);
+        return real(frame);
+    }
+    let Some(range) = PageRange::from_call(addr, len) else {
+        return real(frame);
+    };
+    let flight = open(Call::Madvise);
+    let Some(guard) = lock() else {
+        // In a handler on top of the lock's holder: if the pins are in the way
+        // it fails, as it may for an application that locks its memory itself.
+        let value = real(frame);
+        super::deferred::later(range);
+        return value;
+    };
+    flight.claim(&guard, range);
+    let pins = pins_in(&guard, range);
+    drop(guard);
+    let value = match pins {
+        Pins::None => real(frame),
+        _ if again => {
+            let value = real(frame);
+            repopulate(range);
+            value
+        }
+        Pins::OnlyOurs if advice == libc::MADV_DONTNEED => drop_locked(frame, range),
+        _ => {
+            let_go(range);
+            if advice == GUARD_INSTALL {
+                keep_lazy(range);
+            }
+            let value = real(frame);
+            settle(range);
+            value
+        }
+    };
+    close(flight, range);
+    value
+}
+
+#[derive(PartialEq, Eq)]
+enum Pins {
+    None,
+    /// Every byte is mapped and nothing of it is locked by the application.
+    OnlyOurs,
+    Mixed,
+}
+
+fn pins_in(state: &State, range: PageRange) -> Pins {
+    let (mut ours, mut apps, mut bytes) = (false, false, 0);
+    state.ledger.for_each(range, |part, entry| {
+        bytes += part.len();
+        apps |= entry.attr.flags.has(Flags::APP_LOCKED);
+        ours |= entry.attr.pin.held();
+        ControlFlow::Continue(())
+    });
+    match (ours, apps, bytes == range.len()) {
+        (false, ..) => Pins::None,
+        (true, false, true) => Pins::OnlyOurs,
+        _ => Pins::Mixed,
+    }
+}
+
+/// MADV_DONTNEED in one call that leaves the pins in place, where the kernel can.
+fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
+    let mut locked = *frame;
+    locked.args[2] = DONTNEED_LOCKED;
+    let mut value = real(&locked);
+    if value == INVAL {
+        let_go(range);
+        value = real(frame);
+        settle(range);
+    } else {
+        repopulate(range);
+    }
+    value
+}
+
+/// What is pinned here and populated has lost its pages: it gets new ones.
+fn repopulate(range: PageRange) {
+    let mut again = false;
+    if let Some(mut guard) = lock() {
+        guard.update(range, |_, attr| {
+            if !attr.pin.held() || attr.flags.has(Flags::ONFAULT) {
+                return attr;
+            }
+            again = true;
+            super::resync::unsettled(attr)
+        });
+    }
+    if again {
+        settle(range);
+    }
+}
+
+fn keep_lazy(range: PageRange) {
+    if let Some(mut guard) = lock() {
+        guard.update(range, |_, a| Attr { flags: a.flags.with(Flags::KEEP_LAZY), ..a });
+    }
+}
+
+/// process_madvise(2), as far as it is about this very process.
+pub fn process_madvise(frame: &mut Frame) -> i64 {
+    let [pidfd, vector, count, advice, ..] = frame.args;
+    let in_the_way = NEEDS_UNLOCKED.contains(&(advice as i32)) && startup::config().pin != Pin::Off;
+    if !in_the_way || !is_self(pidfd as i32) {
+        super::flight::count_call(Call::ProcessMadvise);
+        return real(frame);
+    }
+    let flight = open(Call::ProcessMadvise);
+    // The vector may be anything: it is copied the way the kernel would.
+    const BATCH: usize = 64;
+    let mut ranges = [[0u64; 2]; BATCH];
+    let n = (count as usize).min(BATCH);
+    // SAFETY: n entries of 16 bytes fit.
+    let copied = unsafe { sys::copy_checked(vector, ranges.as_mut_ptr().cast(), n * 16) };
+    let known = if copied == Ok(n * 16) { ranges.get(..n).unwrap_or(&[]) } else { &[] };
+    let each = known.iter().filter_map(|[at, len]| PageRange::from_call(*at, *len));
+    for range in each.clone() {
+        let_go(range);
+    }
+    let value = real(frame);
+    for range in each {
+        settle(range);
+    }
+    drop(flight);
+    value
+}
+
+/// Whether a pidfd stands for this process: the kernel says so in fdinfo.
+fn is_self(pidfd: i32) -> bool {
+    let path: Text<64> = Text::of(format_args!("/proc/self/fdinfo/{pidfd}"));
+    let mut buf = [0u8; 512];
+    let Some(Ok(text)) = path.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
+        return false;
+    };
+    text.split(|b| *b == b'\n')
+        .find_map(|line| line.strip_prefix(b"Pid:\t"))
+        .and_then(number)
+        .is_some_and(|pid| pid == u64::from(sys::getpid()))
+}
+
+/// msync(2): MS_INVALIDATE is EBUSY on locked memory.
+pub fn msync(frame: &mut Frame) -> i64 {
+    let [addr, len, flags, ..] = frame.args;
+    let range = PageRange::from_call(addr, len);
+    let plain = flags & libc::MS_INVALIDATE as u64 == 0 || startup::config().pin == Pin::Off;
+    let (Some(range), false) = (range, plain) else {
+        super::flight::count_call(Call::Msync);
+        return real(frame);
+    };
+    let flight = open(Call::Msync);
+    let_go(range);
+    let value = real(frame);
+    settle(range);
+    close(flight, range);
+    value
+}
+
+/// ioctl(UFFDIO_REGISTER): from here on a missing page is the application's
+/// business. What we populated and nobody has written is given back, so that
+/// it is missing again, and stays locked on fault.
+pub fn userfault(frame: &mut Frame) -> i64 {
+    let value = real(frame);
+    if failed(value) || startup::config().pin == Pin::Off {
+        return value;
+    }
+    let flight = open(Call::Userfault);
+    // struct uffdio_register begins with the range's start and length.
+    let mut words = [0u64; 2];
+    // SAFETY: two words of room.
+    let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 16) };
+    if let (Ok(16), Some(range)) = (copied, PageRange::from_call(words[0], words[1])) {
+        keep_lazy(range);
+        if populated(range) {
+            let_go(range);
+            drop_untouched(range);
+            settle(range);
+        }
+    }
+    drop(flight);
+    value
+}
+
+fn populated(range: PageRange) -> bool {
+    let mut any = false;
+    if let Some(guard) = lock() {
+        guard.ledger.for_each(range, |_, e| {
+            any |= e.attr.pin.held() && !e.attr.flags.has(Flags::ONFAULT);
+            ControlFlow::Continue(())
+        });
+    }
+    any
+}
+
+/// Gives back pages that hold nothing but zeroes.
+fn drop_untouched(range: PageRange) {
+    let mut page = [0u64; (PAGE / 8) as usize];
+    let mut at = range.start();
+    while at < range.end() {
+        // SAFETY: the buffer is a page.
+        let copied = unsafe { sys::copy_checked(at, page.as_mut_ptr().cast(), PAGE as usize) };
+        if copied == Ok(PAGE as usize) && page.iter().all(|w| *w == 0) {
+            let _ = sys::advise(at, PAGE, libc::MADV_DONTNEED);
+        }
+        at += PAGE;
+    }
+}
+
+/// mbind(2): memory that we populated on the allocating node moves to where
+/// the application now wants it.
+pub fn mbind(frame: &mut Frame) -> i64 {
+    const MPOL_MF_MOVE: u64 = 2;
+    let flight = open(Call::Mbind);
+    let mut moving = *frame;
+    if startup::config().pin == Pin::Populate {
+        moving.args[5] |= MPOL_MF_MOVE;
+    }
+    let value = real(&moving);
+    drop(flight);
+    value
+}

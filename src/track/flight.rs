@@ -1,0 +1,271 @@
+//! Hooked calls in progress. Each has a place in a table of the directory, so
+//! that readers know when coverage may be judged, and the ranges that it is
+//! about, so that two calls that meet on the same bytes find out: whose call
+//! the kernel took first nobody can tell, so both read the range anew.
+
+use super::lock::{came_back, Guard};
+use crate::arch;
+use crate::thread::{self, Thread, NESTED};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{Call, Counter, Header, INFLIGHT};
+
+struct Place {
+    sp: AtomicU64,
+    ranges: [(AtomicU64, AtomicU64); 2],
+    conflict: AtomicBool,
+}
+
+#[allow(clippy::declare_interior_mutable_const)]
+const PLACE: Place = Place {
+    sp: AtomicU64::new(0),
+    ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 2],
+    conflict: AtomicBool::new(false),
+};
+static PLACES: [Place; INFLIGHT] = [PLACE; INFLIGHT];
+/// Places from here on were never used.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+/// The directory's header; its `inflight` words say which places are taken.
+static HEADER: AtomicPtr<Header> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The header that counters and flights go to.
+#[inline]
+pub fn header() -> Option<&'static Header> {
+    // SAFETY: null, or a header that stays mapped as long as the process tracks.
+    unsafe { HEADER.load(Relaxed).as_ref() }
+}
+
+/// Flights and counters go to `header` from now on.
+pub fn use_header(header: *mut Header) {
+    HEADER.store(header, Release);
+}
+
+/// After fork: no call is in progress here but the caller's own.
+pub fn reset() {
+    for p in &PLACES {
+        p.clear();
+    }
+    HIGH.store(0, Relaxed);
+}
+
+impl Place {
+    fn clear(&self) {
+        for (s, e) in &self.ranges {
+            s.store(0, Relaxed);
+            e.store(0, Relaxed);
+        }
+        self.conflict.store(false, Relaxed);
+    }
+
+    fn touches(&self, range: PageRange) -> bool {
+        self.ranges
+            .iter()
+            .any(|(s, e)| s.load(Relaxed) < range.end() && range.start() < e.load(Relaxed))
+    }
+}
+
+/// One call in progress.
+pub struct Flight {
+    place: usize,
+    thread: &'static Thread,
+    nested: usize,
+}
+
+/// No place was free: the call is made all the same, and its range read anew.
+const NOWHERE: usize = usize::MAX;
+
+/// A call begins. True in the second place: this thread left an earlier call
+/// half-way, and what became of it nobody knows.
+#[inline]
+pub fn open(call: Call) -> (Flight, bool) {
+    let thread = thread::current();
+    let mut abandoned = false;
+    if thread.flights[0].get() != 0 {
+        abandoned = drop_abandoned(thread);
+    }
+    let nested = thread.flights.iter().position(|f| f.get() == 0).unwrap_or(NESTED - 1);
+    let place = claim_place(thread, call);
+    if let (Some(f), true) = (thread.flights.get(nested), place != NOWHERE) {
+        f.set(place as u32 + 1);
+    }
+    if let Some(h) = header() {
+        if let Some(n) = h.calls.get(call as usize) {
+            n.fetch_add(1, Relaxed);
+        }
+    }
+    (Flight { place, thread, nested }, abandoned)
+}
+
+#[inline]
+fn claim_place(thread: &Thread, call: Call) -> usize {
+    let Some(h) = header() else {
+        return NOWHERE;
+    };
+    let word = (call as u64) << 32 | u64::from(thread.tid());
+    for (i, (shared, place)) in h.inflight.iter().zip(&PLACES).enumerate() {
+        if shared.load(Relaxed) == 0 && shared.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
+            place.sp.store(arch::stack_pointer(), Relaxed);
+            if i >= HIGH.load(Relaxed) {
+                HIGH.fetch_max(i + 1, Release);
+            }
+            return i;
+        }
+    }
+    NOWHERE
+}
+
+/// Ends the flights that this thread will never return to.
+#[cold]
+fn drop_abandoned(thread: &Thread) -> bool {
+    let mut found = false;
+    let full = thread.flights.iter().all(|f| f.get() != 0);
+    for (i, f) in thread.flights.iter().enumerate() {
+        let Some(n) = (f.get() as usize).checked_sub(1) else {
+            break;
+        };
+        let left = PLACES.get(n).is_some_and(|p| came_back(p.sp.load(Relaxed)));
+        if !(found || left || full && i == 0) {
+            continue;
+        }
+        // Everything that was opened inside of it was left with it.
+        found = true;
+        f.set(0);
+        free(n);
+        count(Counter::Abandoned);
+    }
+    if found {
+        // Keep them packed: the oldest first.
+        let mut packed = [0u32; NESTED];
+        let open = thread.flights.iter().map(|f| f.get()).filter(|f| *f != 0);
+        for (to, from) in packed.iter_mut().zip(open) {
+            *to = from;
+        }
+        for (f, v) in thread.flights.iter().zip(packed) {
+            f.set(v);
+        }
+    }
+    found
+}
+
+fn free(n: usize) {
+    if let (Some(p), Some(shared)) = (PLACES.get(n), header().and_then(|h| h.inflight.get(n))) {
+        p.clear();
+        shared.store(0, Release);
+    }
+}
+
+/// Ends the flights of threads that are no more (cancelled in mid-call).
+pub fn sweep() -> bool {
+    let mut found = false;
+    let Some(h) = header() else {
+        return false;
+    };
+    for (n, word) in h.inflight.iter().enumerate().take(HIGH.load(Acquire)) {
+        let tid = word.load(Relaxed) as u32;
+        if tid != 0 && !crate::sys::thread_alive(tid) {
+            free(n);
+            count(Counter::Abandoned);
+            found = true;
+        }
+    }
+    found
+}
+
+/// Adds one to a counter that many threads count.
+#[inline]
+pub fn count(counter: Counter) {
+    add(counter, 1);
+}
+
+/// Adds `n` to a counter.
+#[inline]
+pub fn add(counter: Counter, n: u64) {
+    if let Some(c) = header().and_then(|h| h.counters.get(counter as usize)) {
+        c.fetch_add(n, Relaxed);
+    }
+}
+
+impl Flight {
+    /// The call is about `range`. Whoever else is about bytes of it meets us.
+    /// Called with the lock held, like all that follows.
+    #[inline]
+    pub fn claim(&self, _lock: &Guard, range: PageRange) {
+        let Some(me) = PLACES.get(self.place) else {
+            return;
+        };
+        for (s, e) in &me.ranges {
+            if e.load(Relaxed) == 0 {
+                s.store(range.start(), Relaxed);
+                e.store(range.end(), Relaxed);
+                break;
+            }
+        }
+        if HIGH.load(Relaxed) > 1 {
+            self.meet(range, true);
+        }
+    }
+
+    /// The call turned out to be about `range` (mmap, once the kernel has chosen).
+    #[inline]
+    pub fn touch(&self, _lock: &Guard, range: PageRange) {
+        if HIGH.load(Relaxed) > 1 {
+            self.meet(range, false);
+        }
+    }
+
+    #[cold]
+    fn meet(&self, range: PageRange, mutual: bool) {
+        let Some(h) = header() else {
+            return;
+        };
+        let mut met = false;
+        for (n, (p, word)) in PLACES.iter().zip(&h.inflight).enumerate().take(HIGH.load(Acquire)) {
+            if n != self.place && word.load(Relaxed) != 0 && p.touches(range) {
+                p.conflict.store(true, Relaxed);
+                met = true;
+            }
+        }
+        if met {
+            count(Counter::Conflicts);
+            if let (true, Some(me)) = (mutual, PLACES.get(self.place)) {
+                me.conflict.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// Whether another call met this one.
+    #[inline]
+    pub fn conflict(&self, _lock: &Guard) -> bool {
+        self.lost_track()
+    }
+
+    /// As [`Flight::conflict`], as a guess without the lock: a `false` may be old
+    /// news, but then the other one knows.
+    #[inline]
+    pub fn lost_track(&self) -> bool {
+        match PLACES.get(self.place) {
+            Some(p) => p.conflict.load(Relaxed),
+            None => true,
+        }
+    }
+}
+
+impl Drop for Flight {
+    #[inline]
+    fn drop(&mut self) {
+        if self.place != NOWHERE {
+            free(self.place);
+            if let Some(f) = self.thread.flights.get(self.nested) {
+                f.set(0);
+            }
+        }
+    }
+}
+
+/// Counts a call that needs no flight.
+#[inline]
+pub fn count_call(call: Call) {
+    if let Some(n) = header().and_then(|h| h.calls.get(call as usize)) {
+        n.fetch_add(1, Relaxed);
+    }
+}

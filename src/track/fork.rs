@@ -1,0 +1,130 @@
+//! Children. A child of fork has a copy of everything here that is about its
+//! parent: it begins anew, with a directory of its own. A child that shares the
+//! address space (vfork, CLONE_VM) shares the ledger, too, and nothing is done.
+
+use super::{begin, deferred, flight, give_up, lock, open, real, resync, State};
+use crate::arch::Frame;
+use crate::intercept;
+use crate::startup;
+use crate::sys;
+use crate::thread;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use regall_directory::layout::{Call, SEGMENTS, SETTING_FORKED};
+use regall_directory::vocab::Flags;
+
+/// A word in a page that the kernel wipes in a child (MADV_WIPEONFORK): for the
+/// price of a load every arrival knows whose it is. Where the kernel can't
+/// (before 4.14), an ordinary word; then only a fork that is hooked is noticed.
+static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+static FALLBACK: AtomicU64 = AtomicU64::new(1);
+
+/// Makes the mark. Once, at start-up; its page is the shim's.
+pub fn init() -> Option<regall_directory::addr::PageRange> {
+    MARK.store(FALLBACK.as_ptr().cast::<AtomicU64>(), Relaxed);
+    let page = sys::map_private(4096).ok()?;
+    if sys::advise(page.as_ptr() as u64, 4096, libc::MADV_WIPEONFORK).is_err() {
+        let _ = sys::unmap(page.as_ptr() as u64, 4096);
+        return None;
+    }
+    let word = page.cast::<AtomicU64>();
+    // SAFETY: fresh memory of a page.
+    unsafe { word.as_ref() }.store(1, Relaxed);
+    MARK.store(word.as_ptr(), Release);
+    regall_directory::addr::PageRange::from_call(page.as_ptr() as u64, 4096)
+}
+
+/// Whether this is the process that made the mark; if not, becomes it.
+#[inline]
+pub fn check() {
+    let mark = MARK.load(Relaxed);
+    // SAFETY: set before tracking began; never unmapped.
+    if let Some(mark) = unsafe { mark.as_ref() } {
+        if mark.load(Relaxed) == 0 {
+            child();
+        }
+    }
+}
+
+/// fork, or clone that amounts to it. Made from here, so that the child begins
+/// anew before it returns to the application.
+pub fn fork(frame: &mut Frame) -> i64 {
+    let flight = open(Call::Fork);
+    let value = real(frame);
+    if value == 0 {
+        // The flight is the parent's.
+        core::mem::forget(flight);
+        child();
+        return 0;
+    }
+    drop(flight);
+    value
+}
+
+/// In a child, before anything else: nothing of the parent's may be touched.
+#[cold]
+pub fn child() {
+    // SAFETY: as in `check`.
+    if let Some(mark) = unsafe { MARK.load(Relaxed).as_ref() } {
+        mark.store(1, Relaxed);
+    }
+    flight::use_header(core::ptr::null_mut());
+    lock::reset();
+    thread::current().forget();
+    startup::adopt_pid();
+    intercept::patch::recover();
+    {
+        let Some(mut guard) = lock::take().ok() else {
+            return give_up("no lock after fork");
+        };
+        start_anew(&mut guard, true);
+    }
+    begin();
+    let flight = open(Call::Fork);
+    let all = startup::config().fork_all;
+    let extra = if all { Flags::EMPTY } else { Flags::INHERITED };
+    if let (false, Some(h)) = (all, flight::header()) {
+        h.settings.fetch_or(SETTING_FORKED, Relaxed);
+    }
+    resync::first(extra);
+    drop(flight);
+    intercept::strict::child();
+}
+
+/// An empty ledger and a new directory, for a child or after a disaster.
+pub fn start_anew(state: &mut State, child: bool) {
+    deferred::reset();
+    flight::reset();
+    if !child {
+        state.store.discard();
+    }
+    state.ledger.rebuild();
+    state.reserved = 0;
+    state.adopting = false;
+    flight::use_header(core::ptr::null_mut());
+    new_directory(state);
+}
+
+/// A directory for `state`, in /dev/shm or, where that can't be, in private memory.
+pub fn new_directory(state: &mut State) {
+    if let Err(errno) = state.store.create() {
+        log::warn!(
+            "no directory under /dev/shm ({errno}): memory is tracked, but nobody can see it"
+        );
+    }
+    let Some(header) = state.store.header() else {
+        return give_up("no memory for the directory");
+    };
+    // SAFETY: just mapped, zeroed, and replaced only here.
+    unsafe { state.writer.attach(header) };
+    startup::write_settings(state);
+    flight::use_header(header.as_ptr());
+    state.make_room();
+    for k in 0..SEGMENTS {
+        if let Some(base) = state.writer.segment_base(k) {
+            deferred::know_segment(k, base.as_ptr());
+        }
+    }
+    state.arena.announce_all();
+    state.store.announce_all();
+    state.adopt_own_memory();
+}

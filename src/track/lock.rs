@@ -1,0 +1,194 @@
+//! The one lock of the ledger. Held for tens of nanoseconds and never across
+//! the application's own call. It knows its owner, because two things happen to
+//! a preloaded library that happen to nobody else: a signal handler of the
+//! holder's thread comes in again, and a holder never comes back (siglongjmp,
+//! cancellation).
+
+use super::State;
+use crate::sys::{self, file};
+use crate::text::Text;
+use crate::thread::{self, Thread};
+use crate::arch;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// 0: free. Else the owner's thread block, which is 64-byte aligned; bit 0:
+/// somebody sleeps.
+static WORD: AtomicU64 = AtomicU64::new(0);
+/// For those who wait: the owner's thread id and stack pointer.
+static OWNER_TID: AtomicU32 = AtomicU32::new(0);
+static OWNER_SP: AtomicU64 = AtomicU64::new(0);
+/// What sleepers sleep on: counts releases that had sleepers.
+static TURN: AtomicU32 = AtomicU32::new(0);
+
+const SLEEPERS: u64 = 1;
+/// A sleeper looks after its owner's health this often, in nanoseconds.
+const PATIENCE: u32 = 20_000_000;
+
+struct Shared(UnsafeCell<State>);
+// SAFETY: all access goes through a Guard, and there is one at a time.
+unsafe impl Sync for Shared {}
+static STATE: Shared = Shared(UnsafeCell::new(State::new()));
+
+/// The state, while the lock is held.
+pub struct Guard {
+    thread: &'static Thread,
+    outer_sp: u64,
+    /// The former holder never came back: nothing in the state can be trusted.
+    pub broken: bool,
+}
+
+/// The lock is held further up this very stack: a signal handler came between.
+pub struct Nested;
+
+/// Takes the lock.
+#[inline]
+pub fn take() -> Result<Guard, Nested> {
+    let thread = thread::current();
+    let me = thread as *const Thread as u64;
+    // Before the lock is taken, so that a handler that comes right after finds it.
+    let outer_sp = thread.lock_sp.replace(arch::stack_pointer());
+    if WORD.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
+        return Ok(held(thread, outer_sp, false));
+    }
+    take_slowly(thread, me, outer_sp)
+}
+
+#[inline]
+fn held(thread: &'static Thread, outer_sp: u64, broken: bool) -> Guard {
+    OWNER_TID.store(thread.tid(), Relaxed);
+    OWNER_SP.store(thread.lock_sp.get(), Relaxed);
+    Guard { thread, outer_sp, broken }
+}
+
+#[cold]
+fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard, Nested> {
+    let mut tries = 0u32;
+    loop {
+        let word = WORD.load(Relaxed);
+        if word & !SLEEPERS == me {
+            if came_back(OWNER_SP.load(Relaxed)) {
+                return Ok(held(thread, 0, true));
+            }
+            thread.lock_sp.set(outer_sp);
+            return Err(Nested);
+        }
+        if word == 0 {
+            if WORD.compare_exchange(0, me | SLEEPERS, Acquire, Relaxed).is_ok() {
+                return Ok(held(thread, outer_sp, false));
+            }
+            continue;
+        }
+        tries += 1;
+        if tries < 64 {
+            core::hint::spin_loop();
+            continue;
+        }
+        if WORD.compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed).is_err() {
+            continue;
+        }
+        let turn = TURN.load(Acquire);
+        if WORD.load(Relaxed) & SLEEPERS == 0 {
+            continue;
+        }
+        sys::futex_wait(&TURN, turn, PATIENCE);
+        let tid = OWNER_TID.load(Relaxed);
+        let gone = WORD.load(Relaxed) == word | SLEEPERS && tries % 8 == 0 && owner_is_gone(tid);
+        if gone && WORD.compare_exchange(word | SLEEPERS, me | SLEEPERS, Acquire, Relaxed).is_ok() {
+            return Ok(held(thread, outer_sp, true));
+        }
+    }
+}
+
+/// Whether this thread, which left something open at `sp`, is now further out
+/// than that: it was left for good. On an alternate signal stack addresses say
+/// nothing, and the handler will return.
+pub fn came_back(sp: u64) -> bool {
+    arch::stack_pointer() > sp && !on_alternate_stack()
+}
+
+fn on_alternate_stack() -> bool {
+    // stack_t: sp, flags (int, padded), size.
+    let mut old = [0u64; 3];
+    let _ = sys::call!(libc::SYS_sigaltstack, 0, old.as_mut_ptr());
+    old[1] & libc::SS_ONSTACK as u64 != 0
+}
+
+/// Whether the holder has ended, or sleeps in the kernel further out on its
+/// stack than where it took the lock.
+fn owner_is_gone(tid: u32) -> bool {
+    if tid == 0 {
+        return false;
+    }
+    if !sys::thread_alive(tid) {
+        return true;
+    }
+    let path: Text<64> = Text::of(format_args!("/proc/self/task/{tid}/syscall"));
+    let mut buf = [0u8; 256];
+    let Some(Ok(text)) = path.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
+        return false;
+    };
+    // "NR a b c d e f SP PC", or "running".
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    match text.split(|b| *b == b' ').nth(7).and_then(hex) {
+        Some(sp) => sp > OWNER_SP.load(Relaxed),
+        None => false,
+    }
+}
+
+fn hex(text: &[u8]) -> Option<u64> {
+    text.strip_prefix(b"0x")?
+        .iter()
+        .try_fold(0u64, |n, b| Some(n << 4 | u64::from((*b as char).to_digit(16)?)))
+}
+
+/// After fork: whoever held it is not here.
+pub fn reset() {
+    WORD.store(0, Relaxed);
+    OWNER_TID.store(0, Relaxed);
+}
+
+impl Deref for Guard {
+    type Target = State;
+    #[inline]
+    fn deref(&self) -> &State {
+        // SAFETY: the lock is held.
+        unsafe { &*STATE.0.get() }
+    }
+}
+
+impl DerefMut for Guard {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        // SAFETY: the lock is held, and the guard is borrowed mutably.
+        unsafe { &mut *STATE.0.get() }
+    }
+}
+
+impl Drop for Guard {
+    #[inline]
+    fn drop(&mut self) {
+        let me = self.thread as *const Thread as u64;
+        if WORD.compare_exchange(me, 0, Release, Relaxed).is_err() {
+            release_slowly(me);
+        }
+        self.thread.lock_sp.set(self.outer_sp);
+    }
+}
+
+#[cold]
+fn release_slowly(me: u64) {
+    if WORD.compare_exchange(me | SLEEPERS, 0, Release, Relaxed).is_ok() {
+        TURN.fetch_add(1, Release);
+        sys::futex_wake(&TURN);
+    }
+}
+
+/// After a panic on this thread: nobody shall wait for it.
+pub fn release_if_mine() {
+    let me = thread::current() as *const Thread as u64;
+    if WORD.load(Relaxed) & !SLEEPERS == me {
+        WORD.store(0, Release);
+    }
+}

@@ -1,0 +1,136 @@
+//! The application's own locking. It gets what it would get without the shim:
+//! the same success and errors against RLIMIT_MEMLOCK, locked until it unlocks.
+//! Our pins are on top of it and nobody's business.
+
+use super::{close, failed, let_go, lock, open, real, relent, resync, settle, APP_FUTURE, USER_END};
+use crate::arch::Frame;
+use crate::config::Pin;
+use crate::limits;
+use crate::startup;
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering::Relaxed;
+use regall_directory::addr::PageRange;
+use regall_directory::layout::Call;
+use regall_directory::vocab::{Attr, Flags};
+
+/// mlock(2) and mlock2(2).
+pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
+    let range = PageRange::covering(frame.args[0], frame.args[1]);
+    let (Some(range), true) = (range, startup::config().pin != Pin::Off) else {
+        super::flight::count_call(call);
+        return real(frame);
+    };
+    let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
+    let flight = open(call);
+    if beyond_limit(range) {
+        // Our pins make the kernel blind to it: locked already, it would say.
+        let_go(range);
+    }
+    let mut value = real(frame);
+    if failed(value) && relent(value) {
+        value = real(frame);
+    }
+    if failed(value) {
+        // A part may have been locked: for the kernel that is no difference, and
+        // what was ours comes back.
+        settle(range);
+    } else {
+        let mut locked = Flags::APP_LOCKED;
+        if onfault {
+            locked = locked.with(Flags::APP_ONFAULT);
+        }
+        mark(range, |a| Attr { flags: a.flags.with(locked), ..a });
+        settle(range);
+    }
+    close(flight, range);
+    value
+}
+
+/// Whether the application's own locks would be over RLIMIT_MEMLOCK with `range`.
+fn beyond_limit(range: PageRange) -> bool {
+    let Some(limit) = limits::memlock() else {
+        return false;
+    };
+    let mut bytes = range.len();
+    if let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) {
+        guard.ledger.for_each(all, |part, entry| {
+            if entry.attr.flags.has(Flags::APP_LOCKED) {
+                bytes += part.len() - part.intersection(range).map_or(0, |r| r.len());
+            }
+            ControlFlow::Continue(())
+        });
+    }
+    bytes > limit
+}
+
+/// munlock(2).
+pub fn munlock(frame: &mut Frame) -> i64 {
+    let range = PageRange::covering(frame.args[0], frame.args[1]);
+    let (Some(range), true) = (range, startup::config().pin != Pin::Off) else {
+        super::flight::count_call(Call::Munlock);
+        return real(frame);
+    };
+    let flight = open(Call::Munlock);
+    let value = real(frame);
+    // Done by the kernel up to a hole, if it failed; where our pins were they
+    // are made again, and where it changed nothing that changes nothing.
+    let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
+    let done = !failed(value);
+    mark(range, |a| {
+        let flags = if done { a.flags.without(app) } else { a.flags };
+        resync::unsettled(Attr { flags, ..a })
+    });
+    settle(range);
+    close(flight, range);
+    value
+}
+
+/// mlockall(2).
+pub fn mlockall(frame: &mut Frame) -> i64 {
+    let flags = frame.args[0] as i32;
+    let flight = open(Call::Mlockall);
+    let value = real(frame);
+    if !failed(value) {
+        let mut locked = Flags::APP_LOCKED;
+        if flags & libc::MCL_ONFAULT != 0 {
+            locked = locked.with(Flags::APP_ONFAULT);
+        }
+        let future = if flags & libc::MCL_FUTURE != 0 { locked.bits() } else { 0 };
+        APP_FUTURE.store(u64::from(future), Relaxed);
+        if flags & libc::MCL_CURRENT != 0 {
+            everywhere(|a| Attr { flags: a.flags.with(locked), ..a });
+        }
+    }
+    drop(flight);
+    value
+}
+
+/// munlockall(2).
+pub fn munlockall(frame: &mut Frame) -> i64 {
+    let flight = open(Call::Munlockall);
+    let value = real(frame);
+    if !failed(value) {
+        APP_FUTURE.store(0, Relaxed);
+        let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
+        everywhere(|a| resync::unsettled(Attr { flags: a.flags.without(app), ..a }));
+        if let Some(all) = PageRange::new(0, USER_END) {
+            settle(all);
+        }
+    }
+    drop(flight);
+    value
+}
+
+fn everywhere(f: impl FnMut(Attr) -> Attr) {
+    if let Some(all) = PageRange::new(0, USER_END) {
+        mark(all, f);
+    }
+}
+
+fn mark(range: PageRange, mut f: impl FnMut(Attr) -> Attr) {
+    match lock() {
+        Some(mut guard) => guard.update(range, |_, a| f(a)),
+        None => super::deferred::later(range),
+    }
+}
+

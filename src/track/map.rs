@@ -1,0 +1,466 @@
+//! Calls that bring memory or change what it allows: the kernel first, then the
+//! ledger, then the pin set, and only then the application.
+
+use super::unmap::{put_back, Taken};
+use super::{close, deferred, failed, future_flags, let_go, lock, open, over_budget, real, relent, resync, settle};
+use crate::arch::Frame;
+use crate::intercept;
+use crate::policy;
+use crate::startup;
+use crate::sys::{self, file, Errno};
+use crate::text::Text;
+use regall_directory::addr::{round_up, PageRange, PAGE};
+use regall_directory::layout::Call;
+use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
+
+const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+/// Bytes in a huge page of the default size, which the kernel rounds MAP_HUGETLB
+/// lengths up to.
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// What a new mapping is, and where the part that can be touched ends.
+struct New {
+    attr: Attr,
+    /// Bytes from its start that the file has; u64::MAX: no file.
+    backed: u64,
+}
+
+/// mmap(2).
+#[inline]
+pub fn mmap(frame: &mut Frame) -> i64 {
+    let [addr, len, prot, flags, ..] = frame.args;
+    let fixed = flags & libc::MAP_FIXED as u64 != 0 && flags & libc::MAP_FIXED_NOREPLACE as u64 == 0;
+    if over_budget_for(prot, len) {
+        return NOMEM;
+    }
+    let flight = open(Call::Mmap);
+    let target = if fixed { PageRange::from_call(addr, len) } else { None };
+    let mut taken = Taken::new();
+    if let Some(target) = target {
+        match lock() {
+            Some(mut guard) => {
+                flight.claim(&guard, target);
+                guard.remove(target, |part, attr| taken.add(part, attr));
+            }
+            None => deferred::retract(target),
+        }
+    }
+    let mut value = real(frame);
+    if failed(value) && relent(value) {
+        value = real(frame);
+    }
+    if failed(value) {
+        if let Some(target) = target {
+            put_back(target, &taken);
+            close(flight, target);
+        }
+        return value;
+    }
+    let Some(range) = mapped_range(value as u64, len, flags) else {
+        return value;
+    };
+    let new = describe(frame, range);
+    enter(&flight, range, &new);
+    if new.attr.prot.executable() {
+        let end = range.start().saturating_add(new.backed).min(range.end());
+        intercept::new_code(range, end, new.attr.prot.shared());
+    }
+    close(flight, range);
+    value
+}
+
+#[inline]
+fn over_budget_for(prot: u64, len: u64) -> bool {
+    startup::config().fail_on_limit && prot & 7 != 0 && over_budget(len)
+}
+
+#[inline]
+fn mapped_range(at: u64, len: u64, flags: u64) -> Option<PageRange> {
+    let len = if flags & libc::MAP_HUGETLB as u64 == 0 {
+        len
+    } else {
+        let log = flags >> libc::MAP_HUGE_SHIFT & 0x3f;
+        let page = if log == 0 { HUGE_PAGE } else { 1u64.checked_shl(log as u32)? };
+        len.checked_next_multiple_of(page)?
+    };
+    PageRange::from_call(at, len)
+}
+
+/// Into the ledger and, where it is to be, the pin set.
+fn enter(flight: &super::flight::Flight, range: PageRange, new: &New) {
+    let end = round_up(new.backed).and_then(|b| range.start().checked_add(b)).unwrap_or(u64::MAX);
+    match lock() {
+        Some(mut guard) => {
+            flight.touch(&guard, range);
+            match range.before(end) {
+                Some(head) => guard.insert(head, new.attr),
+                None => (),
+            }
+            if let Some(tail) = range.after(end) {
+                let flags = new.attr.flags.with(Flags::TAIL);
+                guard.insert(tail, policy::described(Attr { flags, ..new.attr }, startup::config().pin));
+            }
+        }
+        None => return deferred::later(range),
+    }
+    settle(range);
+}
+
+#[inline]
+fn describe(frame: &Frame, range: PageRange) -> New {
+    let [_, _, prot, flags, fd, offset] = frame.args;
+    let shared = flags & libc::MAP_TYPE as u64 != libc::MAP_PRIVATE as u64;
+    let prot = Prot::from_call(prot, shared);
+    let set = |bit: i32| flags & bit as u64 != 0;
+    let mut facts = future_flags();
+    if set(libc::MAP_NORESERVE) {
+        facts = facts.with(Flags::NORESERVE);
+    }
+    if set(libc::MAP_GROWSDOWN) {
+        facts = facts.with(Flags::GROWSDOWN);
+    }
+    if set(libc::MAP_LOCKED) {
+        facts = facts.with(Flags::APP_LOCKED);
+    }
+    let (kind, facts, backed) = if set(libc::MAP_HUGETLB) {
+        (Kind::Huge, facts, u64::MAX)
+    } else if !set(libc::MAP_ANONYMOUS) {
+        describe_file(fd as i32, offset, prot, facts, range)
+    } else if set(libc::MAP_STACK) {
+        (Kind::ThreadStack, facts, u64::MAX)
+    } else {
+        (Kind::Anon, facts, u64::MAX)
+    };
+    let attr = policy::described(policy::fresh(prot, kind, facts), startup::config().pin);
+    New { attr, backed }
+}
+
+fn describe_file(fd: i32, offset: u64, prot: Prot, facts: Flags, range: PageRange) -> (Kind, Flags, u64) {
+    let mut facts = facts;
+    let Ok(stat) = file::stat_fd(fd) else {
+        return (Kind::File, facts, u64::MAX);
+    };
+    if excluded_by_name(fd) {
+        facts = facts.with(Flags::EXCLUDED);
+    }
+    if stat.mode & libc::S_IFMT == libc::S_IFREG {
+        if !prot.shared() && !prot.writable() {
+            facts = facts.with(Flags::TEXT);
+        }
+        return (Kind::File, facts, stat.size.saturating_sub(offset));
+    }
+    // Devices, sockets, rings: what the kernel made of it, it says in smaps.
+    (resync::special_kind(range.start()).unwrap_or(Kind::Anon), facts, u64::MAX)
+}
+
+fn excluded_by_name(fd: i32) -> bool {
+    let patterns = startup::config().exclude.as_bytes();
+    if patterns.is_empty() {
+        return false;
+    }
+    let link: Text<64> = Text::of(format_args!("/proc/self/fd/{fd}"));
+    let mut buf = [0u8; 1024];
+    let name = link.as_cstr().map(|p| file::read_link(p, &mut buf));
+    matches!(name, Some(Ok(name)) if crate::glob::any(patterns, name))
+}
+
+/// mprotect(2) and pkey_mprotect(2).
+pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
+    let [addr, len, prot, ..] = frame.args;
+    let Some(range) = PageRange::from_call(addr, len) else {
+        return real(frame);
+    };
+    let flight = open(call);
+    let Some(guard) = lock() else {
+        let value = real(frame);
+        deferred::later(range);
+        return value;
+    };
+    flight.claim(&guard, range);
+    drop(guard);
+    if prot & 7 == 0 {
+        // What can't be accessed can't be registered: let go before the call.
+        let_go(range);
+    }
+    let mut value = real(frame);
+    if failed(value) && relent(value) {
+        value = real(frame);
+    }
+    if failed(value) {
+        // It may have changed a part before it failed.
+        resync::range(range, false);
+        close(flight, range);
+        return value;
+    }
+    if prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64 != 0 {
+        // The kernel extends the range to the end of a stack.
+        resync::around(range);
+    } else {
+        reprotect(range, prot);
+    }
+    if prot & libc::PROT_EXEC as u64 != 0 {
+        let shared = lock().and_then(|g| g.at(range.start())).is_some_and(|a| a.prot.shared());
+        intercept::new_code(range, range.end(), shared);
+    }
+    close(flight, range);
+    value
+}
+
+fn reprotect(range: PageRange, prot: u64) {
+    let pin = startup::config().pin;
+    let mut pending = false;
+    match lock() {
+        Some(mut guard) => guard.update(range, |_, attr| {
+            let was_out = attr.pin.reason == Reason::NoAccess;
+            let mut new = Attr { prot: attr.prot.with_prot(prot), ..attr };
+            if new.kind == Kind::File && !new.prot.shared() {
+                let text = Flags::TEXT;
+                new.flags = if new.prot.writable() { new.flags.without(text) } else { new.flags.with(text) };
+            }
+            if was_out {
+                new.pin.reason = Reason::Off;
+            }
+            new = policy::described(new, pin);
+            pending |= new.pin.reason == Reason::Off;
+            new
+        }),
+        None => return deferred::later(range),
+    }
+    if pending {
+        settle(range);
+    }
+}
+
+/// brk(2).
+pub fn brk(frame: &mut Frame) -> i64 {
+    let wanted = frame.args[0];
+    let flight = open(Call::Brk);
+    let mut shrunk = None;
+    let mut taken = Taken::new();
+    let mut before = 0;
+    if let Some(mut guard) = lock() {
+        before = guard.brk;
+        shrunk = round_up(wanted).zip(round_up(before)).and_then(|(to, from)| PageRange::new(to, from));
+        // A break below its beginning is refused; what we don't know we don't touch.
+        shrunk = shrunk.filter(|r| wanted != 0 && guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
+        if let Some(range) = shrunk {
+            flight.claim(&guard, range);
+            guard.remove(range, |part, attr| taken.add(part, attr));
+        }
+    }
+    if wanted > before && before != 0 && over_budget(wanted - before) {
+        return before as i64;
+    }
+    let mut value = real(frame);
+    if wanted > before && (value as u64) < wanted && relent(NOMEM) {
+        value = real(frame);
+    }
+    let now = value as u64;
+    if let Some(range) = shrunk {
+        if now != wanted {
+            put_back(range, &taken);
+        }
+    }
+    let mut grown = None;
+    if let Some(mut guard) = lock() {
+        let from = core::mem::replace(&mut guard.brk, now);
+        grown = round_up(from).zip(round_up(now)).and_then(|(from, to)| PageRange::new(from, to));
+        if let (Some(range), true) = (grown, from != 0) {
+            flight.touch(&guard, range);
+            guard.insert(range, heap());
+        }
+    }
+    if let Some(range) = grown {
+        settle(range);
+    }
+    if let Some(range) = shrunk.or(grown) {
+        close(flight, range);
+    }
+    value
+}
+
+/// The heap's attributes before it is pinned.
+pub fn heap() -> Attr {
+    let config = startup::config();
+    let mut flags = future_flags();
+    if crate::glob::any(config.exclude.as_bytes(), b"[heap]") {
+        flags = flags.with(Flags::EXCLUDED);
+    }
+    policy::described(policy::fresh(Prot::from_call(3, false), Kind::Heap, flags), config.pin)
+}
+
+/// mremap(2), all flags.
+pub fn mremap(frame: &mut Frame) -> i64 {
+    let [old, old_len, new_len, flags, new_addr, _] = frame.args;
+    let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
+    if old % PAGE != 0 || (new_len > old_len && over_budget(new_len - old_len)) {
+        return if old % PAGE != 0 { real(frame) } else { NOMEM };
+    }
+    let source = PageRange::from_call(old, old_len);
+    let target = if fixed { PageRange::from_call(new_addr, new_len) } else { None };
+    let flight = open(Call::Mremap);
+    let mut moved = Taken::new();
+    let mut replaced = Taken::new();
+    let mut twin = None;
+    match lock() {
+        Some(mut guard) => {
+            // old_len 0: another mapping of the same shared pages.
+            twin = guard.at(old);
+            for range in [source, target].iter().flatten() {
+                flight.claim(&guard, *range);
+            }
+            if let Some(target) = target {
+                guard.remove(target, |part, attr| replaced.add(part, attr));
+            }
+            if let Some(source) = source {
+                guard.remove(source, |part, attr| moved.add(part, attr));
+            }
+        }
+        None => [source, target].iter().flatten().for_each(|r| deferred::retract(*r)),
+    }
+    let mut value = real(frame);
+    if failed(value) && relent(value) {
+        value = real(frame);
+    }
+    if failed(value) {
+        if let Some(target) = target {
+            put_back(target, &replaced);
+        }
+        if let Some(source) = source {
+            put_back(source, &moved);
+        }
+    } else {
+        remapped(frame, value as u64, source, &moved, twin);
+    }
+    match source.or(target) {
+        Some(range) => close(flight, range),
+        None => drop(flight),
+    }
+    value
+}
+
+/// The kernel has moved, grown, shrunk or doubled a mapping, to `at`.
+fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, twin: Option<Attr>) {
+    let Some(new) = PageRange::from_call(at, frame.args[2]) else {
+        return;
+    };
+    let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
+    let attr = match source {
+        Some(_) => single(moved),
+        None => twin,
+    };
+    let Some(attr) = attr.filter(|a| a.kind != Kind::File) else {
+        // Several mappings, a file whose end matters, or one that we did not know.
+        resync::range(new, true);
+        if let Some(source) = source {
+            resync::range(source, true);
+        }
+        return;
+    };
+    let Some(mut guard) = lock() else {
+        return deferred::later(new);
+    };
+    // The kernel moved the lock with the pages; what was added is pinned below,
+    // and pinning the rest again costs a walk and changes nothing.
+    let pending = pending(attr);
+    let kept = source.map_or(0, |s| s.len().min(new.len()));
+    if let Some(head) = new.before(new.start() + kept) {
+        guard.insert(head, attr);
+    }
+    if let Some(tail) = new.after(new.start() + kept) {
+        guard.insert(tail, pending);
+    }
+    if let (Some(source), true) = (source, stays) {
+        guard.insert(source, pending);
+    }
+    drop(guard);
+    settle(new);
+    if let (Some(source), true) = (source, stays) {
+        settle(source);
+    }
+}
+
+/// The attributes of what was taken, if they are the same all over.
+fn single(moved: &Taken) -> Option<Attr> {
+    let mut parts = moved.all()?;
+    let (_, first) = parts.next()?;
+    parts.all(|(_, a)| a == first).then_some(first)
+}
+
+fn pending(attr: Attr) -> Attr {
+    let mut attr = attr;
+    if policy::excluded(attr).is_none() {
+        attr.pin.reason = Reason::Off;
+    }
+    attr
+}
+
+/// shmat(2).
+pub fn shmat(frame: &mut Frame) -> i64 {
+    let [id, addr, flags, ..] = frame.args;
+    let flight = open(Call::Shmat);
+    let remap = flags & libc::SHM_REMAP as u64 != 0;
+    let bytes = sys::shm_bytes(id).unwrap_or(0);
+    let target = if remap && addr != 0 { PageRange::covering(addr & !(PAGE - 1), bytes) } else { None };
+    let mut taken = Taken::new();
+    if let (Some(target), Some(mut guard)) = (target, lock()) {
+        flight.claim(&guard, target);
+        guard.remove(target, |part, attr| taken.add(part, attr));
+    }
+    let value = real(frame);
+    if failed(value) {
+        if let Some(target) = target {
+            put_back(target, &taken);
+        }
+        return value;
+    }
+    let Some(range) = PageRange::from_call(value as u64, bytes) else {
+        resync::audit();
+        return value;
+    };
+    let mut prot = libc::PROT_READ as u64;
+    if flags & libc::SHM_RDONLY as u64 == 0 {
+        prot |= libc::PROT_WRITE as u64;
+    }
+    if flags & libc::SHM_EXEC as u64 != 0 {
+        prot |= libc::PROT_EXEC as u64;
+    }
+    let attr = policy::fresh(Prot::from_call(prot, true), Kind::Shm, future_flags());
+    let new = New { attr: policy::described(attr, startup::config().pin), backed: u64::MAX };
+    enter(&flight, range, &new);
+    close(flight, range);
+    value
+}
+
+/// Calls so rare that what they did is read from the kernel.
+pub fn odd(call: Call, frame: &mut Frame) -> i64 {
+    let flight = open(call);
+    let value = real(frame);
+    if !failed(value) {
+        let range = match call {
+            Call::RemapFilePages => PageRange::from_call(frame.args[0], frame.args[1]),
+            Call::MapShadowStack => PageRange::from_call(value as u64, frame.args[1]),
+            _ => None,
+        };
+        match range {
+            Some(range) => resync::range(range, true),
+            None => resync::audit(),
+        }
+    }
+    drop(flight);
+    deferred::drain();
+    value
+}
+
+/// Memory that the C interface has just mapped for the application.
+pub fn own_allocation(range: PageRange, out: bool) {
+    let mut flags = future_flags();
+    if out {
+        flags = flags.with(Flags::OPTED_OUT);
+    }
+    let attr = policy::fresh(Prot::from_call(3, false), Kind::Anon, flags);
+    let flight = open(Call::Mmap);
+    let new = New { attr: policy::described(attr, startup::config().pin), backed: u64::MAX };
+    enter(&flight, range, &new);
+    close(flight, range);
+}

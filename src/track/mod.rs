@@ -1,0 +1,587 @@
+//! What happens around a call. One order, written down once for each kind:
+//!
+//! ```text
+//! unmap-type:  claim → leave the ledger and the directory → the real call → restore if it failed
+//! map-type:    the real call → enter the ledger → pin → publish as pinned
+//! ```
+//!
+//! The lock is held while the ledger changes, never while the kernel works. Two
+//! calls on the same bytes at the same time meet in [`flight`] and both read
+//! the range anew from /proc/self/maps ([`resync`]). So does a call that fails
+//! or does something that the fast paths don't know.
+
+use crate::arch::Frame;
+use crate::arena::Arena;
+use crate::config::Pin;
+use crate::ledger::{Ledger, Sink, View};
+use crate::limits;
+use crate::policy::{self, Want};
+use crate::registrar::pin::{self, PinSet};
+use crate::registrar::Registrar;
+use crate::startup;
+use crate::store::{Room, Store};
+use crate::sys::{self, time, Errno};
+use crate::thread;
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{Call, Counter, SEGMENTS, SETTING_GAVE_UP};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::writer::{SlotRef, Writer};
+
+pub mod advice;
+pub mod deferred;
+pub mod flight;
+pub mod fork;
+pub mod lock;
+pub mod locks;
+pub mod map;
+pub mod resync;
+pub mod unmap;
+
+use flight::Flight;
+use lock::Guard;
+
+/// Whether calls are tracked at all. False until start-up is done, and again
+/// once the shim has given up.
+static TRACKING: AtomicBool = AtomicBool::new(false);
+/// The application said mlockall(MCL_FUTURE): [`Flags`] for what it maps.
+static APP_FUTURE: AtomicU64 = AtomicU64::new(0);
+
+/// What look-ups without the lock read.
+pub static VIEW: View = View::new();
+
+/// Mutations that one event may need room for before it reserves again.
+const OPS: usize = 16;
+
+/// Everything behind the lock.
+pub struct State {
+    /// What is mapped.
+    pub ledger: Ledger,
+    writer: Writer,
+    arena: Arena,
+    store: Store,
+    /// Bytes that somebody is pinning right now.
+    reserved: u64,
+    /// Bytes that may be pinned; u64::MAX: no limit.
+    budget: u64,
+    /// The program break as the kernel last said.
+    brk: u64,
+    adopting: bool,
+}
+
+/// Where the ledger's changes become visible.
+struct Publish<'a> {
+    writer: &'a mut Writer,
+    generation: u64,
+}
+
+impl Sink for Publish<'_> {
+    #[inline]
+    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
+        let slot = self.writer.publish(self.generation, range, attr, id, 0);
+        slot.map_or(0, |s| s.get().get())
+    }
+
+    #[inline]
+    fn retire(&mut self, slot: u32, _: PageRange, _: Attr) {
+        match core::num::NonZeroU32::new(slot) {
+            Some(slot) => self.writer.retire(SlotRef::from_raw(slot)),
+            None => self.writer.unpublished_gone(),
+        }
+    }
+}
+
+impl State {
+    /// Nothing yet.
+    pub const fn new() -> Self {
+        Self {
+            ledger: Ledger::new(&VIEW),
+            writer: Writer::new(),
+            arena: Arena::new(),
+            store: Store::new(),
+            reserved: 0,
+            budget: u64::MAX,
+            brk: 0,
+            adopting: false,
+        }
+    }
+
+    /// Room for the next few mutations; without it the shim can't go on.
+    #[inline]
+    fn ready(&mut self) -> bool {
+        if self.writer.free_slots() >= 4 * OPS && self.ledger.reserve(&mut self.arena, OPS) {
+            return true;
+        }
+        self.make_room()
+    }
+
+    #[cold]
+    fn make_room(&mut self) -> bool {
+        let mut room = Room { store: &mut self.store, arena: &mut self.arena };
+        // No room in the directory is survivable: entries go unpublished, and
+        // the header counts them.
+        let _ = self.writer.reserve(&mut room, 8 * OPS);
+        let ok = self.ledger.reserve(&mut self.arena, 2 * OPS);
+        for k in 0..SEGMENTS {
+            if let Some(base) = self.writer.segment_base(k) {
+                deferred::know_segment(k, base.as_ptr());
+            }
+        }
+        self.adopt_own_memory();
+        ok
+    }
+
+    /// The shim's memory is part of the address space, too.
+    fn adopt_own_memory(&mut self) {
+        if self.adopting {
+            return;
+        }
+        self.adopting = true;
+        while let Some(range) = self.arena.fresh_chunk() {
+            self.insert(range, own_memory(Prot::from_call(3, false)));
+        }
+        while let Some(range) = self.store.fresh_part() {
+            self.insert(range, own_memory(Prot::from_call(3, self.store.published())));
+        }
+        self.adopting = false;
+    }
+
+    #[inline]
+    fn generation(&mut self) -> u64 {
+        let Some(h) = self.writer.header() else {
+            return 1;
+        };
+        let next = h.generation.load(Relaxed) + 1;
+        h.generation.store(next, Relaxed);
+        next
+    }
+
+    /// `range` is `attr` from now on, whatever it was.
+    #[inline]
+    pub fn insert(&mut self, range: PageRange, attr: Attr) {
+        loop {
+            let generation = self.generation();
+            let mut sink = Publish { writer: &mut self.writer, generation };
+            match self.ledger.insert(range, attr, &mut sink) {
+                Ok(()) => return,
+                Err(_) if self.make_room() => (),
+                Err(_) => return give_up("no memory for the ledger"),
+            }
+        }
+    }
+
+    /// `range` is not mapped from now on; `each` is told what was.
+    #[inline]
+    pub fn remove(&mut self, range: PageRange, mut each: impl FnMut(PageRange, Attr)) {
+        loop {
+            let generation = self.generation();
+            let mut sink = Publish { writer: &mut self.writer, generation };
+            match self.ledger.remove(range, &mut sink, |entry, part| each(part, entry.attr)) {
+                Ok(_) => return,
+                Err(_) if self.make_room() => (),
+                Err(_) => return give_up("no memory for the ledger"),
+            }
+        }
+    }
+
+    /// Rewrites what is said of the mapped parts of `range`.
+    #[inline]
+    pub fn update(&mut self, range: PageRange, mut f: impl FnMut(PageRange, Attr) -> Attr) {
+        loop {
+            let generation = self.generation();
+            let mut sink = Publish { writer: &mut self.writer, generation };
+            match self.ledger.update(range, &mut sink, &mut f) {
+                Ok(()) => return,
+                Err(_) if self.make_room() => (),
+                Err(_) => return give_up("no memory for the ledger"),
+            }
+        }
+    }
+
+    /// The attributes at `addr`.
+    pub fn at(&self, addr: u64) -> Option<Attr> {
+        self.ledger.get(addr).map(|e| e.attr)
+    }
+
+    /// Bytes that the pin set holds or is about to.
+    pub fn pinned(&self) -> u64 {
+        self.ledger.totals().pin[Reason::None as usize].saturating_add(self.reserved)
+    }
+
+    /// The first part of `range` that is to be pinned and is not, and how.
+    fn next_to_pin(&self, range: PageRange, pin: Pin, binds: bool) -> Option<(PageRange, Attr, Want)> {
+        let mut found = None;
+        self.ledger.for_each(range, |part, entry| {
+            if entry.attr.pin.reason != Reason::Off {
+                return ControlFlow::Continue(());
+            }
+            match policy::wanted(entry.attr, pin, binds) {
+                Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
+                want => {
+                    found = Some((part, entry.attr, want));
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        found
+    }
+
+    /// Tracking starts with the program break at `brk`.
+    pub fn begin_at(&mut self, brk: u64) {
+        self.brk = brk;
+    }
+
+    /// No more than `bytes` may be pinned.
+    pub fn set_budget(&mut self, bytes: u64) {
+        self.budget = bytes;
+    }
+
+    /// The directory's file goes; the mapping stays until the end.
+    pub fn remove_directory(&self) {
+        self.store.remove();
+    }
+
+    /// Bytes that the shim has mapped for itself.
+    pub fn own_bytes(&self) -> u64 {
+        self.arena.bytes() + self.store.bytes()
+    }
+
+    /// The header.
+    pub fn header(&self) -> Option<&regall_directory::layout::Header> {
+        self.writer.header()
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Attributes of memory of the shim's own.
+pub const fn own_memory(prot: Prot) -> Attr {
+    let shim = Column::no(Reason::Shim);
+    Attr { prot, kind: Kind::Shim, flags: Flags::EMPTY, pin: shim, hca: shim }
+}
+
+/// Takes the lock, with room for an event's mutations. `None`: a signal handler
+/// on top of the lock's holder; see [`deferred`].
+#[inline]
+pub fn lock() -> Option<Guard> {
+    let mut guard = lock::take().ok()?;
+    if guard.broken {
+        resync::rebuild(&mut guard);
+        guard.broken = false;
+    }
+    if !guard.ready() {
+        give_up("no memory for the ledger");
+    }
+    Some(guard)
+}
+
+/// Stops tracking for good: the program runs on without.
+#[cold]
+pub fn give_up(why: &str) {
+    if TRACKING.swap(false, Relaxed) {
+        if let Some(h) = flight::header() {
+            h.settings.fetch_or(SETTING_GAVE_UP, Relaxed);
+        }
+        if APP_FUTURE.load(Relaxed) == 0 {
+            // Nobody would step aside for madvise any more.
+            sys::unlock_all();
+        }
+        log::error!("stopped tracking: {why}");
+    }
+}
+
+/// Whether calls are tracked.
+#[inline]
+pub fn tracking() -> bool {
+    TRACKING.load(Relaxed)
+}
+
+/// Tracking begins.
+pub fn begin() {
+    TRACKING.store(true, Release);
+}
+
+/// Handles one arrival: makes the call and keeps the account. Returns what the
+/// kernel returned.
+#[inline]
+pub fn handle(call: Call, frame: &mut Frame) -> i64 {
+    if !tracking() {
+        return real(frame);
+    }
+    fork::check();
+    match call {
+        Call::Mmap => map::mmap(frame),
+        Call::Munmap => unmap::munmap(frame),
+        Call::Mremap => map::mremap(frame),
+        Call::Mprotect | Call::PkeyMprotect => map::mprotect(call, frame),
+        Call::Brk => map::brk(frame),
+        Call::Madvise => advice::madvise(frame),
+        Call::ProcessMadvise => advice::process_madvise(frame),
+        Call::Shmat => map::shmat(frame),
+        Call::Shmdt => unmap::shmdt(frame),
+        Call::RemapFilePages | Call::MapShadowStack | Call::IoSetup | Call::IoDestroy => {
+            map::odd(call, frame)
+        }
+        Call::Mlock | Call::Mlock2 => locks::mlock(call, frame),
+        Call::Munlock => locks::munlock(frame),
+        Call::Mlockall => locks::mlockall(frame),
+        Call::Munlockall => locks::munlockall(frame),
+        Call::Msync => advice::msync(frame),
+        Call::Userfault => advice::userfault(frame),
+        Call::Mbind => advice::mbind(frame),
+        Call::Fork => fork::fork(frame),
+        Call::ExitGroup => {
+            startup::finish();
+            real(frame)
+        }
+        Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => {
+            crate::intercept::strict::handle(call, frame)
+        }
+    }
+}
+
+/// The application's own call.
+#[inline]
+pub fn real(frame: &Frame) -> i64 {
+    let thread = thread::current();
+    let value = if thread.timing.get() {
+        let start = time::now();
+        // SAFETY: as below.
+        let value = unsafe { sys::real(frame) };
+        thread.elsewhere.set(thread.elsewhere.get() + time::now().saturating_sub(start));
+        value
+    } else {
+        // SAFETY: the application's own call, unchanged but for what each
+        // handler says it changes.
+        unsafe { sys::real(frame) }
+    };
+    thread.real_value.set(value);
+    thread.real_done.set(true);
+    value
+}
+
+/// Whether what the kernel left in rax is an error.
+#[inline]
+pub fn failed(value: i64) -> bool {
+    (-4095..0).contains(&value)
+}
+
+/// A call begins; if this thread left an earlier one half-way, the ledger is
+/// checked against the kernel first.
+#[inline]
+pub fn open(call: Call) -> Flight {
+    let (flight, abandoned) = flight::open(call);
+    if abandoned {
+        resync::audit();
+    }
+    flight
+}
+
+/// A call has been carried out: reads its range anew if another call was about
+/// the same bytes.
+#[inline]
+pub fn close(flight: Flight, range: PageRange) {
+    if flight.lost_track() {
+        resync::range(range, true);
+    }
+    drop(flight);
+    deferred::drain();
+}
+
+/// Has everything in `range` pinned that is to be. Called without the lock,
+/// after the ledger knows the range.
+pub fn settle(range: PageRange) {
+    let config = startup::config();
+    if config.pin == Pin::Off {
+        return;
+    }
+    let mut binds = None;
+    // Each round settles one part; a racing call may put parts back, so the
+    // number of rounds is bounded only by what the application maps.
+    loop {
+        let Some(mut guard) = lock() else {
+            return deferred::later(range);
+        };
+        let state = &mut *guard;
+        let binds = *binds.get_or_insert_with(|| limits::memlock().is_some());
+        let Some((part, attr, want)) = state.next_to_pin(range, config.pin, binds) else {
+            return;
+        };
+        let column = match want {
+            Want::Leave(column) => column,
+            _ if state.pinned().saturating_add(part.len()) > state.budget => {
+                flight::count(Counter::PinLimited);
+                Column::no(Reason::Limit)
+            }
+            _ => {
+                state.reserved += part.len();
+                drop(guard);
+                let outcome = pin_part(part, attr, want);
+                let Some(mut guard) = lock() else {
+                    return deferred::later(range);
+                };
+                let state = &mut *guard;
+                state.reserved = state.reserved.saturating_sub(part.len());
+                record(state, part, attr, want, outcome);
+                continue;
+            }
+        };
+        state.update(part, |_, a| Attr { pin: column, ..a });
+    }
+}
+
+/// What came of pinning a part.
+enum Outcome {
+    Held,
+    /// Only up to this address: the file ends there.
+    UpTo(u64),
+    No(Column),
+}
+
+fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
+    let start = time::now();
+    let outcome = match PinSet.register(part, want) {
+        Ok(()) => Outcome::Held,
+        Err(errno) => refused(part, attr, want, errno),
+    };
+    let spent = time::now().saturating_sub(start);
+    flight::add(Counter::PinNanos, spent);
+    let thread = thread::current();
+    thread.elsewhere.set(thread.elsewhere.get().saturating_add(spent));
+    if let Outcome::Held = outcome {
+        flight::count(Counter::Pins);
+        flight::add(Counter::PinnedBytesTotal, part.len());
+    }
+    outcome
+}
+
+fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
+    if attr.kind == Kind::File {
+        if let Some(end) = pin::end_of_file(part) {
+            return Outcome::UpTo(end);
+        }
+    }
+    if want == Want::Populate && PinSet.register(part, Want::OnFault).is_ok() {
+        // The kernel will lock it but can't populate it (a write-protected
+        // page, a guard, a userfaultfd): locked as far as it is there.
+        return Outcome::Held;
+    }
+    flight::count(Counter::PinRefused);
+    if pin::is_limit(errno) && limits::memlock().is_some() {
+        return Outcome::No(Column::no(Reason::Limit));
+    }
+    log::info!("mlock of {part:?} refused: {errno}");
+    Outcome::No(Column::refused(errno.byte()))
+}
+
+fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) {
+    let lazy = want == Want::OnFault;
+    let held = |a: Attr| {
+        let flags = if lazy { a.flags.with(Flags::ONFAULT) } else { a.flags.without(Flags::ONFAULT) };
+        Attr { pin: Column::YES, flags, ..a }
+    };
+    // Only what still is what was pinned: a racing call may have replaced it.
+    let same = |a: Attr| a.kind == attr.kind && a.pin.reason == Reason::Off;
+    match outcome {
+        Outcome::Held => state.update(part, |_, a| if same(a) { held(a) } else { a }),
+        Outcome::No(column) => {
+            state.update(part, |_, a| if same(a) { Attr { pin: column, ..a } } else { a });
+        }
+        Outcome::UpTo(end) => {
+            if let Some(tail) = part.after(end) {
+                let tail_attr = |a: Attr| {
+                    policy::described(Attr { flags: a.flags.with(Flags::TAIL), ..a }, Pin::Populate)
+                };
+                state.update(tail, |_, a| if same(a) { tail_attr(a) } else { a });
+            }
+        }
+    }
+}
+
+/// Pins in `range` are let go (not those that the application asked for), since
+/// the call that follows fails on locked memory or is charged for it. They come
+/// back with [`settle`]. Says whether there was anything.
+pub fn let_go(range: PageRange) -> bool {
+    let mut any = false;
+    let mut from = range.start();
+    loop {
+        // A handful at a time: system calls are made without the lock.
+        let mut parts = [None; 8];
+        let mut n = 0;
+        let Some(mut guard) = lock() else {
+            return any;
+        };
+        let state = &mut *guard;
+        if let Some(rest) = range.after(from) {
+            state.ledger.for_each(rest, |part, entry| {
+                from = part.end();
+                let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
+                if ours {
+                    if let Some(place) = parts.get_mut(n) {
+                        *place = Some(part);
+                        n += 1;
+                    }
+                }
+                if n == 8 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        for part in parts.iter().flatten() {
+            state.update(*part, |_, a| Attr { pin: Column::no(Reason::Off), ..a });
+        }
+        drop(guard);
+        for part in parts.iter().flatten() {
+            any = true;
+            flight::count(Counter::Unpins);
+            let _ = PinSet.deregister(*part);
+        }
+        if n < 8 {
+            return any;
+        }
+    }
+}
+
+/// A call failed in a way that our own pins may be to blame for
+/// (RLIMIT_MEMLOCK counts them): lets go of them all and says whether to try again.
+pub fn relent(value: i64) -> bool {
+    let blame = [Errno::NOMEM, Errno::AGAIN, Errno::PERM].iter().any(|e| value == -i64::from(e.0));
+    if !blame || startup::config().pin == Pin::Off || limits::memlock().is_none() {
+        return false;
+    }
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return false;
+    };
+    let any = let_go(all);
+    if any {
+        flight::count(Counter::Relented);
+        // They stay away: pinned again they would be in the way again.
+        if let Some(mut guard) = lock() {
+            guard.update(all, |_, a| {
+                let pending = a.pin.reason == Reason::Off && policy::excluded(a).is_none();
+                if pending { Attr { pin: Column::no(Reason::Limit), ..a } } else { a }
+            });
+        }
+    }
+    any
+}
+
+/// End of the addresses that user space can have (56-bit with five levels).
+pub const USER_END: u64 = 1 << 56;
+
+/// Whether the budget has no room for `bytes` more and the user asked for
+/// ENOMEM in that case.
+pub fn over_budget(bytes: u64) -> bool {
+    let config = startup::config();
+    config.fail_on_limit
+        && config.pin != Pin::Off
+        && lock().is_some_and(|g| g.pinned().saturating_add(bytes) > g.budget)
+}
+
+/// Flags that new memory of the application's gets from its mlockall(MCL_FUTURE).
+pub fn future_flags() -> Flags {
+    Flags::from_bits(APP_FUTURE.load(Relaxed) as u16)
+}

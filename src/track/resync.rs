@@ -1,0 +1,381 @@
+//! Reading the kernel's own list: at start-up, after fork, when calls met on
+//! the same bytes or failed half-way, and for what changes without a call.
+
+use super::{deferred, flight, fork, lock, lock::Guard, settle, State, USER_END};
+use crate::config::Pin;
+use crate::limits;
+use crate::policy;
+use crate::startup;
+use crate::sys::{file, file::Fd, Errno};
+use crate::text::Text;
+use core::cell::UnsafeCell;
+use core::ops::ControlFlow;
+use regall_directory::addr::{round_up, PageRange, PAGE};
+use regall_directory::layout::Counter;
+use regall_directory::maps::{self, Line, Lines};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+
+/// Room for /proc/self/maps while it is read: used with the lock held only.
+struct Buffer(UnsafeCell<[u8; 16384]>);
+// SAFETY: see above.
+unsafe impl Sync for Buffer {}
+static BUFFER: Buffer = Buffer(UnsafeCell::new([0; 16384]));
+
+/// `attr` as if the pin set had said nothing of it yet.
+pub fn unsettled(attr: Attr) -> Attr {
+    let mut attr = attr;
+    if policy::excluded(attr).is_none() {
+        attr.pin.reason = Reason::Off;
+        attr.pin.errno = 0;
+        attr.flags = attr.flags.without(Flags::ONFAULT);
+    }
+    attr
+}
+
+/// Makes the ledger agree with the kernel on `range`. With `repin`, what is
+/// pinned there is pinned again: it may be other memory than it was.
+#[cold]
+pub fn range(range: PageRange, repin: bool) {
+    match lock() {
+        Some(mut guard) => read(&mut guard, range, repin, Flags::EMPTY),
+        None => return deferred::later(range),
+    }
+    settle(range);
+}
+
+/// As [`range`], for a call whose reach is not known: the whole of every
+/// mapping that touches `range` or its neighbours.
+#[cold]
+pub fn around(range_: PageRange) {
+    let slack = 64 << 20;
+    let start = range_.start().saturating_sub(slack).max(PAGE);
+    match PageRange::new(start, range_.end().saturating_add(slack).min(USER_END)) {
+        Some(wide) => range(wide, false),
+        None => audit(),
+    }
+}
+
+/// Makes the ledger agree with the kernel everywhere.
+#[cold]
+pub fn audit() {
+    flight::sweep();
+    if let Some(all) = PageRange::new(0, USER_END) {
+        range(all, false);
+    }
+}
+
+/// Every entry that touches `range` gets a new place in the directory.
+#[cold]
+pub fn republish(range: PageRange) {
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    let mut from = range.start();
+    loop {
+        let mut found = None;
+        if let Some(rest) = range.after(from) {
+            guard.ledger.for_each(rest, |part, entry| {
+                found = Some((part, entry.range, entry.attr));
+                ControlFlow::Break(())
+            });
+        }
+        let Some((part, whole, attr)) = found else {
+            return;
+        };
+        from = part.end();
+        guard.remove(whole, |_, _| ());
+        guard.insert(whole, attr);
+        guard.ready();
+    }
+}
+
+/// Nothing in the state can be trusted: begins anew, in place.
+#[cold]
+pub fn rebuild(guard: &mut Guard) {
+    flight::count(Counter::Rebuilds);
+    log::info!("the ledger was left half-way and is read anew");
+    fork::start_anew(guard, false);
+    if let Some(all) = PageRange::new(0, USER_END) {
+        read(guard, all, true, Flags::EMPTY);
+        deferred::later(all); // pinned again when the lock is free
+    }
+}
+
+/// What the kernel shows of `range` becomes what the ledger says. `extra` goes
+/// with everything that is new to it.
+pub fn read(state: &mut State, range: PageRange, repin: bool, extra: Flags) {
+    flight::count(Counter::Resyncs);
+    let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
+        log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
+        return;
+    };
+    // SAFETY: the lock is held (`state` is behind it), and nothing below reads
+    // maps again.
+    let buffer = unsafe { &mut *BUFFER.0.get() };
+    let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));
+    let mut from = range.start();
+    while let Some(line) = lines.next_line() {
+        let Some(line) = line.ok().and_then(maps::parse) else {
+            continue;
+        };
+        if line.range.start() >= range.end() {
+            break;
+        }
+        let Some(part) = line.range.intersection(range) else {
+            continue;
+        };
+        if let Some(hole) = PageRange::new(from, part.start()) {
+            state.forget(hole);
+        }
+        from = part.end();
+        state.agree(part, &line, repin, extra);
+    }
+    if let Some(hole) = PageRange::new(from, range.end()) {
+        state.forget(hole);
+    }
+}
+
+impl State {
+    fn forget(&mut self, hole: PageRange) {
+        self.ready();
+        self.remove(hole, |_, _| ());
+    }
+
+    /// The kernel says `line` of `part`.
+    fn agree(&mut self, part: PageRange, line: &Line, repin: bool, extra: Flags) {
+        // Parts that the ledger knows keep what the kernel does not show; parts
+        // that it does not know are described from the line.
+        let mut at = part.start();
+        let mut described = None;
+        while at < part.end() {
+            self.ready();
+            let rest = PageRange::new(at, part.end());
+            let known = self.ledger.next_from(at).filter(|e| e.range.start() < part.end());
+            let (piece, attr) = match (known, rest) {
+                (_, None) => return,
+                (Some(e), Some(rest)) if e.range.start() <= at => {
+                    (rest.before(e.range.end()), Some(e.attr))
+                }
+                (Some(e), Some(rest)) => (rest.before(e.range.start()), None),
+                (None, Some(rest)) => (Some(rest), None),
+            };
+            let Some(piece) = piece else {
+                return;
+            };
+            at = piece.end();
+            match attr {
+                Some(attr) => self.correct(piece, attr, line, repin),
+                None => {
+                    let new = *described.get_or_insert_with(|| describe(line, extra));
+                    self.enter_described(piece, line, new);
+                }
+            }
+        }
+    }
+
+    fn correct(&mut self, piece: PageRange, attr: Attr, line: &Line, repin: bool) {
+        let same = attr.prot == line.prot && plausible(attr.kind, line);
+        if same && !repin {
+            return;
+        }
+        if !plausible(attr.kind, line) || attr.prot.shared() != line.prot.shared() {
+            // Another mapping than the one that the ledger knows.
+            let new = describe(line, Flags::EMPTY);
+            return self.enter_described(piece, line, new);
+        }
+        let mut new = Attr { prot: line.prot, ..attr };
+        if attr.pin.reason == Reason::NoAccess || repin {
+            new.pin.reason = if attr.pin.held() || attr.pin.reason == Reason::NoAccess {
+                Reason::Off
+            } else {
+                attr.pin.reason
+            };
+        }
+        let new = policy::described(new, startup::config().pin);
+        self.update(piece, |_, _| new);
+    }
+
+    fn enter_described(&mut self, piece: PageRange, line: &Line, new: Described) {
+        let end = new.file_end.unwrap_or(u64::MAX);
+        if let Some(head) = piece.before(end.max(line.range.start())) {
+            self.insert(head, new.attr);
+        }
+        if let Some(tail) = piece.after(end) {
+            let flags = new.attr.flags.with(Flags::TAIL);
+            let attr = Attr { flags, ..new.attr };
+            self.insert(tail, policy::described(attr, startup::config().pin));
+        }
+    }
+}
+
+/// Whether a mapping of `kind` can look like `line`.
+fn plausible(kind: Kind, line: &Line) -> bool {
+    match kind {
+        Kind::Anon | Kind::ThreadStack | Kind::ShadowStack => {
+            line.inode == 0 && !line.name.starts_with(b"[heap]") || line.prot.shared()
+        }
+        Kind::Heap => line.inode == 0,
+        Kind::Stack | Kind::Kernel => line.inode == 0,
+        Kind::File | Kind::Shm | Kind::Huge | Kind::Device | Kind::Special => line.inode != 0,
+        Kind::Shim => true,
+    }
+}
+
+/// A mapping as the kernel's list has it.
+#[derive(Clone, Copy)]
+struct Described {
+    attr: Attr,
+    /// Where the file ends, if that is within the mapping.
+    file_end: Option<u64>,
+}
+
+fn describe(line: &Line, extra: Flags) -> Described {
+    let config = startup::config();
+    let mut flags = extra;
+    let mut file_end = None;
+    let kind = match line.name {
+        b"[stack]" => {
+            flags = flags.with(Flags::GROWSDOWN).with(Flags::GROWABLE);
+            Kind::Stack
+        }
+        b"[heap]" => Kind::Heap,
+        b"[vdso]" | b"[vsyscall]" | b"[uprobes]" | b"[sigpage]" => Kind::Kernel,
+        name if name.starts_with(b"[vvar") => Kind::Kernel,
+        name if name.starts_with(b"/SYSV") => Kind::Shm,
+        name if name.starts_with(b"/anon_hugepage") => Kind::Huge,
+        name if odd_name(name) => special_kind(line.range.start()).unwrap_or(Kind::File),
+        _ if line.inode != 0 => {
+            if !line.prot.shared() && !line.prot.writable() {
+                flags = flags.with(Flags::TEXT);
+            }
+            file_end = end_of_file(line);
+            Kind::File
+        }
+        _ => Kind::Anon,
+    };
+    let shown: &[u8] = if line.name.is_empty() { b"[anon]" } else { line.name };
+    if crate::glob::any(config.exclude.as_bytes(), shown.strip_suffix(b" (deleted)").unwrap_or(shown)) {
+        flags = flags.with(Flags::EXCLUDED);
+    }
+    let attr = policy::described(policy::fresh(line.prot, kind, flags), config.pin);
+    Described { attr, file_end }
+}
+
+/// Names behind which there may be something else than a file's pages.
+fn odd_name(name: &[u8]) -> bool {
+    let device = name.starts_with(b"/dev/")
+        && ![&b"/dev/shm/"[..], b"/dev/zero", b"/dev/hugepages"].iter().any(|p| name.starts_with(p));
+    device || name.starts_with(b"anon_inode:") || name.starts_with(b"socket:") || name.starts_with(b"/[aio]")
+}
+
+/// Where the file behind `line` ends, if it ends within the mapping.
+fn end_of_file(line: &Line) -> Option<u64> {
+    let mut path = Text::<1024>::new();
+    path.push(line.name);
+    let stat = file::stat_path(path.as_cstr()?, false).ok()?;
+    if stat.inode != line.inode {
+        return None;
+    }
+    let backed = round_up(stat.size.saturating_sub(line.offset))?;
+    let end = line.range.start().checked_add(backed)?;
+    (end < line.range.end()).then_some(end)
+}
+
+/// What smaps says of the mapping that begins at `start`, if it is one that
+/// can't be registered.
+#[cold]
+pub fn special_kind(start: u64) -> Option<Kind> {
+    let fd = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0).ok()?;
+    let mut buffer = [0u8; 4608];
+    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    let mut here = false;
+    while let Some(line) = lines.next_line() {
+        let Ok(line) = line else {
+            continue;
+        };
+        if let Some(head) = maps::parse(line) {
+            here = head.range.start() == start;
+        } else if let (true, Some(flags)) = (here, line.strip_prefix(b"VmFlags:")) {
+            let has = |f: &[u8]| flags.split(|b| *b == b' ').any(|w| w == f);
+            return if has(b"io") || has(b"pf") {
+                Some(Kind::Device)
+            } else if has(b"de") || has(b"mm") {
+                Some(Kind::Special)
+            } else {
+                None
+            };
+        }
+    }
+    None
+}
+
+/// The whole address space, for the first time: private writable memory is
+/// pinned first, text last, so that a budget goes to what messages are sent from.
+pub fn first(extra: Flags) {
+    let Some(all) = PageRange::new(0, u64::MAX & !(PAGE - 1)) else {
+        return;
+    };
+    if let Some(mut guard) = lock() {
+        read(&mut guard, all, true, extra);
+        guard.adopt_own_memory();
+        let binds = limits::memlock().is_some();
+        hold_back(&mut guard, binds);
+    }
+    for rank in 0..3 {
+        release(rank);
+        if let Some(users) = PageRange::new(0, USER_END) {
+            settle(users);
+        }
+    }
+}
+
+/// Marks what is to be pinned later than rank 0 as over the limit for now.
+fn hold_back(state: &mut State, binds: bool) {
+    let pin = startup::config().pin;
+    if pin == Pin::Off {
+        return;
+    }
+    let Some(users) = PageRange::new(0, USER_END) else {
+        return;
+    };
+    state.update(users, |_, a| {
+        let pending = a.pin.reason == Reason::Off
+            && !matches!(policy::wanted(a, pin, binds), policy::Want::Leave(_));
+        if pending && policy::rank(a) > 0 {
+            Attr { pin: HELD_BACK, ..a }
+        } else {
+            a
+        }
+    });
+}
+
+/// Not a word that anybody sees: between [`hold_back`] and [`release`].
+const HELD_BACK: Column = Column { reason: Reason::Limit, errno: Errno::AGAIN.0 as u8 };
+
+fn release(rank: u8) {
+    let (Some(mut guard), Some(users)) = (lock(), PageRange::new(0, USER_END)) else {
+        return;
+    };
+    guard.update(users, |_, a| {
+        if a.pin == HELD_BACK && policy::rank(a) <= rank {
+            Attr { pin: Column::no(Reason::Off), ..a }
+        } else {
+            a
+        }
+    });
+}
+
+
+/// Where the mapping that holds `sp` ends.
+pub fn stack_end(sp: u64) -> Option<u64> {
+    let fd = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok()?;
+    let mut buffer = [0u8; 4608];
+    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    while let Some(line) = lines.next_line() {
+        let range = line.ok().and_then(maps::parse).map(|l| l.range);
+        if let Some(range) = range.filter(|r| r.contains(sp)) {
+            return Some(range.end());
+        }
+    }
+    None
+}
