@@ -151,8 +151,8 @@ fn start(env: Environment) {
     track::begin();
     ACTIVE.store(true, Release);
     let flight = track::open(Call::Fork);
-    resync::first(Flags::EMPTY);
     note_own_memory();
+    resync::first(Flags::EMPTY);
     drop(flight);
     if mode == Intercept::Strict && !strict::start() {
         log::warn!("no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here");
@@ -188,8 +188,8 @@ fn install() -> Intercept {
 fn note_own_memory() {
     patch::zones(|range| {
         if let Some(mut guard) = track::lock() {
-            let prot = guard.at(range.start()).map_or(Prot::from_call(5, false), |a| a.prot);
-            guard.insert(range, track::own_memory(prot));
+            // Its protection is read from the kernel with everything else's.
+            guard.insert(range, track::own_memory(Prot::from_call(5, false)));
         }
     });
 }
@@ -288,11 +288,9 @@ mod constructor {
     #[unsafe(link_section = ".init_array")]
     static CONSTRUCTOR: unsafe extern "C" fn() = regall_construct;
 
-    /// exit() without a patched `_exit`: in symbols mode this is the end that is seen.
+    /// exit() ends here; what libc does after it is between it and the kernel.
     extern "C" fn destruct() {
-        if super::mode() == super::Intercept::Symbols {
-            super::finish();
-        }
+        super::finish();
     }
 
     #[used]

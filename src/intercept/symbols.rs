@@ -1,7 +1,320 @@
-//! (being written; the signature holds)
+//! The fallback where code can't be patched (`REGALL_INTERCEPT=symbols`): the
+//! relocation slots through which modules call libc's memory functions are
+//! pointed at functions here. What libc does inside itself is not seen (malloc,
+//! thread stacks, dlopen's own mappings); audits find it.
+//!
+//! Nothing is exported under libc's names: an exported wrapper would be in the
+//! way of every program that the shim is inert in, and other patchers would
+//! patch it instead of libc.
 
-/// Rewrites the relocation slots of all loaded modules. Returns the number of
-/// slots rewritten.
+use super::patch::elf::{tag, Module};
+use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
+use super::patch::find_function;
+use crate::arch::Frame;
+use crate::sys;
+use core::arch::global_asm;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use regall_directory::addr::{PageRange, PAGE};
+
+const R_X86_64_GLOB_DAT: u32 = 6;
+const R_X86_64_JUMP_SLOT: u32 = 7;
+/// Longer than the longest name that is replaced.
+const NAME_MAX: usize = 24;
+
+/// Addresses of libc's own functions, found when slots are first rewritten.
+static ERRNO_LOCATION: AtomicU64 = AtomicU64::new(0);
+static REAL_BRK: AtomicU64 = AtomicU64::new(0);
+static REAL_SBRK: AtomicU64 = AtomicU64::new(0);
+static REAL_FORK: AtomicU64 = AtomicU64::new(0);
+static REAL_RAW_FORK: AtomicU64 = AtomicU64::new(0);
+static REAL_DLOPEN: AtomicU64 = AtomicU64::new(0);
+
+/// Rewrites the slots of every module that is loaded now. Returns how many
+/// were; 0 if libc was not found.
 pub fn install() -> u32 {
-    0
+    if !find_real() {
+        return 0;
+    }
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut rewritten = 0u32;
+    let _ = groups(&mut buffer, |group| {
+        rewritten = rewritten.saturating_add(rewrite(group));
+        true
+    });
+    rewritten
+}
+
+fn find_real() -> bool {
+    let wanted = [
+        ("__errno_location", &ERRNO_LOCATION),
+        ("brk", &REAL_BRK),
+        ("sbrk", &REAL_SBRK),
+        ("fork", &REAL_FORK),
+        ("_Fork", &REAL_RAW_FORK),
+        ("dlopen", &REAL_DLOPEN),
+    ];
+    for (name, place) in wanted {
+        if place.load(Relaxed) == 0 {
+            place.store(find_function(name).unwrap_or(0), Relaxed);
+        }
+    }
+    ERRNO_LOCATION.load(Relaxed) != 0
+}
+
+/// Our function for libc's `name`, if there is one and libc has its own.
+fn replacement(name: &[u8]) -> Option<u64> {
+    let with_real = |real: &AtomicU64, ours: *const ()| (real.load(Relaxed) != 0).then_some(ours as u64);
+    let ours: *const () = match name {
+        b"mmap" | b"mmap64" => mmap as _,
+        b"munmap" => munmap as _,
+        b"mremap" => mremap as _,
+        b"mprotect" => mprotect as _,
+        b"pkey_mprotect" => pkey_mprotect as _,
+        b"madvise" => madvise as _,
+        b"posix_madvise" => posix_madvise as _,
+        b"process_madvise" => process_madvise as _,
+        b"shmat" => shmat as _,
+        b"shmdt" => shmdt as _,
+        b"remap_file_pages" => remap_file_pages as _,
+        b"mlock" => mlock as _,
+        b"mlock2" => mlock2 as _,
+        b"munlock" => munlock as _,
+        b"mlockall" => mlockall as _,
+        b"munlockall" => munlockall as _,
+        b"msync" => msync as _,
+        b"brk" => return with_real(&REAL_BRK, brk as _),
+        b"sbrk" => return with_real(&REAL_SBRK, sbrk as _),
+        b"fork" => return with_real(&REAL_FORK, fork as _),
+        b"_Fork" => return with_real(&REAL_RAW_FORK, raw_fork as _),
+        b"dlopen" => return with_real(&REAL_DLOPEN, regall_dlopen as _),
+        _ => return None,
+    };
+    Some(ours as u64)
+}
+
+/// Rewrites the slots of one module.
+fn rewrite(group: &Group) -> u32 {
+    let ours = install as *const () as u64;
+    let is_ours = group.segments().any(|s| s.range.contains(ours));
+    if is_ours || matches!(group.origin, Origin::Kernel | Origin::Heap | Origin::Stack | Origin::Anonymous) {
+        return 0;
+    }
+    let Some(module) = Module::open(group) else { return 0 };
+    let tables = [(tag::JMPREL, tag::PLTRELSZ), (tag::RELA, tag::RELASZ)];
+    let each = tables.map(|(start, bytes)| rewrite_table(group, &module, start, bytes).unwrap_or(0));
+    each.iter().sum()
+}
+
+fn rewrite_table(group: &Group, module: &Module, start: u64, bytes: u64) -> Option<u32> {
+    let (at, entries) = (module.pointer(start)?, module.dynamic(bytes)? / 24);
+    let mut rewritten = 0u32;
+    for n in 0..entries {
+        let entry = at.checked_add(n.checked_mul(24)?)?;
+        let info = module.memory().u64(entry.checked_add(8)?)?;
+        if ![R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT].contains(&(info as u32)) {
+            continue;
+        }
+        let name = module.name_at((info >> 32) as u32)?;
+        let Some(new) = module.memory().string(name, NAME_MAX).and_then(replacement) else { continue };
+        let slot = module.bias.wrapping_add(module.memory().u64(entry)?);
+        rewritten = rewritten.saturating_add(u32::from(set_slot(group, slot, new)));
+    }
+    Some(rewritten)
+}
+
+/// Puts `new` into the slot at `slot`; its page is writable only meanwhile if
+/// it was not before (RELRO).
+fn set_slot(group: &Group, slot: u64, new: u64) -> bool {
+    let segment = group.segments().find(|s| s.range.contains(slot));
+    let Some(segment) = segment.filter(|_| slot % 8 == 0) else { return false };
+    let Some(page) = PageRange::covering(slot, 8) else { return false };
+    let prot = i32::from(segment.prot.bits() & 7);
+    let sealed = !segment.prot.writable();
+    if sealed && sys::protect(page.start(), PAGE, prot | libc::PROT_WRITE).is_err() {
+        return false;
+    }
+    // SAFETY: an aligned word of a page that is mapped and writable now; other
+    // threads read it as one word when they call through it.
+    let changed = unsafe { AtomicU64::from_ptr(slot as *mut u64) }.swap(new, Relaxed) != new;
+    if sealed {
+        let _ = sys::protect(page.start(), PAGE, prot);
+    }
+    changed
+}
+
+/// A call for the hook; what the kernel left in rax.
+fn event(nr: libc::c_long, args: [u64; 6]) -> i64 {
+    crate::intercept::event(&mut Frame { nr: nr as u64, args })
+}
+
+/// A raw result as C has it: -1 and errno for an error.
+fn converted(raw: i64) -> i64 {
+    let Err(errno) = sys::check(raw) else { return raw };
+    // SAFETY: the address of libc's __errno_location, which takes nothing and
+    // returns a pointer to this thread's errno; we are outside ld.so here, so
+    // that its lazily allocated thread-local storage is no danger.
+    let location = unsafe {
+        let location: extern "C" fn() -> *mut i32 = core::mem::transmute(ERRNO_LOCATION.load(Relaxed) as *const ());
+        location()
+    };
+    // SAFETY: as above.
+    unsafe { location.write(errno.0) };
+    -1
+}
+
+macro_rules! wrappers {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $nr:ident;)*) => { $(
+        extern "C" fn $name($($arg: $type),*) -> $ret {
+            let given = [$($arg as u64),*];
+            let mut args = [0; 6];
+            args.iter_mut().zip(given).for_each(|(to, from): (&mut u64, u64)| *to = from);
+            converted(event(libc::$nr, args)) as $ret
+        }
+    )* };
+}
+
+wrappers! {
+    mmap(addr: u64, len: u64, prot: i32, flags: i32, fd: i32, offset: i64) -> i64 = SYS_mmap;
+    munmap(addr: u64, len: u64) -> i32 = SYS_munmap;
+    // Variadic in C; the fifth argument is where it would be anyway.
+    mremap(addr: u64, old: u64, new: u64, flags: i32, to: u64) -> i64 = SYS_mremap;
+    mprotect(addr: u64, len: u64, prot: i32) -> i32 = SYS_mprotect;
+    pkey_mprotect(addr: u64, len: u64, prot: i32, key: i32) -> i32 = SYS_pkey_mprotect;
+    madvise(addr: u64, len: u64, advice: i32) -> i32 = SYS_madvise;
+    process_madvise(pidfd: i32, vector: u64, count: u64, advice: i32, flags: u32) -> i64 = SYS_process_madvise;
+    shmat(id: i32, addr: u64, flags: i32) -> i64 = SYS_shmat;
+    shmdt(addr: u64) -> i32 = SYS_shmdt;
+    remap_file_pages(addr: u64, len: u64, prot: i32, page: u64, flags: i32) -> i32 = SYS_remap_file_pages;
+    mlock(addr: u64, len: u64) -> i32 = SYS_mlock;
+    mlock2(addr: u64, len: u64, flags: u32) -> i32 = SYS_mlock2;
+    munlock(addr: u64, len: u64) -> i32 = SYS_munlock;
+    mlockall(flags: i32) -> i32 = SYS_mlockall;
+    munlockall() -> i32 = SYS_munlockall;
+    msync(addr: u64, len: u64, flags: i32) -> i32 = SYS_msync;
+}
+
+/// Returns the error instead of setting errno, and takes "don't need" for
+/// advice that may be left, as glibc does (posix_madvise(3)).
+extern "C" fn posix_madvise(addr: u64, len: u64, advice: i32) -> i32 {
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    let raw = event(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]);
+    sys::check(raw).map_or_else(|errno| errno.0, |_| 0)
+}
+
+/// libc keeps the break in a variable of its own, so it must make the call.
+extern "C" fn brk(addr: *mut c_void) -> i32 {
+    // SAFETY: the address of libc's brk, saved before any slot pointed here.
+    let real: extern "C" fn(*mut c_void) -> i32 = unsafe { core::mem::transmute(REAL_BRK.load(Relaxed) as *const ()) };
+    let result = real(addr);
+    crate::track::audit();
+    result
+}
+
+extern "C" fn sbrk(more: isize) -> *mut c_void {
+    // SAFETY: the address of libc's sbrk, saved before any slot pointed here.
+    let real: extern "C" fn(isize) -> *mut c_void =
+        unsafe { core::mem::transmute(REAL_SBRK.load(Relaxed) as *const ()) };
+    let result = real(more);
+    if more != 0 {
+        crate::track::audit();
+    }
+    result
+}
+
+extern "C" fn fork() -> i32 {
+    fork_by(&REAL_FORK)
+}
+
+extern "C" fn raw_fork() -> i32 {
+    fork_by(&REAL_RAW_FORK)
+}
+
+fn fork_by(real: &AtomicU64) -> i32 {
+    // SAFETY: the address of libc's fork or _Fork, saved before any slot pointed here.
+    let real: extern "C" fn() -> i32 = unsafe { core::mem::transmute(real.load(Relaxed) as *const ()) };
+    let result = real();
+    crate::track::audit();
+    result
+}
+
+// dlopen looks at its return address for the module that calls it, whose
+// RUNPATH and namespace it goes by. So the real one is called with a return
+// address in that module: that of a `ret` instruction there, which comes back
+// here.
+global_asm!(
+    r#"
+    .hidden regall_dlopen
+    .globl regall_dlopen
+    .type regall_dlopen, @function
+regall_dlopen:
+    mov rdx, qword ptr [rsp]
+    jmp {dlopen}
+    .size regall_dlopen, . - regall_dlopen
+
+    .hidden regall_call_from
+    .globl regall_call_from
+    .type regall_call_from, @function
+regall_call_from:
+    push rbp
+    mov rbp, rsp
+    sub rsp, 8
+    lea rax, [rip + 2f]
+    push rax
+    push rcx
+    jmp rdx
+2:  mov rsp, rbp
+    pop rbp
+    ret
+    .size regall_call_from, . - regall_call_from
+"#,
+    dlopen = sym dlopen,
+);
+
+unsafe extern "C" {
+    fn regall_dlopen(name: *const c_void, mode: i32) -> *mut c_void;
+    /// Calls `real(name, mode)` so that it sees `ret_at`, the address of a
+    /// `ret` instruction, as its return address.
+    fn regall_call_from(name: *const c_void, mode: i32, real: u64, ret_at: u64) -> *mut c_void;
+}
+
+extern "C" fn dlopen(name: *const c_void, mode: i32, caller: u64) -> *mut c_void {
+    let real = REAL_DLOPEN.load(Relaxed);
+    let handle = match ret_near(caller) {
+        // SAFETY: `real` is libc's dlopen, the other arguments are the
+        // application's, and there is a `ret` at `ret_at`.
+        Some(ret_at) => unsafe { regall_call_from(name, mode, real, ret_at) },
+        None => {
+            // SAFETY: the address of libc's dlopen, saved before any slot pointed here.
+            let real: extern "C" fn(*const c_void, i32) -> *mut c_void =
+                unsafe { core::mem::transmute(real as *const ()) };
+            real(name, mode)
+        }
+    };
+    if !handle.is_null() {
+        install();
+        crate::track::audit();
+    }
+    handle
+}
+
+/// Address of a `ret` in the page of code that `caller` returns to, or the next.
+fn ret_near(caller: u64) -> Option<u64> {
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut end = 0;
+    let found = super::patch::modules::lines(&mut buffer, |line| {
+        if line.range.contains(caller) && line.prot.executable() && line.prot.readable() {
+            end = line.range.end();
+        }
+        line.range.end() <= caller
+    });
+    found.ok()?;
+    let stop = end.min((caller & !(PAGE - 1)).saturating_add(PAGE));
+    let len = usize::try_from(stop.checked_sub(caller)?).ok()?;
+    // SAFETY: the rest of the page of code that is about to be returned to.
+    let code = unsafe { core::slice::from_raw_parts(caller as *const u8, len) };
+    let at = code.iter().position(|&b| b == 0xc3)?;
+    caller.checked_add(at as u64)
 }

@@ -25,25 +25,25 @@ use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicPtr, AtomicU64};
+use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 /// Rows in a leaf.
-pub const LEAF_ROWS: usize = 64;
+pub const LEAF_ROWS: usize = 32;
 /// Keys in a node of the top: one cache line.
 const FAN: usize = 8;
-/// Levels of the top at the most: 8^6 leaves, over eight million mappings.
+/// Levels of the top at the most: 8^6 leaves, over four million mappings.
 const MAX_DEPTH: usize = 6;
 /// Levels that the first top has.
 const FIRST_DEPTH: usize = 2;
 /// A leaf this small looks for a neighbour to merge with ...
-const SMALL: usize = 16;
+const SMALL: usize = 8;
 /// ... if the two together are no more than this. Far enough below
 /// [`LEAF_ROWS`] that a split and a merge never follow each other.
-const MERGED: usize = 40;
+const MERGED: usize = 20;
 /// A split leaves at least this many rows, and as much room, on each side.
 const SPLIT_MARGIN: usize = 4;
-/// Key of a place that holds none: above every address.
-const NO_KEY: u64 = u64::MAX;
+/// Key of a place that holds none: above every row's.
+const NO_KEY: u64 = i64::MAX as u64;
 /// Tries of a reader before it says [`Busy`].
 const TRIES: usize = 10_000;
 /// Ranges that a [`Hint`] remembers.
@@ -152,15 +152,28 @@ impl Version {
     }
 }
 
+/// A start address as it is stored, halved: the difference of two keys then
+/// has the sign of their order (the vsyscall page is the one mapping above 2^63),
+/// and counting signs is what a compiler makes good code of.
+#[inline]
+const fn key(addr: u64) -> u64 {
+    addr >> 1
+}
+
 /// Keys in one cache line.
 #[repr(C, align(64))]
 struct Line([AtomicU64; FAN]);
 
 impl Line {
-    /// How many keys are not above `addr`.
+    /// How many keys are not above `key`.
     #[inline]
-    fn rank(&self, addr: u64) -> usize {
-        self.0.iter().map(|k| usize::from(k.load(Relaxed) <= addr)).sum()
+    fn rank(&self, key: u64) -> usize {
+        let next = key.wrapping_add(1);
+        let below = |k: &AtomicU64| k.load(Relaxed).wrapping_sub(next) >> 63;
+        let [a, b, c, d, e, f, g, h] = &self.0;
+        let (ab, cd) = (below(a) + below(b), below(c) + below(d));
+        let (ef, gh) = (below(e) + below(f), below(g) + below(h));
+        (ab + cd + (ef + gh)) as usize
     }
 
     #[inline]
@@ -224,6 +237,8 @@ const fn low_bytes(n: usize) -> u64 {
     }
 }
 
+const _: () = assert!(core::mem::offset_of!(Leaf, starts) == 64);
+
 /// What of a row is not its key.
 #[repr(C, align(32))]
 struct Cells {
@@ -239,15 +254,16 @@ struct Cells {
 #[repr(C, align(64))]
 pub struct Leaf {
     version: Version,
-    count: AtomicU64,
+    /// Byte n, counted from the lowest of the first word: which of the cells is
+    /// row n's. In the version's cache line, which a reader needs anyway.
+    order: [AtomicU64; LEAF_ROWS / 8],
+    count: AtomicU32,
     /// Bit n: `cells[n]` is in use.
-    used: AtomicU64,
+    used: AtomicU32,
     /// Next in the pool.
     next_free: AtomicPtr<Leaf>,
     /// Next of all leaves there are.
     next_ever: AtomicPtr<Leaf>,
-    /// Byte n, counted from the lowest of the first word: which of the cells is row n's.
-    order: Line,
     /// Start addresses in order, then [`NO_KEY`].
     starts: [Line; LEAF_ROWS / FAN],
     cells: [Cells; LEAF_ROWS],
@@ -259,26 +275,37 @@ impl Leaf {
         self.count.load(Relaxed) as usize
     }
 
-    /// How many rows start at or below `addr`.
+    /// How many rows have a key that is not above `key`.
     #[inline]
-    fn rank(&self, addr: u64) -> usize {
-        let lines: usize = self.starts.iter().map(|l| usize::from(l.first() <= addr)).sum();
-        let Some(line) = lines.checked_sub(1) else {
+    fn rank(&self, key: u64) -> usize {
+        // All lines at once: if they are not in the cache, the misses overlap.
+        let next = key.wrapping_add(1);
+        let below = |l: &Line| l.first().wrapping_sub(next) >> 63;
+        let [a, b, c, d] = &self.starts;
+        let lines = below(a) + below(b) + (below(c) + below(d));
+        let Some(line) = (lines as usize).checked_sub(1) else {
             return 0;
         };
-        let within = self.starts.get(line).map_or(0, |l| l.rank(addr));
+        let within = self.starts.get(line).map_or(0, |l| l.rank(key));
         line * FAN + within
     }
 
     #[inline]
     fn cells_of(&self, row: usize) -> usize {
-        let word = self.order.0.get(row / 8).map_or(0, |w| w.load(Relaxed));
+        let word = self.order.get(row / 8).map_or(0, |w| w.load(Relaxed));
         (word >> (row % 8 * 8)) as usize % LEAF_ROWS
     }
 
     #[inline]
+    fn key(&self, row: usize) -> u64 {
+        words(&self.starts)
+            .get(row)
+            .map_or(NO_KEY, |s| s.load(Relaxed))
+    }
+
+    #[inline]
     fn start(&self, row: usize) -> u64 {
-        words(&self.starts).get(row).map_or(NO_KEY, |s| s.load(Relaxed))
+        self.key(row) << 1
     }
 
     /// Row number `row`; nonsense (but no fault) if there is none, or if the writer is in.
@@ -307,7 +334,7 @@ impl Leaf {
     fn fill_cells(&self, row: &Row) -> usize {
         let used = self.used.load(Relaxed);
         let n = used.trailing_ones() as usize % LEAF_ROWS;
-        debug_assert!(used != u64::MAX);
+        debug_assert!(used != u32::MAX);
         self.used.store(used | 1 << n, Relaxed);
         if let Some(cells) = self.cells.get(n) {
             cells.end.store(row.end, Relaxed);
@@ -344,23 +371,23 @@ impl Leaf {
         let mut fresh = 0u64; // the new rows' bytes of `order`, the first lowest
         for (n, row) in new.iter().enumerate() {
             if let Some(start) = starts.get(at.wrapping_add(n)) {
-                start.store(row.start, Relaxed);
+                start.store(key(row.start), Relaxed);
             }
             fresh |= (self.fill_cells(row) as u64) << (n % 8 * 8);
         }
         self.splice_order(at, gone, after, fresh);
-        self.count.store(count_then as u64, Relaxed);
+        self.count.store(count_then as u32, Relaxed);
     }
 
-    /// `order` as one number of 512 bits: the bytes from `at + gone` on go to
+    /// `order` as one number of 256 bits: the bytes from `at + gone` on go to
     /// `after`, and the lowest bytes of `fresh` go between `at` and `after`.
     #[inline]
     fn splice_order(&self, at: usize, gone: usize, after: usize, fresh: u64) {
-        let old: [u64; FAN] = core::array::from_fn(|n| self.order.0.get(n).map_or(0, |w| w.load(Relaxed)));
+        let old: [u64; LEAF_ROWS / 8] = core::array::from_fn(|n| self.order.get(n).map_or(0, |w| w.load(Relaxed)));
         let word = |n: usize| old.get(n).copied().unwrap_or(0);
         // Byte b comes from byte b + gone - new; the 8 keep it above zero.
         let shift = gone.wrapping_add(at).wrapping_add(8).wrapping_sub(after);
-        for n in at / 8..FAN {
+        for n in at / 8..LEAF_ROWS / 8 {
             let base = n * 8;
             let from = base.wrapping_add(shift); // the byte wanted, plus 8
             let (q, r) = (from / 8, from % 8 * 8);
@@ -373,7 +400,7 @@ impl Leaf {
                 (None, Some(down)) if down < 8 => fresh >> (down * 8),
                 _ => 0,
             };
-            if let Some(w) = self.order.0.get(n) {
+            if let Some(w) = self.order.get(n) {
                 w.store(word(n) & head | (low | high) & tail | fresh & !(head | tail), Relaxed);
             }
         }
@@ -440,12 +467,12 @@ impl Top {
         Some(unsafe { &*top.as_ptr() })
     }
 
-    /// Number of the last leaf whose first start is not above `addr`.
+    /// Number of the last leaf whose first key is not above `key`.
     #[inline]
-    fn find(&self, addr: u64) -> Option<usize> {
+    fn find(&self, key: u64) -> Option<usize> {
         let mut n = 0;
         for level in self.levels.get(..self.depth)?.iter().rev() {
-            let rank = level.get(n)?.rank(addr);
+            let rank = level.get(n)?.rank(key);
             // Below the highest level a rank of 0 is a torn read, which the
             // reader's version check will find.
             n = (n * FAN).wrapping_add(rank.checked_sub(1)?);
@@ -556,7 +583,7 @@ impl View {
     #[inline]
     fn try_find(&self, addr: u64) -> Option<Option<Seen>> {
         let of_top = self.version.enter()?;
-        let found = self.top().and_then(|top| top.leaf(top.find(addr)?));
+        let found = self.top().and_then(|top| top.leaf(top.find(key(addr))?));
         let Some(leaf) = found else {
             return self.version.still(of_top).then_some(None);
         };
@@ -564,7 +591,7 @@ impl View {
         if !self.version.still(of_top) {
             return None;
         }
-        let row = leaf.rank(addr).checked_sub(1).map(|n| leaf.read(n));
+        let row = leaf.rank(key(addr)).checked_sub(1).map(|n| leaf.read(n));
         if !leaf.version.still(version) {
             return None;
         }
@@ -573,7 +600,7 @@ impl View {
 
     #[inline]
     fn find(&self, addr: u64) -> Result<Option<Seen>, Busy> {
-        if addr == NO_KEY {
+        if key(addr) == NO_KEY {
             return Ok(None); // it would find the unused places
         }
         for _ in 0..TRIES {
@@ -873,10 +900,10 @@ impl Index {
     /// The last row that starts at or below `addr`.
     #[inline]
     pub fn find(&self, addr: u64) -> Option<Pos> {
-        let addr = addr.min(NO_KEY - 1);
+        let key = key(addr).min(NO_KEY - 1);
         let top = self.view.top()?;
-        let leaf = top.find(addr)?;
-        let row = top.leaf(leaf)?.rank(addr).checked_sub(1)?;
+        let leaf = top.find(key)?;
+        let row = top.leaf(leaf)?.rank(key).checked_sub(1)?;
         Some(Pos { leaf, row })
     }
 
@@ -980,7 +1007,7 @@ impl Index {
     fn rekey(&self, n: usize) {
         if let (Some(top), Some(leaf)) = (self.view.top(), self.leaf(n)) {
             if let Some(key) = top.keys().get(n) {
-                key.store(leaf.start(0), Relaxed);
+                key.store(leaf.key(0), Relaxed);
             }
             top.sample(n, n.wrapping_add(1));
         }
@@ -1009,7 +1036,7 @@ impl Index {
         new.version.begin();
         new.append(old, middle);
         old.splice(middle, old.count().wrapping_sub(middle), &[]);
-        top.insert(at.leaf.wrapping_add(1), self.leaves, new.start(0), ptr::from_ref(new).cast_mut());
+        top.insert(at.leaf.wrapping_add(1), self.leaves, new.key(0), ptr::from_ref(new).cast_mut());
         self.leaves = self.leaves.wrapping_add(1);
         new.version.end();
         old.version.end();
@@ -1176,9 +1203,9 @@ impl Index {
         for n in 0..self.leaves {
             let leaf = top.leaf(n).unwrap();
             assert!(leaf.count() > 0, "empty leaf in the top");
-            assert_eq!(leaf.start(0), key(n), "key of leaf {n}");
+            assert_eq!(leaf.key(0), key(n), "key of leaf {n}");
             assert_eq!(leaf.used.load(Relaxed).count_ones() as usize, leaf.count());
-            let mut cells = 0u64;
+            let mut cells = 0u32;
             for r in 0..leaf.count() {
                 let row = leaf.row(r).unwrap();
                 assert!(row.start >= end && row.end > row.start, "order");
@@ -1187,7 +1214,7 @@ impl Index {
             }
             assert_eq!(cells, leaf.used.load(Relaxed), "cells");
             for r in leaf.count()..LEAF_ROWS {
-                assert_eq!(leaf.start(r), NO_KEY);
+                assert_eq!(leaf.key(r), NO_KEY);
             }
             rows += leaf.count();
         }

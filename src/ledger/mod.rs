@@ -223,8 +223,8 @@ impl Ledger {
     }
 
     /// Makes sure that the `changes` calls that follow don't run [`Short`]: a
-    /// `remove` or `insert` needs one leaf (2,688 bytes) at the most, an `update` one
-    /// for every piece that it changes at the most, and one in thirty as a rule.
+    /// `remove` or `insert` needs one leaf (1,344 bytes) at the most, an `update` one
+    /// for every piece that it changes at the most, and one in sixteen as a rule.
     /// `false` if there is no memory; the ledger is then as it was.
     #[inline]
     pub fn reserve(&mut self, memory: &mut impl Memory, changes: usize) -> bool {
@@ -368,9 +368,10 @@ impl Ledger {
         }
 
         // All that comes is published before anything that goes is retired.
-        let before = plan.before.map(|(r, a)| self.publish(r, a, sink));
-        let whole = self.publish(plan.whole, attr, sink);
-        let after = plan.after.map(|(r, a)| self.publish(r, a, sink));
+        let before = self.publish_part(plan.before, |r| r.before(range.start()), sink);
+        let whole = PageRange::new(plan.start, plan.end).unwrap_or(range);
+        let whole = self.publish(whole, attr, sink);
+        let after = self.publish_part(plan.after, |r| r.after(range.end()), sink);
         let mut at = self.index.settle(plan.from);
         while at < plan.to {
             let Some(entry) = self.entry(at) else {
@@ -490,6 +491,18 @@ impl Ledger {
         Row { start: range.start(), end: range.end(), attr: attr.pack(), id, slot }
     }
 
+    /// Publishes what `part` says is left of `row`.
+    #[inline]
+    fn publish_part(
+        &mut self,
+        row: Option<Row>,
+        part: impl FnOnce(PageRange) -> Option<PageRange>,
+        sink: &mut impl Sink,
+    ) -> Option<Row> {
+        let entry = Entry::of(row?)?;
+        Some(self.publish(part(entry.range)?, entry.attr, sink))
+    }
+
     #[inline]
     fn retire(&mut self, entry: &Entry, sink: &mut impl Sink) {
         sink.retire(entry.slot, entry.range, entry.attr);
@@ -512,53 +525,60 @@ impl Ledger {
         self.index.splice(at, 1, rows.get());
     }
 
-    /// What an insertion of `range` replaces, and by what.
+    /// What an insertion of `range` replaces, and by what. Works on packed rows:
+    /// of the entries that it looks at, most are only neighbours.
     #[inline]
     fn plan(&self, range: PageRange, attr: Attr) -> Plan {
-        let joins = |e: &Entry| e.attr == attr && mergeable(attr);
-        let mut plan = Plan { from: Index::FIRST, to: Index::FIRST, before: None, whole: range, after: None };
+        let (start, end) = (range.start(), range.end());
+        let (word, merges) = (attr.pack(), mergeable(attr));
+        let joins = |row: &Row| merges && row.attr == word;
+        let mut plan = Plan {
+            from: Index::FIRST,
+            to: Index::FIRST,
+            before: None,
+            start,
+            end,
+            after: None,
+        };
 
-        // On the left: an entry that straddles the start or touches it.
-        if let Some(at) = self.index.find(range.start()) {
-            plan.from = self.index.behind(at);
-            let mut left = Some(at);
-            if let Some(entry) = self.entry(at) {
-                if entry.range.end() > range.start() {
+        // On the left: a row that straddles the start or touches it.
+        if let Some(at) = self.index.find(start) {
+            let row = self.index.row(at).unwrap_or_default();
+            plan.from = if row.end > start { at } else { self.index.behind(at) };
+            let left = if row.start == start {
+                self.index.previous(at).and_then(|at| Some((at, self.index.row(at)?)))
+            } else {
+                Some((at, row))
+            };
+            if let Some((at, row)) = left.filter(|(_, row)| row.end >= start) {
+                if joins(&row) {
                     plan.from = at;
-                }
-                if entry.range.start() == range.start() {
-                    left = self.index.previous(at);
-                }
-            }
-            let left = left.and_then(|at| Some((at, self.entry(at)?)));
-            if let Some((at, entry)) = left.filter(|(_, e)| e.range.end() >= range.start()) {
-                if joins(&entry) {
-                    plan.from = at;
-                    plan.whole = hull(plan.whole, entry.range);
-                } else if entry.range.end() > range.start() {
-                    plan.before = entry.range.before(range.start()).map(|r| (r, entry.attr));
+                    plan.start = row.start;
+                    plan.end = end.max(row.end);
+                } else if row.end > start {
+                    plan.before = Some(row);
                 }
             }
         }
 
-        // On the right: the first entry behind it, and the last one in it.
+        // On the right: the first row behind it, and the last one in it.
         plan.to = self.index.settle(plan.from);
-        if self.index.row(plan.to).is_some_and(|r| r.start < range.end()) {
-            let last = self.index.find(range.end().wrapping_sub(1)).unwrap_or(plan.to);
+        let mut next = self.index.row(plan.to);
+        if next.is_some_and(|row| row.start < end) {
+            let last = self.index.find(end.wrapping_sub(1)).unwrap_or(plan.to);
             plan.to = self.next(last);
-            if let Some(entry) = self.entry(last).filter(|e| e.range.end() > range.end()) {
-                if joins(&entry) {
-                    plan.whole = hull(plan.whole, entry.range);
+            next = self.index.row(plan.to);
+            if let Some(row) = self.index.row(last).filter(|row| row.end > end) {
+                if joins(&row) {
+                    plan.end = row.end;
                 } else {
-                    plan.after = entry.range.after(range.end()).map(|r| (r, entry.attr));
+                    plan.after = Some(row);
                 }
             }
         }
-        if let Some(entry) = self.entry(plan.to) {
-            if entry.range.start() == range.end() && joins(&entry) {
-                plan.whole = hull(plan.whole, entry.range);
-                plan.to = self.next(plan.to);
-            }
+        if let Some(row) = next.filter(|row| row.start == end && joins(row)) {
+            plan.end = row.end;
+            plan.to = self.next(plan.to);
         }
         plan
     }
@@ -602,9 +622,14 @@ impl Ledger {
 struct Plan {
     from: Pos,
     to: Pos,
-    before: Option<(PageRange, Attr)>,
-    whole: PageRange,
-    after: Option<(PageRange, Attr)>,
+    /// The row whose part before the range stays.
+    before: Option<Row>,
+    /// The new row's first address.
+    start: u64,
+    /// The first address behind the new row.
+    end: u64,
+    /// The row whose part behind the range stays.
+    after: Option<Row>,
 }
 
 impl Plan {
@@ -612,10 +637,4 @@ impl Plan {
     fn rows_beside(&self, in_leaf: bool) -> usize {
         1 + usize::from(self.before.is_some()) + usize::from(self.after.is_some() && in_leaf)
     }
-}
-
-/// The smallest range that covers both.
-#[inline]
-fn hull(a: PageRange, b: PageRange) -> PageRange {
-    PageRange::new(a.start().min(b.start()), a.end().max(b.end())).unwrap_or(a)
 }

@@ -2,7 +2,7 @@
 //! parent: it begins anew, with a directory of its own. A child that shares the
 //! address space (vfork, CLONE_VM) shares the ledger, too, and nothing is done.
 
-use super::{begin, deferred, flight, give_up, lock, open, real, resync, State};
+use super::{begin, deferred, flight, give_up, lock, open, real, resync, State, APP_FUTURE};
 use crate::arch::Frame;
 use crate::intercept;
 use crate::startup;
@@ -71,6 +71,8 @@ pub fn child() {
     lock::reset();
     thread::current().forget();
     startup::adopt_pid();
+    // A child has none of its parent's locks.
+    APP_FUTURE.store(0, Relaxed);
     intercept::patch::recover();
     {
         let Some(mut guard) = lock::take().ok() else {

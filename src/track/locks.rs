@@ -2,11 +2,12 @@
 //! the same success and errors against RLIMIT_MEMLOCK, locked until it unlocks.
 //! Our pins are on top of it and nobody's business.
 
-use super::{close, failed, let_go, lock, open, real, relent, resync, settle, APP_FUTURE, USER_END};
+use super::{close, failed, lock, open, real, relent, resync, settle, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::limits;
 use crate::startup;
+use crate::sys::Errno;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
@@ -22,45 +23,58 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     };
     let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
     let flight = open(call);
-    if beyond_limit(range) {
-        // Our pins make the kernel blind to it: locked already, it would say.
-        let_go(range);
+    if let Some(errno) = refused(range) {
+        return -i64::from(errno.0);
     }
     let mut value = real(frame);
     if failed(value) && relent(value) {
         value = real(frame);
     }
-    if failed(value) {
-        // A part may have been locked: for the kernel that is no difference, and
-        // what was ours comes back.
-        settle(range);
-    } else {
-        let mut locked = Flags::APP_LOCKED;
+    // Within the limit it fails only where something is not mapped or can't be
+    // populated: what lies before a hole is locked all the same.
+    let bad_flags = value == -i64::from(Errno::INVAL.0);
+    let locked = if bad_flags { None } else { up_to_hole(range) };
+    if let Some(locked) = locked {
+        let mut flags = Flags::APP_LOCKED;
         if onfault {
-            locked = locked.with(Flags::APP_ONFAULT);
+            flags = flags.with(Flags::APP_ONFAULT);
         }
-        mark(range, |a| Attr { flags: a.flags.with(locked), ..a });
-        settle(range);
+        mark(locked, |a| Attr { flags: a.flags.with(flags), ..a });
     }
+    settle(range);
     close(flight, range);
     value
 }
 
-/// Whether the application's own locks would be over RLIMIT_MEMLOCK with `range`.
-fn beyond_limit(range: PageRange) -> bool {
-    let Some(limit) = limits::memlock() else {
-        return false;
-    };
-    let mut bytes = range.len();
-    if let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) {
-        guard.ledger.for_each(all, |part, entry| {
-            if entry.attr.flags.has(Flags::APP_LOCKED) {
-                bytes += part.len() - part.intersection(range).map_or(0, |r| r.len());
-            }
-            ControlFlow::Continue(())
-        });
+/// What the kernel says to a lock on `range` for the limit's sake, with the
+/// application's own locks counted and not ours (mm/mlock.c, do_mlock).
+fn refused(range: PageRange) -> Option<Errno> {
+    let limit = limits::memlock()?;
+    if limit == 0 {
+        return Some(Errno::PERM);
     }
-    bytes > limit
+    let mut bytes = range.len();
+    let guard = lock()?;
+    guard.ledger.for_each(PageRange::new(0, USER_END)?, |part, entry| {
+        if entry.attr.flags.has(Flags::APP_LOCKED) {
+            bytes += part.len() - part.intersection(range).map_or(0, |r| r.len());
+        }
+        ControlFlow::Continue(())
+    });
+    (bytes > limit).then_some(Errno::NOMEM)
+}
+
+/// The part of `range` before the first byte that is not mapped.
+fn up_to_hole(range: PageRange) -> Option<PageRange> {
+    let mut end = range.start();
+    lock()?.ledger.for_each(range, |part, _| {
+        if part.start() != end {
+            return ControlFlow::Break(());
+        }
+        end = part.end();
+        ControlFlow::Continue(())
+    });
+    range.before(end)
 }
 
 /// munlock(2).
@@ -72,14 +86,13 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     };
     let flight = open(Call::Munlock);
     let value = real(frame);
-    // Done by the kernel up to a hole, if it failed; where our pins were they
-    // are made again, and where it changed nothing that changes nothing.
+    // Done by the kernel up to a hole, if it failed. Our pins went with it and
+    // come back.
     let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
-    let done = !failed(value);
-    mark(range, |a| {
-        let flags = if done { a.flags.without(app) } else { a.flags };
-        resync::unsettled(Attr { flags, ..a })
-    });
+    let done = if failed(value) { up_to_hole(range) } else { Some(range) };
+    if let Some(done) = done {
+        mark(done, |a| resync::unsettled(Attr { flags: a.flags.without(app), ..a }));
+    }
     settle(range);
     close(flight, range);
     value

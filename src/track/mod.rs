@@ -400,7 +400,7 @@ pub fn settle(range: PageRange) {
     if config.pin == Pin::Off {
         return;
     }
-    let mut binds = None;
+    let mut memlock = None;
     // Each round settles one part; a racing call may put parts back, so the
     // number of rounds is bounded only by what the application maps.
     loop {
@@ -408,13 +408,15 @@ pub fn settle(range: PageRange) {
             return deferred::later(range);
         };
         let state = &mut *guard;
-        let binds = *binds.get_or_insert_with(|| limits::memlock().is_some());
-        let Some((part, attr, want)) = state.next_to_pin(range, config.pin, binds) else {
+        let memlock = *memlock.get_or_insert_with(limits::memlock);
+        let Some((part, attr, want)) = state.next_to_pin(range, config.pin, memlock.is_some()) else {
             return;
         };
+        // The limit may have come to bind since the start (setuid, setrlimit).
+        let budget = memlock.map_or(state.budget, |m| state.budget.min(m / 10 * 9));
         let column = match want {
             Want::Leave(column) => column,
-            _ if state.pinned().saturating_add(part.len()) > state.budget => {
+            _ if state.pinned().saturating_add(part.len()) > budget => {
                 flight::count(Counter::PinLimited);
                 Column::no(Reason::Limit)
             }
@@ -466,13 +468,14 @@ fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
             return Outcome::UpTo(end);
         }
     }
-    if want == Want::Populate && PinSet.register(part, Want::OnFault).is_ok() {
+    let limited = pin::is_limit(errno) && limits::memlock().is_some();
+    if want == Want::Populate && !limited && PinSet.register(part, Want::OnFault).is_ok() {
         // The kernel will lock it but can't populate it (a write-protected
         // page, a guard, a userfaultfd): locked as far as it is there.
         return Outcome::Held;
     }
     flight::count(Counter::PinRefused);
-    if pin::is_limit(errno) && limits::memlock().is_some() {
+    if limited {
         return Outcome::No(Column::no(Reason::Limit));
     }
     log::info!("mlock of {part:?} refused: {errno}");

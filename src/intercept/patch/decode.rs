@@ -178,6 +178,12 @@ impl Insn {
         self.raw.opcode() == Opcode::SYSCALL
     }
 
+    /// Whether it does nothing: padding, where nothing comes to it.
+    pub fn is_nop(&self) -> bool {
+        let same = self.operand(0) == self.operand(1);
+        self.raw.opcode() == Opcode::NOP || (self.raw.opcode() == Opcode::XCHG && same)
+    }
+
     /// Where the processor goes from here.
     pub fn flow(&self) -> Flow {
         let opcode = self.raw.opcode();

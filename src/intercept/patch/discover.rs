@@ -6,7 +6,10 @@ use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Op};
 use super::plan::{kind_of_all, Entry, Kind, Plan, JUMP_BYTES};
 use super::Config;
-use core::arch::x86_64::{__m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
+use core::arch::x86_64::{
+    __m128i, _mm_add_epi32, _mm_and_si128, _mm_cmpeq_epi8, _mm_cmplt_epi32, _mm_loadu_si128, _mm_movemask_epi8,
+    _mm_or_si128, _mm_set1_epi32, _mm_set1_epi8, _mm_set_epi32, _mm_xor_si128,
+};
 
 /// A wrapper function is at most this long; glibc's longest (msync) has 170 bytes.
 const WRAPPER_BYTES: u64 = 256;
@@ -118,7 +121,7 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, ops: &mut [Op]) -> Op
     };
     let moved = text.bytes.get(at.checked_sub(room)?..at)?;
     let alone = Insn::decode(moved).is_some_and(|i| usize::from(i.len) == room);
-    if !alone && (bounds.lands || entered(text, at, room)) {
+    if !alone && (bounds.lands || (function.leaves && entered(text, at, room))) {
         return Some(Verdict::Refuse);
     }
     let wrapper = text.libc && bounds.end - bounds.start <= WRAPPER_BYTES && !function.uses_vectors();
@@ -127,29 +130,53 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, ops: &mut [Op]) -> Op
     Some(Verdict::Patch(plan, bounds.start, function.is_target(index)))
 }
 
-/// Whether any four bytes of the text would be, as the distance of a jump, one
-/// into the middle of the `room` bytes before `at`: code that the compiler
+/// Whether anything in the text looks like a jump into the middle of the `room` bytes before `at`: code that the compiler
 /// split off a function jumps back into it.
 fn entered(text: &Text<'_>, at: usize, room: usize) -> bool {
     // In 32-bit arithmetic, which wraps as the jumps' own does: text is smaller.
     let first = (at.wrapping_sub(room) as u32).wrapping_add(1);
     let inside = (room as u32).saturating_sub(1);
-    let mut behind = 4u32;
-    for chunk in text.bytes.chunks(1024) {
-        let end = (behind as usize).saturating_add(chunk.len()).min(text.bytes.len());
-        let code = text.bytes.get((behind as usize).saturating_sub(4)..end).unwrap_or(&[]);
-        // No early way out, so that the compiler does many at a time.
-        let hits = code.windows(4).zip(behind..).fold(0u32, |hits, (w, behind)| {
-            let distance = w.try_into().map_or(0, u32::from_le_bytes);
-            let to = distance.wrapping_add(behind).wrapping_sub(first);
-            hits | u32::from(to < inside)
-        });
-        if hits != 0 {
+    let mut from = 0;
+    while let Some(block) = text.bytes.get(from..).and_then(|rest| rest.get(..19)) {
+        let hit = block_enters(block, (from as u32).wrapping_sub(first), inside);
+        if hit && (from..from.saturating_add(16)).any(|n| jumps(text.bytes, n, first, inside)) {
             return true;
         }
-        behind = behind.saturating_add(1024);
+        from = from.saturating_add(16);
     }
-    false
+    (from..text.bytes.len()).any(|n| jumps(text.bytes, n, first, inside))
+}
+
+/// Whether there are a jump's opcode and distance around `bytes[at]`, to less
+/// than `inside` from `first`.
+fn jumps(bytes: &[u8], at: usize, first: u32, inside: u32) -> bool {
+    let distance = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    let behind = (at as u32).wrapping_add(4);
+    let near = distance.is_some_and(|d| u32::from_le_bytes(*d).wrapping_add(behind).wrapping_sub(first) < inside);
+    near && matches!(bytes.get(..at), Some([.., 0xe9] | [.., 0x0f, 0x80..=0x8f]))
+}
+
+/// Whether one of the 16 distances that begin in `block`, which has 19 bytes,
+/// goes to less than `inside`, if the block begins at `at`.
+#[inline]
+fn block_enters(block: &[u8], at: u32, inside: u32) -> bool {
+    debug_assert!(block.len() >= 19);
+    let bytes = block.as_ptr();
+    // SAFETY: SSE2 is part of x86-64, and the caller's slice holds the 19 bytes
+    // that the four loads cover.
+    unsafe {
+        // Signed comparison of what is moved by 2^31 compares unsigned.
+        let sign = _mm_set1_epi32(i32::MIN);
+        let limit = _mm_xor_si128(_mm_set1_epi32(inside as i32), sign);
+        let behind = _mm_add_epi32(_mm_set1_epi32(at as i32), _mm_set_epi32(16, 12, 8, 4));
+        let hits = |n: usize| {
+            let distances = _mm_loadu_si128(bytes.add(n).cast::<__m128i>());
+            let to = _mm_add_epi32(_mm_add_epi32(distances, behind), _mm_set1_epi32(n as i32));
+            _mm_cmplt_epi32(_mm_xor_si128(to, sign), limit)
+        };
+        let all = _mm_or_si128(_mm_or_si128(hits(0), hits(1)), _mm_or_si128(hits(2), hits(3)));
+        _mm_movemask_epi8(all) != 0
+    }
 }
 
 /// Decides where nothing tells the function's bounds: only a site with one

@@ -81,6 +81,14 @@ impl Memory {
         self.array(at).map(u64::from_le_bytes)
     }
 
+    /// The NUL-terminated string at `at`, if it is shorter than `max`.
+    pub fn string(&self, at: u64, max: usize) -> Option<&[u8]> {
+        let room = self.window(at)?.end().saturating_sub(at);
+        let bytes = self.bytes(at, max.min(usize::try_from(room).ok()?))?;
+        let len = bytes.iter().position(|&b| b == 0)?;
+        bytes.get(..len)
+    }
+
     /// Whether the NUL-terminated string at `at` is `text`.
     pub fn is_string(&self, at: u64, text: &[u8]) -> bool {
         let Some(with_nul) = text.len().checked_add(1) else { return false };

@@ -23,21 +23,25 @@ const TARGET: u8 = 1;
 const INTERIOR: u8 = 2;
 /// The one behind it can come next.
 const FALLS: u8 = 4;
-/// No branch, or one out of the function.
-const NOWHERE: u16 = u16::MAX;
+/// Not a branch.
+const NOWHERE: u32 = u32::MAX;
+/// A branch out of the function.
+const OUTSIDE: u32 = u32::MAX - 1;
 
 /// Where one instruction is and goes.
 #[derive(Clone, Copy, Default)]
 pub struct Op {
+    /// Offset in the function.
     at: u32,
-    target: u16,
+    /// Offset that it branches to.
+    to: u32,
     len: u8,
     flags: u8,
 }
 
 impl Op {
     /// An unused element.
-    pub const EMPTY: Self = Self { at: 0, target: NOWHERE, len: 0, flags: 0 };
+    pub const EMPTY: Self = Self { at: 0, to: NOWHERE, len: 0, flags: 0 };
 
     fn end(&self) -> usize {
         (self.at as usize).saturating_add(usize::from(self.len))
@@ -87,6 +91,9 @@ pub struct Function<'a> {
     ops: &'a [Op],
     /// It has a jump to an address that it computes.
     pub indirect: bool,
+    /// It jumps out of itself: to another function, or to a part of it that the
+    /// compiler put elsewhere and that may jump back.
+    pub leaves: bool,
 }
 
 impl<'a> Function<'a> {
@@ -96,24 +103,27 @@ impl<'a> Function<'a> {
         let room = room.get_mut(..OPS_MAX)?;
         let mut at = 0usize;
         let mut count = 0usize;
-        let mut indirect = false;
+        let mut function = Self { bytes, ops: &[], indirect: false, leaves: false };
         while at < bytes.len() {
             let insn = Insn::decode(bytes.get(at..)?)?;
+            let end = at.checked_add(usize::from(insn.len))?;
             let flow = insn.flow();
-            indirect |= flow == Flow::Indirect;
-            let falls = matches!(flow, Flow::Next | Flow::Branch(_) | Flow::Call);
-            *room.get_mut(count)? = Op {
-                at: u32::try_from(at).ok()?,
-                target: NOWHERE,
-                len: insn.len,
-                flags: if falls { FALLS } else { 0 },
+            let to = match flow {
+                Flow::Jump(distance) | Flow::Branch(distance) => target(end, distance, bytes.len()),
+                _ => NOWHERE,
             };
+            function.indirect |= flow == Flow::Indirect;
+            function.leaves |= to == OUTSIDE;
+            let falls = matches!(flow, Flow::Next | Flow::Branch(_) | Flow::Call);
+            let flags = if falls { FALLS } else { 0 };
+            *room.get_mut(count)? = Op { at: u32::try_from(at).ok()?, to, len: insn.len, flags };
             count = count.checked_add(1)?;
-            at = at.checked_add(usize::from(insn.len))?;
+            at = end;
         }
         let ops = room.get_mut(..count)?;
-        mark_targets(bytes, ops);
-        Some(Self { bytes, ops, indirect })
+        mark_targets(ops);
+        function.ops = ops;
+        Some(function)
     }
 
     /// Which instruction begins at offset `at`.
@@ -185,7 +195,8 @@ impl<'a> Function<'a> {
         let before = at.checked_sub(1);
         let fallen = before.filter(|&b| self.ops.get(b).is_some_and(|op| op.flags & FALLS != 0));
         let entered = at == 0 && ARGUMENTS & (1 << (reg & 15)) != 0;
-        let unseen = at != 0 && fallen.is_none() && !target;
+        let padding = || self.insn(at).is_some_and(|insn| insn.is_nop());
+        let unseen = at != 0 && fallen.is_none() && !target && !padding();
         if entered || unseen || (target && self.indirect) {
             // An argument, or a place that only a computed jump or the unwinder
             // can reach.
@@ -195,7 +206,8 @@ impl<'a> Function<'a> {
             self.look_at(search, b, reg);
         }
         if target {
-            let branches = self.ops.iter().enumerate().filter(|(_, op)| usize::from(op.target) == at);
+            let here = self.ops.get(at).map(|op| op.at);
+            let branches = self.ops.iter().enumerate().filter(|(_, op)| Some(op.to) == here);
             for (from, _) in branches {
                 self.look_at(search, from, reg);
             }
@@ -212,33 +224,23 @@ impl<'a> Function<'a> {
     }
 }
 
-/// Enters the branches' targets into `ops`.
-fn mark_targets(bytes: &[u8], ops: &mut [Op]) {
-    for index in 0..ops.len() {
-        let Some(op) = ops.get(index).copied() else { return };
-        let code = bytes.get(op.at as usize..op.end()).unwrap_or(&[]);
-        let distance = match Insn::decode(code).map(|i| i.flow()) {
-            Some(Flow::Jump(d) | Flow::Branch(d)) => d,
-            _ => continue,
-        };
-        let Some(to) = op.end().checked_add_signed(distance as isize) else { continue };
-        let Ok(to) = u32::try_from(to) else { continue };
-        mark_target(ops, index, to);
-    }
+/// The offset `distance` from `end`, in a function of `len` bytes.
+fn target(end: usize, distance: i32, len: usize) -> u32 {
+    let to = end.checked_add_signed(distance as isize).filter(|&to| to < len);
+    to.and_then(|to| u32::try_from(to).ok()).unwrap_or(OUTSIDE)
 }
 
-fn mark_target(ops: &mut [Op], from: usize, to: u32) {
-    let (index, flag) = match ops.binary_search_by_key(&to, |op| op.at) {
-        Ok(index) => (index, TARGET),
-        Err(index) => (index.wrapping_sub(1), INTERIOR),
-    };
-    let Some(hit) = ops.get_mut(index) else { return };
-    if flag == INTERIOR && to as usize >= hit.end() {
-        return;
-    }
-    hit.flags |= flag;
-    if let (TARGET, Some(op), Ok(index)) = (flag, ops.get_mut(from), u16::try_from(index)) {
-        op.target = index;
+/// Enters the branches' targets into `ops`.
+fn mark_targets(ops: &mut [Op]) {
+    for index in 0..ops.len() {
+        let Some(to) = ops.get(index).map(|op| op.to).filter(|&to| to < OUTSIDE) else { continue };
+        let (hit, flag) = match ops.binary_search_by_key(&to, |op| op.at) {
+            Ok(hit) => (hit, TARGET),
+            Err(behind) => (behind.saturating_sub(1), INTERIOR),
+        };
+        if let Some(op) = ops.get_mut(hit) {
+            op.flags |= flag;
+        }
     }
 }
 

@@ -1,0 +1,212 @@
+//! Every program of c-tests: the same results, errors, output and exit status
+//! with the shim as without it; and at its quiet points every byte accounted for.
+
+use std::process::Command;
+use std::time::Duration;
+
+use regall_tests::child::{self, Outcome};
+use regall_tests::coverage::Expected;
+use regall_tests::mode::Mode;
+use regall_tests::quiet::{Findings, Watcher};
+use regall_tests::{build, coverage, quiet, skip};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+fn run(program: &str, args: &[&str], mode: Mode) -> Outcome {
+    let mut command = Command::new(build::program(program));
+    mode.apply(command.args(args));
+    child::run(&mut command, TIMEOUT)
+}
+
+fn run_watched(program: &str, args: &[&str], mode: Mode, timeout: Duration) -> (Outcome, Findings) {
+    let watcher = Watcher::of_coverage(Expected::of(mode));
+    let mut command = Command::new(build::program(program));
+    mode.apply(command.args(args));
+    command.env("REGALL_TEST_QUIET", watcher.socket());
+    let outcome = child::run(&mut command, timeout);
+    (outcome, watcher.finish())
+}
+
+/// What differs between two runs.
+fn differences(plain: &Outcome, other: &Outcome) -> Vec<String> {
+    let mut all = Vec::new();
+    if plain.end() != other.end() {
+        all.push(format!("ended with {} instead of {}", other.end(), plain.end()));
+    }
+    for (name, was, is) in [
+        ("stdout", &plain.stdout, &other.stdout),
+        ("stderr", &plain.others_stderr(), &other.others_stderr()),
+    ] {
+        if was != is {
+            let mut pairs = was.lines().zip(is.lines());
+            let first = pairs.find(|(a, b)| a != b);
+            let (lines, instead) = (is.lines().count(), was.lines().count());
+            all.push(format!("{name}: {lines} lines instead of {instead}; first difference {first:?}"));
+        }
+    }
+    all
+}
+
+fn same(program: &str, mode: Mode) {
+    let plain = run(program, &[], Mode::Plain);
+    assert_ne!(plain.end(), "time-out", "{program} alone");
+    assert!(!plain.stdout.contains("needed "), "{program} can't run here: {}", plain.stdout);
+    let (other, findings) = if mode.is_complete() {
+        let (outcome, findings) = run_watched(program, &[], mode, TIMEOUT);
+        assert!(findings.looks > 0 || outcome.end() != plain.end(), "{program} has no quiet point");
+        (outcome, findings)
+    } else {
+        (run(program, &[], mode), Findings::default())
+    };
+    let mut all = differences(&plain, &other);
+    if mode == Mode::Inert && !other.regall_lines().is_empty() {
+        all.push(format!("an inert shim says {:?}", other.regall_lines()));
+    }
+    all.extend(findings.problems);
+    let shown: Vec<_> = all.iter().take(25).cloned().collect();
+    assert!(all.is_empty(), "{program} {mode:?}: {} problems\n{}\nshim: {:?}", all.len(), shown.join("\n"), other.regall_lines());
+}
+
+macro_rules! programs {
+    ($($name:ident)*) => { $(
+        mod $name {
+            use super::*;
+            #[test]
+            fn inert() { same(stringify!($name), Mode::Inert) }
+            #[test]
+            fn populate() { same(stringify!($name), Mode::Populate) }
+            #[test]
+            fn onfault() { same(stringify!($name), Mode::OnFault) }
+            #[test]
+            fn off() { same(stringify!($name), Mode::Off) }
+            #[test]
+            fn symbols() { same(stringify!($name), Mode::Symbols) }
+            #[test]
+            fn strict() { same(stringify!($name), Mode::Strict) }
+        }
+    )*
+
+        /// A program that nobody listed would never run.
+        #[test]
+        fn all_programs_are_listed() {
+            let listed = [$(stringify!($name)),*, "counts", "hello", "torture"];
+            for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
+                let path = entry.path();
+                if path.extension().is_some_and(|e| e == "c") {
+                    let name = path.file_stem().and_then(|n| n.to_str()).expect("a name");
+                    assert!(listed.contains(&name), "{name} is in no list");
+                }
+            }
+        }
+    };
+}
+
+programs! {
+    address_limit brk clone descriptors exec exits file_pages fork heap jit libraries madvise mlock
+    mlock_limit mmap mprotect mremap msync process_madvise raw_calls second_libc shm signals seccomp
+    special_memory stack threads unprivileged userfault
+}
+
+mod torture {
+    use super::*;
+
+    fn calls() -> String {
+        std::env::var("REGALL_TEST_TORTURE").unwrap_or_else(|_| "1000000".into())
+    }
+
+    fn survives(mode: Mode, calls: &str, seed: &str) {
+        let (outcome, findings) = run_watched("torture", &[calls, seed], mode, Duration::from_secs(500));
+        let shown: Vec<_> = findings.problems.iter().take(25).cloned().collect();
+        assert_eq!(outcome.end(), "exit 0", "{}{}\n{}", outcome.stdout, outcome.stderr, shown.join("\n"));
+        assert_eq!(findings.looks, 21);
+        assert!(findings.problems.is_empty(), "{} problems\n{}", findings.problems.len(), shown.join("\n"));
+    }
+
+    #[test]
+    fn populate() {
+        survives(Mode::Populate, &calls(), "1");
+    }
+
+    #[test]
+    fn onfault() {
+        survives(Mode::OnFault, "100000", "2");
+    }
+
+    #[test]
+    fn off() {
+        survives(Mode::Off, "100000", "3");
+    }
+
+    #[test]
+    fn strict() {
+        survives(Mode::Strict, "100000", "4");
+    }
+}
+
+/// The checks above must be able to fail.
+mod can_fail {
+    use super::*;
+
+    #[test]
+    fn a_library_that_lies_is_noticed() {
+        let plain = run("mlock", &[], Mode::Plain);
+        let mut command = Command::new(build::program("mlock"));
+        command.env("LD_PRELOAD", build::program("liar.so"));
+        let lied = child::run(&mut command, TIMEOUT);
+        assert!(!differences(&plain, &lied).is_empty());
+    }
+
+    #[test]
+    fn a_program_without_the_shim_is_not_covered() {
+        let watcher = Watcher::of_coverage(Expected::of(Mode::Populate));
+        let mut command = Command::new(build::program("hello"));
+        Mode::Plain.apply(&mut command);
+        command.env("REGALL_TEST_QUIET", watcher.socket());
+        child::run(&mut command, TIMEOUT);
+        let findings = watcher.finish();
+        assert_eq!(findings.looks, 1);
+        // Each of the three ways to look says so.
+        assert_eq!(findings.problems.len(), 3, "{:?}", findings.problems);
+    }
+
+    /// An inline call is not seen by symbols, so there is a true gap to find.
+    #[test]
+    fn a_missed_mapping_is_a_gap() {
+        let expected = Expected::of(Mode::Populate);
+        let watcher = Watcher::new(move |point| {
+            if point.label != "inline mmap" {
+                return Vec::new();
+            }
+            let ours = coverage::check(point.pid, &point.claims, &expected).len();
+            let all = quiet::look(point, &expected);
+            let named = |name| all.iter().any(|p: &String| p.contains(name));
+            let mut missing = Vec::new();
+            if ours == 0 {
+                missing.push("our own check found no gap".into());
+            }
+            for name in ["regall verify: exit 1", "verify-maps.sh: exit 1"] {
+                if !named(name) {
+                    missing.push(format!("not found: {name} in {all:?}"));
+                }
+            }
+            missing
+        });
+        let mut command = Command::new(build::program("raw_calls"));
+        Mode::Symbols.apply(&mut command);
+        command.env("REGALL_TEST_QUIET", watcher.socket());
+        child::run(&mut command, TIMEOUT);
+        let findings = watcher.finish();
+        assert!(findings.looks > 0);
+        assert!(findings.problems.is_empty(), "{:#?}", findings.problems);
+    }
+}
+
+/// What this machine can't show, said where the summary counts it.
+#[test]
+fn huge_pages() {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|l| l.strip_prefix("HugePages_Total:"));
+    if total.is_none_or(|t| t.trim() == "0") {
+        skip("no huge pages are set aside (/proc/sys/vm/nr_hugepages is 0): hugetlb mappings fail with and without the shim");
+    }
+}

@@ -1,0 +1,69 @@
+//! Where the things under test are, and the C programs, compiled once.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The top of the work tree.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// Where cargo puts things at the top, not where these tests are built.
+pub fn target() -> PathBuf {
+    let from_root = |path: PathBuf| root().join(path);
+    let dir = std::env::var_os("REGALL_TARGET").map_or_else(|| root().join("target"), |d| from_root(d.into()));
+    std::fs::create_dir_all(&dir).expect("a target folder");
+    dir.canonicalize().expect("a target folder")
+}
+
+/// libregall.so, built by `make build`.
+pub fn shim() -> PathBuf {
+    built("libregall.so")
+}
+
+/// The `regall` command.
+pub fn regall() -> PathBuf {
+    built("regall")
+}
+
+fn built(name: &str) -> PathBuf {
+    let path = target().join("release").join(name);
+    assert!(path.exists(), "{} is not there: run `make build` first", path.display());
+    path
+}
+
+/// A script of ours.
+pub fn script(name: &str) -> PathBuf {
+    root().join("scripts").join(name)
+}
+
+/// A C program by its name (`mmap`, or `ring.openmpi` for one of c-tests/mpi).
+pub fn program(name: &str) -> PathBuf {
+    static COMPILED: OnceLock<PathBuf> = OnceLock::new();
+    COMPILED.get_or_init(compile).join(name)
+}
+
+/// Compiles what is out of date. Several test processes come here at once: one
+/// of them does it and the others wait.
+fn compile() -> PathBuf {
+    let out = target().join("c-tests");
+    std::fs::create_dir_all(&out).expect("a folder for the programs");
+    let done = Command::new("flock")
+        .arg(out.join(".lock"))
+        .args(["make", "-s", "-C"])
+        .arg(root().join("c-tests"))
+        .arg(format!("OUT={}", out.display()))
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .output()
+        .expect("flock and make");
+    assert!(done.status.success(), "c-tests: {}", String::from_utf8_lossy(&done.stderr));
+    out
+}
+
+/// Whether a command is installed.
+pub fn have(command: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(command).is_file())
+}

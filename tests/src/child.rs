@@ -1,0 +1,109 @@
+//! Running a program to its end or to its time-out.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a program ended and what it said.
+#[derive(Debug)]
+pub struct Outcome {
+    /// `None`: it had to be killed at its time-out.
+    pub status: Option<ExitStatus>,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// `exit 3`, `signal 11` or `time-out`.
+    pub fn end(&self) -> String {
+        match self.status {
+            None => "time-out".into(),
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => format!("exit {code}"),
+                (None, signal) => format!("signal {}", signal.unwrap_or(0)),
+            },
+        }
+    }
+
+    /// Its standard error without the shim's own lines.
+    pub fn others_stderr(&self) -> String {
+        let mine = |line: &&str| !line.starts_with("regall");
+        self.stderr.lines().filter(mine).map(|l| format!("{l}\n")).collect()
+    }
+
+    /// The shim's own lines of its standard error.
+    pub fn regall_lines(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|l| l.starts_with("regall")).collect()
+    }
+}
+
+/// A program on its way, in a process group of its own.
+pub struct Running {
+    child: Child,
+    stdout: File,
+    stderr: File,
+    deadline: Instant,
+}
+
+/// Starts a program; its standard input is empty.
+pub fn start(command: &mut Command, timeout: Duration) -> Running {
+    let stdout = tempfile::tempfile().expect("a temporary file");
+    let stderr = tempfile::tempfile().expect("a temporary file");
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone().expect("a descriptor"))
+        .stderr(stderr.try_clone().expect("a descriptor"))
+        .process_group(0)
+        .spawn()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    Running { child, stdout, stderr, deadline: Instant::now() + timeout }
+}
+
+/// Runs a program to its end.
+pub fn run(command: &mut Command, timeout: Duration) -> Outcome {
+    start(command, timeout).finish()
+}
+
+impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end; what is left of its group then is killed.
+    pub fn finish(mut self) -> Outcome {
+        let mut pause = Duration::from_micros(500);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child to wait for") {
+                break Some(status);
+            }
+            if Instant::now() > self.deadline {
+                break None;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(10));
+        };
+        self.kill_group();
+        if status.is_none() {
+            let _ = self.child.wait();
+        }
+        Outcome { status, stdout: text(&mut self.stdout), stderr: text(&mut self.stderr) }
+    }
+
+    fn kill_group(&self) {
+        // SAFETY: a system call without memory. The group is our child's: its
+        // number can't have been given to anyone else while members live, and
+        // with none left the call fails.
+        unsafe { libc::killpg(self.child.id() as i32, libc::SIGKILL) };
+    }
+}
+
+fn text(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes).map(drop)).expect("output");
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,342 @@
+//! Coverage checked independently: `regall dump` against what the kernel says.
+//! Each byte of a mapping must be in exactly one line, and the line must be true.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::mode::Mode;
+use crate::procfs::{self, Vma};
+use crate::{build, child};
+
+const PAGE: u64 = 4096;
+/// More than the shim may ever hold for itself in these tests.
+const SHIM_MOST: u64 = 256 << 20;
+
+/// A line of `regall dump`.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// As in /proc/PID/maps.
+    pub prot: String,
+    /// `registered` or `excluded`.
+    pub state: String,
+    /// Reason or `-`.
+    pub reason: String,
+    /// `yes` or a reason.
+    pub pin: String,
+    /// `yes` or a reason.
+    pub hca: String,
+}
+
+impl Line {
+    /// `registered` or the reason.
+    pub fn word(&self) -> &str {
+        if self.state == "registered" { &self.state } else { &self.reason }
+    }
+}
+
+/// What a program claims of a range of its own.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// `registered` or a reason.
+    pub word: String,
+}
+
+/// What the checker has to know beside what it reads.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// How the process runs.
+    pub mode: Mode,
+    /// A budget was set: `limit` is a true reason.
+    pub limited: bool,
+    /// Something was excluded or opted out: `opted-out` is a true reason.
+    pub opted_out: bool,
+}
+
+impl Expected {
+    /// Nothing but the mode.
+    pub fn of(mode: Mode) -> Self {
+        Self { mode, limited: false, opted_out: false }
+    }
+}
+
+/// `regall dump`'s lines, or why there are none.
+pub fn dump(pid: u32) -> Result<Vec<Line>, String> {
+    let mut command = Command::new(build::regall());
+    let done = child::run(command.arg("dump").arg(pid.to_string()), Duration::from_secs(20));
+    if done.end() != "exit 0" {
+        return Err(format!("regall dump: {}: {}", done.end(), done.stderr.trim()));
+    }
+    parse(pid, &done.stdout)
+}
+
+/// Parses `regall dump`'s output.
+pub fn parse(pid: u32, text: &str) -> Result<Vec<Line>, String> {
+    let mut lines = text.lines();
+    let head: Vec<_> = lines.next().unwrap_or("").split(' ').collect();
+    match head[..] {
+        ["#", "regall", "1", "pid", p, "start", _, "generation", _, "busy", busy] => {
+            if p != pid.to_string() {
+                return Err(format!("dump is of pid {p}"));
+            }
+            if busy != "0" {
+                return Err(format!("{busy} hooked calls in progress at a quiet point"));
+            }
+        }
+        _ => return Err(format!("dump begins with {head:?}")),
+    }
+    let plain = lines.filter(|l| !l.starts_with('#'));
+    plain.map(|l| line(l).ok_or_else(|| format!("dump says {l:?}"))).collect()
+}
+
+fn line(text: &str) -> Option<Line> {
+    let words: Vec<_> = text.split(' ').collect();
+    let [range, prot, state, reason, _lkey, _rkey, pin, hca] = words[..] else {
+        return None;
+    };
+    let (start, end) = range.split_once('-')?;
+    Some(Line {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        prot: prot.into(),
+        state: state.into(),
+        reason: reason.into(),
+        pin: pin.into(),
+        hca: hca.into(),
+    })
+}
+
+/// Everything that is wrong with a process's coverage now.
+pub fn check(pid: u32, claims: &[Claim], expected: &Expected) -> Vec<String> {
+    let both = dump(pid).and_then(|d| procfs::smaps(pid).map(|m| (d, m)));
+    let (dump, maps) = match both {
+        Ok(both) => both,
+        Err(e) => return vec![e],
+    };
+    let mut problems = compare(pid, &dump, &maps, expected);
+    if expected.mode.pins() {
+        problems.extend(claims.iter().flat_map(|c| unkept(c, &dump)));
+    }
+    problems
+}
+
+/// The lines against the mappings.
+pub fn compare(pid: u32, dump: &[Line], maps: &[Vma], expected: &Expected) -> Vec<String> {
+    let mut problems = Vec::new();
+    for pair in dump.windows(2) {
+        if pair[0].end > pair[1].start {
+            problems.push(format!("dump overlaps at {:x}", pair[1].start));
+        }
+    }
+    let facts = Facts {
+        pid,
+        expected,
+        forked: procfs::is_fork(pid),
+        lock_limit: procfs::lock_limit(pid),
+    };
+    let mut shim_bytes = 0;
+    for vma in maps {
+        let mut at = vma.start;
+        let from = dump.partition_point(|l| l.end <= vma.start);
+        for line in dump[from..].iter().take_while(|l| l.start < vma.end) {
+            if line.start > at {
+                problems.push(gap(at, line.start, vma));
+            }
+            let part = (line.start.max(vma.start), line.end.min(vma.end));
+            if let Err(why) = facts.is_true(line, vma, part) {
+                let (s, e) = part;
+                problems.push(format!(
+                    "{s:x}-{e:x}: {} pin {}: {why} ({} {} [{}])",
+                    line.word(), line.pin, vma.prot, vma.name, vma.flags.join(" ")
+                ));
+            }
+            if line.word() == "shim" {
+                shim_bytes += part.1 - part.0;
+            }
+            at = part.1;
+        }
+        if at < vma.end {
+            problems.push(gap(at, vma.end, vma));
+        }
+    }
+    if shim_bytes > SHIM_MOST {
+        problems.push(format!("{shim_bytes} bytes are said to be the shim's own"));
+    }
+    problems
+}
+
+fn gap(start: u64, end: u64, vma: &Vma) -> String {
+    format!("gap {start:x}-{end:x} in {} {} [{}]", vma.prot, vma.name, vma.flags.join(" "))
+}
+
+struct Facts<'a> {
+    pid: u32,
+    expected: &'a Expected,
+    forked: bool,
+    lock_limit: Option<u64>,
+}
+
+impl Facts<'_> {
+    /// Whether what `line` says of `part` of `vma` is so.
+    fn is_true(&self, line: &Line, vma: &Vma, part: (u64, u64)) -> Result<(), String> {
+        if line.prot != vma.prot {
+            return Err(format!("protection is said to be {}", line.prot));
+        }
+        let registered = line.pin == "yes" || line.hca == "yes";
+        if (line.state == "registered") != registered || registered != (line.reason == "-") {
+            return Err(format!("state {}, reason {}, hca {}", line.state, line.reason, line.hca));
+        }
+        if line.pin == "yes" {
+            return self.pinned(vma);
+        }
+        let fine = match line.pin.as_str() {
+            "no-access" => vma.prot.starts_with("---"),
+            "kernel" => vma.name.starts_with("[v"),
+            "device" => vma.has("io") || vma.has("pf"),
+            "shim" => vma.name.contains("regall") || vma.name.is_empty() || vma.name.starts_with("[anon"),
+            "opted-out" => self.expected.opted_out,
+            "limit" => self.expected.limited || self.lock_limit.is_some(),
+            "inherited" => self.forked,
+            "off" => self.expected.mode == Mode::Off,
+            refused if refused.starts_with("refused:") => self.refusable(vma, part),
+            _ => false,
+        };
+        if fine { Ok(()) } else { Err("not a true reason".into()) }
+    }
+
+    fn pinned(&self, vma: &Vma) -> Result<(), String> {
+        if self.expected.mode == Mode::Off {
+            return Err("nothing is to be pinned".into());
+        }
+        if vma.has("ht") {
+            return Ok(()); // huge pages are never swapped, and never marked
+        }
+        if !vma.has("lo") {
+            return Err("the kernel has not locked it".into());
+        }
+        let lazy = ["lf", "gu", "um", "uw", "gd"].iter().any(|f| vma.has(f));
+        let whole = self.size_in_file(vma);
+        if !lazy && vma.has("wr") && vma.rss < whole && self.lock_limit.is_none() {
+            return Err(format!("locked, but only {} of {whole} bytes are resident", vma.rss));
+        }
+        Ok(())
+    }
+
+    /// Why the kernel may refuse to lock something.
+    fn refusable(&self, vma: &Vma, part: (u64, u64)) -> bool {
+        let special = ["de", "io", "pf", "mm", "gu", "ss"].iter().any(|f| vma.has(f));
+        let beyond_file = part.0 - vma.start >= self.size_in_file(vma);
+        let partly = part.1 - vma.start > self.size_in_file(vma);
+        special || vma.name.starts_with("/secretmem") || beyond_file || partly || self.lock_limit.is_some()
+    }
+
+    /// Bytes of a mapping that its file has pages for.
+    fn size_in_file(&self, vma: &Vma) -> u64 {
+        let size = vma.end - vma.start;
+        if !vma.name.starts_with('/') {
+            return size;
+        }
+        let file = procfs::file_size(self.pid, vma).unwrap_or(u64::MAX - PAGE);
+        let pages = file.div_ceil(PAGE) * PAGE;
+        pages.saturating_sub(vma.offset).min(size)
+    }
+}
+
+/// What of a claim is not so.
+fn unkept(claim: &Claim, dump: &[Line]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut at = claim.start;
+    for line in dump.iter().filter(|l| l.start < claim.end && l.end > claim.start) {
+        if line.word() != claim.word {
+            problems.push(format!(
+                "{:x}-{:x} is {}, not {} as the program says",
+                line.start, line.end, line.word(), claim.word
+            ));
+        }
+        if line.start > at {
+            problems.push(format!("nothing is said of {at:x}-{:x}", line.start));
+        }
+        at = line.end;
+    }
+    if at < claim.end {
+        problems.push(format!("nothing is said of {at:x}-{:x}", claim.end));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dump of this process that a perfect shim in REGALL_PIN=off would give.
+    fn perfect(maps: &[Vma]) -> Vec<Line> {
+        let word = |v: &Vma| match () {
+            () if v.name.starts_with("[v") => "kernel",
+            () if v.prot.starts_with("---") => "no-access",
+            () => "off",
+        };
+        let line = |v: &Vma| Line {
+            start: v.start,
+            end: v.end,
+            prot: v.prot.clone(),
+            state: "excluded".into(),
+            reason: word(v).into(),
+            pin: word(v).into(),
+            hca: "off".into(),
+        };
+        maps.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_wrong_dump_is_found_out() {
+        let me = std::process::id();
+        let maps = procfs::smaps(me).unwrap();
+        let off = Expected::of(Mode::Off);
+        let good = perfect(&maps);
+        assert_eq!(compare(me, &good, &maps, &off), Vec::<String>::new());
+
+        let broken = |change: &dyn Fn(&mut Vec<Line>)| {
+            let mut lines = good.clone();
+            change(&mut lines);
+            compare(me, &lines, &maps, &off)
+        };
+        assert!(!broken(&|l| drop(l.remove(3))).is_empty(), "a missing line");
+        assert!(!broken(&|l| l.truncate(2)).is_empty(), "a short dump");
+        assert!(!broken(&|l| l[2].end -= PAGE).is_empty(), "a missing page");
+        assert!(!broken(&|l| l[1].start -= PAGE).is_empty(), "an overlap");
+        assert!(!broken(&|l| l[0].prot = "rwxp".into()).is_empty(), "a wrong protection");
+        for lie in ["no-access", "kernel", "device", "limit", "inherited", "opted-out", "refused:12", "scope", "?"] {
+            let told = broken(&|l| {
+                l[0].pin = lie.into();
+                l[0].reason = lie.into();
+            });
+            assert!(!told.is_empty(), "{lie} of the program's text");
+        }
+        let pinned = Expected::of(Mode::Populate);
+        let mut lines = good.clone();
+        lines[0].pin = "yes".into();
+        lines[0].reason = "-".into();
+        lines[0].state = "registered".into();
+        let told = compare(me, &lines, &maps, &pinned);
+        assert!(told[0].contains("has not locked"), "{told:?}");
+    }
+
+    #[test]
+    fn a_broken_claim_is_found_out() {
+        let dump = parse(7, "# regall 1 pid 7 start 1 generation 1 busy 0\n1000-3000 rw-p registered - - - yes off\n").unwrap();
+        let claim = |start, end, word: &str| Claim { start, end, word: word.into() };
+        assert!(unkept(&claim(0x1000, 0x3000, "registered"), &dump).is_empty());
+        assert!(!unkept(&claim(0x1000, 0x4000, "registered"), &dump).is_empty());
+        assert!(!unkept(&claim(0, 0x2000, "registered"), &dump).is_empty());
+        assert!(!unkept(&claim(0x1000, 0x3000, "limit"), &dump).is_empty());
+        assert!(parse(7, "# regall 1 pid 7 start 1 generation 1 busy 2\n").is_err());
+        assert!(parse(8, "# regall 1 pid 7 start 1 generation 1 busy 0\n").is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! The ways in which a program is run.
+
+use std::process::Command;
+
+use crate::build;
+
+/// A way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Without the shim: the measure of all others.
+    Plain,
+    /// The shim preloaded, REGALL not set.
+    Inert,
+    /// On, all defaults.
+    Populate,
+    /// Pinned on fault.
+    OnFault,
+    /// Tracked only.
+    Off,
+    /// Intercepted by symbols: coverage can't be complete.
+    Symbols,
+    /// Patched, and Syscall User Dispatch for the rest.
+    Strict,
+}
+
+impl Mode {
+    /// Sets a command up to run in this mode, whatever our own environment says.
+    pub fn apply(self, command: &mut Command) {
+        for (name, _) in std::env::vars_os() {
+            let ours = name.to_string_lossy();
+            if ours.starts_with("REGALL") && !ours.starts_with("REGALL_TEST_") {
+                command.env_remove(&name);
+            }
+        }
+        if self == Self::Plain {
+            return;
+        }
+        command.env("LD_PRELOAD", build::shim());
+        if self == Self::Inert {
+            return;
+        }
+        command.env("REGALL", "1");
+        match self {
+            Self::OnFault => command.env("REGALL_PIN", "onfault"),
+            Self::Off => command.env("REGALL_PIN", "off"),
+            Self::Symbols => command.env("REGALL_INTERCEPT", "symbols"),
+            Self::Strict => command.env("REGALL_INTERCEPT", "strict"),
+            _ => command,
+        };
+    }
+
+    /// Whether every byte must be accounted for at a quiet point.
+    pub fn is_complete(self) -> bool {
+        matches!(self, Self::Populate | Self::OnFault | Self::Off | Self::Strict)
+    }
+
+    /// Whether memory is pinned.
+    pub fn pins(self) -> bool {
+        matches!(self, Self::Populate | Self::OnFault | Self::Strict)
+    }
+}
