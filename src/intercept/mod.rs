@@ -78,9 +78,9 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     thread.untimed.set(0);
     thread.elsewhere.set(0);
     thread.timing.set(true);
-    let start = time::now();
+    let start = time::spent();
     let value = track::handle(call, frame);
-    let spent = time::now().saturating_sub(start).saturating_sub(thread.elsewhere.get());
+    let spent = time::spent().saturating_sub(start).saturating_sub(thread.elsewhere.get());
     thread.timing.set(false);
     flight::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
     value

@@ -127,7 +127,7 @@ fn rewrite_table(group: &Group, module: &Module, start: u64, bytes: u64) -> Opti
 /// it was not before (RELRO).
 fn set_slot(group: &Group, slot: u64, new: u64) -> bool {
     let segment = group.segments().find(|s| s.range.contains(slot));
-    let Some(segment) = segment.filter(|_| slot % 8 == 0) else { return false };
+    let Some(segment) = segment.filter(|_| slot & 7 == 0) else { return false };
     let Some(page) = PageRange::covering(slot, 8) else { return false };
     let prot = i32::from(segment.prot.bits() & 7);
     let sealed = !segment.prot.writable();

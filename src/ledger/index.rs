@@ -101,7 +101,10 @@ impl Pos {
     /// The same place after `leaves` leaves were added before it.
     #[inline]
     pub const fn moved(self, leaves: usize) -> Self {
-        Self { leaf: self.leaf.wrapping_add(leaves), row: self.row }
+        Self {
+            leaf: self.leaf.wrapping_add(leaves),
+            row: self.row,
+        }
     }
 }
 
@@ -336,13 +339,18 @@ impl Leaf {
         let n = used.trailing_ones() as usize % LEAF_ROWS;
         debug_assert!(used != u32::MAX);
         self.used.store(used | 1 << n, Relaxed);
+        self.write_cells(n, row);
+        n
+    }
+
+    #[inline]
+    fn write_cells(&self, n: usize, row: &Row) {
         if let Some(cells) = self.cells.get(n) {
             cells.end.store(row.end, Relaxed);
             cells.attr.store(row.attr, Relaxed);
             cells.id.store(row.id, Relaxed);
             cells.slot.store(u64::from(row.slot), Relaxed);
         }
-        n
     }
 
     /// Replaces `gone` rows from number `at` on by `new`. The caller has begun the
@@ -354,6 +362,15 @@ impl Leaf {
         let count_then = count.wrapping_sub(gone).wrapping_add(new.len());
         debug_assert!(at + gone <= count && count_then <= LEAF_ROWS && new.len() <= 3);
 
+        // A heap that grows: one row in another's place.
+        if let (1, [row]) = (gone, new) {
+            if let Some(start) = words(&self.starts).get(at) {
+                start.store(key(row.start), Relaxed);
+            }
+            self.write_cells(self.cells_of(at), row);
+            return;
+        }
+
         let mut used = self.used.load(Relaxed);
         for row in at..at.wrapping_add(gone) {
             used &= !(1 << self.cells_of(row));
@@ -362,9 +379,19 @@ impl Leaf {
 
         let starts = words(&self.starts);
         if new.len() > gone {
-            move_up(starts, at.wrapping_add(gone), count, new.len().wrapping_sub(gone));
+            move_up(
+                starts,
+                at.wrapping_add(gone),
+                count,
+                new.len().wrapping_sub(gone),
+            );
         } else {
-            move_down(starts, at.wrapping_add(gone), count, gone.wrapping_sub(new.len()));
+            move_down(
+                starts,
+                at.wrapping_add(gone),
+                count,
+                gone.wrapping_sub(new.len()),
+            );
             fill(starts, count_then, count, NO_KEY);
         }
 
@@ -375,15 +402,44 @@ impl Leaf {
             }
             fresh |= (self.fill_cells(row) as u64) << (n % 8 * 8);
         }
-        self.splice_order(at, gone, after, fresh);
+        match (gone, new.len()) {
+            (0, 1) => self.open_order(at, fresh),
+            (1, 0) => self.close_order(at),
+            _ => self.splice_order(at, gone, after, fresh),
+        }
         self.count.store(count_then as u32, Relaxed);
+    }
+
+    /// Puts `byte` into `order` at number `at`.
+    #[inline]
+    fn open_order(&self, at: usize, byte: u64) {
+        let (mut keep, mut carry) = (low_bytes(at % 8), byte << (at % 8 * 8));
+        for word in self.order.get(at / 8..).unwrap_or_default() {
+            let old = word.load(Relaxed);
+            word.store(old & keep | (old & !keep) << 8 | carry, Relaxed);
+            (keep, carry) = (0, old >> 56);
+        }
+    }
+
+    /// Takes byte number `at` out of `order`.
+    #[inline]
+    fn close_order(&self, at: usize) {
+        let mut carry = 0;
+        let words = self.order.get(at / 8..).unwrap_or_default();
+        for (n, word) in words.iter().enumerate().rev() {
+            let old = word.load(Relaxed);
+            let keep = if n == 0 { low_bytes(at % 8) } else { 0 };
+            word.store(old & keep | (old >> 8) & !keep | carry << 56, Relaxed);
+            carry = old & 0xff;
+        }
     }
 
     /// `order` as one number of 256 bits: the bytes from `at + gone` on go to
     /// `after`, and the lowest bytes of `fresh` go between `at` and `after`.
     #[inline]
     fn splice_order(&self, at: usize, gone: usize, after: usize, fresh: u64) {
-        let old: [u64; LEAF_ROWS / 8] = core::array::from_fn(|n| self.order.get(n).map_or(0, |w| w.load(Relaxed)));
+        let old: [u64; LEAF_ROWS / 8] =
+            core::array::from_fn(|n| self.order.get(n).map_or(0, |w| w.load(Relaxed)));
         let word = |n: usize| old.get(n).copied().unwrap_or(0);
         // Byte b comes from byte b + gone - new; the 8 keep it above zero.
         let shift = gone.wrapping_add(at).wrapping_add(8).wrapping_sub(after);
@@ -401,7 +457,10 @@ impl Leaf {
                 _ => 0,
             };
             if let Some(w) = self.order.get(n) {
-                w.store(word(n) & head | (low | high) & tail | fresh & !(head | tail), Relaxed);
+                w.store(
+                    word(n) & head | (low | high) & tail | fresh & !(head | tail),
+                    Relaxed,
+                );
             }
         }
     }
@@ -458,11 +517,18 @@ impl Top {
             at += n * size_of::<Line>();
         }
         // SAFETY: as above; null pointers are valid AtomicPtrs.
-        let leaves = unsafe { core::slice::from_raw_parts(block.as_ptr().add(leaves_at).cast(), places) };
+        let leaves =
+            unsafe { core::slice::from_raw_parts(block.as_ptr().add(leaves_at).cast(), places) };
         let top = block.cast::<Top>();
         // SAFETY: the block begins with HEAD bytes for the Top, aligned to 64, and
         // nobody else has it.
-        unsafe { top.write(Top { levels, depth, leaves }) };
+        unsafe {
+            top.write(Top {
+                levels,
+                depth,
+                leaves,
+            })
+        };
         // SAFETY: just written, never written again, never unmapped.
         Some(unsafe { &*top.as_ptr() })
     }
@@ -516,7 +582,9 @@ impl Top {
     /// Puts `leaf` in place `n` of `count`.
     fn insert(&self, n: usize, count: usize, key: u64, leaf: *mut Leaf) {
         move_up(self.keys(), n, count, 1);
-        if let (Some(old), Some(new)) = (self.leaves.get(n..count), self.leaves.get(n + 1..count + 1)) {
+        if let (Some(old), Some(new)) =
+            (self.leaves.get(n..count), self.leaves.get(n + 1..count + 1))
+        {
             for (o, n) in old.iter().zip(new).rev() {
                 n.store(o.load(Relaxed), Relaxed);
             }
@@ -529,7 +597,10 @@ impl Top {
     fn remove(&self, from: usize, to: usize, count: usize) {
         let gone = to - from;
         move_down(self.keys(), to, count, gone);
-        if let (Some(old), Some(new)) = (self.leaves.get(to..count), self.leaves.get(from..count - gone)) {
+        if let (Some(old), Some(new)) = (
+            self.leaves.get(to..count),
+            self.leaves.get(from..count - gone),
+        ) {
             for (o, n) in old.iter().zip(new) {
                 n.store(o.load(Relaxed), Relaxed);
             }
@@ -595,7 +666,10 @@ impl View {
         if !leaf.version.still(version) {
             return None;
         }
-        Some(row.filter(|r| addr < r.end).map(|row| Seen { row, leaf, version }))
+        Some(
+            row.filter(|r| addr < r.end)
+                .map(|row| Seen { row, leaf, version }),
+        )
     }
 
     #[inline]
@@ -744,7 +818,9 @@ impl Hint {
         let n = self.next.load(Relaxed);
         self.next.store(n.wrapping_add(1), Relaxed);
         let n = n as usize % WAYS;
-        if let (Some(start), Some(len), Some(way)) = (self.starts.get(n), self.lens.get(n), self.ways.get(n)) {
+        if let (Some(start), Some(len), Some(way)) =
+            (self.starts.get(n), self.lens.get(n), self.ways.get(n))
+        {
             start.store(seen.row.start, Relaxed);
             len.store(seen.row.end.wrapping_sub(seen.row.start), Relaxed);
             way.leaf.store(ptr::from_ref(seen.leaf).cast_mut(), Relaxed);
@@ -778,13 +854,24 @@ pub struct Index {
     rows: usize,
     /// Start of the row inserted last: runs of insertions are noticed by it.
     last: u64,
+    /// Number of the leaf changed last; whatever it says is checked.
+    recent: usize,
 }
 
 impl Index {
     /// An empty one that writes `view`. The first of several that reserves
     /// memory gets the view; the others can't reserve, so they stay empty.
     pub const fn new(view: &'static View) -> Self {
-        Self { view, owner: false, leaves: 0, pooled: 0, pool: None, rows: 0, last: 0 }
+        Self {
+            view,
+            owner: false,
+            leaves: 0,
+            pooled: 0,
+            pool: None,
+            rows: 0,
+            last: 0,
+            recent: 0,
+        }
     }
 
     /// What readers use.
@@ -842,7 +929,11 @@ impl Index {
             for n in 0..self.leaves {
                 let leaf = old.leaf(n);
                 let key = old.keys().get(n).map_or(NO_KEY, |k| k.load(Relaxed));
-                new.set(n, key, leaf.map_or(ptr::null_mut(), |l| ptr::from_ref(l).cast_mut()));
+                new.set(
+                    n,
+                    key,
+                    leaf.map_or(ptr::null_mut(), |l| ptr::from_ref(l).cast_mut()),
+                );
             }
             new.sample(0, self.leaves);
         }
@@ -860,7 +951,9 @@ impl Index {
         let leaf: &'static Leaf = unsafe { block.cast::<Leaf>().as_ref() };
         // First among all leaves, then in the pool: `rebuild` starts from the former.
         leaf.next_ever.store(self.view.ever.load(Relaxed), Relaxed);
-        self.view.ever.store(ptr::from_ref(leaf).cast_mut(), Release);
+        self.view
+            .ever
+            .store(ptr::from_ref(leaf).cast_mut(), Release);
         self.give_back(leaf);
         true
     }
@@ -868,7 +961,9 @@ impl Index {
     /// To the pool, as it is.
     fn give_back(&mut self, leaf: &'static Leaf) {
         leaf.version.bump();
-        let next = self.pool.map_or(ptr::null_mut(), |l| ptr::from_ref(l).cast_mut());
+        let next = self
+            .pool
+            .map_or(ptr::null_mut(), |l| ptr::from_ref(l).cast_mut());
         leaf.next_free.store(next, Relaxed);
         self.pool = Some(leaf);
         self.pooled = self.pooled.wrapping_add(1);
@@ -902,7 +997,15 @@ impl Index {
     pub fn find(&self, addr: u64) -> Option<Pos> {
         let key = key(addr).min(NO_KEY - 1);
         let top = self.view.top()?;
-        let leaf = top.find(key)?;
+        // What is mapped is often unmapped next: the leaf of the last change
+        // first. Whether it is the one, the keys in the top say.
+        let nth = |n: usize| top.keys().get(n).map_or(NO_KEY, |k| k.load(Relaxed));
+        let recent = self.recent;
+        let leaf = if nth(recent) <= key && key < nth(recent.wrapping_add(1)) {
+            recent
+        } else {
+            top.find(key)?
+        };
         let row = top.leaf(leaf)?.rank(key).checked_sub(1)?;
         Some(Pos { leaf, row })
     }
@@ -919,14 +1022,20 @@ impl Index {
     /// The place right behind `at`, in the same leaf.
     #[inline]
     pub const fn behind(&self, at: Pos) -> Pos {
-        Pos { leaf: at.leaf, row: at.row.wrapping_add(1) }
+        Pos {
+            leaf: at.leaf,
+            row: at.row.wrapping_add(1),
+        }
     }
 
     /// The same place, as the first of the next leaf where it is a leaf's end.
     #[inline]
     pub fn settle(&self, at: Pos) -> Pos {
         if at.row >= self.count(at.leaf) && at.leaf < self.leaves {
-            return Pos { leaf: at.leaf.wrapping_add(1), row: 0 };
+            return Pos {
+                leaf: at.leaf.wrapping_add(1),
+                row: 0,
+            };
         }
         at
     }
@@ -938,7 +1047,10 @@ impl Index {
             return Some(Pos { leaf: at.leaf, row });
         }
         let leaf = at.leaf.checked_sub(1)?;
-        Some(Pos { leaf, row: self.count(leaf).checked_sub(1)? })
+        Some(Pos {
+            leaf,
+            row: self.count(leaf).checked_sub(1)?,
+        })
     }
 
     /// How many rows from `from` up to `to` lie in `from`'s leaf, and whether
@@ -959,7 +1071,11 @@ impl Index {
         if self.leaves != 0 && self.count(at.leaf).saturating_add(more) <= LEAF_ROWS {
             return true;
         }
-        self.pooled != 0 && self.view.top().is_some_and(|t| self.leaves < t.leaves.len())
+        self.pooled != 0
+            && self
+                .view
+                .top()
+                .is_some_and(|t| self.leaves < t.leaves.len())
     }
 
     /// Replaces the `gone` rows from `at` on, all of one leaf, by `new`: 1 to 3 rows
@@ -968,7 +1084,10 @@ impl Index {
     #[inline]
     pub fn splice(&mut self, at: Pos, gone: usize, new: &[Row]) -> Pos {
         let mut at = at;
-        let many = self.count(at.leaf).wrapping_sub(gone).wrapping_add(new.len());
+        let many = self
+            .count(at.leaf)
+            .wrapping_sub(gone)
+            .wrapping_add(new.len());
         if self.leaves == 0 {
             self.first_leaf();
         } else if many > LEAF_ROWS {
@@ -990,7 +1109,11 @@ impl Index {
         }
         self.rows = self.rows.wrapping_add(new.len()).wrapping_sub(gone);
         self.last = first.start;
-        Pos { leaf: at.leaf, row: at.row.wrapping_add(new.len()).wrapping_sub(1) }
+        self.recent = at.leaf;
+        Pos {
+            leaf: at.leaf,
+            row: at.row.wrapping_add(new.len()).wrapping_sub(1),
+        }
     }
 
     fn first_leaf(&mut self) {
@@ -1017,7 +1140,8 @@ impl Index {
     /// `at` on stay together. Returns where they are then.
     #[cold]
     fn split(&mut self, at: Pos, gone: usize) -> Pos {
-        let (Some(top), Some(old), Some(new)) = (self.view.top(), self.leaf(at.leaf), self.take()) else {
+        let (Some(top), Some(old), Some(new)) = (self.view.top(), self.leaf(at.leaf), self.take())
+        else {
             return at;
         };
         let end = at.row.wrapping_add(gone);
@@ -1036,7 +1160,12 @@ impl Index {
         new.version.begin();
         new.append(old, middle);
         old.splice(middle, old.count().wrapping_sub(middle), &[]);
-        top.insert(at.leaf.wrapping_add(1), self.leaves, new.key(0), ptr::from_ref(new).cast_mut());
+        top.insert(
+            at.leaf.wrapping_add(1),
+            self.leaves,
+            new.key(0),
+            ptr::from_ref(new).cast_mut(),
+        );
         self.leaves = self.leaves.wrapping_add(1);
         new.version.end();
         old.version.end();
@@ -1044,13 +1173,20 @@ impl Index {
         if at.row < middle || (at.row == middle && gone == 0) {
             return at;
         }
-        Pos { leaf: at.leaf.wrapping_add(1), row: at.row.wrapping_sub(middle) }
+        Pos {
+            leaf: at.leaf.wrapping_add(1),
+            row: at.row.wrapping_sub(middle),
+        }
     }
 
     /// Takes out the rows from `from` up to, not including, `to`.
     #[inline]
     pub fn cut(&mut self, from: Pos, to: Pos) {
-        let to = if to.leaf == from.leaf { self.settle(to) } else { to };
+        let to = if to.leaf == from.leaf {
+            self.settle(to)
+        } else {
+            to
+        };
         if from >= to {
             return;
         }
@@ -1119,7 +1255,9 @@ impl Index {
     fn merge(&mut self, n: usize) {
         for left in [n, n.wrapping_sub(1)] {
             let right = left.wrapping_add(1);
-            let (Some(top), Some(to), Some(from)) = (self.view.top(), self.leaf(left), self.leaf(right)) else {
+            let (Some(top), Some(to), Some(from)) =
+                (self.view.top(), self.leaf(left), self.leaf(right))
+            else {
                 continue;
             };
             if right >= self.leaves || to.count().wrapping_add(from.count()) > MERGED {
@@ -1186,7 +1324,8 @@ impl Index {
         }
         if how == 2 {
             self.rows = 0;
-            leaf.next_free.store(ptr::from_ref(leaf).cast_mut(), Relaxed); // a ring
+            leaf.next_free
+                .store(ptr::from_ref(leaf).cast_mut(), Relaxed); // a ring
             self.pool = Some(leaf);
         }
     }
@@ -1223,7 +1362,10 @@ impl Index {
             assert_eq!(key(n), NO_KEY);
             assert!(top.leaf(n).is_none());
         }
-        for (below, level) in top.levels[..top.depth].iter().zip(top.levels[..top.depth].iter().skip(1)) {
+        for (below, level) in top.levels[..top.depth]
+            .iter()
+            .zip(top.levels[..top.depth].iter().skip(1))
+        {
             for (n, line) in below.iter().enumerate() {
                 assert_eq!(words(level)[n].load(Relaxed), line.first(), "sample {n}");
             }

@@ -24,8 +24,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 
-use index::{Index, Pos, Row};
 pub use index::{Busy, Hint, Memory, View};
+use index::{Index, Pos, Row};
 
 /// One range and what is said of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,13 @@ impl Found {
 
     #[inline]
     fn of(row: Row) -> Self {
-        Self { start: row.start, end: row.end, packed: row.attr, slot: row.slot, id: row.id }
+        Self {
+            start: row.start,
+            end: row.end,
+            packed: row.attr,
+            slot: row.slot,
+            id: row.id,
+        }
     }
 }
 
@@ -128,7 +134,11 @@ pub const REASONS: usize = Reason::ALL.len();
 impl Totals {
     #[inline]
     fn change(&mut self, range: PageRange, attr: Attr, add: bool) {
-        let len = if add { range.len() } else { range.len().wrapping_neg() };
+        let len = if add {
+            range.len()
+        } else {
+            range.len().wrapping_neg()
+        };
         self.bytes = self.bytes.wrapping_add(len);
         if attr.registered() {
             self.registered = self.registered.wrapping_add(len);
@@ -147,7 +157,9 @@ impl Totals {
 /// shared memory in who else has it, a stack in whose it is.
 #[inline]
 pub fn mergeable(attr: Attr) -> bool {
-    matches!(attr.kind, Kind::Anon | Kind::Heap) && !attr.prot.shared() && !attr.flags.has(Flags::TEXT)
+    matches!(attr.kind, Kind::Anon | Kind::Heap)
+        && !attr.prot.shared()
+        && !attr.flags.has(Flags::TEXT)
 }
 
 /// Attributes that no writer wrote. They can't come up, since only packed ones
@@ -172,7 +184,12 @@ impl Entry {
     fn of(row: Row) -> Option<Self> {
         let range = PageRange::new(row.start, row.end);
         debug_assert!(range.is_some());
-        Some(Self { range: range?, attr: unpack(row.attr), slot: row.slot, id: row.id })
+        Some(Self {
+            range: range?,
+            attr: unpack(row.attr),
+            slot: row.slot,
+            id: row.id,
+        })
     }
 }
 
@@ -185,7 +202,16 @@ struct Rows {
 impl Rows {
     #[inline]
     const fn new() -> Self {
-        Self { rows: [Row { start: 0, end: 0, attr: 0, id: 0, slot: 0 }; 3], len: 0 }
+        Self {
+            rows: [Row {
+                start: 0,
+                end: 0,
+                attr: 0,
+                id: 0,
+                slot: 0,
+            }; 3],
+            len: 0,
+        }
     }
 
     #[inline]
@@ -217,7 +243,12 @@ impl Ledger {
     pub const fn new(view: &'static View) -> Self {
         Self {
             index: Index::new(view),
-            totals: Totals { bytes: 0, registered: 0, pin: [0; REASONS], hca: [0; REASONS] },
+            totals: Totals {
+                bytes: 0,
+                registered: 0,
+                pin: [0; REASONS],
+                hca: [0; REASONS],
+            },
             last_id: AtomicU64::new(0),
         }
     }
@@ -271,7 +302,11 @@ impl Ledger {
 
     /// Tells `f` of every entry in `range`, in order, each with the piece of it that
     /// lies in `range`, until `f` breaks.
-    pub fn for_each(&self, range: PageRange, mut f: impl FnMut(PageRange, &Entry) -> ControlFlow<()>) {
+    pub fn for_each(
+        &self,
+        range: PageRange,
+        mut f: impl FnMut(PageRange, &Entry) -> ControlFlow<()>,
+    ) {
         let mut at = self.first_above(range.start());
         while let Some(entry) = self.entry(at) {
             let Some(piece) = entry.range.intersection(range) else {
@@ -359,7 +394,12 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Short`] if this needs a leaf and there is none; then nothing has changed.
-    pub fn insert(&mut self, range: PageRange, attr: Attr, sink: &mut impl Sink) -> Result<(), Short> {
+    pub fn insert(
+        &mut self,
+        range: PageRange,
+        attr: Attr,
+        sink: &mut impl Sink,
+    ) -> Result<(), Short> {
         let plan = self.plan(range, attr);
         let gone = self.index.in_leaf(plan.from, plan.to);
         let more = plan.rows_beside(gone.1).saturating_sub(gone.0);
@@ -426,7 +466,10 @@ impl Ledger {
         let mut rest = Some(range);
         while let Some(todo) = rest {
             let at = self.first_above(todo.start());
-            let Some((entry, piece)) = self.entry(at).and_then(|e| Some((e, e.range.intersection(todo)?))) else {
+            let Some((entry, piece)) = self
+                .entry(at)
+                .and_then(|e| Some((e, e.range.intersection(todo)?)))
+            else {
                 return Ok(());
             };
             if !self.index.has_room(at, 2) {
@@ -488,7 +531,13 @@ impl Ledger {
         self.last_id.store(id, Relaxed);
         let slot = sink.publish(range, attr, id);
         self.totals.change(range, attr, true);
-        Row { start: range.start(), end: range.end(), attr: attr.pack(), id, slot }
+        Row {
+            start: range.start(),
+            end: range.end(),
+            attr: attr.pack(),
+            id,
+            slot,
+        }
     }
 
     /// Publishes what `part` says is left of `row`.
@@ -544,9 +593,15 @@ impl Ledger {
         // On the left: a row that straddles the start or touches it.
         if let Some(at) = self.index.find(start) {
             let row = self.index.row(at).unwrap_or_default();
-            plan.from = if row.end > start { at } else { self.index.behind(at) };
+            plan.from = if row.end > start {
+                at
+            } else {
+                self.index.behind(at)
+            };
             let left = if row.start == start {
-                self.index.previous(at).and_then(|at| Some((at, self.index.row(at)?)))
+                self.index
+                    .previous(at)
+                    .and_then(|at| Some((at, self.index.row(at)?)))
             } else {
                 Some((at, row))
             };
@@ -607,7 +662,8 @@ impl Ledger {
             totals.change(e.range, e.attr, true);
             assert!(ids.insert(e.id), "id {} twice", e.id);
             if let Some(l) = last {
-                let twins = l.range.end() == e.range.start() && l.attr == e.attr && mergeable(e.attr);
+                let twins =
+                    l.range.end() == e.range.start() && l.attr == e.attr && mergeable(e.attr);
                 assert!(!twins, "not merged: {l:?} {e:?}");
             }
             last = Some(e);

@@ -81,8 +81,18 @@ fn attr(n: u8) -> Attr {
         2 => (Kind::File, 3), // never merges
         _ => (Kind::Heap, 3),
     };
-    let pin = if prot == 0 { Column::no(Reason::NoAccess) } else { Column::YES };
-    Attr { prot: Prot::from_call(prot, false), kind, flags: Flags::EMPTY, pin, hca: Column::no(Reason::Off) }
+    let pin = if prot == 0 {
+        Column::no(Reason::NoAccess)
+    } else {
+        Column::YES
+    };
+    Attr {
+        prot: Prot::from_call(prot, false),
+        kind,
+        flags: Flags::EMPTY,
+        pin,
+        hca: Column::no(Reason::Off),
+    }
 }
 
 /// A ledger with its sink, and everything checked after each change.
@@ -94,28 +104,46 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        Self { ledger: ledger(), sink: Recorder::default(), hint: Hint::new() }
+        Self {
+            ledger: ledger(),
+            sink: Recorder::default(),
+            hint: Hint::new(),
+        }
     }
 
     fn insert(&mut self, range: PageRange, attr: Attr) {
         assert!(self.ledger.reserve(&mut plenty(), 1));
         self.sink.told.clear();
         self.ledger.insert(range, attr, &mut self.sink).unwrap();
-        let first_retire = self.sink.told.iter().position(|t| !t.0).unwrap_or(usize::MAX);
+        let first_retire = self
+            .sink
+            .told
+            .iter()
+            .position(|t| !t.0)
+            .unwrap_or(usize::MAX);
         let last_publish = self.sink.told.iter().rposition(|t| t.0).unwrap();
-        assert!(last_publish < first_retire, "retired before its replacement was published");
+        assert!(
+            last_publish < first_retire,
+            "retired before its replacement was published"
+        );
     }
 
     fn remove(&mut self, range: PageRange) -> Vec<(Entry, PageRange)> {
         assert!(self.ledger.reserve(&mut plenty(), 1));
         self.sink.told.clear();
         let mut out = Vec::new();
-        let n = self.ledger.remove(range, &mut self.sink, |e, part| out.push((*e, part))).unwrap();
+        let n = self
+            .ledger
+            .remove(range, &mut self.sink, |e, part| out.push((*e, part)))
+            .unwrap();
         assert_eq!(n, out.len());
         // What is published here is a remnant of the entry that is retired next.
         for (n, (publish, range)) in self.sink.told.iter().enumerate() {
             if *publish {
-                let next = self.sink.told[n..].iter().find(|t| !t.0).expect("a remnant without its entry");
+                let next = self.sink.told[n..]
+                    .iter()
+                    .find(|t| !t.0)
+                    .expect("a remnant without its entry");
                 assert!(next.1.covers(*range));
             }
         }
@@ -140,7 +168,10 @@ impl Rig {
 
     fn ranges(&self) -> Vec<(u64, u64)> {
         let of = |a: u64| (a - BASE) / PAGE;
-        self.entries().iter().map(|e| (of(e.range.start()), of(e.range.end()))).collect()
+        self.entries()
+            .iter()
+            .map(|e| (of(e.range.start()), of(e.range.end())))
+            .collect()
     }
 
     /// Invariants, and the sink's view is the ledger's.
@@ -148,8 +179,14 @@ impl Rig {
         self.ledger.check();
         let entries = self.entries();
         assert_eq!(entries.len(), self.ledger.len());
-        assert_eq!(entries.iter().map(|e| e.range.len()).sum::<u64>(), self.ledger.bytes());
-        let mine: BTreeMap<_, _> = entries.iter().map(|e| (e.slot, (e.range, e.attr, e.id))).collect();
+        assert_eq!(
+            entries.iter().map(|e| e.range.len()).sum::<u64>(),
+            self.ledger.bytes()
+        );
+        let mine: BTreeMap<_, _> = entries
+            .iter()
+            .map(|e| (e.slot, (e.range, e.attr, e.id)))
+            .collect();
         let told: BTreeMap<_, _> = self.sink.live.iter().map(|(s, v)| (*s, *v)).collect();
         assert_eq!(mine, told, "the sink's view");
     }
@@ -163,11 +200,19 @@ impl Rig {
             let got = self.ledger.get(addr);
             assert_eq!(got.map(|e| e.attr), want, "page {n}");
             let found = view.lookup(addr).unwrap();
-            assert_eq!(found.map(|f| (f.attr(), f.id, f.slot)), got.map(|e| (e.attr, e.id, e.slot)));
+            assert_eq!(
+                found.map(|f| (f.attr(), f.id, f.slot)),
+                got.map(|e| (e.attr, e.id, e.slot))
+            );
             assert_eq!(view.lookup_hinted(addr, &self.hint).unwrap(), found);
             registered += want.map_or(0, |a| if a.registered() { PAGE } else { 0 });
-            let next = self.ledger.next_from(addr).map(|e| e.range.start().max(addr - 77));
-            let want_next = (n..model.len()).find(|&n| model[n].is_some()).map(|n| BASE + n as u64 * PAGE);
+            let next = self
+                .ledger
+                .next_from(addr)
+                .map(|e| e.range.start().max(addr - 77));
+            let want_next = (n..model.len())
+                .find(|&n| model[n].is_some())
+                .map(|n| BASE + n as u64 * PAGE);
             assert_eq!(next, want_next);
         }
         assert_eq!(self.ledger.totals().registered, registered);
@@ -190,7 +235,10 @@ fn a_hole_can_be_at_each_side_in_the_middle_and_everywhere() {
         let out = rig.remove(pages(from, to));
         assert_eq!(rig.ranges(), left, "{from}-{to}");
         let cut = pages(from, to).intersection(pages(10, 20));
-        assert_eq!(out.iter().map(|o| o.1).collect::<Vec<_>>(), cut.into_iter().collect::<Vec<_>>());
+        assert_eq!(
+            out.iter().map(|o| o.1).collect::<Vec<_>>(),
+            cut.into_iter().collect::<Vec<_>>()
+        );
         rig.check();
     }
 }
@@ -202,7 +250,10 @@ fn an_insertion_replaces_several() {
         rig.insert(pages(n * 10, n * 10 + 10), attr(2));
     }
     rig.insert(pages(15, 55), attr(0));
-    assert_eq!(rig.ranges(), [(0, 10), (10, 15), (15, 55), (55, 60), (60, 70), (70, 80)]);
+    assert_eq!(
+        rig.ranges(),
+        [(0, 10), (10, 15), (15, 55), (55, 60), (60, 70), (70, 80)]
+    );
     rig.check();
     rig.insert(pages(30, 31), attr(2)); // a hole of another kind in the middle
     assert_eq!(rig.ranges()[2..5], [(15, 30), (30, 31), (31, 55)]);
@@ -257,9 +308,20 @@ fn an_update_leaves_alone_what_stays_the_same() {
     let mut asked = Vec::new();
     rig.update(pages(5, 30), |piece, a| {
         asked.push(piece);
-        if a.kind == Kind::File { a } else { attr(1) }
+        if a.kind == Kind::File {
+            a
+        } else {
+            attr(1)
+        }
     });
-    assert_eq!(asked, [pages(5, 10), pages(10, 15), pages(15, 20)][..1].iter().copied().chain([pages(10, 20)]).collect::<Vec<_>>());
+    assert_eq!(
+        asked,
+        [pages(5, 10), pages(10, 15), pages(15, 20)][..1]
+            .iter()
+            .copied()
+            .chain([pages(10, 20)])
+            .collect::<Vec<_>>()
+    );
     assert_eq!(rig.ranges(), [(0, 10), (10, 20)]);
     assert!(!rig.ledger.covered(pages(0, 21)) && rig.ledger.covered(pages(3, 20)));
     rig.check();
@@ -286,7 +348,10 @@ fn a_change_that_runs_short_can_be_made_again() {
     // Without a pool there is room in the leaf only.
     let (mut shorts, mut done) = (0, 0);
     while done < holes {
-        match rig.ledger.remove(pages(4 * done + 1, 4 * done + 2), &mut rig.sink, |_, _| ()) {
+        match rig
+            .ledger
+            .remove(pages(4 * done + 1, 4 * done + 2), &mut rig.sink, |_, _| ())
+        {
             Ok(_) => done += 1,
             Err(Short { at }) => {
                 assert_eq!(at, pages(4 * done + 1, 4 * done + 2).start());
@@ -299,7 +364,13 @@ fn a_change_that_runs_short_can_be_made_again() {
     rig.check();
     // An update that changes every second page: f is asked once of each piece.
     let (mut asked, mut rest) = (Vec::new(), whole);
-    let paint = |piece: PageRange, a: Attr| if piece.start() / PAGE % 4 == 0 { attr(2) } else { a };
+    let paint = |piece: PageRange, a: Attr| {
+        if piece.start() / PAGE % 4 == 0 {
+            attr(2)
+        } else {
+            a
+        }
+    };
     while let Err(Short { at }) = rig.ledger.update(rest, &mut rig.sink, |p, a| {
         asked.push(p);
         paint(p, a)
@@ -317,7 +388,10 @@ fn a_change_that_runs_short_can_be_made_again() {
 fn no_memory_is_said_and_changes_nothing() {
     let mut l = ledger();
     let mut sink = Recorder::default();
-    assert_eq!(l.insert(pages(0, 1), attr(0), &mut sink), Err(Short { at: BASE }));
+    assert_eq!(
+        l.insert(pages(0, 1), attr(0), &mut sink),
+        Err(Short { at: BASE })
+    );
     assert!(sink.told.is_empty());
     for left in 0..3 {
         assert!(!l.reserve(&mut Leak { left }, 5));
@@ -347,10 +421,16 @@ fn sixty_thousand_come_and_go_in_every_order() {
         assert_eq!(rig.ledger.len(), n as usize);
         let fill = n as f64 / rig.ledger.leaves() as f64;
         println!("order {order}: {fill:.1} rows a leaf");
-        assert!(fill > if order < 2 { 27.0 } else { 15.0 }, "order {order}: {fill}");
+        assert!(
+            fill > if order < 2 { 27.0 } else { 15.0 },
+            "order {order}: {fill}"
+        );
         let addr = |k: u64| BASE + k * 2 * PAGE;
         for k in 0..n {
-            assert_eq!(rig.ledger.view().lookup(addr(k)).unwrap().map(|f| f.start), Some(addr(k)));
+            assert_eq!(
+                rig.ledger.view().lookup(addr(k)).unwrap().map(|f| f.start),
+                Some(addr(k))
+            );
             assert_eq!(rig.ledger.view().lookup(addr(k) + PAGE).unwrap(), None);
         }
         rig.insert(pages(20_001, 60_000), attr(2)); // over 20,000
@@ -362,6 +442,27 @@ fn sixty_thousand_come_and_go_in_every_order() {
         rig.check();
         assert!(rig.ledger.is_empty() && rig.sink.live.is_empty());
     }
+}
+
+#[test]
+fn a_hint_knows_when_its_leaf_has_gone_to_the_pool() {
+    let mut rig = Rig::new();
+    for k in 0..1000u64 {
+        rig.insert(pages(k * 2, k * 2 + 1), attr(0));
+    }
+    let view = rig.ledger.view();
+    let at = |k: u64| BASE + k * 2 * PAGE;
+    for k in (0..1000).step_by(100) {
+        assert!(view.lookup_hinted(at(k), &rig.hint).unwrap().is_some());
+        assert!(view.lookup_hinted(at(k), &rig.hint).unwrap().is_some());
+    }
+    rig.remove(pages(100, 1900)); // whole leaves; nothing uses them again yet
+    for k in (0..1000).step_by(100) {
+        let here = !(50..950).contains(&k);
+        let found = view.lookup_hinted(at(k), &rig.hint).unwrap();
+        assert_eq!(found.is_some(), here, "{k}");
+    }
+    rig.check();
 }
 
 #[test]
@@ -405,7 +506,8 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let span = (0..PAGES, prop_oneof![3 => 1..4u64, 1 => 1..PAGES]).prop_map(|(a, n)| (a, (a + n).min(PAGES)));
+    let span = (0..PAGES, prop_oneof![3 => 1..4u64, 1 => 1..PAGES])
+        .prop_map(|(a, n)| (a, (a + n).min(PAGES)));
     prop_oneof![
         4 => (span.clone(), 0..4u8).prop_map(|((a, b), n)| Op::Insert(a, b, n)),
         1 => span.clone().prop_map(|(a, b)| Op::Remove(a, b)),
@@ -544,12 +646,23 @@ fn readers_find_nothing_that_was_never_there() {
                     x ^= x >> 7;
                     x ^= x << 17;
                     // The last page of every 50 is never unmapped, only overwritten.
-                    let page = if x % 4 == 0 { x % (SPAN / 50) * 50 + 49 } else { x % SPAN };
+                    let page = if x % 4 == 0 {
+                        x % (SPAN / 50) * 50 + 49
+                    } else {
+                        x % SPAN
+                    };
                     let addr = BASE + page * PAGE + 5;
-                    let answer = if t == 0 { view.lookup(addr) } else { view.lookup_hinted(addr, &hint) };
+                    let answer = if t == 0 {
+                        view.lookup(addr)
+                    } else {
+                        view.lookup_hinted(addr, &hint)
+                    };
                     match answer {
                         Ok(Some(f)) => {
-                            assert!(f.start <= addr && addr < f.end, "not the one for the address");
+                            assert!(
+                                f.start <= addr && addr < f.end,
+                                "not the one for the address"
+                            );
                             assert_eq!(f.slot, code(f.start, f.end), "torn: {f:?}");
                             assert!(f.attr() == attr(2) && f.id != 0, "torn: {f:?}");
                             found += 1;
@@ -576,7 +689,11 @@ fn readers_find_nothing_that_was_never_there() {
         x ^= x >> 7;
         x ^= x << 17;
         let a = x % SPAN;
-        let n = if x >> 40 & 63 == 0 { x >> 20 & 2047 } else { x >> 20 & 15 } + 1;
+        let n = if x >> 40 & 63 == 0 {
+            x >> 20 & 2047
+        } else {
+            x >> 20 & 15
+        } + 1;
         let b = (a + n).min(SPAN);
         assert!(l.reserve(&mut plenty(), 4));
         if x >> 60 < 8 {

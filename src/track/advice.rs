@@ -3,7 +3,7 @@
 //! they do what they do without the shim; then the pins come back, on the new
 //! pages.
 
-use super::{close, failed, let_go, lock, open, real, settle, State};
+use super::{close, failed, let_go, lock, open, real, repin, settle, State};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::startup;
@@ -56,7 +56,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
         Pins::None => real(frame),
         _ if again => {
             let value = real(frame);
-            repopulate(range);
+            repin(range);
             value
         }
         Pins::OnlyOurs if advice == libc::MADV_DONTNEED => drop_locked(frame, range),
@@ -70,8 +70,22 @@ pub fn madvise(frame: &mut Frame) -> i64 {
             value
         }
     };
+    if log::log_enabled!(log::Level::Trace) {
+        explain(range, advice, value);
+    }
     close(flight, range);
     value
+}
+
+#[cold]
+fn explain(range: PageRange, advice: i32, value: i64) {
+    log::trace!("madvise {advice} of {range:?}: {value}");
+    if let Some(guard) = lock() {
+        guard.ledger.for_each(range, |part, e| {
+            log::trace!("  {part:?} {} {} {} {:#x}", e.attr.prot, e.attr.kind.word(), e.attr.pin, e.attr.flags.bits());
+            ControlFlow::Continue(())
+        });
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -107,26 +121,9 @@ fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
         value = real(frame);
         settle(range);
     } else {
-        repopulate(range);
+        repin(range);
     }
     value
-}
-
-/// What is pinned here and populated has lost its pages: it gets new ones.
-fn repopulate(range: PageRange) {
-    let mut again = false;
-    if let Some(mut guard) = lock() {
-        guard.update(range, |_, attr| {
-            if !attr.pin.held() || attr.flags.has(Flags::ONFAULT) {
-                return attr;
-            }
-            again = true;
-            super::resync::unsettled(attr)
-        });
-    }
-    if again {
-        settle(range);
-    }
 }
 
 fn keep_lazy(range: PageRange) {

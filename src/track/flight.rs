@@ -185,6 +185,20 @@ pub fn add(counter: Counter, n: u64) {
     }
 }
 
+/// `range` is being read from the kernel: calls that are about it and not yet
+/// done must look again. Called with the lock held.
+pub fn disturb(range: PageRange) {
+    let Some(h) = header() else {
+        return;
+    };
+    let mine = thread::current().flights.iter().map(|f| f.get() as usize);
+    for (n, (p, word)) in PLACES.iter().zip(&h.inflight).enumerate().take(HIGH.load(Acquire)) {
+        if word.load(Relaxed) != 0 && p.touches(range) && !mine.clone().any(|m| m == n + 1) {
+            p.conflict.store(true, Relaxed);
+        }
+    }
+}
+
 impl Flight {
     /// The call is about `range`. Whoever else is about bytes of it meets us.
     /// Called with the lock held, like all that follows.

@@ -2,7 +2,7 @@
 //! the same success and errors against RLIMIT_MEMLOCK, locked until it unlocks.
 //! Our pins are on top of it and nobody's business.
 
-use super::{close, failed, lock, open, real, relent, resync, settle, APP_FUTURE, USER_END};
+use super::{close, failed, lock, open, real, relent, repin, settle, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::limits;
@@ -91,7 +91,8 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
     let done = if failed(value) { up_to_hole(range) } else { Some(range) };
     if let Some(done) = done {
-        mark(done, |a| resync::unsettled(Attr { flags: a.flags.without(app), ..a }));
+        mark(done, |a| Attr { flags: a.flags.without(app), ..a });
+        repin(done);
     }
     settle(range);
     close(flight, range);
@@ -125,8 +126,9 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
         let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
-        everywhere(|a| resync::unsettled(Attr { flags: a.flags.without(app), ..a }));
+        everywhere(|a| Attr { flags: a.flags.without(app), ..a });
         if let Some(all) = PageRange::new(0, USER_END) {
+            repin(all);
             settle(all);
         }
     }

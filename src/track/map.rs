@@ -345,12 +345,10 @@ fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, tw
         return;
     };
     let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
-    let attr = match source {
-        Some(_) => single(moved),
-        None => twin,
-    };
-    let Some(attr) = attr.filter(|a| a.kind != Kind::File) else {
-        // Several mappings, a file whose end matters, or one that we did not know.
+    let kept = source.map_or(0, |s| s.len().min(new.len()));
+    let last = moved.last().or(if source.is_none() { twin } else { None });
+    let (Some(last), Some(parts)) = (last, moved.all()) else {
+        // More mappings than are remembered, or one that we did not know.
         resync::range(new, true);
         if let Some(source) = source {
             resync::range(source, true);
@@ -360,31 +358,29 @@ fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, tw
     let Some(mut guard) = lock() else {
         return deferred::later(new);
     };
-    // The kernel moved the lock with the pages; what was added is pinned below,
-    // and pinning the rest again costs a walk and changes nothing.
-    let pending = pending(attr);
-    let kept = source.map_or(0, |s| s.len().min(new.len()));
-    if let Some(head) = new.before(new.start() + kept) {
-        guard.insert(head, attr);
+    for (part, attr) in parts {
+        // The kernel moves the lock with the pages.
+        let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
+        let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
+        if let Some(there) = there {
+            guard.insert(there, attr);
+        }
+        if stays {
+            guard.insert(part, pending(attr));
+        }
     }
-    if let Some(tail) = new.after(new.start() + kept) {
-        guard.insert(tail, pending);
-    }
-    if let (Some(source), true) = (source, stays) {
-        guard.insert(source, pending);
+    let tail = new.after(new.start() + kept);
+    match tail {
+        // Where the file ends the kernel's list says, and its size.
+        Some(tail) if last.kind == Kind::File => resync::read(&mut guard, tail, last.flags.without(Flags::TAIL)),
+        Some(tail) => guard.insert(tail, pending(last)),
+        None => (),
     }
     drop(guard);
     settle(new);
     if let (Some(source), true) = (source, stays) {
         settle(source);
     }
-}
-
-/// The attributes of what was taken, if they are the same all over.
-fn single(moved: &Taken) -> Option<Attr> {
-    let mut parts = moved.all()?;
-    let (_, first) = parts.next()?;
-    parts.all(|(_, a)| a == first).then_some(first)
 }
 
 fn pending(attr: Attr) -> Attr {

@@ -39,6 +39,8 @@ pub mod map;
 pub mod resync;
 pub mod unmap;
 
+pub use resync::audit;
+
 use flight::Flight;
 use lock::Guard;
 
@@ -314,6 +316,9 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         return real(frame);
     }
     fork::check();
+    if log::log_enabled!(log::Level::Trace) {
+        trace(call, frame);
+    }
     match call {
         Call::Mmap => map::mmap(frame),
         Call::Munmap => unmap::munmap(frame),
@@ -345,15 +350,21 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
     }
 }
 
+#[cold]
+fn trace(call: Call, frame: &Frame) {
+    let [a, b, c, d, e, f] = frame.args;
+    log::trace!("{} {}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})", sys::gettid(), call.word());
+}
+
 /// The application's own call.
 #[inline]
 pub fn real(frame: &Frame) -> i64 {
     let thread = thread::current();
     let value = if thread.timing.get() {
-        let start = time::now();
+        let start = time::spent();
         // SAFETY: as below.
         let value = unsafe { sys::real(frame) };
-        thread.elsewhere.set(thread.elsewhere.get() + time::now().saturating_sub(start));
+        thread.elsewhere.set(thread.elsewhere.get() + time::spent().saturating_sub(start));
         value
     } else {
         // SAFETY: the application's own call, unchanged but for what each
@@ -437,6 +448,53 @@ pub fn settle(range: PageRange) {
     }
 }
 
+/// What is said to be pinned in `range` is pinned again: the kernel has let go of
+/// it, or there are new pages. Never seen as unpinned meanwhile, since another
+/// thread that gives advice on it must know that there is a lock in its way.
+pub fn repin(range: PageRange) {
+    if startup::config().pin == Pin::Off {
+        return;
+    }
+    let mut from = range.start();
+    while let Some(rest) = range.after(from) {
+        let mut parts = [None; 8];
+        let mut n = 0;
+        {
+            let Some(guard) = lock() else {
+                return deferred::later(rest);
+            };
+            guard.ledger.for_each(rest, |part, entry| {
+                from = part.end();
+                if entry.attr.pin.held() {
+                    if let Some(place) = parts.get_mut(n) {
+                        *place = Some((part, entry.attr));
+                        n += 1;
+                    }
+                }
+                if n == 8 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        for (part, attr) in parts.iter().flatten() {
+            repin_part(*part, *attr);
+        }
+        if n < 8 {
+            return;
+        }
+    }
+}
+
+fn repin_part(part: PageRange, attr: Attr) {
+    let lazy = attr.flags.has(Flags::ONFAULT);
+    let outcome = pin_part(part, attr, if lazy { Want::OnFault } else { Want::Populate });
+    if let Outcome::Held = outcome {
+        return;
+    }
+    if let Some(mut guard) = lock() {
+        guard.update(part, |_, a| if a == attr { resync::unsettled(a) } else { a });
+    }
+    settle(part);
+}
+
 /// What came of pinning a part.
 enum Outcome {
     Held,
@@ -446,12 +504,12 @@ enum Outcome {
 }
 
 fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
-    let start = time::now();
+    let start = time::spent();
     let outcome = match PinSet.register(part, want) {
         Ok(()) => Outcome::Held,
         Err(errno) => refused(part, attr, want, errno),
     };
-    let spent = time::now().saturating_sub(start);
+    let spent = time::spent().saturating_sub(start);
     flight::add(Counter::PinNanos, spent);
     let thread = thread::current();
     thread.elsewhere.set(thread.elsewhere.get().saturating_add(spent));

@@ -37,8 +37,11 @@ pub fn unsettled(attr: Attr) -> Attr {
 #[cold]
 pub fn range(range: PageRange, repin: bool) {
     match lock() {
-        Some(mut guard) => read(&mut guard, range, repin, Flags::EMPTY),
+        Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
         None => return deferred::later(range),
+    }
+    if repin {
+        super::repin(range);
     }
     settle(range);
 }
@@ -96,15 +99,17 @@ pub fn rebuild(guard: &mut Guard) {
     log::info!("the ledger was left half-way and is read anew");
     fork::start_anew(guard, false);
     if let Some(all) = PageRange::new(0, USER_END) {
-        read(guard, all, true, Flags::EMPTY);
+        read(guard, all, Flags::EMPTY);
         deferred::later(all); // pinned again when the lock is free
     }
 }
 
 /// What the kernel shows of `range` becomes what the ledger says. `extra` goes
 /// with everything that is new to it.
-pub fn read(state: &mut State, range: PageRange, repin: bool, extra: Flags) {
+pub fn read(state: &mut State, range: PageRange, extra: Flags) {
     flight::count(Counter::Resyncs);
+    // Calls in progress there may be seen half-way: they look again when they are done.
+    flight::disturb(range);
     let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
         log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
         return;
@@ -128,7 +133,7 @@ pub fn read(state: &mut State, range: PageRange, repin: bool, extra: Flags) {
             state.forget(hole);
         }
         from = part.end();
-        state.agree(part, &line, repin, extra);
+        state.agree(part, &line, extra);
     }
     if let Some(hole) = PageRange::new(from, range.end()) {
         state.forget(hole);
@@ -142,7 +147,7 @@ impl State {
     }
 
     /// The kernel says `line` of `part`.
-    fn agree(&mut self, part: PageRange, line: &Line, repin: bool, extra: Flags) {
+    fn agree(&mut self, part: PageRange, line: &Line, extra: Flags) {
         // Parts that the ledger knows keep what the kernel does not show; parts
         // that it does not know are described from the line.
         let mut at = part.start();
@@ -164,7 +169,7 @@ impl State {
             };
             at = piece.end();
             match attr {
-                Some(attr) => self.correct(piece, attr, line, repin),
+                Some(attr) => self.correct(piece, attr, line),
                 None => {
                     let new = *described.get_or_insert_with(|| describe(line, extra));
                     self.enter_described(piece, line, new);
@@ -173,23 +178,19 @@ impl State {
         }
     }
 
-    fn correct(&mut self, piece: PageRange, attr: Attr, line: &Line, repin: bool) {
-        let same = attr.prot == line.prot && plausible(attr.kind, line);
-        if same && !repin {
+    fn correct(&mut self, piece: PageRange, attr: Attr, line: &Line) {
+        let known = plausible(attr.kind, line) && attr.prot.shared() == line.prot.shared();
+        if known && attr.prot == line.prot {
             return;
         }
-        if !plausible(attr.kind, line) || attr.prot.shared() != line.prot.shared() {
+        if !known {
             // Another mapping than the one that the ledger knows.
             let new = describe(line, Flags::EMPTY);
             return self.enter_described(piece, line, new);
         }
         let mut new = Attr { prot: line.prot, ..attr };
-        if attr.pin.reason == Reason::NoAccess || repin {
-            new.pin.reason = if attr.pin.held() || attr.pin.reason == Reason::NoAccess {
-                Reason::Off
-            } else {
-                attr.pin.reason
-            };
+        if attr.pin.reason == Reason::NoAccess {
+            new.pin.reason = Reason::Off;
         }
         let new = policy::described(new, startup::config().pin);
         self.update(piece, |_, _| new);
@@ -316,7 +317,7 @@ pub fn first(extra: Flags) {
         return;
     };
     if let Some(mut guard) = lock() {
-        read(&mut guard, all, true, extra);
+        read(&mut guard, all, extra);
         guard.adopt_own_memory();
         let binds = limits::memlock().is_some();
         hold_back(&mut guard, binds);

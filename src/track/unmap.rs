@@ -40,6 +40,11 @@ impl Taken {
         (self.count <= REMEMBERED).then(|| self.parts.iter().flatten().copied())
     }
 
+    /// The last part's attributes, if all are remembered.
+    pub fn last(&self) -> Option<Attr> {
+        self.parts.get(self.count.checked_sub(1)?)?.map(|(_, attr)| attr)
+    }
+
     /// Puts everything back.
     pub fn restore(&self, state: &mut State) {
         for (range, attr) in self.parts.iter().flatten() {
@@ -116,8 +121,16 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
             if failed(value) {
                 put_back(range, &taken);
             } else {
-                // A neighbouring segment may have stood right behind.
+                // A neighbouring segment may have stood right behind: it is still
+                // there, and what is known of it beyond what the kernel shows
+                // still holds.
                 resync::range(range, true);
+                if let Some(mut guard) = lock() {
+                    for (part, old) in taken.parts.iter().flatten() {
+                        let same = |a: Attr| a.kind == Kind::Shm && a.prot == old.prot;
+                        guard.update(*part, |_, a| if same(a) { Attr { flags: old.flags, ..a } } else { a });
+                    }
+                }
             }
             close(flight, range);
         }

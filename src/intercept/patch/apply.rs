@@ -5,8 +5,7 @@ use super::modules;
 use super::plan::{self, Plan, ZoneLayout, TABLE_BYTES, TRAMPOLINE_BYTES};
 use super::{Config, Site};
 use crate::sys::file::Fd;
-use crate::arch::syscall6;
-use crate::sys::{self, call, check, Errno, Result};
+use crate::sys::{self, call, Errno, Result};
 use regall_directory::addr::{PageRange, PAGE};
 
 /// Bytes of a zone.
@@ -170,6 +169,7 @@ pub struct Applied {
 
 impl Patches {
     /// Nothing patched.
+    #[allow(clippy::new_without_default)] // const, for a static
     pub const fn new() -> Self {
         Self {
             zones: [None; ZONES_MAX],
@@ -361,18 +361,15 @@ pub enum Use {
     Shared,
 }
 
-/// Writes to memory that is not writable.
+/// Writes to memory that is not writable. Opens nothing until there is
+/// something to write.
+#[derive(Default)]
 pub struct Writer {
     mem: Option<Fd>,
     opened: bool,
 }
 
 impl Writer {
-    /// Opens nothing until there is something to write.
-    pub const fn new() -> Self {
-        Self { mem: None, opened: false }
-    }
-
     /// Writes `bytes` at `at`. /proc/self/mem ignores protection and leaves it
     /// as it is; where that is forbidden the pages are made writable for a moment.
     pub fn write(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
@@ -390,7 +387,7 @@ impl Writer {
 
 /// Writes through mprotect. Read, write and execute at once where the system
 /// allows it; else write without execute, unless somebody may be running there.
-fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
+pub(super) fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
     let pages = PageRange::covering(at, bytes.len() as u64).ok_or(Errno::INVAL)?;
     let set = |prot| sys::protect(pages.start(), pages.len(), prot);
     let before = protection(pages)?;

@@ -88,17 +88,21 @@ fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
     (!prefixed && number < 0x1_0000).then_some(number)
 }
 
-/// Decides about the `0f 05` at offset `at`.
+/// Decides about the `0f 05` at offset `at`. `ops` is room to work in.
 pub fn inspect(text: &Text<'_>, at: usize, ops: &mut [Op]) -> Verdict {
     let near = number_before(text.bytes, at);
     if let Some((Kind::Pass, _)) = near.map(|nr| kind_of_all(&Numbers::one(nr), text.config)) {
         return Verdict::Nothing;
     }
     let site = text.base.saturating_add(at as u64);
-    let bounds = text.module.and_then(|m| m.function(site));
+    inspect_in(text, at, text.module.and_then(|m| m.function(site)), ops)
+}
+
+/// As [`inspect`], knowing the function that it is in.
+pub fn inspect_in(text: &Text<'_>, at: usize, bounds: Option<Bounds>, ops: &mut [Op]) -> Verdict {
     bounds
         .and_then(|bounds| by_function(text, at, bounds, ops))
-        .unwrap_or_else(|| by_itself(text, at, near))
+        .unwrap_or_else(|| by_itself(text, at))
 }
 
 /// Decides by the whole function. `None` if it can't be taken apart.
@@ -181,8 +185,9 @@ fn block_enters(block: &[u8], at: u32, inside: u32) -> bool {
 
 /// Decides where nothing tells the function's bounds: only a site with one
 /// instruction of five or more bytes before it is patched.
-fn by_itself(text: &Text<'_>, at: usize, near: Option<u32>) -> Verdict {
+fn by_itself(text: &Text<'_>, at: usize) -> Verdict {
     let bytes = text.bytes;
+    let near = number_before(bytes, at);
     let certain = match boundary(bytes, at) {
         Boundary::No => return Verdict::Nothing,
         Boundary::Yes => true,

@@ -173,7 +173,7 @@ pub fn install(config: Config) -> Report {
     let state = guard.state();
     state.prepare(config);
     let mut report = Report::default();
-    let mut writer = Writer::new();
+    let mut writer = Writer::default();
     let State { patches, ops, buffer, libc } = state;
     let mut scanner = Scanner { patches, ops, writer: &mut writer, report: &mut report };
     let listed = modules::groups(buffer, |group| {
@@ -216,7 +216,7 @@ fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
     let module = module_around(range, &mut state.buffer);
     let text = Text { base: range.start(), bytes, libc, module: module.as_ref(), config: state.patches.config };
     let State { patches, ops, .. } = state;
-    Scanner { patches, ops, writer: &mut Writer::new(), report: &mut report }.text(&text, patch);
+    Scanner { patches, ops, writer: &mut Writer::default(), report: &mut report }.text(&text, patch);
     report
 }
 

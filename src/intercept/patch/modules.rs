@@ -57,6 +57,14 @@ impl Group {
         self.segments.iter().flatten()
     }
 
+    /// One readable mapping of a file's beginning.
+    #[cfg(test)]
+    pub fn single(range: PageRange) -> Self {
+        let mut group = Self { origin: Origin::File, count: 1, ..Self::default() };
+        group.segments[0] = Some(Segment { range, prot: Prot::from_bits(1), offset: 0 });
+        group
+    }
+
     fn start(line: &Line<'_>) -> Self {
         let mut group = Self {
             file: (line.dev_major, line.dev_minor, line.inode),

@@ -1,0 +1,26 @@
+    .intel_syntax noprefix
+    .text
+start:
+    xor esi, esi
+    mov edi, 0x1200011
+    {disp32} jmp trampoline
+site:
+    syscall
+behind:
+    ret
+    .set call_slot, start + 0x1000
+    .set full_slot, start + 0x1008
+    .set table, start + 0x1040
+    .org 0x1400
+trampoline:
+    mov eax, 56
+    test rsi, rsi
+    jne back
+    test edi, 0x4100
+    jne back
+    lea rsp, [rsp - 128]
+    call [rip + call_slot]
+    lea rsp, [rsp + 128]
+    {disp32} jmp behind
+back:
+    {disp32} jmp site

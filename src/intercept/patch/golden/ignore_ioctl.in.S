@@ -1,0 +1,6 @@
+# function
+    .intel_syntax noprefix
+    .text
+    mov eax, 16
+    syscall
+    ret

@@ -1,0 +1,6 @@
+# function
+    .intel_syntax noprefix
+    .text
+    xor eax, eax
+    syscall
+    ret

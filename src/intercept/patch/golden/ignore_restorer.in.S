@@ -1,0 +1,6 @@
+# 
+    .intel_syntax noprefix
+    .text
+    nop
+    mov rax, 15
+    syscall

@@ -1,0 +1,6 @@
+# function
+    .intel_syntax noprefix
+    .text
+    call 1f
+    syscall
+1:  ret

@@ -1,0 +1,7 @@
+# function
+    .intel_syntax noprefix
+    .text
+    mov eax, [rdi]
+    sub rsp, 1024
+    syscall
+    ret

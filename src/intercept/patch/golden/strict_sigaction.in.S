@@ -1,0 +1,6 @@
+# function, strict
+    .intel_syntax noprefix
+    .text
+    mov eax, 13
+    syscall
+    ret

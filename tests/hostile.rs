@@ -1,0 +1,223 @@
+//! A corrupt or hostile directory file: the command line says so and ends.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use regall_tests::mode::Mode;
+use regall_tests::quiet::Watcher;
+use regall_tests::{build, child};
+
+/// Words of the header (directory/src/layout.rs).
+const PID: usize = 1;
+const START: usize = 2;
+const HIGH_WATER: usize = 7;
+const SEGMENTS: usize = 8;
+const HEADER: usize = 8192;
+
+/// A real process without the shim, and a forged file that says it has one.
+struct Victim {
+    process: Child,
+    file: PathBuf,
+    good: Vec<u8>,
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        remove(&self.file);
+    }
+}
+
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    let _ = fs::remove_dir(path);
+}
+
+fn start_time(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let rest = stat.rsplit_once(')').expect("a name").1;
+    rest.split_whitespace().nth(19).and_then(|s| s.parse().ok()).expect("a start time")
+}
+
+fn put(bytes: &mut [u8], word: usize, value: u64) {
+    bytes[word * 8..word * 8 + 8].copy_from_slice(&value.to_ne_bytes());
+}
+
+impl Victim {
+    fn new() -> Self {
+        // SAFETY: a system call without arguments.
+        let uid = unsafe { libc::geteuid() };
+        let folder = PathBuf::from(format!("/dev/shm/regall-{uid}"));
+        let (send, receive) = mpsc::channel();
+        let in_watcher = folder.clone();
+        let watcher = Watcher::new(move |point| {
+            let prefix = format!("{}.", point.pid);
+            let mine = fs::read_dir(&in_watcher).into_iter().flatten().flatten();
+            let file = mine.map(|e| e.path()).find(|p| {
+                p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix))
+            });
+            let _ = send.send(file.and_then(|f| fs::read(f).ok()));
+            Vec::new()
+        });
+        let mut command = Command::new(build::program("hello"));
+        Mode::Populate.apply(&mut command);
+        command.env("REGALL_TEST_QUIET", watcher.socket());
+        child::run(&mut command, Duration::from_secs(30));
+        watcher.finish();
+        let mut good = receive.recv().expect("a look").expect("hello's directory file");
+
+        let process = Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let pid = process.id();
+        let start = start_time(pid);
+        put(&mut good, PID, pid.into());
+        put(&mut good, START, start);
+        let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+        let file = folder.join(format!("{pid}.{start}.{namespace}"));
+        Self { process, file, good }
+    }
+
+    /// Puts the file there and runs every command that reads it.
+    fn try_all(&self, bytes: &[u8], what: &str) -> Vec<String> {
+        remove(&self.file);
+        fs::write(&self.file, bytes).expect("a forged file");
+        self.commands(what)
+    }
+
+    fn commands(&self, what: &str) -> Vec<String> {
+        let pid = self.process.id().to_string();
+        let mut ends = Vec::new();
+        let all: [&[&str]; 6] = [
+            &["dump", &pid], &["verify", &pid], &["maps", &pid], &["maps", &pid, "--json"],
+            &["stats", &pid, "--json"], &["verify", "--all"],
+        ];
+        for args in all {
+            let done = child::run(Command::new(build::regall()).args(args), Duration::from_secs(30));
+            let fine = matches!(done.end().as_str(), "exit 0" | "exit 1" | "exit 2");
+            assert!(fine, "{what}: regall {args:?}: {}: {}", done.end(), done.stderr);
+            assert!(!done.stderr.contains("panicked"), "{what}: {}", done.stderr);
+            if args[0] == "verify" {
+                assert_ne!(done.end(), "exit 0", "{what}: sleep has no shim, yet verify is content");
+            }
+            if args[0] != "verify" && done.end() != "exit 0" {
+                assert!(!done.stderr.trim().is_empty(), "{what}: regall {args:?} fails without a word");
+            }
+            ends.push(done.end());
+        }
+        ends
+    }
+
+    fn refused(&self, what: &str) {
+        let ends = self.commands(what);
+        assert!(ends[..5].iter().all(|e| e != "exit 0"), "{what}: {ends:?}");
+    }
+}
+
+#[test]
+fn the_forgery_is_taken_for_real() {
+    // Or the tests below would show nothing.
+    let victim = Victim::new();
+    let ends = victim.try_all(&victim.good, "a faithful copy");
+    assert_eq!(ends[0], "exit 0");
+    assert_eq!(ends[1], "exit 1", "hello's ranges are not sleep's");
+}
+
+#[test]
+fn what_is_no_directory_is_refused() {
+    let victim = Victim::new();
+    for (what, bytes) in [
+        ("an empty file", vec![]),
+        ("one byte", vec![0]),
+        ("half a header", victim.good[..HEADER / 2].to_vec()),
+        ("zeros", vec![0; victim.good.len()]),
+        ("all ones", vec![0xff; victim.good.len()]),
+        ("text", b"hello ".repeat(10_000)),
+    ] {
+        remove(&victim.file);
+        fs::write(&victim.file, &bytes).expect("a file");
+        victim.refused(what);
+    }
+    let mut wrong = victim.good.clone();
+    wrong[7] ^= 2;
+    fs::write(&victim.file, &wrong).expect("a file");
+    victim.refused("another version");
+    for (word, what) in [(PID, "another pid"), (START, "another start time")] {
+        let mut wrong = victim.good.clone();
+        put(&mut wrong, word, 12345);
+        fs::write(&victim.file, &wrong).expect("a file");
+        victim.refused(what);
+    }
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    let victim = Victim::new();
+    remove(&victim.file);
+    fs::create_dir(&victim.file).expect("a folder");
+    victim.refused("a folder");
+    remove(&victim.file);
+    std::os::unix::fs::symlink("/etc/passwd", &victim.file).expect("a link");
+    victim.refused("a link");
+    remove(&victim.file);
+    let made = Command::new("mkfifo").arg(&victim.file).status().expect("mkfifo");
+    assert!(made.success());
+    victim.refused("a fifo");
+}
+
+#[test]
+fn numbers_beyond_reason() {
+    let victim = Victim::new();
+    for word in [HIGH_WATER, SEGMENTS] {
+        for value in [0, 1, 13, 64, 1 << 20, 1 << 40, 1 << 63, u64::MAX] {
+            let mut bytes = victim.good.clone();
+            put(&mut bytes, word, value);
+            victim.try_all(&bytes, &format!("word {word} is {value}"));
+        }
+    }
+    for size in [HEADER, HEADER + 1, HEADER + 64, victim.good.len() - 1, victim.good.len() / 2] {
+        victim.try_all(&victim.good[..size.min(victim.good.len())], &format!("cut to {size}"));
+    }
+}
+
+#[test]
+fn random_bytes() {
+    let victim = Victim::new();
+    let seed = std::env::var("REGALL_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_121u64);
+    let mut state = seed;
+    let mut draw = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % below
+    };
+    for round in 0..60 {
+        let mut bytes = victim.good.clone();
+        let (from, to) = match round % 3 {
+            0 => (8, 8 + 15 * 8),
+            1 => (HEADER, (HEADER + 64 * 64).min(bytes.len())),
+            _ => (8, bytes.len()),
+        };
+        for _ in 0..=draw(64) {
+            let at = from + draw((to - from) as u64) as usize;
+            bytes[at] = draw(256) as u8;
+        }
+        put(&mut bytes, PID, victim.process.id().into());
+        put(&mut bytes, START, start_time(victim.process.id()));
+        victim.try_all(&bytes, &format!("seed {seed} round {round}"));
+    }
+}
+
+#[test]
+fn processes_that_are_not_there() {
+    for pid in ["0", "4194304", "99999999", "-1", "x", ""] {
+        for command in ["dump", "verify", "maps", "stats"] {
+            let done = child::run(Command::new(build::regall()).args([command, pid]), Duration::from_secs(10));
+            assert_eq!(done.end(), "exit 2", "regall {command} {pid}: {}", done.stderr);
+            assert!(!done.stderr.trim().is_empty());
+        }
+    }
+}
