@@ -266,6 +266,7 @@ pub unsafe extern "C" fn regall_stats(out: *mut Stats) -> c_int {
     if !track::tracking() {
         return INERT;
     }
+    track::fork::check();
     let (Some(h), Some(guard)) = (flight::header(), track::lock()) else {
         return error(Errno::BUSY);
     };

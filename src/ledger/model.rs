@@ -636,6 +636,10 @@ fn readers_find_nothing_that_was_never_there() {
     const SPAN: u64 = 6000;
     let view: &'static View = Box::leak(Box::new(View::new()));
     let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let mut l = Ledger::new(view);
+    assert!(l.reserve(&mut plenty(), 1));
+    // The pages that stay are there before anybody may miss them: one entry over all.
+    l.insert(pages(0, SPAN), attr(2), &mut Encode).unwrap();
     let readers: Vec<_> = (0..3)
         .map(|t| {
             std::thread::spawn(move || {
@@ -678,10 +682,6 @@ fn readers_find_nothing_that_was_never_there() {
             })
         })
         .collect();
-    let mut l = Ledger::new(view);
-    assert!(l.reserve(&mut plenty(), 1));
-    // The pages that stay are there before anybody may miss them: one entry over all.
-    l.insert(pages(0, SPAN), attr(2), &mut Encode).unwrap();
     let started = std::time::Instant::now();
     let mut x = 88_172_645_463_325_252u64;
     while started.elapsed().as_millis() < 1500 {

@@ -13,6 +13,9 @@ use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
 
+/// mremap's word for a range that lies in more than one of the kernel's mappings:
+/// a mapping that is pinned only in part is two.
+const FAULT: i64 = -(Errno::FAULT.0 as i64);
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 /// Bytes in a huge page of the default size, which the kernel rounds MAP_HUGETLB
 /// lengths up to.
@@ -319,7 +322,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         None => [source, target].iter().flatten().for_each(|r| deferred::retract(*r)),
     }
     let mut value = real(frame);
-    if failed(value) && relent(value) {
+    if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
         value = real(frame);
     }
     if failed(value) {

@@ -440,7 +440,11 @@ pub fn settle(range: PageRange) {
                 };
                 let state = &mut *guard;
                 state.reserved = state.reserved.saturating_sub(part.len());
-                record(state, part, attr, want, outcome);
+                let replaced = record(state, part, attr, want, outcome);
+                drop(guard);
+                if replaced {
+                    undo(part);
+                }
                 continue;
             }
         };
@@ -540,27 +544,70 @@ fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
     Outcome::No(Column::refused(errno.byte()))
 }
 
-fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) {
+/// Writes down what came of pinning `part`. Says whether something of it is no
+/// longer what it was: a racing call has replaced it, and what the kernel locked
+/// is somebody else's.
+fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) -> bool {
     let lazy = want == Want::OnFault;
     let held = |a: Attr| {
         let flags = if lazy { a.flags.with(Flags::ONFAULT) } else { a.flags.without(Flags::ONFAULT) };
         Attr { pin: Column::YES, flags, ..a }
     };
-    // Only what still is what was pinned: a racing call may have replaced it.
-    let same = |a: Attr| a.kind == attr.kind && a.pin.reason == Reason::Off;
+    let mut known = 0;
+    let mut same = |piece: PageRange, a: Attr| {
+        let same = a.kind == attr.kind && a.pin.reason == Reason::Off;
+        known += if same || a.pin.held() { piece.len() } else { 0 };
+        same
+    };
     match outcome {
-        Outcome::Held => state.update(part, |_, a| if same(a) { held(a) } else { a }),
+        Outcome::Held => {
+            state.update(part, |piece, a| if same(piece, a) { held(a) } else { a });
+            known < part.len()
+        }
         Outcome::No(column) => {
-            state.update(part, |_, a| if same(a) { Attr { pin: column, ..a } } else { a });
+            state.update(part, |piece, a| if same(piece, a) { Attr { pin: column, ..a } } else { a });
+            false
         }
         Outcome::UpTo(end) => {
             if let Some(tail) = part.after(end) {
-                let tail_attr = |a: Attr| {
+                let beyond = |a: Attr| {
                     policy::described(Attr { flags: a.flags.with(Flags::TAIL), ..a }, Pin::Populate)
                 };
-                state.update(tail, |_, a| if same(a) { tail_attr(a) } else { a });
+                state.update(tail, |piece, a| if same(piece, a) { beyond(a) } else { a });
             }
+            false
         }
+    }
+}
+
+/// Lets go of what of `part` the ledger does not say to be pinned: a lock that
+/// nobody knows of would split the application's mapping for the kernel.
+#[cold]
+fn undo(part: PageRange) {
+    let mut from = part.start();
+    let mut strangers = [None; 8];
+    {
+        let Some(guard) = lock() else {
+            return;
+        };
+        let mut places = strangers.iter_mut();
+        let mut note = |range: Option<PageRange>| {
+            if let (Some(range), Some(place)) = (range, places.next()) {
+                *place = Some(range);
+            }
+        };
+        guard.ledger.for_each(part, |piece, entry| {
+            note(PageRange::new(from, piece.start()));
+            from = piece.end();
+            if !entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED) {
+                note(Some(piece));
+            }
+            ControlFlow::Continue(())
+        });
+        note(PageRange::new(from, part.end()));
+    }
+    for range in strangers.iter().flatten() {
+        let _ = PinSet.deregister(*range);
     }
 }
 

@@ -61,6 +61,7 @@ pub fn around(range_: PageRange) {
 /// Makes the ledger agree with the kernel everywhere.
 #[cold]
 pub fn audit() {
+    fork::check();
     flight::sweep();
     if let Some(all) = PageRange::new(0, USER_END) {
         range(all, false);

@@ -4,10 +4,12 @@
 
 use super::{close, deferred, failed, lock, open, real, resync, State};
 use crate::arch::Frame;
+use crate::registrar::pin::PinSet;
+use crate::registrar::Registrar;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Kind};
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// Parts that are remembered for the case that the call fails. More than these
 /// are read anew from the kernel, which forgets only what it does not show
@@ -43,6 +45,19 @@ impl Taken {
     /// The last part's attributes, if all are remembered.
     pub fn last(&self) -> Option<Attr> {
         self.parts.get(self.count.checked_sub(1)?)?.map(|(_, attr)| attr)
+    }
+
+    /// Lets go of our pins on what was taken; says whether there were any.
+    pub fn unpin(&mut self) -> bool {
+        let mut any = false;
+        for (range, attr) in self.parts.iter_mut().flatten() {
+            if attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED) {
+                any = true;
+                *attr = resync::unsettled(*attr);
+                let _ = PinSet.deregister(*range);
+            }
+        }
+        any
     }
 
     /// Puts everything back.
@@ -84,7 +99,7 @@ pub fn put_back(range: PageRange, taken: &Taken) {
     if let Some(mut guard) = lock() {
         taken.restore(&mut guard);
     }
-    resync::range(range, false);
+    resync::range(range, false); // and pins what is not
 }
 
 fn has_code(taken: &Taken) -> bool {

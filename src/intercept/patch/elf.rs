@@ -258,11 +258,10 @@ impl Module {
     /// The value of `tag` in the dynamic section.
     pub fn dynamic(&self, tag: u64) -> Option<u64> {
         let (at, bytes) = self.dynamic?;
-        (0..bytes / 16).find_map(|n| {
-            let entry = at.checked_add(n.checked_mul(16)?)?;
-            let matches = self.memory.u64(entry)? == tag;
-            matches.then(|| self.memory.u64(entry.checked_add(8)?))?
-        })
+        let entries = self.memory.bytes(at, usize::try_from(bytes).ok()?)?;
+        let word = |b: &[u8]| b.first_chunk().map(|b| u64::from_le_bytes(*b));
+        let entry = entries.chunks_exact(16).find(|entry| word(entry) == Some(tag))?;
+        word(entry.get(8..)?)
     }
 
     /// As [`Module::dynamic`], of a tag that is an address. ld.so turns some of

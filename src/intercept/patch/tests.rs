@@ -209,9 +209,9 @@ fn golden(input: &Path, scratch: &Path) {
     let bounds = marks.contains("function").then_some(Bounds { start: BASE, end, lands: false });
     let (image, verdicts) = patched(&text, bounds);
     if name.starts_with("refuse_") {
-        assert_eq!(verdicts, [Verdict::Refuse], "{name}");
+        assert!(!verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Refuse), "{name}: {verdicts:x?}");
     } else if name.starts_with("ignore_") {
-        assert_eq!(verdicts, [Verdict::Nothing], "{name}");
+        assert!(!verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Nothing), "{name}: {verdicts:x?}");
     } else {
         let output = PathBuf::from(input.to_str().unwrap().replace(".in.S", ".out.S"));
         let (expected, _) = assemble(&output, scratch);

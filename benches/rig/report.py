@@ -1,0 +1,131 @@
+"""The results for people: on stdout, and as docs/benchmarks.md."""
+import platform
+import subprocess
+import time
+
+from . import build
+
+
+def plain(text):
+    return text.replace("\\|", "|")
+
+
+def grid(columns, rows):
+    """Lines of a table with its columns lined up, numbers to the right."""
+    cells = [[plain(c) for c in row] for row in [columns, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for row in cells:
+        yield "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
+
+
+def checks_rows(sections):
+    return [[c.what, c.number(c.value), c.range(), "≤ " + c.number(c.limit), c.verdict]
+            for s in sections for c in s.checks]
+
+
+CHECK_COLUMNS = ["what", "measured", "95 %", "at most", "verdict"]
+
+
+def print_section(section):
+    print(f"\n== {section.title}  ({section.seconds:.0f} s)")
+    for table in section.tables:
+        print(f"\n  {table.title}")
+        for line in grid(table.columns, table.rows):
+            print("    " + line)
+    for note in section.notes:
+        print(f"  {note}")
+    if section.checks:
+        print()
+        for row in checks_rows([section]):
+            print(f"  {row[4]:<6}  {row[0]}: {row[1]} ({row[3]})")
+
+
+def print_summary(sections):
+    print("\n== Bounds\n")
+    for line in grid(CHECK_COLUMNS, checks_rows(sections)):
+        print("  " + line)
+    checks = [c for s in sections for c in s.checks]
+    missed = sum(not c.passed for c in checks)
+    print(f"\n  {len(checks) - missed} of {len(checks)} bounds met, {missed} missed.")
+
+
+def first_line(command):
+    try:
+        out = subprocess.run(command, cwd=build.ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    except OSError:
+        return ""
+    return out.split("\n", 1)[0].strip()
+
+
+def machine(lib, quick):
+    """What the numbers are true of."""
+    cpu = ""
+    with open("/proc/cpuinfo") as f:
+        for line in f:
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    dirty = first_line(["git", "status", "--porcelain", "--", "src", "directory", "Cargo.toml", "build.rs"])
+    return {
+        "date": time.strftime("%Y-%m-%d"), "kernel": platform.release(), "cpu": cpu, "libc": " ".join(platform.libc_ver()),
+        "cpus": len(__import__("os").sched_getaffinity(0)),
+        "commit": (first_line(["git", "rev-parse", "--short", "HEAD"]) or "?") + (" and local changes" if dirty else ""),
+        "library": str(lib), "quick": quick, "load": open("/proc/loadavg").read().split()[0],
+    }
+
+
+METHOD = """\
+Every row runs the **same program** several times side by side, differing in the environment alone: without the
+shim, with it, and with a peer. A driver (`benches/run`) gives each process in turn a slice of about 10 ms, there
+and back (A B C, C B A), on one CPU, so that all of them see the same machine, and starts them anew for every few
+rounds, so that addresses fall out differently. A slice answers with the median of its batches, in CPU time of the
+thread. Ratios are ratios of medians over all rounds; *95 %* is the bootstrap interval over rounds. Start-up is
+the wall time from `posix_spawn` to the end of `wait`, hpcc the ranks' user + system time from `wait4`. Look-ups
+include the reading of the address from an array. A bound is missed as soon as the measured value is over it;
+"within the noise" says that the interval holds the bound. After each run the program says how many events its
+watcher saw, so that no sleeping shim is measured.
+
+Peers: **UCX UCM** is `libucm` of Debian's libucx0 in bistro mode with a handler for `VM_MAPPED | VM_UNMAPPED`
+that only counts; it does not see mprotect, dlopen or raw `syscall()`. **mlockall** is a preloaded library whose
+constructor calls `mlockall(MCL_CURRENT | MCL_FUTURE)`: no hooks, the kernel locks whatever is mapped, and nothing
+can be left out. **Empty preload** is a library that does nothing. Where a row says "alone", the call does
+nothing else, and no memory is touched: what a program does with the memory that it maps comes on top on both sides.
+"""
+
+
+def markdown(sections, about):
+    yield "# Benchmarks"
+    yield ""
+    yield "Written by `benches/run --docs`; run it again with `make bench`. Bounds are those that the project set itself"
+    yield "before it began; a missed one stands here as missed."
+    yield ""
+    yield f"{about['date']}, commit {about['commit']}; {about['cpus']} CPUs of {about['cpu']}, Linux {about['kernel']},"
+    yield f"{about['libc']}; load average at the end {about['load']}{', a --quick run' if about['quick'] else ''}."
+    yield ""
+    yield "![Measured values against their bounds](benchmarks.svg)"
+    yield ""
+    yield "## Bounds"
+    yield ""
+    yield from table(CHECK_COLUMNS, checks_rows(sections))
+    for section in sections:
+        yield ""
+        yield f"## {section.title}"
+        for note in section.notes:
+            yield ""
+            yield note
+        for t in section.tables:
+            yield ""
+            yield f"**{t.title}**"
+            yield ""
+            yield from table(t.columns, t.rows)
+    yield ""
+    yield "## Method"
+    yield ""
+    yield METHOD.rstrip()
+
+
+def table(columns, rows):
+    yield "| " + " | ".join(columns) + " |"
+    yield "|---" + "|---:" * (len(columns) - 1) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"

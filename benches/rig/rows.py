@@ -1,0 +1,311 @@
+"""The rows: each measures one line of the speed table in issue 2."""
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+from . import build
+from .model import Check, Section, Table
+from .pairs import TITLES, Failed, alternate, difference, interval, median, ratio
+
+
+def check(what, a, b, limit, how=ratio, unit="×", scale=1.0):
+    low, high = interval(how, a, b)
+    return Check(what, how(a, b) * scale, limit, unit, low * scale, high * scale)
+
+
+def compared(title, got, unit=1.0, name="ns"):
+    """A table of medians, and of each against the first way."""
+    first = next(iter(got.values()))
+    rows = [[TITLES[n], f"{median(v) / unit:,.1f}", f"{ratio(v, first):.3f}"] for n, v in got.items()]
+    return Table(title, ["", name, "ratio"], rows)
+
+
+def single(bench, way, program, *args):
+    """One run, its words."""
+    run = subprocess.run([build.OUT / program, *args], env=bench.ways.environment(way), text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+    if run.returncode:
+        raise Failed(f"`{program} {' '.join(args)}` {TITLES[way]}: status {run.returncode}: {run.stderr.strip()}")
+    return run.stdout
+
+
+def pair(bench):
+    s = Section("pair", "mmap + munmap of 64 KiB, tracked, nothing pinned")
+    names = bench.with_ucm("none", "off", "ucm")
+    got = alternate(bench.ways, names, "calls", "pair", "65536", **bench.rounds(10, 10))
+    s.checks.append(check("mmap+munmap of 64 KiB, tracked / without the shim", got["off"], got["none"], 1.05))
+    if "ucm" in got:
+        s.checks.append(check("mmap+munmap of 64 KiB, tracked / UCX UCM (bistro)", got["off"], got["ucm"], 1.0))
+    s.tables.append(compared("mmap + munmap of 64 KiB, untouched", got, name="ns a pair"))
+    names = bench.with_ucm("none", "off", "ucm", "onfault", "populate", "mlockall")
+    got = alternate(bench.ways, names, "calls", "touched", "65536", **bench.rounds(4, 6))
+    s.tables.append(compared("mmap + write to each page + munmap of 64 KiB", got, name="ns a pair"))
+    return s
+
+
+def heap(bench):
+    s = Section("heap", "Growth of a heap")
+    works = {
+        "sbrk": ("heap by brk: sbrk of 132 KiB alone", "sbrk of 132 KiB, untouched"),
+        "malloc": ("heap by brk: malloc of 16 KiB blocks", "malloc of 16 KiB blocks, main arena"),
+        "mprotect": ("arena by mprotect: mprotect of 16 KiB alone", "mprotect of 16 KiB, untouched"),
+        "arena": ("arena by mprotect: malloc of 8 KiB blocks in a thread", "malloc of 8 KiB blocks in a thread's arena"),
+    }
+    for work, (what, title) in works.items():
+        names = bench.with_ucm("none", "off", "ucm", "onfault", "populate", "mlockall")
+        got = alternate(bench.ways, names, "heap", work, **bench.rounds(5, 8), watched=False)
+        s.checks.append(check(f"{what}, tracked / without", got["off"], got["none"], 1.10))
+        s.tables.append(compared(title, got, name="ns a step"))
+    return s
+
+
+def growth(bench):
+    s = Section("growth", "A heap of 1 GiB in 1,000 steps: bytes pinned in all / bytes added")
+    table = Table("1 GiB in 1,000 steps, PIN=populate",
+                  ["grown by", "pinned / added", "VmLck / added", "µs a step", "without the shim, µs a step"], [])
+    for how, title in (("brk", "brk"), ("mprotect", "mprotect of a reserve"), ("mremap", "mremap")):
+        added, pinned, locked, ns = map(int, single(bench, "populate", "growth", how).split())
+        bare = int(single(bench, "none", "growth", how).split()[3])
+        if how == "brk":
+            s.checks.append(Check("heap of 1 GiB in 1,000 steps: bytes pinned in all / added", pinned / added, 2))
+        table.rows.append([title, f"{pinned / added:.3f}", f"{locked / added:.3f}", f"{ns / 1000:,.1f}", f"{bare / 1000:,.1f}"])
+        if locked < 0.99 * added:
+            s.notes.append(f"{title}: the kernel holds only {locked / added:.0%} of it locked (VmLck): is there a limit?")
+    s.tables.append(table)
+    return s
+
+
+def pinned_map(bench):
+    s = Section("map", "mmap of 1 MiB, pinned")
+    mib = str(1 << 20)
+    # The kernel's own way is another program; they alternate all the same.
+    got = {"populate": [], "kernel": [], "mlockall": []}
+    generations, rounds = bench.rounds(16, 6).values()
+    for _ in range(generations):
+        one = {"generations": 1, "rounds": rounds}
+        got["kernel"] += alternate(bench.ways, ["none"], "calls", "locked", mib, **one)["none"]
+        for way, values in alternate(bench.ways, ["populate", "mlockall"], "calls", "map", mib, **one).items():
+            got[way] += values
+    s.checks.append(check("mmap of 1 MiB, pinned / mmap with MAP_LOCKED and MAP_POPULATE", got["populate"], got["kernel"], 1.05))
+    titles = {**TITLES, "kernel": "MAP_LOCKED\\|MAP_POPULATE, without the shim"}
+    rows = [[titles[n], f"{median(v) / 1000:,.1f}", f"{ratio(v, got['kernel']):.3f}"] for n, v in got.items()]
+    s.tables.append(Table("mmap of 1 MiB, its munmap not counted", ["", "µs", "ratio"], rows))
+    return s
+
+
+def other(bench):
+    s = Section("other", "System calls that are not memory calls")
+    for work, what in (("getppid", "getppid()"), ("read", "read of 1 byte from /dev/zero"), ("syscall", "syscall(SYS_getppid)")):
+        names = bench.with_ucm("none", "inert", "off", "ucm")
+        got = alternate(bench.ways, names, "calls", work, **bench.rounds(8, 10), watched=False)
+        if work == "syscall":
+            s.checks.append(check("a call through syscall(), tracked − without", got["off"], got["none"], 5, difference, "ns"))
+        else:
+            s.checks.append(check(f"{what}, tracked / without", got["off"], got["none"], 1.02))
+        s.tables.append(compared(what, got, name="ns a call"))
+    return s
+
+
+MAX_MAP_COUNT = pathlib.Path("/proc/sys/vm/max_map_count")
+
+
+@contextlib.contextmanager
+def room_for(ranges):
+    """vm.max_map_count, high enough if we may; yields how many ranges there can be."""
+    before = int(MAX_MAP_COUNT.read_text())
+    raised = False
+    if before < ranges + 5000:
+        with contextlib.suppress(OSError):
+            MAX_MAP_COUNT.write_text(str(ranges + 10000))
+            raised = True
+    try:
+        yield min(ranges, int(MAX_MAP_COUNT.read_text()) - 5000)
+    finally:
+        if raised:
+            MAX_MAP_COUNT.write_text(str(before))
+
+
+def lookup(bench):
+    s = Section("lookup", "C look-up")
+    runs = []
+    with room_for(100_000) as ranges:
+        for _ in range(bench.pick(5, 2)):
+            words = single(bench, "off", "lookup", str(ranges)).split()
+            runs.append(dict(zip(words[::2], map(float, words[1::2]))))
+    if ranges < 100_000:
+        s.notes.append(f"Only {ranges:,} ranges: vm.max_map_count may not be raised here.")
+    m = {key: median([r[key] for r in runs]) for key in runs[0]}
+    s.checks += [
+        Check(f"look-up among {m['ranges']:,.0f} ranges, 16 hot ones", m["hot"], 15, "ns"),
+        Check(f"look-up among {m['ranges']:,.0f} ranges, at random", m["random"], 40, "ns"),
+        Check("system calls in 262,144 look-ups (seccomp strict: 0 = lived)", float(m["seccomp"] != 0), 0, "calls"),
+        Check("two threads of pure arithmetic / two threads of look-ups", m["two_arithmetic"] / m["two_lookup"], 1.05),
+    ]
+    small = dict(zip(*[iter(single(bench, "off", "lookup", "2000").split())] * 2))
+    names = (("hot", "16 hot ranges"), ("hot_latency", "16 hot ranges, one after another"), ("random", "at random"),
+             ("random_latency", "at random, one after another"), ("random_beside_writer", "at random, a thread mapping beside it"),
+             ("busy_beside_writer", "share answered -EBUSY beside that thread"))
+    s.tables.append(Table("ns a look-up, reading the address from an array included",
+                          ["", f"{m['ranges']:,.0f} ranges", f"{float(small['ranges']):,.0f} ranges"],
+                          [[title, f"{m[key]:.4g}", f"{float(small[key]):.4g}"] for key, title in names]))
+    s.tables.append(Table("Two threads / one (work done in the same time)", ["", "×"],
+                          [["look-ups at random", f"{m['two_lookup']:.2f}"], ["arithmetic", f"{m['two_arithmetic']:.2f}"]]))
+    return s
+
+
+def startup(bench):
+    s = Section("startup", "Start-up of /bin/true")
+    names = bench.with_ucm("none", "empty", "inert", "off", "onfault", "populate", "mlockall", "ucm")
+    ways = [",".join([n, *(f"{k}={v}" for k, v in bench.ways[n].items())]) for n in names]
+    lines = single(bench, "none", "spawn", str(bench.pick(300, 60)), "/bin/true", *ways).splitlines()
+    got = dict(zip(names, zip(*[map(float, line.split()) for line in lines])))
+    for way, what, limit in (("off", "active, tracking only", 5), ("inert", "inert", 0.1)):
+        s.checks.append(check(f"start-up of /bin/true, {what} − empty preload", got[way], got["empty"], limit, difference, "ms", 1e-6))
+    rows = [[TITLES[n], f"{median(v) / 1e6:.3f}", f"{difference(v, got['empty']) / 1e6:+.3f}"] for n, v in got.items()]
+    s.tables.append(Table("posix_spawn to the end of wait", ["", "ms", "against an empty preload, ms"], rows))
+    return s
+
+
+HPCC_INPUT = """HPLinpack benchmark input file
+regall's bench
+HPL.out
+8
+1
+{n}
+1
+80
+0
+1
+1
+2
+16.0
+1
+2
+1
+4
+1
+2
+1
+1
+1
+1
+1
+0
+2
+64
+0
+0
+1
+8
+##### the rest is for PTRANS
+0
+1200
+0
+40
+"""
+MPIRUN = ["--bind-to", "none", "--oversubscribe", "-np", "2"]
+
+
+def mpirun():
+    for name in ("mpirun.openmpi", "mpirun"):
+        found = shutil.which(name)
+        if found and "Open MPI" in subprocess.run([found, "--version"], text=True, stdout=subprocess.PIPE).stdout:
+            return found
+    return None
+
+
+def mpi_environment(bench):
+    return {**bench.ways.environment("none"), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+
+
+def hpcc(bench):
+    s = Section("hpcc", "hpcc as a whole, two ranks")
+    launcher, program = mpirun(), shutil.which("hpcc")
+    if not launcher or not program:
+        s.notes.append("SKIPPED: no hpcc or no Open MPI here (apt-get install hpcc openmpi-bin).")
+        return s
+    got = {"none": [], "off": []}
+    split = {"none": [], "off": []}
+    for i in range(bench.pick(7, 2)):
+        for way in ("none", "off") if i % 2 == 0 else ("off", "none"):
+            user, system = hpcc_once(bench, launcher, program, way)
+            got[way].append(user + system)
+            split[way].append((user, system))
+    s.checks.append(check(f"hpcc, tracked / without (CPU time, {len(got['none'])} pairs)", got["off"], got["none"], 1.02))
+    rows = [[TITLES[w], f"{median(got[w]):.2f}", f"{median([u for u, _ in split[w]]):.2f}", f"{median([x for _, x in split[w]]):.2f}",
+             f"{min(got[w]):.2f} … {max(got[w]):.2f}"] for w in got]
+    s.tables.append(Table("CPU time of both ranks, s", ["", "user + system", "user", "system", "least … most"], rows))
+    return s
+
+
+def hpcc_once(bench, launcher, program, way):
+    with tempfile.TemporaryDirectory(prefix="regall-hpcc.") as folder:
+        path = pathlib.Path(folder)
+        (path / "hpccinf.txt").write_text(HPCC_INPUT.format(n=bench.pick(1600, 1000)))
+        variables = [f"{k}={v}" for k, v in bench.ways[way].items()]
+        command = [launcher, *MPIRUN, build.OUT / "cputime", path / "times", *variables, "--", program]
+        run = subprocess.run(command, cwd=folder, env=mpi_environment(bench), text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+        output = path / "hpccoutf.txt"
+        if run.returncode or not output.exists() or "Success=1" not in output.read_text():
+            raise Failed(f"hpcc {TITLES[way]}: status {run.returncode}: {run.stdout[-500:]}")
+        times = [[int(x) for x in line.split()] for line in (path / "times").read_text().splitlines()]
+        return sum(t[0] for t in times) / 1e6, sum(t[1] for t in times) / 1e6
+
+
+def pinning(bench):
+    s = Section("pinning", "What pinning costs (no bounds)")
+    everyone = bench.with_ucm("none", "off", "onfault", "populate", "mlockall", "ucm")
+    got = alternate(bench.ways, everyone, "life", "pthread", **bench.rounds(4, 8), pin=False, watched=False)
+    s.tables.append(compared("pthread_create + pthread_join, wall time", got, 1000, "µs"))
+    got = alternate(bench.ways, everyone, "life", "fork", "256", **bench.rounds(2, 3), pin=False, watched=False)
+    s.tables.append(compared("fork + exit + wait with 256 MiB touched, wall time", got, 1e6, "ms"))
+    launcher = mpirun()
+    if not launcher:
+        s.notes.append("SKIPPED: resident memory of a rank: no Open MPI here (apt-get install openmpi-bin).")
+        return s
+    table = Table("An Open MPI rank after MPI_Init (the larger of two), MiB", ["", "mapped", "resident", "locked (VmLck)"], [])
+    for way in ("none", "off", "onfault", "populate", "mlockall"):
+        sizes = rank_memory(bench, launcher, way)
+        table.rows.append([TITLES[way], *(f"{max(column) / 1024:,.1f}" for column in zip(*sizes))])
+    s.tables.append(table)
+    return s
+
+
+def rank_memory(bench, launcher, way):
+    variables = [f"{k}={v}" for k, v in bench.ways[way].items()]
+    run = subprocess.run([launcher, *MPIRUN, "env", *variables, build.OUT / "rank"], env=mpi_environment(bench), text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    said = re.findall(r"^rank (\d+) (\d+) (\d+)$", run.stdout, re.M)
+    if run.returncode or len(said) != 2:
+        raise Failed(f"an MPI rank {TITLES[way]}: status {run.returncode}: {run.stderr.strip()[-300:]}")
+    return [[int(x) for x in line] for line in said]
+
+
+#: In the order of the issue's table.
+ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other": other,
+        "lookup": lookup, "startup": startup, "hpcc": hpcc, "pinning": pinning}
+
+
+class Bench:
+    """How to run: the ways, and how many rounds."""
+
+    def __init__(self, ways, quick):
+        self.ways, self.quick = ways, quick
+        self.ucm = subprocess.run([build.OUT / "growth", "brk"], env=ways.environment("ucm"), text=True,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).stderr == ""
+
+    def pick(self, full, quick):
+        return quick if self.quick else full
+
+    def rounds(self, generations, rounds):
+        return {"generations": max(3, generations // 3) if self.quick else generations,
+                "rounds": max(3, rounds // 2) if self.quick else rounds}
+
+    def with_ucm(self, *names):
+        return [n for n in names if n != "ucm" or self.ucm]
