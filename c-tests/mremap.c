@@ -97,6 +97,7 @@ int main(void)
 	quiet_point("tail");
 	NEED(ftruncate(fd, 6 * (off_t)PAGE) == 0);
 	in_child("read once it has grown", touch_read, q + 3 * PAGE);
+	CALL(munmap(q, 6 * PAGE)); /* what is said of it would be from before it grew */
 
 	/* Errors. */
 	p = anon(8);

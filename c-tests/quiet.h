@@ -1,6 +1,6 @@
 /*
  * A point at which the program makes no memory call, so that its coverage can
- * be checked from outside. With REGALL_TEST_QUIET=PATH in the environment the
+ * be checked from outside. With QUIET_SOCKET=PATH in the environment the
  * program connects to the Unix socket PATH, writes one line "PID LABEL" and
  * waits for the answer; without it nothing happens. Before the label's line it
  * may claim what must be said of a range: "claim START-END WORD", where WORD is
@@ -36,7 +36,7 @@ __attribute__((unused)) static void quiet_claim(const void *addr, size_t len, co
 __attribute__((unused)) static void quiet_point(const char *label)
 {
 	int saved = errno;
-	const char *path = getenv("REGALL_TEST_QUIET");
+	const char *path = getenv("QUIET_SOCKET");
 	if (path) {
 		struct sockaddr_un to = { .sun_family = AF_UNIX };
 		strncpy(to.sun_path, path, sizeof to.sun_path - 1);

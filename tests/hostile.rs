@@ -66,7 +66,7 @@ impl Victim {
         });
         let mut command = Command::new(build::program("hello"));
         Mode::Populate.apply(&mut command);
-        command.env("REGALL_TEST_QUIET", watcher.socket());
+        command.env("QUIET_SOCKET", watcher.socket());
         child::run(&mut command, Duration::from_secs(30));
         watcher.finish();
         let mut good = receive.recv().expect("a look").expect("hello's directory file");

@@ -22,7 +22,7 @@ fn run_watched(program: &str, args: &[&str], mode: Mode, timeout: Duration) -> (
     let watcher = Watcher::of_coverage(Expected::of(mode));
     let mut command = Command::new(build::program(program));
     mode.apply(command.args(args));
-    command.env("REGALL_TEST_QUIET", watcher.socket());
+    command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, timeout);
     (outcome, watcher.finish())
 }
@@ -161,7 +161,7 @@ mod can_fail {
         let watcher = Watcher::of_coverage(Expected::of(Mode::Populate));
         let mut command = Command::new(build::program("hello"));
         Mode::Plain.apply(&mut command);
-        command.env("REGALL_TEST_QUIET", watcher.socket());
+        command.env("QUIET_SOCKET", watcher.socket());
         child::run(&mut command, TIMEOUT);
         let findings = watcher.finish();
         assert_eq!(findings.looks, 1);
@@ -193,7 +193,7 @@ mod can_fail {
         });
         let mut command = Command::new(build::program("raw_calls"));
         Mode::Symbols.apply(&mut command);
-        command.env("REGALL_TEST_QUIET", watcher.socket());
+        command.env("QUIET_SOCKET", watcher.socket());
         child::run(&mut command, TIMEOUT);
         let findings = watcher.finish();
         assert!(findings.looks > 0);

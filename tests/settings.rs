@@ -26,7 +26,7 @@ fn watched(
 ) -> (Outcome, Findings) {
     let watcher = Watcher::new(look);
     let mut command = hello(mode, env);
-    command.env("REGALL_TEST_QUIET", watcher.socket());
+    command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, TIMEOUT);
     let findings = watcher.finish();
     assert_eq!(findings.looks, 1, "{}{}", outcome.stdout, outcome.stderr);
@@ -211,7 +211,7 @@ fn shells_are_left_alone() {
     let mut command = Command::new("sh");
     command.args(["-c", "grep VmLck /proc/$$/status; \"$0\"; echo $?"]).arg(&hello_path);
     Mode::Populate.apply(&mut command);
-    command.env("REGALL_TEST_QUIET", watcher.socket());
+    command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, TIMEOUT);
     let findings = watcher.finish();
     assert_eq!(findings.looks, 1);
@@ -302,7 +302,7 @@ fn fork_all_registers_what_is_inherited() {
     });
     let mut command = Command::new(build::program("fork"));
     Mode::Populate.apply(&mut command);
-    command.env("REGALL_FORK", "all").env("REGALL_TEST_QUIET", watcher.socket());
+    command.env("REGALL_FORK", "all").env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, Duration::from_secs(120));
     let findings = watcher.finish();
     assert_eq!(outcome.end(), "exit 0", "{}", outcome.stderr);
@@ -317,7 +317,7 @@ fn regall_run() {
     Mode::Plain.apply(&mut command);
     let watcher = Watcher::of_coverage(Expected::of(Mode::OnFault));
     command.args(["run", "--pin", "onfault", "--"]).arg(build::program("hello")).arg("word");
-    command.env("REGALL_TEST_QUIET", watcher.socket());
+    command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, TIMEOUT);
     let findings = watcher.finish();
     assert_eq!(outcome.end(), "exit 7", "{}", outcome.stderr);

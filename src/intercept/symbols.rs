@@ -8,8 +8,8 @@
 //! patch it instead of libc.
 
 use super::patch::elf::{tag, Module};
-use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use super::patch::find_function;
+use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::arch::Frame;
 use crate::sys;
 use core::arch::global_asm;
@@ -64,7 +64,8 @@ fn find_real() -> bool {
 
 /// Our function for libc's `name`, if there is one and libc has its own.
 fn replacement(name: &[u8]) -> Option<u64> {
-    let with_real = |real: &AtomicU64, ours: *const ()| (real.load(Relaxed) != 0).then_some(ours as u64);
+    let with_real =
+        |real: &AtomicU64, ours: *const ()| (real.load(Relaxed) != 0).then_some(ours as u64);
     let ours: *const () = match name {
         b"mmap" | b"mmap64" => mmap as _,
         b"munmap" => munmap as _,
@@ -97,12 +98,20 @@ fn replacement(name: &[u8]) -> Option<u64> {
 fn rewrite(group: &Group) -> u32 {
     let ours = install as *const () as u64;
     let is_ours = group.segments().any(|s| s.range.contains(ours));
-    if is_ours || matches!(group.origin, Origin::Kernel | Origin::Heap | Origin::Stack | Origin::Anonymous) {
+    if is_ours
+        || matches!(
+            group.origin,
+            Origin::Kernel | Origin::Heap | Origin::Stack | Origin::Anonymous
+        )
+    {
         return 0;
     }
-    let Some(module) = Module::open(group) else { return 0 };
+    let Some(module) = Module::open(group) else {
+        return 0;
+    };
     let tables = [(tag::JMPREL, tag::PLTRELSZ), (tag::RELA, tag::RELASZ)];
-    let each = tables.map(|(start, bytes)| rewrite_table(group, &module, start, bytes).unwrap_or(0));
+    let each =
+        tables.map(|(start, bytes)| rewrite_table(group, &module, start, bytes).unwrap_or(0));
     each.iter().sum()
 }
 
@@ -116,7 +125,9 @@ fn rewrite_table(group: &Group, module: &Module, start: u64, bytes: u64) -> Opti
             continue;
         }
         let name = module.name_at((info >> 32) as u32)?;
-        let Some(new) = module.memory().string(name, NAME_MAX).and_then(replacement) else { continue };
+        let Some(new) = module.memory().string(name, NAME_MAX).and_then(replacement) else {
+            continue;
+        };
         let slot = module.bias.wrapping_add(module.memory().u64(entry)?);
         rewritten = rewritten.saturating_add(u32::from(set_slot(group, slot, new)));
     }
@@ -127,8 +138,12 @@ fn rewrite_table(group: &Group, module: &Module, start: u64, bytes: u64) -> Opti
 /// it was not before (RELRO).
 fn set_slot(group: &Group, slot: u64, new: u64) -> bool {
     let segment = group.segments().find(|s| s.range.contains(slot));
-    let Some(segment) = segment.filter(|_| slot & 7 == 0) else { return false };
-    let Some(page) = PageRange::covering(slot, 8) else { return false };
+    let Some(segment) = segment.filter(|_| slot & 7 == 0) else {
+        return false;
+    };
+    let Some(page) = PageRange::covering(slot, 8) else {
+        return false;
+    };
     let prot = i32::from(segment.prot.bits() & 7);
     let sealed = !segment.prot.writable();
     if sealed && sys::protect(page.start(), PAGE, prot | libc::PROT_WRITE).is_err() {
@@ -145,17 +160,23 @@ fn set_slot(group: &Group, slot: u64, new: u64) -> bool {
 
 /// A call for the hook; what the kernel left in rax.
 fn event(nr: libc::c_long, args: [u64; 6]) -> i64 {
-    crate::intercept::event(&mut Frame { nr: nr as u64, args })
+    crate::intercept::event(&mut Frame {
+        nr: nr as u64,
+        args,
+    })
 }
 
 /// A raw result as C has it: -1 and errno for an error.
 fn converted(raw: i64) -> i64 {
-    let Err(errno) = sys::check(raw) else { return raw };
+    let Err(errno) = sys::check(raw) else {
+        return raw;
+    };
     // SAFETY: the address of libc's __errno_location, which takes nothing and
     // returns a pointer to this thread's errno; we are outside ld.so here, so
     // that its lazily allocated thread-local storage is no danger.
     let location = unsafe {
-        let location: extern "C" fn() -> *mut i32 = core::mem::transmute(ERRNO_LOCATION.load(Relaxed) as *const ());
+        let location: extern "C" fn() -> *mut i32 =
+            core::mem::transmute(ERRNO_LOCATION.load(Relaxed) as *const ());
         location()
     };
     // SAFETY: as above.
@@ -207,7 +228,8 @@ extern "C" fn posix_madvise(addr: u64, len: u64, advice: i32) -> i32 {
 /// libc keeps the break in a variable of its own, so it must make the call.
 extern "C" fn brk(addr: *mut c_void) -> i32 {
     // SAFETY: the address of libc's brk, saved before any slot pointed here.
-    let real: extern "C" fn(*mut c_void) -> i32 = unsafe { core::mem::transmute(REAL_BRK.load(Relaxed) as *const ()) };
+    let real: extern "C" fn(*mut c_void) -> i32 =
+        unsafe { core::mem::transmute(REAL_BRK.load(Relaxed) as *const ()) };
     let result = real(addr);
     crate::track::audit();
     result
@@ -234,7 +256,8 @@ extern "C" fn raw_fork() -> i32 {
 
 fn fork_by(real: &AtomicU64) -> i32 {
     // SAFETY: the address of libc's fork or _Fork, saved before any slot pointed here.
-    let real: extern "C" fn() -> i32 = unsafe { core::mem::transmute(real.load(Relaxed) as *const ()) };
+    let real: extern "C" fn() -> i32 =
+        unsafe { core::mem::transmute(real.load(Relaxed) as *const ()) };
     let result = real();
     crate::track::audit();
     result

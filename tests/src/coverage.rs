@@ -205,6 +205,7 @@ impl Facts<'_> {
             "limit" => self.expected.limited || self.lock_limit.is_some(),
             "inherited" => self.forked,
             "off" => self.expected.mode == Mode::Off,
+            "refused:1" if procfs::is_filtered(self.pid) => true,
             refused if refused.starts_with("refused:") => self.refusable(vma, part),
             _ => false,
         };

@@ -94,3 +94,9 @@ pub fn lock_limit(pid: u32) -> Option<u64> {
     let line = limits.lines().find_map(|l| l.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()
 }
+
+/// Whether a seccomp filter may refuse what the process asks for.
+pub fn is_filtered(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|l| l.starts_with("Seccomp:") && l.ends_with('2'))
+}

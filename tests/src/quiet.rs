@@ -75,7 +75,7 @@ impl Watcher {
         Self::new(move |point| look(point, &expected))
     }
 
-    /// The socket, for REGALL_TEST_QUIET.
+    /// The socket, for QUIET_SOCKET.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("quiet")
     }

@@ -39,13 +39,20 @@ struct Zone {
 impl Zone {
     fn layout(&self) -> ZoneLayout {
         let at = self.range.start();
-        ZoneLayout { call_slot: at, full_slot: at.saturating_add(8), table: at.saturating_add(TABLE_OFFSET) }
+        ZoneLayout {
+            call_slot: at,
+            full_slot: at.saturating_add(8),
+            table: at.saturating_add(TABLE_OFFSET),
+        }
     }
 
     /// Address of trampoline `n`.
     fn address(&self, n: usize) -> u64 {
         let offset = (n as u64).saturating_mul(TRAMPOLINE_BYTES as u64);
-        self.range.start().saturating_add(HEADER_BYTES).saturating_add(offset)
+        self.range
+            .start()
+            .saturating_add(HEADER_BYTES)
+            .saturating_add(offset)
     }
 
     fn reaches(&self, site: u64) -> bool {
@@ -53,12 +60,18 @@ impl Zone {
     }
 
     fn free(&self) -> Option<usize> {
-        let used = |n: &usize| self.used.get(n / 64).is_none_or(|w| w & (1 << (n % 64)) != 0);
+        let used = |n: &usize| {
+            self.used
+                .get(n / 64)
+                .is_none_or(|w| w & (1 << (n % 64)) != 0)
+        };
         (0..TRAMPOLINES).find(|n| !used(n))
     }
 
     fn set(&mut self, n: usize, used: bool) {
-        let Some(word) = self.used.get_mut(n / 64) else { return };
+        let Some(word) = self.used.get_mut(n / 64) else {
+            return;
+        };
         let bit = 1u64 << (n % 64);
         *word = if used { *word | bit } else { *word & !bit };
     }
@@ -93,7 +106,11 @@ const TABLE_ROOM: usize = 8192 / size_of::<Entry>();
 
 impl Table {
     const fn new() -> Self {
-        Self { at: core::ptr::null_mut(), room: 0, len: 0 }
+        Self {
+            at: core::ptr::null_mut(),
+            room: 0,
+            len: 0,
+        }
     }
 
     fn all(&self) -> &[Entry] {
@@ -106,7 +123,10 @@ impl Table {
     }
 
     fn range(&self) -> Option<PageRange> {
-        PageRange::covering(self.at as u64, self.room.saturating_mul(size_of::<Entry>()) as u64)
+        PageRange::covering(
+            self.at as u64,
+            self.room.saturating_mul(size_of::<Entry>()) as u64,
+        )
     }
 
     /// Makes room for one more. The new table, if there had to be one.
@@ -174,19 +194,32 @@ impl Patches {
         Self {
             zones: [None; ZONES_MAX],
             table: Table::new(),
-            config: Config { strict: false, ioctl: false },
+            config: Config {
+                strict: false,
+                ioctl: false,
+            },
             entries: [0; 2],
             buffer: [0; modules::BUFFER_BYTES],
         }
     }
 
     /// Patches a site. `function` is only kept for the record.
-    pub fn apply(&mut self, plan: &Plan, function: u64, libc: bool, writer: &mut Writer) -> Result<Applied> {
+    pub fn apply(
+        &mut self,
+        plan: &Plan,
+        function: u64,
+        libc: bool,
+        writer: &mut Writer,
+    ) -> Result<Applied> {
         let mut applied = Applied::default();
         let grown = self.table.grow()?;
         let (number, new) = self.zone_for(plan.site, writer)?;
         applied.mapped = [grown, new];
-        let zone = self.zones.get_mut(number).and_then(Option::as_mut).ok_or(Errno::NOMEM)?;
+        let zone = self
+            .zones
+            .get_mut(number)
+            .and_then(Option::as_mut)
+            .ok_or(Errno::NOMEM)?;
         let place = zone.free().ok_or(Errno::NOMEM)?;
         let at = zone.address(place);
         let trampoline = plan.trampoline(at, &zone.layout()).ok_or(Errno::INVAL)?;
@@ -196,7 +229,10 @@ impl Patches {
         let entry = Entry {
             site: plan.site,
             function,
-            number: plan.number.and_then(|n| i32::try_from(n).ok()).unwrap_or(-1),
+            number: plan
+                .number
+                .and_then(|n| i32::try_from(n).ok())
+                .unwrap_or(-1),
             moved: plan.moved_len,
             libc,
             zone: number as u16,
@@ -212,50 +248,76 @@ impl Patches {
 
     /// The zone for a site, made if there is none with room near it.
     fn zone_for(&mut self, site: u64, writer: &mut Writer) -> Result<(usize, Option<PageRange>)> {
-        let fits = |z: &Option<Zone>| z.as_ref().is_some_and(|z| z.reaches(site) && z.free().is_some());
+        let fits = |z: &Option<Zone>| {
+            z.as_ref()
+                .is_some_and(|z| z.reaches(site) && z.free().is_some())
+        };
         if let Some(number) = self.zones.iter().position(fits) {
             return Ok((number, None));
         }
-        let number = self.zones.iter().position(Option::is_none).ok_or(Errno::NOMEM)?;
+        let number = self
+            .zones
+            .iter()
+            .position(Option::is_none)
+            .ok_or(Errno::NOMEM)?;
         let range = place_zone(site, &mut self.buffer)?;
         let header = self.header();
         if let Err(errno) = writer.write(range.start(), &header, Use::Fresh) {
             let _ = sys::unmap(range.start(), range.len());
             return Err(errno);
         }
-        *self.zones.get_mut(number).ok_or(Errno::NOMEM)? = Some(Zone { range, used: [0; WORDS] });
+        *self.zones.get_mut(number).ok_or(Errno::NOMEM)? = Some(Zone {
+            range,
+            used: [0; WORDS],
+        });
         Ok((number, Some(range)))
     }
 
     fn header(&self) -> [u8; HEADER_BYTES as usize] {
         let mut header = [0u8; HEADER_BYTES as usize];
         let slots = self.entries.iter().flat_map(|e| e.to_le_bytes());
-        header.iter_mut().zip(slots).for_each(|(to, from)| *to = from);
+        header
+            .iter_mut()
+            .zip(slots)
+            .for_each(|(to, from)| *to = from);
         let table = header.iter_mut().skip(TABLE_OFFSET as usize);
-        table.zip(plan::table(self.config)).for_each(|(to, from)| *to = from);
+        table
+            .zip(plan::table(self.config))
+            .for_each(|(to, from)| *to = from);
         header
     }
 
     /// Whether the jump in `bytes`, five of them, at address `at` goes to a
     /// trampoline.
     pub fn is_ours(&self, at: u64, bytes: &[u8]) -> bool {
-        let &[0xe9, a, b, c, d] = bytes else { return false };
-        let to = at.wrapping_add(5).wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
+        let &[0xe9, a, b, c, d] = bytes else {
+            return false;
+        };
+        let to = at
+            .wrapping_add(5)
+            .wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
         self.zones.iter().flatten().any(|z| z.range.contains(to))
     }
 
     /// Whether the `syscall` at `site`, whose patch would be at the end of
     /// `before`, is one of ours still.
     pub fn has(&self, site: u64, before: &[u8]) -> bool {
-        let Some(entry) = self.table.all().iter().find(|e| e.site == site) else { return false };
+        let Some(entry) = self.table.all().iter().find(|e| e.site == site) else {
+            return false;
+        };
         let moved = usize::from(entry.moved);
-        let jump = before.len().checked_sub(moved).and_then(|at| before.get(at..)?.get(..plan::JUMP_BYTES));
+        let jump = before
+            .len()
+            .checked_sub(moved)
+            .and_then(|at| before.get(at..)?.get(..plan::JUMP_BYTES));
         jump.is_some_and(|jump| self.is_ours(site.saturating_sub(u64::from(entry.moved)), jump))
     }
 
     /// Frees the trampolines of all sites in `range`.
     pub fn forget(&mut self, range: PageRange) {
-        self.drop_entries(|e| range.contains(e.site) || range.contains(e.site.saturating_sub(u64::from(e.moved))));
+        self.drop_entries(|e| {
+            range.contains(e.site) || range.contains(e.site.saturating_sub(u64::from(e.moved)))
+        });
     }
 
     /// Frees the trampoline of `site`, whose code was replaced.
@@ -279,7 +341,11 @@ impl Patches {
 
     /// The memory that the patcher mapped.
     pub fn memory(&self) -> impl Iterator<Item = PageRange> + '_ {
-        self.zones.iter().flatten().map(|z| z.range).chain(self.table.range())
+        self.zones
+            .iter()
+            .flatten()
+            .map(|z| z.range)
+            .chain(self.table.range())
     }
 
     /// The patched sites.
@@ -344,7 +410,14 @@ fn nearest_gap(site: u64, buffer: &mut [u8], failed: &[u64]) -> Result<Option<u6
     modules::lines(buffer, |line| {
         let below_stack = line.name == b"[stack]";
         let high = line.range.start().min(HIGHEST);
-        consider_gap(low, if below_stack { high.saturating_sub(GROWTH_ROOM) } else { high });
+        consider_gap(
+            low,
+            if below_stack {
+                high.saturating_sub(GROWTH_ROOM)
+            } else {
+                high
+            },
+        );
         low = line.range.end().max(LOWEST);
         low < HIGHEST
     })?;
@@ -417,7 +490,15 @@ fn protection(pages: PageRange) -> Result<i32> {
 
 /// Reads as a debugger does: false where a load would be a signal.
 pub fn read_checked(at: u64, into: &mut [u8]) -> bool {
-    let Ok(mem) = Fd::open(c"/proc/self/mem", libc::O_RDONLY, 0) else { return false };
-    let got = call!(libc::SYS_pread64, mem.raw(), into.as_mut_ptr(), into.len(), at);
+    let Ok(mem) = Fd::open(c"/proc/self/mem", libc::O_RDONLY, 0) else {
+        return false;
+    };
+    let got = call!(
+        libc::SYS_pread64,
+        mem.raw(),
+        into.as_mut_ptr(),
+        into.len(),
+        at
+    );
     got == Ok(into.len() as u64)
 }

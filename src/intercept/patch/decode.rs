@@ -92,7 +92,12 @@ fn general(reg: RegSpec) -> Option<u8> {
         // ah, ch, dh and bh are 4 to 7 in this class.
         return Some(reg.num() & 3);
     }
-    let general = [register_class::Q, register_class::D, register_class::W, register_class::RB];
+    let general = [
+        register_class::Q,
+        register_class::D,
+        register_class::W,
+        register_class::RB,
+    ];
     (general.contains(&class) && reg.num() < 16).then_some(reg.num())
 }
 
@@ -112,7 +117,9 @@ fn is_vector(reg: RegSpec) -> bool {
 /// Number of a register whose write replaces all 64 bits.
 fn whole(operand: &Operand) -> Option<u8> {
     match operand {
-        Operand::Register { reg } if [register_class::Q, register_class::D].contains(&reg.class()) => {
+        Operand::Register { reg }
+            if [register_class::Q, register_class::D].contains(&reg.class()) =>
+        {
             (reg.num() < 16).then_some(reg.num())
         }
         _ => None,
@@ -193,11 +200,24 @@ impl Insn {
             Opcode::JMP => or(Flow::Jump),
             Opcode::JMPE | Opcode::JMPF => Flow::Indirect,
             Opcode::CALL | Opcode::CALLF => Flow::Call,
-            Opcode::LOOP | Opcode::LOOPZ | Opcode::LOOPNZ | Opcode::JRCXZ | Opcode::JECXZ | Opcode::XBEGIN => {
-                or(Flow::Branch)
-            }
-            Opcode::RETURN | Opcode::RETF | Opcode::IRET | Opcode::IRETD | Opcode::IRETQ | Opcode::UIRET => Flow::Stop,
-            Opcode::HLT | Opcode::UD0 | Opcode::UD1 | Opcode::UD2 | Opcode::SYSRET | Opcode::SYSEXIT => Flow::Stop,
+            Opcode::LOOP
+            | Opcode::LOOPZ
+            | Opcode::LOOPNZ
+            | Opcode::JRCXZ
+            | Opcode::JECXZ
+            | Opcode::XBEGIN => or(Flow::Branch),
+            Opcode::RETURN
+            | Opcode::RETF
+            | Opcode::IRET
+            | Opcode::IRETD
+            | Opcode::IRETQ
+            | Opcode::UIRET => Flow::Stop,
+            Opcode::HLT
+            | Opcode::UD0
+            | Opcode::UD1
+            | Opcode::UD2
+            | Opcode::SYSRET
+            | Opcode::SYSEXIT => Flow::Stop,
             _ if opcode.is_jcc() => or(Flow::Branch),
             _ => Flow::Next,
         }
@@ -240,7 +260,13 @@ impl Insn {
 
     /// What it leaves in the 64-bit register `reg`.
     pub fn effect(&self, reg: u8) -> Effect {
-        let clobbered = |mask: u16| if mask & (1 << (reg & 15)) != 0 { Effect::Unknown } else { Effect::Keeps };
+        let clobbered = |mask: u16| {
+            if mask & (1 << (reg & 15)) != 0 {
+                Effect::Unknown
+            } else {
+                Effect::Keeps
+            }
+        };
         if self.flow() == Flow::Call {
             return clobbered(CALL_RESULTS);
         }
@@ -252,7 +278,8 @@ impl Insn {
                 return effect;
             }
         }
-        self.touched().map_or(Effect::Unknown, |t| clobbered(t.written))
+        self.touched()
+            .map_or(Effect::Unknown, |t| clobbered(t.written))
     }
 
     /// What a plain assignment to a register puts there.

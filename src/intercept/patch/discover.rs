@@ -7,8 +7,8 @@ use super::function::{Function, Numbers, Op};
 use super::plan::{kind_of_all, Entry, Kind, Plan, JUMP_BYTES};
 use super::Config;
 use core::arch::x86_64::{
-    __m128i, _mm_add_epi32, _mm_and_si128, _mm_cmpeq_epi8, _mm_cmplt_epi32, _mm_loadu_si128, _mm_movemask_epi8,
-    _mm_or_si128, _mm_set1_epi32, _mm_set1_epi8, _mm_set_epi32, _mm_xor_si128,
+    __m128i, _mm_add_epi32, _mm_and_si128, _mm_cmpeq_epi8, _mm_cmplt_epi32, _mm_loadu_si128,
+    _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi32, _mm_set1_epi8, _mm_set_epi32, _mm_xor_si128,
 };
 
 /// A wrapper function is at most this long; glibc's longest (msync) has 170 bytes.
@@ -52,7 +52,9 @@ pub fn next_syscall(bytes: &[u8], from: usize) -> Option<usize> {
         at = at.checked_add(16)?;
     }
     let tail = bytes.get(at..)?;
-    tail.windows(2).position(|w| w == [0x0f, 0x05]).and_then(|n| at.checked_add(n))
+    tail.windows(2)
+        .position(|w| w == [0x0f, 0x05])
+        .and_then(|n| at.checked_add(n))
 }
 
 /// Which of the first 16 bytes of `block`, which has 17, begin a `0f 05`.
@@ -128,10 +130,21 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, ops: &mut [Op]) -> Op
     if !alone && (bounds.lands || (function.leaves && entered(text, at, room))) {
         return Some(Verdict::Refuse);
     }
-    let wrapper = text.libc && bounds.end - bounds.start <= WRAPPER_BYTES && !function.uses_vectors();
+    let wrapper =
+        text.libc && bounds.end - bounds.start <= WRAPPER_BYTES && !function.uses_vectors();
     let entry = if wrapper { Entry::Call } else { Entry::Full };
-    let plan = Plan::new(text.base.checked_add(at as u64)?, kind, entry, number, moved)?;
-    Some(Verdict::Patch(plan, bounds.start, function.is_target(index)))
+    let plan = Plan::new(
+        text.base.checked_add(at as u64)?,
+        kind,
+        entry,
+        number,
+        moved,
+    )?;
+    Some(Verdict::Patch(
+        plan,
+        bounds.start,
+        function.is_target(index),
+    ))
 }
 
 /// Whether anything in the text looks like a jump into the middle of the `room` bytes before `at`: code that the compiler
@@ -156,7 +169,12 @@ fn entered(text: &Text<'_>, at: usize, room: usize) -> bool {
 fn jumps(bytes: &[u8], at: usize, first: u32, inside: u32) -> bool {
     let distance = bytes.get(at..).and_then(|rest| rest.first_chunk());
     let behind = (at as u32).wrapping_add(4);
-    let near = distance.is_some_and(|d| u32::from_le_bytes(*d).wrapping_add(behind).wrapping_sub(first) < inside);
+    let near = distance.is_some_and(|d| {
+        u32::from_le_bytes(*d)
+            .wrapping_add(behind)
+            .wrapping_sub(first)
+            < inside
+    });
     near && matches!(bytes.get(..at), Some([.., 0xe9] | [.., 0x0f, 0x80..=0x8f]))
 }
 
@@ -178,7 +196,10 @@ fn block_enters(block: &[u8], at: u32, inside: u32) -> bool {
             let to = _mm_add_epi32(_mm_add_epi32(distances, behind), _mm_set1_epi32(n as i32));
             _mm_cmplt_epi32(_mm_xor_si128(to, sign), limit)
         };
-        let all = _mm_or_si128(_mm_or_si128(hits(0), hits(1)), _mm_or_si128(hits(2), hits(3)));
+        let all = _mm_or_si128(
+            _mm_or_si128(hits(0), hits(1)),
+            _mm_or_si128(hits(2), hits(3)),
+        );
         _mm_movemask_epi8(all) != 0
     }
 }
@@ -202,8 +223,15 @@ fn by_itself(text: &Text<'_>, at: usize) -> Verdict {
     if kind == Kind::Pass {
         return Verdict::Nothing;
     }
-    let plan = single_before(bytes, at)
-        .and_then(|moved| Plan::new(text.base.checked_add(at as u64)?, kind, Entry::Full, number, moved));
+    let plan = single_before(bytes, at).and_then(|moved| {
+        Plan::new(
+            text.base.checked_add(at as u64)?,
+            kind,
+            Entry::Full,
+            number,
+            moved,
+        )
+    });
     plan.map_or(Verdict::Refuse, |plan| Verdict::Patch(plan, 0, false))
 }
 

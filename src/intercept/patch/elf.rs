@@ -57,7 +57,11 @@ impl Memory {
 
     /// The part of the window around `at` that begins there.
     pub fn window(&self, at: u64) -> Option<PageRange> {
-        self.windows.iter().flatten().find(|w| w.contains(at)).copied()
+        self.windows
+            .iter()
+            .flatten()
+            .find(|w| w.contains(at))
+            .copied()
     }
 
     fn array<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
@@ -91,7 +95,9 @@ impl Memory {
 
     /// Whether the NUL-terminated string at `at` is `text`.
     pub fn is_string(&self, at: u64, text: &[u8]) -> bool {
-        let Some(with_nul) = text.len().checked_add(1) else { return false };
+        let Some(with_nul) = text.len().checked_add(1) else {
+            return false;
+        };
         let found = self.bytes(at, with_nul).and_then(|b| b.split_last());
         found == Some((&0, text))
     }
@@ -167,7 +173,13 @@ impl Module {
         if entry_bytes != 56 {
             return None;
         }
-        let mut module = Self { memory, bias: 0, dynamic: None, functions: None, frames: 0 };
+        let mut module = Self {
+            memory,
+            bias: 0,
+            dynamic: None,
+            functions: None,
+            frames: 0,
+        };
         let at = |n: u64| base.checked_add(phoff)?.checked_add(n.checked_mul(56)?);
         (0..entries).find_map(|n| module.load(base, at(n)?))?;
         for n in 0..entries {
@@ -189,7 +201,9 @@ impl Module {
 
     fn note(&mut self, at: u64) -> Option<()> {
         let kind = self.memory.u32(at)?;
-        let place = self.bias.wrapping_add(self.memory.u64(at.checked_add(16)?)?);
+        let place = self
+            .bias
+            .wrapping_add(self.memory.u64(at.checked_add(16)?)?);
         let bytes = self.memory.u64(at.checked_add(40)?)?;
         match kind {
             PT_DYNAMIC => self.dynamic = Some((place, bytes)),
@@ -224,7 +238,10 @@ impl Module {
         let entry = |n: usize| -> Option<(i32, i32)> {
             let at = n.checked_mul(8)?;
             let start = entries.get(at..at.checked_add(4)?)?.try_into().ok()?;
-            let frame = entries.get(at.checked_add(4)?..at.checked_add(8)?)?.try_into().ok()?;
+            let frame = entries
+                .get(at.checked_add(4)?..at.checked_add(8)?)?
+                .try_into()
+                .ok()?;
             Some((i32::from_le_bytes(start), i32::from_le_bytes(frame)))
         };
         while low < high {
@@ -251,8 +268,15 @@ impl Module {
         // Augmentation "zPLR" or the like: L says that there are landing pads.
         let common = back_at.checked_sub(u64::from(back))?;
         let augmentation = self.memory.bytes(common.checked_add(9)?, 6)?;
-        let lands = augmentation.iter().take_while(|&&b| b != 0).any(|&b| b == b'L');
-        Some(Bounds { start, end: start.checked_add(bytes)?, lands })
+        let lands = augmentation
+            .iter()
+            .take_while(|&&b| b != 0)
+            .any(|&b| b == b'L');
+        Some(Bounds {
+            start,
+            end: start.checked_add(bytes)?,
+            lands,
+        })
     }
 
     /// The value of `tag` in the dynamic section.
@@ -260,7 +284,9 @@ impl Module {
         let (at, bytes) = self.dynamic?;
         let entries = self.memory.bytes(at, usize::try_from(bytes).ok()?)?;
         let word = |b: &[u8]| b.first_chunk().map(|b| u64::from_le_bytes(*b));
-        let entry = entries.chunks_exact(16).find(|entry| word(entry) == Some(tag))?;
+        let entry = entries
+            .chunks_exact(16)
+            .find(|entry| word(entry) == Some(tag))?;
         word(entry.get(8..)?)
     }
 
@@ -283,7 +309,9 @@ impl Module {
         let buckets = memory.u32(hash_at)?;
         let first = memory.u32(hash_at.checked_add(4)?)?;
         let filter_words = u64::from(memory.u32(hash_at.checked_add(8)?)?);
-        let buckets_at = hash_at.checked_add(16)?.checked_add(filter_words.checked_mul(8)?)?;
+        let buckets_at = hash_at
+            .checked_add(16)?
+            .checked_add(filter_words.checked_mul(8)?)?;
         let chains_at = buckets_at.checked_add(u64::from(buckets).checked_mul(4)?)?;
         let hash = gnu_hash(name);
         let bucket = u64::from(hash.checked_rem(buckets)?);
@@ -337,11 +365,14 @@ impl Module {
 
     /// Whether symbol `index` has this name.
     pub fn names(&self, index: u32, name: &[u8]) -> bool {
-        self.name_at(index).is_some_and(|at| self.memory.is_string(at, name))
+        self.name_at(index)
+            .is_some_and(|at| self.memory.is_string(at, name))
     }
 }
 
 /// The hash of DT_GNU_HASH.
 fn gnu_hash(name: &[u8]) -> u32 {
-    name.iter().fold(5381u32, |h, &b| h.wrapping_mul(33).wrapping_add(u32::from(b)))
+    name.iter().fold(5381u32, |h, &b| {
+        h.wrapping_mul(33).wrapping_add(u32::from(b))
+    })
 }

@@ -41,7 +41,12 @@ pub struct Op {
 
 impl Op {
     /// An unused element.
-    pub const EMPTY: Self = Self { at: 0, to: NOWHERE, len: 0, flags: 0 };
+    pub const EMPTY: Self = Self {
+        at: 0,
+        to: NOWHERE,
+        len: 0,
+        flags: 0,
+    };
 
     fn end(&self) -> usize {
         (self.at as usize).saturating_add(usize::from(self.len))
@@ -59,11 +64,19 @@ pub struct Numbers {
 
 impl Numbers {
     /// Any number.
-    pub const ANY: Self = Self { values: [0; 4], count: 0, open: true };
+    pub const ANY: Self = Self {
+        values: [0; 4],
+        count: 0,
+        open: true,
+    };
 
     /// One number.
     pub const fn one(nr: u32) -> Self {
-        Self { values: [nr, 0, 0, 0], count: 1, open: false }
+        Self {
+            values: [nr, 0, 0, 0],
+            count: 1,
+            open: false,
+        }
     }
 
     /// Those that are known.
@@ -103,7 +116,12 @@ impl<'a> Function<'a> {
         let room = room.get_mut(..OPS_MAX)?;
         let mut at = 0usize;
         let mut count = 0usize;
-        let mut function = Self { bytes, ops: &[], indirect: false, leaves: false };
+        let mut function = Self {
+            bytes,
+            ops: &[],
+            indirect: false,
+            leaves: false,
+        };
         while at < bytes.len() {
             let insn = Insn::decode(bytes.get(at..)?)?;
             let end = at.checked_add(usize::from(insn.len))?;
@@ -116,7 +134,12 @@ impl<'a> Function<'a> {
             function.leaves |= to == OUTSIDE;
             let falls = matches!(flow, Flow::Next | Flow::Branch(_) | Flow::Call);
             let flags = if falls { FALLS } else { 0 };
-            *room.get_mut(count)? = Op { at: u32::try_from(at).ok()?, to, len: insn.len, flags };
+            *room.get_mut(count)? = Op {
+                at: u32::try_from(at).ok()?,
+                to,
+                len: insn.len,
+                flags,
+            };
             count = count.checked_add(1)?;
             at = end;
         }
@@ -207,7 +230,11 @@ impl<'a> Function<'a> {
         }
         if target {
             let here = self.ops.get(at).map(|op| op.at);
-            let branches = self.ops.iter().enumerate().filter(|(_, op)| Some(op.to) == here);
+            let branches = self
+                .ops
+                .iter()
+                .enumerate()
+                .filter(|(_, op)| Some(op.to) == here);
             for (from, _) in branches {
                 self.look_at(search, from, reg);
             }
@@ -215,7 +242,10 @@ impl<'a> Function<'a> {
     }
 
     fn look_at(&self, search: &mut Search, at: usize, reg: u8) {
-        match self.insn(at).map_or(Effect::Unknown, |insn| insn.effect(reg)) {
+        match self
+            .insn(at)
+            .map_or(Effect::Unknown, |insn| insn.effect(reg))
+        {
             Effect::Keeps => search.go(at, reg),
             Effect::Copy(from) => search.go(at, from),
             Effect::Constant(nr) => search.found.add(nr),
@@ -226,14 +256,18 @@ impl<'a> Function<'a> {
 
 /// The offset `distance` from `end`, in a function of `len` bytes.
 fn target(end: usize, distance: i32, len: usize) -> u32 {
-    let to = end.checked_add_signed(distance as isize).filter(|&to| to < len);
+    let to = end
+        .checked_add_signed(distance as isize)
+        .filter(|&to| to < len);
     to.and_then(|to| u32::try_from(to).ok()).unwrap_or(OUTSIDE)
 }
 
 /// Enters the branches' targets into `ops`.
 fn mark_targets(ops: &mut [Op]) {
     for index in 0..ops.len() {
-        let Some(to) = ops.get(index).map(|op| op.to).filter(|&to| to < OUTSIDE) else { continue };
+        let Some(to) = ops.get(index).map(|op| op.to).filter(|&to| to < OUTSIDE) else {
+            continue;
+        };
         let (hit, flag) = match ops.binary_search_by_key(&to, |op| op.at) {
             Ok(hit) => (hit, TARGET),
             Err(behind) => (behind.saturating_sub(1), INTERIOR),
@@ -277,7 +311,9 @@ impl Search {
             return None;
         }
         self.waiting = self.waiting.checked_sub(1)?;
-        self.pending.get(self.waiting).map(|&(at, reg)| (usize::from(at), reg))
+        self.pending
+            .get(self.waiting)
+            .map(|&(at, reg)| (usize::from(at), reg))
     }
 
     fn go(&mut self, at: usize, reg: u8) {
@@ -292,7 +328,9 @@ impl Search {
 
     /// Whether the join at `at` is met for the first time for `reg`.
     fn is_new(&mut self, at: usize, reg: u8) -> bool {
-        let Ok(at) = u16::try_from(at) else { return false };
+        let Ok(at) = u16::try_from(at) else {
+            return false;
+        };
         let seen = self.joins.get(..self.seen).unwrap_or(&[]);
         if seen.contains(&(at, reg)) {
             return false;

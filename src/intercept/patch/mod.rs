@@ -67,7 +67,10 @@ pub struct Report {
 
 impl Report {
     fn busy() -> Self {
-        Self { busy: true, ..Self::default() }
+        Self {
+            busy: true,
+            ..Self::default()
+        }
     }
 
     fn refuse(&mut self, site: u64) {
@@ -137,7 +140,10 @@ impl Guard {
     fn take() -> Option<Self> {
         let me = tls_block() as u64;
         for n in 0..TRIES {
-            match SHARED.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            match SHARED
+                .owner
+                .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(Self(&SHARED)),
                 Err(owner) if owner == me => return None,
                 Err(_) if n % 16 == 15 => sys::yield_now(),
@@ -169,13 +175,25 @@ pub fn recover() {
 /// Start-up: patches every executable mapping but our own. The only thread
 /// there is must be this one.
 pub fn install(config: Config) -> Report {
-    let Some(mut guard) = Guard::take() else { return Report::busy() };
+    let Some(mut guard) = Guard::take() else {
+        return Report::busy();
+    };
     let state = guard.state();
     state.prepare(config);
     let mut report = Report::default();
     let mut writer = Writer::default();
-    let State { patches, ops, buffer, libc } = state;
-    let mut scanner = Scanner { patches, ops, writer: &mut writer, report: &mut report };
+    let State {
+        patches,
+        ops,
+        buffer,
+        libc,
+    } = state;
+    let mut scanner = Scanner {
+        patches,
+        ops,
+        writer: &mut writer,
+        report: &mut report,
+    };
     let listed = modules::groups(buffer, |group| {
         remember(libc, group);
         scanner.group(group);
@@ -202,21 +220,38 @@ pub fn scan_shared(range: PageRange, valid_end: u64) -> Report {
 }
 
 fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
-    let Some(mut guard) = Guard::take() else { return Report::busy() };
+    let Some(mut guard) = Guard::take() else {
+        return Report::busy();
+    };
     let mut report = Report::default();
-    let Some(range) = range.before(valid_end & !(regall_directory::addr::PAGE - 1)) else { return report };
+    let Some(range) = range.before(valid_end & !(regall_directory::addr::PAGE - 1)) else {
+        return report;
+    };
     let state = guard.state();
     state.prepare(state.patches.config);
     // SAFETY: the caller says that the range is mapped and readable up to
     // `valid_end`, and has it in hand until this returns.
-    let bytes = unsafe { core::slice::from_raw_parts(range.start() as *const u8, range.len() as usize) };
+    let bytes =
+        unsafe { core::slice::from_raw_parts(range.start() as *const u8, range.len() as usize) };
     if next_syscall(bytes, 0).is_none() {
         return report;
     }
     let module = module_around(range, &mut state.buffer);
-    let text = Text { base: range.start(), bytes, libc, module: module.as_ref(), config: state.patches.config };
+    let text = Text {
+        base: range.start(),
+        bytes,
+        libc,
+        module: module.as_ref(),
+        config: state.patches.config,
+    };
     let State { patches, ops, .. } = state;
-    Scanner { patches, ops, writer: &mut Writer::default(), report: &mut report }.text(&text, patch);
+    Scanner {
+        patches,
+        ops,
+        writer: &mut Writer::default(),
+        report: &mut report,
+    }
+    .text(&text, patch);
     report
 }
 
@@ -256,7 +291,8 @@ pub fn find_function(name: &str) -> Option<u64> {
         .ok()?;
     }
     let libc = libc.iter().flatten();
-    libc.filter_map(Module::open).find_map(|module| module.symbol(name.as_bytes()))
+    libc.filter_map(Module::open)
+        .find_map(|module| module.symbol(name.as_bytes()))
 }
 
 fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
@@ -283,8 +319,10 @@ impl State {
     fn prepare(&mut self, config: Config) {
         self.patches.config = config;
         if self.patches.entries == [0; 2] {
-            self.patches.entries =
-                [crate::arch::regall_entry_call as *const () as u64, crate::arch::regall_entry_full as *const () as u64];
+            self.patches.entries = [
+                crate::arch::regall_entry_call as *const () as u64,
+                crate::arch::regall_entry_full as *const () as u64,
+            ];
         }
     }
 }
@@ -301,12 +339,16 @@ impl Scanner<'_> {
     fn group(&mut self, group: &Group) {
         let ours = crate::arch::regall_entry_call as *const () as u64;
         let is_ours = group.segments().any(|s| s.range.contains(ours));
-        let has_text = group.segments().any(|s| s.prot.executable() && s.prot.readable());
+        let has_text = group
+            .segments()
+            .any(|s| s.prot.executable() && s.prot.readable());
         if is_ours || !has_text || group.origin == Origin::Kernel {
             return;
         }
         let module = Module::open(group);
-        group.segments().for_each(|segment| self.segment(group, segment, module.as_ref()));
+        group
+            .segments()
+            .for_each(|segment| self.segment(group, segment, module.as_ref()));
     }
 
     fn segment(&mut self, group: &Group, segment: &Segment, module: Option<&Module>) {
@@ -361,7 +403,10 @@ impl Scanner<'_> {
         match self.patches.apply(plan, function, libc, self.writer) {
             Ok(applied) => {
                 self.report.patched = self.report.patched.saturating_add(1);
-                applied.mapped.into_iter().for_each(|new| self.report.map(new));
+                applied
+                    .mapped
+                    .into_iter()
+                    .for_each(|new| self.report.map(new));
             }
             Err(errno) => {
                 self.report.write_errno = Some(errno);

@@ -60,8 +60,16 @@ impl Group {
     /// One readable mapping of a file's beginning.
     #[cfg(test)]
     pub fn single(range: PageRange) -> Self {
-        let mut group = Self { origin: Origin::File, count: 1, ..Self::default() };
-        group.segments[0] = Some(Segment { range, prot: Prot::from_bits(1), offset: 0 });
+        let mut group = Self {
+            origin: Origin::File,
+            count: 1,
+            ..Self::default()
+        };
+        group.segments[0] = Some(Segment {
+            range,
+            prot: Prot::from_bits(1),
+            offset: 0,
+        });
         group
     }
 
@@ -77,7 +85,11 @@ impl Group {
 
     fn push(&mut self, line: &Line<'_>) {
         if let Some(free) = self.segments.get_mut(self.count) {
-            *free = Some(Segment { range: line.range, prot: line.prot, offset: line.offset });
+            *free = Some(Segment {
+                range: line.range,
+                prot: line.prot,
+                offset: line.offset,
+            });
             self.count += 1;
         }
     }
@@ -94,7 +106,11 @@ impl Group {
 
 fn origin(line: &Line<'_>) -> Origin {
     if line.inode != 0 {
-        return if is_libc(line.name) { Origin::Libc } else { Origin::File };
+        return if is_libc(line.name) {
+            Origin::Libc
+        } else {
+            Origin::File
+        };
     }
     match line.name {
         b"[heap]" => Origin::Heap,
@@ -108,7 +124,14 @@ fn origin(line: &Line<'_>) -> Origin {
 /// loader, by its name.
 pub fn is_libc(path: &[u8]) -> bool {
     let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
-    let stems: [&[u8]; 6] = [b"libc.so.6", b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread.so.0", b"libpthread-2."];
+    let stems: [&[u8]; 6] = [
+        b"libc.so.6",
+        b"libc-2.",
+        b"ld-linux-x86-64.so.2",
+        b"ld-2.",
+        b"libpthread.so.0",
+        b"libpthread-2.",
+    ];
     stems.iter().any(|stem| name.starts_with(stem))
 }
 

@@ -60,7 +60,9 @@ pub fn table(config: Config) -> [u8; TABLE_BYTES] {
 pub fn kind_of_all(numbers: &Numbers, config: Config) -> (Kind, Option<u32>) {
     match (numbers.known(), numbers.open) {
         ([nr], false) => (kind_of(*nr, config), Some(*nr)),
-        (all, false) if all.iter().all(|nr| kind_of(*nr, config) == Kind::Pass) => (Kind::Pass, None),
+        (all, false) if all.iter().all(|nr| kind_of(*nr, config) == Kind::Pass) => {
+            (Kind::Pass, None)
+        }
         _ => (Kind::Any, None),
     }
 }
@@ -93,12 +95,25 @@ pub struct Plan {
 
 impl Plan {
     /// A plan for the site at address `site`, with `before` the bytes that move.
-    pub fn new(site: u64, kind: Kind, entry: Entry, number: Option<u32>, before: &[u8]) -> Option<Self> {
+    pub fn new(
+        site: u64,
+        kind: Kind,
+        entry: Entry,
+        number: Option<u32>,
+        before: &[u8],
+    ) -> Option<Self> {
         let mut moved = [0; MOVED_MAX];
         moved.get_mut(..before.len())?.copy_from_slice(before);
         let moved_len = u8::try_from(before.len()).ok()?;
         let fits = before.len() >= JUMP_BYTES && kind != Kind::Pass;
-        fits.then_some(Self { site, kind, entry, number, moved, moved_len })
+        fits.then_some(Self {
+            site,
+            kind,
+            entry,
+            number,
+            moved,
+            moved_len,
+        })
     }
 
     /// First address that changes.
@@ -158,7 +173,11 @@ pub struct Code<const N: usize> {
 
 impl<const N: usize> Code<N> {
     fn new(at: u64) -> Self {
-        Self { at, bytes: [0xcc; N], len: 0 }
+        Self {
+            at,
+            bytes: [0xcc; N],
+            len: 0,
+        }
     }
 
     /// What was put together.
@@ -219,7 +238,10 @@ impl ToBack {
     }
 
     fn land<const N: usize>(&self, code: &mut Code<N>) -> Option<()> {
-        self.jumps.get(..self.used)?.iter().try_for_each(|&jump| code.land(jump))
+        self.jumps
+            .get(..self.used)?
+            .iter()
+            .try_for_each(|&jump| code.land(jump))
     }
 }
 
@@ -246,7 +268,11 @@ fn ioctl_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<
 }
 
 /// Looks the number up. The kernel goes by eax, whatever is above it in rax.
-fn any_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack, zone: &ZoneLayout) -> Option<()> {
+fn any_check<const N: usize>(
+    code: &mut Code<N>,
+    back: &mut ToBack,
+    zone: &ZoneLayout,
+) -> Option<()> {
     code.put(&[0x3d])?; // cmp eax, TABLE_BYTES
     code.put(&(TABLE_BYTES as u32).to_le_bytes())?;
     back.add(code, JAE)?;

@@ -38,9 +38,9 @@ fn what_instructions_leave_in_registers() {
         (&[0x44, 0x89, 0xc0], RAX, Effect::Copy(8)),
         (&[0xb0, 9], RAX, Effect::Unknown),
         (&[0x8b, 0x03], RAX, Effect::Unknown),
-        (&[0xf7, 0xe1], RAX, Effect::Unknown),             // mul ecx
+        (&[0xf7, 0xe1], RAX, Effect::Unknown), // mul ecx
         (&[0xf7, 0xe1], 2, Effect::Unknown),
-        (&[0x0f, 0xa2], RAX, Effect::Unknown),             // cpuid
+        (&[0x0f, 0xa2], RAX, Effect::Unknown), // cpuid
         (&[0x0f, 0x05], RAX, Effect::Unknown),
         (&[0x0f, 0x05], 3, Effect::Keeps),
         (&[0xf0, 0x0f, 0xb1, 0x17], RAX, Effect::Unknown), // lock cmpxchg
@@ -49,8 +49,8 @@ fn what_instructions_leave_in_registers() {
         (&[0x0f, 0xc1, 0xc8], 1, Effect::Unknown),         // xadd eax, ecx
         (&[0x58], RAX, Effect::Unknown),                   // pop
         (&[0x50], RAX, Effect::Keeps),
-        (&[0x0f, 0x31], RAX, Effect::Unknown),             // rdtsc
-        (&[0x48, 0xad], RAX, Effect::Unknown),             // lods
+        (&[0x0f, 0x31], RAX, Effect::Unknown), // rdtsc
+        (&[0x48, 0xad], RAX, Effect::Unknown), // lods
         (&[0xe8, 0, 0, 0, 0], RAX, Effect::Unknown),
         (&[0xe8, 0, 0, 0, 0], 3, Effect::Keeps),
     ] {
@@ -108,7 +108,9 @@ fn what_can_move() {
 #[test]
 fn who_uses_vectors() {
     assert!(insn(&[0xf3, 0x0f, 0x6f, 0x06]).uses_vectors());
-    assert!(insn(&[0xc5, 0xf8, 0x77]).uses_vectors() || insn(&[0xc5, 0xfd, 0x6f, 0x06]).uses_vectors());
+    assert!(
+        insn(&[0xc5, 0xf8, 0x77]).uses_vectors() || insn(&[0xc5, 0xfd, 0x6f, 0x06]).uses_vectors()
+    );
     assert!(insn(&[0x0f, 0x29, 0x04, 0x24]).uses_vectors());
     assert!(!insn(&[0xb8, 9, 0, 0, 0]).uses_vectors());
     assert!(!insn(&[0x64, 0x89, 0x01]).uses_vectors());
@@ -135,17 +137,30 @@ fn the_search_finds_every_place() {
             }
             let found = bytes.windows(2).position(|w| w == [0x0f, 5]);
             assert_eq!(next_syscall(&bytes, 0), found, "{len} {at}");
-            assert_eq!(next_syscall(&bytes, at.min(len)), found.filter(|f| *f >= at));
+            assert_eq!(
+                next_syscall(&bytes, at.min(len)),
+                found.filter(|f| *f >= at)
+            );
         }
     }
 }
 
 #[test]
 fn names_of_libc() {
-    for yes in ["/lib/x86_64-linux-gnu/libc.so.6", "/a/libc-2.31.so", "/lib64/ld-linux-x86-64.so.2", "ld-2.28.so"] {
+    for yes in [
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/a/libc-2.31.so",
+        "/lib64/ld-linux-x86-64.so.2",
+        "ld-2.28.so",
+    ] {
         assert!(is_libc(yes.as_bytes()), "{yes}");
     }
-    for no in ["/lib/libcurl.so.4", "/lib/libc.musl-x86_64.so.1", "/libc.so.6/x", ""] {
+    for no in [
+        "/lib/libcurl.so.4",
+        "/lib/libc.musl-x86_64.so.1",
+        "/libc.so.6/x",
+        "",
+    ] {
         assert!(!is_libc(no.as_bytes()), "{no}");
     }
 }
@@ -155,11 +170,21 @@ fn names_of_libc() {
 const BASE: u64 = 0x10000;
 const ZONE: u64 = BASE + 0x1000;
 const TRAMPOLINE: usize = 0x1400;
-const LAYOUT: ZoneLayout = ZoneLayout { call_slot: ZONE, full_slot: ZONE + 8, table: ZONE + 64 };
+const LAYOUT: ZoneLayout = ZoneLayout {
+    call_slot: ZONE,
+    full_slot: ZONE + 8,
+    table: ZONE + 64,
+};
 
 fn run(command: &mut Command) -> String {
-    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
+    let out = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        out.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     String::from_utf8(out.stdout).unwrap()
 }
 
@@ -168,8 +193,14 @@ fn assemble(source: &Path, scratch: &Path) -> (Vec<u8>, Option<usize>) {
     let name = source.file_name().unwrap();
     let object = scratch.join(name).with_extension("o");
     let image = scratch.join(name).with_extension("bin");
-    run(Command::new("gcc").args(["-c", "-x", "assembler", "-o"]).arg(&object).arg(source));
-    run(Command::new("objcopy").args(["-O", "binary", "-j", ".text"]).arg(&object).arg(&image));
+    run(Command::new("gcc")
+        .args(["-c", "-x", "assembler", "-o"])
+        .arg(&object)
+        .arg(source));
+    run(Command::new("objcopy")
+        .args(["-O", "binary", "-j", ".text"])
+        .arg(&object)
+        .arg(&image));
     let symbols = run(Command::new("nm").arg(&object));
     let end = symbols.lines().find(|l| l.ends_with(" function_end"));
     let end = end.map(|l| usize::from_str_radix(l.split(' ').next().unwrap(), 16).unwrap());
@@ -185,9 +216,15 @@ fn patched(text: &Text<'_>, bounds: Option<Bounds>) -> (Vec<u8>, Vec<Verdict>) {
     while let Some(at) = next_syscall(text.bytes, from) {
         from = at + 2;
         let whole = inspect(text, at, &mut room());
-        let verdict = if bounds.is_some() { inspect_in(text, at, bounds, &mut room()) } else { whole };
+        let verdict = if bounds.is_some() {
+            inspect_in(text, at, bounds, &mut room())
+        } else {
+            whole
+        };
         verdicts.push(verdict);
-        let Verdict::Patch(plan, ..) = verdict else { continue };
+        let Verdict::Patch(plan, ..) = verdict else {
+            continue;
+        };
         let trampoline = BASE + image.len() as u64;
         let jump = plan.patch(trampoline).unwrap();
         let start = (plan.start() - BASE) as usize;
@@ -200,31 +237,64 @@ fn patched(text: &Text<'_>, bounds: Option<Bounds>) -> (Vec<u8>, Vec<Verdict>) {
 fn golden(input: &Path, scratch: &Path) {
     let name = input.file_name().unwrap().to_str().unwrap().to_owned();
     let source = std::fs::read_to_string(input).unwrap();
-    let marks: BTreeSet<&str> =
-        source.lines().next().unwrap().split(['#', ',', ' ']).filter(|w| !w.is_empty()).collect();
+    let marks: BTreeSet<&str> = source
+        .lines()
+        .next()
+        .unwrap()
+        .split(['#', ',', ' '])
+        .filter(|w| !w.is_empty())
+        .collect();
     let (code, end) = assemble(input, scratch);
-    let config = Config { strict: marks.contains("strict"), ioctl: marks.contains("ioctl") };
-    let text = Text { base: BASE, bytes: &code, libc: marks.contains("libc"), module: None, config };
+    let config = Config {
+        strict: marks.contains("strict"),
+        ioctl: marks.contains("ioctl"),
+    };
+    let text = Text {
+        base: BASE,
+        bytes: &code,
+        libc: marks.contains("libc"),
+        module: None,
+        config,
+    };
     let end = BASE + end.unwrap_or(code.len()) as u64;
-    let bounds = marks.contains("function").then_some(Bounds { start: BASE, end, lands: false });
+    let bounds = marks.contains("function").then_some(Bounds {
+        start: BASE,
+        end,
+        lands: false,
+    });
     let (image, verdicts) = patched(&text, bounds);
     if name.starts_with("refuse_") {
-        assert!(!verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Refuse), "{name}: {verdicts:x?}");
+        assert!(
+            !verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Refuse),
+            "{name}: {verdicts:x?}"
+        );
     } else if name.starts_with("ignore_") {
-        assert!(!verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Nothing), "{name}: {verdicts:x?}");
+        assert!(
+            !verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Nothing),
+            "{name}: {verdicts:x?}"
+        );
     } else {
         let output = PathBuf::from(input.to_str().unwrap().replace(".in.S", ".out.S"));
         let (expected, _) = assemble(&output, scratch);
-        assert!(image == expected, "{name}: {verdicts:x?}\n     got {image:02x?}\nexpected {expected:02x?}");
+        assert!(
+            image == expected,
+            "{name}: {verdicts:x?}\n     got {image:02x?}\nexpected {expected:02x?}"
+        );
     }
 }
 
 #[test]
 fn golden_pairs() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/intercept/patch/golden"));
+    let folder = Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/intercept/patch/golden"
+    ));
     let scratch = std::env::temp_dir().join(format!("regall-golden-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
-    let mut inputs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut inputs: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     inputs.retain(|p| p.to_str().unwrap().ends_with(".in.S"));
     assert!(inputs.len() > 20, "{inputs:?}");
     inputs.iter().for_each(|input| golden(input, &scratch));
@@ -235,7 +305,10 @@ fn golden_pairs() {
 
 fn group_named(stem: &str) -> (Group, PathBuf) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|l| l.contains(stem) && l.contains(" 00000000 ")).unwrap();
+    let line = maps
+        .lines()
+        .find(|l| l.contains(stem) && l.contains(" 00000000 "))
+        .unwrap();
     let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
     let path = PathBuf::from(&line[line.find('/').unwrap()..]);
     let mut found = None;
@@ -254,12 +327,24 @@ fn verdicts(group: &Group, config: Config) -> Vec<(u64, Verdict)> {
     let module = Module::open(group).unwrap();
     let mut all = Vec::new();
     for segment in group.segments().filter(|s| s.prot.executable()) {
-        let bytes = module.memory().bytes(segment.range.start(), segment.range.len() as usize).unwrap();
-        let text = Text { base: segment.range.start(), bytes, libc: true, module: Some(&module), config };
+        let bytes = module
+            .memory()
+            .bytes(segment.range.start(), segment.range.len() as usize)
+            .unwrap();
+        let text = Text {
+            base: segment.range.start(),
+            bytes,
+            libc: true,
+            module: Some(&module),
+            config,
+        };
         let mut from = 0;
         while let Some(at) = next_syscall(bytes, from) {
             from = at + 2;
-            all.push((text.base + at as u64 - module.bias, inspect(&text, at, &mut room())));
+            all.push((
+                text.base + at as u64 - module.bias,
+                inspect(&text, at, &mut room()),
+            ));
         }
     }
     all
@@ -268,17 +353,24 @@ fn verdicts(group: &Group, config: Config) -> Vec<(u64, Verdict)> {
 /// Addresses of the `syscall` behind each `mov $NR,%eax` whose number matters,
 /// and of all others, as objdump sees them.
 fn by_objdump(path: &Path, config: Config) -> (BTreeSet<u64>, BTreeSet<u64>) {
-    let listing = run(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(path));
+    let listing = run(Command::new("objdump")
+        .args(["-d", "--no-show-raw-insn"])
+        .arg(path));
     let (mut wrappers, mut others) = (BTreeSet::new(), BTreeSet::new());
     let mut number = None;
     for line in listing.lines() {
-        let Some((at, code)) = line.split_once(":\t") else { continue };
+        let Some((at, code)) = line.split_once(":\t") else {
+            continue;
+        };
         if code.trim() == "syscall" {
             let at = u64::from_str_radix(at.trim(), 16).unwrap();
             let matters = number.is_some_and(|nr| kind_of(nr, config) != Kind::Pass);
             if matters { &mut wrappers } else { &mut others }.insert(at);
         }
-        let loaded = code.trim().strip_prefix("mov    $0x").and_then(|c| c.strip_suffix(",%eax"));
+        let loaded = code
+            .trim()
+            .strip_prefix("mov    $0x")
+            .and_then(|c| c.strip_suffix(",%eax"));
         number = loaded.and_then(|n| u32::from_str_radix(n, 16).ok());
     }
     (wrappers, others)
@@ -288,16 +380,24 @@ fn by_objdump(path: &Path, config: Config) -> (BTreeSet<u64>, BTreeSet<u64>) {
 fn the_sites_of_libc_are_those_that_objdump_sees() {
     for (stem, at_least) in [("/libc.so.6", 20), ("/ld-linux-x86-64.so.2", 4)] {
         for strict in [false, true] {
-            let config = Config { strict, ioctl: strict };
+            let config = Config {
+                strict,
+                ioctl: strict,
+            };
             let (group, path) = group_named(stem);
             let (expected, others) = by_objdump(&path, config);
             assert!(expected.len() >= at_least, "{stem} {expected:x?}");
             let mut found = BTreeSet::new();
             for (at, verdict) in verdicts(&group, config) {
                 let known = expected.contains(&at) || others.contains(&at);
-                assert!(known || verdict == Verdict::Nothing, "{stem} {at:x} is no syscall: {verdict:x?}");
+                assert!(
+                    known || verdict == Verdict::Nothing,
+                    "{stem} {at:x} is no syscall: {verdict:x?}"
+                );
                 match verdict {
-                    Verdict::Patch(plan, function, _) if plan.number.is_some() && expected.contains(&at) => {
+                    Verdict::Patch(plan, function, _)
+                        if plan.number.is_some() && expected.contains(&at) =>
+                    {
                         assert_eq!(plan.moved_len, 5);
                         assert!(function != 0 || plan.number == Some(56), "{at:x}");
                         found.insert(at);
@@ -316,7 +416,9 @@ fn the_sites_of_libc_are_those_that_objdump_sees() {
 fn the_hot_wrappers_do_without_vector_state() {
     let (group, _) = group_named("/libc.so.6");
     for (at, verdict) in verdicts(&group, Config::default()) {
-        let Verdict::Patch(plan, ..) = verdict else { continue };
+        let Verdict::Patch(plan, ..) = verdict else {
+            continue;
+        };
         if let Some(9..=12 | 25 | 28) = plan.number {
             let moved_alone = at != 0;
             assert!(moved_alone && plan.entry == Entry::Call, "{at:x} {plan:x?}");
@@ -332,15 +434,29 @@ fn libc_syscall_is_a_site() {
     let sites: Vec<_> = verdicts(&group, Config::default());
     let near = |at: u64| (syscall - bias..syscall - bias + 64).contains(&at);
     let verdict = sites.iter().find(|(at, _)| near(*at)).unwrap().1;
-    assert!(matches!(verdict, Verdict::Patch(Plan { kind: Kind::Any, entry: Entry::Call, .. }, f, false) if f == syscall));
+    assert!(
+        matches!(verdict, Verdict::Patch(Plan { kind: Kind::Any, entry: Entry::Call, .. }, f, false) if f == syscall)
+    );
 }
 
 #[test]
 fn functions_are_found_by_name() {
-    for name in [c"mmap", c"munmap", c"sbrk", c"dlopen", c"fork", c"__errno_location", c"posix_madvise"] {
+    for name in [
+        c"mmap",
+        c"munmap",
+        c"sbrk",
+        c"dlopen",
+        c"fork",
+        c"__errno_location",
+        c"posix_madvise",
+    ] {
         // SAFETY: a NUL-terminated name.
         let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as u64;
-        assert_eq!(find_function(name.to_str().unwrap()), Some(expected), "{name:?}");
+        assert_eq!(
+            find_function(name.to_str().unwrap()),
+            Some(expected),
+            "{name:?}"
+        );
     }
     for none in ["", "no_such_function", "memcpy\0", "environ"] {
         assert_eq!(find_function(none), None, "{none:?}");
@@ -368,7 +484,13 @@ fn our_own_text_and_the_kernels_are_told_apart() {
         true
     })
     .unwrap();
-    for origin in [Origin::Libc, Origin::File, Origin::Anonymous, Origin::Stack, Origin::Kernel] {
+    for origin in [
+        Origin::Libc,
+        Origin::File,
+        Origin::Anonymous,
+        Origin::Stack,
+        Origin::Kernel,
+    ] {
         assert!(origins.contains(&origin), "{origin:?}");
     }
     assert_eq!(origins.iter().filter(|o| **o == Origin::Libc).count(), 2);
@@ -457,7 +579,10 @@ fn a_mutated_library_is_no_danger() {
     let (group, _) = group_named("/ld-linux-x86-64.so.2");
     let module = Module::open(&group).unwrap();
     let first = group.segments().next().unwrap().range;
-    let image = module.memory().bytes(first.start(), first.len() as usize).unwrap();
+    let image = module
+        .memory()
+        .bytes(first.start(), first.len() as usize)
+        .unwrap();
     let copy = sys::map_private(image.len()).unwrap().as_ptr();
     let range = PageRange::new(copy as u64, copy as u64 + image.len() as u64).unwrap();
     let copied = Group::single(range);
@@ -472,7 +597,11 @@ fn a_mutated_library_is_no_danger() {
             bytes[(seed >> 8) as usize % limit] = seed as u8;
         }
         if let Some(module) = Module::open(&copied) {
-            let _ = (module.function(range.start() + 0x1000), module.symbol(b"_dl_open"), module.dynamic(5));
+            let _ = (
+                module.function(range.start() + 0x1000),
+                module.symbol(b"_dl_open"),
+                module.dynamic(5),
+            );
         }
     }
     sys::unmap(range.start(), range.len()).unwrap();
@@ -547,7 +676,7 @@ fn caller(before: &[u8]) -> Vec<u8> {
         0x48, 0x3b, 0x4c, 0x24, 0xf8, // cmp rcx, [rsp - 8]
         0x75, 8, // jne bad
         0x48, 0x3b, 0x4c, 0x24, 0x80, // cmp rcx, [rsp - 128]
-        0x75, 1, // jne bad
+        0x75, 1,    // jne bad
         0xc3, // ret
         0x0f, 0x0b, // bad: ud2
     ]);
@@ -591,14 +720,22 @@ fn a_patched_site_arrives_with_its_registers() {
     let _turn = with_test_entry();
     let range = page(&caller(&mov_eax(9)));
     let report = scan_page(range);
-    assert_eq!((report.patched, report.refused, report.write_errno), (1, 0, None), "{report:x?}");
+    assert_eq!(
+        (report.patched, report.refused, report.write_errno),
+        (1, 0, None),
+        "{report:x?}"
+    );
     let before = arrivals();
     assert_eq!(call(range, [1, 2, 3, 4, 5, 6]), 4711);
     assert_eq!(arrivals(), before + 1);
     let registers = ARRIVED.each_ref().map(|r| r.load(Ordering::Relaxed));
     assert_eq!(registers[..7], [9, 1, 2, 3, 4, 5, 6]);
     let again = scan_page(range);
-    assert_eq!((again.patched, again.already, again.refused), (0, 1, 0), "{again:x?}");
+    assert_eq!(
+        (again.patched, again.already, again.refused),
+        (0, 1, 0),
+        "{again:x?}"
+    );
     let mut seen = false;
     sites(|site| seen |= range.contains(site.address) && site.number == Some(9));
     assert!(seen);
@@ -627,8 +764,14 @@ fn a_site_of_any_number_lets_others_through() {
         call(range, args)
     };
     let before = arrivals();
-    assert_eq!(number(libc::SYS_getpid as u64, [0; 6]), i64::from(std::process::id()));
-    assert_eq!(number(libc::SYS_close as u64, [u64::MAX, 0, 0, 0, 0, 0]), -9);
+    assert_eq!(
+        number(libc::SYS_getpid as u64, [0; 6]),
+        i64::from(std::process::id())
+    );
+    assert_eq!(
+        number(libc::SYS_close as u64, [u64::MAX, 0, 0, 0, 0, 0]),
+        -9
+    );
     assert_eq!(number(511, [0; 6]), -38);
     assert_eq!(number(512, [0; 6]), -38);
     assert_eq!(number(1 << 30, [0; 6]), -38);
@@ -640,7 +783,10 @@ fn a_site_of_any_number_lets_others_through() {
     assert_eq!(arrivals(), before + 2);
     assert_eq!(ARRIVED[0].load(Ordering::Relaxed), 11);
     // clone with CLONE_VM and no flags that the kernel takes: back to the kernel.
-    assert_eq!(number(libc::SYS_clone as u64, [0x10100, 0, 0, 0, 0, 0]), -22);
+    assert_eq!(
+        number(libc::SYS_clone as u64, [0x10100, 0, 0, 0, 0, 0]),
+        -22
+    );
     assert_eq!(arrivals(), before + 2);
     drop_page(range);
 }
@@ -666,7 +812,9 @@ fn code_that_was_replaced_is_looked_at_anew() {
     assert_eq!(scan_page(range).patched, 1);
     // A JIT writes other code over it, without unmapping.
     let code = caller(&mov_eax(10));
-    Writer::default().write(range.start(), &code, apply::Use::Fresh).unwrap();
+    Writer::default()
+        .write(range.start(), &code, apply::Use::Fresh)
+        .unwrap();
     let report = scan_page(range);
     assert_eq!((report.patched, report.already), (1, 0));
     assert_eq!(call(range, [0; 6]), 4711);
@@ -759,7 +907,10 @@ fn patches_apply_without_proc_mem() {
     // SAFETY: the page is mapped.
     assert_eq!(unsafe { *(range.start() as *const u8) }, 0x90);
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|l| l.starts_with(&format!("{:x}-", range.start()))).unwrap();
+    let line = maps
+        .lines()
+        .find(|l| l.starts_with(&format!("{:x}-", range.start())))
+        .unwrap();
     assert!(line.contains("r-xp"), "{line}");
     drop_page(range);
 }
@@ -768,6 +919,9 @@ fn patches_apply_without_proc_mem() {
 fn numbers_are_sets() {
     assert_eq!(Numbers::one(3).known(), [3]);
     assert!(Numbers::ANY.open && Numbers::ANY.known().is_empty());
-    assert_eq!(plan::kind_of_all(&Numbers::default(), Config::default()).0, Kind::Pass);
+    assert_eq!(
+        plan::kind_of_all(&Numbers::default(), Config::default()).0,
+        Kind::Pass
+    );
     let _ = Patches::new();
 }
