@@ -70,6 +70,23 @@ static void fail(struct thread *t, const char *what)
 			fail(t, #what);                                                            \
 	} while (0)
 
+/* The kernel's word on an area, for the report of a failure. */
+static void show(const struct area *a)
+{
+	FILE *f = fopen("/proc/self/smaps", "r");
+	char line[512];
+	unsigned long from, to;
+	bool inside = false;
+	say("area %lx-%lx kind %d prot %d locked %d", (unsigned long)a->p,
+	    (unsigned long)(a->p + a->pages * PAGE), a->kind, a->prot, a->locked);
+	while (f && fgets(line, sizeof line, f)) {
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			inside = from < (unsigned long)(a->p + a->pages * PAGE) && to > (unsigned long)a->p;
+		if (inside && (strncmp(line, "VmFlags", 7) == 0 || strchr(line, '-')))
+			say("  %.*s", (int)strcspn(line, "\n"), line);
+	}
+}
+
 static void mark(struct thread *t, struct area *a)
 {
 	a->mark = (unsigned char)(draw(t) % 255 + 1);
@@ -156,6 +173,10 @@ static void remap(struct thread *t, struct area *a)
 		return;
 	}
 	char *p = mremap(a->p, a->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
+	if (p == MAP_FAILED) {
+		say("from %zu to %zu pages", a->pages, pages);
+		show(a);
+	}
 	MUST(t, p != MAP_FAILED);
 	a->p = p;
 	if (pages > a->pages) /* a file's mapping may reach past its end now */

@@ -156,7 +156,7 @@ fn log_levels_and_files() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log-%p");
-    let env = [("REGALL_LOG", "debug"), ("REGALL_LOG_FILE", path.to_str().expect("a path"))];
+    let env = [("REGALL_LOG", "trace"), ("REGALL_LOG_FILE", path.to_str().expect("a path"))];
     let running = child::start(&mut hello(Mode::Populate, &env), TIMEOUT);
     let file = folder.path().join(format!("log-{}", running.pid()));
     let outcome = running.finish();

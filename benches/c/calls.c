@@ -13,10 +13,25 @@
 
 static size_t bytes;
 static int extra_flags, zero;
+/* Where everything is mapped: a hole between memory that nothing merges with.
+ * Else what the kernel does (extend a neighbour, or make a new VMA) would hang on
+ * what happens to lie there, which is not the same in all the ways of running. */
+static char *hole;
+
+static void make_hole(void)
+{
+	enum { FENCE = 1 << 20 };
+	char *p = mmap(NULL, bytes + 2 * FENCE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		fail("mmap");
+	hole = p + FENCE;
+	if (munmap(hole, bytes))
+		fail("munmap");
+}
 
 static char *map(void)
 {
-	char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
+	char *p = mmap(hole, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
 	if (p == MAP_FAILED)
 		fail("mmap");
 	return p;
@@ -105,6 +120,7 @@ int main(int argc, char **argv)
 	bytes = argc > 2 ? number(argv[2]) : 65536;
 	if (!strcmp(what, "locked"))
 		extra_flags = MAP_LOCKED | MAP_POPULATE;
+	make_hole();
 	zero = open("/dev/zero", O_RDONLY);
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(what, all[i].name)) {

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <linux/seccomp.h>
 
-enum { HOT = 16, N = 1 << 18, ROUNDS = 25 };
+enum { HOT = 16, N = 1 << 17, ROUNDS = 15 };
 
 typedef int lookup_fn(const void *, const void *, size_t, struct regall_range *);
 static lookup_fn *lookup;
@@ -55,6 +55,27 @@ static double one_after_another(char **order)
 		zero = r.start;
 		__asm__ volatile("and $0, %0" : "+r"(zero));
 	}
+	return (double)(cpu_ns() - start) / N;
+}
+
+/* For scale: one load at random from as many cache lines as there are ranges. */
+static uint64_t (*lines)[8];
+static double one_load(char **order)
+{
+	uint64_t sum = 0, start = cpu_ns();
+	for (unsigned i = 0; i < N; i++)
+		sum += lines[(order[i] - area) / 4096][0];
+	__asm__ volatile("" ::"r"(sum));
+	return (double)(cpu_ns() - start) / N;
+}
+
+/* The same, each load after the one before it. */
+static double one_load_latency(char **order)
+{
+	uint64_t at = 0, start = cpu_ns();
+	for (unsigned i = 0; i < N; i++)
+		at = lines[(order[i] - area) / 4096 + at][0];
+	__asm__ volatile("" ::"r"(at));
 	return (double)(cpu_ns() - start) / N;
 }
 
@@ -185,6 +206,10 @@ int main(int argc, char **argv)
 	printf("random %.3f\n", median_of(over, random_order));
 	printf("hot_latency %.3f\n", median_of(one_after_another, hot_order));
 	printf("random_latency %.3f\n", median_of(one_after_another, random_order));
+	lines = aligned_alloc(64, pages * 64);
+	memset(lines, 0, pages * 64);
+	printf("one_load %.3f\n", median_of(one_load, random_order));
+	printf("one_load_latency %.3f\n", median_of(one_load_latency, random_order));
 	printf("seccomp %d\n", without_system_calls());
 	double one = median_of(over, random_order), two = by_two(over, random_order);
 	double sum1 = median_of(arithmetic, random_order), sum2 = by_two(arithmetic, random_order);

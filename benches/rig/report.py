@@ -1,4 +1,5 @@
 """The results for people: on stdout, and as docs/benchmarks.md."""
+import os
 import platform
 import subprocess
 import time
@@ -68,9 +69,9 @@ def machine(lib, quick):
     dirty = first_line(["git", "status", "--porcelain", "--", "src", "directory", "Cargo.toml", "build.rs"])
     return {
         "date": time.strftime("%Y-%m-%d"), "kernel": platform.release(), "cpu": cpu, "libc": " ".join(platform.libc_ver()),
-        "cpus": len(__import__("os").sched_getaffinity(0)),
+        "cpus": len(os.sched_getaffinity(0)),
         "commit": (first_line(["git", "rev-parse", "--short", "HEAD"]) or "?") + (" and local changes" if dirty else ""),
-        "library": str(lib), "quick": quick, "load": open("/proc/loadavg").read().split()[0],
+        "library": str(lib), "quick": quick, "load": f"{os.getloadavg()[0]:.1f}",
     }
 
 

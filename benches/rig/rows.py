@@ -57,7 +57,7 @@ def heap(bench):
     }
     for work, (what, title) in works.items():
         names = bench.with_ucm("none", "off", "ucm", "onfault", "populate", "mlockall")
-        got = alternate(bench.ways, names, "heap", work, **bench.rounds(5, 8), watched=False)
+        got = alternate(bench.ways, names, "heap", work, **bench.rounds(5, 6), watched=False)
         s.checks.append(check(f"{what}, tracked / without", got["off"], got["none"], 1.10))
         s.tables.append(compared(title, got, name="ns a step"))
     return s
@@ -133,7 +133,7 @@ def lookup(bench):
     s = Section("lookup", "C look-up")
     runs = []
     with room_for(100_000) as ranges:
-        for _ in range(bench.pick(5, 2)):
+        for _ in range(bench.pick(5, 1)):
             words = single(bench, "off", "lookup", str(ranges)).split()
             runs.append(dict(zip(words[::2], map(float, words[1::2]))))
     if ranges < 100_000:
@@ -142,12 +142,14 @@ def lookup(bench):
     s.checks += [
         Check(f"look-up among {m['ranges']:,.0f} ranges, 16 hot ones", m["hot"], 15, "ns"),
         Check(f"look-up among {m['ranges']:,.0f} ranges, at random", m["random"], 40, "ns"),
-        Check("system calls in 262,144 look-ups (seccomp strict: 0 = lived)", float(m["seccomp"] != 0), 0, "calls"),
+        Check("system calls in 131,072 look-ups (seccomp strict: 0 = lived)", float(m["seccomp"] != 0), 0, "calls"),
         Check("two threads of pure arithmetic / two threads of look-ups", m["two_arithmetic"] / m["two_lookup"], 1.05),
     ]
     small = dict(zip(*[iter(single(bench, "off", "lookup", "2000").split())] * 2))
     names = (("hot", "16 hot ranges"), ("hot_latency", "16 hot ranges, one after another"), ("random", "at random"),
              ("random_latency", "at random, one after another"), ("random_beside_writer", "at random, a thread mapping beside it"),
+             ("one_load", "for scale: one load at random from that many cache lines"),
+             ("one_load_latency", "for scale: such loads one after another"),
              ("busy_beside_writer", "share answered -EBUSY beside that thread"))
     s.tables.append(Table("ns a look-up, reading the address from an array included",
                           ["", f"{m['ranges']:,.0f} ranges", f"{float(small['ranges']):,.0f} ranges"],
@@ -220,7 +222,7 @@ def mpirun():
 
 def mpi_environment(bench):
     return {**bench.ways.environment("none"), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def hpcc(bench):
@@ -263,6 +265,8 @@ def pinning(bench):
     everyone = bench.with_ucm("none", "off", "onfault", "populate", "mlockall", "ucm")
     got = alternate(bench.ways, everyone, "life", "pthread", **bench.rounds(4, 8), pin=False, watched=False)
     s.tables.append(compared("pthread_create + pthread_join, wall time", got, 1000, "µs"))
+    got = alternate(bench.ways, everyone, "life", "pthreads", **bench.rounds(4, 8), pin=False, watched=False)
+    s.tables.append(compared("the same for 32 threads at once, a thread, fresh stacks", got, 1000, "µs"))
     got = alternate(bench.ways, everyone, "life", "fork", "256", **bench.rounds(2, 3), pin=False, watched=False)
     s.tables.append(compared("fork + exit + wait with 256 MiB touched, wall time", got, 1e6, "ms"))
     launcher = mpirun()
@@ -304,7 +308,7 @@ class Bench:
         return quick if self.quick else full
 
     def rounds(self, generations, rounds):
-        return {"generations": max(3, generations // 3) if self.quick else generations,
+        return {"generations": max(2, generations // 3) if self.quick else generations,
                 "rounds": max(3, rounds // 2) if self.quick else rounds}
 
     def with_ucm(self, *names):

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::*;
 use regall_directory::maps::{self, Lines, LINE_MAX};
-use regall_directory::reader::Process;
+use regall_reader::Process;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{Backing, SlotRef, Writer};
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use regall_directory::addr::PageRange;
-use regall_directory::reader::{Entry, Mapping};
+use regall_reader::{Entry, Mapping};
 use regall_directory::vocab::{Column, Prot, Reason};
 
 /// What a gap is.

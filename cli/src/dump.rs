@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 
 use anyhow::Context;
-use regall_directory::reader::Entry;
+use regall_reader::Entry;
 use regall_directory::vocab::{Attr, Reason};
 
 use crate::look::{look, Look};

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use regall_directory::layout::SETTING_GAVE_UP;
-use regall_directory::reader::OpenError;
+use regall_reader::OpenError;
 
 use crate::check::{self, Gap, Rules};
 use crate::look::{look, Look, Settings};

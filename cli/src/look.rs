@@ -2,7 +2,7 @@
 
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
-use regall_directory::reader::{self, Entry, HeaderView, Mapping, OpenError};
+use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError};
 use regall_directory::vocab::Flags;
 
 /// What was seen.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use regall_directory::addr::PageRange;
-use regall_directory::reader::{Entry, Mapping};
+use regall_reader::{Entry, Mapping};
 use serde_json::{json, Value};
 
 use crate::check::overlapping;

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use regall_directory::layout::{Call, Counter, SETTING_FORKED, SETTING_GAVE_UP};
-use regall_directory::reader::Entry;
+use regall_reader::Entry;
 use regall_directory::vocab::Column;
 use serde_json::{json, Map, Value};
 

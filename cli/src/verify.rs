@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use regall_directory::reader::{self, OpenError};
+use regall_reader::{self as reader, OpenError};
 
 use crate::check::Gap;
 use crate::examine::{examine, Failure, Verdict};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use regall_directory::reader::{self, OpenError, Process};
+use regall_reader::{self as reader, OpenError, Process};
 
 use crate::examine::{examine, Failure, Verdict};
 use crate::verify::{report, vanished, Args, BLIND, GOOD};

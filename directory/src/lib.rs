@@ -5,7 +5,7 @@
 //! nothing that is in it. [`addr`] and [`vocab`] are the vocabulary that the
 //! ledger, the registrars and the readers share; [`maps`] parses the kernel's
 //! own list, `/proc/PID/maps`.
-#![cfg_attr(not(any(test, feature = "std")), no_std)]
+#![cfg_attr(not(test), no_std)]
 
 pub mod addr;
 pub mod layout;

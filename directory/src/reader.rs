@@ -1,29 +1,14 @@
 //! The readers' side, which trusts nothing that it reads: the file belongs to
 //! another process, which may be stopped half-way, dead, or hostile.
 //!
-//! [`decode`] and [`read_slot`] need no allocation and serve any reader. The
-//! rest, for the command line and other tools (feature `std`), reads the file
-//! with pread instead of mapping it, so that a file cut short meanwhile is an
-//! error and not SIGBUS: [`open`] finds a process's file, and
-//! [`Directory::snapshot`] takes a picture of it.
+//! [`decode`] and [`read_slot`] need no allocation and serve any reader. Finding
+//! and reading files is the crate `regall-reader`.
 
 use core::sync::atomic::{fence, Ordering};
 
 use crate::addr::PageRange;
 use crate::layout::{Slot, SLOT_BYTES};
 use crate::vocab::{Attr, Kind};
-
-#[cfg(any(test, feature = "std"))]
-mod file;
-#[cfg(any(test, feature = "std"))]
-mod process;
-
-#[cfg(any(test, feature = "std"))]
-pub use file::{
-    find, open, open_in, published, Directory, HeaderView, Inflight, Snapshot, FOLDER_ROOT,
-};
-#[cfg(any(test, feature = "std"))]
-pub use process::{Mapping, Process};
 
 /// 64-bit words in a slot.
 pub const SLOT_WORDS: usize = SLOT_BYTES / 8;
@@ -114,54 +99,4 @@ pub fn read_slot(slot: &Slot) -> Result<Option<Entry>, Corrupt> {
         }
     }
     Ok(None)
-}
-
-/// Why a process's directory could not be read.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum OpenError {
-    /// There is no such process, or it is ending.
-    NoSuchProcess,
-    /// It runs without the shim.
-    Inert,
-    /// It belongs to someone else.
-    Foreign,
-    /// What was found is not what the shim writes.
-    Corrupt(&'static str),
-    /// The kernel said no, with this errno.
-    Io(i32),
-}
-
-impl From<Corrupt> for OpenError {
-    fn from(c: Corrupt) -> Self {
-        Self::Corrupt(c.0)
-    }
-}
-
-impl core::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::NoSuchProcess => f.write_str("no such process"),
-            Self::Inert => f.write_str(
-                "runs without regall (REGALL=1 not set at start, or REGALL_ONLY leaves it out)",
-            ),
-            Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
-            Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),
-            Self::Io(errno) => write!(f, "cannot look: errno {errno}"),
-        }
-    }
-}
-
-impl core::error::Error for OpenError {}
-
-#[cfg(any(test, feature = "std"))]
-impl From<std::io::Error> for OpenError {
-    fn from(e: std::io::Error) -> Self {
-        const ESRCH: i32 = 3;
-        match (e.kind(), e.raw_os_error()) {
-            (std::io::ErrorKind::NotFound, _) | (_, Some(ESRCH)) => Self::NoSuchProcess,
-            (std::io::ErrorKind::PermissionDenied, _) => Self::Foreign,
-            (std::io::ErrorKind::UnexpectedEof, _) => Self::Corrupt("the file is cut short"),
-            (_, errno) => Self::Io(errno.unwrap_or(0)),
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fs;
 use std::path::Path;
 
-use regall_directory::reader::FOLDER_ROOT;
+use regall_reader::FOLDER_ROOT;
 
 use super::{Finding, Standing};
 use crate::{library, units};

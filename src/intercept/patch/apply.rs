@@ -129,8 +129,9 @@ impl Table {
         )
     }
 
-    /// Makes room for one more. The new table, if there had to be one.
-    fn grow(&mut self) -> Result<Option<PageRange>> {
+    /// Makes room for one more. The new table and the old one, if there had to
+    /// be a new one.
+    fn grow(&mut self) -> Result<Option<(PageRange, Option<PageRange>)>> {
         if self.len < self.room {
             return Ok(None);
         }
@@ -145,7 +146,7 @@ impl Table {
         if let Some(old) = old {
             let _ = sys::unmap(old.start(), old.len());
         }
-        Ok(self.range())
+        Ok(self.range().map(|new| (new, old)))
     }
 
     /// Adds an entry, for which `grow` made room.
@@ -183,8 +184,10 @@ pub struct Patches {
 /// What a patch brought along.
 #[derive(Default)]
 pub struct Applied {
-    /// Memory mapped for it.
-    pub mapped: [Option<PageRange>; 2],
+    /// Memory mapped for trampolines.
+    pub zone: Option<PageRange>,
+    /// A new table, and the one that it replaces.
+    pub table: Option<(PageRange, Option<PageRange>)>,
 }
 
 impl Patches {
@@ -210,11 +213,10 @@ impl Patches {
         function: u64,
         libc: bool,
         writer: &mut Writer,
-    ) -> Result<Applied> {
-        let mut applied = Applied::default();
-        let grown = self.table.grow()?;
-        let (number, new) = self.zone_for(plan.site, writer)?;
-        applied.mapped = [grown, new];
+        applied: &mut Applied,
+    ) -> Result<()> {
+        applied.table = self.table.grow()?;
+        let number = self.zone_for(plan.site, writer, &mut applied.zone)?;
         let zone = self
             .zones
             .get_mut(number)
@@ -243,17 +245,24 @@ impl Patches {
         if written.is_err() {
             self.drop_entries(|e| e.site == plan.site);
         }
-        written.map(|()| applied)
+        written
     }
 
-    /// The zone for a site, made if there is none with room near it.
-    fn zone_for(&mut self, site: u64, writer: &mut Writer) -> Result<(usize, Option<PageRange>)> {
+    /// The zone for a site, made if there is none with room near it. Its frame is
+    /// big; it is not to be on the stack all the time.
+    #[inline(never)]
+    fn zone_for(
+        &mut self,
+        site: u64,
+        writer: &mut Writer,
+        new: &mut Option<PageRange>,
+    ) -> Result<usize> {
         let fits = |z: &Option<Zone>| {
             z.as_ref()
                 .is_some_and(|z| z.reaches(site) && z.free().is_some())
         };
         if let Some(number) = self.zones.iter().position(fits) {
-            return Ok((number, None));
+            return Ok(number);
         }
         let number = self
             .zones
@@ -270,7 +279,8 @@ impl Patches {
             range,
             used: [0; WORDS],
         });
-        Ok((number, Some(range)))
+        *new = Some(range);
+        Ok(number)
     }
 
     fn header(&self) -> [u8; HEADER_BYTES as usize] {

@@ -3,13 +3,14 @@
 
 use super::decode::{boundary, Boundary, Effect, Flow, Insn, RAX};
 use super::elf::{Bounds, Module};
-use super::function::{Function, Numbers, Op};
+use super::function::{Function, Numbers, Room};
 use super::plan::{kind_of_all, Entry, Kind, Plan, JUMP_BYTES};
 use super::Config;
 use core::arch::x86_64::{
-    __m128i, _mm_add_epi32, _mm_and_si128, _mm_cmpeq_epi8, _mm_cmplt_epi32, _mm_loadu_si128,
-    _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi32, _mm_set1_epi8, _mm_set_epi32, _mm_xor_si128,
+    __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128,
+    _mm_set1_epi8,
 };
+use core::ops::Range;
 
 /// A wrapper function is at most this long; glibc's longest (msync) has 170 bytes.
 const WRAPPER_BYTES: u64 = 256;
@@ -44,34 +45,38 @@ pub enum Verdict {
 /// The next `0f 05` in `bytes` at or after `from`.
 pub fn next_syscall(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
-    while let Some(block) = bytes.get(at..).and_then(|rest| rest.get(..17)) {
-        let hits = match_block(block);
-        if hits != 0 {
-            return at.checked_add(hits.trailing_zeros() as usize);
+    while let Some(block) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+        if has_syscall(block) {
+            break;
         }
-        at = at.checked_add(16)?;
+        at = at.checked_add(64)?;
     }
-    let tail = bytes.get(at..)?;
-    tail.windows(2)
+    let rest = bytes.get(at..)?;
+    rest.windows(2)
         .position(|w| w == [0x0f, 0x05])
         .and_then(|n| at.checked_add(n))
 }
 
-/// Which of the first 16 bytes of `block`, which has 17, begin a `0f 05`.
+/// Whether a `0f 05` begins in the first 64 bytes of `block`.
 #[inline]
-fn match_block(block: &[u8]) -> u32 {
-    debug_assert!(block.len() >= 17);
+fn has_syscall(block: &[u8; 65]) -> bool {
     let at = block.as_ptr();
-    // SAFETY: SSE2 is part of x86-64, and the caller's slice holds the 17 bytes
-    // that the two loads cover.
+    // SAFETY: SSE2 is part of x86-64; each pair of loads covers bytes n to n + 17
+    // with n at most 48, and the block has 65.
     unsafe {
-        let first = _mm_loadu_si128(at.cast::<__m128i>());
-        let second = _mm_loadu_si128(at.add(1).cast::<__m128i>());
-        let both = _mm_and_si128(
-            _mm_cmpeq_epi8(first, _mm_set1_epi8(0x0f)),
-            _mm_cmpeq_epi8(second, _mm_set1_epi8(0x05)),
+        let hits = |n: usize| {
+            let first = _mm_loadu_si128(at.add(n).cast::<__m128i>());
+            let second = _mm_loadu_si128(at.add(n + 1).cast::<__m128i>());
+            _mm_and_si128(
+                _mm_cmpeq_epi8(first, _mm_set1_epi8(0x0f)),
+                _mm_cmpeq_epi8(second, _mm_set1_epi8(0x05)),
+            )
+        };
+        let all = _mm_or_si128(
+            _mm_or_si128(hits(0), hits(16)),
+            _mm_or_si128(hits(32), hits(48)),
         );
-        _mm_movemask_epi8(both) as u32
+        _mm_movemask_epi8(all) != 0
     }
 }
 
@@ -90,28 +95,28 @@ fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
     (!prefixed && number < 0x1_0000).then_some(number)
 }
 
-/// Decides about the `0f 05` at offset `at`. `ops` is room to work in.
-pub fn inspect(text: &Text<'_>, at: usize, ops: &mut [Op]) -> Verdict {
+/// Decides about the `0f 05` at offset `at`. `room` is to work in.
+pub fn inspect(text: &Text<'_>, at: usize, room: &mut Room) -> Verdict {
     let near = number_before(text.bytes, at);
     if let Some((Kind::Pass, _)) = near.map(|nr| kind_of_all(&Numbers::one(nr), text.config)) {
         return Verdict::Nothing;
     }
     let site = text.base.saturating_add(at as u64);
-    inspect_in(text, at, text.module.and_then(|m| m.function(site)), ops)
+    inspect_in(text, at, text.module.and_then(|m| m.function(site)), room)
 }
 
 /// As [`inspect`], knowing the function that it is in.
-pub fn inspect_in(text: &Text<'_>, at: usize, bounds: Option<Bounds>, ops: &mut [Op]) -> Verdict {
+pub fn inspect_in(text: &Text<'_>, at: usize, bounds: Option<Bounds>, room: &mut Room) -> Verdict {
     bounds
-        .and_then(|bounds| by_function(text, at, bounds, ops))
+        .and_then(|bounds| by_function(text, at, bounds, room))
         .unwrap_or_else(|| by_itself(text, at))
 }
 
 /// Decides by the whole function. `None` if it can't be taken apart.
-fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, ops: &mut [Op]) -> Option<Verdict> {
+fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> Option<Verdict> {
     let first = usize::try_from(bounds.start.checked_sub(text.base)?).ok()?;
     let last = usize::try_from(bounds.end.checked_sub(text.base)?).ok()?;
-    let function = Function::decode(text.bytes.get(first..last)?, ops)?;
+    let function = Function::decode(bounds.start, text.bytes.get(first..last)?, room)?;
     let Some(index) = function.index_at(at.checked_sub(first)?) else {
         return Some(Verdict::Nothing);
     };
@@ -122,12 +127,12 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, ops: &mut [Op]) -> Op
     if kind == Kind::Pass {
         return Some(Verdict::Nothing);
     }
-    let Some(room) = function.room_before(index) else {
+    let Some(len) = function.room_before(index) else {
         return Some(Verdict::Refuse);
     };
-    let moved = text.bytes.get(at.checked_sub(room)?..at)?;
-    let alone = Insn::decode(moved).is_some_and(|i| usize::from(i.len) == room);
-    if !alone && (bounds.lands || (function.leaves && entered(text, at, room))) {
+    let moved = text.bytes.get(at.checked_sub(len)?..at)?;
+    let alone = Insn::decode(moved).is_some_and(|i| usize::from(i.len) == len);
+    if !alone && (bounds.lands || entered(text, at, len, bounds, &function)) {
         return Some(Verdict::Refuse);
     }
     let wrapper =
@@ -147,61 +152,50 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, ops: &mut [Op]) -> Op
     ))
 }
 
-/// Whether anything in the text looks like a jump into the middle of the `room` bytes before `at`: code that the compiler
-/// split off a function jumps back into it.
-fn entered(text: &Text<'_>, at: usize, room: usize) -> bool {
-    // In 32-bit arithmetic, which wraps as the jumps' own does: text is smaller.
-    let first = (at.wrapping_sub(room) as u32).wrapping_add(1);
-    let inside = (room as u32).saturating_sub(1);
-    let mut from = 0;
-    while let Some(block) = text.bytes.get(from..).and_then(|rest| rest.get(..19)) {
-        let hit = block_enters(block, (from as u32).wrapping_sub(first), inside);
-        if hit && (from..from.saturating_add(16)).any(|n| jumps(text.bytes, n, first, inside)) {
+/// Whether code outside the function may jump into the middle of the `len` bytes
+/// before `at`. Only what the compiler split off the function does such a thing,
+/// and that is where the function itself jumps to.
+fn entered(
+    text: &Text<'_>,
+    at: usize,
+    len: usize,
+    bounds: Bounds,
+    function: &Function<'_>,
+) -> bool {
+    let site = text.base.saturating_add(at as u64);
+    let middle = site.saturating_sub(len as u64).saturating_add(1)..site;
+    let mut last = bounds;
+    function.exits().any(|exit| {
+        let to = bounds.start.wrapping_add_signed(exit);
+        if last.start <= to && to < last.end {
+            return false;
+        }
+        let part = text.module.and_then(|m| m.function(to));
+        last = part.unwrap_or(last);
+        part.is_none_or(|part| jumps_into(text, part, &middle))
+    })
+}
+
+/// Whether the code in `part` jumps into `middle`, or can't be told.
+fn jumps_into(text: &Text<'_>, part: Bounds, middle: &Range<u64>) -> bool {
+    let mut here = part.start;
+    while here < part.end {
+        let code = here
+            .checked_sub(text.base)
+            .and_then(|at| text.bytes.get(usize::try_from(at).ok()?..));
+        let Some(insn) = code.and_then(Insn::decode) else {
+            return true;
+        };
+        here = here.saturating_add(u64::from(insn.len));
+        let distance = match insn.flow() {
+            Flow::Jump(distance) | Flow::Branch(distance) => i64::from(distance),
+            _ => continue,
+        };
+        if middle.contains(&here.wrapping_add_signed(distance)) {
             return true;
         }
-        from = from.saturating_add(16);
     }
-    (from..text.bytes.len()).any(|n| jumps(text.bytes, n, first, inside))
-}
-
-/// Whether there are a jump's opcode and distance around `bytes[at]`, to less
-/// than `inside` from `first`.
-fn jumps(bytes: &[u8], at: usize, first: u32, inside: u32) -> bool {
-    let distance = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    let behind = (at as u32).wrapping_add(4);
-    let near = distance.is_some_and(|d| {
-        u32::from_le_bytes(*d)
-            .wrapping_add(behind)
-            .wrapping_sub(first)
-            < inside
-    });
-    near && matches!(bytes.get(..at), Some([.., 0xe9] | [.., 0x0f, 0x80..=0x8f]))
-}
-
-/// Whether one of the 16 distances that begin in `block`, which has 19 bytes,
-/// goes to less than `inside`, if the block begins at `at`.
-#[inline]
-fn block_enters(block: &[u8], at: u32, inside: u32) -> bool {
-    debug_assert!(block.len() >= 19);
-    let bytes = block.as_ptr();
-    // SAFETY: SSE2 is part of x86-64, and the caller's slice holds the 19 bytes
-    // that the four loads cover.
-    unsafe {
-        // Signed comparison of what is moved by 2^31 compares unsigned.
-        let sign = _mm_set1_epi32(i32::MIN);
-        let limit = _mm_xor_si128(_mm_set1_epi32(inside as i32), sign);
-        let behind = _mm_add_epi32(_mm_set1_epi32(at as i32), _mm_set_epi32(16, 12, 8, 4));
-        let hits = |n: usize| {
-            let distances = _mm_loadu_si128(bytes.add(n).cast::<__m128i>());
-            let to = _mm_add_epi32(_mm_add_epi32(distances, behind), _mm_set1_epi32(n as i32));
-            _mm_cmplt_epi32(_mm_xor_si128(to, sign), limit)
-        };
-        let all = _mm_or_si128(
-            _mm_or_si128(hits(0), hits(1)),
-            _mm_or_si128(hits(2), hits(3)),
-        );
-        _mm_movemask_epi8(all) != 0
-    }
+    false
 }
 
 /// Decides where nothing tells the function's bounds: only a site with one

@@ -98,55 +98,59 @@ impl Numbers {
     }
 }
 
+/// Room to take a function apart in, and which one is in it: neighbouring
+/// sites are often in the same one.
+pub struct Room {
+    ops: [Op; OPS_MAX],
+    holds: Option<Holds>,
+}
+
+#[derive(Clone, Copy)]
+struct Holds {
+    start: u64,
+    bytes: usize,
+    count: usize,
+    indirect: bool,
+}
+
+impl Room {
+    /// Nothing in it.
+    #[allow(clippy::new_without_default)] // const, for a static
+    pub const fn new() -> Self {
+        Self {
+            ops: [Op::EMPTY; OPS_MAX],
+            holds: None,
+        }
+    }
+
+    /// What was in it may have changed.
+    pub fn clear(&mut self) {
+        self.holds = None;
+    }
+}
+
 /// A decoded function.
 pub struct Function<'a> {
     bytes: &'a [u8],
     ops: &'a [Op],
     /// It has a jump to an address that it computes.
     pub indirect: bool,
-    /// It jumps out of itself: to another function, or to a part of it that the
-    /// compiler put elsewhere and that may jump back.
-    pub leaves: bool,
 }
 
 impl<'a> Function<'a> {
-    /// Decodes all of `bytes`, using `room`. `None` if they are not
-    /// instructions from the first to the last, or too many.
-    pub fn decode(bytes: &'a [u8], room: &'a mut [Op]) -> Option<Self> {
-        let room = room.get_mut(..OPS_MAX)?;
-        let mut at = 0usize;
-        let mut count = 0usize;
-        let mut function = Self {
-            bytes,
-            ops: &[],
-            indirect: false,
-            leaves: false,
+    /// Decodes all of `bytes`, which begin at address `start`, in `room`. `None`
+    /// if they are not instructions from the first to the last, or too many.
+    pub fn decode(start: u64, bytes: &'a [u8], room: &'a mut Room) -> Option<Self> {
+        let same = |h: &Holds| h.start == start && h.bytes == bytes.len();
+        let holds = match room.holds.filter(same) {
+            Some(holds) => holds,
+            None => fill(start, bytes, room)?,
         };
-        while at < bytes.len() {
-            let insn = Insn::decode(bytes.get(at..)?)?;
-            let end = at.checked_add(usize::from(insn.len))?;
-            let flow = insn.flow();
-            let to = match flow {
-                Flow::Jump(distance) | Flow::Branch(distance) => target(end, distance, bytes.len()),
-                _ => NOWHERE,
-            };
-            function.indirect |= flow == Flow::Indirect;
-            function.leaves |= to == OUTSIDE;
-            let falls = matches!(flow, Flow::Next | Flow::Branch(_) | Flow::Call);
-            let flags = if falls { FALLS } else { 0 };
-            *room.get_mut(count)? = Op {
-                at: u32::try_from(at).ok()?,
-                to,
-                len: insn.len,
-                flags,
-            };
-            count = count.checked_add(1)?;
-            at = end;
-        }
-        let ops = room.get_mut(..count)?;
-        mark_targets(ops);
-        function.ops = ops;
-        Some(function)
+        Some(Self {
+            bytes,
+            ops: room.ops.get(..holds.count)?,
+            indirect: holds.indirect,
+        })
     }
 
     /// Which instruction begins at offset `at`.
@@ -197,6 +201,21 @@ impl<'a> Function<'a> {
         let alone = first.checked_add(1) == Some(index);
         // A computed jump might go between two that moved.
         (alone || !self.indirect).then_some(bytes)
+    }
+
+    /// Where it jumps out of itself, as offsets from its start: to another
+    /// function, or to a part of it that the compiler put elsewhere.
+    pub fn exits(&self) -> impl Iterator<Item = i64> + '_ {
+        let leaves = |op: &&Op| op.to == OUTSIDE;
+        self.ops.iter().filter(leaves).filter_map(|op| {
+            let code = self.bytes.get(op.at as usize..op.end())?;
+            match Insn::decode(code)?.flow() {
+                Flow::Jump(distance) | Flow::Branch(distance) => i64::try_from(op.end())
+                    .ok()?
+                    .checked_add(i64::from(distance)),
+                _ => None,
+            }
+        })
     }
 
     /// The call numbers with which instruction `index`, a `syscall`, is reached.
@@ -252,6 +271,40 @@ impl<'a> Function<'a> {
             Effect::Unknown => search.found.open = true,
         }
     }
+}
+
+/// Decodes `bytes` into `room`.
+fn fill(start: u64, bytes: &[u8], room: &mut Room) -> Option<Holds> {
+    room.holds = None;
+    let mut holds = Holds {
+        start,
+        bytes: bytes.len(),
+        count: 0,
+        indirect: false,
+    };
+    let mut at = 0usize;
+    while at < bytes.len() {
+        let insn = Insn::decode(bytes.get(at..)?)?;
+        let end = at.checked_add(usize::from(insn.len))?;
+        let flow = insn.flow();
+        let to = match flow {
+            Flow::Jump(distance) | Flow::Branch(distance) => target(end, distance, bytes.len()),
+            _ => NOWHERE,
+        };
+        holds.indirect |= flow == Flow::Indirect;
+        let falls = matches!(flow, Flow::Next | Flow::Branch(_) | Flow::Call);
+        *room.ops.get_mut(holds.count)? = Op {
+            at: u32::try_from(at).ok()?,
+            to,
+            len: insn.len,
+            flags: if falls { FALLS } else { 0 },
+        };
+        holds.count = holds.count.checked_add(1)?;
+        at = end;
+    }
+    mark_targets(room.ops.get_mut(..holds.count)?);
+    room.holds = Some(holds);
+    Some(holds)
 }
 
 /// The offset `distance` from `end`, in a function of `len` bytes.

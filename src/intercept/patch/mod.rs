@@ -27,10 +27,10 @@ pub mod plan;
 #[cfg(test)]
 mod tests;
 
-use apply::{Patches, Writer};
+use apply::{Applied, Patches, Writer};
 use discover::{inspect, next_syscall, Text, Verdict};
 use elf::Module;
-use function::{Op, OPS_MAX};
+use function::Room;
 use modules::{Group, Origin, Segment, BUFFER_BYTES};
 
 pub use modules::is_libc;
@@ -56,9 +56,13 @@ pub struct Report {
     pub already: u32,
     /// Why code could not be written or a zone not be mapped, if that is why.
     pub write_errno: Option<Errno>,
-    /// Memory that the patcher mapped for itself; if all four are taken, ask
-    /// [`zones`].
+    /// Memory that the patcher mapped for trampolines, `r-xp`; if all four are
+    /// taken, ask [`zones`].
     pub new_zones: [Option<PageRange>; 4],
+    /// Memory that it mapped for its table of sites, `rw-p`.
+    pub new_table: Option<PageRange>,
+    /// The smaller table that it unmapped for that.
+    pub old_table: Option<PageRange>,
     /// The patcher's lock could not be had: nothing was looked at.
     pub busy: bool,
     /// Addresses of the first sites refused; 0: none.
@@ -80,9 +84,15 @@ impl Report {
         }
     }
 
-    fn map(&mut self, new: Option<PageRange>) {
-        if let (Some(_), Some(free)) = (new, self.new_zones.iter_mut().find(|z| z.is_none())) {
-            *free = new;
+    fn map(&mut self, applied: &Applied) {
+        let free = self.new_zones.iter_mut().find(|z| z.is_none());
+        if let (Some(_), Some(free)) = (applied.zone, free) {
+            *free = applied.zone;
+        }
+        if let Some((new, old)) = applied.table {
+            // The first one that is gone is the one that others know of.
+            self.old_table = self.old_table.or(old.filter(|_| self.new_table.is_none()));
+            self.new_table = Some(new);
         }
     }
 }
@@ -103,7 +113,7 @@ pub struct Site {
 /// The patcher's memory. Big, hence not on anybody's stack.
 struct State {
     patches: Patches,
-    ops: [Op; OPS_MAX],
+    room: Room,
     buffer: [u8; BUFFER_BYTES],
     /// The first libc and ld.so met.
     libc: [Option<Group>; 2],
@@ -122,7 +132,7 @@ static SHARED: Shared = Shared {
     owner: AtomicU64::new(0),
     state: UnsafeCell::new(State {
         patches: Patches::new(),
-        ops: [Op::EMPTY; OPS_MAX],
+        room: Room::new(),
         buffer: [0; BUFFER_BYTES],
         libc: [None; 2],
     }),
@@ -184,13 +194,13 @@ pub fn install(config: Config) -> Report {
     let mut writer = Writer::default();
     let State {
         patches,
-        ops,
+        room,
         buffer,
         libc,
     } = state;
     let mut scanner = Scanner {
         patches,
-        ops,
+        room,
         writer: &mut writer,
         report: &mut report,
     };
@@ -244,10 +254,10 @@ fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
         module: module.as_ref(),
         config: state.patches.config,
     };
-    let State { patches, ops, .. } = state;
+    let State { patches, room, .. } = state;
     Scanner {
         patches,
-        ops,
+        room,
         writer: &mut Writer::default(),
         report: &mut report,
     }
@@ -303,6 +313,7 @@ fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
     }
 }
 
+#[inline(never)] // for the stack's sake
 fn module_around(range: PageRange, buffer: &mut [u8]) -> Option<Module> {
     let mut found = None;
     let _ = modules::groups(buffer, |group| {
@@ -330,7 +341,7 @@ impl State {
 /// Goes through text and has patched what it finds.
 struct Scanner<'a> {
     patches: &'a mut Patches,
-    ops: &'a mut [Op],
+    room: &'a mut Room,
     writer: &'a mut Writer,
     report: &'a mut Report,
 }
@@ -371,6 +382,7 @@ impl Scanner<'_> {
     }
 
     fn text(&mut self, text: &Text<'_>, patch: bool) {
+        self.room.clear();
         let mut from = 0;
         while let Some(at) = next_syscall(text.bytes, from) {
             self.candidate(text, at, patch);
@@ -386,7 +398,7 @@ impl Scanner<'_> {
             return;
         }
         self.patches.forget_site(site);
-        match inspect(text, at, self.ops) {
+        match inspect(text, at, self.room) {
             Verdict::Nothing => (),
             Verdict::Refuse => self.report.refuse(site),
             Verdict::Patch(..) if !patch => self.report.refuse(site),
@@ -400,14 +412,13 @@ impl Scanner<'_> {
     }
 
     fn patch(&mut self, plan: &plan::Plan, function: u64, libc: bool) {
-        match self.patches.apply(plan, function, libc, self.writer) {
-            Ok(applied) => {
-                self.report.patched = self.report.patched.saturating_add(1);
-                applied
-                    .mapped
-                    .into_iter()
-                    .for_each(|new| self.report.map(new));
-            }
+        let mut applied = Applied::default();
+        let result = self
+            .patches
+            .apply(plan, function, libc, self.writer, &mut applied);
+        self.report.map(&applied);
+        match result {
+            Ok(()) => self.report.patched = self.report.patched.saturating_add(1),
             Err(errno) => {
                 self.report.write_errno = Some(errno);
                 self.report.refuse(plan.site);

@@ -6,7 +6,7 @@ use super::apply::{Patches, Writer};
 use super::decode::{boundary, Boundary, Effect, Flow, Insn, RAX};
 use super::discover::{inspect, inspect_in, next_syscall, Text, Verdict};
 use super::elf::{Bounds, Module};
-use super::function::{Function, Numbers, Op, OPS_MAX};
+use super::function::{Function, Numbers, Room};
 use super::modules::{groups, is_libc, Group, Origin, BUFFER_BYTES};
 use super::plan::{kind_of, Entry, Kind, Plan, ZoneLayout, TRAMPOLINE_BYTES};
 use super::*;
@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-fn room() -> Vec<Op> {
-    vec![Op::EMPTY; OPS_MAX]
+fn room() -> Box<Room> {
+    Box::new(Room::new())
 }
 
 fn insn(bytes: &[u8]) -> Insn {
@@ -555,7 +555,7 @@ proptest! {
     #[test]
     fn random_functions_are_no_danger(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
         let mut ops = room();
-        if let Some(function) = Function::decode(&bytes, &mut ops) {
+        if let Some(function) = Function::decode(1, &bytes, &mut ops) {
             for index in 0..bytes.len() {
                 let _ = (function.numbers(index), function.room_before(index), function.is_syscall(index));
             }

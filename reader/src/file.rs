@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use super::process::{Mapping, Process};
 use super::{decode, Entry, OpenError, SLOT_WORDS};
-use crate::addr::PageRange;
-use crate::layout::{
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{
     segment_offset, Header, CALLS, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
 };
 
@@ -41,7 +41,7 @@ pub struct Directory {
 /// A hooked call in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inflight {
-    /// Number of the call: an index of [`crate::layout::Call::ALL`].
+    /// Number of the call: an index of [`regall_directory::layout::Call::ALL`].
     pub call: u32,
     /// The thread, as the process sees it.
     pub tid: u32,

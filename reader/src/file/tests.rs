@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::layout::{segment_bytes, Slot, SEGMENT0_SLOTS};
-use crate::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
-use crate::writer::{Backing, SlotRef, Writer};
+use regall_directory::layout::{segment_bytes, Slot, SEGMENT0_SLOTS};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::writer::{Backing, SlotRef, Writer};
 
 extern "C" {
     fn mmap(addr: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, off: i64)
@@ -342,7 +342,7 @@ fn entries_are_whole_whatever_the_writer_does_meanwhile() {
         while whole < 100_000 {
             let found = slots
                 .iter()
-                .filter_map(|s| super::super::read_slot(s).unwrap());
+                .filter_map(|s| crate::read_slot(s).unwrap());
             whole += found.inspect(check_numbered).count();
         }
         for _ in 0..20 {

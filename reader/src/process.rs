@@ -4,9 +4,9 @@ use std::fs;
 use std::io::Read;
 
 use super::OpenError;
-use crate::addr::PageRange;
-use crate::maps;
-use crate::vocab::Prot;
+use regall_directory::addr::PageRange;
+use regall_directory::maps;
+use regall_directory::vocab::Prot;
 
 /// Who a process is; a pid alone can be used again.
 #[derive(Clone, PartialEq, Eq, Debug)]

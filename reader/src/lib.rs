@@ -1,0 +1,67 @@
+//! Finds the directory of a process and takes a picture of it, for the command
+//! line and other tools.
+//!
+//! The file is read with pread instead of being mapped, so that one that is cut
+//! short meanwhile is an error and not SIGBUS: [`open`] finds a process's file,
+//! and [`Directory::snapshot`] takes the picture. Nothing in it is trusted.
+//!
+//! A crate of its own because it uses std: features of a crate are united over
+//! a build, and `regall-directory` is part of a shim that has no std.
+
+mod file;
+mod process;
+
+pub use file::{
+    find, open, open_in, published, Directory, HeaderView, Inflight, Snapshot, FOLDER_ROOT,
+};
+pub use process::{Mapping, Process};
+pub use regall_directory::reader::{decode, read_slot, Corrupt, Entry, SLOT_WORDS};
+
+/// Why a process's directory could not be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// There is no such process, or it is ending.
+    NoSuchProcess,
+    /// It runs without the shim.
+    Inert,
+    /// It belongs to someone else.
+    Foreign,
+    /// What was found is not what the shim writes.
+    Corrupt(&'static str),
+    /// The kernel said no, with this errno.
+    Io(i32),
+}
+
+impl From<Corrupt> for OpenError {
+    fn from(c: Corrupt) -> Self {
+        Self::Corrupt(c.0)
+    }
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NoSuchProcess => f.write_str("no such process"),
+            Self::Inert => f.write_str(
+                "runs without regall (REGALL=1 not set at start, or REGALL_ONLY leaves it out)",
+            ),
+            Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
+            Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),
+            Self::Io(errno) => write!(f, "cannot look: errno {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for OpenError {}
+
+impl From<std::io::Error> for OpenError {
+    fn from(e: std::io::Error) -> Self {
+        const ESRCH: i32 = 3;
+        match (e.kind(), e.raw_os_error()) {
+            (std::io::ErrorKind::NotFound, _) | (_, Some(ESRCH)) => Self::NoSuchProcess,
+            (std::io::ErrorKind::PermissionDenied, _) => Self::Foreign,
+            (std::io::ErrorKind::UnexpectedEof, _) => Self::Corrupt("the file is cut short"),
+            (_, errno) => Self::Io(errno.unwrap_or(0)),
+        }
+    }
+}
