@@ -20,10 +20,22 @@ pub struct Arena {
     announced: usize,
 }
 
+impl Default for Arena {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Arena {
     /// An arena that holds nothing yet.
     pub const fn new() -> Self {
-        Self { next: 0, end: 0, chunks: [None; CHUNKS], used: 0, announced: 0 }
+        Self {
+            next: 0,
+            end: 0,
+            chunks: [None; CHUNKS],
+            used: 0,
+            announced: 0,
+        }
     }
 
     /// Bytes mapped so far.

@@ -69,7 +69,12 @@ pub extern "C" fn regall_active() -> c_int {
 /// # Safety
 /// `out` is NULL or valid for writing a `struct regall_range`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn regall_lookup(_pd: *const c_void, addr: u64, len: usize, out: *mut Range) -> c_int {
+pub unsafe extern "C" fn regall_lookup(
+    _pd: *const c_void,
+    addr: u64,
+    len: usize,
+    out: *mut Range,
+) -> c_int {
     let end = addr.checked_add(len as u64).filter(|e| *e != addr);
     let (Some(end), false) = (end, out.is_null()) else {
         return error(Errno::INVAL);
@@ -135,13 +140,21 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
         None => return error(Errno::BUSY),
     };
     settle(range);
-    if whole { 0 } else { error(Errno::NOMEM) }
+    if whole {
+        0
+    } else {
+        error(Errno::NOMEM)
+    }
 }
 
 fn opted(attr: Attr, out: bool) -> Attr {
     let mut attr = attr;
     let bit = Flags::OPTED_OUT;
-    attr.flags = if out { attr.flags.with(bit) } else { attr.flags.without(bit) };
+    attr.flags = if out {
+        attr.flags.with(bit)
+    } else {
+        attr.flags.without(bit)
+    };
     if attr.pin.reason == Reason::OptedOut {
         attr.pin.reason = Reason::Off;
     }
@@ -173,7 +186,11 @@ unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
     let (Some(bytes), false) = (bytes, out.is_null()) else {
         return error(Errno::INVAL);
     };
-    let got = if registered { huge_or_not(bytes) } else { plain(bytes) };
+    let got = if registered {
+        huge_or_not(bytes)
+    } else {
+        plain(bytes)
+    };
     let at = match got {
         Ok(at) => at,
         Err(e) => return error(e),
@@ -192,7 +209,15 @@ unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 fn map_anonymous(bytes: u64, flags: i32) -> sys::Result<u64> {
-    call!(libc::SYS_mmap, 0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1i64, 0)
+    call!(
+        libc::SYS_mmap,
+        0,
+        bytes,
+        libc::PROT_READ | libc::PROT_WRITE,
+        flags,
+        -1i64,
+        0
+    )
 }
 
 fn plain(bytes: u64) -> sys::Result<u64> {

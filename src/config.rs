@@ -127,10 +127,12 @@ impl Config {
                 _ => return Err(bad("local, remote-read, remote-write or remote-atomic")),
             },
             b"REGALL_LIMIT" => {
-                self.limit = limit(value)
-                    .ok_or(bad("bytes with an optional K, M, G or T, or 1% to 100%"))?
+                self.limit =
+                    limit(value).ok_or(bad("bytes with an optional K, M, G or T, or 1% to 100%"))?
             }
-            b"REGALL_ON_LIMIT" => self.fail_on_limit = choice(value, b"skip", b"fail", "skip or fail")?,
+            b"REGALL_ON_LIMIT" => {
+                self.fail_on_limit = choice(value, b"skip", b"fail", "skip or fail")?
+            }
             b"REGALL_INTERCEPT" => {
                 self.intercept = match value {
                     b"patch" => Intercept::Patch,
@@ -140,9 +142,9 @@ impl Config {
                 }
             }
             b"REGALL_FORK" => self.fork_all = choice(value, b"inherit", b"all", "inherit or all")?,
-            b"REGALL_COPY" => copy_list(value).ok_or(bad(
-                "auto, off, or a list of map, xpmem, cma and knem",
-            ))?,
+            b"REGALL_COPY" => {
+                copy_list(value).ok_or(bad("auto, off, or a list of map, xpmem, cma and knem"))?
+            }
             b"REGALL_SHARE" => self.share_heap = choice(value, b"off", b"heap", "off or heap")?,
             b"REGALL_HUGE" => self.huge = !choice(value, b"advise", b"off", "advise or off")?,
             b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
@@ -164,7 +166,11 @@ impl Config {
                 self.hca_device.push(name);
                 Hca::Device
             }
-            _ => return Err(Problem::Value { expected: "adopt, off or a device's name" }),
+            _ => {
+                return Err(Problem::Value {
+                    expected: "adopt, off or a device's name",
+                })
+            }
         };
         Ok(())
     }
@@ -203,7 +209,11 @@ fn choice(value: &[u8], no: &[u8], yes: &[u8], expected: &'static str) -> Result
 fn keep<const N: usize>(place: &mut Text<N>, value: &[u8]) -> Result<(), Problem> {
     place.clear();
     place.push(value);
-    if place.was_cut() { Err(Problem::Long) } else { Ok(()) }
+    if place.was_cut() {
+        Err(Problem::Long)
+    } else {
+        Ok(())
+    }
 }
 
 fn level(value: &[u8]) -> Result<LevelFilter, Problem> {
@@ -214,7 +224,11 @@ fn level(value: &[u8]) -> Result<LevelFilter, Problem> {
         b"info" => LevelFilter::Info,
         b"debug" => LevelFilter::Debug,
         b"trace" => LevelFilter::Trace,
-        _ => return Err(Problem::Value { expected: "off, error, warn, info, debug or trace" }),
+        _ => {
+            return Err(Problem::Value {
+                expected: "off, error, warn, info, debug or trace",
+            })
+        }
     })
 }
 
@@ -232,7 +246,11 @@ fn copy_list(value: &[u8]) -> Option<()> {
 fn limit(value: &[u8]) -> Option<Limit> {
     let (&last, head) = value.split_last()?;
     let shift = match last {
-        b'%' => return number(head).filter(|p| (1..=100).contains(p)).map(Limit::Percent),
+        b'%' => {
+            return number(head)
+                .filter(|p| (1..=100).contains(p))
+                .map(Limit::Percent)
+        }
         b'K' | b'k' => 10,
         b'M' | b'm' => 20,
         b'G' | b'g' => 30,
@@ -259,7 +277,10 @@ impl fmt::Display for Complaint<'_> {
         match self.problem {
             Problem::Name => write!(f, "{name} is no variable of regall's; ignored"),
             Problem::Value { expected } => {
-                write!(f, "{name}={value} is not valid (expected {expected}); regall stays off")
+                write!(
+                    f,
+                    "{name}={value} is not valid (expected {expected}); regall stays off"
+                )
             }
             Problem::Long => write!(f, "{name} is too long; regall stays off"),
         }
@@ -289,7 +310,10 @@ impl Environment {
             // SAFETY: an entry is a C string.
             let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
             let split = text.iter().position(|b| *b == b'=').unwrap_or(text.len());
-            f(text.get(..split).unwrap_or(&[]), text.get(split + 1..).unwrap_or(&[]));
+            f(
+                text.get(..split).unwrap_or(&[]),
+                text.get(split + 1..).unwrap_or(&[]),
+            );
             // SAFETY: the array goes on until its NULL.
             at = unsafe { at.add(1) };
         }
@@ -317,7 +341,18 @@ mod tests {
         assert_eq!(limit(b"90%"), Some(Limit::Percent(90)));
         assert_eq!(limit(b"16M"), Some(Limit::Bytes(16 << 20)));
         assert_eq!(limit(b"0"), Some(Limit::Bytes(0)));
-        for bad in ["", "%", "0%", "101%", "-1", "1.5G", "M", "99999999999T", "1 G", "1GB"] {
+        for bad in [
+            "",
+            "%",
+            "0%",
+            "101%",
+            "-1",
+            "1.5G",
+            "M",
+            "99999999999T",
+            "1 G",
+            "1GB",
+        ] {
             assert_eq!(limit(bad.as_bytes()), None, "{bad}");
         }
     }
@@ -348,8 +383,14 @@ mod tests {
                 assert!(matches!(got, Err(Problem::Value { .. })), "{name}={bad}");
             }
         }
-        assert_eq!(Config::new().set(b"REGALL_PINN", b"off"), Err(Problem::Name));
-        assert_eq!(Config::new().set(b"REGALL_EXCLUDE", &[b'x'; 5000]), Err(Problem::Long));
+        assert_eq!(
+            Config::new().set(b"REGALL_PINN", b"off"),
+            Err(Problem::Name)
+        );
+        assert_eq!(
+            Config::new().set(b"REGALL_EXCLUDE", &[b'x'; 5000]),
+            Err(Problem::Long)
+        );
     }
 
     proptest! {

@@ -73,8 +73,10 @@ fn set(pattern: &[u8], mut p: usize, c: u8) -> Option<(usize, bool)> {
 /// Whether any of the comma-separated `patterns` matches `text`. A pattern that
 /// is equal to the text matches whatever brackets it has: `[heap]` names the
 /// heap.
-pub fn any(patterns: &[u8], text: &[u8]) -> bool {
-    patterns.split(|b| *b == b',').any(|p| !p.is_empty() && (p == text || matches(p, text)))
+pub fn matches_any(patterns: &[u8], text: &[u8]) -> bool {
+    patterns
+        .split(|b| *b == b',')
+        .any(|p| !p.is_empty() && (p == text || matches(p, text)))
 }
 
 #[cfg(test)]
@@ -88,7 +90,11 @@ mod tests {
             ("*", "", true),
             ("a*b*c", "aXbYbZc", true),
             ("a*b*c", "aXbYbZ", false),
-            ("/usr/lib/*/libc.so.?", "/usr/lib/x86_64-linux-gnu/libc.so.6", true),
+            (
+                "/usr/lib/*/libc.so.?",
+                "/usr/lib/x86_64-linux-gnu/libc.so.6",
+                true,
+            ),
             ("[a-c]x", "bx", true),
             ("[!a-c]x", "bx", false),
             ("[]]x", "]x", true),
@@ -99,8 +105,8 @@ mod tests {
         ] {
             assert_eq!(matches(p.as_bytes(), t.as_bytes()), yes, "{p} {t}");
         }
-        assert!(any(b"foo,[heap]", b"[heap]"));
-        assert!(!any(b"foo,,bar", b""));
+        assert!(matches_any(b"foo,[heap]", b"[heap]"));
+        assert!(!matches_any(b"foo,,bar", b""));
     }
 
     proptest! {

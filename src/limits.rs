@@ -1,8 +1,8 @@
 //! How much may be pinned.
 
+use crate::arch::syscall6;
 use crate::config::{Environment, Limit};
 use crate::sys::{self, call, check, file};
-use crate::arch::syscall6;
 use crate::text::{number, Text};
 
 /// CAP_IPC_LOCK's bit: RLIMIT_MEMLOCK does not bind who has it.
@@ -25,7 +25,15 @@ fn may_ignore_memlock() -> bool {
     let mut data = [0u32; 6];
     // SAFETY: the kernel's version 3 layouts: two words, and two sets of three.
     let got = check(unsafe {
-        syscall6(libc::SYS_capget as u64, header.as_mut_ptr() as u64, data.as_mut_ptr() as u64, 0, 0, 0, 0)
+        syscall6(
+            libc::SYS_capget as u64,
+            header.as_mut_ptr() as u64,
+            data.as_mut_ptr() as u64,
+            0,
+            0,
+            0,
+            0,
+        )
     });
     got.is_ok()
         && data[0] & (1 << CAP_IPC_LOCK) != 0
@@ -44,14 +52,20 @@ pub fn budget(limit: Limit, env: Environment) -> u64 {
     if let Some(memlock) = memlock() {
         base = base.min(memlock);
     }
-    if base == u64::MAX { base } else { base / 100 * percent + base % 100 * percent / 100 }
+    if base == u64::MAX {
+        base
+    } else {
+        base / 100 * percent + base % 100 * percent / 100
+    }
 }
 
 fn physical() -> u64 {
     // SAFETY: all zeroes is a valid `struct sysinfo`.
     let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
     match call!(libc::SYS_sysinfo, &raw mut info) {
-        Ok(_) => info.totalram.saturating_mul(u64::from(info.mem_unit.max(1))),
+        Ok(_) => info
+            .totalram
+            .saturating_mul(u64::from(info.mem_unit.max(1))),
         Err(_) => u64::MAX,
     }
 }
@@ -69,7 +83,10 @@ fn local_size(env: Environment) -> u64 {
     for name in NAMES {
         // Slurm writes "4(x2)" for four tasks on each of two nodes.
         let digits = |v: &[u8]| {
-            let n = v.iter().position(|b| !b.is_ascii_digit()).unwrap_or(v.len());
+            let n = v
+                .iter()
+                .position(|b| !b.is_ascii_digit())
+                .unwrap_or(v.len());
             number(v.get(..n).unwrap_or(&[]))
         };
         if let Some(Some(n)) = env.with(name, digits) {
@@ -91,12 +108,18 @@ fn cgroup() -> u64 {
     let mut least = u64::MAX;
     for line in text.split(|b| *b == b'\n') {
         let mut fields = line.splitn(3, |b| *b == b':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
             continue;
         };
         let v1 = controllers.split(|b| *b == b',').any(|c| c == b"memory");
         if v1 {
-            least = least.min(limit_in(b"/sys/fs/cgroup/memory", path, b"/memory.limit_in_bytes"));
+            least = least.min(limit_in(
+                b"/sys/fs/cgroup/memory",
+                path,
+                b"/memory.limit_in_bytes",
+            ));
         } else if controllers.is_empty() {
             least = least.min(limit_in(b"/sys/fs/cgroup", path, b"/memory.max"));
         }

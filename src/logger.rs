@@ -2,6 +2,7 @@
 //! call to standard error or to REGALL_LOG_FILE. Never to standard output.
 
 use crate::config::Config;
+use crate::startup;
 use crate::sys::{self, file};
 use crate::text::Text;
 use core::fmt::Write;
@@ -18,14 +19,11 @@ static LOGGER: Logger = Logger;
 static STDERR_DEV: AtomicU64 = AtomicU64::new(0);
 static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
 static TO_FILE: AtomicBool = AtomicBool::new(false);
-static mut FILE: Text<1024> = Text::new();
 
 /// Starts the log as `config` says. Once, from the constructor.
 pub fn start(config: &Config) {
     remember_stderr();
     if !config.log_file.as_bytes().is_empty() {
-        // SAFETY: single-threaded constructor; read only afterwards.
-        unsafe { (*(&raw mut FILE)).push(config.log_file.as_bytes()) };
         TO_FILE.store(true, Relaxed);
     }
     if log::set_logger(&LOGGER).is_ok() {
@@ -59,8 +57,7 @@ fn write(text: &Text<LINE>) {
     out.push(text.as_bytes());
     out.push(b"\n");
     if TO_FILE.load(Relaxed) {
-        // SAFETY: written once before TO_FILE was set.
-        let pattern = unsafe { &*(&raw const FILE) };
+        let pattern = &startup::config().log_file;
         let path: Text<1100> = with_pid(pattern.as_bytes());
         if let Some(path) = path.as_cstr() {
             let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOCTTY;
@@ -125,6 +122,9 @@ mod tests {
     fn percent_p_is_the_pid() {
         let pid = std::process::id();
         let t: Text<64> = with_pid(b"/tmp/%p.%%.%x.%");
-        assert_eq!(std::str::from_utf8(t.as_bytes()).unwrap(), format!("/tmp/{pid}.%.%x.%"));
+        assert_eq!(
+            std::str::from_utf8(t.as_bytes()).unwrap(),
+            format!("/tmp/{pid}.%.%x.%")
+        );
     }
 }

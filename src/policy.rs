@@ -18,7 +18,13 @@ pub enum Want {
 /// A mapping of which no registrar has said anything yet.
 pub const fn fresh(prot: Prot, kind: Kind, flags: Flags) -> Attr {
     let off = Column::no(Reason::Off);
-    Attr { prot, kind, flags, pin: off, hca: off }
+    Attr {
+        prot,
+        kind,
+        flags,
+        pin: off,
+        hca: off,
+    }
 }
 
 /// Why no registrar may have a range of this description, if so.
@@ -31,7 +37,9 @@ pub fn excluded(attr: Attr) -> Option<Column> {
         // nothing (mlock_fixup, VM_SPECIAL): that is a refusal.
         Kind::Special => return Some(Column::refused(Errno::INVAL.byte())),
         _ if attr.prot.is_none() => Reason::NoAccess,
-        _ if attr.flags.has(Flags::OPTED_OUT) || attr.flags.has(Flags::EXCLUDED) => Reason::OptedOut,
+        _ if attr.flags.has(Flags::OPTED_OUT) || attr.flags.has(Flags::EXCLUDED) => {
+            Reason::OptedOut
+        }
         _ if attr.flags.has(Flags::TAIL) => return Some(Column::refused(Errno::NOMEM.byte())),
         _ if attr.flags.has(Flags::INHERITED) => Reason::Inherited,
         _ => return None,
@@ -47,10 +55,16 @@ pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
     }
     if attr.flags.has(Flags::GROWSDOWN) && memlock_binds {
         // A locked stack that grows past the limit is a SIGSEGV.
-        return Want::Leave(Column::no(if pin == Pin::Off { Reason::Off } else { Reason::Limit }));
+        return Want::Leave(Column::no(if pin == Pin::Off {
+            Reason::Off
+        } else {
+            Reason::Limit
+        }));
     }
     let lazy = matches!(attr.kind, Kind::ThreadStack | Kind::Stack)
-        || [Flags::NORESERVE, Flags::GROWSDOWN, Flags::KEEP_LAZY].iter().any(|f| attr.flags.has(*f));
+        || [Flags::NORESERVE, Flags::GROWSDOWN, Flags::KEEP_LAZY]
+            .iter()
+            .any(|f| attr.flags.has(*f));
     match pin {
         Pin::Off => Want::Leave(Column::no(Reason::Off)),
         Pin::OnFault => Want::OnFault,
@@ -100,23 +114,44 @@ mod tests {
             (Kind::Anon, Flags::NORESERVE),
             (Kind::Stack, Flags::GROWSDOWN),
         ] {
-            assert_eq!(wanted(attr(3, kind, flags), Pin::Populate, false), Want::OnFault);
+            assert_eq!(
+                wanted(attr(3, kind, flags), Pin::Populate, false),
+                Want::OnFault
+            );
         }
-        assert_eq!(wanted(attr(3, Kind::Anon, Flags::EMPTY), Pin::Populate, true), Want::Populate);
+        assert_eq!(
+            wanted(attr(3, Kind::Anon, Flags::EMPTY), Pin::Populate, true),
+            Want::Populate
+        );
     }
 
     #[test]
     fn a_growing_stack_is_not_locked_under_a_limit() {
         let stack = attr(3, Kind::Stack, Flags::GROWSDOWN);
-        assert_eq!(wanted(stack, Pin::Populate, true), Want::Leave(Column::no(Reason::Limit)));
+        assert_eq!(
+            wanted(stack, Pin::Populate, true),
+            Want::Leave(Column::no(Reason::Limit))
+        );
     }
 
     #[test]
     fn reasons_have_an_order() {
-        assert_eq!(excluded(attr(0, Kind::Shim, Flags::EMPTY)), Some(Column::no(Reason::Shim)));
-        assert_eq!(excluded(attr(0, Kind::Anon, Flags::OPTED_OUT)), Some(Column::no(Reason::NoAccess)));
-        assert_eq!(excluded(attr(1, Kind::File, Flags::TAIL)), Some(Column::refused(12)));
+        assert_eq!(
+            excluded(attr(0, Kind::Shim, Flags::EMPTY)),
+            Some(Column::no(Reason::Shim))
+        );
+        assert_eq!(
+            excluded(attr(0, Kind::Anon, Flags::OPTED_OUT)),
+            Some(Column::no(Reason::NoAccess))
+        );
+        assert_eq!(
+            excluded(attr(1, Kind::File, Flags::TAIL)),
+            Some(Column::refused(12))
+        );
         assert_eq!(excluded(attr(3, Kind::Anon, Flags::EMPTY)), None);
-        assert_eq!(described(attr(3, Kind::Anon, Flags::EMPTY), Pin::Off).reason(), Column::no(Reason::Off));
+        assert_eq!(
+            described(attr(3, Kind::Anon, Flags::EMPTY), Pin::Off).reason(),
+            Column::no(Reason::Off)
+        );
     }
 }

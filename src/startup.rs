@@ -87,9 +87,11 @@ fn wanted_here(env: Environment) -> bool {
         return true;
     };
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
-    match env.with(b"REGALL_ONLY", |only| crate::glob::any(only, name) || crate::glob::any(only, path)) {
+    match env.with(b"REGALL_ONLY", |only| {
+        crate::glob::matches_any(only, name) || crate::glob::matches_any(only, path)
+    }) {
         Some(named) => named,
-        None => !crate::glob::any(LAUNCHERS, name),
+        None => !crate::glob::matches_any(LAUNCHERS, name),
     }
 }
 
@@ -104,16 +106,37 @@ fn read_settings(env: Environment) -> bool {
         if let Err(problem) = config.set(name, value) {
             if problem != Problem::Name {
                 good = false;
-                logger::early("error", format_args!("{}", Complaint { name, value, problem }));
+                logger::early(
+                    "error",
+                    format_args!(
+                        "{}",
+                        Complaint {
+                            name,
+                            value,
+                            problem
+                        }
+                    ),
+                );
             }
         }
     });
     if good {
         env.each(|name, value| {
-            let unknown = name.starts_with(b"REGALL_") && Config::new().set(name, value) == Err(Problem::Name);
+            let unknown = name.starts_with(b"REGALL_")
+                && Config::new().set(name, value) == Err(Problem::Name);
             if unknown && config.log_level >= log::LevelFilter::Warn {
                 let problem = Problem::Name;
-                logger::early("warn", format_args!("{}", Complaint { name, value, problem }));
+                logger::early(
+                    "warn",
+                    format_args!(
+                        "{}",
+                        Complaint {
+                            name,
+                            value,
+                            problem
+                        }
+                    ),
+                );
             }
         });
     }
@@ -124,7 +147,9 @@ fn read_settings(env: Environment) -> bool {
 fn announce_what_is_missing() {
     let c = config();
     if c.hca == Hca::Device || c.hca_odp {
-        log::warn!("this build has no HCA registrar: memory is pinned, not registered with an adapter");
+        log::warn!(
+            "this build has no HCA registrar: memory is pinned, not registered with an adapter"
+        );
     }
     if c.share_heap {
         log::warn!("this build can't share the heap: REGALL_SHARE=heap does nothing");
@@ -155,7 +180,9 @@ fn start(env: Environment) {
     resync::first(Flags::EMPTY);
     drop(flight);
     if mode == Intercept::Strict && !strict::start() {
-        log::warn!("no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here");
+        log::warn!(
+            "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"
+        );
         MODE.store(Intercept::Patch as u8, Relaxed);
     }
 }
@@ -164,14 +191,20 @@ fn start(env: Environment) {
 fn install() -> Intercept {
     let asked = config().intercept;
     if asked != Intercept::Symbols {
-        let report = patch::install(patch::Config { strict: asked == Intercept::Strict, ioctl: true });
+        let report = patch::install(patch::Config {
+            strict: asked == Intercept::Strict,
+            ioctl: true,
+        });
         SITES[0].store(report.patched, Relaxed);
         SITES[1].store(report.refused, Relaxed);
         if report.patched > 0 && report.write_errno.is_none() {
             let missed = selftest::run();
             SELFTEST_MISSED.store(missed, Relaxed);
             for call in Call::ALL.iter().filter(|c| missed & 1 << **c as u64 != 0) {
-                log::warn!("self-test: {} does not arrive here; what it changes is missed", call.word());
+                log::warn!(
+                    "self-test: {} does not arrive here; what it changes is missed",
+                    call.word()
+                );
             }
             return asked;
         }
@@ -208,7 +241,9 @@ fn prepare_stack() {
     let Some(end) = resync::stack_end(sp) else {
         return;
     };
-    let floor = end.saturating_sub(soft).next_multiple_of(regall_directory::addr::PAGE);
+    let floor = end
+        .saturating_sub(soft)
+        .next_multiple_of(regall_directory::addr::PAGE);
     STACK_FLOOR.store(floor, Relaxed);
     let pinned = config().pin != Pin::Off && limits::memlock().is_none();
     if pinned && soft <= STACK_TOUCHED && floor < sp {
@@ -230,15 +265,19 @@ pub fn write_settings(state: &mut State) {
         Pin::OnFault => 1,
         Pin::Populate => 2,
     };
-    let mut settings = pin << SETTING_PIN_SHIFT | u64::from(MODE.load(Relaxed)) << SETTING_INTERCEPT_SHIFT;
+    let mut settings =
+        pin << SETTING_PIN_SHIFT | u64::from(MODE.load(Relaxed)) << SETTING_INTERCEPT_SHIFT;
     if c.hca == Hca::Off {
         settings |= SETTING_HCA_OFF;
     }
     h.settings.store(settings, Relaxed);
     h.budget.store(BUDGET.load(Relaxed), Relaxed);
-    h.sites_patched.store(u64::from(SITES[0].load(Relaxed)), Relaxed);
-    h.sites_refused.store(u64::from(SITES[1].load(Relaxed)), Relaxed);
-    h.selftest_missed.store(SELFTEST_MISSED.load(Relaxed), Relaxed);
+    h.sites_patched
+        .store(u64::from(SITES[0].load(Relaxed)), Relaxed);
+    h.sites_refused
+        .store(u64::from(SITES[1].load(Relaxed)), Relaxed);
+    h.selftest_missed
+        .store(SELFTEST_MISSED.load(Relaxed), Relaxed);
     h.stack_floor.store(STACK_FLOOR.load(Relaxed), Relaxed);
 }
 
@@ -297,4 +336,3 @@ mod constructor {
     #[unsafe(link_section = ".fini_array")]
     static DESTRUCTOR: extern "C" fn() = destruct;
 }
-

@@ -22,7 +22,11 @@ pub fn write() {
     let written = path.as_cstr().ok_or(Errno::INVAL).and_then(|path| {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY;
         let fd = Fd::open(path, flags, 0o644)?;
-        let mut out = Out { fd, text: Text::new(), failed: None };
+        let mut out = Out {
+            fd,
+            text: Text::new(),
+            failed: None,
+        };
         let _ = json(&mut out);
         out.flush();
         out.failed.map_or(Ok(()), Err)
@@ -66,7 +70,11 @@ fn json(out: &mut Out) -> fmt::Result {
         return Ok(());
     };
     let (totals, mappings, own) = match track::lock() {
-        Some(guard) => (*guard.ledger.totals(), guard.ledger.len(), guard.own_bytes()),
+        Some(guard) => (
+            *guard.ledger.totals(),
+            guard.ledger.len(),
+            guard.own_bytes(),
+        ),
         None => return Ok(()),
     };
     let mut exe = [0u8; 256];
@@ -74,15 +82,35 @@ fn json(out: &mut Out) -> fmt::Result {
         bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
     }
     let end = exe.iter().position(|b| *b == 0).unwrap_or(exe.len());
-    write!(out, "{{\"pid\":{},\"exe\":\"{}\",", sys::getpid(), JsonText(exe.get(..end).unwrap_or(&[])))?;
-    write!(out, "\"mappings\":{mappings},\"bytes_registered\":{},\"bytes_excluded\":{{", totals.registered)?;
+    write!(
+        out,
+        "{{\"pid\":{},\"exe\":\"{}\",",
+        sys::getpid(),
+        JsonText(exe.get(..end).unwrap_or(&[]))
+    )?;
+    write!(
+        out,
+        "\"mappings\":{mappings},\"bytes_registered\":{},\"bytes_excluded\":{{",
+        totals.registered
+    )?;
     let mut comma = "";
-    for (reason, bytes) in Reason::ALL.iter().zip(totals.pin).skip(1).filter(|(_, b)| *b > 0) {
+    for (reason, bytes) in Reason::ALL
+        .iter()
+        .zip(totals.pin)
+        .skip(1)
+        .filter(|(_, b)| *b > 0)
+    {
         write!(out, "{comma}\"{}\":{bytes}", reason.word())?;
         comma = ",";
     }
     write!(out, "}},\"events\":{{")?;
-    list(out, Call::ALL.iter().map(|c| c.word()).zip(h.calls.iter().map(|n| n.load(Relaxed))))?;
+    list(
+        out,
+        Call::ALL
+            .iter()
+            .map(|c| c.word())
+            .zip(h.calls.iter().map(|n| n.load(Relaxed))),
+    )?;
     write!(out, "}},\"counters\":{{")?;
     let counters = Counter::ALL.iter().zip(&h.counters).map(|(c, n)| match c {
         Counter::Ranges => (c.word(), mappings as u64),

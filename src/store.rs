@@ -29,6 +29,12 @@ pub struct Store {
 // SAFETY: the header is shared memory of atomics; the rest is plain data.
 unsafe impl Send for Store {}
 
+impl Default for Store {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Store {
     /// No file yet.
     pub const fn new() -> Self {
@@ -79,7 +85,9 @@ impl Store {
         let made = self.create_file();
         let base = match made {
             Ok(base) => base,
-            Err(_) => sys::map_private(first_part()).map_err(|_| Errno::NOMEM)?.as_ptr() as u64,
+            Err(_) => sys::map_private(first_part())
+                .map_err(|_| Errno::NOMEM)?
+                .as_ptr() as u64,
         };
         self.published = made.is_ok();
         self.header = NonNull::new(base as *mut Header);
@@ -213,7 +221,10 @@ fn start_time(path: &CStr) -> Result<u64, Errno> {
     let after = text.iter().rposition(|b| *b == b')').ok_or(Errno::INVAL)?;
     let rest = text.get(after + 1..).unwrap_or(&[]);
     // Behind the parenthesis: an empty piece, field 3, ...
-    rest.split(|b| *b == b' ').nth(20).and_then(number).ok_or(Errno::INVAL)
+    rest.split(|b| *b == b' ')
+        .nth(20)
+        .and_then(number)
+        .ok_or(Errno::INVAL)
 }
 
 /// Opens the user's folder, made if need be; refuses one that others can enter,

@@ -11,10 +11,20 @@ pub struct Text<const N: usize> {
     cut: bool,
 }
 
+impl<const N: usize> Default for Text<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<const N: usize> Text<N> {
     /// Empty.
     pub const fn new() -> Self {
-        Self { bytes: [0; N], used: 0, cut: false }
+        Self {
+            bytes: [0; N],
+            used: 0,
+            cut: false,
+        }
     }
 
     /// Formatted, e.g. `Text::<64>::of(format_args!("/proc/{pid}/stat"))`.
@@ -43,7 +53,9 @@ impl<const N: usize> Text<N> {
         let room = N.saturating_sub(self.used + 1);
         let n = more.len().min(room);
         self.cut |= n < more.len();
-        if let (Some(to), Some(from)) = (self.bytes.get_mut(self.used..self.used + n), more.get(..n)) {
+        if let (Some(to), Some(from)) =
+            (self.bytes.get_mut(self.used..self.used + n), more.get(..n))
+        {
             to.copy_from_slice(from);
             self.used += n;
         }
@@ -75,7 +87,11 @@ pub struct Lossy<'a>(pub &'a [u8]);
 impl fmt::Display for Lossy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for &b in self.0 {
-            f.write_char(if (32..127).contains(&b) { char::from(b) } else { '?' })?;
+            f.write_char(if (32..127).contains(&b) {
+                char::from(b)
+            } else {
+                '?'
+            })?;
         }
         Ok(())
     }
@@ -114,7 +130,10 @@ mod tests {
 
     #[test]
     fn text_that_does_not_fit_is_no_path() {
-        assert_eq!(Text::<8>::of(format_args!("/a/{}", 17)).as_cstr(), Some(c"/a/17"));
+        assert_eq!(
+            Text::<8>::of(format_args!("/a/{}", 17)).as_cstr(),
+            Some(c"/a/17")
+        );
         let long = Text::<8>::of(format_args!("/a/{}", 12345));
         assert!(long.was_cut() && long.as_cstr().is_none());
         assert!(Text::<8>::of(format_args!("a\0b")).as_cstr().is_none());

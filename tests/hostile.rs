@@ -42,7 +42,10 @@ fn remove(path: &Path) {
 fn start_time(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
     let rest = stat.rsplit_once(')').expect("a name").1;
-    rest.split_whitespace().nth(19).and_then(|s| s.parse().ok()).expect("a start time")
+    rest.split_whitespace()
+        .nth(19)
+        .and_then(|s| s.parse().ok())
+        .expect("a start time")
 }
 
 fn put(bytes: &mut [u8], word: usize, value: u64) {
@@ -60,7 +63,8 @@ impl Victim {
             let prefix = format!("{}.", point.pid);
             let mine = fs::read_dir(&in_watcher).into_iter().flatten().flatten();
             let file = mine.map(|e| e.path()).find(|p| {
-                p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix))
+                p.file_name()
+                    .is_some_and(|n| n.to_string_lossy().starts_with(&prefix))
             });
             let _ = send.send(file.and_then(|f| fs::read(f).ok()));
             Vec::new()
@@ -70,7 +74,10 @@ impl Victim {
         command.env("QUIET_SOCKET", watcher.socket());
         child::run(&mut command, Duration::from_secs(30));
         watcher.finish();
-        let mut good = receive.recv().expect("a look").expect("hello's directory file");
+        let mut good = receive
+            .recv()
+            .expect("a look")
+            .expect("hello's directory file");
 
         let mut process = Command::new(build::program("victim"))
             .stdin(Stdio::piped())
@@ -81,16 +88,27 @@ impl Victim {
         let start = start_time(pid);
         put(&mut good, PID, pid.into());
         put(&mut good, START, start);
-        let namespace = fs::metadata("/proc/self/ns/pid").expect("a namespace").ino();
+        let namespace = fs::metadata("/proc/self/ns/pid")
+            .expect("a namespace")
+            .ino();
         let file = folder.join(format!("{pid}.{start}.{namespace}"));
         // A file counts only if the process has it mapped.
         fs::write(&file, &good).expect("a forged file");
         let mut stdin = process.stdin.take().expect("a pipe");
         writeln!(stdin, "{}", file.display()).expect("a pipe");
         let mut said = [0; 7];
-        process.stdout.as_mut().expect("a pipe").read_exact(&mut said).expect("a word");
+        process
+            .stdout
+            .as_mut()
+            .expect("a pipe")
+            .read_exact(&mut said)
+            .expect("a word");
         assert_eq!(&said, b"mapped\n");
-        Self { process, file, good }
+        Self {
+            process,
+            file,
+            good,
+        }
     }
 
     /// Puts the file there and runs every command that reads it.
@@ -104,19 +122,38 @@ impl Victim {
         let pid = self.process.id().to_string();
         let mut ends = Vec::new();
         let all: [&[&str]; 6] = [
-            &["dump", &pid], &["verify", &pid], &["maps", &pid], &["maps", &pid, "--json"],
-            &["stats", &pid, "--json"], &["verify", "--all"],
+            &["dump", &pid],
+            &["verify", &pid],
+            &["maps", &pid],
+            &["maps", &pid, "--json"],
+            &["stats", &pid, "--json"],
+            &["verify", "--all"],
         ];
         for args in all {
-            let done = child::run(Command::new(build::regall()).args(args), Duration::from_secs(30));
+            let done = child::run(
+                Command::new(build::regall()).args(args),
+                Duration::from_secs(30),
+            );
             let fine = matches!(done.end().as_str(), "exit 0" | "exit 1" | "exit 2");
-            assert!(fine, "{what}: regall {args:?}: {}: {}", done.end(), done.stderr);
+            assert!(
+                fine,
+                "{what}: regall {args:?}: {}: {}",
+                done.end(),
+                done.stderr
+            );
             assert!(!done.stderr.contains("panicked"), "{what}: {}", done.stderr);
             if args[0] == "verify" && args[1] == pid {
-                assert_ne!(done.end(), "exit 0", "{what}: there is no shim, yet verify is content");
+                assert_ne!(
+                    done.end(),
+                    "exit 0",
+                    "{what}: there is no shim, yet verify is content"
+                );
             }
             if args[0] != "verify" && done.end() != "exit 0" {
-                assert!(!done.stderr.trim().is_empty(), "{what}: regall {args:?} fails without a word");
+                assert!(
+                    !done.stderr.trim().is_empty(),
+                    "{what}: regall {args:?} fails without a word"
+                );
             }
             ends.push(done.end());
         }
@@ -174,7 +211,10 @@ fn what_is_no_file_is_refused() {
     std::os::unix::fs::symlink("/etc/passwd", &victim.file).expect("a link");
     victim.refused("a link");
     remove(&victim.file);
-    let made = Command::new("mkfifo").arg(&victim.file).status().expect("mkfifo");
+    let made = Command::new("mkfifo")
+        .arg(&victim.file)
+        .status()
+        .expect("mkfifo");
     assert!(made.success());
     victim.refused("a fifo");
 }
@@ -189,15 +229,27 @@ fn numbers_beyond_reason() {
             victim.try_all(&bytes, &format!("word {word} is {value}"));
         }
     }
-    for size in [HEADER, HEADER + 1, HEADER + 64, victim.good.len() - 1, victim.good.len() / 2] {
-        victim.try_all(&victim.good[..size.min(victim.good.len())], &format!("cut to {size}"));
+    for size in [
+        HEADER,
+        HEADER + 1,
+        HEADER + 64,
+        victim.good.len() - 1,
+        victim.good.len() / 2,
+    ] {
+        victim.try_all(
+            &victim.good[..size.min(victim.good.len())],
+            &format!("cut to {size}"),
+        );
     }
 }
 
 #[test]
 fn random_bytes() {
     let victim = Victim::new();
-    let seed = std::env::var("REGALL_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_121u64);
+    let seed = std::env::var("TESTS_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(20_261_121u64);
     let mut state = seed;
     let mut draw = |below: u64| {
         state ^= state << 13;
@@ -226,8 +278,16 @@ fn random_bytes() {
 fn processes_that_are_not_there() {
     for pid in ["0", "4194304", "99999999", "-1", "x", ""] {
         for command in ["dump", "verify", "maps", "stats"] {
-            let done = child::run(Command::new(build::regall()).args([command, pid]), Duration::from_secs(10));
-            assert_eq!(done.end(), "exit 2", "regall {command} {pid}: {}", done.stderr);
+            let done = child::run(
+                Command::new(build::regall()).args([command, pid]),
+                Duration::from_secs(10),
+            );
+            assert_eq!(
+                done.end(),
+                "exit 2",
+                "regall {command} {pid}: {}",
+                done.stderr
+            );
             assert!(!done.stderr.trim().is_empty());
         }
     }

@@ -10,15 +10,26 @@ use regall_tests::{build, child, skip};
 
 /// Left out with and without the shim: of which MPI (or all), which, and why.
 const LEFT_OUT: &[(&str, &str, &str)] = &[
-    ("", "test_spawn", "each spawn waits for minutes where two ranks fill the machine"),
+    (
+        "",
+        "test_spawn",
+        "each spawn waits for minutes where two ranks fill the machine",
+    ),
     ("", "test_dynproc", "as test_spawn"),
     ("", "test_util_pool", "starts its workers by MPI_Comm_spawn"),
-    ("mpich", "test_util_sync", "hangs in MPICH 4.0.2 without the shim too"),
+    (
+        "mpich",
+        "test_util_sync",
+        "hangs in MPICH 4.0.2 without the shim too",
+    ),
 ];
 
 fn left_out(mpi: &str) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     let of_this = move |(which, ..): &&(&str, _, _)| which.is_empty() || *which == mpi;
-    LEFT_OUT.iter().filter(of_this).map(|(_, module, why)| (*module, *why))
+    LEFT_OUT
+        .iter()
+        .filter(of_this)
+        .map(|(_, module, why)| (*module, *why))
 }
 
 /// Each test of each rank and how it ended.
@@ -51,12 +62,21 @@ fn suite(mpi: &str, mode: Mode) -> Result<Results, String> {
         command.args(["--oversubscribe", "--bind-to", "none"]);
     }
     mode.apply(&mut command);
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.env("MPI4PY_MPIABI", mpi).env("LD_LIBRARY_PATH", build::target().join("mpi4py/lib"));
+    command
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
+        .env("MPI4PY_MPIABI", mpi)
+        .env("LD_LIBRARY_PATH", build::target().join("mpi4py/lib"));
     // Each rank writes a file of its own.
     let script = "exec \"$@\" > \"$0.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" 2>&1";
-    command.args(["sh", "-c", script]).arg(folder.path().join("rank"));
-    command.arg(build::target().join("venv/bin/python")).arg("test/main.py").arg("-v");
+    command
+        .args(["sh", "-c", script])
+        .arg(folder.path().join("rank"));
+    command
+        .arg(build::target().join("venv/bin/python"))
+        .arg("test/main.py")
+        .arg("-v");
     for (module, _) in left_out(mpi) {
         command.args(["-e", module]);
     }
@@ -64,16 +84,24 @@ fn suite(mpi: &str, mode: Mode) -> Result<Results, String> {
     let done = child::run(&mut command, Duration::from_secs(400));
     let mut all = Results::new();
     for rank in 0..2 {
-        let log = std::fs::read_to_string(folder.path().join(format!("rank.{rank}"))).unwrap_or_default();
+        let log =
+            std::fs::read_to_string(folder.path().join(format!("rank.{rank}"))).unwrap_or_default();
         results(&log, rank, &mut all);
         if done.end() != "exit 0" {
             let tail: Vec<_> = log.lines().rev().take(15).collect();
-            println!("rank {rank} ends with (last line first):\n{}", tail.join("\n"));
+            println!(
+                "rank {rank} ends with (last line first):\n{}",
+                tail.join("\n")
+            );
         }
     }
     match done.end().as_str() {
         "exit 0" | "exit 1" => Ok(all),
-        end => Err(format!("{mpi} {mode:?}: {end} after {} results: {}", all.len(), done.stderr)),
+        end => Err(format!(
+            "{mpi} {mode:?}: {end} after {} results: {}",
+            all.len(),
+            done.stderr
+        )),
     }
 }
 
@@ -84,7 +112,10 @@ fn same(mpi: &str) {
         Path::new("/usr/bin").join(format!("mpirun.{mpi}")),
     ];
     if let Some(missing) = needed.iter().find(|p| !p.exists()) {
-        skip(&format!("mpi4py under {mpi}: {} is not there", missing.display()));
+        skip(&format!(
+            "mpi4py under {mpi}: {} is not there",
+            missing.display()
+        ));
         return;
     }
     for (module, why) in left_out(mpi) {
@@ -92,12 +123,24 @@ fn same(mpi: &str) {
     }
     let plain = suite(mpi, Mode::Plain).expect("the suite without the shim");
     let passes = plain.values().filter(|v| *v == "ok").count();
-    println!("{mpi}: {} results without the shim, {passes} of them ok", plain.len());
+    println!(
+        "{mpi}: {} results without the shim, {passes} of them ok",
+        plain.len()
+    );
     assert!(passes > 1500, "only {passes} tests pass without the shim");
     let other = suite(mpi, Mode::Populate).expect("the suite with the shim");
     let differs = |(id, end): &(&String, &String)| other.get(*id) != Some(*end);
-    let changed: Vec<_> = plain.iter().filter(differs).map(|(id, end)| format!("{id}: {end}, now {:?}", other.get(id))).collect();
-    assert!(changed.is_empty(), "{} results differ\n{}", changed.len(), changed[..changed.len().min(20)].join("\n"));
+    let changed: Vec<_> = plain
+        .iter()
+        .filter(differs)
+        .map(|(id, end)| format!("{id}: {end}, now {:?}", other.get(id)))
+        .collect();
+    assert!(
+        changed.is_empty(),
+        "{} results differ\n{}",
+        changed.len(),
+        changed[..changed.len().min(20)].join("\n")
+    );
     assert_eq!(plain.len(), other.len());
 }
 

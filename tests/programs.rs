@@ -31,7 +31,11 @@ fn run_watched(program: &str, args: &[&str], mode: Mode, timeout: Duration) -> (
 fn differences(plain: &Outcome, other: &Outcome) -> Vec<String> {
     let mut all = Vec::new();
     if plain.end() != other.end() {
-        all.push(format!("ended with {} instead of {}", other.end(), plain.end()));
+        all.push(format!(
+            "ended with {} instead of {}",
+            other.end(),
+            plain.end()
+        ));
     }
     for (name, was, is) in [
         ("stdout", &plain.stdout, &other.stdout),
@@ -41,7 +45,9 @@ fn differences(plain: &Outcome, other: &Outcome) -> Vec<String> {
             let mut pairs = was.lines().zip(is.lines());
             let first = pairs.find(|(a, b)| a != b);
             let (lines, instead) = (is.lines().count(), was.lines().count());
-            all.push(format!("{name}: {lines} lines instead of {instead}; first difference {first:?}"));
+            all.push(format!(
+                "{name}: {lines} lines instead of {instead}; first difference {first:?}"
+            ));
         }
     }
     all
@@ -50,10 +56,17 @@ fn differences(plain: &Outcome, other: &Outcome) -> Vec<String> {
 fn same(program: &str, mode: Mode) {
     let plain = run(program, &[], Mode::Plain);
     assert_ne!(plain.end(), "time-out", "{program} alone");
-    assert!(!plain.stdout.contains("needed "), "{program} can't run here: {}", plain.stdout);
+    assert!(
+        !plain.stdout.contains("needed "),
+        "{program} can't run here: {}",
+        plain.stdout
+    );
     let (other, findings) = if mode.is_complete() {
         let (outcome, findings) = run_watched(program, &[], mode, TIMEOUT);
-        assert!(findings.looks > 0 || outcome.end() != plain.end(), "{program} has no quiet point");
+        assert!(
+            findings.looks > 0 || outcome.end() != plain.end(),
+            "{program} has no quiet point"
+        );
         (outcome, findings)
     } else {
         (run(program, &[], mode), Findings::default())
@@ -64,7 +77,13 @@ fn same(program: &str, mode: Mode) {
     }
     all.extend(findings.problems);
     let shown: Vec<_> = all.iter().take(25).cloned().collect();
-    assert!(all.is_empty(), "{program} {mode:?}: {} problems\n{}\nshim: {:?}", all.len(), shown.join("\n"), other.regall_lines());
+    assert!(
+        all.is_empty(),
+        "{program} {mode:?}: {} problems\n{}\nshim: {:?}",
+        all.len(),
+        shown.join("\n"),
+        other.regall_lines()
+    );
 }
 
 macro_rules! programs {
@@ -111,15 +130,28 @@ mod torture {
     use super::*;
 
     fn calls() -> String {
-        std::env::var("REGALL_TEST_TORTURE").unwrap_or_else(|_| "1000000".into())
+        std::env::var("TESTS_TORTURE").unwrap_or_else(|_| "1000000".into())
     }
 
     fn survives(mode: Mode, calls: &str, seed: &str) {
-        let (outcome, findings) = run_watched("torture", &[calls, seed], mode, Duration::from_secs(500));
+        let (outcome, findings) =
+            run_watched("torture", &[calls, seed], mode, Duration::from_secs(500));
         let shown: Vec<_> = findings.problems.iter().take(25).cloned().collect();
-        assert_eq!(outcome.end(), "exit 0", "{}{}\n{}", outcome.stdout, outcome.stderr, shown.join("\n"));
+        assert_eq!(
+            outcome.end(),
+            "exit 0",
+            "{}{}\n{}",
+            outcome.stdout,
+            outcome.stderr,
+            shown.join("\n")
+        );
         assert_eq!(findings.looks, 21);
-        assert!(findings.problems.is_empty(), "{} problems\n{}", findings.problems.len(), shown.join("\n"));
+        assert!(
+            findings.problems.is_empty(),
+            "{} problems\n{}",
+            findings.problems.len(),
+            shown.join("\n")
+        );
     }
 
     #[test]
@@ -205,7 +237,9 @@ mod can_fail {
 #[test]
 fn huge_pages() {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|l| l.strip_prefix("HugePages_Total:"));
+    let total = info
+        .lines()
+        .find_map(|l| l.strip_prefix("HugePages_Total:"));
     if total.is_none_or(|t| t.trim() == "0") {
         skip("no huge pages are set aside (/proc/sys/vm/nr_hugepages is 0): hugetlb mappings fail with and without the shim");
     }

@@ -45,7 +45,10 @@ fn inert(point: &Point) -> Vec<String> {
         problems.push(format!("regall verify: {code}"));
     }
     let status = std::fs::read_to_string(format!("/proc/{}/status", point.pid)).unwrap_or_default();
-    if !status.lines().any(|l| l.starts_with("VmLck:") && l.ends_with(" 0 kB")) {
+    if !status
+        .lines()
+        .any(|l| l.starts_with("VmLck:") && l.ends_with(" 0 kB"))
+    {
         problems.push("memory is locked".into());
     }
     problems
@@ -71,7 +74,21 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_SCOPE", &["", "text"]),
         ("REGALL_KEYS", &["", "both"]),
         ("REGALL_ACCESS", &["", "remote", "rw"]),
-        ("REGALL_LIMIT", &["", "ten", "10X", "0%", "101%", "-1", "1.5G", "99999999999999999999", "99999999999T", "1 G"]),
+        (
+            "REGALL_LIMIT",
+            &[
+                "",
+                "ten",
+                "10X",
+                "0%",
+                "101%",
+                "-1",
+                "1.5G",
+                "99999999999999999999",
+                "99999999999T",
+                "1 G",
+            ],
+        ),
         ("REGALL_ON_LIMIT", &["", "abort"]),
         ("REGALL_INTERCEPT", &["", "seccomp", "patch,strict"]),
         ("REGALL_FORK", &["", "none"]),
@@ -83,7 +100,11 @@ fn malformed_values_leave_it_inert() {
         for value in values {
             let what = format!("{name}={value}");
             let (outcome, findings) = watched(Mode::Populate, &[(name, value)], inert);
-            assert!(findings.problems.is_empty(), "{what}: {:?}", findings.problems);
+            assert!(
+                findings.problems.is_empty(),
+                "{what}: {:?}",
+                findings.problems
+            );
             unchanged(&outcome, &what);
             let lines = outcome.regall_lines();
             assert_eq!(lines.len(), 1, "{what}: {lines:?}");
@@ -95,13 +116,27 @@ fn malformed_values_leave_it_inert() {
 #[test]
 fn too_long_values_leave_it_inert() {
     let long = "x".repeat(100_000);
-    for name in ["REGALL_EXCLUDE", "REGALL_STATS_FILE", "REGALL_LOG_FILE", "REGALL_PIN", "REGALL_HCA"] {
+    for name in [
+        "REGALL_EXCLUDE",
+        "REGALL_STATS_FILE",
+        "REGALL_LOG_FILE",
+        "REGALL_PIN",
+        "REGALL_HCA",
+    ] {
         let (outcome, findings) = watched(Mode::Populate, &[(name, &long)], inert);
-        assert!(findings.problems.is_empty(), "{name}: {:?}", findings.problems);
+        assert!(
+            findings.problems.is_empty(),
+            "{name}: {:?}",
+            findings.problems
+        );
         unchanged(&outcome, name);
         let lines = outcome.regall_lines();
         assert_eq!(lines.len(), 1, "{name}: {lines:?}");
-        assert!(lines[0].len() < 1000, "{name}: a line of {} bytes", lines[0].len());
+        assert!(
+            lines[0].len() < 1000,
+            "{name}: a line of {} bytes",
+            lines[0].len()
+        );
     }
 }
 
@@ -109,12 +144,18 @@ fn too_long_values_leave_it_inert() {
 fn bytes_that_are_no_text_leave_it_inert() {
     use std::os::unix::ffi::OsStrExt;
     let mut command = hello(Mode::Populate, &[]);
-    command.env("REGALL_PIN", std::ffi::OsStr::from_bytes(b"\xff\xfe\x01\n\x1b[31m"));
+    command.env(
+        "REGALL_PIN",
+        std::ffi::OsStr::from_bytes(b"\xff\xfe\x01\n\x1b[31m"),
+    );
     let outcome = child::run(&mut command, TIMEOUT);
     unchanged(&outcome, "bytes");
     let lines = outcome.regall_lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].bytes().all(|b| b >= 0x20), "control characters reach the terminal: {lines:?}");
+    assert!(
+        lines[0].bytes().all(|b| b >= 0x20),
+        "control characters reach the terminal: {lines:?}"
+    );
 }
 
 #[test]
@@ -139,7 +180,11 @@ fn without_regall_1_there_is_silence() {
         &[("REGALL", "11")],
     ] {
         let (outcome, findings) = watched(Mode::Inert, env, inert);
-        assert!(findings.problems.is_empty(), "{env:?}: {:?}", findings.problems);
+        assert!(
+            findings.problems.is_empty(),
+            "{env:?}: {:?}",
+            findings.problems
+        );
         unchanged(&outcome, &format!("{env:?}"));
         assert_eq!(outcome.regall_lines(), Vec::<&str>::new(), "{env:?}");
     }
@@ -149,14 +194,24 @@ fn without_regall_1_there_is_silence() {
 fn log_levels_and_files() {
     let outcome = child::run(&mut hello(Mode::Populate, &[]), TIMEOUT);
     unchanged(&outcome, "defaults");
-    assert_eq!(outcome.regall_lines(), Vec::<&str>::new(), "the defaults say nothing of a run in which all went well");
+    assert_eq!(
+        outcome.regall_lines(),
+        Vec::<&str>::new(),
+        "the defaults say nothing of a run in which all went well"
+    );
     for level in ["off", "error", "warn", "info", "debug", "trace"] {
-        let outcome = child::run(&mut hello(Mode::Populate, &[("REGALL_LOG", level)]), TIMEOUT);
+        let outcome = child::run(
+            &mut hello(Mode::Populate, &[("REGALL_LOG", level)]),
+            TIMEOUT,
+        );
         unchanged(&outcome, level);
     }
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("log-%p");
-    let env = [("REGALL_LOG", "trace"), ("REGALL_LOG_FILE", path.to_str().expect("a path"))];
+    let env = [
+        ("REGALL_LOG", "trace"),
+        ("REGALL_LOG_FILE", path.to_str().expect("a path")),
+    ];
     let running = child::start(&mut hello(Mode::Populate, &env), TIMEOUT);
     let file = folder.path().join(format!("log-{}", running.pid()));
     let outcome = running.finish();
@@ -166,7 +221,10 @@ fn log_levels_and_files() {
     assert!(log.lines().count() > 0);
     // A file that can't be written is no reason to change anything.
     let env = [("REGALL_LOG", "debug"), ("REGALL_LOG_FILE", "/nowhere/log")];
-    unchanged(&child::run(&mut hello(Mode::Populate, &env), TIMEOUT), "/nowhere");
+    unchanged(
+        &child::run(&mut hello(Mode::Populate, &env), TIMEOUT),
+        "/nowhere",
+    );
 }
 
 #[test]
@@ -177,28 +235,69 @@ fn stats_file() {
     let running = child::start(&mut hello(Mode::Populate, &env), TIMEOUT);
     let pid = running.pid();
     unchanged(&running.finish(), "REGALL_STATS_FILE");
-    let text = std::fs::read_to_string(folder.path().join(format!("stats-{pid}.json"))).expect("the file");
+    let text =
+        std::fs::read_to_string(folder.path().join(format!("stats-{pid}.json"))).expect("the file");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(json["pid"], pid);
-    assert!(json["exe"].as_str().is_some_and(|e| e.ends_with("hello")), "{text}");
+    assert!(
+        json["exe"].as_str().is_some_and(|e| e.ends_with("hello")),
+        "{text}"
+    );
     assert!(json["mappings"].as_u64().is_some_and(|n| n > 10), "{text}");
-    assert!(json["bytes_registered"].as_u64().is_some_and(|n| n > 64 << 20), "{text}");
-    assert!(json["bytes_excluded"].is_object() && json["counters"]["pins"].as_u64().is_some(), "{text}");
-    assert!(json["events"]["mmap"].as_u64().is_some_and(|n| n >= 3), "{text}");
-    assert_eq!(json["selftest_missed"].as_array().map(Vec::len), Some(0), "{text}");
-    assert!(json["sites_patched"].as_u64().is_some_and(|n| n > 10), "{text}");
+    assert!(
+        json["bytes_registered"]
+            .as_u64()
+            .is_some_and(|n| n > 64 << 20),
+        "{text}"
+    );
+    assert!(
+        json["bytes_excluded"].is_object() && json["counters"]["pins"].as_u64().is_some(),
+        "{text}"
+    );
+    assert!(
+        json["events"]["mmap"].as_u64().is_some_and(|n| n >= 3),
+        "{text}"
+    );
+    assert_eq!(
+        json["selftest_missed"].as_array().map(Vec::len),
+        Some(0),
+        "{text}"
+    );
+    assert!(
+        json["sites_patched"].as_u64().is_some_and(|n| n > 10),
+        "{text}"
+    );
     // Where it can't be written, nothing else changes.
     let env = [("REGALL_STATS_FILE", "/nowhere/%p")];
-    unchanged(&child::run(&mut hello(Mode::Populate, &env), TIMEOUT), "/nowhere");
+    unchanged(
+        &child::run(&mut hello(Mode::Populate, &env), TIMEOUT),
+        "/nowhere",
+    );
 }
 
 #[test]
 fn only_names_the_programs_to_be_active_in() {
-    for (pattern, active) in [("hello", true), ("hell?", true), ("*o", true), ("other", false), ("other,hel*", true), ("x,y", false)] {
-        let (outcome, findings) = watched(Mode::Populate, &[("REGALL_ONLY", pattern)], move |point| {
-            if active { quiet::look(point, &Expected::of(Mode::Populate)) } else { inert(point) }
-        });
-        assert!(findings.problems.is_empty(), "{pattern}: {:#?}", findings.problems);
+    for (pattern, active) in [
+        ("hello", true),
+        ("hell?", true),
+        ("*o", true),
+        ("other", false),
+        ("other,hel*", true),
+        ("x,y", false),
+    ] {
+        let (outcome, findings) =
+            watched(Mode::Populate, &[("REGALL_ONLY", pattern)], move |point| {
+                if active {
+                    quiet::look(point, &Expected::of(Mode::Populate))
+                } else {
+                    inert(point)
+                }
+            });
+        assert!(
+            findings.problems.is_empty(),
+            "{pattern}: {:#?}",
+            findings.problems
+        );
         unchanged(&outcome, pattern);
     }
 }
@@ -209,7 +308,9 @@ fn shells_are_left_alone() {
     let hello_path = build::program("hello");
     let watcher = Watcher::of_coverage(Expected::of(Mode::Populate));
     let mut command = Command::new("sh");
-    command.args(["-c", "grep VmLck /proc/$$/status; \"$0\"; echo $?"]).arg(&hello_path);
+    command
+        .args(["-c", "grep VmLck /proc/$$/status; \"$0\"; echo $?"])
+        .arg(&hello_path);
     Mode::Populate.apply(&mut command);
     command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, TIMEOUT);
@@ -217,35 +318,55 @@ fn shells_are_left_alone() {
     assert_eq!(findings.looks, 1);
     assert!(findings.problems.is_empty(), "{:#?}", findings.problems);
     let lines: Vec<_> = outcome.stdout.lines().collect();
-    assert!(lines.first().is_some_and(|l| l.ends_with(" 0 kB")), "the shell is pinned: {lines:?}");
+    assert!(
+        lines.first().is_some_and(|l| l.ends_with(" 0 kB")),
+        "the shell is pinned: {lines:?}"
+    );
     assert_eq!(lines.last(), Some(&"7"));
 }
 
 #[test]
 fn exclude_leaves_mappings_out() {
-    for (pattern, name) in [("[heap]", "[heap]"), ("*/libc.so.6", "libc.so.6"), ("[stack],/nothing", "[stack]")] {
-        let (outcome, findings) = watched(Mode::Populate, &[("REGALL_EXCLUDE", pattern)], move |point| {
-            let mut expected = Expected::of(Mode::Populate);
-            expected.opted_out = true;
-            let mut problems = quiet::look(point, &expected);
-            let lines = coverage::dump(point.pid).unwrap_or_default();
-            let maps = regall_tests::procfs::smaps(point.pid).unwrap_or_default();
-            for vma in maps.iter().filter(|v| v.name.ends_with(name) && !v.prot.starts_with("---")) {
-                let inside = lines.iter().filter(|l| l.start < vma.end && l.end > vma.start);
-                for line in inside.filter(|l| l.word() != "opted-out") {
-                    problems.push(format!("{} is {}", vma.name, line.word()));
+    for (pattern, name) in [
+        ("[heap]", "[heap]"),
+        ("*/libc.so.6", "libc.so.6"),
+        ("[stack],/nothing", "[stack]"),
+    ] {
+        let (outcome, findings) = watched(
+            Mode::Populate,
+            &[("REGALL_EXCLUDE", pattern)],
+            move |point| {
+                let mut expected = Expected::of(Mode::Populate);
+                expected.opted_out = true;
+                let mut problems = quiet::look(point, &expected);
+                let lines = coverage::dump(point.pid).unwrap_or_default();
+                let maps = regall_tests::procfs::smaps(point.pid).unwrap_or_default();
+                for vma in maps
+                    .iter()
+                    .filter(|v| v.name.ends_with(name) && !v.prot.starts_with("---"))
+                {
+                    let inside = lines
+                        .iter()
+                        .filter(|l| l.start < vma.end && l.end > vma.start);
+                    for line in inside.filter(|l| l.word() != "opted-out") {
+                        problems.push(format!("{} is {}", vma.name, line.word()));
+                    }
+                    if vma.has("lo") {
+                        problems.push(format!("{} is locked", vma.name));
+                    }
                 }
-                if vma.has("lo") {
-                    problems.push(format!("{} is locked", vma.name));
+                let others = lines.iter().filter(|l| l.word() == "registered").count();
+                if others < 5 {
+                    problems.push("nothing else is registered".into());
                 }
-            }
-            let others = lines.iter().filter(|l| l.word() == "registered").count();
-            if others < 5 {
-                problems.push("nothing else is registered".into());
-            }
-            problems
-        });
-        assert!(findings.problems.is_empty(), "{pattern}: {:#?}", findings.problems);
+                problems
+            },
+        );
+        assert!(
+            findings.problems.is_empty(),
+            "{pattern}: {:#?}",
+            findings.problems
+        );
         unchanged(&outcome, pattern);
     }
 }
@@ -256,7 +377,13 @@ fn limited(limit: &'static str, bytes: u64) {
         expected.limited = true;
         let mut problems = quiet::look(point, &expected);
         let lines = coverage::dump(point.pid).unwrap_or_default();
-        let sum = |word: &str| lines.iter().filter(|l| l.word() == word).map(|l| l.end - l.start).sum::<u64>();
+        let sum = |word: &str| {
+            lines
+                .iter()
+                .filter(|l| l.word() == word)
+                .map(|l| l.end - l.start)
+                .sum::<u64>()
+        };
         if sum("registered") > bytes {
             problems.push(format!("{} bytes registered", sum("registered")));
         }
@@ -269,7 +396,11 @@ fn limited(limit: &'static str, bytes: u64) {
         }
         problems
     });
-    assert!(findings.problems.is_empty(), "{limit}: {:#?}", findings.problems);
+    assert!(
+        findings.problems.is_empty(),
+        "{limit}: {:#?}",
+        findings.problems
+    );
     unchanged(&outcome, limit);
 }
 
@@ -285,9 +416,16 @@ fn on_limit_fail_makes_the_call_fail() {
     let env = [("REGALL_LIMIT", "32M"), ("REGALL_ON_LIMIT", "fail")];
     let outcome = child::run(&mut hello(Mode::Populate, &env), TIMEOUT);
     assert_eq!(outcome.end(), "exit 7", "{}", outcome.stderr);
-    assert!(outcome.stdout.contains("64 MiB: ENOMEM"), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("64 MiB: ENOMEM"),
+        "{}",
+        outcome.stdout
+    );
     let env = [("REGALL_LIMIT", "512M"), ("REGALL_ON_LIMIT", "fail")];
-    unchanged(&child::run(&mut hello(Mode::Populate, &env), TIMEOUT), "a limit that suffices");
+    unchanged(
+        &child::run(&mut hello(Mode::Populate, &env), TIMEOUT),
+        "a limit that suffices",
+    );
 }
 
 #[test]
@@ -302,7 +440,9 @@ fn fork_all_registers_what_is_inherited() {
     });
     let mut command = Command::new(build::program("fork"));
     Mode::Populate.apply(&mut command);
-    command.env("REGALL_FORK", "all").env("QUIET_SOCKET", watcher.socket());
+    command
+        .env("REGALL_FORK", "all")
+        .env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, Duration::from_secs(120));
     let findings = watcher.finish();
     assert_eq!(outcome.end(), "exit 0", "{}", outcome.stderr);
@@ -316,12 +456,21 @@ fn regall_run() {
     let mut command = Command::new(build::regall());
     Mode::Plain.apply(&mut command);
     let watcher = Watcher::of_coverage(Expected::of(Mode::OnFault));
-    command.args(["run", "--pin", "onfault", "--"]).arg(build::program("hello")).arg("word");
+    command
+        .args(["run", "--pin", "onfault", "--"])
+        .arg(build::program("hello"))
+        .arg("word");
     command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, TIMEOUT);
     let findings = watcher.finish();
     assert_eq!(outcome.end(), "exit 7", "{}", outcome.stderr);
-    assert!(outcome.stdout.starts_with("hello, 1 arguments, last word\n"), "{}", outcome.stdout);
+    assert!(
+        outcome
+            .stdout
+            .starts_with("hello, 1 arguments, last word\n"),
+        "{}",
+        outcome.stdout
+    );
     assert_eq!(findings.looks, 1);
     assert!(findings.problems.is_empty(), "{:#?}", findings.problems);
 }
@@ -329,10 +478,20 @@ fn regall_run() {
 /// The library needs nothing that a program may lack.
 #[test]
 fn needs_only_libc() {
-    let done = child::run(Command::new("readelf").arg("-dW").arg(build::shim()), TIMEOUT);
-    let needed: Vec<_> = done.stdout.lines().filter(|l| l.contains("(NEEDED)")).collect();
+    let done = child::run(
+        Command::new("readelf").arg("-dW").arg(build::shim()),
+        TIMEOUT,
+    );
+    let needed: Vec<_> = done
+        .stdout
+        .lines()
+        .filter(|l| l.contains("(NEEDED)"))
+        .collect();
     for line in &needed {
-        assert!(line.contains("[libc.so.6]") || line.contains("[ld-linux"), "{line}");
+        assert!(
+            line.contains("[libc.so.6]") || line.contains("[ld-linux"),
+            "{line}"
+        );
     }
     assert!(done.stdout.contains("INITFIRST"), "{}", done.stdout);
 }

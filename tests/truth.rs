@@ -13,13 +13,38 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// At least this many memory calls, or the test shows nothing.
 fn none_missed(outcome: &Outcome, truth: &Truth, exe: &str, least: usize) {
-    assert_eq!(outcome.end(), "exit 0", "{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!(
+        outcome.end(),
+        "exit 0",
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
     let of_exe = |list: &[String]| list.iter().any(|e| e.ends_with(exe));
-    assert!(of_exe(&truth.active) && !of_exe(&truth.never_active), "{exe} ran without the shim: {truth:?}");
-    println!("{exe}: {} memory calls after start-up {:?}, {} missed", truth.total(), truth.calls, truth.missed.len());
+    assert!(
+        of_exe(&truth.active) && !of_exe(&truth.never_active),
+        "{exe} ran without the shim: {truth:?}"
+    );
+    println!(
+        "{exe}: {} memory calls after start-up {:?}, {} missed",
+        truth.total(),
+        truth.calls,
+        truth.missed.len()
+    );
     let shown: Vec<_> = truth.missed.iter().take(20).cloned().collect();
-    assert!(truth.missed.is_empty(), "{} of {} missed\n{}", truth.missed.len(), truth.total(), shown.join("\n"));
-    assert!(truth.total() >= least, "only {} memory calls: {:?}", truth.total(), truth.calls);
+    assert!(
+        truth.missed.is_empty(),
+        "{} of {} missed\n{}",
+        truth.missed.len(),
+        truth.total(),
+        shown.join("\n")
+    );
+    assert!(
+        truth.total() >= least,
+        "only {} memory calls: {:?}",
+        truth.total(),
+        truth.calls
+    );
 }
 
 fn own(program: &str, mode: Mode, least: usize) {
@@ -67,10 +92,18 @@ fn mpi(launcher: &str, options: &[&str], program: &str, env: &[(&str, &str)]) {
     let mut command = vec![launcher, "-np", "2"];
     command.extend(options);
     command.push(path.to_str().expect("a path"));
-    let root = [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
+    let root = [
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ];
     let env = [&root, env].concat();
     let (outcome, truth) = truth::trace(&command, &env, Mode::Off, TIMEOUT);
-    assert!(outcome.stdout.contains("ring of 2: 0 errors"), "{}{}", outcome.stdout, outcome.stderr);
+    assert!(
+        outcome.stdout.contains("ring of 2: 0 errors"),
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
     none_missed(&outcome, &truth, program, 100);
 }
 
@@ -83,8 +116,23 @@ fn mpi_openmpi() {
 
 #[test]
 fn mpi_openmpi_ucx() {
-    let ucx = ["--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any"];
-    mpi("mpirun.openmpi", &[OPEN_MPI, &ucx].concat(), "ring.openmpi", &[("UCX_TLS", "posix,sysv,cma,self")]);
+    let ucx = [
+        "--mca",
+        "pml",
+        "ucx",
+        "--mca",
+        "opal_common_ucx_tls",
+        "any",
+        "--mca",
+        "opal_common_ucx_devices",
+        "any",
+    ];
+    mpi(
+        "mpirun.openmpi",
+        &[OPEN_MPI, &ucx].concat(),
+        "ring.openmpi",
+        &[("UCX_TLS", "posix,sysv,cma,self")],
+    );
 }
 
 #[test]
@@ -99,10 +147,16 @@ fn python_numpy() {
         skip("no python with numpy (scripts/setup test makes target/venv)");
         return;
     }
-    let code = "import numpy as n\na = n.ones((300, 300))\nfor i in range(20): a = a @ n.eye(300)\n\
+    let code =
+        "import numpy as n\na = n.ones((300, 300))\nfor i in range(20): a = a @ n.eye(300)\n\
                 b = [n.zeros(100000 * (i % 7 + 1)) for i in range(60)]\nprint(a.sum(), len(b))";
     let command = [python.to_str().expect("a path"), "-c", code];
-    let (outcome, truth) = truth::trace(&command, &[("OPENBLAS_NUM_THREADS", "2")], Mode::Off, TIMEOUT);
+    let (outcome, truth) = truth::trace(
+        &command,
+        &[("OPENBLAS_NUM_THREADS", "2")],
+        Mode::Off,
+        TIMEOUT,
+    );
     assert_eq!(outcome.stdout, "90000.0 60\n");
     none_missed(&outcome, &truth, "python", 100);
 }
@@ -117,7 +171,10 @@ fn can_fail() {
         assert_eq!(truth.never_active.len(), 1, "{mode:?}: {truth:?}");
     }
     let (_, truth) = truth::trace(&command, &[], Mode::Symbols, TIMEOUT);
-    assert!(!truth.missed.is_empty() || !truth.never_active.is_empty(), "{truth:?}");
+    assert!(
+        !truth.missed.is_empty() || !truth.never_active.is_empty(),
+        "{truth:?}"
+    );
 }
 
 /// The events of a run that makes `n` calls of each kind, by call.
@@ -128,11 +185,20 @@ fn counted(n: u32) -> BTreeMap<String, u64> {
     Mode::Off.apply(command.arg(n.to_string()));
     command.env("REGALL_STATS_FILE", &file);
     let outcome = child::run(&mut command, TIMEOUT);
-    assert_eq!(outcome.end(), "exit 0", "{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!(
+        outcome.end(),
+        "exit 0",
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
     let text = std::fs::read_to_string(&file).expect("REGALL_STATS_FILE");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let events = json["events"].as_object().expect("events");
-    events.iter().map(|(k, v)| (k.clone(), v.as_u64().expect("a number"))).collect()
+    events
+        .iter()
+        .map(|(k, v)| (k.clone(), v.as_u64().expect("a number")))
+        .collect()
 }
 
 /// Events are counted one for one.
@@ -140,8 +206,22 @@ fn counted(n: u32) -> BTreeMap<String, u64> {
 fn counters() {
     let (few, many) = (counted(50), counted(150));
     for call in [
-        "mmap", "munmap", "mremap", "mprotect", "madvise", "process_madvise", "mlock", "mlock2", "munlock",
-        "mlockall", "munlockall", "remap_file_pages", "brk", "shmat", "shmdt", "msync",
+        "mmap",
+        "munmap",
+        "mremap",
+        "mprotect",
+        "madvise",
+        "process_madvise",
+        "mlock",
+        "mlock2",
+        "munlock",
+        "mlockall",
+        "munlockall",
+        "remap_file_pages",
+        "brk",
+        "shmat",
+        "shmdt",
+        "msync",
     ] {
         let grown = many.get(call).unwrap_or(&0) - few.get(call).unwrap_or(&0);
         assert_eq!(grown, 100, "{call}");

@@ -80,7 +80,8 @@ Every row runs the **same program** several times side by side, differing in the
 shim, with it, and with a peer. A driver (`benches/run`) gives each process in turn a slice of about 10 ms, there
 and back (A B C, C B A), on one CPU, so that all of them see the same machine, and starts them anew for every few
 rounds, so that addresses fall out differently. A slice answers with the median of its batches, in CPU time of the
-thread. Ratios are ratios of medians over all rounds; *95 %* is the bootstrap interval over rounds. Start-up is
+thread. Ratios are ratios of medians over all rounds; *95 %* is the bootstrap interval over rounds (for look-ups
+the least and the most of the runs). Start-up is
 the wall time from `posix_spawn` to the end of `wait`, hpcc the ranks' user + system time from `wait4`. Look-ups
 include the reading of the address from an array. A bound is missed as soon as the measured value is over it;
 "within the noise" says that the interval holds the bound. After each run the program says how many events its

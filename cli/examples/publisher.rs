@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::*;
 use regall_directory::maps::{self, Lines, LINE_MAX};
-use regall_reader::Process;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{Backing, SlotRef, Writer};
+use regall_reader::Process;
 
 /// Maps `bytes`: of the file from `offset` on, or anonymous.
 fn map(file: Option<i32>, offset: usize, bytes: usize) -> *mut libc::c_void {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use regall_directory::addr::PageRange;
-use regall_reader::{Entry, Mapping};
 use regall_directory::vocab::{Column, Prot, Reason};
+use regall_reader::{Entry, Mapping};
 
 /// What a gap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::Write;
 
 use anyhow::Context;
-use regall_reader::Entry;
 use regall_directory::vocab::{Attr, Reason};
+use regall_reader::Entry;
 
 use crate::look::{look, Look};
 

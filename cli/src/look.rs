@@ -2,8 +2,8 @@
 
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
-use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError};
 use regall_directory::vocab::Flags;
+use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError};
 
 /// What was seen.
 pub struct Look {

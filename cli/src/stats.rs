@@ -5,8 +5,8 @@ use std::io::Write;
 
 use anyhow::Context;
 use regall_directory::layout::{Call, Counter, SETTING_FORKED, SETTING_GAVE_UP};
-use regall_reader::Entry;
 use regall_directory::vocab::Column;
+use regall_reader::Entry;
 use serde_json::{json, Map, Value};
 
 use crate::dump::{reason, state};

@@ -92,8 +92,16 @@ impl PageRange {
     /// The bytes in both.
     #[inline]
     pub const fn intersection(self, other: Self) -> Option<Self> {
-        let start = if self.start > other.start { self.start } else { other.start };
-        let end = if self.end < other.end { self.end } else { other.end };
+        let start = if self.start > other.start {
+            self.start
+        } else {
+            other.start
+        };
+        let end = if self.end < other.end {
+            self.end
+        } else {
+            other.end
+        };
         Self::new(start, end)
     }
 
@@ -136,11 +144,17 @@ mod tests {
         assert!(PageRange::new(0x1000, 0x3000).is_some());
         assert!(PageRange::new(0x1001, 0x3000).is_none());
         assert!(PageRange::new(0x3000, 0x3000).is_none());
-        assert_eq!(PageRange::from_call(0x1000, 1), PageRange::new(0x1000, 0x2000));
+        assert_eq!(
+            PageRange::from_call(0x1000, 1),
+            PageRange::new(0x1000, 0x2000)
+        );
         assert!(PageRange::from_call(0x1000, 0).is_none());
         assert!(PageRange::from_call(0x1000, u64::MAX).is_none());
         assert!(PageRange::from_call(u64::MAX - 4095, 4096).is_none());
-        assert_eq!(PageRange::covering(0x1fff, 2), PageRange::new(0x1000, 0x3000));
+        assert_eq!(
+            PageRange::covering(0x1fff, 2),
+            PageRange::new(0x1000, 0x3000)
+        );
         assert!(PageRange::covering(0x1000, 0).is_none());
     }
 
@@ -150,7 +164,10 @@ mod tests {
         assert_eq!(r.before(0x2000), PageRange::new(0x1000, 0x2000));
         assert_eq!(r.before(0x9000), Some(r));
         assert_eq!(r.after(0x4000), None);
-        assert_eq!(r.intersection(PageRange::new(0x3000, 0x9000).unwrap()), PageRange::new(0x3000, 0x4000));
+        assert_eq!(
+            r.intersection(PageRange::new(0x3000, 0x9000).unwrap()),
+            PageRange::new(0x3000, 0x4000)
+        );
         assert!(!r.overlaps(PageRange::new(0x4000, 0x5000).unwrap()));
     }
 }

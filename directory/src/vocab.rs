@@ -169,7 +169,10 @@ pub struct Column {
 
 impl Column {
     /// The registrar holds the range.
-    pub const YES: Self = Self { reason: Reason::None, errno: 0 };
+    pub const YES: Self = Self {
+        reason: Reason::None,
+        errno: 0,
+    };
 
     /// It does not, for `reason`.
     #[inline]
@@ -179,7 +182,10 @@ impl Column {
     /// The kernel refused with `errno`.
     #[inline]
     pub const fn refused(errno: u8) -> Self {
-        Self { reason: Reason::Refused, errno }
+        Self {
+            reason: Reason::Refused,
+            errno,
+        }
     }
     /// Whether the registrar holds the range.
     #[inline]
@@ -307,8 +313,14 @@ impl Attr {
             prot: Prot::from_bits(word as u8),
             kind,
             flags: Flags::from_bits((word >> 16) as u16),
-            pin: Column { reason: pin, errno: (word >> 40) as u8 },
-            hca: Column { reason: hca, errno: (word >> 56) as u8 },
+            pin: Column {
+                reason: pin,
+                errno: (word >> 40) as u8,
+            },
+            hca: Column {
+                reason: hca,
+                errno: (word >> 56) as u8,
+            },
         })
     }
 

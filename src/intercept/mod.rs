@@ -2,13 +2,17 @@
 //! slots (`symbols`), or as SIGSYS (`strict`). Turns each into an event for
 //! [`crate::track`].
 
-use crate::arch::{regall_resume, Frame};
+#[cfg(not(test))]
+use crate::arch::regall_resume;
+use crate::arch::Frame;
 use crate::config::Intercept;
 use crate::startup;
 use crate::sys::time;
 use crate::thread::{self, Thread};
 use crate::track::{self, flight};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+#[cfg(not(test))]
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
 use regall_directory::vocab::Prot;
@@ -27,11 +31,18 @@ const TIMED: u32 = 256;
 /// Every trampoline ends up here. Returns what goes into rax.
 ///
 /// Whatever happens in here, `stand_down` can bring the program back to its site.
-pub extern "C" fn hook(frame: *mut Frame) -> i64 {
+///
+/// # Safety
+/// `frame` is what an entry stub built on this thread's stack.
+pub unsafe extern "C" fn hook(frame: *mut Frame) -> i64 {
     let thread = thread::current();
     // SAFETY: the entry stub built it on this stack, for the length of this call.
     let frame = unsafe { &mut *frame };
-    let outer = (thread.frame.replace(frame), thread.real_done.replace(false), thread.real_value.get());
+    let outer = (
+        thread.frame.replace(frame),
+        thread.real_done.replace(false),
+        thread.real_value.get(),
+    );
     let value = if frame.nr == CONSTRUCT {
         thread.real_done.set(true);
         thread.real_value.set(0);
@@ -54,7 +65,9 @@ pub extern "C" fn hook(frame: *mut Frame) -> i64 {
 pub fn event(frame: &mut Frame) -> i64 {
     let call = match frame.nr as libc::c_long {
         // The trampoline has looked at the request already; other ways in have not.
-        libc::SYS_ioctl if frame.args[1] as u32 as u64 == numbers::UFFDIO_REGISTER => Some(Call::Userfault),
+        libc::SYS_ioctl if frame.args[1] as u32 as u64 == numbers::UFFDIO_REGISTER => {
+            Some(Call::Userfault)
+        }
         _ => numbers::call_of(frame.nr),
     };
     let Some(call) = call else {
@@ -80,7 +93,9 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     thread.timing.set(true);
     let start = time::spent();
     let value = track::handle(call, frame);
-    let spent = time::spent().saturating_sub(start).saturating_sub(thread.elsewhere.get());
+    let spent = time::spent()
+        .saturating_sub(start)
+        .saturating_sub(thread.elsewhere.get());
     thread.timing.set(false);
     flight::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
     value
@@ -92,7 +107,11 @@ pub fn new_code(range: PageRange, end: u64, shared: bool) {
     if startup::mode() == Intercept::Symbols {
         return;
     }
-    let report = if shared { patch::scan_shared(range, end) } else { patch::scan(range, end, false) };
+    let report = if shared {
+        patch::scan_shared(range, end)
+    } else {
+        patch::scan(range, end, false)
+    };
     flight::count(Counter::Scans);
     take_note(&report);
 }
@@ -100,8 +119,10 @@ pub fn new_code(range: PageRange, end: u64, shared: bool) {
 /// Puts what a scan found where people can see it.
 pub fn take_note(report: &patch::Report) {
     if let Some(h) = flight::header() {
-        h.sites_patched.fetch_add(u64::from(report.patched), Relaxed);
-        h.sites_refused.fetch_add(u64::from(report.refused), Relaxed);
+        h.sites_patched
+            .fetch_add(u64::from(report.patched), Relaxed);
+        h.sites_refused
+            .fetch_add(u64::from(report.refused), Relaxed);
     }
     for zone in report.new_zones.iter().flatten() {
         if let Some(mut guard) = track::lock() {
@@ -136,7 +157,11 @@ pub fn stand_down(info: &core::panic::PanicInfo) -> ! {
     // SAFETY: null, or the arrival that is being handled on this very stack.
     match unsafe { frame.as_ref() } {
         Some(f) => {
-            let value = if thread.real_done.get() { thread.real_value.get() } else { track::real(f) };
+            let value = if thread.real_done.get() {
+                thread.real_value.get()
+            } else {
+                track::real(f)
+            };
             thread.frame.set(core::ptr::null_mut());
             // SAFETY: the frame is that of the arrival, further out on this stack.
             unsafe { regall_resume(frame, value) }

@@ -28,13 +28,29 @@ const FUNCTIONS: &[(&str, Call, [u64; 6])] = &[
     ("munmap", Call::Munmap, [UNALIGNED, 0, 0, 0, 0, 0]),
     // libc looks at mremap's flags itself: these have to be good ones.
     ("mremap", Call::Mremap, [UNALIGNED, 0, 0, 0, 0, 0]),
-    ("mprotect", Call::Mprotect, [UNALIGNED, 0, NONSENSE, 0, 0, 0]),
-    ("pkey_mprotect", Call::PkeyMprotect, [UNALIGNED, 0, NONSENSE, 0, 0, 0]),
+    (
+        "mprotect",
+        Call::Mprotect,
+        [UNALIGNED, 0, NONSENSE, 0, 0, 0],
+    ),
+    (
+        "pkey_mprotect",
+        Call::PkeyMprotect,
+        [UNALIGNED, 0, NONSENSE, 0, 0, 0],
+    ),
     ("madvise", Call::Madvise, [UNALIGNED, 0, NONSENSE, 0, 0, 0]),
-    ("process_madvise", Call::ProcessMadvise, [u64::MAX, 0, 0, NONSENSE, NONSENSE, 0]),
+    (
+        "process_madvise",
+        Call::ProcessMadvise,
+        [u64::MAX, 0, 0, NONSENSE, NONSENSE, 0],
+    ),
     ("shmat", Call::Shmat, [u64::MAX, UNALIGNED, 0, 0, 0, 0]),
     ("shmdt", Call::Shmdt, [UNALIGNED, 0, 0, 0, 0, 0]),
-    ("remap_file_pages", Call::RemapFilePages, [UNALIGNED, 0, NONSENSE, 0, NONSENSE, 0]),
+    (
+        "remap_file_pages",
+        Call::RemapFilePages,
+        [UNALIGNED, 0, NONSENSE, 0, NONSENSE, 0],
+    ),
     ("mlock", Call::Mlock, [u64::MAX, 4096, 0, 0, 0, 0]),
     ("mlock2", Call::Mlock2, [u64::MAX, 4096, 1, 0, 0, 0]),
     ("munlock", Call::Munlock, [u64::MAX, 4096, 0, 0, 0, 0]),
@@ -101,5 +117,7 @@ pub fn arrived(thread: &Thread, frame: &Frame) -> bool {
 }
 
 fn number_of(call: Call) -> u64 {
-    (0..numbers::NUMBERS as u64).find(|nr| numbers::call_of(*nr) == Some(call)).unwrap_or(0)
+    (0..numbers::NUMBERS as u64)
+        .find(|nr| numbers::call_of(*nr) == Some(call))
+        .unwrap_or(0)
 }

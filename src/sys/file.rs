@@ -19,7 +19,13 @@ impl Fd {
 
     fn open_at(dir: i32, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Self> {
         loop {
-            match call!(libc::SYS_openat, dir as i64, path.as_ptr(), flags | libc::O_CLOEXEC, mode) {
+            match call!(
+                libc::SYS_openat,
+                dir as i64,
+                path.as_ptr(),
+                flags | libc::O_CLOEXEC,
+                mode
+            ) {
                 Err(Errno::INTR) => (),
                 other => return other.map(|fd| Self(fd as i32)),
             }
@@ -156,19 +162,41 @@ pub fn stat_fd(fd: i32) -> Result<Stat> {
 pub fn stat_path(path: &core::ffi::CStr, nofollow: bool) -> Result<Stat> {
     // SAFETY: as above.
     let mut s: libc::stat = unsafe { core::mem::zeroed() };
-    let flags = if nofollow { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
-    call!(libc::SYS_newfstatat, libc::AT_FDCWD as i64, path.as_ptr(), &raw mut s, flags)?;
+    let flags = if nofollow {
+        libc::AT_SYMLINK_NOFOLLOW
+    } else {
+        0
+    };
+    call!(
+        libc::SYS_newfstatat,
+        libc::AT_FDCWD as i64,
+        path.as_ptr(),
+        &raw mut s,
+        flags
+    )?;
     Ok((&s).into())
 }
 
 /// Makes the folder `path` with permissions `mode`.
 pub fn make_folder(path: &core::ffi::CStr, mode: u32) -> Result<()> {
-    call!(libc::SYS_mkdirat, libc::AT_FDCWD as i64, path.as_ptr(), mode).map(drop)
+    call!(
+        libc::SYS_mkdirat,
+        libc::AT_FDCWD as i64,
+        path.as_ptr(),
+        mode
+    )
+    .map(drop)
 }
 
 /// Where the link `path` points to; the bytes used of `buf`.
 pub fn read_link<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
-    let n = call!(libc::SYS_readlinkat, libc::AT_FDCWD as i64, path.as_ptr(), buf.as_mut_ptr(), buf.len())?;
+    let n = call!(
+        libc::SYS_readlinkat,
+        libc::AT_FDCWD as i64,
+        path.as_ptr(),
+        buf.as_mut_ptr(),
+        buf.len()
+    )?;
     Ok(buf.get(..n as usize).unwrap_or(&[]))
 }
 

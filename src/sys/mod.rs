@@ -200,7 +200,12 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) {
 
 /// Wakes one sleeper on `word`.
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
-    let _ = call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+    let _ = call!(
+        libc::SYS_futex,
+        word.as_ptr(),
+        libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+        1
+    );
 }
 
 /// Gives the processor away.
@@ -216,7 +221,16 @@ pub fn yield_now() {
 pub unsafe fn copy_checked(from: u64, to: *mut u8, bytes: usize) -> Result<usize> {
     let local = [to as u64, bytes as u64];
     let remote = [from, bytes as u64];
-    call!(libc::SYS_process_vm_readv, getpid(), local.as_ptr(), 1, remote.as_ptr(), 1, 0).map(|n| n as usize)
+    call!(
+        libc::SYS_process_vm_readv,
+        getpid(),
+        local.as_ptr(),
+        1,
+        remote.as_ptr(),
+        1,
+        0
+    )
+    .map(|n| n as usize)
 }
 
 /// Whether 8 bytes at `addr` can be read: not a SIGBUS beyond a file's end, not

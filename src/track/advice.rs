@@ -82,7 +82,13 @@ fn explain(range: PageRange, advice: i32, value: i64) {
     log::trace!("madvise {advice} of {range:?}: {value}");
     if let Some(guard) = lock() {
         guard.ledger.for_each(range, |part, e| {
-            log::trace!("  {part:?} {} {} {} {:#x}", e.attr.prot, e.attr.kind.word(), e.attr.pin, e.attr.flags.bits());
+            log::trace!(
+                "  {part:?} {} {} {} {:#x}",
+                e.attr.prot,
+                e.attr.kind.word(),
+                e.attr.pin,
+                e.attr.flags.bits()
+            );
             ControlFlow::Continue(())
         });
     }
@@ -128,7 +134,10 @@ fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
 
 fn keep_lazy(range: PageRange) {
     if let Some(mut guard) = lock() {
-        guard.update(range, |_, a| Attr { flags: a.flags.with(Flags::KEEP_LAZY), ..a });
+        guard.update(range, |_, a| Attr {
+            flags: a.flags.with(Flags::KEEP_LAZY),
+            ..a
+        });
     }
 }
 
@@ -147,8 +156,14 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     let n = (count as usize).min(BATCH);
     // SAFETY: n entries of 16 bytes fit.
     let copied = unsafe { sys::copy_checked(vector, ranges.as_mut_ptr().cast(), n * 16) };
-    let known = if copied == Ok(n * 16) { ranges.get(..n).unwrap_or(&[]) } else { &[] };
-    let each = known.iter().filter_map(|[at, len]| PageRange::from_call(*at, *len));
+    let known = if copied == Ok(n * 16) {
+        ranges.get(..n).unwrap_or(&[])
+    } else {
+        &[]
+    };
+    let each = known
+        .iter()
+        .filter_map(|[at, len]| PageRange::from_call(*at, *len));
     for range in each.clone() {
         let_go(range);
     }

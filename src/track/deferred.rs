@@ -9,12 +9,14 @@ use regall_directory::addr::PageRange;
 use regall_directory::layout::{Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
 
 const NOTES: usize = 64;
-static NOTED: [(AtomicU64, AtomicU64); NOTES] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; NOTES];
+static NOTED: [(AtomicU64, AtomicU64); NOTES] =
+    [const { (AtomicU64::new(0), AtomicU64::new(0)) }; NOTES];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static DRAINING: AtomicBool = AtomicBool::new(false);
 
 /// The writer's segments, for [`retract`], which must not touch the writer.
-static SEGMENT: [AtomicPtr<Slot>; SEGMENTS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; SEGMENTS];
+static SEGMENT: [AtomicPtr<Slot>; SEGMENTS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SEGMENTS];
 
 /// Segment `k` is at `base`.
 pub fn know_segment(k: usize, base: *mut Slot) {

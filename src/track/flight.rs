@@ -83,7 +83,11 @@ pub fn open(call: Call) -> (Flight, bool) {
     if thread.flights[0].get() != 0 {
         abandoned = drop_abandoned(thread);
     }
-    let nested = thread.flights.iter().position(|f| f.get() == 0).unwrap_or(NESTED - 1);
+    let nested = thread
+        .flights
+        .iter()
+        .position(|f| f.get() == 0)
+        .unwrap_or(NESTED - 1);
     let place = claim_place(thread, call);
     if let (Some(f), true) = (thread.flights.get(nested), place != NOWHERE) {
         f.set(place as u32 + 1);
@@ -93,7 +97,14 @@ pub fn open(call: Call) -> (Flight, bool) {
             n.fetch_add(1, Relaxed);
         }
     }
-    (Flight { place, thread, nested }, abandoned)
+    (
+        Flight {
+            place,
+            thread,
+            nested,
+        },
+        abandoned,
+    )
 }
 
 #[inline]
@@ -192,7 +203,12 @@ pub fn disturb(range: PageRange) {
         return;
     };
     let mine = thread::current().flights.iter().map(|f| f.get() as usize);
-    for (n, (p, word)) in PLACES.iter().zip(&h.inflight).enumerate().take(HIGH.load(Acquire)) {
+    for (n, (p, word)) in PLACES
+        .iter()
+        .zip(&h.inflight)
+        .enumerate()
+        .take(HIGH.load(Acquire))
+    {
         if word.load(Relaxed) != 0 && p.touches(range) && !mine.clone().any(|m| m == n + 1) {
             p.conflict.store(true, Relaxed);
         }
@@ -233,7 +249,12 @@ impl Flight {
             return;
         };
         let mut met = false;
-        for (n, (p, word)) in PLACES.iter().zip(&h.inflight).enumerate().take(HIGH.load(Acquire)) {
+        for (n, (p, word)) in PLACES
+            .iter()
+            .zip(&h.inflight)
+            .enumerate()
+            .take(HIGH.load(Acquire))
+        {
             if n != self.place && word.load(Relaxed) != 0 && p.touches(range) {
                 p.conflict.store(true, Relaxed);
                 met = true;

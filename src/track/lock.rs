@@ -5,10 +5,10 @@
 //! cancellation).
 
 use super::State;
+use crate::arch;
 use crate::sys::{self, file};
 use crate::text::Text;
 use crate::thread::{self, Thread};
-use crate::arch;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -59,7 +59,11 @@ pub fn take() -> Result<Guard, Nested> {
 fn held(thread: &'static Thread, outer_sp: u64, broken: bool) -> Guard {
     OWNER_TID.store(thread.tid(), Relaxed);
     OWNER_SP.store(thread.lock_sp.get(), Relaxed);
-    Guard { thread, outer_sp, broken }
+    Guard {
+        thread,
+        outer_sp,
+        broken,
+    }
 }
 
 #[cold]
@@ -75,7 +79,10 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             return Err(Nested);
         }
         if word == 0 {
-            if WORD.compare_exchange(0, me | SLEEPERS, Acquire, Relaxed).is_ok() {
+            if WORD
+                .compare_exchange(0, me | SLEEPERS, Acquire, Relaxed)
+                .is_ok()
+            {
                 return Ok(held(thread, outer_sp, false));
             }
             continue;
@@ -85,7 +92,10 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             core::hint::spin_loop();
             continue;
         }
-        if WORD.compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed).is_err() {
+        if WORD
+            .compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed)
+            .is_err()
+        {
             continue;
         }
         let turn = TURN.load(Acquire);
@@ -95,7 +105,11 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
         sys::futex_wait(&TURN, turn, PATIENCE);
         let tid = OWNER_TID.load(Relaxed);
         let gone = WORD.load(Relaxed) == word | SLEEPERS && tries % 8 == 0 && owner_is_gone(tid);
-        if gone && WORD.compare_exchange(word | SLEEPERS, me | SLEEPERS, Acquire, Relaxed).is_ok() {
+        if gone
+            && WORD
+                .compare_exchange(word | SLEEPERS, me | SLEEPERS, Acquire, Relaxed)
+                .is_ok()
+        {
             return Ok(held(thread, outer_sp, true));
         }
     }
@@ -138,9 +152,9 @@ fn owner_is_gone(tid: u32) -> bool {
 }
 
 fn hex(text: &[u8]) -> Option<u64> {
-    text.strip_prefix(b"0x")?
-        .iter()
-        .try_fold(0u64, |n, b| Some(n << 4 | u64::from((*b as char).to_digit(16)?)))
+    text.strip_prefix(b"0x")?.iter().try_fold(0u64, |n, b| {
+        Some(n << 4 | u64::from((*b as char).to_digit(16)?))
+    })
 }
 
 /// After fork: whoever held it is not here.
@@ -179,7 +193,10 @@ impl Drop for Guard {
 
 #[cold]
 fn release_slowly(me: u64) {
-    if WORD.compare_exchange(me | SLEEPERS, 0, Release, Relaxed).is_ok() {
+    if WORD
+        .compare_exchange(me | SLEEPERS, 0, Release, Relaxed)
+        .is_ok()
+    {
         TURN.fetch_add(1, Release);
         sys::futex_wake(&TURN);
     }

@@ -39,7 +39,10 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
         if onfault {
             flags = flags.with(Flags::APP_ONFAULT);
         }
-        mark(locked, |a| Attr { flags: a.flags.with(flags), ..a });
+        mark(locked, |a| Attr {
+            flags: a.flags.with(flags),
+            ..a
+        });
     }
     settle(range);
     close(flight, range);
@@ -55,12 +58,14 @@ fn refused(range: PageRange) -> Option<Errno> {
     }
     let mut bytes = range.len();
     let guard = lock()?;
-    guard.ledger.for_each(PageRange::new(0, USER_END)?, |part, entry| {
-        if entry.attr.flags.has(Flags::APP_LOCKED) {
-            bytes += part.len() - part.intersection(range).map_or(0, |r| r.len());
-        }
-        ControlFlow::Continue(())
-    });
+    guard
+        .ledger
+        .for_each(PageRange::new(0, USER_END)?, |part, entry| {
+            if entry.attr.flags.has(Flags::APP_LOCKED) {
+                bytes += part.len() - part.intersection(range).map_or(0, |r| r.len());
+            }
+            ControlFlow::Continue(())
+        });
     (bytes > limit).then_some(Errno::NOMEM)
 }
 
@@ -89,9 +94,16 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     // Done by the kernel up to a hole, if it failed. Our pins went with it and
     // come back.
     let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
-    let done = if failed(value) { up_to_hole(range) } else { Some(range) };
+    let done = if failed(value) {
+        up_to_hole(range)
+    } else {
+        Some(range)
+    };
     if let Some(done) = done {
-        mark(done, |a| Attr { flags: a.flags.without(app), ..a });
+        mark(done, |a| Attr {
+            flags: a.flags.without(app),
+            ..a
+        });
         repin(done);
     }
     settle(range);
@@ -109,10 +121,17 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
         if flags & libc::MCL_ONFAULT != 0 {
             locked = locked.with(Flags::APP_ONFAULT);
         }
-        let future = if flags & libc::MCL_FUTURE != 0 { locked.bits() } else { 0 };
+        let future = if flags & libc::MCL_FUTURE != 0 {
+            locked.bits()
+        } else {
+            0
+        };
         APP_FUTURE.store(u64::from(future), Relaxed);
         if flags & libc::MCL_CURRENT != 0 {
-            everywhere(|a| Attr { flags: a.flags.with(locked), ..a });
+            everywhere(|a| Attr {
+                flags: a.flags.with(locked),
+                ..a
+            });
         }
     }
     drop(flight);
@@ -126,7 +145,10 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
         let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
-        everywhere(|a| Attr { flags: a.flags.without(app), ..a });
+        everywhere(|a| Attr {
+            flags: a.flags.without(app),
+            ..a
+        });
         if let Some(all) = PageRange::new(0, USER_END) {
             repin(all);
             settle(all);
@@ -148,4 +170,3 @@ fn mark(range: PageRange, mut f: impl FnMut(Attr) -> Attr) {
         None => super::deferred::later(range),
     }
 }
-

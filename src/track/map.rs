@@ -2,7 +2,10 @@
 //! ledger, then the pin set, and only then the application.
 
 use super::unmap::{put_back, Taken};
-use super::{close, deferred, failed, future_flags, let_go, lock, open, over_budget, real, relent, resync, settle};
+use super::{
+    close, deferred, failed, future_flags, let_go, lock, open, over_budget, real, relent, resync,
+    settle,
+};
 use crate::arch::Frame;
 use crate::intercept;
 use crate::policy;
@@ -32,12 +35,17 @@ struct New {
 #[inline]
 pub fn mmap(frame: &mut Frame) -> i64 {
     let [addr, len, prot, flags, ..] = frame.args;
-    let fixed = flags & libc::MAP_FIXED as u64 != 0 && flags & libc::MAP_FIXED_NOREPLACE as u64 == 0;
+    let fixed =
+        flags & libc::MAP_FIXED as u64 != 0 && flags & libc::MAP_FIXED_NOREPLACE as u64 == 0;
     if over_budget_for(prot, len) {
         return NOMEM;
     }
     let flight = open(Call::Mmap);
-    let target = if fixed { PageRange::from_call(addr, len) } else { None };
+    let target = if fixed {
+        PageRange::from_call(addr, len)
+    } else {
+        None
+    };
     let mut taken = Taken::new();
     if let Some(target) = target {
         match lock() {
@@ -83,7 +91,11 @@ fn mapped_range(at: u64, len: u64, flags: u64) -> Option<PageRange> {
         len
     } else {
         let log = flags >> libc::MAP_HUGE_SHIFT & 0x3f;
-        let page = if log == 0 { HUGE_PAGE } else { 1u64.checked_shl(log as u32)? };
+        let page = if log == 0 {
+            HUGE_PAGE
+        } else {
+            1u64.checked_shl(log as u32)?
+        };
         len.checked_next_multiple_of(page)?
     };
     PageRange::from_call(at, len)
@@ -91,17 +103,21 @@ fn mapped_range(at: u64, len: u64, flags: u64) -> Option<PageRange> {
 
 /// Into the ledger and, where it is to be, the pin set.
 fn enter(flight: &super::flight::Flight, range: PageRange, new: &New) {
-    let end = round_up(new.backed).and_then(|b| range.start().checked_add(b)).unwrap_or(u64::MAX);
+    let end = round_up(new.backed)
+        .and_then(|b| range.start().checked_add(b))
+        .unwrap_or(u64::MAX);
     match lock() {
         Some(mut guard) => {
             flight.touch(&guard, range);
-            match range.before(end) {
-                Some(head) => guard.insert(head, new.attr),
-                None => (),
+            if let Some(head) = range.before(end) {
+                guard.insert(head, new.attr);
             }
             if let Some(tail) = range.after(end) {
                 let flags = new.attr.flags.with(Flags::TAIL);
-                guard.insert(tail, policy::described(Attr { flags, ..new.attr }, startup::config().pin));
+                guard.insert(
+                    tail,
+                    policy::described(Attr { flags, ..new.attr }, startup::config().pin),
+                );
             }
         }
         None => return deferred::later(range),
@@ -138,7 +154,13 @@ fn describe(frame: &Frame, range: PageRange) -> New {
     New { attr, backed }
 }
 
-fn describe_file(fd: i32, offset: u64, prot: Prot, facts: Flags, range: PageRange) -> (Kind, Flags, u64) {
+fn describe_file(
+    fd: i32,
+    offset: u64,
+    prot: Prot,
+    facts: Flags,
+    range: PageRange,
+) -> (Kind, Flags, u64) {
     let mut facts = facts;
     let Ok(stat) = file::stat_fd(fd) else {
         return (Kind::File, facts, u64::MAX);
@@ -153,7 +175,11 @@ fn describe_file(fd: i32, offset: u64, prot: Prot, facts: Flags, range: PageRang
         return (Kind::File, facts, stat.size.saturating_sub(offset));
     }
     // Devices, sockets, rings: what the kernel made of it, it says in smaps.
-    (resync::special_kind(range.start()).unwrap_or(Kind::Anon), facts, u64::MAX)
+    (
+        resync::special_kind(range.start()).unwrap_or(Kind::Anon),
+        facts,
+        u64::MAX,
+    )
 }
 
 fn excluded_by_name(fd: i32) -> bool {
@@ -164,7 +190,7 @@ fn excluded_by_name(fd: i32) -> bool {
     let link: Text<64> = Text::of(format_args!("/proc/self/fd/{fd}"));
     let mut buf = [0u8; 1024];
     let name = link.as_cstr().map(|p| file::read_link(p, &mut buf));
-    matches!(name, Some(Ok(name)) if crate::glob::any(patterns, name))
+    matches!(name, Some(Ok(name)) if crate::glob::matches_any(patterns, name))
 }
 
 /// mprotect(2) and pkey_mprotect(2).
@@ -202,7 +228,9 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         reprotect(range, prot);
     }
     if prot & libc::PROT_EXEC as u64 != 0 {
-        let shared = lock().and_then(|g| g.at(range.start())).is_some_and(|a| a.prot.shared());
+        let shared = lock()
+            .and_then(|g| g.at(range.start()))
+            .is_some_and(|a| a.prot.shared());
         intercept::new_code(range, range.end(), shared);
     }
     close(flight, range);
@@ -215,10 +243,17 @@ fn reprotect(range: PageRange, prot: u64) {
     match lock() {
         Some(mut guard) => guard.update(range, |_, attr| {
             let was_out = attr.pin.reason == Reason::NoAccess;
-            let mut new = Attr { prot: attr.prot.with_prot(prot), ..attr };
+            let mut new = Attr {
+                prot: attr.prot.with_prot(prot),
+                ..attr
+            };
             if new.kind == Kind::File && !new.prot.shared() {
                 let text = Flags::TEXT;
-                new.flags = if new.prot.writable() { new.flags.without(text) } else { new.flags.with(text) };
+                new.flags = if new.prot.writable() {
+                    new.flags.without(text)
+                } else {
+                    new.flags.with(text)
+                };
             }
             if was_out {
                 new.pin.reason = Reason::Off;
@@ -243,9 +278,12 @@ pub fn brk(frame: &mut Frame) -> i64 {
     let mut before = 0;
     if let Some(mut guard) = lock() {
         before = guard.brk;
-        shrunk = round_up(wanted).zip(round_up(before)).and_then(|(to, from)| PageRange::new(to, from));
+        shrunk = round_up(wanted)
+            .zip(round_up(before))
+            .and_then(|(to, from)| PageRange::new(to, from));
         // A break below its beginning is refused; what we don't know we don't touch.
-        shrunk = shrunk.filter(|r| wanted != 0 && guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
+        shrunk = shrunk
+            .filter(|r| wanted != 0 && guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
         if let Some(range) = shrunk {
             flight.claim(&guard, range);
             guard.remove(range, |part, attr| taken.add(part, attr));
@@ -267,7 +305,9 @@ pub fn brk(frame: &mut Frame) -> i64 {
     let mut grown = None;
     if let Some(mut guard) = lock() {
         let from = core::mem::replace(&mut guard.brk, now);
-        grown = round_up(from).zip(round_up(now)).and_then(|(from, to)| PageRange::new(from, to));
+        grown = round_up(from)
+            .zip(round_up(now))
+            .and_then(|(from, to)| PageRange::new(from, to));
         if let (Some(range), true) = (grown, from != 0) {
             flight.touch(&guard, range);
             guard.insert(range, heap());
@@ -286,10 +326,13 @@ pub fn brk(frame: &mut Frame) -> i64 {
 pub fn heap() -> Attr {
     let config = startup::config();
     let mut flags = future_flags();
-    if crate::glob::any(config.exclude.as_bytes(), b"[heap]") {
+    if crate::glob::matches_any(config.exclude.as_bytes(), b"[heap]") {
         flags = flags.with(Flags::EXCLUDED);
     }
-    policy::described(policy::fresh(Prot::from_call(3, false), Kind::Heap, flags), config.pin)
+    policy::described(
+        policy::fresh(Prot::from_call(3, false), Kind::Heap, flags),
+        config.pin,
+    )
 }
 
 /// mremap(2), all flags.
@@ -300,7 +343,11 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         return if old % PAGE != 0 { real(frame) } else { NOMEM };
     }
     let source = PageRange::from_call(old, old_len);
-    let target = if fixed { PageRange::from_call(new_addr, new_len) } else { None };
+    let target = if fixed {
+        PageRange::from_call(new_addr, new_len)
+    } else {
+        None
+    };
     let flight = open(Call::Mremap);
     let mut moved = Taken::new();
     let mut replaced = Taken::new();
@@ -319,7 +366,10 @@ pub fn mremap(frame: &mut Frame) -> i64 {
                 guard.remove(source, |part, attr| moved.add(part, attr));
             }
         }
-        None => [source, target].iter().flatten().for_each(|r| deferred::retract(*r)),
+        None => [source, target]
+            .iter()
+            .flatten()
+            .for_each(|r| deferred::retract(*r)),
     }
     let mut value = real(frame);
     if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
@@ -375,7 +425,9 @@ fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, tw
     let tail = new.after(new.start() + kept);
     match tail {
         // Where the file ends the kernel's list says, and its size.
-        Some(tail) if last.kind == Kind::File => resync::read(&mut guard, tail, last.flags.without(Flags::TAIL)),
+        Some(tail) if last.kind == Kind::File => {
+            resync::read(&mut guard, tail, last.flags.without(Flags::TAIL))
+        }
         Some(tail) => guard.insert(tail, pending(last)),
         None => (),
     }
@@ -400,7 +452,11 @@ pub fn shmat(frame: &mut Frame) -> i64 {
     let flight = open(Call::Shmat);
     let remap = flags & libc::SHM_REMAP as u64 != 0;
     let bytes = sys::shm_bytes(id).unwrap_or(0);
-    let target = if remap && addr != 0 { PageRange::covering(addr & !(PAGE - 1), bytes) } else { None };
+    let target = if remap && addr != 0 {
+        PageRange::covering(addr & !(PAGE - 1), bytes)
+    } else {
+        None
+    };
     let mut taken = Taken::new();
     if let (Some(target), Some(mut guard)) = (target, lock()) {
         flight.claim(&guard, target);
@@ -425,7 +481,10 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         prot |= libc::PROT_EXEC as u64;
     }
     let attr = policy::fresh(Prot::from_call(prot, true), Kind::Shm, future_flags());
-    let new = New { attr: policy::described(attr, startup::config().pin), backed: u64::MAX };
+    let new = New {
+        attr: policy::described(attr, startup::config().pin),
+        backed: u64::MAX,
+    };
     enter(&flight, range, &new);
     close(flight, range);
     value
@@ -459,7 +518,10 @@ pub fn own_allocation(range: PageRange, out: bool) {
     }
     let attr = policy::fresh(Prot::from_call(3, false), Kind::Anon, flags);
     let flight = open(Call::Mmap);
-    let new = New { attr: policy::described(attr, startup::config().pin), backed: u64::MAX };
+    let new = New {
+        attr: policy::described(attr, startup::config().pin),
+        backed: u64::MAX,
+    };
     enter(&flight, range, &new);
     close(flight, range);
 }

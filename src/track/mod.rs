@@ -120,7 +120,10 @@ impl State {
 
     #[cold]
     fn make_room(&mut self) -> bool {
-        let mut room = Room { store: &mut self.store, arena: &mut self.arena };
+        let mut room = Room {
+            store: &mut self.store,
+            arena: &mut self.arena,
+        };
         // No room in the directory is survivable: entries go unpublished, and
         // the header counts them.
         let _ = self.writer.reserve(&mut room, 8 * OPS);
@@ -144,7 +147,10 @@ impl State {
             self.insert(range, own_memory(Prot::from_call(3, false)));
         }
         while let Some(range) = self.store.fresh_part() {
-            self.insert(range, own_memory(Prot::from_call(3, self.store.published())));
+            self.insert(
+                range,
+                own_memory(Prot::from_call(3, self.store.published())),
+            );
         }
         self.adopting = false;
     }
@@ -164,7 +170,10 @@ impl State {
     pub fn insert(&mut self, range: PageRange, attr: Attr) {
         loop {
             let generation = self.generation();
-            let mut sink = Publish { writer: &mut self.writer, generation };
+            let mut sink = Publish {
+                writer: &mut self.writer,
+                generation,
+            };
             match self.ledger.insert(range, attr, &mut sink) {
                 Ok(()) => return,
                 Err(_) if self.make_room() => (),
@@ -178,8 +187,14 @@ impl State {
     pub fn remove(&mut self, range: PageRange, mut each: impl FnMut(PageRange, Attr)) {
         loop {
             let generation = self.generation();
-            let mut sink = Publish { writer: &mut self.writer, generation };
-            match self.ledger.remove(range, &mut sink, |entry, part| each(part, entry.attr)) {
+            let mut sink = Publish {
+                writer: &mut self.writer,
+                generation,
+            };
+            match self
+                .ledger
+                .remove(range, &mut sink, |entry, part| each(part, entry.attr))
+            {
                 Ok(_) => return,
                 Err(_) if self.make_room() => (),
                 Err(_) => return give_up("no memory for the ledger"),
@@ -192,7 +207,10 @@ impl State {
     pub fn update(&mut self, range: PageRange, mut f: impl FnMut(PageRange, Attr) -> Attr) {
         loop {
             let generation = self.generation();
-            let mut sink = Publish { writer: &mut self.writer, generation };
+            let mut sink = Publish {
+                writer: &mut self.writer,
+                generation,
+            };
             match self.ledger.update(range, &mut sink, &mut f) {
                 Ok(()) => return,
                 Err(_) if self.make_room() => (),
@@ -212,7 +230,12 @@ impl State {
     }
 
     /// The first part of `range` that is to be pinned and is not, and how.
-    fn next_to_pin(&self, range: PageRange, pin: Pin, binds: bool) -> Option<(PageRange, Attr, Want)> {
+    fn next_to_pin(
+        &self,
+        range: PageRange,
+        pin: Pin,
+        binds: bool,
+    ) -> Option<(PageRange, Attr, Want)> {
         let mut found = None;
         self.ledger.for_each(range, |part, entry| {
             if entry.attr.pin.reason != Reason::Off {
@@ -264,7 +287,13 @@ impl Default for State {
 /// Attributes of memory of the shim's own.
 pub const fn own_memory(prot: Prot) -> Attr {
     let shim = Column::no(Reason::Shim);
-    Attr { prot, kind: Kind::Shim, flags: Flags::EMPTY, pin: shim, hca: shim }
+    Attr {
+        prot,
+        kind: Kind::Shim,
+        flags: Flags::EMPTY,
+        pin: shim,
+        hca: shim,
+    }
 }
 
 /// Takes the lock, with room for an event's mutations. `None`: a signal handler
@@ -353,7 +382,11 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
 #[cold]
 fn trace(call: Call, frame: &Frame) {
     let [a, b, c, d, e, f] = frame.args;
-    log::trace!("{} {}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})", sys::gettid(), call.word());
+    log::trace!(
+        "{} {}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})",
+        sys::gettid(),
+        call.word()
+    );
 }
 
 /// The application's own call.
@@ -364,7 +397,9 @@ pub fn real(frame: &Frame) -> i64 {
         let start = time::spent();
         // SAFETY: as below.
         let value = unsafe { sys::real(frame) };
-        thread.elsewhere.set(thread.elsewhere.get() + time::spent().saturating_sub(start));
+        thread
+            .elsewhere
+            .set(thread.elsewhere.get() + time::spent().saturating_sub(start));
         value
     } else {
         // SAFETY: the application's own call, unchanged but for what each
@@ -420,7 +455,8 @@ pub fn settle(range: PageRange) {
         };
         let state = &mut *guard;
         let memlock = *memlock.get_or_insert_with(limits::memlock);
-        let Some((part, attr, want)) = state.next_to_pin(range, config.pin, memlock.is_some()) else {
+        let Some((part, attr, want)) = state.next_to_pin(range, config.pin, memlock.is_some())
+        else {
             return;
         };
         // The limit may have come to bind since the start (setuid, setrlimit).
@@ -475,7 +511,11 @@ pub fn repin(range: PageRange) {
                         n += 1;
                     }
                 }
-                if n == 8 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if n == 8 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             });
         }
         for (part, attr) in parts.iter().flatten() {
@@ -489,12 +529,19 @@ pub fn repin(range: PageRange) {
 
 fn repin_part(part: PageRange, attr: Attr) {
     let lazy = attr.flags.has(Flags::ONFAULT);
-    let outcome = pin_part(part, attr, if lazy { Want::OnFault } else { Want::Populate });
+    let outcome = pin_part(
+        part,
+        attr,
+        if lazy { Want::OnFault } else { Want::Populate },
+    );
     if let Outcome::Held = outcome {
         return;
     }
     if let Some(mut guard) = lock() {
-        guard.update(part, |_, a| if a == attr { resync::unsettled(a) } else { a });
+        guard.update(
+            part,
+            |_, a| if a == attr { resync::unsettled(a) } else { a },
+        );
     }
     settle(part);
 }
@@ -516,7 +563,9 @@ fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
     let spent = time::spent().saturating_sub(start);
     flight::add(Counter::PinNanos, spent);
     let thread = thread::current();
-    thread.elsewhere.set(thread.elsewhere.get().saturating_add(spent));
+    thread
+        .elsewhere
+        .set(thread.elsewhere.get().saturating_add(spent));
     if let Outcome::Held = outcome {
         flight::count(Counter::Pins);
         flight::add(Counter::PinnedBytesTotal, part.len());
@@ -550,8 +599,16 @@ fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
 fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) -> bool {
     let lazy = want == Want::OnFault;
     let held = |a: Attr| {
-        let flags = if lazy { a.flags.with(Flags::ONFAULT) } else { a.flags.without(Flags::ONFAULT) };
-        Attr { pin: Column::YES, flags, ..a }
+        let flags = if lazy {
+            a.flags.with(Flags::ONFAULT)
+        } else {
+            a.flags.without(Flags::ONFAULT)
+        };
+        Attr {
+            pin: Column::YES,
+            flags,
+            ..a
+        }
     };
     let mut known = 0;
     let mut same = |piece: PageRange, a: Attr| {
@@ -565,13 +622,25 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
             known < part.len()
         }
         Outcome::No(column) => {
-            state.update(part, |piece, a| if same(piece, a) { Attr { pin: column, ..a } } else { a });
+            state.update(part, |piece, a| {
+                if same(piece, a) {
+                    Attr { pin: column, ..a }
+                } else {
+                    a
+                }
+            });
             false
         }
         Outcome::UpTo(end) => {
             if let Some(tail) = part.after(end) {
                 let beyond = |a: Attr| {
-                    policy::described(Attr { flags: a.flags.with(Flags::TAIL), ..a }, Pin::Populate)
+                    policy::described(
+                        Attr {
+                            flags: a.flags.with(Flags::TAIL),
+                            ..a
+                        },
+                        Pin::Populate,
+                    )
                 };
                 state.update(tail, |piece, a| if same(piece, a) { beyond(a) } else { a });
             }
@@ -635,11 +704,18 @@ pub fn let_go(range: PageRange) -> bool {
                         n += 1;
                     }
                 }
-                if n == 8 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                if n == 8 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
             });
         }
         for part in parts.iter().flatten() {
-            state.update(*part, |_, a| Attr { pin: Column::no(Reason::Off), ..a });
+            state.update(*part, |_, a| Attr {
+                pin: Column::no(Reason::Off),
+                ..a
+            });
         }
         drop(guard);
         for part in parts.iter().flatten() {
@@ -656,7 +732,9 @@ pub fn let_go(range: PageRange) -> bool {
 /// A call failed in a way that our own pins may be to blame for
 /// (RLIMIT_MEMLOCK counts them): lets go of them all and says whether to try again.
 pub fn relent(value: i64) -> bool {
-    let blame = [Errno::NOMEM, Errno::AGAIN, Errno::PERM].iter().any(|e| value == -i64::from(e.0));
+    let blame = [Errno::NOMEM, Errno::AGAIN, Errno::PERM]
+        .iter()
+        .any(|e| value == -i64::from(e.0));
     if !blame || startup::config().pin == Pin::Off || limits::memlock().is_none() {
         return false;
     }
@@ -670,7 +748,14 @@ pub fn relent(value: i64) -> bool {
         if let Some(mut guard) = lock() {
             guard.update(all, |_, a| {
                 let pending = a.pin.reason == Reason::Off && policy::excluded(a).is_none();
-                if pending { Attr { pin: Column::no(Reason::Limit), ..a } } else { a }
+                if pending {
+                    Attr {
+                        pin: Column::no(Reason::Limit),
+                        ..a
+                    }
+                } else {
+                    a
+                }
             });
         }
     }

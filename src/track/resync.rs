@@ -156,7 +156,10 @@ impl State {
         while at < part.end() {
             self.ready();
             let rest = PageRange::new(at, part.end());
-            let known = self.ledger.next_from(at).filter(|e| e.range.start() < part.end());
+            let known = self
+                .ledger
+                .next_from(at)
+                .filter(|e| e.range.start() < part.end());
             let (piece, attr) = match (known, rest) {
                 (_, None) => return,
                 (Some(e), Some(rest)) if e.range.start() <= at => {
@@ -189,7 +192,10 @@ impl State {
             let new = describe(line, Flags::EMPTY);
             return self.enter_described(piece, line, new);
         }
-        let mut new = Attr { prot: line.prot, ..attr };
+        let mut new = Attr {
+            prot: line.prot,
+            ..attr
+        };
         if attr.pin.reason == Reason::NoAccess {
             new.pin.reason = Reason::Off;
         }
@@ -255,8 +261,15 @@ fn describe(line: &Line, extra: Flags) -> Described {
         }
         _ => Kind::Anon,
     };
-    let shown: &[u8] = if line.name.is_empty() { b"[anon]" } else { line.name };
-    if crate::glob::any(config.exclude.as_bytes(), shown.strip_suffix(b" (deleted)").unwrap_or(shown)) {
+    let shown: &[u8] = if line.name.is_empty() {
+        b"[anon]"
+    } else {
+        line.name
+    };
+    if crate::glob::matches_any(
+        config.exclude.as_bytes(),
+        shown.strip_suffix(b" (deleted)").unwrap_or(shown),
+    ) {
         flags = flags.with(Flags::EXCLUDED);
     }
     let attr = policy::described(policy::fresh(line.prot, kind, flags), config.pin);
@@ -266,8 +279,13 @@ fn describe(line: &Line, extra: Flags) -> Described {
 /// Names behind which there may be something else than a file's pages.
 fn odd_name(name: &[u8]) -> bool {
     let device = name.starts_with(b"/dev/")
-        && ![&b"/dev/shm/"[..], b"/dev/zero", b"/dev/hugepages"].iter().any(|p| name.starts_with(p));
-    device || name.starts_with(b"anon_inode:") || name.starts_with(b"socket:") || name.starts_with(b"/[aio]")
+        && ![&b"/dev/shm/"[..], b"/dev/zero", b"/dev/hugepages"]
+            .iter()
+            .any(|p| name.starts_with(p));
+    device
+        || name.starts_with(b"anon_inode:")
+        || name.starts_with(b"socket:")
+        || name.starts_with(b"/[aio]")
 }
 
 /// Where the file behind `line` ends, if it ends within the mapping.
@@ -314,7 +332,7 @@ pub fn special_kind(start: u64) -> Option<Kind> {
 /// The whole address space, for the first time: private writable memory is
 /// pinned first, text last, so that a budget goes to what messages are sent from.
 pub fn first(extra: Flags) {
-    let Some(all) = PageRange::new(0, u64::MAX & !(PAGE - 1)) else {
+    let Some(all) = PageRange::new(0, !(PAGE - 1)) else {
         return;
     };
     if let Some(mut guard) = lock() {
@@ -344,7 +362,10 @@ fn hold_back(state: &mut State, binds: bool) {
         let pending = a.pin.reason == Reason::Off
             && !matches!(policy::wanted(a, pin, binds), policy::Want::Leave(_));
         if pending && policy::rank(a) > 0 {
-            Attr { pin: HELD_BACK, ..a }
+            Attr {
+                pin: HELD_BACK,
+                ..a
+            }
         } else {
             a
         }
@@ -352,7 +373,10 @@ fn hold_back(state: &mut State, binds: bool) {
 }
 
 /// Not a word that anybody sees: between [`hold_back`] and [`release`].
-const HELD_BACK: Column = Column { reason: Reason::Limit, errno: Errno::AGAIN.0 as u8 };
+const HELD_BACK: Column = Column {
+    reason: Reason::Limit,
+    errno: Errno::AGAIN.0 as u8,
+};
 
 fn release(rank: u8) {
     let (Some(mut guard), Some(users)) = (lock(), PageRange::new(0, USER_END)) else {
@@ -360,13 +384,15 @@ fn release(rank: u8) {
     };
     guard.update(users, |_, a| {
         if a.pin == HELD_BACK && policy::rank(a) <= rank {
-            Attr { pin: Column::no(Reason::Off), ..a }
+            Attr {
+                pin: Column::no(Reason::Off),
+                ..a
+            }
         } else {
             a
         }
     });
 }
-
 
 /// Where the mapping that holds `sp` ends.
 pub fn stack_end(sp: u64) -> Option<u64> {

@@ -22,10 +22,19 @@ pub struct Taken {
     count: usize,
 }
 
+impl Default for Taken {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Taken {
     /// Nothing.
     pub const fn new() -> Self {
-        Self { parts: [None; REMEMBERED], count: 0 }
+        Self {
+            parts: [None; REMEMBERED],
+            count: 0,
+        }
     }
 
     /// Adds a part.
@@ -44,7 +53,9 @@ impl Taken {
 
     /// The last part's attributes, if all are remembered.
     pub fn last(&self) -> Option<Attr> {
-        self.parts.get(self.count.checked_sub(1)?)?.map(|(_, attr)| attr)
+        self.parts
+            .get(self.count.checked_sub(1)?)?
+            .map(|(_, attr)| attr)
     }
 
     /// Lets go of our pins on what was taken; says whether there were any.
@@ -103,7 +114,12 @@ pub fn put_back(range: PageRange, taken: &Taken) {
 }
 
 fn has_code(taken: &Taken) -> bool {
-    taken.count > REMEMBERED || taken.parts.iter().flatten().any(|(_, a)| a.prot.executable())
+    taken.count > REMEMBERED
+        || taken
+            .parts
+            .iter()
+            .flatten()
+            .any(|(_, a)| a.prot.executable())
 }
 
 /// shmdt(2).
@@ -143,7 +159,16 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
                 if let Some(mut guard) = lock() {
                     for (part, old) in taken.parts.iter().flatten() {
                         let same = |a: Attr| a.kind == Kind::Shm && a.prot == old.prot;
-                        guard.update(*part, |_, a| if same(a) { Attr { flags: old.flags, ..a } } else { a });
+                        guard.update(*part, |_, a| {
+                            if same(a) {
+                                Attr {
+                                    flags: old.flags,
+                                    ..a
+                                }
+                            } else {
+                                a
+                            }
+                        });
                     }
                 }
             }

@@ -12,7 +12,8 @@ pub fn root() -> &'static Path {
 /// Where cargo puts things at the top, not where these tests are built.
 pub fn target() -> PathBuf {
     let from_root = |path: PathBuf| root().join(path);
-    let dir = std::env::var_os("REGALL_TARGET").map_or_else(|| root().join("target"), |d| from_root(d.into()));
+    let dir = std::env::var_os("TESTS_TARGET")
+        .map_or_else(|| root().join("target"), |d| from_root(d.into()));
     std::fs::create_dir_all(&dir).expect("a target folder");
     dir.canonicalize().expect("a target folder")
 }
@@ -29,7 +30,11 @@ pub fn regall() -> PathBuf {
 
 fn built(name: &str) -> PathBuf {
     let path = target().join("release").join(name);
-    assert!(path.exists(), "{} is not there: run `make build` first", path.display());
+    assert!(
+        path.exists(),
+        "{} is not there: run `make build` first",
+        path.display()
+    );
     path
 }
 
@@ -58,7 +63,11 @@ fn compile() -> PathBuf {
         .env_remove("MAKELEVEL")
         .output()
         .expect("flock and make");
-    assert!(done.status.success(), "c-tests: {}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "c-tests: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     out
 }
 

@@ -32,12 +32,19 @@ impl Outcome {
     /// Its standard error without the shim's own lines.
     pub fn others_stderr(&self) -> String {
         let mine = |line: &&str| !line.starts_with("regall");
-        self.stderr.lines().filter(mine).map(|l| format!("{l}\n")).collect()
+        self.stderr
+            .lines()
+            .filter(mine)
+            .map(|l| format!("{l}\n"))
+            .collect()
     }
 
     /// The shim's own lines of its standard error.
     pub fn regall_lines(&self) -> Vec<&str> {
-        self.stderr.lines().filter(|l| l.starts_with("regall")).collect()
+        self.stderr
+            .lines()
+            .filter(|l| l.starts_with("regall"))
+            .collect()
     }
 }
 
@@ -60,7 +67,12 @@ pub fn start(command: &mut Command, timeout: Duration) -> Running {
         .process_group(0)
         .spawn()
         .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    Running { child, stdout, stderr, deadline: Instant::now() + timeout }
+    Running {
+        child,
+        stdout,
+        stderr,
+        deadline: Instant::now() + timeout,
+    }
 }
 
 /// Runs a program to its end.
@@ -91,7 +103,11 @@ impl Running {
         if status.is_none() {
             let _ = self.child.wait();
         }
-        Outcome { status, stdout: text(&mut self.stdout), stderr: text(&mut self.stderr) }
+        Outcome {
+            status,
+            stdout: text(&mut self.stdout),
+            stderr: text(&mut self.stderr),
+        }
     }
 
     fn kill_group(&self) {
@@ -104,6 +120,8 @@ impl Running {
 
 fn text(file: &mut File) -> String {
     let mut bytes = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut bytes).map(drop)).expect("output");
+    file.rewind()
+        .and_then(|()| file.read_to_end(&mut bytes).map(drop))
+        .expect("output");
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -34,7 +34,11 @@ pub struct Line {
 impl Line {
     /// `registered` or the reason.
     pub fn word(&self) -> &str {
-        if self.state == "registered" { &self.state } else { &self.reason }
+        if self.state == "registered" {
+            &self.state
+        } else {
+            &self.reason
+        }
     }
 }
 
@@ -63,16 +67,27 @@ pub struct Expected {
 impl Expected {
     /// Nothing but the mode.
     pub fn of(mode: Mode) -> Self {
-        Self { mode, limited: false, opted_out: false }
+        Self {
+            mode,
+            limited: false,
+            opted_out: false,
+        }
     }
 }
 
 /// `regall dump`'s lines, or why there are none.
 pub fn dump(pid: u32) -> Result<Vec<Line>, String> {
     let mut command = Command::new(build::regall());
-    let done = child::run(command.arg("dump").arg(pid.to_string()), Duration::from_secs(20));
+    let done = child::run(
+        command.arg("dump").arg(pid.to_string()),
+        Duration::from_secs(20),
+    );
     if done.end() != "exit 0" {
-        return Err(format!("regall dump: {}: {}", done.end(), done.stderr.trim()));
+        return Err(format!(
+            "regall dump: {}: {}",
+            done.end(),
+            done.stderr.trim()
+        ));
     }
     parse(pid, &done.stdout)
 }
@@ -93,7 +108,9 @@ pub fn parse(pid: u32, text: &str) -> Result<Vec<Line>, String> {
         _ => return Err(format!("dump begins with {head:?}")),
     }
     let plain = lines.filter(|l| !l.starts_with('#'));
-    plain.map(|l| line(l).ok_or_else(|| format!("dump says {l:?}"))).collect()
+    plain
+        .map(|l| line(l).ok_or_else(|| format!("dump says {l:?}")))
+        .collect()
 }
 
 fn line(text: &str) -> Option<Line> {
@@ -154,7 +171,11 @@ pub fn compare(pid: u32, dump: &[Line], maps: &[Vma], expected: &Expected) -> Ve
                 let (s, e) = part;
                 problems.push(format!(
                     "{s:x}-{e:x}: {} pin {}: {why} ({} {} [{}])",
-                    line.word(), line.pin, vma.prot, vma.name, vma.flags.join(" ")
+                    line.word(),
+                    line.pin,
+                    vma.prot,
+                    vma.name,
+                    vma.flags.join(" ")
                 ));
             }
             if line.word() == "shim" {
@@ -173,7 +194,12 @@ pub fn compare(pid: u32, dump: &[Line], maps: &[Vma], expected: &Expected) -> Ve
 }
 
 fn gap(start: u64, end: u64, vma: &Vma) -> String {
-    format!("gap {start:x}-{end:x} in {} {} [{}]", vma.prot, vma.name, vma.flags.join(" "))
+    format!(
+        "gap {start:x}-{end:x} in {} {} [{}]",
+        vma.prot,
+        vma.name,
+        vma.flags.join(" ")
+    )
 }
 
 struct Facts<'a> {
@@ -191,7 +217,10 @@ impl Facts<'_> {
         }
         let registered = line.pin == "yes" || line.hca == "yes";
         if (line.state == "registered") != registered || registered != (line.reason == "-") {
-            return Err(format!("state {}, reason {}, hca {}", line.state, line.reason, line.hca));
+            return Err(format!(
+                "state {}, reason {}, hca {}",
+                line.state, line.reason, line.hca
+            ));
         }
         if line.pin == "yes" {
             return self.pinned(vma);
@@ -200,7 +229,9 @@ impl Facts<'_> {
             "no-access" => vma.prot.starts_with("---"),
             "kernel" => vma.name.starts_with("[v"),
             "device" => vma.has("io") || vma.has("pf"),
-            "shim" => vma.name.contains("regall") || vma.name.is_empty() || vma.name.starts_with("[anon"),
+            "shim" => {
+                vma.name.contains("regall") || vma.name.is_empty() || vma.name.starts_with("[anon")
+            }
             "opted-out" => self.expected.opted_out,
             "limit" => self.expected.limited || self.lock_limit.is_some(),
             "inherited" => self.forked,
@@ -209,7 +240,11 @@ impl Facts<'_> {
             refused if refused.starts_with("refused:") => self.refusable(vma, part),
             _ => false,
         };
-        if fine { Ok(()) } else { Err("not a true reason".into()) }
+        if fine {
+            Ok(())
+        } else {
+            Err("not a true reason".into())
+        }
     }
 
     fn pinned(&self, vma: &Vma) -> Result<(), String> {
@@ -225,17 +260,26 @@ impl Facts<'_> {
         let lazy = ["lf", "gu", "um", "uw", "gd"].iter().any(|f| vma.has(f));
         let whole = self.size_in_file(vma);
         if !lazy && vma.has("wr") && vma.rss < whole && self.lock_limit.is_none() {
-            return Err(format!("locked, but only {} of {whole} bytes are resident", vma.rss));
+            return Err(format!(
+                "locked, but only {} of {whole} bytes are resident",
+                vma.rss
+            ));
         }
         Ok(())
     }
 
     /// Why the kernel may refuse to lock something.
     fn refusable(&self, vma: &Vma, part: (u64, u64)) -> bool {
-        let special = ["de", "io", "pf", "mm", "gu", "ss"].iter().any(|f| vma.has(f));
+        let special = ["de", "io", "pf", "mm", "gu", "ss"]
+            .iter()
+            .any(|f| vma.has(f));
         let beyond_file = part.0 - vma.start >= self.size_in_file(vma);
         let partly = part.1 - vma.start > self.size_in_file(vma);
-        special || vma.name.starts_with("/secretmem") || beyond_file || partly || self.lock_limit.is_some()
+        special
+            || vma.name.starts_with("/secretmem")
+            || beyond_file
+            || partly
+            || self.lock_limit.is_some()
     }
 
     /// Bytes of a mapping that its file has pages for.
@@ -254,11 +298,17 @@ impl Facts<'_> {
 fn unkept(claim: &Claim, dump: &[Line]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut at = claim.start;
-    for line in dump.iter().filter(|l| l.start < claim.end && l.end > claim.start) {
+    for line in dump
+        .iter()
+        .filter(|l| l.start < claim.end && l.end > claim.start)
+    {
         if line.word() != claim.word {
             problems.push(format!(
                 "{:x}-{:x} is {}, not {} as the program says",
-                line.start, line.end, line.word(), claim.word
+                line.start,
+                line.end,
+                line.word(),
+                claim.word
             ));
         }
         if line.start > at {
@@ -312,8 +362,21 @@ mod tests {
         assert!(!broken(&|l| l.truncate(2)).is_empty(), "a short dump");
         assert!(!broken(&|l| l[2].end -= PAGE).is_empty(), "a missing page");
         assert!(!broken(&|l| l[1].start -= PAGE).is_empty(), "an overlap");
-        assert!(!broken(&|l| l[0].prot = "rwxp".into()).is_empty(), "a wrong protection");
-        for lie in ["no-access", "kernel", "device", "limit", "inherited", "opted-out", "refused:12", "scope", "?"] {
+        assert!(
+            !broken(&|l| l[0].prot = "rwxp".into()).is_empty(),
+            "a wrong protection"
+        );
+        for lie in [
+            "no-access",
+            "kernel",
+            "device",
+            "limit",
+            "inherited",
+            "opted-out",
+            "refused:12",
+            "scope",
+            "?",
+        ] {
             let told = broken(&|l| {
                 l[0].pin = lie.into();
                 l[0].reason = lie.into();
@@ -332,7 +395,11 @@ mod tests {
     #[test]
     fn a_broken_claim_is_found_out() {
         let dump = parse(7, "# regall 1 pid 7 start 1 generation 1 busy 0\n1000-3000 rw-p registered - - - yes off\n").unwrap();
-        let claim = |start, end, word: &str| Claim { start, end, word: word.into() };
+        let claim = |start, end, word: &str| Claim {
+            start,
+            end,
+            word: word.into(),
+        };
         assert!(unkept(&claim(0x1000, 0x3000, "registered"), &dump).is_empty());
         assert!(!unkept(&claim(0x1000, 0x4000, "registered"), &dump).is_empty());
         assert!(!unkept(&claim(0, 0x2000, "registered"), &dump).is_empty());

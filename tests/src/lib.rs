@@ -13,8 +13,11 @@ pub mod truth;
 /// Prints why a test is not run; scripts/run-tests counts these lines.
 pub fn skip(reason: &str) {
     println!("SKIPPED: {reason}");
-    if let Some(folder) = std::env::var_os("REGALL_SKIPS") {
-        let name = std::thread::current().name().unwrap_or("?").replace(':', "_");
+    if let Some(folder) = std::env::var_os("TESTS_SKIPS") {
+        let name = std::thread::current()
+            .name()
+            .unwrap_or("?")
+            .replace(':', "_");
         let line = format!("{}: {reason}\n", name.replace("__", "::"));
         let _ = std::fs::write(std::path::Path::new(&folder).join(name), line);
     }

@@ -37,7 +37,14 @@ pub fn smaps(pid: u32) -> Result<Vec<Vma>, String> {
         match line.split_once(':') {
             Some((key, value)) if key.starts_with(|c: char| c.is_ascii_uppercase()) => {
                 let Some(vma) = all.last_mut() else { continue };
-                let kilobytes = || value.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024;
+                let kilobytes = || {
+                    value
+                        .trim()
+                        .trim_end_matches(" kB")
+                        .parse::<u64>()
+                        .unwrap_or(0)
+                        * 1024
+                };
                 match key {
                     "Rss" => vma.rss = kilobytes(),
                     "VmFlags" => vma.flags = value.split_whitespace().map(str::to_owned).collect(),
@@ -78,7 +85,10 @@ pub fn is_fork(pid: u32) -> bool {
     const PF_FORKNOEXEC: u64 = 0x40;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let flags = behind_name.split_whitespace().nth(6).and_then(|f| f.parse::<u64>().ok());
+    let flags = behind_name
+        .split_whitespace()
+        .nth(6)
+        .and_then(|f| f.parse::<u64>().ok());
     flags.is_some_and(|f| f & PF_FORKNOEXEC != 0)
 }
 
@@ -91,12 +101,16 @@ pub fn lock_limit(pid: u32) -> Option<u64> {
         return None;
     }
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
-    let line = limits.lines().find_map(|l| l.strip_prefix("Max locked memory"))?;
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// Whether a seccomp filter may refuse what the process asks for.
 pub fn is_filtered(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().any(|l| l.starts_with("Seccomp:") && l.ends_with('2'))
+    status
+        .lines()
+        .any(|l| l.starts_with("Seccomp:") && l.ends_with('2'))
 }

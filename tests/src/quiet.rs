@@ -60,14 +60,19 @@ impl Watcher {
                         let mut all = theirs.lock().expect("findings");
                         all.looks += 1;
                         let place = format!("{} (pid {})", point.label, point.pid);
-                        all.problems.extend(problems.iter().map(|p| format!("{place}: {p}")));
+                        all.problems
+                            .extend(problems.iter().map(|p| format!("{place}: {p}")));
                     }
                     None => break,
                 }
                 let _ = (&stream).write_all(b"k");
             }
         });
-        Self { folder, thread, findings }
+        Self {
+            folder,
+            thread,
+            findings,
+        }
     }
 
     /// One that checks coverage in every way there is.
@@ -103,10 +108,18 @@ fn read(stream: &UnixStream) -> Option<Point> {
             continue;
         }
         let (pid, label) = line.split_once(' ')?;
-        return Some(Point { pid: pid.parse().ok()?, label: label.into(), claims });
+        return Some(Point {
+            pid: pid.parse().ok()?,
+            label: label.into(),
+            claims,
+        });
     }
     // It went away without a word; that is for its own test to notice.
-    Some(Point { pid: 0, label: "nobody".into(), claims })
+    Some(Point {
+        pid: 0,
+        label: "nobody".into(),
+        claims,
+    })
 }
 
 fn parse_claim(text: &str) -> Option<Claim> {
@@ -131,7 +144,12 @@ pub fn look(point: &Point, expected: &Expected) -> Vec<String> {
         let mut command = command;
         let done = child::run(&mut command, Duration::from_secs(60));
         if done.end() != "exit 0" {
-            let said: Vec<_> = done.stdout.lines().chain(done.stderr.lines()).take(4).collect();
+            let said: Vec<_> = done
+                .stdout
+                .lines()
+                .chain(done.stderr.lines())
+                .take(4)
+                .collect();
             problems.push(format!("{name}: {}: {}", done.end(), said.join(" | ")));
         }
     }

@@ -17,8 +17,22 @@ use crate::mode::Mode;
 
 /// The calls that are looked at.
 pub const MEMORY: &[&str] = &[
-    "mmap", "munmap", "mremap", "mprotect", "pkey_mprotect", "brk", "madvise", "shmat", "shmdt",
-    "remap_file_pages", "mlock", "mlock2", "munlock", "mlockall", "munlockall", "process_madvise",
+    "mmap",
+    "munmap",
+    "mremap",
+    "mprotect",
+    "pkey_mprotect",
+    "brk",
+    "madvise",
+    "shmat",
+    "shmdt",
+    "remap_file_pages",
+    "mlock",
+    "mlock2",
+    "munlock",
+    "mlockall",
+    "munlockall",
+    "process_madvise",
 ];
 const FAMILY: &[&str] = &["execve", "clone", "clone3", "fork", "vfork"];
 
@@ -43,16 +57,26 @@ impl Truth {
 }
 
 /// Runs `command` in `mode` under strace. What strace itself says goes to files.
-pub fn trace(command: &[&str], env: &[(&str, &str)], mode: Mode, timeout: Duration) -> (Outcome, Truth) {
+pub fn trace(
+    command: &[&str],
+    env: &[(&str, &str)],
+    mode: Mode,
+    timeout: Duration,
+) -> (Outcome, Truth) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let calls = [MEMORY, FAMILY].concat().join(",");
     let mut strace = Command::new("strace");
-    strace.args(["-ff", "-k", "-q", "-o"]).arg(folder.path().join("t"));
+    strace
+        .args(["-ff", "-k", "-q", "-o"])
+        .arg(folder.path().join("t"));
     strace.arg(format!("--trace={calls}")).arg("--signal=none");
     // The shim is for the program, not for strace.
     let mut inner = Command::new("true");
     mode.apply(&mut inner);
-    for (name, value) in inner.get_envs().chain(env.iter().map(|(n, v)| (n.as_ref(), Some(v.as_ref())))) {
+    for (name, value) in inner
+        .get_envs()
+        .chain(env.iter().map(|(n, v)| (n.as_ref(), Some(v.as_ref()))))
+    {
         let name = name.to_str().expect("a name");
         match value {
             Some(value) => strace.arg(format!("--env={name}={}", value.to_str().expect("a value"))),
@@ -61,8 +85,12 @@ pub fn trace(command: &[&str], env: &[(&str, &str)], mode: Mode, timeout: Durati
     }
     let outcome = child::run(strace.args(command), timeout);
     let truth = read(folder.path());
-    if let Some(keep) = std::env::var_os("REGALL_TEST_KEEP") {
-        let _ = Command::new("cp").arg("-r").arg(folder.path()).arg(keep).status();
+    if let Some(keep) = std::env::var_os("TESTS_KEEP") {
+        let _ = Command::new("cp")
+            .arg("-r")
+            .arg(folder.path())
+            .arg(keep)
+            .status();
     }
     (outcome, truth)
 }
@@ -88,12 +116,21 @@ fn events(text: &str) -> Vec<Event> {
             continue;
         }
         fresh = false;
-        let Some((name, _)) = line.split_once('(') else { continue };
+        let Some((name, _)) = line.split_once('(') else {
+            continue;
+        };
         if !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
             continue;
         }
-        let result = line.rsplit_once(" = ").and_then(|(_, r)| r.split(' ').next()?.parse().ok());
-        all.push(Event { name: name.into(), text: line.into(), result, top: String::new() });
+        let result = line
+            .rsplit_once(" = ")
+            .and_then(|(_, r)| r.split(' ').next()?.parse().ok());
+        all.push(Event {
+            name: name.into(),
+            text: line.into(),
+            result,
+            top: String::new(),
+        });
         fresh = true;
     }
     all
@@ -104,19 +141,43 @@ pub fn read(folder: &Path) -> Truth {
     let mut files: HashMap<u64, Vec<Event>> = HashMap::new();
     for entry in fs::read_dir(folder).expect("traces").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(pid) = name.strip_prefix("t.").and_then(|p| p.parse().ok()) else { continue };
+        let Some(pid) = name.strip_prefix("t.").and_then(|p| p.parse().ok()) else {
+            continue;
+        };
         let text = fs::read(entry.path()).expect("a trace");
         files.insert(pid, events(&String::from_utf8_lossy(&text)));
     }
-    let born: Vec<u64> = files.values().flatten().filter(|e| is_birth(e)).filter_map(|e| e.result).collect();
-    let roots: Vec<u64> = files.keys().copied().filter(|p| !born.contains(p)).collect();
+    let born: Vec<u64> = files
+        .values()
+        .flatten()
+        .filter(|e| is_birth(e))
+        .filter_map(|e| e.result)
+        .collect();
+    let roots: Vec<u64> = files
+        .keys()
+        .copied()
+        .filter(|p| !born.contains(p))
+        .collect();
     let mut truth = Truth::default();
     let mut seen = BTreeMap::new();
     for root in roots {
-        follow(root, &files, State { active: false, exe: "?".into() }, &mut truth, &mut seen);
+        follow(
+            root,
+            &files,
+            State {
+                active: false,
+                exe: "?".into(),
+            },
+            &mut truth,
+            &mut seen,
+        );
     }
     for (exe, active) in seen {
-        if active { truth.active.push(exe) } else { truth.never_active.push(exe) }
+        if active {
+            truth.active.push(exe)
+        } else {
+            truth.never_active.push(exe)
+        }
     }
     truth
 }
@@ -138,12 +199,17 @@ fn follow(
     truth: &mut Truth,
     seen: &mut BTreeMap<String, bool>,
 ) {
-    let Some(events) = files.get(&pid) else { return };
+    let Some(events) = files.get(&pid) else {
+        return;
+    };
     for event in events {
         if event.name == "execve" {
             if event.result == Some(0) {
                 let exe = event.text.split('"').nth(1).unwrap_or("?");
-                state = State { active: false, exe: exe.into() };
+                state = State {
+                    active: false,
+                    exe: exe.into(),
+                };
                 seen.entry(state.exe.clone()).or_default();
             }
         } else if is_birth(event) {
@@ -159,7 +225,10 @@ fn follow(
             if state.active && !event.text.ends_with("= ?") {
                 *truth.calls.entry(event.name.clone()).or_default() += 1;
                 if !ours {
-                    truth.missed.push(format!("{} {pid}: {} from {}", state.exe, event.text, event.top));
+                    truth.missed.push(format!(
+                        "{} {pid}: {} from {}",
+                        state.exe, event.text, event.top
+                    ));
                 }
             }
         }
@@ -174,7 +243,8 @@ mod tests {
         mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, 3, 0) = 0x7f0000000000\n > /usr/lib/ld-linux-x86-64.so.2(mmap+0x1) [0x2]\n";
     const OURS: &str = "mmap(NULL, 8192, PROT_READ, MAP_PRIVATE, -1, 0) = 0x7f0000001000\n\
         \x20> /x/libregall.so(hook+0x12) [0x345]\n > unexpected_backtracing_error [0x0]\n";
-    const MISSED: &str = "munmap(0x7f0000001000, 8192) = 0\n > /usr/lib/libc.so.6(munmap+0x7) [0x10]\n";
+    const MISSED: &str =
+        "munmap(0x7f0000001000, 8192) = 0\n > /usr/lib/libc.so.6(munmap+0x7) [0x10]\n";
 
     fn of(files: &[(&str, &[&str])]) -> Truth {
         let folder = tempfile::tempdir().unwrap();

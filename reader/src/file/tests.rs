@@ -340,9 +340,7 @@ fn entries_are_whole_whatever_the_writer_does_meanwhile() {
         });
         let mut whole = 0;
         while whole < 100_000 {
-            let found = slots
-                .iter()
-                .filter_map(|s| crate::read_slot(s).unwrap());
+            let found = slots.iter().filter_map(|s| crate::read_slot(s).unwrap());
             whole += found.inspect(check_numbered).count();
         }
         for _ in 0..20 {

@@ -4,7 +4,7 @@
 use super::decode::{boundary, Boundary, Effect, Flow, Insn, RAX};
 use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
-use super::plan::{kind_of_all, Entry, Kind, Plan, JUMP_BYTES};
+use super::plan::{kind_of_all, Entry, Kind, Plan};
 use super::Config;
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128,
@@ -198,45 +198,54 @@ fn jumps_into(text: &Text<'_>, part: Bounds, middle: &Range<u64>) -> bool {
     false
 }
 
-/// Decides where nothing tells the function's bounds: only a site with one
-/// instruction of five or more bytes before it is patched.
+/// Decides where nothing tells the function's bounds. It may be data, and what is
+/// overwritten there is lost: so only a number right before the `syscall` makes
+/// a patch.
 fn by_itself(text: &Text<'_>, at: usize) -> Verdict {
     let bytes = text.bytes;
-    let near = number_before(bytes, at);
     let certain = match boundary(bytes, at) {
         Boundary::No => return Verdict::Nothing,
         Boundary::Yes => true,
         Boundary::Unclear => false,
     };
-    if !certain && near.is_none() {
-        return Verdict::Nothing;
+    if let Some(number) = number_before(bytes, at) {
+        return by_number(text, at, number).unwrap_or(Verdict::Nothing);
     }
-    let number = near.or_else(|| straight_number(bytes, at));
-    let numbers = number.map_or(Numbers::ANY, Numbers::one);
-    let (kind, number) = kind_of_all(&numbers, text.config);
-    if kind == Kind::Pass {
-        return Verdict::Nothing;
+    let number = straight_number(bytes, at).map_or(Numbers::ANY, Numbers::one);
+    let matters = kind_of_all(&number, text.config).0 != Kind::Pass;
+    // A file that lists its functions but not this one has it by hand, and by
+    // hand the number is loaded last; or it is a table.
+    let listed = text.module.is_some_and(Module::has_functions);
+    let code = certain && (!listed || loaded_before(bytes, at));
+    if matters && code {
+        Verdict::Refuse
+    } else {
+        Verdict::Nothing
     }
-    let plan = single_before(bytes, at).and_then(|moved| {
-        Plan::new(
-            text.base.checked_add(at as u64)?,
-            kind,
-            Entry::Full,
-            number,
-            moved,
-        )
-    });
-    plan.map_or(Verdict::Refuse, |plan| Verdict::Patch(plan, 0, false))
 }
 
-/// The one instruction that ends at `at`, if it is long enough and can move.
-fn single_before(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    (JUMP_BYTES..=15).find_map(|len| {
-        let start = at.checked_sub(len)?;
-        let insn = Insn::decode(bytes.get(start..at)?)?;
-        let fits = usize::from(insn.len) == len && insn.movable();
-        let meant = fits && boundary(bytes, start) == Boundary::Yes;
-        meant.then(|| bytes.get(start..at))?
+/// Decides by the `mov` of a number right before the `syscall`.
+fn by_number(text: &Text<'_>, at: usize, number: u32) -> Option<Verdict> {
+    let (kind, number) = kind_of_all(&Numbers::one(number), text.config);
+    let code = text.bytes.get(..at)?;
+    let moved = match code {
+        [.., 0xb8, _, _, _, _] => code.last_chunk::<5>()?.as_slice(),
+        [.., 0x48, 0xc7, 0xc0, _, _, _, _] => code.last_chunk::<7>()?.as_slice(),
+        _ => return None,
+    };
+    let site = text.base.checked_add(at as u64)?;
+    let plan = Plan::new(site, kind, Entry::Full, number, moved)?;
+    Some(Verdict::Patch(plan, 0, false))
+}
+
+/// Whether the instruction that ends at `at` puts something into rax.
+fn loaded_before(bytes: &[u8], at: usize) -> bool {
+    (1..=15usize).any(|len| {
+        let insn = at
+            .checked_sub(len)
+            .and_then(|start| Insn::decode(bytes.get(start..at)?));
+        let meant = |insn: &Insn| usize::from(insn.len) == len && insn.effect(RAX) != Effect::Keeps;
+        insn.filter(meant).is_some() && boundary(bytes, at.saturating_sub(len)) == Boundary::Yes
     })
 }
 

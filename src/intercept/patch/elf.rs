@@ -228,6 +228,11 @@ impl Module {
         Some((at.checked_add(12)?, count))
     }
 
+    /// Whether it lists its functions.
+    pub fn has_functions(&self) -> bool {
+        self.functions.is_some_and(|(_, count)| count > 0)
+    }
+
     /// The function that `at` is in.
     pub fn function(&self, at: u64) -> Option<Bounds> {
         let (table, count) = self.functions?;

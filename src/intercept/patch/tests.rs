@@ -691,8 +691,12 @@ fn mov_eax(nr: u32) -> Vec<u8> {
 type Six = extern "C" fn(u64, u64, u64, u64, u64, u64) -> i64;
 
 fn call(range: PageRange, args: [u64; 6]) -> i64 {
-    // SAFETY: the page holds a C function of that type.
-    let function: Six = unsafe { core::mem::transmute(range.start() as *const ()) };
+    call_at(range.start(), args)
+}
+
+fn call_at(at: u64, args: [u64; 6]) -> i64 {
+    // SAFETY: a C function of that type was put there.
+    let function: Six = unsafe { core::mem::transmute(at as *const ()) };
     let [a, b, c, d, e, f] = args;
     function(a, b, c, d, e, f)
 }
@@ -743,51 +747,95 @@ fn a_patched_site_arrives_with_its_registers() {
     sites(|site| assert!(!range.contains(site.address)));
 }
 
+/// A page that is a little ELF file: headers, a table of functions with one entry,
+/// and `code`, which is that function. Also the address of the code.
+fn elf_page(code: &[u8]) -> (PageRange, u64) {
+    const HEADER: usize = 256;
+    const FRAME: usize = 320;
+    const CODE: usize = 512;
+    let mut image = vec![0u8; CODE];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"\x7fELF\x02\x01\x01");
+    put(32, &64u64.to_le_bytes());
+    put(54, &[56, 0, 2, 0]);
+    put(64, &1u32.to_le_bytes()); // PT_LOAD at offset and address 0
+    put(120, &0x6474_e550u32.to_le_bytes());
+    put(120 + 16, &(HEADER as u64).to_le_bytes());
+    put(HEADER, &[1, 0x1b, 3, 0x3b]);
+    put(HEADER + 8, &1u32.to_le_bytes());
+    put(HEADER + 12, &((CODE - HEADER) as u32).to_le_bytes());
+    put(HEADER + 16, &((FRAME + 32 - HEADER) as u32).to_le_bytes());
+    put(FRAME + 8, b"\x01zR\0");
+    put(FRAME + 32 + 4, &(32 + 4u32).to_le_bytes());
+    put(FRAME + 32 + 8, &((CODE - FRAME - 40) as u32).to_le_bytes());
+    put(FRAME + 32 + 12, &(code.len() as u32).to_le_bytes());
+    image.extend(code);
+    let range = page(&image);
+    (range, range.start() + CODE as u64)
+}
+
 #[test]
 fn a_site_of_any_number_lets_others_through() {
     let _turn = with_test_entry();
-    // mov eax, r9d padded to five bytes: the number is the sixth argument.
-    let range = page(&caller(&[0x66, 0x90, 0x44, 0x89, 0xc8]));
+    // mov rdx, [rsp + 0]; mov eax, [rsi]: the number is in memory, and it takes two.
+    let code = caller(&[0x48, 0x8b, 0x14, 0x24, 0x8b, 0x06]);
+    let range = page(&code);
     let report = scan_page(range);
-    // Two instructions, and nothing tells the bounds: refused.
+    // Nothing tells the function's bounds.
     assert_eq!((report.patched, report.refused), (0, 1));
     drop_page(range);
 
-    // mov rax, [rsi + 0x12345678] is long enough: 7 bytes.
-    let range = page(&caller(&[0x48, 0x8b, 0x86, 0x78, 0x56, 0x34, 0x12]));
+    let (range, function) = elf_page(&code);
     let report = scan_page(range);
     assert_eq!((report.patched, report.refused), (1, 0), "{report:x?}");
-    let number = |nr: u64, args: [u64; 6]| {
+    sites(|site| {
+        assert!(
+            !range.contains(site.address) || (site.function == function && site.number.is_none())
+        )
+    });
+    let number = |nr: u64, first: u64| {
         let cell = [nr];
-        let mut args = args;
-        args[1] = (cell.as_ptr() as u64).wrapping_sub(0x12345678);
-        call(range, args)
+        call_at(function, [first, cell.as_ptr() as u64, 0, 0, 0, 0])
     };
     let before = arrivals();
     assert_eq!(
-        number(libc::SYS_getpid as u64, [0; 6]),
+        number(libc::SYS_getpid as u64, 0),
         i64::from(std::process::id())
     );
-    assert_eq!(
-        number(libc::SYS_close as u64, [u64::MAX, 0, 0, 0, 0, 0]),
-        -9
-    );
-    assert_eq!(number(511, [0; 6]), -38);
-    assert_eq!(number(512, [0; 6]), -38);
-    assert_eq!(number(1 << 30, [0; 6]), -38);
-    // The kernel looks at the low half alone.
-    assert_eq!(number(0xffff_ffff_ffff_ffff, [0; 6]), -38);
+    assert_eq!(number(libc::SYS_close as u64, u64::MAX), -9);
+    assert_eq!(number(511, 0), -38);
+    assert_eq!(number(512, 0), -38);
+    assert_eq!(number(1 << 30, 0), -38);
+    assert_eq!(number(u64::MAX, 0), -38);
     assert_eq!(arrivals(), before);
-    assert_eq!(number(libc::SYS_munmap as u64, [7; 6]), 4711);
-    assert_eq!(number(5 << 32 | libc::SYS_munmap as u64, [7; 6]), 4711);
+    assert_eq!(number(libc::SYS_munmap as u64, 7), 4711);
+    assert_eq!(number(5 << 32 | libc::SYS_munmap as u64, 7), 4711);
     assert_eq!(arrivals(), before + 2);
     assert_eq!(ARRIVED[0].load(Ordering::Relaxed), 11);
-    // clone with CLONE_VM and no flags that the kernel takes: back to the kernel.
-    assert_eq!(
-        number(libc::SYS_clone as u64, [0x10100, 0, 0, 0, 0, 0]),
-        -22
-    );
+    // clone with CLONE_VM | CLONE_THREAD and a stack: the kernel's EINVAL.
+    assert_eq!(number(libc::SYS_clone as u64, 0x10100), -22);
     assert_eq!(arrivals(), before + 2);
+    drop_page(range);
+}
+
+/// Bytes that only look like a site are never written to.
+#[test]
+fn data_is_left_alone() {
+    let _turn = with_test_entry();
+    let code = caller(&[0x90]);
+    let (range, function) = elf_page(&code);
+    // From libcrypto's tables: five bytes that could be an instruction, behind
+    // the end of the only function.
+    let data = [0x28, 0xaa, 0x3f, 0x07, 0x1f, 0x02, 0x0f, 0x05];
+    let at = function + code.len() as u64 + 64;
+    Writer::default()
+        .write(at, &data, apply::Use::Fresh)
+        .unwrap();
+    let report = scan_page(range);
+    // The function itself has a site.
+    assert_eq!((report.patched, report.refused), (1, 0), "{report:x?}");
+    // SAFETY: the page is mapped.
+    assert_eq!(unsafe { *(at as *const [u8; 8]) }, data);
     drop_page(range);
 }
 
