@@ -1,7 +1,7 @@
 """The plot: every bound as one line, the measured value as a part of it."""
 from xml.sax.saxutils import escape
 
-WIDTH, LABEL, RIGHT, ROW, TOP = 980, 430, 150, 24, 64
+WIDTH, LABEL, RIGHT, ROW, TOP = 1060, 490, 170, 24, 64
 GOOD, BAD, INK, FAINT = "#2a7f62", "#c0392b", "#222", "#ccc"
 #: The axis ends at this many times the bound; what is beyond is cut and says so.
 END = 2.0
@@ -42,7 +42,7 @@ def bar(check, y):
     elif check.low is not None:
         parts.append(line(place(against(check, check.low)), y, place(against(check, check.high)), y, INK, 1.5))
     sign = f"{check.number(check.value)}  (≤ {check.number(check.limit)})"
-    parts.append(text(WIDTH - RIGHT + 14, y + 4, sign, size=11, fill=colour))
+    parts.append(text(WIDTH - RIGHT + 18, y + 4, sign, size=11, fill=colour))
     return parts
 
 

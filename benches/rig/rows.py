@@ -40,7 +40,9 @@ def pair(bench):
     s.checks.append(check("mmap+munmap of 64 KiB, tracked / without the shim", got["off"], got["none"], 1.05))
     if "ucm" in got:
         s.checks.append(check("mmap+munmap of 64 KiB, tracked / UCX UCM (bistro)", got["off"], got["ucm"], 1.0))
-    s.tables.append(compared("mmap + munmap of 64 KiB, untouched", got, name="ns a pair"))
+    s.tables.append(compared("mmap + munmap of 64 KiB, untouched, between memory that nothing merges with", got, name="ns a pair"))
+    got = alternate(bench.ways, names, "calls", "loose", "65536", **bench.rounds(10, 6))
+    s.tables.append(compared("the same wherever the kernel puts it (what lies beside it differs, and counts for more)", got, name="ns a pair"))
     names = bench.with_ucm("none", "off", "ucm", "onfault", "populate", "mlockall")
     got = alternate(bench.ways, names, "calls", "touched", "65536", **bench.rounds(4, 6))
     s.tables.append(compared("mmap + write to each page + munmap of 64 KiB", got, name="ns a pair"))

@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
-use regall_directory::vocab::Prot;
+use regall_directory::vocab::{Kind, Prot};
 
 pub mod numbers;
 pub mod patch;
@@ -124,9 +124,21 @@ pub fn take_note(report: &patch::Report) {
         h.sites_refused
             .fetch_add(u64::from(report.refused), Relaxed);
     }
-    for zone in report.new_zones.iter().flatten() {
+    let own = |prot| track::own_memory(Prot::from_call(prot, false));
+    let code = report
+        .new_zones
+        .iter()
+        .flatten()
+        .map(|zone| (*zone, own(5)));
+    for (range, attr) in code.chain(report.new_table.map(|table| (table, own(3)))) {
         if let Some(mut guard) = track::lock() {
-            guard.insert(*zone, track::own_memory(Prot::from_call(5, false)));
+            guard.insert(range, attr);
+        }
+    }
+    if let (Some(old), Some(mut guard)) = (report.old_table, track::lock()) {
+        // Unless somebody was given the addresses meanwhile.
+        if guard.at(old.start()).is_some_and(|a| a.kind == Kind::Shim) {
+            guard.remove(old, |_, _| ());
         }
     }
     if report.refused > 0 {

@@ -27,6 +27,7 @@ const HIGHEST: u64 = 0x7fff_ffff_f000;
 /// Room above the program break and below [stack] that is theirs to grow into.
 const GROWTH_ROOM: u64 = 16 << 30;
 
+const _: () = assert!(modules::BUFFER_BYTES >= HEADER_BYTES as usize);
 const _: () = assert!(TABLE_OFFSET as usize + TABLE_BYTES <= HEADER_BYTES as usize);
 
 /// A piece of memory with trampolines in it.
@@ -270,8 +271,9 @@ impl Patches {
             .position(Option::is_none)
             .ok_or(Errno::NOMEM)?;
         let range = place_zone(site, &mut self.buffer)?;
-        let header = self.header();
-        if let Err(errno) = writer.write(range.start(), &header, Use::Fresh) {
+        self.fill_header();
+        let header = self.buffer.get(..HEADER_BYTES as usize).unwrap_or(&[]);
+        if let Err(errno) = writer.write(range.start(), header, Use::Fresh) {
             let _ = sys::unmap(range.start(), range.len());
             return Err(errno);
         }
@@ -283,18 +285,18 @@ impl Patches {
         Ok(number)
     }
 
-    fn header(&self) -> [u8; HEADER_BYTES as usize] {
-        let mut header = [0u8; HEADER_BYTES as usize];
+    /// Puts a zone's header into the buffer: the stack has little room.
+    fn fill_header(&mut self) {
+        self.buffer.fill(0);
         let slots = self.entries.iter().flat_map(|e| e.to_le_bytes());
-        header
+        self.buffer
             .iter_mut()
             .zip(slots)
             .for_each(|(to, from)| *to = from);
-        let table = header.iter_mut().skip(TABLE_OFFSET as usize);
-        table
-            .zip(plan::table(self.config))
-            .for_each(|(to, from)| *to = from);
-        header
+        let table = self.buffer.iter_mut().skip(TABLE_OFFSET as usize);
+        let config = self.config;
+        let kinds = (0..TABLE_BYTES as u32).map(|nr| plan::kind_of(nr, config) as u8);
+        table.zip(kinds).for_each(|(to, from)| *to = from);
     }
 
     /// Whether the jump in `bytes`, five of them, at address `at` goes to a
@@ -470,6 +472,7 @@ impl Writer {
 
 /// Writes through mprotect. Read, write and execute at once where the system
 /// allows it; else write without execute, unless somebody may be running there.
+#[inline(never)] // for the stack's sake
 pub(super) fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
     let pages = PageRange::covering(at, bytes.len() as u64).ok_or(Errno::INVAL)?;
     let set = |prot| sys::protect(pages.start(), pages.len(), prot);

@@ -46,15 +46,6 @@ pub fn kind_of(nr: u32, config: Config) -> Kind {
     }
 }
 
-/// The table that trampolines of [`Kind::Any`] look numbers up in.
-pub fn table(config: Config) -> [u8; TABLE_BYTES] {
-    let mut table = [0; TABLE_BYTES];
-    for (nr, entry) in (0u32..).zip(table.iter_mut()) {
-        *entry = kind_of(nr, config) as u8;
-    }
-    table
-}
-
 /// What to do at a site that is reached with these numbers. `Pass`: it is no
 /// site. The number, if there is only one.
 pub fn kind_of_all(numbers: &Numbers, config: Config) -> (Kind, Option<u32>) {
@@ -159,7 +150,7 @@ pub struct ZoneLayout {
     pub call_slot: u64,
     /// Eight bytes that hold the address of `regall_entry_full`.
     pub full_slot: u64,
-    /// The zone's copy of [`table`].
+    /// The zone's table: [`kind_of`] each number, a byte each.
     pub table: u64,
 }
 
