@@ -355,7 +355,7 @@ static void count(void)
 		IS(0, b.bytes_pinned);
 		IS(0, b.pins);
 	}
-	if (getenv("REGALL_LIMIT") == NULL)
+	if (!limited)
 		HOLDS(b.budget > 0);
 	munmap(p, 16 * PAGE);
 

@@ -1,6 +1,7 @@
 //! The C interface (`include/regall.h`): decode, delegate, encode. Errors are
 //! negative errno values.
 
+use crate::intercept::strict;
 use crate::ledger::Found;
 use crate::startup;
 use crate::sys::{self, call, check, Errno};
@@ -124,6 +125,7 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
     if !track::tracking() {
         return INERT;
     }
+    let _pass = strict::pass();
     track::fork::check();
     let Some(range) = PageRange::covering(addr, len as u64) else {
         return error(Errno::INVAL);
@@ -186,6 +188,7 @@ unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
     let (Some(bytes), false) = (bytes, out.is_null()) else {
         return error(Errno::INVAL);
     };
+    let _pass = strict::pass();
     let got = if registered {
         huge_or_not(bytes)
     } else {
@@ -268,6 +271,7 @@ pub extern "C" fn regall_free(addr: u64, size: usize) -> c_int {
         nr: libc::SYS_munmap as u64,
         args: [range.start(), range.len(), 0, 0, 0, 0],
     };
+    let _pass = strict::pass();
     match check(crate::intercept::event(&mut frame)) {
         Ok(_) => 0,
         Err(e) => error(e),
@@ -292,6 +296,7 @@ pub unsafe extern "C" fn regall_stats(out: *mut Stats) -> c_int {
         return INERT;
     }
     track::fork::check();
+    let _pass = strict::pass();
     let (Some(h), Some(guard)) = (flight::header(), track::lock()) else {
         return error(Errno::BUSY);
     };
@@ -324,6 +329,7 @@ pub extern "C" fn regall_audit() -> c_int {
     if !track::tracking() {
         return INERT;
     }
+    let _pass = strict::pass();
     track::fork::check();
     resync::audit();
     0

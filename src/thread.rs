@@ -40,6 +40,10 @@ pub struct Thread {
     pub dispatch: Cell<u8>,
     /// Strict mode: whether the dispatcher is on in this thread.
     pub strict: Cell<bool>,
+    /// Strict mode: the application believes that it has SIGSYS blocked.
+    pub sigsys_blocked: Cell<bool>,
+    /// Strict mode: a SIGSYS came meanwhile.
+    pub sigsys_pending: Cell<bool>,
     /// The look-up's memory.
     pub hint: Hint,
 }
@@ -82,5 +86,6 @@ impl Thread {
         self.lock_sp.set(0);
         self.strict.set(false);
         self.dispatch.set(0);
+        self.sigsys_pending.set(false);
     }
 }

@@ -140,7 +140,7 @@ static double by_two(double (*f)(char **), char **order)
 /* How much more two threads get done than one; they take turns. */
 static double scaling(double (*f)(char **))
 {
-	enum { TURNS = 5 };
+	enum { TURNS = 3 };
 	double one[TURNS], two[TURNS];
 	for (int i = 0; i < TURNS; i++) {
 		one[i] = median_of(f, random_order);
@@ -227,6 +227,7 @@ int main(int argc, char **argv)
 	printf("seccomp %d\n", without_system_calls());
 	printf("two_lookup %.4f\n", scaling(over));
 	printf("two_arithmetic %.4f\n", scaling(arithmetic));
+	printf("two_loads %.4f\n", scaling(one_load_latency));
 	if (busy) {
 		fprintf(stderr, "lookup: failed without a writer beside it\n");
 		return 1;

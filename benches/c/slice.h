@@ -1,10 +1,11 @@
 /* slice.h: how a measured program and the driver talk.
  *
  * The driver starts the same program several times, once for each way of
- * running it (with the shim, without, with a peer), and gives each in turn a
- * line on stdin. The program measures for some milliseconds, answers with one
- * number, and waits: so all of them see the same machine. Time is CPU time of
- * the thread, so that being preempted by a neighbour does not count.
+ * running it (with the shim, without, with a peer). Each says when it is ready;
+ * then the driver gives each in turn a line on stdin. The program measures for
+ * some milliseconds, answers with one number, and waits: so all of them see the
+ * same machine. Time is CPU time of the thread, so that being preempted by a
+ * neighbour does not count.
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #ifndef SLICE_H
 #define SLICE_H
@@ -83,6 +84,7 @@ static inline void serve(double (*batch)(void), unsigned slice_ms)
 {
 	char line[8];
 	batch();
+	say("ready\n");
 	while (read(0, line, sizeof line) > 0) {
 		double got[BATCHES];
 		unsigned n = 0;

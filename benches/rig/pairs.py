@@ -66,6 +66,9 @@ class Served:
         self.process = subprocess.Popen(
             [*prefix, "env", *(f"{k}={v}" for k, v in ways[way].items()), build.OUT / program, *args],
             env=ways.environment("none"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        # Nobody is measured while another one starts up.
+        if self.process.stdout.readline() != "ready\n":
+            raise Failed(f"`{self.what}` {TITLES[way]}: ended with status {self.process.wait()}")
 
     def slice(self):
         try:
@@ -91,8 +94,10 @@ def alternate(ways, names, program, *args, generations, rounds, pin=True, watche
     them for a slice, there and back."""
     got = {name: [] for name in names}
     for _ in range(generations):
-        served = [(n, Served(ways, n, program, args, pin)) for n in names]
+        served = []
         try:
+            for name in names:
+                served.append((name, Served(ways, name, program, args, pin)))
             for r in range(rounds):
                 for name, s in served if r % 2 == 0 else reversed(served):
                     got[name].append(s.slice())

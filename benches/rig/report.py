@@ -67,10 +67,14 @@ def machine(lib, quick):
                 cpu = line.split(":", 1)[1].strip()
                 break
     dirty = first_line(["git", "status", "--porcelain", "--", "src", "directory", "Cargo.toml", "build.rs"])
+    commit = (first_line(["git", "rev-parse", "--short", "HEAD"]) or "?") + (" and local changes" if dirty else "")
+    if build.ROOT not in lib.parents:
+        # A library from elsewhere (--lib) may have been built from anything.
+        commit = f"unknown (--lib {lib})"
     return {
         "date": time.strftime("%Y-%m-%d"), "kernel": platform.release(), "cpu": cpu, "libc": " ".join(platform.libc_ver()),
         "cpus": len(os.sched_getaffinity(0)),
-        "commit": (first_line(["git", "rev-parse", "--short", "HEAD"]) or "?") + (" and local changes" if dirty else ""),
+        "commit": commit,
         "library": str(lib), "quick": quick, "load": f"{os.getloadavg()[0]:.1f}",
     }
 

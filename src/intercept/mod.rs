@@ -47,11 +47,12 @@ pub unsafe extern "C" fn hook(frame: *mut Frame) -> i64 {
         thread.real_done.set(true);
         thread.real_value.set(0);
         startup::construct(frame);
+        strict::leave(thread);
         0
     } else {
-        let blocked = strict::enter(thread);
+        strict::enter(thread);
         let value = event(frame);
-        strict::leave(thread, blocked);
+        strict::leave(thread);
         value
     };
     thread.frame.set(outer.0);

@@ -50,7 +50,7 @@ pub const fn call_of(nr: u64) -> Option<Call> {
         libc::SYS_mbind => Call::Mbind,
         libc::SYS_set_robust_list => Call::ThreadStart,
         libc::SYS_rt_sigaction => Call::Sigaction,
-        libc::SYS_rt_sigprocmask => Call::Sigprocmask,
+        libc::SYS_rt_sigprocmask | libc::SYS_rt_sigsuspend => Call::Sigprocmask,
         _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
         _ => return None,
     })

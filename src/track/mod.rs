@@ -13,6 +13,7 @@
 use crate::arch::Frame;
 use crate::arena::Arena;
 use crate::config::Pin;
+use crate::intercept;
 use crate::ledger::{Ledger, Sink, View};
 use crate::limits;
 use crate::policy::{self, Want};
@@ -342,7 +343,7 @@ pub fn begin() {
 #[inline]
 pub fn handle(call: Call, frame: &mut Frame) -> i64 {
     if !tracking() {
-        return real(frame);
+        return untracked(call, frame);
     }
     fork::check();
     if log::log_enabled!(log::Level::Trace) {
@@ -374,8 +375,20 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
             real(frame)
         }
         Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => {
-            crate::intercept::strict::handle(call, frame)
+            intercept::strict::handle(call, frame)
         }
+    }
+}
+
+/// As [`handle`] while nothing is tracked: only the dispatcher, once it is on in
+/// a thread, still needs its signal unblocked.
+#[cold]
+fn untracked(call: Call, frame: &mut Frame) -> i64 {
+    match call {
+        Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => {
+            intercept::strict::handle(call, frame)
+        }
+        _ => real(frame),
     }
 }
 

@@ -223,8 +223,14 @@ impl Insn {
         }
     }
 
-    /// Whether it does the same wherever it stands and leaves the stack alone,
-    /// so that a trampoline can run it.
+    /// Whether it is `lea disp32(%rip), %reg`, whose last four bytes are to be
+    /// adjusted when it moves.
+    pub fn is_relative_address(&self) -> bool {
+        self.raw.opcode() == Opcode::LEA && rip_relative(&self.operand(1))
+    }
+
+    /// Whether it does the same wherever it stands (or can be made to) and leaves
+    /// the stack alone, so that a trampoline can run it.
     pub fn movable(&self) -> bool {
         let opcode = self.raw.opcode();
         let special = [
@@ -243,7 +249,7 @@ impl Insn {
         if self.flow() != Flow::Next || special.contains(&opcode) {
             return false;
         }
-        if (0..4).any(|n| rip_relative(&self.operand(n))) {
+        if (0..4).any(|n| rip_relative(&self.operand(n))) && !self.is_relative_address() {
             return false;
         }
         self.touched().is_some_and(|t| t.written & (1 << RSP) == 0)

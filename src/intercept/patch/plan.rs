@@ -1,6 +1,7 @@
 //! What is to be done with a site, and the bytes that do it. Pure: nothing here
 //! reads or writes the program's memory.
 
+use super::decode::Insn;
 use super::function::Numbers;
 use super::Config;
 use crate::intercept::numbers::{self, CLASS};
@@ -125,7 +126,7 @@ impl Plan {
     /// The trampoline's code, to stand at address `at`.
     pub fn trampoline(&self, at: u64, zone: &ZoneLayout) -> Option<Code<TRAMPOLINE_BYTES>> {
         let mut code = Code::new(at);
-        code.put(self.moved.get(..usize::from(self.moved_len))?)?;
+        code.put_moved(self.moved.get(..usize::from(self.moved_len))?, self.start())?;
         let mut back = ToBack::default();
         match self.kind {
             Kind::Pass => return None,
@@ -180,6 +181,26 @@ impl<const N: usize> Code<N> {
         let end = self.len.checked_add(bytes.len())?;
         self.bytes.get_mut(self.len..end)?.copy_from_slice(bytes);
         self.len = end;
+        Some(())
+    }
+
+    /// The instructions in `bytes`, which stand at address `from` so far. What
+    /// they address relative to themselves is the same here.
+    fn put_moved(&mut self, mut bytes: &[u8], mut from: u64) -> Option<()> {
+        while !bytes.is_empty() {
+            let insn = Insn::decode(bytes)?;
+            let (one, rest) = bytes.split_at_checked(usize::from(insn.len))?;
+            from = from.checked_add(one.len() as u64)?;
+            if insn.is_relative_address() {
+                let (start, distance) = one.split_last_chunk()?;
+                self.put(start)?;
+                let to = from.checked_add_signed(i64::from(i32::from_le_bytes(*distance)))?;
+                self.put_distance(to)?;
+            } else {
+                self.put(one)?;
+            }
+            bytes = rest;
+        }
         Some(())
     }
 

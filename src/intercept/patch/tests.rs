@@ -87,7 +87,8 @@ fn what_can_move() {
         (&[0xb8, 9, 0, 0, 0][..], true),
         (&[0x4c, 0x8b, 0x4c, 0x24, 8], true), // mov r9, [rsp + 8]
         (&[0x89, 0x04, 0x24], true),          // mov [rsp], eax
-        (&[0x48, 0x8d, 0x35, 0, 0, 0, 0], false),
+        (&[0x48, 0x8d, 0x35, 0, 0, 0, 0], true), // lea rsi, [rip]
+        (&[0x48, 0x8b, 0x35, 0, 0, 0, 0], false),
         (&[0x8b, 0x05, 0, 0, 0, 0], false),
         (&[0x67, 0x8b, 0x05, 0, 0, 0, 0], false),
         (&[0x83, 0x3d, 0, 0, 0, 0, 1], false), // cmp dword ptr [rip], 1

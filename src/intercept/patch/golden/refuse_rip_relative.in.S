@@ -2,6 +2,6 @@
     .intel_syntax noprefix
     .text
     mov eax, [rdi]
-    lea rsi, [rip + 64]
+    mov rsi, [rip + 64]
     syscall
     ret
