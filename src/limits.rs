@@ -1,9 +1,9 @@
 //! How much may be pinned.
 
-use crate::arch::syscall6;
 use crate::config::{Environment, Limit};
-use crate::sys::{self, call, check, file};
+use crate::sys::{self, call, file};
 use crate::text::{number, Text};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// CAP_IPC_LOCK's bit: RLIMIT_MEMLOCK does not bind who has it.
 const CAP_IPC_LOCK: u32 = 14;
@@ -11,34 +11,40 @@ const CAP_IPC_LOCK: u32 = 14;
 /// for locked memory (PROC_USER_INIT_INO in the kernel's proc_ns.h).
 const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
 
-/// RLIMIT_MEMLOCK in bytes if it binds this process, else `None`.
+/// RLIMIT_MEMLOCK in bytes if it binds this process, else `None`. Which user
+/// namespace this is, is remembered: asking costs microseconds, and
+/// [`memlock_now`] is asked whenever the kernel has said no.
 pub fn memlock() -> Option<u64> {
     let (soft, _) = sys::rlimit(libc::RLIMIT_MEMLOCK).ok()?;
-    if soft == u64::MAX || may_ignore_memlock() {
+    if soft == u64::MAX || capable() && initial_namespace(false) {
         return None;
     }
     Some(soft)
 }
 
-fn may_ignore_memlock() -> bool {
+/// As [`memlock`], with nothing remembered.
+pub fn memlock_now() -> Option<u64> {
+    initial_namespace(true);
+    memlock()
+}
+
+fn initial_namespace(ask: bool) -> bool {
+    /// 0: not asked yet; 1: it is another one; 2: it is the initial one.
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if ask || KNOWN.load(Relaxed) == 0 {
+        let initial = file::stat_path(c"/proc/self/ns/user", false)
+            .map_or(true, |s| s.inode == INITIAL_USER_NAMESPACE);
+        KNOWN.store(1 + u8::from(initial), Relaxed);
+    }
+    KNOWN.load(Relaxed) == 2
+}
+
+fn capable() -> bool {
     let mut header = [0x2008_0522u32, 0];
     let mut data = [0u32; 6];
-    // SAFETY: the kernel's version 3 layouts: two words, and two sets of three.
-    let got = check(unsafe {
-        syscall6(
-            libc::SYS_capget as u64,
-            header.as_mut_ptr() as u64,
-            data.as_mut_ptr() as u64,
-            0,
-            0,
-            0,
-            0,
-        )
-    });
-    got.is_ok()
+    // The kernel's version 3 layouts: two words, and two sets of three.
+    call!(libc::SYS_capget, header.as_mut_ptr(), data.as_mut_ptr()).is_ok()
         && data[0] & (1 << CAP_IPC_LOCK) != 0
-        && file::stat_path(c"/proc/self/ns/user", false)
-            .map_or(true, |s| s.inode == INITIAL_USER_NAMESPACE)
 }
 
 /// The budget in bytes that `limit` means here; u64::MAX: none.

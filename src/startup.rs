@@ -69,15 +69,22 @@ pub fn construct(frame: &Frame) {
     if env.with(b"REGALL", |v| v == b"1") != Some(true) || !wanted_here(env) {
         return;
     }
-    let begun = time::now();
+    let (begun, ticks) = (time::now(), arch::ticks());
     if !read_settings(env) {
         return;
     }
     logger::start(config());
     announce_what_is_missing();
     arch::init();
+    let ready = time::now();
+    time::calibrate(
+        arch::ticks().wrapping_sub(ticks),
+        ready.saturating_sub(begun),
+    );
     start(env);
-    flight::add(Counter::StartNanos, time::now().saturating_sub(begun));
+    let spent = time::now().saturating_sub(begun);
+    time::calibrate(arch::ticks().wrapping_sub(ticks), spent);
+    flight::add(Counter::StartNanos, spent);
 }
 
 /// By REGALL_ONLY, or else by the list of launchers.

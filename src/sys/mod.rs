@@ -208,6 +208,12 @@ pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
     );
 }
 
+/// Sleeps for `nanos`, less if a signal comes.
+pub fn nap(nanos: u64) {
+    let time = [0u64, nanos];
+    let _ = call!(libc::SYS_nanosleep, time.as_ptr(), 0);
+}
+
 /// Gives the processor away.
 pub fn yield_now() {
     let _ = call!(libc::SYS_sched_yield);

@@ -1,6 +1,7 @@
 //! Clocks, read by system call: the vdso is code that we do not own.
 
 use super::call;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub fn now() -> u64 {
@@ -17,5 +18,23 @@ fn read(clock: i32) -> u64 {
     match call!(libc::SYS_clock_gettime, clock, ts.as_mut_ptr()) {
         Ok(_) => ts[0].wrapping_mul(1_000_000_000).wrapping_add(ts[1]),
         Err(_) => 0,
+    }
+}
+
+/// Nanoseconds in 2^20 ticks of the time-stamp counter; 0: not known.
+static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// So many ticks passed while the clock went on by `nanos`.
+pub fn calibrate(ticks: u64, nanos: u64) {
+    if let Some(rate) = (nanos << 20).checked_div(ticks) {
+        RATE.store(rate, Relaxed);
+    }
+}
+
+/// Ticks as nanoseconds; before [`calibrate`], as if the counter ran at 1 GHz.
+pub fn nanos(ticks: u64) -> u64 {
+    match RATE.load(Relaxed) {
+        0 => ticks,
+        rate => (u128::from(ticks) * u128::from(rate) >> 20) as u64,
     }
 }

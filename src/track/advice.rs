@@ -3,7 +3,7 @@
 //! they do what they do without the shim; then the pins come back, on the new
 //! pages.
 
-use super::{close, failed, let_go, lock, open, real, repin, settle, State};
+use super::{close, failed, let_go, lock, lock_for, open, real, repin, settle, State};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::startup;
@@ -42,7 +42,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
         return real(frame);
     };
     let flight = open(Call::Madvise);
-    let Some(guard) = lock() else {
+    let Some(guard) = lock_for(&[Some(range)]) else {
         // In a handler on top of the lock's holder: if the pins are in the way
         // it fails, as it may for an application that locks its memory itself.
         let value = real(frame);

@@ -6,7 +6,7 @@
 use super::{flight, resync};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
+use regall_directory::layout::{Call, Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
 
 const NOTES: usize = 64;
 static NOTED: [(AtomicU64, AtomicU64); NOTES] =
@@ -82,6 +82,7 @@ fn drain_slowly() {
     if DRAINING.swap(true, Acquire) {
         return;
     }
+    let (flight, _) = flight::open(Call::Mmap);
     let n = COUNT.load(Acquire);
     if n > NOTES {
         COUNT.store(0, Release);
@@ -91,10 +92,11 @@ fn drain_slowly() {
         let noted = PageRange::new(start.load(Relaxed), end.swap(0, AcqRel));
         if let Some(range) = noted {
             resync::republish(range);
-            resync::range(range, true);
+            resync::foreign(range);
         }
     }
     // A handler that noted something meanwhile is read in the next round.
     let _ = COUNT.compare_exchange(n, 0, AcqRel, Relaxed);
+    drop(flight);
     DRAINING.store(false, Release);
 }

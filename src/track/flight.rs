@@ -11,7 +11,10 @@ use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, Header, INFLIGHT};
 
 struct Place {
+    /// Where on its stack the call came in.
     sp: AtomicU64,
+    /// What its thread is pinning or unpinning at this moment.
+    pinning: (AtomicU64, AtomicU64),
     ranges: [(AtomicU64, AtomicU64); 2],
     conflict: AtomicBool,
 }
@@ -19,10 +22,13 @@ struct Place {
 #[allow(clippy::declare_interior_mutable_const)]
 const PLACE: Place = Place {
     sp: AtomicU64::new(0),
+    pinning: (AtomicU64::new(0), AtomicU64::new(0)),
     ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 2],
     conflict: AtomicBool::new(false),
 };
 static PLACES: [Place; INFLIGHT] = [PLACE; INFLIGHT];
+/// Places whose thread is pinning something.
+static PINNING: AtomicUsize = AtomicUsize::new(0);
 /// Places from here on were never used.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// The directory's header; its `inflight` words say which places are taken.
@@ -46,6 +52,7 @@ pub fn reset() {
         p.clear();
     }
     HIGH.store(0, Relaxed);
+    PINNING.store(0, Relaxed);
 }
 
 impl Place {
@@ -55,6 +62,14 @@ impl Place {
             e.store(0, Relaxed);
         }
         self.conflict.store(false, Relaxed);
+        if self.pinning.1.swap(0, Relaxed) != 0 {
+            PINNING.fetch_sub(1, Release);
+        }
+    }
+
+    fn pins(&self, range: PageRange) -> bool {
+        let (start, end) = &self.pinning;
+        start.load(Relaxed) < range.end() && range.start() < end.load(Relaxed)
     }
 
     fn touches(&self, range: PageRange) -> bool {
@@ -115,7 +130,7 @@ fn claim_place(thread: &Thread, call: Call) -> usize {
     let word = (call as u64) << 32 | u64::from(thread.tid());
     for (i, (shared, place)) in h.inflight.iter().zip(&PLACES).enumerate() {
         if shared.load(Relaxed) == 0 && shared.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
-            place.sp.store(arch::stack_pointer(), Relaxed);
+            place.sp.store(arrival(thread), Relaxed);
             if i >= HIGH.load(Relaxed) {
                 HIGH.fetch_max(i + 1, Release);
             }
@@ -123,6 +138,15 @@ fn claim_place(thread: &Thread, call: Call) -> usize {
         }
     }
     NOWHERE
+}
+
+/// Where on the stack the call that is being handled came in: the same for the
+/// same call site at the same depth.
+fn arrival(thread: &Thread) -> u64 {
+    match thread.frame.get() as u64 {
+        0 => arch::stack_pointer(),
+        frame => frame,
+    }
 }
 
 /// Ends the flights that this thread will never return to.
@@ -134,7 +158,7 @@ fn drop_abandoned(thread: &Thread) -> bool {
         let Some(n) = (f.get() as usize).checked_sub(1) else {
             break;
         };
-        let left = PLACES.get(n).is_some_and(|p| came_back(p.sp.load(Relaxed)));
+        let left = PLACES.get(n).is_some_and(|p| came_back(arrival(thread), p.sp.load(Relaxed)));
         if !(found || left || full && i == 0) {
             continue;
         }
@@ -145,6 +169,7 @@ fn drop_abandoned(thread: &Thread) -> bool {
         count(Counter::Abandoned);
     }
     if found {
+        super::lock::abandon_if_mine();
         // Keep them packed: the oldest first.
         let mut packed = [0u32; NESTED];
         let open = thread.flights.iter().map(|f| f.get()).filter(|f| *f != 0);
@@ -194,6 +219,66 @@ pub fn add(counter: Counter, n: u64) {
     if let Some(c) = header().and_then(|h| h.counters.get(counter as usize)) {
         c.fetch_add(n, Relaxed);
     }
+}
+
+/// This thread begins to pin or unpin `range`, in its innermost call. Others that
+/// are about to do something there wait ([`in_the_way`]): a lock that comes late
+/// would land on somebody else's memory. Called with the lock held.
+pub fn pin_begins(_lock: &Guard, range: PageRange) {
+    let Some(place) = innermost() else {
+        return;
+    };
+    place.pinning.0.store(range.start(), Relaxed);
+    if place.pinning.1.swap(range.end(), Relaxed) == 0 {
+        PINNING.fetch_add(1, Release);
+    }
+}
+
+/// It is done.
+pub fn pin_ends() {
+    if let Some(place) = innermost() {
+        if place.pinning.1.swap(0, Relaxed) != 0 {
+            PINNING.fetch_sub(1, Release);
+        }
+    }
+}
+
+fn innermost() -> Option<&'static Place> {
+    let flights = &thread::current().flights;
+    let n = flights
+        .iter()
+        .map(|f| f.get())
+        .take_while(|n| *n != 0)
+        .last()?;
+    PLACES.get((n as usize).checked_sub(1)?)
+}
+
+/// Whether another thread is pinning bytes of `range`; with `claims`, also
+/// whether another call is about them. Called with the lock held.
+#[inline]
+pub fn in_the_way(_lock: &Guard, range: PageRange, claims: bool) -> bool {
+    if PINNING.load(Acquire) == 0 && !claims {
+        return false;
+    }
+    others_at(range, claims)
+}
+
+#[cold]
+fn others_at(range: PageRange, claims: bool) -> bool {
+    let Some(h) = header() else {
+        return false;
+    };
+    let mine = thread::current().flights.iter().map(|f| f.get() as usize);
+    PLACES
+        .iter()
+        .zip(&h.inflight)
+        .enumerate()
+        .take(HIGH.load(Acquire))
+        .any(|(n, (p, word))| {
+            word.load(Relaxed) != 0
+                && (p.pins(range) || claims && p.touches(range))
+                && !mine.clone().any(|m| m == n + 1)
+        })
 }
 
 /// `range` is being read from the kernel: calls that are about it and not yet

@@ -11,7 +11,7 @@ use crate::text::Text;
 use crate::thread::{self, Thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// 0: free. Else the owner's thread block, which is 64-byte aligned; bit 0:
 /// somebody sleeps.
@@ -21,6 +21,9 @@ static OWNER_TID: AtomicU32 = AtomicU32::new(0);
 static OWNER_SP: AtomicU64 = AtomicU64::new(0);
 /// What sleepers sleep on: counts releases that had sleepers.
 static TURN: AtomicU32 = AtomicU32::new(0);
+
+/// The next one to take it finds the state half-way.
+static BROKEN: AtomicBool = AtomicBool::new(false);
 
 const SLEEPERS: u64 = 1;
 /// A sleeper looks after its owner's health this often, in nanoseconds.
@@ -59,6 +62,7 @@ pub fn take() -> Result<Guard, Nested> {
 fn held(thread: &'static Thread, outer_sp: u64, broken: bool) -> Guard {
     OWNER_TID.store(thread.tid(), Relaxed);
     OWNER_SP.store(thread.lock_sp.get(), Relaxed);
+    let broken = broken || BROKEN.load(Relaxed) && BROKEN.swap(false, Relaxed);
     Guard {
         thread,
         outer_sp,
@@ -72,7 +76,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
     loop {
         let word = WORD.load(Relaxed);
         if word & !SLEEPERS == me {
-            if came_back(OWNER_SP.load(Relaxed)) {
+            if came_back(arch::stack_pointer(), OWNER_SP.load(Relaxed)) {
                 return Ok(held(thread, 0, true));
             }
             thread.lock_sp.set(outer_sp);
@@ -115,11 +119,24 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
     }
 }
 
-/// Whether this thread, which left something open at `sp`, is now further out
-/// than that: it was left for good. On an alternate signal stack addresses say
+/// A handler that comes between is at least a signal frame and a hook deeper.
+const SIGNAL_FRAME: u64 = 1024;
+
+/// Whether this thread, which left something open at `then` on its stack and is
+/// at `now`, has left it for good. On an alternate signal stack addresses say
 /// nothing, and the handler will return.
-pub fn came_back(sp: u64) -> bool {
-    arch::stack_pointer() > sp && !on_alternate_stack()
+pub fn came_back(now: u64, then: u64) -> bool {
+    now > then.saturating_sub(SIGNAL_FRAME) && !on_alternate_stack()
+}
+
+/// This thread has left a call half-way: if it had the lock, it will not give it
+/// back, and what is behind it is as it was left.
+pub fn abandon_if_mine() {
+    let me = thread::current() as *const Thread as u64;
+    if WORD.load(Relaxed) & !SLEEPERS == me {
+        BROKEN.store(true, Relaxed);
+        release(me);
+    }
 }
 
 fn on_alternate_stack() -> bool {
@@ -183,11 +200,15 @@ impl DerefMut for Guard {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        let me = self.thread as *const Thread as u64;
-        if WORD.compare_exchange(me, 0, Release, Relaxed).is_err() {
-            release_slowly(me);
-        }
+        release(self.thread as *const Thread as u64);
         self.thread.lock_sp.set(self.outer_sp);
+    }
+}
+
+#[inline]
+fn release(me: u64) {
+    if WORD.compare_exchange(me, 0, Release, Relaxed).is_err() {
+        release_slowly(me);
     }
 }
 
@@ -200,6 +221,11 @@ fn release_slowly(me: u64) {
         TURN.fetch_add(1, Release);
         sys::futex_wake(&TURN);
     }
+}
+
+/// Whether this thread holds the lock (and is in a signal handler on top of it).
+pub fn mine() -> bool {
+    WORD.load(Relaxed) & !SLEEPERS == thread::current() as *const Thread as u64
 }
 
 /// After a panic on this thread: nobody shall wait for it.

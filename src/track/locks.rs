@@ -2,7 +2,10 @@
 //! the same success and errors against RLIMIT_MEMLOCK, locked until it unlocks.
 //! Our pins are on top of it and nobody's business.
 
-use super::{close, failed, lock, open, real, relent, repin, settle, APP_FUTURE, USER_END};
+use super::flight::Flight;
+use super::{
+    close, failed, lock, lock_for, open, real, relent, repin, settle, APP_FUTURE, USER_END,
+};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::limits;
@@ -23,6 +26,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     };
     let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
     let flight = open(call);
+    claim(&flight, range);
     if let Some(errno) = refused(range) {
         return -i64::from(errno.0);
     }
@@ -47,6 +51,13 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     settle(range);
     close(flight, range);
     value
+}
+
+/// Nobody pins or unpins anything in `range` from here on but this call.
+fn claim(flight: &Flight, range: PageRange) {
+    if let Some(guard) = lock_for(&[Some(range)]) {
+        flight.claim(&guard, range);
+    }
 }
 
 /// What the kernel says to a lock on `range` for the limit's sake, with the
@@ -90,6 +101,7 @@ pub fn munlock(frame: &mut Frame) -> i64 {
         return real(frame);
     };
     let flight = open(Call::Munlock);
+    claim(&flight, range);
     let value = real(frame);
     // Done by the kernel up to a hole, if it failed. Our pins went with it and
     // come back.
@@ -115,6 +127,7 @@ pub fn munlock(frame: &mut Frame) -> i64 {
 pub fn mlockall(frame: &mut Frame) -> i64 {
     let flags = frame.args[0] as i32;
     let flight = open(Call::Mlockall);
+    drop(lock_for(&[PageRange::new(0, USER_END)]));
     let value = real(frame);
     if !failed(value) {
         let mut locked = Flags::APP_LOCKED;
@@ -141,6 +154,7 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
 /// munlockall(2).
 pub fn munlockall(frame: &mut Frame) -> i64 {
     let flight = open(Call::Munlockall);
+    drop(lock_for(&[PageRange::new(0, USER_END)]));
     let value = real(frame);
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);

@@ -3,8 +3,8 @@
 
 use super::unmap::{put_back, Taken};
 use super::{
-    close, deferred, failed, future_flags, let_go, lock, open, over_budget, real, relent, resync,
-    settle,
+    close, deferred, failed, future_flags, let_go, lock, lock_for, open, over_budget, real, relent,
+    resync, settle,
 };
 use crate::arch::Frame;
 use crate::intercept;
@@ -48,7 +48,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     };
     let mut taken = Taken::new();
     if let Some(target) = target {
-        match lock() {
+        match lock_for(&[Some(target)]) {
             Some(mut guard) => {
                 flight.claim(&guard, target);
                 guard.remove(target, |part, attr| taken.add(part, attr));
@@ -200,7 +200,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         return real(frame);
     };
     let flight = open(call);
-    let Some(guard) = lock() else {
+    let Some(guard) = lock_for(&[Some(range)]) else {
         let value = real(frame);
         deferred::later(range);
         return value;
@@ -352,7 +352,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     let mut moved = Taken::new();
     let mut replaced = Taken::new();
     let mut twin = None;
-    match lock() {
+    match lock_for(&[source, target]) {
         Some(mut guard) => {
             // old_len 0: another mapping of the same shared pages.
             twin = guard.at(old);
@@ -458,7 +458,7 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         None
     };
     let mut taken = Taken::new();
-    if let (Some(target), Some(mut guard)) = (target, lock()) {
+    if let (Some(target), Some(mut guard)) = (target, lock_for(&[target])) {
         flight.claim(&guard, target);
         guard.remove(target, |part, attr| taken.add(part, attr));
     }

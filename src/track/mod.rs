@@ -10,7 +10,7 @@
 //! the range anew from /proc/self/maps ([`resync`]). So does a call that fails
 //! or does something that the fast paths don't know.
 
-use crate::arch::Frame;
+use crate::arch::{self, Frame};
 use crate::arena::Arena;
 use crate::config::Pin;
 use crate::intercept;
@@ -231,17 +231,15 @@ impl State {
     }
 
     /// The first part of `range` that is to be pinned and is not, and how.
-    fn next_to_pin(
-        &self,
-        range: PageRange,
-        pin: Pin,
-        binds: bool,
-    ) -> Option<(PageRange, Attr, Want)> {
+    fn next_to_pin(&self, range: PageRange, pin: Pin) -> Option<(PageRange, Attr, Want)> {
         let mut found = None;
         self.ledger.for_each(range, |part, entry| {
             if entry.attr.pin.reason != Reason::Off {
                 return ControlFlow::Continue(());
             }
+            // The limit matters for growing stacks only: elsewhere the kernel says so.
+            let grows = entry.attr.flags.has(Flags::GROWSDOWN);
+            let binds = grows && limits::memlock().is_some();
             match policy::wanted(entry.attr, pin, binds) {
                 Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
                 want => {
@@ -448,45 +446,99 @@ pub fn close(flight: Flight, range: PageRange) {
     if flight.lost_track() {
         resync::range(range, true);
     }
+    // Notes are about others' ranges, and read without a claim of our own.
     drop(flight);
     deferred::drain();
 }
 
-/// Has everything in `range` pinned that is to be. Called without the lock,
-/// after the ledger knows the range.
+/// Takes the lock when nobody is pinning or unpinning anything in `ranges`.
+#[inline]
+pub fn lock_for(ranges: &[Option<PageRange>]) -> Option<Guard> {
+    let guard = lock()?;
+    if !ranges
+        .iter()
+        .flatten()
+        .any(|r| flight::in_the_way(&guard, *r, false))
+    {
+        return Some(guard);
+    }
+    drop(guard);
+    wait_for(ranges, false)
+}
+
+/// Others' pinning takes as long as the kernel's page faults do. One that was
+/// left half-way is not waited for longer than this, in naps.
+const NAPS: u32 = 4000;
+
+#[cold]
+fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
+    for nap in 0..NAPS {
+        let guard = lock()?;
+        if !ranges
+            .iter()
+            .flatten()
+            .any(|r| flight::in_the_way(&guard, *r, claims))
+        {
+            return Some(guard);
+        }
+        drop(guard);
+        if nap < 16 {
+            sys::yield_now();
+        } else {
+            sys::nap(250_000);
+        }
+    }
+    flight::sweep();
+    lock()
+}
+
+/// Has everything in `range` pinned that is to be. Called without the lock, in a
+/// call that is about `range`, after the ledger knows it.
 pub fn settle(range: PageRange) {
+    settle_part(range, false);
+}
+
+/// As [`settle`], for a range that other calls may be about.
+pub fn settle_foreign(range: PageRange) {
+    settle_part(range, true);
+}
+
+fn settle_part(range: PageRange, foreign: bool) {
     let config = startup::config();
     if config.pin == Pin::Off {
         return;
     }
-    let mut memlock = None;
     // Each round settles one part; a racing call may put parts back, so the
     // number of rounds is bounded only by what the application maps.
     loop {
         let Some(mut guard) = lock() else {
             return deferred::later(range);
         };
-        let state = &mut *guard;
-        let memlock = *memlock.get_or_insert_with(limits::memlock);
-        let Some((part, attr, want)) = state.next_to_pin(range, config.pin, memlock.is_some())
-        else {
+        let Some((part, attr, want)) = guard.next_to_pin(range, config.pin) else {
             return;
         };
-        // The limit may have come to bind since the start (setuid, setrlimit).
-        let budget = memlock.map_or(state.budget, |m| state.budget.min(m / 10 * 9));
+        if flight::in_the_way(&guard, part, foreign) {
+            drop(guard);
+            // What is to be done there is looked at afresh.
+            drop(wait_for(&[Some(part)], foreign));
+            continue;
+        }
+        let state = &mut *guard;
         let column = match want {
             Want::Leave(column) => column,
-            _ if state.pinned().saturating_add(part.len()) > budget => {
+            _ if state.pinned().saturating_add(part.len()) > state.budget => {
                 flight::count(Counter::PinLimited);
                 Column::no(Reason::Limit)
             }
             _ => {
                 state.reserved += part.len();
+                flight::pin_begins(&guard, part);
                 drop(guard);
                 let outcome = pin_part(part, attr, want);
                 let Some(mut guard) = lock() else {
                     return deferred::later(range);
                 };
+                flight::pin_ends();
                 let state = &mut *guard;
                 state.reserved = state.reserved.saturating_sub(part.len());
                 let replaced = record(state, part, attr, want, outcome);
@@ -513,7 +565,7 @@ pub fn repin(range: PageRange) {
         let mut parts = [None; 8];
         let mut n = 0;
         {
-            let Some(guard) = lock() else {
+            let Some(guard) = lock_for(&[Some(rest)]) else {
                 return deferred::later(rest);
             };
             guard.ledger.for_each(rest, |part, entry| {
@@ -530,10 +582,12 @@ pub fn repin(range: PageRange) {
                     ControlFlow::Continue(())
                 }
             });
+            flight::pin_begins(&guard, rest);
         }
         for (part, attr) in parts.iter().flatten() {
             repin_part(*part, *attr);
         }
+        flight::pin_ends();
         if n < 8 {
             return;
         }
@@ -568,12 +622,12 @@ enum Outcome {
 }
 
 fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
-    let start = time::spent();
+    let start = arch::ticks();
     let outcome = match PinSet.register(part, want) {
         Ok(()) => Outcome::Held,
         Err(errno) => refused(part, attr, want, errno),
     };
-    let spent = time::spent().saturating_sub(start);
+    let spent = time::nanos(arch::ticks().wrapping_sub(start));
     flight::add(Counter::PinNanos, spent);
     let thread = thread::current();
     thread
@@ -592,7 +646,7 @@ fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
             return Outcome::UpTo(end);
         }
     }
-    let limited = pin::is_limit(errno) && limits::memlock().is_some();
+    let limited = pin::is_limit(errno) && limits::memlock_now().is_some();
     if want == Want::Populate && !limited && PinSet.register(part, Want::OnFault).is_ok() {
         // The kernel will lock it but can't populate it (a write-protected
         // page, a guard, a userfaultfd): locked as far as it is there.
@@ -703,11 +757,15 @@ pub fn let_go(range: PageRange) -> bool {
         // A handful at a time: system calls are made without the lock.
         let mut parts = [None; 8];
         let mut n = 0;
-        let Some(mut guard) = lock() else {
+        let Some(rest) = range.after(from) else {
             return any;
         };
+        let Some(mut guard) = lock_for(&[Some(rest)]) else {
+            return any;
+        };
+        flight::pin_begins(&guard, rest);
         let state = &mut *guard;
-        if let Some(rest) = range.after(from) {
+        {
             state.ledger.for_each(rest, |part, entry| {
                 from = part.end();
                 let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
@@ -736,6 +794,7 @@ pub fn let_go(range: PageRange) -> bool {
             flight::count(Counter::Unpins);
             let _ = PinSet.deregister(*part);
         }
+        flight::pin_ends();
         if n < 8 {
             return any;
         }
@@ -748,7 +807,7 @@ pub fn relent(value: i64) -> bool {
     let blame = [Errno::NOMEM, Errno::AGAIN, Errno::PERM]
         .iter()
         .any(|e| value == -i64::from(e.0));
-    if !blame || startup::config().pin == Pin::Off || limits::memlock().is_none() {
+    if !blame || startup::config().pin == Pin::Off || limits::memlock_now().is_none() {
         return false;
     }
     let Some(all) = PageRange::new(0, USER_END) else {

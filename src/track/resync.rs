@@ -46,6 +46,17 @@ pub fn range(range: PageRange, repin: bool) {
     settle(range);
 }
 
+/// As [`range`], for memory that other calls may be about at this moment: what
+/// is pinned there is left to them.
+#[cold]
+pub fn foreign(range: PageRange) {
+    match lock() {
+        Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
+        None => return deferred::later(range),
+    }
+    super::settle_foreign(range);
+}
+
 /// As [`range`], for a call whose reach is not known: the whole of every
 /// mapping that touches `range` or its neighbours.
 #[cold]
@@ -63,8 +74,8 @@ pub fn around(range_: PageRange) {
 pub fn audit() {
     fork::check();
     flight::sweep();
-    if let Some(all) = PageRange::new(0, USER_END) {
-        range(all, false);
+    if let Some(all) = everything() {
+        foreign(all);
     }
 }
 
@@ -93,13 +104,18 @@ pub fn republish(range: PageRange) {
     }
 }
 
+/// Every address, the kernel's own included: `[vsyscall]` is listed, too.
+fn everything() -> Option<PageRange> {
+    PageRange::new(0, !(PAGE - 1))
+}
+
 /// Nothing in the state can be trusted: begins anew, in place.
 #[cold]
 pub fn rebuild(guard: &mut Guard) {
     flight::count(Counter::Rebuilds);
     log::info!("the ledger was left half-way and is read anew");
     fork::start_anew(guard, false);
-    if let Some(all) = PageRange::new(0, USER_END) {
+    if let Some(all) = everything() {
         read(guard, all, Flags::EMPTY);
         deferred::later(all); // pinned again when the lock is free
     }
@@ -332,7 +348,7 @@ pub fn special_kind(start: u64) -> Option<Kind> {
 /// The whole address space, for the first time: private writable memory is
 /// pinned first, text last, so that a budget goes to what messages are sent from.
 pub fn first(extra: Flags) {
-    let Some(all) = PageRange::new(0, !(PAGE - 1)) else {
+    let Some(all) = everything() else {
         return;
     };
     if let Some(mut guard) = lock() {

@@ -2,7 +2,7 @@
 //! since another thread can be given the addresses the instant the kernel has
 //! them back.
 
-use super::{close, deferred, failed, lock, open, real, resync, State};
+use super::{close, deferred, failed, lock, lock_for, open, real, resync, State};
 use crate::arch::Frame;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
@@ -87,7 +87,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
     };
     let flight = open(Call::Munmap);
     let mut taken = Taken::new();
-    match lock() {
+    match lock_for(&[Some(range)]) {
         Some(mut guard) => {
             flight.claim(&guard, range);
             guard.remove(range, |part, attr| taken.add(part, attr));
