@@ -1,20 +1,55 @@
 //! Events of a signal handler that came while its own thread held the lock.
-//! The handler can't wait for it. Its call is made; what it was about is noted
-//! and read anew from the kernel as soon as the lock is free. An unmapping is
-//! taken out of the directory before its call all the same.
+//! The handler can't wait for it. Its call is made; what it did is noted, and
+//! the holder writes the notes into the ledger before it gives the lock back:
+//! nobody else has been at the ledger in between, so their order is right. An
+//! unmapping is taken out of the directory before its call all the same.
 
-use super::{flight, resync};
+use super::{flight, resync, State};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
+use regall_directory::vocab::Attr;
 
 const NOTES: usize = 64;
-static NOTED: [(AtomicU64, AtomicU64); NOTES] =
-    [const { (AtomicU64::new(0), AtomicU64::new(0)) }; NOTES];
+
+/// What has to be done about a note.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum What {
+    /// Nothing any more.
+    Done = 0,
+    /// The range is mapped, with the attributes in the note.
+    Mapped = 1,
+    /// The range is gone.
+    Gone = 2,
+    /// The range has changed in a way that only the kernel knows.
+    Changed = 3,
+    /// Written into the ledger; still to be pinned.
+    Unpinned = 4,
+}
+
+struct Note {
+    what: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    attr: AtomicU64,
+}
+
+static NOTED: [Note; NOTES] = [const {
+    Note {
+        what: AtomicU64::new(0),
+        start: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        attr: AtomicU64::new(0),
+    }
+}; NOTES];
+/// Notes taken since the last [`drain`].
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Of these, how many are in the ledger.
+static APPLIED: AtomicUsize = AtomicUsize::new(0);
 static DRAINING: AtomicBool = AtomicBool::new(false);
 
-/// The writer's segments, for [`retract`], which must not touch the writer.
+/// The writer's segments, for [`gone`], which must not touch the writer.
 static SEGMENT: [AtomicPtr<Slot>; SEGMENTS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SEGMENTS];
 
@@ -31,25 +66,43 @@ pub fn reset() {
         s.store(core::ptr::null_mut(), Relaxed);
     }
     COUNT.store(0, Relaxed);
+    APPLIED.store(0, Relaxed);
     DRAINING.store(false, Relaxed);
 }
 
-/// `range` has changed and is to be read anew.
-#[cold]
-pub fn later(range: PageRange) {
-    flight::count(Counter::Deferred);
-    let n = COUNT.fetch_add(1, AcqRel);
-    if let Some((start, end)) = NOTED.get(n) {
-        start.store(range.start(), Relaxed);
-        end.store(range.end(), Release);
+impl Note {
+    fn range(&self) -> Option<PageRange> {
+        PageRange::new(self.start.load(Relaxed), self.end.load(Relaxed))
     }
 }
 
-/// `range` is about to be unmapped: every directory entry that touches it
-/// becomes invisible now. What was wrongly hidden with it comes back when the
-/// note is read.
 #[cold]
-pub fn retract(range: PageRange) {
+fn take(what: What, range: PageRange, attr: u64) {
+    flight::count(Counter::Deferred);
+    let n = COUNT.fetch_add(1, AcqRel);
+    if let Some(note) = NOTED.get(n) {
+        note.start.store(range.start(), Relaxed);
+        note.end.store(range.end(), Relaxed);
+        note.attr.store(attr, Relaxed);
+        note.what.store(what as u64, Release);
+    }
+}
+
+/// `range` has changed and is to be read anew.
+pub fn later(range: PageRange) {
+    take(What::Changed, range, 0);
+}
+
+/// `range` has been mapped and is `attr`.
+pub fn mapped(range: PageRange, attr: Attr) {
+    take(What::Mapped, range, attr.pack());
+}
+
+/// `range` is about to be unmapped: every directory entry that touches it
+/// becomes invisible now. What was hidden with it and stays comes back with the
+/// note.
+#[cold]
+pub fn gone(range: PageRange) {
     for (k, segment) in SEGMENT.iter().enumerate() {
         let base = segment.load(Acquire);
         if base.is_null() {
@@ -66,10 +119,47 @@ pub fn retract(range: PageRange) {
             }
         }
     }
-    later(range);
+    take(What::Gone, range, 0);
 }
 
-/// Reads what was noted. Called wherever the lock has just been given back.
+/// Writes the notes into the ledger. Called by the lock's holder, as the last
+/// thing before it gives it back.
+#[inline]
+pub fn apply(state: &mut State) {
+    if COUNT.load(Acquire) > APPLIED.load(Relaxed) {
+        apply_slowly(state);
+    }
+}
+
+#[cold]
+fn apply_slowly(state: &mut State) {
+    loop {
+        let n = APPLIED.load(Relaxed);
+        if n >= COUNT.load(Acquire) {
+            return;
+        }
+        APPLIED.store(n + 1, Relaxed);
+        let Some(note) = NOTED.get(n) else {
+            continue; // too many: `drain` reads everything anew
+        };
+        let Some(range) = note.range() else {
+            continue;
+        };
+        let what = note.what.load(Acquire);
+        if what == What::Gone as u64 {
+            state.remove(range, |_, _| ());
+            note.what.store(What::Done as u64, Relaxed);
+        } else if let (true, Some(attr)) = (
+            what == What::Mapped as u64,
+            Attr::unpack(note.attr.load(Relaxed)),
+        ) {
+            state.insert(range, attr);
+            note.what.store(What::Unpinned as u64, Relaxed);
+        }
+    }
+}
+
+/// Does what is left to do about the notes. Called without the lock.
 #[inline]
 pub fn drain() {
     if COUNT.load(Acquire) != 0 {
@@ -85,18 +175,24 @@ fn drain_slowly() {
     let (flight, _) = flight::open(Call::Mmap);
     let n = COUNT.load(Acquire);
     if n > NOTES {
-        COUNT.store(0, Release);
         resync::audit();
     }
-    for (start, end) in NOTED.iter().take(n.min(NOTES)) {
-        let noted = PageRange::new(start.load(Relaxed), end.swap(0, AcqRel));
-        if let Some(range) = noted {
+    for note in NOTED.iter().take(n) {
+        let what = note.what.swap(What::Done as u64, AcqRel);
+        let Some(range) = note.range() else {
+            continue;
+        };
+        if what == What::Unpinned as u64 {
+            super::settle_foreign(range);
+        } else if what != What::Done as u64 {
             resync::republish(range);
             resync::foreign(range);
         }
     }
-    // A handler that noted something meanwhile is read in the next round.
-    let _ = COUNT.compare_exchange(n, 0, AcqRel, Relaxed);
     drop(flight);
+    // What was noted meanwhile is looked at in the next round.
+    if COUNT.compare_exchange(n, 0, AcqRel, Relaxed).is_ok() {
+        APPLIED.store(0, Relaxed);
+    }
     DRAINING.store(false, Release);
 }

@@ -158,7 +158,9 @@ fn drop_abandoned(thread: &Thread) -> bool {
         let Some(n) = (f.get() as usize).checked_sub(1) else {
             break;
         };
-        let left = PLACES.get(n).is_some_and(|p| came_back(arrival(thread), p.sp.load(Relaxed)));
+        let left = PLACES
+            .get(n)
+            .is_some_and(|p| came_back(arrival(thread), p.sp.load(Relaxed)));
         if !(found || left || full && i == 0) {
             continue;
         }

@@ -4,7 +4,7 @@
 //! holder's thread comes in again, and a holder never comes back (siglongjmp,
 //! cancellation).
 
-use super::State;
+use super::{deferred, State};
 use crate::arch;
 use crate::sys::{self, file};
 use crate::text::Text;
@@ -200,6 +200,7 @@ impl DerefMut for Guard {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
+        deferred::apply(self);
         release(self.thread as *const Thread as u64);
         self.thread.lock_sp.set(self.outer_sp);
     }

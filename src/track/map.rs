@@ -53,7 +53,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
                 flight.claim(&guard, target);
                 guard.remove(target, |part, attr| taken.add(part, attr));
             }
-            None => deferred::retract(target),
+            None => deferred::gone(target),
         }
     }
     let mut value = real(frame);
@@ -120,7 +120,7 @@ fn enter(flight: &super::flight::Flight, range: PageRange, new: &New) {
                 );
             }
         }
-        None => return deferred::later(range),
+        None => return deferred::mapped(range, new.attr),
     }
     settle(range);
 }
@@ -369,7 +369,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         None => [source, target]
             .iter()
             .flatten()
-            .for_each(|r| deferred::retract(*r)),
+            .for_each(|r| deferred::gone(*r)),
     }
     let mut value = real(frame);
     if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
@@ -426,7 +426,7 @@ fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, tw
     match tail {
         // Where the file ends the kernel's list says, and its size.
         Some(tail) if last.kind == Kind::File => {
-            resync::read(&mut guard, tail, last.flags.without(Flags::TAIL))
+            let _ = resync::read(&mut guard, tail, last.flags.without(Flags::TAIL));
         }
         Some(tail) => guard.insert(tail, pending(last)),
         None => (),

@@ -231,7 +231,15 @@ impl State {
     }
 
     /// The first part of `range` that is to be pinned and is not, and how.
-    fn next_to_pin(&self, range: PageRange, pin: Pin) -> Option<(PageRange, Attr, Want)> {
+    ///
+    /// With `whole`, all of the entry it is of: another call may be about to pin
+    /// that, and what is populated in two goes stays two mappings to the kernel.
+    fn next_to_pin(
+        &self,
+        range: PageRange,
+        pin: Pin,
+        whole: bool,
+    ) -> Option<(PageRange, Attr, Want)> {
         let mut found = None;
         self.ledger.for_each(range, |part, entry| {
             if entry.attr.pin.reason != Reason::Off {
@@ -243,6 +251,7 @@ impl State {
             match policy::wanted(entry.attr, pin, binds) {
                 Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
                 want => {
+                    let part = if whole { entry.range } else { part };
                     found = Some((part, entry.attr, want));
                     ControlFlow::Break(())
                 }
@@ -495,15 +504,22 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
 /// Has everything in `range` pinned that is to be. Called without the lock, in a
 /// call that is about `range`, after the ledger knows it.
 pub fn settle(range: PageRange) {
-    settle_part(range, false);
+    settle_part(range, false, false);
 }
 
-/// As [`settle`], for a range that other calls may be about.
+/// As [`settle`], for what was read from the kernel: some of it may be another
+/// call's, whole entries of which are pinned or nothing.
+pub fn settle_read(range: PageRange) {
+    settle_part(range, true, false);
+}
+
+/// As [`settle_read`], from outside of any call that is about `range`: waits for
+/// those that are.
 pub fn settle_foreign(range: PageRange) {
-    settle_part(range, true);
+    settle_part(range, true, true);
 }
 
-fn settle_part(range: PageRange, foreign: bool) {
+fn settle_part(range: PageRange, whole: bool, foreign: bool) {
     let config = startup::config();
     if config.pin == Pin::Off {
         return;
@@ -514,7 +530,7 @@ fn settle_part(range: PageRange, foreign: bool) {
         let Some(mut guard) = lock() else {
             return deferred::later(range);
         };
-        let Some((part, attr, want)) = guard.next_to_pin(range, config.pin) else {
+        let Some((part, attr, want)) = guard.next_to_pin(range, config.pin, whole) else {
             return;
         };
         if flight::in_the_way(&guard, part, foreign) {

@@ -36,25 +36,25 @@ pub fn unsettled(attr: Attr) -> Attr {
 /// pinned there is pinned again: it may be other memory than it was.
 #[cold]
 pub fn range(range: PageRange, repin: bool) {
-    match lock() {
+    let reach = match lock() {
         Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
         None => return deferred::later(range),
-    }
+    };
     if repin {
         super::repin(range);
     }
-    settle(range);
+    super::settle_read(reach);
 }
 
 /// As [`range`], for memory that other calls may be about at this moment: what
 /// is pinned there is left to them.
 #[cold]
 pub fn foreign(range: PageRange) {
-    match lock() {
+    let reach = match lock() {
         Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
         None => return deferred::later(range),
-    }
-    super::settle_foreign(range);
+    };
+    super::settle_foreign(reach);
 }
 
 /// As [`range`], for a call whose reach is not known: the whole of every
@@ -116,26 +116,31 @@ pub fn rebuild(guard: &mut Guard) {
     log::info!("the ledger was left half-way and is read anew");
     fork::start_anew(guard, false);
     if let Some(all) = everything() {
-        read(guard, all, Flags::EMPTY);
+        let _ = read(guard, all, Flags::EMPTY);
         deferred::later(all); // pinned again when the lock is free
     }
 }
 
 /// What the kernel shows of `range` becomes what the ledger says. `extra` goes
 /// with everything that is new to it.
-pub fn read(state: &mut State, range: PageRange, extra: Flags) {
+///
+/// A mapping that the ledger does not know and that reaches further is taken in
+/// whole (another thread's, perhaps, that is not yet entered: pinned only in
+/// part it would be two mappings to the kernel, for good). Returns how far that was.
+pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
     flight::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
     flight::disturb(range);
     let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
         log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
-        return;
+        return range;
     };
     // SAFETY: the lock is held (`state` is behind it), and nothing below reads
     // maps again.
     let buffer = unsafe { &mut *BUFFER.0.get() };
     let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));
     let mut from = range.start();
+    let mut reach = range;
     while let Some(line) = lines.next_line() {
         let Some(line) = line.ok().and_then(maps::parse) else {
             continue;
@@ -150,11 +155,15 @@ pub fn read(state: &mut State, range: PageRange, extra: Flags) {
             state.forget(hole);
         }
         from = part.end();
-        state.agree(part, &line, extra);
+        if state.agree(line.range, &line, extra) {
+            let start = reach.start().min(line.range.start());
+            reach = PageRange::new(start, reach.end().max(line.range.end())).unwrap_or(reach);
+        }
     }
     if let Some(hole) = PageRange::new(from, range.end()) {
         state.forget(hole);
     }
+    reach
 }
 
 impl State {
@@ -163,8 +172,8 @@ impl State {
         self.remove(hole, |_, _| ());
     }
 
-    /// The kernel says `line` of `part`.
-    fn agree(&mut self, part: PageRange, line: &Line, extra: Flags) {
+    /// The kernel says `line` of `part`. Whether that was news.
+    fn agree(&mut self, part: PageRange, line: &Line, extra: Flags) -> bool {
         // Parts that the ledger knows keep what the kernel does not show; parts
         // that it does not know are described from the line.
         let mut at = part.start();
@@ -177,7 +186,7 @@ impl State {
                 .next_from(at)
                 .filter(|e| e.range.start() < part.end());
             let (piece, attr) = match (known, rest) {
-                (_, None) => return,
+                (_, None) => break,
                 (Some(e), Some(rest)) if e.range.start() <= at => {
                     (rest.before(e.range.end()), Some(e.attr))
                 }
@@ -185,7 +194,7 @@ impl State {
                 (None, Some(rest)) => (Some(rest), None),
             };
             let Some(piece) = piece else {
-                return;
+                break;
             };
             at = piece.end();
             match attr {
@@ -196,6 +205,7 @@ impl State {
                 }
             }
         }
+        described.is_some()
     }
 
     fn correct(&mut self, piece: PageRange, attr: Attr, line: &Line) {
@@ -352,7 +362,7 @@ pub fn first(extra: Flags) {
         return;
     };
     if let Some(mut guard) = lock() {
-        read(&mut guard, all, extra);
+        let _ = read(&mut guard, all, extra);
         guard.adopt_own_memory();
         let binds = limits::memlock().is_some();
         hold_back(&mut guard, binds);

@@ -92,7 +92,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
             flight.claim(&guard, range);
             guard.remove(range, |part, attr| taken.add(part, attr));
         }
-        None => deferred::retract(range),
+        None => deferred::gone(range),
     }
     let value = real(frame);
     if failed(value) {
