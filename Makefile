@@ -1,5 +1,8 @@
-# make run [MPI=openmpi|mpich], make test, make bench, make lint; `make` builds.
+# make run [MPI=openmpi|mpich], make test, make bench, make lint; `make` builds,
+# make install [PREFIX=/usr/local] [DESTDIR=] puts what was built in its place.
 MPI ?= openmpi
+PREFIX ?= /usr/local
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 build:
 	cargo build --release
@@ -25,7 +28,24 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 	scripts/shellcheck
 
+# Builds nothing: root, who installs, seldom has a Rust toolchain. `regall` looks
+# for the library beside itself and in ../lib, so lib it is, whatever the distribution.
+install:
+	@test -f target/release/libregall.so || { echo "run make first" >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+		$(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/regall
+	install -m 755 target/release/regall $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 target/release/libregall.so $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 include/regall.h $(DESTDIR)$(PREFIX)/include/
+	install -m 755 scripts/verify-maps.sh $(DESTDIR)$(PREFIX)/share/regall/
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' regall.pc.in \
+		>$(DESTDIR)$(PREFIX)/lib/pkgconfig/regall.pc
+
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/regall lib/libregall.so include/regall.h \
+		share/regall/verify-maps.sh lib/pkgconfig/regall.pc)
+
 clean:
 	cargo clean
 
-.PHONY: build run test bench lint clean
+.PHONY: build run test bench lint install uninstall clean

@@ -321,15 +321,6 @@ static void give_back_what_is_not_theirs(void)
 	IS(-EINVAL, api.free(p, 0));
 	IS(-EINVAL, api.free(p, SIZE_MAX));
 	IS(0, api.free(p, 4 * PAGE));
-	/* Documented as errors: another mapping's start, and a wrong size. */
-	char *mine = anon(2);
-	IS(-EINVAL, api.free(mine, 2 * PAGE));
-	HOLDS(msync(mine, 2 * PAGE, MS_ASYNC) == 0); /* ENOMEM: no longer mapped */
-	munmap(mine, 2 * PAGE);
-	IS(0, api.alloc(4 * PAGE, &p));
-	IS(-EINVAL, api.free(p, PAGE));
-	IS(-EINVAL, api.free((char *)p + PAGE, 3 * PAGE));
-	IS(0, api.free(p, 4 * PAGE));
 }
 
 static void count(void)

@@ -63,7 +63,7 @@ struct regall_range {
  * call; may be called from a signal handler. `pd` is a struct ibv_pd * or NULL
  * for the pin set alone; this build has no HCA registrar and ignores it.
  * 0, or -ENOENT: some of it is not mapped or the bytes lie in several ranges;
- * -EINVAL: len is 0 or `out` is NULL; -EBUSY: the ledger was changing all the
+ * -EINVAL: len is 0 or wraps, or `out` is NULL; -EBUSY: the ledger was changing all the
  * time (a signal handler that interrupted a change); -ENOSYS: inert. */
 int regall_lookup(const void *pd, const void *addr, size_t len, struct regall_range *out);
 
@@ -87,8 +87,9 @@ int regall_alloc(size_t size, void **out);
  * As regall_alloc otherwise, in ordinary pages. */
 int regall_alloc_unregistered(size_t size, void **out);
 
-/* Gives back memory of either kind; `size` as it was asked for.
- * 0, or -EINVAL: not the start of such memory, or a wrong size. */
+/* Gives back memory of either kind; `addr` and `size` as regall_alloc had them.
+ * It is munmap for them: anything else that is mapped there goes, too.
+ * 0, or -EINVAL: addr is not page-aligned or size is 0. */
 int regall_free(void *addr, size_t size);
 
 /* Counters of this process. */

@@ -81,15 +81,39 @@ pub unsafe extern "C" fn regall_lookup(
         return error(Errno::INVAL);
     };
     match VIEW.lookup_hinted(addr, &thread::current().hint) {
+        Ok(_) if !track::tracking() => INERT,
         Ok(Some(found)) if end <= found.end => {
             // SAFETY: by the contract above.
             unsafe { out.write(describe(&found)) };
             0
         }
-        Ok(None) if !track::tracking() => INERT,
         Ok(_) => error(Errno::NOENT),
-        Err(_) => error(Errno::BUSY),
+        // SAFETY: by the contract above.
+        Err(_) => unsafe { again(addr, end, out) },
     }
+}
+
+/// The writer was at it all the time: it has been preempted, perhaps. Only a
+/// signal handler on top of it can't wait for it.
+#[cold]
+unsafe fn again(addr: u64, end: u64, out: *mut Range) -> c_int {
+    let _pass = strict::pass();
+    for _ in 0..1000 {
+        if track::lock::mine() {
+            break;
+        }
+        sys::yield_now();
+        match VIEW.lookup(addr) {
+            Ok(Some(found)) if end <= found.end => {
+                // SAFETY: by the caller's contract.
+                unsafe { out.write(describe(&found)) };
+                return 0;
+            }
+            Ok(_) => return error(Errno::NOENT),
+            Err(_) => (),
+        }
+    }
+    error(Errno::BUSY)
 }
 
 #[inline]
@@ -184,9 +208,11 @@ pub unsafe extern "C" fn regall_alloc_unregistered(size: usize, out: *mut u64) -
 }
 
 unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
-    let bytes = round_up(size as u64).filter(|b| *b > 0);
-    let (Some(bytes), false) = (bytes, out.is_null()) else {
+    if size == 0 || out.is_null() {
         return error(Errno::INVAL);
+    }
+    let Some(bytes) = round_up(size as u64) else {
+        return error(Errno::NOMEM);
     };
     let _pass = strict::pass();
     let got = if registered {

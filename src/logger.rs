@@ -44,6 +44,8 @@ pub fn early(level: &str, args: core::fmt::Arguments) {
     write(&line(level, args));
 }
 
+#[cold]
+#[inline(never)]
 fn line(level: &str, args: core::fmt::Arguments) -> Text<LINE> {
     let mut text = Text::new();
     let _ = write!(text, "regall[{}]: {level}: ", sys::getpid());
@@ -51,6 +53,8 @@ fn line(level: &str, args: core::fmt::Arguments) -> Text<LINE> {
     text
 }
 
+#[cold]
+#[inline(never)]
 fn write(text: &Text<LINE>) {
     // The last byte of the buffer is Text's NUL: use it for the line's end.
     let mut out = Text::<{ LINE + 1 }>::new();

@@ -26,6 +26,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
 static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
 static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
+static STACK_FULL: AtomicBool = AtomicBool::new(false);
 static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 
 /// A stack with a limit up to this is grown to it at start-up, bytes.
@@ -63,6 +64,8 @@ pub fn active() -> bool {
 }
 
 /// The constructor's arrival: `frame` holds (argc, argv, envp).
+#[cold]
+#[inline(never)]
 pub fn construct(frame: &Frame) {
     // SAFETY: the C runtime gives constructors main's arguments (glibc does).
     let env = unsafe { Environment::new(frame.args[2] as *const *const core::ffi::c_char) };
@@ -88,6 +91,8 @@ pub fn construct(frame: &Frame) {
 }
 
 /// By REGALL_ONLY, or else by the list of launchers.
+#[cold]
+#[inline(never)]
 fn wanted_here(env: Environment) -> bool {
     let mut buf = [0u8; 1024];
     let Ok(path) = file::read_link(c"/proc/self/exe", &mut buf) else {
@@ -102,6 +107,8 @@ fn wanted_here(env: Environment) -> bool {
     }
 }
 
+#[cold]
+#[inline(never)]
 fn read_settings(env: Environment) -> bool {
     // SAFETY: single-threaded constructor, before any reader.
     let config = unsafe { &mut *CONFIG.0.get() };
@@ -163,6 +170,8 @@ fn announce_what_is_missing() {
     }
 }
 
+#[cold]
+#[inline(never)]
 fn start(env: Environment) {
     OWNER.store(sys::getpid(), Relaxed);
     BUDGET.store(limits::budget(config().limit, env), Relaxed);
@@ -195,6 +204,8 @@ fn start(env: Environment) {
 }
 
 /// Puts the hooks in and tests them. Returns what is in force.
+#[cold]
+#[inline(never)]
 fn install() -> Intercept {
     let asked = config().intercept;
     if asked != Intercept::Symbols {
@@ -256,8 +267,13 @@ fn prepare_stack() {
     if pinned && soft <= STACK_TOUCHED && floor < sp {
         // One access grows the mapping; the pages between stay untouched. The
         // kernel makes it for us: should the stack not grow, there is no SIGSEGV.
-        let _ = sys::readable(floor);
+        STACK_FULL.store(sys::readable(floor), Relaxed);
     }
+}
+
+/// Whether the main stack has been grown to its limit, so that it won't grow.
+pub fn stack_is_full() -> bool {
+    STACK_FULL.load(Relaxed)
 }
 
 /// The header's words that don't change, in a new directory.
@@ -290,6 +306,8 @@ pub fn write_settings(state: &mut State) {
 
 /// The process is about to end: the statistics are written, the directory goes.
 /// Not for a vfork child's _exit: it has its parent's memory, not its pid.
+#[cold]
+#[inline(never)]
 pub fn finish() {
     if !active() || sys::getpid() != OWNER.load(Relaxed) {
         return;

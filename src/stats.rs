@@ -13,6 +13,8 @@ use regall_directory::layout::{Call, Counter};
 use regall_directory::vocab::Reason;
 
 /// Writes the file, if one is asked for.
+#[cold]
+#[inline(never)]
 pub fn write() {
     let pattern = startup::config().stats_file.as_bytes();
     if pattern.is_empty() {

@@ -21,6 +21,8 @@ pub struct Store {
     name: Text<96>,
     /// Whether there is a file; else the memory is private and nobody sees it.
     published: bool,
+    /// Effective uid at the time it was made.
+    uid: u32,
     header: Option<NonNull<Header>>,
     mapped: [Option<PageRange>; SEGMENTS],
     announced: usize,
@@ -42,6 +44,7 @@ impl Store {
             folder: Text::new(),
             name: Text::new(),
             published: false,
+            uid: 0,
             header: None,
             mapped: [None; SEGMENTS],
             announced: 0,
@@ -105,10 +108,12 @@ impl Store {
     }
 
     fn create_file(&mut self) -> Result<u64, Errno> {
-        self.folder = Text::of(format_args!("/dev/shm/regall-{}", sys::geteuid()));
+        room_for_file(first_part() as u64)?;
+        self.uid = sys::geteuid();
+        self.folder = Text::of(format_args!("/dev/shm/regall-{}", self.uid));
         let me = Identity::own()?;
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
-        let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?)?;
+        let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
         sweep(&folder, &me);
         let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
         let fd = create_exclusive(&folder, name)?;
@@ -136,7 +141,7 @@ impl Store {
             return;
         }
         if let (Some(folder), Some(name)) = (self.folder.as_cstr(), self.name.as_cstr()) {
-            if let Ok(folder) = open_folder(folder) {
+            if let Ok(folder) = open_folder(folder, self.uid) {
                 let _ = folder.unlink(name);
             }
         }
@@ -154,10 +159,11 @@ impl Store {
     fn grow(&mut self, k: usize) -> Result<u64, Errno> {
         let bytes = segment_bytes(k) as u64;
         let base = if self.published {
-            let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?)?;
+            let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
             let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
             let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
             let offset = segment_offset(k) as u64;
+            room_for_file(offset + bytes)?;
             fd.allocate(offset, bytes)?;
             fd.map_shared(offset, bytes)?
         } else {
@@ -165,6 +171,14 @@ impl Store {
         };
         self.keep(k, base, bytes);
         Ok(base)
+    }
+}
+
+/// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which is nobody's business.
+fn room_for_file(bytes: u64) -> Result<(), Errno> {
+    match sys::rlimit(libc::RLIMIT_FSIZE) {
+        Ok((soft, _)) if soft < bytes => Err(Errno(libc::EFBIG)),
+        _ => Ok(()),
     }
 }
 
@@ -229,7 +243,7 @@ fn start_time(path: &CStr) -> Result<u64, Errno> {
 
 /// Opens the user's folder, made if need be; refuses one that others can enter,
 /// that belongs to somebody else, or that is a link.
-fn open_folder(path: &CStr) -> Result<Fd, Errno> {
+fn open_folder(path: &CStr, uid: u32) -> Result<Fd, Errno> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let fd = match Fd::open(path, flags, 0) {
         Err(Errno::NOENT) => {
@@ -242,7 +256,7 @@ fn open_folder(path: &CStr) -> Result<Fd, Errno> {
         other => other?,
     };
     let s = fd.stat()?;
-    if s.uid != sys::geteuid() || s.mode & 0o077 != 0 {
+    if s.uid != uid || s.mode & 0o077 != 0 {
         return Err(Errno::PERM);
     }
     Ok(fd)

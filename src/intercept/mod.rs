@@ -104,6 +104,7 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
 
 /// Memory that has just become executable is searched for sites before it can
 /// run. What is readable ends at `end`.
+#[inline(never)]
 pub fn new_code(range: PageRange, end: u64, shared: bool) {
     if startup::mode() == Intercept::Symbols {
         return;

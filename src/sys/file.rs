@@ -115,9 +115,38 @@ fn write_once(fd: i32, buf: &[u8]) -> Result<usize> {
     }
 }
 
-/// Writes `buf` once to a descriptor that is not ours (standard error).
+/// Writes `buf` once to a descriptor that is not ours (standard error). A pipe
+/// that nobody reads is no reason for a SIGPIPE.
 pub fn write_foreign(fd: i32, buf: &[u8]) {
-    let _ = write_once(fd, buf);
+    let pipe = 1u64 << (libc::SIGPIPE - 1);
+    let (mut before, mut pending) = (0u64, 0u64);
+    let _ = call!(
+        libc::SYS_rt_sigprocmask,
+        libc::SIG_BLOCK,
+        &raw const pipe,
+        &raw mut before,
+        8
+    );
+    let _ = call!(libc::SYS_rt_sigpending, &raw mut pending, 8);
+    let broken = write_once(fd, buf) == Err(Errno(libc::EPIPE));
+    if broken && pending & pipe == 0 {
+        // Takes away the one that we caused.
+        let now = [0u64; 2];
+        let _ = call!(
+            libc::SYS_rt_sigtimedwait,
+            &raw const pipe,
+            0,
+            now.as_ptr(),
+            8
+        );
+    }
+    let _ = call!(
+        libc::SYS_rt_sigprocmask,
+        libc::SIG_SETMASK,
+        &raw const before,
+        0,
+        8
+    );
 }
 
 /// What is needed of `struct stat`.
@@ -135,6 +164,8 @@ pub struct Stat {
     pub rdev: u64,
     /// Bytes.
     pub size: u64,
+    /// Names that it has; of a folder, its subfolders and two.
+    pub links: u64,
 }
 
 impl From<&libc::stat> for Stat {
@@ -146,6 +177,7 @@ impl From<&libc::stat> for Stat {
             uid: s.st_uid,
             rdev: s.st_rdev,
             size: u64::try_from(s.st_size).unwrap_or(0),
+            links: s.st_nlink,
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::text::{number, Text};
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags};
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// Advice that fails with EINVAL on locked memory (madvise(2), mm/madvise.c);
 /// the last is MADV_GUARD_INSTALL (Linux 6.13).
@@ -27,9 +27,12 @@ const NEEDS_UNLOCKED: [i32; 6] = [
 const GUARD_INSTALL: i32 = 102;
 /// MADV_DONTNEED for locked memory (Linux 5.18).
 const DONTNEED_LOCKED: u64 = 24;
+/// UFFDIO_REGISTER_MODE_MISSING.
+const MODE_MISSING: u64 = 1;
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
 
 /// madvise(2).
+#[inline(never)]
 pub fn madvise(frame: &mut Frame) -> i64 {
     let [addr, len, advice, ..] = frame.args;
     let advice = advice as i32;
@@ -142,6 +145,8 @@ fn keep_lazy(range: PageRange) {
 }
 
 /// process_madvise(2), as far as it is about this very process.
+#[cold]
+#[inline(never)]
 pub fn process_madvise(frame: &mut Frame) -> i64 {
     let [pidfd, vector, count, advice, ..] = frame.args;
     let in_the_way = NEEDS_UNLOCKED.contains(&(advice as i32)) && startup::config().pin != Pin::Off;
@@ -151,7 +156,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     }
     let flight = open(Call::ProcessMadvise);
     // The vector may be anything: it is copied the way the kernel would.
-    const BATCH: usize = 64;
+    const BATCH: usize = 128;
     let mut ranges = [[0u64; 2]; BATCH];
     let n = (count as usize).min(BATCH);
     // SAFETY: n entries of 16 bytes fit.
@@ -176,7 +181,13 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
 }
 
 /// Whether a pidfd stands for this process: the kernel says so in fdinfo.
+#[cold]
+#[inline(never)]
 fn is_self(pidfd: i32) -> bool {
+    // PIDFD_SELF_THREAD and PIDFD_SELF_THREAD_GROUP (Linux 6.14).
+    if matches!(pidfd, -10000 | -10001) {
+        return true;
+    }
     let path: Text<64> = Text::of(format_args!("/proc/self/fdinfo/{pidfd}"));
     let mut buf = [0u8; 512];
     let Some(Ok(text)) = path.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
@@ -189,6 +200,7 @@ fn is_self(pidfd: i32) -> bool {
 }
 
 /// msync(2): MS_INVALIDATE is EBUSY on locked memory.
+#[inline(never)]
 pub fn msync(frame: &mut Frame) -> i64 {
     let [addr, len, flags, ..] = frame.args;
     let range = PageRange::from_call(addr, len);
@@ -208,19 +220,21 @@ pub fn msync(frame: &mut Frame) -> i64 {
 /// ioctl(UFFDIO_REGISTER): from here on a missing page is the application's
 /// business. What we populated and nobody has written is given back, so that
 /// it is missing again, and stays locked on fault.
+#[cold]
+#[inline(never)]
 pub fn userfault(frame: &mut Frame) -> i64 {
     let value = real(frame);
     if failed(value) || startup::config().pin == Pin::Off {
         return value;
     }
     let flight = open(Call::Userfault);
-    // struct uffdio_register begins with the range's start and length.
-    let mut words = [0u64; 2];
-    // SAFETY: two words of room.
-    let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 16) };
-    if let (Ok(16), Some(range)) = (copied, PageRange::from_call(words[0], words[1])) {
+    // struct uffdio_register begins with the range's start and length and the mode.
+    let mut words = [0u64; 3];
+    // SAFETY: three words of room.
+    let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 24) };
+    if let (Ok(24), Some(range)) = (copied, PageRange::from_call(words[0], words[1])) {
         keep_lazy(range);
-        if populated(range) {
+        if words[2] & MODE_MISSING != 0 && only_ours_to_drop(range) {
             let_go(range);
             drop_untouched(range);
             settle(range);
@@ -230,18 +244,30 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     value
 }
 
-fn populated(range: PageRange) -> bool {
-    let mut any = false;
+/// Whether all of `range` is private anonymous memory, where a page of zeroes that
+/// goes comes back as zeroes, and some of it was populated by us. A process with
+/// other threads may be writing there at this moment: then nothing is dropped.
+fn only_ours_to_drop(range: PageRange) -> bool {
+    let (mut any, mut all) = (false, true);
     if let Some(guard) = lock() {
         guard.ledger.for_each(range, |_, e| {
             any |= e.attr.pin.held() && !e.attr.flags.has(Flags::ONFAULT);
+            all &= e.attr.kind == Kind::Anon && !e.attr.prot.shared();
             ControlFlow::Continue(())
         });
     }
-    any
+    any && all && alone()
+}
+
+/// Whether this is the process's only thread.
+fn alone() -> bool {
+    // Two entries for the folder itself and its parent, and one for each thread.
+    file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3)
 }
 
 /// Gives back pages that hold nothing but zeroes.
+#[cold]
+#[inline(never)]
 fn drop_untouched(range: PageRange) {
     let mut page = [0u64; (PAGE / 8) as usize];
     let mut at = range.start();
@@ -257,6 +283,8 @@ fn drop_untouched(range: PageRange) {
 
 /// mbind(2): memory that we populated on the allocating node moves to where
 /// the application now wants it.
+#[cold]
+#[inline(never)]
 pub fn mbind(frame: &mut Frame) -> i64 {
     const MPOL_MF_MOVE: u64 = 2;
     let flight = open(Call::Mbind);

@@ -5,7 +5,8 @@
 //! unmapping is taken out of the directory before its call all the same.
 
 use super::{flight, resync, State};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use crate::thread;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
 use regall_directory::vocab::Attr;
@@ -47,7 +48,7 @@ static NOTED: [Note; NOTES] = [const {
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Of these, how many are in the ledger.
 static APPLIED: AtomicUsize = AtomicUsize::new(0);
-static DRAINING: AtomicBool = AtomicBool::new(false);
+static DRAINING: AtomicU64 = AtomicU64::new(0);
 
 /// The writer's segments, for [`gone`], which must not touch the writer.
 static SEGMENT: [AtomicPtr<Slot>; SEGMENTS] =
@@ -67,7 +68,7 @@ pub fn reset() {
     }
     COUNT.store(0, Relaxed);
     APPLIED.store(0, Relaxed);
-    DRAINING.store(false, Relaxed);
+    DRAINING.store(0, Relaxed);
 }
 
 impl Note {
@@ -169,8 +170,11 @@ pub fn drain() {
 
 #[cold]
 fn drain_slowly() {
-    if DRAINING.swap(true, Acquire) {
-        return;
+    // Whoever was at it and left for good (siglongjmp) is not waited for: notes
+    // are taken one by one, so two at a time do no harm.
+    let me = thread::current() as *const thread::Thread as u64;
+    if DRAINING.swap(me, Acquire) == me {
+        return DRAINING.store(0, Release);
     }
     let (flight, _) = flight::open(Call::Mmap);
     let n = COUNT.load(Acquire);
@@ -194,5 +198,5 @@ fn drain_slowly() {
     if COUNT.compare_exchange(n, 0, AcqRel, Relaxed).is_ok() {
         APPLIED.store(0, Relaxed);
     }
-    DRAINING.store(false, Release);
+    DRAINING.store(0, Release);
 }

@@ -171,6 +171,7 @@ fn drop_abandoned(thread: &Thread) -> bool {
         count(Counter::Abandoned);
     }
     if found {
+        super::forget_reserved();
         super::lock::abandon_if_mine();
         // Keep them packed: the oldest first.
         let mut packed = [0u32; NESTED];

@@ -47,6 +47,7 @@ pub fn check() {
 
 /// fork, or clone that amounts to it. Made from here, so that the child begins
 /// anew before it returns to the application.
+#[inline(never)]
 pub fn fork(frame: &mut Frame) -> i64 {
     let flight = open(Call::Fork);
     let value = real(frame);
@@ -62,6 +63,7 @@ pub fn fork(frame: &mut Frame) -> i64 {
 
 /// In a child, before anything else: nothing of the parent's may be touched.
 #[cold]
+#[inline(never)]
 pub fn child() {
     // SAFETY: as in `check`.
     if let Some(mark) = unsafe { MARK.load(Relaxed).as_ref() } {
@@ -93,6 +95,8 @@ pub fn child() {
 }
 
 /// An empty ledger and a new directory, for a child or after a disaster.
+#[cold]
+#[inline(never)]
 pub fn start_anew(state: &mut State, child: bool) {
     deferred::reset();
     flight::reset();
@@ -107,6 +111,8 @@ pub fn start_anew(state: &mut State, child: bool) {
 }
 
 /// A directory for `state`, in /dev/shm or, where that can't be, in private memory.
+#[cold]
+#[inline(never)]
 pub fn new_directory(state: &mut State) {
     if let Err(errno) = state.store.create() {
         log::warn!(

@@ -29,6 +29,9 @@ const SLEEPERS: u64 = 1;
 /// A sleeper looks after its owner's health this often, in nanoseconds.
 const PATIENCE: u32 = 20_000_000;
 
+/// Nobody waits for the lock through more than so many looks.
+const LONGEST: u32 = 25;
+
 struct Shared(UnsafeCell<State>);
 // SAFETY: all access goes through a Guard, and there is one at a time.
 unsafe impl Sync for Shared {}
@@ -73,6 +76,7 @@ fn held(thread: &'static Thread, outer_sp: u64, broken: bool) -> Guard {
 #[cold]
 fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard, Nested> {
     let mut tries = 0u32;
+    let mut naps = 0u32;
     loop {
         let word = WORD.load(Relaxed);
         if word & !SLEEPERS == me {
@@ -107,6 +111,13 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             continue;
         }
         sys::futex_wait(&TURN, turn, PATIENCE);
+        naps += 1;
+        if naps > LONGEST {
+            // A handler may have parked the holder until this very thread goes
+            // on (stop-the-world collectors): the call is made, and noted.
+            thread.lock_sp.set(outer_sp);
+            return Err(Nested);
+        }
         let tid = OWNER_TID.load(Relaxed);
         let gone = WORD.load(Relaxed) == word | SLEEPERS && tries % 8 == 0 && owner_is_gone(tid);
         if gone
@@ -148,6 +159,8 @@ fn on_alternate_stack() -> bool {
 
 /// Whether the holder has ended, or sleeps in the kernel further out on its
 /// stack than where it took the lock.
+#[cold]
+#[inline(never)]
 fn owner_is_gone(tid: u32) -> bool {
     if tid == 0 {
         return false;

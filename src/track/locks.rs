@@ -18,9 +18,12 @@ use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
 
 /// mlock(2) and mlock2(2).
+#[inline(never)]
 pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     let range = PageRange::covering(frame.args[0], frame.args[1]);
-    let (Some(range), true) = (range, startup::config().pin != Pin::Off) else {
+    let known = call == Call::Mlock || frame.args[2] & !u64::from(libc::MLOCK_ONFAULT) == 0;
+    let ours = known && startup::config().pin != Pin::Off;
+    let (Some(range), true) = (range, ours) else {
         super::flight::count_call(call);
         return real(frame);
     };
@@ -94,6 +97,7 @@ fn up_to_hole(range: PageRange) -> Option<PageRange> {
 }
 
 /// munlock(2).
+#[inline(never)]
 pub fn munlock(frame: &mut Frame) -> i64 {
     let range = PageRange::covering(frame.args[0], frame.args[1]);
     let (Some(range), true) = (range, startup::config().pin != Pin::Off) else {
@@ -124,6 +128,7 @@ pub fn munlock(frame: &mut Frame) -> i64 {
 }
 
 /// mlockall(2).
+#[inline(never)]
 pub fn mlockall(frame: &mut Frame) -> i64 {
     let flags = frame.args[0] as i32;
     let flight = open(Call::Mlockall);
@@ -152,6 +157,7 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
 }
 
 /// munlockall(2).
+#[inline(never)]
 pub fn munlockall(frame: &mut Frame) -> i64 {
     let flight = open(Call::Munlockall);
     drop(lock_for(&[PageRange::new(0, USER_END)]));

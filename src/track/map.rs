@@ -19,6 +19,10 @@ use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
 /// mremap's word for a range that lies in more than one of the kernel's mappings:
 /// a mapping that is pinned only in part is two.
 const FAULT: i64 = -(Errno::FAULT.0 as i64);
+/// What libc moves the break by, at the least.
+const HEAP_STEP: u64 = 1 << 20;
+/// Linux 6.11.
+const MAP_DROPPABLE: u64 = 8;
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 /// Bytes in a huge page of the default size, which the kernel rounds MAP_HUGETLB
 /// lengths up to.
@@ -32,7 +36,7 @@ struct New {
 }
 
 /// mmap(2).
-#[inline]
+#[inline(never)]
 pub fn mmap(frame: &mut Frame) -> i64 {
     let [addr, len, prot, flags, ..] = frame.args;
     let fixed =
@@ -72,8 +76,10 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     };
     let new = describe(frame, range);
     enter(&flight, range, &new);
-    if new.attr.prot.executable() {
-        let end = range.start().saturating_add(new.backed).min(range.end());
+    // Fresh anonymous memory holds nothing that could run yet.
+    if new.attr.prot.executable() && !matches!(new.attr.kind, Kind::Anon | Kind::ThreadStack) {
+        let backed = round_up(new.backed).unwrap_or(u64::MAX);
+        let end = range.start().saturating_add(backed).min(range.end());
         intercept::new_code(range, end, new.attr.prot.shared());
     }
     close(flight, range);
@@ -128,7 +134,8 @@ fn enter(flight: &super::flight::Flight, range: PageRange, new: &New) {
 #[inline]
 fn describe(frame: &Frame, range: PageRange) -> New {
     let [_, _, prot, flags, fd, offset] = frame.args;
-    let shared = flags & libc::MAP_TYPE as u64 != libc::MAP_PRIVATE as u64;
+    let kind = flags & libc::MAP_TYPE as u64;
+    let shared = kind != libc::MAP_PRIVATE as u64 && kind != MAP_DROPPABLE;
     let prot = Prot::from_call(prot, shared);
     let set = |bit: i32| flags & bit as u64 != 0;
     let mut facts = future_flags();
@@ -145,6 +152,9 @@ fn describe(frame: &Frame, range: PageRange) -> New {
         (Kind::Huge, facts, u64::MAX)
     } else if !set(libc::MAP_ANONYMOUS) {
         describe_file(fd as i32, offset, prot, facts, range)
+    } else if kind == MAP_DROPPABLE {
+        // mlock takes it and does nothing.
+        (Kind::Special, facts, u64::MAX)
     } else if set(libc::MAP_STACK) {
         (Kind::ThreadStack, facts, u64::MAX)
     } else {
@@ -154,6 +164,8 @@ fn describe(frame: &Frame, range: PageRange) -> New {
     New { attr, backed }
 }
 
+#[cold]
+#[inline(never)]
 fn describe_file(
     fd: i32,
     offset: u64,
@@ -182,6 +194,8 @@ fn describe_file(
     )
 }
 
+#[cold]
+#[inline(never)]
 fn excluded_by_name(fd: i32) -> bool {
     let patterns = startup::config().exclude.as_bytes();
     if patterns.is_empty() {
@@ -194,6 +208,7 @@ fn excluded_by_name(fd: i32) -> bool {
 }
 
 /// mprotect(2) and pkey_mprotect(2).
+#[inline(never)]
 pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     let [addr, len, prot, ..] = frame.args;
     let Some(range) = PageRange::from_call(addr, len) else {
@@ -231,7 +246,12 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         let shared = lock()
             .and_then(|g| g.at(range.start()))
             .is_some_and(|a| a.prot.shared());
-        intercept::new_code(range, range.end(), shared);
+        // Not beyond a file's end, and not what may only be run.
+        let readable = prot & libc::PROT_READ as u64 != 0 && sys::readable(range.start());
+        if readable {
+            let end = crate::registrar::pin::end_of_file(range).unwrap_or(range.end());
+            intercept::new_code(range, end, shared);
+        }
     }
     close(flight, range);
     value
@@ -270,6 +290,7 @@ fn reprotect(range: PageRange, prot: u64) {
 }
 
 /// brk(2).
+#[inline(never)]
 pub fn brk(frame: &mut Frame) -> i64 {
     let wanted = frame.args[0];
     let flight = open(Call::Brk);
@@ -303,6 +324,14 @@ pub fn brk(frame: &mut Frame) -> i64 {
         }
     }
     let mut grown = None;
+    if before == 0 && wanted != 0 {
+        // In a handler on top of the lock's holder: the heap is read anew.
+        if let Some(heap) =
+            PageRange::covering(now.min(wanted), wanted.abs_diff(now).max(HEAP_STEP))
+        {
+            deferred::later(heap);
+        }
+    }
     if let Some(mut guard) = lock() {
         let from = core::mem::replace(&mut guard.brk, now);
         grown = round_up(from)
@@ -336,6 +365,7 @@ pub fn heap() -> Attr {
 }
 
 /// mremap(2), all flags.
+#[inline(never)]
 pub fn mremap(frame: &mut Frame) -> i64 {
     let [old, old_len, new_len, flags, new_addr, _] = frame.args;
     let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
@@ -375,6 +405,12 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
         value = real(frame);
     }
+    if let (FAULT, Some(source)) = (value, source) {
+        let prot = one_mapping(&moved, source);
+        value = prot
+            .and_then(|p| in_pieces(frame, source, p))
+            .unwrap_or(value);
+    }
     if failed(value) {
         if let Some(target) = target {
             put_back(target, &replaced);
@@ -385,6 +421,9 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     } else {
         remapped(frame, value as u64, source, &moved, twin);
     }
+    if let (true, Some(target)) = (flight.lost_track(), target) {
+        resync::range(target, true);
+    }
     match source.or(target) {
         Some(range) => close(flight, range),
         None => drop(flight),
@@ -392,7 +431,62 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     value
 }
 
+/// The protection of `source`, if it is one private anonymous mapping to the
+/// application, whatever the kernel makes of it.
+fn one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
+    let mut end = source.start();
+    let mut first = None;
+    for (part, attr) in moved.all()? {
+        let plain = attr.kind == Kind::Anon && !attr.prot.shared();
+        let same = first.is_none_or(|p| p == attr.prot);
+        if part.start() != end || !plain || !same || attr.flags.has(Flags::APP_LOCKED) {
+            return None;
+        }
+        first = Some(attr.prot);
+        end = part.end();
+    }
+    first.filter(|_| end == source.end())
+}
+
+/// mremap for a mapping that pinning its parts at different times has made
+/// several to the kernel, which merges only what was populated together: each
+/// is moved to its place in a new one.
+#[cold]
+#[inline(never)]
+fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
+    let [_, _, new_len, flags, new_addr, _] = frame.args;
+    if flags & libc::MREMAP_MAYMOVE as u64 == 0 || flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+        return None;
+    }
+    let mut at = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if flags & libc::MREMAP_FIXED as u64 != 0 {
+        at |= libc::MAP_FIXED;
+    }
+    let prot = prot.bits() & 7;
+    let hint = if at & libc::MAP_FIXED != 0 {
+        new_addr
+    } else {
+        0
+    };
+    let to = sys::call!(libc::SYS_mmap, hint, new_len, prot, at, -1i64, 0).ok()?;
+    let moved = resync::each_mapping(source, |part| {
+        let there = to + (part.start() - source.start());
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let one = sys::call!(
+            libc::SYS_mremap,
+            part.start(),
+            part.len(),
+            part.len(),
+            how,
+            there
+        );
+        one.is_ok()
+    });
+    moved.then_some(to as i64)
+}
+
 /// The kernel has moved, grown, shrunk or doubled a mapping, to `at`.
+#[inline(never)]
 fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, twin: Option<Attr>) {
     let Some(new) = PageRange::from_call(at, frame.args[2]) else {
         return;
@@ -419,7 +513,10 @@ fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, tw
             guard.insert(there, attr);
         }
         if stays {
-            guard.insert(part, pending(attr));
+            // The kernel leaves no lock behind.
+            let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
+            let flags = attr.flags.without(app);
+            guard.insert(part, pending(Attr { flags, ..attr }));
         }
     }
     let tail = new.after(new.start() + kept);
@@ -447,6 +544,8 @@ fn pending(attr: Attr) -> Attr {
 }
 
 /// shmat(2).
+#[cold]
+#[inline(never)]
 pub fn shmat(frame: &mut Frame) -> i64 {
     let [id, addr, flags, ..] = frame.args;
     let flight = open(Call::Shmat);
@@ -491,6 +590,8 @@ pub fn shmat(frame: &mut Frame) -> i64 {
 }
 
 /// Calls so rare that what they did is read from the kernel.
+#[cold]
+#[inline(never)]
 pub fn odd(call: Call, frame: &mut Frame) -> i64 {
     let flight = open(call);
     let value = real(frame);

@@ -120,6 +120,7 @@ impl State {
     }
 
     #[cold]
+    #[inline(never)]
     fn make_room(&mut self) -> bool {
         let mut room = Room {
             store: &mut self.store,
@@ -247,7 +248,8 @@ impl State {
             }
             // The limit matters for growing stacks only: elsewhere the kernel says so.
             let grows = entry.attr.flags.has(Flags::GROWSDOWN);
-            let binds = grows && limits::memlock().is_some();
+            let open = grows && !(entry.attr.kind == Kind::Stack && startup::stack_is_full());
+            let binds = grows && limits::memlock().is_some() || open && limits::memlock_finite();
             match policy::wanted(entry.attr, pin, binds) {
                 Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
                 want => {
@@ -319,8 +321,17 @@ pub fn lock() -> Option<Guard> {
     Some(guard)
 }
 
+/// A call that was pinning will not come back to say how it went. Others that
+/// are at it at this moment are counted a little late.
+fn forget_reserved() {
+    if let Ok(mut guard) = lock::take() {
+        guard.reserved = 0;
+    }
+}
+
 /// Stops tracking for good: the program runs on without.
 #[cold]
+#[inline(never)]
 pub fn give_up(why: &str) {
     if TRACKING.swap(false, Relaxed) {
         if let Some(h) = flight::header() {

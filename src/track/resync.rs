@@ -127,6 +127,8 @@ pub fn rebuild(guard: &mut Guard) {
 /// A mapping that the ledger does not know and that reaches further is taken in
 /// whole (another thread's, perhaps, that is not yet entered: pinned only in
 /// part it would be two mappings to the kernel, for good). Returns how far that was.
+#[cold]
+#[inline(never)]
 pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
     flight::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
@@ -168,8 +170,21 @@ pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
 
 impl State {
     fn forget(&mut self, hole: PageRange) {
-        self.ready();
-        self.remove(hole, |_, _| ());
+        // Not what the shim has mapped since the list was made.
+        let mut from = hole.start();
+        while let Some(entry) = self.ledger.next_from(from) {
+            let Some(part) = entry.range.intersection(hole) else {
+                return;
+            };
+            from = part.end();
+            if entry.attr.kind != Kind::Shim {
+                self.ready();
+                self.remove(part, |_, _| ());
+            }
+            if from >= hole.end() {
+                return;
+            }
+        }
     }
 
     /// The kernel says `line` of `part`. Whether that was news.
@@ -263,6 +278,8 @@ struct Described {
     file_end: Option<u64>,
 }
 
+#[cold]
+#[inline(never)]
 fn describe(line: &Line, extra: Flags) -> Described {
     let config = startup::config();
     let mut flags = extra;
@@ -315,6 +332,8 @@ fn odd_name(name: &[u8]) -> bool {
 }
 
 /// Where the file behind `line` ends, if it ends within the mapping.
+#[cold]
+#[inline(never)]
 fn end_of_file(line: &Line) -> Option<u64> {
     let mut path = Text::<1024>::new();
     path.push(line.name);
@@ -330,6 +349,7 @@ fn end_of_file(line: &Line) -> Option<u64> {
 /// What smaps says of the mapping that begins at `start`, if it is one that
 /// can't be registered.
 #[cold]
+#[inline(never)]
 pub fn special_kind(start: u64) -> Option<Kind> {
     let fd = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0).ok()?;
     let mut buffer = [0u8; 4608];
@@ -357,6 +377,8 @@ pub fn special_kind(start: u64) -> Option<Kind> {
 
 /// The whole address space, for the first time: private writable memory is
 /// pinned first, text last, so that a budget goes to what messages are sent from.
+#[cold]
+#[inline(never)]
 pub fn first(extra: Flags) {
     let Some(all) = everything() else {
         return;
@@ -421,6 +443,8 @@ fn release(rank: u8) {
 }
 
 /// Where the mapping that holds `sp` ends.
+#[cold]
+#[inline(never)]
 pub fn stack_end(sp: u64) -> Option<u64> {
     let fd = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok()?;
     let mut buffer = [0u8; 4608];
@@ -432,4 +456,28 @@ pub fn stack_end(sp: u64) -> Option<u64> {
         }
     }
     None
+}
+
+/// Calls `f` with the part of each of the kernel's mappings that lies in `range`,
+/// until it says no. Whether it never did.
+#[cold]
+#[inline(never)]
+pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> bool {
+    let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
+        return false;
+    };
+    let mut buffer = [0u8; 4608];
+    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    while let Some(line) = lines.next_line() {
+        let mapping = line.ok().and_then(maps::parse).map(|l| l.range);
+        if mapping.is_some_and(|m| m.start() >= range.end()) {
+            break;
+        }
+        if let Some(part) = mapping.and_then(|m| m.intersection(range)) {
+            if !f(part) {
+                return false;
+            }
+        }
+    }
+    true
 }

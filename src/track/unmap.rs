@@ -80,7 +80,7 @@ impl Taken {
 }
 
 /// munmap(2).
-#[inline]
+#[inline(never)]
 pub fn munmap(frame: &mut Frame) -> i64 {
     let Some(range) = PageRange::from_call(frame.args[0], frame.args[1]) else {
         return real(frame); // EINVAL, by the kernel itself
@@ -106,6 +106,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
 
 /// A call that was to take `range` away failed.
 #[cold]
+#[inline(never)]
 pub fn put_back(range: PageRange, taken: &Taken) {
     if let Some(mut guard) = lock() {
         taken.restore(&mut guard);
@@ -123,6 +124,8 @@ fn has_code(taken: &Taken) -> bool {
 }
 
 /// shmdt(2).
+#[cold]
+#[inline(never)]
 pub fn shmdt(frame: &mut Frame) -> i64 {
     let flight = open(Call::Shmdt);
     // The kernel detaches every piece of the segment that was attached here;
