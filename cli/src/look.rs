@@ -2,7 +2,7 @@
 
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
-use regall_directory::vocab::Flags;
+use regall_directory::vocab::{Flags, Kind};
 use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError};
 
 /// What was seen.
@@ -51,6 +51,13 @@ fn grown(mut entries: Vec<Entry>, mappings: &[Mapping], floor: u64) -> Vec<Entry
     for entry in &mut entries {
         let range = entry.range;
         let free_from = std::mem::replace(&mut below, range.end());
+        // Only the main stack's floor is known; another growing mapping is as
+        // large as the kernel has let it become.
+        let floor = if entry.attr.kind == Kind::Stack {
+            floor
+        } else {
+            1
+        };
         if !entry.attr.flags.has(Flags::GROWABLE) || floor == 0 {
             continue;
         }
@@ -108,7 +115,7 @@ pub mod fixtures {
     //! Entries and mappings by page number.
 
     use super::*;
-    use regall_directory::vocab::{Attr, Column, Kind, Prot, Reason};
+    use regall_directory::vocab::{Attr, Column, Prot, Reason};
 
     pub fn range(start: u64, end: u64) -> PageRange {
         PageRange::new(start << 12, end << 12).unwrap()
@@ -151,6 +158,7 @@ mod tests {
     fn a_stack_is_as_large_as_the_kernel_has_let_it_grow() {
         let mut stack = entry(50, 60);
         stack.attr.flags = Flags::GROWABLE;
+        stack.attr.kind = Kind::Stack;
         let starts = |below: Option<Entry>, mapping_start, floor: u64| {
             let entries = below.into_iter().chain([stack]).collect();
             let all = grown(entries, &[mapping(mapping_start, 60)], floor << 12);

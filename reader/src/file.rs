@@ -111,6 +111,15 @@ pub fn find(pid: u32) -> Result<Directory, OpenError> {
 fn find_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
     let process = Process::find(pid)?;
     let mut uids = process.uids.to_vec();
+    // One that has become somebody else since has it in the folder of before:
+    // the file's name is in its maps.
+    uids.extend(
+        process
+            .mappings()
+            .iter()
+            .flatten()
+            .filter_map(|m| former_uid(root, m)),
+    );
     uids.dedup();
     for uid in uids {
         match open_as(root, &process, uid) {
@@ -119,6 +128,15 @@ fn find_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
         }
     }
     Err(OpenError::Inert)
+}
+
+/// The uid in the name of the folder that `mapping` is from, if it is one of ours.
+fn former_uid(root: &Path, mapping: &Mapping) -> Option<u32> {
+    let inside = mapping
+        .name
+        .strip_prefix(root.to_str()?)?
+        .strip_prefix("/regall-")?;
+    inside.split('/').next()?.parse().ok()
 }
 
 /// Opens the file that `process` made when its effective uid was `uid`.

@@ -29,6 +29,8 @@ static REAL_SBRK: AtomicU64 = AtomicU64::new(0);
 static REAL_FORK: AtomicU64 = AtomicU64::new(0);
 static REAL_RAW_FORK: AtomicU64 = AtomicU64::new(0);
 static REAL_DLOPEN: AtomicU64 = AtomicU64::new(0);
+static REAL_SYSCALL: AtomicU64 = AtomicU64::new(0);
+static REAL_IOCTL: AtomicU64 = AtomicU64::new(0);
 
 /// Rewrites the slots of every module that is loaded now. Returns how many
 /// were; 0 if libc was not found.
@@ -53,6 +55,8 @@ fn find_real() -> bool {
         ("fork", &REAL_FORK),
         ("_Fork", &REAL_RAW_FORK),
         ("dlopen", &REAL_DLOPEN),
+        ("syscall", &REAL_SYSCALL),
+        ("ioctl", &REAL_IOCTL),
     ];
     for (name, place) in wanted {
         if place.load(Relaxed) == 0 {
@@ -89,6 +93,8 @@ fn replacement(name: &[u8]) -> Option<u64> {
         b"fork" => return with_real(&REAL_FORK, fork as _),
         b"_Fork" => return with_real(&REAL_RAW_FORK, raw_fork as _),
         b"dlopen" => return with_real(&REAL_DLOPEN, regall_dlopen as _),
+        b"syscall" => return with_real(&REAL_SYSCALL, regall_syscall as _),
+        b"ioctl" => return with_real(&REAL_IOCTL, ioctl as _),
         _ => return None,
     };
     Some(ours as u64)
@@ -296,7 +302,52 @@ regall_call_from:
     dlopen = sym dlopen,
 );
 
+// syscall(): a number that matters is an event; any other goes to libc's own,
+// with the registers and the stack as they came, since vfork and clone must
+// return on the very stack that they were called on.
+global_asm!(
+    r#"
+    .hidden regall_syscall
+    .globl regall_syscall
+    .type regall_syscall, @function
+regall_syscall:
+    cmp rdi, {numbers}
+    jae 2f
+    lea rax, [rip + {class}]
+    cmp byte ptr [rax + rdi], {hook}
+    jne 2f
+    push qword ptr [rsp + 8]
+    call {event}
+    add rsp, 8
+    ret
+2:  jmp qword ptr [rip + {real}]
+    .size regall_syscall, . - regall_syscall
+"#,
+    numbers = const super::numbers::NUMBERS,
+    hook = const super::numbers::HOOK,
+    class = sym super::numbers::CLASS,
+    event = sym any_call,
+    real = sym REAL_SYSCALL,
+);
+
+extern "C" fn any_call(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
+    converted(event(nr as libc::c_long, [a, b, c, d, e, f]))
+}
+
+extern "C" fn ioctl(fd: i32, request: u64, argument: u64) -> i64 {
+    if request as u32 as u64 == super::numbers::UFFDIO_REGISTER {
+        let args = [fd as u64, request, argument, 0, 0, 0];
+        return converted(event(libc::SYS_ioctl, args));
+    }
+    // SAFETY: the address of libc's ioctl, saved before any slot pointed here;
+    // its third argument is a word whatever its type.
+    let real: extern "C" fn(i32, u64, u64) -> i32 =
+        unsafe { core::mem::transmute(REAL_IOCTL.load(Relaxed) as *const ()) };
+    i64::from(real(fd, request, argument))
+}
+
 unsafe extern "C" {
+    fn regall_syscall();
     fn regall_dlopen(name: *const c_void, mode: i32) -> *mut c_void;
     /// Calls `real(name, mode)` so that it sees `ret_at`, the address of a
     /// `ret` instruction, as its return address.

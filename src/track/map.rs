@@ -143,7 +143,7 @@ fn describe(frame: &Frame, range: PageRange) -> New {
         facts = facts.with(Flags::NORESERVE);
     }
     if set(libc::MAP_GROWSDOWN) {
-        facts = facts.with(Flags::GROWSDOWN);
+        facts = facts.with(Flags::GROWSDOWN).with(Flags::GROWABLE);
     }
     if set(libc::MAP_LOCKED) {
         facts = facts.with(Flags::APP_LOCKED);

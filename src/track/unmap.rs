@@ -71,6 +71,12 @@ impl Taken {
         any
     }
 
+    /// Whether any of it was a mapping that grows without a call.
+    pub fn grows(&self) -> bool {
+        let grows = |a: &Attr| a.flags.has(Flags::GROWABLE);
+        self.parts.iter().flatten().any(|(_, a)| grows(a))
+    }
+
     /// Puts everything back.
     pub fn restore(&self, state: &mut State) {
         for (range, attr) in self.parts.iter().flatten() {
@@ -99,6 +105,10 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         put_back(range, &taken);
     } else if has_code(&taken) {
         crate::intercept::patch::forget(range);
+    }
+    if taken.grows() {
+        // It may have grown below what we knew, and that is still there.
+        resync::around(range);
     }
     close(flight, range);
     value
