@@ -9,7 +9,9 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENTS};
+use regall_directory::layout::{
+    segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
+};
 use regall_directory::writer::Backing;
 
 /// Files of other processes that one start-up looks at, at the most.
@@ -147,13 +149,29 @@ impl Store {
         }
     }
 
-    /// Unmaps what is mapped of a directory that is being replaced.
-    pub fn discard(&mut self) {
-        self.remove();
-        for part in self.mapped.iter().flatten() {
-            let _ = sys::unmap(part.start(), part.len());
+    /// Makes every entry invisible; the parts stay mapped.
+    pub fn clear(&mut self) {
+        for k in 0..SEGMENTS {
+            let Some(base) = self.part_of(k) else {
+                break;
+            };
+            for i in 0..SEGMENT0_SLOTS << k {
+                // SAFETY: a mapped segment has this many slots, all atomics.
+                unsafe { base.add(i).as_ref() }.generation.store(0, Release);
+            }
         }
-        *self = Self::new();
+    }
+
+    /// Segment `k`, if it is mapped.
+    fn part_of(&self, k: usize) -> Option<NonNull<Slot>> {
+        let part = (*self.mapped.get(k)?)?;
+        // The header and segment 0 are mapped as one.
+        let base = if k == 0 {
+            part.start() + segment_offset(0) as u64
+        } else {
+            part.start()
+        };
+        NonNull::new(base as *mut Slot)
     }
 
     fn grow(&mut self, k: usize) -> Result<u64, Errno> {
@@ -197,11 +215,10 @@ pub struct Room<'a> {
 
 impl Backing for Room<'_> {
     fn segment(&mut self, k: usize) -> Option<NonNull<Slot>> {
-        let base = match k {
-            0 => self.store.header?.as_ptr() as u64 + segment_offset(0) as u64,
-            _ => self.store.grow(k).ok()?,
-        };
-        NonNull::new(base as *mut Slot)
+        match self.store.part_of(k) {
+            Some(base) => Some(base),
+            None => NonNull::new(self.store.grow(k).ok()? as *mut Slot),
+        }
     }
 
     fn private(&mut self, bytes: usize) -> Option<NonNull<u32>> {

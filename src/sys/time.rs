@@ -35,6 +35,6 @@ pub fn calibrate(ticks: u64, nanos: u64) {
 pub fn nanos(ticks: u64) -> u64 {
     match RATE.load(Relaxed) {
         0 => ticks,
-        rate => (u128::from(ticks) * u128::from(rate) >> 20) as u64,
+        rate => ((u128::from(ticks) * u128::from(rate)) >> 20) as u64,
     }
 }

@@ -163,7 +163,9 @@ fn apply_slowly(state: &mut State) {
 /// Does what is left to do about the notes. Called without the lock.
 #[inline]
 pub fn drain() {
-    if COUNT.load(Acquire) != 0 {
+    // Inside of another call of this thread's (in a handler) it is left to that
+    // one: it waits for others' claims, which must not wait for this thread's.
+    if COUNT.load(Acquire) != 0 && thread::current().flights[0].get() == 0 {
         drain_slowly();
     }
 }

@@ -171,7 +171,6 @@ fn drop_abandoned(thread: &Thread) -> bool {
         count(Counter::Abandoned);
     }
     if found {
-        super::forget_reserved();
         super::lock::abandon_if_mine();
         // Keep them packed: the oldest first.
         let mut packed = [0u32; NESTED];
@@ -182,6 +181,7 @@ fn drop_abandoned(thread: &Thread) -> bool {
         for (f, v) in thread.flights.iter().zip(packed) {
             f.set(v);
         }
+        super::forget_reserved();
     }
     found
 }

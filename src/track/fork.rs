@@ -9,7 +9,7 @@ use crate::startup;
 use crate::sys;
 use crate::thread;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
-use regall_directory::layout::{Call, SEGMENTS, SETTING_FORKED};
+use regall_directory::layout::{Call, SETTING_FORKED};
 use regall_directory::vocab::Flags;
 
 /// A word in a page that the kernel wipes in a child (MADV_WIPEONFORK): for the
@@ -80,7 +80,7 @@ pub fn child() {
         let Some(mut guard) = lock::take().ok() else {
             return give_up("no lock after fork");
         };
-        start_anew(&mut guard, true);
+        start_anew(&mut guard);
     }
     begin();
     let flight = open(Call::Fork);
@@ -94,20 +94,34 @@ pub fn child() {
     intercept::strict::child();
 }
 
-/// An empty ledger and a new directory, for a child or after a disaster.
+/// An empty ledger and a new directory, for a child: the old one is its parent's
+/// and not mapped here.
 #[cold]
 #[inline(never)]
-pub fn start_anew(state: &mut State, child: bool) {
+fn start_anew(state: &mut State) {
     deferred::reset();
     flight::reset();
-    if !child {
-        state.store.discard();
-    }
     state.ledger.rebuild();
     state.reserved = 0;
     state.adopting = false;
     flight::use_header(core::ptr::null_mut());
     new_directory(state);
+}
+
+/// An empty ledger and an empty directory after a change that was left half-way.
+/// In place: other threads have calls in progress that are noted there.
+#[cold]
+#[inline(never)]
+pub fn start_over(state: &mut State) {
+    state.ledger.rebuild();
+    state.reserved = 0;
+    state.adopting = false;
+    state.store.clear();
+    if let Some(header) = state.store.header() {
+        // SAFETY: still mapped; the writer forgets what it had half done.
+        unsafe { state.writer.attach(header) };
+    }
+    adopt(state);
 }
 
 /// A directory for `state`, in /dev/shm or, where that can't be, in private memory.
@@ -126,12 +140,12 @@ pub fn new_directory(state: &mut State) {
     unsafe { state.writer.attach(header) };
     startup::write_settings(state);
     flight::use_header(header.as_ptr());
+    adopt(state);
+}
+
+/// The shim's own memory is the first that a new ledger knows.
+fn adopt(state: &mut State) {
     state.make_room();
-    for k in 0..SEGMENTS {
-        if let Some(base) = state.writer.segment_base(k) {
-            deferred::know_segment(k, base.as_ptr());
-        }
-    }
     state.arena.announce_all();
     state.store.announce_all();
     state.adopt_own_memory();

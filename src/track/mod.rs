@@ -324,7 +324,7 @@ pub fn lock() -> Option<Guard> {
 /// A call that was pinning will not come back to say how it went. Others that
 /// are at it at this moment are counted a little late.
 fn forget_reserved() {
-    if let Ok(mut guard) = lock::take() {
+    if let Some(mut guard) = lock() {
         guard.reserved = 0;
     }
 }
@@ -488,7 +488,7 @@ pub fn lock_for(ranges: &[Option<PageRange>]) -> Option<Guard> {
 
 /// Others' pinning takes as long as the kernel's page faults do. One that was
 /// left half-way is not waited for longer than this, in naps.
-const NAPS: u32 = 4000;
+const NAPS: u32 = 400;
 
 #[cold]
 fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {

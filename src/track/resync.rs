@@ -114,7 +114,7 @@ fn everything() -> Option<PageRange> {
 pub fn rebuild(guard: &mut Guard) {
     flight::count(Counter::Rebuilds);
     log::info!("the ledger was left half-way and is read anew");
-    fork::start_anew(guard, false);
+    fork::start_over(guard);
     if let Some(all) = everything() {
         let _ = read(guard, all, Flags::EMPTY);
         deferred::later(all); // pinned again when the lock is free
