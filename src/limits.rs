@@ -22,12 +22,6 @@ pub fn memlock() -> Option<u64> {
     Some(soft)
 }
 
-/// Whether RLIMIT_MEMLOCK is finite, binding or not: a process that gives up its
-/// privileges later is bound by it then.
-pub fn memlock_finite() -> bool {
-    sys::rlimit(libc::RLIMIT_MEMLOCK).map_or(true, |(soft, _)| soft != u64::MAX)
-}
-
 /// As [`memlock`], with nothing remembered.
 pub fn memlock_now() -> Option<u64> {
     initial_namespace(true);

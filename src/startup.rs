@@ -26,7 +26,6 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
 static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
 static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
-static STACK_FULL: AtomicBool = AtomicBool::new(false);
 static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 
 /// A stack with a limit up to this is grown to it at start-up, bytes.
@@ -267,13 +266,8 @@ fn prepare_stack() {
     if pinned && soft <= STACK_TOUCHED && floor < sp {
         // One access grows the mapping; the pages between stay untouched. The
         // kernel makes it for us: should the stack not grow, there is no SIGSEGV.
-        STACK_FULL.store(sys::readable(floor), Relaxed);
+        let _ = sys::readable(floor);
     }
-}
-
-/// Whether the main stack has been grown to its limit, so that it won't grow.
-pub fn stack_is_full() -> bool {
-    STACK_FULL.load(Relaxed)
 }
 
 /// The header's words that don't change, in a new directory.

@@ -19,6 +19,8 @@ pub struct Thread {
     pub flight_hint: Cell<u32>,
     /// Open flights: place in the in-flight table + 1, oldest first; 0: none.
     pub flights: [Cell<u32>; NESTED],
+    /// It has left a call half-way, and the ledger has not been checked since.
+    pub owes_audit: Cell<bool>,
     /// Stack pointer while this thread takes or holds the track lock.
     pub lock_sp: Cell<u64>,
     /// The arrival that is being handled, for `intercept::stand_down`.
@@ -84,6 +86,7 @@ impl Thread {
             f.set(0);
         }
         self.lock_sp.set(0);
+        self.owes_audit.set(false);
         self.strict.set(false);
         self.dispatch.set(0);
         self.sigsys_pending.set(false);

@@ -10,7 +10,8 @@ pub mod pin;
 /// Something that memory can be registered with. Called without any lock held,
 /// with nothing of libc at hand.
 pub trait Registrar {
-    /// Registers `range` as `how` says. On failure nothing is registered of it.
+    /// Registers `range` as `how` says. On failure it may be registered in part:
+    /// the caller knows whether it may [`Registrar::deregister`] it.
     /// Errors: the kernel's.
     fn register(&self, range: PageRange, how: Want) -> Result<()>;
     /// Lets go of `range`.

@@ -16,12 +16,7 @@ impl Registrar for PinSet {
             Want::OnFault => true,
             Want::Populate => false,
         };
-        sys::lock_memory(range.start(), range.len(), onfault).inspect_err(|_| {
-            // The kernel marks the range locked before it populates it; what
-            // failed half-way must not stay so, or munlock-free calls like
-            // madvise fail for the application.
-            let _ = sys::unlock_memory(range.start(), range.len());
-        })
+        sys::lock_memory(range.start(), range.len(), onfault)
     }
 
     fn deregister(&self, range: PageRange) -> Result<()> {

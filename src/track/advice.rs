@@ -169,6 +169,13 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     let each = known
         .iter()
         .filter_map(|[at, len]| PageRange::from_call(*at, *len));
+    let hull = each.clone().reduce(|a, b| {
+        let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
+        PageRange::new(start, end).unwrap_or(a)
+    });
+    if let (Some(hull), Some(guard)) = (hull, lock_for(&[hull])) {
+        flight.claim(&guard, hull);
+    }
     for range in each.clone() {
         let_go(range);
     }

@@ -94,9 +94,8 @@ const NOWHERE: usize = usize::MAX;
 #[inline]
 pub fn open(call: Call) -> (Flight, bool) {
     let thread = thread::current();
-    let mut abandoned = false;
     if thread.flights[0].get() != 0 {
-        abandoned = drop_abandoned(thread);
+        drop_abandoned(thread);
     }
     let nested = thread
         .flights
@@ -118,7 +117,7 @@ pub fn open(call: Call) -> (Flight, bool) {
             thread,
             nested,
         },
-        abandoned,
+        thread.owes_audit.get(),
     )
 }
 
@@ -151,7 +150,7 @@ fn arrival(thread: &Thread) -> u64 {
 
 /// Ends the flights that this thread will never return to.
 #[cold]
-fn drop_abandoned(thread: &Thread) -> bool {
+fn drop_abandoned(thread: &Thread) {
     let mut found = false;
     let full = thread.flights.iter().all(|f| f.get() != 0);
     for (i, f) in thread.flights.iter().enumerate() {
@@ -166,6 +165,7 @@ fn drop_abandoned(thread: &Thread) -> bool {
         }
         // Everything that was opened inside of it was left with it.
         found = true;
+        thread.owes_audit.set(true);
         f.set(0);
         free(n);
         count(Counter::Abandoned);
@@ -183,7 +183,6 @@ fn drop_abandoned(thread: &Thread) -> bool {
         }
         super::forget_reserved();
     }
-    found
 }
 
 fn free(n: usize) {

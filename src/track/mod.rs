@@ -248,8 +248,7 @@ impl State {
             }
             // The limit matters for growing stacks only: elsewhere the kernel says so.
             let grows = entry.attr.flags.has(Flags::GROWSDOWN);
-            let open = grows && !(entry.attr.kind == Kind::Stack && startup::stack_is_full());
-            let binds = grows && limits::memlock().is_some() || open && limits::memlock_finite();
+            let binds = grows && limits::memlock().is_some();
             match policy::wanted(entry.attr, pin, binds) {
                 Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
                 want => {
@@ -455,6 +454,8 @@ pub fn open(call: Call) -> Flight {
     let (flight, abandoned) = flight::open(call);
     if abandoned {
         resync::audit();
+        // Only now: this may be left half-way, too.
+        thread::current().owes_audit.set(false);
     }
     flight
 }
@@ -668,6 +669,11 @@ fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
 }
 
 fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
+    if still_there(part, attr) {
+        // The kernel marks the range locked before it populates it; what failed
+        // half-way must not stay so, or calls like madvise fail.
+        let _ = PinSet.deregister(part);
+    }
     if attr.kind == Kind::File {
         if let Some(end) = pin::end_of_file(part) {
             return Outcome::UpTo(end);
@@ -685,6 +691,18 @@ fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
     }
     log::info!("mlock of {part:?} refused: {errno}");
     Outcome::No(Column::refused(errno.byte()))
+}
+
+/// Whether the ledger still says `attr` of all of `part`, which nobody locked but us.
+fn still_there(part: PageRange, attr: Attr) -> bool {
+    let mut bytes = 0;
+    if let Some(guard) = lock() {
+        guard.ledger.for_each(part, |piece, entry| {
+            bytes += if entry.attr == attr { piece.len() } else { 0 };
+            ControlFlow::Continue(())
+        });
+    }
+    bytes == part.len() && !attr.flags.has(Flags::APP_LOCKED)
 }
 
 /// Writes down what came of pinning `part`. Says whether something of it is no
@@ -743,11 +761,11 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
     }
 }
 
-/// Lets go of what of `part` the ledger does not say to be pinned: a lock that
-/// nobody knows of would split the application's mapping for the kernel.
+/// Lets go of what of `part` the ledger says is not to be pinned: a lock that
+/// nobody knows of would split the application's mapping for the kernel. What the
+/// ledger does not know may be another call's that is not done yet.
 #[cold]
 fn undo(part: PageRange) {
-    let mut from = part.start();
     let mut strangers = [None; 8];
     {
         let Some(guard) = lock() else {
@@ -760,14 +778,13 @@ fn undo(part: PageRange) {
             }
         };
         guard.ledger.for_each(part, |piece, entry| {
-            note(PageRange::new(from, piece.start()));
-            from = piece.end();
-            if !entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED) {
+            // What is still to be pinned will be, by whom it belongs to.
+            let settled = !entry.attr.pin.held() && entry.attr.pin.reason != Reason::Off;
+            if settled && !entry.attr.flags.has(Flags::APP_LOCKED) {
                 note(Some(piece));
             }
             ControlFlow::Continue(())
         });
-        note(PageRange::new(from, part.end()));
     }
     for range in strangers.iter().flatten() {
         let _ = PinSet.deregister(*range);

@@ -143,7 +143,8 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
     let mut end = frame.args[0];
     let mut taken = Taken::new();
     let mut range = None;
-    if let Some(mut guard) = lock() {
+    let all = PageRange::new(frame.args[0], super::USER_END);
+    if let Some(mut guard) = lock_for(&[all]) {
         if let Some(rest) = PageRange::new(frame.args[0], super::USER_END) {
             guard.ledger.for_each(rest, |part, entry| {
                 if part.start() != end || entry.attr.kind != Kind::Shm {
