@@ -57,6 +57,7 @@ pub fn reset() {
 
 impl Place {
     fn clear(&self) {
+        self.sp.store(0, Relaxed);
         for (s, e) in &self.ranges {
             s.store(0, Relaxed);
             e.store(0, Relaxed);
@@ -102,10 +103,7 @@ pub fn open(call: Call) -> (Flight, bool) {
         .iter()
         .position(|f| f.get() == 0)
         .unwrap_or(NESTED - 1);
-    let place = claim_place(thread, call);
-    if let (Some(f), true) = (thread.flights.get(nested), place != NOWHERE) {
-        f.set(place as u32 + 1);
-    }
+    let place = claim_place(thread, nested, call);
     if let Some(h) = header() {
         if let Some(n) = h.calls.get(call as usize) {
             n.fetch_add(1, Relaxed);
@@ -122,13 +120,19 @@ pub fn open(call: Call) -> (Flight, bool) {
 }
 
 #[inline]
-fn claim_place(thread: &Thread, call: Call) -> usize {
-    let Some(h) = header() else {
+fn claim_place(thread: &Thread, nested: usize, call: Call) -> usize {
+    let (Some(h), Some(note)) = (header(), thread.flights.get(nested)) else {
         return NOWHERE;
     };
     let word = (call as u64) << 32 | u64::from(thread.tid());
     for (i, (shared, place)) in h.inflight.iter().zip(&PLACES).enumerate() {
-        if shared.load(Relaxed) == 0 && shared.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
+        if shared.load(Relaxed) != 0 {
+            continue;
+        }
+        // Noted first: a handler may leave for good at any point from here on,
+        // and a place that nobody remembers would be busy for ever.
+        note.set(i as u32 + 1);
+        if shared.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
             place.sp.store(arrival(thread), Relaxed);
             if i >= HIGH.load(Relaxed) {
                 HIGH.fetch_max(i + 1, Release);
@@ -136,6 +140,7 @@ fn claim_place(thread: &Thread, call: Call) -> usize {
             return i;
         }
     }
+    note.set(0);
     NOWHERE
 }
 
@@ -167,7 +172,7 @@ fn drop_abandoned(thread: &Thread) {
         found = true;
         thread.owes_audit.set(true);
         f.set(0);
-        free(n);
+        free(n, thread.tid());
         count(Counter::Abandoned);
     }
     if found {
@@ -185,10 +190,13 @@ fn drop_abandoned(thread: &Thread) {
     }
 }
 
-fn free(n: usize) {
+/// Place `n` is free again, if it is `tid`'s.
+fn free(n: usize, tid: u32) {
     if let (Some(p), Some(shared)) = (PLACES.get(n), header().and_then(|h| h.inflight.get(n))) {
-        p.clear();
-        shared.store(0, Release);
+        if shared.load(Relaxed) as u32 == tid {
+            p.clear();
+            shared.store(0, Release);
+        }
     }
 }
 
@@ -201,7 +209,7 @@ pub fn sweep() -> bool {
     for (n, word) in h.inflight.iter().enumerate().take(HIGH.load(Acquire)) {
         let tid = word.load(Relaxed) as u32;
         if tid != 0 && !crate::sys::thread_alive(tid) {
-            free(n);
+            free(n, tid);
             count(Counter::Abandoned);
             found = true;
         }
@@ -376,7 +384,7 @@ impl Drop for Flight {
     #[inline]
     fn drop(&mut self) {
         if self.place != NOWHERE {
-            free(self.place);
+            free(self.place, self.thread.tid());
             if let Some(f) = self.thread.flights.get(self.nested) {
                 f.set(0);
             }
