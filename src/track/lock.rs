@@ -30,7 +30,7 @@ const SLEEPERS: u64 = 1;
 const PATIENCE: u32 = 20_000_000;
 
 /// Nobody waits for the lock through more than so many looks.
-const LONGEST: u32 = 25;
+const LONGEST: u32 = 5;
 
 struct Shared(UnsafeCell<State>);
 // SAFETY: all access goes through a Guard, and there is one at a time.
@@ -130,6 +130,9 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
     }
 }
 
+/// Addresses further apart than this are taken for those of different stacks: an
+/// alternate one that hides itself (SS_AUTODISARM) lies where it will.
+const ONE_STACK: u64 = 1 << 20;
 /// A handler that comes between is at least a signal frame and a hook deeper.
 const SIGNAL_FRAME: u64 = 1024;
 
@@ -137,7 +140,8 @@ const SIGNAL_FRAME: u64 = 1024;
 /// at `now`, has left it for good. On an alternate signal stack addresses say
 /// nothing, and the handler will return.
 pub fn came_back(now: u64, then: u64) -> bool {
-    now > then.saturating_sub(SIGNAL_FRAME) && !on_alternate_stack()
+    let near = now.abs_diff(then) < ONE_STACK;
+    near && now > then.saturating_sub(SIGNAL_FRAME) && !on_alternate_stack()
 }
 
 /// This thread has left a call half-way: if it had the lock, it will not give it

@@ -138,8 +138,8 @@ fn has_code(taken: &Taken) -> bool {
 #[inline(never)]
 pub fn shmdt(frame: &mut Frame) -> i64 {
     let flight = open(Call::Shmdt);
-    // The kernel detaches every piece of the segment that was attached here;
-    // what follows contiguously is at least that.
+    // The kernel detaches every piece of the segment that was attached here,
+    // over holes: all attached memory that follows may be that.
     let mut end = frame.args[0];
     let mut taken = Taken::new();
     let mut range = None;
@@ -147,7 +147,7 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
     if let Some(mut guard) = lock_for(&[all]) {
         if let Some(rest) = PageRange::new(frame.args[0], super::USER_END) {
             guard.ledger.for_each(rest, |part, entry| {
-                if part.start() != end || entry.attr.kind != Kind::Shm {
+                if entry.attr.kind != Kind::Shm {
                     return ControlFlow::Break(());
                 }
                 end = part.end();
