@@ -481,3 +481,33 @@ pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> b
     }
     true
 }
+
+/// The mappings of the System V segment that was attached at `addr`: how many
+/// there are, and as many of them as there are places for.
+#[cold]
+#[inline(never)]
+pub fn attached(addr: u64, places: &mut [Option<PageRange>]) -> usize {
+    let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
+        return 0;
+    };
+    let mut buffer = [0u8; 4608];
+    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    let (mut segment, mut count) = (None, 0);
+    while let Some(line) = lines.next_line() {
+        let Some(line) = line.ok().and_then(maps::parse) else {
+            continue;
+        };
+        let begins = line.range.start().wrapping_sub(line.offset);
+        if begins != addr || !line.name.starts_with(b"/SYSV") {
+            continue;
+        }
+        // Another one's piece may seem to begin there: the first decides.
+        if *segment.get_or_insert(line.inode) == line.inode {
+            if let Some(place) = places.get_mut(count) {
+                *place = Some(line.range);
+            }
+            count += 1;
+        }
+    }
+    count
+}

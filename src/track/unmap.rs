@@ -6,10 +6,9 @@ use super::{close, deferred, failed, lock, lock_for, open, real, resync, State};
 use crate::arch::Frame;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
-use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind};
+use regall_directory::vocab::{Attr, Flags};
 
 /// Parts that are remembered for the case that the call fails. More than these
 /// are read anew from the kernel, which forgets only what it does not show
@@ -133,63 +132,35 @@ fn has_code(taken: &Taken) -> bool {
             .any(|(_, a)| a.prot.executable())
 }
 
-/// shmdt(2).
+/// shmdt(2). The kernel detaches every piece of the segment that was attached at
+/// the address, over holes, and nothing of a neighbouring one.
 #[cold]
 #[inline(never)]
 pub fn shmdt(frame: &mut Frame) -> i64 {
     let flight = open(Call::Shmdt);
-    // The kernel detaches every piece of the segment that was attached here,
-    // over holes: all attached memory that follows may be that.
-    let mut end = frame.args[0];
     let mut taken = Taken::new();
-    let mut range = None;
-    let all = PageRange::new(frame.args[0], super::USER_END);
-    if let Some(mut guard) = lock_for(&[all]) {
-        if let Some(rest) = PageRange::new(frame.args[0], super::USER_END) {
-            guard.ledger.for_each(rest, |part, entry| {
-                if entry.attr.kind != Kind::Shm {
-                    return ControlFlow::Break(());
-                }
-                end = part.end();
-                ControlFlow::Continue(())
-            });
-        }
-        range = PageRange::new(frame.args[0], end);
-        if let Some(range) = range {
-            flight.claim(&guard, range);
-            guard.remove(range, |part, attr| taken.add(part, attr));
+    let mut pieces = [None; REMEMBERED];
+    let count = resync::attached(frame.args[0], &mut pieces);
+    let hull = pieces.iter().flatten().copied().reduce(|a: PageRange, b| {
+        let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
+        PageRange::new(start, end).unwrap_or(a)
+    });
+    if let (Some(hull), Some(mut guard)) = (hull, lock_for(&[hull])) {
+        flight.claim(&guard, hull);
+        for piece in pieces.iter().flatten() {
+            guard.remove(*piece, |part, attr| taken.add(part, attr));
         }
     }
     let value = real(frame);
-    match range {
-        Some(range) => {
-            if failed(value) {
-                put_back(range, &taken);
-            } else {
-                // A neighbouring segment may have stood right behind: it is still
-                // there, and what is known of it beyond what the kernel shows
-                // still holds.
-                resync::range(range, true);
-                if let Some(mut guard) = lock() {
-                    for (part, old) in taken.parts.iter().flatten() {
-                        let same = |a: Attr| a.kind == Kind::Shm && a.prot == old.prot;
-                        guard.update(*part, |_, a| {
-                            if same(a) {
-                                Attr {
-                                    flags: old.flags,
-                                    ..a
-                                }
-                            } else {
-                                a
-                            }
-                        });
-                    }
-                }
-            }
-            close(flight, range);
-        }
-        None if !failed(value) => resync::audit(),
-        None => (),
+    if count > REMEMBERED && !failed(value) {
+        resync::audit();
     }
+    let Some(hull) = hull else {
+        return value;
+    };
+    if failed(value) {
+        put_back(hull, &taken);
+    }
+    close(flight, hull);
     value
 }
