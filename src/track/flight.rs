@@ -363,14 +363,8 @@ impl Flight {
         }
     }
 
-    /// Whether another call met this one.
-    #[inline]
-    pub fn conflict(&self, _lock: &Guard) -> bool {
-        self.lost_track()
-    }
-
-    /// As [`Flight::conflict`], as a guess without the lock: a `false` may be old
-    /// news, but then the other one knows.
+    /// Whether another call met this one, as a guess without the lock: a `false`
+    /// may be old news, but then the other one knows.
     #[inline]
     pub fn lost_track(&self) -> bool {
         match PLACES.get(self.place) {

@@ -3,6 +3,7 @@
 
 use super::{deferred, flight, fork, lock, lock::Guard, settle, State, USER_END};
 use crate::config::Pin;
+use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::limits;
 use crate::policy;
 use crate::startup;
@@ -446,16 +447,15 @@ fn release(rank: u8) {
 #[cold]
 #[inline(never)]
 pub fn stack_end(sp: u64) -> Option<u64> {
-    let fd = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok()?;
-    let mut buffer = [0u8; 4608];
-    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
-    while let Some(line) = lines.next_line() {
-        let range = line.ok().and_then(maps::parse).map(|l| l.range);
-        if let Some(range) = range.filter(|r| r.contains(sp)) {
-            return Some(range.end());
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut end = None;
+    let _ = lines(&mut buffer, |line| {
+        if line.range.contains(sp) {
+            end = Some(line.range.end());
         }
-    }
-    None
+        end.is_none()
+    });
+    end
 }
 
 /// Calls `f` with the part of each of the kernel's mappings that lies in `range`,
@@ -463,23 +463,15 @@ pub fn stack_end(sp: u64) -> Option<u64> {
 #[cold]
 #[inline(never)]
 pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> bool {
-    let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
-        return false;
-    };
-    let mut buffer = [0u8; 4608];
-    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
-    while let Some(line) = lines.next_line() {
-        let mapping = line.ok().and_then(maps::parse).map(|l| l.range);
-        if mapping.is_some_and(|m| m.start() >= range.end()) {
-            break;
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut never = true;
+    let read = lines(&mut buffer, |line| {
+        if let Some(part) = line.range.intersection(range) {
+            never = f(part);
         }
-        if let Some(part) = mapping.and_then(|m| m.intersection(range)) {
-            if !f(part) {
-                return false;
-            }
-        }
-    }
-    true
+        never && line.range.end() < range.end()
+    });
+    never && read.is_ok()
 }
 
 /// The mappings of the System V segment that was attached at `addr`: how many
@@ -487,27 +479,19 @@ pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> b
 #[cold]
 #[inline(never)]
 pub fn attached(addr: u64, places: &mut [Option<PageRange>]) -> usize {
-    let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
-        return 0;
-    };
-    let mut buffer = [0u8; 4608];
-    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    let mut buffer = [0u8; BUFFER_BYTES];
     let (mut segment, mut count) = (None, 0);
-    while let Some(line) = lines.next_line() {
-        let Some(line) = line.ok().and_then(maps::parse) else {
-            continue;
-        };
+    let _ = lines(&mut buffer, |line| {
         let begins = line.range.start().wrapping_sub(line.offset);
-        if begins != addr || !line.name.starts_with(b"/SYSV") {
-            continue;
-        }
+        let here = begins == addr && line.name.starts_with(b"/SYSV");
         // Another one's piece may seem to begin there: the first decides.
-        if *segment.get_or_insert(line.inode) == line.inode {
+        if here && *segment.get_or_insert(line.inode) == line.inode {
             if let Some(place) = places.get_mut(count) {
                 *place = Some(line.range);
             }
             count += 1;
         }
-    }
+        true
+    });
     count
 }
