@@ -400,10 +400,12 @@ static void child(void)
 	if (pid == 0) {
 		wrong = 0;
 		IS(1, api.active());
-		if (pins && env_is("REGALL_FORK", "all"))
-			IS_REGISTERED(before, 2 * PAGE);
-		else if (pins)
-			IS_OUT(before, 2 * PAGE, REGALL_INHERITED);
+		if (pins && !env_is("REGALL_FORK", "all"))
+			HOLDS(!has_vm_flag(before, "lo"));
+		/* Whoever asks is not a child that execs at once: all of it comes in. */
+		IS_REGISTERED(before, 2 * PAGE);
+		if (pins)
+			HOLDS(has_vm_flag(before, "lo") && has_vm_flag(&wrong, "lo"));
 		IS_REGISTERED(anon(2), 2 * PAGE);
 		void *p = NULL;
 		IS(0, api.alloc(PAGE, &p));

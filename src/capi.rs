@@ -83,6 +83,11 @@ pub unsafe extern "C" fn regall_lookup(
     match VIEW.lookup_hinted(addr, &thread::current().hint) {
         Ok(_) if !track::tracking() => INERT,
         Ok(Some(found)) if end <= found.end => {
+            if found.attr().pin.reason == Reason::Inherited {
+                bring_in();
+                // SAFETY: by the contract above.
+                return unsafe { again(addr, end, out) };
+            }
             // SAFETY: by the contract above.
             unsafe { out.write(describe(&found)) };
             0
@@ -91,6 +96,15 @@ pub unsafe extern "C" fn regall_lookup(
         // SAFETY: by the contract above.
         Err(_) => unsafe { again(addr, end, out) },
     }
+}
+
+/// Called before anything else is done for a child of a tracked process.
+#[cold]
+#[inline(never)]
+fn bring_in() {
+    let _pass = strict::pass();
+    track::fork::check();
+    track::fork::bring_in();
 }
 
 /// The writer was at it all the time: it has been preempted, perhaps. Only a
@@ -150,10 +164,14 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
         return INERT;
     }
     let _pass = strict::pass();
-    track::fork::check();
+    bring_in();
     let Some(range) = PageRange::covering(addr, len as u64) else {
         return error(Errno::INVAL);
     };
+    let flight = track::begin_work();
+    if let Some(guard) = track::pinning::lock_for(&[Some(range)]) {
+        flight.claim(&guard, range);
+    }
     if out {
         track::let_go(range);
     }
@@ -166,6 +184,7 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
         None => return error(Errno::BUSY),
     };
     settle(range);
+    track::close(flight, range);
     if whole {
         0
     } else {
@@ -225,7 +244,7 @@ unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
         Err(e) => return error(e),
     };
     if track::tracking() {
-        track::fork::check();
+        bring_in();
         if let Some(range) = PageRange::from_call(at, bytes) {
             map::own_allocation(range, !registered);
         }
@@ -356,7 +375,7 @@ pub extern "C" fn regall_audit() -> c_int {
         return INERT;
     }
     let _pass = strict::pass();
-    track::fork::check();
+    bring_in();
     resync::audit();
     0
 }

@@ -21,6 +21,9 @@ pub struct Thread {
     pub flights: [Cell<u32>; NESTED],
     /// It has left a call half-way, and the ledger has not been checked since.
     pub owes_audit: Cell<bool>,
+    /// From where to where this thread has left pinning for when it has no call in
+    /// progress any more; end 0: nothing.
+    pub postponed: Cell<(u64, u64)>,
     /// Stack pointer while this thread takes or holds the track lock.
     pub lock_sp: Cell<u64>,
     /// The arrival that is being handled, for `intercept::stand_down`.
@@ -87,6 +90,7 @@ impl Thread {
         }
         self.lock_sp.set(0);
         self.owes_audit.set(false);
+        self.postponed.set((0, 0));
         self.strict.set(false);
         self.dispatch.set(0);
         self.sigsys_pending.set(false);

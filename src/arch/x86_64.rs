@@ -43,7 +43,7 @@ pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) 
 }
 
 /// Bytes of thread-local storage that `crate::thread` uses.
-pub const TLS_BYTES: usize = 1024;
+pub const TLS_BYTES: usize = 1088;
 
 // Thread-local storage in the initial-exec model: no __tls_get_addr, which may
 // call malloc. A preloaded library's TLS is part of the static block.

@@ -26,6 +26,7 @@ impl Errno {
     pub const EXIST: Self = Self(libc::EEXIST);
     pub const INVAL: Self = Self(libc::EINVAL);
     pub const NOSYS: Self = Self(libc::ENOSYS);
+    pub const TIMEDOUT: Self = Self(libc::ETIMEDOUT);
     pub const NOTSUP: Self = Self(libc::ENOTSUP);
 
     /// The number in a byte, for a directory column (the kernel's user-visible
@@ -186,16 +187,18 @@ pub fn random() -> u64 {
     }
 }
 
-/// Sleeps until `word` is no longer `seen`, someone wakes it, or `nanos` are over.
-pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) {
+/// Sleeps until `word` is no longer `seen`, someone wakes it, or `nanos` are over:
+/// then the answer is true.
+pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) -> bool {
     let timeout = [0u64, u64::from(nanos)];
-    let _ = call!(
+    let woken = call!(
         libc::SYS_futex,
         word.as_ptr(),
         libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
         seen,
         timeout.as_ptr()
     );
+    woken == Err(Errno::TIMEDOUT)
 }
 
 /// Wakes one sleeper on `word`.

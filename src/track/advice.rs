@@ -3,7 +3,8 @@
 //! they do what they do without the shim; then the pins come back, on the new
 //! pages.
 
-use super::{close, failed, let_go, lock, lock_for, open, real, repin, settle, State};
+use super::pinning::{let_go, lock_for, repin, settle};
+use super::{close, end, failed, lock, open, real, State};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::startup;
@@ -183,7 +184,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     for range in each {
         settle(range);
     }
-    drop(flight);
+    end(flight);
     value
 }
 
@@ -247,7 +248,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
             settle(range);
         }
     }
-    drop(flight);
+    end(flight);
     value
 }
 
@@ -300,6 +301,6 @@ pub fn mbind(frame: &mut Frame) -> i64 {
         moving.args[5] |= MPOL_MF_MOVE;
     }
     let value = real(&moving);
-    drop(flight);
+    end(flight);
     value
 }

@@ -80,12 +80,19 @@ impl Note {
 #[cold]
 fn take(what: What, range: PageRange, attr: u64) {
     flight::count(Counter::Deferred);
-    let n = COUNT.fetch_add(1, AcqRel);
-    if let Some(note) = NOTED.get(n) {
+    loop {
+        let n = COUNT.fetch_add(1, SeqCst);
+        let Some(note) = NOTED.get(n) else {
+            return;
+        };
         note.start.store(range.start(), Relaxed);
         note.end.store(range.end(), Relaxed);
         note.attr.store(attr, Relaxed);
-        note.what.store(what as u64, Release);
+        note.what.store(what as u64, SeqCst);
+        // The notes may have been done with between the number and the words.
+        if COUNT.load(SeqCst) > n {
+            return;
+        }
     }
 }
 
@@ -178,27 +185,33 @@ fn drain_slowly() {
     if DRAINING.swap(me, Acquire) == me {
         return DRAINING.store(0, Release);
     }
-    let (flight, _) = flight::open(Call::Mmap);
-    let n = COUNT.load(Acquire);
+    let (flight, _) = flight::begin(Call::Mmap);
+    let n = COUNT.load(SeqCst);
     if n > NOTES {
         resync::audit();
     }
+    work_off(n);
+    if COUNT.compare_exchange(n, 0, SeqCst, Relaxed).is_ok() {
+        APPLIED.store(0, Relaxed);
+        // One that got its number before and was written meanwhile: either its
+        // writer saw the new count, or it is seen here.
+        work_off(n);
+    }
+    drop(flight);
+    DRAINING.store(0, Release);
+}
+
+fn work_off(n: usize) {
     for note in NOTED.iter().take(n) {
         let what = note.what.swap(What::Done as u64, AcqRel);
         let Some(range) = note.range() else {
             continue;
         };
         if what == What::Unpinned as u64 {
-            super::settle_foreign(range);
+            super::pinning::settle_foreign(range);
         } else if what != What::Done as u64 {
             resync::republish(range);
             resync::foreign(range);
         }
     }
-    drop(flight);
-    // What was noted meanwhile is looked at in the next round.
-    if COUNT.compare_exchange(n, 0, AcqRel, Relaxed).is_ok() {
-        APPLIED.store(0, Relaxed);
-    }
-    DRAINING.store(0, Release);
 }

@@ -94,6 +94,13 @@ const NOWHERE: usize = usize::MAX;
 /// half-way, and what became of it nobody knows.
 #[inline]
 pub fn open(call: Call) -> (Flight, bool) {
+    count_call(call);
+    begin(call)
+}
+
+/// As [`open`], for work of the shim's own after a call or outside of any.
+#[inline]
+pub fn begin(call: Call) -> (Flight, bool) {
     let thread = thread::current();
     if thread.flights[0].get() != 0 {
         drop_abandoned(thread);
@@ -104,11 +111,6 @@ pub fn open(call: Call) -> (Flight, bool) {
         .position(|f| f.get() == 0)
         .unwrap_or(NESTED - 1);
     let place = claim_place(thread, nested, call);
-    if let Some(h) = header() {
-        if let Some(n) = h.calls.get(call as usize) {
-            n.fetch_add(1, Relaxed);
-        }
-    }
     (
         Flight {
             place,
@@ -386,7 +388,7 @@ impl Drop for Flight {
     }
 }
 
-/// Counts a call that needs no flight.
+/// Counts a call.
 #[inline]
 pub fn count_call(call: Call) {
     if let Some(n) = header().and_then(|h| h.calls.get(call as usize)) {

@@ -2,15 +2,18 @@
 //! parent: it begins anew, with a directory of its own. A child that shares the
 //! address space (vfork, CLONE_VM) shares the ledger, too, and nothing is done.
 
-use super::{begin, deferred, flight, give_up, lock, open, real, resync, State, APP_FUTURE};
+use super::{
+    begin, deferred, flight, give_up, lock, open, real, resync, State, APP_FUTURE, USER_END,
+};
 use crate::arch::Frame;
 use crate::intercept;
 use crate::startup;
 use crate::sys;
 use crate::thread;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, SETTING_FORKED};
-use regall_directory::vocab::Flags;
+use regall_directory::vocab::{Attr, Flags};
 
 /// A word in a page that the kernel wipes in a child (MADV_WIPEONFORK): for the
 /// price of a load every arrival knows whose it is. Where the kernel can't
@@ -19,7 +22,7 @@ static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 static FALLBACK: AtomicU64 = AtomicU64::new(1);
 
 /// Makes the mark. Once, at start-up; its page is the shim's.
-pub fn init() -> Option<regall_directory::addr::PageRange> {
+pub fn init() -> Option<PageRange> {
     MARK.store(FALLBACK.as_ptr().cast::<AtomicU64>(), Relaxed);
     let page = sys::map_private(4096).ok()?;
     if sys::advise(page.as_ptr() as u64, 4096, libc::MADV_WIPEONFORK).is_err() {
@@ -30,7 +33,7 @@ pub fn init() -> Option<regall_directory::addr::PageRange> {
     // SAFETY: fresh memory of a page.
     unsafe { word.as_ref() }.store(1, Relaxed);
     MARK.store(word.as_ptr(), Release);
-    regall_directory::addr::PageRange::from_call(page.as_ptr() as u64, 4096)
+    PageRange::from_call(page.as_ptr() as u64, 4096)
 }
 
 /// Whether this is the process that made the mark; if not, becomes it.
@@ -86,12 +89,44 @@ pub fn child() {
     let flight = open(Call::Fork);
     let all = startup::config().fork_all;
     let extra = if all { Flags::EMPTY } else { Flags::INHERITED };
+    LEFT_ALONE.store(!all, Relaxed);
     if let (false, Some(h)) = (all, flight::header()) {
         h.settings.fetch_or(SETTING_FORKED, Relaxed);
     }
     resync::first(extra);
     drop(flight);
     intercept::strict::child();
+}
+
+/// Whether this is a child that has left alone what it inherited.
+static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// The child uses the shim, so it is not one that execs at once: what it has
+/// inherited comes in.
+#[inline]
+pub fn bring_in() {
+    if LEFT_ALONE.load(Relaxed) {
+        bring_in_slowly();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn bring_in_slowly() {
+    let (Some(all), true) = (PageRange::new(0, USER_END), LEFT_ALONE.swap(false, Relaxed)) else {
+        return;
+    };
+    let flight = super::begin_work();
+    match lock() {
+        Some(mut guard) => guard.update(all, |_, a| {
+            let flags = a.flags.without(Flags::INHERITED);
+            resync::unsettled(Attr { flags, ..a })
+        }),
+        // In a handler at a bad moment: the next call does it.
+        None => return LEFT_ALONE.store(true, Relaxed),
+    }
+    resync::settle_all();
+    super::end(flight);
 }
 
 /// An empty ledger and a new directory, for a child: the old one is its parent's

@@ -29,8 +29,9 @@ const SLEEPERS: u64 = 1;
 /// A sleeper looks after its owner's health this often, in nanoseconds.
 const PATIENCE: u32 = 20_000_000;
 
-/// Nobody waits for the lock through more than so many looks.
-const LONGEST: u32 = 5;
+/// Looks at which one and the same holder was found asleep, before it is taken for
+/// parked.
+const PARKED: u32 = 5;
 
 struct Shared(UnsafeCell<State>);
 // SAFETY: all access goes through a Guard, and there is one at a time.
@@ -110,17 +111,22 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
         if WORD.load(Relaxed) & SLEEPERS == 0 {
             continue;
         }
-        sys::futex_wait(&TURN, turn, PATIENCE);
-        naps += 1;
-        if naps > LONGEST {
+        let waited = sys::futex_wait(&TURN, turn, PATIENCE);
+        if !waited || WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
+            naps = 0;
+            continue;
+        }
+        let owner = owner();
+        if owner == Owner::Asleep {
+            naps += 1;
+        }
+        if naps > PARKED {
             // A handler may have parked the holder until this very thread goes
             // on (stop-the-world collectors): the call is made, and noted.
             thread.lock_sp.set(outer_sp);
             return Err(Nested);
         }
-        let tid = OWNER_TID.load(Relaxed);
-        let gone = WORD.load(Relaxed) == word | SLEEPERS && tries % 8 == 0 && owner_is_gone(tid);
-        if gone
+        if owner == Owner::Gone
             && WORD
                 .compare_exchange(word | SLEEPERS, me | SLEEPERS, Acquire, Relaxed)
                 .is_ok()
@@ -161,28 +167,53 @@ fn on_alternate_stack() -> bool {
     old[1] & libc::SS_ONSTACK as u64 != 0
 }
 
-/// Whether the holder has ended, or sleeps in the kernel further out on its
-/// stack than where it took the lock.
+/// How the lock's holder is.
+#[derive(PartialEq, Eq)]
+enum Owner {
+    /// At work, or waiting for a processor or a page.
+    Busy,
+    /// Sleeping in a system call, deeper on its stack than where it took the lock:
+    /// in a signal handler, unless it reads a slow file.
+    Asleep,
+    /// Ended, or sleeping further out on its stack: it has left the lock for good.
+    Gone,
+}
+
 #[cold]
 #[inline(never)]
-fn owner_is_gone(tid: u32) -> bool {
+fn owner() -> Owner {
+    let tid = OWNER_TID.load(Relaxed);
     if tid == 0 {
-        return false;
+        return Owner::Busy;
     }
     if !sys::thread_alive(tid) {
-        return true;
+        return Owner::Gone;
     }
-    let path: Text<64> = Text::of(format_args!("/proc/self/task/{tid}/syscall"));
     let mut buf = [0u8; 256];
-    let Some(Ok(text)) = path.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
-        return false;
+    let syscall: Text<64> = Text::of(format_args!("/proc/self/task/{tid}/syscall"));
+    let Some(Ok(text)) = syscall.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
+        return Owner::Asleep;
     };
     // "NR a b c d e f SP PC", or "running".
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     match text.split(|b| *b == b' ').nth(7).and_then(hex) {
-        Some(sp) => sp > OWNER_SP.load(Relaxed),
-        None => false,
+        None => Owner::Busy,
+        Some(sp) if sp > OWNER_SP.load(Relaxed) => Owner::Gone,
+        Some(_) if waits_for_the_kernel(tid) => Owner::Busy,
+        Some(_) => Owner::Asleep,
     }
+}
+
+/// Whether the thread is in an uninterruptible wait (`D`: a page, mmap_lock).
+fn waits_for_the_kernel(tid: u32) -> bool {
+    let mut buf = [0u8; 256];
+    let stat: Text<64> = Text::of(format_args!("/proc/self/task/{tid}/stat"));
+    let Some(Ok(text)) = stat.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
+        return false;
+    };
+    // "TID (NAME) STATE ...", and the name may hold anything.
+    let mut after = text.rsplit(|b| *b == b')');
+    after.next().is_some_and(|rest| rest.starts_with(b" D"))
 }
 
 fn hex(text: &[u8]) -> Option<u64> {

@@ -3,9 +3,8 @@
 //! Our pins are on top of it and nobody's business.
 
 use super::flight::Flight;
-use super::{
-    close, failed, lock, lock_for, open, real, relent, repin, settle, APP_FUTURE, USER_END,
-};
+use super::pinning::{lock_for, relent, repin, settle};
+use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::limits;
@@ -152,7 +151,7 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
             });
         }
     }
-    drop(flight);
+    end(flight);
     value
 }
 
@@ -174,7 +173,7 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
             settle(all);
         }
     }
-    drop(flight);
+    end(flight);
     value
 }
 

@@ -1,11 +1,10 @@
 //! Calls that bring memory or change what it allows: the kernel first, then the
 //! ledger, then the pin set, and only then the application.
 
+use super::flight::Flight;
+use super::pinning::{let_go, lock_for, relent, settle};
 use super::unmap::{put_back, Taken};
-use super::{
-    close, deferred, failed, future_flags, let_go, lock, lock_for, open, over_budget, real, relent,
-    resync, settle,
-};
+use super::{close, deferred, end, failed, future_flags, lock, open, over_budget, real, resync};
 use crate::arch::Frame;
 use crate::intercept;
 use crate::policy;
@@ -108,7 +107,7 @@ fn mapped_range(at: u64, len: u64, flags: u64) -> Option<PageRange> {
 }
 
 /// Into the ledger and, where it is to be, the pin set.
-fn enter(flight: &super::flight::Flight, range: PageRange, new: &New) {
+fn enter(flight: &Flight, range: PageRange, new: &New) {
     let end = round_up(new.backed)
         .and_then(|b| range.start().checked_add(b))
         .unwrap_or(u64::MAX);
@@ -297,11 +296,19 @@ pub fn brk(frame: &mut Frame) -> i64 {
     let mut shrunk = None;
     let mut taken = Taken::new();
     let mut before = 0;
-    if let Some(mut guard) = lock() {
+    let down = |from: u64| {
+        round_up(wanted)
+            .zip(round_up(from))
+            .and_then(|(to, from)| PageRange::new(to, from))
+    };
+    let mut guard = lock();
+    if let Some(range) = guard.as_ref().and_then(|g| down(g.brk)) {
+        drop(guard);
+        guard = lock_for(&[Some(range)]);
+    }
+    if let Some(mut guard) = guard {
         before = guard.brk;
-        shrunk = round_up(wanted)
-            .zip(round_up(before))
-            .and_then(|(to, from)| PageRange::new(to, from));
+        shrunk = down(before);
         // A break below its beginning is refused; what we don't know we don't touch.
         shrunk = shrunk
             .filter(|r| wanted != 0 && guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
@@ -419,14 +426,14 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             put_back(source, &moved);
         }
     } else {
-        remapped(frame, value as u64, source, &moved, twin);
+        remapped(&flight, frame, value as u64, source, &moved, twin);
     }
     if let (true, Some(target)) = (flight.lost_track(), target) {
         resync::range(target, true);
     }
     match source.or(target) {
         Some(range) => close(flight, range),
-        None => drop(flight),
+        None => end(flight),
     }
     value
 }
@@ -487,7 +494,14 @@ fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
 
 /// The kernel has moved, grown, shrunk or doubled a mapping, to `at`.
 #[inline(never)]
-fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, twin: Option<Attr>) {
+fn remapped(
+    flight: &Flight,
+    frame: &Frame,
+    at: u64,
+    source: Option<PageRange>,
+    moved: &Taken,
+    twin: Option<Attr>,
+) {
     let Some(new) = PageRange::from_call(at, frame.args[2]) else {
         return;
     };
@@ -505,6 +519,7 @@ fn remapped(frame: &Frame, at: u64, source: Option<PageRange>, moved: &Taken, tw
     let Some(mut guard) = lock() else {
         return deferred::later(new);
     };
+    flight.touch(&guard, new);
     for (part, attr) in parts {
         // The kernel moves the lock with the pages.
         let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
@@ -606,8 +621,7 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
             None => resync::audit(),
         }
     }
-    drop(flight);
-    deferred::drain();
+    end(flight);
     value
 }
 

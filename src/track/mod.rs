@@ -10,23 +10,21 @@
 //! the range anew from /proc/self/maps ([`resync`]). So does a call that fails
 //! or does something that the fast paths don't know.
 
-use crate::arch::{self, Frame};
+use crate::arch::Frame;
 use crate::arena::Arena;
 use crate::config::Pin;
 use crate::intercept;
 use crate::ledger::{Ledger, Sink, View};
 use crate::limits;
 use crate::policy::{self, Want};
-use crate::registrar::pin::{self, PinSet};
-use crate::registrar::Registrar;
 use crate::startup;
 use crate::store::{Room, Store};
-use crate::sys::{self, time, Errno};
+use crate::sys::{self, time};
 use crate::thread;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Call, Counter, SEGMENTS, SETTING_GAVE_UP};
+use regall_directory::layout::{Call, SEGMENTS, SETTING_GAVE_UP};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{SlotRef, Writer};
 
@@ -37,9 +35,11 @@ pub mod fork;
 pub mod lock;
 pub mod locks;
 pub mod map;
+pub mod pinning;
 pub mod resync;
 pub mod unmap;
 
+pub use pinning::{let_go, settle};
 pub use resync::audit;
 
 use flight::Flight;
@@ -451,7 +451,16 @@ pub fn failed(value: i64) -> bool {
 /// checked against the kernel first.
 #[inline]
 pub fn open(call: Call) -> Flight {
-    let (flight, abandoned) = flight::open(call);
+    owing_nothing(flight::open(call))
+}
+
+/// As [`open`], for what the application asked of the shim itself.
+pub fn begin_work() -> Flight {
+    owing_nothing(flight::begin(Call::Madvise))
+}
+
+#[inline]
+fn owing_nothing((flight, abandoned): (Flight, bool)) -> Flight {
     if abandoned {
         resync::audit();
         // Only now: this may be left half-way, too.
@@ -467,415 +476,16 @@ pub fn close(flight: Flight, range: PageRange) {
     if flight.lost_track() {
         resync::range(range, true);
     }
-    // Notes are about others' ranges, and read without a claim of our own.
-    drop(flight);
-    deferred::drain();
+    end(flight);
 }
 
-/// Takes the lock when nobody is pinning or unpinning anything in `ranges`.
+/// As [`close`], for a call that has read what it had to.
 #[inline]
-pub fn lock_for(ranges: &[Option<PageRange>]) -> Option<Guard> {
-    let guard = lock()?;
-    if !ranges
-        .iter()
-        .flatten()
-        .any(|r| flight::in_the_way(&guard, *r, false))
-    {
-        return Some(guard);
-    }
-    drop(guard);
-    wait_for(ranges, false)
-}
-
-/// Others' pinning takes as long as the kernel's page faults do. One that was
-/// left half-way is not waited for longer than this, in naps.
-const NAPS: u32 = 400;
-
-#[cold]
-fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
-    for nap in 0..NAPS {
-        let guard = lock()?;
-        if !ranges
-            .iter()
-            .flatten()
-            .any(|r| flight::in_the_way(&guard, *r, claims))
-        {
-            return Some(guard);
-        }
-        drop(guard);
-        if nap < 16 {
-            sys::yield_now();
-        } else {
-            sys::nap(250_000);
-        }
-    }
-    flight::sweep();
-    lock()
-}
-
-/// Has everything in `range` pinned that is to be. Called without the lock, in a
-/// call that is about `range`, after the ledger knows it.
-pub fn settle(range: PageRange) {
-    settle_part(range, false, false);
-}
-
-/// As [`settle`], for what was read from the kernel: some of it may be another
-/// call's, whole entries of which are pinned or nothing.
-pub fn settle_read(range: PageRange) {
-    settle_part(range, true, false);
-}
-
-/// As [`settle_read`], from outside of any call that is about `range`: waits for
-/// those that are.
-pub fn settle_foreign(range: PageRange) {
-    settle_part(range, true, true);
-}
-
-fn settle_part(range: PageRange, whole: bool, foreign: bool) {
-    let config = startup::config();
-    if config.pin == Pin::Off {
-        return;
-    }
-    // Each round settles one part; a racing call may put parts back, so the
-    // number of rounds is bounded only by what the application maps.
-    loop {
-        let Some(mut guard) = lock() else {
-            return deferred::later(range);
-        };
-        let Some((part, attr, want)) = guard.next_to_pin(range, config.pin, whole) else {
-            return;
-        };
-        if flight::in_the_way(&guard, part, foreign) {
-            drop(guard);
-            // What is to be done there is looked at afresh.
-            drop(wait_for(&[Some(part)], foreign));
-            continue;
-        }
-        let state = &mut *guard;
-        let column = match want {
-            Want::Leave(column) => column,
-            _ if state.pinned().saturating_add(part.len()) > state.budget => {
-                flight::count(Counter::PinLimited);
-                Column::no(Reason::Limit)
-            }
-            _ => {
-                state.reserved += part.len();
-                flight::pin_begins(&guard, part);
-                drop(guard);
-                let outcome = pin_part(part, attr, want);
-                let Some(mut guard) = lock() else {
-                    return deferred::later(range);
-                };
-                flight::pin_ends();
-                let state = &mut *guard;
-                state.reserved = state.reserved.saturating_sub(part.len());
-                let replaced = record(state, part, attr, want, outcome);
-                drop(guard);
-                if replaced {
-                    undo(part);
-                }
-                continue;
-            }
-        };
-        state.update(part, |_, a| Attr { pin: column, ..a });
-    }
-}
-
-/// What is said to be pinned in `range` is pinned again: the kernel has let go of
-/// it, or there are new pages. Never seen as unpinned meanwhile, since another
-/// thread that gives advice on it must know that there is a lock in its way.
-pub fn repin(range: PageRange) {
-    if startup::config().pin == Pin::Off {
-        return;
-    }
-    let mut from = range.start();
-    while let Some(rest) = range.after(from) {
-        let mut parts = [None; 8];
-        let mut n = 0;
-        {
-            let Some(guard) = lock_for(&[Some(rest)]) else {
-                return deferred::later(rest);
-            };
-            guard.ledger.for_each(rest, |part, entry| {
-                from = part.end();
-                if entry.attr.pin.held() {
-                    if let Some(place) = parts.get_mut(n) {
-                        *place = Some((part, entry.attr));
-                        n += 1;
-                    }
-                }
-                if n == 8 {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
-            flight::pin_begins(&guard, rest);
-        }
-        for (part, attr) in parts.iter().flatten() {
-            repin_part(*part, *attr);
-        }
-        flight::pin_ends();
-        if n < 8 {
-            return;
-        }
-    }
-}
-
-fn repin_part(part: PageRange, attr: Attr) {
-    let lazy = attr.flags.has(Flags::ONFAULT);
-    let outcome = pin_part(
-        part,
-        attr,
-        if lazy { Want::OnFault } else { Want::Populate },
-    );
-    if let Outcome::Held = outcome {
-        return;
-    }
-    if let Some(mut guard) = lock() {
-        guard.update(
-            part,
-            |_, a| if a == attr { resync::unsettled(a) } else { a },
-        );
-    }
-    settle(part);
-}
-
-/// What came of pinning a part.
-enum Outcome {
-    Held,
-    /// Only up to this address: the file ends there.
-    UpTo(u64),
-    No(Column),
-}
-
-fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
-    let start = arch::ticks();
-    let outcome = match PinSet.register(part, want) {
-        Ok(()) => Outcome::Held,
-        Err(errno) => refused(part, attr, want, errno),
-    };
-    let spent = time::nanos(arch::ticks().wrapping_sub(start));
-    flight::add(Counter::PinNanos, spent);
-    let thread = thread::current();
-    thread
-        .elsewhere
-        .set(thread.elsewhere.get().saturating_add(spent));
-    if let Outcome::Held = outcome {
-        flight::count(Counter::Pins);
-        flight::add(Counter::PinnedBytesTotal, part.len());
-    }
-    outcome
-}
-
-fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
-    if still_there(part, attr) {
-        // The kernel marks the range locked before it populates it; what failed
-        // half-way must not stay so, or calls like madvise fail.
-        let _ = PinSet.deregister(part);
-    }
-    if attr.kind == Kind::File {
-        if let Some(end) = pin::end_of_file(part) {
-            return Outcome::UpTo(end);
-        }
-    }
-    let limited = pin::is_limit(errno) && limits::memlock_now().is_some();
-    if want == Want::Populate && !limited && PinSet.register(part, Want::OnFault).is_ok() {
-        // The kernel will lock it but can't populate it (a write-protected
-        // page, a guard, a userfaultfd): locked as far as it is there.
-        return Outcome::Held;
-    }
-    flight::count(Counter::PinRefused);
-    if limited {
-        return Outcome::No(Column::no(Reason::Limit));
-    }
-    log::info!("mlock of {part:?} refused: {errno}");
-    Outcome::No(Column::refused(errno.byte()))
-}
-
-/// Whether the ledger still says `attr` of all of `part`, which nobody locked but us.
-fn still_there(part: PageRange, attr: Attr) -> bool {
-    let mut bytes = 0;
-    if let Some(guard) = lock() {
-        guard.ledger.for_each(part, |piece, entry| {
-            bytes += if entry.attr == attr { piece.len() } else { 0 };
-            ControlFlow::Continue(())
-        });
-    }
-    bytes == part.len() && !attr.flags.has(Flags::APP_LOCKED)
-}
-
-/// Writes down what came of pinning `part`. Says whether something of it is no
-/// longer what it was: a racing call has replaced it, and what the kernel locked
-/// is somebody else's.
-fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) -> bool {
-    let lazy = want == Want::OnFault;
-    let held = |a: Attr| {
-        let flags = if lazy {
-            a.flags.with(Flags::ONFAULT)
-        } else {
-            a.flags.without(Flags::ONFAULT)
-        };
-        Attr {
-            pin: Column::YES,
-            flags,
-            ..a
-        }
-    };
-    let mut known = 0;
-    let mut same = |piece: PageRange, a: Attr| {
-        let same = a.kind == attr.kind && a.pin.reason == Reason::Off;
-        known += if same || a.pin.held() { piece.len() } else { 0 };
-        same
-    };
-    match outcome {
-        Outcome::Held => {
-            state.update(part, |piece, a| if same(piece, a) { held(a) } else { a });
-            known < part.len()
-        }
-        Outcome::No(column) => {
-            state.update(part, |piece, a| {
-                if same(piece, a) {
-                    Attr { pin: column, ..a }
-                } else {
-                    a
-                }
-            });
-            false
-        }
-        Outcome::UpTo(end) => {
-            if let Some(tail) = part.after(end) {
-                let beyond = |a: Attr| {
-                    policy::described(
-                        Attr {
-                            flags: a.flags.with(Flags::TAIL),
-                            ..a
-                        },
-                        Pin::Populate,
-                    )
-                };
-                state.update(tail, |piece, a| if same(piece, a) { beyond(a) } else { a });
-            }
-            false
-        }
-    }
-}
-
-/// Lets go of what of `part` the ledger says is not to be pinned: a lock that
-/// nobody knows of would split the application's mapping for the kernel. What the
-/// ledger does not know may be another call's that is not done yet.
-#[cold]
-fn undo(part: PageRange) {
-    let mut strangers = [None; 8];
-    {
-        let Some(guard) = lock() else {
-            return;
-        };
-        let mut places = strangers.iter_mut();
-        let mut note = |range: Option<PageRange>| {
-            if let (Some(range), Some(place)) = (range, places.next()) {
-                *place = Some(range);
-            }
-        };
-        guard.ledger.for_each(part, |piece, entry| {
-            // What is still to be pinned will be, by whom it belongs to.
-            let settled = !entry.attr.pin.held() && entry.attr.pin.reason != Reason::Off;
-            if settled && !entry.attr.flags.has(Flags::APP_LOCKED) {
-                note(Some(piece));
-            }
-            ControlFlow::Continue(())
-        });
-    }
-    for range in strangers.iter().flatten() {
-        let _ = PinSet.deregister(*range);
-    }
-}
-
-/// Pins in `range` are let go (not those that the application asked for), since
-/// the call that follows fails on locked memory or is charged for it. They come
-/// back with [`settle`]. Says whether there was anything.
-pub fn let_go(range: PageRange) -> bool {
-    let mut any = false;
-    let mut from = range.start();
-    loop {
-        // A handful at a time: system calls are made without the lock.
-        let mut parts = [None; 8];
-        let mut n = 0;
-        let Some(rest) = range.after(from) else {
-            return any;
-        };
-        let Some(mut guard) = lock_for(&[Some(rest)]) else {
-            return any;
-        };
-        flight::pin_begins(&guard, rest);
-        let state = &mut *guard;
-        {
-            state.ledger.for_each(rest, |part, entry| {
-                from = part.end();
-                let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
-                if ours {
-                    if let Some(place) = parts.get_mut(n) {
-                        *place = Some(part);
-                        n += 1;
-                    }
-                }
-                if n == 8 {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
-        }
-        for part in parts.iter().flatten() {
-            state.update(*part, |_, a| Attr {
-                pin: Column::no(Reason::Off),
-                ..a
-            });
-        }
-        drop(guard);
-        for part in parts.iter().flatten() {
-            any = true;
-            flight::count(Counter::Unpins);
-            let _ = PinSet.deregister(*part);
-        }
-        flight::pin_ends();
-        if n < 8 {
-            return any;
-        }
-    }
-}
-
-/// A call failed in a way that our own pins may be to blame for
-/// (RLIMIT_MEMLOCK counts them): lets go of them all and says whether to try again.
-pub fn relent(value: i64) -> bool {
-    let blame = [Errno::NOMEM, Errno::AGAIN, Errno::PERM]
-        .iter()
-        .any(|e| value == -i64::from(e.0));
-    if !blame || startup::config().pin == Pin::Off || limits::memlock_now().is_none() {
-        return false;
-    }
-    let Some(all) = PageRange::new(0, USER_END) else {
-        return false;
-    };
-    let any = let_go(all);
-    if any {
-        flight::count(Counter::Relented);
-        // They stay away: pinned again they would be in the way again.
-        if let Some(mut guard) = lock() {
-            guard.update(all, |_, a| {
-                let pending = a.pin.reason == Reason::Off && policy::excluded(a).is_none();
-                if pending {
-                    Attr {
-                        pin: Column::no(Reason::Limit),
-                        ..a
-                    }
-                } else {
-                    a
-                }
-            });
-        }
-    }
-    any
+pub fn end(flight: Flight) {
+    // What is left is about others' ranges, and done without a claim of our own.
+    drop(flight);
+    pinning::settle_postponed();
+    deferred::drain();
 }
 
 /// End of the addresses that user space can have (56-bit with five levels).

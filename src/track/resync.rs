@@ -1,7 +1,7 @@
 //! Reading the kernel's own list: at start-up, after fork, when calls met on
 //! the same bytes or failed half-way, and for what changes without a call.
 
-use super::{deferred, flight, fork, lock, lock::Guard, settle, State, USER_END};
+use super::{deferred, flight, fork, lock, lock::Guard, pinning, settle, State, USER_END};
 use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::limits;
@@ -42,9 +42,9 @@ pub fn range(range: PageRange, repin: bool) {
         None => return deferred::later(range),
     };
     if repin {
-        super::repin(range);
+        pinning::repin(range);
     }
-    super::settle_read(reach);
+    pinning::settle_read(reach);
 }
 
 /// As [`range`], for memory that other calls may be about at this moment: what
@@ -55,7 +55,7 @@ pub fn foreign(range: PageRange) {
         Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
         None => return deferred::later(range),
     };
-    super::settle_foreign(reach);
+    pinning::settle_foreign(reach);
 }
 
 /// As [`range`], for a call whose reach is not known: the whole of every
@@ -161,6 +161,7 @@ pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
         if state.agree(line.range, &line, extra) {
             let start = reach.start().min(line.range.start());
             reach = PageRange::new(start, reach.end().max(line.range.end())).unwrap_or(reach);
+            flight::disturb(line.range);
         }
     }
     if let Some(hole) = PageRange::new(from, range.end()) {
@@ -387,6 +388,15 @@ pub fn first(extra: Flags) {
     if let Some(mut guard) = lock() {
         let _ = read(&mut guard, all, extra);
         guard.adopt_own_memory();
+    }
+    settle_all();
+}
+
+/// Pins everything that is to be, in the order in which a budget is to be spent.
+#[cold]
+#[inline(never)]
+pub fn settle_all() {
+    if let Some(mut guard) = lock() {
         let binds = limits::memlock().is_some();
         hold_back(&mut guard, binds);
     }

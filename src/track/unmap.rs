@@ -2,7 +2,8 @@
 //! since another thread can be given the addresses the instant the kernel has
 //! them back.
 
-use super::{close, deferred, failed, lock, lock_for, open, real, resync, State};
+use super::pinning::lock_for;
+use super::{close, deferred, failed, lock, open, real, resync, State};
 use crate::arch::Frame;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;

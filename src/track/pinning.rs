@@ -1,0 +1,481 @@
+//! Carrying out what the ledger says is to be pinned, and letting go of it when
+//! a call needs unlocked memory. The kernel works without the lock being held, so
+//! whoever pins or unpins says so in its flight, and others wait.
+
+use super::{deferred, flight, lock, lock::Guard, resync, State, USER_END};
+use crate::arch;
+use crate::config::Pin;
+use crate::limits;
+use crate::policy::{self, Want};
+use crate::registrar::pin::{self, PinSet};
+use crate::registrar::Registrar;
+use crate::startup;
+use crate::sys::{self, time, Errno};
+use crate::thread;
+use core::ops::ControlFlow;
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{Call, Counter};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+
+/// Takes the lock when nobody is pinning or unpinning anything in `ranges`.
+#[inline]
+pub fn lock_for(ranges: &[Option<PageRange>]) -> Option<Guard> {
+    let guard = lock()?;
+    if !ranges
+        .iter()
+        .flatten()
+        .any(|r| flight::in_the_way(&guard, *r, false))
+    {
+        return Some(guard);
+    }
+    drop(guard);
+    wait_for(ranges, false)
+}
+
+/// Others' pinning takes as long as the kernel's page faults do. One that was
+/// left half-way is not waited for longer than this, in naps.
+const NAPS: u32 = 400;
+
+#[cold]
+fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
+    for nap in 0..NAPS {
+        let guard = lock()?;
+        if !ranges
+            .iter()
+            .flatten()
+            .any(|r| flight::in_the_way(&guard, *r, claims))
+        {
+            return Some(guard);
+        }
+        drop(guard);
+        if nap < 16 {
+            sys::yield_now();
+        } else {
+            sys::nap(250_000);
+        }
+    }
+    flight::sweep();
+    lock()
+}
+
+/// Whose memory it may be that is to be pinned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The call's own, and nobody else's.
+    Own,
+    /// Read from the kernel by a call that is about some of it. Entries are pinned
+    /// whole: what is populated in two goes stays two mappings to the kernel. What
+    /// other calls are about is postponed until this one is done: to wait for them
+    /// here could be to wait for each other.
+    Read,
+    /// Outside of any call that is about it: waits for those that are.
+    Foreign,
+}
+
+/// Has everything in `range` pinned that is to be. Called without the lock, in a
+/// call that is about `range`, after the ledger knows it.
+pub fn settle(range: PageRange) {
+    settle_part(range, Whose::Own);
+}
+
+/// As [`settle`], for what was read from the kernel: some of it may be another
+/// call's.
+pub fn settle_read(range: PageRange) {
+    settle_part(range, Whose::Read);
+}
+
+/// As [`settle_read`], from outside of any call that is about `range`.
+pub fn settle_foreign(range: PageRange) {
+    settle_part(range, Whose::Foreign);
+}
+
+/// Pins what this thread's calls have postponed, now that none is in progress.
+#[inline]
+pub fn settle_postponed() {
+    let thread = thread::current();
+    if thread.postponed.get().1 != 0 && thread.flights[0].get() == 0 {
+        settle_postponed_slowly(thread);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn settle_postponed_slowly(thread: &thread::Thread) {
+    let (flight, _) = flight::begin(Call::Mmap);
+    let (start, end) = thread.postponed.replace((0, 0));
+    if let Some(range) = PageRange::new(start, end) {
+        settle_foreign(range);
+    }
+    drop(flight);
+}
+
+fn postpone(part: PageRange) {
+    let postponed = &thread::current().postponed;
+    let (start, end) = match postponed.get() {
+        (_, 0) => (part.start(), part.end()),
+        (start, end) => (start.min(part.start()), end.max(part.end())),
+    };
+    postponed.set((start, end));
+}
+
+fn settle_part(range: PageRange, whose: Whose) {
+    let config = startup::config();
+    if config.pin == Pin::Off {
+        return;
+    }
+    let whole = whose != Whose::Own;
+    let mut patient = true;
+    let mut rest = range;
+    // Each round settles one part; a racing call may put parts back, so the
+    // number of rounds is bounded only by what the application maps.
+    loop {
+        let Some(mut guard) = lock() else {
+            return deferred::later(rest);
+        };
+        let Some((part, attr, want)) = guard.next_to_pin(rest, config.pin, whole) else {
+            return;
+        };
+        if patient && flight::in_the_way(&guard, part, whole) {
+            if whose == Whose::Read && !flight::in_the_way(&guard, part, false) {
+                postpone(part);
+                match rest.after(part.end()) {
+                    Some(more) => rest = more,
+                    None => return,
+                }
+                continue;
+            }
+            drop(guard);
+            // What is to be done there is looked at afresh.
+            let claims = whose == Whose::Foreign;
+            let Some(guard) = wait_for(&[Some(part)], claims) else {
+                return deferred::later(rest);
+            };
+            // A call that its thread has left for good must not hold up others for ever.
+            patient = !flight::in_the_way(&guard, part, claims);
+            continue;
+        }
+        patient = true;
+        let state = &mut *guard;
+        let column = match want {
+            Want::Leave(column) => column,
+            _ if state.pinned().saturating_add(part.len()) > state.budget => {
+                flight::count(Counter::PinLimited);
+                Column::no(Reason::Limit)
+            }
+            _ => {
+                state.reserved += part.len();
+                flight::pin_begins(&guard, part);
+                drop(guard);
+                let outcome = pin_part(part, attr, want);
+                let Some(mut guard) = lock() else {
+                    return deferred::later(rest);
+                };
+                let state = &mut *guard;
+                state.reserved = state.reserved.saturating_sub(part.len());
+                let replaced = record(state, part, attr, want, outcome);
+                if replaced {
+                    undo(guard, part);
+                }
+                flight::pin_ends();
+                continue;
+            }
+        };
+        state.update(part, |_, a| Attr { pin: column, ..a });
+    }
+}
+
+/// What is said to be pinned in `range` is pinned again: the kernel has let go of
+/// it, or there are new pages. Never seen as unpinned meanwhile, since another
+/// thread that gives advice on it must know that there is a lock in its way.
+pub fn repin(range: PageRange) {
+    if startup::config().pin == Pin::Off {
+        return;
+    }
+    let mut from = range.start();
+    let mut refused = false;
+    while let Some(rest) = range.after(from) {
+        let mut parts = [None; 8];
+        let mut n = 0;
+        {
+            let Some(guard) = lock_for(&[Some(rest)]) else {
+                return deferred::later(rest);
+            };
+            guard.ledger.for_each(rest, |part, entry| {
+                from = part.end();
+                if entry.attr.pin.held() {
+                    if let Some(place) = parts.get_mut(n) {
+                        *place = Some((part, entry.attr));
+                        n += 1;
+                    }
+                }
+                if n == 8 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
+            flight::pin_begins(&guard, rest);
+        }
+        for (part, attr) in parts.iter().flatten() {
+            refused |= !repin_part(*part, *attr);
+        }
+        flight::pin_ends();
+        if n < 8 {
+            break;
+        }
+    }
+    if refused {
+        settle(range);
+    }
+}
+
+/// Whether it went well; otherwise the ledger says that it is not pinned.
+fn repin_part(part: PageRange, attr: Attr) -> bool {
+    let lazy = attr.flags.has(Flags::ONFAULT);
+    let want = if lazy { Want::OnFault } else { Want::Populate };
+    if let Outcome::Held = pin_part(part, attr, want) {
+        return true;
+    }
+    if let Some(mut guard) = lock() {
+        guard.update(
+            part,
+            |_, a| if a == attr { resync::unsettled(a) } else { a },
+        );
+    }
+    false
+}
+
+/// What came of pinning a part.
+enum Outcome {
+    Held,
+    /// Only up to this address: the file ends there.
+    UpTo(u64),
+    No(Column),
+}
+
+fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
+    let start = arch::ticks();
+    let outcome = match PinSet.register(part, want) {
+        Ok(()) => Outcome::Held,
+        Err(errno) => refused(part, attr, want, errno),
+    };
+    let spent = time::nanos(arch::ticks().wrapping_sub(start));
+    flight::add(Counter::PinNanos, spent);
+    let thread = thread::current();
+    thread
+        .elsewhere
+        .set(thread.elsewhere.get().saturating_add(spent));
+    if let Outcome::Held = outcome {
+        flight::count(Counter::Pins);
+        flight::add(Counter::PinnedBytesTotal, part.len());
+    }
+    outcome
+}
+
+fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
+    if still_there(part, attr) {
+        // The kernel marks the range locked before it populates it; what failed
+        // half-way must not stay so, or calls like madvise fail.
+        let _ = PinSet.deregister(part);
+    }
+    if attr.kind == Kind::File {
+        if let Some(end) = pin::end_of_file(part) {
+            return Outcome::UpTo(end);
+        }
+    }
+    let limited = pin::is_limit(errno) && limits::memlock_now().is_some();
+    if want == Want::Populate && !limited && PinSet.register(part, Want::OnFault).is_ok() {
+        // The kernel will lock it but can't populate it (a write-protected
+        // page, a guard, a userfaultfd): locked as far as it is there.
+        return Outcome::Held;
+    }
+    flight::count(Counter::PinRefused);
+    if limited {
+        return Outcome::No(Column::no(Reason::Limit));
+    }
+    log::info!("mlock of {part:?} refused: {errno}");
+    Outcome::No(Column::refused(errno.byte()))
+}
+
+/// Whether the ledger still says `attr` of all of `part`, which nobody locked but us.
+fn still_there(part: PageRange, attr: Attr) -> bool {
+    let mut bytes = 0;
+    if let Some(guard) = lock() {
+        guard.ledger.for_each(part, |piece, entry| {
+            bytes += if entry.attr == attr { piece.len() } else { 0 };
+            ControlFlow::Continue(())
+        });
+    }
+    bytes == part.len() && !attr.flags.has(Flags::APP_LOCKED)
+}
+
+/// Writes down what came of pinning `part`. Says whether something of it is no
+/// longer what it was: a racing call has replaced it, and what the kernel locked
+/// is somebody else's.
+fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) -> bool {
+    let lazy = want == Want::OnFault;
+    let held = |a: Attr| {
+        let flags = if lazy {
+            a.flags.with(Flags::ONFAULT)
+        } else {
+            a.flags.without(Flags::ONFAULT)
+        };
+        Attr {
+            pin: Column::YES,
+            flags,
+            ..a
+        }
+    };
+    let mut known = 0;
+    let mut same = |piece: PageRange, a: Attr| {
+        let same = a.kind == attr.kind && a.pin.reason == Reason::Off;
+        known += if same || a.pin.held() { piece.len() } else { 0 };
+        same
+    };
+    match outcome {
+        Outcome::Held => {
+            state.update(part, |piece, a| if same(piece, a) { held(a) } else { a });
+            known < part.len()
+        }
+        Outcome::No(column) => {
+            state.update(part, |piece, a| {
+                if same(piece, a) {
+                    Attr { pin: column, ..a }
+                } else {
+                    a
+                }
+            });
+            false
+        }
+        Outcome::UpTo(end) => {
+            if let Some(tail) = part.after(end) {
+                let beyond = |a: Attr| {
+                    policy::described(
+                        Attr {
+                            flags: a.flags.with(Flags::TAIL),
+                            ..a
+                        },
+                        Pin::Populate,
+                    )
+                };
+                state.update(tail, |piece, a| if same(piece, a) { beyond(a) } else { a });
+            }
+            false
+        }
+    }
+}
+
+/// Lets go of what of `part` the ledger says is not to be pinned: a lock that
+/// nobody knows of would split the application's mapping for the kernel. What the
+/// ledger does not know, or another call is about, may not be done yet. Called
+/// while the flight says that `part` is being pinned.
+#[cold]
+fn undo(guard: Guard, part: PageRange) {
+    let mut strangers = [None; 8];
+    let mut places = strangers.iter_mut();
+    guard.ledger.for_each(part, |piece, entry| {
+        // What is still to be pinned will be, by whom it belongs to.
+        let settled = !entry.attr.pin.held() && entry.attr.pin.reason != Reason::Off;
+        let ours = settled && !entry.attr.flags.has(Flags::APP_LOCKED);
+        if ours && !flight::in_the_way(&guard, piece, true) {
+            if let Some(place) = places.next() {
+                *place = Some(piece);
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    drop(guard);
+    for range in strangers.iter().flatten() {
+        let _ = PinSet.deregister(*range);
+    }
+}
+
+/// Pins in `range` are let go (not those that the application asked for), since
+/// the call that follows fails on locked memory or is charged for it. They come
+/// back with [`settle`]. Says whether there was anything.
+pub fn let_go(range: PageRange) -> bool {
+    let_go_of(range, |_, _| true)
+}
+
+/// As [`let_go`], of those parts that `which` names with the lock held.
+fn let_go_of(range: PageRange, which: impl Fn(&Guard, PageRange) -> bool) -> bool {
+    let mut any = false;
+    let mut from = range.start();
+    loop {
+        // A handful at a time: system calls are made without the lock.
+        let mut parts = [None; 8];
+        let mut n = 0;
+        let Some(rest) = range.after(from) else {
+            return any;
+        };
+        let Some(mut guard) = lock_for(&[Some(rest)]) else {
+            return any;
+        };
+        flight::pin_begins(&guard, rest);
+        guard.ledger.for_each(rest, |part, entry| {
+            from = part.end();
+            let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
+            if ours && which(&guard, part) {
+                if let Some(place) = parts.get_mut(n) {
+                    *place = Some(part);
+                    n += 1;
+                }
+            }
+            if n == 8 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        for part in parts.iter().flatten() {
+            guard.update(*part, |_, a| Attr {
+                pin: Column::no(Reason::Off),
+                ..a
+            });
+        }
+        drop(guard);
+        for part in parts.iter().flatten() {
+            any = true;
+            flight::count(Counter::Unpins);
+            let _ = PinSet.deregister(*part);
+        }
+        flight::pin_ends();
+        if n < 8 {
+            return any;
+        }
+    }
+}
+
+/// A call failed in a way that our own pins may be to blame for
+/// (RLIMIT_MEMLOCK counts them): lets go of them all and says whether to try again.
+pub fn relent(value: i64) -> bool {
+    let blame = [Errno::NOMEM, Errno::AGAIN, Errno::PERM]
+        .iter()
+        .any(|e| value == -i64::from(e.0));
+    if !blame || startup::config().pin == Pin::Off || limits::memlock_now().is_none() {
+        return false;
+    }
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return false;
+    };
+    // What another call is about may be about to be the application's own lock.
+    let any = let_go_of(all, |guard, part| !flight::in_the_way(guard, part, true));
+    if any {
+        flight::count(Counter::Relented);
+        // They stay away: pinned again they would be in the way again.
+        if let Some(mut guard) = lock() {
+            guard.update(all, |_, a| {
+                let pending = a.pin.reason == Reason::Off && policy::excluded(a).is_none();
+                if pending {
+                    Attr {
+                        pin: Column::no(Reason::Limit),
+                        ..a
+                    }
+                } else {
+                    a
+                }
+            });
+        }
+    }
+    any
+}
