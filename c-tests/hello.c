@@ -15,6 +15,12 @@ int main(int argc, char **argv)
 	say("64 MiB: %s", large == MAP_FAILED ? strerrorname_np(errno) : "ok");
 	if (large != MAP_FAILED)
 		*(char *)large = 1;
+	/* The same memory reserved first and opened later, as malloc's arenas are. */
+	large = mmap(NULL, 64 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	NEED(large != MAP_FAILED);
+	errno = 0;
+	int opened = mprotect(large, 64 << 20, PROT_READ | PROT_WRITE);
+	say("64 MiB opened: %s", opened ? strerrorname_np(errno) : "ok");
 	quiet_point("hello");
 	if (write(2, "an error line\n", 14) != 14)
 		return 1;

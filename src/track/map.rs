@@ -4,13 +4,16 @@
 use super::flight::Flight;
 use super::pinning::{let_go, lock_for, relent, settle};
 use super::unmap::{put_back, Taken};
-use super::{close, deferred, end, failed, future_flags, lock, open, over_budget, real, resync};
+use super::{
+    close, deferred, end, failed, future_flags, lock, open, over_budget, real, resync, State,
+};
 use crate::arch::Frame;
 use crate::intercept;
 use crate::policy;
 use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
+use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
@@ -220,7 +223,15 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         return value;
     };
     flight.claim(&guard, range);
+    let opened = if startup::config().fail_on_limit && prot & 7 != 0 {
+        without_access(&guard, range)
+    } else {
+        0
+    };
     drop(guard);
+    if opened != 0 && over_budget(opened) {
+        return NOMEM;
+    }
     if prot & 7 == 0 {
         // What can't be accessed can't be registered: let go before the call.
         let_go(range);
@@ -254,6 +265,19 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
+}
+
+/// Bytes of `range` that can't be accessed as yet.
+#[cold]
+fn without_access(state: &State, range: PageRange) -> u64 {
+    let mut bytes = 0;
+    state.ledger.for_each(range, |part, entry| {
+        if entry.attr.prot.is_none() {
+            bytes += part.len();
+        }
+        ControlFlow::Continue(())
+    });
+    bytes
 }
 
 fn reprotect(range: PageRange, prot: u64) {
