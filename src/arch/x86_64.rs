@@ -58,9 +58,9 @@ global_asm!(
     .hidden regall_tls
     .globl regall_tls
     .type regall_tls, @object
-    .size regall_tls, 1024
+    .size regall_tls, {bytes}
 regall_tls:
-    .skip 1024
+    .skip {bytes}
     .text
 
     .hidden memcpy
@@ -136,7 +136,8 @@ strlen:
     jne 2b
     ret
     .size strlen, . - strlen
-"#
+"#,
+    bytes = const TLS_BYTES,
 );
 
 /// Start of this thread's block of [`TLS_BYTES`] zero-initialised bytes. Also a
