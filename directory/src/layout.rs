@@ -16,7 +16,7 @@
 use core::sync::atomic::AtomicU64;
 
 /// First word of the file: "regall\0" and the layout's version in the top byte.
-pub const MAGIC: u64 = 0x01_00_6c_6c_61_67_65_72;
+pub const MAGIC: u64 = 0x02_00_6c_6c_61_67_65_72;
 
 /// Bytes in front of the first slot.
 pub const HEADER_BYTES: usize = 8192;
@@ -92,11 +92,17 @@ pub struct Header {
     pub inflight: [AtomicU64; INFLIGHT],
     /// Name of the executable (its /proc/self/exe, cut to fit), NUL-padded.
     pub exe: [AtomicU64; 32],
+    /// Number of the domain (see [`Slot::domain`]) that the HCA column is about; 0: none.
+    pub primary: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
-/// What is said of one range.
+/// What is said of one range, or one memory region that lies in it.
+///
+/// Ranges and the regions of each domain are lists of their own: within one list
+/// nothing overlaps but what is being replaced. A region may hold several ranges, and
+/// several regions may lie in one range.
 #[repr(C, align(64))]
 pub struct Slot {
     /// 0: free; else the generation that published it.
@@ -105,14 +111,17 @@ pub struct Slot {
     pub start: AtomicU64,
     /// First address behind it.
     pub end: AtomicU64,
-    /// [`crate::vocab::Attr`], packed.
+    /// Of a range: [`crate::vocab::Attr`], packed. Of a region: its access, IBV_ACCESS_ bits.
     pub attr: AtomicU64,
-    /// Unique number of the entry in the ledger; 0: none.
+    /// Unique number of the entry in the ledger, or of the region; 0: none.
     pub id: AtomicU64,
-    /// lkey | rkey << 32 of the own domain, else of the first adopted one; 0: none.
+    /// Of a region: lkey | rkey << 32.
     pub keys: AtomicU64,
-    /// For registrars to come.
-    pub spare: [AtomicU64; 2],
+    /// 0: a range. Else a region, of this domain: its number, from 1, in the low 32
+    /// bits, and the kernel's handle of its protection domain above.
+    pub domain: AtomicU64,
+    /// For what is to come.
+    pub spare: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
@@ -248,6 +257,26 @@ numbered! {
         Trampolines = 18 => "trampolines",
         /// Executable ranges scanned for sites
         Scans = 19 => "scans",
+        /// Domains: one for a protection domain and the access that was asked for in it
+        Domains = 20 => "domains",
+        /// Memory regions that the shim has registered
+        Registrations = 21 => "registrations",
+        /// Memory regions that it has deregistered
+        Deregistrations = 22 => "deregistrations",
+        /// Registrations that the application asked for and got without a system call
+        Served = 23 => "served",
+        /// Those that were passed on to the real call
+        Passed = 24 => "passed",
+        /// Ranges that the adapter or the kernel refused to register
+        HcaRefused = 25 => "hca_refused",
+        /// Ranges left out of a domain for the budget
+        HcaLimited = 26 => "hca_limited",
+        /// Nanoseconds spent registering and deregistering
+        HcaNanos = 27 => "hca_ns",
+        /// Bytes registered now, over all domains
+        HcaBytes = 28 => "hca_bytes",
+        /// Bytes held only by registrations that left the ledger and are still borrowed
+        RetiredBytes = 29 => "retired",
     }
 }
 

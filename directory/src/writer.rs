@@ -70,6 +70,17 @@ struct Segment {
     links: Option<NonNull<u32>>,
 }
 
+/// What a slot says beyond its range, if it is a memory region's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// See [`Slot::domain`].
+    pub domain: u64,
+    /// See [`Slot::keys`].
+    pub keys: u64,
+}
+
+const NO_REGION: Region = Region { domain: 0, keys: 0 };
+
 /// The single writer of a directory.
 pub struct Writer {
     header: Option<NonNull<Header>>,
@@ -181,7 +192,30 @@ impl Writer {
         range: PageRange,
         attr: Attr,
         id: u64,
-        keys: u64,
+    ) -> Option<SlotRef> {
+        self.fill(generation, range, attr.pack(), id, NO_REGION)
+    }
+
+    /// As [`Writer::publish`], of a memory region with `access` (IBV_ACCESS_ bits).
+    pub fn publish_region(
+        &mut self,
+        generation: u64,
+        range: PageRange,
+        access: u32,
+        id: u64,
+        region: Region,
+    ) -> Option<SlotRef> {
+        self.fill(generation, range, u64::from(access), id, region)
+    }
+
+    #[inline]
+    fn fill(
+        &mut self,
+        generation: u64,
+        range: PageRange,
+        attr: u64,
+        id: u64,
+        region: Region,
     ) -> Option<SlotRef> {
         let Some((taken, slot)) = self.take() else {
             self.count_unpublished(self.unpublished.saturating_add(1));
@@ -193,9 +227,10 @@ impl Writer {
         fence(Ordering::Release);
         slot.start.store(range.start(), Ordering::Relaxed);
         slot.end.store(range.end(), Ordering::Relaxed);
-        slot.attr.store(attr.pack(), Ordering::Relaxed);
+        slot.attr.store(attr, Ordering::Relaxed);
         slot.id.store(id, Ordering::Relaxed);
-        slot.keys.store(keys, Ordering::Relaxed);
+        slot.keys.store(region.keys, Ordering::Relaxed);
+        slot.domain.store(region.domain, Ordering::Relaxed);
         slot.generation.store(generation, Ordering::Release);
         Some(taken)
     }

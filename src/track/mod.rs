@@ -82,7 +82,7 @@ struct Publish<'a> {
 impl Sink for Publish<'_> {
     #[inline]
     fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
-        let slot = self.writer.publish(self.generation, range, attr, id, 0);
+        let slot = self.writer.publish(self.generation, range, attr, id);
         slot.map_or(0, |s| s.get().get())
     }
 
