@@ -28,6 +28,19 @@ pub enum Hca {
     Device,
 }
 
+/// REGALL_ACCESS: what peers may do through published keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Nothing.
+    Local,
+    /// Read.
+    RemoteRead,
+    /// Read and write.
+    RemoteWrite,
+    /// Read, write, and atomic operations.
+    RemoteAtomic,
+}
+
 /// REGALL_INTERCEPT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intercept {
@@ -60,6 +73,10 @@ pub struct Config {
     pub hca_odp: bool,
     /// REGALL_SCOPE=data.
     pub scope_data: bool,
+    /// REGALL_KEYS=exact.
+    pub keys_exact: bool,
+    /// REGALL_ACCESS.
+    pub access: Access,
     /// REGALL_LIMIT.
     pub limit: Limit,
     /// REGALL_ON_LIMIT=fail.
@@ -91,6 +108,8 @@ impl Config {
             hca_device: Text::new(),
             hca_odp: false,
             scope_data: false,
+            keys_exact: false,
+            access: Access::Local,
             limit: Limit::Percent(90),
             fail_on_limit: false,
             intercept: Intercept::Patch,
@@ -121,11 +140,18 @@ impl Config {
             b"REGALL_HCA" => self.set_hca(value)?,
             b"REGALL_HCA_MODE" => self.hca_odp = choice(value, b"pinned", b"odp", "pinned or odp")?,
             b"REGALL_SCOPE" => self.scope_data = choice(value, b"all", b"data", "all or data")?,
-            b"REGALL_KEYS" => drop(choice(value, b"mapping", b"exact", "mapping or exact")?),
-            b"REGALL_ACCESS" => match value {
-                b"local" | b"remote-read" | b"remote-write" | b"remote-atomic" => (),
-                _ => return Err(bad("local, remote-read, remote-write or remote-atomic")),
-            },
+            b"REGALL_KEYS" => {
+                self.keys_exact = choice(value, b"mapping", b"exact", "mapping or exact")?
+            }
+            b"REGALL_ACCESS" => {
+                self.access = match value {
+                    b"local" => Access::Local,
+                    b"remote-read" => Access::RemoteRead,
+                    b"remote-write" => Access::RemoteWrite,
+                    b"remote-atomic" => Access::RemoteAtomic,
+                    _ => return Err(bad("local, remote-read, remote-write or remote-atomic")),
+                }
+            }
             b"REGALL_LIMIT" => {
                 self.limit =
                     limit(value).ok_or(bad("bytes with an optional K, M, G or T, or 1% to 100%"))?

@@ -29,6 +29,7 @@ pub mod sys;
 pub mod text;
 pub mod thread;
 pub mod track;
+pub mod verbs;
 
 #[cfg(not(test))]
 mod panic {

@@ -73,16 +73,58 @@ pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
     }
 }
 
+/// What a domain of an adapter is to do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Registering {
+    /// Nothing, for the reason that stands in the column.
+    Leave(Column),
+    /// Register it; true: with the rights that memory has that can be written.
+    With(bool),
+}
+
+/// What a domain is to do. `on_demand`: it pins nothing, and faults pages in when
+/// they are accessed. `data_only`: REGALL_SCOPE=data.
+pub fn registering(attr: Attr, on_demand: bool, data_only: bool) -> Registering {
+    let column = excluded(attr);
+    match column {
+        Some(c) if !(on_demand && c.reason == Reason::NoAccess) => Registering::Leave(c),
+        _ if data_only && attr.flags.has(Flags::TEXT) => {
+            Registering::Leave(Column::no(Reason::Scope))
+        }
+        _ => Registering::With(attr.prot.writable()),
+    }
+}
+
+/// `attr` of memory that has come to another address, or back: no domain holds it there.
+pub fn unregistered(attr: Attr) -> Attr {
+    Attr {
+        hca: excluded(attr).unwrap_or(Column::no(Reason::Off)),
+        ..attr
+    }
+}
+
 /// `attr` with its columns as they are before any registrar has acted: what is
 /// excluded says so, the rest says `off`, what is held stays held.
 pub fn described(attr: Attr, pin: Pin) -> Attr {
     let mut attr = attr;
     let out = excluded(attr);
-    attr.hca = out.unwrap_or(Column::no(Reason::Off));
+    let kept = [Reason::None, Reason::Limit, Reason::Refused, Reason::Scope];
     match out {
-        Some(column) => attr.pin = column,
-        None if pin == Pin::Off => attr.pin = Column::no(Reason::Off),
-        None => (),
+        Some(column) => {
+            attr.pin = column;
+            // On demand, what can't be accessed may be registered.
+            if !attr.hca.held() {
+                attr.hca = column;
+            }
+        }
+        None => {
+            if pin == Pin::Off {
+                attr.pin = Column::no(Reason::Off);
+            }
+            if !kept.contains(&attr.hca.reason) {
+                attr.hca = Column::no(Reason::Off);
+            }
+        }
     }
     attr
 }

@@ -159,11 +159,6 @@ fn read_settings(env: Environment) -> bool {
 /// Settings that are understood and have nothing behind them yet.
 fn announce_what_is_missing() {
     let c = config();
-    if c.hca == Hca::Device || c.hca_odp {
-        log::warn!(
-            "this build has no HCA registrar: memory is pinned, not registered with an adapter"
-        );
-    }
     if c.share_heap {
         log::warn!("this build can't share the heap: REGALL_SHARE=heap does nothing");
     }
@@ -194,6 +189,15 @@ fn start(env: Environment) {
     note_own_memory();
     resync::first(Flags::EMPTY);
     drop(flight);
+    if config().hca == Hca::Device {
+        let name = config().hca_device.as_bytes();
+        if let Err(errno) = track::lending::own(name) {
+            log::warn!(
+                "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
+                crate::text::Lossy(name)
+            );
+        }
+    }
     if mode == Intercept::Strict && !strict::start() {
         log::warn!(
             "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"

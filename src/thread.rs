@@ -41,6 +41,8 @@ pub struct Thread {
     /// Nanoseconds of it that went to the kernel on the application's behalf and
     /// to pinning.
     pub elsewhere: Cell<u64>,
+    /// In libibverbs' own code, whose calls of itself come back to us.
+    pub in_verbs: Cell<bool>,
     /// Strict mode: byte that the kernel's dispatcher reads; 0 lets calls through.
     pub dispatch: Cell<u8>,
     /// Strict mode: whether the dispatcher is on in this thread.

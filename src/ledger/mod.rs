@@ -14,7 +14,7 @@
 //!   ledger holds; within one change, what replaces an entry is published before
 //!   the entry is retired.
 
-mod index;
+pub mod index;
 #[cfg(test)]
 mod model;
 

@@ -5,6 +5,7 @@ use crate::policy::Want;
 use crate::sys::Result;
 use regall_directory::addr::PageRange;
 
+pub mod hca;
 pub mod pin;
 
 /// Something that memory can be registered with. Called without any lock held,

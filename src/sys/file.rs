@@ -100,6 +100,25 @@ impl Fd {
     }
 }
 
+/// A duplicate of `fd` at a high number, close-on-exec: programs that close what they
+/// find begin at the low ones.
+pub fn duplicate_high(fd: i32) -> Result<i32> {
+    const HIGH: u64 = 1 << 20;
+    const RESERVED: u64 = 64;
+    let (soft, _) = super::rlimit(libc::RLIMIT_NOFILE)?;
+    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
+    let high = call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest);
+    high.or_else(|_| call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0))
+        .map(|fd| fd as i32)
+}
+
+/// Closes a descriptor of ours; -1 is none.
+pub fn close(fd: i32) {
+    if fd >= 0 {
+        let _ = call!(libc::SYS_close, fd);
+    }
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         let _ = call!(libc::SYS_close, self.0);

@@ -4,7 +4,7 @@
 //! pages.
 
 use super::pinning::{let_go, lock_for, repin, settle};
-use super::{close, end, failed, lock, open, real, State};
+use super::{close, end, failed, lock, open, real, registering, State};
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::startup;
@@ -26,6 +26,15 @@ const NEEDS_UNLOCKED: [i32; 6] = [
     GUARD_INSTALL,
 ];
 const GUARD_INSTALL: i32 = 102;
+/// Advice after which an address may stand for other pages than those that an
+/// adapter holds.
+const NEW_PAGES: [i32; 5] = [
+    libc::MADV_DONTNEED,
+    libc::MADV_FREE,
+    libc::MADV_REMOVE,
+    DONTNEED_LOCKED as i32,
+    GUARD_INSTALL,
+];
 /// MADV_DONTNEED for locked memory (Linux 5.18).
 const DONTNEED_LOCKED: u64 = 24;
 /// UFFDIO_REGISTER_MODE_MISSING.
@@ -38,7 +47,9 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     let [addr, len, advice, ..] = frame.args;
     let advice = advice as i32;
     let again = advice == DONTNEED_LOCKED as i32;
-    if !NEEDS_UNLOCKED.contains(&advice) && !again || startup::config().pin == Pin::Off {
+    let other_pages = NEW_PAGES.contains(&advice) && registering::active();
+    let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
+    if !other_pages && (!unlocked || startup::config().pin == Pin::Off) {
         super::flight::count_call(Call::Madvise);
         return real(frame);
     }
@@ -56,6 +67,9 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     flight.claim(&guard, range);
     let pins = pins_in(&guard, range);
     drop(guard);
+    if other_pages {
+        registering::retract(range);
+    }
     let value = match pins {
         Pins::None => real(frame),
         _ if again => {
@@ -74,6 +88,9 @@ pub fn madvise(frame: &mut Frame) -> i64 {
             value
         }
     };
+    if other_pages {
+        settle(range);
+    }
     if log::log_enabled!(log::Level::Trace) {
         explain(range, advice, value);
     }
@@ -150,7 +167,9 @@ fn keep_lazy(range: PageRange) {
 #[inline(never)]
 pub fn process_madvise(frame: &mut Frame) -> i64 {
     let [pidfd, vector, count, advice, ..] = frame.args;
-    let in_the_way = NEEDS_UNLOCKED.contains(&(advice as i32)) && startup::config().pin != Pin::Off;
+    let advised = advice as i32;
+    let in_the_way = NEEDS_UNLOCKED.contains(&advised) && startup::config().pin != Pin::Off
+        || NEW_PAGES.contains(&advised) && registering::active();
     if !in_the_way || !is_self(pidfd as i32) {
         super::flight::count_call(Call::ProcessMadvise);
         return real(frame);
@@ -178,6 +197,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
         flight.claim(&guard, hull);
     }
     for range in each.clone() {
+        registering::retract(range);
         let_go(range);
     }
     let value = real(frame);

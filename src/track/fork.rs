@@ -8,8 +8,9 @@ use super::{
 use crate::arch::Frame;
 use crate::intercept;
 use crate::startup;
-use crate::sys;
+use crate::sys::{self, file};
 use crate::thread;
+use crate::verbs::handles;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, SETTING_FORKED};
@@ -137,6 +138,9 @@ fn start_anew(state: &mut State) {
     deferred::reset();
     flight::reset();
     state.ledger.rebuild();
+    // The descriptors are copies of the parent's: they keep its regions alive.
+    handles::child();
+    state.hca.forget(|device| file::close(device.channel.fd()));
     state.reserved = 0;
     state.adopting = false;
     flight::use_header(core::ptr::null_mut());
@@ -149,6 +153,7 @@ fn start_anew(state: &mut State) {
 #[inline(never)]
 pub fn start_over(state: &mut State) {
     state.ledger.rebuild();
+    state.hca.rebuild();
     state.reserved = 0;
     state.adopting = false;
     state.store.clear();

@@ -5,7 +5,8 @@ use super::flight::Flight;
 use super::pinning::{let_go, lock_for, relent, settle};
 use super::unmap::{put_back, Taken};
 use super::{
-    close, deferred, end, failed, future_flags, lock, open, over_budget, real, resync, State,
+    close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering, resync,
+    State,
 };
 use crate::arch::Frame;
 use crate::intercept;
@@ -61,6 +62,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
             }
             None => deferred::gone(target),
         }
+        registering::retract(target);
     }
     let mut value = real(frame);
     if failed(value) && relent(value) {
@@ -228,6 +230,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     } else {
         0
     };
+    let other_rights = registering::active() && changes_rights(&guard, range, prot);
     drop(guard);
     if opened != 0 && over_budget(opened) {
         return NOMEM;
@@ -235,6 +238,9 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if prot & 7 == 0 {
         // What can't be accessed can't be registered: let go before the call.
         let_go(range);
+    }
+    if other_rights {
+        registering::retract(range);
     }
     let mut value = real(frame);
     if failed(value) && relent(value) {
@@ -265,6 +271,19 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
+}
+
+/// Whether regions of `range` would be registered with other rights than they are.
+#[cold]
+fn changes_rights(state: &State, range: PageRange, prot: u64) -> bool {
+    let (write, none) = (prot & libc::PROT_WRITE as u64 != 0, prot & 7 == 0);
+    let mut any = false;
+    state.ledger.for_each(range, |_, entry| {
+        let p = entry.attr.prot;
+        any |= p.writable() != write || p.is_none() != none;
+        ControlFlow::Continue(())
+    });
+    any
 }
 
 /// Bytes of `range` that can't be accessed as yet.
@@ -307,7 +326,7 @@ fn reprotect(range: PageRange, prot: u64) {
         }),
         None => return deferred::later(range),
     }
-    if pending {
+    if pending || registering::active() {
         settle(range);
     }
 }
@@ -340,6 +359,9 @@ pub fn brk(frame: &mut Frame) -> i64 {
             flight.claim(&guard, range);
             guard.remove(range, |part, attr| taken.add(part, attr));
         }
+    }
+    if let Some(range) = shrunk {
+        registering::retract(range);
     }
     if wanted > before && before != 0 && over_budget(wanted - before) {
         return before as i64;
@@ -431,6 +453,9 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             .iter()
             .flatten()
             .for_each(|r| deferred::gone(*r)),
+    }
+    for range in [source, target].iter().flatten() {
+        registering::retract(*range);
     }
     let mut value = real(frame);
     if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
@@ -548,6 +573,7 @@ fn remapped(
         // The kernel moves the lock with the pages.
         let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
         let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
+        let attr = policy::unregistered(attr);
         if let Some(there) = there {
             guard.insert(there, attr);
         }
@@ -564,7 +590,7 @@ fn remapped(
         Some(tail) if last.kind == Kind::File => {
             let _ = resync::read(&mut guard, tail, last.flags.without(Flags::TAIL));
         }
-        Some(tail) => guard.insert(tail, pending(last)),
+        Some(tail) => guard.insert(tail, pending(policy::unregistered(last))),
         None => (),
     }
     drop(guard);
@@ -600,6 +626,9 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         flight.claim(&guard, target);
         guard.remove(target, |part, attr| taken.add(part, attr));
     }
+    if let Some(target) = target {
+        registering::retract(target);
+    }
     let value = real(frame);
     if failed(value) {
         if let Some(target) = target {
@@ -633,10 +662,19 @@ pub fn shmat(frame: &mut Frame) -> i64 {
 #[inline(never)]
 pub fn odd(call: Call, frame: &mut Frame) -> i64 {
     let flight = open(call);
+    let remapped = PageRange::from_call(frame.args[0], frame.args[1]);
+    if let (Call::RemapFilePages, Some(range)) = (call, remapped) {
+        registering::retract(range);
+    }
     let value = real(frame);
+    if failed(value) && call == Call::RemapFilePages {
+        if let Some(range) = remapped {
+            settle(range);
+        }
+    }
     if !failed(value) {
         let range = match call {
-            Call::RemapFilePages => PageRange::from_call(frame.args[0], frame.args[1]),
+            Call::RemapFilePages => remapped,
             Call::MapShadowStack => PageRange::from_call(value as u64, frame.args[1]),
             _ => None,
         };

@@ -17,6 +17,7 @@ use crate::intercept;
 use crate::ledger::{Ledger, Sink, View};
 use crate::limits;
 use crate::policy::{self, Want};
+use crate::registrar::hca::Hca;
 use crate::startup;
 use crate::store::{Room, Store};
 use crate::sys::{self, time};
@@ -32,10 +33,12 @@ pub mod advice;
 pub mod deferred;
 pub mod flight;
 pub mod fork;
+pub mod lending;
 pub mod lock;
 pub mod locks;
 pub mod map;
 pub mod pinning;
+pub mod registering;
 pub mod resync;
 pub mod unmap;
 
@@ -64,6 +67,8 @@ pub struct State {
     writer: Writer,
     arena: Arena,
     store: Store,
+    /// What is registered with adapters.
+    pub hca: Hca,
     /// Bytes that somebody is pinning right now.
     reserved: u64,
     /// Bytes that may be pinned; u64::MAX: no limit.
@@ -103,6 +108,7 @@ impl State {
             writer: Writer::new(),
             arena: Arena::new(),
             store: Store::new(),
+            hca: Hca::new(),
             reserved: 0,
             budget: u64::MAX,
             brk: 0,
@@ -135,6 +141,13 @@ impl State {
                 deferred::know_segment(k, base.as_ptr());
             }
         }
+        self.adopt_own_memory();
+        ok
+    }
+
+    /// Room for one more region in domain `d`.
+    fn hca_ready(&mut self, d: usize) -> bool {
+        let ok = self.hca.reserve(&mut self.arena, d);
         self.adopt_own_memory();
         ok
     }

@@ -2,7 +2,7 @@
 //! a call needs unlocked memory. The kernel works without the lock being held, so
 //! whoever pins or unpins says so in its flight, and others wait.
 
-use super::{deferred, flight, lock, lock::Guard, resync, State, USER_END};
+use super::{deferred, flight, lock, lock::Guard, registering, resync, State, USER_END};
 use crate::arch;
 use crate::config::Pin;
 use crate::limits;
@@ -60,7 +60,7 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
 
 /// Whose memory it may be that is to be pinned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
+pub enum Whose {
     /// The call's own, and nobody else's.
     Own,
     /// Read from the kernel by a call that is about some of it. Entries are pinned
@@ -109,7 +109,8 @@ fn settle_postponed_slowly(thread: &thread::Thread) {
     drop(flight);
 }
 
-fn postpone(part: PageRange) {
+/// Leaves `part` for when this thread has no call in progress any more.
+pub fn postpone(part: PageRange) {
     let postponed = &thread::current().postponed;
     let (start, end) = match postponed.get() {
         (_, 0) => (part.start(), part.end()),
@@ -118,43 +119,88 @@ fn postpone(part: PageRange) {
     postponed.set((start, end));
 }
 
+/// Works through a range where others may be at work, too.
+pub struct Clear {
+    rest: Option<PageRange>,
+    all: PageRange,
+    whose: Whose,
+    patient: bool,
+}
+
+/// The way through `range`.
+pub fn stand_clear(range: PageRange, whose: Whose) -> Clear {
+    Clear {
+        rest: Some(range),
+        all: range,
+        whose,
+        patient: true,
+    }
+}
+
+impl Clear {
+    /// What is still to be looked at.
+    pub fn rest(&self) -> PageRange {
+        self.rest.unwrap_or(self.all)
+    }
+
+    /// Whether nothing is.
+    pub fn is_done(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// The lock back if nobody is in the way of work on `part`. Otherwise it has been
+    /// waited for, or `part` is left for later: what is to be done is looked at afresh.
+    pub fn of(&mut self, guard: Guard, part: PageRange) -> Option<Guard> {
+        let claims = self.whose != Whose::Own;
+        if !self.patient || !flight::in_the_way(&guard, part, claims) {
+            self.patient = true;
+            return Some(guard);
+        }
+        if self.whose == Whose::Read && !flight::in_the_way(&guard, part, false) {
+            drop(guard);
+            postpone(part);
+            self.rest = self.rest().after(part.end());
+            return None;
+        }
+        drop(guard);
+        let claims = self.whose == Whose::Foreign;
+        if let Some(guard) = wait_for(&[Some(part)], claims) {
+            // A call that its thread has left for good must not hold up others for ever.
+            self.patient = !flight::in_the_way(&guard, part, claims);
+        }
+        None
+    }
+}
+
+/// Whether another call is about bytes of `range`, or pins something there.
+pub fn in_the_way_of(guard: &Guard, range: PageRange) -> bool {
+    flight::in_the_way(guard, range, true)
+}
+
 fn settle_part(range: PageRange, whose: Whose) {
+    pin_all(range, whose);
+    registering::settle(range, whose);
+}
+
+fn pin_all(range: PageRange, whose: Whose) {
     let config = startup::config();
     if config.pin == Pin::Off {
         return;
     }
     let whole = whose != Whose::Own;
-    let mut patient = true;
-    let mut rest = range;
+    let mut clear = stand_clear(range, whose);
     // Each round settles one part; a racing call may put parts back, so the
     // number of rounds is bounded only by what the application maps.
-    loop {
-        let Some(mut guard) = lock() else {
-            return deferred::later(rest);
+    while !clear.is_done() {
+        let Some(guard) = lock() else {
+            return deferred::later(clear.rest());
         };
-        let Some((part, attr, want)) = guard.next_to_pin(rest, config.pin, whole) else {
+        let Some((part, attr, want)) = guard.next_to_pin(clear.rest(), config.pin, whole) else {
             return;
         };
-        if patient && flight::in_the_way(&guard, part, whole) {
-            if whose == Whose::Read && !flight::in_the_way(&guard, part, false) {
-                postpone(part);
-                match rest.after(part.end()) {
-                    Some(more) => rest = more,
-                    None => return,
-                }
-                continue;
-            }
-            drop(guard);
-            // What is to be done there is looked at afresh.
-            let claims = whose == Whose::Foreign;
-            let Some(guard) = wait_for(&[Some(part)], claims) else {
-                return deferred::later(rest);
-            };
-            // A call that its thread has left for good must not hold up others for ever.
-            patient = !flight::in_the_way(&guard, part, claims);
+        let Some(mut guard) = clear.of(guard, part) else {
             continue;
-        }
-        patient = true;
+        };
         let state = &mut *guard;
         let column = match want {
             Want::Leave(column) => column,
@@ -168,7 +214,7 @@ fn settle_part(range: PageRange, whose: Whose) {
                 drop(guard);
                 let outcome = pin_part(part, attr, want);
                 let Some(mut guard) = lock() else {
-                    return deferred::later(rest);
+                    return deferred::later(clear.rest());
                 };
                 let state = &mut *guard;
                 state.reserved = state.reserved.saturating_sub(part.len());

@@ -1,7 +1,9 @@
 //! Reading the kernel's own list: at start-up, after fork, when calls met on
 //! the same bytes or failed half-way, and for what changes without a call.
 
-use super::{deferred, flight, fork, lock, lock::Guard, pinning, settle, State, USER_END};
+use super::{
+    deferred, flight, fork, lock, lock::Guard, pinning, registering, settle, State, USER_END,
+};
 use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::limits;
@@ -29,6 +31,9 @@ pub fn unsettled(attr: Attr) -> Attr {
         attr.pin.reason = Reason::Off;
         attr.pin.errno = 0;
         attr.flags = attr.flags.without(Flags::ONFAULT);
+        if !attr.hca.held() {
+            attr.hca = Column::no(Reason::Off);
+        }
     }
     attr
 }
@@ -43,7 +48,9 @@ pub fn range(range: PageRange, repin: bool) {
     };
     if repin {
         pinning::repin(range);
+        registering::retract(range);
     }
+    registering::reconcile(reach);
     pinning::settle_read(reach);
 }
 
@@ -55,6 +62,7 @@ pub fn foreign(range: PageRange) {
         Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
         None => return deferred::later(range),
     };
+    registering::reconcile(reach);
     pinning::settle_foreign(reach);
 }
 
@@ -75,6 +83,9 @@ pub fn around(range_: PageRange) {
 pub fn audit() {
     fork::check();
     flight::sweep();
+    if registering::active() {
+        registering::bury_orphans();
+    }
     if let Some(all) = everything() {
         foreign(all);
     }

@@ -3,8 +3,9 @@
 //! them back.
 
 use super::pinning::lock_for;
-use super::{close, deferred, failed, lock, open, real, resync, State};
+use super::{close, deferred, failed, lock, open, real, registering, resync, State};
 use crate::arch::Frame;
+use crate::policy;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
 use regall_directory::addr::PageRange;
@@ -80,7 +81,7 @@ impl Taken {
     /// Puts everything back.
     pub fn restore(&self, state: &mut State) {
         for (range, attr) in self.parts.iter().flatten() {
-            state.insert(*range, *attr);
+            state.insert(*range, policy::unregistered(*attr));
         }
     }
 }
@@ -100,6 +101,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         }
         None => deferred::gone(range),
     }
+    registering::retract(range);
     let value = real(frame);
     if failed(value) {
         put_back(range, &taken);
@@ -151,6 +153,9 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
         for piece in pieces.iter().flatten() {
             guard.remove(*piece, |part, attr| taken.add(part, attr));
         }
+    }
+    for piece in pieces.iter().flatten() {
+        registering::retract(*piece);
     }
     let value = real(frame);
     if count > REMEMBERED && !failed(value) {

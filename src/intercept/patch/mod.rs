@@ -305,6 +305,26 @@ pub fn find_function(name: &str) -> Option<u64> {
         .find_map(|module| module.symbol(name.as_bytes()))
 }
 
+/// Address of the function `name` that the library exports whose file's name begins
+/// with `stem`, as [`find_function`]. The first, if it is loaded several times.
+pub fn find_in_library(stem: &[u8], name: &str) -> Option<u64> {
+    let mut guard = Guard::take()?;
+    let State { buffer, .. } = guard.state();
+    let mut found = None;
+    let is_it = |path: &[u8]| {
+        let file = path.rsplit(|b| *b == b'/').next();
+        file.is_some_and(|file| file.starts_with(stem))
+    };
+    modules::lines(buffer, |line| {
+        if found.is_none() && line.inode != 0 && is_it(line.name) {
+            found = Some(line.range);
+        }
+        found.is_none()
+    })
+    .ok()?;
+    module_around(found?, buffer)?.symbol(name.as_bytes())
+}
+
 fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
     if group.origin == Origin::Libc {
         if let Some(free) = libc.iter_mut().find(|g| g.is_none()) {

@@ -1,0 +1,408 @@
+//! Memory regions of RDMA adapters. One *domain* for each protection domain and
+//! class of access that was asked for in it: everything that is mapped and can be
+//! registered is registered there. What is here is the account, behind the track
+//! lock; `track::registering` carries it out.
+
+pub mod records;
+pub mod regions;
+
+use crate::ledger::index::{Memory, View};
+use crate::verbs::uverbs::{access, Channel};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use records::{Life, Record, Records};
+use regall_directory::addr::PageRange;
+use regions::{Node, Regions};
+
+/// Domains at one time; what is asked for beyond them is passed on.
+pub const DOMAINS: usize = 16;
+/// Bytes of one region at the most: what an event costs is bounded by it.
+pub const CHUNK: u64 = 64 << 20;
+
+/// Access that a borrowed handle can have.
+pub const SERVED: u32 = access::LOCAL_WRITE
+    | access::REMOTE_WRITE
+    | access::REMOTE_READ
+    | access::REMOTE_ATOMIC
+    | access::MW_BIND
+    | access::RELAXED_ORDERING;
+/// Access of peers.
+pub const ALL_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+/// Access that memory which can't be written can have.
+const OF_READ_ONLY: u32 = access::REMOTE_READ | access::RELAXED_ORDERING | access::ON_DEMAND;
+
+/// Domains in use. Read without the lock by everyone who asks whether there is
+/// anything to do.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+static VIEWS: [View; DOMAINS] = [const { View::new() }; DOMAINS];
+
+/// Whether there is any domain.
+#[inline]
+pub fn active() -> bool {
+    ACTIVE.load(Relaxed) != 0
+}
+
+/// Whose a domain is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// Address of the application's `struct ibv_pd`; 0: the shim's own.
+    pub pd: u64,
+    /// Address of its `struct ibv_context`; 0: the shim's own.
+    pub context: u64,
+}
+
+/// How a domain is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Not in use.
+    Free,
+    /// Kept in step with what is mapped.
+    Alive,
+    /// Nothing is registered in it any more, nor served from it.
+    Closing,
+}
+
+/// What the kernel needs to know of a domain.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// Our own way to the device's context.
+    pub channel: Channel,
+    /// Handle of the protection domain.
+    pub pd: u32,
+}
+
+/// One domain.
+pub struct Domain {
+    /// How it is.
+    pub state: State,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Where it is.
+    pub device: Option<Device>,
+    /// The class: what is registered with memory that can be written.
+    pub access: u32,
+    /// While it is new: what ranks higher ([`crate::policy::rank`]) has to wait.
+    pub upto_rank: u8,
+    regions: Option<Regions>,
+}
+
+impl Device {
+    /// The region `handle` there, to be forgotten.
+    pub const fn grave(self, handle: u32) -> Grave {
+        Grave {
+            channel: self.channel,
+            handle,
+        }
+    }
+}
+
+impl Domain {
+    /// Whether nothing in it is pinned.
+    pub const fn on_demand(&self) -> bool {
+        self.access & access::ON_DEMAND != 0
+    }
+
+    const fn free() -> Self {
+        Self {
+            state: State::Free,
+            owner: Owner { pd: 0, context: 0 },
+            device: None,
+            access: 0,
+            upto_rank: 0,
+            regions: None,
+        }
+    }
+
+    /// Its regions, if it ever had any.
+    pub fn regions(&self) -> Option<&Regions> {
+        self.regions.as_ref()
+    }
+
+    /// With what access memory is registered in it.
+    pub fn access_for(&self, writable: bool) -> u32 {
+        // On demand the processor's page tables decide at the time of access.
+        if writable || self.on_demand() {
+            self.access
+        } else {
+            self.access & OF_READ_ONLY
+        }
+    }
+}
+
+/// All domains, and their regions.
+pub struct Hca {
+    domains: [Domain; DOMAINS],
+    /// Every region that the kernel was asked for.
+    pub records: Records,
+    /// Bytes registered or about to be, over all domains, retired ones included.
+    pub bytes: u64,
+    /// Bytes that only retired regions hold.
+    pub retired: u64,
+    /// Contexts of devices that can't be served; 0: none.
+    refused: [u64; DOMAINS],
+}
+
+impl Hca {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            domains: [const { Domain::free() }; DOMAINS],
+            records: Records::new(),
+            bytes: 0,
+            retired: 0,
+            refused: [0; DOMAINS],
+        }
+    }
+
+    /// Domain number `d`, if it is alive.
+    pub fn alive(&self, d: usize) -> Option<&Domain> {
+        self.domains.get(d).filter(|d| d.state == State::Alive)
+    }
+
+    /// Domain number `d`, however it is.
+    pub fn domain(&self, d: usize) -> Option<&Domain> {
+        self.domains.get(d)
+    }
+
+    /// Domain number `d`, to be changed.
+    pub fn domain_mut(&mut self, d: usize) -> Option<&mut Domain> {
+        self.domains.get_mut(d)
+    }
+
+    /// Numbers of the domains that `which` says yes to, among those in use.
+    pub fn find(&self, which: impl Fn(&Domain) -> bool) -> impl Iterator<Item = usize> {
+        let found: [bool; DOMAINS] = core::array::from_fn(|d| {
+            self.domains
+                .get(d)
+                .is_some_and(|x| x.state != State::Free && which(x))
+        });
+        (0..DOMAINS).filter(move |d| found.get(*d).copied().unwrap_or(false))
+    }
+
+    /// The domain that the HCA column tells of: our own, else the first that is alive.
+    pub fn primary(&self) -> Option<usize> {
+        let alive = |d: &&Domain| d.state == State::Alive;
+        let own = |d: &Domain| d.state == State::Alive && d.owner.pd == 0;
+        let first = self.domains.iter().position(|d| alive(&d));
+        self.domains.iter().position(own).or(first)
+    }
+
+    /// A new domain; its number, or `None` if there are too many or no memory.
+    pub fn open(
+        &mut self,
+        memory: &mut impl Memory,
+        owner: Owner,
+        device: Device,
+        access: u32,
+    ) -> Option<usize> {
+        let d = self.domains.iter().position(|d| d.state == State::Free)?;
+        let (domain, view) = (self.domains.get_mut(d)?, VIEWS.get(d)?);
+        let regions = domain.regions.get_or_insert_with(|| Regions::new(view));
+        if !regions.reserve(memory) {
+            return None;
+        }
+        domain.owner = owner;
+        domain.device = Some(device);
+        domain.access = access;
+        domain.upto_rank = 0;
+        domain.state = State::Alive;
+        ACTIVE.fetch_add(1, Relaxed);
+        Some(d)
+    }
+
+    /// Domain `d` is no more. Its regions are gone.
+    pub fn close(&mut self, d: usize) {
+        let Some(domain) = self.domains.get_mut(d) else {
+            return;
+        };
+        if domain.state == State::Free {
+            return;
+        }
+        domain.state = State::Free;
+        domain.device = None;
+        if let Some(regions) = &mut domain.regions {
+            regions.rebuild();
+        }
+        ACTIVE.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether the device behind `context` was found not to be one that can be served.
+    pub fn refuses(&self, context: u64) -> bool {
+        self.refused.contains(&context)
+    }
+
+    /// It was.
+    pub fn refuse(&mut self, context: u64) {
+        if let Some(place) = self.refused.iter_mut().find(|c| **c == 0) {
+            *place = context;
+        }
+    }
+
+    /// The context is closed; another one may come to its address.
+    pub fn accept(&mut self, context: u64) {
+        for place in self.refused.iter_mut().filter(|c| **c == context) {
+            *place = 0;
+        }
+    }
+
+    /// Nothing of domain `d` is known any more: its context is closed.
+    pub fn drop_records(&mut self, d: usize) {
+        let mut n = 1;
+        while n < self.records.high() {
+            if let Some(record) = self.records.get_mut(n) {
+                if record.life != Life::Free && record.domain as usize == d {
+                    record.borrowers = 0;
+                    let _ = self.bury(n);
+                }
+            }
+            n += 1;
+        }
+    }
+
+    /// Every region is to be registered anew; what is not lent is to be buried.
+    pub fn rebuild(&mut self) {
+        for domain in &mut self.domains {
+            if let Some(regions) = &mut domain.regions {
+                regions.rebuild();
+            }
+        }
+        for n in 1..self.records.high() {
+            let Some(record) = self.records.get_mut(n) else {
+                continue;
+            };
+            record.slot = 0;
+            if record.life == Life::Live {
+                record.life = Life::Retired;
+                self.retired = self.retired.saturating_add(record.range.len());
+            } else if matches!(record.life, Life::Refused(_)) {
+                let _ = self.bury(n);
+            }
+        }
+    }
+
+    /// A region that is retired and not lent, which only [`Hca::rebuild`] leaves behind.
+    pub fn orphan(&mut self) -> Option<Grave> {
+        let lone = |r: &Record| r.life == Life::Retired && r.borrowers == 0;
+        let found = self.records.each().find(|(_, r)| lone(r));
+        let n = found.map(|(n, _)| n)?;
+        self.bury(n)
+    }
+
+    /// In a child: everything here is its parent's. `each` is told of every descriptor.
+    pub fn forget(&mut self, mut each: impl FnMut(Device)) {
+        for d in 0..DOMAINS {
+            if let Some(device) = self.domains.get(d).and_then(|d| d.device) {
+                each(device);
+            }
+            self.close(d);
+        }
+        self.records.clear();
+        self.bytes = 0;
+        self.retired = 0;
+    }
+
+    /// Room for one more region in domain `d`.
+    pub fn reserve(&mut self, memory: &mut impl Memory, d: usize) -> bool {
+        let regions = self.domains.get_mut(d).and_then(|d| d.regions.as_mut());
+        regions.is_some_and(|r| r.reserve(memory)) && self.records.reserve(memory)
+    }
+
+    /// The first node of domain `d` that ends above `addr`.
+    pub fn next_from(&self, d: usize, addr: u64) -> Option<(Node, &Record)> {
+        let node = self.domains.get(d)?.regions()?.next_from(addr)?;
+        Some((node, self.records.get(node.record)?))
+    }
+
+    /// The regions of domain `d`, to be changed.
+    pub fn regions_mut(&mut self, d: usize) -> Option<&mut Regions> {
+        self.domains.get_mut(d)?.regions.as_mut()
+    }
+
+    /// The node of domain `d` that ends at `addr`.
+    pub fn ending_at(&self, d: usize, addr: u64) -> Option<(Node, &Record)> {
+        let node = self.domains.get(d)?.regions()?.ending_at(addr)?;
+        Some((node, self.records.get(node.record)?))
+    }
+
+    /// The first node of domain `d` from `addr` on that begins within `new` and is not
+    /// `new` itself.
+    pub fn following(&self, d: usize, addr: u64, new: Node) -> Option<Node> {
+        let regions = self.domains.get(d)?.regions()?;
+        let node = regions.starting_from(addr)?;
+        (node.range.start() < new.range.end() && node.record != new.record).then_some(node)
+    }
+
+    /// The part of `piece` from its start that no node of domain `d` covers, cut to
+    /// `most` bytes; `None`: there are nodes everywhere.
+    pub fn first_gap(&self, d: usize, piece: PageRange, most: u64) -> Option<PageRange> {
+        let mut at = piece.start();
+        while at < piece.end() {
+            let end = match self.next_from(d, at) {
+                Some((node, _)) if node.range.start() <= at => {
+                    at = node.range.end();
+                    continue;
+                }
+                Some((node, _)) => node.range.start().min(piece.end()),
+                None => piece.end(),
+            };
+            return PageRange::new(at, end.min(at.saturating_add(most)));
+        }
+        None
+    }
+
+    /// A region has got its last borrower back, or never had one, and is out of its
+    /// domain: what the kernel has to be told.
+    pub fn bury(&mut self, n: u32) -> Option<Grave> {
+        let record = *self.records.get(n)?;
+        if record.borrowers != 0 || record.life == Life::Free {
+            return None;
+        }
+        let len = record.range.len();
+        let held = !matches!(record.life, Life::Refused(_));
+        if held {
+            self.bytes = self.bytes.saturating_sub(len);
+        }
+        if record.life == Life::Retired {
+            self.retired = self.retired.saturating_sub(len);
+        }
+        let device = self.domains.get(record.domain as usize)?.device;
+        self.records.remove(n);
+        held.then_some(Grave {
+            channel: device?.channel,
+            handle: record.handle,
+        })
+    }
+
+    /// A region leaves its domain. If it is borrowed it stays until it is given back.
+    pub fn retire(&mut self, n: u32) -> Option<Grave> {
+        let record = self.records.get_mut(n)?;
+        if record.borrowers == 0 {
+            return self.bury(n);
+        }
+        record.life = Life::Retired;
+        let len = record.range.len();
+        self.retired = self.retired.saturating_add(len);
+        None
+    }
+}
+
+/// A region that the kernel is to be told to forget.
+#[derive(Clone, Copy, Debug)]
+pub struct Grave {
+    /// Where it is registered.
+    pub channel: Channel,
+    /// The region's handle.
+    pub handle: u32,
+}
+
+impl Default for Hca {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What is known without the lock of the region that holds `addr` in domain `d`:
+/// its addresses and keys.
+pub fn look(d: usize, addr: u64) -> Option<(u64, u64, u64)> {
+    let row = VIEWS.get(d)?.row_at(addr).ok()??;
+    Some((row.start, row.end, row.attr))
+}

@@ -1,0 +1,197 @@
+//! What is known of each memory region, by number: a table that grows and never
+//! moves. All of it is private memory under the track lock.
+
+use crate::ledger::index::Memory;
+use crate::verbs::uverbs::Mr;
+use core::ptr::NonNull;
+use regall_directory::addr::PageRange;
+
+/// What a record stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Life {
+    /// Nothing; the record is free.
+    #[default]
+    Free,
+    /// A region of memory that is mapped now.
+    Live,
+    /// A region that has left the ledger and is still borrowed.
+    Retired,
+    /// Memory that was not registered: the errno, or 0 for the budget.
+    Refused(u8),
+}
+
+/// One region.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Its memory.
+    pub range: PageRange,
+    /// The kernel's handle.
+    pub handle: u32,
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key.
+    pub rkey: u32,
+    /// IBV_ACCESS_ bits.
+    pub access: u32,
+    /// Index of its domain.
+    pub domain: u32,
+    /// Handles that the application holds on it.
+    pub borrowers: u32,
+    /// Its slot in the directory; 0: none.
+    pub slot: u32,
+    /// What it stands for.
+    pub life: Life,
+    next: u32,
+}
+
+/// Records in a chunk.
+const CHUNK: usize = 512;
+/// Chunks at the most: a quarter of a million regions.
+const CHUNKS: usize = 512;
+
+/// The table.
+pub struct Records {
+    chunks: [Option<NonNull<Record>>; CHUNKS],
+    /// Numbers below this have been used.
+    high: u32,
+    /// The record that was freed last; 0: none.
+    free: u32,
+}
+
+impl Records {
+    /// An empty one.
+    pub const fn new() -> Self {
+        Self {
+            chunks: [None; CHUNKS],
+            high: 1,
+            free: 0,
+        }
+    }
+
+    fn place(&self, n: u32) -> Option<NonNull<Record>> {
+        let (chunk, at) = (n as usize / CHUNK, n as usize % CHUNK);
+        let base = (*self.chunks.get(chunk)?)?;
+        // SAFETY: a chunk has CHUNK records.
+        Some(unsafe { base.add(at) })
+    }
+
+    /// Record `n`.
+    pub fn get(&self, n: u32) -> Option<&Record> {
+        let place = self.place(n).filter(|_| n != 0 && n < self.high)?;
+        // SAFETY: within a chunk, below `high`, hence written by `add`; borrowed as long
+        // as the table is.
+        Some(unsafe { place.as_ref() })
+    }
+
+    /// Record `n`, to be changed.
+    pub fn get_mut(&mut self, n: u32) -> Option<&mut Record> {
+        let mut place = self.place(n).filter(|_| n != 0 && n < self.high)?;
+        // SAFETY: as in `get`, and exclusively.
+        Some(unsafe { place.as_mut() })
+    }
+
+    /// Sees to it that the next [`Records::add`] has room.
+    pub fn reserve(&mut self, memory: &mut impl Memory) -> bool {
+        if self.free != 0 {
+            return true;
+        }
+        let Some(chunk) = self.chunks.get_mut(self.high as usize / CHUNK) else {
+            return false;
+        };
+        if chunk.is_none() {
+            *chunk = memory
+                .alloc(CHUNK * size_of::<Record>())
+                .map(NonNull::cast::<Record>);
+        }
+        chunk.is_some()
+    }
+
+    /// Keeps `record`; its number, or `None` without room.
+    pub fn add(&mut self, record: Record) -> Option<u32> {
+        let n = if self.free != 0 {
+            let n = self.free;
+            self.free = self.get(n)?.next;
+            n
+        } else {
+            let n = self.high;
+            self.place(n)?;
+            self.high += 1;
+            n
+        };
+        let place = self.place(n)?;
+        // SAFETY: within a chunk of memory that only this table uses.
+        unsafe { place.write(record) };
+        Some(n)
+    }
+
+    /// Record `n` stands for nothing any more.
+    pub fn remove(&mut self, n: u32) {
+        let free = self.free;
+        let Some(record) = self.get_mut(n).filter(|r| r.life != Life::Free) else {
+            return;
+        };
+        record.life = Life::Free;
+        record.next = free;
+        self.free = n;
+    }
+
+    /// Every record, with its number, that stands for something.
+    pub fn each(&self) -> impl Iterator<Item = (u32, &Record)> {
+        (1..self.high)
+            .filter_map(|n| Some((n, self.get(n)?)))
+            .filter(|(_, r)| r.life != Life::Free)
+    }
+
+    /// Numbers below this have been used.
+    pub const fn high(&self) -> u32 {
+        self.high
+    }
+
+    /// Forgets all of them; keeps the memory.
+    pub fn clear(&mut self) {
+        self.high = 1;
+        self.free = 0;
+    }
+}
+
+impl Default for Records {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Record {
+    /// A new one.
+    pub const fn new(range: PageRange, domain: u32, access: u32, life: Life) -> Self {
+        Self {
+            range,
+            handle: 0,
+            lkey: 0,
+            rkey: 0,
+            access,
+            domain,
+            borrowers: 0,
+            slot: 0,
+            life,
+            next: 0,
+        }
+    }
+
+    /// The same with what the kernel says of it.
+    pub const fn with(self, keys: Mr) -> Self {
+        Self {
+            handle: keys.handle,
+            lkey: keys.lkey,
+            rkey: keys.rkey,
+            ..self
+        }
+    }
+
+    /// Both keys as the directory has them; 0 if nothing holds the memory.
+    pub const fn keys(&self) -> u64 {
+        match self.life {
+            Life::Live | Life::Retired => self.lkey as u64 | (self.rkey as u64) << 32,
+            Life::Free | Life::Refused(_) => 0,
+        }
+    }
+}

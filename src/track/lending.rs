@@ -1,0 +1,482 @@
+//! Registrations that the application asks for, served from those that are there;
+//! and the life of a domain, from a protection domain's first registration to its end.
+
+use super::pinning::{lock_for, Whose};
+use super::registering::{self, deregister, tell};
+use super::{begin_work, end, flight, fork, lock, tracking, State, USER_END};
+use crate::arena::Arena;
+use crate::config::Access;
+use crate::registrar::hca::records::{Life, Record};
+use crate::registrar::hca::{Device, Owner, State as Stage, DOMAINS};
+use crate::startup;
+use crate::sys::{file, Errno, Result};
+use crate::verbs::uverbs::{access, device::Device as OwnDevice, Channel};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::Counter;
+
+/// What the application has got.
+#[derive(Clone, Copy, Debug)]
+pub struct Loan {
+    /// Number of the region's record.
+    pub record: u32,
+    /// The kernel's handle for the region.
+    pub handle: u32,
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key.
+    pub rkey: u32,
+    /// With what access it is registered.
+    pub access: u32,
+}
+
+/// What came of looking for a region.
+enum Found {
+    Lent(Loan),
+    /// The bytes lie in several regions, which can become one.
+    Join(usize, PageRange),
+    /// The protection domain has no domain with this access yet.
+    NoDomain,
+    /// Only the real call can do it.
+    Nothing,
+}
+
+/// A region that holds all of `addr..addr + len` with at least `wanted` access, in
+/// the protection domain at `owner.pd`, which is number `pd` behind descriptor `fd`.
+/// `None`: the application has to make its own.
+pub fn lend(owner: Owner, fd: i32, pd: u32, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
+    if !tracking() {
+        return None;
+    }
+    fork::bring_in();
+    let bytes = PageRange::covering(addr, len)?;
+    // A new domain, and a join, at the most.
+    for _ in 0..3 {
+        match find(owner, bytes, wanted) {
+            Found::Lent(loan) => {
+                flight::count(Counter::Served);
+                return Some(loan);
+            }
+            Found::Join(d, hull) => {
+                if !registering::join(d, hull) {
+                    return None;
+                }
+            }
+            Found::NoDomain => {
+                adopt(owner, fd, pd, wanted).ok()?;
+            }
+            Found::Nothing => return None,
+        }
+    }
+    None
+}
+
+fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
+    let Some(mut guard) = lock() else {
+        return Found::Nothing;
+    };
+    let state = &mut *guard;
+    if state.hca.retired > state.budget / 10 {
+        return Found::Nothing;
+    }
+    let mut any = false;
+    let mut join = None;
+    let relaxed = |a: u32| a & access::RELAXED_ORDERING;
+    for d in state
+        .hca
+        .find(|d| d.owner == owner && d.state == Stage::Alive)
+    {
+        let class = state.hca.alive(d).map_or(0, |d| d.access);
+        if relaxed(class) != relaxed(wanted) || wanted & !class != 0 {
+            continue;
+        }
+        any = true;
+        if startup::config().keys_exact {
+            break;
+        }
+        let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
+            continue;
+        };
+        let enough = record.life == Life::Live && wanted & !record.access == 0;
+        if !enough || node.range.start() > bytes.start() {
+            continue;
+        }
+        if node.range.end() < bytes.end() {
+            join = join.or(hull(state, d, bytes, record.access).map(|hull| (d, hull)));
+            continue;
+        }
+        let n = node.record;
+        if let Some(record) = state.hca.records.get_mut(n) {
+            record.borrowers += 1;
+            return Found::Lent(Loan {
+                record: n,
+                handle: record.handle,
+                lkey: record.lkey,
+                rkey: record.rkey,
+                access: record.access,
+            });
+        }
+    }
+    match join {
+        Some((d, hull)) => Found::Join(d, hull),
+        None if any => Found::Nothing,
+        None => Found::NoDomain,
+    }
+}
+
+/// The regions that together hold `bytes`, if they touch, are alike, and are no more
+/// than one region may be.
+fn hull(state: &State, d: usize, bytes: PageRange, access: u32) -> Option<PageRange> {
+    let (first, _) = state.hca.next_from(d, bytes.start())?;
+    let mut end = first.range.start();
+    while end < bytes.end() {
+        let (node, record) = state.hca.next_from(d, end)?;
+        let like = record.life == Life::Live && record.access == access;
+        if node.range.start() != end || !like {
+            return None;
+        }
+        end = node.range.end();
+    }
+    let hull = PageRange::new(first.range.start(), end)?;
+    (hull.len() <= crate::registrar::hca::CHUNK).then_some(hull)
+}
+
+/// Makes the application's handle for a loan, with the shim's memory; without one the
+/// loan is taken back.
+pub fn with_handle<T>(loan: &Loan, make: impl FnOnce(&mut Arena) -> Option<T>) -> Option<T> {
+    let made = lock().and_then(|mut guard| {
+        let made = make(&mut guard.arena);
+        guard.adopt_own_memory();
+        made
+    });
+    if made.is_none() {
+        give_back(loan, || ());
+    }
+    made
+}
+
+/// A region of exactly these bytes, of its own, for one borrower.
+pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
+    let range = PageRange::covering(addr, len)?;
+    let (d, device) = {
+        let guard = lock()?;
+        let d = guard
+            .hca
+            .find(|d| d.owner == owner && d.state == Stage::Alive)
+            .next()?;
+        (d, guard.hca.alive(d)?.device?)
+    };
+    let keys = device.channel.reg_mr(device.pd, addr, len, wanted).ok()?;
+    let mut guard = lock()?;
+    let state = &mut *guard;
+    // It is in no domain's map: retired from the start.
+    let mut record = Record::new(range, d as u32, wanted, Life::Retired).with(keys);
+    record.borrowers = 1;
+    if !state.hca.records.reserve(&mut state.arena) {
+        drop(guard);
+        deregister(device.grave(keys.handle));
+        return None;
+    }
+    state.hca.bytes = state.hca.bytes.saturating_add(range.len());
+    state.hca.retired = state.hca.retired.saturating_add(range.len());
+    let n = state.hca.records.add(record)?;
+    state.adopt_own_memory();
+    tell(state);
+    Some(Loan {
+        record: n,
+        handle: keys.handle,
+        lkey: keys.lkey,
+        rkey: keys.rkey,
+        access: wanted,
+    })
+}
+
+/// What was lent is not used any more; `free` is called under the lock. False in a
+/// signal handler at a bad moment: then nothing was done.
+pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
+    let Some(mut guard) = lock() else {
+        return false;
+    };
+    free();
+    let state = &mut *guard;
+    let Some(record) = state.hca.records.get_mut(loan.record) else {
+        return true;
+    };
+    let lent = matches!(record.life, Life::Live | Life::Retired) && record.borrowers != 0;
+    if !lent || record.handle != loan.handle || record.lkey != loan.lkey {
+        // Its device has been closed meanwhile.
+        return true;
+    }
+    record.borrowers -= 1;
+    let gone = if record.life == Life::Retired {
+        state.hca.bury(loan.record)
+    } else {
+        None
+    };
+    if gone.is_some() {
+        tell(state);
+    }
+    drop(guard);
+    if let Some(grave) = gone {
+        deregister(grave);
+    }
+    true
+}
+
+/// The class of a new domain for a request of `wanted`: what was asked for, and what
+/// REGALL_ACCESS adds to it; the second time everything. `None`: there are enough.
+fn class_for(state: &State, owner: Owner, wanted: u32) -> Option<u32> {
+    let relaxed = wanted & access::RELAXED_ORDERING;
+    let same = |a: u32| a & access::RELAXED_ORDERING == relaxed;
+    let (mut many, mut all) = (0, wanted);
+    for d in state.hca.find(|d| d.owner == owner) {
+        let class = state.hca.domain(d).map_or(0, |d| d.access);
+        if same(class) {
+            many += 1;
+            all |= class;
+        }
+    }
+    let more = match many {
+        0 => remote_access(),
+        1 => all | access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC,
+        _ => return None,
+    };
+    Some(with_local_write(wanted | more))
+}
+
+/// Remote writes need local ones (ibv_reg_mr(3)), and so does memory that is to be
+/// received into.
+const fn with_local_write(bits: u32) -> u32 {
+    bits | access::LOCAL_WRITE
+}
+
+/// The bits of REGALL_ACCESS.
+pub fn remote_access() -> u32 {
+    match startup::config().access {
+        Access::Local => 0,
+        Access::RemoteRead => access::REMOTE_READ,
+        Access::RemoteWrite => access::REMOTE_READ | access::REMOTE_WRITE,
+        Access::RemoteAtomic => access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC,
+    }
+}
+
+/// Everything that is mapped is registered in the protection domain, and kept so.
+/// Errors: the kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for
+/// too many domains.
+pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
+    let refused = |state: &State| state.hca.refuses(owner.context);
+    let class = {
+        let guard = lock().ok_or(Errno::BUSY)?;
+        if refused(&guard) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        class_for(&guard, owner, wanted).ok_or(Errno(libc::EMFILE))?
+    };
+    let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
+        Ok(channel) => channel,
+        Err(errno) => {
+            log::warn!("this adapter's memory can't be registered from here ({errno}): its protection domains are left alone");
+            if let Some(mut guard) = lock() {
+                guard.hca.refuse(owner.context);
+            }
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+    };
+    open(owner, Device { channel, pd }, class)
+}
+
+/// As [`adopt`], for a protection domain of our own on the device `name`.
+pub fn own(name: &[u8]) -> Result<()> {
+    let device = OwnDevice::open(name)?;
+    let channel = device.channel();
+    let pd = channel.alloc_pd()?;
+    let class = with_local_write(remote_access());
+    open(Owner { pd: 0, context: 0 }, Device { channel, pd }, class)
+}
+
+fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
+    let class = if startup::config().hca_odp {
+        class | access::ON_DEMAND
+    } else {
+        class
+    };
+    let opened = {
+        let mut guard = lock().ok_or(Errno::BUSY)?;
+        let state = &mut *guard;
+        let twin = state
+            .hca
+            .find(|d| d.owner == owner && d.access == class)
+            .next();
+        if twin.is_some() {
+            // Another thread was faster.
+            Err(())
+        } else {
+            let d = state.hca.open(&mut state.arena, owner, device, class);
+            state.adopt_own_memory();
+            tell(state);
+            d.ok_or(())
+        }
+    };
+    let Ok(d) = opened else {
+        file::close(device.channel.fd());
+        return Ok(());
+    };
+    flight::count(Counter::Domains);
+    log::info!(
+        "domain {}: protection domain {} with access {class:#x}",
+        d + 1,
+        device.pd
+    );
+    let flight = begin_work();
+    if let Some(all) = PageRange::new(0, USER_END) {
+        // In the order in which a budget is to be spent.
+        for rank in 0..3 {
+            if let Some(domain) = lock().as_deref_mut().and_then(|s| s.hca.domain_mut(d)) {
+                domain.upto_rank = rank;
+            }
+            registering::settle(all, Whose::Foreign);
+        }
+    }
+    end(flight);
+    Ok(())
+}
+
+/// A descriptor of our own for the context: the application may close its own.
+fn own_channel(fd: i32) -> Result<Channel> {
+    let own = file::duplicate_high(fd)?;
+    let channel = Channel::adopt(own);
+    if channel.is_err() {
+        file::close(own);
+    }
+    channel
+}
+
+/// A page of ours, registered once to see whether that works at all.
+#[repr(C, align(4096))]
+struct Page(core::cell::UnsafeCell<[u8; 4096]>);
+// SAFETY: nobody looks at it; the adapter may.
+unsafe impl Sync for Page {}
+static PAGE: Page = Page(core::cell::UnsafeCell::new([0; 4096]));
+
+fn probe(channel: Channel, pd: u32, class: u32) -> Result<Channel> {
+    match channel.try_reg(pd, PAGE.0.get() as u64, 4096, class) {
+        // The limit is reached, or will be: that is said range by range.
+        Ok(()) | Err(Errno::NOMEM | Errno::PERM) => Ok(channel),
+        Err(errno) => {
+            file::close(channel.fd());
+            Err(errno)
+        }
+    }
+}
+
+/// Whether regions of the protection domain at `pd` are lent.
+fn lent(state: &State, d: usize) -> bool {
+    state
+        .hca
+        .records
+        .each()
+        .any(|(_, r)| r.domain as usize == d && r.borrowers != 0)
+}
+
+/// The protection domain is about to be deallocated: nothing of ours may be in it.
+/// True if something was, and [`revive`] brings it back if the call fails.
+pub fn vacate(pd: u64) -> bool {
+    let mut any = false;
+    for d in 0..DOMAINS {
+        let ours = {
+            let Some(mut guard) = lock() else {
+                return any;
+            };
+            let here = guard.hca.alive(d).is_some_and(|x| x.owner.pd == pd);
+            // With a registration of the application's the call fails anyway.
+            let ours = here && !lent(&guard, d);
+            if let (true, Some(domain)) = (ours, guard.hca.domain_mut(d)) {
+                domain.state = Stage::Closing;
+            }
+            ours
+        };
+        if ours {
+            any = true;
+            empty(d);
+        }
+    }
+    any
+}
+
+/// The call failed: everything is registered again.
+pub fn revive(pd: u64) {
+    if let Some(mut guard) = lock() {
+        for d in guard
+            .hca
+            .find(|d| d.owner.pd == pd && d.state == Stage::Closing)
+        {
+            if let Some(domain) = guard.hca.domain_mut(d) {
+                domain.state = Stage::Alive;
+            }
+        }
+        registering::new_primary(&mut guard);
+    }
+    let flight = begin_work();
+    if let Some(all) = PageRange::new(0, USER_END) {
+        registering::settle(all, Whose::Foreign);
+    }
+    end(flight);
+}
+
+/// The call succeeded, or a new one has come to the same address.
+pub fn forget_pd(pd: u64) {
+    forget(|owner| owner.pd == pd);
+}
+
+/// The context is about to be closed, and everything in it with it.
+pub fn forget_context(context: u64) {
+    forget(|owner| owner.context == context);
+    if let Some(mut guard) = lock() {
+        guard.hca.accept(context);
+    }
+}
+
+fn forget(whose: impl Fn(&Owner) -> bool) {
+    for d in 0..DOMAINS {
+        let ours = {
+            let Some(mut guard) = lock() else {
+                return;
+            };
+            let domain = guard.hca.domain_mut(d);
+            let domain = domain.filter(|x| x.state != Stage::Free && whose(&x.owner));
+            domain.map(|x| x.state = Stage::Closing).is_some()
+        };
+        if !ours {
+            continue;
+        }
+        empty(d);
+        let device = {
+            let Some(mut guard) = lock() else {
+                return;
+            };
+            let state = &mut *guard;
+            let device = state.hca.domain(d).and_then(|x| x.device);
+            state.hca.drop_records(d);
+            state.hca.close(d);
+            tell(state);
+            device
+        };
+        if let Some(device) = device {
+            file::close(device.channel.fd());
+        }
+    }
+}
+
+/// Deregisters everything in domain `d` that is not lent. Nobody registers in it any
+/// more: it is closing.
+fn empty(d: usize) {
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return;
+    };
+    let flight = begin_work();
+    // Whoever began before is waited for.
+    if let Some(mut guard) = lock_for(&[Some(all)]) {
+        registering::new_primary(&mut guard);
+    }
+    registering::clear(d);
+    end(flight);
+}

@@ -1,0 +1,736 @@
+//! Carrying out what is to be registered with adapters, and taking it back. As with
+//! pins, the kernel works without the lock being held: a flight says what memory is
+//! being worked on, and others wait.
+//!
+//! The order, for memory that goes: what survives of a region is registered anew →
+//! published → the region leaves its domain and the directory → it is deregistered,
+//! or *retired* while the application still has its key → the application's call.
+
+use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
+use super::{deferred, flight, lock, State};
+use crate::limits;
+use crate::policy::{self, Registering};
+use crate::registrar::hca::records::{Life, Record};
+use crate::registrar::hca::regions::Node;
+use crate::registrar::hca::{Device, Grave, ALL_REMOTE, CHUNK, DOMAINS};
+use crate::registrar::pin::is_limit;
+use crate::startup;
+use crate::sys::{time, Result};
+use crate::verbs::uverbs::{access, Mr};
+use core::ops::ControlFlow;
+use regall_directory::addr::PageRange;
+use regall_directory::layout::Counter;
+use regall_directory::vocab::{Attr, Column, Reason};
+use regall_directory::writer::{Region, SlotRef};
+
+pub use crate::registrar::hca::active;
+
+/// A region that changes each time that it was waited for is worked on all the same
+/// after this many.
+const TRIES: usize = 8;
+
+/// One region to be registered.
+#[derive(Clone, Copy)]
+struct Job {
+    /// All of the region. Memory of one entry of the ledger that nothing holds, and smaller regions
+    /// before it that become one with it.
+    range: PageRange,
+    /// What of it is new.
+    gap: PageRange,
+    access: u32,
+    device: Device,
+}
+
+/// Registers everything in `range` that is to be and is not, in every domain.
+#[inline]
+pub fn settle(range: PageRange, whose: Whose) {
+    if active() {
+        settle_slowly(range, whose);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn settle_slowly(range: PageRange, whose: Whose) {
+    for d in 0..DOMAINS {
+        settle_in(d, range, whose);
+    }
+}
+
+fn settle_in(d: usize, range: PageRange, whose: Whose) {
+    let mut clear = stand_clear(range, whose);
+    loop {
+        let Some(mut guard) = lock() else {
+            return deferred::later(clear.rest());
+        };
+        let Some(job) = next_job(&mut guard, d, clear.rest()) else {
+            return;
+        };
+        let Some(guard) = clear.of(guard, job.range) else {
+            if clear.is_done() {
+                return;
+            }
+            continue;
+        };
+        carry_out(guard, d, job);
+    }
+}
+
+/// What is to be done next in domain `d`. Ranges that are only to be described are.
+fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
+    let domain = state.hca.alive(d)?;
+    let (on_demand, device, upto) = (domain.on_demand(), domain.device?, domain.upto_rank);
+    let primary = state.hca.primary() == Some(d);
+    let scope = startup::config().scope_data;
+    loop {
+        let (mut job, mut left_out) = (None, None);
+        state.ledger.for_each(rest, |piece, entry| {
+            match policy::registering(entry.attr, on_demand, scope) {
+                _ if policy::rank(entry.attr) > upto => (),
+                Registering::Leave(column) => {
+                    if primary && entry.attr.hca != column {
+                        left_out = Some((piece, column));
+                        return ControlFlow::Break(());
+                    }
+                }
+                Registering::With(writable) => {
+                    if let Some(gap) = state.hca.first_gap(d, piece, CHUNK) {
+                        job = Some((gap, entry.range, writable));
+                        return ControlFlow::Break(());
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        if let Some((piece, column)) = left_out {
+            say(state, piece, column);
+            continue;
+        }
+        let (gap, entry, writable) = job?;
+        let access = state.hca.alive(d)?.access_for(writable);
+        return Some(Job {
+            range: with_smaller(state, d, gap, entry, access),
+            gap,
+            access,
+            device,
+        });
+    }
+}
+
+/// Memory that grows a little at a time would be a region for every step: a new piece
+/// takes those before it in that are no larger, so that each byte is registered again
+/// no more often than the size has doubled.
+fn with_smaller(
+    state: &State,
+    d: usize,
+    gap: PageRange,
+    entry: PageRange,
+    access: u32,
+) -> PageRange {
+    let mut start = gap.start();
+    while let Some((node, record)) = state.hca.ending_at(d, start) {
+        let len = gap.end() - start;
+        let fits = node.range.len() <= len && node.range.len() + len <= CHUNK;
+        let same = record.life == Life::Live && record.access == access && record.borrowers == 0;
+        if !(fits && same) || node.range.start() < entry.start() {
+            break;
+        }
+        start = node.range.start();
+    }
+    PageRange::new(start, gap.end()).unwrap_or(gap)
+}
+
+/// The HCA column of what is mapped in `range`, where this is the primary domain.
+fn say(state: &mut State, range: PageRange, column: Column) {
+    state.update(range, |_, a| {
+        // What no registrar may have says so itself.
+        if policy::excluded(a).is_some() && !column.held() {
+            a
+        } else {
+            Attr { hca: column, ..a }
+        }
+    });
+}
+
+/// Registers `job` and writes down what came of it. Takes the lock that it was found
+/// under, so that nobody comes between.
+fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
+    let bytes = job.gap.len();
+    let state = &mut *guard;
+    let on_demand = job.access & access::ON_DEMAND != 0;
+    if !on_demand && state.hca.bytes.saturating_add(bytes) > state.budget {
+        flight::count(Counter::HcaLimited);
+        return refuse(state, d, job.gap, Life::Refused(0));
+    }
+    state.hca.bytes = state.hca.bytes.saturating_add(job.range.len());
+    flight::pin_begins(&guard, job.range);
+    drop(guard);
+    let outcome = register(job.device, job.range, job.access);
+    let Some(mut guard) = lock() else {
+        return deferred::later(job.range);
+    };
+    let state = &mut *guard;
+    let mut graves = Graves::new();
+    match outcome {
+        Ok(keys) => enter(state, d, job, keys, &mut graves),
+        Err(errno) => {
+            state.hca.bytes = state.hca.bytes.saturating_sub(job.range.len());
+            let life = if is_limit(errno) && limits::memlock_now().is_some() {
+                flight::count(Counter::HcaLimited);
+                Life::Refused(0)
+            } else {
+                flight::count(Counter::HcaRefused);
+                log::info!(
+                    "registering {:?} with access {:#x} refused: {errno}",
+                    job.range,
+                    job.access
+                );
+                Life::Refused(errno.byte())
+            };
+            refuse(state, d, job.gap, life);
+        }
+    }
+    tell(state);
+    drop(guard);
+    graves.deregister();
+    flight::pin_ends();
+}
+
+/// The regions that make up `hull` become one. Whether they did.
+pub fn join(d: usize, hull: PageRange) -> bool {
+    let flight = super::begin_work();
+    let joined = join_in(d, hull);
+    super::end(flight);
+    joined
+}
+
+fn join_in(d: usize, hull: PageRange) -> bool {
+    let Some(mut guard) = lock_for(&[Some(hull)]) else {
+        return false;
+    };
+    let state = &mut *guard;
+    let alike = state.hca.alive(d).and_then(|x| x.device).zip(
+        state
+            .hca
+            .next_from(d, hull.start())
+            .filter(|(n, r)| n.range.start() == hull.start() && r.life == Life::Live)
+            .map(|(_, r)| r.access),
+    );
+    let Some((device, access)) = alike else {
+        return false;
+    };
+    let on_demand = access & access::ON_DEMAND != 0;
+    let bytes = state.hca.bytes.saturating_add(hull.len());
+    if !on_demand && bytes > state.budget || in_the_way_of(&guard, hull) {
+        return false;
+    }
+    guard.hca.bytes = bytes;
+    flight::pin_begins(&guard, hull);
+    drop(guard);
+    let job = Job {
+        range: hull,
+        gap: hull,
+        access,
+        device,
+    };
+    let keys = register(device, hull, access);
+    let mut graves = Graves::new();
+    let mut done = false;
+    if let Some(mut guard) = lock() {
+        let state = &mut *guard;
+        match keys {
+            Ok(keys) => {
+                enter(state, d, job, keys, &mut graves);
+                done = true;
+            }
+            Err(_) => state.hca.bytes = state.hca.bytes.saturating_sub(hull.len()),
+        }
+        tell(state);
+    }
+    graves.deregister();
+    flight::pin_ends();
+    done
+}
+
+/// Takes everything out of domain `d`, which is closing.
+pub fn clear(d: usize) {
+    loop {
+        let mut graves = Graves::new();
+        {
+            let Some(mut guard) = lock() else {
+                return;
+            };
+            let state = &mut *guard;
+            while let Some((node, _)) = state.hca.next_from(d, 0) {
+                leave(state, d, node, false, &mut graves);
+                if graves.is_full() {
+                    break;
+                }
+            }
+            tell(state);
+        }
+        if graves.many == 0 {
+            return;
+        }
+        graves.deregister();
+    }
+}
+
+/// The HCA column tells of another domain from now on, or of none.
+pub fn new_primary(state: &mut State) {
+    let (primary, all) = (state.hca.primary(), PageRange::new(0, super::USER_END));
+    if let Some(all) = all {
+        state.update(all, |_, a| policy::unregistered(a));
+    }
+    let mut from = 0;
+    while let Some(node) = primary.and_then(|d| state.hca.next_from(d, from)) {
+        let (node, life) = (node.0, node.1.life);
+        from = node.range.end();
+        let column = match life {
+            Life::Refused(errno) => refusal(errno),
+            _ => Column::YES,
+        };
+        state.ready();
+        say(state, node.range, column);
+    }
+    tell(state);
+}
+
+/// Lets go of everything that is not lent: the application's own registration has
+/// failed, and what ours hold counts against its limit. Whether there was anything.
+#[cold]
+#[inline(never)]
+pub fn shed() -> bool {
+    let mut any = false;
+    let flight = super::begin_work();
+    for d in 0..DOMAINS {
+        let mut from = 0;
+        loop {
+            let Some(mut guard) = lock() else {
+                break;
+            };
+            let state = &mut *guard;
+            let Some((node, record)) = state.hca.next_from(d, from) else {
+                break;
+            };
+            from = node.range.end();
+            let (life, lent) = (record.life, record.borrowers != 0);
+            if life != Life::Live || lent || in_the_way_of(&guard, node.range) {
+                continue;
+            }
+            let state = &mut *guard;
+            let mut graves = Graves::new();
+            leave(state, d, node, false, &mut graves);
+            refuse(state, d, node.range, Life::Refused(0));
+            tell(state);
+            drop(guard);
+            graves.deregister();
+            any = true;
+        }
+    }
+    super::end(flight);
+    any
+}
+
+/// Has the kernel forget what a ledger that was built anew knows nothing of any more.
+pub fn bury_orphans() {
+    while let Some(mut guard) = lock() {
+        let orphan = guard.hca.orphan();
+        drop(guard);
+        match orphan {
+            Some(grave) => deregister(grave),
+            None => return,
+        }
+    }
+}
+
+/// The region is there: it takes the place of those that it took in.
+fn enter(state: &mut State, d: usize, job: Job, keys: Mr, graves: &mut Graves) {
+    let record = Record::new(job.range, d as u32, job.access, Life::Live).with(keys);
+    // Not on the way out (a PD that is being freed at this moment).
+    if state.hca.alive(d).is_none() || !state.hca_ready(d) {
+        graves.dig(job.device.grave(keys.handle));
+        state.hca.bytes = state.hca.bytes.saturating_sub(job.range.len());
+        return;
+    }
+    // Published before what it replaces goes.
+    let Some(node) = publish(state, d, record) else {
+        graves.dig(job.device.grave(keys.handle));
+        state.hca.bytes = state.hca.bytes.saturating_sub(job.range.len());
+        return;
+    };
+    let first = state.hca.next_from(d, job.range.start());
+    let first = first
+        .map(|(n, _)| n)
+        .filter(|n| n.range.start() < job.range.end());
+    let mut old = first;
+    match (state.hca.regions_mut(d), first) {
+        (Some(regions), Some(first)) => regions.split(first.range.start(), [Some(node), None]),
+        (Some(regions), None) => regions.add(node),
+        (None, _) => return,
+    }
+    while let Some(gone) = old {
+        let next = state.hca.following(d, gone.range.end(), node);
+        leave(state, d, gone, Some(gone) == first, graves);
+        old = next;
+    }
+    if state.hca.primary() == Some(d) {
+        say(state, job.range, Column::YES);
+    }
+}
+
+/// Keeps `record` and shows it to others.
+fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
+    let mut record = record;
+    let n = state.hca.records.add(record)?;
+    if record.life == Life::Live {
+        let pd = state.hca.domain(d)?.device?.pd;
+        let generation = state.generation();
+        // What peers may not do they get no key for.
+        let beyond = record.access & ALL_REMOTE & !super::lending::remote_access();
+        let mask = if beyond == 0 {
+            u64::MAX
+        } else {
+            u64::from(u32::MAX)
+        };
+        let region = Region {
+            domain: d as u64 + 1 | u64::from(pd) << 32,
+            keys: record.keys() & mask,
+        };
+        let slot = state.writer.publish_region(
+            generation,
+            record.range,
+            record.access,
+            u64::from(n),
+            region,
+        );
+        record.slot = slot.map_or(0, |s| s.get().get());
+        if let Some(kept) = state.hca.records.get_mut(n) {
+            kept.slot = record.slot;
+        }
+    }
+    Some(Node {
+        range: record.range,
+        keys: record.keys(),
+        record: n,
+    })
+}
+
+/// `node` leaves its domain and the directory.
+fn leave(state: &mut State, d: usize, node: Node, replaced: bool, graves: &mut Graves) {
+    if let (Some(regions), false) = (state.hca.regions_mut(d), replaced) {
+        regions.remove(node.range);
+    }
+    retract_slot(state, node.record);
+    if let Some(grave) = state.hca.retire(node.record) {
+        graves.dig(grave);
+    }
+}
+
+fn retract_slot(state: &mut State, record: u32) {
+    let Some(record) = state.hca.records.get_mut(record) else {
+        return;
+    };
+    let slot = core::mem::take(&mut record.slot);
+    match core::num::NonZeroU32::new(slot) {
+        Some(slot) => state.writer.retire(SlotRef::from_raw(slot)),
+        None if record.life == Life::Live => state.writer.unpublished_gone(),
+        None => (),
+    }
+}
+
+/// Nothing holds `gap`, and for what reason.
+fn refuse(state: &mut State, d: usize, gap: PageRange, life: Life) {
+    if state.hca.alive(d).is_none() || !state.hca_ready(d) {
+        return;
+    }
+    let record = Record::new(gap, d as u32, 0, life);
+    let Some(node) = publish(state, d, record) else {
+        return;
+    };
+    if let Some(regions) = state.hca.regions_mut(d) {
+        regions.add(node);
+    }
+    if let (Life::Refused(errno), true) = (life, state.hca.primary() == Some(d)) {
+        say(state, gap, refusal(errno));
+    }
+}
+
+/// The gauges in the header.
+pub fn tell(state: &State) {
+    if let Some(h) = state.header() {
+        let set = |c: Counter, n: u64| {
+            if let Some(place) = h.counters.get(c as usize) {
+                place.store(n, core::sync::atomic::Ordering::Relaxed);
+            }
+        };
+        set(Counter::HcaBytes, state.hca.bytes);
+        set(Counter::RetiredBytes, state.hca.retired);
+        let primary = state.hca.primary().map_or(0, |d| d as u64 + 1);
+        h.primary
+            .store(primary, core::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+fn register(device: Device, range: PageRange, access: u32) -> Result<Mr> {
+    let start = time::now();
+    let outcome = device
+        .channel
+        .reg_mr(device.pd, range.start(), range.len(), access);
+    spent(start);
+    if outcome.is_ok() {
+        flight::count(Counter::Registrations);
+    }
+    outcome
+}
+
+fn spent(start: u64) {
+    let nanos = time::now().saturating_sub(start);
+    flight::add(Counter::HcaNanos, nanos);
+    let elsewhere = &crate::thread::current().elsewhere;
+    elsewhere.set(elsewhere.get().saturating_add(nanos));
+}
+
+/// Regions that the kernel is to forget, as soon as the lock is free.
+struct Graves {
+    places: [Option<Grave>; 24],
+    many: usize,
+}
+
+impl Graves {
+    const fn new() -> Self {
+        Self {
+            places: [None; 24],
+            many: 0,
+        }
+    }
+
+    fn dig(&mut self, grave: Grave) {
+        match self.places.get_mut(self.many) {
+            Some(place) => {
+                *place = Some(grave);
+                self.many += 1;
+            }
+            // Merging takes in one region for every doubling of at most a chunk.
+            None => deregister(grave),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.many == self.places.len()
+    }
+
+    fn deregister(&mut self) {
+        for place in &mut self.places {
+            if let Some(grave) = place.take() {
+                deregister(grave);
+            }
+        }
+        self.many = 0;
+    }
+}
+
+/// Has the kernel forget a region. Called without the lock.
+pub fn deregister(grave: Grave) {
+    let start = time::now();
+    if let Err(errno) = grave.channel.dereg_mr(grave.handle) {
+        log::info!("deregistering region {:#x}: {errno}", grave.handle);
+    }
+    flight::count(Counter::Deregistrations);
+    spent(start);
+}
+
+/// Takes `range` out of every domain: called before memory goes, or becomes other
+/// memory, by a call that is about `range` and has claimed it.
+#[inline]
+pub fn retract(range: PageRange) {
+    if active() {
+        retract_slowly(range);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn retract_slowly(range: PageRange) {
+    for d in 0..DOMAINS {
+        let mut rest = Some(range);
+        while let Some(todo) = rest {
+            rest = retract_one(d, todo);
+        }
+    }
+}
+
+/// Takes the first region of domain `d` that touches `todo` out; what is left to do.
+fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
+    let touched = |state: &State| {
+        let (node, record) = state.hca.next_from(d, todo.start())?;
+        node.range.intersection(todo)?;
+        Some((node, *record))
+    };
+    let mut guard = lock()?;
+    let (mut node, mut record) = touched(&guard)?;
+    for _ in 0..TRIES {
+        if !flight::in_the_way(&guard, node.range, false) {
+            break;
+        }
+        drop(guard);
+        guard = lock_for(&[Some(node.range)])?;
+        (node, record) = touched(&guard)?;
+    }
+    // What another call is about it will see to itself.
+    let parts = [
+        node.range.before(todo.start()),
+        node.range.after(todo.end()),
+    ];
+    let survivors = parts.map(|part| part.filter(|p| !in_the_way_of(&guard, *p)));
+    let device = guard.hca.domain(d)?.device?;
+    let live = record.life == Life::Live;
+    if live {
+        let bytes: u64 = survivors.iter().flatten().map(|r| r.len()).sum();
+        guard.hca.bytes = guard.hca.bytes.saturating_add(bytes);
+    }
+    flight::pin_begins(&guard, node.range);
+    drop(guard);
+    let registered = survivors.map(|part| {
+        let part = part?;
+        let keys = match record.life {
+            Life::Live => register(device, part, record.access).map_err(|e| e.byte()),
+            Life::Refused(errno) => Err(errno),
+            _ => return None,
+        };
+        Some((part, keys))
+    });
+    let mut graves = Graves::new();
+    if let Some(mut guard) = lock() {
+        let state = &mut *guard;
+        replace(state, d, node, &registered, &record, &mut graves);
+        if state.hca.primary() == Some(d) {
+            let gone = node.range.intersection(todo);
+            let left = parts.into_iter().filter(|p| !survivors.contains(p));
+            for range in left.chain([gone]).flatten() {
+                say(state, range, Column::no(Reason::Off));
+            }
+        }
+        tell(state);
+    }
+    graves.deregister();
+    flight::pin_ends();
+    // The other call may be one that leaves its part as it is.
+    for part in parts
+        .into_iter()
+        .filter(|p| !survivors.contains(p))
+        .flatten()
+    {
+        super::pinning::postpone(part);
+    }
+    todo.after(node.range.end())
+}
+
+/// The survivors of `node`, with their keys or why there are none, take its place.
+fn replace(
+    state: &mut State,
+    d: usize,
+    node: Node,
+    survivors: &[Option<(PageRange, core::result::Result<Mr, u8>)>; 2],
+    record: &Record,
+    graves: &mut Graves,
+) {
+    let mut nodes = [None; 2];
+    for (place, survivor) in nodes.iter_mut().zip(survivors) {
+        let Some((range, outcome)) = survivor else {
+            continue;
+        };
+        let mut new = Record::new(*range, d as u32, record.access, Life::Live);
+        match outcome {
+            Ok(keys) => new = new.with(*keys),
+            Err(errno) => {
+                new.life = Life::Refused(*errno);
+                if record.life == Life::Live {
+                    state.hca.bytes = state.hca.bytes.saturating_sub(range.len());
+                    flight::count(Counter::HcaRefused);
+                    if state.hca.primary() == Some(d) {
+                        say(state, *range, refusal(*errno));
+                    }
+                }
+            }
+        }
+        if state.hca_ready(d) {
+            *place = publish(state, d, new);
+        }
+    }
+    if let Some(regions) = state.hca.regions_mut(d) {
+        regions.split(node.range.start(), nodes);
+    }
+    retract_slot(state, node.record);
+    if let Some(grave) = state.hca.retire(node.record) {
+        graves.dig(grave);
+    }
+}
+
+/// The column for memory that is [`Life::Refused`].
+fn refusal(errno: u8) -> Column {
+    match errno {
+        0 => Column::no(Reason::Limit),
+        errno => Column::refused(errno),
+    }
+}
+
+/// Takes out what is registered in `range` and is not mapped any more, or not as it
+/// was: for changes that were not seen as they happened.
+#[inline]
+pub fn reconcile(range: PageRange) {
+    if active() {
+        reconcile_slowly(range);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn reconcile_slowly(range: PageRange) {
+    for d in 0..DOMAINS {
+        let mut from = range.start();
+        loop {
+            let Some(guard) = lock() else {
+                return;
+            };
+            let Some((node, record)) = guard.hca.next_from(d, from) else {
+                break;
+            };
+            if node.range.intersection(range).is_none() {
+                break;
+            }
+            from = node.range.end();
+            let (node, record) = (node, *record);
+            let right = agrees(&guard, d, node.range, &record) || in_the_way_of(&guard, node.range);
+            drop(guard);
+            if !right {
+                retract_slowly(node.range);
+            }
+        }
+    }
+}
+
+/// Whether all of `range` is mapped and would be registered as `record` is.
+fn agrees(state: &State, d: usize, range: PageRange, record: &Record) -> bool {
+    let Some(domain) = state.hca.alive(d) else {
+        return true;
+    };
+    let (mut upto, mut same) = (range.start(), true);
+    let scope = startup::config().scope_data;
+    state.ledger.for_each(range, |piece, entry| {
+        same &= piece.start() == upto
+            && match policy::registering(entry.attr, domain.on_demand(), scope) {
+                Registering::Leave(_) => false,
+                Registering::With(writable) => {
+                    record.life != Life::Live || domain.access_for(writable) == record.access
+                }
+            };
+        upto = piece.end();
+        if same {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    });
+    same && upto == range.end()
+}

@@ -1,0 +1,355 @@
+//! The calls of libibverbs that are answered here. Each asks [`lending`] and passes
+//! on what that can't serve, exactly as it came.
+//!
+//! Exported without a version: that satisfies references to any (ld.so checks the
+//! version of a definition only if there is one).
+
+use super::abi::{self, Context, Mr, Pd};
+use super::handles::{self, Known};
+use super::real;
+use crate::config::Hca;
+use crate::intercept::strict;
+use crate::registrar::hca::{Owner, SERVED};
+use crate::startup;
+use crate::thread;
+use crate::track::{self, flight, lending, registering};
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
+use regall_directory::layout::Counter;
+
+/// Errors of ibv_dereg_mr and its kin are returned, not set.
+const EINVAL: c_int = libc::EINVAL;
+const EBUSY: c_int = libc::EBUSY;
+
+fn owner_of(pd: *const Pd) -> Option<(Owner, i32, u32)> {
+    // SAFETY: the application gives a PD that it has, as to the real call.
+    let (fd, handle, context) = unsafe {
+        let context = abi::context_of(pd.cast());
+        (abi::fd_of(context)?, abi::handle_of(pd.cast())?, context)
+    };
+    let owner = Owner {
+        pd: pd as u64,
+        context: context as u64,
+    };
+    Some((owner, fd, handle))
+}
+
+/// A region that is there already, as the application's own; null: it has to make one.
+fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr {
+    let config = startup::config();
+    let off = !track::tracking() || config.hca == Hca::Off;
+    if off || pd.is_null() || length == 0 || thread::current().in_verbs.get() {
+        return ptr::null_mut();
+    }
+    let _pass = strict::pass();
+    let lent = owner_of(pd).and_then(|(owner, fd, handle)| {
+        if access & !SERVED != 0 {
+            return None;
+        }
+        let loan = lending::lend(owner, fd, handle, addr as u64, length as u64, access)?;
+        let context = owner.context as *mut Context;
+        lending::with_handle(&loan, |memory| {
+            handles::make(memory, &loan, pd, context, addr, length)
+        })
+    });
+    if lent.is_none() {
+        flight::count(Counter::Passed);
+    }
+    lent.map_or(ptr::null_mut(), ptr::NonNull::as_ptr)
+}
+
+/// Makes the real call. What it does inside comes back through the exports here
+/// (libibverbs calls itself through its PLT) and is not looked at.
+fn really<T>(call: impl FnOnce() -> T) -> T {
+    let inside = &thread::current().in_verbs;
+    let outer = inside.replace(true);
+    let value = call();
+    inside.set(outer);
+    value
+}
+
+/// As [`really`], for a registration: if it fails while ours hold pinned memory, they
+/// make room, and it is tried once more.
+fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
+    let mr = really(&call);
+    if !mr.is_null() || !registering::active() || thread::current().in_verbs.get() {
+        return mr;
+    }
+    let _pass = strict::pass();
+    if registering::shed() {
+        return really(&call);
+    }
+    mr
+}
+
+type Register = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
+type RegisterAt = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr;
+type OfMr = unsafe extern "C" fn(*mut Mr) -> c_int;
+type OfPd = unsafe extern "C" fn(*mut Pd) -> c_int;
+type Reregister = unsafe extern "C" fn(*mut Mr, c_int, *mut Pd, *mut c_void, usize, c_int) -> c_int;
+
+/// libibverbs' own `$name`, or return `$or`: nobody can call these without it.
+macro_rules! real_or {
+    ($name:ident as $type:ty, $or:expr) => {{
+        match real::$name() {
+            // SAFETY: the address of libibverbs' function of that name, whose type in
+            // verbs.h is this.
+            Some(at) => unsafe { core::mem::transmute::<*const (), $type>(at) },
+            None => return $or,
+        }
+    }};
+}
+
+/// ibv_reg_mr(3).
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut Mr {
+    let lent = borrow(pd, addr, length, access as u32);
+    if !lent.is_null() {
+        return lent;
+    }
+    let real = real_or!(ibv_reg_mr as Register, ptr::null_mut());
+    // SAFETY: the application's own call.
+    really_register(|| unsafe { real(pd, addr, length, access) })
+}
+
+/// ibv_reg_mr_iova(3).
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut Mr {
+    if iova == addr as u64 {
+        let lent = borrow(pd, addr, length, access as u32);
+        if !lent.is_null() {
+            return lent;
+        }
+    }
+    let real = real_or!(ibv_reg_mr_iova as RegisterAt, ptr::null_mut());
+    // SAFETY: the application's own call; int and unsigned are passed alike.
+    really_register(|| unsafe { real(pd, addr, length, iova, access as c_uint) })
+}
+
+/// ibv_reg_mr_iova2: what the macro ibv_reg_mr calls.
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
+    if iova == addr as u64 {
+        let lent = borrow(pd, addr, length, access);
+        if !lent.is_null() {
+            return lent;
+        }
+    }
+    let real = real_or!(ibv_reg_mr_iova2 as RegisterAt, ptr::null_mut());
+    // SAFETY: the application's own call.
+    really_register(|| unsafe { real(pd, addr, length, iova, access) })
+}
+
+/// ibv_dereg_mr(3).
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+    match handles::look(mr.cast()) {
+        Known::Foreign => {
+            let real = real_or!(ibv_dereg_mr as OfMr, EINVAL);
+            // SAFETY: the application's own call.
+            really(|| unsafe { real(mr) })
+        }
+        Known::Ours(loan) => {
+            let _pass = strict::pass();
+            if lending::give_back(&loan, || handles::free(mr.cast())) {
+                0
+            } else {
+                EBUSY
+            }
+        }
+        // The region is the parent's, which goes on using it.
+        Known::Parents => 0,
+        Known::Stale => EINVAL,
+    }
+}
+
+/// `ibv_rereg_mr`'s flags (enum ibv_rereg_mr_flags).
+const CHANGE_TRANSLATION: c_int = 1;
+const CHANGE_PD: c_int = 1 << 1;
+const CHANGE_ACCESS: c_int = 1 << 2;
+/// What it returns when the old registration is still as it was
+/// (IBV_REREG_MR_ERR_CMD: it failed, and the region is intact if it was not touched).
+const REREG_INPUT: c_int = -1;
+
+/// ibv_rereg_mr(3).
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut Mr,
+    flags: c_int,
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let old = match handles::look(mr.cast()) {
+        Known::Foreign => {
+            let real = real_or!(ibv_rereg_mr as Reregister, REREG_INPUT);
+            // SAFETY: the application's own call.
+            return really(|| unsafe { real(mr, flags, pd, addr, length, access) });
+        }
+        Known::Ours(loan) => loan,
+        Known::Parents | Known::Stale => return REREG_INPUT,
+    };
+    // SAFETY: a live handle of ours.
+    let now = unsafe { *mr };
+    let new_range = flags & CHANGE_TRANSLATION != 0;
+    let (addr, length) = if new_range {
+        (addr, length)
+    } else {
+        (now.addr, now.length)
+    };
+    let pd = if flags & CHANGE_PD != 0 { pd } else { now.pd };
+    let access = if flags & CHANGE_ACCESS != 0 {
+        access as u32
+    } else {
+        old.access
+    };
+    let known = CHANGE_TRANSLATION | CHANGE_PD | CHANGE_ACCESS;
+    if flags == 0 || flags & !known != 0 || length == 0 {
+        return REREG_INPUT;
+    }
+    let _pass = strict::pass();
+    let loan = owner_of(pd).and_then(|(owner, fd, handle)| {
+        let (at, len) = (addr as u64, length as u64);
+        if access & !SERVED == 0 {
+            if let Some(loan) = lending::lend(owner, fd, handle, at, len, access) {
+                return Some(loan);
+            }
+        }
+        // Not to be served: a region of its own, in the handle's place.
+        lending::exact(owner, at, len, access)
+    });
+    let Some(loan) = loan else {
+        return REREG_INPUT;
+    };
+    lending::give_back(&old, || handles::change(mr, &loan, pd, addr, length));
+    0
+}
+
+/// ibv_alloc_pd(3).
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
+    let real = real_or!(
+        ibv_alloc_pd as unsafe extern "C" fn(*mut Context) -> *mut Pd,
+        ptr::null_mut()
+    );
+    // SAFETY: the application's own call.
+    let pd = really(|| unsafe { real(context) });
+    new_pd(pd)
+}
+
+/// ibv_import_pd(3).
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *mut Pd {
+    let real = real_or!(
+        ibv_import_pd as unsafe extern "C" fn(*mut Context, u32) -> *mut Pd,
+        ptr::null_mut()
+    );
+    // SAFETY: the application's own call.
+    let pd = really(|| unsafe { real(context, handle) });
+    new_pd(pd)
+}
+
+/// Another one may have been at its address and gone in a way that was not seen.
+fn new_pd(pd: *mut Pd) -> *mut Pd {
+    if !pd.is_null() && registering::active() {
+        let _pass = strict::pass();
+        lending::forget_pd(pd as u64);
+    }
+    pd
+}
+
+/// ibv_dealloc_pd(3). With regions of ours in it the call would be EBUSY.
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
+    let real = real_or!(ibv_dealloc_pd as OfPd, EINVAL);
+    let ours = registering::active() && !thread::current().in_verbs.get() && {
+        let _pass = strict::pass();
+        lending::vacate(pd as u64)
+    };
+    // SAFETY: the application's own call.
+    let value = really(|| unsafe { real(pd) });
+    if ours {
+        let _pass = strict::pass();
+        if value == 0 {
+            lending::forget_pd(pd as u64);
+        } else {
+            lending::revive(pd as u64);
+        }
+    }
+    value
+}
+
+/// ibv_unimport_pd(3): the PD lives on, and so do regions in it; ours go.
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut Pd) {
+    let real = real_or!(ibv_unimport_pd as unsafe extern "C" fn(*mut Pd), ());
+    if registering::active() {
+        let _pass = strict::pass();
+        lending::forget_pd(pd as u64);
+    }
+    // SAFETY: the application's own call.
+    really(|| unsafe { real(pd) });
+}
+
+/// ibv_close_device(3).
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
+    let real = real_or!(
+        ibv_close_device as unsafe extern "C" fn(*mut Context) -> c_int,
+        -1
+    );
+    if registering::active() {
+        let _pass = strict::pass();
+        lending::forget_context(context as u64);
+    }
+    // SAFETY: the application's own call.
+    really(|| unsafe { real(context) })
+}

@@ -1,0 +1,41 @@
+//! libibverbs' own functions, found in its symbol table where it is mapped: dlsym
+//! takes ld.so's lock, and finds nothing from here if MPI has loaded libibverbs for
+//! itself alone (RTLD_LOCAL).
+
+use crate::intercept::patch::find_in_library;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+macro_rules! functions {
+    ($($name:ident),* $(,)?) => { $(
+        /// The library's function of this name, its default version.
+        pub fn $name() -> Option<*const ()> {
+            static AT: AtomicUsize = AtomicUsize::new(0);
+            find(&AT, stringify!($name))
+        }
+    )* };
+}
+
+functions! {
+    ibv_reg_mr,
+    ibv_reg_mr_iova,
+    ibv_reg_mr_iova2,
+    ibv_dereg_mr,
+    ibv_rereg_mr,
+    ibv_alloc_pd,
+    ibv_dealloc_pd,
+    ibv_import_pd,
+    ibv_unimport_pd,
+    ibv_close_device,
+}
+
+fn find(place: &AtomicUsize, name: &str) -> Option<*const ()> {
+    let at = match place.load(Relaxed) {
+        0 => {
+            let at = find_in_library(b"libibverbs.so", name)? as usize;
+            place.store(at, Relaxed);
+            at
+        }
+        at => at,
+    };
+    Some(at as *const ())
+}

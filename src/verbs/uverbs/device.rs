@@ -1,0 +1,113 @@
+//! A device that is opened here rather than by the application's libibverbs.
+
+use super::{ibdev_of, Channel};
+use crate::sys::{self, call, file, file::Fd, Errno, Result};
+use crate::text::Text;
+
+/// `uverbsN` that are looked at: the kernel counts from 0 and takes the lowest that is free.
+const DEVICES: u32 = 256;
+
+/// Descriptors are kept between here and [`HIGH`], or as high as the soft limit lets
+/// them: programs close what they find at low numbers, or expect these to be free;
+/// far higher, the kernel's table would grow, which every fork copies.
+const HIGH: u64 = 1024;
+/// How many of them are ours at most.
+const RESERVED: u64 = 32;
+
+/// An open device with a context of its own. The kernel keeps its registrations
+/// as long as anyone has the file open, children of fork too.
+#[derive(Debug)]
+pub struct Device {
+    channel: Channel,
+}
+
+impl Device {
+    /// Opens the device `name`, as `ibv_devices` and `rdma link` print it.
+    /// Errors: ENODEV: there is none of that name; EACCES, ENOENT: its file in
+    /// `/dev/infiniband` can't be opened or isn't there (containers); others are the
+    /// driver's, EINVAL or EOPNOTSUPP where it wants something of its own.
+    pub fn open(name: &[u8]) -> Result<Self> {
+        let number = find(name).ok_or(Errno(libc::ENODEV))?;
+        let path: Text<64> = Text::of(format_args!("/dev/infiniband/uverbs{number}"));
+        let path = path.as_cstr().ok_or(Errno::NOENT)?;
+        let fd = lift(&Fd::open(path, libc::O_RDWR, 0)?)?;
+        let device = begin(fd, name);
+        if device.is_err() {
+            close(fd);
+        }
+        device
+    }
+
+    /// What commands go through.
+    pub fn channel(&self) -> Channel {
+        self.channel
+    }
+
+    /// Closes it. The kernel destroys everything that was made on it, unless a
+    /// child has it open, too.
+    pub fn close(self) {
+        close(self.channel.fd());
+    }
+}
+
+fn begin(fd: i32, name: &[u8]) -> Result<Device> {
+    if ibdev_of(fd, &mut [0; 64])? != name {
+        // A container's /dev may have other devices under these names.
+        return Err(Errno(libc::ENODEV));
+    }
+    let channel = Channel::adopt(fd)?;
+    channel.get_context()?;
+    Ok(Device { channel })
+}
+
+/// The number of the uverbs device of that name.
+fn find(name: &[u8]) -> Option<u32> {
+    (0..DEVICES).find(|number| {
+        let path: Text<64> = Text::of(format_args!(
+            "/sys/class/infiniband_verbs/uverbs{number}/ibdev"
+        ));
+        let mut buf = [0; 64];
+        path.as_cstr()
+            .and_then(|path| file::read_small(path, &mut buf).ok())
+            .is_some_and(|found| found.strip_suffix(b"\n").unwrap_or(found) == name)
+    })
+}
+
+/// A duplicate of `fd` at a high number, close-on-exec.
+fn lift(fd: &Fd) -> Result<i32> {
+    let (soft, _) = sys::rlimit(libc::RLIMIT_NOFILE)?;
+    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
+    let high = call!(libc::SYS_fcntl, fd.raw(), libc::F_DUPFD_CLOEXEC, lowest);
+    high.or_else(|_| call!(libc::SYS_fcntl, fd.raw(), libc::F_DUPFD_CLOEXEC, 0))
+        .map(|fd| fd as i32)
+}
+
+/// Closes a descriptor of ours; -1 is none.
+pub(super) fn close(fd: i32) {
+    if fd >= 0 {
+        let _ = call!(libc::SYS_close, fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_device_has_an_impossible_name() {
+        assert_eq!(find(b"no such/device"), None);
+        let error = Device::open(b"").err();
+        assert_eq!(error, Some(Errno(libc::ENODEV)));
+    }
+
+    #[test]
+    fn descriptors_are_lifted() {
+        let null = Fd::open(c"/dev/null", libc::O_RDWR, 0).unwrap();
+        let high = lift(&null).unwrap();
+        let (soft, _) = sys::rlimit(libc::RLIMIT_NOFILE).unwrap();
+        assert!(high as u64 >= soft.min(HIGH) - RESERVED);
+        let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
+        assert_eq!(flags, libc::FD_CLOEXEC as u64);
+        close(high);
+    }
+}

@@ -1,0 +1,540 @@
+//! How commands get into the kernel: the uverbs interface, bytes and numbers.
+//!
+//! Everything here is a *write command*: a structure in, a structure out, each
+//! followed by what the device's driver adds. They were made for write(2)
+//! (`Documentation/infiniband/user_verbs.rst`, `<rdma/ib_user_verbs.h>`); since
+//! Linux 4.20 the same ones go by ioctl, as UVERBS_METHOD_INVOKE_WRITE
+//! (`<rdma/ib_user_ioctl_cmds.h>`). libibverbs prefers the latter where it is,
+//! and so do we: write(2) is EACCES after a change of credentials (the kernel's
+//! `ib_safe_file_access`), and a descriptor that was closed behind our back and is
+//! now an ordinary file would be written to.
+
+use crate::sys::{call, file, Errno, Result};
+use core::mem::offset_of;
+
+/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
+pub const VERBS_IOCTL: u32 = 0xc018_1b01;
+
+/// `enum ib_uverbs_write_cmds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum Number {
+    GetContext = 0,
+    QueryDevice = 1,
+    AllocPd = 3,
+    DeallocPd = 4,
+    RegMr = 9,
+    DeregMr = 13,
+    /// IB_USER_VERBS_EX_CMD_QUERY_DEVICE with IB_USER_VERBS_CMD_FLAG_EXTENDED.
+    QueryDeviceEx = 0x8000_0001,
+}
+
+const OBJECT_DEVICE: u16 = 0;
+const METHOD_INVOKE_WRITE: u16 = 0;
+const METHOD_QUERY_CONTEXT: u16 = 4;
+const ATTR_CORE_IN: u16 = 0;
+const ATTR_CORE_OUT: u16 = 1;
+const ATTR_WRITE_CMD: u16 = 2;
+const ATTR_DRIVER_IN: u16 = 0x1000;
+const ATTR_DRIVER_OUT: u16 = 0x1001;
+/// UVERBS_ATTR_F_MANDATORY: a kernel that doesn't know it must refuse.
+const MANDATORY: u16 = 1;
+
+/// Attributes of the largest command.
+const ATTRS: usize = 5;
+
+/// `struct ib_uverbs_attr`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attr {
+    id: u16,
+    len: u16,
+    flags: u16,
+    reserved: u16,
+    data: u64,
+}
+
+impl Attr {
+    /// `len` bytes at `at`, for the kernel to read; up to 8 travel in the attribute.
+    fn input(id: u16, at: *const u8, len: usize) -> Option<Self> {
+        if len == 0 {
+            return None;
+        }
+        let mut data = at as u64;
+        if len <= size_of::<u64>() {
+            let mut inline = [0u8; 8];
+            // SAFETY: `at` is inside a `Request`, with `len` bytes of it behind.
+            unsafe { core::ptr::copy_nonoverlapping(at, inline.as_mut_ptr(), len) };
+            data = u64::from_ne_bytes(inline);
+        }
+        Self::of(id, len, data)
+    }
+
+    /// `len` bytes at `at`, for the kernel to fill.
+    fn output(id: u16, at: *mut u8, len: usize) -> Option<Self> {
+        if len == 0 {
+            return None;
+        }
+        Self::of(id, len, at as u64)
+    }
+
+    fn of(id: u16, len: usize, data: u64) -> Option<Self> {
+        Some(Self {
+            id,
+            len: u16::try_from(len).ok()?,
+            flags: MANDATORY,
+            reserved: 0,
+            data,
+        })
+    }
+}
+
+/// `struct ib_uverbs_ioctl_hdr` and the attributes behind it.
+#[repr(C)]
+struct Message {
+    length: u16,
+    object: u16,
+    method: u16,
+    count: u16,
+    reserved1: u64,
+    driver: u32,
+    reserved2: u32,
+    attrs: [Attr; ATTRS],
+}
+
+impl Message {
+    fn new(driver: u32, method: u16, attrs: [Option<Attr>; ATTRS]) -> Self {
+        let mut message = Self {
+            length: offset_of!(Self, attrs) as u16,
+            object: OBJECT_DEVICE,
+            method,
+            count: 0,
+            reserved1: 0,
+            driver,
+            reserved2: 0,
+            attrs: [Attr::default(); ATTRS],
+        };
+        let given = attrs.into_iter().flatten();
+        for (slot, attr) in message.attrs.iter_mut().zip(given) {
+            *slot = attr;
+            message.count += 1;
+            message.length += size_of::<Attr>() as u16;
+        }
+        message
+    }
+
+    fn send(&mut self, fd: i32) -> Result<()> {
+        call!(libc::SYS_ioctl, fd, VERBS_IOCTL, &raw mut *self).map(drop)
+    }
+}
+
+/// Words of driver data that can go along: the largest is irdma's GET_CONTEXT.
+const DRIVER_IN: usize = 4;
+/// Words of driver data that may come back: the largest is mlx5's GET_CONTEXT,
+/// about 100 bytes. Drivers give what there is room for.
+const DRIVER_OUT: usize = 64;
+
+/// A command with room in front for write(2)'s header (`struct ib_uverbs_cmd_hdr`).
+#[repr(C)]
+pub struct Request<Q> {
+    command: u32,
+    in_words: u16,
+    out_words: u16,
+    core: Q,
+    driver: [u32; DRIVER_IN],
+}
+
+/// What comes back.
+#[repr(C)]
+pub struct Answer<A> {
+    /// The kernel's part.
+    pub core: A,
+    driver: [u32; DRIVER_OUT],
+}
+
+impl<A> Answer<A> {
+    /// An empty one around `core`.
+    pub fn new(core: A) -> Self {
+        Self {
+            core,
+            driver: [0; DRIVER_OUT],
+        }
+    }
+
+    /// Where it is: what the first field of a command says for write(2).
+    pub fn address(&mut self) -> u64 {
+        &raw mut *self as u64
+    }
+}
+
+/// What a device's driver has said in libibverbs' provider, here for it: some
+/// drivers refuse commands that come without their data.
+#[derive(Clone, Copy, Default)]
+pub struct DriverData<'a> {
+    /// Words to send, at most 4.
+    pub send: &'a [u32],
+    /// Whether there is an answer; it is not looked at.
+    pub answers: bool,
+}
+
+/// How commands get in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By ioctl, which wants the driver's number (`enum rdma_driver_id`).
+    Ioctl {
+        /// The number.
+        driver: u32,
+    },
+    /// By write(2), on kernels before 4.20, to this device number only.
+    Write {
+        /// `st_rdev`.
+        device: u64,
+    },
+}
+
+/// Has the command carried out. `core` must be one of the structures below, the
+/// one that goes with `number`, and `answer` its answer.
+/// Errors: the kernel's; EBADF if the descriptor is no longer what it was.
+pub fn perform<Q, A>(
+    way: Way,
+    fd: i32,
+    number: Number,
+    core: Q,
+    answer: &mut Answer<A>,
+    data: DriverData,
+) -> Result<()> {
+    let mut request = Request {
+        command: number as u32,
+        in_words: 0,
+        out_words: 0,
+        core,
+        driver: [0; DRIVER_IN],
+    };
+    for (to, from) in request.driver.iter_mut().zip(data.send) {
+        *to = *from;
+    }
+    let sent = data.send.len().min(DRIVER_IN) * size_of::<u32>();
+    let room = if data.answers {
+        DRIVER_OUT * size_of::<u32>()
+    } else {
+        0
+    };
+    match way {
+        Way::Ioctl { driver } => invoke(driver, fd, &request, sent, answer, room),
+        Way::Write { device } => write(device, fd, &mut request, sent, answer, room),
+    }
+}
+
+fn invoke<Q, A>(
+    driver: u32,
+    fd: i32,
+    request: &Request<Q>,
+    sent: usize,
+    answer: &mut Answer<A>,
+    room: usize,
+) -> Result<()> {
+    let core = (&raw const request.core).cast::<u8>();
+    let reply = (&raw mut answer.core).cast::<u8>();
+    let extra = (&raw const request.driver).cast::<u8>();
+    let place = (&raw mut answer.driver).cast::<u8>();
+    let attrs = [
+        Attr::of(ATTR_WRITE_CMD, size_of::<u64>(), request.command.into()),
+        Attr::input(ATTR_CORE_IN, core, size_of::<Q>()),
+        Attr::output(ATTR_CORE_OUT, reply, size_of::<A>()),
+        Attr::input(ATTR_DRIVER_IN, extra, sent),
+        Attr::output(ATTR_DRIVER_OUT, place, room),
+    ];
+    Message::new(driver, METHOD_INVOKE_WRITE, attrs).send(fd)
+}
+
+fn write<Q, A>(
+    device: u64,
+    fd: i32,
+    request: &mut Request<Q>,
+    sent: usize,
+    answer: &mut Answer<A>,
+    room: usize,
+) -> Result<()> {
+    if file::stat_fd(fd)?.rdev != device {
+        return Err(Errno(libc::EBADF));
+    }
+    let bytes = offset_of!(Request<Q>, driver) + sent;
+    request.in_words = (bytes / size_of::<u32>()) as u16;
+    request.out_words = ((size_of::<A>() + room) / size_of::<u32>()) as u16;
+    let _ = answer;
+    call!(libc::SYS_write, fd, &raw const *request, bytes).map(drop)
+}
+
+/// What the kernel says to an empty command by ioctl from a driver of this number:
+/// EINVAL: it is not the device's; ENOSPC: it is, and commands can come this way;
+/// EPROTONOSUPPORT: it is, and they can't; ENOTTY: no such ioctl at all.
+pub fn greet(fd: i32, driver: u32) -> Errno {
+    let number = Number::QueryDevice as u64;
+    let mut attrs = [None; ATTRS];
+    if let Some(first) = attrs.first_mut() {
+        *first = Attr::of(ATTR_WRITE_CMD, size_of::<u64>(), number);
+    }
+    match Message::new(driver, METHOD_INVOKE_WRITE, attrs).send(fd) {
+        Ok(()) => Errno(0),
+        Err(e) => e,
+    }
+}
+
+/// Whether the kernel knows UVERBS_METHOD_QUERY_CONTEXT (Linux 5.9). It is asked
+/// without the arguments that it would need, so it does nothing.
+pub fn knows_query_context(fd: i32, driver: u32) -> bool {
+    let none = [None; ATTRS];
+    Message::new(driver, METHOD_QUERY_CONTEXT, none).send(fd) != Err(PROTONOSUPPORT)
+}
+
+/// The kernel has the ioctl interface, but not this method.
+pub const PROTONOSUPPORT: Errno = Errno(libc::EPROTONOSUPPORT);
+/// It has no such ioctl.
+pub const NOTTY: Errno = Errno(libc::ENOTTY);
+/// A command that is too short.
+pub const NOSPC: Errno = Errno(libc::ENOSPC);
+
+/// `struct ib_uverbs_get_context`, `_query_device`, `_alloc_pd`: they only say
+/// where the answer goes.
+#[repr(C)]
+pub struct Plain {
+    /// Address of the answer.
+    pub response: u64,
+}
+
+/// `struct ib_uverbs_get_context_resp`.
+#[repr(C)]
+#[derive(Default)]
+pub struct ContextAnswer {
+    /// A descriptor that the command opened, close-on-exec.
+    pub async_fd: i32,
+    /// Completion vectors.
+    pub num_comp_vectors: u32,
+}
+
+/// `struct ib_uverbs_alloc_pd_resp`, and as a command `struct ib_uverbs_dealloc_pd`
+/// and `struct ib_uverbs_dereg_mr`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Handle {
+    /// The kernel's number for the object.
+    pub handle: u32,
+}
+
+/// `struct ib_uverbs_reg_mr`.
+#[repr(C)]
+pub struct RegMr {
+    /// Address of the answer.
+    pub response: u64,
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The address that it has for the adapter; the same within its page.
+    pub hca_va: u64,
+    /// Of the protection domain.
+    pub pd_handle: u32,
+    /// `enum ib_uverbs_access_flags`.
+    pub access_flags: u32,
+}
+
+/// `struct ib_uverbs_reg_mr_resp`.
+#[repr(C)]
+#[derive(Default)]
+pub struct RegMrAnswer {
+    /// The kernel's number for it.
+    pub mr_handle: u32,
+    /// Key for local access.
+    pub lkey: u32,
+    /// Key for remote access.
+    pub rkey: u32,
+}
+
+/// `struct ib_uverbs_query_device_resp`.
+#[repr(C)]
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct DeviceAnswer {
+    pub fw_ver: u64,
+    pub node_guid: u64,
+    pub sys_image_guid: u64,
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub qp_to_cqe: [u32; 7],
+    pub max_mr: u32,
+    pub max_pd: u32,
+    pub rd_atom: [u32; 5],
+    pub atomic_cap: u32,
+    pub ee_to_srq_sge: [u32; 14],
+    pub max_pkeys: u16,
+    pub local_ca_ack_delay: u8,
+    pub phys_port_cnt: u8,
+    pub reserved: [u8; 4],
+}
+
+/// `struct ib_uverbs_ex_query_device`.
+#[repr(C)]
+#[derive(Default)]
+pub struct QueryDeviceEx {
+    comp_mask: u32,
+    reserved: u32,
+}
+
+/// The first part of `struct ib_uverbs_ex_query_device_resp`; the kernel fills
+/// what there is room for.
+#[repr(C)]
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct DeviceAnswerEx {
+    pub base: DeviceAnswer,
+    pub comp_mask: u32,
+    /// Bytes that the kernel filled.
+    pub response_length: u32,
+    pub odp_general: u64,
+    pub odp_rc: u32,
+    pub odp_uc: u32,
+    pub odp_ud: u32,
+    pub odp_reserved: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::abi::headers::{check, layout};
+
+    #[test]
+    fn the_ioctl_is_as_in_the_headers() {
+        let header = layout!("struct ib_uverbs_ioctl_hdr", Message, None,
+            length, object as "object_id", method as "method_id", count as "num_attrs",
+            reserved1, driver as "driver_id", reserved2);
+        let attr = layout!("struct ib_uverbs_attr", Attr, Some(size_of::<Attr>()),
+            id as "attr_id", len, flags, reserved as "attr_data", data);
+        let mut all = header;
+        all.extend(attr);
+        all.push(format!("RDMA_VERBS_IOCTL == {VERBS_IOCTL}u"));
+        all.push(format!("UVERBS_ATTR_F_MANDATORY == {MANDATORY}"));
+        check("rdma/rdma_user_ioctl_cmds.h", &all);
+    }
+
+    #[test]
+    fn numbers_are_as_in_the_headers() {
+        let numbers = [
+            ("UVERBS_OBJECT_DEVICE", OBJECT_DEVICE),
+            ("UVERBS_METHOD_INVOKE_WRITE", METHOD_INVOKE_WRITE),
+            ("UVERBS_METHOD_QUERY_CONTEXT", METHOD_QUERY_CONTEXT),
+            ("UVERBS_ATTR_CORE_IN", ATTR_CORE_IN),
+            ("UVERBS_ATTR_CORE_OUT", ATTR_CORE_OUT),
+            ("UVERBS_ATTR_WRITE_CMD", ATTR_WRITE_CMD),
+            ("UVERBS_ATTR_UHW_IN", ATTR_DRIVER_IN),
+            ("UVERBS_ATTR_UHW_OUT", ATTR_DRIVER_OUT),
+        ];
+        let all: Vec<_> = numbers
+            .iter()
+            .map(|(name, n)| format!("{name} == {n}"))
+            .collect();
+        check("rdma/ib_user_ioctl_cmds.h", &all);
+    }
+
+    #[test]
+    fn commands_are_as_in_the_headers() {
+        let ex = "IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED";
+        let mut all: Vec<_> = [
+            ("IB_USER_VERBS_CMD_GET_CONTEXT", Number::GetContext),
+            ("IB_USER_VERBS_CMD_QUERY_DEVICE", Number::QueryDevice),
+            ("IB_USER_VERBS_CMD_ALLOC_PD", Number::AllocPd),
+            ("IB_USER_VERBS_CMD_DEALLOC_PD", Number::DeallocPd),
+            ("IB_USER_VERBS_CMD_REG_MR", Number::RegMr),
+            ("IB_USER_VERBS_CMD_DEREG_MR", Number::DeregMr),
+            (ex, Number::QueryDeviceEx),
+        ]
+        .iter()
+        .map(|(name, number)| format!("({name}) == {}u", *number as u32))
+        .collect();
+        for name in ["get_context", "query_device", "alloc_pd"] {
+            let c = format!("struct ib_uverbs_{name}");
+            all.push(format!("sizeof({c}) == {}", size_of::<Plain>()));
+            all.push(format!("offsetof({c}, response) == 0"));
+        }
+        let handle = size_of::<Handle>();
+        for name in ["alloc_pd_resp", "dealloc_pd", "dereg_mr"] {
+            all.push(format!("sizeof(struct ib_uverbs_{name}) == {handle}"));
+        }
+        all.extend(layout!(
+            "struct ib_uverbs_get_context_resp",
+            ContextAnswer,
+            Some(size_of::<ContextAnswer>()),
+            async_fd,
+            num_comp_vectors
+        ));
+        all.extend(layout!(
+            "struct ib_uverbs_reg_mr",
+            RegMr,
+            Some(size_of::<RegMr>()),
+            response,
+            start,
+            length,
+            hca_va,
+            pd_handle,
+            access_flags
+        ));
+        all.extend(layout!(
+            "struct ib_uverbs_reg_mr_resp",
+            RegMrAnswer,
+            Some(size_of::<RegMrAnswer>()),
+            mr_handle,
+            lkey,
+            rkey
+        ));
+        all.extend(layout!(
+            "struct ib_uverbs_cmd_hdr",
+            Request<RegMr>,
+            None,
+            command,
+            in_words,
+            out_words
+        ));
+        check("rdma/ib_user_verbs.h", &all);
+        assert_eq!(offset_of!(Request<RegMr>, core), 8);
+        assert_eq!(offset_of!(Request<Handle>, driver), 12);
+        assert_eq!(offset_of!(Answer<RegMrAnswer>, driver), 12);
+    }
+
+    #[test]
+    fn answers_about_devices_are_as_in_the_headers() {
+        let mut all = layout!(
+            "struct ib_uverbs_query_device_resp",
+            DeviceAnswer,
+            Some(size_of::<DeviceAnswer>()),
+            max_mr_size,
+            page_size_cap,
+            vendor_id,
+            max_mr,
+            max_pd,
+            atomic_cap,
+            max_pkeys,
+            phys_port_cnt
+        );
+        all.extend(layout!(
+            "struct ib_uverbs_ex_query_device",
+            QueryDeviceEx,
+            Some(size_of::<QueryDeviceEx>()),
+            comp_mask,
+            reserved
+        ));
+        all.extend(
+            layout!("struct ib_uverbs_ex_query_device_resp", DeviceAnswerEx, None,
+            base, comp_mask, response_length,
+            odp_general as "odp_caps.general_caps",
+            odp_rc as "odp_caps.per_transport_caps.rc_odp_caps"),
+        );
+        let end = size_of::<DeviceAnswerEx>();
+        all.push(format!(
+            "offsetof(struct ib_uverbs_ex_query_device_resp, timestamp_mask) == {end}"
+        ));
+        check("rdma/ib_user_verbs.h", &all);
+    }
+}
