@@ -55,17 +55,29 @@ struct regall_range {
 	uint32_t held;    /* REGALL_HELD_ bits */
 	uint32_t reason;  /* enum regall_reason */
 	int32_t error;    /* with REGALL_REFUSED: the kernel's errno, positive */
-	uint32_t lkey;    /* key in the protection domain asked for; 0: none */
-	uint32_t rkey;
+	uint32_t lkey;    /* local key in the protection domain asked for; 0: none */
+	uint32_t rkey;    /* remote key, likewise */
 };
 
 /* Looks up the range that holds all of addr..addr+len. No lock and no system
- * call; may be called from a signal handler. `pd` is a struct ibv_pd * or NULL
- * for the pin set alone; this build has no HCA registrar and ignores it.
+ * call; may be called from a signal handler. `pd` is the struct ibv_pd * whose keys
+ * are wanted, or NULL for the shim's own protection domain (REGALL_HCA=<device>). Keys
+ * are 0 if no one memory region there holds all of the bytes; if one does, start and
+ * end are of the part of the range that it holds. They are good until the memory is
+ * unmapped, or its protection or pages change.
  * 0, or -ENOENT: some of it is not mapped or the bytes lie in several ranges;
  * -EINVAL: len is 0 or wraps, or `out` is NULL; -EBUSY: the ledger was changing all the
  * time (a signal handler that interrupted a change); -ENOSYS: inert. */
 int regall_lookup(const void *pd, const void *addr, size_t len, struct regall_range *out);
+
+/* Registers all memory in the protection domain `pd`, a struct ibv_pd *, now and as
+ * it comes, with local access and what REGALL_ACCESS allows peers: the
+ * ibv_register_mr_all() that was proposed in 2009. regall_lookup has the keys. Ends
+ * when the protection domain is deallocated. Again for the same one: does nothing.
+ * 0, or -EINVAL: pd is NULL; -EOPNOTSUPP: REGALL_HCA=off, or the adapter's driver can't be
+ * served; -EMFILE: too many protection domains; -EBUSY: called from a signal handler at a
+ * bad moment; -ENOSYS: inert. */
+int regall_register_all(void *pd);
 
 /* Takes the pages that hold any byte of addr..addr+len out of registration
  * (their state is `opted-out`), and back in. What is mapped there later starts

@@ -1,12 +1,15 @@
 //! The C interface (`include/regall.h`): decode, delegate, encode. Errors are
 //! negative errno values.
 
+use crate::config::Hca;
 use crate::intercept::strict;
-use crate::ledger::Found;
+use crate::ledger::{Busy, Found};
+use crate::registrar::hca::{self, Owner};
 use crate::startup;
 use crate::sys::{self, call, check, Errno};
 use crate::thread;
-use crate::track::{self, flight, map, resync, settle, VIEW};
+use crate::track::{self, flight, lending, map, resync, settle, VIEW};
+use crate::verbs::abi;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::{round_up, PageRange};
@@ -71,7 +74,7 @@ pub extern "C" fn regall_active() -> c_int {
 /// `out` is NULL or valid for writing a `struct regall_range`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn regall_lookup(
-    _pd: *const c_void,
+    pd: *const c_void,
     addr: u64,
     len: usize,
     out: *mut Range,
@@ -80,21 +83,101 @@ pub unsafe extern "C" fn regall_lookup(
     let (Some(end), false) = (end, out.is_null()) else {
         return error(Errno::INVAL);
     };
-    match VIEW.lookup_hinted(addr, &thread::current().hint) {
-        Ok(_) if !track::tracking() => INERT,
-        Ok(Some(found)) if end <= found.end => {
-            if found.attr().pin.reason == Reason::Inherited {
-                bring_in();
-                // SAFETY: by the contract above.
-                return unsafe { again(addr, end, out) };
+    let range = match find(end, VIEW.lookup_hinted(addr, &thread::current().hint)) {
+        Some(Ok(found)) if found.attr().pin.reason == Reason::Inherited => {
+            bring_in();
+            again(addr, end)
+        }
+        Some(found) => found,
+        None => again(addr, end),
+    };
+    match range {
+        Ok(found) => {
+            let mut range = describe(&found);
+            if hca::active() {
+                with_keys(&mut range, pd as u64, addr, end);
             }
             // SAFETY: by the contract above.
-            unsafe { out.write(describe(&found)) };
+            unsafe { out.write(range) };
             0
         }
-        Ok(_) => error(Errno::NOENT),
-        // SAFETY: by the contract above.
-        Err(_) => unsafe { again(addr, end, out) },
+        Err(errno) => error(errno),
+    }
+}
+
+/// What a look-up of `addr..end` has found; `None`: the writer was at it all the time.
+#[inline]
+fn find(end: u64, found: Result<Option<Found>, Busy>) -> Option<Result<Found, Errno>> {
+    match found {
+        Ok(_) if !track::tracking() => Some(Err(Errno::NOSYS)),
+        Ok(Some(found)) if end <= found.end => Some(Ok(found)),
+        Ok(_) => Some(Err(Errno::NOENT)),
+        Err(Busy) => None,
+    }
+}
+
+/// The writer has been preempted, perhaps. Only a signal handler on top of it can't
+/// wait for it.
+#[cold]
+fn again(addr: u64, end: u64) -> Result<Found, Errno> {
+    let _pass = strict::pass();
+    for _ in 0..1000 {
+        if track::lock::mine() {
+            break;
+        }
+        if let Some(found) = find(end, VIEW.lookup(addr)) {
+            return found;
+        }
+        sys::yield_now();
+    }
+    Err(Errno::BUSY)
+}
+
+/// The keys of the region that holds all of `addr..end`, and of `range` the part that
+/// it holds.
+fn with_keys(range: &mut Range, pd: u64, addr: u64, end: u64) {
+    if let Some(held) = hca::look(pd, addr).filter(|held| end <= held.end) {
+        range.start = range.start.max(held.start);
+        range.end = range.end.min(held.end);
+        range.lkey = held.keys as u32;
+        range.rkey = (held.keys >> 32) as u32;
+    }
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// `pd` is NULL or a `struct ibv_pd *` that was not deallocated.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_register_all(pd: *mut c_void) -> c_int {
+    if !track::tracking() {
+        return INERT;
+    }
+    if pd.is_null() {
+        return error(Errno::INVAL);
+    }
+    if startup::config().hca == Hca::Off {
+        return -libc::EOPNOTSUPP;
+    }
+    let _pass = strict::pass();
+    bring_in();
+    // SAFETY: by the contract above.
+    let place = unsafe {
+        let context = abi::context_of(pd);
+        abi::fd_of(context)
+            .zip(abi::handle_of(pd))
+            .map(|(fd, handle)| (fd, handle, context as u64))
+    };
+    let Some((fd, handle, context)) = place else {
+        return -libc::EOPNOTSUPP;
+    };
+    let owner = Owner {
+        pd: pd as u64,
+        context,
+    };
+    match lending::register_all(owner, fd, handle) {
+        Ok(()) => 0,
+        Err(errno) => error(errno),
     }
 }
 
@@ -105,29 +188,6 @@ fn bring_in() {
     let _pass = strict::pass();
     track::fork::check();
     track::fork::bring_in();
-}
-
-/// The writer was at it all the time: it has been preempted, perhaps. Only a
-/// signal handler on top of it can't wait for it.
-#[cold]
-unsafe fn again(addr: u64, end: u64, out: *mut Range) -> c_int {
-    let _pass = strict::pass();
-    for _ in 0..1000 {
-        if track::lock::mine() {
-            break;
-        }
-        sys::yield_now();
-        match VIEW.lookup(addr) {
-            Ok(Some(found)) if end <= found.end => {
-                // SAFETY: by the caller's contract.
-                unsafe { out.write(describe(&found)) };
-                return 0;
-            }
-            Ok(_) => return error(Errno::NOENT),
-            Err(_) => (),
-        }
-    }
-    error(Errno::BUSY)
 }
 
 #[inline]

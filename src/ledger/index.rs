@@ -884,6 +884,11 @@ impl Index {
         self.rows
     }
 
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
     /// Makes sure that `leaves` leaves can be taken from the pool and put in the
     /// top. `false`: no memory (or another writer has the view); nothing is lost.
     #[inline]

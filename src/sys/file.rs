@@ -100,11 +100,15 @@ impl Fd {
     }
 }
 
+/// Descriptors of ours that are kept lie below this, or as high as the soft limit lets
+/// them. Higher, and fork would have a larger table to copy.
+const HIGH: u64 = 1024;
+/// How many of them there is room for.
+const RESERVED: u64 = 64;
+
 /// A duplicate of `fd` at a high number, close-on-exec: programs that close what they
 /// find begin at the low ones.
 pub fn duplicate_high(fd: i32) -> Result<i32> {
-    const HIGH: u64 = 1 << 20;
-    const RESERVED: u64 = 64;
     let (soft, _) = super::rlimit(libc::RLIMIT_NOFILE)?;
     let lowest = soft.min(HIGH).saturating_sub(RESERVED);
     let high = call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest);
@@ -266,4 +270,20 @@ pub fn read_small<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Result<&'a [
         }
     }
     Ok(buf.get(..used).unwrap_or(&[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_are_high_and_close_on_exec() {
+        let null = Fd::open(c"/dev/null", libc::O_RDWR, 0).unwrap();
+        let high = duplicate_high(null.raw()).unwrap();
+        let (soft, _) = crate::sys::rlimit(libc::RLIMIT_NOFILE).unwrap();
+        assert!(high as u64 >= soft.min(HIGH) - RESERVED);
+        let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
+        assert_eq!(flags, libc::FD_CLOEXEC as u64);
+        close(high);
+    }
 }

@@ -284,6 +284,20 @@ pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
     open(owner, Device { channel, pd }, class)
 }
 
+/// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS. Does
+/// nothing if there is such a domain.
+pub fn register_all(owner: Owner, fd: i32, pd: u32) -> Result<()> {
+    let wanted = with_local_write(remote_access());
+    let there = lock()
+        .ok_or(Errno::BUSY)?
+        .hca
+        .find(|d| d.owner == owner && d.state == Stage::Alive && wanted & !d.access == 0);
+    if there.count() > 0 {
+        return Ok(());
+    }
+    adopt(owner, fd, pd, wanted)
+}
+
 /// As [`adopt`], for a protection domain of our own on the device `name`.
 pub fn own(name: &[u8]) -> Result<()> {
     let device = OwnDevice::open(name)?;

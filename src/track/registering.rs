@@ -394,7 +394,7 @@ fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
             u64::from(u32::MAX)
         };
         let region = Region {
-            domain: d as u64 + 1 | u64::from(pd) << 32,
+            domain: (d as u64 + 1) | (u64::from(pd) << 32),
             keys: record.keys() & mask,
         };
         let slot = state.writer.publish_region(

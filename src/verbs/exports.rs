@@ -90,12 +90,12 @@ type Reregister = unsafe extern "C" fn(*mut Mr, c_int, *mut Pd, *mut c_void, usi
 
 /// libibverbs' own `$name`, or return `$or`: nobody can call these without it.
 macro_rules! real_or {
-    ($name:ident as $type:ty, $or:expr) => {{
+    ($name:ident as $type:ty $(, $or:expr)?) => {{
         match real::$name() {
             // SAFETY: the address of libibverbs' function of that name, whose type in
             // verbs.h is this.
             Some(at) => unsafe { core::mem::transmute::<*const (), $type>(at) },
-            None => return $or,
+            None => return $($or)?,
         }
     }};
 }
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
 /// As the real one.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut Pd) {
-    let real = real_or!(ibv_unimport_pd as unsafe extern "C" fn(*mut Pd), ());
+    let real = real_or!(ibv_unimport_pd as unsafe extern "C" fn(*mut Pd));
     if registering::active() {
         let _pass = strict::pass();
         lending::forget_pd(pd as u64);

@@ -8,7 +8,7 @@ pub mod regions;
 
 use crate::ledger::index::{Memory, View};
 use crate::verbs::uverbs::{access, Channel};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use records::{Life, Record, Records};
 use regall_directory::addr::PageRange;
 use regions::{Node, Regions};
@@ -34,6 +34,10 @@ const OF_READ_ONLY: u32 = access::REMOTE_READ | access::RELAXED_ORDERING | acces
 /// anything to do.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 static VIEWS: [View; DOMAINS] = [const { View::new() }; DOMAINS];
+/// For look-ups without the lock: the address of each domain's `struct ibv_pd`; [`NO_PD`]
+/// where there is no domain, 0 for our own.
+static PDS: [AtomicU64; DOMAINS] = [const { AtomicU64::new(NO_PD) }; DOMAINS];
+const NO_PD: u64 = u64::MAX;
 
 /// Whether there is any domain.
 #[inline]
@@ -205,6 +209,9 @@ impl Hca {
         domain.access = access;
         domain.upto_rank = 0;
         domain.state = State::Alive;
+        if let Some(pd) = PDS.get(d) {
+            pd.store(owner.pd, Release);
+        }
         ACTIVE.fetch_add(1, Relaxed);
         Some(d)
     }
@@ -219,6 +226,9 @@ impl Hca {
         }
         domain.state = State::Free;
         domain.device = None;
+        if let Some(pd) = PDS.get(d) {
+            pd.store(NO_PD, Release);
+        }
         if let Some(regions) = &mut domain.regions {
             regions.rebuild();
         }
@@ -400,9 +410,28 @@ impl Default for Hca {
     }
 }
 
-/// What is known without the lock of the region that holds `addr` in domain `d`:
-/// its addresses and keys.
-pub fn look(d: usize, addr: u64) -> Option<(u64, u64, u64)> {
-    let row = VIEWS.get(d)?.row_at(addr).ok()??;
-    Some((row.start, row.end, row.attr))
+/// A region as it is found without the lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// lkey | rkey << 32.
+    pub keys: u64,
+}
+
+/// The region that holds `addr` in the protection domain at `pd` (0: our own), as it was
+/// at some moment during the call. No lock, no system call.
+#[inline]
+pub fn look(pd: u64, addr: u64) -> Option<Held> {
+    let mut all = PDS.iter().zip(&VIEWS);
+    all.find_map(|(at, view)| {
+        let row = (at.load(Acquire) == pd).then(|| view.row_at(addr).ok().flatten())??;
+        (row.attr != 0).then_some(Held {
+            start: row.start,
+            end: row.end,
+            keys: row.attr,
+        })
+    })
 }

@@ -1,18 +1,11 @@
 //! A device that is opened here rather than by the application's libibverbs.
 
 use super::{ibdev_of, Channel};
-use crate::sys::{self, call, file, file::Fd, Errno, Result};
+use crate::sys::{file, file::Fd, Errno, Result};
 use crate::text::Text;
 
 /// `uverbsN` that are looked at: the kernel counts from 0 and takes the lowest that is free.
 const DEVICES: u32 = 256;
-
-/// Descriptors are kept between here and [`HIGH`], or as high as the soft limit lets
-/// them: programs close what they find at low numbers, or expect these to be free;
-/// far higher, the kernel's table would grow, which every fork copies.
-const HIGH: u64 = 1024;
-/// How many of them are ours at most.
-const RESERVED: u64 = 32;
 
 /// An open device with a context of its own. The kernel keeps its registrations
 /// as long as anyone has the file open, children of fork too.
@@ -30,10 +23,10 @@ impl Device {
         let number = find(name).ok_or(Errno(libc::ENODEV))?;
         let path: Text<64> = Text::of(format_args!("/dev/infiniband/uverbs{number}"));
         let path = path.as_cstr().ok_or(Errno::NOENT)?;
-        let fd = lift(&Fd::open(path, libc::O_RDWR, 0)?)?;
+        let fd = file::duplicate_high(Fd::open(path, libc::O_RDWR, 0)?.raw())?;
         let device = begin(fd, name);
         if device.is_err() {
-            close(fd);
+            file::close(fd);
         }
         device
     }
@@ -46,7 +39,7 @@ impl Device {
     /// Closes it. The kernel destroys everything that was made on it, unless a
     /// child has it open, too.
     pub fn close(self) {
-        close(self.channel.fd());
+        file::close(self.channel.fd());
     }
 }
 
@@ -73,22 +66,6 @@ fn find(name: &[u8]) -> Option<u32> {
     })
 }
 
-/// A duplicate of `fd` at a high number, close-on-exec.
-fn lift(fd: &Fd) -> Result<i32> {
-    let (soft, _) = sys::rlimit(libc::RLIMIT_NOFILE)?;
-    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
-    let high = call!(libc::SYS_fcntl, fd.raw(), libc::F_DUPFD_CLOEXEC, lowest);
-    high.or_else(|_| call!(libc::SYS_fcntl, fd.raw(), libc::F_DUPFD_CLOEXEC, 0))
-        .map(|fd| fd as i32)
-}
-
-/// Closes a descriptor of ours; -1 is none.
-pub(super) fn close(fd: i32) {
-    if fd >= 0 {
-        let _ = call!(libc::SYS_close, fd);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,16 +75,5 @@ mod tests {
         assert_eq!(find(b"no such/device"), None);
         let error = Device::open(b"").err();
         assert_eq!(error, Some(Errno(libc::ENODEV)));
-    }
-
-    #[test]
-    fn descriptors_are_lifted() {
-        let null = Fd::open(c"/dev/null", libc::O_RDWR, 0).unwrap();
-        let high = lift(&null).unwrap();
-        let (soft, _) = sys::rlimit(libc::RLIMIT_NOFILE).unwrap();
-        assert!(high as u64 >= soft.min(HIGH) - RESERVED);
-        let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
-        assert_eq!(flags, libc::FD_CLOEXEC as u64);
-        close(high);
     }
 }

@@ -4,7 +4,7 @@
 //! followed by what the device's driver adds. They were made for write(2)
 //! (`Documentation/infiniband/user_verbs.rst`, `<rdma/ib_user_verbs.h>`); since
 //! Linux 4.20 the same ones go by ioctl, as UVERBS_METHOD_INVOKE_WRITE
-//! (`<rdma/ib_user_ioctl_cmds.h>`). libibverbs prefers the latter where it is,
+//! (`<rdma/ib_user_ioctl_cmds.h>`), with one exception, [`get_context`]. libibverbs prefers the latter where it is,
 //! and so do we: write(2) is EACCES after a change of credentials (the kernel's
 //! `ib_safe_file_access`), and a descriptor that was closed behind our back and is
 //! now an ordinary file would be written to.
@@ -32,6 +32,7 @@ pub enum Number {
 
 const OBJECT_DEVICE: u16 = 0;
 const METHOD_INVOKE_WRITE: u16 = 0;
+const METHOD_GET_CONTEXT: u16 = 3;
 const METHOD_QUERY_CONTEXT: u16 = 4;
 const ATTR_CORE_IN: u16 = 0;
 const ATTR_CORE_OUT: u16 = 1;
@@ -145,6 +146,22 @@ pub struct Request<Q> {
     driver: [u32; DRIVER_IN],
 }
 
+impl<Q> Request<Q> {
+    fn new(command: u32, core: Q, data: DriverData) -> Self {
+        let mut driver = [0; DRIVER_IN];
+        for (to, from) in driver.iter_mut().zip(data.send) {
+            *to = *from;
+        }
+        Self {
+            command,
+            in_words: 0,
+            out_words: 0,
+            core,
+            driver,
+        }
+    }
+}
+
 /// What comes back.
 #[repr(C)]
 pub struct Answer<A> {
@@ -178,6 +195,15 @@ pub struct DriverData<'a> {
     pub answers: bool,
 }
 
+impl DriverData<'_> {
+    /// How many bytes go along, and how many may come back.
+    fn bytes(&self) -> (usize, usize) {
+        let words = if self.answers { DRIVER_OUT } else { 0 };
+        let sent = self.send.len().min(DRIVER_IN);
+        (sent * size_of::<u32>(), words * size_of::<u32>())
+    }
+}
+
 /// How commands get in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -204,22 +230,8 @@ pub fn perform<Q, A>(
     answer: &mut Answer<A>,
     data: DriverData,
 ) -> Result<()> {
-    let mut request = Request {
-        command: number as u32,
-        in_words: 0,
-        out_words: 0,
-        core,
-        driver: [0; DRIVER_IN],
-    };
-    for (to, from) in request.driver.iter_mut().zip(data.send) {
-        *to = *from;
-    }
-    let sent = data.send.len().min(DRIVER_IN) * size_of::<u32>();
-    let room = if data.answers {
-        DRIVER_OUT * size_of::<u32>()
-    } else {
-        0
-    };
+    let mut request = Request::new(number as u32, core, data);
+    let (sent, room) = data.bytes();
     match way {
         Way::Ioctl { driver } => invoke(driver, fd, &request, sent, answer, room),
         Way::Write { device } => write(device, fd, &mut request, sent, answer, room),
@@ -266,15 +278,34 @@ fn write<Q, A>(
     call!(libc::SYS_write, fd, &raw const *request, bytes).map(drop)
 }
 
+/// Gets an open file its context. This one has an ioctl of its own since Linux 5.6,
+/// which, unlike the write command, opens no descriptor for events. It must be used
+/// where it is: from 6.15 on the kernel takes the attribute that says which write
+/// command it is for one of GET_CONTEXT's (both have number 2), an array of
+/// descriptors, and the command fails with EBADF.
+pub fn get_context(driver: u32, fd: i32, data: DriverData) -> Result<()> {
+    let request = Request::new(0, (), data);
+    let mut answer = Answer::new(());
+    let (sent, room) = data.bytes();
+    let extra = (&raw const request.driver).cast::<u8>();
+    let place = (&raw mut answer.driver).cast::<u8>();
+    let attrs = [
+        Attr::input(ATTR_DRIVER_IN, extra, sent),
+        Attr::output(ATTR_DRIVER_OUT, place, room),
+        None,
+        None,
+        None,
+    ];
+    Message::new(driver, METHOD_GET_CONTEXT, attrs).send(fd)
+}
+
 /// What the kernel says to an empty command by ioctl from a driver of this number:
 /// EINVAL: it is not the device's; ENOSPC: it is, and commands can come this way;
 /// EPROTONOSUPPORT: it is, and they can't; ENOTTY: no such ioctl at all.
 pub fn greet(fd: i32, driver: u32) -> Errno {
     let number = Number::QueryDevice as u64;
-    let mut attrs = [None; ATTRS];
-    if let Some(first) = attrs.first_mut() {
-        *first = Attr::of(ATTR_WRITE_CMD, size_of::<u64>(), number);
-    }
+    let which = Attr::of(ATTR_WRITE_CMD, size_of::<u64>(), number);
+    let attrs = [which, None, None, None, None];
     match Message::new(driver, METHOD_INVOKE_WRITE, attrs).send(fd) {
         Ok(()) => Errno(0),
         Err(e) => e,
@@ -425,6 +456,7 @@ mod tests {
         let numbers = [
             ("UVERBS_OBJECT_DEVICE", OBJECT_DEVICE),
             ("UVERBS_METHOD_INVOKE_WRITE", METHOD_INVOKE_WRITE),
+            ("UVERBS_METHOD_GET_CONTEXT", METHOD_GET_CONTEXT),
             ("UVERBS_METHOD_QUERY_CONTEXT", METHOD_QUERY_CONTEXT),
             ("UVERBS_ATTR_CORE_IN", ATTR_CORE_IN),
             ("UVERBS_ATTR_CORE_OUT", ATTR_CORE_OUT),
