@@ -385,6 +385,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Mremap => map::mremap(frame),
         Call::Mprotect | Call::PkeyMprotect => map::mprotect(call, frame),
         Call::Brk => map::brk(frame),
+        Call::Madvise if cfg!(feature = "blind-to-madvise") => real(frame),
         Call::Madvise => advice::madvise(frame),
         Call::ProcessMadvise => advice::process_madvise(frame),
         Call::Shmat => map::shmat(frame),
