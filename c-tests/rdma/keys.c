@@ -285,7 +285,6 @@ static void shared(void)
 	CALL_AS("truncate", ftruncate(fd, 4 * PAGE));
 	tell_remote("old", &r, p, old->rkey, 8);
 	tell_remote("third", &r, other, third->rkey, 8);
-	reg("beyond the end", r.pd, other, 8 * PAGE, ALL);
 	end();
 	dereg("new", mr);
 	dereg("third", third);

@@ -54,6 +54,21 @@ struct rig {
 	struct ibv_mr *mr;
 };
 
+/* Fresh memory at exactly this place. */
+__attribute__((unused)) static char *anon_at(void *at, size_t pages)
+{
+	char *p = mmap(at, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	NEED(p == at);
+	return p;
+}
+
+/* A private place: pages with a hole behind and before them, so that nothing else joins. */
+__attribute__((unused)) static char *island(size_t pages)
+{
+	char *p = reserve(pages + 32);
+	return anon_at(p + 16 * PAGE, pages);
+}
+
 __attribute__((unused)) static struct ibv_context *open_device(const char *name)
 {
 	int n = 0;
@@ -129,7 +144,7 @@ __attribute__((unused)) static struct rig rig_with(const char *device, int acces
 	r.pd = ibv_alloc_pd(r.ctx);
 	NEED(r.pd);
 	make_pair(&r);
-	r.buf = anon(BUFFER / PAGE);
+	r.buf = island(BUFFER / PAGE);
 	memset(r.buf, '.', BUFFER);
 	r.mr = ibv_reg_mr(r.pd, r.buf, BUFFER, access);
 	NEED(r.mr);
@@ -316,21 +331,6 @@ __attribute__((unused)) static long status_of(const char *field)
 			value = atol(line + strlen(field) + 1);
 	fclose(f);
 	return value;
-}
-
-/* Fresh memory at exactly this place. */
-__attribute__((unused)) static char *anon_at(void *at, size_t pages)
-{
-	char *p = mmap(at, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-	NEED(p == at);
-	return p;
-}
-
-/* A private place: pages with a hole behind and before them, so that nothing else joins. */
-__attribute__((unused)) static char *island(size_t pages)
-{
-	char *p = reserve(pages + 32);
-	return anon_at(p + 16 * PAGE, pages);
 }
 
 #endif
