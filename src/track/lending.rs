@@ -7,7 +7,7 @@ use super::{begin_work, end, flight, fork, lock, tracking, State, USER_END};
 use crate::arena::Arena;
 use crate::config::Access;
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{Device, Owner, State as Stage, DOMAINS};
+use crate::registrar::hca::{Device, Owner, State as Stage, ALL_REMOTE, DOMAINS};
 use crate::startup;
 use crate::sys::{file, Errno, Result};
 use crate::verbs::uverbs::{access, device::Device as OwnDevice, Channel};
@@ -81,6 +81,8 @@ fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
     let mut any = false;
     let mut join = None;
     let relaxed = |a: u32| a & access::RELAXED_ORDERING;
+    // A peer may not do more with a key than the application asked for, or the user.
+    let beyond = |a: u32| a & ALL_REMOTE & !(wanted | remote_access()) != 0;
     for d in state
         .hca
         .find(|d| d.owner == owner && d.state == Stage::Alive)
@@ -89,15 +91,15 @@ fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
         if relaxed(class) != relaxed(wanted) || wanted & !class != 0 {
             continue;
         }
-        any = true;
+        any |= !beyond(class);
         if startup::config().keys_exact {
-            break;
+            continue;
         }
         let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
             continue;
         };
         let enough = record.life == Life::Live && wanted & !record.access == 0;
-        if !enough || node.range.start() > bytes.start() {
+        if !enough || beyond(record.access) || node.range.start() > bytes.start() {
             continue;
         }
         if node.range.end() < bytes.end() {
@@ -222,25 +224,17 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
     true
 }
 
+/// Classes of access in one protection domain, for each ordering: all memory is
+/// registered, and counted, once for each.
+const CLASSES: usize = 2;
+
 /// The class of a new domain for a request of `wanted`: what was asked for, and what
-/// REGALL_ACCESS adds to it; the second time everything. `None`: there are enough.
+/// REGALL_ACCESS adds to it. `None`: there are enough.
 fn class_for(state: &State, owner: Owner, wanted: u32) -> Option<u32> {
     let relaxed = wanted & access::RELAXED_ORDERING;
     let same = |a: u32| a & access::RELAXED_ORDERING == relaxed;
-    let (mut many, mut all) = (0, wanted);
-    for d in state.hca.find(|d| d.owner == owner) {
-        let class = state.hca.domain(d).map_or(0, |d| d.access);
-        if same(class) {
-            many += 1;
-            all |= class;
-        }
-    }
-    let more = match many {
-        0 => remote_access(),
-        1 => all | access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC,
-        _ => return None,
-    };
-    Some(with_local_write(wanted | more))
+    let there = state.hca.find(|d| d.owner == owner && same(d.access));
+    (there.count() < CLASSES).then(|| with_local_write(wanted | remote_access()))
 }
 
 /// Remote writes need local ones (ibv_reg_mr(3)), and so does memory that is to be
