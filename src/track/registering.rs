@@ -332,6 +332,31 @@ pub fn shed() -> bool {
     any
 }
 
+/// Takes back what [`shed`] did: it was not our regions that the registration failed for.
+#[cold]
+#[inline(never)]
+pub fn readmit() {
+    let flight = super::begin_work();
+    for d in 0..DOMAINS {
+        let mut from = 0;
+        while let Some(mut guard) = lock() {
+            let state = &mut *guard;
+            let Some((node, record)) = state.hca.next_from(d, from) else {
+                break;
+            };
+            from = node.range.end();
+            if record.life == Life::Refused(0) {
+                let mut graves = Graves::new();
+                leave(state, d, node, false, &mut graves);
+            }
+        }
+    }
+    if let Some(all) = PageRange::new(0, super::USER_END) {
+        settle(all, Whose::Foreign);
+    }
+    super::end(flight);
+}
+
 /// Has the kernel forget what a ledger that was built anew knows nothing of any more.
 pub fn bury_orphans() {
     while let Some(mut guard) = lock() {

@@ -7,6 +7,7 @@
 use super::abi::{self, Context, Mr, Pd};
 use super::handles::{self, Known};
 use super::real;
+use super::uverbs::access;
 use crate::config::Hca;
 use crate::intercept::strict;
 use crate::registrar::hca::{Owner, SERVED};
@@ -34,6 +35,13 @@ fn owner_of(pd: *const Pd) -> Option<(Owner, i32, u32)> {
     Some((owner, fd, handle))
 }
 
+/// Whether a region that is there can stand for one with this access. What peers may
+/// write has to be writable locally (EINVAL, by the real call).
+const fn servable(access: u32) -> bool {
+    let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+    access & !SERVED == 0 && !(writes && access & access::LOCAL_WRITE == 0)
+}
+
 /// A region that is there already, as the application's own; null: it has to make one.
 fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr {
     let config = startup::config();
@@ -43,7 +51,7 @@ fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr
     }
     let _pass = strict::pass();
     let lent = owner_of(pd).and_then(|(owner, fd, handle)| {
-        if access & !SERVED != 0 {
+        if !servable(access) {
             return None;
         }
         let loan = lending::lend(owner, fd, handle, addr as u64, length as u64, access)?;
@@ -68,6 +76,13 @@ fn really<T>(call: impl FnOnce() -> T) -> T {
     value
 }
 
+/// Whether the call that just failed may have done so because ours hold too much: what
+/// is wrong with the request itself is no reason to let go of anything.
+fn for_want_of_room() -> bool {
+    let limits = [libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::ENOSPC];
+    real::errno().is_none_or(|e| limits.contains(&e))
+}
+
 /// As [`really`], for a registration: if it fails while ours hold pinned memory, they
 /// make room, and it is tried once more.
 fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
@@ -76,8 +91,13 @@ fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
         return mr;
     }
     let _pass = strict::pass();
-    if registering::shed() {
-        return really(&call);
+    if !for_want_of_room() || !registering::shed() {
+        return mr;
+    }
+    let mr = really(&call);
+    if mr.is_null() {
+        // It was not for us.
+        registering::readmit();
     }
     mr
 }
@@ -243,7 +263,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let _pass = strict::pass();
     let loan = owner_of(pd).and_then(|(owner, fd, handle)| {
         let (at, len) = (addr as u64, length as u64);
-        if access & !SERVED == 0 {
+        if servable(access) {
             if let Some(loan) = lending::lend(owner, fd, handle, at, len, access) {
                 return Some(loan);
             }

@@ -28,10 +28,23 @@ functions! {
     ibv_close_device,
 }
 
+/// The C library's errno of this thread; `None` where it has none that can be found.
+pub fn errno() -> Option<i32> {
+    static AT: AtomicUsize = AtomicUsize::new(0);
+    let at = find_in(b"libc.so", &AT, "__errno_location")?;
+    // SAFETY: glibc's function of that name: it takes nothing, returns the address of
+    // an int of the calling thread's, and needs no lock.
+    Some(unsafe { *core::mem::transmute::<*const (), extern "C" fn() -> *const i32>(at)() })
+}
+
 fn find(place: &AtomicUsize, name: &str) -> Option<*const ()> {
+    find_in(b"libibverbs.so", place, name)
+}
+
+fn find_in(library: &[u8], place: &AtomicUsize, name: &str) -> Option<*const ()> {
     let at = match place.load(Relaxed) {
         0 => {
-            let at = find_in_library(b"libibverbs.so", name)? as usize;
+            let at = find_in_library(library, name)? as usize;
             place.store(at, Relaxed);
             at
         }
