@@ -3,7 +3,7 @@
 use crate::config::{Environment, Limit};
 use crate::sys::{self, call, file};
 use crate::text::{number, Text};
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 /// CAP_IPC_LOCK's bit: RLIMIT_MEMLOCK does not bind who has it.
 const CAP_IPC_LOCK: u32 = 14;
@@ -16,11 +16,17 @@ const INITIAL_USER_NAMESPACE: u64 = 0xefff_fffd;
 /// [`memlock_now`] is asked whenever the kernel has said no.
 pub fn memlock() -> Option<u64> {
     let (soft, _) = sys::rlimit(libc::RLIMIT_MEMLOCK).ok()?;
-    if soft == u64::MAX || capable() && initial_namespace(false) {
-        return None;
-    }
-    Some(soft)
+    let binds = soft != u64::MAX && !(capable() && initial_namespace(false));
+    BOUND.store(binds, Relaxed);
+    binds.then_some(soft)
 }
+
+/// What [`memlock`] said last: whether there is a limit. No system call.
+pub fn bound() -> bool {
+    BOUND.load(Relaxed)
+}
+
+static BOUND: AtomicBool = AtomicBool::new(false);
 
 /// As [`memlock`], with nothing remembered.
 pub fn memlock_now() -> Option<u64> {

@@ -41,6 +41,11 @@ int main(void)
 	NEED(r.pd);
 	make_pair(&r);
 	size_t pages = bytes / PAGE;
+	if (!pages) {
+		char *page = island(1);
+		dereg("a page", reg("a page", r.pd, page, PAGE, ALL));
+		return 0;
+	}
 	char *p = island(2 * pages);
 	static struct ibv_mr *mr[64], *more[64];
 	int why;
@@ -53,7 +58,8 @@ int main(void)
 	}
 	dereg("all", one);
 	/* A small piece of a large mapping must not stand in the way of the rest. */
-	struct ibv_mr *small = reg("a page", r.pd, p + 3 * PAGE, PAGE, ALL);
+	char *half = island(pages / 2);
+	struct ibv_mr *small = reg("a page", r.pd, half + 3 * PAGE, PAGE, ALL);
 	char *q = island(pages);
 	struct ibv_mr *rest = reg("the rest", r.pd, q, bytes - PAGE, ALL);
 	if (bound)

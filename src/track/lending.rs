@@ -6,6 +6,7 @@ use super::registering::{self, deregister, tell};
 use super::{begin_work, end, flight, fork, lock, tracking, State, USER_END};
 use crate::arena::Arena;
 use crate::config::Access;
+use crate::limits;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::{Device, Owner, State as Stage, ALL_REMOTE, DOMAINS};
 use crate::startup;
@@ -81,6 +82,9 @@ fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
     let mut any = false;
     let mut join = None;
     let relaxed = |a: u32| a & access::RELAXED_ORDERING;
+    // What is lent can't make room. Where RLIMIT_MEMLOCK binds, a byte more than was
+    // asked for would be one less for the application's next registration.
+    let tight = limits::bound();
     // A peer may not do more with a key than the application asked for, or the user.
     let beyond = |a: u32| a & ALL_REMOTE & !(wanted | remote_access()) != 0;
     for d in state
@@ -99,7 +103,10 @@ fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
             continue;
         };
         let enough = record.life == Life::Live && wanted & !record.access == 0;
-        if !enough || beyond(record.access) || node.range.start() > bytes.start() {
+        if !enough || beyond(record.access) || tight && node.range != bytes {
+            continue;
+        }
+        if node.range.start() > bytes.start() {
             continue;
         }
         if node.range.end() < bytes.end() {
@@ -302,6 +309,7 @@ pub fn own(name: &[u8]) -> Result<()> {
 }
 
 fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
+    limits::memlock(); // for [`limits::bound`]
     let class = if startup::config().hca_odp {
         class | access::ON_DEMAND
     } else {
