@@ -220,6 +220,24 @@ const CHANGE_ACCESS: c_int = 1 << 2;
 /// (IBV_REREG_MR_ERR_CMD: it failed, and the region is intact if it was not touched).
 const REREG_INPUT: c_int = -1;
 
+/// What the real call says to the same request for a region of its own, if it refuses it:
+/// few adapters can do this at all, and what is wrong with a request they know best.
+fn refused(old: &Mr, was: u32, request: impl FnOnce(*mut Mr) -> c_int) -> Option<c_int> {
+    let register = real_or!(ibv_reg_mr as Register, None);
+    let deregister = real_or!(ibv_dereg_mr as OfMr, None);
+    really(|| {
+        // SAFETY: the application's own request of before, once more.
+        let mr = unsafe { register(old.pd, old.addr, old.length, was as c_int) };
+        if mr.is_null() {
+            return None;
+        }
+        let value = request(mr);
+        // SAFETY: just registered. (A failure leaves it as it was, or unusable, but there.)
+        unsafe { deregister(mr) };
+        (value != 0).then_some(value)
+    })
+}
+
 /// ibv_rereg_mr(3).
 ///
 /// # Safety
@@ -244,6 +262,12 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     };
     // SAFETY: a live handle of ours.
     let now = unsafe { *mr };
+    let real = real_or!(ibv_rereg_mr as Reregister, REREG_INPUT);
+    // SAFETY: the application's own call, for another region.
+    let call = |mr| unsafe { real(mr, flags, pd, addr, length, access) };
+    if let Some(value) = refused(&now, old.access, call) {
+        return value;
+    }
     let new_range = flags & CHANGE_TRANSLATION != 0;
     let (addr, length) = if new_range {
         (addr, length)
