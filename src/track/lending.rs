@@ -12,6 +12,7 @@ use crate::registrar::hca::{Device, Owner, State as Stage, ALL_REMOTE, DOMAINS};
 use crate::startup;
 use crate::sys::{file, Errno, Result};
 use crate::verbs::uverbs::{access, device::Device as OwnDevice, Channel};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 
@@ -310,7 +311,7 @@ pub fn own(name: &[u8]) -> Result<()> {
 
 fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     limits::memlock(); // for [`limits::bound`]
-    let class = if startup::config().hca_odp {
+    let class = if startup::config().hca_odp && on_demand(device, class) {
         class | access::ON_DEMAND
     } else {
         class
@@ -354,6 +355,23 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     }
     end(flight);
     Ok(())
+}
+
+/// Whether the adapter has on-demand paging; says so once where it was asked for and is
+/// not there.
+fn on_demand(device: Device, class: u32) -> bool {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let class = class | access::ON_DEMAND;
+    let tried = device
+        .channel
+        .try_reg(device.pd, PAGE.0.get() as u64, 4096, class);
+    let Err(errno) = tried else {
+        return true;
+    };
+    if !SAID.swap(true, Relaxed) {
+        log::warn!("REGALL_HCA_MODE=odp: this adapter has no on-demand paging ({errno}): memory registered with it is pinned");
+    }
+    false
 }
 
 /// A descriptor of our own for the context: the application may close its own.
