@@ -66,7 +66,9 @@ static void *storm(void *arg)
 				if (keys[j].mr && keys[j].at >= here[i] && keys[j].at < here[i] + MOST * PAGE)
 					keys[j].mapped = false;
 			if (rand_r(&seed) % 2) {
-				munmap(here[i], MOST * PAGE);
+				/* Not a hole, where another thread's memory would come. */
+				NEED(mmap(here[i], MOST * PAGE, PROT_NONE,
+					  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == here[i]);
 				there[i] = false;
 			} else {
 				NEED(madvise(here[i], MOST * PAGE, MADV_DONTNEED) == 0);
