@@ -52,6 +52,7 @@ struct rig {
 	struct ibv_qp *qp[2];
 	char *buf;
 	struct ibv_mr *mr;
+	uint64_t shift; /* where peers and queue pairs see the buffer, less where it is */
 };
 
 /* Fresh memory at exactly this place. */
@@ -206,7 +207,7 @@ __attribute__((unused)) static enum ibv_wc_status one_sided(struct rig *r, enum 
 							    void *local, uint32_t lkey, void *remote,
 							    uint32_t rkey, size_t len)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)local, .length = (uint32_t)len, .lkey = lkey };
+	struct ibv_sge sge = { .addr = (uintptr_t)local + ((char *)local == r->buf ? r->shift : 0), .length = (uint32_t)len, .lkey = lkey };
 	struct ibv_send_wr wr = {
 		.sg_list = &sge, .num_sge = 1, .opcode = op, .send_flags = IBV_SEND_SIGNALED
 	}, *bad;
