@@ -176,7 +176,7 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
         deregister(device.grave(keys.handle));
         return None;
     }
-    state.hca.bytes = state.hca.bytes.saturating_add(range.len());
+    state.hca.charge(d, range.len());
     state.hca.retired = state.hca.retired.saturating_add(range.len());
     let n = state.hca.records.add(record)?;
     state.adopt_own_memory();
@@ -313,6 +313,11 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     } else {
         class
     };
+    let limits = device.channel.query_device();
+    // At most half of what the device has is the shim's: the application and its
+    // neighbours have registrations of their own.
+    let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
+    let implicit = class & access::ON_DEMAND != 0 && limits.is_ok_and(|l| l.implicit_odp());
     let opened = {
         let mut guard = lock().ok_or(Errno::BUSY)?;
         let state = &mut *guard;
@@ -324,7 +329,13 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             // Another thread was faster.
             Err(())
         } else {
-            let d = state.hca.open(&mut state.arena, owner, device, class);
+            let d = state.hca.open(
+                &mut state.arena,
+                owner,
+                device,
+                class,
+                most.min(MOST_REGIONS),
+            );
             state.adopt_own_memory();
             tell(state);
             d.ok_or(())
@@ -341,6 +352,9 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
         device.pd
     );
     let flight = begin_work();
+    if implicit {
+        registering::register_implicitly(d);
+    }
     if let Some(all) = PageRange::new(0, USER_END) {
         // In the order in which a budget is to be spent.
         for rank in 0..3 {
@@ -363,6 +377,13 @@ fn own_channel(fd: i32) -> Result<Channel> {
     }
     channel
 }
+
+/// Regions in one domain at the most.
+const MOST_REGIONS: usize = if cfg!(feature = "few-regions") {
+    48
+} else {
+    1 << 18
+};
 
 /// A page of ours, registered once to see whether that works at all.
 #[repr(C, align(4096))]

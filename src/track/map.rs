@@ -240,7 +240,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         let_go(range);
     }
     if other_rights {
-        registering::retract(range);
+        registering::refresh(range);
     }
     let mut value = real(frame);
     if failed(value) && relent(value) {
@@ -454,10 +454,15 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             .flatten()
             .for_each(|r| deferred::gone(*r)),
     }
-    for range in [source, target].iter().flatten() {
-        registering::retract(*range);
-    }
-    let mut value = real(frame);
+    let stayed = if registering::active() {
+        stay(frame, source, target)
+    } else {
+        Stayed::No
+    };
+    let mut value = match stayed {
+        Stayed::Grown => old as i64,
+        _ => real(frame),
+    };
     if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
         value = real(frame);
     }
@@ -475,7 +480,16 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             put_back(source, &moved);
         }
     } else {
-        remapped(&flight, frame, value as u64, source, &moved, twin);
+        let regions_stay = stayed != Stayed::No && value == old as i64;
+        remapped(
+            &flight,
+            frame,
+            value as u64,
+            source,
+            &moved,
+            twin,
+            regions_stay,
+        );
     }
     if let (true, Some(target)) = (flight.lost_track(), target) {
         resync::range(target, true);
@@ -485,6 +499,45 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         None => end(flight),
     }
     value
+}
+
+/// What becomes of the regions of what mremap is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stayed {
+    /// They were taken out: the memory may move.
+    No,
+    /// Only the end that goes was: memory that shrinks stays where it is.
+    Shrinks,
+    /// The call has been made, and the memory has grown where it is.
+    Grown,
+}
+
+/// Takes regions out of the way of mremap. Large memory that can grow where it is would
+/// be registered anew for a page more: that is tried first.
+#[cold]
+#[inline(never)]
+fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> Stayed {
+    let [old, old_len, new_len, flags, ..] = frame.args;
+    let may_move = libc::MREMAP_MAYMOVE as u64;
+    if let (Some(source), true) = (source, flags & !may_move == 0) {
+        if let Some(rest) = round_up(new_len).filter(|n| *n != 0 && *n < source.len()) {
+            if let Some(tail) = source.after(old + rest) {
+                registering::retract(tail);
+                return Stayed::Shrinks;
+            }
+        }
+        if new_len >= old_len && flags & may_move != 0 {
+            let mut here = *frame;
+            here.args[3] = 0;
+            if !failed(real(&here)) {
+                return Stayed::Grown;
+            }
+        }
+    }
+    for range in [source, target].iter().flatten() {
+        registering::retract(*range);
+    }
+    Stayed::No
 }
 
 /// The protection of `source`, if it is one private anonymous mapping to the
@@ -550,6 +603,7 @@ fn remapped(
     source: Option<PageRange>,
     moved: &Taken,
     twin: Option<Attr>,
+    regions_stay: bool,
 ) {
     let Some(new) = PageRange::from_call(at, frame.args[2]) else {
         return;
@@ -573,7 +627,11 @@ fn remapped(
         // The kernel moves the lock with the pages.
         let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
         let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
-        let attr = policy::unregistered(attr);
+        let attr = if regions_stay {
+            attr
+        } else {
+            policy::unregistered(attr)
+        };
         if let Some(there) = there {
             guard.insert(there, attr);
         }
