@@ -308,12 +308,15 @@ pub fn own(name: &[u8]) -> Result<()> {
 }
 
 fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
-    let class = if startup::config().hca_odp {
-        class | access::ON_DEMAND
-    } else {
-        class
-    };
     let limits = device.channel.query_device();
+    let mut class = class;
+    if startup::config().hca_odp {
+        if limits.is_ok_and(|l| l.odp()) {
+            class |= access::ON_DEMAND;
+        } else {
+            log::warn!("the adapter has no on-demand paging: REGALL_HCA_MODE=odp is pinned there");
+        }
+    }
     // At most half of what the device has is the shim's: the application and its
     // neighbours have registrations of their own.
     let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
