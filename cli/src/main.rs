@@ -11,6 +11,7 @@ mod library;
 mod look;
 mod maps;
 mod picture;
+mod regions;
 mod run;
 mod stats;
 mod units;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::process::{Mapping, Process};
-use super::{decode, Entry, OpenError, SLOT_WORDS};
+use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     segment_offset, Header, CALLS, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
@@ -72,6 +72,8 @@ pub struct HeaderView {
     pub inflight: Vec<Inflight>,
     /// Name of the executable.
     pub exe: String,
+    /// Number of the domain that the HCA column is about; 0: none.
+    pub primary: u64,
 }
 
 /// A picture of a directory.
@@ -82,9 +84,11 @@ pub struct Snapshot {
     /// Sorted, without overlaps: where two were published for the same bytes,
     /// the newer one has them.
     pub entries: Vec<Entry>,
+    /// Sorted by domain and address, within a domain without overlaps, likewise.
+    pub regions: Vec<Region>,
     /// Hooked calls in progress, of threads that are alive.
     pub busy: usize,
-    /// Whether all entries were there at one and the same time. If not, the
+    /// Whether all entries and regions were there at one and the same time. If not, the
     /// writer changed them all the time; each entry is whole nevertheless.
     pub stable: bool,
 }
@@ -262,9 +266,11 @@ impl Directory {
                     true => after,
                     false => self.settle(&before, after)?,
                 };
+                let (entries, regions) = lists(&words)?;
                 return Ok(Snapshot {
                     busy: self.busy(&header),
-                    entries: entries(&words)?,
+                    entries,
+                    regions,
                     header,
                     stable,
                 });
@@ -370,39 +376,84 @@ impl HeaderView {
             calls: std::array::from_fn(|i| array(offset_of!(Header, calls), i)),
             inflight: inflight.collect(),
             exe,
+            primary: word(offset_of!(Header, primary)),
         })
     }
 }
 
-/// The entries in the words of slots: sorted, and each byte has one entry only.
-fn entries(words: &[u64]) -> Result<Vec<Entry>, OpenError> {
-    let mut all = Vec::new();
+/// What is in the words of slots: sorted, and each byte has one entry only, and
+/// one region of each domain.
+fn lists(words: &[u64]) -> Result<(Vec<Entry>, Vec<Region>), OpenError> {
+    let (mut entries, mut regions) = (Vec::new(), Vec::new());
     for slot in words.chunks_exact(SLOT_WORDS) {
         let slot = slot.try_into().unwrap_or(&[0; SLOT_WORDS]);
-        all.extend(decode(slot)?);
+        match decode(slot)? {
+            Some(Published::Range(entry)) => entries.push(entry),
+            Some(Published::Region(region)) => regions.push(region),
+            None => {}
+        }
     }
-    all.sort_unstable_by_key(|e| (e.range, e.generation, e.id));
-    Ok(newest(&all))
+    entries.sort_unstable_by_key(|e| (e.range, e.generation, e.id));
+    // To the end, so that the order is the same in every look.
+    regions.sort_unstable_by_key(|r| {
+        let what = (r.access.bits(), r.pd, r.lkey, r.rkey);
+        (r.domain, r.range, r.generation, r.id, what)
+    });
+    let domains = regions.chunk_by(|a, b| a.domain == b.domain);
+    Ok((newest(&entries), domains.flat_map(newest).collect()))
 }
 
-/// Gives each byte to its newest entry. `sorted` is by start.
+/// What is published of a range, and replaced by what is newer.
+trait Dated: Copy {
+    fn range(&self) -> PageRange;
+    /// Higher is newer.
+    fn age(&self) -> (u64, u64);
+    /// The same of `range` instead.
+    fn of(self, range: PageRange) -> Self;
+}
+
+impl Dated for Entry {
+    fn range(&self) -> PageRange {
+        self.range
+    }
+    fn age(&self) -> (u64, u64) {
+        (self.generation, self.id)
+    }
+    fn of(self, range: PageRange) -> Self {
+        Self { range, ..self }
+    }
+}
+
+impl Dated for Region {
+    fn range(&self) -> PageRange {
+        self.range
+    }
+    fn age(&self) -> (u64, u64) {
+        (self.generation, self.id)
+    }
+    fn of(self, range: PageRange) -> Self {
+        Self { range, ..self }
+    }
+}
+
+/// Gives each byte to the newest that has it. `sorted` is by start.
 ///
-/// A sweep with the entries at the present address in a heap, so that no input
-/// costs more than n log n.
-fn newest(sorted: &[Entry]) -> Vec<Entry> {
-    let mut out: Vec<(usize, Entry)> = Vec::with_capacity(sorted.len());
+/// A sweep with those at the present address in a heap, so that no input costs
+/// more than n log n.
+fn newest<T: Dated>(sorted: &[T]) -> Vec<T> {
+    let mut out: Vec<(usize, T)> = Vec::with_capacity(sorted.len());
     let mut here = BinaryHeap::new();
     let mut coming = sorted.iter().enumerate().peekable();
     let mut at = 0;
     loop {
-        while let Some((n, e)) = coming.next_if(|(_, e)| e.range.start() <= at) {
-            here.push((e.generation, e.id, n, e.range.end()));
+        while let Some((n, e)) = coming.next_if(|(_, e)| e.range().start() <= at) {
+            here.push((e.age(), n, e.range().end()));
         }
         while here.peek().is_some_and(|&(.., end)| end <= at) {
             here.pop();
         }
-        let next = coming.peek().map(|(_, e)| e.range.start());
-        let Some(&(_, _, n, end)) = here.peek() else {
+        let next = coming.peek().map(|(_, e)| e.range().start());
+        let Some(&(_, n, end)) = here.peek() else {
             let Some(next) = next else {
                 return out.into_iter().map(|(_, e)| e).collect();
             };
@@ -412,10 +463,11 @@ fn newest(sorted: &[Entry]) -> Vec<Entry> {
         let stop = next.map_or(end, |next| next.min(end));
         let piece = PageRange::new(at, stop).zip(sorted.get(n));
         match (out.last_mut(), piece) {
-            (Some((same, last)), Some((piece, _))) if *same == n && last.range.end() == at => {
-                last.range = PageRange::new(last.range.start(), piece.end()).unwrap_or(piece);
+            (Some((same, last)), Some((piece, _))) if *same == n && last.range().end() == at => {
+                let joined = PageRange::new(last.range().start(), piece.end());
+                *last = last.of(joined.unwrap_or(piece));
             }
-            (_, Some((range, e))) => out.push((n, Entry { range, ..*e })),
+            (_, Some((range, e))) => out.push((n, e.of(range))),
             (_, None) => {}
         }
         at = stop;
