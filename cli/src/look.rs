@@ -61,38 +61,49 @@ pub fn look(pid: u32) -> Result<Look, OpenError> {
 ///
 /// A lock grows with the mapping, a memory region does not: what has grown out of
 /// the `primary` domain's regions is an entry of its own, with HCA `off`.
-fn grown(entries: Vec<Entry>, mappings: &[Mapping], floor: u64, primary: &[Region]) -> Vec<Entry> {
-    let mut out = Vec::with_capacity(entries.len() + 1);
+fn grown(
+    mut entries: Vec<Entry>,
+    mappings: &[Mapping],
+    floor: u64,
+    primary: &[Region],
+) -> Vec<Entry> {
+    let mut parts = Vec::new();
     let mut below = 0; // the end of the entry before
-    for mut entry in entries {
+    for entry in &mut entries {
         let free_from = std::mem::replace(&mut below, entry.range.end());
-        if let Some(more) = growth(&entry, free_from, mappings, floor) {
-            let held = |(_, region): (_, Option<&Region>)| region.is_some();
-            if !entry.attr.hca.held() || pieces(more, primary).all(held) {
-                let whole = PageRange::new(more.start(), entry.range.end());
-                entry.range = whole.unwrap_or(entry.range);
-            } else {
-                let mut part = entry;
-                part.range = more;
-                part.attr.hca = Column::no(Reason::Off);
-                out.push(part);
-            }
+        let Some(more) = growth(entry, free_from, mappings, floor) else {
+            continue;
+        };
+        let held = |(_, region): (_, Option<&Region>)| region.is_some();
+        if !entry.attr.hca.held() || pieces(more, primary).all(held) {
+            let whole = PageRange::new(more.start(), entry.range.end());
+            entry.range = whole.unwrap_or(entry.range);
+            continue;
         }
-        out.push(entry);
+        let mut part = *entry;
+        part.range = more;
+        part.attr.hca = Column::no(Reason::Off);
+        parts.push(part);
     }
-    out
+    if !parts.is_empty() {
+        entries.append(&mut parts);
+        entries.sort_unstable_by_key(|e| e.range);
+    }
+    entries
 }
 
 /// What `entry` has grown by, if it can grow.
 fn growth(entry: &Entry, free_from: u64, mappings: &[Mapping], floor: u64) -> Option<PageRange> {
+    if !entry.attr.flags.has(Flags::GROWABLE) {
+        return None;
+    }
     // Only the main stack's floor is known; another growing mapping is as
     // large as the kernel has let it become.
-    let floor = if entry.attr.kind == Kind::Stack {
-        floor
-    } else {
-        1
+    let floor = match entry.attr.kind {
+        Kind::Stack => floor,
+        _ => 1,
     };
-    if !entry.attr.flags.has(Flags::GROWABLE) || floor == 0 {
+    if floor == 0 {
         return None;
     }
     let published = entry.range.start();

@@ -243,8 +243,8 @@ fn impossible_regions_are_refused() {
         f.publish_region(1, 7 << 32 | 1, 10, 20);
         let mut words = [1, 10 << 12, 20 << 12, 1, 1, 0x22_0000_0011, 7 << 32 | 1, 0];
         change(&mut words);
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        f.file.write_all_at(&bytes, HEADER_BYTES as u64).unwrap();
+        let slot = bytes(&words);
+        f.file.write_all_at(&slot, HEADER_BYTES as u64).unwrap();
         f
     };
     assert_eq!(f(&|_| ()).regions(), [(1, 10, 20, 1)]);
@@ -529,6 +529,10 @@ fn a_range_that_is_replaced_again_and_again_is_never_missing() {
     });
 }
 
+fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+}
+
 /// Words such as a slot has, some of them absurd.
 fn any_slot() -> impl Strategy<Value = [u64; SLOT_WORDS]> {
     let page = || prop_oneof![4 => (0u64..64).prop_map(|p| p << 12), 1 => any::<u64>()];
@@ -569,7 +573,7 @@ proptest! {
     #[test]
     fn random_files_never_make_it_panic(words in proptest::collection::vec(any::<u64>(), 0..2000)) {
         let _ = HeaderView::from_words(&words);
-        let _ = lists(&words);
+        let _ = lists(&bytes(&words));
         let mut with_magic = words;
         if let Some(first) = with_magic.first_mut() { *first = MAGIC; }
         let _ = HeaderView::from_words(&with_magic);
@@ -580,7 +584,7 @@ proptest! {
         // All at once are mostly corrupt, each half of them and each alone less so.
         let (half, alone) = (slots.len() / 2 + 1, 1);
         for part in [slots.len().max(1), half, alone].into_iter().flat_map(|n| slots.chunks(n)) {
-            let Ok((entries, regions)) = lists(&part.concat()) else { continue };
+            let Ok((entries, regions)) = lists(&bytes(&part.concat())) else { continue };
             prop_assert!(entries.windows(2).all(|w| w[0].range.end() <= w[1].range.start()));
             prop_assert!(regions.iter().all(|r| r.domain != 0));
             let apart = |w: &[Region]| match w[0].domain.cmp(&w[1].domain) {
@@ -596,7 +600,7 @@ proptest! {
     fn each_page_has_its_newest_of_each_list(
         all in proptest::collection::vec((0u64..4, 0u64..60, 1u64..20, 1u64..30), 0..40)
     ) {
-        let (entries, regions) = lists(&good_slots(&all)).unwrap();
+        let (entries, regions) = lists(&bytes(&good_slots(&all))).unwrap();
         for (domain, page) in (0..4).flat_map(|d| (0..90).map(move |p| (d, p))) {
             let slots = all.iter().enumerate();
             let has = |&(_, &(d, start, len, _)): &(usize, &(u64, u64, u64, u64))| {
