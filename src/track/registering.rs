@@ -228,8 +228,8 @@ fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
     rights & access::ON_DEMAND != 0 || there.saturating_add(bytes) <= state.budget
 }
 
-/// One region for all addresses, now and for ever, if the device pages on demand by
-/// itself. It is not shown in the directory: it is about no memory in particular.
+/// One region for all addresses, now and for ever, where the device can page on demand
+/// whatever it is asked for.
 pub fn register_implicitly(d: usize) {
     let Some((device, access)) = lock().and_then(|state| {
         let domain = state.hca.alive(d)?;
@@ -247,12 +247,8 @@ pub fn register_implicitly(d: usize) {
     };
     let state = &mut *guard;
     let record = Record::new(all, d as u32, access, Life::Live).with(keys);
-    let kept = state.hca_ready(d).then(|| state.hca.records.add(record));
-    let node = kept.flatten().map(|n| Node {
-        range: all,
-        keys: record.keys(),
-        record: n,
-    });
+    let ready = state.hca_ready(d);
+    let node = ready.then(|| publish(state, d, record)).flatten();
     if let (Some(node), Some(regions)) = (node, state.hca.regions_mut(d)) {
         regions.add(node);
         if let Some(domain) = state.hca.domain_mut(d) {
