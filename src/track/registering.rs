@@ -589,10 +589,22 @@ impl Graves {
     }
 }
 
+/// What one attempt to deregister may fail for and the next one not.
+const FOR_NOW: [i32; 4] = [libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::EBUSY];
+
 /// Has the kernel forget a region. Called without the lock.
 pub fn deregister(grave: Grave) {
     let start = time::now();
-    if let Err(errno) = grave.channel.dereg_mr(grave.handle) {
+    let mut outcome = grave.channel.dereg_mr(grave.handle);
+    for _ in 0..TRIES {
+        match outcome {
+            Err(errno) if FOR_NOW.contains(&errno.0) => {
+                outcome = grave.channel.dereg_mr(grave.handle);
+            }
+            _ => break,
+        }
+    }
+    if let Err(errno) = outcome {
         log::info!("deregistering region {:#x}: {errno}", grave.handle);
     }
     flight::count(Counter::Deregistrations);
