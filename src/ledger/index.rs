@@ -27,8 +27,8 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-/// Rows in a leaf.
-pub const LEAF_ROWS: usize = 32;
+/// Rows in a leaf: as many as there are 4-bit numbers in [`Leaf::order`].
+pub const LEAF_ROWS: usize = 16;
 /// Keys in a node of the top: one cache line.
 const FAN: usize = 8;
 /// Levels of the top at the most: 8^6 leaves, over four million mappings.
@@ -36,12 +36,12 @@ const MAX_DEPTH: usize = 6;
 /// Levels that the first top has.
 const FIRST_DEPTH: usize = 2;
 /// A leaf this small looks for a neighbour to merge with ...
-const SMALL: usize = 8;
+const SMALL: usize = 4;
 /// ... if the two together are no more than this. Far enough below
 /// [`LEAF_ROWS`] that a split and a merge never follow each other.
-const MERGED: usize = 20;
+const MERGED: usize = 10;
 /// A split leaves at least this many rows, and as much room, on each side.
-const SPLIT_MARGIN: usize = 4;
+const SPLIT_MARGIN: usize = 2;
 /// Key of a place that holds none: above every row's.
 const NO_KEY: u64 = i64::MAX as u64;
 /// Tries of a reader before it says [`Busy`].
@@ -230,13 +230,13 @@ fn fill(words: &[AtomicU64], from: usize, end: usize, value: u64) {
     }
 }
 
-/// The lowest `n` bytes set; all of them from 8 on.
+/// The lowest `n` of a word's sixteen 4-bit numbers, all bits set.
 #[inline]
-const fn low_bytes(n: usize) -> u64 {
-    if n >= 8 {
+const fn low_numbers(n: usize) -> u64 {
+    if n >= LEAF_ROWS {
         u64::MAX
     } else {
-        (1 << (n * 8)) - 1
+        (1 << (n * 4)) - 1
     }
 }
 
@@ -257,12 +257,11 @@ struct Cells {
 #[repr(C, align(64))]
 pub struct Leaf {
     version: Version,
-    /// Byte n, counted from the lowest of the first word: which of the cells is
-    /// row n's. In the version's cache line, which a reader needs anyway.
-    order: [AtomicU64; LEAF_ROWS / 8],
+    /// Which of the cells is row n's: the n-th number of 4 bits, counted from the
+    /// lowest. Every number is there once; those behind the last row are of cells
+    /// that are free. In the version's cache line, which a reader needs anyway.
+    order: AtomicU64,
     count: AtomicU32,
-    /// Bit n: `cells[n]` is in use.
-    used: AtomicU32,
     /// Next in the pool.
     next_free: AtomicPtr<Leaf>,
     /// Next of all leaves there are.
@@ -271,6 +270,9 @@ pub struct Leaf {
     starts: [Line; LEAF_ROWS / FAN],
     cells: [Cells; LEAF_ROWS],
 }
+
+/// [`Leaf::order`] of an empty leaf.
+const IN_ORDER: u64 = 0xfedc_ba98_7654_3210;
 
 impl Leaf {
     #[inline]
@@ -281,22 +283,14 @@ impl Leaf {
     /// How many rows have a key that is not above `key`.
     #[inline]
     fn rank(&self, key: u64) -> usize {
-        // All lines at once: if they are not in the cache, the misses overlap.
-        let next = key.wrapping_add(1);
-        let below = |l: &Line| l.first().wrapping_sub(next) >> 63;
-        let [a, b, c, d] = &self.starts;
-        let lines = below(a) + below(b) + (below(c) + below(d));
-        let Some(line) = (lines as usize).checked_sub(1) else {
-            return 0;
-        };
-        let within = self.starts.get(line).map_or(0, |l| l.rank(key));
-        line * FAN + within
+        // Both lines at once: if they are not in the cache, the misses overlap.
+        let [low, high] = &self.starts;
+        low.rank(key) + high.rank(key)
     }
 
     #[inline]
     fn cells_of(&self, row: usize) -> usize {
-        let word = self.order.get(row / 8).map_or(0, |w| w.load(Relaxed));
-        (word >> (row % 8 * 8)) as usize % LEAF_ROWS
+        (self.order.load(Relaxed) >> (row % LEAF_ROWS * 4)) as usize % LEAF_ROWS
     }
 
     #[inline]
@@ -332,20 +326,13 @@ impl Leaf {
         (row < self.count()).then(|| self.read(row))
     }
 
-    /// Takes cells out of `used` and fills them; their number.
     #[inline]
-    fn fill_cells(&self, row: &Row) -> usize {
-        let used = self.used.load(Relaxed);
-        let n = used.trailing_ones() as usize % LEAF_ROWS;
-        debug_assert!(used != u32::MAX);
-        self.used.store(used | 1 << n, Relaxed);
-        self.write_cells(n, row);
-        n
-    }
-
-    #[inline]
-    fn write_cells(&self, n: usize, row: &Row) {
-        if let Some(cells) = self.cells.get(n) {
+    fn write(&self, n: usize, row: &Row) {
+        if let (Some(start), Some(cells)) = (
+            words(&self.starts).get(n),
+            self.cells.get(self.cells_of(n)),
+        ) {
+            start.store(key(row.start), Relaxed);
             cells.end.store(row.end, Relaxed);
             cells.attr.store(row.attr, Relaxed);
             cells.id.store(row.id, Relaxed);
@@ -358,118 +345,62 @@ impl Leaf {
     #[inline]
     fn splice(&self, at: usize, gone: usize, new: &[Row]) {
         let count = self.count();
-        let after = at.wrapping_add(new.len());
-        let count_then = count.wrapping_sub(gone).wrapping_add(new.len());
-        debug_assert!(at + gone <= count && count_then <= LEAF_ROWS && new.len() <= 3);
-
-        // A heap that grows: one row in another's place.
-        if let (1, [row]) = (gone, new) {
-            if let Some(start) = words(&self.starts).get(at) {
-                start.store(key(row.start), Relaxed);
-            }
-            self.write_cells(self.cells_of(at), row);
-            return;
+        debug_assert!(at + gone <= count && count - gone + new.len() <= LEAF_ROWS);
+        if gone < new.len() {
+            self.open(at.wrapping_add(gone), new.len().wrapping_sub(gone));
+        } else if gone > new.len() {
+            self.close(at.wrapping_add(new.len()), gone.wrapping_sub(new.len()));
         }
-
-        let mut used = self.used.load(Relaxed);
-        for row in at..at.wrapping_add(gone) {
-            used &= !(1 << self.cells_of(row));
-        }
-        self.used.store(used, Relaxed);
-
-        let starts = words(&self.starts);
-        if new.len() > gone {
-            move_up(
-                starts,
-                at.wrapping_add(gone),
-                count,
-                new.len().wrapping_sub(gone),
-            );
-        } else {
-            move_down(
-                starts,
-                at.wrapping_add(gone),
-                count,
-                gone.wrapping_sub(new.len()),
-            );
-            fill(starts, count_then, count, NO_KEY);
-        }
-
-        let mut fresh = 0u64; // the new rows' bytes of `order`, the first lowest
         for (n, row) in new.iter().enumerate() {
-            if let Some(start) = starts.get(at.wrapping_add(n)) {
-                start.store(key(row.start), Relaxed);
-            }
-            fresh |= (self.fill_cells(row) as u64) << (n % 8 * 8);
-        }
-        match (gone, new.len()) {
-            (0, 1) => self.open_order(at, fresh),
-            (1, 0) => self.close_order(at),
-            _ => self.splice_order(at, gone, after, fresh),
-        }
-        self.count.store(count_then as u32, Relaxed);
-    }
-
-    /// Puts `byte` into `order` at number `at`.
-    #[inline]
-    fn open_order(&self, at: usize, byte: u64) {
-        let (mut keep, mut carry) = (low_bytes(at % 8), byte << (at % 8 * 8));
-        for word in self.order.get(at / 8..).unwrap_or_default() {
-            let old = word.load(Relaxed);
-            word.store(old & keep | (old & !keep) << 8 | carry, Relaxed);
-            (keep, carry) = (0, old >> 56);
+            self.write(at.wrapping_add(n), row);
         }
     }
 
-    /// Takes byte number `at` out of `order`.
+    /// Makes room for `more` rows at number `at`.
     #[inline]
-    fn close_order(&self, at: usize) {
-        let mut carry = 0;
-        let words = self.order.get(at / 8..).unwrap_or_default();
-        for (n, word) in words.iter().enumerate().rev() {
-            let old = word.load(Relaxed);
-            let keep = if n == 0 { low_bytes(at % 8) } else { 0 };
-            word.store(old & keep | (old >> 8) & !keep | carry << 56, Relaxed);
-            carry = old & 0xff;
+    fn open(&self, at: usize, more: usize) {
+        let mut count = self.count();
+        move_up(words(&self.starts), at, count, more);
+        let mut order = self.order.load(Relaxed);
+        for _ in 0..more {
+            // The first free cells' number goes from behind the last row to `at`.
+            let (before, upto) = (low_numbers(at), low_numbers(count));
+            let moved = order & upto & !before;
+            let behind = order & !low_numbers(count.wrapping_add(1));
+            let cells = order >> (count % LEAF_ROWS * 4) & 0xf;
+            order = order & before | cells << (at % LEAF_ROWS * 4) | moved << 4 | behind;
+            count = count.wrapping_add(1);
         }
+        self.order.store(order, Relaxed);
+        self.count.store(count as u32, Relaxed);
     }
 
-    /// `order` as one number of 256 bits: the bytes from `at + gone` on go to
-    /// `after`, and the lowest bytes of `fresh` go between `at` and `after`.
+    /// Takes out `gone` rows from number `at` on.
     #[inline]
-    fn splice_order(&self, at: usize, gone: usize, after: usize, fresh: u64) {
-        let old: [u64; LEAF_ROWS / 8] =
-            core::array::from_fn(|n| self.order.get(n).map_or(0, |w| w.load(Relaxed)));
-        let word = |n: usize| old.get(n).copied().unwrap_or(0);
-        // Byte b comes from byte b + gone - new; the 8 keep it above zero.
-        let shift = gone.wrapping_add(at).wrapping_add(8).wrapping_sub(after);
-        for n in at / 8..LEAF_ROWS / 8 {
-            let base = n * 8;
-            let from = base.wrapping_add(shift); // the byte wanted, plus 8
-            let (q, r) = (from / 8, from % 8 * 8);
-            let low = word(q.wrapping_sub(1)) >> r;
-            let high = if r == 0 { 0 } else { word(q) << (64 - r) };
-            let head = low_bytes(at.saturating_sub(base));
-            let tail = !low_bytes(after.saturating_sub(base));
-            let fresh = match (at.checked_sub(base), base.checked_sub(at)) {
-                (Some(up), _) if up < 8 => fresh << (up * 8),
-                (None, Some(down)) if down < 8 => fresh >> (down * 8),
-                _ => 0,
-            };
-            if let Some(w) = self.order.get(n) {
-                w.store(
-                    word(n) & head | (low | high) & tail | fresh & !(head | tail),
-                    Relaxed,
-                );
-            }
+    fn close(&self, at: usize, gone: usize) {
+        let mut count = self.count();
+        let starts = words(&self.starts);
+        move_down(starts, at.wrapping_add(gone), count, gone);
+        fill(starts, count.wrapping_sub(gone), count, NO_KEY);
+        let mut order = self.order.load(Relaxed);
+        for _ in 0..gone {
+            // The cells' number goes from `at` to behind the last row.
+            let before = low_numbers(at);
+            let moved = order & low_numbers(count) & !low_numbers(at.wrapping_add(1));
+            let behind = order & !low_numbers(count);
+            let cells = order >> (at % LEAF_ROWS * 4) & 0xf;
+            count = count.wrapping_sub(1);
+            order = order & before | moved >> 4 | cells << (count % LEAF_ROWS * 4) | behind;
         }
+        self.order.store(order, Relaxed);
+        self.count.store(count as u32, Relaxed);
     }
 
     /// Makes it empty, whatever it was. The caller has begun the version.
     fn clear(&self) {
         fill(words(&self.starts), 0, LEAF_ROWS, NO_KEY);
+        self.order.store(IN_ORDER, Relaxed);
         self.count.store(0, Relaxed);
-        self.used.store(0, Relaxed);
     }
 
     /// Appends the rows of `other` from number `from` on. Both versions are begun.
@@ -1318,7 +1249,7 @@ impl Index {
         if how == 0 {
             leaf.version.begin();
             leaf.count.store(99, Relaxed);
-            leaf.used.store(0, Relaxed);
+            leaf.order.store(0, Relaxed);
         }
         if how == 1 {
             let top = self.view.top().unwrap();
@@ -1348,15 +1279,13 @@ impl Index {
             let leaf = top.leaf(n).unwrap();
             assert!(leaf.count() > 0, "empty leaf in the top");
             assert_eq!(leaf.key(0), key(n), "key of leaf {n}");
-            assert_eq!(leaf.used.load(Relaxed).count_ones() as usize, leaf.count());
-            let mut cells = 0u32;
+            let cells = (0..LEAF_ROWS).fold(0u32, |set, r| set | 1 << leaf.cells_of(r));
+            assert_eq!(cells, 0xffff, "cells");
             for r in 0..leaf.count() {
                 let row = leaf.row(r).unwrap();
                 assert!(row.start >= end && row.end > row.start, "order");
                 end = row.end;
-                cells |= 1 << leaf.cells_of(r);
             }
-            assert_eq!(cells, leaf.used.load(Relaxed), "cells");
             for r in leaf.count()..LEAF_ROWS {
                 assert_eq!(leaf.key(r), NO_KEY);
             }

@@ -254,7 +254,7 @@ impl Ledger {
     }
 
     /// Makes sure that the `changes` calls that follow don't run [`Short`]: a
-    /// `remove` or `insert` needs one leaf (1,344 bytes) at the most, an `update` one
+    /// `remove` or `insert` needs one leaf (704 bytes) at the most, an `update` one
     /// for every piece that it changes at the most, and one in sixteen as a rule.
     /// `false` if there is no memory; the ledger is then as it was.
     #[inline]
