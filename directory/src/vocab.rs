@@ -160,6 +160,7 @@ byte_enum! {
 
 /// One registrar's word on a range: it holds it, or why not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Column {
     /// `None` if the registrar holds the range.
     pub reason: Reason,
@@ -265,8 +266,10 @@ impl Flags {
 }
 
 /// All that is said of a range, in 8 bytes. Neighbours with equal attributes
-/// say the same of their bytes.
+/// say the same of their bytes. In memory as it is packed, so that packing costs
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Attr {
     /// Protection and sharing.
     pub prot: Prot,

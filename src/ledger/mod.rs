@@ -132,22 +132,18 @@ pub struct Totals {
 pub const REASONS: usize = Reason::ALL.len();
 
 impl Totals {
+    /// `bytes` more, or fewer (its two's complement), are said to be `attr`.
     #[inline]
-    fn change(&mut self, range: PageRange, attr: Attr, add: bool) {
-        let len = if add {
-            range.len()
-        } else {
-            range.len().wrapping_neg()
-        };
-        self.bytes = self.bytes.wrapping_add(len);
+    fn change(&mut self, bytes: u64, attr: Attr) {
+        self.bytes = self.bytes.wrapping_add(bytes);
         if attr.registered() {
-            self.registered = self.registered.wrapping_add(len);
+            self.registered = self.registered.wrapping_add(bytes);
         }
         if let Some(n) = self.pin.get_mut(attr.pin.reason as usize) {
-            *n = n.wrapping_add(len);
+            *n = n.wrapping_add(bytes);
         }
         if let Some(n) = self.hca.get_mut(attr.hca.reason as usize) {
-            *n = n.wrapping_add(len);
+            *n = n.wrapping_add(bytes);
         }
     }
 }
@@ -350,6 +346,13 @@ impl Ledger {
         let Some(first) = self.entry(from) else {
             return Ok(0);
         };
+        if first.range == range {
+            each(&first, range);
+            self.retire_entry(&first, sink);
+            self.index.cut(from, self.index.behind(from));
+            self.index.tidy(from);
+            return Ok(1);
+        }
         if first.range.start() < range.start() {
             let Some(part) = first.range.intersection(range) else {
                 return Ok(0);
@@ -378,7 +381,7 @@ impl Ledger {
                 self.keep(to, &entry, None, Some(after), sink);
                 break;
             }
-            self.retire(&entry, sink);
+            self.retire_entry(&entry, sink);
             to = self.next(to);
         }
         if to != from {
@@ -401,6 +404,18 @@ impl Ledger {
         sink: &mut impl Sink,
     ) -> Result<(), Short> {
         let plan = self.plan(range, attr);
+        self.carry_out(&plan, range, attr, sink)
+    }
+
+    /// Replaces what `plan` says by `attr` of `range`.
+    #[inline]
+    fn carry_out(
+        &mut self,
+        plan: &Plan,
+        range: PageRange,
+        attr: Attr,
+        sink: &mut impl Sink,
+    ) -> Result<(), Short> {
         let gone = self.index.in_leaf(plan.from, plan.to);
         let more = plan.rows_beside(gone.1).saturating_sub(gone.0);
         if !self.index.has_room(plan.from, more) {
@@ -408,16 +423,21 @@ impl Ledger {
         }
 
         // All that comes is published before anything that goes is retired.
-        let before = self.publish_part(plan.before, |r| r.before(range.start()), sink);
+        let (start, end) = (range.start(), range.end());
+        let before = plan
+            .before
+            .and_then(|row| self.publish_part(row, row.start, start, sink));
         let whole = PageRange::new(plan.start, plan.end).unwrap_or(range);
         let whole = self.publish(whole, attr, sink);
-        let after = self.publish_part(plan.after, |r| r.after(range.end()), sink);
+        let after = plan
+            .after
+            .and_then(|row| self.publish_part(row, end, row.end, sink));
         let mut at = self.index.settle(plan.from);
         while at < plan.to {
-            let Some(entry) = self.entry(at) else {
+            let Some(row) = self.index.row(at) else {
                 break;
             };
-            self.retire(&entry, sink);
+            self.retire(row, sink);
             at = self.next(at);
         }
 
@@ -466,18 +486,19 @@ impl Ledger {
         let mut rest = Some(range);
         while let Some(todo) = rest {
             let at = self.first_above(todo.start());
-            let Some((entry, piece)) = self
-                .entry(at)
-                .and_then(|e| Some((e, e.range.intersection(todo)?)))
-            else {
+            let Some((row, piece)) = self.index.row(at).and_then(|row| {
+                let range = PageRange::new(row.start, row.end)?;
+                Some((row, range.intersection(todo)?))
+            }) else {
                 return Ok(());
             };
             if !self.index.has_room(at, 2) {
                 return Err(Short { at: piece.start() });
             }
-            let attr = f(piece, entry.attr);
-            if attr != entry.attr {
-                self.insert(piece, attr, sink)?;
+            let attr = f(piece, unpack(row.attr));
+            if attr.pack() != row.attr {
+                let plan = self.plan_within(at, row, piece, attr);
+                self.carry_out(&plan, piece, attr, sink)?;
             }
             rest = todo.after(piece.end());
         }
@@ -487,8 +508,8 @@ impl Ledger {
     /// Retires everything. Keeps its memory.
     pub fn clear(&mut self, sink: &mut impl Sink) {
         let mut at = Index::FIRST;
-        while let Some(entry) = self.entry(at) {
-            self.retire(&entry, sink);
+        while let Some(row) = self.index.row(at) {
+            self.retire(row, sink);
             at = self.next(at);
         }
         self.index.cut(Index::FIRST, at);
@@ -530,7 +551,7 @@ impl Ledger {
         let id = self.last_id.load(Relaxed).wrapping_add(1);
         self.last_id.store(id, Relaxed);
         let slot = sink.publish(range, attr, id);
-        self.totals.change(range, attr, true);
+        self.totals.change(range.len(), attr);
         Row {
             start: range.start(),
             end: range.end(),
@@ -540,22 +561,33 @@ impl Ledger {
         }
     }
 
-    /// Publishes what `part` says is left of `row`.
+    /// Publishes what is left of `row` between `start` and `end`.
     #[inline]
     fn publish_part(
         &mut self,
-        row: Option<Row>,
-        part: impl FnOnce(PageRange) -> Option<PageRange>,
+        row: Row,
+        start: u64,
+        end: u64,
         sink: &mut impl Sink,
     ) -> Option<Row> {
-        let entry = Entry::of(row?)?;
-        Some(self.publish(part(entry.range)?, entry.attr, sink))
+        let range = PageRange::new(start, end)?;
+        Some(self.publish(range, unpack(row.attr), sink))
     }
 
     #[inline]
-    fn retire(&mut self, entry: &Entry, sink: &mut impl Sink) {
+    fn retire(&mut self, row: Row, sink: &mut impl Sink) {
+        if let Some(range) = PageRange::new(row.start, row.end) {
+            let attr = unpack(row.attr);
+            sink.retire(row.slot, range, attr);
+            self.totals.change(range.len().wrapping_neg(), attr);
+        }
+    }
+
+    #[inline]
+    fn retire_entry(&mut self, entry: &Entry, sink: &mut impl Sink) {
         sink.retire(entry.slot, entry.range, entry.attr);
-        self.totals.change(entry.range, entry.attr, false);
+        let len = entry.range.len();
+        self.totals.change(len.wrapping_neg(), entry.attr);
     }
 
     /// Of the entry at `at`, keeps what lies before and after a hole: at least one.
@@ -570,7 +602,7 @@ impl Ledger {
         let mut rows = Rows::new();
         rows.push(before.map(|r| self.publish(r, entry.attr, sink)));
         rows.push(after.map(|r| self.publish(r, entry.attr, sink)));
-        self.retire(entry, sink);
+        self.retire_entry(entry, sink);
         self.index.splice(at, 1, rows.get());
     }
 
@@ -638,6 +670,41 @@ impl Ledger {
         plan
     }
 
+    /// As [`Ledger::plan`], for a piece of the one row at `at`: nothing is searched.
+    #[inline]
+    fn plan_within(&self, at: Pos, row: Row, piece: PageRange, attr: Attr) -> Plan {
+        let (start, end) = (piece.start(), piece.end());
+        let (word, merges) = (attr.pack(), mergeable(attr));
+        let mut plan = Plan {
+            from: at,
+            to: self.next(at),
+            before: (row.start < start).then_some(row),
+            start,
+            end,
+            after: (end < row.end).then_some(row),
+        };
+        if !merges {
+            return plan;
+        }
+        if plan.before.is_none() {
+            let left = self.index.previous(at);
+            let row = left.and_then(|at| self.index.row(at));
+            if let (Some(at), Some(row)) = (left, row.filter(|r| r.end == start && r.attr == word))
+            {
+                plan.from = at;
+                plan.start = row.start;
+            }
+        }
+        if plan.after.is_none() {
+            let row = self.index.row(plan.to);
+            if let Some(row) = row.filter(|r| r.start == end && r.attr == word) {
+                plan.to = self.next(plan.to);
+                plan.end = row.end;
+            }
+        }
+        plan
+    }
+
     /// Leaves in use.
     #[cfg(test)]
     fn leaves(&self) -> usize {
@@ -659,7 +726,7 @@ impl Ledger {
         let mut ids = std::collections::HashSet::new();
         let mut at = Index::FIRST;
         while let Some(e) = self.entry(at) {
-            totals.change(e.range, e.attr, true);
+            totals.change(e.range.len(), e.attr);
             assert!(ids.insert(e.id), "id {} twice", e.id);
             if let Some(l) = last {
                 let twins =
