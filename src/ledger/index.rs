@@ -108,6 +108,50 @@ impl Pos {
     }
 }
 
+/// A row with its leaf at hand. Most changes stay within one leaf and need not look
+/// for it again; what does not goes by [`Pos`]. Valid until the next change.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    leaf: &'static Leaf,
+    at: Pos,
+}
+
+impl Spot {
+    /// Where it is.
+    #[inline]
+    pub const fn pos(self) -> Pos {
+        self.at
+    }
+
+    /// The row.
+    #[inline]
+    pub fn row(self) -> Row {
+        self.leaf.read(self.at.row)
+    }
+
+    /// The row before it, if that is in the same leaf.
+    #[inline]
+    pub fn before(self) -> Option<Self> {
+        let row = self.at.row.checked_sub(1)?;
+        let at = Pos { row, ..self.at };
+        Some(Self { at, ..self })
+    }
+
+    /// The row behind it, if that is in the same leaf.
+    #[inline]
+    pub fn behind(self) -> Option<Self> {
+        let row = self.at.row.wrapping_add(1);
+        let at = Pos { row, ..self.at };
+        (row < self.leaf.count()).then_some(Self { at, ..self })
+    }
+
+    /// Whether its leaf can take a row more.
+    #[inline]
+    pub fn has_room(self) -> bool {
+        self.leaf.count() < LEAF_ROWS
+    }
+}
+
 /// A version: odd while the writer is at work on what it guards.
 struct Version(AtomicU64);
 
@@ -931,19 +975,90 @@ impl Index {
     /// The last row that starts at or below `addr`.
     #[inline]
     pub fn find(&self, addr: u64) -> Option<Pos> {
+        self.spot(addr).map(Spot::pos)
+    }
+
+    /// As [`Index::find`], with the leaf.
+    #[inline]
+    pub fn spot(&self, addr: u64) -> Option<Spot> {
         let key = key(addr).min(NO_KEY - 1);
         let top = self.view.top()?;
         // What is mapped is often unmapped next: the leaf of the last change
         // first. Whether it is the one, the keys in the top say.
         let nth = |n: usize| top.keys().get(n).map_or(NO_KEY, |k| k.load(Relaxed));
         let recent = self.recent;
-        let leaf = if nth(recent) <= key && key < nth(recent.wrapping_add(1)) {
+        let number = if nth(recent) <= key && key < nth(recent.wrapping_add(1)) {
             recent
         } else {
             top.find(key)?
         };
-        let row = top.leaf(leaf)?.rank(key).checked_sub(1)?;
-        Some(Pos { leaf, row })
+        let leaf = top.leaf(number)?;
+        let row = leaf.rank(key).checked_sub(1)?;
+        let at = Pos { leaf: number, row };
+        Some(Spot { leaf, at })
+    }
+
+    /// The row at `at`, if there is one, with its leaf.
+    #[inline]
+    pub fn spot_at(&self, at: Pos) -> Option<Spot> {
+        let leaf = self.leaf(at.leaf)?;
+        (at.row < leaf.count()).then_some(Spot { leaf, at })
+    }
+
+    /// Start of the first row behind `spot`'s leaf; beyond all addresses if there is none.
+    #[inline]
+    pub fn end_of_leaf(&self, spot: Spot) -> u64 {
+        let next = spot.at.leaf.wrapping_add(1);
+        let keys = self.view.top().map_or(&[][..], Top::keys);
+        keys.get(next).map_or(NO_KEY, |k| k.load(Relaxed)) << 1
+    }
+
+    /// Puts `row` behind `spot`, whose leaf has room.
+    #[inline]
+    pub fn put_behind(&mut self, spot: Spot, row: &Row) {
+        let at = spot.at.row.wrapping_add(1);
+        spot.leaf.version.begin();
+        spot.leaf.open(at, 1);
+        spot.leaf.write(at, row);
+        spot.leaf.version.end();
+        self.rows = self.rows.wrapping_add(1);
+        self.last = row.start;
+        self.recent = spot.at.leaf;
+    }
+
+    /// Says of `spot`'s row what `row` says, which starts where it does.
+    #[inline]
+    pub fn replace(&mut self, spot: Spot, row: &Row) {
+        debug_assert!(spot.row().start == row.start);
+        spot.leaf.version.begin();
+        spot.leaf.write(spot.at.row, row);
+        spot.leaf.version.end();
+        self.recent = spot.at.leaf;
+    }
+
+    /// Says of `spot`'s row and of the one behind it, in the same leaf, what `rows`
+    /// say; the first starts where `spot`'s does.
+    #[inline]
+    pub fn replace_two(&mut self, spot: Spot, rows: [&Row; 2]) {
+        let [first, second] = rows;
+        debug_assert!(spot.row().start == first.start);
+        spot.leaf.version.begin();
+        spot.leaf.write(spot.at.row, first);
+        spot.leaf.write(spot.at.row.wrapping_add(1), second);
+        spot.leaf.version.end();
+        self.recent = spot.at.leaf;
+    }
+
+    /// Takes `spot`'s row out.
+    #[inline]
+    pub fn take_out(&mut self, spot: Spot) {
+        if spot.at.row == 0 {
+            return self.cut(spot.at, self.behind(spot.at));
+        }
+        spot.leaf.version.begin();
+        spot.leaf.close(spot.at.row, 1);
+        spot.leaf.version.end();
+        self.rows = self.rows.wrapping_sub(1);
     }
 
     /// The first place.

@@ -25,7 +25,7 @@ use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 
 pub use index::{Busy, Hint, Memory, View};
-use index::{Index, Pos, Row};
+use index::{Index, Pos, Row, Spot};
 
 /// One range and what is said of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -341,18 +341,31 @@ impl Ledger {
         sink: &mut impl Sink,
         mut each: impl FnMut(&Entry, PageRange),
     ) -> Result<usize, Short> {
+        // Most often what is unmapped was mapped as such.
+        if let Some(spot) = self.index.spot(range.start()) {
+            if let Some(entry) = Entry::of(spot.row()).filter(|e| e.range == range) {
+                each(&entry, range);
+                self.retire_entry(&entry, sink);
+                self.index.take_out(spot);
+                self.index.tidy(spot.pos());
+                return Ok(1);
+            }
+        }
+        self.remove_pieces(range, sink, each)
+    }
+
+    /// [`Ledger::remove`], whatever lies in `range`.
+    fn remove_pieces(
+        &mut self,
+        range: PageRange,
+        sink: &mut impl Sink,
+        mut each: impl FnMut(&Entry, PageRange),
+    ) -> Result<usize, Short> {
         let mut pieces = 0usize;
         let mut from = self.first_above(range.start());
         let Some(first) = self.entry(from) else {
             return Ok(0);
         };
-        if first.range == range {
-            each(&first, range);
-            self.retire_entry(&first, sink);
-            self.index.cut(from, self.index.behind(from));
-            self.index.tidy(from);
-            return Ok(1);
-        }
         if first.range.start() < range.start() {
             let Some(part) = first.range.intersection(range) else {
                 return Ok(0);
@@ -403,8 +416,42 @@ impl Ledger {
         attr: Attr,
         sink: &mut impl Sink,
     ) -> Result<(), Short> {
+        if self.insert_in_gap(range, attr, sink) {
+            return Ok(());
+        }
         let plan = self.plan(range, attr);
         self.carry_out(&plan, range, attr, sink)
+    }
+
+    /// [`Ledger::insert`] where nothing is mapped and one leaf is all that changes:
+    /// a new entry, or the one before it grows (a heap).
+    #[inline]
+    fn insert_in_gap(&mut self, range: PageRange, attr: Attr, sink: &mut impl Sink) -> bool {
+        let Some(left) = self.index.spot(range.start()) else {
+            return false;
+        };
+        let (row, behind) = (left.row(), left.behind().map(Spot::row));
+        let upto = behind.map_or_else(|| self.index.end_of_leaf(left), |r| r.start);
+        let free = row.end <= range.start() && range.end() <= upto;
+        let (word, merges) = (attr.pack(), mergeable(attr));
+        if !free || merges && range.end() == upto && behind.is_none_or(|r| r.attr == word) {
+            return false;
+        }
+        if merges && row.end == range.start() && row.attr == word {
+            let Some(whole) = PageRange::new(row.start, range.end()) else {
+                return false;
+            };
+            let grown = self.publish(whole, attr, sink);
+            self.retire(row, sink);
+            self.index.replace(left, &grown);
+            return true;
+        }
+        if !left.has_room() {
+            return false;
+        }
+        let new = self.publish(range, attr, sink);
+        self.index.put_behind(left, &new);
+        true
     }
 
     /// Replaces what `plan` says by `attr` of `range`.
@@ -496,13 +543,49 @@ impl Ledger {
                 return Err(Short { at: piece.start() });
             }
             let attr = f(piece, unpack(row.attr));
-            if attr.pack() != row.attr {
+            if attr.pack() != row.attr && !self.move_border(at, row, piece, attr, sink) {
                 let plan = self.plan_within(at, row, piece, attr);
                 self.carry_out(&plan, piece, attr, sink)?;
             }
             rest = todo.after(piece.end());
         }
         Ok(())
+    }
+
+    /// [`Ledger::update`] where a piece goes over to the entry before it, which says
+    /// `attr` already (a thread's arena that grows), and both are in one leaf.
+    #[inline]
+    fn move_border(
+        &mut self,
+        at: Pos,
+        row: Row,
+        piece: PageRange,
+        attr: Attr,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let (from, border) = (piece.start(), piece.end());
+        if row.start != from || row.end <= border || !mergeable(attr) {
+            return false;
+        }
+        let Some(left) = self.index.spot_at(at).and_then(Spot::before) else {
+            return false;
+        };
+        let grows = left.row();
+        if grows.end != from || grows.attr != attr.pack() {
+            return false;
+        }
+        let (Some(low), Some(high)) = (
+            PageRange::new(grows.start, border),
+            PageRange::new(border, row.end),
+        ) else {
+            return false;
+        };
+        let low = self.publish(low, attr, sink);
+        let high = self.publish(high, unpack(row.attr), sink);
+        self.retire(grows, sink);
+        self.retire(row, sink);
+        self.index.replace_two(left, [&low, &high]);
+        true
     }
 
     /// Retires everything. Keeps its memory.
