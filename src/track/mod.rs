@@ -323,9 +323,9 @@ pub const fn own_memory(prot: Prot) -> Attr {
 #[inline]
 pub fn lock() -> Option<Guard> {
     let mut guard = lock::take().ok()?;
-    if guard.broken {
+    if guard.is_broken() {
         resync::rebuild(&mut guard);
-        guard.broken = false;
+        guard.mended();
     }
     if !guard.ready() {
         give_up("no memory for the ledger");
