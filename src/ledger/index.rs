@@ -372,10 +372,9 @@ impl Leaf {
 
     #[inline]
     fn write(&self, n: usize, row: &Row) {
-        if let (Some(start), Some(cells)) = (
-            words(&self.starts).get(n),
-            self.cells.get(self.cells_of(n)),
-        ) {
+        if let (Some(start), Some(cells)) =
+            (words(&self.starts).get(n), self.cells.get(self.cells_of(n)))
+        {
             start.store(key(row.start), Relaxed);
             cells.end.store(row.end, Relaxed);
             cells.attr.store(row.attr, Relaxed);

@@ -376,7 +376,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         return untracked(call, frame);
     }
     fork::check();
-    if log::log_enabled!(log::Level::Trace) {
+    if log::max_level() == log::LevelFilter::Trace {
         trace(call, frame);
     }
     match call {
@@ -424,6 +424,7 @@ fn untracked(call: Call, frame: &mut Frame) -> i64 {
 }
 
 #[cold]
+#[inline(never)]
 fn trace(call: Call, frame: &Frame) {
     let [a, b, c, d, e, f] = frame.args;
     log::trace!(
