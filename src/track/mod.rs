@@ -73,8 +73,6 @@ pub struct State {
     reserved: u64,
     /// Bytes that may be pinned; u64::MAX: no limit.
     budget: u64,
-    /// The program break as the kernel last said.
-    brk: u64,
     adopting: bool,
 }
 
@@ -111,7 +109,6 @@ impl State {
             hca: Hca::new(),
             reserved: 0,
             budget: u64::MAX,
-            brk: 0,
             adopting: false,
         }
     }
@@ -272,11 +269,6 @@ impl State {
             }
         });
         found
-    }
-
-    /// Tracking starts with the program break at `brk`.
-    pub fn begin_at(&mut self, brk: u64) {
-        self.brk = brk;
     }
 
     /// No more than `bytes` may be pinned.
