@@ -327,6 +327,12 @@ impl Attr {
         })
     }
 
+    /// The two registrars' [`Reason`]s as numbers, from the packed form.
+    #[inline]
+    pub const fn packed_reasons(word: u64) -> (u8, u8) {
+        ((word >> 32) as u8, (word >> 48) as u8)
+    }
+
     /// Whether at least one registrar holds the range.
     #[inline]
     pub const fn registered(self) -> bool {
@@ -444,6 +450,8 @@ mod tests {
                     hca: Column::no(Reason::Off),
                 };
                 assert_eq!(Attr::unpack(a.pack()), Some(a));
+                let reasons = (reason as u8, Reason::Off as u8);
+                assert_eq!(Attr::packed_reasons(a.pack()), reasons);
             }
         }
         assert_eq!(Attr::unpack(0xff00), None);

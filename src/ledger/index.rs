@@ -109,46 +109,66 @@ impl Pos {
 }
 
 /// A row with its leaf at hand. Most changes stay within one leaf and need not look
-/// for it again; what does not goes by [`Pos`]. Valid until the next change.
+/// for it again; what does not goes by [`Pos`]. Valid until the next change. Two
+/// words, so that it is handed on in registers.
 #[derive(Clone, Copy)]
 pub struct Spot {
     leaf: &'static Leaf,
-    at: Pos,
+    /// Number of the leaf and, in the lowest bits, of the row.
+    at: usize,
 }
 
 impl Spot {
+    #[inline]
+    const fn new(leaf: &'static Leaf, number: usize, row: usize) -> Self {
+        let at = number.wrapping_mul(LEAF_ROWS) | (row % LEAF_ROWS);
+        Self { leaf, at }
+    }
+
+    #[inline]
+    const fn row_number(self) -> usize {
+        self.at % LEAF_ROWS
+    }
+
+    #[inline]
+    const fn leaf_number(self) -> usize {
+        self.at / LEAF_ROWS
+    }
+
     /// Where it is.
     #[inline]
     pub const fn pos(self) -> Pos {
-        self.at
+        Pos {
+            leaf: self.leaf_number(),
+            row: self.row_number(),
+        }
     }
 
     /// The row.
     #[inline]
     pub fn row(self) -> Row {
-        self.leaf.read(self.at.row)
+        self.leaf.read(self.row_number())
     }
 
     /// The row before it, if that is in the same leaf.
     #[inline]
     pub fn before(self) -> Option<Self> {
-        let row = self.at.row.checked_sub(1)?;
-        let at = Pos { row, ..self.at };
-        Some(Self { at, ..self })
+        let at = self.at.wrapping_sub(1);
+        (self.row_number() != 0).then_some(Self { at, ..self })
     }
 
     /// The row behind it, if that is in the same leaf.
     #[inline]
     pub fn behind(self) -> Option<Self> {
-        let row = self.at.row.wrapping_add(1);
-        let at = Pos { row, ..self.at };
-        (row < self.leaf.count()).then_some(Self { at, ..self })
+        let at = self.at.wrapping_add(1);
+        let more = self.row_number().wrapping_add(1) < self.leaf.count();
+        more.then_some(Self { at, ..self })
     }
 
-    /// Whether its leaf can take a row more.
+    /// Whether its leaf can take `more` rows than it has.
     #[inline]
-    pub fn has_room(self) -> bool {
-        self.leaf.count() < LEAF_ROWS
+    pub fn has_room_for(self, more: usize) -> bool {
+        self.leaf.count().saturating_add(more) <= LEAF_ROWS
     }
 }
 
@@ -993,21 +1013,20 @@ impl Index {
         };
         let leaf = top.leaf(number)?;
         let row = leaf.rank(key).checked_sub(1)?;
-        let at = Pos { leaf: number, row };
-        Some(Spot { leaf, at })
+        Some(Spot::new(leaf, number, row))
     }
 
     /// The row at `at`, if there is one, with its leaf.
     #[inline]
     pub fn spot_at(&self, at: Pos) -> Option<Spot> {
         let leaf = self.leaf(at.leaf)?;
-        (at.row < leaf.count()).then_some(Spot { leaf, at })
+        (at.row < leaf.count()).then_some(Spot::new(leaf, at.leaf, at.row))
     }
 
     /// Start of the first row behind `spot`'s leaf; beyond all addresses if there is none.
     #[inline]
     pub fn end_of_leaf(&self, spot: Spot) -> u64 {
-        let next = spot.at.leaf.wrapping_add(1);
+        let next = spot.leaf_number().wrapping_add(1);
         let keys = self.view.top().map_or(&[][..], Top::keys);
         keys.get(next).map_or(NO_KEY, |k| k.load(Relaxed)) << 1
     }
@@ -1015,14 +1034,14 @@ impl Index {
     /// Puts `row` behind `spot`, whose leaf has room.
     #[inline]
     pub fn put_behind(&mut self, spot: Spot, row: &Row) {
-        let at = spot.at.row.wrapping_add(1);
+        let at = spot.row_number().wrapping_add(1);
         spot.leaf.version.begin();
         spot.leaf.open(at, 1);
         spot.leaf.write(at, row);
         spot.leaf.version.end();
         self.rows = self.rows.wrapping_add(1);
         self.last = row.start;
-        self.recent = spot.at.leaf;
+        self.recent = spot.leaf_number();
     }
 
     /// Says of `spot`'s row what `row` says, which starts where it does.
@@ -1030,9 +1049,9 @@ impl Index {
     pub fn replace(&mut self, spot: Spot, row: &Row) {
         debug_assert!(spot.row().start == row.start);
         spot.leaf.version.begin();
-        spot.leaf.write(spot.at.row, row);
+        spot.leaf.write(spot.row_number(), row);
         spot.leaf.version.end();
-        self.recent = spot.at.leaf;
+        self.recent = spot.leaf_number();
     }
 
     /// Says of `spot`'s row and of the one behind it, in the same leaf, what `rows`
@@ -1042,20 +1061,20 @@ impl Index {
         let [first, second] = rows;
         debug_assert!(spot.row().start == first.start);
         spot.leaf.version.begin();
-        spot.leaf.write(spot.at.row, first);
-        spot.leaf.write(spot.at.row.wrapping_add(1), second);
+        spot.leaf.write(spot.row_number(), first);
+        spot.leaf.write(spot.row_number().wrapping_add(1), second);
         spot.leaf.version.end();
-        self.recent = spot.at.leaf;
+        self.recent = spot.leaf_number();
     }
 
     /// Takes `spot`'s row out.
     #[inline]
     pub fn take_out(&mut self, spot: Spot) {
-        if spot.at.row == 0 {
-            return self.cut(spot.at, self.behind(spot.at));
+        if spot.row_number() == 0 {
+            return self.cut(spot.pos(), self.behind(spot.pos()));
         }
         spot.leaf.version.begin();
-        spot.leaf.close(spot.at.row, 1);
+        spot.leaf.close(spot.row_number(), 1);
         spot.leaf.version.end();
         self.rows = self.rows.wrapping_sub(1);
     }

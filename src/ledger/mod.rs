@@ -132,17 +132,18 @@ pub struct Totals {
 pub const REASONS: usize = Reason::ALL.len();
 
 impl Totals {
-    /// `bytes` more, or fewer (its two's complement), are said to be `attr`.
+    /// `bytes` more, or fewer (its two's complement), are said to be `packed`.
     #[inline]
-    fn change(&mut self, bytes: u64, attr: Attr) {
+    fn change(&mut self, bytes: u64, packed: u64) {
+        let (pin, hca) = Attr::packed_reasons(packed);
         self.bytes = self.bytes.wrapping_add(bytes);
-        if attr.registered() {
+        if pin == Reason::None as u8 || hca == Reason::None as u8 {
             self.registered = self.registered.wrapping_add(bytes);
         }
-        if let Some(n) = self.pin.get_mut(attr.pin.reason as usize) {
+        if let Some(n) = self.pin.get_mut(usize::from(pin)) {
             *n = n.wrapping_add(bytes);
         }
-        if let Some(n) = self.hca.get_mut(attr.hca.reason as usize) {
+        if let Some(n) = self.hca.get_mut(usize::from(hca)) {
             *n = n.wrapping_add(bytes);
         }
     }
@@ -446,7 +447,7 @@ impl Ledger {
             self.index.replace(left, &grown);
             return true;
         }
-        if !left.has_room() {
+        if !left.has_room_for(1) {
             return false;
         }
         let new = self.publish(range, attr, sink);
@@ -532,18 +533,19 @@ impl Ledger {
     ) -> Result<(), Short> {
         let mut rest = Some(range);
         while let Some(todo) = rest {
-            let at = self.first_above(todo.start());
-            let Some((row, piece)) = self.index.row(at).and_then(|row| {
-                let range = PageRange::new(row.start, row.end)?;
-                Some((row, range.intersection(todo)?))
-            }) else {
+            let Some(spot) = self.spot_above(todo.start()) else {
                 return Ok(());
             };
-            if !self.index.has_room(at, 2) {
+            let (at, row) = (spot.pos(), spot.row());
+            let range = PageRange::new(row.start, row.end);
+            let Some(piece) = range.and_then(|r| r.intersection(todo)) else {
+                return Ok(());
+            };
+            if !spot.has_room_for(2) && !self.index.has_room(at, 2) {
                 return Err(Short { at: piece.start() });
             }
             let attr = f(piece, unpack(row.attr));
-            if attr.pack() != row.attr && !self.move_border(at, row, piece, attr, sink) {
+            if attr.pack() != row.attr && !self.move_border(spot, row, piece, attr, sink) {
                 let plan = self.plan_within(at, row, piece, attr);
                 self.carry_out(&plan, piece, attr, sink)?;
             }
@@ -557,7 +559,7 @@ impl Ledger {
     #[inline]
     fn move_border(
         &mut self,
-        at: Pos,
+        spot: Spot,
         row: Row,
         piece: PageRange,
         attr: Attr,
@@ -567,7 +569,7 @@ impl Ledger {
         if row.start != from || row.end <= border || !mergeable(attr) {
             return false;
         }
-        let Some(left) = self.index.spot_at(at).and_then(Spot::before) else {
+        let Some(left) = spot.before() else {
             return false;
         };
         let grows = left.row();
@@ -618,6 +620,15 @@ impl Ledger {
         }
     }
 
+    /// The first entry that ends above `addr`.
+    #[inline]
+    fn spot_above(&self, addr: u64) -> Option<Spot> {
+        match self.index.spot(addr) {
+            Some(spot) if spot.row().end > addr => Some(spot),
+            _ => self.index.spot_at(self.first_above(addr)),
+        }
+    }
+
     #[inline]
     fn next(&self, at: Pos) -> Pos {
         self.index.settle(self.index.behind(at))
@@ -634,11 +645,12 @@ impl Ledger {
         let id = self.last_id.load(Relaxed).wrapping_add(1);
         self.last_id.store(id, Relaxed);
         let slot = sink.publish(range, attr, id);
-        self.totals.change(range.len(), attr);
+        let packed = attr.pack();
+        self.totals.change(range.len(), packed);
         Row {
             start: range.start(),
             end: range.end(),
-            attr: attr.pack(),
+            attr: packed,
             id,
             slot,
         }
@@ -660,9 +672,8 @@ impl Ledger {
     #[inline]
     fn retire(&mut self, row: Row, sink: &mut impl Sink) {
         if let Some(range) = PageRange::new(row.start, row.end) {
-            let attr = unpack(row.attr);
-            sink.retire(row.slot, range, attr);
-            self.totals.change(range.len().wrapping_neg(), attr);
+            sink.retire(row.slot, range, unpack(row.attr));
+            self.totals.change(range.len().wrapping_neg(), row.attr);
         }
     }
 
@@ -670,7 +681,7 @@ impl Ledger {
     fn retire_entry(&mut self, entry: &Entry, sink: &mut impl Sink) {
         sink.retire(entry.slot, entry.range, entry.attr);
         let len = entry.range.len();
-        self.totals.change(len.wrapping_neg(), entry.attr);
+        self.totals.change(len.wrapping_neg(), entry.attr.pack());
     }
 
     /// Of the entry at `at`, keeps what lies before and after a hole: at least one.
@@ -809,7 +820,7 @@ impl Ledger {
         let mut ids = std::collections::HashSet::new();
         let mut at = Index::FIRST;
         while let Some(e) = self.entry(at) {
-            totals.change(e.range.len(), e.attr);
+            totals.change(e.range.len(), e.attr.pack());
             assert!(ids.insert(e.id), "id {} twice", e.id);
             if let Some(l) = last {
                 let twins =
