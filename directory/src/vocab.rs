@@ -160,6 +160,7 @@ byte_enum! {
 
 /// One registrar's word on a range: it holds it, or why not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Column {
     /// `None` if the registrar holds the range.
     pub reason: Reason,
@@ -265,8 +266,10 @@ impl Flags {
 }
 
 /// All that is said of a range, in 8 bytes. Neighbours with equal attributes
-/// say the same of their bytes.
+/// say the same of their bytes. In memory as it is packed, so that packing costs
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Attr {
     /// Protection and sharing.
     pub prot: Prot,
@@ -322,6 +325,12 @@ impl Attr {
                 errno: (word >> 56) as u8,
             },
         })
+    }
+
+    /// The two registrars' [`Reason`]s as numbers, from the packed form.
+    #[inline]
+    pub const fn packed_reasons(word: u64) -> (u8, u8) {
+        ((word >> 32) as u8, (word >> 48) as u8)
     }
 
     /// Whether at least one registrar holds the range.
@@ -441,6 +450,8 @@ mod tests {
                     hca: Column::no(Reason::Off),
                 };
                 assert_eq!(Attr::unpack(a.pack()), Some(a));
+                let reasons = (reason as u8, Reason::Off as u8);
+                assert_eq!(Attr::packed_reasons(a.pack()), reasons);
             }
         }
         assert_eq!(Attr::unpack(0xff00), None);
