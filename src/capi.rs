@@ -84,9 +84,7 @@ pub unsafe extern "C" fn regall_lookup(
         return error(Errno::INVAL);
     };
     let mut range = match VIEW.lookup_hinted(addr, &thread::current().hint) {
-        Ok(Some(found)) if end <= found.end && !is_inherited(&found) && track::tracking() => {
-            describe(&found)
-        }
+        Ok(Some(found)) if end <= found.end && track::tracking() => describe(&found),
         found => match look_further(addr, end, found) {
             Ok(found) => describe(&found),
             Err(errno) => return error(errno),
@@ -100,20 +98,11 @@ pub unsafe extern "C" fn regall_lookup(
     0
 }
 
-#[inline]
-fn is_inherited(found: &Found) -> bool {
-    Attr::packed_reasons(found.packed).0 == Reason::Inherited as u8
-}
-
 /// A look-up of `addr..end` that has not simply found it.
 #[cold]
 #[inline(never)]
 fn look_further(addr: u64, end: u64, found: Result<Option<Found>, Busy>) -> Result<Found, Errno> {
     match find(end, found) {
-        Some(Ok(found)) if is_inherited(&found) => {
-            bring_in();
-            again(addr, end)
-        }
         Some(found) => found,
         None => again(addr, end),
     }
