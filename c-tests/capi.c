@@ -402,15 +402,17 @@ static void child(void)
 		IS(1, api.active());
 		if (pins && !env_is("REGALL_FORK", "all"))
 			HOLDS(!has_vm_flag(before, "lo"));
-		/* Whoever asks is not a child that execs at once: all of it comes in. */
-		IS_REGISTERED(before, 2 * PAGE);
-		if (pins)
-			HOLDS(has_vm_flag(before, "lo") && has_vm_flag(&wrong, "lo"));
+		if (pins && !env_is("REGALL_FORK", "all"))
+			IS_OUT(before, 2 * PAGE, REGALL_INHERITED);
 		IS_REGISTERED(anon(2), 2 * PAGE);
 		void *p = NULL;
 		IS(0, api.alloc(PAGE, &p));
 		IS_REGISTERED(p, PAGE);
 		IS(0, api.free(p, PAGE));
+		/* Whoever allocates here is not a child that execs at once: all of it comes in. */
+		IS_REGISTERED(before, 2 * PAGE);
+		if (pins)
+			HOLDS(has_vm_flag(before, "lo") && has_vm_flag(&wrong, "lo"));
 		IS(0, api.alloc_unregistered(PAGE, &p));
 		IS_OUT(p, PAGE, REGALL_OPTED_OUT);
 		IS(0, api.free(p, PAGE));

@@ -5,6 +5,9 @@
  * is inert (REGALL is not 1, or the executable is left out); it then says so,
  * or does the nearest harmless thing.
  *
+ * In a child of fork, the first call that is not a look-up or a statistic registers
+ * what the child has inherited.
+ *
  * Errors are negative errno values. Lengths and addresses are in bytes.
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #ifndef REGALL_H

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Checks from outside that every byte of a process's address space is accounted
 # for, from /proc/PID/maps and `regall dump` alone. Shares no code with regall.
+# What HCA says `yes` of must have a key, and `# key` lines must be of mapped memory.
 #
 #   scripts/verify-maps.sh PID [REGALL_BINARY]
 #
@@ -48,6 +49,20 @@ function word_ok(word) {
     return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|refused:[0-9]+)$/
 }
 function key_ok(key) { return key == "-" || key ~ /^0x[0-9a-f]+$/ }
+function access_ok(list,    words, count, k) {
+    if (list == "read") return 1
+    count = split(list, words, ",")
+    for (k = 1; k <= count; k++)
+        if (words[k] !~ /^(local-write|remote-write|remote-read|remote-atomic|mw-bind|zero-based|on-demand|huge-pages|flush-global|flush-persistent|relaxed-ordering|0x[0-9a-f]+)$/) return 0
+    return count > 0
+}
+# START-END into from and to.
+function addresses(word,    ends) {
+    if (word !~ /^[0-9a-f]+-[0-9a-f]+$/) return 0
+    split(word, ends, "-")
+    from = wide(ends[1]); to = wide(ends[2])
+    return from < to
+}
 
 # The dump.
 FILENAME == ARGV[1] && FNR == 1 {
@@ -55,11 +70,23 @@ FILENAME == ARGV[1] && FNR == 1 {
     if ($5 != pid) wrong("another pid")
     next
 }
-FILENAME == ARGV[1] && /^# key / { next }
+# A memory region: # key START-END PD ACCESS LKEY RKEY. One for the whole address
+# space (on demand, from 0) is not of mapped memory.
+FILENAME == ARGV[1] && /^#/ {
+    if ($2 != "key" || NF != 7) { wrong("fields"); next }
+    if (!addresses($3)) { wrong("addresses"); next }
+    if ($4 !~ /^[0-9]+$/) wrong("PD")
+    if (!access_ok($5)) wrong("ACCESS")
+    if (!key_ok($6) || $6 == "-" || !key_ok($7)) wrong("keys")
+    if ($5 ~ /on-demand/ && from ~ /^0+$/) next
+    keys++
+    key_start[keys] = from; key_end[keys] = to; key_line[keys] = $0
+    next
+}
 FILENAME == ARGV[1] {
-    if (NF != 8 || split($1, ends, "-") != 2) { wrong("fields"); next }
-    from = wide(ends[1]); to = wide(ends[2])
-    if (from >= to) wrong("empty")
+    if (NF != 8) { wrong("fields"); next }
+    if (!addresses($1)) { wrong("addresses"); next }
+    if (keys) wrong("behind a key")
     if (n && from < end[n]) wrong("overlaps or not sorted")
     if ($2 !~ /^[r-][w-][x-][ps]$/) wrong("protection")
     if ($3 == "registered") {
@@ -74,6 +101,7 @@ FILENAME == ARGV[1] {
     if ($8 != "yes" && !word_ok($8)) wrong("HCA")
     n++
     start[n] = from; end[n] = to; prot[n] = $2
+    unheld[n] = $8 == "yes" && $5 == "-"
     next
 }
 
@@ -81,6 +109,8 @@ FILENAME == ARGV[1] {
 {
     split($1, ends, "-")
     at = wide(ends[1]); to = wide(ends[2])
+    maps++
+    map_start[maps] = at; map_end[maps] = to
     if (i < 1) i = 1
     while (at < to) {
         while (i <= n && end[i] <= at) i++
@@ -90,11 +120,32 @@ FILENAME == ARGV[1] {
         if (prot[i] != $2) {
             print "wrong protection " at "-" stop " published as " prot[i] ": " $0
             gaps = 1
+        } else if (unheld[i]) {
+            print "gap " at "-" stop " said to be registered, but no region holds it: " $0
+            gaps = 1
         }
         at = stop
     }
 }
-END { exit bad ? 3 : gaps ? 1 : 0 }
+
+# The regions, sorted within each domain: each walks over the mappings from where
+# the one before it began.
+END {
+    for (k = 1; k <= keys; k++) {
+        at = key_start[k]; to = key_end[k]
+        if (k == 1 || at < key_start[k - 1]) first = 1
+        while (first <= maps && map_end[first] <= at) first++
+        for (j = first; at < to; j++) {
+            if (j <= maps && map_start[j] <= at) { at = map_end[j]; continue }
+            stop = j > maps || map_start[j] > to ? to : map_start[j]
+            print "gap " at "-" stop " region of memory that is not mapped: " key_line[k]
+            gaps = 1
+            if (j > maps) break
+            at = map_end[j]
+        }
+    }
+    exit bad ? 3 : gaps ? 1 : 0
+}
 AWK
 
 cannot_look() {

@@ -83,25 +83,28 @@ pub unsafe extern "C" fn regall_lookup(
     let (Some(end), false) = (end, out.is_null()) else {
         return error(Errno::INVAL);
     };
-    let range = match find(end, VIEW.lookup_hinted(addr, &thread::current().hint)) {
-        Some(Ok(found)) if found.attr().pin.reason == Reason::Inherited => {
-            bring_in();
-            again(addr, end)
-        }
+    let mut range = match VIEW.lookup_hinted(addr, &thread::current().hint) {
+        Ok(Some(found)) if end <= found.end && track::tracking() => describe(&found),
+        found => match look_further(addr, end, found) {
+            Ok(found) => describe(&found),
+            Err(errno) => return error(errno),
+        },
+    };
+    if hca::active() {
+        with_keys(&mut range, pd as u64, addr, end);
+    }
+    // SAFETY: by the contract above.
+    unsafe { out.write(range) };
+    0
+}
+
+/// A look-up of `addr..end` that has not simply found it.
+#[cold]
+#[inline(never)]
+fn look_further(addr: u64, end: u64, found: Result<Option<Found>, Busy>) -> Result<Found, Errno> {
+    match find(end, found) {
         Some(found) => found,
         None => again(addr, end),
-    };
-    match range {
-        Ok(found) => {
-            let mut range = describe(&found);
-            if hca::active() {
-                with_keys(&mut range, pd as u64, addr, end);
-            }
-            // SAFETY: by the contract above.
-            unsafe { out.write(range) };
-            0
-        }
-        Err(errno) => error(errno),
     }
 }
 

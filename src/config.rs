@@ -2,6 +2,7 @@
 //! arguments: that early, libc's own `environ` is still empty.
 
 use crate::text::{number, Lossy, Text};
+use crate::verbs::uverbs::wire::faults;
 use core::ffi::CStr;
 use core::fmt;
 use log::LevelFilter;
@@ -177,6 +178,10 @@ impl Config {
             b"REGALL_STATS_FILE" => keep(&mut self.stats_file, value)?,
             b"REGALL_LOG" => self.log_level = level(value)?,
             b"REGALL_LOG_FILE" => keep(&mut self.log_file, value)?,
+            b"REGALL_FAIL_REQUEST" if cfg!(feature = "failing-requests") => {
+                let mut words = value.split(|b| *b == b':').map(|w| number(w).unwrap_or(0));
+                faults::arm(words.next().unwrap_or(0), words.next().unwrap_or(12));
+            }
             _ => return Err(Problem::Name),
         }
         Ok(())

@@ -178,7 +178,7 @@ fn start(env: Environment) {
             return;
         };
         fork::new_directory(&mut guard);
-        guard.begin_at(sys::current_brk());
+        track::map::begin_at(sys::current_brk());
         if let Some(page) = mark {
             guard.insert(page, track::own_memory(Prot::from_call(3, false)));
         }

@@ -3,6 +3,9 @@
 //!
 //! Reads one-letter commands from stdin and answers each with a line. Once it
 //! has published it allocates nothing, so that its mappings stay as they are.
+//!
+//! Its primary domain is number 2. To begin with it has one region, which is the
+//! victim, a mapping of 1 MiB.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -13,7 +16,7 @@ use regall_directory::addr::PageRange;
 use regall_directory::layout::*;
 use regall_directory::maps::{self, Lines, LINE_MAX};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
-use regall_directory::writer::{Backing, SlotRef, Writer};
+use regall_directory::writer::{Backing, Region, SlotRef, Writer};
 use regall_reader::Process;
 
 /// Maps `bytes`: of the file from `offset` on, or anonymous.
@@ -59,8 +62,19 @@ struct Publisher {
     /// A mapping that the commands are about, apart from all others.
     victim: PageRange,
     slot: Option<SlotRef>,
+    /// The primary domain's regions of the victim.
+    regions: [Option<SlotRef>; 2],
+    /// A region of what is not mapped.
+    stray: Option<SlotRef>,
+    /// Each range has a region of the primary domain.
+    all_in_regions: bool,
     file: i32,
 }
+
+/// Domain words: two domains of one protection domain, and the primary one.
+const LOCAL: u64 = 9 << 32 | 1;
+const PRIMARY: u64 = 7 << 32 | 2;
+const PEERS: u64 = 9 << 32 | 3;
 
 fn main() {
     let (file, us) = create();
@@ -73,7 +87,8 @@ fn main() {
     // SAFETY: mapped, zeroed, never unmapped.
     unsafe { writer.attach(header) };
     let many = std::env::args().nth(1).map_or(0, |n| n.parse().unwrap());
-    assert!(writer.reserve(&mut backing, 2 * many + 1000));
+    let all_in_regions = std::env::args().nth(2).is_some();
+    assert!(writer.reserve(&mut backing, 3 * many + 1000));
     // Neighbours of one protection would be one mapping.
     for n in 0..many {
         let at = map(None, 0, 4096);
@@ -93,6 +108,9 @@ fn main() {
         generation: 1,
         victim: PageRange::new(victim, victim + (1 << 20)).unwrap(),
         slot: None,
+        regions: [None; 2],
+        stray: None,
+        all_in_regions,
         file,
     };
     publisher.fill_header(&us);
@@ -133,6 +151,9 @@ impl Publisher {
         h.generation.store(1, Relaxed);
         h.settings.store(2 | SETTING_HCA_OFF, Relaxed);
         h.budget.store(u64::MAX, Relaxed);
+        h.primary.store(PRIMARY & 0xffff_ffff, Relaxed);
+        h.counters[Counter::Domains as usize].store(3, Relaxed);
+        h.counters[Counter::RetiredBytes as usize].store(8192, Relaxed);
         h.calls[Call::Mmap as usize].store(42, Relaxed);
         h.selftest_missed.store(1 << Call::Brk as u64, Relaxed);
         h.magic.store(MAGIC, Relaxed);
@@ -168,19 +189,72 @@ impl Publisher {
                     .stack_floor
                     .store(floor, Relaxed);
             }
-            let keys = if line.range == self.victim {
-                0x22_0000_0011
-            } else {
-                0
-            };
-            let slot = self.writer.publish(1, line.range, attr, 1, keys);
-            if line.range == self.victim {
+            let ours = line.range == self.victim;
+            if ours || self.all_in_regions && attr.pin.held() {
+                attr.hca = Column::YES;
+            }
+            let slot = self.writer.publish(1, line.range, attr, 1);
+            if ours {
                 self.slot = slot;
+            } else if attr.hca.held() {
+                self.region(line.range, 1, PRIMARY, 0x55);
             }
         }
         assert!(self.slot.is_some());
+        self.regions[0] = self.region(self.victim, 1, PRIMARY, 0x11);
         // SAFETY: our own descriptor.
         unsafe { libc::close(fd) };
+    }
+
+    /// Publishes a region with the keys `key` and `key` * 2.
+    fn region(&mut self, at: PageRange, access: u32, domain: u64, key: u64) -> Option<SlotRef> {
+        let region = Region {
+            domain,
+            keys: (key * 2) << 32 | key,
+        };
+        let slot = self
+            .writer
+            .publish_region(self.generation, at, access, key, region);
+        assert!(slot.is_some());
+        slot
+    }
+
+    /// Instead of the victim's region of the primary domain two, with so many
+    /// pages between them that no region holds.
+    fn split(&mut self, hole: u64) {
+        self.generation += 1;
+        let (start, end) = (self.victim.start(), self.victim.end());
+        let part = |start, end| PageRange::new(start, end).unwrap();
+        let low = self.region(part(start, start + (64 << 12)), 1, PRIMARY, 0x33);
+        let high = self.region(part(start + ((64 + hole) << 12), end), 1, PRIMARY, 0x44);
+        let old = std::mem::replace(&mut self.regions, [low, high]);
+        for slot in old.into_iter().flatten() {
+            self.writer.retire(slot);
+        }
+        self.header().generation.store(self.generation, Relaxed);
+    }
+
+    /// Regions of two other domains.
+    fn others(&mut self) {
+        self.generation += 1;
+        let half = PageRange::new(self.victim.start(), self.victim.start() + (1 << 19)).unwrap();
+        self.region(self.victim, 0, LOCAL, 0x66);
+        self.region(half, 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20, PEERS, 0x77);
+        self.header().generation.store(self.generation, Relaxed);
+    }
+
+    /// A region of a domain that reaches a page beyond the victim, or not.
+    fn stray(&mut self, yes: bool, domain: u64) {
+        self.generation += 1;
+        let end = self.victim.end();
+        if let Some(old) = self.stray.take() {
+            self.writer.retire(old);
+        }
+        if yes {
+            let range = PageRange::new(end - 4096, end + 4096).unwrap();
+            self.stray = self.region(range, 1, domain, 0x88);
+        }
+        self.header().generation.store(self.generation, Relaxed);
     }
 
     /// Says something else of the victim, or nothing.
@@ -189,9 +263,7 @@ impl Publisher {
         let old = self.slot.take();
         if let Some((prot, pin)) = with {
             let attr = attr(prot, Kind::Anon, pin);
-            self.slot = self
-                .writer
-                .publish(self.generation, self.victim, attr, 1, 0);
+            self.slot = self.writer.publish(self.generation, self.victim, attr, 1);
         }
         if let Some(old) = old {
             self.writer.retire(old);
@@ -211,7 +283,7 @@ impl Publisher {
             let at = map(None, 0, 1 << 16) as u64;
             let range = PageRange::new(at, at + (1 << 16)).unwrap();
             let says = attr(Prot::from_call(3, false), Kind::Anon, Column::YES);
-            let slot = self.writer.publish(self.generation, range, says, 1, 0);
+            let slot = self.writer.publish(self.generation, range, says, 1);
             self.header().generation.store(self.generation, Relaxed);
             self.busy(false);
             self.busy(true);
@@ -244,10 +316,21 @@ impl Publisher {
                 b'+' => self.replace(Some((rw, Column::YES))),
                 b'r' => self.replace(Some((Prot::from_call(1, false), Column::YES))),
                 b'l' => self.replace(Some((rw, Column::no(Reason::Limit)))),
+                b'2' => self.split(0),
+                b'h' => self.split(5),
+                b'd' => self.others(),
+                b'm' => self.stray(true, PEERS),
+                b'n' => self.stray(true, PRIMARY),
+                b'M' => self.stray(false, PEERS),
                 b'b' => self.busy(true),
                 b'B' => self.busy(false),
                 b'u' => self.header().unpublished.store(3, Relaxed),
                 b'G' => drop(self.header().settings.fetch_or(SETTING_GAVE_UP, Relaxed)),
+                b'A' => {
+                    let slot = self.writer.segments().next().unwrap().first().unwrap();
+                    slot.domain.store(5 << 32, Relaxed);
+                    slot.attr.store(1, Relaxed);
+                }
                 b'a' => {
                     let slot = self.writer.segments().next().unwrap().first().unwrap();
                     slot.attr.store(u64::MAX, Relaxed);

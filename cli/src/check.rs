@@ -4,7 +4,9 @@ use std::fmt;
 
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Column, Prot, Reason};
-use regall_reader::{Entry, Mapping};
+use regall_reader::{Entry, Mapping, Region};
+
+use crate::regions::{is_implicit, pieces, Regions};
 
 /// What a gap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +19,11 @@ pub enum Wrong {
     Pin(Column),
     /// With `--strict`: the HCA registrar does not hold it.
     Hca(Column),
+    /// The HCA column says that it is registered, and no region of the primary
+    /// domain holds it.
+    Unheld,
+    /// A region holds it, and it is not mapped.
+    Unmapped(Region),
 }
 
 impl fmt::Display for Wrong {
@@ -26,6 +33,12 @@ impl fmt::Display for Wrong {
             Self::Protection(published) => write!(f, "wrong protection: published as {published}"),
             Self::Pin(column) => write!(f, "pin: {column}"),
             Self::Hca(column) => write!(f, "hca: {column}"),
+            Self::Unheld => f.write_str("said to be registered, but no region holds it"),
+            Self::Unmapped(r) => write!(
+                f,
+                "region of memory that is not mapped: domain {} pd {} lkey {:#x}",
+                r.domain, r.pd, r.lkey
+            ),
         }
     }
 }
@@ -37,8 +50,8 @@ pub struct Gap {
     pub range: PageRange,
     /// What is wrong.
     pub wrong: Wrong,
-    /// The kernel's line that they are in.
-    pub mapping: Mapping,
+    /// The kernel's line that they are in; none if they are not mapped.
+    pub mapping: Option<Mapping>,
     /// The entry that is wrong; none if they are not covered.
     pub entry: Option<Entry>,
 }
@@ -54,14 +67,14 @@ pub struct Rules {
     pub hca_off: bool,
 }
 
-/// All gaps. Both lists are sorted and without overlaps.
-pub fn gaps(entries: &[Entry], mappings: &[Mapping], rules: Rules) -> Vec<Gap> {
+/// All gaps, those of mapped memory first. Both lists are sorted and without overlaps.
+pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: Rules) -> Vec<Gap> {
     let mut out = Vec::new();
     for mapping in mappings {
         let gap = |range, wrong, entry| Gap {
             range,
             wrong,
-            mapping: mapping.clone(),
+            mapping: Some(mapping.clone()),
             entry,
         };
         let mut left = Some(mapping.range);
@@ -74,12 +87,56 @@ pub fn gaps(entries: &[Entry], mappings: &[Mapping], rules: Rules) -> Vec<Gap> {
             let Some(piece) = mapping.range.intersection(entry.range) else {
                 continue;
             };
-            let wrong = rules.wrong(entry, mapping);
-            out.extend(wrong.map(|w| gap(piece, w, Some(*entry))));
+            match rules.wrong(entry, mapping) {
+                Some(wrong) => out.push(gap(piece, wrong, Some(*entry))),
+                None => {
+                    let unheld = unheld(entry, piece, regions.primary());
+                    out.extend(unheld.map(|hole| gap(hole, Wrong::Unheld, Some(*entry))));
+                }
+            }
         }
         out.extend(left.map(|missed| gap(missed, Wrong::Uncovered, None)));
     }
+    for region in regions.all().iter().filter(|r| !is_implicit(r)) {
+        out.extend(unmapped(region.range, mappings).map(|range| Gap {
+            range,
+            wrong: Wrong::Unmapped(*region),
+            mapping: None,
+            entry: None,
+        }));
+    }
     out
+}
+
+/// The bytes of `piece`, of which `entry` speaks, that the HCA registrar says to
+/// hold and does not.
+fn unheld<'a>(
+    entry: &Entry,
+    piece: PageRange,
+    primary: &'a [Region],
+) -> impl Iterator<Item = PageRange> + 'a {
+    let piece = entry.attr.hca.held().then_some(piece);
+    let all = piece.into_iter().flat_map(|p| pieces(p, primary));
+    all.filter(|(_, region)| region.is_none())
+        .map(|(hole, _)| hole)
+}
+
+/// The bytes of `range` that are not mapped.
+fn unmapped(range: PageRange, mappings: &[Mapping]) -> impl Iterator<Item = PageRange> + '_ {
+    let from = mappings.partition_point(|m| m.range.end() <= range.start());
+    let mut coming = mappings.get(from..).unwrap_or(&[]).iter();
+    let mut left = Some(range);
+    std::iter::from_fn(move || loop {
+        let rest = left?;
+        let next = coming.next().map(|m| m.range).filter(|m| m.overlaps(rest));
+        left = next.and_then(|m| rest.after(m.end()));
+        let Some(mapped) = next else {
+            return Some(rest);
+        };
+        if let Some(hole) = rest.before(mapped.start()) {
+            return Some(hole);
+        }
+    })
 }
 
 /// The entries that have a byte in `range`.
@@ -121,6 +178,7 @@ fn lacks(column: Column, switched_off: bool, other: Column) -> bool {
 mod tests {
     use super::*;
     use crate::look::fixtures::*;
+    use regall_directory::vocab::Access;
 
     const LOOSE: Rules = Rules {
         strict: false,
@@ -129,7 +187,7 @@ mod tests {
     };
 
     fn uncovered(entries: &[Entry], mappings: &[Mapping]) -> Vec<(u64, u64)> {
-        let all = gaps(entries, mappings, LOOSE);
+        let all = gaps(entries, &Regions::default(), mappings, LOOSE);
         assert!(all.iter().all(|g| g.wrong == Wrong::Uncovered));
         all.iter()
             .map(|g| (g.range.start() >> 12, g.range.end() >> 12))
@@ -152,7 +210,12 @@ mod tests {
     fn protection_must_be_the_kernels() {
         let mut changed = mapping(15, 20);
         changed.prot = Prot::from_call(1, false);
-        let found = gaps(&[entry(10, 20)], &[mapping(10, 15), changed], LOOSE);
+        let found = gaps(
+            &[entry(10, 20)],
+            &Regions::default(),
+            &[mapping(10, 15), changed],
+            LOOSE,
+        );
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].range, range(15, 20));
         assert_eq!(found[0].wrong, Wrong::Protection(Prot::from_call(3, false)));
@@ -168,7 +231,8 @@ mod tests {
                 pin_off,
                 hca_off,
             };
-            let all = gaps(&[e], &[mapping(10, 20)], rules);
+            let regions = Regions::of_primary(vec![region(1, 10, 20, 1)], 1);
+            let all = gaps(&[e], &regions, &[mapping(10, 20)], rules);
             all.first().map(|g| g.wrong)
         };
         let no = Column::no;
@@ -189,5 +253,63 @@ mod tests {
             assert_eq!(found(Column::YES, bad, false, false), Some(Wrong::Hca(bad)));
             assert_eq!(found(off, bad, true, false), Some(Wrong::Hca(bad)));
         }
+    }
+    /// Kind, first and last page of each gap.
+    fn wrongs(entries: &[Entry], regions: Vec<Region>, maps: &[Mapping]) -> Vec<(char, u64, u64)> {
+        let all = gaps(entries, &Regions::of_primary(regions, 1), maps, LOOSE);
+        let kind = |wrong| match wrong {
+            Wrong::Unheld => 'h',
+            Wrong::Unmapped(_) => 'm',
+            _ => '?',
+        };
+        all.iter()
+            .map(|g| (kind(g.wrong), g.range.start() >> 12, g.range.end() >> 12))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_said_to_be_registered_lies_in_a_region() {
+        let mut e = entry(10, 30);
+        e.attr.hca = Column::YES;
+        let maps = [mapping(10, 20), mapping(20, 30)];
+        let found = |regions| wrongs(&[e], regions, &maps);
+        assert_eq!(found(vec![region(1, 10, 30, 1)]), []);
+        assert_eq!(found(vec![region(1, 10, 15, 1), region(1, 15, 30, 2)]), []);
+        assert_eq!(found(vec![]), [('h', 10, 20), ('h', 20, 30)]);
+        assert_eq!(
+            found(vec![region(1, 12, 18, 1), region(1, 22, 30, 2)]),
+            [('h', 10, 12), ('h', 18, 20), ('h', 20, 22)]
+        );
+        let other = found(vec![region(2, 10, 30, 1)]);
+        assert_eq!(other, [('h', 10, 20), ('h', 20, 30)], "another domain's");
+        // Only what is mapped counts, and only what is said to be registered.
+        assert_eq!(wrongs(&[e], vec![], &[]), []);
+        assert_eq!(wrongs(&[entry(10, 30)], vec![], &maps), []);
+        let mut changed = maps.clone();
+        changed[0].prot = Prot::from_call(1, false);
+        assert_eq!(
+            wrongs(&[e], vec![], &changed),
+            [('?', 10, 20), ('h', 20, 30)]
+        );
+    }
+
+    #[test]
+    fn every_domains_regions_are_of_mapped_memory() {
+        let maps = [mapping(10, 20), mapping(20, 30), mapping(40, 50)];
+        let all = [entry(10, 30), entry(40, 50)];
+        let found = |regions| wrongs(&all, regions, &maps);
+        assert_eq!(found(vec![region(1, 10, 30, 1), region(2, 15, 25, 2)]), []);
+        assert_eq!(
+            found(vec![region(1, 5, 60, 1), region(2, 25, 42, 2)]),
+            [('m', 5, 10), ('m', 30, 40), ('m', 50, 60), ('m', 30, 40)]
+        );
+        assert_eq!(
+            found(vec![region(3, 1, 2, 1), region(4, 60, 61, 1)]),
+            [('m', 1, 2), ('m', 60, 61)]
+        );
+        let mut whole = region(1, 0, 1 << 44, 1);
+        assert_eq!(found(vec![whole]).len(), 3);
+        whole.access = Access::from_bits(Access::ON_DEMAND.into()).unwrap();
+        assert_eq!(found(vec![whole]), []);
     }
 }

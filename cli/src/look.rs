@@ -2,8 +2,10 @@
 
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
-use regall_directory::vocab::{Flags, Kind};
-use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError};
+use regall_directory::vocab::{Column, Flags, Kind, Reason};
+use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError, Region};
+
+use crate::regions::{pieces, Regions};
 
 /// What was seen.
 pub struct Look {
@@ -11,6 +13,8 @@ pub struct Look {
     pub header: HeaderView,
     /// Sorted, without overlaps; growable ones as far as they have grown.
     pub entries: Vec<Entry>,
+    /// The memory regions, as they were with these entries.
+    pub regions: Regions,
     /// /proc/PID/maps, read after the entries.
     pub mappings: Vec<Mapping>,
     /// Hooked calls in progress when the entries were read.
@@ -32,8 +36,16 @@ pub fn look(pid: u32) -> Result<Look, OpenError> {
     let header = snapshot.header;
     let quiet = snapshot.stable && snapshot.busy == 0 && directory.busy(&after) == 0;
     let unchanged = header.generation == after.generation && header.image == after.image;
+    let regions = Regions::new(snapshot.regions, &header);
+    let entries = grown(
+        snapshot.entries,
+        &mappings,
+        header.stack_floor,
+        regions.primary(),
+    );
     Ok(Look {
-        entries: grown(snapshot.entries, &mappings, header.stack_floor),
+        entries,
+        regions,
         busy: snapshot.busy,
         quiet,
         clean: quiet && unchanged,
@@ -46,31 +58,61 @@ pub fn look(pid: u32) -> Result<Look, OpenError> {
 /// Growable entries as far down as the kernel has let them grow since they
 /// were published: no call tells the shim of that. Never below `floor`, nor
 /// over another entry.
-fn grown(mut entries: Vec<Entry>, mappings: &[Mapping], floor: u64) -> Vec<Entry> {
+///
+/// A lock grows with the mapping, a memory region does not: what has grown out of
+/// the `primary` domain's regions is an entry of its own, with HCA `off`.
+fn grown(
+    mut entries: Vec<Entry>,
+    mappings: &[Mapping],
+    floor: u64,
+    primary: &[Region],
+) -> Vec<Entry> {
+    let mut parts = Vec::new();
     let mut below = 0; // the end of the entry before
     for entry in &mut entries {
-        let range = entry.range;
-        let free_from = std::mem::replace(&mut below, range.end());
-        // Only the main stack's floor is known; another growing mapping is as
-        // large as the kernel has let it become.
-        let floor = if entry.attr.kind == Kind::Stack {
-            floor
-        } else {
-            1
-        };
-        if !entry.attr.flags.has(Flags::GROWABLE) || floor == 0 {
-            continue;
-        }
-        let n = mappings.partition_point(|m| m.range.end() <= range.start());
-        let Some(mapping) = mappings.get(n).map(|m| m.range) else {
+        let free_from = std::mem::replace(&mut below, entry.range.end());
+        let Some(more) = growth(entry, free_from, mappings, floor) else {
             continue;
         };
-        let start = mapping.start();
-        if start < range.start() && start >= floor && start >= free_from {
-            entry.range = PageRange::new(start, range.end()).unwrap_or(range);
+        let held = |(_, region): (_, Option<&Region>)| region.is_some();
+        if !entry.attr.hca.held() || pieces(more, primary).all(held) {
+            let whole = PageRange::new(more.start(), entry.range.end());
+            entry.range = whole.unwrap_or(entry.range);
+            continue;
         }
+        let mut part = *entry;
+        part.range = more;
+        part.attr.hca = Column::no(Reason::Off);
+        parts.push(part);
+    }
+    if !parts.is_empty() {
+        entries.append(&mut parts);
+        entries.sort_unstable_by_key(|e| e.range);
     }
     entries
+}
+
+/// What `entry` has grown by, if it can grow.
+fn growth(entry: &Entry, free_from: u64, mappings: &[Mapping], floor: u64) -> Option<PageRange> {
+    if !entry.attr.flags.has(Flags::GROWABLE) {
+        return None;
+    }
+    // Only the main stack's floor is known; another growing mapping is as
+    // large as the kernel has let it become.
+    let floor = match entry.attr.kind {
+        Kind::Stack => floor,
+        _ => 1,
+    };
+    if floor == 0 {
+        return None;
+    }
+    let published = entry.range.start();
+    let n = mappings.partition_point(|m| m.range.end() <= published);
+    let start = mappings.get(n)?.range.start();
+    if start < floor || start < free_from {
+        return None;
+    }
+    PageRange::new(start, published)
 }
 
 /// The settings that the header tells.
@@ -115,7 +157,7 @@ pub mod fixtures {
     //! Entries and mappings by page number.
 
     use super::*;
-    use regall_directory::vocab::{Attr, Column, Prot, Reason};
+    use regall_directory::vocab::{Access, Attr, Prot};
 
     pub fn range(start: u64, end: u64) -> PageRange {
         PageRange::new(start << 12, end << 12).unwrap()
@@ -133,7 +175,20 @@ pub mod fixtures {
                 hca: Column::no(Reason::Off),
             },
             id: 1,
-            keys: 0,
+        }
+    }
+
+    /// With `key` and `key` + 1 for keys.
+    pub fn region(domain: u32, start: u64, end: u64, key: u32) -> Region {
+        Region {
+            generation: 1,
+            range: range(start, end),
+            domain,
+            pd: 7,
+            access: Access::from_bits(1).unwrap(),
+            id: key.into(),
+            lkey: key,
+            rkey: key + 1,
         }
     }
 
@@ -161,7 +216,7 @@ mod tests {
         stack.attr.kind = Kind::Stack;
         let starts = |below: Option<Entry>, mapping_start, floor: u64| {
             let entries = below.into_iter().chain([stack]).collect();
-            let all = grown(entries, &[mapping(mapping_start, 60)], floor << 12);
+            let all = grown(entries, &[mapping(mapping_start, 60)], floor << 12, &[]);
             all.last().unwrap().range.start() >> 12
         };
         assert_eq!(starts(None, 45, 40), 45);
@@ -171,6 +226,29 @@ mod tests {
         assert_eq!(starts(Some(entry(40, 45)), 45, 40), 45);
         assert_eq!(starts(Some(entry(40, 46)), 45, 40), 50, "another's bytes");
         stack.attr.flags = Flags::EMPTY;
-        assert_eq!(grown(vec![stack], &[mapping(45, 60)], 1), [stack]);
+        assert_eq!(grown(vec![stack], &[mapping(45, 60)], 1, &[]), [stack]);
+    }
+    #[test]
+    fn no_region_grows_with_a_stack() {
+        let mut stack = entry(50, 60);
+        stack.attr.flags = Flags::GROWABLE;
+        stack.attr.kind = Kind::Stack;
+        stack.attr.hca = Column::YES;
+        let said = |regions: &[Region]| {
+            let all = grown(vec![stack], &[mapping(45, 60)], 40 << 12, regions);
+            all.iter()
+                .map(|e| {
+                    (
+                        e.range.start() >> 12,
+                        e.range.end() >> 12,
+                        e.attr.hca.held(),
+                    )
+                })
+                .collect::<Vec<_>>()
+        };
+        let held = region(1, 50, 60, 1);
+        assert_eq!(said(&[held]), [(45, 50, false), (50, 60, true)]);
+        assert_eq!(said(&[region(1, 40, 60, 1)]), [(45, 60, true)]);
+        assert_eq!(said(&[region(1, 46, 60, 1)])[0], (45, 50, false));
     }
 }

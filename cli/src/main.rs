@@ -11,6 +11,7 @@ mod library;
 mod look;
 mod maps;
 mod picture;
+mod regions;
 mod run;
 mod stats;
 mod units;
@@ -52,7 +53,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let mut out = BufWriter::new(Output(io::stdout().lock()));
+    let mut out = BufWriter::with_capacity(1 << 16, Output(io::stdout().lock()));
     let done = match Cli::parse().command {
         Command::Run(args) => return run::run(&args),
         Command::Maps(args) => maps::maps(&args, &mut out),

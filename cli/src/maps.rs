@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use regall_directory::addr::PageRange;
-use regall_reader::{Entry, Mapping};
+use regall_reader::{Entry, Mapping, Region};
 use serde_json::{json, Value};
 
 use crate::check::overlapping;
 use crate::dump::{reason, state, Key};
 use crate::look::{look, Look};
+use crate::regions::{self, pieces};
 use crate::{picture, units};
 
 #[derive(clap::Args)]
@@ -32,6 +33,8 @@ pub struct Row<'a> {
     pub mapping: &'a Mapping,
     /// `None`: nothing is said of it, a gap.
     pub entry: Option<&'a Entry>,
+    /// The primary domain's region that holds it.
+    region: Option<&'a Region>,
 }
 
 pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
@@ -41,7 +44,7 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         let svg = picture::draw(args.pid, &look.header.exe, &rows);
         fs::write(file, svg).with_context(|| file.display().to_string())?;
     } else if args.json {
-        let all: Vec<Value> = rows.iter().map(Row::json).collect();
+        let all = json(args.pid, &look, &rows);
         serde_json::to_writer_pretty(&mut *out, &all).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
@@ -50,28 +53,24 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Mappings cut where entries of different content meet.
+/// Mappings cut where entries of different content meet, and where regions of
+/// the primary domain begin and end.
 fn rows(look: &Look) -> Vec<Row<'_>> {
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows = Rows(Vec::new());
     for mapping in &look.mappings {
-        let first = rows.len();
-        let mut left = Some(mapping.range);
-        let mut add = |range: PageRange, entry| {
-            let says = |e: Option<&Entry>| e.map(|e| (e.attr.pack(), e.keys));
-            let same = rows.get(first..).and_then(|r| r.last());
-            let same = same.is_some_and(|r| says(r.entry) == says(entry));
-            match rows.last_mut() {
-                Some(last) if same => {
-                    let joined = PageRange::new(last.range.start(), range.end());
-                    last.range = joined.unwrap_or(range);
-                }
-                _ => rows.push(Row {
+        let first = rows.0.len();
+        let mut add = |range, entry| {
+            for (range, region) in pieces(range, look.regions.primary()) {
+                let row = Row {
                     range,
                     mapping,
                     entry,
-                }),
+                    region,
+                };
+                rows.add(row, first);
             }
         };
+        let mut left = Some(mapping.range);
         for entry in overlapping(&look.entries, mapping.range) {
             let Some(rest) = left else { break };
             if let Some(missed) = rest.before(entry.range.start()) {
@@ -86,7 +85,51 @@ fn rows(look: &Look) -> Vec<Row<'_>> {
             add(missed, None);
         }
     }
-    rows
+    rows.0
+}
+
+struct Rows<'a>(Vec<Row<'a>>);
+
+impl<'a> Rows<'a> {
+    /// Adds a row, or joins it to the last one from number `first` on that says
+    /// the same.
+    fn add(&mut self, row: Row<'a>, first: usize) {
+        let own = self.0.get_mut(first..).and_then(|r| r.last_mut());
+        match own.filter(|last| last.says() == row.says()) {
+            Some(last) => {
+                let joined = PageRange::new(last.range.start(), row.range.end());
+                last.range = joined.unwrap_or(row.range);
+            }
+            None => self.0.push(row),
+        }
+    }
+}
+
+/// The rows, and the regions of all domains.
+fn json(pid: u32, look: &Look, rows: &[Row]) -> Value {
+    let primary = look.header.primary;
+    let region = |r: &Region| {
+        json!({
+            "start": format!("{:#x}", r.range.start()),
+            "end": format!("{:#x}", r.range.end()),
+            "bytes": r.range.len(),
+            "domain": r.domain,
+            "primary": u64::from(r.domain) == primary,
+            "pd": r.pd,
+            "access": r.access.to_string(),
+            "lkey": key(Some(r.lkey)),
+            "rkey": key(regions::rkey(r)),
+        })
+    };
+    json!({
+        "pid": pid,
+        "mappings": rows.iter().map(Row::json).collect::<Vec<_>>(),
+        "regions": look.regions.all().iter().map(region).collect::<Vec<_>>(),
+    })
+}
+
+fn key(key: Option<u32>) -> Option<String> {
+    key.map(|k| Key(Some(k)).to_string())
 }
 
 fn table(rows: &[Row], out: &mut impl Write) -> std::io::Result<()> {
@@ -120,15 +163,20 @@ impl Row<'_> {
         self.entry.map_or("-".into(), |e| reason(&e.attr))
     }
 
+    /// What rows that are one have in common.
+    fn says(&self) -> (Option<u64>, Option<(u64, u64)>) {
+        let region = self.region.map(|r| (r.generation, r.id));
+        (self.entry.map(|e| e.attr.pack()), region)
+    }
+
     fn keys(&self) -> String {
-        match self.entry.map(|e| (e.lkey(), e.rkey())) {
-            Some((Some(l), Some(r))) => format!("{l:#x}/{r:#x}"),
-            _ => "-".into(),
+        match self.region {
+            Some(r) => format!("{}/{}", Key(Some(r.lkey)), Key(regions::rkey(r))),
+            None => "-".into(),
         }
     }
 
     fn json(&self) -> Value {
-        let key = |k: Option<u32>| k.map(|k| Key(Some(k)).to_string());
         let entry = self.entry;
         json!({
             "start": format!("{:#x}", self.range.start()),
@@ -140,8 +188,8 @@ impl Row<'_> {
             "kind": entry.map(|e| e.attr.kind.word()),
             "pin": entry.map(|e| e.attr.pin.to_string()),
             "hca": entry.map(|e| e.attr.hca.to_string()),
-            "lkey": entry.and_then(|e| key(e.lkey())),
-            "rkey": entry.and_then(|e| key(e.rkey())),
+            "lkey": key(self.region.map(|r| r.lkey)),
+            "rkey": key(self.region.and_then(regions::rkey)),
             "name": self.mapping.name,
         })
     }

@@ -34,11 +34,27 @@ pub fn stats(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// The HCA registrar's counters.
+const HCA: [Counter; 10] = [
+    Counter::Domains,
+    Counter::Registrations,
+    Counter::Deregistrations,
+    Counter::Served,
+    Counter::Passed,
+    Counter::HcaRefused,
+    Counter::HcaLimited,
+    Counter::HcaBytes,
+    Counter::RetiredBytes,
+    Counter::HcaNanos,
+];
+
 /// All that there is to say, in the order in which it is printed.
 fn collect(pid: u32, look: &Look) -> Value {
     let h = &look.header;
     let missed = |c: &&Call| h.selftest_missed >> (**c as u32) & 1 != 0;
     let missed: Vec<_> = Call::ALL.iter().filter(missed).map(|c| c.word()).collect();
+    let counter = |c: &Counter| (c.word(), h.counters.get(*c as usize));
+    let others = Counter::ALL.iter().filter(|c| !HCA.contains(c));
     json!({
         "pid": pid,
         "exe": h.exe,
@@ -46,6 +62,7 @@ fn collect(pid: u32, look: &Look) -> Value {
         "busy": look.busy,
         "mappings": look.mappings.len(),
         "entries": look.entries.len(),
+        "regions": look.regions.all().len(),
         "unpublished": h.unpublished,
         "settings": {
             "pin": h.pin(),
@@ -59,7 +76,8 @@ fn collect(pid: u32, look: &Look) -> Value {
         "selftest_missed": missed,
         "bytes": bytes(&look.entries),
         "calls": named(Call::ALL.iter().map(|c| (c.word(), h.calls.get(*c as usize)))),
-        "counters": named(Counter::ALL.iter().map(|c| (c.word(), h.counters.get(*c as usize)))),
+        "counters": named(others.map(counter)),
+        "hca": named(HCA.iter().map(counter)),
     })
 }
 
@@ -90,7 +108,9 @@ fn bytes(entries: &[Entry]) -> Value {
 
 /// The same for people: a line a value, without the counters that are 0.
 fn print(value: &Value, path: &str, out: &mut impl Write) -> std::io::Result<()> {
-    let counters = path.starts_with("calls.") || path.starts_with("counters.");
+    let (section, name) = path.split_once('.').unwrap_or(("", path));
+    let counters = matches!(section, "calls" | "counters" | "hca");
+    let in_bytes = path.contains("bytes") || name == Counter::RetiredBytes.word();
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
@@ -100,7 +120,7 @@ fn print(value: &Value, path: &str, out: &mut impl Write) -> std::io::Result<()>
             Ok(())
         }
         Value::Number(n) if counters && n.as_u64() == Some(0) => Ok(()),
-        Value::Number(n) if path.contains("bytes") => {
+        Value::Number(n) if in_bytes => {
             let bytes = n.as_u64().unwrap_or(0);
             writeln!(out, "{path:<34} {n} ({})", units::bytes(bytes))
         }

@@ -119,11 +119,11 @@ fn print_gaps(
     }
     writeln!(out)?;
     for gap in gaps {
-        let (range, prot) = (gap.range, gap.mapping.prot);
-        let (start, end) = (range.start(), range.end());
-        let name = match gap.mapping.name.as_str() {
-            "" => "(anonymous)",
-            name => name,
+        let (start, end) = (gap.range.start(), gap.range.end());
+        let (prot, name) = match &gap.mapping {
+            Some(m) if m.name.is_empty() => (m.prot.to_string(), "(anonymous)"),
+            Some(m) => (m.prot.to_string(), m.name.as_str()),
+            None => ("----".to_string(), "(nothing)"),
         };
         writeln!(
             out,

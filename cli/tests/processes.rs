@@ -22,6 +22,118 @@ fn no_gap_and_one_made_on_purpose() {
     assert!(p.both_say(1).contains("wrong protection"));
 }
 
+/// The lines of `text` that say something of memory regions and their ranges, with
+/// the first address of the victim as 0.
+fn of_regions(text: &str, victim: u64) -> Vec<String> {
+    let all = text
+        .lines()
+        .filter(|l| l.contains(" 0x") || l.contains("yes yes"));
+    let relative = |line: &str| -> Vec<String> {
+        let words = line.split(' ').map(|word| {
+            let Some((start, end)) = word.split_once('-') else {
+                return word.to_string();
+            };
+            let address =
+                |text| u64::from_str_radix(text, 16).map(|a| a.wrapping_sub(victim) >> 12);
+            match (address(start), address(end)) {
+                (Ok(start), Ok(end)) => format!("{start}-{end}"),
+                _ => word.to_string(),
+            }
+        });
+        words.collect()
+    };
+    all.map(|l| relative(l).join(" ")).collect()
+}
+
+/// Where the victim begins.
+fn victim(p: &Publisher) -> u64 {
+    let (_, dump) = regall(&["dump", &p.pid()]);
+    let line = dump.lines().find(|l| l.contains(" 0x11 0x22 ")).unwrap();
+    u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap()
+}
+
+#[test]
+fn dump_is_cut_where_regions_begin_and_end() {
+    let mut p = Publisher::new();
+    let start = victim(&p);
+    let said = |p: &Publisher| of_regions(&regall(&["dump", &p.pid()]).1, start);
+    assert_eq!(said(&p), ["0-256 rw-p registered - 0x11 0x22 yes yes"]);
+    p.tell("2").both_say(0);
+    p.tell("d").both_say(0);
+    assert_eq!(
+        said(&p),
+        [
+            "0-64 rw-p registered - 0x33 0x66 yes yes",
+            "64-256 rw-p registered - 0x44 0x88 yes yes",
+            "# key 0-256 9 read 0x66 0xcc",
+            "# key 0-128 9 local-write,remote-write,remote-read,remote-atomic,relaxed-ordering 0x77 0xee",
+        ]
+    );
+    p.tell("h");
+    assert_eq!(
+        said(&p)[..3],
+        [
+            "0-64 rw-p registered - 0x33 0x66 yes yes",
+            "64-69 rw-p registered - - - yes yes",
+            "69-256 rw-p registered - 0x44 0x88 yes yes",
+        ]
+    );
+}
+
+#[test]
+fn what_no_region_holds_though_it_is_said_is_a_gap() {
+    let mut p = Publisher::new();
+    let start = victim(&p) + (64 << 12);
+    let said = p.tell("h").both_say(1);
+    let gap = format!(
+        "gap {start:08x}-{:08x} rw-p (anonymous): said to be registered, but no region holds it\n",
+        start + (5 << 12)
+    );
+    assert!(said.contains(&gap), "{said}");
+    assert!(said.contains(": 1 gaps, 20 KiB in all"), "{said}");
+    // While a call is in progress it may be on its way.
+    p.tell("b");
+    assert_eq!((p.verify(&[]).0, p.script()), (2, 2));
+    p.tell("B").tell("2").both_say(0);
+    // It is not said any more.
+    p.tell("h").tell("+").both_say(0);
+}
+
+#[test]
+fn a_region_of_what_is_not_mapped_is_a_gap() {
+    let mut p = Publisher::new();
+    let end = victim(&p) + (1 << 20);
+    let gap = |domain| {
+        format!(
+            "gap {end:08x}-{:08x} ---- (nothing): region of memory that is not mapped: {domain} lkey 0x88\n",
+            end + 4096
+        )
+    };
+    let said = p.tell("m").both_say(1);
+    assert!(said.contains(&gap("domain 3 pd 9")), "{said}");
+    p.tell("b");
+    assert_eq!(p.verify(&[]).0, 2);
+    p.tell("B").tell("M").both_say(0);
+    // The script can't know: dump prints the primary domain's by ranges.
+    let (code, said) = p.tell("n").verify(&[]);
+    assert_eq!(code, 1);
+    assert!(said.contains(&gap("domain 2 pd 7")), "{said}");
+}
+
+#[test]
+fn a_stack_grows_out_of_its_region() {
+    let mut p = Publisher::with_regions(0);
+    p.both_say(0);
+    p.tell("s").both_say(0);
+    let (_, dump) = regall(&["dump", &p.pid()]);
+    let off: Vec<_> = dump
+        .lines()
+        .filter(|l| l.ends_with(" - - yes off"))
+        .collect();
+    assert_eq!(off.len(), 1, "{dump}");
+    assert!(off[0].contains(" rw-p registered - "), "{dump}");
+}
+
 #[test]
 fn strictly() {
     let mut p = Publisher::new();
@@ -78,6 +190,9 @@ fn what_cannot_be_looked_at() {
     let mut p = Publisher::new();
     p.tell("a");
     assert!(p.both_say(2).contains("corrupt: an entry's attributes"));
+    let mut p = Publisher::new();
+    p.tell("A");
+    assert!(p.both_say(2).contains("corrupt: a region's domain"));
     let mut p = Publisher::new();
     p.tell("t");
     assert!(p.both_say(2).contains("corrupt"));
@@ -144,7 +259,7 @@ fn dump_has_its_format() {
     let keys = lines.iter().find(|l| l[4] != "-").unwrap();
     assert_eq!(
         keys[1..],
-        ["rw-p", "registered", "-", "0x11", "0x22", "yes", "off"]
+        ["rw-p", "registered", "-", "0x11", "0x22", "yes", "yes"]
     );
     let kernel = lines.iter().find(|l| l[0].starts_with("ffff")).unwrap();
     assert_eq!(
@@ -155,7 +270,15 @@ fn dump_has_its_format() {
 
 #[test]
 fn dump_is_quick_with_many_mappings() {
-    let p = Publisher::with(20_000);
+    dump_is_quick(&Publisher::with(20_000));
+}
+
+#[test]
+fn dump_is_quick_with_many_regions() {
+    dump_is_quick(&Publisher::with_regions(20_000));
+}
+
+fn dump_is_quick(p: &Publisher) {
     p.signal(libc::SIGSTOP);
     // The best of some: other programs may be busy on the machine.
     let took = (0..10).map(|_| {
@@ -183,7 +306,13 @@ fn maps_and_stats_say_the_same_in_all_forms() {
     );
     let (_, json) = regall(&["maps", "--json", &p.pid()]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json.as_array().unwrap().len(), table.lines().count() - 1);
+    let rows = json["mappings"].as_array().unwrap();
+    assert_eq!(rows.len(), table.lines().count() - 1);
+    assert_eq!(json["regions"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        rows.iter().find(|r| r["hca"] == "yes").unwrap()["rkey"],
+        "0x22"
+    );
     let file = std::env::temp_dir().join(format!("regall-{}.svg", p.pid()));
     assert_eq!(
         regall(&["maps", "--svg", file.to_str().unwrap(), &p.pid()]).0,
@@ -198,7 +327,79 @@ fn maps_and_stats_say_the_same_in_all_forms() {
     assert_eq!(json["calls"]["mmap"], 42);
     assert_eq!(json["selftest_missed"][0], "brk");
     assert!(json["bytes"]["state"]["registered"].as_u64().unwrap() > 1 << 20);
-    assert!(regall(&["stats", &p.pid()]).1.contains("calls.mmap"));
+    assert_eq!(
+        (&json["hca"]["domains"], &json["hca"]["retired"]),
+        (&3.into(), &8192.into())
+    );
+    assert_eq!(json["hca"].as_object().unwrap().len(), 10);
+    assert_eq!(json["counters"].get("domains"), None);
+    let (_, text) = regall(&["stats", &p.pid()]);
+    for line in [
+        "calls.mmap  42",
+        "hca.domains  3",
+        "hca.retired  8192 (8 KiB)",
+        "regions  1",
+    ] {
+        let (name, value) = line.split_once("  ").unwrap();
+        assert!(text.contains(&format!("{name:<34} {value}\n")), "{text}");
+    }
+    assert!(!text.contains("hca.served"), "{text}");
+}
+
+#[test]
+fn maps_is_cut_where_regions_begin_and_end() {
+    let mut p = Publisher::new();
+    let start = victim(&p);
+    p.tell("h").tell("d");
+    let (_, table) = regall(&["maps", &p.pid()]);
+    let keys = |l: &str| l.split_whitespace().nth(6).map(str::to_string);
+    let at = table
+        .lines()
+        .position(|l| l.starts_with(&format!("{start:x}-")));
+    let rows: Vec<_> = table
+        .lines()
+        .skip(at.unwrap())
+        .take(3)
+        .filter_map(keys)
+        .collect();
+    assert_eq!(rows, ["0x33/0x66", "-", "0x44/0x88"], "{table}");
+
+    let (_, json) = regall(&["maps", "--json", &p.pid()]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rows = json["mappings"].as_array().unwrap();
+    let keys: Vec<_> = rows
+        .iter()
+        .filter(|r| r["hca"] == "yes")
+        .map(|r| &r["lkey"])
+        .collect();
+    assert_eq!(
+        keys,
+        [&"0x33".into(), &serde_json::Value::Null, &"0x44".into()]
+    );
+    let regions = json["regions"].as_array().unwrap();
+    let domains: Vec<_> = regions
+        .iter()
+        .map(|r| (&r["domain"], &r["primary"]))
+        .collect();
+    let is = |n: i32, primary: bool| (n.into(), primary.into());
+    let expected: [(serde_json::Value, serde_json::Value); 4] =
+        [is(1, false), is(2, true), is(2, true), is(3, false)];
+    assert!(
+        domains.into_iter().eq(expected.iter().map(|(n, p)| (n, p))),
+        "{json}"
+    );
+    let local = serde_json::json!({
+        "start": format!("{start:#x}"),
+        "end": format!("{:#x}", start + (1 << 20)),
+        "bytes": 1 << 20,
+        "domain": 1,
+        "primary": false,
+        "pd": 9,
+        "access": "read",
+        "lkey": "0x66",
+        "rkey": "0xcc",
+    });
+    assert_eq!(regions[0], local);
 }
 
 #[test]

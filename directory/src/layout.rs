@@ -141,7 +141,7 @@ macro_rules! numbered {
     ($(#[$m:meta])* $name:ident { $($(#[$vm:meta])* $v:ident = $n:literal => $s:literal),* $(,)? }) => {
         $(#[$m])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        #[repr(usize)]
+        #[repr(u8)]
         pub enum $name { $($(#[$vm])* $v = $n),* }
         impl $name {
             /// Every value, in order.

@@ -8,7 +8,7 @@ use core::sync::atomic::{fence, Ordering};
 
 use crate::addr::PageRange;
 use crate::layout::{Slot, SLOT_BYTES};
-use crate::vocab::{Attr, Kind};
+use crate::vocab::{Access, Attr, Kind};
 
 /// 64-bit words in a slot.
 pub const SLOT_WORDS: usize = SLOT_BYTES / 8;
@@ -27,57 +27,97 @@ pub struct Entry {
     pub attr: Attr,
     /// The ledger's number for it.
     pub id: u64,
-    /// lkey | rkey << 32; 0: none.
-    pub keys: u64,
 }
 
-impl Entry {
-    /// The local key, if there are keys.
-    pub const fn lkey(&self) -> Option<u32> {
-        if self.keys == 0 {
-            return None;
-        }
-        Some(self.keys as u32)
-    }
+/// What a process published about one memory region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// The event that published it; the higher one is right where two of one
+    /// domain overlap.
+    pub generation: u64,
+    /// The addresses.
+    pub range: PageRange,
+    /// Number of its domain, from 1.
+    pub domain: u32,
+    /// The kernel's handle of the domain's protection domain.
+    pub pd: u32,
+    /// What it may be used for.
+    pub access: Access,
+    /// Its own number.
+    pub id: u64,
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key.
+    pub rkey: u32,
+}
 
-    /// The remote key, if there are keys.
-    pub const fn rkey(&self) -> Option<u32> {
-        if self.keys == 0 {
-            return None;
-        }
-        Some((self.keys >> 32) as u32)
-    }
+/// What a slot in use is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Published {
+    /// A range.
+    Range(Entry),
+    /// A memory region.
+    Region(Region),
 }
 
 /// The file says what no writer writes; the text says what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt(pub &'static str);
 
-/// The entry in a slot's words, of which a whole copy was had; `Ok(None)` if
-/// the slot is free.
-pub fn decode(words: &[u64; SLOT_WORDS]) -> Result<Option<Entry>, Corrupt> {
-    let [generation, start, end, attr, id, keys, ..] = *words;
-    if generation == 0 {
-        return Ok(None);
-    }
+/// What is in a slot's words, of which a whole copy was had; `Ok(None)` if the
+/// slot is free.
+pub fn decode(words: &[u64; SLOT_WORDS]) -> Result<Option<Published>, Corrupt> {
+    let [generation, .., domain, _] = *words;
+    let published = match (generation, domain) {
+        (0, _) => return Ok(None),
+        (_, 0) => Published::Range(range(words)?),
+        _ => Published::Region(region(words)?),
+    };
+    Ok(Some(published))
+}
+
+fn range(words: &[u64; SLOT_WORDS]) -> Result<Entry, Corrupt> {
+    let [generation, start, end, attr, id, ..] = *words;
     let range = PageRange::new(start, end).ok_or(Corrupt("an entry's addresses"))?;
     let attr = Attr::unpack(attr).ok_or(Corrupt("an entry's attributes"))?;
     if end > USER_END && attr.kind != Kind::Kernel {
         return Err(Corrupt("an entry beyond user addresses"));
     }
-    Ok(Some(Entry {
+    Ok(Entry {
         generation,
         range,
         attr,
         id,
-        keys,
-    }))
+    })
 }
 
-/// The entry in a slot that is mapped, which its writer may be changing:
+fn region(words: &[u64; SLOT_WORDS]) -> Result<Region, Corrupt> {
+    let [generation, start, end, access, id, keys, domain, _] = *words;
+    let range = PageRange::new(start, end).ok_or(Corrupt("a region's addresses"))?;
+    if end > USER_END {
+        return Err(Corrupt("a region beyond user addresses"));
+    }
+    let access = Access::from_bits(access).ok_or(Corrupt("a region's access"))?;
+    let (domain, pd) = (domain as u32, (domain >> 32) as u32);
+    if domain == 0 {
+        return Err(Corrupt("a region's domain"));
+    }
+    Ok(Region {
+        generation,
+        range,
+        domain,
+        pd,
+        access,
+        id,
+        lkey: keys as u32,
+        rkey: (keys >> 32) as u32,
+    })
+}
+
+/// What is in a slot that is mapped, which its writer may be changing:
 /// lock-free, whole or not at all. `Ok(None)` if the slot is free, or was being
 /// changed each time that it was tried.
-pub fn read_slot(slot: &Slot) -> Result<Option<Entry>, Corrupt> {
+pub fn read_slot(slot: &Slot) -> Result<Option<Published>, Corrupt> {
     for _ in 0..64 {
         let generation = slot.generation.load(Ordering::Acquire);
         if generation == 0 {
@@ -90,7 +130,7 @@ pub fn read_slot(slot: &Slot) -> Result<Option<Entry>, Corrupt> {
             slot.attr.load(Ordering::Relaxed),
             slot.id.load(Ordering::Relaxed),
             slot.keys.load(Ordering::Relaxed),
-            0,
+            slot.domain.load(Ordering::Relaxed),
             0,
         ];
         fence(Ordering::Acquire);

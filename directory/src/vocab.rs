@@ -160,6 +160,7 @@ byte_enum! {
 
 /// One registrar's word on a range: it holds it, or why not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Column {
     /// `None` if the registrar holds the range.
     pub reason: Reason,
@@ -265,8 +266,10 @@ impl Flags {
 }
 
 /// All that is said of a range, in 8 bytes. Neighbours with equal attributes
-/// say the same of their bytes.
+/// say the same of their bytes. In memory as it is packed, so that packing costs
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
 pub struct Attr {
     /// Protection and sharing.
     pub prot: Prot,
@@ -324,6 +327,12 @@ impl Attr {
         })
     }
 
+    /// The two registrars' [`Reason`]s as numbers, from the packed form.
+    #[inline]
+    pub const fn packed_reasons(word: u64) -> (u8, u8) {
+        ((word >> 32) as u8, (word >> 48) as u8)
+    }
+
     /// Whether at least one registrar holds the range.
     #[inline]
     pub const fn registered(self) -> bool {
@@ -345,6 +354,86 @@ impl Attr {
     }
 }
 
+/// What a memory region may be used for: the kernel's IBV_ACCESS_ bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access(u32);
+
+impl Access {
+    /// The adapter may write into it for its own process.
+    pub const LOCAL_WRITE: u32 = 1;
+    /// Peers may write.
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    /// Peers may read.
+    pub const REMOTE_READ: u32 = 1 << 2;
+    /// Peers may do atomic operations.
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    /// Memory windows may be bound to it.
+    pub const MW_BIND: u32 = 1 << 4;
+    /// Its pages are fetched when they are used.
+    pub const ON_DEMAND: u32 = 1 << 6;
+    /// Writes may overtake each other.
+    pub const RELAXED_ORDERING: u32 = 1 << 20;
+
+    /// The bits that have a word, with it.
+    const WORDS: [(u32, &'static str); 11] = [
+        (Self::LOCAL_WRITE, "local-write"),
+        (Self::REMOTE_WRITE, "remote-write"),
+        (Self::REMOTE_READ, "remote-read"),
+        (Self::REMOTE_ATOMIC, "remote-atomic"),
+        (Self::MW_BIND, "mw-bind"),
+        (1 << 5, "zero-based"),
+        (Self::ON_DEMAND, "on-demand"),
+        (1 << 7, "huge-pages"),
+        (1 << 8, "flush-global"),
+        (1 << 9, "flush-persistent"),
+        (Self::RELAXED_ORDERING, "relaxed-ordering"),
+    ];
+    /// Bits that an adapter may ignore; not all of them have a meaning yet.
+    const OPTIONAL: u32 = 0x3ff0_0000;
+    /// All that the kernel takes.
+    const ALL: u32 = 0x3ff | Self::OPTIONAL;
+
+    /// From the bits; `None` if one is set that the kernel takes from nobody.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        if bits & !(Self::ALL as u64) != 0 {
+            return None;
+        }
+        Some(Self(bits as u32))
+    }
+    /// The bits.
+    #[inline]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+    /// Whether all of `bits` are set.
+    #[inline]
+    pub const fn has(self, bits: u32) -> bool {
+        self.0 & bits == bits
+    }
+}
+
+impl fmt::Display for Access {
+    /// Words with commas between them, or `read`: what is always allowed, and
+    /// all that is. Bits without a word come last, as a hexadecimal number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("read");
+        }
+        let (mut left, mut comma) = (self.0, "");
+        for (bit, word) in Self::WORDS {
+            if left & bit != 0 {
+                write!(f, "{comma}{word}")?;
+                (left, comma) = (left & !bit, ",");
+            }
+        }
+        match left {
+            0 => Ok(()),
+            rest => write!(f, "{comma}{rest:#x}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,6 +450,8 @@ mod tests {
                     hca: Column::no(Reason::Off),
                 };
                 assert_eq!(Attr::unpack(a.pack()), Some(a));
+                let reasons = (reason as u8, Reason::Off as u8);
+                assert_eq!(Attr::packed_reasons(a.pack()), reasons);
             }
         }
         assert_eq!(Attr::unpack(0xff00), None);
@@ -374,5 +465,19 @@ mod tests {
         assert_eq!(Column::no(Reason::NoAccess).to_string(), "no-access");
         assert_eq!(Prot::from_call(3, false).to_string(), "rw-p");
         assert_eq!(Prot::from_call(5, true).to_string(), "r-xs");
+    }
+    #[test]
+    fn access_is_a_list_of_words() {
+        let said = |bits| Access::from_bits(bits).map(|a| a.to_string());
+        assert_eq!(said(0).unwrap(), "read");
+        assert_eq!(said(1).unwrap(), "local-write");
+        assert_eq!(
+            said(0x10_005f).unwrap(),
+            "local-write,remote-write,remote-read,remote-atomic,mw-bind,on-demand,relaxed-ordering"
+        );
+        assert_eq!(said(1 | 1 << 21).unwrap(), "local-write,0x200000");
+        assert_eq!(said(1 << 10), None);
+        assert_eq!(said(1 << 30), None);
+        assert_eq!(said(1 << 32), None);
     }
 }

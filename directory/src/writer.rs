@@ -299,24 +299,22 @@ impl Writer {
     /// Takes a free slot: the one freed last, else the lowest one never used.
     #[inline]
     fn take(&mut self) -> Option<(SlotRef, NonNull<Slot>)> {
-        let reused = self.last_freed != 0;
-        let number = match reused {
-            true => self.last_freed as usize - 1,
-            false => self.fresh,
+        let freed = NonZeroU32::new(self.last_freed);
+        let taken = match freed {
+            Some(freed) => SlotRef(freed),
+            None => SlotRef(NonZeroU32::new(u32::try_from(self.fresh + 1).ok()?)?),
         };
-        let (slot, mut link) = self.find(number)?;
-        let taken = SlotRef(NonZeroU32::new(u32::try_from(number + 1).ok()?)?);
+        let (slot, mut link) = self.find(taken.number())?;
         // SAFETY: `find` gives links of mapped private memory, which only this
         // writer touches.
         let link = unsafe { link.as_mut() };
-        if reused {
+        if freed.is_some() {
             self.last_freed = *link;
         } else {
-            self.fresh = number + 1;
+            self.fresh += 1;
             if let Some(header) = self.header() {
-                header
-                    .high_water
-                    .store(number as u64 + 1, Ordering::Release);
+                let used = self.fresh as u64;
+                header.high_water.store(used, Ordering::Release);
             }
         }
         *link = IN_USE;
@@ -328,9 +326,7 @@ impl Writer {
     #[inline]
     fn find(&self, n: usize) -> Option<(NonNull<Slot>, NonNull<u32>)> {
         let (k, index) = locate(n);
-        if k >= self.ready {
-            return None;
-        }
+        // One that has slots has links, too, and is ready.
         let segment = self.segments.get(k)?;
         // SAFETY: `locate` keeps the index below the segment's number of slots,
         // for which `Backing::segment` made room.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::process::{Mapping, Process};
-use super::{decode, Entry, OpenError, SLOT_WORDS};
+use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     segment_offset, Header, CALLS, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
@@ -72,6 +72,8 @@ pub struct HeaderView {
     pub inflight: Vec<Inflight>,
     /// Name of the executable.
     pub exe: String,
+    /// Number of the domain that the HCA column is about; 0: none.
+    pub primary: u64,
 }
 
 /// A picture of a directory.
@@ -82,9 +84,11 @@ pub struct Snapshot {
     /// Sorted, without overlaps: where two were published for the same bytes,
     /// the newer one has them.
     pub entries: Vec<Entry>,
+    /// Sorted by domain and address, within a domain without overlaps, likewise.
+    pub regions: Vec<Region>,
     /// Hooked calls in progress, of threads that are alive.
     pub busy: usize,
-    /// Whether all entries were there at one and the same time. If not, the
+    /// Whether all entries and regions were there at one and the same time. If not, the
     /// writer changed them all the time; each entry is whole nevertheless.
     pub stable: bool,
 }
@@ -228,7 +232,8 @@ impl Directory {
 
     /// The header alone.
     pub fn header(&self) -> Result<HeaderView, OpenError> {
-        let header = HeaderView::from_words(&self.read_words(0, HEADER_BYTES / 8)?)?;
+        let header: Vec<u64> = words(&self.read(0, HEADER_BYTES)?).collect();
+        let header = HeaderView::from_words(&header)?;
         if header.pid != u64::from(self.process.own_pid)
             || header.start_time != self.process.start_time
             || header.pid_namespace != self.process.namespace
@@ -252,50 +257,84 @@ impl Directory {
     /// copies, at one of which the header was read.
     pub fn snapshot(&self) -> Result<Snapshot, OpenError> {
         let began = Instant::now();
-        let mut before = self.slots()?;
+        let mut slots = self.slots()?;
         loop {
             let header = self.header()?;
-            let after = self.slots()?;
-            let stable = before == after;
+            let (stable, changed) = self.reread(&mut slots)?;
             if stable || began.elapsed() > PATIENCE {
-                let words = match stable {
-                    true => after,
-                    false => self.settle(&before, after)?,
-                };
+                self.settle(&mut slots, &changed)?;
+                let (entries, regions) = lists(&slots)?;
                 return Ok(Snapshot {
                     busy: self.busy(&header),
-                    entries: entries(&words)?,
+                    entries,
+                    regions,
                     header,
                     stable,
                 });
             }
-            before = after;
         }
     }
 
-    /// Reads each slot that differs between two copies until it is whole.
-    fn settle(&self, before: &[u64], mut after: Vec<u64>) -> Result<Vec<u64>, OpenError> {
-        for (n, slot) in after.chunks_exact_mut(SLOT_WORDS).enumerate() {
-            let at = n * SLOT_WORDS;
-            let mut last = before.get(at..at + SLOT_WORDS).unwrap_or(&[]).to_vec();
+    /// Makes a newer copy of an earlier one; whether they are equal, and the
+    /// numbers of the slots that differ (of those that are new, from free ones).
+    fn reread(&self, slots: &mut Vec<u8>) -> Result<(bool, Vec<usize>), OpenError> {
+        let bytes = self.used()?;
+        let as_many = slots.len() == bytes;
+        slots.resize(bytes, 0);
+        let mut changed = Vec::new();
+        let mut block = vec![0; 1024 * SLOT_BYTES];
+        for (k, known) in slots.chunks_mut(block.len()).enumerate() {
+            let Some(new) = block.get_mut(..known.len()) else {
+                continue;
+            };
+            let at = k * 1024;
+            self.file
+                .read_exact_at(new, (HEADER_BYTES + at * SLOT_BYTES) as u64)?;
+            if *new == *known {
+                continue;
+            }
+            let both = new
+                .chunks_exact(SLOT_BYTES)
+                .zip(known.chunks_exact(SLOT_BYTES));
+            let differ = both.enumerate().filter(|(_, (new, known))| new != known);
+            changed.extend(differ.map(|(n, _)| at + n));
+            known.copy_from_slice(new);
+        }
+        Ok((as_many && changed.is_empty(), changed))
+    }
+
+    /// Reads each slot of these numbers until it is the same twice in a row; the
+    /// copy loses the one that never is.
+    fn settle(&self, slots: &mut [u8], changed: &[usize]) -> Result<(), OpenError> {
+        for at in changed.iter().map(|n| n * SLOT_BYTES) {
+            let Some(slot) = slots.get_mut(at..at + SLOT_BYTES) else {
+                continue;
+            };
+            let mut settled = false;
             for _ in 0..100 {
-                if *slot == *last {
+                let mut again = [0; SLOT_BYTES];
+                self.file
+                    .read_exact_at(&mut again, (HEADER_BYTES + at) as u64)?;
+                settled = *slot == again;
+                slot.copy_from_slice(&again);
+                if settled {
                     break;
                 }
-                last.clear();
-                last.extend_from_slice(slot);
-                let again = self.read_words(HEADER_BYTES + n * SLOT_BYTES, SLOT_WORDS)?;
-                slot.copy_from_slice(&again);
             }
-            if *slot != *last {
+            if !settled {
                 slot.fill(0);
             }
         }
-        Ok(after)
+        Ok(())
     }
 
-    /// A copy of the slots that have been used, as words.
-    fn slots(&self) -> Result<Vec<u64>, OpenError> {
+    /// A copy of the slots that have been used.
+    fn slots(&self) -> Result<Vec<u8>, OpenError> {
+        self.read(HEADER_BYTES, self.used()?)
+    }
+
+    /// Bytes of the slots that have been used.
+    fn used(&self) -> Result<usize, OpenError> {
         let high_water = self.header()?.high_water;
         let bytes = high_water.saturating_mul(SLOT_BYTES as u64);
         let end = bytes.saturating_add(HEADER_BYTES as u64);
@@ -304,18 +343,23 @@ impl Directory {
         if end > meta.len() || end > meta.blocks().saturating_mul(512) {
             return Err(OpenError::Corrupt("more slots than its file holds"));
         }
-        self.read_words(HEADER_BYTES, bytes as usize / 8)
+        Ok(bytes as usize)
     }
 
-    /// `count` words of the file from byte `offset` on.
-    fn read_words(&self, offset: usize, count: usize) -> Result<Vec<u64>, OpenError> {
-        let mut bytes = vec![0; count * 8];
+    /// `count` bytes of the file from byte `offset` on.
+    fn read(&self, offset: usize, count: usize) -> Result<Vec<u8>, OpenError> {
+        let mut bytes = vec![0; count];
         self.file.read_exact_at(&mut bytes, offset as u64)?;
-        let words = bytes
-            .chunks_exact(8)
-            .map(|w| w.try_into().unwrap_or([0; 8]));
-        Ok(words.map(u64::from_ne_bytes).collect())
+        Ok(bytes)
     }
+}
+
+/// Bytes as the words that they are.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let words = bytes
+        .chunks_exact(8)
+        .map(|w| w.try_into().unwrap_or([0; 8]));
+    words.map(u64::from_ne_bytes)
 }
 
 /// Device numbers as makedev(3) packs them into st_dev.
@@ -370,39 +414,103 @@ impl HeaderView {
             calls: std::array::from_fn(|i| array(offset_of!(Header, calls), i)),
             inflight: inflight.collect(),
             exe,
+            primary: word(offset_of!(Header, primary)),
         })
     }
 }
 
-/// The entries in the words of slots: sorted, and each byte has one entry only.
-fn entries(words: &[u64]) -> Result<Vec<Entry>, OpenError> {
-    let mut all = Vec::new();
-    for slot in words.chunks_exact(SLOT_WORDS) {
-        let slot = slot.try_into().unwrap_or(&[0; SLOT_WORDS]);
-        all.extend(decode(slot)?);
+/// What is in slots: sorted, and each byte has one entry only, and one region of
+/// each domain.
+fn lists(slots: &[u8]) -> Result<(Vec<Entry>, Vec<Region>), OpenError> {
+    let (mut entries, mut regions) = (Vec::new(), Vec::new());
+    for slot in slots.chunks_exact(SLOT_BYTES) {
+        let mut all = [0; SLOT_WORDS];
+        all.iter_mut().zip(words(slot)).for_each(|(w, n)| *w = n);
+        match decode(&all)? {
+            Some(Published::Range(entry)) => entries.push(entry),
+            Some(Published::Region(region)) => regions.push(region),
+            None => {}
+        }
     }
-    all.sort_unstable_by_key(|e| (e.range, e.generation, e.id));
-    Ok(newest(&all))
+    entries.sort_unstable_by_key(|e| (e.range, e.generation, e.id));
+    // To the end, so that the order is the same in every look.
+    regions.sort_unstable_by_key(|r| {
+        let what = (r.access.bits(), r.pd, r.lkey, r.rkey);
+        (r.domain, r.range, r.generation, r.id, what)
+    });
+    if overlap(&entries) {
+        entries = newest(&entries);
+    }
+    Ok((entries, of_each_domain(regions)))
 }
 
-/// Gives each byte to its newest entry. `sorted` is by start.
+/// [`newest`] of each domain's. `sorted` is by domain and start.
+fn of_each_domain(sorted: Vec<Region>) -> Vec<Region> {
+    let domains = || sorted.chunk_by(|a, b| a.domain == b.domain);
+    if !domains().any(overlap) {
+        return sorted;
+    }
+    domains().flat_map(newest).collect()
+}
+
+/// Whether any two have a byte in common: only if something is being replaced.
+/// `sorted` is by start.
+fn overlap<T: Dated>(sorted: &[T]) -> bool {
+    let pair = |w: &[T]| matches!(w, [a, b] if b.range().start() < a.range().end());
+    sorted.windows(2).any(pair)
+}
+
+/// What is published of a range, and replaced by what is newer.
+trait Dated: Copy {
+    fn range(&self) -> PageRange;
+    /// Higher is newer.
+    fn age(&self) -> (u64, u64);
+    /// The same of `range` instead.
+    fn of(self, range: PageRange) -> Self;
+}
+
+impl Dated for Entry {
+    fn range(&self) -> PageRange {
+        self.range
+    }
+    fn age(&self) -> (u64, u64) {
+        (self.generation, self.id)
+    }
+    fn of(self, range: PageRange) -> Self {
+        Self { range, ..self }
+    }
+}
+
+impl Dated for Region {
+    fn range(&self) -> PageRange {
+        self.range
+    }
+    fn age(&self) -> (u64, u64) {
+        (self.generation, self.id)
+    }
+    fn of(self, range: PageRange) -> Self {
+        Self { range, ..self }
+    }
+}
+
+/// Gives each byte to the newest that has it. `sorted` is by start.
 ///
-/// A sweep with the entries at the present address in a heap, so that no input
-/// costs more than n log n.
-fn newest(sorted: &[Entry]) -> Vec<Entry> {
-    let mut out: Vec<(usize, Entry)> = Vec::with_capacity(sorted.len());
+/// A sweep with those at the present address in a heap, so that no input costs
+/// more than n log n.
+fn newest<T: Dated>(sorted: &[T]) -> Vec<T> {
+    let mut out: Vec<(usize, T)> = Vec::with_capacity(sorted.len());
     let mut here = BinaryHeap::new();
     let mut coming = sorted.iter().enumerate().peekable();
     let mut at = 0;
     loop {
-        while let Some((n, e)) = coming.next_if(|(_, e)| e.range.start() <= at) {
-            here.push((e.generation, e.id, n, e.range.end()));
+        while let Some((n, e)) = coming.next_if(|(_, e)| e.range().start() <= at) {
+            here.push((e.age(), n, e.range().end()));
         }
         while here.peek().is_some_and(|&(.., end)| end <= at) {
             here.pop();
         }
-        let next = coming.peek().map(|(_, e)| e.range.start());
-        let Some(&(_, _, n, end)) = here.peek() else {
+        let next = coming.peek().map(|(_, e)| e.range().start());
+        let Some(&(_, n, end)) = here.peek() else {
             let Some(next) = next else {
                 return out.into_iter().map(|(_, e)| e).collect();
             };
@@ -412,10 +520,11 @@ fn newest(sorted: &[Entry]) -> Vec<Entry> {
         let stop = next.map_or(end, |next| next.min(end));
         let piece = PageRange::new(at, stop).zip(sorted.get(n));
         match (out.last_mut(), piece) {
-            (Some((same, last)), Some((piece, _))) if *same == n && last.range.end() == at => {
-                last.range = PageRange::new(last.range.start(), piece.end()).unwrap_or(piece);
+            (Some((same, last)), Some((piece, _))) if *same == n && last.range().end() == at => {
+                let joined = PageRange::new(last.range().start(), piece.end());
+                *last = last.of(joined.unwrap_or(piece));
             }
-            (_, Some((range, e))) => out.push((n, Entry { range, ..*e })),
+            (_, Some((range, e))) => out.push((n, e.of(range))),
             (_, None) => {}
         }
         at = stop;

@@ -15,7 +15,9 @@ pub use file::{
     find, open, open_in, published, Directory, HeaderView, Inflight, Snapshot, FOLDER_ROOT,
 };
 pub use process::{Mapping, Process};
-pub use regall_directory::reader::{decode, read_slot, Corrupt, Entry, SLOT_WORDS};
+pub use regall_directory::reader::{
+    decode, read_slot, Corrupt, Entry, Published, Region, SLOT_WORDS,
+};
 
 /// Why a process's directory could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]

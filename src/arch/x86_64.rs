@@ -186,9 +186,15 @@ pub fn ticks() -> u64 {
 // regall_entry_full: for a site in the middle of anybody's code: the vector
 //   state is kept too, by xsave where the processor has it.
 //
-// `hook(frame)` does the rest and returns rax. The callee-saved registers and
-// the address to resume at stand right behind the frame, so that a panic in a
-// hook can go back to the program from any depth (`resume`).
+// `hook(frame, outer)` does the rest and returns rax, and `left(outer, rax)` puts
+// back what was kept in `outer`. Two calls and not one, because the kernel leaves
+// nothing of the processor's memory of return addresses: every return after the
+// system call to a frame from before it is mispredicted, so there are few of them
+// (`hook` goes on to the call's handler by tail calls).
+//
+// The callee-saved registers and the address to resume at stand right behind the
+// frame, so that a panic in a hook can go back to the program from any depth
+// (`resume`).
 global_asm!(
     r#"
     .hidden regall_entry_call
@@ -216,9 +222,14 @@ regall_entry_call:
     push rdi
     push rax
     mov rdi, rsp
+    sub rsp, {outer}
+    mov rsi, rsp
     and rsp, -16
     cld
     call {hook}
+    lea rdi, [rbp - 104 - {outer}]
+    mov rsi, rax
+    call {left}
     lea rcx, [rbp - 104]
 2:  lea rbp, [rcx + 104]
     mov rbx, qword ptr [rbp - 8]
@@ -264,7 +275,7 @@ regall_entry_full:
     push rdi
     push rax
     mov r12, rsp
-    sub rsp, 8
+    sub rsp, 8 + {outer}
     sub rsp, qword ptr [rip + {size}]
     and rsp, -64
     mov qword ptr [r12 - 8], rsp
@@ -286,8 +297,12 @@ regall_entry_full:
     jmp 4f
 3:  fxsave64 [rsp]
 4:  mov rdi, r12
+    lea rsi, [r12 - 8 - {outer}]
     cld
     call {hook}
+    lea rdi, [r12 - 8 - {outer}]
+    mov rsi, rax
+    call {left}
     mov rcx, r12
 2:  lea rbp, [rcx + 112]
     mov r12, rax
@@ -330,6 +345,8 @@ regall_resume:
     .size regall_resume, . - regall_resume
 "#,
     hook = sym crate::intercept::hook,
+    left = sym crate::intercept::left,
+    outer = const size_of::<crate::intercept::Outer>(),
     size = sym VECTOR_STATE_BYTES,
     xsave = sym HAS_XSAVE,
     mask = sym VECTOR_STATE_MASK,

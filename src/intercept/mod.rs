@@ -28,36 +28,54 @@ pub const CONSTRUCT: u64 = u64::MAX;
 /// One arrival in so many is timed.
 const TIMED: u32 = 256;
 
+/// What a thread's block said of the arrival further out, while another is handled.
+#[repr(C)]
+pub struct Outer {
+    frame: *mut Frame,
+    real_value: i64,
+    real_done: bool,
+}
+
 /// Every trampoline ends up here. Returns what goes into rax.
 ///
 /// Whatever happens in here, `stand_down` can bring the program back to its site.
 ///
 /// # Safety
-/// `frame` is what an entry stub built on this thread's stack.
-pub unsafe extern "C" fn hook(frame: *mut Frame) -> i64 {
+/// `frame` is what an entry stub built on this thread's stack, and `outer` is room
+/// beside it for [`left`].
+pub unsafe extern "C" fn hook(frame: *mut Frame, outer: *mut Outer) -> i64 {
     let thread = thread::current();
+    let was = Outer {
+        frame: thread.frame.replace(frame),
+        real_value: thread.real_value.get(),
+        real_done: thread.real_done.replace(false),
+    };
+    // SAFETY: by the contract above.
+    unsafe { outer.write(was) };
     // SAFETY: the entry stub built it on this stack, for the length of this call.
     let frame = unsafe { &mut *frame };
-    let outer = (
-        thread.frame.replace(frame),
-        thread.real_done.replace(false),
-        thread.real_value.get(),
-    );
-    let value = if frame.nr == CONSTRUCT {
+    if frame.nr == CONSTRUCT {
         thread.real_done.set(true);
         thread.real_value.set(0);
         startup::construct(frame);
-        strict::leave(thread);
-        0
-    } else {
-        strict::enter(thread);
-        let value = event(frame);
-        strict::leave(thread);
-        value
-    };
-    thread.frame.set(outer.0);
-    thread.real_done.set(outer.1);
-    thread.real_value.set(outer.2);
+        return 0;
+    }
+    strict::enter(thread);
+    event(frame)
+}
+
+/// An arrival has been handled. Hands its result, `value`, through.
+///
+/// # Safety
+/// `outer` is what [`hook`] was given.
+pub unsafe extern "C" fn left(outer: *const Outer, value: i64) -> i64 {
+    let thread = thread::current();
+    strict::leave(thread);
+    // SAFETY: by the contract above.
+    let outer = unsafe { &*outer };
+    thread.frame.set(outer.frame);
+    thread.real_value.set(outer.real_value);
+    thread.real_done.set(outer.real_done);
     value
 }
 

@@ -24,7 +24,21 @@ pub const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 
 /// The tracked call with number `nr`.
 #[inline]
-pub const fn call_of(nr: u64) -> Option<Call> {
+pub fn call_of(nr: u64) -> Option<Call> {
+    *CALLS.get(nr as usize)?
+}
+
+static CALLS: [Option<Call>; NUMBERS] = {
+    let mut table = [None; NUMBERS];
+    let mut nr = 0;
+    while nr < NUMBERS {
+        table[nr] = named(nr as u64);
+        nr += 1;
+    }
+    table
+};
+
+const fn named(nr: u64) -> Option<Call> {
     Some(match nr as libc::c_long {
         libc::SYS_mmap => Call::Mmap,
         libc::SYS_munmap => Call::Munmap,
@@ -61,7 +75,7 @@ pub static CLASS: [u8; NUMBERS] = {
     let mut table = [PASS; NUMBERS];
     let mut nr = 0;
     while nr < NUMBERS {
-        table[nr] = match call_of(nr as u64) {
+        table[nr] = match named(nr as u64) {
             None => PASS,
             Some(Call::ThreadStart | Call::Sigaction | Call::Sigprocmask) => STRICT,
             Some(Call::Fork) if nr as libc::c_long == libc::SYS_clone => CLONE,

@@ -27,8 +27,8 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-/// Rows in a leaf.
-pub const LEAF_ROWS: usize = 32;
+/// Rows in a leaf: as many as there are 4-bit numbers in [`Leaf::order`].
+pub const LEAF_ROWS: usize = 16;
 /// Keys in a node of the top: one cache line.
 const FAN: usize = 8;
 /// Levels of the top at the most: 8^6 leaves, over four million mappings.
@@ -36,12 +36,12 @@ const MAX_DEPTH: usize = 6;
 /// Levels that the first top has.
 const FIRST_DEPTH: usize = 2;
 /// A leaf this small looks for a neighbour to merge with ...
-const SMALL: usize = 8;
+const SMALL: usize = 4;
 /// ... if the two together are no more than this. Far enough below
 /// [`LEAF_ROWS`] that a split and a merge never follow each other.
-const MERGED: usize = 20;
+const MERGED: usize = 10;
 /// A split leaves at least this many rows, and as much room, on each side.
-const SPLIT_MARGIN: usize = 4;
+const SPLIT_MARGIN: usize = 2;
 /// Key of a place that holds none: above every row's.
 const NO_KEY: u64 = i64::MAX as u64;
 /// Tries of a reader before it says [`Busy`].
@@ -105,6 +105,70 @@ impl Pos {
             leaf: self.leaf.wrapping_add(leaves),
             row: self.row,
         }
+    }
+}
+
+/// A row with its leaf at hand. Most changes stay within one leaf and need not look
+/// for it again; what does not goes by [`Pos`]. Valid until the next change. Two
+/// words, so that it is handed on in registers.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    leaf: &'static Leaf,
+    /// Number of the leaf and, in the lowest bits, of the row.
+    at: usize,
+}
+
+impl Spot {
+    #[inline]
+    const fn new(leaf: &'static Leaf, number: usize, row: usize) -> Self {
+        let at = number.wrapping_mul(LEAF_ROWS) | (row % LEAF_ROWS);
+        Self { leaf, at }
+    }
+
+    #[inline]
+    const fn row_number(self) -> usize {
+        self.at % LEAF_ROWS
+    }
+
+    #[inline]
+    const fn leaf_number(self) -> usize {
+        self.at / LEAF_ROWS
+    }
+
+    /// Where it is.
+    #[inline]
+    pub const fn pos(self) -> Pos {
+        Pos {
+            leaf: self.leaf_number(),
+            row: self.row_number(),
+        }
+    }
+
+    /// The row.
+    #[inline]
+    pub fn row(self) -> Row {
+        self.leaf.read(self.row_number())
+    }
+
+    /// The row before it, if that is in the same leaf.
+    #[inline]
+    pub fn before(self) -> Option<Self> {
+        let at = self.at.wrapping_sub(1);
+        (self.row_number() != 0).then_some(Self { at, ..self })
+    }
+
+    /// The row behind it, if that is in the same leaf.
+    #[inline]
+    pub fn behind(self) -> Option<Self> {
+        let at = self.at.wrapping_add(1);
+        let more = self.row_number().wrapping_add(1) < self.leaf.count();
+        more.then_some(Self { at, ..self })
+    }
+
+    /// Whether its leaf can take `more` rows than it has.
+    #[inline]
+    pub fn has_room_for(self, more: usize) -> bool {
+        self.leaf.count().saturating_add(more) <= LEAF_ROWS
     }
 }
 
@@ -230,13 +294,13 @@ fn fill(words: &[AtomicU64], from: usize, end: usize, value: u64) {
     }
 }
 
-/// The lowest `n` bytes set; all of them from 8 on.
+/// The lowest `n` of a word's sixteen 4-bit numbers, all bits set.
 #[inline]
-const fn low_bytes(n: usize) -> u64 {
-    if n >= 8 {
+const fn low_numbers(n: usize) -> u64 {
+    if n >= LEAF_ROWS {
         u64::MAX
     } else {
-        (1 << (n * 8)) - 1
+        (1 << (n * 4)) - 1
     }
 }
 
@@ -257,12 +321,11 @@ struct Cells {
 #[repr(C, align(64))]
 pub struct Leaf {
     version: Version,
-    /// Byte n, counted from the lowest of the first word: which of the cells is
-    /// row n's. In the version's cache line, which a reader needs anyway.
-    order: [AtomicU64; LEAF_ROWS / 8],
+    /// Which of the cells is row n's: the n-th number of 4 bits, counted from the
+    /// lowest. Every number is there once; those behind the last row are of cells
+    /// that are free. In the version's cache line, which a reader needs anyway.
+    order: AtomicU64,
     count: AtomicU32,
-    /// Bit n: `cells[n]` is in use.
-    used: AtomicU32,
     /// Next in the pool.
     next_free: AtomicPtr<Leaf>,
     /// Next of all leaves there are.
@@ -271,6 +334,9 @@ pub struct Leaf {
     starts: [Line; LEAF_ROWS / FAN],
     cells: [Cells; LEAF_ROWS],
 }
+
+/// [`Leaf::order`] of an empty leaf.
+const IN_ORDER: u64 = 0xfedc_ba98_7654_3210;
 
 impl Leaf {
     #[inline]
@@ -281,22 +347,14 @@ impl Leaf {
     /// How many rows have a key that is not above `key`.
     #[inline]
     fn rank(&self, key: u64) -> usize {
-        // All lines at once: if they are not in the cache, the misses overlap.
-        let next = key.wrapping_add(1);
-        let below = |l: &Line| l.first().wrapping_sub(next) >> 63;
-        let [a, b, c, d] = &self.starts;
-        let lines = below(a) + below(b) + (below(c) + below(d));
-        let Some(line) = (lines as usize).checked_sub(1) else {
-            return 0;
-        };
-        let within = self.starts.get(line).map_or(0, |l| l.rank(key));
-        line * FAN + within
+        // Both lines at once: if they are not in the cache, the misses overlap.
+        let [low, high] = &self.starts;
+        low.rank(key) + high.rank(key)
     }
 
     #[inline]
     fn cells_of(&self, row: usize) -> usize {
-        let word = self.order.get(row / 8).map_or(0, |w| w.load(Relaxed));
-        (word >> (row % 8 * 8)) as usize % LEAF_ROWS
+        (self.order.load(Relaxed) >> (row % LEAF_ROWS * 4)) as usize % LEAF_ROWS
     }
 
     #[inline]
@@ -332,20 +390,12 @@ impl Leaf {
         (row < self.count()).then(|| self.read(row))
     }
 
-    /// Takes cells out of `used` and fills them; their number.
     #[inline]
-    fn fill_cells(&self, row: &Row) -> usize {
-        let used = self.used.load(Relaxed);
-        let n = used.trailing_ones() as usize % LEAF_ROWS;
-        debug_assert!(used != u32::MAX);
-        self.used.store(used | 1 << n, Relaxed);
-        self.write_cells(n, row);
-        n
-    }
-
-    #[inline]
-    fn write_cells(&self, n: usize, row: &Row) {
-        if let Some(cells) = self.cells.get(n) {
+    fn write(&self, n: usize, row: &Row) {
+        if let (Some(start), Some(cells)) =
+            (words(&self.starts).get(n), self.cells.get(self.cells_of(n)))
+        {
+            start.store(key(row.start), Relaxed);
             cells.end.store(row.end, Relaxed);
             cells.attr.store(row.attr, Relaxed);
             cells.id.store(row.id, Relaxed);
@@ -358,118 +408,62 @@ impl Leaf {
     #[inline]
     fn splice(&self, at: usize, gone: usize, new: &[Row]) {
         let count = self.count();
-        let after = at.wrapping_add(new.len());
-        let count_then = count.wrapping_sub(gone).wrapping_add(new.len());
-        debug_assert!(at + gone <= count && count_then <= LEAF_ROWS && new.len() <= 3);
-
-        // A heap that grows: one row in another's place.
-        if let (1, [row]) = (gone, new) {
-            if let Some(start) = words(&self.starts).get(at) {
-                start.store(key(row.start), Relaxed);
-            }
-            self.write_cells(self.cells_of(at), row);
-            return;
+        debug_assert!(at + gone <= count && count - gone + new.len() <= LEAF_ROWS);
+        if gone < new.len() {
+            self.open(at.wrapping_add(gone), new.len().wrapping_sub(gone));
+        } else if gone > new.len() {
+            self.close(at.wrapping_add(new.len()), gone.wrapping_sub(new.len()));
         }
-
-        let mut used = self.used.load(Relaxed);
-        for row in at..at.wrapping_add(gone) {
-            used &= !(1 << self.cells_of(row));
-        }
-        self.used.store(used, Relaxed);
-
-        let starts = words(&self.starts);
-        if new.len() > gone {
-            move_up(
-                starts,
-                at.wrapping_add(gone),
-                count,
-                new.len().wrapping_sub(gone),
-            );
-        } else {
-            move_down(
-                starts,
-                at.wrapping_add(gone),
-                count,
-                gone.wrapping_sub(new.len()),
-            );
-            fill(starts, count_then, count, NO_KEY);
-        }
-
-        let mut fresh = 0u64; // the new rows' bytes of `order`, the first lowest
         for (n, row) in new.iter().enumerate() {
-            if let Some(start) = starts.get(at.wrapping_add(n)) {
-                start.store(key(row.start), Relaxed);
-            }
-            fresh |= (self.fill_cells(row) as u64) << (n % 8 * 8);
-        }
-        match (gone, new.len()) {
-            (0, 1) => self.open_order(at, fresh),
-            (1, 0) => self.close_order(at),
-            _ => self.splice_order(at, gone, after, fresh),
-        }
-        self.count.store(count_then as u32, Relaxed);
-    }
-
-    /// Puts `byte` into `order` at number `at`.
-    #[inline]
-    fn open_order(&self, at: usize, byte: u64) {
-        let (mut keep, mut carry) = (low_bytes(at % 8), byte << (at % 8 * 8));
-        for word in self.order.get(at / 8..).unwrap_or_default() {
-            let old = word.load(Relaxed);
-            word.store(old & keep | (old & !keep) << 8 | carry, Relaxed);
-            (keep, carry) = (0, old >> 56);
+            self.write(at.wrapping_add(n), row);
         }
     }
 
-    /// Takes byte number `at` out of `order`.
+    /// Makes room for `more` rows at number `at`.
     #[inline]
-    fn close_order(&self, at: usize) {
-        let mut carry = 0;
-        let words = self.order.get(at / 8..).unwrap_or_default();
-        for (n, word) in words.iter().enumerate().rev() {
-            let old = word.load(Relaxed);
-            let keep = if n == 0 { low_bytes(at % 8) } else { 0 };
-            word.store(old & keep | (old >> 8) & !keep | carry << 56, Relaxed);
-            carry = old & 0xff;
+    fn open(&self, at: usize, more: usize) {
+        let mut count = self.count();
+        move_up(words(&self.starts), at, count, more);
+        let mut order = self.order.load(Relaxed);
+        for _ in 0..more {
+            // The first free cells' number goes from behind the last row to `at`.
+            let (before, upto) = (low_numbers(at), low_numbers(count));
+            let moved = order & upto & !before;
+            let behind = order & !low_numbers(count.wrapping_add(1));
+            let cells = order >> (count % LEAF_ROWS * 4) & 0xf;
+            order = order & before | cells << (at % LEAF_ROWS * 4) | moved << 4 | behind;
+            count = count.wrapping_add(1);
         }
+        self.order.store(order, Relaxed);
+        self.count.store(count as u32, Relaxed);
     }
 
-    /// `order` as one number of 256 bits: the bytes from `at + gone` on go to
-    /// `after`, and the lowest bytes of `fresh` go between `at` and `after`.
+    /// Takes out `gone` rows from number `at` on.
     #[inline]
-    fn splice_order(&self, at: usize, gone: usize, after: usize, fresh: u64) {
-        let old: [u64; LEAF_ROWS / 8] =
-            core::array::from_fn(|n| self.order.get(n).map_or(0, |w| w.load(Relaxed)));
-        let word = |n: usize| old.get(n).copied().unwrap_or(0);
-        // Byte b comes from byte b + gone - new; the 8 keep it above zero.
-        let shift = gone.wrapping_add(at).wrapping_add(8).wrapping_sub(after);
-        for n in at / 8..LEAF_ROWS / 8 {
-            let base = n * 8;
-            let from = base.wrapping_add(shift); // the byte wanted, plus 8
-            let (q, r) = (from / 8, from % 8 * 8);
-            let low = word(q.wrapping_sub(1)) >> r;
-            let high = if r == 0 { 0 } else { word(q) << (64 - r) };
-            let head = low_bytes(at.saturating_sub(base));
-            let tail = !low_bytes(after.saturating_sub(base));
-            let fresh = match (at.checked_sub(base), base.checked_sub(at)) {
-                (Some(up), _) if up < 8 => fresh << (up * 8),
-                (None, Some(down)) if down < 8 => fresh >> (down * 8),
-                _ => 0,
-            };
-            if let Some(w) = self.order.get(n) {
-                w.store(
-                    word(n) & head | (low | high) & tail | fresh & !(head | tail),
-                    Relaxed,
-                );
-            }
+    fn close(&self, at: usize, gone: usize) {
+        let mut count = self.count();
+        let starts = words(&self.starts);
+        move_down(starts, at.wrapping_add(gone), count, gone);
+        fill(starts, count.wrapping_sub(gone), count, NO_KEY);
+        let mut order = self.order.load(Relaxed);
+        for _ in 0..gone {
+            // The cells' number goes from `at` to behind the last row.
+            let before = low_numbers(at);
+            let moved = order & low_numbers(count) & !low_numbers(at.wrapping_add(1));
+            let behind = order & !low_numbers(count);
+            let cells = order >> (at % LEAF_ROWS * 4) & 0xf;
+            count = count.wrapping_sub(1);
+            order = order & before | moved >> 4 | cells << (count % LEAF_ROWS * 4) | behind;
         }
+        self.order.store(order, Relaxed);
+        self.count.store(count as u32, Relaxed);
     }
 
     /// Makes it empty, whatever it was. The caller has begun the version.
     fn clear(&self) {
         fill(words(&self.starts), 0, LEAF_ROWS, NO_KEY);
+        self.order.store(IN_ORDER, Relaxed);
         self.count.store(0, Relaxed);
-        self.used.store(0, Relaxed);
     }
 
     /// Appends the rows of `other` from number `from` on. Both versions are begun.
@@ -1000,19 +994,89 @@ impl Index {
     /// The last row that starts at or below `addr`.
     #[inline]
     pub fn find(&self, addr: u64) -> Option<Pos> {
+        self.spot(addr).map(Spot::pos)
+    }
+
+    /// As [`Index::find`], with the leaf.
+    #[inline]
+    pub fn spot(&self, addr: u64) -> Option<Spot> {
         let key = key(addr).min(NO_KEY - 1);
         let top = self.view.top()?;
         // What is mapped is often unmapped next: the leaf of the last change
         // first. Whether it is the one, the keys in the top say.
         let nth = |n: usize| top.keys().get(n).map_or(NO_KEY, |k| k.load(Relaxed));
         let recent = self.recent;
-        let leaf = if nth(recent) <= key && key < nth(recent.wrapping_add(1)) {
+        let number = if nth(recent) <= key && key < nth(recent.wrapping_add(1)) {
             recent
         } else {
             top.find(key)?
         };
-        let row = top.leaf(leaf)?.rank(key).checked_sub(1)?;
-        Some(Pos { leaf, row })
+        let leaf = top.leaf(number)?;
+        let row = leaf.rank(key).checked_sub(1)?;
+        Some(Spot::new(leaf, number, row))
+    }
+
+    /// The row at `at`, if there is one, with its leaf.
+    #[inline]
+    pub fn spot_at(&self, at: Pos) -> Option<Spot> {
+        let leaf = self.leaf(at.leaf)?;
+        (at.row < leaf.count()).then_some(Spot::new(leaf, at.leaf, at.row))
+    }
+
+    /// Start of the first row behind `spot`'s leaf; beyond all addresses if there is none.
+    #[inline]
+    pub fn end_of_leaf(&self, spot: Spot) -> u64 {
+        let next = spot.leaf_number().wrapping_add(1);
+        let keys = self.view.top().map_or(&[][..], Top::keys);
+        keys.get(next).map_or(NO_KEY, |k| k.load(Relaxed)) << 1
+    }
+
+    /// Puts `row` behind `spot`, whose leaf has room.
+    #[inline]
+    pub fn put_behind(&mut self, spot: Spot, row: &Row) {
+        let at = spot.row_number().wrapping_add(1);
+        spot.leaf.version.begin();
+        spot.leaf.open(at, 1);
+        spot.leaf.write(at, row);
+        spot.leaf.version.end();
+        self.rows = self.rows.wrapping_add(1);
+        self.last = row.start;
+        self.recent = spot.leaf_number();
+    }
+
+    /// Says of `spot`'s row what `row` says, which starts where it does.
+    #[inline]
+    pub fn replace(&mut self, spot: Spot, row: &Row) {
+        debug_assert!(spot.row().start == row.start);
+        spot.leaf.version.begin();
+        spot.leaf.write(spot.row_number(), row);
+        spot.leaf.version.end();
+        self.recent = spot.leaf_number();
+    }
+
+    /// Says of `spot`'s row and of the one behind it, in the same leaf, what `rows`
+    /// say; the first starts where `spot`'s does.
+    #[inline]
+    pub fn replace_two(&mut self, spot: Spot, rows: [&Row; 2]) {
+        let [first, second] = rows;
+        debug_assert!(spot.row().start == first.start);
+        spot.leaf.version.begin();
+        spot.leaf.write(spot.row_number(), first);
+        spot.leaf.write(spot.row_number().wrapping_add(1), second);
+        spot.leaf.version.end();
+        self.recent = spot.leaf_number();
+    }
+
+    /// Takes `spot`'s row out.
+    #[inline]
+    pub fn take_out(&mut self, spot: Spot) {
+        if spot.row_number() == 0 {
+            return self.cut(spot.pos(), self.behind(spot.pos()));
+        }
+        spot.leaf.version.begin();
+        spot.leaf.close(spot.row_number(), 1);
+        spot.leaf.version.end();
+        self.rows = self.rows.wrapping_sub(1);
     }
 
     /// The first place.
@@ -1318,7 +1382,7 @@ impl Index {
         if how == 0 {
             leaf.version.begin();
             leaf.count.store(99, Relaxed);
-            leaf.used.store(0, Relaxed);
+            leaf.order.store(0, Relaxed);
         }
         if how == 1 {
             let top = self.view.top().unwrap();
@@ -1348,15 +1412,13 @@ impl Index {
             let leaf = top.leaf(n).unwrap();
             assert!(leaf.count() > 0, "empty leaf in the top");
             assert_eq!(leaf.key(0), key(n), "key of leaf {n}");
-            assert_eq!(leaf.used.load(Relaxed).count_ones() as usize, leaf.count());
-            let mut cells = 0u32;
+            let cells = (0..LEAF_ROWS).fold(0u32, |set, r| set | 1 << leaf.cells_of(r));
+            assert_eq!(cells, 0xffff, "cells");
             for r in 0..leaf.count() {
                 let row = leaf.row(r).unwrap();
                 assert!(row.start >= end && row.end > row.start, "order");
                 end = row.end;
-                cells |= 1 << leaf.cells_of(r);
             }
-            assert_eq!(cells, leaf.used.load(Relaxed), "cells");
             for r in leaf.count()..LEAF_ROWS {
                 assert_eq!(leaf.key(r), NO_KEY);
             }

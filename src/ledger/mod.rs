@@ -25,7 +25,7 @@ use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 
 pub use index::{Busy, Hint, Memory, View};
-use index::{Index, Pos, Row};
+use index::{Index, Pos, Row, Spot};
 
 /// One range and what is said of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,22 +132,19 @@ pub struct Totals {
 pub const REASONS: usize = Reason::ALL.len();
 
 impl Totals {
+    /// `bytes` more, or fewer (its two's complement), are said to be `packed`.
     #[inline]
-    fn change(&mut self, range: PageRange, attr: Attr, add: bool) {
-        let len = if add {
-            range.len()
-        } else {
-            range.len().wrapping_neg()
-        };
-        self.bytes = self.bytes.wrapping_add(len);
-        if attr.registered() {
-            self.registered = self.registered.wrapping_add(len);
+    fn change(&mut self, bytes: u64, packed: u64) {
+        let (pin, hca) = Attr::packed_reasons(packed);
+        self.bytes = self.bytes.wrapping_add(bytes);
+        if pin == Reason::None as u8 || hca == Reason::None as u8 {
+            self.registered = self.registered.wrapping_add(bytes);
         }
-        if let Some(n) = self.pin.get_mut(attr.pin.reason as usize) {
-            *n = n.wrapping_add(len);
+        if let Some(n) = self.pin.get_mut(usize::from(pin)) {
+            *n = n.wrapping_add(bytes);
         }
-        if let Some(n) = self.hca.get_mut(attr.hca.reason as usize) {
-            *n = n.wrapping_add(len);
+        if let Some(n) = self.hca.get_mut(usize::from(hca)) {
+            *n = n.wrapping_add(bytes);
         }
     }
 }
@@ -254,7 +251,7 @@ impl Ledger {
     }
 
     /// Makes sure that the `changes` calls that follow don't run [`Short`]: a
-    /// `remove` or `insert` needs one leaf (1,344 bytes) at the most, an `update` one
+    /// `remove` or `insert` needs one leaf (704 bytes) at the most, an `update` one
     /// for every piece that it changes at the most, and one in sixteen as a rule.
     /// `false` if there is no memory; the ledger is then as it was.
     #[inline]
@@ -345,6 +342,26 @@ impl Ledger {
         sink: &mut impl Sink,
         mut each: impl FnMut(&Entry, PageRange),
     ) -> Result<usize, Short> {
+        // Most often what is unmapped was mapped as such.
+        if let Some(spot) = self.index.spot(range.start()) {
+            if let Some(entry) = Entry::of(spot.row()).filter(|e| e.range == range) {
+                each(&entry, range);
+                self.retire_entry(&entry, sink);
+                self.index.take_out(spot);
+                self.index.tidy(spot.pos());
+                return Ok(1);
+            }
+        }
+        self.remove_pieces(range, sink, each)
+    }
+
+    /// [`Ledger::remove`], whatever lies in `range`.
+    fn remove_pieces(
+        &mut self,
+        range: PageRange,
+        sink: &mut impl Sink,
+        mut each: impl FnMut(&Entry, PageRange),
+    ) -> Result<usize, Short> {
         let mut pieces = 0usize;
         let mut from = self.first_above(range.start());
         let Some(first) = self.entry(from) else {
@@ -378,7 +395,7 @@ impl Ledger {
                 self.keep(to, &entry, None, Some(after), sink);
                 break;
             }
-            self.retire(&entry, sink);
+            self.retire_entry(&entry, sink);
             to = self.next(to);
         }
         if to != from {
@@ -400,7 +417,53 @@ impl Ledger {
         attr: Attr,
         sink: &mut impl Sink,
     ) -> Result<(), Short> {
+        if self.insert_in_gap(range, attr, sink) {
+            return Ok(());
+        }
         let plan = self.plan(range, attr);
+        self.carry_out(&plan, range, attr, sink)
+    }
+
+    /// [`Ledger::insert`] where nothing is mapped and one leaf is all that changes:
+    /// a new entry, or the one before it grows (a heap).
+    #[inline]
+    fn insert_in_gap(&mut self, range: PageRange, attr: Attr, sink: &mut impl Sink) -> bool {
+        let Some(left) = self.index.spot(range.start()) else {
+            return false;
+        };
+        let (row, behind) = (left.row(), left.behind().map(Spot::row));
+        let upto = behind.map_or_else(|| self.index.end_of_leaf(left), |r| r.start);
+        let free = row.end <= range.start() && range.end() <= upto;
+        let (word, merges) = (attr.pack(), mergeable(attr));
+        if !free || merges && range.end() == upto && behind.is_none_or(|r| r.attr == word) {
+            return false;
+        }
+        if merges && row.end == range.start() && row.attr == word {
+            let Some(whole) = PageRange::new(row.start, range.end()) else {
+                return false;
+            };
+            let grown = self.publish(whole, attr, sink);
+            self.retire(row, sink);
+            self.index.replace(left, &grown);
+            return true;
+        }
+        if !left.has_room_for(1) {
+            return false;
+        }
+        let new = self.publish(range, attr, sink);
+        self.index.put_behind(left, &new);
+        true
+    }
+
+    /// Replaces what `plan` says by `attr` of `range`.
+    #[inline]
+    fn carry_out(
+        &mut self,
+        plan: &Plan,
+        range: PageRange,
+        attr: Attr,
+        sink: &mut impl Sink,
+    ) -> Result<(), Short> {
         let gone = self.index.in_leaf(plan.from, plan.to);
         let more = plan.rows_beside(gone.1).saturating_sub(gone.0);
         if !self.index.has_room(plan.from, more) {
@@ -408,16 +471,21 @@ impl Ledger {
         }
 
         // All that comes is published before anything that goes is retired.
-        let before = self.publish_part(plan.before, |r| r.before(range.start()), sink);
+        let (start, end) = (range.start(), range.end());
+        let before = plan
+            .before
+            .and_then(|row| self.publish_part(row, row.start, start, sink));
         let whole = PageRange::new(plan.start, plan.end).unwrap_or(range);
         let whole = self.publish(whole, attr, sink);
-        let after = self.publish_part(plan.after, |r| r.after(range.end()), sink);
+        let after = plan
+            .after
+            .and_then(|row| self.publish_part(row, end, row.end, sink));
         let mut at = self.index.settle(plan.from);
         while at < plan.to {
-            let Some(entry) = self.entry(at) else {
+            let Some(row) = self.index.row(at) else {
                 break;
             };
-            self.retire(&entry, sink);
+            self.retire(row, sink);
             at = self.next(at);
         }
 
@@ -465,30 +533,68 @@ impl Ledger {
     ) -> Result<(), Short> {
         let mut rest = Some(range);
         while let Some(todo) = rest {
-            let at = self.first_above(todo.start());
-            let Some((entry, piece)) = self
-                .entry(at)
-                .and_then(|e| Some((e, e.range.intersection(todo)?)))
-            else {
+            let Some(spot) = self.spot_above(todo.start()) else {
                 return Ok(());
             };
-            if !self.index.has_room(at, 2) {
+            let (at, row) = (spot.pos(), spot.row());
+            let range = PageRange::new(row.start, row.end);
+            let Some(piece) = range.and_then(|r| r.intersection(todo)) else {
+                return Ok(());
+            };
+            if !spot.has_room_for(2) && !self.index.has_room(at, 2) {
                 return Err(Short { at: piece.start() });
             }
-            let attr = f(piece, entry.attr);
-            if attr != entry.attr {
-                self.insert(piece, attr, sink)?;
+            let attr = f(piece, unpack(row.attr));
+            if attr.pack() != row.attr && !self.move_border(spot, row, piece, attr, sink) {
+                let plan = self.plan_within(at, row, piece, attr);
+                self.carry_out(&plan, piece, attr, sink)?;
             }
             rest = todo.after(piece.end());
         }
         Ok(())
     }
 
+    /// [`Ledger::update`] where a piece goes over to the entry before it, which says
+    /// `attr` already (a thread's arena that grows), and both are in one leaf.
+    #[inline]
+    fn move_border(
+        &mut self,
+        spot: Spot,
+        row: Row,
+        piece: PageRange,
+        attr: Attr,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let (from, border) = (piece.start(), piece.end());
+        if row.start != from || row.end <= border || !mergeable(attr) {
+            return false;
+        }
+        let Some(left) = spot.before() else {
+            return false;
+        };
+        let grows = left.row();
+        if grows.end != from || grows.attr != attr.pack() {
+            return false;
+        }
+        let (Some(low), Some(high)) = (
+            PageRange::new(grows.start, border),
+            PageRange::new(border, row.end),
+        ) else {
+            return false;
+        };
+        let low = self.publish(low, attr, sink);
+        let high = self.publish(high, unpack(row.attr), sink);
+        self.retire(grows, sink);
+        self.retire(row, sink);
+        self.index.replace_two(left, [&low, &high]);
+        true
+    }
+
     /// Retires everything. Keeps its memory.
     pub fn clear(&mut self, sink: &mut impl Sink) {
         let mut at = Index::FIRST;
-        while let Some(entry) = self.entry(at) {
-            self.retire(&entry, sink);
+        while let Some(row) = self.index.row(at) {
+            self.retire(row, sink);
             at = self.next(at);
         }
         self.index.cut(Index::FIRST, at);
@@ -514,6 +620,15 @@ impl Ledger {
         }
     }
 
+    /// The first entry that ends above `addr`.
+    #[inline]
+    fn spot_above(&self, addr: u64) -> Option<Spot> {
+        match self.index.spot(addr) {
+            Some(spot) if spot.row().end > addr => Some(spot),
+            _ => self.index.spot_at(self.first_above(addr)),
+        }
+    }
+
     #[inline]
     fn next(&self, at: Pos) -> Pos {
         self.index.settle(self.index.behind(at))
@@ -530,32 +645,43 @@ impl Ledger {
         let id = self.last_id.load(Relaxed).wrapping_add(1);
         self.last_id.store(id, Relaxed);
         let slot = sink.publish(range, attr, id);
-        self.totals.change(range, attr, true);
+        let packed = attr.pack();
+        self.totals.change(range.len(), packed);
         Row {
             start: range.start(),
             end: range.end(),
-            attr: attr.pack(),
+            attr: packed,
             id,
             slot,
         }
     }
 
-    /// Publishes what `part` says is left of `row`.
+    /// Publishes what is left of `row` between `start` and `end`.
     #[inline]
     fn publish_part(
         &mut self,
-        row: Option<Row>,
-        part: impl FnOnce(PageRange) -> Option<PageRange>,
+        row: Row,
+        start: u64,
+        end: u64,
         sink: &mut impl Sink,
     ) -> Option<Row> {
-        let entry = Entry::of(row?)?;
-        Some(self.publish(part(entry.range)?, entry.attr, sink))
+        let range = PageRange::new(start, end)?;
+        Some(self.publish(range, unpack(row.attr), sink))
     }
 
     #[inline]
-    fn retire(&mut self, entry: &Entry, sink: &mut impl Sink) {
+    fn retire(&mut self, row: Row, sink: &mut impl Sink) {
+        if let Some(range) = PageRange::new(row.start, row.end) {
+            sink.retire(row.slot, range, unpack(row.attr));
+            self.totals.change(range.len().wrapping_neg(), row.attr);
+        }
+    }
+
+    #[inline]
+    fn retire_entry(&mut self, entry: &Entry, sink: &mut impl Sink) {
         sink.retire(entry.slot, entry.range, entry.attr);
-        self.totals.change(entry.range, entry.attr, false);
+        let len = entry.range.len();
+        self.totals.change(len.wrapping_neg(), entry.attr.pack());
     }
 
     /// Of the entry at `at`, keeps what lies before and after a hole: at least one.
@@ -570,7 +696,7 @@ impl Ledger {
         let mut rows = Rows::new();
         rows.push(before.map(|r| self.publish(r, entry.attr, sink)));
         rows.push(after.map(|r| self.publish(r, entry.attr, sink)));
-        self.retire(entry, sink);
+        self.retire_entry(entry, sink);
         self.index.splice(at, 1, rows.get());
     }
 
@@ -638,6 +764,41 @@ impl Ledger {
         plan
     }
 
+    /// As [`Ledger::plan`], for a piece of the one row at `at`: nothing is searched.
+    #[inline]
+    fn plan_within(&self, at: Pos, row: Row, piece: PageRange, attr: Attr) -> Plan {
+        let (start, end) = (piece.start(), piece.end());
+        let (word, merges) = (attr.pack(), mergeable(attr));
+        let mut plan = Plan {
+            from: at,
+            to: self.next(at),
+            before: (row.start < start).then_some(row),
+            start,
+            end,
+            after: (end < row.end).then_some(row),
+        };
+        if !merges {
+            return plan;
+        }
+        if plan.before.is_none() {
+            let left = self.index.previous(at);
+            let row = left.and_then(|at| self.index.row(at));
+            if let (Some(at), Some(row)) = (left, row.filter(|r| r.end == start && r.attr == word))
+            {
+                plan.from = at;
+                plan.start = row.start;
+            }
+        }
+        if plan.after.is_none() {
+            let row = self.index.row(plan.to);
+            if let Some(row) = row.filter(|r| r.start == end && r.attr == word) {
+                plan.to = self.next(plan.to);
+                plan.end = row.end;
+            }
+        }
+        plan
+    }
+
     /// Leaves in use.
     #[cfg(test)]
     fn leaves(&self) -> usize {
@@ -659,7 +820,7 @@ impl Ledger {
         let mut ids = std::collections::HashSet::new();
         let mut at = Index::FIRST;
         while let Some(e) = self.entry(at) {
-            totals.change(e.range, e.attr, true);
+            totals.change(e.range.len(), e.attr.pack());
             assert!(ids.insert(e.id), "id {} twice", e.id);
             if let Some(l) = last {
                 let twins =

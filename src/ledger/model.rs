@@ -422,7 +422,7 @@ fn sixty_thousand_come_and_go_in_every_order() {
         let fill = n as f64 / rig.ledger.leaves() as f64;
         println!("order {order}: {fill:.1} rows a leaf");
         assert!(
-            fill > if order < 2 { 27.0 } else { 15.0 },
+            fill > if order < 2 { 13.5 } else { 7.5 },
             "order {order}: {fill}"
         );
         let addr = |k: u64| BASE + k * 2 * PAGE;

@@ -68,7 +68,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     let pins = pins_in(&guard, range);
     drop(guard);
     if other_pages {
-        registering::retract(range);
+        registering::refresh(range);
     }
     let value = match pins {
         Pins::None => real(frame),
@@ -197,7 +197,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
         flight.claim(&guard, hull);
     }
     for range in each.clone() {
-        registering::retract(range);
+        registering::refresh(range);
         let_go(range);
     }
     let value = real(frame);

@@ -156,6 +156,7 @@ fn apply_slowly(state: &mut State) {
         let what = note.what.load(Acquire);
         if what == What::Gone as u64 {
             state.remove(range, |_, _| ());
+            state.hca.spoil(range);
             note.what.store(What::Done as u64, Relaxed);
         } else if let (true, Some(attr)) = (
             what == What::Mapped as u64,

@@ -63,7 +63,8 @@ impl Place {
             e.store(0, Relaxed);
         }
         self.conflict.store(false, Relaxed);
-        if self.pinning.1.swap(0, Relaxed) != 0 {
+        // Looked at first: an exchange costs as much as all the rest.
+        if self.pinning.1.load(Relaxed) != 0 && self.pinning.1.swap(0, Relaxed) != 0 {
             PINNING.fetch_sub(1, Release);
         }
     }
@@ -82,13 +83,13 @@ impl Place {
 
 /// One call in progress.
 pub struct Flight {
-    place: usize,
-    thread: &'static Thread,
-    nested: usize,
+    place: u32,
+    /// Which of its thread's it is.
+    nested: u32,
 }
 
 /// No place was free: the call is made all the same, and its range read anew.
-const NOWHERE: usize = usize::MAX;
+const NOWHERE: u32 = u32::MAX;
 
 /// A call begins. True in the second place: this thread left an earlier call
 /// half-way, and what became of it nobody knows.
@@ -114,15 +115,14 @@ pub fn begin(call: Call) -> (Flight, bool) {
     (
         Flight {
             place,
-            thread,
-            nested,
+            nested: nested as u32,
         },
         thread.owes_audit.get(),
     )
 }
 
 #[inline]
-fn claim_place(thread: &Thread, nested: usize, call: Call) -> usize {
+fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
     let (Some(h), Some(note)) = (header(), thread.flights.get(nested)) else {
         return NOWHERE;
     };
@@ -139,7 +139,7 @@ fn claim_place(thread: &Thread, nested: usize, call: Call) -> usize {
             if i >= HIGH.load(Relaxed) {
                 HIGH.fetch_max(i + 1, Release);
             }
-            return i;
+            return i as u32;
         }
     }
     note.set(0);
@@ -313,11 +313,16 @@ pub fn disturb(range: PageRange) {
 }
 
 impl Flight {
+    #[inline]
+    fn place(&self) -> Option<&'static Place> {
+        PLACES.get(self.place as usize)
+    }
+
     /// The call is about `range`. Whoever else is about bytes of it meets us.
     /// Called with the lock held, like all that follows.
     #[inline]
     pub fn claim(&self, _lock: &Guard, range: PageRange) {
-        let Some(me) = PLACES.get(self.place) else {
+        let Some(me) = self.place() else {
             return;
         };
         for (s, e) in &me.ranges {
@@ -352,14 +357,14 @@ impl Flight {
             .enumerate()
             .take(HIGH.load(Acquire))
         {
-            if n != self.place && word.load(Relaxed) != 0 && p.touches(range) {
+            if n != self.place as usize && word.load(Relaxed) != 0 && p.touches(range) {
                 p.conflict.store(true, Relaxed);
                 met = true;
             }
         }
         if met {
             count(Counter::Conflicts);
-            if let (true, Some(me)) = (mutual, PLACES.get(self.place)) {
+            if let (true, Some(me)) = (mutual, self.place()) {
                 me.conflict.store(true, Relaxed);
             }
         }
@@ -369,7 +374,7 @@ impl Flight {
     /// may be old news, but then the other one knows.
     #[inline]
     pub fn lost_track(&self) -> bool {
-        match PLACES.get(self.place) {
+        match self.place() {
             Some(p) => p.conflict.load(Relaxed),
             None => true,
         }
@@ -380,8 +385,9 @@ impl Drop for Flight {
     #[inline]
     fn drop(&mut self) {
         if self.place != NOWHERE {
-            free(self.place, self.thread.tid());
-            if let Some(f) = self.thread.flights.get(self.nested) {
+            let thread = thread::current();
+            free(self.place as usize, thread.tid());
+            if let Some(f) = thread.flights.get(self.nested as usize) {
                 f.set(0);
             }
         }

@@ -12,7 +12,6 @@ use crate::registrar::hca::{Device, Owner, State as Stage, ALL_REMOTE, DOMAINS};
 use crate::startup;
 use crate::sys::{file, Errno, Result};
 use crate::verbs::uverbs::{access, device::Device as OwnDevice, Channel};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 
@@ -186,7 +185,7 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
         deregister(device.grave(keys.handle));
         return None;
     }
-    state.hca.bytes = state.hca.bytes.saturating_add(range.len());
+    state.hca.charge(d, range.len());
     state.hca.retired = state.hca.retired.saturating_add(range.len());
     let n = state.hca.records.add(record)?;
     state.adopt_own_memory();
@@ -311,11 +310,19 @@ pub fn own(name: &[u8]) -> Result<()> {
 
 fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     limits::memlock(); // for [`limits::bound`]
-    let class = if startup::config().hca_odp && on_demand(device, class) {
-        class | access::ON_DEMAND
-    } else {
-        class
-    };
+    let limits = device.channel.query_device();
+    let mut class = class;
+    if startup::config().hca_odp {
+        if limits.is_ok_and(|l| l.odp()) {
+            class |= access::ON_DEMAND;
+        } else {
+            log::warn!("the adapter has no on-demand paging: REGALL_HCA_MODE=odp is pinned there");
+        }
+    }
+    // At most half of what the device has is the shim's: the application and its
+    // neighbours have registrations of their own.
+    let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
+    let implicit = class & access::ON_DEMAND != 0 && limits.is_ok_and(|l| l.implicit_odp());
     let opened = {
         let mut guard = lock().ok_or(Errno::BUSY)?;
         let state = &mut *guard;
@@ -327,7 +334,13 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             // Another thread was faster.
             Err(())
         } else {
-            let d = state.hca.open(&mut state.arena, owner, device, class);
+            let d = state.hca.open(
+                &mut state.arena,
+                owner,
+                device,
+                class,
+                most.min(MOST_REGIONS),
+            );
             state.adopt_own_memory();
             tell(state);
             d.ok_or(())
@@ -344,6 +357,9 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
         device.pd
     );
     let flight = begin_work();
+    if implicit {
+        registering::register_implicitly(d);
+    }
     if let Some(all) = PageRange::new(0, USER_END) {
         // In the order in which a budget is to be spent.
         for rank in 0..3 {
@@ -357,23 +373,6 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether the adapter has on-demand paging; says so once where it was asked for and is
-/// not there.
-fn on_demand(device: Device, class: u32) -> bool {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    let class = class | access::ON_DEMAND;
-    let tried = device
-        .channel
-        .try_reg(device.pd, PAGE.0.get() as u64, 4096, class);
-    let Err(errno) = tried else {
-        return true;
-    };
-    if !SAID.swap(true, Relaxed) {
-        log::warn!("REGALL_HCA_MODE=odp: this adapter has no on-demand paging ({errno}): memory registered with it is pinned");
-    }
-    false
-}
-
 /// A descriptor of our own for the context: the application may close its own.
 fn own_channel(fd: i32) -> Result<Channel> {
     let own = file::duplicate_high(fd)?;
@@ -383,6 +382,13 @@ fn own_channel(fd: i32) -> Result<Channel> {
     }
     channel
 }
+
+/// Regions in one domain at the most.
+const MOST_REGIONS: usize = if cfg!(feature = "few-regions") {
+    48
+} else {
+    1 << 18
+};
 
 /// A page of ours, registered once to see whether that works at all.
 #[repr(C, align(4096))]

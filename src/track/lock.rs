@@ -22,7 +22,7 @@ static OWNER_SP: AtomicU64 = AtomicU64::new(0);
 /// What sleepers sleep on: counts releases that had sleepers.
 static TURN: AtomicU32 = AtomicU32::new(0);
 
-/// The next one to take it finds the state half-way.
+/// A holder never came back: nothing in the state can be trusted.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 const SLEEPERS: u64 = 1;
@@ -38,12 +38,10 @@ struct Shared(UnsafeCell<State>);
 unsafe impl Sync for Shared {}
 static STATE: Shared = Shared(UnsafeCell::new(State::new()));
 
-/// The state, while the lock is held.
+/// The state, while the lock is held. Two words, so that it is handed on in registers.
 pub struct Guard {
     thread: &'static Thread,
     outer_sp: u64,
-    /// The former holder never came back: nothing in the state can be trusted.
-    pub broken: bool,
 }
 
 /// The lock is held further up this very stack: a signal handler came between.
@@ -57,21 +55,22 @@ pub fn take() -> Result<Guard, Nested> {
     // Before the lock is taken, so that a handler that comes right after finds it.
     let outer_sp = thread.lock_sp.replace(arch::stack_pointer());
     if WORD.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
-        return Ok(held(thread, outer_sp, false));
+        return Ok(held(thread, outer_sp));
     }
     take_slowly(thread, me, outer_sp)
 }
 
 #[inline]
-fn held(thread: &'static Thread, outer_sp: u64, broken: bool) -> Guard {
+fn held(thread: &'static Thread, outer_sp: u64) -> Guard {
     OWNER_TID.store(thread.tid(), Relaxed);
     OWNER_SP.store(thread.lock_sp.get(), Relaxed);
-    let broken = broken || BROKEN.load(Relaxed) && BROKEN.swap(false, Relaxed);
-    Guard {
-        thread,
-        outer_sp,
-        broken,
-    }
+    Guard { thread, outer_sp }
+}
+
+/// As [`held`], from one that never came back.
+fn inherited(thread: &'static Thread, outer_sp: u64) -> Guard {
+    BROKEN.store(true, Relaxed);
+    held(thread, outer_sp)
 }
 
 #[cold]
@@ -82,7 +81,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
         let word = WORD.load(Relaxed);
         if word & !SLEEPERS == me {
             if came_back(arch::stack_pointer(), OWNER_SP.load(Relaxed)) {
-                return Ok(held(thread, 0, true));
+                return Ok(inherited(thread, 0));
             }
             thread.lock_sp.set(outer_sp);
             return Err(Nested);
@@ -92,7 +91,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
                 .compare_exchange(0, me | SLEEPERS, Acquire, Relaxed)
                 .is_ok()
             {
-                return Ok(held(thread, outer_sp, false));
+                return Ok(held(thread, outer_sp));
             }
             continue;
         }
@@ -131,7 +130,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
                 .compare_exchange(word | SLEEPERS, me | SLEEPERS, Acquire, Relaxed)
                 .is_ok()
         {
-            return Ok(held(thread, outer_sp, true));
+            return Ok(inherited(thread, outer_sp));
         }
     }
 }
@@ -226,6 +225,20 @@ fn hex(text: &[u8]) -> Option<u64> {
 pub fn reset() {
     WORD.store(0, Relaxed);
     OWNER_TID.store(0, Relaxed);
+    BROKEN.store(false, Relaxed);
+}
+
+impl Guard {
+    /// Whether a former holder has left the state half-way.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        BROKEN.load(Relaxed)
+    }
+
+    /// The state has been begun anew.
+    pub fn mended(&mut self) {
+        BROKEN.store(false, Relaxed);
+    }
 }
 
 impl Deref for Guard {

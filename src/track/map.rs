@@ -9,12 +9,14 @@ use super::{
     State,
 };
 use crate::arch::Frame;
+use crate::config::Pin;
 use crate::intercept;
 use crate::policy;
 use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
 use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
@@ -22,6 +24,8 @@ use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
 /// mremap's word for a range that lies in more than one of the kernel's mappings:
 /// a mapping that is pinned only in part is two.
 const FAULT: i64 = -(Errno::FAULT.0 as i64);
+/// The program break as the kernel last said; written under the lock.
+static BRK: AtomicU64 = AtomicU64::new(0);
 /// What libc moves the break by, at the least.
 const HEAP_STEP: u64 = 1 << 20;
 /// Linux 6.11.
@@ -219,7 +223,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         return real(frame);
     };
     let flight = open(call);
-    let Some(guard) = lock_for(&[Some(range)]) else {
+    let Some(mut guard) = lock_for(&[Some(range)]) else {
         let value = real(frame);
         deferred::later(range);
         return value;
@@ -231,6 +235,12 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         0
     };
     let other_rights = registering::active() && changes_rights(&guard, range, prot);
+    // Where nobody registers, nothing that is said has to wait for the kernel, and one
+    // turn with the lock will do; what the kernel refuses is read anew.
+    let told = opened == 0 && startup::config().pin == Pin::Off && !registering::active();
+    if told {
+        describe_anew(&mut guard, range, prot);
+    }
     drop(guard);
     if opened != 0 && over_budget(opened) {
         return NOMEM;
@@ -240,7 +250,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         let_go(range);
     }
     if other_rights {
-        registering::retract(range);
+        registering::refresh(range);
     }
     let mut value = real(frame);
     if failed(value) && relent(value) {
@@ -255,7 +265,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64 != 0 {
         // The kernel extends the range to the end of a stack.
         resync::around(range);
-    } else {
+    } else if !told || registering::active() {
         reprotect(range, prot);
     }
     if prot & libc::PROT_EXEC as u64 != 0 {
@@ -300,35 +310,48 @@ fn without_access(state: &State, range: PageRange) -> u64 {
 }
 
 fn reprotect(range: PageRange, prot: u64) {
-    let pin = startup::config().pin;
-    let mut pending = false;
-    match lock() {
-        Some(mut guard) => guard.update(range, |_, attr| {
-            let was_out = attr.pin.reason == Reason::NoAccess;
-            let mut new = Attr {
-                prot: attr.prot.with_prot(prot),
-                ..attr
-            };
-            if new.kind == Kind::File && !new.prot.shared() {
-                let text = Flags::TEXT;
-                new.flags = if new.prot.writable() {
-                    new.flags.without(text)
-                } else {
-                    new.flags.with(text)
-                };
-            }
-            if was_out {
-                new.pin.reason = Reason::Off;
-            }
-            new = policy::described(new, pin);
-            pending |= new.pin.reason == Reason::Off;
-            new
-        }),
+    let pending = match lock() {
+        Some(mut guard) => describe_anew(&mut guard, range, prot),
         None => return deferred::later(range),
-    }
+    };
     if pending || registering::active() {
         settle(range);
     }
+}
+
+/// What is mapped in `range` can be accessed as `prot` says. Whether there is
+/// something to be pinned now.
+#[inline]
+fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
+    let pin = startup::config().pin;
+    let mut pending = false;
+    state.update(range, |_, attr| {
+        let was_out = attr.pin.reason == Reason::NoAccess;
+        let mut new = Attr {
+            prot: attr.prot.with_prot(prot),
+            ..attr
+        };
+        if new.kind == Kind::File && !new.prot.shared() {
+            let text = Flags::TEXT;
+            new.flags = if new.prot.writable() {
+                new.flags.without(text)
+            } else {
+                new.flags.with(text)
+            };
+        }
+        if was_out {
+            new.pin.reason = Reason::Off;
+        }
+        new = policy::described(new, pin);
+        pending |= new.pin.reason == Reason::Off;
+        new
+    });
+    pending
+}
+
+/// Tracking starts with the program break at `brk`.
+pub fn begin_at(brk: u64) {
+    BRK.store(brk, Relaxed);
 }
 
 /// brk(2).
@@ -338,23 +361,18 @@ pub fn brk(frame: &mut Frame) -> i64 {
     let flight = open(Call::Brk);
     let mut shrunk = None;
     let mut taken = Taken::new();
-    let mut before = 0;
     let down = |from: u64| {
-        round_up(wanted)
-            .zip(round_up(from))
+        let down = round_up(wanted).zip(round_up(from));
+        down.filter(|_| wanted != 0)
             .and_then(|(to, from)| PageRange::new(to, from))
     };
-    let mut guard = lock();
-    if let Some(range) = guard.as_ref().and_then(|g| down(g.brk)) {
-        drop(guard);
-        guard = lock_for(&[Some(range)]);
-    }
+    let mut before = BRK.load(Relaxed);
+    // A heap that grows needs the lock only after the call.
+    let guard = down(before).and_then(|range| lock_for(&[Some(range)]));
     if let Some(mut guard) = guard {
-        before = guard.brk;
-        shrunk = down(before);
+        before = BRK.load(Relaxed);
         // A break below its beginning is refused; what we don't know we don't touch.
-        shrunk = shrunk
-            .filter(|r| wanted != 0 && guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
+        shrunk = down(before).filter(|r| guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
         if let Some(range) = shrunk {
             flight.claim(&guard, range);
             guard.remove(range, |part, attr| taken.add(part, attr));
@@ -376,23 +394,34 @@ pub fn brk(frame: &mut Frame) -> i64 {
             put_back(range, &taken);
         }
     }
+    let between = |from: u64, to: u64| {
+        round_up(from)
+            .zip(round_up(to))
+            .and_then(|(from, to)| PageRange::new(from, to))
+    };
     let mut grown = None;
-    if before == 0 && wanted != 0 {
-        // In a handler on top of the lock's holder: the heap is read anew.
-        if let Some(heap) =
-            PageRange::covering(now.min(wanted), wanted.abs_diff(now).max(HEAP_STEP))
-        {
-            deferred::later(heap);
+    match lock() {
+        Some(mut guard) => {
+            let from = BRK.load(Relaxed);
+            BRK.store(now, Relaxed);
+            grown = between(from, now).filter(|_| from != 0);
+            if let Some(range) = grown {
+                flight.touch(&guard, range);
+                guard.insert(range, heap());
+            }
+            drop(guard);
+            // Another thread has moved it up since it was looked at.
+            let lost = between(now, from).filter(|_| shrunk.is_none());
+            if let Some(range) = lost {
+                resync::range(range, true);
+            }
         }
-    }
-    if let Some(mut guard) = lock() {
-        let from = core::mem::replace(&mut guard.brk, now);
-        grown = round_up(from)
-            .zip(round_up(now))
-            .and_then(|(from, to)| PageRange::new(from, to));
-        if let (Some(range), true) = (grown, from != 0) {
-            flight.touch(&guard, range);
-            guard.insert(range, heap());
+        // In a handler on top of the lock's holder: the heap is read anew.
+        None => {
+            let moved = PageRange::covering(now.min(before), now.abs_diff(before).max(HEAP_STEP));
+            if let (Some(heap), true) = (moved, wanted != 0) {
+                deferred::later(heap);
+            }
         }
     }
     if let Some(range) = grown {
@@ -408,7 +437,8 @@ pub fn brk(frame: &mut Frame) -> i64 {
 pub fn heap() -> Attr {
     let config = startup::config();
     let mut flags = future_flags();
-    if crate::glob::matches_any(config.exclude.as_bytes(), b"[heap]") {
+    let exclude = config.exclude.as_bytes();
+    if !exclude.is_empty() && crate::glob::matches_any(exclude, b"[heap]") {
         flags = flags.with(Flags::EXCLUDED);
     }
     policy::described(
@@ -454,10 +484,15 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             .flatten()
             .for_each(|r| deferred::gone(*r)),
     }
-    for range in [source, target].iter().flatten() {
-        registering::retract(*range);
-    }
-    let mut value = real(frame);
+    let stayed = if registering::active() {
+        stay(frame, source, target)
+    } else {
+        Stayed::No
+    };
+    let mut value = match stayed {
+        Stayed::Grown => old as i64,
+        _ => real(frame),
+    };
     if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
         value = real(frame);
     }
@@ -475,7 +510,16 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             put_back(source, &moved);
         }
     } else {
-        remapped(&flight, frame, value as u64, source, &moved, twin);
+        let regions_stay = stayed != Stayed::No && value == old as i64;
+        remapped(
+            &flight,
+            frame,
+            value as u64,
+            source,
+            &moved,
+            twin,
+            regions_stay,
+        );
     }
     if let (true, Some(target)) = (flight.lost_track(), target) {
         resync::range(target, true);
@@ -485,6 +529,45 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         None => end(flight),
     }
     value
+}
+
+/// What becomes of the regions of what mremap is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stayed {
+    /// They were taken out: the memory may move.
+    No,
+    /// Only the end that goes was: memory that shrinks stays where it is.
+    Shrinks,
+    /// The call has been made, and the memory has grown where it is.
+    Grown,
+}
+
+/// Takes regions out of the way of mremap. Large memory that can grow where it is would
+/// be registered anew for a page more: that is tried first.
+#[cold]
+#[inline(never)]
+fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> Stayed {
+    let [old, old_len, new_len, flags, ..] = frame.args;
+    let may_move = libc::MREMAP_MAYMOVE as u64;
+    if let (Some(source), true) = (source, flags & !may_move == 0) {
+        if let Some(rest) = round_up(new_len).filter(|n| *n != 0 && *n < source.len()) {
+            if let Some(tail) = source.after(old + rest) {
+                registering::retract(tail);
+                return Stayed::Shrinks;
+            }
+        }
+        if new_len >= old_len && flags & may_move != 0 {
+            let mut here = *frame;
+            here.args[3] = 0;
+            if !failed(real(&here)) {
+                return Stayed::Grown;
+            }
+        }
+    }
+    for range in [source, target].iter().flatten() {
+        registering::retract(*range);
+    }
+    Stayed::No
 }
 
 /// The protection of `source`, if it is one private anonymous mapping to the
@@ -550,6 +633,7 @@ fn remapped(
     source: Option<PageRange>,
     moved: &Taken,
     twin: Option<Attr>,
+    regions_stay: bool,
 ) {
     let Some(new) = PageRange::from_call(at, frame.args[2]) else {
         return;
@@ -573,7 +657,11 @@ fn remapped(
         // The kernel moves the lock with the pages.
         let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
         let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
-        let attr = policy::unregistered(attr);
+        let attr = if regions_stay {
+            attr
+        } else {
+            policy::unregistered(attr)
+        };
         if let Some(there) = there {
             guard.insert(there, attr);
         }

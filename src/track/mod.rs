@@ -73,8 +73,6 @@ pub struct State {
     reserved: u64,
     /// Bytes that may be pinned; u64::MAX: no limit.
     budget: u64,
-    /// The program break as the kernel last said.
-    brk: u64,
     adopting: bool,
 }
 
@@ -111,7 +109,6 @@ impl State {
             hca: Hca::new(),
             reserved: 0,
             budget: u64::MAX,
-            brk: 0,
             adopting: false,
         }
     }
@@ -274,11 +271,6 @@ impl State {
         found
     }
 
-    /// Tracking starts with the program break at `brk`.
-    pub fn begin_at(&mut self, brk: u64) {
-        self.brk = brk;
-    }
-
     /// No more than `bytes` may be pinned.
     pub fn set_budget(&mut self, bytes: u64) {
         self.budget = bytes;
@@ -323,9 +315,9 @@ pub const fn own_memory(prot: Prot) -> Attr {
 #[inline]
 pub fn lock() -> Option<Guard> {
     let mut guard = lock::take().ok()?;
-    if guard.broken {
+    if guard.is_broken() {
         resync::rebuild(&mut guard);
-        guard.broken = false;
+        guard.mended();
     }
     if !guard.ready() {
         give_up("no memory for the ledger");
@@ -376,7 +368,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         return untracked(call, frame);
     }
     fork::check();
-    if log::log_enabled!(log::Level::Trace) {
+    if log::max_level() == log::LevelFilter::Trace {
         trace(call, frame);
     }
     match call {
@@ -424,6 +416,7 @@ fn untracked(call: Call, frame: &mut Frame) -> i64 {
 }
 
 #[cold]
+#[inline(never)]
 fn trace(call: Call, frame: &Frame) {
     let [a, b, c, d, e, f] = frame.args;
     log::trace!(

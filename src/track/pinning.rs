@@ -143,6 +143,11 @@ impl Clear {
         self.rest.unwrap_or(self.all)
     }
 
+    /// What lies below `addr` is done.
+    pub fn pass(&mut self, addr: u64) {
+        self.rest = self.rest().after(addr);
+    }
+
     /// Whether nothing is.
     pub fn is_done(&self) -> bool {
         self.rest.is_none()

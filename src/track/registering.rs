@@ -12,7 +12,7 @@ use crate::limits;
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::registrar::hca::{Device, Grave, ALL_REMOTE, CHUNK, DOMAINS};
+use crate::registrar::hca::{Device, Grave, ALL_REMOTE, CHUNK, DOMAINS, LAZY_CHUNK};
 use crate::registrar::pin::is_limit;
 use crate::startup;
 use crate::sys::{time, Result};
@@ -73,6 +73,10 @@ fn settle_in(d: usize, range: PageRange, whose: Whose) {
             continue;
         };
         carry_out(guard, d, job);
+        clear.pass(job.gap.end());
+        if clear.is_done() {
+            return;
+        }
     }
 }
 
@@ -80,6 +84,8 @@ fn settle_in(d: usize, range: PageRange, whose: Whose) {
 fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
     let domain = state.hca.alive(d)?;
     let (on_demand, device, upto) = (domain.on_demand(), domain.device?, domain.upto_rank);
+    let implicit = domain.implicit;
+    let chunk = if on_demand { LAZY_CHUNK } else { CHUNK };
     let primary = state.hca.primary() == Some(d);
     let scope = startup::config().scope_data;
     loop {
@@ -93,8 +99,14 @@ fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
                         return ControlFlow::Break(());
                     }
                 }
+                Registering::With(_) if implicit => {
+                    if primary && !entry.attr.hca.held() {
+                        left_out = Some((piece, Column::YES));
+                        return ControlFlow::Break(());
+                    }
+                }
                 Registering::With(writable) => {
-                    if let Some(gap) = state.hca.first_gap(d, piece, CHUNK) {
+                    if let Some(gap) = state.hca.first_gap(d, piece, chunk) {
                         job = Some((gap, entry.range, writable));
                         return ControlFlow::Break(());
                     }
@@ -103,7 +115,7 @@ fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
             ControlFlow::Continue(())
         });
         if let Some((piece, column)) = left_out {
-            say(state, piece, column);
+            state.update(piece, |_, a| Attr { hca: column, ..a });
             continue;
         }
         let (gap, entry, writable) = job?;
@@ -155,26 +167,29 @@ fn say(state: &mut State, range: PageRange, column: Column) {
 /// Registers `job` and writes down what came of it. Takes the lock that it was found
 /// under, so that nobody comes between.
 fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
-    let bytes = job.gap.len();
     let state = &mut *guard;
-    let on_demand = job.access & access::ON_DEMAND != 0;
-    if !on_demand && state.hca.bytes.saturating_add(bytes) > state.budget {
+    if !fits(state, d, job.gap.len(), job.access) {
         flight::count(Counter::HcaLimited);
         return refuse(state, d, job.gap, Life::Refused(0));
     }
-    state.hca.bytes = state.hca.bytes.saturating_add(job.range.len());
+    state.hca.charge(d, job.range.len());
     flight::pin_begins(&guard, job.range);
     drop(guard);
     let outcome = register(job.device, job.range, job.access);
+    let mut graves = Graves::new();
     let Some(mut guard) = lock() else {
+        // Its holder is parked, and does not come on before this thread does.
+        if let Ok(keys) = outcome {
+            deregister(job.device.grave(keys.handle));
+        }
+        flight::pin_ends();
         return deferred::later(job.range);
     };
     let state = &mut *guard;
-    let mut graves = Graves::new();
     match outcome {
         Ok(keys) => enter(state, d, job, keys, &mut graves),
         Err(errno) => {
-            state.hca.bytes = state.hca.bytes.saturating_sub(job.range.len());
+            state.hca.refund(d, job.range.len());
             let life = if is_limit(errno) && limits::memlock_now().is_some() {
                 flight::count(Counter::HcaLimited);
                 Life::Refused(0)
@@ -194,6 +209,52 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
     drop(guard);
     graves.deregister();
     flight::pin_ends();
+}
+
+/// Whether the budget has room for `bytes` more, and the device for one more region.
+fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
+    let Some(domain) = state.hca.domain(d) else {
+        return false;
+    };
+    if domain.many() >= domain.most_regions {
+        return false;
+    }
+    // RLIMIT_MEMLOCK counts a page for each region that it is in; memory itself does not.
+    let there = if limits::memlock().is_some() {
+        state.hca.bytes
+    } else {
+        domain.bytes
+    };
+    rights & access::ON_DEMAND != 0 || there.saturating_add(bytes) <= state.budget
+}
+
+/// One region for all addresses, now and for ever, where the device can page on demand
+/// whatever it is asked for.
+pub fn register_implicitly(d: usize) {
+    let Some((device, access)) = lock().and_then(|state| {
+        let domain = state.hca.alive(d)?;
+        Some((domain.device?, domain.access))
+    }) else {
+        return;
+    };
+    let outcome = device.channel.reg_mr(device.pd, 0, u64::MAX, access);
+    let (Ok(keys), Some(all)) = (outcome, PageRange::new(0, super::USER_END)) else {
+        return;
+    };
+    flight::count(Counter::Registrations);
+    let Some(mut guard) = lock() else {
+        return deregister(device.grave(keys.handle));
+    };
+    let state = &mut *guard;
+    let record = Record::new(all, d as u32, access, Life::Live).with(keys);
+    let ready = state.hca_ready(d);
+    let node = ready.then(|| publish(state, d, record)).flatten();
+    if let (Some(node), Some(regions)) = (node, state.hca.regions_mut(d)) {
+        regions.add(node);
+        if let Some(domain) = state.hca.domain_mut(d) {
+            domain.implicit = true;
+        }
+    }
 }
 
 /// The regions that make up `hull` become one. Whether they did.
@@ -219,12 +280,10 @@ fn join_in(d: usize, hull: PageRange) -> bool {
     let Some((device, access)) = alike else {
         return false;
     };
-    let on_demand = access & access::ON_DEMAND != 0;
-    let bytes = state.hca.bytes.saturating_add(hull.len());
-    if !on_demand && bytes > state.budget || in_the_way_of(&guard, hull) {
+    if !fits(state, d, hull.len(), access) || in_the_way_of(&guard, hull) {
         return false;
     }
-    guard.hca.bytes = bytes;
+    guard.hca.charge(d, hull.len());
     flight::pin_begins(&guard, hull);
     drop(guard);
     let job = Job {
@@ -243,7 +302,7 @@ fn join_in(d: usize, hull: PageRange) -> bool {
                 enter(state, d, job, keys, &mut graves);
                 done = true;
             }
-            Err(_) => state.hca.bytes = state.hca.bytes.saturating_sub(hull.len()),
+            Err(_) => state.hca.refund(d, hull.len()),
         }
         tell(state);
     }
@@ -375,13 +434,13 @@ fn enter(state: &mut State, d: usize, job: Job, keys: Mr, graves: &mut Graves) {
     // Not on the way out (a PD that is being freed at this moment).
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
         graves.dig(job.device.grave(keys.handle));
-        state.hca.bytes = state.hca.bytes.saturating_sub(job.range.len());
+        state.hca.refund(d, job.range.len());
         return;
     }
     // Published before what it replaces goes.
     let Some(node) = publish(state, d, record) else {
         graves.dig(job.device.grave(keys.handle));
-        state.hca.bytes = state.hca.bytes.saturating_sub(job.range.len());
+        state.hca.refund(d, job.range.len());
         return;
     };
     let first = state.hca.next_from(d, job.range.start());
@@ -555,10 +614,22 @@ impl Graves {
     }
 }
 
+/// What one attempt to deregister may fail for and the next one not.
+const FOR_NOW: [i32; 4] = [libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::EBUSY];
+
 /// Has the kernel forget a region. Called without the lock.
 pub fn deregister(grave: Grave) {
     let start = time::now();
-    if let Err(errno) = grave.channel.dereg_mr(grave.handle) {
+    let mut outcome = grave.channel.dereg_mr(grave.handle);
+    for _ in 0..TRIES {
+        match outcome {
+            Err(errno) if FOR_NOW.contains(&errno.0) => {
+                outcome = grave.channel.dereg_mr(grave.handle);
+            }
+            _ => break,
+        }
+    }
+    if let Err(errno) = outcome {
         log::info!("deregistering region {:#x}: {errno}", grave.handle);
     }
     flight::count(Counter::Deregistrations);
@@ -574,10 +645,30 @@ pub fn retract(range: PageRange) {
     }
 }
 
+/// As [`retract`], where the addresses stay and have other pages or rights: what an
+/// adapter pages on demand follows by itself.
+#[inline]
+pub fn refresh(range: PageRange) {
+    if active() {
+        retract_from(range, false);
+    }
+}
+
+fn retract_slowly(range: PageRange) {
+    retract_from(range, true);
+}
+
 #[cold]
 #[inline(never)]
-fn retract_slowly(range: PageRange) {
+fn retract_from(range: PageRange, on_demand: bool) {
     for d in 0..DOMAINS {
+        let concerned = lock().is_some_and(|state| {
+            let domain = state.hca.domain(d).filter(|d| !d.implicit);
+            domain.is_some_and(|d| on_demand || !d.on_demand())
+        });
+        if !concerned {
+            continue;
+        }
         let mut rest = Some(range);
         while let Some(todo) = rest {
             rest = retract_one(d, todo);
@@ -607,12 +698,14 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
         node.range.before(todo.start()),
         node.range.after(todo.end()),
     ];
-    let survivors = parts.map(|part| part.filter(|p| !in_the_way_of(&guard, *p)));
+    let sound = record.life != Life::Spoiled;
+    let survivors = parts.map(|part| part.filter(|p| sound && !in_the_way_of(&guard, *p)));
     let device = guard.hca.domain(d)?.device?;
     let live = record.life == Life::Live;
     if live {
-        let bytes: u64 = survivors.iter().flatten().map(|r| r.len()).sum();
-        guard.hca.bytes = guard.hca.bytes.saturating_add(bytes);
+        for part in survivors.iter().flatten() {
+            guard.hca.charge(d, part.len());
+        }
     }
     flight::pin_begins(&guard, node.range);
     drop(guard);
@@ -626,7 +719,16 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
         Some((part, keys))
     });
     let mut graves = Graves::new();
-    if let Some(mut guard) = lock() {
+    let Some(mut guard) = lock() else {
+        // As in `carry_out`. The region stays until the range is read anew.
+        for keys in registered.iter().flatten().filter_map(|(_, k)| k.ok()) {
+            deregister(device.grave(keys.handle));
+        }
+        flight::pin_ends();
+        deferred::later(todo);
+        return None;
+    };
+    {
         let state = &mut *guard;
         replace(state, d, node, &registered, &record, &mut graves);
         if state.hca.primary() == Some(d) {
@@ -638,6 +740,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
         }
         tell(state);
     }
+    drop(guard);
     graves.deregister();
     flight::pin_ends();
     // The other call may be one that leaves its part as it is.
@@ -671,7 +774,7 @@ fn replace(
             Err(errno) => {
                 new.life = Life::Refused(*errno);
                 if record.life == Life::Live {
-                    state.hca.bytes = state.hca.bytes.saturating_sub(range.len());
+                    state.hca.refund(d, range.len());
                     flight::count(Counter::HcaRefused);
                     if state.hca.primary() == Some(d) {
                         say(state, *range, refusal(*errno));
@@ -737,9 +840,12 @@ fn reconcile_slowly(range: PageRange) {
 
 /// Whether all of `range` is mapped and would be registered as `record` is.
 fn agrees(state: &State, d: usize, range: PageRange, record: &Record) -> bool {
-    let Some(domain) = state.hca.alive(d) else {
+    let Some(domain) = state.hca.alive(d).filter(|d| !d.implicit) else {
         return true;
     };
+    if record.life == Life::Spoiled {
+        return false;
+    }
     let (mut upto, mut same) = (range.start(), true);
     let scope = startup::config().scope_data;
     state.ledger.for_each(range, |piece, entry| {

@@ -25,6 +25,10 @@ pub struct Line {
     pub state: String,
     /// Reason or `-`.
     pub reason: String,
+    /// Keys of the memory region that holds it.
+    pub lkey: Option<u32>,
+    /// None also if the region is not for peers.
+    pub rkey: Option<u32>,
     /// `yes` or a reason.
     pub pin: String,
     /// `yes` or a reason.
@@ -40,6 +44,33 @@ impl Line {
             &self.reason
         }
     }
+}
+
+/// A `# key` line of `regall dump`: a memory region of a domain whose keys do not
+/// stand in the lines of ranges.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Key {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// The kernel's handle of its protection domain.
+    pub pd: u32,
+    /// What it may be used for: words with commas between them.
+    pub access: String,
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key; none if it is not for peers.
+    pub rkey: Option<u32>,
+}
+
+/// All that `regall dump` says.
+#[derive(Clone, Debug)]
+pub struct Dump {
+    /// The ranges.
+    pub lines: Vec<Line>,
+    /// The memory regions of all domains but the first.
+    pub keys: Vec<Key>,
 }
 
 /// What a program claims of a range of its own.
@@ -75,8 +106,13 @@ impl Expected {
     }
 }
 
-/// `regall dump`'s lines, or why there are none.
+/// `regall dump`'s lines of ranges, or why there are none.
 pub fn dump(pid: u32) -> Result<Vec<Line>, String> {
+    whole(pid).map(|dump| dump.lines)
+}
+
+/// All that `regall dump` says, or why it says nothing.
+pub fn whole(pid: u32) -> Result<Dump, String> {
     let mut command = Command::new(build::regall());
     let done = child::run(
         command.arg("dump").arg(pid.to_string()),
@@ -93,7 +129,7 @@ pub fn dump(pid: u32) -> Result<Vec<Line>, String> {
 }
 
 /// Parses `regall dump`'s output.
-pub fn parse(pid: u32, text: &str) -> Result<Vec<Line>, String> {
+pub fn parse(pid: u32, text: &str) -> Result<Dump, String> {
     let mut lines = text.lines();
     let head: Vec<_> = lines.next().unwrap_or("").split(' ').collect();
     match head[..] {
@@ -107,39 +143,78 @@ pub fn parse(pid: u32, text: &str) -> Result<Vec<Line>, String> {
         }
         _ => return Err(format!("dump begins with {head:?}")),
     }
-    let plain = lines.filter(|l| !l.starts_with('#'));
-    plain
-        .map(|l| line(l).ok_or_else(|| format!("dump says {l:?}")))
-        .collect()
+    let (lines, keys): (Vec<_>, Vec<_>) = lines.partition(|l| !l.starts_with('#'));
+    let wrong = |l: &str| format!("dump says {l:?}");
+    let lines = lines.into_iter().map(|l| line(l).ok_or_else(|| wrong(l)));
+    let keys = keys.into_iter().map(|l| key(l).ok_or_else(|| wrong(l)));
+    Ok(Dump {
+        lines: lines.collect::<Result<_, _>>()?,
+        keys: keys.collect::<Result<_, _>>()?,
+    })
 }
 
 fn line(text: &str) -> Option<Line> {
     let words: Vec<_> = text.split(' ').collect();
-    let [range, prot, state, reason, _lkey, _rkey, pin, hca] = words[..] else {
+    let [range, prot, state, reason, lkey, rkey, pin, hca] = words[..] else {
         return None;
     };
-    let (start, end) = range.split_once('-')?;
+    let (start, end) = addresses(range)?;
     Some(Line {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
+        start,
+        end,
         prot: prot.into(),
         state: state.into(),
         reason: reason.into(),
+        lkey: number(lkey)?,
+        rkey: number(rkey)?,
         pin: pin.into(),
         hca: hca.into(),
     })
 }
 
+fn key(text: &str) -> Option<Key> {
+    let words: Vec<_> = text.split(' ').collect();
+    let ["#", "key", range, pd, access, lkey, rkey] = words[..] else {
+        return None;
+    };
+    let (start, end) = addresses(range)?;
+    Some(Key {
+        start,
+        end,
+        pd: pd.parse().ok()?,
+        access: access.into(),
+        lkey: number(lkey)??,
+        rkey: number(rkey)?,
+    })
+}
+
+fn addresses(range: &str) -> Option<(u64, u64)> {
+    let (start, end) = range.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    Some((hex(start)?, hex(end)?)).filter(|(start, end)| start < end)
+}
+
+/// A key, or `-` for none; `None` if it is neither.
+fn number(text: &str) -> Option<Option<u32>> {
+    match text {
+        "-" => Some(None),
+        key => u32::from_str_radix(key.strip_prefix("0x")?, 16)
+            .ok()
+            .map(Some),
+    }
+}
+
 /// Everything that is wrong with a process's coverage now.
 pub fn check(pid: u32, claims: &[Claim], expected: &Expected) -> Vec<String> {
-    let both = dump(pid).and_then(|d| procfs::smaps(pid).map(|m| (d, m)));
+    let both = whole(pid).and_then(|d| procfs::smaps(pid).map(|m| (d, m)));
     let (dump, maps) = match both {
         Ok(both) => both,
         Err(e) => return vec![e],
     };
-    let mut problems = compare(pid, &dump, &maps, expected);
+    let mut problems = compare(pid, &dump.lines, &maps, expected);
+    problems.extend(dump.keys.iter().flat_map(|k| unmapped(k, &maps)));
     if expected.mode.pins() {
-        problems.extend(claims.iter().flat_map(|c| unkept(c, &dump)));
+        problems.extend(claims.iter().flat_map(|c| unkept(c, &dump.lines)));
     }
     problems
 }
@@ -193,6 +268,30 @@ pub fn compare(pid: u32, dump: &[Line], maps: &[Vma], expected: &Expected) -> Ve
     problems
 }
 
+/// What of a memory region is not mapped. One for the whole address space (on
+/// demand, from 0) is not of mapped memory.
+fn unmapped(key: &Key, maps: &[Vma]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if key.start == 0 && key.access.split(',').any(|word| word == "on-demand") {
+        return problems;
+    }
+    let mut at = key.start;
+    let mut missing = |from: u64, to: u64| {
+        if from < to {
+            problems.push(format!("{from:x}-{to:x} is not mapped: {key:?}"));
+        }
+    };
+    for vma in maps
+        .iter()
+        .filter(|v| v.start < key.end && v.end > key.start)
+    {
+        missing(at, vma.start);
+        at = vma.end;
+    }
+    missing(at, key.end);
+    problems
+}
+
 fn gap(start: u64, end: u64, vma: &Vma) -> String {
     format!(
         "gap {start:x}-{end:x} in {} {} [{}]",
@@ -221,6 +320,9 @@ impl Facts<'_> {
                 "state {}, reason {}, hca {}",
                 line.state, line.reason, line.hca
             ));
+        }
+        if line.hca == "yes" && line.lkey.is_none() {
+            return Err("no region holds what the adapter is said to hold".into());
         }
         if line.pin == "yes" {
             return self.pinned(vma);
@@ -339,6 +441,8 @@ mod tests {
             prot: v.prot.clone(),
             state: "excluded".into(),
             reason: word(v).into(),
+            lkey: None,
+            rkey: None,
             pin: word(v).into(),
             hca: "off".into(),
         };
@@ -383,6 +487,12 @@ mod tests {
             });
             assert!(!told.is_empty(), "{lie} of the program's text");
         }
+        let unheld = broken(&|l| {
+            l[0].hca = "yes".into();
+            l[0].state = "registered".into();
+            l[0].reason = "-".into();
+        });
+        assert!(unheld[0].contains("no region holds"), "{unheld:?}");
         let pinned = Expected::of(Mode::Populate);
         let mut lines = good.clone();
         lines[0].pin = "yes".into();
@@ -394,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_broken_claim_is_found_out() {
-        let dump = parse(7, "# regall 1 pid 7 start 1 generation 1 busy 0\n1000-3000 rw-p registered - - - yes off\n").unwrap();
+        let dump = parse(7, "# regall 1 pid 7 start 1 generation 1 busy 0\n1000-3000 rw-p registered - - - yes off\n").unwrap().lines;
         let claim = |start, end, word: &str| Claim {
             start,
             end,
@@ -406,5 +516,44 @@ mod tests {
         assert!(!unkept(&claim(0x1000, 0x3000, "limit"), &dump).is_empty());
         assert!(parse(7, "# regall 1 pid 7 start 1 generation 1 busy 2\n").is_err());
         assert!(parse(8, "# regall 1 pid 7 start 1 generation 1 busy 0\n").is_err());
+    }
+    #[test]
+    fn regions_are_read_and_must_be_of_mapped_memory() {
+        let with = |line: &str| {
+            let head = "# regall 1 pid 7 start 1 generation 1 busy 0\n";
+            parse(7, &format!("{head}{line}\n"))
+        };
+        let dump = with("1000-3000 rw-p registered - 0x11 - yes yes\n# key 2000-9000 3 local-write,remote-read 0xff 0x22").unwrap();
+        assert_eq!((dump.lines[0].lkey, dump.lines[0].rkey), (Some(0x11), None));
+        let key = Key {
+            start: 0x2000,
+            end: 0x9000,
+            pd: 3,
+            access: "local-write,remote-read".into(),
+            lkey: 0xff,
+            rkey: Some(0x22),
+        };
+        assert_eq!(dump.keys, [key]);
+        for wrong in [
+            "# key 3000-3000 3 read 0x1 -",
+            "# key 3000-4000 x read 0x1 -",
+            "# key 3000-4000 3 read - -",
+            "# key 3000-4000 3 read 0x1",
+            "# lock 3000-4000 3 read 0x1 -",
+            "1000-3000 rw-p registered - 11 - yes yes",
+        ] {
+            assert!(with(wrong).is_err(), "{wrong}");
+        }
+        let mut vma = procfs::smaps(std::process::id()).unwrap().remove(0);
+        let mut at = |start, end| {
+            (vma.start, vma.end) = (start, end);
+            vma.clone()
+        };
+        let maps = [at(0x1000, 0x3000), at(0x3000, 0x5000), at(0x6000, 0x8000)];
+        let found = unmapped(&dump.keys[0], &maps);
+        assert!(found[0].starts_with("5000-6000 ") && found[1].starts_with("8000-9000 "));
+        assert_eq!(found.len(), 2);
+        let implicit = with("# key 0-100000000000000 3 local-write,on-demand 0x1 0x1").unwrap();
+        assert!(unmapped(&implicit.keys[0], &maps).is_empty());
     }
 }

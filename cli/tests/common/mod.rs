@@ -21,11 +21,20 @@ impl Publisher {
 
     /// With so many more mappings.
     pub fn with(mappings: usize) -> Self {
+        Self::start(&[&mappings.to_string()])
+    }
+
+    /// The same, and each range has a memory region.
+    pub fn with_regions(mappings: usize) -> Self {
+        Self::start(&[&mappings.to_string(), "regions"])
+    }
+
+    fn start(arguments: &[&str]) -> Self {
         let path = Path::new(REGALL)
             .with_file_name("examples")
             .join("publisher");
         let mut child = Command::new(path)
-            .arg(mappings.to_string())
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::*;
 use regall_directory::layout::{segment_bytes, Slot, SEGMENT0_SLOTS};
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
-use regall_directory::writer::{Backing, SlotRef, Writer};
+use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::writer::{self, Backing, SlotRef, Writer};
 
 extern "C" {
     fn mmap(addr: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, off: i64)
@@ -99,6 +99,19 @@ impl Fixture {
             .unwrap()
     }
 
+    /// A region of `domain` with all else from its generation.
+    fn publish_region(&mut self, generation: u64, domain: u64, start: u64, end: u64) -> SlotRef {
+        assert!(self.reserve(1));
+        let range = PageRange::new(start << 12, end << 12).unwrap();
+        let region = writer::Region {
+            domain,
+            keys: (generation + 1) << 32 | generation,
+        };
+        self.writer
+            .publish_region(generation, range, 1, generation, region)
+            .unwrap()
+    }
+
     fn open(&self) -> Result<Directory, OpenError> {
         open_in(&self.root, std::process::id())
     }
@@ -109,6 +122,15 @@ impl Fixture {
         assert!(snapshot.stable);
         let all = snapshot.entries.iter();
         all.map(|e| (e.range.start() >> 12, e.range.end() >> 12, e.generation))
+            .collect()
+    }
+
+    /// The same of the regions, with their domains in front.
+    fn regions(&self) -> Vec<(u32, u64, u64, u64)> {
+        let snapshot = self.open().unwrap().snapshot().unwrap();
+        let page = |a| a >> 12;
+        let all = snapshot.regions.iter().map(|r| (r.domain, r.range, r.id));
+        all.map(|(d, r, id)| (d, page(r.start()), page(r.end()), id))
             .collect()
     }
 
@@ -169,6 +191,76 @@ fn the_newer_entry_has_the_bytes() {
             (50, 60, 5)
         ]
     );
+}
+
+#[test]
+fn regions_are_lists_of_their_own() {
+    let mut f = Fixture::new();
+    f.publish(1, 10, 40);
+    let pd = 7 << 32;
+    f.publish_region(2, pd | 2, 10, 20);
+    f.publish_region(3, pd | 1, 30, 50);
+    let old = f.publish_region(4, pd | 1, 10, 30);
+    f.publish_region(6, pd | 1, 20, 25);
+    f.publish_region(5, pd | 1, 15, 22);
+    assert_eq!(f.seen(), [(10, 40, 1)]);
+    let all = [
+        (1, 10, 15, 4),
+        (1, 15, 20, 5),
+        (1, 20, 25, 6),
+        (1, 25, 30, 4),
+        (1, 30, 50, 3),
+        (2, 10, 20, 2),
+    ];
+    assert_eq!(f.regions(), all);
+    let snapshot = f.open().unwrap().snapshot().unwrap();
+    let expected = Region {
+        generation: 3,
+        range: PageRange::new(30 << 12, 50 << 12).unwrap(),
+        domain: 1,
+        pd: 7,
+        access: Access::from_bits(1).unwrap(),
+        id: 3,
+        lkey: 3,
+        rkey: 4,
+    };
+    assert_eq!(snapshot.regions[4], expected);
+    f.writer.retire(old);
+    assert_eq!(f.regions()[..2], [(1, 15, 20, 5), (1, 20, 25, 6)]);
+    assert_eq!(snapshot.header.primary, 0);
+    f.writer
+        .header()
+        .unwrap()
+        .primary
+        .store(2, Ordering::Relaxed);
+    assert_eq!(f.open().unwrap().header().unwrap().primary, 2);
+}
+
+#[test]
+fn impossible_regions_are_refused() {
+    let f = |change: &dyn Fn(&mut [u64; SLOT_WORDS])| {
+        let mut f = Fixture::new();
+        f.publish_region(1, 7 << 32 | 1, 10, 20);
+        let mut words = [1, 10 << 12, 20 << 12, 1, 1, 0x22_0000_0011, 7 << 32 | 1, 0];
+        change(&mut words);
+        let slot = bytes(&words);
+        f.file.write_all_at(&slot, HEADER_BYTES as u64).unwrap();
+        f
+    };
+    assert_eq!(f(&|_| ()).regions(), [(1, 10, 20, 1)]);
+    assert_eq!(f(&|w| w[6] = 1).regions().len(), 1, "handles begin at 0");
+    assert_eq!(f(&|w| w[2] = w[1]).corrupt(), "a region's addresses");
+    assert_eq!(f(&|w| w[1] += 1).corrupt(), "a region's addresses");
+    assert_eq!(
+        f(&|w| w[2] = 1 << 57).corrupt(),
+        "a region beyond user addresses"
+    );
+    assert_eq!(f(&|w| w[3] = attr().pack()).corrupt(), "a region's access");
+    assert_eq!(f(&|w| w[3] = 1 << 10).corrupt(), "a region's access");
+    assert_eq!(f(&|w| w[6] = 7 << 32).corrupt(), "a region's domain");
+    // Not a region but a range, whose attributes these can't be.
+    let range = f(&|w| (w[6], w[3]) = (0, u64::MAX));
+    assert_eq!(range.corrupt(), "an entry's attributes");
 }
 
 #[test]
@@ -296,8 +388,17 @@ fn sizes_are_not_believed() {
     assert!(matches!(open.snapshot(), Err(OpenError::Corrupt(_))));
 }
 
-/// Attributes and keys that follow from the number, so that a torn entry shows.
+/// A range or, of every third number, a region, with attributes or keys that
+/// follow from the number, so that a torn one shows.
 fn publish_numbered(f: &mut Fixture, n: u64) -> SlotRef {
+    if n % 3 == 0 {
+        let (access, domain, keys) = (n % 32, domain(n), n << 32 | !n as u32 as u64);
+        let region = writer::Region { domain, keys };
+        let slot = f
+            .writer
+            .publish_region(n, numbered(n), access as u32, n, region);
+        return slot.unwrap();
+    }
     let attr = Attr {
         pin: Column::refused((n % 100) as u8),
         ..attr()
@@ -305,15 +406,34 @@ fn publish_numbered(f: &mut Fixture, n: u64) -> SlotRef {
     f.writer.publish(n, numbered(n), attr, n).unwrap()
 }
 
-fn check_numbered(e: &Entry) {
-    assert_eq!(e.range, check_number(e));
+/// The domain word of region `n`.
+fn domain(n: u64) -> u64 {
+    (n % 5) << 32 | (n % 2 + 1)
+}
+
+fn check_numbered(p: &Published) {
+    match p {
+        Published::Range(e) => assert_eq!(e.range, check_number(e)),
+        Published::Region(r) => assert_eq!(r.range, check_region(r)),
+    }
 }
 
 /// Where entry `n` of [`publish_numbered`] is, if all else of `e` is that entry's.
 fn check_number(e: &Entry) -> PageRange {
     let n = e.generation;
+    assert_ne!(n % 3, 0);
     assert_eq!(e.id, n);
     assert_eq!(e.attr.pin.errno, (n % 100) as u8);
+    numbered(n)
+}
+
+/// The same of a region.
+fn check_region(r: &Region) -> PageRange {
+    let n = r.generation;
+    assert_eq!(n % 3, 0);
+    let (access, word) = (r.access.bits(), u64::from(r.pd) << 32 | u64::from(r.domain));
+    assert_eq!((r.id, u64::from(access), word), (n, n % 32, domain(n)));
+    assert_eq!((r.rkey, r.lkey), (n as u32, !n as u32));
     numbered(n)
 }
 
@@ -324,8 +444,12 @@ fn numbered(n: u64) -> PageRange {
 
 /// In a picture that takes a while an entry and a later one at the same place may
 /// both be seen: then the later one has its bytes, and the rest is left of the other.
-fn check_numbered_part(e: &Entry) {
-    assert_eq!(e.range.intersection(check_number(e)), Some(e.range));
+fn check_numbered_parts(snapshot: &Snapshot) {
+    let entries = snapshot.entries.iter().map(|e| (e.range, check_number(e)));
+    let regions = snapshot.regions.iter().map(|r| (r.range, check_region(r)));
+    for (part, whole) in entries.chain(regions) {
+        assert_eq!(part.intersection(whole), Some(part));
+    }
 }
 
 /// Ends the writer, also when the reader's side of a test fails.
@@ -366,12 +490,7 @@ fn entries_are_whole_whatever_the_writer_does_meanwhile() {
             whole += found.inspect(check_numbered).count();
         }
         for _ in 0..20 {
-            reader
-                .snapshot()
-                .unwrap()
-                .entries
-                .iter()
-                .for_each(check_numbered_part);
+            check_numbered_parts(&reader.snapshot().unwrap());
         }
     });
 }
@@ -410,19 +529,51 @@ fn a_range_that_is_replaced_again_and_again_is_never_missing() {
     });
 }
 
+fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+}
+
 /// Words such as a slot has, some of them absurd.
 fn any_slot() -> impl Strategy<Value = [u64; SLOT_WORDS]> {
     let page = || prop_oneof![4 => (0u64..64).prop_map(|p| p << 12), 1 => any::<u64>()];
-    let word = prop_oneof![4 => Just(attr().pack()), 1 => any::<u64>()];
-    (0u64..20, page(), page(), word, 0u64..4)
-        .prop_map(|(g, start, end, attr, id)| [g, start, end, attr, id, 0, 0, 0])
+    let word = prop_oneof![
+        4 => Just(attr().pack()),
+        4 => 0u64..64,
+        1 => any::<u64>()
+    ];
+    let domain = prop_oneof![
+        4 => Just(0),
+        4 => (0u64..3, 1u64..4).prop_map(|(pd, n)| pd << 32 | n),
+        1 => any::<u64>()
+    ];
+    (
+        0u64..20,
+        page(),
+        page(),
+        word,
+        0u64..4,
+        any::<u64>(),
+        domain,
+    )
+        .prop_map(|(g, start, end, attr, id, keys, d)| [g, start, end, attr, id, keys, d, 0])
+}
+
+/// Slots as a writer may leave them: domain (0: a range), start, length and
+/// generation by small numbers, with the id from their order.
+fn good_slots(all: &[(u64, u64, u64, u64)]) -> Vec<u64> {
+    let slot = |(id, &(domain, start, len, generation)): (usize, &(u64, u64, u64, u64))| {
+        let what = if domain == 0 { attr().pack() } else { 1 };
+        let (start, end) = (start << 12, (start + len) << 12);
+        [generation, start, end, what, id as u64, 0, domain, 0]
+    };
+    all.iter().enumerate().flat_map(slot).collect()
 }
 
 proptest! {
     #[test]
     fn random_files_never_make_it_panic(words in proptest::collection::vec(any::<u64>(), 0..2000)) {
         let _ = HeaderView::from_words(&words);
-        let _ = entries(&words);
+        let _ = lists(&bytes(&words));
         let mut with_magic = words;
         if let Some(first) = with_magic.first_mut() { *first = MAGIC; }
         let _ = HeaderView::from_words(&with_magic);
@@ -430,31 +581,40 @@ proptest! {
 
     #[test]
     fn random_slots_come_out_sorted_or_corrupt(slots in proptest::collection::vec(any_slot(), 0..40)) {
-        let words: Vec<u64> = slots.concat();
-        if let Ok(found) = entries(&words) {
-            prop_assert!(found.windows(2).all(|w| w[0].range.end() <= w[1].range.start()));
+        // All at once are mostly corrupt, each half of them and each alone less so.
+        let (half, alone) = (slots.len() / 2 + 1, 1);
+        for part in [slots.len().max(1), half, alone].into_iter().flat_map(|n| slots.chunks(n)) {
+            let Ok((entries, regions)) = lists(&bytes(&part.concat())) else { continue };
+            prop_assert!(entries.windows(2).all(|w| w[0].range.end() <= w[1].range.start()));
+            prop_assert!(regions.iter().all(|r| r.domain != 0));
+            let apart = |w: &[Region]| match w[0].domain.cmp(&w[1].domain) {
+                std::cmp::Ordering::Less => true,
+                std::cmp::Ordering::Equal => w[0].range.end() <= w[1].range.start(),
+                std::cmp::Ordering::Greater => false,
+            };
+            prop_assert!(regions.windows(2).all(apart));
         }
     }
 
     #[test]
-    fn each_page_has_its_newest_entry(
-        ranges in proptest::collection::vec((0u64..60, 1u64..20, 1u64..30), 0..30)
+    fn each_page_has_its_newest_of_each_list(
+        all in proptest::collection::vec((0u64..4, 0u64..60, 1u64..20, 1u64..30), 0..40)
     ) {
-        let all: Vec<Entry> = ranges.iter().enumerate().map(|(n, &(start, len, generation))| Entry {
-            generation, attr: attr(), id: n as u64, keys: 0,
-            range: PageRange::new(start << 12, (start + len) << 12).unwrap(),
-        }).collect();
-        let words: Vec<u64> = all.iter().flat_map(|e| {
-            [e.generation, e.range.start(), e.range.end(), e.attr.pack(), e.id, 0, 0, 0]
-        }).collect();
-        let found = entries(&words).unwrap();
-        for page in 0..90 {
+        let (entries, regions) = lists(&bytes(&good_slots(&all))).unwrap();
+        for (domain, page) in (0..4).flat_map(|d| (0..90).map(move |p| (d, p))) {
+            let slots = all.iter().enumerate();
+            let has = |&(_, &(d, start, len, _)): &(usize, &(u64, u64, u64, u64))| {
+                d == domain && start <= page && page < start + len
+            };
+            let newest = slots.filter(has).map(|(id, s)| (s.3, id as u64)).max();
+            let expected: Vec<u64> = newest.map(|(_, id)| id).into_iter().collect();
             let at = page << 12;
-            let has = |e: &&Entry| e.range.contains(at);
-            let expected = all.iter().filter(has).max_by_key(|e| (e.generation, e.id)).map(|e| e.id);
-            let mut here = found.iter().filter(has);
-            prop_assert_eq!(here.next().map(|e| e.id), expected);
-            prop_assert!(here.next().is_none());
+            let found: Vec<u64> = match domain {
+                0 => entries.iter().filter(|e| e.range.contains(at)).map(|e| e.id).collect(),
+                d => regions.iter().filter(|r| u64::from(r.domain) == d)
+                    .filter(|r| r.range.contains(at)).map(|r| r.id).collect(),
+            };
+            prop_assert_eq!(found, expected);
         }
     }
 }

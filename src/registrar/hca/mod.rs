@@ -17,6 +17,8 @@ use regions::{Node, Regions};
 pub const DOMAINS: usize = 16;
 /// Bytes of one region at the most: what an event costs is bounded by it.
 pub const CHUNK: u64 = 64 << 20;
+/// The same where nothing is pinned.
+pub const LAZY_CHUNK: u64 = 1 << 30;
 
 /// Access that a borrowed handle can have.
 pub const SERVED: u32 = access::LOCAL_WRITE
@@ -86,6 +88,12 @@ pub struct Domain {
     pub access: u32,
     /// While it is new: what ranks higher ([`crate::policy::rank`]) has to wait.
     pub upto_rank: u8,
+    /// One region over all addresses, which the adapter pages on demand.
+    pub implicit: bool,
+    /// Regions that the shim may have on the device.
+    pub most_regions: usize,
+    /// Bytes registered in it or about to be, retired regions included.
+    pub bytes: u64,
     regions: Option<Regions>,
 }
 
@@ -112,6 +120,9 @@ impl Domain {
             device: None,
             access: 0,
             upto_rank: 0,
+            implicit: false,
+            most_regions: 0,
+            bytes: 0,
             regions: None,
         }
     }
@@ -119,6 +130,11 @@ impl Domain {
     /// Its regions, if it ever had any.
     pub fn regions(&self) -> Option<&Regions> {
         self.regions.as_ref()
+    }
+
+    /// Regions, and ranges that are known not to become any.
+    pub fn many(&self) -> usize {
+        self.regions.as_ref().map_or(0, Regions::len)
     }
 
     /// With what access memory is registered in it.
@@ -197,6 +213,7 @@ impl Hca {
         owner: Owner,
         device: Device,
         access: u32,
+        most_regions: usize,
     ) -> Option<usize> {
         let d = self.domains.iter().position(|d| d.state == State::Free)?;
         let (domain, view) = (self.domains.get_mut(d)?, VIEWS.get(d)?);
@@ -208,6 +225,9 @@ impl Hca {
         domain.device = Some(device);
         domain.access = access;
         domain.upto_rank = 0;
+        domain.implicit = false;
+        domain.most_regions = most_regions;
+        domain.bytes = 0;
         domain.state = State::Alive;
         if let Some(pd) = PDS.get(d) {
             pd.store(owner.pd, Release);
@@ -306,8 +326,45 @@ impl Hca {
             self.close(d);
         }
         self.records.clear();
+        self.refused = [0; DOMAINS];
         self.bytes = 0;
         self.retired = 0;
+    }
+
+    /// `len` bytes are about to be registered in domain `d`.
+    pub fn charge(&mut self, d: usize, len: u64) {
+        self.bytes = self.bytes.saturating_add(len);
+        if let Some(domain) = self.domains.get_mut(d) {
+            domain.bytes = domain.bytes.saturating_add(len);
+        }
+    }
+
+    /// They were not, or are no more.
+    pub fn refund(&mut self, d: usize, len: u64) {
+        self.bytes = self.bytes.saturating_sub(len);
+        if let Some(domain) = self.domains.get_mut(d) {
+            domain.bytes = domain.bytes.saturating_sub(len);
+        }
+    }
+
+    /// Memory in `range` has gone or changed in a way that the adapter was not told of
+    /// in time: regions there are lent no more.
+    pub fn spoil(&mut self, range: PageRange) {
+        for d in 0..DOMAINS {
+            let mut from = range.start();
+            while let Some((node, _)) = self.next_from(d, from) {
+                if node.range.start() >= range.end() {
+                    break;
+                }
+                from = node.range.end();
+                let implicit = self.domains.get(d).is_some_and(|d| d.implicit);
+                if let Some(record) = self.records.get_mut(node.record) {
+                    if record.life == Life::Live && !implicit {
+                        record.life = Life::Spoiled;
+                    }
+                }
+            }
+        }
     }
 
     /// Room for one more region in domain `d`.
@@ -369,12 +426,15 @@ impl Hca {
         let len = record.range.len();
         let held = !matches!(record.life, Life::Refused(_));
         if held {
-            self.bytes = self.bytes.saturating_sub(len);
+            self.refund(record.domain as usize, len);
         }
         if record.life == Life::Retired {
             self.retired = self.retired.saturating_sub(len);
         }
-        let device = self.domains.get(record.domain as usize)?.device;
+        let device = self
+            .domains
+            .get(record.domain as usize)
+            .and_then(|d| d.device);
         self.records.remove(n);
         held.then_some(Grave {
             channel: device?.channel,

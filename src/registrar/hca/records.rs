@@ -16,6 +16,8 @@ pub enum Life {
     Live,
     /// A region that has left the ledger and is still borrowed.
     Retired,
+    /// A region whose memory has changed without its being told in time.
+    Spoiled,
     /// Memory that was not registered: the errno, or 0 for the budget.
     Refused(u8),
 }
@@ -190,7 +192,9 @@ impl Record {
     /// Both keys as the directory has them; 0 if nothing holds the memory.
     pub const fn keys(&self) -> u64 {
         match self.life {
-            Life::Live | Life::Retired => self.lkey as u64 | (self.rkey as u64) << 32,
+            Life::Live | Life::Retired | Life::Spoiled => {
+                self.lkey as u64 | (self.rkey as u64) << 32
+            }
             Life::Free | Life::Refused(_) => 0,
         }
     }

@@ -230,11 +230,39 @@ pub fn perform<Q, A>(
     answer: &mut Answer<A>,
     data: DriverData,
 ) -> Result<()> {
+    if let Some(errno) = faults::due() {
+        return Err(errno);
+    }
     let mut request = Request::new(number as u32, core, data);
     let (sent, room) = data.bytes();
     match way {
         Way::Ioctl { driver } => invoke(driver, fd, &request, sent, answer, room),
         Way::Write { device } => write(device, fd, &mut request, sent, answer, room),
+    }
+}
+
+/// For tests: request number REGALL_FAIL_REQUEST, counted from 1, is not made and fails.
+pub mod faults {
+    use crate::sys::Errno;
+    use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    static FAIL: AtomicU64 = AtomicU64::new(0);
+    static ERRNO: AtomicU64 = AtomicU64::new(libc::ENOMEM as u64);
+
+    /// Request `n` shall fail with `errno`.
+    pub fn arm(n: u64, errno: u64) {
+        FAIL.store(n, Relaxed);
+        ERRNO.store(errno, Relaxed);
+    }
+
+    /// Whether it is this request, and how it fails.
+    pub fn due() -> Option<Errno> {
+        if !cfg!(feature = "failing-requests") {
+            return None;
+        }
+        let n = MADE.fetch_add(1, Relaxed) + 1;
+        (n == FAIL.load(Relaxed)).then(|| Errno(ERRNO.load(Relaxed) as i32))
     }
 }
 
