@@ -106,6 +106,14 @@ fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
                     }
                 }
                 Registering::With(writable) => {
+                    // A call that read the kernel's list was faster than the one that
+                    // mapped this, which then entered it knowing nothing of the region.
+                    if primary && entry.attr.hca.reason == Reason::Off {
+                        left_out = state.hca.held_by(d, piece).map(|(p, l)| (p, column_of(l)));
+                        if left_out.is_some() {
+                            return ControlFlow::Break(());
+                        }
+                    }
                     if let Some(gap) = state.hca.first_gap(d, piece, chunk) {
                         job = Some((gap, entry.range, writable));
                         return ControlFlow::Break(());
@@ -345,12 +353,8 @@ pub fn new_primary(state: &mut State) {
     while let Some(node) = primary.and_then(|d| state.hca.next_from(d, from)) {
         let (node, life) = (node.0, node.1.life);
         from = node.range.end();
-        let column = match life {
-            Life::Refused(errno) => refusal(errno),
-            _ => Column::YES,
-        };
         state.ready();
-        say(state, node.range, column);
+        say(state, node.range, column_of(life));
     }
     tell(state);
 }
@@ -792,6 +796,14 @@ fn replace(
     retract_slot(state, node.record);
     if let Some(grave) = state.hca.retire(node.record) {
         graves.dig(grave);
+    }
+}
+
+/// The column for memory in a domain's map.
+fn column_of(life: Life) -> Column {
+    match life {
+        Life::Refused(errno) => refusal(errno),
+        _ => Column::YES,
     }
 }
 

@@ -416,6 +416,14 @@ impl Hca {
         None
     }
 
+    /// The beginning of `piece` as far as one node of domain `d` covers it, and what
+    /// that node is.
+    pub fn held_by(&self, d: usize, piece: PageRange) -> Option<(PageRange, Life)> {
+        let (node, record) = self.next_from(d, piece.start())?;
+        let held = node.range.intersection(piece)?;
+        (held.start() == piece.start()).then_some((held, record.life))
+    }
+
     /// A region has got its last borrower back, or never had one, and is out of its
     /// domain: what the kernel has to be told.
     pub fn bury(&mut self, n: u32) -> Option<Grave> {
