@@ -190,21 +190,6 @@ fn converted(raw: i64) -> i64 {
     -1
 }
 
-/// The calling thread's errno, if libc can be found. Not for hooks: they never look at it.
-pub fn last_error() -> Option<i32> {
-    if ERRNO_LOCATION.load(Relaxed) == 0 {
-        ERRNO_LOCATION.store(find_function("__errno_location")?, Relaxed);
-    }
-    // SAFETY: as in `converted`.
-    let location = unsafe {
-        let location: extern "C" fn() -> *mut i32 =
-            core::mem::transmute(ERRNO_LOCATION.load(Relaxed) as *const ());
-        location()
-    };
-    // SAFETY: this thread's errno.
-    Some(unsafe { location.read() })
-}
-
 macro_rules! wrappers {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $nr:ident;)*) => { $(
         extern "C" fn $name($($arg: $type),*) -> $ret {

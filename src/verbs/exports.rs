@@ -88,7 +88,7 @@ fn for_want_of_room() -> bool {
 fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
     let mr = really(&call);
     let inside = thread::current().in_verbs.get();
-    if !mr.is_null() || !registering::active() || inside || !wants_room() {
+    if !mr.is_null() || !registering::active() || inside {
         return mr;
     }
     let _pass = strict::pass();
@@ -101,13 +101,6 @@ fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
         registering::readmit();
     }
     mr
-}
-
-/// Whether the call that has just failed did so for a limit that ours count against:
-/// of pinned memory, or of the device's regions.
-fn wants_room() -> bool {
-    let errno = crate::intercept::symbols::last_error();
-    errno.is_none_or(|e| [libc::ENOMEM, libc::EAGAIN, libc::EPERM, libc::ENOSPC].contains(&e))
 }
 
 type Register = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
