@@ -440,6 +440,8 @@ pub extern "C" fn regall_audit() -> c_int {
     }
     let _pass = strict::pass();
     bring_in();
+    let flight = track::begin_work();
     resync::audit();
+    track::end(flight);
     0
 }

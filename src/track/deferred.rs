@@ -27,6 +27,8 @@ enum What {
     Changed = 3,
     /// Written into the ledger; still to be pinned.
     Unpinned = 4,
+    /// As changed; and what is registered there with adapters is about other memory.
+    Spoiled = 5,
 }
 
 struct Note {
@@ -101,6 +103,11 @@ pub fn later(range: PageRange) {
     take(What::Changed, range, 0);
 }
 
+/// `range` is not what it was, and its regions could not be taken out in time.
+pub fn spoiled(range: PageRange) {
+    take(What::Spoiled, range, 0);
+}
+
 /// `range` has been mapped and is `attr`.
 pub fn mapped(range: PageRange, attr: Attr) {
     take(What::Mapped, range, attr.pack());
@@ -158,6 +165,9 @@ fn apply_slowly(state: &mut State) {
             state.remove(range, |_, _| ());
             state.hca.spoil(range);
             note.what.store(What::Done as u64, Relaxed);
+        } else if what == What::Spoiled as u64 {
+            state.hca.spoil(range);
+            note.what.store(What::Changed as u64, Relaxed);
         } else if let (true, Some(attr)) = (
             what == What::Mapped as u64,
             Attr::unpack(note.attr.load(Relaxed)),

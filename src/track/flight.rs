@@ -15,6 +15,8 @@ struct Place {
     sp: AtomicU64,
     /// What its thread is pinning or unpinning at this moment.
     pinning: (AtomicU64, AtomicU64),
+    /// Somebody did not wait for that any longer.
+    overtaken: AtomicBool,
     ranges: [(AtomicU64, AtomicU64); 2],
     conflict: AtomicBool,
 }
@@ -23,6 +25,7 @@ struct Place {
 const PLACE: Place = Place {
     sp: AtomicU64::new(0),
     pinning: (AtomicU64::new(0), AtomicU64::new(0)),
+    overtaken: AtomicBool::new(false),
     ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 2],
     conflict: AtomicBool::new(false),
 };
@@ -240,9 +243,51 @@ pub fn pin_begins(_lock: &Guard, range: PageRange) {
     let Some(place) = innermost() else {
         return;
     };
+    place.overtaken.store(false, Relaxed);
     place.pinning.0.store(range.start(), Relaxed);
     if place.pinning.1.swap(range.end(), Relaxed) == 0 {
         PINNING.fetch_add(1, Release);
+    }
+}
+
+/// Whether somebody has gone on with `range`'s memory meanwhile, so that what came of
+/// pinning it may be about other memory. Called with the lock held, before [`pin_ends`].
+pub fn overtaken(_lock: &Guard) -> bool {
+    innermost().is_some_and(|place| place.overtaken.load(Relaxed))
+}
+
+/// Others that pin in `range` or are about it are not waited for any longer: they shall
+/// know. Called with the lock held.
+pub fn overtake(guard: &Guard, range: PageRange) {
+    overtake_pins(guard, range);
+    disturb(range);
+}
+
+/// As [`overtake`], of those that pin there.
+pub fn overtake_pins(guard: &Guard, range: PageRange) {
+    if in_the_way(guard, range, false) {
+        overtake_slowly(range);
+    }
+}
+
+#[cold]
+fn overtake_slowly(range: PageRange) {
+    let Some(h) = header() else {
+        return;
+    };
+    let mine = thread::current().flights.iter().map(|f| f.get() as usize);
+    for (n, (p, word)) in PLACES
+        .iter()
+        .zip(&h.inflight)
+        .enumerate()
+        .take(HIGH.load(Acquire))
+    {
+        if word.load(Relaxed) == 0 || mine.clone().any(|m| m == n + 1) {
+            continue;
+        }
+        if p.pins(range) {
+            p.overtaken.store(true, Relaxed);
+        }
     }
 }
 

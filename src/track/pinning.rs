@@ -33,8 +33,9 @@ pub fn lock_for(ranges: &[Option<PageRange>]) -> Option<Guard> {
 }
 
 /// Others' pinning takes as long as the kernel's page faults do. One that was
-/// left half-way is not waited for longer than this, in naps.
-const NAPS: u32 = 400;
+/// left half-way is not waited for longer than this, in naps. If it was not left but
+/// slow, it finds that it was overtaken, and what came of it does not count.
+const NAPS: u32 = if cfg!(feature = "impatient") { 1 } else { 400 };
 
 #[cold]
 fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
@@ -55,7 +56,11 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
         }
     }
     flight::sweep();
-    lock()
+    let guard = lock()?;
+    for range in ranges.iter().flatten() {
+        flight::overtake(&guard, *range);
+    }
+    Some(guard)
 }
 
 /// Whose memory it may be that is to be pinned.
@@ -219,10 +224,19 @@ fn pin_all(range: PageRange, whose: Whose) {
                 drop(guard);
                 let outcome = pin_part(part, attr, want);
                 let Some(mut guard) = lock() else {
+                    flight::pin_ends();
                     return deferred::later(clear.rest());
                 };
+                let overtaken = flight::overtaken(&guard);
                 let state = &mut *guard;
                 state.reserved = state.reserved.saturating_sub(part.len());
+                if overtaken {
+                    drop(guard);
+                    flight::pin_ends();
+                    postpone(part);
+                    clear.pass(part.end());
+                    continue;
+                }
                 let replaced = record(state, part, attr, want, outcome);
                 if replaced {
                     undo(guard, part);
@@ -270,7 +284,7 @@ pub fn repin(range: PageRange) {
         for (part, attr) in parts.iter().flatten() {
             refused |= !repin_part(*part, *attr);
         }
-        flight::pin_ends();
+        pin_ends_at(rest);
         if n < 8 {
             break;
         }
@@ -278,6 +292,19 @@ pub fn repin(range: PageRange) {
     if refused {
         settle(range);
     }
+}
+
+/// Locks or unlocks in `range` are done. If others did not wait for that, nobody knows
+/// what is locked there now: it is settled again after this call.
+fn pin_ends_at(range: PageRange) {
+    if let Some(mut guard) = lock() {
+        if flight::overtaken(&guard) {
+            guard.update(range, |_, a| resync::unsettled(a));
+            drop(guard);
+            postpone(range);
+        }
+    }
+    flight::pin_ends();
 }
 
 /// Whether it went well; otherwise the ledger says that it is not pinned.
@@ -490,7 +517,7 @@ fn let_go_of(range: PageRange, which: impl Fn(&Guard, PageRange) -> bool) -> boo
             flight::count(Counter::Unpins);
             let _ = PinSet.deregister(*part);
         }
-        flight::pin_ends();
+        pin_ends_at(rest);
         if n < 8 {
             return any;
         }

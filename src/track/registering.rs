@@ -193,8 +193,17 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
         flight::pin_ends();
         return deferred::later(job.range);
     };
+    let overtaken = flight::overtaken(&guard);
     let state = &mut *guard;
     match outcome {
+        _ if overtaken => {
+            // Whose memory it is now nobody knows.
+            if let Ok(keys) = outcome {
+                graves.dig(job.device.grave(keys.handle));
+            }
+            state.hca.refund(d, job.range.len());
+            super::pinning::postpone(job.gap);
+        }
         Ok(keys) => enter(state, d, job, keys, &mut graves),
         Err(errno) => {
             state.hca.refund(d, job.range.len());
@@ -304,8 +313,13 @@ fn join_in(d: usize, hull: PageRange) -> bool {
     let mut graves = Graves::new();
     let mut done = false;
     if let Some(mut guard) = lock() {
+        let overtaken = flight::overtaken(&guard);
         let state = &mut *guard;
         match keys {
+            Ok(keys) if overtaken => {
+                graves.dig(device.grave(keys.handle));
+                state.hca.refund(d, hull.len());
+            }
             Ok(keys) => {
                 enter(state, d, job, keys, &mut graves);
                 done = true;
@@ -666,10 +680,12 @@ fn retract_slowly(range: PageRange) {
 #[inline(never)]
 fn retract_from(range: PageRange, on_demand: bool) {
     for d in 0..DOMAINS {
-        let concerned = lock().is_some_and(|state| {
-            let domain = state.hca.domain(d).filter(|d| !d.implicit);
-            domain.is_some_and(|d| on_demand || !d.on_demand())
-        });
+        let Some(guard) = lock() else {
+            return deferred::spoiled(range);
+        };
+        let domain = guard.hca.domain(d).filter(|d| !d.implicit);
+        let concerned = domain.is_some_and(|d| on_demand || !d.on_demand());
+        drop(guard);
         if !concerned {
             continue;
         }
@@ -687,16 +703,24 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
         node.range.intersection(todo)?;
         Some((node, *record))
     };
-    let mut guard = lock()?;
+    let Some(mut guard) = lock() else {
+        deferred::spoiled(todo);
+        return None;
+    };
     let (mut node, mut record) = touched(&guard)?;
     for _ in 0..TRIES {
         if !flight::in_the_way(&guard, node.range, false) {
             break;
         }
         drop(guard);
-        guard = lock_for(&[Some(node.range)])?;
+        let Some(free) = lock_for(&[Some(node.range)]) else {
+            deferred::spoiled(todo);
+            return None;
+        };
+        guard = free;
         (node, record) = touched(&guard)?;
     }
+    flight::overtake_pins(&guard, node.range);
     // What another call is about it will see to itself.
     let parts = [
         node.range.before(todo.start()),
@@ -729,12 +753,19 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
             deregister(device.grave(keys.handle));
         }
         flight::pin_ends();
-        deferred::later(todo);
+        deferred::spoiled(todo);
         return None;
     };
+    let overtaken = flight::overtaken(&guard);
     {
         let state = &mut *guard;
-        replace(state, d, node, &registered, &record, &mut graves);
+        let still = state.hca.next_from(d, node.range.start());
+        if still.is_some_and(|(n, _)| n == node) {
+            replace(state, d, node, &registered, overtaken, &record, &mut graves);
+        } else {
+            // Whoever went on meanwhile has done this, too.
+            drop_survivors(state, d, device, &registered, &mut graves);
+        }
         if state.hca.primary() == Some(d) {
             let gone = node.range.intersection(todo);
             let left = parts.into_iter().filter(|p| !survivors.contains(p));
@@ -748,14 +779,30 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
     graves.deregister();
     flight::pin_ends();
     // The other call may be one that leaves its part as it is.
-    for part in parts
-        .into_iter()
-        .filter(|p| !survivors.contains(p))
-        .flatten()
-    {
+    let left = |p: &Option<PageRange>| overtaken || !survivors.contains(p);
+    for part in parts.into_iter().filter(left).flatten() {
         super::pinning::postpone(part);
     }
     todo.after(node.range.end())
+}
+
+/// What is left of a region on both sides of a hole, with its keys or why there are none.
+type Survivors = [Option<(PageRange, core::result::Result<Mr, u8>)>; 2];
+
+/// They are not wanted after all.
+fn drop_survivors(
+    state: &mut State,
+    d: usize,
+    device: Device,
+    survivors: &Survivors,
+    graves: &mut Graves,
+) {
+    for (range, outcome) in survivors.iter().flatten() {
+        if let Ok(keys) = outcome {
+            graves.dig(device.grave(keys.handle));
+            state.hca.refund(d, range.len());
+        }
+    }
 }
 
 /// The survivors of `node`, with their keys or why there are none, take its place.
@@ -763,13 +810,19 @@ fn replace(
     state: &mut State,
     d: usize,
     node: Node,
-    survivors: &[Option<(PageRange, core::result::Result<Mr, u8>)>; 2],
+    survivors: &Survivors,
+    overtaken: bool,
     record: &Record,
     graves: &mut Graves,
 ) {
     let mut nodes = [None; 2];
+    if overtaken {
+        if let Some(device) = state.hca.domain(d).and_then(|x| x.device) {
+            drop_survivors(state, d, device, survivors, graves);
+        }
+    }
     for (place, survivor) in nodes.iter_mut().zip(survivors) {
-        let Some((range, outcome)) = survivor else {
+        let Some((range, outcome)) = survivor.as_ref().filter(|_| !overtaken) else {
             continue;
         };
         let mut new = Record::new(*range, d as u32, record.access, Life::Live);

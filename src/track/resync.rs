@@ -142,6 +142,23 @@ pub fn rebuild(guard: &mut Guard) {
 #[cold]
 #[inline(never)]
 pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
+    let mut reach = range;
+    // What was read beyond the range may have been on its way out, by a call that was
+    // over before it could be told: seen again, it is there, or the call was told.
+    for _ in 0..PASSES {
+        let before = reach;
+        reach = read_once(state, before, extra);
+        if reach == before {
+            break;
+        }
+    }
+    reach
+}
+
+/// Passes of [`read`] at the most.
+const PASSES: usize = 3;
+
+fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
     flight::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
     flight::disturb(range);
