@@ -3,6 +3,7 @@
 //! itself alone (RTLD_LOCAL).
 
 use crate::intercept::patch::find_in_library;
+use crate::sys;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 macro_rules! functions {
@@ -37,8 +38,18 @@ pub fn errno() -> Option<i32> {
     Some(unsafe { *core::mem::transmute::<*const (), extern "C" fn() -> *const i32>(at)() })
 }
 
+/// Looks this often, a millisecond apart: another thread may be at the patcher's memory
+/// for as long as it reads the kernel's list, and the library is there, or nobody would
+/// have called.
+const TRIES: u32 = 500;
+
 fn find(place: &AtomicUsize, name: &str) -> Option<*const ()> {
-    find_in(b"libibverbs.so", place, name)
+    (0..TRIES).find_map(|n| {
+        if n != 0 {
+            sys::nap(1_000_000);
+        }
+        find_in(b"libibverbs.so", place, name)
+    })
 }
 
 fn find_in(library: &[u8], place: &AtomicUsize, name: &str) -> Option<*const ()> {
