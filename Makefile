@@ -1,6 +1,8 @@
-# make run [MPI=openmpi|mpich], make test, make bench, make lint; `make` builds,
-# make install [PREFIX=/usr/local] [DESTDIR=] puts what was built in its place.
+# make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make test, make bench,
+# make lint; `make` builds, make install [PREFIX=/usr/local] [DESTDIR=] puts what was
+# built in its place.
 MPI ?= openmpi
+KERNEL ?= 6.1
 PREFIX ?= /usr/local
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -13,8 +15,14 @@ run:
 	$(MAKE) --no-print-directory build
 	scripts/run-mpi $(MPI)
 
+# The same with RDMA adapters, in a guest of QEMU's.
+run-rdma:
+	scripts/setup rdma
+	$(MAKE) --no-print-directory build
+	scripts/run-rdma $(KERNEL)
+
 test:
-	scripts/setup test
+	scripts/setup test rdma
 	$(MAKE) --no-print-directory build
 	scripts/run-tests
 
@@ -51,4 +59,4 @@ uninstall:
 clean:
 	cargo clean
 
-.PHONY: build run test bench lint install uninstall clean
+.PHONY: build run run-rdma test bench lint install uninstall clean

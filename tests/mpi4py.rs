@@ -1,11 +1,11 @@
 //! mpi4py's own test suite, two ranks, with the shim as without it.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use regall_tests::mode::Mode;
+use regall_tests::unittest::{self, Results};
 use regall_tests::{build, child, skip};
 
 /// Left out with and without the shim: of which MPI (or all), which, and why.
@@ -30,28 +30,6 @@ fn left_out(mpi: &str) -> impl Iterator<Item = (&'static str, &'static str)> + '
         .iter()
         .filter(of_this)
         .map(|(_, module, why)| (*module, *why))
-}
-
-/// Each test of each rank and how it ended.
-type Results = BTreeMap<String, String>;
-
-fn results(text: &str, rank: usize, all: &mut Results) {
-    let mut test = None;
-    for line in text.lines() {
-        // `testName (module.Class.testName) ... ok`, or a docstring between.
-        if let Some((name, rest)) = line.split_once(" (") {
-            if name.starts_with("test") && !name.contains(' ') {
-                test = rest.split_once(')').map(|(id, _)| id.to_owned());
-            }
-        }
-        if let (Some(id), Some((_, end))) = (&test, line.rsplit_once(" ... ")) {
-            let word = end.split([' ', ':']).next().unwrap_or("");
-            if !word.is_empty() {
-                all.insert(format!("rank {rank} {id}"), word.to_owned());
-                test = None;
-            }
-        }
-    }
 }
 
 fn suite(mpi: &str, mode: Mode) -> Result<Results, String> {
@@ -86,7 +64,12 @@ fn suite(mpi: &str, mode: Mode) -> Result<Results, String> {
     for rank in 0..2 {
         let log =
             std::fs::read_to_string(folder.path().join(format!("rank.{rank}"))).unwrap_or_default();
-        results(&log, rank, &mut all);
+        let of_rank = unittest::results(&log);
+        all.extend(
+            of_rank
+                .into_iter()
+                .map(|(id, end)| (format!("rank {rank} {id}"), end)),
+        );
         if done.end() != "exit 0" {
             let tail: Vec<_> = log.lines().rev().take(15).collect();
             println!(

@@ -29,32 +29,6 @@ fn run_watched(program: &str, args: &[&str], mode: Mode, timeout: Duration) -> (
     (outcome, watcher.finish())
 }
 
-/// What differs between two runs.
-fn differences(plain: &Outcome, other: &Outcome) -> Vec<String> {
-    let mut all = Vec::new();
-    if plain.end() != other.end() {
-        all.push(format!(
-            "ended with {} instead of {}",
-            other.end(),
-            plain.end()
-        ));
-    }
-    for (name, was, is) in [
-        ("stdout", &plain.stdout, &other.stdout),
-        ("stderr", &plain.others_stderr(), &other.others_stderr()),
-    ] {
-        if was != is {
-            let mut pairs = was.lines().zip(is.lines());
-            let first = pairs.find(|(a, b)| a != b);
-            let (lines, instead) = (is.lines().count(), was.lines().count());
-            all.push(format!(
-                "{name}: {lines} lines instead of {instead}; first difference {first:?}"
-            ));
-        }
-    }
-    all
-}
-
 fn same(program: &str, mode: Mode) {
     let plain = run(program, &[], Mode::Plain);
     assert_ne!(plain.end(), "time-out", "{program} alone");
@@ -79,7 +53,7 @@ fn same(program: &str, mode: Mode) {
         skip("coverage of sites that can't be patched: this kernel has no Syscall User Dispatch");
         findings.problems.clear();
     }
-    let mut all = differences(&plain, &other);
+    let mut all = other.differences(&plain);
     if mode == Mode::Inert && !other.regall_lines().is_empty() {
         all.push(format!("an inert shim says {:?}", other.regall_lines()));
     }
@@ -193,7 +167,7 @@ mod can_fail {
         let mut command = Command::new(build::program("mlock"));
         command.env("LD_PRELOAD", build::program("liar.so"));
         let lied = child::run(&mut command, TIMEOUT);
-        assert!(!differences(&plain, &lied).is_empty());
+        assert!(!lied.differences(&plain).is_empty());
     }
 
     #[test]

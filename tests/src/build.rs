@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::guest;
+
 /// The top of the work tree.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -43,22 +45,32 @@ pub fn script(name: &str) -> PathBuf {
     root().join("scripts").join(name)
 }
 
-/// A C program by its name (`mmap`, or `ring.openmpi` for one of c-tests/mpi).
+/// A C program by its name (`mmap`, or `ring.openmpi` for one of c-tests/mpi, or
+/// `rdma/keys` if all of them have been compiled).
 pub fn program(name: &str) -> PathBuf {
     static COMPILED: OnceLock<PathBuf> = OnceLock::new();
-    COMPILED.get_or_init(compile).join(name)
+    COMPILED.get_or_init(|| compile(&["all"])).join(name)
+}
+
+/// Compiles those of c-tests/rdma, too.
+pub fn all_programs() {
+    compile(&["all", "rdma"]);
 }
 
 /// Compiles what is out of date. Several test processes come here at once: one
-/// of them does it and the others wait.
-fn compile() -> PathBuf {
+/// of them does it and the others wait. In the guest it is done, and can't be.
+fn compile(goals: &[&str]) -> PathBuf {
     let out = target().join("c-tests");
+    if guest::inside() {
+        return out;
+    }
     std::fs::create_dir_all(&out).expect("a folder for the programs");
     let done = Command::new("flock")
         .arg(out.join(".lock"))
         .args(["make", "-s", "-C"])
         .arg(root().join("c-tests"))
         .arg(format!("OUT={}", out.display()))
+        .args(goals)
         .env_remove("MAKEFLAGS")
         .env_remove("MAKELEVEL")
         .output()

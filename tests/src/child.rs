@@ -39,6 +39,32 @@ impl Outcome {
             .collect()
     }
 
+    /// What differs from another run, `plain`, but for the shim's own lines.
+    pub fn differences(&self, plain: &Self) -> Vec<String> {
+        let mut all = Vec::new();
+        if plain.end() != self.end() {
+            all.push(format!(
+                "ended with {} instead of {}",
+                self.end(),
+                plain.end()
+            ));
+        }
+        for (name, was, is) in [
+            ("stdout", &plain.stdout, &self.stdout),
+            ("stderr", &plain.others_stderr(), &self.others_stderr()),
+        ] {
+            if was != is {
+                let mut pairs = was.lines().zip(is.lines());
+                let first = pairs.find(|(a, b)| a != b);
+                let (lines, instead) = (is.lines().count(), was.lines().count());
+                all.push(format!(
+                    "{name}: {lines} lines instead of {instead}; first difference {first:?}"
+                ));
+            }
+        }
+        all
+    }
+
     /// The shim's own lines of its standard error.
     pub fn regall_lines(&self) -> Vec<&str> {
         self.stderr

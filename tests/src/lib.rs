@@ -5,10 +5,12 @@
 pub mod build;
 pub mod child;
 pub mod coverage;
+pub mod guest;
 pub mod mode;
 pub mod procfs;
 pub mod quiet;
 pub mod truth;
+pub mod unittest;
 
 /// Prints why a test is not run; scripts/run-tests counts these lines.
 pub fn skip(reason: &str) {
