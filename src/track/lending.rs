@@ -8,7 +8,7 @@ use crate::arena::Arena;
 use crate::config::Access;
 use crate::limits;
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{Device, Owner, State as Stage, ALL_REMOTE, DOMAINS};
+use crate::registrar::hca::{numbers, Device, Owner, State as Stage, ALL_REMOTE};
 use crate::startup;
 use crate::sys::{file, Errno, Result};
 use crate::verbs::uverbs::{access, device::Device as OwnDevice, Channel};
@@ -31,8 +31,8 @@ pub struct Loan {
 }
 
 /// What came of looking for a region.
-enum Found {
-    Lent(Loan),
+enum Found<T> {
+    Lent(T),
     /// The bytes lie in several regions, which can become one.
     Join(usize, PageRange),
     /// The protection domain has no domain with this access yet.
@@ -42,9 +42,17 @@ enum Found {
 }
 
 /// A region that holds all of `addr..addr + len` with at least `wanted` access, in
-/// the protection domain at `owner.pd`, which is number `pd` behind descriptor `fd`.
-/// `None`: the application has to make its own.
-pub fn lend(owner: Owner, fd: i32, pd: u32, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
+/// the protection domain at `owner.pd`, which is number `pd` behind descriptor `fd`, and
+/// what `make` makes of it with the shim's memory, under the lock. `None`: the
+/// application has to make its own.
+pub fn lend<T>(
+    owner: Owner,
+    (fd, pd): (i32, u32),
+    addr: u64,
+    len: u64,
+    wanted: u32,
+    make: impl Fn(&mut Arena, &Loan) -> Option<T>,
+) -> Option<T> {
     if !tracking() {
         return None;
     }
@@ -52,10 +60,10 @@ pub fn lend(owner: Owner, fd: i32, pd: u32, addr: u64, len: u64, wanted: u32) ->
     let bytes = PageRange::covering(addr, len)?;
     // A new domain, and a join, at the most.
     for _ in 0..3 {
-        match find(owner, bytes, wanted) {
-            Found::Lent(loan) => {
+        match find(owner, bytes, wanted, &make) {
+            Found::Lent(made) => {
                 flight::count(Counter::Served);
-                return Some(loan);
+                return Some(made);
             }
             Found::Join(d, hull) => {
                 if !registering::join(d, hull) {
@@ -71,7 +79,12 @@ pub fn lend(owner: Owner, fd: i32, pd: u32, addr: u64, len: u64, wanted: u32) ->
     None
 }
 
-fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
+fn find<T>(
+    owner: Owner,
+    bytes: PageRange,
+    wanted: u32,
+    make: impl Fn(&mut Arena, &Loan) -> Option<T>,
+) -> Found<T> {
     let Some(mut guard) = lock() else {
         return Found::Nothing;
     };
@@ -87,11 +100,15 @@ fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
     let tight = limits::bound();
     // A peer may not do more with a key than the application asked for, or the user.
     let beyond = |a: u32| a & ALL_REMOTE & !(wanted | remote_access()) != 0;
-    for d in state
-        .hca
-        .find(|d| d.owner == owner && d.state == Stage::Alive)
-    {
-        let class = state.hca.alive(d).map_or(0, |d| d.access);
+    for d in numbers() {
+        let Some(class) = state
+            .hca
+            .alive(d)
+            .filter(|x| x.owner == owner)
+            .map(|x| x.access)
+        else {
+            continue;
+        };
         if relaxed(class) != relaxed(wanted) || wanted & !class != 0 {
             continue;
         }
@@ -113,17 +130,23 @@ fn find(owner: Owner, bytes: PageRange, wanted: u32) -> Found {
             join = join.or(hull(state, d, bytes, record.access).map(|hull| (d, hull)));
             continue;
         }
-        let n = node.record;
-        if let Some(record) = state.hca.records.get_mut(n) {
-            record.borrowers += 1;
-            return Found::Lent(Loan {
-                record: n,
-                handle: record.handle,
-                lkey: record.lkey,
-                rkey: record.rkey,
-                access: record.access,
-            });
-        }
+        let loan = Loan {
+            record: node.record,
+            handle: record.handle,
+            lkey: record.lkey,
+            rkey: record.rkey,
+            access: record.access,
+        };
+        let made = make(&mut state.arena, &loan);
+        state.adopt_own_memory();
+        let record = state.hca.records.get_mut(loan.record);
+        return match (made, record) {
+            (Some(made), Some(record)) => {
+                record.borrowers += 1;
+                Found::Lent(made)
+            }
+            _ => Found::Nothing,
+        };
     }
     match join {
         Some((d, hull)) => Found::Join(d, hull),
@@ -147,20 +170,6 @@ fn hull(state: &State, d: usize, bytes: PageRange, access: u32) -> Option<PageRa
     }
     let hull = PageRange::new(first.range.start(), end)?;
     (hull.len() <= crate::registrar::hca::CHUNK).then_some(hull)
-}
-
-/// Makes the application's handle for a loan, with the shim's memory; without one the
-/// loan is taken back.
-pub fn with_handle<T>(loan: &Loan, make: impl FnOnce(&mut Arena) -> Option<T>) -> Option<T> {
-    let made = lock().and_then(|mut guard| {
-        let made = make(&mut guard.arena);
-        guard.adopt_own_memory();
-        made
-    });
-    if made.is_none() {
-        give_back(loan, || ());
-    }
-    made
 }
 
 /// A region of exactly these bytes, of its own, for one borrower.
@@ -421,7 +430,7 @@ fn lent(state: &State, d: usize) -> bool {
 /// True if something was, and [`revive`] brings it back if the call fails.
 pub fn vacate(pd: u64) -> bool {
     let mut any = false;
-    for d in 0..DOMAINS {
+    for d in numbers() {
         let ours = {
             let Some(mut guard) = lock() else {
                 return any;
@@ -476,7 +485,7 @@ pub fn forget_context(context: u64) {
 }
 
 fn forget(whose: impl Fn(&Owner) -> bool) {
-    for d in 0..DOMAINS {
+    for d in numbers() {
         let ours = {
             let Some(mut guard) = lock() else {
                 return;

@@ -12,7 +12,7 @@ use crate::limits;
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::registrar::hca::{Device, Grave, ALL_REMOTE, CHUNK, DOMAINS, LAZY_CHUNK};
+use crate::registrar::hca::{numbers, Device, Grave, ALL_REMOTE, CHUNK, LAZY_CHUNK};
 use crate::registrar::pin::is_limit;
 use crate::startup;
 use crate::sys::{time, Result};
@@ -52,7 +52,7 @@ pub fn settle(range: PageRange, whose: Whose) {
 #[cold]
 #[inline(never)]
 fn settle_slowly(range: PageRange, whose: Whose) {
-    for d in 0..DOMAINS {
+    for d in numbers() {
         settle_in(d, range, whose);
     }
 }
@@ -380,7 +380,7 @@ pub fn new_primary(state: &mut State) {
 pub fn shed() -> bool {
     let mut any = false;
     let flight = super::begin_work();
-    for d in 0..DOMAINS {
+    for d in numbers() {
         let mut from = 0;
         loop {
             let Some(mut guard) = lock() else {
@@ -414,7 +414,7 @@ pub fn shed() -> bool {
 #[inline(never)]
 pub fn readmit() {
     let flight = super::begin_work();
-    for d in 0..DOMAINS {
+    for d in numbers() {
         let mut from = 0;
         while let Some(mut guard) = lock() {
             let state = &mut *guard;
@@ -679,7 +679,7 @@ fn retract_slowly(range: PageRange) {
 #[cold]
 #[inline(never)]
 fn retract_from(range: PageRange, on_demand: bool) {
-    for d in 0..DOMAINS {
+    for d in numbers() {
         let Some(guard) = lock() else {
             return deferred::spoiled(range);
         };
@@ -880,7 +880,7 @@ pub fn reconcile(range: PageRange) {
 #[cold]
 #[inline(never)]
 fn reconcile_slowly(range: PageRange) {
-    for d in 0..DOMAINS {
+    for d in numbers() {
         let mut from = range.start();
         loop {
             let Some(guard) = lock() else {

@@ -54,10 +54,10 @@ fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr
         if !servable(access) {
             return None;
         }
-        let loan = lending::lend(owner, fd, handle, addr as u64, length as u64, access)?;
         let context = owner.context as *mut Context;
-        lending::with_handle(&loan, |memory| {
-            handles::make(memory, &loan, pd, context, addr, length)
+        let (at, len) = (addr as u64, length as u64);
+        lending::lend(owner, (fd, handle), at, len, access, |memory, loan| {
+            handles::make(memory, loan, pd, context, addr, length)
         })
     });
     if lent.is_none() {
@@ -289,7 +289,9 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let loan = owner_of(pd).and_then(|(owner, fd, handle)| {
         let (at, len) = (addr as u64, length as u64);
         if servable(access) {
-            if let Some(loan) = lending::lend(owner, fd, handle, at, len, access) {
+            if let Some(loan) =
+                lending::lend(owner, (fd, handle), at, len, access, |_, loan| Some(*loan))
+            {
                 return Some(loan);
             }
         }

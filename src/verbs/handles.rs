@@ -56,12 +56,17 @@ fn place(n: u32) -> Option<NonNull<Handle>> {
 fn number(mr: *const c_void) -> Option<u32> {
     let at = mr as u64;
     let bytes = (CHUNK * size_of::<Handle>()) as u64;
-    TABLE.iter().enumerate().find_map(|(chunk, base)| {
-        let base = base.load(Relaxed);
-        let offset = at.checked_sub(base).filter(|o| base != 0 && *o < bytes)?;
-        let size = size_of::<Handle>() as u64;
-        (offset % size == 0).then(|| (chunk * CHUNK) as u32 + (offset / size) as u32)
-    })
+    let used = USED.load(Relaxed) as usize / CHUNK + 1;
+    TABLE
+        .iter()
+        .take(used)
+        .enumerate()
+        .find_map(|(chunk, base)| {
+            let base = base.load(Relaxed);
+            let offset = at.checked_sub(base).filter(|o| base != 0 && *o < bytes)?;
+            let size = size_of::<Handle>() as u64;
+            (offset % size == 0).then(|| (chunk * CHUNK) as u32 + (offset / size) as u32)
+        })
 }
 
 /// A handle for `loan`. `None`: there are too many. Called with the track lock held.

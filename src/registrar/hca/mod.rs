@@ -35,6 +35,8 @@ const OF_READ_ONLY: u32 = access::REMOTE_READ | access::RELAXED_ORDERING | acces
 /// Domains in use. Read without the lock by everyone who asks whether there is
 /// anything to do.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+/// Numbers of domains that were ever in use lie below this.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
 static VIEWS: [View; DOMAINS] = [const { View::new() }; DOMAINS];
 /// For look-ups without the lock: the address of each domain's `struct ibv_pd`; [`NO_PD`]
 /// where there is no domain, 0 for our own.
@@ -45,6 +47,12 @@ const NO_PD: u64 = u64::MAX;
 #[inline]
 pub fn active() -> bool {
     ACTIVE.load(Relaxed) != 0
+}
+
+/// The numbers that domains may have at this moment.
+#[inline]
+pub fn numbers() -> core::ops::Range<usize> {
+    0..HIGH.load(Relaxed)
 }
 
 /// Whose a domain is.
@@ -229,6 +237,7 @@ impl Hca {
         domain.most_regions = most_regions;
         domain.bytes = 0;
         domain.state = State::Alive;
+        HIGH.fetch_max(d + 1, Relaxed);
         if let Some(pd) = PDS.get(d) {
             pd.store(owner.pd, Release);
         }
@@ -319,7 +328,7 @@ impl Hca {
 
     /// In a child: everything here is its parent's. `each` is told of every descriptor.
     pub fn forget(&mut self, mut each: impl FnMut(Device)) {
-        for d in 0..DOMAINS {
+        for d in numbers() {
             if let Some(device) = self.domains.get(d).and_then(|d| d.device) {
                 each(device);
             }
@@ -350,7 +359,7 @@ impl Hca {
     /// Memory in `range` has gone or changed in a way that the adapter was not told of
     /// in time: regions there are lent no more.
     pub fn spoil(&mut self, range: PageRange) {
-        for d in 0..DOMAINS {
+        for d in numbers() {
             let mut from = range.start();
             while let Some((node, _)) = self.next_from(d, from) {
                 if node.range.start() >= range.end() {
