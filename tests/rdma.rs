@@ -71,6 +71,9 @@ mod stock {
         pingpong = rc_pingpong(&[]);
         python = rdma_core(&["test_mr", "test_pd", "test_fork"]);
         killed = kills(100);
+        blind = truth_of_the_blind();
+        faults = requests_that_fail();
+        few_regions = on_few_regions();
     }
 
     programs! { Stock:
@@ -447,6 +450,82 @@ fn rc_pingpong(more: &[&str]) -> Checked {
             passed.len() == 2 && passed.iter().all(|n| *n > 0),
             "passed {passed:?}"
         );
+    }
+    Ok(())
+}
+
+/// A shim that does not notice madvise is found out by what a peer reads.
+fn truth_of_the_blind() -> Checked {
+    let mut command = Command::new(build::program("rdma/truth"));
+    command.args(["30", "5"]).arg(build::regall()).arg("lend");
+    Mode::Populate.apply(&mut command);
+    command.env("LD_PRELOAD", build::variant(guest::BLIND));
+    command.envs([("REGALL_ACCESS", "remote-read"), ("REGALL_PIN", "off")]);
+    let done = child::run(&mut command, TIMEOUT);
+    let said = format!("{}{}", done.stdout, done.stderr);
+    let found = done.end() == "exit 1" && said.contains("by DMA");
+    assert!(found, "{}\n{said}", done.end());
+    Ok(())
+}
+
+/// Requests to the adapter fail, one in each run: the program never notices.
+fn requests_that_fail() -> Checked {
+    need("ibv_rc_pingpong")?;
+    let options = ["-d", "rxe0", "-g", "0", "-c", "-n", "20", "-s", "65536"];
+    let server = [&["ibv_rc_pingpong"], &options[..]].concat();
+    let client = [&server[..], &["localhost"]].concat();
+    let shim = build::variant(guest::FAULTY);
+    for (n, errno) in (1..290)
+        .step_by(12)
+        .zip([libc::ENOMEM, libc::EINVAL].iter().cycle())
+    {
+        let faulty = |words: &[&str]| {
+            let mut command = Command::new(words[0]);
+            command.args(&words[1..]);
+            Mode::Populate.apply(&mut command);
+            command.env("LD_PRELOAD", &shim);
+            command.env("REGALL_FAIL_REQUEST", format!("{n}:{errno}"));
+            command
+        };
+        let (mut one, mut other) = (faulty(&server), faulty(&client));
+        let serving = std::thread::spawn(move || child::run(&mut one, TIMEOUT));
+        let start = Instant::now();
+        while !listens(18515) && start.elapsed() < TIMEOUT {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let other = child::run(&mut other, TIMEOUT);
+        let one = serving.join().expect("the server's thread");
+        let ends = (one.end(), other.end());
+        assert!(
+            ends.0 == "exit 0" && ends.1 == "exit 0",
+            "request {n} fails with {errno}: {ends:?}\n{}\n{}",
+            one.stderr,
+            other.stderr
+        );
+    }
+    assert_eq!(held().get("memory regions"), Some(&0), "regions are left");
+    Ok(())
+}
+
+/// On an adapter with few regions most memory is `limit`, and programs are as ever.
+fn on_few_regions() -> Checked {
+    for program in ["keys", "borrow", "domains"] {
+        let run = |mode: Mode| {
+            let mut command = Command::new(build::program(&format!("rdma/{program}")));
+            mode.apply(&mut command);
+            if mode != Mode::Plain {
+                command.env("LD_PRELOAD", build::variant(guest::FEW));
+            }
+            child::run(&mut command, TIMEOUT)
+        };
+        let (plain, few) = (run(Mode::Plain), run(Mode::Populate));
+        let differs = |d: &String| !d.starts_with("stderr");
+        let problems: Vec<_> = few
+            .differences(&plain)
+            .into_iter()
+            .filter(differs)
+            .collect();
+        none(&problems, &few);
     }
     Ok(())
 }

@@ -25,6 +25,13 @@ const TIMEOUT: u32 = 900;
 /// What scripts/rdma-vm says where there is no guest to be had.
 const NO_GUEST: &str = "exit 77";
 
+/// A shim that does not notice madvise.
+pub const BLIND: &str = "blind-to-madvise";
+/// One whose request number REGALL_FAIL_REQUEST to an adapter fails.
+pub const FAULTY: &str = "failing-requests";
+/// One for which adapters have few memory regions.
+pub const FEW: &str = "few-regions";
+
 /// Which guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
@@ -147,6 +154,7 @@ fn results(kernel: Kernel) -> Result<PathBuf, Skipped> {
 /// Runs the checks of one kernel in the guest; how that ended.
 fn boot(kernel: Kernel, folder: &Path) -> String {
     build::all_programs();
+    build::all_variants(&[BLIND, FAULTY, FEW]);
     let start = Instant::now();
     let mut command = Command::new(build::script("rdma-vm"));
     command.args([
