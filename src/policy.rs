@@ -82,12 +82,23 @@ pub enum Registering {
     With(bool),
 }
 
-/// What a domain is to do. `on_demand`: it pins nothing, and faults pages in when
-/// they are accessed. `data_only`: REGALL_SCOPE=data.
-pub fn registering(attr: Attr, on_demand: bool, data_only: bool) -> Registering {
+/// Memory that is reserved without being paid for (MAP_NORESERVE) and larger than a
+/// malloc arena: registering would populate it.
+const RESERVE: u64 = 64 << 20;
+
+/// What a domain is to do with `len` bytes. `on_demand`: it pins nothing, and faults pages
+/// in when they are accessed. `data_only`: REGALL_SCOPE=data.
+pub fn registering(attr: Attr, len: u64, on_demand: bool, data_only: bool) -> Registering {
     let column = excluded(attr);
     match column {
         Some(c) if !(on_demand && c.reason == Reason::NoAccess) => Registering::Leave(c),
+        // A missing page there is the application's business, and waits for it.
+        _ if !on_demand && attr.flags.has(Flags::KEEP_LAZY) => {
+            Registering::Leave(Column::refused(Errno::FAULT.byte()))
+        }
+        _ if !on_demand && attr.flags.has(Flags::NORESERVE) && len > RESERVE => {
+            Registering::Leave(Column::no(Reason::Limit))
+        }
         _ if data_only && attr.flags.has(Flags::TEXT) => {
             Registering::Leave(Column::no(Reason::Scope))
         }

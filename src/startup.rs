@@ -189,20 +189,26 @@ fn start(env: Environment) {
     note_own_memory();
     resync::first(Flags::EMPTY);
     drop(flight);
-    if config().hca == Hca::Device {
-        let name = config().hca_device.as_bytes();
-        if let Err(errno) = track::lending::own(name) {
-            log::warn!(
-                "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
-                crate::text::Lossy(name)
-            );
-        }
-    }
+    own_device();
     if mode == Intercept::Strict && !strict::start() {
         log::warn!(
             "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"
         );
         MODE.store(Intercept::Patch as u8, Relaxed);
+    }
+}
+
+/// Registers everything with the device that REGALL_HCA names, if it names one.
+pub fn own_device() {
+    if config().hca != Hca::Device {
+        return;
+    }
+    let name = config().hca_device.as_bytes();
+    if let Err(errno) = track::lending::own(name) {
+        log::warn!(
+            "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
+            crate::text::Lossy(name)
+        );
     }
 }
 

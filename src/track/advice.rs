@@ -252,7 +252,7 @@ pub fn msync(frame: &mut Frame) -> i64 {
 #[inline(never)]
 pub fn userfault(frame: &mut Frame) -> i64 {
     let value = real(frame);
-    if failed(value) || startup::config().pin == Pin::Off {
+    if failed(value) || startup::config().pin == Pin::Off && !registering::active() {
         return value;
     }
     let flight = open(Call::Userfault);
@@ -262,11 +262,13 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 24) };
     if let (Ok(24), Some(range)) = (copied, PageRange::from_call(words[0], words[1])) {
         keep_lazy(range);
-        if words[2] & MODE_MISSING != 0 && only_ours_to_drop(range) {
+        registering::refresh(range);
+        let pinned = startup::config().pin != Pin::Off;
+        if words[2] & MODE_MISSING != 0 && pinned && only_ours_to_drop(range) {
             let_go(range);
             drop_untouched(range);
-            settle(range);
         }
+        settle(range);
     }
     end(flight);
     value

@@ -118,6 +118,7 @@ pub fn mapped(range: PageRange, attr: Attr) {
 /// note.
 #[cold]
 pub fn gone(range: PageRange) {
+    flight::overrun(range);
     for (k, segment) in SEGMENT.iter().enumerate() {
         let base = segment.load(Acquire);
         if base.is_null() {
@@ -164,7 +165,13 @@ fn apply_slowly(state: &mut State) {
         if what == What::Gone as u64 {
             state.remove(range, |_, _| ());
             state.hca.spoil(range);
-            note.what.store(What::Done as u64, Relaxed);
+            // Regions are taken out when the lock is free.
+            let left = if crate::registrar::hca::active() {
+                What::Changed
+            } else {
+                What::Done
+            };
+            note.what.store(left as u64, Relaxed);
         } else if what == What::Spoiled as u64 {
             state.hca.spoil(range);
             note.what.store(What::Changed as u64, Relaxed);
@@ -195,6 +202,12 @@ fn drain_slowly() {
     let me = thread::current() as *const thread::Thread as u64;
     if DRAINING.swap(me, Acquire) == me {
         return DRAINING.store(0, Release);
+    }
+    // On top of the lock's holder, which need not have a flight, notes are not in the
+    // ledger yet, and must not be taken for done. With the lock they get there.
+    match super::lock() {
+        Some(guard) => drop(guard),
+        None => return DRAINING.store(0, Release),
     }
     let (flight, _) = flight::begin(Call::Mmap);
     let n = COUNT.load(SeqCst);

@@ -256,6 +256,19 @@ pub fn overtaken(_lock: &Guard) -> bool {
     innermost().is_some_and(|place| place.overtaken.load(Relaxed))
 }
 
+/// Whoever pins in `range` is overtaken, this thread's own outer calls too: a signal
+/// handler on top of one does not wait for it.
+#[inline]
+pub fn overrun(range: PageRange) {
+    if PINNING.load(Acquire) != 0 {
+        for place in PLACES.iter().take(HIGH.load(Acquire)) {
+            if place.pins(range) {
+                place.overtaken.store(true, Relaxed);
+            }
+        }
+    }
+}
+
 /// Others that pin in `range` or are about it are not waited for any longer: they shall
 /// know. Called with the lock held.
 pub fn overtake(guard: &Guard, range: PageRange) {
@@ -379,6 +392,7 @@ impl Flight {
         }
         if HIGH.load(Relaxed) > 1 {
             self.meet(range, true);
+            overrun(range);
         }
     }
 

@@ -128,6 +128,7 @@ fn bring_in_slowly() {
     }
     resync::settle_all();
     super::end(flight);
+    startup::own_device();
 }
 
 /// An empty ledger and a new directory, for a child: the old one is its parent's

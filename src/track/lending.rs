@@ -119,7 +119,7 @@ fn find<T>(
         let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
             continue;
         };
-        let enough = record.life == Life::Live && wanted & !record.access == 0;
+        let enough = record.life == Life::Live && !record.of_file && wanted & !record.access == 0;
         if !enough || beyond(record.access) || tight && node.range != bytes {
             continue;
         }
@@ -162,7 +162,7 @@ fn hull(state: &State, d: usize, bytes: PageRange, access: u32) -> Option<PageRa
     let mut end = first.range.start();
     while end < bytes.end() {
         let (node, record) = state.hca.next_from(d, end)?;
-        let like = record.life == Life::Live && record.access == access;
+        let like = record.life == Life::Live && record.access == access && !record.of_file;
         if node.range.start() != end || !like {
             return None;
         }
@@ -219,7 +219,8 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
     let Some(record) = state.hca.records.get_mut(loan.record) else {
         return true;
     };
-    let lent = matches!(record.life, Life::Live | Life::Retired) && record.borrowers != 0;
+    let lent =
+        matches!(record.life, Life::Live | Life::Retired | Life::Spoiled) && record.borrowers != 0;
     if !lent || record.handle != loan.handle || record.lkey != loan.lkey {
         // Its device has been closed meanwhile.
         return true;
@@ -341,7 +342,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             .next();
         if twin.is_some() {
             // Another thread was faster.
-            Err(())
+            Err(None)
         } else {
             let d = state.hca.open(
                 &mut state.arena,
@@ -352,12 +353,15 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             );
             state.adopt_own_memory();
             tell(state);
-            d.ok_or(())
+            d.ok_or(Some(Errno(libc::EMFILE)))
         }
     };
-    let Ok(d) = opened else {
-        file::close(device.channel.fd());
-        return Ok(());
+    let d = match opened {
+        Ok(d) => d,
+        Err(why) => {
+            file::close(device.channel.fd());
+            return why.map_or(Ok(()), Err);
+        }
     };
     flight::count(Counter::Domains);
     log::info!(
@@ -471,27 +475,32 @@ pub fn revive(pd: u64) {
     end(flight);
 }
 
-/// The call succeeded, or a new one has come to the same address.
+/// The call succeeded. Another thread may have got a new one at the same address already.
+pub fn forget_vacated(pd: u64) {
+    forget(|owner, stage| owner.pd == pd && stage == Stage::Closing);
+}
+
+/// A new one has come to the address of one that went in a way that was not seen.
 pub fn forget_pd(pd: u64) {
-    forget(|owner| owner.pd == pd);
+    forget(|owner, _| owner.pd == pd);
 }
 
 /// The context is about to be closed, and everything in it with it.
 pub fn forget_context(context: u64) {
-    forget(|owner| owner.context == context);
+    forget(|owner, _| owner.context == context);
     if let Some(mut guard) = lock() {
         guard.hca.accept(context);
     }
 }
 
-fn forget(whose: impl Fn(&Owner) -> bool) {
+fn forget(whose: impl Fn(&Owner, Stage) -> bool) {
     for d in numbers() {
         let ours = {
             let Some(mut guard) = lock() else {
                 return;
             };
             let domain = guard.hca.domain_mut(d);
-            let domain = domain.filter(|x| x.state != Stage::Free && whose(&x.owner));
+            let domain = domain.filter(|x| x.state != Stage::Free && whose(&x.owner, x.state));
             domain.map(|x| x.state = Stage::Closing).is_some()
         };
         if !ours {
@@ -515,6 +524,9 @@ fn forget(whose: impl Fn(&Owner) -> bool) {
     }
 }
 
+/// Milliseconds, or more, that others may still be at work in a domain that closes.
+const PATIENCE: u32 = 2_000;
+
 /// Deregisters everything in domain `d` that is not lent. Nobody registers in it any
 /// more: it is closing.
 fn empty(d: usize) {
@@ -522,7 +534,14 @@ fn empty(d: usize) {
         return;
     };
     let flight = begin_work();
-    // Whoever began before is waited for.
+    // Whoever began before is waited for, unless it was left for good.
+    for _ in 0..PATIENCE {
+        match lock() {
+            Some(guard) if guard.hca.domain(d).is_some_and(|x| x.at_work != 0) => drop(guard),
+            _ => break,
+        }
+        crate::sys::nap(1_000_000);
+    }
     if let Some(mut guard) = lock_for(&[Some(all)]) {
         registering::new_primary(&mut guard);
     }

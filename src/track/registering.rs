@@ -20,7 +20,7 @@ use crate::verbs::uverbs::{access, Mr};
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Attr, Column, Reason};
+use regall_directory::vocab::{Attr, Column, Kind, Reason};
 use regall_directory::writer::{Region, SlotRef};
 
 pub use crate::registrar::hca::active;
@@ -38,6 +38,8 @@ struct Job {
     /// What of it is new.
     gap: PageRange,
     access: u32,
+    /// See [`Record::of_file`].
+    of_file: bool,
     device: Device,
 }
 
@@ -91,7 +93,7 @@ fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
     loop {
         let (mut job, mut left_out) = (None, None);
         state.ledger.for_each(rest, |piece, entry| {
-            match policy::registering(entry.attr, on_demand, scope) {
+            match policy::registering(entry.attr, entry.range.len(), on_demand, scope) {
                 _ if policy::rank(entry.attr) > upto => (),
                 Registering::Leave(column) => {
                     if primary && entry.attr.hca != column {
@@ -115,23 +117,28 @@ fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
                         }
                     }
                     if let Some(gap) = state.hca.first_gap(d, piece, chunk) {
-                        job = Some((gap, entry.range, writable));
+                        let of_file = entry.attr.kind == Kind::File && entry.attr.prot.shared();
+                        job = Some((gap, entry.range, writable, of_file));
                         return ControlFlow::Break(());
                     }
                 }
             }
             ControlFlow::Continue(())
         });
+        if !super::tracking() {
+            return None;
+        }
         if let Some((piece, column)) = left_out {
             state.update(piece, |_, a| Attr { hca: column, ..a });
             continue;
         }
-        let (gap, entry, writable) = job?;
+        let (gap, entry, writable, of_file) = job?;
         let access = state.hca.alive(d)?.access_for(writable);
         return Some(Job {
             range: with_smaller(state, d, gap, entry, access),
             gap,
             access,
+            of_file,
             device,
         });
     }
@@ -181,6 +188,7 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
         return refuse(state, d, job.gap, Life::Refused(0));
     }
     state.hca.charge(d, job.range.len());
+    state.hca.work(d, 1);
     flight::pin_begins(&guard, job.range);
     drop(guard);
     let outcome = register(job.device, job.range, job.access);
@@ -226,6 +234,14 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
     drop(guard);
     graves.deregister();
     flight::pin_ends();
+    work_ends(d);
+}
+
+/// A call that worked in domain `d` is done there.
+fn work_ends(d: usize) {
+    if let Some(mut guard) = lock() {
+        guard.hca.work(d, -1);
+    }
 }
 
 /// Whether the budget has room for `bytes` more, and the device for one more region.
@@ -301,12 +317,14 @@ fn join_in(d: usize, hull: PageRange) -> bool {
         return false;
     }
     guard.hca.charge(d, hull.len());
+    guard.hca.work(d, 1);
     flight::pin_begins(&guard, hull);
     drop(guard);
     let job = Job {
         range: hull,
         gap: hull,
         access,
+        of_file: false,
         device,
     };
     let keys = register(device, hull, access);
@@ -327,9 +345,12 @@ fn join_in(d: usize, hull: PageRange) -> bool {
             Err(_) => state.hca.refund(d, hull.len()),
         }
         tell(state);
+    } else if let Ok(keys) = keys {
+        graves.dig(device.grave(keys.handle));
     }
     graves.deregister();
     flight::pin_ends();
+    work_ends(d);
     done
 }
 
@@ -448,7 +469,8 @@ pub fn bury_orphans() {
 
 /// The region is there: it takes the place of those that it took in.
 fn enter(state: &mut State, d: usize, job: Job, keys: Mr, graves: &mut Graves) {
-    let record = Record::new(job.range, d as u32, job.access, Life::Live).with(keys);
+    let mut record = Record::new(job.range, d as u32, job.access, Life::Live).with(keys);
+    record.of_file = job.of_file;
     // Not on the way out (a PD that is being freed at this moment).
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
         graves.dig(job.device.grave(keys.handle));
@@ -728,13 +750,15 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
     ];
     let sound = record.life != Life::Spoiled;
     let survivors = parts.map(|part| part.filter(|p| sound && !in_the_way_of(&guard, *p)));
-    let device = guard.hca.domain(d)?.device?;
+    // What is closing is emptied by who closes it.
+    let device = guard.hca.alive(d)?.device?;
     let live = record.life == Life::Live;
     if live {
         for part in survivors.iter().flatten() {
             guard.hca.charge(d, part.len());
         }
     }
+    guard.hca.work(d, 1);
     flight::pin_begins(&guard, node.range);
     drop(guard);
     let registered = survivors.map(|part| {
@@ -778,6 +802,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
     drop(guard);
     graves.deregister();
     flight::pin_ends();
+    work_ends(d);
     // The other call may be one that leaves its part as it is.
     let left = |p: &Option<PageRange>| overtaken || !survivors.contains(p);
     for part in parts.into_iter().filter(left).flatten() {
@@ -826,6 +851,7 @@ fn replace(
             continue;
         };
         let mut new = Record::new(*range, d as u32, record.access, Life::Live);
+        new.of_file = record.of_file;
         match outcome {
             Ok(keys) => new = new.with(*keys),
             Err(errno) => {
@@ -898,6 +924,7 @@ fn reconcile_slowly(range: PageRange) {
             drop(guard);
             if !right {
                 retract_slowly(node.range);
+                super::pinning::postpone(node.range);
             }
         }
     }
@@ -915,7 +942,7 @@ fn agrees(state: &State, d: usize, range: PageRange, record: &Record) -> bool {
     let scope = startup::config().scope_data;
     state.ledger.for_each(range, |piece, entry| {
         same &= piece.start() == upto
-            && match policy::registering(entry.attr, domain.on_demand(), scope) {
+            && match policy::registering(entry.attr, entry.range.len(), domain.on_demand(), scope) {
                 Registering::Leave(_) => false,
                 Registering::With(writable) => {
                     record.life != Life::Live || domain.access_for(writable) == record.access

@@ -50,6 +50,7 @@ fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr
         return ptr::null_mut();
     }
     let _pass = strict::pass();
+    track::fork::check();
     let lent = owner_of(pd).and_then(|(owner, fd, handle)| {
         if !servable(access) {
             return None;
@@ -60,6 +61,8 @@ fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr
             handles::make(memory, loan, pd, context, addr, length)
         })
     });
+    // A handler may have come upon the lock meanwhile.
+    track::deferred::drain();
     if lent.is_none() {
         flight::count(Counter::Passed);
     }
@@ -193,6 +196,10 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
 /// As the real one.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
+    if track::tracking() {
+        let _pass = strict::pass();
+        track::fork::check();
+    }
     match handles::look(mr.cast()) {
         Known::Foreign => {
             let real = real_or!(ibv_dereg_mr as OfMr, EINVAL);
@@ -360,7 +367,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     if ours {
         let _pass = strict::pass();
         if value == 0 {
-            lending::forget_pd(pd as u64);
+            lending::forget_vacated(pd as u64);
         } else {
             lending::revive(pd as u64);
         }

@@ -4,13 +4,13 @@
 
 use crate::intercept::patch::find_in_library;
 use crate::sys;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 macro_rules! functions {
     ($($name:ident),* $(,)?) => { $(
         /// The library's function of this name, its default version.
         pub fn $name() -> Option<*const ()> {
-            static AT: AtomicUsize = AtomicUsize::new(0);
+            static AT: Place = Place::new();
             find(&AT, stringify!($name))
         }
     )* };
@@ -31,7 +31,7 @@ functions! {
 
 /// The C library's errno of this thread; `None` where it has none that can be found.
 pub fn errno() -> Option<i32> {
-    static AT: AtomicUsize = AtomicUsize::new(0);
+    static AT: Place = Place::new();
     let at = find_in(b"libc.so", &AT, "__errno_location")?;
     // SAFETY: glibc's function of that name: it takes nothing, returns the address of
     // an int of the calling thread's, and needs no lock.
@@ -43,23 +43,59 @@ pub fn errno() -> Option<i32> {
 /// have called.
 const TRIES: u32 = 500;
 
-fn find(place: &AtomicUsize, name: &str) -> Option<*const ()> {
+fn find(place: &Place, name: &str) -> Option<*const ()> {
     (0..TRIES).find_map(|n| {
         if n != 0 {
             sys::nap(1_000_000);
         }
-        find_in(b"libibverbs.so", place, name)
+        find_in(b"libibverbs", place, name)
     })
 }
 
-fn find_in(library: &[u8], place: &AtomicUsize, name: &str) -> Option<*const ()> {
-    let at = match place.load(Relaxed) {
-        0 => {
-            let at = find_in_library(library, name)? as usize;
-            place.store(at, Relaxed);
-            at
+/// Where a function was found. The library may be unloaded and come back elsewhere
+/// (a plug-in that is closed and opened again): its first bytes are looked at each time.
+struct Place {
+    at: AtomicUsize,
+    begins: [AtomicU64; 2],
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self {
+            at: AtomicUsize::new(0),
+            begins: [const { AtomicU64::new(0) }; 2],
         }
-        at => at,
-    };
+    }
+
+    fn known(&self) -> Option<usize> {
+        let at = Some(self.at.load(Acquire)).filter(|at| *at != 0)?;
+        let now = first_bytes(at)?;
+        let then = [&self.begins[0], &self.begins[1]].map(|w| w.load(Relaxed));
+        (now == then).then_some(at)
+    }
+
+    fn remember(&self, at: usize) {
+        self.at.store(0, Relaxed);
+        let now = first_bytes(at).unwrap_or_default();
+        for (word, now) in self.begins.iter().zip(now) {
+            word.store(now, Relaxed);
+        }
+        self.at.store(at, Release);
+    }
+}
+
+fn first_bytes(at: usize) -> Option<[u64; 2]> {
+    let mut words = [0u64; 2];
+    // SAFETY: room for 16 bytes.
+    let copied = unsafe { sys::copy_checked(at as u64, words.as_mut_ptr().cast(), 16) };
+    (copied == Ok(16)).then_some(words)
+}
+
+fn find_in(library: &[u8], place: &Place, name: &str) -> Option<*const ()> {
+    if let Some(at) = place.known() {
+        return Some(at as *const ());
+    }
+    let at = find_in_library(library, name)? as usize;
+    place.remember(at);
     Some(at as *const ())
 }

@@ -102,6 +102,8 @@ pub struct Domain {
     pub most_regions: usize,
     /// Bytes registered in it or about to be, retired regions included.
     pub bytes: u64,
+    /// Calls that register or deregister in it at this moment.
+    pub at_work: u32,
     regions: Option<Regions>,
 }
 
@@ -131,6 +133,7 @@ impl Domain {
             implicit: false,
             most_regions: 0,
             bytes: 0,
+            at_work: 0,
             regions: None,
         }
     }
@@ -236,6 +239,7 @@ impl Hca {
         domain.implicit = false;
         domain.most_regions = most_regions;
         domain.bytes = 0;
+        domain.at_work = 0;
         domain.state = State::Alive;
         HIGH.fetch_max(d + 1, Relaxed);
         if let Some(pd) = PDS.get(d) {
@@ -338,6 +342,13 @@ impl Hca {
         self.refused = [0; DOMAINS];
         self.bytes = 0;
         self.retired = 0;
+    }
+
+    /// A call begins (1) or ends (-1) to work in domain `d`.
+    pub fn work(&mut self, d: usize, by: i32) {
+        if let Some(domain) = self.domains.get_mut(d) {
+            domain.at_work = domain.at_work.saturating_add_signed(by);
+        }
     }
 
     /// `len` bytes are about to be registered in domain `d`.

@@ -43,6 +43,9 @@ pub struct Record {
     pub slot: u32,
     /// What it stands for.
     pub life: Life,
+    /// Of a file that is mapped shared: others may cut it or punch holes, and nobody is
+    /// told. Not to be lent.
+    pub of_file: bool,
     next: u32,
 }
 
@@ -175,6 +178,7 @@ impl Record {
             borrowers: 0,
             slot: 0,
             life,
+            of_file: false,
             next: 0,
         }
     }
