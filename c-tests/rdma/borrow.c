@@ -55,6 +55,27 @@ static void one(const char *label, char *p, size_t len)
 	dereg(label, mr);
 }
 
+/* Memory whose pages others may take away (ftruncate, hole punching) without a call that
+ * the shim sees: what is asked for anew reaches what is there now. */
+static void of_a_file(void)
+{
+	int fd = memory_file(8 * PAGE);
+	char *file = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NEED(file != MAP_FAILED);
+	for (int i = 0; i < 3; i++) {
+		memset(file, 'a' + i, 8 * PAGE);
+		struct ibv_mr *mr = reg("file", r.pd, file, 8 * PAGE, ALL);
+		works("file", file, 8 * PAGE, mr);
+		dereg("file", mr);
+		if (i == 0)
+			NEED(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8 * PAGE) == 0);
+		else
+			NEED(ftruncate(fd, 0) == 0 && ftruncate(fd, 8 * PAGE) == 0);
+	}
+	munmap(file, 8 * PAGE);
+	close(fd);
+}
+
 static void everywhere(void)
 {
 	char *p = island(64);
@@ -73,11 +94,7 @@ static void everywhere(void)
 	one("large", large, 1 << 20);
 	free(small);
 	free(large);
-	int fd = memory_file(8 * PAGE);
-	char *file = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	one("file", file, 8 * PAGE);
-	munmap(file, 8 * PAGE);
-	close(fd);
+	of_a_file();
 	char *twice = reserve(8);
 	anon_at(twice + PAGE, 2);
 	mmap(twice + 3 * PAGE, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
