@@ -285,23 +285,24 @@ pub fn overtake_pins(guard: &Guard, range: PageRange) {
 
 #[cold]
 fn overtake_slowly(range: PageRange) {
-    let Some(h) = header() else {
-        return;
-    };
-    let mine = thread::current().flights.iter().map(|f| f.get() as usize);
-    for (n, (p, word)) in PLACES
-        .iter()
-        .zip(&h.inflight)
-        .enumerate()
-        .take(HIGH.load(Acquire))
-    {
-        if word.load(Relaxed) == 0 || mine.clone().any(|m| m == n + 1) {
-            continue;
-        }
-        if p.pins(range) {
-            p.overtaken.store(true, Relaxed);
-        }
+    for place in others().filter(|p| p.pins(range)) {
+        place.overtaken.store(true, Relaxed);
     }
+}
+
+/// The places of calls in progress that are not this thread's.
+fn others() -> impl Iterator<Item = &'static Place> {
+    let mine = &thread::current().flights;
+    let open = header()
+        .into_iter()
+        .flat_map(|h| PLACES.iter().zip(&h.inflight));
+    open.enumerate()
+        .take(HIGH.load(Acquire))
+        .filter(|(n, (_, word))| {
+            let is_mine = mine.iter().any(|m| m.get() as usize == n + 1);
+            word.load(Relaxed) != 0 && !is_mine
+        })
+        .map(|(_, (place, _))| place)
 }
 
 /// It is done.
@@ -335,38 +336,14 @@ pub fn in_the_way(_lock: &Guard, range: PageRange, claims: bool) -> bool {
 
 #[cold]
 fn others_at(range: PageRange, claims: bool) -> bool {
-    let Some(h) = header() else {
-        return false;
-    };
-    let mine = thread::current().flights.iter().map(|f| f.get() as usize);
-    PLACES
-        .iter()
-        .zip(&h.inflight)
-        .enumerate()
-        .take(HIGH.load(Acquire))
-        .any(|(n, (p, word))| {
-            word.load(Relaxed) != 0
-                && (p.pins(range) || claims && p.touches(range))
-                && !mine.clone().any(|m| m == n + 1)
-        })
+    others().any(|p| p.pins(range) || claims && p.touches(range))
 }
 
 /// `range` is being read from the kernel: calls that are about it and not yet
 /// done must look again. Called with the lock held.
 pub fn disturb(range: PageRange) {
-    let Some(h) = header() else {
-        return;
-    };
-    let mine = thread::current().flights.iter().map(|f| f.get() as usize);
-    for (n, (p, word)) in PLACES
-        .iter()
-        .zip(&h.inflight)
-        .enumerate()
-        .take(HIGH.load(Acquire))
-    {
-        if word.load(Relaxed) != 0 && p.touches(range) && !mine.clone().any(|m| m == n + 1) {
-            p.conflict.store(true, Relaxed);
-        }
+    for place in others().filter(|p| p.touches(range)) {
+        place.conflict.store(true, Relaxed);
     }
 }
 

@@ -21,15 +21,17 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 #[inline]
 pub fn lock_for(ranges: &[Option<PageRange>]) -> Option<Guard> {
     let guard = lock()?;
-    if !ranges
-        .iter()
-        .flatten()
-        .any(|r| flight::in_the_way(&guard, *r, false))
-    {
+    if is_free(&guard, ranges, false) {
         return Some(guard);
     }
     drop(guard);
     wait_for(ranges, false)
+}
+
+#[inline]
+fn is_free(guard: &Guard, ranges: &[Option<PageRange>], claims: bool) -> bool {
+    let mut ranges = ranges.iter().flatten();
+    !ranges.any(|r| flight::in_the_way(guard, *r, claims))
 }
 
 /// Others' pinning takes as long as the kernel's page faults do. One that was
@@ -41,11 +43,7 @@ const NAPS: u32 = if cfg!(feature = "impatient") { 1 } else { 400 };
 fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
     for nap in 0..NAPS {
         let guard = lock()?;
-        if !ranges
-            .iter()
-            .flatten()
-            .any(|r| flight::in_the_way(&guard, *r, claims))
-        {
+        if is_free(&guard, ranges, claims) {
             return Some(guard);
         }
         drop(guard);
