@@ -222,6 +222,32 @@ pub fn yield_now() {
     let _ = call!(libc::SYS_sched_yield);
 }
 
+/// Signals are held back from this thread while this lives: what is begun is finished,
+/// whatever their handlers do (siglongjmp), or libc's cancellation.
+pub struct Undisturbed {
+    mask: u64,
+}
+
+impl Undisturbed {
+    /// From now on.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        let (all, mut mask) = (u64::MAX, 0u64);
+        let _ = set_signal_mask(&raw const all, &raw mut mask);
+        Self { mask }
+    }
+}
+
+impl Drop for Undisturbed {
+    fn drop(&mut self) {
+        let _ = set_signal_mask(&raw const self.mask, core::ptr::null_mut());
+    }
+}
+
+fn set_signal_mask(new: *const u64, old: *mut u64) -> Result<u64> {
+    call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, 8)
+}
+
 /// Copies `bytes` from `from` in this process to `to`, or says EFAULT where an
 /// ordinary load would be a signal. Fails too where process_vm_readv is forbidden.
 ///

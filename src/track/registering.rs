@@ -15,7 +15,7 @@ use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{numbers, Device, Grave, ALL_REMOTE, CHUNK, LAZY_CHUNK};
 use crate::registrar::pin::is_limit;
 use crate::startup;
-use crate::sys::{time, Result};
+use crate::sys::{time, Result, Undisturbed};
 use crate::verbs::uverbs::{access, Mr};
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
@@ -188,6 +188,7 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
         return refuse(state, d, job.gap, Life::Refused(0));
     }
     state.hca.charge(d, job.range.len());
+    let _undisturbed = Undisturbed::new();
     state.hca.work(d, 1);
     flight::pin_begins(&guard, job.range);
     drop(guard);
@@ -316,6 +317,7 @@ fn join_in(d: usize, hull: PageRange) -> bool {
     if !fits(state, d, hull.len(), access) || in_the_way_of(&guard, hull) {
         return false;
     }
+    let _undisturbed = Undisturbed::new();
     guard.hca.charge(d, hull.len());
     guard.hca.work(d, 1);
     flight::pin_begins(&guard, hull);
@@ -758,6 +760,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
             guard.hca.charge(d, part.len());
         }
     }
+    let _undisturbed = Undisturbed::new();
     guard.hca.work(d, 1);
     flight::pin_begins(&guard, node.range);
     drop(guard);
