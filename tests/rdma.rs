@@ -509,7 +509,7 @@ fn requests_that_fail() -> Checked {
 
 /// On an adapter with few regions most memory is `limit`, and programs are as ever.
 fn on_few_regions() -> Checked {
-    for program in ["keys", "borrow", "domains"] {
+    for program in ["keys", "rights"] {
         let run = |mode: Mode| {
             let mut command = Command::new(build::program(&format!("rdma/{program}")));
             mode.apply(&mut command);

@@ -656,8 +656,9 @@ impl Graves {
     }
 }
 
-/// What one attempt to deregister may fail for and the next one not.
-const FOR_NOW: [i32; 4] = [libc::ENOMEM, libc::EAGAIN, libc::EINTR, libc::EBUSY];
+/// What an attempt to deregister fails for if the region is gone already; for anything
+/// else it is tried again, since what stays is in the way of the application.
+const GONE: [i32; 4] = [libc::ENOENT, libc::EBADF, libc::ENODEV, libc::EIO];
 
 /// Has the kernel forget a region. Called without the lock.
 pub fn deregister(grave: Grave) {
@@ -665,7 +666,7 @@ pub fn deregister(grave: Grave) {
     let mut outcome = grave.channel.dereg_mr(grave.handle);
     for _ in 0..TRIES {
         match outcome {
-            Err(errno) if FOR_NOW.contains(&errno.0) => {
+            Err(errno) if !GONE.contains(&errno.0) => {
                 outcome = grave.channel.dereg_mr(grave.handle);
             }
             _ => break,
