@@ -10,7 +10,7 @@
 //! the range anew from /proc/self/maps ([`resync`]). So does a call that fails
 //! or does something that the fast paths don't know.
 
-use crate::arch::Frame;
+use crate::arch::{self, Frame};
 use crate::arena::Arena;
 use crate::config::Pin;
 use crate::intercept;
@@ -25,7 +25,7 @@ use crate::thread;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Call, SEGMENTS, SETTING_GAVE_UP};
+use regall_directory::layout::{Call, Counter, SEGMENTS, SETTING_GAVE_UP};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{SlotRef, Writer};
 
@@ -446,6 +446,14 @@ pub fn real(frame: &Frame) -> i64 {
     thread.real_value.set(value);
     thread.real_done.set(true);
     value
+}
+
+/// What registrars do since `start`, in ticks, is their time, and not the hooks'.
+fn spent(counter: Counter, start: u64) {
+    let nanos = time::nanos(arch::ticks().wrapping_sub(start));
+    flight::add(counter, nanos);
+    let elsewhere = &thread::current().elsewhere;
+    elsewhere.set(elsewhere.get().saturating_add(nanos));
 }
 
 /// Whether what the kernel left in rax is an error.

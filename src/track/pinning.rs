@@ -2,7 +2,7 @@
 //! a call needs unlocked memory. The kernel works without the lock being held, so
 //! whoever pins or unpins says so in its flight, and others wait.
 
-use super::{deferred, flight, lock, lock::Guard, registering, resync, State, USER_END};
+use super::{deferred, flight, lock, lock::Guard, registering, resync, spent, State, USER_END};
 use crate::arch;
 use crate::config::Pin;
 use crate::limits;
@@ -10,7 +10,7 @@ use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::registrar::Registrar;
 use crate::startup;
-use crate::sys::{self, time, Errno};
+use crate::sys::{self, Errno};
 use crate::thread;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
@@ -335,12 +335,7 @@ fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
         Ok(()) => Outcome::Held,
         Err(errno) => refused(part, attr, want, errno),
     };
-    let spent = time::nanos(arch::ticks().wrapping_sub(start));
-    flight::add(Counter::PinNanos, spent);
-    let thread = thread::current();
-    thread
-        .elsewhere
-        .set(thread.elsewhere.get().saturating_add(spent));
+    spent(Counter::PinNanos, start);
     if let Outcome::Held = outcome {
         flight::count(Counter::Pins);
         flight::add(Counter::PinnedBytesTotal, part.len());

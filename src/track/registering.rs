@@ -7,7 +7,8 @@
 //! or *retired* while the application still has its key → the application's call.
 
 use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
-use super::{deferred, flight, lock, State};
+use super::{deferred, flight, lock, spent, State};
+use crate::arch;
 use crate::limits;
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
@@ -15,7 +16,7 @@ use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{numbers, Device, Grave, ALL_REMOTE, CHUNK, LAZY_CHUNK};
 use crate::registrar::pin::is_limit;
 use crate::startup;
-use crate::sys::{time, Result, Undisturbed};
+use crate::sys::{Result, Undisturbed};
 use crate::verbs::uverbs::{access, Mr};
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
@@ -188,18 +189,15 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
         return refuse(state, d, job.gap, Life::Refused(0));
     }
     state.hca.charge(d, job.range.len());
-    let _undisturbed = Undisturbed::new();
-    state.hca.work(d, 1);
-    flight::pin_begins(&guard, job.range);
-    drop(guard);
+    let work = work_begins(guard, d, job.range);
     let outcome = register(job.device, job.range, job.access);
     let mut graves = Graves::new();
     let Some(mut guard) = lock() else {
         // Its holder is parked, and does not come on before this thread does.
         if let Ok(keys) = outcome {
-            deregister(job.device.grave(keys.handle));
+            graves.dig(job.device.grave(keys.handle));
         }
-        flight::pin_ends();
+        work_ends(work, d, &mut graves);
         return deferred::later(job.range);
     };
     let overtaken = flight::overtaken(&guard);
@@ -233,16 +231,26 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
     }
     tell(state);
     drop(guard);
-    graves.deregister();
-    flight::pin_ends();
-    work_ends(d);
+    work_ends(work, d, &mut graves);
 }
 
-/// A call that worked in domain `d` is done there.
-fn work_ends(d: usize) {
+/// This thread begins to register or take out `range` in domain `d`, without the lock.
+fn work_begins(guard: super::lock::Guard, d: usize, range: PageRange) -> Undisturbed {
+    let mut guard = guard;
+    let undisturbed = Undisturbed::new();
+    guard.hca.work(d, 1);
+    flight::pin_begins(&guard, range);
+    undisturbed
+}
+
+/// It is done, but for what the kernel is to forget.
+fn work_ends(undisturbed: Undisturbed, d: usize, graves: &mut Graves) {
+    graves.deregister();
+    flight::pin_ends();
     if let Some(mut guard) = lock() {
         guard.hca.work(d, -1);
     }
+    drop(undisturbed);
 }
 
 /// Whether the budget has room for `bytes` more, and the device for one more region.
@@ -317,11 +325,8 @@ fn join_in(d: usize, hull: PageRange) -> bool {
     if !fits(state, d, hull.len(), access) || in_the_way_of(&guard, hull) {
         return false;
     }
-    let _undisturbed = Undisturbed::new();
     guard.hca.charge(d, hull.len());
-    guard.hca.work(d, 1);
-    flight::pin_begins(&guard, hull);
-    drop(guard);
+    let work = work_begins(guard, d, hull);
     let job = Job {
         range: hull,
         gap: hull,
@@ -350,9 +355,7 @@ fn join_in(d: usize, hull: PageRange) -> bool {
     } else if let Ok(keys) = keys {
         graves.dig(device.grave(keys.handle));
     }
-    graves.deregister();
-    flight::pin_ends();
-    work_ends(d);
+    work_ends(work, d, &mut graves);
     done
 }
 
@@ -507,7 +510,6 @@ fn enter(state: &mut State, d: usize, job: Job, keys: Mr, graves: &mut Graves) {
 
 /// Keeps `record` and shows it to others.
 fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
-    let mut record = record;
     let n = state.hca.records.add(record)?;
     if record.life == Life::Live {
         let pd = state.hca.domain(d)?.device?.pd;
@@ -530,9 +532,8 @@ fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
             u64::from(n),
             region,
         );
-        record.slot = slot.map_or(0, |s| s.get().get());
         if let Some(kept) = state.hca.records.get_mut(n) {
-            kept.slot = record.slot;
+            kept.slot = slot.map_or(0, |s| s.get().get());
         }
     }
     Some(Node {
@@ -599,22 +600,15 @@ pub fn tell(state: &State) {
 }
 
 fn register(device: Device, range: PageRange, access: u32) -> Result<Mr> {
-    let start = time::now();
+    let start = arch::ticks();
     let outcome = device
         .channel
         .reg_mr(device.pd, range.start(), range.len(), access);
-    spent(start);
+    spent(Counter::HcaNanos, start);
     if outcome.is_ok() {
         flight::count(Counter::Registrations);
     }
     outcome
-}
-
-fn spent(start: u64) {
-    let nanos = time::now().saturating_sub(start);
-    flight::add(Counter::HcaNanos, nanos);
-    let elsewhere = &crate::thread::current().elsewhere;
-    elsewhere.set(elsewhere.get().saturating_add(nanos));
 }
 
 /// Regions that the kernel is to forget, as soon as the lock is free.
@@ -662,7 +656,7 @@ const GONE: [i32; 4] = [libc::ENOENT, libc::EBADF, libc::ENODEV, libc::EIO];
 
 /// Has the kernel forget a region. Called without the lock.
 pub fn deregister(grave: Grave) {
-    let start = time::now();
+    let start = arch::ticks();
     let mut outcome = grave.channel.dereg_mr(grave.handle);
     for _ in 0..TRIES {
         match outcome {
@@ -676,7 +670,7 @@ pub fn deregister(grave: Grave) {
         log::info!("deregistering region {:#x}: {errno}", grave.handle);
     }
     flight::count(Counter::Deregistrations);
-    spent(start);
+    spent(Counter::HcaNanos, start);
 }
 
 /// Takes `range` out of every domain: called before memory goes, or becomes other
@@ -684,7 +678,7 @@ pub fn deregister(grave: Grave) {
 #[inline]
 pub fn retract(range: PageRange) {
     if active() {
-        retract_slowly(range);
+        retract_from(range, true);
     }
 }
 
@@ -695,10 +689,6 @@ pub fn refresh(range: PageRange) {
     if active() {
         retract_from(range, false);
     }
-}
-
-fn retract_slowly(range: PageRange) {
-    retract_from(range, true);
 }
 
 #[cold]
@@ -761,10 +751,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
             guard.hca.charge(d, part.len());
         }
     }
-    let _undisturbed = Undisturbed::new();
-    guard.hca.work(d, 1);
-    flight::pin_begins(&guard, node.range);
-    drop(guard);
+    let work = work_begins(guard, d, node.range);
     let registered = survivors.map(|part| {
         let part = part?;
         let keys = match record.life {
@@ -778,9 +765,9 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
     let Some(mut guard) = lock() else {
         // As in `carry_out`. The region stays until the range is read anew.
         for keys in registered.iter().flatten().filter_map(|(_, k)| k.ok()) {
-            deregister(device.grave(keys.handle));
+            graves.dig(device.grave(keys.handle));
         }
-        flight::pin_ends();
+        work_ends(work, d, &mut graves);
         deferred::spoiled(todo);
         return None;
     };
@@ -804,9 +791,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
         tell(state);
     }
     drop(guard);
-    graves.deregister();
-    flight::pin_ends();
-    work_ends(d);
+    work_ends(work, d, &mut graves);
     // The other call may be one that leaves its part as it is.
     let left = |p: &Option<PageRange>| overtaken || !survivors.contains(p);
     for part in parts.into_iter().filter(left).flatten() {
@@ -927,7 +912,7 @@ fn reconcile_slowly(range: PageRange) {
             let right = agrees(&guard, d, node.range, &record) || in_the_way_of(&guard, node.range);
             drop(guard);
             if !right {
-                retract_slowly(node.range);
+                retract_from(node.range, true);
                 super::pinning::postpone(node.range);
             }
         }
