@@ -359,7 +359,8 @@ impl Attr {
 pub struct Access(u32);
 
 impl Access {
-    /// The adapter may write into it for its own process.
+    /// The adapter may write into it for its own process. What lets peers write needs
+    /// this as well (EINVAL).
     pub const LOCAL_WRITE: u32 = 1;
     /// Peers may write.
     pub const REMOTE_WRITE: u32 = 1 << 1;
@@ -369,8 +370,12 @@ impl Access {
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
     /// Memory windows may be bound to it.
     pub const MW_BIND: u32 = 1 << 4;
+    /// Addresses count from 0.
+    pub const ZERO_BASED: u32 = 1 << 5;
     /// Its pages are fetched when they are used.
     pub const ON_DEMAND: u32 = 1 << 6;
+    /// All of it is huge pages.
+    pub const HUGETLB: u32 = 1 << 7;
     /// Writes may overtake each other.
     pub const RELAXED_ORDERING: u32 = 1 << 20;
 
@@ -381,15 +386,15 @@ impl Access {
         (Self::REMOTE_READ, "remote-read"),
         (Self::REMOTE_ATOMIC, "remote-atomic"),
         (Self::MW_BIND, "mw-bind"),
-        (1 << 5, "zero-based"),
+        (Self::ZERO_BASED, "zero-based"),
         (Self::ON_DEMAND, "on-demand"),
-        (1 << 7, "huge-pages"),
+        (Self::HUGETLB, "huge-pages"),
         (1 << 8, "flush-global"),
         (1 << 9, "flush-persistent"),
         (Self::RELAXED_ORDERING, "relaxed-ordering"),
     ];
     /// Bits that an adapter may ignore; not all of them have a meaning yet.
-    const OPTIONAL: u32 = 0x3ff0_0000;
+    pub const OPTIONAL: u32 = 0x3ff0_0000;
     /// All that the kernel takes.
     const ALL: u32 = 0x3ff | Self::OPTIONAL;
 

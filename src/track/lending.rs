@@ -5,15 +5,16 @@ use super::pinning::{lock_for, Whose};
 use super::registering::{self, deregister, tell};
 use super::{begin_work, end, flight, fork, lock, tracking, State, USER_END};
 use crate::arena::Arena;
-use crate::config::Access;
+use crate::config;
 use crate::limits;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::{numbers, Device, Owner, State as Stage, ALL_REMOTE};
 use crate::startup;
 use crate::sys::{file, Errno, Result};
-use crate::verbs::uverbs::{access, device::Device as OwnDevice, Channel};
+use crate::verbs::uverbs::{device::Device as OwnDevice, Channel};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
+use regall_directory::vocab::Access;
 
 /// What the application has got.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +95,7 @@ fn find<T>(
     }
     let mut any = false;
     let mut join = None;
-    let relaxed = |a: u32| a & access::RELAXED_ORDERING;
+    let relaxed = |a: u32| a & Access::RELAXED_ORDERING;
     // What is lent can't make room. Where RLIMIT_MEMLOCK binds, a byte more than was
     // asked for would be one less for the application's next registration.
     let tight = limits::bound();
@@ -248,8 +249,8 @@ const CLASSES: usize = 2;
 /// The class of a new domain for a request of `wanted`: what was asked for, and what
 /// REGALL_ACCESS adds to it. `None`: there are enough.
 fn class_for(state: &State, owner: Owner, wanted: u32) -> Option<u32> {
-    let relaxed = wanted & access::RELAXED_ORDERING;
-    let same = |a: u32| a & access::RELAXED_ORDERING == relaxed;
+    let relaxed = wanted & Access::RELAXED_ORDERING;
+    let same = |a: u32| a & Access::RELAXED_ORDERING == relaxed;
     let there = state.hca.find(|d| d.owner == owner && same(d.access));
     (there.count() < CLASSES).then(|| with_local_write(wanted | remote_access()))
 }
@@ -257,16 +258,18 @@ fn class_for(state: &State, owner: Owner, wanted: u32) -> Option<u32> {
 /// Remote writes need local ones (ibv_reg_mr(3)), and so does memory that is to be
 /// received into.
 const fn with_local_write(bits: u32) -> u32 {
-    bits | access::LOCAL_WRITE
+    bits | Access::LOCAL_WRITE
 }
 
 /// The bits of REGALL_ACCESS.
 pub fn remote_access() -> u32 {
     match startup::config().access {
-        Access::Local => 0,
-        Access::RemoteRead => access::REMOTE_READ,
-        Access::RemoteWrite => access::REMOTE_READ | access::REMOTE_WRITE,
-        Access::RemoteAtomic => access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC,
+        config::Access::Local => 0,
+        config::Access::RemoteRead => Access::REMOTE_READ,
+        config::Access::RemoteWrite => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        config::Access::RemoteAtomic => {
+            Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
+        }
     }
 }
 
@@ -324,7 +327,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     let mut class = class;
     if startup::config().hca_odp {
         if limits.is_ok_and(|l| l.odp()) {
-            class |= access::ON_DEMAND;
+            class |= Access::ON_DEMAND;
         } else {
             log::warn!("the adapter has no on-demand paging: REGALL_HCA_MODE=odp is pinned there");
         }
@@ -332,7 +335,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     // At most half of what the device has is the shim's: the application and its
     // neighbours have registrations of their own.
     let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
-    let implicit = class & access::ON_DEMAND != 0 && limits.is_ok_and(|l| l.implicit_odp());
+    let implicit = class & Access::ON_DEMAND != 0 && limits.is_ok_and(|l| l.implicit_odp());
     let opened = {
         let mut guard = lock().ok_or(Errno::BUSY)?;
         let state = &mut *guard;

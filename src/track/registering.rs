@@ -17,11 +17,11 @@ use crate::registrar::hca::{numbers, Device, Grave, ALL_REMOTE, CHUNK, LAZY_CHUN
 use crate::registrar::pin::is_limit;
 use crate::startup;
 use crate::sys::{Result, Undisturbed};
-use crate::verbs::uverbs::{access, Mr};
+use crate::verbs::uverbs::Mr;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Attr, Column, Kind, Reason};
+use regall_directory::vocab::{Access, Attr, Column, Kind, Reason};
 use regall_directory::writer::{Region, SlotRef};
 
 pub use crate::registrar::hca::active;
@@ -267,7 +267,7 @@ fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
     } else {
         domain.bytes
     };
-    rights & access::ON_DEMAND != 0 || there.saturating_add(bytes) <= state.budget
+    rights & Access::ON_DEMAND != 0 || there.saturating_add(bytes) <= state.budget
 }
 
 /// One region for all addresses, now and for ever, where the device can page on demand

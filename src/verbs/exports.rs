@@ -7,7 +7,6 @@
 use super::abi::{self, Context, Mr, Pd};
 use super::handles::{self, Known};
 use super::real;
-use super::uverbs::access;
 use crate::config::Hca;
 use crate::intercept::strict;
 use crate::registrar::hca::{Owner, SERVED};
@@ -17,6 +16,7 @@ use crate::track::{self, flight, lending, registering};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use regall_directory::layout::Counter;
+use regall_directory::vocab::Access;
 
 /// Errors of ibv_dereg_mr and its kin are returned, not set.
 const EINVAL: c_int = libc::EINVAL;
@@ -38,8 +38,8 @@ fn owner_of(pd: *const Pd) -> Option<(Owner, i32, u32)> {
 /// Whether a region that is there can stand for one with this access. What peers may
 /// write has to be writable locally (EINVAL, by the real call).
 const fn servable(access: u32) -> bool {
-    let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
-    access & !SERVED == 0 && !(writes && access & access::LOCAL_WRITE == 0)
+    let writes = access & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) != 0;
+    access & !SERVED == 0 && !(writes && access & Access::LOCAL_WRITE == 0)
 }
 
 /// A region that is there already, as the application's own; null: it has to make one.

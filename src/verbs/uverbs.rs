@@ -19,36 +19,11 @@
 
 use crate::sys::{file, Errno, Result};
 use crate::text::Text;
+use regall_directory::vocab::Access;
 use wire::{perform, Answer, DriverData, Number, Way};
 
 pub mod device;
 pub mod wire;
-
-/// Access flags of a registration, `enum ib_uverbs_access_flags`, the same as
-/// libibverbs' `IBV_ACCESS_*`. Without any, the adapter may read locally.
-pub mod access {
-    /// The adapter may write what this process receives. The remote ones that
-    /// write need it as well (EINVAL).
-    pub const LOCAL_WRITE: u32 = 1 << 0;
-    /// Peers may write.
-    pub const REMOTE_WRITE: u32 = 1 << 1;
-    /// Peers may read.
-    pub const REMOTE_READ: u32 = 1 << 2;
-    /// Peers may do atomic operations.
-    pub const REMOTE_ATOMIC: u32 = 1 << 3;
-    /// Memory windows may be bound to it.
-    pub const MW_BIND: u32 = 1 << 4;
-    /// Addresses count from 0.
-    pub const ZERO_BASED: u32 = 1 << 5;
-    /// On-demand paging: nothing is pinned.
-    pub const ON_DEMAND: u32 = 1 << 6;
-    /// All of it is huge pages.
-    pub const HUGETLB: u32 = 1 << 7;
-    /// Writes may be seen out of order. Optional.
-    pub const RELAXED_ORDERING: u32 = 1 << 20;
-    /// Flags that a device may ignore.
-    pub const OPTIONAL: u32 = 0x3ff0_0000;
-}
 
 /// A kernel driver, `enum rdma_driver_id`. Unknown ones stay what they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +117,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Explicit on-demand paging: [`access::ON_DEMAND`].
+    /// Explicit on-demand paging: [`Access::ON_DEMAND`].
     pub fn odp(&self) -> bool {
         self.odp_general & 1 != 0
     }
@@ -268,7 +243,7 @@ impl Channel {
         let kept = if self.optional {
             access
         } else {
-            access & !access::OPTIONAL
+            access & !Access::OPTIONAL
         };
         let mut answer = Answer::new(wire::RegMrAnswer::default());
         let core = wire::RegMr {
@@ -378,16 +353,16 @@ mod tests {
     #[test]
     fn flags_and_drivers_are_as_in_the_headers() {
         let flags = [
-            ("LOCAL_WRITE", access::LOCAL_WRITE),
-            ("REMOTE_WRITE", access::REMOTE_WRITE),
-            ("REMOTE_READ", access::REMOTE_READ),
-            ("REMOTE_ATOMIC", access::REMOTE_ATOMIC),
-            ("MW_BIND", access::MW_BIND),
-            ("ZERO_BASED", access::ZERO_BASED),
-            ("ON_DEMAND", access::ON_DEMAND),
-            ("HUGETLB", access::HUGETLB),
-            ("RELAXED_ORDERING", access::RELAXED_ORDERING),
-            ("OPTIONAL_RANGE", access::OPTIONAL),
+            ("LOCAL_WRITE", Access::LOCAL_WRITE),
+            ("REMOTE_WRITE", Access::REMOTE_WRITE),
+            ("REMOTE_READ", Access::REMOTE_READ),
+            ("REMOTE_ATOMIC", Access::REMOTE_ATOMIC),
+            ("MW_BIND", Access::MW_BIND),
+            ("ZERO_BASED", Access::ZERO_BASED),
+            ("ON_DEMAND", Access::ON_DEMAND),
+            ("HUGETLB", Access::HUGETLB),
+            ("RELAXED_ORDERING", Access::RELAXED_ORDERING),
+            ("OPTIONAL_RANGE", Access::OPTIONAL),
         ];
         let drivers = [
             ("MLX5", Driver::MLX5),

@@ -7,10 +7,11 @@ pub mod records;
 pub mod regions;
 
 use crate::ledger::index::{Memory, View};
-use crate::verbs::uverbs::{access, Channel};
+use crate::verbs::uverbs::Channel;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use records::{Life, Record, Records};
 use regall_directory::addr::PageRange;
+use regall_directory::vocab::Access;
 use regions::{Node, Regions};
 
 /// Domains at one time; what is asked for beyond them is passed on.
@@ -21,16 +22,16 @@ pub const CHUNK: u64 = 64 << 20;
 pub const LAZY_CHUNK: u64 = 1 << 30;
 
 /// Access that a borrowed handle can have.
-pub const SERVED: u32 = access::LOCAL_WRITE
-    | access::REMOTE_WRITE
-    | access::REMOTE_READ
-    | access::REMOTE_ATOMIC
-    | access::MW_BIND
-    | access::RELAXED_ORDERING;
+pub const SERVED: u32 = Access::LOCAL_WRITE
+    | Access::REMOTE_WRITE
+    | Access::REMOTE_READ
+    | Access::REMOTE_ATOMIC
+    | Access::MW_BIND
+    | Access::RELAXED_ORDERING;
 /// Access of peers.
-pub const ALL_REMOTE: u32 = access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC;
+pub const ALL_REMOTE: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
 /// Access that memory which can't be written can have.
-const OF_READ_ONLY: u32 = access::REMOTE_READ | access::RELAXED_ORDERING | access::ON_DEMAND;
+const OF_READ_ONLY: u32 = Access::REMOTE_READ | Access::RELAXED_ORDERING | Access::ON_DEMAND;
 
 /// Domains in use. Read without the lock by everyone who asks whether there is
 /// anything to do.
@@ -120,7 +121,7 @@ impl Device {
 impl Domain {
     /// Whether nothing in it is pinned.
     pub const fn on_demand(&self) -> bool {
-        self.access & access::ON_DEMAND != 0
+        self.access & Access::ON_DEMAND != 0
     }
 
     const fn free() -> Self {

@@ -2,17 +2,18 @@
 //! and say that they were skipped anywhere else.
 
 use super::device::Device;
-use super::{access, ibdev_of, wire, Channel, Driver};
+use super::{ibdev_of, wire, Channel, Driver};
 use crate::sys::file::close;
 use crate::sys::{Errno, Result};
 use crate::verbs::abi;
 use core::ffi::{c_char, c_void, CStr};
+use regall_directory::vocab::Access;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
-const RW: u32 = access::LOCAL_WRITE | access::REMOTE_READ | access::REMOTE_WRITE;
+const RW: u32 = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
 const NOENT: Errno = Errno::NOENT;
 
 fn rxe0() -> Option<Device> {
@@ -111,19 +112,19 @@ fn life_of_a_registration(channel: Channel, name: &str) {
         (pd + 77, memory.at, PAGE, RW),
         (pd, memory.at, 0, RW),
         (pd, memory.at, u64::MAX, RW),
-        (pd, memory.at, PAGE, access::REMOTE_WRITE),
+        (pd, memory.at, PAGE, Access::REMOTE_WRITE),
         (pd, memory.at, PAGE, 1 << 15),
         (pd, memory.at, 1 << 46, RW),
         (pd, 1 << 46, PAGE, RW),
-        (pd, memory.at, PAGE, RW | access::ON_DEMAND),
-        (pd, 0, u64::MAX, RW | access::ON_DEMAND),
-        (pd, memory.at, PAGE, RW | access::RELAXED_ORDERING),
+        (pd, memory.at, PAGE, RW | Access::ON_DEMAND),
+        (pd, 0, u64::MAX, RW | Access::ON_DEMAND),
+        (pd, memory.at, PAGE, RW | Access::RELAXED_ORDERING),
         (pd, memory.at, PAGE, RW | 1 << 29),
     ] {
         let said = says(channel.try_reg(pd, start, length, flags));
         println!("{name}: pd {pd} {start:#x}+{length:#x} access {flags:#x}: {said}");
     }
-    let relaxed = RW | access::RELAXED_ORDERING | 1 << 29;
+    let relaxed = RW | Access::RELAXED_ORDERING | 1 << 29;
     assert_eq!(channel.try_reg(pd, memory.at, PAGE, relaxed), Ok(()));
     let no_pd = channel.try_reg(pd + 77, memory.at, PAGE, RW);
     assert!(matches!(no_pd, Err(NOENT | Errno::INVAL)), "{no_pd:?}");
@@ -198,7 +199,7 @@ fn what_the_kernel_takes() {
         let (ro, rw) = (with(0), with(RW));
         print!("{name:16} ro: {ro:16} rw: {rw:16}");
         if odp {
-            let (ro, rw) = (with(access::ON_DEMAND), with(RW | access::ON_DEMAND));
+            let (ro, rw) = (with(Access::ON_DEMAND), with(RW | Access::ON_DEMAND));
             print!(" odp ro: {ro:16} odp rw: {rw:16}");
         }
         println!();
@@ -209,7 +210,7 @@ fn what_the_kernel_takes() {
     assert_eq!(channel.try_reg(pd, text, PAGE, RW), Err(Errno::FAULT));
     assert_eq!(channel.try_reg(pd, none.at, PAGE, RW), Err(Errno::FAULT));
     let wanted = if odp { Ok(()) } else { Err(Errno::INVAL) };
-    let flags = RW | access::ON_DEMAND;
+    let flags = RW | Access::ON_DEMAND;
     assert_eq!(channel.try_reg(pd, anonymous.at, PAGE, flags), wanted);
     device.close();
 }
@@ -423,7 +424,7 @@ fn in_the_applications_context() {
     let memory = Memory::new(2 * PAGE, WRITE);
     let mr = channel.reg_mr(handle, memory.at, PAGE, RW).unwrap();
 
-    let flags = RW | access::RELAXED_ORDERING;
+    let flags = RW | Access::RELAXED_ORDERING;
     let at = memory.at as *mut c_void;
     let theirs = (lib.reg_mr)(pd, at, 2 * PAGE as usize, memory.at, flags);
     // SAFETY: a `struct ibv_mr *`, which rxe's provider has in a `struct verbs_mr`.
@@ -506,7 +507,7 @@ fn how_long_it_takes() {
         println!("{bytes} B untouched {fresh:?}");
         if channel.query_device().unwrap().odp() {
             let odp = median(101, || {
-                pair(channel, handle, memory.at, RW | access::ON_DEMAND)
+                pair(channel, handle, memory.at, RW | Access::ON_DEMAND)
             });
             println!("{bytes} B odp {odp:?}");
         }
