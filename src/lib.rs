@@ -11,6 +11,9 @@
 // The unit tests build the parts, not the whole: there the library is never loaded.
 #![cfg_attr(test, allow(dead_code))]
 
+pub use regall_sys as sys;
+pub use regall_sys::text;
+
 pub mod arch;
 pub mod arena;
 pub mod capi;
@@ -25,8 +28,6 @@ pub mod registrar;
 pub mod startup;
 pub mod stats;
 pub mod store;
-pub mod sys;
-pub mod text;
 pub mod thread;
 pub mod track;
 pub mod verbs;

@@ -3,7 +3,10 @@
 
 use crate::arena::Arena;
 use crate::ledger::Memory;
-use crate::sys::{self, file, file::Fd, Errno};
+use crate::sys::file::{self, next_entry, Fd};
+use crate::sys::folder;
+use crate::sys::process::{start_time, Identity};
+use crate::sys::{self, Errno};
 use crate::text::{number, Text};
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -115,7 +118,7 @@ impl Store {
         self.folder = Text::of(format_args!("/dev/shm/regall-{}", self.uid));
         let me = Identity::own()?;
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
-        let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
+        let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
         sweep(&folder, &me);
         let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
         let fd = create_exclusive(&folder, name)?;
@@ -143,7 +146,7 @@ impl Store {
             return;
         }
         if let (Some(folder), Some(name)) = (self.folder.as_cstr(), self.name.as_cstr()) {
-            if let Ok(folder) = open_folder(folder, self.uid) {
+            if let Ok(folder) = folder::open(folder, self.uid) {
                 let _ = folder.unlink(name);
             }
         }
@@ -177,7 +180,7 @@ impl Store {
     fn grow(&mut self, k: usize) -> Result<u64, Errno> {
         let bytes = segment_bytes(k) as u64;
         let base = if self.published {
-            let folder = open_folder(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
+            let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
             let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
             let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
             let offset = segment_offset(k) as u64;
@@ -226,59 +229,6 @@ impl Backing for Room<'_> {
     }
 }
 
-/// Who a process is: a pid can come again, pid and start time together don't.
-struct Identity {
-    pid: u32,
-    /// Field 22 of /proc/PID/stat, clock ticks since boot.
-    start: u64,
-    /// Inode of the pid namespace.
-    namespace: u64,
-}
-
-impl Identity {
-    fn own() -> Result<Self, Errno> {
-        Ok(Self {
-            pid: sys::getpid(),
-            start: start_time(c"/proc/self/stat")?,
-            namespace: file::stat_path(c"/proc/self/ns/pid", false)?.inode,
-        })
-    }
-}
-
-fn start_time(path: &CStr) -> Result<u64, Errno> {
-    let mut buf = [0u8; 1024];
-    let text = file::read_small(path, &mut buf)?;
-    // The name in field 2 may hold anything, parentheses too: count from its end.
-    let after = text.iter().rposition(|b| *b == b')').ok_or(Errno::INVAL)?;
-    let rest = text.get(after + 1..).unwrap_or(&[]);
-    // Behind the parenthesis: an empty piece, field 3, ...
-    rest.split(|b| *b == b' ')
-        .nth(20)
-        .and_then(number)
-        .ok_or(Errno::INVAL)
-}
-
-/// Opens the user's folder, made if need be; refuses one that others can enter,
-/// that belongs to somebody else, or that is a link.
-fn open_folder(path: &CStr, uid: u32) -> Result<Fd, Errno> {
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let fd = match Fd::open(path, flags, 0) {
-        Err(Errno::NOENT) => {
-            match file::make_folder(path, 0o700) {
-                Ok(()) | Err(Errno::EXIST) => (),
-                Err(e) => return Err(e),
-            }
-            Fd::open(path, flags, 0)?
-        }
-        other => other?,
-    };
-    let s = fd.stat()?;
-    if s.uid != uid || s.mode & 0o077 != 0 {
-        return Err(Errno::PERM);
-    }
-    Ok(fd)
-}
-
 fn create_exclusive(folder: &Fd, name: &CStr) -> Result<Fd, Errno> {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     match Fd::open_in(folder, name, flags, 0o600) {
@@ -324,15 +274,6 @@ fn sweep(folder: &Fd, me: &Identity) {
             }
         }
     }
-}
-
-/// The name of the first of the kernel's directory entries, and the rest.
-fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
-    // struct linux_dirent64: inode, offset, length of the entry, type, name.
-    let length = u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]) as usize;
-    let name = entries.get(19..length)?;
-    let end = name.iter().position(|b| *b == 0)?;
-    Some((name.get(..end)?, entries.get(length..)?))
 }
 
 fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {

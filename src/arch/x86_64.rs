@@ -3,44 +3,7 @@
 //! that the compiler takes for granted.
 
 use core::arch::{asm, global_asm};
-
-/// What a system-call site had in its registers.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Frame {
-    /// System-call number (rax).
-    pub nr: u64,
-    /// Arguments (rdi, rsi, rdx, r10, r8, r9).
-    pub args: [u64; 6],
-}
-
-/// Enters the kernel with `nr` and up to six arguments. Returns what the kernel
-/// left in rax: a value, or -errno in -4095..=-1.
-///
-/// # Safety
-/// The caller answers for what the call does to the process.
-#[inline]
-pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
-    let ret: i64;
-    // SAFETY: the kernel clobbers rax, rcx and r11 only; memory effects are the
-    // caller's responsibility and the asm block is not `nomem`.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") nr as i64 => ret,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            in("r8") e,
-            in("r9") f,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    ret
-}
+pub use regall_sys::arch::{syscall6, ticks, Frame};
 
 /// Bytes of thread-local storage that `crate::thread` uses.
 pub const TLS_BYTES: usize = 1088;
@@ -166,14 +129,6 @@ pub fn stack_pointer() -> u64 {
     // SAFETY: reads a register.
     unsafe { asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
     sp
-}
-
-/// The processor's time-stamp counter, for cheap interval measurements.
-#[inline]
-pub fn ticks() -> u64 {
-    // SAFETY: rdtsc is available to user space on every kernel that MPI runs on
-    // unless PR_SET_TSC forbids it, which `time::ticks_allowed` checks first.
-    unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 // The stubs that trampolines call. On entry (after the trampoline's `call`):

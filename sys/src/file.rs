@@ -1,7 +1,7 @@
 //! Files: what is read from /proc and written under /dev/shm. Descriptors are
 //! closed again at once: programs close whatever they find open.
 
-use super::{call, Errno, Result};
+use crate::{call, Errno, Result};
 
 /// An open descriptor; closed when dropped.
 pub struct Fd(i32);
@@ -172,6 +172,15 @@ pub fn write_foreign(fd: i32, buf: &[u8]) {
     );
 }
 
+/// The name of the first of the kernel's directory entries, and the rest.
+pub fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
+    // struct linux_dirent64: inode, offset, length of the entry, type, name.
+    let length = u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]) as usize;
+    let name = entries.get(19..length)?;
+    let end = name.iter().position(|b| *b == 0)?;
+    Some((name.get(..end)?, entries.get(length..)?))
+}
+
 /// What is needed of `struct stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
@@ -280,7 +289,7 @@ mod tests {
     fn duplicates_are_high_and_close_on_exec() {
         let null = Fd::open(c"/dev/null", libc::O_RDWR, 0).unwrap();
         let high = duplicate_high(null.raw()).unwrap();
-        let (soft, _) = crate::sys::rlimit(libc::RLIMIT_NOFILE).unwrap();
+        let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE).unwrap();
         assert!(high as u64 >= soft.min(HIGH) - RESERVED);
         let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
         assert_eq!(flags, libc::FD_CLOEXEC as u64);

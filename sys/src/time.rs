@@ -1,6 +1,6 @@
 //! Clocks, read by system call: the vdso is code that we do not own.
 
-use super::call;
+use crate::call;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Nanoseconds of CLOCK_MONOTONIC.

@@ -1,11 +1,16 @@
 //! The only code that enters the kernel. Raw system calls: no libc, no errno,
 //! nothing that takes a lock in user space.
+#![cfg_attr(not(test), no_std)]
 
-use crate::arch::{syscall6, Frame};
+use arch::{syscall6, Frame};
 use core::fmt;
 use core::ptr::NonNull;
 
+pub mod arch;
 pub mod file;
+pub mod folder;
+pub mod process;
+pub mod text;
 pub mod time;
 
 /// An error number of the kernel, 1 to 4095. Unknown ones stay what they are.
@@ -61,16 +66,17 @@ pub fn check(ret: i64) -> Result<u64> {
     }
 }
 
+/// A raw system call: `call!(number, arguments...)`, up to six of them, each cast to
+/// u64. Safe to write down, so whoever does answers for what the call does to memory.
+#[macro_export]
 macro_rules! call {
-    ($nr:expr $(, $a:expr)*) => { $crate::sys::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
+    ($nr:expr $(, $a:expr)*) => { $crate::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
     (@ $nr:expr, [$a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr $(, $_rest:expr)*]) => {
         // SAFETY: forwarded to the caller of the function that this stands in;
         // each says why its call is sound.
-        $crate::sys::check(unsafe { $crate::arch::syscall6($nr as u64, $a, $b, $c, $d, $e, $f) })
+        $crate::check(unsafe { $crate::arch::syscall6($nr as u64, $a, $b, $c, $d, $e, $f) })
     };
 }
-pub(crate) use call;
-
 /// The application's own call, made for it: from this library's text, so that
 /// `strace -k` shows that it came through here.
 ///

@@ -1,0 +1,49 @@
+//! x86-64 Linux: the system-call instruction and the time-stamp counter.
+
+use core::arch::asm;
+
+/// What a system-call site had in its registers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// System-call number (rax).
+    pub nr: u64,
+    /// Arguments (rdi, rsi, rdx, r10, r8, r9).
+    pub args: [u64; 6],
+}
+
+/// Enters the kernel with `nr` and up to six arguments. Returns what the kernel
+/// left in rax: a value, or -errno in -4095..=-1.
+///
+/// # Safety
+/// The caller answers for what the call does to the process.
+#[inline]
+pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
+    let ret: i64;
+    // SAFETY: the kernel clobbers rax, rcx and r11 only; memory effects are the
+    // caller's responsibility and the asm block is not `nomem`.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as i64 => ret,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    ret
+}
+
+/// The processor's time-stamp counter, for cheap interval measurements.
+#[inline]
+pub fn ticks() -> u64 {
+    // SAFETY: rdtsc is available to user space on every kernel that MPI runs on
+    // unless PR_SET_TSC forbids it, which `time::ticks_allowed` checks first.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
