@@ -71,11 +71,12 @@ pub fn check(ret: i64) -> Result<u64> {
 #[macro_export]
 macro_rules! call {
     ($nr:expr $(, $a:expr)*) => { $crate::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
-    (@ $nr:expr, [$a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr $(, $_rest:expr)*]) => {
+    (@ $nr:expr, [$a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr $(, $_rest:expr)*]) => {{
+        let (nr, a, b, c, d, e, f) = ($nr as u64, $a, $b, $c, $d, $e, $f);
         // SAFETY: forwarded to the caller of the function that this stands in;
         // each says why its call is sound.
-        $crate::check(unsafe { $crate::arch::syscall6($nr as u64, $a, $b, $c, $d, $e, $f) })
-    };
+        $crate::check(unsafe { $crate::arch::syscall6(nr, a, b, c, d, e, f) })
+    }};
 }
 /// The application's own call, made for it: from this library's text, so that
 /// `strace -k` shows that it came through here.
