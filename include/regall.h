@@ -131,6 +131,94 @@ int regall_stats(struct regall_stats *out);
  * or went without a call that the shim can see. 0, or -ENOSYS: inert. */
 int regall_audit(void);
 
+/* ---- Peers: one-sided access to what other processes of the node have registered ----
+ *
+ * Works from the peers' directories alone, so that a program may use it without being
+ * tracked itself (REGALL not 1). Not for signal handlers. A peer may be used by several
+ * threads at once, and by a child of fork. REGALL_COPY says by which mechanisms. */
+
+/* A piece of memory, laid out as struct iovec. */
+struct regall_segment {
+	uint64_t addr;
+	uint64_t len;     /* bytes */
+};
+
+/* A process: a pid can come again, pid and start time together do not. */
+struct regall_process {
+	int32_t pid;
+	uint32_t reserved;
+	uint64_t start_time; /* clock ticks since boot: field 22 of /proc/PID/stat */
+};
+
+/* What copied: regall_done.mechanism. */
+enum regall_mechanism {
+	REGALL_COPY_NONE = 0,
+	REGALL_COPY_MAP = 1,    /* the peer's memory, mapped here */
+	REGALL_COPY_XPMEM = 2,
+	REGALL_COPY_CMA = 3,    /* process_vm_readv and its kin */
+	REGALL_COPY_KNEM = 4,
+	REGALL_COPY_HELPER = 5  /* a thread of the owner's */
+};
+
+/* What came of a transfer, also of one that failed. */
+struct regall_done {
+	uint64_t bytes;      /* from the beginning, transferred and good */
+	uint64_t generation; /* the highest of the directory entries that they were in */
+	uint32_t mechanism;  /* enum regall_mechanism, of the last piece */
+	uint32_t reserved;
+};
+
+/* An open peer. */
+typedef struct regall_peer regall_peer;
+
+/* Flag of regall_peer_open: who the peer is is checked after each transfer. Otherwise
+ * that is left out if it was done within the last 50 microseconds. */
+#define REGALL_PEER_CHECK_ALWAYS 1u
+
+/* Fills `out` with processes of this user, in this pid namespace, that are tracked: as
+ * many as there are or as `room` is for.
+ * How many there are, or -EINVAL: out is NULL though room is not 0. */
+int regall_peers(struct regall_process *out, size_t room);
+
+/* Opens the process `pid`; if start_time is not 0, only the one that started then. It is
+ * that process, in the program that it executes now, until it is closed.
+ * 0, or -ESRCH: there is no such process; -ENOENT: it runs without the shim; -EXDEV: it is
+ * in another pid namespace that shares /dev/shm with this one, and has no number here;
+ * -EACCES, -EPERM: it is somebody else's; -ENOEXEC: its directory is of another version,
+ * or corrupt; -EINVAL: pid is not above 0, unknown flags, or out is NULL; -ENOMEM; errors of
+ * open(2) and mmap(2). */
+int regall_peer_open(int pid, uint64_t start_time, unsigned flags, regall_peer **out);
+
+/* Closes it. 0, or -EINVAL: it is NULL. */
+int regall_peer_close(regall_peer *peer);
+
+/* 0 if it is still there; -ESRCH: it has ended; -ESTALE: it executes another program. */
+int regall_peer_check(regall_peer *peer);
+
+/* Copies len bytes from the peer's address `from` to `to`, or from `from` to its address
+ * `to`. Every byte must be registered (by the pin set or an adapter) and readable, or
+ * writable. `done` may be NULL.
+ *
+ * 0, or, with done->bytes transferred and good:
+ * -ESTALE: the memory was unmapped or replaced meanwhile, or the peer executes another
+ *          program; what is behind done->bytes is not to be used. Start again there.
+ *          (A put may then have written into what is there now.)
+ * -EFAULT: it is not registered (and was not touched), or can't be had though it is: beyond
+ *          the end of a file, say, or `to` is not ours to write.
+ * -EACCES: its protection does not permit it.
+ * -ESRCH:  the peer has ended.
+ * -EPERM:  no mechanism may (or REGALL_COPY=off).
+ * -EINVAL: peer is NULL. -ENOMEM. */
+int regall_get(regall_peer *peer, void *to, uint64_t from, size_t len, struct regall_done *done);
+int regall_put(regall_peer *peer, const void *from, uint64_t to, size_t len, struct regall_done *done);
+
+/* The same with vectors of any length on both sides; ends where the shorter side does.
+ * -EINVAL also: a vector is NULL though it has segments. */
+int regall_getv(regall_peer *peer, const struct regall_segment *to, size_t tos,
+		const struct regall_segment *from, size_t froms, struct regall_done *done);
+int regall_putv(regall_peer *peer, const struct regall_segment *from, size_t froms,
+		const struct regall_segment *to, size_t tos, struct regall_done *done);
+
 #ifdef __cplusplus
 }
 #endif

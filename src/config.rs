@@ -6,6 +6,7 @@ use crate::verbs::uverbs::wire::faults;
 use core::ffi::CStr;
 use core::fmt;
 use log::LevelFilter;
+use regall_bridge::mechanism::Order;
 
 /// REGALL_PIN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +87,8 @@ pub struct Config {
     pub intercept: Intercept,
     /// REGALL_FORK=all.
     pub fork_all: bool,
+    /// REGALL_COPY.
+    pub copy: Order,
     /// REGALL_SHARE=heap.
     pub share_heap: bool,
     /// REGALL_HUGE=advise.
@@ -115,6 +118,7 @@ impl Config {
             fail_on_limit: false,
             intercept: Intercept::Patch,
             fork_all: false,
+            copy: Order::AUTO,
             share_heap: false,
             huge: true,
             exclude: Text::new(),
@@ -170,7 +174,9 @@ impl Config {
             }
             b"REGALL_FORK" => self.fork_all = choice(value, b"inherit", b"all", "inherit or all")?,
             b"REGALL_COPY" => {
-                copy_list(value).ok_or(bad("auto, off, or a list of map, xpmem, cma and knem"))?
+                self.copy = Order::parse(value).ok_or(bad(
+                    "auto, off, or a list of map, xpmem, cma, knem and helper",
+                ))?
             }
             b"REGALL_SHARE" => self.share_heap = choice(value, b"off", b"heap", "off or heap")?,
             b"REGALL_HUGE" => self.huge = !choice(value, b"advise", b"off", "advise or off")?,
@@ -261,16 +267,6 @@ fn level(value: &[u8]) -> Result<LevelFilter, Problem> {
             })
         }
     })
-}
-
-fn copy_list(value: &[u8]) -> Option<()> {
-    match value {
-        b"auto" | b"off" => Some(()),
-        _ => value
-            .split(|b| *b == b',')
-            .all(|m| matches!(m, b"map" | b"xpmem" | b"cma" | b"knem"))
-            .then_some(()),
-    }
 }
 
 /// Bytes, with K, M, G and T as powers of 1,024, or a percentage.

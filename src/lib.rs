@@ -19,6 +19,7 @@ pub mod arena;
 pub mod capi;
 pub mod config;
 pub mod glob;
+pub mod host;
 pub mod intercept;
 pub mod ledger;
 pub mod limits;

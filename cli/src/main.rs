@@ -10,6 +10,7 @@ mod examine;
 mod library;
 mod look;
 mod maps;
+mod peek;
 mod picture;
 mod regions;
 mod run;
@@ -47,6 +48,9 @@ enum Command {
     Verify(verify::Args),
     /// Print a process's counters
     Stats(stats::Args),
+    /// Read a peer's registered memory through the bridge
+    #[command(after_help = peek::EXIT_CODES)]
+    Peek(peek::Args),
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Command::Dump(args) => dump::dump(&args, &mut out),
         Command::Verify(args) => verify::verify(&args, &mut out),
         Command::Stats(args) => stats::stats(&args, &mut out),
+        Command::Peek(args) => peek::peek(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
     };
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));

@@ -277,6 +277,26 @@ numbered! {
         HcaBytes = 28 => "hca_bytes",
         /// Bytes held only by registrations that left the ledger and are still borrowed
         RetiredBytes = 29 => "retired",
+        /// Transfers by the bridge's mechanism `map`
+        CopyMap = 30 => "copy_map",
+        /// Their bytes
+        CopyMapBytes = 31 => "copy_map_bytes",
+        /// ... `xpmem`
+        CopyXpmem = 32 => "copy_xpmem",
+        /// Their bytes
+        CopyXpmemBytes = 33 => "copy_xpmem_bytes",
+        /// ... `cma`
+        CopyCma = 34 => "copy_cma",
+        /// Their bytes
+        CopyCmaBytes = 35 => "copy_cma_bytes",
+        /// ... `knem`
+        CopyKnem = 36 => "copy_knem",
+        /// Their bytes
+        CopyKnemBytes = 37 => "copy_knem_bytes",
+        /// ... `helper`
+        CopyHelper = 38 => "copy_helper",
+        /// Their bytes
+        CopyHelperBytes = 39 => "copy_helper_bytes",
     }
 }
 

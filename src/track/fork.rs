@@ -180,6 +180,7 @@ pub fn new_directory(state: &mut State) {
     // SAFETY: just mapped, zeroed, and replaced only here.
     unsafe { state.writer.attach(header) };
     startup::write_settings(state);
+    crate::host::permit_peers();
     flight::use_header(header.as_ptr());
     adopt(state);
 }

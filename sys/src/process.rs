@@ -27,16 +27,60 @@ impl Identity {
     }
 }
 
+/// What is needed of a /proc/PID/stat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Field 3: `R`, `S`, `T`, `Z`...
+    pub state: u8,
+    /// Field 20: threads. A zombie with others than its first is a process still.
+    pub threads: u64,
+    /// Field 22: when it started, in clock ticks since boot.
+    pub start: u64,
+}
+
+impl Stat {
+    /// Reads it. EINVAL: it is not what the kernel writes; and the errors of open(2) and
+    /// read(2).
+    pub fn read(path: &CStr) -> Result<Self> {
+        let mut buf = [0u8; 1024];
+        let text = file::read_small(path, &mut buf)?;
+        // The name in field 2 may hold anything, parentheses too: count from its end.
+        let after = text.iter().rposition(|b| *b == b')').ok_or(Errno::INVAL)?;
+        let rest = text.get(after + 1..).unwrap_or(&[]);
+        // Behind the parenthesis: an empty piece, field 3, ...
+        let field = |n: usize| rest.split(|b| *b == b' ').nth(n - 2).ok_or(Errno::INVAL);
+        let count = |n| number(field(n)?).ok_or(Errno::INVAL);
+        Ok(Self {
+            state: *field(3)?.first().ok_or(Errno::INVAL)?,
+            threads: count(20)?,
+            start: count(22)?,
+        })
+    }
+
+    /// Whether it has ended, and only waits to be waited for.
+    pub fn over(&self) -> bool {
+        matches!(self.state, b'Z' if self.threads <= 1) || matches!(self.state, b'X' | b'x')
+    }
+}
+
 /// Field 22 of the /proc/PID/stat at `path`.
 pub fn start_time(path: &CStr) -> Result<u64> {
-    let mut buf = [0u8; 1024];
-    let text = file::read_small(path, &mut buf)?;
-    // The name in field 2 may hold anything, parentheses too: count from its end.
-    let after = text.iter().rposition(|b| *b == b')').ok_or(Errno::INVAL)?;
-    let rest = text.get(after + 1..).unwrap_or(&[]);
-    // Behind the parenthesis: an empty piece, field 3, ...
-    rest.split(|b| *b == b' ')
-        .nth(20)
-        .and_then(number)
-        .ok_or(Errno::INVAL)
+    Stat::read(path).map(|s| s.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_has_ended_is_over() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let path = std::ffi::CString::new(format!("/proc/{}/stat", child.id())).unwrap();
+        assert!(Stat::read(&path).unwrap().over());
+        child.wait().unwrap();
+        assert_eq!(Stat::read(&path).unwrap_err(), Errno::NOENT);
+        let us = Stat::read(c"/proc/self/stat").unwrap();
+        assert!(!us.over() && us.threads >= 1 && us.start > 0);
+    }
 }

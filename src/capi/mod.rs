@@ -1,6 +1,8 @@
 //! The C interface (`include/regall.h`): decode, delegate, encode. Errors are
 //! negative errno values.
 
+mod peers;
+
 use crate::config::Hca;
 use crate::intercept::strict;
 use crate::ledger::{Busy, Found};

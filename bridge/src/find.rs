@@ -1,0 +1,182 @@
+//! Which processes have a directory, and whose it is.
+
+use regall_directory::layout::{segment_offset, HEADER_BYTES, SEGMENTS};
+use regall_sys::file::{next_entry, Fd};
+use regall_sys::process::{Identity, Stat};
+use regall_sys::text::{number, Text};
+use regall_sys::{file, Errno, Result};
+
+/// A process under the shim, as it is found from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Its pid, as we see it.
+    pub pid: u32,
+    /// Who it is, as it sees itself.
+    pub identity: Identity,
+    /// Whose its folder is.
+    pub uid: u32,
+}
+
+/// `/dev/shm/regall-UID`.
+pub fn folder(uid: u32) -> Text<64> {
+    Text::of(format_args!("/dev/shm/regall-{uid}"))
+}
+
+/// Finds the process `pid`.
+///
+/// ESRCH: there is none; EXDEV: there is one of that number in another pid namespace
+/// that shares /dev/shm with us, and it can't be reached by its pid from here.
+pub fn process(pid: u32) -> Result<Found> {
+    let status: Text<32> = Text::of(format_args!("/proc/{pid}/status"));
+    let mut buf = [0; 2048];
+    let read = status.as_cstr().ok_or(Errno::SRCH);
+    let text = match read.and_then(|path| file::read_small(path, &mut buf)) {
+        Ok(text) => text,
+        Err(_) => return Err(elsewhere(pid)),
+    };
+    let uid = field(text, b"Uid:", 1).ok_or(Errno::SRCH)?;
+    let own = field(text, b"NSpid:", usize::MAX).unwrap_or(u64::from(pid));
+    let namespace: Text<32> = Text::of(format_args!("/proc/{pid}/ns/pid"));
+    // That of a process which can't be traced isn't shown: it is ours, most likely. If not,
+    // its directory is not found.
+    let namespace = namespace
+        .as_cstr()
+        .and_then(|path| file::stat_path(path, false).ok())
+        .map_or_else(|| file::stat_path(c"/proc/self/ns/pid", false), Ok)?;
+    Ok(Found {
+        pid,
+        identity: Identity {
+            pid: own as u32,
+            start: started(pid)?,
+            namespace: namespace.inode,
+        },
+        uid: uid as u32,
+    })
+}
+
+/// Field 22 of /proc/PID/stat; ESRCH if there is no such process, or it has ended.
+pub fn started(pid: u32) -> Result<u64> {
+    let path: Text<32> = Text::of(format_args!("/proc/{pid}/stat"));
+    match Stat::read(path.as_cstr().ok_or(Errno::SRCH)?) {
+        Ok(stat) if !stat.over() => Ok(stat.start),
+        _ => Err(Errno::SRCH),
+    }
+}
+
+/// Number `n` (from 0) of the numbers in the line that begins with `name`; its last if
+/// there are fewer.
+fn field(status: &[u8], name: &[u8], n: usize) -> Option<u64> {
+    let line = status
+        .split(|b| *b == b'\n')
+        .find_map(|l| l.strip_prefix(name))?;
+    let numbers = line
+        .split(|b| b.is_ascii_whitespace())
+        .filter(|w| !w.is_empty());
+    numbers.take(n.saturating_add(1)).last().and_then(number)
+}
+
+/// What is to be said of a pid that is not in our /proc.
+fn elsewhere(pid: u32) -> Errno {
+    let mut foreign = false;
+    each_file(regall_sys::geteuid(), |it| {
+        foreign |= it.pid == pid && Some(it.namespace) != own_namespace();
+    });
+    match foreign {
+        true => Errno(libc::EXDEV),
+        false => Errno::SRCH,
+    }
+}
+
+fn own_namespace() -> Option<u64> {
+    Some(file::stat_path(c"/proc/self/ns/pid", false).ok()?.inode)
+}
+
+/// Opens the directory of `found`; ENOENT if it runs without the shim.
+pub fn open_directory(found: &Found) -> Result<Fd> {
+    let Identity {
+        pid,
+        start,
+        namespace,
+    } = found.identity;
+    let path = folder(found.uid);
+    let folder = regall_sys::folder::open_existing(path.as_cstr().ok_or(Errno::INVAL)?, found.uid)?;
+    let name: Text<96> = Text::of(format_args!("{pid}.{start}.{namespace}"));
+    let name = name.as_cstr().ok_or(Errno::INVAL)?;
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let fd = Fd::open_in(&folder, name, flags, 0)?;
+    let stat = fd.stat()?;
+    let plain = stat.mode & libc::S_IFMT == libc::S_IFREG && stat.uid == found.uid;
+    let fits = (HEADER_BYTES as u64..=segment_offset(SEGMENTS) as u64).contains(&stat.size);
+    match plain && fits {
+        true => Ok(fd),
+        false => Err(Errno::PERM),
+    }
+}
+
+/// Calls `tell` for each process of this user, in this pid namespace, that has a
+/// directory and is alive.
+pub fn each(mut tell: impl FnMut(&Found)) {
+    let uid = regall_sys::geteuid();
+    let here = own_namespace();
+    each_file(uid, |it| {
+        let alive = Some(it.namespace) == here && started(it.pid) == Ok(it.start);
+        if alive {
+            tell(&Found {
+                pid: it.pid,
+                identity: *it,
+                uid,
+            });
+        }
+    });
+}
+
+/// Calls `tell` for each file in `uid`'s folder that is named as a directory.
+fn each_file(uid: u32, mut tell: impl FnMut(&Identity)) {
+    let path = folder(uid);
+    let Some(path) = path.as_cstr() else {
+        return;
+    };
+    let Ok(folder) = regall_sys::folder::open_existing(path, uid) else {
+        return;
+    };
+    let mut buf = [0u8; 2048];
+    while let Ok(n @ 1..) = folder.entries(&mut buf) {
+        let mut rest = buf.get(..n).unwrap_or(&[]);
+        while let Some((name, tail)) = next_entry(rest) {
+            rest = tail;
+            let mut fields = name.split(|b| *b == b'.').map(number);
+            let mut next = || fields.next().flatten();
+            if let (Some(pid), Some(start), Some(namespace)) = (next(), next(), next()) {
+                if fields.next().is_none() {
+                    tell(&Identity {
+                        pid: pid as u32,
+                        start,
+                        namespace,
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_found() {
+        let pid = std::process::id();
+        let found = process(pid).unwrap();
+        assert_eq!(found.identity, Identity::own().unwrap());
+        assert_eq!(found.uid, regall_sys::geteuid());
+        assert_eq!(process(u32::MAX).unwrap_err(), Errno::SRCH);
+    }
+
+    #[test]
+    fn lines_of_status() {
+        let text = b"Name:\tx\nUid:\t1\t2\t3\t4\nNSpid:\t17\t3\n";
+        assert_eq!(field(text, b"Uid:", 1), Some(2));
+        assert_eq!(field(text, b"NSpid:", usize::MAX), Some(3));
+        assert_eq!(field(text, b"Gid:", 0), None);
+    }
+}

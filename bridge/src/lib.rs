@@ -1,0 +1,23 @@
+//! One-sided access of a node's processes to each other's registered memory.
+//!
+//! A [`peer`] is a process, known by its pid and start time. What it has registered is
+//! in its directory, of which the [`picture`] is a sorted copy and the [`view`] the live
+//! original. [`transfer`] gets and puts: it checks each piece against the picture,
+//! has a [`mechanism`] copy it, and checks the generations of the entries that it used
+//! in the view afterwards. Nothing that is read from another process is trusted.
+//!
+//! Without std and without an allocator, as the shim that it is part of; memory and
+//! counters are the [`host`]'s.
+#![cfg_attr(not(test), no_std)]
+
+pub mod find;
+pub mod host;
+pub mod lock;
+pub mod maps;
+pub mod mechanism;
+pub mod memory;
+pub mod peer;
+pub mod picture;
+pub mod transfer;
+pub mod vector;
+pub mod view;

@@ -1,0 +1,101 @@
+//! Cross Memory Attach: process_vm_readv(2) and process_vm_writev(2). A few bytes are
+//! read through /proc/PID/mem, which is quicker for them, and which some sandboxes leave
+//! where they forbid the system call.
+
+use super::No;
+use crate::peer::Peer;
+use crate::transfer::Way;
+use crate::vector::Segment;
+use regall_sys::{call, Errno, Result};
+
+/// Up to so many bytes, /proc/PID/mem is quicker.
+const FEW: u64 = 1 << 10;
+
+/// Copies; see [`super::copy`].
+///
+/// # Safety
+/// As [`super::copy`].
+#[inline]
+pub unsafe fn copy(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+) -> core::result::Result<u64, No> {
+    if let (Way::Get, Some(fd), [one], [to]) = (way, peer.memory(), remote, local) {
+        if one.len.min(to.len) <= FEW {
+            // SAFETY: by the contract above.
+            if let Ok(bytes @ 1..) = unsafe { read_memory(fd, *to, *one) } {
+                return Ok(bytes);
+            }
+        }
+    }
+    // SAFETY: by the contract above.
+    match unsafe { attach(peer.pid(), way, local, remote) } {
+        Ok(bytes) => Ok(bytes),
+        Err(e @ (Errno::PERM | Errno::NOSYS)) => {
+            // SAFETY: by the contract above.
+            unsafe { read_instead(peer, way, local, remote) }.ok_or(match e {
+                Errno::PERM => refused(peer),
+                _ => No::Never,
+            })
+        }
+        Err(e) => Err(No::Failed(e)),
+    }
+}
+
+/// EPERM of a process that is gone, whose pid somebody else's has, is no answer for
+/// this one.
+#[cold]
+fn refused(peer: &Peer) -> No {
+    match peer.check(regall_sys::arch::ticks()) {
+        Ok(()) => No::Never,
+        Err(e) => No::Failed(e),
+    }
+}
+
+/// One process_vm_readv or process_vm_writev.
+unsafe fn attach(pid: u32, way: Way, local: &[Segment], remote: &[Segment]) -> Result<u64> {
+    let nr = match way {
+        Way::Get => libc::SYS_process_vm_readv,
+        Way::Put => libc::SYS_process_vm_writev,
+    };
+    call!(
+        nr,
+        pid,
+        local.as_ptr(),
+        local.len(),
+        remote.as_ptr(),
+        remote.len(),
+        0
+    )
+}
+
+/// Where process_vm_readv is forbidden: through /proc/PID/mem, one segment. (Not the
+/// other way: writing through that file ignores protection.)
+#[cold]
+unsafe fn read_instead(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+) -> Option<u64> {
+    let (Way::Get, Some(fd), [from, ..], [to, ..]) = (way, peer.memory(), remote, local) else {
+        return None;
+    };
+    // SAFETY: by the caller's contract.
+    match unsafe { read_memory(fd, *to, *from) } {
+        Ok(bytes @ 1..) => Some(bytes),
+        _ => None,
+    }
+}
+
+unsafe fn read_memory(fd: i32, to: Segment, from: Segment) -> Result<u64> {
+    call!(
+        libc::SYS_pread64,
+        fd,
+        to.addr,
+        to.len.min(from.len),
+        from.addr
+    )
+}

@@ -1,0 +1,237 @@
+//! A process whose memory can be got at.
+
+use crate::find::{self, Found};
+use crate::host::Host;
+use crate::lock::Lock;
+use crate::mechanism::{Kind, Order, States};
+use crate::memory;
+use crate::picture::Picture;
+use crate::view::{Stamp, View};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+use regall_sys::arch::ticks;
+use regall_sys::file::{self, Fd};
+use regall_sys::process::Identity;
+use regall_sys::text::Text;
+use regall_sys::{call, Errno, Result};
+
+/// Flag of [`Peer::open`]: who the peer is is checked after every transfer, not only when
+/// that was not done for [`UNCHECKED`] nanoseconds.
+pub const CHECK_ALWAYS: u32 = 1;
+/// All flags that there are.
+pub const FLAGS: u32 = CHECK_ALWAYS;
+
+/// Who a peer is is checked after a transfer if it was not for so long, in nanoseconds.
+/// Kernels give pids out in turn, so in this time none comes again by itself; and what
+/// executes another program is at work on that for longer.
+pub const UNCHECKED: u64 = 50_000;
+
+/// A process, and what is known of its memory.
+pub struct Peer {
+    host: &'static dyn Host,
+    found: Found,
+    flags: u32,
+    /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
+    /// the pid. -1 where that is not allowed.
+    memory: AtomicI32,
+    /// When it was last seen to be who it is, in ticks.
+    seen: AtomicU64,
+    known: Lock<Known>,
+    order: Order,
+    states: States,
+}
+
+/// What is known of it.
+struct Known {
+    view: View,
+    picture: Picture,
+}
+
+// SAFETY: what is not atomic is behind a lock; the pointers in it are to memory of the
+// peer's alone.
+unsafe impl Send for Known {}
+
+impl Peer {
+    /// Opens `pid`. With `start` not 0 it must have started then (clock ticks since boot,
+    /// field 22 of /proc/PID/stat).
+    ///
+    /// ESRCH: no such process; ENOENT: it runs without the shim; EXDEV: it is in another pid
+    /// namespace; EACCES, EPERM: it belongs to somebody else; ENOEXEC: its directory is not
+    /// of this version, or corrupt; ENOMEM and other errors of open(2) and mmap(2).
+    pub fn open(
+        host: &'static dyn Host,
+        pid: u32,
+        start: u64,
+        flags: u32,
+        order: Order,
+    ) -> Result<NonNull<Peer>> {
+        if flags & !FLAGS != 0 || pid == 0 {
+            return Err(Errno::INVAL);
+        }
+        let found = find::process(pid)?;
+        if start != 0 && found.identity.start != start {
+            return Err(Errno::SRCH);
+        }
+        let mut view = View::open(host, &found)?;
+        let memory = open_memory(pid).unwrap_or(-1);
+        // The pid may have gone to another process since it was looked up.
+        let same = find::started(pid) == Ok(found.identity.start) && executes_the_same(pid, &view);
+        let peer = Self {
+            host,
+            found,
+            flags,
+            memory: AtomicI32::new(memory),
+            seen: AtomicU64::new(0),
+            known: Lock::new(Known {
+                view: view_moved(&mut view),
+                picture: Picture::new(),
+            }),
+            order,
+            states: States::new(),
+        };
+        match same {
+            false => {
+                peer.release();
+                Err(Errno::SRCH)
+            }
+            true => memory::place(host, peer),
+        }
+    }
+
+    /// Closes it and gives its memory back.
+    ///
+    /// # Safety
+    /// `peer` is from [`Peer::open`], and nobody uses it any more.
+    pub unsafe fn close(peer: NonNull<Peer>) {
+        // SAFETY: by the contract above.
+        let host = unsafe { peer.as_ref() }.host;
+        // SAFETY: likewise.
+        unsafe { memory::take(host, peer) }.release();
+    }
+
+    fn release(&self) {
+        file::close(self.memory.swap(-1, Relaxed));
+        let mut known = self.known.lock();
+        known.picture.release(self.host);
+        known.view.close(self.host);
+    }
+
+    /// Its pid, as we see it.
+    pub fn pid(&self) -> u32 {
+        self.found.pid
+    }
+
+    /// Who it is.
+    pub fn identity(&self) -> &Identity {
+        &self.found.identity
+    }
+
+    /// Memory and accounts.
+    pub fn host(&self) -> &'static dyn Host {
+        self.host
+    }
+
+    /// In which order mechanisms are tried.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// Which of them are known not to work.
+    pub fn states(&self) -> &States {
+        &self.states
+    }
+
+    /// Its memory as a file, if that can be had.
+    #[inline]
+    pub fn memory(&self) -> Option<i32> {
+        let fd = self.memory.load(Relaxed);
+        (fd >= 0).then_some(fd)
+    }
+
+    /// Looks `addr` up: the end of the entry that holds it, and its stamp. EFAULT: it is
+    /// not registered; EACCES: its protection says no.
+    #[inline]
+    pub fn look(&self, addr: u64, write: bool) -> Result<(u64, Stamp)> {
+        let mut known = self.known.lock();
+        let Known { view, picture } = &mut *known;
+        let (entry, stamp) = picture.at(self.host, view, addr)?;
+        entry.permits(write)?;
+        Ok((entry.end, stamp))
+    }
+
+    /// After a transfer: whether it still is the process, and the image of it, that was
+    /// opened. ESRCH: it is gone; ESTALE: it executes another program.
+    #[inline]
+    pub fn still(&self) -> Result<()> {
+        let now = ticks();
+        let since = regall_sys::time::nanos(now.wrapping_sub(self.seen.load(Relaxed)));
+        if since < UNCHECKED && self.flags & CHECK_ALWAYS == 0 {
+            return Ok(());
+        }
+        self.check(now)
+    }
+
+    /// As [`Peer::still`], now.
+    #[inline(never)]
+    pub fn check(&self, now: u64) -> Result<()> {
+        let there = match self.memory() {
+            Some(fd) => has_memory(fd),
+            None => find::started(self.found.pid) == Ok(self.found.identity.start),
+        };
+        match there {
+            true => {
+                self.seen.store(now, Relaxed);
+                Ok(())
+            }
+            false => Err(self.gone()),
+        }
+    }
+
+    /// What is to be said when its memory is not there any more.
+    pub fn gone(&self) -> Errno {
+        match find::started(self.found.pid) == Ok(self.found.identity.start) {
+            true => Errno(libc::ESTALE),
+            false => Errno::SRCH,
+        }
+    }
+
+    /// One transfer was made.
+    pub fn count(&self, kind: Kind, bytes: u64) {
+        self.host.count(kind, bytes);
+    }
+}
+
+/// Moves the view out; what is left holds nothing.
+fn view_moved(view: &mut View) -> View {
+    core::mem::replace(view, View::none())
+}
+
+fn open_memory(pid: u32) -> Result<i32> {
+    let path: Text<32> = Text::of(format_args!("/proc/{pid}/mem"));
+    let fd = Fd::open(path.as_cstr().ok_or(Errno::SRCH)?, libc::O_RDONLY, 0)?;
+    file::duplicate_high(fd.raw())
+}
+
+/// Whether the memory behind /proc/PID/mem is still there: reading ends at once if not.
+/// Address 0 is mapped nowhere, so else it is an error.
+fn has_memory(fd: i32) -> bool {
+    let mut byte = 0u8;
+    call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) != Ok(0)
+}
+
+/// Whether the directory is mapped by `pid`: if not, it is what an earlier image of the
+/// process left. One whose maps can't be read is taken at its word.
+fn executes_the_same(pid: u32, view: &View) -> bool {
+    let path: Text<32> = Text::of(format_args!("/proc/{pid}/maps"));
+    let Some(path) = path.as_cstr() else {
+        return false;
+    };
+    match crate::maps::any(path, |line| {
+        line.inode == view.file().inode
+            && line.dev_major == view.file().dev_major()
+            && line.dev_minor == view.file().dev_minor()
+    }) {
+        Ok(found) => found,
+        Err(e) => e == Errno(libc::EACCES) || e == Errno::PERM,
+    }
+}

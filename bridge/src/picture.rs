@@ -1,0 +1,186 @@
+//! What a peer has registered, sorted by address: a copy of its directory, which is
+//! right as long as the entries' generations say so.
+
+use crate::host::Host;
+use crate::memory::Array;
+use crate::view::{Stamp, View};
+use core::sync::atomic::Ordering::*;
+use regall_directory::reader::{read_slot, Published};
+use regall_directory::vocab::{Attr, Prot};
+use regall_sys::{Errno, Result};
+
+/// A copy is made anew so often, at the most, while its original changes all the time.
+const PATIENCE: usize = 16;
+
+/// A range.
+#[derive(Clone, Copy)]
+pub struct Known {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// The event that published it.
+    pub generation: u64,
+    slot: u32,
+    prot: Prot,
+    registered: bool,
+}
+
+impl Known {
+    fn new(range: (u64, u64), generation: u64, slot: usize, attr: Attr) -> Self {
+        Self {
+            start: range.0,
+            end: range.1,
+            generation,
+            slot: slot as u32,
+            prot: attr.prot,
+            registered: attr.registered(),
+        }
+    }
+
+    /// Whether it may be read, or written: EFAULT if it is not registered, EACCES if
+    /// its protection says no.
+    #[inline]
+    pub fn permits(&self, write: bool) -> Result<()> {
+        match (self.registered, write) {
+            (false, _) => Err(Errno::FAULT),
+            (_, false) if self.prot.readable() => Ok(()),
+            (_, true) if self.prot.writable() => Ok(()),
+            _ => Err(Errno(libc::EACCES)),
+        }
+    }
+}
+
+/// All of them.
+pub struct Picture {
+    known: Array<Known>,
+    /// Index of the last one that was found.
+    last: usize,
+    /// Whether nothing changed while it was made.
+    whole: bool,
+}
+
+impl Default for Picture {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Picture {
+    /// Of nothing.
+    pub const fn new() -> Self {
+        Self {
+            known: Array::new(),
+            last: 0,
+            whole: false,
+        }
+    }
+
+    /// The entry that holds `addr`, as it is now. EFAULT: there is none.
+    #[inline]
+    pub fn at(&mut self, host: &dyn Host, view: &mut View, addr: u64) -> Result<(Known, Stamp)> {
+        if let Some(found) = self.look(view, addr) {
+            return Ok(found);
+        }
+        self.look_anew(host, view, addr)
+    }
+
+    #[inline]
+    fn look(&mut self, view: &View, addr: u64) -> Option<(Known, Stamp)> {
+        let known = self.known.as_slice();
+        let holds = |k: &Known| k.start <= addr && addr < k.end;
+        let found = match known.get(self.last).filter(|k| holds(k)) {
+            Some(found) => found,
+            None => {
+                let n = known.partition_point(|k| k.start <= addr).checked_sub(1)?;
+                self.last = n;
+                known.get(n).filter(|k| holds(k))?
+            }
+        };
+        let stamp = Stamp::of(view.slot(found.slot as usize)?, found.generation);
+        // SAFETY: the view is here.
+        unsafe { stamp.holds() }.then_some((*found, stamp))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_anew(&mut self, host: &dyn Host, view: &mut View, addr: u64) -> Result<(Known, Stamp)> {
+        for _ in 0..PATIENCE {
+            self.make(host, view)?;
+            if let Some(found) = self.look(view, addr) {
+                return Ok(found);
+            }
+            // An entry that was moved meanwhile may have been missed.
+            if self.whole {
+                break;
+            }
+        }
+        Err(Errno::FAULT)
+    }
+
+    /// Copies the directory.
+    fn make(&mut self, host: &dyn Host, view: &mut View) -> Result<()> {
+        let used = view.used(host)?;
+        let before = quiet(view);
+        self.known.empty_with_room(host, used)?;
+        self.last = 0;
+        for n in 0..used {
+            let Some(slot) = view.slot(n) else {
+                break;
+            };
+            // SAFETY: mapped as long as the view is, and all atomics.
+            let slot = unsafe { slot.as_ref() };
+            match read_slot(slot).map_err(|_| Errno(libc::ENOEXEC))? {
+                Some(Published::Range(e)) => {
+                    let range = (e.range.start(), e.range.end());
+                    self.known.push(Known::new(range, e.generation, n, e.attr));
+                }
+                Some(Published::Region(_)) | None => (),
+            }
+        }
+        self.whole = before.is_some() && before == quiet(view);
+        self.put_in_order();
+        Ok(())
+    }
+
+    /// Sorts them, and drops what has been replaced meanwhile: where two hold the same
+    /// bytes, the newer one is right. (What the older one held beside it is missing
+    /// then, and found when the copy is made anew.)
+    fn put_in_order(&mut self) {
+        let known = self.known.as_mut_slice();
+        known.sort_unstable_by_key(|k| k.start);
+        let mut kept = 0usize;
+        for n in 0..known.len() {
+            let Some(&next) = known.get(n) else { break };
+            let last = kept.checked_sub(1).and_then(|n| known.get(n).copied());
+            match last {
+                Some(last) if last.end > next.start && last.generation > next.generation => {
+                    self.whole = false;
+                    continue;
+                }
+                Some(last) if last.end > next.start => {
+                    self.whole = false;
+                    kept -= 1;
+                }
+                _ => (),
+            }
+            if let Some(place) = known.get_mut(kept) {
+                *place = next;
+                kept += 1;
+            }
+        }
+        self.known.truncate(kept);
+    }
+
+    /// Gives its memory back.
+    pub fn release(&mut self, host: &dyn Host) {
+        self.known.release(host);
+    }
+}
+
+/// The generation, if no hooked call is in progress.
+fn quiet(view: &View) -> Option<u64> {
+    let header = view.header()?;
+    let busy = header.inflight.iter().any(|i| i.load(Acquire) != 0);
+    (!busy).then(|| header.generation.load(Acquire))
+}

@@ -1,0 +1,199 @@
+//! Getting from a peer's memory and putting into it: pieces that one system call takes,
+//! each checked against the peer's directory before and after.
+
+use crate::mechanism::{self, Kind};
+use crate::peer::Peer;
+use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
+use crate::view::Stamp;
+use core::mem::MaybeUninit;
+use regall_sys::{Errno, Result};
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// From the peer's memory into ours.
+    Get,
+    /// From ours into the peer's.
+    Put,
+}
+
+/// What came of a transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Whether all of it was done, to the end of the shorter side.
+    pub result: Result<()>,
+    /// Bytes from the beginning that were transferred and are good: while they were copied
+    /// the memory was that of the entries that it was looked up in.
+    pub bytes: u64,
+    /// The highest generation of those entries.
+    pub generation: u64,
+    /// What copied last.
+    pub mechanism: Option<Kind>,
+}
+
+/// Transfers as many bytes as the shorter side has.
+///
+/// EFAULT: the remote memory is not registered (nothing of that was touched), or the kernel
+/// can't get at it (beyond the end of a file), or at the local memory; EACCES: its
+/// protection says no; ESTALE: it was unmapped or replaced meanwhile, or the peer
+/// executes another program now; ESRCH: the peer is gone; EPERM: no mechanism may
+/// (or REGALL_COPY leaves none); ENOMEM.
+///
+/// # Safety
+/// The local segments are valid to be written (get) or read (put).
+pub unsafe fn transfer(peer: &Peer, way: Way, local: &[Segment], remote: &[Segment]) -> Outcome {
+    let mut done = Outcome {
+        result: Ok(()),
+        bytes: 0,
+        generation: 0,
+        mechanism: None,
+    };
+    let (mut here, mut there) = (Cursor::new(local), Cursor::new(remote));
+    let mut place = MaybeUninit::uninit();
+    let piece = Piece::start(&mut place);
+    while done.result.is_ok() && here.here().is_some() && there.here().is_some() {
+        if let Err(e) = piece.fill(peer, way, here, there) {
+            done.result = Err(e);
+            break;
+        }
+        // SAFETY: by the contract above.
+        let (bytes, result) = unsafe { piece.carry_out(peer, way, &mut done) };
+        done.bytes += bytes;
+        done.result = result;
+        here.advance(bytes);
+        there.advance(bytes);
+    }
+    done
+}
+
+/// What one system call takes. Large: it is filled where it is.
+struct Piece {
+    local: Few,
+    remote: Few,
+    stamps: Stamps,
+}
+
+impl Piece {
+    /// Empty, where it is to be.
+    #[inline(always)]
+    fn start(place: &mut MaybeUninit<Self>) -> &mut Self {
+        let at = place.as_mut_ptr();
+        // SAFETY: fields of `place`, seen as what they are: not written yet.
+        unsafe {
+            Few::start(&mut *(&raw mut (*at).local).cast());
+            Few::start(&mut *(&raw mut (*at).remote).cast());
+            (&raw mut (*at).stamps.used).write(0);
+        }
+        // SAFETY: the stamps may be anything; all else has just been written.
+        unsafe { place.assume_init_mut() }
+    }
+
+    /// What comes from these places on. Fails if the first remote byte is not to be had.
+    #[inline]
+    fn fill(&mut self, peer: &Peer, way: Way, here: Cursor, mut there: Cursor) -> Result<()> {
+        self.local.clear();
+        self.remote.clear();
+        self.stamps.used = 0;
+        let most = here.left(PIECE_BYTES);
+        while let (Some(next), true) = (there.here(), self.remote.bytes() < most) {
+            let bytes = self.remote.bytes();
+            let (end, stamp) = match peer.look(next.addr, way == Way::Put) {
+                Ok(found) => found,
+                Err(e) if bytes == 0 => return Err(e),
+                Err(_) => break,
+            };
+            let len = next.len.min(end - next.addr).min(most - bytes);
+            let segment = Segment { len, ..next };
+            if !self.stamps.push(stamp, bytes) || !self.remote.push(segment) {
+                break;
+            }
+            there.advance(len);
+        }
+        self.local.fill(here, self.remote.bytes());
+        self.remote.cut(self.local.bytes());
+        Ok(())
+    }
+
+    /// Copies it. Bytes from its beginning that are good, and what stopped it.
+    ///
+    /// # Safety
+    /// As [`transfer`].
+    #[inline]
+    unsafe fn carry_out(&self, peer: &Peer, way: Way, done: &mut Outcome) -> (u64, Result<()>) {
+        let (local, remote) = (self.local.as_slice(), self.remote.as_slice());
+        // SAFETY: by the contract above.
+        let copied = unsafe { mechanism::copy(peer, way, local, remote) };
+        let (bytes, mechanism) = match copied {
+            Ok((bytes, kind)) => (bytes, Some(kind)),
+            Err(_) => (0, None),
+        };
+        // SAFETY: the stamps are of the peer's view.
+        let stale = unsafe { self.stamps.first_stale() };
+        let good = stale.map_or(bytes, |from| bytes.min(from));
+        if let Err(e) = peer.still() {
+            return (0, Err(e));
+        }
+        if let Some(kind) = mechanism {
+            done.mechanism = Some(kind);
+            peer.count(kind, good);
+        }
+        done.generation = done.generation.max(self.stamps.newest());
+        let result = match (copied, stale) {
+            (_, Some(_)) => Err(Errno(libc::ESTALE)),
+            // A part of it, and nothing has changed: the rest says why.
+            (Ok((1.., _)), None) => Ok(()),
+            (Ok((0, _)), None) => Err(Errno::FAULT),
+            (Err(Errno::SRCH), None) => Err(peer.gone()),
+            (Err(e), None) => Err(e),
+        };
+        (good, result)
+    }
+}
+
+/// The entries that a piece lies in, and the bytes of the piece before each.
+struct Stamps {
+    stamps: [MaybeUninit<(Stamp, u64)>; PIECE_SEGMENTS],
+    used: usize,
+}
+
+impl Stamps {
+    /// One more, unless it is the last one again; whether there was room.
+    #[inline]
+    fn push(&mut self, stamp: Stamp, from: u64) -> bool {
+        if self
+            .as_slice()
+            .last()
+            .is_some_and(|(last, _)| last.generation() == stamp.generation())
+        {
+            return true;
+        }
+        let Some(place) = self.stamps.get_mut(self.used) else {
+            return false;
+        };
+        place.write((stamp, from));
+        self.used += 1;
+        true
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[(Stamp, u64)] {
+        // SAFETY: so many have been written.
+        unsafe { core::slice::from_raw_parts(self.stamps.as_ptr().cast(), self.used) }
+    }
+
+    /// Where the first entry begins that is no longer what it was.
+    ///
+    /// # Safety
+    /// The view that they are from is still mapped.
+    #[inline]
+    unsafe fn first_stale(&self) -> Option<u64> {
+        // SAFETY: by the contract above.
+        let stale = |(stamp, _): &&(Stamp, u64)| !unsafe { stamp.holds() };
+        self.as_slice().iter().find(stale).map(|(_, from)| *from)
+    }
+
+    fn newest(&self) -> u64 {
+        let generations = self.as_slice().iter().map(|(s, _)| s.generation());
+        generations.max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,160 @@
+//! `regall peek`: reads a peer's registered memory through the bridge.
+
+use std::io::{stdout, IsTerminal, Write};
+use std::ptr::NonNull;
+
+use anyhow::{bail, Context};
+use regall_bridge::host::Plain;
+use regall_bridge::mechanism::Order;
+use regall_bridge::peer::Peer;
+use regall_bridge::transfer::{transfer, Way};
+use regall_bridge::vector::Segment;
+use regall_sys::Errno;
+
+pub const EXIT_CODES: &str = "\
+REGALL_COPY says by which mechanisms, as in a program under the shim.
+
+Exit code: 0 all was read; 1 refused: some of it is not registered, must not be read, or was
+unmapped meanwhile (what is good of it is printed); 2 could not look.";
+
+/// Refused.
+const REFUSED: u8 = 1;
+/// Bytes that are read at a time.
+const BLOCK: u64 = 1 << 20;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The process
+    pid: u32,
+    /// First address: decimal, or hexadecimal with 0x
+    #[arg(value_parser = number)]
+    addr: u64,
+    /// Bytes: decimal, or hexadecimal with 0x
+    #[arg(value_parser = number)]
+    len: u64,
+    /// Print the bytes as they are (the default where the output is no terminal)
+    #[arg(long, conflicts_with = "hex")]
+    raw: bool,
+    /// Print a hexadecimal dump (the default on a terminal)
+    #[arg(long)]
+    hex: bool,
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|e| e.to_string())
+}
+
+pub fn peek(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
+    let peer = open(args.pid).with_context(|| args.pid.to_string())?;
+    // SAFETY: just opened, and closed nowhere: the process ends soon.
+    let peer = unsafe { peer.as_ref() };
+    let hex = args.hex || !args.raw && stdout().is_terminal();
+    let mut block = vec![0; args.len.min(BLOCK) as usize];
+    let mut at = args.addr;
+    let end = args
+        .addr
+        .checked_add(args.len)
+        .context("the addresses wrap")?;
+    while at < end {
+        let len = BLOCK.min(end - at);
+        let local = Segment {
+            addr: block.as_mut_ptr() as u64,
+            len,
+        };
+        // SAFETY: the block is that long.
+        let got = unsafe { transfer(peer, Way::Get, &[local], &[Segment { addr: at, len }]) };
+        let good = block.get(..got.bytes as usize).unwrap_or(&[]);
+        match hex {
+            true => dump(at, good, out)?,
+            false => out.write_all(good)?,
+        }
+        at += got.bytes;
+        if let Err(e) = got.result {
+            return refused(args.pid, at, e);
+        }
+    }
+    Ok(0)
+}
+
+fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
+    let order = match std::env::var("REGALL_COPY") {
+        Ok(value) => Order::parse(value.as_bytes()).context("REGALL_COPY")?,
+        Err(_) => Order::AUTO,
+    };
+    match Peer::open(&Plain, pid, 0, 0, order) {
+        Ok(peer) => Ok(peer),
+        Err(Errno::SRCH) => bail!("no such process"),
+        Err(Errno::NOENT) => bail!(regall_reader::OpenError::Inert),
+        Err(Errno(libc::EXDEV)) => {
+            bail!(
+                "it is in another pid namespace: ask from there, or from outside by its pid there"
+            )
+        }
+        Err(Errno(libc::EACCES) | Errno::PERM) => bail!(regall_reader::OpenError::Foreign),
+        Err(Errno(libc::ENOEXEC)) => bail!("its directory is corrupt, or of another version"),
+        Err(e) => Err(std::io::Error::from_raw_os_error(e.0).into()),
+    }
+}
+
+/// Says why nothing could be read at `at`; the exit code.
+fn refused(pid: u32, at: u64, errno: Errno) -> anyhow::Result<u8> {
+    let why = match errno.0 {
+        libc::EFAULT => "is not registered, or can't be read",
+        libc::EACCES => "must not be read, by its protection",
+        libc::ESTALE => "was unmapped or replaced meanwhile",
+        libc::ESRCH => bail!("{pid}: ended meanwhile"),
+        libc::EPERM => bail!("{pid}: no mechanism may read it (see regall doctor)"),
+        e => return Err(std::io::Error::from_raw_os_error(e).into()),
+    };
+    crate::complain(&format!("{pid}: {at:#x} {why}"));
+    Ok(REFUSED)
+}
+
+/// Sixteen bytes a line: address, bytes, and what of them is printable.
+fn dump(at: u64, bytes: &[u8], out: &mut impl Write) -> std::io::Result<()> {
+    for (n, line) in bytes.chunks(16).enumerate() {
+        write!(out, "{:012x} ", at + 16 * n as u64)?;
+        for i in 0..16 {
+            match line.get(i) {
+                Some(byte) => write!(out, " {byte:02x}")?,
+                None => write!(out, "   ")?,
+            }
+        }
+        let text: String = line
+            .iter()
+            .map(|b| match b {
+                32..127 => char::from(*b),
+                _ => '.',
+            })
+            .collect();
+        writeln!(out, "  |{text}|")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_is_lined_up() {
+        let mut out = Vec::new();
+        dump(0x1000, b"0123456789abcdef\x00z", &mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "000000001000  30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66  |0123456789abcdef|\n\
+             000000001010  00 7a                                            |.z|\n"
+        );
+    }
+
+    #[test]
+    fn numbers_of_both_kinds() {
+        assert_eq!(number("0x1f"), Ok(31));
+        assert_eq!(number("31"), Ok(31));
+        assert!(number("1f").is_err() && number("").is_err());
+    }
+}
