@@ -2,6 +2,8 @@
  * Uses /dev/knem as UCX and Open MPI do, and at its edges: one process owns memory,
  * another one copies. A test of knem_device first of all; it is meant to pass on the real
  * driver, too. Says what is not as it should be; exit status 0 if nothing, 77 without a device.
+ * `knem_client stale` uses a region whose memory has been mapped anew, and passes where that
+ * fails: under knem_device --pages.
  */
 #include <pthread.h>
 #include <time.h>
@@ -331,8 +333,27 @@ static void as_somebody_else(int fd)
 	EXPECT(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
-int main(void)
+static int stale(void)
 {
+	int fd = open_knem();
+	char *p = anon(4), here[2 * PAGE];
+	uint64_t cookie;
+	memset(p, 'o', 4 * PAGE);
+	NEED(create_one(fd, p, 4 * PAGE, PROT_READ, 0, &cookie) == 0);
+	EXPECT(get(fd, here, 2 * PAGE, cookie, PAGE) == 0 && all_are(here, 2 * PAGE, 'o'));
+	NEED(munmap(p + 2 * PAGE, PAGE) == 0);
+	NEED(mmap(p + 2 * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p + 2 * PAGE);
+	p[2 * PAGE] = 'n';
+	EXPECT(get(fd, here, 2 * PAGE, cookie, 0) == 0 && get(fd, here, PAGE, cookie, 3 * PAGE) == 0);
+	EXPECT(get(fd, here, 2 * PAGE, cookie, 1) == 1 && get(fd, here, 1, cookie, 2 * PAGE) == 1);
+	say("%s", wrong ? "wrong" : "as it should be");
+	return wrong ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "stale") == 0)
+		return stale();
 	int ready[2], done[2], status;
 	shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	NEED(shared != MAP_FAILED && pipe2(ready, O_CLOEXEC) == 0 && pipe2(done, O_CLOEXEC) == 0);

@@ -2,17 +2,22 @@
  * /dev/knem for COMMAND and its descendants: see device_standin.c, and knem_abi.h for the
  * interface. Order and errno of every check are those of KNEM's driver (knem_main.c).
  *
- *   knem_device [--dma] [--slow=MS] [--count FILE] COMMAND ARGS...
+ *   knem_device [--dma] [--slow=MS] [--pages] [--count FILE] COMMAND ARGS...
  *
  * --dma       there is a DMA channel (KNEM_FEATURE_DMA); without it KNEM_FLAG_DMA is EINVAL
  * --slow=MS   what is asynchronous stays pending for that long
- * --count     what was served: "knem: creates 2 destroys 2 copies 5 bytes 4096 failed 0"
+ * --pages     a copy that meets other pages than those the region was made of fails and is
+ *             counted as stale: the driver would have copied the old ones. For root, where
+ *             pages don't move by themselves (swap, compaction); pages that were not there
+ *             yet are not looked at
+ * --count     what was served: "knem: creates 2 destroys 2 copies 5 bytes 4096 failed 0 stale 0"
  *
  * Other than the driver: pages are not pinned, so a region is always what is mapped there
  * now, a copy of memory that was unmapped or whose process is gone or has called execve
  * since has the status FAILED (the driver still had the pages), and after munmap and mmap
- * at the same place a stale cookie works here and would read old pages there. Not there:
- * the poll and read of KNEM_FLAG_NOTIFY_FD, and the old calls (INIT_SEND and its kin).
+ * at the same place a stale cookie works here, without --pages, and would read old pages
+ * there. Not there: the poll and read of KNEM_FLAG_NOTIFY_FD, and the old calls
+ * (INIT_SEND and its kin).
  */
 #include "device_standin.h"
 
@@ -40,6 +45,7 @@ struct segments {
 	uint64_t length;
 	uint32_t n;
 	struct knem_cmd_param_iovec *at;
+	uint64_t **pages; /* of each segment, as pagemap has them; with --pages only */
 };
 
 struct region {
@@ -71,10 +77,77 @@ static struct context **contexts;
 static uint32_t context_room;
 static uint32_t context_magic;
 static bool have_dma;
+static bool watch_pages;
 static int slow_ms;
 static struct {
-	uint64_t creates, destroys, copies, bytes, failed;
+	uint64_t creates, destroys, copies, bytes, failed, stale;
 } served;
+
+static void free_segments(struct segments *s)
+{
+	for (uint32_t i = 0; s->pages && i < s->n; i++)
+		free(s->pages[i]);
+	free(s->pages);
+	free(s->at);
+}
+
+/* ---- pages, see proc_pid_pagemap(5) ---- */
+
+#define PRESENT (1ul << 63)
+#define FRAME ((1ul << 55) - 1)
+
+/* The frames of the pages that a range touches; 0 for those that are not there. */
+static uint64_t *frames_of(pid_t pid, uint64_t base, uint64_t len)
+{
+	uint64_t first = base / PAGE, n = (base + len + PAGE - 1) / PAGE - first;
+	uint64_t *frames = calloc(n + 1, sizeof *frames);
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/pagemap", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (!frames || fd < 0 || pread(fd, frames, n * sizeof *frames, (off_t)(first * sizeof *frames)) < 0)
+		n = 0;
+	for (uint64_t i = 0; i < n; i++)
+		frames[i] = frames[i] & PRESENT ? frames[i] & FRAME : 0;
+	if (fd >= 0)
+		close(fd);
+	return frames;
+}
+
+static void note_pages(struct segments *s)
+{
+	s->pages = watch_pages ? calloc(s->n + 1ul, sizeof *s->pages) : NULL;
+	for (uint32_t i = 0; s->pages && i < s->n; i++)
+		s->pages[i] = frames_of(s->pid, s->at[i].base, s->at[i].len);
+}
+
+static bool same_pages(const uint64_t *then, uint64_t base, pid_t pid, uint64_t from, uint64_t len)
+{
+	uint64_t first = from / PAGE - base / PAGE, n = (from + len + PAGE - 1) / PAGE - from / PAGE;
+	uint64_t *now = frames_of(pid, from, len);
+	bool same = true;
+	for (uint64_t i = 0; then && now && i < n; i++)
+		same &= then[first + i] == 0 || then[first + i] == now[i];
+	free(now);
+	return same;
+}
+
+/* Whether a part of a region is made of the pages that it was made of when it was created. */
+static bool still_there(const struct segments *s, uint64_t offset, uint64_t length)
+{
+	bool same = true;
+	for (uint32_t i = 0; s->pages && length > 0 && i < s->n; i++) {
+		uint64_t len = s->at[i].len;
+		if (offset >= len) {
+			offset -= len;
+			continue;
+		}
+		len = len - offset < length ? len - offset : length;
+		same &= same_pages(s->pages[i], s->at[i].base, s->pid, s->at[i].base + offset, len);
+		length -= len;
+		offset = 0;
+	}
+	return same;
+}
 
 /* ---- copying ---- */
 
@@ -145,8 +218,11 @@ static int copy(const struct work *w)
 {
 	struct cursor from = cursor_at(side(w, w->source), w->source_offset);
 	struct cursor to = cursor_at(side(w, w->target), w->target_offset);
-	bool ok = move(from, to, w->length);
+	bool fresh = still_there(side(w, w->source), w->source_offset, w->length) &&
+		     still_there(side(w, w->target), w->target_offset, w->length);
+	bool ok = fresh && move(from, to, w->length);
 	pthread_mutex_lock(&standin_lock);
+	served.stale += !fresh;
 	served.copies++;
 	served.bytes += ok ? w->length : 0;
 	served.failed += !ok;
@@ -164,7 +240,7 @@ static void put_region(struct region *r)
 	int left = --r->users;
 	pthread_mutex_unlock(&standin_lock);
 	if (left == 0) {
-		free(r->memory.at);
+		free_segments(&r->memory);
 		free(r);
 	}
 }
@@ -259,6 +335,7 @@ static int64_t create_region(struct call *c, struct context *ctx)
 		put_region(r);
 		return -e;
 	}
+	note_pages(&r->memory);
 	pthread_mutex_lock(&standin_lock);
 	uint32_t number = place_region(ctx, r);
 	served.creates++;
@@ -360,7 +437,7 @@ static void drop_work(struct work *w)
 {
 	put_region(w->source);
 	put_region(w->target);
-	free(w->local.at);
+	free_segments(&w->local);
 	free(w);
 }
 
@@ -599,7 +676,7 @@ static void knem_closed(struct handle *h)
 		struct region *r = ctx->regions[i];
 		ctx->regions[i] = NULL;
 		if (r && --r->users == 0) {
-			free(r->memory.at);
+			free_segments(&r->memory);
 			free(r);
 		}
 	}
@@ -609,13 +686,15 @@ static bool knem_option(const char *option)
 {
 	if (strcmp(option, "--dma") == 0)
 		return have_dma = true;
+	if (strcmp(option, "--pages") == 0)
+		return watch_pages = true;
 	return sscanf(option, "--slow=%d", &slow_ms) == 1;
 }
 
 static void knem_report(FILE *f)
 {
-	fprintf(f, "knem: creates %lu destroys %lu copies %lu bytes %lu failed %lu", served.creates, served.destroys,
-		served.copies, served.bytes, served.failed);
+	fprintf(f, "knem: creates %lu destroys %lu copies %lu bytes %lu failed %lu stale %lu", served.creates,
+		served.destroys, served.copies, served.bytes, served.failed, served.stale);
 }
 
 static const struct device knem = {

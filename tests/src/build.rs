@@ -76,7 +76,9 @@ pub fn script(name: &str) -> PathBuf {
 /// `bridge/knem_device`, or `rdma/keys` if all of them have been compiled).
 pub fn program(name: &str) -> PathBuf {
     static COMPILED: OnceLock<PathBuf> = OnceLock::new();
-    COMPILED.get_or_init(|| compile(&["all", "bridge"])).join(name)
+    COMPILED
+        .get_or_init(|| compile(&["all", "bridge"]))
+        .join(name)
 }
 
 /// Compiles those of c-tests/rdma, too.
