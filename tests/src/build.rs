@@ -73,15 +73,17 @@ pub fn script(name: &str) -> PathBuf {
 }
 
 /// A C program by its name (`mmap`, or `ring.openmpi` for one of c-tests/mpi, or
-/// `rdma/keys` if all of them have been compiled).
+/// `bridge/knem_device`, or `rdma/keys` if all of them have been compiled).
 pub fn program(name: &str) -> PathBuf {
     static COMPILED: OnceLock<PathBuf> = OnceLock::new();
-    COMPILED.get_or_init(|| compile(&["all"])).join(name)
+    COMPILED
+        .get_or_init(|| compile(&["all", "bridge"]))
+        .join(name)
 }
 
 /// Compiles those of c-tests/rdma, too.
 pub fn all_programs() {
-    compile(&["all", "rdma"]);
+    compile(&["all", "bridge", "rdma"]);
 }
 
 /// Compiles what is out of date. Several test processes come here at once: one
