@@ -219,6 +219,71 @@ int regall_getv(regall_peer *peer, const struct regall_segment *to, size_t tos,
 int regall_putv(regall_peer *peer, const struct regall_segment *from, size_t froms,
 		const struct regall_segment *to, size_t tos, struct regall_done *done);
 
+/* ---- Regions: scattered memory under a cookie, in KNEM's manner ----
+ *
+ * Whoever is given the cookie, by any means, can read or write the region at an offset
+ * and needs to know nothing of its segments. Errors are KNEM's: -EINVAL for a cookie that
+ * is unknown or used up, -EACCES where the region's protection does not permit it, -EPERM
+ * where it is another user's; an offset behind the end is success with 0 bytes. To them
+ * comes -ESTALE: the memory was unmapped or replaced since, or the region destroyed in
+ * the meantime. */
+
+/* Protection. */
+#define REGALL_REGION_READ 1u
+#define REGALL_REGION_WRITE 2u
+/* Flags. */
+#define REGALL_REGION_SINGLE_USE 1u /* the first that reads, writes or copies it is the last */
+#define REGALL_REGION_ANY_USER 2u   /* other users may, too */
+#define REGALL_REGION_NOTIFY 4u     /* uses are counted, and regall_region_fd tells of them */
+
+/* Makes a region of `count` segments, which may be empty or overlap. It lasts until it is
+ * destroyed, the process ends or executes another program; a child of fork does not have
+ * it. Its memory stays the process's: what is unmapped or replaced takes the region out
+ * of use.
+ * 0 and *cookie, or -EINVAL: no segments, a protection or flag that there is not, NULL;
+ * -EFAULT: some of it is not registered, or its protection is less than `prot`; -ENOSPC: too
+ * many regions (65,280) or segments; -ENOSYS: inert; -ENOMEM; errors of open(2), fallocate(2)
+ * and mmap(2) of the file under /dev/shm that says so. */
+int regall_region_create(const struct regall_segment *segments, size_t count, unsigned prot,
+			 unsigned flags, uint64_t *cookie);
+
+/* Destroys one of this process's. A copy in flight finishes or ends in -ESTALE.
+ * 0, or -EINVAL: there is none of that cookie; -EPERM: it is another process's. */
+int regall_region_destroy(uint64_t cookie);
+
+/* Copies from a region, `offset` bytes from its beginning, into the vector `to`, or from
+ * the vector `from` into the region; ends where the shorter side does.
+ * 0, or the errors above and those of regall_get; -ESRCH: its owner has ended meanwhile;
+ * -EXDEV: its owner is in another pid namespace; -EBUSY: more than 128 owners at once. */
+int regall_region_read(uint64_t cookie, uint64_t offset, const struct regall_segment *to,
+		       size_t tos, struct regall_done *done);
+int regall_region_write(uint64_t cookie, uint64_t offset, const struct regall_segment *from,
+			size_t froms, struct regall_done *done);
+
+/* Copies up to `len` bytes between two regions, of whichever processes; errors likewise. One
+ * copy if either is this process's, else two. They must not overlap. */
+int regall_region_copy(uint64_t from, uint64_t from_offset, uint64_t to, uint64_t to_offset,
+		       uint64_t len, struct regall_done *done);
+
+/* A descriptor that becomes readable when a region of this process's with
+ * REGALL_REGION_NOTIFY was used. Not to be read or closed: regall_region_used does.
+ * The descriptor, or -ENOSYS: inert; -EBUSY; errors of mknod(2) and open(2). */
+int regall_region_fd(void);
+
+/* A region, and how often it was used. */
+struct regall_use {
+	uint64_t cookie;
+	uint64_t uses;
+};
+
+/* Fills `out` with those regions with REGALL_REGION_NOTIFY that were used and are not
+ * destroyed; the descriptor is readable again after the next use.
+ * How many there are, also beyond `room`, or -EINVAL: out is NULL though room is not 0. */
+int regall_region_used(struct regall_use *out, size_t room);
+
+/* How often a region with REGALL_REGION_NOTIFY was used, or -EINVAL: there is none. */
+int64_t regall_region_uses(uint64_t cookie);
+
 #ifdef __cplusplus
 }
 #endif

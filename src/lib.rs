@@ -25,6 +25,7 @@ pub mod ledger;
 pub mod limits;
 pub mod logger;
 pub mod policy;
+pub mod regions;
 pub mod registrar;
 pub mod startup;
 pub mod stats;

@@ -317,6 +317,7 @@ pub fn finish() {
         return;
     }
     stats::write();
+    crate::regions::end();
     if let Some(guard) = track::lock() {
         guard.remove_directory();
     }

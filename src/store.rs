@@ -113,7 +113,6 @@ impl Store {
     }
 
     fn create_file(&mut self) -> Result<u64, Errno> {
-        room_for_file(first_part() as u64)?;
         self.uid = sys::geteuid();
         self.folder = Text::of(format_args!("/dev/shm/regall-{}", self.uid));
         let me = Identity::own()?;
@@ -138,6 +137,46 @@ impl Store {
         write_exe(header);
         header.magic.store(MAGIC, Release);
         Ok(base)
+    }
+
+    /// Opens a file beside it, whose name ends in `.kind`; with O_CREAT it is made anew.
+    /// ENOENT if nobody can see the directory.
+    pub fn open_beside(&self, kind: &str, flags: i32) -> Result<Fd, Errno> {
+        let (folder, name) = self.beside(kind)?;
+        let name = name.as_cstr().ok_or(Errno::INVAL)?;
+        match flags & libc::O_CREAT != 0 {
+            true => create_exclusive(&folder, name),
+            false => Fd::open_in(&folder, name, flags | libc::O_NOFOLLOW, 0),
+        }
+    }
+
+    /// Removes a file beside it.
+    pub fn remove_beside(&self, kind: &str) {
+        if let Ok((folder, name)) = self.beside(kind) {
+            let _ = name.as_cstr().map(|name| folder.unlink(name));
+        }
+    }
+
+    /// Makes a pipe beside it, and opens both of its ends as one.
+    pub fn pipe_beside(&self, kind: &str) -> Result<Fd, Errno> {
+        let (folder, name) = self.beside(kind)?;
+        let name = name.as_cstr().ok_or(Errno::INVAL)?;
+        let _ = folder.unlink(name);
+        folder.make_pipe(name, 0o600)?;
+        let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        Fd::open_in(&folder, name, flags, 0)
+    }
+
+    fn beside(&self, kind: &str) -> Result<(Fd, Text<128>), Errno> {
+        if !self.published {
+            return Err(Errno::NOENT);
+        }
+        let mut name: Text<128> = Text::new();
+        name.push(self.name.as_bytes());
+        name.push(b".");
+        name.push(kind.as_bytes());
+        let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
+        Ok((folder, name))
     }
 
     /// Removes the file; the mapping stays until the process ends.
@@ -184,7 +223,6 @@ impl Store {
             let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
             let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
             let offset = segment_offset(k) as u64;
-            room_for_file(offset + bytes)?;
             fd.allocate(offset, bytes)?;
             fd.map_shared(offset, bytes)?
         } else {
@@ -192,14 +230,6 @@ impl Store {
         };
         self.keep(k, base, bytes);
         Ok(base)
-    }
-}
-
-/// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which is nobody's business.
-fn room_for_file(bytes: u64) -> Result<(), Errno> {
-    match sys::rlimit(libc::RLIMIT_FSIZE) {
-        Ok((soft, _)) if soft < bytes => Err(Errno(libc::EFBIG)),
-        _ => Ok(()),
     }
 }
 
@@ -277,9 +307,10 @@ fn sweep(folder: &Fd, me: &Identity) {
 }
 
 fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {
-    let mut fields = name.split(|b| *b == b'.').map(number);
+    // A directory, or one of the files beside it: a word comes behind.
+    let mut fields = name.splitn(4, |b| *b == b'.').map(number);
     let (pid, start, namespace) = (fields.next()??, fields.next()??, fields.next()??);
-    if namespace != me.namespace || fields.next().is_some() {
+    if namespace != me.namespace {
         return None;
     }
     let path: Text<64> = Text::of(format_args!("/proc/{pid}/stat"));

@@ -93,17 +93,8 @@ fn own_namespace() -> Option<u64> {
 
 /// Opens the directory of `found`; ENOENT if it runs without the shim.
 pub fn open_directory(found: &Found) -> Result<Fd> {
-    let Identity {
-        pid,
-        start,
-        namespace,
-    } = found.identity;
-    let path = folder(found.uid);
-    let folder = regall_sys::folder::open_existing(path.as_cstr().ok_or(Errno::INVAL)?, found.uid)?;
-    let name: Text<96> = Text::of(format_args!("{pid}.{start}.{namespace}"));
-    let name = name.as_cstr().ok_or(Errno::INVAL)?;
     let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let fd = Fd::open_in(&folder, name, flags, 0)?;
+    let fd = open_named(found, &name(found, None), flags)?;
     let stat = fd.stat()?;
     let plain = stat.mode & libc::S_IFMT == libc::S_IFREG && stat.uid == found.uid;
     let fits = (HEADER_BYTES as u64..=segment_offset(SEGMENTS) as u64).contains(&stat.size);
@@ -111,6 +102,30 @@ pub fn open_directory(found: &Found) -> Result<Fd> {
         true => Ok(fd),
         false => Err(Errno::PERM),
     }
+}
+
+/// Opens the file of `found` beside its directory that is named as it with `.kind` behind.
+pub fn open_file(found: &Found, kind: &str, flags: i32) -> Result<Fd> {
+    open_named(found, &name(found, Some(kind)), flags)
+}
+
+/// The name of the directory of `found`, or of the file of that kind beside it.
+fn name(found: &Found, kind: Option<&str>) -> Text<96> {
+    let Identity {
+        pid,
+        start,
+        namespace,
+    } = found.identity;
+    match kind {
+        None => Text::of(format_args!("{pid}.{start}.{namespace}")),
+        Some(kind) => Text::of(format_args!("{pid}.{start}.{namespace}.{kind}")),
+    }
+}
+
+fn open_named(found: &Found, name: &Text<96>, flags: i32) -> Result<Fd> {
+    let path = folder(found.uid);
+    let folder = regall_sys::folder::open_existing(path.as_cstr().ok_or(Errno::INVAL)?, found.uid)?;
+    Fd::open_in(&folder, name.as_cstr().ok_or(Errno::INVAL)?, flags, 0)
 }
 
 /// Calls `tell` for each process of this user, in this pid namespace, that has a

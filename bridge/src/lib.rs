@@ -18,6 +18,7 @@ pub mod mechanism;
 pub mod memory;
 pub mod peer;
 pub mod picture;
+pub mod region;
 pub mod transfer;
 pub mod vector;
 pub mod view;

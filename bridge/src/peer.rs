@@ -9,6 +9,7 @@ use crate::picture::Picture;
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+use regall_directory::layout::{Header, SETTING_GAVE_UP};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd};
 use regall_sys::process::Identity;
@@ -36,6 +37,8 @@ pub struct Peer {
     memory: AtomicI32,
     /// When it was last seen to be who it is, in ticks.
     seen: AtomicU64,
+    /// Of its directory.
+    header: NonNull<Header>,
     known: Lock<Known>,
     order: Order,
     states: States,
@@ -50,6 +53,8 @@ struct Known {
 // SAFETY: what is not atomic is behind a lock; the pointers in it are to memory of the
 // peer's alone.
 unsafe impl Send for Known {}
+// SAFETY: likewise; the header is atomics.
+unsafe impl Sync for Peer {}
 
 impl Peer {
     /// Opens `pid`. With `start` not 0 it must have started then (clock ticks since boot,
@@ -73,6 +78,7 @@ impl Peer {
             return Err(Errno::SRCH);
         }
         let mut view = View::open(host, &found)?;
+        let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
         let memory = open_memory(pid).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
         let same = find::started(pid) == Ok(found.identity.start) && executes_the_same(pid, &view);
@@ -82,6 +88,7 @@ impl Peer {
             flags,
             memory: AtomicI32::new(memory),
             seen: AtomicU64::new(0),
+            header,
             known: Lock::new(Known {
                 view: view_moved(&mut view),
                 picture: Picture::new(),
@@ -126,6 +133,23 @@ impl Peer {
         &self.found.identity
     }
 
+    /// Whose its files are.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// [`regall_directory::layout::Header::image`] of its directory.
+    pub fn image(&self) -> u64 {
+        self.header().image.load(Relaxed)
+    }
+
+    /// Its directory's header.
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: mapped until the peer is closed.
+        unsafe { self.header.as_ref() }
+    }
+
     /// Memory and accounts.
     pub fn host(&self) -> &'static dyn Host {
         self.host
@@ -163,6 +187,10 @@ impl Peer {
     /// opened. ESRCH: it is gone; ESTALE: it executes another program.
     #[inline]
     pub fn still(&self) -> Result<()> {
+        // One that tracks no longer has a directory that is right no longer.
+        if self.header().settings.load(Acquire) & SETTING_GAVE_UP != 0 {
+            return Err(Errno(libc::ESTALE));
+        }
         let now = ticks();
         let since = regall_sys::time::nanos(now.wrapping_sub(self.seen.load(Relaxed)));
         if since < UNCHECKED && self.flags & CHECK_ALWAYS == 0 {

@@ -31,6 +31,24 @@ pub struct Outcome {
     pub mechanism: Option<Kind>,
 }
 
+impl Outcome {
+    /// Nothing was to be done.
+    pub const NOTHING: Self = Self {
+        result: Ok(()),
+        bytes: 0,
+        generation: 0,
+        mechanism: None,
+    };
+
+    /// Nothing could be done.
+    pub const fn failed(e: Errno) -> Self {
+        Self {
+            result: Err(e),
+            ..Self::NOTHING
+        }
+    }
+}
+
 /// Transfers as many bytes as the shorter side has.
 ///
 /// EFAULT: the remote memory is not registered (nothing of that was touched), or the kernel
@@ -42,28 +60,41 @@ pub struct Outcome {
 /// # Safety
 /// The local segments are valid to be written (get) or read (put).
 pub unsafe fn transfer(peer: &Peer, way: Way, local: &[Segment], remote: &[Segment]) -> Outcome {
-    let mut done = Outcome {
-        result: Ok(()),
-        bytes: 0,
-        generation: 0,
-        mechanism: None,
-    };
-    let (mut here, mut there) = (Cursor::new(local), Cursor::new(remote));
+    let mut done = Outcome::NOTHING;
+    let mut here = Cursor::new(local);
+    // SAFETY: by the contract above.
+    unsafe { go_on(peer, way, &mut here, Cursor::new(remote), None, &mut done) };
+    done
+}
+
+/// As [`transfer`], from a place in the local vector on, which goes on with it; what is done
+/// is added to `done`. With a `guard`, nothing is good that was copied while it did not hold.
+///
+/// # Safety
+/// As [`transfer`]; and the guard's memory is mapped.
+#[inline]
+pub(crate) unsafe fn go_on(
+    peer: &Peer,
+    way: Way,
+    here: &mut Cursor,
+    mut there: Cursor,
+    guard: Option<Stamp>,
+    done: &mut Outcome,
+) {
     let mut place = MaybeUninit::uninit();
     let piece = Piece::start(&mut place);
     while done.result.is_ok() && here.here().is_some() && there.here().is_some() {
-        if let Err(e) = piece.fill(peer, way, here, there) {
+        if let Err(e) = piece.fill(peer, way, *here, there) {
             done.result = Err(e);
             break;
         }
         // SAFETY: by the contract above.
-        let (bytes, result) = unsafe { piece.carry_out(peer, way, &mut done) };
+        let (bytes, result) = unsafe { piece.carry_out(peer, way, guard, done) };
         done.bytes += bytes;
         done.result = result;
         here.advance(bytes);
         there.advance(bytes);
     }
-    done
 }
 
 /// What one system call takes. Large: it is filled where it is.
@@ -119,7 +150,13 @@ impl Piece {
     /// # Safety
     /// As [`transfer`].
     #[inline]
-    unsafe fn carry_out(&self, peer: &Peer, way: Way, done: &mut Outcome) -> (u64, Result<()>) {
+    unsafe fn carry_out(
+        &self,
+        peer: &Peer,
+        way: Way,
+        guard: Option<Stamp>,
+        done: &mut Outcome,
+    ) -> (u64, Result<()>) {
         let (local, remote) = (self.local.as_slice(), self.remote.as_slice());
         // SAFETY: by the contract above.
         let copied = unsafe { mechanism::copy(peer, way, local, remote) };
@@ -128,7 +165,11 @@ impl Piece {
             Err(_) => (0, None),
         };
         // SAFETY: the stamps are of the peer's view.
-        let stale = unsafe { self.stamps.first_stale() };
+        let mut stale = unsafe { self.stamps.first_stale() };
+        // SAFETY: by the contract above.
+        if guard.is_some_and(|g| !unsafe { g.holds() }) {
+            stale = Some(0);
+        }
         let good = stale.map_or(bytes, |from| bytes.min(from));
         if let Err(e) = peer.still() {
             return (0, Err(e));

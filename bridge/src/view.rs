@@ -165,6 +165,14 @@ impl Stamp {
         }
     }
 
+    /// That of a word that is the same as long as all is well.
+    pub fn of_word(word: &AtomicU64, value: u64) -> Self {
+        Self {
+            at: NonNull::from(word),
+            generation: value,
+        }
+    }
+
     /// Whether the entry still is what it was.
     ///
     /// # Safety

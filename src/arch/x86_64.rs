@@ -13,7 +13,7 @@ pub const TLS_BYTES: usize = 1088;
 //
 // memcpy and its kin: the compiler calls them; libc's are interposed by
 // sanitizers and would be a libc call on the hook path. Hidden, so that nobody
-// else is given ours.
+// else is given ours. Starting `rep movsb` takes longer than copying a few structures.
 global_asm!(
     r#"
     .section .tbss.regall_tls,"awT",@nobits
@@ -31,9 +31,69 @@ regall_tls:
     .type memcpy, @function
 memcpy:
     mov rax, rdi
-    mov rcx, rdx
-    rep movsb
+    cmp rdx, 16
+    jb 4f
+    cmp rdx, 32
+    ja 2f
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + rdx - 16]
+    movups [rdi], xmm0
+    movups [rdi + rdx - 16], xmm1
     ret
+2:  cmp rdx, 64
+    ja 3f
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + 16]
+    movups xmm2, [rsi + rdx - 32]
+    movups xmm3, [rsi + rdx - 16]
+    movups [rdi], xmm0
+    movups [rdi + 16], xmm1
+    movups [rdi + rdx - 32], xmm2
+    movups [rdi + rdx - 16], xmm3
+    ret
+3:  cmp rdx, 128
+    ja 7f
+    movups xmm0, [rsi]
+    movups xmm1, [rsi + 16]
+    movups xmm2, [rsi + 32]
+    movups xmm3, [rsi + 48]
+    movups xmm4, [rsi + rdx - 64]
+    movups xmm5, [rsi + rdx - 48]
+    movups xmm6, [rsi + rdx - 32]
+    movups xmm7, [rsi + rdx - 16]
+    movups [rdi], xmm0
+    movups [rdi + 16], xmm1
+    movups [rdi + 32], xmm2
+    movups [rdi + 48], xmm3
+    movups [rdi + rdx - 64], xmm4
+    movups [rdi + rdx - 48], xmm5
+    movups [rdi + rdx - 32], xmm6
+    movups [rdi + rdx - 16], xmm7
+    ret
+4:  cmp edx, 8
+    jb 5f
+    mov rcx, [rsi]
+    mov r8, [rsi + rdx - 8]
+    mov [rdi], rcx
+    mov [rdi + rdx - 8], r8
+    ret
+5:  cmp edx, 4
+    jb 6f
+    mov ecx, [rsi]
+    mov r8d, [rsi + rdx - 4]
+    mov [rdi], ecx
+    mov [rdi + rdx - 4], r8d
+    ret
+6:  test edx, edx
+    jz 8f
+    movzx ecx, byte ptr [rsi + rdx - 1]
+    mov [rdi + rdx - 1], cl
+    dec edx
+    jnz 6b
+    ret
+7:  mov rcx, rdx
+    rep movsb
+8:  ret
     .size memcpy, . - memcpy
 
     .hidden memmove
@@ -60,12 +120,35 @@ memmove:
     .globl memset
     .type memset, @function
 memset:
-    mov r8, rdi
+    mov rax, rdi
+    movzx esi, sil
+    cmp rdx, 16
+    jb 3f
+    cmp rdx, 128
+    ja 4f
+    mov rcx, 0x0101010101010101
+    imul rsi, rcx
+    movq xmm0, rsi
+    punpcklqdq xmm0, xmm0
+    lea rcx, [rdi + rdx - 16]
+2:  movups [rdi], xmm0
+    add rdi, 16
+    cmp rdi, rcx
+    jb 2b
+    movups [rcx], xmm0
+    ret
+3:  test edx, edx
+    jz 5f
+    mov [rdi + rdx - 1], sil
+    dec edx
+    jnz 3b
+    ret
+4:  mov r8, rax
     mov eax, esi
     mov rcx, rdx
     rep stosb
     mov rax, r8
-    ret
+5:  ret
     .size memset, . - memset
 
     .hidden memcmp

@@ -2,6 +2,7 @@
 //! negative errno values.
 
 mod peers;
+mod regions;
 
 use crate::config::Hca;
 use crate::intercept::strict;

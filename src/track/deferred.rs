@@ -119,6 +119,7 @@ pub fn mapped(range: PageRange, attr: Attr) {
 #[cold]
 pub fn gone(range: PageRange) {
     flight::overrun(range);
+    crate::regions::leave(range);
     for (k, segment) in SEGMENT.iter().enumerate() {
         let base = segment.load(Acquire);
         if base.is_null() {

@@ -181,6 +181,7 @@ pub fn new_directory(state: &mut State) {
     unsafe { state.writer.attach(header) };
     startup::write_settings(state);
     crate::host::permit_peers();
+    crate::regions::forget();
     flight::use_header(header.as_ptr());
     adopt(state);
 }

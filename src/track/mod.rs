@@ -196,7 +196,14 @@ impl State {
 
     /// `range` is not mapped from now on; `each` is told what was.
     #[inline]
-    pub fn remove(&mut self, range: PageRange, mut each: impl FnMut(PageRange, Attr)) {
+    pub fn remove(&mut self, range: PageRange, each: impl FnMut(PageRange, Attr)) {
+        self.take_out(range, each);
+        crate::regions::leave(range);
+    }
+
+    /// `range` leaves the ledger, perhaps to be entered again at once.
+    #[inline]
+    pub fn take_out(&mut self, range: PageRange, mut each: impl FnMut(PageRange, Attr)) {
         loop {
             let generation = self.generation();
             let mut sink = Publish {
@@ -279,6 +286,11 @@ impl State {
     /// The directory's file goes; the mapping stays until the end.
     pub fn remove_directory(&self) {
         self.store.remove();
+    }
+
+    /// The directory's file, and those beside it.
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Bytes that the shim has mapped for itself.

@@ -110,7 +110,7 @@ pub fn republish(range: PageRange) {
             return;
         };
         from = part.end();
-        guard.remove(whole, |_, _| ());
+        guard.take_out(whole, |_, _| ());
         guard.insert(whole, attr);
         guard.ready();
     }

@@ -66,8 +66,13 @@ impl Fd {
         stat_fd(self.0)
     }
 
-    /// Makes sure that bytes `offset..offset + len` exist and have their space.
+    /// Makes sure that bytes `offset..offset + len` exist and have their space. EFBIG
+    /// beyond RLIMIT_FSIZE, where the kernel would send SIGXFSZ, which is nobody's business.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        match crate::rlimit(libc::RLIMIT_FSIZE) {
+            Ok((soft, _)) if soft < offset.saturating_add(len) => return Err(Errno(libc::EFBIG)),
+            _ => (),
+        }
         loop {
             match call!(libc::SYS_fallocate, self.0, 0, offset, len) {
                 Err(Errno::INTR) => (),
@@ -92,6 +97,12 @@ impl Fd {
     /// Raw directory entries (getdents64), 0 at the end.
     pub fn entries(&self, buf: &mut [u8]) -> Result<usize> {
         call!(libc::SYS_getdents64, self.0, buf.as_mut_ptr(), buf.len()).map(|n| n as usize)
+    }
+
+    /// Makes a named pipe `name` below this folder.
+    pub fn make_pipe(&self, name: &core::ffi::CStr, mode: u32) -> Result<()> {
+        let mode = libc::S_IFIFO | mode;
+        call!(libc::SYS_mknodat, self.0, name.as_ptr(), mode, 0).map(drop)
     }
 
     /// Removes the file `name` below this folder.

@@ -1,0 +1,460 @@
+//! The owner's side: makes and destroys regions, and takes those out of use whose memory
+//! goes.
+//!
+//! Others may write into the file (they claim single uses there), so nothing is read back
+//! from it but what they are to write; which slots and segments are taken is known
+//! privately. The hooks only look at it ([`Owner::leave`]), without a lock.
+
+use super::layout::*;
+use super::{Cookie, Rights};
+use crate::host::Host;
+use crate::lock::Lock;
+use crate::vector::Segment;
+use core::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering::*};
+use regall_directory::addr::PageRange;
+use regall_sys::file::Fd;
+use regall_sys::{Errno, Result};
+
+/// Cookies that are tried for a slot of one part before the next part is.
+const TRIES: usize = 8;
+/// Where the file is.
+pub trait Place {
+    /// Opens it, made anew if `anew`.
+    fn open(&self, anew: bool) -> Result<Fd>;
+    /// [`regall_directory::layout::Header::image`].
+    fn image(&self) -> u64;
+    /// Our pid.
+    fn pid(&self) -> u32;
+}
+
+/// 2 MiB pieces of memory are told apart by a hash of so many values.
+const FILTER_BITS: u64 = 4096;
+const FILTER_SHIFT: u32 = 21;
+
+/// All regions of this process.
+pub struct Owner {
+    /// Regions that have been made and not destroyed.
+    count: AtomicUsize,
+    /// Which memory any of them may lie in. Bits are never cleared while there is a region.
+    filter: [AtomicU64; FILTER_BITS as usize / 64],
+    /// Addresses of the parts that are mapped; 0: not yet.
+    parts: [AtomicU64; PARTS],
+    taken: Lock<[Option<Taken>; PARTS]>,
+}
+
+/// What is taken of a part; it lies in memory of the host's.
+struct Taken {
+    slots: Bits,
+    units: Bits,
+    /// Of each slot's region: its first unit, and how many it has.
+    of: &'static mut [(u32, u32)],
+}
+
+/// Segments that are given out together.
+const UNIT: usize = 16;
+
+impl Default for Owner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Owner {
+    /// No regions, and no file.
+    pub const fn new() -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            filter: [const { AtomicU64::new(0) }; FILTER_BITS as usize / 64],
+            parts: [const { AtomicU64::new(0) }; PARTS],
+            taken: Lock::new([const { None }; PARTS]),
+        }
+    }
+
+    /// In a child of fork, which has none of its parent's regions: as new.
+    ///
+    /// # Safety
+    /// No other thread uses it.
+    pub unsafe fn forget(&self) {
+        // SAFETY: by the contract above.
+        unsafe { self.taken.reset() };
+        self.count.store(0, Relaxed);
+        self.filter.iter().for_each(|w| w.store(0, Relaxed));
+        self.parts.iter().for_each(|p| p.store(0, Relaxed));
+        *self.taken.lock() = [const { None }; PARTS];
+    }
+
+    /// Whether there has been a file since [`Owner::new`].
+    pub fn has_file(&self) -> bool {
+        self.part(0).is_some()
+    }
+
+    fn part(&self, k: usize) -> Option<Part> {
+        let at = self.parts.get(k)?.load(Acquire);
+        (at != 0).then_some(Part { at, k })
+    }
+
+    /// Makes a region of `segments`, which `memory` says it may have: that is asked when
+    /// a peer could see the region already, so that memory which goes at the same time is
+    /// noticed by one of the two.
+    ///
+    /// What `memory` says; EINVAL: no bytes; ENOMEM, ENOSPC: no room for so many regions or
+    /// segments; errors of open(2), fallocate(2) and mmap(2).
+    pub fn create(
+        &self,
+        host: &dyn Host,
+        place: &dyn Place,
+        segments: &[Segment],
+        rights: Rights,
+        memory: &mut dyn FnMut(&Segment) -> Result<()>,
+    ) -> Result<Cookie> {
+        let length = length(segments)?;
+        let mut taken = self.taken.lock();
+        let at = self.find_room(host, place, &mut taken, segments.len())?;
+        let slot = at.part.slot(at.slot).ok_or(Errno::NOMEM)?;
+        // Whoever still looks at the slot's last region must not see this one's half.
+        slot.live.store(0, Relaxed);
+        fence(Release);
+        slot.rights.store(rights.bits, Relaxed);
+        slot.length.store(length, Relaxed);
+        slot.count.store(segments.len() as u64, Relaxed);
+        slot.first.store(at.write(segments), Relaxed);
+        slot.uses.store(0, Relaxed);
+        slot.knem.store(0, Relaxed);
+        slot.cookie.store(at.cookie.0, Release);
+        self.count.fetch_add(1, Relaxed);
+        segments.iter().for_each(|s| self.note(s));
+        slot.live.store(at.cookie.0, SeqCst);
+        fence(SeqCst);
+        for segment in segments.iter().filter(|s| s.len > 0) {
+            if let Err(e) = memory(segment) {
+                self.give_back(&mut taken, at.part, at.slot);
+                return Err(e);
+            }
+        }
+        Ok(at.cookie)
+    }
+
+    /// Destroys a region. EINVAL: there is none of that cookie here.
+    pub fn destroy(&self, cookie: Cookie) -> Result<()> {
+        let mut taken = self.taken.lock();
+        let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
+        self.give_back(&mut taken, part, n);
+        Ok(())
+    }
+
+    /// What `tell` says of a region; EINVAL: there is none of that cookie here.
+    pub fn with<T>(&self, cookie: Cookie, tell: impl FnOnce(&Slot) -> T) -> Result<T> {
+        let taken = self.taken.lock();
+        let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
+        part.slot(n).map(tell).ok_or(Errno::INVAL)
+    }
+
+    /// Calls `tell` for each region that there is, until it says false.
+    pub fn each(&self, mut tell: impl FnMut(&Slot) -> bool) {
+        let taken = self.taken.lock();
+        for part in (0..PARTS).map_while(|k| self.part(k)) {
+            let Some(Some(t)) = taken.get(part.k) else {
+                break;
+            };
+            let slots = (0..slots(part.k)).filter(|n| t.slots.has(*n));
+            for slot in slots.filter_map(|n| part.slot(n)) {
+                if !tell(slot) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Memory goes (before it does): regions that lie in it can't be used any more. Called
+    /// by hooks: no lock, no system call, and one load where there are no regions.
+    ///
+    /// The caller holds a lock that `memory` of [`Owner::create`] takes, and has taken the
+    /// memory out of what that asks: so one of the two sees what the other has done.
+    #[inline]
+    pub fn leave(&self, range: PageRange) {
+        if self.count.load(SeqCst) > 0 && self.may_hold(range) {
+            self.take_out(range);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_out(&self, range: PageRange) {
+        for part in (0..PARTS).map_while(|k| self.part(k)) {
+            let live = |s: &&Slot| s.live.load(Acquire) != 0;
+            for slot in (0..slots(part.k)).filter_map(|n| part.slot(n)).filter(live) {
+                let hit = |s: Segment| {
+                    s.len > 0 && s.addr < range.end() && range.start() < s.addr.wrapping_add(s.len)
+                };
+                let count = slot.count.load(Relaxed) as usize;
+                if (0..count).map_while(|n| segment(part, slot, n)).any(hit) {
+                    slot.live.store(0, SeqCst);
+                }
+            }
+        }
+    }
+
+    fn may_hold(&self, range: PageRange) -> bool {
+        pieces(range.start(), range.len()).any(|(word, bit)| {
+            self.filter
+                .get(word)
+                .is_some_and(|w| w.load(Relaxed) & bit != 0)
+        })
+    }
+
+    fn note(&self, segment: &Segment) {
+        for (word, bit) in pieces(segment.addr, segment.len) {
+            if let Some(w) = self.filter.get(word) {
+                w.fetch_or(bit, Relaxed);
+            }
+        }
+    }
+
+    fn find(&self, taken: &[Option<Taken>; PARTS], cookie: Cookie) -> Option<(Part, usize)> {
+        for part in (0..PARTS).map_while(|k| self.part(k)) {
+            let t = taken.get(part.k)?.as_ref()?;
+            let here = |n: &usize| {
+                let slot = part.slot(*n);
+                t.slots.has(*n) && slot.is_some_and(|s| s.cookie.load(Relaxed) == cookie.0)
+            };
+            if let Some(n) = window(cookie.place(), part.k).find(here) {
+                return Some((part, n));
+            }
+        }
+        None
+    }
+
+    fn give_back(&self, taken: &mut [Option<Taken>; PARTS], part: Part, n: usize) {
+        if let Some(slot) = part.slot(n) {
+            slot.live.store(0, Release);
+            slot.cookie.store(0, Release);
+        }
+        if let Some(Some(t)) = taken.get_mut(part.k) {
+            t.slots.set(n, 1, false);
+            if let Some((unit, units)) = t.of.get(n) {
+                t.units.set(*unit as usize, *units as usize, false);
+            }
+        }
+        if self.count.fetch_sub(1, Relaxed) == 1 {
+            self.filter.iter().for_each(|w| w.store(0, Relaxed));
+        }
+    }
+
+    /// A slot that a new cookie may be at, and segments in the same part.
+    fn find_room(
+        &self,
+        host: &dyn Host,
+        place: &dyn Place,
+        taken: &mut [Option<Taken>; PARTS],
+        count: usize,
+    ) -> Result<Room> {
+        let units = match count {
+            1 => 0,
+            n => n.div_ceil(UNIT),
+        };
+        for (k, taken) in taken.iter_mut().enumerate() {
+            if units * UNIT > segments(k) {
+                continue;
+            }
+            for below in 0..=k {
+                if self.part(below).is_none() {
+                    self.grow(host, place, below)?;
+                }
+            }
+            let part = self.part(k).ok_or(Errno::NOMEM)?;
+            let taken = match taken {
+                Some(taken) => taken,
+                None => taken.insert(Taken::new(host, k)?),
+            };
+            if let Some(room) = taken.room(part, place.pid(), units) {
+                return Ok(room);
+            }
+        }
+        Err(Errno(libc::ENOSPC))
+    }
+
+    /// Maps part `k`, which there was not yet.
+    fn grow(&self, host: &dyn Host, place: &dyn Place, k: usize) -> Result<()> {
+        let fd = place.open(k == 0)?;
+        // The head is mapped with part 0.
+        let offset = match k {
+            0 => 0,
+            k => part_offset(k),
+        };
+        let bytes = (part_offset(k) + part_bytes(k) - offset) as u64;
+        fd.allocate(offset as u64, bytes)?;
+        let at = host.map_file(&fd, offset as u64, bytes, true)?;
+        // A child must not write into its parent's regions.
+        let _ = regall_sys::advise(at, bytes, libc::MADV_DONTFORK);
+        let part = match k {
+            0 => at + HEAD_BYTES as u64,
+            _ => at,
+        };
+        if k == 0 {
+            // SAFETY: fresh pages of that size.
+            let head = unsafe { &*(at as *const Head) };
+            head.image.store(place.image(), Relaxed);
+            head.parts.store(1, Relaxed);
+            head.magic.store(MAGIC, Release);
+        } else if let Some(first) = self.part(0) {
+            // SAFETY: the head is in front of part 0.
+            let head = unsafe { &*((first.at - HEAD_BYTES as u64) as *const Head) };
+            head.parts.store(k as u64 + 1, Release);
+        }
+        if let Some(place) = self.parts.get(k) {
+            place.store(part, Release);
+        }
+        Ok(())
+    }
+}
+
+/// Room for a region.
+struct Room {
+    part: Part,
+    slot: usize,
+    /// First of its segments, if they are not in the slot.
+    first: usize,
+    cookie: Cookie,
+}
+
+impl Room {
+    /// Writes the segments; [`Slot::first`].
+    fn write(&self, segments: &[Segment]) -> u64 {
+        if let [one] = segments {
+            return one.addr;
+        }
+        for (n, s) in segments.iter().enumerate() {
+            if let Some([addr, len]) = self.part.segment(self.first + n) {
+                addr.store(s.addr, Relaxed);
+                len.store(s.len, Relaxed);
+            }
+        }
+        self.first as u64
+    }
+}
+
+impl Taken {
+    fn new(host: &dyn Host, k: usize) -> Result<Self> {
+        let bits = slots(k) / 64 + segments(k) / UNIT / 64;
+        let bytes = bits * 8 + slots(k) * size_of::<(u32, u32)>();
+        let bytes = bytes.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
+        let at = host.map(bytes as u64)? as *mut u64;
+        let units = at.wrapping_add(slots(k) / 64);
+        let of = at.wrapping_add(bits);
+        // SAFETY: three parts of fresh memory, never given back, zeroed: all valid.
+        unsafe {
+            Ok(Self {
+                slots: Bits(core::slice::from_raw_parts_mut(at, slots(k) / 64)),
+                units: Bits(core::slice::from_raw_parts_mut(
+                    units,
+                    segments(k) / UNIT / 64,
+                )),
+                of: core::slice::from_raw_parts_mut(of.cast(), slots(k)),
+            })
+        }
+    }
+
+    fn room(&mut self, part: Part, pid: u32, units: usize) -> Option<Room> {
+        let unit = self.units.find(units)?;
+        for _ in 0..TRIES {
+            let cookie = Cookie::of(pid);
+            let free = |n: &usize| !self.slots.has(*n);
+            let Some(slot) = window(cookie.place(), part.k).find(free) else {
+                continue;
+            };
+            self.slots.set(slot, 1, true);
+            self.units.set(unit, units, true);
+            if let Some(of) = self.of.get_mut(slot) {
+                *of = (unit as u32, units as u32);
+            }
+            return Some(Room {
+                part,
+                slot,
+                first: unit * UNIT,
+                cookie,
+            });
+        }
+        None
+    }
+}
+
+/// A bitmap.
+struct Bits(&'static mut [u64]);
+
+impl Bits {
+    fn has(&self, n: usize) -> bool {
+        self.0.get(n / 64).is_some_and(|w| w >> (n % 64) & 1 != 0)
+    }
+
+    fn set(&mut self, from: usize, count: usize, to: bool) {
+        for n in from..from + count {
+            if let Some(word) = self.0.get_mut(n / 64) {
+                match to {
+                    true => *word |= 1 << (n % 64),
+                    false => *word &= !(1 << (n % 64)),
+                }
+            }
+        }
+    }
+
+    /// The first of `count` clear ones in a row.
+    fn find(&self, count: usize) -> Option<usize> {
+        let mut run = 0;
+        let mut n = 0;
+        while n < self.0.len() * 64 {
+            if run >= count {
+                break;
+            }
+            // Whole words that are full are passed over at once.
+            if n % 64 == 0 && self.0.get(n / 64) == Some(&u64::MAX) {
+                run = 0;
+                n += 64;
+                continue;
+            }
+            run = match self.has(n) {
+                true => 0,
+                false => run + 1,
+            };
+            n += 1;
+        }
+        (run >= count).then(|| n - run)
+    }
+}
+
+/// Bytes of all segments; EINVAL if they are more than can be counted or none that is.
+fn length(segments: &[Segment]) -> Result<u64> {
+    let mut sum = 0u64;
+    for s in segments {
+        sum = sum.checked_add(s.len).ok_or(Errno::INVAL)?;
+        s.addr.checked_add(s.len).ok_or(Errno::FAULT)?;
+    }
+    match segments.is_empty() {
+        true => Err(Errno::INVAL),
+        false => Ok(sum),
+    }
+}
+
+/// Segment `n` of a region.
+pub(super) fn segment(part: Part, slot: &Slot, n: usize) -> Option<Segment> {
+    let first = slot.first.load(Relaxed);
+    if slot.count.load(Relaxed) == 1 {
+        let len = slot.length.load(Relaxed);
+        return (n == 0).then_some(Segment { addr: first, len });
+    }
+    let [addr, len] = part.segment(usize::try_from(first).ok()?.checked_add(n)?)?;
+    Some(Segment {
+        addr: addr.load(Relaxed),
+        len: len.load(Relaxed),
+    })
+}
+
+/// Words and bits of the filter for memory; all of them if it is very much.
+fn pieces(addr: u64, len: u64) -> impl Iterator<Item = (usize, u64)> {
+    let first = addr >> FILTER_SHIFT;
+    let last = addr.saturating_add(len.saturating_sub(1)) >> FILTER_SHIFT;
+    let last = last.min(first + FILTER_BITS - 1);
+    (first..=last).map(|piece| {
+        let n = piece % FILTER_BITS;
+        ((n / 64) as usize, 1 << (n % 64))
+    })
+}

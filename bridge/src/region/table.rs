@@ -1,0 +1,187 @@
+//! Another process's regions, as those who have a cookie see them.
+
+use super::layout::*;
+use super::owner::segment;
+use super::{Cookie, Rights};
+use crate::find::{self, Found};
+use crate::host::Host;
+use crate::vector::Segment;
+use crate::view::Stamp;
+use core::sync::atomic::{fence, AtomicU64, Ordering::*};
+use regall_sys::file::Fd;
+use regall_sys::{Errno, Result};
+
+/// Its file, mapped: to be written, too, for single uses are claimed there.
+pub struct Table {
+    found: Found,
+    inode: u64,
+    parts: [AtomicU64; PARTS],
+}
+
+impl Table {
+    /// Opens that of `found`, if it is of the image of it that is meant.
+    ///
+    /// EINVAL: it has no regions; errors of open(2) and mmap(2).
+    pub fn open(host: &dyn Host, found: &Found, image: u64) -> Result<Self> {
+        let fd = open_file(found)?;
+        let mut table = Self {
+            found: *found,
+            inode: fd.stat()?.inode,
+            parts: [const { AtomicU64::new(0) }; PARTS],
+        };
+        table.map(host, &fd, 0)?;
+        let valid = table
+            .head()
+            .is_some_and(|h| h.magic.load(Acquire) == MAGIC && h.image.load(Relaxed) == image);
+        if !valid {
+            table.close(host);
+            return Err(Errno::INVAL);
+        }
+        Ok(table)
+    }
+
+    fn map(&self, host: &dyn Host, fd: &Fd, k: usize) -> Result<()> {
+        let (offset, head) = match k {
+            0 => (0, HEAD_BYTES as u64),
+            k => (part_offset(k), 0),
+        };
+        let end = (part_offset(k) + part_bytes(k)) as u64;
+        let stat = fd.stat()?;
+        if stat.size < end || stat.inode != self.inode {
+            return Err(Errno::INVAL);
+        }
+        let at = host.map_file(fd, offset as u64, end - offset as u64, true)?;
+        let part = self.parts.get(k).ok_or(Errno::INVAL)?;
+        if part
+            .compare_exchange(0, at + head, Release, Relaxed)
+            .is_err()
+        {
+            // Another thread was quicker.
+            host.unmap(at, end - offset as u64);
+        }
+        Ok(())
+    }
+
+    fn head(&self) -> Option<&Head> {
+        let first = self.part(0)?;
+        // SAFETY: the head is in front of part 0.
+        Some(unsafe { &*((first.at - HEAD_BYTES as u64) as *const Head) })
+    }
+
+    fn part(&self, k: usize) -> Option<Part> {
+        let at = self.parts.get(k)?.load(Acquire);
+        (at != 0).then_some(Part { at, k })
+    }
+
+    /// Unmaps it.
+    pub fn close(&mut self, host: &dyn Host) {
+        for k in 0..PARTS {
+            if let Some(part) = self.part(k) {
+                let head = match k {
+                    0 => HEAD_BYTES as u64,
+                    _ => 0,
+                };
+                host.unmap(part.at - head, part_bytes(k) as u64 + head);
+            }
+        }
+        self.parts.iter().for_each(|p| p.store(0, Relaxed));
+    }
+
+    /// The region of that cookie. EINVAL: there is none; ESTALE: its memory has gone.
+    pub fn find(&self, host: &dyn Host, cookie: Cookie) -> Result<Region<'_>> {
+        let parts = self.head().map_or(0, |h| h.parts.load(Acquire)) as usize;
+        for k in 0..parts.min(PARTS) {
+            if self.part(k).is_none() {
+                self.map(host, &open_file(&self.found)?, k)?;
+            }
+            let part = self.part(k).ok_or(Errno::INVAL)?;
+            for n in window(cookie.place(), k) {
+                let slot = part.slot(n).ok_or(Errno::INVAL)?;
+                if slot.cookie.load(Acquire) == cookie.0 {
+                    return Region::read(part, slot, cookie);
+                }
+            }
+        }
+        Err(Errno::INVAL)
+    }
+}
+
+fn open_file(found: &Found) -> Result<Fd> {
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    match find::open_file(found, "regions", flags) {
+        Err(Errno::NOENT) => Err(Errno::INVAL),
+        other => other,
+    }
+}
+
+/// A region, as it was when it was looked up.
+pub struct Region<'a> {
+    part: Part,
+    slot: &'a Slot,
+    cookie: Cookie,
+    /// What may be done with it.
+    pub rights: Rights,
+    /// Bytes of it.
+    pub length: u64,
+    /// Segments of it.
+    pub count: usize,
+    /// The cookie that the KNEM module has for it; 0: none.
+    pub knem: u64,
+}
+
+impl<'a> Region<'a> {
+    fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
+        if slot.live.load(Acquire) != cookie.0 {
+            return Err(Errno(libc::ESTALE));
+        }
+        let region = Self {
+            part,
+            slot,
+            cookie,
+            rights: Rights::from_bits(slot.rights.load(Relaxed)),
+            length: slot.length.load(Relaxed),
+            count: usize::try_from(slot.count.load(Relaxed)).map_err(|_| Errno::INVAL)?,
+            knem: slot.knem.load(Relaxed),
+        };
+        match region.stands() {
+            true => Ok(region),
+            false => Err(Errno(libc::ESTALE)),
+        }
+    }
+
+    /// Whether it still is what it was; to be asked after its words were read.
+    pub fn stands(&self) -> bool {
+        fence(Acquire);
+        self.slot.live.load(Relaxed) == self.cookie.0
+    }
+
+    /// Holds as long as it can be used.
+    pub fn stamp(&self) -> Stamp {
+        Stamp::of_word(&self.slot.live, self.cookie.0)
+    }
+
+    /// Segment `n`; nonsense if it no longer [`stands`](Self::stands).
+    pub fn segment(&self, n: usize) -> Option<Segment> {
+        (n < self.count).then(|| segment(self.part, self.slot, n))?
+    }
+
+    /// Claims the one use that there is, if there is one only. EINVAL: it was claimed.
+    pub fn claim(&self) -> Result<()> {
+        if !self.rights.has(Rights::SINGLE_USE) {
+            return Ok(());
+        }
+        match self.slot.uses.fetch_or(CLAIM, AcqRel) & CLAIM {
+            0 => Ok(()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// It was used; whether the owner wants to be told.
+    pub fn used(&self) -> bool {
+        let tell = self.rights.has(Rights::NOTIFY);
+        if tell && self.stands() {
+            self.slot.uses.fetch_add(USE, AcqRel);
+        }
+        tell
+    }
+}

@@ -1,0 +1,167 @@
+//! This process's regions, and those of others that were used: what of the bridge's state
+//! is the shim's.
+
+use crate::host::Shim;
+use crate::startup;
+use crate::sys::file::{self, Fd};
+use crate::sys::{call, Errno, Result};
+use crate::track;
+use core::sync::atomic::{AtomicI32, Ordering::*};
+use regall_bridge::region::circle::Circle;
+use regall_bridge::region::layout::USE;
+use regall_bridge::region::owner::{Owner, Place};
+use regall_bridge::region::{Cookie, Rights};
+use regall_bridge::transfer::{Outcome, Way};
+use regall_bridge::vector::Segment;
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::Prot;
+
+/// The ends of the names of the files beside the directory.
+const FILE: &str = "regions";
+const PIPE: &str = "uses";
+
+static OWNER: Owner = Owner::new();
+static CIRCLE: Circle = Circle::new();
+/// The pipe through which we are told of uses; -1: none yet.
+static BELL: AtomicI32 = AtomicI32::new(-1);
+
+/// The file beside the directory.
+struct Here;
+
+impl Place for Here {
+    fn open(&self, anew: bool) -> Result<Fd> {
+        let guard = track::lock().ok_or(Errno::BUSY)?;
+        let create = if anew { libc::O_CREAT } else { 0 };
+        guard.store().open_beside(FILE, libc::O_RDWR | create)
+    }
+
+    fn image(&self) -> u64 {
+        let header = track::flight::header();
+        header.map_or(0, |h| h.image.load(Relaxed))
+    }
+
+    fn pid(&self) -> u32 {
+        crate::sys::getpid()
+    }
+}
+
+/// Memory goes: see [`Owner::leave`]. The ledger's lock is held, as it is where a new
+/// region asks for its memory: so one of the two sees the other.
+#[inline]
+pub fn leave(range: PageRange) {
+    OWNER.leave(range);
+}
+
+/// A new process, or the child of one: no regions.
+pub fn forget() {
+    // SAFETY: the only thread of a child of fork, or the constructor.
+    unsafe { OWNER.forget() };
+    // SAFETY: likewise.
+    unsafe { CIRCLE.forked() };
+    // The pipe is the parent's; its descriptor is left alone, it may be somebody's by now.
+    BELL.store(-1, Relaxed);
+}
+
+/// The process ends: the files go.
+pub fn end() {
+    if let (true, Some(guard)) = (OWNER.has_file(), track::lock()) {
+        guard.store().remove_beside(FILE);
+        guard.store().remove_beside(PIPE);
+    }
+}
+
+/// Makes a region. As [`Owner::create`]; EFAULT also: some of it is not registered, or its
+/// protection permits less than `rights`.
+pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
+    if rights.has(Rights::NOTIFY) {
+        bell()?;
+    }
+    OWNER.create(&Shim, &Here, segments, rights, &mut |s| {
+        permitted(s, rights)
+    })
+}
+
+/// Whether all of a segment is registered, with protection enough.
+fn permitted(segment: &Segment, rights: Rights) -> Result<()> {
+    let range = PageRange::covering(segment.addr, segment.len).ok_or(Errno::FAULT)?;
+    let enough = |prot: Prot| {
+        (!rights.permits(false) || prot.readable()) && (!rights.permits(true) || prot.writable())
+    };
+    let guard = track::lock().ok_or(Errno::BUSY)?;
+    let mut upto = range.start();
+    guard.ledger.for_each(range, |part, entry| {
+        let good = part.start() == upto && entry.attr.registered() && enough(entry.attr.prot);
+        if !good {
+            return core::ops::ControlFlow::Break(());
+        }
+        upto = part.end();
+        core::ops::ControlFlow::Continue(())
+    });
+    match upto == range.end() {
+        true => Ok(()),
+        false => Err(Errno::FAULT),
+    }
+}
+
+/// Destroys a region of ours. EINVAL: there is none of that cookie; EPERM: it is another
+/// process's.
+pub fn destroy(cookie: Cookie) -> Result<()> {
+    match OWNER.destroy(cookie) {
+        Err(Errno::INVAL) if cookie.pid() != crate::sys::getpid() => Err(Errno::PERM),
+        other => other,
+    }
+}
+
+/// How often a region of ours with [`Rights::NOTIFY`] was used. EINVAL: there is none.
+pub fn uses(cookie: Cookie) -> Result<u64> {
+    OWNER.with(cookie, |slot| slot.uses.load(Acquire) / USE)
+}
+
+/// The descriptor that can be read when regions with [`Rights::NOTIFY`] were used.
+pub fn bell() -> Result<i32> {
+    let there = BELL.load(Acquire);
+    if there >= 0 {
+        return Ok(there);
+    }
+    let fd = {
+        let guard = track::lock().ok_or(Errno::BUSY)?;
+        guard.store().pipe_beside(PIPE)?
+    };
+    let high = file::duplicate_high(fd.raw())?;
+    match BELL.compare_exchange(-1, high, AcqRel, Acquire) {
+        Ok(_) => Ok(high),
+        Err(quicker) => {
+            file::close(high);
+            Ok(quicker)
+        }
+    }
+}
+
+/// Tells `tell` of each region with [`Rights::NOTIFY`] that was used and how often, until it
+/// says that it has heard enough; the descriptor can be read again when there is more.
+pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
+    let bell = BELL.load(Acquire);
+    if bell >= 0 {
+        let mut bytes = [0u8; 512];
+        while let Ok(1..) = call!(libc::SYS_read, bell, bytes.as_mut_ptr(), bytes.len()) {}
+    }
+    OWNER.each(|slot| {
+        let count = slot.uses.load(Acquire) / USE;
+        count == 0 || tell(Cookie(slot.cookie.load(Relaxed)), count)
+    });
+}
+
+/// Reads or writes a region; see [`Circle::transfer`].
+///
+/// # Safety
+/// The local segments are valid to be written (get) or read (put).
+pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment]) -> Outcome {
+    let order = startup::config().copy;
+    // SAFETY: by the contract above.
+    unsafe { CIRCLE.transfer(&Shim, order, way, (cookie, offset), local) }
+}
+
+/// Copies between regions; see [`Circle::copy`].
+pub fn copy(from: (Cookie, u64), to: (Cookie, u64), length: u64) -> Outcome {
+    CIRCLE.copy(&Shim, startup::config().copy, from, to, length)
+}
