@@ -134,7 +134,8 @@ int regall_audit(void);
 /* ---- Peers: one-sided access to what other processes of the node have registered ----
  *
  * Works from the peers' directories alone, so that a program may use it without being
- * tracked itself (REGALL not 1). Not for signal handlers. A peer may be used by several
+ * tracked itself (REGALL not 1). Not for signal handlers, nor to be left by cancellation or
+ * siglongjmp. A peer may be used by several
  * threads at once, and by a child of fork. REGALL_COPY says by which mechanisms. */
 
 /* A piece of memory, laid out as struct iovec. */

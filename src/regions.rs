@@ -7,6 +7,7 @@ use crate::sys::file::{self, Fd};
 use crate::sys::{call, Errno, Result};
 use crate::track;
 use core::sync::atomic::{AtomicI32, Ordering::*};
+use regall_bridge::mechanism::Kind;
 use regall_bridge::region::circle::Circle;
 use regall_bridge::region::layout::USE;
 use regall_bridge::region::owner::{Owner, Place};
@@ -52,6 +53,12 @@ pub fn leave(range: PageRange) {
     OWNER.leave(range);
 }
 
+/// Its pages are replaced, and it stays where it is.
+#[inline]
+pub fn replaced(range: PageRange) {
+    OWNER.replaced(range);
+}
+
 /// A new process, or the child of one: no regions.
 pub fn forget() {
     // SAFETY: the only thread of a child of fork, or the constructor.
@@ -76,9 +83,9 @@ pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
     if rights.has(Rights::NOTIFY) {
         bell()?;
     }
-    OWNER.create(&Shim, &Here, segments, rights, &mut |s| {
-        permitted(s, rights)
-    })
+    let knem = startup::config().copy.has(Kind::Knem);
+    let memory = &mut |s: &Segment| permitted(s, rights);
+    OWNER.create(&Shim, &Here, segments, rights, knem, memory)
 }
 
 /// Whether all of a segment is registered, with protection enough.

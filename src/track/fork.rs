@@ -54,6 +54,10 @@ pub fn check() {
 #[inline(never)]
 pub fn fork(frame: &mut Frame) -> i64 {
     let flight = open(Call::Fork);
+    // What is written afterwards is written to copies; KNEM may have the originals.
+    if let Some(all) = PageRange::new(0, USER_END) {
+        crate::regions::replaced(all);
+    }
     let value = real(frame);
     if value == 0 {
         // The flight is the parent's.

@@ -2,6 +2,7 @@
 //! between us two?* ([`States`], answered by the real call) and *do it*.
 
 pub mod cma;
+pub mod knem;
 
 use crate::peer::Peer;
 use crate::transfer::Way;
@@ -161,7 +162,8 @@ pub enum No {
 
 /// Copies from the beginning of one side to the end of the shorter one, by the first
 /// mechanism that will. Bytes copied, at least 1, and which one it was; errors as
-/// [`crate::transfer::transfer`].
+/// [`crate::transfer::transfer`]. `knem` is the cookie (0: none) that the KNEM module has for
+/// the region by which the remote segments are got at, and their offset in it.
 ///
 /// # Safety
 /// The local segments are valid to be written (get) or read (put).
@@ -171,6 +173,7 @@ pub unsafe fn copy(
     way: Way,
     local: &[Segment],
     remote: &[Segment],
+    knem: Option<(u64, u64)>,
 ) -> Result<(u64, Kind)> {
     for kind in peer.order().kinds() {
         if !peer.states().hopeful(kind) {
@@ -179,7 +182,9 @@ pub unsafe fn copy(
         let copied = match kind {
             // SAFETY: by the contract above.
             Kind::Cma => unsafe { cma::copy(peer, way, local, remote) },
-            Kind::Map | Kind::Xpmem | Kind::Knem | Kind::Helper => Err(No::NotThis),
+            // SAFETY: likewise.
+            Kind::Knem => unsafe { knem::copy(way, local, remote, knem) },
+            Kind::Map | Kind::Xpmem | Kind::Helper => Err(No::NotThis),
         };
         match copied {
             Ok(bytes) => return Ok((bytes, kind)),

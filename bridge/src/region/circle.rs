@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::lock::Lock;
 use crate::mechanism::Order;
 use crate::peer::Peer;
-use crate::transfer::{go_on, Outcome, Way};
+use crate::transfer::{go_on, Outcome, Through, Way};
 use crate::vector::{Cursor, Segment, PIECE_SEGMENTS};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -414,6 +414,7 @@ impl Held<'_> {
         let mut walk = Walk::new(&self.region, offset, length);
         let mut few = [const { MaybeUninit::uninit() }; PIECE_SEGMENTS];
         while done.result.is_ok() && here.here().is_some() {
+            let begun = walk.done;
             let there = walk.take(&self.region, &mut few);
             // What was read is nonsense if the slot has another region by now.
             if !self.region.stands() {
@@ -423,9 +424,14 @@ impl Held<'_> {
             if there.is_empty() {
                 break;
             }
-            let guard = Some(self.region.stamp());
+            let through = Through {
+                stamp: self.region.stamp(),
+                knem: (self.region.knem, self.region.knem_stamp()),
+                offset: offset + begun,
+            };
+            let there = Cursor::new(there);
             // SAFETY: by the contract above; the table is mapped.
-            unsafe { go_on(self.peer, way, here, Cursor::new(there), guard, done) };
+            unsafe { go_on(self.peer, way, here, there, Some(&through), done) };
         }
     }
 
@@ -536,6 +542,7 @@ struct Walk {
     /// Bytes of the segments from there on that are behind us.
     into: u64,
     left: u64,
+    done: u64,
 }
 
 impl Walk {
@@ -544,6 +551,7 @@ impl Walk {
             n: 0,
             into: offset,
             left: region.length.saturating_sub(offset).min(length),
+            done: 0,
         }
     }
 
@@ -566,6 +574,7 @@ impl Walk {
             });
             used += 1;
             self.left -= len;
+            self.done += len;
             self.into += len;
         }
         // SAFETY: so many have been written.

@@ -9,8 +9,9 @@ use super::layout::*;
 use super::{Cookie, Rights};
 use crate::host::Host;
 use crate::lock::Lock;
+use crate::mechanism::knem;
 use crate::vector::Segment;
-use core::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_sys::file::Fd;
 use regall_sys::{Errno, Result};
@@ -40,15 +41,30 @@ pub struct Owner {
     /// Addresses of the parts that are mapped; 0: not yet.
     parts: [AtomicU64; PARTS],
     taken: Lock<[Option<Taken>; PARTS]>,
+    /// Whether the KNEM module was given any of them.
+    shadowed: AtomicBool,
 }
 
 /// What is taken of a part; it lies in memory of the host's.
 struct Taken {
     slots: Bits,
     units: Bits,
-    /// Of each slot's region: its first unit, and how many it has.
-    of: &'static mut [(u32, u32)],
+    of: &'static mut [Of],
 }
+
+/// Of a slot's region.
+#[repr(C)]
+struct Of {
+    /// The first of its units of segments.
+    unit: u32,
+    /// How many it has.
+    units: u32,
+    /// The KNEM module's cookie for it; 0: none.
+    knem: u64,
+}
+
+/// In [`Slot::knem`] while the KNEM module is asked: no cookie of its.
+pub(super) const BEING_MADE: u64 = u64::MAX;
 
 /// Segments that are given out together.
 const UNIT: usize = 16;
@@ -67,6 +83,7 @@ impl Owner {
             filter: [const { AtomicU64::new(0) }; FILTER_BITS as usize / 64],
             parts: [const { AtomicU64::new(0) }; PARTS],
             taken: Lock::new([const { None }; PARTS]),
+            shadowed: AtomicBool::new(false),
         }
     }
 
@@ -75,6 +92,8 @@ impl Owner {
     /// # Safety
     /// No other thread uses it.
     pub unsafe fn forget(&self) {
+        knem::forget();
+        self.shadowed.store(false, Relaxed);
         // SAFETY: by the contract above.
         unsafe { self.taken.reset() };
         self.count.store(0, Relaxed);
@@ -97,7 +116,9 @@ impl Owner {
     /// a peer could see the region already, so that memory which goes at the same time is
     /// noticed by one of the two.
     ///
-    /// What `memory` says; EINVAL: no bytes; ENOMEM, ENOSPC: no room for so many regions or
+    /// With `with_knem`, the KNEM module has it, too, where there is one.
+    ///
+    /// What `memory` says; EINVAL: no segments; ENOMEM, ENOSPC: no room for so many regions or
     /// segments; errors of open(2), fallocate(2) and mmap(2).
     pub fn create(
         &self,
@@ -105,6 +126,7 @@ impl Owner {
         place: &dyn Place,
         segments: &[Segment],
         rights: Rights,
+        with_knem: bool,
         memory: &mut dyn FnMut(&Segment) -> Result<()>,
     ) -> Result<Cookie> {
         let length = length(segments)?;
@@ -131,7 +153,34 @@ impl Owner {
                 return Err(e);
             }
         }
+        if with_knem {
+            self.shadow(&mut taken, &at, segments, rights);
+        }
         Ok(at.cookie)
+    }
+
+    /// Gives the region to the KNEM module as well. Pages that are replaced meanwhile
+    /// ([`Owner::replaced`]) are those of before or after, and it is not known which: so that
+    /// is looked for from before on.
+    fn shadow(
+        &self,
+        taken: &mut [Option<Taken>; PARTS],
+        at: &Room,
+        segments: &[Segment],
+        rights: Rights,
+    ) {
+        let (Some(slot), Some(Some(t))) = (at.part.slot(at.slot), taken.get_mut(at.part.k)) else {
+            return;
+        };
+        self.shadowed.store(true, SeqCst);
+        slot.knem.store(BEING_MADE, SeqCst);
+        let cookie = knem::create(segments, rights);
+        if let Some(of) = t.of.get_mut(at.slot) {
+            of.knem = cookie;
+        }
+        let _ = slot
+            .knem
+            .compare_exchange(BEING_MADE, cookie, SeqCst, Relaxed);
     }
 
     /// Destroys a region. EINVAL: there is none of that cookie here.
@@ -177,9 +226,23 @@ impl Owner {
         }
     }
 
+    /// The pages of memory are replaced, which stays where it is (before they are): the KNEM
+    /// module has the old ones.
+    #[inline]
+    pub fn replaced(&self, range: PageRange) {
+        if self.shadowed.load(SeqCst) && self.may_hold(range) {
+            self.each_in(range, |slot| slot.knem.store(0, SeqCst));
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn take_out(&self, range: PageRange) {
+        self.each_in(range, |slot| slot.live.store(0, SeqCst));
+    }
+
+    /// Calls `tell` for each region that can be used and lies in `range`.
+    fn each_in(&self, range: PageRange, tell: impl Fn(&Slot)) {
         for part in (0..PARTS).map_while(|k| self.part(k)) {
             let live = |s: &&Slot| s.live.load(Acquire) != 0;
             for slot in (0..slots(part.k)).filter_map(|n| part.slot(n)).filter(live) {
@@ -188,7 +251,7 @@ impl Owner {
                 };
                 let count = slot.count.load(Relaxed) as usize;
                 if (0..count).map_while(|n| segment(part, slot, n)).any(hit) {
-                    slot.live.store(0, SeqCst);
+                    tell(slot);
                 }
             }
         }
@@ -231,8 +294,9 @@ impl Owner {
         }
         if let Some(Some(t)) = taken.get_mut(part.k) {
             t.slots.set(n, 1, false);
-            if let Some((unit, units)) = t.of.get(n) {
-                t.units.set(*unit as usize, *units as usize, false);
+            if let Some(of) = t.of.get_mut(n) {
+                t.units.set(of.unit as usize, of.units as usize, false);
+                knem::destroy(core::mem::take(&mut of.knem));
             }
         }
         if self.count.fetch_sub(1, Relaxed) == 1 {
@@ -336,7 +400,7 @@ impl Room {
 impl Taken {
     fn new(host: &dyn Host, k: usize) -> Result<Self> {
         let bits = slots(k) / 64 + segments(k) / UNIT / 64;
-        let bytes = bits * 8 + slots(k) * size_of::<(u32, u32)>();
+        let bytes = bits * 8 + slots(k) * size_of::<Of>();
         let bytes = bytes.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
         let at = host.map(bytes as u64)? as *mut u64;
         let units = at.wrapping_add(slots(k) / 64);
@@ -365,7 +429,8 @@ impl Taken {
             self.slots.set(slot, 1, true);
             self.units.set(unit, units, true);
             if let Some(of) = self.of.get_mut(slot) {
-                *of = (unit as u32, units as u32);
+                of.unit = unit as u32;
+                of.units = units as u32;
             }
             return Some(Room {
                 part,

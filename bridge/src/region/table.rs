@@ -1,7 +1,7 @@
 //! Another process's regions, as those who have a cookie see them.
 
 use super::layout::*;
-use super::owner::segment;
+use super::owner::{segment, BEING_MADE};
 use super::{Cookie, Rights};
 use crate::find::{self, Found};
 use crate::host::Host;
@@ -141,7 +141,10 @@ impl<'a> Region<'a> {
             rights: Rights::from_bits(slot.rights.load(Relaxed)),
             length: slot.length.load(Relaxed),
             count: usize::try_from(slot.count.load(Relaxed)).map_err(|_| Errno::INVAL)?,
-            knem: slot.knem.load(Relaxed),
+            knem: match slot.knem.load(Acquire) {
+                BEING_MADE => 0,
+                cookie => cookie,
+            },
         };
         match region.stands() {
             true => Ok(region),
@@ -158,6 +161,11 @@ impl<'a> Region<'a> {
     /// Holds as long as it can be used.
     pub fn stamp(&self) -> Stamp {
         Stamp::of_word(&self.slot.live, self.cookie.0)
+    }
+
+    /// Holds as long as the KNEM module has the region's pages, as they were.
+    pub fn knem_stamp(&self) -> Stamp {
+        Stamp::of_word(&self.slot.knem, self.knem)
     }
 
     /// Segment `n`; nonsense if it no longer [`stands`](Self::stands).
