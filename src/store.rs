@@ -11,6 +11,7 @@ use crate::text::{number, Text};
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
+use regall_bridge::mechanism::helper;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
@@ -148,7 +149,19 @@ impl Store {
         if let (Some(folder), Some(name)) = (self.folder.as_cstr(), self.name.as_cstr()) {
             if let Ok(folder) = folder::open(folder, self.uid) {
                 let _ = folder.unlink(name);
+                let socket: Text<108> = with_kind(self.name.as_bytes(), helper::KIND);
+                if let Some(name) = socket.as_cstr() {
+                    let _ = folder.unlink(name);
+                }
             }
+        }
+    }
+
+    /// Where a helper is to listen; empty if nobody can see the directory.
+    pub fn helper_address(&self) -> Text<108> {
+        match self.published {
+            true => helper::address(self.folder.as_bytes(), self.name.as_bytes()),
+            false => Text::new(),
         }
     }
 
@@ -255,6 +268,15 @@ fn write_exe(header: &Header) {
     }
 }
 
+/// The name of the file beside the directory `name` that is of that kind.
+fn with_kind<const N: usize>(name: &[u8], kind: &str) -> Text<N> {
+    let mut text = Text::new();
+    for part in [name, b".", kind.as_bytes()] {
+        text.push(part);
+    }
+    text
+}
+
 /// Removes the files of processes of this pid namespace that are no more.
 fn sweep(folder: &Fd, me: &Identity) {
     let mut buf = [0u8; 2048];
@@ -277,9 +299,10 @@ fn sweep(folder: &Fd, me: &Identity) {
 }
 
 fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {
-    let mut fields = name.split(|b| *b == b'.').map(number);
+    // A directory, or one of the files beside it: a word comes behind.
+    let mut fields = name.splitn(4, |b| *b == b'.').map(number);
     let (pid, start, namespace) = (fields.next()??, fields.next()??, fields.next()??);
-    if namespace != me.namespace || fields.next().is_some() {
+    if namespace != me.namespace {
         return None;
     }
     let path: Text<64> = Text::of(format_args!("/proc/{pid}/stat"));

@@ -2,13 +2,15 @@
 
 use crate::find::{self, Found};
 use crate::host::Host;
-use crate::lock::Lock;
+use crate::lock::{self, Held, Lock};
+use crate::mechanism::helper::Link;
 use crate::mechanism::{Kind, Order, States};
 use crate::memory;
 use crate::picture::Picture;
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+use regall_directory::layout::Header;
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd};
 use regall_sys::process::Identity;
@@ -36,7 +38,11 @@ pub struct Peer {
     memory: AtomicI32,
     /// When it was last seen to be who it is, in ticks.
     seen: AtomicU64,
+    /// Of its directory.
+    header: NonNull<Header>,
     known: Lock<Known>,
+    /// To its helper.
+    link: Lock<Link>,
     order: Order,
     states: States,
 }
@@ -50,6 +56,8 @@ struct Known {
 // SAFETY: what is not atomic is behind a lock; the pointers in it are to memory of the
 // peer's alone.
 unsafe impl Send for Known {}
+// SAFETY: likewise; the header is atomics.
+unsafe impl Sync for Peer {}
 
 impl Peer {
     /// Opens `pid`. With `start` not 0 it must have started then (clock ticks since boot,
@@ -68,11 +76,13 @@ impl Peer {
         if flags & !FLAGS != 0 || pid == 0 {
             return Err(Errno::INVAL);
         }
+        lock::in_process();
         let found = find::process(pid)?;
         if start != 0 && found.identity.start != start {
             return Err(Errno::SRCH);
         }
         let mut view = View::open(host, &found)?;
+        let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
         let memory = open_memory(pid).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
         let same = find::started(pid) == Ok(found.identity.start) && executes_the_same(pid, &view);
@@ -82,10 +92,12 @@ impl Peer {
             flags,
             memory: AtomicI32::new(memory),
             seen: AtomicU64::new(0),
+            header,
             known: Lock::new(Known {
                 view: view_moved(&mut view),
                 picture: Picture::new(),
             }),
+            link: Lock::new(Link::none()),
             order,
             states: States::new(),
         };
@@ -111,6 +123,7 @@ impl Peer {
 
     fn release(&self) {
         file::close(self.memory.swap(-1, Relaxed));
+        self.link.lock().close();
         let mut known = self.known.lock();
         known.picture.release(self.host);
         known.view.close(self.host);
@@ -124,6 +137,28 @@ impl Peer {
     /// Who it is.
     pub fn identity(&self) -> &Identity {
         &self.found.identity
+    }
+
+    /// Whose its files are.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// [`regall_directory::layout::Header::image`] of its directory.
+    pub fn image(&self) -> u64 {
+        self.header().image.load(Relaxed)
+    }
+
+    /// Its directory's header.
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: mapped until the peer is closed.
+        unsafe { self.header.as_ref() }
+    }
+
+    /// The connection to its helper, for one thread at a time.
+    pub fn link(&self) -> Held<'_, Link> {
+        self.link.lock()
     }
 
     /// Memory and accounts.
@@ -153,10 +188,23 @@ impl Peer {
     #[inline]
     pub fn look(&self, addr: u64, write: bool) -> Result<(u64, Stamp)> {
         let mut known = self.known.lock();
+        let orphaned = known.orphaned();
         let Known { view, picture } = &mut *known;
+        if orphaned {
+            picture.forget();
+        }
         let (entry, stamp) = picture.at(self.host, view, addr)?;
         entry.permits(write)?;
         Ok((entry.end, stamp))
+    }
+
+    /// As [`Peer::look`], with the entry's number in the owner's ledger. ESTALE: it is
+    /// changing at this moment.
+    pub fn entry(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
+        let (end, stamp) = self.look(addr, write)?;
+        // SAFETY: the view is mapped until the peer is closed.
+        let id = unsafe { stamp.id() };
+        id.map(|id| (end, id)).ok_or(Errno(libc::ESTALE))
     }
 
     /// After a transfer: whether it still is the process, and the image of it, that was

@@ -2,6 +2,7 @@
 //! between us two?* ([`States`], answered by the real call) and *do it*.
 
 pub mod cma;
+pub mod helper;
 
 use crate::peer::Peer;
 use crate::transfer::Way;
@@ -179,7 +180,9 @@ pub unsafe fn copy(
         let copied = match kind {
             // SAFETY: by the contract above.
             Kind::Cma => unsafe { cma::copy(peer, way, local, remote) },
-            Kind::Map | Kind::Xpmem | Kind::Knem | Kind::Helper => Err(No::NotThis),
+            // SAFETY: by the contract above.
+            Kind::Helper => unsafe { helper::copy(peer, way, local, remote) },
+            Kind::Map | Kind::Xpmem | Kind::Knem => Err(No::NotThis),
         };
         match copied {
             Ok(bytes) => return Ok((bytes, kind)),
