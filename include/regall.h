@@ -190,7 +190,8 @@ int regall_peers(struct regall_process *out, size_t room);
  * open(2) and mmap(2). */
 int regall_peer_open(int pid, uint64_t start_time, unsigned flags, regall_peer **out);
 
-/* Closes it. 0, or -EINVAL: it is NULL. */
+/* Closes it. 0, or -EINVAL: it is NULL; -EBUSY: a copy that was started with it is not
+ * finished. */
 int regall_peer_close(regall_peer *peer);
 
 /* 0 if it is still there; -ESRCH: it has ended; -ESTALE: it executes another program. */
@@ -203,7 +204,8 @@ int regall_peer_check(regall_peer *peer);
  * 0, or, with done->bytes transferred and good:
  * -ESTALE: the memory was unmapped or replaced meanwhile, or the peer executes another
  *          program; what is behind done->bytes is not to be used. Start again there.
- *          (A put may then have written into what is there now.)
+ *          (A put may then have written into what is there now.) Also: the peer's helper
+ *          does the copying, and has not answered for a second: the peer is stopped, say.
  * -EFAULT: it is not registered (and was not touched), or can't be had though it is: beyond
  *          the end of a file, say, or `to` is not ours to write.
  * -EACCES: its protection does not permit it.
@@ -284,6 +286,60 @@ int regall_region_used(struct regall_use *out, size_t room);
 
 /* How often a region with REGALL_REGION_NOTIFY was used, or -EINVAL: there is none. */
 int64_t regall_region_uses(uint64_t cookie);
+
+/* ---- Copies that go on meanwhile ----
+ *
+ * A copy is put into a queue and carried out by a thread of the shim's, one for the whole
+ * process, in the order in which copies were started. A queue may be used by several
+ * threads at once. It is of the process that opened it: in a child of fork there is
+ * nothing under way, and a queue of the parent's can only be closed. */
+
+/* What came of a copy. */
+struct regall_completion {
+	uint64_t tag;     /* as it was started with */
+	int32_t result;   /* 0 or negative: what regall_get and regall_put return */
+	uint32_t reserved;
+	struct regall_done done;
+};
+
+/* A queue. */
+typedef struct regall_queue regall_queue;
+
+/* Opens a queue, and starts the thread if there is none. flags is 0.
+ * 0, or -EINVAL: unknown flags, or out is NULL; -ENOMEM; -EMFILE, -ENFILE: no descriptor;
+ * -EAGAIN, -EPERM: no thread. */
+int regall_queue_open(unsigned flags, regall_queue **out);
+
+/* Waits until nothing of it is under way, and closes it; completions that were not
+ * polled are gone. 0, or -EINVAL: it is NULL. */
+int regall_queue_close(regall_queue *queue);
+
+/* A descriptor to wait on with poll(2) and its kin: readable as long as there are
+ * completions. It stays the queue's: not to be read, written or closed.
+ * The descriptor, or -EINVAL: queue is NULL. */
+int regall_queue_fd(regall_queue *queue);
+
+/* Starts a copy; the rest is as for the functions without _start. Until its completion
+ * has been polled the memory at both ends, the vectors, and the peer must stay.
+ * 0: there will be a completion; -EAGAIN: 256 of this queue's copies are not finished or not
+ * polled, or 512 of all queues' are not finished; -EINVAL: queue or peer is NULL, or a vector
+ * that has segments; -ECHILD: in a child of fork. */
+int regall_get_start(regall_queue *queue, regall_peer *peer, void *to, uint64_t from, size_t len,
+		     uint64_t tag);
+int regall_put_start(regall_queue *queue, regall_peer *peer, const void *from, uint64_t to, size_t len,
+		     uint64_t tag);
+int regall_getv_start(regall_queue *queue, regall_peer *peer, const struct regall_segment *to, size_t tos,
+		      const struct regall_segment *from, size_t froms, uint64_t tag);
+int regall_putv_start(regall_queue *queue, regall_peer *peer, const struct regall_segment *from,
+		      size_t froms, const struct regall_segment *to, size_t tos, uint64_t tag);
+
+/* Takes up to `room` completions, oldest first. regall_queue_wait waits for the first of
+ * them: up to timeout_ms milliseconds, without end if that is negative, and not at all if
+ * nothing is under way.
+ * How many, or -EINVAL: queue is NULL, or out is though room is not 0; -ECHILD: in a child of
+ * fork. */
+int regall_queue_poll(regall_queue *queue, struct regall_completion *out, size_t room);
+int regall_queue_wait(regall_queue *queue, struct regall_completion *out, size_t room, int timeout_ms);
 
 #ifdef __cplusplus
 }

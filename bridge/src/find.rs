@@ -1,5 +1,6 @@
 //! Which processes have a directory, and whose it is.
 
+use crate::mechanism::helper;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, SEGMENTS};
 use regall_sys::file::{next_entry, Fd};
 use regall_sys::process::{Identity, Stat};
@@ -15,6 +16,19 @@ pub struct Found {
     pub identity: Identity,
     /// Whose its folder is.
     pub uid: u32,
+}
+
+impl Found {
+    /// Where its helper listens.
+    pub fn socket(&self) -> Text<108> {
+        let Identity {
+            pid,
+            start,
+            namespace,
+        } = self.identity;
+        let name: Text<96> = Text::of(format_args!("{pid}.{start}.{namespace}"));
+        helper::address(folder(self.uid).as_bytes(), name.as_bytes())
+    }
 }
 
 /// `/dev/shm/regall-UID`.

@@ -2,7 +2,8 @@
 
 use crate::find::{self, Found};
 use crate::host::Host;
-use crate::lock::Lock;
+use crate::lock::{self, Held, Lock};
+use crate::mechanism::helper::Link;
 use crate::mechanism::{Kind, Order, States};
 use crate::memory;
 use crate::picture::Picture;
@@ -40,6 +41,8 @@ pub struct Peer {
     /// Of its directory.
     header: NonNull<Header>,
     known: Lock<Known>,
+    /// To its helper.
+    link: Lock<Link>,
     order: Order,
     states: States,
 }
@@ -73,6 +76,7 @@ impl Peer {
         if flags & !FLAGS != 0 || pid == 0 {
             return Err(Errno::INVAL);
         }
+        lock::in_process();
         let found = find::process(pid)?;
         if start != 0 && found.identity.start != start {
             return Err(Errno::SRCH);
@@ -93,6 +97,7 @@ impl Peer {
                 view: view_moved(&mut view),
                 picture: Picture::new(),
             }),
+            link: Lock::new(Link::none()),
             order,
             states: States::new(),
         };
@@ -118,6 +123,7 @@ impl Peer {
 
     fn release(&self) {
         file::close(self.memory.swap(-1, Relaxed));
+        self.link.lock().close();
         let mut known = self.known.lock();
         known.picture.release(self.host);
         known.view.close(self.host);
@@ -150,6 +156,11 @@ impl Peer {
         unsafe { self.header.as_ref() }
     }
 
+    /// The connection to its helper, for one thread at a time.
+    pub fn link(&self) -> Held<'_, Link> {
+        self.link.lock()
+    }
+
     /// Memory and accounts.
     pub fn host(&self) -> &'static dyn Host {
         self.host
@@ -177,10 +188,23 @@ impl Peer {
     #[inline]
     pub fn look(&self, addr: u64, write: bool) -> Result<(u64, Stamp)> {
         let mut known = self.known.lock();
+        let orphaned = known.orphaned();
         let Known { view, picture } = &mut *known;
+        if orphaned {
+            picture.forget();
+        }
         let (entry, stamp) = picture.at(self.host, view, addr)?;
         entry.permits(write)?;
         Ok((entry.end, stamp))
+    }
+
+    /// As [`Peer::look`], with the entry's number in the owner's ledger. ESTALE: it is
+    /// changing at this moment.
+    pub fn entry(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
+        let (end, stamp) = self.look(addr, write)?;
+        // SAFETY: the view is mapped until the peer is closed.
+        let id = unsafe { stamp.id() };
+        id.map(|id| (end, id)).ok_or(Errno(libc::ESTALE))
     }
 
     /// After a transfer: whether it still is the process, and the image of it, that was

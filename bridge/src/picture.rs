@@ -172,6 +172,13 @@ impl Picture {
         self.known.truncate(kept);
     }
 
+    /// As if nothing was known: it was left half done.
+    pub fn forget(&mut self) {
+        self.known.truncate(0);
+        self.last = 0;
+        self.whole = false;
+    }
+
     /// Gives its memory back.
     pub fn release(&mut self, host: &dyn Host) {
         self.known.release(host);

@@ -183,6 +183,18 @@ impl Stamp {
         unsafe { self.at.as_ref() }.load(Acquire) == self.generation
     }
 
+    /// The number of the entry in its owner's ledger, if it still is what it was.
+    ///
+    /// # Safety
+    /// As [`Stamp::holds`].
+    pub unsafe fn id(&self) -> Option<u64> {
+        let slot = self.at.as_ptr().cast::<Slot>();
+        // SAFETY: by the contract above; the generation is a slot's first word.
+        let id = unsafe { &(*slot).id }.load(Acquire);
+        // SAFETY: by the contract above.
+        unsafe { self.holds() }.then_some(id)
+    }
+
     /// The generation.
     pub fn generation(&self) -> u64 {
         self.generation

@@ -10,6 +10,7 @@ use crate::intercept;
 use crate::startup;
 use crate::sys::{self, file};
 use crate::thread;
+use crate::threads;
 use crate::verbs::handles;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
@@ -79,7 +80,9 @@ pub fn child() {
     }
     flight::use_header(core::ptr::null_mut());
     lock::reset();
+    regall_bridge::lock::in_process();
     thread::current().forget();
+    threads::forget();
     startup::adopt_pid();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);
@@ -101,6 +104,7 @@ pub fn child() {
     resync::first(extra);
     drop(flight);
     intercept::strict::child();
+    crate::helper::start_if_needed();
 }
 
 /// Whether this is a child that has left alone what it inherited.

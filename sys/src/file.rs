@@ -37,6 +37,16 @@ impl Fd {
         self.0
     }
 
+    /// A descriptor that the kernel has just given us.
+    pub fn owned(fd: i32) -> Self {
+        Self(fd)
+    }
+
+    /// The same file at a high number; see [`duplicate_high`].
+    pub fn high(self) -> Result<Self> {
+        duplicate_high(self.0).map(Self)
+    }
+
     /// Reads into `buf`; 0 at the end.
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
         loop {

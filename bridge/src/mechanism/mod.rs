@@ -2,6 +2,7 @@
 //! between us two?* ([`States`], answered by the real call) and *do it*.
 
 pub mod cma;
+pub mod helper;
 pub mod knem;
 
 use crate::peer::Peer;
@@ -184,7 +185,9 @@ pub unsafe fn copy(
             Kind::Cma => unsafe { cma::copy(peer, way, local, remote) },
             // SAFETY: likewise.
             Kind::Knem => unsafe { knem::copy(way, local, remote, knem) },
-            Kind::Map | Kind::Xpmem | Kind::Helper => Err(No::NotThis),
+            // SAFETY: by the contract above.
+            Kind::Helper => unsafe { helper::copy(peer, way, local, remote) },
+            Kind::Map | Kind::Xpmem => Err(No::NotThis),
         };
         match copied {
             Ok(bytes) => return Ok((bytes, kind)),

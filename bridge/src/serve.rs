@@ -1,0 +1,256 @@
+//! The helper: serves peers that may not get at the owner's memory themselves. It runs in
+//! the owner, on a thread with descriptors of its own, and copies between the owner's
+//! memory and a peer's bounce buffer by pread(2) and pwrite(2): memory that is unmapped
+//! meanwhile is EFAULT, not a signal.
+//!
+//! Peers may send what they like. A message that is not as it must be ends the connection.
+
+use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
+use crate::wire::{DESCRIPTOR, GET, HELLO, MAGIC, PUT, REQUEST};
+use regall_directory::maps::Line;
+use regall_directory::vocab::Prot;
+use regall_sys::file::{self, next_entry, Fd};
+use regall_sys::text::{Lossy, Text};
+use regall_sys::{call, socket, Errno, Result};
+
+/// Peers that are served at the same time, at the most.
+const PEERS: usize = 256;
+/// Requests of one peer that are answered before the others are looked at.
+const TURN: usize = 8;
+/// How long to wait when there are no descriptors left, in nanoseconds.
+const PAUSE: u64 = 10_000_000;
+/// Connections that may wait to be accepted.
+pub const BACKLOG: u32 = 64;
+
+/// The process that is served from, as the helper needs it.
+pub trait Owner {
+    /// [`regall_directory::layout::Header::image`].
+    fn image(&self) -> u64;
+    /// Where the entry `id` ends, which holds `addr`. ESTALE: it is another one by now; EFAULT: it is
+    /// not registered; EACCES: its protection says no.
+    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64>;
+    /// Whether somebody of user `uid` (effective, as we see it) may come. Later also: somebody
+    /// of another user, for regions that are for all.
+    fn admits(&self, uid: u32) -> bool;
+    /// Whether the helper is to go on.
+    fn wanted(&self) -> bool;
+}
+
+/// A peer that has connected.
+struct Client {
+    socket: Fd,
+    /// After its HELLO.
+    bounce: Option<Fd>,
+}
+
+/// `struct pollfd`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Poll {
+    fd: i32,
+    events: i16,
+    found: i16,
+}
+
+impl Poll {
+    const fn of(fd: i32) -> Self {
+        Self {
+            fd,
+            events: libc::POLLIN,
+            found: 0,
+        }
+    }
+}
+
+/// Serves whoever connects to `listener`, until that can't be listened to any more or the
+/// owner does not want it.
+pub fn serve(owner: &dyn Owner, listener: &Fd) {
+    let mut clients = [const { None::<Client> }; PEERS];
+    let mut polls = [Poll::of(-1); PEERS + 1];
+    while owner.wanted() {
+        let all = core::iter::once(listener.raw()).chain(
+            clients
+                .iter()
+                .map(|c| c.as_ref().map_or(-1, |c| c.socket.raw())),
+        );
+        for (poll, fd) in polls.iter_mut().zip(all) {
+            *poll = Poll::of(fd);
+        }
+        match call!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), 0, 0, 8) {
+            Ok(_) | Err(Errno::INTR) => (),
+            Err(_) => return,
+        }
+        let mut found = polls.iter();
+        let new = found.next().map_or(0, |p| p.found);
+        for (client, poll) in clients.iter_mut().zip(found) {
+            if poll.found == 0 {
+                continue;
+            }
+            if client.as_mut().is_some_and(|c| c.attend(owner).is_err()) {
+                *client = None;
+            }
+        }
+        if new & libc::POLLIN != 0 {
+            welcome(owner, listener, &mut clients);
+        } else if new != 0 {
+            return;
+        }
+    }
+}
+
+/// Takes the next one in. One too many is turned away.
+fn welcome(owner: &dyn Owner, listener: &Fd, clients: &mut [Option<Client>]) {
+    let socket = match socket::accept(listener) {
+        Ok(socket) => socket,
+        Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
+            return regall_sys::nap(PAUSE);
+        }
+        Err(_) => return,
+    };
+    let admitted = socket::peer(&socket).is_ok_and(|who| owner.admits(who.uid));
+    let free = clients.iter_mut().find(|c| c.is_none());
+    if let (true, Some(free)) = (admitted, free) {
+        *free = Some(Client {
+            socket,
+            bounce: None,
+        });
+    }
+}
+
+impl Client {
+    /// Answers what it has asked. An error: no more of this one.
+    fn attend(&mut self, owner: &dyn Owner) -> Result<()> {
+        for _ in 0..TURN {
+            let mut bytes = [0; REQUEST];
+            let message = match socket::receive(&self.socket, &mut bytes) {
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                other => other?,
+            };
+            if message.bytes != REQUEST || message.cut {
+                return Err(Errno(libc::EPROTO));
+            }
+            let request = Request::from_bytes(bytes)?;
+            let (done, fd) = self.carry_out(owner, &request, message.fd)?;
+            let answer = Answer {
+                magic: MAGIC,
+                errno: done.map_or_else(|e| e.0 as u32, |_| 0),
+                number: request.number,
+                bytes: done.unwrap_or(0),
+                reserved: 0,
+            };
+            let bytes: [u8; ANSWER] = answer.to_bytes();
+            // Never waits: who does not take its answers is not served.
+            socket::send(&self.socket, &bytes, fd.as_ref().map(Fd::raw))?;
+        }
+        Ok(())
+    }
+
+    /// What came of a request, and what is to be sent with it. An error: it is none.
+    fn carry_out(
+        &mut self,
+        owner: &dyn Owner,
+        request: &Request,
+        fd: Option<Fd>,
+    ) -> Result<(Result<u64>, Option<Fd>)> {
+        let bounce = match (request.what, fd, &self.bounce) {
+            (HELLO, Some(fd), None) => return Ok((self.hello(owner, request, fd), None)),
+            (GET | PUT | DESCRIPTOR, None, Some(bounce)) => bounce,
+            _ => return Err(Errno(libc::EPROTO)),
+        };
+        let fits = (1..=CHUNK).contains(&request.len)
+            && request
+                .offset
+                .checked_add(request.len)
+                .is_some_and(|end| end <= BOUNCE);
+        match request.what {
+            DESCRIPTOR => Ok(match descriptor(owner, request) {
+                Ok(fd) => (Ok(0), Some(fd)),
+                Err(e) => (Err(e), None),
+            }),
+            _ if !fits => Err(Errno(libc::EPROTO)),
+            _ => Ok((copy(owner, request, bounce), None)),
+        }
+    }
+
+    fn hello(&mut self, owner: &dyn Owner, request: &Request, fd: Fd) -> Result<u64> {
+        if request.image != owner.image() {
+            return Err(Errno(libc::ESTALE));
+        }
+        // Only memory can be sealed: reading and writing it doesn't wait for anybody.
+        let seals = call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS)?;
+        let cant_shrink = seals & libc::F_SEAL_SHRINK as u64 != 0;
+        if !cant_shrink || request.len != BOUNCE || fd.stat()?.size < BOUNCE {
+            return Err(Errno::INVAL);
+        }
+        self.bounce = Some(fd);
+        Ok(0)
+    }
+}
+
+/// Copies one chunk. The peer looks after it whether the entry still is what it was.
+fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
+    let Request {
+        addr, len, offset, ..
+    } = *request;
+    let write = request.what == PUT;
+    let end = owner.entry(addr, request.id, write)?;
+    if addr.checked_add(len).is_none_or(|last| last > end) {
+        return Err(Errno::FAULT);
+    }
+    let nr = match write {
+        true => libc::SYS_pread64,
+        false => libc::SYS_pwrite64,
+    };
+    match call!(nr, bounce.raw(), addr, len, offset) {
+        Err(Errno::INTR) => Ok(0),
+        other => other,
+    }
+}
+
+/// The file that is mapped shared at an address, with the rights that the mapping has.
+/// ENXIO: what is there is not shared; ENOENT: the process has no descriptor of it.
+fn descriptor(owner: &dyn Owner, request: &Request) -> Result<Fd> {
+    owner.entry(request.addr, request.id, false)?;
+    let mut mapped = None;
+    crate::maps::any(c"/proc/self/maps", |line: &Line| {
+        let here = line.range.start() <= request.addr && request.addr < line.range.end();
+        if here && line.prot.shared() && line.inode != 0 {
+            mapped = Some((line.dev_major, line.dev_minor, line.inode, line.prot));
+        }
+        here
+    })?;
+    let (major, minor, inode, prot) = mapped.ok_or(Errno(libc::ENXIO))?;
+    let is_it = |s: &file::Stat| (s.dev_major(), s.dev_minor(), s.inode) == (major, minor, inode);
+    open_among_descriptors(prot, is_it)
+}
+
+/// Opens that file of the process's which is the one, by its entry in /proc: the thread's
+/// own descriptors are others.
+fn open_among_descriptors(prot: Prot, is_it: impl Fn(&file::Stat) -> bool) -> Result<Fd> {
+    let flags = match prot.writable() {
+        true => libc::O_RDWR,
+        false => libc::O_RDONLY,
+    };
+    let folder = Fd::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    let mut buffer = [0u8; 2048];
+    loop {
+        let used = folder.entries(&mut buffer)?;
+        let mut rest = buffer.get(..used).unwrap_or(&[]);
+        if rest.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        while let Some((name, tail)) = next_entry(rest) {
+            rest = tail;
+            let path: Text<64> = Text::of(format_args!("/proc/self/fd/{}", Lossy(name)));
+            let Some(path) = path.as_cstr() else { continue };
+            if !file::stat_path(path, false).is_ok_and(|s| is_it(&s)) {
+                continue;
+            }
+            // It may have been closed meanwhile, and be another one.
+            let opened = Fd::open(path, flags | libc::O_NONBLOCK, 0);
+            if let Some(fd) = opened.ok().filter(|fd| fd.stat().is_ok_and(|s| is_it(&s))) {
+                return Ok(fd);
+            }
+        }
+    }
+}
