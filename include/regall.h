@@ -257,14 +257,16 @@ int regall_region_destroy(uint64_t cookie);
 /* Copies from a region, `offset` bytes from its beginning, into the vector `to`, or from
  * the vector `from` into the region; ends where the shorter side does.
  * 0, or the errors above and those of regall_get; -ESRCH: its owner has ended meanwhile;
- * -EXDEV: its owner is in another pid namespace; -EBUSY: more than 128 owners at once. */
+ * -EXDEV: its owner is in another pid namespace; -EBUSY: more than 128 owners at once. Another
+ * user's region is copied by its owner's helper thread, over a connection each time. */
 int regall_region_read(uint64_t cookie, uint64_t offset, const struct regall_segment *to,
 		       size_t tos, struct regall_done *done);
 int regall_region_write(uint64_t cookie, uint64_t offset, const struct regall_segment *from,
 			size_t froms, struct regall_done *done);
 
 /* Copies up to `len` bytes between two regions, of whichever processes; errors likewise. One
- * copy if either is this process's, else two. They must not overlap. */
+ * copy if either is this process's, else two. They must not overlap, and be of processes of
+ * this user (-EPERM). */
 int regall_region_copy(uint64_t from, uint64_t from_offset, uint64_t to, uint64_t to_offset,
 		       uint64_t len, struct regall_done *done);
 

@@ -1,6 +1,7 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
+use crate::regions;
 use crate::startup;
 use crate::sys::file;
 use crate::sys::{self, call, socket, Errno, Result};
@@ -11,7 +12,9 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_bridge::find;
 use regall_bridge::mechanism::Kind;
+use regall_bridge::region::Cookie;
 use regall_bridge::serve::{self, Owner};
+use regall_bridge::vector::Segment;
 
 /// It. With descriptors of its own: programs that close what they find do not end it, and
 /// children don't hold its connections open.
@@ -50,6 +53,35 @@ pub fn start() {
         }
         Err(e) => log::warn!("no helper thread ({e}): peers must get at this process themselves"),
     }
+}
+
+/// Whether other users may come: [`NO`], [`ASKED`], [`YES`] once it listens for them, or
+/// [`CANT`].
+static STRANGERS: AtomicU32 = AtomicU32::new(NO);
+const NO: u32 = 0;
+const ASKED: u32 = 1;
+const YES: u32 = 2;
+const CANT: u32 = 3;
+
+/// Other users may come from now on, to regions that are for all.
+pub fn invite_strangers() {
+    start();
+    if STRANGERS
+        .compare_exchange(NO, ASKED, AcqRel, Acquire)
+        .is_ok()
+    {
+        // It waits for somebody to come: that will do.
+        let path = track::lock().map(|guard| guard.helper_address());
+        if let Some(path) = path.as_ref().and_then(|p| p.as_cstr()) {
+            drop(socket::connect(path, u64::from(PATIENCE)));
+        }
+        sys::futex_wait(&STRANGERS, ASKED, PATIENCE);
+    }
+}
+
+/// A child of fork: nobody was invited there.
+pub fn forget() {
+    STRANGERS.store(NO, Relaxed);
 }
 
 /// Whether process_vm_readv(2) from outside is bound to fail.
@@ -141,12 +173,10 @@ impl Us {
     }
 }
 
-impl Owner for Us {
-    fn image(&self) -> u64 {
-        flight::header().map_or(0, |h| h.image.load(Relaxed))
-    }
-
-    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64> {
+impl Us {
+    /// The entry that holds `addr`, and its end. ESTALE: there is none; EFAULT: it is not
+    /// registered; EACCES: its protection says no.
+    fn registered(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
         let found = VIEW.lookup(addr).or_else(|_| {
             // A writer was at it. Once it is done, so are we.
             drop(track::lock());
@@ -159,15 +189,25 @@ impl Owner for Us {
             true => attr.prot.writable(),
             false => attr.prot.readable(),
         };
-        match (
-            found.id == id && track::tracking(),
-            attr.registered(),
-            permitted,
-        ) {
+        match (track::tracking(), attr.registered(), permitted) {
             (false, ..) => Err(stale),
             (_, false, _) => Err(Errno::FAULT),
             (.., false) => Err(Errno(libc::EACCES)),
-            _ => Ok(found.end),
+            _ => Ok((found.id, found.end)),
+        }
+    }
+}
+
+impl Owner for Us {
+    fn image(&self) -> u64 {
+        flight::header().map_or(0, |h| h.image.load(Relaxed))
+    }
+
+    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64> {
+        match self.registered(addr, write) {
+            Ok((found, end)) if found == id => Ok(end),
+            Err(e @ (Errno::FAULT | Errno(libc::EACCES))) => Err(e),
+            _ => Err(Errno(libc::ESTALE)),
         }
     }
 
@@ -176,6 +216,38 @@ impl Owner for Us {
         let same = find::process(sys::getpid()).is_ok_and(|us| us.uid == self.uid);
         self.changed.set(!same);
         same && uid == self.uid
+    }
+
+    fn wants_strangers(&self) -> bool {
+        STRANGERS.load(Acquire) == ASKED
+    }
+
+    fn expects_strangers(&self, listens: bool) {
+        STRANGERS.store(if listens { YES } else { CANT }, Release);
+        sys::futex_wake(&STRANGERS);
+    }
+
+    fn hold(&self, cookie: Cookie, write: bool) -> Result<u64> {
+        regions::hold_for_stranger(cookie, write)
+    }
+
+    fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment> {
+        let part = regions::memory_at(cookie, offset)?;
+        let end = part.addr.checked_add(part.len).ok_or(Errno::FAULT)?;
+        let (_, registered) = self.registered(part.addr, write)?;
+        let len = end.min(registered) - part.addr;
+        Ok(Segment {
+            addr: part.addr,
+            len,
+        })
+    }
+
+    fn stands(&self, cookie: Cookie) -> bool {
+        track::tracking() && regions::stands(cookie)
+    }
+
+    fn release(&self, cookie: Cookie) {
+        regions::used_by_stranger(cookie);
     }
 
     fn wanted(&self) -> bool {

@@ -5,16 +5,21 @@
 //!
 //! Peers may send what they like. A message that is not as it must be ends the connection.
 
+use crate::region::Cookie;
+use crate::vector::Segment;
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
-use crate::wire::{DESCRIPTOR, GET, HELLO, MAGIC, PUT, REQUEST};
+use crate::wire::{DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT, REQUEST};
 use regall_directory::maps::Line;
 use regall_directory::vocab::Prot;
 use regall_sys::file::{self, next_entry, Fd};
+use regall_sys::process::Identity;
 use regall_sys::text::{Lossy, Text};
 use regall_sys::{call, socket, Errno, Result};
 
 /// Peers that are served at the same time, at the most.
 const PEERS: usize = 256;
+/// Those among them of other users.
+const STRANGERS: usize = 32;
 /// Requests of one peer that are answered before the others are looked at.
 const TURN: usize = 8;
 /// How long to wait when there are no descriptors left, in nanoseconds.
@@ -29,9 +34,22 @@ pub trait Owner {
     /// Where the entry `id` ends, which holds `addr`. ESTALE: it is another one by now; EFAULT: it is
     /// not registered; EACCES: its protection says no.
     fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64>;
-    /// Whether somebody of user `uid` (effective, as we see it) may come. Later also: somebody
-    /// of another user, for regions that are for all.
+    /// Whether somebody of user `uid` (effective, as we see it) may come.
     fn admits(&self, uid: u32) -> bool;
+    /// Whether other users may come, too, for regions that are for all.
+    fn wants_strangers(&self) -> bool;
+    /// A listener for them was opened, or could not be.
+    fn expects_strangers(&self, listens: bool);
+    /// A region for all, which is claimed if it is for a single use: its bytes. Errors as
+    /// [`crate::region::circle::Circle::transfer`].
+    fn hold(&self, cookie: Cookie, write: bool) -> Result<u64>;
+    /// The memory at `offset` of a region, as far as it is in one piece. EFAULT: it is not
+    /// registered, or that is behind the end.
+    fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment>;
+    /// Whether the region can still be used.
+    fn stands(&self, cookie: Cookie) -> bool;
+    /// A region that was held is not any more.
+    fn release(&self, cookie: Cookie);
     /// Whether the helper is to go on.
     fn wanted(&self) -> bool;
 }
@@ -41,6 +59,10 @@ struct Client {
     socket: Fd,
     /// After its HELLO.
     bounce: Option<Fd>,
+    /// Of another user, perhaps: it may use regions for all, and nothing else.
+    stranger: bool,
+    /// The region that it uses, and whether to write.
+    held: Option<(Cookie, bool)>,
 }
 
 /// `struct pollfd`.
@@ -66,9 +88,15 @@ impl Poll {
 /// owner does not want it.
 pub fn serve(owner: &dyn Owner, listener: &Fd) {
     let mut clients = [const { None::<Client> }; PEERS];
-    let mut polls = [Poll::of(-1); PEERS + 1];
+    let mut polls = [Poll::of(-1); PEERS + 2];
+    let mut strangers = None;
     while owner.wanted() {
-        let all = core::iter::once(listener.raw()).chain(
+        if owner.wants_strangers() && strangers.is_none() {
+            strangers = listen_for_strangers();
+            owner.expects_strangers(strangers.is_some());
+        }
+        let open = strangers.as_ref().map_or(-1, Fd::raw);
+        let all = [listener.raw(), open].into_iter().chain(
             clients
                 .iter()
                 .map(|c| c.as_ref().map_or(-1, |c| c.socket.raw())),
@@ -82,16 +110,22 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
         }
         let mut found = polls.iter();
         let new = found.next().map_or(0, |p| p.found);
+        let strange = found.next().map_or(0, |p| p.found);
         for (client, poll) in clients.iter_mut().zip(found) {
             if poll.found == 0 {
                 continue;
             }
             if client.as_mut().is_some_and(|c| c.attend(owner).is_err()) {
-                *client = None;
+                if let Some(mut gone) = client.take() {
+                    gone.let_go(owner);
+                }
             }
         }
+        if let (Some(listener), true) = (&strangers, strange & libc::POLLIN != 0) {
+            welcome(owner, listener, true, &mut clients);
+        }
         if new & libc::POLLIN != 0 {
-            welcome(owner, listener, &mut clients);
+            welcome(owner, listener, false, &mut clients);
         } else if new != 0 {
             return;
         }
@@ -99,7 +133,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
 }
 
 /// Takes the next one in. One too many is turned away.
-fn welcome(owner: &dyn Owner, listener: &Fd, clients: &mut [Option<Client>]) {
+fn welcome(owner: &dyn Owner, listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
     let socket = match socket::accept(listener) {
         Ok(socket) => socket,
         Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
@@ -107,12 +141,18 @@ fn welcome(owner: &dyn Owner, listener: &Fd, clients: &mut [Option<Client>]) {
         }
         Err(_) => return,
     };
-    let admitted = socket::peer(&socket).is_ok_and(|who| owner.admits(who.uid));
+    let admitted = stranger || socket::peer(&socket).is_ok_and(|who| owner.admits(who.uid));
+    let strangers = clients.iter().flatten().filter(|c| c.stranger).count();
+    if stranger && strangers >= STRANGERS {
+        return;
+    }
     let free = clients.iter_mut().find(|c| c.is_none());
     if let (true, Some(free)) = (admitted, free) {
         *free = Some(Client {
             socket,
             bounce: None,
+            stranger,
+            held: None,
         });
     }
 }
@@ -154,7 +194,9 @@ impl Client {
     ) -> Result<(Result<u64>, Option<Fd>)> {
         let bounce = match (request.what, fd, &self.bounce) {
             (HELLO, Some(fd), None) => return Ok((self.hello(owner, request, fd), None)),
-            (GET | PUT | DESCRIPTOR, None, Some(bounce)) => bounce,
+            (HOLD, None, Some(_)) => return Ok((self.hold(owner, request), None)),
+            (GET | PUT | DESCRIPTOR, None, Some(bounce)) if !self.stranger => bounce,
+            (REGION_GET | REGION_PUT, None, Some(bounce)) => bounce,
             _ => return Err(Errno(libc::EPROTO)),
         };
         let fits = (1..=CHUNK).contains(&request.len)
@@ -168,12 +210,18 @@ impl Client {
                 Err(e) => (Err(e), None),
             }),
             _ if !fits => Err(Errno(libc::EPROTO)),
+            REGION_GET | REGION_PUT => {
+                let write = request.what == REGION_PUT;
+                let held = self.held.filter(|(_, to_write)| *to_write == write);
+                let (cookie, _) = held.ok_or(Errno(libc::EPROTO))?;
+                Ok((copy_region(owner, request, cookie, bounce), None))
+            }
             _ => Ok((copy(owner, request, bounce), None)),
         }
     }
 
     fn hello(&mut self, owner: &dyn Owner, request: &Request, fd: Fd) -> Result<u64> {
-        if request.image != owner.image() {
+        if !self.stranger && request.image != owner.image() {
             return Err(Errno(libc::ESTALE));
         }
         // Only memory can be sealed: reading and writing it doesn't wait for anybody.
@@ -184,6 +232,70 @@ impl Client {
         }
         self.bounce = Some(fd);
         Ok(0)
+    }
+}
+
+impl Client {
+    /// A wrong cookie can be tried once a connection: guessing takes its time.
+    fn hold(&mut self, owner: &dyn Owner, request: &Request) -> Result<u64> {
+        self.let_go(owner);
+        let (cookie, write) = (Cookie(request.id), request.addr != 0);
+        let bytes = owner
+            .hold(cookie, write)
+            .inspect_err(|_| self.bounce = None)?;
+        self.held = Some((cookie, write));
+        Ok(bytes)
+    }
+
+    fn let_go(&mut self, owner: &dyn Owner) {
+        if let Some((cookie, _)) = self.held.take() {
+            owner.release(cookie);
+        }
+    }
+}
+
+/// Listens under the name at which other users look for this process.
+fn listen_for_strangers() -> Option<Fd> {
+    let us = Identity::own().ok()?;
+    socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()
+}
+
+/// The abstract name of a process's socket for other users.
+pub fn open_name(process: &Identity) -> Text<96> {
+    let Identity {
+        pid,
+        start,
+        namespace,
+    } = process;
+    Text::of(format_args!("regall.{pid}.{start}.{namespace}"))
+}
+
+/// Copies one chunk between a region and the bounce buffer.
+fn copy_region(owner: &dyn Owner, request: &Request, cookie: Cookie, bounce: &Fd) -> Result<u64> {
+    let write = request.what == REGION_PUT;
+    let nr = match write {
+        true => libc::SYS_pread64,
+        false => libc::SYS_pwrite64,
+    };
+    let mut done = 0;
+    let mut result = Ok(());
+    while done < request.len && result.is_ok() {
+        let at = request.addr.checked_add(done).ok_or(Errno::FAULT)?;
+        let copied = owner.part(cookie, at, write).and_then(|part| {
+            let len = part.len.min(request.len - done);
+            call!(nr, bounce.raw(), part.addr, len, request.offset + done)
+        });
+        match copied {
+            Ok(0) => break,
+            Ok(bytes) => done += bytes,
+            Err(Errno::INTR) => (),
+            Err(e) => result = Err(e),
+        }
+    }
+    match owner.stands(cookie) {
+        false => Err(Errno(libc::ESTALE)),
+        true if done > 0 => Ok(done),
+        true => result.map(|()| 0),
     }
 }
 

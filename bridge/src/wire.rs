@@ -22,6 +22,14 @@ pub const PUT: u32 = 3;
 /// The file behind a shared mapping.
 pub const DESCRIPTOR: u32 = 4;
 
+/// A region is going to be used: its cookie is in [`Request::id`], and 1 in [`Request::addr`]
+/// if it is to be written. The answer's bytes are the region's.
+pub const HOLD: u32 = 5;
+/// As [`GET`] and [`PUT`], from the held region, at the offset in [`Request::addr`].
+pub const REGION_GET: u32 = 6;
+/// See [`REGION_GET`].
+pub const REGION_PUT: u32 = 7;
+
 /// A peer's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -29,7 +37,7 @@ pub struct Request {
     /// [`MAGIC`].
     pub magic: u32,
     /// [`HELLO`], which comes first, with the bounce buffer's descriptor; [`GET`]; [`PUT`];
-    /// or [`DESCRIPTOR`].
+    /// [`DESCRIPTOR`]; or about a region.
     pub what: u32,
     /// Counts requests; the answer has the same.
     pub number: u64,
@@ -96,7 +104,7 @@ impl Request {
     pub fn from_bytes(bytes: [u8; REQUEST]) -> Result<Self> {
         // SAFETY: integers without padding: any bytes are some.
         let it: Self = unsafe { core::mem::transmute(bytes) };
-        let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=DESCRIPTOR).contains(&it.what);
+        let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=REGION_PUT).contains(&it.what);
         good.then_some(it).ok_or(Errno(libc::EPROTO))
     }
 }

@@ -68,6 +68,34 @@ fn address(path: &CStr) -> Result<(libc::sockaddr_un, usize)> {
     Ok((address, 2 + bytes.len()))
 }
 
+/// `name` as an address in the kernel's own space of names (unix(7), abstract). EINVAL if it
+/// is longer than 107 bytes.
+fn abstract_address(name: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let room = address.sun_path.get_mut(1..name.len() + 1);
+    for (to, from) in room.ok_or(Errno::INVAL)?.iter_mut().zip(name) {
+        *to = *from as core::ffi::c_char;
+    }
+    Ok((address, 3 + name.len()))
+}
+
+/// Listens under an abstract name, for anybody in this network namespace.
+pub fn listen_abstract(name: &[u8], backlog: u32) -> Result<Fd> {
+    let socket = new()?;
+    let (address, bytes) = abstract_address(name)?;
+    call!(libc::SYS_bind, socket.raw(), &raw const address, bytes)?;
+    call!(libc::SYS_listen, socket.raw(), backlog)?;
+    Ok(socket)
+}
+
+/// As [`connect`], to an abstract name.
+pub fn connect_abstract(name: &[u8], patience: u64) -> Result<Fd> {
+    let (address, bytes) = abstract_address(name)?;
+    connect_to(&address, bytes, patience)
+}
+
 /// Listens at `path`, which must not exist yet; for its owner alone.
 pub fn listen(path: &CStr, backlog: u32) -> Result<Fd> {
     let socket = new()?;
@@ -87,6 +115,11 @@ pub fn listen(path: &CStr, backlog: u32) -> Result<Fd> {
 /// Connects to `path`. Waiting for a listener that has no room for us, sending and
 /// receiving end with EAGAIN after `patience` (nanoseconds).
 pub fn connect(path: &CStr, patience: u64) -> Result<Fd> {
+    let (address, bytes) = address(path)?;
+    connect_to(&address, bytes, patience)
+}
+
+fn connect_to(address: &libc::sockaddr_un, bytes: usize, patience: u64) -> Result<Fd> {
     let socket = new()?;
     let time = [patience / 1_000_000_000, patience % 1_000_000_000 / 1000];
     for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
@@ -99,8 +132,8 @@ pub fn connect(path: &CStr, patience: u64) -> Result<Fd> {
             size_of_val(&time)
         )?;
     }
-    let (address, bytes) = address(path)?;
-    call!(libc::SYS_connect, socket.raw(), &raw const address, bytes)?;
+    let address: *const libc::sockaddr_un = address;
+    call!(libc::SYS_connect, socket.raw(), address, bytes)?;
     Ok(socket)
 }
 

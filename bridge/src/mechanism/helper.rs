@@ -19,7 +19,7 @@ use regall_sys::{call, time, Errno, Result};
 /// or waits for a page of its own memory.
 const PATIENCE: u64 = 900_000_000;
 /// How long to wait before its owner's health is looked at, in nanoseconds.
-const LOOK: u64 = 100_000_000;
+pub(crate) const LOOK: u64 = 100_000_000;
 
 /// Where a helper listens, for a directory named `name` in the folder `folder`.
 pub fn address(folder: &[u8], name: &[u8]) -> Text<108> {
@@ -41,9 +41,10 @@ pub struct Link {
 }
 
 /// What there is of a link.
-struct Open {
+pub(crate) struct Open {
     socket: Fd,
-    bounce: Fd,
+    /// The bounce buffer.
+    pub(crate) bounce: Fd,
     /// Their inodes: the application may have closed our descriptors and opened others.
     inodes: (u64, u64),
     /// Of the last request and the last answer.
@@ -112,7 +113,9 @@ impl Open {
         let said = match open.send(hello, Some(open.bounce.raw())) {
             // It did not like our user, or has as many peers as it can have.
             Err(e) => Err(e),
-            Ok(()) => open.receive(peer).map(|(answer, _)| answer.errno as i32),
+            Ok(()) => open
+                .receive(|| peer.gone())
+                .map(|(answer, _)| answer.errno as i32),
         };
         match said {
             Ok(0) => Ok(open),
@@ -126,7 +129,8 @@ impl Open {
         }
     }
 
-    fn with_bounce(socket: Fd) -> Result<Self> {
+    /// A connection with a bounce buffer, over which nothing was said yet.
+    pub(crate) fn with_bounce(socket: Fd) -> Result<Self> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let made = call!(libc::SYS_memfd_create, c"regall-bounce".as_ptr(), flags)?;
         let bounce = Fd::owned(made as i32);
@@ -149,7 +153,12 @@ impl Open {
         (inode(&self.socket), inode(&self.bounce)) == self.inodes
     }
 
-    fn send(&mut self, request: Request, fd: Option<i32>) -> core::result::Result<(), Lost> {
+    /// Asks for something.
+    pub(crate) fn send(
+        &mut self,
+        request: Request,
+        fd: Option<i32>,
+    ) -> core::result::Result<(), Lost> {
         self.asked += 1;
         let numbered = Request {
             number: self.asked,
@@ -162,14 +171,17 @@ impl Open {
     }
 
     /// The answer to the oldest request.
-    fn receive(&mut self, peer: &Peer) -> core::result::Result<(Answer, Option<Fd>), Lost> {
+    pub(crate) fn receive(
+        &mut self,
+        gone: impl Fn() -> Errno,
+    ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
         let since = time::now();
         loop {
             let mut bytes = [0; ANSWER];
             match socket::receive(&self.socket, &mut bytes) {
                 Ok(message) => return self.understand(message, bytes),
                 Err(Errno::INTR) => (),
-                Err(Errno::AGAIN) if peer.gone() == Errno::SRCH => return Err(Lost::Closed),
+                Err(Errno::AGAIN) if gone() == Errno::SRCH => return Err(Lost::Closed),
                 Err(Errno::AGAIN) => (),
                 Err(_) => return Err(Lost::Closed),
             }
@@ -194,7 +206,7 @@ impl Open {
 }
 
 /// Why there will be no more answers on this link.
-enum Lost {
+pub(crate) enum Lost {
     /// The other end is closed, or speaks nonsense.
     Closed,
     /// No answer for too long.
@@ -277,7 +289,7 @@ impl Work<'_> {
             if self.sent == self.taken {
                 return Ok(());
             }
-            let (answer, _) = open.receive(peer)?;
+            let (answer, _) = open.receive(|| peer.gone())?;
             // SAFETY: by the contract above.
             unsafe { self.take(open, &answer) }?;
         }
@@ -381,7 +393,12 @@ impl Work<'_> {
 }
 
 /// preadv(2) or pwritev(2).
-unsafe fn vectored(nr: i64, file: &Fd, segments: &[Segment], offset: u64) -> Result<u64> {
+pub(crate) unsafe fn vectored(
+    nr: i64,
+    file: &Fd,
+    segments: &[Segment],
+    offset: u64,
+) -> Result<u64> {
     call!(nr, file.raw(), segments.as_ptr(), segments.len(), offset, 0)
 }
 
@@ -404,7 +421,7 @@ pub fn descriptor(peer: &Peer, addr: u64) -> Result<Fd> {
         ..Request::new(DESCRIPTOR)
     };
     let answered = match open.send(request, None) {
-        Ok(()) => open.receive(peer),
+        Ok(()) => open.receive(|| peer.gone()),
         Err(lost) => Err(lost),
     };
     match answered {

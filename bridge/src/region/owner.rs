@@ -6,6 +6,7 @@
 //! privately. The hooks only look at it ([`Owner::leave`]), without a lock.
 
 use super::layout::*;
+use super::table::Region;
 use super::{Cookie, Rights};
 use crate::host::Host;
 use crate::lock::Lock;
@@ -196,6 +197,19 @@ impl Owner {
         let taken = self.taken.lock();
         let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
         part.slot(n).map(tell).ok_or(Errno::INVAL)
+    }
+
+    /// What `tell` says of a region that can be used. EINVAL: there is none of that cookie here;
+    /// ESTALE: its memory has gone.
+    pub fn with_region<T>(
+        &self,
+        cookie: Cookie,
+        tell: impl FnOnce(&Region) -> Result<T>,
+    ) -> Result<T> {
+        let taken = self.taken.lock();
+        let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
+        let slot = part.slot(n).ok_or(Errno::INVAL)?;
+        tell(&Region::read(part, slot, cookie)?)
     }
 
     /// Calls `tell` for each region that there is, until it says false.

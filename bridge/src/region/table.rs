@@ -130,7 +130,7 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
-    fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
+    pub(super) fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
         if slot.live.load(Acquire) != cookie.0 {
             return Err(Errno(libc::ESTALE));
         }
