@@ -7,6 +7,7 @@ mod check;
 mod doctor;
 mod dump;
 mod examine;
+mod figures;
 mod library;
 mod look;
 mod maps;
@@ -89,6 +90,12 @@ impl Write for Output<'_> {
             done => done,
         }
     }
+}
+
+/// JSON as people read it, too.
+fn print_json(value: &serde_json::Value, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
 }
 
 /// One line on stderr; not being able to write it is no reason to panic.

@@ -13,7 +13,7 @@ use crate::check::overlapping;
 use crate::dump::{reason, state, Key};
 use crate::look::{look, Look};
 use crate::regions::{self, pieces};
-use crate::{picture, units};
+use crate::{picture, print_json, units};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -44,9 +44,7 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         let svg = picture::draw(args.pid, &look.header.exe, &rows);
         fs::write(file, svg).with_context(|| file.display().to_string())?;
     } else if args.json {
-        let all = json(args.pid, &look, &rows);
-        serde_json::to_writer_pretty(&mut *out, &all).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        print_json(&json(args.pid, &look, &rows), out)?;
     } else {
         table(&rows, out)?;
     }
