@@ -15,6 +15,7 @@ mod picture;
 mod regions;
 mod run;
 mod stats;
+mod top;
 mod units;
 mod verify;
 mod watch;
@@ -48,6 +49,9 @@ enum Command {
     Verify(verify::Args),
     /// Print a process's counters
     Stats(stats::Args),
+    /// Show all processes of the node that run with the shim on, live
+    #[command(after_help = top::EXIT_CODES)]
+    Top(top::Args),
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
         Command::Dump(args) => dump::dump(&args, &mut out),
         Command::Verify(args) => verify::verify(&args, &mut out),
         Command::Stats(args) => stats::stats(&args, &mut out),
+        Command::Top(args) => top::top(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
     };
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
