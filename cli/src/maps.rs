@@ -41,7 +41,12 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let look = look(args.pid).with_context(|| args.pid.to_string())?;
     let rows = rows(&look);
     if let Some(file) = &args.svg {
-        let svg = picture::draw(args.pid, &look.header.exe, &rows);
+        let svg = picture::draw(&picture::Subject {
+            pid: args.pid,
+            exe: &look.header.exe,
+            rows: &rows,
+            regions: &look.regions,
+        });
         fs::write(file, svg).with_context(|| file.display().to_string())?;
     } else if args.json {
         print_json(&json(args.pid, &look, &rows), out)?;
@@ -148,6 +153,19 @@ fn table(rows: &[Row], out: &mut impl Write) -> std::io::Result<()> {
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+impl<'a> Row<'a> {
+    /// A whole mapping, of which one thing is said.
+    pub fn new(mapping: &'a Mapping, entry: Option<&'a Entry>) -> Self {
+        Self {
+            range: mapping.range,
+            mapping,
+            entry,
+            region: None,
+        }
+    }
 }
 
 impl Row<'_> {

@@ -1,7 +1,9 @@
 //! The terminal: taken over, listened to, and given back as it was, however this
 //! ends.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Once};
@@ -46,8 +48,14 @@ impl Drop for Taken {
 }
 
 /// Whoever is not there any more to be given the terminal back does not matter.
+///
+/// By a descriptor of its own: the first thread holds the lock of the standard one,
+/// and another one may be panicking.
 fn give_back() {
-    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+    if let Ok(out) = io::stdout().as_fd().try_clone_to_owned() {
+        let mut out = File::from(out);
+        let _ = execute!(out, LeaveAlternateScreen, Show);
+    }
     let _ = disable_raw_mode();
 }
 
