@@ -27,6 +27,8 @@ const LINE: f64 = 15.0;
 const HOLE: f64 = 30.0;
 /// The least height of a memory region that can be told from the next one.
 const REGION: f64 = 4.0;
+/// A line of small text.
+const LABEL: f64 = 10.5;
 
 /// Places from left to right.
 const MARGIN: f64 = 14.0;
@@ -311,40 +313,66 @@ impl Canvas {
 
     /// Brackets along the column, from each region's first address to its last.
     fn regions(&mut self, slots: &[Slot], regions: &[Region]) {
-        let mut drawn = Vec::new();
-        for region in regions {
-            let range = region.range;
-            let top = place(slots, range.start());
-            let bottom = place(slots, range.end()).max(top);
-            drawn.push((top, bottom, region));
+        let mut boxes = brackets(slots, regions);
+        for bracket in &boxes {
+            let (top, height) = (bracket.top + 0.8, bracket.bottom - bracket.top - 1.6);
+            let _ = writeln!(self.0, "<g><title>{}</title>", bracket.text);
+            self.rect(REGIONS, top, 14.0, height, BRACKET);
+            self.0.push_str("</g>\n");
         }
-        let mut rest = drawn.as_slice();
-        while let Some(((top, bottom, region), behind)) = rest.split_first() {
-            if bottom - top >= REGION {
-                self.region(*top, *bottom, &about(region));
-                rest = behind;
-                continue;
+        // The large ones are labelled first, the others where there is room.
+        boxes.sort_by(|a, b| (b.bottom - b.top).total_cmp(&(a.bottom - a.top)));
+        let mut taken: Vec<f64> = Vec::new();
+        for bracket in &boxes {
+            let y = (bracket.top + bracket.bottom) / 2.0 + 4.0;
+            if taken.iter().all(|t| (t - y).abs() >= LABEL) {
+                self.styled(REGIONS + 19.0, y, "font-size=\"10\"", &bracket.text);
+                taken.push(y);
             }
-            // Too small to be told apart: as one, with their number.
-            let small = rest.iter().take_while(|(t, b, _)| b - t < REGION);
-            let within = small.take_while(|(t, ..)| *t < top + LINE).count().max(1);
-            let (few, others) = rest.split_at(within.min(rest.len()));
-            let bottom = few.last().map_or(*bottom, |(_, b, _)| *b);
-            let text = match few {
-                [(_, _, one)] => about(one),
-                _ => format!("{} regions", thousands(few.len())),
-            };
-            self.region(*top, bottom.max(top + REGION), &text);
-            rest = others;
         }
     }
+}
 
-    fn region(&mut self, top: f64, bottom: f64, text: &str) {
-        let style = "fill=\"#e8eef5\" stroke=\"#123\" stroke-width=\"0.8\"";
-        self.rect(REGIONS, top + 0.8, 14.0, bottom - top - 1.6, style);
-        let y = (top + bottom) / 2.0 + 4.0;
-        self.styled(REGIONS + 19.0, y, "font-size=\"10\"", text);
+const BRACKET: &str = "fill=\"#e8eef5\" stroke=\"#123\" stroke-width=\"0.8\"";
+
+/// A memory region, or many that are too small to be told apart.
+struct Bracket {
+    top: f64,
+    bottom: f64,
+    text: String,
+}
+
+fn brackets(slots: &[Slot], regions: &[Region]) -> Vec<Bracket> {
+    let place = |region| {
+        let Region { range, .. }: &Region = region;
+        let top = place(slots, range.start());
+        (top, place(slots, range.end()).max(top), region)
+    };
+    let all: Vec<_> = regions.iter().map(place).collect();
+    let mut rest = all.as_slice();
+    let mut boxes = Vec::new();
+    while let Some(((top, bottom, region), behind)) = rest.split_first() {
+        let small = |b: &&(f64, f64, _)| b.1 - b.0 < REGION && b.0 < top + LABEL;
+        let count = rest.iter().take_while(small).count();
+        if count < 2 {
+            boxes.push(Bracket {
+                top: *top,
+                bottom: bottom.max(top + REGION),
+                text: about(region),
+            });
+            rest = behind;
+            continue;
+        }
+        let (few, others) = rest.split_at(count);
+        let bottom = few.last().map_or(*bottom, |(_, bottom, _)| *bottom);
+        boxes.push(Bracket {
+            top: *top,
+            bottom: bottom.max(top + REGION),
+            text: format!("{} regions", thousands(count)),
+        });
+        rest = others;
     }
+    boxes
 }
 
 /// How far down an address is.
