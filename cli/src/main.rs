@@ -6,14 +6,17 @@
 mod check;
 mod doctor;
 mod dump;
+mod env;
 mod examine;
 mod figures;
+mod launcher;
 mod library;
 mod look;
 mod maps;
 mod picture;
 mod regions;
 mod run;
+mod settings;
 mod stats;
 mod top;
 mod units;
@@ -40,6 +43,9 @@ struct Cli {
 enum Command {
     /// Run a command with the shim on
     Run(Box<run::Args>),
+    /// Print what a job script gives its launcher to put the shim into the ranks
+    #[command(after_help = env::EXIT_CODES)]
+    Env(Box<env::Args>),
     /// Show a process's address space: a line a mapping
     Maps(maps::Args),
     /// Print a process's directory for scripts
@@ -61,6 +67,7 @@ fn main() -> ExitCode {
     let mut out = BufWriter::with_capacity(1 << 16, Output(io::stdout().lock()));
     let done = match Cli::parse().command {
         Command::Run(args) => return run::run(&args),
+        Command::Env(args) => env::env(&args, &mut out),
         Command::Maps(args) => maps::maps(&args, &mut out),
         Command::Dump(args) => dump::dump(&args, &mut out),
         Command::Verify(args) => verify::verify(&args, &mut out),
