@@ -384,3 +384,20 @@ fn the_terminal_is_given_back() {
         top.ended(code);
     }
 }
+
+#[test]
+fn it_ends_with_its_terminal() {
+    if no_tmux() {
+        return;
+    }
+    let one = sleeper(&[]);
+    let top = Top::start(80, &format!("--filter {}", one.pid()), &[]);
+    let process = PathBuf::from(format!("/proc/{}", top.pid()));
+    assert!(process.exists());
+    drop(top);
+    let began = Instant::now();
+    while process.exists() {
+        assert!(began.elapsed() < TIMEOUT, "{process:?} is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

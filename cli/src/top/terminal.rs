@@ -4,10 +4,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant};
 
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -19,14 +18,17 @@ use ratatui::crossterm::terminal::{
 use ratatui::Terminal;
 use regall_reader::OpenError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
-use signal_hook::{flag, low_level};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
 
 use super::app::{App, Wish};
 use super::sample::{Round, Sampler};
 use super::screen::{self, Look};
 
-/// So long a signal or a new round may have to wait.
+/// So long a new round may have to wait.
 const TICK: Duration = Duration::from_millis(50);
+/// So long the end waits for a screen that is being written: a terminal may be gone.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The terminal while it is ours.
 struct Taken;
@@ -71,19 +73,37 @@ fn give_back_on_panic() {
     });
 }
 
+/// Held while something is written to the terminal.
+static WRITING: Mutex<()> = Mutex::new(());
+
+/// Ends on a signal as if it had not been caught, but for the terminal.
+///
+/// In a thread of its own: on a terminal that is gone the first one never comes
+/// back from waiting for keys.
+fn end_on_signals() -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+    std::thread::spawn(move || {
+        for number in signals.forever() {
+            let began = Instant::now();
+            let mut quiet = WRITING.try_lock();
+            while quiet.is_err() && began.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(1));
+                quiet = WRITING.try_lock();
+            }
+            give_back();
+            let _ = low_level::emulate_default_handler(number);
+        }
+    });
+    Ok(())
+}
+
 /// Shows `app` until somebody wants it to end.
 pub fn show(app: &mut App, look: &Look) -> anyhow::Result<()> {
-    let signal = Arc::new(AtomicUsize::new(0));
-    for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        flag::register_usize(number, Arc::clone(&signal), number as usize)?;
-    }
+    end_on_signals()?;
     let sampling = Sampling::start(app.pace);
     loop {
-        let end = stay(app, look, &sampling, &signal)?;
-        match end {
+        match stay(app, look, &sampling)? {
             End::Quit => return Ok(()),
-            // As if it had not been caught: the shell shall see what it was.
-            End::Signal(number) => return Ok(low_level::emulate_default_handler(number)?),
             End::Stop => low_level::emulate_default_handler(SIGTSTP)?,
         }
     }
@@ -93,15 +113,9 @@ pub fn show(app: &mut App, look: &Look) -> anyhow::Result<()> {
 enum End {
     Quit,
     Stop,
-    Signal(i32),
 }
 
-fn stay(
-    app: &mut App,
-    look: &Look,
-    sampling: &Sampling,
-    signal: &AtomicUsize,
-) -> anyhow::Result<End> {
+fn stay(app: &mut App, look: &Look, sampling: &Sampling) -> anyhow::Result<End> {
     let _taken = Taken::take()?;
     let mut terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
     terminal.clear()?;
@@ -112,11 +126,8 @@ fn stay(
             app.take(round?);
             changed = true;
         }
-        let number = signal.swap(0, Ordering::Relaxed);
-        if number != 0 {
-            return Ok(End::Signal(number as i32));
-        }
         if changed {
+            let _writing = WRITING.lock();
             terminal.draw(|frame| page = screen::draw(app, look, frame))?;
         }
         changed = event::poll(TICK)?;
