@@ -10,7 +10,7 @@ use super::kind::{Fill, Kinds};
 use crate::maps::Row;
 
 /// So many blocks can be read.
-pub const MOST: usize = 100;
+pub const MOST: usize = 64;
 
 /// Names that a block of many can tell.
 const NAMES: usize = 3;
