@@ -316,9 +316,12 @@ impl Canvas {
         let mut boxes = brackets(slots, regions);
         for bracket in &boxes {
             let (top, height) = (bracket.top + 0.8, bracket.bottom - bracket.top - 1.6);
-            let _ = writeln!(self.0, "<g><title>{}</title>", bracket.text);
-            self.rect(REGIONS, top, 14.0, height, BRACKET);
-            self.0.push_str("</g>\n");
+            let _ = writeln!(
+                self.0,
+                "<rect x=\"{REGIONS}\" y=\"{top:.1}\" width=\"14\" height=\"{height:.1}\" \
+                 {BRACKET}><title>{}</title></rect>",
+                bracket.text
+            );
         }
         // The large ones are labelled first, the others where there is room.
         boxes.sort_by(|a, b| (b.bottom - b.top).total_cmp(&(a.bottom - a.top)));
