@@ -59,6 +59,11 @@ pub fn replaced(range: PageRange) {
     OWNER.replaced(range);
 }
 
+/// Whether the KNEM module has pages of ours.
+pub fn shadowed() -> bool {
+    OWNER.is_shadowed()
+}
+
 /// A new process, or the child of one: no regions.
 pub fn forget() {
     // SAFETY: the only thread of a child of fork, or the constructor.

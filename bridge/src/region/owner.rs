@@ -240,6 +240,11 @@ impl Owner {
         }
     }
 
+    /// Whether the KNEM module was given any region.
+    pub fn is_shadowed(&self) -> bool {
+        self.shadowed.load(Relaxed)
+    }
+
     /// The pages of memory are replaced, which stays where it is (before they are): the KNEM
     /// module has the old ones.
     #[inline]
