@@ -160,10 +160,11 @@ impl Stamps {
     /// One more, unless it is the last one again; whether there was room.
     #[inline]
     fn push(&mut self, stamp: Stamp, from: u64) -> bool {
+        // (Not told by its generation: one event may have published many.)
         if self
             .as_slice()
             .last()
-            .is_some_and(|(last, _)| last.generation() == stamp.generation())
+            .is_some_and(|(last, _)| *last == stamp)
         {
             return true;
         }

@@ -148,7 +148,7 @@ impl View {
 }
 
 /// The generation of an entry when it was looked at, and where it stands.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     at: NonNull<AtomicU64>,
     generation: u64,
