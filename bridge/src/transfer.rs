@@ -6,6 +6,7 @@ use crate::peer::Peer;
 use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
 use crate::view::Stamp;
 use core::mem::MaybeUninit;
+use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
 
 /// Which way bytes go.
@@ -121,6 +122,9 @@ impl Piece {
     #[inline]
     unsafe fn carry_out(&self, peer: &Peer, way: Way, done: &mut Outcome) -> (u64, Result<()>) {
         let (local, remote) = (self.local.as_slice(), self.remote.as_slice());
+        if let Err(e) = peer.ready(way) {
+            return (0, Err(e));
+        }
         // SAFETY: by the contract above.
         let copied = unsafe { mechanism::copy(peer, way, local, remote) };
         let (bytes, mechanism) = match copied {
@@ -130,7 +134,12 @@ impl Piece {
         // SAFETY: the stamps are of the peer's view.
         let stale = unsafe { self.stamps.first_stale() };
         let good = stale.map_or(bytes, |from| bytes.min(from));
-        if let Err(e) = peer.still() {
+        // A failure is no answer unless it is this peer's.
+        let still = match copied {
+            Ok(_) => peer.still(),
+            Err(_) => peer.check(ticks()),
+        };
+        if let Err(e) = still {
             return (0, Err(e));
         }
         if let Some(kind) = mechanism {
