@@ -48,6 +48,9 @@ pub fn process(pid: u32) -> Result<Found> {
         Ok(text) => text,
         Err(_) => return Err(elsewhere(pid)),
     };
+    if !numbered_as_ours() {
+        return Err(Errno(libc::EXDEV));
+    }
     let uid = field(text, b"Uid:", 1).ok_or(Errno::SRCH)?;
     let own = field(text, b"NSpid:", usize::MAX).unwrap_or(u64::from(pid));
     let namespace: Text<32> = Text::of(format_args!("/proc/{pid}/ns/pid"));
@@ -68,11 +71,30 @@ pub fn process(pid: u32) -> Result<Found> {
     })
 }
 
+/// Whether the numbers in /proc are those that our system calls take. Where a process was
+/// put into a pid namespace of its own without a /proc of its own, they are others, and
+/// process_vm_readv would reach somebody else.
+fn numbered_as_ours() -> bool {
+    let mut buf = [0; 2048];
+    let Ok(text) = file::read_small(c"/proc/self/status", &mut buf) else {
+        return false;
+    };
+    // Our number in /proc's namespace, then in those below it, down to ours.
+    let number = |n| field(text, b"NSpid:", n);
+    number(0).is_none()
+        || number(0) == number(usize::MAX) && number(0) == Some(regall_sys::getpid().into())
+}
+
 /// Field 22 of /proc/PID/stat; ESRCH if there is no such process, or it has ended.
 pub fn started(pid: u32) -> Result<u64> {
+    stat(pid).map(|stat| stat.start)
+}
+
+/// Its /proc/PID/stat; ESRCH if there is no such process, or it has ended.
+pub fn stat(pid: u32) -> Result<Stat> {
     let path: Text<32> = Text::of(format_args!("/proc/{pid}/stat"));
     match Stat::read(path.as_cstr().ok_or(Errno::SRCH)?) {
-        Ok(stat) if !stat.over() => Ok(stat.start),
+        Ok(stat) if !stat.over() => Ok(stat),
         _ => Err(Errno::SRCH),
     }
 }

@@ -7,6 +7,7 @@ use crate::mechanism::helper::Link;
 use crate::mechanism::{Kind, Order, States};
 use crate::memory;
 use crate::picture::Picture;
+use crate::transfer::Way;
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
@@ -28,6 +29,9 @@ pub const FLAGS: u32 = CHECK_ALWAYS;
 /// executes another program is at work on that for longer.
 pub const UNCHECKED: u64 = 50_000;
 
+/// [`Peer::seen`] of what has to be looked at before anything else is done.
+const GONE: u64 = 0;
+
 /// A process, and what is known of its memory.
 pub struct Peer {
     host: &'static dyn Host,
@@ -36,7 +40,7 @@ pub struct Peer {
     /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
     /// the pid. -1 where that is not allowed.
     memory: AtomicI32,
-    /// When it was last seen to be who it is, in ticks.
+    /// When it was last seen to be who it is, in ticks; [`GONE`]: it was not.
     seen: AtomicU64,
     /// Of its directory.
     header: NonNull<Header>,
@@ -85,13 +89,14 @@ impl Peer {
         let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
         let memory = open_memory(pid).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
-        let same = find::started(pid) == Ok(found.identity.start) && executes_the_same(pid, &view);
+        let maps_it = executes_the_same(pid, &view);
+        let there = find::started(pid) == Ok(found.identity.start);
         let peer = Self {
             host,
             found,
             flags,
             memory: AtomicI32::new(memory),
-            seen: AtomicU64::new(0),
+            seen: AtomicU64::new(GONE),
             header,
             known: Lock::new(Known {
                 view: view_moved(&mut view),
@@ -101,13 +106,14 @@ impl Peer {
             order,
             states: States::new(),
         };
-        match same {
-            false => {
-                peer.release();
-                Err(Errno::SRCH)
-            }
-            true => memory::place(host, peer),
-        }
+        let why_not = match (there, maps_it) {
+            (true, true) => return memory::place(host, peer),
+            // What is there is of a program that it executed before.
+            (true, false) => Errno::NOENT,
+            (false, _) => Errno::SRCH,
+        };
+        peer.release();
+        Err(why_not)
     }
 
     /// Closes it and gives its memory back.
@@ -207,6 +213,16 @@ impl Peer {
         id.map(|id| (end, id)).ok_or(Errno(libc::ESTALE))
     }
 
+    /// Before a transfer: nothing is written into what has not been seen lately to be who
+    /// it is, and nothing is read where it is known to be gone.
+    #[inline]
+    pub fn ready(&self, way: Way) -> Result<()> {
+        match way {
+            Way::Get if self.seen.load(Relaxed) != GONE => Ok(()),
+            _ => self.still(),
+        }
+    }
+
     /// After a transfer: whether it still is the process, and the image of it, that was
     /// opened. ESRCH: it is gone; ESTALE: it executes another program.
     #[inline]
@@ -235,15 +251,20 @@ impl Peer {
                 self.seen.store(now, Relaxed);
                 Ok(())
             }
-            false => Err(self.gone()),
+            false => {
+                self.seen.store(GONE, Relaxed);
+                Err(self.gone())
+            }
         }
     }
 
     /// What is to be said when its memory is not there any more.
     pub fn gone(&self) -> Errno {
-        match find::started(self.found.pid) == Ok(self.found.identity.start) {
-            true => Errno(libc::ESTALE),
-            false => Errno::SRCH,
+        match find::stat(self.found.pid) {
+            Ok(stat) if stat.start == self.found.identity.start && !stat.exiting => {
+                Errno(libc::ESTALE)
+            }
+            _ => Errno::SRCH,
         }
     }
 

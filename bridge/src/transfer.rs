@@ -6,6 +6,7 @@ use crate::peer::Peer;
 use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
 use crate::view::Stamp;
 use core::mem::MaybeUninit;
+use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
 
 /// Which way bytes go.
@@ -189,6 +190,9 @@ impl Piece {
         done: &mut Outcome,
     ) -> (u64, Result<()>) {
         let (local, remote) = (self.local.as_slice(), self.remote.as_slice());
+        if let Err(e) = peer.ready(way) {
+            return (0, Err(e));
+        }
         // SAFETY: by the contract above.
         let copied =
             unsafe { mechanism::copy(peer, way, local, remote, region.map(|r| r.knem(into))) };
@@ -203,7 +207,12 @@ impl Piece {
             stale = Some(0);
         }
         let good = stale.map_or(bytes, |from| bytes.min(from));
-        if let Err(e) = peer.still() {
+        // A failure is no answer unless it is this peer's.
+        let still = match copied {
+            Ok(_) => peer.still(),
+            Err(_) => peer.check(ticks()),
+        };
+        if let Err(e) = still {
             return (0, Err(e));
         }
         if let Some(kind) = mechanism {
@@ -233,6 +242,7 @@ impl Stamps {
     /// One more, unless it is the last one again; whether there was room.
     #[inline]
     fn push(&mut self, stamp: Stamp, from: u64) -> bool {
+        // (Not told by its generation: one event may have published many.)
         if self
             .as_slice()
             .last()

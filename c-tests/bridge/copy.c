@@ -112,6 +112,15 @@ static int resident(const char *p)
 	return sum;
 }
 
+/* Other memory at the same place, with the same in it. */
+static int replace(char *area, size_t at)
+{
+	NEED(mmap(area + at, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == area + at);
+	for (size_t i = at; i < at + PAGE; i++)
+		area[i] = (char)pattern(i);
+	return 0;
+}
+
 static int owner(bool huge)
 {
 	struct area all[AREAS];
@@ -124,6 +133,8 @@ static int owner(bool huge)
 		unsigned long area, at;
 		if (strcmp(line, "resident") == 0)
 			say("%d", resident(all[OUT].at + PART));
+		else if (sscanf(line, "replace %lu %lu", &area, &at) == 2)
+			say("%d", replace(all[area].at, at));
 		else if (sscanf(line, "byte %lu %lu", &area, &at) == 2)
 			say("%d", (unsigned char)all[area].at[at]);
 	}
@@ -316,6 +327,20 @@ static void refusals(void)
 	IS(-EFAULT, regall_put(peer, p + PAGE, address(BIG_AREA, 0), 20, &done));
 	IS(0, done.bytes);
 	NEED(munmap(p, PAGE) == 0);
+}
+
+/* What was known of memory is forgotten when there is other memory. */
+static void replaced(void)
+{
+	for (int n = 0; n < 20; n++) {
+		char line[64];
+		size_t at = draw(BIG / PAGE) * PAGE;
+		GET(BIG_AREA, at, PAGE);
+		snprintf(line, sizeof line, "replace %d %lu", BIG_AREA, (unsigned long)at);
+		ask(&owner_process, line);
+		GET(BIG_AREA, at, PAGE);
+		GET(BIG_AREA, at, 3 * PAGE < BIG - at ? 3 * PAGE : PAGE);
+	}
 }
 
 /* What has been opted out was refused above, and nobody has brought its pages. */
@@ -524,6 +549,7 @@ int main(int argc, char **argv)
 	across_entries();
 	refusals();
 	vectors();
+	replaced();
 	untouched();
 	bad_arguments();
 	found_among_peers();

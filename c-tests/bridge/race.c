@@ -32,6 +32,8 @@ struct shared {
 	uint64_t arena[ARENAS];
 	uint64_t mapped;
 	bool over;
+	/* Of each arena's pages the mapping that is there; 0: none. */
+	uint64_t there[ARENAS][ARENA_PAGES];
 	struct record record[RECORDS];
 };
 
@@ -79,8 +81,6 @@ static void find_directory(pid_t pid)
 
 /* ---- the owner ---- */
 
-/* Of each arena's pages the mapping that is there; 0: none. */
-static uint64_t there[ARENAS][ARENA_PAGES];
 /* Pages that a mapping still has, by number. */
 static unsigned pages_of[RECORDS];
 /* These pages have gone, as of now. */
@@ -88,8 +88,8 @@ static void note_gone(int arena, size_t from, size_t pages)
 {
 	uint64_t now = generation();
 	for (size_t i = from; i < from + pages; i++) {
-		uint64_t number = there[arena][i];
-		there[arena][i] = 0;
+		uint64_t number = shared->there[arena][i];
+		shared->there[arena][i] = 0;
 		if (number && --pages_of[number % RECORDS] == 0)
 			__atomic_store_n(&record_of(number)->gone, now, __ATOMIC_RELEASE);
 	}
@@ -127,7 +127,7 @@ static void map_some(int arena, char *base)
 	/* What was there before went when the new one came. */
 	note_gone(arena, from, pages);
 	for (size_t i = from; i < from + pages; i++)
-		there[arena][i] = number;
+		shared->there[arena][i] = number;
 }
 
 static void unmap_some(int arena, char *base)
@@ -142,7 +142,7 @@ static void unmap_some(int arena, char *base)
 static void hide_some(int arena, char *base)
 {
 	size_t at = draw(ARENA_PAGES);
-	if (!there[arena][at])
+	if (!shared->there[arena][at])
 		return;
 	NEED(mprotect(base + at * PAGE, PAGE, PROT_NONE) == 0);
 	NEED(mprotect(base + at * PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
@@ -178,7 +178,8 @@ static int owner(void)
 		}
 	}
 	say("%lu", (unsigned long)shared->mapped);
-	return 0;
+	for (;;)
+		pause();
 }
 
 /* ---- the reader ---- */
@@ -263,6 +264,18 @@ static void one_get(regall_peer *peer)
 	}
 }
 
+/* Now that nothing changes any more, each page is there or not: what was known of it
+ * before is not held against it. */
+static void all_quiet(regall_peer *peer)
+{
+	for (int a = 0; a < ARENAS; a++)
+		for (size_t i = 0; i < ARENA_PAGES; i++) {
+			uint64_t word = 0, addr = shared->arena[a] + i * PAGE, number = shared->there[a][i];
+			IS(number ? 0 : -EFAULT, regall_get(peer, &word, addr, 8, NULL));
+			IS(number ? stamp(number, i * PAGE / 8) : 0, word);
+		}
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "owner") == 0)
@@ -285,6 +298,7 @@ int main(int argc, char **argv)
 		one_get(peer);
 	__atomic_store_n(&shared->over, true, __ATOMIC_RELAXED);
 	uint64_t mapped = hear_number(&o);
+	all_quiet(peer);
 	say("%ld gets, %lu mappings, %.1f s: %ld bytes, %ld zero words; %ld stale, %ld not registered, %ld not readable; seed %lu",
 	    sum_of.all, (unsigned long)mapped, (double)(now_ns() - start) / 1e9, sum_of.bytes, sum_of.zeros, sum_of.stale, sum_of.fault,
 	    sum_of.access, (unsigned long)seed);
