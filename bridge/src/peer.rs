@@ -1,11 +1,12 @@
 //! A process whose memory can be got at.
 
+use crate::attach::Attachments;
 use crate::find::{self, Found};
 use crate::host::Host;
 use crate::lock::Lock;
-use crate::mechanism::{Kind, Order, States};
+use crate::mechanism::{xpmem, Kind, Order, States};
 use crate::memory;
-use crate::picture::Picture;
+use crate::picture::{self, Picture};
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
@@ -39,6 +40,8 @@ pub struct Peer {
     known: Lock<Known>,
     order: Order,
     states: States,
+    attachments: Attachments,
+    xpmem: xpmem::Access,
 }
 
 /// What is known of it.
@@ -88,6 +91,8 @@ impl Peer {
             }),
             order,
             states: States::new(),
+            attachments: Attachments::new(),
+            xpmem: xpmem::Access::new(),
         };
         match same {
             false => {
@@ -111,6 +116,8 @@ impl Peer {
 
     fn release(&self) {
         file::close(self.memory.swap(-1, Relaxed));
+        self.attachments.release(self.host);
+        self.xpmem.release();
         let mut known = self.known.lock();
         known.picture.release(self.host);
         known.view.close(self.host);
@@ -141,6 +148,24 @@ impl Peer {
         &self.states
     }
 
+    /// What of its memory is mapped here.
+    #[inline]
+    pub fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// Leave to attach its memory by XPMEM.
+    pub fn xpmem(&self) -> &xpmem::Access {
+        &self.xpmem
+    }
+
+    /// The number of the XPMEM segment that it has published.
+    pub fn offers_xpmem(&self) -> Option<u64> {
+        let known = self.known.lock();
+        let segment = known.view.header()?.xpmem.load(Acquire);
+        (segment != 0).then_some(segment)
+    }
+
     /// Its memory as a file, if that can be had.
     #[inline]
     pub fn memory(&self) -> Option<i32> {
@@ -157,6 +182,22 @@ impl Peer {
         let (entry, stamp) = picture.at(self.host, view, addr)?;
         entry.permits(write)?;
         Ok((entry.end, stamp))
+    }
+
+    /// The entry that holds `addr`, as it is now. EFAULT: there is none.
+    #[inline]
+    pub fn entry(&self, addr: u64) -> Result<picture::Known> {
+        let mut known = self.known.lock();
+        let Known { view, picture } = &mut *known;
+        picture.at(self.host, view, addr).map(|(entry, _)| entry)
+    }
+
+    /// Whether the entry in `slot` still is the one of `generation`.
+    pub fn publishes(&self, slot: u32, generation: u64) -> bool {
+        let known = self.known.lock();
+        let slot = known.view.slot(slot as usize);
+        // SAFETY: the view is here.
+        slot.is_some_and(|slot| unsafe { Stamp::of(slot, generation).holds() })
     }
 
     /// After a transfer: whether it still is the process, and the image of it, that was
@@ -189,6 +230,7 @@ impl Peer {
 
     /// What is to be said when its memory is not there any more.
     pub fn gone(&self) -> Errno {
+        self.attachments.clear(self.host);
         match find::started(self.found.pid) == Ok(self.found.identity.start) {
             true => Errno(libc::ESTALE),
             false => Errno::SRCH,

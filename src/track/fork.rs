@@ -75,6 +75,8 @@ pub fn child() {
     }
     flight::use_header(core::ptr::null_mut());
     lock::reset();
+    // SAFETY: fork has taken this thread alone along.
+    unsafe { crate::capi::mapping::child() };
     thread::current().forget();
     startup::adopt_pid();
     // A child has none of its parent's locks.
@@ -181,6 +183,8 @@ pub fn new_directory(state: &mut State) {
     unsafe { state.writer.attach(header) };
     startup::write_settings(state);
     crate::host::permit_peers();
+    // SAFETY: mapped as long as it is the directory.
+    crate::host::offer(unsafe { header.as_ref() });
     flight::use_header(header.as_ptr());
     adopt(state);
 }

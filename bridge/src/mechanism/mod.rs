@@ -2,6 +2,8 @@
 //! between us two?* ([`States`], answered by the real call) and *do it*.
 
 pub mod cma;
+pub mod map;
+pub mod xpmem;
 
 use crate::peer::Peer;
 use crate::transfer::Way;
@@ -179,7 +181,11 @@ pub unsafe fn copy(
         let copied = match kind {
             // SAFETY: by the contract above.
             Kind::Cma => unsafe { cma::copy(peer, way, local, remote) },
-            Kind::Map | Kind::Xpmem | Kind::Knem | Kind::Helper => Err(No::NotThis),
+            // SAFETY: by the contract above.
+            Kind::Map => unsafe { map::copy(peer, way, local, remote) },
+            // SAFETY: by the contract above.
+            Kind::Xpmem => unsafe { xpmem::copy(peer, way, local, remote) },
+            Kind::Knem | Kind::Helper => Err(No::NotThis),
         };
         match copied {
             Ok(bytes) => return Ok((bytes, kind)),
