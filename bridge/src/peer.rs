@@ -185,11 +185,10 @@ impl Peer {
     }
 
     /// The entry that holds `addr`, as it is now. EFAULT: there is none.
-    #[inline]
-    pub fn entry(&self, addr: u64) -> Result<picture::Known> {
+    pub fn entry(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
         let mut known = self.known.lock();
         let Known { view, picture } = &mut *known;
-        picture.at(self.host, view, addr).map(|(entry, _)| entry)
+        picture.at(self.host, view, addr)
     }
 
     /// Whether the entry in `slot` still is the one of `generation`.

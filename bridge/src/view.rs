@@ -175,6 +175,11 @@ impl Stamp {
         unsafe { self.at.as_ref() }.load(Acquire) == self.generation
     }
 
+    /// Where it stands.
+    pub fn at(&self) -> NonNull<AtomicU64> {
+        self.at
+    }
+
     /// The generation.
     pub fn generation(&self) -> u64 {
         self.generation

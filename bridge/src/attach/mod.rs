@@ -20,9 +20,10 @@ use crate::lock::Lock;
 use crate::mechanism::{xpmem, No};
 use crate::peer::Peer;
 use crate::picture::Known;
+use crate::view::Stamp;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::{round_up, PAGE};
 use regall_sys::file::{self, Fd};
 use regall_sys::{Errno, Result};
@@ -169,7 +170,25 @@ impl Drop for Hold<'_> {
 
 /// All that is attached of one peer.
 pub struct Attachments {
+    /// By the file, and by XPMEM.
+    tables: [Attachment; 2],
+    unshared: Unshared,
+}
+
+/// One way's.
+struct Attachment {
     table: Lock<Option<NonNull<Table>>>,
+    /// Whether there is one.
+    any: AtomicBool,
+}
+
+impl Attachment {
+    const fn new() -> Self {
+        Self {
+            table: Lock::new(None),
+            any: AtomicBool::new(false),
+        }
+    }
 }
 
 // SAFETY: the table is this one's own, and behind the lock; only the windows' counts
@@ -203,96 +222,160 @@ impl Attachments {
     /// Nothing.
     pub const fn new() -> Self {
         Self {
-            table: Lock::new(None),
+            tables: [Attachment::new(), Attachment::new()],
+            unshared: Unshared::new(),
         }
     }
 
-    /// A hold on the memory at an address, which lies in `entry`; attached now if that
-    /// is wanted or pays.
+    fn by(&self, through: Through) -> &Attachment {
+        let [file, xpmem] = &self.tables;
+        match through {
+            Through::File => file,
+            Through::Xpmem => xpmem,
+        }
+    }
+
+    /// A hold on the memory at an address, attached now if that is wanted or pays.
     ///
     /// Fails with [`No::NotThis`] if it isn't attached.
     #[inline]
-    pub fn hold<'a>(
-        &'a self,
-        peer: &Peer,
-        entry: &Known,
-        wanted: &Wanted,
-    ) -> core::result::Result<Hold<'a>, No> {
-        let mut table = self.table.lock();
-        if let Some(mut at) = *table {
-            // SAFETY: ours, and the lock is held.
-            let table = unsafe { at.as_mut() };
-            if let Some(hold) = table.find(entry, wanted) {
-                return Ok(hold);
+    pub fn hold<'a>(&'a self, peer: &Peer, wanted: &Wanted) -> core::result::Result<Hold<'a>, No> {
+        let own = self.by(wanted.through);
+        if !wanted.eager && self.unshared.has(wanted.addr) {
+            return Err(No::NotThis);
+        }
+        if own.any.load(Acquire) {
+            if let Some(mut table) = *own.table.lock() {
+                // SAFETY: ours, and the lock is held.
+                if let Some(hold) = unsafe { table.as_mut() }.find(wanted.addr, wanted.write) {
+                    return Ok(hold);
+                }
             }
         }
+        self.hold_new(peer, wanted)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hold_new<'a>(&'a self, peer: &Peer, wanted: &Wanted) -> core::result::Result<Hold<'a>, No> {
+        let (entry, stamp) = peer.entry(wanted.addr).map_err(|_| No::NotThis)?;
+        if wanted.through == Through::File && !entry.shared() {
+            self.unshared.note(entry.start, entry.end);
+            return Err(No::NotThis);
+        }
+        let own = self.by(wanted.through);
+        let mut table = own.table.lock();
         if table.is_none() {
             *table = Some(table::make(peer.host()).map_err(|_| No::NotThis)?);
+            own.any.store(true, Release);
         }
         let mut at = table.ok_or(No::NotThis)?;
         // SAFETY: as above.
         let table = unsafe { at.as_mut() };
-        if !table.pays(entry, wanted) {
+        if let Some(hold) = table.find(wanted.addr, wanted.write) {
+            return Ok(hold);
+        }
+        if !table.pays(&entry, &stamp, wanted) {
             return Err(No::NotThis);
         }
-        attach(table, peer, entry, wanted);
-        table.find(entry, wanted).ok_or(No::NotThis)
+        attach(table, peer, (&entry, &stamp), wanted);
+        table.find(wanted.addr, wanted.write).ok_or(No::NotThis)
+    }
+
+    fn each(&self, mut what: impl FnMut(&mut Table)) {
+        for own in &self.tables {
+            if let Some(mut table) = *own.table.lock() {
+                // SAFETY: as above.
+                what(unsafe { table.as_mut() });
+            }
+        }
     }
 
     /// Lets go of what is of entries that have changed since.
-    pub fn tidy(&self, peer: &Peer) {
-        if let Some(mut table) = *self.table.lock() {
-            // SAFETY: as above.
-            unsafe { table.as_mut() }.sweep(peer.host(), |p| peer.publishes(p.slot, p.generation));
-        }
+    pub fn tidy(&self, host: &dyn Host) {
+        self.each(|table| table.sweep(host));
     }
 
     /// Lets go of everything that is not in use.
     pub fn clear(&self, host: &dyn Host) {
-        if let Some(mut table) = *self.table.lock() {
-            // SAFETY: as above.
-            unsafe { table.as_mut() }.sweep(host, |_| false);
-        }
+        self.each(|table| table.clear(host));
     }
 
     /// Gives everything back. Nobody uses it any more.
     pub fn release(&self, host: &dyn Host) {
-        let mut table = self.table.lock();
-        if let Some(mut at) = table.take() {
-            // SAFETY: as above.
-            unsafe { at.as_mut() }.sweep(host, |_| false);
-            table::free(host, at);
+        for own in &self.tables {
+            if let Some(mut at) = own.table.lock().take() {
+                // SAFETY: as above.
+                unsafe { at.as_mut() }.clear(host);
+                table::free(host, at);
+            }
         }
     }
 
     /// Windows that there are now, and their bytes.
     pub fn count(&self) -> (usize, u64) {
-        match *self.table.lock() {
-            // SAFETY: as above.
-            Some(table) => unsafe { table.as_ref() }.count(),
-            None => (0, 0),
+        let (mut windows, mut bytes) = (0, 0);
+        self.each(|table| {
+            let (n, sum) = table.count();
+            (windows, bytes) = (windows + n, bytes + sum);
+        });
+        (windows, bytes)
+    }
+}
+
+/// A range that was found not to be shared the last time, so that transfers which have
+/// nothing to gain here lose next to nothing. It is a guess: should it be wrong, only time
+/// is lost, and not for long.
+struct Unshared {
+    start: AtomicU64,
+    end: AtomicU64,
+    believed: AtomicU32,
+}
+
+impl Unshared {
+    /// So often it is believed.
+    const FAITH: u32 = 256;
+
+    const fn new() -> Self {
+        Self {
+            start: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            believed: AtomicU32::new(0),
         }
+    }
+
+    #[inline]
+    fn has(&self, addr: u64) -> bool {
+        let here = self.start.load(Relaxed) <= addr && addr < self.end.load(Relaxed);
+        // Not counted exactly: that would be the dearer part.
+        let believed = self.believed.load(Relaxed).wrapping_add(1);
+        self.believed.store(believed, Relaxed);
+        here && believed % Self::FAITH != 0
+    }
+
+    fn note(&self, start: u64, end: u64) {
+        self.start.store(start, Relaxed);
+        self.end.store(end, Relaxed);
     }
 }
 
 /// Attaches what is wanted, or notes that it can't be. The entry is looked at again at
 /// the end: only if it still is what it was, so is what was found by its addresses.
 #[cold]
-#[inline(never)]
-fn attach(table: &mut Table, peer: &Peer, entry: &Known, wanted: &Wanted) {
-    let host = peer.host();
-    table.sweep(host, |p| peer.publishes(p.slot, p.generation));
+fn attach(table: &mut Table, peer: &Peer, (entry, stamp): (&Known, &Stamp), wanted: &Wanted) {
+    table.sweep(peer.host());
     let attached = match wanted.through {
         Through::File => by_file(table, peer, wanted),
         Through::Xpmem => by_xpmem(table, peer, entry, wanted),
     };
-    if !peer.publishes(entry.slot(), entry.generation) {
-        // Whatever has been opened is swept away the next time.
+    // SAFETY: the peer's view is here.
+    if !unsafe { stamp.holds() } {
+        // Whatever has been opened is swept away the next time, before it is looked for.
         return;
     }
     match attached {
-        Ok(found) => table.place(entry, wanted, &found),
-        Err(_) => table.refuse(entry, wanted),
+        Ok(found) => table.place(entry, stamp, wanted, &found),
+        Err(_) => table.refuse(entry, stamp, wanted),
     }
 }
 
@@ -453,7 +536,7 @@ impl Lease {
             .checked_add(len)
             .filter(|e| *e > addr)
             .ok_or(Errno::INVAL)?;
-        let entry = peer.entry(addr)?;
+        let (entry, _) = peer.entry(addr)?;
         entry.permits(write)?;
         if end > entry.end || !entry.shared() {
             return Err(Errno::NOTSUP);

@@ -1,70 +1,85 @@
-//! Places and windows, in one piece of memory of the host's.
+//! Places, sorted by address, and windows, in one piece of memory of the host's.
 
 use super::{let_go, Attached, Extent, Hold, How, Wanted, Window, BYTES, WINDOW, WINDOWS};
 use crate::host::Host;
 use crate::picture::Known;
+use crate::view::Stamp;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_directory::addr::round_up;
 use regall_sys::{Errno, Result};
 
-/// Places that a stretch of addresses can be noted at.
-const WAYS: usize = 4;
-/// Groups of so many places.
-const GROUPS: usize = 64;
+/// Places, at the most. One more takes the place of any.
+const PLACES: usize = 512;
 /// An attachment has to be worth so much before it is made: a point for each time that
 /// it would have been used, and one for each page copied. Making one takes as long as
 /// some twenty small transfers, or as copying the pages that it is for by another way.
 const WORTH: u32 = 64;
 
-/// Where a stretch of the peer's addresses is, or why not. All zeroes: of nothing.
-#[derive(Clone, Copy, Default)]
-pub struct Place {
+/// Where a stretch of the peer's addresses is, or why not.
+#[derive(Clone, Copy)]
+struct Place {
     /// First address.
     start: u64,
     /// First address behind it.
     end: u64,
-    /// Generation of the entry that it lies in; 0: no place.
-    pub generation: u64,
-    /// The entry's slot.
-    pub slot: u32,
-    /// Number of its window, from 1; 0: none.
-    window: u32,
+    /// Where the generation of the entry stands that it lies in, in the peer's directory,
+    at: *const AtomicU64,
+    /// and what it was.
+    generation: u64,
     /// Bytes of the window before it.
     into: u64,
+    /// Number of its window, from 1; 0: none.
+    window: u32,
     /// How much an attachment would have been worth by now.
     worth: u32,
-    through: u8,
     /// Not to be had to read, or to write.
     refused: [bool; 2],
 }
 
 impl Place {
+    const NONE: Self = Self {
+        start: 0,
+        end: 0,
+        at: core::ptr::null(),
+        generation: 0,
+        into: 0,
+        window: 0,
+        worth: 0,
+        refused: [false; 2],
+    };
+
+    /// Whether the entry still is what it was.
     #[inline]
-    fn is_of(&self, entry: &Known, wanted: &Wanted) -> bool {
-        self.start <= wanted.addr
-            && wanted.addr < self.end
-            && self.generation == entry.generation
-            && self.slot == entry.slot()
-            && self.through == wanted.through as u8
+    fn holds(&self) -> bool {
+        // SAFETY: in the peer's directory, which is mapped as long as the peer is open, and
+        // so are its attachments.
+        let now = unsafe { self.at.as_ref() }.map(|g| g.load(Acquire));
+        now == Some(self.generation)
+    }
+
+    #[inline]
+    fn has(&self, addr: u64) -> bool {
+        self.start <= addr && addr < self.end
     }
 }
 
-/// All of them.
+/// All of them. All zeroes is an empty one.
 pub struct Table {
     /// Turns, by which the age of windows is told.
     turn: u64,
-    /// The places' own, by group: which is replaced next.
-    next: [u8; GROUPS],
-    places: [[Place; WAYS]; GROUPS],
+    used: usize,
+    /// The place that was found last.
+    last: usize,
+    /// The first `used`, by address; none overlaps another.
+    places: [Place; PLACES],
     windows: [Window; WINDOWS],
 }
 
 /// An empty one.
 pub fn make(host: &dyn Host) -> Result<NonNull<Table>> {
     let bytes = round_up(size_of::<Table>() as u64).ok_or(Errno::NOMEM)?;
-    // All zeroes is an empty table.
     NonNull::new(host.map(bytes)? as *mut Table).ok_or(Errno::NOMEM)
 }
 
@@ -74,29 +89,40 @@ pub fn free(host: &dyn Host, table: NonNull<Table>) {
     host.unmap(table.as_ptr() as u64, bytes);
 }
 
-#[inline]
-fn group(entry: &Known, addr: u64) -> usize {
-    let mixed = (addr / WINDOW).wrapping_add(u64::from(entry.slot()));
-    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % GROUPS
-}
-
 impl Table {
-    /// A hold on what is wanted, if it is attached.
+    fn places(&self) -> &[Place] {
+        self.places.get(..self.used).unwrap_or(&[])
+    }
+
+    fn index(&mut self, addr: u64) -> Option<usize> {
+        let places = self.places.get(..self.used)?;
+        if places.get(self.last).is_some_and(|p| p.has(addr)) {
+            return Some(self.last);
+        }
+        let n = places
+            .partition_point(|p| p.start <= addr)
+            .checked_sub(1)
+            .filter(|n| places.get(*n).is_some_and(|p| p.has(addr)))?;
+        self.last = n;
+        Some(n)
+    }
+
+    /// A hold on what is wanted, if it is attached, and its entry still is what it was.
     #[inline]
-    pub fn find<'a>(&mut self, entry: &Known, wanted: &Wanted) -> Option<Hold<'a>> {
-        let group = self.places.get(group(entry, wanted.addr))?;
-        let place = group.iter().find(|p| p.is_of(entry, wanted))?;
+    pub fn find<'a>(&mut self, addr: u64, write: bool) -> Option<Hold<'a>> {
+        let n = self.index(addr)?;
+        let place = self.places.get(n).filter(|p| p.holds())?;
         let window = self
             .windows
             .get_mut((place.window as usize).checked_sub(1)?)?;
-        if wanted.write && !window.writable || window.how == How::Xpmem && !window.is_own() {
+        if write && !window.writable || window.how == How::Xpmem && !window.is_own() {
             return None;
         }
         self.turn += 1;
         window.used = self.turn;
-        // Only with the lock held does it grow from 0, and so does whoever unmaps look.
+        // It grows from 0 with the lock held alone, and so does whoever unmaps look.
         window.users.fetch_add(1, Relaxed);
-        let into = place.into + (wanted.addr - place.start);
+        let into = place.into + (addr - place.start);
         Some(Hold {
             users: NonNull::from(&window.users),
             how: window.how,
@@ -104,47 +130,65 @@ impl Table {
                 How::Open => window.at,
                 _ => window.at + into,
             },
-            len: place.end - wanted.addr,
+            len: place.end - addr,
             inode: window.owner,
             offset: window.of.offset + into,
             table: PhantomData,
         })
     }
 
-    /// The place of what is wanted, or else one that takes the whole of its entry in
-    /// this group's stretch.
-    fn noted(&mut self, entry: &Known, wanted: &Wanted) -> Option<&mut Place> {
-        let n = group(entry, wanted.addr);
-        let group = self.places.get_mut(n)?;
-        let known = group.iter().position(|p| p.is_of(entry, wanted));
-        let free = || group.iter().position(|p| p.generation == 0);
-        let way = match known.or_else(free) {
-            Some(way) => way,
-            None => {
-                let next = self.next.get_mut(n)?;
-                *next = next.wrapping_add(1);
-                usize::from(*next) % WAYS
-            }
-        };
-        let place = group.get_mut(way)?;
-        if known.is_none() {
-            let chunk = wanted.addr & !(WINDOW - 1);
-            *place = Place {
-                start: entry.start.max(chunk),
-                end: entry.end.min(chunk.saturating_add(WINDOW)),
-                generation: entry.generation,
-                slot: entry.slot(),
-                through: wanted.through as u8,
-                ..Place::default()
-            };
+    /// The place of what is wanted: if there is none, one that takes what is free of its
+    /// entry in this stretch of addresses.
+    fn noted(&mut self, entry: &Known, stamp: &Stamp, addr: u64) -> Option<&mut Place> {
+        let known = self.index(addr);
+        if let Some(n) = known.filter(|n| self.places().get(*n).is_some_and(Place::holds)) {
+            return self.places.get_mut(n);
         }
-        Some(place)
+        self.purge();
+        if self.used == PLACES {
+            let any = self.turn as usize % PLACES;
+            self.places.copy_within(any + 1.., any);
+            self.used -= 1;
+        }
+        let n = self.places().partition_point(|p| p.start <= addr);
+        let chunk = addr & !(WINDOW - 1);
+        let before = n.checked_sub(1).and_then(|n| self.places().get(n));
+        let floor = before.map_or(0, |p| p.end).max(chunk);
+        let behind = self.places().get(n).map_or(u64::MAX, |p| p.start);
+        let place = Place {
+            start: entry.start.max(floor),
+            end: entry.end.min(chunk.saturating_add(WINDOW)).min(behind),
+            at: stamp.at().as_ptr(),
+            generation: stamp.generation(),
+            ..Place::NONE
+        };
+        self.places.copy_within(n..self.used, n + 1);
+        self.used += 1;
+        self.last = n;
+        let at = self.places.get_mut(n)?;
+        *at = place;
+        Some(at)
+    }
+
+    /// Drops the places whose entries have changed.
+    fn purge(&mut self) {
+        let mut kept = 0;
+        for n in 0..self.used {
+            let Some(place) = self.places.get(n).copied().filter(Place::holds) else {
+                continue;
+            };
+            if let Some(to) = self.places.get_mut(kept) {
+                *to = place;
+                kept += 1;
+            }
+        }
+        self.used = kept;
     }
 
     /// Whether it is time to attach what is wanted, which isn't attached: it may be
     /// attached, and has been wanted often enough.
-    pub fn pays(&mut self, entry: &Known, wanted: &Wanted) -> bool {
-        let Some(place) = self.noted(entry, wanted) else {
+    pub fn pays(&mut self, entry: &Known, stamp: &Stamp, wanted: &Wanted) -> bool {
+        let Some(place) = self.noted(entry, stamp, wanted.addr) else {
             return false;
         };
         if place.refused.get(usize::from(wanted.write)) == Some(&true) {
@@ -156,28 +200,21 @@ impl Table {
         wanted.eager || again && place.worth >= WORTH
     }
 
-    /// Notes where what is wanted is: window `n` has, from its byte `skip` on, `len` bytes of
-    /// the peer's from `start` on.
-    pub fn place(&mut self, entry: &Known, wanted: &Wanted, found: &Attached) {
-        // A place lies within one entry and one stretch, or it would not be found.
-        let chunk = wanted.addr & !(WINDOW - 1);
-        let start = found.start.max(entry.start).max(chunk);
-        let end = found.start.saturating_add(found.len).min(entry.end);
-        if let Some(place) = self.noted(entry, wanted) {
-            *place = Place {
-                start,
-                end: end.min(chunk.saturating_add(WINDOW)),
-                window: found.n as u32 + 1,
-                into: found.skip + (start - found.start),
-                ..*place
-            };
+    /// Notes where what is wanted is.
+    pub fn place(&mut self, entry: &Known, stamp: &Stamp, wanted: &Wanted, found: &Attached) {
+        let behind = found.start.saturating_add(found.len);
+        if let Some(place) = self.noted(entry, stamp, wanted.addr) {
+            place.start = place.start.max(found.start);
+            place.end = place.end.min(behind);
+            place.window = found.n as u32 + 1;
+            place.into = found.skip + (place.start - found.start);
         }
     }
 
     /// Notes that it can't be attached, so that it isn't tried again.
-    pub fn refuse(&mut self, entry: &Known, wanted: &Wanted) {
+    pub fn refuse(&mut self, entry: &Known, stamp: &Stamp, wanted: &Wanted) {
         if let Some(refused) = self
-            .noted(entry, wanted)
+            .noted(entry, stamp, wanted.addr)
             .and_then(|p| p.refused.get_mut(usize::from(wanted.write)))
         {
             *refused = true;
@@ -219,14 +256,14 @@ impl Table {
         self.turn += 1;
         let used = self.turn;
         if let Some(window) = self.windows.get_mut(window) {
-            // Its count of users stays where it is: nobody has it, or will without the lock.
+            // Its count of users stays what it is, 0: nobody gets it without the lock.
             (window.how, window.writable, window.owner) = (how, writable, owner);
             (window.of, window.at, window.used) = (of, at, used);
         }
     }
 
     fn close(&mut self, host: &dyn Host, n: usize) {
-        for place in self.places.as_flattened_mut() {
+        for place in &mut self.places {
             if place.window as usize == n + 1 {
                 (place.window, place.worth) = (0, 0);
             }
@@ -237,13 +274,12 @@ impl Table {
         }
     }
 
-    /// Drops the places that are not `good`, and the windows that none is left of.
-    pub fn sweep(&mut self, host: &dyn Host, good: impl Fn(&Place) -> bool) {
+    /// Drops the places whose entries have changed, and the windows that none is left of;
+    /// those in use stay until the next time.
+    pub fn sweep(&mut self, host: &dyn Host) {
+        self.purge();
         let mut wanted = 0u64;
-        for place in self.places.as_flattened_mut() {
-            if place.generation != 0 && !good(place) {
-                *place = Place::default();
-            }
+        for place in self.places() {
             if let Some(n) = place.window.checked_sub(1) {
                 wanted |= 1 << n;
             }
@@ -254,6 +290,12 @@ impl Table {
                 self.close(host, n);
             }
         }
+    }
+
+    /// Drops all places, and the windows that nobody uses.
+    pub fn clear(&mut self, host: &dyn Host) {
+        self.used = 0;
+        self.sweep(host);
     }
 
     /// Windows, and their bytes that are mapped.

@@ -71,10 +71,6 @@ unsafe fn one(
     theirs: u64,
     len: u64,
 ) -> core::result::Result<u64, No> {
-    let entry = peer.entry(theirs).map_err(|_| No::NotThis)?;
-    if through == Through::File && !entry.shared() {
-        return Err(No::NotThis);
-    }
     let wanted = Wanted {
         through,
         addr: theirs,
@@ -82,7 +78,7 @@ unsafe fn one(
         write: way == Way::Put,
         eager: !peer.order().is_auto(),
     };
-    let hold = peer.attachments().hold(peer, &entry, &wanted)?;
+    let hold = peer.attachments().hold(peer, &wanted)?;
     // SAFETY: by the caller's contract.
     unsafe { move_bytes(peer, way, own, &hold, len.min(hold.len)) }
 }
