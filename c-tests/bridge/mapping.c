@@ -10,8 +10,12 @@
  * be; exit status 0 if nothing.
  */
 #include <dlfcn.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <sys/ipc.h>
+#include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -185,7 +189,7 @@ static int own(int fd)
 static pid_t owner;
 static int line;
 static regall_peer *peer;
-static bool root, maps_only, by_cma, by_size;
+static bool root, maps_only, by_cma, by_xpmem, by_size;
 
 static void start_owner(void)
 {
@@ -224,9 +228,11 @@ static uint64_t map_there(enum kind kind, size_t len, uint64_t at)
 	return addr;
 }
 
-/* Who is to have copied, if REGALL_COPY leaves no choice. */
+/* Whether it can be mapped. */
 static bool can_map(enum kind kind, bool write)
 {
+	if (by_xpmem)
+		return kind != PRIVATE; /* as far as the stand-in can */
 	switch (kind) {
 	case PRIVATE:
 		return false;
@@ -240,6 +246,11 @@ static bool can_map(enum kind kind, bool write)
 	default:
 		return true;
 	}
+}
+
+static uint32_t mapper(bool can)
+{
+	return by_xpmem ? REGALL_COPY_XPMEM : can && !by_cma ? REGALL_COPY_MAP : REGALL_COPY_CMA;
 }
 
 static char buffer[1 << 20];
@@ -261,7 +272,7 @@ static void read_and_write(enum kind kind)
 		IS(0, r);
 		IS(len, done.bytes);
 		if (!by_size)
-			IS(reads && !by_cma ? REGALL_COPY_MAP : REGALL_COPY_CMA, done.mechanism);
+			IS(mapper(reads), done.mechanism);
 		HOLDS(is_filled(buffer, 0, len, round));
 		for (size_t at = 1; at < len; at += 3777) {
 			size_t n = len - at < 5000 ? len - at : 5000;
@@ -281,7 +292,7 @@ static void read_and_write(enum kind kind)
 		}
 		IS(0, r);
 		if (!by_size)
-			IS(writes && !by_cma ? REGALL_COPY_MAP : REGALL_COPY_CMA, done.mechanism);
+			IS(mapper(writes), done.mechanism);
 		IS(1, TELL(IS_FILLED, addr, len, round + 100));
 	}
 	IS(0, TELL(UNMAP, addr, len, kind));
@@ -602,6 +613,34 @@ static void allocated(void)
 	IS(-ENOMEM, api.alloc_shared(1ul << 50, &p));
 }
 
+/* Where process_vm_* is forbidden, what can be mapped is, from the first byte on. */
+static void filtered(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = { sizeof code / sizeof *code, code };
+	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+	struct regall_done done;
+	static const enum kind some[] = { SEALED, SYSV, ALLOCATED };
+	for (int k = 0; k < 3; k++) {
+		uint64_t addr = map_there(some[k], 16 * PAGE, 0);
+		fill(buffer, 0, 16 * PAGE, 9);
+		IS(0, api.put(peer, buffer, addr, 16 * PAGE, &done));
+		IS(REGALL_COPY_MAP, done.mechanism);
+		IS(1, TELL(IS_FILLED, addr, 16 * PAGE, 9));
+		memset(buffer, 0, 16 * PAGE);
+		IS(0, api.get(peer, buffer, addr, 16 * PAGE, &done));
+		IS(REGALL_COPY_MAP, done.mechanism);
+		HOLDS(is_filled(buffer, 0, 16 * PAGE, 9));
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -609,6 +648,7 @@ static const struct {
 	{ "kinds", all_kinds }, { "replaced", replaced }, { "flickers", flickers }, { "cut", cut_short },
 	{ "many", many }, { "large", large }, { "bad", bad_addresses }, { "ends", ends },
 	{ "mapped", mapped }, { "forked", forked }, { "allocated", allocated },
+	{ "filtered", filtered },
 };
 
 int main(int argc, char **argv)
@@ -625,7 +665,8 @@ int main(int argc, char **argv)
 	}
 	root = geteuid() == 0;
 	const char *copy = getenv("REGALL_COPY");
-	maps_only = copy && strcmp(copy, "map") == 0;
+	by_xpmem = copy && strcmp(copy, "xpmem") == 0;
+	maps_only = (copy && strcmp(copy, "map") == 0) || by_xpmem;
 	by_cma = copy && strcmp(copy, "cma") == 0;
 	by_size = !copy || strcmp(copy, "auto") == 0;
 	start_owner();

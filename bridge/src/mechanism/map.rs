@@ -76,7 +76,7 @@ unsafe fn one(
         addr: theirs,
         bytes: len,
         write: way == Way::Put,
-        eager: !peer.order().is_auto(),
+        eager: !peer.order().is_auto() || !peer.states().hopeful(Kind::Cma),
     };
     let hold = peer.attachments().hold(peer, &wanted)?;
     // SAFETY: by the caller's contract.

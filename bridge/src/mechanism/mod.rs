@@ -174,6 +174,7 @@ pub unsafe fn copy(
     local: &[Segment],
     remote: &[Segment],
 ) -> Result<(u64, Kind)> {
+    let mut fewer = false;
     for kind in peer.order().kinds() {
         if !peer.states().hopeful(kind) {
             continue;
@@ -189,12 +190,31 @@ pub unsafe fn copy(
         };
         match copied {
             Ok(bytes) => return Ok((bytes, kind)),
-            Err(No::Never) => peer.states().refuse(kind),
+            Err(No::Never) => {
+                peer.states().refuse(kind);
+                fewer = true;
+            }
             Err(No::NotThis) => (),
             Err(No::Failed(e)) => return Err(e),
         }
     }
-    Err(Errno::PERM)
+    match fewer {
+        // What did not pay may be all that is left.
+        // SAFETY: by the contract above.
+        true => unsafe { again(peer, way, local, remote) },
+        false => Err(Errno::PERM),
+    }
+}
+
+#[cold]
+unsafe fn again(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+) -> Result<(u64, Kind)> {
+    // SAFETY: by the caller's contract. Ends: each time there is a mechanism less.
+    unsafe { copy(peer, way, local, remote) }
 }
 
 #[cfg(test)]
