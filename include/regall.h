@@ -102,7 +102,14 @@ int regall_alloc(size_t size, void **out);
  * As regall_alloc otherwise, in ordinary pages. */
 int regall_alloc_unregistered(size_t size, void **out);
 
-/* Gives back memory of either kind; `addr` and `size` as regall_alloc had them.
+/* Memory that is registered from the start and that peers can map: see regall_map. It is
+ * of a memfd that can't be made shorter, all of it there before this returns, in huge pages
+ * where the system allows them for shared memory. A child of fork shares it with its parent:
+ * each sees what the other writes. (Of the first 64 of them a process keeps a descriptor
+ * open, below 1024, for peers that are not root to find.) Otherwise as regall_alloc. */
+int regall_alloc_shared(size_t size, void **out);
+
+/* Gives back memory of any of these kinds; `addr` and `size` as regall_alloc had them.
  * It is munmap for them: anything else that is mapped there goes, too.
  * 0, or -EINVAL: addr is not page-aligned or size is 0. */
 int regall_free(void *addr, size_t size);
@@ -194,7 +201,8 @@ int regall_peer_open(int pid, uint64_t start_time, unsigned flags, regall_peer *
  * finished. */
 int regall_peer_close(regall_peer *peer);
 
-/* 0 if it is still there; -ESRCH: it has ended; -ESTALE: it executes another program. */
+/* Lets go of what is mapped here of memory that it does not have any more.
+ * 0 if it is still there; -ESRCH: it has ended; -ESTALE: it executes another program. */
 int regall_peer_check(regall_peer *peer);
 
 /* Copies len bytes from the peer's address `from` to `to`, or from `from` to its address
@@ -342,6 +350,44 @@ int regall_putv_start(regall_queue *queue, regall_peer *peer, const struct regal
  * fork. */
 int regall_queue_poll(regall_queue *queue, struct regall_completion *out, size_t room);
 int regall_queue_wait(regall_queue *queue, struct regall_completion *out, size_t room, int timeout_ms);
+/* ---- A peer's memory, mapped ----
+ *
+ * Memory that a peer shares can be mapped here, and be read, reduced or written where it
+ * is: of regall_alloc_shared, other memfds, System V segments, MAP_SHARED|MAP_ANONYMOUS (as
+ * root or with CAP_CHECKPOINT_RESTORE), files. regall_get and regall_put map it by
+ * themselves where that pays. Memory mapped so is not registered here. */
+
+/* Flags of regall_map. */
+#define REGALL_MAP_WRITE 1u    /* to write there, too */
+#define REGALL_MAP_UNSEALED 2u /* even of a file that can be made shorter: SIGBUS if it is */
+
+/* What regall_map has mapped. */
+struct regall_mapping {
+	void *at;            /* the peer's byte at `addr` */
+	uint64_t len;        /* bytes, as asked for */
+	uint64_t generation; /* of the directory entry that it is of */
+	uint64_t internal[4];
+};
+
+/* Maps `len` bytes at the peer's address `addr`, which must all be registered and lie in one
+ * of the ranges of its directory. What is mapped stays, and can be touched without harm,
+ * until regall_unmap, even if the peer unmaps it or ends: it may then no longer be
+ * what the peer has at that address, which regall_map_check tells.
+ * 0, or -EOPNOTSUPP: it can't be mapped: private memory, several ranges, a file that could be
+ * made shorter (without REGALL_MAP_UNSEALED), or no way to open it; -EFAULT: it is not
+ * registered, or beyond the end of a file; -EACCES: its protection does not permit it;
+ * -ESTALE: it changed meanwhile, or the peer executes another program; -ESRCH: the
+ * peer has ended; -EINVAL: peer or out is NULL, len is 0 or wraps, unknown flags; -ENOMEM. */
+int regall_map(regall_peer *peer, uint64_t addr, size_t len, unsigned flags, struct regall_mapping *out);
+
+/* Whether the peer still has mapped there what it had when it was mapped here. To be called
+ * after what was read has been used: 0 says that it was right. No system call, mostly.
+ * 0, or -ESTALE: it has been unmapped or replaced, or its protection has changed, or the peer
+ * executes another program; -ESRCH: the peer has ended; -EINVAL: NULL, or not mapped. */
+int regall_map_check(regall_peer *peer, const struct regall_mapping *mapping);
+
+/* Unmaps it; before or after the peer is closed. 0, or -EINVAL: NULL, or not mapped. */
+int regall_unmap(struct regall_mapping *mapping);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,13 @@
 //! A process whose memory can be got at.
 
+use crate::attach::Attachments;
 use crate::find::{self, Found};
 use crate::host::Host;
 use crate::lock::{self, Held, Lock};
 use crate::mechanism::helper::Link;
-use crate::mechanism::{Kind, Order, States};
+use crate::mechanism::{xpmem, Kind, Order, States};
 use crate::memory;
-use crate::picture::Picture;
+use crate::picture::{self, Picture};
 use crate::transfer::Way;
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
@@ -49,6 +50,8 @@ pub struct Peer {
     link: Lock<Link>,
     order: Order,
     states: States,
+    attachments: Attachments,
+    xpmem: xpmem::Access,
 }
 
 /// What is known of it.
@@ -105,6 +108,8 @@ impl Peer {
             link: Lock::new(Link::none()),
             order,
             states: States::new(),
+            attachments: Attachments::new(),
+            xpmem: xpmem::Access::new(),
         };
         let why_not = match (there, maps_it) {
             (true, true) => return memory::place(host, peer),
@@ -130,6 +135,8 @@ impl Peer {
     fn release(&self) {
         file::close(self.memory.swap(-1, Relaxed));
         self.link.lock().close();
+        self.attachments.release(self.host);
+        self.xpmem.release();
         let mut known = self.known.lock();
         known.picture.release(self.host);
         known.view.close(self.host);
@@ -182,6 +189,24 @@ impl Peer {
         &self.states
     }
 
+    /// What of its memory is mapped here.
+    #[inline]
+    pub fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// Leave to attach its memory by XPMEM.
+    pub fn xpmem(&self) -> &xpmem::Access {
+        &self.xpmem
+    }
+
+    /// The number of the XPMEM segment that it has published.
+    pub fn offers_xpmem(&self) -> Option<u64> {
+        let known = self.known.lock();
+        let segment = known.view.header()?.xpmem.load(Acquire);
+        (segment != 0).then_some(segment)
+    }
+
     /// Its memory as a file, if that can be had.
     #[inline]
     pub fn memory(&self) -> Option<i32> {
@@ -223,6 +248,21 @@ impl Peer {
         }
     }
 
+    /// The entry that holds `addr`, as it is now. EFAULT: there is none.
+    pub fn known_at(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
+        let mut known = self.known.lock();
+        let Known { view, picture } = &mut *known;
+        picture.at(self.host, view, addr)
+    }
+
+    /// Whether the entry in `slot` still is the one of `generation`.
+    pub fn publishes(&self, slot: u32, generation: u64) -> bool {
+        let known = self.known.lock();
+        let slot = known.view.slot(slot as usize);
+        // SAFETY: the view is here.
+        slot.is_some_and(|slot| unsafe { Stamp::of(slot, generation).holds() })
+    }
+
     /// After a transfer: whether it still is the process, and the image of it, that was
     /// opened. ESRCH: it is gone; ESTALE: it executes another program.
     #[inline]
@@ -253,6 +293,7 @@ impl Peer {
             }
             false => {
                 self.seen.store(GONE, Relaxed);
+                self.attachments.clear(self.host);
                 Err(self.gone())
             }
         }

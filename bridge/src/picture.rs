@@ -27,6 +27,17 @@ pub struct Known {
 }
 
 impl Known {
+    /// Whether it is a shared mapping.
+    #[inline]
+    pub fn shared(&self) -> bool {
+        self.prot.shared()
+    }
+
+    /// Its slot in the directory.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
     fn new(range: (u64, u64), generation: u64, slot: usize, attr: Attr) -> Self {
         Self {
             start: range.0,

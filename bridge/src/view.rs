@@ -195,6 +195,11 @@ impl Stamp {
         unsafe { self.holds() }.then_some(id)
     }
 
+    /// Where it stands.
+    pub fn at(&self) -> NonNull<AtomicU64> {
+        self.at
+    }
+
     /// The generation.
     pub fn generation(&self) -> u64 {
         self.generation

@@ -81,6 +81,8 @@ pub fn child() {
     flight::use_header(core::ptr::null_mut());
     lock::reset();
     regall_bridge::lock::in_process();
+    // SAFETY: fork has taken this thread alone along.
+    unsafe { crate::capi::mapping::child() };
     thread::current().forget();
     threads::forget();
     startup::adopt_pid();
@@ -190,6 +192,8 @@ pub fn new_directory(state: &mut State) {
     startup::write_settings(state);
     crate::host::permit_peers();
     crate::regions::forget();
+    // SAFETY: mapped as long as it is the directory.
+    crate::host::offer(unsafe { header.as_ref() });
     flight::use_header(header.as_ptr());
     adopt(state);
 }

@@ -32,6 +32,11 @@ impl Fd {
         }
     }
 
+    /// A descriptor that nobody else closes.
+    pub fn own(fd: i32) -> Self {
+        Self(fd)
+    }
+
     /// The number.
     pub fn raw(&self) -> i32 {
         self.0

@@ -4,6 +4,8 @@
 pub mod cma;
 pub mod helper;
 pub mod knem;
+pub mod map;
+pub mod xpmem;
 
 use crate::peer::Peer;
 use crate::transfer::Way;
@@ -176,6 +178,7 @@ pub unsafe fn copy(
     remote: &[Segment],
     knem: Option<(u64, u64)>,
 ) -> Result<(u64, Kind)> {
+    let mut fewer = false;
     for kind in peer.order().kinds() {
         if !peer.states().hopeful(kind) {
             continue;
@@ -187,16 +190,39 @@ pub unsafe fn copy(
             Kind::Knem => unsafe { knem::copy(way, local, remote, knem) },
             // SAFETY: by the contract above.
             Kind::Helper => unsafe { helper::copy(peer, way, local, remote) },
-            Kind::Map | Kind::Xpmem => Err(No::NotThis),
+            // SAFETY: by the contract above.
+            Kind::Map => unsafe { map::copy(peer, way, local, remote) },
+            // SAFETY: by the contract above.
+            Kind::Xpmem => unsafe { xpmem::copy(peer, way, local, remote) },
         };
         match copied {
             Ok(bytes) => return Ok((bytes, kind)),
-            Err(No::Never) => peer.states().refuse(kind),
+            Err(No::Never) => {
+                peer.states().refuse(kind);
+                fewer = true;
+            }
             Err(No::NotThis) => (),
             Err(No::Failed(e)) => return Err(e),
         }
     }
-    Err(Errno::PERM)
+    match fewer {
+        // What did not pay may be all that is left.
+        // SAFETY: by the contract above.
+        true => unsafe { again(peer, way, local, remote, knem) },
+        false => Err(Errno::PERM),
+    }
+}
+
+#[cold]
+unsafe fn again(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+    knem: Option<(u64, u64)>,
+) -> Result<(u64, Kind)> {
+    // SAFETY: by the caller's contract. Ends: each time there is a mechanism less.
+    unsafe { copy(peer, way, local, remote, knem) }
 }
 
 #[cfg(test)]
