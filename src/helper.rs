@@ -5,7 +5,7 @@ use crate::startup;
 use crate::sys::file;
 use crate::sys::{self, call, socket, Errno, Result};
 use crate::text::Text;
-use crate::threads::{Files, Thread};
+use crate::threads::{self, Files, Thread};
 use crate::track::{self, flight, VIEW};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -176,6 +176,10 @@ impl Owner for Us {
         let same = find::process(sys::getpid()).is_ok_and(|us| us.uid == self.uid);
         self.changed.set(!same);
         same && uid == self.uid
+    }
+
+    fn lives(&self) -> bool {
+        !threads::alone()
     }
 
     fn wanted(&self) -> bool {

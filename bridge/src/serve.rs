@@ -19,6 +19,10 @@ const PEERS: usize = 256;
 const TURN: usize = 8;
 /// How long to wait when there are no descriptors left, in nanoseconds.
 const PAUSE: u64 = 10_000_000;
+/// How long to wait for peers before a look is taken whether the process lives, at first
+/// and at the most, in nanoseconds.
+const SOONEST: u64 = 5_000_000;
+const LATEST: u64 = 1_000_000_000;
 /// Connections that may wait to be accepted.
 pub const BACKLOG: u32 = 64;
 
@@ -34,6 +38,8 @@ pub trait Owner {
     fn admits(&self, uid: u32) -> bool;
     /// Whether the helper is to go on.
     fn wanted(&self) -> bool;
+    /// Whether there is a process to serve from still, but for the helper. Asked now and then.
+    fn lives(&self) -> bool;
 }
 
 /// A peer that has connected.
@@ -67,6 +73,8 @@ impl Poll {
 pub fn serve(owner: &dyn Owner, listener: &Fd) {
     let mut clients = [const { None::<Client> }; PEERS];
     let mut polls = [Poll::of(-1); PEERS + 1];
+    // A young process may be one that ends soon.
+    let mut pause = SOONEST;
     while owner.wanted() {
         let all = core::iter::once(listener.raw()).chain(
             clients
@@ -76,9 +84,18 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
         for (poll, fd) in polls.iter_mut().zip(all) {
             *poll = Poll::of(fd);
         }
-        match call!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), 0, 0, 8) {
-            Ok(_) | Err(Errno::INTR) => (),
-            Err(_) => return,
+        let time = [pause / 1_000_000_000, pause % 1_000_000_000];
+        match call!(
+            libc::SYS_ppoll,
+            polls.as_mut_ptr(),
+            polls.len(),
+            time.as_ptr(),
+            0,
+            8
+        ) {
+            Ok(0) if owner.lives() => pause = (pause * 2).min(LATEST),
+            Ok(1..) | Err(Errno::INTR) => (),
+            Ok(0) | Err(_) => return,
         }
         let mut found = polls.iter();
         let new = found.next().map_or(0, |p| p.found);
