@@ -3,7 +3,7 @@
 
 use crate::host::Shim;
 use crate::sys::{self, Errno, Result};
-use crate::threads::{Files, Thread};
+use crate::threads::{self, Files, Thread};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use regall_bridge::lock::Lock;
@@ -69,6 +69,6 @@ extern "C" fn entry() -> ! {
 
 fn run() {
     if let Some(engine) = engine() {
-        engine.work();
+        engine.work(|| !threads::alone());
     }
 }

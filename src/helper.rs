@@ -6,7 +6,7 @@ use crate::startup;
 use crate::sys::file;
 use crate::sys::{self, call, socket, Errno, Result};
 use crate::text::Text;
-use crate::threads::{Files, Thread};
+use crate::threads::{self, Files, Thread};
 use crate::track::{self, flight, VIEW};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -248,6 +248,10 @@ impl Owner for Us {
 
     fn release(&self, cookie: Cookie) {
         regions::used_by_stranger(cookie);
+    }
+
+    fn lives(&self) -> bool {
+        !threads::alone()
     }
 
     fn wanted(&self) -> bool {

@@ -115,10 +115,10 @@ impl Store {
 
     fn create_file(&mut self) -> Result<u64, Errno> {
         self.uid = sys::geteuid();
-        self.folder = Text::of(format_args!("/dev/shm/regall-{}", self.uid));
         let me = Identity::own()?;
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
-        let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
+        let (folder, which) = folder::own(self.uid)?;
+        self.folder = which.path();
         sweep(&folder, &me);
         let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
         let fd = create_exclusive(&folder, name)?;

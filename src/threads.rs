@@ -3,11 +3,13 @@
 //! as much thread-local storage as the code here uses.
 //!
 //! There is a fixed number, each with one purpose, started when it is first needed. A
-//! child of fork has none of its parent's; exec and exit_group end them. They keep a
-//! process alive whose last thread of its own ends by the system call `exit` (libc's
-//! threads do not: the last of them calls exit_group).
+//! child of fork has none of its parent's; exec and exit_group end them. A process whose
+//! last thread of its own ends by the system call `exit` (a child of clone(3) does; the last of
+//! libc's threads calls exit_group) is not over as long as they run: they look after
+//! that from time to time, and end, too.
 
 use crate::arch;
+use crate::sys::process::Stat;
 use crate::sys::{self, call, check, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
@@ -210,16 +212,37 @@ fn map(bytes: u64) -> Result<u64> {
     Ok(at)
 }
 
+/// How the process's first thread has ended: what comes of the last thread is what comes of
+/// the process (since Linux 6.1 or so), and that must be it.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether our threads are all that is left of the process.
+pub fn alone() -> bool {
+    let ours = all().filter(|t| t.runs()).count() as u64;
+    match Stat::read(c"/proc/self/stat") {
+        // The first thread stays in the count until the process ends.
+        Ok(stat) if stat.state == b'Z' && stat.threads <= 1 + ours => {
+            ENDED.store((stat.ended >> 8) as u32 & 0xff, Relaxed);
+            true
+        }
+        _ => false,
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Thread> {
+    [&crate::helper::THREAD, &crate::copier::THREAD].into_iter()
+}
+
 fn end() -> ! {
     loop {
-        let _ = call!(libc::SYS_exit, 0);
+        let _ = call!(libc::SYS_exit, ENDED.load(Relaxed));
     }
 }
 
 /// After a panic: if this thread is ours, it ends here.
 pub fn end_if_ours() {
     let me = sys::gettid();
-    for thread in [&crate::helper::THREAD, &crate::copier::THREAD] {
+    for thread in all() {
         if thread.tid.load(Relaxed) == me {
             // Not to be started again: state stays as it is.
             end();
@@ -229,8 +252,7 @@ pub fn end_if_ours() {
 
 /// In a child of fork.
 pub fn forget() {
-    crate::helper::THREAD.forget();
-    crate::copier::THREAD.forget();
+    all().for_each(Thread::forget);
     crate::copier::forget();
 }
 

@@ -168,13 +168,15 @@ impl Engine {
         )
     }
 
-    /// The thread's work, without end.
-    pub fn work(&self) -> ! {
+    /// The thread's work, as long as `lives` says so; it is asked when there is nothing to do.
+    pub fn work(&self, lives: impl Fn() -> bool) {
         loop {
             let bell = self.bell.load(Acquire);
             let next = self.ring.lock().pop();
             let Some(Entry { queue, tag, job }) = next else {
-                regall_sys::futex_wait(&self.bell, bell, NAP as u32);
+                if regall_sys::futex_wait(&self.bell, bell, NAP as u32) && !lives() {
+                    return;
+                }
                 continue;
             };
             // SAFETY: by the contract of `Queue::start`.

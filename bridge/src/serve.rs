@@ -24,6 +24,10 @@ const STRANGERS: usize = 32;
 const TURN: usize = 8;
 /// How long to wait when there are no descriptors left, in nanoseconds.
 const PAUSE: u64 = 10_000_000;
+/// How long to wait for peers before a look is taken whether the process lives, at first
+/// and at the most, in nanoseconds.
+const SOONEST: u64 = 5_000_000;
+const LATEST: u64 = 1_000_000_000;
 /// Connections that may wait to be accepted.
 pub const BACKLOG: u32 = 64;
 
@@ -52,6 +56,8 @@ pub trait Owner {
     fn release(&self, cookie: Cookie);
     /// Whether the helper is to go on.
     fn wanted(&self) -> bool;
+    /// Whether there is a process to serve from still, but for the helper. Asked now and then.
+    fn lives(&self) -> bool;
 }
 
 /// A peer that has connected.
@@ -90,6 +96,8 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
     let mut clients = [const { None::<Client> }; PEERS];
     let mut polls = [Poll::of(-1); PEERS + 2];
     let mut strangers = None;
+    // A young process may be one that ends soon.
+    let mut pause = SOONEST;
     while owner.wanted() {
         if owner.wants_strangers() && strangers.is_none() {
             strangers = listen_for_strangers();
@@ -104,9 +112,18 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
         for (poll, fd) in polls.iter_mut().zip(all) {
             *poll = Poll::of(fd);
         }
-        match call!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), 0, 0, 8) {
-            Ok(_) | Err(Errno::INTR) => (),
-            Err(_) => return,
+        let time = [pause / 1_000_000_000, pause % 1_000_000_000];
+        match call!(
+            libc::SYS_ppoll,
+            polls.as_mut_ptr(),
+            polls.len(),
+            time.as_ptr(),
+            0,
+            8
+        ) {
+            Ok(0) if owner.lives() => pause = (pause * 2).min(LATEST),
+            Ok(1..) | Err(Errno::INTR) => (),
+            Ok(0) | Err(_) => return,
         }
         let mut found = polls.iter();
         let new = found.next().map_or(0, |p| p.found);

@@ -9,6 +9,7 @@ use regall_directory::layout::{
     locate, segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
 };
 use regall_sys::file::{Fd, Stat};
+use regall_sys::folder::Folder;
 use regall_sys::process::Identity;
 use regall_sys::{Errno, Result};
 
@@ -54,6 +55,7 @@ impl View {
                     namespace: 0,
                 },
                 uid: 0,
+                folder: Folder { uid: 0, n: 0 },
             },
             file: Stat::NONE,
             parts: [None; SEGMENTS],

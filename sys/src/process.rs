@@ -42,6 +42,9 @@ pub struct Stat {
     pub threads: u64,
     /// Field 22: when it started, in clock ticks since boot.
     pub start: u64,
+    /// Field 52: how its first thread has ended, as wait(2) has it; 0 if it has not, or
+    /// nobody may know.
+    pub ended: u64,
 }
 
 impl Stat {
@@ -55,12 +58,13 @@ impl Stat {
         let rest = text.get(after + 1..).unwrap_or(&[]);
         // Behind the parenthesis: an empty piece, field 3, ...
         let field = |n: usize| rest.split(|b| *b == b' ').nth(n - 2).ok_or(Errno::INVAL);
-        let count = |n| number(field(n)?).ok_or(Errno::INVAL);
+        let count = |n| number(field(n)?.trim_ascii_end()).ok_or(Errno::INVAL);
         Ok(Self {
             state: *field(3)?.first().ok_or(Errno::INVAL)?,
             exiting: count(9)? & PF_EXITING != 0,
             threads: count(20)?,
             start: count(22)?,
+            ended: count(52).unwrap_or(0),
         })
     }
 
