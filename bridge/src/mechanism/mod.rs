@@ -160,7 +160,8 @@ pub enum No {
 }
 
 /// Copies from the beginning of one side to the end of the shorter one, by the first
-/// mechanism that will. Bytes copied, at least 1, and which one it was; errors as
+/// mechanism that will. Bytes copied, at least 1, which one it was, and whether it is proven
+/// that they are of this peer's memory, whoever has its pid; errors as
 /// [`crate::transfer::transfer`].
 ///
 /// # Safety
@@ -171,18 +172,19 @@ pub unsafe fn copy(
     way: Way,
     local: &[Segment],
     remote: &[Segment],
-) -> Result<(u64, Kind)> {
+) -> Result<(u64, Kind, bool)> {
+    let mut proven = false;
     for kind in peer.order().kinds() {
         if !peer.states().hopeful(kind) {
             continue;
         }
         let copied = match kind {
             // SAFETY: by the contract above.
-            Kind::Cma => unsafe { cma::copy(peer, way, local, remote) },
+            Kind::Cma => unsafe { cma::copy(peer, way, local, remote, &mut proven) },
             Kind::Map | Kind::Xpmem | Kind::Knem | Kind::Helper => Err(No::NotThis),
         };
         match copied {
-            Ok(bytes) => return Ok((bytes, kind)),
+            Ok(bytes) => return Ok((bytes, kind, proven)),
             Err(No::Never) => peer.states().refuse(kind),
             Err(No::NotThis) => (),
             Err(No::Failed(e)) => return Err(e),
