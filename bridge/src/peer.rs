@@ -263,14 +263,16 @@ impl Peer {
         slot.is_some_and(|slot| unsafe { Stamp::of(slot, generation).holds() })
     }
 
+    /// Whether it tracks its memory no longer: then its directory is right no longer.
+    #[inline]
+    pub fn gave_up(&self) -> bool {
+        self.header().settings.load(Acquire) & SETTING_GAVE_UP != 0
+    }
+
     /// After a transfer: whether it still is the process, and the image of it, that was
     /// opened. ESRCH: it is gone; ESTALE: it executes another program.
     #[inline]
     pub fn still(&self) -> Result<()> {
-        // One that tracks no longer has a directory that is right no longer.
-        if self.header().settings.load(Acquire) & SETTING_GAVE_UP != 0 {
-            return Err(Errno(libc::ESTALE));
-        }
         let now = ticks();
         let since = regall_sys::time::nanos(now.wrapping_sub(self.seen.load(Relaxed)));
         if since < UNCHECKED && self.flags & CHECK_ALWAYS == 0 {
