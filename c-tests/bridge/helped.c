@@ -586,7 +586,7 @@ static void by_hand(const struct other *o)
 
 	/* Messages that end the connection. */
 	struct request ends[] = {
-		{ .what = 0 }, { .what = 5 }, { .what = HELLO, .image = image, .len = BOUNCE },
+		{ .what = 0 }, { .what = 99 }, { .what = HELLO, .image = image, .len = BOUNCE },
 		{ .what = GET, .addr = there, .len = 0, .id = id },
 		{ .what = GET, .addr = there, .len = BOUNCE, .id = id },
 		{ .what = GET, .addr = there, .len = 100, .id = id, .offset = BOUNCE - 99 },
