@@ -58,8 +58,10 @@ static void answer(const char *line)
 		struct regall_range found = { 0 };
 		int r = regall_lookup(NULL, (void *)strtoul(line + 3, NULL, 0), 1, &found);
 		say("%lu", r ? 0 : (unsigned long)found.id);
-	} else {
-		say("1");
+	} else if (strcmp(line, "out") == 0) {
+		char *p = anon(1);
+		NEED(regall_opt_out(p, PAGE) == 0);
+		say("%#lx", (unsigned long)(uintptr_t)p);
 	}
 }
 
@@ -547,6 +549,18 @@ static void by_hand(const struct other *o)
 	struct request nowhere = get;
 	nowhere.addr = 4096;
 	IS(ESTALE, ask_for(s, nowhere, -1));
+
+	struct request excluded = get;
+	excluded.addr = ask(o, "out");
+	snprintf(line, sizeof line, "id %#lx", (unsigned long)excluded.addr);
+	excluded.id = ask(o, line);
+	IS(EFAULT, ask_for(s, excluded, -1));
+	struct request read_only = get;
+	read_only.what = PUT;
+	read_only.addr = there + AREA / 2;
+	snprintf(line, sizeof line, "id %#lx", (unsigned long)read_only.addr);
+	read_only.id = ask(o, line);
+	IS(EACCES, ask_for(s, read_only, -1));
 
 	/* The file behind the shared mapping. */
 	struct request file = { .magic = MAGIC, .what = DESCRIPTOR, .addr = there_shared, .id = shared_id };
