@@ -97,7 +97,9 @@ fn mpi_ranks_in_user_namespaces_of_their_own() {
     Mode::Plain.apply(&mut command);
     command.args(["-np", "3", "env", "REGALL=1", "REGALL_EXCLUDE=*.so*"]);
     command.arg(format!("LD_PRELOAD={}", build::shim().display()));
-    command.args(["unshare", "-U"]).arg(build::program("apart.mpich"));
+    command
+        .args(["unshare", "-U"])
+        .arg(build::program("apart.mpich"));
     command.env("UCX_TLS", "tcp,self");
     let done = child::run(&mut command, TIMEOUT);
     assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);

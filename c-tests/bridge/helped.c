@@ -205,6 +205,16 @@ static void copies(const struct other *o, bool helped, bool puts_helped)
 	if (puts_helped)
 		IS(-EFAULT, regall_put(peer, hole + PAGE, there, 16, &done));
 	IS(0, regall_get(peer, here, there_shared, PAGE, &done));
+	/* A limit on files is no reason for a signal. */
+	struct rlimit old, none = { 0, 0 };
+	NEED(getrlimit(RLIMIT_FSIZE, &old) == 0);
+	none.rlim_max = old.rlim_max;
+	NEED(setrlimit(RLIMIT_FSIZE, &none) == 0);
+	int r = regall_put(peer, here, there, 16, &done);
+	NEED(setrlimit(RLIMIT_FSIZE, &old) == 0);
+	if (puts_helped)
+		IS(-EPERM, r);
+	IS(0, regall_put(peer, here, there, 16, &done));
 }
 
 static struct other started(const char *how)
