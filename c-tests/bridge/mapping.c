@@ -719,6 +719,7 @@ int main(int argc, char **argv)
 			IS(0, api.peer_close(peer));
 			IS(0, windows());
 			close(line);
+			waitpid(owner, NULL, 0); /* it has files to remove */
 			return wrong != 0;
 		}
 	return 98;
