@@ -176,12 +176,17 @@ static int own(int fd)
 		if (write(fd, &answer, sizeof answer) != sizeof answer)
 			break;
 	}
+	return wrong != 0;
+}
+
+/* Removes the files of an owner. */
+static void remove_files(pid_t pid)
+{
 	char path[64];
 	for (int i = 0; i < 2; i++) {
-		snprintf(path, sizeof path, "%s/regall-mapping-%d", i ? "/var/tmp" : "/dev/shm", getpid());
+		snprintf(path, sizeof path, "%s/regall-mapping-%d", i ? "/var/tmp" : "/dev/shm", pid);
 		unlink(path);
 	}
-	return wrong != 0;
 }
 
 /* ---- the reader ---- */
@@ -397,10 +402,6 @@ static void cut_short(void)
 		r = api.put(peer, buffer, addr + 8 * PAGE, PAGE, &done);
 		HOLDS(r == -EFAULT || (maps_only && r == -EPERM));
 		TELL(UNMAP, addr, len, some[k]);
-		/* The name is free again. */
-		char path[64];
-		snprintf(path, sizeof path, "%s/regall-mapping-%d", some[k] == DISK ? "/var/tmp" : "/dev/shm", owner);
-		unlink(path);
 	}
 }
 
@@ -719,7 +720,7 @@ int main(int argc, char **argv)
 			IS(0, api.peer_close(peer));
 			IS(0, windows());
 			close(line);
-			waitpid(owner, NULL, 0); /* it has files to remove */
+			remove_files(owner);
 			return wrong != 0;
 		}
 	return 98;
