@@ -220,12 +220,16 @@ impl Piece {
         let good = stale.map_or(bytes, |from| bytes.min(from));
         // A failure is no answer unless it is this peer's.
         let still = match copied {
-            Ok(_) if proven => Ok(()),
+            Ok(_) if proven => peer.still_lately(),
             Ok(_) => peer.still(),
             Err(_) => peer.check(ticks()),
         };
         if let Err(e) = still {
             return (0, Err(e));
+        }
+        if proven && peer.memory().is_none() {
+            // It came through a descriptor that is somebody else's by now. Once more, without.
+            return (0, Ok(()));
         }
         if let Some(kind) = mechanism {
             done.mechanism = Some(kind);
