@@ -145,9 +145,9 @@ pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
         let mut bytes = [0u8; 512];
         while let Ok(1..) = call!(libc::SYS_read, bell, bytes.as_mut_ptr(), bytes.len()) {}
     }
-    OWNER.each(|slot| {
+    OWNER.each(|cookie, slot| {
         let count = slot.uses.load(Acquire) / USE;
-        count == 0 || tell(Cookie(slot.cookie.load(Relaxed)), count)
+        count == 0 || tell(cookie, count)
     });
 }
 

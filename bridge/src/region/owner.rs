@@ -46,8 +46,17 @@ pub struct Owner {
 struct Taken {
     slots: Bits,
     units: Bits,
-    /// Of each slot's region: its first unit, and how many it has.
-    of: &'static mut [(u32, u32)],
+    /// Of each slot's region.
+    of: &'static mut [Of],
+}
+
+/// What is known of a region beside what is in the file.
+#[derive(Clone, Copy)]
+struct Of {
+    cookie: Cookie,
+    /// Its first unit of segments, and how many it has.
+    unit: u32,
+    units: u32,
 }
 
 /// Segments that are given out together.
@@ -150,15 +159,16 @@ impl Owner {
     }
 
     /// Calls `tell` for each region that there is, until it says false.
-    pub fn each(&self, mut tell: impl FnMut(&Slot) -> bool) {
+    pub fn each(&self, mut tell: impl FnMut(Cookie, &Slot) -> bool) {
         let taken = self.taken.lock();
         for part in (0..PARTS).map_while(|k| self.part(k)) {
+            // A part that only others lie behind may have been passed over so far.
             let Some(Some(t)) = taken.get(part.k) else {
-                break;
+                continue;
             };
-            let slots = (0..slots(part.k)).filter(|n| t.slots.has(*n));
-            for slot in slots.filter_map(|n| part.slot(n)) {
-                if !tell(slot) {
+            let regions = t.of.iter().enumerate().filter(|(n, _)| t.slots.has(*n));
+            for (n, of) in regions {
+                if part.slot(n).is_some_and(|slot| !tell(of.cookie, slot)) {
                     return;
                 }
             }
@@ -212,11 +222,11 @@ impl Owner {
 
     fn find(&self, taken: &[Option<Taken>; PARTS], cookie: Cookie) -> Option<(Part, usize)> {
         for part in (0..PARTS).map_while(|k| self.part(k)) {
-            let t = taken.get(part.k)?.as_ref()?;
-            let here = |n: &usize| {
-                let slot = part.slot(*n);
-                t.slots.has(*n) && slot.is_some_and(|s| s.cookie.load(Relaxed) == cookie.0)
+            let Some(Some(t)) = taken.get(part.k) else {
+                continue;
             };
+            let here =
+                |n: &usize| t.slots.has(*n) && t.of.get(*n).is_some_and(|of| of.cookie == cookie);
             if let Some(n) = window(cookie.place(), part.k).find(here) {
                 return Some((part, n));
             }
@@ -231,8 +241,8 @@ impl Owner {
         }
         if let Some(Some(t)) = taken.get_mut(part.k) {
             t.slots.set(n, 1, false);
-            if let Some((unit, units)) = t.of.get(n) {
-                t.units.set(*unit as usize, *units as usize, false);
+            if let Some(of) = t.of.get(n) {
+                t.units.set(of.unit as usize, of.units as usize, false);
             }
         }
         if self.count.fetch_sub(1, Relaxed) == 1 {
@@ -336,7 +346,7 @@ impl Room {
 impl Taken {
     fn new(host: &dyn Host, k: usize) -> Result<Self> {
         let bits = slots(k) / 64 + segments(k) / UNIT / 64;
-        let bytes = bits * 8 + slots(k) * size_of::<(u32, u32)>();
+        let bytes = bits * 8 + slots(k) * size_of::<Of>();
         let bytes = bytes.checked_next_multiple_of(4096).ok_or(Errno::NOMEM)?;
         let at = host.map(bytes as u64)? as *mut u64;
         let units = at.wrapping_add(slots(k) / 64);
@@ -365,7 +375,11 @@ impl Taken {
             self.slots.set(slot, 1, true);
             self.units.set(unit, units, true);
             if let Some(of) = self.of.get_mut(slot) {
-                *of = (unit as u32, units as u32);
+                *of = Of {
+                    cookie,
+                    unit: unit as u32,
+                    units: units as u32,
+                };
             }
             return Some(Room {
                 part,
@@ -421,11 +435,11 @@ impl Bits {
     }
 }
 
-/// Bytes of all segments; EINVAL if they are more than can be counted or none that is.
+/// Bytes of all segments; EINVAL if there are none, EFAULT if there can't be so many.
 fn length(segments: &[Segment]) -> Result<u64> {
     let mut sum = 0u64;
     for s in segments {
-        sum = sum.checked_add(s.len).ok_or(Errno::INVAL)?;
+        sum = sum.checked_add(s.len).ok_or(Errno::FAULT)?;
         s.addr.checked_add(s.len).ok_or(Errno::FAULT)?;
     }
     match segments.is_empty() {
