@@ -127,7 +127,7 @@ impl Owner {
         slot.length.store(length, Relaxed);
         slot.count.store(segments.len() as u64, Relaxed);
         slot.first.store(at.write(segments), Relaxed);
-        slot.uses.store(0, Relaxed);
+        slot.uses.store(mark(at.cookie.place()), Relaxed);
         slot.knem.store(0, Relaxed);
         slot.cookie.store(at.cookie.0, Release);
         self.count.fetch_add(1, Relaxed);

@@ -165,23 +165,50 @@ impl<'a> Region<'a> {
         (n < self.count).then(|| segment(self.part, self.slot, n))?
     }
 
-    /// Claims the one use that there is, if there is one only. EINVAL: it was claimed.
+    /// Claims the one use that there is, if there is one only. EINVAL: it was claimed;
+    /// ESTALE: the region was destroyed.
+    #[inline]
     pub fn claim(&self) -> Result<()> {
-        if !self.rights.has(Rights::SINGLE_USE) {
-            return Ok(());
+        match self.rights.has(Rights::SINGLE_USE) {
+            false => Ok(()),
+            true => self.claim_the_one(),
         }
-        match self.slot.uses.fetch_or(CLAIM, AcqRel) & CLAIM {
-            0 => Ok(()),
-            _ => Err(Errno::INVAL),
+    }
+
+    #[inline(never)]
+    fn claim_the_one(&self) -> Result<()> {
+        match self.update(|uses| (uses & CLAIM == 0).then_some(uses | CLAIM)) {
+            Ok(_) => Ok(()),
+            Err(uses) if self.is_marked(uses) => Err(Errno::INVAL),
+            Err(_) => Err(Errno(libc::ESTALE)),
+        }
+    }
+
+    /// Gives back what was claimed and not used.
+    #[cold]
+    pub fn unclaim(&self) {
+        if self.rights.has(Rights::SINGLE_USE) {
+            let _ = self.update(|uses| Some(uses & !CLAIM));
         }
     }
 
     /// It was used; whether the owner wants to be told.
+    #[inline]
     pub fn used(&self) -> bool {
         let tell = self.rights.has(Rights::NOTIFY);
-        if tell && self.stands() {
-            self.slot.uses.fetch_add(USE, AcqRel);
+        if tell {
+            let _ = self.update(|uses| Some(uses.wrapping_add(USE)));
         }
         tell
+    }
+
+    fn is_marked(&self, uses: u64) -> bool {
+        uses & MARK == mark(self.cookie.place())
+    }
+
+    /// Changes [`Slot::uses`] while they are this region's.
+    fn update(&self, f: impl Fn(u64) -> Option<u64>) -> core::result::Result<u64, u64> {
+        let uses = &self.slot.uses;
+        uses.fetch_update(AcqRel, Acquire, |u| f(u).filter(|_| self.is_marked(u)))
     }
 }
