@@ -95,7 +95,7 @@ __attribute__((unused)) static uint64_t region_of(const void *p, uint64_t len, u
 	return cookie;
 }
 
-enum ask { ASK_READ, ASK_WRITE, ASK_COPY, ASK_CREATE, ASK_DESTROY, ASK_FILL, ASK_SHOW };
+enum ask { ASK_READ, ASK_WRITE, ASK_COPY, ASK_CREATE, ASK_DESTROY, ASK_FILL, ASK_SHOW, ASK_END };
 
 /* A worker: what it is asked and what it answers, in memory that both see. */
 struct work {
@@ -145,6 +145,8 @@ __attribute__((unused)) static void do_work(struct work *w)
 	case ASK_SHOW:
 		memcpy(w->buffer, worker_arena, ARENA);
 		break;
+	case ASK_END:
+		break;
 	}
 }
 
@@ -161,7 +163,7 @@ __attribute__((unused)) static struct worker start_worker(void)
 		close(from[0]);
 		worker_arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		NEED(worker_arena != MAP_FAILED);
-		while (read(to[0], &c, 1) == 1) {
+		while (read(to[0], &c, 1) == 1 && worker.work->ask != ASK_END) {
 			do_work(worker.work);
 			NEED(write(from[1], &c, 1) == 1);
 		}
@@ -186,7 +188,9 @@ static int ask(struct worker *w, enum ask what)
 
 __attribute__((unused)) static void end_worker(struct worker *w)
 {
+	/* Its pipe may be open in others that were forked later: it is told. */
 	int status = -1;
+	ask(w, ASK_END);
 	close(w->to);
 	NEED(waitpid(w->pid, &status, 0) == w->pid);
 	IS(0, status);

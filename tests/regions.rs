@@ -1,0 +1,47 @@
+//! Regions by cookie: the programs of c-tests/bridge/region*.c, each chapter of them in
+//! processes under the shim, which must have nothing to complain of.
+
+use std::process::Command;
+use std::time::Duration;
+
+use regall_tests::mode::Mode;
+use regall_tests::{build, child};
+
+/// Runs a chapter.
+fn chapter(mode: Mode, program: &str, name: &str) {
+    let mut command = Command::new(build::program(&format!("bridge/{program}")));
+    mode.apply(&mut command);
+    let out = child::run(command.arg(name), Duration::from_secs(120));
+    assert_eq!(out.end(), "exit 0", "{name}: {}{}", out.stdout, out.stderr);
+    assert_eq!(out.stdout + &out.stderr, "", "{name}");
+}
+
+macro_rules! chapters {
+    ($($program:ident: $($test:ident $name:literal),+;)+) => {
+        $($(#[test] fn $test() {
+            chapter(Mode::Populate, stringify!($program), $name);
+        })+)+
+    };
+}
+
+chapters! {
+    region:
+        segments_offsets_and_rights "semantics",
+        bad_ranges_are_refused "refusals",
+        up_to_131072_segments "segments",
+        thirty_thousand_at_once "many",
+        a_third_process_needs_the_cookie_alone "third";
+    region_use:
+        a_single_use_is_one_of_eight_racers "single",
+        who_may_not_use_it_does_not_use_it_up "claims",
+        copies_between_any_two "copies",
+        no_use_is_lost "notify";
+}
+
+#[test]
+fn other_modes() {
+    for mode in [Mode::OnFault, Mode::Strict, Mode::Symbols] {
+        chapter(mode, "region", "semantics");
+        chapter(mode, "region_use", "claims");
+    }
+}
