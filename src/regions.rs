@@ -17,8 +17,8 @@ use regall_directory::addr::PageRange;
 use regall_directory::vocab::Prot;
 
 /// The ends of the names of the files beside the directory.
-const FILE: &str = "regions";
-const PIPE: &str = "uses";
+pub(crate) const FILE: &str = "regions";
+pub(crate) const PIPE: &str = "uses";
 
 static OWNER: Owner = Owner::new();
 static CIRCLE: Circle = Circle::new();
