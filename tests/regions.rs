@@ -36,6 +36,14 @@ chapters! {
         who_may_not_use_it_does_not_use_it_up "claims",
         copies_between_any_two "copies",
         no_use_is_lost "notify";
+    region_stale:
+        memory_that_goes_takes_its_regions_with_it "stale",
+        memory_that_stays_keeps_its_regions "usable",
+        never_other_bytes "churn",
+        a_copy_in_flight_finishes_or_fails "flights",
+        readers_are_killed "kills",
+        children_of_readers_read "forks",
+        nothing_is_left "leftovers";
 }
 
 #[test]
