@@ -619,3 +619,6 @@ fn ring(peer: &Peer) {
         regall_sys::file::write_foreign(fd.raw(), &[1]);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,6 +97,12 @@ impl Owner {
         self.part(0).is_some()
     }
 
+    /// Where its parts are; 0: not yet.
+    #[cfg(test)]
+    pub(super) fn addresses(&self) -> [u64; PARTS] {
+        core::array::from_fn(|k| self.part(k).map_or(0, |part| part.at))
+    }
+
     fn part(&self, k: usize) -> Option<Part> {
         let at = self.parts.get(k)?.load(Acquire);
         (at != 0).then_some(Part { at, k })

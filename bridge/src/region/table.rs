@@ -40,6 +40,23 @@ impl Table {
         Ok(table)
     }
 
+    /// Over parts that are mapped already.
+    #[cfg(test)]
+    pub(super) fn over(parts: [u64; PARTS]) -> Self {
+        use regall_sys::process::Identity;
+        let (pid, uid) = (0, 0);
+        let identity = Identity {
+            pid,
+            start: 0,
+            namespace: 0,
+        };
+        Self {
+            found: Found { pid, identity, uid },
+            inode: 0,
+            parts: parts.map(AtomicU64::new),
+        }
+    }
+
     fn map(&self, host: &dyn Host, fd: &Fd, k: usize) -> Result<()> {
         let (offset, head) = match k {
             0 => (0, HEAD_BYTES as u64),
