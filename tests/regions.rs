@@ -4,14 +4,18 @@
 use std::process::Command;
 use std::time::Duration;
 
+use regall_tests::coverage::Expected;
 use regall_tests::mode::Mode;
+use regall_tests::quiet::{self, Watcher};
 use regall_tests::{build, child};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs a chapter.
 fn chapter(mode: Mode, program: &str, name: &str) {
     let mut command = Command::new(build::program(&format!("bridge/{program}")));
     mode.apply(&mut command);
-    let out = child::run(command.arg(name), Duration::from_secs(120));
+    let out = child::run(command.arg(name), TIMEOUT);
     assert_eq!(out.end(), "exit 0", "{name}: {}{}", out.stdout, out.stderr);
     assert_eq!(out.stdout + &out.stderr, "", "{name}");
 }
@@ -44,6 +48,24 @@ chapters! {
         readers_are_killed "kills",
         children_of_readers_read "forks",
         nothing_is_left "leftovers";
+    region_hostile:
+        a_million_guesses "guess";
+}
+
+/// What an attack has left of the ledger is looked at from outside, too.
+#[test]
+fn a_hostile_table_harms_nobody() {
+    let expected = Expected::of(Mode::Populate);
+    let watcher = Watcher::new(move |point| quiet::look(point, &expected));
+    let mut command = Command::new(build::program("bridge/region_hostile"));
+    Mode::Populate.apply(&mut command);
+    command.arg("table").env("QUIET_SOCKET", watcher.socket());
+    let out = child::run(&mut command, TIMEOUT);
+    let findings = watcher.finish();
+    assert_eq!(out.end(), "exit 0", "{}{}", out.stdout, out.stderr);
+    assert_eq!(out.stdout + &out.stderr, "");
+    assert_eq!(findings.problems, Vec::<String>::new());
+    assert_eq!(findings.looks, 3, "two readers and the owner");
 }
 
 #[test]

@@ -465,7 +465,7 @@ static void flights(void)
 {
 	static const enum deed deeds[] = { DESTROY, UNMAP, STOP, KILL, EXEC, EXIT, FORK };
 	for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++)
-		for (int turn = 0; turn < 6; turn++)
+		for (int turn = 0; turn < 4; turn++)
 			one_flight(deeds[i], turn);
 }
 
