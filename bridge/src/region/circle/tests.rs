@@ -55,7 +55,7 @@ fn create(owner: &Owner, place: &Temporary, count: u64, flags: u32) -> Cookie {
     let rights = Rights::new(3, flags).unwrap();
     let made = owner.create(
         &Plain,
-        &Temporary,
+        place,
         &segments(count),
         rights,
         &mut |_| Ok(()),
