@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import build
+from . import build, regions
 from .model import Check, Section, Table
 from .pairs import TITLES, Failed, alternate, difference, interval, median, ratio
 
@@ -317,7 +317,8 @@ def rank_memory(bench, launcher, way):
 
 #: In the order of the issue's table.
 ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other": other,
-        "lookup": lookup, "startup": startup, "hpcc": hpcc, "pinning": pinning}
+        "lookup": lookup, "startup": startup, "hpcc": hpcc, "pinning": pinning,
+        "regions": lambda bench: regions.regions(bench, single)}
 
 
 class Bench:
