@@ -102,7 +102,14 @@ int regall_alloc(size_t size, void **out);
  * As regall_alloc otherwise, in ordinary pages. */
 int regall_alloc_unregistered(size_t size, void **out);
 
-/* Gives back memory of either kind; `addr` and `size` as regall_alloc had them.
+/* Memory that is registered from the start and that peers can map: see regall_map. It is
+ * of a memfd that can't be made shorter, all of it there before this returns, in huge pages
+ * where the system allows them for shared memory. A child of fork shares it with its parent:
+ * each sees what the other writes. (Of the first 64 of them a process keeps a descriptor
+ * open, below 1024, for peers that are not root to find.) Otherwise as regall_alloc. */
+int regall_alloc_shared(size_t size, void **out);
+
+/* Gives back memory of any of these kinds; `addr` and `size` as regall_alloc had them.
  * It is munmap for them: anything else that is mapped there goes, too.
  * 0, or -EINVAL: addr is not page-aligned or size is 0. */
 int regall_free(void *addr, size_t size);
@@ -134,7 +141,8 @@ int regall_audit(void);
 /* ---- Peers: one-sided access to what other processes of the node have registered ----
  *
  * Works from the peers' directories alone, so that a program may use it without being
- * tracked itself (REGALL not 1). Not for signal handlers. A peer may be used by several
+ * tracked itself (REGALL not 1). Not for signal handlers, nor to be left by cancellation or
+ * siglongjmp. A peer may be used by several
  * threads at once, and by a child of fork. REGALL_COPY says by which mechanisms. */
 
 /* A piece of memory, laid out as struct iovec. */
@@ -189,10 +197,12 @@ int regall_peers(struct regall_process *out, size_t room);
  * open(2) and mmap(2). */
 int regall_peer_open(int pid, uint64_t start_time, unsigned flags, regall_peer **out);
 
-/* Closes it. 0, or -EINVAL: it is NULL. */
+/* Closes it. 0, or -EINVAL: it is NULL; -EBUSY: a copy that was started with it is not
+ * finished. */
 int regall_peer_close(regall_peer *peer);
 
-/* 0 if it is still there; -ESRCH: it has ended; -ESTALE: it executes another program. */
+/* Lets go of what is mapped here of memory that it does not have any more.
+ * 0 if it is still there; -ESRCH: it has ended; -ESTALE: it executes another program. */
 int regall_peer_check(regall_peer *peer);
 
 /* Copies len bytes from the peer's address `from` to `to`, or from `from` to its address
@@ -202,7 +212,8 @@ int regall_peer_check(regall_peer *peer);
  * 0, or, with done->bytes transferred and good:
  * -ESTALE: the memory was unmapped or replaced meanwhile, or the peer executes another
  *          program; what is behind done->bytes is not to be used. Start again there.
- *          (A put may then have written into what is there now.)
+ *          (A put may then have written into what is there now.) Also: the peer's helper
+ *          does the copying, and has not answered for a second: the peer is stopped, say.
  * -EFAULT: it is not registered (and was not touched), or can't be had though it is: beyond
  *          the end of a file, say, or `to` is not ours to write.
  * -EACCES: its protection does not permit it.
@@ -254,14 +265,16 @@ int regall_region_destroy(uint64_t cookie);
 /* Copies from a region, `offset` bytes from its beginning, into the vector `to`, or from
  * the vector `from` into the region; ends where the shorter side does.
  * 0, or the errors above and those of regall_get; -ESRCH: its owner has ended meanwhile;
- * -EXDEV: its owner is in another pid namespace; -EBUSY: more than 128 owners at once. */
+ * -EXDEV: its owner is in another pid namespace; -EBUSY: more than 128 owners at once. Another
+ * user's region is copied by its owner's helper thread, over a connection each time. */
 int regall_region_read(uint64_t cookie, uint64_t offset, const struct regall_segment *to,
 		       size_t tos, struct regall_done *done);
 int regall_region_write(uint64_t cookie, uint64_t offset, const struct regall_segment *from,
 			size_t froms, struct regall_done *done);
 
 /* Copies up to `len` bytes between two regions, of whichever processes; errors likewise. One
- * copy if either is this process's, else two. They must not overlap. */
+ * copy if either is this process's, else two. They must not overlap, and be of processes of
+ * this user (-EPERM). */
 int regall_region_copy(uint64_t from, uint64_t from_offset, uint64_t to, uint64_t to_offset,
 		       uint64_t len, struct regall_done *done);
 
@@ -283,6 +296,98 @@ int regall_region_used(struct regall_use *out, size_t room);
 
 /* How often a region with REGALL_REGION_NOTIFY was used, or -EINVAL: there is none. */
 int64_t regall_region_uses(uint64_t cookie);
+
+/* ---- Copies that go on meanwhile ----
+ *
+ * A copy is put into a queue and carried out by a thread of the shim's, one for the whole
+ * process, in the order in which copies were started. A queue may be used by several
+ * threads at once. It is of the process that opened it: in a child of fork there is
+ * nothing under way, and a queue of the parent's can only be closed. */
+
+/* What came of a copy. */
+struct regall_completion {
+	uint64_t tag;     /* as it was started with */
+	int32_t result;   /* 0 or negative: what regall_get and regall_put return */
+	uint32_t reserved;
+	struct regall_done done;
+};
+
+/* A queue. */
+typedef struct regall_queue regall_queue;
+
+/* Opens a queue, and starts the thread if there is none. flags is 0.
+ * 0, or -EINVAL: unknown flags, or out is NULL; -ENOMEM; -EMFILE, -ENFILE: no descriptor;
+ * -EAGAIN, -EPERM: no thread. */
+int regall_queue_open(unsigned flags, regall_queue **out);
+
+/* Waits until nothing of it is under way, and closes it; completions that were not
+ * polled are gone. 0, or -EINVAL: it is NULL. */
+int regall_queue_close(regall_queue *queue);
+
+/* A descriptor to wait on with poll(2) and its kin: readable as long as there are
+ * completions. It stays the queue's: not to be read, written or closed.
+ * The descriptor, or -EINVAL: queue is NULL. */
+int regall_queue_fd(regall_queue *queue);
+
+/* Starts a copy; the rest is as for the functions without _start. Until its completion
+ * has been polled the memory at both ends, the vectors, and the peer must stay.
+ * 0: there will be a completion; -EAGAIN: 256 of this queue's copies are not finished or not
+ * polled, or 512 of all queues' are not finished; -EINVAL: queue or peer is NULL, or a vector
+ * that has segments; -ECHILD: in a child of fork. */
+int regall_get_start(regall_queue *queue, regall_peer *peer, void *to, uint64_t from, size_t len,
+		     uint64_t tag);
+int regall_put_start(regall_queue *queue, regall_peer *peer, const void *from, uint64_t to, size_t len,
+		     uint64_t tag);
+int regall_getv_start(regall_queue *queue, regall_peer *peer, const struct regall_segment *to, size_t tos,
+		      const struct regall_segment *from, size_t froms, uint64_t tag);
+int regall_putv_start(regall_queue *queue, regall_peer *peer, const struct regall_segment *from,
+		      size_t froms, const struct regall_segment *to, size_t tos, uint64_t tag);
+
+/* Takes up to `room` completions, oldest first. regall_queue_wait waits for the first of
+ * them: up to timeout_ms milliseconds, without end if that is negative, and not at all if
+ * nothing is under way.
+ * How many, or -EINVAL: queue is NULL, or out is though room is not 0; -ECHILD: in a child of
+ * fork. */
+int regall_queue_poll(regall_queue *queue, struct regall_completion *out, size_t room);
+int regall_queue_wait(regall_queue *queue, struct regall_completion *out, size_t room, int timeout_ms);
+/* ---- A peer's memory, mapped ----
+ *
+ * Memory that a peer shares can be mapped here, and be read, reduced or written where it
+ * is: of regall_alloc_shared, other memfds, System V segments, MAP_SHARED|MAP_ANONYMOUS (as
+ * root or with CAP_CHECKPOINT_RESTORE), files. regall_get and regall_put map it by
+ * themselves where that pays. Memory mapped so is not registered here. */
+
+/* Flags of regall_map. */
+#define REGALL_MAP_WRITE 1u    /* to write there, too */
+#define REGALL_MAP_UNSEALED 2u /* even of a file that can be made shorter: SIGBUS if it is */
+
+/* What regall_map has mapped. */
+struct regall_mapping {
+	void *at;            /* the peer's byte at `addr` */
+	uint64_t len;        /* bytes, as asked for */
+	uint64_t generation; /* of the directory entry that it is of */
+	uint64_t internal[4];
+};
+
+/* Maps `len` bytes at the peer's address `addr`, which must all be registered and lie in one
+ * of the ranges of its directory. What is mapped stays, and can be touched without harm,
+ * until regall_unmap, even if the peer unmaps it or ends: it may then no longer be
+ * what the peer has at that address, which regall_map_check tells.
+ * 0, or -EOPNOTSUPP: it can't be mapped: private memory, several ranges, a file that could be
+ * made shorter (without REGALL_MAP_UNSEALED), or no way to open it; -EFAULT: it is not
+ * registered, or beyond the end of a file; -EACCES: its protection does not permit it;
+ * -ESTALE: it changed meanwhile, or the peer executes another program; -ESRCH: the
+ * peer has ended; -EINVAL: peer or out is NULL, len is 0 or wraps, unknown flags; -ENOMEM. */
+int regall_map(regall_peer *peer, uint64_t addr, size_t len, unsigned flags, struct regall_mapping *out);
+
+/* Whether the peer still has mapped there what it had when it was mapped here. To be called
+ * after what was read has been used: 0 says that it was right. No system call, mostly.
+ * 0, or -ESTALE: it has been unmapped or replaced, or its protection has changed, or the peer
+ * executes another program; -ESRCH: the peer has ended; -EINVAL: NULL, or not mapped. */
+int regall_map_check(regall_peer *peer, const struct regall_mapping *mapping);
+
+/* Unmaps it; before or after the peer is closed. 0, or -EINVAL: NULL, or not mapped. */
+int regall_unmap(struct regall_mapping *mapping);
 
 #ifdef __cplusplus
 }

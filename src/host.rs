@@ -6,9 +6,14 @@ use crate::intercept;
 use crate::startup;
 use crate::sys::file::{self, Fd};
 use crate::sys::{call, check, Result};
-use crate::track::flight;
+use crate::thread;
+use crate::track::{self, flight, map as maps, resync, VIEW};
+use core::sync::atomic::Ordering::Release;
 use regall_bridge::host::{protection, Host};
-use regall_bridge::mechanism::{Kind, Order};
+use regall_bridge::mechanism::{xpmem, Kind as Mechanism, Order};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::Header;
+use regall_directory::vocab::{Flags, Kind, Prot};
 
 /// The shim as the bridge's host.
 pub struct Shim;
@@ -33,11 +38,82 @@ impl Host for Shim {
         let _ = hooked(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]);
     }
 
-    fn count(&self, mechanism: Kind, bytes: u64) {
+    fn attach(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64> {
+        let prot = protection(writable);
+        let shared = libc::MAP_SHARED;
+        let at = call!(libc::SYS_mmap, 0, bytes, prot, shared, fd.raw(), offset)?;
+        note(at, bytes, writable, Kind::File);
+        Ok(at)
+    }
+
+    fn attach_segment(&self, id: u64, bytes: u64, writable: bool) -> Result<u64> {
+        let flags = if writable { 0 } else { libc::SHM_RDONLY };
+        let at = call!(libc::SYS_shmat, id, 0, flags)?;
+        note(at, bytes, writable, Kind::Shm);
+        Ok(at)
+    }
+
+    fn detach_segment(&self, at: u64) {
+        let _ = hooked(libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]);
+    }
+
+    fn changed(&self, at: u64, bytes: u64) {
+        if let (true, Some(range)) = (track::tracking(), PageRange::from_call(at, bytes)) {
+            let flight = track::begin_work();
+            resync::range(range, false);
+            track::end(flight);
+        }
+    }
+
+    #[inline]
+    fn ours(&self, at: u64, bytes: u64, writable: bool) -> bool {
+        !track::tracking() || mapped(at, bytes, writable)
+    }
+
+    fn count(&self, mechanism: Mechanism, bytes: u64) {
         let (transfers, total) = mechanism.counters();
         flight::count(transfers);
         flight::add(total, bytes);
     }
+}
+
+/// What was mapped of a peer's memory goes into the ledger as opted-out: its owner has it
+/// pinned, and it need not be paid for twice.
+fn note(at: u64, bytes: u64, writable: bool, kind: Kind) {
+    if let (true, Some(range)) = (track::tracking(), PageRange::from_call(at, bytes)) {
+        let prot = Prot::from_call(protection(writable) as u64, true);
+        track::fork::check();
+        maps::own_allocation(range, prot, kind, true);
+    }
+}
+
+/// Entries that a local range may lie in.
+const PIECES: usize = 8;
+
+/// Whether all of it is in the ledger, to be read or written.
+fn mapped(at: u64, bytes: u64, writable: bool) -> bool {
+    let Some(end) = at.checked_add(bytes) else {
+        return false;
+    };
+    let mut from = at;
+    for _ in 0..PIECES {
+        let Ok(Some(found)) = VIEW.lookup_hinted(from, &thread::current().hint) else {
+            return false;
+        };
+        let attr = found.attr();
+        let permitted = match writable {
+            true => attr.prot.writable(),
+            false => attr.prot.readable(),
+        };
+        if !permitted || attr.flags.has(Flags::TAIL) {
+            return false;
+        }
+        if end <= found.end {
+            return true;
+        }
+        from = found.end;
+    }
+    false
 }
 
 fn map(bytes: u64, prot: i32, flags: i32, fd: i32, offset: u64) -> Result<u64> {
@@ -60,6 +136,17 @@ fn hooked(nr: i64, args: [u64; 6]) -> Result<u64> {
         args,
     };
     check(intercept::event(&mut frame))
+}
+
+/// Publishes the number by which peers attach our memory through XPMEM, if that is here. At
+/// the start of a process.
+pub fn offer(header: &Header) {
+    if startup::config().copy.has(Mechanism::Xpmem) {
+        // SAFETY: nobody has been shown this process's directory yet.
+        if let Ok(segment) = unsafe { xpmem::offer() } {
+            header.xpmem.store(segment, Release);
+        }
+    }
 }
 
 /// Lets other processes of this user attach where Yama restricts that to ancestors

@@ -18,7 +18,9 @@ pub mod arch;
 pub mod arena;
 pub mod capi;
 pub mod config;
+pub mod copier;
 pub mod glob;
+pub mod helper;
 pub mod host;
 pub mod intercept;
 pub mod ledger;
@@ -31,6 +33,7 @@ pub mod startup;
 pub mod stats;
 pub mod store;
 pub mod thread;
+pub mod threads;
 pub mod track;
 pub mod verbs;
 

@@ -7,6 +7,7 @@ use crate::sys::file::{self, Fd};
 use crate::sys::{call, Errno, Result};
 use crate::track;
 use core::sync::atomic::{AtomicI32, Ordering::*};
+use regall_bridge::mechanism::Kind;
 use regall_bridge::region::circle::Circle;
 use regall_bridge::region::layout::USE;
 use regall_bridge::region::owner::{Owner, Place};
@@ -52,12 +53,24 @@ pub fn leave(range: PageRange) {
     OWNER.leave(range);
 }
 
+/// Its pages are replaced, and it stays where it is.
+#[inline]
+pub fn replaced(range: PageRange) {
+    OWNER.replaced(range);
+}
+
+/// Whether the KNEM module has pages of ours.
+pub fn shadowed() -> bool {
+    OWNER.is_shadowed()
+}
+
 /// A new process, or the child of one: no regions.
 pub fn forget() {
     // SAFETY: the only thread of a child of fork, or the constructor.
     unsafe { OWNER.forget() };
     // SAFETY: likewise.
     unsafe { CIRCLE.forked() };
+    crate::helper::forget();
     // The pipe is the parent's; its descriptor is left alone, it may be somebody's by now.
     BELL.store(-1, Relaxed);
 }
@@ -76,10 +89,61 @@ pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
     if rights.has(Rights::NOTIFY) {
         bell()?;
     }
-    OWNER.create(&Shim, &Here, segments, rights, &mut |s| {
-        permitted(s, rights)
+    if rights.has(Rights::ANY_USER) {
+        crate::helper::invite_strangers();
+    }
+    let knem = startup::config().copy.has(Kind::Knem);
+    let memory = &mut |s: &Segment| permitted(s, rights);
+    OWNER.create(&Shim, &Here, segments, rights, knem, memory)
+}
+
+/// A region for all that somebody of another user wants to use: its bytes. Claimed, if it
+/// is for a single use.
+pub fn hold_for_stranger(cookie: Cookie, write: bool) -> Result<u64> {
+    OWNER.with_region(cookie, |region| {
+        if !region.rights.has(Rights::ANY_USER) {
+            return Err(Errno::PERM);
+        }
+        if !region.rights.permits(write) {
+            return Err(Errno(libc::EACCES));
+        }
+        region.claim()?;
+        Ok(region.length)
     })
 }
+
+/// The memory at `offset` of a region of ours, as far as it is in one segment.
+pub fn memory_at(cookie: Cookie, offset: u64) -> Result<Segment> {
+    OWNER.with_region(cookie, |region| {
+        let mut into = offset;
+        for s in (0..region.count).map_while(|n| region.segment(n)) {
+            if into < s.len {
+                let (addr, len) = (s.addr.wrapping_add(into), s.len - into);
+                return Ok(Segment { addr, len });
+            }
+            into -= s.len;
+        }
+        Err(Errno::FAULT)
+    })
+}
+
+/// Whether a region of ours can be used.
+pub fn stands(cookie: Cookie) -> bool {
+    OWNER.with_region(cookie, |_| Ok(())).is_ok()
+}
+
+/// Somebody of another user has used a region.
+pub fn used_by_stranger(cookie: Cookie) {
+    let told = OWNER.with_region(cookie, |region| Ok(region.used()));
+    if told == Ok(true) {
+        // By its name: the helper's descriptors are others.
+        if let Some(pipe) = track::lock().and_then(|g| g.store().open_beside(PIPE, RING).ok()) {
+            file::write_foreign(pipe.raw(), &[1]);
+        }
+    }
+}
+
+const RING: i32 = libc::O_WRONLY | libc::O_NONBLOCK;
 
 /// Whether all of a segment is registered, with protection enough.
 fn permitted(segment: &Segment, rights: Rights) -> Result<()> {

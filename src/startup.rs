@@ -2,6 +2,7 @@
 
 use crate::arch::{self, Frame};
 use crate::config::{Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
+use crate::helper;
 use crate::intercept::{patch, selftest, strict, symbols};
 use crate::limits;
 use crate::logger;
@@ -196,6 +197,7 @@ fn start(env: Environment) {
         );
         MODE.store(Intercept::Patch as u8, Relaxed);
     }
+    helper::start_if_needed();
 }
 
 /// Registers everything with the device that REGALL_HCA names, if it names one.

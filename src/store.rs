@@ -11,6 +11,7 @@ use crate::text::{number, Text};
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, Release};
+use regall_bridge::mechanism::helper;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
@@ -114,10 +115,10 @@ impl Store {
 
     fn create_file(&mut self) -> Result<u64, Errno> {
         self.uid = sys::geteuid();
-        self.folder = Text::of(format_args!("/dev/shm/regall-{}", self.uid));
         let me = Identity::own()?;
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
-        let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
+        let (folder, which) = folder::own(self.uid)?;
+        self.folder = which.path();
         sweep(&folder, &me);
         let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
         let (fd, another) = create_exclusive(&folder, name)?;
@@ -202,7 +203,19 @@ impl Store {
         if let (Some(folder), Some(name)) = (self.folder.as_cstr(), self.name.as_cstr()) {
             if let Ok(folder) = folder::open(folder, self.uid) {
                 let _ = folder.unlink(name);
+                let socket: Text<108> = with_kind(self.name.as_bytes(), helper::KIND);
+                if let Some(name) = socket.as_cstr() {
+                    let _ = folder.unlink(name);
+                }
             }
+        }
+    }
+
+    /// Where a helper is to listen; empty if nobody can see the directory.
+    pub fn helper_address(&self) -> Text<108> {
+        match self.published {
+            true => helper::address(self.folder.as_bytes(), self.name.as_bytes()),
+            false => Text::new(),
         }
     }
 
@@ -299,6 +312,15 @@ fn write_exe(header: &Header) {
         }
         word.store(u64::from_ne_bytes(b), Relaxed);
     }
+}
+
+/// The name of the file beside the directory `name` that is of that kind.
+fn with_kind<const N: usize>(name: &[u8], kind: &str) -> Text<N> {
+    let mut text = Text::new();
+    for part in [name, b".", kind.as_bytes()] {
+        text.push(part);
+    }
+    text
 }
 
 /// Removes the files of processes of this pid namespace that are no more.

@@ -4,7 +4,7 @@ import dataclasses
 
 @dataclasses.dataclass
 class Check:
-    """A bound of issue 2 and what was measured."""
+    """A bound of issue 2 or 4 and what was measured."""
     what: str
     value: float
     limit: float

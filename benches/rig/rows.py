@@ -1,4 +1,4 @@
-"""The rows: each measures one line of the speed table in issue 2."""
+"""The rows: each measures one line of the speed tables in issues 2 and 4."""
 import contextlib
 import json
 import pathlib
@@ -9,7 +9,7 @@ import tempfile
 
 from . import build, regions
 from .model import Check, Section, Table
-from .pairs import TITLES, Failed, alternate, difference, interval, median, ratio
+from .pairs import CPU, TITLES, Failed, alternate, difference, interval, median, ratio
 
 
 def check(what, a, b, limit, how=ratio, unit="×", scale=1.0):
@@ -24,9 +24,10 @@ def compared(title, got, unit=1.0, name="ns"):
     return Table(title, ["", name, "ratio"], rows)
 
 
-def single(bench, way, program, *args):
+def single(bench, way, program, *args, pin=False):
     """One run, its words."""
-    run = subprocess.run([build.OUT / program, *args], env=bench.ways.environment(way), text=True,
+    prefix = ["taskset", "-c", str(CPU)] if pin else []
+    run = subprocess.run([*prefix, build.OUT / program, *args], env=bench.ways.environment(way), text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
     if run.returncode:
         raise Failed(f"`{program} {' '.join(args)}` {TITLES[way]}: status {run.returncode}: {run.stderr.strip()}")
@@ -284,6 +285,45 @@ def hpcc_once(bench, launcher, program, way):
         return sum(t[0] for t in times) / 1e6, sum(t[1] for t in times) / 1e6, shim
 
 
+#: What of the bridge is compared with the system calls that it is made of: the program's
+#: arguments, what it is called, and its bound in issue 4 (None: it has none).
+TRANSFERS = [
+    (("get", "1"), "get of 1 byte / process_vm_readv", 1.10),
+    (("get", "1", "always"), "get of 1 byte, the peer checked each time / process_vm_readv", 1.35),
+    (("get", "4096"), "get of 4 KiB / process_vm_readv", None),
+    (("get", "65536"), "get of 64 KiB / process_vm_readv", 1.02),
+    (("get", "1048576"), "get of 1 MiB / process_vm_readv", 1.02),
+    (("get", "16777216"), "get of 16 MiB / process_vm_readv", 1.02),
+    (("getv", "1024"), "get of 1,024 remote segments / 1,024 process_vm_readv", 0.35),
+    (("getv", "1024", "once"), "get of 1,024 remote segments / one process_vm_readv of them", None),
+    (("put", "1"), "put of 1 byte / process_vm_writev", 1.10),
+    (("put", "65536"), "put of 64 KiB / process_vm_writev", 1.02),
+    (("put", "1048576"), "put of 1 MiB / process_vm_writev", 1.02),
+    (("put", "16777216"), "put of 16 MiB / process_vm_writev", 1.02),
+    (("putv", "1024"), "put of 1,024 remote segments / 1,024 process_vm_writev", 0.35),
+]
+
+
+def bridge(bench):
+    """Issue 4. Rows of regions (read by cookie, many readers) and of mapped reads go to
+    sections of their own."""
+    s = Section("bridge", "The bridge: a peer's memory by Cross Memory Attach")
+    table = Table("A transfer, CPU time of who makes it", ["", "regall, µs", "system calls, µs", "ratio"], [])
+    for args, what, limit in TRANSFERS:
+        pairs = []
+        for _ in range(bench.pick(5, 2)):
+            lines = single(bench, "populate", "peer", *args, pin=True).splitlines()
+            pairs += [tuple(map(float, line.split())) for line in lines]
+        # Four bursts saw the same machine, so the ratio is of those.
+        ratios = [a / b for a, b in pairs]
+        if limit:
+            s.checks.append(check(what, ratios, ratios, limit, how=lambda a, _: median(a)))
+        ours, raw = (median([pair[i] for pair in pairs]) for i in (0, 1))
+        table.rows.append([what, f"{ours / 1000:,.2f}", f"{raw / 1000:,.2f}", f"{median(ratios):.3f}"])
+    s.tables.append(table)
+    return s
+
+
 def pinning(bench):
     s = Section("pinning", "What pinning costs (no bounds)")
     everyone = bench.with_ucm("none", "off", "onfault", "populate", "mlockall", "ucm")
@@ -315,10 +355,10 @@ def rank_memory(bench, launcher, way):
     return [[int(x) for x in line] for line in said]
 
 
-#: In the order of the issue's table.
+#: In the order of the issues' tables.
 ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other": other,
-        "lookup": lookup, "startup": startup, "hpcc": hpcc, "pinning": pinning,
-        "regions": lambda bench: regions.regions(bench, single)}
+        "lookup": lookup, "startup": startup, "hpcc": hpcc, "bridge": bridge,
+        "regions": lambda bench: regions.regions(bench, single), "pinning": pinning}
 
 
 class Bench:

@@ -1,7 +1,9 @@
 //! Which processes have a directory, and whose it is.
 
+use crate::mechanism::helper;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, SEGMENTS};
 use regall_sys::file::{next_entry, Fd};
+use regall_sys::folder::{self, Folder};
 use regall_sys::process::{Identity, Stat};
 use regall_sys::text::{number, Text};
 use regall_sys::{file, Errno, Result};
@@ -13,13 +15,18 @@ pub struct Found {
     pub pid: u32,
     /// Who it is, as it sees itself.
     pub identity: Identity,
-    /// Whose its folder is.
+    /// Whose its folder is, as we see it.
     pub uid: u32,
+    /// The folder, named as it sees itself.
+    pub folder: Folder,
 }
 
-/// `/dev/shm/regall-UID`.
-pub fn folder(uid: u32) -> Text<64> {
-    Text::of(format_args!("/dev/shm/regall-{uid}"))
+impl Found {
+    /// Where its helper listens.
+    pub fn socket(&self) -> Text<108> {
+        let name = name(&self.identity);
+        helper::address(self.folder.path().as_bytes(), name.as_bytes())
+    }
 }
 
 /// Finds the process `pid`.
@@ -34,6 +41,9 @@ pub fn process(pid: u32) -> Result<Found> {
         Ok(text) => text,
         Err(_) => return Err(elsewhere(pid)),
     };
+    if !numbered_as_ours() {
+        return Err(Errno(libc::EXDEV));
+    }
     let uid = field(text, b"Uid:", 1).ok_or(Errno::SRCH)?;
     let own = field(text, b"NSpid:", usize::MAX).unwrap_or(u64::from(pid));
     let namespace: Text<32> = Text::of(format_args!("/proc/{pid}/ns/pid"));
@@ -43,22 +53,88 @@ pub fn process(pid: u32) -> Result<Found> {
         .as_cstr()
         .and_then(|path| file::stat_path(path, false).ok())
         .map_or_else(|| file::stat_path(c"/proc/self/ns/pid", false), Ok)?;
+    let identity = Identity {
+        pid: own as u32,
+        start: started(pid)?,
+        namespace: namespace.inode,
+    };
+    let uid = uid as u32;
+    let folder = folder_of(&identity, uid);
     Ok(Found {
         pid,
-        identity: Identity {
-            pid: own as u32,
-            start: started(pid)?,
-            namespace: namespace.inode,
-        },
-        uid: uid as u32,
+        identity,
+        uid,
+        folder,
     })
+}
+
+/// Whether the numbers in /proc are those that our system calls take. Where a process was
+/// put into a pid namespace of its own without a /proc of its own, they are others, and
+/// process_vm_readv would reach somebody else.
+fn numbered_as_ours() -> bool {
+    let mut buf = [0; 2048];
+    let Ok(text) = file::read_small(c"/proc/self/status", &mut buf) else {
+        return false;
+    };
+    // Our number in /proc's namespace, then in those below it, down to ours.
+    let number = |n| field(text, b"NSpid:", n);
+    number(0).is_none()
+        || number(0) == number(usize::MAX) && number(0) == Some(regall_sys::getpid().into())
+}
+
+/// The folder in which `identity` has its directory. It belongs to `uid`, as we see it, but
+/// in another user namespace the user has another number, and that is in the name.
+fn folder_of(identity: &Identity, uid: u32) -> Folder {
+    let name = name(identity);
+    let first = Folder { uid, n: 0 };
+    match has(first, uid, &name) {
+        true => first,
+        false => search(uid, &name).unwrap_or(first),
+    }
+}
+
+fn has(folder: Folder, uid: u32, name: &Text<96>) -> bool {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    open_in(folder, uid, name, flags).is_ok()
+}
+
+#[cold]
+fn search(uid: u32, name: &Text<96>) -> Option<Folder> {
+    let root = Fd::open(folder::ROOT, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?;
+    let mut found = None;
+    each_name(&root, |entry| {
+        let folder = Folder::named(entry).filter(|f| found.is_none() && has(*f, uid, name));
+        found = found.or(folder);
+    });
+    found
+}
+
+/// What the directory of `identity` is called.
+fn name(identity: &Identity) -> Text<96> {
+    let Identity {
+        pid,
+        start,
+        namespace,
+    } = identity;
+    Text::of(format_args!("{pid}.{start}.{namespace}"))
+}
+
+fn open_in(folder: Folder, uid: u32, name: &Text<96>, flags: i32) -> Result<Fd> {
+    let path = folder.path();
+    let folder = folder::open_existing(path.as_cstr().ok_or(Errno::INVAL)?, uid)?;
+    Fd::open_in(&folder, name.as_cstr().ok_or(Errno::INVAL)?, flags, 0)
 }
 
 /// Field 22 of /proc/PID/stat; ESRCH if there is no such process, or it has ended.
 pub fn started(pid: u32) -> Result<u64> {
+    stat(pid).map(|stat| stat.start)
+}
+
+/// Its /proc/PID/stat; ESRCH if there is no such process, or it has ended.
+pub fn stat(pid: u32) -> Result<Stat> {
     let path: Text<32> = Text::of(format_args!("/proc/{pid}/stat"));
     match Stat::read(path.as_cstr().ok_or(Errno::SRCH)?) {
-        Ok(stat) if !stat.over() => Ok(stat.start),
+        Ok(stat) if !stat.over() => Ok(stat),
         _ => Err(Errno::SRCH),
     }
 }
@@ -78,7 +154,7 @@ fn field(status: &[u8], name: &[u8], n: usize) -> Option<u64> {
 /// What is to be said of a pid that is not in our /proc.
 fn elsewhere(pid: u32) -> Errno {
     let mut foreign = false;
-    each_file(regall_sys::geteuid(), |it| {
+    each_file(regall_sys::geteuid(), |it, _| {
         foreign |= it.pid == pid && Some(it.namespace) != own_namespace();
     });
     match foreign {
@@ -94,7 +170,7 @@ fn own_namespace() -> Option<u64> {
 /// Opens the directory of `found`; ENOENT if it runs without the shim.
 pub fn open_directory(found: &Found) -> Result<Fd> {
     let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let fd = open_named(found, &name(found, None), flags)?;
+    let fd = open_in(found.folder, found.uid, &name(&found.identity), flags)?;
     let stat = fd.stat()?;
     let plain = stat.mode & libc::S_IFMT == libc::S_IFREG && stat.uid == found.uid;
     let fits = (HEADER_BYTES as u64..=segment_offset(SEGMENTS) as u64).contains(&stat.size);
@@ -106,26 +182,10 @@ pub fn open_directory(found: &Found) -> Result<Fd> {
 
 /// Opens the file of `found` beside its directory that is named as it with `.kind` behind.
 pub fn open_file(found: &Found, kind: &str, flags: i32) -> Result<Fd> {
-    open_named(found, &name(found, Some(kind)), flags)
-}
-
-/// The name of the directory of `found`, or of the file of that kind beside it.
-fn name(found: &Found, kind: Option<&str>) -> Text<96> {
-    let Identity {
-        pid,
-        start,
-        namespace,
-    } = found.identity;
-    match kind {
-        None => Text::of(format_args!("{pid}.{start}.{namespace}")),
-        Some(kind) => Text::of(format_args!("{pid}.{start}.{namespace}.{kind}")),
-    }
-}
-
-fn open_named(found: &Found, name: &Text<96>, flags: i32) -> Result<Fd> {
-    let path = folder(found.uid);
-    let folder = regall_sys::folder::open_existing(path.as_cstr().ok_or(Errno::INVAL)?, found.uid)?;
-    Fd::open_in(&folder, name.as_cstr().ok_or(Errno::INVAL)?, flags, 0)
+    let mut name = name(&found.identity);
+    name.push(b".");
+    name.push(kind.as_bytes());
+    open_in(found.folder, found.uid, &name, flags)
 }
 
 /// Calls `tell` for each process of this user, in this pid namespace, that has a
@@ -133,43 +193,55 @@ fn open_named(found: &Found, name: &Text<96>, flags: i32) -> Result<Fd> {
 pub fn each(mut tell: impl FnMut(&Found)) {
     let uid = regall_sys::geteuid();
     let here = own_namespace();
-    each_file(uid, |it| {
+    each_file(uid, |it, folder| {
         let alive = Some(it.namespace) == here && started(it.pid) == Ok(it.start);
         if alive {
             tell(&Found {
                 pid: it.pid,
                 identity: *it,
                 uid,
+                folder,
             });
         }
     });
 }
 
-/// Calls `tell` for each file in `uid`'s folder that is named as a directory.
-fn each_file(uid: u32, mut tell: impl FnMut(&Identity)) {
-    let path = folder(uid);
-    let Some(path) = path.as_cstr() else {
-        return;
-    };
-    let Ok(folder) = regall_sys::folder::open_existing(path, uid) else {
-        return;
-    };
+/// Calls `tell` for each file in `uid`'s folders that is named as a directory.
+fn each_file(uid: u32, mut tell: impl FnMut(&Identity, Folder)) {
+    for n in 0..folder::NAMES {
+        let folder = Folder { uid, n };
+        let path = folder.path();
+        let Some(path) = path.as_cstr() else {
+            return;
+        };
+        let Ok(opened) = folder::open_existing(path, uid) else {
+            continue;
+        };
+        each_name(&opened, |name| {
+            let mut fields = name.split(|b| *b == b'.').map(number);
+            let mut next = || fields.next().flatten();
+            if let (Some(pid), Some(start), Some(namespace)) = (next(), next(), next()) {
+                let identity = Identity {
+                    pid: pid as u32,
+                    start,
+                    namespace,
+                };
+                if fields.next().is_none() {
+                    tell(&identity, folder);
+                }
+            }
+        });
+    }
+}
+
+/// Calls `tell` for each name in an open folder.
+fn each_name(folder: &Fd, mut tell: impl FnMut(&[u8])) {
     let mut buf = [0u8; 2048];
     while let Ok(n @ 1..) = folder.entries(&mut buf) {
         let mut rest = buf.get(..n).unwrap_or(&[]);
         while let Some((name, tail)) = next_entry(rest) {
             rest = tail;
-            let mut fields = name.split(|b| *b == b'.').map(number);
-            let mut next = || fields.next().flatten();
-            if let (Some(pid), Some(start), Some(namespace)) = (next(), next(), next()) {
-                if fields.next().is_none() {
-                    tell(&Identity {
-                        pid: pid as u32,
-                        start,
-                        namespace,
-                    });
-                }
-            }
+            tell(name);
         }
     }
 }

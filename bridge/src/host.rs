@@ -11,6 +11,31 @@ pub trait Host: Sync {
     fn map_file(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64>;
     /// Unmaps what one of the others has mapped.
     fn unmap(&self, at: u64, bytes: u64);
+    /// As [`Host::map_file`], for memory of a peer's: its owner has it registered, so here
+    /// it need not be.
+    fn attach(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64> {
+        self.map_file(fd, offset, bytes, writable)
+    }
+    /// Attaches a System V segment, all of its `bytes`, likewise: shmat(2).
+    fn attach_segment(&self, id: u64, bytes: u64, writable: bool) -> Result<u64> {
+        let _ = bytes;
+        let flags = if writable { 0 } else { libc::SHM_RDONLY };
+        call!(libc::SYS_shmat, id, 0, flags)
+    }
+    /// Detaches it: shmdt(2).
+    fn detach_segment(&self, at: u64) {
+        let _ = call!(libc::SYS_shmdt, at);
+    }
+    /// A driver has mapped `bytes` at `at`, or unmapped what was there.
+    fn changed(&self, at: u64, bytes: u64) {
+        let _ = (at, bytes);
+    }
+    /// Whether these bytes of this process are mapped, to be read or written, as far as is
+    /// known. Those that are not are left to the kernel to copy, which says EFAULT.
+    fn ours(&self, at: u64, bytes: u64, writable: bool) -> bool {
+        let _ = (at, bytes, writable);
+        true
+    }
     /// Adds to the counters of a mechanism: one transfer of so many bytes.
     fn count(&self, mechanism: crate::mechanism::Kind, bytes: u64);
 }

@@ -4,12 +4,14 @@
 //! in its directory, of which the [`picture`] is a sorted copy and the [`view`] the live
 //! original. [`transfer`] gets and puts: it checks each piece against the picture,
 //! has a [`mechanism`] copy it, and checks the generations of the entries that it used
-//! in the view afterwards. Nothing that is read from another process is trusted.
+//! in the view afterwards; what it has [`attach`]ed of the peer's memory stays mapped here
+//! for the next one. Nothing that is read from another process is trusted.
 //!
 //! Without std and without an allocator, as the shim that it is part of; memory and
 //! counters are the [`host`]'s.
 #![cfg_attr(not(test), no_std)]
 
+pub mod attach;
 pub mod find;
 pub mod host;
 pub mod lock;
@@ -18,7 +20,10 @@ pub mod mechanism;
 pub mod memory;
 pub mod peer;
 pub mod picture;
+pub mod queue;
 pub mod region;
+pub mod serve;
 pub mod transfer;
 pub mod vector;
 pub mod view;
+pub mod wire;

@@ -1,12 +1,24 @@
-//! A lock for a few hundred nanoseconds, between the threads of one process.
+//! A lock between the threads of one process, which a child of fork is not left waiting
+//! for: a holder that the child has not got loses it.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 const FREE: u32 = 0;
+/// In the low two bits of what is not free; the process is above them.
 const HELD: u32 = 1;
 const AWAITED: u32 = 2;
+const BITS: u32 = 2;
+
+/// The pid of this process, as it is in locks that are held; 0: not known yet.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// In a process that uses locks for the first time, and in a child of fork: which one it
+/// is. Where nobody says so in a child, it is noticed when it has to wait.
+pub fn in_process() {
+    PROCESS.store(regall_sys::getpid(), Relaxed);
+}
 
 /// How long a sleeper sleeps before it looks again, in nanoseconds.
 const NAP: u32 = 10_000_000;
@@ -32,17 +44,33 @@ impl<T> Lock<T> {
     /// Waits until it is free, and takes it.
     #[inline]
     pub fn lock(&self) -> Held<'_, T> {
-        let free = self.state.compare_exchange(FREE, HELD, Acquire, Relaxed);
-        if free.is_err() {
-            self.wait();
+        let held = PROCESS.load(Relaxed) << BITS | HELD;
+        let free = self.state.compare_exchange(FREE, held, Acquire, Relaxed);
+        let orphaned = free.is_err() && self.wait();
+        Held {
+            lock: self,
+            orphaned,
         }
-        Held(self)
     }
 
+    /// Whether it was taken from a holder that is not in this process.
     #[cold]
-    fn wait(&self) {
-        while self.state.swap(AWAITED, Acquire) != FREE {
-            regall_sys::futex_wait(&self.state, AWAITED, NAP);
+    fn wait(&self) -> bool {
+        loop {
+            let us = PROCESS.load(Relaxed);
+            let awaited = us << BITS | AWAITED;
+            let holder = match self.state.swap(awaited, Acquire) {
+                FREE => return false,
+                held => held >> BITS,
+            };
+            if holder != 0 && holder != us {
+                return true;
+            }
+            if us != 0 && us != regall_sys::getpid() {
+                in_process();
+                continue;
+            }
+            regall_sys::futex_wait(&self.state, awaited, NAP);
         }
     }
 
@@ -56,28 +84,40 @@ impl<T> Lock<T> {
 }
 
 /// The lock, held.
-pub struct Held<'a, T>(&'a Lock<T>);
+pub struct Held<'a, T> {
+    lock: &'a Lock<T>,
+    orphaned: bool,
+}
+
+impl<T> Held<'_, T> {
+    /// Whether this is a child of fork, and what is behind the lock was being changed by a
+    /// thread that is not in it: sound, but perhaps half done. Said once.
+    #[inline]
+    pub fn orphaned(&self) -> bool {
+        self.orphaned
+    }
+}
 
 impl<T> Deref for Held<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the lock is held.
-        unsafe { &*self.0.what.get() }
+        unsafe { &*self.lock.what.get() }
     }
 }
 
 impl<T> DerefMut for Held<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held.
-        unsafe { &mut *self.0.what.get() }
+        unsafe { &mut *self.lock.what.get() }
     }
 }
 
 impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.state.swap(FREE, Release) == AWAITED {
-            regall_sys::futex_wake(&self.0.state);
+        if self.lock.state.swap(FREE, Release) & AWAITED != 0 {
+            regall_sys::futex_wake(&self.lock.state);
         }
     }
 }
@@ -95,5 +135,15 @@ mod tests {
             }
         });
         assert_eq!(*SUM.lock(), 400_000);
+    }
+
+    #[test]
+    fn what_another_process_holds_is_taken() {
+        let lock = Lock::new(7);
+        // As the child of a fork finds it.
+        lock.state
+            .store((regall_sys::getpid() ^ 1) << BITS | HELD, Relaxed);
+        assert!(lock.lock().orphaned());
+        assert!(!lock.lock().orphaned());
     }
 }

@@ -1,11 +1,14 @@
 //! A process whose memory can be got at.
 
+use crate::attach::Attachments;
 use crate::find::{self, Found};
 use crate::host::Host;
-use crate::lock::Lock;
-use crate::mechanism::{Kind, Order, States};
+use crate::lock::{self, Held, Lock};
+use crate::mechanism::helper::Link;
+use crate::mechanism::{xpmem, Kind, Order, States};
 use crate::memory;
-use crate::picture::Picture;
+use crate::picture::{self, Picture};
+use crate::transfer::Way;
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
@@ -27,6 +30,9 @@ pub const FLAGS: u32 = CHECK_ALWAYS;
 /// executes another program is at work on that for longer.
 pub const UNCHECKED: u64 = 50_000;
 
+/// [`Peer::seen`] of what has to be looked at before anything else is done.
+const GONE: u64 = 0;
+
 /// A process, and what is known of its memory.
 pub struct Peer {
     host: &'static dyn Host,
@@ -35,13 +41,17 @@ pub struct Peer {
     /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
     /// the pid. -1 where that is not allowed.
     memory: AtomicI32,
-    /// When it was last seen to be who it is, in ticks.
+    /// When it was last seen to be who it is, in ticks; [`GONE`]: it was not.
     seen: AtomicU64,
     /// Of its directory.
     header: NonNull<Header>,
     known: Lock<Known>,
+    /// To its helper.
+    link: Lock<Link>,
     order: Order,
     states: States,
+    attachments: Attachments,
+    xpmem: xpmem::Access,
 }
 
 /// What is known of it.
@@ -73,6 +83,7 @@ impl Peer {
         if flags & !FLAGS != 0 || pid == 0 {
             return Err(Errno::INVAL);
         }
+        lock::in_process();
         let found = find::process(pid)?;
         if start != 0 && found.identity.start != start {
             return Err(Errno::SRCH);
@@ -81,28 +92,33 @@ impl Peer {
         let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
         let memory = open_memory(pid).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
-        let same = find::started(pid) == Ok(found.identity.start) && executes_the_same(pid, &view);
+        let maps_it = executes_the_same(pid, &view);
+        let there = find::started(pid) == Ok(found.identity.start);
         let peer = Self {
             host,
             found,
             flags,
             memory: AtomicI32::new(memory),
-            seen: AtomicU64::new(0),
+            seen: AtomicU64::new(GONE),
             header,
             known: Lock::new(Known {
                 view: view_moved(&mut view),
                 picture: Picture::new(),
             }),
+            link: Lock::new(Link::none()),
             order,
             states: States::new(),
+            attachments: Attachments::new(),
+            xpmem: xpmem::Access::new(),
         };
-        match same {
-            false => {
-                peer.release();
-                Err(Errno::SRCH)
-            }
-            true => memory::place(host, peer),
-        }
+        let why_not = match (there, maps_it) {
+            (true, true) => return memory::place(host, peer),
+            // What is there is of a program that it executed before.
+            (true, false) => Errno::NOENT,
+            (false, _) => Errno::SRCH,
+        };
+        peer.release();
+        Err(why_not)
     }
 
     /// Closes it and gives its memory back.
@@ -118,6 +134,9 @@ impl Peer {
 
     fn release(&self) {
         file::close(self.memory.swap(-1, Relaxed));
+        self.link.lock().close();
+        self.attachments.release(self.host);
+        self.xpmem.release();
         let mut known = self.known.lock();
         known.picture.release(self.host);
         known.view.close(self.host);
@@ -150,6 +169,11 @@ impl Peer {
         unsafe { self.header.as_ref() }
     }
 
+    /// The connection to its helper, for one thread at a time.
+    pub fn link(&self) -> Held<'_, Link> {
+        self.link.lock()
+    }
+
     /// Memory and accounts.
     pub fn host(&self) -> &'static dyn Host {
         self.host
@@ -165,6 +189,24 @@ impl Peer {
         &self.states
     }
 
+    /// What of its memory is mapped here.
+    #[inline]
+    pub fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// Leave to attach its memory by XPMEM.
+    pub fn xpmem(&self) -> &xpmem::Access {
+        &self.xpmem
+    }
+
+    /// The number of the XPMEM segment that it has published.
+    pub fn offers_xpmem(&self) -> Option<u64> {
+        let known = self.known.lock();
+        let segment = known.view.header()?.xpmem.load(Acquire);
+        (segment != 0).then_some(segment)
+    }
+
     /// Its memory as a file, if that can be had.
     #[inline]
     pub fn memory(&self) -> Option<i32> {
@@ -177,10 +219,48 @@ impl Peer {
     #[inline]
     pub fn look(&self, addr: u64, write: bool) -> Result<(u64, Stamp)> {
         let mut known = self.known.lock();
+        let orphaned = known.orphaned();
         let Known { view, picture } = &mut *known;
+        if orphaned {
+            picture.forget();
+        }
         let (entry, stamp) = picture.at(self.host, view, addr)?;
         entry.permits(write)?;
         Ok((entry.end, stamp))
+    }
+
+    /// As [`Peer::look`], with the entry's number in the owner's ledger. ESTALE: it is
+    /// changing at this moment.
+    pub fn entry(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
+        let (end, stamp) = self.look(addr, write)?;
+        // SAFETY: the view is mapped until the peer is closed.
+        let id = unsafe { stamp.id() };
+        id.map(|id| (end, id)).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// Before a transfer: nothing is written into what has not been seen lately to be who
+    /// it is, and nothing is read where it is known to be gone.
+    #[inline]
+    pub fn ready(&self, way: Way) -> Result<()> {
+        match way {
+            Way::Get if self.seen.load(Relaxed) != GONE => Ok(()),
+            _ => self.still(),
+        }
+    }
+
+    /// The entry that holds `addr`, as it is now. EFAULT: there is none.
+    pub fn known_at(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
+        let mut known = self.known.lock();
+        let Known { view, picture } = &mut *known;
+        picture.at(self.host, view, addr)
+    }
+
+    /// Whether the entry in `slot` still is the one of `generation`.
+    pub fn publishes(&self, slot: u32, generation: u64) -> bool {
+        let known = self.known.lock();
+        let slot = known.view.slot(slot as usize);
+        // SAFETY: the view is here.
+        slot.is_some_and(|slot| unsafe { Stamp::of(slot, generation).holds() })
     }
 
     /// After a transfer: whether it still is the process, and the image of it, that was
@@ -211,15 +291,21 @@ impl Peer {
                 self.seen.store(now, Relaxed);
                 Ok(())
             }
-            false => Err(self.gone()),
+            false => {
+                self.seen.store(GONE, Relaxed);
+                self.attachments.clear(self.host);
+                Err(self.gone())
+            }
         }
     }
 
     /// What is to be said when its memory is not there any more.
     pub fn gone(&self) -> Errno {
-        match find::started(self.found.pid) == Ok(self.found.identity.start) {
-            true => Errno(libc::ESTALE),
-            false => Errno::SRCH,
+        match find::stat(self.found.pid) {
+            Ok(stat) if stat.start == self.found.identity.start && !stat.exiting => {
+                Errno(libc::ESTALE)
+            }
+            _ => Errno::SRCH,
         }
     }
 

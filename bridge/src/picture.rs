@@ -27,6 +27,17 @@ pub struct Known {
 }
 
 impl Known {
+    /// Whether it is a shared mapping.
+    #[inline]
+    pub fn shared(&self) -> bool {
+        self.prot.shared()
+    }
+
+    /// Its slot in the directory.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
     fn new(range: (u64, u64), generation: u64, slot: usize, attr: Attr) -> Self {
         Self {
             start: range.0,
@@ -170,6 +181,13 @@ impl Picture {
             }
         }
         self.known.truncate(kept);
+    }
+
+    /// As if nothing was known: it was left half done.
+    pub fn forget(&mut self) {
+        self.known.truncate(0);
+        self.last = 0;
+        self.whole = false;
     }
 
     /// Gives its memory back.

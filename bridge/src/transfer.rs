@@ -6,6 +6,7 @@ use crate::peer::Peer;
 use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
 use crate::view::Stamp;
 use core::mem::MaybeUninit;
+use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
 
 /// Which way bytes go.
@@ -68,19 +69,20 @@ pub unsafe fn transfer(peer: &Peer, way: Way, local: &[Segment], remote: &[Segme
 }
 
 /// As [`transfer`], from a place in the local vector on, which goes on with it; what is done
-/// is added to `done`. With a `guard`, nothing is good that was copied while it did not hold.
+/// is added to `done`. With a region, nothing is good that was copied while that did not stand.
 ///
 /// # Safety
-/// As [`transfer`]; and the guard's memory is mapped.
+/// As [`transfer`]; and the region's file is mapped.
 #[inline]
 pub(crate) unsafe fn go_on(
     peer: &Peer,
     way: Way,
     here: &mut Cursor,
     mut there: Cursor,
-    guard: Option<Stamp>,
+    region: Option<&Through>,
     done: &mut Outcome,
 ) {
+    let begun = done.bytes;
     let mut place = MaybeUninit::uninit();
     let piece = Piece::start(&mut place);
     while done.result.is_ok() && here.here().is_some() && there.here().is_some() {
@@ -89,11 +91,40 @@ pub(crate) unsafe fn go_on(
             break;
         }
         // SAFETY: by the contract above.
-        let (bytes, result) = unsafe { piece.carry_out(peer, way, guard, done) };
+        let (bytes, result) =
+            unsafe { piece.carry_out(peer, way, region, done.bytes - begun, done) };
         done.bytes += bytes;
         done.result = result;
         here.advance(bytes);
         there.advance(bytes);
+    }
+}
+
+/// The region by which memory is got at.
+pub(crate) struct Through {
+    /// Holds as long as it can be used.
+    pub stamp: Stamp,
+    /// The cookie that the KNEM module has for it (0: none), and whether it still has.
+    pub knem: (u64, Stamp),
+    /// Where in the region the first byte is.
+    pub offset: u64,
+}
+
+impl Through {
+    /// KNEM's cookie, and where in its region the byte number `into` is.
+    #[inline]
+    fn knem(&self, into: u64) -> (u64, u64) {
+        (self.knem.0, self.offset.wrapping_add(into))
+    }
+
+    /// Whether what `by` has copied is the region's.
+    ///
+    /// # Safety
+    /// Its file is mapped.
+    #[inline]
+    unsafe fn stands(&self, by: Option<Kind>) -> bool {
+        // SAFETY: by the contract above.
+        unsafe { self.stamp.holds() && (by != Some(Kind::Knem) || self.knem.1.holds()) }
     }
 }
 
@@ -154,12 +185,17 @@ impl Piece {
         &self,
         peer: &Peer,
         way: Way,
-        guard: Option<Stamp>,
+        region: Option<&Through>,
+        into: u64,
         done: &mut Outcome,
     ) -> (u64, Result<()>) {
         let (local, remote) = (self.local.as_slice(), self.remote.as_slice());
+        if let Err(e) = peer.ready(way) {
+            return (0, Err(e));
+        }
         // SAFETY: by the contract above.
-        let copied = unsafe { mechanism::copy(peer, way, local, remote) };
+        let copied =
+            unsafe { mechanism::copy(peer, way, local, remote, region.map(|r| r.knem(into))) };
         let (bytes, mechanism) = match copied {
             Ok((bytes, kind)) => (bytes, Some(kind)),
             Err(_) => (0, None),
@@ -167,11 +203,16 @@ impl Piece {
         // SAFETY: the stamps are of the peer's view.
         let mut stale = unsafe { self.stamps.first_stale() };
         // SAFETY: by the contract above.
-        if guard.is_some_and(|g| !unsafe { g.holds() }) {
+        if region.is_some_and(|r| !unsafe { r.stands(mechanism) }) {
             stale = Some(0);
         }
         let good = stale.map_or(bytes, |from| bytes.min(from));
-        if let Err(e) = peer.still() {
+        // A failure is no answer unless it is this peer's.
+        let still = match copied {
+            Ok(_) => peer.still(),
+            Err(_) => peer.check(ticks()),
+        };
+        if let Err(e) = still {
             return (0, Err(e));
         }
         if let Some(kind) = mechanism {
@@ -201,10 +242,11 @@ impl Stamps {
     /// One more, unless it is the last one again; whether there was room.
     #[inline]
     fn push(&mut self, stamp: Stamp, from: u64) -> bool {
+        // (Not told by its generation: one event may have published many.)
         if self
             .as_slice()
             .last()
-            .is_some_and(|(last, _)| last.generation() == stamp.generation())
+            .is_some_and(|(last, _)| *last == stamp)
         {
             return true;
         }

@@ -9,6 +9,7 @@ use regall_directory::layout::{
     locate, segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
 };
 use regall_sys::file::{Fd, Stat};
+use regall_sys::folder::Folder;
 use regall_sys::process::Identity;
 use regall_sys::{Errno, Result};
 
@@ -54,6 +55,7 @@ impl View {
                     namespace: 0,
                 },
                 uid: 0,
+                folder: Folder { uid: 0, n: 0 },
             },
             file: Stat::NONE,
             parts: [None; SEGMENTS],
@@ -148,7 +150,7 @@ impl View {
 }
 
 /// The generation of an entry when it was looked at, and where it stands.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     at: NonNull<AtomicU64>,
     generation: u64,
@@ -181,6 +183,23 @@ impl Stamp {
     pub unsafe fn holds(&self) -> bool {
         // SAFETY: by the contract above.
         unsafe { self.at.as_ref() }.load(Acquire) == self.generation
+    }
+
+    /// The number of the entry in its owner's ledger, if it still is what it was.
+    ///
+    /// # Safety
+    /// As [`Stamp::holds`].
+    pub unsafe fn id(&self) -> Option<u64> {
+        let slot = self.at.as_ptr().cast::<Slot>();
+        // SAFETY: by the contract above; the generation is a slot's first word.
+        let id = unsafe { &(*slot).id }.load(Acquire);
+        // SAFETY: by the contract above.
+        unsafe { self.holds() }.then_some(id)
+    }
+
+    /// Where it stands.
+    pub fn at(&self) -> NonNull<AtomicU64> {
+        self.at
     }
 
     /// The generation.

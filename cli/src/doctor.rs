@@ -7,6 +7,8 @@ use std::io::Write;
 
 use serde_json::{json, Value};
 
+use crate::print_json;
+
 pub const EXIT_CODES: &str =
     "Exit code: 0 all good, 1 something limits what regall can do, 2 could not look.";
 
@@ -83,9 +85,7 @@ impl Finding {
 pub fn doctor(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let findings = checks::all();
     if args.json {
-        let all: Vec<Value> = findings.iter().map(Finding::json).collect();
-        serde_json::to_writer_pretty(&mut *out, &all).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        print_json(&findings.iter().map(Finding::json).collect(), out)?;
     } else {
         for f in &findings {
             writeln!(out, "{:<16} {:<11}  {}", f.name, f.standing.word(), f.found)?;

@@ -13,6 +13,7 @@ use regall_directory::layout::SETTING_GAVE_UP;
 use regall_reader::OpenError;
 
 use crate::check::{self, Gap, Rules};
+use crate::figures::Tally;
 use crate::look::{look, Look, Settings};
 
 /// So long a process may be busy before that is the answer.
@@ -139,14 +140,10 @@ impl Evidence {
 }
 
 fn summary(look: &Look) -> Summary {
-    let bytes = |registered| {
-        let entries = look.entries.iter();
-        let these = entries.filter(|e| e.attr.registered() == registered);
-        these.map(|e| e.range.len()).sum()
-    };
+    let bytes = Tally::of(&look.entries);
     Summary {
         mappings: look.mappings.len(),
-        registered: bytes(true),
-        excluded: bytes(false),
+        registered: bytes.registered(),
+        excluded: bytes.excluded(),
     }
 }

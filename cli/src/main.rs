@@ -6,7 +6,10 @@
 mod check;
 mod doctor;
 mod dump;
+mod env;
 mod examine;
+mod figures;
+mod launcher;
 mod library;
 mod look;
 mod maps;
@@ -14,7 +17,9 @@ mod peek;
 mod picture;
 mod regions;
 mod run;
+mod settings;
 mod stats;
+mod top;
 mod units;
 mod verify;
 mod watch;
@@ -39,6 +44,9 @@ struct Cli {
 enum Command {
     /// Run a command with the shim on
     Run(Box<run::Args>),
+    /// Print what a job script gives its launcher to put the shim into the ranks
+    #[command(after_help = env::EXIT_CODES)]
+    Env(Box<env::Args>),
     /// Show a process's address space: a line a mapping
     Maps(maps::Args),
     /// Print a process's directory for scripts
@@ -51,6 +59,9 @@ enum Command {
     /// Read a peer's registered memory through the bridge
     #[command(after_help = peek::EXIT_CODES)]
     Peek(peek::Args),
+    /// Show all processes of the node that run with the shim on, live
+    #[command(after_help = top::EXIT_CODES)]
+    Top(top::Args),
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
@@ -60,11 +71,13 @@ fn main() -> ExitCode {
     let mut out = BufWriter::with_capacity(1 << 16, Output(io::stdout().lock()));
     let done = match Cli::parse().command {
         Command::Run(args) => return run::run(&args),
+        Command::Env(args) => env::env(&args, &mut out),
         Command::Maps(args) => maps::maps(&args, &mut out),
         Command::Dump(args) => dump::dump(&args, &mut out),
         Command::Verify(args) => verify::verify(&args, &mut out),
         Command::Stats(args) => stats::stats(&args, &mut out),
         Command::Peek(args) => peek::peek(&args, &mut out),
+        Command::Top(args) => top::top(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
     };
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
@@ -94,6 +107,12 @@ impl Write for Output<'_> {
             done => done,
         }
     }
+}
+
+/// JSON as people read it, too.
+fn print_json(value: &serde_json::Value, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
 }
 
 /// One line on stderr; not being able to write it is no reason to panic.

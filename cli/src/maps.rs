@@ -13,7 +13,7 @@ use crate::check::overlapping;
 use crate::dump::{reason, state, Key};
 use crate::look::{look, Look};
 use crate::regions::{self, pieces};
-use crate::{picture, units};
+use crate::{picture, print_json, units};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -41,12 +41,15 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let look = look(args.pid).with_context(|| args.pid.to_string())?;
     let rows = rows(&look);
     if let Some(file) = &args.svg {
-        let svg = picture::draw(args.pid, &look.header.exe, &rows);
+        let svg = picture::draw(&picture::Subject {
+            pid: args.pid,
+            exe: &look.header.exe,
+            rows: &rows,
+            regions: &look.regions,
+        });
         fs::write(file, svg).with_context(|| file.display().to_string())?;
     } else if args.json {
-        let all = json(args.pid, &look, &rows);
-        serde_json::to_writer_pretty(&mut *out, &all).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        print_json(&json(args.pid, &look, &rows), out)?;
     } else {
         table(&rows, out)?;
     }
@@ -150,6 +153,19 @@ fn table(rows: &[Row], out: &mut impl Write) -> std::io::Result<()> {
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+impl<'a> Row<'a> {
+    /// A whole mapping, of which one thing is said.
+    pub fn new(mapping: &'a Mapping, entry: Option<&'a Entry>) -> Self {
+        Self {
+            range: mapping.range,
+            mapping,
+            entry,
+            region: None,
+        }
+    }
 }
 
 impl Row<'_> {

@@ -1,13 +1,13 @@
 //! `regall run`: becomes the command, with the shim in its environment.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{complain, library};
+use crate::complain;
+use crate::launcher::Launcher;
+use crate::settings::{Missing, Settings};
 
 /// As a shell says that there is no such command ...
 const NOT_FOUND: u8 = 127;
@@ -23,122 +23,36 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-macro_rules! settings {
-    ($($field:ident $variable:literal $values:literal $help:literal;)*) => {
-        /// A flag for each variable that the shim reads. What the values may be
-        /// is the shim's business: it says so in one line.
-        #[derive(clap::Args)]
-        struct Settings {
-            $(
-                #[arg(long, value_name = $values, help = concat!($help, " (", $variable, ")"))]
-                $field: Option<OsString>,
-            )*
-        }
-        impl Settings {
-            /// The variables that were given a flag.
-            fn variables(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
-                let all = [$(($variable, self.$field.as_deref())),*];
-                all.into_iter().filter_map(|(name, value)| Some((name, value?)))
-            }
-        }
-    };
-}
-
-settings! {
-    pin "REGALL_PIN" "populate|onfault|off" "How memory is locked";
-    hca "REGALL_HCA" "adopt|DEVICE|off" "Where memory is registered with an adapter";
-    hca_mode "REGALL_HCA_MODE" "pinned|odp" "Pinned or on-demand registration";
-    scope "REGALL_SCOPE" "all|data" "Whether text and read-only data are registered too";
-    keys "REGALL_KEYS" "mapping|exact" "What a borrowed key covers";
-    access "REGALL_ACCESS" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
-    limit "REGALL_LIMIT" "BYTES|PERCENT" "The most that may be pinned";
-    on_limit "REGALL_ON_LIMIT" "skip|fail" "What happens beyond the limit";
-    intercept "REGALL_INTERCEPT" "patch|symbols|strict" "How memory calls are caught";
-    fork "REGALL_FORK" "inherit|all" "What a forked child registers";
-    copy "REGALL_COPY" "auto|LIST|off" "How peers' memory is copied";
-    share "REGALL_SHARE" "off|heap" "Whether peers can map large anonymous memory";
-    huge "REGALL_HUGE" "advise|off" "Whether huge pages are asked for";
-    exclude "REGALL_EXCLUDE" "GLOBS" "Mappings that are never registered";
-    only "REGALL_ONLY" "GLOBS" "Executables to be active in";
-    stats_file "REGALL_STATS_FILE" "PATH" "Where counters are written at exit; %p is the pid";
-    log "REGALL_LOG" "LEVEL" "off, error, warn, info, debug or trace";
-    log_file "REGALL_LOG_FILE" "PATH" "Where the log goes instead of stderr; %p is the pid";
-}
-
 /// Becomes the command; returns only if it can't.
 pub fn run(args: &Args) -> ExitCode {
-    let library = match library::find() {
-        Ok(path) => path,
-        Err(places) => {
-            let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
-            complain(&format!(
-                "{} not found; looked for {}",
-                library::NAME,
-                places.join(" and ")
-            ));
-            return NOT_FOUND.into();
-        }
-    };
-    let preload = match preload(&library, std::env::var_os("LD_PRELOAD").as_deref()) {
-        Ok(preload) => preload,
+    let environment = match args.settings.environment() {
+        Ok(environment) => environment,
         Err(why) => {
-            complain(&why);
-            return NOT_EXECUTABLE.into();
+            complain(&why.to_string());
+            return match why {
+                Missing::Library(_) => NOT_FOUND.into(),
+                Missing::Path(_) => NOT_EXECUTABLE.into(),
+            };
         }
     };
     let Some((program, arguments)) = args.command.split_first() else {
         return NOT_FOUND.into();
     };
+    let arguments = match Launcher::of(program) {
+        Some(launcher) => {
+            let forwarded = launcher.forward(arguments, &environment);
+            forwarded.warning.iter().for_each(|w| complain(w));
+            forwarded.arguments
+        }
+        None => arguments.to_vec(),
+    };
     let failed = Command::new(program)
         .args(arguments)
-        .env("REGALL", "1")
-        .envs(args.settings.variables())
-        .env("LD_PRELOAD", preload)
+        .envs(environment)
         .exec();
     complain(&format!("{}: {failed}", program.to_string_lossy()));
     match failed.kind() {
         ErrorKind::NotFound => NOT_FOUND.into(),
         _ => NOT_EXECUTABLE.into(),
-    }
-}
-
-/// LD_PRELOAD with the shim first: before whatever else patches libc. ld.so
-/// takes both colons and blanks as separators, so what is there is kept as it
-/// is, and a path that contains one can't be preloaded at all (ld.so(8)).
-fn preload(library: &Path, before: Option<&OsStr>) -> Result<OsString, String> {
-    let separator = |b: &u8| matches!(b, b':' | b' ');
-    let path = library.as_os_str();
-    if path.as_bytes().iter().any(separator) {
-        return Err(format!(
-            "{}: ld.so can't preload a path with a blank or a colon in it",
-            library.display()
-        ));
-    }
-    let before = before.unwrap_or_default();
-    let mut entries = before.as_bytes().split(|b| separator(b));
-    if entries.find(|e| !e.is_empty()) == Some(path.as_bytes()) {
-        return Ok(before.to_os_string());
-    }
-    let mut all = path.to_os_string();
-    if !before.is_empty() {
-        all.push(":");
-        all.push(before);
-    }
-    Ok(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_shim_comes_first_and_once() {
-        let with = |before: &str| preload(Path::new("/x/l.so"), Some(OsStr::new(before)));
-        assert_eq!(preload(Path::new("/x/l.so"), None), Ok("/x/l.so".into()));
-        assert_eq!(with(""), Ok("/x/l.so".into()));
-        assert_eq!(with("a.so b.so"), Ok("/x/l.so:a.so b.so".into()));
-        assert_eq!(with("/x/l.so:a.so"), Ok("/x/l.so:a.so".into()));
-        assert_eq!(with("a.so:/x/l.so"), Ok("/x/l.so:a.so:/x/l.so".into()));
-        assert!(preload(Path::new("/x y/l.so"), None).is_err());
     }
 }

@@ -1,4 +1,6 @@
-//! Numbers as people read them.
+//! Numbers as people read and write them.
+
+use std::time::Duration;
 
 /// Bytes with a binary unit: `4 KiB`, `1.5 GiB`.
 pub fn bytes(n: u64) -> String {
@@ -19,9 +21,45 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// Bytes in five characters at the most: `4K`, `1.5G`, `1023M`.
+pub fn short_bytes(n: u64) -> String {
+    let long = bytes(n);
+    let (number, unit) = long.split_once(' ').unwrap_or((&long, ""));
+    let letter: String = unit.chars().take(1).collect();
+    number.to_string() + &letter
+}
+
+/// A count in six characters at the most: `65530`, `120k`, `3.4M` (powers of 1,000).
+pub fn count(n: u64) -> String {
+    const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
+    if n < 100_000 {
+        return n.to_string();
+    }
+    let mut value = n as f64 / 1e3;
+    let mut unit = UNITS[0];
+    for larger in &UNITS[1..] {
+        if value < 1e3 {
+            break;
+        }
+        value /= 1e3;
+        unit = larger;
+    }
+    let decimals = usize::from(value < 10.0);
+    format!("{value:.decimals$}{unit}")
+}
+
+/// A time that was given in seconds, more than 0.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number")?;
+    if value <= 0.0 {
+        return Err("must be more than 0".into());
+    }
+    Duration::try_from_secs_f64(value).map_err(|e| e.to_string())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::*;
 
     #[test]
     fn as_people_read_them() {
@@ -30,5 +68,31 @@ mod tests {
         assert_eq!(bytes(3 << 29), "1.5 GiB");
         assert_eq!(bytes(132 << 10), "132 KiB");
         assert_eq!(bytes(u64::MAX), "16 EiB");
+    }
+
+    #[test]
+    fn short_ones_fit() {
+        assert_eq!(short_bytes(0), "0B");
+        assert_eq!(short_bytes(3 << 29), "1.5G");
+        assert_eq!(short_bytes((1 << 30) - 1), "1024M");
+        assert_eq!(count(99_999), "99999");
+        assert_eq!(count(123_456), "123k");
+        assert_eq!(count(3_440_000), "3.4M");
+        let mut n = 1;
+        while n < u64::MAX / 3 {
+            for n in [n - 1, n, n + 1] {
+                assert!(short_bytes(n).len() <= 5, "{n}: {}", short_bytes(n));
+                assert!(count(n).len() <= 6, "{n}: {}", count(n));
+            }
+            n += n / 2 + 1;
+        }
+    }
+
+    #[test]
+    fn times_are_more_than_nothing() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["", "0", "-1", "x", "nan", "inf", "1e300"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
     }
 }

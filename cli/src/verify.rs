@@ -31,16 +31,8 @@ pub struct Args {
     #[arg(long)]
     pub strict: bool,
     /// Look every so many seconds until they have ended, and keep the worst code
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = units::seconds)]
     watch: Option<Duration>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let value: f64 = text.parse().map_err(|_| "not a number")?;
-    if value <= 0.0 {
-        return Err("must be more than 0".into());
-    }
-    Duration::try_from_secs_f64(value).map_err(|e| e.to_string())
 }
 
 pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {

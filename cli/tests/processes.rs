@@ -346,6 +346,43 @@ fn maps_and_stats_say_the_same_in_all_forms() {
     assert!(!text.contains("hca.served"), "{text}");
 }
 
+/// The picture as SVG.
+fn picture(p: &Publisher) -> String {
+    let file = std::env::temp_dir().join(format!("regall-{}.svg", p.pid()));
+    let path = file.to_str().unwrap();
+    assert_eq!(regall(&["maps", "--svg", path, &p.pid()]).0, 0);
+    let svg = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    svg
+}
+
+#[test]
+fn a_picture_can_be_read_however_many_mappings_there_are() {
+    let few = picture(&Publisher::new());
+    assert!(few.contains("[stack]"), "{few}");
+    assert!(few.contains("1 MiB, lkey 0x11<"), "{few}");
+    let many = Publisher::with_regions(20_000);
+    let began = Instant::now();
+    let svg = picture(&many);
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    let height = svg.split("height=\"").nth(1).unwrap();
+    let height: u32 = height.split('"').next().unwrap().parse().unwrap();
+    assert!(height < 4000, "{height} pixels high");
+    assert!(svg.len() < 200_000, "{} bytes", svg.len());
+    // All are there, as one box.
+    assert!(svg.contains(" regions<"), "{svg}");
+    let pieces = svg.split(" pieces<").filter_map(|t| {
+        let number = t.rsplit([' ', '>']).next()?;
+        number.replace(',', "").parse::<u32>().ok()
+    });
+    let most = pieces.max().unwrap();
+    assert!((19_000..=20_100).contains(&most), "{most} pieces");
+}
+
 #[test]
 fn maps_is_cut_where_regions_begin_and_end() {
     let mut p = Publisher::new();

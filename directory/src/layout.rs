@@ -94,6 +94,8 @@ pub struct Header {
     pub exe: [AtomicU64; 32],
     /// Number of the domain (see [`Slot::domain`]) that the HCA column is about; 0: none.
     pub primary: AtomicU64,
+    /// Number of the XPMEM segment that is the whole address space; 0: none.
+    pub xpmem: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);

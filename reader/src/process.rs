@@ -71,6 +71,14 @@ impl Process {
         start_time(self.pid).is_ok_and(|t| t == self.start_time)
     }
 
+    /// What it is doing, as a letter of proc(5): `R` it runs, `S` it sleeps, `T` it
+    /// is stopped, ...
+    pub fn state(&self) -> Result<char, OpenError> {
+        let fields = stat(self.pid)?;
+        let word = fields.split_ascii_whitespace().next();
+        word.and_then(|w| w.chars().next()).ok_or(OpenError::Io(0))
+    }
+
     /// Its mappings, in order. [`OpenError::NoSuchProcess`] if it has none: it
     /// is ending (or a kernel thread).
     ///
@@ -134,13 +142,18 @@ impl From<maps::Line<'_>> for Mapping {
     }
 }
 
-/// When `pid` started; an error if it is not there, or only its corpse is.
-fn start_time(pid: u32) -> Result<u64, OpenError> {
+/// The fields of /proc/PID/stat behind the name, beginning with the state.
+fn stat(pid: u32) -> Result<String, OpenError> {
     let stat = fs::read(format!("/proc/{pid}/stat"))?;
     // The name in field 2 may hold anything, blanks and brackets too.
     let name_end = stat.iter().rposition(|&b| b == b')');
     let fields = name_end.and_then(|n| stat.get(n + 1..)).unwrap_or(&[]);
-    let fields = String::from_utf8_lossy(fields);
+    Ok(String::from_utf8_lossy(fields).into_owned())
+}
+
+/// When `pid` started; an error if it is not there, or only its corpse is.
+fn start_time(pid: u32) -> Result<u64, OpenError> {
+    let fields = stat(pid)?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let (state, threads, start) = (fields.first(), fields.get(17), fields.get(19));
     match (state, threads, start.and_then(|s| s.parse().ok())) {
@@ -174,6 +187,7 @@ mod tests {
             .iter()
             .any(|m| m.name.starts_with("[stack")));
         assert!(us.has_thread(us.own_pid) && !us.has_thread(0));
+        assert!(us.state().is_ok_and(|s| "RSD".contains(s)));
     }
 
     #[test]

@@ -205,6 +205,69 @@ pub fn tls_block() -> *mut u8 {
     p
 }
 
+/// How far below its thread pointer a thread's block begins, in bytes.
+pub fn tls_depth() -> u64 {
+    let depth: u64;
+    // SAFETY: reads the GOT entry that `tls_block` uses.
+    unsafe {
+        asm!(
+            "xor {d:e}, {d:e}",
+            "sub {d}, qword ptr [rip + regall_tls@GOTTPOFF]",
+            d = out(reg) depth,
+            options(nostack, readonly, pure),
+        );
+    }
+    depth
+}
+
+/// What code here finds at its thread pointer: the pointer itself (x86-64 TLS ABI).
+///
+/// # Safety
+/// `at` is valid for writing 8 bytes.
+pub unsafe fn make_thread_pointer(at: u64) {
+    // SAFETY: by the contract above.
+    unsafe { (at as *mut u64).write(at) };
+}
+
+// regall_start_thread(flags, stack, tid, tls, entry): clone(2). The new thread calls
+// `entry`, which does not return, on its own stack; the old one returns clone's result.
+// The kernel gives the thread copies of all registers but rax and rsp.
+global_asm!(
+    r#"
+    .hidden regall_start_thread
+    .globl regall_start_thread
+    .type regall_start_thread, @function
+regall_start_thread:
+    mov r10, rdx
+    mov r9, r8
+    mov r8, rcx
+    mov eax, {clone}
+    syscall
+    test rax, rax
+    jz 2f
+    ret
+2:  xor ebp, ebp
+    cld
+    call r9
+    ud2
+    .size regall_start_thread, . - regall_start_thread
+"#,
+    clone = const libc::SYS_clone,
+);
+
+unsafe extern "C" {
+    /// Starts a thread with clone(2)'s `flags` at `entry`, on the stack that ends at
+    /// `stack` (16-byte aligned), with the thread pointer `tls`. `tid` is where CLONE_PARENT_SETTID
+    /// and CLONE_CHILD_CLEARTID write. clone's result: a thread id or -errno.
+    pub fn regall_start_thread(
+        flags: u64,
+        stack: u64,
+        tid: *const core::sync::atomic::AtomicU32,
+        tls: u64,
+        entry: extern "C" fn() -> !,
+    ) -> i64;
+}
+
 /// The stack pointer, near enough.
 #[inline]
 pub fn stack_pointer() -> u64 {

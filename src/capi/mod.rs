@@ -1,6 +1,8 @@
 //! The C interface (`include/regall.h`): decode, delegate, encode. Errors are
 //! negative errno values.
 
+mod completion;
+pub mod mapping;
 mod peers;
 mod regions;
 
@@ -17,7 +19,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Attr, Flags, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
 
 const fn error(e: Errno) -> c_int {
     -e.0
@@ -313,7 +315,8 @@ unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
     if track::tracking() {
         bring_in();
         if let Some(range) = PageRange::from_call(at, bytes) {
-            map::own_allocation(range, !registered);
+            let prot = Prot::from_call(3, false);
+            map::own_allocation(range, prot, Kind::Anon, !registered);
         }
     }
     // SAFETY: by the caller's contract.
@@ -385,7 +388,10 @@ pub extern "C" fn regall_free(addr: u64, size: usize) -> c_int {
     };
     let _pass = strict::pass();
     match check(crate::intercept::event(&mut frame)) {
-        Ok(_) => 0,
+        Ok(_) => {
+            mapping::forget(range);
+            0
+        }
         Err(e) => error(e),
     }
 }

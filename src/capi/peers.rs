@@ -1,6 +1,6 @@
 //! The C interface to the bridge: peers, and getting and putting their memory.
 
-use super::error;
+use super::{completion, error};
 use crate::host::Shim;
 use crate::intercept::strict;
 use crate::startup;
@@ -27,6 +27,17 @@ pub struct Done {
     generation: u64,
     mechanism: u32,
     reserved: u32,
+}
+
+impl From<&Outcome> for Done {
+    fn from(outcome: &Outcome) -> Self {
+        Self {
+            bytes: outcome.bytes,
+            generation: outcome.generation,
+            mechanism: outcome.mechanism.map_or(0, |kind| kind as u32 + 1),
+            reserved: 0,
+        }
+    }
 }
 
 /// See regall.h.
@@ -90,6 +101,9 @@ pub unsafe extern "C" fn regall_peer_close(peer: *mut Peer) -> c_int {
         return error(Errno::INVAL);
     };
     let _pass = strict::pass();
+    if completion::in_use(peer) {
+        return error(Errno::BUSY);
+    }
     // SAFETY: by the contract above.
     unsafe { Peer::close(peer) };
     0
@@ -106,6 +120,7 @@ pub unsafe extern "C" fn regall_peer_check(peer: *const Peer) -> c_int {
         return error(Errno::INVAL);
     };
     let _pass = strict::pass();
+    peer.attachments().tidy(peer.host());
     match peer.check(crate::arch::ticks()) {
         Ok(()) => 0,
         Err(e) => error(e),
@@ -189,7 +204,7 @@ pub unsafe extern "C" fn regall_putv(
     }
 }
 
-fn one(addr: u64, len: usize) -> Segment {
+pub(super) fn one(addr: u64, len: usize) -> Segment {
     Segment {
         addr,
         len: len as u64,
@@ -227,14 +242,8 @@ unsafe fn carry_out(
 /// Tells the caller what came of it.
 pub(super) unsafe fn answer(outcome: &Outcome, done: *mut Done) -> c_int {
     if !done.is_null() {
-        let told = Done {
-            bytes: outcome.bytes,
-            generation: outcome.generation,
-            mechanism: outcome.mechanism.map_or(0, |kind| kind as u32 + 1),
-            reserved: 0,
-        };
         // SAFETY: by the caller's contract.
-        unsafe { done.write(told) };
+        unsafe { done.write(outcome.into()) };
     }
     match outcome.result {
         Ok(()) => 0,

@@ -198,9 +198,10 @@ pub fn stand_down(info: &core::panic::PanicInfo) -> ! {
             // SAFETY: the frame is that of the arrival, further out on this stack.
             unsafe { regall_resume(frame, value) }
         }
-        // A panic outside of any arrival: in the C interface, which promises
-        // not to. Nothing can be returned to; the thread waits for the end.
+        // A panic outside of any arrival: on a thread of our own, or in the C interface,
+        // which promises not to. Nothing can be returned to; the thread waits for the end.
         None => loop {
+            crate::threads::end_if_ours();
             crate::sys::yield_now();
         },
     }

@@ -47,6 +47,11 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     let [addr, len, advice, ..] = frame.args;
     let advice = advice as i32;
     let again = advice == DONTNEED_LOCKED as i32;
+    if NEW_PAGES.contains(&advice) {
+        if let Some(range) = PageRange::from_call(addr, len) {
+            crate::regions::replaced(range);
+        }
+    }
     let other_pages = NEW_PAGES.contains(&advice) && registering::active();
     let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
     if !other_pages && (!unlocked || startup::config().pin == Pin::Off) {
@@ -169,7 +174,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     let [pidfd, vector, count, advice, ..] = frame.args;
     let advised = advice as i32;
     let in_the_way = NEEDS_UNLOCKED.contains(&advised) && startup::config().pin != Pin::Off
-        || NEW_PAGES.contains(&advised) && registering::active();
+        || NEW_PAGES.contains(&advised) && (registering::active() || crate::regions::shadowed());
     if !in_the_way || !is_self(pidfd as i32) {
         super::flight::count_call(Call::ProcessMadvise);
         return real(frame);
@@ -289,10 +294,12 @@ fn only_ours_to_drop(range: PageRange) -> bool {
     any && all && alone()
 }
 
-/// Whether this is the process's only thread.
+/// Whether this is the process's only thread, but for the helper: what peers have it put
+/// there, they can put there themselves, too.
 fn alone() -> bool {
+    let helped = u64::from(crate::helper::THREAD.runs());
     // Two entries for the folder itself and its parent, and one for each thread.
-    file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3)
+    file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)
 }
 
 /// Gives back pages that hold nothing but zeroes.

@@ -10,6 +10,7 @@ use crate::intercept;
 use crate::startup;
 use crate::sys::{self, file};
 use crate::thread;
+use crate::threads;
 use crate::verbs::handles;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
@@ -54,6 +55,10 @@ pub fn check() {
 #[inline(never)]
 pub fn fork(frame: &mut Frame) -> i64 {
     let flight = open(Call::Fork);
+    // What is written afterwards is written to copies; KNEM may have the originals.
+    if let Some(all) = PageRange::new(0, USER_END) {
+        crate::regions::replaced(all);
+    }
     let value = real(frame);
     if value == 0 {
         // The flight is the parent's.
@@ -75,7 +80,11 @@ pub fn child() {
     }
     flight::use_header(core::ptr::null_mut());
     lock::reset();
+    regall_bridge::lock::in_process();
+    // SAFETY: fork has taken this thread alone along.
+    unsafe { crate::capi::mapping::child() };
     thread::current().forget();
+    threads::forget();
     startup::adopt_pid();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);
@@ -97,6 +106,7 @@ pub fn child() {
     resync::first(extra);
     drop(flight);
     intercept::strict::child();
+    crate::helper::start_if_needed();
 }
 
 /// Whether this is a child that has left alone what it inherited.
@@ -182,6 +192,8 @@ pub fn new_directory(state: &mut State) {
     startup::write_settings(state);
     crate::host::permit_peers();
     crate::regions::forget();
+    // SAFETY: mapped as long as it is the directory.
+    crate::host::offer(unsafe { header.as_ref() });
     flight::use_header(header.as_ptr());
     adopt(state);
 }

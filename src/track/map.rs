@@ -775,13 +775,14 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
     value
 }
 
-/// Memory that the C interface has just mapped for the application.
-pub fn own_allocation(range: PageRange, out: bool) {
+/// Memory that the C interface has just mapped for the application; `out`: it stays out of
+/// registration.
+pub fn own_allocation(range: PageRange, prot: Prot, kind: Kind, out: bool) {
     let mut flags = future_flags();
     if out {
         flags = flags.with(Flags::OPTED_OUT);
     }
-    let attr = policy::fresh(Prot::from_call(3, false), Kind::Anon, flags);
+    let attr = policy::fresh(prot, kind, flags);
     let flight = open(Call::Mmap);
     let new = New {
         attr: policy::described(attr, startup::config().pin),

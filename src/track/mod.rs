@@ -293,6 +293,11 @@ impl State {
         &self.store
     }
 
+    /// Where this process's helper is to listen; empty if nobody could find it there.
+    pub fn helper_address(&self) -> crate::text::Text<108> {
+        self.store.helper_address()
+    }
+
     /// Bytes that the shim has mapped for itself.
     pub fn own_bytes(&self) -> u64 {
         self.arena.bytes() + self.store.bytes()

@@ -686,6 +686,7 @@ pub fn retract(range: PageRange) {
 /// adapter pages on demand follows by itself.
 #[inline]
 pub fn refresh(range: PageRange) {
+    crate::regions::replaced(range);
     if active() {
         retract_from(range, false);
     }

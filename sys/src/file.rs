@@ -32,9 +32,24 @@ impl Fd {
         }
     }
 
+    /// A descriptor that nobody else closes.
+    pub fn own(fd: i32) -> Self {
+        Self(fd)
+    }
+
     /// The number.
     pub fn raw(&self) -> i32 {
         self.0
+    }
+
+    /// A descriptor that the kernel has just given us.
+    pub fn owned(fd: i32) -> Self {
+        Self(fd)
+    }
+
+    /// The same file at a high number; see [`duplicate_high`].
+    pub fn high(self) -> Result<Self> {
+        duplicate_high(self.0).map(Self)
     }
 
     /// Reads into `buf`; 0 at the end.

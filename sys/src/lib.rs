@@ -10,6 +10,7 @@ pub mod arch;
 pub mod file;
 pub mod folder;
 pub mod process;
+pub mod socket;
 pub mod text;
 pub mod time;
 
@@ -215,6 +216,16 @@ pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
         word.as_ptr(),
         libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
         1
+    );
+}
+
+/// Wakes all sleepers on `word`.
+pub fn futex_wake_all(word: &core::sync::atomic::AtomicU32) {
+    let _ = call!(
+        libc::SYS_futex,
+        word.as_ptr(),
+        libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+        i32::MAX
     );
 }
 

@@ -27,15 +27,24 @@ impl Identity {
     }
 }
 
+/// From the kernel's include/linux/sched.h.
+const PF_EXITING: u64 = 4;
+
 /// What is needed of a /proc/PID/stat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// Field 3: `R`, `S`, `T`, `Z`...
     pub state: u8,
+    /// Whether its first thread is on its way out (PF_EXITING in field 9): its memory goes
+    /// before it becomes a zombie.
+    pub exiting: bool,
     /// Field 20: threads. A zombie with others than its first is a process still.
     pub threads: u64,
     /// Field 22: when it started, in clock ticks since boot.
     pub start: u64,
+    /// Field 52: how its first thread has ended, as wait(2) has it; 0 if it has not, or
+    /// nobody may know.
+    pub ended: u64,
 }
 
 impl Stat {
@@ -49,11 +58,13 @@ impl Stat {
         let rest = text.get(after + 1..).unwrap_or(&[]);
         // Behind the parenthesis: an empty piece, field 3, ...
         let field = |n: usize| rest.split(|b| *b == b' ').nth(n - 2).ok_or(Errno::INVAL);
-        let count = |n| number(field(n)?).ok_or(Errno::INVAL);
+        let count = |n| number(field(n)?.trim_ascii_end()).ok_or(Errno::INVAL);
         Ok(Self {
             state: *field(3)?.first().ok_or(Errno::INVAL)?,
+            exiting: count(9)? & PF_EXITING != 0,
             threads: count(20)?,
             start: count(22)?,
+            ended: count(52).unwrap_or(0),
         })
     }
 
@@ -81,6 +92,6 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(Stat::read(&path).unwrap_err(), Errno::NOENT);
         let us = Stat::read(c"/proc/self/stat").unwrap();
-        assert!(!us.over() && us.threads >= 1 && us.start > 0);
+        assert!(!us.over() && !us.exiting && us.threads >= 1 && us.start > 0);
     }
 }

@@ -144,6 +144,42 @@ impl Running {
     }
 }
 
+/// A program that runs beside a test, killed when this is dropped.
+pub struct Beside(Child);
+
+impl Beside {
+    /// Starts it; nobody reads what it says.
+    pub fn start(command: &mut Command) -> Self {
+        let started = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn();
+        Self(started.unwrap_or_else(|e| panic!("{command:?}: {e}")))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a system call without memory, to our own child, which has not
+        // been waited for.
+        let done = unsafe { libc::kill(self.0.id() as i32, signal) };
+        assert_eq!(done, 0, "signal {signal}");
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn text(file: &mut File) -> String {
     let mut bytes = Vec::new();
     file.rewind()

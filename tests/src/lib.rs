@@ -9,6 +9,7 @@ pub mod guest;
 pub mod mode;
 pub mod procfs;
 pub mod quiet;
+pub mod screen;
 pub mod truth;
 pub mod unittest;
 

@@ -25,8 +25,11 @@ pub unsafe fn copy(
     if let (Way::Get, Some(fd), [one], [to]) = (way, peer.memory(), remote, local) {
         if one.len.min(to.len) <= FEW {
             // SAFETY: by the contract above.
-            if let Ok(bytes @ 1..) = unsafe { read_memory(fd, *to, *one) } {
-                return Ok(bytes);
+            match unsafe { read_memory(fd, *to, *one) } {
+                // The memory is gone: the pid is somebody else's, or another program's.
+                Ok(0) => return Err(No::Failed(peer.gone())),
+                Ok(bytes) => return Ok(bytes),
+                Err(_) => (),
             }
         }
     }

@@ -2,6 +2,10 @@
 //! between us two?* ([`States`], answered by the real call) and *do it*.
 
 pub mod cma;
+pub mod helper;
+pub mod knem;
+pub mod map;
+pub mod xpmem;
 
 use crate::peer::Peer;
 use crate::transfer::Way;
@@ -161,7 +165,8 @@ pub enum No {
 
 /// Copies from the beginning of one side to the end of the shorter one, by the first
 /// mechanism that will. Bytes copied, at least 1, and which one it was; errors as
-/// [`crate::transfer::transfer`].
+/// [`crate::transfer::transfer`]. `knem` is the cookie (0: none) that the KNEM module has for
+/// the region by which the remote segments are got at, and their offset in it.
 ///
 /// # Safety
 /// The local segments are valid to be written (get) or read (put).
@@ -171,7 +176,9 @@ pub unsafe fn copy(
     way: Way,
     local: &[Segment],
     remote: &[Segment],
+    knem: Option<(u64, u64)>,
 ) -> Result<(u64, Kind)> {
+    let mut fewer = false;
     for kind in peer.order().kinds() {
         if !peer.states().hopeful(kind) {
             continue;
@@ -179,16 +186,43 @@ pub unsafe fn copy(
         let copied = match kind {
             // SAFETY: by the contract above.
             Kind::Cma => unsafe { cma::copy(peer, way, local, remote) },
-            Kind::Map | Kind::Xpmem | Kind::Knem | Kind::Helper => Err(No::NotThis),
+            // SAFETY: likewise.
+            Kind::Knem => unsafe { knem::copy(way, local, remote, knem) },
+            // SAFETY: by the contract above.
+            Kind::Helper => unsafe { helper::copy(peer, way, local, remote) },
+            // SAFETY: by the contract above.
+            Kind::Map => unsafe { map::copy(peer, way, local, remote) },
+            // SAFETY: by the contract above.
+            Kind::Xpmem => unsafe { xpmem::copy(peer, way, local, remote) },
         };
         match copied {
             Ok(bytes) => return Ok((bytes, kind)),
-            Err(No::Never) => peer.states().refuse(kind),
+            Err(No::Never) => {
+                peer.states().refuse(kind);
+                fewer = true;
+            }
             Err(No::NotThis) => (),
             Err(No::Failed(e)) => return Err(e),
         }
     }
-    Err(Errno::PERM)
+    match fewer {
+        // What did not pay may be all that is left.
+        // SAFETY: by the contract above.
+        true => unsafe { again(peer, way, local, remote, knem) },
+        false => Err(Errno::PERM),
+    }
+}
+
+#[cold]
+unsafe fn again(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+    knem: Option<(u64, u64)>,
+) -> Result<(u64, Kind)> {
+    // SAFETY: by the caller's contract. Ends: each time there is a mechanism less.
+    unsafe { copy(peer, way, local, remote, knem) }
 }
 
 #[cfg(test)]

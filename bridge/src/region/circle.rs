@@ -1,13 +1,13 @@
 //! Those whose cookies were used: their peers and tables are kept open, up to so many.
 
 use super::table::{Region, Table};
-use super::{Cookie, Rights};
+use super::{stranger, Cookie, Rights};
 use crate::find;
 use crate::host::Host;
 use crate::lock::Lock;
-use crate::mechanism::Order;
+use crate::mechanism::{Kind, Order};
 use crate::peer::Peer;
-use crate::transfer::{go_on, Outcome, Way};
+use crate::transfer::{go_on, Outcome, Through, Way};
 use crate::vector::{Cursor, Segment, PIECE_SEGMENTS};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -113,6 +113,14 @@ impl Circle {
         let mut done = Outcome::NOTHING;
         let held = match self.hold(host, order, way, cookie) {
             Ok(held) => held,
+            Err(Errno::PERM) if order.has(Kind::Helper) => {
+                // SAFETY: by the contract above.
+                let done = unsafe { stranger::transfer(way, cookie, offset, local) };
+                if done.bytes > 0 {
+                    host.count(Kind::Helper, done.bytes);
+                }
+                return done;
+            }
             Err(e) => return Outcome::failed(e),
         };
         if let Err(e) = held.region.claim() {
@@ -428,6 +436,7 @@ impl Held<'_> {
         let mut walk = Walk::new(&self.region, offset, length);
         let mut few = [const { MaybeUninit::uninit() }; PIECE_SEGMENTS];
         while done.result.is_ok() && here.here().is_some() {
+            let begun = walk.done;
             let there = walk.take(&self.region, &mut few);
             // What was read is nonsense if the slot has another region by now.
             if !self.region.stands() {
@@ -437,9 +446,14 @@ impl Held<'_> {
             if there.is_empty() {
                 break;
             }
-            let guard = Some(self.region.stamp());
+            let through = Through {
+                stamp: self.region.stamp(),
+                knem: (self.region.knem, self.region.knem_stamp()),
+                offset: offset + begun,
+            };
+            let there = Cursor::new(there);
             // SAFETY: by the contract above; the table is mapped.
-            unsafe { go_on(self.peer, way, here, Cursor::new(there), guard, done) };
+            unsafe { go_on(self.peer, way, here, there, Some(&through), done) };
         }
     }
 
@@ -572,6 +586,7 @@ struct Walk {
     /// Bytes of the segments from there on that are behind us.
     into: u64,
     left: u64,
+    done: u64,
 }
 
 impl Walk {
@@ -580,6 +595,7 @@ impl Walk {
             n: 0,
             into: offset,
             left: region.length.saturating_sub(offset).min(length),
+            done: 0,
         }
     }
 
@@ -602,6 +618,7 @@ impl Walk {
             });
             used += 1;
             self.left -= len;
+            self.done += len;
             self.into += len;
         }
         // SAFETY: so many have been written.

@@ -11,6 +11,7 @@
 pub mod circle;
 pub mod layout;
 pub mod owner;
+pub mod stranger;
 pub mod table;
 
 use regall_sys::random;

@@ -6,11 +6,13 @@
 //! privately. The hooks only look at it ([`Owner::leave`]), without a lock.
 
 use super::layout::*;
+use super::table::Region;
 use super::{Cookie, Rights};
 use crate::host::Host;
 use crate::lock::Lock;
+use crate::mechanism::knem;
 use crate::vector::Segment;
-use core::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_sys::file::Fd;
 use regall_sys::{Errno, Result};
@@ -40,24 +42,31 @@ pub struct Owner {
     /// Addresses of the parts that are mapped; 0: not yet.
     parts: [AtomicU64; PARTS],
     taken: Lock<[Option<Taken>; PARTS]>,
+    /// Whether the KNEM module was given any of them.
+    shadowed: AtomicBool,
 }
 
 /// What is taken of a part; it lies in memory of the host's.
 struct Taken {
     slots: Bits,
     units: Bits,
-    /// Of each slot's region.
     of: &'static mut [Of],
 }
 
 /// What is known of a region beside what is in the file.
-#[derive(Clone, Copy)]
+#[repr(C)]
 struct Of {
     cookie: Cookie,
-    /// Its first unit of segments, and how many it has.
+    /// The first of its units of segments.
     unit: u32,
+    /// How many it has.
     units: u32,
+    /// The KNEM module's cookie for it; 0: none.
+    knem: u64,
 }
+
+/// In [`Slot::knem`] while the KNEM module is asked: no cookie of its.
+pub(super) const BEING_MADE: u64 = u64::MAX;
 
 /// Segments that are given out together.
 const UNIT: usize = 16;
@@ -76,6 +85,7 @@ impl Owner {
             filter: [const { AtomicU64::new(0) }; FILTER_BITS as usize / 64],
             parts: [const { AtomicU64::new(0) }; PARTS],
             taken: Lock::new([const { None }; PARTS]),
+            shadowed: AtomicBool::new(false),
         }
     }
 
@@ -84,6 +94,8 @@ impl Owner {
     /// # Safety
     /// No other thread uses it.
     pub unsafe fn forget(&self) {
+        knem::forget();
+        self.shadowed.store(false, Relaxed);
         // SAFETY: by the contract above.
         unsafe { self.taken.reset() };
         self.count.store(0, Relaxed);
@@ -112,7 +124,9 @@ impl Owner {
     /// a peer could see the region already, so that memory which goes at the same time is
     /// noticed by one of the two.
     ///
-    /// What `memory` says; EINVAL: no bytes; ENOMEM, ENOSPC: no room for so many regions or
+    /// With `with_knem`, the KNEM module has it, too, where there is one.
+    ///
+    /// What `memory` says; EINVAL: no segments; ENOMEM, ENOSPC: no room for so many regions or
     /// segments; errors of open(2), fallocate(2) and mmap(2).
     pub fn create(
         &self,
@@ -120,6 +134,7 @@ impl Owner {
         place: &dyn Place,
         segments: &[Segment],
         rights: Rights,
+        with_knem: bool,
         memory: &mut dyn FnMut(&Segment) -> Result<()>,
     ) -> Result<Cookie> {
         let length = length(segments)?;
@@ -146,7 +161,34 @@ impl Owner {
                 return Err(e);
             }
         }
+        if with_knem {
+            self.shadow(&mut taken, &at, segments, rights);
+        }
         Ok(at.cookie)
+    }
+
+    /// Gives the region to the KNEM module as well. Pages that are replaced meanwhile
+    /// ([`Owner::replaced`]) are those of before or after, and it is not known which: so that
+    /// is looked for from before on.
+    fn shadow(
+        &self,
+        taken: &mut [Option<Taken>; PARTS],
+        at: &Room,
+        segments: &[Segment],
+        rights: Rights,
+    ) {
+        let (Some(slot), Some(Some(t))) = (at.part.slot(at.slot), taken.get_mut(at.part.k)) else {
+            return;
+        };
+        self.shadowed.store(true, SeqCst);
+        slot.knem.store(BEING_MADE, SeqCst);
+        let cookie = knem::create(segments, rights);
+        if let Some(of) = t.of.get_mut(at.slot) {
+            of.knem = cookie;
+        }
+        let _ = slot
+            .knem
+            .compare_exchange(BEING_MADE, cookie, SeqCst, Relaxed);
     }
 
     /// Destroys a region. EINVAL: there is none of that cookie here.
@@ -162,6 +204,19 @@ impl Owner {
         let taken = self.taken.lock();
         let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
         part.slot(n).map(tell).ok_or(Errno::INVAL)
+    }
+
+    /// What `tell` says of a region that can be used. EINVAL: there is none of that cookie here;
+    /// ESTALE: its memory has gone.
+    pub fn with_region<T>(
+        &self,
+        cookie: Cookie,
+        tell: impl FnOnce(&Region) -> Result<T>,
+    ) -> Result<T> {
+        let taken = self.taken.lock();
+        let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
+        let slot = part.slot(n).ok_or(Errno::INVAL)?;
+        tell(&Region::read(part, slot, cookie)?)
     }
 
     /// Calls `tell` for each region that there is, until it says false.
@@ -193,9 +248,28 @@ impl Owner {
         }
     }
 
+    /// Whether the KNEM module was given any region.
+    pub fn is_shadowed(&self) -> bool {
+        self.shadowed.load(Relaxed)
+    }
+
+    /// The pages of memory are replaced, which stays where it is (before they are): the KNEM
+    /// module has the old ones.
+    #[inline]
+    pub fn replaced(&self, range: PageRange) {
+        if self.shadowed.load(SeqCst) && self.may_hold(range) {
+            self.each_in(range, |slot| slot.knem.store(0, SeqCst));
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn take_out(&self, range: PageRange) {
+        self.each_in(range, |slot| slot.live.store(0, SeqCst));
+    }
+
+    /// Calls `tell` for each region that can be used and lies in `range`.
+    fn each_in(&self, range: PageRange, tell: impl Fn(&Slot)) {
         for part in (0..PARTS).map_while(|k| self.part(k)) {
             let live = |s: &&Slot| s.live.load(Acquire) != 0;
             for slot in (0..slots(part.k)).filter_map(|n| part.slot(n)).filter(live) {
@@ -204,7 +278,7 @@ impl Owner {
                 };
                 let count = slot.count.load(Relaxed) as usize;
                 if (0..count).map_while(|n| segment(part, slot, n)).any(hit) {
-                    slot.live.store(0, SeqCst);
+                    tell(slot);
                 }
             }
         }
@@ -247,8 +321,9 @@ impl Owner {
         }
         if let Some(Some(t)) = taken.get_mut(part.k) {
             t.slots.set(n, 1, false);
-            if let Some(of) = t.of.get(n) {
+            if let Some(of) = t.of.get_mut(n) {
                 t.units.set(of.unit as usize, of.units as usize, false);
+                knem::destroy(core::mem::take(&mut of.knem));
             }
         }
         if self.count.fetch_sub(1, Relaxed) == 1 {
@@ -381,11 +456,9 @@ impl Taken {
             self.slots.set(slot, 1, true);
             self.units.set(unit, units, true);
             if let Some(of) = self.of.get_mut(slot) {
-                *of = Of {
-                    cookie,
-                    unit: unit as u32,
-                    units: units as u32,
-                };
+                of.cookie = cookie;
+                of.unit = unit as u32;
+                of.units = units as u32;
             }
             return Some(Room {
                 part,

@@ -1,7 +1,7 @@
 //! Another process's regions, as those who have a cookie see them.
 
 use super::layout::*;
-use super::owner::segment;
+use super::owner::{segment, BEING_MADE};
 use super::{Cookie, Rights};
 use crate::find::{self, Found};
 use crate::host::Host;
@@ -147,7 +147,7 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
-    fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
+    pub(super) fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
         if slot.live.load(Acquire) != cookie.0 {
             return Err(Errno(libc::ESTALE));
         }
@@ -158,7 +158,10 @@ impl<'a> Region<'a> {
             rights: Rights::from_bits(slot.rights.load(Relaxed)),
             length: slot.length.load(Relaxed),
             count: usize::try_from(slot.count.load(Relaxed)).map_err(|_| Errno::INVAL)?,
-            knem: slot.knem.load(Relaxed),
+            knem: match slot.knem.load(Acquire) {
+                BEING_MADE => 0,
+                cookie => cookie,
+            },
         };
         match region.stands() {
             true => Ok(region),
@@ -175,6 +178,11 @@ impl<'a> Region<'a> {
     /// Holds as long as it can be used.
     pub fn stamp(&self) -> Stamp {
         Stamp::of_word(&self.slot.live, self.cookie.0)
+    }
+
+    /// Holds as long as the KNEM module has the region's pages, as they were.
+    pub fn knem_stamp(&self) -> Stamp {
+        Stamp::of_word(&self.slot.knem, self.knem)
     }
 
     /// Segment `n`; nonsense if it no longer [`stands`](Self::stands).

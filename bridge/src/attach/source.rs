@@ -1,0 +1,373 @@
+//! What a peer's address is backed by, and how that is opened from here. The kernel's list
+//! of the peer's mappings says which file it is and where in it; then come, in this order:
+//! - `/proc/PID/map_files`, which is that very file, but takes CAP_CHECKPOINT_RESTORE;
+//! - its path, if that still leads to it;
+//! - a descriptor of it that the peer has open (a memfd has no path).
+//!
+//! A System V segment is attached by its number instead.
+//!
+//! Where the list can't be read there is nothing to go by. A descriptor that the owner
+//! passes over a socket would be one more function like [`by_path`], and would have to
+//! bring a [`Backing`] with it.
+
+use regall_directory::maps::Line;
+use regall_sys::file::{self, next_entry, Fd, Stat};
+use regall_sys::text::{number, Text};
+use regall_sys::{call, Errno, Result};
+
+/// Longer names than this are of no use here, bytes.
+const NAME: usize = 256;
+
+/// One of a peer's mappings, and the file behind it.
+pub struct Backing {
+    /// First address in the peer.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Where in the file it begins, in bytes.
+    pub offset: u64,
+    /// The file's device, as the kernel's list has it.
+    dev: (u32, u32),
+    /// The file's inode; of a System V segment its number.
+    inode: u64,
+    shared: bool,
+    name: Text<NAME>,
+}
+
+/// Which file, among those that exist at one time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileId {
+    /// Device, major number above.
+    pub dev: u64,
+    /// Inode, or number of a System V segment. Those are numbered apart from all inodes.
+    pub inode: u64,
+    /// Which of the two.
+    pub segment: bool,
+}
+
+impl Backing {
+    /// What holds `addr` in process `pid`, if it is a shared mapping of a file.
+    ///
+    /// ENOENT: it isn't; errors of open(2) and read(2).
+    pub fn find(pid: u32, addr: u64) -> Result<Self> {
+        let path: Text<32> = Text::of(format_args!("/proc/{pid}/maps"));
+        let path = path.as_cstr().ok_or(Errno::SRCH)?;
+        let found = match query(path, addr) {
+            Err(Errno(libc::ENOTTY)) => Self::read(path, addr)?,
+            other => other?,
+        };
+        match found.shared && found.inode != 0 {
+            true => Ok(found),
+            false => Err(Errno::NOENT),
+        }
+    }
+
+    /// From the list as text, for kernels before 6.11.
+    fn read(path: &core::ffi::CStr, addr: u64) -> Result<Self> {
+        let mut found = None;
+        crate::maps::any(path, |line| {
+            let here = line.range.start() <= addr && addr < line.range.end();
+            if here {
+                found = Some(Self::of(line));
+            }
+            here
+        })?;
+        found.ok_or(Errno::NOENT)
+    }
+
+    fn of(line: &Line) -> Self {
+        let mut name = Text::new();
+        name.push(line.name);
+        Self {
+            start: line.range.start(),
+            end: line.range.end(),
+            offset: line.offset,
+            dev: (line.dev_major, line.dev_minor),
+            inode: line.inode,
+            shared: line.prot.shared(),
+            name,
+        }
+    }
+
+    /// The file.
+    pub fn id(&self) -> FileId {
+        FileId {
+            dev: u64::from(self.dev.0) << 32 | u64::from(self.dev.1),
+            inode: self.inode,
+            segment: self.is_segment(),
+        }
+    }
+
+    /// Whether it looks like a System V segment: see [`Backing::attach`].
+    pub fn is_segment(&self) -> bool {
+        let name = self.name.as_bytes();
+        let key = name.strip_prefix(b"/SYSV");
+        key.and_then(|k| k.strip_suffix(b" (deleted)"))
+            .is_some_and(|k| k.len() == 8 && k.iter().all(u8::is_ascii_hexdigit))
+    }
+
+    fn is(&self, stat: &Stat) -> bool {
+        stat.inode == self.inode && (stat.dev_major(), stat.dev_minor()) == self.dev
+    }
+}
+
+/// Opens what is behind `backing` in process `pid`.
+///
+/// ENOENT: there is no way to it.
+pub fn open(pid: u32, backing: &Backing, writable: bool) -> Result<Fd> {
+    let access = match writable {
+        true => libc::O_RDWR,
+        false => libc::O_RDONLY,
+    };
+    by_map_files(pid, backing, access)
+        .or_else(|| by_path(backing, access))
+        .or_else(|| by_descriptor(pid, backing, access))
+        .ok_or(Errno::NOENT)
+}
+
+/// The file of just these addresses. Which file that is has to be looked at again by whoever
+/// doubts that the mapping is still the one that `backing` tells of.
+fn by_map_files(pid: u32, backing: &Backing, access: i32) -> Option<Fd> {
+    let Backing { start, end, .. } = backing;
+    let path: Text<64> = Text::of(format_args!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+    let path = path.as_cstr()?;
+    file::stat_path(path, false).ok().filter(is_plain)?;
+    open_plain(path, access, is_plain)
+}
+
+fn by_path(backing: &Backing, access: i32) -> Option<Fd> {
+    let name = backing.name.as_bytes();
+    if !name.starts_with(b"/") || name.ends_with(b" (deleted)") {
+        return None;
+    }
+    let path = backing.name.as_cstr()?;
+    let same = |s: &Stat| is_plain(s) && backing.is(s);
+    // Looked at before it is opened: opening a device may do something.
+    file::stat_path(path, true).ok().filter(same)?;
+    open_plain(path, access | libc::O_NOFOLLOW, same)
+}
+
+fn by_descriptor(pid: u32, backing: &Backing, access: i32) -> Option<Fd> {
+    if backing.is_segment() {
+        return None;
+    }
+    let same = |s: &Stat| is_plain(s) && backing.is(s);
+    let path: Text<32> = Text::of(format_args!("/proc/{pid}/fd"));
+    let folder = Fd::open(path.as_cstr()?, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?;
+    let mut buf = [0u8; 1024];
+    while let Ok(n @ 1..) = folder.entries(&mut buf) {
+        let mut rest = buf.get(..n).unwrap_or(&[]);
+        while let Some((name, tail)) = next_entry(rest) {
+            rest = tail;
+            let Some(number) = number(name) else {
+                continue;
+            };
+            let path: Text<64> = Text::of(format_args!("/proc/{pid}/fd/{number}"));
+            let Some(path) = path.as_cstr() else {
+                continue;
+            };
+            if file::stat_path(path, false).is_ok_and(|s| same(&s)) {
+                if let Some(fd) = open_plain(path, access, same) {
+                    return Some(fd);
+                }
+            }
+        }
+    }
+    None
+}
+
+fn is_plain(stat: &Stat) -> bool {
+    stat.mode & libc::S_IFMT == libc::S_IFREG
+}
+
+fn open_plain(path: &core::ffi::CStr, flags: i32, is: impl Fn(&Stat) -> bool) -> Option<Fd> {
+    let fd = Fd::open(path, flags | libc::O_NONBLOCK | libc::O_NOCTTY, 0).ok()?;
+    fd.stat().is_ok_and(|s| is(&s)).then_some(fd)
+}
+
+/// Whether nobody can cut the file short, so that touching what its size covers never is
+/// SIGBUS: a memfd sealed so, or memory of the kernel's own mount of tmpfs that nobody has
+/// a name or a descriptor for (MAP_SHARED|MAP_ANONYMOUS).
+pub fn is_steady(fd: &Fd, backing: &Backing) -> bool {
+    match call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS) {
+        Ok(seals) if seals & libc::F_SEAL_SHRINK as u64 != 0 => true,
+        // memfds are on that mount, too, and named so by the kernel.
+        Ok(_) => !backing.name.as_bytes().starts_with(b"/memfd:") && on_kernels_mount(fd),
+        Err(_) => false,
+    }
+}
+
+fn on_kernels_mount(fd: &Fd) -> bool {
+    let memfd = memory_file(libc::MFD_CLOEXEC).and_then(|own| own.stat());
+    match (memfd, fd.stat()) {
+        (Ok(own), Ok(stat)) => own.dev == stat.dev && stat.links == 0,
+        _ => false,
+    }
+}
+
+/// memfd_create(2); `flags` as its.
+pub fn memory_file(flags: u32) -> Result<Fd> {
+    let fd = call!(libc::SYS_memfd_create, c"regall".as_ptr(), flags)?;
+    Ok(Fd::own(fd as i32))
+}
+
+/// Whether segment numbers mean the same in process `pid` as here: both are in one IPC
+/// namespace.
+pub fn same_segments(pid: u32) -> bool {
+    let path: Text<32> = Text::of(format_args!("/proc/{pid}/ns/ipc"));
+    let theirs = path.as_cstr().map(|p| file::stat_path(p, false));
+    let own = file::stat_path(c"/proc/self/ns/ipc", false);
+    matches!((theirs, own), (Some(Ok(a)), Ok(b)) if a.inode == b.inode && a.dev == b.dev)
+}
+
+/// Whether what this process has at `at` is the beginning of what is behind `backing`.
+pub fn is_here(at: u64, backing: &Backing) -> bool {
+    Backing::find(regall_sys::getpid(), at)
+        .is_ok_and(|own| own.id() == backing.id() && own.start == at && own.offset == 0)
+}
+
+/// `struct procmap_query` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    addr: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    major: u32,
+    minor: u32,
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+const _: () = assert!(size_of::<Query>() == 104);
+
+/// PROCMAP_QUERY: one mapping, without the text of all of them.
+const QUERY: u64 = 0xc068_6611;
+/// PROCMAP_QUERY_VMA_SHARED.
+const SHARED: u64 = 8;
+
+/// ENOTTY: this kernel can't (before 6.11).
+fn query(path: &core::ffi::CStr, addr: u64) -> Result<Backing> {
+    let fd = Fd::open(path, libc::O_RDONLY, 0)?;
+    let mut name = [0u8; NAME];
+    let mut ask = Query {
+        size: size_of::<Query>() as u64,
+        addr,
+        name_size: NAME as u32,
+        name: name.as_mut_ptr() as u64,
+        ..Query::default()
+    };
+    match call!(libc::SYS_ioctl, fd.raw(), QUERY, &raw mut ask) {
+        Err(Errno(libc::ENAMETOOLONG)) => {
+            (ask.name_size, ask.name) = (0, 0);
+            call!(libc::SYS_ioctl, fd.raw(), QUERY, &raw mut ask)?;
+        }
+        other => drop(other?),
+    }
+    let mut text = Text::new();
+    // With its NUL.
+    let used = (ask.name_size as usize).saturating_sub(1);
+    text.push(name.get(..used).unwrap_or(&[]));
+    Ok(Backing {
+        start: ask.start,
+        end: ask.end,
+        offset: ask.offset,
+        dev: (ask.major, ask.minor),
+        inode: ask.inode,
+        shared: ask.vma_flags & SHARED != 0,
+        name: text,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(fd: &Fd, bytes: u64) -> u64 {
+        call!(libc::SYS_ftruncate, fd.raw(), bytes).unwrap();
+        fd.map_shared(0, bytes).unwrap()
+    }
+
+    #[test]
+    fn a_mapping_is_found_both_ways() {
+        let fd = memory_file(libc::MFD_CLOEXEC).unwrap();
+        let at = mapped(&fd, 4 << 12);
+        let stat = fd.stat().unwrap();
+        let text = Backing::read(c"/proc/self/maps", at + 5000).unwrap();
+        assert_eq!((text.start, text.end, text.offset), (at, at + (4 << 12), 0));
+        assert!(text.is(&stat) && text.shared && !text.is_segment());
+        assert_eq!(text.name.as_bytes(), b"/memfd:regall (deleted)");
+        match query(c"/proc/self/maps", at + 5000) {
+            Ok(asked) => {
+                assert_eq!((asked.start, asked.end), (text.start, text.end));
+                assert_eq!((asked.id(), asked.shared), (text.id(), true));
+                assert_eq!(asked.name.as_bytes(), text.name.as_bytes());
+            }
+            Err(e) => assert_eq!(e, Errno(libc::ENOTTY)),
+        }
+        let private = &raw const stat as u64;
+        let none = Backing::find(std::process::id(), private);
+        assert_eq!(none.err(), Some(Errno::NOENT));
+        regall_sys::unmap(at, 4 << 12).unwrap();
+    }
+
+    #[test]
+    fn a_memfd_is_opened_by_its_descriptor_alone() {
+        let fd = memory_file(libc::MFD_CLOEXEC).unwrap();
+        let at = mapped(&fd, 1 << 12);
+        let pid = std::process::id();
+        let backing = Backing::find(pid, at).unwrap();
+        assert!(by_path(&backing, libc::O_RDONLY).is_none());
+        let again = by_descriptor(pid, &backing, libc::O_RDWR).unwrap();
+        assert_eq!(again.stat().unwrap().inode, fd.stat().unwrap().inode);
+        drop((fd, again));
+        assert!(by_descriptor(pid, &backing, libc::O_RDWR).is_none());
+        regall_sys::unmap(at, 1 << 12).unwrap();
+    }
+
+    #[test]
+    fn only_what_can_not_be_cut_short_is_steady() {
+        let sealed = memory_file(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING).unwrap();
+        let at = mapped(&sealed, 1 << 12);
+        let backing = Backing::find(std::process::id(), at).unwrap();
+        assert!(!is_steady(&sealed, &backing));
+        let seals = libc::F_SEAL_SHRINK;
+        call!(libc::SYS_fcntl, sealed.raw(), libc::F_ADD_SEALS, seals).unwrap();
+        assert!(is_steady(&sealed, &backing));
+        regall_sys::unmap(at, 1 << 12).unwrap();
+        let path = c"/dev/shm/regall-steady-test";
+        let named = Fd::open(path, libc::O_RDWR | libc::O_CREAT, 0o600).unwrap();
+        let at = mapped(&named, 1 << 12);
+        let backing = Backing::find(std::process::id(), at).unwrap();
+        assert!(!is_steady(&named, &backing));
+        std::fs::remove_file(path.to_str().unwrap()).unwrap();
+        let gone = Backing::find(std::process::id(), at).unwrap();
+        assert!(!is_steady(&named, &gone));
+        regall_sys::unmap(at, 1 << 12).unwrap();
+    }
+
+    #[test]
+    fn segments_are_known_by_their_names() {
+        let mut line = regall_directory::maps::parse(
+            b"7f0000000000-7f0000001000 rw-s 00000000 00:01 5   /SYSV00000000 (deleted)",
+        )
+        .unwrap();
+        assert!(Backing::of(&line).is_segment());
+        for other in [
+            "/SYSV00000000",
+            "/SYSV0 (deleted)",
+            "/tmp/SYSV00000000 (deleted)",
+        ] {
+            line.name = other.as_bytes();
+            assert!(!Backing::of(&line).is_segment(), "{other}");
+        }
+    }
+}

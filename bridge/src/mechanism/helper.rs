@@ -1,0 +1,435 @@
+//! A thread of the owner's copies, for when the kernel does not let us do it ourselves:
+//! see [`crate::serve`]. The bytes go through a bounce buffer, a memfd of ours, in chunks
+//! of which some are under way while others are taken out or put in.
+//!
+//! Our side copies by preadv(2) and pwritev(2), too: memory that is not ours to write or
+//! to read is EFAULT.
+
+use super::No;
+use crate::peer::Peer;
+use crate::transfer::Way;
+use crate::vector::{Cursor, Few, Segment};
+use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK, DESCRIPTOR, GET, HELLO, PUT, SLOTS};
+use regall_sys::file::Fd;
+use regall_sys::socket::{self, Message};
+use regall_sys::text::Text;
+use regall_sys::{call, time, Errno, Result};
+
+/// How long a helper may leave us without an answer, in nanoseconds. It is stopped then,
+/// or waits for a page of its own memory.
+const PATIENCE: u64 = 900_000_000;
+/// How long to wait before its owner's health is looked at, in nanoseconds.
+pub(crate) const LOOK: u64 = 100_000_000;
+
+/// Where a helper listens, for a directory named `name` in the folder `folder`.
+pub fn address(folder: &[u8], name: &[u8]) -> Text<108> {
+    let mut path = Text::new();
+    for part in [folder, b"/", name, b".", KIND.as_bytes()] {
+        path.push(part);
+    }
+    path
+}
+
+/// What the name of a helper's socket ends in.
+pub const KIND: &str = "sock";
+
+/// The connection to a peer's helper.
+pub struct Link {
+    open: Option<Open>,
+    /// The pid of the process that made it: a child has to make its own.
+    process: u32,
+}
+
+/// What there is of a link.
+pub(crate) struct Open {
+    socket: Fd,
+    /// The bounce buffer.
+    pub(crate) bounce: Fd,
+    /// Their inodes: the application may have closed our descriptors and opened others.
+    inodes: (u64, u64),
+    /// Of the last request and the last answer.
+    asked: u64,
+    answered: u64,
+}
+
+impl Link {
+    /// Not made yet.
+    pub const fn none() -> Self {
+        Self {
+            open: None,
+            process: 0,
+        }
+    }
+
+    /// Closes it.
+    pub fn close(&mut self) {
+        self.open = None;
+    }
+
+    /// The link as it can be used now.
+    fn ready(&mut self, peer: &Peer, orphaned: bool) -> core::result::Result<&mut Open, No> {
+        let process = regall_sys::getpid();
+        if orphaned || self.process != process {
+            self.close();
+        }
+        if let Some(open) = self.open.take() {
+            match open.is_ours() {
+                true => self.open = Some(open),
+                // Whose they are now we don't know: not ours to close.
+                false => core::mem::forget(open),
+            }
+        }
+        if self.open.is_none() {
+            self.open = Some(Open::new(peer)?);
+            self.process = process;
+        }
+        self.open.as_mut().ok_or(No::NotThis)
+    }
+}
+
+impl Open {
+    /// Connects and introduces us.
+    fn new(peer: &Peer) -> core::result::Result<Self, No> {
+        let found = peer.found();
+        let path = found.socket();
+        let path = path.as_cstr().ok_or(No::Never)?;
+        let socket = socket::connect(path, LOOK).map_err(|e| match e {
+            // None yet, or no more.
+            Errno::NOENT | Errno(libc::ECONNREFUSED) => No::NotThis,
+            Errno::AGAIN => No::Failed(peer.gone()),
+            _ => No::Never,
+        })?;
+        // Whoever listens there must be the process that we want.
+        let who = socket::peer(&socket).map_err(|_| No::NotThis)?;
+        if who.pid != peer.pid() || who.uid != found.uid {
+            return Err(No::Never);
+        }
+        let mut open = Self::with_bounce(socket).map_err(No::Failed)?;
+        let hello = Request {
+            image: peer.image(),
+            len: BOUNCE,
+            ..Request::new(HELLO)
+        };
+        let said = match open.send(hello, Some(open.bounce.raw())) {
+            // It did not like our user, or has as many peers as it can have.
+            Err(e) => Err(e),
+            Ok(()) => open
+                .receive(|| peer.gone())
+                .map(|(answer, _)| answer.errno as i32),
+        };
+        match said {
+            Ok(0) => Ok(open),
+            Ok(libc::ESTALE) => Err(No::Failed(Errno(libc::ESTALE))),
+            Ok(_) => Err(No::Never),
+            Err(Lost::Silent) => Err(No::Failed(peer.gone())),
+            Err(Lost::Closed) => match peer.gone() {
+                Errno::SRCH => Err(No::Failed(Errno::SRCH)),
+                _ => Err(No::NotThis),
+            },
+        }
+    }
+
+    /// A connection with a bounce buffer, over which nothing was said yet.
+    pub(crate) fn with_bounce(socket: Fd) -> Result<Self> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let made = call!(libc::SYS_memfd_create, c"regall-bounce".as_ptr(), flags)?;
+        let bounce = Fd::owned(made as i32);
+        call!(libc::SYS_ftruncate, bounce.raw(), BOUNCE)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        call!(libc::SYS_fcntl, bounce.raw(), libc::F_ADD_SEALS, seals)?;
+        let (socket, bounce) = (socket.high()?, bounce.high()?);
+        let inodes = (socket.stat()?.inode, bounce.stat()?.inode);
+        Ok(Self {
+            socket,
+            bounce,
+            inodes,
+            asked: 0,
+            answered: 0,
+        })
+    }
+
+    fn is_ours(&self) -> bool {
+        let inode = |fd: &Fd| fd.stat().map_or(0, |s| s.inode);
+        (inode(&self.socket), inode(&self.bounce)) == self.inodes
+    }
+
+    /// Asks for something.
+    pub(crate) fn send(
+        &mut self,
+        request: Request,
+        fd: Option<i32>,
+    ) -> core::result::Result<(), Lost> {
+        self.asked += 1;
+        let numbered = Request {
+            number: self.asked,
+            ..request
+        };
+        socket::send(&self.socket, &numbered.to_bytes(), fd).map_err(|e| match e {
+            Errno::AGAIN => Lost::Silent,
+            _ => Lost::Closed,
+        })
+    }
+
+    /// The answer to the oldest request.
+    pub(crate) fn receive(
+        &mut self,
+        gone: impl Fn() -> Errno,
+    ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
+        let since = time::now();
+        loop {
+            let mut bytes = [0; ANSWER];
+            match socket::receive(&self.socket, &mut bytes) {
+                Ok(message) => return self.understand(message, bytes),
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN) if gone() == Errno::SRCH => return Err(Lost::Closed),
+                Err(Errno::AGAIN) => (),
+                Err(_) => return Err(Lost::Closed),
+            }
+            if time::now().saturating_sub(since) > PATIENCE {
+                return Err(Lost::Silent);
+            }
+        }
+    }
+
+    fn understand(
+        &mut self,
+        message: Message,
+        bytes: [u8; ANSWER],
+    ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
+        let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Closed)?;
+        self.answered += 1;
+        match message.bytes == ANSWER && !message.cut && answer.number == self.answered {
+            true => Ok((answer, message.fd)),
+            false => Err(Lost::Closed),
+        }
+    }
+}
+
+/// Why there will be no more answers on this link.
+pub(crate) enum Lost {
+    /// The other end is closed, or speaks nonsense.
+    Closed,
+    /// No answer for too long.
+    Silent,
+}
+
+/// Copies; see [`super::copy`].
+///
+/// # Safety
+/// As [`super::copy`].
+#[cold]
+#[inline(never)]
+pub unsafe fn copy(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+) -> core::result::Result<u64, No> {
+    let mut link = peer.link();
+    let orphaned = link.orphaned();
+    let open = link.ready(peer, orphaned)?;
+    let mut work = Work {
+        way,
+        here: Cursor::new(local),
+        there: Cursor::new(remote),
+        left: Cursor::new(local)
+            .left(u64::MAX)
+            .min(Cursor::new(remote).left(u64::MAX)),
+        chunks: [0; SLOTS as usize],
+        sent: 0,
+        taken: 0,
+        bytes: 0,
+        stopped: None,
+    };
+    // SAFETY: by the contract above.
+    match unsafe { work.carry_out(open, peer) } {
+        // What is to come on this link would be answers to old requests.
+        Err(_) => {
+            link.close();
+            Err(No::Failed(peer.gone()))
+        }
+        Ok(()) => match (work.bytes, work.stopped) {
+            (0, Some(e)) => Err(No::Failed(e)),
+            (bytes, _) => Ok(bytes),
+        },
+    }
+}
+
+/// A copy in chunks: number n goes through the bounce buffer's part n modulo [`SLOTS`].
+struct Work<'a> {
+    way: Way,
+    /// Of a put: what is to be sent next. Of a get: where the next answer's bytes belong.
+    here: Cursor<'a>,
+    there: Cursor<'a>,
+    /// Bytes not asked for yet.
+    left: u64,
+    /// Bytes of each chunk under way.
+    chunks: [u64; SLOTS as usize],
+    /// Chunks asked for, and chunks answered.
+    sent: u64,
+    taken: u64,
+    /// From the beginning, copied.
+    bytes: u64,
+    /// Why nothing more is asked for.
+    stopped: Option<Errno>,
+}
+
+impl Work<'_> {
+    /// # Safety
+    /// As [`copy`].
+    unsafe fn carry_out(&mut self, open: &mut Open, peer: &Peer) -> core::result::Result<(), Lost> {
+        loop {
+            while self.left > 0 && self.stopped.is_none() && self.sent - self.taken < SLOTS {
+                // SAFETY: by the contract above.
+                match unsafe { self.prepare(open, peer) } {
+                    Ok(request) => open.send(request, None)?,
+                    Err(e) => self.stopped = Some(e),
+                }
+            }
+            if self.sent == self.taken {
+                return Ok(());
+            }
+            let (answer, _) = open.receive(|| peer.gone())?;
+            // SAFETY: by the contract above.
+            unsafe { self.take(open, &answer) }?;
+        }
+    }
+
+    fn slot(n: u64) -> (usize, u64) {
+        ((n % SLOTS) as usize, n % SLOTS * CHUNK)
+    }
+
+    /// The next chunk, as long as it lies in one entry of the owner's.
+    unsafe fn prepare(&mut self, open: &Open, peer: &Peer) -> Result<Request> {
+        let next = self.there.here().ok_or(Errno::FAULT)?;
+        let (end, id) = peer.entry(next.addr, self.way == Way::Put)?;
+        let mut len = next.len.min(end - next.addr).min(CHUNK).min(self.left);
+        let (slot, offset) = Self::slot(self.sent);
+        if self.way == Way::Put {
+            let mut few = Few::new();
+            few.fill(self.here, len);
+            // SAFETY: memory to be read, by the caller's contract.
+            len = unsafe { vectored(libc::SYS_pwritev, &open.bounce, few.as_slice(), offset) }?;
+            self.here.advance(len);
+        }
+        if let (Some(chunk), 1..) = (self.chunks.get_mut(slot), len) {
+            *chunk = len;
+            self.sent += 1;
+            self.left -= len;
+            self.there.advance(len);
+            return Ok(Request {
+                addr: next.addr,
+                len,
+                id,
+                offset,
+                ..Request::new(match self.way {
+                    Way::Get => GET,
+                    Way::Put => PUT,
+                })
+            });
+        }
+        Err(Errno::FAULT)
+    }
+
+    /// A chunk has been answered. After the first that is not whole, the others don't count.
+    unsafe fn take(&mut self, open: &Open, answer: &Answer) -> core::result::Result<(), Lost> {
+        let (slot, offset) = Self::slot(self.taken);
+        let len = self.chunks.get(slot).copied().unwrap_or(0);
+        self.taken += 1;
+        if answer.bytes > len {
+            return Err(Lost::Closed);
+        }
+        if self.stopped.is_some() {
+            return Ok(());
+        }
+        let mut good = answer.bytes;
+        if self.way == Way::Get && good > 0 {
+            // SAFETY: memory to be written, by the caller's contract.
+            match unsafe { self.take_out(open, offset, good) } {
+                Ok(bytes) => good = bytes,
+                Err(e) => {
+                    good = 0;
+                    self.stopped = Some(e);
+                }
+            }
+        }
+        self.bytes += good;
+        if good < len && self.stopped.is_none() {
+            self.stopped = Some(match answer.errno {
+                0 => Errno::FAULT,
+                e => Errno(e as i32),
+            });
+        }
+        Ok(())
+    }
+
+    /// From the bounce buffer to where it belongs; the bytes, less than asked for only if
+    /// some of our memory can't be written.
+    unsafe fn take_out(&mut self, open: &Open, offset: u64, bytes: u64) -> Result<u64> {
+        let mut done = 0;
+        while done < bytes {
+            let mut few = Few::new();
+            few.fill(self.here, bytes - done);
+            // SAFETY: by the caller's contract.
+            let part = unsafe {
+                vectored(
+                    libc::SYS_preadv,
+                    &open.bounce,
+                    few.as_slice(),
+                    offset + done,
+                )
+            };
+            match part {
+                Ok(part @ 1..) => {
+                    self.here.advance(part);
+                    done += part;
+                }
+                Err(e) if done == 0 => return Err(e),
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// preadv(2) or pwritev(2).
+pub(crate) unsafe fn vectored(
+    nr: i64,
+    file: &Fd,
+    segments: &[Segment],
+    offset: u64,
+) -> Result<u64> {
+    call!(nr, file.raw(), segments.as_ptr(), segments.len(), offset, 0)
+}
+
+/// The file behind the shared mapping at the peer's address `addr`, with the rights that
+/// the mapping has, from the peer's helper.
+///
+/// ENXIO: what is there is not shared; ENOENT: the peer has no descriptor of it; EPERM: there is no
+/// helper, or it doesn't want us; EFAULT, EACCES, ESTALE, ESRCH: as [`crate::transfer::transfer`].
+pub fn descriptor(peer: &Peer, addr: u64) -> Result<Fd> {
+    let (_, id) = peer.entry(addr, false)?;
+    let mut link = peer.link();
+    let orphaned = link.orphaned();
+    let open = link.ready(peer, orphaned).map_err(|no| match no {
+        No::Failed(e) => e,
+        No::Never | No::NotThis => Errno::PERM,
+    })?;
+    let request = Request {
+        addr,
+        id,
+        ..Request::new(DESCRIPTOR)
+    };
+    let answered = match open.send(request, None) {
+        Ok(()) => open.receive(|| peer.gone()),
+        Err(lost) => Err(lost),
+    };
+    match answered {
+        Ok((Answer { errno: 0, .. }, Some(fd))) => Ok(fd),
+        Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
+        Ok(_) | Err(_) => {
+            link.close();
+            Err(peer.gone())
+        }
+    }
+}

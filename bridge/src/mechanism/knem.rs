@@ -1,0 +1,174 @@
+//! The KNEM module, ABI 0xd: it takes hold of a region's pages when the region is made, and
+//! copies by its own cookie for it. Its reference is its public header, knem_io.h.
+//!
+//! What it holds are pages, not addresses: when they are replaced (unmapped, thrown away), the
+//! owner takes the cookie back from the region's slot first ([`Owner::replaced`]).
+//!
+//! [`Owner::replaced`]: crate::region::owner::Owner::replaced
+
+use super::No;
+use crate::region::Rights;
+use crate::transfer::Way;
+use crate::vector::Segment;
+use core::sync::atomic::{AtomicI32, Ordering::*};
+use regall_sys::file::{self, Fd};
+use regall_sys::{call, Errno, Result};
+
+const ABI: u32 = 0xd;
+const GET_INFO: u32 = 0x4010_4b10;
+const CREATE_REGION: u32 = 0xc020_4b21;
+const DESTROY_REGION: u32 = 0x8008_4b22;
+const INLINE_COPY: u32 = 0x8030_4b33;
+/// `current_status` of a copy that is done.
+const STATUS_SUCCESS: u32 = 1;
+
+/// The device; [`UNTRIED`], or -1 where it can't be used.
+static DEVICE: AtomicI32 = AtomicI32::new(UNTRIED);
+const UNTRIED: i32 = -2;
+
+#[repr(C)]
+struct Info {
+    abi: u32,
+    features: u32,
+    ignored_flags: u32,
+    forced_flags: u32,
+}
+
+#[repr(C)]
+struct CreateRegion {
+    segments: u64,
+    count: u32,
+    flags: u32,
+    protection: u32,
+    pad: u32,
+    cookie: u64,
+}
+
+#[repr(C)]
+struct InlineCopy {
+    local: u64,
+    count: u32,
+    write: u32,
+    cookie: u64,
+    offset: u64,
+    flags: u32,
+    status: u32,
+    async_index: u32,
+    pad: u32,
+}
+
+const _: () = assert!(size_of::<Info>() == 16);
+const _: () = assert!(size_of::<CreateRegion>() == 32);
+const _: () = assert!(size_of::<InlineCopy>() == 48);
+
+fn device() -> Option<i32> {
+    match DEVICE.load(Acquire) {
+        UNTRIED => open(),
+        fd => (fd >= 0).then_some(fd),
+    }
+}
+
+#[cold]
+fn open() -> Option<i32> {
+    let opened = open_device();
+    let fd = opened.unwrap_or(-1);
+    match DEVICE.compare_exchange(UNTRIED, fd, AcqRel, Acquire) {
+        Ok(_) => opened,
+        Err(quicker) => {
+            file::close(fd);
+            (quicker >= 0).then_some(quicker)
+        }
+    }
+}
+
+fn open_device() -> Option<i32> {
+    let fd = Fd::open(c"/dev/knem", libc::O_RDWR, 0).ok()?;
+    let mut info = Info {
+        abi: 0,
+        features: 0,
+        ignored_flags: 0,
+        forced_flags: 0,
+    };
+    request(fd.raw(), GET_INFO, (&raw mut info) as u64).ok()?;
+    match info.abi {
+        ABI => file::duplicate_high(fd.raw()).ok(),
+        _ => None,
+    }
+}
+
+fn request(fd: i32, request: u32, argument: u64) -> Result<u64> {
+    call!(libc::SYS_ioctl, fd, request, argument)
+}
+
+/// In a child of fork: regions are its parent's, and go when that has closed the device.
+pub fn forget() {
+    DEVICE.store(UNTRIED, Relaxed);
+}
+
+/// Gives the module a region of this process; its cookie, or 0 if there is no module or it
+/// will not have it.
+pub fn create(segments: &[Segment], rights: Rights) -> u64 {
+    let (Some(fd), Ok(count)) = (device(), u32::try_from(segments.len())) else {
+        return 0;
+    };
+    let protection = [(false, libc::PROT_READ), (true, libc::PROT_WRITE)];
+    let permitted = protection.iter().filter(|(w, _)| rights.permits(*w));
+    let mut region = CreateRegion {
+        segments: segments.as_ptr() as u64,
+        count,
+        flags: 0,
+        protection: permitted.map(|(_, p)| *p as u32).sum(),
+        pad: 0,
+        cookie: 0,
+    };
+    match request(fd, CREATE_REGION, (&raw mut region) as u64) {
+        Ok(_) => region.cookie,
+        Err(_) => 0,
+    }
+}
+
+/// Takes a region back; 0 is none.
+pub fn destroy(cookie: u64) {
+    if let (Some(fd), true) = (device(), cookie != 0) {
+        let _ = request(fd, DESTROY_REGION, (&raw const cookie) as u64);
+    }
+}
+
+/// Copies between the local segments and the region that the module has under
+/// `region`'s cookie, from its offset on.
+///
+/// # Safety
+/// As [`super::copy`].
+pub unsafe fn copy(
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+    region: Option<(u64, u64)>,
+) -> core::result::Result<u64, No> {
+    let Some((cookie @ 1.., offset)) = region else {
+        return Err(No::NotThis);
+    };
+    let fd = device().ok_or(No::Never)?;
+    let bytes = |side: &[Segment]| side.iter().map(|s| s.len).sum::<u64>();
+    if bytes(local) > bytes(remote) {
+        return Err(No::NotThis);
+    }
+    let mut copy = InlineCopy {
+        local: local.as_ptr() as u64,
+        count: local.len() as u32,
+        write: u32::from(way == Way::Put),
+        cookie,
+        offset,
+        flags: 0,
+        status: 0,
+        async_index: 0,
+        pad: 0,
+    };
+    match request(fd, INLINE_COPY, (&raw mut copy) as u64) {
+        // All of it, to the end of the local side, which is the shorter one.
+        Ok(_) if copy.status == STATUS_SUCCESS => Ok(bytes(local)),
+        Ok(_) | Err(Errno::FAULT) => Err(No::Failed(Errno::FAULT)),
+        // The owner's device is closed, or has another user's regions.
+        Err(_) => Err(No::NotThis),
+    }
+}

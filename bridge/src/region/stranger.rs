@@ -1,0 +1,132 @@
+//! Regions for all of other users' processes: their helper copies, since nothing of theirs can
+//! be seen from here, not even where their regions are.
+
+use super::Cookie;
+use crate::find;
+use crate::mechanism::helper::{vectored, Lost, Open, LOOK};
+use crate::mechanism::Kind;
+use crate::serve::open_name;
+use crate::transfer::{Outcome, Way};
+use crate::vector::{Cursor, Few, Segment};
+use crate::wire::{Request, BOUNCE, CHUNK, HELLO, HOLD, REGION_GET, REGION_PUT};
+use regall_sys::process::Identity;
+use regall_sys::{file, socket, Errno, Result};
+
+/// As [`super::circle::Circle::transfer`], of a region whose owner is another user's. A
+/// connection is made each time.
+///
+/// # Safety
+/// The local segments are valid to be written (get) or read (put).
+pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment]) -> Outcome {
+    let mut done = Outcome::NOTHING;
+    let (mut open, length) = match connect(way, cookie) {
+        Ok(connected) => connected,
+        Err(e) => return Outcome::failed(e),
+    };
+    let mut here = Cursor::new(local);
+    let mut left = length.saturating_sub(offset);
+    while left > 0 && here.here().is_some() {
+        let len = here.left(CHUNK.min(left));
+        // SAFETY: by the contract above.
+        let copied = unsafe { chunk(&mut open, way, cookie, offset + done.bytes, &mut here, len) };
+        match copied {
+            Ok(bytes) => {
+                done.bytes += bytes;
+                left -= bytes;
+                done.mechanism = Some(Kind::Helper);
+            }
+            Err(e) => {
+                done.result = Err(e);
+                break;
+            }
+        }
+    }
+    done
+}
+
+/// Asks the owner for the region; its bytes.
+fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
+    let pid = cookie.pid();
+    let owner = Identity {
+        pid,
+        start: find::started(pid).map_err(|_| Errno::INVAL)?,
+        namespace: file::stat_path(c"/proc/self/ns/pid", false)?.inode,
+    };
+    // It has no regions for all, or REGALL_COPY leaves the helper out.
+    let none = |_| Errno::PERM;
+    let socket = socket::connect_abstract(open_name(&owner).as_bytes(), LOOK).map_err(none)?;
+    if socket::peer(&socket)?.pid != pid {
+        return Err(Errno::PERM);
+    }
+    let mut open = Open::with_bounce(socket)?;
+    let hello = Request {
+        len: BOUNCE,
+        ..Request::new(HELLO)
+    };
+    let bounce = open.bounce.raw();
+    ask(&mut open, cookie, hello, Some(bounce))?;
+    let hold = Request {
+        id: cookie.0,
+        addr: u64::from(way == Way::Put),
+        ..Request::new(HOLD)
+    };
+    let bytes = ask(&mut open, cookie, hold, None)?;
+    Ok((open, bytes))
+}
+
+/// Bytes that the owner says it has copied, or what else it says.
+fn ask(open: &mut Open, cookie: Cookie, request: Request, fd: Option<i32>) -> Result<u64> {
+    let gone = || match find::started(cookie.pid()) {
+        Ok(_) => Errno(libc::ESTALE),
+        Err(e) => e,
+    };
+    let answered = open
+        .send(request, fd)
+        .and_then(|()| open.receive(gone))
+        .map_err(|lost: Lost| match (lost, gone()) {
+            // It has closed the connection: too many want something of it.
+            (Lost::Closed, Errno(libc::ESTALE)) => Errno::PERM,
+            (_, e) => e,
+        });
+    match answered?.0 {
+        answer if answer.errno != 0 => Err(Errno(answer.errno as i32)),
+        answer => Ok(answer.bytes),
+    }
+}
+
+/// Copies up to `len` bytes, which fit into the bounce buffer.
+unsafe fn chunk(
+    open: &mut Open,
+    way: Way,
+    cookie: Cookie,
+    at: u64,
+    here: &mut Cursor,
+    len: u64,
+) -> Result<u64> {
+    let mut few = Few::new();
+    few.fill(*here, len);
+    let mut len = few.bytes();
+    if way == Way::Put {
+        // SAFETY: memory to be read, by the caller's contract.
+        len = unsafe { vectored(libc::SYS_pwritev, &open.bounce, few.as_slice(), 0) }?;
+    }
+    let request = Request {
+        addr: at,
+        len,
+        ..Request::new(match way {
+            Way::Get => REGION_GET,
+            Way::Put => REGION_PUT,
+        })
+    };
+    let mut bytes = ask(open, cookie, request, None)?.min(len);
+    if way == Way::Get {
+        few.cut(bytes);
+        // SAFETY: memory to be written, by the caller's contract.
+        bytes = unsafe { vectored(libc::SYS_preadv, &open.bounce, few.as_slice(), 0) }?;
+    }
+    here.advance(bytes);
+    match bytes {
+        0 => Err(Errno::FAULT),
+        _ => Ok(bytes),
+    }
+}

@@ -1,0 +1,385 @@
+//! The helper: serves peers that may not get at the owner's memory themselves. It runs in
+//! the owner, on a thread with descriptors of its own, and copies between the owner's
+//! memory and a peer's bounce buffer by pread(2) and pwrite(2): memory that is unmapped
+//! meanwhile is EFAULT, not a signal.
+//!
+//! Peers may send what they like. A message that is not as it must be ends the connection.
+
+use crate::region::Cookie;
+use crate::vector::Segment;
+use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
+use crate::wire::{DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT, REQUEST};
+use regall_directory::maps::Line;
+use regall_directory::vocab::Prot;
+use regall_sys::file::{self, next_entry, Fd};
+use regall_sys::process::Identity;
+use regall_sys::text::{Lossy, Text};
+use regall_sys::{call, socket, Errno, Result};
+
+/// Peers that are served at the same time, at the most.
+const PEERS: usize = 256;
+/// Those among them of other users.
+const STRANGERS: usize = 32;
+/// Requests of one peer that are answered before the others are looked at.
+const TURN: usize = 8;
+/// How long to wait when there are no descriptors left, in nanoseconds.
+const PAUSE: u64 = 10_000_000;
+/// How long to wait for peers before a look is taken whether the process lives, at first
+/// and at the most, in nanoseconds.
+const SOONEST: u64 = 5_000_000;
+const LATEST: u64 = 1_000_000_000;
+/// Connections that may wait to be accepted.
+pub const BACKLOG: u32 = 64;
+
+/// The process that is served from, as the helper needs it.
+pub trait Owner {
+    /// [`regall_directory::layout::Header::image`].
+    fn image(&self) -> u64;
+    /// Where the entry `id` ends, which holds `addr`. ESTALE: it is another one by now; EFAULT: it is
+    /// not registered; EACCES: its protection says no.
+    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64>;
+    /// Whether somebody of user `uid` (effective, as we see it) may come.
+    fn admits(&self, uid: u32) -> bool;
+    /// Whether other users may come, too, for regions that are for all.
+    fn wants_strangers(&self) -> bool;
+    /// A listener for them was opened, or could not be.
+    fn expects_strangers(&self, listens: bool);
+    /// A region for all, which is claimed if it is for a single use: its bytes. Errors as
+    /// [`crate::region::circle::Circle::transfer`].
+    fn hold(&self, cookie: Cookie, write: bool) -> Result<u64>;
+    /// The memory at `offset` of a region, as far as it is in one piece. EFAULT: it is not
+    /// registered, or that is behind the end.
+    fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment>;
+    /// Whether the region can still be used.
+    fn stands(&self, cookie: Cookie) -> bool;
+    /// A region that was held is not any more.
+    fn release(&self, cookie: Cookie);
+    /// Whether the helper is to go on.
+    fn wanted(&self) -> bool;
+    /// Whether there is a process to serve from still, but for the helper. Asked now and then.
+    fn lives(&self) -> bool;
+}
+
+/// A peer that has connected.
+struct Client {
+    socket: Fd,
+    /// After its HELLO.
+    bounce: Option<Fd>,
+    /// Of another user, perhaps: it may use regions for all, and nothing else.
+    stranger: bool,
+    /// The region that it uses, and whether to write.
+    held: Option<(Cookie, bool)>,
+}
+
+/// `struct pollfd`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Poll {
+    fd: i32,
+    events: i16,
+    found: i16,
+}
+
+impl Poll {
+    const fn of(fd: i32) -> Self {
+        Self {
+            fd,
+            events: libc::POLLIN,
+            found: 0,
+        }
+    }
+}
+
+/// Serves whoever connects to `listener`, until that can't be listened to any more or the
+/// owner does not want it.
+pub fn serve(owner: &dyn Owner, listener: &Fd) {
+    let mut clients = [const { None::<Client> }; PEERS];
+    let mut polls = [Poll::of(-1); PEERS + 2];
+    let mut strangers = None;
+    // A young process may be one that ends soon.
+    let mut pause = SOONEST;
+    while owner.wanted() {
+        if owner.wants_strangers() && strangers.is_none() {
+            strangers = listen_for_strangers();
+            owner.expects_strangers(strangers.is_some());
+        }
+        let open = strangers.as_ref().map_or(-1, Fd::raw);
+        let all = [listener.raw(), open].into_iter().chain(
+            clients
+                .iter()
+                .map(|c| c.as_ref().map_or(-1, |c| c.socket.raw())),
+        );
+        for (poll, fd) in polls.iter_mut().zip(all) {
+            *poll = Poll::of(fd);
+        }
+        let time = [pause / 1_000_000_000, pause % 1_000_000_000];
+        match call!(
+            libc::SYS_ppoll,
+            polls.as_mut_ptr(),
+            polls.len(),
+            time.as_ptr(),
+            0,
+            8
+        ) {
+            Ok(0) if owner.lives() => pause = (pause * 2).min(LATEST),
+            Ok(1..) | Err(Errno::INTR) => (),
+            Ok(0) | Err(_) => return,
+        }
+        let mut found = polls.iter();
+        let new = found.next().map_or(0, |p| p.found);
+        let strange = found.next().map_or(0, |p| p.found);
+        for (client, poll) in clients.iter_mut().zip(found) {
+            if poll.found == 0 {
+                continue;
+            }
+            if client.as_mut().is_some_and(|c| c.attend(owner).is_err()) {
+                if let Some(mut gone) = client.take() {
+                    gone.let_go(owner);
+                }
+            }
+        }
+        if let (Some(listener), true) = (&strangers, strange & libc::POLLIN != 0) {
+            welcome(owner, listener, true, &mut clients);
+        }
+        if new & libc::POLLIN != 0 {
+            welcome(owner, listener, false, &mut clients);
+        } else if new != 0 {
+            return;
+        }
+    }
+}
+
+/// Takes the next one in. One too many is turned away.
+fn welcome(owner: &dyn Owner, listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
+    let socket = match socket::accept(listener) {
+        Ok(socket) => socket,
+        Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
+            return regall_sys::nap(PAUSE);
+        }
+        Err(_) => return,
+    };
+    let admitted = stranger || socket::peer(&socket).is_ok_and(|who| owner.admits(who.uid));
+    let strangers = clients.iter().flatten().filter(|c| c.stranger).count();
+    if stranger && strangers >= STRANGERS {
+        return;
+    }
+    let free = clients.iter_mut().find(|c| c.is_none());
+    if let (true, Some(free)) = (admitted, free) {
+        *free = Some(Client {
+            socket,
+            bounce: None,
+            stranger,
+            held: None,
+        });
+    }
+}
+
+impl Client {
+    /// Answers what it has asked. An error: no more of this one.
+    fn attend(&mut self, owner: &dyn Owner) -> Result<()> {
+        for _ in 0..TURN {
+            let mut bytes = [0; REQUEST];
+            let message = match socket::receive(&self.socket, &mut bytes) {
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                other => other?,
+            };
+            if message.bytes != REQUEST || message.cut {
+                return Err(Errno(libc::EPROTO));
+            }
+            let request = Request::from_bytes(bytes)?;
+            let (done, fd) = self.carry_out(owner, &request, message.fd)?;
+            let answer = Answer {
+                magic: MAGIC,
+                errno: done.map_or_else(|e| e.0 as u32, |_| 0),
+                number: request.number,
+                bytes: done.unwrap_or(0),
+                reserved: 0,
+            };
+            let bytes: [u8; ANSWER] = answer.to_bytes();
+            // Never waits: who does not take its answers is not served.
+            socket::send(&self.socket, &bytes, fd.as_ref().map(Fd::raw))?;
+        }
+        Ok(())
+    }
+
+    /// What came of a request, and what is to be sent with it. An error: it is none.
+    fn carry_out(
+        &mut self,
+        owner: &dyn Owner,
+        request: &Request,
+        fd: Option<Fd>,
+    ) -> Result<(Result<u64>, Option<Fd>)> {
+        let bounce = match (request.what, fd, &self.bounce) {
+            (HELLO, Some(fd), None) => return Ok((self.hello(owner, request, fd), None)),
+            (HOLD, None, Some(_)) => return Ok((self.hold(owner, request), None)),
+            (GET | PUT | DESCRIPTOR, None, Some(bounce)) if !self.stranger => bounce,
+            (REGION_GET | REGION_PUT, None, Some(bounce)) => bounce,
+            _ => return Err(Errno(libc::EPROTO)),
+        };
+        let fits = (1..=CHUNK).contains(&request.len)
+            && request
+                .offset
+                .checked_add(request.len)
+                .is_some_and(|end| end <= BOUNCE);
+        match request.what {
+            DESCRIPTOR => Ok(match descriptor(owner, request) {
+                Ok(fd) => (Ok(0), Some(fd)),
+                Err(e) => (Err(e), None),
+            }),
+            _ if !fits => Err(Errno(libc::EPROTO)),
+            REGION_GET | REGION_PUT => {
+                let write = request.what == REGION_PUT;
+                let held = self.held.filter(|(_, to_write)| *to_write == write);
+                let (cookie, _) = held.ok_or(Errno(libc::EPROTO))?;
+                Ok((copy_region(owner, request, cookie, bounce), None))
+            }
+            _ => Ok((copy(owner, request, bounce), None)),
+        }
+    }
+
+    fn hello(&mut self, owner: &dyn Owner, request: &Request, fd: Fd) -> Result<u64> {
+        if !self.stranger && request.image != owner.image() {
+            return Err(Errno(libc::ESTALE));
+        }
+        // Only memory can be sealed: reading and writing it doesn't wait for anybody.
+        let seals = call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS)?;
+        let cant_shrink = seals & libc::F_SEAL_SHRINK as u64 != 0;
+        if !cant_shrink || request.len != BOUNCE || fd.stat()?.size < BOUNCE {
+            return Err(Errno::INVAL);
+        }
+        self.bounce = Some(fd);
+        Ok(0)
+    }
+}
+
+impl Client {
+    /// A wrong cookie can be tried once a connection: guessing takes its time.
+    fn hold(&mut self, owner: &dyn Owner, request: &Request) -> Result<u64> {
+        self.let_go(owner);
+        let (cookie, write) = (Cookie(request.id), request.addr != 0);
+        let bytes = owner
+            .hold(cookie, write)
+            .inspect_err(|_| self.bounce = None)?;
+        self.held = Some((cookie, write));
+        Ok(bytes)
+    }
+
+    fn let_go(&mut self, owner: &dyn Owner) {
+        if let Some((cookie, _)) = self.held.take() {
+            owner.release(cookie);
+        }
+    }
+}
+
+/// Listens under the name at which other users look for this process.
+fn listen_for_strangers() -> Option<Fd> {
+    let us = Identity::own().ok()?;
+    socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()
+}
+
+/// The abstract name of a process's socket for other users.
+pub fn open_name(process: &Identity) -> Text<96> {
+    let Identity {
+        pid,
+        start,
+        namespace,
+    } = process;
+    Text::of(format_args!("regall.{pid}.{start}.{namespace}"))
+}
+
+/// Copies one chunk between a region and the bounce buffer.
+fn copy_region(owner: &dyn Owner, request: &Request, cookie: Cookie, bounce: &Fd) -> Result<u64> {
+    let write = request.what == REGION_PUT;
+    let nr = match write {
+        true => libc::SYS_pread64,
+        false => libc::SYS_pwrite64,
+    };
+    let mut done = 0;
+    let mut result = Ok(());
+    while done < request.len && result.is_ok() {
+        let at = request.addr.checked_add(done).ok_or(Errno::FAULT)?;
+        let copied = owner.part(cookie, at, write).and_then(|part| {
+            let len = part.len.min(request.len - done);
+            call!(nr, bounce.raw(), part.addr, len, request.offset + done)
+        });
+        match copied {
+            Ok(0) => break,
+            Ok(bytes) => done += bytes,
+            Err(Errno::INTR) => (),
+            Err(e) => result = Err(e),
+        }
+    }
+    match owner.stands(cookie) {
+        false => Err(Errno(libc::ESTALE)),
+        true if done > 0 => Ok(done),
+        true => result.map(|()| 0),
+    }
+}
+
+/// Copies one chunk. The peer looks after it whether the entry still is what it was.
+fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
+    let Request {
+        addr, len, offset, ..
+    } = *request;
+    let write = request.what == PUT;
+    let end = owner.entry(addr, request.id, write)?;
+    if addr.checked_add(len).is_none_or(|last| last > end) {
+        return Err(Errno::FAULT);
+    }
+    let nr = match write {
+        true => libc::SYS_pread64,
+        false => libc::SYS_pwrite64,
+    };
+    match call!(nr, bounce.raw(), addr, len, offset) {
+        Err(Errno::INTR) => Ok(0),
+        other => other,
+    }
+}
+
+/// The file that is mapped shared at an address, with the rights that the mapping has.
+/// ENXIO: what is there is not shared; ENOENT: the process has no descriptor of it.
+fn descriptor(owner: &dyn Owner, request: &Request) -> Result<Fd> {
+    owner.entry(request.addr, request.id, false)?;
+    let mut mapped = None;
+    crate::maps::any(c"/proc/self/maps", |line: &Line| {
+        let here = line.range.start() <= request.addr && request.addr < line.range.end();
+        if here && line.prot.shared() && line.inode != 0 {
+            mapped = Some((line.dev_major, line.dev_minor, line.inode, line.prot));
+        }
+        here
+    })?;
+    let (major, minor, inode, prot) = mapped.ok_or(Errno(libc::ENXIO))?;
+    let is_it = |s: &file::Stat| (s.dev_major(), s.dev_minor(), s.inode) == (major, minor, inode);
+    open_among_descriptors(prot, is_it)
+}
+
+/// Opens that file of the process's which is the one, by its entry in /proc: the thread's
+/// own descriptors are others.
+fn open_among_descriptors(prot: Prot, is_it: impl Fn(&file::Stat) -> bool) -> Result<Fd> {
+    let flags = match prot.writable() {
+        true => libc::O_RDWR,
+        false => libc::O_RDONLY,
+    };
+    let folder = Fd::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    let mut buffer = [0u8; 2048];
+    loop {
+        let used = folder.entries(&mut buffer)?;
+        let mut rest = buffer.get(..used).unwrap_or(&[]);
+        if rest.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        while let Some((name, tail)) = next_entry(rest) {
+            rest = tail;
+            let path: Text<64> = Text::of(format_args!("/proc/self/fd/{}", Lossy(name)));
+            let Some(path) = path.as_cstr() else { continue };
+            if !file::stat_path(path, false).is_ok_and(|s| is_it(&s)) {
+                continue;
+            }
+            // It may have been closed meanwhile, and be another one.
+            let opened = Fd::open(path, flags | libc::O_NONBLOCK, 0);
+            if let Some(fd) = opened.ok().filter(|fd| fd.stat().is_ok_and(|s| is_it(&s))) {
+                return Ok(fd);
+            }
+        }
+    }
+}

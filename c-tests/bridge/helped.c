@@ -1,0 +1,701 @@
+/* Proves: where the kernel lets no peer at a process's memory, a thread of the process's copies; it outlives what its peers and its own process do, and nobody waits for one that is gone. */
+/*
+ * helped copy: gets and puts, byte for byte, by the helper alone (REGALL_COPY=helper).
+ * helped seccomp, undumpable, namespaces: the same where the kernel forbids it.
+ * helped life: owners that die, stop, exec, fork and close what they find in mid-copy.
+ * helped hostile: whatever comes on its socket, the owner lives, and serves.
+ */
+#include "peers.h"
+
+#include <dirent.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#pragma weak regall_lookup
+
+#define AREA (3ul << 20)
+#define SECOND 1000000000ul
+
+static unsigned char pattern(uint64_t n)
+{
+	uint64_t x = (n + 1) * 0x9e3779b97f4a7c15ull;
+	return (unsigned char)(x >> 56 ^ x >> 24);
+}
+
+/* ---- the owner ---- */
+
+static void fill(char *p, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		p[i] = (char)pattern(i);
+}
+
+static char *area, *shared;
+
+static void answer(const char *line)
+{
+	unsigned long at, bytes, seed, bad = 0;
+	if (sscanf(line, "check %lu %lu %lu", &at, &bytes, &seed) == 3) {
+		for (size_t i = 0; i < bytes; i++)
+			bad += (unsigned char)area[at + i] != pattern(seed + i);
+		say("%lu", bad);
+	} else if (strcmp(line, "close") == 0) {
+		say("%d", close_range(3, ~0u, 0));
+	} else if (strcmp(line, "fork") == 0) {
+		pid_t pid = fork();
+		if (pid == 0)
+			for (;;)
+				pause();
+		say("%d", pid);
+	} else if (strcmp(line, "exec") == 0) {
+		execv("/proc/self/exe", (char *[]){ "helped", "owner", NULL });
+	} else if (strncmp(line, "id ", 3) == 0) {
+		struct regall_range found = { 0 };
+		int r = regall_lookup(NULL, (void *)strtoul(line + 3, NULL, 0), 1, &found);
+		say("%lu", r ? 0 : (unsigned long)found.id);
+	} else {
+		say("1");
+	}
+}
+
+static int owner(const char *how)
+{
+	char line[64];
+	if (how && strcmp(how, "undumpable") == 0)
+		NEED(prctl(PR_SET_DUMPABLE, 0) == 0);
+	area = anon(AREA / PAGE);
+	fill(area, AREA);
+	/* Two entries of it; and one that nobody may write. */
+	NEED(mprotect(area + AREA / 2, PAGE, PROT_READ) == 0);
+	int file = memory_file(PAGE);
+	shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	NEED(shared != MAP_FAILED);
+	say("%#lx", (unsigned long)(uintptr_t)area);
+	say("%#lx", (unsigned long)(uintptr_t)shared);
+	while (line_from(0, line, sizeof line))
+		answer(line);
+	return 0;
+}
+
+/* ---- what its peers may not do ---- */
+
+/* The right to trace whomever one likes would make all of this pointless. */
+static void without_tracing(void)
+{
+	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct sets[2];
+	if (geteuid() != 0)
+		return;
+	NEED(prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE) == 0);
+	NEED(syscall(SYS_capget, &head, sets) == 0);
+	sets[0].effective &= ~(1u << CAP_SYS_PTRACE);
+	sets[0].permitted &= ~(1u << CAP_SYS_PTRACE);
+	sets[0].inheritable &= ~(1u << CAP_SYS_PTRACE);
+	NEED(syscall(SYS_capset, &head, sets) == 0);
+}
+
+/* process_vm_readv and process_vm_writev are EPERM from now on. */
+static void without_attaching(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+/* Starts this program in a user namespace of its own. */
+static struct other start_apart(char *const argv[])
+{
+	int there[2], back[2];
+	NEED(pipe2(there, O_CLOEXEC) == 0 && pipe2(back, O_CLOEXEC) == 0);
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0) {
+		NEED(dup2(there[0], 0) == 0 && dup2(back[1], 1) == 1);
+		/* From a process without the shim's threads. */
+		if (syscall(SYS_unshare, CLONE_NEWUSER) != 0) {
+			say("no namespaces: %s", strerrorname_np(errno));
+			_exit(0);
+		}
+		execv("/proc/self/exe", argv);
+		_exit(91);
+	}
+	close(there[0]);
+	close(back[1]);
+	return (struct other){ pid, there[1], back[0] };
+}
+
+/* ---- gets and puts ---- */
+
+static regall_peer *peer;
+static uint64_t there, there_shared;
+static char *here;
+
+/* Bytes at `at` are as the owner has filled them. */
+static void compare(const char *p, uint64_t at, size_t bytes)
+{
+	size_t bad = 0;
+	for (size_t i = 0; i < bytes; i++)
+		bad += (unsigned char)p[i] != pattern(at + i);
+	IS(0, bad);
+}
+
+/* With `helped`, nothing but the helper is to copy. */
+static void copies(const struct other *o, bool helped, bool puts_helped)
+{
+	static const size_t sizes[] = { 1, 7, 4096, 65536, 131072, 131073, 1000001, AREA };
+	struct regall_done done;
+	for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+		size_t bytes = sizes[n], at = draw(AREA - bytes + 1);
+		memset(here, 0x77, AREA + 1);
+		IS(0, regall_get(peer, here, there + at, bytes, &done));
+		IS(bytes, done.bytes);
+		compare(here, at, bytes);
+		HOLDS(here[bytes] == 0x77);
+		if (helped)
+			IS(REGALL_COPY_HELPER, done.mechanism);
+	}
+	for (int n = 0; n < 300; n++) {
+		struct regall_segment from[40], to[40];
+		size_t sum = 0, segments = 1 + draw(40);
+		for (size_t i = 0; i < segments; i++) {
+			size_t bytes = draw(5000);
+			from[i] = (struct regall_segment){ there + draw(AREA - bytes), bytes };
+			to[i] = (struct regall_segment){ (uintptr_t)here + sum, bytes };
+			sum += bytes;
+		}
+		IS(0, regall_getv(peer, to, segments, from, segments, &done));
+		IS(sum, done.bytes);
+		for (size_t i = 0; i < segments; i++)
+			compare((char *)(uintptr_t)to[i].addr, from[i].addr - there, from[i].len);
+	}
+	/* All of the first half, from something else. */
+	size_t half = AREA / 2;
+	char line[64];
+	for (size_t i = 0; i < half; i++)
+		here[i] = (char)pattern(12345 + i);
+	IS(0, regall_put(peer, here, there, half, &done));
+	IS(half, done.bytes);
+	if (puts_helped)
+		IS(REGALL_COPY_HELPER, done.mechanism);
+	snprintf(line, sizeof line, "check 0 %zu 12345", half);
+	IS(0, ask(o, line));
+	/* Up to where it must not be written, and nowhere that is not registered. */
+	memset(here, 0, 2 * PAGE);
+	IS(-EACCES, regall_put(peer, here, there + half - PAGE, 2 * PAGE, &done));
+	IS(PAGE, done.bytes);
+	IS(-EFAULT, regall_get(peer, here, 64, 1, &done));
+	/* Our own memory is not to be had, either. */
+	char *hole = anon(3);
+	NEED(munmap(hole + PAGE, PAGE) == 0);
+	IS(-EFAULT, regall_get(peer, hole + PAGE, there, 16, &done));
+	if (puts_helped)
+		IS(-EFAULT, regall_put(peer, hole + PAGE, there, 16, &done));
+	IS(0, regall_get(peer, here, there_shared, PAGE, &done));
+}
+
+static struct other started(const char *how)
+{
+	struct other o = start_other(true, (char *[]){ "helped", "owner", (char *)how, NULL });
+	there = hear_number(&o);
+	there_shared = hear_number(&o);
+	peer = open_peer(o.pid, 0);
+	return o;
+}
+
+static void ended(struct other *o)
+{
+	IS(0, regall_peer_close(peer));
+	end_other(o);
+}
+
+/* Both in namespaces of their own: neither may trace the other. */
+static int namespaces(void)
+{
+	char pid[16], first[32], second[32], line[128];
+	struct other o = start_apart((char *[]){ "helped", "owner", NULL });
+	hear(&o, first, sizeof first);
+	if (strncmp(first, "no ", 3) == 0) {
+		say("%s", first);
+		return 77;
+	}
+	hear(&o, second, sizeof second);
+	snprintf(pid, sizeof pid, "%d", o.pid);
+	struct other client = start_apart((char *[]){ "helped", "client", pid, first, second, NULL });
+	/* It asks us to ask the owner. */
+	while (line_from(client.from, line, sizeof line)) {
+		if (strncmp(line, "check", 5) == 0)
+			dprintf(client.to, "%lu\n", (unsigned long)ask(&o, line));
+		else
+			say("%s", line);
+	}
+	int status = -1;
+	waitpid(client.pid, &status, 0);
+	IS(0, status);
+	end_other(&o);
+	return verdict();
+}
+
+static int client(char **argv)
+{
+	struct other main_one = { atoi(argv[0]), 1, 0 };
+	there = strtoull(argv[1], NULL, 0);
+	there_shared = strtoull(argv[2], NULL, 0);
+	peer = open_peer(main_one.pid, 0);
+	struct iovec a = { here, 1 }, b = { (void *)(uintptr_t)there, 1 };
+	IS(-1, process_vm_readv(main_one.pid, &a, 1, &b, 1, 0));
+	copies(&main_one, true, true);
+	return verdict();
+}
+
+/* ---- what becomes of owners ---- */
+
+/* Gets until it fails, or `until`: what the last one said. */
+static int gets(uint64_t until)
+{
+	int r = 0;
+	struct regall_done done;
+	while (r == 0 && now_ns() < until) {
+		size_t at = draw(AREA / 2), bytes = 1 + draw(AREA / 2);
+		r = regall_get(peer, here, there + at, bytes, &done);
+		compare(here, at, done.bytes);
+	}
+	return r;
+}
+
+static void killed(void)
+{
+	struct other o = started(NULL);
+	IS(0, gets(now_ns() + SECOND / 100));
+	pid_t killer = fork();
+	NEED(killer >= 0);
+	if (killer == 0) {
+		pause_us((long)(draw(5000)));
+		kill(o.pid, SIGKILL);
+		_exit(0);
+	}
+	draw(1);
+	uint64_t since = now_ns();
+	int r = gets(since + 10 * SECOND);
+	HOLDS(r == -ESRCH || r == -ESTALE);
+	HOLDS(now_ns() - since < SECOND);
+	waitpid(o.pid, NULL, 0);
+	IS(-ESRCH, regall_get(peer, here, there, 100, NULL));
+	waitpid(killer, NULL, 0);
+	close(o.to);
+	close(o.from);
+	IS(0, regall_peer_close(peer));
+}
+
+static void stopped(void)
+{
+	struct other o = started(NULL);
+	IS(0, gets(now_ns() + SECOND / 100));
+	kill(o.pid, SIGSTOP);
+	pause_us(20000);
+	uint64_t since = now_ns();
+	IS(-ESTALE, regall_get(peer, here, there, AREA, NULL));
+	HOLDS(now_ns() - since < 3 * SECOND / 2);
+	IS(-ESTALE, regall_put(peer, here, there, 1, NULL));
+	HOLDS(now_ns() - since < 3 * SECOND);
+	kill(o.pid, SIGCONT);
+	/* As before; late answers to what was asked belong to nobody. */
+	fill(here, AREA);
+	uint64_t soon = now_ns() + 2 * SECOND;
+	while (regall_get(peer, here, there, 1, NULL) != 0 && now_ns() < soon)
+		;
+	IS(0, gets(now_ns() + SECOND / 10));
+	ended(&o);
+}
+
+static void executes(void)
+{
+	struct other o = started(NULL);
+	IS(0, gets(now_ns() + SECOND / 100));
+	NEED(dprintf(o.to, "exec\n") > 0);
+	int r = gets(now_ns() + 10 * SECOND);
+	IS(-ESTALE, r);
+	uint64_t before = there;
+	there = hear_number(&o);
+	there_shared = hear_number(&o);
+	/* Another program, another peer: the old one does not reach it. */
+	r = regall_get(peer, here, before, 100, NULL);
+	IS(-ESTALE, r);
+	IS(0, regall_peer_close(peer));
+	peer = open_peer(o.pid, 0);
+	IS(0, gets(now_ns() + SECOND / 100));
+	ended(&o);
+}
+
+/* Copies go on while the owner forks; the child is a process of its own. Then the other way. */
+static void forks(void)
+{
+	struct other o = started(NULL);
+	for (int n = 0; n < 20; n++) {
+		NEED(dprintf(o.to, "fork\n") > 0);
+		IS(0, gets(now_ns() + SECOND / 500));
+		pid_t pid = (pid_t)hear_number(&o);
+		regall_peer *of_parent = peer;
+		/* It has its directory before it returns from fork (though we may be here
+		 * before), and all that it has inherited is excluded. */
+		uint64_t soon = now_ns() + 2 * SECOND;
+		while (regall_peer_open(pid, 0, 0, &peer) != 0 && now_ns() < soon)
+			pause_us(100);
+		HOLDS(peer != of_parent);
+		IS(-EFAULT, regall_get(peer, here, there, 100, NULL));
+		IS(0, regall_peer_close(peer));
+		kill(pid, SIGKILL);
+		peer = of_parent;
+	}
+	for (int n = 0; n < 20; n++) {
+		pid_t pid = fork();
+		NEED(pid >= 0);
+		if (pid == 0) {
+			alarm(20);
+			IS(0, gets(now_ns() + SECOND / 100));
+			_exit(wrong != 0);
+		}
+		IS(0, gets(now_ns() + SECOND / 100));
+		int status = -1;
+		waitpid(pid, &status, 0);
+		IS(0, status);
+	}
+	ended(&o);
+}
+
+/* Either side closes all descriptors that it finds, and opens others. */
+static void closing(void)
+{
+	struct other o = started(NULL);
+	IS(0, gets(now_ns() + SECOND / 100));
+	IS(0, ask(&o, "close"));
+	IS(0, gets(now_ns() + SECOND / 10));
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0) {
+		alarm(20);
+		IS(0, gets(now_ns() + SECOND / 100));
+		close_range(3, ~0u, 0);
+		/* What has our old numbers now is not to be written into. */
+		int pair[2];
+		NEED(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+		for (int fd = 900; fd < 1024; fd++)
+			if (fcntl(fd, F_GETFD) < 0)
+				dup2(pair[0], fd);
+		IS(0, gets(now_ns() + SECOND / 100));
+		struct pollfd come = { pair[1], POLLIN, 0 };
+		IS(0, poll(&come, 1, 0));
+		_exit(wrong != 0);
+	}
+	int status = -1;
+	waitpid(pid, &status, 0);
+	IS(0, status);
+	ended(&o);
+}
+
+/* ---- what comes on the socket ---- */
+
+struct request {
+	uint32_t magic, what;
+	uint64_t number, image, addr, len, id, offset, reserved;
+};
+struct reply {
+	uint32_t magic, error;
+	uint64_t number, bytes, reserved;
+};
+enum { HELLO = 1, GET, PUT, DESCRIPTOR };
+#define MAGIC 0x72676801u
+#define BOUNCE (512ul << 10)
+
+static struct sockaddr_un address;
+static uint64_t image;
+
+/* Finds the owner's socket, and in its directory the number of its image. */
+static void find(pid_t pid)
+{
+	char folder[64], name[400];
+	snprintf(folder, sizeof folder, "/dev/shm/regall-%u", geteuid());
+	DIR *d = opendir(folder);
+	NEED(d);
+	for (struct dirent *e; (e = readdir(d));) {
+		size_t n = strlen(e->d_name);
+		if (atoi(e->d_name) != pid)
+			continue;
+		snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
+		if (n > 5 && strcmp(e->d_name + n - 5, ".sock") == 0) {
+			address.sun_family = AF_UNIX;
+			strncpy(address.sun_path, name, sizeof address.sun_path - 1);
+		} else {
+			int fd = open(name, O_RDONLY);
+			if (fd >= 0 && strspn(e->d_name, "0123456789.") == n)
+				NEED(pread(fd, &image, 8, 24) == 8);
+			close(fd);
+		}
+	}
+	closedir(d);
+	NEED(address.sun_family && image);
+}
+
+static int connected(void)
+{
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct timeval most = { 2, 0 };
+	NEED(s >= 0 && setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most) == 0);
+	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+	NEED(connect(s, (struct sockaddr *)&address, sizeof address) == 0);
+	return s;
+}
+
+static ssize_t send_with(int s, const void *bytes, size_t len, const int *fds, size_t count)
+{
+	union {
+		char room[CMSG_SPACE(8 * sizeof(int))];
+		struct cmsghdr align;
+	} u = { { 0 } };
+	struct iovec part = { (void *)(uintptr_t)bytes, len };
+	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
+	if (count) {
+		m.msg_control = u.room;
+		m.msg_controllen = CMSG_SPACE(count * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(count * sizeof(int));
+		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+	}
+	return sendmsg(s, &m, MSG_NOSIGNAL);
+}
+
+/* What is answered: an errno, or -1 if the connection is closed. */
+static int reply(int s, struct reply *r, int *fd)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} u;
+	struct iovec part = { r, sizeof *r };
+	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = u.room, .msg_controllen = sizeof u.room };
+	ssize_t n = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
+	*fd = -1;
+	if (n != sizeof *r)
+		return n < 0 && errno == EAGAIN ? -2 : -1;
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	if (c && c->cmsg_type == SCM_RIGHTS)
+		memcpy(fd, CMSG_DATA(c), sizeof *fd);
+	return (int)r->error;
+}
+
+static int ask_for(int s, struct request q, int fd)
+{
+	static struct reply r;
+	int got;
+	q.magic = MAGIC;
+	if (send_with(s, &q, sizeof q, &fd, fd >= 0) < 0)
+		return -1;
+	return reply(s, &r, &got);
+}
+
+static int bounce(size_t bytes, int seals)
+{
+	int fd = memfd_create("bounce", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	NEED(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+	if (seals)
+		NEED(fcntl(fd, F_ADD_SEALS, seals) == 0);
+	return fd;
+}
+
+static int greeted(int fd)
+{
+	int s = connected();
+	struct request hello = { .what = HELLO, .image = image, .len = BOUNCE, .number = 1 };
+	IS(0, ask_for(s, hello, fd));
+	return s;
+}
+
+/* The protocol by hand: what it gives, and what it refuses. */
+static void by_hand(const struct other *o)
+{
+	char line[64];
+	int good = bounce(BOUNCE, F_SEAL_SHRINK), s;
+	snprintf(line, sizeof line, "id %#lx", (unsigned long)there);
+	uint64_t id = ask(o, line);
+	snprintf(line, sizeof line, "id %#lx", (unsigned long)there_shared);
+	uint64_t shared_id = ask(o, line);
+	struct request get = { .what = GET, .addr = there, .len = 1000, .id = id, .offset = 5000 };
+
+	s = greeted(good);
+	IS(0, ask_for(s, get, -1));
+	NEED(pread(good, here, 1000, 5000) == 1000);
+	compare(here, 0, 1000);
+	struct request other_entry = get;
+	other_entry.id++;
+	IS(ESTALE, ask_for(s, other_entry, -1));
+	struct request beyond = get;
+	beyond.addr = there + AREA / 2 - 10;
+	IS(EFAULT, ask_for(s, beyond, -1));
+	struct request nowhere = get;
+	nowhere.addr = 4096;
+	IS(ESTALE, ask_for(s, nowhere, -1));
+
+	/* The file behind the shared mapping. */
+	struct request file = { .magic = MAGIC, .what = DESCRIPTOR, .addr = there_shared, .id = shared_id };
+	NEED(send_with(s, &file, sizeof file, NULL, 0) > 0);
+	struct reply r;
+	int fd;
+	IS(0, reply(s, &r, &fd));
+	HOLDS(fd >= 0);
+	char *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	HOLDS(mapped != MAP_FAILED);
+	if (mapped != MAP_FAILED) {
+		strcpy(mapped, "seen");
+		IS(0, regall_get(peer, here, there_shared, 5, NULL));
+		HOLDS(strcmp(here, "seen") == 0);
+	}
+	file.addr = there;
+	file.id = id;
+	IS(ENXIO, ask_for(s, file, -1));
+	close(s);
+
+	/* What is no bounce buffer. */
+	int pair[2];
+	NEED(pipe(pair) == 0);
+	int bad[] = { bounce(BOUNCE, 0), bounce(BOUNCE - 1, F_SEAL_SHRINK), open("/dev/zero", O_RDWR), pair[0] };
+	for (size_t n = 0; n < sizeof bad / sizeof *bad; n++) {
+		s = connected();
+		struct request hello = { .what = HELLO, .image = image, .len = BOUNCE };
+		HOLDS(ask_for(s, hello, bad[n]) > 0);
+		/* Without one, nothing is copied. */
+		IS(-1, ask_for(s, get, -1));
+		close(s);
+	}
+	s = connected();
+	struct request hello = { .what = HELLO, .image = image ^ 1, .len = BOUNCE };
+	IS(ESTALE, ask_for(s, hello, good));
+	close(s);
+
+	/* Messages that end the connection. */
+	struct request ends[] = {
+		{ .what = 0 }, { .what = 5 }, { .what = HELLO, .image = image, .len = BOUNCE },
+		{ .what = GET, .addr = there, .len = 0, .id = id },
+		{ .what = GET, .addr = there, .len = BOUNCE, .id = id },
+		{ .what = GET, .addr = there, .len = 100, .id = id, .offset = BOUNCE - 99 },
+		{ .what = GET, .addr = there, .len = 100, .id = id, .offset = -50ul },
+		{ .what = GET, .addr = there, .len = 100, .id = id, .reserved = 1 },
+	};
+	for (size_t n = 0; n < sizeof ends / sizeof *ends; n++) {
+		s = greeted(good);
+		IS(-1, ask_for(s, ends[n], -1));
+		close(s);
+	}
+	/* Descriptors that nobody has asked for. */
+	int many[8] = { good, good, good, good, good, good, good, good };
+	for (size_t count = 1; count <= 8; count++) {
+		s = greeted(good);
+		get.magic = MAGIC;
+		NEED(send_with(s, &get, sizeof get, many, count) > 0);
+		IS(-1, reply(s, &r, &fd));
+		close(s);
+	}
+	close(good);
+}
+
+static void hostile(const struct other *o)
+{
+	struct regall_done done;
+	static char noise[4096];
+	int good = bounce(BOUNCE, F_SEAL_SHRINK);
+	find(o->pid);
+	by_hand(o);
+	for (int n = 0; n < 3000; n++) {
+		for (size_t i = 0; i < sizeof noise; i++)
+			noise[i] = (char)draw(256);
+		int s = draw(2) ? connected() : greeted(good);
+		struct request q;
+		for (uint64_t k = draw(4); k < 4; k++) {
+			size_t len = draw(3) ? sizeof q : 1 + draw(sizeof noise - 1);
+			if (len == sizeof q && draw(4)) {
+				/* Nearly right. */
+				memcpy(&q, noise, sizeof q);
+				q.magic = MAGIC;
+				q.what = (uint32_t)draw(6);
+				q.reserved = 0;
+				if (draw(2))
+					q.addr = there + draw(AREA);
+				if (draw(2))
+					q.len = draw(200000);
+				if (draw(2))
+					q.offset = draw(BOUNCE);
+				memcpy(noise, &q, sizeof q);
+			}
+			send_with(s, noise, len, &good, draw(4) == 0);
+		}
+		close(s);
+		if (n % 100 == 0)
+			IS(0, regall_get(peer, here, there + draw(1000), 1000, &done));
+	}
+	/* One that asks and does not listen. */
+	int deaf = greeted(good);
+	fcntl(deaf, F_SETFL, O_NONBLOCK);
+	struct request get = { .magic = MAGIC, .what = GET, .addr = there, .len = 1 };
+	for (int n = 0; n < 10000; n++)
+		send_with(deaf, &get, sizeof get, NULL, 0);
+	/* More than there is room for, who say nothing. */
+	int silent[300];
+	for (int n = 0; n < 300; n++)
+		silent[n] = connected();
+	IS(0, regall_get(peer, here, there, 1000, &done));
+	for (int n = 0; n < 300; n++)
+		close(silent[n]);
+	close(deaf);
+	pause_us(20000);
+	IS(0, regall_peer_close(peer));
+	peer = open_peer(o->pid, 0);
+	IS(0, regall_get(peer, here, there, 1000, &done));
+	compare(here, 0, 1000);
+	IS(REGALL_COPY_HELPER, done.mechanism);
+	IS(0, kill(o->pid, 0));
+	close(good);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	no_longer_than(100);
+	if (strcmp(what, "owner") == 0)
+		return owner(argv[2]);
+	here = anon(AREA / PAGE + 1);
+	if (strcmp(what, "client") == 0)
+		return client(argv + 2);
+	without_tracing();
+	if (strcmp(what, "namespaces") == 0)
+		return namespaces();
+	if (strcmp(what, "life") == 0) {
+		for (int n = 0; n < 30; n++)
+			killed();
+		stopped();
+		executes();
+		forks();
+		closing();
+		return verdict();
+	}
+	if (strcmp(what, "seccomp") == 0)
+		without_attaching();
+	struct other o = started(what);
+	if (strcmp(what, "hostile") == 0)
+		hostile(&o);
+	else
+		copies(&o, strcmp(what, "seccomp") != 0, true);
+	ended(&o);
+	return verdict();
+}

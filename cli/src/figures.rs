@@ -1,0 +1,269 @@
+//! What is counted of a process at one look, for `stats`, `top` and `verify`.
+
+use std::collections::BTreeMap;
+
+use regall_directory::layout::{Call, Counter, SETTING_FORKED, SETTING_GAVE_UP};
+use regall_reader::{Entry, HeaderView};
+use serde_json::{json, Map, Value};
+
+use crate::dump::{reason, state};
+use crate::look::{Look, Settings};
+
+/// Bytes by a word.
+pub type Sums = BTreeMap<String, u64>;
+
+/// Bytes by state, by reason, and by each registrar's word.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// By `registered` and `excluded`.
+    state: Sums,
+    /// What is excluded, by the reason.
+    pub reason: Sums,
+    /// By `yes` or the reason in the pin set's column ...
+    pub pin: Sums,
+    /// ... and in the HCA registrar's.
+    pub hca: Sums,
+}
+
+impl Tally {
+    /// Of all entries.
+    pub fn of(entries: &[Entry]) -> Self {
+        let mut tally = Self::default();
+        let add = |sums: &mut Sums, word, bytes: u64| {
+            let sum = sums.entry(word).or_default();
+            *sum = sum.saturating_add(bytes);
+        };
+        for Entry { range, attr, .. } in entries {
+            add(&mut tally.state, state(attr).to_string(), range.len());
+            add(&mut tally.pin, attr.pin.to_string(), range.len());
+            add(&mut tally.hca, attr.hca.to_string(), range.len());
+            if !attr.registered() {
+                add(&mut tally.reason, reason(attr), range.len());
+            }
+        }
+        tally
+    }
+
+    /// Bytes that at least one registrar holds.
+    pub fn registered(&self) -> u64 {
+        self.state.get("registered").copied().unwrap_or(0)
+    }
+
+    /// Bytes that are left out for a named reason.
+    pub fn excluded(&self) -> u64 {
+        self.state.get("excluded").copied().unwrap_or(0)
+    }
+
+    /// Bytes that the pin set holds.
+    pub fn pinned(&self) -> u64 {
+        self.pin.get("yes").copied().unwrap_or(0)
+    }
+
+    /// Bytes of the shim's own.
+    pub fn shim(&self) -> u64 {
+        self.reason.get("shim").copied().unwrap_or(0)
+    }
+
+    /// Bytes that are left out because they are over the limit.
+    pub fn over_limit(&self) -> u64 {
+        self.reason.get("limit").copied().unwrap_or(0)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "state": self.state,
+            "reason": self.reason,
+            "pin": self.pin,
+            "hca": self.hca,
+        })
+    }
+}
+
+/// The HCA registrar's counters.
+pub const HCA: [Counter; 10] = [
+    Counter::Domains,
+    Counter::Registrations,
+    Counter::Deregistrations,
+    Counter::Served,
+    Counter::Passed,
+    Counter::HcaRefused,
+    Counter::HcaLimited,
+    Counter::HcaBytes,
+    Counter::RetiredBytes,
+    Counter::HcaNanos,
+];
+
+/// All that is counted of one process.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Its pid, as we see it.
+    pub pid: u32,
+    /// Its directory's header.
+    pub header: HeaderView,
+    /// Hooked calls in progress.
+    pub busy: usize,
+    /// Lines in /proc/PID/maps.
+    pub mappings: usize,
+    /// Ranges that it published.
+    pub entries: usize,
+    /// Memory regions that it published.
+    pub regions: usize,
+    /// The bytes of these ranges.
+    pub bytes: Tally,
+}
+
+impl Figures {
+    /// From a look at `pid`.
+    pub fn of(pid: u32, look: &Look) -> Self {
+        Self {
+            pid,
+            busy: look.busy,
+            mappings: look.mappings.len(),
+            entries: look.entries.len(),
+            regions: look.regions.all().len(),
+            bytes: Tally::of(&look.entries),
+            header: look.header.clone(),
+        }
+    }
+
+    /// A counter's value; the header has not what the ranges tell.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        match counter {
+            Counter::PinnedBytes => return self.bytes.pinned(),
+            Counter::ShimBytes => return self.bytes.shim(),
+            Counter::Ranges => return self.entries as u64,
+            _ => {}
+        }
+        let counters = &self.header.counters;
+        counters.get(counter as usize).copied().unwrap_or(0)
+    }
+
+    /// How often a call was handled.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.header.calls.get(call as usize).copied().unwrap_or(0)
+    }
+
+    /// The budget in bytes, if there is one.
+    pub fn budget(&self) -> Option<u64> {
+        (self.header.budget != u64::MAX).then_some(self.header.budget)
+    }
+
+    /// Whether the shim no longer tracks.
+    pub fn gave_up(&self) -> bool {
+        self.header.settings & SETTING_GAVE_UP != 0
+    }
+
+    /// The kinds of calls that did not arrive in the self-test.
+    pub fn missed(&self) -> Vec<&'static str> {
+        let missed = |c: &&Call| self.header.selftest_missed >> (**c as u32) & 1 != 0;
+        Call::ALL.iter().filter(missed).map(|c| c.word()).collect()
+    }
+
+    /// All that there is to say, in the order in which it is printed.
+    pub fn json(&self) -> Value {
+        let h = &self.header;
+        let counter = |c: &Counter| (c.word(), self.counter(*c));
+        let others = Counter::ALL.iter().filter(|c| !HCA.contains(c));
+        json!({
+            "pid": self.pid,
+            "exe": h.exe,
+            "generation": h.generation,
+            "busy": self.busy,
+            "mappings": self.mappings,
+            "entries": self.entries,
+            "regions": self.regions,
+            "unpublished": h.unpublished,
+            "settings": {
+                "pin": h.pin(),
+                "intercept": h.intercept(),
+                "hca_off": h.hca_off(),
+                "forked": h.settings & SETTING_FORKED != 0,
+                "gave_up": self.gave_up(),
+            },
+            "budget_bytes": self.budget(),
+            "sites": { "patched": h.sites_patched, "refused": h.sites_refused },
+            "selftest_missed": self.missed(),
+            "bytes": self.bytes.json(),
+            "calls": named(Call::ALL.iter().map(|c| (c.word(), self.calls(*c)))),
+            "counters": named(others.map(counter)),
+            "hca": named(HCA.iter().map(counter)),
+        })
+    }
+}
+
+fn named(all: impl Iterator<Item = (&'static str, u64)>) -> Value {
+    Value::Object(
+        all.map(|(name, n)| (name.to_string(), json!(n)))
+            .collect::<Map<_, _>>(),
+    )
+}
+
+#[cfg(test)]
+pub mod fixtures {
+    //! A process of which nothing is known.
+
+    use super::*;
+
+    /// With `pid`, executing `exe`.
+    pub fn figures(pid: u32, exe: &str) -> Figures {
+        Figures {
+            pid,
+            header: HeaderView {
+                pid: pid.into(),
+                start_time: 1,
+                image: 1,
+                pid_namespace: 1,
+                uid: 0,
+                generation: 1,
+                high_water: 0,
+                segments: 1,
+                unpublished: 0,
+                settings: 0,
+                budget: u64::MAX,
+                sites_patched: 0,
+                sites_refused: 0,
+                selftest_missed: 0,
+                stack_floor: 0,
+                counters: [0; 48],
+                calls: [0; regall_directory::layout::CALLS],
+                inflight: Vec::new(),
+                exe: exe.to_string(),
+                primary: 0,
+            },
+            busy: 0,
+            mappings: 0,
+            entries: 0,
+            regions: 0,
+            bytes: Tally::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::look::fixtures::entry;
+    use regall_directory::vocab::{Column, Reason};
+
+    #[test]
+    fn bytes_are_counted_under_each_word() {
+        let mut beyond = entry(20, 50);
+        beyond.attr.pin = Column::no(Reason::Limit);
+        let mut refused = entry(50, 51);
+        refused.attr.pin = Column::refused(12);
+        let tally = Tally::of(&[entry(10, 20), beyond, refused]);
+        assert_eq!(tally.registered(), 10 << 12);
+        assert_eq!(tally.excluded(), 31 << 12);
+        assert_eq!(tally.over_limit(), 30 << 12);
+        assert_eq!(tally.pinned(), 10 << 12);
+        let pages = |sums: &Sums| {
+            let pages = sums.iter().map(|(word, bytes)| (word.clone(), bytes >> 12));
+            pages.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            pages(&tally.reason),
+            [("limit".into(), 30), ("refused:12".into(), 1)]
+        );
+        assert_eq!(pages(&tally.hca), [("off".into(), 41)]);
+    }
+}

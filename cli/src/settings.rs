@@ -1,0 +1,129 @@
+//! The environment that puts the shim into a program: for `run`, and in words for
+//! job scripts (`env`).
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::library;
+
+macro_rules! settings {
+    ($($field:ident $variable:literal $values:literal $help:literal;)*) => {
+        /// A flag for each variable that the shim reads. What the values may be
+        /// is the shim's business: it says so in one line.
+        #[derive(clap::Args)]
+        pub struct Settings {
+            $(
+                #[arg(long, value_name = $values, help = concat!($help, " (", $variable, ")"))]
+                $field: Option<OsString>,
+            )*
+        }
+        impl Settings {
+            /// The variables that were given a flag.
+            fn variables(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
+                let all = [$(($variable, self.$field.as_deref())),*];
+                all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+            }
+        }
+    };
+}
+
+settings! {
+    pin "REGALL_PIN" "populate|onfault|off" "How memory is locked";
+    hca "REGALL_HCA" "adopt|DEVICE|off" "Where memory is registered with an adapter";
+    hca_mode "REGALL_HCA_MODE" "pinned|odp" "Pinned or on-demand registration";
+    scope "REGALL_SCOPE" "all|data" "Whether text and read-only data are registered too";
+    keys "REGALL_KEYS" "mapping|exact" "What a borrowed key covers";
+    access "REGALL_ACCESS" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
+    limit "REGALL_LIMIT" "BYTES|PERCENT" "The most that may be pinned";
+    on_limit "REGALL_ON_LIMIT" "skip|fail" "What happens beyond the limit";
+    intercept "REGALL_INTERCEPT" "patch|symbols|strict" "How memory calls are caught";
+    fork "REGALL_FORK" "inherit|all" "What a forked child registers";
+    copy "REGALL_COPY" "auto|LIST|off" "How peers' memory is copied";
+    share "REGALL_SHARE" "off|heap" "Whether peers can map large anonymous memory";
+    huge "REGALL_HUGE" "advise|off" "Whether huge pages are asked for";
+    exclude "REGALL_EXCLUDE" "GLOBS" "Mappings that are never registered";
+    only "REGALL_ONLY" "GLOBS" "Executables to be active in";
+    stats_file "REGALL_STATS_FILE" "PATH" "Where counters are written at exit; %p is the pid";
+    log "REGALL_LOG" "LEVEL" "off, error, warn, info, debug or trace";
+    log_file "REGALL_LOG_FILE" "PATH" "Where the log goes instead of stderr; %p is the pid";
+}
+
+/// A variable and its value.
+pub type Variable = (&'static str, OsString);
+
+impl Settings {
+    /// All that a program needs in its environment, beside what is there.
+    pub fn environment(&self) -> Result<Vec<Variable>, Missing> {
+        let library = library::find().map_err(|places| {
+            let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
+            let places = places.join(" and ");
+            Missing::Library(format!("{} not found; looked for {places}", library::NAME))
+        })?;
+        let before = std::env::var_os("LD_PRELOAD");
+        let preload = preload(&library, before.as_deref()).map_err(Missing::Path)?;
+        let mut all = vec![("REGALL", "1".into()), ("LD_PRELOAD", preload)];
+        all.extend(self.variables().map(|(name, value)| (name, value.into())));
+        Ok(all)
+    }
+}
+
+/// Why there is no environment to be had.
+#[derive(Debug)]
+pub enum Missing {
+    /// There is no library.
+    Library(String),
+    /// ld.so can't preload it.
+    Path(String),
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Library(why) | Self::Path(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Missing {}
+
+/// LD_PRELOAD with the shim first: before whatever else patches libc. ld.so
+/// takes both colons and blanks as separators, so what is there is kept as it
+/// is, and a path that contains one can't be preloaded at all (ld.so(8)).
+fn preload(library: &Path, before: Option<&OsStr>) -> Result<OsString, String> {
+    let separator = |b: &u8| matches!(b, b':' | b' ');
+    let path = library.as_os_str();
+    if path.as_bytes().iter().any(separator) {
+        return Err(format!(
+            "{}: ld.so can't preload a path with a blank or a colon in it",
+            library.display()
+        ));
+    }
+    let before = before.unwrap_or_default();
+    let mut entries = before.as_bytes().split(|b| separator(b));
+    if entries.find(|e| !e.is_empty()) == Some(path.as_bytes()) {
+        return Ok(before.to_os_string());
+    }
+    let mut all = path.to_os_string();
+    if !before.is_empty() {
+        all.push(":");
+        all.push(before);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shim_comes_first_and_once() {
+        let with = |before: &str| preload(Path::new("/x/l.so"), Some(OsStr::new(before)));
+        assert_eq!(preload(Path::new("/x/l.so"), None), Ok("/x/l.so".into()));
+        assert_eq!(with(""), Ok("/x/l.so".into()));
+        assert_eq!(with("a.so b.so"), Ok("/x/l.so:a.so b.so".into()));
+        assert_eq!(with("/x/l.so:a.so"), Ok("/x/l.so:a.so".into()));
+        assert_eq!(with("a.so:/x/l.so"), Ok("/x/l.so:a.so:/x/l.so".into()));
+        assert!(preload(Path::new("/x y/l.so"), None).is_err());
+    }
+}

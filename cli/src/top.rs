@@ -1,0 +1,109 @@
+//! `regall top`: all processes of the node that run with the shim on, live.
+
+mod app;
+mod column;
+mod detail;
+mod sample;
+mod screen;
+mod terminal;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::bail;
+use serde_json::Value;
+
+use crate::{complain, print_json, units, FAILED};
+use app::{App, Choice};
+use column::Layout;
+use sample::{Sample, Sampler};
+
+pub const EXIT_CODES: &str = "Exit code: 0, also if there is none; with --once 2 if one could \
+    not be looked at. Keys are shown below the table, ? explains all.";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print the table once as plain text, after one interval
+    #[arg(long)]
+    once: bool,
+    /// As JSON: a list of objects
+    #[arg(long, requires = "once")]
+    json: bool,
+    /// Look every so many seconds; rates are over that time
+    #[arg(long, value_name = "SECONDS", value_parser = units::seconds, default_value = "1")]
+    interval: Duration,
+    /// By which column the table is sorted
+    #[arg(long, value_name = "COLUMN", default_value = "PID")]
+    sort: String,
+    /// The other way round
+    #[arg(long)]
+    reverse: bool,
+    /// Only those whose pid, name, state or rank=N has all of these words
+    #[arg(long, value_name = "WORDS", default_value = "")]
+    filter: String,
+    /// Without colours; NO_COLOR does the same
+    #[arg(long, visible_alias = "no-color")]
+    no_colour: bool,
+}
+
+pub fn top(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
+    let choice = args.choice()?;
+    if args.once {
+        return once(args, &choice, out);
+    }
+    if !io::stdout().is_terminal() {
+        bail!("standard output is not a terminal; --once prints the table as text");
+    }
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let look = screen::Look::new(!args.no_colour && !no_color);
+    terminal::show(&mut App::new(choice, args.interval), &look)?;
+    Ok(0)
+}
+
+impl Args {
+    fn choice(&self) -> anyhow::Result<Choice> {
+        let columns = column::all();
+        let named = |c: &column::Column| c.head.eq_ignore_ascii_case(&self.sort);
+        let Some(sort) = columns.iter().position(named) else {
+            let heads: Vec<_> = columns.iter().map(|c| c.head.as_str()).collect();
+            bail!("no column {}; there are {}", self.sort, heads.join(", "));
+        };
+        Ok(Choice {
+            sort,
+            reversed: self.reverse,
+            filter: self.filter.clone(),
+        })
+    }
+}
+
+/// The second round is shown: it has rates.
+fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8> {
+    let mut sampler = Sampler::default();
+    sampler.round()?;
+    std::thread::sleep(args.interval);
+    let round = sampler.round()?;
+    let columns = column::all();
+    let rows = choice.apply(&columns, &round.samples);
+    if args.json {
+        print_json(&rows.iter().map(|s| s.json()).collect::<Value>(), out)?;
+    } else {
+        print(&columns, &rows, out)?;
+    }
+    for (pid, why) in &round.blind {
+        complain(&format!("{pid}: {why}"));
+    }
+    Ok(if round.blind.is_empty() { 0 } else { FAILED })
+}
+
+/// All columns, or as many as the terminal has room for.
+fn print(columns: &[column::Column], rows: &[&Sample], out: &mut impl Write) -> io::Result<()> {
+    let layout = match ratatui::crossterm::terminal::size() {
+        Ok((width, _)) if io::stdout().is_terminal() => Layout::new(columns, 0, width.into()),
+        _ => Layout::complete(columns, rows),
+    };
+    let lines = rows.iter().map(|row| layout.row(row));
+    for line in std::iter::once(layout.head()).chain(lines) {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,350 @@
+//! Looks at all processes of the node, one round after the other: what each has,
+//! and how fast that changed since the round before.
+
+use std::collections::HashMap;
+use std::fs;
+use std::time::Instant;
+
+use regall_directory::layout::{Call, Counter, CALLS};
+use regall_reader::{self as reader, OpenError, Process};
+use serde_json::{json, Map, Value};
+
+use crate::figures::Figures;
+use crate::look::look;
+
+/// A process, whatever other one gets its pid: pid and start time.
+pub type Id = (u32, u64);
+
+/// One process at one time.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// What is counted of it.
+    pub figures: Figures,
+    /// When it started, in clock ticks since boot.
+    pub start_time: u64,
+    /// Its state's letter, as in proc(5); `?` if that could not be seen.
+    pub state: char,
+    /// Its MPI rank, by what its launcher put into its environment.
+    pub rank: Option<u32>,
+    /// How fast its counters change; none in the first round that it is seen in.
+    pub rates: Option<Rates>,
+}
+
+/// By how much counters grew, and in what time.
+#[derive(Clone, Debug)]
+pub struct Rates {
+    seconds: f64,
+    calls: [u64; CALLS],
+    counters: [u64; 48],
+}
+
+/// What a round has brought.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    /// The processes that could be looked at, by pid.
+    pub samples: Vec<Sample>,
+    /// Those that could not, and why.
+    pub blind: Vec<(u32, OpenError)>,
+}
+
+/// Makes one round after the other.
+#[derive(Default)]
+pub struct Sampler {
+    before: HashMap<Id, Before>,
+}
+
+/// A process in the round before.
+struct Before {
+    at: Instant,
+    image: u64,
+    calls: [u64; CALLS],
+    counters: [u64; 48],
+}
+
+/// What takes time in the shim, while a program runs.
+pub const PARTS: [(Counter, &str); 3] = [
+    (Counter::HookNanos, "hooks"),
+    (Counter::PinNanos, "pinning"),
+    (Counter::HcaNanos, "registering"),
+];
+
+impl Sampler {
+    /// Looks at all processes that may be looked at. Those that end meanwhile, or
+    /// that execute something without the shim, are not there.
+    pub fn round(&mut self) -> Result<Round, OpenError> {
+        let mut round = Round::default();
+        let mut now = HashMap::new();
+        for pid in reader::published()? {
+            let look = match look(pid) {
+                Ok(look) => look,
+                Err(OpenError::NoSuchProcess | OpenError::Inert) => continue,
+                Err(e) => {
+                    round.blind.push((pid, e));
+                    continue;
+                }
+            };
+            let id = (pid, look.start_time);
+            let this = Before {
+                at: Instant::now(),
+                image: look.header.image,
+                calls: look.header.calls,
+                counters: look.header.counters,
+            };
+            let rates = self.before.get(&id).and_then(|b| b.rates(&this));
+            now.insert(id, this);
+            round.samples.push(Sample {
+                figures: Figures::of(pid, &look),
+                start_time: look.start_time,
+                state: state(pid),
+                rank: rank(pid),
+                rates,
+            });
+        }
+        self.before = now;
+        Ok(round)
+    }
+}
+
+impl Before {
+    /// None if it executes another program now, or nothing can be said.
+    fn rates(&self, now: &Self) -> Option<Rates> {
+        let seconds = now.at.duration_since(self.at).as_secs_f64();
+        if self.image != now.image || seconds <= 0.0 {
+            return None;
+        }
+        Some(Rates {
+            seconds,
+            calls: grown(&self.calls, &now.calls),
+            counters: grown(&self.counters, &now.counters),
+        })
+    }
+}
+
+fn grown<const N: usize>(before: &[u64; N], now: &[u64; N]) -> [u64; N] {
+    let value = |all: &[u64; N], i| all.get(i).copied().unwrap_or(0);
+    std::array::from_fn(|i| value(now, i).saturating_sub(value(before, i)))
+}
+
+impl Rates {
+    /// All calls handled, a second.
+    pub fn events(&self) -> f64 {
+        let all = self.calls.iter().fold(0_u64, |n, c| n.saturating_add(*c));
+        all as f64 / self.seconds
+    }
+
+    /// Calls of one kind, a second.
+    pub fn calls(&self, call: Call) -> f64 {
+        self.calls.get(call as usize).map_or(0.0, |n| *n as f64) / self.seconds
+    }
+
+    /// A counter's growth a second.
+    pub fn counter(&self, counter: Counter) -> f64 {
+        let grown = self.counters.get(counter as usize);
+        grown.map_or(0.0, |n| *n as f64) / self.seconds
+    }
+
+    /// Time in the shim, in per cent of one CPU's.
+    pub fn shim(&self) -> f64 {
+        PARTS.iter().map(|(c, _)| self.counter(*c)).sum::<f64>() / 1e7
+    }
+}
+
+impl Sample {
+    /// Which process it is.
+    pub fn id(&self) -> Id {
+        (self.figures.pid, self.start_time)
+    }
+
+    /// The executable's file name.
+    pub fn name(&self) -> &str {
+        let exe = self.figures.header.exe.as_str();
+        exe.rsplit('/').next().unwrap_or(exe)
+    }
+
+    /// All calls handled so far.
+    pub fn events(&self) -> u64 {
+        let calls = self.figures.header.calls.iter();
+        calls.fold(0, |n, c| n.saturating_add(*c))
+    }
+
+    /// Nanoseconds in the shim so far, without start-up.
+    pub fn shim_nanos(&self) -> u64 {
+        let part = |(c, _): &(Counter, _)| self.figures.counter(*c);
+        PARTS.iter().map(part).fold(0, u64::saturating_add)
+    }
+
+    /// The word for its state.
+    pub fn state(&self) -> &'static str {
+        match self.state {
+            _ if self.figures.gave_up() => "gave up",
+            'R' => "running",
+            'S' | 'I' => "sleeping",
+            'D' => "waiting",
+            'T' => "stopped",
+            't' => "traced",
+            'Z' => "ending",
+            _ => "unknown",
+        }
+    }
+
+    /// For programs. The names are an interface.
+    pub fn json(&self) -> Value {
+        let f = &self.figures;
+        let rounded = |n: f64| (n * 100.0).round() / 100.0;
+        let copied = copied().map(|(c, name)| (name, json!(f.counter(c))));
+        json!({
+            "pid": f.pid,
+            "rank": self.rank,
+            "exe": f.header.exe,
+            "state": self.state(),
+            "busy": f.busy,
+            "mappings": f.mappings,
+            "registered_bytes": f.bytes.registered(),
+            "excluded_bytes": f.bytes.excluded(),
+            "limit_bytes": f.bytes.over_limit(),
+            "pinned_bytes": f.counter(Counter::PinnedBytes),
+            "budget_bytes": f.budget(),
+            "events": self.events(),
+            "events_per_second": self.rates.as_ref().map(|r| rounded(r.events())),
+            "shim_ns": self.shim_nanos(),
+            "shim_percent": self.rates.as_ref().map(|r| rounded(r.shim())),
+            "hca_bytes": f.counter(Counter::HcaBytes),
+            "served": f.counter(Counter::Served),
+            "passed": f.counter(Counter::Passed),
+            "copied_bytes": copied.collect::<Map<_, _>>(),
+        })
+    }
+}
+
+/// The bridge's counters of bytes, with the mechanism's name.
+pub fn copied() -> impl Iterator<Item = (Counter, String)> {
+    let all = Counter::ALL.iter();
+    all.filter_map(|c| Some((*c, mechanism(c.word())?.to_string())))
+}
+
+/// `cma` of `copy_cma` and `copy_cma_bytes`; none if it is about something else.
+fn mechanism(counter: &str) -> Option<&str> {
+    let rest = counter.strip_prefix("copy_")?;
+    let name = rest.strip_suffix("_bytes").unwrap_or(rest);
+    (!name.is_empty() && !name.contains('_')).then_some(name)
+}
+
+fn state(pid: u32) -> char {
+    let process = Process::find(pid);
+    process.and_then(|p| p.state()).unwrap_or('?')
+}
+
+/// Launchers' names for the rank, those of MPI libraries before Slurm's, which
+/// are also in the environment of what `srun` and `sbatch` start otherwise.
+const RANKS: [&[u8]; 5] = [
+    b"OMPI_COMM_WORLD_RANK",
+    b"PMIX_RANK",
+    b"PMI_RANK",
+    b"PALS_RANKID",
+    b"SLURM_PROCID",
+];
+
+fn rank(pid: u32) -> Option<u32> {
+    rank_in(&fs::read(format!("/proc/{pid}/environ")).ok()?)
+}
+
+fn rank_in(environ: &[u8]) -> Option<u32> {
+    let value = |name: &&[u8]| {
+        let mut all = environ.split(|b| *b == 0);
+        let value = all.find_map(|v| v.strip_prefix(*name)?.strip_prefix(b"="))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    };
+    RANKS.iter().find_map(value)
+}
+
+#[cfg(test)]
+pub mod fixtures {
+    //! Processes that were never there.
+
+    use super::*;
+    use crate::figures::fixtures::figures;
+
+    /// A process that sleeps, with this many mappings.
+    pub fn sample(pid: u32, exe: &str, mappings: usize) -> Sample {
+        let mut figures = figures(pid, exe);
+        figures.mappings = mappings;
+        Sample {
+            figures,
+            start_time: 1,
+            state: 'S',
+            rank: None,
+            rates: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::sample;
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_rank_is_the_mpi_librarys() {
+        let rank = |text: &str| rank_in(text.replace(' ', "\0").as_bytes());
+        assert_eq!(rank("A=1 PMI_RANK=3 B=2"), Some(3));
+        assert_eq!(rank("SLURM_PROCID=0 OMPI_COMM_WORLD_RANK=7"), Some(7));
+        assert_eq!(rank("SLURM_PROCID=2"), Some(2));
+        assert_eq!(rank("XPMI_RANK=3 PMI_RANK=x PMI_RANKS=4 PMI_RANK"), None);
+        assert_eq!(rank_in(b"PMI_RANK=\xff\0"), None);
+        assert_eq!(rank(""), None);
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_looks() {
+        let began = Instant::now();
+        let at = |seconds, image, mmap, hook| {
+            let mut this = Before {
+                at: began + Duration::from_secs(seconds),
+                image,
+                calls: [0; CALLS],
+                counters: [0; 48],
+            };
+            this.calls[Call::Mmap as usize] = mmap;
+            this.calls[Call::Brk as usize] = 5;
+            this.counters[Counter::HookNanos as usize] = hook;
+            this
+        };
+        let first = at(0, 1, 10, 0);
+        let rates = first.rates(&at(2, 1, 30, 500_000_000)).unwrap();
+        assert_eq!(rates.events(), 10.0);
+        assert_eq!(rates.calls(Call::Mmap), 10.0);
+        assert_eq!(rates.calls(Call::Brk), 0.0);
+        assert_eq!(rates.shim(), 25.0);
+        assert!(first.rates(&at(2, 2, 30, 0)).is_none(), "another program");
+        assert!(
+            first.rates(&at(0, 1, 30, 0)).is_none(),
+            "no time has gone by"
+        );
+        // What runs backwards (a forged file) is no rate.
+        assert_eq!(first.rates(&at(1, 1, 3, 0)).unwrap().events(), 0.0);
+    }
+
+    #[test]
+    fn mechanisms_are_the_counters_of_bytes() {
+        assert_eq!(mechanism("copy_cma"), Some("cma"));
+        assert_eq!(mechanism("copy_knem_bytes"), Some("knem"));
+        for other in ["copy_", "copy_cma_calls", "copy_cma_ns", "copies", "pins"] {
+            assert_eq!(mechanism(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn json_has_these_names() {
+        let mut one = sample(7, "/bin/a", 3);
+        one.figures.header.budget = 1 << 20;
+        let json = one.json();
+        let names: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
+        let expected = "pid rank exe state busy mappings registered_bytes excluded_bytes \
+            limit_bytes pinned_bytes budget_bytes events events_per_second shim_ns \
+            shim_percent hca_bytes served passed copied_bytes";
+        assert_eq!(names.join(" "), expected);
+        assert_eq!(json["budget_bytes"], 1 << 20);
+        assert!(json["events_per_second"].is_null() && json["rank"].is_null());
+    }
+}

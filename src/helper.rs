@@ -1,0 +1,260 @@
+//! The helper thread: lets peers at our registered memory where the kernel does not.
+//! [`regall_bridge::serve`] is what it does.
+
+use crate::regions;
+use crate::startup;
+use crate::sys::file;
+use crate::sys::{self, call, socket, Errno, Result};
+use crate::text::Text;
+use crate::threads::{self, Files, Thread};
+use crate::track::{self, flight, VIEW};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use regall_bridge::find;
+use regall_bridge::mechanism::Kind;
+use regall_bridge::region::Cookie;
+use regall_bridge::serve::{self, Owner};
+use regall_bridge::vector::Segment;
+
+/// It. With descriptors of its own: programs that close what they find do not end it, and
+/// children don't hold its connections open.
+pub static THREAD: Thread = Thread::new(c"regall-helper", Files::Own, run);
+
+/// Whether it listens (1) or will not (2): whoever starts it waits for that, so that peers
+/// find it as soon as they are told of anything.
+static READY: AtomicU32 = AtomicU32::new(0);
+const SOON: u32 = 0;
+const LISTENS: u32 = 1;
+const GAVE_UP: u32 = 2;
+/// How long to wait, in nanoseconds.
+const PATIENCE: u32 = 50_000_000;
+
+/// Starts it where REGALL_COPY names it, and with `auto` where peers can't get at this
+/// process otherwise: a thread changes what a program sees of itself, and there
+/// are calls that it may not make with more than one (unshare(2)).
+pub fn start_if_needed() {
+    let order = startup::config().copy;
+    if order.has(Kind::Helper) && (!order.is_auto() || out_of_reach()) {
+        start();
+    }
+}
+
+/// Starts it, unless REGALL_COPY leaves it out or it runs.
+pub fn start() {
+    if !track::tracking() || !startup::config().copy.has(Kind::Helper) || THREAD.runs() {
+        return;
+    }
+    READY.store(SOON, Relaxed);
+    match THREAD.start(entry) {
+        Ok(()) => {
+            if READY.load(Acquire) == SOON {
+                sys::futex_wait(&READY, SOON, PATIENCE);
+            }
+        }
+        Err(e) => log::warn!("no helper thread ({e}): peers must get at this process themselves"),
+    }
+}
+
+/// Whether other users may come: [`NO`], [`ASKED`], [`YES`] once it listens for them, or
+/// [`CANT`].
+static STRANGERS: AtomicU32 = AtomicU32::new(NO);
+const NO: u32 = 0;
+const ASKED: u32 = 1;
+const YES: u32 = 2;
+const CANT: u32 = 3;
+
+/// Other users may come from now on, to regions that are for all.
+pub fn invite_strangers() {
+    start();
+    if STRANGERS
+        .compare_exchange(NO, ASKED, AcqRel, Acquire)
+        .is_ok()
+    {
+        // It waits for somebody to come: that will do.
+        let path = track::lock().map(|guard| guard.helper_address());
+        if let Some(path) = path.as_ref().and_then(|p| p.as_cstr()) {
+            drop(socket::connect(path, u64::from(PATIENCE)));
+        }
+        sys::futex_wait(&STRANGERS, ASKED, PATIENCE);
+    }
+}
+
+/// A child of fork: nobody was invited there.
+pub fn forget() {
+    STRANGERS.store(NO, Relaxed);
+}
+
+/// Whether process_vm_readv(2) from outside is bound to fail.
+fn out_of_reach() -> bool {
+    let (probe, mut byte) = (0u8, 0u8);
+    // SAFETY: a byte of ours.
+    let read = unsafe { sys::copy_checked(&raw const probe as u64, &raw mut byte, 1) };
+    let forbidden = matches!(read, Err(Errno::PERM | Errno::NOSYS));
+    forbidden
+        || call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE) != Ok(1)
+        || !in_first_namespace()
+        || yama() >= 2
+}
+
+/// Whether this is the initial user namespace: the one in which all users are themselves.
+fn in_first_namespace() -> bool {
+    let mut buf = [0; 128];
+    let Ok(map) = file::read_small(c"/proc/self/uid_map", &mut buf) else {
+        // A kernel without user namespaces.
+        return true;
+    };
+    let mut numbers = map
+        .split(|b| b.is_ascii_whitespace())
+        .filter(|w| !w.is_empty());
+    [&b"0"[..], b"0", b"4294967295"]
+        .iter()
+        .all(|n| numbers.next() == Some(n))
+        && numbers.next().is_none()
+}
+
+/// kernel.yama.ptrace_scope; 0 where there is none.
+fn yama() -> u64 {
+    let mut buf = [0; 8];
+    let text = file::read_small(c"/proc/sys/kernel/yama/ptrace_scope", &mut buf);
+    let digits = text.unwrap_or(b"0").split(|b| *b == b'\n').next();
+    digits.and_then(crate::text::number).unwrap_or(0)
+}
+
+extern "C" fn entry() -> ! {
+    THREAD.live()
+}
+
+/// Its life, on the thread.
+fn run() {
+    let listener = listen();
+    let state = match &listener {
+        Ok(_) => LISTENS,
+        Err(_) => GAVE_UP,
+    };
+    READY.store(state, Release);
+    sys::futex_wake(&READY);
+    if let Ok(listener) = listener {
+        serve::serve(&Us::new(), &listener);
+    }
+}
+
+fn listen() -> Result<file::Fd> {
+    let path: Text<108> = track::lock().ok_or(Errno::BUSY)?.helper_address();
+    let path = path.as_cstr().filter(|p| !p.is_empty());
+    let path = path.ok_or(Errno::NOENT)?;
+    // One from before an exec.
+    let _ = call!(libc::SYS_unlinkat, libc::AT_FDCWD as i64, path.as_ptr(), 0);
+    let listener = socket::listen(path, serve::BACKLOG)?;
+    drop_capabilities();
+    Ok(listener)
+}
+
+/// The application may give its privileges up, and libc, which has all threads do so, does not
+/// know this one.
+fn drop_capabilities() {
+    // struct __user_cap_header_struct: version 3, this thread; then no capabilities.
+    let (header, none) = ([0x2008_0522u32, 0], [0u32; 6]);
+    let _ = call!(libc::SYS_capset, header.as_ptr(), none.as_ptr());
+}
+
+/// This process, as the one that is served from.
+struct Us {
+    uid: u32,
+    /// The process has another user by now.
+    changed: Cell<bool>,
+}
+
+impl Us {
+    fn new() -> Self {
+        Self {
+            uid: sys::geteuid(),
+            changed: Cell::new(false),
+        }
+    }
+}
+
+impl Us {
+    /// The entry that holds `addr`, and its end. ESTALE: there is none; EFAULT: it is not
+    /// registered; EACCES: its protection says no.
+    fn registered(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
+        let found = VIEW.lookup(addr).or_else(|_| {
+            // A writer was at it. Once it is done, so are we.
+            drop(track::lock());
+            VIEW.lookup(addr)
+        });
+        let stale = Errno(libc::ESTALE);
+        let found = found.map_err(|_| stale)?.ok_or(stale)?;
+        let attr = found.attr();
+        let permitted = match write {
+            true => attr.prot.writable(),
+            false => attr.prot.readable(),
+        };
+        match (track::tracking(), attr.registered(), permitted) {
+            (false, ..) => Err(stale),
+            (_, false, _) => Err(Errno::FAULT),
+            (.., false) => Err(Errno(libc::EACCES)),
+            _ => Ok((found.id, found.end)),
+        }
+    }
+}
+
+impl Owner for Us {
+    fn image(&self) -> u64 {
+        flight::header().map_or(0, |h| h.image.load(Relaxed))
+    }
+
+    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64> {
+        match self.registered(addr, write) {
+            Ok((found, end)) if found == id => Ok(end),
+            Err(e @ (Errno::FAULT | Errno(libc::EACCES))) => Err(e),
+            _ => Err(Errno(libc::ESTALE)),
+        }
+    }
+
+    fn admits(&self, uid: u32) -> bool {
+        // As /proc has it: this thread's own user stays what it was.
+        let same = find::process(sys::getpid()).is_ok_and(|us| us.uid == self.uid);
+        self.changed.set(!same);
+        same && uid == self.uid
+    }
+
+    fn wants_strangers(&self) -> bool {
+        STRANGERS.load(Acquire) == ASKED
+    }
+
+    fn expects_strangers(&self, listens: bool) {
+        STRANGERS.store(if listens { YES } else { CANT }, Release);
+        sys::futex_wake(&STRANGERS);
+    }
+
+    fn hold(&self, cookie: Cookie, write: bool) -> Result<u64> {
+        regions::hold_for_stranger(cookie, write)
+    }
+
+    fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment> {
+        let part = regions::memory_at(cookie, offset)?;
+        let end = part.addr.checked_add(part.len).ok_or(Errno::FAULT)?;
+        let (_, registered) = self.registered(part.addr, write)?;
+        let len = end.min(registered) - part.addr;
+        Ok(Segment {
+            addr: part.addr,
+            len,
+        })
+    }
+
+    fn stands(&self, cookie: Cookie) -> bool {
+        track::tracking() && regions::stands(cookie)
+    }
+
+    fn release(&self, cookie: Cookie) {
+        regions::used_by_stranger(cookie);
+    }
+
+    fn lives(&self) -> bool {
+        !threads::alone()
+    }
+
+    fn wanted(&self) -> bool {
+        track::tracking() && !self.changed.get()
+    }
+}

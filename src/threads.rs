@@ -1,0 +1,269 @@
+//! Threads of the shim's own. libc does not know of them and is never entered on them:
+//! they are made by clone(2), on a stack of ours, with all signals blocked and with just
+//! as much thread-local storage as the code here uses.
+//!
+//! There is a fixed number, each with one purpose, started when it is first needed. A
+//! child of fork has none of its parent's; exec and exit_group end them. A process whose
+//! last thread of its own ends by the system call `exit` (a child of clone(3) does; the last of
+//! libc's threads calls exit_group) is not over as long as they run: they look after
+//! that from time to time, and end, too.
+
+use crate::arch;
+use crate::sys::process::Stat;
+use crate::sys::{self, call, check, Errno, Result, Undisturbed};
+use crate::track;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use regall_directory::addr::{round_up, PageRange, PAGE};
+use regall_directory::vocab::Prot;
+
+/// Bytes of a thread's stack; hooks use up to 12 KiB of it.
+const STACK: u64 = 128 << 10;
+/// Below it, so that overrunning it is a fault and nobody's data.
+const GUARD: u64 = PAGE;
+
+/// Whose descriptors a thread sees.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// The process's.
+    Shared,
+    /// None but what it opens itself. The application can't close those, nor find them,
+    /// and its children don't inherit them.
+    Own,
+}
+
+/// A thread with a purpose.
+pub struct Thread {
+    state: AtomicU32,
+    /// Its id while it runs; the kernel writes it and clears it.
+    tid: AtomicU32,
+    /// Where its memory is; 0: it was never started in this process.
+    memory: AtomicU64,
+    name: &'static CStr,
+    files: Files,
+    run: fn(),
+}
+
+/// Not started, or ended: its memory is there to be used again.
+const IDLE: u32 = 0;
+const RUNNING: u32 = 1;
+
+/// What is shared with the process, and no word to libc.
+const FLAGS: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID;
+
+/// Where a thread's memory, `at`, has its parts.
+struct Parts {
+    bytes: u64,
+    /// Where the stack ends and thread-local storage begins.
+    stack: u64,
+    /// The thread pointer.
+    pointer: u64,
+}
+
+impl Parts {
+    fn of(at: u64) -> Option<Self> {
+        let local = round_up(arch::tls_depth())?;
+        let stack = at.checked_add(GUARD + STACK)?;
+        let pointer = stack.checked_add(local)?;
+        Some(Self {
+            bytes: pointer.checked_add(PAGE)? - at,
+            stack,
+            pointer,
+        })
+    }
+}
+
+impl Thread {
+    /// One that will do `run`, seen as `name` (15 bytes at the most) by ps and debuggers.
+    pub const fn new(name: &'static CStr, files: Files, run: fn()) -> Self {
+        Self {
+            state: AtomicU32::new(IDLE),
+            tid: AtomicU32::new(0),
+            memory: AtomicU64::new(0),
+            name,
+            files,
+            run,
+        }
+    }
+
+    /// Whether it has been started and not ended.
+    pub fn runs(&self) -> bool {
+        self.state.load(Relaxed) == RUNNING
+    }
+
+    /// In a child of fork: it is not there, nor is its memory.
+    pub fn forget(&self) {
+        self.state.store(IDLE, Relaxed);
+        self.tid.store(0, Relaxed);
+        self.memory.store(0, Relaxed);
+    }
+
+    /// Starts it at `entry`, which ends in [`Thread::live`], unless it runs.
+    ///
+    /// EAGAIN, ENOMEM, EPERM: no memory for it, or the kernel (or a seccomp filter) says no;
+    /// EBUSY: a signal handler at a bad moment.
+    pub fn start(&self, entry: extern "C" fn() -> !) -> Result<()> {
+        let idle = self
+            .state
+            .compare_exchange(IDLE, RUNNING, Acquire, Relaxed)
+            .is_ok();
+        if !idle {
+            return Ok(());
+        }
+        self.begin(entry).inspect_err(|_| {
+            self.state.store(IDLE, Release);
+        })
+    }
+
+    fn begin(&self, entry: extern "C" fn() -> !) -> Result<()> {
+        // It may still be on its stack.
+        while self.tid.load(Acquire) != 0 {
+            sys::yield_now();
+        }
+        let parts = self.memory()?;
+        // SAFETY: within its memory, which nobody uses.
+        unsafe { arch::make_thread_pointer(parts.pointer) };
+        let own = match self.files {
+            Files::Shared => libc::CLONE_FILES,
+            Files::Own => 0,
+        };
+        // It has them blocked as we do now, and for good.
+        let _undisturbed = Undisturbed::new();
+        // SAFETY: a stack and a thread pointer of its own, in memory that stays; it shares
+        // nothing else with anybody but what it is made to work on.
+        let made = unsafe {
+            arch::regall_start_thread(
+                (FLAGS | own) as u64,
+                parts.stack,
+                &self.tid,
+                parts.pointer,
+                entry,
+            )
+        };
+        check(made).map(drop)
+    }
+
+    /// Its memory, cleared where thread-local storage is: that is what a thread begins with.
+    fn memory(&self) -> Result<Parts> {
+        match self.memory.load(Relaxed) {
+            0 => self.new_memory(),
+            at => {
+                let parts = Parts::of(at).ok_or(Errno::NOMEM)?;
+                let block = parts.pointer.wrapping_sub(arch::tls_depth());
+                // SAFETY: the block lies in the memory; the thread has ended.
+                unsafe { core::ptr::write_bytes(block as *mut u8, 0, arch::TLS_BYTES) };
+                Ok(parts)
+            }
+        }
+    }
+
+    /// New memory, which is the shim's in the ledger, and which children don't get.
+    #[cold]
+    fn new_memory(&self) -> Result<Parts> {
+        let bytes = Parts::of(0).ok_or(Errno::NOMEM)?.bytes;
+        let flight = track::tracking().then(track::begin_work);
+        let made = map(bytes);
+        if let Some(flight) = flight {
+            track::end(flight);
+        }
+        let at = made?;
+        self.memory.store(at, Relaxed);
+        Parts::of(at).ok_or(Errno::NOMEM)
+    }
+
+    /// The thread's life, on the thread.
+    pub fn live(&self) -> ! {
+        let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, self.name.as_ptr());
+        if self.files == Files::Own {
+            close_all();
+        }
+        (self.run)();
+        self.state.store(IDLE, Release);
+        end()
+    }
+}
+
+fn map(bytes: u64) -> Result<u64> {
+    let mut guard = match track::tracking() {
+        true => Some(track::lock().ok_or(Errno::BUSY)?),
+        false => None,
+    };
+    let at = sys::map_private(bytes as usize)?.as_ptr() as u64;
+    let made = sys::protect(at, GUARD, libc::PROT_NONE)
+        .and_then(|()| sys::advise(at, bytes, libc::MADV_DONTFORK));
+    if let Err(e) = made {
+        let _ = sys::unmap(at, bytes);
+        return Err(e);
+    }
+    let below = PageRange::new(at, at + GUARD);
+    let above = PageRange::new(at + GUARD, at + bytes);
+    for (range, prot) in [(below, 0), (above, 3)] {
+        if let (Some(guard), Some(range)) = (&mut guard, range) {
+            guard.insert(range, track::own_memory(Prot::from_call(prot, false)));
+        }
+    }
+    Ok(at)
+}
+
+/// How the process's first thread has ended: what comes of the last thread is what comes of
+/// the process (since Linux 6.1 or so), and that must be it.
+static ENDED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether our threads are all that is left of the process.
+pub fn alone() -> bool {
+    let ours = all().filter(|t| t.runs()).count() as u64;
+    match Stat::read(c"/proc/self/stat") {
+        // The first thread stays in the count until the process ends.
+        Ok(stat) if stat.state == b'Z' && stat.threads <= 1 + ours => {
+            ENDED.store((stat.ended >> 8) as u32 & 0xff, Relaxed);
+            true
+        }
+        _ => false,
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Thread> {
+    [&crate::helper::THREAD, &crate::copier::THREAD].into_iter()
+}
+
+fn end() -> ! {
+    loop {
+        let _ = call!(libc::SYS_exit, ENDED.load(Relaxed));
+    }
+}
+
+/// After a panic: if this thread is ours, it ends here.
+pub fn end_if_ours() {
+    let me = sys::gettid();
+    for thread in all() {
+        if thread.tid.load(Relaxed) == me {
+            // Not to be started again: state stays as it is.
+            end();
+        }
+    }
+}
+
+/// In a child of fork.
+pub fn forget() {
+    all().for_each(Thread::forget);
+    crate::copier::forget();
+}
+
+/// Closes what this thread has got as a copy of the process's descriptors.
+fn close_all() {
+    // Before Linux 5.9 there is no call for it.
+    if call!(libc::SYS_close_range, 0, u32::MAX, 0).is_ok() {
+        return;
+    }
+    let limit = sys::rlimit(libc::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft.min(1 << 20));
+    for fd in 0..limit {
+        let _ = call!(libc::SYS_close, fd);
+    }
+}

@@ -1,0 +1,280 @@
+//! Unix sockets that keep messages apart (SOCK_SEQPACKET) and can hand a descriptor over.
+
+use crate::file::Fd;
+use crate::{call, Errno, Result};
+use core::ffi::CStr;
+
+/// Who is at the other end, as the kernel noted it: of whoever connected, or of whoever
+/// listens; in the reader's namespaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Credentials {
+    /// Process; 0 if it has no number here.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// A message that has come.
+pub struct Message {
+    /// Bytes of it; 0: the other end is closed.
+    pub bytes: usize,
+    /// The descriptor that came with it.
+    pub fd: Option<Fd>,
+    /// It was longer than the buffer, or there were more descriptors.
+    pub cut: bool,
+}
+
+/// One descriptor with its header (cmsg(3)): CMSG_SPACE(sizeof(int)) bytes.
+#[repr(C, align(8))]
+struct Ancillary {
+    len: usize,
+    level: i32,
+    kind: i32,
+    fd: i32,
+    padding: i32,
+}
+
+/// CMSG_LEN(sizeof(int)).
+const ONE_FD: usize = 20;
+
+impl Ancillary {
+    const EMPTY: Self = Self {
+        len: 0,
+        level: 0,
+        kind: 0,
+        fd: -1,
+        padding: 0,
+    };
+}
+
+fn new() -> Result<Fd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    call!(libc::SYS_socket, libc::AF_UNIX, kind, 0).map(|fd| Fd::owned(fd as i32))
+}
+
+/// `path` as an address. EINVAL if it is longer than 107 bytes.
+fn address(path: &CStr) -> Result<(libc::sockaddr_un, usize)> {
+    let bytes = path.to_bytes_with_nul();
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let room = address.sun_path.get_mut(..bytes.len());
+    for (to, from) in room.ok_or(Errno::INVAL)?.iter_mut().zip(bytes) {
+        *to = *from as core::ffi::c_char;
+    }
+    Ok((address, 2 + bytes.len()))
+}
+
+/// `name` as an address in the kernel's own space of names (unix(7), abstract). EINVAL if it
+/// is longer than 107 bytes.
+fn abstract_address(name: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let room = address.sun_path.get_mut(1..name.len() + 1);
+    for (to, from) in room.ok_or(Errno::INVAL)?.iter_mut().zip(name) {
+        *to = *from as core::ffi::c_char;
+    }
+    Ok((address, 3 + name.len()))
+}
+
+/// Listens under an abstract name, for anybody in this network namespace.
+pub fn listen_abstract(name: &[u8], backlog: u32) -> Result<Fd> {
+    let socket = new()?;
+    let (address, bytes) = abstract_address(name)?;
+    call!(libc::SYS_bind, socket.raw(), &raw const address, bytes)?;
+    call!(libc::SYS_listen, socket.raw(), backlog)?;
+    Ok(socket)
+}
+
+/// As [`connect`], to an abstract name.
+pub fn connect_abstract(name: &[u8], patience: u64) -> Result<Fd> {
+    let (address, bytes) = abstract_address(name)?;
+    connect_to(&address, bytes, patience)
+}
+
+/// Listens at `path`, which must not exist yet; for its owner alone.
+pub fn listen(path: &CStr, backlog: u32) -> Result<Fd> {
+    let socket = new()?;
+    let (address, bytes) = address(path)?;
+    call!(libc::SYS_bind, socket.raw(), &raw const address, bytes)?;
+    // What bind(2) leaves is the umask's doing.
+    call!(
+        libc::SYS_fchmodat,
+        libc::AT_FDCWD as i64,
+        path.as_ptr(),
+        0o600
+    )?;
+    call!(libc::SYS_listen, socket.raw(), backlog)?;
+    Ok(socket)
+}
+
+/// Connects to `path`. Waiting for a listener that has no room for us, sending and
+/// receiving end with EAGAIN after `patience` (nanoseconds).
+pub fn connect(path: &CStr, patience: u64) -> Result<Fd> {
+    let (address, bytes) = address(path)?;
+    connect_to(&address, bytes, patience)
+}
+
+fn connect_to(address: &libc::sockaddr_un, bytes: usize, patience: u64) -> Result<Fd> {
+    let socket = new()?;
+    let time = [patience / 1_000_000_000, patience % 1_000_000_000 / 1000];
+    for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
+        call!(
+            libc::SYS_setsockopt,
+            socket.raw(),
+            libc::SOL_SOCKET,
+            option,
+            time.as_ptr(),
+            size_of_val(&time)
+        )?;
+    }
+    let address: *const libc::sockaddr_un = address;
+    call!(libc::SYS_connect, socket.raw(), address, bytes)?;
+    Ok(socket)
+}
+
+/// The next one that connects, if there is one now; else EAGAIN.
+pub fn accept(listener: &Fd) -> Result<Fd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    call!(libc::SYS_accept4, listener.raw(), 0, 0, flags).map(|fd| Fd::owned(fd as i32))
+}
+
+/// Who is at the other end.
+pub fn peer(socket: &Fd) -> Result<Credentials> {
+    let mut found = Credentials {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut bytes = size_of::<Credentials>() as u32;
+    call!(
+        libc::SYS_getsockopt,
+        socket.raw(),
+        libc::SOL_SOCKET,
+        libc::SO_PEERCRED,
+        &raw mut found,
+        &raw mut bytes
+    )?;
+    Ok(found)
+}
+
+/// Sends `message` as one, with a descriptor if there is one to be sent. Never SIGPIPE.
+pub fn send(socket: &Fd, message: &[u8], fd: Option<i32>) -> Result<()> {
+    let mut ancillary = Ancillary {
+        len: ONE_FD,
+        level: libc::SOL_SOCKET,
+        kind: libc::SCM_RIGHTS,
+        fd: fd.unwrap_or(-1),
+        padding: 0,
+    };
+    let room = fd.map_or(0, |_| size_of::<Ancillary>());
+    let mut part = [message.as_ptr() as u64, message.len() as u64];
+    let header = header(&mut part, &mut ancillary, room);
+    let flags = libc::MSG_NOSIGNAL;
+    let sent = again(|| {
+        call!(
+            libc::SYS_sendmsg,
+            socket.raw(),
+            &raw const header,
+            flags as u32
+        )
+    })?;
+    match sent as usize == message.len() {
+        true => Ok(()),
+        false => Err(Errno(libc::EPIPE)),
+    }
+}
+
+/// Receives one message into `buffer`. EAGAIN: none has come in time.
+pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Message> {
+    let mut ancillary = Ancillary::EMPTY;
+    let mut part = [buffer.as_mut_ptr() as u64, buffer.len() as u64];
+    let mut header = header(&mut part, &mut ancillary, size_of::<Ancillary>());
+    let flags = libc::MSG_CMSG_CLOEXEC;
+    let bytes = call!(
+        libc::SYS_recvmsg,
+        socket.raw(),
+        &raw mut header,
+        flags as u32
+    )?;
+    let rights = ancillary.level == libc::SOL_SOCKET && ancillary.kind == libc::SCM_RIGHTS;
+    let fd =
+        (rights && header.msg_controllen > 0 && ancillary.fd >= 0).then(|| Fd::owned(ancillary.fd));
+    // In the padding behind the first there is room for a second one.
+    if rights && ancillary.len > ONE_FD && header.msg_controllen >= size_of::<Ancillary>() {
+        crate::file::close(ancillary.padding);
+    }
+    Ok(Message {
+        bytes: bytes as usize,
+        fd,
+        cut: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || ancillary.len > ONE_FD,
+    })
+}
+
+fn header(part: &mut [u64; 2], ancillary: &mut Ancillary, room: usize) -> libc::msghdr {
+    // SAFETY: all zeroes is a valid header.
+    let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
+    header.msg_iov = part.as_mut_ptr().cast();
+    header.msg_iovlen = 1;
+    if room > 0 {
+        header.msg_control = (&raw mut *ancillary).cast();
+        header.msg_controllen = room as _;
+    }
+    header
+}
+
+fn again(mut f: impl FnMut() -> Result<u64>) -> Result<u64> {
+    loop {
+        match f() {
+            Err(Errno::INTR) => (),
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    #[test]
+    fn messages_and_descriptors_arrive() {
+        let path = std::env::temp_dir().join(format!("regall-socket-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        let listener = listen(&path, 4).unwrap();
+        let near = connect(&path, 20_000_000).unwrap();
+        let far = accept(&listener).unwrap();
+        let us = Credentials {
+            pid: std::process::id(),
+            uid: crate::geteuid(),
+            gid: peer(&far).unwrap().gid,
+        };
+        assert_eq!(peer(&near).unwrap(), us);
+        assert_eq!(peer(&far).unwrap(), us);
+
+        send(&near, b"one", Some(listener.raw())).unwrap();
+        send(&near, b"four", None).unwrap();
+        let mut buffer = [0; 3];
+        let first = receive(&far, &mut buffer).unwrap();
+        assert!(first.bytes == 3 && &buffer == b"one" && !first.cut);
+        assert_eq!(
+            first.fd.unwrap().stat().unwrap().inode,
+            listener.stat().unwrap().inode
+        );
+        let second = receive(&far, &mut buffer).unwrap();
+        assert!(second.bytes == 3 && second.cut && second.fd.is_none());
+        assert_eq!(receive(&far, &mut buffer).err(), Some(Errno::AGAIN));
+        let before = std::time::Instant::now();
+        assert_eq!(receive(&near, &mut buffer).err(), Some(Errno::AGAIN));
+        assert!(before.elapsed().as_millis() >= 15);
+        drop(near);
+        assert_eq!(receive(&far, &mut buffer).unwrap().bytes, 0);
+        assert_eq!(send(&far, b"x", None).err(), Some(Errno(libc::EPIPE)));
+        let _ = std::fs::remove_file(path.to_str().unwrap());
+    }
+}

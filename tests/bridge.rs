@@ -1,0 +1,576 @@
+//! The bridge, from outside: programs of c-tests/bridge that get and put each other's
+//! memory, `regall peek`, and what containers, users and hostile files make of them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use regall_tests::child::{self, Outcome};
+use regall_tests::mode::Mode;
+use regall_tests::{build, skip};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+const PAGE: u64 = 4096;
+
+/// Runs a program of c-tests/bridge, which says nothing as long as all is well.
+fn quiet(program: &str, args: &[&str], mode: Mode) {
+    let outcome = run(program, args, mode);
+    if let Some(why) = outcome.stdout.trim().strip_prefix("SKIPPED: ") {
+        return skip(why);
+    }
+    assert_eq!(outcome.stdout, "", "{program} {args:?} {mode:?}");
+    assert_eq!(outcome.end(), "exit 0", "{}", outcome.stderr);
+    assert_eq!(outcome.stderr, "", "{program} {args:?} {mode:?}");
+}
+
+fn run(program: &str, args: &[&str], mode: Mode) -> Outcome {
+    let mut command = Command::new(build::program(&format!("bridge/{program}")));
+    mode.apply(command.args(args));
+    child::run(&mut command, TIMEOUT)
+}
+
+/// One that says what it has done.
+fn counting(program: &str, args: &[&str], mode: Mode) {
+    let outcome = run(program, args, mode);
+    assert_eq!(
+        outcome.end(),
+        "exit 0",
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
+    println!("{}", outcome.stdout);
+}
+
+fn is_root() -> bool {
+    // SAFETY: a system call without arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
+// ---- getting and putting ----
+
+#[test]
+fn copies() {
+    quiet("copy", &[], Mode::Populate);
+}
+
+#[test]
+fn copies_of_an_untracked_reader() {
+    // Preloaded, but REGALL is not 1.
+    quiet("copy", &[], Mode::Inert);
+}
+
+#[test]
+fn copies_pinned_on_fault() {
+    quiet("copy", &[], Mode::OnFault);
+}
+
+#[test]
+fn beyond_two_gigabytes() {
+    let memory = fs::read_to_string("/proc/meminfo").expect("meminfo");
+    let available = memory
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:"))
+        .and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    if available.unwrap_or(0) < 6 << 20 {
+        return skip("more than 2 GiB at once: less than 6 GiB of memory is free");
+    }
+    quiet("copy", &["big"], Mode::Inert);
+}
+
+#[test]
+fn a_million_gets_from_a_busy_owner() {
+    counting("race", &["1000000"], Mode::OnFault);
+}
+
+#[test]
+fn gets_from_a_busy_owner_that_populates() {
+    counting("race", &["100000"], Mode::Populate);
+}
+
+// ---- life and death ----
+
+#[test]
+fn owners_are_killed() {
+    quiet("life", &["kill-owner", "200"], Mode::Populate);
+}
+
+#[test]
+fn readers_are_killed() {
+    quiet("life", &["kill-reader", "200"], Mode::Populate);
+}
+
+#[test]
+fn an_owner_is_stopped() {
+    quiet("life", &["stop"], Mode::Populate);
+}
+
+#[test]
+fn owners_execute_another_program() {
+    quiet("life", &["exec", "100"], Mode::Populate);
+}
+
+#[test]
+fn an_owner_forks() {
+    quiet("life", &["fork"], Mode::Populate);
+}
+
+#[test]
+fn pids_are_taken_by_others() {
+    quiet("life", &["reuse", "24"], Mode::Populate);
+}
+
+#[test]
+fn opening_and_closing_leaves_nothing() {
+    quiet("life", &["open-close", "200"], Mode::Populate);
+    quiet("life", &["open-close", "200"], Mode::Inert);
+}
+
+#[test]
+fn a_child_of_fork_uses_its_parents_peer() {
+    quiet("life", &["child", "200"], Mode::Populate);
+}
+
+// ---- the command line ----
+
+/// `copy owner`: a process with memory of all kinds.
+struct Owner {
+    process: Child,
+    areas: Vec<(String, u64, u64)>,
+    _to: ChildStdin,
+    _from: BufReader<ChildStdout>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Owner {
+    fn new() -> Self {
+        Self::by(Command::new(build::program("bridge/copy")).arg("owner"))
+    }
+
+    fn by(command: &mut Command) -> Self {
+        Mode::Populate.apply(command);
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("an owner");
+        let to = process.stdin.take().expect("a pipe");
+        let mut from = BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut areas = Vec::new();
+        loop {
+            let mut line = String::new();
+            from.read_line(&mut line).expect("a line");
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["."] => break,
+                [name, at, bytes] => {
+                    let number = |text: &str| text.parse().expect("a number");
+                    areas.push((name.into(), number(at), number(bytes)));
+                }
+                _ => panic!("the owner says {line:?}"),
+            }
+        }
+        Self {
+            process,
+            areas,
+            _to: to,
+            _from: from,
+        }
+    }
+
+    fn pid(&self) -> String {
+        self.process.id().to_string()
+    }
+
+    fn at(&self, name: &str) -> u64 {
+        let area = self.areas.iter().find(|(n, ..)| n == name);
+        area.expect("an area of that name").1
+    }
+}
+
+/// What stands at an offset of each area (c-tests/bridge/copy.c).
+fn pattern(offset: u64) -> u8 {
+    let x = (offset + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (x >> 56 ^ x >> 24) as u8
+}
+
+struct Said {
+    code: Option<i32>,
+    bytes: Vec<u8>,
+    stderr: String,
+}
+
+fn said(command: &mut Command) -> Said {
+    let output = command.output().expect("a command");
+    Said {
+        code: output.status.code(),
+        bytes: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn peek(args: &[&str]) -> Said {
+    let mut command = Command::new(build::regall());
+    Mode::Plain.apply(&mut command);
+    said(command.arg("peek").args(args))
+}
+
+/// In one line, without a panic.
+fn one_line(said: &Said, what: &str) {
+    assert_eq!(said.stderr.lines().count(), 1, "{what}: {}", said.stderr);
+    assert!(!said.stderr.contains("panicked"), "{what}: {}", said.stderr);
+}
+
+#[test]
+fn any_registered_address_is_read_and_no_other() {
+    let owner = Owner::new();
+    let pid = owner.pid();
+    let (mixed, out) = (owner.at("mixed"), owner.at("out"));
+    let want: Vec<u8> = (100..100_100).map(pattern).collect();
+    let all = peek(&[&pid, &(mixed + 100).to_string(), "100000"]);
+    assert_eq!(all.code, Some(0), "{}", all.stderr);
+    assert!(all.bytes == want && all.stderr.is_empty());
+    // Up to where memory was opted out, and not beyond.
+    let from = format!("{:#x}", out + 4 * PAGE - 10);
+    let part = peek(&["--raw", &pid, &from, "0x20"]);
+    assert_eq!(part.code, Some(1));
+    let want: Vec<u8> = (4 * PAGE - 10..4 * PAGE).map(pattern).collect();
+    assert_eq!(part.bytes, want);
+    one_line(&part, "opted out");
+    assert!(
+        part.stderr.contains(&format!("{:#x}", out + 4 * PAGE)),
+        "{}",
+        part.stderr
+    );
+    for (area, why) in [
+        ("none", "not registered"),
+        ("gone", "not registered"),
+        ("write-only", "protection"),
+    ] {
+        let from = (owner.at(area) + 4 * PAGE).to_string();
+        let refused = peek(&[&pid, &from, "1"]);
+        assert_eq!(refused.code, Some(1), "{area}");
+        assert!(refused.bytes.is_empty());
+        one_line(&refused, area);
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn peek_in_hexadecimal() {
+    let owner = Owner::new();
+    let (pid, at) = (owner.pid(), owner.at("big"));
+    let dump = peek(&["--hex", &pid, &at.to_string(), "20"]);
+    assert_eq!(dump.code, Some(0));
+    let text = String::from_utf8(dump.bytes).expect("text");
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 2);
+    for (n, line) in lines.iter().enumerate() {
+        let words: Vec<_> = line
+            .split_once("  |")
+            .expect("text")
+            .0
+            .split_whitespace()
+            .collect();
+        let n = n as u64;
+        assert_eq!(words[0], format!("{:012x}", at + 16 * n));
+        let bytes: Vec<_> = (16 * n..20.min(16 * n + 16))
+            .map(|i| format!("{:02x}", pattern(i)))
+            .collect();
+        assert_eq!(words[1..], bytes);
+    }
+    // In blocks, and nothing of nothing.
+    let long = peek(&[&pid, &at.to_string(), "3000000"]);
+    assert!(long.code == Some(0) && long.bytes == (0..3_000_000).map(pattern).collect::<Vec<_>>());
+    let empty = peek(&[&pid, &at.to_string(), "0"]);
+    assert!(empty.code == Some(0) && empty.bytes.is_empty());
+}
+
+#[test]
+fn what_peek_can_not_do() {
+    let owner = Owner::new();
+    let (pid, at) = (owner.pid(), owner.at("big").to_string());
+    let us = std::process::id().to_string();
+    let (pid, at) = (pid.as_str(), at.as_str());
+    for args in [
+        &["99999999", at, "1"][..],
+        &["0", at, "1"],
+        &[us.as_str(), at, "1"],
+        &[pid, "0xffffffffffffffff", "2"],
+    ] {
+        let done = peek(args);
+        assert_eq!(done.code, Some(2), "{args:?}: {}", done.stderr);
+        assert!(done.bytes.is_empty());
+        one_line(&done, &format!("{args:?}"));
+    }
+    for args in [
+        &[] as &[&str],
+        &[pid],
+        &[pid, at],
+        &[pid, at, "x"],
+        &[pid, at, "-1"],
+        &["x", at, "1"],
+        &[pid, "1f", "1"],
+        &["--hex", "--raw", pid, at, "1"],
+        &[pid, at, "1", "2"],
+        &[pid, at, "0x10000000000000000"],
+    ] {
+        let done = peek(args);
+        assert_eq!(done.code, Some(2), "{args:?}: {}", done.stderr);
+        assert!(done.bytes.is_empty() && !done.stderr.is_empty());
+    }
+    // No mechanism, and one that there is not.
+    for (copy, what) in [("off", "no mechanism"), ("cma,cma", "REGALL_COPY")] {
+        let mut command = Command::new(build::regall());
+        Mode::Plain.apply(&mut command);
+        let done = said(
+            command
+                .env("REGALL_COPY", copy)
+                .args(["peek", pid, at, "1"]),
+        );
+        assert_eq!(done.code, Some(2), "{copy}: {}", done.stderr);
+        assert!(done.stderr.contains(what), "{copy}: {}", done.stderr);
+    }
+}
+
+// ---- containers and users ----
+
+/// A container of sorts: its own pids, the same /dev/shm.
+fn container(args: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    if !is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(args);
+    command
+}
+
+fn no_containers() -> bool {
+    if build::have("unshare") && said(container(&[]).arg("true")).code == Some(0) {
+        return false;
+    }
+    skip("two pid namespaces: unshare(1) is not there, or may not");
+    true
+}
+
+#[test]
+fn a_container_can_not_name_who_is_outside() {
+    if no_containers() || !is_root() {
+        return;
+    }
+    let owner = Owner::new();
+    let (pid, at) = (owner.pid(), owner.at("big").to_string());
+    let regall = build::regall();
+    let inside = said(container(&[]).arg(&regall).args(["peek", &pid, &at, "1"]));
+    assert_eq!(inside.code, Some(2), "{}", inside.stderr);
+    one_line(&inside, "from inside");
+    assert!(
+        inside.stderr.contains("another pid namespace"),
+        "{}",
+        inside.stderr
+    );
+    // Without a /proc of its own it sees the numbers from outside, which reach others, or
+    // nobody, in system calls.
+    let mut bare = Command::new("unshare");
+    bare.args(["--pid", "--fork", "--kill-child"]);
+    let inside = said(bare.arg(&regall).args(["peek", &pid, &at, "2000"]));
+    assert_eq!(inside.code, Some(2), "{}", inside.stderr);
+    assert!(
+        inside.stderr.contains("another pid namespace"),
+        "{}",
+        inside.stderr
+    );
+}
+
+#[test]
+fn who_is_in_a_container_is_read_from_outside() {
+    if no_containers() || !is_root() {
+        return;
+    }
+    let program = build::program("bridge/copy");
+    let owner = Owner::by(container(&[]).arg(program).arg("owner"));
+    // The child of unshare, by its number out here.
+    let pid = owner.pid();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("proc");
+    let inner = children.split_whitespace().next().expect("a child");
+    let (at, want) = (
+        owner.at("big").to_string(),
+        (0..5000).map(pattern).collect::<Vec<_>>(),
+    );
+    let outside = peek(&[inner, &at, "5000"]);
+    assert_eq!(outside.code, Some(0), "{}", outside.stderr);
+    assert!(outside.bytes == want);
+}
+
+/// Runs a command as nobody.
+fn as_nobody(command: &mut Command) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+    command.uid(65534).gid(65534)
+}
+
+#[test]
+fn somebody_else_may_not_and_root_may() {
+    if !is_root() {
+        return skip("another user's process: only root can be two users");
+    }
+    // Nobody may not go where cargo builds: the programs are copied.
+    let folder = tempfile::tempdir().expect("a folder");
+    let there = |name: &str, from: &std::path::Path| {
+        let to = folder.path().join(name);
+        fs::copy(from, &to).expect("a copy");
+        to
+    };
+    let regall = there("regall", &build::regall());
+    let program = there("copy", &build::program("bridge/copy"));
+    let shim = there("libregall.so", &build::shim());
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(folder.path(), mode).expect("permissions");
+
+    let of_root = Owner::new();
+    let mut command = Command::new(&regall);
+    command.args([
+        "peek",
+        &of_root.pid(),
+        &of_root.at("big").to_string(),
+        "100",
+    ]);
+    let refused = said(as_nobody(&mut command));
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.bytes.is_empty());
+    one_line(&refused, "nobody");
+
+    // A preload that nobody can read is none.
+    let mut wrapped = Command::new("sh");
+    wrapped.args(["-c", "LD_PRELOAD=$0 exec $1 owner"]);
+    let of_nobody = Owner::by(as_nobody(wrapped.arg(&shim).arg(&program)));
+    // A small area: nobody may not lock much.
+    let read = peek(&[&of_nobody.pid(), &of_nobody.at("none").to_string(), "5000"]);
+    assert_eq!(read.code, Some(0), "{}", read.stderr);
+    assert!(read.bytes == (0..5000).map(pattern).collect::<Vec<_>>());
+}
+
+#[test]
+fn yama_is_asked_for_leave() {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    let scope = scope.as_deref().map_or("not there", str::trim);
+    if scope != "1" {
+        return skip(&format!(
+            "PR_SET_PTRACER: kernel.yama.ptrace_scope is {scope}, not 1"
+        ));
+    }
+    if !build::have("strace") {
+        return skip("PR_SET_PTRACER: no strace");
+    }
+    let mut command = Command::new("strace");
+    let program = build::program("hello");
+    command
+        .args(["-f", "-e", "trace=prctl", "env"])
+        .arg(format!("LD_PRELOAD={}", build::shim().display()))
+        .arg("REGALL=1")
+        .arg(program);
+    let traced = said(&mut command);
+    assert!(
+        traced.stderr.contains("PR_SET_PTRACER, PR_SET_PTRACER_ANY"),
+        "{}",
+        traced.stderr
+    );
+}
+
+// ---- hostile files ----
+
+#[test]
+fn a_hundred_thousand_forged_directories() {
+    counting("hostile", &["100000"], Mode::Populate);
+}
+
+/// A process without the shim that has a forged directory mapped, and its memory.
+#[test]
+fn peek_reads_forged_directories() {
+    let owner = Owner::new();
+    // SAFETY: a system call without arguments.
+    let uid = unsafe { libc::geteuid() };
+    let folder = std::path::PathBuf::from(format!("/dev/shm/regall-{uid}"));
+    let prefix = format!("{}.", owner.pid());
+    let find = || {
+        let mut all = fs::read_dir(&folder).expect("a folder").flatten();
+        all.find(|e| e.file_name().to_string_lossy().starts_with(&prefix))
+    };
+    let real = fs::read(find().expect("its directory").path()).expect("its bytes");
+    let draft = folder.join(format!("draft.{}", std::process::id()));
+    fs::write(&draft, &real).expect("a file");
+    let mut victim = Command::new(build::program("bridge/hostile"))
+        .arg("victim")
+        .arg(&draft)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a victim");
+    let mut line = String::new();
+    let mut from = BufReader::new(victim.stdout.take().expect("a pipe"));
+    from.read_line(&mut line).expect("a line");
+    let pid = victim.id();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let start: u64 = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
+        .and_then(|s| s.parse().ok())
+        .expect("a start time");
+    let namespace = fs::metadata("/proc/self/ns/pid")
+        .expect("a namespace")
+        .ino();
+    let file = folder.join(format!("{pid}.{start}.{namespace}"));
+    fs::rename(&draft, &file).expect("a forged file");
+    let mut state = 20_261_122u64;
+    let mut draw = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) % below
+    };
+    let mut ends = Vec::new();
+    for round in 0..150 {
+        let mut bytes = real.clone();
+        let mut put = |word: u64, value: u64| {
+            let at = word as usize * 8;
+            if at + 8 <= bytes.len() {
+                bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+            }
+        };
+        put(1, pid.into());
+        put(2, start);
+        for _ in 0..draw(30) {
+            let value = [draw(u64::MAX), 0, u64::MAX, draw(1 << 47) & !0xfff][draw(4) as usize];
+            match draw(3) {
+                0 => put(5 + draw(1000), value),
+                _ => put(1024 + draw(64 * 8), value),
+            }
+        }
+        // In place: it stays the file that is mapped.
+        let mut open = fs::OpenOptions::new().write(true).open(&file).expect("it");
+        open.write_all(&bytes).expect("it");
+        let at = match draw(2) {
+            0 => line.trim().to_owned(),
+            _ => owner.at("big").to_string(),
+        };
+        let done = peek(&[&pid.to_string(), &at, "20000"]);
+        assert!(
+            matches!(done.code, Some(0..=2)) && !done.stderr.contains("panicked"),
+            "round {round}: {:?} {}",
+            done.code,
+            done.stderr
+        );
+        ends.push(done.code.expect("a code"));
+    }
+    let _ = victim.kill();
+    let _ = victim.wait();
+    let _ = fs::remove_file(&file);
+    assert!(ends.contains(&1), "nothing was taken for real: {ends:?}");
+}

@@ -1,0 +1,157 @@
+//! The shim's own threads: the helper, which copies where the kernel lets no peer at a
+//! process's memory, and the copier, which carries out copies that are not waited for.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use regall_tests::child::{self, Outcome};
+use regall_tests::mode::Mode;
+use regall_tests::quiet::Watcher;
+use regall_tests::{build, skip};
+
+/// The programs end themselves after 100 s: nothing of theirs may hang.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+fn run(program: &str, args: &[&str], copy: &str, mode: Mode) -> Outcome {
+    let mut command = Command::new(build::program(program));
+    mode.apply(command.args(args));
+    command.env("REGALL_COPY", copy);
+    child::run(&mut command, TIMEOUT)
+}
+
+/// Runs `bridge/helped what`, which says nothing unless something is wrong.
+fn helped(what: &str, copy: &str, mode: Mode) {
+    let done = run("bridge/helped", &[what], copy, mode);
+    if done.end() == "exit 77" {
+        return skip(&format!("{what}: {}", done.stdout.trim()));
+    }
+    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+}
+
+#[test]
+fn it_alone_copies_every_byte() {
+    helped("copy", "helper", Mode::Populate);
+    helped("copy", "helper", Mode::Strict);
+}
+
+#[test]
+fn it_copies_what_any_mechanism_must() {
+    let done = run("bridge/copy", &[], "helper", Mode::Populate);
+    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+}
+
+#[test]
+fn it_is_there_under_a_seccomp_filter() {
+    helped("seccomp", "auto", Mode::Populate);
+}
+
+#[test]
+fn it_reaches_who_is_not_dumpable() {
+    helped("undumpable", "cma,helper", Mode::Populate);
+}
+
+#[test]
+fn it_reaches_into_other_user_namespaces() {
+    helped("namespaces", "auto", Mode::Populate);
+}
+
+#[test]
+fn owners_that_die_stop_exec_fork_and_close_descriptors() {
+    helped("life", "helper", Mode::Populate);
+}
+
+#[test]
+fn hostile_peers_do_not_hurt_it() {
+    helped("hostile", "helper", Mode::Populate);
+}
+
+#[test]
+fn queues_of_copies() {
+    for copy in ["cma", "helper"] {
+        for mode in [Mode::Populate, Mode::Strict, Mode::Inert] {
+            let done = run("bridge/queues", &[], copy, mode);
+            assert_eq!(
+                done.end(),
+                "exit 0",
+                "{copy} {mode:?}: {}{}",
+                done.stdout,
+                done.stderr
+            );
+        }
+    }
+}
+
+/// Threads that a process has at its quiet point, by name, and how many descriptors; all
+/// of its memory is covered.
+fn threads_of(copy: &'static str) -> (Vec<String>, usize) {
+    let (send, receive) = std::sync::mpsc::channel();
+    let watcher = Watcher::new(move |point| {
+        let tasks = fs::read_dir(format!("/proc/{}/task", point.pid)).expect("tasks");
+        let name = |t: fs::DirEntry| fs::read_to_string(t.path().join("comm")).expect("a name");
+        let names: Vec<_> = tasks
+            .flatten()
+            .map(|t| name(t).trim().to_string())
+            .collect();
+        let verified = Command::new(build::regall())
+            .args(["verify", &point.pid.to_string()])
+            .output()
+            .expect("regall");
+        let fds = fs::read_dir(format!("/proc/{}/fd", point.pid)).expect("descriptors");
+        let _ = send.send((names, verified.status.code(), fds.count()));
+        Vec::new()
+    });
+    let mut command = Command::new(build::program("hello"));
+    Mode::Populate.apply(&mut command);
+    command.env("REGALL_COPY", copy);
+    command.env("QUIET_SOCKET", watcher.socket());
+    let done = child::run(&mut command, TIMEOUT);
+    assert_eq!(done.end(), "exit 7");
+    watcher.finish();
+    let (names, verified, fds) = receive.recv().expect("a look");
+    assert_eq!(verified, Some(0), "{copy}: its memory has gaps");
+    (names, fds)
+}
+
+#[test]
+fn it_is_started_where_it_is_asked_for_alone() {
+    let (alone, fds) = threads_of("auto");
+    assert_eq!(alone, ["hello"]);
+    assert_eq!(threads_of("cma").0, ["hello"]);
+    let (both, with_helper) = threads_of("cma,helper");
+    assert_eq!(both, ["hello", "regall-helper"]);
+    assert_eq!(with_helper, fds, "what it has open is not the program's");
+}
+
+#[test]
+fn nothing_is_left_of_it() {
+    // SAFETY: a system call without arguments.
+    let folder = format!("/dev/shm/regall-{}", unsafe { libc::geteuid() });
+    let of = |pid: u32| {
+        let prefix = format!("{pid}.");
+        let all = fs::read_dir(&folder).into_iter().flatten().flatten();
+        all.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix))
+            .count()
+    };
+    let mut command = Command::new(build::program("bridge/helped"));
+    Mode::Populate.apply(command.arg("owner"));
+    command.env("REGALL_COPY", "helper");
+    let ends_itself = child::start(&mut command, TIMEOUT);
+    let pid = ends_itself.pid();
+    assert_eq!(ends_itself.finish().end(), "exit 0");
+    assert_eq!(of(pid), 0);
+
+    command.stdin(std::process::Stdio::piped());
+    let mut killed = command
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("an owner");
+    while of(killed.id()) < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    killed.kill().expect("a process");
+    killed.wait().expect("a process");
+    // The next one that starts sweeps.
+    let next = run("hello", &[], "auto", Mode::Populate);
+    assert_eq!((next.end().as_str(), of(killed.id())), ("exit 7", 0));
+}
