@@ -222,27 +222,31 @@ impl Circle {
             .map_err(|e| (unknown(e), false))?;
         // SAFETY: a member stays while it has users.
         let (peer, table) = unsafe { (member.peer.as_ref(), member.table.as_ref()) };
-        let region = table.find(host, cookie).and_then(|region| {
-            match region.rights.permits(way == Way::Put) {
-                true => Ok(region),
-                false => Err(Errno(libc::EACCES)),
-            }
-        });
-        match region {
-            Ok(region) => Ok(Held {
-                circle: self,
-                member,
-                peer,
-                region,
-            }),
-            Err(e) => {
-                let there = peer.check(regall_sys::arch::ticks());
-                self.leave(&member, there.is_err());
-                Err(match there {
-                    Ok(()) => (e, false),
-                    Err(gone) => (gone, true),
+        // One look and no copies of what it brings: this is on the way of every byte.
+        let e = match table.find(host, cookie) {
+            Ok(region) if region.rights.permits(way == Way::Put) => {
+                return Ok(Held {
+                    circle: self,
+                    member,
+                    peer,
+                    region,
                 })
             }
+            Ok(_) => Errno(libc::EACCES),
+            Err(e) => e,
+        };
+        Err(self.not_to_be_had(&member, peer, e))
+    }
+
+    /// Leaves a member whose region is not to be had; whether it is gone itself.
+    #[cold]
+    #[inline(never)]
+    fn not_to_be_had(&self, member: &Member, peer: &Peer, e: Errno) -> (Errno, bool) {
+        let there = peer.check(regall_sys::arch::ticks());
+        self.leave(member, there.is_err());
+        match there {
+            Ok(()) => (e, false),
+            Err(gone) => (gone, true),
         }
     }
 

@@ -105,18 +105,35 @@ impl Table {
     }
 
     /// The region of that cookie. EINVAL: there is none; ESTALE: its memory has gone.
+    #[inline(always)]
     pub fn find(&self, host: &dyn Host, cookie: Cookie) -> Result<Region<'_>> {
+        let (part, slot) = match self.find_here(0, cookie) {
+            Some(found) => found,
+            None => self.find_further(host, cookie)?,
+        };
+        Region::read(part, slot, cookie)
+    }
+
+    /// Where it is in part `k`.
+    #[inline(always)]
+    fn find_here(&self, k: usize, cookie: Cookie) -> Option<(Part, &Slot)> {
+        let part = self.part(k)?;
+        let slots = window(cookie.place(), k).filter_map(|n| part.slot(n));
+        let mut those = slots.filter(|slot| slot.cookie.load(Acquire) == cookie.0);
+        those.next().map(|slot| (part, slot))
+    }
+
+    /// Not in the first part.
+    #[cold]
+    #[inline(never)]
+    fn find_further(&self, host: &dyn Host, cookie: Cookie) -> Result<(Part, &Slot)> {
         let parts = self.head().map_or(0, |h| h.parts.load(Acquire)) as usize;
-        for k in 0..parts.min(PARTS) {
+        for k in 1..parts.min(PARTS) {
             if self.part(k).is_none() {
                 self.map(host, &open_file(&self.found)?, k)?;
             }
-            let part = self.part(k).ok_or(Errno::INVAL)?;
-            for n in window(cookie.place(), k) {
-                let slot = part.slot(n).ok_or(Errno::INVAL)?;
-                if slot.cookie.load(Acquire) == cookie.0 {
-                    return Region::read(part, slot, cookie);
-                }
+            if let Some(found) = self.find_here(k, cookie) {
+                return Ok(found);
             }
         }
         Err(Errno::INVAL)
@@ -147,6 +164,7 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
+    #[inline(always)]
     pub(super) fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
         if slot.live.load(Acquire) != cookie.0 {
             return Err(Errno(libc::ESTALE));
