@@ -18,8 +18,8 @@ use regall_directory::addr::PageRange;
 use regall_directory::vocab::Prot;
 
 /// The ends of the names of the files beside the directory.
-const FILE: &str = "regions";
-const PIPE: &str = "uses";
+pub(crate) const FILE: &str = "regions";
+pub(crate) const PIPE: &str = "uses";
 
 static OWNER: Owner = Owner::new();
 static CIRCLE: Circle = Circle::new();
@@ -209,9 +209,9 @@ pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
         let mut bytes = [0u8; 512];
         while let Ok(1..) = call!(libc::SYS_read, bell, bytes.as_mut_ptr(), bytes.len()) {}
     }
-    OWNER.each(|slot| {
+    OWNER.each(|cookie, slot| {
         let count = slot.uses.load(Acquire) / USE;
-        count == 0 || tell(Cookie(slot.cookie.load(Relaxed)), count)
+        count == 0 || tell(cookie, count)
     });
 }
 

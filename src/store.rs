@@ -121,7 +121,10 @@ impl Store {
         self.folder = which.path();
         sweep(&folder, &me);
         let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
-        let fd = create_exclusive(&folder, name)?;
+        let (fd, another) = create_exclusive(&folder, name)?;
+        if another {
+            self.remove_what_lies_beside(&folder);
+        }
         let base = fd
             .allocate(0, first_part() as u64)
             .and_then(|()| fd.map_shared(0, first_part() as u64))
@@ -146,7 +149,7 @@ impl Store {
         let (folder, name) = self.beside(kind)?;
         let name = name.as_cstr().ok_or(Errno::INVAL)?;
         match flags & libc::O_CREAT != 0 {
-            true => create_exclusive(&folder, name),
+            true => create_exclusive(&folder, name).map(|(fd, _)| fd),
             false => Fd::open_in(&folder, name, flags | libc::O_NOFOLLOW, 0),
         }
     }
@@ -154,6 +157,14 @@ impl Store {
     /// Removes a file beside it.
     pub fn remove_beside(&self, kind: &str) {
         if let Ok((folder, name)) = self.beside(kind) {
+            let _ = name.as_cstr().map(|name| folder.unlink(name));
+        }
+    }
+
+    /// What the image before exec left beside its directory.
+    fn remove_what_lies_beside(&self, folder: &Fd) {
+        for kind in [crate::regions::FILE, crate::regions::PIPE] {
+            let name = self.name_beside(kind);
             let _ = name.as_cstr().map(|name| folder.unlink(name));
         }
     }
@@ -172,12 +183,16 @@ impl Store {
         if !self.published {
             return Err(Errno::NOENT);
         }
+        let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
+        Ok((folder, self.name_beside(kind)))
+    }
+
+    fn name_beside(&self, kind: &str) -> Text<128> {
         let mut name: Text<128> = Text::new();
         name.push(self.name.as_bytes());
         name.push(b".");
         name.push(kind.as_bytes());
-        let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
-        Ok((folder, name))
+        name
     }
 
     /// Removes the file; the mapping stays until the process ends.
@@ -272,15 +287,16 @@ impl Backing for Room<'_> {
     }
 }
 
-fn create_exclusive(folder: &Fd, name: &CStr) -> Result<Fd, Errno> {
+/// Makes a file anew; and whether there was one of that name.
+fn create_exclusive(folder: &Fd, name: &CStr) -> Result<(Fd, bool), Errno> {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
     match Fd::open_in(folder, name, flags, 0o600) {
         // Our own, from before an exec.
         Err(Errno::EXIST) => {
             folder.unlink(name)?;
-            Fd::open_in(folder, name, flags, 0o600)
+            Ok((Fd::open_in(folder, name, flags, 0o600)?, true))
         }
-        other => other,
+        other => Ok((other?, false)),
     }
 }
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import build
+from . import build, regions
 from .model import Check, Section, Table
 from .pairs import CPU, TITLES, Failed, alternate, difference, interval, median, ratio
 
@@ -357,7 +357,8 @@ def rank_memory(bench, launcher, way):
 
 #: In the order of the issues' tables.
 ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other": other,
-        "lookup": lookup, "startup": startup, "hpcc": hpcc, "bridge": bridge, "pinning": pinning}
+        "lookup": lookup, "startup": startup, "hpcc": hpcc, "bridge": bridge,
+        "regions": lambda bench: regions.regions(bench, single), "pinning": pinning}
 
 
 class Bench:

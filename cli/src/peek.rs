@@ -7,11 +7,15 @@ use anyhow::{bail, Context};
 use regall_bridge::host::Plain;
 use regall_bridge::mechanism::Order;
 use regall_bridge::peer::Peer;
-use regall_bridge::transfer::{transfer, Way};
+use regall_bridge::region::circle::Circle;
+use regall_bridge::region::Cookie;
+use regall_bridge::transfer::{transfer, Outcome, Way};
 use regall_bridge::vector::Segment;
 use regall_sys::Errno;
 
 pub const EXIT_CODES: &str = "\
+A region for a single use is used up by it, and 1 MiB of it at most is read.
+
 REGALL_COPY says by which mechanisms, as in a program under the shim.
 
 Exit code: 0 all was read; 1 refused: some of it is not registered, must not be read, or was
@@ -23,15 +27,16 @@ const REFUSED: u8 = 1;
 const BLOCK: u64 = 1 << 20;
 
 #[derive(clap::Args)]
+#[command(override_usage = "regall peek [--raw | --hex] PID ADDR LEN
+       regall peek [--raw | --hex] --cookie COOKIE OFFSET LEN")]
 pub struct Args {
-    /// The process
-    pid: u32,
-    /// First address: decimal, or hexadecimal with 0x
-    #[arg(value_parser = number)]
-    addr: u64,
-    /// Bytes: decimal, or hexadecimal with 0x
-    #[arg(value_parser = number)]
-    len: u64,
+    /// A process, an address of its, and bytes; with --cookie, an offset and bytes. Decimal, or
+    /// hexadecimal with 0x
+    #[arg(value_name = "NUMBER", value_parser = number, num_args = 2..=3, required = true)]
+    numbers: Vec<u64>,
+    /// Read a region of that cookie, from its offset on to its end at most
+    #[arg(long, value_parser = number)]
+    cookie: Option<u64>,
     /// Print the bytes as they are (the default where the output is no terminal)
     #[arg(long, conflicts_with = "hex")]
     raw: bool,
@@ -49,24 +54,83 @@ fn number(text: &str) -> Result<u64, String> {
 }
 
 pub fn peek(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
-    let peer = open(args.pid).with_context(|| args.pid.to_string())?;
+    match (args.cookie, args.numbers.as_slice()) {
+        (None, &[pid, addr, len]) => peek_at(args, (pid, addr, len), out),
+        (Some(cookie), &[offset, len]) => peek_by(args, Cookie(cookie), offset, len, out),
+        _ => bail!("PID ADDR LEN, or --cookie COOKIE OFFSET LEN"),
+    }
+}
+
+/// A process's memory.
+fn peek_at(
+    args: &Args,
+    (pid, addr, len): (u64, u64, u64),
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
+    let pid = u32::try_from(pid).context("no such process")?;
+    let peer = open(pid).with_context(|| pid.to_string())?;
     // SAFETY: just opened, and closed nowhere: the process ends soon.
     let peer = unsafe { peer.as_ref() };
+    let read = |local: Segment, at| {
+        let there = Segment { addr: at, ..local };
+        // SAFETY: the block is ours.
+        unsafe { transfer(peer, Way::Get, &[local], &[there]) }
+    };
+    match blocks(args, (addr, len), out, read)? {
+        None => Ok(0),
+        Some((at, e)) => refused(pid, at, e),
+    }
+}
+
+/// A region.
+fn peek_by(
+    args: &Args,
+    cookie: Cookie,
+    offset: u64,
+    len: u64,
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
+    static CIRCLE: Circle = Circle::new();
+    let order = order()?;
+    let read = |local: Segment, at| {
+        // SAFETY: the block is ours.
+        unsafe { CIRCLE.transfer(&Plain, order, Way::Get, (cookie, at), &[local]) }
+    };
+    let Some((at, e)) = blocks(args, (offset, len), out, read)? else {
+        return Ok(0);
+    };
+    let why = match e.0 {
+        libc::EINVAL => "there is no such region (any more)",
+        libc::EACCES => "must not be read, by its protection",
+        libc::EPERM => "is somebody else's, or no mechanism may read it (see regall doctor)",
+        libc::ESTALE => "its memory was unmapped or replaced, or it was destroyed meanwhile",
+        libc::EFAULT => "its memory is not registered, or can't be read",
+        libc::ESRCH => "its owner has ended",
+        libc::EXDEV => "its owner is in another pid namespace",
+        e => return Err(std::io::Error::from_raw_os_error(e).into()),
+    };
+    crate::complain(&format!("{:#x}: at {at:#x}: {why}", cookie.0));
+    Ok(REFUSED)
+}
+
+/// Prints what `read` brings, block by block; where it stopped and why, if that is too early.
+fn blocks(
+    args: &Args,
+    (first, len): (u64, u64),
+    out: &mut impl Write,
+    read: impl Fn(Segment, u64) -> Outcome,
+) -> anyhow::Result<Option<(u64, Errno)>> {
     let hex = args.hex || !args.raw && stdout().is_terminal();
-    let mut block = vec![0; args.len.min(BLOCK) as usize];
-    let mut at = args.addr;
-    let end = args
-        .addr
-        .checked_add(args.len)
-        .context("the addresses wrap")?;
+    let mut block = vec![0; len.min(BLOCK) as usize];
+    let mut at = first;
+    let end = first.checked_add(len).context("the addresses wrap")?;
     while at < end {
         let len = BLOCK.min(end - at);
         let local = Segment {
             addr: block.as_mut_ptr() as u64,
             len,
         };
-        // SAFETY: the block is that long.
-        let got = unsafe { transfer(peer, Way::Get, &[local], &[Segment { addr: at, len }]) };
+        let got = read(local, at);
         let good = block.get(..got.bytes as usize).unwrap_or(&[]);
         match hex {
             true => dump(at, good, out)?,
@@ -74,18 +138,25 @@ pub fn peek(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         }
         at += got.bytes;
         if let Err(e) = got.result {
-            return refused(args.pid, at, e);
+            return Ok(Some((at, e)));
+        }
+        // A region's end.
+        if got.bytes < len {
+            break;
         }
     }
-    Ok(0)
+    Ok(None)
+}
+
+fn order() -> anyhow::Result<Order> {
+    match std::env::var("REGALL_COPY") {
+        Ok(value) => Order::parse(value.as_bytes()).context("REGALL_COPY"),
+        Err(_) => Ok(Order::AUTO),
+    }
 }
 
 fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
-    let order = match std::env::var("REGALL_COPY") {
-        Ok(value) => Order::parse(value.as_bytes()).context("REGALL_COPY")?,
-        Err(_) => Order::AUTO,
-    };
-    match Peer::open(&Plain, pid, 0, 0, order) {
+    match Peer::open(&Plain, pid, 0, 0, order()?) {
         Ok(peer) => Ok(peer),
         Err(Errno::SRCH) => bail!("no such process"),
         Err(Errno::NOENT) => bail!(regall_reader::OpenError::Inert),

@@ -99,6 +99,7 @@ fn compile(goals: &[&str]) -> PathBuf {
         .args(["make", "-s", "-C"])
         .arg(root().join("c-tests"))
         .arg(format!("OUT={}", out.display()))
+        .arg(format!("LIBRARY={}", shim().with_file_name("").display()))
         .args(goals)
         .env_remove("MAKEFLAGS")
         .env_remove("MAKELEVEL")

@@ -1,7 +1,7 @@
 //! Those whose cookies were used: their peers and tables are kept open, up to so many.
 
 use super::table::{Region, Table};
-use super::{stranger, Cookie};
+use super::{stranger, Cookie, Rights};
 use crate::find;
 use crate::host::Host;
 use crate::lock::Lock;
@@ -84,7 +84,10 @@ impl Circle {
         // SAFETY: by the contract above.
         unsafe { self.admitting.reset() };
         for place in &self.places {
-            place.state.fetch_and(!USERS, Relaxed);
+            // What another thread was at work on may be half done: it is left to itself.
+            if place.state.load(Relaxed) & (USERS | CLOSING) != 0 {
+                place.state.store(0, Relaxed);
+            }
         }
     }
 
@@ -120,6 +123,10 @@ impl Circle {
             }
             Err(e) => return Outcome::failed(e),
         };
+        if let Err(e) = held.region.claim() {
+            held.leave();
+            return Outcome::failed(e);
+        }
         let mut here = Cursor::new(local);
         // SAFETY: by the contract above.
         unsafe { held.go_on(way, offset, u64::MAX, &mut here, &mut done) };
@@ -144,24 +151,31 @@ impl Circle {
             Ok(held) => held,
             Err(e) => return Outcome::failed(e),
         };
-        match self.hold(host, order, Way::Put, to.0) {
-            Ok(target) => {
-                let both = Both {
-                    source: &source,
-                    target: &target,
-                    from: from.1,
-                    to: to.1,
-                };
-                both.copy(host, length, &mut done);
-                target.release(&done);
+        let target = match self.hold(host, order, Way::Put, to.0) {
+            Ok(held) => held,
+            Err(e) => {
+                source.leave();
+                return Outcome::failed(e);
             }
-            Err(e) => done.result = Err(e),
+        };
+        let both = Both {
+            source: &source,
+            target: &target,
+            from: from.1,
+            to: to.1,
+        };
+        if let Err(e) = both.claim() {
+            source.leave();
+            target.leave();
+            return Outcome::failed(e);
         }
+        both.copy(host, length, &mut done);
+        target.release(&done);
         source.release(&done);
         done
     }
 
-    /// Finds a region, and claims it if it is for a single use.
+    /// Finds a region that may be used so.
     #[inline(always)]
     fn hold(
         &self,
@@ -208,27 +222,31 @@ impl Circle {
             .map_err(|e| (unknown(e), false))?;
         // SAFETY: a member stays while it has users.
         let (peer, table) = unsafe { (member.peer.as_ref(), member.table.as_ref()) };
-        let region = table.find(host, cookie).and_then(|region| {
-            if !region.rights.permits(way == Way::Put) {
-                return Err(Errno(libc::EACCES));
-            }
-            region.claim().map(|()| region)
-        });
-        match region {
-            Ok(region) => Ok(Held {
-                circle: self,
-                member,
-                peer,
-                region,
-            }),
-            Err(e) => {
-                let there = peer.check(regall_sys::arch::ticks());
-                self.leave(&member, there.is_err());
-                Err(match there {
-                    Ok(()) => (e, false),
-                    Err(gone) => (gone, true),
+        // One look and no copies of what it brings: this is on the way of every byte.
+        let e = match table.find(host, cookie) {
+            Ok(region) if region.rights.permits(way == Way::Put) => {
+                return Ok(Held {
+                    circle: self,
+                    member,
+                    peer,
+                    region,
                 })
             }
+            Ok(_) => Errno(libc::EACCES),
+            Err(e) => e,
+        };
+        Err(self.not_to_be_had(&member, peer, e))
+    }
+
+    /// Leaves a member whose region is not to be had; whether it is gone itself.
+    #[cold]
+    #[inline(never)]
+    fn not_to_be_had(&self, member: &Member, peer: &Peer, e: Errno) -> (Errno, bool) {
+        let there = peer.check(regall_sys::arch::ticks());
+        self.leave(member, there.is_err());
+        match there {
+            Ok(()) => (e, false),
+            Err(gone) => (gone, true),
         }
     }
 
@@ -448,10 +466,19 @@ impl Held<'_> {
         self.member.pid == regall_sys::getpid()
     }
 
+    /// It is not used after all.
+    #[cold]
+    fn leave(self) {
+        let gone = self.peer.check(regall_sys::arch::ticks()).is_err();
+        self.circle.leave(&self.member, gone);
+    }
+
     /// It is used no longer: its owner is told, if it wants to be.
     #[inline]
     fn release(self, done: &Outcome) {
-        if self.region.used() {
+        // A use that failed is one if there can't be another.
+        let used = done.result.is_ok() || done.bytes > 0;
+        if (used || self.region.rights.has(Rights::SINGLE_USE)) && self.region.used() {
             ring(self.peer);
         }
         let unsure = matches!(done.result, Err(Errno::SRCH | Errno(libc::ESTALE)));
@@ -469,6 +496,13 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
+    /// Claims both, or none of them.
+    fn claim(&self) -> Result<()> {
+        self.source.region.claim()?;
+        let claimed = self.target.region.claim();
+        claimed.inspect_err(|_| self.source.region.unclaim())
+    }
+
     /// In one go if one of them is ours, else through memory of ours.
     fn copy(&self, host: &'static dyn Host, length: u64, done: &mut Outcome) {
         if self.source.is_own() {
@@ -502,6 +536,12 @@ impl Both<'_> {
             let offset = offset.saturating_add(before);
             // SAFETY: memory that its owner, who is in this process, has declared to be used so.
             unsafe { other.go_on(way, offset, bytes, &mut here, done) };
+            // It may have gone by another thread's hand while it was copied.
+            if !own.region.stands() {
+                done.bytes = before;
+                done.result = Err(Errno(libc::ESTALE));
+                break;
+            }
             if done.bytes - before < bytes {
                 break;
             }
@@ -600,3 +640,6 @@ fn ring(peer: &Peer) {
         regall_sys::file::write_foreign(fd.raw(), &[1]);
     }
 }
+
+#[cfg(test)]
+mod tests;

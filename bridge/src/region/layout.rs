@@ -55,8 +55,9 @@ pub struct Slot {
     pub first: AtomicU64,
     /// Segments.
     pub count: AtomicU64,
-    /// Written by peers: 1 once a single use is claimed; and 1 << 32 for each use that
-    /// the owner is to be told of.
+    /// Written by peers: [`CLAIM`] once a single use is claimed; and [`USE`] more for each
+    /// use that the owner is to be told of. Between them is [`mark`]: who comes too late must
+    /// not claim, or count, what has been given the slot since.
     pub uses: AtomicU64,
     /// The cookie that the KNEM module has for it; 0: none.
     pub knem: AtomicU64,
@@ -68,6 +69,13 @@ const _: () = assert!(size_of::<Slot>() == 64);
 pub const USE: u64 = 1 << 32;
 /// The one claim, in [`Slot::uses`].
 pub const CLAIM: u64 = 1;
+/// Bits of [`Slot::uses`] that say whose they are.
+pub const MARK: u64 = USE - 2;
+
+/// The region's, in [`Slot::uses`].
+pub const fn mark(place: u64) -> u64 {
+    place << 1 & MARK
+}
 
 /// Slots of part `k`.
 pub const fn slots(k: usize) -> usize {

@@ -53,9 +53,10 @@ struct Taken {
     of: &'static mut [Of],
 }
 
-/// Of a slot's region.
+/// What is known of a region beside what is in the file.
 #[repr(C)]
 struct Of {
+    cookie: Cookie,
     /// The first of its units of segments.
     unit: u32,
     /// How many it has.
@@ -108,6 +109,12 @@ impl Owner {
         self.part(0).is_some()
     }
 
+    /// Where its parts are; 0: not yet.
+    #[cfg(test)]
+    pub(super) fn addresses(&self) -> [u64; PARTS] {
+        core::array::from_fn(|k| self.part(k).map_or(0, |part| part.at))
+    }
+
     fn part(&self, k: usize) -> Option<Part> {
         let at = self.parts.get(k)?.load(Acquire);
         (at != 0).then_some(Part { at, k })
@@ -141,7 +148,7 @@ impl Owner {
         slot.length.store(length, Relaxed);
         slot.count.store(segments.len() as u64, Relaxed);
         slot.first.store(at.write(segments), Relaxed);
-        slot.uses.store(0, Relaxed);
+        slot.uses.store(mark(at.cookie.place()), Relaxed);
         slot.knem.store(0, Relaxed);
         slot.cookie.store(at.cookie.0, Release);
         self.count.fetch_add(1, Relaxed);
@@ -213,15 +220,16 @@ impl Owner {
     }
 
     /// Calls `tell` for each region that there is, until it says false.
-    pub fn each(&self, mut tell: impl FnMut(&Slot) -> bool) {
+    pub fn each(&self, mut tell: impl FnMut(Cookie, &Slot) -> bool) {
         let taken = self.taken.lock();
         for part in (0..PARTS).map_while(|k| self.part(k)) {
+            // A part that only others lie behind may have been passed over so far.
             let Some(Some(t)) = taken.get(part.k) else {
-                break;
+                continue;
             };
-            let slots = (0..slots(part.k)).filter(|n| t.slots.has(*n));
-            for slot in slots.filter_map(|n| part.slot(n)) {
-                if !tell(slot) {
+            let regions = t.of.iter().enumerate().filter(|(n, _)| t.slots.has(*n));
+            for (n, of) in regions {
+                if part.slot(n).is_some_and(|slot| !tell(of.cookie, slot)) {
                     return;
                 }
             }
@@ -294,11 +302,11 @@ impl Owner {
 
     fn find(&self, taken: &[Option<Taken>; PARTS], cookie: Cookie) -> Option<(Part, usize)> {
         for part in (0..PARTS).map_while(|k| self.part(k)) {
-            let t = taken.get(part.k)?.as_ref()?;
-            let here = |n: &usize| {
-                let slot = part.slot(*n);
-                t.slots.has(*n) && slot.is_some_and(|s| s.cookie.load(Relaxed) == cookie.0)
+            let Some(Some(t)) = taken.get(part.k) else {
+                continue;
             };
+            let here =
+                |n: &usize| t.slots.has(*n) && t.of.get(*n).is_some_and(|of| of.cookie == cookie);
             if let Some(n) = window(cookie.place(), part.k).find(here) {
                 return Some((part, n));
             }
@@ -448,6 +456,7 @@ impl Taken {
             self.slots.set(slot, 1, true);
             self.units.set(unit, units, true);
             if let Some(of) = self.of.get_mut(slot) {
+                of.cookie = cookie;
                 of.unit = unit as u32;
                 of.units = units as u32;
             }
@@ -505,11 +514,11 @@ impl Bits {
     }
 }
 
-/// Bytes of all segments; EINVAL if they are more than can be counted or none that is.
+/// Bytes of all segments; EINVAL if there are none, EFAULT if there can't be so many.
 fn length(segments: &[Segment]) -> Result<u64> {
     let mut sum = 0u64;
     for s in segments {
-        sum = sum.checked_add(s.len).ok_or(Errno::INVAL)?;
+        sum = sum.checked_add(s.len).ok_or(Errno::FAULT)?;
         s.addr.checked_add(s.len).ok_or(Errno::FAULT)?;
     }
     match segments.is_empty() {

@@ -40,6 +40,23 @@ impl Table {
         Ok(table)
     }
 
+    /// Over parts that are mapped already.
+    #[cfg(test)]
+    pub(super) fn over(parts: [u64; PARTS]) -> Self {
+        use regall_sys::process::Identity;
+        let (pid, uid) = (0, 0);
+        let identity = Identity {
+            pid,
+            start: 0,
+            namespace: 0,
+        };
+        Self {
+            found: Found { pid, identity, uid },
+            inode: 0,
+            parts: parts.map(AtomicU64::new),
+        }
+    }
+
     fn map(&self, host: &dyn Host, fd: &Fd, k: usize) -> Result<()> {
         let (offset, head) = match k {
             0 => (0, HEAD_BYTES as u64),
@@ -88,18 +105,35 @@ impl Table {
     }
 
     /// The region of that cookie. EINVAL: there is none; ESTALE: its memory has gone.
+    #[inline(always)]
     pub fn find(&self, host: &dyn Host, cookie: Cookie) -> Result<Region<'_>> {
+        let (part, slot) = match self.find_here(0, cookie) {
+            Some(found) => found,
+            None => self.find_further(host, cookie)?,
+        };
+        Region::read(part, slot, cookie)
+    }
+
+    /// Where it is in part `k`.
+    #[inline(always)]
+    fn find_here(&self, k: usize, cookie: Cookie) -> Option<(Part, &Slot)> {
+        let part = self.part(k)?;
+        let slots = window(cookie.place(), k).filter_map(|n| part.slot(n));
+        let mut those = slots.filter(|slot| slot.cookie.load(Acquire) == cookie.0);
+        those.next().map(|slot| (part, slot))
+    }
+
+    /// Not in the first part.
+    #[cold]
+    #[inline(never)]
+    fn find_further(&self, host: &dyn Host, cookie: Cookie) -> Result<(Part, &Slot)> {
         let parts = self.head().map_or(0, |h| h.parts.load(Acquire)) as usize;
-        for k in 0..parts.min(PARTS) {
+        for k in 1..parts.min(PARTS) {
             if self.part(k).is_none() {
                 self.map(host, &open_file(&self.found)?, k)?;
             }
-            let part = self.part(k).ok_or(Errno::INVAL)?;
-            for n in window(cookie.place(), k) {
-                let slot = part.slot(n).ok_or(Errno::INVAL)?;
-                if slot.cookie.load(Acquire) == cookie.0 {
-                    return Region::read(part, slot, cookie);
-                }
+            if let Some(found) = self.find_here(k, cookie) {
+                return Ok(found);
             }
         }
         Err(Errno::INVAL)
@@ -130,6 +164,7 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
+    #[inline(always)]
     pub(super) fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
         if slot.live.load(Acquire) != cookie.0 {
             return Err(Errno(libc::ESTALE));
@@ -173,23 +208,50 @@ impl<'a> Region<'a> {
         (n < self.count).then(|| segment(self.part, self.slot, n))?
     }
 
-    /// Claims the one use that there is, if there is one only. EINVAL: it was claimed.
+    /// Claims the one use that there is, if there is one only. EINVAL: it was claimed;
+    /// ESTALE: the region was destroyed.
+    #[inline]
     pub fn claim(&self) -> Result<()> {
-        if !self.rights.has(Rights::SINGLE_USE) {
-            return Ok(());
+        match self.rights.has(Rights::SINGLE_USE) {
+            false => Ok(()),
+            true => self.claim_the_one(),
         }
-        match self.slot.uses.fetch_or(CLAIM, AcqRel) & CLAIM {
-            0 => Ok(()),
-            _ => Err(Errno::INVAL),
+    }
+
+    #[inline(never)]
+    fn claim_the_one(&self) -> Result<()> {
+        match self.update(|uses| (uses & CLAIM == 0).then_some(uses | CLAIM)) {
+            Ok(_) => Ok(()),
+            Err(uses) if self.is_marked(uses) => Err(Errno::INVAL),
+            Err(_) => Err(Errno(libc::ESTALE)),
+        }
+    }
+
+    /// Gives back what was claimed and not used.
+    #[cold]
+    pub fn unclaim(&self) {
+        if self.rights.has(Rights::SINGLE_USE) {
+            let _ = self.update(|uses| Some(uses & !CLAIM));
         }
     }
 
     /// It was used; whether the owner wants to be told.
+    #[inline]
     pub fn used(&self) -> bool {
         let tell = self.rights.has(Rights::NOTIFY);
-        if tell && self.stands() {
-            self.slot.uses.fetch_add(USE, AcqRel);
+        if tell {
+            let _ = self.update(|uses| Some(uses.wrapping_add(USE)));
         }
         tell
+    }
+
+    fn is_marked(&self, uses: u64) -> bool {
+        uses & MARK == mark(self.cookie.place())
+    }
+
+    /// Changes [`Slot::uses`] while they are this region's.
+    fn update(&self, f: impl Fn(u64) -> Option<u64>) -> core::result::Result<u64, u64> {
+        let uses = &self.slot.uses;
+        uses.fetch_update(AcqRel, Acquire, |u| f(u).filter(|_| self.is_marked(u)))
     }
 }
