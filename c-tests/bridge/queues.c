@@ -181,6 +181,9 @@ static void puts_and_vectors(const struct other *o)
 	/* The eventfd is readable as long as there is one to be polled. */
 	struct pollfd event = { regall_queue_fd(q), POLLIN, 0 };
 	IS(0, poll(&event, 1, 0));
+	IS(0, regall_get_start(q, peer, back, into, 1, 9));
+	IS(1, poll(&event, 1, 10000));
+	IS(1, regall_queue_poll(q, done, 8));
 	for (uint64_t tag = 10; tag < 13; tag++)
 		IS(0, regall_get_start(q, peer, back, into, 1, tag));
 	for (int left = 3; left > 0; left--) {
