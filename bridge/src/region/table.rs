@@ -51,7 +51,12 @@ impl Table {
             namespace: 0,
         };
         Self {
-            found: Found { pid, identity, uid },
+            found: Found {
+                pid,
+                identity,
+                uid,
+                folder: regall_sys::folder::Folder { uid, n: 0 },
+            },
             inode: 0,
             parts: parts.map(AtomicU64::new),
         }
