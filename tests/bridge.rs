@@ -63,6 +63,11 @@ fn copies_of_an_untracked_reader() {
 }
 
 #[test]
+fn descriptors_that_were_closed_and_are_files_now() {
+    quiet("descriptors", &[], Mode::Populate);
+}
+
+#[test]
 fn copies_pinned_on_fault() {
     quiet("copy", &[], Mode::OnFault);
 }

@@ -82,6 +82,34 @@ fn queues_of_copies() {
     }
 }
 
+/// UCX's own shared memory doesn't work there. Nor do other users' limits on locked memory
+/// bind there less than here: libraries are left out, so that there is room for the rest.
+#[test]
+fn mpi_ranks_in_user_namespaces_of_their_own() {
+    if !build::have("mpirun.mpich") || !build::have("mpicc.mpich") {
+        return skip("MPICH is not installed");
+    }
+    let unshare = |c: &mut Command| child::run(c.args(["-U", "true"]), TIMEOUT).end();
+    if unshare(&mut Command::new("unshare")) != "exit 0" {
+        return skip("no user namespaces");
+    }
+    let mut command = Command::new("mpirun.mpich");
+    Mode::Plain.apply(&mut command);
+    command.args(["-np", "3", "env", "REGALL=1", "REGALL_EXCLUDE=*.so*"]);
+    command.arg(format!("LD_PRELOAD={}", build::shim().display()));
+    command
+        .args(["unshare", "-U"])
+        .arg(build::program("apart.mpich"));
+    command.env("UCX_TLS", "tcp,self");
+    let done = child::run(&mut command, TIMEOUT);
+    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    assert!(
+        done.stdout.contains("apart: 3 ranks, 0 errors"),
+        "{}",
+        done.stdout
+    );
+}
+
 /// Threads that a process has at its quiet point, by name, and how many descriptors; all
 /// of its memory is covered.
 fn threads_of(copy: &'static str) -> (Vec<String>, usize) {

@@ -133,6 +133,11 @@ fn where_the_system_call_is_forbidden() {
     }
 }
 
+#[test]
+fn descriptors_that_are_not_ours_any_more() {
+    orders("taken", MAP, false);
+}
+
 /// With the module's stand-in, which attaches shared memory alone.
 #[test]
 fn xpmem() {

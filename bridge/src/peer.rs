@@ -41,6 +41,9 @@ pub struct Peer {
     /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
     /// the pid. -1 where that is not allowed.
     memory: AtomicI32,
+    /// Its inode: the application may have closed the descriptor, and opened another file
+    /// by that number.
+    memory_inode: u64,
     /// When it was last seen to be who it is, in ticks; [`GONE`]: it was not.
     seen: AtomicU64,
     /// Of its directory.
@@ -99,6 +102,7 @@ impl Peer {
             found,
             flags,
             memory: AtomicI32::new(memory),
+            memory_inode: inode(memory),
             seen: AtomicU64::new(GONE),
             header,
             known: Lock::new(Known {
@@ -133,7 +137,10 @@ impl Peer {
     }
 
     fn release(&self) {
-        file::close(self.memory.swap(-1, Relaxed));
+        let memory = self.memory.swap(-1, Relaxed);
+        if inode(memory) == self.memory_inode {
+            file::close(memory);
+        }
         self.link.lock().close();
         self.attachments.release(self.host);
         self.xpmem.release();
@@ -263,26 +270,43 @@ impl Peer {
         slot.is_some_and(|slot| unsafe { Stamp::of(slot, generation).holds() })
     }
 
+    /// Whether it tracks its memory no longer: then its directory is right no longer.
+    #[inline]
+    pub fn gave_up(&self) -> bool {
+        self.header().settings.load(Acquire) & SETTING_GAVE_UP != 0
+    }
+
     /// After a transfer: whether it still is the process, and the image of it, that was
     /// opened. ESRCH: it is gone; ESTALE: it executes another program.
     #[inline]
     pub fn still(&self) -> Result<()> {
-        // One that tracks no longer has a directory that is right no longer.
-        if self.header().settings.load(Acquire) & SETTING_GAVE_UP != 0 {
-            return Err(Errno(libc::ESTALE));
+        match self.flags & CHECK_ALWAYS {
+            0 => self.still_lately(),
+            _ => self.check(ticks()),
         }
+    }
+
+    /// As [`Peer::still`], not asked again if it was within [`UNCHECKED`] nanoseconds: after
+    /// what proves itself, but for the descriptor that it came through.
+    #[inline]
+    pub fn still_lately(&self) -> Result<()> {
         let now = ticks();
         let since = regall_sys::time::nanos(now.wrapping_sub(self.seen.load(Relaxed)));
-        if since < UNCHECKED && self.flags & CHECK_ALWAYS == 0 {
-            return Ok(());
+        match since < UNCHECKED {
+            true => Ok(()),
+            false => self.check(now),
         }
-        self.check(now)
     }
 
     /// As [`Peer::still`], now.
     #[inline(never)]
     pub fn check(&self, now: u64) -> Result<()> {
-        let there = match self.memory() {
+        let ours = |fd: &i32| inode(*fd) == self.memory_inode;
+        let memory = self.memory().filter(ours);
+        if memory.is_none() {
+            self.memory.store(-1, Relaxed);
+        }
+        let there = match memory {
             Some(fd) => has_memory(fd),
             None => find::started(self.found.pid) == Ok(self.found.identity.start),
         };
@@ -324,6 +348,11 @@ fn open_memory(pid: u32) -> Result<i32> {
     let path: Text<32> = Text::of(format_args!("/proc/{pid}/mem"));
     let fd = Fd::open(path.as_cstr().ok_or(Errno::SRCH)?, libc::O_RDONLY, 0)?;
     file::duplicate_high(fd.raw())
+}
+
+/// Of an open descriptor, or 0.
+fn inode(fd: i32) -> u64 {
+    file::stat_fd(fd).map_or(0, |s| s.inode)
 }
 
 /// Whether the memory behind /proc/PID/mem is still there: reading ends at once if not.

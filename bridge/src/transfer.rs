@@ -156,14 +156,21 @@ impl Piece {
         self.local.clear();
         self.remote.clear();
         self.stamps.used = 0;
-        let most = here.left(PIECE_BYTES);
+        self.local.fill(here, PIECE_BYTES);
+        let most = self.local.bytes();
+        // Part of the last entry that was looked up.
+        let mut last: Option<(u64, u64, Stamp)> = None;
         while let (Some(next), true) = (there.here(), self.remote.bytes() < most) {
             let bytes = self.remote.bytes();
-            let (end, stamp) = match peer.look(next.addr, way == Way::Put) {
-                Ok(found) => found,
-                Err(e) if bytes == 0 => return Err(e),
-                Err(_) => break,
+            let (end, stamp) = match last {
+                Some((from, end, stamp)) if from <= next.addr && next.addr < end => (end, stamp),
+                _ => match peer.look(next.addr, way == Way::Put) {
+                    Ok(found) => found,
+                    Err(e) if bytes == 0 => return Err(e),
+                    Err(_) => break,
+                },
             };
+            last = Some((next.addr, end, stamp));
             let len = next.len.min(end - next.addr).min(most - bytes);
             let segment = Segment { len, ..next };
             if !self.stamps.push(stamp, bytes) || !self.remote.push(segment) {
@@ -171,8 +178,9 @@ impl Piece {
             }
             there.advance(len);
         }
-        self.local.fill(here, self.remote.bytes());
-        self.remote.cut(self.local.bytes());
+        if self.remote.bytes() < most {
+            self.local.cut(self.remote.bytes());
+        }
         Ok(())
     }
 
@@ -196,9 +204,9 @@ impl Piece {
         // SAFETY: by the contract above.
         let copied =
             unsafe { mechanism::copy(peer, way, local, remote, region.map(|r| r.knem(into))) };
-        let (bytes, mechanism) = match copied {
-            Ok((bytes, kind)) => (bytes, Some(kind)),
-            Err(_) => (0, None),
+        let (bytes, mechanism, proven) = match copied {
+            Ok((bytes, kind, proven)) => (bytes, Some(kind), proven),
+            Err(_) => (0, None, false),
         };
         // SAFETY: the stamps are of the peer's view.
         let mut stale = unsafe { self.stamps.first_stale() };
@@ -206,14 +214,22 @@ impl Piece {
         if region.is_some_and(|r| !unsafe { r.stands(mechanism) }) {
             stale = Some(0);
         }
+        if peer.gave_up() {
+            stale = Some(0);
+        }
         let good = stale.map_or(bytes, |from| bytes.min(from));
         // A failure is no answer unless it is this peer's.
         let still = match copied {
+            Ok(_) if proven => peer.still_lately(),
             Ok(_) => peer.still(),
             Err(_) => peer.check(ticks()),
         };
         if let Err(e) = still {
             return (0, Err(e));
+        }
+        if proven && peer.memory().is_none() {
+            // It came through a descriptor that is somebody else's by now. Once more, without.
+            return (0, Ok(()));
         }
         if let Some(kind) = mechanism {
             done.mechanism = Some(kind);
@@ -223,8 +239,8 @@ impl Piece {
         let result = match (copied, stale) {
             (_, Some(_)) => Err(Errno(libc::ESTALE)),
             // A part of it, and nothing has changed: the rest says why.
-            (Ok((1.., _)), None) => Ok(()),
-            (Ok((0, _)), None) => Err(Errno::FAULT),
+            (Ok((1.., ..)), None) => Ok(()),
+            (Ok((0, ..)), None) => Err(Errno::FAULT),
             (Err(Errno::SRCH), None) => Err(peer.gone()),
             (Err(e), None) => Err(e),
         };

@@ -58,8 +58,10 @@ static void answer(const char *line)
 		struct regall_range found = { 0 };
 		int r = regall_lookup(NULL, (void *)strtoul(line + 3, NULL, 0), 1, &found);
 		say("%lu", r ? 0 : (unsigned long)found.id);
-	} else {
-		say("1");
+	} else if (strcmp(line, "out") == 0) {
+		char *p = anon(1);
+		NEED(regall_opt_out(p, PAGE) == 0);
+		say("%#lx", (unsigned long)(uintptr_t)p);
 	}
 }
 
@@ -203,6 +205,16 @@ static void copies(const struct other *o, bool helped, bool puts_helped)
 	if (puts_helped)
 		IS(-EFAULT, regall_put(peer, hole + PAGE, there, 16, &done));
 	IS(0, regall_get(peer, here, there_shared, PAGE, &done));
+	/* A limit on files is no reason for a signal. */
+	struct rlimit old, none = { 0, 0 };
+	NEED(getrlimit(RLIMIT_FSIZE, &old) == 0);
+	none.rlim_max = old.rlim_max;
+	NEED(setrlimit(RLIMIT_FSIZE, &none) == 0);
+	int r = regall_put(peer, here, there, 16, &done);
+	NEED(setrlimit(RLIMIT_FSIZE, &old) == 0);
+	if (puts_helped)
+		IS(-EPERM, r);
+	IS(0, regall_put(peer, here, there, 16, &done));
 }
 
 static struct other started(const char *how)
@@ -548,6 +560,18 @@ static void by_hand(const struct other *o)
 	nowhere.addr = 4096;
 	IS(ESTALE, ask_for(s, nowhere, -1));
 
+	struct request excluded = get;
+	excluded.addr = ask(o, "out");
+	snprintf(line, sizeof line, "id %#lx", (unsigned long)excluded.addr);
+	excluded.id = ask(o, line);
+	IS(EFAULT, ask_for(s, excluded, -1));
+	struct request read_only = get;
+	read_only.what = PUT;
+	read_only.addr = there + AREA / 2;
+	snprintf(line, sizeof line, "id %#lx", (unsigned long)read_only.addr);
+	read_only.id = ask(o, line);
+	IS(EACCES, ask_for(s, read_only, -1));
+
 	/* The file behind the shared mapping. */
 	struct request file = { .magic = MAGIC, .what = DESCRIPTOR, .addr = there_shared, .id = shared_id };
 	NEED(send_with(s, &file, sizeof file, NULL, 0) > 0);
@@ -586,7 +610,7 @@ static void by_hand(const struct other *o)
 
 	/* Messages that end the connection. */
 	struct request ends[] = {
-		{ .what = 0 }, { .what = 5 }, { .what = HELLO, .image = image, .len = BOUNCE },
+		{ .what = 0 }, { .what = 99 }, { .what = HELLO, .image = image, .len = BOUNCE },
 		{ .what = GET, .addr = there, .len = 0, .id = id },
 		{ .what = GET, .addr = there, .len = BOUNCE, .id = id },
 		{ .what = GET, .addr = there, .len = 100, .id = id, .offset = BOUNCE - 99 },

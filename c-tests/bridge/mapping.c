@@ -176,12 +176,17 @@ static int own(int fd)
 		if (write(fd, &answer, sizeof answer) != sizeof answer)
 			break;
 	}
+	return wrong != 0;
+}
+
+/* Removes the files of an owner. */
+static void remove_files(pid_t pid)
+{
 	char path[64];
 	for (int i = 0; i < 2; i++) {
-		snprintf(path, sizeof path, "%s/regall-mapping-%d", i ? "/var/tmp" : "/dev/shm", getpid());
+		snprintf(path, sizeof path, "%s/regall-mapping-%d", i ? "/var/tmp" : "/dev/shm", pid);
 		unlink(path);
 	}
-	return wrong != 0;
 }
 
 /* ---- the reader ---- */
@@ -333,6 +338,16 @@ static void replaced(void)
 		}
 		IS(addr, map_there(kind, len, addr));
 	}
+	/* One file at two addresses: its window serves both. */
+	IS(addr, map_there(SEALED, len, addr));
+	TELL(FILL, addr, len, 7);
+	IS(0, api.get(peer, buffer, addr, len, NULL));
+	uint64_t second = map_there(PRIVATE, 4 * PAGE, 0);
+	TELL(SWAP, second, 2 * PAGE, 5 * PAGE);
+	IS(0, api.get(peer, buffer, second, 2 * PAGE, NULL));
+	HOLDS(is_filled(buffer, 5 * PAGE, 2 * PAGE, 7));
+	IS(0, api.get(peer, buffer, addr, len, NULL));
+	HOLDS(is_filled(buffer, 0, len, 7));
 }
 
 /* All bytes are of one file, or the call says that they are not good. */
@@ -371,7 +386,7 @@ static void cut_short(void)
 		uint64_t addr = map_there(some[k], len, 0);
 		TELL(FILL, addr, len, 5);
 		IS(0, api.get(peer, buffer, addr, len, NULL));
-		say_to((struct order){ CUT, addr, 3 * PAGE + 10, 3000 });
+		say_to((struct order){ CUT, addr, 3 * PAGE + 10, 8000 });
 		uint64_t finished = 0;
 		while (recv(line, &finished, sizeof finished, MSG_DONTWAIT) < 0) {
 			int r = api.get(peer, buffer, addr, len, &done);
@@ -387,10 +402,6 @@ static void cut_short(void)
 		r = api.put(peer, buffer, addr + 8 * PAGE, PAGE, &done);
 		HOLDS(r == -EFAULT || (maps_only && r == -EPERM));
 		TELL(UNMAP, addr, len, some[k]);
-		/* The name is free again. */
-		char path[64];
-		snprintf(path, sizeof path, "%s/regall-mapping-%d", some[k] == DISK ? "/var/tmp" : "/dev/shm", owner);
-		unlink(path);
 	}
 }
 
@@ -463,7 +474,16 @@ static void large(void)
 		IS(0, api.get(peer, buffer, border - 100000, 200000, NULL));
 		HOLDS(is_filled(buffer, 0, 200000, border));
 	}
-	HOLDS(windows() >= 2 && windows() <= 4);
+	HOLDS(by_xpmem || (windows() >= 2 && windows() <= 4));
+	/* A small one over such a border, from behind it on. */
+	uint64_t border = (addr | 0x3ffffff) + 1;
+	TELL(UNMAP, addr, len, SEALED);
+	IS(border - 16 * PAGE, map_there(SEALED, 32 * PAGE, border - 16 * PAGE));
+	TELL(FILL, border - 16 * PAGE, 32 * PAGE, 8);
+	IS(0, api.get(peer, buffer, border + PAGE, 15 * PAGE, NULL));
+	HOLDS(is_filled(buffer, 17 * PAGE, 15 * PAGE, 8));
+	IS(0, api.get(peer, buffer, border - 16 * PAGE, 32 * PAGE, NULL));
+	HOLDS(is_filled(buffer, 0, 32 * PAGE, 8));
 }
 
 /* Our own address is bad: an error, as with system calls. */
@@ -613,6 +633,27 @@ static void allocated(void)
 	IS(-ENOMEM, api.alloc_shared(1ul << 50, &p));
 }
 
+/* The program closes what it finds, and another file gets the descriptor that was kept. */
+static void taken_over(void)
+{
+	uint64_t addr = map_there(UNSEALED, 16 * PAGE, 0);
+	TELL(FILL, addr, 16 * PAGE, 4);
+	for (int i = 0; i < 20; i++)
+		IS(0, api.get(peer, buffer, addr, 16 * PAGE, NULL));
+	int other = memory_file(16 * PAGE), taken = 0;
+	for (int fd = 3; fd < 4096; fd++) {
+		char path[64], target[64];
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(path, target, sizeof target - 1);
+		if (n > 0 && (target[n] = 0, strstr(target, "memfd:mapping")) && ++taken)
+			dup2(other, fd);
+	}
+	IS(1, taken);
+	memset(buffer, 1, 16 * PAGE);
+	int r = api.get(peer, buffer, addr, 16 * PAGE, NULL);
+	HOLDS(r == 0 ? is_filled(buffer, 0, 16 * PAGE, 4) : maps_only);
+}
+
 /* Where process_vm_* is forbidden, what can be mapped is, from the first byte on. */
 static void filtered(void)
 {
@@ -648,7 +689,7 @@ static const struct {
 	{ "kinds", all_kinds }, { "replaced", replaced }, { "flickers", flickers }, { "cut", cut_short },
 	{ "many", many }, { "large", large }, { "bad", bad_addresses }, { "ends", ends },
 	{ "mapped", mapped }, { "forked", forked }, { "allocated", allocated },
-	{ "filtered", filtered },
+	{ "filtered", filtered }, { "taken", taken_over },
 };
 
 int main(int argc, char **argv)
@@ -679,6 +720,7 @@ int main(int argc, char **argv)
 			IS(0, api.peer_close(peer));
 			IS(0, windows());
 			close(line);
+			remove_files(owner);
 			return wrong != 0;
 		}
 	return 98;

@@ -178,6 +178,19 @@ static void puts_and_vectors(const struct other *o)
 	IS(0, regall_putv_start(q, peer, here, 2, there, 2, 3));
 	IS(1, regall_queue_wait(q, done, 8, 10000));
 	HOLDS(done[0].tag == 3 && done[0].result == 0);
+	/* The eventfd is readable as long as there is one to be polled. */
+	struct pollfd event = { regall_queue_fd(q), POLLIN, 0 };
+	IS(0, poll(&event, 1, 0));
+	IS(0, regall_get_start(q, peer, back, into, 1, 9));
+	IS(1, poll(&event, 1, 10000));
+	IS(1, regall_queue_poll(q, done, 8));
+	for (uint64_t tag = 10; tag < 13; tag++)
+		IS(0, regall_get_start(q, peer, back, into, 1, tag));
+	for (int left = 3; left > 0; left--) {
+		IS(1, poll(&event, 1, 10000));
+		IS(1, regall_queue_poll(q, done, 1));
+	}
+	IS(0, poll(&event, 1, 0));
 	/* What is refused, and what is nothing. */
 	IS(0, regall_get_start(q, peer, back, 16, 1, 4));
 	IS(1, regall_queue_wait(q, done, 8, 10000));

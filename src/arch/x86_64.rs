@@ -211,8 +211,9 @@ pub fn tls_depth() -> u64 {
     // SAFETY: reads the GOT entry that `tls_block` uses.
     unsafe {
         asm!(
-            "xor {d:e}, {d:e}",
-            "sub {d}, qword ptr [rip + regall_tls@GOTTPOFF]",
+            // Linkers that know the offset rewrite mov and add, and nothing else.
+            "mov {d}, qword ptr [rip + regall_tls@GOTTPOFF]",
+            "neg {d}",
             d = out(reg) depth,
             options(nostack, readonly, pure),
         );

@@ -11,7 +11,7 @@ use regall_sys::{call, Errno, Result};
 /// Up to so many bytes, /proc/PID/mem is quicker.
 const FEW: u64 = 1 << 10;
 
-/// Copies; see [`super::copy`].
+/// Copies; see [`super::copy`], for `proven`, too: /proc/PID/mem is of no other memory.
 ///
 /// # Safety
 /// As [`super::copy`].
@@ -21,6 +21,7 @@ pub unsafe fn copy(
     way: Way,
     local: &[Segment],
     remote: &[Segment],
+    proven: &mut bool,
 ) -> core::result::Result<u64, No> {
     if let (Way::Get, Some(fd), [one], [to]) = (way, peer.memory(), remote, local) {
         if one.len.min(to.len) <= FEW {
@@ -28,7 +29,10 @@ pub unsafe fn copy(
             match unsafe { read_memory(fd, *to, *one) } {
                 // The memory is gone: the pid is somebody else's, or another program's.
                 Ok(0) => return Err(No::Failed(peer.gone())),
-                Ok(bytes) => return Ok(bytes),
+                Ok(bytes) => {
+                    *proven = true;
+                    return Ok(bytes);
+                }
                 Err(_) => (),
             }
         }

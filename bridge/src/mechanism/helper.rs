@@ -13,7 +13,7 @@ use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK, DESCRIPTOR, GET, HELLO
 use regall_sys::file::Fd;
 use regall_sys::socket::{self, Message};
 use regall_sys::text::Text;
-use regall_sys::{call, time, Errno, Result};
+use regall_sys::{call, rlimit, time, Errno, Result};
 
 /// How long a helper may leave us without an answer, in nanoseconds. It is stopped then,
 /// or waits for a page of its own memory.
@@ -68,6 +68,10 @@ impl Link {
 
     /// The link as it can be used now.
     fn ready(&mut self, peer: &Peer, orphaned: bool) -> core::result::Result<&mut Open, No> {
+        // Beyond it a put would be SIGXFSZ, which is nobody's business.
+        if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
+            return Err(No::NotThis);
+        }
         let process = regall_sys::getpid();
         if orphaned || self.process != process {
             self.close();

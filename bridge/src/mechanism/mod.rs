@@ -164,7 +164,8 @@ pub enum No {
 }
 
 /// Copies from the beginning of one side to the end of the shorter one, by the first
-/// mechanism that will. Bytes copied, at least 1, and which one it was; errors as
+/// mechanism that will. Bytes copied, at least 1, which one it was, and whether it is proven
+/// that they are of this peer's memory, whoever has its pid; errors as
 /// [`crate::transfer::transfer`]. `knem` is the cookie (0: none) that the KNEM module has for
 /// the region by which the remote segments are got at, and their offset in it.
 ///
@@ -177,15 +178,15 @@ pub unsafe fn copy(
     local: &[Segment],
     remote: &[Segment],
     knem: Option<(u64, u64)>,
-) -> Result<(u64, Kind)> {
-    let mut fewer = false;
+) -> Result<(u64, Kind, bool)> {
+    let (mut fewer, mut proven) = (false, false);
     for kind in peer.order().kinds() {
         if !peer.states().hopeful(kind) {
             continue;
         }
         let copied = match kind {
             // SAFETY: by the contract above.
-            Kind::Cma => unsafe { cma::copy(peer, way, local, remote) },
+            Kind::Cma => unsafe { cma::copy(peer, way, local, remote, &mut proven) },
             // SAFETY: likewise.
             Kind::Knem => unsafe { knem::copy(way, local, remote, knem) },
             // SAFETY: by the contract above.
@@ -196,7 +197,7 @@ pub unsafe fn copy(
             Kind::Xpmem => unsafe { xpmem::copy(peer, way, local, remote) },
         };
         match copied {
-            Ok(bytes) => return Ok((bytes, kind)),
+            Ok(bytes) => return Ok((bytes, kind, proven)),
             Err(No::Never) => {
                 peer.states().refuse(kind);
                 fewer = true;
@@ -220,7 +221,7 @@ unsafe fn again(
     local: &[Segment],
     remote: &[Segment],
     knem: Option<(u64, u64)>,
-) -> Result<(u64, Kind)> {
+) -> Result<(u64, Kind, bool)> {
     // SAFETY: by the caller's contract. Ends: each time there is a mechanism less.
     unsafe { copy(peer, way, local, remote, knem) }
 }
