@@ -33,6 +33,9 @@ def regions(bench, single):
         one, other = zip(*pairs[name])
         s.checks.append(Check(what, per_burst(one, other), limit, "×", *interval(per_burst, one, other)))
         table.rows.append([what, f"{median(one):,.0f}", f"{median(other):,.0f}"])
+    one, other = zip(*pairs["kernel"])
+    table.rows.append([f"for scale: one process_vm_readv of 1,024 segments / 1,024 of one: {per_burst(one, other):.3f}",
+                       f"{median(one):,.0f}", f"{median(other):,.0f}"])
     s.checks.append(Check("the owner's CPU time while its regions are read", owner, 0.0, "ms"))
     s.tables.append(table)
     return s

@@ -111,7 +111,9 @@ impl Circle {
         local: &[Segment],
     ) -> Outcome {
         let mut done = Outcome::NOTHING;
-        let held = match self.hold(host, order, way, cookie) {
+        // Looked at where it is: to move it would cost as much as to find it.
+        let found = self.hold(host, order, way, cookie);
+        let held = match &found {
             Ok(held) => held,
             Err(Errno::PERM) if order.has(Kind::Helper) => {
                 // SAFETY: by the contract above.
@@ -121,7 +123,7 @@ impl Circle {
                 }
                 return done;
             }
-            Err(e) => return Outcome::failed(e),
+            Err(e) => return Outcome::failed(*e),
         };
         if let Err(e) = held.region.claim() {
             held.leave();
@@ -468,14 +470,14 @@ impl Held<'_> {
 
     /// It is not used after all.
     #[cold]
-    fn leave(self) {
+    fn leave(&self) {
         let gone = self.peer.check(regall_sys::arch::ticks()).is_err();
         self.circle.leave(&self.member, gone);
     }
 
     /// It is used no longer: its owner is told, if it wants to be.
     #[inline]
-    fn release(self, done: &Outcome) {
+    fn release(&self, done: &Outcome) {
         // A use that failed is one if there can't be another.
         let used = done.result.is_ok() || done.bytes > 0;
         if (used || self.region.rights.has(Rights::SINGLE_USE)) && self.region.used() {
