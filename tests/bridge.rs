@@ -65,6 +65,7 @@ fn copies_of_an_untracked_reader() {
 #[test]
 fn descriptors_that_were_closed_and_are_files_now() {
     quiet("descriptors", &[], Mode::Populate);
+    quiet("descriptors", &["zero"], Mode::Populate);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::No;
 use crate::peer::Peer;
 use crate::transfer::Way;
 use crate::vector::Segment;
+use regall_sys::arch::ticks;
 use regall_sys::{call, Errno, Result};
 
 /// Up to so many bytes, /proc/PID/mem is quicker.
@@ -27,8 +28,9 @@ pub unsafe fn copy(
         if one.len.min(to.len) <= FEW {
             // SAFETY: by the contract above.
             match unsafe { read_memory(fd, *to, *one) } {
-                // The memory is gone: the pid is somebody else's, or another program's.
-                Ok(0) => return Err(No::Failed(peer.gone())),
+                // The memory is gone: the pid is somebody else's, or another program's. Or
+                // the descriptor is.
+                Ok(0) => peer.check(ticks()).map_err(No::Failed)?,
                 Ok(bytes) => {
                     *proven = true;
                     return Ok(bytes);
@@ -55,7 +57,7 @@ pub unsafe fn copy(
 /// this one.
 #[cold]
 fn refused(peer: &Peer) -> No {
-    match peer.check(regall_sys::arch::ticks()) {
+    match peer.check(ticks()) {
         Ok(()) => No::Never,
         Err(e) => No::Failed(e),
     }
