@@ -887,11 +887,14 @@ impl Index {
     /// top. `false`: no memory (or another writer has the view); nothing is lost.
     #[inline]
     pub fn reserve(&mut self, memory: &mut impl Memory, leaves: usize) -> bool {
+        self.is_reserved(leaves) || self.reserve_slowly(memory, leaves)
+    }
+
+    /// Whether [`Index::reserve`] has nothing to do.
+    #[inline]
+    pub fn is_reserved(&self, leaves: usize) -> bool {
         let needed = self.leaves.saturating_add(leaves.max(self.pooled));
-        if self.pooled >= leaves && self.view.top().is_some_and(|t| t.leaves.len() >= needed) {
-            return true;
-        }
-        self.reserve_slowly(memory, leaves)
+        self.pooled >= leaves && self.view.top().is_some_and(|t| t.leaves.len() >= needed)
     }
 
     #[cold]
