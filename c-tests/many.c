@@ -1,7 +1,8 @@
 /* Proves: tens of thousands of mappings are covered as they come and as they go, and so is the memory that the shim takes for them. */
 /*
  * The shim's memory comes in pieces, each for hundreds of mappings; so there are quiet
- * points at many counts, and in several orders of coming.
+ * points at many counts, and in several orders of coming. At each of them the harness
+ * asks, too, how much it is (tests/programs.rs).
  */
 #include "check.h"
 
