@@ -8,6 +8,8 @@ use regall_directory::addr::PageRange;
 
 /// Bytes that are mapped at a time.
 const CHUNK: usize = 256 << 10;
+/// Pieces from this size on that no chunk has room for are mapped by themselves.
+const LARGE: usize = CHUNK / 4;
 /// Chunks that can be told apart for the ledger; beyond that allocation fails.
 const CHUNKS: usize = 256;
 
@@ -57,15 +59,12 @@ impl Arena {
         self.announced = 0;
     }
 
-    fn refill(&mut self, bytes: usize) -> Option<()> {
+    fn map(&mut self, bytes: usize) -> Option<usize> {
         let place = self.chunks.get_mut(self.used)?;
-        let size = bytes.max(CHUNK).checked_next_multiple_of(4096)?;
-        let at = sys::map_private(size).ok()?.as_ptr() as usize;
-        *place = PageRange::new(at as u64, (at + size) as u64);
+        let at = sys::map_private(bytes).ok()?.as_ptr() as usize;
+        *place = PageRange::new(at as u64, (at + bytes) as u64);
         self.used += 1;
-        self.next = at;
-        self.end = at + size;
-        Some(())
+        Some(at)
     }
 }
 
@@ -75,7 +74,13 @@ unsafe impl Memory for Arena {
     fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let bytes = bytes.checked_next_multiple_of(64)?;
         if self.end - self.next < bytes {
-            self.refill(bytes)?;
+            if bytes >= LARGE {
+                // What is left of the chunk is not lost.
+                let at = self.map(bytes.checked_next_multiple_of(4096)?)?;
+                return NonNull::new(at as *mut u8);
+            }
+            self.next = self.map(CHUNK)?;
+            self.end = self.next + CHUNK;
         }
         let at = self.next;
         self.next += bytes;

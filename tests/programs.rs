@@ -1,7 +1,9 @@
 //! Every program of c-tests: the same results, errors, output and exit status
 //! with the shim as without it; and at its quiet points every byte accounted for.
 
+use std::collections::HashMap;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use regall_tests::child::{self, Outcome};
@@ -21,12 +23,37 @@ fn run(program: &str, args: &[&str], mode: Mode) -> Outcome {
 fn run_watched(program: &str, args: &[&str], mode: Mode, timeout: Duration) -> (Outcome, Findings) {
     let mut expected = Expected::of(mode);
     expected.opted_out = program == "capi"; // it leaves memory out, by regall.h
-    let watcher = Watcher::of_coverage(expected);
+    let watcher = match program {
+        "many" => frugal(expected),
+        _ => Watcher::of_coverage(expected),
+    };
     let mut command = Command::new(build::program(program));
     mode.apply(command.args(args));
     command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, timeout);
     (outcome, watcher.finish())
+}
+
+/// As [`Watcher::of_coverage`]; and what the shim has mapped for itself is in proportion
+/// to the most mappings that each process has had. (It gives nothing back.)
+fn frugal(expected: Expected) -> Watcher {
+    let most = Mutex::new(HashMap::new());
+    Watcher::new(move |point| {
+        let mut problems = quiet::look(point, &expected);
+        match coverage::own_memory(point.pid) {
+            Ok((mappings, own)) => {
+                let mut most = most.lock().expect("the most mappings");
+                let most = most.entry(point.pid).or_insert(0);
+                *most = mappings.max(*most);
+                let allowed = (1 << 20) + 200 * *most as u64;
+                if own > allowed {
+                    problems.push(format!("{own} bytes are the shim's, with {most} mappings"));
+                }
+            }
+            Err(why) => problems.push(why),
+        }
+        problems
+    })
 }
 
 fn same(program: &str, mode: Mode) {
@@ -103,7 +130,7 @@ macro_rules! programs {
 }
 
 programs! {
-    address_limit brk capi clone descriptors exec exits file_pages fork heap jit libraries madvise mlock
+    address_limit brk capi clone descriptors exec exits file_pages fork heap jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
 }

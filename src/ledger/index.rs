@@ -834,6 +834,14 @@ impl Default for Hint {
     }
 }
 
+/// Which way changes go, one beside the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Run {
+    No,
+    Up,
+    Down,
+}
+
 /// The writer's side of a [`View`].
 pub struct Index {
     view: &'static View,
@@ -846,8 +854,9 @@ pub struct Index {
     pooled: usize,
     pool: Option<&'static Leaf>,
     rows: usize,
-    /// Start of the row inserted last: runs of insertions are noticed by it.
-    last: u64,
+    /// Starts of the first and the last of the rows inserted last: runs of insertions
+    /// are noticed by them.
+    last: (u64, u64),
     /// Number of the leaf changed last; whatever it says is checked.
     recent: usize,
 }
@@ -863,7 +872,7 @@ impl Index {
             pooled: 0,
             pool: None,
             rows: 0,
-            last: 0,
+            last: (0, 0),
             recent: 0,
         }
     }
@@ -887,11 +896,14 @@ impl Index {
     /// top. `false`: no memory (or another writer has the view); nothing is lost.
     #[inline]
     pub fn reserve(&mut self, memory: &mut impl Memory, leaves: usize) -> bool {
+        self.is_reserved(leaves) || self.reserve_slowly(memory, leaves)
+    }
+
+    /// Whether [`Index::reserve`] has nothing to do.
+    #[inline]
+    pub fn is_reserved(&self, leaves: usize) -> bool {
         let needed = self.leaves.saturating_add(leaves.max(self.pooled));
-        if self.pooled >= leaves && self.view.top().is_some_and(|t| t.leaves.len() >= needed) {
-            return true;
-        }
-        self.reserve_slowly(memory, leaves)
+        self.pooled >= leaves && self.view.top().is_some_and(|t| t.leaves.len() >= needed)
     }
 
     #[cold]
@@ -1040,7 +1052,7 @@ impl Index {
         spot.leaf.write(at, row);
         spot.leaf.version.end();
         self.rows = self.rows.wrapping_add(1);
-        self.last = row.start;
+        self.last = (row.start, row.start);
         self.recent = spot.leaf_number();
     }
 
@@ -1177,7 +1189,7 @@ impl Index {
             self.view.version.end();
         }
         self.rows = self.rows.wrapping_add(new.len()).wrapping_sub(gone);
-        self.last = first.start;
+        self.last = (first.start, new.last().unwrap_or(first).start);
         self.recent = at.leaf;
         Pos {
             leaf: at.leaf,
@@ -1205,8 +1217,29 @@ impl Index {
         }
     }
 
+    /// Whether a change of the rows from `from` up to `end` goes on where the last one
+    /// left off.
+    fn run(&self, leaf: &Leaf, from: usize, end: usize) -> Run {
+        let (first, last) = self.last;
+        // What was split by the last change may be split again: its rest is at one end.
+        let rest = (from < end && first != last).then(|| leaf.start(from));
+        let before = from.checked_sub(1).map(|row| leaf.start(row));
+        if before == Some(last) || rest == Some(last) {
+            Run::Up
+        } else if leaf.start(end) == first || rest == Some(first) {
+            Run::Down
+        } else {
+            Run::No
+        }
+    }
+
     /// Splits the leaf at `at` so that both halves have room; the `gone` rows from
     /// `at` on stay together. Returns where they are then.
+    ///
+    /// mmap hands out addresses downwards, a loader upwards, and an arena is cut up
+    /// from one end: a run of changes keeps a leaf of its own, which it fills. What lies
+    /// beyond it would else go from leaf to leaf ahead of it, and each that it leaves
+    /// behind would have so much less in it.
     #[cold]
     fn split(&mut self, at: Pos, gone: usize) -> Pos {
         let (Some(top), Some(old), Some(new)) = (self.view.top(), self.leaf(at.leaf), self.take())
@@ -1214,12 +1247,15 @@ impl Index {
             return at;
         };
         let end = at.row.wrapping_add(gone);
-        // mmap hands out addresses downwards, a loader upwards: in a run,
-        // what lies beyond the run stays as full as it is, else every leaf of
-        // the run would end half empty.
-        let before = at.row.checked_sub(1).map(|r| old.start(r));
-        let run = before == Some(self.last) || old.start(end) == self.last;
-        let mut middle = if run { at.row } else { old.count() / 2 };
+        let run = self.run(old, at.row, end);
+        let beyond = old.count().wrapping_sub(end);
+        let mut middle = match run {
+            Run::No => old.count() / 2,
+            Run::Up if beyond >= SPLIT_MARGIN => end,
+            // What is new goes behind the row before it: that one comes along.
+            Run::Down if gone == 0 => at.row.saturating_sub(1),
+            Run::Up | Run::Down => at.row,
+        };
         middle = middle.clamp(SPLIT_MARGIN, LEAF_ROWS - SPLIT_MARGIN);
         if at.row < middle && middle < end {
             middle = end;
@@ -1355,7 +1391,7 @@ impl Index {
             top.sample(0, top.leaves.len());
         }
         self.pool = None;
-        (self.leaves, self.pooled, self.rows, self.last) = (0, 0, 0, 0);
+        (self.leaves, self.pooled, self.rows, self.last) = (0, 0, 0, (0, 0));
         let mut next = self.view.ever.load(Relaxed);
         // SAFETY: null or a leaf: `ever` and `next_ever` are only written by
         // `add_leaf`, the link before the head.

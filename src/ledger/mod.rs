@@ -259,6 +259,13 @@ impl Ledger {
         self.index.reserve(memory, changes)
     }
 
+    /// Whether there is room for `changes` calls already: [`Ledger::reserve`] would ask
+    /// for no memory.
+    #[inline]
+    pub fn is_reserved(&self, changes: usize) -> bool {
+        self.index.is_reserved(changes)
+    }
+
     /// What readers use.
     pub const fn view(&self) -> &'static View {
         self.index.view()

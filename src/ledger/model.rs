@@ -444,6 +444,46 @@ fn sixty_thousand_come_and_go_in_every_order() {
     }
 }
 
+/// What lies beyond a run of changes, in the leaf in which it begins, must not make
+/// every leaf of the run emptier.
+#[test]
+fn a_run_fills_its_leaves_whatever_lies_beyond() {
+    const CUTS: u64 = 2_000;
+    let cut = |how: usize, beyond: u64| {
+        let mut rig = Rig::new();
+        for k in 0..beyond {
+            rig.insert(pages(2 * k, 2 * k + 1), attr(0));
+            rig.insert(pages(10_000 + 2 * k, 10_001 + 2 * k), attr(0));
+        }
+        let arena = pages(1_000, 1_000 + 2 * CUTS);
+        if how >= 2 {
+            rig.insert(arena, attr(2));
+        }
+        for k in 0..CUTS {
+            let k = if how % 2 == 0 { k } else { CUTS - 1 - k };
+            let page = pages(1_000 + 2 * k, 1_001 + 2 * k);
+            match how / 2 {
+                0 => rig.insert(page, attr(0)),
+                1 => rig.update(page, |_, _| attr(1)),
+                // As mprotect does with what is pinned: first unpinned, then said anew.
+                2 => {
+                    rig.update(page, |_, _| attr(0));
+                    rig.update(page, |_, _| attr(1));
+                }
+                _ => drop(rig.remove(page)),
+            }
+        }
+        rig.check();
+        rig.ledger.len() as f64 / rig.ledger.leaves() as f64
+    };
+    for how in 0..8 {
+        for beyond in 0..20 {
+            let fill = cut(how, beyond);
+            assert!(fill > 13.0, "way {how}, {beyond} beyond: {fill:.1} a leaf");
+        }
+    }
+}
+
 #[test]
 fn a_hint_knows_when_its_leaf_has_gone_to_the_pool() {
     let mut rig = Rig::new();

@@ -190,7 +190,9 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
     // It is in no domain's map: retired from the start.
     let mut record = Record::new(range, d as u32, wanted, Life::Retired).with(keys);
     record.borrowers = 1;
-    if !state.hca.records.reserve(&mut state.arena) {
+    let reserved = state.hca.records.reserve(&mut state.arena);
+    state.adopt_own_memory();
+    if !reserved {
         drop(guard);
         deregister(device.grave(keys.handle));
         return None;
@@ -198,7 +200,6 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
     state.hca.charge(d, range.len());
     state.hca.retired = state.hca.retired.saturating_add(range.len());
     let n = state.hca.records.add(record)?;
-    state.adopt_own_memory();
     tell(state);
     Some(Loan {
         record: n,

@@ -113,15 +113,17 @@ impl State {
         }
     }
 
-    /// Room for the next few mutations; without it the shim can't go on.
+    /// Room for the next few mutations; without it the shim can't go on. Only looks: what
+    /// maps memory must enter it, too.
     #[inline]
     fn ready(&mut self) -> bool {
-        if self.writer.free_slots() >= 4 * OPS && self.ledger.reserve(&mut self.arena, OPS) {
+        if self.writer.free_slots() >= 4 * OPS && self.ledger.is_reserved(OPS) {
             return true;
         }
         self.make_room()
     }
 
+    /// The only place where the ledger and the directory get memory.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self) -> bool {
@@ -149,22 +151,27 @@ impl State {
         ok
     }
 
-    /// The shim's memory is part of the address space, too.
+    /// The shim's memory is part of the address space, too. To be called after everything
+    /// that may have mapped some, before the lock is given back.
     fn adopt_own_memory(&mut self) {
         if self.adopting {
             return;
         }
         self.adopting = true;
-        while let Some(range) = self.arena.fresh_chunk() {
-            self.insert(range, own_memory(Prot::from_call(3, false)));
-        }
-        while let Some(range) = self.store.fresh_part() {
-            self.insert(
-                range,
-                own_memory(Prot::from_call(3, self.store.published())),
-            );
+        // Entering one may take another.
+        while let Some((range, shared)) = self.fresh_memory() {
+            self.insert(range, own_memory(Prot::from_call(3, shared)));
         }
         self.adopting = false;
+    }
+
+    /// Memory that the shim has mapped and not yet entered, and whether it is shared.
+    fn fresh_memory(&mut self) -> Option<(PageRange, bool)> {
+        if let Some(chunk) = self.arena.fresh_chunk() {
+            return Some((chunk, false));
+        }
+        let part = self.store.fresh_part()?;
+        Some((part, self.store.published()))
     }
 
     #[inline]

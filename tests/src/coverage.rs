@@ -204,6 +204,14 @@ fn number(text: &str) -> Option<Option<u32>> {
     }
 }
 
+/// How many mappings a process has, and how many bytes of them are said to be the shim's.
+pub fn own_memory(pid: u32) -> Result<(usize, u64), String> {
+    let lines = dump(pid)?;
+    let own = lines.iter().filter(|l| l.word() == "shim");
+    let bytes = own.map(|l| l.end - l.start).sum();
+    Ok((lines.len(), bytes))
+}
+
 /// Everything that is wrong with a process's coverage now.
 pub fn check(pid: u32, claims: &[Claim], expected: &Expected) -> Vec<String> {
     let both = whole(pid).and_then(|d| procfs::smaps(pid).map(|m| (d, m)));
