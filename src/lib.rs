@@ -30,6 +30,7 @@ pub mod text;
 pub mod thread;
 pub mod track;
 pub mod verbs;
+pub mod version;
 
 #[cfg(not(test))]
 mod panic {

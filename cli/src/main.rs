@@ -12,6 +12,7 @@ mod figures;
 mod launcher;
 mod library;
 mod look;
+mod manual;
 mod maps;
 mod picture;
 mod regions;
