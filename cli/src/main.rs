@@ -33,7 +33,7 @@ use clap::{Parser, Subcommand};
 const FAILED: u8 = 2;
 
 #[derive(Parser)]
-#[command(name = "regall", version, about, max_term_width = 100)]
+#[command(name = "regall", version = env!("REGALL_VERSION"), about, max_term_width = 100)]
 /// Keeps every mapping of an unmodified MPI program registered, and shows it.
 struct Cli {
     #[command(subcommand)]
@@ -62,6 +62,9 @@ enum Command {
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
+    /// Write the manual pages and shell completions
+    #[command(hide = true)]
+    Pages(manual::Args),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::stats(&args, &mut out),
         Command::Top(args) => top::top(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
+        Command::Pages(args) => manual::pages(&args, &mut out),
     };
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
     match done {

@@ -18,6 +18,11 @@ macro_rules! settings {
                 $field: Option<OsString>,
             )*
         }
+        /// The variables that have a flag.
+        #[cfg(test)]
+        pub fn names() -> &'static [&'static str] {
+            &[$($variable),*]
+        }
         impl Settings {
             /// The variables that were given a flag.
             fn variables(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
