@@ -16,6 +16,7 @@ mod manual;
 mod maps;
 mod picture;
 mod regions;
+mod report;
 mod run;
 mod settings;
 mod stats;
@@ -59,6 +60,9 @@ enum Command {
     /// Show all processes of the node that run with the shim on, live
     #[command(after_help = top::EXIT_CODES)]
     Top(top::Args),
+    /// Make one table of what the ranks of a job wrote at exit
+    #[command(after_help = report::EXIT_CODES)]
+    Report(report::Args),
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::verify(&args, &mut out),
         Command::Stats(args) => stats::stats(&args, &mut out),
         Command::Top(args) => top::top(&args, &mut out),
+        Command::Report(args) => report::report(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
         Command::Pages(args) => manual::pages(&args, &mut out),
     };
