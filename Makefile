@@ -1,9 +1,14 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make test, make bench,
 # make lint; `make` builds, make install [PREFIX=/usr/local] [DESTDIR=] puts what was
-# built in its place.
+# built in its place, make uninstall takes it away, make deb packs it for Debian.
 MPI ?= openmpi
 KERNEL ?= 6.1
 PREFIX ?= /usr/local
+# Where cargo puts what it builds.
+BUILT = $(or $(CARGO_TARGET_DIR),target)/release
+ROOT = $(DESTDIR)$(PREFIX)
+DOCS = README.md ARCHITECTURE.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
+	$(wildcard docs/*.md docs/*.svg)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 build:
@@ -42,21 +47,35 @@ lint:
 # Builds nothing: root, who installs, seldom has a Rust toolchain. `regall` looks
 # for the library beside itself and in ../lib, so lib it is, whatever the distribution.
 install:
-	@test -f target/release/libregall.so || { echo "run make first" >&2; exit 1; }
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
-		$(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/regall
-	install -m 755 target/release/regall $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 target/release/libregall.so $(DESTDIR)$(PREFIX)/lib/
-	install -m 644 include/regall.h $(DESTDIR)$(PREFIX)/include/
-	install -m 755 scripts/verify-maps.sh $(DESTDIR)$(PREFIX)/share/regall/
+	@test -f $(BUILT)/libregall.so || { echo "run make first" >&2; exit 1; }
+	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/lib/cmake/regall $(ROOT)/include \
+		$(ROOT)/share/regall $(ROOT)/share/doc/regall
+	install -m 755 $(BUILT)/regall $(ROOT)/bin/
+	install -m 755 $(BUILT)/libregall.so $(ROOT)/lib/
+	install -m 644 include/regall.h $(ROOT)/include/
+	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
+	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' regall.pc.in \
-		>$(DESTDIR)$(PREFIX)/lib/pkgconfig/regall.pc
+		>$(ROOT)/lib/pkgconfig/regall.pc
+	install -m 644 cmake/regall-config.cmake $(ROOT)/lib/cmake/regall/
+	sed 's|@VERSION@|$(VERSION)|' cmake/regall-config-version.cmake.in \
+		>$(ROOT)/lib/cmake/regall/regall-config-version.cmake
+	umask 022 && $(BUILT)/regall pages $(ROOT) >/dev/null
 
+# What install puts there, and the folders that are nobody else's.
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,bin/regall lib/libregall.so include/regall.h \
-		share/regall/verify-maps.sh lib/pkgconfig/regall.pc)
+	rm -f $(addprefix $(ROOT)/,bin/regall lib/libregall.so include/regall.h \
+		lib/pkgconfig/regall.pc share/man/man1/regall.1 share/man/man1/regall-*.1 \
+		share/man/man3/regall.3 share/man/man3/regall_*.3 share/man/man7/regall.7 \
+		share/bash-completion/completions/regall share/zsh/site-functions/_regall \
+		share/fish/vendor_completions.d/regall.fish)
+	rm -rf $(addprefix $(ROOT)/,lib/cmake/regall share/regall share/doc/regall)
+
+# A package for Debian of what was built: target/regall_VERSION_ARCH.deb.
+deb:
+	scripts/make-deb
 
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma test bench lint install uninstall clean
+.PHONY: build run run-rdma test bench lint install uninstall deb clean

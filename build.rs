@@ -1,6 +1,9 @@
-//! Link-time properties of libregall.so.
+//! Link-time properties of libregall.so, and what it calls itself.
+
+include!("stamp.rs");
 
 fn main() {
+    stamp(".");
     // Run before every other constructor, while libc's text is still as it was
     // shipped: UCX and Open MPI patch function entries in theirs.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
@@ -11,5 +14,4 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--as-needed");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libregall.so");
-    println!("cargo:rerun-if-changed=build.rs");
 }

@@ -36,6 +36,7 @@ pub mod thread;
 pub mod threads;
 pub mod track;
 pub mod verbs;
+pub mod version;
 
 #[cfg(not(test))]
 mod panic {

@@ -62,7 +62,7 @@ fn write(text: &Text<LINE>) {
     out.push(b"\n");
     if TO_FILE.load(Relaxed) {
         let pattern = &startup::config().log_file;
-        let path: Text<1100> = with_pid(pattern.as_bytes());
+        let path: Text<1100> = with_names(pattern.as_bytes());
         if let Some(path) = path.as_cstr() {
             let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOCTTY;
             if let Ok(fd) = file::Fd::open(path, flags, 0o600) {
@@ -78,22 +78,32 @@ fn write(text: &Text<LINE>) {
     }
 }
 
-/// `pattern` with each `%p` replaced by the pid and `%%` by a percent sign.
-pub fn with_pid<const N: usize>(pattern: &[u8]) -> Text<N> {
+/// `pattern` with each `%p` replaced by the pid, `%h` by the host's name, and `%%` by a
+/// percent sign.
+pub fn with_names<const N: usize>(pattern: &[u8]) -> Text<N> {
     let mut out = Text::new();
     let mut rest = pattern;
     while let Some((&c, tail)) = rest.split_first() {
         rest = tail;
-        match (c, tail.first()) {
+        let known = match (c, tail.first()) {
             (b'%', Some(b'p')) => {
                 let _ = write!(out, "{}", sys::getpid());
-                rest = tail.get(1..).unwrap_or(&[]);
+                true
+            }
+            (b'%', Some(b'h')) => {
+                out.push(sys::host().as_bytes());
+                true
             }
             (b'%', Some(b'%')) => {
                 out.push(b"%");
-                rest = tail.get(1..).unwrap_or(&[]);
+                true
             }
-            _ => out.push(&[c]),
+            _ => false,
+        };
+        if known {
+            rest = tail.get(1..).unwrap_or(&[]);
+        } else {
+            out.push(&[c]);
         }
     }
     out
@@ -125,10 +135,16 @@ mod tests {
     #[test]
     fn percent_p_is_the_pid() {
         let pid = std::process::id();
-        let t: Text<64> = with_pid(b"/tmp/%p.%%.%x.%");
+        let t: Text<64> = with_names(b"/tmp/%p.%%.%x.%");
         assert_eq!(
             std::str::from_utf8(t.as_bytes()).unwrap(),
             format!("/tmp/{pid}.%.%x.%")
+        );
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let t: Text<128> = with_names(b"%h.%%h");
+        assert_eq!(
+            std::str::from_utf8(t.as_bytes()).unwrap(),
+            format!("{}.%h", host.trim_end())
         );
     }
 }

@@ -77,6 +77,7 @@ pub fn construct(frame: &Frame) {
         return;
     }
     logger::start(config());
+    stats::remember(env);
     announce_what_is_missing();
     arch::init();
     let ready = time::now();

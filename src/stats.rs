@@ -1,16 +1,49 @@
 //! REGALL_STATS_FILE: the counters as JSON, at exit. Written by hand into a
 //! fixed buffer: no allocator here, and the libraries for it want one.
 
-use crate::logger::with_pid;
+use crate::config::Environment;
+use crate::limits;
+use crate::logger::with_names;
 use crate::startup;
 use crate::sys::file::Fd;
 use crate::sys::{self, Errno};
-use crate::text::{JsonText, Text};
+use crate::text::{number, JsonText, Text};
 use crate::track::{self, flight};
+use crate::version;
 use core::fmt::{self, Write};
-use core::sync::atomic::Ordering::Relaxed;
-use regall_directory::layout::{Call, Counter};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use regall_directory::layout::{Call, Counter, SETTING_FORKED};
 use regall_directory::vocab::Reason;
+
+/// Launchers' names for the rank, those of MPI libraries before Slurm's, ...
+const RANKS: [&[u8]; 5] = [
+    b"OMPI_COMM_WORLD_RANK",
+    b"PMIX_RANK",
+    b"PMI_RANK",
+    b"PALS_RANKID",
+    b"SLURM_PROCID",
+];
+/// ... and for how many there are. SLURM_NTASKS is the whole job's, even for the batch
+/// script alone.
+const SIZES: [&[u8]; 3] = [
+    b"OMPI_COMM_WORLD_SIZE",
+    b"PMI_SIZE",
+    b"SLURM_STEP_NUM_TASKS",
+];
+
+/// The rank and the number of ranks; u64::MAX: no launcher says.
+static PLACE: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];
+
+/// Keeps what launchers say of this process, from the constructor.
+pub fn remember(env: Environment) {
+    let all: [&[&[u8]]; 2] = [&RANKS, &SIZES];
+    for (place, names) in PLACE.iter().zip(all) {
+        let said = |name: &&[u8]| env.with(name, number).flatten();
+        if let Some(n) = names.iter().find_map(said) {
+            place.store(n, Relaxed);
+        }
+    }
+}
 
 /// Writes the file, if one is asked for.
 #[cold]
@@ -20,7 +53,7 @@ pub fn write() {
     if pattern.is_empty() {
         return;
     }
-    let path: Text<1100> = with_pid(pattern);
+    let path: Text<1100> = with_names(pattern);
     let written = path.as_cstr().ok_or(Errno::INVAL).and_then(|path| {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY;
         let fd = Fd::open(path, flags, 0o644)?;
@@ -86,9 +119,22 @@ fn json(out: &mut Out) -> fmt::Result {
     let end = exe.iter().position(|b| *b == 0).unwrap_or(exe.len());
     write!(
         out,
-        "{{\"pid\":{},\"exe\":\"{}\",",
+        "{{\"version\":\"{}\",\"pid\":{},\"exe\":\"{}\",\"host\":\"{}\",\"rank\":{},\"ranks\":{},",
+        version::NAME,
         sys::getpid(),
-        JsonText(exe.get(..end).unwrap_or(&[]))
+        JsonText(exe.get(..end).unwrap_or(&[])),
+        JsonText(sys::host().as_bytes()),
+        Known(PLACE[0].load(Relaxed)),
+        Known(PLACE[1].load(Relaxed)),
+    )?;
+    write!(
+        out,
+        "\"start_time\":{},\"forked\":{},\"budget_bytes\":{},\"memlock_bytes\":{},\"unpublished\":{},",
+        h.start_time.load(Relaxed),
+        h.settings.load(Relaxed) & SETTING_FORKED != 0,
+        Known(h.budget.load(Relaxed)),
+        Known(limits::memlock_now().unwrap_or(u64::MAX)),
+        h.unpublished.load(Relaxed),
     )?;
     write!(
         out,
@@ -134,6 +180,18 @@ fn json(out: &mut Out) -> fmt::Result {
         comma = ",";
     }
     writeln!(out, "]}}")
+}
+
+/// A number, or null for u64::MAX: there is none.
+struct Known(u64);
+
+impl fmt::Display for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u64::MAX => f.write_str("null"),
+            n => write!(f, "{n}"),
+        }
+    }
 }
 
 fn list(out: &mut Out, pairs: impl Iterator<Item = (&'static str, u64)>) -> fmt::Result {

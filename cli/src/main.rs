@@ -12,10 +12,12 @@ mod figures;
 mod launcher;
 mod library;
 mod look;
+mod manual;
 mod maps;
 mod peek;
 mod picture;
 mod regions;
+mod report;
 mod run;
 mod settings;
 mod stats;
@@ -33,7 +35,7 @@ use clap::{Parser, Subcommand};
 const FAILED: u8 = 2;
 
 #[derive(Parser)]
-#[command(name = "regall", version, about, max_term_width = 100)]
+#[command(name = "regall", version = env!("REGALL_VERSION"), about, max_term_width = 100)]
 /// Keeps every mapping of an unmodified MPI program registered, and shows it.
 struct Cli {
     #[command(subcommand)]
@@ -62,9 +64,15 @@ enum Command {
     /// Show all processes of the node that run with the shim on, live
     #[command(after_help = top::EXIT_CODES)]
     Top(top::Args),
+    /// Make one table of what the ranks of a job wrote at exit
+    #[command(after_help = report::EXIT_CODES)]
+    Report(report::Args),
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
+    /// Write the manual pages and shell completions
+    #[command(hide = true)]
+    Pages(manual::Args),
 }
 
 fn main() -> ExitCode {
@@ -78,7 +86,9 @@ fn main() -> ExitCode {
         Command::Stats(args) => stats::stats(&args, &mut out),
         Command::Peek(args) => peek::peek(&args, &mut out),
         Command::Top(args) => top::top(&args, &mut out),
+        Command::Report(args) => report::report(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
+        Command::Pages(args) => manual::pages(&args, &mut out),
     };
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
     match done {

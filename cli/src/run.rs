@@ -1,13 +1,20 @@
-//! `regall run`: becomes the command, with the shim in its environment.
+//! `regall run`: becomes the command, with the shim in its environment; or waits for it, to
+//! report on the whole job.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
-use std::os::unix::process::CommandExt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::complain;
+use anyhow::{bail, Context};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
 use crate::launcher::Launcher;
-use crate::settings::{Missing, Settings};
+use crate::settings::{Missing, Settings, STATS_FILE};
+use crate::{complain, report, FAILED};
 
 /// As a shell says that there is no such command ...
 const NOT_FOUND: u8 = 127;
@@ -18,14 +25,18 @@ const NOT_EXECUTABLE: u8 = 126;
 pub struct Args {
     #[command(flatten)]
     settings: Settings,
+    /// When it has ended, write one table of all ranks there (JSON if it is called *.json);
+    /// its folder must be one that all nodes see
+    #[arg(long, value_name = "FILE", conflicts_with = "stats_file")]
+    report: Option<PathBuf>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Becomes the command; returns only if it can't.
+/// Becomes the command; returns only if it can't, or after it has ended with a report.
 pub fn run(args: &Args) -> ExitCode {
-    let environment = match args.settings.environment() {
+    let mut environment = match args.settings.environment() {
         Ok(environment) => environment,
         Err(why) => {
             complain(&why.to_string());
@@ -38,6 +49,14 @@ pub fn run(args: &Args) -> ExitCode {
     let Some((program, arguments)) = args.command.split_first() else {
         return NOT_FOUND.into();
     };
+    let parts = match args.report.as_deref().map(Parts::new).transpose() {
+        Ok(parts) => parts,
+        Err(why) => {
+            complain(&format!("{why:#}"));
+            return FAILED.into();
+        }
+    };
+    environment.extend(parts.as_ref().map(|p| (STATS_FILE, p.pattern())));
     let arguments = match Launcher::of(program) {
         Some(launcher) => {
             let forwarded = launcher.forward(arguments, &environment);
@@ -46,13 +65,132 @@ pub fn run(args: &Args) -> ExitCode {
         }
         None => arguments.to_vec(),
     };
-    let failed = Command::new(program)
-        .args(arguments)
-        .envs(environment)
-        .exec();
+    let mut command = Command::new(program);
+    command.args(arguments).envs(environment);
+    let failed = match parts {
+        None => command.exec(),
+        Some(parts) => match waited(&mut command) {
+            Ok(code) => {
+                parts.gather();
+                return code.into();
+            }
+            Err(e) => {
+                parts.remove();
+                e
+            }
+        },
+    };
     complain(&format!("{}: {failed}", program.to_string_lossy()));
     match failed.kind() {
         ErrorKind::NotFound => NOT_FOUND.into(),
         _ => NOT_EXECUTABLE.into(),
+    }
+}
+
+/// The folder in which the processes leave what they counted, beside the report: where
+/// that can be written from one node, it most often can from all.
+struct Parts {
+    folder: PathBuf,
+    report: PathBuf,
+}
+
+impl Parts {
+    fn new(report: &Path) -> anyhow::Result<Self> {
+        let mut name = report
+            .file_name()
+            .context("--report needs a file's name")?
+            .to_os_string();
+        name.push(format!(".{}.d", std::process::id()));
+        let beside = match report.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        // Ranks have working directories of their own.
+        let beside = beside
+            .canonicalize()
+            .with_context(|| beside.display().to_string())?;
+        let folder = beside.join(name);
+        let described = || folder.display().to_string();
+        if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
+            bail!(
+                "{}: a path with a % in it can't hold the report",
+                described()
+            );
+        }
+        fs::create_dir(&folder).with_context(described)?;
+        let report = beside.join(report.file_name().unwrap_or_default());
+        Ok(Self { folder, report })
+    }
+
+    fn pattern(&self) -> OsString {
+        self.folder.join(report::PATTERN).into()
+    }
+
+    /// Makes the report, and says what is wrong with it.
+    fn gather(self) {
+        match report::write(std::slice::from_ref(&self.folder), &self.report) {
+            Ok(said) => said.iter().for_each(|line| complain(line)),
+            Err(e) => {
+                let (report, folder) = (self.report.display(), self.folder.display());
+                complain(&format!("{report}: {e:#}; the parts stay in {folder}"));
+                return;
+            }
+        }
+        self.remove();
+    }
+
+    fn remove(&self) {
+        if let Err(e) = fs::remove_dir_all(&self.folder) {
+            complain(&format!("{}: {e}", self.folder.display()));
+        }
+    }
+}
+
+/// Runs it to its end. A terminal's signals come to both of us; others are handed on, so
+/// that whoever means the command reaches it. Its exit status, as a shell says it.
+fn waited(command: &mut Command) -> io::Result<u8> {
+    let signals = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+    let mut coming = Signals::new(signals)?;
+    let handle = coming.handle();
+    let mut child = command.spawn()?;
+    let pid = child.id() as i32;
+    let forwarder = std::thread::spawn(move || {
+        for signal in coming.forever() {
+            if !matches!(signal, SIGINT | SIGQUIT) {
+                // SAFETY: no memory. The child has not been waited for while this runs.
+                unsafe { libc::kill(pid, signal) };
+            }
+        }
+    });
+    let ended = ended(pid);
+    // From here on its number may be somebody else's.
+    handle.close();
+    let _ = forwarder.join();
+    ended?;
+    let status = child.wait()?;
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    Ok(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(u8::MAX))
+}
+
+/// Waits for a child's end and leaves it to be waited for.
+fn ended(pid: i32) -> io::Result<()> {
+    loop {
+        // SAFETY: all zeroes is a valid `siginfo_t`.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` outlives the call.
+        let done = unsafe {
+            libc::waitid(
+                libc::P_PID,
+                pid as u32,
+                &mut info,
+                libc::WEXITED | libc::WNOWAIT,
+            )
+        };
+        let error = io::Error::last_os_error();
+        match done {
+            0 => return Ok(()),
+            _ if error.kind() == ErrorKind::Interrupted => continue,
+            _ => return Err(error),
+        }
     }
 }

@@ -18,6 +18,11 @@ macro_rules! settings {
                 $field: Option<OsString>,
             )*
         }
+        /// The variables that have a flag.
+        #[cfg(test)]
+        pub fn names() -> &'static [&'static str] {
+            &[$($variable),*]
+        }
         impl Settings {
             /// The variables that were given a flag.
             fn variables(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
@@ -44,9 +49,9 @@ settings! {
     huge "REGALL_HUGE" "advise|off" "Whether huge pages are asked for";
     exclude "REGALL_EXCLUDE" "GLOBS" "Mappings that are never registered";
     only "REGALL_ONLY" "GLOBS" "Executables to be active in";
-    stats_file "REGALL_STATS_FILE" "PATH" "Where counters are written at exit; %p is the pid";
+    stats_file "REGALL_STATS_FILE" "PATH" "Where counters are written at exit; %p is the pid, %h the host's name";
     log "REGALL_LOG" "LEVEL" "off, error, warn, info, debug or trace";
-    log_file "REGALL_LOG_FILE" "PATH" "Where the log goes instead of stderr; %p is the pid";
+    log_file "REGALL_LOG_FILE" "PATH" "Where the log goes instead of stderr; %p is the pid, %h the host's name";
 }
 
 /// A variable and its value.
@@ -67,6 +72,9 @@ impl Settings {
         Ok(all)
     }
 }
+
+/// The variable that has counters written at exit.
+pub const STATS_FILE: &str = "REGALL_STATS_FILE";
 
 /// Why there is no environment to be had.
 #[derive(Debug)]

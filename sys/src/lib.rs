@@ -5,6 +5,7 @@
 use arch::{syscall6, Frame};
 use core::fmt;
 use core::ptr::NonNull;
+use text::Text;
 
 pub mod arch;
 pub mod file;
@@ -162,6 +163,18 @@ pub fn unlock_all() {
 /// This process's id in its own namespace.
 pub fn getpid() -> u32 {
     call!(libc::SYS_getpid).unwrap_or(0) as u32
+}
+
+/// This machine's name; empty if the kernel won't say.
+pub fn host() -> Text<65> {
+    // SAFETY: all zeroes is a valid `struct utsname`.
+    let mut names: libc::utsname = unsafe { core::mem::zeroed() };
+    let mut host = Text::new();
+    if call!(libc::SYS_uname, &raw mut names).is_ok() {
+        let used = names.nodename.iter().take_while(|c| **c != 0);
+        used.for_each(|c| host.push(&[*c as u8]));
+    }
+    host
 }
 
 /// This thread's id.

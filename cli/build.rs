@@ -1,0 +1,7 @@
+//! What `regall --version` says.
+
+include!("../stamp.rs");
+
+fn main() {
+    stamp("..");
+}

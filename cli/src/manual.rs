@@ -1,0 +1,319 @@
+//! `regall pages`: manual pages and shell completions, for `make install`. Hidden,
+//! since nobody else needs it; a part of the command, since whoever installs has that
+//! and seldom a Rust toolchain.
+
+mod header;
+mod roff;
+mod variables;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use roff::Page;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The prefix below which they are written
+    prefix: PathBuf,
+}
+
+pub fn pages(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
+    for (path, text) in all()? {
+        let path = args.prefix.join(path);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        }
+        // Not what an older page is a link to.
+        let _ = fs::remove_file(&path);
+        let done = match text {
+            Content::Text(text) => fs::write(&path, text),
+            Content::Link(to) => symlink(to, &path),
+        };
+        done.with_context(|| path.display().to_string())?;
+        writeln!(out, "{}", path.display())?;
+    }
+    Ok(0)
+}
+
+enum Content {
+    Text(Vec<u8>),
+    /// Another name of a page in the same folder.
+    Link(&'static str),
+}
+
+/// Each file's path below the prefix, and what is in it.
+fn all() -> anyhow::Result<Vec<(PathBuf, Content)>> {
+    let mut all = Vec::new();
+    let mut put = |path: String, content| all.push((PathBuf::from(path), content));
+    // Built: arguments that are global or come by themselves are there, too.
+    let mut command = crate::Cli::command();
+    command.build();
+    put(
+        "share/man/man1/regall.1".into(),
+        Content::Text(main_page(&command)?.into()),
+    );
+    for sub in shown(&command) {
+        let page = command_page(sub)?;
+        put(
+            format!("share/man/man1/regall-{}.1", sub.get_name()),
+            Content::Text(page.into()),
+        );
+    }
+    let (page, functions) = header::page();
+    put("share/man/man3/regall.3".into(), Content::Text(page.into()));
+    for function in functions {
+        put(
+            format!("share/man/man3/{function}.3"),
+            Content::Link("regall.3"),
+        );
+    }
+    put(
+        "share/man/man7/regall.7".into(),
+        Content::Text(variables_page().into()),
+    );
+    for (shell, path) in [
+        (Shell::Bash, "share/bash-completion/completions/regall"),
+        (Shell::Zsh, "share/zsh/site-functions/_regall"),
+        (Shell::Fish, "share/fish/vendor_completions.d/regall.fish"),
+    ] {
+        let mut text = Vec::new();
+        let mut public = public(&crate::Cli::command());
+        clap_complete::generate(shell, &mut public, "regall", &mut text);
+        put(path.into(), Content::Text(text));
+    }
+    Ok(all)
+}
+
+/// The subcommands that people use.
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    let hidden = |c: &&Command| !c.is_hide_set() && c.get_name() != "help";
+    command.get_subcommands().filter(hidden)
+}
+
+/// Without what is hidden: completions would offer it.
+fn public(command: &Command) -> Command {
+    let mut public = Command::new("regall")
+        .version(env!("REGALL_VERSION"))
+        .args(command.get_arguments().cloned());
+    for sub in shown(command) {
+        public = public.subcommand(sub.clone());
+    }
+    public
+}
+
+fn main_page(command: &Command) -> anyhow::Result<String> {
+    let mut page = Page::new(
+        "regall",
+        1,
+        "run programs with all of their memory registered, and look at it",
+    );
+    page.section("SYNOPSIS");
+    page.raw(&rendered(command, Man::render_synopsis_section)?);
+    page.section("DESCRIPTION").text(
+        "`libregall.so` is preloaded into an unmodified MPI program. From its first instruction to its last, every \
+         byte of its memory that can be registered with an RDMA adapter, or pinned, is; what is not has a named \
+         reason. `regall` puts it into programs, and looks at those that have it. It does nothing at all in a \
+         program unless `REGALL=1` is in its environment.",
+    );
+    page.paragraph("What a process has published is read from its directory below /dev/shm, and from /proc. The \
+         process is not asked: one that is stopped answers like any other.");
+    page.section("COMMANDS");
+    for sub in shown(command) {
+        let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+        page.item(&format!("`regall-{}`(1)", sub.get_name()), &about);
+    }
+    page.section("OPTIONS");
+    page.raw(&rendered(command, Man::render_options_section)?);
+    page.section("EXIT STATUS").text(
+        "0: done, and nothing is wrong. 2: could not look, or wrong use. Other codes are in the commands\\(aq pages; \
+         `regall run` has that of the command that it runs.".replace("\\(aq", "'").as_str(),
+    );
+    page.section("FILES");
+    page.item("`/dev/shm/regall-UID/`", "the directories of a user's processes, a file each. What a dead process left is removed by the next one that starts.");
+    page.item(
+        "`libregall.so`",
+        "is looked for beside `regall` itself, then in ../lib.",
+    );
+    page.section("EXAMPLES")
+        .text("A job, looked at while it runs:");
+    page.code("regall run -- mpirun -np 2 ./app &\nregall verify --all\nregall top");
+    page.paragraph("What it did, in one table, when it has ended:");
+    page.code("regall run --report report.txt -- mpirun -np 2 ./app");
+    page.paragraph("What keeps registration from working on this machine, and what mends it:");
+    page.code("regall doctor");
+    page.section("SEE ALSO");
+    let pages = shown(command).map(|s| format!("`regall-{}`(1), ", s.get_name()));
+    page.text(&format!(
+        "{}`regall`(3), `regall`(7), `ld.so`(8), `mlock`(2)",
+        pages.collect::<String>()
+    ));
+    Ok(page.finish())
+}
+
+fn command_page(command: &Command) -> anyhow::Result<String> {
+    let name = format!("regall-{}", command.get_name());
+    let about = command
+        .get_about()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let mut letters = about.chars();
+    let what: String = letters
+        .next()
+        .into_iter()
+        .flat_map(char::to_lowercase)
+        .chain(letters)
+        .collect();
+    let mut page = Page::new(&name, 1, &what);
+    page.section("SYNOPSIS");
+    page.raw(&rendered(command, Man::render_synopsis_section)?);
+    if let Some(text) = description(command.get_name()) {
+        page.section("DESCRIPTION");
+        for (n, paragraph) in text.iter().enumerate() {
+            match (n, paragraph.strip_prefix("$ ")) {
+                (0, _) => page.text(paragraph),
+                (_, Some(code)) => page.code(code),
+                _ => page.paragraph(paragraph),
+            };
+        }
+    }
+    page.section("OPTIONS");
+    page.raw(&rendered(command, Man::render_options_section)?);
+    if let Some(help) = command.get_after_help() {
+        page.section("NOTES");
+        for (n, paragraph) in help.to_string().split("\n\n").enumerate() {
+            match n {
+                0 => page.text(&lines(paragraph)),
+                _ => page.paragraph(&lines(paragraph)),
+            };
+        }
+    }
+    page.section("SEE ALSO").text("`regall`(1), `regall`(7)");
+    Ok(page.finish())
+}
+
+/// One line.
+fn lines(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What clap knows, as roff; without the heading, which is the page's.
+fn rendered(
+    command: &Command,
+    section: impl Fn(&Man, &mut dyn Write) -> std::io::Result<()>,
+) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    section(&Man::new(command.clone()), &mut text)?;
+    let text = String::from_utf8(text)?;
+    let heading =
+        |l: &&str| !l.starts_with(".SH ") && !l.starts_with(".ie ") && !l.starts_with(".el ");
+    // Its own string for an apostrophe is defined in what is not taken.
+    let text = text.replace("\\*(Aq", "\\(aq");
+    Ok(text
+        .lines()
+        .filter(heading)
+        .map(|l| format!("{l}\n"))
+        .collect())
+}
+
+fn variables_page() -> String {
+    let mut page = Page::new("regall", 7, "the variables that libregall.so reads");
+    page.section("DESCRIPTION").text(
+        "The environment is read once, before main. With `REGALL=1` a bad value is one line on stderr and the shim \
+         stays off; an unknown name that begins with `REGALL_` is one warning. Without it, nothing is said and \
+         nothing is done.",
+    );
+    page.paragraph(
+        "Each variable has a flag of `regall-run`(1): `REGALL_ON_LIMIT=fail` is `--on-limit fail`.",
+    );
+    page.section("ENVIRONMENT");
+    for v in &variables::ALL {
+        let mut text = v.meaning.to_string();
+        if !v.default.is_empty() {
+            text += &format!(". Default: `{}`", v.default);
+        }
+        text += ".";
+        if !v.works {
+            text += " The value is checked; nothing is behind it yet.";
+        }
+        page.item(&format!("`{}`", v.name), &text);
+    }
+    page.section("SEE ALSO")
+        .text("`regall`(1), `regall-run`(1), `regall`(3)");
+    page.finish()
+}
+
+/// What a person should know of a command beyond its options.
+fn description(command: &str) -> Option<&'static [&'static str]> {
+    Some(match command {
+        "run" => &[
+            "Sets `REGALL=1` and `LD_PRELOAD` and becomes the command. Launchers and shells that it starts stay as \
+             they are, by their names; the ranks are what is registered. Open MPI's mpirun is also given `-x` for each \
+             variable, so that ranks on other nodes have them.",
+            "With `--report` it waits for the command instead, and gathers what the ranks wrote when they ended. The \
+             file's folder must be one that all nodes see.",
+            "Exit status: the command's; 126 if it can't be executed, 127 if it or libregall.so is not there.",
+        ],
+        "env" => &[
+            "For job scripts that start the launcher themselves:",
+            "$ mpirun $(regall env --for openmpi --pin onfault) -np 2 ./app",
+        ],
+        "maps" => &[
+            "A line says the range, its size and protection, `registered` or `excluded` and why, the keys of its \
+             memory region, and what is mapped there. `--svg` draws the same as a picture.",
+        ],
+        "dump" => &[
+            "The format is an interface: a line that begins with `# regall 1`, then lines of START-END PROT STATE \
+             REASON LKEY RKEY PIN HCA, sorted and without overlap. Keys of other protection domains are in lines \
+             that begin with `# key`.",
+        ],
+        "verify" => &[
+            "Compares what is published with /proc/PID/maps. A byte that is mapped and of which nothing is said is a \
+             gap, and a bug. A gap counts only if it is seen twice with nothing changed in between.",
+        ],
+        "stats" => &["One counter a line, or an object. `REGALL_STATS_FILE` has them written at exit."],
+        "top" => &[
+            "All processes with the shim on that you may look at. `s` chooses the column to sort by, `r` turns the \
+             order round, `/` filters, Enter shows all that is known of one process, `?` explains, `q` ends it.",
+        ],
+        "doctor" => &["Says for each limit of this machine whether it is in the way, and the command or line that mends it."],
+        "report" => &[
+            "Reads what processes wrote to `REGALL_STATS_FILE` when they ended, and makes one table of it: least, \
+             median and most of each figure, and which rank is furthest from the median; what was refused or \
+             limited, and how to mend it; ranks that wrote nothing.",
+            "$ export REGALL_STATS_FILE=/shared/job/%h.%p.json\nsrun ... ./app\nregall report /shared/job",
+        ],
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_and_a_word_from_a_person() {
+        let command = crate::Cli::command();
+        let names: Vec<_> = all().unwrap().into_iter().map(|(path, _)| path).collect();
+        for sub in shown(&command) {
+            let name = sub.get_name();
+            assert!(description(name).is_some(), "{name}");
+            let path = format!("share/man/man1/regall-{name}.1");
+            assert!(names.contains(&PathBuf::from(&path)), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_is_nowhere() {
+        for (path, text) in all().unwrap() {
+            let Content::Text(text) = text else { continue };
+            let text = String::from_utf8(text).unwrap();
+            assert!(!text.contains("prefix below which"), "{}", path.display());
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The variables, for regall(7). The README has the same table, and a test compares
+//! both with what the shim takes (src/config.rs).
+
+/// A variable that the shim reads.
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether there is something behind it yet.
+    pub works: bool,
+    /// What holds without it; empty: nothing.
+    pub default: &'static str,
+    /// What it is, with code between backticks.
+    pub meaning: &'static str,
+}
+
+const fn of(
+    name: &'static str,
+    works: bool,
+    default: &'static str,
+    meaning: &'static str,
+) -> Variable {
+    Variable {
+        name,
+        works,
+        default,
+        meaning,
+    }
+}
+
+/// In the README's order.
+pub const ALL: [Variable; 19] = [
+    of("REGALL", true, "0", "`1` turns it on"),
+    of("REGALL_PIN", true, "populate", "the pin set: `populate` (locked and resident at once), `onfault` (locked when touched), `off` (tracked only)"),
+    of("REGALL_INTERCEPT", true, "patch", "`patch`: the sites of system calls are patched; `symbols`: only calls through the public functions are seen; `strict`: patch, plus Syscall User Dispatch for sites that can't be patched"),
+    of("REGALL_LIMIT", true, "90%", "the budget: bytes with K, M, G, T (powers of 1,024), or % of the smallest of RLIMIT_MEMLOCK where it binds, the cgroup's memory limit, and this rank's share of physical memory by the local size that the launcher tells"),
+    of("REGALL_ON_LIMIT", true, "skip", "beyond it: `skip` (the range is `limit`) or `fail` (mmap, mremap and brk say ENOMEM)"),
+    of("REGALL_FORK", true, "inherit", "`inherit`: a child leaves what it inherited alone and registers what it maps itself; `all`: everything, at once"),
+    of("REGALL_EXCLUDE", true, "", "comma-separated globs: mappings never to register, by path or by name as `[heap]`; `*` matches slashes too"),
+    of("REGALL_ONLY", true, "", "comma-separated globs: executables to be active in, by file name or path (default: all but those below)"),
+    of("REGALL_STATS_FILE", true, "", "at exit, write the counters as JSON to this path; `%p` is the pid, `%h` the host's name"),
+    of("REGALL_LOG", true, "warn", "`off`, `error`, `warn`, `info`, `debug`, `trace`"),
+    of("REGALL_LOG_FILE", true, "stderr", "a path; `%p` is the pid, `%h` the host's name"),
+    of("REGALL_HCA", true, "adopt", "`adopt`: from its first registration on, everything is registered in every protection domain (PD) of the application's; a device (`mlx5_0`, `rxe0`): the same, and in a PD of the shim's own on that device from before main; `off`"),
+    of("REGALL_HCA_MODE", true, "pinned", "`pinned`; `odp`: on-demand paging, where the adapter has it: nothing is pinned, and PROT_NONE is registered too. Go with `REGALL_PIN=off` if nothing is to be resident"),
+    of("REGALL_SCOPE", true, "all", "`all`: whatever the kernel will register; `data`: without read-only private file mappings (text, rodata), since registering them copies their pages, some tens of MiB for an MPI rank"),
+    of("REGALL_KEYS", true, "mapping", "what a borrowed key covers: `mapping`: the region that the buffer lies in; `exact`: what was asked for, by a real registration (nothing is borrowed)"),
+    of("REGALL_ACCESS", true, "local", "what peers may do through published keys: `local` (there are none for them), `remote-read`, `remote-write`, `remote-atomic`, each with those before. The application's own requests get what they ask for"),
+    of("REGALL_COPY", false, "auto", "the copy between peers: `auto`, `off`, or a list of `map`, `xpmem`, `cma`, `knem`"),
+    of("REGALL_SHARE", false, "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
+    of("REGALL_HUGE", false, "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const README: &str = include_str!("../../../README.md");
+    const CONFIG: &str = include_str!("../../../src/config.rs");
+
+    /// What is between two marks, wherever both are in that order.
+    fn between<'a>(text: &'a str, before: &'a str, behind: char) -> impl Iterator<Item = &'a str> {
+        text.split(before)
+            .skip(1)
+            .filter_map(move |rest| rest.split(behind).next())
+    }
+
+    #[test]
+    fn the_readme_says_the_same() {
+        for v in &ALL {
+            let mark = if v.works { "" } else { " †" };
+            let default = match v.default {
+                "" | "stderr" => v.default.to_string(),
+                word => format!("`{word}`"),
+            };
+            let row = format!("| `{}`{mark} | {default} | {} |", v.name, v.meaning);
+            let row = row.replace("|  |", "| |");
+            assert!(README.contains(&row), "not in the README:\n{row}");
+        }
+        let rows = README.lines().filter(|l| l.starts_with("| `REGALL"));
+        assert_eq!(rows.count(), ALL.len());
+    }
+
+    #[test]
+    fn they_are_what_the_shim_takes() {
+        let code = CONFIG.split("#[cfg(test)]").next().unwrap();
+        let mut taken: Vec<_> = between(code, "b\"REGALL", '"')
+            .map(|rest| format!("REGALL{rest}"))
+            // A feature of the tests' alone.
+            .filter(|name| name != "REGALL_FAIL_REQUEST")
+            .collect();
+        taken.sort();
+        let mut told: Vec<_> = ALL.iter().map(|v| v.name.to_string()).collect();
+        told.sort();
+        assert_eq!(taken, told);
+        let pairs = between(CONFIG, "(\"REGALL_", ')')
+            .filter_map(|pair| pair.strip_suffix('"')?.split_once("\", \""))
+            .map(|(name, value)| (format!("REGALL_{name}"), value));
+        let defaults: BTreeMap<_, _> = pairs.collect();
+        assert!(defaults.len() > 10, "{defaults:?}");
+        for v in &ALL {
+            if let Some(default) = defaults.get(v.name) {
+                assert_eq!(&v.default, default, "{}", v.name);
+            }
+        }
+    }
+
+    /// But for the one that says whether it is on at all.
+    #[test]
+    fn each_has_a_flag_of_regall_run() {
+        let told = ALL.iter().map(|v| v.name).filter(|name| *name != "REGALL");
+        assert_eq!(
+            told.collect::<std::collections::BTreeSet<_>>(),
+            crate::settings::names().iter().copied().collect()
+        );
+    }
+}

@@ -1,0 +1,264 @@
+//! What is installed works from where it is, and all of it goes again; the Debian
+//! package, too.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use regall_tests::{build, skip};
+
+/// Runs something that must succeed.
+fn done(command: &mut Command) -> String {
+    let out: Output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (said(&out.stdout), said(&out.stderr));
+    assert!(out.status.success(), "{command:?}\n{stdout}{stderr}");
+    stdout
+}
+
+/// `make GOAL` with a prefix below `root`, of what is under test.
+fn make(goal: &str, root: &Path) {
+    done(
+        Command::new("make")
+            .args(["-s", goal, "PREFIX=/opt/regall"])
+            .arg(format!("DESTDIR={}", root.display()))
+            .current_dir(build::root())
+            .env("CARGO_TARGET_DIR", build::target())
+            .env_remove("MAKEFLAGS")
+            .env_remove("MAKELEVEL"),
+    );
+}
+
+struct Installed(tempfile::TempDir);
+
+impl Installed {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        make("install", folder.path());
+        Self(folder)
+    }
+
+    fn prefix(&self) -> PathBuf {
+        self.0.path().join("opt/regall")
+    }
+}
+
+/// All files and links below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => all.extend(files(&entry.path())),
+            _ => all.push(entry.path()),
+        }
+    }
+    all
+}
+
+fn missing(command: &str) -> bool {
+    let missing = !build::have(command);
+    if missing {
+        skip(&format!("{command} is not installed"));
+    }
+    missing
+}
+
+/// A program that has the shim, as the installed command starts it.
+fn runs_with_the_shim(regall: &Path) {
+    let out = done(
+        Command::new(regall)
+            .args(["run", "--", "grep", "-c", "libregall", "/proc/self/maps"])
+            .env_remove("LD_PRELOAD"),
+    );
+    assert_ne!(out.trim(), "0");
+}
+
+#[test]
+fn uninstall_leaves_nothing() {
+    let installed = Installed::new();
+    runs_with_the_shim(&installed.prefix().join("bin/regall"));
+    for path in [
+        "lib/libregall.so",
+        "share/man/man3/regall_lookup.3",
+        "share/doc/regall/README.md",
+    ] {
+        assert!(installed.prefix().join(path).is_file(), "{path}");
+    }
+    make("uninstall", installed.0.path());
+    assert_eq!(files(installed.0.path()), Vec::<PathBuf>::new());
+}
+
+const PROGRAM: &str =
+    "#include <regall.h>\nint main(void) { return regall_version() != REGALL_VERSION; }\n";
+
+#[test]
+fn pkg_config_finds_it() {
+    if missing("pkg-config") {
+        return;
+    }
+    let installed = Installed::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, program) = (folder.path().join("a.c"), folder.path().join("a"));
+    std::fs::write(&source, PROGRAM).expect("a source");
+    let words = done(
+        Command::new("pkg-config")
+            .args(["--cflags", "--libs", "regall"])
+            .env("PKG_CONFIG_PATH", installed.prefix().join("lib/pkgconfig"))
+            .env("PKG_CONFIG_SYSROOT_DIR", installed.0.path()),
+    );
+    done(
+        Command::new("gcc")
+            .arg("-o")
+            .arg(&program)
+            .arg(&source)
+            .args(words.split_whitespace()),
+    );
+    done(Command::new(&program).env("LD_LIBRARY_PATH", installed.prefix().join("lib")));
+}
+
+#[test]
+fn cmake_finds_it() {
+    if missing("cmake") {
+        return;
+    }
+    let installed = Installed::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("a.c"), PROGRAM).expect("a source");
+    let configure = |wanted: &str| {
+        let lists = format!(
+            "cmake_minimum_required(VERSION 3.10)\nproject(a C)\n\
+             find_package(regall {wanted} REQUIRED)\nadd_executable(a a.c)\n\
+             target_link_libraries(a PRIVATE regall::regall)\n"
+        );
+        std::fs::write(at("CMakeLists.txt"), lists).expect("a list");
+        let mut command = Command::new("cmake");
+        command
+            .arg("-S")
+            .arg(folder.path())
+            .arg("-B")
+            .arg(at("build"));
+        command.arg(format!(
+            "-DCMAKE_PREFIX_PATH={}",
+            installed.prefix().display()
+        ));
+        command
+    };
+    for wanted in ["0.2", "1", "0.1.999"] {
+        let out = configure(wanted).output().expect("cmake");
+        assert!(!out.status.success(), "{wanted} was found");
+    }
+    for wanted in ["0", "0.1", ""] {
+        done(&mut configure(wanted));
+    }
+    done(Command::new("cmake").arg("--build").arg(at("build")));
+    done(&mut Command::new(at("build/a")));
+}
+
+#[test]
+fn manual_pages_are_clean() {
+    let installed = Installed::new();
+    let pages = files(&installed.prefix().join("share/man"));
+    assert!(pages.len() > 20);
+    if !missing("mandoc") {
+        for page in &pages {
+            let mut lint = Command::new("mandoc");
+            lint.args(["-T", "lint", "-W", "warning"]).arg(page);
+            assert_eq!(done(&mut lint), "");
+        }
+    }
+    if !missing("man") {
+        for page in &pages {
+            let mut man = Command::new("man");
+            man.args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"])
+                .arg(page);
+            man.env("LC_ALL", "C.UTF-8")
+                .current_dir(installed.prefix().join("share/man"));
+            let out = man.output().expect("man");
+            assert_eq!(
+                String::from_utf8_lossy(&out.stderr),
+                "",
+                "{}",
+                page.display()
+            );
+            assert!(out.stdout.len() > 300, "{}", page.display());
+        }
+    }
+}
+
+#[test]
+fn shells_complete() {
+    let installed = Installed::new();
+    let share = installed.prefix().join("share");
+    let bash = share.join("bash-completion/completions/regall");
+    let script = "source \"$1\"; COMP_WORDS=(regall ver); COMP_CWORD=1; \
+                  _regall regall ver regall; echo \"${COMPREPLY[@]}\"";
+    let offered = done(Command::new("bash").args(["-c", script, "bash"]).arg(bash));
+    assert_eq!(offered, "verify\n");
+    if !missing("zsh") {
+        done(
+            Command::new("zsh")
+                .arg("-n")
+                .arg(share.join("zsh/site-functions/_regall")),
+        );
+    }
+    if !missing("fish") {
+        let file = share.join("fish/vendor_completions.d/regall.fish");
+        let home = tempfile::tempdir().expect("a folder");
+        let script = "source $argv[1]; complete -C 'regall ver'";
+        let mut fish = Command::new("fish");
+        fish.args(["--no-config", "-c", script])
+            .arg(file)
+            .env("HOME", home.path());
+        assert!(done(&mut fish).starts_with("verify\t"));
+    }
+}
+
+/// Installed into a root of its own, run, and purged; and packed twice, it is the same.
+#[test]
+fn the_debian_package() {
+    if missing("dpkg-deb") {
+        return;
+    }
+    let pack = || {
+        let mut make = Command::new(build::script("make-deb"));
+        make.env("CARGO_TARGET_DIR", build::target());
+        let path = PathBuf::from(done(make.env_remove("MAKEFLAGS")).trim());
+        let bytes = std::fs::read(&path).expect("the package");
+        (path, bytes)
+    };
+    let (package, bytes) = pack();
+    assert!(pack().1 == bytes, "packed twice, it is not the same");
+    // What has been packed is kept from the next one.
+    let folder = tempfile::tempdir().expect("a folder");
+    let kept = folder.path().join("regall.deb");
+    std::fs::copy(package, &kept).expect("a copy");
+    let root = folder.path().join("root");
+    std::fs::create_dir_all(root.join("var/lib/dpkg/info")).expect("folders");
+    std::fs::create_dir_all(root.join("var/lib/dpkg/updates")).expect("folders");
+    std::fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
+    let dpkg = |arguments: &[&str]| {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.arg(format!("--root={}", root.display()));
+        dpkg.args(["--force-not-root", "--force-depends", "--log=/dev/null"])
+            .args(arguments);
+        done(&mut dpkg)
+    };
+    dpkg(&["-i", kept.to_str().expect("a path")]);
+    let version = done(Command::new(root.join("usr/bin/regall")).arg("--version"));
+    assert_eq!(
+        version,
+        done(Command::new(build::regall()).arg("--version"))
+    );
+    runs_with_the_shim(&root.join("usr/bin/regall"));
+    let library = std::fs::read(root.join("usr/lib/libregall.so")).expect("the library");
+    let wanted = version.trim().as_bytes();
+    assert!(
+        library.windows(wanted.len()).any(|w| w == wanted),
+        "{version} is not in the library"
+    );
+    dpkg(&["--purge", "regall"]);
+    assert_eq!(files(&root.join("usr")), Vec::<PathBuf>::new());
+    assert!(!root.join("usr/share/doc/regall").exists());
+}

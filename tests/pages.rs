@@ -1,0 +1,276 @@
+//! The pages of docs/: every line that the shim can print is in troubleshooting.md, and
+//! nothing that it can't; the C programs compile and run, and print what is said there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use regall_tests::build;
+use regall_tests::child;
+use regall_tests::mode::Mode;
+
+/// A line that the shim prints: its level and what stands between the values.
+#[derive(Debug)]
+struct Message {
+    level: &'static str,
+    parts: Vec<String>,
+}
+
+impl Message {
+    fn new(level: &'static str, format: &str) -> Self {
+        let mut parts = Vec::new();
+        let mut rest = format;
+        while let Some((before, behind)) = rest.split_once('{') {
+            parts.push(before.to_string());
+            rest = behind.split_once('}').map_or("", |(_, rest)| rest);
+        }
+        parts.push(rest.to_string());
+        Self { level, parts }
+    }
+
+    /// Whether the page's text is this one, with words where the values are.
+    fn is(&self, level: &str, text: &str) -> bool {
+        let Some((first, others)) = self.parts.split_first() else {
+            return false;
+        };
+        let Some(mut rest) = text.strip_prefix(first.as_str()) else {
+            return false;
+        };
+        for (n, part) in others.iter().enumerate() {
+            let last = n + 1 == others.len();
+            let at = match last {
+                true if part.is_empty() => Some(rest.len()),
+                true => rest
+                    .ends_with(part.as_str())
+                    .then(|| rest.len() - part.len()),
+                false => rest.find(part.as_str()),
+            };
+            // A value is at least a letter.
+            let Some(at) = at.filter(|at| *at > 0) else {
+                return false;
+            };
+            rest = &rest[at + part.len()..];
+        }
+        level == self.level && rest.is_empty()
+    }
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            all.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            all.push(path);
+        }
+    }
+    all
+}
+
+/// The first string at the beginning of `text`, but for blanks.
+fn string(text: &str) -> Option<&str> {
+    text.trim_start()
+        .strip_prefix('"')?
+        .split_once('"')
+        .map(|(s, _)| s)
+}
+
+/// What the shim's sources print at these levels. Debug and trace are for who knows
+/// the sources.
+fn messages() -> Vec<Message> {
+    const LEVELS: [(&str, &str); 3] = [
+        ("log::error!(", "error"),
+        ("log::warn!(", "warn"),
+        ("log::info!(", "info"),
+    ];
+    let mut all = Vec::new();
+    for path in sources(&build::root().join("src")) {
+        let text = fs::read_to_string(&path).expect("a source");
+        for (call, level) in LEVELS {
+            for rest in text.split(call).skip(1) {
+                let format = string(rest)
+                    .unwrap_or_else(|| panic!("{}: {call} without a text", path.display()));
+                all.push(Message::new(level, format));
+            }
+        }
+        for rest in text.split("give_up(").skip(1) {
+            if let Some(why) = string(rest) {
+                all.push(Message::new("error", &format!("stopped tracking: {why}")));
+            }
+        }
+        // What config.rs has to say of a variable.
+        let complaints = text.split("for Complaint<'_>").nth(1).unwrap_or("");
+        let complaints = complaints.split("\n}\n").next().unwrap_or("");
+        for rest in complaints.split("write!(").skip(1) {
+            let (_, behind) = rest.split_once("f,").expect("a formatter");
+            let format = string(behind).expect("a text");
+            let level = if format.ends_with("ignored") {
+                "warn"
+            } else {
+                "error"
+            };
+            all.push(Message::new(level, format));
+        }
+    }
+    // Its texts are those above.
+    all.retain(|m| m.parts != ["stopped tracking: ", ""]);
+    all
+}
+
+/// The page's lines of the shim's own: level and text.
+fn told() -> Vec<(String, String)> {
+    let page = fs::read_to_string(build::root().join("docs/troubleshooting.md")).expect("the page");
+    let mut all = Vec::new();
+    for row in page.lines() {
+        for level in ["error", "warn", "info"] {
+            let Some(cell) = row.strip_prefix(&format!("| {level}: ")) else {
+                continue;
+            };
+            let cell = cell.split(" | ").next().unwrap_or("");
+            let texts = cell.split('`').skip(1).step_by(2);
+            all.extend(texts.map(|t| (level.to_string(), t.to_string())));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_message_is_in_the_page_and_no_other() {
+    let (messages, told) = (messages(), told());
+    assert!(messages.len() > 25, "{}", messages.len());
+    let mut wrong = Vec::new();
+    for message in &messages {
+        if !told.iter().any(|(level, text)| message.is(level, text)) {
+            wrong.push(format!("not in the page: {message:?}"));
+        }
+    }
+    for (level, text) in &told {
+        if !messages.iter().any(|m| m.is(level, text)) {
+            wrong.push(format!("the shim does not say: {level}: {text}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn another_text_or_level_is_noticed() {
+    let message = Message::new("warn", "{name} of {what}: errno {n}");
+    assert!(message.is("warn", "A of B: errno N"));
+    assert!(!message.is("info", "A of B: errno N"));
+    for text in [
+        "A of B: errno ",
+        "A of: errno N",
+        " of B: errno N",
+        "A of B",
+    ] {
+        assert!(!message.is("warn", text), "{text}");
+    }
+    assert!(!Message::new("warn", "as it is").is("warn", "as it is not"));
+}
+
+/// Blocks of a page between ``` lines: what the first line says, and the text.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut parts = page.split("\n```");
+    parts.next();
+    while let Some(block) = parts.next() {
+        let (kind, text) = block.split_once('\n').unwrap_or((block, ""));
+        all.push((kind.to_string(), format!("{text}\n")));
+        parts.next();
+    }
+    all
+}
+
+/// Compiles and runs each C program of a page; a block below it that begins with a line
+/// `prints:` has what it says.
+fn programs_of(page: &str) {
+    let text = fs::read_to_string(build::root().join(page)).expect("a page");
+    let all = blocks(&text);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut programs = 0;
+    for (n, (kind, code)) in all.iter().enumerate() {
+        if kind != "c" {
+            continue;
+        }
+        programs += 1;
+        let (source, program) = (
+            folder.path().join("a.c"),
+            folder.path().join(format!("a{n}")),
+        );
+        fs::write(&source, code).expect("a source");
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"])
+            .arg("-I")
+            .arg(build::root().join("include"))
+            .arg("-o")
+            .arg(&program)
+            .arg(&source);
+        gcc.arg("-L")
+            .arg(build::target().join("release"))
+            .args(["-lregall", "-ldl"]);
+        let done = child::run(&mut gcc, Duration::from_secs(60));
+        assert_eq!(done.end(), "exit 0", "{page}: {}", done.stderr);
+        // With the shim on, and inert.
+        for mode in [Mode::Populate, Mode::Inert] {
+            let mut command = Command::new(&program);
+            mode.apply(&mut command);
+            let done = child::run(&mut command, Duration::from_secs(30));
+            let expected = all
+                .get(n + 1)
+                .and_then(|(_, t)| t.strip_prefix("prints:\n"));
+            if let (Mode::Populate, Some(expected)) = (mode, expected) {
+                assert_eq!(done.stdout, expected, "{page}: {code}");
+            }
+            let ends: &[&str] = if mode == Mode::Inert {
+                &["exit 0", "exit 1"]
+            } else {
+                &["exit 0"]
+            };
+            assert!(
+                ends.contains(&done.end().as_str()),
+                "{page}: {}: {}",
+                done.end(),
+                done.stderr
+            );
+        }
+    }
+    assert!(programs > 0, "{page} has no program");
+}
+
+#[test]
+fn the_readmes_program_runs() {
+    programs_of("README.md");
+}
+
+#[test]
+fn the_c_pages_programs_run() {
+    programs_of("docs/c-interface.md");
+}
+
+/// Links within the tree lead somewhere.
+#[test]
+fn links_lead_somewhere() {
+    let mut pages = vec![
+        build::root().join("README.md"),
+        build::root().join("ARCHITECTURE.md"),
+    ];
+    for entry in fs::read_dir(build::root().join("docs"))
+        .expect("docs")
+        .flatten()
+    {
+        pages.extend(Some(entry.path()).filter(|p| p.extension().is_some_and(|e| e == "md")));
+    }
+    for page in &pages {
+        let text = fs::read_to_string(page).expect("a page");
+        for rest in text.split("](").skip(1) {
+            let link = rest.split([')', '#']).next().unwrap_or("");
+            if link.is_empty() || link.contains("://") {
+                continue;
+            }
+            let to = page.parent().expect("a folder").join(link);
+            assert!(to.exists(), "{}: {link}", page.display());
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A report of a whole job: of both MPIs, with a rank that is killed, and under a limit.
+
+use std::process::Command;
+use std::time::Duration;
+
+use regall_tests::child::{self, Outcome};
+use regall_tests::mode::Mode;
+use regall_tests::{build, skip};
+use serde_json::Value;
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+fn run(command: &mut Command) -> Outcome {
+    Mode::Plain.apply(command);
+    command
+        .env_remove("LD_PRELOAD")
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    child::run(command, TIMEOUT)
+}
+
+fn missing(command: &str) -> bool {
+    let missing = !build::have(command);
+    if missing {
+        skip(&format!("{command} is not installed"));
+    }
+    missing
+}
+
+fn json(file: &std::path::Path) -> Value {
+    let text = std::fs::read(file).expect("a report");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+fn figure<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let all = report["figures"].as_array().expect("figures");
+    all.iter()
+        .find(|f| f["figure"] == name)
+        .unwrap_or(&Value::Null)
+}
+
+fn four_ranks(launcher: &str, options: &[&str], mpi: &str) {
+    if missing(launcher) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report.json");
+    let mut command = Command::new(build::regall());
+    command
+        .args(["run", "--report"])
+        .arg(&report)
+        .args(["--", launcher]);
+    command
+        .args(options)
+        .args(["-np", "4"])
+        .arg(build::program(&format!("ring.{mpi}")));
+    let done = run(&mut command);
+    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    assert_eq!(done.regall_lines(), Vec::<&str>::new());
+    let report = json(&report);
+    assert_eq!(
+        (&report["processes"], &report["ranks"]),
+        (&4.into(), &4.into()),
+        "{report}"
+    );
+    assert_eq!(report["missing"], Value::Array(Vec::new()));
+    for name in ["mappings", "bytes_registered", "counters.start_ns"] {
+        let f = figure(&report, name);
+        let value = |key: &str| f[key].as_u64().unwrap_or(0);
+        assert!(
+            value("min") > 0 && value("min") <= value("median"),
+            "{name}: {f}"
+        );
+        assert!(value("median") <= value("max"), "{name}: {f}");
+    }
+    // Its parts are gone.
+    assert_eq!(
+        std::fs::read_dir(folder.path()).expect("a folder").count(),
+        1
+    );
+}
+
+#[test]
+fn four_ranks_of_openmpi() {
+    four_ranks(
+        "mpirun.openmpi",
+        &["--oversubscribe", "--bind-to", "none"],
+        "openmpi",
+    );
+}
+
+#[test]
+fn four_ranks_of_mpich() {
+    four_ranks("mpiexec.mpich", &[], "mpich");
+}
+
+/// As a launcher would start it: four processes, of which one is killed.
+const RANKS: &str = "for r in 0 1 2 3; do
+    export PMI_RANK=$r PMI_SIZE=4
+    if [ $r = 2 ]; then perl -e 'kill 9, $$'; else perl -e '1'; fi
+done 2>/dev/null
+exit 5";
+
+fn with_ranks(arguments: &[&str], script: &str) -> (Outcome, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report.txt");
+    let mut command = Command::new(build::regall());
+    command
+        .arg("run")
+        .args(arguments)
+        .arg("--report")
+        .arg(&report);
+    let done = run(command.args(["--", "sh", "-c", script]));
+    let text = std::fs::read_to_string(report).expect("a report");
+    (done, text)
+}
+
+#[test]
+fn who_was_killed_is_named() {
+    let (done, text) = with_ranks(&[], RANKS);
+    assert_eq!(done.end(), "exit 5");
+    assert!(
+        text.starts_with("3 processes of 4 ranks on 1 node\nwrote nothing: rank 2 ("),
+        "{text}"
+    );
+    assert!(
+        done.stderr.contains("wrote nothing: rank 2 ("),
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn what_was_limited_and_how_to_mend_it() {
+    let (_, text) = with_ranks(&["--limit", "1M"], RANKS);
+    assert!(
+        text.contains("limited: ranges were over 1 MiB in 3 of 3 processes"),
+        "{text}"
+    );
+    assert!(text.contains("REGALL_LIMIT"), "{text}");
+    let (_, text) = with_ranks(&[], RANKS);
+    assert!(!text.contains("limited"), "{text}");
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let (done, _) = with_ranks(&[], "kill -9 $$");
+    assert_eq!(done.end(), "exit 137");
+    let (done, _) = with_ranks(&[], "trap 'exit 3' TERM; kill -TERM $PPID; sleep 9 & wait");
+    assert_eq!(done.end(), "exit 3");
+}
+
+#[test]
+fn files_that_are_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let report = |name: &str| {
+        let done = run(Command::new(build::regall()).arg("report").arg(at(name)));
+        assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+        (done.end(), done.stderr)
+    };
+    for (name, text) in [
+        ("empty", ""),
+        ("cut", "{\"pid\":1,\"coun"),
+        ("other", "[1]"),
+        ("deep", &"[".repeat(9000)),
+    ] {
+        std::fs::write(at(name), text).expect("a file");
+        let (end, said) = report(name);
+        assert_eq!(end, "exit 2");
+        assert!(said.contains("no statistics of a process"), "{said}");
+    }
+    assert_eq!(report("nowhere").0, "exit 2");
+    let made_up =
+        "{\"pid\":1,\"counters\":{\"served\":18446744073709551615},\"host\":\"\\u001b[2J\"}";
+    std::fs::write(at("made up"), made_up).expect("a file");
+    let done = run(Command::new(build::regall())
+        .arg("report")
+        .arg(at("made up")));
+    assert_eq!(
+        (done.end().as_str(), done.stdout.contains('\u{1b}')),
+        ("exit 0", false)
+    );
+}
