@@ -175,3 +175,23 @@ fn the_words_for_srun() {
         done.stderr
     );
 }
+
+/// What ranks on another node wrote is in the report.
+#[test]
+fn a_report_has_the_ranks_of_other_nodes() {
+    let launcher = "mpirun.openmpi";
+    if missing(launcher) {
+        return;
+    }
+    let node = Node::new();
+    let report = node.0.path().join("report.txt");
+    let mut command = Command::new(build::regall());
+    command.args(["run", "--report"]).arg(&report);
+    command
+        .args(["--", launcher])
+        .args(node.arguments(launcher));
+    let done = run(command.args(["-np", "2", "cat", "/dev/null"]));
+    let text = std::fs::read_to_string(report).unwrap_or_default();
+    let expected = "2 processes of 2 ranks on 1 node\n";
+    assert!(text.starts_with(expected), "{text}{}", done.stderr);
+}
