@@ -194,6 +194,10 @@ fn programs_of(page: &str) {
         if kind != "c" {
             continue;
         }
+        if !code.contains("main(") {
+            in_the_example(page, code);
+            continue;
+        }
         programs += 1;
         let (source, program) = (
             folder.path().join("a.c"),
@@ -237,6 +241,15 @@ fn programs_of(page: &str) {
         }
     }
     assert!(programs > 0, "{page} has no program");
+}
+
+/// What is shown in part is of the example that the tests compile and run.
+fn in_the_example(page: &str, code: &str) {
+    let path = build::root().join("c-tests/bridge/example_region.c");
+    let example = fs::read_to_string(path).expect("the example");
+    for line in code.lines().map(str::trim) {
+        assert!(example.contains(line), "{page}: not in the example: {line}");
+    }
 }
 
 #[test]

@@ -272,6 +272,12 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
              REASON LKEY RKEY PIN HCA, sorted and without overlap. Keys of other protection domains are in lines \
              that begin with `# key`.",
         ],
+        "peek" => &[
+            "Reads what another process has registered, through the bridge, as a peer would: at an \
+             address, or by the cookie of a region. What is not registered is refused without being \
+             touched. On a terminal the bytes are shown in hexadecimal; elsewhere they come as they \
+             are.",
+        ],
         "verify" => &[
             "Compares what is published with /proc/PID/maps. A byte that is mapped and of which nothing is said is a \
              gap, and a bug. A gap counts only if it is seen twice with nothing changed in between.",
