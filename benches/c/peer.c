@@ -3,7 +3,8 @@
  *   peer get|put BYTES [always]   one transfer / one process_vm_readv or _writev
  *   peer getv|putv SEGMENTS       one with that many remote segments, 4 KiB apart / as many calls
  *   peer getv|putv SEGMENTS once  the same / one call
- *   peer owner                    the other process
+ *   peer map BYTES                as get, from memory that can be mapped (REGALL_COPY=auto maps it)
+ *   peer owner [shared]           the other process
  * Bursts of both alternate, A B B A, B A A B. Prints for each four of them
  *   `ns a transfer` `ns the raw way`
  * in CPU time of this thread, which is who copies.
@@ -40,26 +41,26 @@ static int putting, once;
 static size_t offset;
 static struct regall_segment vector[4096];
 
-static void *area(void)
+static void *area(int sharing)
 {
-	char *p = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *p = mmap(NULL, AREA, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		fail("mmap");
 	memset(p, 1, AREA);
 	return p;
 }
 
-static int serve_memory(void)
+static int serve_memory(int sharing)
 {
 	char text[64];
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	snprintf(text, sizeof text, "%lu\n", (unsigned long)(uintptr_t)area());
+	snprintf(text, sizeof text, "%lu\n", (unsigned long)(uintptr_t)area(sharing));
 	say(text);
 	pause();
 	return 0;
 }
 
-static void start_owner(void)
+static void start_owner(int mapped)
 {
 	int back[2];
 	char text[64] = "";
@@ -68,7 +69,7 @@ static void start_owner(void)
 	owner = fork();
 	if (owner == 0) {
 		dup2(back[1], 1);
-		execl("/proc/self/exe", "peer", "owner", NULL);
+		execl("/proc/self/exe", "peer", "owner", mapped ? "shared" : NULL, NULL);
 		_exit(1);
 	}
 	close(back[1]);
@@ -150,18 +151,18 @@ static double burst(void (*f)(void), unsigned count)
 int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "owner") == 0)
-		return serve_memory();
+		return serve_memory(argc > 2 ? MAP_SHARED : MAP_PRIVATE);
 	if (argc < 3)
 		return 2;
 	putting = strncmp(argv[1], "put", 3) == 0;
-	if (argv[1][3] == 'v')
+	if (argv[1][0] != 'm' && argv[1][3] == 'v')
 		segments = number(argv[2]);
 	else
 		bytes = number(argv[2]);
 	once = segments && argc > 3;
 	load();
-	start_owner();
-	here = area();
+	start_owner(argv[1][0] == 'm');
+	here = area(MAP_PRIVATE);
 	for (size_t i = 0; i < segments; i++)
 		vector[i] = (struct regall_segment){ there + i * 4096, SMALL };
 	int r = api.open(owner, 0, argc > 3 && !once ? REGALL_PEER_CHECK_ALWAYS : 0, &peer);
@@ -169,7 +170,8 @@ int main(int argc, char **argv)
 		errno = -r;
 		fail("regall_peer_open");
 	}
-	burst(ours, 3);
+	/* What can be mapped is, once it pays. */
+	burst(ours, 200);
 	double one = burst(raw, 3);
 	unsigned count = one < BURST ? (unsigned)(BURST / one) : 1;
 	uint64_t end = clock_ns(CLOCK_MONOTONIC) + AT_MOST;
