@@ -141,7 +141,9 @@ fn hooked(nr: i64, args: [u64; 6]) -> Result<u64> {
 /// Publishes the number by which peers attach our memory through XPMEM, if that is here. At
 /// the start of a process.
 pub fn offer(header: &Header) {
-    if startup::config().copy.has(Mechanism::Xpmem) {
+    // `auto` never attaches by XPMEM: nobody would take the offer.
+    let order = startup::config().copy;
+    if order.has(Mechanism::Xpmem) && !order.is_auto() {
         // SAFETY: nobody has been shown this process's directory yet.
         if let Ok(segment) = unsafe { xpmem::offer() } {
             header.xpmem.store(segment, Release);

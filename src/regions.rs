@@ -187,18 +187,16 @@ pub fn bell() -> Result<i32> {
     if there >= 0 {
         return Ok(there);
     }
-    let fd = {
-        let guard = track::lock().ok_or(Errno::BUSY)?;
-        guard.store().pipe_beside(PIPE)?
-    };
-    let high = file::duplicate_high(fd.raw())?;
-    match BELL.compare_exchange(-1, high, AcqRel, Acquire) {
-        Ok(_) => Ok(high),
-        Err(quicker) => {
-            file::close(high);
-            Ok(quicker)
-        }
+    // One at a time: the pipe that has the name must be the one that is read.
+    let guard = track::lock().ok_or(Errno::BUSY)?;
+    let there = BELL.load(Acquire);
+    if there >= 0 {
+        return Ok(there);
     }
+    let fd = guard.store().pipe_beside(PIPE)?;
+    let high = file::duplicate_high(fd.raw())?;
+    BELL.store(high, Release);
+    Ok(high)
 }
 
 /// Tells `tell` of each region with [`Rights::NOTIFY`] that was used and how often, until it

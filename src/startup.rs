@@ -170,6 +170,7 @@ fn announce_what_is_missing() {
 #[inline(never)]
 fn start(env: Environment) {
     OWNER.store(sys::getpid(), Relaxed);
+    regall_bridge::lock::in_process();
     BUDGET.store(limits::budget(config().limit, env), Relaxed);
     let mark = fork::init();
     prepare_stack();

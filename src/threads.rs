@@ -98,6 +98,12 @@ impl Thread {
         self.state.load(Relaxed) == RUNNING
     }
 
+    /// Whether the kernel has made it, and it has not ended: unlike [`Thread::runs`], not
+    /// before it counts among the process's threads.
+    pub fn exists(&self) -> bool {
+        self.tid.load(Acquire) != 0
+    }
+
     /// In a child of fork: it is not there, nor is its memory.
     pub fn forget(&self) {
         self.state.store(IDLE, Relaxed);

@@ -112,11 +112,14 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
         for (poll, fd) in polls.iter_mut().zip(all) {
             *poll = Poll::of(fd);
         }
+        // Not more than there are: RLIMIT_NOFILE bounds them.
+        let last = clients.iter().rposition(Option::is_some);
+        let used = last.map_or(2, |n| n + 3).min(polls.len());
         let time = [pause / 1_000_000_000, pause % 1_000_000_000];
         match call!(
             libc::SYS_ppoll,
             polls.as_mut_ptr(),
-            polls.len(),
+            used,
             time.as_ptr(),
             0,
             8

@@ -6,6 +6,7 @@ use crate::peer::Peer;
 use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
 use crate::view::Stamp;
 use core::mem::MaybeUninit;
+use core::sync::atomic::{fence, Ordering::Acquire};
 use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
 
@@ -286,6 +287,8 @@ impl Stamps {
     /// The view that they are from is still mapped.
     #[inline]
     unsafe fn first_stale(&self) -> Option<u64> {
+        // What was read by plain loads was read before this.
+        fence(Acquire);
         // SAFETY: by the contract above.
         let stale = |(stamp, _): &&(Stamp, u64)| !unsafe { stamp.holds() };
         self.as_slice().iter().find(stale).map(|(_, from)| *from)

@@ -11,7 +11,7 @@
 //! from the one on that the cookie's random bits name. The segments of a region of one
 //! segment are in its slot, those of others in the same part.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering::Acquire};
 
 /// First word of the file: "regions" and the layout's version in the top byte.
 pub const MAGIC: u64 = 0x01_73_6e_6f_69_67_65_72;
@@ -61,6 +61,14 @@ pub struct Slot {
     pub uses: AtomicU64,
     /// The cookie that the KNEM module has for it; 0: none.
     pub knem: AtomicU64,
+}
+
+impl Slot {
+    /// Its cookie, while the region can be used.
+    pub fn live(&self) -> Option<u64> {
+        let live = self.live.load(Acquire);
+        (live != 0).then_some(live)
+    }
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);

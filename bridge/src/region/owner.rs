@@ -258,27 +258,31 @@ impl Owner {
     #[inline]
     pub fn replaced(&self, range: PageRange) {
         if self.shadowed.load(SeqCst) && self.may_hold(range) {
-            self.each_in(range, |slot| slot.knem.store(0, SeqCst));
+            self.each_in(range, |slot, _| slot.knem.store(0, SeqCst));
         }
     }
 
     #[cold]
     #[inline(never)]
     fn take_out(&self, range: PageRange) {
-        self.each_in(range, |slot| slot.live.store(0, SeqCst));
+        // Unless the slot has been given to another region meanwhile.
+        self.each_in(range, |slot, live| {
+            let _ = slot.live.compare_exchange(live, 0, SeqCst, Relaxed);
+        });
     }
 
     /// Calls `tell` for each region that can be used and lies in `range`.
-    fn each_in(&self, range: PageRange, tell: impl Fn(&Slot)) {
+    fn each_in(&self, range: PageRange, tell: impl Fn(&Slot, u64)) {
         for part in (0..PARTS).map_while(|k| self.part(k)) {
-            let live = |s: &&Slot| s.live.load(Acquire) != 0;
-            for slot in (0..slots(part.k)).filter_map(|n| part.slot(n)).filter(live) {
+            let live = |s| Some((s, Slot::live(s)?));
+            let all = (0..slots(part.k)).filter_map(|n| part.slot(n));
+            for (slot, live) in all.filter_map(live) {
                 let hit = |s: Segment| {
                     s.len > 0 && s.addr < range.end() && range.start() < s.addr.wrapping_add(s.len)
                 };
                 let count = slot.count.load(Relaxed) as usize;
                 if (0..count).map_while(|n| segment(part, slot, n)).any(hit) {
-                    tell(slot);
+                    tell(slot, live);
                 }
             }
         }
