@@ -89,13 +89,16 @@ fn device() -> Result<i32> {
         return Ok(opened.fd);
     }
     let inherited = opened.pid != pid && opened.fd >= 0 && is_it(opened.fd);
-    let fd = Fd::open(DEVICE, libc::O_RDWR, 0)?;
-    let high = file::duplicate_high(fd.raw())?;
+    // The driver ends all that a process has when *any* of its descriptors of the device is
+    // closed. So none is closed once there is one of our own, not even a duplicate.
     if inherited {
         file::close(opened.fd);
+        opened.fd = -1;
     }
-    *opened = Device { fd: high, pid };
-    Ok(high)
+    let fd = Fd::open(DEVICE, libc::O_RDWR, 0)?;
+    *opened = Device { fd: fd.raw(), pid };
+    core::mem::forget(fd);
+    Ok(opened.fd)
 }
 
 fn command<T>(nr: u64, argument: &mut T) -> Result<()> {
