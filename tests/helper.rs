@@ -82,7 +82,8 @@ fn queues_of_copies() {
     }
 }
 
-/// UCX's own shared memory doesn't work there. Nor do other users' limits on locked memory
+/// UCX's posix shared memory doesn't work there, and over TCP MPICH 4.0.2 now and then never
+/// comes back from MPI_Finalize, without the shim too: System V segments do. Nor do other users' limits on locked memory
 /// bind there less than here: libraries are left out, so that there is room for the rest.
 #[test]
 fn mpi_ranks_in_user_namespaces_of_their_own() {
@@ -100,7 +101,7 @@ fn mpi_ranks_in_user_namespaces_of_their_own() {
     command
         .args(["unshare", "-U"])
         .arg(build::program("apart.mpich"));
-    command.env("UCX_TLS", "tcp,self");
+    command.env("UCX_TLS", "sysv,self");
     let done = child::run(&mut command, TIMEOUT);
     assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
     assert!(
