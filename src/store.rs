@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use crate::ledger::Memory;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
-use crate::sys::process::{start_time, Identity};
+use crate::sys::process::{Identity, Stat};
 use crate::sys::{self, Errno};
 use crate::text::{number, Text};
 use core::ffi::CStr;
@@ -351,9 +351,8 @@ fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {
     if namespace != me.namespace {
         return None;
     }
-    let path: Text<64> = Text::of(format_args!("/proc/{pid}/stat"));
-    let alive = match start_time(path.as_cstr()?) {
-        Ok(now) => now == start,
+    let alive = match Stat::of(pid) {
+        Ok(now) => now.start == start,
         Err(e) => !matches!(e, Errno::NOENT | Errno::SRCH),
     };
     if alive {

@@ -4,7 +4,7 @@ use crate::mechanism::helper;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, SEGMENTS};
 use regall_sys::file::{next_entry, Fd};
 use regall_sys::folder::{self, Folder};
-use regall_sys::process::{Identity, Stat};
+use regall_sys::process::{own_namespace, Identity, Stat};
 use regall_sys::text::{number, Text};
 use regall_sys::{file, Errno, Result};
 
@@ -52,11 +52,11 @@ pub fn process(pid: u32) -> Result<Found> {
     let namespace = namespace
         .as_cstr()
         .and_then(|path| file::stat_path(path, false).ok())
-        .map_or_else(|| file::stat_path(c"/proc/self/ns/pid", false), Ok)?;
+        .map_or_else(own_namespace, |s| Ok(s.inode))?;
     let identity = Identity {
         pid: own as u32,
         start: started(pid)?,
-        namespace: namespace.inode,
+        namespace,
     };
     let uid = uid as u32;
     let folder = folder_of(&identity, uid);
@@ -132,8 +132,7 @@ pub fn started(pid: u32) -> Result<u64> {
 
 /// Its /proc/PID/stat; ESRCH if there is no such process, or it has ended.
 pub fn stat(pid: u32) -> Result<Stat> {
-    let path: Text<32> = Text::of(format_args!("/proc/{pid}/stat"));
-    match Stat::read(path.as_cstr().ok_or(Errno::SRCH)?) {
+    match Stat::of(pid.into()) {
         Ok(stat) if !stat.over() => Ok(stat),
         _ => Err(Errno::SRCH),
     }
@@ -153,18 +152,15 @@ fn field(status: &[u8], name: &[u8], n: usize) -> Option<u64> {
 
 /// What is to be said of a pid that is not in our /proc.
 fn elsewhere(pid: u32) -> Errno {
+    let here = own_namespace();
     let mut foreign = false;
     each_file(regall_sys::geteuid(), |it, _| {
-        foreign |= it.pid == pid && Some(it.namespace) != own_namespace();
+        foreign |= it.pid == pid && Ok(it.namespace) != here;
     });
     match foreign {
         true => Errno(libc::EXDEV),
         false => Errno::SRCH,
     }
-}
-
-fn own_namespace() -> Option<u64> {
-    Some(file::stat_path(c"/proc/self/ns/pid", false).ok()?.inode)
 }
 
 /// Opens the directory of `found`; ENOENT if it runs without the shim.
@@ -194,7 +190,7 @@ pub fn each(mut tell: impl FnMut(&Found)) {
     let uid = regall_sys::geteuid();
     let here = own_namespace();
     each_file(uid, |it, folder| {
-        let alive = Some(it.namespace) == here && started(it.pid) == Ok(it.start);
+        let alive = Ok(it.namespace) == here && started(it.pid) == Ok(it.start);
         if alive {
             tell(&Found {
                 pid: it.pid,

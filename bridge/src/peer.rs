@@ -91,7 +91,7 @@ impl Peer {
         if start != 0 && found.identity.start != start {
             return Err(Errno::SRCH);
         }
-        let mut view = View::open(host, &found)?;
+        let view = View::open(host, &found)?;
         let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
         let memory = open_memory(pid).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
@@ -106,7 +106,7 @@ impl Peer {
             seen: AtomicU64::new(GONE),
             header,
             known: Lock::new(Known {
-                view: view_moved(&mut view),
+                view,
                 picture: Picture::new(),
             }),
             link: Lock::new(Link::none()),
@@ -209,8 +209,7 @@ impl Peer {
 
     /// The number of the XPMEM segment that it has published.
     pub fn offers_xpmem(&self) -> Option<u64> {
-        let known = self.known.lock();
-        let segment = known.view.header()?.xpmem.load(Acquire);
+        let segment = self.header().xpmem.load(Acquire);
         (segment != 0).then_some(segment)
     }
 
@@ -225,15 +224,21 @@ impl Peer {
     /// not registered; EACCES: its protection says no.
     #[inline]
     pub fn look(&self, addr: u64, write: bool) -> Result<(u64, Stamp)> {
+        let (entry, stamp) = self.known_at(addr)?;
+        entry.permits(write)?;
+        Ok((entry.end, stamp))
+    }
+
+    /// The entry that holds `addr`, as it is now. EFAULT: there is none.
+    #[inline]
+    pub fn known_at(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
         let mut known = self.known.lock();
         let orphaned = known.orphaned();
         let Known { view, picture } = &mut *known;
         if orphaned {
             picture.forget();
         }
-        let (entry, stamp) = picture.at(self.host, view, addr)?;
-        entry.permits(write)?;
-        Ok((entry.end, stamp))
+        picture.at(self.host, view, addr)
     }
 
     /// As [`Peer::look`], with the entry's number in the owner's ledger. ESTALE: it is
@@ -253,13 +258,6 @@ impl Peer {
             Way::Get if self.seen.load(Relaxed) != GONE => Ok(()),
             _ => self.still(),
         }
-    }
-
-    /// The entry that holds `addr`, as it is now. EFAULT: there is none.
-    pub fn known_at(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
-        let mut known = self.known.lock();
-        let Known { view, picture } = &mut *known;
-        picture.at(self.host, view, addr)
     }
 
     /// Whether the entry in `slot` still is the one of `generation`.
@@ -337,11 +335,6 @@ impl Peer {
     pub fn count(&self, kind: Kind, bytes: u64) {
         self.host.count(kind, bytes);
     }
-}
-
-/// Moves the view out; what is left holds nothing.
-fn view_moved(view: &mut View) -> View {
-    core::mem::replace(view, View::none())
 }
 
 fn open_memory(pid: u32) -> Result<i32> {

@@ -209,15 +209,15 @@ impl Piece {
             Ok((bytes, kind, proven)) => (bytes, Some(kind), proven),
             Err(_) => (0, None, false),
         };
-        // SAFETY: the stamps are of the peer's view.
-        let mut stale = unsafe { self.stamps.first_stale() };
+        // What was read by plain loads was read before what follows.
+        fence(Acquire);
         // SAFETY: by the contract above.
-        if region.is_some_and(|r| !unsafe { r.stands(mechanism) }) {
-            stale = Some(0);
-        }
-        if peer.gave_up() {
-            stale = Some(0);
-        }
+        let all_stale = peer.gave_up() || region.is_some_and(|r| !unsafe { r.stands(mechanism) });
+        let stale = match all_stale {
+            true => Some(0),
+            // SAFETY: the stamps are of the peer's view.
+            false => unsafe { self.stamps.first_stale() },
+        };
         let good = stale.map_or(bytes, |from| bytes.min(from));
         // A failure is no answer unless it is this peer's.
         let still = match copied {
@@ -287,8 +287,6 @@ impl Stamps {
     /// The view that they are from is still mapped.
     #[inline]
     unsafe fn first_stale(&self) -> Option<u64> {
-        // What was read by plain loads was read before this.
-        fence(Acquire);
         // SAFETY: by the contract above.
         let stale = |(stamp, _): &&(Stamp, u64)| !unsafe { stamp.holds() };
         self.as_slice().iter().find(stale).map(|(_, from)| *from)

@@ -9,8 +9,6 @@ use regall_directory::layout::{
     locate, segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
 };
 use regall_sys::file::{Fd, Stat};
-use regall_sys::folder::Folder;
-use regall_sys::process::Identity;
 use regall_sys::{Errno, Result};
 
 /// What of it is mapped: the header and segment 0 as one, the others as they are needed.
@@ -41,24 +39,6 @@ impl View {
                 view.close(host);
                 Err(Errno(libc::ENOEXEC))
             }
-        }
-    }
-
-    /// Of nothing.
-    pub const fn none() -> Self {
-        Self {
-            found: Found {
-                pid: 0,
-                identity: Identity {
-                    pid: 0,
-                    start: 0,
-                    namespace: 0,
-                },
-                uid: 0,
-                folder: Folder { uid: 0, n: 0 },
-            },
-            file: Stat::NONE,
-            parts: [None; SEGMENTS],
         }
     }
 

@@ -13,6 +13,7 @@ use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     segment_offset, Header, CALLS, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
 };
+use regall_sys::file::{major, minor};
 
 /// Where the folders are, one for each user: `regall-UID`.
 pub const FOLDER_ROOT: &str = "/dev/shm";
@@ -360,16 +361,6 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
         .chunks_exact(8)
         .map(|w| w.try_into().unwrap_or([0; 8]));
     words.map(u64::from_ne_bytes)
-}
-
-/// Device numbers as makedev(3) packs them into st_dev.
-const fn major(dev: u64) -> u32 {
-    ((dev >> 8) & 0xfff) as u32 | ((dev >> 32) & 0xffff_f000) as u32
-}
-
-/// See [`major`].
-const fn minor(dev: u64) -> u32 {
-    (dev & 0xff) as u32 | ((dev >> 12) & 0xffff_ff00) as u32
 }
 
 impl HeaderView {

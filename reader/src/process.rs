@@ -7,6 +7,7 @@ use super::OpenError;
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 use regall_directory::vocab::Prot;
+use regall_sys::process::Stat;
 
 /// Who a process is; a pid alone can be used again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,9 +75,7 @@ impl Process {
     /// What it is doing, as a letter of proc(5): `R` it runs, `S` it sleeps, `T` it
     /// is stopped, ...
     pub fn state(&self) -> Result<char, OpenError> {
-        let fields = stat(self.pid)?;
-        let word = fields.split_ascii_whitespace().next();
-        word.and_then(|w| w.chars().next()).ok_or(OpenError::Io(0))
+        stat(self.pid).map(|stat| char::from(stat.state))
     }
 
     /// Its mappings, in order. [`OpenError::NoSuchProcess`] if it has none: it
@@ -142,26 +141,17 @@ impl From<maps::Line<'_>> for Mapping {
     }
 }
 
-/// The fields of /proc/PID/stat behind the name, beginning with the state.
-fn stat(pid: u32) -> Result<String, OpenError> {
-    let stat = fs::read(format!("/proc/{pid}/stat"))?;
-    // The name in field 2 may hold anything, blanks and brackets too.
-    let name_end = stat.iter().rposition(|&b| b == b')');
-    let fields = name_end.and_then(|n| stat.get(n + 1..)).unwrap_or(&[]);
-    Ok(String::from_utf8_lossy(fields).into_owned())
+/// What is needed of /proc/PID/stat.
+fn stat(pid: u32) -> Result<Stat, OpenError> {
+    let read = Stat::of(pid.into());
+    read.map_err(|e| std::io::Error::from_raw_os_error(e.0).into())
 }
 
 /// When `pid` started; an error if it is not there, or only its corpse is.
 fn start_time(pid: u32) -> Result<u64, OpenError> {
-    let fields = stat(pid)?;
-    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    let (state, threads, start) = (fields.first(), fields.get(17), fields.get(19));
-    match (state, threads, start.and_then(|s| s.parse().ok())) {
-        (Some(&"Z"), Some(&("0" | "1")), _) | (Some(&("X" | "x")), _, _) => {
-            Err(OpenError::NoSuchProcess)
-        }
-        (_, _, Some(start)) => Ok(start),
-        _ => Err(OpenError::Io(0)),
+    match stat(pid)? {
+        stat if stat.over() => Err(OpenError::NoSuchProcess),
+        stat => Ok(stat.start),
     }
 }
 

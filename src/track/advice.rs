@@ -41,18 +41,18 @@ const DONTNEED_LOCKED: u64 = 24;
 const MODE_MISSING: u64 = 1;
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
 
+/// Whether this advice replaces pages that an adapter or the KNEM module has hold of.
+fn replaces_pages(advice: i32) -> bool {
+    NEW_PAGES.contains(&advice) && (registering::active() || crate::regions::shadowed())
+}
+
 /// madvise(2).
 #[inline(never)]
 pub fn madvise(frame: &mut Frame) -> i64 {
     let [addr, len, advice, ..] = frame.args;
     let advice = advice as i32;
     let again = advice == DONTNEED_LOCKED as i32;
-    if NEW_PAGES.contains(&advice) {
-        if let Some(range) = PageRange::from_call(addr, len) {
-            crate::regions::replaced(range);
-        }
-    }
-    let other_pages = NEW_PAGES.contains(&advice) && registering::active();
+    let other_pages = replaces_pages(advice);
     let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
     if !other_pages && (!unlocked || startup::config().pin == Pin::Off) {
         super::flight::count_call(Call::Madvise);
@@ -65,6 +65,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     let Some(guard) = lock_for(&[Some(range)]) else {
         // In a handler on top of the lock's holder: if the pins are in the way
         // it fails, as it may for an application that locks its memory itself.
+        crate::regions::replaced(range);
         let value = real(frame);
         super::deferred::later(range);
         return value;
@@ -174,7 +175,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     let [pidfd, vector, count, advice, ..] = frame.args;
     let advised = advice as i32;
     let in_the_way = NEEDS_UNLOCKED.contains(&advised) && startup::config().pin != Pin::Off
-        || NEW_PAGES.contains(&advised) && (registering::active() || crate::regions::shadowed());
+        || replaces_pages(advised);
     if !in_the_way || !is_self(pidfd as i32) {
         super::flight::count_call(Call::ProcessMadvise);
         return real(frame);

@@ -227,26 +227,25 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Of no file.
-    pub const NONE: Self = Self {
-        dev: 0,
-        inode: 0,
-        mode: 0,
-        uid: 0,
-        rdev: 0,
-        size: 0,
-        links: 0,
-    };
-
     /// Major number of the device, as makedev(3) packs it into `st_dev`.
     pub const fn dev_major(&self) -> u32 {
-        ((self.dev >> 8) & 0xfff) as u32 | ((self.dev >> 32) & 0xffff_f000) as u32
+        major(self.dev)
     }
 
     /// Minor number of the device.
     pub const fn dev_minor(&self) -> u32 {
-        (self.dev & 0xff) as u32 | ((self.dev >> 12) & 0xffff_ff00) as u32
+        minor(self.dev)
     }
+}
+
+/// Major number of a device, as makedev(3) packs it.
+pub const fn major(dev: u64) -> u32 {
+    ((dev >> 8) & 0xfff) as u32 | ((dev >> 32) & 0xffff_f000) as u32
+}
+
+/// Minor number of a device, likewise.
+pub const fn minor(dev: u64) -> u32 {
+    (dev & 0xff) as u32 | ((dev >> 12) & 0xffff_ff00) as u32
 }
 
 impl From<&libc::stat> for Stat {

@@ -1,7 +1,7 @@
 //! Who a process is, from /proc.
 
 use crate::file;
-use crate::text::number;
+use crate::text::{number, Text};
 use crate::{Errno, Result};
 use core::ffi::CStr;
 
@@ -21,14 +21,19 @@ impl Identity {
     pub fn own() -> Result<Self> {
         Ok(Self {
             pid: crate::getpid(),
-            start: start_time(c"/proc/self/stat")?,
-            namespace: file::stat_path(c"/proc/self/ns/pid", false)?.inode,
+            start: Stat::read(c"/proc/self/stat")?.start,
+            namespace: own_namespace()?,
         })
     }
 }
 
 /// From the kernel's include/linux/sched.h.
 const PF_EXITING: u64 = 4;
+
+/// Inode of this process's pid namespace.
+pub fn own_namespace() -> Result<u64> {
+    file::stat_path(c"/proc/self/ns/pid", false).map(|s| s.inode)
+}
 
 /// What is needed of a /proc/PID/stat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +53,12 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// That of `pid`, as [`Stat::read`].
+    pub fn of(pid: u64) -> Result<Self> {
+        let path: Text<64> = Text::of(format_args!("/proc/{pid}/stat"));
+        Self::read(path.as_cstr().ok_or(Errno::SRCH)?)
+    }
+
     /// Reads it. EINVAL: it is not what the kernel writes; and the errors of open(2) and
     /// read(2).
     pub fn read(path: &CStr) -> Result<Self> {
@@ -72,11 +83,6 @@ impl Stat {
     pub fn over(&self) -> bool {
         matches!(self.state, b'Z' if self.threads <= 1) || matches!(self.state, b'X' | b'x')
     }
-}
-
-/// Field 22 of the /proc/PID/stat at `path`.
-pub fn start_time(path: &CStr) -> Result<u64> {
-    Stat::read(path).map(|s| s.start)
 }
 
 #[cfg(test)]

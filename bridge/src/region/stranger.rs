@@ -9,8 +9,8 @@ use crate::serve::open_name;
 use crate::transfer::{Outcome, Way};
 use crate::vector::{Cursor, Few, Segment};
 use crate::wire::{Request, BOUNCE, CHUNK, HELLO, HOLD, REGION_GET, REGION_PUT};
-use regall_sys::process::Identity;
-use regall_sys::{file, socket, Errno, Result};
+use regall_sys::process::{own_namespace, Identity};
+use regall_sys::{socket, Errno, Result};
 
 /// As [`super::circle::Circle::transfer`], of a region whose owner is another user's. A
 /// connection is made each time.
@@ -50,7 +50,7 @@ fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
     let owner = Identity {
         pid,
         start: find::started(pid).map_err(|_| Errno::INVAL)?,
-        namespace: file::stat_path(c"/proc/self/ns/pid", false)?.inode,
+        namespace: own_namespace()?,
     };
     // It has no regions for all, or REGALL_COPY leaves the helper out.
     let none = |_| Errno::PERM;
