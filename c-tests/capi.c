@@ -5,7 +5,7 @@
  * With REGALL=1 the shim must be there and at work.
  */
 #include <dlfcn.h>
-#include "check.h"
+#include "expect.h"
 #include "../include/regall.h"
 
 #define HUGE_PAGE (2ul << 20)
@@ -17,19 +17,6 @@ static struct {
 #define FIELD(name) __typeof__(regall_##name) *name;
 	EACH(FIELD)
 } api;
-
-static int wrong;
-
-/* What the program expects of a return value, and what it got. */
-#define IS(want, ...)                                                                              \
-	do {                                                                                       \
-		long got_ = (long)(__VA_ARGS__), want_ = (long)(want);                             \
-		if (got_ != want_) {                                                               \
-			say("line %d: %s is %ld, not %ld", __LINE__, #__VA_ARGS__, got_, want_);   \
-			wrong++;                                                                   \
-		}                                                                                  \
-	} while (0)
-#define HOLDS(...) IS(true, (bool)(__VA_ARGS__))
 
 /* What is expected of memory that nothing is in the way of. */
 static bool on, pins, limited, patched;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use regall_tests::{build, skip};
+use regall_tests::{build, missing};
 
 /// Runs something that must succeed.
 fn done(command: &mut Command) -> String {
@@ -54,14 +54,6 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         }
     }
     all
-}
-
-fn missing(command: &str) -> bool {
-    let missing = !build::have(command);
-    if missing {
-        skip(&format!("{command} is not installed"));
-    }
-    missing
 }
 
 /// A program that has the shim, as the installed command starts it.

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use regall_tests::child::{self, Outcome};
-use regall_tests::mode::Mode;
-use regall_tests::{build, skip};
+use regall_tests::mode::{launch, Mode, AS_ROOT};
+use regall_tests::{build, missing};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -53,12 +53,7 @@ impl Node {
 }
 
 fn run(command: &mut Command) -> Outcome {
-    Mode::Plain.apply(command);
-    command
-        .env_remove("LD_PRELOAD")
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    child::run(command, TIMEOUT)
+    launch(command, TIMEOUT)
 }
 
 /// Ranks that have the shim, with REGALL_PIN=onfault.
@@ -66,14 +61,6 @@ fn with_the_shim(done: &Outcome) -> usize {
     let line = format!("1,onfault,{} ", build::shim().display());
     let has = |l: &&str| l.strip_prefix(&line).is_some_and(|n| n != "0");
     done.stdout.lines().filter(has).count()
-}
-
-fn missing(launcher: &str) -> bool {
-    let missing = !build::have(launcher);
-    if missing {
-        skip(&format!("{launcher} is not installed"));
-    }
-    missing
 }
 
 /// Without a word of ours nothing arrives, or the tests show nothing.
@@ -92,8 +79,7 @@ fn the_other_node_knows_nothing() {
         .env("REGALL", "1")
         .env("REGALL_PIN", "onfault")
         .env("LD_PRELOAD", build::shim())
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        .envs(AS_ROOT);
     let done = child::run(&mut command, TIMEOUT);
     assert_eq!(done.stdout, ",, 0\n", "{}", done.stderr);
 }

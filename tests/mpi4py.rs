@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use regall_tests::mode::Mode;
+use regall_tests::mode::{Mode, AS_ROOT};
 use regall_tests::unittest::{self, Results};
 use regall_tests::{build, child, skip};
 
@@ -41,9 +41,7 @@ fn suite(mpi: &str, mode: Mode) -> Result<Results, String> {
     }
     mode.apply(&mut command);
     command
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command
+        .envs(AS_ROOT)
         .env("MPI4PY_MPIABI", mpi)
         .env("LD_LIBRARY_PATH", build::target().join("mpi4py/lib"));
     // Each rank writes a file of its own.

@@ -3,28 +3,15 @@
 use std::process::Command;
 use std::time::Duration;
 
-use regall_tests::child::{self, Outcome};
-use regall_tests::mode::Mode;
-use regall_tests::{build, skip};
+use regall_tests::child::Outcome;
+use regall_tests::mode::launch;
+use regall_tests::{build, missing};
 use serde_json::Value;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn run(command: &mut Command) -> Outcome {
-    Mode::Plain.apply(command);
-    command
-        .env_remove("LD_PRELOAD")
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    child::run(command, TIMEOUT)
-}
-
-fn missing(command: &str) -> bool {
-    let missing = !build::have(command);
-    if missing {
-        skip(&format!("{command} is not installed"));
-    }
-    missing
+    launch(command, TIMEOUT)
 }
 
 fn json(file: &std::path::Path) -> Value {

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use regall_tests::child::Outcome;
-use regall_tests::mode::Mode;
+use regall_tests::mode::{Mode, AS_ROOT};
 use regall_tests::truth::{self, Truth};
-use regall_tests::{build, child, skip};
+use regall_tests::{build, child, missing, skip};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -84,19 +84,14 @@ fn libraries() {
 }
 
 fn mpi(launcher: &str, options: &[&str], program: &str, env: &[(&str, &str)]) {
-    if !build::have(launcher) {
-        skip(&format!("{launcher} is not installed"));
+    if missing(launcher) {
         return;
     }
     let path = build::program(program);
     let mut command = vec![launcher, "-np", "2"];
     command.extend(options);
     command.push(path.to_str().expect("a path"));
-    let root = [
-        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-    ];
-    let env = [&root, env].concat();
+    let env = [&AS_ROOT, env].concat();
     let (outcome, truth) = truth::trace(&command, &env, Mode::Off, TIMEOUT);
     assert!(
         outcome.stdout.contains("ring of 2: 0 errors"),

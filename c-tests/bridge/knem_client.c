@@ -8,22 +8,11 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "../check.h"
+#include "../expect.h"
 #include "knem_abi.h"
 
 #define SIZE (64 * PAGE)
 #define COPIERS 4
-
-static int wrong;
-
-#define EXPECT(...)                                                                                \
-	do {                                                                                       \
-		if (!(__VA_ARGS__)) {                                                              \
-			say("%d: line %d: not so: %s (errno %s)", getpid(), __LINE__, #__VA_ARGS__, \
-			    strerrorname_np(errno));                                               \
-			wrong++;                                                                   \
-		}                                                                                  \
-	} while (0)
 
 /* What the owner tells the other one. */
 struct shared {
@@ -41,11 +30,6 @@ static int open_knem(void)
 	}
 	NEED(fd >= 0);
 	return fd;
-}
-
-static bool fails_with(int e, int r)
-{
-	return r < 0 && errno == e;
 }
 
 static uint64_t segment_at(const void *p)

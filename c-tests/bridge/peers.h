@@ -7,8 +7,7 @@
 #define REGALL_PEERS_H
 
 #include <sys/uio.h>
-#include <time.h>
-#include "../check.h"
+#include "../expect.h"
 #include "../../include/regall.h"
 
 /* There or not, as with any preloaded library. */
@@ -22,19 +21,6 @@
 #pragma weak regall_put
 #pragma weak regall_getv
 #pragma weak regall_putv
-
-static int wrong;
-
-/* What the program expects, and what it got. Errors are negative errno values. */
-#define IS(want, ...)                                                                              \
-	do {                                                                                       \
-		long got_ = (long)(__VA_ARGS__), want_ = (long)(want);                             \
-		if (got_ != want_) {                                                               \
-			say("line %d: %s is %ld, not %ld", __LINE__, #__VA_ARGS__, got_, want_);   \
-			wrong++;                                                                   \
-		}                                                                                  \
-	} while (0)
-#define HOLDS(...) IS(true, (bool)(__VA_ARGS__))
 
 /* A process of this program. */
 struct other {
@@ -53,21 +39,6 @@ __attribute__((unused)) static uint64_t now_ns(void)
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-__attribute__((unused)) static void pause_us(long us)
-{
-	struct timespec t = { us / 1000000, us % 1000000 * 1000 };
-	nanosleep(&t, NULL);
-}
-
-static uint64_t seed_of_draws = 88172645463325252ull;
-__attribute__((unused)) static uint64_t draw(uint64_t below)
-{
-	seed_of_draws ^= seed_of_draws << 13;
-	seed_of_draws ^= seed_of_draws >> 7;
-	seed_of_draws ^= seed_of_draws << 17;
-	return (seed_of_draws >> 16) % below;
 }
 
 /* Reads a line without its end; false at the end of the pipe. */

@@ -6,8 +6,7 @@
 #ifndef REGALL_TEST_REGION_H
 #define REGALL_TEST_REGION_H
 
-#include <time.h>
-#include "../check.h"
+#include "../expect.h"
 #include "../../include/regall.h"
 
 /* There or not, as with any preloaded library. */
@@ -24,20 +23,6 @@
 #pragma weak regall_region_used
 #pragma weak regall_region_uses
 
-static int wrong;
-
-/* What the program expects, and what it got. Errors are negative errno values. */
-#define IS(want, ...)                                                                              \
-	do {                                                                                       \
-		long got_ = (long)(__VA_ARGS__), want_ = (long)(want);                             \
-		if (got_ != want_) {                                                               \
-			if (wrong++ < 20)                                                          \
-				say("%s:%d: %s is %ld, not %ld", __FILE__, __LINE__, #__VA_ARGS__, \
-				    got_, want_);                                                  \
-		}                                                                                  \
-	} while (0)
-#define HOLDS(...) IS(true, (bool)(__VA_ARGS__))
-
 #define MIB (1ul << 20)
 #define ARENA (8 * MIB)
 #define SEGMENTS 2048
@@ -46,21 +31,6 @@ static int wrong;
 __attribute__((unused)) static struct regall_segment piece(const void *p, uint64_t len)
 {
 	return (struct regall_segment){ (uint64_t)(uintptr_t)p, len };
-}
-
-static uint64_t seed_of_draws = 88172645463325252ull;
-__attribute__((unused)) static uint64_t draw(uint64_t below)
-{
-	seed_of_draws ^= seed_of_draws << 13;
-	seed_of_draws ^= seed_of_draws >> 7;
-	seed_of_draws ^= seed_of_draws << 17;
-	return (seed_of_draws >> 16) % below;
-}
-
-__attribute__((unused)) static void pause_us(long us)
-{
-	struct timespec t = { us / 1000000, us % 1000000 * 1000 };
-	nanosleep(&t, NULL);
 }
 
 /* Memory that is the same in all processes that are forked from here on. */

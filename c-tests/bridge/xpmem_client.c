@@ -7,22 +7,11 @@
 #include <pthread.h>
 #include <sys/time.h>
 
-#include "../check.h"
+#include "../expect.h"
 #include "xpmem_abi.h"
 
 #define SIZE (64 * PAGE)
 #define ATTACHERS 4
-
-static int wrong;
-
-#define EXPECT(...)                                                                                \
-	do {                                                                                       \
-		if (!(__VA_ARGS__)) {                                                              \
-			say("%d: line %d: not so: %s (errno %d)", getpid(), __LINE__, #__VA_ARGS__, \
-			    errno);                                                                \
-			wrong++;                                                                   \
-		}                                                                                  \
-	} while (0)
 
 struct shared {
 	xpmem_segid_t everything, one, secret;
@@ -40,11 +29,6 @@ static int open_xpmem(void)
 	}
 	NEED(fd >= 0);
 	return fd;
-}
-
-static bool fails_with(int e, int64_t r)
-{
-	return r < 0 && errno == e;
 }
 
 static xpmem_segid_t make(int fd, void *p, size_t size, uint64_t mode)

@@ -25,3 +25,12 @@ pub fn skip(reason: &str) {
         let _ = std::fs::write(std::path::Path::new(&folder).join(name), line);
     }
 }
+
+/// Whether `command` is missing; if so, says that the test is skipped for it.
+pub fn missing(command: &str) -> bool {
+    let missing = !build::have(command);
+    if missing {
+        skip(&format!("{command} is not installed"));
+    }
+    missing
+}

@@ -1,8 +1,10 @@
 //! The ways in which a program is run.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::build;
+use crate::child::{self, Outcome};
 
 /// A way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,4 +62,17 @@ impl Mode {
     pub fn pins(self) -> bool {
         matches!(self, Self::Populate | Self::OnFault | Self::Strict)
     }
+}
+
+/// What mpirun needs in its environment to start ranks for root.
+pub const AS_ROOT: [(&str, &str); 2] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+];
+
+/// Runs a launcher without the shim; what it starts may have it.
+pub fn launch(command: &mut Command, timeout: Duration) -> Outcome {
+    Mode::Plain.apply(command);
+    command.env_remove("LD_PRELOAD").envs(AS_ROOT);
+    child::run(command, timeout)
 }
