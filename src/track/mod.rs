@@ -498,6 +498,16 @@ pub fn begin_work() -> Flight {
     owing_nothing(flight::begin(Call::Madvise))
 }
 
+/// If this thread left an earlier call half-way, the ledger is checked against the kernel:
+/// for calls that have no need of the ledger themselves.
+#[inline]
+pub fn pay_debts() {
+    let thread = thread::current();
+    if thread.flights.iter().any(|f| f.get() != 0) || thread.owes_audit.get() {
+        end(begin_work());
+    }
+}
+
 #[inline]
 fn owing_nothing((flight, abandoned): (Flight, bool)) -> Flight {
     if abandoned {
