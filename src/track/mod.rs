@@ -33,6 +33,7 @@ pub mod advice;
 pub mod deferred;
 pub mod flight;
 pub mod fork;
+pub mod heap;
 pub mod lending;
 pub mod lock;
 pub mod locks;
@@ -400,7 +401,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Munmap => unmap::munmap(frame),
         Call::Mremap => map::mremap(frame),
         Call::Mprotect | Call::PkeyMprotect => map::mprotect(call, frame),
-        Call::Brk => map::brk(frame),
+        Call::Brk => heap::brk(frame),
         Call::Madvise if cfg!(feature = "blind-to-madvise") => real(frame),
         Call::Madvise => advice::madvise(frame),
         Call::ProcessMadvise => advice::process_madvise(frame),
