@@ -30,6 +30,7 @@ pub mod logger;
 pub mod policy;
 pub mod regions;
 pub mod registrar;
+pub mod share;
 pub mod startup;
 pub mod stats;
 pub mod store;

@@ -64,7 +64,9 @@ pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
     let lazy = matches!(attr.kind, Kind::ThreadStack | Kind::Stack)
         || [Flags::NORESERVE, Flags::GROWSDOWN, Flags::KEEP_LAZY]
             .iter()
-            .any(|f| attr.flags.has(*f));
+            .any(|f| attr.flags.has(*f))
+        // Populated, frozen memory would be copied, all of it.
+        || attr.flags.has(Flags::BACKED) && !attr.prot.shared();
     match pin {
         Pin::Off => Want::Leave(Column::no(Reason::Off)),
         Pin::OnFault => Want::OnFault,
@@ -143,7 +145,7 @@ pub fn described(attr: Attr, pin: Pin) -> Attr {
 /// How early a range is pinned when a whole address space is: private writable
 /// memory first, shared next, the rest (text) last.
 pub const fn rank(attr: Attr) -> u8 {
-    if attr.prot.shared() {
+    if attr.prot.shared() && !attr.flags.has(Flags::BACKED) {
         1
     } else if attr.prot.writable() {
         0

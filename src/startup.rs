@@ -79,7 +79,6 @@ pub fn construct(frame: &Frame) {
     }
     logger::start(config());
     stats::remember(env);
-    announce_what_is_missing();
     arch::init();
     let ready = time::now();
     time::calibrate(
@@ -159,14 +158,6 @@ fn read_settings(env: Environment) -> bool {
     good
 }
 
-/// Settings that are understood and have nothing behind them yet.
-fn announce_what_is_missing() {
-    let c = config();
-    if c.share_heap {
-        log::warn!("this build can't share the heap: REGALL_SHARE=heap does nothing");
-    }
-}
-
 #[cold]
 #[inline(never)]
 fn start(env: Environment) {
@@ -178,6 +169,7 @@ fn start(env: Environment) {
     huge::init();
     let mode = install();
     MODE.store(mode as u8, Relaxed);
+    crate::share::init(mode);
     {
         let Some(mut guard) = track::lock() else {
             return;

@@ -237,6 +237,13 @@ impl Flags {
     pub const GROWABLE: Self = Self(1024);
     /// Private file mapping that is not writable (text, rodata), for REGALL_SCOPE.
     pub const TEXT: Self = Self(2048);
+    /// Private memory to the application that is a file's, so that peers can map it
+    /// (REGALL_SHARE=heap); no longer shared if the protection is not.
+    pub const BACKED: Self = Self(4096);
+    /// ... of which a child of fork gets an empty copy (MADV_WIPEONFORK).
+    pub const WIPED: Self = Self(8192);
+    /// ... of which a child of fork gets nothing (MADV_DONTFORK).
+    pub const NOT_FORKED: Self = Self(16384);
 
     /// From bits.
     #[inline]

@@ -4,9 +4,10 @@
 //! pages.
 
 use super::pinning::{let_go, lock_for, repin, settle};
-use super::{close, end, failed, lock, open, real, registering, State};
+use super::{backed, close, end, failed, lock, open, real, registering, State};
 use crate::arch::Frame;
 use crate::config::Pin;
+use crate::share;
 use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::{number, Text};
@@ -49,6 +50,18 @@ fn replaces_pages(advice: i32) -> bool {
 /// madvise(2).
 #[inline(never)]
 pub fn madvise(frame: &mut Frame) -> i64 {
+    let advice = frame.args[2] as i32;
+    if (share::any() || share::on()) && backed::concerns(advice) {
+        if let Some(value) = backed::madvise(frame) {
+            return value;
+        }
+    }
+    madvise_here(frame)
+}
+
+/// As [`madvise`], of memory that is no file's behind the application's back.
+#[inline]
+pub fn madvise_here(frame: &mut Frame) -> i64 {
     let [addr, len, advice, ..] = frame.args;
     let advice = advice as i32;
     let again = advice == DONTNEED_LOCKED as i32;
@@ -253,12 +266,27 @@ pub fn msync(frame: &mut Frame) -> i64 {
     value
 }
 
+/// The range of a struct uffdio_register.
+#[cold]
+#[inline(never)]
+fn userfault_range(frame: &Frame) -> Option<PageRange> {
+    let mut words = [0u64; 2];
+    // SAFETY: two words of room.
+    let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 16) };
+    PageRange::from_call(words[0], words[1]).filter(|_| copied == Ok(16))
+}
+
 /// ioctl(UFFDIO_REGISTER): from here on a missing page is the application's
 /// business. What we populated and nobody has written is given back, so that
 /// it is missing again, and stays locked on fault.
 #[cold]
 #[inline(never)]
 pub fn userfault(frame: &mut Frame) -> i64 {
+    if share::any() {
+        if let Some(range) = userfault_range(frame) {
+            backed::make_private(range);
+        }
+    }
     let value = real(frame);
     if failed(value) || startup::config().pin == Pin::Off && !registering::active() {
         return value;

@@ -3,7 +3,7 @@
 //! address space (vfork, CLONE_VM) shares the ledger, too, and nothing is done.
 
 use super::{
-    begin, deferred, flight, give_up, lock, open, real, resync, State, APP_FUTURE, USER_END,
+    backed, begin, deferred, flight, give_up, lock, open, real, resync, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::intercept;
@@ -59,13 +59,16 @@ pub fn fork(frame: &mut Frame) -> i64 {
     if let Some(all) = PageRange::new(0, USER_END) {
         crate::regions::replaced(all);
     }
+    let plan = backed::before_fork();
     let value = real(frame);
     if value == 0 {
         // The flight is the parent's.
         core::mem::forget(flight);
         child();
+        plan.in_child();
         return 0;
     }
+    plan.after(value);
     drop(flight);
     value
 }
@@ -149,6 +152,7 @@ fn start_anew(state: &mut State) {
     deferred::reset();
     flight::reset();
     state.ledger.rebuild();
+    crate::share::child(state);
     // The descriptors are copies of the parent's: they keep its regions alive.
     handles::child();
     state.hca.forget(|device| file::close(device.channel.fd()));

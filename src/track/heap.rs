@@ -6,10 +6,13 @@
 
 use super::pinning::{lock_for, relent, settle};
 use super::unmap::{put_back, Taken};
-use super::{close, deferred, future_flags, lock, open, over_budget, real, registering, resync};
+use super::{
+    backed, close, deferred, future_flags, lock, open, over_budget, real, registering, resync,
+};
 use crate::arch::Frame;
 use crate::huge::{self, HUGE_PAGE};
 use crate::policy;
+use crate::share;
 use crate::startup;
 use crate::sys::{self, Errno};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,6 +54,11 @@ fn attr() -> Attr {
     )
 }
 
+/// Whether it may be the heap's.
+fn is_heap(attr: Attr) -> bool {
+    attr.kind == Kind::Heap || attr.flags.has(Flags::BACKED)
+}
+
 /// Whole pages between two breaks.
 fn between(from: u64, to: u64) -> Option<PageRange> {
     round_up(from)
@@ -61,7 +69,7 @@ fn between(from: u64, to: u64) -> Option<PageRange> {
 /// Where the break is put for an application that wants it at `wanted`.
 fn step(wanted: u64) -> u64 {
     let large = wanted.saturating_sub(FIRST.load(Relaxed)) >= LARGE;
-    if !large || !huge::on() || startup::config().fail_on_limit || limited() {
+    if !large || !(huge::on() || share::on()) || startup::config().fail_on_limit || limited() {
         return wanted;
     }
     wanted.checked_next_multiple_of(HUGE_PAGE).unwrap_or(wanted)
@@ -99,10 +107,10 @@ pub fn brk(frame: &mut Frame) -> i64 {
     if let Some(mut guard) = guard {
         before = BREAK.load(Relaxed);
         // A break below its beginning is refused; what we don't know we don't touch.
-        shrunk = down(before).filter(|r| guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
+        shrunk = down(before).filter(|r| guard.at(r.start()).is_some_and(is_heap));
         if let Some(range) = shrunk {
             flight.claim(&guard, range);
-            guard.remove(range, |part, attr| taken.add(part, attr));
+            taken.take(&mut guard, range);
         }
     }
     if let Some(range) = shrunk {
@@ -128,8 +136,9 @@ pub fn brk(frame: &mut Frame) -> i64 {
         value = real(frame);
     }
     let now = value as u64;
-    if let (Some(range), true) = (shrunk, now != wanted) {
-        put_back(range, &taken);
+    match shrunk {
+        Some(range) if now != wanted => put_back(range, &taken),
+        _ => taken.files.done(),
     }
     // Refused, or only asked: the application is told what it knows.
     let answer = match now {
@@ -145,8 +154,20 @@ pub fn brk(frame: &mut Frame) -> i64 {
             TOLD.store(answer, Relaxed);
             grown = between(from, now).filter(|_| from != 0);
             if let Some(range) = grown {
+                let mut attr = attr();
+                if target != wanted && share::on() {
+                    drop(guard);
+                    backed::fresh_heap(range, &mut attr);
+                    guard = match lock() {
+                        Some(guard) => guard,
+                        None => {
+                            deferred::later(range);
+                            return answer as i64;
+                        }
+                    };
+                }
                 flight.touch(&guard, range);
-                guard.insert(range, attr());
+                guard.insert(range, attr);
             }
             drop(guard);
             // Another thread has moved it up since it was looked at.

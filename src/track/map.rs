@@ -5,14 +5,15 @@ use super::flight::Flight;
 use super::pinning::{let_go, lock_for, relent, settle};
 use super::unmap::{put_back, Taken};
 use super::{
-    close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering, resync,
-    State,
+    backed, close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering,
+    resync, State,
 };
 use crate::arch::Frame;
 use crate::config::Pin;
 use crate::huge;
 use crate::intercept;
 use crate::policy;
+use crate::share;
 use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
@@ -55,7 +56,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         match lock_for(&[Some(target)]) {
             Some(mut guard) => {
                 flight.claim(&guard, target);
-                guard.remove(target, |part, attr| taken.add(part, attr));
+                taken.take(&mut guard, target);
             }
             None => deferred::gone(target),
         }
@@ -75,8 +76,12 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     let Some(range) = mapped_range(value as u64, len, flags) else {
         return value;
     };
-    let new = describe(frame, range);
+    taken.files.done();
+    let mut new = describe(frame, range);
     if is_plain(&new.attr, flags) {
+        if share::on() {
+            backed::fresh(range, &mut new.attr);
+        }
         huge::fresh(range);
     }
     enter(&flight, range, &new);
@@ -281,15 +286,34 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         let shared = lock()
             .and_then(|g| g.at(range.start()))
             .is_some_and(|a| a.prot.shared());
-        // Not beyond a file's end, and not what may only be run.
-        let readable = prot & libc::PROT_READ as u64 != 0 && sys::readable(range.start());
-        if readable {
-            let end = crate::registrar::pin::end_of_file(range).unwrap_or(range.end());
-            intercept::new_code(range, end, shared);
+        // Not what may only be run.
+        if prot & libc::PROT_READ as u64 != 0 {
+            each_readable(range, |run| intercept::new_code(run, run.end(), shared));
         }
     }
     close(flight, range);
     value
+}
+
+/// Calls `f` with the parts of `range` that can be read: not beyond a file's end, and no
+/// guards (MADV_GUARD_INSTALL).
+#[cold]
+#[inline(never)]
+fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
+    if sys::advise(range.start(), range.len(), libc::MADV_POPULATE_READ).is_ok() {
+        return f(range);
+    }
+    let mut from = range.start();
+    let mut at = from;
+    while at <= range.end() {
+        if at == range.end() || !sys::readable(at) {
+            if let Some(run) = PageRange::new(from, at) {
+                f(run);
+            }
+            from = at + PAGE;
+        }
+        at += PAGE;
+    }
 }
 
 /// Whether regions of `range` would be registered with other rights than they are.
@@ -362,6 +386,11 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
 #[inline(never)]
 pub fn mremap(frame: &mut Frame) -> i64 {
     let [old, old_len, new_len, flags, new_addr, _] = frame.args;
+    if share::any() {
+        if let Some(value) = backed::mremap(frame) {
+            return value;
+        }
+    }
     let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
     if old % PAGE != 0 || (new_len > old_len && over_budget(new_len - old_len)) {
         return if old % PAGE != 0 { real(frame) } else { NOMEM };
@@ -384,10 +413,10 @@ pub fn mremap(frame: &mut Frame) -> i64 {
                 flight.claim(&guard, *range);
             }
             if let Some(target) = target {
-                guard.remove(target, |part, attr| replaced.add(part, attr));
+                replaced.take(&mut guard, target);
             }
             if let Some(source) = source {
-                guard.remove(source, |part, attr| moved.add(part, attr));
+                moved.take(&mut guard, source);
             }
         }
         None => [source, target]
@@ -421,6 +450,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             put_back(source, &moved);
         }
     } else {
+        replaced.files.done();
         let regions_stay = stayed != Stayed::No && value == old as i64;
         remapped(
             &flight,
@@ -488,11 +518,12 @@ fn one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
     let mut first = None;
     for (part, attr) in moved.all()? {
         let plain = attr.kind == Kind::Anon && !attr.prot.shared();
-        let same = first.is_none_or(|p| p == attr.prot);
+        let prot = Prot::from_bits(attr.prot.bits() & 7);
+        let same = first.is_none_or(|p| p == prot);
         if part.start() != end || !plain || !same || attr.flags.has(Flags::APP_LOCKED) {
             return None;
         }
-        first = Some(attr.prot);
+        first = Some(prot);
         end = part.end();
     }
     first.filter(|_| end == source.end())
@@ -503,7 +534,7 @@ fn one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
 /// is moved to its place in a new one.
 #[cold]
 #[inline(never)]
-fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
+pub(super) fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     let [_, _, new_len, flags, new_addr, _] = frame.args;
     if flags & libc::MREMAP_MAYMOVE as u64 == 0 || flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
         return None;
@@ -623,7 +654,7 @@ pub fn shmat(frame: &mut Frame) -> i64 {
     let mut taken = Taken::new();
     if let (Some(target), Some(mut guard)) = (target, lock_for(&[target])) {
         flight.claim(&guard, target);
-        guard.remove(target, |part, attr| taken.add(part, attr));
+        taken.take(&mut guard, target);
     }
     if let Some(target) = target {
         registering::retract(target);
@@ -662,6 +693,9 @@ pub fn shmat(frame: &mut Frame) -> i64 {
 pub fn odd(call: Call, frame: &mut Frame) -> i64 {
     let flight = open(call);
     let remapped = PageRange::from_call(frame.args[0], frame.args[1]);
+    if call == Call::RemapFilePages && remapped.is_some_and(backed::touches) {
+        return -i64::from(Errno::INVAL.0); // as for any private memory
+    }
     if let (Call::RemapFilePages, Some(range)) = (call, remapped) {
         registering::retract(range);
     }

@@ -18,6 +18,7 @@ use crate::ledger::{Ledger, Sink, View};
 use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
+use crate::share;
 use crate::startup;
 use crate::store::{Room, Store};
 use crate::sys::{self, time};
@@ -30,6 +31,7 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{SlotRef, Writer};
 
 pub mod advice;
+pub mod backed;
 pub mod deferred;
 pub mod flight;
 pub mod fork;
@@ -207,6 +209,9 @@ impl State {
     pub fn remove(&mut self, range: PageRange, each: impl FnMut(PageRange, Attr)) {
         self.take_out(range, each);
         crate::regions::leave(range);
+        if share::any() {
+            share::forget(self, range);
+        }
     }
 
     /// `range` leaves the ledger, perhaps to be entered again at once.

@@ -61,6 +61,18 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
     Some(guard)
 }
 
+/// Takes the lock when no other call is about `range`, nor pins anything there.
+#[cold]
+#[inline(never)]
+pub fn lock_alone(range: PageRange) -> Option<Guard> {
+    let guard = lock()?;
+    if is_free(&guard, &[Some(range)], true) {
+        return Some(guard);
+    }
+    drop(guard);
+    wait_for(&[Some(range)], true)
+}
+
 /// Whose memory it may be that is to be pinned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Whose {

@@ -8,6 +8,7 @@ use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::limits;
 use crate::policy;
+use crate::share;
 use crate::startup;
 use crate::sys::{file, file::Fd, Errno};
 use crate::text::Text;
@@ -325,6 +326,10 @@ fn describe(line: &Line, extra: Flags) -> Described {
         name if name.starts_with(b"/SYSV") => Kind::Shm,
         name if name.starts_with(b"/anon_hugepage") => Kind::Huge,
         name if odd_name(name) => special_kind(line.range.start()).unwrap_or(Kind::File),
+        share::NAME => {
+            flags = flags.with(Flags::BACKED);
+            Kind::File
+        }
         _ if line.inode != 0 => {
             if !line.prot.shared() && !line.prot.writable() {
                 flags = flags.with(Flags::TEXT);

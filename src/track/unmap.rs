@@ -8,6 +8,7 @@ use crate::arch::Frame;
 use crate::policy;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
+use crate::share;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -21,6 +22,8 @@ const REMEMBERED: usize = 8;
 pub struct Taken {
     parts: [Option<(PageRange, Attr)>; REMEMBERED],
     count: usize,
+    /// Of files behind it.
+    pub files: share::Left,
 }
 
 impl Default for Taken {
@@ -35,7 +38,17 @@ impl Taken {
         Self {
             parts: [None; REMEMBERED],
             count: 0,
+            files: share::Left::new(),
         }
+    }
+
+    /// Takes `range` out of the ledger.
+    #[inline]
+    pub fn take(&mut self, state: &mut State, range: PageRange) {
+        if share::any() {
+            self.files.take(state, range);
+        }
+        state.remove(range, |part, attr| self.add(part, attr));
     }
 
     /// Adds a part.
@@ -80,6 +93,7 @@ impl Taken {
 
     /// Puts everything back.
     pub fn restore(&self, state: &mut State) {
+        self.files.restore(state);
         for (range, attr) in self.parts.iter().flatten() {
             state.insert(*range, policy::unregistered(*attr));
         }
@@ -97,7 +111,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
     match lock_for(&[Some(range)]) {
         Some(mut guard) => {
             flight.claim(&guard, range);
-            guard.remove(range, |part, attr| taken.add(part, attr));
+            taken.take(&mut guard, range);
         }
         None => deferred::gone(range),
     }
@@ -105,8 +119,11 @@ pub fn munmap(frame: &mut Frame) -> i64 {
     let value = real(frame);
     if failed(value) {
         put_back(range, &taken);
-    } else if has_code(&taken) {
-        crate::intercept::patch::forget(range);
+    } else {
+        taken.files.done();
+        if has_code(&taken) {
+            crate::intercept::patch::forget(range);
+        }
     }
     if taken.grows() {
         // It may have grown below what we knew, and that is still there.

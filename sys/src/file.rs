@@ -52,6 +52,13 @@ impl Fd {
         duplicate_high(self.0).map(Self)
     }
 
+    /// The number, for who closes it himself.
+    pub fn leak(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+
     /// Reads into `buf`; 0 at the end.
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
         loop {

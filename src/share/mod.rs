@@ -1,0 +1,274 @@
+//! Private memory that peers can map (REGALL_SHARE=heap).
+//!
+//! New anonymous memory above a size is a memfd's, mapped shared in the place of what the
+//! kernel had mapped there; to the application it is private memory like any other. A file
+//! a mapping: its memory goes when nobody maps it any more, whoever that was, so nothing has
+//! to be accounted for. The file is larger than memory will ever be and can't be cut short:
+//! nothing of it is SIGBUS, and what is mapped can grow.
+//!
+//! *Frozen* memory is mapped privately from its file: what is written goes to copies, as
+//! anywhere, and nobody writes to the file again. Making it so is one call, in which not a
+//! byte changes, whoever else is writing. That is how fork leaves both sides with memory of
+//! their own. A descriptor is kept as long as something is shared: peers of the same user
+//! find it in /proc/PID/fd.
+//!
+//! What it does at each call is in [`crate::track::backed`].
+
+pub mod table;
+
+use crate::config::Intercept;
+use crate::startup;
+use crate::sys::file::{self, Fd};
+use crate::sys::{self, call, Errno, Result};
+use crate::track::State;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use regall_directory::addr::PageRange;
+use table::{File, Part, Table};
+
+/// Bytes of a mapping from which on it is shared: what malloc gives a mapping of its own.
+pub const LEAST: u64 = 128 << 10;
+/// Bytes of a file: more than anybody maps of it.
+const SPARSE: u64 = 1 << 46;
+/// What /proc/PID/maps calls it.
+pub const NAME: &[u8] = b"/memfd:regall-heap (deleted)";
+
+/// Whether new memory is shared.
+static ON: AtomicBool = AtomicBool::new(false);
+/// Whether there is, or was, any such memory in this process or its parent.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// Forks in progress: what is mapped meanwhile stays private.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+/// Files at the most: a share of RLIMIT_NOFILE.
+static FILES: AtomicUsize = AtomicUsize::new(0);
+
+struct Shared(UnsafeCell<Table>);
+// SAFETY: reached only through `table`, by who has the state for himself.
+unsafe impl Sync for Shared {}
+static TABLE: Shared = Shared(UnsafeCell::new(Table::new()));
+
+/// The table, for who holds the ledger's lock.
+pub fn table(_: &mut State) -> &mut Table {
+    // SAFETY: there is one state, and it is borrowed as long as the table is.
+    unsafe { &mut *TABLE.0.get() }
+}
+
+/// Learns whether memory can be shared as if it were private. At start-up; `mode` is how
+/// calls are intercepted.
+pub fn init(mode: Intercept) {
+    if !startup::config().share_heap {
+        return;
+    }
+    let mut buf = [0u8; 16];
+    let strict = file::read_small(c"/proc/sys/vm/overcommit_memory", &mut buf);
+    if matches!(strict, Ok(text) if text.first() == Some(&b'2')) {
+        // Private memory is promised when it is mapped, a file's when it is touched.
+        return log::warn!("vm.overcommit_memory is 2: REGALL_SHARE=heap does nothing");
+    }
+    if mode == Intercept::Symbols {
+        // A fork that is not seen would share what it must not.
+        return log::warn!("REGALL_SHARE=heap needs REGALL_INTERCEPT=patch: it does nothing");
+    }
+    let files = match sys::rlimit(libc::RLIMIT_NOFILE) {
+        Ok((soft, _)) => soft / 8,
+        Err(_) => 0,
+    };
+    FILES.store(files.min(table::FILES as u64) as usize, Relaxed);
+    ON.store(true, Relaxed);
+}
+
+/// Whether new memory is shared.
+#[inline]
+pub fn on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// Whether some memory may be a file's behind the application's back.
+#[inline]
+pub fn any() -> bool {
+    ANY.load(Relaxed)
+}
+
+/// A fork begins: from here on, what is mapped stays private.
+pub fn fork_begins() {
+    FORKING.fetch_add(1, SeqCst);
+}
+
+/// It is over, here.
+pub fn fork_ends() {
+    FORKING.fetch_sub(1, SeqCst);
+}
+
+/// In a child of fork: descriptors that peers of the parent use are closed, and the table
+/// is empty. What is shared is found in the kernel's list.
+pub fn child(state: &mut State) {
+    FORKING.store(0, Relaxed);
+    table(state).clear(close);
+}
+
+/// Whether a limit holds that a file's memory would get around.
+fn limited() -> bool {
+    [libc::RLIMIT_DATA, libc::RLIMIT_FSIZE]
+        .iter()
+        .any(|r| !matches!(sys::rlimit(*r), Ok((u64::MAX, _))))
+}
+
+/// Puts a file behind `range`, which has just been mapped with `prot` and which nobody
+/// knows as yet. `None`: it stays private.
+#[cold]
+#[inline(never)]
+pub fn back(range: PageRange, prot: u64) -> Option<File> {
+    if range.len() < LEAST || FORKING.load(SeqCst) != 0 || limited() {
+        return None;
+    }
+    ANY.store(true, Relaxed);
+    let file = create().ok()?;
+    match place(range, prot, libc::MAP_SHARED, file.fd, 0) {
+        Ok(()) => Some(file),
+        Err(_) => {
+            close(file);
+            None
+        }
+    }
+}
+
+/// More of `file`, from its first byte that was never mapped on, behind `range`.
+#[cold]
+#[inline(never)]
+pub fn back_more(range: PageRange, prot: u64, file: &File) -> bool {
+    let usable = FORKING.load(SeqCst) == 0 && file.used + range.len() <= SPARSE;
+    usable
+        && !limited()
+        && is_open(file)
+        && place(range, prot, libc::MAP_SHARED, file.fd, file.used).is_ok()
+}
+
+/// How many files there may be.
+pub fn most_files() -> usize {
+    FILES.load(Relaxed)
+}
+
+/// Maps `file` from `offset` on in the place of what is mapped in `range`; `how`: MAP_SHARED
+/// or MAP_PRIVATE. If that fails, what was there is still there.
+pub fn place(range: PageRange, prot: u64, how: i32, fd: i32, offset: u64) -> Result<()> {
+    let flags = how | libc::MAP_FIXED;
+    let (at, len) = (range.start(), range.len());
+    call!(libc::SYS_mmap, at, len, prot & 7, flags, fd, offset).map(drop)
+}
+
+/// Fresh private memory in the place of what is mapped in `range`.
+pub fn place_fresh(range: PageRange, prot: u64) -> Result<()> {
+    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    place(range, prot, how, -1, 0)
+}
+
+fn create() -> Result<File> {
+    // Executable by mmap as anonymous memory is, and not by execve (Linux 6.3).
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let make = |flags| call!(libc::SYS_memfd_create, c"regall-heap".as_ptr(), flags);
+    let fd = make(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| make(flags))?;
+    let fd = Fd::own(fd as i32).high()?;
+    call!(libc::SYS_ftruncate, fd.raw(), SPARSE)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    call!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, seals)?;
+    let inode = fd.stat()?.inode;
+    Ok(File::new(fd.leak(), inode))
+}
+
+/// Whether the descriptor still is that file's.
+pub fn is_open(file: &File) -> bool {
+    file.fd >= 0 && file::stat_fd(file.fd).is_ok_and(|s| s.inode == file.inode)
+}
+
+/// Closes the descriptor, if it still is that file's.
+pub fn close(file: File) {
+    if is_open(&file) {
+        file::close(file.fd);
+    }
+}
+
+/// Gives the memory of `part` back; its bytes are zeroes from now on. EBADF if its
+/// descriptor is gone.
+pub fn punch(part: &Part) -> Result<()> {
+    if part.frozen || !is_open(&part.file) {
+        return Err(Errno(libc::EBADF));
+    }
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let (fd, len) = (part.file.fd, part.range.len());
+    loop {
+        match call!(libc::SYS_fallocate, fd, how, part.offset, len) {
+            Err(Errno::INTR) => (),
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// What is in `range` now is none of the files' of the table.
+#[cold]
+#[inline(never)]
+pub fn forget(state: &mut State, range: PageRange) {
+    while let Some(part) = table(state).take(range) {
+        if part.last {
+            close(part.file);
+        }
+    }
+}
+
+/// Parts that one call takes out, as far as they are remembered for the case that it fails.
+#[derive(Default)]
+pub struct Left {
+    parts: [Option<Part>; 4],
+}
+
+impl Left {
+    /// None.
+    pub const fn new() -> Self {
+        Self { parts: [None; 4] }
+    }
+
+    /// Takes what of `range` is a file's out of the table.
+    #[cold]
+    #[inline(never)]
+    pub fn take(&mut self, state: &mut State, range: PageRange) {
+        let table = table(state);
+        for place in self.parts.iter_mut().filter(|p| p.is_none()) {
+            match table.take(range) {
+                Some(part) => *place = Some(part),
+                None => return,
+            }
+        }
+        // More than are remembered: their memory goes with the last mapping.
+        forget(state, range);
+    }
+
+    /// What was taken.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().flatten()
+    }
+
+    /// The call failed.
+    pub fn restore(&self, state: &mut State) {
+        for part in self.parts.iter().flatten() {
+            table(state).put_back(part);
+        }
+    }
+
+    /// The call has been made: their memory is given back.
+    #[inline]
+    pub fn done(&mut self) {
+        if any() {
+            self.give_back();
+        }
+    }
+
+    #[cold]
+    fn give_back(&mut self) {
+        for part in &mut self.parts {
+            match part.take() {
+                Some(part) if part.last => close(part.file),
+                Some(part) => drop(punch(&part)),
+                None => return,
+            }
+        }
+    }
+}
