@@ -10,7 +10,7 @@
 //! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece |
 //! | munmap, MAP_FIXED, brk | the file keeps its pages | a hole in the file |
 
-use super::map::in_pieces;
+use super::map::{in_pieces, longer};
 use super::pinning::{lock_for, repin, settle};
 use super::unmap::{munmap, put_back, Taken};
 use super::{
@@ -450,7 +450,7 @@ fn keep_marks(from: u64, new: PageRange, moved: &Taken) {
 
 /// Memory that grows where fresh memory can follow it, or is carried to another place.
 fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr) -> i64 {
-    let [old, _, new_len, flags, ..] = frame.args;
+    let [_, _, new_len, flags, ..] = frame.args;
     let stays = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
     let len = round_up(new_len).unwrap_or(new_len);
     let rights = u64::from(like.prot.bits() & 7);
@@ -458,16 +458,19 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
         let tail = PageRange::from_call(source.end(), more);
         if let Some(tail) = tail {
             let flight = open(Call::Mremap);
-            if sys::map_at(tail.start(), tail.len(), rights as i32) == Ok(tail.start()) {
-                enter_fresh(tail, like);
-                advise_again(tail, like.flags);
-                settle(tail);
-                close(flight, tail);
-                return old as i64;
-            }
-            end(flight);
-            if flags & libc::MREMAP_MAYMOVE as u64 == 0 {
-                return NOMEM;
+            match longer(frame, source, like.prot) {
+                Some(value) if !failed(value) => {
+                    enter_fresh(tail, like);
+                    advise_again(tail, like.flags);
+                    settle(tail);
+                    close(flight, tail);
+                    return value;
+                }
+                Some(value) => {
+                    end(flight);
+                    return value;
+                }
+                None => end(flight),
             }
         }
     }

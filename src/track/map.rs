@@ -429,6 +429,11 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     } else {
         Stayed::No
     };
+    if flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+        // The kernel takes the lock from all of the mapping that the source is a part of
+        // (mm/mremap.c, dontunmap_complete): no more of it than without ours.
+        moved.unpin();
+    }
     let mut value = match stayed {
         Stayed::Grown => old as i64,
         _ => real(frame),
@@ -439,7 +444,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     if let (FAULT, Some(source)) = (value, source) {
         let prot = one_mapping(&moved, source);
         value = prot
-            .and_then(|p| in_pieces(frame, source, p))
+            .and_then(|p| longer(frame, source, p).or_else(|| in_pieces(frame, source, p)))
             .unwrap_or(value);
     }
     if failed(value) {
@@ -527,6 +532,28 @@ fn one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
         end = part.end();
     }
     first.filter(|_| end == source.end())
+}
+
+/// mremap that makes a mapping longer where it is, whatever the kernel makes of its parts:
+/// fresh memory follows it.
+#[cold]
+#[inline(never)]
+pub(super) fn longer(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
+    let [old, _, new_len, flags, ..] = frame.args;
+    if flags & !(libc::MREMAP_MAYMOVE as u64) != 0 {
+        return None;
+    }
+    let more = round_up(new_len)?.checked_sub(source.len())?;
+    let tail = PageRange::from_call(source.end(), more)?;
+    match sys::map_at(tail.start(), tail.len(), i32::from(prot.bits() & 7)) {
+        Ok(at) if at == tail.start() => Some(old as i64),
+        Ok(at) => {
+            let _ = sys::unmap(at, tail.len()); // before Linux 4.17
+            None
+        }
+        Err(_) if flags == 0 => Some(NOMEM),
+        Err(_) => None,
+    }
 }
 
 /// mremap for a mapping that pinning its parts at different times has made
