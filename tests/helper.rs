@@ -47,6 +47,16 @@ fn it_is_there_under_a_seccomp_filter() {
 }
 
 #[test]
+fn a_filter_that_kills_is_not_tried() {
+    helped("kills", "auto", Mode::Populate);
+}
+
+#[test]
+fn what_the_program_has_open_is_not_touched() {
+    helped("inherits", "auto", Mode::Populate);
+}
+
+#[test]
 fn it_reaches_who_is_not_dumpable() {
     helped("undumpable", "cma,helper", Mode::Populate);
 }
