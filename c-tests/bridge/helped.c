@@ -3,7 +3,8 @@
  * helped copy: gets and puts, byte for byte, by the helper alone (REGALL_COPY=helper).
  * helped seccomp, undumpable, namespaces: the same where the kernel forbids it.
  * helped kills: where the kernel kills who tries, nobody tries for the program.
- * helped inherits: what the program has open is not touched, though a helper comes late.
+ * helped inherits, inherits-old: what the program has open is not touched, though a helper
+ *   comes late; the same where the kernel has no close_range.
  * helped life: owners that die, stop, exec, fork and close what they find in mid-copy.
  * helped hostile: whatever comes on its socket, the owner lives, and serves.
  */
@@ -115,19 +116,24 @@ static void without_tracing(void)
 	NEED(syscall(SYS_capset, &head, sets) == 0);
 }
 
-/* That is what becomes of process_vm_readv and process_vm_writev from now on. */
-static void without_attaching(unsigned action)
+/* That is what becomes of two system calls from now on. */
+static void without(unsigned one, unsigned other, unsigned action)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, one, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, action),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = { sizeof code / sizeof *code, code };
 	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
 	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void without_attaching(unsigned action)
+{
+	without(SYS_process_vm_readv, SYS_process_vm_writev, action);
 }
 
 /* Starts this program in a user namespace of its own. */
@@ -798,7 +804,7 @@ static int lock_is_held(void)
 }
 
 /* A message queue at a low number and one at a high one, a lock, and a pipe. */
-static int inherits(void)
+static int inherits(bool old)
 {
 	mqd_t queues[2];
 	int ends[2], signals[] = { SIGUSR1, SIGUSR2 };
@@ -827,7 +833,12 @@ static int inherits(void)
 	lock_file = memory_file(PAGE);
 	NEED(fcntl(lock_file, F_SETLK, &lock) == 0 && pipe(ends) == 0);
 
-	IS(0, helpers());
+	if (helpers() != 0) {
+		say("a helper that comes late: it is there already");
+		return 77;
+	}
+	if (old)
+		without(SYS_close_range, SYS_close_range, SECCOMP_RET_ERRNO | ENOSYS);
 	uint64_t cookie = 0;
 	struct regall_segment all = { (uintptr_t)here, AREA };
 	IS(0, regall_region_create(&all, 1, REGALL_REGION_READ, REGALL_REGION_ANY_USER, &cookie));
@@ -857,8 +868,8 @@ int main(int argc, char **argv)
 		return filtered();
 	if (strcmp(what, "kills") == 0)
 		return kills();
-	if (strcmp(what, "inherits") == 0)
-		return inherits();
+	if (strncmp(what, "inherits", 8) == 0)
+		return inherits(what[8] != 0);
 	without_tracing();
 	if (strcmp(what, "namespaces") == 0)
 		return namespaces();
