@@ -317,7 +317,7 @@ typedef struct regall_queue regall_queue;
 
 /* Opens a queue, and starts the thread if there is none. flags is 0.
  * 0, or -EINVAL: unknown flags, or out is NULL; -ENOMEM; -EMFILE, -ENFILE: no descriptor;
- * -EAGAIN, -EPERM: no thread. */
+ * -ENOENT: no /proc; -EAGAIN, -EPERM: no thread. */
 int regall_queue_open(unsigned flags, regall_queue **out);
 
 /* Waits until nothing of it is under way, and closes it; completions that were not

@@ -4,6 +4,7 @@
 use crate::regions;
 use crate::startup;
 use crate::sys::file;
+use crate::sys::process::own_status;
 use crate::sys::{self, call, socket, Errno, Result};
 use crate::text::Text;
 use crate::threads::{self, Files, Thread};
@@ -29,14 +30,35 @@ const GAVE_UP: u32 = 2;
 /// How long to wait, in nanoseconds.
 const PATIENCE: u32 = 50_000_000;
 
-/// Starts it where REGALL_COPY names it, and with `auto` where peers can't get at this
-/// process otherwise: a thread changes what a program sees of itself, and there
-/// are calls that it may not make with more than one (unshare(2)).
+/// Starts it where REGALL_COPY names it, and with `auto` where peers can't, or may not be able
+/// to, get at this process otherwise: a thread changes what a program sees of itself, and
+/// there are calls that it may not make with more than one (unshare(2)).
 pub fn start_if_needed() {
     let order = startup::config().copy;
-    if order.has(Kind::Helper) && (!order.is_auto() || out_of_reach()) {
+    if order.has(Kind::Helper) && (!order.is_auto() || needed()) {
         start();
     }
+}
+
+/// What [`needed`] has said last, in this process or its parent.
+static NEEDED: AtomicU32 = AtomicU32::new(UNKNOWN);
+const UNKNOWN: u32 = 0;
+const NEEDLESS: u32 = 1;
+const NEEDED_HERE: u32 = 2;
+
+/// Whether peers need it. Under a seccomp filter that is not known: the filter may forbid
+/// process_vm_readv to peers like us, and may kill whoever tries. A process that was started
+/// under one has a helper, untried. One that has put itself under it later knows what it is
+/// about: its children do as it has done.
+fn needed() -> bool {
+    const FILTER: u64 = 2;
+    let needed = match (own_status(b"Seccomp:"), NEEDED.load(Relaxed)) {
+        (Some(FILTER), known) => known != NEEDLESS,
+        _ => out_of_reach(),
+    };
+    let known = if needed { NEEDED_HERE } else { NEEDLESS };
+    NEEDED.store(known, Relaxed);
+    needed
 }
 
 /// Starts it, unless REGALL_COPY leaves it out or it runs.
@@ -150,8 +172,11 @@ fn listen() -> Result<file::Fd> {
 }
 
 /// The application may give its privileges up, and libc, which has all threads do so, does not
-/// know this one.
+/// know this one. (Who has none need not ask, which a seccomp filter may forbid.)
 fn drop_capabilities() {
+    if own_status(b"CapPrm:") == Some(0) {
+        return;
+    }
     // struct __user_cap_header_struct: version 3, this thread; then no capabilities.
     let (header, none) = ([0x2008_0522u32, 0], [0u32; 6]);
     let _ = call!(libc::SYS_capset, header.as_ptr(), none.as_ptr());

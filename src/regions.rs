@@ -3,10 +3,11 @@
 
 use crate::host::Shim;
 use crate::startup;
-use crate::sys::file::{self, Fd};
+use crate::sys::file::{self, Fd, Kept};
 use crate::sys::{call, Errno, Result};
 use crate::track;
-use core::sync::atomic::{AtomicI32, Ordering::*};
+use core::sync::atomic::Ordering::*;
+use regall_bridge::lock::Lock;
 use regall_bridge::mechanism::Kind;
 use regall_bridge::region::circle::Circle;
 use regall_bridge::region::layout::USE;
@@ -23,8 +24,8 @@ pub(crate) const PIPE: &str = "uses";
 
 static OWNER: Owner = Owner::new();
 static CIRCLE: Circle = Circle::new();
-/// The pipe through which we are told of uses; -1: none yet.
-static BELL: AtomicI32 = AtomicI32::new(-1);
+/// The pipe through which we are told of uses.
+static BELL: Lock<Option<Kept>> = Lock::new(None);
 
 /// The file beside the directory.
 struct Here;
@@ -71,8 +72,10 @@ pub fn forget() {
     // SAFETY: likewise.
     unsafe { CIRCLE.forked() };
     crate::helper::forget();
-    // The pipe is the parent's; its descriptor is left alone, it may be somebody's by now.
-    BELL.store(-1, Relaxed);
+    // SAFETY: likewise.
+    unsafe { BELL.reset() };
+    // The pipe is the parent's; its descriptor is left alone.
+    *BELL.lock() = None;
 }
 
 /// The process ends: the files go.
@@ -181,29 +184,27 @@ pub fn uses(cookie: Cookie) -> Result<u64> {
     OWNER.with(cookie, |slot| slot.uses.load(Acquire) / USE)
 }
 
-/// The descriptor that can be read when regions with [`Rights::NOTIFY`] were used.
+/// The descriptor that can be read when regions with [`Rights::NOTIFY`] were used. Another
+/// one, if the program has closed the last.
 pub fn bell() -> Result<i32> {
-    let there = BELL.load(Acquire);
-    if there >= 0 {
-        return Ok(there);
-    }
     // One at a time: the pipe that has the name must be the one that is read.
-    let guard = track::lock().ok_or(Errno::BUSY)?;
-    let there = BELL.load(Acquire);
-    if there >= 0 {
-        return Ok(there);
+    let mut bell = BELL.lock();
+    if let Some(fd) = bell.and_then(|kept| kept.ours()) {
+        return Ok(fd);
     }
-    let fd = guard.store().pipe_beside(PIPE)?;
-    let high = file::duplicate_high(fd.raw())?;
-    BELL.store(high, Release);
-    Ok(high)
+    let pipe = track::lock()
+        .ok_or(Errno::BUSY)?
+        .store()
+        .pipe_beside(PIPE)?;
+    let kept = Kept::new(&pipe)?;
+    *bell = Some(kept);
+    Ok(kept.raw())
 }
 
 /// Tells `tell` of each region with [`Rights::NOTIFY`] that was used and how often, until it
 /// says that it has heard enough; the descriptor can be read again when there is more.
 pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
-    let bell = BELL.load(Acquire);
-    if bell >= 0 {
+    if let Some(bell) = BELL.lock().and_then(|kept| kept.ours()) {
         let mut bytes = [0u8; 512];
         while let Ok(1..) = call!(libc::SYS_read, bell, bytes.as_mut_ptr(), bytes.len()) {}
     }

@@ -9,11 +9,12 @@
 //! that from time to time, and end, too.
 
 use crate::arch;
+use crate::sys::file;
 use crate::sys::process::Stat;
 use crate::sys::{self, call, check, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::vocab::Prot;
 
@@ -27,8 +28,8 @@ const GUARD: u64 = PAGE;
 pub enum Files {
     /// The process's.
     Shared,
-    /// None but what it opens itself. The application can't close those, nor find them,
-    /// and its children don't inherit them.
+    /// None but what it opens itself (and message queues, which it does not use). The
+    /// application can't close those, nor find them, and its children don't inherit them.
     Own,
 }
 
@@ -41,6 +42,8 @@ pub struct Thread {
     memory: AtomicU64,
     name: &'static CStr,
     files: Files,
+    /// Whether it begins with the process's table of descriptors.
+    shares: AtomicBool,
     run: fn(),
 }
 
@@ -89,6 +92,7 @@ impl Thread {
             memory: AtomicU64::new(0),
             name,
             files,
+            shares: AtomicBool::new(false),
             run,
         }
     }
@@ -136,17 +140,16 @@ impl Thread {
         let parts = self.memory()?;
         // SAFETY: within its memory, which nobody uses.
         unsafe { arch::make_thread_pointer(parts.pointer) };
-        let own = match self.files {
-            Files::Shared => libc::CLONE_FILES,
-            Files::Own => 0,
-        };
+        let shares = self.files == Files::Shared || can_leave_descriptors();
+        self.shares.store(shares, Relaxed);
+        let files = if shares { libc::CLONE_FILES } else { 0 };
         // It has them blocked as we do now, and for good.
         let _undisturbed = Undisturbed::new();
         // SAFETY: a stack and a thread pointer of its own, in memory that stays; it shares
         // nothing else with anybody but what it is made to work on.
         let made = unsafe {
             arch::regall_start_thread(
-                (FLAGS | own) as u64,
+                (FLAGS | files) as u64,
                 parts.stack,
                 &self.tid,
                 parts.pointer,
@@ -187,10 +190,9 @@ impl Thread {
     /// The thread's life, on the thread.
     pub fn live(&self) -> ! {
         let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, self.name.as_ptr());
-        if self.files == Files::Own {
-            close_all();
+        if self.files == Files::Shared || leave_descriptors(self.shares.load(Relaxed)) {
+            (self.run)();
         }
-        (self.run)();
         self.state.store(IDLE, Release);
         end()
     }
@@ -262,14 +264,35 @@ pub fn forget() {
     crate::copier::forget();
 }
 
-/// Closes what this thread has got as a copy of the process's descriptors.
-fn close_all() {
-    // Before Linux 5.9 there is no call for it.
-    if call!(libc::SYS_close_range, 0, u32::MAX, 0).is_ok() {
-        return;
-    }
-    let limit = sys::rlimit(libc::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft.min(1 << 20));
-    for fd in 0..limit {
+/// Descriptors that the kernel copies into every new table (NR_OPEN_DEFAULT); of those above
+/// it can be told to copy none.
+const COPIED: u64 = 64;
+
+/// Whether there is the call that makes a new table without what is in the old one (Linux 5.9).
+fn can_leave_descriptors() -> bool {
+    call!(libc::SYS_close_range, u32::MAX, u32::MAX, 0).is_ok()
+}
+
+/// Has this thread a table of its own with nothing in it that matters. Not where the kernel
+/// has no memory for one. `shares`: it has the process's so far, else a copy of that.
+///
+/// What is closed is closed in the process's name as far as the kernel is concerned, but
+/// what goes by tables (locks of fcntl(2)) is not touched by that. Message queues are: the
+/// process would not be notified any more (mq_notify(3)). They stay; nobody waits for
+/// their end, as one does for a pipe's.
+fn leave_descriptors(shares: bool) -> bool {
+    let copied = match shares {
+        true => {
+            let unshare = libc::CLOSE_RANGE_UNSHARE;
+            if call!(libc::SYS_close_range, COPIED, u32::MAX, unshare).is_err() {
+                return false;
+            }
+            COPIED
+        }
+        false => sys::rlimit(libc::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft.min(1 << 20)),
+    };
+    for fd in (0..copied).filter(|fd| !file::is_message_queue(*fd as i32)) {
         let _ = call!(libc::SYS_close, fd);
     }
+    true
 }

@@ -68,6 +68,32 @@ fn descriptors_that_were_closed_and_are_files_now() {
     quiet("descriptors", &["zero"], Mode::Populate);
 }
 
+/// A thread that gives memory back is held up as it comes out of munmap; another is given its
+/// address meanwhile.
+#[test]
+fn memory_given_out_again_keeps_its_descriptor() {
+    if !build::have("strace") {
+        return skip("a munmap that returns late: no strace");
+    }
+    let mut inner = Command::new("env");
+    Mode::Populate.apply(&mut inner);
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=munmap"]);
+    command.args(["-e", "inject=munmap:delay_exit=100000"]);
+    for (name, value) in inner.get_envs() {
+        if let (Some(name), Some(value)) = (name.to_str(), value.and_then(|v| v.to_str())) {
+            command.args(["-E", &format!("{name}={value}")]);
+        }
+    }
+    let program = build::program("bridge/descriptors");
+    let outcome = child::run(command.arg(program).arg("freed"), TIMEOUT);
+    if let Some(why) = outcome.stdout.trim().strip_prefix("SKIPPED: ") {
+        return skip(why);
+    }
+    let said = format!("{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!((outcome.end().as_str(), said.as_str()), ("exit 0", ""));
+}
+
 #[test]
 fn copies_pinned_on_fault() {
     quiet("copy", &[], Mode::OnFault);
@@ -462,6 +488,37 @@ fn somebody_else_may_not_and_root_may() {
     let read = peek(&[&of_nobody.pid(), &of_nobody.at("none").to_string(), "5000"]);
     assert_eq!(read.code, Some(0), "{}", read.stderr);
     assert!(read.bytes == (0..5000).map(pattern).collect::<Vec<_>>());
+}
+
+/// Its user has another number there, and its folder is named by that; unshare(1), which is
+/// not there yet as it starts, leaves a directory in the usual one.
+#[test]
+fn who_is_in_a_user_namespace_is_looked_at_from_outside() {
+    let mut apart = Command::new("unshare");
+    apart.arg("--user");
+    if !build::have("unshare") || said(Command::new("unshare").args(["-U", "true"])).code != Some(0)
+    {
+        return skip("a user namespace: unshare(1) is not there, or may not");
+    }
+    let owner = Owner::by(apart.arg(build::program("bridge/copy")).arg("owner"));
+    let (pid, regall) = (owner.pid(), build::regall());
+    let dump = said(Command::new(&regall).args(["dump", &pid]));
+    assert_eq!(dump.code, Some(0), "{}", dump.stderr);
+    let big = format!("{:x}-", owner.at("big"));
+    let text = String::from_utf8_lossy(&dump.bytes).into_owned();
+    assert!(text.contains(&big), "no {big} in {text}");
+    let verified = said(Command::new(&regall).args(["verify", &pid]));
+    assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+    let all = said(Command::new(&regall).args(["top", "--once", "--json"]));
+    let all = String::from_utf8_lossy(&all.bytes).into_owned();
+    assert!(all.contains(&pid), "no {pid} in {all}");
+    // A small area: without privileges out here it may not lock much.
+    let read = peek(&[&pid, &owner.at("none").to_string(), "5000"]);
+    assert_eq!(read.code, Some(0), "{}", read.stderr);
+    assert!(read.bytes == (0..5000).map(pattern).collect::<Vec<_>>());
+    let script = build::script("verify-maps.sh");
+    let again = said(Command::new(script).arg(&pid).arg(&regall));
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
 }
 
 #[test]

@@ -89,8 +89,16 @@ fn folder_of(identity: &Identity, uid: u32) -> Folder {
     let first = Folder { uid, n: 0 };
     match has(first, uid, &name) {
         true => first,
-        false => search(uid, &name).unwrap_or(first),
+        false => search(uid, &name, first).unwrap_or(first),
     }
+}
+
+/// The same process with another folder, if there is one: a directory in the first may be
+/// what it has left that was in another user namespace before an exec.
+#[cold]
+pub fn another(found: &Found) -> Option<Found> {
+    let folder = search(found.uid, &name(&found.identity), found.folder)?;
+    Some(Found { folder, ..*found })
 }
 
 fn has(folder: Folder, uid: u32, name: &Text<96>) -> bool {
@@ -98,12 +106,14 @@ fn has(folder: Folder, uid: u32, name: &Text<96>) -> bool {
     open_in(folder, uid, name, flags).is_ok()
 }
 
+/// A folder of `uid`'s that has it, other than `not`.
 #[cold]
-fn search(uid: u32, name: &Text<96>) -> Option<Folder> {
+fn search(uid: u32, name: &Text<96>, not: Folder) -> Option<Folder> {
     let root = Fd::open(folder::ROOT, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?;
     let mut found = None;
     each_name(&root, |entry| {
-        let folder = Folder::named(entry).filter(|f| found.is_none() && has(*f, uid, name));
+        let other = Folder::named(entry).filter(|f| found.is_none() && *f != not);
+        let folder = other.filter(|f| has(*f, uid, name));
         found = found.or(folder);
     });
     found

@@ -87,15 +87,21 @@ impl Peer {
             return Err(Errno::INVAL);
         }
         lock::in_process();
-        let found = find::process(pid)?;
+        let mut found = find::process(pid)?;
         if start != 0 && found.identity.start != start {
             return Err(Errno::SRCH);
         }
-        let view = View::open(host, &found)?;
+        let mut view = View::open(host, &found)?;
+        let mut maps_it = executes_the_same(pid, &view);
+        if let (false, Some(other)) = (maps_it, find::another(&found)) {
+            view.close(host);
+            found = other;
+            view = View::open(host, &found)?;
+            maps_it = executes_the_same(pid, &view);
+        }
         let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
         let memory = open_memory(pid).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
-        let maps_it = executes_the_same(pid, &view);
         let there = find::started(pid) == Ok(found.identity.start);
         let peer = Self {
             host,

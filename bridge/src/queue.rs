@@ -14,7 +14,7 @@ use crate::vector::Segment;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use regall_sys::file::{self, Fd};
+use regall_sys::file::{self, Kept};
 use regall_sys::{call, time, Errno, Result};
 
 /// Copies of a process that are not finished, at the most.
@@ -215,8 +215,8 @@ pub struct Queue {
     host: &'static dyn Host,
     /// The process that opened it.
     process: u32,
-    /// An eventfd: readable as long as something waits.
-    event: i32,
+    /// A pipe: readable as long as something waits.
+    event: Kept,
     finished: Lock<Finished>,
     /// Counts finished copies; those who wait sleep on it.
     bell: AtomicU32,
@@ -233,12 +233,10 @@ struct Finished {
 impl Queue {
     /// A new one.
     ///
-    /// ENOMEM; EMFILE, ENFILE: no descriptor for its eventfd.
+    /// ENOMEM; EMFILE, ENFILE: no descriptor for its pipe; ENOENT: no /proc.
     pub fn open(host: &'static dyn Host) -> Result<NonNull<Self>> {
         lock::in_process();
-        let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-        let event = Fd::owned(call!(libc::SYS_eventfd2, 0, flags)? as i32);
-        let event = file::duplicate_high(event.raw())?;
+        let event = Kept::new(&file::pipe()?)?;
         memory::place(
             host,
             Self {
@@ -254,12 +252,12 @@ impl Queue {
                 bell: AtomicU32::new(0),
             },
         )
-        .inspect_err(|_| file::close(event))
+        .inspect_err(|_| event.close())
     }
 
-    /// The eventfd.
+    /// The descriptor that is readable as long as something waits.
     pub fn event(&self) -> i32 {
-        self.event
+        self.event.raw()
     }
 
     /// ECHILD in a child of the process that opened it.
@@ -312,9 +310,19 @@ impl Queue {
         regall_sys::futex_wake_all(unsafe { &*bell });
     }
 
+    /// The first has come.
     fn signal(&self) {
-        let one = 1u64;
-        let _ = call!(libc::SYS_write, self.event, &raw const one, 8);
+        if let Some(event) = self.event.ours() {
+            let _ = call!(libc::SYS_write, event, b"!".as_ptr(), 1);
+        }
+    }
+
+    /// The last has gone.
+    fn quiet(&self) {
+        let mut byte = 0u8;
+        if let Some(event) = self.event.ours() {
+            let _ = call!(libc::SYS_read, event, &raw mut byte, 1);
+        }
     }
 
     /// Takes up to `room` completions, oldest first, and hands them to `tell`; how many.
@@ -332,8 +340,7 @@ impl Queue {
             finished.count -= 1;
         }
         if taken > 0 && finished.count == 0 {
-            let mut count = 0u64;
-            let _ = call!(libc::SYS_read, self.event, &raw mut count, 8);
+            self.quiet();
         }
         Ok(taken)
     }
@@ -382,7 +389,7 @@ impl Queue {
             }
             regall_sys::futex_wait(&this.bell, bell, NAP as u32);
         }
-        file::close(this.event);
+        this.event.close();
         let host = this.host;
         // SAFETY: by the contract above; the copy thread is done with it.
         unsafe { memory::take(host, queue) };

@@ -243,6 +243,9 @@ impl Piece {
             (Ok((1.., ..)), None) => Ok(()),
             (Ok((0, ..)), None) => Err(Errno::FAULT),
             (Err(Errno::SRCH), None) => Err(peer.gone()),
+            // Nobody may, or nobody may any more: memory can outlive its process for a while,
+            // as long as somebody looks at it.
+            (Err(Errno::PERM), None) if peer.gone() == Errno::SRCH => Err(Errno::SRCH),
             (Err(e), None) => Err(e),
         };
         (good, result)

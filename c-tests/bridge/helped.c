@@ -2,6 +2,9 @@
 /*
  * helped copy: gets and puts, byte for byte, by the helper alone (REGALL_COPY=helper).
  * helped seccomp, undumpable, namespaces: the same where the kernel forbids it.
+ * helped kills: where the kernel kills who tries, nobody tries for the program.
+ * helped inherits, inherits-old: what the program has open is not touched, though a helper
+ *   comes late; the same where the kernel has no close_range.
  * helped life: owners that die, stop, exec, fork and close what they find in mid-copy.
  * helped hostile: whatever comes on its socket, the owner lives, and serves.
  */
@@ -11,12 +14,14 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <mqueue.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #pragma weak regall_lookup
+#pragma weak regall_region_create
 
 #define AREA (3ul << 20)
 #define SECOND 1000000000ul
@@ -37,6 +42,13 @@ static void fill(char *p, size_t bytes)
 
 static char *area, *shared;
 
+static int wait_for_end(void *unused)
+{
+	(void)unused;
+	struct timespec most = { 100, 0 };
+	return (int)syscall(SYS_nanosleep, &most, NULL);
+}
+
 static void answer(const char *line)
 {
 	unsigned long at, bytes, seed, bad = 0;
@@ -52,6 +64,9 @@ static void answer(const char *line)
 			for (;;)
 				pause();
 		say("%d", pid);
+	} else if (strcmp(line, "share") == 0) {
+		static char stack[16384] __attribute__((aligned(16)));
+		say("%d", clone(wait_for_end, stack + sizeof stack, CLONE_VM, NULL));
 	} else if (strcmp(line, "exec") == 0) {
 		execv("/proc/self/exe", (char *[]){ "helped", "owner", NULL });
 	} else if (strncmp(line, "id ", 3) == 0) {
@@ -101,19 +116,24 @@ static void without_tracing(void)
 	NEED(syscall(SYS_capset, &head, sets) == 0);
 }
 
-/* process_vm_readv and process_vm_writev are EPERM from now on. */
-static void without_attaching(void)
+/* That is what becomes of two system calls from now on. */
+static void without(unsigned one, unsigned other, unsigned action)
 {
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, one, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, action),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog program = { sizeof code / sizeof *code, code };
 	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
 	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void without_attaching(unsigned action)
+{
+	without(SYS_process_vm_readv, SYS_process_vm_writev, action);
 }
 
 /* Starts this program in a user namespace of its own. */
@@ -204,6 +224,19 @@ static void copies(const struct other *o, bool helped, bool puts_helped)
 	IS(-EFAULT, regall_get(peer, hole + PAGE, there, 16, &done));
 	if (puts_helped)
 		IS(-EFAULT, regall_put(peer, hole + PAGE, there, 16, &done));
+	/* As far as it can be had: so much is there, and no more is said to be. */
+	for (size_t pages = 1; puts_helped && pages <= half / PAGE; pages += 61) {
+		char *part = anon(half / PAGE + 2);
+		fill(part, half + 2 * PAGE);
+		NEED(munmap(part + pages * PAGE, PAGE) == 0);
+		IS(-EFAULT, regall_put(peer, part, there, half, &done));
+		IS(pages * PAGE, done.bytes);
+		snprintf(line, sizeof line, "check 0 %zu 0", pages * PAGE);
+		IS(0, ask(o, line));
+		IS(-EFAULT, regall_get(peer, part, there, half, &done));
+		IS(pages * PAGE, done.bytes);
+		NEED(munmap(part, half + 2 * PAGE) == 0);
+	}
 	IS(0, regall_get(peer, here, there_shared, PAGE, &done));
 	/* A limit on files is no reason for a signal. */
 	struct rlimit old, none = { 0, 0 };
@@ -307,6 +340,19 @@ static void killed(void)
 	waitpid(killer, NULL, 0);
 	close(o.to);
 	close(o.from);
+	IS(0, regall_peer_close(peer));
+}
+
+/* Its memory is somebody's, still. */
+static void outlived(void)
+{
+	struct other o = started(NULL);
+	IS(0, gets(now_ns() + SECOND / 100));
+	pid_t with_its_memory = (pid_t)ask(&o, "share");
+	end_other(&o);
+	for (int n = 0; n < 3; n++)
+		IS(-ESRCH, regall_get(peer, here, there, 100, NULL));
+	kill(with_its_memory, SIGKILL);
 	IS(0, regall_peer_close(peer));
 }
 
@@ -692,6 +738,123 @@ static void hostile(const struct other *o)
 	close(good);
 }
 
+/* ---- programs that have no helper at first, or one that nobody can ask for ---- */
+
+static int helpers(void)
+{
+	char path[300], name[16];
+	int found = 0;
+	DIR *d = opendir("/proc/self/task");
+	NEED(d);
+	for (struct dirent *e; (e = readdir(d));) {
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+		FILE *f = fopen(path, "re");
+		if (f && fgets(name, sizeof name, f))
+			found += strncmp(name, "regall-helper", 13) == 0;
+		if (f)
+			fclose(f);
+	}
+	closedir(d);
+	return found;
+}
+
+static int in_fork(int (*what)(void))
+{
+	int status = -1;
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0)
+		_exit(what());
+	NEED(waitpid(pid, &status, 0) == pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static int start_under_filter(void)
+{
+	without_attaching(SECCOMP_RET_KILL_PROCESS);
+	execv("/proc/self/exe", (char *[]){ "helped", "filtered", NULL });
+	return 91;
+}
+
+/* Started under a filter that kills; so are its children. */
+static int filtered(void)
+{
+	IS(1, helpers());
+	IS(1, in_fork(helpers));
+	return verdict();
+}
+
+static int kills(void)
+{
+	IS(0, in_fork(start_under_filter));
+	/* One that came later: as without it. */
+	int before = helpers();
+	without_attaching(SECCOMP_RET_KILL_PROCESS);
+	IS(before, in_fork(helpers));
+	return verdict();
+}
+
+static int lock_file;
+
+static int lock_is_held(void)
+{
+	struct flock lock = { .l_type = F_WRLCK };
+	NEED(fcntl(lock_file, F_GETLK, &lock) == 0);
+	return lock.l_type == F_WRLCK && lock.l_pid == getppid();
+}
+
+/* A message queue at a low number and one at a high one, a lock, and a pipe. */
+static int inherits(bool old)
+{
+	mqd_t queues[2];
+	int ends[2], signals[] = { SIGUSR1, SIGUSR2 };
+	char name[64], byte = 0;
+	sigset_t both;
+	sigemptyset(&both);
+	sigaddset(&both, SIGUSR1);
+	sigaddset(&both, SIGUSR2);
+	NEED(sigprocmask(SIG_BLOCK, &both, NULL) == 0);
+	for (int n = 0; n < 2; n++) {
+		struct mq_attr most = { .mq_maxmsg = 1, .mq_msgsize = 1 };
+		struct sigevent tell = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = signals[n] };
+		snprintf(name, sizeof name, "/regall-helped-%d-%d", getpid(), n);
+		mqd_t q = mq_open(name, O_RDWR | O_CREAT | O_NONBLOCK, 0600, &most);
+		if (q < 0) {
+			say("no message queues: %s", strerrorname_np(errno));
+			return 77;
+		}
+		mq_unlink(name);
+		queues[n] = n ? dup2(q, 200) : q;
+		if (n)
+			mq_close(q);
+		NEED(queues[n] >= 0 && mq_notify(queues[n], &tell) == 0);
+	}
+	struct flock lock = { .l_type = F_WRLCK };
+	lock_file = memory_file(PAGE);
+	NEED(fcntl(lock_file, F_SETLK, &lock) == 0 && pipe(ends) == 0);
+
+	if (helpers() != 0) {
+		say("a helper that comes late: it is there already");
+		return 77;
+	}
+	if (old)
+		without(SYS_close_range, SYS_close_range, SECCOMP_RET_ERRNO | ENOSYS);
+	uint64_t cookie = 0;
+	struct regall_segment all = { (uintptr_t)here, AREA };
+	IS(0, regall_region_create(&all, 1, REGALL_REGION_READ, REGALL_REGION_ANY_USER, &cookie));
+	IS(1, helpers());
+
+	close(ends[1]);
+	IS(0, read(ends[0], &byte, 1));
+	IS(1, in_fork(lock_is_held));
+	for (int n = 0; n < 2; n++) {
+		struct timespec soon = { 2, 0 };
+		IS(0, mq_send(queues[n], &byte, 1, 0));
+		IS(signals[n], sigtimedwait(&both, NULL, &soon));
+	}
+	return verdict();
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -701,12 +864,19 @@ int main(int argc, char **argv)
 	here = anon(AREA / PAGE + 1);
 	if (strcmp(what, "client") == 0)
 		return client(argv + 2);
+	if (strcmp(what, "filtered") == 0)
+		return filtered();
+	if (strcmp(what, "kills") == 0)
+		return kills();
+	if (strncmp(what, "inherits", 8) == 0)
+		return inherits(what[8] != 0);
 	without_tracing();
 	if (strcmp(what, "namespaces") == 0)
 		return namespaces();
 	if (strcmp(what, "life") == 0) {
 		for (int n = 0; n < 30; n++)
 			killed();
+		outlived();
 		stopped();
 		executes();
 		forks();
@@ -714,7 +884,7 @@ int main(int argc, char **argv)
 		return verdict();
 	}
 	if (strcmp(what, "seccomp") == 0)
-		without_attaching();
+		without_attaching(SECCOMP_RET_ERRNO | EPERM);
 	struct other o = started(what);
 	if (strcmp(what, "hostile") == 0)
 		hostile(&o);

@@ -51,7 +51,7 @@ static uint64_t from, into;
 static atomic_int failures;
 
 /* Copies in one thread, on a queue of its own: up to WINDOW under way, gets of random
- * pieces into parts of a buffer, told of by the eventfd. */
+ * pieces into parts of a buffer, told of by its descriptor. */
 static void *get_many(void *arg)
 {
 	unsigned seed = (unsigned)(uintptr_t)arg + 1;
@@ -178,7 +178,7 @@ static void puts_and_vectors(const struct other *o)
 	IS(0, regall_putv_start(q, peer, here, 2, there, 2, 3));
 	IS(1, regall_queue_wait(q, done, 8, 10000));
 	HOLDS(done[0].tag == 3 && done[0].result == 0);
-	/* The eventfd is readable as long as there is one to be polled. */
+	/* The descriptor is readable as long as there is one to be polled. */
 	struct pollfd event = { regall_queue_fd(q), POLLIN, 0 };
 	IS(0, poll(&event, 1, 0));
 	IS(0, regall_get_start(q, peer, back, into, 1, 9));

@@ -14,8 +14,9 @@ use regall_directory::layout::{
     segment_offset, Header, CALLS, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
 };
 use regall_sys::file::{major, minor};
+use regall_sys::folder::Folder;
 
-/// Where the folders are, one for each user: `regall-UID`.
+/// Where the folders are, one for each user: `regall-UID`; see [`Folder`].
 pub const FOLDER_ROOT: &str = "/dev/shm";
 
 /// A snapshot that the writer keeps from settling is given up after this.
@@ -115,39 +116,73 @@ pub fn find(pid: u32) -> Result<Directory, OpenError> {
 
 fn find_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
     let process = Process::find(pid)?;
-    let mut uids = process.uids.to_vec();
-    // One that has become somebody else since has it in the folder of before:
-    // the file's name is in its maps.
-    uids.extend(
-        process
-            .mappings()
-            .iter()
-            .flatten()
-            .filter_map(|m| former_uid(root, m)),
-    );
-    uids.dedup();
-    for uid in uids {
-        match open_as(root, &process, uid) {
-            Err(OpenError::Inert) => continue,
-            other => return other,
-        }
+    let mut found = some(&process, folders(root, &process))?;
+    if found.is_empty() {
+        // Its maps may be long: they are read where they must be.
+        found = some(&process, former_folders(root, &process).into_iter())?;
     }
-    Err(OpenError::Inert)
+    // An image from before exec, in another user namespace, may have left one, too.
+    let mapped = |d: &Directory| d.mappings().is_ok();
+    let n = match found.len() {
+        0 | 1 => 0,
+        _ => found.iter().position(mapped).unwrap_or(0),
+    };
+    found.into_iter().nth(n).ok_or(OpenError::Inert)
 }
 
-/// The uid in the name of the folder that `mapping` is from, if it is one of ours.
-fn former_uid(root: &Path, mapping: &Mapping) -> Option<u32> {
-    let inside = mapping
-        .name
-        .strip_prefix(root.to_str()?)?
-        .strip_prefix("/regall-")?;
-    inside.split('/').next()?.parse().ok()
+/// The files of a process in those folders.
+fn some(
+    process: &Process,
+    folders: impl Iterator<Item = (PathBuf, u32)>,
+) -> Result<Vec<Directory>, OpenError> {
+    let opened = folders.map(|(folder, uid)| open_as(&folder, process, uid));
+    let there = opened.filter(|d| !matches!(d, Err(OpenError::Inert)));
+    there.collect()
 }
 
-/// Opens the file that `process` made when its effective uid was `uid`.
-fn open_as(root: &Path, process: &Process, uid: u32) -> Result<Directory, OpenError> {
-    let folder = root.join(format!("regall-{uid}"));
-    check_folder(&folder, uid)?;
+/// The folders that may have a process's file, and whose they must be: those of its uids;
+/// and those of its user that are named by other numbers, which the user has in another user
+/// namespace.
+fn folders<'a>(
+    root: &'a Path,
+    process: &'a Process,
+) -> impl Iterator<Item = (PathBuf, u32)> + use<'a> {
+    let uids = &process.uids;
+    let first = |(n, uid): &(usize, &u32)| uids.iter().position(|u| u == *uid) == Some(*n);
+    let own = move |(_, uid): (usize, &u32)| (root.join(format!("regall-{uid}")), *uid);
+    let all = std::iter::once_with(move || fs::read_dir(root).into_iter().flatten().flatten());
+    let renumbered = all.flatten().filter_map(|entry| {
+        let folder = Folder::named(entry.file_name().as_encoded_bytes())?;
+        let owner = entry.metadata().ok()?.uid();
+        let renumbered = uids.contains(&owner) && (folder.n > 0 || !uids.contains(&folder.uid));
+        renumbered.then(|| (entry.path(), owner))
+    });
+    uids.iter()
+        .enumerate()
+        .filter(first)
+        .map(own)
+        .chain(renumbered)
+}
+
+/// Where a process has its file that has become somebody else since: the file's name is in
+/// its maps, and the uid of then in the folder's.
+fn former_folders(root: &Path, process: &Process) -> Vec<(PathBuf, u32)> {
+    let mappings = process.mappings().into_iter().flatten();
+    let mut folders: Vec<_> = mappings
+        .filter_map(|m| {
+            let inside = m.name.strip_prefix(root.to_str()?)?.strip_prefix('/')?;
+            let name = inside.split('/').next()?;
+            let folder = Folder::named(name.as_bytes()).filter(|f| f.n == 0)?;
+            Some((root.join(name), folder.uid))
+        })
+        .collect();
+    folders.dedup();
+    folders
+}
+
+/// Opens the file that `process` made in a folder which must be `uid`'s.
+fn open_as(folder: &Path, process: &Process, uid: u32) -> Result<Directory, OpenError> {
+    check_folder(folder, uid)?;
     let path = folder.join(format!(
         "{}.{}.{}",
         process.own_pid, process.start_time, process.namespace
@@ -531,9 +566,8 @@ pub fn published() -> Result<Vec<u32>, OpenError> {
     let mut pids = Vec::new();
     let mut elsewhere = false;
     for folder in fs::read_dir(FOLDER_ROOT)?.flatten() {
-        let name = folder.file_name();
-        let owner = name.to_str().and_then(|n| n.strip_prefix("regall-"));
-        let Some(owner) = owner.and_then(|o| o.parse::<u32>().ok()) else {
+        let ours = Folder::named(folder.file_name().as_encoded_bytes()).is_some();
+        let Some(owner) = folder.metadata().ok().filter(|_| ours).map(|m| m.uid()) else {
             continue;
         };
         if (uid != 0 && owner != uid) || check_folder(&folder.path(), owner).is_err() {
@@ -573,10 +607,8 @@ fn in_other_namespaces(ours: u64) -> Vec<u32> {
         .filter(|p| p.namespace != ours)
         .filter(|p| {
             let name = format!("{}.{}.{}", p.own_pid, p.start_time, p.namespace);
-            let path = |uid| format!("{FOLDER_ROOT}/regall-{uid}/{name}");
-            p.uids
-                .iter()
-                .any(|uid| fs::exists(path(uid)).unwrap_or(false))
+            folders(Path::new(FOLDER_ROOT), p)
+                .any(|(folder, _)| fs::exists(folder.join(&name)).unwrap_or(false))
         })
         .map(|p| p.pid)
         .collect()

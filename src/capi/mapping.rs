@@ -4,7 +4,7 @@
 use super::{bring_in, error, HUGE};
 use crate::host::Shim;
 use crate::intercept::strict;
-use crate::sys::file::{self, Fd};
+use crate::sys::file::{Fd, Kept};
 use crate::sys::{self, call, Errno};
 use crate::track::{self, map};
 use core::ffi::{c_int, c_uint};
@@ -140,15 +140,9 @@ pub unsafe extern "C" fn regall_unmap(mapping: *mut Mapping) -> c_int {
 /// peers without CAP_CHECKPOINT_RESTORE can't map it.
 const KEPT: usize = 64;
 
-/// A descriptor of memory that peers may map: that is how one of the same user gets at it.
-#[derive(Clone, Copy)]
-struct Kept {
-    at: u64,
-    fd: i32,
-    inode: u64,
-}
-
-static DESCRIPTORS: Lock<[Option<Kept>; KEPT]> = Lock::new([None; KEPT]);
+/// A descriptor of memory that peers may map, and where that is: so one of the same user gets
+/// at it.
+static DESCRIPTORS: Lock<[Option<(u64, Kept)>; KEPT]> = Lock::new([None; KEPT]);
 
 /// See regall.h.
 ///
@@ -217,12 +211,8 @@ fn create(flags: c_uint) -> sys::Result<Fd> {
 fn keep(at: u64, fd: &Fd) {
     let mut kept = DESCRIPTORS.lock();
     let free = kept.iter_mut().find(|k| k.is_none());
-    if let (Some(place), Ok(stat)) = (free, fd.stat()) {
-        *place = file::duplicate_high(fd.raw()).ok().map(|fd| Kept {
-            at,
-            fd,
-            inode: stat.inode,
-        });
+    if let Some(place) = free {
+        *place = Kept::new(fd).ok().map(|kept| (at, kept));
     }
 }
 
@@ -235,17 +225,14 @@ pub unsafe fn child() {
     unsafe { DESCRIPTORS.reset() };
 }
 
-/// What was mapped in `range` has been given back: so are its descriptors, and with them
-/// the memory.
+/// What is mapped in `range` is about to be given back: its descriptors go, and with the last
+/// of its mappings the memory. Not after it: the address may be other memory's by then.
 pub(super) fn forget(range: PageRange) {
     let mut kept = DESCRIPTORS.lock();
     for place in kept.iter_mut() {
-        let gone = |k: &mut Kept| range.start() <= k.at && k.at < range.end();
-        if let Some(k) = place.take_if(gone) {
-            // The program may have closed it, and another file may have its number.
-            if file::stat_fd(k.fd).is_ok_and(|s| s.inode == k.inode) {
-                file::close(k.fd);
-            }
+        let gone = |(at, _): &mut (u64, Kept)| range.start() <= *at && *at < range.end();
+        if let Some((_, kept)) = place.take_if(gone) {
+            kept.close();
         }
     }
 }

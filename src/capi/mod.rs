@@ -387,11 +387,9 @@ pub extern "C" fn regall_free(addr: u64, size: usize) -> c_int {
         args: [range.start(), range.len(), 0, 0, 0, 0],
     };
     let _pass = strict::pass();
+    mapping::forget(range);
     match check(crate::intercept::event(&mut frame)) {
-        Ok(_) => {
-            mapping::forget(range);
-            0
-        }
+        Ok(_) => 0,
         Err(e) => error(e),
     }
 }

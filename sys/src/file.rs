@@ -1,6 +1,7 @@
 //! Files: what is read from /proc and written under /dev/shm. Descriptors are
 //! closed again at once: programs close whatever they find open.
 
+use crate::text::Text;
 use crate::{call, Errno, Result};
 
 /// An open descriptor; closed when dropped.
@@ -156,6 +157,53 @@ pub fn close(fd: i32) {
     }
 }
 
+/// A descriptor of ours that stays open, and of which file it is: a program may close what it
+/// finds and be given the number for a file of its own, which is none of our business.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    fd: i32,
+    file: (u64, u64),
+}
+
+impl Kept {
+    /// A duplicate of `fd`, as [`duplicate_high`] makes it. Of a file with an inode of its
+    /// own: all eventfds have one together.
+    pub fn new(fd: &Fd) -> Result<Self> {
+        let Stat { dev, inode, .. } = fd.stat()?;
+        let fd = duplicate_high(fd.raw())?;
+        let file = (dev, inode);
+        Ok(Self { fd, file })
+    }
+
+    /// The number, whatever it stands for now.
+    pub fn raw(&self) -> i32 {
+        self.fd
+    }
+
+    /// The number, as long as it is our file's.
+    pub fn ours(&self) -> Option<i32> {
+        let stat = stat_fd(self.fd).ok()?;
+        ((stat.dev, stat.inode) == self.file).then_some(self.fd)
+    }
+
+    /// Closes it, if it is ours.
+    pub fn close(&self) {
+        self.ours().into_iter().for_each(close);
+    }
+}
+
+/// A pipe by which to say that there is something to look at: both ends in one descriptor,
+/// which is never waited for. So writing to it can't be SIGPIPE, and it has an inode of its
+/// own. Errors of pipe(2), and of open(2): ENOENT without /proc.
+pub fn pipe() -> Result<Fd> {
+    let mut ends = [-1i32; 2];
+    call!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC)?;
+    let [out, _in] = ends.map(Fd::owned);
+    let path: Text<64> = Text::of(format_args!("/proc/thread-self/fd/{}", out.raw()));
+    let path = path.as_cstr().ok_or(Errno::NOENT)?;
+    Fd::open(path, libc::O_RDWR | libc::O_NONBLOCK, 0)
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         let _ = call!(libc::SYS_close, self.0);
@@ -277,6 +325,16 @@ pub fn stat_fd(fd: i32) -> Result<Stat> {
     Ok((&s).into())
 }
 
+/// Whether a descriptor is of a POSIX message queue.
+pub fn is_message_queue(fd: i32) -> bool {
+    // From the kernel's ipc/mqueue.c.
+    const MQUEUE_MAGIC: u64 = 0x1980_0202;
+    // The first field of struct statfs, of 120 bytes.
+    let mut stat = [0u64; 16];
+    let known = call!(libc::SYS_fstatfs, fd, stat.as_mut_ptr());
+    known.is_ok() && stat[0] == MQUEUE_MAGIC
+}
+
 /// Metadata of `path`; a link itself if `nofollow`.
 pub fn stat_path(path: &core::ffi::CStr, nofollow: bool) -> Result<Stat> {
     // SAFETY: as above.
@@ -349,5 +407,21 @@ mod tests {
         let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
         assert_eq!(flags, libc::FD_CLOEXEC as u64);
         close(high);
+    }
+
+    #[test]
+    fn what_was_closed_is_not_ours_though_its_number_is_there() {
+        let (one, other) = (pipe().unwrap(), pipe().unwrap());
+        let kept = Kept::new(&one).unwrap();
+        assert_eq!(kept.ours(), Some(kept.raw()));
+        assert_eq!(call!(libc::SYS_write, kept.raw(), b"x".as_ptr(), 1), Ok(1));
+        let mut byte = [0];
+        assert!(one.read(&mut byte) == Ok(1) && one.read(&mut byte) == Err(Errno::AGAIN));
+        call!(libc::SYS_dup3, other.raw(), kept.raw(), 0).unwrap();
+        assert_eq!(kept.ours(), None);
+        kept.close();
+        assert!(stat_fd(kept.raw()).is_ok());
+        close(kept.raw());
+        assert_eq!(kept.ours(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Who a process is, from /proc.
 
-use crate::file;
+use crate::file::{self, Fd};
 use crate::text::{number, Text};
 use crate::{Errno, Result};
 use core::ffi::CStr;
@@ -85,9 +85,48 @@ impl Stat {
     }
 }
 
+/// The hexadecimal number (one digit is decimal as well) behind `name` in this thread's
+/// /proc/self/status, which may be long: the groups that it is in come before much else.
+pub fn own_status(name: &[u8]) -> Option<u64> {
+    let file = Fd::open(c"/proc/thread-self/status", libc::O_RDONLY, 0).ok()?;
+    let mut buf = [0u8; 512];
+    // How much of the name this line has so far; `None`: it is another one.
+    let mut matched = Some(0);
+    let mut value = 0u64;
+    loop {
+        let used = file.read(&mut buf).ok().filter(|used| *used > 0)?;
+        for &byte in buf.get(..used)? {
+            matched = match matched {
+                Some(n) if n == name.len() => match char::from(byte).to_digit(16) {
+                    _ if byte == b'\n' => return Some(value),
+                    Some(digit) => {
+                        value = value << 4 | u64::from(digit);
+                        matched
+                    }
+                    None => matched,
+                },
+                _ if byte == b'\n' => Some(0),
+                Some(n) => (name.get(n) == Some(&byte)).then_some(n + 1),
+                None => None,
+            };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_our_status() {
+        let us = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        for name in ["Seccomp:", "CapPrm:", "CapBnd:"] {
+            let line = us.lines().find_map(|l| l.strip_prefix(name)).unwrap();
+            let value = u64::from_str_radix(line.trim(), 16).unwrap();
+            assert_eq!(own_status(name.as_bytes()), Some(value), "{name}");
+        }
+        assert_eq!(own_status(b"Nothing:"), None);
+    }
 
     #[test]
     fn a_child_that_has_ended_is_over() {

@@ -243,6 +243,7 @@ pub unsafe fn copy(
         sent: 0,
         taken: 0,
         bytes: 0,
+        gap: false,
         stopped: None,
     };
     // SAFETY: by the contract above.
@@ -274,6 +275,8 @@ struct Work<'a> {
     taken: u64,
     /// From the beginning, copied.
     bytes: u64,
+    /// Something is missing behind those: what else was copied does not count.
+    gap: bool,
     /// Why nothing more is asked for.
     stopped: Option<Errno>,
 }
@@ -335,7 +338,8 @@ impl Work<'_> {
         Err(Errno::FAULT)
     }
 
-    /// A chunk has been answered. After the first that is not whole, the others don't count.
+    /// A chunk has been answered. After the first that is not whole, the others don't count;
+    /// if one behind it could not even be asked for, it does, and so do those before.
     unsafe fn take(&mut self, open: &Open, answer: &Answer) -> core::result::Result<(), Lost> {
         let (slot, offset) = Self::slot(self.taken);
         let len = self.chunks.get(slot).copied().unwrap_or(0);
@@ -343,25 +347,21 @@ impl Work<'_> {
         if answer.bytes > len {
             return Err(Lost::Closed);
         }
-        if self.stopped.is_some() {
+        if self.gap {
             return Ok(());
         }
-        let mut good = answer.bytes;
-        if self.way == Way::Get && good > 0 {
+        let mut good = Ok(answer.bytes);
+        if self.way == Way::Get && answer.bytes > 0 {
             // SAFETY: memory to be written, by the caller's contract.
-            match unsafe { self.take_out(open, offset, good) } {
-                Ok(bytes) => good = bytes,
-                Err(e) => {
-                    good = 0;
-                    self.stopped = Some(e);
-                }
-            }
+            good = unsafe { self.take_out(open, offset, answer.bytes) };
         }
-        self.bytes += good;
-        if good < len && self.stopped.is_none() {
-            self.stopped = Some(match answer.errno {
-                0 => Errno::FAULT,
-                e => Errno(e as i32),
+        self.bytes += good.unwrap_or(0);
+        self.gap = good != Ok(len);
+        if self.gap {
+            self.stopped = Some(match (good, answer.errno) {
+                (Err(e), _) => e,
+                (_, 0) => Errno::FAULT,
+                (_, e) => Errno(e as i32),
             });
         }
         Ok(())

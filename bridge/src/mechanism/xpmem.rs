@@ -72,23 +72,31 @@ const _: () = assert!(size_of::<Attach>() == 40);
 struct Device {
     fd: i32,
     pid: u32,
+    /// Device, inode and device number of what was opened.
+    file: (u64, u64, u64),
 }
 
-static OPENED: Lock<Device> = Lock::new(Device { fd: -1, pid: 0 });
+static OPENED: Lock<Device> = Lock::new(Device {
+    fd: -1,
+    pid: 0,
+    file: (0, 0, 0),
+});
+
+/// Which file it is.
+fn file_of(fd: i32) -> Result<(u64, u64, u64)> {
+    file::stat_fd(fd).map(|s| (s.dev, s.inode, s.rdev))
+}
 
 /// The descriptor, opened if need be. A program may have closed it, and another file may
-/// have its number: its device number is looked at.
+/// have its number: which one it is is looked at.
 fn device() -> Result<i32> {
     let mut opened = OPENED.lock();
     let pid = regall_sys::getpid();
-    let is_it = |fd: i32| {
-        let (own, path) = (file::stat_fd(fd), file::stat_path(DEVICE, false));
-        matches!((own, path), (Ok(a), Ok(b)) if (a.dev, a.inode, a.rdev) == (b.dev, b.inode, b.rdev))
-    };
-    if opened.pid == pid && opened.fd >= 0 && is_it(opened.fd) {
+    let there = opened.fd >= 0 && file_of(opened.fd) == Ok(opened.file);
+    if there && opened.pid == pid {
         return Ok(opened.fd);
     }
-    let inherited = opened.pid != pid && opened.fd >= 0 && is_it(opened.fd);
+    let inherited = there && opened.pid != pid;
     // The driver ends all that a process has when *any* of its descriptors of the device is
     // closed. So none is closed once there is one of our own, not even a duplicate.
     if inherited {
@@ -96,7 +104,11 @@ fn device() -> Result<i32> {
         opened.fd = -1;
     }
     let fd = Fd::open(DEVICE, libc::O_RDWR, 0)?;
-    *opened = Device { fd: fd.raw(), pid };
+    *opened = Device {
+        fd: fd.raw(),
+        pid,
+        file: file_of(fd.raw())?,
+    };
     core::mem::forget(fd);
     Ok(opened.fd)
 }

@@ -364,6 +364,25 @@ fn not_ours_or_not_there() {
     assert_eq!(f.corrupt(), "its folder is none");
 }
 
+/// As from another user namespace.
+#[test]
+fn a_folder_of_the_users_with_another_number_in_its_name() {
+    let mut f = Fixture::new();
+    f.publish(1, 10, 20);
+    let folder = fs::read_dir(&f.root).unwrap().next().unwrap().unwrap();
+    let uid = folder.metadata().unwrap().uid();
+    for name in [
+        format!("regall-{}", uid ^ 1),
+        format!("regall-{}-7", uid ^ 1),
+    ] {
+        fs::rename(folder.path(), f.root.join(&name)).unwrap();
+        assert_eq!(f.seen(), [(10, 20, 1)], "{name}");
+        fs::rename(f.root.join(&name), folder.path()).unwrap();
+    }
+    fs::rename(folder.path(), f.root.join("regall-1-8")).unwrap();
+    assert_eq!(f.open().err(), Some(OpenError::Inert));
+}
+
 #[test]
 fn sizes_are_not_believed() {
     let mut f = Fixture::new();

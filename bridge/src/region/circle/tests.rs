@@ -2,8 +2,13 @@
 
 use super::super::layout::*;
 use super::super::owner::{Owner, Place};
+use super::super::table::Region;
+use super::super::Rights;
+use super::held::Walk;
 use super::*;
 use crate::host::Plain;
+use crate::vector::PIECE_SEGMENTS;
+use core::mem::MaybeUninit;
 use regall_sys::file::Fd;
 
 /// A file for the owner, in /tmp.
