@@ -161,8 +161,12 @@ impl Module {
     /// x86-64, or its header is not mapped.
     pub fn open(group: &Group) -> Option<Self> {
         let first = group.segments().next().filter(|s| s.offset == 0)?;
-        let memory = Memory::of(group);
         let base = first.range.start();
+        // Its last page was tried; the first may have a guard (MADV_GUARD_INSTALL).
+        if !readable(base) {
+            return None;
+        }
+        let memory = Memory::of(group);
         let header: [u8; 64] = memory.array(base)?;
         if !header.starts_with(b"\x7fELF\x02\x01") {
             return None;
