@@ -1018,8 +1018,11 @@ static void op_fork(void)
 	NEED(pid >= 0);
 	if (pid == 0)
 		child(rng_of_child, go[0], back[1]);
-	for (int i = 0; i < many; i++)
-		memcpy(at(later[i].l, later[i].page) + later[i].offset, later[i].src, later[i].n);
+	for (int i = 0; i < many; i++) {
+		int sig = copied(at(later[i].l, later[i].page) + later[i].offset, later[i].src, later[i].n);
+		if (sig)
+			find("SIG%s on writing after a fork", sigabbrev_np(sig));
+	}
 	NEED(write(go[1], "g", 1) == 1);
 	close(back[1]);
 	if (read(back[0], &report, sizeof report) != sizeof report)

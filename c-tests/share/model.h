@@ -63,7 +63,7 @@ static int depth; /* 1 in a child, 2 in a grandchild */
 static bool verbose, going_on;
 /* Who looks at memory, and after what. */
 static const char *looker = "";
-static char doing[200];
+static char doing[200], place[100];
 
 static uint64_t draw(void)
 {
@@ -121,7 +121,7 @@ __attribute__((format(printf, 1, 2))) static void find(const char *format, ...)
 	if (finds->count < FINDS)
 		strcpy(finds->label[finds->count++], label);
 	say("found: %s", label);
-	say("  seed %lu step %lu depth %d: %s", seed, step, depth, doing);
+	say("  seed %lu step %lu depth %d: %s%s", seed, step, depth, doing, place);
 	if (!going_on)
 		_exit(80);
 }
@@ -133,6 +133,7 @@ __attribute__((format(printf, 1, 2))) static void describe(const char *format, .
 	va_start(args, format);
 	vsnprintf(doing, sizeof doing, format, args);
 	va_end(args);
+	place[0] = 0;
 }
 
 /* Takes the result of a call into the digest. Addresses come as 0. */
@@ -351,12 +352,11 @@ static void mix_bytes(const char *p, size_t n)
 		mix((unsigned char)*p);
 }
 
-/* Adds to what is said of a find. */
+/* What is said of a find in memory. */
 static void where(const struct lane *l, size_t page)
 {
 	const struct page *p = &l->page[page];
-	size_t n = strlen(doing);
-	snprintf(doing + n, sizeof doing - n, "; lane %c kind %d page %zu of %zu prot %d state %x", (int)('A' + (l - lanes)),
+	snprintf(place, sizeof place, "; lane %c kind %d page %zu of %zu prot %d state %x", (int)('A' + (l - lanes)),
 		 (int)l->kind, page, l->pages, p->prot, p->state);
 }
 

@@ -2,7 +2,6 @@
  * What REGALL_SHARE=heap must not be: large private anonymous memory from memfds, and no
  * care for anything else. differ.c must find what that breaks.
  */
-#define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
