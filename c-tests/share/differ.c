@@ -40,7 +40,7 @@ static struct lane *some_lane(int kinds)
 		if (l->kind & kinds && l->pages > 0)
 			return l;
 	}
-	return NULL;
+	return &lanes[SLOTS]; /* a zone, which will always do */
 }
 
 static char name_of(const struct lane *l)
@@ -67,6 +67,11 @@ static bool is_mapped(const struct lane *l, size_t page)
 static bool is_plain(const struct lane *l, size_t page)
 {
 	return writable(l, page) && !is(l, page, UNKNOWN);
+}
+
+static bool is_inherited(const struct lane *l, size_t page)
+{
+	return is_plain(l, page) && !is(l, page, WIPE | NOFORK);
 }
 
 /* How many pages from `from` on are as good, at most `most`. */
@@ -294,6 +299,11 @@ static void move(struct lane *l)
 	size_t n = about(run_of_part(l, from, LANE_PAGES)), there = below(to->pages);
 	bool fixed = !once_in(3), leave = !fixed || once_in(3);
 	size_t new = leave || once_in(2) ? n : about(LANE_PAGES);
+	/* The kernel would unlock the whole mapping that this is a part of. */
+	if (leave && is(l, from, LOCKED)) {
+		nothing();
+		return;
+	}
 	if (!fixed)
 		there = 0;
 	else if (there + new > to->pages)
@@ -1167,7 +1177,7 @@ static void op_race(void)
 {
 	describe("fork while a thread writes");
 	struct lane *l = some_lane(SLOT | ZONE), *m = some_lane(SLOT | ZONE);
-	size_t i = some_page(l, is_plain), k = some_page(m, is_plain);
+	size_t i = some_page(l, is_inherited), k = some_page(m, is_inherited);
 	if (depth > 0 || i == LANE_PAGES || k == LANE_PAGES || (l == m && i == k)) {
 		nothing();
 		return;
