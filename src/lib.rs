@@ -22,6 +22,7 @@ pub mod copier;
 pub mod glob;
 pub mod helper;
 pub mod host;
+pub mod huge;
 pub mod intercept;
 pub mod ledger;
 pub mod limits;

@@ -3,6 +3,7 @@
 use crate::arch::{self, Frame};
 use crate::config::{Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
 use crate::helper;
+use crate::huge;
 use crate::intercept::{patch, selftest, strict, symbols};
 use crate::limits;
 use crate::logger;
@@ -174,6 +175,7 @@ fn start(env: Environment) {
     BUDGET.store(limits::budget(config().limit, env), Relaxed);
     let mark = fork::init();
     prepare_stack();
+    huge::init();
     let mode = install();
     MODE.store(mode as u8, Relaxed);
     {
@@ -181,7 +183,7 @@ fn start(env: Environment) {
             return;
         };
         fork::new_directory(&mut guard);
-        track::map::begin_at(sys::current_brk());
+        track::heap::begin_at(sys::current_brk());
         if let Some(page) = mark {
             guard.insert(page, track::own_memory(Prot::from_call(3, false)));
         }

@@ -19,6 +19,8 @@ pub struct Thread {
     pub flight_hint: Cell<u32>,
     /// Open flights: place in the in-flight table + 1, oldest first; 0: none.
     pub flights: [Cell<u32>; NESTED],
+    /// Where on its stack each of them came in; of those that are not open, anything.
+    pub arrivals: [Cell<u64>; NESTED],
     /// It has left a call half-way, and the ledger has not been checked since.
     pub owes_audit: Cell<bool>,
     /// From where to where this thread has left pinning for when it has no call in

@@ -56,6 +56,8 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
     if !other_pages && (!unlocked || startup::config().pin == Pin::Off) {
         super::flight::count_call(Call::Madvise);
+        // The last that a thread does is giving its stack's pages back.
+        super::pay_debts();
         return real(frame);
     }
     let Some(range) = PageRange::from_call(addr, len) else {

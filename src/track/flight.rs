@@ -6,13 +6,13 @@
 use super::lock::{came_back, Guard};
 use crate::arch;
 use crate::thread::{self, Thread, NESTED};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{
+    compiler_fence, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*,
+};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, Header, INFLIGHT};
 
 struct Place {
-    /// Where on its stack the call came in.
-    sp: AtomicU64,
     /// What its thread is pinning or unpinning at this moment.
     pinning: (AtomicU64, AtomicU64),
     /// Somebody did not wait for that any longer.
@@ -23,7 +23,6 @@ struct Place {
 
 #[allow(clippy::declare_interior_mutable_const)]
 const PLACE: Place = Place {
-    sp: AtomicU64::new(0),
     pinning: (AtomicU64::new(0), AtomicU64::new(0)),
     overtaken: AtomicBool::new(false),
     ranges: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 2],
@@ -60,7 +59,6 @@ pub fn reset() {
 
 impl Place {
     fn clear(&self) {
-        self.sp.store(0, Relaxed);
         for (s, e) in &self.ranges {
             s.store(0, Relaxed);
             e.store(0, Relaxed);
@@ -126,19 +124,22 @@ pub fn begin(call: Call) -> (Flight, bool) {
 
 #[inline]
 fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
-    let (Some(h), Some(note)) = (header(), thread.flights.get(nested)) else {
+    let notes = thread.flights.get(nested).zip(thread.arrivals.get(nested));
+    let (Some(h), Some((note, came_in))) = (header(), notes) else {
         return NOWHERE;
     };
+    came_in.set(arrival(thread));
+    compiler_fence(SeqCst);
     let word = (call as u64) << 32 | u64::from(thread.tid());
-    for (i, (shared, place)) in h.inflight.iter().zip(&PLACES).enumerate() {
+    for (i, shared) in h.inflight.iter().enumerate() {
         if shared.load(Relaxed) != 0 {
             continue;
         }
         // Noted first: a handler may leave for good at any point from here on,
         // and a place that nobody remembers would be busy for ever.
         note.set(i as u32 + 1);
+        compiler_fence(SeqCst);
         if shared.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
-            place.sp.store(arrival(thread), Relaxed);
             if i >= HIGH.load(Relaxed) {
                 HIGH.fetch_max(i + 1, Release);
             }
@@ -163,34 +164,25 @@ fn arrival(thread: &Thread) -> u64 {
 fn drop_abandoned(thread: &Thread) {
     let mut found = false;
     let full = thread.flights.iter().all(|f| f.get() != 0);
-    for (i, f) in thread.flights.iter().enumerate() {
+    let now = arrival(thread);
+    for (i, (f, came_in)) in thread.flights.iter().zip(&thread.arrivals).enumerate() {
         let Some(n) = (f.get() as usize).checked_sub(1) else {
             break;
         };
-        let left = PLACES
-            .get(n)
-            .is_some_and(|p| came_back(arrival(thread), p.sp.load(Relaxed)));
+        let left = came_back(now, came_in.get());
         if !(found || left || full && i == 0) {
             continue;
         }
         // Everything that was opened inside of it was left with it.
         found = true;
         thread.owes_audit.set(true);
-        f.set(0);
         free(n, thread.tid());
+        compiler_fence(SeqCst);
+        f.set(0);
         count(Counter::Abandoned);
     }
     if found {
         super::lock::abandon_if_mine();
-        // Keep them packed: the oldest first.
-        let mut packed = [0u32; NESTED];
-        let open = thread.flights.iter().map(|f| f.get()).filter(|f| *f != 0);
-        for (to, from) in packed.iter_mut().zip(open) {
-            *to = from;
-        }
-        for (f, v) in thread.flights.iter().zip(packed) {
-            f.set(v);
-        }
         super::forget_reserved();
     }
 }
@@ -423,6 +415,8 @@ impl Drop for Flight {
         if self.place != NOWHERE {
             let thread = thread::current();
             free(self.place as usize, thread.tid());
+            // Forgotten only now: a handler may leave for good in between.
+            compiler_fence(SeqCst);
             if let Some(f) = thread.flights.get(self.nested as usize) {
                 f.set(0);
             }

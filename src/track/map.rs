@@ -10,13 +10,13 @@ use super::{
 };
 use crate::arch::Frame;
 use crate::config::Pin;
+use crate::huge;
 use crate::intercept;
 use crate::policy;
 use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
@@ -24,16 +24,9 @@ use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
 /// mremap's word for a range that lies in more than one of the kernel's mappings:
 /// a mapping that is pinned only in part is two.
 const FAULT: i64 = -(Errno::FAULT.0 as i64);
-/// The program break as the kernel last said; written under the lock.
-static BRK: AtomicU64 = AtomicU64::new(0);
-/// What libc moves the break by, at the least.
-const HEAP_STEP: u64 = 1 << 20;
 /// Linux 6.11.
 const MAP_DROPPABLE: u64 = 8;
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
-/// Bytes in a huge page of the default size, which the kernel rounds MAP_HUGETLB
-/// lengths up to.
-const HUGE_PAGE: u64 = 2 << 20;
 
 /// What a new mapping is, and where the part that can be touched ends.
 struct New {
@@ -83,6 +76,9 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         return value;
     };
     let new = describe(frame, range);
+    if is_plain(&new.attr, flags) {
+        huge::fresh(range);
+    }
     enter(&flight, range, &new);
     // Fresh anonymous memory holds nothing that could run yet.
     if new.attr.prot.executable() && !matches!(new.attr.kind, Kind::Anon | Kind::ThreadStack) {
@@ -92,6 +88,19 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
+}
+
+/// Whether new memory is private, anonymous, to be written to, and not there before it is
+/// touched.
+#[inline]
+fn is_plain(attr: &Attr, flags: u64) -> bool {
+    let special = libc::MAP_NORESERVE | libc::MAP_POPULATE | libc::MAP_LOCKED;
+    let special = (special | libc::MAP_GROWSDOWN) as u64;
+    attr.kind == Kind::Anon
+        && flags & special == 0
+        && attr.prot.writable()
+        && !attr.prot.shared()
+        && !attr.flags.has(Flags::APP_LOCKED)
 }
 
 #[inline]
@@ -106,7 +115,7 @@ fn mapped_range(at: u64, len: u64, flags: u64) -> Option<PageRange> {
     } else {
         let log = flags >> libc::MAP_HUGE_SHIFT & 0x3f;
         let page = if log == 0 {
-            HUGE_PAGE
+            huge::HUGE_PAGE
         } else {
             1u64.checked_shl(log as u32)?
         };
@@ -347,104 +356,6 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
         new
     });
     pending
-}
-
-/// Tracking starts with the program break at `brk`.
-pub fn begin_at(brk: u64) {
-    BRK.store(brk, Relaxed);
-}
-
-/// brk(2).
-#[inline(never)]
-pub fn brk(frame: &mut Frame) -> i64 {
-    let wanted = frame.args[0];
-    let flight = open(Call::Brk);
-    let mut shrunk = None;
-    let mut taken = Taken::new();
-    let down = |from: u64| {
-        let down = round_up(wanted).zip(round_up(from));
-        down.filter(|_| wanted != 0)
-            .and_then(|(to, from)| PageRange::new(to, from))
-    };
-    let mut before = BRK.load(Relaxed);
-    // A heap that grows needs the lock only after the call.
-    let guard = down(before).and_then(|range| lock_for(&[Some(range)]));
-    if let Some(mut guard) = guard {
-        before = BRK.load(Relaxed);
-        // A break below its beginning is refused; what we don't know we don't touch.
-        shrunk = down(before).filter(|r| guard.at(r.start()).is_some_and(|a| a.kind == Kind::Heap));
-        if let Some(range) = shrunk {
-            flight.claim(&guard, range);
-            guard.remove(range, |part, attr| taken.add(part, attr));
-        }
-    }
-    if let Some(range) = shrunk {
-        registering::retract(range);
-    }
-    if wanted > before && before != 0 && over_budget(wanted - before) {
-        return before as i64;
-    }
-    let mut value = real(frame);
-    if wanted > before && (value as u64) < wanted && relent(NOMEM) {
-        value = real(frame);
-    }
-    let now = value as u64;
-    if let Some(range) = shrunk {
-        if now != wanted {
-            put_back(range, &taken);
-        }
-    }
-    let between = |from: u64, to: u64| {
-        round_up(from)
-            .zip(round_up(to))
-            .and_then(|(from, to)| PageRange::new(from, to))
-    };
-    let mut grown = None;
-    match lock() {
-        Some(mut guard) => {
-            let from = BRK.load(Relaxed);
-            BRK.store(now, Relaxed);
-            grown = between(from, now).filter(|_| from != 0);
-            if let Some(range) = grown {
-                flight.touch(&guard, range);
-                guard.insert(range, heap());
-            }
-            drop(guard);
-            // Another thread has moved it up since it was looked at.
-            let lost = between(now, from).filter(|_| shrunk.is_none());
-            if let Some(range) = lost {
-                resync::range(range, true);
-            }
-        }
-        // In a handler on top of the lock's holder: the heap is read anew.
-        None => {
-            let moved = PageRange::covering(now.min(before), now.abs_diff(before).max(HEAP_STEP));
-            if let (Some(heap), true) = (moved, wanted != 0) {
-                deferred::later(heap);
-            }
-        }
-    }
-    if let Some(range) = grown {
-        settle(range);
-    }
-    if let Some(range) = shrunk.or(grown) {
-        close(flight, range);
-    }
-    value
-}
-
-/// The heap's attributes before it is pinned.
-pub fn heap() -> Attr {
-    let config = startup::config();
-    let mut flags = future_flags();
-    let exclude = config.exclude.as_bytes();
-    if !exclude.is_empty() && crate::glob::matches_any(exclude, b"[heap]") {
-        flags = flags.with(Flags::EXCLUDED);
-    }
-    policy::described(
-        policy::fresh(Prot::from_call(3, false), Kind::Heap, flags),
-        config.pin,
-    )
 }
 
 /// mremap(2), all flags.

@@ -33,6 +33,7 @@ pub mod advice;
 pub mod deferred;
 pub mod flight;
 pub mod fork;
+pub mod heap;
 pub mod lending;
 pub mod lock;
 pub mod locks;
@@ -400,7 +401,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Munmap => unmap::munmap(frame),
         Call::Mremap => map::mremap(frame),
         Call::Mprotect | Call::PkeyMprotect => map::mprotect(call, frame),
-        Call::Brk => map::brk(frame),
+        Call::Brk => heap::brk(frame),
         Call::Madvise if cfg!(feature = "blind-to-madvise") => real(frame),
         Call::Madvise => advice::madvise(frame),
         Call::ProcessMadvise => advice::process_madvise(frame),
@@ -496,6 +497,16 @@ pub fn open(call: Call) -> Flight {
 /// As [`open`], for what the application asked of the shim itself.
 pub fn begin_work() -> Flight {
     owing_nothing(flight::begin(Call::Madvise))
+}
+
+/// If this thread left an earlier call half-way, the ledger is checked against the kernel:
+/// for calls that have no need of the ledger themselves.
+#[inline]
+pub fn pay_debts() {
+    let thread = thread::current();
+    if thread.flights.iter().any(|f| f.get() != 0) || thread.owes_audit.get() {
+        end(begin_work());
+    }
 }
 
 #[inline]

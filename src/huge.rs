@@ -1,0 +1,56 @@
+//! Transparent huge pages (REGALL_HUGE=advise): large private anonymous memory is advised
+//! when it is new, where the kernel gives huge pages to those who ask (`madvise` in
+//! /sys/kernel/mm/transparent_hugepage/enabled). What the application says of it later is
+//! said later, and counts. Where the kernel gives them to everybody or nobody, nothing is
+//! done.
+
+use crate::startup;
+use crate::sys::{self, file};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use regall_directory::addr::PageRange;
+
+/// Bytes in a huge page (x86-64, Documentation/admin-guide/mm/transhuge.rst).
+pub const HUGE_PAGE: u64 = 2 << 20;
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Learns what the kernel does. At start-up.
+pub fn init() {
+    let mut buf = [0u8; 128];
+    let asks = c"/sys/kernel/mm/transparent_hugepage/enabled";
+    let on = startup::config().huge
+        && file::read_small(asks, &mut buf)
+            .is_ok_and(|text| text.split(|b| *b == b' ').any(|word| word == b"[madvise]"));
+    ON.store(on, Relaxed);
+}
+
+/// Whether memory is advised.
+#[inline]
+pub fn on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// Whether a huge page fits into `range`.
+#[inline]
+pub fn fits(range: PageRange) -> bool {
+    let first = range.start().next_multiple_of(HUGE_PAGE);
+    first
+        .checked_add(HUGE_PAGE)
+        .is_some_and(|end| end <= range.end())
+}
+
+/// `range` is new, private, anonymous and has been touched by nobody.
+#[inline]
+pub fn fresh(range: PageRange) {
+    if on() && fits(range) {
+        advise(range);
+    }
+}
+
+/// Asks for huge pages in `range`, however small it is.
+#[cold]
+#[inline(never)]
+pub fn advise(range: PageRange) {
+    // EINVAL from a kernel without them, ENOMEM where the process has too many mappings.
+    let _ = sys::advise(range.start(), range.len(), libc::MADV_HUGEPAGE);
+}
