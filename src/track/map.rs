@@ -395,6 +395,11 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             .flatten()
             .for_each(|r| deferred::gone(*r)),
     }
+    if flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+        // The kernel unlocks not what it leaves behind but the whole mapping that this is a
+        // part of, the application's locks in it too: what we let go of is cut out of it.
+        moved.unpin();
+    }
     let stayed = if registering::active() {
         stay(frame, source, target)
     } else {
