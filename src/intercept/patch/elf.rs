@@ -163,6 +163,10 @@ impl Module {
         let first = group.segments().next().filter(|s| s.offset == 0)?;
         let memory = Memory::of(group);
         let base = first.range.start();
+        // Memory of the program's own may begin with a guard (MADV_GUARD_INSTALL).
+        if !readable(base) {
+            return None;
+        }
         let header: [u8; 64] = memory.array(base)?;
         if !header.starts_with(b"\x7fELF\x02\x01") {
             return None;
