@@ -1,5 +1,5 @@
-# make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make test, make bench,
-# make lint; `make` builds, make install [PREFIX=/usr/local] [DESTDIR=] puts what was
+# make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy, make test,
+# make bench, make lint; `make` builds, make install [PREFIX=/usr/local] [DESTDIR=] puts what was
 # built in its place, make uninstall takes it away, make deb packs it for Debian.
 MPI ?= openmpi
 KERNEL ?= 6.1
@@ -25,6 +25,13 @@ run-rdma:
 	scripts/setup rdma
 	$(MAKE) --no-print-directory build
 	scripts/run-rdma $(KERNEL)
+
+# What a message between two ranks of the node costs: without the shim, with huge pages,
+# and with memory that peers can map.
+run-copy:
+	scripts/setup copy
+	$(MAKE) --no-print-directory build
+	scripts/run-copy $(COPY)
 
 test:
 	scripts/setup test rdma
@@ -78,4 +85,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma test bench lint install uninstall deb clean
+.PHONY: build run run-rdma run-copy test bench lint install uninstall deb clean

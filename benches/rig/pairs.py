@@ -30,6 +30,9 @@ class Ways:
             "off": {**on, "REGALL_PIN": "off"},
             "onfault": {**on, "REGALL_PIN": "onfault"},
             "populate": {**on, "REGALL_PIN": "populate"},
+            "small": {**on, "REGALL_PIN": "off", "REGALL_HUGE": "off"},
+            "huge": {**on, "REGALL_HUGE": "advise", "REGALL_SHARE": "off"},
+            "heap": {**on, "REGALL_HUGE": "advise", "REGALL_SHARE": "heap"},
             "mlockall": preload("mlockall"),
             "ucm": {**preload("ucm"), "UCX_MEM_MMAP_HOOK_MODE": "bistro"},
         }
@@ -50,6 +53,9 @@ TITLES = {
     "off": "regall, PIN=off",
     "onfault": "regall, PIN=onfault",
     "populate": "regall, PIN=populate",
+    "small": "regall, PIN=off, HUGE=off",
+    "huge": "regall, HUGE=advise",
+    "heap": "regall, SHARE=heap",
     "mlockall": "mlockall(CURRENT\\|FUTURE)",
     "ucm": "UCX UCM, bistro",
 }

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import build, regions
+from . import build, copy, regions
 from .model import Check, Section, Table
 from .pairs import CPU, TITLES, Failed, alternate, difference, interval, median, ratio
 
@@ -360,7 +360,9 @@ def rank_memory(bench, launcher, way):
 #: In the order of the issues' tables.
 ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other": other,
         "lookup": lookup, "startup": startup, "hpcc": hpcc, "bridge": bridge,
-        "regions": lambda bench: regions.regions(bench, single), "pinning": pinning}
+        "regions": lambda bench: regions.regions(bench, single),
+        "copy": lambda bench: copy.copy(bench, mpirun, mpi_environment, check, compared),
+        "hugepages": lambda bench: copy.hugepages(bench, check, compared), "pinning": pinning}
 
 
 class Bench:

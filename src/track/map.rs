@@ -236,6 +236,10 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     let Some(range) = PageRange::from_call(addr, len) else {
         return real(frame);
     };
+    if share::any() && prot & libc::PROT_EXEC as u64 != 0 {
+        // Code is patched, here and by debuggers, in memory of this process's own.
+        backed::make_private(range);
+    }
     let flight = open(call);
     let Some(mut guard) = lock_for(&[Some(range)]) else {
         let value = real(frame);
@@ -288,32 +292,11 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
             .is_some_and(|a| a.prot.shared());
         // Not what may only be run.
         if prot & libc::PROT_READ as u64 != 0 {
-            each_readable(range, |run| intercept::new_code(run, run.end(), shared));
+            intercept::new_code(range, range.end(), shared);
         }
     }
     close(flight, range);
     value
-}
-
-/// Calls `f` with the parts of `range` that can be read: not beyond a file's end, and no
-/// guards (MADV_GUARD_INSTALL).
-#[cold]
-#[inline(never)]
-fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
-    if sys::advise(range.start(), range.len(), libc::MADV_POPULATE_READ).is_ok() {
-        return f(range);
-    }
-    let mut from = range.start();
-    let mut at = from;
-    while at <= range.end() {
-        if at == range.end() || !sys::readable(at) {
-            if let Some(run) = PageRange::new(from, at) {
-                f(run);
-            }
-            from = at + PAGE;
-        }
-        at += PAGE;
-    }
 }
 
 /// Whether regions of `range` would be registered with other rights than they are.

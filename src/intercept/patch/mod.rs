@@ -15,7 +15,7 @@ use crate::arch::tls_block;
 use crate::sys::{self, Errno};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 
 pub mod apply;
 pub mod decode;
@@ -234,17 +234,44 @@ fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
         return Report::busy();
     };
     let mut report = Report::default();
-    let Some(range) = range.before(valid_end & !(regall_directory::addr::PAGE - 1)) else {
+    let Some(range) = range.before(valid_end & !(PAGE - 1)) else {
         return report;
     };
     let state = guard.state();
     state.prepare(state.patches.config);
-    // SAFETY: the caller says that the range is mapped and readable up to
-    // `valid_end`, and has it in hand until this returns.
+    each_readable(range, |part| {
+        look_at(part, libc, patch, state, &mut report);
+    });
+    report
+}
+
+/// Calls `f` with the parts of `range` that can be read: a page with a guard
+/// (MADV_GUARD_INSTALL) is SIGSEGV whatever its protection, one beyond a file's end SIGBUS. Populating is one call that
+/// says whether there is any, and what is populated is about to be read.
+fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
+    let populated = sys::advise(range.start(), range.len(), libc::MADV_POPULATE_READ);
+    if populated.is_ok() {
+        return f(range);
+    }
+    let mut from = range.start();
+    while let Some(rest) = range.after(from) {
+        let mut pages = (rest.start()..rest.end()).step_by(PAGE as usize);
+        let end = pages.find(|at| !sys::readable(*at)).unwrap_or(rest.end());
+        if let Some(part) = rest.before(end) {
+            f(part);
+        }
+        from = end.saturating_add(PAGE);
+    }
+}
+
+/// The part of a range that can be read.
+fn look_at(range: PageRange, libc: bool, patch: bool, state: &mut State, report: &mut Report) {
+    // SAFETY: the caller of `look` says that the range is mapped and readable but for
+    // guards, which it has none of, and has it in hand until this returns.
     let bytes =
         unsafe { core::slice::from_raw_parts(range.start() as *const u8, range.len() as usize) };
     if next_syscall(bytes, 0).is_none() {
-        return report;
+        return;
     }
     let module = module_around(range, &mut state.buffer);
     let text = Text {
@@ -259,10 +286,9 @@ fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
         patches,
         room,
         writer: &mut Writer::default(),
-        report: &mut report,
+        report,
     }
     .text(&text, patch);
-    report
 }
 
 /// Executable memory at `range` is gone or has been replaced: frees the

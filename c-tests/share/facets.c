@@ -1,0 +1,251 @@
+/* Proves: large private memory keeps to limits, survives a program that closes what it finds, is in core dumps, and costs no more memory. */
+/*
+ * facets WORD, one of those in `facets` at the end; each makes the same calls with and
+ * without the shim, and says how they ended.
+ */
+#include <malloc.h>
+#include <sys/prctl.h>
+#include "../check.h"
+
+#define MIB (1ul << 20)
+#define WANTED (PROT_READ | PROT_WRITE), (MAP_PRIVATE | MAP_ANONYMOUS), -1, 0
+
+static char *map(size_t bytes)
+{
+	return mmap(NULL, bytes, WANTED);
+}
+
+static void limit(int which, rlim_t bytes)
+{
+	struct rlimit r;
+	NEED(getrlimit(which, &r) == 0);
+	r.rlim_cur = bytes;
+	NEED(setrlimit(which, &r) == 0);
+}
+
+static size_t of_status(const char *name)
+{
+	char line[256];
+	size_t kib = 0;
+	FILE *f = fopen("/proc/self/status", "r");
+	NEED(f);
+	while (fgets(line, sizeof line, f))
+		if (strncmp(line, name, strlen(name)) == 0)
+			kib = strtoul(line + strlen(name), NULL, 10);
+	fclose(f);
+	return kib << 10;
+}
+
+/* A little of everything that memory must still do. */
+static void go_on(const char *label)
+{
+	char *p = MAP_AS(label, map(4 * MIB));
+	if (p == MAP_FAILED)
+		return;
+	memset(p, 5, 4 * MIB);
+	p = MAP_AS("mremap", mremap(p, 4 * MIB, 9 * MIB, MREMAP_MAYMOVE));
+	if (p == MAP_FAILED)
+		return;
+	say("kept %d, grown %d", all_are(p, 4 * MIB, 5), all_are(p + 4 * MIB, 5 * MIB, 0));
+	CALL(madvise(p, 2 * MIB, MADV_DONTNEED));
+	say("dropped %d", all_are(p, 2 * MIB, 0));
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0) {
+		bool right = all_are(p, 2 * MIB, 0) && all_are(p + 2 * MIB, 2 * MIB, 5);
+		memset(p, 6, 9 * MIB);
+		_exit(right ? 0 : 1);
+	}
+	reap("child", pid);
+	say("still %d", all_are(p, 2 * MIB, 0) && all_are(p + 2 * MIB, 2 * MIB, 5));
+	char *m = malloc(3 * MIB);
+	NEED(m);
+	memset(m, 7, 3 * MIB);
+	m = realloc(m, 12 * MIB);
+	NEED(m);
+	say("heap %d", all_are(m, 3 * MIB, 7));
+	free(m);
+	char *b = sbrk(MIB);
+	told("sbrk", b != (void *)-1);
+	if (b != (void *)-1)
+		memset(b, 8, MIB);
+	CALL(munmap(p, 9 * MIB));
+}
+
+static void closes(void)
+{
+	char *p = anon(4 * MIB / PAGE);
+	memset(p, 9, 4 * MIB);
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	say("the next descriptor is %d", fd);
+	closefrom(3);
+	go_on("after closefrom(3)");
+	for (int i = 3; i < 4096; i++)
+		(void)close(i);
+	go_on("after closing every one");
+	say("bytes %d", all_are(p, 4 * MIB, 9));
+	CALL(munmap(p, 2 * MIB));
+	p = MAP_AS("mremap", mremap(p + 2 * MIB, 2 * MIB, 8 * MIB, MREMAP_MAYMOVE));
+	say("bytes %d, grown %d", all_are(p, 2 * MIB, 9), all_are(p + 2 * MIB, 6 * MIB, 0));
+	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	say("the next descriptor is %d", fd);
+}
+
+/* A file larger than the limit would be SIGXFSZ. (What is said may go to a file, too.) */
+static void fsize(void)
+{
+	limit(RLIMIT_FSIZE, 16 << 10);
+	go_on("under RLIMIT_FSIZE of 16 KiB");
+}
+
+static void nofile(void)
+{
+	char *p = anon(MIB / PAGE);
+	memset(p, 1, MIB);
+	limit(RLIMIT_NOFILE, 3);
+	go_on("without a descriptor to spare");
+	say("bytes %d", all_are(p, MIB, 1));
+}
+
+/* Private writable memory counts, and nothing else. */
+static void data(void)
+{
+	char *held = anon(64 * MIB / PAGE), *shut = reserve(32 * MIB / PAGE);
+	limit(RLIMIT_DATA, of_status("VmData:") + 12 * MIB);
+	char *p = MAP_AS("8 MiB of 12", map(8 * MIB));
+	MAP_AS("8 MiB of 4", map(8 * MIB));
+	told("sbrk of 8 MiB of 4", sbrk(8 * MIB) != (void *)-1);
+	MAP_AS("mremap from 8 to 16 MiB, of 4", mremap(p, 8 * MIB, 16 * MIB, MREMAP_MAYMOVE));
+	CALL_AS("mprotect of 32 MiB of 4", mprotect(shut, 32 * MIB, PROT_READ | PROT_WRITE));
+	told("malloc of 32 MiB of 4", malloc(32 * MIB) != NULL);
+	MAP_AS("shared", mmap(NULL, 32 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+	CALL(munmap(held, 64 * MIB));
+	p = MAP_AS("64 MiB of 68", map(64 * MIB));
+	MAP_AS("8 MiB of 4", map(8 * MIB));
+	/* Read-only memory does not count, and becomes what does again. */
+	CALL_AS("read-only", mprotect(p, 64 * MIB, PROT_READ));
+	char *q = MAP_AS("32 MiB of 68", map(32 * MIB));
+	CALL_AS("writable again, 64 of 36", mprotect(p, 64 * MIB, PROT_READ | PROT_WRITE));
+	CALL(munmap(q, 32 * MIB));
+	CALL_AS("writable again, 64 of 68", mprotect(p, 64 * MIB, PROT_READ | PROT_WRITE));
+}
+
+static void as(void)
+{
+	limit(RLIMIT_AS, of_status("VmSize:") + 40 * MIB);
+	char *p = MAP_AS("24 MiB of 40", map(24 * MIB));
+	memset(p, 1, 24 * MIB);
+	MAP_AS("24 MiB of 16", map(24 * MIB));
+	MAP_AS("mremap from 24 to 48 MiB, of 16", mremap(p, 24 * MIB, 48 * MIB, MREMAP_MAYMOVE));
+	told("malloc of 24 MiB of 16", malloc(24 * MIB) != NULL);
+	say("bytes %d", all_are(p, 24 * MIB, 1));
+	CALL(munmap(p, 24 * MIB));
+	p = MAP_AS("32 MiB of 40", map(32 * MIB));
+	memset(p, 1, 32 * MIB);
+	/* A child's copy is its own address space. */
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0)
+		_exit(all_are(p, 32 * MIB, 1) ? 0 : 1);
+	reap("child", pid);
+}
+
+/* Bytes for whoever looks into the core: each mark once, so the program's text has none. */
+static void mark(char *p, size_t bytes, char kind)
+{
+	char text[64] = "differ--*--memory";
+	text[8] = kind;
+	for (size_t i = 0; i + 64 <= bytes; i += 64)
+		memcpy(p + i, text, sizeof text);
+}
+
+static void core(void)
+{
+	limit(RLIMIT_CORE, RLIM_INFINITY);
+	prctl(PR_SET_DUMPABLE, 1);
+	char *p = anon(4 * MIB / PAGE), *hidden = anon(4 * MIB / PAGE), *block = malloc(4 * MIB);
+	NEED(block);
+	mark(p, 4 * MIB, 'M');
+	mark(hidden, 4 * MIB, 'H');
+	mark(block, 4 * MIB, 'B');
+	char *shared = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	NEED(shared != MAP_FAILED);
+	mark(shared, MIB, 'S');
+	NEED(madvise(hidden, 4 * MIB, MADV_DONTDUMP) == 0);
+	abort();
+}
+
+/* Memory that is had, used, and in part given back. */
+static void work(void)
+{
+	char *all[8];
+	for (int i = 0; i < 8; i++) {
+		all[i] = anon(8 * MIB / PAGE);
+		memset(all[i], i + 1, 8 * MIB);
+	}
+	char *block = malloc(24 * MIB), *small[512];
+	NEED(block);
+	memset(block, 1, 24 * MIB);
+	for (int i = 0; i < 512; i++) {
+		small[i] = malloc(40000);
+		NEED(small[i]);
+		memset(small[i], 1, 40000);
+	}
+	NEED(munmap(all[0], 8 * MIB) == 0);
+	NEED(munmap(all[1] + MIB, 6 * MIB) == 0);
+	NEED(madvise(all[2], 7 * MIB, MADV_DONTNEED) == 0);
+	all[3] = mremap(all[3], 8 * MIB, MIB, 0);
+	NEED(all[3] != MAP_FAILED);
+	all[4] = mremap(all[4], 8 * MIB, 64 * MIB, MREMAP_MAYMOVE);
+	NEED(all[4] != MAP_FAILED);
+	NEED(mmap(all[5], 4 * MIB, WANTED) != MAP_FAILED);
+	NEED(mmap(all[6], 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == all[6]);
+	block = realloc(block, 6 * MIB);
+	NEED(block);
+	for (int i = 511; i >= 256; i--)
+		free(small[i]);
+	malloc_trim(0);
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0) {
+		memset(all[7], 9, 8 * MIB);
+		_exit(0);
+	}
+	reap("child", pid);
+	quiet_point("work");
+	say("worked");
+}
+
+/* What is large, told to who looks from outside. */
+static void large(void)
+{
+	char label[200], *p = anon(8 * MIB / PAGE), *block = malloc(4 * MIB), *grown, *b = sbrk(0);
+	NEED(block && sbrk(4 * MIB) != (void *)-1);
+	grown = mremap(anon(MIB / PAGE), MIB, 3 * MIB, MREMAP_MAYMOVE);
+	NEED(grown != MAP_FAILED);
+	memset(p, 1, 8 * MIB);
+	memset(block, 1, 4 * MIB);
+	memset(b, 1, 4 * MIB);
+	memset(grown, 1, 3 * MIB);
+	snprintf(label, sizeof label, "large mmap=%lx malloc=%lx brk=%lx mremap=%lx", (unsigned long)(p + MIB),
+		 (unsigned long)(block + MIB), (unsigned long)(b + 2 * MIB), (unsigned long)(grown + 2 * MIB));
+	quiet_point(label);
+	say("large");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *word;
+		void (*run)(void);
+	} facets[] = {
+		{ "closes", closes }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
+		{ "as", as },	      { "core", core },	  { "work", work },	{ "large", large },
+	};
+	for (size_t i = 0; argc > 1 && i < sizeof facets / sizeof facets[0]; i++)
+		if (strcmp(argv[1], facets[i].word) == 0) {
+			facets[i].run();
+			return 0;
+		}
+	return 2;
+}

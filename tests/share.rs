@@ -1,0 +1,357 @@
+//! Large private memory stays what it is, with REGALL_SHARE=heap as without it and as
+//! without the shim: the same results, errors and bytes, the same limits, the same dumps.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use regall_tests::child::{self, Outcome};
+use regall_tests::coverage::Expected;
+use regall_tests::mode::Mode;
+use regall_tests::quiet::{Point, Watcher};
+use regall_tests::{build, skip};
+
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// As many as two even and two odd ones need: they differ in who has the break.
+const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
+
+/// A way to run a program: pinned how, and REGALL_SHARE.
+#[derive(Clone, Copy, Debug)]
+struct Setting(Mode, &'static str);
+
+const PLAIN: Setting = Setting(Mode::Plain, "off");
+
+fn command(setting: Setting, program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(build::program(&format!("share/{program}")));
+    setting.0.apply(command.args(args));
+    if setting.0 != Mode::Plain {
+        command.env("REGALL_SHARE", setting.1);
+    }
+    command
+}
+
+fn run(setting: Setting, program: &str, args: &[&str]) -> Outcome {
+    child::run(&mut command(setting, program, args), TIMEOUT)
+}
+
+fn steps() -> String {
+    std::env::var("TESTS_DIFFER").unwrap_or_else(|_| "20000".into())
+}
+
+/// The same digests of all results, errors and bytes; and then no byte is unaccounted for.
+fn same_digests(setting: Setting) {
+    for seed in SEEDS {
+        let args = [&*steps(), seed];
+        let plain = run(PLAIN, "differ", &args);
+        assert_eq!(plain.end(), "exit 0", "seed {seed} alone: {}", plain.stdout);
+        let watcher = Watcher::of_coverage(Expected::of(setting.0));
+        let mut command = command(setting, "differ", &args);
+        command.env("QUIET_SOCKET", watcher.socket());
+        let other = child::run(&mut command, TIMEOUT);
+        let mut problems = other.differences(&plain);
+        problems.extend(watcher.finish().problems);
+        assert!(
+            problems.is_empty(),
+            "{setting:?}: {problems:#?}\n{}\n(diff what `differ -v {}` says with and without)",
+            other.stdout,
+            args.join(" ")
+        );
+    }
+}
+
+/// A child sees one moment of what a thread writes meanwhile.
+fn no_races(setting: Setting) {
+    let done = run(setting, "differ", &["-r", "20"]);
+    assert_eq!(
+        done.end(),
+        "exit 0",
+        "{setting:?}: {}{}",
+        done.stdout,
+        done.stderr
+    );
+}
+
+fn same_facets(setting: Setting) {
+    let mut problems = Vec::new();
+    for word in ["closes", "fsize", "nofile", "data", "as"] {
+        let plain = run(PLAIN, "facets", &[word]);
+        assert_eq!(plain.end(), "exit 0", "{word} alone: {}", plain.stdout);
+        let other = run(setting, "facets", &[word]);
+        problems.extend(
+            other
+                .differences(&plain)
+                .iter()
+                .map(|p| format!("{word}: {p}")),
+        );
+    }
+    assert!(problems.is_empty(), "{setting:?}: {problems:#?}");
+}
+
+macro_rules! settings {
+    ($($name:ident: $mode:ident $share:literal;)*) => { $(
+        mod $name {
+            use super::*;
+            const SETTING: Setting = Setting(Mode::$mode, $share);
+            #[test]
+            fn digests() { same_digests(SETTING) }
+            #[test]
+            fn races() { no_races(SETTING) }
+            #[test]
+            fn facets() { same_facets(SETTING) }
+        }
+    )* };
+}
+
+settings! {
+    private_tracked: Off "off";
+    private_populate: Populate "off";
+    private_onfault: OnFault "off";
+    heap_tracked: Off "heap";
+    heap_populate: Populate "heap";
+    heap_onfault: OnFault "heap";
+}
+
+/// What the checks above must find: c-tests/share/naive.c shares without care.
+mod can_fail {
+    use super::*;
+
+    fn found(args: &[&str]) -> BTreeSet<String> {
+        let mut command = command(PLAIN, "differ", args);
+        command.env("LD_PRELOAD", build::program("share/naive.so"));
+        let done = child::run(&mut command, TIMEOUT);
+        assert_ne!(done.end(), "exit 0", "{}", done.stdout);
+        assert_ne!(done.end(), "time-out", "{}", done.stdout);
+        let finds = done
+            .stdout
+            .lines()
+            .filter_map(|l| l.strip_prefix("found: "));
+        finds.map(str::to_string).collect()
+    }
+
+    #[test]
+    fn sharing_without_care_is_found() {
+        let all: BTreeSet<_> = SEEDS
+            .iter()
+            .flat_map(|seed| found(&["-k", "-f", "6000", seed]))
+            .collect();
+        for wanted in [
+            "in a child: wrong bytes: what was written",
+            "in a child after its parent's writes: wrong bytes: fresh memory",
+            "in a parent after its child: wrong bytes: what was written",
+            "wrong bytes: MADV_DONTNEED",
+            "wrong bytes: left by MREMAP_DONTUNMAP",
+            "SIGBUS: mremap's growth",
+            "SIGBUS on writing: mremap's growth",
+            "sent: EFAULT instead of success",
+            "MADV_WIPEONFORK: EINVAL instead of success",
+            "MADV_FREE: EINVAL instead of success",
+            "MADV_REMOVE: success instead of EINVAL",
+            "mremap with an old size of 0: success instead of EINVAL",
+            "/proc/self/mem, not writable: EIO instead of success",
+        ] {
+            assert!(all.contains(wanted), "not found: {wanted}; but {all:#?}");
+        }
+    }
+
+    #[test]
+    fn it_stops_at_the_first() {
+        assert_eq!(found(&["6000", "1"]).len(), 1);
+    }
+
+    #[test]
+    fn a_child_that_sees_its_parents_writes_is_found() {
+        let all = found(&["-r", "20"]);
+        let wanted = "a child sees a parent's later write: one page";
+        assert!(all.contains(wanted), "{all:#?}");
+        assert!(all.iter().any(|f| f.contains("b newer than a")), "{all:#?}");
+    }
+
+    #[test]
+    fn limits_that_no_longer_hold_are_found() {
+        for word in ["closes", "fsize", "data"] {
+            let plain = run(PLAIN, "facets", &[word]);
+            let mut command = command(PLAIN, "facets", &[word]);
+            command.env("LD_PRELOAD", build::program("share/naive.so"));
+            let naive = child::run(&mut command, TIMEOUT);
+            assert!(!naive.differences(&plain).is_empty(), "{word}");
+        }
+    }
+}
+
+/// How many thousands of each kind of mark (c-tests/share/facets.c) are in the core, if there
+/// is one; a few more are on the stack.
+fn marks_in_core(setting: Setting, filter: &str) -> Option<[usize; 4]> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = r#"echo "$1" >/proc/self/coredump_filter; exec "$0" core"#;
+    let program = build::program("share/facets");
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(program).arg(filter);
+    setting.0.apply(&mut command);
+    command.env("REGALL_SHARE", setting.1);
+    let done = child::run(command.current_dir(folder.path()), TIMEOUT);
+    assert_eq!(done.end(), "signal 6", "{}{}", done.stdout, done.stderr);
+    let mut files = fs::read_dir(folder.path()).expect("the folder").flatten();
+    let core = fs::read(files.next()?.path()).expect("the core");
+    let count = |kind: u8| {
+        let mark = [b"differ--", &[kind][..], b"--memory"].concat();
+        core.windows(mark.len()).filter(|w| *w == mark).count() / 1024
+    };
+    Some([count(b'M'), count(b'B'), count(b'H'), count(b'S')])
+}
+
+/// Mappings, blocks of malloc, what MADV_DONTDUMP hides, and shared memory: by default, and
+/// with private memory alone.
+#[test]
+fn core_dumps_have_the_same_memory() {
+    for filter in ["0x33", "0x1"] {
+        let Some(plain) = marks_in_core(PLAIN, filter) else {
+            let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+            skip(&format!(
+                "no core file is left in the working folder (core_pattern is {:?})",
+                pattern.trim()
+            ));
+            return;
+        };
+        assert_eq!(plain[..3], [64, 64, 0], "{filter}");
+        for mode in [Mode::Off, Mode::Populate] {
+            let heap = marks_in_core(Setting(mode, "heap"), filter);
+            assert_eq!(heap, Some(plain), "{mode:?} {filter}");
+        }
+    }
+}
+
+/// What a process has, in bytes.
+#[derive(Clone, Copy, Default, Debug)]
+struct Memory {
+    resident: u64,
+    /// What its memfds hold, mapped or not, and what of that is resident.
+    files: u64,
+    files_resident: u64,
+}
+
+/// Reads /proc/PID/smaps.
+fn memory(pid: u32) -> Memory {
+    use std::os::linux::fs::MetadataExt;
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).expect("smaps");
+    let mut all = Memory::default();
+    let mut files = BTreeSet::new();
+    let mut shared = false;
+    for line in smaps.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if let [range, perms, .., name, "(deleted)"] = words[..] {
+            shared = perms.ends_with('s') && name.starts_with("/memfd:");
+            let file = fs::metadata(format!("/proc/{pid}/map_files/{range}"));
+            if let (true, Ok(file)) = (shared, file) {
+                if files.insert(file.st_ino()) {
+                    all.files += file.st_blocks() * 512;
+                }
+            }
+        } else if words.first().is_some_and(|w| w.contains('-')) {
+            shared = false;
+        } else if let ["Rss:", kib, "kB"] = words[..] {
+            let bytes = kib.parse::<u64>().expect("a number") << 10;
+            all.resident += bytes;
+            all.files_resident += if shared { bytes } else { 0 };
+        }
+    }
+    all
+}
+
+/// What the work of `facets work` leaves in memory.
+fn after_work(setting: Setting) -> Memory {
+    let seen = Arc::new(Mutex::new(Memory::default()));
+    let ours = Arc::clone(&seen);
+    let watcher = Watcher::new(move |point| {
+        *ours.lock().expect("memory") = memory(point.pid);
+        Vec::new()
+    });
+    let mut command = command(setting, "facets", &["work"]);
+    command.env("QUIET_SOCKET", watcher.socket());
+    let done = child::run(&mut command, TIMEOUT);
+    assert_eq!(done.end(), "exit 0", "{setting:?}: {}", done.stderr);
+    assert_eq!(watcher.finish().looks, 1);
+    let seen = *seen.lock().expect("memory");
+    seen
+}
+
+fn within(got: u64, wanted: u64) -> bool {
+    got.abs_diff(wanted) <= wanted / 50 + (1 << 20)
+}
+
+#[test]
+fn resident_memory_is_the_same() {
+    for mode in [Mode::Off, Mode::OnFault, Mode::Populate] {
+        let off = after_work(Setting(mode, "off"));
+        let heap = after_work(Setting(mode, "heap"));
+        assert!(
+            within(heap.resident, off.resident),
+            "{mode:?}: {heap:?} instead of {off:?}"
+        );
+    }
+}
+
+/// What was unmapped, thrown away or shrunk is not kept in a file that nobody sees.
+#[test]
+fn files_hold_what_is_mapped_and_no_more() {
+    let heap = after_work(Setting(Mode::Off, "heap"));
+    assert!(
+        heap.files_resident > 32 << 20,
+        "hardly anything is in a memfd: {heap:?}"
+    );
+    if heap.files == 0 {
+        skip("/proc/PID/map_files can't be read here");
+        return;
+    }
+    assert!(within(heap.files, heap.files_resident), "{heap:?}");
+}
+
+/// Each address of the label "large WHAT=ADDRESS...", and whether a memfd is there.
+fn backed(point: &Point) -> Vec<(String, bool)> {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", point.pid)).expect("maps");
+    let in_memfd = |address: u64| {
+        maps.lines().any(|line| {
+            let (range, rest) = line.split_once(' ').unwrap_or_default();
+            let (start, end) = range.split_once('-').unwrap_or_default();
+            let number = |hex| u64::from_str_radix(hex, 16).unwrap_or(0);
+            (number(start)..number(end)).contains(&address)
+                && rest.starts_with("rw-s")
+                && rest.contains("/memfd:")
+        })
+    };
+    let places = point.label.split(' ').filter_map(|w| w.split_once('='));
+    places
+        .map(|(what, hex)| {
+            let address = u64::from_str_radix(hex, 16).expect("an address");
+            (what.to_string(), in_memfd(address))
+        })
+        .collect()
+}
+
+fn who_is_backed(setting: Setting) -> Vec<(String, bool)> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let ours = Arc::clone(&seen);
+    let watcher = Watcher::new(move |point| {
+        *ours.lock().expect("places") = backed(point);
+        Vec::new()
+    });
+    let mut command = command(setting, "facets", &["large"]);
+    command.env("QUIET_SOCKET", watcher.socket());
+    let done = child::run(&mut command, TIMEOUT);
+    assert_eq!(done.end(), "exit 0", "{setting:?}: {}", done.stderr);
+    watcher.finish();
+    let seen = seen.lock().expect("places").clone();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    seen
+}
+
+#[test]
+fn large_memory_is_in_memfds_with_heap_and_only_then() {
+    for mode in [Mode::Off, Mode::OnFault, Mode::Populate] {
+        let off = who_is_backed(Setting(mode, "off"));
+        assert!(off.iter().all(|(_, b)| !b), "{mode:?}: {off:?}");
+        let heap = who_is_backed(Setting(mode, "heap"));
+        assert!(heap.iter().all(|(_, b)| *b), "{mode:?}: {heap:?}");
+    }
+}
