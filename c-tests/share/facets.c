@@ -110,8 +110,10 @@ static void nofile(void)
 /* Private writable memory counts, and nothing else. */
 static void data(void)
 {
-	char *held = anon(64 * MIB / PAGE), *shut = reserve(32 * MIB / PAGE);
-	limit(RLIMIT_DATA, of_status("VmData:") + 12 * MIB);
+	char *shut = reserve(32 * MIB / PAGE);
+	limit(RLIMIT_DATA, of_status("VmData:") + 76 * MIB);
+	/* Not before the limit: memory that is shared then does not count (docs/limits.md). */
+	char *held = anon(64 * MIB / PAGE);
 	char *p = MAP_AS("8 MiB of 12", map(8 * MIB));
 	MAP_AS("8 MiB of 4", map(8 * MIB));
 	told("sbrk of 8 MiB of 4", sbrk(8 * MIB) != (void *)-1);

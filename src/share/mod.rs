@@ -60,6 +60,14 @@ pub fn init(mode: Intercept) {
         return;
     }
     let mut buf = [0u8; 16];
+    let dumped = file::read_small(c"/proc/self/coredump_filter", &mut buf)
+        .map_or(0x33, |text| hex(text.trim_ascii()));
+    if dumped & 1 != 0 && dumped & 2 == 0 {
+        // To the kernel, it is shared memory.
+        return log::warn!(
+            "coredump_filter leaves shared memory out: REGALL_SHARE=heap does nothing"
+        );
+    }
     let strict = file::read_small(c"/proc/sys/vm/overcommit_memory", &mut buf);
     if matches!(strict, Ok(text) if text.first() == Some(&b'2')) {
         // Private memory is promised when it is mapped, a file's when it is touched.
@@ -75,6 +83,11 @@ pub fn init(mode: Intercept) {
     };
     FILES.store(files.min(table::FILES as u64) as usize, Relaxed);
     ON.store(true, Relaxed);
+}
+
+fn hex(text: &[u8]) -> u64 {
+    let digit = |b: &u8| (*b as char).to_digit(16).map_or(0, u64::from);
+    text.iter().fold(0, |n, b| n << 4 | digit(b))
 }
 
 /// Whether new memory is shared.
@@ -173,6 +186,15 @@ fn create() -> Result<File> {
     call!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, seals)?;
     let inode = fd.stat()?.inode;
     Ok(File::new(fd.leak(), inode))
+}
+
+/// The next bytes of `file` in `from..to` that are there, as offsets.
+pub fn next_data(file: &File, from: u64, to: u64) -> Option<(u64, u64)> {
+    const SEEK_DATA: i32 = 3;
+    const SEEK_HOLE: i32 = 4;
+    let data = call!(libc::SYS_lseek, file.fd, from, SEEK_DATA).ok()?;
+    let hole = call!(libc::SYS_lseek, file.fd, data, SEEK_HOLE).ok()?;
+    (data < to).then_some((data, hole.min(to)))
 }
 
 /// Whether the descriptor still is that file's.

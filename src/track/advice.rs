@@ -327,7 +327,7 @@ fn only_ours_to_drop(range: PageRange) -> bool {
 
 /// Whether this is the process's only thread, but for the helper: what peers have it put
 /// there, they can put there themselves, too.
-fn alone() -> bool {
+pub fn alone() -> bool {
     let helped = u64::from(crate::helper::THREAD.exists());
     // Two entries for the folder itself and its parent, and one for each thread.
     file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)

@@ -3,7 +3,7 @@
 //!
 //! | call | shared mapping | here |
 //! |---|---|---|
-//! | fork | both write to it | frozen on both sides; wiped or absent in the child if it was so advised |
+//! | fork | both write to it | frozen on both sides, or copied by the child; wiped or absent there if it was so advised |
 //! | MADV_DONTNEED | the bytes stay | a hole in the file; fresh memory in the place of what is frozen |
 //! | MADV_FREE, MADV_WIPEONFORK | EINVAL | the first does nothing, the second is noted |
 //! | MADV_REMOVE, remap_file_pages, mremap of old size 0 | done | EINVAL |
@@ -539,6 +539,8 @@ fn call_at(range: PageRange, rights: u64) -> bool {
 
 /// Ranges that a child has to see to.
 const RANGES: usize = 32;
+/// Bytes that a child copies at the most, while its parent waits; more are frozen.
+const COPIED: u64 = 256 << 20;
 
 /// What a child of fork has to do before it runs.
 pub struct Plan {
@@ -553,23 +555,33 @@ pub struct Plan {
 
 /// A fork is about to be made: all that a child is to have a copy of is frozen.
 pub fn before_fork() -> Plan {
-    let mut plan = Plan {
-        any: share::any(),
-        wiped: [None; RANGES],
-        frozen: None,
-        copied: None,
-    };
-    if plan.any {
+    let mut plan = Plan::none();
+    if share::any() {
+        plan.any = true;
         share::fork_begins();
-        plan.freeze();
+        plan.make();
     }
     plan
 }
 
 impl Plan {
+    /// Nothing is known of what the parent had.
+    pub const fn none() -> Self {
+        Self {
+            any: false,
+            wiped: [None; RANGES],
+            frozen: None,
+            copied: None,
+        }
+    }
+
+    /// Other threads may be writing: then what is shared is frozen. Where there are none,
+    /// and it is not too much, the child makes itself a copy, and this process's memory
+    /// stays what it is.
     #[cold]
     #[inline(never)]
-    fn freeze(&mut self) {
+    fn make(&mut self) {
+        let copies = advice::alone() && shared_bytes() <= COPIED;
         let wiped = |a: &Attr| a.flags.has(Flags::WIPED);
         let inherited = |a: &Attr| is_backed(a) && !a.flags.has(Flags::NOT_FORKED);
         let concerned = |a: &Attr| inherited(a) && (a.prot.shared() || wiped(a));
@@ -585,6 +597,9 @@ impl Plan {
                     *place = Some(part);
                     continue;
                 }
+            }
+            if copies {
+                continue;
             }
             freeze(part);
             let hull = self.frozen.unwrap_or(part);
@@ -629,7 +644,7 @@ impl Plan {
 
     /// In the child, whose ledger is as the kernel's list.
     pub fn in_child(&self) {
-        if !self.any {
+        if !share::any() {
             return;
         }
         for part in self.wiped.iter().flatten() {
@@ -641,6 +656,9 @@ impl Plan {
             }
         }
         copy_shared();
+        if let Some(mut guard) = lock() {
+            share::child(&mut guard);
+        }
         if let Some(copied) = self.copied {
             // SAFETY: mapped in `freeze`, and unmapped here.
             let word = unsafe { copied.as_ref() };
@@ -652,6 +670,20 @@ impl Plan {
             }
         }
     }
+}
+
+/// Bytes that are shared behind the application's back.
+fn shared_bytes() -> u64 {
+    let mut bytes = 0;
+    if let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) {
+        guard.ledger.for_each(all, |part, entry| {
+            if is_backed(&entry.attr) && entry.attr.prot.shared() {
+                bytes += part.len();
+            }
+            ControlFlow::Continue(())
+        });
+    }
+    bytes
 }
 
 /// A page that a child of fork and its parent both see.
@@ -747,25 +779,36 @@ fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
     if !prot.readable() {
         sys::protect(part.start(), part.len(), libc::PROT_READ)?;
     }
-    let mut at = 0;
-    while at < part.len() {
-        let (from, to) = ((part.start() + at) as *const u64, (copy + at) as *mut u64);
-        for word in 0..(PAGE / 8) as usize {
-            // SAFETY: both are mapped, and a page long at `at`; other processes may write
-            // to the one that is read. Pages without anything in them are not touched.
-            unsafe {
-                let value = from.add(word).read_volatile();
-                if value != 0 {
-                    to.add(word).write(value);
+    let mut from = part.start();
+    while let Some(rest) = part.after(from) {
+        let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
+        match file.filter(|f| f.range.start() == from && share::is_open(&f.file)) {
+            // Only what is there: to read the rest is to make it.
+            Some(file) => {
+                let (begin, end) = (file.offset, file.offset + file.range.len());
+                let mut at = begin;
+                while let Some((data, hole)) = share::next_data(&file.file, at, end) {
+                    let here = from + (data - begin);
+                    copy_bytes(here, copy + (here - part.start()), hole - data);
+                    at = hole;
                 }
+                from = file.range.end();
+            }
+            None => {
+                copy_bytes(from, copy + (from - part.start()), rest.len());
+                from = part.end();
             }
         }
-        at += PAGE;
     }
     sys::protect(copy, part.len(), i32::from(prot.bits() & 7))?;
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let len = part.len();
     call!(libc::SYS_mremap, copy, len, len, how, part.start()).map(drop)
+}
+
+fn copy_bytes(from: u64, to: u64, len: u64) {
+    // SAFETY: both are mapped in this process, which has one thread, and don't overlap.
+    unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
 }
 
 impl Left {

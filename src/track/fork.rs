@@ -46,6 +46,8 @@ pub fn check() {
     if let Some(mark) = unsafe { mark.as_ref() } {
         if mark.load(Relaxed) == 0 {
             child();
+            // A fork that was not seen: late, but better than never.
+            backed::Plan::none().in_child();
         }
     }
 }
@@ -152,7 +154,6 @@ fn start_anew(state: &mut State) {
     deferred::reset();
     flight::reset();
     state.ledger.rebuild();
-    crate::share::child(state);
     // The descriptors are copies of the parent's: they keep its regions alive.
     handles::child();
     state.hca.forget(|device| file::close(device.channel.fd()));
