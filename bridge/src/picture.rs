@@ -49,6 +49,15 @@ impl Known {
         }
     }
 
+    /// Whether its protection lets it be read, or written.
+    #[inline]
+    pub fn allows(&self, write: bool) -> bool {
+        match write {
+            true => self.prot.writable(),
+            false => self.prot.readable(),
+        }
+    }
+
     /// Whether it may be read, or written: EFAULT if it is not registered, EACCES if
     /// its protection says no.
     #[inline]

@@ -226,7 +226,7 @@ impl Client {
                 .is_some_and(|end| end <= BOUNCE);
         match request.what {
             DESCRIPTOR => Ok(match descriptor(owner, request) {
-                Ok(fd) => (Ok(0), Some(fd)),
+                Ok((fd, at)) => (Ok(at), Some(fd)),
                 Err(e) => (Err(e), None),
             }),
             _ if !fits => Err(Errno(libc::EPROTO)),
@@ -340,20 +340,22 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
 }
 
 /// The file that is mapped shared at an address, with the rights that the mapping has.
-/// ENXIO: what is there is not shared; ENOENT: the process has no descriptor of it.
-fn descriptor(owner: &dyn Owner, request: &Request) -> Result<Fd> {
+/// And where in the file that address is. ENXIO: what is there is not shared; ENOENT: the
+/// process has no descriptor of it.
+fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
     owner.entry(request.addr, request.id, false)?;
     let mut mapped = None;
     crate::maps::any(c"/proc/self/maps", |line: &Line| {
         let here = line.range.start() <= request.addr && request.addr < line.range.end();
         if here && line.prot.shared() && line.inode != 0 {
-            mapped = Some((line.dev_major, line.dev_minor, line.inode, line.prot));
+            let at = line.offset + (request.addr - line.range.start());
+            mapped = Some(((line.dev_major, line.dev_minor, line.inode), line.prot, at));
         }
         here
     })?;
-    let (major, minor, inode, prot) = mapped.ok_or(Errno(libc::ENXIO))?;
-    let is_it = |s: &file::Stat| (s.dev_major(), s.dev_minor(), s.inode) == (major, minor, inode);
-    open_among_descriptors(prot, is_it)
+    let (file, prot, at) = mapped.ok_or(Errno(libc::ENXIO))?;
+    let is_it = |s: &file::Stat| (s.dev_major(), s.dev_minor(), s.inode) == file;
+    open_among_descriptors(prot, is_it).map(|fd| (fd, at))
 }
 
 /// Opens that file of the process's which is the one, by its entry in /proc: the thread's

@@ -65,7 +65,7 @@ pub struct Answer {
     pub errno: u32,
     /// The request's.
     pub number: u64,
-    /// Bytes that were copied.
+    /// Bytes that were copied; of a [`DESCRIPTOR`], where in the file the address is.
     pub bytes: u64,
     /// 0.
     pub reserved: u64,

@@ -407,11 +407,11 @@ pub(crate) unsafe fn vectored(
 }
 
 /// The file behind the shared mapping at the peer's address `addr`, with the rights that
-/// the mapping has, from the peer's helper.
+/// the mapping has, from the peer's helper; and where in the file that address is.
 ///
 /// ENXIO: what is there is not shared; ENOENT: the peer has no descriptor of it; EPERM: there is no
 /// helper, or it doesn't want us; EFAULT, EACCES, ESTALE, ESRCH: as [`crate::transfer::transfer`].
-pub fn descriptor(peer: &Peer, addr: u64) -> Result<Fd> {
+pub fn descriptor(peer: &Peer, addr: u64) -> Result<(Fd, u64)> {
     let (_, id) = peer.entry(addr, false)?;
     let mut link = peer.link();
     let orphaned = link.orphaned();
@@ -429,7 +429,7 @@ pub fn descriptor(peer: &Peer, addr: u64) -> Result<Fd> {
         Err(lost) => Err(lost),
     };
     match answered {
-        Ok((Answer { errno: 0, .. }, Some(fd))) => Ok(fd),
+        Ok((Answer { errno: 0, bytes, .. }, Some(fd))) => Ok((fd, bytes)),
         Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
         Ok(_) | Err(_) => {
             link.close();
