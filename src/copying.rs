@@ -13,12 +13,14 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_bridge::attach::source::{self, Backing};
 use regall_bridge::host::Host;
+use regall_bridge::maps;
 use regall_bridge::mechanism::{Kind as Mechanism, Order};
 use regall_bridge::pool::{Caller, Pool};
 use regall_bridge::process_vm::{instead, of_ourselves, serve, Answer, Call as Asked};
 use regall_bridge::transfer::Way;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
+use regall_directory::maps::Line;
 use regall_directory::vocab::{Flags, Kind};
 
 /// Processes that the application copies from and to.
@@ -115,8 +117,8 @@ pub fn forget() {
 
 /// Entries of [`FILES`].
 const KNOWN: usize = 256;
-/// Of shared mappings of files: the number of the ledger's entry, shifted left, and whether
-/// nobody can cut the file short. 0: not known.
+/// Of mappings of files: the number of the ledger's entry, shifted left, and whether the file
+/// stays as long as it is. 0: not known.
 static FILES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
 
 /// Guard pages were put into thread stacks, and into other memory.
@@ -146,7 +148,7 @@ pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {
         match (attr.kind, attr.prot.shared()) {
             (Kind::Anon | Kind::Heap | Kind::Stack | Kind::Shm, _) => true,
             (Kind::ThreadStack, _) => !stacks.load(Relaxed),
-            (Kind::File, true) => can_not_shrink(found),
+            (Kind::File, shared) => known(found, shared),
             (Kind::Huge, _) => !attr.flags.has(Flags::NORESERVE),
             _ => false,
         }
@@ -163,8 +165,9 @@ fn called(call: Call) -> bool {
     calls.is_none_or(|n| n.load(Relaxed) != 0)
 }
 
-/// Whether nobody can cut short the file behind a shared mapping, asked once an entry.
-fn can_not_shrink(found: &ledger::Found) -> bool {
+/// Whether nobody can cut short the file behind a mapping, or nobody would: a module's data
+/// are in its file until they are written to. Asked once an entry.
+fn known(found: &ledger::Found, shared: bool) -> bool {
     let Some(known) = FILES.get(found.id as usize % KNOWN) else {
         return false;
     };
@@ -173,7 +176,10 @@ fn can_not_shrink(found: &ledger::Found) -> bool {
         _ if said == no | 1 => true,
         _ if said == no && no != 0 => false,
         _ => {
-            let steady = ask(found.start);
+            let steady = match shared {
+                true => can_not_shrink(found.start),
+                false => is_of_a_module(found.start),
+            };
             known.store(no | u64::from(steady), Relaxed);
             steady
         }
@@ -182,10 +188,26 @@ fn can_not_shrink(found: &ledger::Found) -> bool {
 
 #[cold]
 #[inline(never)]
-fn ask(at: u64) -> bool {
+fn can_not_shrink(at: u64) -> bool {
     let pid = sys::getpid();
     let Ok(backing) = Backing::find(pid, at) else {
         return false;
     };
     source::open(pid, &backing, false).is_ok_and(|fd| source::is_steady(&fd, &backing))
 }
+
+/// Whether the file that is mapped at `at` is executed from, too.
+#[cold]
+#[inline(never)]
+fn is_of_a_module(at: u64) -> bool {
+    let file = |l: &Line| (l.dev_major, l.dev_minor, l.inode);
+    let mut wanted = None;
+    let found = maps::any(MAPS, |l| {
+        wanted = l.range.contains(at).then(|| file(l));
+        wanted.is_some()
+    });
+    let code = |l: &Line| l.prot.executable() && wanted == Some(file(l));
+    found == Ok(true) && maps::any(MAPS, code) == Ok(true)
+}
+
+const MAPS: &core::ffi::CStr = c"/proc/self/maps";

@@ -321,6 +321,18 @@ impl Peer {
         }
     }
 
+    /// Whether the memory that was opened is seen to be there at this moment, by one system
+    /// call. If not, that may also be because it can't be looked at so: [`Peer::check`].
+    #[inline]
+    pub fn has_memory(&self) -> bool {
+        // Nothing is mapped at address 0, which is EIO; what is gone has an end there, and a
+        // descriptor that is another file's by now says anything else.
+        let mut byte = 0u8;
+        self.memory().is_some_and(|fd| {
+            call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) == Err(Errno(libc::EIO))
+        })
+    }
+
     /// What is to be said when its memory is not there any more.
     pub fn gone(&self) -> Errno {
         match find::stat(self.found.pid) {

@@ -28,8 +28,10 @@ const WORTH: u32 = 64;
 const REFUSED: u64 = 1_000_000_000;
 /// The same where only we could help.
 const REFUSED_WHERE_FORBIDDEN: u64 = 10_000_000;
-/// Peers are looked after so often, in nanoseconds: those that are gone are closed.
+/// Peers are looked after so often, in nanoseconds, and not at each call, but once in so
+/// many: those that are gone are closed.
 const LOOK_AFTER: u64 = 1_000_000_000;
+const TURNS: u64 = 16;
 /// After so many calls in a row of which nothing was served, as many go by; and so many at
 /// the most.
 const IN_VAIN: u32 = 16;
@@ -42,6 +44,8 @@ pub struct Pool {
     slots: [Slot; PEERS],
     /// Slots with an open peer.
     open: AtomicU32,
+    /// Counts visits, not exactly.
+    turn: AtomicU64,
     /// When they were looked after, in ticks.
     looked: AtomicU64,
 }
@@ -53,11 +57,12 @@ struct Slot {
     holder: AtomicU32,
     /// Those who use the peer: it stays open.
     users: AtomicU32,
-    /// Calls that are to go by.
+    /// Calls in a row of which nothing was served, and calls that are to go by therefore.
+    in_vain: AtomicU32,
     lull: AtomicU32,
     /// When it could not be opened, in ticks; 0: that was not tried.
     refused: AtomicU64,
-    /// When it was last used, in ticks.
+    /// When it was last used, in turns of the pool.
     used: AtomicU64,
     what: UnsafeCell<What>,
 }
@@ -70,8 +75,6 @@ struct What {
     peer: Option<NonNull<Peer>>,
     /// What its calls have been worth, while it is not open.
     worth: u32,
-    /// Calls in a row of which nothing was served.
-    in_vain: u32,
     /// process_vm_readv and its like may not reach it.
     forbidden: bool,
 }
@@ -80,7 +83,6 @@ impl What {
     const NOTHING: Self = Self {
         peer: None,
         worth: 0,
-        in_vain: 0,
         forbidden: false,
     };
 }
@@ -101,6 +103,7 @@ impl Pool {
         Self {
             slots: [const { Slot::FREE }; PEERS],
             open: AtomicU32::new(0),
+            turn: AtomicU64::new(0),
             looked: AtomicU64::new(0),
         }
     }
@@ -138,7 +141,11 @@ impl Pool {
         bytes: u64,
         forbidden: bool,
     ) -> Option<Visit<'_>> {
-        self.look_after_them(caller);
+        let turn = self.turn.load(Relaxed) + 1;
+        self.turn.store(turn, Relaxed);
+        if turn % TURNS == 0 {
+            self.look_after_them(caller);
+        }
         let slot = match self.slot(pid) {
             Some(slot) => slot,
             None => self.make_room(caller, pid)?,
@@ -147,7 +154,7 @@ impl Pool {
         if slot.pid.load(Relaxed) != pid {
             return None;
         }
-        slot.used.store(ticks(), Relaxed);
+        slot.used.store(turn, Relaxed);
         let what = held.what();
         what.forbidden |= forbidden;
         if what.peer.is_none() {
@@ -194,7 +201,7 @@ impl Pool {
         *held.what() = What::NOTHING;
         slot.lull.store(0, Relaxed);
         slot.refused.store(0, Relaxed);
-        slot.used.store(ticks(), Relaxed);
+        slot.in_vain.store(0, Relaxed);
         slot.pid.store(pid, Relaxed);
         Some(slot)
     }
@@ -209,7 +216,7 @@ impl Pool {
     }
 
     /// Closes those that are gone, and lets go of what the others have given up.
-    #[inline]
+    #[cold]
     fn look_after_them(&self, caller: &Caller) {
         if self.open.load(Relaxed) == 0 {
             return;
@@ -234,7 +241,7 @@ impl Pool {
             let Some(peer) = held.what().peer.map(|p| unsafe { p.as_ref() }) else {
                 continue;
             };
-            if !peer.is_there() && slot.users.load(Acquire) == 0 {
+            if !peer.has_memory() && peer.check(ticks()).is_err() && slot.users.load(Acquire) == 0 {
                 slot.pid.store(0, Relaxed);
                 self.close(&mut held);
             } else {
@@ -301,6 +308,7 @@ impl Slot {
         pid: AtomicU32::new(0),
         holder: AtomicU32::new(0),
         users: AtomicU32::new(0),
+        in_vain: AtomicU32::new(0),
         lull: AtomicU32::new(0),
         refused: AtomicU64::new(0),
         used: AtomicU64::new(0),
@@ -401,17 +409,18 @@ impl Visit<'_> {
     /// How it went: whether any of its memory was served.
     #[inline]
     pub fn was(&self, served: bool) {
-        let Some(mut held) = self.slot.hold(self.thread) else {
-            return;
-        };
-        let what = held.what();
+        let Slot { in_vain, lull, .. } = self.slot;
+        let before = in_vain.load(Relaxed);
         if served {
-            what.in_vain = 0;
+            if before != 0 {
+                in_vain.store(0, Relaxed);
+            }
             return;
         }
-        what.in_vain = what.in_vain.saturating_add(1);
-        if what.in_vain >= IN_VAIN && !what.forbidden {
-            self.slot.lull.store(what.in_vain.min(PASSED_BY), Relaxed);
+        let now = before.saturating_add(1);
+        in_vain.store(now, Relaxed);
+        if now >= IN_VAIN && !self.forbidden && self.peer().order().is_auto() {
+            lull.store(now.min(PASSED_BY), Relaxed);
         }
     }
 }

@@ -15,7 +15,6 @@
 use crate::attach::{Bytes, Through, Wanted};
 use crate::host::Host;
 use crate::mechanism::{cma, helper, Kind, No};
-use crate::peer::Peer;
 use crate::pool::{Caller, Pool, Visit};
 use crate::transfer::Way;
 use crate::vector::Segment;
@@ -30,7 +29,9 @@ pub const SEGMENTS: usize = 32;
 /// Bytes of a call; a longer one, which the kernel cuts short, is the kernel's.
 const BYTES: u64 = 0x7fff_f000;
 /// Addresses from here on are looked at by the kernel alone.
-const USER_END: u64 = 1 << 47;
+const USER_END: u64 = (1 << 47) - 4096;
+/// The kernel copies fewer bytes than these as quickly as anybody.
+const FEW: u64 = 1 << 10;
 /// A segment so long is worth an end of the real call before it, in bytes.
 const LONG: u64 = 64 << 10;
 
@@ -201,7 +202,7 @@ impl Done {
 /// It is the application's, and what it says of its own memory is what it would have said
 /// to the kernel.
 pub unsafe fn serve(pool: &Pool, caller: &Caller, call: &mut Call) -> Answer {
-    if call.bytes == 0 {
+    if call.bytes == 0 || call.bytes < FEW && caller.order.is_auto() {
         return Answer::Kernels;
     }
     match pool.visit(caller, call.pid, call.bytes, false) {
@@ -401,7 +402,9 @@ impl Job<'_> {
     #[inline]
     fn is_there(&mut self) -> bool {
         if !self.sure {
-            self.sure = self.visit.with(|peer| Some(peer.is_there())) == Some(true);
+            let visit = self.visit;
+            self.sure = visit.peer().has_memory()
+                || visit.with(|peer| Some(peer.check(ticks()).is_ok())) == Some(true);
             if !self.sure {
                 self.visit.bury();
             }
@@ -487,21 +490,4 @@ fn by_kernel(call: &mut Call) -> (u64, Result<u64>) {
         0
     );
     (asked, said)
-}
-
-impl Peer {
-    /// Whether the memory that was opened is there at this moment.
-    #[inline]
-    pub fn is_there(&self) -> bool {
-        // Nothing is mapped at address 0, which is EIO; what is gone has an end there.
-        let mut byte = 0u8;
-        let asked = self
-            .memory()
-            .map(|fd| call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0));
-        match asked {
-            Some(Err(Errno(libc::EIO))) => true,
-            // Or it isn't that descriptor any more.
-            _ => self.check(ticks()).is_ok(),
-        }
-    }
 }
