@@ -241,13 +241,16 @@ impl Peer {
         picture.at(self.host, view, addr)
     }
 
-    /// As [`Peer::look`], with the entry's number in the owner's ledger. ESTALE: it is
-    /// changing at this moment.
-    pub fn entry(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
-        let (end, stamp) = self.look(addr, write)?;
+    /// As [`Peer::look`], with the entry's number in the owner's ledger; `open`: it need not
+    /// be registered. ESTALE: it is changing at this moment.
+    pub fn entry(&self, addr: u64, write: bool, open: bool) -> Result<(u64, u64)> {
+        let (entry, stamp) = self.known_at(addr)?;
+        if !(open && entry.is_open(write)) {
+            entry.permits(write)?;
+        }
         // SAFETY: the view is mapped until the peer is closed.
         let id = unsafe { stamp.id() };
-        id.map(|id| (end, id)).ok_or(Errno(libc::ESTALE))
+        id.map(|id| (entry.end, id)).ok_or(Errno(libc::ESTALE))
     }
 
     /// Before a transfer: nothing is written into what has not been seen lately to be who

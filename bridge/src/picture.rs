@@ -24,6 +24,7 @@ pub struct Known {
     slot: u32,
     prot: Prot,
     registered: bool,
+    open: bool,
 }
 
 impl Known {
@@ -46,6 +47,7 @@ impl Known {
             slot: slot as u32,
             prot: attr.prot,
             registered: attr.registered(),
+            open: attr.is_open(),
         }
     }
 
@@ -56,6 +58,11 @@ impl Known {
             true => self.prot.writable(),
             false => self.prot.readable(),
         }
+    }
+
+    /// The same, of memory that nobody has opted out ([`Attr::is_open`]).
+    pub fn is_open(&self, write: bool) -> bool {
+        self.open && self.allows(write)
     }
 
     /// Whether it may be read, or written: EFAULT if it is not registered, EACCES if

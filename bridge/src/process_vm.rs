@@ -368,7 +368,11 @@ impl Job<'_> {
         let visit = self.visit;
         let (hold, stamp) = visit.with(|peer| {
             let (entry, stamp) = peer.known_at(theirs).ok()?;
-            let fit = entry.shared() && entry.allows(write);
+            let fit = entry.shared()
+                && match visit.forbidden {
+                    true => entry.is_open(write),
+                    false => entry.allows(write),
+                };
             let hold = fit.then(|| peer.attachments().hold(peer, &wanted))?;
             Some((hold.ok()?, stamp))
         })?;
@@ -421,8 +425,11 @@ impl Job<'_> {
         }
         let order = &self.caller.order;
         let next = self.visit.with(|peer| {
-            let (end, stamp) = peer.look(theirs.addr, way == Way::Put).ok()?;
-            let len = theirs.len.min(end - theirs.addr);
+            let (entry, stamp) = peer.known_at(theirs.addr).ok()?;
+            if !entry.is_open(way == Way::Put) {
+                return None;
+            }
+            let len = theirs.len.min(entry.end - theirs.addr);
             let (own, theirs) = (Segment { len, ..own }, Segment { len, ..theirs });
             let mut next = Next::Not;
             if order.has(Kind::Cma) {
@@ -431,7 +438,7 @@ impl Job<'_> {
             }
             if matches!(next, Next::Not) && order.has(Kind::Helper) {
                 // SAFETY: likewise.
-                next = by_helper(unsafe { helper::copy(peer, way, &[own], &[theirs]) });
+                next = by_helper(unsafe { helper::copy_of(peer, way, &[own], &[theirs], true) });
             }
             Some((next, stamp, peer.check(ticks()).is_ok()))
         });

@@ -8,7 +8,7 @@
 use crate::region::Cookie;
 use crate::vector::Segment;
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
-use crate::wire::{DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT, REQUEST};
+use crate::wire::{ATTACH_GET, ATTACH_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT, REQUEST};
 use regall_directory::maps::Line;
 use regall_directory::vocab::Prot;
 use regall_sys::file::{self, next_entry, Fd};
@@ -35,9 +35,9 @@ pub const BACKLOG: u32 = 64;
 pub trait Owner {
     /// [`regall_directory::layout::Header::image`].
     fn image(&self) -> u64;
-    /// Where the entry `id` ends, which holds `addr`. ESTALE: it is another one by now; EFAULT: it is
-    /// not registered; EACCES: its protection says no.
-    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64>;
+    /// Where the entry `id` ends, which holds `addr`; `open`: it need not be registered. ESTALE: it
+    /// is another one by now; EFAULT: it is not registered; EACCES: its protection says no.
+    fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64>;
     /// Whether somebody of user `uid` (effective, as we see it) may come.
     fn admits(&self, uid: u32) -> bool;
     /// Whether other users may come, too, for regions that are for all.
@@ -215,7 +215,11 @@ impl Client {
         let bounce = match (request.what, fd, &self.bounce) {
             (HELLO, Some(fd), None) => return Ok((self.hello(owner, request, fd), None)),
             (HOLD, None, Some(_)) => return Ok((self.hold(owner, request), None)),
-            (GET | PUT | DESCRIPTOR, None, Some(bounce)) if !self.stranger => bounce,
+            (GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR, None, Some(bounce))
+                if !self.stranger =>
+            {
+                bounce
+            }
             (REGION_GET | REGION_PUT, None, Some(bounce)) => bounce,
             _ => return Err(Errno(libc::EPROTO)),
         };
@@ -324,8 +328,9 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
     let Request {
         addr, len, offset, ..
     } = *request;
-    let write = request.what == PUT;
-    let end = owner.entry(addr, request.id, write)?;
+    let write = matches!(request.what, PUT | ATTACH_PUT);
+    let open = matches!(request.what, ATTACH_GET | ATTACH_PUT);
+    let end = owner.entry(addr, request.id, write, open)?;
     if addr.checked_add(len).is_none_or(|last| last > end) {
         return Err(Errno::FAULT);
     }
@@ -343,7 +348,7 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
 /// And where in the file that address is. ENXIO: what is there is not shared; ENOENT: the
 /// process has no descriptor of it.
 fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
-    owner.entry(request.addr, request.id, false)?;
+    owner.entry(request.addr, request.id, false, true)?;
     let mut mapped = None;
     crate::maps::any(c"/proc/self/maps", |line: &Line| {
         let here = line.range.start() <= request.addr && request.addr < line.range.end();
