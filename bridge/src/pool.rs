@@ -225,7 +225,11 @@ impl Pool {
         if nanos(now.wrapping_sub(then)) < LOOK_AFTER {
             return;
         }
-        if self.looked.compare_exchange(then, now, Relaxed, Relaxed).is_ok() {
+        if self
+            .looked
+            .compare_exchange(then, now, Relaxed, Relaxed)
+            .is_ok()
+        {
             self.look_now(caller);
         }
     }

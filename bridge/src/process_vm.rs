@@ -21,6 +21,7 @@ use crate::vector::Segment;
 use crate::view::Stamp;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{fence, Ordering::Acquire};
+use regall_directory::addr::PAGE;
 use regall_sys::arch::ticks;
 use regall_sys::{call, Errno, Result};
 
@@ -304,8 +305,13 @@ enum Next {
 
 impl Job<'_> {
     unsafe fn all(&mut self, call: &mut Call, done: &mut Done) -> Answer {
+        let mut by_pages = false;
         while let (Some(own), Some(theirs)) = (call.local.here(), call.remote.here()) {
-            let len = own.len.min(theirs.len);
+            let mut len = own.len.min(theirs.len);
+            let page = PAGE - own.addr % PAGE;
+            if by_pages {
+                len = len.min(page);
+            }
             // SAFETY: by the caller's contract.
             let next = match unsafe { self.mapped(call.way, own.addr, theirs.addr, len) } {
                 Some(bytes) => Next::Done(Kind::Map, bytes),
@@ -321,6 +327,11 @@ impl Job<'_> {
                     done.add(kind, bytes);
                     call.local.advance(bytes);
                     call.remote.advance(bytes);
+                    continue;
+                }
+                Next::Fault if len > page => {
+                    // Up to the page where our memory ends.
+                    by_pages = true;
                     continue;
                 }
                 Next::Fault if done.all == 0 => return Answer::Error(Errno::FAULT),

@@ -8,7 +8,10 @@
 use crate::region::Cookie;
 use crate::vector::Segment;
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
-use crate::wire::{ATTACH_GET, ATTACH_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT, REQUEST};
+use crate::wire::{
+    ATTACH_GET, ATTACH_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT,
+    REQUEST,
+};
 use regall_directory::maps::Line;
 use regall_directory::vocab::Prot;
 use regall_sys::file::{self, next_entry, Fd};

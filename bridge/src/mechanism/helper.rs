@@ -452,7 +452,12 @@ pub fn descriptor(peer: &Peer, addr: u64) -> Result<(Fd, u64)> {
         Err(lost) => Err(lost),
     };
     match answered {
-        Ok((Answer { errno: 0, bytes, .. }, Some(fd))) => Ok((fd, bytes)),
+        Ok((
+            Answer {
+                errno: 0, bytes, ..
+            },
+            Some(fd),
+        )) => Ok((fd, bytes)),
         Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
         Ok(_) | Err(_) => {
             link.close();
