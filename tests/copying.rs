@@ -32,7 +32,9 @@ impl Counters {
         let all: Vec<serde_json::Value> = texts
             .map(|t| serde_json::from_str(&t.expect("counters")).expect("JSON"))
             .collect();
-        all.iter().filter_map(|v| v["counters"][name].as_u64()).sum()
+        all.iter()
+            .filter_map(|v| v["counters"][name].as_u64())
+            .sum()
     }
 }
 
@@ -156,8 +158,14 @@ const OPENMPI: [&str; 8] = [
 fn exchanged(done: &Outcome, counters: &Counters) {
     let said = format!("{}{}", done.stdout, done.stderr);
     assert_eq!(done.end(), "exit 0", "{said}");
-    assert!(done.stdout.contains("exchange: 2 ranks, 0 errors"), "{said}");
-    assert!(!said.contains("Read -1") && !said.contains("not available"), "{said}");
+    assert!(
+        done.stdout.contains("exchange: 2 ranks, 0 errors"),
+        "{said}"
+    );
+    assert!(
+        !said.contains("Read -1") && !said.contains("not available"),
+        "{said}"
+    );
     assert!(counters.sum("copy_map_bytes") > 100 << 20, "{said}");
 }
 

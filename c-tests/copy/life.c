@@ -40,10 +40,14 @@ static int owner(const char *with)
 		if (strcmp(line, "exec") == 0)
 			execv("/proc/self/exe", (char *[]){ "life", "owner", "x", NULL });
 		if (strcmp(line, "turn") == 0) {
-			/* A memory for a moment, then none, then another. */
-			for (int n = 0;; n++) {
+			/* A memory for a moment, full of its number; then none, then another. The
+			 * number of the last one that is gone stands in what is ours alone. */
+			for (uint64_t n = 1;; n++) {
+				uint64_t *p = (uint64_t *)(void *)area(0);
+				for (size_t i = 0; i < AREA / 8; i++)
+					p[i] = n;
 				munmap(WHERE, AREA);
-				area((char)('a' + n % 26));
+				*(volatile uint64_t *)(void *)own = n;
 			}
 		}
 		if (*line == 'w')
@@ -97,17 +101,24 @@ static size_t descriptors(void)
 	return n;
 }
 
+static char own_word[8];
+
 /* Bytes of one memory, whole pages of another, or none: never of a memory that was gone
  * before the call. */
 static void unmaps(void)
 {
-	struct other o = started("a");
+	struct other o = start_other(true, (char *[]){ "life", "owner", "a", NULL });
+	void *last = (void *)(uintptr_t)hear_number(&o);
+	uint64_t gone = 0;
 	IS(AREA, get(o.pid, AREA));
 	HOLDS(mapped() > 0);
+	uint64_t *words = (uint64_t *)(void *)here;
+	memset(own_word, 0, 8);
+	IS(8, copy(true, o.pid, own_word, last, 8));
 	NEED(dprintf(o.to, "turn\n") > 0);
 	uint64_t until = now_ns() + 3000000000u, good = 0, none = 0;
 	while (now_ns() < until) {
-		memset(here, 0, AREA);
+		IS(8, copy(false, o.pid, &gone, last, 8));
 		ssize_t n = get(o.pid, AREA);
 		if (n < 0) {
 			EXPECT(errno == EFAULT);
@@ -117,7 +128,11 @@ static void unmaps(void)
 		/* What is filled while it is copied is zeroes yet. */
 		good++;
 		HOLDS((size_t)n % PAGE == 0);
-		copy(true, o.pid, here, WHERE, 4096);
+		size_t old = 0;
+		for (ssize_t i = 0; i < n / 8; i++)
+			/* (The first one of all was full of letters.) */
+			old += words[i] != 0 && (words[i] <= gone || (gone && words[i] >> 56));
+		IS(0, old);
 	}
 	HOLDS(good > 0 && none > 0);
 	end_other(&o);
