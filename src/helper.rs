@@ -199,9 +199,9 @@ impl Us {
 }
 
 impl Us {
-    /// The entry that holds `addr`, and its end. ESTALE: there is none; EFAULT: it is not
+    /// The entry that holds `addr`, and its end; `open`: it need not be registered. ESTALE: there is none; EFAULT: it is not
     /// registered; EACCES: its protection says no.
-    fn registered(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
+    fn registered(&self, addr: u64, write: bool, open: bool) -> Result<(u64, u64)> {
         let found = VIEW.lookup(addr).or_else(|_| {
             // A writer was at it. Once it is done, so are we.
             drop(track::lock());
@@ -214,7 +214,8 @@ impl Us {
             true => attr.prot.writable(),
             false => attr.prot.readable(),
         };
-        match (track::tracking(), attr.registered(), permitted) {
+        let registered = attr.registered() || open && attr.is_open();
+        match (track::tracking(), registered, permitted) {
             (false, ..) => Err(stale),
             (_, false, _) => Err(Errno::FAULT),
             (.., false) => Err(Errno(libc::EACCES)),
@@ -228,8 +229,8 @@ impl Owner for Us {
         flight::header().map_or(0, |h| h.image.load(Relaxed))
     }
 
-    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64> {
-        match self.registered(addr, write) {
+    fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64> {
+        match self.registered(addr, write, open) {
             Ok((found, end)) if found == id => Ok(end),
             Err(e @ (Errno::FAULT | Errno(libc::EACCES))) => Err(e),
             _ => Err(Errno(libc::ESTALE)),
@@ -259,7 +260,7 @@ impl Owner for Us {
     fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment> {
         let part = regions::memory_at(cookie, offset)?;
         let end = part.addr.checked_add(part.len).ok_or(Errno::FAULT)?;
-        let (_, registered) = self.registered(part.addr, write)?;
+        let (_, registered) = self.registered(part.addr, write, false)?;
         let len = end.min(registered) - part.addr;
         Ok(Segment {
             addr: part.addr,

@@ -2,7 +2,9 @@
 //! leave for peers to get at ours.
 
 use crate::arch::Frame;
+use crate::copying;
 use crate::intercept;
+use crate::ledger::Found;
 use crate::startup;
 use crate::sys::file::{self, Fd};
 use crate::sys::{call, check, Result};
@@ -70,6 +72,11 @@ impl Host for Shim {
         !track::tracking() || mapped(at, bytes, writable)
     }
 
+    #[inline]
+    fn steady(&self, at: u64, bytes: u64, writable: bool) -> bool {
+        track::tracking() && copying::steady(at, bytes, writable)
+    }
+
     fn count(&self, mechanism: Mechanism, bytes: u64) {
         let (transfers, total) = mechanism.counters();
         flight::count(transfers);
@@ -92,6 +99,12 @@ const PIECES: usize = 8;
 
 /// Whether all of it is in the ledger, to be read or written.
 fn mapped(at: u64, bytes: u64, writable: bool) -> bool {
+    touchable(at, bytes, writable, |_| true)
+}
+
+/// The same, and `is` holds of each entry that it lies in.
+#[inline]
+pub fn touchable(at: u64, bytes: u64, writable: bool, is: impl Fn(&Found) -> bool) -> bool {
     let Some(end) = at.checked_add(bytes) else {
         return false;
     };
@@ -105,7 +118,7 @@ fn mapped(at: u64, bytes: u64, writable: bool) -> bool {
             true => attr.prot.writable(),
             false => attr.prot.readable(),
         };
-        if !permitted || attr.flags.has(Flags::TAIL) {
+        if !permitted || attr.flags.has(Flags::TAIL) || !is(&found) {
             return false;
         }
         if end <= found.end {

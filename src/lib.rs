@@ -19,6 +19,7 @@ pub mod arena;
 pub mod capi;
 pub mod config;
 pub mod copier;
+pub mod copying;
 pub mod glob;
 pub mod helper;
 pub mod host;

@@ -58,6 +58,12 @@ pub fn mode() -> Intercept {
     }
 }
 
+/// This process's id; in a vfork child its parent's.
+#[inline]
+pub fn own_pid() -> u32 {
+    OWNER.load(Relaxed)
+}
+
 /// Whether the shim does anything in this process.
 #[inline]
 pub fn active() -> bool {

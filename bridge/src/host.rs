@@ -36,6 +36,12 @@ pub trait Host: Sync {
         let _ = (at, bytes, writable);
         true
     }
+    /// Whether these bytes of this process can be read, or written, and nothing but its own
+    /// doing can change that meanwhile. What is not known to be so is left to the kernel.
+    fn steady(&self, at: u64, bytes: u64, writable: bool) -> bool {
+        let _ = (at, bytes, writable);
+        false
+    }
     /// Adds to the counters of a mechanism: one transfer of so many bytes.
     fn count(&self, mechanism: crate::mechanism::Kind, bytes: u64);
 }

@@ -20,6 +20,8 @@ pub mod mechanism;
 pub mod memory;
 pub mod peer;
 pub mod picture;
+pub mod pool;
+pub mod process_vm;
 pub mod queue;
 pub mod region;
 pub mod serve;

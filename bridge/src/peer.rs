@@ -247,13 +247,16 @@ impl Peer {
         picture.at(self.host, view, addr)
     }
 
-    /// As [`Peer::look`], with the entry's number in the owner's ledger. ESTALE: it is
-    /// changing at this moment.
-    pub fn entry(&self, addr: u64, write: bool) -> Result<(u64, u64)> {
-        let (end, stamp) = self.look(addr, write)?;
+    /// As [`Peer::look`], with the entry's number in the owner's ledger; `open`: it need not
+    /// be registered. ESTALE: it is changing at this moment.
+    pub fn entry(&self, addr: u64, write: bool, open: bool) -> Result<(u64, u64)> {
+        let (entry, stamp) = self.known_at(addr)?;
+        if !(open && entry.is_open(write)) {
+            entry.permits(write)?;
+        }
         // SAFETY: the view is mapped until the peer is closed.
         let id = unsafe { stamp.id() };
-        id.map(|id| (end, id)).ok_or(Errno(libc::ESTALE))
+        id.map(|id| (entry.end, id)).ok_or(Errno(libc::ESTALE))
     }
 
     /// Before a transfer: nothing is written into what has not been seen lately to be who
@@ -325,6 +328,18 @@ impl Peer {
                 Err(self.gone())
             }
         }
+    }
+
+    /// Whether the memory that was opened is seen to be there at this moment, by one system
+    /// call. If not, that may also be because it can't be looked at so: [`Peer::check`].
+    #[inline]
+    pub fn has_memory(&self) -> bool {
+        // Nothing is mapped at address 0, which is EIO; what is gone has an end there, and a
+        // descriptor that is another file's by now says anything else.
+        let mut byte = 0u8;
+        self.memory().is_some_and(|fd| {
+            call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) == Err(Errno(libc::EIO))
+        })
     }
 
     /// What is to be said when its memory is not there any more.

@@ -24,6 +24,7 @@ pub struct Known {
     slot: u32,
     prot: Prot,
     registered: bool,
+    open: bool,
 }
 
 impl Known {
@@ -46,7 +47,22 @@ impl Known {
             slot: slot as u32,
             prot: attr.prot,
             registered: attr.registered(),
+            open: attr.is_open(),
         }
+    }
+
+    /// Whether its protection lets it be read, or written.
+    #[inline]
+    pub fn allows(&self, write: bool) -> bool {
+        match write {
+            true => self.prot.writable(),
+            false => self.prot.readable(),
+        }
+    }
+
+    /// The same, of memory that nobody has opted out ([`Attr::is_open`]).
+    pub fn is_open(&self, write: bool) -> bool {
+        self.open && self.allows(write)
     }
 
     /// Whether it may be read, or written: EFAULT if it is not registered, EACCES if

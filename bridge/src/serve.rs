@@ -8,7 +8,10 @@
 use crate::region::Cookie;
 use crate::vector::Segment;
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
-use crate::wire::{DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT, REQUEST};
+use crate::wire::{
+    ATTACH_GET, ATTACH_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT,
+    REQUEST,
+};
 use regall_directory::maps::Line;
 use regall_directory::vocab::Prot;
 use regall_sys::file::{self, next_entry, Fd};
@@ -35,9 +38,9 @@ pub const BACKLOG: u32 = 64;
 pub trait Owner {
     /// [`regall_directory::layout::Header::image`].
     fn image(&self) -> u64;
-    /// Where the entry `id` ends, which holds `addr`. ESTALE: it is another one by now; EFAULT: it is
-    /// not registered; EACCES: its protection says no.
-    fn entry(&self, addr: u64, id: u64, write: bool) -> Result<u64>;
+    /// Where the entry `id` ends, which holds `addr`; `open`: it need not be registered. ESTALE: it
+    /// is another one by now; EFAULT: it is not registered; EACCES: its protection says no.
+    fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64>;
     /// Whether somebody of user `uid` (effective, as we see it) may come.
     fn admits(&self, uid: u32) -> bool;
     /// Whether other users may come, too, for regions that are for all.
@@ -215,7 +218,11 @@ impl Client {
         let bounce = match (request.what, fd, &self.bounce) {
             (HELLO, Some(fd), None) => return Ok((self.hello(owner, request, fd), None)),
             (HOLD, None, Some(_)) => return Ok((self.hold(owner, request), None)),
-            (GET | PUT | DESCRIPTOR, None, Some(bounce)) if !self.stranger => bounce,
+            (GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR, None, Some(bounce))
+                if !self.stranger =>
+            {
+                bounce
+            }
             (REGION_GET | REGION_PUT, None, Some(bounce)) => bounce,
             _ => return Err(Errno(libc::EPROTO)),
         };
@@ -226,7 +233,7 @@ impl Client {
                 .is_some_and(|end| end <= BOUNCE);
         match request.what {
             DESCRIPTOR => Ok(match descriptor(owner, request) {
-                Ok(fd) => (Ok(0), Some(fd)),
+                Ok((fd, at)) => (Ok(at), Some(fd)),
                 Err(e) => (Err(e), None),
             }),
             _ if !fits => Err(Errno(libc::EPROTO)),
@@ -324,8 +331,9 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
     let Request {
         addr, len, offset, ..
     } = *request;
-    let write = request.what == PUT;
-    let end = owner.entry(addr, request.id, write)?;
+    let write = matches!(request.what, PUT | ATTACH_PUT);
+    let open = matches!(request.what, ATTACH_GET | ATTACH_PUT);
+    let end = owner.entry(addr, request.id, write, open)?;
     if addr.checked_add(len).is_none_or(|last| last > end) {
         return Err(Errno::FAULT);
     }
@@ -340,20 +348,22 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
 }
 
 /// The file that is mapped shared at an address, with the rights that the mapping has.
-/// ENXIO: what is there is not shared; ENOENT: the process has no descriptor of it.
-fn descriptor(owner: &dyn Owner, request: &Request) -> Result<Fd> {
-    owner.entry(request.addr, request.id, false)?;
+/// And where in the file that address is. ENXIO: what is there is not shared; ENOENT: the
+/// process has no descriptor of it.
+fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
+    owner.entry(request.addr, request.id, false, true)?;
     let mut mapped = None;
     crate::maps::any(c"/proc/self/maps", |line: &Line| {
         let here = line.range.start() <= request.addr && request.addr < line.range.end();
         if here && line.prot.shared() && line.inode != 0 {
-            mapped = Some((line.dev_major, line.dev_minor, line.inode, line.prot));
+            let at = line.offset + (request.addr - line.range.start());
+            mapped = Some(((line.dev_major, line.dev_minor, line.inode), line.prot, at));
         }
         here
     })?;
-    let (major, minor, inode, prot) = mapped.ok_or(Errno(libc::ENXIO))?;
-    let is_it = |s: &file::Stat| (s.dev_major(), s.dev_minor(), s.inode) == (major, minor, inode);
-    open_among_descriptors(prot, is_it)
+    let (file, prot, at) = mapped.ok_or(Errno(libc::ENXIO))?;
+    let is_it = |s: &file::Stat| (s.dev_major(), s.dev_minor(), s.inode) == file;
+    open_among_descriptors(prot, is_it).map(|fd| (fd, at))
 }
 
 /// Opens that file of the process's which is the one, by its entry in /proc: the thread's

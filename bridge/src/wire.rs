@@ -29,6 +29,11 @@ pub const HOLD: u32 = 5;
 pub const REGION_GET: u32 = 6;
 /// See [`REGION_GET`].
 pub const REGION_PUT: u32 = 7;
+/// As [`GET`] and [`PUT`], as process_vm_readv and process_vm_writev have it: the memory need
+/// not be registered, unless the owner has opted it out.
+pub const ATTACH_GET: u32 = 8;
+/// See [`ATTACH_GET`].
+pub const ATTACH_PUT: u32 = 9;
 
 /// A peer's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +70,7 @@ pub struct Answer {
     pub errno: u32,
     /// The request's.
     pub number: u64,
-    /// Bytes that were copied.
+    /// Bytes that were copied; of a [`DESCRIPTOR`], where in the file the address is.
     pub bytes: u64,
     /// 0.
     pub reserved: u64,
@@ -104,7 +109,7 @@ impl Request {
     pub fn from_bytes(bytes: [u8; REQUEST]) -> Result<Self> {
         // SAFETY: integers without padding: any bytes are some.
         let it: Self = unsafe { core::mem::transmute(bytes) };
-        let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=REGION_PUT).contains(&it.what);
+        let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=ATTACH_PUT).contains(&it.what);
         good.then_some(it).ok_or(Errno(libc::EPROTO))
     }
 }

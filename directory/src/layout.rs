@@ -213,6 +213,10 @@ numbered! {
         Sigaction = 25 => "rt_sigaction",
         /// rt_sigprocmask (strict mode)
         Sigprocmask = 26 => "rt_sigprocmask",
+        /// process_vm_readv (served from what is mapped of the peer's memory)
+        ProcessVmReadv = 27 => "process_vm_readv",
+        /// process_vm_writev, likewise
+        ProcessVmWritev = 28 => "process_vm_writev",
     }
 }
 

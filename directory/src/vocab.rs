@@ -346,6 +346,15 @@ impl Attr {
         self.pin.held() || self.hca.held()
     }
 
+    /// Whether it is memory of the program's that may be reached where its protection lets one:
+    /// registered, or not for a reason that is nobody's wish (a limit, say).
+    pub const fn is_open(self) -> bool {
+        !matches!(
+            self.reason().reason,
+            Reason::OptedOut | Reason::Shim | Reason::Kernel | Reason::Device | Reason::NoAccess
+        )
+    }
+
     /// The one reason of a range that is not registered: the pin set's, unless
     /// that is merely switched off and the HCA has a better one. Says `None` of a
     /// registered range.

@@ -65,6 +65,8 @@ const fn named(nr: u64) -> Option<Call> {
         libc::SYS_set_robust_list => Call::ThreadStart,
         libc::SYS_rt_sigaction => Call::Sigaction,
         libc::SYS_rt_sigprocmask | libc::SYS_rt_sigsuspend => Call::Sigprocmask,
+        libc::SYS_process_vm_readv => Call::ProcessVmReadv,
+        libc::SYS_process_vm_writev => Call::ProcessVmWritev,
         _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
         _ => return None,
     })

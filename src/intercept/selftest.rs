@@ -56,6 +56,16 @@ const FUNCTIONS: &[(&str, Call, [u64; 6])] = &[
     ("munlock", Call::Munlock, [u64::MAX, 4096, 0, 0, 0, 0]),
     ("mlockall", Call::Mlockall, [NONSENSE, 0, 0, 0, 0, 0]),
     ("msync", Call::Msync, [UNALIGNED, 0, NONSENSE, 0, 0, 0]),
+    (
+        "process_vm_readv",
+        Call::ProcessVmReadv,
+        [u64::MAX, 0, 0, 0, 0, NONSENSE],
+    ),
+    (
+        "process_vm_writev",
+        Call::ProcessVmWritev,
+        [u64::MAX, 0, 0, 0, 0, NONSENSE],
+    ),
 ];
 
 /// Calls that are made through `syscall()`, and so show that its site works.

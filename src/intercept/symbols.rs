@@ -88,6 +88,8 @@ fn replacement(name: &[u8]) -> Option<u64> {
         b"mlockall" => mlockall as _,
         b"munlockall" => munlockall as _,
         b"msync" => msync as _,
+        b"process_vm_readv" => process_vm_readv as _,
+        b"process_vm_writev" => process_vm_writev as _,
         b"brk" => return with_real(&REAL_BRK, brk as _),
         b"sbrk" => return with_real(&REAL_SBRK, sbrk as _),
         b"fork" => return with_real(&REAL_FORK, fork as _),
@@ -219,6 +221,8 @@ wrappers! {
     mlockall(flags: i32) -> i32 = SYS_mlockall;
     munlockall() -> i32 = SYS_munlockall;
     msync(addr: u64, len: u64, flags: i32) -> i32 = SYS_msync;
+    process_vm_readv(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_readv;
+    process_vm_writev(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_writev;
 }
 
 /// Returns the error instead of setting errno, and takes "don't need" for

@@ -76,6 +76,9 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
     let Some(range) = PageRange::from_call(addr, len) else {
         return real(frame);
     };
+    if advice == GUARD_INSTALL {
+        crate::copying::guarded(range);
+    }
     let flight = open(Call::Madvise);
     let Some(guard) = lock_for(&[Some(range)]) else {
         // In a handler on top of the lock's holder: if the pins are in the way

@@ -111,6 +111,7 @@ pub fn child() {
     resync::first(extra);
     drop(flight);
     intercept::strict::child();
+    crate::copying::forget();
     crate::helper::start_if_needed();
 }
 

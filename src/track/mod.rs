@@ -13,6 +13,7 @@
 use crate::arch::{self, Frame};
 use crate::arena::Arena;
 use crate::config::Pin;
+use crate::copying;
 use crate::intercept;
 use crate::ledger::{Ledger, Sink, View};
 use crate::limits;
@@ -423,6 +424,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Userfault => advice::userfault(frame),
         Call::Mbind => advice::mbind(frame),
         Call::Fork => fork::fork(frame),
+        Call::ProcessVmReadv | Call::ProcessVmWritev => copying::attach(call, frame),
         Call::ExitGroup => {
             startup::finish();
             real(frame)

@@ -17,7 +17,7 @@ mod table;
 
 use crate::host::Host;
 use crate::lock::Lock;
-use crate::mechanism::{xpmem, No};
+use crate::mechanism::{helper, xpmem, Kind, No};
 use crate::peer::Peer;
 use crate::picture::Known;
 use crate::view::Stamp;
@@ -216,6 +216,8 @@ pub struct Wanted {
     pub write: bool,
     /// Even if it does not pay.
     pub eager: bool,
+    /// Mapped, or not at all.
+    pub mapped: bool,
 }
 
 impl Attachments {
@@ -365,7 +367,7 @@ impl Unshared {
 fn attach(table: &mut Table, peer: &Peer, (entry, stamp): (&Known, &Stamp), wanted: &Wanted) {
     table.sweep(peer.host());
     let attached = match wanted.through {
-        Through::File => by_file(table, peer, wanted),
+        Through::File => by_file(table, peer, entry, wanted),
         Through::Xpmem => by_xpmem(table, peer, entry, wanted),
     };
     // SAFETY: the peer's view is here.
@@ -396,9 +398,13 @@ fn piece(addr: u64, start: u64, end: u64) -> (u64, u64) {
     (from.max(start), from.saturating_add(WINDOW).min(end))
 }
 
-fn by_file(table: &mut Table, peer: &Peer, wanted: &Wanted) -> Result<Attached> {
+fn by_file(table: &mut Table, peer: &Peer, entry: &Known, wanted: &Wanted) -> Result<Attached> {
     let (pid, host) = (peer.pid(), peer.host());
-    let backing = Backing::find(pid, wanted.addr)?;
+    let backing = match Backing::find(pid, wanted.addr) {
+        // Its list of mappings is not for us.
+        Err(Errno(libc::EACCES) | Errno::PERM) => return by_helper(table, peer, entry, wanted),
+        found => found?,
+    };
     let (start, end) = piece(wanted.addr, backing.start, backing.end);
     let mut of = Extent {
         file: backing.id(),
@@ -436,7 +442,7 @@ fn by_file(table: &mut Table, peer: &Peer, wanted: &Wanted) -> Result<Attached> 
     }
     let fd = source::open(pid, &backing, wanted.write)?;
     if !source::is_steady(&fd, &backing) {
-        if wanted.write {
+        if wanted.write || wanted.mapped {
             // pwrite(2) could make it longer if somebody has just made it shorter.
             return Err(Errno::NOTSUP);
         }
@@ -447,15 +453,26 @@ fn by_file(table: &mut Table, peer: &Peer, wanted: &Wanted) -> Result<Attached> 
         table.open(room, How::Open, (false, inode), of, high as u64);
         return Ok(there(room, &of, of.len));
     }
-    // Beyond the file's end is SIGBUS, even if it can't come nearer.
     of.len = covered(&fd, &of)?.min(of.len);
+    mapped(table, host, &fd, (start, of), wanted)
+}
+
+/// Maps `of` of a steady file, as far as its size covers it: the peer has it at `start`.
+/// (Beyond the file's end is SIGBUS, even if it can't come nearer.)
+fn mapped(
+    table: &mut Table,
+    host: &dyn Host,
+    fd: &Fd,
+    (start, of): (u64, Extent),
+    wanted: &Wanted,
+) -> Result<Attached> {
     wanted
         .addr
         .checked_sub(start)
         .filter(|into| *into < of.len)
         .ok_or(Errno::FAULT)?;
     let room = table.make_room(host, of.len)?;
-    let at = host.attach(&fd, of.offset, of.len, wanted.write)?;
+    let at = host.attach(fd, of.offset, of.len, wanted.write)?;
     table.open(room, How::Mapped, (wanted.write, 0), of, at);
     Ok(Attached {
         n: room,
@@ -463,6 +480,43 @@ fn by_file(table: &mut Table, peer: &Peer, wanted: &Wanted) -> Result<Attached> 
         len: of.len,
         skip: 0,
     })
+}
+
+/// As [`by_file`] where /proc tells us nothing of the peer: its helper passes the file's
+/// descriptor, and says where in the file the address is.
+#[cold]
+fn by_helper(table: &mut Table, peer: &Peer, entry: &Known, wanted: &Wanted) -> Result<Attached> {
+    if !peer.order().has(Kind::Helper) {
+        return Err(Errno::PERM);
+    }
+    let (fd, at) = helper::descriptor(peer, wanted.addr)?;
+    let stat = fd.stat()?;
+    let (start, end) = piece(wanted.addr, entry.start, entry.end);
+    let mut of = Extent {
+        file: FileId {
+            dev: u64::from(stat.dev_major()) << 32 | u64::from(stat.dev_minor()),
+            inode: stat.inode,
+            segment: false,
+        },
+        offset: at
+            .checked_sub(wanted.addr - start)
+            .filter(|o| o % PAGE == 0)
+            .ok_or(Errno::INVAL)?,
+        len: end - start,
+    };
+    if !source::is_sealed(&fd) {
+        return Err(Errno::NOTSUP);
+    }
+    of.len = covered(&fd, &of)?.min(of.len);
+    match table.window(&of, wanted.write) {
+        Some((n, window)) => Ok(Attached {
+            n,
+            start,
+            len: of.len,
+            skip: of.offset - window.offset,
+        }),
+        None => mapped(table, peer.host(), &fd, (start, of), wanted),
+    }
 }
 
 /// Bytes of `of` that the file's size covers, in whole pages.

@@ -6,9 +6,8 @@
 //!
 //! A System V segment is attached by its number instead.
 //!
-//! Where the list can't be read there is nothing to go by. A descriptor that the owner
-//! passes over a socket would be one more function like [`by_path`], and would have to
-//! bring a [`Backing`] with it.
+//! Where the list can't be read there is nothing to go by here: the owner's helper passes a
+//! descriptor over its socket (`super::by_helper`).
 
 use regall_directory::maps::Line;
 use regall_sys::file::{self, next_entry, Fd, Stat};
@@ -195,6 +194,12 @@ pub fn is_steady(fd: &Fd, backing: &Backing) -> bool {
         Ok(_) => !backing.name.as_bytes().starts_with(b"/memfd:") && on_kernels_mount(fd),
         Err(_) => false,
     }
+}
+
+/// Whether it is a memfd that nobody can cut short.
+pub fn is_sealed(fd: &Fd) -> bool {
+    let seals = call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS);
+    seals.is_ok_and(|s| s & libc::F_SEAL_SHRINK as u64 != 0)
 }
 
 fn on_kernels_mount(fd: &Fd) -> bool {

@@ -99,6 +99,23 @@ unsafe fn read_instead(
     }
 }
 
+/// Reads one segment through /proc/PID/mem, whatever becomes of process_vm_readv. None: that
+/// can't be; EFAULT: our memory is not as it must be; EIO: the peer's isn't.
+///
+/// # Safety
+/// As [`super::copy`].
+#[cold]
+pub unsafe fn by_memory(
+    peer: &Peer,
+    way: Way,
+    local: Segment,
+    remote: Segment,
+) -> Option<Result<u64>> {
+    let fd = peer.memory().filter(|_| way == Way::Get)?;
+    // SAFETY: by the contract above.
+    Some(unsafe { read_memory(fd, local, remote) })
+}
+
 unsafe fn read_memory(fd: i32, to: Segment, from: Segment) -> Result<u64> {
     call!(
         libc::SYS_pread64,

@@ -9,7 +9,8 @@ use super::No;
 use crate::peer::Peer;
 use crate::transfer::Way;
 use crate::vector::{Cursor, Few, Segment};
-use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK, DESCRIPTOR, GET, HELLO, PUT, SLOTS};
+use crate::wire::{Answer, Request, ANSWER, ATTACH_GET, ATTACH_PUT, BOUNCE, CHUNK, SLOTS};
+use crate::wire::{DESCRIPTOR, GET, HELLO, PUT};
 use regall_sys::file::Fd;
 use regall_sys::socket::{self, Message};
 use regall_sys::text::Text;
@@ -229,11 +230,29 @@ pub unsafe fn copy(
     local: &[Segment],
     remote: &[Segment],
 ) -> core::result::Result<u64, No> {
+    // SAFETY: by the contract above.
+    unsafe { copy_of(peer, way, local, remote, false) }
+}
+
+/// The same; `open`: of memory that need not be registered.
+///
+/// # Safety
+/// As [`super::copy`].
+#[cold]
+#[inline(never)]
+pub unsafe fn copy_of(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+    open_memory: bool,
+) -> core::result::Result<u64, No> {
     let mut link = peer.link();
     let orphaned = link.orphaned();
     let open = link.ready(peer, orphaned)?;
     let mut work = Work {
         way,
+        open: open_memory,
         here: Cursor::new(local),
         there: Cursor::new(remote),
         left: Cursor::new(local)
@@ -263,6 +282,8 @@ pub unsafe fn copy(
 /// A copy in chunks: number n goes through the bounce buffer's part n modulo [`SLOTS`].
 struct Work<'a> {
     way: Way,
+    /// The peer's memory need not be registered.
+    open: bool,
     /// Of a put: what is to be sent next. Of a get: where the next answer's bytes belong.
     here: Cursor<'a>,
     there: Cursor<'a>,
@@ -309,7 +330,7 @@ impl Work<'_> {
     /// The next chunk, as long as it lies in one entry of the owner's.
     unsafe fn prepare(&mut self, open: &Open, peer: &Peer) -> Result<Request> {
         let next = self.there.here().ok_or(Errno::FAULT)?;
-        let (end, id) = peer.entry(next.addr, self.way == Way::Put)?;
+        let (end, id) = peer.entry(next.addr, self.way == Way::Put, self.open)?;
         let mut len = next.len.min(end - next.addr).min(CHUNK).min(self.left);
         let (slot, offset) = Self::slot(self.sent);
         if self.way == Way::Put {
@@ -329,9 +350,11 @@ impl Work<'_> {
                 len,
                 id,
                 offset,
-                ..Request::new(match self.way {
-                    Way::Get => GET,
-                    Way::Put => PUT,
+                ..Request::new(match (self.way, self.open) {
+                    (Way::Get, false) => GET,
+                    (Way::Put, false) => PUT,
+                    (Way::Get, true) => ATTACH_GET,
+                    (Way::Put, true) => ATTACH_PUT,
                 })
             });
         }
@@ -407,12 +430,12 @@ pub(crate) unsafe fn vectored(
 }
 
 /// The file behind the shared mapping at the peer's address `addr`, with the rights that
-/// the mapping has, from the peer's helper.
+/// the mapping has, from the peer's helper; and where in the file that address is.
 ///
 /// ENXIO: what is there is not shared; ENOENT: the peer has no descriptor of it; EPERM: there is no
 /// helper, or it doesn't want us; EFAULT, EACCES, ESTALE, ESRCH: as [`crate::transfer::transfer`].
-pub fn descriptor(peer: &Peer, addr: u64) -> Result<Fd> {
-    let (_, id) = peer.entry(addr, false)?;
+pub fn descriptor(peer: &Peer, addr: u64) -> Result<(Fd, u64)> {
+    let (_, id) = peer.entry(addr, false, true)?;
     let mut link = peer.link();
     let orphaned = link.orphaned();
     let open = link.ready(peer, orphaned).map_err(|no| match no {
@@ -429,7 +452,12 @@ pub fn descriptor(peer: &Peer, addr: u64) -> Result<Fd> {
         Err(lost) => Err(lost),
     };
     match answered {
-        Ok((Answer { errno: 0, .. }, Some(fd))) => Ok(fd),
+        Ok((
+            Answer {
+                errno: 0, bytes, ..
+            },
+            Some(fd),
+        )) => Ok((fd, bytes)),
         Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
         Ok(_) | Err(_) => {
             link.close();

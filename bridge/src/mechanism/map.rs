@@ -77,6 +77,7 @@ unsafe fn one(
         bytes: len,
         write: way == Way::Put,
         eager: !peer.order().is_auto() || !peer.states().hopeful(Kind::Cma),
+        mapped: false,
     };
     let hold = peer.attachments().hold(peer, &wanted)?;
     // SAFETY: by the caller's contract.

@@ -45,9 +45,9 @@ pub const ALL: [Variable; 19] = [
     of("REGALL_SCOPE", true, "all", "`all`: whatever the kernel will register; `data`: without read-only private file mappings (text, rodata), since registering them copies their pages, some tens of MiB for an MPI rank"),
     of("REGALL_KEYS", true, "mapping", "what a borrowed key covers: `mapping`: the region that the buffer lies in; `exact`: what was asked for, by a real registration (nothing is borrowed)"),
     of("REGALL_ACCESS", true, "local", "what peers may do through published keys: `local` (there are none for them), `remote-read`, `remote-write`, `remote-atomic`, each with those before. The application's own requests get what they ask for"),
-    of("REGALL_COPY", true, "auto", "the copy between peers: `auto`, `off`, or a list in order of preference of `map` (the peer's memory mapped here), `xpmem`, `cma` (process_vm_readv), `knem` (regions alone), `helper` (a thread of the owner's; naming it starts one at once, `auto` only where peers can't get at a process otherwise, or where a seccomp filter keeps that from being found out)"),
-    of("REGALL_SHARE", false, "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
-    of("REGALL_HUGE", false, "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
+    of("REGALL_COPY", true, "auto", "the copy between peers: `auto`, `off`, or a list in order of preference of `map` (the peer's memory mapped here), `xpmem`, `cma` (process_vm_readv), `knem` (regions alone), `helper` (a thread of the owner's; naming it starts one at once, `auto` only where peers can't get at a process otherwise, or where a seccomp filter keeps that from being found out). With `map` the application's own process_vm_readv and process_vm_writev are served so, too"),
+    of("REGALL_SHARE", true, "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
+    of("REGALL_HUGE", true, "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
 ];
 
 #[cfg(test)]
