@@ -238,9 +238,6 @@ fn variables_page() -> String {
             text += &format!(". Default: `{}`", v.default);
         }
         text += ".";
-        if !v.works {
-            text += " The value is checked; nothing is behind it yet.";
-        }
         page.item(&format!("`{}`", v.name), &text);
     }
     page.section("SEE ALSO")

@@ -5,23 +5,15 @@
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// Whether there is something behind it yet.
-    pub works: bool,
     /// What holds without it; empty: nothing.
     pub default: &'static str,
     /// What it is, with code between backticks.
     pub meaning: &'static str,
 }
 
-const fn of(
-    name: &'static str,
-    works: bool,
-    default: &'static str,
-    meaning: &'static str,
-) -> Variable {
+const fn of(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
     Variable {
         name,
-        works,
         default,
         meaning,
     }
@@ -29,25 +21,25 @@ const fn of(
 
 /// In the README's order.
 pub const ALL: [Variable; 19] = [
-    of("REGALL", true, "0", "`1` turns it on"),
-    of("REGALL_PIN", true, "populate", "the pin set: `populate` (locked and resident at once), `onfault` (locked when touched), `off` (tracked only)"),
-    of("REGALL_INTERCEPT", true, "patch", "`patch`: the sites of system calls are patched; `symbols`: only calls through the public functions are seen; `strict`: patch, plus Syscall User Dispatch for sites that can't be patched"),
-    of("REGALL_LIMIT", true, "90%", "the budget: bytes with K, M, G, T (powers of 1,024), or % of the smallest of RLIMIT_MEMLOCK where it binds, the cgroup's memory limit, and this rank's share of physical memory by the local size that the launcher tells"),
-    of("REGALL_ON_LIMIT", true, "skip", "beyond it: `skip` (the range is `limit`) or `fail` (mmap, mremap and brk say ENOMEM)"),
-    of("REGALL_FORK", true, "inherit", "`inherit`: a child leaves what it inherited alone and registers what it maps itself; `all`: everything, at once"),
-    of("REGALL_EXCLUDE", true, "", "comma-separated globs: mappings never to register, by path or by name as `[heap]`; `*` matches slashes too"),
-    of("REGALL_ONLY", true, "", "comma-separated globs: executables to be active in, by file name or path (default: all but those below)"),
-    of("REGALL_STATS_FILE", true, "", "at exit, write the counters as JSON to this path; `%p` is the pid, `%h` the host's name"),
-    of("REGALL_LOG", true, "warn", "`off`, `error`, `warn`, `info`, `debug`, `trace`"),
-    of("REGALL_LOG_FILE", true, "stderr", "a path; `%p` is the pid, `%h` the host's name"),
-    of("REGALL_HCA", true, "adopt", "`adopt`: from its first registration on, everything is registered in every protection domain (PD) of the application's; a device (`mlx5_0`, `rxe0`): the same, and in a PD of the shim's own on that device from before main; `off`"),
-    of("REGALL_HCA_MODE", true, "pinned", "`pinned`; `odp`: on-demand paging, where the adapter has it: nothing is pinned, and PROT_NONE is registered too. Go with `REGALL_PIN=off` if nothing is to be resident"),
-    of("REGALL_SCOPE", true, "all", "`all`: whatever the kernel will register; `data`: without read-only private file mappings (text, rodata), since registering them copies their pages, some tens of MiB for an MPI rank"),
-    of("REGALL_KEYS", true, "mapping", "what a borrowed key covers: `mapping`: the region that the buffer lies in; `exact`: what was asked for, by a real registration (nothing is borrowed)"),
-    of("REGALL_ACCESS", true, "local", "what peers may do through published keys: `local` (there are none for them), `remote-read`, `remote-write`, `remote-atomic`, each with those before. The application's own requests get what they ask for"),
-    of("REGALL_COPY", true, "auto", "the copy between peers: `auto`, `off`, or a list in order of preference of `map` (the peer's memory mapped here), `xpmem`, `cma` (process_vm_readv), `knem` (regions alone), `helper` (a thread of the owner's; naming it starts one at once, `auto` only where peers can't get at a process otherwise, or where a seccomp filter keeps that from being found out). With `map` the application's own process_vm_readv and process_vm_writev are served so, too"),
-    of("REGALL_SHARE", true, "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
-    of("REGALL_HUGE", true, "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
+    of("REGALL", "0", "`1` turns it on"),
+    of("REGALL_PIN", "populate", "the pin set: `populate` (locked and resident at once), `onfault` (locked when touched), `off` (tracked only)"),
+    of("REGALL_INTERCEPT", "patch", "`patch`: the sites of system calls are patched; `symbols`: only calls through the public functions are seen; `strict`: patch, plus Syscall User Dispatch for sites that can't be patched"),
+    of("REGALL_LIMIT", "90%", "the budget: bytes with K, M, G, T (powers of 1,024), or % of the smallest of RLIMIT_MEMLOCK where it binds, the cgroup's memory limit, and this rank's share of physical memory by the local size that the launcher tells"),
+    of("REGALL_ON_LIMIT", "skip", "beyond it: `skip` (the range is `limit`) or `fail` (mmap, mremap and brk say ENOMEM)"),
+    of("REGALL_FORK", "inherit", "`inherit`: a child leaves what it inherited alone and registers what it maps itself; `all`: everything, at once"),
+    of("REGALL_EXCLUDE", "", "comma-separated globs: mappings never to register, by path or by name as `[heap]`; `*` matches slashes too"),
+    of("REGALL_ONLY", "", "comma-separated globs: executables to be active in, by file name or path (default: all but those below)"),
+    of("REGALL_STATS_FILE", "", "at exit, write the counters as JSON to this path; `%p` is the pid, `%h` the host's name"),
+    of("REGALL_LOG", "warn", "`off`, `error`, `warn`, `info`, `debug`, `trace`"),
+    of("REGALL_LOG_FILE", "stderr", "a path; `%p` is the pid, `%h` the host's name"),
+    of("REGALL_HCA", "adopt", "`adopt`: from its first registration on, everything is registered in every protection domain (PD) of the application's; a device (`mlx5_0`, `rxe0`): the same, and in a PD of the shim's own on that device from before main; `off`"),
+    of("REGALL_HCA_MODE", "pinned", "`pinned`; `odp`: on-demand paging, where the adapter has it: nothing is pinned, and PROT_NONE is registered too. Go with `REGALL_PIN=off` if nothing is to be resident"),
+    of("REGALL_SCOPE", "all", "`all`: whatever the kernel will register; `data`: without read-only private file mappings (text, rodata), since registering them copies their pages, some tens of MiB for an MPI rank"),
+    of("REGALL_KEYS", "mapping", "what a borrowed key covers: `mapping`: the region that the buffer lies in; `exact`: what was asked for, by a real registration (nothing is borrowed)"),
+    of("REGALL_ACCESS", "local", "what peers may do through published keys: `local` (there are none for them), `remote-read`, `remote-write`, `remote-atomic`, each with those before. The application's own requests get what they ask for"),
+    of("REGALL_COPY", "auto", "the copy between peers: `auto`, `off`, or a list in order of preference of `map` (the peer's memory mapped here), `xpmem`, `cma` (process_vm_readv), `knem` (regions alone), `helper` (a thread of the owner's; naming it starts one at once, `auto` only where peers can't get at a process otherwise, or where a seccomp filter keeps that from being found out). With `map` the application's own process_vm_readv and process_vm_writev are served so, too"),
+    of("REGALL_SHARE", "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
+    of("REGALL_HUGE", "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
 ];
 
 #[cfg(test)]
@@ -68,12 +60,11 @@ mod tests {
     #[test]
     fn the_readme_says_the_same() {
         for v in &ALL {
-            let mark = if v.works { "" } else { " †" };
             let default = match v.default {
                 "" | "stderr" => v.default.to_string(),
                 word => format!("`{word}`"),
             };
-            let row = format!("| `{}`{mark} | {default} | {} |", v.name, v.meaning);
+            let row = format!("| `{}` | {default} | {} |", v.name, v.meaning);
             let row = row.replace("|  |", "| |");
             assert!(README.contains(&row), "not in the README:\n{row}");
         }
