@@ -129,7 +129,24 @@ impl Pool {
             slot.lull.store(lull - 1, Relaxed);
             return true;
         }
-        slot.was_refused(REFUSED)
+        // The clock is looked at once in a while.
+        let refused = slot.was_refused(REFUSED);
+        if refused {
+            slot.lull.store(PASSED_BY, Relaxed);
+        }
+        refused
+    }
+
+    /// A call for `pid` was about too little. Where that is so again and again, not each is
+    /// looked at.
+    pub fn was_small(&self, caller: &Caller, pid: u32) {
+        if let Some(slot) = self.slot(pid).or_else(|| self.make_room(caller, pid)) {
+            let now = slot.in_vain.load(Relaxed).saturating_add(1);
+            slot.in_vain.store(now.min(IN_VAIN), Relaxed);
+            if now >= IN_VAIN {
+                slot.lull.store(IN_VAIN, Relaxed);
+            }
+        }
     }
 
     /// The peer `pid`, if it is open or should be now that so many `bytes` are to be copied.

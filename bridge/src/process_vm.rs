@@ -203,7 +203,11 @@ impl Done {
 /// It is the application's, and what it says of its own memory is what it would have said
 /// to the kernel.
 pub unsafe fn serve(pool: &Pool, caller: &Caller, call: &mut Call) -> Answer {
-    if call.bytes == 0 || call.bytes < FEW && caller.order.is_auto() {
+    if call.bytes < FEW && caller.order.is_auto() {
+        pool.was_small(caller, call.pid);
+        return Answer::Kernels;
+    }
+    if call.bytes == 0 {
         return Answer::Kernels;
     }
     match pool.visit(caller, call.pid, call.bytes, false) {
