@@ -131,15 +131,30 @@ fn it_works_where_the_kernel_forbids_it() {
     life("forbidden", "auto");
 }
 
-/// The shim in ranks that `wrapper` starts.
-fn ranks(launcher: &[&str], wrapper: &[&str], program: &str, counters: &Counters) -> Outcome {
+/// Memory that peers can map: of the C interface, and malloc's with REGALL_SHARE=heap, in
+/// ranks that know nothing of the shim.
+const MEMORY: [&str; 2] = ["shared", "heap"];
+
+/// The shim in ranks that `wrapper` starts, whose buffers are of `memory`.
+fn ranks(
+    launcher: &[&str],
+    wrapper: &[&str],
+    program: &str,
+    memory: &str,
+    counters: &Counters,
+) -> Outcome {
     let (name, args) = launcher.split_first().expect("a launcher");
     let mut command = Command::new(name);
     command.args(args).args(["-np", "2", "env", "REGALL=1"]);
     command.arg(format!("REGALL_STATS_FILE={}", counters.file().display()));
     command.args(wrapper).arg("env");
     command.arg(format!("LD_PRELOAD={}", build::shim().display()));
-    command.arg(build::program(program)).args(["3", "shared"]);
+    // Long enough that a peer that could not be opened at once is tried again.
+    command.arg(build::program(program)).arg("200");
+    match memory {
+        "heap" => command.env("REGALL_SHARE", "heap"),
+        other => command.arg(other),
+    };
     command.env("UCX_TLS", "sysv,cma,self");
     launch(&mut command, TIMEOUT)
 }
@@ -174,9 +189,11 @@ fn openmpi_copies_by_mapping() {
     if missing("mpirun.openmpi") || missing("mpicc.openmpi") {
         return;
     }
-    let counters = Counters::new();
-    let done = ranks(&OPENMPI, &[], "exchange.openmpi", &counters);
-    exchanged(&done, &counters);
+    for memory in MEMORY {
+        let counters = Counters::new();
+        let done = ranks(&OPENMPI, &[], "exchange.openmpi", memory, &counters);
+        exchanged(&done, &counters);
+    }
 }
 
 #[test]
@@ -185,9 +202,17 @@ fn openmpi_in_a_container() {
         return;
     }
     let confined = build::program("copy/confined").display().to_string();
-    let counters = Counters::new();
-    let done = ranks(&OPENMPI, &[&confined], "exchange.openmpi", &counters);
-    exchanged(&done, &counters);
+    for memory in MEMORY {
+        let counters = Counters::new();
+        let done = ranks(
+            &OPENMPI,
+            &[&confined],
+            "exchange.openmpi",
+            memory,
+            &counters,
+        );
+        exchanged(&done, &counters);
+    }
 }
 
 #[test]
@@ -196,9 +221,17 @@ fn mpich_in_a_container() {
         return;
     }
     let confined = build::program("copy/confined").display().to_string();
-    let counters = Counters::new();
-    let done = ranks(&["mpirun.mpich"], &[&confined], "exchange.mpich", &counters);
-    exchanged(&done, &counters);
+    for memory in MEMORY {
+        let counters = Counters::new();
+        let done = ranks(
+            &["mpirun.mpich"],
+            &[&confined],
+            "exchange.mpich",
+            memory,
+            &counters,
+        );
+        exchanged(&done, &counters);
+    }
 }
 
 #[test]
@@ -210,12 +243,15 @@ fn mpich_in_user_namespaces_of_its_own() {
     if unshare(&mut Command::new("unshare")) != "exit 0" {
         return skip("no user namespaces");
     }
-    let counters = Counters::new();
-    let done = ranks(
-        &["mpirun.mpich"],
-        &["unshare", "-U"],
-        "exchange.mpich",
-        &counters,
-    );
-    exchanged(&done, &counters);
+    for memory in MEMORY {
+        let counters = Counters::new();
+        let done = ranks(
+            &["mpirun.mpich"],
+            &["unshare", "-U"],
+            "exchange.mpich",
+            memory,
+            &counters,
+        );
+        exchanged(&done, &counters);
+    }
 }
