@@ -133,6 +133,13 @@ pub fn guarded(range: PageRange) {
     which.store(true, Relaxed);
 }
 
+/// As [`guarded`], of memory that may be anywhere.
+pub fn guarded_somewhere() {
+    for which in &GUARDED {
+        which.store(true, Relaxed);
+    }
+}
+
 /// Whether memory of ours can be read, or written, and only the application's doing can
 /// change that: [`Host::steady`].
 pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {

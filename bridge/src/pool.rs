@@ -25,7 +25,7 @@ const WAYS: usize = 4;
 const WORTH: u32 = 64;
 /// So long one that can't be opened is not tried again, in nanoseconds; it may be another
 /// process by then, or have come to run with the shim.
-const REFUSED: u64 = 1_000_000_000;
+const REFUSED: u64 = 100_000_000;
 /// The same where only we could help.
 const REFUSED_WHERE_FORBIDDEN: u64 = 10_000_000;
 /// Peers are looked after so often, in nanoseconds, and not at each call, but once in so

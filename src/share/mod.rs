@@ -22,7 +22,7 @@ use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, Errno, Result};
 use crate::track::State;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
 use table::{File, Part, Table};
 
@@ -39,6 +39,8 @@ static ON: AtomicBool = AtomicBool::new(false);
 static ANY: AtomicBool = AtomicBool::new(false);
 /// Forks in progress: what is mapped meanwhile stays private.
 static FORKING: AtomicU32 = AtomicU32::new(0);
+/// The device that memfds are of.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
 /// Files at the most: a share of RLIMIT_NOFILE.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
@@ -184,22 +186,28 @@ fn create() -> Result<File> {
     call!(libc::SYS_ftruncate, fd.raw(), SPARSE)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     call!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, seals)?;
-    let inode = fd.stat()?.inode;
-    Ok(File::new(fd.leak(), inode))
+    let stat = fd.stat()?;
+    DEVICE.store(stat.dev, Relaxed);
+    Ok(File::new(fd.leak(), stat.inode))
 }
 
 /// The next bytes of `file` in `from..to` that are there, as offsets.
-pub fn next_data(file: &File, from: u64, to: u64) -> Option<(u64, u64)> {
+pub fn next_data(file: &File, from: u64, to: u64) -> Result<Option<(u64, u64)>> {
     const SEEK_DATA: i32 = 3;
     const SEEK_HOLE: i32 = 4;
-    let data = call!(libc::SYS_lseek, file.fd, from, SEEK_DATA).ok()?;
-    let hole = call!(libc::SYS_lseek, file.fd, data, SEEK_HOLE).ok()?;
-    (data < to).then_some((data, hole.min(to)))
+    let data = match call!(libc::SYS_lseek, file.fd, from, SEEK_DATA) {
+        Err(Errno(libc::ENXIO)) => return Ok(None),
+        other => other?,
+    };
+    let hole = call!(libc::SYS_lseek, file.fd, data, SEEK_HOLE)?;
+    Ok((data < to).then_some((data, hole.min(to))))
 }
 
 /// Whether the descriptor still is that file's.
 pub fn is_open(file: &File) -> bool {
-    file.fd >= 0 && file::stat_fd(file.fd).is_ok_and(|s| s.inode == file.inode)
+    // Files of other kinds may have the same number.
+    let same = |s: &file::Stat| s.inode == file.inode && s.dev == DEVICE.load(Relaxed);
+    file.fd >= 0 && file::stat_fd(file.fd).is_ok_and(|s| same(&s))
 }
 
 /// Closes the descriptor, if it still is that file's.

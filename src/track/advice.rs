@@ -67,6 +67,9 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
     let again = advice == DONTNEED_LOCKED as i32;
     let other_pages = replaces_pages(advice);
     let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
+    if let (GUARD_INSTALL, Some(range)) = (advice, PageRange::from_call(addr, len)) {
+        crate::copying::guarded(range);
+    }
     if !other_pages && (!unlocked || startup::config().pin == Pin::Off) {
         super::flight::count_call(Call::Madvise);
         // The last that a thread does is giving its stack's pages back.
@@ -76,9 +79,6 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
     let Some(range) = PageRange::from_call(addr, len) else {
         return real(frame);
     };
-    if advice == GUARD_INSTALL {
-        crate::copying::guarded(range);
-    }
     let flight = open(Call::Madvise);
     let Some(guard) = lock_for(&[Some(range)]) else {
         // In a handler on top of the lock's holder: if the pins are in the way
@@ -192,6 +192,15 @@ fn keep_lazy(range: PageRange) {
 pub fn process_madvise(frame: &mut Frame) -> i64 {
     let [pidfd, vector, count, advice, ..] = frame.args;
     let advised = advice as i32;
+    if advised == GUARD_INSTALL {
+        crate::copying::guarded_somewhere();
+    }
+    let concerned = share::any() && backed::concerns(advised);
+    if concerned && is_self(pidfd as i32) {
+        if let Some(value) = one_by_one(frame) {
+            return value;
+        }
+    }
     let in_the_way = NEEDS_UNLOCKED.contains(&advised) && startup::config().pin != Pin::Off
         || replaces_pages(advised);
     if !in_the_way || !is_self(pidfd as i32) {
@@ -230,6 +239,40 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     }
     end(flight);
     value
+}
+
+/// process_madvise(2) of this process's own memory, some of which may be a file's behind the
+/// application's back: range by range. `None`: the kernel has something against it.
+#[cold]
+#[inline(never)]
+fn one_by_one(frame: &Frame) -> Option<i64> {
+    let [_, vector, count, advice, ..] = frame.args;
+    let mut none = *frame;
+    none.args[2] = 0;
+    if real(&none) != 0 || count > 1024 {
+        return None;
+    }
+    let mut bytes = 0;
+    for n in 0..count {
+        let mut range = [0u64; 2];
+        // SAFETY: two words of room.
+        let copied = unsafe { sys::copy_checked(vector + 16 * n, range.as_mut_ptr().cast(), 16) };
+        let [addr, len] = range;
+        let mut one = Frame {
+            nr: libc::SYS_madvise as u64,
+            args: [addr, len, advice, 0, 0, 0],
+        };
+        let value = match copied {
+            Ok(16) => madvise(&mut one),
+            _ if n == 0 => return None,
+            _ => break,
+        };
+        if failed(value) {
+            return Some(if bytes > 0 { bytes } else { value });
+        }
+        bytes += len as i64;
+    }
+    Some(bytes)
 }
 
 /// Whether a pidfd stands for this process: the kernel says so in fdinfo.
@@ -291,6 +334,10 @@ pub fn userfault(frame: &mut Frame) -> i64 {
         }
     }
     let value = real(frame);
+    if !failed(value) {
+        // Pages that are missing are its business, whatever it says of them then.
+        crate::copying::guarded_somewhere();
+    }
     if failed(value) || startup::config().pin == Pin::Off && !registering::active() {
         return value;
     }

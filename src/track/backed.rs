@@ -21,7 +21,6 @@ use crate::arch::Frame;
 use crate::policy;
 use crate::share::{self, table::Part, Left};
 use crate::startup;
-use crate::sys::process::Stat;
 use crate::sys::{self, call, Errno};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
@@ -139,6 +138,7 @@ pub fn concerns(advice: i32) -> bool {
             | libc::MADV_DONTFORK
             | libc::MADV_DOFORK
             | GUARD_INSTALL
+            | libc::MADV_DONTDUMP
     )
 }
 
@@ -186,6 +186,11 @@ fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
     let locked = attr.flags.has(Flags::APP_LOCKED);
     match advice {
         libc::MADV_REMOVE => INVAL,
+        // A flag of the kernel's mapping, which would go when that is frozen.
+        libc::MADV_DONTDUMP => {
+            make_private(part);
+            advice::madvise_here(frame)
+        }
         libc::MADV_DONTNEED | libc::MADV_FREE | GUARD_INSTALL if locked => INVAL,
         // Guards are in the page tables, and those go when memory is frozen.
         GUARD_INSTALL => match replace(part, attr) {
@@ -537,31 +542,44 @@ fn call_at(range: PageRange, rights: u64) -> bool {
 
 // ---- fork
 
-/// Ranges that a child has to see to.
-const RANGES: usize = 32;
+/// Ranges of each kind that a child sees to at the most.
+const RANGES: usize = 64;
 /// Bytes that a child copies at the most, while its parent waits; more are frozen.
 const COPIED: u64 = 256 << 20;
+/// Bytes that it copies at a time: so much more address space it needs.
+const CHUNK: u64 = 1 << 20;
+/// What a child says of its copying.
+const COPYING: u32 = 0;
+const HAS_COPIED: u32 = 1;
+const CANT_COPY: u32 = 2;
 
-/// What a child of fork has to do before it runs.
+/// What a child of fork has to do before it runs. It has to know by itself: its ledger is
+/// made from /proc, which it may not be able to open.
 pub struct Plan {
     any: bool,
     /// To be empty there.
-    wiped: [Option<PageRange>; RANGES],
+    wiped: [Option<(PageRange, Attr)>; RANGES],
+    /// Shared with the parent, and to be copied.
+    live: [Option<(PageRange, Attr)>; RANGES],
     /// From and to where memory was frozen.
     frozen: Option<PageRange>,
-    /// Where the child says that it has copied what could not be frozen.
-    copied: Option<NonNull<AtomicU32>>,
+    /// Where the child says how it went.
+    word: Option<NonNull<AtomicU32>>,
 }
 
-/// A fork is about to be made: all that a child is to have a copy of is frozen.
-pub fn before_fork() -> Plan {
+/// A fork is about to be made: all that a child is to have a copy of is frozen, or the child
+/// is told to copy it. ENOMEM: there could be no child that has its own.
+pub fn before_fork() -> sys::Result<Plan> {
     let mut plan = Plan::none();
     if share::any() {
         plan.any = true;
         share::fork_begins();
-        plan.make();
+        if let Err(errno) = plan.make() {
+            share::fork_ends();
+            return Err(errno);
+        }
     }
-    plan
+    Ok(plan)
 }
 
 impl Plan {
@@ -570,8 +588,9 @@ impl Plan {
         Self {
             any: false,
             wiped: [None; RANGES],
+            live: [None; RANGES],
             frozen: None,
-            copied: None,
+            word: None,
         }
     }
 
@@ -580,65 +599,84 @@ impl Plan {
     /// stays what it is.
     #[cold]
     #[inline(never)]
-    fn make(&mut self) {
-        let copies = advice::alone() && shared_bytes() <= COPIED;
-        let wiped = |a: &Attr| a.flags.has(Flags::WIPED);
-        let inherited = |a: &Attr| is_backed(a) && !a.flags.has(Flags::NOT_FORKED);
-        let concerned = |a: &Attr| inherited(a) && (a.prot.shared() || wiped(a));
+    fn make(&mut self) -> sys::Result<()> {
+        let copies = advice::alone()
+            && shared_bytes() <= COPIED
+            && !runs_on_shared_memory()
+            && matches!(sys::rlimit(libc::RLIMIT_AS), Ok((u64::MAX, _)));
         let mut rest = PageRange::new(0, USER_END);
         while let Some(range) = rest {
-            let found = lock().and_then(|guard| first(&guard, range, concerned));
+            let found = lock().and_then(|guard| first(&guard, range, concerns_child));
             let Some((part, attr)) = found else {
                 break;
             };
             rest = range.after(part.end());
-            if wiped(&attr) {
-                if let Some(place) = self.wiped.iter_mut().find(|w| w.is_none()) {
-                    *place = Some(part);
-                    continue;
-                }
+            if attr.flags.has(Flags::WIPED) && keep(&mut self.wiped, part, attr) {
+                continue;
             }
-            if copies {
+            if copies && keep(&mut self.live, part, attr) {
                 continue;
             }
             freeze(part);
             let hull = self.frozen.unwrap_or(part);
             self.frozen = PageRange::new(hull.start().min(part.start()), part.end());
+            // Its descriptor is gone: the child has to copy it, threads or no threads.
+            let mut from = part.start();
+            while let Some(rest) = part.after(from) {
+                let left = lock().and_then(|guard| first(&guard, rest, is_live));
+                let Some((left, attr)) = left else {
+                    break;
+                };
+                from = left.end();
+                if !keep(&mut self.live, left, attr) {
+                    return Err(Errno::NOMEM);
+                }
+            }
         }
-        let live = |a: &Attr| inherited(a) && !wiped(a) && a.prot.shared();
-        let left = PageRange::new(0, USER_END)
-            .and_then(|all| lock().and_then(|guard| first(&guard, all, live)));
-        if left.is_some() {
-            self.copied = shared_page().ok();
+        if self.live.iter().any(Option::is_some) {
+            self.word = Some(shared_page()?);
         }
+        Ok(())
     }
 
-    /// What the child copies must be as it is now until it has done so.
+    /// What the child copies must be as it is now until it has done so. Whether it could.
     #[cold]
-    fn wait(&self, child: i64) {
-        let Some(copied) = self.copied else {
-            return;
+    fn wait(&self, child: i64) -> bool {
+        let Some(at) = self.word else {
+            return true;
         };
-        // SAFETY: mapped in `freeze`, and unmapped here.
-        let word = unsafe { copied.as_ref() };
-        while child > 0 && word.load(Acquire) == 0 {
-            if Stat::of(child as u64).map_or(true, |s| s.over()) {
-                break;
-            }
+        // SAFETY: mapped in `make`, and unmapped here.
+        let word = unsafe { at.as_ref() };
+        let mut ended = child <= 0;
+        while !ended && word.load(Acquire) == COPYING {
             sys::nap(50_000);
+            // Looked at again after it has ended: its last word may be there by now.
+            ended = sys::process::has_ended(child as u64) && word.load(Acquire) == COPYING;
         }
-        let _ = sys::unmap(copied.as_ptr() as u64, PAGE);
+        let could = word.load(Acquire) != CANT_COPY;
+        if !could {
+            sys::process::reap(child as u64);
+        }
+        let _ = sys::unmap(at.as_ptr() as u64, PAGE);
+        could
     }
 
-    /// The fork has been made, or refused: in the parent.
-    pub fn after(&self, child: i64) {
-        if self.any {
-            self.wait(child);
-            share::fork_ends();
-            // Locks and registrations were those of the mappings before.
-            if let Some(range) = self.frozen {
-                settle(range);
-            }
+    /// The fork has been made, or refused: in the parent. ENOMEM: the child could not get
+    /// memory of its own, and is no more.
+    pub fn after(&self, child: i64) -> i64 {
+        if !self.any {
+            return child;
+        }
+        let could = self.wait(child);
+        share::fork_ends();
+        // Locks and registrations were those of the mappings before.
+        if let Some(range) = self.frozen {
+            settle(range);
+        }
+        if could {
+            child
+        } else {
+            NOMEM
         }
     }
 
@@ -647,43 +685,85 @@ impl Plan {
         if !share::any() {
             return;
         }
-        for part in self.wiped.iter().flatten() {
-            let attr = lock().and_then(|guard| guard.at(part.start()));
-            if let Some(attr) = attr {
-                let flags = attr.flags.with(Flags::WIPED);
-                let _ = replace(*part, Attr { flags, ..attr });
-                settle(*part);
-            }
+        let mut could = true;
+        for (part, attr) in self.wiped.iter().flatten() {
+            let flags = attr.flags.with(Flags::WIPED);
+            could &= replace(*part, Attr { flags, ..*attr }).is_ok();
+            settle(*part);
+        }
+        for (part, attr) in self.live.iter().flatten() {
+            could &= copy(*part, attr.prot).is_ok();
+        }
+        self.tell(could);
+        for (part, attr) in self.live.iter().flatten() {
+            resync::range(*part, true);
+            advise_again(*part, attr.flags);
         }
         copy_shared();
         if let Some(mut guard) = lock() {
             share::child(&mut guard);
         }
-        if let Some(copied) = self.copied {
-            // SAFETY: mapped in `freeze`, and unmapped here.
-            let word = unsafe { copied.as_ref() };
-            word.store(1, Release);
-            let at = copied.as_ptr() as u64;
+    }
+
+    /// Tells the parent how it went. If it did not go well there must be no child.
+    fn tell(&self, could: bool) {
+        if let Some(at) = self.word {
+            // SAFETY: mapped in `make`, and unmapped here.
+            let word = unsafe { at.as_ref() };
+            word.store(if could { HAS_COPIED } else { CANT_COPY }, Release);
+            let at = at.as_ptr() as u64;
             let _ = sys::unmap(at, PAGE);
             if let Some(page) = PageRange::from_call(at, PAGE) {
                 resync::range(page, false);
             }
         }
+        if !could {
+            log::error!("a child of fork has no memory of its own, and ends");
+            sys::process::exit(1);
+        }
     }
 }
 
-/// Bytes that are shared behind the application's back.
-fn shared_bytes() -> u64 {
-    let mut bytes = 0;
-    if let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) {
-        guard.ledger.for_each(all, |part, entry| {
-            if is_backed(&entry.attr) && entry.attr.prot.shared() {
-                bytes += part.len();
-            }
-            ControlFlow::Continue(())
-        });
+fn keep(list: &mut [Option<(PageRange, Attr)>], part: PageRange, attr: Attr) -> bool {
+    let place = list.iter_mut().find(|p| p.is_none());
+    place.map(|p| *p = Some((part, attr))).is_some()
+}
+
+/// Whether it is shared behind the application's back.
+fn is_live(attr: &Attr) -> bool {
+    is_backed(attr) && attr.prot.shared()
+}
+
+/// Whether a child would not have it as it must.
+fn concerns_child(attr: &Attr) -> bool {
+    let inherited = is_backed(attr) && !attr.flags.has(Flags::NOT_FORKED);
+    inherited && (attr.prot.shared() || attr.flags.has(Flags::WIPED))
+}
+
+/// Whether this thread's stack, or what it has of its own, is shared: a child that copies
+/// runs on it, and so does the parent that waits.
+fn runs_on_shared_memory() -> bool {
+    let own = [
+        crate::arch::stack_pointer(),
+        crate::arch::tls_block() as u64,
+    ];
+    own.iter()
+        .any(|at| lock().is_some_and(|guard| guard.at(*at).is_some_and(|a| is_live(&a))))
+}
+
+/// Nobody keeps account any more: what is shared is frozen for good.
+#[cold]
+pub fn give_up(state: &mut State) {
+    let mut rest = PageRange::new(0, USER_END);
+    while let Some(range) = rest {
+        let Some(file) = share::table(state).find(range) else {
+            return;
+        };
+        rest = range.after(file.range.end());
+        if let (Some(attr), false) = (state.at(file.range.start()), file.frozen) {
+            freeze_piece(state, &file, attr);
+        }
     }
-    bytes
 }
 
 /// A page that a child of fork and its parent both see.
@@ -692,6 +772,20 @@ fn shared_page() -> sys::Result<NonNull<AtomicU32>> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let at = call!(libc::SYS_mmap, 0, PAGE, prot, how, -1i64, 0)?;
     NonNull::new(at as *mut AtomicU32).ok_or(Errno::NOMEM)
+}
+
+/// Bytes that are shared behind the application's back.
+fn shared_bytes() -> u64 {
+    let mut bytes = 0;
+    if let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) {
+        guard.ledger.for_each(all, |part, entry| {
+            if is_live(&entry.attr) {
+                bytes += part.len();
+            }
+            ControlFlow::Continue(())
+        });
+    }
+    bytes
 }
 
 /// Freezes `part`, piece by piece. What can't be (its descriptor is gone) stays shared, and
@@ -705,8 +799,7 @@ fn freeze(part: PageRange) {
         let Some(mut guard) = super::pinning::lock_alone(rest) else {
             return;
         };
-        let live = |a: &Attr| is_backed(a) && a.prot.shared();
-        let Some((piece, attr)) = first(&guard, rest, live) else {
+        let Some((piece, attr)) = first(&guard, rest, is_live) else {
             return;
         };
         from = piece.end();
@@ -761,8 +854,7 @@ pub fn make_private(range: PageRange) {
 fn copy_shared() {
     let mut rest = PageRange::new(0, USER_END);
     while let Some(range) = rest {
-        let live = |a: &Attr| is_backed(a) && a.prot.shared();
-        let found = lock().and_then(|guard| first(&guard, range, live));
+        let found = lock().and_then(|guard| first(&guard, range, is_live));
         let Some((part, attr)) = found else {
             return;
         };
@@ -774,36 +866,41 @@ fn copy_shared() {
     }
 }
 
+/// A copy of `part` in its own place, chunk by chunk.
 fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
-    let copy = sys::map_private(part.len() as usize)?.as_ptr() as u64;
     if !prot.readable() {
         sys::protect(part.start(), part.len(), libc::PROT_READ)?;
     }
     let mut from = part.start();
     while let Some(rest) = part.after(from) {
         let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
-        match file.filter(|f| f.range.start() == from && share::is_open(&f.file)) {
-            // Only what is there: to read the rest is to make it.
-            Some(file) => {
-                let (begin, end) = (file.offset, file.offset + file.range.len());
-                let mut at = begin;
-                while let Some((data, hole)) = share::next_data(&file.file, at, end) {
-                    let here = from + (data - begin);
-                    copy_bytes(here, copy + (here - part.start()), hole - data);
-                    at = hole;
-                }
-                from = file.range.end();
-            }
-            None => {
-                copy_bytes(from, copy + (from - part.start()), rest.len());
-                from = part.end();
+        let file = file.filter(|f| f.range.start() == from && share::is_open(&f.file));
+        let most = file.map_or(rest, |f| f.range);
+        let chunk = most.before(from + CHUNK).unwrap_or(most);
+        copy_chunk(chunk, prot, file)?;
+        from = chunk.end();
+    }
+    Ok(())
+}
+
+fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<()> {
+    let (start, len) = (chunk.start(), chunk.len());
+    let copy = sys::map_private(len as usize)?.as_ptr() as u64;
+    match file {
+        // Only what is there: to read the rest is to make it.
+        Some(file) => {
+            let (mut at, end) = (file.offset, file.offset + len);
+            while let Some((data, hole)) = share::next_data(&file.file, at, end)? {
+                let skip = data - file.offset;
+                copy_bytes(start + skip, copy + skip, hole - data);
+                at = hole;
             }
         }
+        None => copy_bytes(start, copy, len),
     }
-    sys::protect(copy, part.len(), i32::from(prot.bits() & 7))?;
+    sys::protect(copy, len, i32::from(prot.bits() & 7))?;
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let len = part.len();
-    call!(libc::SYS_mremap, copy, len, len, how, part.start()).map(drop)
+    call!(libc::SYS_mremap, copy, len, len, how, start).map(drop)
 }
 
 fn copy_bytes(from: u64, to: u64, len: u64) {

@@ -61,7 +61,12 @@ pub fn fork(frame: &mut Frame) -> i64 {
     if let Some(all) = PageRange::new(0, USER_END) {
         crate::regions::replaced(all);
     }
-    let plan = backed::before_fork();
+    // A handler in between would see, or write to, what is not yet its process's own.
+    let _undisturbed = crate::share::any().then(sys::Undisturbed::new);
+    let plan = match backed::before_fork() {
+        Ok(plan) => plan,
+        Err(errno) => return -i64::from(errno.0),
+    };
     let value = real(frame);
     if value == 0 {
         // The flight is the parent's.
@@ -70,7 +75,7 @@ pub fn fork(frame: &mut Frame) -> i64 {
         plan.in_child();
         return 0;
     }
-    plan.after(value);
+    let value = plan.after(value);
     drop(flight);
     value
 }

@@ -1,8 +1,5 @@
-//! brk(2): the heap.
-//!
-//! Where huge pages are asked for, a heap that has become large grows in steps of one, so
-//! that pages are huge from their first touch. The kernel's break is then ahead of the one
-//! that the application was told, and what lies between is in the ledger like the rest.
+//! brk(2): the heap. The break is where the application puts it: a step further, to a whole
+//! huge page, was tried, and gave it what it had mapped there itself.
 
 use super::pinning::{lock_for, relent, settle};
 use super::unmap::{put_back, Taken};
@@ -10,34 +7,31 @@ use super::{
     backed, close, deferred, future_flags, lock, open, over_budget, real, registering, resync,
 };
 use crate::arch::Frame;
-use crate::huge::{self, HUGE_PAGE};
+use crate::huge;
 use crate::policy;
 use crate::share;
 use crate::startup;
-use crate::sys::{self, Errno};
+use crate::sys::Errno;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
-/// The program break as the application was last told; written under the lock.
-static TOLD: AtomicU64 = AtomicU64::new(0);
-/// As the kernel last said: the same, or further up.
+/// The program break as the kernel last said; written under the lock.
 static BREAK: AtomicU64 = AtomicU64::new(0);
 /// Where it was when tracking began.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 
 /// What libc moves the break by, at the least.
 const LIBC_STEP: u64 = 1 << 20;
-/// A heap grows in huge pages once it has so many bytes.
+/// What a heap grows by is advised, or shared, once it has so many bytes.
 const LARGE: u64 = 1 << 20;
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
 /// Tracking starts with the program break at `brk`.
 pub fn begin_at(brk: u64) {
-    for place in [&TOLD, &BREAK, &FIRST] {
-        place.store(brk, Relaxed);
-    }
+    BREAK.store(brk, Relaxed);
+    FIRST.store(brk, Relaxed);
 }
 
 /// The heap's attributes before it is pinned.
@@ -66,38 +60,11 @@ fn between(from: u64, to: u64) -> Option<PageRange> {
         .and_then(|(from, to)| PageRange::new(from, to))
 }
 
-/// Where the break is put for an application that wants it at `wanted`.
-fn step(wanted: u64) -> u64 {
-    let large = wanted.saturating_sub(FIRST.load(Relaxed)) >= LARGE;
-    if !large || !(huge::on() || share::on()) || startup::config().fail_on_limit || limited() {
-        return wanted;
-    }
-    wanted.checked_next_multiple_of(HUGE_PAGE).unwrap_or(wanted)
-}
-
-/// Whether the application has so much and no more: not a byte is taken from that.
-#[cold]
-#[inline(never)]
-fn limited() -> bool {
-    let finite = |resource| !matches!(sys::rlimit(resource), Ok((u64::MAX, _)));
-    finite(libc::RLIMIT_DATA) || finite(libc::RLIMIT_AS)
-}
-
 /// brk(2).
 #[inline(never)]
 pub fn brk(frame: &mut Frame) -> i64 {
     let wanted = frame.args[0];
     let flight = open(Call::Brk);
-    let ahead = TOLD.load(Relaxed) <= wanted && wanted <= BREAK.load(Relaxed);
-    if ahead && TOLD.load(Relaxed) != BREAK.load(Relaxed) {
-        if let Some(guard) = lock() {
-            if wanted <= BREAK.load(Relaxed) {
-                TOLD.store(wanted, Relaxed);
-                drop(guard);
-                return wanted as i64;
-            }
-        }
-    }
     let mut shrunk = None;
     let mut taken = Taken::new();
     let down = |from| between(wanted, from).filter(|_| wanted != 0);
@@ -116,22 +83,10 @@ pub fn brk(frame: &mut Frame) -> i64 {
     if let Some(range) = shrunk {
         registering::retract(range);
     }
-    let told = TOLD.load(Relaxed);
-    let grows = wanted > before && before != 0;
-    if grows && over_budget(wanted - before) {
-        return told as i64;
+    if wanted > before && before != 0 && over_budget(wanted - before) {
+        return before as i64;
     }
-    let mut target = if grows { step(wanted) } else { wanted };
-    let mut value = 0;
-    if target != wanted {
-        let mut further = *frame;
-        further.args[0] = target;
-        value = real(&further);
-    }
-    if value as u64 != target || target == wanted {
-        target = wanted;
-        value = real(frame);
-    }
+    let mut value = real(frame);
     if wanted > before && (value as u64) < wanted && relent(NOMEM) {
         value = real(frame);
     }
@@ -140,37 +95,33 @@ pub fn brk(frame: &mut Frame) -> i64 {
         Some(range) if now != wanted => put_back(range, &taken),
         _ => taken.files.done(),
     }
-    // Refused, or only asked: the application is told what it knows.
-    let answer = match now {
-        _ if now == target => wanted,
-        _ if now == before => told,
-        _ => now,
-    };
+    // Nobody has been told of what this call has brought.
+    let mut new = attr();
+    if let Some(range) = between(before, now).filter(|_| before != 0 && now == wanted) {
+        if now.saturating_sub(FIRST.load(Relaxed)) >= LARGE {
+            if share::on() {
+                backed::fresh_heap(range, &mut new);
+            }
+            if huge::on() {
+                huge::advise(range);
+            }
+        }
+    }
     let mut grown = None;
     match lock() {
         Some(mut guard) => {
             let from = BREAK.load(Relaxed);
             BREAK.store(now, Relaxed);
-            TOLD.store(answer, Relaxed);
             grown = between(from, now).filter(|_| from != 0);
             if let Some(range) = grown {
-                let mut attr = attr();
-                if target != wanted && share::on() {
-                    drop(guard);
-                    backed::fresh_heap(range, &mut attr);
-                    guard = match lock() {
-                        Some(guard) => guard,
-                        None => {
-                            deferred::later(range);
-                            return answer as i64;
-                        }
-                    };
-                }
                 flight.touch(&guard, range);
-                guard.insert(range, attr);
+                guard.insert(range, new);
             }
             drop(guard);
-            // Another thread has moved it up since it was looked at.
+            // Another thread has moved it meanwhile: what is where the kernel knows.
+            if let (Some(range), true) = (grown, from != before) {
+                resync::range(range, true);
+            }
             let lost = between(now, from).filter(|_| shrunk.is_none());
             if let Some(range) = lost {
                 resync::range(range, true);
@@ -178,8 +129,6 @@ pub fn brk(frame: &mut Frame) -> i64 {
         }
         // In a handler on top of the lock's holder: the heap is read anew.
         None => {
-            BREAK.store(now, Relaxed);
-            TOLD.store(answer, Relaxed);
             let moved = PageRange::covering(now.min(before), now.abs_diff(before).max(LIBC_STEP));
             if let (Some(heap), true) = (moved, wanted != 0) {
                 deferred::later(heap);
@@ -187,13 +136,10 @@ pub fn brk(frame: &mut Frame) -> i64 {
         }
     }
     if let Some(range) = grown {
-        if target != wanted {
-            huge::advise(range);
-        }
         settle(range);
     }
     if let Some(range) = shrunk.or(grown) {
         close(flight, range);
     }
-    answer as i64
+    value
 }

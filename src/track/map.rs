@@ -79,7 +79,9 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     taken.files.done();
     let mut new = describe(frame, range);
     if is_plain(&new.attr, flags) {
-        if share::on() {
+        // At an address of the application's own choice others may be writing already.
+        let chosen = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
+        if share::on() && flags & chosen == 0 {
             backed::fresh(range, &mut new.attr);
         }
         huge::fresh(range);

@@ -352,6 +352,9 @@ pub fn lock() -> Option<Guard> {
     }
     if !guard.ready() {
         give_up("no memory for the ledger");
+        if share::any() {
+            backed::give_up(&mut guard);
+        }
     }
     Some(guard)
 }

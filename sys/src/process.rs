@@ -2,7 +2,7 @@
 
 use crate::file::{self, Fd};
 use crate::text::{number, Text};
-use crate::{Errno, Result};
+use crate::{call, Errno, Result};
 use core::ffi::CStr;
 
 /// Who a process is: a pid can come again, pid and start time together don't.
@@ -110,6 +110,40 @@ pub fn own_status(name: &[u8]) -> Option<u64> {
                 None => None,
             };
         }
+    }
+}
+
+/// Whether the child `pid` has ended: it may still have to be waited for, or there is none.
+/// Nothing is taken from who will wait.
+pub fn has_ended(pid: u64) -> bool {
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // struct siginfo: 128 bytes, si_pid behind three ints and padding.
+    let mut info = [0u32; 32];
+    let found = call!(
+        libc::SYS_waitid,
+        libc::P_PID,
+        pid,
+        info.as_mut_ptr(),
+        options,
+        0
+    );
+    match found {
+        Ok(_) => info[4] != 0,
+        Err(Errno(libc::ECHILD)) => true,
+        Err(_) => false,
+    }
+}
+
+/// Waits for the child `pid`, so that nobody else has to.
+pub fn reap(pid: u64) {
+    let options = libc::WEXITED | libc::__WALL;
+    while call!(libc::SYS_waitid, libc::P_PID, pid, 0, options, 0) == Err(Errno::INTR) {}
+}
+
+/// Ends this process.
+pub fn exit(status: i32) -> ! {
+    loop {
+        let _ = call!(libc::SYS_exit_group, status);
     }
 }
 
