@@ -281,12 +281,14 @@ fn within(got: u64, wanted: u64) -> bool {
 }
 
 #[test]
-fn resident_memory_is_the_same() {
+fn resident_memory_is_no_more() {
     for mode in [Mode::Off, Mode::OnFault, Mode::Populate] {
         let off = after_work(Setting(mode, "off"));
         let heap = after_work(Setting(mode, "heap"));
+        // Less may be: huge pages come in other places.
+        let most = off.resident + off.resident / 50 + (1 << 20);
         assert!(
-            within(heap.resident, off.resident),
+            heap.resident <= most && heap.resident > off.resident / 2,
             "{mode:?}: {heap:?} instead of {off:?}"
         );
     }
