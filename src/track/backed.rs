@@ -556,7 +556,6 @@ const CANT_COPY: u32 = 2;
 /// What a child of fork has to do before it runs. It has to know by itself: its ledger is
 /// made from /proc, which it may not be able to open.
 pub struct Plan {
-    any: bool,
     /// To be empty there.
     wiped: [Option<(PageRange, Attr)>; RANGES],
     /// Shared with the parent, and to be copied.
@@ -571,22 +570,27 @@ pub struct Plan {
 /// is told to copy it. ENOMEM: there could be no child that has its own.
 pub fn before_fork() -> sys::Result<Plan> {
     let mut plan = Plan::none();
-    if share::any() {
-        plan.any = true;
-        share::fork_begins();
-        if let Err(errno) = plan.make() {
+    share::fork_begins();
+    match plan.make() {
+        Ok(()) => Ok(plan),
+        Err(errno) => {
             share::fork_ends();
-            return Err(errno);
+            Err(errno)
         }
     }
-    Ok(plan)
+}
+
+/// In a child of a fork that was not seen.
+#[cold]
+#[inline(never)]
+pub fn late_child() {
+    Plan::none().in_child();
 }
 
 impl Plan {
     /// Nothing is known of what the parent had.
-    pub const fn none() -> Self {
+    const fn none() -> Self {
         Self {
-            any: false,
             wiped: [None; RANGES],
             live: [None; RANGES],
             frozen: None,
@@ -600,6 +604,11 @@ impl Plan {
     #[cold]
     #[inline(never)]
     fn make(&mut self) -> sys::Result<()> {
+        if lock().is_none() {
+            // On top of the lock's holder: the child finds it by itself, and is waited for.
+            self.word = Some(shared_page()?);
+            return Ok(());
+        }
         let copies = advice::alone()
             && shared_bytes() <= COPIED
             && !runs_on_shared_memory()
@@ -664,9 +673,6 @@ impl Plan {
     /// The fork has been made, or refused: in the parent. ENOMEM: the child could not get
     /// memory of its own, and is no more.
     pub fn after(&self, child: i64) -> i64 {
-        if !self.any {
-            return child;
-        }
         let could = self.wait(child);
         share::fork_ends();
         // Locks and registrations were those of the mappings before.
@@ -682,9 +688,6 @@ impl Plan {
 
     /// In the child, whose ledger is as the kernel's list.
     pub fn in_child(&self) {
-        if !share::any() {
-            return;
-        }
         let mut could = true;
         for (part, attr) in self.wiped.iter().flatten() {
             let flags = attr.flags.with(Flags::WIPED);
@@ -694,12 +697,12 @@ impl Plan {
         for (part, attr) in self.live.iter().flatten() {
             could &= copy(*part, attr.prot).is_ok();
         }
-        self.tell(could);
         for (part, attr) in self.live.iter().flatten() {
             resync::range(*part, true);
             advise_again(*part, attr.flags);
         }
-        copy_shared();
+        could &= copy_shared();
+        self.tell(could);
         if let Some(mut guard) = lock() {
             share::child(&mut guard);
         }
@@ -725,6 +728,9 @@ impl Plan {
 }
 
 fn keep(list: &mut [Option<(PageRange, Attr)>], part: PageRange, attr: Attr) -> bool {
+    // A child has none of its parent's locks.
+    let flags = attr.flags.without(APP_LOCKS);
+    let attr = Attr { flags, ..attr };
     let place = list.iter_mut().find(|p| p.is_none());
     place.map(|p| *p = Some((part, attr))).is_some()
 }
@@ -848,22 +854,22 @@ pub fn make_private(range: PageRange) {
     }
 }
 
-/// In a child of fork: what is still shared with the parent becomes a copy.
+/// In a child of fork: what is still shared with the parent becomes a copy. Whether it did.
 #[cold]
 #[inline(never)]
-fn copy_shared() {
+fn copy_shared() -> bool {
+    let mut could = true;
     let mut rest = PageRange::new(0, USER_END);
     while let Some(range) = rest {
         let found = lock().and_then(|guard| first(&guard, range, is_live));
         let Some((part, attr)) = found else {
-            return;
+            break;
         };
         rest = range.after(part.end());
-        if copy(part, attr.prot).is_err() {
-            log::error!("no memory for a copy of {part:?}, which stays shared with the parent");
-        }
+        could &= copy(part, attr.prot).is_ok();
         resync::range(part, true);
     }
+    could
 }
 
 /// A copy of `part` in its own place, chunk by chunk.

@@ -45,10 +45,18 @@ pub fn check() {
     // SAFETY: set before tracking began; never unmapped.
     if let Some(mark) = unsafe { mark.as_ref() } {
         if mark.load(Relaxed) == 0 {
-            child();
-            // A fork that was not seen: late, but better than never.
-            backed::Plan::none().in_child();
+            late_child();
         }
+    }
+}
+
+/// In a child of a fork that was not seen: late, but better than never.
+#[cold]
+#[inline(never)]
+fn late_child() {
+    child();
+    if crate::share::any() {
+        backed::late_child();
     }
 }
 
@@ -61,23 +69,38 @@ pub fn fork(frame: &mut Frame) -> i64 {
     if let Some(all) = PageRange::new(0, USER_END) {
         crate::regions::replaced(all);
     }
+    if crate::share::any() {
+        return fork_apart(frame, flight);
+    }
+    let value = real(frame);
+    if value == 0 {
+        // The flight is the parent's.
+        core::mem::forget(flight);
+        child();
+        return 0;
+    }
+    drop(flight);
+    value
+}
+
+/// As [`fork`], where memory is shared with others that is private to the application.
+#[cold]
+#[inline(never)]
+fn fork_apart(frame: &Frame, flight: flight::Flight) -> i64 {
     // A handler in between would see, or write to, what is not yet its process's own.
-    let _undisturbed = crate::share::any().then(sys::Undisturbed::new);
+    let _undisturbed = sys::Undisturbed::new();
     let plan = match backed::before_fork() {
         Ok(plan) => plan,
         Err(errno) => return -i64::from(errno.0),
     };
     let value = real(frame);
     if value == 0 {
-        // The flight is the parent's.
         core::mem::forget(flight);
         child();
         plan.in_child();
         return 0;
     }
-    let value = plan.after(value);
-    drop(flight);
-    value
+    plan.after(value)
 }
 
 /// In a child, before anything else: nothing of the parent's may be touched.
