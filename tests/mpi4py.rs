@@ -109,7 +109,13 @@ fn same(mpi: &str) {
         plain.len()
     );
     assert!(passes > 1500, "only {passes} tests pass without the shim");
-    let other = suite(mpi, Mode::Populate).expect("the suite with the shim");
+    for mode in [Mode::Populate, Mode::Heap] {
+        compare(&plain, mpi, mode);
+    }
+}
+
+fn compare(plain: &Results, mpi: &str, mode: Mode) {
+    let other = suite(mpi, mode).expect("the suite with the shim");
     let differs = |(id, end): &(&String, &String)| other.get(*id) != Some(*end);
     let changed: Vec<_> = plain
         .iter()
@@ -118,7 +124,7 @@ fn same(mpi: &str) {
         .collect();
     assert!(
         changed.is_empty(),
-        "{} results differ\n{}",
+        "{mode:?}: {} results differ\n{}",
         changed.len(),
         changed[..changed.len().min(20)].join("\n")
     );

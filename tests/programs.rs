@@ -111,6 +111,8 @@ macro_rules! programs {
             fn symbols() { same(stringify!($name), Mode::Symbols) }
             #[test]
             fn strict() { same(stringify!($name), Mode::Strict) }
+            #[test]
+            fn shared() { same(stringify!($name), Mode::Heap) }
         }
     )*
 
@@ -181,6 +183,11 @@ mod torture {
     #[test]
     fn strict() {
         survives(Mode::Strict, "100000", "4");
+    }
+
+    #[test]
+    fn shared() {
+        survives(Mode::Heap, "100000", "5");
     }
 }
 

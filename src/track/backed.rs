@@ -11,10 +11,10 @@
 //! | munmap, MAP_FIXED, brk | the file keeps its pages | a hole in the file |
 
 use super::map::{in_pieces, longer};
-use super::pinning::{lock_for, repin, settle};
+use super::pinning::{lock_for, repin, settle, settle_foreign};
 use super::unmap::{munmap, put_back, Taken};
 use super::{
-    advice, close, end, failed, future_flags, lock, open, real, registering, resync, State,
+    advice, close, end, failed, future_flags, lock, locks, open, real, registering, resync, State,
     USER_END,
 };
 use crate::arch::Frame;
@@ -366,6 +366,15 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
         // Not one mapping to the application either.
         return whole.then(|| with_its_file(frame, source));
     };
+    let more = new_len.saturating_sub(source.len());
+    if let (Some(tail), true) = (
+        PageRange::from_call(source.end(), more),
+        like.flags.has(Flags::APP_LOCKED),
+    ) {
+        if locks::refused(tail).is_some() {
+            return Some(-i64::from(Errno::AGAIN.0));
+        }
+    }
     if whole {
         return Some(with_its_file(frame, source));
     }
@@ -675,9 +684,10 @@ impl Plan {
     pub fn after(&self, child: i64) -> i64 {
         let could = self.wait(child);
         share::fork_ends();
-        // Locks and registrations were those of the mappings before.
+        // Locks and registrations were those of the mappings before. Others may be at work
+        // there: what is to be pinned waits for them.
         if let Some(range) = self.frozen {
-            settle(range);
+            settle_foreign(range);
         }
         if could {
             child

@@ -71,7 +71,7 @@ fn claim(flight: &Flight, range: PageRange) {
 
 /// What the kernel says to a lock on `range` for the limit's sake, with the
 /// application's own locks counted and not ours (mm/mlock.c, do_mlock).
-fn refused(range: PageRange) -> Option<Errno> {
+pub fn refused(range: PageRange) -> Option<Errno> {
     let limit = limits::memlock()?;
     if limit == 0 {
         return Some(Errno::PERM);

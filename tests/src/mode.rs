@@ -23,6 +23,8 @@ pub enum Mode {
     Symbols,
     /// Patched, and Syscall User Dispatch for the rest.
     Strict,
+    /// Pinned and populated, and large private memory is a file's that peers can map.
+    Heap,
 }
 
 impl Mode {
@@ -46,6 +48,7 @@ impl Mode {
             Self::Off => command.env("REGALL_PIN", "off"),
             Self::Symbols => command.env("REGALL_INTERCEPT", "symbols"),
             Self::Strict => command.env("REGALL_INTERCEPT", "strict"),
+            Self::Heap => command.env("REGALL_SHARE", "heap"),
             _ => command,
         };
     }
@@ -54,13 +57,16 @@ impl Mode {
     pub fn is_complete(self) -> bool {
         matches!(
             self,
-            Self::Populate | Self::OnFault | Self::Off | Self::Strict
+            Self::Populate | Self::OnFault | Self::Off | Self::Strict | Self::Heap
         )
     }
 
     /// Whether memory is pinned.
     pub fn pins(self) -> bool {
-        matches!(self, Self::Populate | Self::OnFault | Self::Strict)
+        matches!(
+            self,
+            Self::Populate | Self::OnFault | Self::Strict | Self::Heap
+        )
     }
 }
 
