@@ -50,7 +50,7 @@ pub fn fresh(range: PageRange) {
 /// Asks for huge pages in `range`, however small it is.
 #[cold]
 #[inline(never)]
-pub fn advise(range: PageRange) {
+fn advise(range: PageRange) {
     // EINVAL from a kernel without them, ENOMEM where the process has too many mappings.
     let _ = sys::advise(range.start(), range.len(), libc::MADV_HUGEPAGE);
 }

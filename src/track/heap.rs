@@ -102,9 +102,7 @@ pub fn brk(frame: &mut Frame) -> i64 {
             if share::on() {
                 backed::fresh_heap(range, &mut new);
             }
-            if huge::on() {
-                huge::advise(range);
-            }
+            huge::fresh(range);
         }
     }
     let mut grown = None;
