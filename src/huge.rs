@@ -24,15 +24,9 @@ pub fn init() {
     ON.store(on, Relaxed);
 }
 
-/// Whether memory is advised.
-#[inline]
-pub fn on() -> bool {
-    ON.load(Relaxed)
-}
-
 /// Whether a huge page fits into `range`.
 #[inline]
-pub fn fits(range: PageRange) -> bool {
+fn fits(range: PageRange) -> bool {
     let first = range.start().next_multiple_of(HUGE_PAGE);
     first
         .checked_add(HUGE_PAGE)
@@ -42,12 +36,12 @@ pub fn fits(range: PageRange) -> bool {
 /// `range` is new, private, anonymous and has been touched by nobody.
 #[inline]
 pub fn fresh(range: PageRange) {
-    if on() && fits(range) {
+    if ON.load(Relaxed) && fits(range) {
         advise(range);
     }
 }
 
-/// Asks for huge pages in `range`, however small it is.
+/// Asks for huge pages in `range`.
 #[cold]
 #[inline(never)]
 fn advise(range: PageRange) {

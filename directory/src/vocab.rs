@@ -221,6 +221,8 @@ impl Flags {
     pub const APP_LOCKED: Self = Self(4);
     /// ... and asked for on-fault locking.
     pub const APP_ONFAULT: Self = Self(8);
+    /// Both.
+    pub const APP_LOCKS: Self = Self(4 | 8);
     /// Opted out through the C interface.
     pub const OPTED_OUT: Self = Self(16);
     /// From before the fork.

@@ -26,18 +26,19 @@ const NEEDS_UNLOCKED: [i32; 6] = [
     libc::MADV_PAGEOUT,
     GUARD_INSTALL,
 ];
-const GUARD_INSTALL: i32 = 102;
+/// MADV_GUARD_INSTALL (Linux 6.13).
+pub const GUARD_INSTALL: i32 = 102;
 /// Advice after which an address may stand for other pages than those that an
 /// adapter holds.
 const NEW_PAGES: [i32; 5] = [
     libc::MADV_DONTNEED,
     libc::MADV_FREE,
     libc::MADV_REMOVE,
-    DONTNEED_LOCKED as i32,
+    DONTNEED_LOCKED,
     GUARD_INSTALL,
 ];
 /// MADV_DONTNEED for locked memory (Linux 5.18).
-const DONTNEED_LOCKED: u64 = 24;
+pub const DONTNEED_LOCKED: i32 = 24;
 /// UFFDIO_REGISTER_MODE_MISSING.
 const MODE_MISSING: u64 = 1;
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
@@ -64,7 +65,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
 pub fn madvise_here(frame: &mut Frame) -> i64 {
     let [addr, len, advice, ..] = frame.args;
     let advice = advice as i32;
-    let again = advice == DONTNEED_LOCKED as i32;
+    let again = advice == DONTNEED_LOCKED;
     let other_pages = replaces_pages(advice);
     let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
     if let (GUARD_INSTALL, Some(range)) = (advice, PageRange::from_call(addr, len)) {
@@ -165,7 +166,7 @@ fn pins_in(state: &State, range: PageRange) -> Pins {
 /// MADV_DONTNEED in one call that leaves the pins in place, where the kernel can.
 fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
     let mut locked = *frame;
-    locked.args[2] = DONTNEED_LOCKED;
+    locked.args[2] = DONTNEED_LOCKED as u64;
     let mut value = real(&locked);
     if value == INVAL {
         let_go(range);

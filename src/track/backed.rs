@@ -10,6 +10,7 @@
 //! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece |
 //! | munmap, MAP_FIXED, brk | the file keeps its pages | a hole in the file |
 
+use super::advice::{DONTNEED_LOCKED, GUARD_INSTALL};
 use super::map::{in_pieces, longer};
 use super::pinning::{lock_for, repin, settle, settle_foreign};
 use super::unmap::{munmap, put_back, Taken};
@@ -31,10 +32,6 @@ use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
-/// MADV_DONTNEED_LOCKED (Linux 5.18).
-const DONTNEED_LOCKED: i32 = 24;
-/// MADV_GUARD_INSTALL (Linux 6.13).
-const GUARD_INSTALL: i32 = 102;
 /// What was advised about children.
 const ADVISED: Flags = Flags::WIPED.with(Flags::NOT_FORKED);
 
@@ -239,10 +236,8 @@ fn note(part: PageRange, advice: i32) {
     }
 }
 
-/// The application's own locks, and how it asked for them.
-const APP_LOCKS: Flags = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
 /// What goes with memory, whatever is put in its place.
-const KEPT: Flags = ADVISED.with(APP_LOCKS);
+const KEPT: Flags = ADVISED.with(Flags::APP_LOCKS);
 
 /// Advises new memory at `part` as the memory was that had `flags`, and locks it.
 fn advise_again(part: PageRange, flags: Flags) {
@@ -392,7 +387,7 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
 fn one_mapping(seen: &Taken, source: PageRange) -> Option<Attr> {
     let mut end = source.start();
     let mut last: Option<Attr> = None;
-    let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & APP_LOCKS.bits());
+    let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & Flags::APP_LOCKS.bits());
     for (part, attr) in seen.all()? {
         let private = attr.kind == Kind::Anon && !attr.prot.shared() || is_backed(&attr);
         let same = last.is_none_or(|l| told(&l) == told(&attr));
@@ -739,7 +734,7 @@ impl Plan {
 
 fn keep(list: &mut [Option<(PageRange, Attr)>], part: PageRange, attr: Attr) -> bool {
     // A child has none of its parent's locks.
-    let flags = attr.flags.without(APP_LOCKS);
+    let flags = attr.flags.without(Flags::APP_LOCKS);
     let attr = Attr { flags, ..attr };
     let place = list.iter_mut().find(|p| p.is_none());
     place.map(|p| *p = Some((part, attr))).is_some()

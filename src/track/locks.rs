@@ -115,7 +115,7 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     let value = real(frame);
     // Done by the kernel up to a hole, if it failed. Our pins went with it and
     // come back.
-    let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
+    let app = Flags::APP_LOCKS;
     let done = if failed(value) {
         up_to_hole(range)
     } else {
@@ -170,7 +170,7 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     let value = real(frame);
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
-        let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
+        let app = Flags::APP_LOCKS;
         everywhere(|a| Attr {
             flags: a.flags.without(app),
             ..a

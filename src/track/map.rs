@@ -621,7 +621,7 @@ fn remapped(
         }
         if stays {
             // The kernel leaves no lock behind.
-            let app = Flags::APP_LOCKED.with(Flags::APP_ONFAULT);
+            let app = Flags::APP_LOCKS;
             let flags = attr.flags.without(app);
             guard.insert(part, pending(Attr { flags, ..attr }));
         }
