@@ -1,5 +1,5 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy, make test,
-# make bench, make lint; `make` builds, make install [PREFIX=/usr/local] [DESTDIR=] puts what was
+# make soak [SOAK_SECONDS=60] [PARTS=...], make bench, make lint; `make` builds, make install [PREFIX=/usr/local] [DESTDIR=] puts what was
 # built in its place, make uninstall takes it away, make deb packs it for Debian.
 MPI ?= openmpi
 KERNEL ?= 6.1
@@ -34,9 +34,15 @@ run-copy:
 	scripts/run-copy $(COPY)
 
 test:
-	scripts/setup test rdma
+	scripts/setup test rdma soak
 	$(MAKE) --no-print-directory build
 	scripts/run-tests
+
+# Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.
+soak:
+	scripts/setup test soak
+	$(MAKE) --no-print-directory build
+	scripts/soak $(PARTS)
 
 bench:
 	scripts/setup bench
@@ -85,4 +91,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-copy test bench lint install uninstall deb clean
+.PHONY: build run run-rdma run-copy test soak bench lint install uninstall deb clean

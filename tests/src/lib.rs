@@ -10,6 +10,7 @@ pub mod mode;
 pub mod procfs;
 pub mod quiet;
 pub mod screen;
+pub mod soak;
 pub mod truth;
 pub mod unittest;
 

@@ -1,0 +1,1 @@
+//! Killed at any moment: nothing is left that the next start does not clean up.

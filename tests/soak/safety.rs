@@ -1,0 +1,1 @@
+//! Other users, setuid programs, folders that are not ours: nothing is given away.

@@ -1,0 +1,1 @@
+//! Many mappings, threads, ranks, bytes, events: time and memory stay in proportion.

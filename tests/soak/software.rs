@@ -1,0 +1,1 @@
+//! Programs with ideas of their own about memory: as without the shim.

@@ -1,0 +1,82 @@
+//! Tests that go on for as long as one likes: a few seconds each in `make test`, SOAK_SECONDS
+//! each in `make soak`, which shows what came of them in one table.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// How long each thing is tried: SOAK_SECONDS, or 3 seconds.
+pub fn duration() -> Duration {
+    let seconds = std::env::var("SOAK_SECONDS").ok();
+    Duration::from_secs(seconds.and_then(|s| s.parse().ok()).unwrap_or(3))
+}
+
+/// How often each thing is tried: `short` times in `make test`, and `long` times in `make soak`,
+/// if SOAK_SECONDS is 60; in proportion to it otherwise, though never less than `short`.
+pub fn rounds(short: u64, long: u64) -> u64 {
+    if std::env::var_os("SOAK_SECONDS").is_none() {
+        return short;
+    }
+    (long * duration().as_secs() / 60).max(short)
+}
+
+/// A line of the table. One that is dropped before anything good was said of it failed.
+#[derive(Debug)]
+pub struct Row {
+    part: &'static str,
+    what: String,
+    since: Instant,
+    said: bool,
+}
+
+impl Row {
+    /// What is tried begins: `part` is the section of the table.
+    pub fn begin(part: &'static str, what: impl Into<String>) -> Self {
+        Self {
+            part,
+            what: what.into(),
+            since: Instant::now(),
+            said: false,
+        }
+    }
+
+    /// It went well; `note` has the figures.
+    pub fn passed(mut self, note: impl AsRef<str>) {
+        self.write("passed", note.as_ref());
+    }
+
+    /// It can't be tried here, and why.
+    pub fn skipped(mut self, note: impl AsRef<str>) {
+        self.write("skipped", note.as_ref());
+    }
+
+    fn write(&mut self, outcome: &str, note: &str) {
+        self.said = true;
+        let seconds = self.since.elapsed().as_secs_f64();
+        let line = format!(
+            "{}\t{}\t{outcome}\t{seconds:.1}\t{}\n",
+            self.part,
+            self.what,
+            note.replace(['\t', '\n'], " ")
+        );
+        print!("soak: {line}");
+        let Some(table) = std::env::var_os("SOAK_TABLE") else {
+            return;
+        };
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(table)
+            .expect("the table");
+        // One write: other tests append, too.
+        file.write_all(line.as_bytes()).expect("a line");
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        if !self.said {
+            self.write("FAILED", "see above");
+        }
+    }
+}
