@@ -1,6 +1,7 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy, make test,
-# make soak [SOAK_SECONDS=60] [PARTS=...], make bench, make lint; `make` builds, make install [PREFIX=/usr/local] [DESTDIR=] puts what was
-# built in its place, make uninstall takes it away, make deb packs it for Debian.
+# make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make lint; `make` builds,
+# make install [PREFIX=/usr/local] [DESTDIR=] puts what was built in its place, make uninstall
+# takes it away, make deb packs it for Debian.
 MPI ?= openmpi
 KERNEL ?= 6.1
 PREFIX ?= /usr/local
