@@ -4,8 +4,10 @@
 //! the kernel took first nobody can tell, so both read the range anew.
 
 use super::lock::{came_back, Guard};
+use super::vacancy;
 use crate::arch;
 use crate::thread::{self, Thread, NESTED};
+use core::cell::Cell;
 use core::sync::atomic::{
     compiler_fence, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*,
 };
@@ -55,6 +57,7 @@ pub fn reset() {
     }
     HIGH.store(0, Relaxed);
     PINNING.store(0, Relaxed);
+    vacancy::reset();
 }
 
 impl Place {
@@ -131,6 +134,19 @@ fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
     came_in.set(arrival(thread));
     compiler_fence(SeqCst);
     let word = (call as u64) << 32 | u64::from(thread.tid());
+    if let Some(place) = take_place(h, note, word) {
+        return place;
+    }
+    // On top of a call of its own a thread does not wait: that one has a place.
+    let found = match nested {
+        0 => vacancy::wait(|| take_place(h, note, word), || _ = sweep()),
+        _ => None,
+    };
+    found.unwrap_or(NOWHERE)
+}
+
+#[inline]
+fn take_place(h: &Header, note: &Cell<u32>, word: u64) -> Option<u32> {
     for (i, shared) in h.inflight.iter().enumerate() {
         if shared.load(Relaxed) != 0 {
             continue;
@@ -143,11 +159,11 @@ fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
             if i >= HIGH.load(Relaxed) {
                 HIGH.fetch_max(i + 1, Release);
             }
-            return i as u32;
+            return Some(i as u32);
         }
     }
     note.set(0);
-    NOWHERE
+    None
 }
 
 /// Where on the stack the call that is being handled came in: the same for the
@@ -193,6 +209,7 @@ fn free(n: usize, tid: u32) {
         if shared.load(Relaxed) as u32 == tid {
             p.clear();
             shared.store(0, Release);
+            vacancy::one_more();
         }
     }
 }

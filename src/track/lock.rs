@@ -16,7 +16,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 /// 0: free. Else the owner's thread block, which is 64-byte aligned; bit 0:
 /// somebody sleeps.
 static WORD: AtomicU64 = AtomicU64::new(0);
-/// For those who wait: the owner's thread id and stack pointer.
+/// For those who wait: the owner's thread id and stack pointer. The id is 0 while the lock is
+/// free or just being taken: who is preempted there must not be taken for the one before.
 static OWNER_TID: AtomicU32 = AtomicU32::new(0);
 static OWNER_SP: AtomicU64 = AtomicU64::new(0);
 /// What sleepers sleep on: counts releases that had sleepers.
@@ -62,8 +63,8 @@ pub fn take() -> Result<Guard, Nested> {
 
 #[inline]
 fn held(thread: &'static Thread, outer_sp: u64) -> Guard {
-    OWNER_TID.store(thread.tid(), Relaxed);
     OWNER_SP.store(thread.lock_sp.get(), Relaxed);
+    OWNER_TID.store(thread.tid(), Release);
     Guard { thread, outer_sp }
 }
 
@@ -80,7 +81,8 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
     loop {
         let word = WORD.load(Relaxed);
         if word & !SLEEPERS == me {
-            if came_back(arch::stack_pointer(), OWNER_SP.load(Relaxed)) {
+            // Left by this thread, or (0) by one that ended, whose block this one has.
+            if outer_sp == 0 || came_back(arch::stack_pointer(), outer_sp) {
                 return Ok(inherited(thread, 0));
             }
             thread.lock_sp.set(outer_sp);
@@ -116,6 +118,11 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             continue;
         }
         let owner = owner();
+        if TURN.load(Acquire) != turn {
+            // It was given back meanwhile: what was looked at may have been two owners.
+            naps = 0;
+            continue;
+        }
         if owner == Owner::Asleep {
             naps += 1;
         }
@@ -181,7 +188,7 @@ enum Owner {
 #[cold]
 #[inline(never)]
 fn owner() -> Owner {
-    let tid = OWNER_TID.load(Relaxed);
+    let tid = OWNER_TID.load(Acquire);
     if tid == 0 {
         return Owner::Busy;
     }
@@ -269,6 +276,7 @@ impl Drop for Guard {
 
 #[inline]
 fn release(me: u64) {
+    OWNER_TID.store(0, Relaxed);
     if WORD.compare_exchange(me, 0, Release, Relaxed).is_err() {
         release_slowly(me);
     }
@@ -294,6 +302,7 @@ pub fn mine() -> bool {
 pub fn release_if_mine() {
     let me = thread::current() as *const Thread as u64;
     if WORD.load(Relaxed) & !SLEEPERS == me {
+        OWNER_TID.store(0, Relaxed);
         WORD.store(0, Release);
     }
 }

@@ -45,6 +45,7 @@ pub mod pinning;
 pub mod registering;
 pub mod resync;
 pub mod unmap;
+mod vacancy;
 
 pub use pinning::{let_go, settle};
 pub use resync::audit;

@@ -222,14 +222,15 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) -
     woken == Err(Errno::TIMEDOUT)
 }
 
-/// Wakes one sleeper on `word`.
-pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
-    let _ = call!(
+/// Wakes one sleeper on `word`; says whether there was one.
+pub fn futex_wake(word: &core::sync::atomic::AtomicU32) -> bool {
+    let woken = call!(
         libc::SYS_futex,
         word.as_ptr(),
         libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
         1
     );
+    woken == Ok(1)
 }
 
 /// Wakes all sleepers on `word`.
