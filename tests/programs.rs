@@ -132,7 +132,7 @@ macro_rules! programs {
 }
 
 programs! {
-    address_limit brk capi clone descriptors exec exits file_pages fork heap jit libraries madvise many mlock
+    address_limit brk capi clone crowd descriptors exec exits file_pages fork heap jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
 }
@@ -189,6 +189,35 @@ mod torture {
     fn shared() {
         survives(Mode::Heap, "100000", "5");
     }
+}
+
+/// Two crowds of threads that end at once, on few processors: nobody is taken for gone who
+/// only waits for a processor, and nobody reads the kernel's list for want of a place.
+#[test]
+fn crowds_side_by_side() {
+    let crowd = || {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("stats");
+        let mut command = Command::new(build::program("crowd"));
+        Mode::Populate.apply(&mut command);
+        command.env("REGALL_STATS_FILE", &file);
+        let done = child::run(&mut command, TIMEOUT);
+        assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+        let stats = std::fs::read_to_string(&file).expect("statistics");
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        let of = |name: &str| {
+            let counter = &stats["counters"][name];
+            counter
+                .as_u64()
+                .unwrap_or_else(|| panic!("{name} in {stats}"))
+        };
+        assert_eq!((of("rebuilds"), of("abandoned")), (0, 0));
+        // One is the start's.
+        assert!(of("resyncs") < 20, "{} times", of("resyncs"));
+    };
+    let other = std::thread::spawn(crowd);
+    crowd();
+    other.join().expect("the other");
 }
 
 /// The checks above must be able to fail.

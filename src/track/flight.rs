@@ -203,15 +203,17 @@ fn drop_abandoned(thread: &Thread) {
     }
 }
 
-/// Place `n` is free again, if it is `tid`'s.
-fn free(n: usize, tid: u32) {
+/// Place `n` is free again, if it is `tid`'s; says whether it was.
+fn free(n: usize, tid: u32) -> bool {
     if let (Some(p), Some(shared)) = (PLACES.get(n), header().and_then(|h| h.inflight.get(n))) {
         if shared.load(Relaxed) as u32 == tid {
             p.clear();
             shared.store(0, Release);
             vacancy::one_more();
+            return true;
         }
     }
+    false
 }
 
 /// Ends the flights of threads that are no more (cancelled in mid-call).
@@ -222,8 +224,8 @@ pub fn sweep() -> bool {
     };
     for (n, word) in h.inflight.iter().enumerate().take(HIGH.load(Acquire)) {
         let tid = word.load(Relaxed) as u32;
-        if tid != 0 && !crate::sys::thread_alive(tid) {
-            free(n, tid);
+        // One that ended in good order has given it to somebody else meanwhile.
+        if tid != 0 && !crate::sys::thread_alive(tid) && free(n, tid) {
             count(Counter::Abandoned);
             found = true;
         }

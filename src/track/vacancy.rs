@@ -12,11 +12,12 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 static TURN: AtomicU32 = AtomicU32::new(0);
 
 /// How long a sleeper sleeps at the most, in nanoseconds: a wake may be missed, since who
-/// frees a place looks for sleepers without a fence.
-const NAP: u32 = 5_000_000;
-/// Naps that nobody ends, after which the call is made without a place: holders may be
-/// parked until this very thread goes on.
-const NAPS: u32 = 100;
+/// frees a place looks for sleepers without a fence. Thousands may be asleep here, so it is
+/// not short.
+const NAP: u32 = 50_000_000;
+/// Naps in which no place at all was freed, after which the call is made without one: holders
+/// may be parked until this very thread goes on.
+const NAPS: u32 = 20;
 
 /// A place is free again.
 #[inline]
@@ -40,7 +41,7 @@ pub fn reset() {
     WANTED.store(false, Relaxed);
 }
 
-/// Sleeps until `take` has got a place. `stuck` is called when nothing moves: threads may
+/// Sleeps until `take` has got a place. `stuck` is called while nothing moves: threads may
 /// have ended and left theirs.
 #[cold]
 #[inline(never)]
@@ -52,7 +53,10 @@ pub fn wait(mut take: impl FnMut() -> Option<u32>, stuck: impl Fn()) -> Option<u
         if let Some(place) = take() {
             return Some(place);
         }
-        if sys::futex_wait(&TURN, turn, NAP) {
+        let overslept = sys::futex_wait(&TURN, turn, NAP);
+        if TURN.load(SeqCst) != turn {
+            naps = 0;
+        } else if overslept {
             naps += 1;
             stuck();
         }
