@@ -42,6 +42,9 @@ pub fn attach(call: Call, frame: &Frame) -> i64 {
         Ok(bytes) => {
             if bytes > 0 {
                 Shim.count(Mechanism::Cma, bytes);
+                if !by_map {
+                    POOL.went_by(frame.args[0] as u32, bytes);
+                }
             }
             value
         }

@@ -357,3 +357,25 @@ fn large_memory_is_in_memfds_with_heap_and_only_then() {
         assert!(heap.iter().all(|(_, b)| *b), "{mode:?}: {heap:?}");
     }
 }
+
+/// Memory of a size that comes and goes without a peer's using it is left private after a while,
+/// and shared again once peers come for it.
+#[test]
+fn what_nobody_uses_is_not_shared_for_ever() {
+    for mode in [Mode::Off, Mode::Populate] {
+        let done = run(Setting(mode, "heap"), "worth", &[]);
+        assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+        let said: Vec<_> = done.stdout.lines().collect();
+        let number = |line: &str, what: &str| {
+            let number = line.strip_prefix(what).map(|n| n.trim().parse::<u32>());
+            number.and_then(Result::ok).expect("a number")
+        };
+        let [alone, read, again] = said[..] else {
+            panic!("{said:?}");
+        };
+        // Of 400 each. Some are always tried.
+        assert!((8..50).contains(&number(alone, "alone")), "{said:?}");
+        assert!(number(read, "read") > 200, "{said:?}");
+        assert!((8..50).contains(&number(again, "alone")), "{said:?}");
+    }
+}

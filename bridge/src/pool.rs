@@ -36,6 +36,9 @@ const TURNS: u64 = 16;
 /// the most.
 const IN_VAIN: u32 = 16;
 const PASSED_BY: u32 = 256;
+/// Each so many bytes of a call that goes by count as another call: beside what the kernel
+/// takes for them, a look at the peer is nothing.
+const LARGE: u64 = 64 << 10;
 /// Looks at a slot that is held.
 const TRIES: u32 = 64;
 
@@ -135,6 +138,18 @@ impl Pool {
             slot.lull.store(PASSED_BY, Relaxed);
         }
         refused
+    }
+
+    /// A call that went by has copied so many `bytes`: a large one is worth a try sooner.
+    #[inline]
+    pub fn went_by(&self, pid: u32, bytes: u64) {
+        let sooner = u32::try_from(bytes / LARGE).unwrap_or(u32::MAX);
+        if sooner > 0 {
+            if let Some(slot) = self.slot(pid) {
+                let lull = slot.lull.load(Relaxed);
+                slot.lull.store(lull.saturating_sub(sooner), Relaxed);
+            }
+        }
     }
 
     /// A call for `pid` was about too little. Where that is so again and again, not each is

@@ -15,6 +15,7 @@
 //! What it does at each call is in [`crate::track::backed`].
 
 pub mod table;
+mod worth;
 
 use crate::config::Intercept;
 use crate::startup;
@@ -23,15 +24,14 @@ use crate::sys::{self, call, Errno, Result};
 use crate::track::State;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use regall_bridge::attach::mark;
 use regall_directory::addr::PageRange;
 use table::{File, Part, Table};
 
 /// Bytes of a mapping from which on it is shared: what malloc gives a mapping of its own.
 pub const LEAST: u64 = 128 << 10;
-/// Bytes of a file: more than anybody maps of it.
-const SPARSE: u64 = 1 << 46;
 /// What /proc/PID/maps calls it.
-pub const NAME: &[u8] = b"/memfd:regall-heap (deleted)";
+pub use regall_bridge::attach::mark::NAME;
 
 /// Whether new memory is shared.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -136,6 +136,9 @@ pub fn back(range: PageRange, prot: u64) -> Option<File> {
     if range.len() < LEAST || FORKING.load(SeqCst) != 0 || limited() {
         return None;
     }
+    if !worth::sharing(range.len()) {
+        return None;
+    }
     ANY.store(true, Relaxed);
     let file = create().ok()?;
     match place(range, prot, libc::MAP_SHARED, file.fd, 0) {
@@ -151,7 +154,7 @@ pub fn back(range: PageRange, prot: u64) -> Option<File> {
 #[cold]
 #[inline(never)]
 pub fn back_more(range: PageRange, prot: u64, file: &File) -> bool {
-    let usable = FORKING.load(SeqCst) == 0 && file.used + range.len() <= SPARSE;
+    let usable = FORKING.load(SeqCst) == 0 && file.used + range.len() <= mark::AT;
     usable
         && !limited()
         && is_open(file)
@@ -183,7 +186,7 @@ fn create() -> Result<File> {
     let make = |flags| call!(libc::SYS_memfd_create, c"regall-heap".as_ptr(), flags);
     let fd = make(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| make(flags))?;
     let fd = Fd::own(fd as i32).high()?;
-    call!(libc::SYS_ftruncate, fd.raw(), SPARSE)?;
+    call!(libc::SYS_ftruncate, fd.raw(), mark::FILE_BYTES)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     call!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, seals)?;
     let stat = fd.stat()?;
@@ -214,6 +217,14 @@ pub fn is_open(file: &File) -> bool {
 pub fn close(file: File) {
     if is_open(&file) {
         file::close(file.fd);
+    }
+}
+
+/// Nothing is mapped any more of the file that `part` was the last of.
+fn file_ends(part: &Part) {
+    if is_open(&part.file) {
+        worth::learn(part);
+        file::close(part.file.fd);
     }
 }
 
@@ -295,7 +306,7 @@ impl Left {
     fn give_back(&mut self) {
         for part in &mut self.parts {
             match part.take() {
-                Some(part) if part.last => close(part.file),
+                Some(part) if part.last => file_ends(&part),
                 Some(part) => drop(punch(&part)),
                 None => return,
             }

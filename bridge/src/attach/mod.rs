@@ -12,6 +12,7 @@
 //! Nothing here is about to be SIGBUS: what is mapped, nobody can cut short
 //! ([`source::is_steady`]). Other files are held open, to be read with pread(2).
 
+pub mod mark;
 pub mod source;
 mod table;
 
@@ -473,6 +474,7 @@ fn mapped(
         .ok_or(Errno::FAULT)?;
     let room = table.make_room(host, of.len)?;
     let at = host.attach(fd, of.offset, of.len, wanted.write)?;
+    mark::leave(fd);
     table.open(room, How::Mapped, (wanted.write, 0), of, at);
     Ok(Attached {
         n: room,
@@ -621,6 +623,7 @@ impl Lease {
                 return Err(Errno::FAULT);
             }
             let base = host.attach(&fd, of.offset, of.len, write)?;
+            mark::leave(&fd);
             (base, of.len, How::Mapped, into)
         };
         let lease = Self {
