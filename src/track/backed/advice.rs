@@ -1,0 +1,213 @@
+//! Advice on memory that is a file's.
+
+use super::{first, is_backed, make_private, touches, ADVISED};
+use crate::arch::Frame;
+use crate::policy;
+use crate::share::{self};
+use crate::startup;
+use crate::sys::{self, Errno};
+use crate::track::advice::{DONTNEED_LOCKED, GUARD_INSTALL};
+use crate::track::pinning::{lock_for, repin, settle};
+use crate::track::{advice, close, failed, future_flags, lock, open, registering};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::Call;
+use regall_directory::vocab::{Attr, Flags, Kind, Prot};
+
+const INVAL: i64 = -(Errno::INVAL.0 as i64);
+const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+
+/// Whether `advice` is one that shared memory takes otherwise.
+#[inline]
+pub fn concerns(advice: i32) -> bool {
+    matches!(
+        advice,
+        libc::MADV_DONTNEED
+            | DONTNEED_LOCKED
+            | libc::MADV_FREE
+            | libc::MADV_REMOVE
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_KEEPONFORK
+            | libc::MADV_DONTFORK
+            | libc::MADV_DOFORK
+            | GUARD_INSTALL
+            | libc::MADV_DONTDUMP
+    )
+}
+
+/// madvise(2), mapping by mapping as the kernel goes, if some of the range is a file's.
+#[cold]
+#[inline(never)]
+pub fn madvise(frame: &Frame) -> Option<i64> {
+    let [addr, len, advice, ..] = frame.args;
+    let range = PageRange::from_call(addr, len)?;
+    if !marks(advice as i32) && !touches(range) {
+        return None;
+    }
+    let mut from = range.start();
+    let mut holes = false;
+    while let Some(rest) = range.after(from) {
+        let next = lock().and_then(|guard| first(&guard, rest, |_| true));
+        let Some((part, attr)) = next else {
+            holes = true;
+            break;
+        };
+        holes |= part.start() > from;
+        from = part.end();
+        let mut piece = *frame;
+        (piece.args[0], piece.args[1]) = (part.start(), part.len());
+        let value = if is_backed(&attr) {
+            advise_part(part, attr, &mut piece)
+        } else {
+            let value = advice::madvise_here(&mut piece);
+            if value == 0 {
+                note(part, advice as i32);
+            }
+            value
+        };
+        match value {
+            NOMEM => holes = true,
+            value if failed(value) => return Some(value),
+            _ => (),
+        }
+    }
+    Some(if holes { NOMEM } else { 0 })
+}
+
+fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
+    let advice = frame.args[2] as i32;
+    let locked = attr.flags.has(Flags::APP_LOCKED);
+    match advice {
+        libc::MADV_REMOVE => INVAL,
+        // A flag of the kernel's mapping, which would go when that is frozen.
+        libc::MADV_DONTDUMP => {
+            make_private(part);
+            advice::madvise_here(frame)
+        }
+        libc::MADV_DONTNEED | libc::MADV_FREE | GUARD_INSTALL if locked => INVAL,
+        // Guards are in the page tables, and those go when memory is frozen.
+        GUARD_INSTALL => match replace(part, attr) {
+            Ok(()) => advice::madvise_here(frame),
+            Err(errno) => -i64::from(errno.0),
+        },
+        libc::MADV_FREE => 0,
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            note(part, advice);
+            0
+        }
+        libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+            match sys::advise(part.start(), part.len(), advice) {
+                Ok(()) => {
+                    note(part, advice);
+                    0
+                }
+                Err(errno) => -i64::from(errno.0),
+            }
+        }
+        _ => match empty(part, attr) {
+            Ok(()) => 0,
+            Err(errno) => -i64::from(errno.0),
+        },
+    }
+}
+
+/// Whether `advice` is about children, and stays with the memory.
+fn marks(advice: i32) -> bool {
+    use libc::{MADV_DOFORK, MADV_DONTFORK, MADV_KEEPONFORK, MADV_WIPEONFORK};
+    matches!(
+        advice,
+        MADV_WIPEONFORK | MADV_KEEPONFORK | MADV_DONTFORK | MADV_DOFORK
+    )
+}
+
+/// The ledger knows of advice about children: what memory becomes behind the application's
+/// back has to be advised again.
+fn note(part: PageRange, advice: i32) {
+    match advice {
+        libc::MADV_WIPEONFORK => mark(part, |f| f.with(Flags::WIPED)),
+        libc::MADV_KEEPONFORK => mark(part, |f| f.without(Flags::WIPED)),
+        libc::MADV_DONTFORK => mark(part, |f| f.with(Flags::NOT_FORKED)),
+        libc::MADV_DOFORK => mark(part, |f| f.without(Flags::NOT_FORKED)),
+        _ => (),
+    }
+}
+
+/// What goes with memory, whatever is put in its place.
+pub(super) const KEPT: Flags = ADVISED.with(Flags::APP_LOCKS);
+
+/// Advises new memory at `part` as the memory was that had `flags`, and locks it.
+pub(super) fn advise_again(part: PageRange, flags: Flags) {
+    for (flag, advice) in [
+        (Flags::WIPED, libc::MADV_WIPEONFORK),
+        (Flags::NOT_FORKED, libc::MADV_DONTFORK),
+    ] {
+        if flags.has(flag) {
+            let _ = sys::advise(part.start(), part.len(), advice);
+        }
+    }
+    if flags.has(Flags::APP_LOCKED) {
+        let onfault = flags.has(Flags::APP_ONFAULT);
+        // What can't be accessed is locked all the same, and an error.
+        let _ = sys::lock_memory(part.start(), part.len(), onfault);
+    }
+}
+
+pub(super) fn mark(part: PageRange, flags: impl Fn(Flags) -> Flags) {
+    if let Some(mut guard) = lock() {
+        guard.update(part, |_, a| Attr {
+            flags: flags(a.flags),
+            ..a
+        });
+    }
+}
+
+/// `part` is zeroes from now on, and takes no memory.
+fn empty(part: PageRange, attr: Attr) -> sys::Result<()> {
+    let flight = open(Call::Madvise);
+    if let Some(guard) = lock_for(&[Some(part)]) {
+        flight.claim(&guard, part);
+    }
+    registering::refresh(part);
+    let mut from = part.start();
+    let mut done = Ok(());
+    while let Some(rest) = part.after(from) {
+        let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
+        // What is in no file of the table, up to where one begins.
+        let bare = match &file {
+            Some(file) => rest.before(file.range.start()),
+            None => Some(rest),
+        };
+        let (here, punched) = match (bare, file) {
+            (None, Some(file)) => (file.range, share::punch(&file).is_ok()),
+            (bare, _) => (bare.unwrap_or(rest), false),
+        };
+        from = here.end();
+        if !punched {
+            done = done.and(replace(here, attr));
+        }
+    }
+    repin(part);
+    settle(part);
+    close(flight, part);
+    done
+}
+
+/// Fresh private memory in the place of `part`, which is about to be told to be empty.
+/// What was advised for it holds for that.
+pub(super) fn replace(part: PageRange, attr: Attr) -> sys::Result<()> {
+    share::place_fresh(part, u64::from(attr.prot.bits()))?;
+    enter_fresh(part, attr);
+    advise_again(part, attr.flags);
+    Ok(())
+}
+
+/// `part` is private anonymous memory now, that nobody has touched.
+pub(super) fn enter_fresh(part: PageRange, like: Attr) {
+    let prot = Prot::from_call(u64::from(like.prot.bits() & 7), false);
+    let flags = future_flags().with(Flags::from_bits(like.flags.bits() & KEPT.bits()));
+    let attr = policy::fresh(prot, Kind::Anon, flags);
+    let attr = policy::described(attr, startup::config().pin);
+    if let Some(mut guard) = lock() {
+        guard.remove(part, |_, _| ());
+        guard.insert(part, attr);
+    }
+}

@@ -1,0 +1,307 @@
+//! What fork does with memory that is a file's: it is frozen on both sides, or copied by the
+//! child before it runs.
+
+use super::advice::{advise_again, replace};
+use super::{first, freeze, is_backed, is_live};
+use crate::share::{self, table::Part};
+use crate::sys::{self, call, Errno};
+use crate::track::pinning::{settle, settle_foreign};
+use crate::track::{advice, lock, resync, USER_END};
+use core::ops::ControlFlow;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::vocab::{Attr, Flags, Prot};
+
+/// Ranges of each kind that a child sees to at the most.
+const RANGES: usize = 64;
+/// Bytes that a child copies at the most, while its parent waits; more are frozen.
+const COPIED: u64 = 256 << 20;
+/// Bytes that it copies at a time: so much more address space it needs.
+const CHUNK: u64 = 1 << 20;
+/// What a child says of its copying.
+const COPYING: u32 = 0;
+const HAS_COPIED: u32 = 1;
+const CANT_COPY: u32 = 2;
+
+/// What a child of fork has to do before it runs. It has to know by itself: its ledger is
+/// made from /proc, which it may not be able to open.
+pub struct Plan {
+    /// To be empty there.
+    wiped: [Option<(PageRange, Attr)>; RANGES],
+    /// Shared with the parent, and to be copied.
+    live: [Option<(PageRange, Attr)>; RANGES],
+    /// From and to where memory was frozen.
+    frozen: Option<PageRange>,
+    /// Where the child says how it went.
+    word: Option<NonNull<AtomicU32>>,
+}
+
+/// A fork is about to be made: all that a child is to have a copy of is frozen, or the child
+/// is told to copy it. ENOMEM: there could be no child that has its own.
+pub fn before_fork() -> sys::Result<Plan> {
+    let mut plan = Plan::none();
+    share::fork_begins();
+    match plan.make() {
+        Ok(()) => Ok(plan),
+        Err(errno) => {
+            share::fork_ends();
+            Err(errno)
+        }
+    }
+}
+
+/// In a child of a fork that was not seen.
+#[cold]
+#[inline(never)]
+pub fn late_child() {
+    Plan::none().in_child();
+}
+
+impl Plan {
+    /// Nothing is known of what the parent had.
+    const fn none() -> Self {
+        Self {
+            wiped: [None; RANGES],
+            live: [None; RANGES],
+            frozen: None,
+            word: None,
+        }
+    }
+
+    /// Other threads may be writing: then what is shared is frozen. Where there are none,
+    /// and it is not too much, the child makes itself a copy, and this process's memory
+    /// stays what it is.
+    #[cold]
+    #[inline(never)]
+    fn make(&mut self) -> sys::Result<()> {
+        if lock().is_none() {
+            // On top of the lock's holder: the child finds it by itself, and is waited for.
+            self.word = Some(shared_page()?);
+            return Ok(());
+        }
+        let copies = advice::alone()
+            && shared_bytes() <= COPIED
+            && !runs_on_shared_memory()
+            && matches!(sys::rlimit(libc::RLIMIT_AS), Ok((u64::MAX, _)));
+        let mut rest = PageRange::new(0, USER_END);
+        while let Some(range) = rest {
+            let found = lock().and_then(|guard| first(&guard, range, concerns_child));
+            let Some((part, attr)) = found else {
+                break;
+            };
+            rest = range.after(part.end());
+            if attr.flags.has(Flags::WIPED) && keep(&mut self.wiped, part, attr) {
+                continue;
+            }
+            if copies && keep(&mut self.live, part, attr) {
+                continue;
+            }
+            freeze(part);
+            let hull = self.frozen.unwrap_or(part);
+            self.frozen = PageRange::new(hull.start().min(part.start()), part.end());
+            // Its descriptor is gone: the child has to copy it, threads or no threads.
+            let mut from = part.start();
+            while let Some(rest) = part.after(from) {
+                let left = lock().and_then(|guard| first(&guard, rest, is_live));
+                let Some((left, attr)) = left else {
+                    break;
+                };
+                from = left.end();
+                if !keep(&mut self.live, left, attr) {
+                    return Err(Errno::NOMEM);
+                }
+            }
+        }
+        if self.live.iter().any(Option::is_some) {
+            self.word = Some(shared_page()?);
+        }
+        Ok(())
+    }
+
+    /// What the child copies must be as it is now until it has done so. Whether it could.
+    #[cold]
+    fn wait(&self, child: i64) -> bool {
+        let Some(at) = self.word else {
+            return true;
+        };
+        // SAFETY: mapped in `make`, and unmapped here.
+        let word = unsafe { at.as_ref() };
+        let mut ended = child <= 0;
+        while !ended && word.load(Acquire) == COPYING {
+            sys::nap(50_000);
+            // Looked at again after it has ended: its last word may be there by now.
+            ended = sys::process::has_ended(child as u64) && word.load(Acquire) == COPYING;
+        }
+        let could = word.load(Acquire) != CANT_COPY;
+        if !could {
+            sys::process::reap(child as u64);
+        }
+        let _ = sys::unmap(at.as_ptr() as u64, PAGE);
+        could
+    }
+
+    /// The fork has been made, or refused: in the parent. ENOMEM: the child could not get
+    /// memory of its own, and is no more.
+    pub fn after(&self, child: i64) -> i64 {
+        let could = self.wait(child);
+        share::fork_ends();
+        // Locks and registrations were those of the mappings before. Others may be at work
+        // there: what is to be pinned waits for them.
+        if let Some(range) = self.frozen {
+            settle_foreign(range);
+        }
+        if could {
+            child
+        } else {
+            -i64::from(Errno::NOMEM.0)
+        }
+    }
+
+    /// In the child, whose ledger is as the kernel's list.
+    pub fn in_child(&self) {
+        let mut could = true;
+        for (part, attr) in self.wiped.iter().flatten() {
+            let flags = attr.flags.with(Flags::WIPED);
+            could &= replace(*part, Attr { flags, ..*attr }).is_ok();
+            settle(*part);
+        }
+        for (part, attr) in self.live.iter().flatten() {
+            could &= copy(*part, attr.prot).is_ok();
+        }
+        for (part, attr) in self.live.iter().flatten() {
+            resync::range(*part, true);
+            advise_again(*part, attr.flags);
+        }
+        could &= copy_shared();
+        self.tell(could);
+        if let Some(mut guard) = lock() {
+            share::child(&mut guard);
+        }
+    }
+
+    /// Tells the parent how it went. If it did not go well there must be no child.
+    fn tell(&self, could: bool) {
+        if let Some(at) = self.word {
+            // SAFETY: mapped in `make`, and unmapped here.
+            let word = unsafe { at.as_ref() };
+            word.store(if could { HAS_COPIED } else { CANT_COPY }, Release);
+            let at = at.as_ptr() as u64;
+            let _ = sys::unmap(at, PAGE);
+            if let Some(page) = PageRange::from_call(at, PAGE) {
+                resync::range(page, false);
+            }
+        }
+        if !could {
+            log::error!("a child of fork has no memory of its own, and ends");
+            sys::process::exit(1);
+        }
+    }
+}
+
+fn keep(list: &mut [Option<(PageRange, Attr)>], part: PageRange, attr: Attr) -> bool {
+    // A child has none of its parent's locks.
+    let flags = attr.flags.without(Flags::APP_LOCKS);
+    let attr = Attr { flags, ..attr };
+    let place = list.iter_mut().find(|p| p.is_none());
+    place.map(|p| *p = Some((part, attr))).is_some()
+}
+
+/// Whether a child would not have it as it must.
+fn concerns_child(attr: &Attr) -> bool {
+    let inherited = is_backed(attr) && !attr.flags.has(Flags::NOT_FORKED);
+    inherited && (attr.prot.shared() || attr.flags.has(Flags::WIPED))
+}
+
+/// Whether this thread's stack, or what it has of its own, is shared: a child that copies
+/// runs on it, and so does the parent that waits.
+fn runs_on_shared_memory() -> bool {
+    let own = [
+        crate::arch::stack_pointer(),
+        crate::arch::tls_block() as u64,
+    ];
+    own.iter()
+        .any(|at| lock().is_some_and(|guard| guard.at(*at).is_some_and(|a| is_live(&a))))
+}
+
+/// A page that a child of fork and its parent both see.
+fn shared_page() -> sys::Result<NonNull<AtomicU32>> {
+    let how = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let at = call!(libc::SYS_mmap, 0, PAGE, prot, how, -1i64, 0)?;
+    NonNull::new(at as *mut AtomicU32).ok_or(Errno::NOMEM)
+}
+
+/// Bytes that are shared behind the application's back.
+fn shared_bytes() -> u64 {
+    let mut bytes = 0;
+    if let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) {
+        guard.ledger.for_each(all, |part, entry| {
+            if is_live(&entry.attr) {
+                bytes += part.len();
+            }
+            ControlFlow::Continue(())
+        });
+    }
+    bytes
+}
+
+/// In a child of fork: what is still shared with the parent becomes a copy. Whether it did.
+#[cold]
+#[inline(never)]
+fn copy_shared() -> bool {
+    let mut could = true;
+    let mut rest = PageRange::new(0, USER_END);
+    while let Some(range) = rest {
+        let found = lock().and_then(|guard| first(&guard, range, is_live));
+        let Some((part, attr)) = found else {
+            break;
+        };
+        rest = range.after(part.end());
+        could &= copy(part, attr.prot).is_ok();
+        resync::range(part, true);
+    }
+    could
+}
+
+/// A copy of `part` in its own place, chunk by chunk.
+fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
+    if !prot.readable() {
+        sys::protect(part.start(), part.len(), libc::PROT_READ)?;
+    }
+    let mut from = part.start();
+    while let Some(rest) = part.after(from) {
+        let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
+        let file = file.filter(|f| f.range.start() == from && share::is_open(&f.file));
+        let most = file.map_or(rest, |f| f.range);
+        let chunk = most.before(from + CHUNK).unwrap_or(most);
+        copy_chunk(chunk, prot, file)?;
+        from = chunk.end();
+    }
+    Ok(())
+}
+
+fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<()> {
+    let (start, len) = (chunk.start(), chunk.len());
+    let copy = sys::map_private(len as usize)?.as_ptr() as u64;
+    match file {
+        // Only what is there: to read the rest is to make it.
+        Some(file) => {
+            let (mut at, end) = (file.offset, file.offset + len);
+            while let Some((data, hole)) = share::next_data(&file.file, at, end)? {
+                let skip = data - file.offset;
+                copy_bytes(start + skip, copy + skip, hole - data);
+                at = hole;
+            }
+        }
+        None => copy_bytes(start, copy, len),
+    }
+    sys::protect(copy, len, i32::from(prot.bits() & 7))?;
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    call!(libc::SYS_mremap, copy, len, len, how, start).map(drop)
+}
+
+fn copy_bytes(from: u64, to: u64, len: u64) {
+    // SAFETY: both are mapped in this process, which has one thread, and don't overlap.
+    unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
+}

@@ -1,0 +1,195 @@
+//! Calls on private memory that is a file's ([`crate::share`]): what the kernel would do
+//! otherwise for a shared mapping is done here as it does it for a private one.
+//!
+//! | call | shared mapping | here |
+//! |---|---|---|
+//! | fork | both write to it | frozen on both sides, or copied by the child; wiped or absent there if it was so advised |
+//! | MADV_DONTNEED | the bytes stay | a hole in the file; fresh memory in the place of what is frozen |
+//! | MADV_FREE, MADV_WIPEONFORK | EINVAL | the first does nothing, the second is noted |
+//! | MADV_REMOVE, remap_file_pages, mremap of old size 0 | done | EINVAL |
+//! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece |
+//! | munmap, MAP_FIXED, brk | the file keeps its pages | a hole in the file |
+
+use super::pinning::settle;
+use super::{future_flags, lock, registering, resync, State, USER_END};
+use crate::policy;
+use crate::share::{self, table::Part};
+use crate::startup;
+use core::ops::ControlFlow;
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::{Attr, Flags, Kind, Prot};
+
+mod advice;
+mod fork;
+mod remap;
+
+use advice::advise_again;
+pub use advice::{concerns, madvise};
+pub use fork::{before_fork, late_child};
+pub use remap::mremap;
+
+/// What was advised about children.
+const ADVISED: Flags = Flags::WIPED.with(Flags::NOT_FORKED);
+
+/// What the ledger says of memory that is a file's.
+fn attr_of(prot: Prot) -> Attr {
+    let prot = Prot::from_call(u64::from(prot.bits()), true);
+    let flags = future_flags().with(Flags::BACKED);
+    policy::described(
+        policy::fresh(prot, Kind::File, flags),
+        startup::config().pin,
+    )
+}
+
+/// Puts a file behind a mapping that is new, if that can be; `attr` says so then.
+#[cold]
+#[inline(never)]
+pub fn fresh(range: PageRange, attr: &mut Attr) {
+    let room =
+        lock().is_some_and(|mut guard| share::table(&mut guard).has_room(share::most_files()));
+    if !room || attr.flags.has(Flags::APP_LOCKED) || excluded_by_name() {
+        return;
+    }
+    let Some(file) = share::back(range, u64::from(attr.prot.bits())) else {
+        return;
+    };
+    let entered =
+        lock().is_some_and(|mut guard| share::table(&mut guard).enter(range, file, 0, false));
+    if !entered {
+        share::close(file);
+    }
+    *attr = attr_of(attr.prot);
+}
+
+/// REGALL_EXCLUDE names anonymous memory: what it becomes would have another name.
+fn excluded_by_name() -> bool {
+    let patterns = startup::config().exclude.as_bytes();
+    !patterns.is_empty()
+        && [&b"[anon]"[..], b"[heap]"]
+            .iter()
+            .any(|name| crate::glob::matches_any(patterns, name))
+}
+
+/// As [`fresh`], for what the heap has grown by: more of the file that it ends with.
+#[cold]
+#[inline(never)]
+pub fn fresh_heap(range: PageRange, attr: &mut Attr) {
+    let file = lock().and_then(|mut guard| share::table(&mut guard).ends_at(range.start()));
+    let prot = u64::from(attr.prot.bits());
+    match file.filter(|file| share::back_more(range, prot, file)) {
+        Some(file) => {
+            if let Some(mut guard) = lock() {
+                share::table(&mut guard).enter(range, file, file.used, false);
+            }
+            *attr = attr_of(attr.prot);
+        }
+        None => fresh(range, attr),
+    }
+}
+
+fn is_backed(attr: &Attr) -> bool {
+    attr.flags.has(Flags::BACKED)
+}
+
+/// Whether some of `range` is a file's.
+#[cold]
+#[inline(never)]
+pub fn touches(range: PageRange) -> bool {
+    share::any() && lock().is_some_and(|guard| first(&guard, range, is_backed).is_some())
+}
+
+/// The first part of `range` of which `which` is true.
+fn first(
+    state: &State,
+    range: PageRange,
+    which: impl Fn(&Attr) -> bool,
+) -> Option<(PageRange, Attr)> {
+    let mut found = None;
+    state.ledger.for_each(range, |part, entry| {
+        if which(&entry.attr) {
+            found = Some((part, entry.attr));
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    found
+}
+/// Whether it is shared behind the application's back.
+fn is_live(attr: &Attr) -> bool {
+    is_backed(attr) && attr.prot.shared()
+}
+
+/// Freezes `part`, piece by piece. What can't be (its descriptor is gone) stays shared, and
+/// the child copies it.
+fn freeze(part: PageRange) {
+    registering::retract(part);
+    let mut from = part.start();
+    while let Some(rest) = part.after(from) {
+        // Nobody else is about it while its rights are read and given again: a call of
+        // another thread's that has begun is waited for, one that has not waits for us.
+        let Some(mut guard) = super::pinning::lock_alone(rest) else {
+            return;
+        };
+        let Some((piece, attr)) = first(&guard, rest, is_live) else {
+            return;
+        };
+        from = piece.end();
+        let Some(file) = share::table(&mut guard).find(piece) else {
+            continue;
+        };
+        from = file.range.end();
+        freeze_piece(&mut guard, &file, attr);
+    }
+}
+
+fn freeze_piece(state: &mut State, file: &Part, attr: Attr) {
+    if !share::is_open(&file.file) {
+        return;
+    }
+    let range = file.range;
+    let prot = Prot::from_bits(attr.prot.bits() & 7);
+    // First for peers: what they have mapped is not what we write to any more.
+    state.update(range, |_, a| {
+        let a = Attr { prot, ..a };
+        policy::unregistered(resync::unsettled(a))
+    });
+    let rights = u64::from(prot.bits());
+    let placed = share::place(range, rights, libc::MAP_PRIVATE, file.file.fd, file.offset);
+    match placed {
+        Ok(()) => {
+            if let Some(closed) = share::table(state).freeze(range) {
+                share::close(closed);
+            }
+            advise_again(range, attr.flags);
+        }
+        Err(_) => state.update(range, |_, a| Attr {
+            prot: attr.prot,
+            ..a
+        }),
+    }
+}
+
+/// Freezes what of `range` is shared: for those who are about to look at its pages.
+#[cold]
+#[inline(never)]
+pub fn make_private(range: PageRange) {
+    if touches(range) {
+        freeze(range);
+        settle(range);
+    }
+}
+
+/// Nobody keeps account any more: what is shared is frozen for good.
+#[cold]
+pub fn give_up(state: &mut State) {
+    let mut rest = PageRange::new(0, USER_END);
+    while let Some(range) = rest {
+        let Some(file) = share::table(state).find(range) else {
+            return;
+        };
+        rest = range.after(file.range.end());
+        if let (Some(attr), false) = (state.at(file.range.start()), file.frozen) {
+            freeze_piece(state, &file, attr);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! mremap of memory that is a file's.
+
+use super::advice::{advise_again, enter_fresh, mark, KEPT};
+use super::{is_backed, touches};
+use crate::arch::Frame;
+use crate::share::{self, table::Part, Left};
+use crate::sys::{self, Errno};
+use crate::track::map::{in_pieces, longer};
+use crate::track::pinning::{lock_for, settle};
+use crate::track::unmap::{munmap, put_back, Taken};
+use crate::track::{close, end, failed, lock, locks, open, real, registering, resync, State};
+use core::ops::ControlFlow;
+use regall_directory::addr::{round_up, PageRange, PAGE};
+use regall_directory::layout::Call;
+use regall_directory::vocab::{Attr, Flags, Kind};
+
+const INVAL: i64 = -(Errno::INVAL.0 as i64);
+const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+
+/// mremap(2), if some of the memory is a file's.
+#[cold]
+#[inline(never)]
+pub fn mremap(frame: &mut Frame) -> Option<i64> {
+    let [old, old_len, new_len, flags, new_addr, _] = frame.args;
+    let flag = |bit: i32| flags & bit as u64 != 0;
+    let known = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) as u64;
+    let new_len = round_up(new_len).filter(|len| *len != 0)?;
+    if old % PAGE != 0 || flags & !known != 0 {
+        return None;
+    }
+    if old_len == 0 {
+        let page = PageRange::from_call(old, 1)?;
+        return touches(page).then_some(INVAL);
+    }
+    let source = PageRange::from_call(old, old_len).filter(|s| touches(*s))?;
+    let (fixed, stays) = (flag(libc::MREMAP_FIXED), flag(libc::MREMAP_DONTUNMAP));
+    let wrong = (fixed || stays) && !flag(libc::MREMAP_MAYMOVE)
+        || stays && new_len != source.len()
+        || fixed && new_addr % PAGE != 0;
+    let target = PageRange::from_call(new_addr, new_len).filter(|_| fixed);
+    let overlap = target.is_some_and(|t| t.intersection(source).is_some());
+    if wrong || overlap || fixed && target.is_none() {
+        return None; // EINVAL, by the kernel itself
+    }
+    let one = {
+        let guard = lock()?;
+        let mut seen = Taken::new();
+        guard.ledger.for_each(source, |part, entry| {
+            seen.add(part, entry.attr);
+            ControlFlow::Continue(())
+        });
+        one_mapping(&seen, source)
+    };
+    let whole = !stays && !fixed && new_len > source.len() && {
+        let mut guard = lock()?;
+        share::table(&mut guard).is_whole(source)
+    };
+    let Some(like) = one else {
+        // Not one mapping to the application either.
+        return whole.then(|| with_its_file(frame, source));
+    };
+    let more = new_len.saturating_sub(source.len());
+    if let (Some(tail), true) = (
+        PageRange::from_call(source.end(), more),
+        like.flags.has(Flags::APP_LOCKED),
+    ) {
+        if locks::refused(tail).is_some() {
+            return Some(-i64::from(Errno::AGAIN.0));
+        }
+    }
+    if whole {
+        return Some(with_its_file(frame, source));
+    }
+    if !fixed && !stays && new_len <= source.len() {
+        return Some(match source.after(old + new_len) {
+            Some(tail) => shrink(frame, tail),
+            None => old as i64,
+        });
+    }
+    Some(carry(frame, source, target, like))
+}
+
+/// What `source` is, if it is one mapping to the application, whatever the kernel makes of
+/// it: of its end, where it grows.
+fn one_mapping(seen: &Taken, source: PageRange) -> Option<Attr> {
+    let mut end = source.start();
+    let mut last: Option<Attr> = None;
+    let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & Flags::APP_LOCKS.bits());
+    for (part, attr) in seen.all()? {
+        let private = attr.kind == Kind::Anon && !attr.prot.shared() || is_backed(&attr);
+        let same = last.is_none_or(|l| told(&l) == told(&attr));
+        if part.start() != end || !private || !same {
+            return None;
+        }
+        last = Some(attr);
+        end = part.end();
+    }
+    last.filter(|_| end == source.end())
+}
+
+/// Memory that ends at `tail`.
+fn shrink(frame: &Frame, tail: PageRange) -> i64 {
+    let mut unmap = Frame {
+        nr: libc::SYS_munmap as u64,
+        args: [tail.start(), tail.len(), 0, 0, 0, 0],
+    };
+    match munmap(&mut unmap) {
+        0 => frame.args[0] as i64,
+        value => value,
+    }
+}
+
+/// All of a file's memory grows, and moves if it must: the file has room behind it.
+fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
+    let flight = open(Call::Mremap);
+    let mut moved = Taken::new();
+    if let Some(mut guard) = lock_for(&[Some(source)]) {
+        flight.claim(&guard, source);
+        moved.take(&mut guard, source);
+    }
+    registering::retract(source);
+    let value = real(frame);
+    let new = PageRange::from_call(value as u64, frame.args[2]).filter(|_| !failed(value));
+    match (new, moved.files.only()) {
+        (Some(new), Some(part)) => {
+            if let Some(mut guard) = lock() {
+                flight.touch(&guard, new);
+                share::table(&mut guard).enter(new, part.file, part.offset, part.frozen);
+            }
+            // What was pinned was moved as it was; what is new may not be.
+            resync::range(new, true);
+            keep_marks(source.start(), new, &moved);
+            if let (Some(last), Some(more)) = (moved.last(), new.after(new.start() + source.len()))
+            {
+                let kept = KEPT.bits() & last.flags.bits();
+                mark(more, |f| f.with(Flags::from_bits(kept)));
+            }
+        }
+        (Some(new), None) => resync::range(new, true),
+        (None, _) => put_back(source, &moved),
+    }
+    close(flight, source);
+    value
+}
+
+/// What was advised for the memory at `from` goes with it to `new`.
+fn keep_marks(from: u64, new: PageRange, moved: &Taken) {
+    for (part, attr) in moved.all().into_iter().flatten() {
+        let kept = Flags::from_bits(attr.flags.bits() & KEPT.bits());
+        let start = new.start() + (part.start() - from);
+        let there = PageRange::from_call(start, part.len());
+        if let (Some(there), true) = (there, kept != Flags::EMPTY) {
+            mark(there, |f| f.with(kept));
+        }
+    }
+}
+
+/// Memory that grows where fresh memory can follow it, or is carried to another place.
+fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr) -> i64 {
+    let [_, _, new_len, flags, ..] = frame.args;
+    let stays = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
+    let len = round_up(new_len).unwrap_or(new_len);
+    let rights = u64::from(like.prot.bits() & 7);
+    if let (Some(more), None, false) = (len.checked_sub(source.len()), target, stays) {
+        let tail = PageRange::from_call(source.end(), more);
+        if let Some(tail) = tail {
+            let flight = open(Call::Mremap);
+            match longer(frame, source, like.prot) {
+                Some(value) if !failed(value) => {
+                    enter_fresh(tail, like);
+                    advise_again(tail, like.flags);
+                    settle(tail);
+                    close(flight, tail);
+                    return value;
+                }
+                Some(value) => {
+                    end(flight);
+                    return value;
+                }
+                None => end(flight),
+            }
+        }
+    }
+    let kept = source.before(source.start() + len).unwrap_or(source);
+    if let Some(tail) = source.after(kept.end()) {
+        let value = shrink(frame, tail);
+        if failed(value) {
+            return value;
+        }
+    }
+    let flight = open(Call::Mremap);
+    let (mut moved, mut replaced) = (Taken::new(), Taken::new());
+    if let Some(mut guard) = lock_for(&[Some(source), target]) {
+        flight.claim(&guard, source);
+        if let Some(target) = target {
+            flight.claim(&guard, target);
+            replaced.take(&mut guard, target);
+        }
+        moved.take(&mut guard, kept);
+    }
+    registering::retract(source);
+    if let Some(target) = target {
+        registering::retract(target);
+    }
+    // DONTUNMAP leaves memory behind, which is made below.
+    let mut plain = *frame;
+    plain.args[3] &= !(libc::MREMAP_DONTUNMAP as u64);
+    let value = in_pieces(&plain, kept, like.prot).unwrap_or(NOMEM);
+    match PageRange::from_call(value as u64, len).filter(|_| !failed(value)) {
+        Some(new) => {
+            replaced.files.done();
+            if let Some(mut guard) = lock() {
+                flight.touch(&guard, new);
+                moved.files.moved(&mut guard, kept.start(), new.start());
+            }
+            if stays && call_at(kept, rights) {
+                enter_fresh(kept, like);
+                advise_again(kept, like.flags);
+                settle(kept);
+            }
+            resync::range(new, true);
+            keep_marks(kept.start(), new, &moved);
+            if let Some(tail) = new.after(new.start() + kept.len()) {
+                let flags = Flags::from_bits(KEPT.bits() & like.flags.bits());
+                mark(tail, |f| f.with(flags));
+                advise_again(tail, flags);
+            }
+        }
+        None => {
+            put_back(source, &moved);
+            if let Some(target) = target {
+                put_back(target, &replaced);
+            }
+        }
+    }
+    close(flight, source);
+    value
+}
+
+/// Fresh memory where memory has just been carried away.
+fn call_at(range: PageRange, rights: u64) -> bool {
+    sys::map_at(range.start(), range.len(), rights as i32) == Ok(range.start())
+}
+
+impl Left {
+    /// The one part, if there is one.
+    fn only(&self) -> Option<Part> {
+        let mut parts = self.parts();
+        let part = parts.next()?;
+        parts.next().is_none().then_some(*part)
+    }
+
+    /// They are at another address, by as much as `from` is from `to`.
+    fn moved(&mut self, state: &mut State, from: u64, to: u64) {
+        for part in self.parts() {
+            let start = to + (part.range.start() - from);
+            if let Some(range) = PageRange::from_call(start, part.range.len()) {
+                share::table(state).enter(range, part.file, part.offset, part.frozen);
+            }
+        }
+    }
+}
