@@ -75,7 +75,7 @@ fn no_races(setting: Setting) {
 
 fn same_facets(setting: Setting) {
     let mut problems = Vec::new();
-    for word in ["closes", "fsize", "nofile", "data", "as"] {
+    for word in ["closes", "fsize", "nofile", "data", "as", "patchwork"] {
         let plain = run(PLAIN, "facets", &[word]);
         assert_eq!(plain.end(), "exit 0", "{word} alone: {}", plain.stdout);
         let other = run(setting, "facets", &[word]);

@@ -5,6 +5,7 @@
  */
 #include <malloc.h>
 #include <sys/prctl.h>
+#include <pthread.h>
 #include "../check.h"
 
 #define MIB (1ul << 20)
@@ -235,6 +236,43 @@ static void large(void)
 	say("large");
 }
 
+static void *idle(void *arg)
+{
+	pause();
+	return arg;
+}
+
+/* One mapping of which pages were given back after a fork, each by itself, grows and moves. */
+static void patchwork(void)
+{
+	pthread_t t;
+	NEED(pthread_create(&t, NULL, idle, NULL) == 0);
+	size_t pages = MIB / PAGE;
+	char *p = map(MIB);
+	for (size_t i = 0; i < pages; i++)
+		p[i * PAGE] = (char)(i + 1);
+	/* A second one right behind it, so that it can't grow where it is. */
+	char *behind = mmap(p + MIB, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0)
+		_exit(0);
+	reap("child", pid);
+	for (size_t i = 0; i < pages; i += 2)
+		CALL(madvise(p + i * PAGE, PAGE, MADV_DONTNEED));
+	p = mremap(p, MIB, MIB + 2 * PAGE, MREMAP_MAYMOVE);
+	say("grown %d", p != MAP_FAILED);
+	NEED(p != MAP_FAILED);
+	size_t wrong = 0;
+	for (size_t i = 0; i < pages + 2; i++)
+		wrong += p[i * PAGE] != (i < pages && i % 2 ? (char)(i + 1) : 0);
+	say("wrong %zu", wrong);
+	memset(p, 5, MIB + 2 * PAGE);
+	CALL(munmap(p, MIB + 2 * PAGE));
+	if (behind != MAP_FAILED)
+		munmap(behind, PAGE);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -243,6 +281,7 @@ int main(int argc, char **argv)
 	} facets[] = {
 		{ "closes", closes }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
 		{ "as", as },	      { "core", core },	  { "work", work },	{ "large", large },
+		{ "patchwork", patchwork },
 	};
 	for (size_t i = 0; argc > 1 && i < sizeof facets / sizeof facets[0]; i++)
 		if (strcmp(argv[1], facets[i].word) == 0) {

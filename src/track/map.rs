@@ -427,7 +427,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         value = real(frame);
     }
     if let (FAULT, Some(source)) = (value, source) {
-        let prot = one_mapping(&moved, source);
+        let prot = was_one_mapping(&moved, source);
         value = prot
             .and_then(|p| longer(frame, source, p).or_else(|| in_pieces(frame, source, p)))
             .unwrap_or(value);
@@ -501,22 +501,72 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
     Stayed::No
 }
 
-/// The protection of `source`, if it is one private anonymous mapping to the
-/// application, whatever the kernel makes of it.
-fn one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
-    let mut end = source.start();
-    let mut first = None;
-    for (part, attr) in moved.all()? {
-        let plain = attr.kind == Kind::Anon && !attr.prot.shared();
-        let prot = Prot::from_bits(attr.prot.bits() & 7);
-        let same = first.is_none_or(|p| p == prot);
-        if part.start() != end || !plain || !same || attr.flags.has(Flags::APP_LOCKED) {
-            return None;
+/// Whether parts that lie one behind the other are one private mapping to the application,
+/// whatever the ledger and the kernel make of it.
+pub(super) struct OneMapping {
+    range: PageRange,
+    /// So far they are, up to here.
+    end: u64,
+    last: Option<Attr>,
+}
+
+impl OneMapping {
+    /// Of nothing yet; it is to be all of `range`.
+    pub(super) fn new(range: PageRange) -> Self {
+        Self {
+            range,
+            end: range.start(),
+            last: None,
         }
-        first = Some(prot);
-        end = part.end();
     }
-    first.filter(|_| end == source.end())
+
+    /// As the ledger has it.
+    pub(super) fn in_ledger(state: &State, range: PageRange) -> Option<Attr> {
+        let mut one = Self::new(range);
+        state.ledger.for_each(range, |part, entry| {
+            one.add(part, entry.attr);
+            ControlFlow::Continue(())
+        });
+        one.attr()
+    }
+
+    /// The part that comes next.
+    pub(super) fn add(&mut self, part: PageRange, attr: Attr) {
+        let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & Flags::APP_LOCKS.bits());
+        let anonymous = attr.kind == Kind::Anon && !attr.prot.shared();
+        let private = anonymous || attr.flags.has(Flags::BACKED);
+        let same = self.last.is_none_or(|l| told(&l) == told(&attr));
+        if part.start() == self.end && private && same {
+            self.last = Some(attr);
+            self.end = part.end();
+        }
+    }
+
+    /// What its end is, where it grows; `None`: it is not one mapping.
+    pub(super) fn attr(&self) -> Option<Attr> {
+        self.last.filter(|_| self.end == self.range.end())
+    }
+}
+
+/// What has just left the ledger, if it is one mapping to the application that it has no
+/// lock on.
+#[cold]
+#[inline(never)]
+fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
+    let attr = match moved.all() {
+        Some(parts) => {
+            let mut one = OneMapping::new(source);
+            parts.for_each(|(part, attr)| one.add(part, attr));
+            one.attr()
+        }
+        None => {
+            // More than are remembered.
+            resync::range(source, false);
+            OneMapping::in_ledger(&*lock()?, source)
+        }
+    };
+    let attr = attr.filter(|a| !a.flags.has(Flags::APP_LOCKED))?;
+    Some(Prot::from_bits(attr.prot.bits() & 7))
 }
 
 /// mremap that makes a mapping longer where it is, whatever the kernel makes of its parts:

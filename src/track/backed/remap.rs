@@ -1,18 +1,17 @@
 //! mremap of memory that is a file's.
 
 use super::advice::{advise_again, enter_fresh, mark, KEPT};
-use super::{is_backed, touches};
+use super::touches;
 use crate::arch::Frame;
 use crate::share::{self, table::Part, Left};
 use crate::sys::{self, Errno};
-use crate::track::map::{in_pieces, longer};
+use crate::track::map::{in_pieces, longer, OneMapping};
 use crate::track::pinning::{lock_for, settle};
 use crate::track::unmap::{munmap, put_back, Taken};
 use crate::track::{close, end, failed, lock, locks, open, real, registering, resync, State};
-use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind};
+use regall_directory::vocab::{Attr, Flags};
 
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
@@ -42,15 +41,7 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
     if wrong || overlap || fixed && target.is_none() {
         return None; // EINVAL, by the kernel itself
     }
-    let one = {
-        let guard = lock()?;
-        let mut seen = Taken::new();
-        guard.ledger.for_each(source, |part, entry| {
-            seen.add(part, entry.attr);
-            ControlFlow::Continue(())
-        });
-        one_mapping(&seen, source)
-    };
+    let one = OneMapping::in_ledger(&*lock()?, source);
     let whole = !stays && !fixed && new_len > source.len() && {
         let mut guard = lock()?;
         share::table(&mut guard).is_whole(source)
@@ -78,24 +69,6 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
         });
     }
     Some(carry(frame, source, target, like))
-}
-
-/// What `source` is, if it is one mapping to the application, whatever the kernel makes of
-/// it: of its end, where it grows.
-fn one_mapping(seen: &Taken, source: PageRange) -> Option<Attr> {
-    let mut end = source.start();
-    let mut last: Option<Attr> = None;
-    let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & Flags::APP_LOCKS.bits());
-    for (part, attr) in seen.all()? {
-        let private = attr.kind == Kind::Anon && !attr.prot.shared() || is_backed(&attr);
-        let same = last.is_none_or(|l| told(&l) == told(&attr));
-        if part.start() != end || !private || !same {
-            return None;
-        }
-        last = Some(attr);
-        end = part.end();
-    }
-    last.filter(|_| end == source.end())
 }
 
 /// Memory that ends at `tail`.
