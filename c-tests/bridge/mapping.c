@@ -10,8 +10,6 @@
  * be; exit status 0 if nothing.
  */
 #include <dlfcn.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/ipc.h>
@@ -20,6 +18,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "forbid.h"
 #include "../../include/regall.h"
 #include "../check.h"
 
@@ -675,16 +674,7 @@ static void taken_over(void)
 /* Where process_vm_* is forbidden, what can be mapped is, from the first byte on. */
 static void filtered(void)
 {
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog filter = { sizeof code / sizeof *code, code };
-	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+	forbid_process_vm();
 	struct regall_done done;
 	static const enum kind some[] = { SEALED, SYSV, ALLOCATED };
 	for (int k = 0; k < 3; k++) {

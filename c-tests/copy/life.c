@@ -3,12 +3,11 @@
  * life WHAT, with REGALL_COPY=map,cma: unmaps, dies, executes, reused, many, forks, signals.
  * life forbidden: under a filter that forbids process_vm_*, with REGALL_COPY=auto.
  */
+#include "../bridge/forbid.h"
 #include "../bridge/peers.h"
 
 #include <dirent.h>
-#include <linux/filter.h>
 #include <linux/sched.h>
-#include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/time.h>
@@ -325,23 +324,9 @@ static void signals(void)
 	end_other(&o);
 }
 
-static void forbid(void)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof code / sizeof *code, code };
-	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
-
 static void forbidden(void)
 {
-	forbid();
+	forbid_process_vm();
 	struct other o = start_other(true, (char *[]){ "life", "owner", "q", NULL });
 	char *own = (char *)(uintptr_t)hear_number(&o);
 	struct iovec none[1] = { { here, 0 } };

@@ -1,8 +1,9 @@
 //! The C interface to mapped memory: a peer's, mapped here, and ours, so that peers can
 //! map it.
 
-use super::{bring_in, error, HUGE};
+use super::{bring_in, error};
 use crate::host::Shim;
+use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
 use crate::sys::file::{Fd, Kept};
 use crate::sys::{self, call, Errno};
@@ -170,7 +171,7 @@ pub unsafe extern "C" fn regall_alloc_shared(size: usize, out: *mut u64) -> c_in
 fn allocate(bytes: u64) -> sys::Result<u64> {
     let fd = sealed(bytes)?;
     let at = fd.map_shared(0, bytes)?;
-    if bytes >= HUGE {
+    if bytes >= HUGE_PAGE {
         let _ = sys::advise(at, bytes, libc::MADV_HUGEPAGE);
     }
     // Now or never: a page that can't be had later would be SIGBUS.

@@ -7,6 +7,7 @@ mod peers;
 mod regions;
 
 use crate::config::Hca;
+use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
 use crate::ledger::{Busy, Found};
 use crate::registrar::hca::{self, Owner};
@@ -25,8 +26,6 @@ const fn error(e: Errno) -> c_int {
     -e.0
 }
 const INERT: c_int = error(Errno::NOSYS);
-/// Bytes in a huge page.
-const HUGE: u64 = 2 << 20;
 
 /// `struct regall_range`.
 #[repr(C)]
@@ -345,13 +344,13 @@ fn plain(bytes: u64) -> sys::Result<u64> {
 /// Huge pages of the system's pool need a length in whole huge pages, also to
 /// be unmapped: only such sizes get them.
 fn huge_or_not(bytes: u64) -> sys::Result<u64> {
-    if bytes % HUGE == 0 {
+    if bytes % HUGE_PAGE == 0 {
         if let Ok(at) = map_anonymous(bytes, ANONYMOUS | libc::MAP_HUGETLB) {
             return Ok(at);
         }
     }
     let at = aligned(bytes)?;
-    if bytes >= HUGE {
+    if bytes >= HUGE_PAGE {
         let _ = sys::advise(at, bytes, libc::MADV_HUGEPAGE);
     }
     Ok(at)
@@ -359,12 +358,12 @@ fn huge_or_not(bytes: u64) -> sys::Result<u64> {
 
 /// Memory that begins at a huge page's border, if it is as large as one.
 fn aligned(bytes: u64) -> sys::Result<u64> {
-    if bytes < HUGE {
+    if bytes < HUGE_PAGE {
         return plain(bytes);
     }
-    let wide = bytes.checked_add(HUGE).ok_or(Errno::NOMEM)?;
+    let wide = bytes.checked_add(HUGE_PAGE).ok_or(Errno::NOMEM)?;
     let at = plain(wide)?;
-    let start = at.checked_next_multiple_of(HUGE).ok_or(Errno::NOMEM)?;
+    let start = at.checked_next_multiple_of(HUGE_PAGE).ok_or(Errno::NOMEM)?;
     if start > at {
         let _ = sys::unmap(at, start - at);
     }

@@ -21,6 +21,7 @@ use crate::config::Intercept;
 use crate::startup;
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, Errno, Result};
+use crate::text::hex;
 use crate::track::State;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -63,7 +64,9 @@ pub fn init(mode: Intercept) {
     }
     let mut buf = [0u8; 16];
     let dumped = file::read_small(c"/proc/self/coredump_filter", &mut buf)
-        .map_or(0x33, |text| hex(text.trim_ascii()));
+        .ok()
+        .and_then(|text| hex(text.trim_ascii()))
+        .unwrap_or(0x33);
     if dumped & 1 != 0 && dumped & 2 == 0 {
         // To the kernel, it is shared memory.
         return log::warn!(
@@ -85,11 +88,6 @@ pub fn init(mode: Intercept) {
     };
     FILES.store(files.min(table::FILES as u64) as usize, Relaxed);
     ON.store(true, Relaxed);
-}
-
-fn hex(text: &[u8]) -> u64 {
-    let digit = |b: &u8| (*b as char).to_digit(16).map_or(0, u64::from);
-    text.iter().fold(0, |n, b| n << 4 | digit(b))
 }
 
 /// Whether new memory is shared.

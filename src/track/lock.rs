@@ -7,7 +7,7 @@
 use super::{deferred, State};
 use crate::arch;
 use crate::sys::{self, file};
-use crate::text::Text;
+use crate::text::{hex, Text};
 use crate::thread::{self, Thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -202,7 +202,11 @@ fn owner() -> Owner {
     };
     // "NR a b c d e f SP PC", or "running".
     let text = text.strip_suffix(b"\n").unwrap_or(text);
-    match text.split(|b| *b == b' ').nth(7).and_then(hex) {
+    match text
+        .split(|b| *b == b' ')
+        .nth(7)
+        .and_then(|sp| hex(sp.strip_prefix(b"0x")?))
+    {
         None => Owner::Busy,
         Some(sp) if sp > OWNER_SP.load(Relaxed) => Owner::Gone,
         Some(_) if waits_for_the_kernel(tid) => Owner::Busy,
@@ -220,12 +224,6 @@ fn waits_for_the_kernel(tid: u32) -> bool {
     // "TID (NAME) STATE ...", and the name may hold anything.
     let mut after = text.rsplit(|b| *b == b')');
     after.next().is_some_and(|rest| rest.starts_with(b" D"))
-}
-
-fn hex(text: &[u8]) -> Option<u64> {
-    text.strip_prefix(b"0x")?.iter().try_fold(0u64, |n, b| {
-        Some(n << 4 | u64::from((*b as char).to_digit(16)?))
-    })
 }
 
 /// After fork: whoever held it is not here.

@@ -124,6 +124,16 @@ pub fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
+/// The number that `text` is in hexadecimal digits, the last 16 of them.
+pub fn hex(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |n, b| {
+        Some(n << 4 | u64::from((*b as char).to_digit(16)?))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
