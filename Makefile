@@ -57,6 +57,7 @@ lint:
 	# panic handler of its own.
 	cargo clippy --workspace --tests -- -D warnings
 	scripts/shellcheck
+	scripts/spelling
 
 # Builds nothing: root, who installs, seldom has a Rust toolchain. `regall` looks
 # for the library beside itself and in ../lib, so lib it is, whatever the distribution.

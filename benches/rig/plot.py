@@ -1,7 +1,7 @@
 """The plot: every bound as one line, the measured value as a part of it."""
 from xml.sax.saxutils import escape
 
-WIDTH, LABEL, RIGHT, ROW, TOP = 1060, 490, 170, 24, 64
+WIDTH, LABEL, RIGHT, ROW, TOP = 1130, 560, 170, 24, 64
 GOOD, BAD, INK, FAINT = "#2a7f62", "#c0392b", "#222", "#ccc"
 #: The axis ends at this many times the bound; what is beyond is cut and says so.
 END = 2.0
