@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the two are made of, and what they are built by.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
     "src",
+    "sys",
+    "bridge",
     "directory",
     "reader",
     "cli",

@@ -1,16 +1,27 @@
-//! `regall doctor`: what this machine allows, and the command that mends what
-//! it does not.
+//! `regall doctor`: what this machine allows, found out by doing it, what that
+//! costs, and the line that mends it.
 
-mod checks;
+mod adapters;
+mod attempt;
+mod batch;
+mod copying;
+mod kernel;
+mod locking;
+mod mappings;
+mod pages;
+mod place;
+mod shared;
+mod shim;
 
 use std::io::Write;
 
-use serde_json::{json, Value};
+use serde_json::{json, Map, Value};
 
 use crate::print_json;
+use place::Who;
 
-pub const EXIT_CODES: &str =
-    "Exit code: 0 all good, 1 something limits what regall can do, 2 could not look.";
+pub const EXIT_CODES: &str = "Exit code: 0 nothing is in the way, 1 something keeps registration \
+    or single copy from being complete, 2 wrong use, or something could not be looked at.";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -51,8 +62,12 @@ pub struct Finding {
     pub name: &'static str,
     pub standing: Standing,
     pub found: String,
-    /// The command that mends it.
-    pub mend: Option<String>,
+    /// What follows from it, as measured here.
+    effect: Option<String>,
+    /// The figures of it, for programs.
+    measured: Map<String, Value>,
+    /// Who mends it, and by which line.
+    mend: Vec<(Who, String)>,
 }
 
 impl Finding {
@@ -61,38 +76,94 @@ impl Finding {
             name,
             standing,
             found: found.into(),
-            mend: None,
+            effect: None,
+            measured: Map::new(),
+            mend: Vec::new(),
         }
     }
 
-    fn mend(self, command: impl Into<String>) -> Self {
+    fn effect(self, effect: impl Into<String>) -> Self {
         Self {
-            mend: Some(command.into()),
+            effect: Some(effect.into()),
             ..self
         }
     }
 
+    fn measured(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.measured.insert(name.into(), value.into());
+        self
+    }
+
+    fn mend(mut self, who: Who, line: impl Into<String>) -> Self {
+        self.mend.push((who, line.into()));
+        self
+    }
+
     fn json(&self) -> Value {
+        let mend = |(who, line): &(Who, String)| json!({ "who": who.word(), "line": line });
         json!({
             "name": self.name,
             "standing": self.standing.word(),
             "found": self.found,
-            "mend": self.mend,
+            "effect": self.effect,
+            "measured": self.measured,
+            "mend": self.mend.iter().map(mend).collect::<Vec<_>>(),
         })
+    }
+
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let mut line =
+            |name: &str, word: &str, text: &str| writeln!(out, "{name:<WIDTH$} {word:<11}  {text}");
+        line(self.name, self.standing.word(), &self.found)?;
+        if let Some(effect) = &self.effect {
+            line("", "  effect", effect)?;
+        }
+        for (who, text) in &self.mend {
+            line("", "  mend", &format!("{}: {text}", who.word()))?;
+        }
+        Ok(())
     }
 }
 
+/// Room for the longest name.
+const WIDTH: usize = 18;
+
+/// All of them, in the order in which they matter: what keeps everything from
+/// working, what leaves memory out, what makes copies slower, what is seldom needed.
+fn all() -> Vec<Finding> {
+    let near = place::Place::look();
+    let mut all = vec![
+        shim::library(),
+        shim::trial(),
+        kernel::patching(&near),
+        kernel::seccomp(&near),
+        kernel::advice(),
+        locking::mlock(&near),
+        locking::cgroup(),
+        shared::memory(&near),
+        shared::folder(),
+        mappings::count(&near),
+        batch::slurm(&near),
+        copying::single_copy(&near),
+        copying::yama(&near),
+        pages::huge(&near),
+        place::user_namespace(),
+        near.finding(),
+    ];
+    all.extend(adapters::all(&near));
+    all.push(kernel::dispatch());
+    all
+}
+
 pub fn doctor(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
-    let findings = checks::all();
+    let findings = all();
     if args.json {
         print_json(&findings.iter().map(Finding::json).collect(), out)?;
     } else {
-        for f in &findings {
-            writeln!(out, "{:<16} {:<11}  {}", f.name, f.standing.word(), f.found)?;
-            if let Some(command) = &f.mend {
-                writeln!(out, "{:<16} {:<11}  mend: {command}", "", "")?;
-            }
+        for finding in &findings {
+            finding.print(out)?;
         }
+        writeln!(out, "\n{}", summary(&findings))?;
     }
     let any = |s| findings.iter().any(|f| f.standing == s);
     Ok(match (any(Standing::Unknown), any(Standing::Limits)) {
@@ -100,4 +171,45 @@ pub fn doctor(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         (_, true) => 1,
         _ => 0,
     })
+}
+
+fn summary(findings: &[Finding]) -> String {
+    let names = |s| {
+        let of = findings.iter().filter(move |f| f.standing == s);
+        of.map(|f| f.name).collect::<Vec<_>>().join(", ")
+    };
+    let (limits, unknown) = (names(Standing::Limits), names(Standing::Unknown));
+    let mut text = match limits.is_empty() {
+        true => "Nothing is in the way.".to_string(),
+        false => format!("In the way: {limits}."),
+    };
+    if !unknown.is_empty() {
+        text = match limits.is_empty() {
+            true => format!("Could not be looked at: {unknown}."),
+            false => format!("{text} Could not be looked at: {unknown}."),
+        };
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_names_what_is_in_the_way() {
+        let one = |name, standing| Finding::new(name, standing, "");
+        assert_eq!(
+            summary(&[one("a", Standing::Good)]),
+            "Nothing is in the way."
+        );
+        let two = [one("a", Standing::Limits), one("b", Standing::Unknown)];
+        assert_eq!(summary(&two), "In the way: a. Could not be looked at: b.");
+        assert_eq!(summary(&two[1..]), "Could not be looked at: b.");
+    }
+
+    #[test]
+    fn names_fit_their_column() {
+        assert!(all().iter().all(|f| f.name.len() <= WIDTH));
+    }
 }

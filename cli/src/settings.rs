@@ -11,7 +11,7 @@ macro_rules! settings {
     ($($field:ident $variable:literal $values:literal $help:literal;)*) => {
         /// A flag for each variable that the shim reads. What the values may be
         /// is the shim's business: it says so in one line.
-        #[derive(clap::Args)]
+        #[derive(clap::Args, Default)]
         pub struct Settings {
             $(
                 #[arg(long, value_name = $values, help = concat!($help, " (", $variable, ")"))]

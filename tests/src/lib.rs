@@ -5,6 +5,7 @@
 pub mod build;
 pub mod child;
 pub mod coverage;
+pub mod filter;
 pub mod guest;
 pub mod mode;
 pub mod procfs;

@@ -1,0 +1,169 @@
+//! RDMA adapters, each tried by a program with the shim on; and the kernel modules
+//! for copies that are not in the kernel itself.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+
+use super::place::{names, Place, Who};
+use super::shim::Trial;
+use super::{Finding, Standing::*};
+use crate::figures::Tally;
+use crate::look::look;
+use crate::units;
+
+const NODES: &str = "/dev/infiniband";
+
+pub fn all(near: &Place) -> Vec<Finding> {
+    let devices = names("/sys/class/infiniband");
+    let mut all = vec![nodes(near, &devices)];
+    all.extend([registering(&devices), on_demand(&devices)]);
+    all.extend(MODULES.iter().map(|m| m.finding(near)));
+    all
+}
+
+fn nodes(near: &Place, devices: &[String]) -> Finding {
+    let name = "RDMA adapters";
+    if devices.is_empty() {
+        return Finding::new(name, Absent, "none: the pin set alone is active").mend(
+            Who::Administrator,
+            "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev \
+             \"$(ip -o route show default | awk '{print $5; exit}')\" # Soft-RoCE, to try it",
+        );
+    }
+    let found = devices.join(", ");
+    let nodes = names(NODES).into_iter().filter(|n| n.starts_with("uverbs"));
+    let nodes: Vec<_> = nodes.map(|n| format!("{NODES}/{n}")).collect();
+    if nodes.is_empty() {
+        let finding = Finding::new(name, Limits, format!("{found}, but no {NODES}/uverbs*"))
+            .effect("nothing can be registered with them");
+        return near.mend(
+            finding,
+            &format!("--device={NODES}"),
+            "sudo modprobe ib_uverbs",
+        );
+    }
+    match nodes.iter().all(|n| accessible(n)) {
+        true => Finding::new(name, Good, format!("{found}; {}", nodes.join(", "))),
+        false => Finding::new(name, Limits, format!("{found}; {NODES}/uverbs*: no access"))
+            .effect("nothing can be registered with them")
+            .mend(
+                Who::Administrator,
+                "echo 'KERNEL==\"uverbs*\", MODE=\"0666\"' | sudo tee \
+                 /etc/udev/rules.d/90-uverbs.rules && sudo udevadm trigger",
+            ),
+    }
+}
+
+/// What a program with the shim registers with a device: bytes held, and what it said.
+fn tried(device: &str, mode: &str) -> Result<(Tally, Vec<String>), String> {
+    let word = |text: &str| OsString::from(text);
+    let trial = Trial::start(&[
+        ("REGALL_HCA", word(device)),
+        ("REGALL_HCA_MODE", word(mode)),
+    ])?;
+    let looked = look(trial.pid()).map_err(|e| e.to_string())?;
+    Ok((Tally::of(&looked.entries), trial.end()))
+}
+
+/// A program registers all its memory with each device.
+fn registering(devices: &[String]) -> Finding {
+    let name = "registering";
+    if devices.is_empty() {
+        return Finding::new(name, NotChecked, "there is no adapter");
+    }
+    let (mut words, mut good) = (Vec::new(), true);
+    for device in devices {
+        match tried(device, "pinned") {
+            Err(why) => return Finding::new(name, NotChecked, why),
+            Ok((bytes, said)) => {
+                let held = bytes.hca.get("yes").copied().unwrap_or(0);
+                good &= held > 0 && said.is_empty();
+                words.push(match said.first() {
+                    None => format!("{device}: {} registered", units::bytes(held)),
+                    Some(line) => format!("{device}: {line}"),
+                });
+            }
+        }
+    }
+    let found = words.join("; ");
+    match good {
+        true => Finding::new(name, Good, found),
+        false => Finding::new(name, Limits, found)
+            .effect("the application registers itself, as without regall")
+            .mend(
+                Who::You,
+                "look that line up in docs/troubleshooting.md, \"Registration\"",
+            ),
+    }
+}
+
+/// Which devices page on demand, as the shim finds it.
+fn on_demand(devices: &[String]) -> Finding {
+    let name = "on-demand paging";
+    if devices.is_empty() {
+        return Finding::new(name, NotChecked, "there is no adapter");
+    }
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for device in devices {
+        match tried(device, "odp") {
+            Ok((_, said)) if said.is_empty() => with.push(device.as_str()),
+            Ok(_) => without.push(device.as_str()),
+            Err(why) => return Finding::new(name, NotChecked, why),
+        }
+    }
+    let without_text = format!(
+        "{} can't: REGALL_HCA_MODE=odp is pinned there",
+        without.join(", ")
+    );
+    match (with.is_empty(), without.is_empty()) {
+        (false, true) => Finding::new(name, Good, with.join(", ")),
+        (false, false) => Finding::new(name, Good, with.join(", ")).effect(without_text),
+        _ => Finding::new(name, Absent, without_text),
+    }
+}
+
+/// A kernel module that copies between processes.
+struct Module {
+    name: &'static str,
+    node: &'static str,
+    without: &'static str,
+    load: &'static str,
+}
+
+const MODULES: [Module; 2] = [
+    Module {
+        name: "KNEM",
+        node: "/dev/knem",
+        without: "not loaded: regions are copied by mapping or process_vm_readv",
+        load: "sudo modprobe knem # from https://knem.gitlabpages.inria.fr",
+    },
+    Module {
+        name: "XPMEM",
+        node: "/dev/xpmem",
+        without: "not loaded: peers map what is shared memory anyway",
+        load: "sudo modprobe xpmem # from https://github.com/openucx/xpmem",
+    },
+];
+
+impl Module {
+    fn finding(&self, near: &Place) -> Finding {
+        let node = self.node;
+        match (fs::exists(node), accessible(node)) {
+            (Ok(true), true) => Finding::new(self.name, Good, node),
+            (Ok(true), false) => near.mend(
+                Finding::new(self.name, Limits, format!("{node}: no access")),
+                &format!("--device={node}"),
+                format!("sudo chmod 666 {node}"),
+            ),
+            _ => Finding::new(self.name, Absent, self.without).mend(Who::Administrator, self.load),
+        }
+    }
+}
+
+fn accessible(path: &str) -> bool {
+    let Ok(path) = CString::new(path) else {
+        return false;
+    };
+    // SAFETY: a NUL-terminated path, which access(2) only reads.
+    unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) == 0 }
+}

@@ -1,0 +1,208 @@
+//! How much can be locked, and what that costs.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::attempt::{errno, in_child, map, text};
+use super::place::{field, read, Container, Place, Who};
+use super::{batch, Finding, Standing::*};
+use crate::units;
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+/// Memory that is locked for the time it takes.
+const SAMPLE: u64 = 8 << 20;
+
+/// Bytes of memory that this machine has.
+fn physical() -> Option<u64> {
+    let text = read("/proc/meminfo")?;
+    let kilobytes = field(&text, "MemTotal")?.strip_suffix(" kB")?;
+    Some(kilobytes.trim().parse::<u64>().ok()? << 10)
+}
+
+/// Bytes up to `most` that a child can lock at once, and the errno for more. Locked when
+/// touched, of memory that nobody touches: none is used.
+fn most_locked(most: u64) -> [i64; 2] {
+    let flags = libc::MAP_NORESERVE;
+    let Some(at) = map(most as usize, READ_WRITE, flags) else {
+        return [-1, errno(-1)];
+    };
+    let lock = |bytes: u64| {
+        // SAFETY: memory of this child's own.
+        errno(unsafe { libc::syscall(libc::SYS_mlock2, at, bytes, libc::MLOCK_ONFAULT) })
+    };
+    let no = lock(most);
+    if no == 0 {
+        return [most as i64, 0];
+    }
+    let (mut good, mut bad) = (0, most / 4096);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        // SAFETY: as above; what was locked is not to count.
+        unsafe { libc::munlock(at.cast(), most as usize) };
+        if lock(middle * 4096) == 0 {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    [(good * 4096) as i64, no]
+}
+
+/// Nanoseconds that it takes to lock `bytes` of new memory, with small pages.
+fn time_to_lock(bytes: u64) -> i64 {
+    let Some(at) = map(bytes as usize, READ_WRITE, 0) else {
+        return -1;
+    };
+    // SAFETY: memory of this child's own.
+    unsafe { libc::madvise(at.cast(), bytes as usize, libc::MADV_NOHUGEPAGE) };
+    let began = Instant::now();
+    // SAFETY: likewise.
+    match unsafe { libc::mlock(at.cast(), bytes as usize) } {
+        0 => began.elapsed().as_nanos() as i64,
+        _ => -1,
+    }
+}
+
+/// The soft and the hard limit, as the kernel writes them.
+fn limits() -> Option<(String, String)> {
+    let limits = read("/proc/self/limits")?;
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max locked memory"))?;
+    let mut fields = line.split_ascii_whitespace().map(str::to_string);
+    Some((fields.next()?, fields.next()?))
+}
+
+/// How much mlock lets one have, tried.
+pub fn mlock(near: &Place) -> Finding {
+    let name = "locked memory";
+    let Some((soft, hard)) = limits() else {
+        return Finding::new(name, Unknown, "/proc/self/limits can't be read");
+    };
+    let amount = |text: &str| text.parse().map_or(text.to_string(), units::bytes);
+    let rlimit = format!(
+        "RLIMIT_MEMLOCK soft {}, hard {}",
+        amount(&soft),
+        amount(&hard)
+    );
+    let most = physical().unwrap_or(1 << 40) / 4096 * 4096;
+    let [bytes, no] = match in_child(|| most_locked(most)) {
+        Ok([-1, no]) => {
+            let found = format!("{rlimit}; no address space to try it in: {}", text(no));
+            return Finding::new(name, Unknown, found).mend(Who::You, "ulimit -v unlimited");
+        }
+        Ok(answers) => answers,
+        Err(why) => {
+            return Finding::new(name, Limits, format!("{rlimit}; {why}"))
+                .effect("nothing can be pinned")
+                .mend(Who::You, "REGALL_PIN=off")
+        }
+    };
+    let bytes = bytes as u64;
+    let sample = SAMPLE.min(bytes);
+    let time = match sample {
+        0 => -1,
+        _ => in_child(|| [time_to_lock(sample)]).map_or(-1, |[t]| t),
+    };
+    let per_mib = (time > 0).then(|| time as f64 * (1 << 20) as f64 / sample as f64 / 1e6);
+    let cost = per_mib.map(|ms| format!("pinning new memory takes {ms:.2} ms a MiB"));
+    let mut finding = if no == 0 {
+        Finding::new(name, Good, format!("all memory can be locked ({rlimit})"))
+    } else {
+        let found = format!(
+            "mlock takes {} and not more: {} ({rlimit})",
+            units::bytes(bytes),
+            text(no)
+        );
+        mend(Finding::new(name, Limits, found), near, &hard)
+    };
+    finding = finding.measured("lockable_bytes", bytes);
+    if let Some(ms) = per_mib {
+        finding = finding.measured("pin_ms_per_mib", (ms * 1000.0).round() / 1000.0);
+    }
+    match (no, cost) {
+        (0, Some(cost)) => finding.effect(cost),
+        (0, None) => finding,
+        (_, cost) => finding.effect(format!(
+            "what a rank maps beyond that is `limit`: an MPI rank has some 90 MiB at its start{}",
+            cost.map_or(String::new(), |c| format!("; {c}"))
+        )),
+    }
+}
+
+/// Who raises the limit, and how.
+fn mend(finding: Finding, near: &Place, hard: &str) -> Finding {
+    let mut finding = finding;
+    if hard == "unlimited" {
+        finding = finding.mend(Who::You, "ulimit -l unlimited # where ranks are started");
+    }
+    if near.container == Some(Container::Kubernetes) {
+        return finding.mend(Who::Administrator, unit("containerd"));
+    }
+    if matches!(near.container, Some(Container::Docker | Container::Podman)) {
+        return near.mend(finding, "--ulimit memlock=-1:-1", "");
+    }
+    if batch::present() {
+        finding = finding
+            .mend(
+                Who::Administrator,
+                "PropagateResourceLimitsExcept=MEMLOCK # in slurm.conf; then scontrol reconfigure",
+            )
+            .mend(Who::Administrator, unit("slurmd"));
+    }
+    if hard == "unlimited" {
+        return finding;
+    }
+    finding
+        .mend(
+            Who::Administrator,
+            "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' | sudo tee \
+             /etc/security/limits.d/rdma.conf # then log in again",
+        )
+        .mend(
+            Who::Administrator,
+            "LimitMEMLOCK=infinity # under [Service] of what starts ranks: systemctl edit ssh",
+        )
+}
+
+/// The line that lifts the limit of a daemon, and of what it starts.
+fn unit(service: &str) -> String {
+    let folder = format!("/etc/systemd/system/{service}.service.d");
+    format!(
+        "sudo mkdir -p {folder} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' | sudo tee \
+         {folder}/memlock.conf && sudo systemctl daemon-reload && sudo systemctl restart {service}"
+    )
+}
+
+/// The memory limit of this process's control group.
+pub fn cgroup() -> Finding {
+    let name = "cgroup memory";
+    let Some(groups) = read("/proc/self/cgroup") else {
+        return Finding::new(name, NotChecked, "/proc/self/cgroup can't be read");
+    };
+    let limits = groups.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap_or(""), parts.next().unwrap_or("/"));
+        let (mount, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            c if c.split(',').any(|c| c == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return Vec::new(),
+        };
+        // A limit further up binds as well.
+        let up = Path::new(path.trim_start_matches('/')).ancestors();
+        let files = up.map(|p| Path::new(mount).join(p).join(file));
+        files.filter_map(|f| read(f)?.parse::<u64>().ok()).collect()
+    });
+    // Version 1 writes a number near 2^63 for none.
+    match limits.min().filter(|&l| l < 1 << 60) {
+        None => Finding::new(name, Good, "no limit"),
+        Some(limit) => Finding::new(name, Good, units::bytes(limit))
+            .measured("limit_bytes", limit)
+            .effect(format!(
+                "{} may be pinned by default (90 %), and what is pinned can't be reclaimed",
+                units::bytes(limit / 10 * 9)
+            )),
+    }
+}

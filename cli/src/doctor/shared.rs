@@ -1,0 +1,125 @@
+//! /dev/shm: where directories are published, and MPI libraries have their own
+//! memory between ranks.
+
+use std::ffi::CString;
+use std::os::unix::fs::MetadataExt;
+
+use regall_reader::FOLDER_ROOT;
+
+use super::attempt::{errno, in_child, text};
+use super::place::{Place, Who};
+use super::shim::user;
+use super::{Finding, Standing::*};
+use crate::units;
+
+/// Room for a rank's directory with 16,000 ranges.
+const A_RANK: u64 = 1 << 20;
+/// Room for what else is there: MPI libraries' own segments.
+const ENOUGH: u64 = 64 << 20;
+
+/// Bytes that are free in the file system of `path`.
+fn free_space(path: &str) -> Option<u64> {
+    let path = CString::new(path).ok()?;
+    let mut answer = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a NUL-terminated path, and room for the answer.
+    if unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: statvfs succeeded, so it filled the answer in.
+    let answer = unsafe { answer.assume_init() };
+    Some(answer.f_bavail.saturating_mul(answer.f_frsize))
+}
+
+/// Makes a file without a name there and has space allocated for it: 0, or the errno.
+fn write(bytes: u64) -> i64 {
+    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+    let Ok(path) = CString::new(FOLDER_ROOT) else {
+        return i64::from(libc::EINVAL);
+    };
+    // SAFETY: a NUL-terminated path.
+    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        return errno(-1);
+    }
+    // SAFETY: no memory. The file goes with the child.
+    errno(i64::from(unsafe {
+        libc::fallocate(fd, 0, 0, bytes as i64)
+    }))
+}
+
+pub fn memory(near: &Place) -> Finding {
+    let name = FOLDER_ROOT;
+    let lost = "directories can't be published: regall verify, top and maps see nothing";
+    let Some(free) = free_space(name) else {
+        return Finding::new(name, Limits, "not there").effect(lost).mend(
+            Who::Administrator,
+            "sudo mkdir -p /dev/shm && sudo mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
+        );
+    };
+    let wanted = near.ranks.saturating_mul(A_RANK).saturating_add(ENOUGH);
+    let need = format!(
+        "{} ranks want {} (1 MiB each for 16,000 ranges, 64 MiB for MPI's own)",
+        near.ranks,
+        units::bytes(wanted)
+    );
+    let size = |f| {
+        near.mend(
+            f,
+            &format!("--shm-size={}m", (wanted >> 20).next_multiple_of(1024)),
+            "sudo mount -o remount,size=50% /dev/shm",
+        )
+    };
+    let space = format!("{} free", units::bytes(free));
+    match in_child(|| [write(A_RANK)]) {
+        Ok([0]) if free >= wanted => {
+            Finding::new(name, Good, format!("writable, {space}")).measured("free_bytes", free)
+        }
+        Ok([0]) => size(
+            Finding::new(name, Limits, format!("writable, {space}"))
+                .measured("free_bytes", free)
+                .effect(need),
+        ),
+        Ok([no]) if no == i64::from(libc::ENOSPC) => {
+            size(Finding::new(name, Limits, format!("full: {space}")).effect(lost))
+        }
+        Ok([no]) => Finding::new(name, Limits, format!("not writable: {}", text(no)))
+            .effect(lost)
+            .mend(
+                Who::Administrator,
+                "sudo mount -o remount,rw,mode=1777 /dev/shm",
+            ),
+        Err(why) => Finding::new(name, Unknown, why.to_string()),
+    }
+}
+
+/// The user's own folder there, which must be nobody else's.
+pub fn folder() -> Finding {
+    let name = "directories";
+    let path = format!("{FOLDER_ROOT}/regall-{}", user());
+    let Ok(found) = std::fs::symlink_metadata(&path) else {
+        return Finding::new(name, Good, format!("{path} comes with the first process"));
+    };
+    let (mode, owner) = (found.mode() & 0o7777, found.uid());
+    if found.is_dir() && owner == user() && mode & 0o077 == 0 {
+        return Finding::new(name, Good, path);
+    }
+    let what = if found.is_dir() {
+        "a folder"
+    } else {
+        "no folder"
+    };
+    Finding::new(
+        name,
+        Limits,
+        format!("{path} is {what} of user {owner}, mode {mode:o}"),
+    )
+    .effect("the shim does not trust it: no directory can be published")
+    .mend(
+        if owner == user() {
+            Who::You
+        } else {
+            Who::Administrator
+        },
+        format!("{}rm -r {path}", if owner == user() { "" } else { "sudo " }),
+    )
+}

@@ -1,0 +1,233 @@
+//! The library, and a program that is really run with it.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use regall_reader as reader;
+
+use super::place::Who;
+use super::{Finding, Standing::*};
+use crate::examine::{examine, Verdict};
+use crate::figures::Tally;
+use crate::look::look;
+use crate::settings::{Settings, Variable};
+use crate::{library, units};
+
+/// So long a program may take until it has published itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub fn library() -> Finding {
+    let name = library::NAME;
+    let Ok(path) = library::find() else {
+        return Finding::new(
+            name,
+            Limits,
+            "neither beside this command nor in ../lib of it",
+        )
+        .mend(Who::You, "make && make install # or copy it there");
+    };
+    let shown = path.display();
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) => {
+            return Finding::new(name, Limits, format!("{shown}: {e}"))
+                .effect("programs run without it")
+                .mend(Who::Administrator, format!("sudo chmod a+rx {shown}"))
+        }
+    };
+    let own = env!("REGALL_VERSION");
+    let version = version(&bytes).unwrap_or("no version");
+    let finding = |standing| Finding::new(name, standing, format!("{shown}, {version}"));
+    if version == own {
+        finding(Good)
+    } else if number(version) == number(own) {
+        finding(Good).effect(format!("this command was built apart from it, of {own}"))
+    } else {
+        finding(Limits)
+            .effect(format!(
+                "this command is of {own}: what it reads may not be what is written"
+            ))
+            .mend(Who::You, "make && make install # both of one version")
+    }
+}
+
+/// What the library calls itself, behind its name.
+fn version(bytes: &[u8]) -> Option<&str> {
+    const NAME: &[u8] = b"regall ";
+    let named = |n: &usize| {
+        bytes[*n..].starts_with(NAME) && bytes.get(n + NAME.len()).is_some_and(u8::is_ascii_digit)
+    };
+    let rest = bytes.get((0..bytes.len()).find(named)? + NAME.len()..)?;
+    let end = rest.iter().position(|b| *b < b' ')?;
+    std::str::from_utf8(rest.get(..end)?).ok()
+}
+
+/// A version without the commit.
+fn number(version: &str) -> &str {
+    version.split(' ').next().unwrap_or(version)
+}
+
+/// A program that runs with the shim on, until this is dropped.
+pub struct Trial {
+    child: Child,
+}
+
+impl Trial {
+    /// Starts one, with these settings beside the defaults. `Err`: what is in the way.
+    pub fn start(more: &[Variable]) -> Result<Self, String> {
+        let environment = Settings::default()
+            .environment()
+            .map_err(|why| why.to_string())?;
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"REGALL") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .envs(environment)
+            .envs(more.iter().map(|(name, value)| (*name, value)));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("sleep: {e}"))?;
+        let this = Self { child };
+        this.wait();
+        Ok(this)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Until it has come to rest with its account published, or won't.
+    fn wait(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline && !self.sleeps() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Whether it is where it is to be: in its one long system call.
+    fn sleeps(&self) -> bool {
+        let exe = fs::read_link(format!("/proc/{}/exe", self.pid())).unwrap_or_default();
+        let started = Some(exe) != std::env::current_exe().ok();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        let asleep = stat.rsplit(')').next().is_some_and(|s| s.starts_with(" S"));
+        started && asleep && reader::open(self.pid()).is_ok()
+    }
+
+    /// Ends it; what the shim has said.
+    pub fn end(mut self) -> Vec<String> {
+        let _ = self.child.kill();
+        let mut said = String::new();
+        if let Some(mut pipe) = self.child.stderr.take() {
+            let _ = pipe.read_to_string(&mut said);
+        }
+        let lines = said.lines().filter(|l| l.contains("regall"));
+        // "regall[123]: warn: text", of which the number says nothing here.
+        lines
+            .map(|l| match l.split_once("]: ") {
+                Some((_, text)) => text.to_string(),
+                None => l.to_string(),
+            })
+            .collect()
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        clean(self.child.id());
+    }
+}
+
+/// The directory of a process that was killed would stay until the user's next one.
+fn clean(pid: u32) {
+    let folder = format!("{}/regall-{}", reader::FOLDER_ROOT, user());
+    let start = format!("{pid}.");
+    for file in fs::read_dir(Path::new(&folder))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if file.file_name().to_string_lossy().starts_with(&start) {
+            let _ = fs::remove_file(file.path());
+        }
+    }
+}
+
+/// This user's number.
+pub fn user() -> u32 {
+    // SAFETY: no arguments, can't fail.
+    unsafe { libc::geteuid() }
+}
+
+/// A program that is run with the shim on and looked at: all in one.
+pub fn trial() -> Finding {
+    let name = "a program with it";
+    let began = Instant::now();
+    let trial = match Trial::start(&[]) {
+        Ok(trial) => trial,
+        Err(why) => return Finding::new(name, NotChecked, why),
+    };
+    let took = began.elapsed();
+    let verdict = examine(trial.pid(), false);
+    let bytes = look(trial.pid()).map(|look| Tally::of(&look.entries));
+    let said = trial.end();
+    let finding = match verdict {
+        Verdict::Good(summary) => {
+            let limited = bytes.map_or(0, |b| b.reason.get("limit").copied().unwrap_or(0));
+            let found = format!(
+                "started in {} ms: {} registered, {} over the limit, no gap",
+                took.as_millis(),
+                units::bytes(summary.registered),
+                units::bytes(limited)
+            );
+            let fine = said.is_empty() && limited == 0;
+            Finding::new(name, if fine { Good } else { Limits }, found)
+                .measured("registered_bytes", summary.registered)
+                .measured("limit_bytes", limited)
+                .measured("start_ms", took.as_millis() as u64)
+        }
+        Verdict::Gaps(gaps, _) => {
+            Finding::new(name, Limits, format!("{} gaps in its coverage", gaps.len()))
+        }
+        Verdict::Failed(why) => {
+            let found = match said.first() {
+                Some(line) => format!("can't be looked at: {line}"),
+                None => format!("can't be looked at: {why}"),
+            };
+            Finding::new(name, Limits, found)
+        }
+    };
+    match said.first() {
+        None if finding.standing == Limits => finding.effect("see locked memory below"),
+        None => finding,
+        Some(line) => finding.effect(format!("it says {line:?}")).mend(
+            Who::You,
+            "look that line up in docs/troubleshooting.md, and see what is below",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_told_apart_by_their_number() {
+        let library = b"regall x\0nothingregall 0.1.0 (abc+)\0more";
+        assert_eq!(version(library), Some("0.1.0 (abc+)"));
+        assert_eq!(version(b"regall 1"), None);
+        assert_eq!(number("0.1.0 (abc+)"), "0.1.0");
+        assert_eq!(number("0.1.0"), "0.1.0");
+    }
+}
