@@ -3,7 +3,8 @@
 //! address space (vfork, CLONE_VM) shares the ledger, too, and nothing is done.
 
 use super::{
-    backed, begin, deferred, flight, give_up, lock, open, real, resync, State, APP_FUTURE, USER_END,
+    backed, begin, deferred, flight, give_up, lock, open, progress, real, resync, State,
+    APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::intercept;
@@ -182,6 +183,7 @@ fn bring_in_slowly() {
 fn start_anew(state: &mut State) {
     deferred::reset();
     flight::reset();
+    progress::forget();
     state.ledger.rebuild();
     // The descriptors are copies of the parent's: they keep its regions alive.
     handles::child();

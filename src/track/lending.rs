@@ -3,10 +3,11 @@
 
 use super::pinning::{lock_for, Whose};
 use super::registering::{self, deregister, tell};
-use super::{begin_work, end, flight, fork, lock, tracking, State, USER_END};
+use super::{begin_work, end, flight, fork, lock, progress, tracking, State, USER_END};
 use crate::arena::Arena;
 use crate::config;
 use crate::limits;
+use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::{numbers, Device, Owner, State as Stage, ALL_REMOTE};
 use crate::startup;
@@ -377,6 +378,9 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     if implicit {
         registering::register_implicitly(d);
     }
+    if progress::wanted() {
+        progress::begin(to_register(class));
+    }
     if let Some(all) = PageRange::new(0, USER_END) {
         // In the order in which a budget is to be spent.
         for rank in 0..3 {
@@ -386,8 +390,26 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             registering::settle(all, Whose::Foreign);
         }
     }
+    progress::end();
     end(flight);
     Ok(())
+}
+
+/// Bytes that a new domain will have registered, as far as the budget goes.
+#[cold]
+fn to_register(class: u32) -> u64 {
+    let on_demand = class & Access::ON_DEMAND != 0;
+    let scope = startup::config().scope_data;
+    let Some(state) = lock() else {
+        return 0;
+    };
+    let bytes = progress::sum(&state, |attr, len| {
+        matches!(
+            policy::registering(attr, len, on_demand, scope),
+            policy::Registering::With(_)
+        )
+    });
+    bytes.min(state.budget)
 }
 
 /// A descriptor of our own for the context: the application may close its own.

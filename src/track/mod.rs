@@ -42,6 +42,7 @@ pub mod lock;
 pub mod locks;
 pub mod map;
 pub mod pinning;
+pub mod progress;
 pub mod registering;
 pub mod resync;
 pub mod unmap;

@@ -2,7 +2,9 @@
 //! a call needs unlocked memory. The kernel works without the lock being held, so
 //! whoever pins or unpins says so in its flight, and others wait.
 
-use super::{deferred, flight, lock, lock::Guard, registering, resync, spent, State, USER_END};
+use super::{
+    deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State, USER_END,
+};
 use crate::arch;
 use crate::config::Pin;
 use crate::limits;
@@ -232,6 +234,10 @@ fn pin_all(range: PageRange, whose: Whose) {
                 state.reserved += part.len();
                 flight::pin_begins(&guard, part);
                 drop(guard);
+                let populated = match want {
+                    Want::Populate => progress::populate(part, attr),
+                    _ => part.len(),
+                };
                 let outcome = pin_part(part, attr, want);
                 let Some(mut guard) = lock() else {
                     flight::pin_ends();
@@ -248,10 +254,16 @@ fn pin_all(range: PageRange, whose: Whose) {
                     continue;
                 }
                 let replaced = record(state, part, attr, want, outcome);
-                if replaced {
-                    undo(guard, part);
-                }
+                let held = match replaced {
+                    true => {
+                        undo(guard, part);
+                        None
+                    }
+                    false => Some(guard),
+                };
                 flight::pin_ends();
+                drop(held);
+                progress::done(part.len() - populated);
                 continue;
             }
         };

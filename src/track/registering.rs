@@ -7,7 +7,7 @@
 //! or *retired* while the application still has its key → the application's call.
 
 use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
-use super::{deferred, flight, lock, spent, State};
+use super::{deferred, flight, lock, progress, spent, State};
 use crate::arch;
 use crate::limits;
 use crate::policy::{self, Registering};
@@ -232,6 +232,7 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
     tell(state);
     drop(guard);
     work_ends(work, d, &mut graves);
+    progress::done(job.gap.len());
 }
 
 /// This thread begins to register or take out `range` in domain `d`, without the lock.

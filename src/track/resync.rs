@@ -2,7 +2,8 @@
 //! the same bytes or failed half-way, and for what changes without a call.
 
 use super::{
-    deferred, flight, fork, lock, lock::Guard, pinning, registering, settle, State, USER_END,
+    deferred, flight, fork, lock, lock::Guard, pinning, progress, registering, settle, State,
+    USER_END,
 };
 use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
@@ -431,6 +432,10 @@ pub fn first(extra: Flags) {
 pub fn settle_all() {
     if let Some(mut guard) = lock() {
         let binds = limits::memlock().is_some();
+        if progress::wanted() {
+            let total = to_populate(&guard, binds);
+            progress::begin(total);
+        }
         hold_back(&mut guard, binds);
     }
     for rank in 0..3 {
@@ -439,6 +444,18 @@ pub fn settle_all() {
             settle(users);
         }
     }
+    progress::end();
+}
+
+/// Bytes that are to be populated now, as far as the budget goes.
+#[cold]
+fn to_populate(state: &State, binds: bool) -> u64 {
+    let pin = startup::config().pin;
+    let pending = |a: Attr| {
+        a.pin.reason == Reason::Off && policy::wanted(a, pin, binds) == policy::Want::Populate
+    };
+    let bytes = progress::sum(state, |a, _| pending(a));
+    bytes.min(state.budget.saturating_sub(state.pinned()))
 }
 
 /// Marks what is to be pinned later than rank 0 as over the limit for now.
