@@ -284,7 +284,12 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
             "All processes with the shim on that you may look at. `s` chooses the column to sort by, `r` turns the \
              order round, `/` filters, Enter shows all that is known of one process, `?` explains, `q` ends it.",
         ],
-        "doctor" => &["Says for each limit of this machine whether it is in the way, and the command or line that mends it."],
+        "doctor" => &[
+            "Tries what registration and single copy need, as the user and in the place where it is run: locking \
+             memory, changing code, calls that a seccomp filter may forbid, copies between two processes, a program \
+             with the shim on. Nothing of that stays. For each thing in the way it says what follows from it, who \
+             can mend it, and by which line. They stand in the order in which they matter.",
+        ],
         "report" => &[
             "Reads what processes wrote to `REGALL_STATS_FILE` when they ended, and makes one table of it: least, \
              median and most of each figure, and which rank is furthest from the median; what was refused or \

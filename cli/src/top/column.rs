@@ -108,8 +108,8 @@ pub fn all() -> Vec<Column> {
     ];
     all.extend(copied().map(|(counter, name)| Column {
         help: format!("bytes copied between peers by {name}"),
-        head: name.to_uppercase(),
-        width: name.len().max(5),
+        head: format!("BY-{}", name.to_uppercase()),
+        width: name.len() + 3,
         left: false,
         value: Source::Copied(counter),
     }));
@@ -305,6 +305,14 @@ mod tests {
         ));
         assert_eq!(row.width(), 79);
         assert!(row.starts_with("4194304    - a-name-that-"), "{row}");
+    }
+
+    #[test]
+    fn no_two_columns_have_one_name() {
+        let mut heads: Vec<_> = all().into_iter().map(|c| c.head).collect();
+        assert!(heads.contains(&"BY-CMA".to_string()), "{heads:?}");
+        heads.sort();
+        assert!(heads.windows(2).all(|w| w[0] != w[1]), "{heads:?}");
     }
 
     #[test]
