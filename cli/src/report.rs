@@ -300,12 +300,19 @@ fn plain(name: &str) -> String {
             Some("pin") => "time pinning".into(),
             Some("hca") => "time registering".into(),
             Some(other) => format!("time {other}"),
-            None => name
-                .replace("bytes", "")
-                .replace('_', " ")
-                .trim()
-                .to_string(),
+            None => counted(name),
         },
+    }
+}
+
+/// A counter's name as people read it. Of a mechanism there are two: how often, and bytes.
+fn counted(name: &str) -> String {
+    let words = name.split('_').filter(|w| *w != "bytes");
+    let words = words.collect::<Vec<_>>().join(" ");
+    match (words.strip_prefix("copy "), name.ends_with("_bytes")) {
+        (Some(mechanism), true) => format!("copied by {mechanism}"),
+        (Some(mechanism), false) => format!("copies by {mechanism}"),
+        (None, _) => words,
     }
 }
 
@@ -340,6 +347,20 @@ mod tests {
         assert_eq!(row(&[9]).outlier(), None);
         assert_eq!(row(&[]).median(), 0);
         assert_eq!(row(&[1, 2, 3, 4]).median(), 2);
+    }
+
+    #[test]
+    fn no_two_figures_have_one_name() {
+        use regall_directory::layout::Counter;
+        let all = Counter::ALL
+            .iter()
+            .map(|c| format!("counters.{}", c.word()));
+        let mut names: Vec<_> = all.map(|name| plain(&name)).collect();
+        assert!(names.contains(&"pinned total".to_string()), "{names:?}");
+        assert!(names.contains(&"copied by cma".to_string()), "{names:?}");
+        names.sort();
+        assert!(names.windows(2).all(|w| w[0] != w[1]), "{names:?}");
+        assert!(names.iter().all(|n| !n.contains("  ") && !n.is_empty()));
     }
 
     #[test]

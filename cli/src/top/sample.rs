@@ -328,7 +328,16 @@ mod tests {
     fn mechanisms_are_the_counters_of_bytes() {
         assert_eq!(mechanism("copy_cma_bytes"), Some("cma"));
         assert_eq!(mechanism("copy_knem_bytes"), Some("knem"));
-        for other in ["copy_cma", "copy_bytes", "copy__bytes", "copy_", "copy_cma_calls", "copy_cma_ns", "copies", "pins"] {
+        for other in [
+            "copy_cma",
+            "copy_bytes",
+            "copy__bytes",
+            "copy_",
+            "copy_cma_calls",
+            "copy_cma_ns",
+            "copies",
+            "pins",
+        ] {
             assert_eq!(mechanism(other), None, "{other}");
         }
     }
