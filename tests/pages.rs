@@ -154,6 +154,105 @@ fn every_message_is_in_the_page_and_no_other() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Where the command's sentences for people are: what is wrong, and what to do. The doctor's
+/// are explained where they stand.
+const SENTENCES: [&str; 14] = [
+    "cli/src/run.rs",
+    "cli/src/launcher.rs",
+    "cli/src/settings.rs",
+    "cli/src/report/gather.rs",
+    "cli/src/report/advice.rs",
+    "cli/src/peek.rs",
+    "cli/src/examine.rs",
+    "cli/src/check.rs",
+    "cli/src/verify.rs",
+    "cli/src/watch.rs",
+    "cli/src/top.rs",
+    "cli/src/stats.rs",
+    "cli/src/maps.rs",
+    "reader/src/lib.rs",
+];
+
+/// What in these files is no message: help, and names that are looked for.
+const NO_MESSAGES: [&str; 8] = [
+    "Exit code",
+    "A region for a single use",
+    "regall peek [",
+    "PMIx Reference RTE",
+    "Intel(R) MPI",
+    "in {count} of {} processes",
+    "{pid}: ok, ",
+    "{} not found; looked for",
+];
+
+/// The strings of a Rust source, but for those of its tests, with their lines joined.
+fn strings(source: &str) -> Vec<String> {
+    let source = source.split("#[cfg(test)]").next().unwrap_or("");
+    let lines = source.lines().filter(|l| !l.trim_start().starts_with("//"));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let mut all = Vec::new();
+    let mut letters = text.chars();
+    while letters.by_ref().any(|c| c == '"') {
+        let mut one = String::new();
+        while let Some(c) = letters.next().filter(|c| *c != '"') {
+            match (c, if c == '\\' { letters.next() } else { None }) {
+                // A line that goes on in the next one, behind its blanks.
+                (_, Some('\n')) => {
+                    let rest = letters.as_str();
+                    letters = rest.trim_start().chars();
+                }
+                (_, Some('n')) => one.push('\n'),
+                (_, Some(other)) => one.push(other),
+                (c, None) => one.push(c),
+            }
+        }
+        all.push(one);
+    }
+    all
+}
+
+/// The longest piece of a format string that stands in it as it is.
+fn longest(format: &str) -> &str {
+    let pieces = format.split(['{', '}']).step_by(2);
+    let longest = pieces.max_by_key(|p| p.len()).unwrap_or("");
+    longest.trim_matches([' ', ',', ';', ':'])
+}
+
+#[test]
+fn every_sentence_of_the_command_is_in_the_page() {
+    let page = fs::read_to_string(build::root().join("docs/troubleshooting.md")).expect("the page");
+    let mut sentences = 0;
+    let mut missing = Vec::new();
+    for file in SENTENCES {
+        let source = fs::read_to_string(build::root().join(file)).expect("a source");
+        for text in strings(&source) {
+            let piece = longest(&text);
+            let message = piece.contains(' ') && piece.len() > 8;
+            if !message || NO_MESSAGES.iter().any(|n| text.starts_with(n)) {
+                continue;
+            }
+            sentences += 1;
+            if !page.contains(piece) {
+                missing.push(format!("{file}: {text}"));
+            }
+        }
+    }
+    assert!(sentences > 40, "{sentences}");
+    assert!(
+        missing.is_empty(),
+        "not in the page:\n{}",
+        missing.join("\n")
+    );
+}
+
+#[test]
+fn sentences_are_found_in_sources() {
+    let source = "// \"no\"\nlet a = \"one \\\n    two \\\"q\\\"\"; b(\"c\");\n\
+                  #[cfg(test)]\n\"not this\"";
+    assert_eq!(strings(source), ["one two \"q\"", "c"]);
+    assert_eq!(longest("{}: a path with {x} in it"), "a path with");
+}
+
 #[test]
 fn another_text_or_level_is_noticed() {
     let message = Message::new("warn", "{name} of {what}: errno {n}");

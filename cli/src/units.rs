@@ -48,6 +48,11 @@ pub fn count(n: u64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
+/// So many of a thing: `1 gap`, `2 gaps`.
+pub fn many(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A time that was given in seconds, more than 0.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let value: f64 = text.parse().map_err(|_| "not a number")?;
@@ -68,6 +73,8 @@ mod tests {
         assert_eq!(bytes(3 << 29), "1.5 GiB");
         assert_eq!(bytes(132 << 10), "132 KiB");
         assert_eq!(bytes(u64::MAX), "16 EiB");
+        assert_eq!(many(0, "gap"), "0 gaps");
+        assert_eq!(many(1, "gap"), "1 gap");
     }
 
     #[test]

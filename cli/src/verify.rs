@@ -102,8 +102,8 @@ fn print_gaps(
     let bytes: u64 = gaps.iter().map(|g| g.range.len()).sum();
     write!(
         out,
-        "{pid}: {} gaps, {} in all",
-        gaps.len(),
+        "{pid}: {}, {} in all",
+        units::many(gaps.len(), "gap"),
         units::bytes(bytes)
     )?;
     if unpublished != 0 {

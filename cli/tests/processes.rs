@@ -90,7 +90,7 @@ fn what_no_region_holds_though_it_is_said_is_a_gap() {
         start + (5 << 12)
     );
     assert!(said.contains(&gap), "{said}");
-    assert!(said.contains(": 1 gaps, 20 KiB in all"), "{said}");
+    assert!(said.contains(": 1 gap, 20 KiB in all"), "{said}");
     // While a call is in progress it may be on its way.
     p.tell("b");
     assert_eq!((p.verify(&[]).0, p.script()), (2, 2));

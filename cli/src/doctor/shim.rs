@@ -198,7 +198,8 @@ pub fn trial() -> Finding {
                 .measured("start_ms", took.as_millis() as u64)
         }
         Verdict::Gaps(gaps, _) => {
-            Finding::new(name, Limits, format!("{} gaps in its coverage", gaps.len()))
+            let gaps = units::many(gaps.len(), "gap");
+            Finding::new(name, Limits, format!("{gaps} in its coverage"))
         }
         Verdict::Failed(why) => {
             let found = match said.first() {

@@ -60,8 +60,11 @@ fn who(text: &mut Text, sample: &Sample, there: bool) {
         "pin {pin}, intercept {intercept}, hca {hca}{forked}"
     ));
     text.line(format!(
-        "{} mappings, {} ranges, {} memory regions, {} calls in progress",
-        f.mappings, f.entries, f.regions, f.busy
+        "{}, {}, {}, {} in progress",
+        units::many(f.mappings, "mapping"),
+        units::many(f.entries, "range"),
+        units::many(f.regions, "memory region"),
+        units::many(f.busy, "call")
     ));
     let (patched, refused) = (f.header.sites_patched, f.header.sites_refused);
     let missed = match f.missed()[..] {

@@ -213,7 +213,7 @@ fn text(
 
 fn help(columns: &[Column]) -> Vec<detail::Line> {
     let mut lines = vec![("columns".to_string(), true)];
-    let column = |c: &Column| (format!("{:<8} {}", c.head, c.help), false);
+    let column = |c: &Column| (format!("{:<9} {}", c.head, c.help), false);
     lines.extend(columns.iter().map(column));
     lines.push((String::new(), false));
     lines.push(("keys".to_string(), true));
