@@ -74,6 +74,7 @@ mod stock {
         blind = truth_of_the_blind();
         faults = requests_that_fail();
         few_regions = on_few_regions();
+        doctor = doctor_says("absent");
     }
 
     programs! { Stock:
@@ -102,6 +103,7 @@ mod odp {
         pingpong_odp = rc_pingpong(&["-o"]);
         write_bw_odp = perftest("ib_write_bw", &["-s", "262144", "--odp"]);
         python = rdma_core(&["test_odp", "test_mr"]);
+        doctor = doctor_says("good");
     }
 
     programs! { Odp:
@@ -527,6 +529,33 @@ fn on_few_regions() -> Checked {
             .collect();
         none(&problems, &few);
     }
+    Ok(())
+}
+
+/// What the doctor finds of the adapters: they are there, a program registers with each,
+/// and on-demand paging is as the kernel has it.
+fn doctor_says(on_demand: &str) -> Checked {
+    let mut command = Command::new(build::regall());
+    Mode::Plain.apply(&mut command);
+    let done = child::run(command.args(["doctor", "--json"]), TIMEOUT);
+    let all: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let of = |name: &str| {
+        let mut all = all.as_array().into_iter().flatten();
+        all.find(|f| f["name"] == name).expect("a finding").clone()
+    };
+    let (there, registers) = (of("RDMA adapters"), of("registering"));
+    assert_eq!(there["standing"], "good", "{there:#}");
+    assert_eq!(registers["standing"], "good", "{registers:#}");
+    let found = registers["found"].as_str().unwrap_or("");
+    for device in ["rxe0: ", "rxe1: "] {
+        let rest = found.split(device).nth(1).unwrap_or("");
+        assert!(
+            rest.starts_with(|c: char| ('1'..='9').contains(&c)),
+            "{found}"
+        );
+    }
+    let odp = of("on-demand paging");
+    assert_eq!(odp["standing"], on_demand, "{odp:#}");
     Ok(())
 }
 

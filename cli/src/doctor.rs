@@ -143,7 +143,7 @@ fn all() -> Vec<Finding> {
         shared::memory(&near),
         shared::folder(),
         mappings::count(&near),
-        batch::slurm(&near),
+        batch::slurm(),
         copying::single_copy(&near),
         copying::yama(&near),
         pages::huge(&near),

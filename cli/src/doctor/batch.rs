@@ -47,7 +47,7 @@ fn hands_on_memlock(conf: &str) -> bool {
     setting("PropagateResourceLimits").is_none_or(|v| names(&v))
 }
 
-pub fn slurm(_: &super::place::Place) -> Finding {
+pub fn slurm() -> Finding {
     let name = "Slurm";
     let where_ = if inside() { "inside a job; " } else { "" };
     let Some(file) = file() else {
