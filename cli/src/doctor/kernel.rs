@@ -278,7 +278,7 @@ fn query() -> i64 {
     };
     let mut query = ProcmapQuery {
         size: size_of::<ProcmapQuery>() as u64,
-        addr: query as fn() -> i64 as u64,
+        addr: query as fn() -> i64 as usize as u64,
         ..ProcmapQuery::default()
     };
     // SAFETY: the structure that this request takes, which outlives the call.
