@@ -9,11 +9,11 @@
 //! ```
 //!
 //! A slot is 64 bytes. Its first word is its generation: 0 while it is free or
-//! being filled, else the number of the event that filled it. A range's new slot is
+//! being filled, else a number that no other entry has had. A range's new slot is
 //! filled before its old one is freed, so where two slots overlap, the one with
 //! the higher generation is right.
 
-use core::sync::atomic::AtomicU64;
+use crate::atomic::AtomicU64;
 
 /// First word of the file: "regall\0" and the layout's version in the top byte.
 pub const MAGIC: u64 = 0x02_00_6c_6c_61_67_65_72;
@@ -64,7 +64,7 @@ pub struct Header {
     pub pid_namespace: AtomicU64,
     /// Effective uid.
     pub uid: AtomicU64,
-    /// Events committed so far.
+    /// Higher with each event, and at least as high as that of each slot.
     pub generation: AtomicU64,
     /// Slots 0..high_water have been used at some time.
     pub high_water: AtomicU64,
@@ -107,7 +107,7 @@ const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 /// several regions may lie in one range.
 #[repr(C, align(64))]
 pub struct Slot {
-    /// 0: free; else the generation that published it.
+    /// 0: free; else what tells this entry from all others, the higher the newer.
     pub generation: AtomicU64,
     /// First address.
     pub start: AtomicU64,

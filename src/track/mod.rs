@@ -46,6 +46,8 @@ pub mod progress;
 pub mod registering;
 pub mod resync;
 pub mod unmap;
+#[cfg(test)]
+mod tests;
 mod vacancy;
 
 pub use pinning::{let_go, settle};
@@ -85,6 +87,10 @@ pub struct State {
 /// Where the ledger's changes become visible.
 struct Publish<'a> {
     writer: &'a mut Writer,
+    /// The header's, which the next entry gets. No two entries have the same, not even of one
+    /// change: one that goes on along a range fills slots anew that it has filled itself, and
+    /// a peer that saw what was in one of them before would take the generation for a promise
+    /// that it still is.
     generation: u64,
 }
 
@@ -92,6 +98,10 @@ impl Sink for Publish<'_> {
     #[inline]
     fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
         let slot = self.writer.publish(self.generation, range, attr, id);
+        self.generation += 1;
+        if let Some(h) = self.writer.header() {
+            h.generation.store(self.generation, Relaxed);
+        }
         slot.map_or(0, |s| s.get().get())
     }
 
