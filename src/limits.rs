@@ -71,6 +71,11 @@ pub fn budget(limit: Limit, env: Environment) -> u64 {
     }
 }
 
+/// Bytes of memory that a process of this machine and cgroup can have; u64::MAX: not known.
+pub fn all_memory() -> u64 {
+    physical().min(cgroup())
+}
+
 fn physical() -> u64 {
     // SAFETY: all zeroes is a valid `struct sysinfo`.
     let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };

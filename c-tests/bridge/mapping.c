@@ -648,6 +648,8 @@ static void allocated(void)
 	IS(-EINVAL, api.alloc_shared(1, NULL));
 	IS(-ENOMEM, api.alloc_shared(SIZE_MAX, &p));
 	IS(-ENOMEM, api.alloc_shared(1ul << 50, &p));
+	/* There are addresses for it, but no memory. */
+	IS(-ENOMEM, api.alloc_shared(1ul << 45, &p));
 }
 
 /* The program closes what it finds, and another file gets the descriptor that was kept. */

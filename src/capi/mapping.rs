@@ -5,6 +5,7 @@ use super::{bring_in, error};
 use crate::host::Shim;
 use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
+use crate::limits;
 use crate::sys::file::{Fd, Kept};
 use crate::sys::{self, call, Errno};
 use crate::track::{self, map};
@@ -169,6 +170,11 @@ pub unsafe extern "C" fn regall_alloc_shared(size: usize, out: *mut u64) -> c_in
 }
 
 fn allocate(bytes: u64) -> sys::Result<u64> {
+    // The kernel refuses private memory that can't be, but not a file's: populating that would
+    // go on until somebody is killed.
+    if bytes > limits::all_memory() {
+        return Err(Errno::NOMEM);
+    }
     let fd = sealed(bytes)?;
     let at = fd.map_shared(0, bytes)?;
     if bytes >= HUGE_PAGE {
