@@ -464,7 +464,8 @@ impl Visit<'_> {
 impl Drop for Visit<'_> {
     #[inline]
     fn drop(&mut self) {
-        let last = self.slot.users.fetch_sub(1, Release) == 1;
+        // The last one must see that one before it has given the slot away.
+        let last = self.slot.users.fetch_sub(1, AcqRel) == 1;
         if last && self.slot.pid.load(Relaxed) == 0 {
             if let Some(mut held) = self.slot.hold(self.thread) {
                 if self.slot.users.load(Acquire) == 0 && self.slot.pid.load(Relaxed) == 0 {

@@ -3,7 +3,7 @@
 use crate::find::{self, Found};
 use crate::host::Host;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{fence, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     locate, segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
@@ -161,6 +161,9 @@ impl Stamp {
     /// The view that it is from is still mapped.
     #[inline]
     pub unsafe fn holds(&self) -> bool {
+        // What was copied from mapped memory was read before this is: a load alone, whatever
+        // its order, keeps only what comes behind it in its place.
+        fence(Acquire);
         // SAFETY: by the contract above.
         unsafe { self.at.as_ref() }.load(Acquire) == self.generation
     }
