@@ -7,9 +7,14 @@
 //!
 //! Built without std and without an allocator: code that runs inside `mmap`
 //! under malloc's lock can't call what isn't there.
-#![cfg_attr(not(test), no_std)]
-// The unit tests build the parts, not the whole: there the library is never loaded.
-#![cfg_attr(test, allow(dead_code))]
+#![cfg_attr(not(any(test, fuzzing)), no_std)]
+// The unit tests and the fuzzers (fuzz/) build the parts, not the whole: there the library
+// is never loaded.
+#![cfg_attr(any(test, fuzzing), allow(dead_code))]
+
+// What races/ checks names its atomics so; see there.
+use core::hint;
+use core::sync::atomic;
 
 pub use regall_sys as sys;
 pub use regall_sys::text;
@@ -41,7 +46,7 @@ pub mod track;
 pub mod verbs;
 pub mod version;
 
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 mod panic {
     /// Nothing on the hook path is meant to panic. If something does, the shim
     /// stands down and the program goes on as if it had never been there.

@@ -11,6 +11,9 @@
 //! counters are the [`host`]'s.
 #![cfg_attr(not(test), no_std)]
 
+// What races/ checks names its atomics so; see there.
+use core::sync::atomic;
+
 pub mod attach;
 pub mod find;
 pub mod host;

@@ -1,9 +1,9 @@
 //! A lock between the threads of one process, which a child of fork is not left waiting
 //! for: a holder that the child has not got loses it.
 
+use crate::atomic::{AtomicU32, Ordering::*};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering::*};
 
 const FREE: u32 = 0;
 /// In the low two bits of what is not free; the process is above them.

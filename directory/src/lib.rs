@@ -7,6 +7,9 @@
 //! own list, `/proc/PID/maps`.
 #![cfg_attr(not(test), no_std)]
 
+// What is lock-free names its atomics so: races/ puts its own in their place.
+use core::sync::atomic;
+
 pub mod addr;
 pub mod layout;
 pub mod maps;

@@ -4,9 +4,8 @@
 //! [`decode`] and [`read_slot`] need no allocation and serve any reader. Finding
 //! and reading files is the crate `regall-reader`.
 
-use core::sync::atomic::{fence, Ordering};
-
 use crate::addr::PageRange;
+use crate::atomic::{fence, Ordering};
 use crate::layout::{Slot, SLOT_BYTES};
 use crate::vocab::{Access, Attr, Kind};
 

@@ -16,9 +16,9 @@
 
 use core::num::NonZeroU32;
 use core::ptr::NonNull;
-use core::sync::atomic::{fence, AtomicU64, Ordering};
 
 use crate::addr::PageRange;
+use crate::atomic::{fence, AtomicU64, Ordering};
 use crate::layout::{locate, segment_offset, Header, Slot, SEGMENT0_SLOTS, SEGMENTS, SLOT_BYTES};
 use crate::vocab::Attr;
 

@@ -24,8 +24,9 @@
 use core::marker::PhantomData;
 use core::mem::{align_of, size_of};
 use core::ptr::{self, NonNull};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{compiler_fence, fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+
+use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::atomic::{compiler_fence, fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 /// Rows in a leaf: as many as there are 4-bit numbers in [`Leaf::order`].
 pub const LEAF_ROWS: usize = 16;
@@ -675,7 +676,7 @@ impl View {
             if let Some(answer) = self.try_find(addr) {
                 return Ok(answer);
             }
-            core::hint::spin_loop();
+            crate::hint::spin_loop();
         }
         Err(Busy)
     }
