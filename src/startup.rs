@@ -334,7 +334,7 @@ pub fn adopt_pid() {
 
 // The constructor. It goes through the same entry as every call, so that a panic
 // in it finds its way back, too.
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 mod constructor {
     use core::arch::global_asm;
 

@@ -10,10 +10,6 @@ pub const TLS_BYTES: usize = 1088;
 
 // Thread-local storage in the initial-exec model: no __tls_get_addr, which may
 // call malloc. A preloaded library's TLS is part of the static block.
-//
-// memcpy and its kin: the compiler calls them; libc's are interposed by
-// sanitizers and would be a libc call on the hook path. Hidden, so that nobody
-// else is given ours. Starting `rep movsb` takes longer than copying a few structures.
 global_asm!(
     r#"
     .section .tbss.regall_tls,"awT",@nobits
@@ -25,7 +21,17 @@ global_asm!(
 regall_tls:
     .skip {bytes}
     .text
+"#,
+    bytes = const TLS_BYTES,
+);
 
+// memcpy and its kin: the compiler calls them; libc's are interposed by
+// sanitizers and would be a libc call on the hook path. Hidden, so that nobody
+// else is given ours. Starting `rep movsb` takes longer than copying a few structures.
+// (libFuzzer has its own, by which it learns what is compared with what.)
+#[cfg(not(fuzzing))]
+global_asm!(
+    r#"
     .hidden memcpy
     .globl memcpy
     .type memcpy, @function
@@ -182,8 +188,7 @@ strlen:
     jne 2b
     ret
     .size strlen, . - strlen
-"#,
-    bytes = const TLS_BYTES,
+"#
 );
 
 /// Start of this thread's block of [`TLS_BYTES`] zero-initialised bytes. Also a

@@ -2,7 +2,7 @@
 //! slots (`symbols`), or as SIGSYS (`strict`). Turns each into an event for
 //! [`crate::track`].
 
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 use crate::arch::regall_resume;
 use crate::arch::Frame;
 use crate::config::Intercept;
@@ -10,7 +10,7 @@ use crate::startup;
 use crate::sys::time;
 use crate::thread::{self, Thread};
 use crate::track::{self, flight};
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
@@ -174,7 +174,7 @@ pub fn take_note(report: &patch::Report) {
 }
 
 /// A panic: the shim gives up and the program goes on where it called in.
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 #[cold]
 pub fn stand_down(info: &core::panic::PanicInfo) -> ! {
     static AGAIN: AtomicBool = AtomicBool::new(false);

@@ -90,16 +90,24 @@ fn no_two_entries_of_one_change_have_the_same_generation() {
         pin: Column::YES,
         hca: Column::no(Reason::Off),
     };
-    let pages = |from: u64, to: u64| PageRange::new(0x10000 + from * 4096, 0x10000 + to * 4096).unwrap();
+    let pages =
+        |from: u64, to: u64| PageRange::new(0x10000 + from * 4096, 0x10000 + to * 4096).unwrap();
     for n in 0..40 {
         let range = pages(n, n + 1);
-        ledger.insert(range, of(1 + 2 * (n as u8 & 1)), &mut sink).unwrap();
+        ledger
+            .insert(range, of(1 + 2 * (n as u8 & 1)), &mut sink)
+            .unwrap();
     }
     // mprotect over all of it: entry after entry becomes like the one before it, or like none.
     ledger
-        .update(pages(0, 40), &mut sink, |part, attr| match part.start() >> 12 & 4 {
-            0 => of(3),
-            _ => Attr { prot: Prot::from_bits(attr.prot.bits() ^ 2), ..attr },
+        .update(pages(0, 40), &mut sink, |part, attr| {
+            match part.start() >> 12 & 4 {
+                0 => of(3),
+                _ => Attr {
+                    prot: Prot::from_bits(attr.prot.bits() ^ 2),
+                    ..attr
+                },
+            }
         })
         .unwrap();
     assert!(sink.again > 10, "slots are filled again in one change");

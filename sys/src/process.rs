@@ -63,7 +63,11 @@ impl Stat {
     /// read(2).
     pub fn read(path: &CStr) -> Result<Self> {
         let mut buf = [0u8; 1024];
-        let text = file::read_small(path, &mut buf)?;
+        Self::parse(file::read_small(path, &mut buf)?)
+    }
+
+    /// From what is in it. EINVAL: it is not what the kernel writes.
+    pub fn parse(text: &[u8]) -> Result<Self> {
         // The name in field 2 may hold anything, parentheses too: count from its end.
         let after = text.iter().rposition(|b| *b == b')').ok_or(Errno::INVAL)?;
         let rest = text.get(after + 1..).unwrap_or(&[]);

@@ -58,7 +58,7 @@ impl Group {
     }
 
     /// One readable mapping of a file's beginning.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub fn single(range: PageRange) -> Self {
         let mut group = Self {
             origin: Origin::File,
