@@ -45,9 +45,9 @@ pub mod pinning;
 pub mod progress;
 pub mod registering;
 pub mod resync;
-pub mod unmap;
 #[cfg(test)]
 mod tests;
+pub mod unmap;
 mod vacancy;
 
 pub use pinning::{let_go, settle};
