@@ -203,9 +203,9 @@ fn picture(lines: &[Line]) -> String {
         &|l| l.nanos as f64 / step as f64,
     );
     curve(240, "KiB of the shim's own", &|l| l.own as f64 / 1024.0);
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "<text x=\"740\" y=\"410\" text-anchor=\"end\">{} events</text></svg>\n",
+        "<text x=\"740\" y=\"410\" text-anchor=\"end\">{} events</text></svg>",
         last.made
     );
     out
