@@ -79,6 +79,11 @@ pub fn construct(frame: &Frame) {
     if env.with(b"REGALL", |v| v == b"1") != Some(true) || !wanted_here(env) {
         return;
     }
+    // Variables name files that are written. ld.so keeps the environment of a setuid
+    // program, and /etc/ld.so.preload is for these, too.
+    if sys::process::is_privileged() {
+        return;
+    }
     let (begun, ticks) = (time::now(), arch::ticks());
     if !read_settings(env) {
         return;

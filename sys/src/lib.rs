@@ -2,7 +2,7 @@
 //! nothing that takes a lock in user space.
 #![cfg_attr(not(test), no_std)]
 
-use arch::{syscall6, Frame};
+use arch::Frame;
 use core::fmt;
 use core::ptr::NonNull;
 use text::Text;
@@ -87,9 +87,8 @@ macro_rules! call {
 /// Exactly as safe as the application's own system call was.
 #[inline]
 pub unsafe fn real(frame: &Frame) -> i64 {
-    let [a, b, c, d, e, f] = frame.args;
     // SAFETY: by the contract above.
-    unsafe { syscall6(frame.nr, a, b, c, d, e, f) }
+    unsafe { arch::application_call(frame) }
 }
 
 /// Anonymous private memory of `bytes` (whole pages), zeroed, for the shim

@@ -117,6 +117,44 @@ pub fn own_status(name: &[u8]) -> Option<u64> {
     }
 }
 
+/// Whether this program has rights that whoever started it has not: setuid, setgid, or
+/// capabilities of its file. The kernel's word (AT_SECURE); where that can't be read, as
+/// what the program has.
+pub fn is_privileged() -> bool {
+    let mut buf = [0u8; 1024];
+    if let Ok(vector) = file::read_small(c"/proc/self/auxv", &mut buf) {
+        if let Some(secure) = auxiliary(vector, libc::AT_SECURE) {
+            return secure != 0;
+        }
+    }
+    let id = |call: i64| call!(call).unwrap_or(0);
+    let user = id(libc::SYS_geteuid);
+    id(libc::SYS_getuid) != user
+        || id(libc::SYS_getgid) != id(libc::SYS_getegid)
+        || user != 0 && permitted_capabilities() != 0
+}
+
+/// The value of `key` in an auxiliary vector.
+fn auxiliary(vector: &[u8], key: u64) -> Option<u64> {
+    let word = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).ok().map(u64::from_ne_bytes);
+    let pair = vector
+        .chunks_exact(16)
+        .map(|pair| pair.split_at(8))
+        .find(|(name, _)| word(name) == Some(key));
+    pair.and_then(|(_, value)| word(value))
+}
+
+/// What this thread may have, the first 32 of them and the others.
+fn permitted_capabilities() -> u64 {
+    let mut header = [0x2008_0522u32, 0];
+    // The kernel's version 3: two sets of effective, permitted and inheritable.
+    let mut data = [0u32; 6];
+    match call!(libc::SYS_capget, header.as_mut_ptr(), data.as_mut_ptr()) {
+        Ok(_) => u64::from(data[4]) << 32 | u64::from(data[1]),
+        Err(_) => 0,
+    }
+}
+
 /// Whether the child `pid` has ended: it may still have to be waited for, or there is none.
 /// Nothing is taken from who will wait.
 pub fn has_ended(pid: u64) -> bool {
@@ -164,6 +202,16 @@ mod tests {
             assert_eq!(own_status(name.as_bytes()), Some(value), "{name}");
         }
         assert_eq!(own_status(b"Nothing:"), None);
+    }
+
+    #[test]
+    fn tests_are_not_privileged_and_their_user_is_in_the_auxiliary_vector() {
+        assert!(!is_privileged());
+        let vector = std::fs::read("/proc/self/auxv").unwrap();
+        let user = u64::from(crate::geteuid());
+        assert_eq!(auxiliary(&vector, libc::AT_EUID), Some(user));
+        assert_eq!(auxiliary(&vector, libc::AT_SECURE), Some(0));
+        assert_eq!(auxiliary(&[], libc::AT_SECURE), None);
     }
 
     #[test]
