@@ -4,6 +4,7 @@
 use crate::ledger::Memory;
 use crate::sys;
 use core::ptr::NonNull;
+use core::sync::atomic::{compiler_fence, Ordering::SeqCst};
 use regall_directory::addr::PageRange;
 
 /// Bytes that are mapped at a time.
@@ -73,14 +74,20 @@ impl Arena {
 unsafe impl Memory for Arena {
     fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         let bytes = bytes.checked_next_multiple_of(64)?;
-        if self.end - self.next < bytes {
+        if self.end.saturating_sub(self.next) < bytes {
             if bytes >= LARGE {
                 // What is left of the chunk is not lost.
                 let at = self.map(bytes.checked_next_multiple_of(4096)?)?;
                 return NonNull::new(at as *mut u8);
             }
-            self.next = self.map(CHUNK)?;
-            self.end = self.next + CHUNK;
+            let at = self.map(CHUNK)?;
+            // A handler may jump away from between these, and the arena is not built
+            // anew: nothing is left then, and the next one maps another chunk.
+            self.end = 0;
+            compiler_fence(SeqCst);
+            self.next = at;
+            compiler_fence(SeqCst);
+            self.end = at + CHUNK;
         }
         let at = self.next;
         self.next += bytes;

@@ -127,7 +127,7 @@ impl Store {
         }
         let base = fd
             .allocate(0, first_part() as u64)
-            .and_then(|()| fd.map_shared(0, first_part() as u64))
+            .and_then(|()| fd.map_apart(0, first_part() as u64))
             .inspect_err(|_| {
                 let _ = folder.unlink(name);
             })?;
@@ -252,7 +252,7 @@ impl Store {
             let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
             let offset = segment_offset(k) as u64;
             fd.allocate(offset, bytes)?;
-            fd.map_shared(offset, bytes)?
+            fd.map_apart(offset, bytes)?
         } else {
             sys::map_private(bytes as usize)?.as_ptr() as u64
         };

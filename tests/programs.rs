@@ -132,7 +132,7 @@ macro_rules! programs {
 }
 
 programs! {
-    address_limit brk capi clone crowd descriptors exec exits file_pages fork heap jit libraries madvise many mlock
+    address_limit brk capi clone crowd descriptors exec exits file_pages fork heap holes jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
 }

@@ -17,7 +17,7 @@ use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
-use regall_directory::maps::{self, Line, Lines};
+use regall_directory::maps::{self, Line, LineError, Lines};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
 /// Room for /proc/self/maps while it is read: used with the lock held only.
@@ -160,11 +160,16 @@ pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
 /// Passes of [`read`] at the most.
 const PASSES: usize = 3;
 
+/// How often opening the kernel's list, or reading it, may fail in one pass.
+const READ_TRIES: usize = 3;
+
 fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
     flight::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
     flight::disturb(range);
-    let Ok(fd) = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0) else {
+    // What it fails for may be over at once: a table of descriptors that is full, no memory.
+    let opened = (0..READ_TRIES).find_map(|_| Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok());
+    let Some(fd) = opened else {
         log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
         return range;
     };
@@ -174,7 +179,17 @@ fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
     let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));
     let mut from = range.start();
     let mut reach = range;
+    let mut failures = 0;
     while let Some(line) = lines.next_line() {
+        if let Err(LineError::Read(errno)) = line {
+            failures += 1;
+            if failures < READ_TRIES {
+                continue;
+            }
+            // What was not read is left as the ledger has it.
+            log::warn!("/proc/self/maps can't be read ({errno}): coverage from {from:#x} on is not checked");
+            return reach;
+        }
         let Some(line) = line.ok().and_then(maps::parse) else {
             continue;
         };
@@ -392,8 +407,10 @@ pub fn special_kind(start: u64) -> Option<Kind> {
     let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
     let mut here = false;
     while let Some(line) = lines.next_line() {
-        let Ok(line) = line else {
-            continue;
+        let line = match line {
+            Ok(line) => line,
+            Err(LineError::TooLong) => continue,
+            Err(LineError::Read(_)) => return None,
         };
         if let Some(head) = maps::parse(line) {
             here = head.range.start() == start;

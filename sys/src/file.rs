@@ -106,9 +106,18 @@ impl Fd {
 
     /// Maps `len` bytes at `offset`, shared, readable and writable.
     pub fn map_shared(&self, offset: u64, len: u64) -> Result<u64> {
+        self.map_shared_near(0, offset, len)
+    }
+
+    /// The same for the shim's own use: where the application's holes are not.
+    pub fn map_apart(&self, offset: u64, len: u64) -> Result<u64> {
+        self.map_shared_near(crate::apart(len), offset, len)
+    }
+
+    fn map_shared_near(&self, hint: u64, offset: u64, len: u64) -> Result<u64> {
         call!(
             libc::SYS_mmap,
-            0,
+            hint,
             len,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,

@@ -5,6 +5,7 @@
 use arch::Frame;
 use core::fmt;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use text::Text;
 
 pub mod arch;
@@ -91,18 +92,43 @@ pub unsafe fn real(frame: &Frame) -> i64 {
     unsafe { arch::application_call(frame) }
 }
 
+/// How far below the first of it the shim's own memory is, bytes, and how much of that it
+/// takes before it begins anew. Not so far that sanitizers take it for their shadow.
+const APART: u64 = 256 << 30;
+const APART_ROOM: u64 = 64 << 30;
+
+/// Where the shim's own memory goes, once known, and how much has gone there.
+static APART_FROM: AtomicU64 = AtomicU64::new(0);
+static APART_USED: AtomicU64 = AtomicU64::new(0);
+
+/// Where to ask the kernel for `bytes` for the shim itself: far from where it puts what the
+/// application maps. In a hole that the application has made it would be replaced by what
+/// the application, which knows nothing of it, maps there next (MAP_FIXED). 0: anywhere.
+pub fn apart(bytes: u64) -> u64 {
+    let from = APART_FROM.load(Relaxed);
+    let pages = bytes.saturating_add(4095) & !4095;
+    match from {
+        0 => 0,
+        _ => from + APART_USED.fetch_add(pages, Relaxed) % APART_ROOM,
+    }
+}
+
 /// Anonymous private memory of `bytes` (whole pages), zeroed, for the shim
-/// itself; not inherited by children of fork if `dontfork`.
+/// itself.
 pub fn map_private(bytes: usize) -> Result<NonNull<u8>> {
+    let hint = apart(bytes as u64);
     let at = call!(
         libc::SYS_mmap,
-        0,
+        hint,
         bytes,
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         -1i64,
         0
     )?;
+    if hint == 0 && at > 2 * APART {
+        APART_FROM.store(at - APART, Relaxed);
+    }
     NonNull::new(at as *mut u8).ok_or(Errno::NOMEM)
 }
 
