@@ -1,12 +1,15 @@
 /* Proves: eight threads making random memory calls of every kind, with fork, dlopen and signals between, leave no byte unaccounted for. */
 /*
- * torture [calls] [seed]. The calls are spread over the threads; now and then
+ * torture [calls] [seed] [storm]. The calls are spread over the threads; now and then
  * all of them stop at a quiet point. Every thread knows the contents that its
  * pages must have and looks before it lets go of them. On failure the seed and
  * the call are printed; the same seed makes every thread make the same calls
- * (not in the same order between threads).
+ * (not in the same order between threads). With `storm`, signals reach the threads
+ * that make the calls, and not the one that waits for them; their handlers make calls of
+ * every kind; there are more children, libraries and programs.
  */
 #include <dlfcn.h>
+#include <spawn.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/shm.h>
@@ -42,7 +45,9 @@ static pthread_barrier_t barrier;
 static uint64_t first_seed;
 static long total = 1000000;
 static int self_fd;
-static volatile sig_atomic_t alarms;
+static bool storm;
+static volatile long alarms, children, libraries;
+extern char **environ;
 
 static uint64_t draw(struct thread *t)
 {
@@ -330,6 +335,20 @@ static void heap(struct thread *t)
 		malloc_trim(0);
 }
 
+static void reap_well(struct thread *t, pid_t pid)
+{
+	int status;
+	pid_t got;
+	do
+		got = waitpid(pid, &status, 0);
+	while (got < 0 && errno == EINTR);
+	if (got != pid || status != 0) {
+		say("child ended with %x", status);
+		fail(t, "child");
+	}
+	__atomic_add_fetch(&children, 1, __ATOMIC_RELAXED);
+}
+
 static void have_child(struct thread *t)
 {
 	pid_t pid = below(t, 4) ? fork() : _Fork();
@@ -351,23 +370,34 @@ static void have_child(struct thread *t)
 		munmap(p, 4 * PAGE);
 		_exit(0);
 	}
-	int status;
-	pid_t got;
-	do
-		got = waitpid(pid, &status, 0);
-	while (got < 0 && errno == EINTR);
-	if (got != pid || status != 0) {
-		say("child ended with %x", status);
-		fail(t, "child");
+	reap_well(t, pid);
+}
+
+static void have_program(struct thread *t)
+{
+	char *const argv[] = { "true", NULL };
+	pid_t pid;
+	if (below(t, 2)) {
+		MUST(t, (errno = posix_spawn(&pid, "/bin/true", NULL, NULL, argv, environ)) == 0);
+	} else {
+		pid = vfork();
+		MUST(t, pid >= 0);
+		if (pid == 0) {
+			execv("/bin/true", argv);
+			_exit(1);
+		}
 	}
+	reap_well(t, pid);
 }
 
 static void library(struct thread *t)
 {
 	static const char *const names[] = { "libresolv.so.2", "libnsl.so.1", "libcrypt.so.1", "libutil.so.1", "libz.so.1" };
 	void *h = dlopen(names[below(t, 5)], RTLD_NOW);
-	if (h)
+	if (h) {
+		__atomic_add_fetch(&libraries, 1, __ATOMIC_RELAXED);
 		MUST(t, dlclose(h) == 0);
+	}
 }
 
 static void *empty_thread(void *arg)
@@ -382,6 +412,38 @@ static void short_thread(struct thread *t)
 	MUST(t, pthread_join(one, NULL) == 0);
 }
 
+/* What else a handler does to these four pages of its own. */
+static void in_storm(char *p)
+{
+	switch (alarms % 8) {
+	case 0:
+		mprotect(p + PAGE, PAGE, PROT_NONE);
+		break;
+	case 1:
+		madvise(p, 4 * PAGE, MADV_DONTNEED);
+		break;
+	case 2:
+		mlock(p, 2 * PAGE);
+		break;
+	case 3:
+		mmap(p + 2 * PAGE, PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		break;
+	case 4:
+		if (alarms % 64 == 4) { /* _Fork, and not fork: it is async-signal-safe */
+			pid_t pid = _Fork();
+			if (pid == 0) {
+				munmap(p, PAGE);
+				_exit(0);
+			}
+			while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+				;
+		}
+		break;
+	default:
+		break;
+	}
+}
+
 static void on_alarm(int sig)
 {
 	(void)sig;
@@ -389,9 +451,11 @@ static void on_alarm(int sig)
 	char *p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p != MAP_FAILED) {
 		p[0] = 1;
+		if (storm)
+			in_storm(p);
 		munmap(p, 4 * PAGE);
 	}
-	alarms++;
+	__atomic_add_fetch(&alarms, 1, __ATOMIC_RELAXED);
 	errno = saved;
 }
 
@@ -405,6 +469,14 @@ static void step(struct thread *t)
 {
 	struct area *a = &t->area[below(t, AREAS)];
 	size_t n = below(t, 10000);
+	if (storm && below(t, 500) == 0) {
+		switch (below(t, 4)) {
+		case 0: have_child(t); break;
+		case 1: have_program(t); break;
+		default: library(t);
+		}
+		return;
+	}
 	if (n < 4)
 		have_child(t);
 	else if (n < 14)
@@ -469,6 +541,7 @@ int main(int argc, char **argv)
 	if (argc > 1)
 		total = atol(argv[1]);
 	first_seed = argc > 2 ? strtoul(argv[2], NULL, 0) : 20261121;
+	storm = argc > 3 && strcmp(argv[3], "storm") == 0;
 	self_fd = (int)syscall(434 /* pidfd_open */, getpid(), 0);
 	NEED(self_fd >= 0);
 	struct sigaction act = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
@@ -481,6 +554,12 @@ int main(int argc, char **argv)
 		threads[i].arena = reserve(512);
 		NEED(pthread_create(&ids[i], NULL, run, &threads[i]) == 0);
 	}
+	/* A thread that does nothing but wait would be given all signals. */
+	sigset_t all;
+	sigemptyset(&all);
+	sigaddset(&all, SIGALRM);
+	if (storm)
+		NEED(pthread_sigmask(SIG_BLOCK, &all, NULL) == 0);
 	timer(2000);
 	for (int q = 0; q < QUIET_POINTS; q++) {
 		pthread_barrier_wait(&barrier);
@@ -495,6 +574,8 @@ int main(int argc, char **argv)
 		pthread_join(ids[i], NULL);
 	timer(0);
 	say("calls %ld", total / THREADS / QUIET_POINTS * QUIET_POINTS * THREADS);
+	if (storm)
+		say("signals %ld children %ld libraries %ld", alarms, children, libraries);
 	quiet_point("end");
 	return 0;
 }

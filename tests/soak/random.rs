@@ -1,1 +1,82 @@
-//! Random calls in threads, with forks, signals and dlopen: coverage at every quiet point.
+//! Random calls in eight threads, with forks, signals and dlopen between: from another seed
+//! each time, which is printed. TESTS_SEED=N makes the same calls again.
+
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use regall_tests::build;
+use regall_tests::child;
+use regall_tests::coverage::Expected;
+use regall_tests::mode::Mode;
+use regall_tests::quiet::Watcher;
+use regall_tests::soak::{self, Row};
+
+/// TESTS_SEED, or one that nobody knows.
+fn seed() -> u64 {
+    let asked = std::env::var("TESTS_SEED").ok();
+    asked.and_then(|s| s.parse().ok()).unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.expect("a clock").as_nanos() as u64 % 1_000_000_000
+    })
+}
+
+/// c-tests/torture.c with a storm: signals hit the threads that make the calls, and their
+/// handlers map, protect, fork and raise; programs are started.
+fn storm(mode: Mode, calls: u64) {
+    let seed = seed();
+    let row = Row::begin("random", format!("8 threads, {mode:?}"));
+    let what = format!(
+        "torture {calls} {seed} storm, {mode:?}; TESTS_SEED={seed} makes these calls again"
+    );
+    println!("{what}");
+    let watcher = Watcher::of_coverage(Expected::of(mode));
+    let mut command = Command::new(build::program("torture"));
+    mode.apply(command.args([&calls.to_string(), &seed.to_string(), "storm"]));
+    command.env("QUIET_SOCKET", watcher.socket());
+    let timeout = Duration::from_secs(300 + calls / 2_000);
+    let done = child::run(&mut command, timeout);
+    let findings = watcher.finish();
+    let shown: Vec<_> = findings.problems.iter().take(25).collect();
+    assert_eq!(
+        done.end(),
+        "exit 0",
+        "{what}\n{}{}\n{shown:#?}",
+        done.stdout,
+        done.stderr
+    );
+    assert!(
+        shown.is_empty(),
+        "{what}\n{} problems\n{shown:#?}",
+        findings.problems.len()
+    );
+    assert_eq!(findings.looks, 21, "{what}");
+    let count = |name: &str| {
+        let mut words = done.stdout.split_whitespace().skip_while(|w| *w != name);
+        words
+            .nth(1)
+            .and_then(|n| n.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    // It was a storm, and no drizzle.
+    for name in ["signals", "children", "libraries"] {
+        assert!(count(name) > 0, "{what}: no {name}: {}", done.stdout);
+    }
+    row.passed(format!(
+        "{calls} calls, seed {seed}, {} signals, {} children, {} libraries",
+        count("signals"),
+        count("children"),
+        count("libraries")
+    ));
+}
+
+#[test]
+fn populate() {
+    storm(Mode::Populate, soak::rounds(20_000, 10_000_000));
+}
+
+#[test]
+fn other_modes() {
+    for mode in [Mode::OnFault, Mode::Off, Mode::Heap, Mode::Strict] {
+        storm(mode, soak::rounds(8_000, 500_000));
+    }
+}
