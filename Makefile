@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 # Where cargo puts what it builds.
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 ROOT = $(DESTDIR)$(PREFIX)
-DOCS = README.md ARCHITECTURE.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
+DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
 	$(wildcard docs/*.md docs/*.svg)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 

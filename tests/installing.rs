@@ -74,6 +74,7 @@ fn uninstall_leaves_nothing() {
         "lib/libregall.so",
         "share/man/man3/regall_lookup.3",
         "share/doc/regall/README.md",
+        "share/doc/regall/SECURITY.md",
     ] {
         assert!(installed.prefix().join(path).is_file(), "{path}");
     }

@@ -130,14 +130,26 @@ fn find_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
     found.into_iter().nth(n).ok_or(OpenError::Inert)
 }
 
-/// The files of a process in those folders.
+/// The files of a process in those folders. One that can't be right is an error only if
+/// there is no other: anybody can make a folder of that name before its user does, who
+/// then takes another.
 fn some(
     process: &Process,
     folders: impl Iterator<Item = (PathBuf, u32)>,
 ) -> Result<Vec<Directory>, OpenError> {
     let opened = folders.map(|(folder, uid)| open_as(&folder, process, uid));
-    let there = opened.filter(|d| !matches!(d, Err(OpenError::Inert)));
-    there.collect()
+    let (mut found, mut wrong) = (Vec::new(), None);
+    for directory in opened {
+        match directory {
+            Ok(directory) => found.push(directory),
+            Err(OpenError::Inert) => (),
+            Err(why) => wrong = wrong.or(Some(why)),
+        }
+    }
+    match wrong {
+        Some(why) if found.is_empty() => Err(why),
+        _ => Ok(found),
+    }
 }
 
 /// The folders that may have a process's file, and whose they must be: those of its uids;
