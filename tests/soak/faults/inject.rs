@@ -255,13 +255,8 @@ fn survives(name: &str, case: &Case, limit: Duration) {
     let calls = places(&report);
     assert!(calls.len() > 100, "{name}: only {} calls", calls.len());
 
-    let seed = match std::env::var("TESTS_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-    {
-        Some(seed) => seed,
-        None => 20_261_122,
-    };
+    let asked = std::env::var("TESTS_SEED").ok();
+    let seed = asked.and_then(|s| s.parse().ok()).unwrap_or(20_261_122);
     let all = faults(&calls, seed);
     let (next, came) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let problems = Mutex::new(Vec::new());
