@@ -513,6 +513,15 @@ static void step(struct thread *t)
 		mark(t, a);
 }
 
+static void hold_alarms(int how)
+{
+	sigset_t alarm;
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	if (storm)
+		NEED(pthread_sigmask(how, &alarm, NULL) == 0);
+}
+
 static void *run(void *arg)
 {
 	struct thread *t = arg;
@@ -520,8 +529,11 @@ static void *run(void *arg)
 	for (int q = 0; q < QUIET_POINTS; q++) {
 		for (long i = 0; i < each; i++, t->step++)
 			step(t);
+		/* At a quiet point there is no handler at work either. */
+		hold_alarms(SIG_BLOCK);
 		pthread_barrier_wait(&barrier);
 		pthread_barrier_wait(&barrier);
+		hold_alarms(SIG_UNBLOCK);
 	}
 	for (int i = 0; i < AREAS; i++)
 		let_go(t, &t->area[i]);
@@ -555,11 +567,7 @@ int main(int argc, char **argv)
 		NEED(pthread_create(&ids[i], NULL, run, &threads[i]) == 0);
 	}
 	/* A thread that does nothing but wait would be given all signals. */
-	sigset_t all;
-	sigemptyset(&all);
-	sigaddset(&all, SIGALRM);
-	if (storm)
-		NEED(pthread_sigmask(SIG_BLOCK, &all, NULL) == 0);
+	hold_alarms(SIG_BLOCK);
 	timer(2000);
 	for (int q = 0; q < QUIET_POINTS; q++) {
 		pthread_barrier_wait(&barrier);
