@@ -194,6 +194,7 @@ fn start(env: Environment) {
     track::begin();
     ACTIVE.store(true, Release);
     let flight = track::open(Call::Fork);
+    flight::made();
     note_own_memory();
     resync::first(Flags::EMPTY);
     drop(flight);

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use regall_bridge::mechanism::helper;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
-    segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
+    segment_bytes, segment_offset, Call, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
 };
 use regall_directory::writer::Backing;
 
@@ -139,6 +139,10 @@ impl Store {
         header.pid_namespace.store(me.namespace, Relaxed);
         header.uid.store(u64::from(sys::geteuid()), Relaxed);
         write_exe(header);
+        // Whoever finds it before it is filled shall see that somebody is about it.
+        if let Some(place) = header.inflight.last() {
+            place.store(Call::Fork.in_flight(sys::gettid()), Relaxed);
+        }
         header.magic.store(MAGIC, Release);
         Ok(base)
     }

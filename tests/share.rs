@@ -10,6 +10,7 @@ use std::time::Duration;
 use regall_tests::child::{self, Outcome};
 use regall_tests::coverage::Expected;
 use regall_tests::mode::Mode;
+use regall_tests::onlooker::descendants;
 use regall_tests::quiet::{Point, Watcher};
 use regall_tests::{build, skip};
 
@@ -378,4 +379,56 @@ fn what_nobody_uses_is_not_shared_for_ever() {
         assert!(number(read, "read") > 200, "{said:?}");
         assert!((8..50).contains(&number(again, "alone")), "{said:?}");
     }
+}
+
+/// A child that copies what it would else share with its parent is in the midst of its fork,
+/// and says so to whoever looks: what it has published is not what it will be.
+#[test]
+fn a_child_that_copies_is_in_a_call() {
+    const FORKS: &str = "
+import mmap, os, time
+memory = mmap.mmap(-1, 100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory[:] = b'x' * len(memory)
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if memory[12345] == 120 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+";
+    let mut command = Command::new("/usr/bin/python3");
+    Mode::Heap.apply(command.args(["-c", FORKS]));
+    let running = child::start(&mut command, TIMEOUT);
+    let pid = running.pid();
+    let mut met = 0;
+    while met == 0 {
+        let alive = descendants(std::process::id());
+        assert!(alive.iter().any(|(p, _)| *p == pid), "never met");
+        for (child, _) in descendants(pid) {
+            met += usize::from(is_copying_and_busy(child));
+        }
+    }
+    let done = running.finish();
+    assert_eq!(done.end(), "exit 0", "{}", done.stderr);
+}
+
+/// Stops the process for a look. Whether it was one at which it still shared its memory.
+fn is_copying_and_busy(pid: u32) -> bool {
+    let signal = |signal| {
+        // SAFETY: a system call without memory, for a descendant of ours.
+        unsafe { libc::kill(pid as i32, signal) }
+    };
+    signal(libc::SIGSTOP);
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let shared = |l: &str| l.contains(" rw-s ") && l.contains("/memfd:regall-heap");
+    let copying = maps.lines().any(shared);
+    let mut dump = Command::new(build::regall());
+    let dump = child::run(dump.args(["dump", &pid.to_string()]), TIMEOUT);
+    signal(libc::SIGCONT);
+    // It had not published anything yet, or had ended.
+    if !copying || dump.end() != "exit 0" {
+        return false;
+    }
+    let head = dump.stdout.lines().next().unwrap_or_default();
+    assert!(head.ends_with(" busy 1"), "{head}\n{maps}");
+    true
 }

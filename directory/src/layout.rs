@@ -220,6 +220,14 @@ numbered! {
     }
 }
 
+impl Call {
+    /// The word of [`Header::inflight`] for this call of thread `tid`.
+    #[inline]
+    pub const fn in_flight(self, tid: u32) -> u64 {
+        (self as u64) << 32 | tid as u64
+    }
+}
+
 numbered! {
     /// Other counters; index of [`Header::counters`].
     Counter {

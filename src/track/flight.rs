@@ -50,6 +50,14 @@ pub fn use_header(header: *mut Header) {
     HEADER.store(header, Release);
 }
 
+/// The directory that was just made, whose last place says so from the moment on at which
+/// it can be found, is in the care of a flight.
+pub fn made() {
+    if let Some(place) = header().and_then(|h| h.inflight.last()) {
+        place.store(0, Release);
+    }
+}
+
 /// After fork: no call is in progress here but the caller's own.
 pub fn reset() {
     for p in &PLACES {
@@ -133,7 +141,7 @@ fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
     };
     came_in.set(arrival(thread));
     compiler_fence(SeqCst);
-    let word = (call as u64) << 32 | u64::from(thread.tid());
+    let word = call.in_flight(thread.tid());
     if let Some(place) = take_place(h, note, word) {
         return place;
     }

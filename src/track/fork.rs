@@ -55,10 +55,11 @@ pub fn check() {
 #[cold]
 #[inline(never)]
 fn late_child() {
-    child();
+    let flight = child();
     if crate::share::any() {
         backed::late_child();
     }
+    drop(flight);
 }
 
 /// fork, or clone that amounts to it. Made from here, so that the child begins
@@ -77,7 +78,7 @@ pub fn fork(frame: &mut Frame) -> i64 {
     if value == 0 {
         // The flight is the parent's.
         core::mem::forget(flight);
-        child();
+        drop(child());
         return 0;
     }
     drop(flight);
@@ -97,17 +98,19 @@ fn fork_apart(frame: &Frame, flight: flight::Flight) -> i64 {
     let value = real(frame);
     if value == 0 {
         core::mem::forget(flight);
-        child();
+        let flight = child();
         plan.in_child();
+        drop(flight);
         return 0;
     }
     plan.after(value)
 }
 
-/// In a child, before anything else: nothing of the parent's may be touched.
+/// In a child, before anything else: nothing of the parent's may be touched. Its fork is in
+/// progress until the flight ends.
 #[cold]
 #[inline(never)]
-pub fn child() {
+fn child() -> Option<flight::Flight> {
     // SAFETY: as in `check`.
     if let Some(mark) = unsafe { MARK.load(Relaxed).as_ref() } {
         mark.store(1, Relaxed);
@@ -125,12 +128,14 @@ pub fn child() {
     intercept::patch::recover();
     {
         let Some(mut guard) = lock::take().ok() else {
-            return give_up("no lock after fork");
+            give_up("no lock after fork");
+            return None;
         };
         start_anew(&mut guard);
     }
     begin();
     let flight = open(Call::Fork);
+    flight::made();
     let all = startup::config().fork_all;
     let extra = if all { Flags::EMPTY } else { Flags::INHERITED };
     LEFT_ALONE.store(!all, Relaxed);
@@ -138,10 +143,10 @@ pub fn child() {
         h.settings.fetch_or(SETTING_FORKED, Relaxed);
     }
     resync::first(extra);
-    drop(flight);
     intercept::strict::child();
     crate::copying::forget();
     crate::helper::start_if_needed();
+    Some(flight)
 }
 
 /// Whether this is a child that has left alone what it inherited.

@@ -2,12 +2,14 @@
 //! outside. It shares no code with the shim, the directory crate or the command
 //! line; what it knows of them is their documented output.
 
+pub mod apart;
 pub mod build;
 pub mod child;
 pub mod coverage;
 pub mod filter;
 pub mod guest;
 pub mod mode;
+pub mod onlooker;
 pub mod procfs;
 pub mod quiet;
 pub mod screen;
