@@ -89,6 +89,12 @@ pub fn construct(frame: &Frame) {
         return;
     }
     logger::start(config());
+    if under_valgrind(env) {
+        log::warn!(
+            "valgrind translates this program's code, so it can't be patched: regall stays off"
+        );
+        return;
+    }
     stats::remember(env);
     arch::init();
     let ready = time::now();
@@ -117,6 +123,16 @@ fn wanted_here(env: Environment) -> bool {
         Some(named) => named,
         None => !crate::glob::matches_any(LAUNCHERS, name),
     }
+}
+
+/// Whether valgrind runs this program, whatever tool of it: all of them preload something.
+/// It may have translated code already, and makes system calls itself as it thinks fit.
+#[cold]
+#[inline(never)]
+fn under_valgrind(env: Environment) -> bool {
+    const PRELOADED: &[u8] = b"/vgpreload_";
+    let has = |list: &[u8]| list.windows(PRELOADED.len()).any(|w| w == PRELOADED);
+    env.with(b"LD_PRELOAD", has) == Some(true)
 }
 
 #[cold]
@@ -226,7 +242,13 @@ pub fn own_device() {
 #[cold]
 #[inline(never)]
 fn install() -> Intercept {
-    let asked = config().intercept;
+    let mut asked = config().intercept;
+    if asked == Intercept::Strict && strict::stacks_are_too_small() {
+        log::warn!(
+            "a Go program's stacks are too small for REGALL_INTERCEPT=strict: it is patch here"
+        );
+        asked = Intercept::Patch;
+    }
     if asked != Intercept::Symbols {
         let report = patch::install(patch::Config {
             strict: asked == Intercept::Strict,

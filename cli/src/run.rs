@@ -67,6 +67,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     let mut command = Command::new(program);
     command.args(arguments).envs(environment);
+    command.env(ASAN_OPTIONS, sanitizer(std::env::var_os(ASAN_OPTIONS)));
     let failed = match parts {
         None => command.exec(),
         Some(parts) => match waited(&mut command) {
@@ -85,6 +86,25 @@ pub fn run(args: &Args) -> ExitCode {
         ErrorKind::NotFound => NOT_FOUND.into(),
         _ => NOT_EXECUTABLE.into(),
     }
+}
+
+/// What AddressSanitizer reads.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+
+/// Its options with one more: its runtime would end a program in which a preloaded library
+/// comes before it, before that library has run. The shim replaces none of its functions.
+fn sanitizer(options: Option<OsString>) -> OsString {
+    const ANY_ORDER: &str = "verify_asan_link_order=0";
+    let mut options = options.unwrap_or_default();
+    let text = options.to_string_lossy();
+    if text.contains("verify_asan_link_order") {
+        return options;
+    }
+    if !text.is_empty() {
+        options.push(":");
+    }
+    options.push(ANY_ORDER);
+    options
 }
 
 /// The folder in which the processes leave what they counted, beside the report: where
@@ -192,5 +212,23 @@ fn ended(pid: i32) -> io::Result<()> {
             _ if error.kind() == ErrorKind::Interrupted => continue,
             _ => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_options_for_sanitizers_stay() {
+        let with = |options: &str| sanitizer(Some(options.into())).into_string().unwrap();
+        let alone = sanitizer(None).into_string().unwrap();
+        assert_eq!(alone, "verify_asan_link_order=0");
+        assert_eq!(with(""), alone);
+        assert_eq!(
+            with("detect_leaks=0"),
+            "detect_leaks=0:verify_asan_link_order=0"
+        );
+        assert_eq!(with("verify_asan_link_order=1"), "verify_asan_link_order=1");
     }
 }

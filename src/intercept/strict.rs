@@ -17,6 +17,7 @@
 
 use crate::arch::{self, Frame, SignalContext};
 use crate::sys::call;
+use crate::sys::file::Fd;
 use crate::thread::{self, Thread};
 use crate::track::{self, flight};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -50,6 +51,29 @@ static RESTORER: AtomicU64 = AtomicU64::new(0);
 static CALL_SITE: AtomicU64 = AtomicU64::new(0);
 /// Whether the user was told that there are calls that can't be followed.
 static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Whether the program is Go's: signals that arrive on a goroutine's stack, of 2 KiB at
+/// first, write over what is below it. Its linker leaves a note in the file's first page.
+#[cold]
+#[inline(never)]
+pub fn stacks_are_too_small() -> bool {
+    let mut page = [0u8; 4096];
+    let program = Fd::open(c"/proc/self/exe", libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let Ok(len) = program.and_then(|fd| fd.read(&mut page)) else {
+        return false;
+    };
+    let start = page.get(..len).unwrap_or(&[]);
+    start.windows(16).any(is_go_note)
+}
+
+/// A note (elf(5)): the name's length, the description's, the type, the name.
+fn is_go_note(bytes: &[u8]) -> bool {
+    const BUILD_ID: u8 = 4;
+    matches!(
+        bytes,
+        [4, 0, 0, 0, _, _, 0, 0, BUILD_ID, 0, 0, 0, b'G', b'o', 0, 0]
+    )
+}
 
 /// The dispatcher for this thread and, from now on, for all that it starts.
 /// False if it can't be had.
