@@ -11,6 +11,8 @@ ROOT = $(DESTDIR)$(PREFIX)
 DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
 	$(wildcard docs/*.md docs/*.svg)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# Files that say where they are, for everyone to read.
+FILL = umask 022 && sed 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g'
 
 build:
 	cargo build --release
@@ -64,17 +66,21 @@ lint:
 install:
 	@test -f $(BUILT)/libregall.so || { echo "run make first" >&2; exit 1; }
 	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/lib/cmake/regall $(ROOT)/include \
-		$(ROOT)/share/regall $(ROOT)/share/doc/regall
+		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
+		$(ROOT)/share/doc/regall
 	install -m 755 $(BUILT)/regall $(ROOT)/bin/
 	install -m 755 $(BUILT)/libregall.so $(ROOT)/lib/
 	install -m 644 include/regall.h $(ROOT)/include/
 	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
 	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' regall.pc.in \
-		>$(ROOT)/lib/pkgconfig/regall.pc
+	$(FILL) regall.pc.in >$(ROOT)/lib/pkgconfig/regall.pc
 	install -m 644 cmake/regall-config.cmake $(ROOT)/lib/cmake/regall/
-	sed 's|@VERSION@|$(VERSION)|' cmake/regall-config-version.cmake.in \
+	$(FILL) cmake/regall-config-version.cmake.in \
 		>$(ROOT)/lib/cmake/regall/regall-config-version.cmake
+	$(FILL) cluster/modulefile.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION)
+	$(FILL) cluster/modulefile.lua.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION).lua
+	$(FILL) cluster/task-prolog.in >$(ROOT)/share/regall/slurm/task-prolog
+	chmod 755 $(ROOT)/share/regall/slurm/task-prolog
 	umask 022 && $(BUILT)/regall pages $(ROOT) >/dev/null
 
 # What install puts there, and the folders that are nobody else's.

@@ -2,32 +2,14 @@
 //! package, too.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
+use regall_tests::installed::{self, done};
 use regall_tests::{build, missing};
-
-/// Runs something that must succeed.
-fn done(command: &mut Command) -> String {
-    let out: Output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (said(&out.stdout), said(&out.stderr));
-    assert!(out.status.success(), "{command:?}\n{stdout}{stderr}");
-    stdout
-}
 
 /// `make GOAL` with a prefix below `root`, of what is under test.
 fn make(goal: &str, root: &Path) {
-    done(
-        Command::new("make")
-            .args(["-s", goal, "PREFIX=/opt/regall"])
-            .arg(format!("DESTDIR={}", root.display()))
-            .current_dir(build::root())
-            .env("CARGO_TARGET_DIR", build::target())
-            .env_remove("MAKEFLAGS")
-            .env_remove("MAKELEVEL"),
-    );
+    installed::make(goal, Path::new("/opt/regall"), root);
 }
 
 struct Installed(tempfile::TempDir);
@@ -75,6 +57,7 @@ fn uninstall_leaves_nothing() {
         "share/man/man3/regall_lookup.3",
         "share/doc/regall/README.md",
         "share/doc/regall/SECURITY.md",
+        "share/regall/slurm/task-prolog",
     ] {
         assert!(installed.prefix().join(path).is_file(), "{path}");
     }
@@ -245,6 +228,12 @@ fn the_debian_package() {
         done(Command::new(build::regall()).arg("--version"))
     );
     runs_with_the_shim(&root.join("usr/bin/regall"));
+    let text = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
+    let prolog = text("usr/share/regall/slurm/task-prolog");
+    assert!(prolog.contains("\"/usr/lib/libregall.so"), "{prolog}");
+    let number = version.split(' ').nth(1).expect("a version");
+    let module = text(&format!("usr/share/regall/modulefiles/regall/{number}"));
+    assert!(module.contains("set prefix {/usr}"), "{module}");
     let library = std::fs::read(root.join("usr/lib/libregall.so")).expect("the library");
     let wanted = version.trim().as_bytes();
     assert!(

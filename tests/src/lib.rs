@@ -8,6 +8,7 @@ pub mod child;
 pub mod coverage;
 pub mod filter;
 pub mod guest;
+pub mod installed;
 pub mod mode;
 pub mod onlooker;
 pub mod procfs;
