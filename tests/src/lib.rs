@@ -14,6 +14,7 @@ pub mod onlooker;
 pub mod procfs;
 pub mod quiet;
 pub mod screen;
+pub mod slurm;
 pub mod soak;
 pub mod truth;
 pub mod unittest;
