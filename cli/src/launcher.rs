@@ -25,6 +25,8 @@ pub enum Launcher {
 pub struct Forwarded {
     /// All of them.
     pub arguments: Vec<OsString>,
+    /// What its own environment needs beside the variables.
+    pub environment: Vec<Variable>,
     /// What the user should know.
     pub warning: Option<String>,
 }
@@ -91,6 +93,7 @@ impl Launcher {
     pub fn forward(self, arguments: &[OsString], variables: &[Variable]) -> Forwarded {
         let unchanged = |warning| Forwarded {
             arguments: arguments.to_vec(),
+            environment: Vec::new(),
             warning,
         };
         match self {
@@ -101,6 +104,7 @@ impl Launcher {
             ))),
             Self::Openmpi => Forwarded {
                 arguments: with_x(arguments, variables),
+                environment: Vec::new(),
                 warning: None,
             },
             Self::Mpich if narrowed(arguments) => Forwarded {
@@ -110,15 +114,25 @@ impl Launcher {
                     .flat_map(genv)
                     .chain(arguments.iter().cloned())
                     .collect(),
+                environment: Vec::new(),
                 warning: None,
             },
-            Self::Srun if exports_less(arguments) => unchanged(Some(
-                "srun --export leaves regall's variables out: add what regall env --for srun \
-                 prints"
-                    .to_string(),
-            )),
-            // They hand on all of their environment.
-            Self::Mpich | Self::Srun => unchanged(None),
+            Self::Srun => match Exported::of(arguments, std::env::var(EXPORT_ENV).ok()) {
+                // Where its own arguments end, and those of the program begin, is not known.
+                Exported::ByArgument(list) if lacks_ours(&list) => unchanged(Some(
+                    "srun --export leaves regall's variables out: add what regall env --for srun \
+                     prints"
+                        .to_string(),
+                )),
+                Exported::ByVariable(list) if lacks_ours(&list) => Forwarded {
+                    arguments: arguments.to_vec(),
+                    environment: vec![(EXPORT_ENV, with_ours(&list, variables))],
+                    warning: None,
+                },
+                _ => unchanged(None),
+            },
+            // It hands on all of its environment.
+            Self::Mpich => unchanged(None),
         }
     }
 }
@@ -174,21 +188,45 @@ fn narrowed(arguments: &[OsString]) -> bool {
     arguments.iter().any(narrows)
 }
 
-/// Whether srun is told to export something, but not all.
-fn exports_less(arguments: &[OsString]) -> bool {
-    let mut coming = arguments.iter().map(|a| a.to_str().unwrap_or(""));
-    let listed = coming.find_map(|a| Some(a.strip_prefix("--export")?.to_string()));
-    let listed = match listed.as_deref() {
-        Some("") => coming.next().map(str::to_string),
-        Some(value) => value.strip_prefix('=').map(str::to_string),
-        None => None,
-    };
-    let given = listed.or_else(|| std::env::var("SLURM_EXPORT_ENV").ok());
-    let ours = |list: &str| {
-        let has = |word: &str| list.split(',').any(|w| w.split('=').next() == Some(word));
-        has("ALL") || (has("REGALL") && has("LD_PRELOAD"))
-    };
-    given.is_some_and(|list| !ours(&list))
+/// Has srun export less than all; `sbatch --export` sets it in the job.
+const EXPORT_ENV: &str = "SLURM_EXPORT_ENV";
+
+/// What srun is told to export, and where.
+enum Exported {
+    All,
+    ByArgument(String),
+    ByVariable(String),
+}
+
+impl Exported {
+    fn of(arguments: &[OsString], variable: Option<String>) -> Self {
+        let mut coming = arguments.iter().map(|a| a.to_str().unwrap_or(""));
+        let listed = coming.find_map(|a| Some(a.strip_prefix("--export")?.to_string()));
+        let listed = match listed.as_deref() {
+            Some("") => coming.next().map(str::to_string),
+            Some(value) => value.strip_prefix('=').map(str::to_string),
+            None => None,
+        };
+        match (listed, variable) {
+            (Some(list), _) => Self::ByArgument(list),
+            (None, Some(list)) => Self::ByVariable(list),
+            (None, None) => Self::All,
+        }
+    }
+}
+
+/// Whether a list for srun's --export leaves the shim out.
+fn lacks_ours(list: &str) -> bool {
+    let has = |word: &str| list.split(',').any(|w| w.split('=').next() == Some(word));
+    !(has("ALL") || (has("REGALL") && has("LD_PRELOAD")))
+}
+
+/// The list with the names of ours; srun has the values in its environment. What it calls
+/// NONE is Slurm's own variables, which any list has.
+fn with_ours(list: &str, variables: &[Variable]) -> OsString {
+    let theirs = list.split(',').filter(|w| !matches!(*w, "" | "NONE"));
+    let ours = variables.iter().map(|(name, _)| *name);
+    theirs.chain(ours).collect::<Vec<_>>().join(",").into()
 }
 
 /// Where a command is, as a shell finds it.
@@ -291,6 +329,24 @@ mod tests {
             let srun = forwarded(Launcher::Srun, line);
             assert_eq!(srun, (line.to_string(), warned));
         }
+    }
+
+    #[test]
+    fn what_a_job_exports_has_ours_too() {
+        let lists = |list: &str| {
+            let variables = variables();
+            lacks_ours(list).then(|| with_ours(list, &variables).into_string().unwrap())
+        };
+        assert_eq!(lists("NONE").as_deref(), Some("REGALL,LD_PRELOAD"));
+        let kept = "HOME,A=1,REGALL,LD_PRELOAD";
+        assert_eq!(lists("HOME,A=1").as_deref(), Some(kept));
+        assert_eq!(lists("ALL"), None);
+        assert_eq!(lists("ALL,A=1"), None);
+        assert_eq!(lists(kept), None);
+        let by_variable = Exported::of(&words("-n 2 ./a"), Some("NONE".into()));
+        assert!(matches!(by_variable, Exported::ByVariable(list) if list == "NONE"));
+        let by_argument = Exported::of(&words("--export=A ./a"), Some("NONE".into()));
+        assert!(matches!(by_argument, Exported::ByArgument(list) if list == "A"));
     }
 
     #[test]

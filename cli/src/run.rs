@@ -1,7 +1,7 @@
 //! `regall run`: becomes the command, with the shim in its environment; or waits for it, to
 //! report on the whole job.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -49,6 +49,13 @@ pub fn run(args: &Args) -> ExitCode {
     let Some((program, arguments)) = args.command.split_first() else {
         return NOT_FOUND.into();
     };
+    if args.report.is_some() && only_submits(program, arguments) {
+        complain(
+            "sbatch returns before the job has run, so there would be nothing to report on: add \
+             --wait, or have REGALL_STATS_FILE written and use regall report",
+        );
+        return FAILED.into();
+    }
     let parts = match args.report.as_deref().map(Parts::new).transpose() {
         Ok(parts) => parts,
         Err(why) => {
@@ -61,6 +68,7 @@ pub fn run(args: &Args) -> ExitCode {
         Some(launcher) => {
             let forwarded = launcher.forward(arguments, &environment);
             forwarded.warning.iter().for_each(|w| complain(w));
+            environment.extend(forwarded.environment);
             forwarded.arguments
         }
         None => arguments.to_vec(),
@@ -105,6 +113,12 @@ fn sanitizer(options: Option<OsString>) -> OsString {
     }
     options.push(ANY_ORDER);
     options
+}
+
+/// Whether the command returns while the job that it starts is yet to come.
+fn only_submits(program: &OsStr, arguments: &[OsString]) -> bool {
+    let waits = |a: &OsString| a == "-W" || a == "--wait";
+    Path::new(program).file_name() == Some(OsStr::new("sbatch")) && !arguments.iter().any(waits)
 }
 
 /// The folder in which the processes leave what they counted, beside the report: where

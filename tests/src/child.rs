@@ -80,6 +80,7 @@ pub struct Running {
     stdout: File,
     stderr: File,
     deadline: Instant,
+    finished: bool,
 }
 
 /// Starts a program; its standard input is empty.
@@ -98,6 +99,7 @@ pub fn start(command: &mut Command, timeout: Duration) -> Running {
         stdout,
         stderr,
         deadline: Instant::now() + timeout,
+        finished: false,
     }
 }
 
@@ -126,6 +128,7 @@ impl Running {
             pause = (pause * 2).min(Duration::from_millis(10));
         };
         self.kill_group();
+        self.finished = true;
         if status.is_none() {
             let _ = self.child.wait();
         }
@@ -141,6 +144,16 @@ impl Running {
         // number can't have been given to anyone else while members live, and
         // with none left the call fails.
         unsafe { libc::killpg(self.child.id() as i32, libc::SIGKILL) };
+    }
+}
+
+/// A test that has failed meanwhile leaves nothing running.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.kill_group();
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::child::{self, Outcome, Running};
 use crate::installed::{done, make};
 use crate::mode::Mode;
-use crate::{build, procfs, skip};
+use crate::{procfs, skip};
 
 /// The nodes' names.
 pub const NODES: [&str; 2] = ["node1", "node2"];
@@ -28,7 +28,7 @@ ulimit -S -l $(ulimit -H -l)
 hostname \"$1\"
 mount -t tmpfs node /dev/shm
 mount --bind hosts /etc/hosts
-slurmd -D -N \"$1\" -f slurm.conf &
+slurmd -D -N \"$1\" -f \"$PWD/slurm.conf\" &
 wait
 ";
 
@@ -135,7 +135,8 @@ impl Cluster {
         }
         self.daemon(munged, "munged");
         let mut controller = mortal(Command::new("slurmctld"));
-        controller.args(["-D", "-i", "-f", "slurm.conf"]);
+        controller.args(["-D", "-i", "-f"]);
+        controller.arg(self.folder().join("slurm.conf"));
         self.daemon(controller, "slurmctld");
         for node in NODES {
             let mut namespace = namespace();
@@ -223,6 +224,16 @@ impl Cluster {
         outcome.stdout
     }
 
+    /// Writes a script for all to run.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder().join(name);
+        let prefix = self.prefix().display().to_string();
+        std::fs::write(&path, text.replace("@PREFIX@", &prefix)).expect("a script");
+        let may = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&path, may).expect("permissions");
+        path
+    }
+
     /// An unmodified program of a name of its own: `sleep`.
     pub fn sleeper(&self) -> PathBuf {
         let path = self.folder().join("sleeper");
@@ -238,7 +249,7 @@ impl Cluster {
         let began = Instant::now();
         loop {
             let tasks_now = tasks_of(&self.sleeper());
-            if tasks_now.len() == tasks {
+            if tasks_now.len() == tasks && tasks_now.iter().all(|t| asleep(t.pid)) {
                 return Sleeping {
                     cluster: self,
                     job,
@@ -289,11 +300,23 @@ impl Sleeping<'_> {
         ])
     }
 
-    /// Ends it; what the launcher has said.
+    /// Lets it outlive the cluster; the numbers of its tasks. The launcher, which would wait for
+    /// the nodes, is killed.
+    pub fn abandoned(self) -> Vec<u32> {
+        self.tasks.iter().map(|t| t.pid).collect()
+    }
+
+    /// Ends it, and waits until its tasks have gone; what the launcher has said.
     pub fn end(self) -> Outcome {
         let job = self.tasks[0].variable("SLURM_JOB_ID").unwrap_or_default();
         self.cluster.done(&["scancel", &job]);
-        self.job.finish()
+        let outcome = self.job.finish();
+        let began = Instant::now();
+        while !tasks_of(&self.cluster.sleeper()).is_empty() {
+            assert!(began.elapsed() < PATIENCE, "job {job} does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        outcome
     }
 }
 
@@ -319,6 +342,13 @@ impl Task {
         let bytes = library.map(|v| v.end - v.start).sum();
         (bytes, all.iter().any(|v| v.name == "[heap]" && v.has("lo")))
     }
+}
+
+/// Whether a process is in the system call that it sleeps by: all before that is done.
+fn asleep(pid: u32) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let number = call.split(' ').next().and_then(|n| n.parse().ok());
+    number == Some(libc::SYS_clock_nanosleep)
 }
 
 fn tasks_of(program: &Path) -> Vec<Task> {
@@ -389,6 +419,7 @@ AccountingStorageType=accounting_storage/none
 SelectType=select/linear
 SwitchType=switch/none
 MpiDefault=none
+SchedulerParameters=batch_sched_delay=0
 KillWait=2
 NodeName=node1 NodeAddr=127.0.0.1 Port=@PORT1@ CPUs=2
 NodeName=node2 NodeAddr=127.0.0.1 Port=@PORT2@ CPUs=2

@@ -22,7 +22,8 @@ pub fn of(job: &Job) -> Vec<String> {
         let mend = match memlock {
             Some(limit) => format!(
                 "RLIMIT_MEMLOCK is {}: ulimit -l unlimited where ranks are started (a batch \
-                 system's daemon: LimitMEMLOCK=infinity), see regall doctor",
+                 system's daemon: LimitMEMLOCK=infinity; Slurm, too: \
+                 PropagateResourceLimitsExcept=MEMLOCK), see regall doctor",
                 bytes(limit)
             ),
             None => "a larger REGALL_LIMIT, or more memory for the job".into(),
