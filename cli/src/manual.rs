@@ -240,6 +240,11 @@ fn variables_page() -> String {
         text += ".";
         page.item(&format!("`{}`", v.name), &text);
     }
+    page.section("NOTES").text(
+        "Under Slurm the variables reach a job by `sbatch --export=ALL,REGALL=1`. Where slurm.conf names \
+         share/regall/slurm/task-prolog of the installation as its TaskProlog, or srun's `--task-prolog` does, \
+         that is all: it preloads the library where `REGALL=1` is set.",
+    );
     page.section("SEE ALSO")
         .text("`regall`(1), `regall-run`(1), `regall`(3)");
     page.finish()
@@ -251,9 +256,9 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
         "run" => &[
             "Sets `REGALL=1` and `LD_PRELOAD` and becomes the command. Launchers and shells that it starts stay as \
              they are, by their names; the ranks are what is registered. Open MPI's mpirun is also given `-x` for each \
-             variable, so that ranks on other nodes have them.",
+             variable, so that ranks on other nodes have them, and srun what `sbatch --export` keeps from it.",
             "With `--report` it waits for the command instead, and gathers what the ranks wrote when they ended. The \
-             file's folder must be one that all nodes see.",
+             file's folder must be one that all nodes see; sbatch needs `--wait`.",
             "Exit status: the command's; 126 if it can't be executed, 127 if it or libregall.so is not there.",
         ],
         "env" => &[
