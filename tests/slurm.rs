@@ -72,13 +72,14 @@ fn run_reaches_both_nodes() {
     all_have_it(&cluster, cluster.sleeping(&mut asked, 4));
 }
 
-/// A job script's two ways to start its tasks.
+/// A job script's two ways to start its tasks; the second one without a PATH, as under
+/// `sbatch --export=NONE` a user may have none.
 const SCRIPT: &str = "#!/bin/sh
 #SBATCH -N2 -n4
 PATH=@PREFIX@/bin:$PATH
 case $2 in
 words) srun $(regall env --for srun --pin onfault) \"$1\" 600 ;;
-run) regall run --pin onfault -- srun \"$1\" 600 ;;
+run) env -u PATH @PREFIX@/bin/regall run --pin onfault -- srun \"$1\" 600 ;;
 esac
 ";
 

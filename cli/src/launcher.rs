@@ -234,7 +234,8 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());
     }
-    let path = std::env::var_os("PATH")?;
+    // As execvp(3) has it: a job that was submitted without an environment may have none.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let mut all = std::env::split_paths(&path).map(|folder| folder.join(program));
     all.find(|file| file.is_file())
 }
