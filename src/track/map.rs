@@ -427,10 +427,21 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         value = real(frame);
     }
     if let (FAULT, Some(source)) = (value, source) {
-        let prot = was_one_mapping(&moved, source);
-        value = prot
-            .and_then(|p| longer(frame, source, p).or_else(|| in_pieces(frame, source, p)))
-            .unwrap_or(value);
+        if let Some(one) = was_one_mapping(&moved, source) {
+            if one.flags.has(Flags::APP_LOCKED) {
+                // Its lock has to go with it, and to what it grows by.
+                for (range, taken) in [(Some(source), &moved), (target, &replaced)] {
+                    if let Some(range) = range {
+                        put_back(range, taken);
+                    }
+                }
+                end(flight);
+                return backed::carry_locked(frame, source, target, one);
+            }
+            value = longer(frame, source, one.prot)
+                .or_else(|| in_pieces(frame, source, one.prot))
+                .unwrap_or(value);
+        }
     }
     if failed(value) {
         if let Some(target) = target {
@@ -548,12 +559,11 @@ impl OneMapping {
     }
 }
 
-/// What has just left the ledger, if it is one mapping to the application that it has no
-/// lock on.
+/// What has just left the ledger, if it is one mapping to the application.
 #[cold]
 #[inline(never)]
-fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
-    let attr = match moved.all() {
+fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Attr> {
+    match moved.all() {
         Some(parts) => {
             let mut one = OneMapping::new(source);
             parts.for_each(|(part, attr)| one.add(part, attr));
@@ -564,9 +574,7 @@ fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Prot> {
             resync::range(source, false);
             OneMapping::in_ledger(&*lock()?, source)
         }
-    };
-    let attr = attr.filter(|a| !a.flags.has(Flags::APP_LOCKED))?;
-    Some(Prot::from_bits(attr.prot.bits() & 7))
+    }
 }
 
 /// mremap that makes a mapping longer where it is, whatever the kernel makes of its parts:
@@ -682,7 +690,13 @@ fn remapped(
         Some(tail) if last.kind == Kind::File => {
             let _ = resync::read(&mut guard, tail, last.flags.without(Flags::TAIL));
         }
-        Some(tail) => guard.insert(tail, pending(policy::unregistered(last))),
+        Some(tail) => {
+            let last = policy::unregistered(last);
+            // The kernel has locked it as the application has the rest: another kind of lock
+            // would make two mappings of it.
+            let locked = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
+            guard.insert(tail, if locked { last } else { pending(last) });
+        }
         None => (),
     }
     drop(guard);

@@ -26,7 +26,7 @@ mod remap;
 use advice::advise_again;
 pub use advice::{concerns, madvise};
 pub use fork::{before_fork, late_child};
-pub use remap::mremap;
+pub use remap::{carry_locked, mremap};
 
 /// What was advised about children.
 const ADVISED: Flags = Flags::WIPED.with(Flags::NOT_FORKED);

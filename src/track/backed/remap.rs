@@ -51,13 +51,8 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
         return whole.then(|| with_its_file(frame, source));
     };
     let more = new_len.saturating_sub(source.len());
-    if let (Some(tail), true) = (
-        PageRange::from_call(source.end(), more),
-        like.flags.has(Flags::APP_LOCKED),
-    ) {
-        if locks::refused(tail).is_some() {
-            return Some(-i64::from(Errno::AGAIN.0));
-        }
+    if like.flags.has(Flags::APP_LOCKED) && refuses(source, more) {
+        return Some(-i64::from(Errno::AGAIN.0));
     }
     if whole {
         return Some(with_its_file(frame, source));
@@ -126,6 +121,29 @@ fn keep_marks(from: u64, new: PageRange, moved: &Taken) {
             mark(there, |f| f.with(kept));
         }
     }
+}
+
+/// mremap of memory that the application has locked, and that pinning its parts at different
+/// times has made several mappings to the kernel, though it is one.
+#[cold]
+#[inline(never)]
+pub fn carry_locked(
+    frame: &Frame,
+    source: PageRange,
+    target: Option<PageRange>,
+    like: Attr,
+) -> i64 {
+    let more = round_up(frame.args[2]).unwrap_or(0);
+    if refuses(source, more.saturating_sub(source.len())) {
+        return -i64::from(Errno::AGAIN.0);
+    }
+    carry(frame, source, target, like)
+}
+
+/// Whether a limit forbids to lock so many bytes `more` behind `source`.
+fn refuses(source: PageRange, more: u64) -> bool {
+    let tail = PageRange::from_call(source.end(), more);
+    tail.is_some_and(|tail| locks::refused(tail).is_some())
 }
 
 /// Memory that grows where fresh memory can follow it, or is carried to another place.
