@@ -54,7 +54,8 @@ impl Outcome {
             ("stderr", &plain.others_stderr(), &self.others_stderr()),
         ] {
             if was != is {
-                let mut pairs = was.lines().zip(is.lines());
+                let mut pairs =
+                    (was.lines().map(Some).chain([None])).zip(is.lines().map(Some).chain([None]));
                 let first = pairs.find(|(a, b)| a != b);
                 let (lines, instead) = (is.lines().count(), was.lines().count());
                 all.push(format!(

@@ -660,7 +660,9 @@ fn with_test_entry() -> std::sync::MutexGuard<'static, ()> {
 
 /// A page of executable code made of `code`, and its range.
 fn page(code: &[u8]) -> PageRange {
-    let at = sys::map_private(4096).unwrap().as_ptr();
+    // Where the kernel puts what a program maps: the shim's own memory is elsewhere.
+    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let at = sys::call!(libc::SYS_mmap, 0, 4096, 3, how, -1i64, 0).unwrap() as *mut u8;
     // SAFETY: a fresh page; the code is shorter.
     unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at, code.len()) };
     sys::protect(at as u64, 4096, libc::PROT_READ | libc::PROT_EXEC).unwrap();
