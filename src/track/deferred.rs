@@ -27,6 +27,8 @@ enum What {
     Changed = 3,
     /// Written into the ledger; still to be pinned.
     Unpinned = 4,
+    /// Being written, or being worked off: nobody else's to take.
+    Busy = 6,
     /// As changed; and what is registered there with adapters is about other memory.
     Spoiled = 5,
 }
@@ -68,6 +70,9 @@ pub fn reset() {
     for s in &SEGMENT {
         s.store(core::ptr::null_mut(), Relaxed);
     }
+    for note in &NOTED {
+        note.what.store(What::Done as u64, Relaxed);
+    }
     COUNT.store(0, Relaxed);
     APPLIED.store(0, Relaxed);
     DRAINING.store(0, Relaxed);
@@ -87,11 +92,21 @@ fn take(what: What, range: PageRange, attr: u64) {
         let Some(note) = NOTED.get(n) else {
             return;
         };
+        // Somebody's who had the number before the notes were done with: theirs stays.
+        let (free, mine) = (What::Done as u64, What::Busy as u64);
+        if note
+            .what
+            .compare_exchange(free, mine, SeqCst, Relaxed)
+            .is_err()
+        {
+            continue;
+        }
         note.start.store(range.start(), Relaxed);
         note.end.store(range.end(), Relaxed);
         note.attr.store(attr, Relaxed);
         note.what.store(what as u64, SeqCst);
-        // The notes may have been done with between the number and the words.
+        // The notes may have been done with between the number and the words. Noted twice,
+        // it does no harm.
         if COUNT.load(SeqCst) > n {
             return;
         }
@@ -228,13 +243,25 @@ fn drain_slowly() {
 
 fn work_off(n: usize) {
     for note in NOTED.iter().take(n) {
-        let what = note.what.swap(What::Done as u64, AcqRel);
-        let Some(range) = note.range() else {
+        let what = note.what.load(Acquire);
+        let free = what == What::Done as u64 || what == What::Busy as u64;
+        let mine = What::Busy as u64;
+        if free
+            || note
+                .what
+                .compare_exchange(what, mine, AcqRel, Relaxed)
+                .is_err()
+        {
+            continue;
+        }
+        let range = note.range();
+        note.what.store(What::Done as u64, Release);
+        let Some(range) = range else {
             continue;
         };
         if what == What::Unpinned as u64 {
             super::pinning::settle_foreign(range);
-        } else if what != What::Done as u64 {
+        } else {
             resync::republish(range);
             resync::foreign(range);
         }

@@ -136,25 +136,35 @@ pub fn begin(call: Call) -> (Flight, bool) {
 #[inline]
 fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
     let notes = thread.flights.get(nested).zip(thread.arrivals.get(nested));
-    let (Some(h), Some((note, came_in))) = (header(), notes) else {
+    let Some((note, came_in)) = notes else {
         return NOWHERE;
     };
-    came_in.set(arrival(thread));
-    compiler_fence(SeqCst);
-    let word = call.in_flight(thread.tid());
-    if let Some(place) = take_place(h, note, word) {
+    let here = arrival(thread);
+    // A handler may have come in while this waited: then the arrival is that one's, and in
+    // its child of fork header and thread are others.
+    let take = || {
+        came_in.set(here);
+        compiler_fence(SeqCst);
+        let word = call.in_flight(thread.tid());
+        take_place(header()?, (note, came_in, here), word)
+    };
+    if let Some(place) = take() {
         return place;
     }
     // On top of a call of its own a thread does not wait: that one has a place.
     let found = match nested {
-        0 => vacancy::wait(|| take_place(h, note, word), || _ = sweep()),
+        0 if header().is_some() => vacancy::wait(take, || _ = sweep()),
         _ => None,
     };
     found.unwrap_or(NOWHERE)
 }
 
 #[inline]
-fn take_place(h: &Header, note: &Cell<u32>, word: u64) -> Option<u32> {
+fn take_place(
+    h: &Header,
+    (note, came_in, here): (&Cell<u32>, &Cell<u64>, u64),
+    word: u64,
+) -> Option<u32> {
     for (i, shared) in h.inflight.iter().enumerate() {
         if shared.load(Relaxed) != 0 {
             continue;
@@ -162,6 +172,9 @@ fn take_place(h: &Header, note: &Cell<u32>, word: u64) -> Option<u32> {
         // Noted first: a handler may leave for good at any point from here on,
         // and a place that nobody remembers would be busy for ever.
         note.set(i as u32 + 1);
+        compiler_fence(SeqCst);
+        // From here on a handler's calls are on top of this one.
+        came_in.set(here);
         compiler_fence(SeqCst);
         if shared.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
             if i >= HIGH.load(Relaxed) {

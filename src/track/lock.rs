@@ -13,13 +13,9 @@ use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-/// 0: free. Else the owner's thread block, which is 64-byte aligned; bit 0:
-/// somebody sleeps.
+/// 0: free. Else who has it and since where ([`owned`]): all of it in one word, so that there
+/// is no moment in which it is held and nobody can tell by whom. Bit 0: somebody sleeps.
 static WORD: AtomicU64 = AtomicU64::new(0);
-/// For those who wait: the owner's thread id and stack pointer. The id is 0 while the lock is
-/// free or just being taken: who is preempted there must not be taken for the one before.
-static OWNER_TID: AtomicU32 = AtomicU32::new(0);
-static OWNER_SP: AtomicU64 = AtomicU64::new(0);
 /// What sleepers sleep on: counts releases that had sleepers.
 static TURN: AtomicU32 = AtomicU32::new(0);
 
@@ -27,6 +23,23 @@ static TURN: AtomicU32 = AtomicU32::new(0);
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 const SLEEPERS: u64 = 1;
+/// Thread ids have no more bits (PID_MAX_LIMIT).
+const TID_BITS: u32 = 22;
+
+/// The word of thread `tid` that takes the lock at stack pointer `sp`.
+fn owned(tid: u32, sp: u64) -> u64 {
+    (sp >> 6) << (TID_BITS + 1) | u64::from(tid) << 1
+}
+
+fn tid_of(word: u64) -> u32 {
+    (word >> 1) as u32 & ((1 << TID_BITS) - 1)
+}
+
+/// The stack pointer, up to 63 bytes less.
+fn sp_of(word: u64) -> u64 {
+    (word >> (TID_BITS + 1)) << 6
+}
+
 /// A sleeper looks after its owner's health this often, in nanoseconds.
 const PATIENCE: u32 = 20_000_000;
 
@@ -52,26 +65,20 @@ pub struct Nested;
 #[inline]
 pub fn take() -> Result<Guard, Nested> {
     let thread = thread::current();
-    let me = thread as *const Thread as u64;
+    let sp = arch::stack_pointer();
+    let me = owned(thread.tid(), sp);
     // Before the lock is taken, so that a handler that comes right after finds it.
-    let outer_sp = thread.lock_sp.replace(arch::stack_pointer());
+    let outer_sp = thread.lock_sp.replace(sp);
     if WORD.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
-        return Ok(held(thread, outer_sp));
+        return Ok(Guard { thread, outer_sp });
     }
     take_slowly(thread, me, outer_sp)
 }
 
-#[inline]
-fn held(thread: &'static Thread, outer_sp: u64) -> Guard {
-    OWNER_SP.store(thread.lock_sp.get(), Relaxed);
-    OWNER_TID.store(thread.tid(), Release);
-    Guard { thread, outer_sp }
-}
-
-/// As [`held`], from one that never came back.
+/// The lock, from one that never came back.
 fn inherited(thread: &'static Thread, outer_sp: u64) -> Guard {
     BROKEN.store(true, Relaxed);
-    held(thread, outer_sp)
+    Guard { thread, outer_sp }
 }
 
 #[cold]
@@ -80,10 +87,14 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
     let mut naps = 0u32;
     loop {
         let word = WORD.load(Relaxed);
-        if word & !SLEEPERS == me {
-            // Left by this thread, or (0) by one that ended, whose block this one has.
+        if tid_of(word) == tid_of(me) {
+            // Left by this thread, or (0) by one before it that had its number.
             if outer_sp == 0 || came_back(arch::stack_pointer(), outer_sp) {
-                return Ok(inherited(thread, 0));
+                let mine = me | word & SLEEPERS;
+                match WORD.compare_exchange(word, mine, Acquire, Relaxed) {
+                    Ok(_) => return Ok(inherited(thread, 0)),
+                    Err(_) => continue,
+                }
             }
             thread.lock_sp.set(outer_sp);
             return Err(Nested);
@@ -93,7 +104,7 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
                 .compare_exchange(0, me | SLEEPERS, Acquire, Relaxed)
                 .is_ok()
             {
-                return Ok(held(thread, outer_sp));
+                return Ok(Guard { thread, outer_sp });
             }
             continue;
         }
@@ -117,9 +128,9 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             naps = 0;
             continue;
         }
-        let owner = owner();
+        let owner = owner(word);
         if TURN.load(Acquire) != turn {
-            // It was given back meanwhile: what was looked at may have been two owners.
+            // It was given back meanwhile, and what was looked at may have been another call.
             naps = 0;
             continue;
         }
@@ -159,10 +170,9 @@ pub fn came_back(now: u64, then: u64) -> bool {
 /// This thread has left a call half-way: if it had the lock, it will not give it
 /// back, and what is behind it is as it was left.
 pub fn abandon_if_mine() {
-    let me = thread::current() as *const Thread as u64;
-    if WORD.load(Relaxed) & !SLEEPERS == me {
+    if mine() {
         BROKEN.store(true, Relaxed);
-        release(me);
+        release(thread::current().tid());
     }
 }
 
@@ -187,11 +197,8 @@ enum Owner {
 
 #[cold]
 #[inline(never)]
-fn owner() -> Owner {
-    let tid = OWNER_TID.load(Acquire);
-    if tid == 0 {
-        return Owner::Busy;
-    }
+fn owner(word: u64) -> Owner {
+    let tid = tid_of(word);
     if !sys::thread_alive(tid) {
         return Owner::Gone;
     }
@@ -208,8 +215,9 @@ fn owner() -> Owner {
         .and_then(|sp| hex(sp.strip_prefix(b"0x")?))
     {
         None => Owner::Busy,
-        Some(sp) if sp > OWNER_SP.load(Relaxed) => Owner::Gone,
+        // (So waits who has made a vfork child, which has its number and may hold the lock.)
         Some(_) if waits_for_the_kernel(tid) => Owner::Busy,
+        Some(sp) if sp > sp_of(word) + 63 => Owner::Gone,
         Some(_) => Owner::Asleep,
     }
 }
@@ -229,7 +237,6 @@ fn waits_for_the_kernel(tid: u32) -> bool {
 /// After fork: whoever held it is not here.
 pub fn reset() {
     WORD.store(0, Relaxed);
-    OWNER_TID.store(0, Relaxed);
     BROKEN.store(false, Relaxed);
 }
 
@@ -267,40 +274,47 @@ impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
         deferred::apply(self);
-        release(self.thread as *const Thread as u64);
+        release(self.thread.tid());
         self.thread.lock_sp.set(self.outer_sp);
     }
 }
 
+/// Gives the lock back, if it is still `tid`'s.
 #[inline]
-fn release(me: u64) {
-    OWNER_TID.store(0, Relaxed);
-    if WORD.compare_exchange(me, 0, Release, Relaxed).is_err() {
-        release_slowly(me);
+fn release(tid: u32) {
+    let word = WORD.load(Relaxed);
+    let plain = tid_of(word) == tid && word & SLEEPERS == 0;
+    if !plain || WORD.compare_exchange(word, 0, Release, Relaxed).is_err() {
+        release_slowly(tid);
     }
 }
 
 #[cold]
-fn release_slowly(me: u64) {
-    if WORD
-        .compare_exchange(me | SLEEPERS, 0, Release, Relaxed)
-        .is_ok()
-    {
-        TURN.fetch_add(1, Release);
-        sys::futex_wake(&TURN);
+fn release_slowly(tid: u32) {
+    loop {
+        let word = WORD.load(Relaxed);
+        if tid_of(word) != tid {
+            return;
+        }
+        if WORD.compare_exchange(word, 0, Release, Relaxed).is_ok() {
+            if word & SLEEPERS != 0 {
+                TURN.fetch_add(1, Release);
+                sys::futex_wake(&TURN);
+            }
+            return;
+        }
     }
 }
 
 /// Whether this thread holds the lock (and is in a signal handler on top of it).
 pub fn mine() -> bool {
-    WORD.load(Relaxed) & !SLEEPERS == thread::current() as *const Thread as u64
+    let word = WORD.load(Relaxed);
+    word != 0 && tid_of(word) == thread::current().tid()
 }
 
 /// After a panic on this thread: nobody shall wait for it.
 pub fn release_if_mine() {
-    let me = thread::current() as *const Thread as u64;
-    if WORD.load(Relaxed) & !SLEEPERS == me {
-        OWNER_TID.store(0, Relaxed);
+    if mine() {
         WORD.store(0, Release);
     }
 }

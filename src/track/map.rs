@@ -570,9 +570,17 @@ fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Attr> {
             one.attr()
         }
         None => {
-            // More than are remembered.
+            // More than are remembered: read anew, and out of the directory again.
             resync::range(source, false);
-            OneMapping::in_ledger(&*lock()?, source)
+            let one = {
+                let mut guard = lock()?;
+                let one = OneMapping::in_ledger(&guard, source);
+                Taken::new().take(&mut guard, source);
+                one
+            };
+            registering::retract(source);
+            // (Which of it the application has locked, the kernel's list does not say.)
+            one.filter(|_| !moved.is_app_locked())
         }
     }
 }

@@ -22,6 +22,8 @@ const REMEMBERED: usize = 8;
 pub struct Taken {
     parts: [Option<(PageRange, Attr)>; REMEMBERED],
     count: usize,
+    /// Flags that any of them had, remembered or not.
+    flags: Flags,
     /// Of files behind it.
     pub files: share::Left,
 }
@@ -38,6 +40,7 @@ impl Taken {
         Self {
             parts: [None; REMEMBERED],
             count: 0,
+            flags: Flags::EMPTY,
             files: share::Left::new(),
         }
     }
@@ -58,6 +61,7 @@ impl Taken {
             *place = Some((range, attr));
         }
         self.count += 1;
+        self.flags = self.flags.with(attr.flags);
     }
 
     /// The parts, if they are all remembered.
@@ -70,6 +74,11 @@ impl Taken {
         self.parts
             .get(self.count.checked_sub(1)?)?
             .map(|(_, attr)| attr)
+    }
+
+    /// Whether the application had locked any of it.
+    pub fn is_app_locked(&self) -> bool {
+        self.flags.has(Flags::APP_LOCKED)
     }
 
     /// Lets go of our pins on what was taken; says whether there were any.
