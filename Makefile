@@ -8,8 +8,7 @@ PREFIX ?= /usr/local
 # Where cargo puts what it builds.
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 ROOT = $(DESTDIR)$(PREFIX)
-DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
-	$(wildcard docs/*.md docs/*.svg)
+DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Files that say where they are, for everyone to read.
 FILL = umask 022 && sed 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g'
@@ -69,12 +68,13 @@ install:
 	@test -f $(BUILT)/libregall.so || { echo "run make first" >&2; exit 1; }
 	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/lib/cmake/regall $(ROOT)/include \
 		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
-		$(ROOT)/share/doc/regall
+		$(ROOT)/share/doc/regall/docs
 	install -m 755 $(BUILT)/regall $(ROOT)/bin/
 	install -m 755 $(BUILT)/libregall.so $(ROOT)/lib/
 	install -m 644 include/regall.h $(ROOT)/include/
 	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
 	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
+	install -m 644 $(wildcard docs/*.md docs/*.svg) $(ROOT)/share/doc/regall/docs/
 	$(FILL) regall.pc.in >$(ROOT)/lib/pkgconfig/regall.pc
 	install -m 644 cmake/regall-config.cmake $(ROOT)/lib/cmake/regall/
 	$(FILL) cmake/regall-config-version.cmake.in \

@@ -57,6 +57,7 @@ fn uninstall_leaves_nothing() {
         "share/man/man3/regall_lookup.3",
         "share/doc/regall/README.md",
         "share/doc/regall/SECURITY.md",
+        "share/doc/regall/docs/troubleshooting.md",
         "share/regall/slurm/task-prolog",
     ] {
         assert!(installed.prefix().join(path).is_file(), "{path}");

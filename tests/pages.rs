@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use regall_tests::build;
 use regall_tests::child;
+use regall_tests::installed;
 use regall_tests::mode::Mode;
 
 /// A line that the shim prints: its level and what stands between the values.
@@ -361,19 +362,26 @@ fn the_c_pages_programs_run() {
     programs_of("docs/c-interface.md");
 }
 
-/// Links within the tree lead somewhere.
+/// Links within the tree, and within what is installed, lead somewhere.
 #[test]
 fn links_lead_somewhere() {
-    let mut pages = vec![
-        build::root().join("README.md"),
-        build::root().join("ARCHITECTURE.md"),
-    ];
-    for entry in fs::read_dir(build::root().join("docs"))
-        .expect("docs")
-        .flatten()
-    {
+    lead_somewhere(
+        &build::root(),
+        &["README.md", "ARCHITECTURE.md", "SECURITY.md"],
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    installed::make("install", Path::new("/usr"), folder.path());
+    let doc = folder.path().join("usr/share/doc/regall");
+    lead_somewhere(&doc, &["README.md", "SECURITY.md"]);
+}
+
+/// The links of these pages, and of those in docs beside them.
+fn lead_somewhere(root: &Path, pages: &[&str]) {
+    let mut pages: Vec<_> = pages.iter().map(|page| root.join(page)).collect();
+    for entry in fs::read_dir(root.join("docs")).expect("docs").flatten() {
         pages.extend(Some(entry.path()).filter(|p| p.extension().is_some_and(|e| e == "md")));
     }
+    let mut links = 0;
     for page in &pages {
         let text = fs::read_to_string(page).expect("a page");
         for rest in text.split("](").skip(1) {
@@ -383,6 +391,8 @@ fn links_lead_somewhere() {
             }
             let to = page.parent().expect("a folder").join(link);
             assert!(to.exists(), "{}: {link}", page.display());
+            links += 1;
         }
     }
+    assert!(links > 10, "{}: {links}", root.display());
 }

@@ -75,6 +75,10 @@ impl Launcher {
                 let mut word = OsString::from("--export=ALL");
                 for (name, value) in pairs {
                     if value.as_bytes().contains(&b',') {
+                        // What is exported already is among all.
+                        if std::env::var_os(name).as_ref() == Some(value) {
+                            continue;
+                        }
                         bail!(
                             "srun --export can't hold the comma in {name}: leave the flag out, \
                              and export {name} in the script, which srun hands on"

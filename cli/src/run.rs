@@ -63,7 +63,10 @@ pub fn run(args: &Args) -> ExitCode {
             return FAILED.into();
         }
     };
-    environment.extend(parts.as_ref().map(|p| (STATS_FILE, p.pattern())));
+    if let Some(parts) = &parts {
+        environment.retain(|(name, _)| *name != STATS_FILE);
+        environment.push((STATS_FILE, parts.pattern()));
+    }
     let arguments = match Launcher::of(program) {
         Some(launcher) => {
             let forwarded = launcher.forward(arguments, &environment);

@@ -24,9 +24,13 @@ macro_rules! settings {
             &[$($variable),*]
         }
         impl Settings {
-            /// The variables that were given a flag.
-            fn variables(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
-                let all = [$(($variable, self.$field.as_deref())),*];
+            /// The variables that were given a flag, or else stand in the environment: it does
+            /// not reach every rank by itself.
+            fn variables(&self) -> impl Iterator<Item = Variable> {
+                let all = [$((
+                    $variable,
+                    self.$field.clone().or_else(|| std::env::var_os($variable)),
+                )),*];
                 all.into_iter().filter_map(|(name, value)| Some((name, value?)))
             }
         }
@@ -58,19 +62,24 @@ settings! {
 pub type Variable = (&'static str, OsString);
 
 impl Settings {
-    /// All that a program needs in its environment, beside what is there.
+    /// All that a program needs in its environment, wherever it is started.
     pub fn environment(&self) -> Result<Vec<Variable>, Missing> {
-        let library = library::find().map_err(|places| {
-            let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
-            let places = places.join(" and ");
-            Missing::Library(format!("{} not found; looked for {places}", library::NAME))
-        })?;
-        let before = std::env::var_os("LD_PRELOAD");
-        let preload = preload(&library, before.as_deref()).map_err(Missing::Path)?;
-        let mut all = vec![("REGALL", "1".into()), ("LD_PRELOAD", preload)];
-        all.extend(self.variables().map(|(name, value)| (name, value.into())));
+        let mut all = preloaded()?;
+        all.extend(self.variables());
         Ok(all)
     }
+}
+
+/// What turns the shim on, with the defaults of all settings.
+pub fn preloaded() -> Result<Vec<Variable>, Missing> {
+    let library = library::find().map_err(|places| {
+        let places: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
+        let places = places.join(" and ");
+        Missing::Library(format!("{} not found; looked for {places}", library::NAME))
+    })?;
+    let before = std::env::var_os("LD_PRELOAD");
+    let preload = preload(&library, before.as_deref()).map_err(Missing::Path)?;
+    Ok(vec![("REGALL", "1".into()), ("LD_PRELOAD", preload)])
 }
 
 /// The variable that has counters written at exit.

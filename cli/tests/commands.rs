@@ -1,5 +1,6 @@
 //! The commands that need no process.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -70,6 +71,46 @@ fn run_sets_the_environment_and_keeps_the_exit_code() {
     assert_eq!(alone.run(&["run", "--", "/no/such/thing"]).0, Some(127));
     assert_eq!(alone.run(&["run", "--", "/etc/passwd"]).0, Some(126));
     assert_eq!(alone.run(&["run"]).0, Some(2));
+}
+
+/// As a launcher that starts ranks through ssh: nothing is known there but what is named.
+#[test]
+fn what_is_exported_is_named_to_the_launcher() {
+    let alone = Alone::new("exported");
+    std::fs::write(alone.0.join("libregall.so"), "").unwrap();
+    let mpirun = alone.0.join("mpirun.openmpi");
+    std::fs::write(
+        &mpirun,
+        "#!/bin/sh\necho \"$@\" with $REGALL_PIN $REGALL_LIMIT\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&mpirun, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let said = |arguments: &[&str]| {
+        let out = Command::new(alone.0.join("regall"))
+            .args(arguments)
+            .env_remove("LD_PRELOAD")
+            .env("REGALL_PIN", "onfault")
+            .env("REGALL_LIMIT", "1G")
+            .env("REGALL_EXCLUDE", "a,b")
+            .output()
+            .unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        assert_eq!(out.status.code(), Some(0), "{arguments:?}: {text}");
+        text
+    };
+    let mpirun = mpirun.to_str().unwrap();
+    // A flag is stronger than the environment.
+    let line = said(&["run", "--limit", "2G", "--", mpirun, "-np", "2", "./app"]);
+    let all = "-x REGALL -x LD_PRELOAD -x REGALL_PIN -x REGALL_LIMIT -x REGALL_EXCLUDE \
+               -np 2 ./app with onfault 2G\n";
+    assert_eq!(line, all);
+    let words = said(&["env", "--for", "mpich", "--limit", "2G"]);
+    let ours = "-genv REGALL_PIN onfault -genv REGALL_LIMIT 2G -genv REGALL_EXCLUDE a,b\n";
+    assert!(words.ends_with(ours), "{words}");
+    // srun can't be told a comma; what is exported it hands on itself.
+    let words = said(&["env", "--for", "srun"]);
+    let ours = ",REGALL_PIN=onfault,REGALL_LIMIT=1G\n";
+    assert!(words.ends_with(ours), "{words}");
 }
 
 #[test]

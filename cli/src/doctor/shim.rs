@@ -13,7 +13,7 @@ use super::{Finding, Standing::*};
 use crate::examine::{examine, Verdict};
 use crate::figures::Tally;
 use crate::look::look;
-use crate::settings::{Settings, Variable};
+use crate::settings::{preloaded, Variable};
 use crate::{library, units};
 
 /// So long a program may take until it has published itself.
@@ -78,9 +78,7 @@ pub struct Trial {
 impl Trial {
     /// Starts one, with these settings beside the defaults. `Err`: what is in the way.
     pub fn start(more: &[Variable]) -> Result<Self, String> {
-        let environment = Settings::default()
-            .environment()
-            .map_err(|why| why.to_string())?;
+        let environment = preloaded().map_err(|why| why.to_string())?;
         let mut command = Command::new("sleep");
         command.arg("60");
         for (name, _) in std::env::vars_os() {
