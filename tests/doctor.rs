@@ -65,7 +65,7 @@ impl Said {
             let lines = f["mend"].as_array().into_iter().flatten();
             assert!(f["found"].as_str().is_some_and(|t| !t.is_empty()), "{f}");
             assert!(
-                f["standing"] != "limits" || mended || f["name"] == "a program with it",
+                f["standing"] != "limits" || mended || f["name"] == "a trial program",
                 "{f:#}"
             );
             for mend in lines {
@@ -204,10 +204,10 @@ fn as_it_is_here() {
     let began = Instant::now();
     let said = ask(&mut doctor());
     println!("{:?}", began.elapsed());
-    for name in ["a program with it", "patching code", "seccomp", "/dev/shm"] {
+    for name in ["a trial program", "patching code", "seccomp", "/dev/shm"] {
         said.good(name);
     }
-    let program = &said.of("a program with it")["measured"];
+    let program = &said.of("a trial program")["measured"];
     assert!(
         program["registered_bytes"].as_u64() > Some(1 << 20),
         "{program}"
@@ -216,7 +216,7 @@ fn as_it_is_here() {
     let at = |name: &str| said.findings.iter().position(|f| f["name"] == name);
     let order = [
         "libregall.so",
-        "a program with it",
+        "a trial program",
         "patching code",
         "locked memory",
         "/dev/shm",
@@ -275,13 +275,13 @@ fn little_locked_memory() {
             "{:#}",
             said.of("locked memory")
         );
-        let program = &said.of("a program with it")["measured"];
+        let program = &said.of("a trial program")["measured"];
         assert!(program["limit_bytes"].as_u64() > Some(1 << 20), "{program}");
     }
     if may_raise() {
         let said = ask(&mut as_nobody(&regall, libc::RLIM_INFINITY));
         said.good("locked memory");
-        said.good("a program with it");
+        said.good("a trial program");
     }
 }
 
@@ -319,7 +319,7 @@ fn a_filter_that_kills_who_locks() {
     let said = ask(&mut command);
     said.limits("seccomp", "mlock2 (kills)", "REGALL_PIN=off");
     said.limits("locked memory", "kills", "REGALL_PIN=off");
-    assert_eq!(said.of("a program with it")["standing"], "limits");
+    assert_eq!(said.of("a trial program")["standing"], "limits");
     said.good("single copy");
 }
 
@@ -345,7 +345,7 @@ fn code_that_can_not_be_patched() {
     filter::forbid(&mut command, &calls, Fate::Fails(libc::EACCES));
     let said = ask(&mut command);
     said.limits("patching code", "Permission denied", "s");
-    let program = said.of("a program with it");
+    let program = said.of("a trial program");
     assert_eq!(program["standing"], "limits", "{program:#}");
     let says = "code can't be patched here";
     assert!(
@@ -357,7 +357,7 @@ fn code_that_can_not_be_patched() {
     filter::forbid(&mut command, &calls[..1], Fate::Fails(libc::EACCES));
     let said = ask(&mut command);
     said.good("patching code");
-    said.good("a program with it");
+    said.good("a trial program");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn shared_memory_that_is_small_read_only_or_gone() {
     let small = mounted(0, c"size=64k");
     small.limits("/dev/shm", "full", "size");
     small.limits(
-        "a program with it",
+        "a trial program",
         "no directory under /dev/shm (errno 28)",
         "troubleshooting",
     );
@@ -384,7 +384,7 @@ fn shared_memory_that_is_small_read_only_or_gone() {
     let said = mounted(libc::MS_RDONLY, c"size=1g");
     said.limits("/dev/shm", "Read-only file system", "mode=1777");
     said.limits(
-        "a program with it",
+        "a trial program",
         "no directory under /dev/shm",
         "troubleshooting",
     );
@@ -407,7 +407,7 @@ fn a_folder_that_others_may_enter() {
     });
     let said = ask(&mut command);
     said.limits("directories", "mode 755", "rm -r /dev/shm/regall-0");
-    assert_eq!(said.of("a program with it")["standing"], "limits");
+    assert_eq!(said.of("a trial program")["standing"], "limits");
 }
 
 #[test]
@@ -539,7 +539,7 @@ fn wrong_use_and_no_library() {
     std::fs::copy(build::regall(), &alone).expect("a copy");
     let said = ask(Command::new(&alone).args(["doctor", "--json"]));
     said.limits("libregall.so", "neither beside this command", "make");
-    assert_eq!(said.of("a program with it")["standing"], "not checked");
+    assert_eq!(said.of("a trial program")["standing"], "not checked");
     // One of another version.
     let text = b"\x7fELF\0regall 9.9.9 (0123)\0";
     std::fs::write(folder.path().join("libregall.so"), text).expect("a file");

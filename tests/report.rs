@@ -157,7 +157,14 @@ fn files_that_are_none() {
         assert_eq!(end, "exit 2");
         assert!(said.contains("no statistics of a process"), "{said}");
     }
-    assert_eq!(report("nowhere").0, "exit 2");
+    let (end, said) = report("nowhere");
+    assert_eq!(end, "exit 2");
+    assert!(said.contains("nowhere: No such file"), "{said}");
+    std::fs::create_dir(at("bare")).expect("a folder");
+    let done = run(Command::new(build::regall()).arg("report").arg(at("bare")));
+    assert_eq!((done.end().as_str(), done.stdout.as_str()), ("exit 2", ""));
+    let line = format!("regall: {}: no file of a process's\n", at("bare").display());
+    assert_eq!(done.stderr, line);
     let made_up =
         "{\"pid\":1,\"counters\":{\"served\":18446744073709551615},\"host\":\"\\u001b[2J\"}";
     std::fs::write(at("made up"), made_up).expect("a file");

@@ -118,8 +118,13 @@ impl Finding {
         if let Some(effect) = &self.effect {
             line("", "  effect", effect)?;
         }
+        // What is absent is nothing wrong.
+        let mend = match self.standing {
+            Standing::Absent => " to have it",
+            _ => "  mend",
+        };
         for (who, text) in &self.mend {
-            line("", "  mend", &format!("{}: {text}", who.word()))?;
+            line("", mend, &format!("{}: {text}", who.word()))?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! since nobody else needs it; a part of the command, since whoever installs has that
 //! and seldom a Rust toolchain.
 
+mod counters;
 mod header;
 mod roff;
 mod variables;
@@ -114,7 +115,7 @@ fn main_page(command: &Command) -> anyhow::Result<String> {
         "run programs with all of their memory registered, and look at it",
     );
     page.section("SYNOPSIS");
-    page.raw(&rendered(command, Man::render_synopsis_section)?);
+    synopsis(&mut page, command);
     page.section("DESCRIPTION").text(
         "`libregall.so` is preloaded into an unmodified MPI program. From its first instruction to its last, every \
          byte of its memory that can be registered with an RDMA adapter, or pinned, is; what is not has a named \
@@ -171,7 +172,7 @@ fn command_page(command: &Command) -> anyhow::Result<String> {
         .collect();
     let mut page = Page::new(&name, 1, &what);
     page.section("SYNOPSIS");
-    page.raw(&rendered(command, Man::render_synopsis_section)?);
+    synopsis(&mut page, command);
     if let Some(text) = description(command.get_name()) {
         page.section("DESCRIPTION");
         for (n, paragraph) in text.iter().enumerate() {
@@ -193,8 +194,28 @@ fn command_page(command: &Command) -> anyhow::Result<String> {
             };
         }
     }
+    if command.get_name() == "stats" {
+        page.section("NOTES")
+            .text("What the names below `counters` and `hca` mean; those that are 0 are left out of the text:");
+        for (name, text) in counters::all() {
+            page.item(&format!("`{name}`"), &format!("{text}."));
+        }
+    }
     page.section("SEE ALSO").text("`regall`(1), `regall`(7)");
     Ok(page.finish())
+}
+
+/// How it is called, as its help says it.
+fn synopsis(page: &mut Page, command: &Command) {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.replace(['<', '>'], "");
+    let usage = usage.strip_prefix("Usage:").unwrap_or(&usage);
+    for (n, line) in usage.lines().map(str::trim).enumerate() {
+        if n > 0 {
+            page.raw(".br\n");
+        }
+        page.text(line);
+    }
 }
 
 /// One line.
@@ -240,6 +261,12 @@ fn variables_page() -> String {
         text += ".";
         page.item(&format!("`{}`", v.name), &text);
     }
+    page.subsection("Executables that are left out by default")
+        .text(
+            "Launchers, shells and wrappers, by the executable's file name, links resolved; setting `REGALL_ONLY` \
+             replaces the list:",
+        )
+        .paragraph(&format!("{}.", variables::LEFT_OUT));
     page.section("NOTES").text(
         "Under Slurm the variables reach a job by `sbatch --export=ALL,REGALL=1`. Where slurm.conf names \
          share/regall/slurm/task-prolog of the installation as its TaskProlog, or srun's `--task-prolog` does, \
@@ -299,7 +326,8 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
             "Reads what processes wrote to `REGALL_STATS_FILE` when they ended, and makes one table of it: least, \
              median and most of each figure, and which rank is furthest from the median; what was refused or \
              limited, and how to mend it; ranks that wrote nothing.",
-            "$ export REGALL_STATS_FILE=/shared/job/%h.%p.json\nsrun ... ./app\nregall report /shared/job",
+            "$ mkdir /shared/job\nsrun $(regall env --for srun --stats-file /shared/job/%h.%p.json) ./app\nregall report \
+             /shared/job",
         ],
         _ => return None,
     })

@@ -33,7 +33,12 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let report = Report::of(&gathered.job);
     match args.json {
         true => print_json(&report.json(), out)?,
+        false if gathered.job.is_empty() => (),
         false => write!(out, "{report}")?,
+    }
+    if gathered.job.is_empty() && gathered.problems.is_empty() {
+        let all = args.places.iter();
+        all.for_each(|place| complain(&format!("{}: no file of a process's", place.display())));
     }
     for problem in &gathered.problems {
         complain(problem);
@@ -56,7 +61,11 @@ pub fn write(places: &[PathBuf], file: &std::path::Path) -> anyhow::Result<Vec<S
     std::fs::write(file, text)?;
     let mut said = gathered.problems;
     if gathered.job.is_empty() {
-        said.push("no process with the shim wrote anything: regall verify says why".into());
+        said.push(
+            "no process with the shim wrote anything: were the ranks shells, static, killed, or had \
+             they a bad setting (one line on stderr)?"
+                .into(),
+        );
     } else if !report.missing.is_empty() {
         said.push(report.missing_line());
     }

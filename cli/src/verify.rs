@@ -17,7 +17,8 @@ pub const GAP: u8 = 1;
 pub const BLIND: u8 = 2;
 
 pub const EXIT_CODES: &str = "Exit code: 0 no gap, 1 a gap (printed), 2 could not look \
-    (vanished, foreign, inert, corrupt, busy for 5 s). 2 beats 1 beats 0.";
+    (vanished, foreign, inert, corrupt, busy for 5 s). 2 beats 1 beats 0. With --all it is 0, and \
+    one line on stderr, if there is no process with the shim on.";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -40,14 +41,24 @@ pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         return watch::watch(args, pause, out);
     }
     let mut worst = GOOD;
+    let mut nobody = true;
     for pid in args.processes()? {
         let verdict = examine(pid, args.strict);
         if args.all && vanished(&verdict) {
             continue;
         }
+        nobody = false;
         worst = worst.max(report(pid, &verdict, out)?);
     }
+    if nobody {
+        said_of_nobody();
+    }
     Ok(worst)
+}
+
+/// Nothing is wrong with nobody, but who reads the answer should know that it is of none.
+pub fn said_of_nobody() {
+    complain("no process with the shim on");
 }
 
 impl Args {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use regall_reader::{self as reader, OpenError, Process};
 
 use crate::examine::{examine, Failure, Verdict};
-use crate::verify::{report, vanished, Args, BLIND, GOOD};
+use crate::verify::{report, said_of_nobody, vanished, Args, BLIND, GOOD};
 
 /// A process that just lost its directory is either ending or between two
 /// programs; so long it has to show which.
@@ -26,6 +26,7 @@ pub fn watch(args: &Args, pause: Duration, out: &mut impl Write) -> anyhow::Resu
     let mut worst = GOOD;
     let mut watched = Watched::new();
     let mut first = true;
+    let mut nobody = true;
     loop {
         let began = Instant::now();
         if args.all || first {
@@ -34,11 +35,15 @@ pub fn watch(args: &Args, pause: Duration, out: &mut impl Write) -> anyhow::Resu
         first = false;
         for (pid, watch) in std::mem::take(&mut watched) {
             let (code, going_on) = step(pid, watch, args, out)?;
+            nobody &= code == GOOD && going_on.is_none();
             worst = worst.max(code);
             watched.extend(going_on.map(|w| (pid, w)));
         }
         out.flush()?;
         if watched.is_empty() {
+            if nobody {
+                said_of_nobody();
+            }
             return Ok(worst);
         }
         std::thread::sleep(pause.saturating_sub(began.elapsed()));

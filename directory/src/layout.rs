@@ -275,11 +275,11 @@ numbered! {
         Domains = 20 => "domains",
         /// Memory regions that the shim has registered
         Registrations = 21 => "registrations",
-        /// Memory regions that it has deregistered
+        /// Memory regions that the shim has deregistered
         Deregistrations = 22 => "deregistrations",
         /// Registrations that the application asked for and got without a system call
         Served = 23 => "served",
-        /// Those that were passed on to the real call
+        /// Registrations that the application asked for and that were passed on to the real call
         Passed = 24 => "passed",
         /// Ranges that the adapter or the kernel refused to register
         HcaRefused = 25 => "hca_refused",
@@ -293,23 +293,23 @@ numbered! {
         RetiredBytes = 29 => "retired",
         /// Transfers by the bridge's mechanism `map`
         CopyMap = 30 => "copy_map",
-        /// Their bytes
+        /// Bytes of transfers by `map`
         CopyMapBytes = 31 => "copy_map_bytes",
-        /// ... `xpmem`
+        /// Transfers by the bridge's mechanism `xpmem`
         CopyXpmem = 32 => "copy_xpmem",
-        /// Their bytes
+        /// Bytes of transfers by `xpmem`
         CopyXpmemBytes = 33 => "copy_xpmem_bytes",
-        /// ... `cma`
+        /// Transfers by the bridge's mechanism `cma`
         CopyCma = 34 => "copy_cma",
-        /// Their bytes
+        /// Bytes of transfers by `cma`
         CopyCmaBytes = 35 => "copy_cma_bytes",
-        /// ... `knem`
+        /// Transfers by the bridge's mechanism `knem`
         CopyKnem = 36 => "copy_knem",
-        /// Their bytes
+        /// Bytes of transfers by `knem`
         CopyKnemBytes = 37 => "copy_knem_bytes",
-        /// ... `helper`
+        /// Transfers by the bridge's mechanism `helper`
         CopyHelper = 38 => "copy_helper",
-        /// Their bytes
+        /// Bytes of transfers by `helper`
         CopyHelperBytes = 39 => "copy_helper_bytes",
     }
 }

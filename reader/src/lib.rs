@@ -45,7 +45,8 @@ impl core::fmt::Display for OpenError {
         match self {
             Self::NoSuchProcess => f.write_str("no such process"),
             Self::Inert => f.write_str(
-                "runs without regall (REGALL=1 not set at start, or REGALL_ONLY leaves it out)",
+                "runs without regall (REGALL=1 not set at start, or it is left out: a launcher, \
+                 a shell, or by REGALL_ONLY)",
             ),
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
             Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),

@@ -80,17 +80,26 @@ pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Environment variables by which launchers tell how many ranks a node has.
-const LOCAL_SIZES: [&str; 4] = [
+const LOCAL_SIZES: [&str; 5] = [
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
     "PALS_LOCAL_SIZE",
+    "SLURM_STEP_TASKS_PER_NODE",
     "SLURM_NTASKS_PER_NODE",
 ];
+
+/// The number at the beginning: Slurm writes `4(x2)` for four tasks on each of two nodes.
+fn first_number(text: &str) -> Option<u64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    text.get(..end)?.parse().ok()
+}
 
 impl Place {
     pub fn look() -> Self {
         let told = LOCAL_SIZES.iter().find_map(|name| {
-            let ranks = std::env::var(name).ok()?.parse().ok()?;
+            let ranks = first_number(&std::env::var(name).ok()?)?;
             (ranks > 0).then_some(ranks)
         });
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -185,5 +194,14 @@ mod tests {
         assert_eq!(field(text, "Seccomp"), Some("2"));
         assert_eq!(field(text, "Seccomp_filters"), Some("1"));
         assert_eq!(field(text, "Sec"), None);
+    }
+
+    #[test]
+    fn slurm_says_how_many_tasks_each_node_has() {
+        assert_eq!(first_number("4"), Some(4));
+        assert_eq!(first_number("4(x2)"), Some(4));
+        assert_eq!(first_number("12,3"), Some(12));
+        assert_eq!(first_number("(x2)"), None);
+        assert_eq!(first_number(""), None);
     }
 }

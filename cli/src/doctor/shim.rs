@@ -172,7 +172,7 @@ pub fn user() -> u32 {
 
 /// A program that is run with the shim on and looked at: all in one.
 pub fn trial() -> Finding {
-    let name = "a program with it";
+    let name = "a trial program";
     let began = Instant::now();
     let trial = match Trial::start(&[]) {
         Ok(trial) => trial,
@@ -182,9 +182,9 @@ pub fn trial() -> Finding {
     let verdict = examine(trial.pid(), false);
     let bytes = look(trial.pid()).map(|look| Tally::of(&look.entries));
     let said = trial.end();
+    let limited = bytes.map_or(0, |b| b.reason.get("limit").copied().unwrap_or(0));
     let finding = match verdict {
         Verdict::Good(summary) => {
-            let limited = bytes.map_or(0, |b| b.reason.get("limit").copied().unwrap_or(0));
             let found = format!(
                 "started in {} ms: {} registered, {} over the limit, no gap",
                 took.as_millis(),
@@ -210,7 +210,7 @@ pub fn trial() -> Finding {
         }
     };
     match said.first() {
-        None if finding.standing == Limits => finding.effect("see locked memory below"),
+        None if limited > 0 => finding.effect("see locked memory below"),
         None => finding,
         Some(line) => finding.effect(format!("it says {line:?}")).mend(
             Who::You,

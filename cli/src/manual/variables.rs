@@ -42,12 +42,23 @@ pub const ALL: [Variable; 19] = [
     of("REGALL_HUGE", "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
 ];
 
+/// Executables that are left out by default; the README has them in words, and a test
+/// compares them with what the shim leaves out (src/startup.rs).
+pub const LEFT_OUT: &str =
+    "mpirun, mpiexec, mpirun.openmpi, mpiexec.openmpi, mpirun.mpich, mpiexec.mpich, \
+    mpiexec.hydra, hydra_pmi_proxy, hydra_bstrap_proxy, hydra_nameserver, orterun, orted, \
+    ompi_info, prte, prted, prterun, prun, oshrun, srun, sbatch, salloc, slurmstepd, slurmd, \
+    sattach, qsub, pbs_mom, jsrun, flux, aprun, ssh, sshd, rsh, sh, bash, dash, ash, busybox, \
+    zsh, ksh, mksh, csh, tcsh, fish, env, nice, nohup, timeout, numactl, taskset, setsid, \
+    stdbuf, time, sudo, su, xargs, strace, ltrace, gdb, perf, regall";
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
     const README: &str = include_str!("../../../README.md");
+    const STARTUP: &str = include_str!("../../../src/startup.rs");
     const CONFIG: &str = include_str!("../../../src/config.rs");
 
     /// What is between two marks, wherever both are in that order.
@@ -94,6 +105,19 @@ mod tests {
                 assert_eq!(&v.default, default, "{}", v.name);
             }
         }
+    }
+
+    #[test]
+    fn what_is_left_out_is_what_the_shim_leaves_out() {
+        let list = between(STARTUP, "LAUNCHERS: &[u8] = b\"", '"')
+            .next()
+            .unwrap();
+        let names = |text: &str| {
+            let all = text.split([',', ' ', '\\', '\n']).filter(|w| !w.is_empty());
+            all.map(str::to_string).collect::<Vec<_>>()
+        };
+        assert!(names(list).len() > 40);
+        assert_eq!(names(LEFT_OUT), names(list));
     }
 
     /// But for the one that says whether it is on at all.
