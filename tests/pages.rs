@@ -366,7 +366,7 @@ fn the_c_pages_programs_run() {
 #[test]
 fn links_lead_somewhere() {
     lead_somewhere(
-        &build::root(),
+        build::root(),
         &["README.md", "ARCHITECTURE.md", "SECURITY.md"],
     );
     let folder = tempfile::tempdir().expect("a folder");
