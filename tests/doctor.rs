@@ -396,16 +396,39 @@ fn a_folder_that_others_may_enter() {
     if not_root() {
         return;
     }
-    let mut command = doctor();
-    apart(&mut command);
-    before(&mut command, || {
-        mount(c"none", c"/dev/shm", Some(c"tmpfs"), 0, Some(c"size=1g"))?;
-        // SAFETY: a string that ends with NUL.
-        checked(i64::from(unsafe {
-            libc::mkdir(c"/dev/shm/regall-0".as_ptr(), 0o755)
-        }))
-    });
-    let said = ask(&mut command);
+    let names: [&std::ffi::CStr; 8] = [
+        c"/dev/shm/regall-0",
+        c"/dev/shm/regall-0-1",
+        c"/dev/shm/regall-0-2",
+        c"/dev/shm/regall-0-3",
+        c"/dev/shm/regall-0-4",
+        c"/dev/shm/regall-0-5",
+        c"/dev/shm/regall-0-6",
+        c"/dev/shm/regall-0-7",
+    ];
+    let with = |open: usize| {
+        let mut command = doctor();
+        apart(&mut command);
+        before(&mut command, move || {
+            mount(c"none", c"/dev/shm", Some(c"tmpfs"), 0, Some(c"size=1g"))?;
+            names.iter().take(open).try_for_each(|name| {
+                // SAFETY: a string that ends with NUL.
+                checked(i64::from(unsafe { libc::mkdir(name.as_ptr(), 0o755) }))
+            })
+        });
+        ask(&mut command)
+    };
+    // One is somebody else's: the next is taken.
+    let said = with(1);
+    said.good("directories");
+    said.good("a trial program");
+    let effect = said.of("directories")["effect"].to_string();
+    assert!(effect.contains("mode 755"), "{effect}");
+    assert!(
+        effect.contains("takes /dev/shm/regall-0-1 instead"),
+        "{effect}"
+    );
+    let said = with(names.len());
     said.limits("directories", "mode 755", "rm -r /dev/shm/regall-0");
     assert_eq!(said.of("a trial program")["standing"], "limits");
 }

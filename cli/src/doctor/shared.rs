@@ -14,6 +14,8 @@ use crate::units;
 
 /// Room for a rank's directory with 16,000 ranges.
 const A_RANK: u64 = 1 << 20;
+/// Folders that a user's directories may be in: the first one that can be trusted is.
+const NAMES: u32 = 8;
 /// Room for what else is there: MPI libraries' own segments.
 const ENOUGH: u64 = 64 << 20;
 
@@ -92,26 +94,47 @@ pub fn memory(near: &Place) -> Finding {
     }
 }
 
-/// The user's own folder there, which must be nobody else's.
+/// A finding of a folder that is taken in place of one that is refused, if one is.
+fn instead_of(refused: Option<(String, u32, String)>, finding: Finding, path: &str) -> Finding {
+    match refused {
+        None => finding,
+        Some((_, _, why)) => finding.effect(format!(
+            "{why}: the shim does not trust that, and takes {path} instead"
+        )),
+    }
+}
+
+/// The user's own folder there, which must be nobody else's: the first one of these names that
+/// is, or is still to be had.
 pub fn folder() -> Finding {
     let name = "directories";
-    let path = format!("{FOLDER_ROOT}/regall-{}", user());
-    let Ok(found) = std::fs::symlink_metadata(&path) else {
-        return Finding::new(name, Good, format!("{path} comes with the first process"));
-    };
-    let (mode, owner) = (found.mode() & 0o7777, found.uid());
-    if found.is_dir() && owner == user() && mode & 0o077 == 0 {
-        return Finding::new(name, Good, path);
+    let paths = (0..NAMES).map(|n| match n {
+        0 => format!("{FOLDER_ROOT}/regall-{}", user()),
+        n => format!("{FOLDER_ROOT}/regall-{}-{n}", user()),
+    });
+    let mut refused = None;
+    for path in paths {
+        let Ok(found) = std::fs::symlink_metadata(&path) else {
+            let found = format!("{path} comes with the first process");
+            return instead_of(refused, Finding::new(name, Good, found), &path);
+        };
+        let (mode, owner) = (found.mode() & 0o7777, found.uid());
+        if found.is_dir() && owner == user() && mode & 0o077 == 0 {
+            return instead_of(refused, Finding::new(name, Good, path.clone()), &path);
+        }
+        let what = if found.is_dir() {
+            "a folder"
+        } else {
+            "no folder"
+        };
+        let why = format!("{path} is {what} of user {owner}, mode {mode:o}");
+        refused.get_or_insert((path, owner, why));
     }
-    let what = if found.is_dir() {
-        "a folder"
-    } else {
-        "no folder"
-    };
+    let (path, owner, why) = refused.unwrap_or_default();
     Finding::new(
         name,
         Limits,
-        format!("{path} is {what} of user {owner}, mode {mode:o}"),
+        format!("{why}; the other names are no better"),
     )
     .effect("the shim does not trust it: no directory can be published")
     .mend(
