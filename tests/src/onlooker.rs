@@ -24,6 +24,8 @@ const OWN_BASE: u64 = 1 << 20;
 const OWN_MAPPING: u64 = 200;
 /// ... and one for each thread.
 const OWN_THREAD: u64 = 4096;
+/// As many mappings, and they come and go faster than anybody looks.
+const UNSTEADY: u64 = 10_000;
 /// Files of shared memory of which a descriptor is kept.
 const MOST_DESCRIPTORS: usize = 256;
 
@@ -150,6 +152,8 @@ struct Round {
     turn: usize,
     /// The most mappings and threads that each has had.
     most: BTreeMap<Process, (u64, u64)>,
+    /// Mappings that the kernel allows a process.
+    max_map_count: u64,
     /// Whether each was stopped for the last look at it.
     stopped: BTreeMap<Process, bool>,
     /// Those that had no directory, and how often in a row.
@@ -163,6 +167,10 @@ impl Round {
             seen: Seen::default(),
             turn: 0,
             most: BTreeMap::new(),
+            max_map_count: fs::read_to_string("/proc/sys/vm/max_map_count")
+                .ok()
+                .and_then(|n| n.trim().parse().ok())
+                .unwrap_or(65_530),
             stopped: BTreeMap::new(),
             bare: BTreeMap::new(),
         }
@@ -255,7 +263,13 @@ impl Round {
             (0, 0)
         });
         *most = (most.0.max(mappings), most.1.max(threads(pid)));
-        let allowed = OWN_BASE + OWN_MAPPING * most.0 + OWN_THREAD * most.1;
+        // A program that has been seen with thousands goes up to what the kernel allows and
+        // back between two looks; and the shim's memory is never given back.
+        let mappings = match most.0 {
+            UNSTEADY.. => self.max_map_count.max(most.0),
+            few => few,
+        };
+        let allowed = OWN_BASE + OWN_MAPPING * mappings + OWN_THREAD * most.1;
         let most = most.0;
         if own > allowed {
             self.seen.problem(format!(
