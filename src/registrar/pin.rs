@@ -20,7 +20,10 @@ impl Registrar for PinSet {
     }
 
     fn deregister(&self, range: PageRange) -> Result<()> {
-        sys::unlock_memory(range.start(), range.len())
+        // What stays locked makes the application's next call fail: what kept the kernel from
+        // it may have been of the moment (ENOMEM, EINTR).
+        let unlock = || sys::unlock_memory(range.start(), range.len());
+        unlock().or_else(|_| unlock())
     }
 }
 
