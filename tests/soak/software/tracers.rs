@@ -125,7 +125,9 @@ fn gdb_from_the_start() {
         }
     };
     let result = |outcome: &Outcome| {
-        let sums = outcome.stdout.lines().filter(|l| l.starts_with("sum "));
+        // (Behind what gdb says on the same line, perhaps.)
+        let sums = outcome.stdout.lines();
+        let sums = sums.filter_map(|l| l.find("sum ").and_then(|at| l.get(at..)));
         let ends = outcome
             .stdout
             .lines()
