@@ -131,17 +131,21 @@ fn the_directorys_place() {
 /// RLIMIT_MEMLOCK from the start: with root's files and without its CAP_IPC_LOCK.
 const BOUND: [&str; 3] = ["setpriv", "--bounding-set", "-ipc_lock"];
 
+/// Whether that can't be done here; if so, says that the test is skipped for it.
+fn cannot_be_bound() -> bool {
+    let mut command = Command::new(BOUND[0]);
+    command.args([BOUND[1], BOUND[2], "true"]);
+    let fails = child::run(&mut command, TIMEOUT).end() != "exit 0";
+    if fails {
+        skip("giving up CAP_IPC_LOCK: setpriv(1) is not there, or may not");
+    }
+    fails
+}
+
 #[test]
 fn locked_memory_from_the_start() {
     let row = Row::begin(PART, "RLIMIT_MEMLOCK 0, one page, 64 KiB, 8 MiB");
-    if child::run(
-        Command::new(BOUND[0]).args([BOUND[1], BOUND[2], "true"]),
-        TIMEOUT,
-    )
-    .end()
-        != "exit 0"
-    {
-        skip("giving up CAP_IPC_LOCK: setpriv(1) is not there, or may not");
+    if cannot_be_bound() {
         return row.skipped("no setpriv");
     }
     let mut runs = 0;
@@ -162,14 +166,7 @@ fn locked_memory_from_the_start() {
 #[test]
 fn locked_memory_lowered_while_running() {
     let row = Row::begin(PART, "RLIMIT_MEMLOCK lowered while running");
-    if child::run(
-        Command::new(BOUND[0]).args([BOUND[1], BOUND[2], "true"]),
-        TIMEOUT,
-    )
-    .end()
-        != "exit 0"
-    {
-        skip("giving up CAP_IPC_LOCK: setpriv(1) is not there, or may not");
+    if cannot_be_bound() {
         return row.skipped("no setpriv");
     }
     let mut lowered = 0;
