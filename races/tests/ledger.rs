@@ -61,6 +61,7 @@ fn row(n: u64, version: u64) -> Row {
         attr: n * 1000 + version,
         id: n * 1000 + version,
         slot: (n * 1000 + version) as u32,
+        origin: (n * 1000 + version) as u32,
     }
 }
 

@@ -82,6 +82,31 @@ pub struct Row {
     pub id: u64,
     /// Slot in the directory.
     pub slot: u32,
+    /// Which mapping it is of, or a part of: rows that were split off each other have the same.
+    pub origin: u32,
+}
+
+impl Row {
+    /// All zeros.
+    pub const NONE: Self = Self::halves(0);
+
+    #[inline]
+    const fn slot_and_origin(&self) -> u64 {
+        (self.origin as u64) << 32 | self.slot as u64
+    }
+
+    /// Nothing but what [`Row::slot_and_origin`] said.
+    #[inline]
+    const fn halves(word: u64) -> Self {
+        Self {
+            start: 0,
+            end: 0,
+            attr: 0,
+            id: 0,
+            slot: word as u32,
+            origin: (word >> 32) as u32,
+        }
+    }
 }
 
 /// Where a row is: leaf number in the top, row number in the leaf. Valid until
@@ -313,6 +338,7 @@ struct Cells {
     end: AtomicU64,
     attr: AtomicU64,
     id: AtomicU64,
+    /// The slot and, in the upper half, the origin.
     slot: AtomicU64,
 }
 
@@ -381,7 +407,7 @@ impl Leaf {
             end: cells.end.load(Relaxed),
             attr: cells.attr.load(Relaxed),
             id: cells.id.load(Relaxed),
-            slot: cells.slot.load(Relaxed) as u32,
+            ..Row::halves(cells.slot.load(Relaxed))
         }
     }
 
@@ -400,7 +426,7 @@ impl Leaf {
             cells.end.store(row.end, Relaxed);
             cells.attr.store(row.attr, Relaxed);
             cells.id.store(row.id, Relaxed);
-            cells.slot.store(u64::from(row.slot), Relaxed);
+            cells.slot.store(row.slot_and_origin(), Relaxed);
         }
     }
 
@@ -785,7 +811,7 @@ impl Hint {
             end: start.wrapping_add(self.lens.get(n)?.load(Relaxed)),
             attr: way.attr.load(Relaxed),
             id: way.id.load(Relaxed),
-            slot: way.slot.load(Relaxed) as u32,
+            ..Row::halves(way.slot.load(Relaxed))
         };
         let (leaf, version) = (way.leaf.load(Relaxed), way.version.load(Relaxed));
         compiler_fence(SeqCst);
@@ -822,7 +848,7 @@ impl Hint {
             way.version.store(seen.version, Relaxed);
             way.attr.store(seen.row.attr, Relaxed);
             way.id.store(seen.row.id, Relaxed);
-            way.slot.store(u64::from(seen.row.slot), Relaxed);
+            way.slot.store(seen.row.slot_and_origin(), Relaxed);
         }
         compiler_fence(SeqCst);
         self.seq.store(seq.wrapping_add(2), Relaxed);

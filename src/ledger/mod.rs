@@ -8,8 +8,9 @@
 //!
 //! Invariants:
 //! * entries don't overlap, and every entry has an id of its own;
-//! * no two entries that touch are equal *and* mergeable ([`mergeable`]), so that
-//!   a heap that has grown a thousand times is one entry;
+//! * no two entries that touch are equal *and* mergeable ([`mergeable`]) or parts of
+//!   what was one mapping, so that a heap that has grown a thousand times is one entry,
+//!   and so is a file of which each page was locked and unlocked;
 //! * what the [`Sink`] was told to publish and not yet to retire is what the
 //!   ledger holds; within one change, what replaces an entry is published before
 //!   the entry is retired.
@@ -38,6 +39,8 @@ pub struct Entry {
     pub slot: u32,
     /// Unique for the ledger's life; from 1 up.
     pub id: u64,
+    /// Which insertion it is of, or a part of.
+    origin: u32,
 }
 
 /// What a look-up without a lock finds: an [`Entry`], its words left packed until
@@ -149,14 +152,20 @@ impl Totals {
     }
 }
 
-/// Whether touching ranges that both say `attr` are made one entry. Only for
-/// memory that is nothing but bytes: a file's ranges differ in what they map,
-/// shared memory in who else has it, a stack in whose it is.
+/// Whether touching ranges that both say `attr` are made one entry, wherever they come
+/// from. Only for memory that is nothing but bytes: a file's ranges differ in what they
+/// map, shared memory in who else has it, a stack in whose it is.
 #[inline]
 pub fn mergeable(attr: Attr) -> bool {
     matches!(attr.kind, Kind::Anon | Kind::Heap)
         && !attr.prot.shared()
         && !attr.flags.has(Flags::TEXT)
+}
+
+/// Whether `row`, which touches a part of mapping `origin` that says `attr`, becomes one with it.
+#[inline]
+fn joins(row: &Row, attr: Attr, origin: u32) -> bool {
+    row.attr == attr.pack() && (row.origin == origin || mergeable(attr))
 }
 
 /// Attributes that no writer wrote. They can't come up, since only packed ones
@@ -186,6 +195,7 @@ impl Entry {
             attr: unpack(row.attr),
             slot: row.slot,
             id: row.id,
+            origin: row.origin,
         })
     }
 }
@@ -200,13 +210,7 @@ impl Rows {
     #[inline]
     const fn new() -> Self {
         Self {
-            rows: [Row {
-                start: 0,
-                end: 0,
-                attr: 0,
-                id: 0,
-                slot: 0,
-            }; 3],
+            rows: [Row::NONE; 3],
             len: 0,
         }
     }
@@ -428,7 +432,14 @@ impl Ledger {
             return Ok(());
         }
         let plan = self.plan(range, attr);
-        self.carry_out(&plan, range, attr, sink)
+        let origin = self.next_origin();
+        self.carry_out(&plan, range, attr, origin, sink)
+    }
+
+    /// Of a mapping that is entered now: the lower half of its first entry's number.
+    #[inline]
+    fn next_origin(&self) -> u32 {
+        self.last_id.load(Relaxed).wrapping_add(1) as u32
     }
 
     /// [`Ledger::insert`] where nothing is mapped and one leaf is all that changes:
@@ -449,7 +460,7 @@ impl Ledger {
             let Some(whole) = PageRange::new(row.start, range.end()) else {
                 return false;
             };
-            let grown = self.publish(whole, attr, sink);
+            let grown = self.publish(whole, attr, row.origin, sink);
             self.retire(row, sink);
             self.index.replace(left, &grown);
             return true;
@@ -457,7 +468,7 @@ impl Ledger {
         if !left.has_room_for(1) {
             return false;
         }
-        let new = self.publish(range, attr, sink);
+        let new = self.publish(range, attr, self.next_origin(), sink);
         self.index.put_behind(left, &new);
         true
     }
@@ -469,6 +480,7 @@ impl Ledger {
         plan: &Plan,
         range: PageRange,
         attr: Attr,
+        origin: u32,
         sink: &mut impl Sink,
     ) -> Result<(), Short> {
         let gone = self.index.in_leaf(plan.from, plan.to);
@@ -483,7 +495,7 @@ impl Ledger {
             .before
             .and_then(|row| self.publish_part(row, row.start, start, sink));
         let whole = PageRange::new(plan.start, plan.end).unwrap_or(range);
-        let whole = self.publish(whole, attr, sink);
+        let whole = self.publish(whole, attr, origin, sink);
         let after = plan
             .after
             .and_then(|row| self.publish_part(row, end, row.end, sink));
@@ -554,7 +566,7 @@ impl Ledger {
             let attr = f(piece, unpack(row.attr));
             if attr.pack() != row.attr && !self.move_border(spot, row, piece, attr, sink) {
                 let plan = self.plan_within(at, row, piece, attr);
-                self.carry_out(&plan, piece, attr, sink)?;
+                self.carry_out(&plan, piece, attr, row.origin, sink)?;
             }
             rest = todo.after(piece.end());
         }
@@ -573,14 +585,14 @@ impl Ledger {
         sink: &mut impl Sink,
     ) -> bool {
         let (from, border) = (piece.start(), piece.end());
-        if row.start != from || row.end <= border || !mergeable(attr) {
+        if row.start != from || row.end <= border {
             return false;
         }
         let Some(left) = spot.before() else {
             return false;
         };
         let grows = left.row();
-        if grows.end != from || grows.attr != attr.pack() {
+        if grows.end != from || !joins(&grows, attr, row.origin) {
             return false;
         }
         let (Some(low), Some(high)) = (
@@ -589,8 +601,8 @@ impl Ledger {
         ) else {
             return false;
         };
-        let low = self.publish(low, attr, sink);
-        let high = self.publish(high, unpack(row.attr), sink);
+        let low = self.publish(low, attr, grows.origin, sink);
+        let high = self.publish(high, unpack(row.attr), row.origin, sink);
         self.retire(grows, sink);
         self.retire(row, sink);
         self.index.replace_two(left, [&low, &high]);
@@ -648,7 +660,7 @@ impl Ledger {
 
     /// Publishes and counts; the row for the index.
     #[inline]
-    fn publish(&mut self, range: PageRange, attr: Attr, sink: &mut impl Sink) -> Row {
+    fn publish(&mut self, range: PageRange, attr: Attr, origin: u32, sink: &mut impl Sink) -> Row {
         let id = self.last_id.load(Relaxed).wrapping_add(1);
         self.last_id.store(id, Relaxed);
         let slot = sink.publish(range, attr, id);
@@ -660,6 +672,7 @@ impl Ledger {
             attr: packed,
             id,
             slot,
+            origin,
         }
     }
 
@@ -673,7 +686,7 @@ impl Ledger {
         sink: &mut impl Sink,
     ) -> Option<Row> {
         let range = PageRange::new(start, end)?;
-        Some(self.publish(range, unpack(row.attr), sink))
+        Some(self.publish(range, unpack(row.attr), row.origin, sink))
     }
 
     #[inline]
@@ -701,8 +714,8 @@ impl Ledger {
         sink: &mut impl Sink,
     ) {
         let mut rows = Rows::new();
-        rows.push(before.map(|r| self.publish(r, entry.attr, sink)));
-        rows.push(after.map(|r| self.publish(r, entry.attr, sink)));
+        rows.push(before.map(|r| self.publish(r, entry.attr, entry.origin, sink)));
+        rows.push(after.map(|r| self.publish(r, entry.attr, entry.origin, sink)));
         self.retire_entry(entry, sink);
         self.index.splice(at, 1, rows.get());
     }
@@ -775,7 +788,7 @@ impl Ledger {
     #[inline]
     fn plan_within(&self, at: Pos, row: Row, piece: PageRange, attr: Attr) -> Plan {
         let (start, end) = (piece.start(), piece.end());
-        let (word, merges) = (attr.pack(), mergeable(attr));
+        let joins = |other: &Row| joins(other, attr, row.origin);
         let mut plan = Plan {
             from: at,
             to: self.next(at),
@@ -784,21 +797,17 @@ impl Ledger {
             end,
             after: (end < row.end).then_some(row),
         };
-        if !merges {
-            return plan;
-        }
         if plan.before.is_none() {
             let left = self.index.previous(at);
             let row = left.and_then(|at| self.index.row(at));
-            if let (Some(at), Some(row)) = (left, row.filter(|r| r.end == start && r.attr == word))
-            {
+            if let (Some(at), Some(row)) = (left, row.filter(|r| r.end == start && joins(r))) {
                 plan.from = at;
                 plan.start = row.start;
             }
         }
         if plan.after.is_none() {
             let row = self.index.row(plan.to);
-            if let Some(row) = row.filter(|r| r.start == end && r.attr == word) {
+            if let Some(row) = row.filter(|r| r.start == end && joins(r)) {
                 plan.to = self.next(plan.to);
                 plan.end = row.end;
             }
@@ -830,8 +839,9 @@ impl Ledger {
             totals.change(e.range.len(), e.attr.pack());
             assert!(ids.insert(e.id), "id {} twice", e.id);
             if let Some(l) = last {
-                let twins =
-                    l.range.end() == e.range.start() && l.attr == e.attr && mergeable(e.attr);
+                let twins = l.range.end() == e.range.start()
+                    && l.attr == e.attr
+                    && (mergeable(e.attr) || l.origin == e.origin);
                 assert!(!twins, "not merged: {l:?} {e:?}");
             }
             last = Some(e);

@@ -78,7 +78,7 @@ fn attr(n: u8) -> Attr {
     let (kind, prot) = match n % 4 {
         0 => (Kind::Anon, 3),
         1 => (Kind::Anon, 0),
-        2 => (Kind::File, 3), // never merges
+        2 => (Kind::File, 3), // merges with parts of itself alone
         _ => (Kind::Heap, 3),
     };
     let pin = if prot == 0 {
@@ -272,6 +272,24 @@ fn equal_neighbours_merge_if_they_may_and_ids_are_unique() {
     assert_eq!(rig.ranges(), [(10, 40), (40, 50), (50, 60)]);
     let e = rig.entries();
     assert!(e[1].id != e[2].id && e[1].attr == e[2].attr);
+    rig.check();
+}
+
+#[test]
+fn parts_of_a_file_that_say_the_same_again_are_one() {
+    let mut rig = Rig::new();
+    rig.insert(pages(0, 100), attr(2));
+    rig.insert(pages(100, 200), attr(2));
+    for n in (0..200).rev().step_by(3).chain(0..200) {
+        rig.update(pages(n, n + 1), |_, _| attr(1));
+        assert!(rig.ledger.len() <= 5);
+        rig.update(pages(n, n + 1), |_, _| attr(2));
+        assert_eq!(rig.ranges(), [(0, 100), (100, 200)]);
+    }
+    // Another in its middle is another, whatever it says.
+    rig.insert(pages(50, 60), attr(2));
+    rig.update(pages(40, 70), |_, _| attr(1));
+    assert_eq!(rig.ranges(), [(0, 40), (40, 70), (70, 100), (100, 200)]);
     rig.check();
 }
 

@@ -31,6 +31,7 @@ impl Node {
             attr: self.keys,
             id: u64::from(self.record),
             slot: self.record,
+            ..Row::NONE
         }
     }
 }
