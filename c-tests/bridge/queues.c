@@ -3,7 +3,9 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 
 #pragma weak regall_queue_open
 #pragma weak regall_queue_close
@@ -27,7 +29,39 @@ static unsigned char pattern(uint64_t n)
 	return (unsigned char)(x >> 56 ^ x >> 24);
 }
 
-static int owner(void)
+/* On the first of our processors, ... */
+static void on_first_processor(void)
+{
+	cpu_set_t ours, first;
+	NEED(sched_getaffinity(0, sizeof ours, &ours) == 0);
+	CPU_ZERO(&first);
+	for (int n = 0; n < CPU_SETSIZE && !CPU_COUNT(&first); n++)
+		if (CPU_ISSET(n, &ours))
+			CPU_SET(n, &first);
+	NEED(sched_setaffinity(0, sizeof first, &first) == 0);
+}
+
+/* ... which is not idle: our other threads are quicker than we, to die too. */
+static void be_slow(void)
+{
+	on_first_processor();
+	NEED(sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 }) == 0);
+}
+
+static pid_t keep_first_processor_busy(void)
+{
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		on_first_processor();
+		for (;;)
+			atomic_signal_fence(memory_order_seq_cst);
+	}
+	return pid;
+}
+
+static int owner(bool slow)
 {
 	char *p = anon(AREA / PAGE), line[64];
 	for (size_t i = 0; i < AREA; i++)
@@ -36,6 +70,8 @@ static int owner(void)
 	char *q = anon(AREA / PAGE);
 	say("%#lx", (unsigned long)(uintptr_t)p);
 	say("%#lx", (unsigned long)(uintptr_t)q);
+	if (slow)
+		be_slow();
 	while (line_from(0, line, sizeof line)) {
 		unsigned long at, seed, sum = 0;
 		NEED(sscanf(line, "%lu %lu", &at, &seed) == 2);
@@ -267,11 +303,26 @@ static void dying_owner(struct other *o)
 	IS(0, regall_peer_close(peer));
 }
 
+/* Its threads don't die all at once: who served us may be gone for long before it is. */
+static void slowly_dying_owners(char *argv0)
+{
+	pid_t busy = keep_first_processor_busy();
+	for (int n = 0; n < 10; n++) {
+		struct other o = start_other(true, (char *[]){ argv0, "owner", "slow", NULL });
+		from = hear_number(&o);
+		hear_number(&o);
+		peer = open_peer(o.pid, 0);
+		dying_owner(&o);
+	}
+	kill(busy, SIGKILL);
+	waitpid(busy, NULL, 0);
+}
+
 int main(int argc, char **argv)
 {
 	no_longer_than(100);
 	if (argc > 1 && strcmp(argv[1], "owner") == 0)
-		return owner();
+		return owner(argc > 2);
 	struct other o = start_other(true, (char *[]){ argv[0], "owner", NULL });
 	from = hear_number(&o);
 	into = hear_number(&o);
@@ -280,5 +331,6 @@ int main(int argc, char **argv)
 	many_threads();
 	limits();
 	dying_owner(&o);
+	slowly_dying_owners(argv[0]);
 	return verdict();
 }

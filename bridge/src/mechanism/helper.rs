@@ -21,6 +21,8 @@ use regall_sys::{call, rlimit, time, Errno, Result};
 const PATIENCE: u64 = 900_000_000;
 /// How long to wait before its owner's health is looked at, in nanoseconds.
 pub(crate) const LOOK: u64 = 100_000_000;
+/// Between two looks at one that ends, in nanoseconds.
+const GLANCE: u64 = 500_000;
 
 /// Where a helper listens, for a directory named `name` in the folder `folder`.
 pub fn address(folder: &[u8], name: &[u8]) -> Text<108> {
@@ -100,7 +102,8 @@ impl Open {
         let path = path.as_cstr().ok_or(No::Never)?;
         let socket = socket::connect(path, LOOK).map_err(|e| match e {
             // None yet, or no more.
-            Errno::NOENT | Errno(libc::ECONNREFUSED) => No::NotThis,
+            Errno::NOENT => No::NotThis,
+            Errno(libc::ECONNREFUSED) => left(peer).map_or(No::NotThis, No::Failed),
             Errno::AGAIN => No::Failed(peer.gone()),
             _ => No::Never,
         })?;
@@ -127,10 +130,7 @@ impl Open {
             Ok(libc::ESTALE) => Err(No::Failed(Errno(libc::ESTALE))),
             Ok(_) => Err(No::Never),
             Err(Lost::Silent) => Err(No::Failed(peer.gone())),
-            Err(Lost::Closed) => match peer.gone() {
-                Errno::SRCH => Err(No::Failed(Errno::SRCH)),
-                _ => Err(No::NotThis),
-            },
+            Err(Lost::Closed) => Err(left(peer).map_or(No::NotThis, No::Failed)),
         }
     }
 
@@ -218,6 +218,36 @@ pub(crate) enum Lost {
     Silent,
 }
 
+impl Lost {
+    /// What is to be said of it.
+    fn why(self, peer: &Peer) -> Errno {
+        match self {
+            Self::Closed => left(peer).unwrap_or_else(|| peer.gone()),
+            Self::Silent => peer.gone(),
+        }
+    }
+}
+
+/// A helper that was there is there no more. It never ends alone: its process is killed, and
+/// its other threads may not have come to it yet, or it executes another program. What that
+/// was; `None` if it is not over within [`LOOK`], or was something else.
+#[cold]
+fn left(peer: &Peer) -> Option<Errno> {
+    let since = time::now();
+    loop {
+        if let Err(e) = peer.check(regall_sys::arch::ticks()) {
+            return Some(e);
+        }
+        if peer.gone() == Errno::SRCH {
+            return Some(Errno::SRCH);
+        }
+        if time::now().saturating_sub(since) > LOOK {
+            return None;
+        }
+        regall_sys::nap(GLANCE);
+    }
+}
+
 /// Copies; see [`super::copy`].
 ///
 /// # Safety
@@ -268,9 +298,9 @@ pub unsafe fn copy_of(
     // SAFETY: by the contract above.
     match unsafe { work.carry_out(open, peer) } {
         // What is to come on this link would be answers to old requests.
-        Err(_) => {
+        Err(lost) => {
             link.close();
-            Err(No::Failed(peer.gone()))
+            Err(No::Failed(lost.why(peer)))
         }
         Ok(()) => match (work.bytes, work.stopped) {
             (0, Some(e)) => Err(No::Failed(e)),
@@ -459,9 +489,13 @@ pub fn descriptor(peer: &Peer, addr: u64) -> Result<(Fd, u64)> {
             Some(fd),
         )) => Ok((fd, bytes)),
         Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
-        Ok(_) | Err(_) => {
+        Ok(_) => {
             link.close();
             Err(peer.gone())
+        }
+        Err(lost) => {
+            link.close();
+            Err(lost.why(peer))
         }
     }
 }
