@@ -111,6 +111,9 @@ fn fork_apart(frame: &Frame, flight: flight::Flight) -> i64 {
 #[cold]
 #[inline(never)]
 fn child() -> Option<flight::Flight> {
+    // A handler that jumps away would leave it half a child, or its directory saying for ever
+    // that a call is in progress.
+    let undisturbed = sys::Undisturbed::new();
     // SAFETY: as in `check`.
     if let Some(mark) = unsafe { MARK.load(Relaxed).as_ref() } {
         mark.store(1, Relaxed);
@@ -136,6 +139,7 @@ fn child() -> Option<flight::Flight> {
     begin();
     let flight = open(Call::Fork);
     flight::made();
+    drop(undisturbed);
     let all = startup::config().fork_all;
     let extra = if all { Flags::EMPTY } else { Flags::INHERITED };
     LEFT_ALONE.store(!all, Relaxed);
