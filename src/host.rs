@@ -7,7 +7,7 @@ use crate::intercept;
 use crate::ledger::Found;
 use crate::startup;
 use crate::sys::file::{self, Fd};
-use crate::sys::{call, check, Result};
+use crate::sys::{self, call, check, Result};
 use crate::thread;
 use crate::track::{self, flight, map as maps, resync, VIEW};
 use core::sync::atomic::Ordering::Release;
@@ -43,7 +43,8 @@ impl Host for Shim {
     fn attach(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64> {
         let prot = protection(writable);
         let shared = libc::MAP_SHARED;
-        let at = call!(libc::SYS_mmap, 0, bytes, prot, shared, fd.raw(), offset)?;
+        let hint = sys::apart_for(bytes, offset);
+        let at = call!(libc::SYS_mmap, hint, bytes, prot, shared, fd.raw(), offset)?;
         note(at, bytes, writable, Kind::File);
         Ok(at)
     }
@@ -130,8 +131,9 @@ pub fn touchable(at: u64, bytes: u64, writable: bool, is: impl Fn(&Found) -> boo
 }
 
 fn map(bytes: u64, prot: i32, flags: i32, fd: i32, offset: u64) -> Result<u64> {
+    // Not in a hole that the application is about to map again.
     let args = [
-        0,
+        sys::apart_for(bytes, offset),
         bytes,
         prot as u64,
         flags as u64,

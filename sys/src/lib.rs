@@ -113,6 +113,19 @@ pub fn apart(bytes: u64) -> u64 {
     }
 }
 
+/// The same for a file's part at `offset`, such that huge pages of the file's can be mapped as
+/// that: the kernel sees to it only where it has the choice.
+pub fn apart_for(bytes: u64, offset: u64) -> u64 {
+    const HUGE: u64 = 2 << 20;
+    if bytes < HUGE {
+        return apart(bytes);
+    }
+    match apart(bytes.saturating_add(HUGE)) {
+        0 => 0,
+        at => at + (offset.wrapping_sub(at) & (HUGE - 1)),
+    }
+}
+
 /// Anonymous private memory of `bytes` (whole pages), zeroed, for the shim
 /// itself.
 pub fn map_private(bytes: usize) -> Result<NonNull<u8>> {

@@ -25,7 +25,7 @@ const OWN_MAPPING: u64 = 200;
 /// ... and one for each thread.
 const OWN_THREAD: u64 = 4096;
 /// As many mappings, and they come and go faster than anybody looks.
-const UNSTEADY: u64 = 10_000;
+const UNSTEADY: u64 = 1_000;
 /// Files of shared memory of which a descriptor is kept.
 const MOST_DESCRIPTORS: usize = 256;
 
@@ -157,7 +157,7 @@ struct Round {
     /// Whether each was stopped for the last look at it.
     stopped: BTreeMap<Process, bool>,
     /// Those that had no directory, and how often in a row.
-    bare: BTreeMap<Process, usize>,
+    bare: BTreeMap<Process, Bare>,
 }
 
 impl Round {
@@ -298,14 +298,24 @@ impl Round {
         if LEFT_OUT.contains(&name) || !has_shim(pid) || shares_memory(pid) {
             return;
         }
-        // A debugger may hold it before it has begun.
-        let traced = state(format!("/proc/{pid}/stat").as_ref()) == Some('t');
-        if traced || start_time(pid) != Some(process.1) {
+        // A debugger may hold it before it has begun; who is on its way out has no directory.
+        let path = format!("/proc/{pid}/stat");
+        let traced = state(path.as_ref()) == Some('t');
+        if traced || is_exiting(pid) || start_time(pid) != Some(process.1) {
             return;
         }
-        let times = self.bare.entry(process).or_default();
-        *times += 1;
-        if *times == 5 {
+        let spent = processor_time(pid);
+        let bare = self.bare.entry(process).or_insert(Bare {
+            since: Instant::now(),
+            spent,
+            looks: 0,
+            told: false,
+        });
+        bare.looks += 1;
+        // On a busy machine it may not have had the time.
+        let had_time = spent > bare.spent + 2 || bare.since.elapsed() > Duration::from_secs(3);
+        if bare.looks >= 5 && had_time && !bare.told {
+            bare.told = true;
             let said = child::run(
                 Command::new(build::regall()).args(["verify", &pid.to_string()]),
                 PATIENCE,
@@ -316,6 +326,15 @@ impl Round {
             }
         }
     }
+}
+
+/// A process with the shim in it and without a directory, since it was first seen so.
+struct Bare {
+    since: Instant,
+    /// Clock ticks of processor time that it had had by then.
+    spent: u64,
+    looks: usize,
+    told: bool,
 }
 
 /// A process that is stopped until this is dropped.
@@ -365,6 +384,21 @@ fn state(path: &std::path::Path) -> Option<char> {
 fn start_time(pid: u32) -> Option<u64> {
     let path = format!("/proc/{pid}/stat");
     fields(path.as_ref())?.get(19)?.parse().ok()
+}
+
+/// PF_EXITING of its first thread.
+fn is_exiting(pid: u32) -> bool {
+    let path = format!("/proc/{pid}/stat");
+    let flags = fields(path.as_ref()).and_then(|f| f.get(6)?.parse::<u64>().ok());
+    flags.is_none_or(|flags| flags & 4 != 0)
+}
+
+/// In clock ticks.
+fn processor_time(pid: u32) -> u64 {
+    let path = format!("/proc/{pid}/stat");
+    let fields = fields(path.as_ref()).unwrap_or_default();
+    let number = |n: usize| fields.get(n).and_then(|f| f.parse().ok()).unwrap_or(0u64);
+    number(11) + number(12)
 }
 
 /// All processes below `top` that have not ended, in the order of their pids.
