@@ -54,7 +54,8 @@ pub trait Backing {
     /// The mapping must stay until the writer is attached anew or forgotten.
     fn segment(&mut self, k: usize) -> Option<NonNull<Slot>>;
 
-    /// `bytes` of zeroed private memory, which stay as long. `None`: no memory.
+    /// `bytes` of zeroed private memory, which stay for as long as there is the writer, in
+    /// children of fork, too. `None`: no memory.
     fn private(&mut self, bytes: usize) -> Option<NonNull<u32>>;
 }
 
@@ -120,14 +121,19 @@ impl Writer {
     }
 
     /// Begins with a new, empty file, and forgets whatever was before: nothing
-    /// is freed or unmapped (after fork it isn't the child's).
+    /// is freed or unmapped (after fork it isn't the child's). Private memory is used again:
+    /// a program may be left half-way by siglongjmp any number of times.
     ///
     /// # Safety
     /// `header` must be mapped, writable, zeroed where this type writes, and
     /// stay mapped until the next `attach` or as long as the writer is used.
     pub unsafe fn attach(&mut self, header: NonNull<Header>) {
+        let links = self.segments.map(|segment| segment.links);
         *self = Self::new();
         self.header = Some(header);
+        for (segment, links) in self.segments.iter_mut().zip(links) {
+            segment.links = links;
+        }
     }
 
     /// The header, for the counters and all else that this type leaves alone
@@ -165,8 +171,11 @@ impl Writer {
         let Some(segment) = self.segments.get_mut(k) else {
             return false;
         };
-        if segment.links.is_none() {
-            segment.links = backing.private(slots * size_of::<u32>());
+        match segment.links {
+            // SAFETY: private memory for as many, which only this writer touches; what is
+            // there may be of another directory.
+            Some(links) => unsafe { links.write_bytes(0, slots) },
+            None => segment.links = backing.private(slots * size_of::<u32>()),
         }
         if segment.links.is_some() && segment.slots.is_none() {
             segment.slots = backing.segment(k);

@@ -1,6 +1,7 @@
 //! Handlers that jump out of memory calls, and threads that are cancelled in them.
 
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use regall_tests::child;
@@ -8,13 +9,22 @@ use regall_tests::coverage::Expected;
 use regall_tests::mode::Mode;
 use regall_tests::quiet::Watcher;
 use regall_tests::soak::{self, Row};
-use regall_tests::{build, quiet};
+use regall_tests::{build, figures, quiet};
+
+/// A piece of the shim's own memory, of which a jump may lose the rest, and some.
+const SLACK: u64 = 1 << 20;
 
 /// c-tests/faults/jumps.c: `times` jumps and as many cancellations.
 fn jump(mode: Mode, times: u64) {
     let row = Row::begin("faults", format!("jumps and cancellations, {mode:?}"));
     let expected = Expected::of(mode);
-    let watcher = Watcher::new(move |point| quiet::look(point, &expected));
+    let own = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&own);
+    let watcher = Watcher::new(move |point| {
+        let figures = figures::of(point.pid);
+        theirs.lock().expect("a list").push(figures.own);
+        quiet::look(point, &expected)
+    });
     let mut command = Command::new(build::program("faults/jumps"));
     mode.apply(command.arg(times.to_string()));
     command.env("QUIET_SOCKET", watcher.socket());
@@ -29,7 +39,15 @@ fn jump(mode: Mode, times: u64) {
     );
     assert_eq!(findings.looks, 10);
     assert!(findings.problems.is_empty(), "{:#?}", findings.problems);
-    row.passed(format!("{times} of each"));
+    // What is left half-way is begun anew, in the same memory: so many times would need much.
+    let own = own.lock().expect("a list");
+    let most = own.iter().max().expect("figures");
+    assert!(*most <= own[0] + SLACK, "the shim's own bytes: {own:?}");
+    row.passed(format!(
+        "{times} of each; {} KiB of the shim's own at first, {} at most",
+        own[0] >> 10,
+        most >> 10
+    ));
 }
 
 #[test]
