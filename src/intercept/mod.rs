@@ -7,7 +7,7 @@ use crate::arch::regall_resume;
 use crate::arch::Frame;
 use crate::config::Intercept;
 use crate::startup;
-use crate::sys::time;
+use crate::sys::{self, time};
 use crate::thread::{self, Thread};
 use crate::track::{self, flight};
 #[cfg(not(any(test, fuzzing)))]
@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
-use regall_directory::vocab::{Kind, Prot};
+use regall_directory::vocab::Prot;
 
 pub mod numbers;
 pub mod patch;
@@ -155,10 +155,11 @@ pub fn take_note(report: &patch::Report) {
             guard.insert(range, attr);
         }
     }
-    if let (Some(old), Some(mut guard)) = (report.old_table, track::lock()) {
-        // Unless somebody was given the addresses meanwhile.
-        if guard.at(old.start()).is_some_and(|a| a.kind == Kind::Shim) {
-            guard.remove(old, |_, _| ());
+    for gone in report.gone.iter().flatten() {
+        // Both with the lock: somebody else may be given the addresses at once.
+        if let Some(mut guard) = track::lock() {
+            guard.remove(*gone, |_, _| ());
+            let _ = sys::unmap(gone.start(), gone.len());
         }
     }
     if report.refused > 0 {

@@ -69,6 +69,10 @@ impl Zone {
         (0..TRAMPOLINES).find(|n| !used(n))
     }
 
+    fn is_empty(&self) -> bool {
+        self.used.iter().all(|word| *word == 0)
+    }
+
     fn set(&mut self, n: usize, used: bool) {
         let Some(word) = self.used.get_mut(n / 64) else {
             return;
@@ -130,12 +134,17 @@ impl Table {
         )
     }
 
-    /// Makes room for one more. The new table and the old one, if there had to
-    /// be a new one.
+    fn is_full(&self) -> bool {
+        self.len >= self.room
+    }
+
+    /// Whether it is worth a bigger one: not for a few entries.
+    fn is_crowded(&self) -> bool {
+        self.len >= self.room - self.room / 4
+    }
+
+    /// A bigger one. The new table, and the old one, which is still mapped.
     fn grow(&mut self) -> Result<Option<(PageRange, Option<PageRange>)>> {
-        if self.len < self.room {
-            return Ok(None);
-        }
         let room = self.room.checked_mul(2).unwrap_or(0).max(TABLE_ROOM);
         let bytes = room.checked_mul(size_of::<Entry>()).ok_or(Errno::NOMEM)?;
         let new = sys::map_private(bytes)?.cast::<Entry>().as_ptr();
@@ -144,9 +153,6 @@ impl Table {
         unsafe { core::ptr::copy_nonoverlapping(self.all().as_ptr(), new, self.len) };
         self.at = new;
         self.room = room;
-        if let Some(old) = old {
-            let _ = sys::unmap(old.start(), old.len());
-        }
         Ok(self.range().map(|new| (new, old)))
     }
 
@@ -187,7 +193,9 @@ pub struct Patches {
 pub struct Applied {
     /// Memory mapped for trampolines.
     pub zone: Option<PageRange>,
-    /// A new table, and the one that it replaces.
+    /// Such memory in which there is no trampoline any more. It is still mapped.
+    pub gone: Option<PageRange>,
+    /// A new table, and the one that it replaces, which is still mapped.
     pub table: Option<(PageRange, Option<PageRange>)>,
 }
 
@@ -216,8 +224,13 @@ impl Patches {
         writer: &mut Writer,
         applied: &mut Applied,
     ) -> Result<()> {
-        applied.table = self.table.grow()?;
-        let number = self.zone_for(plan.site, writer, &mut applied.zone)?;
+        if self.table.is_full() {
+            self.collect(writer);
+            if self.table.is_crowded() {
+                applied.table = self.table.grow()?;
+            }
+        }
+        let number = self.zone_for(plan.site, writer, applied)?;
         let zone = self
             .zones
             .get_mut(number)
@@ -252,18 +265,22 @@ impl Patches {
     /// The zone for a site, made if there is none with room near it. Its frame is
     /// big; it is not to be on the stack all the time.
     #[inline(never)]
-    fn zone_for(
-        &mut self,
-        site: u64,
-        writer: &mut Writer,
-        new: &mut Option<PageRange>,
-    ) -> Result<usize> {
+    fn zone_for(&mut self, site: u64, writer: &mut Writer, applied: &mut Applied) -> Result<usize> {
         let fits = |z: &Option<Zone>| {
             z.as_ref()
                 .is_some_and(|z| z.reaches(site) && z.free().is_some())
         };
         if let Some(number) = self.zones.iter().position(fits) {
             return Ok(number);
+        }
+        self.collect(writer);
+        if let Some(number) = self.zones.iter().position(fits) {
+            return Ok(number);
+        }
+        // One that is far from all code that there is makes place for it.
+        let empty = |z: &&mut Option<Zone>| z.as_ref().is_some_and(Zone::is_empty);
+        if let Some(zone) = self.zones.iter_mut().find(empty) {
+            applied.gone = zone.take().map(|zone| zone.range);
         }
         let number = self
             .zones
@@ -281,7 +298,7 @@ impl Patches {
             range,
             used: [0; WORDS],
         });
-        *new = Some(range);
+        applied.zone = Some(range);
         Ok(number)
     }
 
@@ -335,6 +352,27 @@ impl Patches {
     /// Frees the trampoline of `site`, whose code was replaced.
     pub fn forget_site(&mut self, site: u64) {
         self.drop_entries(|e| e.site == site);
+    }
+
+    /// Frees the trampolines of code that went without a word: overwritten by its owner, or
+    /// unmapped when it had not been executable for a while. What has our jump keeps it.
+    fn collect(&mut self, writer: &mut Writer) {
+        let mut n = 0;
+        while let Some(entry) = self.table.all().get(n).copied() {
+            let zone = self.zones.get_mut(usize::from(entry.zone));
+            let Some(zone) = zone.and_then(Option::as_mut) else {
+                n += 1;
+                continue;
+            };
+            let at = entry.site.saturating_sub(u64::from(entry.moved));
+            let to = zone.address(usize::from(entry.trampoline));
+            if writer.has_jump(at, to) {
+                n += 1;
+                continue;
+            }
+            zone.set(usize::from(entry.trampoline), false);
+            self.table.remove(n);
+        }
     }
 
     fn drop_entries(&mut self, gone: impl Fn(&Entry) -> bool) {
@@ -458,16 +496,45 @@ impl Writer {
     /// Writes `bytes` at `at`. /proc/self/mem ignores protection and leaves it
     /// as it is; where that is forbidden the pages are made writable for a moment.
     pub fn write(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
-        if !self.opened {
-            self.opened = true;
-            self.mem = Fd::open(c"/proc/self/mem", libc::O_RDWR, 0).ok();
-        }
-        let written = self.mem.as_ref().map(|mem| mem.write_at(bytes, at));
+        let written = self.mem().map(|mem| mem.write_at(bytes, at));
         if written == Some(Ok(bytes.len())) {
             return Ok(());
         }
         write_unprotected(at, bytes, in_use)
     }
+
+    fn mem(&mut self) -> Option<&Fd> {
+        if !self.opened {
+            self.opened = true;
+            self.mem = Fd::open(c"/proc/self/mem", libc::O_RDWR, 0).ok();
+        }
+        self.mem.as_ref()
+    }
+
+    /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
+    /// can't be read there is, unless nothing is mapped. A debugger's breakpoint may be in
+    /// the place of its first byte.
+    fn has_jump(&mut self, at: u64, to: u64) -> bool {
+        let mut bytes = [0u8; plan::JUMP_BYTES];
+        let Some(mem) = self.mem() else {
+            return true;
+        };
+        let (into, len) = (bytes.as_mut_ptr(), bytes.len());
+        if call!(libc::SYS_pread64, mem.raw(), into, len, at) != Ok(len as u64) {
+            return !is_unmapped(at);
+        }
+        let [_, distance @ ..] = bytes;
+        let behind = at.wrapping_add(plan::JUMP_BYTES as u64);
+        let goes = behind.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
+        goes == to
+    }
+}
+
+/// Whether the kernel has nothing at `at`.
+fn is_unmapped(at: u64) -> bool {
+    let mut resident = 0u8;
+    let page = at & !(PAGE - 1);
+    call!(libc::SYS_mincore, page, PAGE, &raw mut resident) == Err(Errno::NOMEM)
 }
 
 /// Writes through mprotect. Read, write and execute at once where the system

@@ -61,8 +61,9 @@ pub struct Report {
     pub new_zones: [Option<PageRange>; 4],
     /// Memory that it mapped for its table of sites, `rw-p`.
     pub new_table: Option<PageRange>,
-    /// The smaller table that it unmapped for that.
-    pub old_table: Option<PageRange>,
+    /// Memory of both kinds that it needs no more, and that is still mapped: for
+    /// whoever takes it out of the ledger first.
+    pub gone: [Option<PageRange>; 5],
     /// The patcher's lock could not be had: nothing was looked at.
     pub busy: bool,
     /// Addresses of the first sites refused; 0: none.
@@ -89,12 +90,27 @@ impl Report {
         if let (Some(_), Some(free)) = (applied.zone, free) {
             *free = applied.zone;
         }
+        self.let_go(applied.gone);
         if let Some((new, old)) = applied.table {
-            // The first one that is gone is the one that others know of.
-            self.old_table = self.old_table.or(old.filter(|_| self.new_table.is_none()));
-            self.new_table = Some(new);
+            match self.new_table.replace(new) {
+                // Nobody has been told of it.
+                Some(between) => unmap(between),
+                None => self.let_go(old),
+            }
         }
     }
+
+    /// What there is no place for stays mapped, and is the shim's to everyone.
+    fn let_go(&mut self, gone: Option<PageRange>) {
+        let free = self.gone.iter_mut().find(|g| g.is_none());
+        if let (Some(_), Some(free)) = (gone, free) {
+            *free = gone;
+        }
+    }
+}
+
+fn unmap(range: PageRange) {
+    let _ = sys::unmap(range.start(), range.len());
 }
 
 /// A patched site, for the self-test.
@@ -212,6 +228,12 @@ pub fn install(config: Config) -> Report {
     if let Err(errno) = listed {
         report.write_errno = Some(errno);
     }
+    // There is no ledger as yet.
+    report
+        .gone
+        .iter_mut()
+        .filter_map(Option::take)
+        .for_each(unmap);
     report
 }
 
