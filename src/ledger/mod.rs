@@ -22,7 +22,7 @@ mod model;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 
 pub use index::{Busy, Hint, Memory, View};
@@ -39,8 +39,32 @@ pub struct Entry {
     pub slot: u32,
     /// Unique for the ledger's life; from 1 up.
     pub id: u64,
-    /// Which insertion it is of, or a part of.
-    origin: u32,
+    /// What it is a part of.
+    pub origin: Origin,
+}
+
+/// What memory is a part of: parts of one mapping have the same, wherever each of them is
+/// moved to and back, and so have mappings of one file that lie beside each other as their
+/// bytes do in the file, which are one mapping to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin(u32);
+
+impl Origin {
+    /// Of a mapping that at `start` shows a file from `offset` on. Two files may have the
+    /// same number, once in four thousand million; then what is said the same of both is
+    /// one entry where they touch.
+    pub const fn of_file(device: (u32, u32), inode: u64, offset: u64, start: u64) -> Self {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let device = (device.0 as u64) << 32 | device.1 as u64;
+        let file = (inode ^ device.wrapping_mul(ODD)).wrapping_mul(ODD);
+        let page = offset.wrapping_sub(start) / PAGE;
+        Self(((file >> 32) as u32).wrapping_add(page as u32))
+    }
+
+    /// Of a part that is moved from address `from` to `to`.
+    pub const fn moved(self, from: u64, to: u64) -> Self {
+        Self(self.0.wrapping_add((from.wrapping_sub(to) / PAGE) as u32))
+    }
 }
 
 /// What a look-up without a lock finds: an [`Entry`], its words left packed until
@@ -195,7 +219,7 @@ impl Entry {
             attr: unpack(row.attr),
             slot: row.slot,
             id: row.id,
-            origin: row.origin,
+            origin: Origin(row.origin),
         })
     }
 }
@@ -422,17 +446,34 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Short`] if this needs a leaf and there is none; then nothing has changed.
+    #[inline]
     pub fn insert(
         &mut self,
         range: PageRange,
         attr: Attr,
         sink: &mut impl Sink,
     ) -> Result<(), Short> {
-        if self.insert_in_gap(range, attr, sink) {
+        self.insert_part(range, attr, None, sink)
+    }
+
+    /// As [`Ledger::insert`], of what is known to be a part of `origin`: with other parts of
+    /// it that it touches, and that say the same, it becomes one entry.
+    ///
+    /// # Errors
+    /// As [`Ledger::insert`].
+    #[inline]
+    pub fn insert_part(
+        &mut self,
+        range: PageRange,
+        attr: Attr,
+        origin: Option<Origin>,
+        sink: &mut impl Sink,
+    ) -> Result<(), Short> {
+        let origin = origin.map_or_else(|| self.next_origin(), |Origin(number)| number);
+        if self.insert_in_gap(range, attr, origin, sink) {
             return Ok(());
         }
-        let plan = self.plan(range, attr);
-        let origin = self.next_origin();
+        let plan = self.plan(range, attr, origin);
         self.carry_out(&plan, range, attr, origin, sink)
     }
 
@@ -445,18 +486,24 @@ impl Ledger {
     /// [`Ledger::insert`] where nothing is mapped and one leaf is all that changes:
     /// a new entry, or the one before it grows (a heap).
     #[inline]
-    fn insert_in_gap(&mut self, range: PageRange, attr: Attr, sink: &mut impl Sink) -> bool {
+    fn insert_in_gap(
+        &mut self,
+        range: PageRange,
+        attr: Attr,
+        origin: u32,
+        sink: &mut impl Sink,
+    ) -> bool {
         let Some(left) = self.index.spot(range.start()) else {
             return false;
         };
         let (row, behind) = (left.row(), left.behind().map(Spot::row));
         let upto = behind.map_or_else(|| self.index.end_of_leaf(left), |r| r.start);
         let free = row.end <= range.start() && range.end() <= upto;
-        let (word, merges) = (attr.pack(), mergeable(attr));
-        if !free || merges && range.end() == upto && behind.is_none_or(|r| r.attr == word) {
+        let joins = |row: &Row| joins(row, attr, origin);
+        if !free || range.end() == upto && behind.is_none_or(|r| joins(&r)) {
             return false;
         }
-        if merges && row.end == range.start() && row.attr == word {
+        if row.end == range.start() && joins(&row) {
             let Some(whole) = PageRange::new(row.start, range.end()) else {
                 return false;
             };
@@ -468,7 +515,7 @@ impl Ledger {
         if !left.has_room_for(1) {
             return false;
         }
-        let new = self.publish(range, attr, self.next_origin(), sink);
+        let new = self.publish(range, attr, origin, sink);
         self.index.put_behind(left, &new);
         true
     }
@@ -714,8 +761,8 @@ impl Ledger {
         sink: &mut impl Sink,
     ) {
         let mut rows = Rows::new();
-        rows.push(before.map(|r| self.publish(r, entry.attr, entry.origin, sink)));
-        rows.push(after.map(|r| self.publish(r, entry.attr, entry.origin, sink)));
+        rows.push(before.map(|r| self.publish(r, entry.attr, entry.origin.0, sink)));
+        rows.push(after.map(|r| self.publish(r, entry.attr, entry.origin.0, sink)));
         self.retire_entry(entry, sink);
         self.index.splice(at, 1, rows.get());
     }
@@ -723,10 +770,9 @@ impl Ledger {
     /// What an insertion of `range` replaces, and by what. Works on packed rows:
     /// of the entries that it looks at, most are only neighbours.
     #[inline]
-    fn plan(&self, range: PageRange, attr: Attr) -> Plan {
+    fn plan(&self, range: PageRange, attr: Attr, origin: u32) -> Plan {
         let (start, end) = (range.start(), range.end());
-        let (word, merges) = (attr.pack(), mergeable(attr));
-        let joins = |row: &Row| merges && row.attr == word;
+        let joins = |row: &Row| joins(row, attr, origin);
         let mut plan = Plan {
             from: Index::FIRST,
             to: Index::FIRST,

@@ -112,9 +112,15 @@ impl Rig {
     }
 
     fn insert(&mut self, range: PageRange, attr: Attr) {
+        self.insert_part(range, attr, None);
+    }
+
+    fn insert_part(&mut self, range: PageRange, attr: Attr, origin: Option<Origin>) {
         assert!(self.ledger.reserve(&mut plenty(), 1));
         self.sink.told.clear();
-        self.ledger.insert(range, attr, &mut self.sink).unwrap();
+        self.ledger
+            .insert_part(range, attr, origin, &mut self.sink)
+            .unwrap();
         let first_retire = self
             .sink
             .told
@@ -290,6 +296,58 @@ fn parts_of_a_file_that_say_the_same_again_are_one() {
     rig.insert(pages(50, 60), attr(2));
     rig.update(pages(40, 70), |_, _| attr(1));
     assert_eq!(rig.ranges(), [(0, 40), (40, 70), (70, 100), (100, 200)]);
+    rig.check();
+}
+
+/// Page `page` of file `inode`, mapped at page `at`.
+fn of_file(inode: u64, page: u64, at: u64) -> Option<Origin> {
+    Some(Origin::of_file(
+        (8, 1),
+        inode,
+        page * PAGE,
+        BASE + at * PAGE,
+    ))
+}
+
+#[test]
+fn pages_of_a_file_that_lie_as_in_the_file_are_one_entry() {
+    for pin in [attr(2), attr(1)] {
+        let mut rig = Rig::new();
+        for n in [3, 1, 0, 2, 5, 4] {
+            rig.insert_part(pages(n, n + 1), pin, of_file(7, n + 10, n));
+        }
+        assert_eq!(rig.ranges(), [(0, 6)]);
+        // Of another file, or not the pages that come next: others.
+        rig.insert_part(pages(6, 7), attr(2), of_file(8, 16, 6));
+        rig.insert_part(pages(7, 8), attr(2), of_file(7, 18, 7));
+        rig.insert(pages(8, 9), attr(2));
+        assert_eq!(rig.ranges(), [(0, 6), (6, 7), (7, 8), (8, 9)]);
+        rig.check();
+    }
+}
+
+#[test]
+fn parts_that_were_moved_away_and_back_are_one_entry_again() {
+    let mut rig = Rig::new();
+    rig.insert(pages(0, 100), attr(2)); // whatever it is of
+    for n in (0..100).rev().step_by(3).chain(0..100) {
+        let taken = rig.remove(pages(n, n + 1));
+        let (from, to) = (BASE + n * PAGE, BASE + 150 * PAGE);
+        let there = taken[0].0.origin.moved(from, to);
+        rig.insert_part(pages(150, 151), attr(2), Some(there));
+        let taken = rig.remove(pages(150, 151));
+        let back = taken[0].0.origin.moved(to, from);
+        rig.insert_part(pages(n, n + 1), attr(2), Some(back));
+        assert_eq!(rig.ranges(), [(0, 100)]);
+    }
+    // Several in a new place, one after another, are one there.
+    for n in 20..30 {
+        let taken = rig.remove(pages(n, n + 1));
+        let (from, to) = (BASE + n * PAGE, BASE + (n + 150) * PAGE);
+        let there = taken[0].0.origin.moved(from, to);
+        rig.insert_part(pages(n + 150, n + 151), attr(2), Some(there));
+    }
+    assert_eq!(rig.ranges(), [(0, 20), (30, 100), (170, 180)]);
     rig.check();
 }
 

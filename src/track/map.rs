@@ -12,6 +12,7 @@ use crate::arch::Frame;
 use crate::config::Pin;
 use crate::huge;
 use crate::intercept;
+use crate::ledger::Origin;
 use crate::policy;
 use crate::share;
 use crate::startup;
@@ -34,6 +35,8 @@ struct New {
     attr: Attr,
     /// Bytes from its start that the file has; u64::MAX: no file.
     backed: u64,
+    /// What of which file it is.
+    origin: Option<Origin>,
 }
 
 /// mmap(2).
@@ -140,13 +143,14 @@ fn enter(flight: &Flight, range: PageRange, new: &New) {
         Some(mut guard) => {
             flight.touch(&guard, range);
             if let Some(head) = range.before(end) {
-                guard.insert(head, new.attr);
+                guard.insert_part(head, new.attr, new.origin);
             }
             if let Some(tail) = range.after(end) {
                 let flags = new.attr.flags.with(Flags::TAIL);
-                guard.insert(
+                guard.insert_part(
                     tail,
                     policy::described(Attr { flags, ..new.attr }, startup::config().pin),
+                    new.origin,
                 );
             }
         }
@@ -172,10 +176,11 @@ fn describe(frame: &Frame, range: PageRange) -> New {
     if set(libc::MAP_LOCKED) {
         facts = facts.with(Flags::APP_LOCKED);
     }
+    let mut origin = None;
     let (kind, facts, backed) = if set(libc::MAP_HUGETLB) {
         (Kind::Huge, facts, u64::MAX)
     } else if !set(libc::MAP_ANONYMOUS) {
-        describe_file(fd as i32, offset, prot, facts, range)
+        describe_file(fd as i32, offset, prot, facts, range, &mut origin)
     } else if kind == MAP_DROPPABLE {
         // mlock takes it and does nothing.
         (Kind::Special, facts, u64::MAX)
@@ -185,7 +190,11 @@ fn describe(frame: &Frame, range: PageRange) -> New {
         (Kind::Anon, facts, u64::MAX)
     };
     let attr = policy::described(policy::fresh(prot, kind, facts), startup::config().pin);
-    New { attr, backed }
+    New {
+        attr,
+        backed,
+        origin,
+    }
 }
 
 #[cold]
@@ -196,6 +205,7 @@ fn describe_file(
     prot: Prot,
     facts: Flags,
     range: PageRange,
+    origin: &mut Option<Origin>,
 ) -> (Kind, Flags, u64) {
     let mut facts = facts;
     let Ok(stat) = file::stat_fd(fd) else {
@@ -208,6 +218,8 @@ fn describe_file(
         if !prot.shared() && !prot.writable() {
             facts = facts.with(Flags::TEXT);
         }
+        let device = (libc::major(stat.dev), libc::minor(stat.dev));
+        *origin = Some(Origin::of_file(device, stat.inode, offset, range.start()));
         return (Kind::File, facts, stat.size.saturating_sub(offset));
     }
     // Devices, sockets, rings: what the kernel made of it, it says in smaps.
@@ -566,7 +578,7 @@ fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Attr> {
     match moved.all() {
         Some(parts) => {
             let mut one = OneMapping::new(source);
-            parts.for_each(|(part, attr)| one.add(part, attr));
+            parts.for_each(|(part, attr, _)| one.add(part, attr));
             one.attr()
         }
         None => {
@@ -673,7 +685,7 @@ fn remapped(
         return deferred::later(new);
     };
     flight.touch(&guard, new);
-    for (part, attr) in parts {
+    for (part, attr, origin) in parts {
         // The kernel moves the lock with the pages.
         let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
         let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
@@ -683,13 +695,13 @@ fn remapped(
             policy::unregistered(attr)
         };
         if let Some(there) = there {
-            guard.insert(there, attr);
+            guard.insert_part(there, attr, Some(origin.moved(part.start(), start)));
         }
         if stays {
             // The kernel leaves no lock behind.
             let app = Flags::APP_LOCKS;
             let flags = attr.flags.without(app);
-            guard.insert(part, pending(Attr { flags, ..attr }));
+            guard.insert_part(part, pending(Attr { flags, ..attr }), Some(origin));
         }
     }
     let tail = new.after(new.start() + kept);
@@ -703,7 +715,13 @@ fn remapped(
             // The kernel has locked it as the application has the rest: another kind of lock
             // would make two mappings of it.
             let locked = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
-            guard.insert(tail, if locked { last } else { pending(last) });
+            let attr = if locked { last } else { pending(last) };
+            // More of the same, for shared memory, too.
+            let origin = moved
+                .last_part()
+                .zip(source)
+                .map(|((_, _, origin), source)| origin.moved(source.start(), new.start()));
+            guard.insert_part(tail, attr, origin);
         }
         None => (),
     }
@@ -765,6 +783,7 @@ pub fn shmat(frame: &mut Frame) -> i64 {
     let new = New {
         attr: policy::described(attr, startup::config().pin),
         backed: u64::MAX,
+        origin: None,
     };
     enter(&flight, range, &new);
     close(flight, range);
@@ -816,6 +835,7 @@ pub fn own_allocation(range: PageRange, prot: Prot, kind: Kind, out: bool) {
     let new = New {
         attr: policy::described(attr, startup::config().pin),
         backed: u64::MAX,
+        origin: None,
     };
     enter(&flight, range, &new);
     close(flight, range);

@@ -15,7 +15,7 @@ use crate::arena::Arena;
 use crate::config::Pin;
 use crate::copying;
 use crate::intercept;
-use crate::ledger::{Ledger, Sink, View};
+use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
@@ -203,13 +203,19 @@ impl State {
     /// `range` is `attr` from now on, whatever it was.
     #[inline]
     pub fn insert(&mut self, range: PageRange, attr: Attr) {
+        self.insert_part(range, attr, None);
+    }
+
+    /// As [`State::insert`], of what is known to be a part of `origin`.
+    #[inline]
+    pub fn insert_part(&mut self, range: PageRange, attr: Attr, origin: Option<Origin>) {
         loop {
             let generation = self.generation();
             let mut sink = Publish {
                 writer: &mut self.writer,
                 generation,
             };
-            match self.ledger.insert(range, attr, &mut sink) {
+            match self.ledger.insert_part(range, attr, origin, &mut sink) {
                 Ok(()) => return,
                 Err(_) if self.make_room() => (),
                 Err(_) => return give_up("no memory for the ledger"),
@@ -219,7 +225,7 @@ impl State {
 
     /// `range` is not mapped from now on; `each` is told what was.
     #[inline]
-    pub fn remove(&mut self, range: PageRange, each: impl FnMut(PageRange, Attr)) {
+    pub fn remove(&mut self, range: PageRange, each: impl FnMut(PageRange, &Entry)) {
         self.take_out(range, each);
         crate::regions::leave(range);
         if share::any() {
@@ -229,7 +235,7 @@ impl State {
 
     /// `range` leaves the ledger, perhaps to be entered again at once.
     #[inline]
-    pub fn take_out(&mut self, range: PageRange, mut each: impl FnMut(PageRange, Attr)) {
+    pub fn take_out(&mut self, range: PageRange, mut each: impl FnMut(PageRange, &Entry)) {
         loop {
             let generation = self.generation();
             let mut sink = Publish {
@@ -238,7 +244,7 @@ impl State {
             };
             match self
                 .ledger
-                .remove(range, &mut sink, |entry, part| each(part, entry.attr))
+                .remove(range, &mut sink, |entry, part| each(part, entry))
             {
                 Ok(_) => return,
                 Err(_) if self.make_room() => (),

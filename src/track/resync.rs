@@ -7,6 +7,7 @@ use super::{
 };
 use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
+use crate::ledger::Origin;
 use crate::limits;
 use crate::policy;
 use crate::share;
@@ -104,16 +105,16 @@ pub fn republish(range: PageRange) {
         let mut found = None;
         if let Some(rest) = range.after(from) {
             guard.ledger.for_each(rest, |part, entry| {
-                found = Some((part, entry.range, entry.attr));
+                found = Some((part, *entry));
                 ControlFlow::Break(())
             });
         }
-        let Some((part, whole, attr)) = found else {
+        let Some((part, entry)) = found else {
             return;
         };
         from = part.end();
-        guard.take_out(whole, |_, _| ());
-        guard.insert(whole, attr);
+        guard.take_out(entry.range, |_, _| ());
+        guard.insert_part(entry.range, entry.attr, Some(entry.origin));
         guard.ready();
     }
 }
@@ -293,13 +294,16 @@ impl State {
 
     fn enter_described(&mut self, piece: PageRange, line: &Line, new: Described) {
         let end = new.file_end.unwrap_or(u64::MAX);
+        let (at, device) = (line.range.start(), (line.dev_major, line.dev_minor));
+        let of_file = new.attr.kind == Kind::File && line.inode != 0;
+        let origin = of_file.then(|| Origin::of_file(device, line.inode, line.offset, at));
         if let Some(head) = piece.before(end.max(line.range.start())) {
-            self.insert(head, new.attr);
+            self.insert_part(head, new.attr, origin);
         }
         if let Some(tail) = piece.after(end) {
             let flags = new.attr.flags.with(Flags::TAIL);
             let attr = Attr { flags, ..new.attr };
-            self.insert(tail, policy::described(attr, startup::config().pin));
+            self.insert_part(tail, policy::described(attr, startup::config().pin), origin);
         }
     }
 }

@@ -5,6 +5,7 @@
 use super::pinning::lock_for;
 use super::{close, deferred, failed, lock, open, real, registering, resync, State};
 use crate::arch::Frame;
+use crate::ledger::{Entry, Origin};
 use crate::policy;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
@@ -20,7 +21,7 @@ const REMEMBERED: usize = 8;
 
 /// What was taken out of the ledger.
 pub struct Taken {
-    parts: [Option<(PageRange, Attr)>; REMEMBERED],
+    parts: [Option<(PageRange, Attr, Origin)>; REMEMBERED],
     count: usize,
     /// Flags that any of them had, remembered or not.
     flags: Flags,
@@ -51,29 +52,32 @@ impl Taken {
         if share::any() {
             self.files.take(state, range);
         }
-        state.remove(range, |part, attr| self.add(part, attr));
+        state.remove(range, |part, entry| self.add(part, entry));
     }
 
     /// Adds a part.
     #[inline]
-    pub fn add(&mut self, range: PageRange, attr: Attr) {
+    pub fn add(&mut self, range: PageRange, entry: &Entry) {
         if let Some(place) = self.parts.get_mut(self.count) {
-            *place = Some((range, attr));
+            *place = Some((range, entry.attr, entry.origin));
         }
         self.count += 1;
-        self.flags = self.flags.with(attr.flags);
+        self.flags = self.flags.with(entry.attr.flags);
     }
 
     /// The parts, if they are all remembered.
-    pub fn all(&self) -> Option<impl Iterator<Item = (PageRange, Attr)> + '_> {
+    pub fn all(&self) -> Option<impl Iterator<Item = (PageRange, Attr, Origin)> + '_> {
         (self.count <= REMEMBERED).then(|| self.parts.iter().flatten().copied())
     }
 
     /// The last part's attributes, if all are remembered.
     pub fn last(&self) -> Option<Attr> {
-        self.parts
-            .get(self.count.checked_sub(1)?)?
-            .map(|(_, attr)| attr)
+        self.last_part().map(|(_, attr, _)| attr)
+    }
+
+    /// The last part, if all are remembered.
+    pub fn last_part(&self) -> Option<(PageRange, Attr, Origin)> {
+        *self.parts.get(self.count.checked_sub(1)?)?
     }
 
     /// Whether the application had locked any of it.
@@ -84,7 +88,7 @@ impl Taken {
     /// Lets go of our pins on what was taken; says whether there were any.
     pub fn unpin(&mut self) -> bool {
         let mut any = false;
-        for (range, attr) in self.parts.iter_mut().flatten() {
+        for (range, attr, _) in self.parts.iter_mut().flatten() {
             if attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED) {
                 any = true;
                 *attr = resync::unsettled(*attr);
@@ -97,14 +101,14 @@ impl Taken {
     /// Whether any of it was a mapping that grows without a call.
     pub fn grows(&self) -> bool {
         let grows = |a: &Attr| a.flags.has(Flags::GROWABLE);
-        self.parts.iter().flatten().any(|(_, a)| grows(a))
+        self.parts.iter().flatten().any(|(_, a, _)| grows(a))
     }
 
     /// Puts everything back.
     pub fn restore(&self, state: &mut State) {
         self.files.restore(state);
-        for (range, attr) in self.parts.iter().flatten() {
-            state.insert(*range, policy::unregistered(*attr));
+        for (range, attr, origin) in self.parts.iter().flatten() {
+            state.insert_part(*range, policy::unregistered(*attr), Some(*origin));
         }
     }
 }
@@ -158,7 +162,7 @@ fn has_code(taken: &Taken) -> bool {
             .parts
             .iter()
             .flatten()
-            .any(|(_, a)| a.prot.executable())
+            .any(|(_, a, _)| a.prot.executable())
 }
 
 /// shmdt(2). The kernel detaches every piece of the segment that was attached at
@@ -177,7 +181,7 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
     if let (Some(hull), Some(mut guard)) = (hull, lock_for(&[hull])) {
         flight.claim(&guard, hull);
         for piece in pieces.iter().flatten() {
-            guard.remove(*piece, |part, attr| taken.add(part, attr));
+            guard.remove(*piece, |part, entry| taken.add(part, entry));
         }
     }
     for piece in pieces.iter().flatten() {

@@ -113,7 +113,7 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
 
 /// What was advised for the memory at `from` goes with it to `new`.
 fn keep_marks(from: u64, new: PageRange, moved: &Taken) {
-    for (part, attr) in moved.all().into_iter().flatten() {
+    for (part, attr, _) in moved.all().into_iter().flatten() {
         let kept = Flags::from_bits(attr.flags.bits() & KEPT.bits());
         let start = new.start() + (part.start() - from);
         let there = PageRange::from_call(start, part.len());
