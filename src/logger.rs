@@ -61,6 +61,8 @@ fn write(text: &Text<LINE>) {
     out.push(text.as_bytes());
     out.push(b"\n");
     if TO_FILE.load(Relaxed) {
+        // A handler that jumps away would leave it open.
+        let _undisturbed = sys::Undisturbed::new();
         let pattern = &startup::config().log_file;
         let path: Text<1100> = with_names(pattern.as_bytes());
         if let Some(path) = path.as_cstr() {

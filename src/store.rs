@@ -6,7 +6,7 @@ use crate::ledger::Memory;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, Undisturbed};
 use crate::text::{number, Text};
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -249,6 +249,8 @@ impl Store {
     }
 
     fn grow(&mut self, k: usize) -> Result<u64, Errno> {
+        // A handler that jumps away would leave descriptors open.
+        let _undisturbed = Undisturbed::new();
         let bytes = segment_bytes(k) as u64;
         let base = if self.published {
             let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;

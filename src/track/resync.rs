@@ -12,7 +12,7 @@ use crate::limits;
 use crate::policy;
 use crate::share;
 use crate::startup;
-use crate::sys::{file, file::Fd, Errno};
+use crate::sys::{file, file::Fd, Errno, Undisturbed};
 use crate::text::Text;
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
@@ -168,6 +168,8 @@ fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
     flight::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
     flight::disturb(range);
+    // A handler that jumps away would leave the descriptor open.
+    let _undisturbed = Undisturbed::new();
     // What it fails for may be over at once: a table of descriptors that is full, no memory.
     let opened = (0..READ_TRIES).find_map(|_| Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok());
     let Some(fd) = opened else {
@@ -406,6 +408,7 @@ fn end_of_file(line: &Line) -> Option<u64> {
 #[cold]
 #[inline(never)]
 pub fn special_kind(start: u64) -> Option<Kind> {
+    let _undisturbed = Undisturbed::new();
     let fd = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0).ok()?;
     let mut buffer = [0u8; 4608];
     let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));

@@ -12,7 +12,7 @@
 //! for without end: the callers are hooks of mmap and mprotect.
 
 use crate::arch::tls_block;
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, Undisturbed};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use regall_directory::addr::{PageRange, PAGE};
@@ -252,6 +252,8 @@ pub fn scan_shared(range: PageRange, valid_end: u64) -> Report {
 }
 
 fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
+    // Nobody jumps out of it: what it has open would stay so.
+    let _undisturbed = Undisturbed::new();
     let Some(mut guard) = Guard::take() else {
         return Report::busy();
     };

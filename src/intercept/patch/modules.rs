@@ -1,7 +1,7 @@
 //! What is mapped from which file, by /proc/self/maps.
 
 use crate::sys::file::Fd;
-use crate::sys::Result;
+use crate::sys::{Result, Undisturbed};
 use regall_directory::addr::PageRange;
 use regall_directory::maps::{parse, Line, Lines};
 use regall_directory::vocab::Prot;
@@ -137,6 +137,8 @@ pub fn is_libc(path: &[u8]) -> bool {
 
 /// Calls `each` with every line of /proc/self/maps until it says false.
 pub fn lines(buffer: &mut [u8], mut each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
+    // A handler that jumps away would leave it open.
+    let _undisturbed = Undisturbed::new();
     let fd = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0)?;
     let mut lines = Lines::new(buffer, |room| fd.read(room));
     while let Some(line) = lines.next_line() {

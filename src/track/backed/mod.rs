@@ -15,6 +15,7 @@ use super::{future_flags, lock, registering, resync, State, USER_END};
 use crate::policy;
 use crate::share::{self, table::Part};
 use crate::startup;
+use crate::sys::Undisturbed;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
@@ -45,6 +46,8 @@ fn attr_of(prot: Prot) -> Attr {
 #[cold]
 #[inline(never)]
 pub fn fresh(range: PageRange, attr: &mut Attr) {
+    // Nobody jumps away between the file and its entry: it would stay open for good.
+    let _undisturbed = Undisturbed::new();
     let room =
         lock().is_some_and(|mut guard| share::table(&mut guard).has_room(share::most_files()));
     if !room || attr.flags.has(Flags::APP_LOCKED) || excluded_by_name() {
