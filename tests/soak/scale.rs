@@ -2,6 +2,9 @@
 //!
 //! What is asserted are counts and bytes. Times are only told, in the table, and drawn.
 
+#[path = "scale/flat.rs"]
+mod flat;
+
 use std::fmt::Write;
 use std::process::Command;
 use std::time::Duration;
