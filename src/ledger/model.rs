@@ -625,7 +625,7 @@ fn op() -> impl Strategy<Value = Op> {
     let span = (0..PAGES, prop_oneof![3 => 1..4u64, 1 => 1..PAGES])
         .prop_map(|(a, n)| (a, (a + n).min(PAGES)));
     prop_oneof![
-        4 => (span.clone(), 0..4u8).prop_map(|((a, b), n)| Op::Insert(a, b, n)),
+        4 => (span.clone(), 0..6u8).prop_map(|((a, b), n)| Op::Insert(a, b, n)),
         1 => span.clone().prop_map(|(a, b)| Op::Remove(a, b)),
         1 => (span, 0..4u8, 0..4u8).prop_map(|((a, b), n, m)| Op::Update(a, b, n, m)),
     ]
@@ -643,9 +643,11 @@ proptest! {
         for op in ops {
             match op {
                 Op::Insert(a, b, n) => {
-                    rig.insert(pages(a, b), attr(n));
-                    model[a as usize..b as usize].fill(Some(attr(n)));
-                    other.insert(pages(a, b).start()..pages(a, b).end(), attr(n).pack());
+                    // Two files that are mapped, all over, as they are.
+                    let (what, file) = if n < 4 { (attr(n), None) } else { (attr(2), of_file(n.into(), a, a)) };
+                    rig.insert_part(pages(a, b), what, file);
+                    model[a as usize..b as usize].fill(Some(what));
+                    other.insert(pages(a, b).start()..pages(a, b).end(), what.pack());
                 }
                 Op::Remove(a, b) => {
                     let taken = rig.remove(pages(a, b));

@@ -353,20 +353,29 @@ fn each_call_fails_once_with_everything_on() {
     survives("hello, everything on", &case, limit(25));
 }
 
-#[test]
-fn each_call_fails_once_in_other_programs() {
-    let programs: [&[&str]; 9] = [
-        &["fork"],
-        &["exec"],
-        &["libraries"],
-        &["mremap"],
-        &["madvise"],
-        &["mlock"],
-        &["shm"],
-        &["clone"],
-        &["ring.mpich"],
-    ];
-    for words in programs {
-        survives(words[0], &Case { words, env: &[] }, limit(1));
-    }
+/// A test for each, so that one that fails does not hide what comes of the others.
+macro_rules! other_programs {
+    ($($name:ident: $program:literal,)*) => {
+        mod each_call_fails_once_in {
+            use super::*;
+            $(
+                #[test]
+                fn $name() {
+                    survives($program, &Case { words: &[$program], env: &[] }, limit(1));
+                }
+            )*
+        }
+    };
+}
+
+other_programs! {
+    fork: "fork",
+    exec: "exec",
+    libraries: "libraries",
+    mremap: "mremap",
+    madvise: "madvise",
+    mlock: "mlock",
+    shm: "shm",
+    clone: "clone",
+    ring: "ring.mpich",
 }
