@@ -24,6 +24,11 @@ pub fn init() {
     ON.store(on, Relaxed);
 }
 
+/// Whether new memory is advised.
+pub fn on() -> bool {
+    ON.load(Relaxed)
+}
+
 /// Whether a huge page fits into `range`.
 #[inline]
 fn fits(range: PageRange) -> bool {

@@ -1,20 +1,22 @@
 //! From the constructor to the first tracked call, and the end.
 
 use crate::arch::{self, Frame};
-use crate::config::{Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
+use crate::config::{Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
 use crate::helper;
 use crate::huge;
 use crate::intercept::{patch, selftest, strict, symbols};
 use crate::limits;
 use crate::logger;
 use crate::stats;
+use crate::store::write_text;
 use crate::sys::{self, file, time};
+use crate::text::{Lossy, Text};
 use crate::track::{self, flight, fork, resync, State};
 use core::cell::UnsafeCell;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
-use regall_directory::layout::{
-    Call, Counter, SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT,
-};
+use regall_directory::layout::{Call, Counter, SETTING_HCA_OFF};
+use regall_directory::settings::{self, Setting};
 use regall_directory::vocab::{Flags, Prot};
 
 struct Settings(UnsafeCell<Config>);
@@ -219,9 +221,10 @@ fn start(env: Environment) {
         log::warn!(
             "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"
         );
-        MODE.store(Intercept::Patch as u8, Relaxed);
+        not_strict();
     }
     helper::start_if_needed();
+    say_on();
 }
 
 /// Registers everything with the device that REGALL_HCA names, if it names one.
@@ -233,7 +236,7 @@ pub fn own_device() {
     if let Err(errno) = track::lending::own(name) {
         log::warn!(
             "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
-            crate::text::Lossy(name)
+            Lossy(name)
         );
     }
 }
@@ -312,6 +315,85 @@ fn prepare_stack() {
     }
 }
 
+/// The settings as the directory has them.
+fn settings_in_force(c: &Config) -> u64 {
+    let off = match c.hca {
+        Hca::Off => SETTING_HCA_OFF,
+        _ => 0,
+    };
+    // In the order of the words that stand for them.
+    let pin = match c.pin {
+        Pin::Off => 0,
+        Pin::OnFault => 1,
+        Pin::Populate => 2,
+    };
+    let access = match c.access {
+        Access::Local => 0,
+        Access::RemoteRead => 1,
+        Access::RemoteWrite => 2,
+        Access::RemoteAtomic => 3,
+    };
+    Setting::PIN.bits(pin)
+        | Setting::INTERCEPT.bits(MODE.load(Relaxed).into())
+        | off
+        | Setting::HCA_MODE.bits(c.hca_odp.into())
+        | Setting::SCOPE.bits(c.scope_data.into())
+        | Setting::KEYS.bits(c.keys_exact.into())
+        | Setting::ACCESS.bits(access)
+        | Setting::ON_LIMIT.bits(c.fail_on_limit.into())
+        | Setting::FORK.bits(c.fork_all.into())
+        | Setting::SHARE.bits(crate::share::on().into())
+        | Setting::HUGE.bits(huge::on().into())
+        | c.copy.bits()
+}
+
+/// The device that REGALL_HCA names; empty: none.
+pub fn device() -> &'static str {
+    let c = config();
+    let name = match c.hca {
+        Hca::Device => c.hca_device.as_bytes(),
+        _ => &[],
+    };
+    core::str::from_utf8(name).unwrap_or("")
+}
+
+/// Strict mode can't be: what it is in place of is in force, and said to be.
+pub fn not_strict() {
+    let before = MODE.swap(Intercept::Patch as u8, Relaxed);
+    if before != Intercept::Strict as u8 {
+        return;
+    }
+    if let Some(h) = flight::header() {
+        let word = |mode| Setting::INTERCEPT.bits(mode as u64);
+        let change = word(Intercept::Strict) ^ word(Intercept::Patch);
+        h.settings.fetch_xor(change, Relaxed);
+    }
+}
+
+/// Says that the shim is on, and how: once in each program that is executed.
+#[cold]
+#[inline(never)]
+fn say_on() {
+    if !track::tracking() || log::max_level() < log::LevelFilter::Info {
+        return;
+    }
+    let Some(h) = flight::header() else {
+        return;
+    };
+    let mut settings: Text<320> = Text::new();
+    let _ = settings::each(h.settings.load(Relaxed), device(), |name, value| {
+        write!(settings, "{name}={value} ")
+    });
+    let _ = match BUDGET.load(Relaxed) {
+        u64::MAX => write!(settings, "limit=none"),
+        bytes => write!(settings, "limit={}M", bytes >> 20),
+    };
+    let mut exe = [0u8; 256];
+    let program = file::read_link(c"/proc/self/exe", &mut exe).unwrap_or(b"?");
+    let (settings, program) = (Lossy(settings.as_bytes()), Lossy(program));
+    log::info!("on: {settings} in {program}");
+}
+
 /// The header's words that don't change, in a new directory.
 pub fn write_settings(state: &mut State) {
     let c = config();
@@ -319,17 +401,8 @@ pub fn write_settings(state: &mut State) {
     let Some(h) = state.header() else {
         return;
     };
-    let pin = match c.pin {
-        Pin::Off => 0,
-        Pin::OnFault => 1,
-        Pin::Populate => 2,
-    };
-    let mut settings =
-        pin << SETTING_PIN_SHIFT | u64::from(MODE.load(Relaxed)) << SETTING_INTERCEPT_SHIFT;
-    if c.hca == Hca::Off {
-        settings |= SETTING_HCA_OFF;
-    }
-    h.settings.store(settings, Relaxed);
+    h.settings.store(settings_in_force(c), Relaxed);
+    write_text(&h.device, device().as_bytes());
     h.budget.store(BUDGET.load(Relaxed), Relaxed);
     h.sites_patched
         .store(u64::from(SITES[0].load(Relaxed)), Relaxed);

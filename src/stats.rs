@@ -13,6 +13,7 @@ use crate::version;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::{Call, Counter, SETTING_FORKED};
+use regall_directory::settings;
 use regall_directory::vocab::Reason;
 
 /// Launchers' names for the rank, those of MPI libraries before Slurm's, ...
@@ -120,7 +121,7 @@ fn json(out: &mut Out) -> fmt::Result {
     write!(
         out,
         "{{\"version\":\"{}\",\"pid\":{},\"exe\":\"{}\",\"host\":\"{}\",\"rank\":{},\"ranks\":{},",
-        version::NAME,
+        version::name(),
         sys::getpid(),
         JsonText(exe.get(..end).unwrap_or(&[])),
         JsonText(sys::host().as_bytes()),
@@ -138,9 +139,19 @@ fn json(out: &mut Out) -> fmt::Result {
     )?;
     write!(
         out,
-        "\"mappings\":{mappings},\"bytes_registered\":{},\"bytes_excluded\":{{",
+        "\"mappings\":{mappings},\"bytes_registered\":{},\"settings\":{{",
         totals.registered
     )?;
+    let mut comma = "";
+    settings::each(
+        h.settings.load(Relaxed),
+        startup::device(),
+        |name, value| {
+            let before = core::mem::replace(&mut comma, ",");
+            write!(out, "{before}\"{name}\":\"{value}\"")
+        },
+    )?;
+    write!(out, "}},\"bytes_excluded\":{{")?;
     let mut comma = "";
     for (reason, bytes) in Reason::ALL
         .iter()

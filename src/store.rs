@@ -10,6 +10,7 @@ use crate::sys::{self, Errno, Undisturbed};
 use crate::text::{number, Text};
 use core::ffi::CStr;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use regall_bridge::mechanism::helper;
 use regall_directory::addr::PageRange;
@@ -311,7 +312,12 @@ fn write_exe(header: &Header) {
     let Ok(path) = file::read_link(c"/proc/self/exe", &mut buf[..255]) else {
         return;
     };
-    for (word, bytes) in header.exe.iter().zip(path.chunks(8)) {
+    write_text(&header.exe, path);
+}
+
+/// Puts `text` into words of the header, whose rest is 0.
+pub fn write_text(words: &[AtomicU64], text: &[u8]) {
+    for (word, bytes) in words.iter().zip(text.chunks(8)) {
         let mut b = [0u8; 8];
         for (to, from) in b.iter_mut().zip(bytes) {
             *to = *from;

@@ -159,6 +159,16 @@ impl Figures {
         Call::ALL.iter().filter(missed).map(|c| c.word()).collect()
     }
 
+    /// The settings in force, and what has become of the process.
+    fn settings(&self) -> Value {
+        let all = self.header.in_force().into_iter();
+        let mut all: Map<_, _> = all.map(|(n, v)| (n.to_string(), json!(v))).collect();
+        let forked = self.header.settings & SETTING_FORKED != 0;
+        all.insert("forked".into(), json!(forked));
+        all.insert("gave_up".into(), json!(self.gave_up()));
+        Value::Object(all)
+    }
+
     /// All that there is to say, in the order in which it is printed.
     pub fn json(&self) -> Value {
         let h = &self.header;
@@ -173,13 +183,7 @@ impl Figures {
             "entries": self.entries,
             "regions": self.regions,
             "unpublished": h.unpublished,
-            "settings": {
-                "pin": h.pin(),
-                "intercept": h.intercept(),
-                "hca_off": h.hca_off(),
-                "forked": h.settings & SETTING_FORKED != 0,
-                "gave_up": self.gave_up(),
-            },
+            "settings": self.settings(),
             "budget_bytes": self.budget(),
             "sites": { "patched": h.sites_patched, "refused": h.sites_refused },
             "selftest_missed": self.missed(),
@@ -229,6 +233,7 @@ pub mod fixtures {
                 inflight: Vec::new(),
                 exe: exe.to_string(),
                 primary: 0,
+                device: String::new(),
             },
             busy: 0,
             mappings: 0,

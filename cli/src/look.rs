@@ -1,7 +1,10 @@
 //! One look at a process: what it published and what the kernel says, together.
 
+use std::convert::Infallible;
+
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
+use regall_directory::layout::SETTING_HCA_OFF;
+use regall_directory::settings::{self, Setting};
 use regall_directory::vocab::{Column, Flags, Kind, Reason};
 use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError, Region};
 
@@ -117,10 +120,8 @@ fn growth(entry: &Entry, free_from: u64, mappings: &[Mapping], floor: u64) -> Op
 
 /// The settings that the header tells.
 pub trait Settings {
-    /// REGALL_PIN.
-    fn pin(&self) -> &'static str;
-    /// REGALL_INTERCEPT, as it is in force.
-    fn intercept(&self) -> &'static str;
+    /// The name and the value of each, as it is in force.
+    fn in_force(&self) -> Vec<(&'static str, String)>;
     /// Whether the user switched the pin set off.
     fn pin_off(&self) -> bool;
     /// Whether the user switched the HCA registrar off.
@@ -128,24 +129,17 @@ pub trait Settings {
 }
 
 impl Settings for HeaderView {
-    fn pin(&self) -> &'static str {
-        match self.settings >> SETTING_PIN_SHIFT & 3 {
-            0 => "off",
-            1 => "onfault",
-            2 => "populate",
-            _ => "?",
-        }
-    }
-    fn intercept(&self) -> &'static str {
-        match self.settings >> SETTING_INTERCEPT_SHIFT & 3 {
-            0 => "symbols",
-            1 => "patch",
-            2 => "strict",
-            _ => "?",
-        }
+    fn in_force(&self) -> Vec<(&'static str, String)> {
+        let mut all = Vec::new();
+        let _: Result<(), Infallible> =
+            settings::each(self.settings, &self.device, |name, value| {
+                all.push((name, value.to_string()));
+                Ok(())
+            });
+        all
     }
     fn pin_off(&self) -> bool {
-        self.settings >> SETTING_PIN_SHIFT & 3 == 0
+        Setting::PIN.word(self.settings) == "off"
     }
     fn hca_off(&self) -> bool {
         self.settings & SETTING_HCA_OFF != 0

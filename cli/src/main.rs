@@ -127,5 +127,35 @@ fn print_json(value: &serde_json::Value, out: &mut impl Write) -> io::Result<()>
 
 /// One line on stderr; not being able to write it is no reason to panic.
 fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "regall: {text}");
+    let _ = writeln!(io::stderr(), "regall: {}", words(text));
+}
+
+/// What std says of errors, in words alone: `(os error 2)` tells nobody more than they do.
+fn words(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut all = parts.next().unwrap_or("").to_string();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => all += rest,
+            _ => all = all + " (os error " + part,
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn errors_in_words_alone() {
+        let no = std::io::Error::from_raw_os_error(2);
+        assert_eq!(
+            words(&format!("a: {no}; b: {no}")),
+            "a: No such file or directory; b: No such file or directory"
+        );
+        for other in ["", "a (b) c", "x (os error y)", "x (os error 2"] {
+            assert_eq!(words(other), other);
+        }
+    }
 }

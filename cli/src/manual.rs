@@ -196,7 +196,8 @@ fn command_page(command: &Command) -> anyhow::Result<String> {
     }
     if command.get_name() == "stats" {
         page.section("NOTES")
-            .text("What the names below `counters` and `hca` mean; those that are 0 are left out of the text:");
+            .text("The names below `settings` are those of the variables, see `regall`(7), and say what is in force: `intercept` is `symbols` where code can't be patched, `share` is `off` where it can do nothing, `huge` is `off` where the kernel does not leave it to programs. `forked`: a child of fork that leaves what it inherited alone; `gave_up`: the shim no longer tracks.")
+            .paragraph("What the names below `counters` and `hca` mean; those that are 0 are left out of the text:");
         for (name, text) in counters::all() {
             page.item(&format!("`{name}`"), &format!("{text}."));
         }

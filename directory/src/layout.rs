@@ -31,6 +31,11 @@ pub const INFLIGHT: usize = 256;
 /// Counters of calls, by [`Call`].
 pub const CALLS: usize = 32;
 
+/// Words for the name of an executable.
+pub const EXE_WORDS: usize = 32;
+/// Words for a device's name: the kernel's IB_DEVICE_NAME_MAX.
+pub const DEVICE_WORDS: usize = 8;
+
 /// Offset in bytes of segment `k`.
 pub const fn segment_offset(k: usize) -> usize {
     HEADER_BYTES + SEGMENT0_SLOTS * SLOT_BYTES * ((1 << k) - 1)
@@ -72,7 +77,7 @@ pub struct Header {
     pub segments: AtomicU64,
     /// Ranges that could not be published (/dev/shm full). Not 0: incomplete.
     pub unpublished: AtomicU64,
-    /// Settings that a reader needs; see the SETTING_ constants.
+    /// The settings; see the SETTING_ constants and [`crate::settings`].
     pub settings: AtomicU64,
     /// Budget in bytes; u64::MAX: none.
     pub budget: AtomicU64,
@@ -91,11 +96,13 @@ pub struct Header {
     /// Hooked calls in progress: 0, or call number << 32 | thread id.
     pub inflight: [AtomicU64; INFLIGHT],
     /// Name of the executable (its /proc/self/exe, cut to fit), NUL-padded.
-    pub exe: [AtomicU64; 32],
+    pub exe: [AtomicU64; EXE_WORDS],
     /// Number of the domain (see [`Slot::domain`]) that the HCA column is about; 0: none.
     pub primary: AtomicU64,
     /// Number of the XPMEM segment that is the whole address space; 0: none.
     pub xpmem: AtomicU64,
+    /// The device that REGALL_HCA names, NUL-padded; empty: none.
+    pub device: [AtomicU64; DEVICE_WORDS],
 }
 
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
@@ -137,6 +144,7 @@ pub const SETTING_HCA_OFF: u64 = 1 << 4;
 /// [`Header::settings`]: bit set once the shim has given up (it no longer tracks).
 pub const SETTING_GAVE_UP: u64 = 1 << 5;
 /// [`Header::settings`]: bit set in a forked child that left what it inherited alone.
+/// The bits above are [`crate::settings`]'s.
 pub const SETTING_FORKED: u64 = 1 << 6;
 
 macro_rules! numbered {

@@ -14,5 +14,6 @@ pub mod addr;
 pub mod layout;
 pub mod maps;
 pub mod reader;
+pub mod settings;
 pub mod vocab;
 pub mod writer;

@@ -11,7 +11,8 @@ use super::process::{Mapping, Process};
 use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
-    segment_offset, Header, CALLS, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
+    segment_offset, Header, CALLS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES, INFLIGHT, MAGIC,
+    SEGMENTS, SLOT_BYTES,
 };
 use regall_sys::file::{major, minor};
 use regall_sys::folder::Folder;
@@ -76,6 +77,8 @@ pub struct HeaderView {
     pub exe: String,
     /// Number of the domain that the HCA column is about; 0: none.
     pub primary: u64,
+    /// The device that REGALL_HCA names; empty: none.
+    pub device: String,
 }
 
 /// A picture of a directory.
@@ -427,11 +430,11 @@ impl HeaderView {
                 call: (w >> 32) as u32,
                 tid: w as u32,
             });
-        let exe: Vec<u8> = (0..32)
-            .flat_map(|i| array(offset_of!(Header, exe), i).to_ne_bytes())
-            .take_while(|&b| b != 0)
-            .collect();
-        let exe: String = String::from_utf8_lossy(&exe).escape_debug().collect();
+        let text = |offset: usize, words: usize| -> String {
+            let bytes = (0..words).flat_map(|i| array(offset, i).to_ne_bytes());
+            let bytes: Vec<u8> = bytes.take_while(|&b| b != 0).collect();
+            String::from_utf8_lossy(&bytes).escape_debug().collect()
+        };
         Ok(Self {
             pid: word(offset_of!(Header, pid)),
             start_time: word(offset_of!(Header, start_time)),
@@ -451,8 +454,9 @@ impl HeaderView {
             counters: std::array::from_fn(|i| array(offset_of!(Header, counters), i)),
             calls: std::array::from_fn(|i| array(offset_of!(Header, calls), i)),
             inflight: inflight.collect(),
-            exe,
+            exe: text(offset_of!(Header, exe), EXE_WORDS),
             primary: word(offset_of!(Header, primary)),
+            device: text(offset_of!(Header, device), DEVICE_WORDS),
         })
     }
 }

@@ -16,6 +16,7 @@
 //! `syscall` in libc's text.
 
 use crate::arch::{self, Frame, SignalContext};
+use crate::startup;
 use crate::sys::call;
 use crate::sys::file::Fd;
 use crate::thread::{self, Thread};
@@ -200,6 +201,7 @@ pub fn child() {
     if ON.load(Relaxed) && !arm(thread::current()) {
         log::warn!("no Syscall User Dispatch in this child: REGALL_INTERCEPT=strict is patch here");
         ON.store(false, Relaxed);
+        startup::not_strict();
     }
 }
 

@@ -23,7 +23,9 @@ use crate::share;
 use crate::startup;
 use crate::store::{Room, Store};
 use crate::sys::{self, time};
+use crate::text::{Lossy, Text};
 use crate::thread;
+use core::fmt::Write;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
@@ -471,11 +473,21 @@ fn untracked(call: Call, frame: &mut Frame) -> i64 {
 #[cold]
 #[inline(never)]
 fn trace(call: Call, frame: &Frame) {
-    let [a, b, c, d, e, f] = frame.args;
+    let mut arguments: Text<160> = Text::new();
+    for (n, value) in frame
+        .args
+        .iter()
+        .enumerate()
+        .take(intercept::numbers::arguments(frame.nr))
+    {
+        let comma = if n > 0 { ", " } else { "" };
+        let _ = write!(arguments, "{comma}{value:#x}");
+    }
     log::trace!(
-        "{} {}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})",
+        "{} {}({})",
         sys::gettid(),
-        call.word()
+        call.word(),
+        Lossy(arguments.as_bytes())
     );
 }
 

@@ -12,6 +12,7 @@ use crate::transfer::Way;
 use crate::vector::Segment;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_directory::layout::Counter;
+use regall_directory::settings::copy_bits;
 use regall_sys::{Errno, Result};
 
 /// A mechanism.
@@ -118,6 +119,11 @@ impl Order {
     /// Whether the size may decide, too.
     pub fn is_auto(&self) -> bool {
         self.auto
+    }
+
+    /// As the directory has it.
+    pub fn bits(&self) -> u64 {
+        copy_bits(self.kinds().map(|k| k as usize), self.auto)
     }
 }
 
@@ -229,6 +235,35 @@ unsafe fn again(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use regall_directory::settings::{each, MECHANISMS};
+
+    #[test]
+    fn the_directory_has_the_same_names() {
+        for (n, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!((kind as usize, kind.word()), (n, MECHANISMS[n]));
+        }
+        let told = |value: &[u8]| {
+            let bits = Order::parse(value).unwrap().bits();
+            let mut copy = String::new();
+            let done: Result<(), ()> = each(bits, "", |name, value| {
+                if name == "copy" {
+                    copy = value.to_string();
+                }
+                Ok(())
+            });
+            assert_eq!(done, Ok(()));
+            copy
+        };
+        for value in [
+            "auto",
+            "off",
+            "cma",
+            "helper,map",
+            "knem,xpmem,helper,cma,map",
+        ] {
+            assert_eq!(told(value.as_bytes()), value);
+        }
+    }
 
     #[test]
     fn orders_are_lists() {

@@ -50,15 +50,14 @@ fn who(text: &mut Text, sample: &Sample, there: bool) {
     };
     text.head(format!("process {}{rank}: {state}", f.pid));
     text.line(f.header.exe.as_str());
-    let (pin, intercept) = (f.header.pin(), f.header.intercept());
-    let hca = if f.header.hca_off() { "off" } else { "on" };
-    let forked = match f.header.settings & SETTING_FORKED {
-        0 => "",
-        _ => ", forked: what it inherited is left alone",
-    };
-    text.line(format!(
-        "pin {pin}, intercept {intercept}, hca {hca}{forked}"
-    ));
+    let settings = f.header.in_force();
+    for some in settings.chunks(4) {
+        let word = |(name, value): &(&str, String)| format!("{name} {value}");
+        text.line(some.iter().map(word).collect::<Vec<_>>().join(", "));
+    }
+    if f.header.settings & SETTING_FORKED != 0 {
+        text.line("forked: what it inherited is left alone");
+    }
     text.line(format!(
         "{}, {}, {}, {} in progress",
         units::many(f.mappings, "mapping"),
