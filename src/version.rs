@@ -1,18 +1,26 @@
 //! What the library calls itself, for `strings` and for the statistics.
 
 /// `regall 0.1.0 (1234567890ab)`: the version, and the commit that it was built from.
-pub const NAME: &str = concat!("regall ", env!("REGALL_VERSION"));
+const NAME: &str = concat!("regall ", env!("REGALL_VERSION"));
 
-/// The same as a C string in a section that the linker keeps, in one piece.
+/// The same.
+pub fn name() -> &'static str {
+    // Not `NAME`: that would be there once more, among other texts and without an end.
+    let text = TEXT.get(1..NAME.len() + 1).unwrap_or(&[]);
+    core::str::from_utf8(text).unwrap_or("")
+}
+
+/// The same in a section that the linker keeps, in one piece: between two NULs, so that
+/// `strings` finds it whatever stands around it.
 #[used]
 #[unsafe(link_section = ".regall.version")]
-static TEXT: [u8; NAME.len() + 1] = text();
+static TEXT: [u8; NAME.len() + 2] = text();
 
-const fn text() -> [u8; NAME.len() + 1] {
-    let mut all = [0; NAME.len() + 1];
+const fn text() -> [u8; NAME.len() + 2] {
+    let mut all = [0; NAME.len() + 2];
     let mut n = 0;
     while n < NAME.len() {
-        all[n] = NAME.as_bytes()[n];
+        all[n + 1] = NAME.as_bytes()[n];
         n += 1;
     }
     all

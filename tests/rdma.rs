@@ -16,6 +16,9 @@ use regall_tests::mode::Mode;
 use regall_tests::quiet::Watcher;
 use regall_tests::{build, unittest};
 
+#[path = "rdma/machine.rs"]
+mod machine;
+
 type Checked = Result<(), Skipped>;
 
 const TIMEOUT: Duration = Duration::from_secs(150);
@@ -75,6 +78,8 @@ mod stock {
         faults = requests_that_fail();
         few_regions = on_few_regions();
         doctor = doctor_says("absent");
+        machine_pool = machine::pool();
+        machine_overcommit = machine::overcommit();
     }
 
     programs! { Stock:

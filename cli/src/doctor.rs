@@ -5,11 +5,14 @@ mod adapters;
 mod attempt;
 mod batch;
 mod copying;
+mod cores;
 mod kernel;
 mod locking;
 mod mappings;
 mod pages;
 mod place;
+mod pool;
+mod promises;
 mod shared;
 mod shim;
 
@@ -148,10 +151,13 @@ fn all() -> Vec<Finding> {
         shared::memory(&near),
         shared::folder(),
         mappings::count(&near),
+        promises::overcommit(&near),
         batch::slurm(),
         copying::single_copy(&near),
         copying::yama(&near),
         pages::huge(&near),
+        pool::pool(&near),
+        cores::dumps(),
         place::user_namespace(),
         near.finding(),
     ];

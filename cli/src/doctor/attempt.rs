@@ -159,11 +159,7 @@ pub fn errno(answer: i64) -> i64 {
 
 /// What an errno is called.
 pub fn text(errno: i64) -> String {
-    let said = io::Error::from_raw_os_error(errno as i32).to_string();
-    match said.split_once(" (os error") {
-        Some((words, _)) => words.to_string(),
-        None => said,
-    }
+    crate::words(&io::Error::from_raw_os_error(errno as i32).to_string())
 }
 
 /// Anonymous memory of `bytes` for a child, never given back.

@@ -12,9 +12,9 @@ use super::place::Who;
 use super::{Finding, Standing::*};
 use crate::examine::{examine, Verdict};
 use crate::figures::Tally;
-use crate::look::look;
+use crate::look::{look, Settings};
 use crate::settings::{preloaded, Variable};
-use crate::{library, units};
+use crate::{library, units, words};
 
 /// So long a program may take until it has published itself.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub fn library() -> Finding {
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
         Err(e) => {
-            return Finding::new(name, Limits, format!("{shown}: {e}"))
+            return Finding::new(name, Limits, format!("{shown}: {}", words(&e.to_string())))
                 .effect("programs run without it")
                 .mend(Who::Administrator, format!("sudo chmod a+rx {shown}"))
         }
@@ -57,12 +57,11 @@ pub fn library() -> Finding {
 /// What the library calls itself, behind its name.
 fn version(bytes: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"regall ";
-    let named = |n: &usize| {
-        bytes[*n..].starts_with(NAME) && bytes.get(n + NAME.len()).is_some_and(u8::is_ascii_digit)
-    };
-    let rest = bytes.get((0..bytes.len()).find(named)? + NAME.len()..)?;
-    let end = rest.iter().position(|b| *b < b' ')?;
-    std::str::from_utf8(rest.get(..end)?).ok()
+    let of_one = |b: &u8| b.is_ascii_alphanumeric() || b" .-+()".contains(b);
+    let named = (0..bytes.len()).filter(|&n| bytes[n..].starts_with(NAME));
+    let texts = named.filter_map(|n| bytes[n + NAME.len()..].split(|b| *b == 0).next());
+    let mut versions = texts.filter(|v| v.first().is_some_and(u8::is_ascii_digit));
+    std::str::from_utf8(versions.find(|v| v.iter().all(of_one))?).ok()
 }
 
 /// A version without the commit.
@@ -73,12 +72,23 @@ fn number(version: &str) -> &str {
 /// A program that runs with the shim on, until this is dropped.
 pub struct Trial {
     child: Child,
+    /// Whether it has the shim.
+    on: bool,
 }
 
 impl Trial {
     /// Starts one, with these settings beside the defaults. `Err`: what is in the way.
     pub fn start(more: &[Variable]) -> Result<Self, String> {
         let environment = preloaded().map_err(|why| why.to_string())?;
+        Self::with(environment.iter().chain(more), true)
+    }
+
+    /// The same program without the shim.
+    pub fn without() -> Result<Self, String> {
+        Self::with(std::iter::empty(), false)
+    }
+
+    fn with<'a>(environment: impl Iterator<Item = &'a Variable>, on: bool) -> Result<Self, String> {
         let mut command = Command::new("sleep");
         command.arg("60");
         for (name, _) in std::env::vars_os() {
@@ -87,17 +97,16 @@ impl Trial {
             }
         }
         command
-            .envs(environment)
             // Whatever program sleep is here: busybox is left out by default.
             .env("REGALL_ONLY", "*")
-            .envs(more.iter().map(|(name, value)| (*name, value)));
+            .envs(environment.map(|(name, value)| (*name, value)));
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|e| format!("sleep: {e}"))?;
-        let this = Self { child };
+            .map_err(|e| format!("sleep: {}", words(&e.to_string())))?;
+        let this = Self { child, on };
         this.wait();
         Ok(this)
     }
@@ -120,7 +129,7 @@ impl Trial {
         let started = Some(exe) != std::env::current_exe().ok();
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
         let asleep = stat.rsplit(')').next().is_some_and(|s| s.starts_with(" S"));
-        started && asleep && reader::open(self.pid()).is_ok()
+        started && asleep && (!self.on || reader::open(self.pid()).is_ok())
     }
 
     /// Ends it; what the shim has said.
@@ -168,6 +177,21 @@ fn clean(pid: u32) {
 pub fn user() -> u32 {
     // SAFETY: no arguments, can't fail.
     unsafe { libc::geteuid() }
+}
+
+/// What a program says for which REGALL_SHARE=heap does nothing; `None` if it does what it
+/// should, or there is nothing to try it with.
+pub fn sharing() -> Option<String> {
+    let trial = Trial::start(&[("REGALL_SHARE", "heap".into())]).ok()?;
+    let on = look(trial.pid()).ok()?.header.in_force().into_iter();
+    let on = on
+        .into_iter()
+        .any(|(name, value)| name == "share" && value == "heap");
+    let said = trial
+        .end()
+        .into_iter()
+        .find(|line| line.contains("REGALL_SHARE"));
+    said.filter(|_| !on).map(|line| format!("{line:?}"))
 }
 
 /// A program that is run with the shim on and looked at: all in one.
@@ -227,7 +251,10 @@ mod tests {
     fn versions_are_told_apart_by_their_number() {
         let library = b"regall x\0nothingregall 0.1.0 (abc+)\0more";
         assert_eq!(version(library), Some("0.1.0 (abc+)"));
-        assert_eq!(version(b"regall 1"), None);
+        // A text that goes on is another one.
+        let library = b"\0regall 0.3.0\"},\"a\":\0regall 0.1.0\0";
+        assert_eq!(version(library), Some("0.1.0"));
+        assert_eq!(version(b"regall x"), None);
         assert_eq!(number("0.1.0 (abc+)"), "0.1.0");
         assert_eq!(number("0.1.0"), "0.1.0");
     }

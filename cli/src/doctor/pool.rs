@@ -1,0 +1,155 @@
+//! The HugeTLB pool: huge pages that are set aside for who asks for them by MAP_HUGETLB.
+
+use std::fs;
+use std::time::Instant;
+
+use super::attempt::{errno, in_child, map, text, time, Failure};
+use super::pages::HUGE_PAGE;
+use super::place::{field, read, Place};
+use super::{Finding, Standing::*};
+use crate::units;
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const FILE: &str = "/proc/sys/vm/nr_hugepages";
+/// Pages that a pool is begun with: 1 GiB.
+const BEGINNING: u64 = 512;
+
+/// A line of /proc/meminfo.
+fn counted(name: &str) -> Option<u64> {
+    let text = read("/proc/meminfo")?;
+    let value = field(&text, name)?;
+    value.split(' ').next()?.parse().ok()
+}
+
+/// Nanoseconds that it takes to have a huge page's bytes of new memory, made with `flags`;
+/// or -1 and the errno.
+fn had(flags: i32) -> [i64; 2] {
+    let began = Instant::now();
+    match map(HUGE_PAGE, READ_WRITE, flags) {
+        // One byte each: MAP_POPULATE does not say what it could not do.
+        Some(at) => {
+            for page in (0..HUGE_PAGE).step_by(4096) {
+                // SAFETY: within the mapping that was made above.
+                unsafe { at.add(page).write_volatile(1) };
+            }
+            [began.elapsed().as_nanos() as i64, 0]
+        }
+        None => [-1, errno(-1)],
+    }
+}
+
+/// Small pages, for comparison.
+fn in_small_pages() -> Option<i64> {
+    // SAFETY: no memory; it is for this child and what it starts.
+    let small = || unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+    let tried = in_child(|| match small() {
+        0 => had(0),
+        _ => [-1, 0],
+    });
+    tried.ok().map(|[nanos, _]| nanos).filter(|n| *n >= 0)
+}
+
+/// Names of the programs that have pages of the pool, with their processes and bytes: those
+/// that we may look at.
+fn users() -> Vec<(String, usize, u64)> {
+    let mut all: Vec<(String, usize, u64)> = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        if !pid.starts_with(|c: char| c.is_ascii_digit()) {
+            continue;
+        }
+        let status = read(entry.path().join("status")).unwrap_or_default();
+        let kilobytes = field(&status, "HugetlbPages").and_then(|v| v.strip_suffix(" kB"));
+        let bytes = kilobytes
+            .and_then(|v| v.trim().parse::<u64>().ok())
+            .unwrap_or(0)
+            << 10;
+        let name = field(&status, "Name").unwrap_or("?");
+        if bytes == 0 {
+            continue;
+        }
+        match all.iter_mut().find(|(n, _, _)| n == name) {
+            Some((_, processes, sum)) => {
+                *processes += 1;
+                *sum += bytes;
+            }
+            None => all.push((name.to_string(), 1, bytes)),
+        }
+    }
+    all.sort_by_key(|(_, _, bytes)| std::cmp::Reverse(*bytes));
+    all
+}
+
+/// Who has pages, in words.
+fn used_by() -> String {
+    let users = users();
+    let word = |(name, processes, bytes): &(String, usize, u64)| {
+        let processes = units::many(*processes, "process").replace("processs", "processes");
+        format!("{name} ({processes}, {})", units::bytes(*bytes))
+    };
+    let words: Vec<_> = users.iter().take(4).map(word).collect();
+    match users.len() {
+        0 => "no process that is to be seen has any".into(),
+        1..=4 => format!("had by {}", words.join(", ")),
+        more => format!("had by {} and {} more programs", words.join(", "), more - 4),
+    }
+}
+
+pub fn pool(near: &Place) -> Finding {
+    let name = "HugeTLB pool";
+    let Some(pages) = read(FILE).and_then(|n| n.parse::<u64>().ok()) else {
+        return Finding::new(name, Absent, "this kernel has no MAP_HUGETLB");
+    };
+    let tried = in_child(|| had(libc::MAP_HUGETLB));
+    let line = |pages: u64| format!("sudo sysctl -w vm.nr_hugepages={pages}");
+    let (found, in_it) = (
+        format!("vm.nr_hugepages {pages}"),
+        pages.saturating_mul(HUGE_PAGE as u64),
+    );
+    // Nothing is wrong with that, unless the kernel finds some nevertheless
+    // (vm.nr_overcommit_hugepages).
+    if pages == 0 && !matches!(tried, Ok([_, 0])) {
+        let finding = Finding::new(name, Absent, format!("{found}: there is none")).effect(
+            "regall_alloc takes transparent huge pages instead; programs that insist on MAP_HUGETLB \
+             get ENOMEM",
+        );
+        let line = format!("{} # 1 GiB, for nothing else", line(BEGINNING));
+        return near.mend_host(finding, line);
+    }
+    let free = counted("HugePages_Free").unwrap_or(0);
+    let found = format!(
+        "{found} ({}), {free} free, {}",
+        units::bytes(in_it),
+        used_by()
+    );
+    let finding = |standing| {
+        Finding::new(name, standing, found.clone())
+            .measured("pool_bytes", in_it)
+            .measured("free_pages", free)
+    };
+    let why = match tried {
+        Ok([nanos, 0]) => {
+            let small = in_small_pages();
+            let against = small.map_or(String::new(), |s| format!(", of small pages {}", time(s)));
+            let finding = finding(Good)
+                .measured("populate_2mib_ns", nanos)
+                .effect(format!(
+                    "2 MiB of it, written to, take {}{against}; regall_alloc takes of it first, \
+                     for sizes of whole 2 MiB",
+                    time(nanos)
+                ));
+            return match small {
+                Some(small) => finding.measured("populate_2mib_small_ns", small),
+                None => finding,
+            };
+        }
+        Ok([_, no]) => text(no),
+        Err(Failure::Killed(libc::SIGBUS)) => "SIGBUS (a cgroup's limit of huge pages)".into(),
+        Err(why) => why.to_string(),
+    };
+    let finding = finding(Limits).effect(format!(
+        "a page of it is not to be had: {why}; regall_alloc takes transparent huge pages instead, \
+         programs that insist on MAP_HUGETLB end"
+    ));
+    near.mend_host(finding, line(pages.saturating_mul(2).max(BEGINNING)))
+}
