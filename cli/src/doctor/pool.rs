@@ -84,8 +84,11 @@ fn users() -> Vec<(String, usize, u64)> {
 fn used_by() -> String {
     let users = users();
     let word = |(name, processes, bytes): &(String, usize, u64)| {
-        let processes = units::many(*processes, "process").replace("processs", "processes");
-        format!("{name} ({processes}, {})", units::bytes(*bytes))
+        let bytes = units::bytes(*bytes);
+        match processes {
+            1 => format!("{name} (1 process, {bytes})"),
+            more => format!("{name} ({more} processes, {bytes})"),
+        }
     };
     let words: Vec<_> = users.iter().take(4).map(word).collect();
     match users.len() {
