@@ -49,12 +49,14 @@ pub struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin(u32);
 
+/// Spreads numbers that are close to each other (2^64 divided by the golden ratio).
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Origin {
     /// Of a mapping that at `start` shows a file from `offset` on. Two files may have the
     /// same number, once in four thousand million; then what is said the same of both is
     /// one entry where they touch.
     pub const fn of_file(device: (u32, u32), inode: u64, offset: u64, start: u64) -> Self {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let device = (device.0 as u64) << 32 | device.1 as u64;
         let file = (inode ^ device.wrapping_mul(ODD)).wrapping_mul(ODD);
         let page = offset.wrapping_sub(start) / PAGE;
@@ -477,10 +479,12 @@ impl Ledger {
         self.carry_out(&plan, range, attr, origin, sink)
     }
 
-    /// Of a mapping that is entered now: the lower half of its first entry's number.
+    /// Of a mapping that is entered now. Far from the last one's: those of parts that are
+    /// moved go up and down by pages.
     #[inline]
     fn next_origin(&self) -> u32 {
-        self.last_id.load(Relaxed).wrapping_add(1) as u32
+        let id = self.last_id.load(Relaxed).wrapping_add(1);
+        (id.wrapping_mul(ODD) >> 32) as u32
     }
 
     /// [`Ledger::insert`] where nothing is mapped and one leaf is all that changes:

@@ -7,6 +7,7 @@ use super::{Config, Site};
 use crate::sys::file::Fd;
 use crate::sys::{self, call, Errno, Result};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::vocab::Kind;
 
 /// Bytes of a zone.
 const ZONE_BYTES: u64 = 64 << 10;
@@ -355,7 +356,9 @@ impl Patches {
     }
 
     /// Frees the trampolines of code that went without a word: overwritten by its owner, or
-    /// unmapped when it had not been executable for a while. What has our jump keeps it.
+    /// unmapped when it had not been executable for a while. What has our jump keeps it, and
+    /// so does a file's text: who patches functions there (UCX) may have moved our jump with
+    /// what stood before it, and still come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
         let mut n = 0;
         while let Some(entry) = self.table.all().get(n).copied() {
@@ -366,7 +369,7 @@ impl Patches {
             };
             let at = entry.site.saturating_sub(u64::from(entry.moved));
             let to = zone.address(usize::from(entry.trampoline));
-            if writer.has_jump(at, to) {
+            if !is_unmapped(at) && (!is_generated(at) || writer.has_jump(at, to)) {
                 n += 1;
                 continue;
             }
@@ -528,6 +531,12 @@ impl Writer {
         let goes = behind.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
         goes == to
     }
+}
+
+/// Whether `at` is memory of the program's own, where what it executes is of its own making.
+fn is_generated(at: u64) -> bool {
+    let found = crate::track::VIEW.lookup(at);
+    found.is_ok_and(|found| found.is_some_and(|f| f.attr().kind == Kind::Anon))
 }
 
 /// Whether the kernel has nothing at `at`.
