@@ -20,7 +20,7 @@ use regall_directory::vocab::{Attr, Flags};
 
 /// A word in a page that the kernel wipes in a child (MADV_WIPEONFORK): for the
 /// price of a load every arrival knows whose it is. Where the kernel can't
-/// (before 4.14), an ordinary word; then only a fork that is hooked is noticed.
+/// (before 4.14, or no memory), an ordinary word; then every arrival asks for the pid.
 static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 static FALLBACK: AtomicU64 = AtomicU64::new(1);
 
@@ -44,11 +44,21 @@ pub fn init() -> Option<PageRange> {
 pub fn check() {
     let mark = MARK.load(Relaxed);
     // SAFETY: set before tracking began; never unmapped.
-    if let Some(mark) = unsafe { mark.as_ref() } {
-        if mark.load(Relaxed) == 0 {
+    if let Some(word) = unsafe { mark.as_ref() } {
+        let ordinary = core::ptr::eq(mark, &raw const FALLBACK);
+        if word.load(Relaxed) == 0 || ordinary && is_child() {
             late_child();
         }
     }
+}
+
+/// The same without the mark. A child of vfork or clone that shares memory has another pid,
+/// too, but the directory is there: children of fork don't get it.
+#[cold]
+#[inline(never)]
+fn is_child() -> bool {
+    let header = flight::header().map(|h| &raw const *h as u64);
+    sys::getpid() != startup::own_pid() && header.is_some_and(|at| !sys::readable(at))
 }
 
 /// In a child of a fork that was not seen: late, but better than never.
