@@ -353,6 +353,38 @@ fn each_call_fails_once_with_everything_on() {
     survives("hello, everything on", &case, limit(25));
 }
 
+/// By a page that the kernel wipes a process knows that it is a child of a fork that was not
+/// seen (clone, as libc makes it for a stack of its own). Without that page it knows, too.
+#[test]
+fn a_child_knows_itself_without_its_mark() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let case = Case {
+        words: &["clone"],
+        env: &[],
+    };
+    let mut alone = Command::new(build::program(case.words[0]));
+    Mode::Plain.apply(&mut alone);
+    let plain = child::run(&mut alone, TIMEOUT);
+    let report = folder.path().join("list");
+    child::run(&mut command(&case, "list", &report), TIMEOUT);
+    let mut marks = places(&report);
+    marks.retain(|p| [libc::SYS_mmap, libc::SYS_madvise].contains(&p.call));
+    marks.sort_by_key(|p| p.site);
+    marks.dedup();
+    marks.retain(|p| whereabouts(*p).contains("init at fork.rs"));
+    assert!(marks.len() >= 2, "{marks:?}");
+    for (n, place) in marks.into_iter().enumerate() {
+        let fault = Fault {
+            place,
+            nth: 0,
+            errno: libc::ENOMEM,
+        };
+        let (bad, came) = differs(&case, fault, &plain, folder.path(), n);
+        assert!(came, "{fault:?}");
+        assert_eq!(bad, [""; 0]);
+    }
+}
+
 /// A test for each, so that one that fails does not hide what comes of the others.
 macro_rules! other_programs {
     ($($name:ident: $program:literal,)*) => {
