@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use regall_tests::apart;
 use regall_tests::build;
 use regall_tests::child::{self, Outcome};
 use regall_tests::mode::Mode;
@@ -247,6 +248,8 @@ const FEW: usize = 10;
 /// Every fault, or as many as there is time for.
 fn survives(name: &str, case: &Case, limit: Duration) {
     let row = Row::begin(PART, format!("calls fail: {name}"));
+    // Told that there is no process of others' directories, it would sweep them away.
+    let apart = apart::private_shm(512);
     let folder = tempfile::tempdir().expect("a folder");
     let mut alone = Command::new(build::program(case.words[0]));
     Mode::Plain.apply(alone.args(&case.words[1..]));
@@ -312,9 +315,13 @@ fn survives(name: &str, case: &Case, limit: Duration) {
         "{name}: only {came} of {tried} faults came"
     );
     row.passed(format!(
-        "{came} of {} faults, {} calls",
+        "{came} of {} faults, {} calls{}",
         all.len(),
-        calls.len()
+        calls.len(),
+        apart.map_or_else(
+            |why| format!("; no /dev/shm of its own: {why}"),
+            |()| String::new()
+        )
     ));
 }
 
@@ -357,6 +364,7 @@ fn each_call_fails_once_with_everything_on() {
 /// seen (clone, as libc makes it for a stack of its own). Without that page it knows, too.
 #[test]
 fn a_child_knows_itself_without_its_mark() {
+    let _ = apart::private_shm(512);
     let folder = tempfile::tempdir().expect("a folder");
     let case = Case {
         words: &["clone"],
