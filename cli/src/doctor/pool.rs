@@ -149,9 +149,16 @@ pub fn pool(near: &Place) -> Finding {
         Err(Failure::Killed(libc::SIGBUS)) => "SIGBUS (a cgroup's limit of huge pages)".into(),
         Err(why) => why.to_string(),
     };
-    let finding = finding(Limits).effect(format!(
+    // What is promised to who has mapped it is as good as had. That is what a pool is for,
+    // and no reason to call a node unhealthy.
+    let promised = counted("HugePages_Rsvd").unwrap_or(0);
+    let full = counted("HugePages_Total").unwrap_or(0) > 0 && free <= promised;
+    let finding = finding(if full { Good } else { Limits }).effect(format!(
         "a page of it is not to be had: {why}; regall_alloc takes transparent huge pages instead, \
          programs that insist on MAP_HUGETLB end"
     ));
+    if full {
+        return finding;
+    }
     near.mend_host(finding, line(pages.saturating_mul(2).max(BEGINNING)))
 }
