@@ -21,7 +21,7 @@ fn quiet(program: &str, args: &[&str], mode: Mode) {
         return skip(why);
     }
     assert_eq!(outcome.stdout, "", "{program} {args:?} {mode:?}");
-    assert_eq!(outcome.end(), "exit 0", "{}", outcome.stderr);
+    outcome.must_succeed();
     assert_eq!(outcome.stderr, "", "{program} {args:?} {mode:?}");
 }
 
@@ -34,13 +34,7 @@ fn run(program: &str, args: &[&str], mode: Mode) -> Outcome {
 /// One that says what it has done.
 fn counting(program: &str, args: &[&str], mode: Mode) {
     let outcome = run(program, args, mode);
-    assert_eq!(
-        outcome.end(),
-        "exit 0",
-        "{}{}",
-        outcome.stdout,
-        outcome.stderr
-    );
+    outcome.must_succeed();
     println!("{}", outcome.stdout);
 }
 

@@ -51,7 +51,7 @@ fn same(seed: &str, mode: Mode, copy: &str) -> f64 {
     let calls = "2000";
     let counters = Counters::new();
     let plain = run("copy/same", &[seed, calls], Mode::Plain, copy, &counters);
-    assert_eq!(plain.end(), "exit 0", "{}", plain.stdout);
+    plain.must_succeed();
     let shim = run("copy/same", &[seed, calls], mode, copy, &counters);
     let differences = shim.differences(&plain);
     assert!(differences.is_empty(), "{mode:?} {copy}: {differences:#?}");
@@ -86,8 +86,7 @@ fn life(what: &str, copy: &str) {
         if done.end() == "exit 77" {
             return skip(&format!("{what}: {}", done.stdout.trim()));
         }
-        let said = format!("{mode:?}: {}{}", done.stdout, done.stderr);
-        assert_eq!(done.end(), "exit 0", "{said}");
+        done.must_succeed_at(format_args!("{mode:?}"));
     }
 }
 
@@ -172,7 +171,7 @@ const OPENMPI: [&str; 8] = [
 
 fn exchanged(done: &Outcome, counters: &Counters) {
     let said = format!("{}{}", done.stdout, done.stderr);
-    assert_eq!(done.end(), "exit 0", "{said}");
+    done.must_succeed();
     assert!(
         done.stdout.contains("exchange: 2 ranks, 0 errors"),
         "{said}"

@@ -26,7 +26,7 @@ fn helped(what: &str, copy: &str, mode: Mode) {
     if done.end() == "exit 77" {
         return skip(&format!("{what}: {}", done.stdout.trim()));
     }
-    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    done.must_succeed();
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn it_alone_copies_every_byte() {
 #[test]
 fn it_copies_what_any_mechanism_must() {
     let done = run("bridge/copy", &[], "helper", Mode::Populate);
-    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    done.must_succeed();
 }
 
 #[test]
@@ -82,13 +82,7 @@ fn queues_of_copies() {
     for copy in ["cma", "helper"] {
         for mode in [Mode::Populate, Mode::Strict, Mode::Inert] {
             let done = run("bridge/queues", &[], copy, mode);
-            assert_eq!(
-                done.end(),
-                "exit 0",
-                "{copy} {mode:?}: {}{}",
-                done.stdout,
-                done.stderr
-            );
+            done.must_succeed_at(format_args!("{copy} {mode:?}"));
         }
     }
 }
@@ -114,7 +108,7 @@ fn mpi_ranks_in_user_namespaces_of_their_own() {
         .arg(build::program("apart.mpich"));
     command.env("UCX_TLS", "sysv,self");
     let done = child::run(&mut command, TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    done.must_succeed();
     assert!(
         done.stdout.contains("apart: 3 ranks, 0 errors"),
         "{}",

@@ -34,7 +34,7 @@ fn under(standin: Option<&[&str]>, program: &str, args: &[&str], copy: &str) -> 
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     let outcome = run(&mut command, Duration::from_secs(60));
-    assert_eq!(outcome.end(), "exit 0", "{words:?}: {outcome:?}");
+    outcome.must_succeed_at(format_args!("{words:?}"));
     outcome
 }
 

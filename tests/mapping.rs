@@ -24,8 +24,7 @@ fn scenario(mode: Mode, name: &str, copy: &str, nobody: bool) -> Outcome {
 }
 
 fn good(outcome: &Outcome, what: &str) {
-    let said = format!("{}{}", outcome.stdout, outcome.stderr);
-    assert_eq!(outcome.end(), "exit 0", "{what}: {said}");
+    outcome.must_succeed_at(what);
     assert_eq!(outcome.stderr, "", "{what}");
 }
 

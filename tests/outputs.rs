@@ -69,13 +69,7 @@ fn regall(arguments: &[&str]) -> String {
     let mut command = Command::new(build::regall());
     Mode::Plain.apply(&mut command);
     let done = child::run(command.args(arguments), TIMEOUT);
-    assert_eq!(
-        done.end(),
-        "exit 0",
-        "{arguments:?}: {}{}",
-        done.stdout,
-        done.stderr
-    );
+    done.must_succeed_at(format_args!("{arguments:?}"));
     done.stdout
 }
 
@@ -91,7 +85,7 @@ fn program(folder: &Path) -> PathBuf {
     let mut gcc = Command::new("gcc");
     gcc.arg("-pthread").arg("-o").arg(&program).arg(&source);
     let done = child::run(&mut gcc, TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{}", done.stderr);
+    done.must_succeed();
     program
 }
 
@@ -158,7 +152,7 @@ fn verify_says_that_it_looked_at_nobody() {
         let mut command = Command::new(build::regall());
         Mode::Plain.apply(&mut command);
         let done = child::run(command.args(["verify", "--all"]).args(arguments), TIMEOUT);
-        assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+        done.must_succeed();
         (done.stdout, done.stderr)
     };
     let nobody = "regall: no process with the shim on\n".to_string();
@@ -244,7 +238,7 @@ fn a_report() {
         .args(["-np", "4"])
         .arg(build::program("ring.openmpi"));
     let done = launch(&mut command, TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    done.must_succeed();
     let real = fs::read_to_string(&report).expect("a report");
     let shown = shown("4 processes of 4 ranks");
     // The name of a figure is what stands before its numbers.
@@ -288,7 +282,7 @@ fn tables_of_the_two_commands() {
     fs::write(folder.path().join("looks"), looks).expect("a file");
     let mut table = Command::new(build::script("run-table"));
     let done = child::run(table.arg(folder.path()).arg("2"), TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    done.must_succeed();
     let titles = |text: &str| {
         let rows = text
             .lines()
@@ -311,7 +305,7 @@ fn tables_of_the_two_commands() {
     let mut report = Command::new(build::root().join("benches/copy-report"));
     report.arg(&figures).arg(folder.path().join("plot.svg"));
     let done = child::run(&mut report, TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    done.must_succeed();
     let columns = |text: &str| {
         let line = text.lines().find(|l| l.trim_start().starts_with("bytes "));
         line.unwrap_or("")

@@ -315,7 +315,7 @@ fn programs_of(page: &str) {
             .arg(build::target().join("release"))
             .args(["-lregall", "-ldl"]);
         let done = child::run(&mut gcc, Duration::from_secs(60));
-        assert_eq!(done.end(), "exit 0", "{page}: {}", done.stderr);
+        done.must_succeed_at(format_args!("{page}"));
         // With the shim on, and inert.
         for mode in [Mode::Populate, Mode::Inert] {
             let mut command = Command::new(&program);

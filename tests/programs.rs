@@ -191,14 +191,7 @@ mod torture {
         let (outcome, findings) =
             run_watched("torture", &[calls, seed], mode, Duration::from_secs(500));
         let shown: Vec<_> = findings.problems.iter().take(25).cloned().collect();
-        assert_eq!(
-            outcome.end(),
-            "exit 0",
-            "{}{}\n{}",
-            outcome.stdout,
-            outcome.stderr,
-            shown.join("\n")
-        );
+        outcome.must_succeed_at(shown.join("\n"));
         assert_eq!(findings.looks, 21);
         assert!(
             findings.problems.is_empty(),
@@ -245,7 +238,7 @@ fn crowds_side_by_side() {
         Mode::Populate.apply(&mut command);
         command.env("REGALL_STATS_FILE", &file);
         let done = child::run(&mut command, TIMEOUT);
-        assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+        done.must_succeed();
         let stats = std::fs::read_to_string(&file).expect("statistics");
         let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
         let of = |name: &str| {

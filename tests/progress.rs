@@ -24,7 +24,7 @@ fn big(folder: &Path) -> PathBuf {
     let mut gcc = Command::new("gcc");
     gcc.arg("-I").arg(build::root().join("c-tests"));
     let done = child::run(gcc.arg("-o").arg(&program).arg(&source), TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{}", done.stderr);
+    done.must_succeed();
     program
 }
 
@@ -57,7 +57,7 @@ fn held_up(program: &Path, level: &str, pause: Duration) -> Option<Outcome> {
         signal(libc::SIGCONT);
     }
     let done = running.finish();
-    assert_eq!(done.end(), "exit 0", "{}", done.stderr);
+    done.must_succeed();
     caught.then_some(done)
 }
 
@@ -148,7 +148,7 @@ fn what_was_populated_in_pieces_is_one_mapping() {
         let done = child::run(&mut command, TIMEOUT);
         let seconds = began.elapsed().as_secs() as usize;
         let findings = watcher.finish();
-        assert_eq!(done.end(), "exit 0", "{}", done.stderr);
+        done.must_succeed();
         assert_eq!(findings.looks, 1);
         assert!(
             findings.problems.is_empty(),

@@ -239,7 +239,7 @@ fn mpi(mpi: &str, cache: (&str, &str)) -> Checked {
         child::run(&mut command, TIMEOUT)
     };
     let plain = run(Mode::Plain, &|_| ());
-    assert_eq!(plain.end(), "exit 0", "{}{}", plain.stdout, plain.stderr);
+    plain.must_succeed();
     let stats = Stats::new();
     let watcher = Watcher::of_coverage(Expected::of(Mode::Populate));
     let watched = cache == CACHED;
@@ -344,7 +344,7 @@ fn pair(
 /// Both ended well, or why not.
 fn well(of: &[&Outcome]) {
     for done in of {
-        assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+        done.must_succeed();
     }
 }
 

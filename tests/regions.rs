@@ -17,7 +17,7 @@ fn chapter(mode: Mode, program: &str, name: &str) {
     let mut command = Command::new(build::program(&format!("bridge/{program}")));
     mode.apply(&mut command);
     let out = child::run(command.arg(name), TIMEOUT);
-    assert_eq!(out.end(), "exit 0", "{name}: {}{}", out.stdout, out.stderr);
+    out.must_succeed_at(format_args!("{name}"));
     assert_eq!(out.stdout + &out.stderr, "", "{name}");
 }
 
@@ -63,7 +63,7 @@ fn a_hostile_table_harms_nobody() {
     command.arg("table").env("QUIET_SOCKET", watcher.socket());
     let out = child::run(&mut command, TIMEOUT);
     let findings = watcher.finish();
-    assert_eq!(out.end(), "exit 0", "{}{}", out.stdout, out.stderr);
+    out.must_succeed();
     assert_eq!(out.stdout + &out.stderr, "");
     assert_eq!(findings.problems, Vec::<String>::new());
     assert_eq!(findings.looks, 3, "two readers and the owner");

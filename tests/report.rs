@@ -42,7 +42,7 @@ fn four_ranks(launcher: &str, options: &[&str], mpi: &str) {
         .args(["-np", "4"])
         .arg(build::program(&format!("ring.{mpi}")));
     let done = run(&mut command);
-    assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+    done.must_succeed();
     assert_eq!(done.regall_lines(), Vec::<&str>::new());
     let report = json(&report);
     assert_eq!(

@@ -46,7 +46,7 @@ fn same_digests(setting: Setting) {
     for seed in SEEDS {
         let args = [&*steps(), seed];
         let plain = run(PLAIN, "differ", &args);
-        assert_eq!(plain.end(), "exit 0", "seed {seed} alone: {}", plain.stdout);
+        plain.must_succeed_at(format_args!("seed {seed} alone"));
         let watcher = Watcher::of_coverage(Expected::of(setting.0));
         let mut command = command(setting, "differ", &args);
         command.env("QUIET_SOCKET", watcher.socket());
@@ -65,20 +65,14 @@ fn same_digests(setting: Setting) {
 /// A child sees one moment of what a thread writes meanwhile.
 fn no_races(setting: Setting) {
     let done = run(setting, "differ", &["-r", "20"]);
-    assert_eq!(
-        done.end(),
-        "exit 0",
-        "{setting:?}: {}{}",
-        done.stdout,
-        done.stderr
-    );
+    done.must_succeed_at(format_args!("{setting:?}"));
 }
 
 fn same_facets(setting: Setting) {
     let mut problems = Vec::new();
     for word in ["closes", "fsize", "nofile", "data", "as", "patchwork"] {
         let plain = run(PLAIN, "facets", &[word]);
-        assert_eq!(plain.end(), "exit 0", "{word} alone: {}", plain.stdout);
+        plain.must_succeed_at(format_args!("{word} alone"));
         let other = run(setting, "facets", &[word]);
         problems.extend(
             other
@@ -271,7 +265,7 @@ fn after_work(setting: Setting) -> Memory {
     let mut command = command(setting, "facets", &["work"]);
     command.env("QUIET_SOCKET", watcher.socket());
     let done = child::run(&mut command, TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{setting:?}: {}", done.stderr);
+    done.must_succeed_at(format_args!("{setting:?}"));
     assert_eq!(watcher.finish().looks, 1);
     let seen = *seen.lock().expect("memory");
     seen
@@ -342,7 +336,7 @@ fn who_is_backed(setting: Setting) -> Vec<(String, bool)> {
     let mut command = command(setting, "facets", &["large"]);
     command.env("QUIET_SOCKET", watcher.socket());
     let done = child::run(&mut command, TIMEOUT);
-    assert_eq!(done.end(), "exit 0", "{setting:?}: {}", done.stderr);
+    done.must_succeed_at(format_args!("{setting:?}"));
     watcher.finish();
     let seen = seen.lock().expect("places").clone();
     assert_eq!(seen.len(), 4, "{seen:?}");
@@ -365,7 +359,7 @@ fn large_memory_is_in_memfds_with_heap_and_only_then() {
 fn what_nobody_uses_is_not_shared_for_ever() {
     for mode in [Mode::Off, Mode::Populate] {
         let done = run(Setting(mode, "heap"), "worth", &[]);
-        assert_eq!(done.end(), "exit 0", "{}{}", done.stdout, done.stderr);
+        done.must_succeed();
         let said: Vec<_> = done.stdout.lines().collect();
         let number = |line: &str, what: &str| {
             let number = line.strip_prefix(what).map(|n| n.trim().parse::<u32>());
@@ -408,7 +402,7 @@ for _ in range(10):
         }
     }
     let done = running.finish();
-    assert_eq!(done.end(), "exit 0", "{}", done.stderr);
+    done.must_succeed();
 }
 
 /// Stops the process for a look. Whether it was one at which it still shared its memory.

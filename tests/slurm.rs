@@ -248,8 +248,7 @@ fn limited(settings: &str) -> Option<(Vec<String>, String)> {
         ]);
     }
     let done = child::run(command.args(["sh", "-c", script]), TIMEOUT);
-    let said = format!("{}{}{}", done.stdout, done.stderr, cluster.logs());
-    assert_eq!(done.end(), "exit 0", "{said}");
+    done.must_succeed_at(cluster.logs());
     let report = std::fs::read_to_string(cluster.folder().join("out/limits.txt"));
     let limits = done.stdout.lines().map(str::to_string).collect();
     Some((limits, report.expect("a report")))
@@ -302,7 +301,7 @@ fn a_report_waits_for_the_job() {
     assert!(done.stderr.contains("add --wait"), "{}", done.stderr);
     assert_eq!(cluster.done(&["squeue", "-h"]), "");
     let done = report(&["--wait"]);
-    assert_eq!(done.end(), "exit 0", "{done:?}");
+    done.must_succeed();
     let text = std::fs::read_to_string(cluster.folder().join("out/report.txt"));
     let text = text.expect("a report");
     assert!(

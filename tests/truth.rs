@@ -13,13 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// At least this many memory calls, or the test shows nothing.
 fn none_missed(outcome: &Outcome, truth: &Truth, exe: &str, least: usize) {
-    assert_eq!(
-        outcome.end(),
-        "exit 0",
-        "{}{}",
-        outcome.stdout,
-        outcome.stderr
-    );
+    outcome.must_succeed();
     let of_exe = |list: &[String]| list.iter().any(|e| e.ends_with(exe));
     assert!(
         of_exe(&truth.active) && !of_exe(&truth.never_active),
@@ -180,13 +174,7 @@ fn counted(n: u32) -> BTreeMap<String, u64> {
     Mode::Off.apply(command.arg(n.to_string()));
     command.env("REGALL_STATS_FILE", &file);
     let outcome = child::run(&mut command, TIMEOUT);
-    assert_eq!(
-        outcome.end(),
-        "exit 0",
-        "{}{}",
-        outcome.stdout,
-        outcome.stderr
-    );
+    outcome.must_succeed();
     let text = std::fs::read_to_string(&file).expect("REGALL_STATS_FILE");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let events = json["events"].as_object().expect("events");

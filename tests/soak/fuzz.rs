@@ -18,7 +18,7 @@ mod interface;
 fn fuzz(target: &str) {
     let row = Row::begin("fuzz", target);
     let built = run(Command::new(build::script("fuzz")).arg("build"), 1800);
-    assert_eq!(built.end(), "exit 0", "{}", built.stderr);
+    built.must_succeed();
     let again = fuzzer(target, "-runs=0", 600);
     let inputs = kept(target);
     let ran = figure(&again.stderr, "stat::number_of_executed_units:");
@@ -45,7 +45,7 @@ fn fuzzer(target: &str, option: &str, seconds: u64) -> Outcome {
         "what broke it is under target/fuzz/found: {}",
         outcome.stderr
     );
-    assert_eq!(outcome.end(), "exit 0", "{target}: {found}");
+    outcome.must_succeed_at(format_args!("{target}: {found}"));
     outcome
 }
 

@@ -37,13 +37,7 @@ fn storm(mode: Mode, calls: u64) {
     let done = child::run(&mut command, timeout);
     let findings = watcher.finish();
     let shown: Vec<_> = findings.problems.iter().take(25).collect();
-    assert_eq!(
-        done.end(),
-        "exit 0",
-        "{what}\n{}{}\n{shown:#?}",
-        done.stdout,
-        done.stderr
-    );
+    done.must_succeed_at(format_args!("{what}\n{shown:#?}"));
     assert!(
         shown.is_empty(),
         "{what}\n{} problems\n{shown:#?}",

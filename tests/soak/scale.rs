@@ -37,8 +37,7 @@ fn scale(what: &str, count: u64, mode: Mode) -> Vec<Line> {
     let mut command = Command::new(build::program("scale/scale"));
     mode.apply(command.args([what, &count.to_string()]));
     let outcome = child::run(&mut command, TIMEOUT);
-    let said = format!("{}{}", outcome.stdout, outcome.stderr);
-    assert_eq!(outcome.end(), "exit 0", "{said}");
+    outcome.must_succeed();
     assert_eq!(outcome.regall_lines(), Vec::<&str>::new());
     let line = |text: &str| {
         let all: Vec<u64> = text
@@ -236,13 +235,7 @@ fn ranks(mpi: &str, mode: Mode) {
     command.arg(format!("REGALL_STATS_FILE={}/%p", folder.path().display()));
     command.arg(build::program(&format!("ring.{mpi}")));
     let outcome = mode::launch(&mut command, Duration::from_secs(900));
-    assert_eq!(
-        outcome.end(),
-        "exit 0",
-        "{}{}",
-        outcome.stdout,
-        outcome.stderr
-    );
+    outcome.must_succeed();
     assert_eq!(outcome.stdout.trim(), format!("ring of {count}: 0 errors"));
     let mut told = 0;
     let mut most = 0;

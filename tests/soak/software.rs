@@ -117,13 +117,7 @@ impl<'a> Case<'a> {
         let mut command = (self.command)();
         Mode::Plain.apply(&mut command);
         let plain = child::run(&mut command, TIMEOUT);
-        let said = format!("{}\n{}", plain.stdout, plain.stderr);
-        assert_eq!(
-            plain.end(),
-            "exit 0",
-            "{} without the shim:\n{said}",
-            self.name
-        );
+        plain.must_succeed_at(format_args!("{} without the shim", self.name));
         plain
     }
 
@@ -174,13 +168,7 @@ fn work(folder: &Path, flags: &[&str]) -> PathBuf {
 
 fn compiled(mut command: Command) {
     let done = child::run(&mut command, Duration::from_secs(300));
-    assert_eq!(
-        done.end(),
-        "exit 0",
-        "{command:?}: {}{}",
-        done.stdout,
-        done.stderr
-    );
+    done.must_succeed_at(format_args!("{command:?}"));
 }
 
 /// Whether one of these is not installed; then the test is skipped, and the table says so.

@@ -1,5 +1,6 @@
 //! Running a program to its end or to its time-out.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -27,6 +28,19 @@ impl Outcome {
                 (None, signal) => format!("signal {}", signal.unwrap_or(0)),
             },
         }
+    }
+
+    /// Fails unless it ended with exit status 0, and shows what it said.
+    #[track_caller]
+    pub fn must_succeed(&self) {
+        self.must_succeed_at("it");
+    }
+
+    /// As [`must_succeed`](Self::must_succeed), of what it was to do.
+    #[track_caller]
+    pub fn must_succeed_at(&self, what: impl Display) {
+        let said = format_args!("{}{}", self.stdout, self.stderr);
+        assert_eq!(self.end(), "exit 0", "{what}\n{said}");
     }
 
     /// Its standard error without the shim's own lines.

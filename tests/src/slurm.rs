@@ -219,8 +219,7 @@ impl Cluster {
     /// The same, which must succeed; its standard output.
     pub fn done(&self, words: &[&str]) -> String {
         let outcome = self.run(words);
-        let said = format!("{}{}", outcome.stdout, outcome.stderr);
-        assert_eq!(outcome.end(), "exit 0", "{words:?}: {said}{}", self.logs());
+        outcome.must_succeed_at(format_args!("{words:?}: {}", self.logs()));
         outcome.stdout
     }
 
