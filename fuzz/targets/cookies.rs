@@ -12,8 +12,7 @@ use regall_bridge::region::layout::{
 };
 use regall_directory::layout::{Header, HEADER_BYTES, MAGIC as DIRECTORY};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
-use stage::{write, Input, Victim, FILLED, MEMORY};
-use std::cell::RefCell;
+use stage::{with_scene, write, Input, Victim, FILLED, MEMORY};
 use std::fs::File;
 use std::mem::offset_of;
 
@@ -66,10 +65,6 @@ struct Scene {
     file: File,
     cookies: Vec<u64>,
     buffer: Vec<u8>,
-}
-
-thread_local! {
-    static SCENE: RefCell<Scene> = RefCell::new(Scene::new());
 }
 
 impl Scene {
@@ -256,7 +251,7 @@ impl Scene {
 
 // Changes, and then calls.
 fuzz_target!(|data: &[u8]| {
-    SCENE.with_borrow_mut(|scene| {
+    with_scene(Scene::new, |scene| {
         let mut input = Input(data);
         scene.honest();
         for _ in 0..input.byte() % 8 {

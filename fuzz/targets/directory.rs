@@ -10,8 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use regall as _;
 use regall_directory::layout::{segment_offset, Header, HEADER_BYTES, INFLIGHT, MAGIC, SEGMENTS};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
-use stage::{write, Input, Victim, FILLED, MEMORY};
-use std::cell::RefCell;
+use stage::{with_scene, write, Input, Victim, FILLED, MEMORY};
 use std::ffi::c_void;
 use std::fs::File;
 use std::mem::{offset_of, MaybeUninit};
@@ -50,10 +49,6 @@ struct Scene {
     victim: Victim,
     file: File,
     buffer: Vec<u8>,
-}
-
-thread_local! {
-    static SCENE: RefCell<Scene> = RefCell::new(Scene::new());
 }
 
 impl Scene {
@@ -231,7 +226,7 @@ impl Scene {
 
 // Changes, and then what is to be got of it.
 fuzz_target!(|data: &[u8]| {
-    SCENE.with_borrow_mut(|scene| {
+    with_scene(Scene::new, |scene| {
         let mut input = Input(data);
         scene.honest();
         for _ in 0..input.byte() % 16 {

@@ -1,6 +1,8 @@
 //! A victim: a process without the shim, for which files in a /dev/shm of our own say whatever
 //! an input wants them to say.
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 
@@ -8,6 +10,17 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 pub const MEMORY: u64 = 64 << 10;
 /// What its memory is full of.
 pub const FILLED: u8 = 0xa5;
+
+/// Has `play` on the scene, which is made when it is first needed and stays for all inputs.
+pub fn with_scene<S: 'static>(new: fn() -> S, play: impl FnOnce(&mut S)) {
+    thread_local! {
+        static SCENE: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
+    }
+    SCENE.with_borrow_mut(|scene| {
+        let scene = scene.get_or_insert_with(|| Box::new(new()));
+        play(scene.downcast_mut().expect("a target has one"));
+    });
+}
 
 /// The process and what is known of it.
 pub struct Victim {
