@@ -5,10 +5,9 @@
  */
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/time.h>
-#include "check.h"
+#include "crowd.h"
 
 #define HELD 300ul /* there are 256 places */
 #define ROUNDS 100
@@ -103,19 +102,15 @@ static void go_on(void)
 int main(void)
 {
 	static pthread_t t[HELD];
-	pthread_attr_t a;
 	sigset_t set;
 	struct sigaction act = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
 	NEED(sigaction(SIGALRM, &act, NULL) == 0);
 	int fd = faults_of_our_own();
 	NEED(pthread_barrier_init(&barrier, NULL, HELD + 1) == 0);
-	pthread_attr_init(&a);
-	pthread_attr_setstacksize(&a, 64 << 10);
 	sigemptyset(&set);
 	sigaddset(&set, SIGALRM);
 	NEED(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0); /* the threads inherit that */
-	for (size_t i = 0; i < HELD; i++)
-		NEED(pthread_create(&t[i], &a, locks, (void *)i) == 0);
+	crowd_start(t, HELD, locks);
 	NEED(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
 	quiet_point("created");
 	pthread_barrier_wait(&barrier);
@@ -129,12 +124,7 @@ int main(void)
 		struct uffdio_zeropage zero = { .range = { (uintptr_t)missing + i * PAGE, PAGE } };
 		NEED(ioctl(fd, UFFDIO_ZEROPAGE, &zero) == 0);
 	}
-	bool fine = true;
-	for (size_t i = 0; i < HELD; i++) {
-		void *r;
-		fine &= pthread_join(t[i], &r) == 0 && r == (void *)i;
-	}
-	say("locked %d", fine);
+	say("locked %d", crowd_join(t, HELD));
 	quiet_claim(missing, HELD * PAGE, "registered");
 	quiet_claim(kept, 8 * PAGE, "registered");
 	quiet_point("served");
