@@ -43,9 +43,11 @@ pub mod lending;
 pub mod lock;
 pub mod locks;
 pub mod map;
+pub mod pieces;
 pub mod pinning;
 pub mod progress;
 pub mod registering;
+pub mod remap;
 pub mod resync;
 #[cfg(test)]
 mod tests;
@@ -428,7 +430,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
     match call {
         Call::Mmap => map::mmap(frame),
         Call::Munmap => unmap::munmap(frame),
-        Call::Mremap => map::mremap(frame),
+        Call::Mremap => remap::mremap(frame),
         Call::Mprotect | Call::PkeyMprotect => map::mprotect(call, frame),
         Call::Brk => heap::brk(frame),
         Call::Madvise if cfg!(feature = "blind-to-madvise") => real(frame),

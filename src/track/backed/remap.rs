@@ -5,7 +5,7 @@ use super::touches;
 use crate::arch::Frame;
 use crate::share::{self, table::Part, Left};
 use crate::sys::{self, Errno};
-use crate::track::map::{in_pieces, longer, OneMapping};
+use crate::track::pieces::{in_pieces, longer, OneMapping};
 use crate::track::pinning::{lock_for, settle};
 use crate::track::unmap::{munmap, put_back, Taken};
 use crate::track::{close, end, failed, lock, locks, open, real, registering, resync, State};

@@ -1,0 +1,144 @@
+//! mremap of what is one mapping to the application and several to the kernel: parts that were
+//! populated at different times do not merge.
+
+use super::unmap::Taken;
+use super::{lock, registering, resync, State};
+use crate::arch::Frame;
+use crate::sys::{self, Errno};
+use core::ops::ControlFlow;
+use regall_directory::addr::{round_up, PageRange};
+use regall_directory::vocab::{Attr, Flags, Kind, Prot};
+
+const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+
+/// Whether parts that lie one behind the other are one private mapping to the application,
+/// whatever the ledger and the kernel make of it.
+pub struct OneMapping {
+    range: PageRange,
+    /// So far they are, up to here.
+    end: u64,
+    last: Option<Attr>,
+}
+
+impl OneMapping {
+    /// Of nothing yet; it is to be all of `range`.
+    pub fn new(range: PageRange) -> Self {
+        Self {
+            range,
+            end: range.start(),
+            last: None,
+        }
+    }
+
+    /// As the ledger has it.
+    pub fn in_ledger(state: &State, range: PageRange) -> Option<Attr> {
+        let mut one = Self::new(range);
+        state.ledger.for_each(range, |part, entry| {
+            one.add(part, entry.attr);
+            ControlFlow::Continue(())
+        });
+        one.attr()
+    }
+
+    /// The part that comes next.
+    pub fn add(&mut self, part: PageRange, attr: Attr) {
+        let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & Flags::APP_LOCKS.bits());
+        let anonymous = attr.kind == Kind::Anon && !attr.prot.shared();
+        let private = anonymous || attr.flags.has(Flags::BACKED);
+        let same = self.last.is_none_or(|l| told(&l) == told(&attr));
+        if part.start() == self.end && private && same {
+            self.last = Some(attr);
+            self.end = part.end();
+        }
+    }
+
+    /// What its end is, where it grows; `None`: it is not one mapping.
+    pub fn attr(&self) -> Option<Attr> {
+        self.last.filter(|_| self.end == self.range.end())
+    }
+}
+
+/// What has just left the ledger, if it is one mapping to the application.
+#[cold]
+#[inline(never)]
+pub fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Attr> {
+    match moved.all() {
+        Some(parts) => {
+            let mut one = OneMapping::new(source);
+            parts.for_each(|(part, attr, _)| one.add(part, attr));
+            one.attr()
+        }
+        None => {
+            // More than are remembered: read anew, and out of the directory again.
+            resync::range(source, false);
+            let one = {
+                let mut guard = lock()?;
+                let one = OneMapping::in_ledger(&guard, source);
+                Taken::new().take(&mut guard, source);
+                one
+            };
+            registering::retract(source);
+            // (Which of it the application has locked, the kernel's list does not say.)
+            one.filter(|_| !moved.is_app_locked())
+        }
+    }
+}
+
+/// mremap that makes a mapping longer where it is, whatever the kernel makes of its parts:
+/// fresh memory follows it.
+#[cold]
+#[inline(never)]
+pub fn longer(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
+    let [old, _, new_len, flags, ..] = frame.args;
+    if flags & !(libc::MREMAP_MAYMOVE as u64) != 0 {
+        return None;
+    }
+    let more = round_up(new_len)?.checked_sub(source.len())?;
+    let tail = PageRange::from_call(source.end(), more)?;
+    match sys::map_at(tail.start(), tail.len(), i32::from(prot.bits() & 7)) {
+        Ok(at) if at == tail.start() => Some(old as i64),
+        Ok(at) => {
+            let _ = sys::unmap(at, tail.len()); // before Linux 4.17
+            None
+        }
+        Err(_) if flags == 0 => Some(NOMEM),
+        Err(_) => None,
+    }
+}
+
+/// mremap for a mapping that pinning its parts at different times has made
+/// several to the kernel, which merges only what was populated together: each
+/// is moved to its place in a new one.
+#[cold]
+#[inline(never)]
+pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
+    let [_, _, new_len, flags, new_addr, _] = frame.args;
+    if flags & libc::MREMAP_MAYMOVE as u64 == 0 || flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+        return None;
+    }
+    let mut at = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if flags & libc::MREMAP_FIXED as u64 != 0 {
+        at |= libc::MAP_FIXED;
+    }
+    let prot = prot.bits() & 7;
+    let hint = if at & libc::MAP_FIXED != 0 {
+        new_addr
+    } else {
+        0
+    };
+    let to = sys::call!(libc::SYS_mmap, hint, new_len, prot, at, -1i64, 0).ok()?;
+    let moved = resync::each_mapping(source, |part| {
+        let there = to + (part.start() - source.start());
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let one = sys::call!(
+            libc::SYS_mremap,
+            part.start(),
+            part.len(),
+            part.len(),
+            how,
+            there
+        );
+        one.is_ok()
+    });
+    moved.then_some(to as i64)
+}

@@ -1,0 +1,251 @@
+//! mremap: what it moves leaves the ledger before the kernel moves it, and enters it again where
+//! it is then.
+
+use super::flight::Flight;
+use super::pieces::{in_pieces, longer, was_one_mapping};
+use super::pinning::{lock_for, relent, settle};
+use super::unmap::{put_back, Taken};
+use super::{
+    backed, close, deferred, end, failed, lock, open, over_budget, real, registering, resync,
+};
+use crate::arch::Frame;
+use crate::policy;
+use crate::share;
+use crate::sys::Errno;
+use regall_directory::addr::{round_up, PageRange, PAGE};
+use regall_directory::layout::Call;
+use regall_directory::vocab::{Attr, Flags, Kind, Reason};
+
+/// mremap's word for a range that lies in more than one of the kernel's mappings:
+/// a mapping that is pinned only in part is two.
+const FAULT: i64 = -(Errno::FAULT.0 as i64);
+const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+
+/// mremap(2), all flags.
+#[inline(never)]
+pub fn mremap(frame: &mut Frame) -> i64 {
+    let [old, old_len, new_len, flags, new_addr, _] = frame.args;
+    if share::any() {
+        if let Some(value) = backed::mremap(frame) {
+            return value;
+        }
+    }
+    let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
+    if old % PAGE != 0 || (new_len > old_len && over_budget(new_len - old_len)) {
+        return if old % PAGE != 0 { real(frame) } else { NOMEM };
+    }
+    let source = PageRange::from_call(old, old_len);
+    let target = if fixed {
+        PageRange::from_call(new_addr, new_len)
+    } else {
+        None
+    };
+    let flight = open(Call::Mremap);
+    let mut moved = Taken::new();
+    let mut replaced = Taken::new();
+    let mut twin = None;
+    match lock_for(&[source, target]) {
+        Some(mut guard) => {
+            // old_len 0: another mapping of the same shared pages.
+            twin = guard.at(old);
+            for range in [source, target].iter().flatten() {
+                flight.claim(&guard, *range);
+            }
+            if let Some(target) = target {
+                replaced.take(&mut guard, target);
+            }
+            if let Some(source) = source {
+                moved.take(&mut guard, source);
+            }
+        }
+        None => [source, target]
+            .iter()
+            .flatten()
+            .for_each(|r| deferred::gone(*r)),
+    }
+    let stayed = if registering::active() {
+        stay(frame, source, target)
+    } else {
+        Stayed::No
+    };
+    if flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+        // The kernel takes the lock from all of the mapping that the source is a part of
+        // (mm/mremap.c, dontunmap_complete): no more of it than without ours.
+        moved.unpin();
+    }
+    let mut value = match stayed {
+        Stayed::Grown => old as i64,
+        _ => real(frame),
+    };
+    if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
+        value = real(frame);
+    }
+    if let (FAULT, Some(source)) = (value, source) {
+        if let Some(one) = was_one_mapping(&moved, source) {
+            if one.flags.has(Flags::APP_LOCKED) {
+                // Its lock has to go with it, and to what it grows by.
+                for (range, taken) in [(Some(source), &moved), (target, &replaced)] {
+                    if let Some(range) = range {
+                        put_back(range, taken);
+                    }
+                }
+                end(flight);
+                return backed::carry_locked(frame, source, target, one);
+            }
+            value = longer(frame, source, one.prot)
+                .or_else(|| in_pieces(frame, source, one.prot))
+                .unwrap_or(value);
+        }
+    }
+    if failed(value) {
+        if let Some(target) = target {
+            put_back(target, &replaced);
+        }
+        if let Some(source) = source {
+            put_back(source, &moved);
+        }
+    } else {
+        replaced.files.done();
+        let regions_stay = stayed != Stayed::No && value == old as i64;
+        remapped(
+            &flight,
+            frame,
+            value as u64,
+            source,
+            &moved,
+            twin,
+            regions_stay,
+        );
+    }
+    if let (true, Some(target)) = (flight.lost_track(), target) {
+        resync::range(target, true);
+    }
+    match source.or(target) {
+        Some(range) => close(flight, range),
+        None => end(flight),
+    }
+    value
+}
+
+/// What becomes of the regions of what mremap is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stayed {
+    /// They were taken out: the memory may move.
+    No,
+    /// Only the end that goes was: memory that shrinks stays where it is.
+    Shrinks,
+    /// The call has been made, and the memory has grown where it is.
+    Grown,
+}
+
+/// Takes regions out of the way of mremap. Large memory that can grow where it is would
+/// be registered anew for a page more: that is tried first.
+#[cold]
+#[inline(never)]
+fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> Stayed {
+    let [old, old_len, new_len, flags, ..] = frame.args;
+    let may_move = libc::MREMAP_MAYMOVE as u64;
+    if let (Some(source), true) = (source, flags & !may_move == 0) {
+        if let Some(rest) = round_up(new_len).filter(|n| *n != 0 && *n < source.len()) {
+            if let Some(tail) = source.after(old + rest) {
+                registering::retract(tail);
+                return Stayed::Shrinks;
+            }
+        }
+        if new_len >= old_len && flags & may_move != 0 {
+            let mut here = *frame;
+            here.args[3] = 0;
+            if !failed(real(&here)) {
+                return Stayed::Grown;
+            }
+        }
+    }
+    for range in [source, target].iter().flatten() {
+        registering::retract(*range);
+    }
+    Stayed::No
+}
+
+/// The kernel has moved, grown, shrunk or doubled a mapping, to `at`.
+#[inline(never)]
+fn remapped(
+    flight: &Flight,
+    frame: &Frame,
+    at: u64,
+    source: Option<PageRange>,
+    moved: &Taken,
+    twin: Option<Attr>,
+    regions_stay: bool,
+) {
+    let Some(new) = PageRange::from_call(at, frame.args[2]) else {
+        return;
+    };
+    let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
+    let kept = source.map_or(0, |s| s.len().min(new.len()));
+    let last = moved.last().or(if source.is_none() { twin } else { None });
+    let (Some(last), Some(parts)) = (last, moved.all()) else {
+        // More mappings than are remembered, or one that we did not know.
+        resync::range(new, true);
+        if let Some(source) = source {
+            resync::range(source, true);
+        }
+        return;
+    };
+    let Some(mut guard) = lock() else {
+        return deferred::later(new);
+    };
+    flight.touch(&guard, new);
+    for (part, attr, origin) in parts {
+        // The kernel moves the lock with the pages.
+        let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
+        let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
+        let attr = if regions_stay {
+            attr
+        } else {
+            policy::unregistered(attr)
+        };
+        if let Some(there) = there {
+            guard.insert_part(there, attr, Some(origin.moved(part.start(), start)));
+        }
+        if stays {
+            // The kernel leaves no lock behind.
+            let app = Flags::APP_LOCKS;
+            let flags = attr.flags.without(app);
+            guard.insert_part(part, pending(Attr { flags, ..attr }), Some(origin));
+        }
+    }
+    let tail = new.after(new.start() + kept);
+    match tail {
+        // Where the file ends the kernel's list says, and its size.
+        Some(tail) if last.kind == Kind::File => {
+            let _ = resync::read(&mut guard, tail, last.flags.without(Flags::TAIL));
+        }
+        Some(tail) => {
+            let last = policy::unregistered(last);
+            // The kernel has locked it as the application has the rest: another kind of lock
+            // would make two mappings of it.
+            let locked = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
+            let attr = if locked { last } else { pending(last) };
+            // More of the same, for shared memory, too.
+            let origin = moved
+                .last_part()
+                .zip(source)
+                .map(|((_, _, origin), source)| origin.moved(source.start(), new.start()));
+            guard.insert_part(tail, attr, origin);
+        }
+        None => (),
+    }
+    drop(guard);
+    settle(new);
+    if let (Some(source), true) = (source, stays) {
+        settle(source);
+    }
+}
+
+fn pending(attr: Attr) -> Attr {
+    let mut attr = attr;
+    if policy::excluded(attr).is_none() {
+        attr.pin.reason = Reason::Off;
+    }
+    attr
+}
