@@ -27,7 +27,7 @@ pub const SEGMENT0_SLOTS: usize = 1024;
 /// Segments at the most: over four million mappings, beyond any max_map_count in use.
 pub const SEGMENTS: usize = 12;
 /// Hooked calls that can be shown as in progress at one time.
-pub const INFLIGHT: usize = 256;
+pub const INFLIGHT: usize = if cfg!(feature = "few-places") { 2 } else { 256 };
 /// Counters of calls, by [`Call`].
 pub const CALLS: usize = 32;
 

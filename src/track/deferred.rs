@@ -5,13 +5,13 @@
 //! unmapping is taken out of the directory before its call all the same.
 
 use super::{flight, resync, State};
+use crate::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use crate::thread;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
 use regall_directory::vocab::Attr;
 
-const NOTES: usize = 64;
+const NOTES: usize = if cfg!(feature = "few-places") { 2 } else { 64 };
 
 /// What has to be done about a note.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,10 +104,11 @@ fn take(what: What, range: PageRange, attr: u64) {
         note.start.store(range.start(), Relaxed);
         note.end.store(range.end(), Relaxed);
         note.attr.store(attr, Relaxed);
-        note.what.store(what as u64, SeqCst);
-        // The notes may have been done with between the number and the words. Noted twice,
-        // it does no harm.
-        if COUNT.load(SeqCst) > n {
+        note.what.store(what as u64, Release);
+        // The notes may have been done with between the number and the words: whoever did that
+        // has seen the words, or it is seen here. Noted twice, it does no harm.
+        fence(SeqCst);
+        if COUNT.load(Relaxed) > n {
             return;
         }
     }
@@ -174,29 +175,33 @@ fn apply_slowly(state: &mut State) {
         let Some(note) = NOTED.get(n) else {
             continue; // too many: `drain` reads everything anew
         };
-        let Some(range) = note.range() else {
+        // Not before this: they may be another's until then.
+        let what = note.what.load(Acquire);
+        let (range, attr) = (note.range(), Attr::unpack(note.attr.load(Relaxed)));
+        let Some(range) = range else {
             continue;
         };
-        let what = note.what.load(Acquire);
-        if what == What::Gone as u64 {
+        // Unless somebody who works notes off was quicker, and reads the range anew.
+        let becomes = |next: What| {
+            let next = next as u64;
+            note.what
+                .compare_exchange(what, next, AcqRel, Relaxed)
+                .is_ok()
+        };
+        // Regions are taken out when the lock is free.
+        let left = match crate::registrar::hca::active() {
+            true => What::Changed,
+            false => What::Done,
+        };
+        if what == What::Gone as u64 && becomes(left) {
             state.remove(range, |_, _| ());
             state.hca.spoil(range);
-            // Regions are taken out when the lock is free.
-            let left = if crate::registrar::hca::active() {
-                What::Changed
-            } else {
-                What::Done
-            };
-            note.what.store(left as u64, Relaxed);
-        } else if what == What::Spoiled as u64 {
+        } else if what == What::Spoiled as u64 && becomes(What::Changed) {
             state.hca.spoil(range);
-            note.what.store(What::Changed as u64, Relaxed);
-        } else if let (true, Some(attr)) = (
-            what == What::Mapped as u64,
-            Attr::unpack(note.attr.load(Relaxed)),
-        ) {
-            state.insert(range, attr);
-            note.what.store(What::Unpinned as u64, Relaxed);
+        } else if let (true, Some(attr)) = (what == What::Mapped as u64, attr) {
+            if becomes(What::Unpinned) {
+                state.insert(range, attr);
+            }
         }
     }
 }
@@ -235,6 +240,7 @@ fn drain_slowly() {
         APPLIED.store(0, Relaxed);
         // One that got its number before and was written meanwhile: either its
         // writer saw the new count, or it is seen here.
+        fence(SeqCst);
         work_off(n);
     }
     drop(flight);

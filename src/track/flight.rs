@@ -6,11 +6,9 @@
 use super::lock::{came_back, Guard};
 use super::vacancy;
 use crate::arch;
+use crate::atomic::{compiler_fence, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use crate::thread::{self, Thread, NESTED};
 use core::cell::Cell;
-use core::sync::atomic::{
-    compiler_fence, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*,
-};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, Header, INFLIGHT};
 
@@ -153,7 +151,9 @@ fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
     }
     // On top of a call of its own a thread does not wait: that one has a place.
     let found = match nested {
-        0 if header().is_some() => vacancy::wait(take, || _ = sweep()),
+        0 if header().is_some() => {
+            vacancy::wait(take, || _ = super::lock().map(|guard| sweep(&guard)))
+        }
         _ => None,
     };
     found.unwrap_or(NOWHERE)
@@ -237,21 +237,19 @@ fn free(n: usize, tid: u32) -> bool {
     false
 }
 
-/// Ends the flights of threads that are no more (cancelled in mid-call).
-pub fn sweep() -> bool {
-    let mut found = false;
+/// Ends the flights of threads that are no more (cancelled in mid-call). Called with the lock
+/// held: of two that find the same one, the later would end whose place it is by then.
+pub fn sweep(_lock: &Guard) {
     let Some(h) = header() else {
-        return false;
+        return;
     };
     for (n, word) in h.inflight.iter().enumerate().take(HIGH.load(Acquire)) {
         let tid = word.load(Relaxed) as u32;
         // One that ended in good order has given it to somebody else meanwhile.
         if tid != 0 && !crate::sys::thread_alive(tid) && free(n, tid) {
             count(Counter::Abandoned);
-            found = true;
         }
     }
-    found
 }
 
 /// Adds one to a counter that many threads count.

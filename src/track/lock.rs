@@ -6,12 +6,12 @@
 
 use super::{deferred, State};
 use crate::arch;
+use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use crate::sys::{self, file};
 use crate::text::{hex, Text};
 use crate::thread::{self, Thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// 0: free. Else who has it and since where ([`owned`]): all of it in one word, so that there
 /// is no moment in which it is held and nobody can tell by whom. Bit 0: somebody sleeps.

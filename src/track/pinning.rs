@@ -55,8 +55,8 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
             sys::nap(250_000);
         }
     }
-    flight::sweep();
     let guard = lock()?;
+    flight::sweep(&guard);
     for range in ranges.iter().flatten() {
         flight::overtake(&guard, *range);
     }

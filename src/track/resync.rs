@@ -85,7 +85,9 @@ pub fn around(range_: PageRange) {
 #[cold]
 pub fn audit() {
     fork::check();
-    flight::sweep();
+    if let Some(guard) = lock() {
+        flight::sweep(&guard);
+    }
     if registering::active() {
         registering::bury_orphans();
     }

@@ -3,8 +3,8 @@
 //! range has to be read anew from the kernel's list, and a thousand such readers stall each
 //! other for minutes: it is cheaper to wait a moment for one of the calls before.
 
+use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use crate::sys::{self, time};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// Somebody may be asleep on [`TURN`].
 static WANTED: AtomicBool = AtomicBool::new(false);
