@@ -10,7 +10,6 @@ use core::sync::atomic::Ordering::*;
 use regall_bridge::lock::Lock;
 use regall_bridge::mechanism::Kind;
 use regall_bridge::region::circle::Circle;
-use regall_bridge::region::layout::USE;
 use regall_bridge::region::owner::{Owner, Place};
 use regall_bridge::region::{Cookie, Rights};
 use regall_bridge::transfer::{Outcome, Way};
@@ -181,7 +180,7 @@ pub fn destroy(cookie: Cookie) -> Result<()> {
 
 /// How often a region of ours with [`Rights::NOTIFY`] was used. EINVAL: there is none.
 pub fn uses(cookie: Cookie) -> Result<u64> {
-    OWNER.with(cookie, |slot| slot.uses.load(Acquire) / USE)
+    OWNER.with(cookie, |slot| slot.uses.count())
 }
 
 /// The descriptor that can be read when regions with [`Rights::NOTIFY`] were used. Another
@@ -209,7 +208,7 @@ pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
         while let Ok(1..) = call!(libc::SYS_read, bell, bytes.as_mut_ptr(), bytes.len()) {}
     }
     OWNER.each(|cookie, slot| {
-        let count = slot.uses.load(Acquire) / USE;
+        let count = slot.uses.count();
         count == 0 || tell(cookie, count)
     });
 }

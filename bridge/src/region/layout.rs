@@ -11,7 +11,7 @@
 //! from the one on that the cookie's random bits name. The segments of a region of one
 //! segment are in its slot, those of others in the same part.
 
-use core::sync::atomic::{AtomicU64, Ordering::Acquire};
+use crate::atomic::{fence, AtomicU64, Ordering::*};
 
 /// First word of the file: "regions" and the layout's version in the top byte.
 pub const MAGIC: u64 = 0x01_73_6e_6f_69_67_65_72;
@@ -55,12 +55,23 @@ pub struct Slot {
     pub first: AtomicU64,
     /// Segments.
     pub count: AtomicU64,
-    /// Written by peers: [`CLAIM`] once a single use is claimed; and [`USE`] more for each
-    /// use that the owner is to be told of. Between them is [`mark`]: who comes too late must
-    /// not claim, or count, what has been given the slot since.
-    pub uses: AtomicU64,
+    /// Written by peers.
+    pub uses: Uses,
     /// The cookie that the KNEM module has for it; 0: none.
     pub knem: AtomicU64,
+}
+
+/// What a slot says of a region, beside where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Terms {
+    /// See [`Slot::rights`].
+    pub rights: u64,
+    /// See [`Slot::length`].
+    pub length: u64,
+    /// See [`Slot::first`].
+    pub first: u64,
+    /// See [`Slot::count`].
+    pub count: u64,
 }
 
 impl Slot {
@@ -69,18 +80,132 @@ impl Slot {
         let live = self.live.load(Acquire);
         (live != 0).then_some(live)
     }
+
+    /// Takes the region of that cookie, whose random bits are `place`, which can't be used
+    /// before [`Slot::go_live`]. `write` writes its segments, and says what else it is.
+    pub fn take(&self, cookie: u64, place: u64, write: impl FnOnce() -> Terms) {
+        // Whoever still looks at the slot's last region must not see this one's half.
+        self.live.store(0, Relaxed);
+        fence(Release);
+        let terms = write();
+        self.rights.store(terms.rights, Relaxed);
+        self.length.store(terms.length, Relaxed);
+        self.count.store(terms.count, Relaxed);
+        self.first.store(terms.first, Relaxed);
+        self.uses.begin(place);
+        self.knem.store(0, Relaxed);
+        self.cookie.store(cookie, Release);
+    }
+
+    /// The region can be used. Who takes memory away looks for live regions after this, or is
+    /// seen by who looks at the memory after this.
+    pub fn go_live(&self, cookie: u64) {
+        self.live.store(cookie, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// The region is no more.
+    pub fn give_back(&self) {
+        self.live.store(0, Release);
+        self.cookie.store(0, Release);
+    }
+
+    /// What is said of the region of that cookie, as long as it can be used. What is read after
+    /// this (segments, [`Slot::knem`]) is its own if it still [`stands`](Self::stands) then.
+    #[inline(always)]
+    pub fn terms(&self, cookie: u64) -> Option<Terms> {
+        if self.live.load(Acquire) != cookie {
+            return None;
+        }
+        let terms = Terms {
+            rights: self.rights.load(Relaxed),
+            length: self.length.load(Relaxed),
+            first: self.first.load(Relaxed),
+            count: self.count.load(Relaxed),
+        };
+        self.stands(cookie).then_some(terms)
+    }
+
+    /// Whether the region of that cookie can still be used; to be asked after its words were
+    /// read.
+    #[inline]
+    pub fn stands(&self, cookie: u64) -> bool {
+        fence(Acquire);
+        self.live.load(Relaxed) == cookie
+    }
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
 
-/// One more use, in [`Slot::uses`].
-pub const USE: u64 = 1 << 32;
-/// The one claim, in [`Slot::uses`].
-pub const CLAIM: u64 = 1;
-/// Bits of [`Slot::uses`] that say whose they are.
-pub const MARK: u64 = USE - 2;
+/// How often a region was used: [`CLAIM`] once a single use is claimed; and [`USE`] more for each
+/// use that the owner is to be told of. Between them is [`mark`]: who comes too late must not
+/// claim, or count, what has been given the slot since.
+#[repr(transparent)]
+pub struct Uses(AtomicU64);
 
-/// The region's, in [`Slot::uses`].
+/// Why a single use can't be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// Somebody has it.
+    Claimed,
+    /// The region is no more.
+    Gone,
+}
+
+impl Uses {
+    /// They are those of the region with these random bits, which was not used yet.
+    fn begin(&self, place: u64) {
+        // As whoever is late for the last one changes them: loom does not know that a plain
+        // store between two exchanges is between them for all.
+        self.0.swap(mark(place), Relaxed);
+    }
+
+    /// Uses that the owner is told of.
+    pub fn count(&self) -> u64 {
+        self.0.load(Acquire) / USE
+    }
+
+    /// Claims the one use that there is.
+    #[inline]
+    pub fn claim(&self, place: u64) -> Result<(), Denied> {
+        match self.update(place, |uses| (uses & CLAIM == 0).then_some(uses | CLAIM)) {
+            Ok(_) => Ok(()),
+            Err(uses) if is_of(uses, place) => Err(Denied::Claimed),
+            Err(_) => Err(Denied::Gone),
+        }
+    }
+
+    /// Gives back what was claimed and not used.
+    pub fn unclaim(&self, place: u64) {
+        let _ = self.update(place, |uses| Some(uses & !CLAIM));
+    }
+
+    /// It was used once more.
+    #[inline]
+    pub fn add(&self, place: u64) {
+        let _ = self.update(place, |uses| Some(uses.wrapping_add(USE)));
+    }
+
+    /// Changes them while they are that region's.
+    #[inline]
+    fn update(&self, place: u64, f: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        let f = |uses| f(uses).filter(|_| is_of(uses, place));
+        self.0.fetch_update(AcqRel, Acquire, f)
+    }
+}
+
+fn is_of(uses: u64, place: u64) -> bool {
+    uses & MARK == mark(place)
+}
+
+/// One more use, in [`Uses`].
+const USE: u64 = 1 << 32;
+/// The one claim, in [`Uses`].
+const CLAIM: u64 = 1;
+/// Bits of [`Uses`] that say whose they are.
+const MARK: u64 = USE - 2;
+
+/// The region's, in [`Uses`].
 pub const fn mark(place: u64) -> u64 {
     place << 1 & MARK
 }

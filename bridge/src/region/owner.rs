@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::lock::Lock;
 use crate::mechanism::knem;
 use crate::vector::Segment;
-use core::sync::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_sys::file::Fd;
 use regall_sys::{Errno, Result};
@@ -141,20 +141,15 @@ impl Owner {
         let mut taken = self.taken.lock();
         let at = self.find_room(host, place, &mut taken, segments.len())?;
         let slot = at.part.slot(at.slot).ok_or(Errno::NOMEM)?;
-        // Whoever still looks at the slot's last region must not see this one's half.
-        slot.live.store(0, Relaxed);
-        fence(Release);
-        slot.rights.store(rights.bits, Relaxed);
-        slot.length.store(length, Relaxed);
-        slot.count.store(segments.len() as u64, Relaxed);
-        slot.first.store(at.write(segments), Relaxed);
-        slot.uses.store(mark(at.cookie.place()), Relaxed);
-        slot.knem.store(0, Relaxed);
-        slot.cookie.store(at.cookie.0, Release);
+        slot.take(at.cookie.0, at.cookie.place(), || Terms {
+            rights: rights.bits,
+            length,
+            first: at.write(segments),
+            count: segments.len() as u64,
+        });
         self.count.fetch_add(1, Relaxed);
         segments.iter().for_each(|s| self.note(s));
-        slot.live.store(at.cookie.0, SeqCst);
-        fence(SeqCst);
+        slot.go_live(at.cookie.0);
         for segment in segments.iter().filter(|s| s.len > 0) {
             if let Err(e) = memory(segment) {
                 self.give_back(&mut taken, at.part, at.slot);
@@ -320,8 +315,7 @@ impl Owner {
 
     fn give_back(&self, taken: &mut [Option<Taken>; PARTS], part: Part, n: usize) {
         if let Some(slot) = part.slot(n) {
-            slot.live.store(0, Release);
-            slot.cookie.store(0, Release);
+            slot.give_back();
         }
         if let Some(Some(t)) = taken.get_mut(part.k) {
             t.slots.set(n, 1, false);

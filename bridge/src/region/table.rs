@@ -7,7 +7,7 @@ use crate::find::{self, Found};
 use crate::host::Host;
 use crate::vector::Segment;
 use crate::view::Stamp;
-use core::sync::atomic::{fence, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_sys::file::Fd;
 use regall_sys::{Errno, Result};
 
@@ -171,16 +171,14 @@ pub struct Region<'a> {
 impl<'a> Region<'a> {
     #[inline(always)]
     pub(super) fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
-        if slot.live.load(Acquire) != cookie.0 {
-            return Err(Errno(libc::ESTALE));
-        }
+        let terms = slot.terms(cookie.0).ok_or(Errno(libc::ESTALE))?;
         let region = Self {
             part,
             slot,
             cookie,
-            rights: Rights::from_bits(slot.rights.load(Relaxed)),
-            length: slot.length.load(Relaxed),
-            count: usize::try_from(slot.count.load(Relaxed)).map_err(|_| Errno::INVAL)?,
+            rights: Rights::from_bits(terms.rights),
+            length: terms.length,
+            count: usize::try_from(terms.count).map_err(|_| Errno::INVAL)?,
             knem: match slot.knem.load(Acquire) {
                 BEING_MADE => 0,
                 cookie => cookie,
@@ -194,8 +192,7 @@ impl<'a> Region<'a> {
 
     /// Whether it still is what it was; to be asked after its words were read.
     pub fn stands(&self) -> bool {
-        fence(Acquire);
-        self.slot.live.load(Relaxed) == self.cookie.0
+        self.slot.stands(self.cookie.0)
     }
 
     /// Holds as long as it can be used.
@@ -225,18 +222,18 @@ impl<'a> Region<'a> {
 
     #[inline(never)]
     fn claim_the_one(&self) -> Result<()> {
-        match self.update(|uses| (uses & CLAIM == 0).then_some(uses | CLAIM)) {
-            Ok(_) => Ok(()),
-            Err(uses) if self.is_marked(uses) => Err(Errno::INVAL),
-            Err(_) => Err(Errno(libc::ESTALE)),
-        }
+        let claimed = self.slot.uses.claim(self.cookie.place());
+        claimed.map_err(|denied| match denied {
+            Denied::Claimed => Errno::INVAL,
+            Denied::Gone => Errno(libc::ESTALE),
+        })
     }
 
     /// Gives back what was claimed and not used.
     #[cold]
     pub fn unclaim(&self) {
         if self.rights.has(Rights::SINGLE_USE) {
-            let _ = self.update(|uses| Some(uses & !CLAIM));
+            self.slot.uses.unclaim(self.cookie.place());
         }
     }
 
@@ -245,18 +242,8 @@ impl<'a> Region<'a> {
     pub fn used(&self) -> bool {
         let tell = self.rights.has(Rights::NOTIFY);
         if tell {
-            let _ = self.update(|uses| Some(uses.wrapping_add(USE)));
+            self.slot.uses.add(self.cookie.place());
         }
         tell
-    }
-
-    fn is_marked(&self, uses: u64) -> bool {
-        uses & MARK == mark(self.cookie.place())
-    }
-
-    /// Changes [`Slot::uses`] while they are this region's.
-    fn update(&self, f: impl Fn(u64) -> Option<u64>) -> core::result::Result<u64, u64> {
-        let uses = &self.slot.uses;
-        uses.fetch_update(AcqRel, Acquire, |u| f(u).filter(|_| self.is_marked(u)))
     }
 }
