@@ -2,15 +2,20 @@
 //! memory or in a static, as those of the shim do; these are known to it by their addresses.
 //!
 //! A test calls [`begin`] first, and [`know`] for all memory that its threads use, before it
-//! starts them: what loom hears of from one thread is not there yet for the others.
+//! starts them: what loom hears of from one thread is not there yet for the others. Statics need
+//! not be named, if threads are started by [`spawn`] and the test is run by [`check`].
 
 pub use core::sync::atomic::{compiler_fence, Ordering};
 pub use loom::sync::atomic::fence;
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use loom::model::Builder;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// loom's word for one of ours.
 type Word = loom::sync::atomic::AtomicU64;
@@ -18,11 +23,53 @@ type Word = loom::sync::atomic::AtomicU64;
 thread_local! {
     // loom runs all threads of a test on one thread of the system's.
     static KNOWN: RefCell<HashMap<usize, Rc<Word>>> = RefCell::new(HashMap::new());
+    // Whether a run has more than one thread yet.
+    static SPLIT: Cell<bool> = const { Cell::new(false) };
+    // Statics that one of several threads was the first to use, and what is in them at first.
+    static LATE: RefCell<BTreeMap<usize, u64>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// A run of the test begins.
 pub fn begin() {
     KNOWN.with_borrow_mut(|known| known.clear());
+    SPLIT.set(false);
+    let late = LATE.with_borrow(|late| late.clone());
+    for (at, value) in late {
+        word(at, || value);
+    }
+}
+
+/// A thread more.
+pub fn spawn(f: impl FnOnce() + 'static) -> loom::thread::JoinHandle<()> {
+    SPLIT.set(true);
+    loom::thread::spawn(f)
+}
+
+/// What a run ends with that has found a word of which loom should have heard earlier.
+struct Late;
+
+/// Runs the test in every order with one preemption, and then in those with two, or as many of
+/// them as there is time for: from the start again where it turns out that loom must hear of
+/// another static before the threads begin.
+pub fn check(limit: Duration, test: impl Fn() + Sync + Send + 'static) {
+    LATE.with_borrow_mut(|late| late.clear());
+    let (test, begun) = (Arc::new(test), Instant::now());
+    let mut preemptions = 1;
+    while preemptions <= 2 {
+        let mut builder = Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.max_branches = 100_000;
+        // How often loom looks at the clock, in runs.
+        builder.checkpoint_interval = 100;
+        builder.max_duration = Some(limit.saturating_sub(begun.elapsed()).max(limit / 6));
+        let test = test.clone();
+        let run = || builder.check(move || test());
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(()) => preemptions += 1,
+            Err(why) if why.is::<Late>() => (),
+            Err(why) => resume_unwind(why),
+        }
+    }
 }
 
 /// All words in `bytes` of zeroed memory at `at` are about to be used.
@@ -33,9 +80,15 @@ pub fn know(at: *const u8, bytes: usize) {
     }
 }
 
-fn word(at: usize, value: impl FnOnce() -> u64) -> Rc<Word> {
+fn word(at: usize, value: impl Fn() -> u64) -> Rc<Word> {
     let known = KNOWN.with_borrow(|k| k.get(&at).cloned());
     known.unwrap_or_else(|| {
+        if SPLIT.get() {
+            LATE.with_borrow_mut(|late| late.insert(at, value()));
+            if !std::thread::panicking() {
+                resume_unwind(Box::new(Late));
+            }
+        }
         let new = Rc::new(Word::new(value()));
         KNOWN.with_borrow_mut(|k| k.insert(at, new.clone()));
         new
@@ -67,6 +120,12 @@ macro_rules! atomic {
             }
             pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                 self.word().fetch_add(value as u64, order) as $value
+            }
+            pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                self.word().fetch_sub(value as u64, order) as $value
+            }
+            pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                self.word().fetch_max(value as u64, order) as $value
             }
             pub fn compare_exchange(
                 &self,
@@ -101,6 +160,7 @@ macro_rules! atomic {
 
 atomic!(AtomicU64, u64, AtomicU64);
 atomic!(AtomicU32, u32, AtomicU32);
+atomic!(AtomicUsize, usize, AtomicUsize);
 
 /// As core's.
 #[repr(transparent)]

@@ -30,23 +30,49 @@ pub mod writer;
 #[path = "../../src/ledger/index.rs"]
 pub mod index;
 
-/// What `bridge/src/lock.rs` takes from the crate of that name.
-extern crate self as regall_sys;
 #[path = "../../bridge/src/lock.rs"]
 pub mod lock;
+#[path = "../../bridge/src/region/layout.rs"]
+pub mod region;
 
-/// This process.
-pub fn getpid() -> u32 {
-    7
+#[path = "../../src/thread.rs"]
+pub mod thread;
+pub mod track;
+pub use real_sys::text;
+
+pub mod sys;
+pub use sys::*;
+
+// What the sources take from crates of these names.
+extern crate self as regall_directory;
+extern crate self as regall_sys;
+
+/// The processor, as `src/thread.rs` and `src/track` see it.
+pub mod arch {
+    pub use crate::sys::{stack_pointer, tls_block, TLS_BYTES};
+
+    /// The registers of an arrival, which are nobody's business here.
+    pub struct Frame(());
 }
 
-/// Sleeps while the word is `value`: here, another thread comes first.
-pub fn futex_wait(word: &atomic::AtomicU32, value: u32, _nanos: u32) -> bool {
-    if word.load(atomic::Ordering::Relaxed) == value {
-        loom::thread::yield_now();
+/// The ledger, as `src/thread.rs` sees it.
+pub mod ledger {
+    pub use crate::index::Hint;
+}
+
+/// The bridge's regions: none.
+pub mod regions {
+    /// Memory goes.
+    pub fn leave(_: crate::addr::PageRange) {}
+}
+
+/// Registrars: no adapter.
+pub mod registrar {
+    /// Adapters.
+    pub mod hca {
+        /// Whether there are any.
+        pub fn active() -> bool {
+            false
+        }
     }
-    true
 }
-
-/// Nobody sleeps for good.
-pub fn futex_wake(_word: &atomic::AtomicU32) {}
