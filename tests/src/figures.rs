@@ -31,7 +31,7 @@ pub fn of(pid: u32) -> Figures {
         command.args(["stats", "--json", &pid.to_string()]),
         Duration::from_secs(60),
     );
-    assert_eq!(done.end(), "exit 0", "{}", done.stderr);
+    done.must_succeed();
     let said: Value = serde_json::from_str(&done.stdout).expect("JSON");
     let number = |group: &str, name: &str| {
         let value = said[group][name].as_u64();
