@@ -245,7 +245,7 @@ mod tests {
         let told = |value: &[u8]| {
             let bits = Order::parse(value).unwrap().bits();
             let mut copy = String::new();
-            let done: Result<(), ()> = each(bits, "", |name, value| {
+            let done: core::result::Result<(), ()> = each(bits, "", |name, value| {
                 if name == "copy" {
                     copy = value.to_string();
                 }
