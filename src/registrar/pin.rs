@@ -4,6 +4,7 @@
 use super::Registrar;
 use crate::policy::Want;
 use crate::sys::{self, Errno, Result};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 
 /// The one pin set of the process.
@@ -16,6 +17,9 @@ impl Registrar for PinSet {
             Want::OnFault => true,
             Want::Populate => false,
         };
+        if !can_be_undone() {
+            return Err(Errno::NOSYS);
+        }
         sys::lock_memory(range.start(), range.len(), onfault)
     }
 
@@ -23,8 +27,40 @@ impl Registrar for PinSet {
         // What stays locked makes the application's next call fail: what kept the kernel from
         // it may have been of the moment (ENOMEM, EINTR).
         let unlock = || sys::unlock_memory(range.start(), range.len());
-        unlock().or_else(|_| unlock())
+        let done = unlock().or_else(|_| unlock());
+        if let Err(Errno::PERM | Errno::NOSYS) = done {
+            UNDOING.store(FORBIDDEN, Relaxed);
+        }
+        done
     }
+}
+
+/// Whether munlock(2) may be called: not known yet, [`ALLOWED`] or [`FORBIDDEN`].
+static UNDOING: AtomicU8 = AtomicU8::new(0);
+const ALLOWED: u8 = 1;
+const FORBIDDEN: u8 = 2;
+
+/// What can't be unpinned is not pinned: advice that the application gives would fail. A
+/// filter may forbid munlock and not mlock.
+#[inline]
+fn can_be_undone() -> bool {
+    match UNDOING.load(Relaxed) {
+        ALLOWED => true,
+        FORBIDDEN => false,
+        _ => try_to_undo(),
+    }
+}
+
+#[cold]
+fn try_to_undo() -> bool {
+    // Nothing, which is always unlocked; a failure that is over at once is none.
+    let unlock = || sys::unlock_memory(0, 0);
+    let forbidden = matches!(
+        unlock().or_else(|_| unlock()),
+        Err(Errno::PERM | Errno::NOSYS)
+    );
+    UNDOING.store(if forbidden { FORBIDDEN } else { ALLOWED }, Relaxed);
+    !forbidden
 }
 
 /// Where the part of a file mapping that can be touched ends: its pages beyond

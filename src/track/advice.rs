@@ -108,7 +108,10 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
             if advice == GUARD_INSTALL {
                 keep_lazy(range);
             }
-            let value = real(frame);
+            let mut value = real(frame);
+            if value == INVAL && pins == Pins::OnlyOurs {
+                value = still_locked(frame, range, advice);
+            }
             settle(range);
             value
         }
@@ -161,6 +164,42 @@ fn pins_in(state: &State, range: PageRange) -> Pins {
         (true, false, true) => Pins::OnlyOurs,
         _ => Pins::Mixed,
     }
+}
+
+/// What advice comes to that the kernel refuses although our pins have stepped aside: perhaps
+/// they could not, where a filter forbids munlock.
+#[cold]
+#[inline(never)]
+fn still_locked(frame: &Frame, range: PageRange, advice: i32) -> i64 {
+    match advice {
+        // Freed when memory is short: that may be at once.
+        libc::MADV_FREE if is_private(range) => {
+            let mut locked = *frame;
+            locked.args[2] = DONTNEED_LOCKED as u64;
+            real(&locked)
+        }
+        // Nobody has to take a hint.
+        libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
+        _ => INVAL,
+    }
+}
+
+/// Whether all that is mapped in `range` is private memory of no file's.
+fn is_private(range: PageRange) -> bool {
+    let Some(guard) = lock() else {
+        return false;
+    };
+    let mut all = true;
+    guard.ledger.for_each(range, |_, entry| {
+        let attr = entry.attr;
+        let private = matches!(
+            attr.kind,
+            Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
+        );
+        all &= private && !attr.prot.shared();
+        ControlFlow::Continue(())
+    });
+    all
 }
 
 /// MADV_DONTNEED in one call that leaves the pins in place, where the kernel can.

@@ -320,3 +320,23 @@ fn no_permission_to_patch() {
     }
     row.passed(format!("{runs} runs"));
 }
+
+/// What is pinned stays pinned: advice that pins are in the way of succeeds all the same.
+#[test]
+fn no_munlock() {
+    let row = Row::begin(PART, "no munlock");
+    let forbid = build::program("faults/forbid").display().to_string();
+    let number = libc::SYS_munlock.to_string();
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let wrapper = [forbid.as_str(), &number, &errno.to_string()];
+        for pin in ["populate", "onfault", "off"] {
+            for program in ["madvise", "hello", "heap"] {
+                same(&wrapper, program, &[&format!("REGALL_PIN={pin}")]);
+            }
+        }
+    }
+    for pin in ["populate", "onfault", "off"] {
+        same(&["nice"], "faults/late", &[&format!("REGALL_PIN={pin}")]);
+    }
+    row.passed("three programs, by two errors; and one that forbids it itself");
+}
