@@ -51,6 +51,11 @@ fn can_be_undone() -> bool {
     }
 }
 
+/// Whether it has been seen that what is pinned can't be unpinned.
+pub fn is_forbidden_to_undo() -> bool {
+    UNDOING.load(Relaxed) == FORBIDDEN
+}
+
 #[cold]
 fn try_to_undo() -> bool {
     // Nothing, which is always unlocked; a failure that is over at once is none.

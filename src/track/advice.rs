@@ -7,6 +7,7 @@ use super::pinning::{let_go, lock_for, repin, settle};
 use super::{backed, close, end, failed, lock, open, real, registering, State};
 use crate::arch::Frame;
 use crate::config::Pin;
+use crate::registrar::pin;
 use crate::share;
 use crate::startup;
 use crate::sys::{self, file, Errno};
@@ -108,10 +109,7 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
             if advice == GUARD_INSTALL {
                 keep_lazy(range);
             }
-            let mut value = real(frame);
-            if value == INVAL && pins == Pins::OnlyOurs {
-                value = still_locked(frame, range, advice);
-            }
+            let value = real(frame);
             settle(range);
             value
         }
@@ -119,6 +117,10 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
     if other_pages {
         settle(range);
     }
+    let value = match value {
+        INVAL if pin::is_forbidden_to_undo() => still_locked(frame, range, advice),
+        other => other,
+    };
     if log::log_enabled!(log::Level::Trace) {
         explain(range, advice, value);
     }
@@ -166,47 +168,46 @@ fn pins_in(state: &State, range: PageRange) -> Pins {
     }
 }
 
-/// What advice comes to that the kernel refuses although our pins have stepped aside: perhaps
-/// they could not, where a filter forbids munlock.
+/// What advice comes to that the kernel refuses although none of it is pinned: it was, and could
+/// not be unpinned, as a filter has forbidden munlock since.
 #[cold]
 #[inline(never)]
 fn still_locked(frame: &Frame, range: PageRange, advice: i32) -> i64 {
+    let (mut bytes, mut private) = (0, true);
+    if let Some(guard) = lock() {
+        guard.ledger.for_each(range, |part, entry| {
+            let attr = entry.attr;
+            if !attr.flags.has(Flags::APP_LOCKED) {
+                bytes += part.len();
+            }
+            let anonymous = matches!(
+                attr.kind,
+                Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
+            );
+            private &= anonymous && !attr.prot.shared();
+            ControlFlow::Continue(())
+        });
+    }
     match advice {
+        _ if bytes != range.len() => INVAL,
+        libc::MADV_DONTNEED => real(&frame_with(frame, DONTNEED_LOCKED)),
         // Freed when memory is short: that may be at once.
-        libc::MADV_FREE if is_private(range) => {
-            let mut locked = *frame;
-            locked.args[2] = DONTNEED_LOCKED as u64;
-            real(&locked)
-        }
+        libc::MADV_FREE if private => real(&frame_with(frame, DONTNEED_LOCKED)),
         // Nobody has to take a hint.
         libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
         _ => INVAL,
     }
 }
 
-/// Whether all that is mapped in `range` is private memory of no file's.
-fn is_private(range: PageRange) -> bool {
-    let Some(guard) = lock() else {
-        return false;
-    };
-    let mut all = true;
-    guard.ledger.for_each(range, |_, entry| {
-        let attr = entry.attr;
-        let private = matches!(
-            attr.kind,
-            Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
-        );
-        all &= private && !attr.prot.shared();
-        ControlFlow::Continue(())
-    });
-    all
+fn frame_with(frame: &Frame, advice: i32) -> Frame {
+    let mut other = *frame;
+    other.args[2] = advice as u64;
+    other
 }
 
 /// MADV_DONTNEED in one call that leaves the pins in place, where the kernel can.
 fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
-    let mut locked = *frame;
-    locked.args[2] = DONTNEED_LOCKED as u64;
-    let mut value = real(&locked);
+    let mut value = real(&frame_with(frame, DONTNEED_LOCKED));
     if value == INVAL {
         let_go(range);
         value = real(frame);
