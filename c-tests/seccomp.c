@@ -1,26 +1,6 @@
 /* Proves: under a seccomp filter that refuses mlock2, madvise and membarrier, or kills for mlock, all is as without the shim. */
 #include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include "check.h"
-
-/* Calls in the list get `action`, all others are allowed. */
-static void filter(const unsigned *numbers, unsigned count, unsigned action)
-{
-	struct sock_filter code[64];
-	unsigned n = 0;
-	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-	for (unsigned i = 0; i < count; i++) {
-		code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, numbers[i], 0, 1);
-		code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
-	}
-	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	struct sock_fprog program = { (unsigned short)n, code };
-	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-}
+#include "filter.h"
 
 static void work(void)
 {
@@ -55,7 +35,7 @@ int main(int argc, char **argv)
 	pid_t pid = fork();
 	NEED(pid >= 0);
 	if (pid == 0) {
-		filter(refused, 4, SECCOMP_RET_ERRNO | EPERM);
+		filter_calls(SECCOMP_RET_ERRNO | EPERM, refused, 4);
 		work();
 		char *p = anon(8);
 		quiet_point("refused");
@@ -65,14 +45,14 @@ int main(int argc, char **argv)
 	reap("refused", pid);
 	pid = fork();
 	if (pid == 0) {
-		filter(deadly, 8, SECCOMP_RET_KILL_PROCESS);
+		filter_calls(SECCOMP_RET_KILL_PROCESS, deadly, 8);
 		work();
 		execl("/proc/self/exe", "seccomp", "deadly", "b", (char *)NULL);
 	}
 	reap("deadly", pid);
 	pid = fork();
 	if (pid == 0) {
-		filter(deadly, 1, SECCOMP_RET_KILL_PROCESS);
+		filter_calls(SECCOMP_RET_KILL_PROCESS, deadly, 1);
 		syscall(SYS_userfaultfd, 0);
 	}
 	reap("the filter bites", pid);

@@ -5,11 +5,9 @@
 #include <stddef.h>
 #include <time.h>
 #include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/select.h>
-#include "check.h"
+#include "filter.h"
 
 extern char **environ;
 
@@ -240,17 +238,9 @@ static void default_action(void *arg)
 
 static void trapped(void *arg)
 {
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
 	if (arg)
 		signal(SIGSYS, SIG_IGN);
-	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	FILTER_CALLS(SECCOMP_RET_TRAP, SYS_getppid);
 	syscall(SYS_getppid);
 	say("survived, seen %d, code %d", seen, code);
 }

@@ -8,12 +8,11 @@
  * helped life: owners that die, stop, exec, fork and close what they find in mid-copy.
  * helped hostile: whatever comes on its socket, the owner lives, and serves.
  */
+#include "../filter.h"
 #include "peers.h"
 
 #include <dirent.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <mqueue.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -119,16 +118,7 @@ static void without_tracing(void)
 /* That is what becomes of two system calls from now on. */
 static void without(unsigned one, unsigned other, unsigned action)
 {
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, one, 1, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, action),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof code / sizeof *code, code };
-	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	FILTER_CALLS(action, one, other);
 }
 
 static void without_attaching(unsigned action)

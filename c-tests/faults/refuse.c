@@ -3,11 +3,7 @@
  * to make memory executable that was not mapped so from a file: what SELinux's execmem and
  * execmod forbid, and what a program can't be patched without.
  */
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include "../check.h"
+#include "../filter.h"
 
 #define ARGUMENT(n) ((unsigned)(offsetof(struct seccomp_data, args) + (n) * 8))
 
@@ -29,9 +25,7 @@ int main(int argc, char **argv)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 		BPF_STMT(BPF_RET | BPF_K, refuse),
 	};
-	struct sock_fprog program = { sizeof code / sizeof *code, code };
-	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	install_filter(code, sizeof code / sizeof *code);
 	execvp(argv[2], argv + 2);
 	return 127;
 }
