@@ -29,6 +29,8 @@ impl Identity {
 
 /// From the kernel's include/linux/sched.h.
 const PF_EXITING: u64 = 4;
+/// SIGKILL, among the signals that a thread has not taken yet.
+const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 
 /// Inode of this process's pid namespace.
 pub fn own_namespace() -> Result<u64> {
@@ -40,8 +42,8 @@ pub fn own_namespace() -> Result<u64> {
 pub struct Stat {
     /// Field 3: `R`, `S`, `T`, `Z`...
     pub state: u8,
-    /// Whether its first thread is on its way out (PF_EXITING in field 9): its memory goes
-    /// before it becomes a zombie.
+    /// Whether its first thread is on its way out (PF_EXITING in field 9), or will be as soon
+    /// as it runs (SIGKILL in field 31): its memory goes before it becomes a zombie.
     pub exiting: bool,
     /// Field 20: threads. A zombie with others than its first is a process still.
     pub threads: u64,
@@ -76,7 +78,7 @@ impl Stat {
         let count = |n| number(field(n)?.trim_ascii_end()).ok_or(Errno::INVAL);
         Ok(Self {
             state: *field(3)?.first().ok_or(Errno::INVAL)?,
-            exiting: count(9)? & PF_EXITING != 0,
+            exiting: count(9)? & PF_EXITING != 0 || count(31).unwrap_or(0) & KILLED != 0,
             threads: count(20)?,
             start: count(22)?,
             ended: count(52).unwrap_or(0),

@@ -230,7 +230,7 @@ impl Lost {
 
 /// A helper that was there is there no more. It never ends alone: its process is killed, and
 /// its other threads may not have come to it yet, or it executes another program. What that
-/// was; `None` if it is not over within [`LOOK`], or was something else.
+/// was; `None` if it is not seen within [`LOOK`], or was something else.
 #[cold]
 fn left(peer: &Peer) -> Option<Errno> {
     let since = time::now();
