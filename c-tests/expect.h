@@ -8,6 +8,7 @@
 
 #include <time.h>
 #include "check.h"
+#include "draw.h"
 
 static int wrong;
 
@@ -32,15 +33,6 @@ static int wrong;
 __attribute__((unused)) static bool fails_with(int e, int64_t r)
 {
 	return r < 0 && errno == e;
-}
-
-static uint64_t seed_of_draws = 88172645463325252ull;
-__attribute__((unused)) static uint64_t draw(uint64_t below)
-{
-	seed_of_draws ^= seed_of_draws << 13;
-	seed_of_draws ^= seed_of_draws >> 7;
-	seed_of_draws ^= seed_of_draws << 17;
-	return (seed_of_draws >> 16) % below;
 }
 
 __attribute__((unused)) static void pause_us(long us)

@@ -9,8 +9,7 @@ use crate::sys::{self, file};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 
-/// Bytes in a huge page (x86-64, Documentation/admin-guide/mm/transhuge.rst).
-pub const HUGE_PAGE: u64 = 2 << 20;
+pub use crate::sys::HUGE_PAGE;
 
 static ON: AtomicBool = AtomicBool::new(false);
 

@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include "../check.h"
+#include "../draw.h"
 #include "../../include/regall.h"
 
 #pragma weak regall_alloc
@@ -20,16 +21,6 @@
 #pragma weak regall_opt_in
 
 #define PAGES 64ul
-
-static uint64_t seed = 88172645463325252ull;
-
-static size_t below(size_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (size_t)((seed >> 16) % n);
-}
 
 /* A mapping of each kind; some of them of the first PAGES pages of one file. */
 enum { PRIVATE, SHARED, FILE_PRIVATE, FILE_SHARED, FILE_READ, KINDS };
@@ -77,9 +68,9 @@ struct part {
 
 static struct part some(int first_kind)
 {
-	struct part p = { .kind = first_kind + (int)below((size_t)(KINDS - first_kind)) };
-	p.from = below(PAGES);
-	p.pages = 1 + below(p.from + 8 > PAGES ? PAGES - p.from : 8);
+	struct part p = { .kind = first_kind + (int)draw((size_t)(KINDS - first_kind)) };
+	p.from = draw(PAGES);
+	p.pages = 1 + draw(p.from + 8 > PAGES ? PAGES - p.from : 8);
 	p.at = area[p.kind] + p.from * PAGE;
 	return p;
 }
@@ -88,7 +79,7 @@ static void protect(bool last)
 {
 	static const int prots[] = { PROT_NONE, PROT_READ, PROT_READ | PROT_WRITE };
 	struct part p = some(0);
-	NEED(mprotect(p.at, p.pages * PAGE, prots[below(3)]) == 0);
+	NEED(mprotect(p.at, p.pages * PAGE, prots[draw(3)]) == 0);
 	for (int kind = 0; last && kind < KINDS; kind++)
 		NEED(mprotect(area[kind], PAGES * PAGE, kind == FILE_READ ? PROT_READ : PROT_READ | PROT_WRITE) == 0);
 }
@@ -96,7 +87,7 @@ static void protect(bool last)
 static void lock(bool last)
 {
 	struct part p = some(0);
-	switch (below(4)) {
+	switch (draw(4)) {
 	case 0:
 		NEED(mlock(p.at, p.pages * PAGE) == 0);
 		break;
@@ -117,10 +108,10 @@ static void advise(bool last)
 	static const int back[] = { MADV_DOFORK, MADV_KEEPONFORK, MADV_DODUMP, MADV_NORMAL };
 	struct part p = some(0);
 	/* What is not for this kind is refused, as without the shim. */
-	if (below(2))
-		(void)madvise(p.at, p.pages * PAGE, there[below(sizeof there / sizeof *there)]);
+	if (draw(2))
+		(void)madvise(p.at, p.pages * PAGE, there[draw(sizeof there / sizeof *there)]);
 	else
-		(void)madvise(p.at, p.pages * PAGE, back[below(sizeof back / sizeof *back)]);
+		(void)madvise(p.at, p.pages * PAGE, back[draw(sizeof back / sizeof *back)]);
 	for (int kind = 0; last && kind < KINDS; kind++)
 		for (size_t k = 0; k < sizeof back / sizeof *back; k++)
 			(void)madvise(area[kind], PAGES * PAGE, back[k]);
@@ -134,12 +125,12 @@ static void move(bool last)
 		room = mmap(NULL, PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	NEED(room != MAP_FAILED);
 	struct part p = some(0);
-	char *to = room + below(PAGES - p.pages) * PAGE;
+	char *to = room + draw(PAGES - p.pages) * PAGE;
 	NEED(mremap(p.at, p.pages * PAGE, p.pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
 	NEED(mremap(to, p.pages * PAGE, p.pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, p.at) == p.at);
 	NEED(mmap(room, PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == room);
 	/* Longer and shorter. */
-	size_t n = 1 + below(100), m = 1 + below(100);
+	size_t n = 1 + draw(100), m = 1 + draw(100);
 	char *q = map(PRIVATE, NULL, 0, n);
 	q = mremap(q, n * PAGE, m * PAGE, MREMAP_MAYMOVE);
 	NEED(q != MAP_FAILED && munmap(q, m * PAGE) == 0);
@@ -150,7 +141,7 @@ static void move(bool last)
 static void overlay(bool last)
 {
 	struct part p = some(FILE_PRIVATE);
-	switch (below(4)) {
+	switch (draw(4)) {
 	case 0:
 		map(PRIVATE, p.at, 0, p.pages);
 		break;
@@ -191,14 +182,14 @@ static void ended_well(pid_t pid)
 
 static void children(bool last)
 {
-	pid_t pid = below(2) ? fork() : _Fork();
+	pid_t pid = draw(2) ? fork() : _Fork();
 	NEED(pid >= 0);
 	if (pid == 0) {
 		char *p = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		_exit(p == MAP_FAILED || munmap(p, PAGE) != 0);
 	}
 	ended_well(pid);
-	if (below(4))
+	if (draw(4))
 		return;
 	pid = vfork();
 	NEED(pid >= 0);
@@ -242,9 +233,9 @@ static void threads(bool last)
 	for (int k = 0; k < AT_ONCE; k++) {
 		pthread_attr_t attr;
 		NEED(pthread_attr_init(&attr) == 0);
-		NEED(pthread_attr_setstacksize(&attr, (16 + below(500)) * PAGE) == 0);
-		NEED(pthread_attr_setguardsize(&attr, below(3) * PAGE) == 0);
-		NEED(pthread_create(&all[k], &attr, work, (void *)(uintptr_t)below(100000)) == 0);
+		NEED(pthread_attr_setstacksize(&attr, (16 + draw(500)) * PAGE) == 0);
+		NEED(pthread_attr_setguardsize(&attr, draw(3) * PAGE) == 0);
+		NEED(pthread_create(&all[k], &attr, work, (void *)(uintptr_t)draw(100000)) == 0);
 		pthread_attr_destroy(&attr);
 	}
 	for (int k = 0; k < AT_ONCE; k++)
@@ -255,7 +246,7 @@ static void threads(bool last)
 static void libraries(bool last)
 {
 	static const char *const names[] = { "libresolv.so.2", "libnss_files.so.2", "libcrypt.so.1", "libutil.so.1", "libz.so.1", "librt.so.1" };
-	void *one = dlopen(names[below(6)], RTLD_NOW), *two = dlopen(names[below(6)], RTLD_LAZY);
+	void *one = dlopen(names[draw(6)], RTLD_NOW), *two = dlopen(names[draw(6)], RTLD_LAZY);
 	NEED(!one || dlclose(one) == 0);
 	NEED(!two || dlclose(two) == 0);
 	(void)last;
@@ -269,7 +260,7 @@ static void generated(bool last)
 {
 	static uintptr_t next = 0x100000000000;
 	char *p;
-	if (below(2)) {
+	if (draw(2)) {
 		p = mmap((void *)next, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 		next += 5ul << 30;
 		if (next > 0x400000000000)
@@ -280,13 +271,13 @@ static void generated(bool last)
 	NEED(p != MAP_FAILED);
 	char *run_at = NULL;
 	for (size_t k = 0; k < 16; k++)
-		memcpy(run_at = p + k * PAGE + below(1000), code, sizeof code);
+		memcpy(run_at = p + k * PAGE + draw(1000), code, sizeof code);
 	NEED(mprotect(p, 16 * PAGE, PROT_READ | PROT_EXEC) == 0);
 	NEED(((long (*)(void))(uintptr_t)run_at)() == getpid());
 	/* Not executable any more by the time that it is unmapped. */
-	switch (below(3)) {
+	switch (draw(3)) {
 	case 0:
-		NEED(mprotect(p, (1 + below(16)) * PAGE, PROT_READ | PROT_WRITE) == 0);
+		NEED(mprotect(p, (1 + draw(16)) * PAGE, PROT_READ | PROT_WRITE) == 0);
 		break;
 	case 1:
 		NEED(mmap(p, 16 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
@@ -300,14 +291,14 @@ static void generated(bool last)
 
 static void segments(bool last)
 {
-	size_t pages = 1 + below(16);
+	size_t pages = 1 + draw(16);
 	int id = shmget(IPC_PRIVATE, pages * PAGE, IPC_CREAT | 0600);
 	NEED(id >= 0);
 	char *p = shmat(id, NULL, 0), *q = shmat(id, NULL, SHM_RDONLY);
 	NEED(p != (void *)-1 && q != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0);
-	if (below(2))
+	if (draw(2))
 		NEED(shmat(id, q, SHM_REMAP) == q);
-	if (pages > 1 && below(4) == 0)
+	if (pages > 1 && draw(4) == 0)
 		NEED(munmap(p + PAGE, PAGE) == 0);
 	NEED(shmdt(p) == 0 && shmdt(q) == 0);
 	(void)last;
@@ -317,16 +308,16 @@ static void segments(bool last)
 static void heap(bool last)
 {
 	static char *kept[100];
-	size_t k = below(100);
+	size_t k = draw(100);
 	free(kept[k]);
 	kept[k] = NULL;
-	if (below(3)) {
-		size_t bytes = below(4) ? below(100000) : below(4000000);
+	if (draw(3)) {
+		size_t bytes = draw(4) ? draw(100000) : draw(4000000);
 		kept[k] = malloc(bytes + 1);
 		NEED(kept[k]);
 		memset(kept[k], 1, bytes + 1);
 	}
-	if (below(20) == 0)
+	if (draw(20) == 0)
 		malloc_trim(0);
 	for (k = 0; last && k < 100; k++) {
 		free(kept[k]);
@@ -341,13 +332,13 @@ static void arenas(bool last)
 {
 	static char *big[4];
 	enum { BIG = 4096 };
-	size_t k = below(4);
+	size_t k = draw(4);
 	if (!big[k])
 		big[k] = mmap(NULL, BIG * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	NEED(big[k] != MAP_FAILED);
-	size_t from = below(BIG - 64), pages = 1 + below(64);
+	size_t from = draw(BIG - 64), pages = 1 + draw(64);
 	char *p = big[k] + from * PAGE;
-	switch (below(6)) {
+	switch (draw(6)) {
 	case 0:
 		NEED(mprotect(p, pages * PAGE, PROT_NONE) == 0);
 		break;
@@ -375,7 +366,7 @@ static void arenas(bool last)
 static void interface(bool last)
 {
 	struct part p = some(0);
-	size_t bytes = (1 + below(1000)) * PAGE;
+	size_t bytes = (1 + draw(1000)) * PAGE;
 	void *one, *two;
 	if (!regall_alloc)
 		return;

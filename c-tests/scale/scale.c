@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <time.h>
 #include "../check.h"
+#include "../draw.h"
 #include "../../include/regall.h"
 
 #pragma weak regall_stats
@@ -95,16 +96,6 @@ static void bytes(size_t n)
 	tell(0);
 }
 
-static uint64_t seed = 88172645463325252ull;
-
-static size_t below(size_t n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (size_t)((seed >> 16) % n);
-}
-
 /* What a program does all day: memory of many sizes comes, changes and goes. */
 static void day(size_t n)
 {
@@ -116,18 +107,18 @@ static void day(size_t n)
 	for (size_t event = 0; event <= n; event++) {
 		if (event % (n / 40) == 0)
 			tell(event);
-		size_t k = below(AREAS);
+		size_t k = draw(AREAS);
 		if (!area[k].at) {
-			area[k].pages = 1 + below(16);
+			area[k].pages = 1 + draw(16);
 			area[k].at = mmap(NULL, area[k].pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 			NEED(area[k].at != MAP_FAILED);
 			area[k].at[0] = 1;
 			continue;
 		}
 		size_t bytes = area[k].pages * PAGE;
-		switch (below(8)) {
+		switch (draw(8)) {
 		case 0: {
-			size_t pages = 1 + below(16);
+			size_t pages = 1 + draw(16);
 			char *moved = mremap(area[k].at, bytes, pages * PAGE, MREMAP_MAYMOVE);
 			if (moved != MAP_FAILED) {
 				area[k].at = moved;

@@ -24,15 +24,19 @@ impl Registrar for PinSet {
     }
 
     fn deregister(&self, range: PageRange) -> Result<()> {
-        // What stays locked makes the application's next call fail: what kept the kernel from
-        // it may have been of the moment (ENOMEM, EINTR).
-        let unlock = || sys::unlock_memory(range.start(), range.len());
-        let done = unlock().or_else(|_| unlock());
-        if let Err(Errno::PERM | Errno::NOSYS) = done {
-            UNDOING.store(FORBIDDEN, Relaxed);
-        }
-        done
+        unlock(range.start(), range.len())
     }
+}
+
+/// munlock(2). What stays locked makes the application's next call fail: what kept the kernel
+/// from it may have been of the moment (ENOMEM, EINTR).
+fn unlock(at: u64, bytes: u64) -> Result<()> {
+    let once = || sys::unlock_memory(at, bytes);
+    let done = once().or_else(|_| once());
+    if let Err(Errno::PERM | Errno::NOSYS) = done {
+        UNDOING.store(FORBIDDEN, Relaxed);
+    }
+    done
 }
 
 /// Whether munlock(2) may be called: not known yet, [`ALLOWED`] or [`FORBIDDEN`].
@@ -58,14 +62,10 @@ pub fn is_forbidden_to_undo() -> bool {
 
 #[cold]
 fn try_to_undo() -> bool {
-    // Nothing, which is always unlocked; a failure that is over at once is none.
-    let unlock = || sys::unlock_memory(0, 0);
-    let forbidden = matches!(
-        unlock().or_else(|_| unlock()),
-        Err(Errno::PERM | Errno::NOSYS)
-    );
-    UNDOING.store(if forbidden { FORBIDDEN } else { ALLOWED }, Relaxed);
-    !forbidden
+    // Nothing, which is always unlocked.
+    let _ = unlock(0, 0);
+    let _ = UNDOING.compare_exchange(0, ALLOWED, Relaxed, Relaxed);
+    !is_forbidden_to_undo()
 }
 
 /// Where the part of a file mapping that can be touched ends: its pages beyond

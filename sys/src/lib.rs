@@ -113,16 +113,18 @@ pub fn apart(bytes: u64) -> u64 {
     }
 }
 
+/// Bytes in a huge page (x86-64, Documentation/admin-guide/mm/transhuge.rst).
+pub const HUGE_PAGE: u64 = 2 << 20;
+
 /// The same for a file's part at `offset`, such that huge pages of the file's can be mapped as
 /// that: the kernel sees to it only where it has the choice.
 pub fn apart_for(bytes: u64, offset: u64) -> u64 {
-    const HUGE: u64 = 2 << 20;
-    if bytes < HUGE {
+    if bytes < HUGE_PAGE {
         return apart(bytes);
     }
-    match apart(bytes.saturating_add(HUGE)) {
+    match apart(bytes.saturating_add(HUGE_PAGE)) {
         0 => 0,
-        at => at + (offset.wrapping_sub(at) & (HUGE - 1)),
+        at => at + (offset.wrapping_sub(at) & (HUGE_PAGE - 1)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::attempt::{errno, in_child, map, text};
-use super::place::{field, read, Container, Place, Who};
+use super::place::{self, read, Container, Place, Who};
 use super::{batch, Finding, Standing::*};
 use crate::units;
 
@@ -14,9 +14,7 @@ const SAMPLE: u64 = 8 << 20;
 
 /// Bytes of memory that this machine has.
 fn physical() -> Option<u64> {
-    let text = read("/proc/meminfo")?;
-    let kilobytes = field(&text, "MemTotal")?.strip_suffix(" kB")?;
-    Some(kilobytes.trim().parse::<u64>().ok()? << 10)
+    place::bytes(&read("/proc/meminfo")?, "MemTotal")
 }
 
 /// Bytes up to `most` that a child can lock at once, and the errno for more. Locked when

@@ -1,7 +1,7 @@
 //! Huge pages: whether who asks gets one.
 
 use super::attempt::{in_child, map};
-use super::place::{field, read, Place};
+use super::place::{self, read, Place};
 use super::{Finding, Standing::*};
 use crate::units;
 
@@ -30,8 +30,7 @@ pub fn touched(bytes: usize, huge: bool) -> Option<*mut u8> {
 /// Bytes in huge pages that a process has.
 pub fn in_huge_pages(pid: &str) -> Option<u64> {
     let smaps = read(format!("/proc/{pid}/smaps_rollup"))?;
-    let kilobytes = field(&smaps, "AnonHugePages")?.strip_suffix(" kB")?;
-    Some(kilobytes.trim().parse::<u64>().ok()? << 10)
+    place::bytes(&smaps, "AnonHugePages")
 }
 
 pub fn huge(near: &Place) -> Finding {

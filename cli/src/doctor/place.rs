@@ -79,6 +79,17 @@ pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.strip_prefix(':')?.trim())
 }
 
+/// The bytes that stand behind `name:`, in kB, in such a text.
+pub fn bytes(text: &str, name: &str) -> Option<u64> {
+    in_bytes(field(text, name)?)
+}
+
+/// Of `4 kB`, as the kernel writes it.
+pub fn in_bytes(kilobytes: &str) -> Option<u64> {
+    let number = kilobytes.trim().strip_suffix(" kB")?;
+    Some(number.trim().parse::<u64>().ok()? << 10)
+}
+
 /// Environment variables by which launchers tell how many ranks a node has.
 const LOCAL_SIZES: [&str; 5] = [
     "OMPI_COMM_WORLD_LOCAL_SIZE",

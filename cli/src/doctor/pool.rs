@@ -4,7 +4,7 @@ use std::fs;
 
 use super::attempt::{errno, fastest, in_child, map, text, time, Failure};
 use super::pages::HUGE_PAGE;
-use super::place::{field, read, Place};
+use super::place::{self, field, read, Place};
 use super::{Finding, Standing::*};
 use crate::units;
 
@@ -58,11 +58,7 @@ fn users() -> Vec<(String, usize, u64)> {
             continue;
         }
         let status = read(entry.path().join("status")).unwrap_or_default();
-        let kilobytes = field(&status, "HugetlbPages").and_then(|v| v.strip_suffix(" kB"));
-        let bytes = kilobytes
-            .and_then(|v| v.trim().parse::<u64>().ok())
-            .unwrap_or(0)
-            << 10;
+        let bytes = place::bytes(&status, "HugetlbPages").unwrap_or(0);
         let name = field(&status, "Name").unwrap_or("?");
         if bytes == 0 {
             continue;

@@ -2,7 +2,7 @@
 //! process takes of its promises by having the shim.
 
 use super::attempt::{errno, in_child, map, text};
-use super::place::{field, read, Place};
+use super::place::{self, read, Place};
 use super::shim::{sharing, Trial};
 use super::{Finding, Standing::*};
 use crate::units;
@@ -12,9 +12,7 @@ const FILE: &str = "/proc/sys/vm/overcommit_memory";
 
 /// A line of /proc/meminfo, bytes.
 fn counted(name: &str) -> Option<u64> {
-    let text = read("/proc/meminfo")?;
-    let kilobytes = field(&text, name)?.strip_suffix(" kB")?;
-    Some(kilobytes.trim().parse::<u64>().ok()? << 10)
+    place::bytes(&read("/proc/meminfo")?, name)
 }
 
 /// Bytes of private memory that a process can map at once, to the MiB and `most` at the most;
@@ -49,8 +47,7 @@ fn promised(pid: u32) -> Option<u64> {
     let (mut sum, mut size) = (0u64, 0);
     for line in smaps.lines() {
         if let Some(kilobytes) = line.strip_prefix("Size:") {
-            let kilobytes = kilobytes.trim().strip_suffix(" kB")?;
-            size = kilobytes.parse::<u64>().ok()? << 10;
+            size = place::in_bytes(kilobytes)?;
         } else if let Some(flags) = line.strip_prefix("VmFlags:") {
             if flags.split(' ').any(|f| f == "ac") {
                 sum += size;

@@ -183,8 +183,8 @@ pub fn user() -> u32 {
 /// should, or there is nothing to try it with.
 pub fn sharing() -> Option<String> {
     let trial = Trial::start(&[("REGALL_SHARE", "heap".into())]).ok()?;
-    let on = look(trial.pid()).ok()?.header.in_force().into_iter();
-    let on = on
+    let settings = look(trial.pid()).ok()?.header.in_force();
+    let on = settings
         .into_iter()
         .any(|(name, value)| name == "share" && value == "heap");
     let said = trial

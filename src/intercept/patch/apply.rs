@@ -323,9 +323,7 @@ impl Patches {
         let &[0xe9, a, b, c, d] = bytes else {
             return false;
         };
-        let to = at
-            .wrapping_add(5)
-            .wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
+        let to = target(at, [a, b, c, d]);
         self.zones.iter().flatten().any(|z| z.range.contains(to))
     }
 
@@ -360,32 +358,30 @@ impl Patches {
     /// so does a file's text: who patches functions there (UCX) may have moved our jump with
     /// what stood before it, and still come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
-        let mut n = 0;
-        while let Some(entry) = self.table.all().get(n).copied() {
-            let zone = self.zones.get_mut(usize::from(entry.zone));
-            let Some(zone) = zone.and_then(Option::as_mut) else {
-                n += 1;
-                continue;
-            };
-            let at = entry.site.saturating_sub(u64::from(entry.moved));
-            let to = zone.address(usize::from(entry.trampoline));
-            if !is_unmapped(at) && (!is_generated(at) || writer.has_jump(at, to)) {
-                n += 1;
-                continue;
-            }
-            zone.set(usize::from(entry.trampoline), false);
-            self.table.remove(n);
-        }
+        self.drop_entries_in(|e, zone| {
+            let at = e.site.saturating_sub(u64::from(e.moved));
+            let to = zone.map(|zone| zone.address(usize::from(e.trampoline)));
+            to.is_some_and(|to| is_unmapped(at) || is_generated(at) && !writer.has_jump(at, to))
+        });
     }
 
     fn drop_entries(&mut self, gone: impl Fn(&Entry) -> bool) {
+        self.drop_entries_in(|entry, _| gone(entry));
+    }
+
+    /// Frees those that `gone` says it of, who is told their zone.
+    fn drop_entries_in(&mut self, mut gone: impl FnMut(&Entry, Option<&Zone>) -> bool) {
         let mut n = 0;
         while let Some(entry) = self.table.all().get(n).copied() {
-            if !gone(&entry) {
+            let mut zone = self
+                .zones
+                .get_mut(usize::from(entry.zone))
+                .and_then(Option::as_mut);
+            if !gone(&entry, zone.as_deref()) {
                 n += 1;
                 continue;
             }
-            if let Some(Some(zone)) = self.zones.get_mut(usize::from(entry.zone)) {
+            if let Some(zone) = &mut zone {
                 zone.set(usize::from(entry.trampoline), false);
             }
             self.table.remove(n);
@@ -515,8 +511,7 @@ impl Writer {
     }
 
     /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
-    /// can't be read there is, unless nothing is mapped. A debugger's breakpoint may be in
-    /// the place of its first byte.
+    /// can't be read there is. A debugger's breakpoint may be in the place of its first byte.
     fn has_jump(&mut self, at: u64, to: u64) -> bool {
         let mut bytes = [0u8; plan::JUMP_BYTES];
         let Some(mem) = self.mem() else {
@@ -524,13 +519,17 @@ impl Writer {
         };
         let (into, len) = (bytes.as_mut_ptr(), bytes.len());
         if call!(libc::SYS_pread64, mem.raw(), into, len, at) != Ok(len as u64) {
-            return !is_unmapped(at);
+            return true;
         }
         let [_, distance @ ..] = bytes;
-        let behind = at.wrapping_add(plan::JUMP_BYTES as u64);
-        let goes = behind.wrapping_add_signed(i64::from(i32::from_le_bytes(distance)));
-        goes == to
+        target(at, distance) == to
     }
+}
+
+/// Where a jump at `at` with this distance goes.
+fn target(at: u64, distance: [u8; 4]) -> u64 {
+    at.wrapping_add(plan::JUMP_BYTES as u64)
+        .wrapping_add_signed(i64::from(i32::from_le_bytes(distance)))
 }
 
 /// Whether `at` is memory of the program's own, where what it executes is of its own making.
