@@ -52,6 +52,7 @@ bench:
 	benches/run
 
 lint:
+	scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --exclude regall-races -- -D warnings
 	# loom's features of shared packages are not the shim's.
