@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the two are made of, and what they are built by.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "src",
     "sys",
     "bridge",
     "directory",
+    "ledger",
     "reader",
     "cli",
     "include",

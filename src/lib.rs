@@ -13,9 +13,9 @@
 #![cfg_attr(any(test, fuzzing), allow(dead_code))]
 
 // What races/ checks names its atomics so; see there.
-use core::hint;
 use core::sync::atomic;
 
+pub use regall_ledger as ledger;
 pub use regall_sys as sys;
 pub use regall_sys::text;
 
@@ -30,7 +30,6 @@ pub mod helper;
 pub mod host;
 pub mod huge;
 pub mod intercept;
-pub mod ledger;
 pub mod limits;
 pub mod logger;
 pub mod policy;

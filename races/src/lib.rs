@@ -27,7 +27,7 @@ pub mod vocab;
 #[path = "../../directory/src/writer.rs"]
 pub mod writer;
 
-#[path = "../../src/ledger/index.rs"]
+#[path = "../../ledger/src/index/mod.rs"]
 pub mod index;
 
 #[path = "../../bridge/src/lock.rs"]

@@ -1,130 +1,16 @@
-//! What is mapped, and what is said of it: an ordered map from ranges that don't
-//! overlap to attributes. Pure: it knows no registrar and makes no system call.
-//!
-//! It runs inside the hooks of mmap and munmap, under malloc's locks and in signal
-//! handlers, so it takes no lock, allocates nothing while it changes (see
-//! [`Ledger::reserve`]), recurses nowhere and can't panic. One thread at a time
-//! changes it; any thread may look an address up meanwhile ([`View::lookup`]).
-//!
-//! Invariants:
-//! * entries don't overlap, and every entry has an id of its own;
-//! * no two entries that touch are equal *and* mergeable ([`mergeable`]) or parts of
-//!   what was one mapping, so that a heap that has grown a thousand times is one entry,
-//!   and so is a file of which each page was locked and unlocked;
-//! * what the [`Sink`] was told to publish and not yet to retire is what the
-//!   ledger holds; within one change, what replaces an entry is published before
-//!   the entry is retired.
-
-pub mod index;
-#[cfg(test)]
-mod model;
+//! The account of what is mapped, and its changes.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::Attr;
 
-pub use index::{Busy, Hint, Memory, View};
-use index::{Index, Pos, Row, Spot};
-
-/// One range and what is said of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// The range.
-    pub range: PageRange,
-    /// What is said of every byte of it.
-    pub attr: Attr,
-    /// Its slot in the directory; 0: none.
-    pub slot: u32,
-    /// Unique for the ledger's life; from 1 up.
-    pub id: u64,
-    /// What it is a part of.
-    pub origin: Origin,
-}
-
-/// What memory is a part of: parts of one mapping have the same, wherever each of them is
-/// moved to and back, and so have mappings of one file that lie beside each other as their
-/// bytes do in the file, which are one mapping to the kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Origin(u32);
-
-/// Spreads numbers that are close to each other (2^64 divided by the golden ratio).
-const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-
-impl Origin {
-    /// Of a mapping that at `start` shows a file from `offset` on. Two files may have the
-    /// same number, once in four thousand million; then what is said the same of both is
-    /// one entry where they touch.
-    pub const fn of_file(device: (u32, u32), inode: u64, offset: u64, start: u64) -> Self {
-        let device = (device.0 as u64) << 32 | device.1 as u64;
-        let file = (inode ^ device.wrapping_mul(ODD)).wrapping_mul(ODD);
-        let page = offset.wrapping_sub(start) / PAGE;
-        Self(((file >> 32) as u32).wrapping_add(page as u32))
-    }
-
-    /// Of a part that is moved from address `from` to `to`.
-    pub const fn moved(self, from: u64, to: u64) -> Self {
-        Self(self.0.wrapping_add((from.wrapping_sub(to) / PAGE) as u32))
-    }
-}
-
-/// What a look-up without a lock finds: an [`Entry`], its words left packed until
-/// somebody asks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
-    /// First address.
-    pub start: u64,
-    /// First address behind it.
-    pub end: u64,
-    /// [`Attr`], packed.
-    pub packed: u64,
-    /// Slot in the directory; 0: none.
-    pub slot: u32,
-    /// The entry's id.
-    pub id: u64,
-}
-
-impl Found {
-    /// What is said of the range.
-    #[inline]
-    pub fn attr(&self) -> Attr {
-        unpack(self.packed)
-    }
-
-    /// The range. `None` can't be, but costs nothing to say.
-    #[inline]
-    pub fn range(&self) -> Option<PageRange> {
-        PageRange::new(self.start, self.end)
-    }
-
-    #[inline]
-    fn of(row: Row) -> Self {
-        Self {
-            start: row.start,
-            end: row.end,
-            packed: row.attr,
-            slot: row.slot,
-            id: row.id,
-        }
-    }
-}
-
-impl View {
-    /// The entry that holds `addr`, as it was at some moment during the call.
-    /// Any thread, at any time: no lock, no system call. [`Busy`] if a writer was in
-    /// the way all the time, as it is for a signal handler that interrupted one.
-    #[inline]
-    pub fn lookup(&self, addr: u64) -> Result<Option<Found>, Busy> {
-        Ok(self.row_at(addr)?.map(Found::of))
-    }
-
-    /// The same, looking first among the ranges that this thread found lately.
-    #[inline]
-    pub fn lookup_hinted(&self, addr: u64, hint: &Hint) -> Result<Option<Found>, Busy> {
-        Ok(self.row_at_hinted(addr, hint)?.map(Found::of))
-    }
-}
+#[cfg(test)]
+use crate::entry::mergeable;
+use crate::entry::{joins, unpack, Entry, Origin, Totals, ODD, REASONS};
+use crate::index::{Index, Memory, Pos, Row, Spot, View};
+use crate::plan::{Plan, Rows};
 
 /// Where the ledger's changes go: the directory in real life, a recorder in tests.
 pub trait Sink {
@@ -144,120 +30,9 @@ pub struct Short {
     pub at: u64,
 }
 
-/// Bytes mapped, by what is said of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Totals {
-    /// All.
-    pub bytes: u64,
-    /// Those held by at least one registrar.
-    pub registered: u64,
-    /// By the pin set's word; index is [`Reason`] as a number ([`Reason::None`]: held).
-    pub pin: [u64; REASONS],
-    /// By the HCA registrar's word, likewise.
-    pub hca: [u64; REASONS],
-}
-
-/// Values of [`Reason`].
-pub const REASONS: usize = Reason::ALL.len();
-
-impl Totals {
-    /// `bytes` more, or fewer (its two's complement), are said to be `packed`.
-    #[inline]
-    fn change(&mut self, bytes: u64, packed: u64) {
-        let (pin, hca) = Attr::packed_reasons(packed);
-        self.bytes = self.bytes.wrapping_add(bytes);
-        if pin == Reason::None as u8 || hca == Reason::None as u8 {
-            self.registered = self.registered.wrapping_add(bytes);
-        }
-        if let Some(n) = self.pin.get_mut(usize::from(pin)) {
-            *n = n.wrapping_add(bytes);
-        }
-        if let Some(n) = self.hca.get_mut(usize::from(hca)) {
-            *n = n.wrapping_add(bytes);
-        }
-    }
-}
-
-/// Whether touching ranges that both say `attr` are made one entry, wherever they come
-/// from. Only for memory that is nothing but bytes: a file's ranges differ in what they
-/// map, shared memory in who else has it, a stack in whose it is.
-#[inline]
-pub fn mergeable(attr: Attr) -> bool {
-    matches!(attr.kind, Kind::Anon | Kind::Heap)
-        && !attr.prot.shared()
-        && !attr.flags.has(Flags::TEXT)
-}
-
-/// Whether `row`, which touches a part of mapping `origin` that says `attr`, becomes one with it.
-#[inline]
-fn joins(row: &Row, attr: Attr, origin: u32) -> bool {
-    row.attr == attr.pack() && (row.origin == origin || mergeable(attr))
-}
-
-/// Attributes that no writer wrote. They can't come up, since only packed ones
-/// are stored; a hook may not panic to say so.
-const NONSENSE: Attr = Attr {
-    prot: Prot::from_bits(0),
-    kind: Kind::Special,
-    flags: Flags::EMPTY,
-    pin: Column::no(Reason::Off),
-    hca: Column::no(Reason::Off),
-};
-
-#[inline]
-fn unpack(word: u64) -> Attr {
-    let attr = Attr::unpack(word);
-    debug_assert!(attr.is_some());
-    attr.unwrap_or(NONSENSE)
-}
-
-impl Entry {
-    #[inline]
-    fn of(row: Row) -> Option<Self> {
-        let range = PageRange::new(row.start, row.end);
-        debug_assert!(range.is_some());
-        Some(Self {
-            range: range?,
-            attr: unpack(row.attr),
-            slot: row.slot,
-            id: row.id,
-            origin: Origin(row.origin),
-        })
-    }
-}
-
-/// Up to three rows, in order.
-struct Rows {
-    rows: [Row; 3],
-    len: usize,
-}
-
-impl Rows {
-    #[inline]
-    const fn new() -> Self {
-        Self {
-            rows: [Row::NONE; 3],
-            len: 0,
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, row: Option<Row>) {
-        if let (Some(row), Some(place)) = (row, self.rows.get_mut(self.len)) {
-            *place = row;
-            self.len = self.len.wrapping_add(1);
-        }
-    }
-
-    #[inline]
-    fn get(&self) -> &[Row] {
-        self.rows.get(..self.len).unwrap_or_default()
-    }
-}
-
 /// The account of what is mapped. See the module's text.
 pub struct Ledger {
-    index: Index,
+    pub(crate) index: Index,
     totals: Totals,
     /// Atomic so that its value is in memory, not in a register, when a change is
     /// left half-way by siglongjmp: an id is never given twice.
@@ -700,7 +475,7 @@ impl Ledger {
     }
 
     #[inline]
-    fn next(&self, at: Pos) -> Pos {
+    pub(crate) fn next(&self, at: Pos) -> Pos {
         self.index.settle(self.index.behind(at))
     }
 
@@ -771,109 +546,15 @@ impl Ledger {
         self.index.splice(at, 1, rows.get());
     }
 
-    /// What an insertion of `range` replaces, and by what. Works on packed rows:
-    /// of the entries that it looks at, most are only neighbours.
-    #[inline]
-    fn plan(&self, range: PageRange, attr: Attr, origin: u32) -> Plan {
-        let (start, end) = (range.start(), range.end());
-        let joins = |row: &Row| joins(row, attr, origin);
-        let mut plan = Plan {
-            from: Index::FIRST,
-            to: Index::FIRST,
-            before: None,
-            start,
-            end,
-            after: None,
-        };
-
-        // On the left: a row that straddles the start or touches it.
-        if let Some(at) = self.index.find(start) {
-            let row = self.index.row(at).unwrap_or_default();
-            plan.from = if row.end > start {
-                at
-            } else {
-                self.index.behind(at)
-            };
-            let left = if row.start == start {
-                self.index
-                    .previous(at)
-                    .and_then(|at| Some((at, self.index.row(at)?)))
-            } else {
-                Some((at, row))
-            };
-            if let Some((at, row)) = left.filter(|(_, row)| row.end >= start) {
-                if joins(&row) {
-                    plan.from = at;
-                    plan.start = row.start;
-                    plan.end = end.max(row.end);
-                } else if row.end > start {
-                    plan.before = Some(row);
-                }
-            }
-        }
-
-        // On the right: the first row behind it, and the last one in it.
-        plan.to = self.index.settle(plan.from);
-        let mut next = self.index.row(plan.to);
-        if next.is_some_and(|row| row.start < end) {
-            let last = self.index.find(end.wrapping_sub(1)).unwrap_or(plan.to);
-            plan.to = self.next(last);
-            next = self.index.row(plan.to);
-            if let Some(row) = self.index.row(last).filter(|row| row.end > end) {
-                if joins(&row) {
-                    plan.end = row.end;
-                } else {
-                    plan.after = Some(row);
-                }
-            }
-        }
-        if let Some(row) = next.filter(|row| row.start == end && joins(row)) {
-            plan.end = row.end;
-            plan.to = self.next(plan.to);
-        }
-        plan
-    }
-
-    /// As [`Ledger::plan`], for a piece of the one row at `at`: nothing is searched.
-    #[inline]
-    fn plan_within(&self, at: Pos, row: Row, piece: PageRange, attr: Attr) -> Plan {
-        let (start, end) = (piece.start(), piece.end());
-        let joins = |other: &Row| joins(other, attr, row.origin);
-        let mut plan = Plan {
-            from: at,
-            to: self.next(at),
-            before: (row.start < start).then_some(row),
-            start,
-            end,
-            after: (end < row.end).then_some(row),
-        };
-        if plan.before.is_none() {
-            let left = self.index.previous(at);
-            let row = left.and_then(|at| self.index.row(at));
-            if let (Some(at), Some(row)) = (left, row.filter(|r| r.end == start && joins(r))) {
-                plan.from = at;
-                plan.start = row.start;
-            }
-        }
-        if plan.after.is_none() {
-            let row = self.index.row(plan.to);
-            if let Some(row) = row.filter(|r| r.start == end && joins(r)) {
-                plan.to = self.next(plan.to);
-                plan.end = row.end;
-            }
-        }
-        plan
-    }
-
     /// Leaves in use.
     #[cfg(test)]
-    fn leaves(&self) -> usize {
+    pub(crate) fn leaves(&self) -> usize {
         self.index.leaves()
     }
 
     /// See [`Index::leave_half_way`].
     #[cfg(test)]
-    fn leave_half_way(&mut self, how: usize) {
+    pub(crate) fn leave_half_way(&mut self, how: usize) {
         self.index.leave_half_way(how);
     }
 
@@ -898,27 +579,5 @@ impl Ledger {
             at = self.next(at);
         }
         assert_eq!(totals, self.totals);
-    }
-}
-
-/// The rows from `from` up to `to` are replaced by what is left of the first, by the
-/// new one, and by what is left of the last.
-struct Plan {
-    from: Pos,
-    to: Pos,
-    /// The row whose part before the range stays.
-    before: Option<Row>,
-    /// The new row's first address.
-    start: u64,
-    /// The first address behind the new row.
-    end: u64,
-    /// The row whose part behind the range stays.
-    after: Option<Row>,
-}
-
-impl Plan {
-    /// Rows that go where `from` is; `after` only if all that goes is `in_leaf`.
-    fn rows_beside(&self, in_leaf: bool) -> usize {
-        1 + usize::from(self.before.is_some()) + usize::from(self.after.is_some() && in_leaf)
     }
 }

@@ -10,6 +10,10 @@ use regall_directory::addr::PAGE;
 use regall_directory::vocab::*;
 use std::ptr::NonNull;
 
+use core::ops::ControlFlow;
+
+use regall_directory::addr::PageRange;
+
 use super::*;
 
 /// Pages that the random tests play with.
