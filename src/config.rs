@@ -13,6 +13,9 @@ use regall_bridge::mechanism::Order;
 pub enum Pin {
     /// Nothing is locked.
     Off,
+    /// Locked when touched; adapters don't make resident what nobody has touched, but
+    /// for what is small.
+    Auto,
     /// Locked when touched.
     OnFault,
     /// Locked and populated at once.
@@ -107,7 +110,7 @@ impl Config {
     /// The defaults of the design.
     pub const fn new() -> Self {
         Self {
-            pin: Pin::Populate,
+            pin: Pin::Auto,
             hca: Hca::Adopt,
             hca_device: Text::new(),
             hca_odp: false,
@@ -136,10 +139,11 @@ impl Config {
             b"REGALL" | b"REGALL_ONLY" => (),
             b"REGALL_PIN" => {
                 self.pin = match value {
+                    b"auto" => Pin::Auto,
                     b"populate" => Pin::Populate,
                     b"onfault" => Pin::OnFault,
                     b"off" => Pin::Off,
-                    _ => return Err(bad("populate, onfault or off")),
+                    _ => return Err(bad("auto, onfault, populate or off")),
                 }
             }
             b"REGALL_HCA" => self.set_hca(value)?,
@@ -387,7 +391,7 @@ mod tests {
     #[test]
     fn every_variable_takes_its_default_and_refuses_nonsense() {
         let defaults: &[(&str, &str)] = &[
-            ("REGALL_PIN", "populate"),
+            ("REGALL_PIN", "auto"),
             ("REGALL_HCA", "adopt"),
             ("REGALL_HCA_MODE", "pinned"),
             ("REGALL_SCOPE", "all"),

@@ -69,7 +69,7 @@ pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
         || attr.flags.has(Flags::BACKED) && !attr.prot.shared();
     match pin {
         Pin::Off => Want::Leave(Column::no(Reason::Off)),
-        Pin::OnFault => Want::OnFault,
+        Pin::Auto | Pin::OnFault => Want::OnFault,
         Pin::Populate if lazy => Want::OnFault,
         Pin::Populate => Want::Populate,
     }

@@ -326,6 +326,7 @@ fn settings_in_force(c: &Config) -> u64 {
         Pin::Off => 0,
         Pin::OnFault => 1,
         Pin::Populate => 2,
+        Pin::Auto => 3,
     };
     let access = match c.access {
         Access::Local => 0,

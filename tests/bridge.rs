@@ -532,7 +532,7 @@ fn yama_is_asked_for_leave() {
     command
         .args(["-f", "-e", "trace=prctl", "env"])
         .arg(format!("LD_PRELOAD={}", build::shim().display()))
-        .arg("REGALL=1")
+        .args(["REGALL=1", "REGALL_PIN=populate"])
         .arg(program);
     let traced = said(&mut command);
     assert!(

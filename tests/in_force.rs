@@ -61,7 +61,7 @@ fn run(env: &[(&str, &str)], prepare: impl Fn(&mut Command)) -> Run {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("stats");
     let mut command = Command::new(build::program("hello"));
-    Mode::Populate.apply(&mut command);
+    Mode::Auto.apply(&mut command);
     command
         .env("QUIET_SOCKET", watcher.socket())
         .env("REGALL_STATS_FILE", &file)
@@ -106,7 +106,7 @@ const DEFAULTS: [&str; 11] = [
     "intercept=patch",
     "keys=mapping",
     "on_limit=skip",
-    "pin=populate",
+    "pin=auto",
     "scope=all",
     "share=off",
 ];
@@ -121,7 +121,7 @@ fn the_defaults() {
 #[test]
 fn every_value() {
     for (variable, values) in [
-        ("REGALL_PIN", &["onfault", "off"][..]),
+        ("REGALL_PIN", &["onfault", "populate", "off"][..]),
         ("REGALL_HCA", &["off", "no_such_device"]),
         ("REGALL_HCA_MODE", &["odp"]),
         ("REGALL_SCOPE", &["data"]),

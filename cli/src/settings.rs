@@ -38,7 +38,7 @@ macro_rules! settings {
 }
 
 settings! {
-    pin "REGALL_PIN" "populate|onfault|off" "How memory is locked";
+    pin "REGALL_PIN" "auto|onfault|populate|off" "How memory is locked";
     hca "REGALL_HCA" "adopt|DEVICE|off" "Where memory is registered with an adapter";
     hca_mode "REGALL_HCA_MODE" "pinned|odp" "Pinned or on-demand registration";
     scope "REGALL_SCOPE" "all|data" "Whether text and read-only data are registered too";

@@ -135,7 +135,7 @@ pub struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
 
-/// [`Header::settings`]: REGALL_PIN, 2 bits: 0 off, 1 onfault, 2 populate.
+/// [`Header::settings`]: REGALL_PIN, 2 bits: 0 off, 1 onfault, 2 populate, 3 auto.
 pub const SETTING_PIN_SHIFT: u32 = 0;
 /// [`Header::settings`]: REGALL_INTERCEPT in force, 2 bits: 0 symbols, 1 patch, 2 strict.
 pub const SETTING_INTERCEPT_SHIFT: u32 = 2;

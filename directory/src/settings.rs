@@ -17,7 +17,11 @@ pub struct Setting {
 
 impl Setting {
     /// REGALL_PIN.
-    pub const PIN: Self = Self::new("pin", SETTING_PIN_SHIFT, &["off", "onfault", "populate"]);
+    pub const PIN: Self = Self::new(
+        "pin",
+        SETTING_PIN_SHIFT,
+        &["off", "onfault", "populate", "auto"],
+    );
     /// REGALL_INTERCEPT, as it is in force.
     pub const INTERCEPT: Self = Self::new(
         "intercept",
@@ -206,7 +210,7 @@ mod tests {
     #[test]
     fn nonsense_is_a_question_mark() {
         let all = said(!SETTING_HCA_OFF & !COPY_AUTO, "");
-        assert_eq!(all[..2], ["pin=?", "intercept=?"]);
+        assert_eq!(all[..2], ["pin=auto", "intercept=?"]);
         assert_eq!(all[9], "copy=?,?,?,?,?");
     }
 }

@@ -215,7 +215,7 @@ fn programs_with_more_rights_ignore_it() {
         };
         let shell = format!(
             "rm -rf {etc}; cp -a /etc {etc}; echo {list} >{etc}/ld.so.preload; mount --bind {etc} /etc; \
-             exec setpriv --reuid {OTHER} --regid {OTHER} --clear-groups env LD_PRELOAD={preload} REGALL=1 \
+             exec setpriv --reuid {OTHER} --regid {OTHER} --clear-groups env LD_PRELOAD={preload} REGALL=1 REGALL_PIN=populate \
              REGALL_LOG=debug REGALL_LOG_FILE={drop}/log REGALL_STATS_FILE={drop}/stats \
              QUIET_SOCKET=$1 {program}",
             etc = etc.display(),
@@ -532,7 +532,7 @@ fn the_environment_is_read_by_name_alone() {
             .arg("env");
         command
             .arg(format!("LD_PRELOAD={}", build::shim().display()))
-            .arg("REGALL=1");
+            .args(["REGALL=1", "REGALL_PIN=populate"]);
         command.args(env.iter().map(|(name, value)| format!("{name}={value}")));
         let done = child::run(command.arg(build::program("hello")), TIMEOUT);
         assert_eq!(done.end(), "exit 7", "{}", done.stderr);

@@ -14,14 +14,16 @@ pub enum Mode {
     /// The shim preloaded, REGALL not set.
     Inert,
     /// On, all defaults.
+    Auto,
+    /// Pinned and resident at once.
     Populate,
     /// Pinned on fault.
     OnFault,
     /// Tracked only.
     Off,
-    /// Intercepted by symbols: coverage can't be complete.
+    /// As [`Self::Populate`], intercepted by symbols: coverage can't be complete.
     Symbols,
-    /// Patched, and Syscall User Dispatch for the rest.
+    /// As [`Self::Populate`], patched, and Syscall User Dispatch for the rest.
     Strict,
     /// Pinned and populated, and large private memory is a file's that peers can map.
     Heap,
@@ -44,8 +46,12 @@ impl Mode {
         }
         command.env("REGALL", "1");
         match self {
-            Self::OnFault => command.env("REGALL_PIN", "onfault"),
-            Self::Off => command.env("REGALL_PIN", "off"),
+            Self::Auto => (),
+            Self::OnFault => drop(command.env("REGALL_PIN", "onfault")),
+            Self::Off => drop(command.env("REGALL_PIN", "off")),
+            _ => drop(command.env("REGALL_PIN", "populate")),
+        }
+        match self {
             Self::Symbols => command.env("REGALL_INTERCEPT", "symbols"),
             Self::Strict => command.env("REGALL_INTERCEPT", "strict"),
             Self::Heap => command.env("REGALL_SHARE", "heap"),
@@ -57,7 +63,7 @@ impl Mode {
     pub fn is_complete(self) -> bool {
         matches!(
             self,
-            Self::Populate | Self::OnFault | Self::Off | Self::Strict | Self::Heap
+            Self::Auto | Self::Populate | Self::OnFault | Self::Off | Self::Strict | Self::Heap
         )
     }
 
@@ -65,7 +71,7 @@ impl Mode {
     pub fn pins(self) -> bool {
         matches!(
             self,
-            Self::Populate | Self::OnFault | Self::Strict | Self::Heap
+            Self::Auto | Self::Populate | Self::OnFault | Self::Strict | Self::Heap
         )
     }
 }

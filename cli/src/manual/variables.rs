@@ -22,7 +22,7 @@ const fn of(name: &'static str, default: &'static str, meaning: &'static str) ->
 /// In the README's order.
 pub const ALL: [Variable; 19] = [
     of("REGALL", "0", "`1` turns it on"),
-    of("REGALL_PIN", "populate", "the pin set: `populate` (locked and resident at once), `onfault` (locked when touched), `off` (tracked only)"),
+    of("REGALL_PIN", "auto", "the pin set: `auto` (locked when touched; adapters make nothing resident that nobody has touched, but for what is small), `onfault` (locked when touched; adapters register everything at once), `populate` (everything locked and resident at once), `off` (tracked only)"),
     of("REGALL_INTERCEPT", "patch", "`patch`: the sites of system calls are patched; `symbols`: only calls through the public functions are seen; `strict`: patch, plus Syscall User Dispatch for sites that can't be patched"),
     of("REGALL_LIMIT", "90%", "the budget: bytes with K, M, G, T (powers of 1,024), or % of the smallest of RLIMIT_MEMLOCK where it binds, the cgroup's memory limit, and this rank's share of physical memory by the local size that the launcher tells"),
     of("REGALL_ON_LIMIT", "skip", "beyond it: `skip` (the range is `limit`) or `fail` (mmap, mremap and brk say ENOMEM)"),

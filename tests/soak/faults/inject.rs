@@ -103,7 +103,7 @@ fn command(case: &Case, what: &str, report: &Path) -> Command {
     command.env_remove("LD_PRELOAD");
     command.arg(build::shim()).arg(report).arg(what).arg("env");
     command.arg(format!("LD_PRELOAD={}", build::shim().display()));
-    command.arg("REGALL=1");
+    command.args(["REGALL=1", "REGALL_PIN=populate"]);
     command.args(
         case.env
             .iter()

@@ -20,7 +20,7 @@ fn wrapped(wrapper: &[&str], program: &str, env: Option<&[&str]>) -> Command {
     command.arg("env");
     if let Some(env) = env {
         command.arg(format!("LD_PRELOAD={}", build::shim().display()));
-        command.arg("REGALL=1").args(env);
+        command.args(["REGALL=1", "REGALL_PIN=populate"]).args(env);
     }
     command.arg(build::program(program));
     command
