@@ -1,17 +1,17 @@
 //! brk(2): the heap. The break is where the application puts it: a step further, to a whole
 //! huge page, was tried, and gave it what it had mapped there itself.
 
-use super::pinning::{lock_for, relent, settle};
+use super::headroom::{self, Charge};
+use super::pinning::{lock_for, settle};
 use super::unmap::{put_back, Taken};
 use super::{
-    backed, close, deferred, future_flags, lock, open, over_budget, real, registering, resync,
+    backed, close, deferred, end, future_flags, lock, open, over_budget, real, registering, resync,
 };
 use crate::arch::Frame;
 use crate::huge;
 use crate::policy;
 use crate::share;
 use crate::startup;
-use crate::sys::Errno;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Call;
@@ -26,7 +26,6 @@ static FIRST: AtomicU64 = AtomicU64::new(0);
 const LIBC_STEP: u64 = 1 << 20;
 /// What a heap grows by is advised, or shared, once it has so many bytes.
 const LARGE: u64 = 1 << 20;
-const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
 /// Tracking starts with the program break at `brk`.
 pub fn begin_at(brk: u64) {
@@ -87,8 +86,9 @@ pub fn brk(frame: &mut Frame) -> i64 {
         return before as i64;
     }
     let mut value = real(frame);
-    if wanted > before && (value as u64) < wanted && relent(NOMEM) {
-        value = real(frame);
+    if wanted > before && (value as u64) < wanted && before != 0 {
+        let refused = |value: i64| (value as u64) < wanted;
+        value = headroom::retry(frame, value, refused, Charge::future(wanted - before));
     }
     let now = value as u64;
     match shrunk {
@@ -136,8 +136,9 @@ pub fn brk(frame: &mut Frame) -> i64 {
     if let Some(range) = grown {
         settle(range);
     }
-    if let Some(range) = shrunk.or(grown) {
-        close(flight, range);
+    match shrunk.or(grown) {
+        Some(range) => close(flight, range),
+        None => end(flight),
     }
     value
 }

@@ -3,7 +3,8 @@
 //! Our pins are on top of it and nobody's business.
 
 use super::flight::Flight;
-use super::pinning::{lock_for, relent, repin, settle};
+use super::headroom::{self, Charge};
+use super::pinning::{lock_for, repin, settle};
 use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::config::Pin;
@@ -39,10 +40,8 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     if let Some(errno) = refused(range) {
         return -i64::from(errno.0);
     }
-    let mut value = real(frame);
-    if failed(value) && relent(value) {
-        value = real(frame);
-    }
+    let no_memory = |value| value == -i64::from(Errno::NOMEM.0);
+    let value = headroom::retry(frame, real(frame), no_memory, Some(Charge::lock(range)));
     // Within the limit it fails only where something is not mapped or can't be
     // populated: what lies before a hole is locked all the same.
     let bad_flags = value == -i64::from(Errno::INVAL.0);
@@ -127,6 +126,7 @@ pub fn munlock(frame: &mut Frame) -> i64 {
             ..a
         });
         repin(done);
+        headroom::unlocked();
     }
     settle(range);
     close(flight, range);
@@ -177,6 +177,7 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
         });
         if let Some(all) = PageRange::new(0, USER_END) {
             repin(all);
+            headroom::unlocked();
             settle(all);
         }
     }

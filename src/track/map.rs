@@ -2,7 +2,8 @@
 //! ledger, then the pin set, and only then the application.
 
 use super::flight::Flight;
-use super::pinning::{let_go, lock_for, relent, settle};
+use super::headroom::{self, Charge};
+use super::pinning::{let_go, lock_for, settle};
 use super::unmap::{put_back, Taken};
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering,
@@ -63,13 +64,16 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         registering::retract(target);
     }
     let mut value = real(frame);
-    if failed(value) && relent(value) {
-        value = real(frame);
+    if failed(value) {
+        value = with_room(frame, value, &mut taken);
     }
     if failed(value) {
-        if let Some(target) = target {
-            put_back(target, &taken);
-            close(flight, target);
+        match target {
+            Some(target) => {
+                put_back(target, &taken);
+                close(flight, target);
+            }
+            None => end(flight),
         }
         return value;
     }
@@ -95,6 +99,26 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
+}
+
+/// Makes an mmap again that our pins were in the way of. What memfd_secret(2) has made is
+/// charged as locked memory is.
+#[cold]
+#[inline(never)]
+fn with_room(frame: &Frame, value: i64, replaced: &mut Taken) -> i64 {
+    let [_, len, _, flags, ..] = frame.args;
+    let set = |bit: i32| flags & bit as u64 != 0;
+    let file = !set(libc::MAP_ANONYMOUS) && set(libc::MAP_SHARED);
+    let charge = match set(libc::MAP_LOCKED) || file {
+        true => Some(Charge::more(len)),
+        false => Charge::future(len),
+    };
+    let mut value = value;
+    if headroom::is_beyond(value) && charge.is_some() && replaced.unpin() {
+        value = real(frame);
+    }
+    value = headroom::retry(frame, value, headroom::is_beyond, charge);
+    headroom::retry_crowded(frame, value)
 }
 
 /// Whether new memory is private, anonymous, to be written to, and not there before it is
@@ -281,10 +305,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if other_rights {
         registering::refresh(range);
     }
-    let mut value = real(frame);
-    if failed(value) && relent(value) {
-        value = real(frame);
-    }
+    let value = headroom::retry_crowded(frame, real(frame));
     if failed(value) {
         // It may have changed a part before it failed.
         resync::range(range, false);
@@ -397,11 +418,17 @@ pub fn shmat(frame: &mut Frame) -> i64 {
     if let Some(target) = target {
         registering::retract(target);
     }
-    let value = real(frame);
+    let value = headroom::retry(
+        frame,
+        real(frame),
+        headroom::is_beyond,
+        Charge::future(bytes),
+    );
     if failed(value) {
         if let Some(target) = target {
             put_back(target, &taken);
         }
+        end(flight);
         return value;
     }
     let Some(range) = PageRange::from_call(value as u64, bytes) else {
@@ -438,11 +465,9 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
     if let (Call::RemapFilePages, Some(range)) = (call, remapped) {
         registering::retract(range);
     }
-    let value = real(frame);
-    if failed(value) && call == Call::RemapFilePages {
-        if let Some(range) = remapped {
-            settle(range);
-        }
+    let mut value = real(frame);
+    if failed(value) {
+        value = odd_with_room(call, frame, value, remapped);
     }
     if !failed(value) {
         let range = match call {
@@ -458,6 +483,43 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
     end(flight);
     value
 }
+
+/// Makes such a call again if our pins were in its way.
+fn odd_with_room(call: Call, frame: &Frame, value: i64, remapped: Option<PageRange>) -> i64 {
+    let [first, second, ..] = frame.args;
+    match (call, remapped) {
+        (Call::RemapFilePages, Some(range)) => {
+            // What is locked is mapped anew as locked memory, and charged.
+            let again = headroom::is_beyond(value) && let_go(range);
+            let mut value = if again { real(frame) } else { value };
+            if headroom::is_beyond(value) {
+                value = headroom::retry(
+                    frame,
+                    value,
+                    headroom::is_beyond,
+                    Some(Charge::more(second)),
+                );
+            }
+            if failed(value) {
+                settle(range);
+            }
+            value
+        }
+        (Call::MapShadowStack, _) => {
+            headroom::retry(frame, value, headroom::is_beyond, Charge::future(second))
+        }
+        (Call::IoSetup, _) => {
+            // The kernel doubles the number of events, and adds some for each processor.
+            let ring = first.saturating_mul(2 * IO_EVENT).saturating_add(64 << 10);
+            let no_memory = |value| value == NOMEM;
+            headroom::retry(frame, value, no_memory, Charge::future(ring))
+        }
+        _ => value,
+    }
+}
+
+/// Bytes of a `struct io_event`.
+const IO_EVENT: u64 = 32;
 
 /// Memory that the C interface has just mapped for the application; `out`: it stays out of
 /// registration.

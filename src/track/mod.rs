@@ -38,6 +38,7 @@ pub mod backed;
 pub mod deferred;
 pub mod flight;
 pub mod fork;
+pub mod headroom;
 pub mod heap;
 pub mod lending;
 pub mod lock;

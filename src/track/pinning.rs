@@ -2,9 +2,7 @@
 //! a call needs unlocked memory. The kernel works without the lock being held, so
 //! whoever pins or unpins says so in its flight, and others wait.
 
-use super::{
-    deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State, USER_END,
-};
+use super::{deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State};
 use crate::arch;
 use crate::config::Pin;
 use crate::limits;
@@ -489,11 +487,14 @@ fn undo(guard: Guard, part: PageRange) {
 /// the call that follows fails on locked memory or is charged for it. They come
 /// back with [`settle`]. Says whether there was anything.
 pub fn let_go(range: PageRange) -> bool {
-    let_go_of(range, |_, _| true)
+    let_go_of(range, |_, part, _| Some(part))
 }
 
-/// As [`let_go`], of those parts that `which` names with the lock held.
-fn let_go_of(range: PageRange, which: impl Fn(&Guard, PageRange) -> bool) -> bool {
+/// As [`let_go`], of what `which` names of each part with the lock held.
+pub fn let_go_of(
+    range: PageRange,
+    mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
+) -> bool {
     let mut any = false;
     let mut from = range.start();
     loop {
@@ -510,11 +511,14 @@ fn let_go_of(range: PageRange, which: impl Fn(&Guard, PageRange) -> bool) -> boo
         guard.ledger.for_each(rest, |part, entry| {
             from = part.end();
             let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
-            if ours && which(&guard, part) {
-                if let Some(place) = parts.get_mut(n) {
-                    *place = Some(part);
-                    n += 1;
-                }
+            let piece = if ours {
+                which(&guard, part, entry.attr)
+            } else {
+                None
+            };
+            if let (Some(piece), Some(place)) = (piece, parts.get_mut(n)) {
+                *place = Some(piece);
+                n += 1;
             }
             if n == 8 {
                 ControlFlow::Break(())
@@ -539,38 +543,4 @@ fn let_go_of(range: PageRange, which: impl Fn(&Guard, PageRange) -> bool) -> boo
             return any;
         }
     }
-}
-
-/// A call failed in a way that our own pins may be to blame for
-/// (RLIMIT_MEMLOCK counts them): lets go of them all and says whether to try again.
-pub fn relent(value: i64) -> bool {
-    let blame = [Errno::NOMEM, Errno::AGAIN, Errno::PERM]
-        .iter()
-        .any(|e| value == -i64::from(e.0));
-    if !blame || startup::config().pin == Pin::Off || limits::memlock_now().is_none() {
-        return false;
-    }
-    let Some(all) = PageRange::new(0, USER_END) else {
-        return false;
-    };
-    // What another call is about may be about to be the application's own lock.
-    let any = let_go_of(all, |guard, part| !flight::in_the_way(guard, part, true));
-    if any {
-        flight::count(Counter::Relented);
-        // They stay away: pinned again they would be in the way again.
-        if let Some(mut guard) = lock() {
-            guard.update(all, |_, a| {
-                let pending = a.pin.reason == Reason::Off && policy::excluded(a).is_none();
-                if pending {
-                    Attr {
-                        pin: Column::no(Reason::Limit),
-                        ..a
-                    }
-                } else {
-                    a
-                }
-            });
-        }
-    }
-    any
 }

@@ -2,8 +2,9 @@
 //! it is then.
 
 use super::flight::Flight;
+use super::headroom::{self, Charge};
 use super::pieces::{in_pieces, longer, was_one_mapping};
-use super::pinning::{lock_for, relent, settle};
+use super::pinning::{let_go, lock_for, postpone, settle};
 use super::unmap::{put_back, Taken};
 use super::{
     backed, close, deferred, end, failed, lock, open, over_budget, real, registering, resync,
@@ -77,8 +78,8 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         Stayed::Grown => old as i64,
         _ => real(frame),
     };
-    if failed(value) && (relent(value) || value == FAULT && moved.unpin()) {
-        value = real(frame);
+    if failed(value) {
+        value = with_room(frame, value, &mut moved);
     }
     if let (FAULT, Some(source)) = (value, source) {
         if let Some(one) = was_one_mapping(&moved, source) {
@@ -125,6 +126,27 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         None => end(flight),
     }
     value
+}
+
+/// Makes an mremap again that our pins were in the way of. What is locked is charged for what
+/// it grows by: ours is unlocked for it.
+#[cold]
+#[inline(never)]
+pub fn with_room(frame: &Frame, value: i64, moved: &mut Taken) -> i64 {
+    let [old, old_len, new_len, ..] = frame.args;
+    let beyond = headroom::is_beyond(value);
+    // With a length of 0 it is another mapping of the same shared pages.
+    let doubled = PageRange::from_call(old, new_len).filter(|_| old_len == 0 && beyond);
+    let mut value = value;
+    if (beyond || value == FAULT) && moved.unpin() || doubled.is_some_and(let_go) {
+        value = real(frame);
+    }
+    if let Some(doubled) = doubled {
+        postpone(doubled);
+    }
+    let more = Charge::more(new_len.saturating_sub(old_len));
+    value = headroom::retry(frame, value, headroom::is_beyond, Some(more));
+    headroom::retry_crowded(frame, value)
 }
 
 /// What becomes of the regions of what mremap is about.

@@ -2,6 +2,7 @@
 //! since another thread can be given the addresses the instant the kernel has
 //! them back.
 
+use super::headroom;
 use super::pinning::lock_for;
 use super::{close, deferred, failed, lock, open, real, registering, resync, State};
 use crate::arch::Frame;
@@ -129,11 +130,14 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         None => deferred::gone(range),
     }
     registering::retract(range);
-    let value = real(frame);
+    let value = headroom::retry_crowded(frame, real(frame));
     if failed(value) {
         put_back(range, &taken);
     } else {
         taken.files.done();
+        if taken.is_app_locked() {
+            headroom::unlocked();
+        }
         if has_code(&taken) {
             crate::intercept::patch::forget(range);
         }

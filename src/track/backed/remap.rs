@@ -8,7 +8,9 @@ use crate::sys::{self, Errno};
 use crate::track::pieces::{in_pieces, longer, OneMapping};
 use crate::track::pinning::{lock_for, settle};
 use crate::track::unmap::{munmap, put_back, Taken};
-use crate::track::{close, end, failed, lock, locks, open, real, registering, resync, State};
+use crate::track::{
+    close, end, failed, lock, locks, open, real, registering, remap, resync, State,
+};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -87,7 +89,10 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
         moved.take(&mut guard, source);
     }
     registering::retract(source);
-    let value = real(frame);
+    let mut value = real(frame);
+    if failed(value) {
+        value = remap::with_room(frame, value, &mut moved);
+    }
     let new = PageRange::from_call(value as u64, frame.args[2]).filter(|_| !failed(value));
     match (new, moved.files.only()) {
         (Some(new), Some(part)) => {

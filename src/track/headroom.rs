@@ -1,0 +1,314 @@
+//! Room under RLIMIT_MEMLOCK for a call that our pins have taken it from.
+//!
+//! The kernel charges a few calls for locked memory and refuses them beyond the limit. Such a
+//! call is made again without some of our pins, but only if it fits under the limit without
+//! them. They are pinned again at the end of the call, as far as they fit, and once more when
+//! the application unlocks something.
+
+use super::pinning::{let_go_of, postpone};
+use super::{failed, flight, lock, real, APP_FUTURE, USER_END};
+use crate::arch::Frame;
+use crate::config::Pin;
+use crate::limits;
+use crate::policy;
+use crate::startup;
+use crate::sys::{file, Errno};
+use crate::text::number;
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use regall_directory::addr::{round_up, PageRange};
+use regall_directory::layout::Counter;
+use regall_directory::vocab::{Column, Flags, Reason};
+
+/// Another thread may pin something in the room that was made: a call is made again this
+/// often at most.
+const TRIES: u32 = 3;
+
+/// What a call is charged for.
+#[derive(Clone, Copy)]
+pub struct Charge {
+    bytes: u64,
+    /// Memory that is counted once, whoever has locked it already.
+    within: Option<PageRange>,
+}
+
+impl Charge {
+    /// Locks `range`.
+    pub fn lock(range: PageRange) -> Self {
+        Self {
+            bytes: range.len(),
+            within: Some(range),
+        }
+    }
+
+    /// Maps `bytes` that are locked from the start.
+    pub fn more(bytes: u64) -> Self {
+        Self {
+            bytes: round_up(bytes).unwrap_or(u64::MAX),
+            within: None,
+        }
+    }
+
+    /// Maps `bytes`, which are locked if the application has asked for that for all that it
+    /// maps (MCL_FUTURE).
+    pub fn future(bytes: u64) -> Option<Self> {
+        (APP_FUTURE.load(Relaxed) != 0).then(|| Self::more(bytes))
+    }
+}
+
+/// Makes a call again that was `refused` for its `charge`, with room made for it. Returns
+/// what the kernel says in the end.
+#[inline]
+pub fn retry(
+    frame: &Frame,
+    mut value: i64,
+    refused: impl Fn(i64) -> bool,
+    charge: Option<Charge>,
+) -> i64 {
+    let Some(charge) = charge else {
+        return value;
+    };
+    for _ in 0..TRIES {
+        if !refused(value) || !make_room(charge) {
+            break;
+        }
+        value = real(frame);
+    }
+    value
+}
+
+/// Whether the kernel has said that a new mapping is beyond the limit.
+#[inline]
+pub fn is_beyond(value: i64) -> bool {
+    value == -i64::from(Errno::AGAIN.0)
+}
+
+/// Lets go of as much as is needed for `charge` to fit. False if it does not fit without
+/// our pins either, or if they are not in its way.
+#[cold]
+#[inline(never)]
+fn make_room(charge: Charge) -> bool {
+    if startup::config().pin == Pin::Off {
+        return false;
+    }
+    let (Some(limit), Some(all)) = (limits::memlock_now(), PageRange::new(0, USER_END)) else {
+        return false;
+    };
+    let locked = Locked::read(all, charge.within);
+    if locked.application.saturating_add(charge.bytes) > limit {
+        return false;
+    }
+    let total = kernels_count().unwrap_or(locked.total);
+    let after = total.saturating_sub(locked.within);
+    let need = after.saturating_add(charge.bytes).saturating_sub(limit);
+    need != 0 && give_up(all, need, charge.within)
+}
+
+/// Bytes that are locked, as the ledger says.
+#[derive(Default)]
+struct Locked {
+    /// By anybody.
+    total: u64,
+    /// By the application, outside of the range that is asked about.
+    application: u64,
+    /// By anybody, in that range.
+    within: u64,
+}
+
+impl Locked {
+    fn read(all: PageRange, within: Option<PageRange>) -> Self {
+        let mut sum = Self::default();
+        let Some(guard) = lock() else {
+            return sum;
+        };
+        guard.ledger.for_each(all, |part, entry| {
+            let inside = within.and_then(|w| part.intersection(w));
+            let inside = inside.map_or(0, |r| r.len());
+            let application = entry.attr.flags.has(Flags::APP_LOCKED);
+            if application || entry.attr.pin.held() {
+                sum.total += part.len();
+                sum.within += inside;
+            }
+            if application {
+                sum.application += part.len() - inside;
+            }
+            ControlFlow::Continue(())
+        });
+        sum
+    }
+}
+
+/// What the kernel holds against the limit: VmLck of /proc/self/status, in bytes.
+fn kernels_count() -> Option<u64> {
+    let mut buf = [0u8; 2048];
+    let text = file::read_small(c"/proc/self/status", &mut buf).ok()?;
+    kilobytes(text, b"VmLck:").map(|kb| kb.saturating_mul(1024))
+}
+
+/// The number behind `name` at the beginning of a line.
+fn kilobytes(text: &[u8], name: &[u8]) -> Option<u64> {
+    let mut lines = text.split(|b| *b == b'\n');
+    let value = lines.find_map(|line| line.strip_prefix(name))?;
+    let digits = value
+        .split(|b| !b.is_ascii_digit())
+        .find(|d| !d.is_empty())?;
+    number(digits)
+}
+
+/// Lets go of `need` bytes of our pins outside of `but`: text first, private memory that can
+/// be written last. What another call is about may be about to be the application's lock.
+fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> bool {
+    let mut hull: Option<PageRange> = None;
+    for rank in [2, 1, 0] {
+        if need == 0 {
+            break;
+        }
+        let_go_of(all, |guard, part, attr| {
+            if need == 0 || policy::rank(attr) != rank || flight::in_the_way(guard, part, true) {
+                return None;
+            }
+            let part = match but {
+                Some(but) if part.intersection(but).is_some() => {
+                    part.after(but.end()).or_else(|| part.before(but.start()))?
+                }
+                _ => part,
+            };
+            let bytes = need.min(part.len());
+            let piece = part.after(part.end() - bytes)?;
+            need -= bytes;
+            hull = Some(around(hull, piece));
+            Some(piece)
+        });
+    }
+    let Some(hull) = hull else {
+        return false;
+    };
+    flight::count(Counter::Relented);
+    postpone(hull);
+    remember(hull);
+    true
+}
+
+fn around(hull: Option<PageRange>, more: PageRange) -> PageRange {
+    let both = |h: PageRange| PageRange::new(h.start().min(more.start()), h.end().max(more.end()));
+    hull.and_then(both).unwrap_or(more)
+}
+
+/// Where pins were given up; empty: nowhere. Changed with the lock held.
+static FROM: AtomicU64 = AtomicU64::new(0);
+static TO: AtomicU64 = AtomicU64::new(0);
+/// How many times the application has unlocked since they last came back, and how many times
+/// they wait for. It doubles whenever pins are in the way, so that a program that locks and
+/// unlocks at its limit all the time does not have us do so as well.
+static UNLOCKED: AtomicU64 = AtomicU64::new(0);
+static WAIT: AtomicU64 = AtomicU64::new(1);
+const LONGEST_WAIT: u64 = 1 << 12;
+
+fn remember(hull: PageRange) {
+    let Some(_guard) = lock() else {
+        return;
+    };
+    let known = PageRange::new(FROM.load(Relaxed), TO.load(Relaxed));
+    let hull = around(known, hull);
+    FROM.store(hull.start(), Relaxed);
+    TO.store(hull.end(), Relaxed);
+    let wait = WAIT.load(Relaxed);
+    WAIT.store((wait * 2).min(LONGEST_WAIT), Relaxed);
+}
+
+/// The application has unlocked memory: what was given up for it is pinned again at the end
+/// of this call, as far as it fits.
+#[inline]
+pub fn unlocked() {
+    if TO.load(Relaxed) != 0 {
+        come_back();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn come_back() {
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    let Some(hull) = PageRange::new(FROM.load(Relaxed), TO.load(Relaxed)) else {
+        return;
+    };
+    // The first time at once, since the wait is 2 when something has been given up once.
+    if UNLOCKED.fetch_add(1, Relaxed) + 2 < WAIT.load(Relaxed) {
+        return;
+    }
+    UNLOCKED.store(0, Relaxed);
+    FROM.store(0, Relaxed);
+    TO.store(0, Relaxed);
+    guard.update(hull, |_, a| {
+        let mut new = a;
+        if a.pin.reason == Reason::Limit && policy::excluded(a).is_none() {
+            new.pin = Column::no(Reason::Off);
+        }
+        new
+    });
+    drop(guard);
+    postpone(hull);
+}
+
+/// As many mappings as a process may have, if it can't be read.
+const USUAL_MAPPINGS: u64 = 65_530;
+/// Mappings of the kernel's that one call may need beyond those that there are.
+const SPARE: u64 = 64;
+
+/// Makes a call again that has failed with ENOMEM where there are as many mappings as there
+/// may be: under a limit our pins are in parts of mappings, which makes more of them.
+#[inline]
+pub fn retry_crowded(frame: &Frame, value: i64) -> i64 {
+    let no_memory = failed(value) && value == -i64::from(Errno::NOMEM.0);
+    match no_memory && limits::bound() && make_mappings() {
+        true => real(frame),
+        false => value,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn make_mappings() -> bool {
+    if startup::config().pin == Pin::Off {
+        return false;
+    }
+    let mut buf = [0u8; 32];
+    let text = file::read_small(c"/proc/sys/vm/max_map_count", &mut buf);
+    let most = text
+        .ok()
+        .and_then(|t| number(t.strip_suffix(b"\n").unwrap_or(t)));
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return false;
+    };
+    let mut entries = 0;
+    if let Some(guard) = lock() {
+        guard.ledger.for_each(all, |_, _| {
+            entries += 1;
+            ControlFlow::Continue(())
+        });
+    }
+    entries + SPARE >= most.unwrap_or(USUAL_MAPPINGS) && give_up(all, u64::MAX, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_count_is_found() {
+        let text = b"Name:\tVmLck:\nVmPin:\t 8 kB\nVmLck:\t    1234 kB\nVm";
+        assert_eq!(kilobytes(text, b"VmLck:"), Some(1234));
+        assert_eq!(kilobytes(b"VmLck:\t kB\n", b"VmLck:"), None);
+        assert_eq!(kilobytes(b"x VmLck: 3 kB", b"VmLck:"), None);
+        assert!(kernels_count().is_some());
+    }
+
+    #[test]
+    fn a_hull_covers_both() {
+        let range = |a: u64, b: u64| PageRange::new(a << 12, b << 12).unwrap();
+        assert_eq!(around(None, range(3, 4)), range(3, 4));
+        assert_eq!(around(Some(range(5, 9)), range(3, 4)), range(3, 9));
+    }
+}
