@@ -178,6 +178,7 @@ programs! {
     address_limit brk capi clone crowd descriptors exec exits file_pages fork heap held holes jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync park pins_stay process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
+    beside_jit
 }
 
 /// To the pin set, REGALL_PIN=auto is REGALL_PIN=onfault: a few programs say so.

@@ -170,7 +170,7 @@ pub fn take_note(report: &patch::Report) {
         );
     }
     if report.busy {
-        log::info!("code was mapped while a scan was interrupted; it was not searched");
+        log::info!("code was mapped during a search that went on; it is searched behind that");
     }
 }
 

@@ -157,6 +157,7 @@ fn child() -> Option<flight::Flight> {
         h.settings.fetch_or(SETTING_FORKED, Relaxed);
     }
     resync::first(extra);
+    intercept::patch::search_left();
     intercept::strict::child();
     crate::copying::forget();
     crate::helper::start_if_needed();

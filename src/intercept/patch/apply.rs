@@ -189,6 +189,17 @@ pub struct Patches {
     buffer: [u8; modules::BUFFER_BYTES],
 }
 
+/// What is known of a site besides its plan.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// First address of its function, for the record; 0: not known.
+    pub function: u64,
+    /// It is in the C library.
+    pub libc: bool,
+    /// Whether anybody may be running there.
+    pub in_use: Use,
+}
+
 /// What a patch brought along.
 #[derive(Default)]
 pub struct Applied {
@@ -216,12 +227,11 @@ impl Patches {
         }
     }
 
-    /// Patches a site. `function` is only kept for the record.
+    /// Patches a site.
     pub fn apply(
         &mut self,
         plan: &Plan,
-        function: u64,
-        libc: bool,
+        found: &Found,
         writer: &mut Writer,
         applied: &mut Applied,
     ) -> Result<()> {
@@ -245,18 +255,18 @@ impl Patches {
         zone.set(place, true);
         let entry = Entry {
             site: plan.site,
-            function,
+            function: found.function,
             number: plan
                 .number
                 .and_then(|n| i32::try_from(n).ok())
                 .unwrap_or(-1),
             moved: plan.moved_len,
-            libc,
+            libc: found.libc,
             zone: number as u16,
             trampoline: place as u16,
         };
         self.table.push(entry);
-        let written = writer.write(plan.start(), patch.bytes(), Use::Fresh);
+        let written = writer.write(plan.start(), patch.bytes(), found.in_use);
         if written.is_err() {
             self.drop_entries(|e| e.site == plan.site);
         }
@@ -341,10 +351,14 @@ impl Patches {
         jump.is_some_and(|jump| self.is_ours(site.saturating_sub(u64::from(entry.moved)), jump))
     }
 
-    /// Frees the trampolines of all sites in `range`.
+    /// Frees the trampolines of those sites in `range` that are gone.
     pub fn forget(&mut self, range: PageRange) {
-        self.drop_entries(|e| {
-            range.contains(e.site) || range.contains(e.site.saturating_sub(u64::from(e.moved)))
+        let mut writer = Writer::default();
+        self.drop_entries_in(|e, zone| {
+            let at = e.site.saturating_sub(u64::from(e.moved));
+            let touches = range.contains(e.site) || range.contains(at);
+            let to = zone.map(|zone| zone.address(usize::from(e.trampoline)));
+            touches && to.is_some_and(|to| is_unmapped(at) || !writer.has_jump(at, to))
         });
     }
 
@@ -510,19 +524,22 @@ impl Writer {
         self.mem.as_ref()
     }
 
+    /// Reads as a debugger does: false where a load would be a signal.
+    pub fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
+        let (to, len) = (into.as_mut_ptr(), into.len());
+        if let Some(mem) = self.mem() {
+            return call!(libc::SYS_pread64, mem.raw(), to, len, at) == Ok(len as u64);
+        }
+        // SAFETY: `into` is as long as that.
+        unsafe { sys::copy_checked(at, to, len) == Ok(len) }
+    }
+
     /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
     /// can't be read there is. A debugger's breakpoint may be in the place of its first byte.
     fn has_jump(&mut self, at: u64, to: u64) -> bool {
         let mut bytes = [0u8; plan::JUMP_BYTES];
-        let Some(mem) = self.mem() else {
-            return true;
-        };
-        let (into, len) = (bytes.as_mut_ptr(), bytes.len());
-        if call!(libc::SYS_pread64, mem.raw(), into, len, at) != Ok(len as u64) {
-            return true;
-        }
-        let [_, distance @ ..] = bytes;
-        target(at, distance) == to
+        let [_, distance @ ..] = &mut bytes;
+        !self.read(at.saturating_add(1), distance) || target(at, *distance) == to
     }
 }
 

@@ -14,6 +14,7 @@
 use crate::arch::tls_block;
 use crate::sys::{self, Errno, Undisturbed};
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use regall_directory::addr::{PageRange, PAGE};
 
@@ -24,14 +25,16 @@ pub mod elf;
 pub mod function;
 pub mod modules;
 pub mod plan;
+mod queue;
 #[cfg(test)]
 mod tests;
 
-use apply::{Applied, Patches, Writer};
+use apply::{Applied, Patches, Use, Writer};
 use discover::{inspect, next_syscall, Text, Verdict};
 use elf::Module;
 use function::Room;
 use modules::{Group, Origin, Segment, BUFFER_BYTES};
+use queue::{Job, Ticket};
 
 pub use modules::is_libc;
 
@@ -64,7 +67,8 @@ pub struct Report {
     /// Memory of both kinds that it needs no more, and that is still mapped: for
     /// whoever takes it out of the ledger first.
     pub gone: [Option<PageRange>; 5],
-    /// The patcher's lock could not be had: nothing was looked at.
+    /// The patcher's lock could not be had in time: whoever has it searches the range
+    /// before it lets go.
     pub busy: bool,
     /// Addresses of the first sites refused; 0: none.
     pub first_refused: [u64; 8],
@@ -126,11 +130,18 @@ pub struct Site {
     pub trusted: bool,
 }
 
+/// Bytes of code that are copied at a time, where it can't be searched where it is.
+const COPY_BYTES: usize = 128 << 10;
+/// Bytes of it on either side that are only there to be decoded.
+const COPY_MARGIN: usize = 16 << 10;
+
 /// The patcher's memory. Big, hence not on anybody's stack.
 struct State {
     patches: Patches,
     room: Room,
     buffer: [u8; BUFFER_BYTES],
+    /// Copied code.
+    copy: [u8; COPY_BYTES],
     /// The first libc and ld.so met.
     libc: [Option<Group>; 2],
 }
@@ -150,12 +161,16 @@ static SHARED: Shared = Shared {
         patches: Patches::new(),
         room: Room::new(),
         buffer: [0; BUFFER_BYTES],
+        copy: [0; COPY_BYTES],
         libc: [None; 2],
     }),
 };
 
-/// Tries for the lock before a scan is given up as missed.
+/// Tries for the lock before a range is left to whoever has it.
 const TRIES: u32 = 2000;
+/// Looks, 50 us apart but for the first ones, whether a range that was left has been
+/// searched: a tenth of a second.
+const PATIENCE: u32 = 2000;
 
 /// The right to use the patcher's memory.
 struct Guard(&'static Shared);
@@ -166,17 +181,22 @@ impl Guard {
     fn take() -> Option<Self> {
         let me = tls_block() as u64;
         for n in 0..TRIES {
-            match SHARED
-                .owner
-                .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => return Some(Self(&SHARED)),
+            match Self::try_take(me) {
+                Ok(guard) => return Some(guard),
                 Err(owner) if owner == me => return None,
                 Err(_) if n % 16 == 15 => sys::yield_now(),
                 Err(_) => core::hint::spin_loop(),
             }
         }
         None
+    }
+
+    /// The lock for the thread `me`, or whose it is.
+    fn try_take(me: u64) -> core::result::Result<Self, u64> {
+        SHARED
+            .owner
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            .map(|_| Self(&SHARED))
     }
 
     fn state(&mut self) -> &mut State {
@@ -196,6 +216,64 @@ impl Drop for Guard {
 /// the caller knows that a scan was left half-way (siglongjmp, cancellation).
 pub fn recover() {
     SHARED.owner.store(0, Ordering::Release);
+    queue::recover();
+}
+
+/// Searches what others left while the lock was held. To be called behind everything
+/// that holds it.
+fn settle(report: &mut Report) {
+    let me = tls_block() as u64;
+    while queue::pending() {
+        // Whoever has it does this.
+        let Ok(mut guard) = Guard::try_take(me) else {
+            return;
+        };
+        guard.state().search_left(report);
+    }
+}
+
+/// As [`settle`], for those who have no report.
+pub fn search_left() {
+    if queue::pending() {
+        let _undisturbed = Undisturbed::new();
+        let mut report = Report::default();
+        settle(&mut report);
+        super::take_note(&report);
+    }
+}
+
+/// Leaves `job` to whoever has the lock, and waits until it is done.
+#[cold]
+fn hand_over(job: Job, report: &mut Report) {
+    let me = tls_block() as u64;
+    let mut ticket = None;
+    for n in 0..PATIENCE {
+        ticket = ticket.or_else(|| queue::put(job));
+        settle(report);
+        if ticket.as_ref().is_some_and(Ticket::is_done) {
+            return;
+        }
+        // It waits for us to come back.
+        if SHARED.owner.load(Ordering::Relaxed) == me {
+            break;
+        }
+        if n < 64 {
+            sys::yield_now();
+        } else {
+            sys::nap(50_000);
+        }
+    }
+    report.busy = true;
+    let Some(ticket) = ticket else {
+        return queue::overflow();
+    };
+    while !ticket.leave() {
+        if ticket.is_done() {
+            report.busy = false;
+            return;
+        }
+        sys::nap(50_000);
+    }
 }
 
 /// Start-up: patches every executable mapping but our own. The only thread
@@ -213,12 +291,14 @@ pub fn install(config: Config) -> Report {
         room,
         buffer,
         libc,
+        ..
     } = state;
     let mut scanner = Scanner {
         patches,
         room,
         writer: &mut writer,
         report: &mut report,
+        in_use: Use::Fresh,
     };
     let listed = modules::groups(buffer, |group| {
         remember(libc, group);
@@ -254,18 +334,16 @@ pub fn scan_shared(range: PageRange, valid_end: u64) -> Report {
 fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
     // Nobody jumps out of it: what it has open would stay so.
     let _undisturbed = Undisturbed::new();
-    let Some(mut guard) = Guard::take() else {
-        return Report::busy();
-    };
     let mut report = Report::default();
     let Some(range) = range.before(valid_end & !(PAGE - 1)) else {
         return report;
     };
-    let state = guard.state();
-    state.prepare(state.patches.config);
-    each_readable(range, |part| {
-        look_at(part, libc, patch, state, &mut report);
-    });
+    let job = Job { range, libc, patch };
+    match Guard::take() {
+        Some(mut guard) => guard.state().search(job, &mut report),
+        None => hand_over(job, &mut report),
+    }
+    settle(&mut report);
     report
 }
 
@@ -288,39 +366,14 @@ fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
     }
 }
 
-/// The part of a range that can be read.
-fn look_at(range: PageRange, libc: bool, patch: bool, state: &mut State, report: &mut Report) {
-    // SAFETY: the caller of `look` says that the range is mapped and readable but for
-    // guards, which it has none of, and has it in hand until this returns.
-    let bytes =
-        unsafe { core::slice::from_raw_parts(range.start() as *const u8, range.len() as usize) };
-    if next_syscall(bytes, 0).is_none() {
-        return;
-    }
-    let module = module_around(range, &mut state.buffer);
-    let text = Text {
-        base: range.start(),
-        bytes,
-        libc,
-        module: module.as_ref(),
-        config: state.patches.config,
-    };
-    let State { patches, room, .. } = state;
-    Scanner {
-        patches,
-        room,
-        writer: &mut Writer::default(),
-        report,
-    }
-    .text(&text, patch);
-}
-
-/// Executable memory at `range` is gone or has been replaced: frees the
-/// trampolines of its sites.
+/// Executable memory at `range` is gone or has been replaced: frees the trampolines of
+/// those of its sites that have our jump no more. Others may have mapped and patched code
+/// there meanwhile.
 pub fn forget(range: PageRange) {
     if let Some(mut guard) = Guard::take() {
         guard.state().patches.forget(range);
     }
+    search_left();
 }
 
 /// Calls `f` with each range that the patcher mapped for itself. `f` must not
@@ -329,6 +382,7 @@ pub fn zones(f: impl FnMut(PageRange)) {
     if let Some(mut guard) = Guard::take() {
         guard.state().patches.memory().for_each(f);
     }
+    search_left();
 }
 
 /// Calls `f` with each patched site. `f` must not call the patcher.
@@ -336,11 +390,18 @@ pub fn sites(mut f: impl FnMut(&Site)) {
     if let Some(mut guard) = Guard::take() {
         guard.state().patches.sites().for_each(|site| f(&site));
     }
+    search_left();
 }
 
 /// Address of the function `name` that libc or ld.so exports, its default
 /// version if there are several. No dlsym: it takes ld.so's lock.
 pub fn find_function(name: &str) -> Option<u64> {
+    let found = find_exported(name);
+    search_left();
+    found
+}
+
+fn find_exported(name: &str) -> Option<u64> {
     let mut guard = Guard::take()?;
     let State { libc, buffer, .. } = guard.state();
     if libc.iter().all(Option::is_none) {
@@ -358,6 +419,12 @@ pub fn find_function(name: &str) -> Option<u64> {
 /// Address of the function `name` that the library exports whose file's name begins
 /// with `stem`, as [`find_function`]. The first, if it is loaded several times.
 pub fn find_in_library(stem: &[u8], name: &str) -> Option<u64> {
+    let found = find_in(stem, name);
+    search_left();
+    found
+}
+
+fn find_in(stem: &[u8], name: &str) -> Option<u64> {
     let mut guard = Guard::take()?;
     let State { buffer, .. } = guard.state();
     let mut found = None;
@@ -406,6 +473,137 @@ impl State {
             ];
         }
     }
+
+    /// Searches what is in the caller's hands until this returns.
+    fn search(&mut self, job: Job, report: &mut Report) {
+        self.prepare(self.patches.config);
+        each_readable(job.range, |part| self.search_part(part, job, report));
+    }
+
+    /// The part of a range that can be read.
+    fn search_part(&mut self, part: PageRange, job: Job, report: &mut Report) {
+        // SAFETY: the caller of `search` says that the range is mapped and readable but
+        // for guards, which this part has none of, and has it in hand until this returns.
+        let bytes =
+            unsafe { core::slice::from_raw_parts(part.start() as *const u8, part.len() as usize) };
+        if next_syscall(bytes, 0).is_none() {
+            return;
+        }
+        let module = module_around(part, &mut self.buffer);
+        let text = Text {
+            base: part.start(),
+            bytes,
+            libc: job.libc,
+            module: module.as_ref(),
+            config: self.patches.config,
+        };
+        let State { patches, room, .. } = self;
+        Scanner {
+            patches,
+            room,
+            writer: &mut Writer::default(),
+            report,
+            in_use: Use::Fresh,
+        }
+        .text(&text, 0..bytes.len(), job.patch);
+    }
+
+    /// Searches what was left to whoever has the lock.
+    #[cold]
+    fn search_left(&mut self, report: &mut Report) {
+        self.prepare(self.patches.config);
+        queue::drain(|job, waits| {
+            if waits {
+                self.search(job, report);
+            } else {
+                self.search_copied(job, report);
+            }
+        });
+        if queue::take_everything() {
+            self.search_everything(report);
+        }
+    }
+
+    fn search_everything(&mut self, report: &mut Report) {
+        // The list's buffer is not to be borrowed for as long as the search takes.
+        let mut from = 0;
+        while let Some((job, next)) = next_code(from, &mut self.buffer) {
+            from = next;
+            self.search_copied(job, report);
+        }
+    }
+
+    /// Searches what may be unmapped at any moment, and may be running.
+    fn search_copied(&mut self, job: Job, report: &mut Report) {
+        let mut writer = Writer::default();
+        let mut from = job.range.start();
+        while from < job.range.end() {
+            // With a margin on either side, where there is more.
+            let base = from
+                .saturating_sub(COPY_MARGIN as u64)
+                .max(job.range.start());
+            let end = base.saturating_add(COPY_BYTES as u64).min(job.range.end());
+            let State {
+                patches,
+                room,
+                copy,
+                ..
+            } = self;
+            let bytes = copy.get_mut(..(end - base) as usize).unwrap_or(&mut []);
+            for (n, page) in bytes.chunks_mut(PAGE as usize).enumerate() {
+                let at = base.saturating_add(n as u64 * PAGE);
+                if !writer.read(at, page) {
+                    page.fill(0);
+                }
+            }
+            let to = if end < job.range.end() {
+                end - COPY_MARGIN as u64
+            } else {
+                end
+            };
+            let text = Text {
+                base,
+                bytes,
+                libc: job.libc,
+                module: None,
+                config: patches.config,
+            };
+            Scanner {
+                patches,
+                room,
+                writer: &mut writer,
+                report,
+                in_use: Use::Shared,
+            }
+            .text(
+                &text,
+                (from - base) as usize..(to - base) as usize,
+                job.patch,
+            );
+            from = to;
+        }
+    }
+}
+
+/// The first code at or behind `from` that is not ours, and where to go on behind it.
+fn next_code(from: u64, buffer: &mut [u8]) -> Option<(Job, u64)> {
+    let ours = crate::arch::regall_entry_call as *const () as u64;
+    let mut found = None;
+    let listed = modules::lines(buffer, |line| {
+        let kernel = line.inode == 0 && line.name.starts_with(b"[v");
+        let code = line.prot.executable() && line.prot.readable() && !kernel;
+        if code && line.range.start() >= from && !line.range.contains(ours) {
+            let job = Job {
+                range: line.range,
+                libc: false,
+                patch: !line.prot.shared(),
+            };
+            found = Some((job, line.range.end()));
+        }
+        found.is_none()
+    });
+    listed.ok()?;
+    found
 }
 
 /// Goes through text and has patched what it finds.
@@ -414,6 +612,8 @@ struct Scanner<'a> {
     room: &'a mut Room,
     writer: &'a mut Writer,
     report: &'a mut Report,
+    /// Whether anybody may be running what is patched.
+    in_use: Use,
 }
 
 impl Scanner<'_> {
@@ -448,13 +648,14 @@ impl Scanner<'_> {
             module,
             config: self.patches.config,
         };
-        self.text(&text, !segment.prot.shared());
+        self.text(&text, 0..bytes.len(), !segment.prot.shared());
     }
 
-    fn text(&mut self, text: &Text<'_>, patch: bool) {
+    /// What begins within `part`.
+    fn text(&mut self, text: &Text<'_>, part: Range<usize>, patch: bool) {
         self.room.clear();
-        let mut from = 0;
-        while let Some(at) = next_syscall(text.bytes, from) {
+        let mut from = part.start;
+        while let Some(at) = next_syscall(text.bytes, from).filter(|at| *at < part.end) {
             self.candidate(text, at, patch);
             from = at.saturating_add(2);
         }
@@ -483,9 +684,12 @@ impl Scanner<'_> {
 
     fn patch(&mut self, plan: &plan::Plan, function: u64, libc: bool) {
         let mut applied = Applied::default();
-        let result = self
-            .patches
-            .apply(plan, function, libc, self.writer, &mut applied);
+        let site = apply::Found {
+            function,
+            libc,
+            in_use: self.in_use,
+        };
+        let result = self.patches.apply(plan, &site, self.writer, &mut applied);
         self.report.map(&applied);
         match result {
             Ok(()) => self.report.patched = self.report.patched.saturating_add(1),

@@ -646,8 +646,13 @@ unsafe extern "C" {
 /// Tests that run patched code take turns: the patcher's state is one.
 static TURN: Mutex<()> = Mutex::new(());
 
+pub fn alone() -> std::sync::MutexGuard<'static, ()> {
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 fn with_test_entry() -> std::sync::MutexGuard<'static, ()> {
-    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    let turn = alone();
     let mut guard = loop {
         if let Some(guard) = Guard::take() {
             break guard;
@@ -725,8 +730,8 @@ fn scan_page(range: PageRange) -> Report {
 }
 
 fn drop_page(range: PageRange) {
-    forget(range);
     sys::unmap(range.start(), range.len()).unwrap();
+    forget(range);
 }
 
 #[test]
@@ -941,11 +946,59 @@ fn the_lock_is_not_waited_for_by_its_owner() {
     {
         let _guard = Guard::take().unwrap();
         assert!(scan(range, range.end(), false).busy);
-        let other = std::thread::spawn(move || scan(range, range.end(), false).busy);
-        assert!(other.join().unwrap());
     }
-    assert_eq!(scan_page(range).patched, 1);
+    // What the owner could not have searched itself is searched behind it.
+    assert_eq!(scan_page(range).already, 1);
     drop_page(range);
+}
+
+/// Code that becomes executable while somebody keeps the lock is searched all the same:
+/// by whoever keeps it, while its owner waits, and else before the lock is free again.
+#[test]
+fn what_is_left_is_searched_before_the_lock_is_given_back() {
+    let _turn = with_test_entry();
+    let ranges = [(); 3].map(|()| page(&caller(&mov_eax(9))));
+    let mut report = Report::default();
+    {
+        let mut guard = Guard::take().unwrap();
+        let waiting = std::thread::spawn(move || scan(ranges[0], ranges[0].end(), false));
+        while !queue::pending() {
+            std::thread::yield_now();
+        }
+        guard.state().search_left(&mut report);
+        assert_eq!((report.patched, waiting.join().unwrap().busy), (1, false));
+        // Nobody comes: its owner gives up waiting.
+        let left = std::thread::spawn(move || scan(ranges[1], ranges[1].end(), false));
+        assert!(left.join().unwrap().busy);
+        // Somebody unmapped it meanwhile.
+        let gone = std::thread::spawn(move || scan(ranges[2], ranges[2].end(), false));
+        assert!(gone.join().unwrap().busy);
+        sys::unmap(ranges[2].start(), ranges[2].len()).unwrap();
+    }
+    settle(&mut report);
+    assert_eq!((report.patched, report.refused), (2, 0), "{report:x?}");
+    let before = arrivals();
+    assert!(ranges[..2].iter().all(|r| call(*r, [0; 6]) == 4711));
+    assert_eq!(arrivals(), before + 2);
+    queue::overflow();
+    settle(&mut report);
+    ranges[..2].iter().for_each(|r| drop_page(*r));
+}
+
+/// Whoever forgets what it unmapped does not take the trampolines of what others have
+/// mapped and patched there meanwhile.
+#[test]
+fn what_has_our_jump_keeps_its_trampoline() {
+    let _turn = with_test_entry();
+    let range = page(&caller(&mov_eax(9)));
+    assert_eq!(scan_page(range).patched, 1);
+    forget(range);
+    let other = page(&caller(&mov_eax(10)));
+    assert_eq!(scan_page(other).patched, 1);
+    assert_eq!(call(range, [0; 6]), 4711);
+    assert_eq!(ARRIVED[0].load(Ordering::Relaxed), 9);
+    drop_page(range);
+    drop_page(other);
 }
 
 #[test]
