@@ -175,6 +175,44 @@ mod can_fail {
     }
 }
 
+/// However a process is made (by libc, by syscall(), by an instruction of the program's own,
+/// with every flag, on a stack of its own), its memory and its parent's are two.
+fn own_memory_however_made(setting: Setting) {
+    let backed: &[&str] = if setting.1 == "heap" { &["-b"] } else { &[] };
+    let done = run(setting, "spawn", backed);
+    done.must_succeed_at(format_args!("{setting:?}"));
+    assert_eq!(done.stdout, "342 combinations, 0 wrong\n", "{setting:?}");
+}
+
+mod every_way_to_make_a_process {
+    use super::*;
+
+    #[test]
+    fn plain() {
+        own_memory_however_made(PLAIN);
+    }
+
+    #[test]
+    fn private() {
+        own_memory_however_made(Setting(Mode::Populate, "off"));
+    }
+
+    #[test]
+    fn heap_tracked() {
+        own_memory_however_made(Setting(Mode::Off, "heap"));
+    }
+
+    #[test]
+    fn heap_populate() {
+        own_memory_however_made(Setting(Mode::Populate, "heap"));
+    }
+
+    #[test]
+    fn heap_strict() {
+        own_memory_however_made(Setting(Mode::Strict, "heap"));
+    }
+}
+
 /// How many thousands of each kind of mark (c-tests/share/facets.c) are in the core, if there
 /// is one; a few more are on the stack.
 fn marks_in_core(setting: Setting, filter: &str) -> Option<[usize; 4]> {

@@ -411,6 +411,9 @@ regall_entry_full:
     mov rsi, rax
     call {left}
     mov rcx, r12
+    .hidden regall_back_full
+    .globl regall_back_full
+regall_back_full:
 2:  lea rbp, [rcx + 112]
     mov r12, rax
     mov rcx, qword ptr [rcx - 8]
@@ -450,7 +453,86 @@ regall_resume:
     mov rax, rsi
     jmp qword ptr [rcx + 56]
     .size regall_resume, . - regall_resume
+
+    // regall_land(frame, value, target, stack, tls): leaves a hook from any depth below
+    // `frame`, for `target` with the stack pointer `stack`. The thread pointer becomes `tls`
+    // unless that is -1. Which of the two stubs built the frame, the address behind it says.
+    .hidden regall_land
+    .globl regall_land
+    .type regall_land, @function
+regall_land:
+    mov rbx, rdi
+    mov r12, rsi
+    mov r13, rdx
+    mov r14, rcx
+    mov r15, r8
+    and rsp, -16
+    cld
+    lea rdi, [rbx - {outer}]
+    lea rax, [rip + regall_back_full]
+    cmp qword ptr [rbx + 56], rax
+    jne 2f
+    sub rdi, 8
+2:  mov rsi, r12
+    call {left}
+    cmp r15, -1
+    je 3f
+    mov edi, 0x1002 // ARCH_SET_FS
+    mov rsi, r15
+    mov eax, {arch_prctl}
+    syscall
+3:  lea rax, [rip + regall_back_full]
+    cmp qword ptr [rbx + 56], rax
+    je 4f
+    mov rax, r12
+    mov r11, r13
+    mov rcx, r14
+    lea rbp, [rbx + 104]
+    mov rbx, qword ptr [rbp - 8]
+    mov r12, qword ptr [rbp - 16]
+    mov r13, qword ptr [rbp - 24]
+    mov r14, qword ptr [rbp - 32]
+    mov r15, qword ptr [rbp - 40]
+    mov r9, qword ptr [rbp - 56]
+    mov r8, qword ptr [rbp - 64]
+    mov r10, qword ptr [rbp - 72]
+    mov rdx, qword ptr [rbp - 80]
+    mov rsi, qword ptr [rbp - 88]
+    mov rdi, qword ptr [rbp - 96]
+    mov rbp, qword ptr [rbp]
+    mov rsp, rcx
+    jmp r11
+4:  mov rcx, qword ptr [rbx - 8]
+    cmp byte ptr [rip + {xsave}], 0
+    je 5f
+    mov eax, dword ptr [rip + {mask}]
+    xor edx, edx
+    xrstor64 [rcx]
+    jmp 6f
+5:  fxrstor64 [rcx]
+6:  mov rax, r12
+    mov r11, r13
+    mov rcx, r14
+    lea rbp, [rbx + 112]
+    push qword ptr [rbp - 8]
+    popfq
+    mov rbx, qword ptr [rbp - 16]
+    mov r12, qword ptr [rbp - 24]
+    mov r13, qword ptr [rbp - 32]
+    mov r14, qword ptr [rbp - 40]
+    mov r15, qword ptr [rbp - 48]
+    mov r9, qword ptr [rbp - 64]
+    mov r8, qword ptr [rbp - 72]
+    mov r10, qword ptr [rbp - 80]
+    mov rdx, qword ptr [rbp - 88]
+    mov rsi, qword ptr [rbp - 96]
+    mov rdi, qword ptr [rbp - 104]
+    mov rbp, qword ptr [rbp]
+    mov rsp, rcx
+    jmp r11
+    .size regall_land, . - regall_land
 "#,
+    arch_prctl = const libc::SYS_arch_prctl,
     hook = sym crate::intercept::hook,
     left = sym crate::intercept::left,
     outer = const size_of::<crate::intercept::Outer>(),
@@ -467,6 +549,54 @@ unsafe extern "C" {
     /// Goes back to the site whose arrival `frame` is, with `value` in rax, from
     /// any depth of the hook.
     pub fn regall_resume(frame: *mut Frame, value: i64) -> !;
+    fn regall_land(frame: *mut Frame, value: i64, target: u64, stack: u64, tls: u64) -> !;
+    fn regall_back_full();
+}
+
+/// Where an arrival goes back to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Landing {
+    /// Address of the code.
+    pub target: u64,
+    /// Stack pointer there.
+    pub stack: u64,
+    /// Thread pointer there; `None`: as it is.
+    pub tls: Option<u64>,
+}
+
+/// Where the entry stub that built `frame` returns to, and its stack pointer there: in the
+/// trampoline, below the red zone that it has skipped.
+///
+/// # Safety
+/// `frame` is what an entry stub built on this thread's stack.
+pub unsafe fn way_back(frame: *const Frame) -> Landing {
+    let at = frame as u64;
+    // SAFETY: the address to resume at stands right behind the frame.
+    let resume = unsafe { (frame.add(1)).cast::<u64>().read() };
+    let saved = if resume == regall_back_full as *const () as u64 {
+        120
+    } else {
+        112
+    };
+    // SAFETY: there the trampoline's call has left its return address.
+    let target = unsafe { ((at + saved) as *const u64).read() };
+    Landing {
+        target,
+        stack: at + saved + 8,
+        tls: None,
+    }
+}
+
+/// Leaves the hook whose arrival `frame` is, from any depth below it, with `value` in rax and
+/// all other registers as they were at the site, but for what `landing` says.
+///
+/// # Safety
+/// `frame` is what an entry stub built on this thread's stack, and nothing that is between
+/// here and there has to be dropped.
+pub unsafe fn land(frame: *mut Frame, value: i64, landing: Landing) -> ! {
+    let Landing { target, stack, tls } = landing;
+    // SAFETY: by the contract above.
+    unsafe { regall_land(frame, value, target, stack, tls.unwrap_or(u64::MAX)) }
 }
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::Relaxed};
@@ -562,6 +692,11 @@ impl SignalContext {
     /// The stack pointer.
     pub fn stack_pointer(&self) -> u64 {
         self.rsp
+    }
+
+    /// The program goes on on another stack.
+    pub fn set_stack_pointer(&mut self, sp: u64) {
+        self.rsp = sp;
     }
 }
 

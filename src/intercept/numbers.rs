@@ -9,12 +9,13 @@ pub const NUMBERS: usize = 512;
 pub const PASS: u8 = 0;
 /// A call that goes through the hook.
 pub const HOOK: u8 = 1;
-/// clone: through the hook only if it copies the address space onto the same
-/// stack (no new stack, no CLONE_VM, no CLONE_VFORK); the child of any other
-/// returns on a stack where the hook's frame is not.
+/// clone: through the hook only if it copies the address space (no CLONE_VM).
 pub const CLONE: u8 = 2;
 /// As [`HOOK`], but only in strict mode.
 pub const STRICT: u8 = 3;
+/// clone3: through the hook of a patched site, which looks at the flags in memory and sends
+/// back to the site what shares the address space.
+pub const CLONE3: u8 = 4;
 
 /// mseal, map_shadow_stack and process_madvise are newer than some libc crates' lists.
 const SYS_MAP_SHADOW_STACK: usize = 453;
@@ -57,7 +58,7 @@ const fn named(nr: u64) -> Option<Call> {
         libc::SYS_mlockall => Call::Mlockall,
         libc::SYS_munlockall => Call::Munlockall,
         libc::SYS_msync => Call::Msync,
-        libc::SYS_fork | libc::SYS_clone => Call::Fork,
+        libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => Call::Fork,
         libc::SYS_io_setup => Call::IoSetup,
         libc::SYS_io_destroy => Call::IoDestroy,
         libc::SYS_exit_group => Call::ExitGroup,
@@ -99,6 +100,7 @@ pub static CLASS: [u8; NUMBERS] = {
             None => PASS,
             Some(Call::ThreadStart | Call::Sigaction | Call::Sigprocmask) => STRICT,
             Some(Call::Fork) if nr as libc::c_long == libc::SYS_clone => CLONE,
+            Some(Call::Fork) if nr as libc::c_long == libc::SYS_clone3 => CLONE3,
             Some(_) => HOOK,
         };
         nr += 1;
@@ -125,6 +127,7 @@ mod tests {
             assert_eq!(found, call != Call::Userfault, "{}", call.word());
         }
         assert_eq!(CLASS[libc::SYS_clone as usize], CLONE);
+        assert_eq!(CLASS[libc::SYS_clone3 as usize], CLONE3);
         assert_eq!(CLASS[libc::SYS_fork as usize], HOOK);
         assert_eq!(CLASS[libc::SYS_read as usize], PASS);
     }

@@ -20,6 +20,7 @@ use crate::startup;
 use crate::sys::call;
 use crate::sys::file::Fd;
 use crate::thread::{self, Thread};
+use crate::track::birth::Asked;
 use crate::track::{self, flight};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter};
@@ -37,9 +38,6 @@ const BLOCK: u8 = 1;
 const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
 const PR_SYS_DISPATCH_OFF: i32 = 0;
 const PR_SYS_DISPATCH_ON: i32 = 1;
-
-/// clone with these does not leave the child alone with a copy of the stack.
-const CLONE_SHARES: u64 = (libc::CLONE_VM | libc::CLONE_VFORK) as u64;
 
 /// Whether the dispatcher is in use in this process.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -290,6 +288,7 @@ fn dispatched(thread: &Thread, info: &Info, context: &mut SignalContext) {
             );
             value
         }
+        libc::SYS_clone | libc::SYS_clone3 => make_process(&frame, context),
         _ if numbers::call_of(frame.nr).is_some() || registers_userfaults(&frame) => arrive(&frame),
         _ => signals::with_mask(&frame, call_from_libc),
     };
@@ -315,14 +314,30 @@ fn registers_userfaults(frame: &Frame) -> bool {
 }
 
 /// Whether a call does the same when it is made from the handler. The child of
-/// a clone on a stack of its own does not come back through the handler, and
-/// one that shares this stack overwrites the handler's part of it.
+/// one that shares this memory overwrites the handler's part of the stack, or does not come
+/// back through the handler.
 fn can_be_made_here(frame: &Frame) -> bool {
     match frame.nr as libc::c_long {
-        libc::SYS_vfork | libc::SYS_clone3 => false,
-        libc::SYS_clone => frame.args[0] & CLONE_SHARES == 0 && frame.args[1] == 0,
+        libc::SYS_vfork => false,
+        libc::SYS_clone | libc::SYS_clone3 => match Asked::of(frame) {
+            Asked::Own(birth) => birth.tls.is_none(),
+            Asked::Refused => true,
+            Asked::Shared | Asked::Unknown => false,
+        },
         _ => true,
     }
+}
+
+/// A process is made on a copy of this stack, and goes on where it asks to.
+fn make_process(frame: &Frame, context: &mut SignalContext) -> i64 {
+    let Asked::Own(birth) = Asked::of(frame) else {
+        return arrive(frame);
+    };
+    let value = birth.call(arrive);
+    if value == 0 && birth.stack != 0 {
+        context.set_stack_pointer(birth.stack);
+    }
+    value
 }
 
 /// Lets the application make its call itself. The selector stays open until

@@ -96,6 +96,13 @@ pub fn on() -> bool {
     ON.load(Relaxed)
 }
 
+/// No new memory is shared from now on.
+pub fn stop() {
+    if ON.swap(false, Relaxed) {
+        log::warn!("a process is made in a way that can't be followed: REGALL_SHARE=heap ends");
+    }
+}
+
 /// Whether some memory may be a file's behind the application's back.
 #[inline]
 pub fn any() -> bool {

@@ -2,6 +2,7 @@
 //! parent: it begins anew, with a directory of its own. A child that shares the
 //! address space (vfork, CLONE_VM) shares the ledger, too, and nothing is done.
 
+use super::birth::{at_its_site, Asked, Birth};
 use super::{
     backed, begin, deferred, flight, give_up, lock, open, progress, real, resync, State,
     APP_FUTURE, USER_END,
@@ -72,19 +73,56 @@ fn late_child() {
     drop(flight);
 }
 
-/// fork, or clone that amounts to it. Made from here, so that the child begins
-/// anew before it returns to the application.
+/// A call that makes a process or a thread. One with memory of its own is made from here, so
+/// that it begins anew before it returns to the application.
 #[inline(never)]
 pub fn fork(frame: &mut Frame) -> i64 {
-    let flight = open(Call::Fork);
+    let birth = match Asked::of(frame) {
+        Asked::Own(birth) => birth,
+        Asked::Shared => return at_its_site(frame),
+        Asked::Unknown => {
+            backed::stop_sharing();
+            return at_its_site(frame);
+        }
+        Asked::Refused => return real(frame),
+    };
     // What is written afterwards is written to copies; KNEM may have the originals.
     if let Some(all) = PageRange::new(0, USER_END) {
         crate::regions::replaced(all);
     }
-    if crate::share::any() {
-        return fork_apart(frame, flight);
+    let value = if crate::share::any() {
+        if birth.moves() && !backed::stack_is_inherited() {
+            backed::stop_sharing();
+            return at_its_site(frame);
+        }
+        fork_apart(&birth)
+    } else if birth.moves() {
+        // Nothing has to be done before it, and the child finds out by itself.
+        return at_its_site(frame);
+    } else {
+        fork_here(&birth)
+    };
+    if value == 0 && birth.moves() {
+        // SAFETY: the arrival that is being handled; nothing is left to drop.
+        unsafe { birth.land(frame) }
     }
-    let value = real(frame);
+    value
+}
+
+/// As [`fork`] while nothing is tracked.
+#[cold]
+#[inline(never)]
+pub fn untracked(frame: &mut Frame) -> i64 {
+    match Asked::of(frame) {
+        Asked::Own(birth) if !birth.moves() => birth.call(real),
+        Asked::Refused => real(frame),
+        _ => at_its_site(frame),
+    }
+}
+
+fn fork_here(birth: &Birth) -> i64 {
+    let flight = begun(birth);
+    let value = birth.call(real);
     if value == 0 {
         // The flight is the parent's.
         core::mem::forget(flight);
@@ -95,17 +133,24 @@ pub fn fork(frame: &mut Frame) -> i64 {
     value
 }
 
-/// As [`fork`], where memory is shared with others that is private to the application.
+/// Who waits for a child to exec (CLONE_VFORK) is not in the midst of anything.
+fn begun(birth: &Birth) -> Option<flight::Flight> {
+    let flight = open(Call::Fork);
+    (!birth.vfork).then_some(flight)
+}
+
+/// As [`fork_here`], where memory is shared with others that is private to the application.
 #[cold]
 #[inline(never)]
-fn fork_apart(frame: &Frame, flight: flight::Flight) -> i64 {
+fn fork_apart(birth: &Birth) -> i64 {
     // A handler in between would see, or write to, what is not yet its process's own.
     let _undisturbed = sys::Undisturbed::new();
+    let flight = begun(birth);
     let plan = match backed::before_fork() {
         Ok(plan) => plan,
         Err(errno) => return -i64::from(errno.0),
     };
-    let value = real(frame);
+    let value = birth.call(real);
     if value == 0 {
         core::mem::forget(flight);
         let flight = child();

@@ -35,6 +35,7 @@ use regall_directory::writer::{SlotRef, Writer};
 
 pub mod advice;
 pub mod backed;
+pub mod birth;
 pub mod deferred;
 pub mod flight;
 pub mod fork;
@@ -469,6 +470,7 @@ fn untracked(call: Call, frame: &mut Frame) -> i64 {
         Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => {
             intercept::strict::handle(call, frame)
         }
+        Call::Fork => fork::untracked(frame),
         _ => real(frame),
     }
 }

@@ -157,8 +157,8 @@ fn permitted_capabilities() -> u64 {
     }
 }
 
-/// Whether the child `pid` has ended: it may still have to be waited for, or there is none.
-/// Nothing is taken from who will wait.
+/// Whether the process `pid` that was made here has ended: it may still have to be waited for,
+/// or there is none. Nothing is taken from who will wait.
 pub fn has_ended(pid: u64) -> bool {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // struct siginfo: 128 bytes, si_pid behind three ints and padding.
@@ -173,9 +173,22 @@ pub fn has_ended(pid: u64) -> bool {
     );
     match found {
         Ok(_) => info[4] != 0,
-        Err(Errno(libc::ECHILD)) => true,
+        // It has been waited for, or is its maker's parent's (CLONE_PARENT).
+        Err(Errno(libc::ECHILD)) => !lives(pid),
         Err(_) => false,
     }
+}
+
+/// Whether there is a process `pid` that has not ended.
+fn lives(pid: u64) -> bool {
+    let handle = match call!(libc::SYS_pidfd_open, pid, 0) {
+        Ok(fd) => Fd::own(fd as i32),
+        Err(Errno::SRCH) => return false,
+        Err(_) => return call!(libc::SYS_kill, pid, 0) != Err(Errno::SRCH),
+    };
+    // struct pollfd: descriptor, what is asked for, what there is. To be read from: it has ended.
+    let mut poll = [handle.raw() as u64 & 0xffff_ffff | (libc::POLLIN as u64) << 32];
+    call!(libc::SYS_poll, poll.as_mut_ptr(), 1, 0) != Ok(1)
 }
 
 /// Waits for the child `pid`, so that nobody else has to.
@@ -214,6 +227,27 @@ mod tests {
         assert_eq!(auxiliary(&vector, libc::AT_EUID), Some(user));
         assert_eq!(auxiliary(&vector, libc::AT_SECURE), Some(0));
         assert_eq!(auxiliary(&[], libc::AT_SECURE), None);
+    }
+
+    #[test]
+    fn who_is_no_child_of_ours_lives_until_it_ends() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("100")
+            .spawn()
+            .unwrap();
+        let pid = u64::from(child.id());
+        assert!(lives(pid) && !has_ended(pid));
+        child.kill().unwrap();
+        // Ended, and not waited for.
+        while !has_ended(pid) {
+            std::thread::yield_now();
+        }
+        assert!(!lives(pid));
+        child.wait().unwrap();
+        assert!(!lives(pid) && has_ended(pid));
+        // SAFETY: asks for a number.
+        let parent = unsafe { libc::getppid() };
+        assert!(!has_ended(parent as u64), "no child of ours");
     }
 
     #[test]

@@ -15,9 +15,8 @@ pub const MOVED_MAX: usize = 32;
 /// Entries of a zone's table of numbers.
 pub const TABLE_BYTES: usize = numbers::NUMBERS;
 
-/// clone's flags with which the child does not come back to the caller's frame
-/// alone: CLONE_VM | CLONE_VFORK.
-const CLONE_SHARES: u32 = 0x0000_4100;
+/// clone's flag with which the child has its parent's memory: CLONE_VM.
+const CLONE_SHARES: u32 = 0x0000_0100;
 
 /// What a trampoline does with a number; also the values in a zone's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +26,7 @@ pub enum Kind {
     Pass = 0,
     /// Into the hook.
     Hook = 1,
-    /// Into the hook if it copies the address space onto the same stack.
+    /// Into the hook if it copies the address space.
     Clone = 2,
     /// Into the hook if it is UFFDIO_REGISTER.
     Ioctl = 3,
@@ -39,7 +38,7 @@ pub enum Kind {
 pub fn kind_of(nr: u32, config: Config) -> Kind {
     let class = CLASS.get(nr as usize).copied().unwrap_or(numbers::PASS);
     match class {
-        numbers::HOOK => Kind::Hook,
+        numbers::HOOK | numbers::CLONE3 => Kind::Hook,
         numbers::STRICT if config.strict => Kind::Hook,
         numbers::CLONE => Kind::Clone,
         _ if config.ioctl && i64::from(nr) == libc::SYS_ioctl => Kind::Ioctl,
@@ -263,10 +262,8 @@ const JE: u8 = 0x74;
 const JNE: u8 = 0x75;
 const JRCXZ: u8 = 0xe3;
 
-/// clone goes on only with no stack of its own and its memory its own.
+/// clone goes on only where the child's memory is its own.
 fn clone_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<()> {
-    code.put(&[0x48, 0x85, 0xf6])?; // test rsi, rsi
-    back.add(code, JNE)?;
     code.put(&[0xf7, 0xc7])?; // test edi, CLONE_SHARES
     code.put(&CLONE_SHARES.to_le_bytes())?;
     back.add(code, JNE)
@@ -313,6 +310,24 @@ fn enter<const N: usize>(code: &mut Code<N>, plan: &Plan, zone: &ZoneLayout) -> 
         Entry::Call => zone.call_slot,
         Entry::Full => zone.full_slot,
     })?;
-    code.put(&[0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0])?; // lea rsp, [rsp + 128]
-    code.jump(plan.site.checked_add(2)?)
+    code.put(&LEAVE)?;
+    code.jump(plan.site.checked_add(SYSCALL_BYTES)?)
+}
+
+/// `lea rsp, [rsp + 128]`: where the entry stub returns to.
+const LEAVE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+/// Bytes of the red zone that [`LEAVE`] leaves behind.
+pub const RED_ZONE: u64 = 128;
+/// Bytes of `syscall`.
+const SYSCALL_BYTES: u64 = 2;
+/// Bytes of a trampoline's end, from where the entry stub returns to.
+pub const END_BYTES: usize = LEAVE.len() + JUMP_BYTES;
+
+/// The site of the trampoline whose end, `end`, stands at `at`.
+pub fn site_of_end(at: u64, end: &[u8; END_BYTES]) -> Option<u64> {
+    let jump = end.strip_prefix(&LEAVE)?;
+    let distance = jump.strip_prefix(&[0xe9])?.first_chunk()?;
+    at.checked_add(END_BYTES as u64)?
+        .checked_add_signed(i64::from(i32::from_le_bytes(*distance)))?
+        .checked_sub(SYSCALL_BYTES)
 }

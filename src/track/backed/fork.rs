@@ -224,6 +224,13 @@ fn runs_on_shared_memory() -> bool {
         .any(|at| lock().is_some_and(|guard| guard.at(*at).is_some_and(|a| is_live(&a))))
 }
 
+/// Whether a child has a copy of this thread's stack.
+pub fn stack_is_inherited() -> bool {
+    let at = crate::arch::stack_pointer();
+    let attr = lock().and_then(|guard| guard.at(at));
+    !attr.is_some_and(|a| a.flags.has(Flags::WIPED) || a.flags.has(Flags::NOT_FORKED))
+}
+
 /// A page that a child of fork and its parent both see.
 fn shared_page() -> sys::Result<NonNull<AtomicU32>> {
     let how = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

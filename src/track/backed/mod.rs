@@ -26,7 +26,7 @@ mod remap;
 
 use advice::advise_again;
 pub use advice::{concerns, madvise};
-pub use fork::{before_fork, late_child};
+pub use fork::{before_fork, late_child, stack_is_inherited};
 pub use remap::{carry_locked, mremap};
 
 /// What was advised about children.
@@ -179,6 +179,16 @@ pub fn make_private(range: PageRange) {
     if touches(range) {
         freeze(range);
         settle(range);
+    }
+}
+
+/// From now on nothing is shared: a child is made in a way in which it could not be kept apart.
+#[cold]
+#[inline(never)]
+pub fn stop_sharing() {
+    share::stop();
+    if let Some(all) = PageRange::new(0, USER_END) {
+        make_private(all);
     }
 }
 

@@ -14,9 +14,7 @@ behind:
     .org 0x1400
 trampoline:
     mov eax, 56
-    test rsi, rsi
-    jne back
-    test edi, 0x4100
+    test edi, 0x100
     jne back
     lea rsp, [rsp - 128]
     call [rip + call_slot]

@@ -1,8 +1,6 @@
 # function
     .intel_syntax noprefix
     .text
-    pop rdi
     mov eax, 58
     syscall
-    push rdi
     ret

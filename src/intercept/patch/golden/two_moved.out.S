@@ -28,9 +28,7 @@ trampoline:
     jne back
     je hook
 clone:
-    test rsi, rsi
-    jne back
-    test edi, 0x4100
+    test edi, 0x100
     jne back
 hook:
     mov eax, eax
