@@ -26,7 +26,6 @@ static CONFIG: Settings = Settings(UnsafeCell::new(Config::new()));
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static MODE: AtomicU8 = AtomicU8::new(0);
-static OWNER: AtomicU32 = AtomicU32::new(0);
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
 static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
 static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
@@ -63,7 +62,7 @@ pub fn mode() -> Intercept {
 /// This process's id; in a vfork child its parent's.
 #[inline]
 pub fn own_pid() -> u32 {
-    OWNER.load(Relaxed)
+    sys::memory_owner()
 }
 
 /// Whether the shim does anything in this process.
@@ -190,7 +189,7 @@ fn read_settings(env: Environment) -> bool {
 #[cold]
 #[inline(never)]
 fn start(env: Environment) {
-    OWNER.store(sys::getpid(), Relaxed);
+    sys::own_memory();
     regall_bridge::lock::in_process();
     BUDGET.store(limits::budget(config().limit, env), Relaxed);
     let mark = fork::init();
@@ -419,7 +418,7 @@ pub fn write_settings(state: &mut State) {
 #[cold]
 #[inline(never)]
 pub fn finish() {
-    if !active() || sys::getpid() != OWNER.load(Relaxed) {
+    if !active() || sys::getpid() != sys::memory_owner() {
         return;
     }
     stats::write();
@@ -431,7 +430,7 @@ pub fn finish() {
 
 /// A child of fork is a process of its own.
 pub fn adopt_pid() {
-    OWNER.store(sys::getpid(), Relaxed);
+    sys::own_memory();
 }
 
 // The constructor. It goes through the same entry as every call, so that a panic

@@ -162,7 +162,7 @@ macro_rules! programs {
         /// A program that nobody listed would never run.
         #[test]
         fn all_programs_are_listed() {
-            let listed = [$(stringify!($name)),*, "counts", "hello", "torture", "victim"];
+            let listed = [$(stringify!($name)),*, "counts", "hello", "lodger", "torture", "victim"];
             for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
                 let path = entry.path();
                 if path.extension().is_some_and(|e| e == "c") {
@@ -275,6 +275,32 @@ fn crowds_side_by_side() {
     let other = std::thread::spawn(crowd);
     crowd();
     other.join().expect("the other");
+}
+
+/// A thread that is stopped with the mutex held is not taken for dead by a child that only
+/// shares its memory, and so has another pid.
+#[test]
+fn lodgers_take_nothing() {
+    for mode in [Mode::Off, Mode::OnFault] {
+        let plain = run("lodger", &[], Mode::Plain);
+        plain.must_succeed();
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("stats");
+        let watcher = Watcher::of_coverage(Expected::of(mode));
+        let mut command = Command::new(build::program("lodger"));
+        mode.apply(&mut command);
+        command.env("QUIET_SOCKET", watcher.socket());
+        command.env("REGALL_STATS_FILE", &file);
+        let mut problems = child::run(&mut command, TIMEOUT).differences(&plain);
+        problems.extend(watcher.finish().problems);
+        assert!(problems.is_empty(), "{mode:?}: {problems:#?}");
+        let stats = std::fs::read_to_string(&file).expect("statistics");
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        let of = |name: &str| stats["counters"][name].as_u64().expect("a counter");
+        // Who waited made the call and left a note: so the mutex was held.
+        assert!(of("deferred") > 0, "{mode:?}: {stats}");
+        assert_eq!((of("rebuilds"), of("abandoned")), (0, 0), "{mode:?}");
+    }
 }
 
 /// The checks above must be able to fail.

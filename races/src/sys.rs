@@ -94,6 +94,11 @@ pub fn getpid() -> u32 {
     7
 }
 
+/// Whose memory it is.
+pub fn memory_owner() -> u32 {
+    getpid()
+}
+
 /// This thread.
 pub fn gettid() -> u32 {
     number() as u32 + 1

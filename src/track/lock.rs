@@ -203,7 +203,7 @@ fn owner(word: u64) -> Owner {
         return Owner::Gone;
     }
     let mut buf = [0u8; 256];
-    let syscall: Text<64> = Text::of(format_args!("/proc/self/task/{tid}/syscall"));
+    let syscall: Text<64> = path_of(tid, "syscall");
     let Some(Ok(text)) = syscall.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
         return Owner::Asleep;
     };
@@ -222,10 +222,17 @@ fn owner(word: u64) -> Owner {
     }
 }
 
+/// What the kernel says of a thread of the process whose memory this is: to who shares it
+/// /proc/self is another one.
+fn path_of(tid: u32, what: &str) -> Text<64> {
+    let owner = sys::memory_owner();
+    Text::of(format_args!("/proc/{owner}/task/{tid}/{what}"))
+}
+
 /// Whether the thread is in an uninterruptible wait (`D`: a page, mmap_lock).
 fn waits_for_the_kernel(tid: u32) -> bool {
     let mut buf = [0u8; 256];
-    let stat: Text<64> = Text::of(format_args!("/proc/self/task/{tid}/stat"));
+    let stat: Text<64> = path_of(tid, "stat");
     let Some(Ok(text)) = stat.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
         return false;
     };

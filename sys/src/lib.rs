@@ -5,7 +5,7 @@
 use arch::Frame;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use text::Text;
 
 pub mod arch;
@@ -227,9 +227,35 @@ pub fn geteuid() -> u32 {
     call!(libc::SYS_geteuid).unwrap_or(0) as u32
 }
 
-/// Whether thread `tid` of this process still runs.
+/// The process whose memory this is, as it sees itself. One that shares it (a child of vfork
+/// or CLONE_VM) has another pid, and finds this one here.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// This process's memory is its own from now on.
+pub fn own_memory() {
+    OWNER.store(getpid(), Relaxed);
+}
+
+/// The process whose memory this is; 0: nobody has said.
+#[inline]
+pub fn memory_owner() -> u32 {
+    OWNER.load(Relaxed)
+}
+
+/// Whether a thread with the id `tid` may still run in this memory: one of its owner's, or of
+/// a process that shares it. To who only shares it everybody is alive: numbers may mean
+/// something else to him, in a pid namespace of his own.
 pub fn thread_alive(tid: u32) -> bool {
-    call!(libc::SYS_tgkill, getpid(), tid, 0) != Err(Errno::SRCH)
+    let us = getpid();
+    if call!(libc::SYS_tgkill, us, tid, 0) != Err(Errno::SRCH) || us != memory_owner() {
+        return true;
+    }
+    const KCMP_VM: u64 = 1;
+    match call!(libc::SYS_tkill, tid, 0) {
+        Err(Errno::SRCH) => false,
+        // Somebody else's: 0 is the same memory. Who must not ask does not judge.
+        _ => call!(libc::SYS_kcmp, us, tid, KCMP_VM, 0, 0).unwrap_or(0) == 0,
+    }
 }
 
 /// `(soft, hard)` of a resource limit, in its own units; u64::MAX: none.
