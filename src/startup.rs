@@ -445,11 +445,15 @@ mod constructor {
         .globl regall_construct
         .type regall_construct, @function
     regall_construct:
+        .cfi_startproc
         mov rax, -1
         sub rsp, 8
+        .cfi_def_cfa_offset 16
         call regall_entry_call
         add rsp, 8
+        .cfi_def_cfa_offset 8
         ret
+        .cfi_endproc
         .size regall_construct, . - regall_construct
     "#
     );

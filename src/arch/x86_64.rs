@@ -36,6 +36,7 @@ global_asm!(
     .globl memcpy
     .type memcpy, @function
 memcpy:
+    .cfi_startproc
     mov rax, rdi
     cmp rdx, 16
     jb 4f
@@ -100,12 +101,14 @@ memcpy:
 7:  mov rcx, rdx
     rep movsb
 8:  ret
+    .cfi_endproc
     .size memcpy, . - memcpy
 
     .hidden memmove
     .globl memmove
     .type memmove, @function
 memmove:
+    .cfi_startproc
     mov rax, rdi
     mov rcx, rdx
     mov r8, rdi
@@ -120,12 +123,14 @@ memmove:
     rep movsb
     cld
     ret
+    .cfi_endproc
     .size memmove, . - memmove
 
     .hidden memset
     .globl memset
     .type memset, @function
 memset:
+    .cfi_startproc
     mov rax, rdi
     movzx esi, sil
     cmp rdx, 16
@@ -155,6 +160,7 @@ memset:
     rep stosb
     mov rax, r8
 5:  ret
+    .cfi_endproc
     .size memset, . - memset
 
     .hidden memcmp
@@ -165,6 +171,7 @@ memset:
     .type bcmp, @function
 memcmp:
 bcmp:
+    .cfi_startproc
     xor ecx, ecx
 2:  cmp rcx, rdx
     je 3f
@@ -176,17 +183,20 @@ bcmp:
     ret
 3:  xor eax, eax
     ret
+    .cfi_endproc
     .size memcmp, . - memcmp
 
     .hidden strlen
     .globl strlen
     .type strlen, @function
 strlen:
+    .cfi_startproc
     mov rax, -1
 2:  inc rax
     cmp byte ptr [rdi + rax], 0
     jne 2b
     ret
+    .cfi_endproc
     .size strlen, . - strlen
 "#
 );
@@ -244,6 +254,7 @@ global_asm!(
     .globl regall_start_thread
     .type regall_start_thread, @function
 regall_start_thread:
+    .cfi_startproc
     mov r10, rdx
     mov r9, r8
     mov r8, rcx
@@ -252,10 +263,13 @@ regall_start_thread:
     test rax, rax
     jz 2f
     ret
-2:  xor ebp, ebp
+    // A thread begins here: nobody called it.
+2:  .cfi_undefined rip
+    xor ebp, ebp
     cld
     call r9
     ud2
+    .cfi_endproc
     .size regall_start_thread, . - regall_start_thread
 "#,
     clone = const libc::SYS_clone,
@@ -315,10 +329,15 @@ regall_entry_call:
     mov rbp, rsp
     .cfi_def_cfa_register rbp
     push rbx
+    .cfi_offset rbx, -24
     push r12
+    .cfi_offset r12, -32
     push r13
+    .cfi_offset r13, -40
     push r14
+    .cfi_offset r14, -48
     push r15
+    .cfi_offset r15, -56
     lea rcx, [rip + 2f]
     push rcx
     push r9
@@ -338,12 +357,20 @@ regall_entry_call:
     mov rsi, rax
     call {left}
     lea rcx, [rbp - 104]
-2:  lea rbp, [rcx + 104]
+    // Whoever comes from `regall_resume` has no rbp yet.
+2:  .cfi_def_cfa rcx, 120
+    lea rbp, [rcx + 104]
+    .cfi_def_cfa rbp, 16
     mov rbx, qword ptr [rbp - 8]
+    .cfi_restore rbx
     mov r12, qword ptr [rbp - 16]
+    .cfi_restore r12
     mov r13, qword ptr [rbp - 24]
+    .cfi_restore r13
     mov r14, qword ptr [rbp - 32]
+    .cfi_restore r14
     mov r15, qword ptr [rbp - 40]
+    .cfi_restore r15
     mov r9, qword ptr [rbp - 56]
     mov r8, qword ptr [rbp - 64]
     mov r10, qword ptr [rbp - 72]
@@ -351,6 +378,7 @@ regall_entry_call:
     mov rsi, qword ptr [rbp - 88]
     mov rdi, qword ptr [rbp - 96]
     leave
+    .cfi_restore rbp
     .cfi_def_cfa rsp, 8
     ret
     .cfi_endproc
@@ -368,10 +396,15 @@ regall_entry_full:
     .cfi_def_cfa_register rbp
     pushfq
     push rbx
+    .cfi_offset rbx, -32
     push r12
+    .cfi_offset r12, -40
     push r13
+    .cfi_offset r13, -48
     push r14
+    .cfi_offset r14, -56
     push r15
+    .cfi_offset r15, -64
     lea rcx, [rip + 2f]
     push rcx
     push r9
@@ -414,7 +447,9 @@ regall_entry_full:
     .hidden regall_back_full
     .globl regall_back_full
 regall_back_full:
-2:  lea rbp, [rcx + 112]
+2:  .cfi_def_cfa rcx, 128
+    lea rbp, [rcx + 112]
+    .cfi_def_cfa rbp, 16
     mov r12, rax
     mov rcx, qword ptr [rcx - 8]
     cmp byte ptr [rip + {xsave}], 0
@@ -426,10 +461,15 @@ regall_back_full:
 5:  fxrstor64 [rcx]
 6:  mov rax, r12
     mov rbx, qword ptr [rbp - 16]
+    .cfi_restore rbx
     mov r12, qword ptr [rbp - 24]
+    .cfi_restore r12
     mov r13, qword ptr [rbp - 32]
+    .cfi_restore r13
     mov r14, qword ptr [rbp - 40]
+    .cfi_restore r14
     mov r15, qword ptr [rbp - 48]
+    .cfi_restore r15
     mov r9, qword ptr [rbp - 64]
     mov r8, qword ptr [rbp - 72]
     mov r10, qword ptr [rbp - 80]
@@ -439,6 +479,7 @@ regall_back_full:
     lea rsp, [rbp - 8]
     popfq
     pop rbp
+    .cfi_restore rbp
     .cfi_def_cfa rsp, 8
     ret
     .cfi_endproc
@@ -449,9 +490,11 @@ regall_back_full:
     .globl regall_resume
     .type regall_resume, @function
 regall_resume:
+    .cfi_startproc
     mov rcx, rdi
     mov rax, rsi
     jmp qword ptr [rcx + 56]
+    .cfi_endproc
     .size regall_resume, . - regall_resume
 
     // regall_land(frame, value, target, stack, tls): leaves a hook from any depth below
@@ -461,6 +504,9 @@ regall_resume:
     .globl regall_land
     .type regall_land, @function
 regall_land:
+    .cfi_startproc
+    // It takes the stack and the registers apart: a walk ends here.
+    .cfi_undefined rip
     mov rbx, rdi
     mov r12, rsi
     mov r13, rdx
@@ -530,6 +576,7 @@ regall_land:
     mov rbp, qword ptr [rbp]
     mov rsp, rcx
     jmp r11
+    .cfi_endproc
     .size regall_land, . - regall_land
 "#,
     arch_prctl = const libc::SYS_arch_prctl,
@@ -760,8 +807,12 @@ regall_call_at:
     .globl regall_sigreturn_at
     .type regall_sigreturn_at, @function
 regall_sigreturn_at:
+    .cfi_startproc
     mov rsp, rdi
+    // The next frame is the interrupted code's, by the kernel's frame at rsp.
+    .cfi_undefined rip
     jmp rsi
+    .cfi_endproc
     .size regall_sigreturn_at, . - regall_sigreturn_at
 "#
 );

@@ -283,16 +283,22 @@ global_asm!(
     .globl regall_dlopen
     .type regall_dlopen, @function
 regall_dlopen:
+    .cfi_startproc
     mov rdx, qword ptr [rsp]
     jmp {dlopen}
+    .cfi_endproc
     .size regall_dlopen, . - regall_dlopen
 
     .hidden regall_call_from
     .globl regall_call_from
     .type regall_call_from, @function
 regall_call_from:
+    .cfi_startproc
     push rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset rbp, -16
     mov rbp, rsp
+    .cfi_def_cfa_register rbp
     sub rsp, 8
     lea rax, [rip + 2f]
     push rax
@@ -300,7 +306,10 @@ regall_call_from:
     jmp rdx
 2:  mov rsp, rbp
     pop rbp
+    .cfi_restore rbp
+    .cfi_def_cfa rsp, 8
     ret
+    .cfi_endproc
     .size regall_call_from, . - regall_call_from
 "#,
     dlopen = sym dlopen,
@@ -315,16 +324,20 @@ global_asm!(
     .globl regall_syscall
     .type regall_syscall, @function
 regall_syscall:
+    .cfi_startproc
     cmp rdi, {numbers}
     jae 2f
     lea rax, [rip + {class}]
     cmp byte ptr [rax + rdi], {hook}
     jne 2f
     push qword ptr [rsp + 8]
+    .cfi_def_cfa_offset 16
     call {event}
     add rsp, 8
+    .cfi_def_cfa_offset 8
     ret
 2:  jmp qword ptr [rip + {real}]
+    .cfi_endproc
     .size regall_syscall, . - regall_syscall
 "#,
     numbers = const super::numbers::NUMBERS,

@@ -5,7 +5,7 @@
 //! copy of this stack, whatever stack it asks for; when it is ready it leaves for that.
 
 use crate::arch::{self, Frame, Landing};
-use crate::intercept::patch::plan::{site_of_end, END_BYTES, RED_ZONE};
+use crate::intercept::patch::plan::{site_of_end, END_BYTES, LEFT_BYTES};
 use crate::sys::{self, Errno};
 use crate::thread;
 
@@ -146,8 +146,8 @@ impl Birth {
         // SAFETY: by the contract above.
         let mut back = unsafe { arch::way_back(frame) };
         if self.stack != 0 {
-            // The trampoline leaves a red zone behind.
-            back.stack = self.stack.wrapping_sub(RED_ZONE);
+            // The trampoline leaves so much of the stack behind.
+            back.stack = self.stack.wrapping_sub(LEFT_BYTES);
         }
         back.tls = self.tls;
         thread::current().timing.set(false);
@@ -173,7 +173,7 @@ pub fn at_its_site(frame: &mut Frame) -> i64 {
     };
     let landing = Landing {
         target: site,
-        stack: back.stack + RED_ZONE,
+        stack: back.stack + LEFT_BYTES,
         tls: None,
     };
     thread.timing.set(false);

@@ -9,10 +9,10 @@ use crate::sys::{self, call, Errno, Result};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Kind;
 
-/// Bytes of a zone.
+/// Bytes of a zone that is mapped.
 const ZONE_BYTES: u64 = 64 << 10;
-/// Bytes at its start that hold the entry stubs' addresses and the table.
-const HEADER_BYTES: u64 = 1024;
+/// Bytes at a zone's start that hold the entry stubs' addresses and the table.
+pub const HEADER_BYTES: u64 = 1024;
 const TABLE_OFFSET: u64 = 64;
 const TRAMPOLINES: usize = ((ZONE_BYTES - HEADER_BYTES) / TRAMPOLINE_BYTES as u64) as usize;
 const WORDS: usize = TRAMPOLINES.div_ceil(64);
@@ -35,10 +35,20 @@ const _: () = assert!(TABLE_OFFSET as usize + TABLE_BYTES <= HEADER_BYTES as usi
 #[derive(Clone, Copy)]
 struct Zone {
     range: PageRange,
+    /// It is the library's own pool, and not mapped by the patcher.
+    is_pool: bool,
     used: [u64; WORDS],
 }
 
 impl Zone {
+    fn new(range: PageRange, is_pool: bool) -> Self {
+        Self {
+            range,
+            is_pool,
+            used: [0; WORDS],
+        }
+    }
+
     fn layout(&self) -> ZoneLayout {
         let at = self.range.start();
         ZoneLayout {
@@ -67,7 +77,8 @@ impl Zone {
                 .get(n / 64)
                 .is_none_or(|w| w & (1 << (n % 64)) != 0)
         };
-        (0..TRAMPOLINES).find(|n| !used(n))
+        let slots = self.range.len().saturating_sub(HEADER_BYTES) / TRAMPOLINE_BYTES as u64;
+        (0..TRAMPOLINES.min(slots as usize)).find(|n| !used(n))
     }
 
     fn is_empty(&self) -> bool {
@@ -250,8 +261,8 @@ impl Patches {
         let place = zone.free().ok_or(Errno::NOMEM)?;
         let at = zone.address(place);
         let trampoline = plan.trampoline(at, &zone.layout()).ok_or(Errno::INVAL)?;
-        let patch = plan.patch(at).ok_or(Errno::INVAL)?;
-        writer.write(at, trampoline.bytes(), Use::Shared)?;
+        let patch = plan.patch(trampoline.start()).ok_or(Errno::INVAL)?;
+        writer.write(trampoline.start(), trampoline.bytes(), Use::Shared)?;
         zone.set(place, true);
         let entry = Entry {
             site: plan.site,
@@ -289,7 +300,7 @@ impl Patches {
             return Ok(number);
         }
         // One that is far from all code that there is makes place for it.
-        let empty = |z: &&mut Option<Zone>| z.as_ref().is_some_and(Zone::is_empty);
+        let empty = |z: &&mut Option<Zone>| z.as_ref().is_some_and(|z| z.is_empty() && !z.is_pool);
         if let Some(zone) = self.zones.iter_mut().find(empty) {
             applied.gone = zone.take().map(|zone| zone.range);
         }
@@ -299,22 +310,27 @@ impl Patches {
             .position(Option::is_none)
             .ok_or(Errno::NOMEM)?;
         let range = place_zone(site, &mut self.buffer)?;
-        self.fill_header();
-        let header = self.buffer.get(..HEADER_BYTES as usize).unwrap_or(&[]);
-        if let Err(errno) = writer.write(range.start(), header, Use::Fresh) {
+        if let Err(errno) = self.write_header(range, writer, Use::Fresh) {
             let _ = sys::unmap(range.start(), range.len());
             return Err(errno);
         }
-        *self.zones.get_mut(number).ok_or(Errno::NOMEM)? = Some(Zone {
-            range,
-            used: [0; WORDS],
-        });
+        *self.zones.get_mut(number).ok_or(Errno::NOMEM)? = Some(Zone::new(range, false));
         applied.zone = Some(range);
         Ok(number)
     }
 
-    /// Puts a zone's header into the buffer: the stack has little room.
-    fn fill_header(&mut self) {
+    /// Takes the library's own pool as the first zone. What it does not reach, and
+    /// what is too much for it, has zones that are mapped.
+    pub fn take_pool(&mut self, pool: PageRange, writer: &mut Writer) -> Result<()> {
+        self.write_header(pool, writer, Use::Shared)?;
+        if let Some(first @ None) = self.zones.first_mut() {
+            *first = Some(Zone::new(pool, true));
+        }
+        Ok(())
+    }
+
+    /// Writes a zone's header, by way of the buffer: the stack has little room.
+    fn write_header(&mut self, zone: PageRange, writer: &mut Writer, in_use: Use) -> Result<()> {
         self.buffer.fill(0);
         let slots = self.entries.iter().flat_map(|e| e.to_le_bytes());
         self.buffer
@@ -325,6 +341,8 @@ impl Patches {
         let config = self.config;
         let kinds = (0..TABLE_BYTES as u32).map(|nr| plan::kind_of(nr, config) as u8);
         table.zip(kinds).for_each(|(to, from)| *to = from);
+        let header = self.buffer.get(..HEADER_BYTES as usize).unwrap_or(&[]);
+        writer.write(zone.start(), header, in_use)
     }
 
     /// Whether the jump in `bytes`, five of them, at address `at` goes to a
@@ -407,6 +425,7 @@ impl Patches {
         self.zones
             .iter()
             .flatten()
+            .filter(|z| !z.is_pool)
             .map(|z| z.range)
             .chain(self.table.range())
     }
@@ -534,12 +553,17 @@ impl Writer {
         unsafe { sys::copy_checked(at, to, len) == Ok(len) }
     }
 
-    /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
+    /// Whether there is our jump from `at` into the slot at `slot`, as far as
+    /// anybody can tell: where it
     /// can't be read there is. A debugger's breakpoint may be in the place of its first byte.
-    fn has_jump(&mut self, at: u64, to: u64) -> bool {
+    fn has_jump(&mut self, at: u64, slot: u64) -> bool {
         let mut bytes = [0u8; plan::JUMP_BYTES];
         let [_, distance @ ..] = &mut bytes;
-        !self.read(at.saturating_add(1), distance) || target(at, *distance) == to
+        if !self.read(at.saturating_add(1), distance) {
+            return true;
+        }
+        let into = target(at, *distance).checked_sub(slot);
+        into.is_some_and(|offset| offset < TRAMPOLINE_BYTES as u64)
     }
 }
 

@@ -25,6 +25,7 @@ pub mod elf;
 pub mod function;
 pub mod modules;
 pub mod plan;
+mod pool;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -286,6 +287,11 @@ pub fn install(config: Config) -> Report {
     state.prepare(config);
     let mut report = Report::default();
     let mut writer = Writer::default();
+    if let Some(pool) = pool::range() {
+        if let Err(errno) = state.patches.take_pool(pool, &mut writer) {
+            report.write_errno = Some(errno);
+        }
+    }
     let State {
         patches,
         room,

@@ -6,8 +6,13 @@ use super::function::Numbers;
 use super::Config;
 use crate::intercept::numbers::{self, CLASS};
 
-/// Bytes of a trampoline's place in its zone.
+/// Bytes of a trampoline's place in its zone, its slot.
 pub const TRAMPOLINE_BYTES: usize = 128;
+/// Offset in a slot of what is the same in all trampolines: the call into the hook.
+/// What varies ends there. `pool` says to unwinders where the stack is by this.
+pub const TAIL: usize = 75;
+/// Offset in a slot of its last eight bytes: the address behind the site's `syscall`.
+pub const WORD: usize = TRAMPOLINE_BYTES - 8;
 /// Bytes that are overwritten at a site: `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
 /// Most bytes that can move into a trampoline: five instructions of the longest kind.
@@ -122,8 +127,32 @@ impl Plan {
         Some(code)
     }
 
-    /// The trampoline's code, to stand at address `at`.
-    pub fn trampoline(&self, at: u64, zone: &ZoneLayout) -> Option<Code<TRAMPOLINE_BYTES>> {
+    /// The trampoline's code, for the slot at address `slot`. It begins somewhere in
+    /// the slot and goes to the slot's end.
+    pub fn trampoline(&self, slot: u64, zone: &ZoneLayout) -> Option<Code<TRAMPOLINE_BYTES>> {
+        let tail = slot.checked_add(TAIL as u64)?;
+        let (anywhere, _) = self.before_tail(slot, zone)?;
+        let at = tail.checked_sub(anywhere.len as u64)?;
+        let (mut code, back) = self.before_tail(at, zone)?;
+        if at < slot || code.here()? != tail {
+            return None;
+        }
+        let word = slot.checked_add(WORD as u64)?;
+        let behind = self.site.checked_add(SYSCALL_BYTES)?;
+        enter(&mut code, self.entry, word, zone)?;
+        code.jump(behind)?;
+        if back.used > 0 {
+            back.land(&mut code)?;
+            code.jump(self.site)?;
+        }
+        code.fill_to(word)?;
+        code.put(&behind.to_le_bytes())?;
+        Some(code)
+    }
+
+    /// What comes before the tail, at address `at`: the instructions that moved, and
+    /// what looks at the call's number and arguments.
+    fn before_tail(&self, at: u64, zone: &ZoneLayout) -> Option<(Code<TRAMPOLINE_BYTES>, ToBack)> {
         let mut code = Code::new(at);
         code.put_moved(self.moved.get(..usize::from(self.moved_len))?, self.start())?;
         let mut back = ToBack::default();
@@ -134,12 +163,7 @@ impl Plan {
             Kind::Ioctl => ioctl_check(&mut code, &mut back)?,
             Kind::Any => any_check(&mut code, &mut back, zone)?,
         }
-        enter(&mut code, self, zone)?;
-        if back.used > 0 {
-            back.land(&mut code)?;
-            code.jump(self.site)?;
-        }
-        Some(code)
+        Some((code, back))
     }
 }
 
@@ -176,6 +200,24 @@ impl<const N: usize> Code<N> {
         self.bytes.get(..self.len).unwrap_or(&[])
     }
 
+    /// Address of the first byte.
+    pub fn start(&self) -> u64 {
+        self.at
+    }
+
+    /// Address of what is put next.
+    fn here(&self) -> Option<u64> {
+        self.at.checked_add(self.len as u64)
+    }
+
+    /// Traps up to the address `to`.
+    fn fill_to(&mut self, to: u64) -> Option<()> {
+        while self.here()? < to {
+            self.put(&[0xcc])?;
+        }
+        (self.here()? == to).then_some(())
+    }
+
     fn put(&mut self, bytes: &[u8]) -> Option<()> {
         let end = self.len.checked_add(bytes.len())?;
         self.bytes.get_mut(self.len..end)?.copy_from_slice(bytes);
@@ -205,7 +247,7 @@ impl<const N: usize> Code<N> {
 
     /// Four bytes that say how far `to` is from behind them.
     fn put_distance(&mut self, to: u64) -> Option<()> {
-        let here = self.at.checked_add(self.len as u64)?.checked_add(4)?;
+        let here = self.here()?.checked_add(4)?;
         let distance = i32::try_from(i128::from(to) - i128::from(here)).ok()?;
         self.put(&distance.to_le_bytes())
     }
@@ -302,22 +344,30 @@ fn any_check<const N: usize>(
     code.put(&[0x89, 0xc0]) // mov eax, eax
 }
 
-/// Calls the entry stub, leaving the red zone alone, and goes on behind the `syscall`.
-fn enter<const N: usize>(code: &mut Code<N>, plan: &Plan, zone: &ZoneLayout) -> Option<()> {
+/// The tail: leaves the red zone alone, calls the entry stub, and puts the stack back.
+/// The address behind the `syscall` is on the stack for unwinders. `pool` knows the
+/// lengths of these instructions.
+fn enter<const N: usize>(
+    code: &mut Code<N>,
+    entry: Entry,
+    word: u64,
+    zone: &ZoneLayout,
+) -> Option<()> {
     code.put(&[0x48, 0x8d, 0x64, 0x24, 0x80])?; // lea rsp, [rsp - 128]
+    code.put(&[0xff, 0x35])?; // push [rip + word]
+    code.put_distance(word)?;
     code.put(&[0xff, 0x15])?; // call [rip + slot]
-    code.put_distance(match plan.entry {
+    code.put_distance(match entry {
         Entry::Call => zone.call_slot,
         Entry::Full => zone.full_slot,
     })?;
-    code.put(&LEAVE)?;
-    code.jump(plan.site.checked_add(SYSCALL_BYTES)?)
+    code.put(&LEAVE)
 }
 
-/// `lea rsp, [rsp + 128]`: where the entry stub returns to.
-const LEAVE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
-/// Bytes of the red zone that [`LEAVE`] leaves behind.
-pub const RED_ZONE: u64 = 128;
+/// `lea rsp, [rsp + 136]`: where the entry stub returns to.
+const LEAVE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x88, 0, 0, 0];
+/// Bytes of stack that [`LEAVE`] leaves behind: the red zone and the address for unwinders.
+pub const LEFT_BYTES: u64 = 136;
 /// Bytes of `syscall`.
 const SYSCALL_BYTES: u64 = 2;
 /// Bytes of a trampoline's end, from where the entry stub returns to.

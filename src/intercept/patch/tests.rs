@@ -228,11 +228,13 @@ fn patched(text: &Text<'_>, bounds: Option<Bounds>) -> (Vec<u8>, Vec<Verdict>) {
         let Verdict::Patch(plan, ..) = verdict else {
             continue;
         };
-        let trampoline = BASE + image.len() as u64;
-        let jump = plan.patch(trampoline).unwrap();
+        let slot = image.len().next_multiple_of(TRAMPOLINE_BYTES);
+        let trampoline = plan.trampoline(BASE + slot as u64, &LAYOUT).unwrap();
+        let jump = plan.patch(trampoline.start()).unwrap();
         let start = (plan.start() - BASE) as usize;
         image[start..start + jump.bytes().len()].copy_from_slice(jump.bytes());
-        image.extend(plan.trampoline(trampoline, &LAYOUT).unwrap().bytes());
+        image.resize((trampoline.start() - BASE) as usize, 0);
+        image.extend(trampoline.bytes());
     }
     (image, verdicts)
 }
@@ -531,7 +533,7 @@ fn check_plan(text: &Text<'_>, at: usize, plan: &Plan) {
     let ends = code.bytes().windows(END_BYTES).enumerate();
     let sites: Vec<_> = ends
         .filter_map(|(n, end)| {
-            let at = ZONE + 1024 + n as u64;
+            let at = code.start() + n as u64;
             site_of_end(at, end.try_into().unwrap())
         })
         .collect();

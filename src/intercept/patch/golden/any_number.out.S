@@ -16,6 +16,8 @@ behind:
     .set full_slot, start + 0x1008
     .set table, start + 0x1040
     .org 0x1400
+slot:
+    .skip 75 - (tail - trampoline)
 trampoline:
     mov r9, [rsp + 8]
     cmp eax, 512
@@ -35,9 +37,14 @@ clone:
     jne back
 hook:
     mov eax, eax
+tail:
     lea rsp, [rsp - 128]
+    push [rip + resume]
     call [rip + call_slot]
-    lea rsp, [rsp + 128]
+    lea rsp, [rsp + 136]
     {disp32} jmp behind
 back:
     {disp32} jmp site
+    .org 0x1400 + 120, 0xcc
+resume:
+    .quad 0x10000 + behind - start
