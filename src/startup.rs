@@ -2,6 +2,7 @@
 
 use crate::arch::{self, Frame};
 use crate::config::{Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
+use crate::foreign;
 use crate::helper;
 use crate::huge;
 use crate::intercept::{patch, selftest, strict, symbols};
@@ -71,11 +72,14 @@ pub fn active() -> bool {
     ACTIVE.load(Relaxed)
 }
 
-/// The constructor's arrival: `frame` holds (argc, argv, envp).
+/// The constructor's arrival: `frame` holds (argc, argv, envp), if glibc calls it.
 #[cold]
 #[inline(never)]
 pub fn construct(frame: &Frame) {
-    // SAFETY: the C runtime gives constructors main's arguments (glibc does).
+    if !foreign::is_from_glibc(&frame.args) {
+        return foreign::decline();
+    }
+    // SAFETY: glibc gives constructors main's arguments.
     let env = unsafe { Environment::new(frame.args[2] as *const *const core::ffi::c_char) };
     if env.with(b"REGALL", |v| v == b"1") != Some(true) || !wanted_here(env) {
         return;
@@ -259,7 +263,11 @@ fn install() -> Intercept {
         SITES[0].store(report.patched, Relaxed);
         SITES[1].store(report.refused, Relaxed);
         if report.patched > 0 && report.write_errno.is_none() {
-            let missed = selftest::run();
+            let mut missed = selftest::run();
+            if report.cancellable {
+                symbols::install_cancellable();
+                missed &= !(1 << Call::Msync as u64);
+            }
             SELFTEST_MISSED.store(missed, Relaxed);
             for call in Call::ALL.iter().filter(|c| missed & 1 << **c as u64 != 0) {
                 log::warn!(

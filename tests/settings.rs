@@ -7,7 +7,7 @@ use regall_tests::child::{self, Outcome};
 use regall_tests::coverage::{self, Expected};
 use regall_tests::mode::Mode;
 use regall_tests::quiet::{Findings, Point, Watcher};
-use regall_tests::{build, quiet};
+use regall_tests::{build, missing, quiet};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -492,4 +492,31 @@ fn needs_only_libc() {
         );
     }
     assert!(done.stdout.contains("INITFIRST"), "{}", done.stdout);
+}
+
+/// musl's loader calls constructors without arguments.
+#[test]
+fn a_program_of_another_c_library_is_left_alone() {
+    if missing("musl-gcc") {
+        return;
+    }
+    let run = |mode: Mode| {
+        let mut command = Command::new(build::program("musl/hello"));
+        mode.apply(&mut command);
+        child::run(&mut command, TIMEOUT)
+    };
+    let plain = run(Mode::Plain);
+    plain.must_succeed();
+    for mode in [Mode::Inert, Mode::Populate, Mode::Strict] {
+        let outcome = run(mode);
+        assert_eq!(outcome.differences(&plain), [""; 0], "{mode:?}");
+        // One for it and one for what it executes.
+        let lines = if mode == Mode::Inert { 0 } else { 2 };
+        let said = outcome.regall_lines();
+        assert_eq!(said.len(), lines, "{said:?}");
+        assert!(
+            said.iter().all(|line| line.contains("not glibc")),
+            "{said:?}"
+        );
+    }
 }

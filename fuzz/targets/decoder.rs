@@ -7,7 +7,7 @@ use regall::intercept::patch::decode::{boundary, Flow, Insn};
 use regall::intercept::patch::discover::{inspect, inspect_in, next_syscall, Text, Verdict};
 use regall::intercept::patch::elf::Bounds;
 use regall::intercept::patch::function::{Function, Room};
-use regall::intercept::patch::plan::{Plan, ZoneLayout, JUMP_BYTES};
+use regall::intercept::patch::plan::{Plan, ZoneLayout, JUMP_BYTES, TRAMPOLINE_BYTES};
 use regall::intercept::patch::Config;
 use std::cell::RefCell;
 
@@ -111,8 +111,13 @@ fn carried_out(plan: &Plan, at: usize, code: &[u8]) {
     };
     let trampoline = plan.trampoline(ZONE, &zone).expect("it fits");
     let (mut here, mut last, mut moved) = (0, Flow::Next, len as isize);
-    while here < trampoline.bytes().len() {
-        let insn = Insn::decode(&trampoline.bytes()[here..]).expect("instructions only");
+    let bytes = trampoline.bytes();
+    assert_eq!(trampoline.start() + bytes.len() as u64, ZONE + TRAMPOLINE_BYTES as u64);
+    assert_eq!(bytes[bytes.len() - 8..], (plan.site + 2).to_le_bytes());
+    // Traps fill the room between the code and that word.
+    let traps = |from: usize| bytes[from..bytes.len() - 8].iter().all(|b| *b == 0xcc);
+    while !traps(here) {
+        let insn = Insn::decode(&bytes[here..]).expect("instructions only");
         if moved > 0 {
             assert!(insn.movable());
             moved -= isize::from(insn.len);
@@ -124,7 +129,7 @@ fn carried_out(plan: &Plan, at: usize, code: &[u8]) {
     let Flow::Jump(distance) = last else {
         panic!("it ends with {last:?}");
     };
-    let to = (ZONE + here as u64).wrapping_add_signed(i64::from(distance));
+    let to = (trampoline.start() + here as u64).wrapping_add_signed(i64::from(distance));
     assert!([plan.site, plan.site + 2].contains(&to));
 }
 

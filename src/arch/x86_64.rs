@@ -236,6 +236,21 @@ pub fn tls_depth() -> u64 {
     depth
 }
 
+/// Whether a function that glibc alone has is in this program.
+pub fn glibc_is_loaded() -> bool {
+    let at: u64;
+    // SAFETY: reads the GOT entry that the loader fills; 0 if nobody has the symbol.
+    unsafe {
+        asm!(
+            ".weak gnu_get_libc_version",
+            "mov {at}, qword ptr [rip + gnu_get_libc_version@GOTPCREL]",
+            at = out(reg) at,
+            options(nostack, readonly, preserves_flags, pure),
+        );
+    }
+    at != 0
+}
+
 /// What code here finds at its thread pointer: the pointer itself (x86-64 TLS ABI).
 ///
 /// # Safety

@@ -14,7 +14,7 @@ use crate::arch::Frame;
 use crate::sys;
 use core::arch::global_asm;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 
 const R_X86_64_GLOB_DAT: u32 = 6;
@@ -31,6 +31,10 @@ static REAL_RAW_FORK: AtomicU64 = AtomicU64::new(0);
 static REAL_DLOPEN: AtomicU64 = AtomicU64::new(0);
 static REAL_SYSCALL: AtomicU64 = AtomicU64::new(0);
 static REAL_IOCTL: AtomicU64 = AtomicU64::new(0);
+static REAL_MSYNC: AtomicU64 = AtomicU64::new(0);
+
+/// Calls that are cancellation points are all that is wanted.
+static CANCELLABLE_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// Rewrites the slots of every module that is loaded now. Returns how many
 /// were; 0 if libc was not found.
@@ -47,6 +51,13 @@ pub fn install() -> u32 {
     rewritten
 }
 
+/// As [`install`], for calls of libc that are cancellation points: it makes them by a site that
+/// must not be patched (`patch::discover`). Of the modules that are loaded now.
+pub fn install_cancellable() {
+    CANCELLABLE_ALONE.store(true, Relaxed);
+    install();
+}
+
 fn find_real() -> bool {
     let wanted = [
         ("__errno_location", &ERRNO_LOCATION),
@@ -57,6 +68,7 @@ fn find_real() -> bool {
         ("dlopen", &REAL_DLOPEN),
         ("syscall", &REAL_SYSCALL),
         ("ioctl", &REAL_IOCTL),
+        ("msync", &REAL_MSYNC),
     ];
     for (name, place) in wanted {
         if place.load(Relaxed) == 0 {
@@ -70,6 +82,9 @@ fn find_real() -> bool {
 fn replacement(name: &[u8]) -> Option<u64> {
     let with_real =
         |real: &AtomicU64, ours: *const ()| (real.load(Relaxed) != 0).then_some(ours as u64);
+    if CANCELLABLE_ALONE.load(Relaxed) && name != b"msync" {
+        return None;
+    }
     let ours: *const () = match name {
         b"mmap" | b"mmap64" => mmap as _,
         b"munmap" => munmap as _,
@@ -87,7 +102,7 @@ fn replacement(name: &[u8]) -> Option<u64> {
         b"munlock" => munlock as _,
         b"mlockall" => mlockall as _,
         b"munlockall" => munlockall as _,
-        b"msync" => msync as _,
+        b"msync" => return with_real(&REAL_MSYNC, msync_of_libc as _),
         b"process_vm_readv" => process_vm_readv as _,
         b"process_vm_writev" => process_vm_writev as _,
         b"brk" => return with_real(&REAL_BRK, brk as _),
@@ -233,6 +248,17 @@ extern "C" fn posix_madvise(addr: u64, len: u64, advice: i32) -> i32 {
     }
     let raw = event(libc::SYS_madvise, [addr, len, advice as u64, 0, 0, 0]);
     sys::check(raw).map_or_else(|errno| errno.0, |_| 0)
+}
+
+/// Only what fails on pinned memory is ours; else it stays a cancellation point.
+extern "C" fn msync_of_libc(addr: u64, len: u64, flags: i32) -> i32 {
+    if flags & libc::MS_INVALIDATE != 0 {
+        return msync(addr, len, flags);
+    }
+    // SAFETY: the address of libc's msync, saved before any slot pointed here.
+    let real: extern "C" fn(u64, u64, i32) -> i32 =
+        unsafe { core::mem::transmute(REAL_MSYNC.load(Relaxed) as *const ()) };
+    real(addr, len, flags)
 }
 
 /// libc keeps the break in a variable of its own, so it must make the call.

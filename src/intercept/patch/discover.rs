@@ -40,6 +40,8 @@ pub enum Verdict {
     Patch(Plan, u64, bool),
     /// A site, or what may be one, that can't be patched.
     Refuse,
+    /// libc's site for calls that are cancellation points: see [`is_cancellable`].
+    Cancellable,
 }
 
 /// The next `0f 05` in `bytes` at or after `from`.
@@ -127,6 +129,10 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> O
     if kind == Kind::Pass {
         return Some(Verdict::Nothing);
     }
+    let code = text.bytes.get(first..)?;
+    if kind == Kind::Any && is_cancellable(code, at.checked_sub(first)?, &function, index) {
+        return Some(Verdict::Cancellable);
+    }
     let Some(len) = function.room_before(index) else {
         return Some(Verdict::Refuse);
     };
@@ -150,6 +156,18 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> O
         bounds.start,
         function.is_target(index),
     ))
+}
+
+/// Whether the `syscall` at offset `at` of `function`, which has `code`, is that of glibc's
+/// __syscall_cancel_arch (2.41 and later): it looks at its thread's cancellation flag, and a
+/// cancellation that comes between that and the `syscall` is known by the interrupted address.
+/// That must not be in a trampoline: the thread would go on, and sleep in the kernel for good.
+fn is_cancellable(code: &[u8], at: usize, function: &Function<'_>, index: usize) -> bool {
+    // testb $CANCELED_BITMASK, (%rdi): the flag is the first argument.
+    let tests = |w: &[u8]| matches!(w, [0xf6, 0x07, _]);
+    let before = code.get(..at).unwrap_or(&[]);
+    let returns = code.get(at.saturating_add(2)) == Some(&0xc3);
+    returns && function.leaves_before(index) && before.windows(3).any(tests)
 }
 
 /// Whether code outside the function may jump into the middle of the `len` bytes

@@ -218,6 +218,12 @@ impl<'a> Function<'a> {
         })
     }
 
+    /// Whether a branch before instruction `index` goes out of the function.
+    pub fn leaves_before(&self, index: usize) -> bool {
+        let mut before = self.ops.iter().take(index);
+        before.any(|op| op.to == OUTSIDE && op.flags & FALLS != 0)
+    }
+
     /// The call numbers with which instruction `index`, a `syscall`, is reached.
     pub fn numbers(&self, index: usize) -> Numbers {
         let mut search = Search::new();

@@ -68,6 +68,8 @@ pub struct Report {
     /// Memory of both kinds that it needs no more, and that is still mapped: for
     /// whoever takes it out of the ledger first.
     pub gone: [Option<PageRange>; 5],
+    /// There is a site for calls that are cancellation points, which is left alone.
+    pub cancellable: bool,
     /// The patcher's lock could not be had in time: whoever has it searches the range
     /// before it lets go.
     pub busy: bool,
@@ -678,6 +680,10 @@ impl Scanner<'_> {
         match inspect(text, at, self.room) {
             Verdict::Nothing => (),
             Verdict::Refuse => self.report.refuse(site),
+            Verdict::Cancellable => {
+                self.report.refuse(site);
+                self.report.cancellable = true;
+            }
             Verdict::Patch(..) if !patch => self.report.refuse(site),
             Verdict::Patch(plan, function, leaky) => {
                 self.patch(&plan, function, text.libc);
