@@ -67,6 +67,15 @@ fn cancellation_and_exceptions_come_through_a_hook() {
     }
 }
 
+/// A cancellation that comes right before a system call is not lost.
+#[test]
+fn cancelled_reads_end() {
+    let program = build::program("frames/cancelled_reads");
+    for mode in [Mode::Plain, Mode::Populate, Mode::Strict] {
+        run(&program, &[], mode).must_succeed_at(format_args!("{mode:?}"));
+    }
+}
+
 /// gdb's commands: steps from `inner` until it has returned, and looks at the stack each time.
 const GDB: &str = r#"
 import gdb
