@@ -12,6 +12,9 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
     // An undefined symbol would kill every program at load time; refuse it here.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+    // The text's segment begins at a page of the file: libunwind finds a module's unwind
+    // information from another process (strace -k) by that alone.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,separate-code");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--as-needed");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libregall.so");
 }

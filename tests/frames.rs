@@ -124,6 +124,38 @@ fn gdb_finds_the_caller_at_every_instruction() {
     }
 }
 
+/// strace unwinds from outside, by libunwind.
+#[test]
+fn strace_finds_the_caller() {
+    if missing("strace") {
+        return;
+    }
+    for mode in [Mode::Plain, Mode::Populate] {
+        let mut command = Command::new("strace");
+        command.args(["-k", "-e", "trace=munmap"]);
+        for (name, value) in mode.settings() {
+            command.args(["-E", &format!("{name}={value}")]);
+        }
+        command.arg(build::program("frames/loop")).arg("0");
+        let outcome = child::run(&mut command, TIMEOUT);
+        if !outcome.stderr.contains("(_start+") {
+            return skip("this strace does not unwind");
+        }
+        let calls = outcome.stderr.split("munmap(0x").skip(1);
+        let stacks: Vec<&str> = calls.filter(|s| s.contains("(main+")).collect();
+        let whole = |stack: &&&str| {
+            let at = ["munmap+", "(inner+", "(outer+", "(main+"].map(|name| stack.find(name));
+            at.is_sorted() && at.iter().all(Option::is_some)
+        };
+        let (all, whole) = (stacks.len(), stacks.iter().filter(whole).count());
+        assert!(
+            all >= 100 && whole == all,
+            "{mode:?}: {whole} of {all}\n{}",
+            stacks[0]
+        );
+    }
+}
+
 /// Of the stacks that perf recorded of `loop`, all and those that come to main.
 fn recorded(how: &str, mode: Mode, folder: &Path) -> Option<(usize, usize)> {
     let data = folder.join("perf.data");
@@ -141,14 +173,11 @@ fn recorded(how: &str, mode: Mode, folder: &Path) -> Option<(usize, usize)> {
     ]);
     record.arg(&data).arg("--").arg("env");
     // The shim is for the program alone.
-    let mut settings = Command::new("env");
-    mode.apply(&mut settings);
-    for (name, value) in settings.get_envs() {
-        if let Some(value) = value {
-            let setting = format!("{}={}", name.to_string_lossy(), value.to_string_lossy());
-            record.arg(setting);
-        }
-    }
+    record.args(
+        mode.settings()
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
     record.arg(build::program("frames/loop")).arg("1");
     Mode::Plain.apply(&mut record);
     let outcome = child::run(&mut record, TIMEOUT);

@@ -59,6 +59,17 @@ impl Mode {
         };
     }
 
+    /// What it sets, for programs that are given it by others (strace, perf).
+    pub fn settings(self) -> Vec<(String, String)> {
+        let mut command = Command::new("env");
+        self.apply(&mut command);
+        let text = |s: &std::ffi::OsStr| s.to_string_lossy().into_owned();
+        let set = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?)));
+        set.map(|(name, value)| (text(name), text(value))).collect()
+    }
+
     /// Whether every byte must be accounted for at a quiet point.
     pub fn is_complete(self) -> bool {
         matches!(
