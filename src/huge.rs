@@ -37,12 +37,14 @@ fn fits(range: PageRange) -> bool {
         .is_some_and(|end| end <= range.end())
 }
 
-/// `range` is new, private, anonymous and has been touched by nobody.
+/// `range` is new, private, anonymous and has been touched by nobody. Whether it is advised.
 #[inline]
-pub fn fresh(range: PageRange) {
-    if ON.load(Relaxed) && fits(range) {
+pub fn fresh(range: PageRange) -> bool {
+    let fits = ON.load(Relaxed) && fits(range);
+    if fits {
         advise(range);
     }
+    fits
 }
 
 /// Asks for huge pages in `range`.

@@ -184,6 +184,33 @@ fn own_memory_however_made(setting: Setting) {
     assert_eq!(done.stdout, "342 combinations, 0 wrong\n", "{setting:?}");
 }
 
+/// Protection keys, policies, advice and seals stay with memory, whatever is put in its place.
+/// (With pins the kernel's flags would say so, and with REGALL_HUGE that huge pages are asked
+/// for: both are the shim's doing, not what is kept.)
+fn same_marks(args: &[&str]) {
+    let plain = run(PLAIN, "marks", args);
+    plain.must_succeed();
+    for missing in ["no keys", "no mseal", "no mbind"] {
+        if plain.stdout.lines().any(|l| l.starts_with(missing)) {
+            skip(&format!("{missing} here: the rest is compared"));
+        }
+    }
+    let with: Vec<_> = [&["-b"], args].concat();
+    let mut command = command(Setting(Mode::Off, "heap"), "marks", &with);
+    let heap = child::run(command.env("REGALL_HUGE", "off"), TIMEOUT);
+    assert_eq!(heap.differences(&plain), Vec::<String>::new());
+}
+
+#[test]
+fn marks_stay() {
+    same_marks(&[]);
+}
+
+#[test]
+fn marks_stay_where_there_are_threads() {
+    same_marks(&["-t"]);
+}
+
 mod every_way_to_make_a_process {
     use super::*;
 

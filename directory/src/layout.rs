@@ -225,6 +225,8 @@ numbered! {
         ProcessVmReadv = 27 => "process_vm_readv",
         /// process_vm_writev, likewise
         ProcessVmWritev = 28 => "process_vm_writev",
+        /// mseal
+        Mseal = 29 => "mseal",
     }
 }
 

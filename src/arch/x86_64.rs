@@ -696,6 +696,51 @@ pub fn init() {
     HAS_XSAVE.store(1, Relaxed);
 }
 
+/// While this lives, this thread may use memory of every protection key (pkeys(7)).
+pub struct AllKeys {
+    /// What it may do otherwise; 0: anything, or the processor has no keys.
+    rights: u32,
+}
+
+impl AllKeys {
+    /// From now on.
+    pub fn new() -> Self {
+        const OSPKE: u32 = 1 << 4;
+        let leaf = core::arch::x86_64::__cpuid_count(7, 0);
+        if core::arch::x86_64::__cpuid(0).eax < 7 || leaf.ecx & OSPKE == 0 {
+            return Self { rights: 0 };
+        }
+        let rights: u32;
+        // SAFETY: with OSPKE the instruction (rdpkru) is there, and reads a register.
+        unsafe {
+            asm!(".byte 0x0f, 0x01, 0xee", in("ecx") 0, out("eax") rights, out("edx") _,
+                options(nomem, nostack, preserves_flags));
+        }
+        let keys = Self { rights };
+        if rights != 0 {
+            Self::allow(0);
+        }
+        keys
+    }
+
+    fn allow(rights: u32) {
+        // SAFETY: with OSPKE the instruction (wrpkru) is there. What memory may be used
+        // changes; not `nomem`, so that no access is moved across.
+        unsafe {
+            asm!(".byte 0x0f, 0x01, 0xef", in("ecx") 0, in("eax") rights, in("edx") 0,
+                options(nostack, preserves_flags));
+        }
+    }
+}
+
+impl Drop for AllKeys {
+    fn drop(&mut self) {
+        if self.rights != 0 {
+            Self::allow(self.rights);
+        }
+    }
+}
+
 /// What lies on the stack under a signal handler (the kernel's `struct
 /// ucontext`), as far as anything here uses it.
 #[repr(C)]

@@ -19,6 +19,7 @@ pub const CLONE3: u8 = 4;
 
 /// mseal, map_shadow_stack and process_madvise are newer than some libc crates' lists.
 const SYS_MAP_SHADOW_STACK: usize = 453;
+const SYS_MSEAL: usize = 462;
 
 /// UFFDIO_REGISTER: _IOWR(0xAA, 0, struct uffdio_register).
 pub const UFFDIO_REGISTER: u64 = 0xc020_aa00;
@@ -69,6 +70,7 @@ const fn named(nr: u64) -> Option<Call> {
         libc::SYS_process_vm_readv => Call::ProcessVmReadv,
         libc::SYS_process_vm_writev => Call::ProcessVmWritev,
         _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
+        _ if nr as usize == SYS_MSEAL => Call::Mseal,
         _ => return None,
     })
 }
@@ -86,7 +88,7 @@ pub const fn arguments(nr: u64) -> usize {
         libc::SYS_pkey_mprotect | libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask => 4,
         libc::SYS_mremap | libc::SYS_remap_file_pages | libc::SYS_process_madvise => 5,
         libc::SYS_clone => 5,
-        _ if nr as usize == SYS_MAP_SHADOW_STACK => 3,
+        _ if matches!(nr as usize, SYS_MAP_SHADOW_STACK | SYS_MSEAL) => 3,
         _ => 6,
     }
 }

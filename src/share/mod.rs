@@ -14,6 +14,7 @@
 //!
 //! What it does at each call is in [`crate::track::backed`].
 
+pub mod marks;
 pub mod table;
 mod worth;
 
@@ -27,6 +28,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use regall_bridge::attach::mark;
 use regall_directory::addr::PageRange;
+use regall_directory::vocab::Flags;
 use table::{File, Part, Table};
 
 /// Bytes of a mapping from which on it is shared: what malloc gives a mapping of its own.
@@ -119,11 +121,16 @@ pub fn fork_ends() {
     FORKING.fetch_sub(1, SeqCst);
 }
 
-/// In a child of fork: descriptors that peers of the parent use are closed, and the table
-/// is empty. What is shared is found in the kernel's list.
+/// In a child of fork: descriptors that peers of the parent use are closed, and of the table
+/// is left what says of frozen memory what was asked for it. What is shared is found in the
+/// kernel's list.
 pub fn child(state: &mut State) {
     FORKING.store(0, Relaxed);
-    table(state).clear(close);
+    // SAFETY: as in `table`; of the state, nothing but the ledger is looked at meanwhile.
+    let table = unsafe { &mut *TABLE.0.get() };
+    table.inherit(close, |at| {
+        state.at(at).is_some_and(|a| a.flags.has(Flags::BACKED))
+    });
 }
 
 /// Whether a limit holds that a file's memory would get around.
@@ -177,12 +184,6 @@ pub fn place(range: PageRange, prot: u64, how: i32, fd: i32, offset: u64) -> Res
     let flags = how | libc::MAP_FIXED;
     let (at, len) = (range.start(), range.len());
     call!(libc::SYS_mmap, at, len, prot & 7, flags, fd, offset).map(drop)
-}
-
-/// Fresh private memory in the place of what is mapped in `range`.
-pub fn place_fresh(range: PageRange, prot: u64) -> Result<()> {
-    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    place(range, prot, how, -1, 0)
 }
 
 fn create() -> Result<File> {

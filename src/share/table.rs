@@ -1,5 +1,6 @@
 //! Which file is behind which address. Pure: no system calls.
 
+use super::marks::Marks;
 use regall_directory::addr::PageRange;
 
 /// Files at the most: each keeps a descriptor of the process's.
@@ -47,6 +48,7 @@ pub struct Piece {
     file: u16,
     /// No longer shared: the file is as it was, and what is written is not written to it.
     pub frozen: bool,
+    marks: Marks,
 }
 
 const NO_PIECE: Piece = Piece {
@@ -55,6 +57,7 @@ const NO_PIECE: Piece = Piece {
     offset: 0,
     file: 0,
     frozen: false,
+    marks: Marks::NONE,
 };
 
 impl Piece {
@@ -76,6 +79,8 @@ pub struct Part {
     pub file: File,
     /// See [`Piece::frozen`].
     pub frozen: bool,
+    /// What the application asked for it.
+    pub marks: Marks,
     /// Nothing else of the file is mapped, and the table has forgotten it.
     pub last: bool,
 }
@@ -115,6 +120,26 @@ impl Table {
 
     /// `range` is mapped from `file`, from its byte `offset` on. Whether there was room.
     pub fn enter(&mut self, range: PageRange, file: File, offset: u64, frozen: bool) -> bool {
+        self.put(&Part {
+            range,
+            offset,
+            file,
+            frozen,
+            marks: Marks::NONE,
+            last: false,
+        })
+    }
+
+    /// `part` is where it says. Whether there was room.
+    pub fn put(&mut self, part: &Part) -> bool {
+        let Part {
+            range,
+            offset,
+            file,
+            frozen,
+            marks,
+            ..
+        } = *part;
         let known = |f: &File| f.pieces > 0 && f.inode == file.inode;
         let place = self.files.iter().position(known);
         let Some(n) = place.or_else(|| self.files.iter().position(|f| f.pieces == 0)) else {
@@ -126,6 +151,7 @@ impl Table {
             offset,
             file: n as u16,
             frozen,
+            marks,
         };
         if !self.insert(piece) {
             return false;
@@ -173,8 +199,102 @@ impl Table {
             offset,
             file: *self.files.get(usize::from(piece.file))?,
             frozen: piece.frozen,
+            marks: piece.marks,
             last: false,
         })
+    }
+
+    /// Whether all of a file's in `range` has the same marks.
+    pub fn is_uniform(&self, range: PageRange) -> bool {
+        let at = self.pieces().partition_point(|p| p.end <= range.start());
+        let rest = self.pieces().get(at..).unwrap_or(&[]);
+        let mut here = rest.iter().take_while(|p| p.start < range.end());
+        let first = here.next().map(|p| p.marks);
+        here.all(|p| Some(p.marks) == first)
+    }
+
+    /// Whether some of a file's in `range` is sealed.
+    pub fn is_sealed(&self, range: PageRange) -> bool {
+        let here = |p: &&Piece| p.end > range.start() && p.start < range.end();
+        self.pieces()
+            .iter()
+            .filter(here)
+            .any(|p| p.marks.is_sealed())
+    }
+
+    /// Whether there is room to mark a part of a piece.
+    pub fn can_mark(&self) -> bool {
+        self.count + SLACK < PIECES
+    }
+
+    /// Marks all of a file's in `range` anew.
+    pub fn mark(&mut self, range: PageRange, f: impl Fn(Marks) -> Marks) {
+        let mut from = range.start();
+        while let Some(part) = range.after(from).and_then(|rest| self.find(rest)) {
+            from = part.range.end();
+            let marks = f(part.marks);
+            if marks == part.marks {
+                continue;
+            }
+            if let Some(taken) = self.take(part.range) {
+                self.put(&Part { marks, ..taken });
+            }
+        }
+        self.join();
+    }
+
+    /// Neighbours that are one become one.
+    fn join(&mut self) {
+        let mut at = 1;
+        while at < self.count {
+            let pair = self.pieces.get(at - 1).zip(self.pieces.get(at));
+            let Some((&a, &b)) = pair else {
+                return;
+            };
+            let goes_on = a.end == b.start && a.offset + (a.end - a.start) == b.offset;
+            if goes_on && (a.file, a.frozen, a.marks) == (b.file, b.frozen, b.marks) {
+                if let Some(place) = self.pieces.get_mut(at - 1) {
+                    place.end = b.end;
+                }
+                if let Some(file) = self.files.get_mut(usize::from(a.file)) {
+                    file.pieces -= 1;
+                }
+                self.delete(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// In a child of fork: no file has a descriptor any more (`each` gets those that had), and
+    /// what is neither frozen nor marked, or of which `stays` is untrue, is forgotten.
+    pub fn inherit(&mut self, mut each: impl FnMut(File), stays: impl Fn(u64) -> bool) {
+        for file in &mut self.files {
+            if file.pieces > 0 && file.fd >= 0 {
+                each(*file);
+            }
+            (file.fd, file.pieces) = (-1, 0);
+        }
+        let mut kept = 0;
+        for at in 0..self.count {
+            let Some(&piece) = self.pieces.get(at) else {
+                break;
+            };
+            if !piece.frozen || piece.marks == Marks::NONE || !stays(piece.start) {
+                continue;
+            }
+            if let Some(file) = self.files.get_mut(usize::from(piece.file)) {
+                file.pieces += 1;
+            }
+            if let Some(place) = self.pieces.get_mut(kept) {
+                *place = piece;
+            }
+            kept += 1;
+        }
+        self.count = kept;
+        for file in self.files.iter_mut().filter(|f| f.pieces == 0) {
+            *file = NO_FILE;
+        }
     }
 
     /// Takes the first part of a file's in `range` out.
@@ -218,7 +338,7 @@ impl Table {
 
     /// Puts back what [`Table::take`] took.
     pub fn put_back(&mut self, part: &Part) -> bool {
-        self.enter(part.range, part.file, part.offset, part.frozen)
+        self.put(part)
     }
 
     /// The file that ends at `addr` with the last of its bytes, so that more of it can be
@@ -243,7 +363,10 @@ impl Table {
     /// it is shared any more.
     pub fn freeze(&mut self, range: PageRange) -> Option<File> {
         let part = self.take(range)?;
-        self.enter(part.range, part.file, part.offset, true);
+        self.put(&Part {
+            frozen: true,
+            ..part
+        });
         let of = |p: &Piece, files: &[File]| {
             files
                 .get(usize::from(p.file))
@@ -258,17 +381,6 @@ impl Table {
         let closed = *file;
         file.fd = -1;
         (closed.fd >= 0).then_some(closed)
-    }
-
-    /// Forgets everything; each file that has a descriptor goes to `each`.
-    pub fn clear(&mut self, mut each: impl FnMut(File)) {
-        for file in &mut self.files {
-            if file.pieces > 0 && file.fd >= 0 {
-                each(*file);
-            }
-            *file = NO_FILE;
-        }
-        self.count = 0;
     }
 }
 
@@ -334,8 +446,38 @@ mod tests {
         assert_eq!(t.freeze(range(12, 20)).unwrap().fd, 3);
         assert_eq!(t.find(range(13, 14)).unwrap().file.fd, -1);
         let mut closed = 0;
-        t.clear(|_| closed += 1);
+        t.inherit(|_| closed += 1, |_| true);
         assert_eq!((closed, t.find(range(0, 99))), (0, None));
+    }
+
+    #[test]
+    fn marks_go_with_what_they_are_on() {
+        let mut t = table(&[(10, 20, 3)]);
+        let keyed = |m: Marks| m.with_key(2);
+        t.mark(range(12, 15), keyed);
+        assert!(!t.is_uniform(range(10, 20)) && t.is_uniform(range(12, 15)));
+        assert!(!t.is_whole(range(10, 20)));
+        let part = t.find(range(12, 99)).unwrap();
+        assert_eq!((part.range, part.offset), (range(12, 15), 2 * PAGE));
+        assert_eq!(part.marks, keyed(Marks::NONE));
+        t.take(part.range);
+        assert!(t.put_back(&part));
+        t.freeze(part.range);
+        assert_eq!(t.find(part.range).unwrap().marks, part.marks);
+        let mut closed = 0;
+        // What was live has become a copy; what is frozen is still marked.
+        t.inherit(|_| closed += 1, |_| true);
+        assert_eq!(closed, 1);
+        let left = t.find(range(0, 99)).unwrap();
+        assert_eq!(
+            (left.range, left.marks, left.file.fd),
+            (part.range, part.marks, -1)
+        );
+        assert!(t.take(part.range).unwrap().last);
+        let mut t = table(&[(10, 20, 3)]);
+        t.mark(range(12, 15), keyed);
+        t.mark(range(0, 99), |m| m.with_key(0));
+        assert!(t.is_whole(range(10, 20)));
     }
 
     #[test]

@@ -451,7 +451,13 @@ pub fn mbind(frame: &mut Frame) -> i64 {
     if startup::config().pin == Pin::Populate {
         moving.args[5] |= MPOL_MF_MOVE;
     }
+    if share::any() {
+        backed::about_to_bind(frame);
+    }
     let value = real(&moving);
+    if value == 0 && share::any() {
+        backed::bound(frame);
+    }
     end(flight);
     value
 }

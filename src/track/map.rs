@@ -88,7 +88,9 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         if share::on() && flags & chosen == 0 {
             backed::fresh(range, &mut new.attr);
         }
-        huge::fresh(range);
+        if huge::fresh(range) && new.attr.flags.has(Flags::BACKED) {
+            backed::mark(range, |m| m.advised(libc::MADV_HUGEPAGE));
+        }
     }
     enter(&flight, range, &new);
     // Fresh anonymous memory holds nothing that could run yet.
@@ -275,6 +277,11 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         // Code is patched, here and by debuggers, in memory of this process's own.
         backed::make_private(range);
     }
+    let key = frame.args[3];
+    let keyed = call == Call::PkeyMprotect && key as i32 >= 0 && backed::touches(range);
+    if keyed {
+        backed::make_room_to_mark(range);
+    }
     let flight = open(call);
     let Some(mut guard) = lock_for(&[Some(range)]) else {
         let value = real(frame);
@@ -311,6 +318,9 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         resync::range(range, false);
         close(flight, range);
         return value;
+    }
+    if keyed {
+        backed::mark(range, |m| m.with_key(key));
     }
     if prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64 != 0 {
         // The kernel extends the range to the end of a stack.

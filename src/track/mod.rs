@@ -450,6 +450,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Msync => advice::msync(frame),
         Call::Userfault => advice::userfault(frame),
         Call::Mbind => advice::mbind(frame),
+        Call::Mseal => backed::mseal(frame),
         Call::Fork => fork::fork(frame),
         Call::ProcessVmReadv | Call::ProcessVmWritev => copying::attach(call, frame),
         Call::ExitGroup => {

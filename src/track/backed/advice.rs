@@ -1,15 +1,17 @@
 //! Advice on memory that is a file's.
 
-use super::{first, is_backed, make_private, touches, ADVISED};
+use super::mark as mark_file;
+use super::{first, is_backed, make_private, make_room_to_mark, touches, ADVISED};
 use crate::arch::Frame;
 use crate::policy;
+use crate::share::marks::{self, Kept, Marks};
 use crate::share::{self};
 use crate::startup;
 use crate::sys::{self, Errno};
 use crate::track::advice::{DONTNEED_LOCKED, GUARD_INSTALL};
 use crate::track::pinning::{lock_for, repin, settle};
 use crate::track::{advice, close, failed, future_flags, lock, open, registering};
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
@@ -30,8 +32,7 @@ pub fn concerns(advice: i32) -> bool {
             | libc::MADV_DONTFORK
             | libc::MADV_DOFORK
             | GUARD_INSTALL
-            | libc::MADV_DONTDUMP
-    )
+    ) || Marks::know(advice)
 }
 
 /// madvise(2), mapping by mapping as the kernel goes, if some of the range is a file's.
@@ -78,10 +79,18 @@ fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
     let locked = attr.flags.has(Flags::APP_LOCKED);
     match advice {
         libc::MADV_REMOVE => INVAL,
-        // A flag of the kernel's mapping, which would go when that is frozen.
-        libc::MADV_DONTDUMP => {
+        // Shared memory is never merged.
+        libc::MADV_MERGEABLE => {
             make_private(part);
-            advice::madvise_here(frame)
+            if attr.prot.writable() {
+                make_anonymous(part);
+            }
+            marked(part, frame)
+        }
+        // A flag of the kernel's mapping.
+        _ if Marks::know(advice) => {
+            make_room_to_mark(part);
+            marked(part, frame)
         }
         libc::MADV_DONTNEED | libc::MADV_FREE | GUARD_INSTALL if locked => INVAL,
         // Guards are in the page tables, and those go when memory is frozen.
@@ -108,6 +117,39 @@ fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
             Err(errno) => -i64::from(errno.0),
         },
     }
+}
+
+/// Pages of a file that is mapped privately become copies, as if somebody had written to them:
+/// the kernel merges nothing else.
+fn make_anonymous(part: PageRange) {
+    const POPULATE_WRITE: i32 = 23;
+    const PAGES: usize = 512;
+    let mut there = [0u8; PAGES];
+    let mut from = part.start();
+    while let Some(rest) = part.after(from) {
+        let here = rest.before(from + PAGES as u64 * PAGE).unwrap_or(rest);
+        from = here.end();
+        let (at, len) = (here.start(), here.len());
+        if sys::call!(libc::SYS_mincore, at, len, there.as_mut_ptr()).is_err() {
+            return;
+        }
+        let pages = (at..).step_by(PAGE as usize).zip(&there);
+        for (page, _) in pages
+            .take((len / PAGE) as usize)
+            .filter(|(_, in_core)| **in_core & 1 != 0)
+        {
+            let _ = sys::advise(page, PAGE, POPULATE_WRITE);
+        }
+    }
+}
+
+/// Advice that stays with a mapping.
+fn marked(part: PageRange, frame: &mut Frame) -> i64 {
+    let value = advice::madvise_here(frame);
+    if value == 0 {
+        mark_file(part, |m| m.advised(frame.args[2] as i32));
+    }
+    value
 }
 
 /// Whether `advice` is about children, and stays with the memory.
@@ -192,10 +234,28 @@ fn empty(part: PageRange, attr: Attr) -> sys::Result<()> {
 }
 
 /// Fresh private memory in the place of `part`, which is about to be told to be empty.
-/// What was advised for it holds for that.
+/// What was asked for it holds for that.
 pub(super) fn replace(part: PageRange, attr: Attr) -> sys::Result<()> {
-    share::place_fresh(part, u64::from(attr.prot.bits()))?;
-    enter_fresh(part, attr);
+    let rights = u64::from(attr.prot.bits());
+    let mut from = part.start();
+    while let Some(rest) = part.after(from) {
+        let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
+        let (here, kept) = match &file {
+            Some(file) if file.range.start() == from => (file.range, Kept::of(file)),
+            Some(file) => (
+                rest.before(file.range.start()).unwrap_or(rest),
+                Kept::NOTHING,
+            ),
+            None => (rest, Kept::NOTHING),
+        };
+        from = here.end();
+        match marks::place_fresh(here, rights, &kept) {
+            Ok(()) => enter_fresh(here, attr),
+            // It is sealed.
+            Err(Errno::PERM) => marks::clear(here).map_err(|_| Errno::PERM)?,
+            Err(errno) => return Err(errno),
+        }
+    }
     advise_again(part, attr.flags);
     Ok(())
 }

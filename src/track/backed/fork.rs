@@ -3,6 +3,7 @@
 
 use super::advice::{advise_again, replace};
 use super::{first, freeze, is_backed, is_live};
+use crate::share::marks::Kept;
 use crate::share::{self, table::Part};
 use crate::sys::{self, call, Errno};
 use crate::track::pinning::{settle, settle_foreign};
@@ -273,14 +274,20 @@ fn copy_shared() -> bool {
 
 /// A copy of `part` in its own place, chunk by chunk.
 fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
+    // Whatever the application lets this thread do with its protection keys.
+    let _keys = crate::arch::AllKeys::new();
     if !prot.readable() {
         sys::protect(part.start(), part.len(), libc::PROT_READ)?;
     }
     let mut from = part.start();
     while let Some(rest) = part.after(from) {
         let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
-        let file = file.filter(|f| f.range.start() == from && share::is_open(&f.file));
-        let most = file.map_or(rest, |f| f.range);
+        let most = match &file {
+            Some(file) if file.range.start() == from => file.range,
+            Some(file) => rest.before(file.range.start()).unwrap_or(rest),
+            None => rest,
+        };
+        let file = file.filter(|f| f.range.start() == from);
         let chunk = most.before(from + CHUNK).unwrap_or(most);
         copy_chunk(chunk, prot, file)?;
         from = chunk.end();
@@ -291,7 +298,7 @@ fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
 fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<()> {
     let (start, len) = (chunk.start(), chunk.len());
     let copy = sys::map_private(len as usize)?.as_ptr() as u64;
-    match file {
+    match file.filter(|f| share::is_open(&f.file)) {
         // Only what is there: to read the rest is to make it.
         Some(file) => {
             let (mut at, end) = (file.offset, file.offset + len);
@@ -304,6 +311,10 @@ fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<(
         None => copy_bytes(start, copy, len),
     }
     sys::protect(copy, len, i32::from(prot.bits() & 7))?;
+    if let Some(kept) = file.map(|f| Kept::of(&f)).filter(|k| !k.is_nothing()) {
+        let copy = PageRange::from_call(copy, len).ok_or(Errno::NOMEM)?;
+        kept.give(copy, u64::from(prot.bits()))?;
+    }
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     call!(libc::SYS_mremap, copy, len, len, how, start).map(drop)
 }

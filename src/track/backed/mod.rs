@@ -5,6 +5,8 @@
 //! |---|---|---|
 //! | fork | both write to it | frozen on both sides, or copied by the child; wiped or absent there if it was so advised |
 //! | MADV_DONTNEED | the bytes stay | a hole in the file; fresh memory in the place of what is frozen |
+//! | pkey_mprotect, mbind, MADV_HUGEPAGE and other advice that stays | done | done, and noted: what is put in its place gets it, too |
+//! | MADV_MERGEABLE, mseal | nothing; never to be replaced | frozen first |
 //! | MADV_FREE, MADV_WIPEONFORK | EINVAL | the first does nothing, the second is noted |
 //! | MADV_REMOVE, remap_file_pages, mremap of old size 0 | done | EINVAL |
 //! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece |
@@ -12,12 +14,15 @@
 
 use super::pinning::settle;
 use super::{future_flags, lock, registering, resync, State, USER_END};
+use crate::arch::Frame;
 use crate::policy;
+use crate::share::marks::{self, Kept, Marks};
 use crate::share::{self, table::Part};
 use crate::startup;
 use crate::sys::Undisturbed;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
+use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 mod advice;
@@ -157,7 +162,8 @@ fn freeze_piece(state: &mut State, file: &Part, attr: Attr) {
         policy::unregistered(resync::unsettled(a))
     });
     let rights = u64::from(prot.bits());
-    let placed = share::place(range, rights, libc::MAP_PRIVATE, file.file.fd, file.offset);
+    let (fd, kept) = (file.file.fd, Kept::of(file));
+    let placed = marks::place(range, rights, libc::MAP_PRIVATE, fd, file.offset, &kept);
     match placed {
         Ok(()) => {
             if let Some(closed) = share::table(state).freeze(range) {
@@ -169,6 +175,62 @@ fn freeze_piece(state: &mut State, file: &Part, attr: Attr) {
             prot: attr.prot,
             ..a
         }),
+    }
+}
+
+/// What the application asks for `range` is about to be noted. Where there is no room to note
+/// it, what is shared becomes private: then the kernel keeps it.
+#[cold]
+#[inline(never)]
+pub fn make_room_to_mark(range: PageRange) {
+    let room = |state: &mut State| share::table(state).can_mark();
+    if !lock().is_some_and(|mut guard| room(&mut guard)) {
+        make_private(range);
+    }
+}
+
+/// Notes what the kernel has given the application for `range`.
+#[cold]
+#[inline(never)]
+pub fn mark(range: PageRange, f: impl Fn(Marks) -> Marks) {
+    if let Some(mut guard) = lock() {
+        let table = share::table(&mut guard);
+        if table.can_mark() {
+            table.mark(range, f);
+        }
+    }
+}
+
+/// mseal(2). What is sealed can't be replaced any more, by a fork for instance: it is private
+/// from now on.
+#[cold]
+#[inline(never)]
+pub fn mseal(frame: &Frame) -> i64 {
+    super::flight::count_call(Call::Mseal);
+    let range = PageRange::from_call(frame.args[0], frame.args[1]).filter(|r| touches(*r));
+    if let Some(range) = range {
+        make_private(range);
+    }
+    let value = super::real(frame);
+    if let (0, Some(range)) = (value, range) {
+        mark(range, Marks::sealed);
+    }
+    value
+}
+
+/// mbind(2) is about to be made.
+pub fn about_to_bind(frame: &Frame) {
+    let range = PageRange::from_call(frame.args[0], frame.args[1]);
+    if let Some(range) = range.filter(|r| touches(*r)) {
+        make_room_to_mark(range);
+    }
+}
+
+/// mbind(2) has been made: the policy is the memory's, whatever that becomes.
+pub fn bound(frame: &Frame) {
+    let range = PageRange::from_call(frame.args[0], frame.args[1]);
+    if let Some(range) = range.filter(|r| touches(*r)) {
+        mark(range, Marks::with_policy);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::advice::{advise_again, enter_fresh, mark, KEPT};
 use super::touches;
 use crate::arch::Frame;
+use crate::share::marks::Kept;
 use crate::share::{self, table::Part, Left};
 use crate::sys::{self, Errno};
 use crate::track::pieces::{in_pieces, longer, OneMapping};
@@ -43,7 +44,15 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
     if wrong || overlap || fixed && target.is_none() {
         return None; // EINVAL, by the kernel itself
     }
-    let one = OneMapping::in_ledger(&*lock()?, source);
+    let one = {
+        let mut guard = lock()?;
+        let table = share::table(&mut guard);
+        if table.is_sealed(source) {
+            return None; // EPERM, by the kernel itself
+        }
+        let uniform = table.is_uniform(source);
+        OneMapping::in_ledger(&guard, source).filter(|_| uniform)
+    };
     let whole = !stays && !fixed && new_len > source.len() && {
         let mut guard = lock()?;
         share::table(&mut guard).is_whole(source)
@@ -98,7 +107,8 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
         (Some(new), Some(part)) => {
             if let Some(mut guard) = lock() {
                 flight.touch(&guard, new);
-                share::table(&mut guard).enter(new, part.file, part.offset, part.frozen);
+                let part = Part { range: new, ..part };
+                share::table(&mut guard).put(&part);
             }
             // What was pinned was moved as it was; what is new may not be.
             resync::range(new, true);
@@ -157,12 +167,14 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
     let stays = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
     let len = round_up(new_len).unwrap_or(new_len);
     let rights = u64::from(like.prot.bits() & 7);
+    let asked = asked_for(source);
     if let (Some(more), None, false) = (len.checked_sub(source.len()), target, stays) {
         let tail = PageRange::from_call(source.end(), more);
         if let Some(tail) = tail {
             let flight = open(Call::Mremap);
             match longer(frame, source, like.prot) {
                 Some(value) if !failed(value) => {
+                    let _ = asked.give(tail, rights);
                     enter_fresh(tail, like);
                     advise_again(tail, like.flags);
                     settle(tail);
@@ -210,6 +222,7 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
                 moved.files.moved(&mut guard, kept.start(), new.start());
             }
             if stays && call_at(kept, rights) {
+                let _ = asked.give(kept, rights);
                 enter_fresh(kept, like);
                 advise_again(kept, like.flags);
                 settle(kept);
@@ -218,6 +231,7 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
             keep_marks(kept.start(), new, &moved);
             if let Some(tail) = new.after(new.start() + kept.len()) {
                 let flags = Flags::from_bits(KEPT.bits() & like.flags.bits());
+                let _ = asked.give(tail, rights);
                 mark(tail, |f| f.with(flags));
                 advise_again(tail, flags);
             }
@@ -231,6 +245,13 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
     }
     close(flight, source);
     value
+}
+
+/// What was asked for the end of `source`, one mapping to the application: it has all of that.
+fn asked_for(source: PageRange) -> Kept {
+    let end = source.after(source.end() - PAGE);
+    let part = end.and_then(|end| lock().and_then(|mut guard| share::table(&mut guard).find(end)));
+    part.map_or(Kept::NOTHING, |part| Kept::of(&part))
 }
 
 /// Fresh memory where memory has just been carried away.
@@ -251,7 +272,7 @@ impl Left {
         for part in self.parts() {
             let start = to + (part.range.start() - from);
             if let Some(range) = PageRange::from_call(start, part.range.len()) {
-                share::table(state).enter(range, part.file, part.offset, part.frozen);
+                share::table(state).put(&Part { range, ..*part });
             }
         }
     }

@@ -1,0 +1,246 @@
+//! What the application has asked for memory that is a file's, beside its rights: a protection
+//! key, a NUMA policy, advice. The kernel keeps it with the mapping; whatever is put in the
+//! place of that has to get it again, before it is there.
+
+use super::table::Part;
+use crate::sys::{self, call, Errno, Result};
+use regall_directory::addr::PageRange;
+
+/// A set of them. All zeroes: nothing was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Marks(u16);
+
+/// The kernel keeps 16 keys apart.
+const KEY: u16 = 15;
+const POLICY: u16 = 1 << 4;
+const SEALED: u16 = 1 << 5;
+/// Advice that stays with a mapping, and what takes it back; in the order of bits from
+/// [`FIRST_ADVICE`] on.
+const FIRST_ADVICE: u32 = 6;
+const ADVICE: [i32; 6] = [
+    libc::MADV_HUGEPAGE,
+    libc::MADV_NOHUGEPAGE,
+    libc::MADV_MERGEABLE,
+    libc::MADV_RANDOM,
+    libc::MADV_SEQUENTIAL,
+    libc::MADV_DONTDUMP,
+];
+/// MPOL_F_ADDR.
+const OF_ADDRESS: u64 = 2;
+/// Bits of a node mask.
+const NODES: u64 = 1024;
+
+const fn bit(advice: i32) -> u16 {
+    let mut n = 0;
+    while n < ADVICE.len() {
+        if ADVICE[n] == advice {
+            return 1 << (FIRST_ADVICE + n as u32);
+        }
+        n += 1;
+    }
+    0
+}
+
+impl Marks {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// Its protection key is `key`.
+    pub fn with_key(self, key: u64) -> Self {
+        Self(self.0 & !KEY | key as u16 & KEY)
+    }
+
+    /// It has a NUMA policy of its own.
+    pub fn with_policy(self) -> Self {
+        Self(self.0 | POLICY)
+    }
+
+    /// It is sealed (mseal).
+    pub fn sealed(self) -> Self {
+        Self(self.0 | SEALED)
+    }
+
+    /// Whether it is sealed.
+    pub fn is_sealed(self) -> bool {
+        self.0 & SEALED != 0
+    }
+
+    /// The kernel has taken `advice`.
+    pub fn advised(self, advice: i32) -> Self {
+        let without = match advice {
+            libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
+                bit(libc::MADV_HUGEPAGE) | bit(libc::MADV_NOHUGEPAGE)
+            }
+            libc::MADV_UNMERGEABLE => bit(libc::MADV_MERGEABLE),
+            libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_NORMAL => {
+                bit(libc::MADV_RANDOM) | bit(libc::MADV_SEQUENTIAL)
+            }
+            libc::MADV_DODUMP => bit(libc::MADV_DONTDUMP),
+            _ => 0,
+        };
+        Self(self.0 & !without | bit(advice))
+    }
+
+    /// Whether `advice` is of the kind that stays with a mapping, or takes such back.
+    pub fn know(advice: i32) -> bool {
+        Self(u16::MAX).advised(advice) != Self(u16::MAX) || bit(advice) != 0
+    }
+}
+
+/// What new memory is to have, that comes to be where a part of a file's is.
+#[derive(Clone, Copy)]
+pub struct Kept {
+    marks: Marks,
+    /// Its mode and nodes.
+    policy: Option<(u32, [u64; (NODES / 64) as usize])>,
+}
+
+impl Kept {
+    /// Nothing in particular.
+    pub const NOTHING: Self = Self {
+        marks: Marks::NONE,
+        policy: None,
+    };
+
+    /// What `part` has. While it is still mapped: its policy is the kernel's to say.
+    pub fn of(part: &Part) -> Self {
+        let marks = part.marks;
+        let mut policy = None;
+        if marks.0 & POLICY != 0 {
+            let (mut mode, mut nodes) = (0u32, [0u64; (NODES / 64) as usize]);
+            let at = part.range.start();
+            let (mode_at, nodes_at) = (&raw mut mode, nodes.as_mut_ptr());
+            let got = call!(
+                libc::SYS_get_mempolicy,
+                mode_at,
+                nodes_at,
+                NODES,
+                at,
+                OF_ADDRESS
+            );
+            policy = got.ok().map(|_| (mode, nodes));
+        }
+        Self { marks, policy }
+    }
+
+    /// Whether it is nothing in particular.
+    pub fn is_nothing(&self) -> bool {
+        self.marks.0 & !SEALED == 0
+    }
+
+    /// New memory at `range`, with the rights `prot`, gets it.
+    pub fn give(&self, range: PageRange, prot: u64) -> Result<()> {
+        let (at, len) = (range.start(), range.len());
+        for (n, advice) in ADVICE.iter().enumerate() {
+            if self.marks.0 & 1 << (FIRST_ADVICE + n as u32) != 0 {
+                // Hints, on which nothing depends but speed and dumps.
+                let _ = sys::advise(at, len, *advice);
+            }
+        }
+        if let Some((mode, nodes)) = &self.policy {
+            let _ = call!(
+                libc::SYS_mbind,
+                at,
+                len,
+                *mode,
+                nodes.as_ptr(),
+                NODES + 1,
+                0
+            );
+        }
+        match u64::from(self.marks.0 & KEY) {
+            0 => Ok(()),
+            key => call!(libc::SYS_pkey_mprotect, at, len, prot & 7, key).map(drop),
+        }
+    }
+}
+
+/// As [`super::place`], of memory that has what is `kept` from the moment at which it is there.
+pub fn place(
+    range: PageRange,
+    prot: u64,
+    how: i32,
+    fd: i32,
+    offset: u64,
+    kept: &Kept,
+) -> Result<()> {
+    if kept.is_nothing() {
+        return super::place(range, prot, how, fd, offset);
+    }
+    let len = range.len();
+    let at = call!(libc::SYS_mmap, 0, len, prot & 7, how, fd, offset)?;
+    let new = PageRange::from_call(at, len).ok_or(Errno::NOMEM)?;
+    let moved = kept.give(new, prot).and_then(|()| {
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        call!(libc::SYS_mremap, at, len, len, how, range.start())
+    });
+    if moved.is_err() {
+        let _ = sys::unmap(at, len);
+    }
+    moved.map(drop)
+}
+
+/// As [`super::place_fresh`], likewise.
+pub fn place_fresh(range: PageRange, prot: u64, kept: &Kept) -> Result<()> {
+    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    place(range, prot, how, -1, 0, kept)
+}
+
+/// Zeroes in `range`, where no new memory can be put (it is sealed). EFAULT: it can't be
+/// written to.
+pub fn clear(range: PageRange) -> Result<()> {
+    const PIECES: usize = 64;
+    let zeroes = [0u8; 4096];
+    let local = [[zeroes.as_ptr() as u64, zeroes.len() as u64]; PIECES];
+    let mut from = range.start();
+    while let Some(rest) = range.after(from) {
+        let most = (PIECES * zeroes.len()) as u64;
+        let part = rest.before(from + most).unwrap_or(rest);
+        let remote = [part.start(), part.len()];
+        let n = part.len() / zeroes.len() as u64;
+        let done = call!(
+            libc::SYS_process_vm_writev,
+            sys::getpid(),
+            local.as_ptr(),
+            n,
+            remote.as_ptr(),
+            1,
+            0
+        )?;
+        if done == 0 {
+            return Err(Errno::FAULT);
+        }
+        from += done;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_taken_back_by_its_opposite() {
+        let m = Marks::NONE.with_key(5).advised(libc::MADV_HUGEPAGE);
+        assert_eq!(
+            m.advised(libc::MADV_NOHUGEPAGE)
+                .advised(libc::MADV_HUGEPAGE),
+            m
+        );
+        assert_ne!(m.advised(libc::MADV_NOHUGEPAGE), m);
+        let m = m.advised(libc::MADV_MERGEABLE);
+        assert_eq!(
+            m.advised(libc::MADV_UNMERGEABLE)
+                .advised(libc::MADV_MERGEABLE),
+            m
+        );
+        assert_eq!(m.advised(libc::MADV_DONTDUMP).advised(libc::MADV_DODUMP), m);
+        assert_eq!(m.advised(libc::MADV_RANDOM).advised(libc::MADV_NORMAL), m);
+        assert_eq!(m.advised(libc::MADV_DONTNEED), m);
+        assert_eq!(m.with_key(0).with_key(5), m);
+        assert!(!m.is_sealed() && m.sealed().is_sealed());
+        assert!(Marks::know(libc::MADV_DODUMP) && Marks::know(libc::MADV_RANDOM));
+        assert!(Marks::know(libc::MADV_NORMAL) && Marks::know(libc::MADV_DONTDUMP));
+        assert!(!Marks::know(libc::MADV_DONTNEED) && !Marks::know(libc::MADV_DONTFORK));
+    }
+}
