@@ -15,6 +15,7 @@
  * differ -r FORKS: forks while a thread writes two counters, a before b: a child has to see
  * one moment, a == b or a == b + 1.
  */
+#include <linux/sched.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/uio.h>
@@ -538,6 +539,44 @@ static void op_advise(void)
 	look_over(l, from, n);
 }
 
+/* What was asked for memory by advice, as the kernel has it: for as many pages as are told.
+ * (Of huge pages the shim asks for some itself, and MADV_WIPEONFORK of shared memory it does.) */
+static void op_flags(void)
+{
+	static const char wanted[] = " dd nh mg rr sr dc ";
+	static unsigned char flags[LANE_PAGES];
+	struct lane *l = some_lane(SLOT | ZONE);
+	unsigned long start = 0, end = 0, from = (uintptr_t)l->base, to = from + l->pages * PAGE;
+	char line[1024];
+	describe("flags of %c", name_of(l));
+	memset(flags, 0, sizeof flags);
+	FILE *f = fopen("/proc/self/smaps", "re");
+	NEED(f);
+	while (fgets(line, sizeof line, f)) {
+		unsigned long a, b;
+		if (sscanf(line, "%lx-%lx ", &a, &b) == 2) {
+			start = a < from ? from : a;
+			end = b > to ? to : b;
+			continue;
+		}
+		if (strncmp(line, "VmFlags:", 8) != 0 || start >= end)
+			continue;
+		unsigned char all = 1;
+		for (char *w = strtok(line + 8, " \n"); w; w = strtok(NULL, " \n")) {
+			char word[16];
+			snprintf(word, sizeof word, " %.10s ", w);
+			const char *at = strstr(wanted, word);
+			if (at)
+				all |= (unsigned char)(2u << (at - wanted) / 3);
+		}
+		memset(flags + (start - from) / PAGE, all, (end - start) / PAGE);
+	}
+	fclose(f);
+	for (size_t i = 0; i < l->pages; i++)
+		mix(flags[i]);
+	result(0);
+}
+
 static void op_sync(void)
 {
 	struct lane *l = some_lane(SLOT | ZONE | BREAK);
@@ -1004,11 +1043,32 @@ static _Noreturn void child(uint64_t rng_of_child, int go, int back)
 	_exit(0);
 }
 
+/* For a child on a stack of its own. */
+static struct start {
+	uint64_t rng;
+	int go, back;
+} start;
+#define STACK (1ul << 20)
+
+static int child_of_clone(void *arg)
+{
+	(void)arg;
+	child(start.rng, start.go, start.back);
+}
+
 static pid_t fork_by(int way)
 {
+	struct clone_args args = { .exit_signal = SIGCHLD };
 	switch (way) {
 	case 0: return fork();
 	case 1: return _Fork();
+	case 2: return (pid_t)syscall(SYS_clone3, &args, sizeof args);
+	case 3: {
+		char *stack = anon(STACK / PAGE);
+		pid_t pid = clone(child_of_clone, stack + STACK, SIGCHLD, NULL);
+		NEED(munmap(stack, STACK) == 0);
+		return pid;
+	}
 	default: return (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0l, 0l, 0l, 0l);
 	}
 }
@@ -1020,10 +1080,11 @@ static void op_fork(void)
 		return;
 	}
 	struct later later[LATER];
-	int many = plan(later), way = (int)below(3), go[2], back[2];
+	int many = plan(later), way = (int)below(5), go[2], back[2];
 	uint64_t rng_of_child = draw(), report = 0;
 	describe("fork %d", way);
 	NEED(pipe2(go, O_CLOEXEC) == 0 && pipe2(back, O_CLOEXEC) == 0);
+	start = (struct start){ rng_of_child, go[0], back[1] };
 	pid_t pid = fork_by(way);
 	NEED(pid >= 0);
 	if (pid == 0)
@@ -1227,6 +1288,7 @@ static struct op {
 	{ "", 100, op_receive_shut }, { "", 300, op_send },	    { "", 800, op_look },
 	{ "", 10, op_look_at_all },   { "", 100, op_fault },	    { "", 200, op_wrong },
 	{ "fork", 25, op_fork },      { "fork", 2, op_vfork },	    { "fork", 2, op_race },
+	{ "", 20, op_flags },
 };
 #define OPS (sizeof ops / sizeof ops[0])
 
