@@ -162,7 +162,7 @@ macro_rules! programs {
         /// A program that nobody listed would never run.
         #[test]
         fn all_programs_are_listed() {
-            let listed = [$(stringify!($name)),*, "counts", "hello", "lodger", "torture", "victim"];
+            let listed = [$(stringify!($name)),*, "counts", "hello", "lodger", "newborn", "torture", "victim"];
             for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
                 let path = entry.path();
                 if path.extension().is_some_and(|e| e == "c") {
@@ -175,7 +175,7 @@ macro_rules! programs {
 }
 
 programs! {
-    address_limit brk capi clone crowd descriptors exec exits file_pages fork heap held holes jit libraries madvise many mlock
+    address_limit brk capi charged clone crowd descriptors exec exits file_pages fork heap held holes jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync park pins_stay process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
     beside_jit

@@ -173,7 +173,8 @@ fn elsewhere(pid: u32) -> Errno {
     }
 }
 
-/// Opens the directory of `found`; ENOENT if it runs without the shim.
+/// Opens the directory of `found`; ENOENT if it runs without the shim, or has not published
+/// anything yet.
 pub fn open_directory(found: &Found) -> Result<Fd> {
     let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let fd = open_in(found.folder, found.uid, &name(&found.identity), flags)?;
@@ -182,6 +183,8 @@ pub fn open_directory(found: &Found) -> Result<Fd> {
     let fits = (HEADER_BYTES as u64..=segment_offset(SEGMENTS) as u64).contains(&stat.size);
     match plain && fits {
         true => Ok(fd),
+        // Just created: its writer allocates its first part in one step.
+        false if plain && stat.size == 0 => Err(Errno::NOENT),
         false => Err(Errno::PERM),
     }
 }

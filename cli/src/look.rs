@@ -30,8 +30,14 @@ pub struct Look {
     pub start_time: u64,
 }
 
-/// Looks at `pid`.
+/// Looks at `pid`; one that has just been forked or started has a moment to publish what it
+/// has.
 pub fn look(pid: u32) -> Result<Look, OpenError> {
+    reader::published_soon(pid, || look_now(pid))
+}
+
+/// Looks at `pid` as it is.
+pub fn look_now(pid: u32) -> Result<Look, OpenError> {
     let directory = reader::find(pid)?;
     let snapshot = directory.snapshot()?;
     let mappings = directory.mappings()?;

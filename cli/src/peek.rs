@@ -156,6 +156,8 @@ fn order() -> anyhow::Result<Order> {
 }
 
 fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
+    // One that has just been forked gets a moment.
+    let _ = regall_reader::published_soon(pid, || regall_reader::find(pid).map(drop));
     match Peer::open(&Plain, pid, 0, 0, order()?) {
         Ok(peer) => Ok(peer),
         Err(Errno::SRCH) => bail!("no such process"),

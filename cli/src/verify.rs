@@ -71,13 +71,15 @@ impl Args {
     }
 }
 
-/// Whether it ended, or executes something without the shim: none that `--all`
-/// means.
+/// Whether it ended, executes something without the shim, or has published nothing yet: none
+/// that `--all` means.
 pub fn vanished(verdict: &Verdict) -> bool {
     use Failure::Unreadable;
     matches!(
         verdict,
-        Verdict::Failed(Unreadable(OpenError::NoSuchProcess | OpenError::Inert))
+        Verdict::Failed(Unreadable(
+            OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished
+        ))
     )
 }
 

@@ -74,7 +74,9 @@ fn step(
     let verdict = examine(pid, args.strict);
     let excused = watch.seen || args.all;
     match &verdict {
-        Verdict::Failed(Failure::Unreadable(OpenError::Inert)) if watch.seen => {
+        Verdict::Failed(Failure::Unreadable(OpenError::Inert | OpenError::Unpublished))
+            if watch.seen =>
+        {
             match settle(pid, &watch) {
                 Settled::Ended => Ok((GOOD, None)),
                 Settled::Back => Ok((GOOD, Some(watch))),
@@ -86,8 +88,11 @@ fn step(
         v if excused && matches!(v, Verdict::Failed(_)) && ended(&watch) => Ok((GOOD, None)),
         Verdict::Failed(_) => {
             let code = report(pid, &verdict, out)?;
-            // Busy passes; the rest does not.
-            let again = matches!(verdict, Verdict::Failed(Failure::Busy));
+            // These pass; the rest does not.
+            let again = matches!(
+                verdict,
+                Verdict::Failed(Failure::Busy | Failure::Unreadable(OpenError::Unpublished))
+            );
             Ok((code.max(BLIND), again.then_some(watch)))
         }
         _ => {

@@ -261,6 +261,10 @@ impl Directory {
         if meta.uid() != uid {
             return Err(OpenError::Corrupt("its file belongs to someone else"));
         }
+        if meta.len() == 0 {
+            // Just created: its writer allocates its first part in one step.
+            return Err(OpenError::Unpublished);
+        }
         if meta.len() < HEADER_BYTES as u64 || meta.len() > segment_offset(SEGMENTS) as u64 {
             return Err(OpenError::Corrupt("its file's size"));
         }
@@ -414,12 +418,12 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl HeaderView {
-    /// From the file's first words; a file that is still being made is inert.
+    /// From the file's first words; the first is written last.
     fn from_words(words: &[u64]) -> Result<Self, OpenError> {
         let word = |offset: usize| words.get(offset / 8).copied().unwrap_or(0);
         match word(offset_of!(Header, magic)) {
             MAGIC => {}
-            0 => return Err(OpenError::Inert),
+            0 => return Err(OpenError::Unpublished),
             _ => return Err(OpenError::Corrupt("its first word, or another version")),
         }
         let array = |offset: usize, i: usize| word(offset + i * 8);

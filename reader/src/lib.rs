@@ -10,11 +10,14 @@
 
 mod file;
 mod process;
+mod soon;
 
 pub use file::{
     find, open, open_in, published, Directory, HeaderView, Inflight, Snapshot, FOLDER_ROOT,
 };
 pub use process::{Mapping, Process};
+pub use soon::published_soon;
+
 pub use regall_directory::reader::{
     decode, read_slot, Corrupt, Entry, Published, Region, SLOT_WORDS,
 };
@@ -26,6 +29,8 @@ pub enum OpenError {
     NoSuchProcess,
     /// It runs without the shim.
     Inert,
+    /// It has no directory yet, or one that is still being made.
+    Unpublished,
     /// It belongs to someone else.
     Foreign,
     /// What was found is not what the shim writes.
@@ -48,6 +53,9 @@ impl core::fmt::Display for OpenError {
                 "runs without regall (REGALL=1 not set at start, or it is left out: a launcher, \
                  a shell, or by REGALL_ONLY)",
             ),
+            Self::Unpublished => {
+                f.write_str("has just been started or forked, and has published nothing yet")
+            }
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
             Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),
             Self::Io(errno) => write!(f, "cannot look: errno {errno}"),

@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::io::Read;
+use std::time::Duration;
 
 use super::OpenError;
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 use regall_directory::vocab::Prot;
 use regall_sys::process::Stat;
+
+/// Ticks a second of the times in /proc/PID/stat: USER_HZ, which is part of the kernel's ABI.
+const CLOCK_TICKS: f64 = 100.0;
 
 /// Who a process is; a pid alone can be used again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +74,14 @@ impl Process {
     /// Whether it is still there, and not another one that got its pid.
     pub fn alive(&self) -> bool {
         start_time(self.pid).is_ok_and(|t| t == self.start_time)
+    }
+
+    /// How long ago it was started, or forked; None if that can't be told.
+    pub fn age(&self) -> Option<Duration> {
+        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        let seconds: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
+        let age = seconds - self.start_time as f64 / CLOCK_TICKS;
+        Some(Duration::try_from_secs_f64(age).unwrap_or_default())
     }
 
     /// What it is doing, as a letter of proc(5): `R` it runs, `S` it sleeps, `T` it
@@ -157,7 +169,12 @@ fn start_time(pid: u32) -> Result<u64, OpenError> {
 
 /// Inode number of `pid`'s pid namespace.
 fn namespace(pid: u32) -> Result<u64, OpenError> {
-    let link = fs::read_link(format!("/proc/{pid}/ns/pid"))?;
+    let link = fs::read_link(format!("/proc/{pid}/ns/pid"));
+    if link.is_err() {
+        // Of a process that is gone by now the kernel says EACCES.
+        start_time(pid)?;
+    }
+    let link = link?;
     let link = link.to_string_lossy();
     let number = link.strip_prefix("pid:[").and_then(|l| l.strip_suffix(']'));
     number.and_then(|n| n.parse().ok()).ok_or(OpenError::Io(0))
@@ -176,6 +193,7 @@ mod tests {
             .unwrap()
             .iter()
             .any(|m| m.name.starts_with("[stack")));
+        assert!(us.age().is_some_and(|age| age < Duration::from_secs(600)));
         assert!(us.has_thread(us.own_pid) && !us.has_thread(0));
         assert!(us.state().is_ok_and(|s| "RSD".contains(s)));
     }

@@ -10,7 +10,7 @@ use regall_reader::{self as reader, OpenError, Process};
 use serde_json::{json, Map, Value};
 
 use crate::figures::Figures;
-use crate::look::look;
+use crate::look::look_now;
 
 /// A process, whatever other one gets its pid: pid and start time.
 pub type Id = (u32, u64);
@@ -75,9 +75,11 @@ impl Sampler {
         let mut round = Round::default();
         let mut now = HashMap::new();
         for pid in reader::published()? {
-            let look = match look(pid) {
+            let look = match look_now(pid) {
                 Ok(look) => look,
-                Err(OpenError::NoSuchProcess | OpenError::Inert) => continue,
+                Err(OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished) => {
+                    continue
+                }
                 Err(e) => {
                     round.blind.push((pid, e));
                     continue;

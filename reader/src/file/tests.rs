@@ -340,7 +340,7 @@ fn not_ours_or_not_there() {
     h.start_time.fetch_add(1, Ordering::Relaxed);
     assert_eq!(f.corrupt(), "it is another process's");
     h.magic.store(0, Ordering::Relaxed);
-    assert_eq!(f.open().unwrap_err(), OpenError::Inert);
+    assert_eq!(f.open().unwrap_err(), OpenError::Unpublished);
     h.magic.store(MAGIC + (1 << 56), Ordering::Relaxed);
     assert_eq!(f.corrupt(), "its first word, or another version");
     h.magic.store(MAGIC, Ordering::Relaxed);
@@ -353,6 +353,11 @@ fn not_ours_or_not_there() {
         .path();
     fs::rename(&path, folder.join("x")).unwrap();
     assert_eq!(f.open().unwrap_err(), OpenError::Inert);
+    fs::write(&path, "").unwrap();
+    assert_eq!(f.open().unwrap_err(), OpenError::Unpublished);
+    fs::write(&path, "x").unwrap();
+    assert_eq!(f.corrupt(), "its file's size");
+    fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(folder.join("x"), &path).unwrap();
     assert_eq!(f.corrupt(), "its file is a symbolic link");
     fs::remove_file(&path).unwrap();
