@@ -361,6 +361,32 @@ mod can_fail {
     }
 }
 
+/// Who has a ring is known: advice that is given through it is not seen.
+#[test]
+fn a_ring_is_counted_and_told_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), open_to_all).expect("rights");
+    let file = folder.path().join("stats");
+    let said = |pin: &str| {
+        let mut command = Command::new(build::program("charged"));
+        Mode::Populate.apply(&mut command);
+        command.env("REGALL_LOG", "info").env("REGALL_PIN", pin);
+        command.env("REGALL_STATS_FILE", &file);
+        child::run(&mut command, TIMEOUT)
+    };
+    let pinned = said("onfault");
+    if pinned.stdout.starts_with("io_uring: ") {
+        return skip("rings: io_uring is not there, or not for everybody");
+    }
+    let told = |outcome: &Outcome| outcome.stderr.matches("io_uring is used: ").count();
+    assert_eq!(told(&pinned), 1, "{}", pinned.stderr);
+    let stats = std::fs::read_to_string(&file).expect("statistics");
+    let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+    assert_eq!(stats["events"]["io_uring_setup"], 1, "{stats}");
+    assert_eq!(told(&said("off")), 0);
+}
+
 /// What this machine can't show, said where the summary counts it.
 #[test]
 fn huge_pages() {

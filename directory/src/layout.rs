@@ -227,6 +227,8 @@ numbered! {
         ProcessVmWritev = 28 => "process_vm_writev",
         /// mseal
         Mseal = 29 => "mseal",
+        /// io_uring_setup (advice that is given through a ring is not seen)
+        IoUringSetup = 30 => "io_uring_setup",
     }
 }
 

@@ -13,6 +13,7 @@ use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::{number, Text};
 use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind};
@@ -459,5 +460,22 @@ pub fn mbind(frame: &mut Frame) -> i64 {
         backed::bound(frame);
     }
     end(flight);
+    value
+}
+
+/// io_uring_setup(2). Advice that is given through a ring (IORING_OP_MADVISE) is carried out
+/// by a thread of the kernel's: no call is made that we could step aside for.
+#[cold]
+#[inline(never)]
+pub fn ring(frame: &mut Frame) -> i64 {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    super::flight::count_call(Call::IoUringSetup);
+    let value = real(frame);
+    if !failed(value) && startup::config().pin != Pin::Off && !SAID.swap(true, Relaxed) {
+        log::info!(
+            "io_uring is used: IORING_OP_MADVISE with DONTNEED, FREE, COLD or PAGEOUT fails with \
+             EINVAL on memory that is pinned"
+        );
+    }
     value
 }

@@ -451,6 +451,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Userfault => advice::userfault(frame),
         Call::Mbind => advice::mbind(frame),
         Call::Mseal => backed::mseal(frame),
+        Call::IoUringSetup => advice::ring(frame),
         Call::Fork => fork::fork(frame),
         Call::ProcessVmReadv | Call::ProcessVmWritev => copying::attach(call, frame),
         Call::ExitGroup => {
