@@ -12,13 +12,13 @@ use crate::config::Pin;
 use crate::limits;
 use crate::policy;
 use crate::startup;
-use crate::sys::{file, Errno};
+use crate::sys::{file, time, Errno};
 use crate::text::number;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Column, Flags, Reason};
+use regall_directory::vocab::{Attr, Column, Flags, Reason};
 
 /// Another thread may pin something in the room that was made: a call is made again this
 /// often at most.
@@ -101,7 +101,11 @@ fn make_room(charge: Charge) -> bool {
     let total = kernels_count().unwrap_or(locked.total);
     let after = total.saturating_sub(locked.within);
     let need = after.saturating_add(charge.bytes).saturating_sub(limit);
-    need != 0 && give_up(all, need, charge.within)
+    let given = match need {
+        0 => None,
+        _ => give_up(all, need, charge.within),
+    };
+    given.map(postpone).is_some()
 }
 
 /// Bytes that are locked, as the ledger says.
@@ -157,7 +161,9 @@ fn kilobytes(text: &[u8], name: &[u8]) -> Option<u64> {
 
 /// Lets go of `need` bytes of our pins outside of `but`: text first, private memory that can
 /// be written last. What another call is about may be about to be the application's lock.
-fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> bool {
+///
+/// Where they were, if there were any: still to be pinned, as the ledger says.
+fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> Option<PageRange> {
     let mut hull: Option<PageRange> = None;
     for rank in [2, 1, 0] {
         if need == 0 {
@@ -180,13 +186,10 @@ fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> bool {
             Some(piece)
         });
     }
-    let Some(hull) = hull else {
-        return false;
-    };
+    let hull = hull?;
     flight::count(Counter::Relented);
-    postpone(hull);
     remember(hull);
-    true
+    Some(hull)
 }
 
 fn around(hull: Option<PageRange>, more: PageRange) -> PageRange {
@@ -197,12 +200,13 @@ fn around(hull: Option<PageRange>, more: PageRange) -> PageRange {
 /// Where pins were given up; empty: nowhere. Changed with the lock held.
 static FROM: AtomicU64 = AtomicU64::new(0);
 static TO: AtomicU64 = AtomicU64::new(0);
-/// How many times the application has unlocked since they last came back, and how many times
-/// they wait for. It doubles whenever pins are in the way, so that a program that locks and
-/// unlocks at its limit all the time does not have us do so as well.
-static UNLOCKED: AtomicU64 = AtomicU64::new(0);
-static WAIT: AtomicU64 = AtomicU64::new(1);
-const LONGEST_WAIT: u64 = 1 << 12;
+/// When they last came back, in nanoseconds; 0: never.
+static BACK: AtomicU64 = AtomicU64::new(0);
+/// The application has unlocked memory since, too soon for them.
+static DUE: AtomicBool = AtomicBool::new(false);
+/// They come back no more often than this: a program that locks and unlocks at its limit all
+/// the time is not to have us do so as well.
+const PAUSE: u64 = 50_000_000;
 
 fn remember(hull: PageRange) {
     let Some(_guard) = lock() else {
@@ -212,12 +216,10 @@ fn remember(hull: PageRange) {
     let hull = around(known, hull);
     FROM.store(hull.start(), Relaxed);
     TO.store(hull.end(), Relaxed);
-    let wait = WAIT.load(Relaxed);
-    WAIT.store((wait * 2).min(LONGEST_WAIT), Relaxed);
 }
 
-/// The application has unlocked memory: what was given up for it is pinned again at the end
-/// of this call, as far as it fits.
+/// The application has unlocked memory: what was given up is pinned again at the end of this
+/// call, as far as it fits.
 #[inline]
 pub fn unlocked() {
     if TO.load(Relaxed) != 0 {
@@ -225,31 +227,53 @@ pub fn unlocked() {
     }
 }
 
+/// As [`unlocked`], for memory that goes: `locked` says whether the application had locked it.
+#[inline]
+pub fn unmapped(locked: bool) {
+    if locked || DUE.load(Relaxed) {
+        unlocked();
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn come_back() {
+    let (now, last) = (time::now(), BACK.load(Relaxed));
+    let soon = last != 0 && now.saturating_sub(last) < PAUSE;
+    DUE.store(soon, Relaxed);
+    if soon {
+        return;
+    }
     let Some(mut guard) = lock() else {
         return;
     };
-    let Some(hull) = PageRange::new(FROM.load(Relaxed), TO.load(Relaxed)) else {
+    let hull = PageRange::new(FROM.swap(0, Relaxed), TO.swap(0, Relaxed));
+    let Some(hull) = hull else {
         return;
     };
-    // The first time at once, since the wait is 2 when something has been given up once.
-    if UNLOCKED.fetch_add(1, Relaxed) + 2 < WAIT.load(Relaxed) {
-        return;
-    }
-    UNLOCKED.store(0, Relaxed);
-    FROM.store(0, Relaxed);
-    TO.store(0, Relaxed);
-    guard.update(hull, |_, a| {
-        let mut new = a;
-        if a.pin.reason == Reason::Limit && policy::excluded(a).is_none() {
-            new.pin = Column::no(Reason::Off);
+    BACK.store(now, Relaxed);
+    // No more than there is room for: there may be any number of mappings over the limit.
+    let limit = limits::memlock().unwrap_or(u64::MAX).min(guard.budget);
+    let mut room = limit.saturating_sub(guard.pinned());
+    guard.update(hull, |part, a| {
+        let new = with_reason(a, Reason::Limit, Reason::Off);
+        if new == a || part.len() > room {
+            return a;
         }
+        room -= part.len();
         new
     });
     drop(guard);
     postpone(hull);
+}
+
+/// `attr` with another reason not to be pinned, if it has that one, and may be pinned at all.
+fn with_reason(attr: Attr, from: Reason, to: Reason) -> Attr {
+    let mut attr = attr;
+    if attr.pin.reason == from && policy::excluded(attr).is_none() {
+        attr.pin = Column::no(to);
+    }
+    attr
 }
 
 /// As many mappings as a process may have, if it can't be read.
@@ -259,37 +283,53 @@ const SPARE: u64 = 64;
 
 /// Makes a call again that has failed with ENOMEM where there are as many mappings as there
 /// may be: under a limit our pins are in parts of mappings, which makes more of them.
+///
+/// They stay away until the application unlocks something: pinned again they would be in the
+/// way of the next call.
 #[inline]
 pub fn retry_crowded(frame: &Frame, value: i64) -> i64 {
-    let no_memory = failed(value) && value == -i64::from(Errno::NOMEM.0);
-    match no_memory && limits::bound() && make_mappings() {
-        true => real(frame),
-        false => value,
+    if value != -i64::from(Errno::NOMEM.0) || !limits::bound() {
+        return value;
+    }
+    match make_mappings() {
+        Some(hull) => crowded(frame, hull),
+        None => value,
     }
 }
 
 #[cold]
 #[inline(never)]
-fn make_mappings() -> bool {
+fn crowded(frame: &Frame, hull: PageRange) -> i64 {
+    let value = real(frame);
+    if failed(value) {
+        postpone(hull);
+    } else if let Some(mut guard) = lock() {
+        guard.update(hull, |_, a| with_reason(a, Reason::Off, Reason::Limit));
+    }
+    value
+}
+
+#[cold]
+#[inline(never)]
+fn make_mappings() -> Option<PageRange> {
     if startup::config().pin == Pin::Off {
-        return false;
+        return None;
     }
     let mut buf = [0u8; 32];
     let text = file::read_small(c"/proc/sys/vm/max_map_count", &mut buf);
     let most = text
         .ok()
         .and_then(|t| number(t.strip_suffix(b"\n").unwrap_or(t)));
-    let Some(all) = PageRange::new(0, USER_END) else {
-        return false;
-    };
+    let all = PageRange::new(0, USER_END)?;
     let mut entries = 0;
-    if let Some(guard) = lock() {
-        guard.ledger.for_each(all, |_, _| {
-            entries += 1;
-            ControlFlow::Continue(())
-        });
+    lock()?.ledger.for_each(all, |_, _| {
+        entries += 1;
+        ControlFlow::Continue(())
+    });
+    if entries + SPARE < most.unwrap_or(USUAL_MAPPINGS) {
+        return None;
     }
-    entries + SPARE >= most.unwrap_or(USUAL_MAPPINGS) && give_up(all, u64::MAX, None)
+    give_up(all, u64::MAX, None)
 }
 
 #[cfg(test)]

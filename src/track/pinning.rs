@@ -218,6 +218,8 @@ fn pin_all(range: PageRange, whose: Whose) {
         let Some((part, attr, want)) = guard.next_to_pin(clear.rest(), config.pin, whole) else {
             return;
         };
+        // What lies before it is done: not to be gone through again for each part.
+        clear.pass(part.start());
         let Some(mut guard) = clear.of(guard, part) else {
             continue;
         };

@@ -135,9 +135,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         put_back(range, &taken);
     } else {
         taken.files.done();
-        if taken.is_app_locked() {
-            headroom::unlocked();
-        }
+        headroom::unmapped(taken.is_app_locked());
         if has_code(&taken) {
             crate::intercept::patch::forget(range);
         }
