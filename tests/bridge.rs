@@ -60,6 +60,7 @@ fn copies_of_an_untracked_reader() {
 fn descriptors_that_were_closed_and_are_files_now() {
     quiet("descriptors", &[], Mode::Populate);
     quiet("descriptors", &["zero"], Mode::Populate);
+    quiet("descriptors", &["none"], Mode::Populate);
 }
 
 /// A thread that gives memory back is held up as it comes out of munmap; another is given its

@@ -39,6 +39,7 @@ pub fn process(pid: u32) -> Result<Found> {
     let read = status.as_cstr().ok_or(Errno::SRCH);
     let text = match read.and_then(|path| file::read_small(path, &mut buf)) {
         Ok(text) => text,
+        Err(e) if is_shortage(e) => return Err(e),
         Err(_) => return Err(elsewhere(pid)),
     };
     if !numbered_as_ours() {
@@ -135,15 +136,23 @@ fn open_in(folder: Folder, uid: u32, name: &Text<96>, flags: i32) -> Result<Fd> 
     Fd::open_in(&folder, name.as_cstr().ok_or(Errno::INVAL)?, flags, 0)
 }
 
-/// Field 22 of /proc/PID/stat; ESRCH if there is no such process, or it has ended.
+/// Whether an error says that this process has nothing left to look with, and so nothing of
+/// what it wants to look at.
+pub fn is_shortage(e: Errno) -> bool {
+    matches!(e, Errno(libc::EMFILE | libc::ENFILE) | Errno::NOMEM)
+}
+
+/// Field 22 of /proc/PID/stat; ESRCH if there is no such process, or it has ended; EMFILE,
+/// ENFILE, ENOMEM: it can't be looked at.
 pub fn started(pid: u32) -> Result<u64> {
     stat(pid).map(|stat| stat.start)
 }
 
-/// Its /proc/PID/stat; ESRCH if there is no such process, or it has ended.
+/// Its /proc/PID/stat; errors as [`started`]'s.
 pub fn stat(pid: u32) -> Result<Stat> {
     match Stat::of(pid.into()) {
         Ok(stat) if !stat.over() => Ok(stat),
+        Err(e) if is_shortage(e) => Err(e),
         _ => Err(Errno::SRCH),
     }
 }

@@ -75,7 +75,8 @@ impl Peer {
     ///
     /// ESRCH: no such process; ENOENT: it runs without the shim; EXDEV: it is in another pid
     /// namespace; EACCES, EPERM: it belongs to somebody else; ENOEXEC: its directory is not
-    /// of this version, or corrupt; ENOMEM and other errors of open(2) and mmap(2).
+    /// of this version, or corrupt; EMFILE, ENFILE: no descriptor to look at it with; ENOMEM and
+    /// other errors of open(2) and mmap(2).
     pub fn open(
         host: &'static dyn Host,
         pid: u32,
@@ -93,7 +94,7 @@ impl Peer {
         }
         let mut view = View::open(host, &found)?;
         let mut maps_it = executes_the_same(pid, &view);
-        if let (false, Some(other)) = (maps_it, find::another(&found)) {
+        if let (Ok(false), Some(other)) = (maps_it, find::another(&found)) {
             view.close(host);
             found = other;
             view = View::open(host, &found)?;
@@ -102,7 +103,7 @@ impl Peer {
         let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
         let memory = open_memory(pid).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
-        let there = find::started(pid) == Ok(found.identity.start);
+        let there = find::started(pid).map(|start| start == found.identity.start);
         let peer = Self {
             host,
             found,
@@ -122,10 +123,11 @@ impl Peer {
             xpmem: xpmem::Access::new(),
         };
         let why_not = match (there, maps_it) {
-            (true, true) => return memory::place(host, peer),
+            (Ok(true), Ok(true)) => return memory::place(host, peer),
             // What is there is of a program that it executed before.
-            (true, false) => Errno::NOENT,
-            (false, _) => Errno::SRCH,
+            (Ok(true), Ok(false)) => Errno::NOENT,
+            (Ok(true), Err(e)) | (Err(e), _) => e,
+            (Ok(false), _) => Errno::SRCH,
         };
         peer.release();
         Err(why_not)
@@ -284,7 +286,8 @@ impl Peer {
     }
 
     /// After a transfer: whether it still is the process, and the image of it, that was
-    /// opened. ESRCH: it is gone; ESTALE: it executes another program.
+    /// opened. ESRCH: it is gone; ESTALE: it executes another program; EMFILE, ENFILE,
+    /// ENOMEM: it can't be looked at.
     #[inline]
     pub fn still(&self) -> Result<()> {
         match self.flags & CHECK_ALWAYS {
@@ -315,7 +318,10 @@ impl Peer {
         }
         let there = match memory {
             Some(fd) => has_memory(fd),
-            None => find::started(self.found.pid) == Ok(self.found.identity.start),
+            None => match find::started(self.found.pid) {
+                Err(e) if find::is_shortage(e) => return Err(e),
+                found => found == Ok(self.found.identity.start),
+            },
         };
         match there {
             true => {
@@ -348,6 +354,7 @@ impl Peer {
             Ok(stat) if stat.start == self.found.identity.start && !stat.exiting => {
                 Errno(libc::ESTALE)
             }
+            Err(e) if find::is_shortage(e) => e,
             _ => Errno::SRCH,
         }
     }
@@ -377,18 +384,19 @@ fn has_memory(fd: i32) -> bool {
 }
 
 /// Whether the directory is mapped by `pid`: if not, it is what an earlier image of the
-/// process left. One whose maps can't be read is taken at its word.
-fn executes_the_same(pid: u32, view: &View) -> bool {
+/// process left. One whose maps are not for us is taken at its word.
+fn executes_the_same(pid: u32, view: &View) -> Result<bool> {
     let path: Text<32> = Text::of(format_args!("/proc/{pid}/maps"));
     let Some(path) = path.as_cstr() else {
-        return false;
+        return Ok(false);
     };
     match crate::maps::any(path, |line| {
         line.inode == view.file().inode
             && line.dev_major == view.file().dev_major()
             && line.dev_minor == view.file().dev_minor()
     }) {
-        Ok(found) => found,
-        Err(e) => e == Errno(libc::EACCES) || e == Errno::PERM,
+        Err(e) if find::is_shortage(e) => Err(e),
+        Err(e) => Ok(e == Errno(libc::EACCES) || e == Errno::PERM),
+        found => found,
     }
 }

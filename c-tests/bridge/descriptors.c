@@ -4,6 +4,7 @@
  * no file is read, written or closed. And memory that peers may map keeps its descriptor.
  *
  *   descriptors [zero]
+ *   descriptors none      where there is no free one: a peer that lives is not gone
  *   descriptors freed     where munmap returns late
  */
 #include "peers.h"
@@ -11,6 +12,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 
 #pragma weak regall_region_create
 #pragma weak regall_region_destroy
@@ -126,6 +128,51 @@ static int closed(bool zeroes)
 	return wrong != 0;
 }
 
+/* ---- no descriptor ---- */
+
+static int none(void)
+{
+	int ready[2];
+	NEED(pipe(ready) == 0);
+	pid_t child = fork();
+	if (!child) {
+		char *memory = anon(1);
+		memory[0] = 'p';
+		NEED(write(ready[1], &memory, sizeof memory) == sizeof memory);
+		pause();
+		_exit(0);
+	}
+	uint64_t from = 0;
+	IS(sizeof from, read(ready[0], &from, sizeof from));
+	regall_peer *peer = NULL, *other = NULL;
+	IS(0, regall_peer_open(child, 0, 0, &peer));
+	char got[8];
+	IS(0, regall_get(peer, got, from, 8, NULL));
+	struct rlimit few = { 32, 32 };
+	int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	for (int fd = 3; fd < 4096; fd++)
+		if (fd != file)
+			close(fd);
+	NEED(setrlimit(RLIMIT_NOFILE, &few) == 0);
+	while (dup(file) >= 0)
+		;
+	for (int n = 0; n < 3; n++) {
+		pause_us(200);
+		IS(-EMFILE, regall_get(peer, got, from, 8, NULL));
+		IS(-EMFILE, regall_put(peer, got, from, 8, NULL));
+		IS(-EMFILE, regall_peer_check(peer));
+		IS(-EMFILE, regall_peer_open(child, 0, 0, &other));
+	}
+	close(31);
+	pause_us(200);
+	IS(0, regall_get(peer, got, from, 8, NULL));
+	HOLDS(got[0] == 'p');
+	NEED(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+	pause_us(200);
+	IS(-ESRCH, regall_get(peer, got, from, 8, NULL));
+	return wrong != 0;
+}
+
 /* ---- memory that is given back in one thread, and given out in another ---- */
 
 static atomic_bool freeing;
@@ -199,5 +246,7 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 	no_longer_than(60);
+	if (strcmp(what, "none") == 0)
+		return none();
 	return strcmp(what, "freed") == 0 ? freed() : closed(strcmp(what, "zero") == 0);
 }

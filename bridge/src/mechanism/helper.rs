@@ -6,6 +6,7 @@
 //! to read is EFAULT.
 
 use super::No;
+use crate::find;
 use crate::peer::Peer;
 use crate::transfer::Way;
 use crate::vector::{Cursor, Few, Segment};
@@ -105,6 +106,7 @@ impl Open {
             Errno::NOENT => No::NotThis,
             Errno(libc::ECONNREFUSED) => left(peer).map_or(No::NotThis, No::Failed),
             Errno::AGAIN => No::Failed(peer.gone()),
+            e if find::is_shortage(e) => No::Failed(e),
             _ => No::Never,
         })?;
         // Whoever listens there must be the process that we want.

@@ -49,11 +49,17 @@ fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
     let pid = cookie.pid();
     let owner = Identity {
         pid,
-        start: find::started(pid).map_err(|_| Errno::INVAL)?,
+        start: find::started(pid).map_err(|e| match e {
+            Errno::SRCH => Errno::INVAL,
+            e => e,
+        })?,
         namespace: own_namespace()?,
     };
     // It has no regions for all, or REGALL_COPY leaves the helper out.
-    let none = |_| Errno::PERM;
+    let none = |e| match find::is_shortage(e) {
+        true => e,
+        false => Errno::PERM,
+    };
     let socket = socket::connect_abstract(open_name(&owner).as_bytes(), LOOK).map_err(none)?;
     if socket::peer(&socket)?.pid != pid {
         return Err(Errno::PERM);
