@@ -1,4 +1,5 @@
-# make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy, make test,
+# make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy,
+# make test [DEVICES=real],
 # make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make lint; `make` builds,
 # make install [PREFIX=/usr/local] [DESTDIR=] puts what was built in its place, make uninstall
 # takes it away, make deb packs it for Debian.
@@ -35,10 +36,12 @@ run-copy:
 	$(MAKE) --no-print-directory build
 	scripts/run-copy $(COPY)
 
+# DEVICES=real: with the modules of XPMEM and KNEM, which have to be loaded, in place of what
+# stands in for them elsewhere.
 test:
 	scripts/setup test rdma soak
 	$(MAKE) --no-print-directory build
-	scripts/run-tests
+	TESTS_DEVICES=$(DEVICES) scripts/run-tests
 
 # Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.
 soak:

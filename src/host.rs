@@ -68,6 +68,20 @@ impl Host for Shim {
         }
     }
 
+    fn sort(&self, at: u64) -> u64 {
+        match VIEW.lookup_hinted(at, &thread::current().hint) {
+            Ok(Some(found)) => {
+                let attr = found.attr();
+                (attr.kind as u64) << 8 | u64::from(attr.prot.bits()) | 1 << 16
+            }
+            _ => 0,
+        }
+    }
+
+    fn guards_attachments(&self) -> bool {
+        crate::guard::stands()
+    }
+
     #[inline]
     fn ours(&self, at: u64, bytes: u64, writable: bool) -> bool {
         !track::tracking() || mapped(at, bytes, writable)

@@ -1,7 +1,9 @@
 //! This process's regions, and those of others that were used: what of the bridge's state
 //! is the shim's.
 
-use crate::host::Shim;
+use crate::copying;
+use crate::host::{touchable, Shim};
+use crate::ledger::Found;
 use crate::startup;
 use crate::sys::file::{self, Fd, Kept};
 use crate::sys::{call, Errno, Result};
@@ -15,7 +17,7 @@ use regall_bridge::region::{Cookie, Rights};
 use regall_bridge::transfer::{Outcome, Way};
 use regall_bridge::vector::Segment;
 use regall_directory::addr::PageRange;
-use regall_directory::vocab::Prot;
+use regall_directory::vocab::{Flags, Prot};
 
 /// The ends of the names of the files beside the directory.
 pub(crate) const FILE: &str = "regions";
@@ -95,8 +97,23 @@ pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
         crate::helper::invite_strangers();
     }
     let knem = startup::config().copy.has(Kind::Knem);
+    let pinnable = &|s: &Segment| knem && stays(s);
     let memory = &mut |s: &Segment| permitted(s, rights);
-    OWNER.create(&Shim, &Here, segments, rights, knem, memory)
+    OWNER.create(&Shim, &Here, segments, rights, pinnable, memory)
+}
+
+/// Whether a segment's pages can be replaced by this process's doing alone, and are there as soon
+/// as somebody asks for them to be written. Pages of shared memory go when another process cuts
+/// its file, or punches a hole into it. Memory that may not be paid for is not brought in.
+fn stays(segment: &Segment) -> bool {
+    let private = |found: &Found| {
+        let attr = found.attr();
+        !attr.prot.shared()
+            && !attr.flags.has(Flags::NORESERVE)
+            && !attr.flags.has(Flags::KEEP_LAZY)
+    };
+    touchable(segment.addr, segment.len, true, private)
+        && copying::steady(segment.addr, segment.len, true)
 }
 
 /// A region for all that somebody of another user wants to use: its bytes. Claimed, if it

@@ -15,6 +15,7 @@ use crate::sys::{self, call, check, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use regall_bridge::mechanism::xpmem;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::vocab::Prot;
 
@@ -28,8 +29,9 @@ const GUARD: u64 = PAGE;
 pub enum Files {
     /// The process's.
     Shared,
-    /// None but what it opens itself (and message queues, which it does not use). The
-    /// application can't close those, nor find them, and its children don't inherit them.
+    /// None but what it opens itself (and message queues and XPMEM's device, which it does not
+    /// use). The application can't close those, nor find them, and its children don't inherit
+    /// them.
     Own,
 }
 
@@ -190,8 +192,18 @@ impl Thread {
     /// The thread's life, on the thread.
     pub fn live(&self) -> ! {
         let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, self.name.as_ptr());
-        if self.files == Files::Shared || leave_descriptors(self.shares.load(Relaxed)) {
+        let left = match self.files {
+            Files::Shared => Left::All,
+            Files::Own => leave_descriptors(self.shares.load(Relaxed)),
+        };
+        if left != Left::Failed {
             (self.run)();
+        }
+        if left == Left::ButXpmem {
+            // What is closed with this thread ends what the process has of the driver.
+            while !alone() {
+                sys::futex_wait(&self.state, RUNNING, NAP);
+            }
         }
         self.state.store(IDLE, Release);
         end()
@@ -238,7 +250,8 @@ pub fn alone() -> bool {
 }
 
 fn all() -> impl Iterator<Item = &'static Thread> {
-    [&crate::helper::THREAD, &crate::copier::THREAD].into_iter()
+    let (helper, copier) = (&crate::helper::THREAD, &crate::copier::THREAD);
+    [helper, copier, &crate::guard::THREAD].into_iter()
 }
 
 fn end() -> ! {
@@ -273,26 +286,47 @@ fn can_leave_descriptors() -> bool {
     call!(libc::SYS_close_range, u32::MAX, u32::MAX, 0).is_ok()
 }
 
-/// Has this thread a table of its own with nothing in it that matters. Not where the kernel
-/// has no memory for one. `shares`: it has the process's so far, else a copy of that.
+/// Of the process's descriptors, in the table of a thread that has its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// There is no such table: the kernel has no memory for one.
+    Failed,
+    /// All that matter.
+    All,
+    /// All but some of XPMEM's device.
+    ButXpmem,
+}
+
+/// How long a thread sleeps that has to stay, in nanoseconds.
+const NAP: u32 = 500_000_000;
+
+/// Has this thread a table of its own with nothing in it that matters.
+/// `shares`: it has the process's so far, else a copy of that.
 ///
 /// What is closed is closed in the process's name as far as the kernel is concerned, but
 /// what goes by tables (locks of fcntl(2)) is not touched by that. Message queues are: the
-/// process would not be notified any more (mq_notify(3)). They stay; nobody waits for
-/// their end, as one does for a pipe's.
-fn leave_descriptors(shares: bool) -> bool {
+/// process would not be notified any more (mq_notify(3)). XPMEM's device is: its driver would
+/// end all that the process has. They stay; nobody waits for their end, as one does for a
+/// pipe's.
+fn leave_descriptors(shares: bool) -> Left {
     let copied = match shares {
         true => {
             let unshare = libc::CLOSE_RANGE_UNSHARE;
             if call!(libc::SYS_close_range, COPIED, u32::MAX, unshare).is_err() {
-                return false;
+                return Left::Failed;
             }
             COPIED
         }
         false => sys::rlimit(libc::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft.min(1 << 20)),
     };
-    for fd in (0..copied).filter(|fd| !file::is_message_queue(*fd as i32)) {
-        let _ = call!(libc::SYS_close, fd);
+    let xpmem = file::stat_path(xpmem::DEVICE, false).map_or(None, |s| Some(s.rdev));
+    let mut left = Left::All;
+    for fd in 0..copied {
+        if xpmem.is_some_and(|rdev| file::is_device(fd as i32, rdev)) {
+            left = Left::ButXpmem;
+        } else if !file::is_message_queue(fd as i32) {
+            let _ = call!(libc::SYS_close, fd);
+        }
     }
-    true
+    left
 }

@@ -1,7 +1,5 @@
 //! A peer's memory, mapped: what is read and written through it, and what becomes of it.
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -135,46 +133,4 @@ fn where_the_system_call_is_forbidden() {
 #[test]
 fn descriptors_that_are_not_ours_any_more() {
     orders("taken", MAP, false);
-}
-
-/// With the module's stand-in, which attaches shared memory alone.
-#[test]
-fn xpmem() {
-    if Path::new("/dev/xpmem").exists() {
-        return skip("there is a real /dev/xpmem, which the stand-in can't stand in for");
-    }
-    for (name, order, copies) in [
-        ("kinds", "xpmem", true),
-        ("replaced", "xpmem", true),
-        ("forked", "xpmem", true),
-        ("large", "xpmem", true),
-        ("ends", "xpmem", true),
-        ("kinds", "auto", false),
-    ] {
-        let counts = tempfile::NamedTempFile::new().expect("a temporary file");
-        let mut inner = Command::new("env");
-        Mode::Populate.apply(&mut inner);
-        let mut command = Command::new(build::program("bridge/xpmem_device"));
-        command.arg("--count").arg(counts.path()).arg("env");
-        for (name, value) in inner.get_envs() {
-            if let (Some(name), Some(value)) = (name.to_str(), value.and_then(|v| v.to_str())) {
-                command.arg(format!("{name}={value}"));
-            }
-        }
-        command.arg(format!("REGALL_COPY={order}"));
-        command.arg(build::program("bridge/mapping")).arg(name);
-        let outcome = child::run(&mut command, TIMEOUT);
-        good(&outcome, &format!("{name}, REGALL_COPY={order}"));
-        let counted = fs::read_to_string(counts.path()).expect("counts");
-        let none = counted.contains("attaches 0 ");
-        assert_eq!(none, !copies, "{name}, {order}: {counted}");
-    }
-}
-
-#[test]
-fn xpmem_without_the_module() {
-    if Path::new("/dev/xpmem").exists() {
-        return skip("there is a /dev/xpmem");
-    }
-    orders("replaced", &["xpmem,cma", "xpmem,map"], false);
 }

@@ -30,6 +30,17 @@ pub trait Host: Sync {
     fn changed(&self, at: u64, bytes: u64) {
         let _ = (at, bytes);
     }
+    /// What is known to be mapped at `at`: a number that stays the same as long as that does, and
+    /// is another one of other kinds of memory. 0: nothing is known.
+    fn sort(&self, at: u64) -> u64 {
+        let _ = at;
+        0
+    }
+    /// Makes sure that what drivers attach is detached before this process executes another
+    /// program; whether that is so.
+    fn guards_attachments(&self) -> bool {
+        true
+    }
     /// Whether these bytes of this process are mapped, to be read or written, as far as is
     /// known. Those that are not are left to the kernel to copy, which says EFAULT.
     fn ours(&self, at: u64, bytes: u64, writable: bool) -> bool {

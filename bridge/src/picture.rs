@@ -6,7 +6,7 @@ use crate::memory::Array;
 use crate::view::{Stamp, View};
 use core::sync::atomic::Ordering::*;
 use regall_directory::reader::{read_slot, Published};
-use regall_directory::vocab::{Attr, Prot};
+use regall_directory::vocab::{Attr, Kind, Prot};
 use regall_sys::{Errno, Result};
 
 /// A copy is made anew so often, at the most, while its original changes all the time.
@@ -23,6 +23,7 @@ pub struct Known {
     pub generation: u64,
     slot: u32,
     prot: Prot,
+    kind: Kind,
     registered: bool,
     open: bool,
 }
@@ -32,6 +33,15 @@ impl Known {
     #[inline]
     pub fn shared(&self) -> bool {
         self.prot.shared()
+    }
+
+    /// Whether no file is behind it that somebody could cut short.
+    pub fn without_file(&self) -> bool {
+        let private = matches!(
+            self.kind,
+            Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
+        );
+        private && !self.shared() || self.kind == Kind::Shm
     }
 
     /// Its slot in the directory.
@@ -46,6 +56,7 @@ impl Known {
             generation,
             slot: slot as u32,
             prot: attr.prot,
+            kind: attr.kind,
             registered: attr.registered(),
             open: attr.is_open(),
         }

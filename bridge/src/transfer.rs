@@ -88,7 +88,10 @@ pub(crate) unsafe fn go_on(
     let piece = Piece::start(&mut place);
     while done.result.is_ok() && here.here().is_some() && there.here().is_some() {
         if let Err(e) = piece.fill(peer, way, *here, there) {
-            done.result = Err(e);
+            // Memory that goes takes its regions with it first.
+            // SAFETY: by the contract above.
+            let gone = region.is_some_and(|r| !unsafe { r.stands() });
+            done.result = Err(if gone { Errno(libc::ESTALE) } else { e });
             break;
         }
         // SAFETY: by the contract above.
@@ -112,20 +115,36 @@ pub(crate) struct Through {
 }
 
 impl Through {
-    /// KNEM's cookie, and where in its region the byte number `into` is.
-    #[inline]
-    fn knem(&self, into: u64) -> (u64, u64) {
-        (self.knem.0, self.offset.wrapping_add(into))
-    }
-
-    /// Whether what `by` has copied is the region's.
+    /// KNEM's cookie, and where in its region the byte number `into` is; none if KNEM has the
+    /// region's pages no longer.
     ///
     /// # Safety
     /// Its file is mapped.
     #[inline]
-    unsafe fn stands(&self, by: Option<Kind>) -> bool {
+    unsafe fn knem(&self, into: u64) -> Option<(u64, u64)> {
         // SAFETY: by the contract above.
-        unsafe { self.stamp.holds() && (by != Some(Kind::Knem) || self.knem.1.holds()) }
+        let has = self.knem.0 != 0 && unsafe { self.knem.1.holds() };
+        has.then(|| (self.knem.0, self.offset.wrapping_add(into)))
+    }
+
+    /// Whether it can still be used.
+    ///
+    /// # Safety
+    /// Its file is mapped.
+    #[inline]
+    unsafe fn stands(&self) -> bool {
+        // SAFETY: by the contract above.
+        unsafe { self.stamp.holds() }
+    }
+
+    /// Whether KNEM, which had its pages before the copy, has them no longer.
+    ///
+    /// # Safety
+    /// Its file is mapped.
+    #[inline]
+    unsafe fn left_behind(&self) -> bool {
+        // SAFETY: by the contract above.
+        !unsafe { self.knem.1.holds() }
     }
 }
 
@@ -203,8 +222,9 @@ impl Piece {
             return (0, Err(e));
         }
         // SAFETY: by the contract above.
-        let copied =
-            unsafe { mechanism::copy(peer, way, local, remote, region.map(|r| r.knem(into))) };
+        let knem = region.and_then(|r| unsafe { r.knem(into) });
+        // SAFETY: likewise.
+        let copied = unsafe { mechanism::copy(peer, way, local, remote, knem) };
         let (bytes, mechanism, proven) = match copied {
             Ok((bytes, kind, proven)) => (bytes, Some(kind), proven),
             Err(_) => (0, None, false),
@@ -212,7 +232,10 @@ impl Piece {
         // What was read by plain loads was read before what follows.
         fence(Acquire);
         // SAFETY: by the contract above.
-        let all_stale = peer.gave_up() || region.is_some_and(|r| !unsafe { r.stands(mechanism) });
+        let all_stale = peer.gave_up() || region.is_some_and(|r| !unsafe { r.stands() });
+        let by_knem = knem.is_some() && matches!(mechanism, Some(Kind::Knem) | None);
+        // SAFETY: likewise.
+        let left_behind = by_knem && region.is_some_and(|r| unsafe { r.left_behind() });
         let stale = match all_stale {
             true => Some(0),
             // SAFETY: the stamps are of the peer's view.
@@ -227,6 +250,10 @@ impl Piece {
         };
         if let Err(e) = still {
             return (0, Err(e));
+        }
+        if left_behind && stale.is_none() {
+            // The memory is there, with other pages. Once more, by the next mechanism.
+            return (0, Ok(()));
         }
         if proven && peer.memory().is_none() {
             // It came through a descriptor that is somebody else's by now. Once more, without.

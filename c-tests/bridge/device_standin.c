@@ -4,10 +4,12 @@
  * of a device gets a memfd of its own, made known by its inode, which is what ioctls are
  * told by; everything else goes on in the kernel as if nobody had looked.
  *
- * What a program can tell from the real thing: fstat says a regular file (stat of the path
- * says a character device), poll is always ready, mmap works at every offset and twice,
- * setuid programs get no rights (NO_NEW_PRIVS), and the program can't have another filter
- * with a listener. An ordinary user can't serve processes that are not dumpable.
+ * A device that wants to know is told of descriptors that are closed (close, close_range, dup2,
+ * dup3; not of those that exec or a thread's end closes) and of execve.
+ *
+ * What a program can tell from the real thing: poll is always ready, mmap works at every offset
+ * and twice, setuid programs get no rights (NO_NEW_PRIVS), and the program can't have another
+ * filter with a listener. An ordinary user can't serve processes that are not dumpable.
  */
 #include "device_standin.h"
 
@@ -44,7 +46,7 @@
 #endif
 
 /* Calls that are answered at the same time; a further one waits. */
-#define WORKERS 8
+#define WORKERS 16
 /* Bytes of the memfd: as many status bytes as anybody asks for, and no memory until used. */
 #define DEVICE_BYTES (1l << 24)
 /* How long descendants that outlive COMMAND are served. */
@@ -156,12 +158,11 @@ static void sweep(void)
 		standin_open(h);
 }
 
-/* The opening behind a descriptor of the caller, if it is one of ours. */
-static struct handle *handle_of(const struct call *c, int fd)
+struct handle *standin_handle(pid_t tid, int fd)
 {
 	char path[64];
 	struct stat s;
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", c->tid, fd);
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", tid, fd);
 	if (stat(path, &s) < 0)
 		return NULL;
 	pthread_mutex_lock(&standin_lock);
@@ -287,19 +288,23 @@ static void serve_open(struct call *c, uint64_t path, int flags)
 }
 
 /* libxpmem asks for a character device before it opens one. */
-static void serve_stat(struct call *c, uint64_t path, uint64_t buffer)
+static void serve_stat(struct call *c, const struct device *d, uint64_t buffer)
 {
-	const struct device *d = device_at(c->tid, path);
 	if (!d)
 		return go_on(c);
-	struct stat s = { .st_mode = S_IFCHR | 0666, .st_nlink = 1, .st_rdev = makedev(10, 60), .st_blksize = PAGE };
+	struct stat s = { .st_mode = S_IFCHR | 0666, .st_nlink = 1, .st_blksize = PAGE };
+	for (int i = 0; i < device_count; i++)
+		if (devices[i] == d) {
+			s.st_ino = 1000u + (unsigned)i;
+			s.st_rdev = makedev(10, 60 + (unsigned)i);
+		}
 	bool told = standin_waits(c) && standin_write(c->tid, buffer, &s, sizeof s);
 	standin_answer(c, told ? 0 : -EFAULT);
 }
 
 static void serve_ioctl(struct call *c, int fd, unsigned cmd, uint64_t arg)
 {
-	struct handle *h = handle_of(c, fd);
+	struct handle *h = standin_handle(c->tid, fd);
 	if (!h || h->device->type != (cmd >> 8 & 0xff))
 		return go_on(c);
 	c->command = cmd;
@@ -311,25 +316,73 @@ static void serve_ioctl(struct call *c, int fd, unsigned cmd, uint64_t arg)
 		standin_answer(c, value);
 }
 
+static const struct device *device_of(const struct call *c, int fd)
+{
+	struct handle *h = standin_handle(c->tid, fd);
+	return h ? h->device : NULL;
+}
+
+static bool tell_closing(struct call *c, int fd)
+{
+	struct handle *h = standin_handle(c->tid, fd);
+	if (!h || !h->device->closing || !identify(c))
+		return false;
+	h->device->closing(c, h);
+	return true;
+}
+
+static void serve_close_range(struct call *c, unsigned first, unsigned last, unsigned flags)
+{
+	/* What a new table does not get is not closed. */
+	for (unsigned fd = first; flags == 0 && !c->answered && fd <= last && fd < 4096; fd++)
+		tell_closing(c, (int)fd);
+}
+
+static void serve_exec(struct call *c)
+{
+	for (int i = 0; identify(c) && i < device_count; i++)
+		if (devices[i]->executing)
+			devices[i]->executing(c);
+}
+
 static void serve(const struct seccomp_notif *n)
 {
-	struct call c = { .id = n->id, .tid = (pid_t)n->pid };
+	struct call c = { .id = n->id, .tid = (pid_t)n->pid, .nr = n->data.nr };
 	const __u64 *a = n->data.args;
+	memcpy(c.args, a, sizeof c.args);
 	switch (n->data.nr) {
 #ifdef SYS_open
 	case SYS_open:
 		return serve_open(&c, a[0], (int)a[1]);
 	case SYS_stat:
-		return serve_stat(&c, a[0], a[1]);
+		return serve_stat(&c, device_at(c.tid, a[0]), a[1]);
+	case SYS_dup2:
 #endif
+	case SYS_dup3:
+		if (a[0] != a[1])
+			tell_closing(&c, (int)a[1]);
+		break;
 	case SYS_openat:
 		return serve_open(&c, a[1], (int)a[2]);
 	case SYS_newfstatat:
-		return serve_stat(&c, a[1], a[2]);
+		return serve_stat(&c, device_at(c.tid, a[1]), a[2]);
+	case SYS_fstat:
+		return serve_stat(&c, device_of(&c, (int)a[0]), a[1]);
+	case SYS_close:
+		tell_closing(&c, (int)a[0]);
+		break;
+	case SYS_close_range:
+		serve_close_range(&c, (unsigned)a[0], (unsigned)a[1], (unsigned)a[2]);
+		break;
+	case SYS_execve:
+	case SYS_execveat:
+		serve_exec(&c);
+		break;
 	case SYS_ioctl:
 		return serve_ioctl(&c, (int)a[0], (unsigned)a[1], a[2]);
 	}
-	go_on(&c);
+	if (!c.answered)
+		go_on(&c);
 }
 
 static void *worker(void *unused)
@@ -365,18 +418,30 @@ static void *worker(void *unused)
 
 static int install_filter(void)
 {
-	struct sock_filter code[32 + 2 * DEVICES];
+	struct sock_filter code[48 + 2 * DEVICES];
 	unsigned short n = 0;
-	const unsigned paths[] = { SYS_openat, SYS_newfstatat,
+	const unsigned paths[] = { SYS_openat, SYS_newfstatat, SYS_fstat,
 #ifdef SYS_open
 				   SYS_open, SYS_stat,
 #endif
 	};
+	const unsigned ends[] = { SYS_close, SYS_close_range, SYS_dup3, SYS_execve, SYS_execveat,
+#ifdef SYS_dup2
+				  SYS_dup2,
+#endif
+	};
+	bool told = false;
+	for (int i = 0; i < device_count; i++)
+		told |= devices[i]->closing != NULL;
 	const struct sock_filter head[] = { LOAD(arch), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0), ALLOW, LOAD(nr) };
 	for (size_t i = 0; i < sizeof head / sizeof *head; i++)
 		code[n++] = head[i];
 	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
 		code[n++] = (struct sock_filter)ONLY_IF(paths[i]);
+		code[n++] = (struct sock_filter)NOTIFY;
+	}
+	for (size_t i = 0; told && i < sizeof ends / sizeof *ends; i++) {
+		code[n++] = (struct sock_filter)ONLY_IF(ends[i]);
 		code[n++] = (struct sock_filter)NOTIFY;
 	}
 	const struct sock_filter ioctls[] = { BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 1, 0), ALLOW, LOAD(args[1]),

@@ -21,6 +21,8 @@ struct call {
 	pid_t tid, tgid;
 	uid_t uid, euid;
 	gid_t egid;
+	int nr;
+	uint64_t args[6];
 	unsigned command;
 	uint64_t arg;
 	bool answered;
@@ -51,6 +53,10 @@ struct device {
 	/* Called with `standin_lock` held, both. */
 	void (*opened)(struct call *, struct handle *);
 	void (*closed)(struct handle *);
+	/* The caller is about to close a descriptor of it, or to execute another program; goes on
+	 * by itself if this does not answer. May be NULL; without the lock. */
+	void (*closing)(struct call *, struct handle *);
+	void (*executing)(struct call *);
 	/* The ioctl's value or negative errno; not looked at if `call->answered`. */
 	int64_t (*ioctl)(struct call *, struct handle *);
 	/* What was served, on one line without its end. */
@@ -70,6 +76,9 @@ bool standin_waits(const struct call *);
 
 /* Ends the caller's wait: its value, or negative errno. */
 void standin_answer(struct call *, int64_t value);
+
+/* The opening behind a descriptor of a thread, if it is one of ours. */
+struct handle *standin_handle(pid_t tid, int fd);
 
 /* Puts a descriptor of ours into the caller, which goes on waiting; or negative errno. */
 int standin_give(const struct call *, int fd);

@@ -36,17 +36,32 @@ bool inject_seize(struct call *c, struct injection *i)
 	return ptrace(PTRACE_SEIZE, c->tid, 0, PTRACE_O_TRACESYSGOOD) == 0;
 }
 
+static bool stopped(struct injection *i)
+{
+	/* The stop that was asked for comes before any signal. */
+	int stop = next_stop(i->tid);
+	uint64_t all = UINT64_MAX;
+	return stop >= 0 && (stop & EVENT_STOP) == EVENT_STOP &&
+	       ptrace(PTRACE_GETREGS, i->tid, 0, &i->regs) == 0 &&
+	       ptrace(PTRACE_GETSIGMASK, i->tid, sizeof i->mask, &i->mask) == 0 &&
+	       ptrace(PTRACE_SETSIGMASK, i->tid, sizeof all, &all) == 0;
+}
+
 bool inject_hold(struct call *c, struct injection *i)
 {
 	ptrace(PTRACE_INTERRUPT, c->tid, 0, 0);
 	standin_answer(c, 0);
-	/* The stop that was asked for comes before any signal. */
-	int stop = next_stop(c->tid);
-	uint64_t all = UINT64_MAX;
-	return stop >= 0 && (stop & EVENT_STOP) == EVENT_STOP &&
-	       ptrace(PTRACE_GETREGS, c->tid, 0, &i->regs) == 0 &&
-	       ptrace(PTRACE_GETSIGMASK, c->tid, sizeof i->mask, &i->mask) == 0 &&
-	       ptrace(PTRACE_SETSIGMASK, c->tid, sizeof all, &all) == 0;
+	return stopped(i);
+}
+
+bool inject_stop(pid_t tid, struct injection *i)
+{
+	*i = (struct injection){ .tid = tid };
+	if (ptrace(PTRACE_SEIZE, tid, 0, PTRACE_O_TRACESYSGOOD) < 0)
+		return false;
+	ptrace(PTRACE_INTERRUPT, tid, 0, 0);
+	errno = ESRCH;
+	return stopped(i);
 }
 
 static bool to_syscall_stop(pid_t tid)

@@ -23,6 +23,10 @@ bool inject_seize(struct call *, struct injection *);
 /* Answers the call and holds its thread on its way back; false: the thread is dead. */
 bool inject_hold(struct call *, struct injection *);
 
+/* Stops the thread, wherever it is; false: it can't be, errno says why. Its registers' `rip`
+ * must lie behind a syscall instruction before a call is made. */
+bool inject_stop(pid_t tid, struct injection *);
+
 /* Makes a system call there; its value or negative errno. */
 int64_t inject_call(struct injection *, long number, const uint64_t args[6]);
 

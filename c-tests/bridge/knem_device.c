@@ -7,10 +7,12 @@
  * --dma       there is a DMA channel (KNEM_FEATURE_DMA); without it KNEM_FLAG_DMA is EINVAL
  * --slow=MS   what is asynchronous stays pending for that long
  * --pages     a copy that meets other pages than those the region was made of fails and is
- *             counted as stale: the driver would have copied the old ones. For root, where
- *             pages don't move by themselves (swap, compaction); pages that were not there
- *             yet are not looked at
- * --count     what was served: "knem: creates 2 destroys 2 copies 5 bytes 4096 failed 0 stale 0"
+ *             counted as stale: the driver would have copied the old ones. As it does, so
+ *             are pages brought in that were not there yet (inject.c): for a region to be read
+ *             alone that is the zero page, or a file's. For root, where pages don't move by
+ *             themselves (swap, compaction)
+ * --count     what was served: "knem: creates 2 destroys 2 copies 5 bytes 4096 failed 0 stale 0
+ *             warned 0"; the kernel warns of regions with more segments than kmalloc has room for
  *
  * Other than the driver: pages are not pinned, so a region is always what is mapped there
  * now, a copy of memory that was unmapped or whose process is gone or has called execve
@@ -28,10 +30,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "inject.h"
 #include "knem_abi.h"
 
 /* Bytes that are on their way from one process to the other. */
@@ -80,7 +84,7 @@ static bool have_dma;
 static bool watch_pages;
 static int slow_ms;
 static struct {
-	uint64_t creates, destroys, copies, bytes, failed, stale;
+	uint64_t creates, destroys, copies, bytes, failed, stale, warned;
 } served;
 
 static void free_segments(struct segments *s)
@@ -278,8 +282,12 @@ static bool can_pin(const struct segments *s, bool write)
 static int read_segments(const struct call *c, uint64_t array, uint32_t n, struct segments *s)
 {
 	*s = (struct segments){ .pid = c->tgid, .n = n };
-	if (n > SEGMENTS_MOST)
+	if (n > SEGMENTS_MOST) {
+		pthread_mutex_lock(&standin_lock);
+		served.warned++;
+		pthread_mutex_unlock(&standin_lock);
 		return ENOMEM;
+	}
 	s->at = calloc(n + 1ul, sizeof *s->at);
 	if (!s->at)
 		return ENOMEM;
@@ -316,6 +324,17 @@ static uint64_t cookie_of(const struct context *ctx, uint32_t region, bool singl
 	       ((ctx->index ^ context_magic) & 0x7fffffff);
 }
 
+/* What get_user_pages does: pages that are not there come, to be read or to be written. */
+static void bring_in(struct injection *i, const struct segments *s, bool write)
+{
+	const uint64_t advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+	for (uint32_t n = 0; n < s->n; n++) {
+		uint64_t start = s->at[n].base & ~(PAGE - 1), end = (s->at[n].base + s->at[n].len + PAGE - 1) & ~(PAGE - 1);
+		if (s->at[n].len > 0)
+			inject_call(i, SYS_madvise, (uint64_t[6]){ start, end - start, advice });
+	}
+}
+
 static int64_t create_region(struct call *c, struct context *ctx)
 {
 	struct knem_cmd_create_region p;
@@ -335,13 +354,25 @@ static int64_t create_region(struct call *c, struct context *ctx)
 		put_region(r);
 		return -e;
 	}
+	struct injection i;
+	bool held = false;
+	if (watch_pages) {
+		if (!inject_seize(c, &i) || !(held = inject_hold(c, &i))) {
+			put_region(r);
+			return -EFAULT;
+		}
+		bring_in(&i, &r->memory, p.protection & PROT_WRITE);
+	}
 	note_pages(&r->memory);
 	pthread_mutex_lock(&standin_lock);
 	uint32_t number = place_region(ctx, r);
 	served.creates++;
 	pthread_mutex_unlock(&standin_lock);
 	p.cookie = cookie_of(ctx, number, r->single_use);
-	return standin_write(c->tid, c->arg, &p, sizeof p) ? 0 : -EFAULT;
+	int64_t value = standin_write(c->tid, c->arg, &p, sizeof p) ? 0 : -EFAULT;
+	if (held)
+		inject_end(&i, value);
+	return value;
 }
 
 /* Of the caller's own context, whatever context the cookie names: so does the driver. */
@@ -693,8 +724,8 @@ static bool knem_option(const char *option)
 
 static void knem_report(FILE *f)
 {
-	fprintf(f, "knem: creates %lu destroys %lu copies %lu bytes %lu failed %lu stale %lu", served.creates,
-		served.destroys, served.copies, served.bytes, served.failed, served.stale);
+	fprintf(f, "knem: creates %lu destroys %lu copies %lu bytes %lu failed %lu stale %lu warned %lu", served.creates,
+		served.destroys, served.copies, served.bytes, served.failed, served.stale, served.warned);
 }
 
 static const struct device knem = {

@@ -4,7 +4,13 @@
  *
  *   xpmem_device [--count FILE] COMMAND ARGS...
  *
- * --count   what was served: "xpmem: makes 1 gets 1 attaches 1 bytes 4096 detaches 1 unmappable 0"
+ * --count   what was served: "xpmem: makes 1 gets 1 attaches 1 bytes 4096 detaches 1 unmappable 0
+ *           hangs 0"; the driver (openucx) never ends what has something attached and executes
+ *           another program, unless a thread with a table of its own had the device open
+ *
+ * As with the driver, a process that closes any descriptor of the device loses its segments,
+ * permits and attachments; and what is attached of a process that has ended, executes another
+ * program or has closed a descriptor is SIGBUS (revoke.c).
  *
  * An attachment is a second mapping of the file that the owner has mapped there, made in
  * the caller (inject.c). Hence the limits:
@@ -14,14 +20,15 @@
  *   else, above all private memory, is EINVAL; the driver attaches all memory.
  * - The driver looks pages up when they are touched. Here a range must be mapped when it
  *   is attached, and what the owner maps there later is not seen.
- * - Attachments outlive REMOVE and their owner (the driver: SIGBUS), and unmapping one with
- *   munmap does not kill the process.
+ * - Attachments outlive REMOVE (the driver: SIGBUS), they outlive their owner for up to 20 ms,
+ *   and unmapping one with munmap does not kill the process.
  */
 #include "device_standin.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,12 +38,14 @@
 #include <unistd.h>
 
 #include "inject.h"
+#include "revoke.h"
 #include "xpmem_abi.h"
 
 #define TASK_SIZE 0x7ffffffff000ul
 
 struct attachment {
 	uint64_t at, size;
+	bool revoked;
 	struct attachment *next;
 };
 
@@ -44,6 +53,7 @@ struct permit {
 	xpmem_apid_t id;
 	int mode;
 	pid_t owner; /* of the segment */
+	struct group *from;
 	xpmem_segid_t segment;
 	struct attachment *attachments;
 	struct permit *next;
@@ -72,7 +82,7 @@ struct group {
 
 static struct group *groups;
 static struct {
-	uint64_t makes, gets, attaches, bytes, detaches, unmappable;
+	uint64_t makes, gets, attaches, bytes, detaches, unmappable, hangs;
 } served;
 
 /* ---- tables; all with the lock held ---- */
@@ -198,7 +208,8 @@ static int64_t get_locked(const struct call *c, struct xpmem_cmd_get *p)
 	if (!new)
 		return -ENOMEM;
 	p->apid = new_id(c->tgid, &g->permits_made);
-	*new = (struct permit){ p->apid, p->flags, owner, p->segid, NULL, g->permits };
+	*new = (struct permit){ .id = p->apid, .mode = p->flags, .owner = owner, .from = group_of(owner),
+				.segment = p->segid, .next = g->permits };
 	g->permits = new;
 	served.gets++;
 	return 0;
@@ -282,7 +293,7 @@ static int64_t attach_locked(const struct call *c, struct xpmem_cmd_attach *p, p
 	struct permit *permit = g ? permit_of(g, p->apid) : NULL;
 	if (!permit)
 		return -ENOENT;
-	struct segment *s = segment_of(permit->owner, permit->segment);
+	struct segment *s = alive(permit->from) ? segment_of(permit->owner, permit->segment) : NULL;
 	if (!s)
 		return -ENOENT;
 	if (g->tgid != c->tgid || permit->mode == XPMEM_RDONLY)
@@ -302,7 +313,7 @@ static void remember(const struct call *c, const struct xpmem_cmd_attach *p, uin
 	struct permit *permit = g ? permit_of(g, p->apid) : NULL;
 	struct attachment *a = permit ? malloc(sizeof *a) : NULL;
 	if (a) {
-		*a = (struct attachment){ at, p->size, permit->attachments };
+		*a = (struct attachment){ .at = at, .size = p->size, .next = permit->attachments };
 		permit->attachments = a;
 	}
 	served.attaches++;
@@ -435,6 +446,117 @@ static int64_t release_locked(const struct call *c, xpmem_apid_t id, struct atta
 	return -ENOENT;
 }
 
+/* ---- ends ---- */
+
+#define REVOKED 64
+
+/* What is attached of those who are gone. Without the lock, as the others wait for answers. */
+static void *watch(void *unused)
+{
+	for (;; usleep(10000)) {
+		struct {
+			pid_t pid;
+			uint64_t at, size;
+		} gone[REVOKED];
+		int n = 0;
+		pthread_mutex_lock(&standin_lock);
+		for (struct group *g = groups; g; g = g->next)
+			for (struct permit *p = alive(g) ? g->permits : NULL; p; p = p->next)
+				for (struct attachment *a = alive(p->from) ? NULL : p->attachments; a; a = a->next)
+					if (!a->revoked && n < REVOKED) {
+						a->revoked = true;
+						gone[n].pid = g->tgid;
+						gone[n].at = a->at;
+						gone[n++].size = a->size;
+					}
+		pthread_mutex_unlock(&standin_lock);
+		while (n-- > 0)
+			take_away(gone[n].pid, gone[n].at, gone[n].size);
+	}
+	return unused;
+}
+
+/* All of a process's attachments. */
+static struct attachment *take_all(struct group *g)
+{
+	struct attachment *all = NULL;
+	for (struct permit *p = g->permits; p; p = p->next)
+		for (struct attachment *a = p->attachments, *next; a; a = next) {
+			next = a->next;
+			a->next = all;
+			all = a;
+			p->attachments = NULL;
+		}
+	return all;
+}
+
+/* The driver's flush: it goes by the process alone. */
+static void xpmem_closing(struct call *c, struct handle *h)
+{
+	(void)h;
+	pthread_mutex_lock(&standin_lock);
+	struct group *g = group_of(c->tgid);
+	struct attachment *all = g ? take_all(g) : NULL;
+	if (g)
+		g->gone = true;
+	pthread_mutex_unlock(&standin_lock);
+	struct injection i;
+	if (!all || !inject_seize(c, &i) || !inject_hold(c, &i))
+		return;
+	for (struct attachment *a = all, *next; a; a = next) {
+		next = a->next;
+		inject_call(&i, SYS_munmap, ARGS(a->at, a->size));
+		free(a);
+	}
+	/* Its own call, which was answered. */
+	inject_end(&i, inject_call(&i, c->nr, c->args));
+}
+
+static bool has_open(const struct group *g, pid_t tid)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/fd", tid);
+	DIR *dir = opendir(path);
+	bool found = false;
+	for (struct dirent *e; dir && !found && (e = readdir(dir));) {
+		struct handle *h = e->d_name[0] == '.' ? NULL : standin_handle(tid, atoi(e->d_name));
+		for (int i = 0; h && i < g->handle_count; i++)
+			found |= g->handles[i] == h;
+	}
+	if (dir)
+		closedir(dir);
+	return found;
+}
+
+/* Whether the kernel closes a descriptor of the device before it lets go of the memory: that of
+ * another thread that does not share its descriptors with this one. */
+static bool is_guarded(const struct call *c, const struct group *g)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/task", c->tgid);
+	DIR *dir = opendir(path);
+	bool found = false;
+	for (struct dirent *e; dir && !found && (e = readdir(dir));) {
+		pid_t tid = atoi(e->d_name);
+		found = tid > 0 && tid != c->tid && syscall(SYS_kcmp, tid, c->tid, KCMP_FILES, 0, 0) > 0 && has_open(g, tid);
+	}
+	if (dir)
+		closedir(dir);
+	return found;
+}
+
+static void xpmem_executing(struct call *c)
+{
+	pthread_mutex_lock(&standin_lock);
+	struct group *g = group_of(c->tgid);
+	bool attached = false;
+	for (struct permit *p = g ? g->permits : NULL; p; p = p->next)
+		attached |= p->attachments != NULL;
+	pthread_mutex_unlock(&standin_lock);
+	if (attached && !is_guarded(c, g))
+		served.hangs++;
+}
+
 /* ---- the device ---- */
 
 static int64_t with_argument(struct call *c)
@@ -495,6 +617,9 @@ static int64_t xpmem_ioctl(struct call *c, struct handle *h)
 static void xpmem_opened(struct call *c, struct handle *h)
 {
 	struct group *g = group_of(c->tgid);
+	pthread_t watcher;
+	if (!groups && pthread_create(&watcher, NULL, watch, NULL) != 0)
+		abort();
 	if (!g) {
 		g = calloc(1, sizeof *g);
 		if (!g)
@@ -517,14 +642,16 @@ static void xpmem_closed(struct handle *h)
 
 static void xpmem_report(FILE *f)
 {
-	fprintf(f, "xpmem: makes %lu gets %lu attaches %lu bytes %lu detaches %lu unmappable %lu", served.makes, served.gets,
-		served.attaches, served.bytes, served.detaches, served.unmappable);
+	fprintf(f, "xpmem: makes %lu gets %lu attaches %lu bytes %lu detaches %lu unmappable %lu hangs %lu", served.makes, served.gets,
+		served.attaches, served.bytes, served.detaches, served.unmappable, served.hangs);
 }
 
 static const struct device xpmem = {
 	.path = XPMEM_DEVICE,
 	.type = 'x',
 	.opened = xpmem_opened,
+	.closing = xpmem_closing,
+	.executing = xpmem_executing,
 	.closed = xpmem_closed,
 	.ioctl = xpmem_ioctl,
 	.report = xpmem_report,

@@ -159,6 +159,32 @@ pub fn duplicate_high(fd: i32) -> Result<i32> {
         .map(|fd| fd as i32)
 }
 
+/// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
+/// taken meanwhile. For a process with one thread. Where there is no room, at any number.
+pub fn above_the_low(open: impl FnOnce() -> Result<Fd>) -> Result<Fd> {
+    let (soft, _) = super::rlimit(libc::RLIMIT_NOFILE)?;
+    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
+    // Closing it does nothing.
+    let filler = Fd::open(c"/", libc::O_PATH, 0)?;
+    let mut taken = [0u64; HIGH as usize / 64];
+    while let Ok(n) = call!(libc::SYS_fcntl, filler.raw(), libc::F_DUPFD_CLOEXEC, 0) {
+        match taken.get_mut(n as usize / 64) {
+            Some(word) if n < lowest => *word |= 1 << (n % 64),
+            _ => {
+                close(n as i32);
+                break;
+            }
+        }
+    }
+    let opened = open();
+    for (n, word) in taken.iter().enumerate() {
+        for bit in (0..64).filter(|bit| word >> bit & 1 != 0) {
+            close((n * 64 + bit) as i32);
+        }
+    }
+    opened
+}
+
 /// Closes a descriptor of ours; -1 is none.
 pub fn close(fd: i32) {
     if fd >= 0 {
@@ -342,6 +368,11 @@ pub fn is_message_queue(fd: i32) -> bool {
     let mut stat = [0u64; 16];
     let known = call!(libc::SYS_fstatfs, fd, stat.as_mut_ptr());
     known.is_ok() && stat[0] == MQUEUE_MAGIC
+}
+
+/// Whether a descriptor is of the device that has the number `rdev`.
+pub fn is_device(fd: i32, rdev: u64) -> bool {
+    stat_fd(fd).is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFCHR && s.rdev == rdev)
 }
 
 /// Metadata of `path`; a link itself if `nofollow`.

@@ -11,6 +11,10 @@
 //!
 //! Nothing here is about to be SIGBUS: what is mapped, nobody can cut short
 //! ([`source::is_steady`]). Other files are held open, to be read with pread(2).
+//!
+//! What the XPMEM driver has attached it detaches by itself when a program closes any descriptor
+//! of the device that it has. Such a window is looked at before it is used: it is what it was,
+//! or it is none ([`xpmem::is_attached`]).
 
 pub mod mark;
 pub mod source;
@@ -87,7 +91,7 @@ pub struct Window {
     /// Where it is mapped; of an open file its descriptor.
     at: u64,
     /// Of an open file its inode as fstat(2) has it, of an attachment by the XPMEM driver
-    /// the process that made it: a child of fork has no part in it.
+    /// what stands for it ([`xpmem::is_attached`]).
     owner: u64,
     /// When it was last used, in turns of the table.
     used: u64,
@@ -103,24 +107,23 @@ impl Window {
             && (self.writable || !write)
     }
 
-    /// Of XPMEM: whether it is mapped in this process.
-    fn is_own(&self) -> bool {
-        self.owner == u64::from(regall_sys::getpid())
-    }
-
     fn idle(&self) -> bool {
         self.users.load(Acquire) == 0
     }
 }
 
-/// Gives back what was mapped, or opened.
-fn let_go(host: &dyn Host, how: How, at: u64, bytes: u64) {
+/// Gives back what was mapped, or opened. `owner` is as [`Window`]'s.
+fn let_go(host: &dyn Host, how: How, at: u64, bytes: u64, owner: u64) {
     match how {
         How::Free => (),
         How::Mapped => host.unmap(at, bytes),
         How::Segment => host.detach_segment(at),
-        How::Xpmem => xpmem::detach(host, at, bytes),
-        How::Open => file::close(at as i32),
+        How::Xpmem => xpmem::detach(host, at, bytes, owner),
+        // A program may have closed it, and have another file by its number.
+        How::Open if file::stat_fd(at as i32).is_ok_and(|s| s.inode == owner) => {
+            file::close(at as i32);
+        }
+        How::Open => (),
     }
 }
 
@@ -250,7 +253,8 @@ impl Attachments {
         if own.any.load(Acquire) {
             if let Some(mut table) = *own.table.lock() {
                 // SAFETY: ours, and the lock is held.
-                if let Some(hold) = unsafe { table.as_mut() }.find(wanted.addr, wanted.write) {
+                let table = unsafe { table.as_mut() };
+                if let Some(hold) = table.find(peer.host(), wanted.addr, wanted.write) {
                     return Ok(hold);
                 }
             }
@@ -275,14 +279,15 @@ impl Attachments {
         let mut at = table.ok_or(No::NotThis)?;
         // SAFETY: as above.
         let table = unsafe { at.as_mut() };
-        if let Some(hold) = table.find(wanted.addr, wanted.write) {
+        if let Some(hold) = table.find(peer.host(), wanted.addr, wanted.write) {
             return Ok(hold);
         }
         if !table.pays(&entry, &stamp, wanted) {
             return Err(No::NotThis);
         }
         attach(table, peer, (&entry, &stamp), wanted);
-        table.find(wanted.addr, wanted.write).ok_or(No::NotThis)
+        let found = table.find(peer.host(), wanted.addr, wanted.write);
+        found.ok_or(No::NotThis)
     }
 
     fn each(&self, mut what: impl FnMut(&mut Table)) {
@@ -297,6 +302,14 @@ impl Attachments {
     /// Lets go of what is of entries that have changed since.
     pub fn tidy(&self, host: &dyn Host) {
         self.each(|table| table.sweep(host));
+    }
+
+    /// Detaches what is attached by the XPMEM driver and not in use.
+    pub fn detach_idle(&self, host: &dyn Host) {
+        if let Some(mut table) = *self.by(Through::Xpmem).table.lock() {
+            // SAFETY: as above.
+            unsafe { table.as_mut() }.clear(host);
+        }
     }
 
     /// Lets go of everything that is not in use.
@@ -541,7 +554,16 @@ fn segment(pid: u32, backing: &Backing) -> Result<u64> {
 fn by_xpmem(table: &mut Table, peer: &Peer, entry: &Known, wanted: &Wanted) -> Result<Attached> {
     // The driver attaches for writing, and would do so to what can't be written.
     entry.permits(true)?;
-    let (start, end) = piece(wanted.addr, entry.start, entry.end);
+    let (from, to) = if entry.without_file() {
+        (entry.start, entry.end)
+    } else {
+        let backing = Backing::any(peer.pid(), wanted.addr)?;
+        if !backing.is_steady(peer.pid()) {
+            return Err(Errno::NOTSUP);
+        }
+        (entry.start.max(backing.start), entry.end.min(backing.end))
+    };
+    let (start, end) = piece(wanted.addr, from, to);
     let of = Extent {
         file: FileId {
             dev: u64::MAX,
@@ -552,9 +574,8 @@ fn by_xpmem(table: &mut Table, peer: &Peer, entry: &Known, wanted: &Wanted) -> R
         len: end - start,
     };
     let room = table.make_room(peer.host(), of.len)?;
-    let at = xpmem::attach(peer, start, of.len)?;
-    let pid = u64::from(regall_sys::getpid());
-    table.open(room, How::Xpmem, (true, pid), of, at);
+    let (at, mark) = xpmem::attach(peer, start, of.len)?;
+    table.open(room, How::Xpmem, (true, mark), of, at);
     Ok(Attached {
         n: room,
         start,
@@ -651,6 +672,6 @@ impl Lease {
 
     /// Unmaps it.
     pub fn give_back(&self, host: &dyn Host) {
-        let_go(host, self.how, self.base, self.bytes);
+        let_go(host, self.how, self.base, self.bytes, 0);
     }
 }

@@ -49,16 +49,28 @@ impl Backing {
     ///
     /// ENOENT: it isn't; errors of open(2) and read(2).
     pub fn find(pid: u32, addr: u64) -> Result<Self> {
-        let path: Text<32> = Text::of(format_args!("/proc/{pid}/maps"));
-        let path = path.as_cstr().ok_or(Errno::SRCH)?;
-        let found = match query(path, addr) {
-            Err(Errno(libc::ENOTTY)) => Self::read(path, addr)?,
-            other => other?,
-        };
+        let found = Self::any(pid, addr)?;
         match found.shared && found.inode != 0 {
             true => Ok(found),
             false => Err(Errno::NOENT),
         }
+    }
+
+    /// What holds `addr` in process `pid`, whatever it is. ENOENT: nothing is mapped there.
+    pub fn any(pid: u32, addr: u64) -> Result<Self> {
+        let path: Text<32> = Text::of(format_args!("/proc/{pid}/maps"));
+        let path = path.as_cstr().ok_or(Errno::SRCH)?;
+        match query(path, addr) {
+            Err(Errno(libc::ENOTTY)) => Self::read(path, addr),
+            other => other,
+        }
+    }
+
+    /// Whether nobody can cut short what it is of, in process `pid`: see [`is_steady`].
+    pub fn is_steady(&self, pid: u32) -> bool {
+        self.inode == 0
+            || self.is_segment()
+            || open(pid, self, false).is_ok_and(|fd| is_steady(&fd, self))
     }
 
     /// From the list as text, for kernels before 6.11.

@@ -2,6 +2,7 @@
 
 use super::{let_go, Attached, Extent, Hold, How, Wanted, Window, BYTES, WINDOW, WINDOWS};
 use crate::host::Host;
+use crate::mechanism::xpmem;
 use crate::picture::Known;
 use crate::view::Stamp;
 use core::marker::PhantomData;
@@ -109,20 +110,23 @@ impl Table {
 
     /// A hold on what is wanted, if it is attached, and its entry still is what it was.
     #[inline]
-    pub fn find<'a>(&mut self, addr: u64, write: bool) -> Option<Hold<'a>> {
+    pub fn find<'a>(&mut self, host: &dyn Host, addr: u64, write: bool) -> Option<Hold<'a>> {
         let n = self.index(addr)?;
         let place = self.places.get(n).filter(|p| p.holds())?;
         let window = self
             .windows
             .get_mut((place.window as usize).checked_sub(1)?)?;
-        if write && !window.writable || window.how == How::Xpmem && !window.is_own() {
+        if write && !window.writable {
+            return None;
+        }
+        let into = place.into + (addr - place.start);
+        if window.how == How::Xpmem && !xpmem::is_attached(host, window.at + into, window.owner) {
             return None;
         }
         self.turn += 1;
         window.used = self.turn;
         // It grows from 0 with the lock held alone, and so does whoever unmaps look.
         window.users.fetch_add(1, Relaxed);
-        let into = place.into + (addr - place.start);
         Some(Hold {
             users: NonNull::from(&window.users),
             how: window.how,
@@ -269,7 +273,7 @@ impl Table {
             }
         }
         if let Some(window) = self.windows.get_mut(n) {
-            let_go(host, window.how, window.at, window.of.len);
+            let_go(host, window.how, window.at, window.of.len, window.owner);
             window.how = How::Free;
         }
     }

@@ -2,16 +2,17 @@
 //! copies by its own cookie for it. Its reference is its public header, knem_io.h.
 //!
 //! What it holds are pages, not addresses: when they are replaced (unmapped, thrown away), the
-//! owner takes the cookie back from the region's slot first ([`Owner::replaced`]).
+//! owner takes the cookie back from the region's slot first ([`Owner::replaced`]). Pages that are
+//! not there yet have to come before it takes hold: of memory to be read alone it would take the
+//! zero page, or a file's, and never see what is written later. So it is asked for write.
 //!
 //! [`Owner::replaced`]: crate::region::owner::Owner::replaced
 
 use super::No;
-use crate::region::Rights;
+use crate::lock::Lock;
 use crate::transfer::Way;
 use crate::vector::Segment;
-use core::sync::atomic::{AtomicI32, Ordering::*};
-use regall_sys::file::{self, Fd};
+use regall_sys::file::{Fd, Kept};
 use regall_sys::{call, Errno, Result};
 
 const ABI: u32 = 0xd;
@@ -22,9 +23,23 @@ const INLINE_COPY: u32 = 0x8030_4b33;
 /// `current_status` of a copy that is done.
 const STATUS_SUCCESS: u32 = 1;
 
-/// The device; [`UNTRIED`], or -1 where it can't be used.
-static DEVICE: AtomicI32 = AtomicI32::new(UNTRIED);
-const UNTRIED: i32 = -2;
+/// Segments of a region, at the most: from 65,533 on what the driver allocates for them is
+/// larger than the kernel's largest piece, and the kernel complains of that in its log.
+const SEGMENTS: usize = 65_000;
+
+/// What is known of the device.
+#[derive(Clone, Copy)]
+enum Device {
+    /// Nothing yet.
+    Untried,
+    /// It can't be used.
+    None,
+    /// It is open.
+    Open(Kept),
+}
+
+/// This process's. A child of fork opens its own.
+static DEVICE: Lock<Device> = Lock::new(Device::Untried);
 
 #[repr(C)]
 struct Info {
@@ -61,27 +76,24 @@ const _: () = assert!(size_of::<Info>() == 16);
 const _: () = assert!(size_of::<CreateRegion>() == 32);
 const _: () = assert!(size_of::<InlineCopy>() == 48);
 
+/// The descriptor, opened if need be. A program may have closed it, and another file may have
+/// its number: then it is opened again, and what the module had of ours is gone.
 fn device() -> Option<i32> {
-    match DEVICE.load(Acquire) {
-        UNTRIED => open(),
-        fd => (fd >= 0).then_some(fd),
+    let mut device = DEVICE.lock();
+    if let Device::Open(kept) = &*device {
+        if let Some(fd) = kept.ours() {
+            return Some(fd);
+        }
+    } else if matches!(*device, Device::None) {
+        return None;
     }
+    let opened = open();
+    *device = opened.map_or(Device::None, Device::Open);
+    opened.map(|kept| kept.raw())
 }
 
 #[cold]
-fn open() -> Option<i32> {
-    let opened = open_device();
-    let fd = opened.unwrap_or(-1);
-    match DEVICE.compare_exchange(UNTRIED, fd, AcqRel, Acquire) {
-        Ok(_) => opened,
-        Err(quicker) => {
-            file::close(fd);
-            (quicker >= 0).then_some(quicker)
-        }
-    }
-}
-
-fn open_device() -> Option<i32> {
+fn open() -> Option<Kept> {
     let fd = Fd::open(c"/dev/knem", libc::O_RDWR, 0).ok()?;
     let mut info = Info {
         abi: 0,
@@ -91,7 +103,7 @@ fn open_device() -> Option<i32> {
     };
     request(fd.raw(), GET_INFO, (&raw mut info) as u64).ok()?;
     match info.abi {
-        ABI => file::duplicate_high(fd.raw()).ok(),
+        ABI => Kept::new(&fd).ok(),
         _ => None,
     }
 }
@@ -100,24 +112,33 @@ fn request(fd: i32, request: u32, argument: u64) -> Result<u64> {
     call!(libc::SYS_ioctl, fd, request, argument)
 }
 
-/// In a child of fork: regions are its parent's, and go when that has closed the device.
-pub fn forget() {
-    DEVICE.store(UNTRIED, Relaxed);
+/// In a child of fork: regions are its parent's, and the module keeps their pages as long as
+/// anybody has the descriptor that they were made by. So that is closed here.
+///
+/// # Safety
+/// No other thread is in here.
+pub unsafe fn forget() {
+    // SAFETY: by the contract above; who held it may be missing in a child.
+    unsafe { DEVICE.reset() };
+    let mut device = DEVICE.lock();
+    if let Device::Open(kept) = &*device {
+        kept.close();
+    }
+    *device = Device::Untried;
 }
 
-/// Gives the module a region of this process; its cookie, or 0 if there is no module or it
-/// will not have it.
-pub fn create(segments: &[Segment], rights: Rights) -> u64 {
-    let (Some(fd), Ok(count)) = (device(), u32::try_from(segments.len())) else {
+/// Gives the module a region of this process, all of which can be written; its cookie, or 0 if
+/// there is no module or it will not have it. Its cookie permits both ways, to processes of this
+/// user: what the region permits is for those who use it to look at.
+pub fn create(segments: &[Segment]) -> u64 {
+    let (Some(fd), true) = (device(), segments.len() <= SEGMENTS) else {
         return 0;
     };
-    let protection = [(false, libc::PROT_READ), (true, libc::PROT_WRITE)];
-    let permitted = protection.iter().filter(|(w, _)| rights.permits(*w));
     let mut region = CreateRegion {
         segments: segments.as_ptr() as u64,
-        count,
+        count: segments.len() as u32,
         flags: 0,
-        protection: permitted.map(|(_, p)| *p as u32).sum(),
+        protection: (libc::PROT_READ | libc::PROT_WRITE) as u32,
         pad: 0,
         cookie: 0,
     };

@@ -7,7 +7,17 @@
 //!
 //! Memory that its owner unmaps while somebody copies from an attachment is SIGBUS for
 //! him, which no check before can prevent. So this is for those who ask for it by name:
-//! `auto` leaves it out.
+//! `auto` leaves it out. What can be seen before is looked at before each copy: whether the
+//! owner's memory is there, and whether the attachment is what it was.
+//!
+//! The driver knows processes, not descriptors: when a process closes *any* descriptor of the
+//! device, it ends all that the process has, a program's own segments and attachments, too. So
+//! nothing here closes one, and ours has a high number.
+//!
+//! A process that executes another program while it has something attached hangs in the driver
+//! for ever (openucx 2.7.4 looks for the attachment in the new memory). So what is attached is
+//! detached after each copy. For a thread that executes a program during another one's copy
+//! there is a guard ([`guard`]): the process is killed then, and does not hang.
 
 use super::{map, No};
 use crate::attach::Through;
@@ -16,17 +26,22 @@ use crate::lock::Lock;
 use crate::peer::Peer;
 use crate::transfer::Way;
 use crate::vector::Segment;
-use core::sync::atomic::{AtomicI64, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use regall_directory::addr::PAGE;
+use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd};
 use regall_sys::{call, Errno, Result};
 
-const DEVICE: &core::ffi::CStr = c"/dev/xpmem";
+/// The device.
+pub const DEVICE: &core::ffi::CStr = c"/dev/xpmem";
 // _IO('x', n).
 const MAKE: u64 = 0x7801;
 const GET: u64 = 0x7803;
 const RELEASE: u64 = 0x7804;
 const ATTACH: u64 = 0x7805;
 const DETACH: u64 = 0x7806;
+/// XPMEM_ERRNO_NOPROC: the driver does not know this process.
+const UNKNOWN: Errno = Errno(2004);
 /// XPMEM_RDWR.
 const READ_WRITE: i32 = 2;
 /// XPMEM_PERMIT_MODE.
@@ -103,14 +118,37 @@ fn device() -> Result<i32> {
         file::close(opened.fd);
         opened.fd = -1;
     }
+    let fd = Fd::open(DEVICE, libc::O_RDWR, 0)?.leak();
+    opened.is_now(fd)?;
+    Ok(fd)
+}
+
+impl Device {
+    fn is_now(&mut self, fd: i32) -> Result<()> {
+        *self = Self {
+            fd,
+            pid: regall_sys::getpid(),
+            file: file_of(fd)?,
+        };
+        Ok(())
+    }
+}
+
+/// Opens the device once more: a program has closed a descriptor of it, and the driver knows
+/// this process no longer. What was open stays so.
+#[cold]
+fn open_anew() -> Result<()> {
+    let fd = Fd::open(DEVICE, libc::O_RDWR, 0)?.leak();
+    OPENED.lock().is_now(fd)
+}
+
+/// Keeps the driver from hanging in execve(2), as long as the thread lives that calls it, which
+/// has a table of descriptors of its own: the kernel ends all other threads before it lets go of
+/// the old memory, their descriptors are closed, and the driver forgets the process.
+pub fn guard() -> Result<()> {
     let fd = Fd::open(DEVICE, libc::O_RDWR, 0)?;
-    *opened = Device {
-        fd: fd.raw(),
-        pid,
-        file: file_of(fd.raw())?,
-    };
-    core::mem::forget(fd);
-    Ok(opened.fd)
+    let _ = fd.leak();
+    Ok(())
 }
 
 fn command<T>(nr: u64, argument: &mut T) -> Result<()> {
@@ -131,6 +169,9 @@ fn command<T>(nr: u64, argument: &mut T) -> Result<()> {
 pub unsafe fn offer() -> Result<u64> {
     // SAFETY: by the contract above; who held it may be missing in a child.
     unsafe { OPENED.reset() };
+    // A child has no part in its parent's attachments.
+    ENTRIES.iter().for_each(|e| e.number.store(0, Relaxed));
+    open_high()?;
     let mut make = Make {
         address: 0,
         size: ALL,
@@ -140,6 +181,21 @@ pub unsafe fn offer() -> Result<u64> {
     };
     command(MAKE, &mut make)?;
     u64::try_from(make.segment).map_err(|_| Errno::INVAL)
+}
+
+/// Opens the device at a high number: programs that close what they find begin at the low ones,
+/// and a duplicate will not do, as the original has to be closed then. So all that is below is
+/// taken for a moment.
+fn open_high() -> Result<()> {
+    let mut opened = OPENED.lock();
+    let pid = regall_sys::getpid();
+    if opened.fd >= 0 && opened.pid != pid && file_of(opened.fd) == Ok(opened.file) {
+        // The parent's, of which a child has no use. The driver does not know us yet.
+        file::close(opened.fd);
+    }
+    file::stat_path(DEVICE, false)?;
+    let fd = file::above_the_low(|| Fd::open(DEVICE, libc::O_RDWR, 0))?;
+    opened.is_now(fd.leak())
 }
 
 /// Leave to attach a peer's memory, as this process has it.
@@ -182,6 +238,11 @@ impl Access {
         Ok(get.access)
     }
 
+    /// It is not valid any more.
+    fn forget(&self) {
+        self.id.store(0, Release);
+    }
+
     /// Gives it back.
     pub fn release(&self) {
         let mut id = self.id.swap(0, AcqRel);
@@ -191,11 +252,34 @@ impl Access {
     }
 }
 
-/// Attaches `bytes` (whole pages) of the peer's memory at `addr`.
+/// Attaches `bytes` (whole pages) of the peer's memory at `addr`: where it is, and what stands
+/// for it ([`is_attached`]).
 ///
 /// ENOENT: it has not offered it, or there is no such module here; errors of the driver's.
-pub fn attach(peer: &Peer, addr: u64, bytes: u64) -> Result<u64> {
+pub fn attach(peer: &Peer, addr: u64, bytes: u64) -> Result<(u64, u64)> {
     let segment = peer.offers_xpmem().ok_or(Errno::NOENT)?;
+    if !peer.host().guards_attachments() {
+        return Err(Errno::PERM);
+    }
+    let at = match try_to_attach(peer, segment, addr, bytes) {
+        Err(Errno::NOENT | UNKNOWN) => {
+            peer.xpmem().forget();
+            open_anew()?;
+            try_to_attach(peer, segment, addr, bytes)?
+        }
+        other => other?,
+    };
+    peer.host().changed(at, bytes);
+    match enter(peer.host(), at, bytes) {
+        Ok(mark) => Ok((at, mark)),
+        Err(e) => {
+            give_up(peer.host(), at, bytes);
+            Err(e)
+        }
+    }
+}
+
+fn try_to_attach(peer: &Peer, segment: u64, addr: u64, bytes: u64) -> Result<u64> {
     let mut attach = Attach {
         access: peer.xpmem().get(segment)?,
         offset: i64::try_from(addr).map_err(|_| Errno::INVAL)?,
@@ -205,12 +289,88 @@ pub fn attach(peer: &Peer, addr: u64, bytes: u64) -> Result<u64> {
         flags: 0,
     };
     command(ATTACH, &mut attach)?;
-    peer.host().changed(attach.address, bytes);
     Ok(attach.address)
 }
 
-/// Gives an attachment back.
-pub fn detach(host: &dyn Host, at: u64, bytes: u64) {
+/// Attachments of this process, at the most.
+const MOST: usize = 256;
+
+/// An attachment, as long as it is thought to be there.
+struct Entry {
+    /// Its number; 0: none. No number is given twice.
+    number: AtomicU64,
+    at: AtomicU64,
+    bytes: AtomicU64,
+    /// [`Host::sort`] of it.
+    sort: AtomicU64,
+}
+
+impl Entry {
+    const NONE: Self = Self {
+        number: AtomicU64::new(0),
+        at: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        sort: AtomicU64::new(0),
+    };
+
+    fn is_at(&self, at: u64, bytes: u64) -> bool {
+        let (start, len) = (self.at.load(Relaxed), self.bytes.load(Relaxed));
+        start < at.saturating_add(bytes) && at < start.saturating_add(len)
+    }
+}
+
+/// All of them. Changed with [`OPENED`] locked.
+static ENTRIES: [Entry; MOST] = [Entry::NONE; MOST];
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// The place of an attachment's entry is in the low bits of what stands for it.
+const PLACE: u64 = 0xffff;
+
+/// Enters what has just been attached; what stands for it. What was entered for the same
+/// addresses is gone. ENOMEM: there are too many.
+fn enter(host: &dyn Host, at: u64, bytes: u64) -> Result<u64> {
+    let _alone = OPENED.lock();
+    for entry in ENTRIES.iter().filter(|e| e.is_at(at, bytes)) {
+        entry.number.store(0, Release);
+    }
+    let mut free = ENTRIES.iter().enumerate();
+    let free = free.find(|(_, e)| e.number.load(Relaxed) == 0);
+    let (n, entry) = free.ok_or(Errno::NOMEM)?;
+    let number = NUMBERS.fetch_add(1, Relaxed);
+    entry.at.store(at, Relaxed);
+    entry.bytes.store(bytes, Relaxed);
+    entry.sort.store(host.sort(at), Relaxed);
+    entry.number.store(number, Release);
+    Ok(number << 16 | n as u64)
+}
+
+fn entry(mark: u64) -> Option<&'static Entry> {
+    let entry = ENTRIES.get((mark & PLACE) as usize)?;
+    (entry.number.load(Acquire) == mark >> 16).then_some(entry)
+}
+
+/// Whether the attachment that `mark` stands for still has the memory at `at`: it is mapped, and
+/// not by the program or for another attachment since.
+pub fn is_attached(host: &dyn Host, at: u64, mark: u64) -> bool {
+    let mut there = 0u8;
+    let page = at & !(PAGE - 1);
+    // ENOMEM: nothing is mapped.
+    entry(mark).is_some_and(|e| e.sort.load(Relaxed) == host.sort(at))
+        && call!(libc::SYS_mincore, page, PAGE, &raw mut there).is_ok()
+}
+
+/// Gives an attachment back, if it still is what `mark` stands for: else it is somebody else's
+/// memory by now.
+pub fn detach(host: &dyn Host, at: u64, bytes: u64, mark: u64) {
+    if is_attached(host, at, mark) {
+        give_up(host, at, bytes);
+    }
+    if let Some(entry) = entry(mark) {
+        entry.number.store(0, Release);
+    }
+}
+
+fn give_up(host: &dyn Host, at: u64, bytes: u64) {
     let mut address = at;
     let _ = command(DETACH, &mut address);
     host.changed(at, bytes);
@@ -232,6 +392,10 @@ pub unsafe fn copy(
     if peer.offers_xpmem().is_none() || device().is_err() {
         return Err(No::Never);
     }
+    // Of an owner that is gone every touch would be SIGBUS.
+    peer.check(ticks()).map_err(No::Failed)?;
     // SAFETY: by the contract above.
-    unsafe { map::through(Through::Xpmem, peer, way, local, remote) }
+    let copied = unsafe { map::through(Through::Xpmem, peer, way, local, remote) };
+    peer.attachments().detach_idle(peer.host());
+    copied
 }

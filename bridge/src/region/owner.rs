@@ -94,7 +94,8 @@ impl Owner {
     /// # Safety
     /// No other thread uses it.
     pub unsafe fn forget(&self) {
-        knem::forget();
+        // SAFETY: by the contract above.
+        unsafe { knem::forget() };
         self.shadowed.store(false, Relaxed);
         // SAFETY: by the contract above.
         unsafe { self.taken.reset() };
@@ -124,7 +125,8 @@ impl Owner {
     /// a peer could see the region already, so that memory which goes at the same time is
     /// noticed by one of the two.
     ///
-    /// With `with_knem`, the KNEM module has it, too, where there is one.
+    /// Where `pinnable` says of each segment that what is in its pages stays in them until this
+    /// process's doing replaces them, the KNEM module has it, too, if there is one.
     ///
     /// What `memory` says; EINVAL: no segments; ENOMEM, ENOSPC: no room for so many regions or
     /// segments; errors of open(2), fallocate(2) and mmap(2).
@@ -134,7 +136,7 @@ impl Owner {
         place: &dyn Place,
         segments: &[Segment],
         rights: Rights,
-        with_knem: bool,
+        pinnable: &dyn Fn(&Segment) -> bool,
         memory: &mut dyn FnMut(&Segment) -> Result<()>,
     ) -> Result<Cookie> {
         let length = length(segments)?;
@@ -156,8 +158,8 @@ impl Owner {
                 return Err(e);
             }
         }
-        if with_knem {
-            self.shadow(&mut taken, &at, segments, rights);
+        if segments.iter().filter(|s| s.len > 0).all(pinnable) {
+            self.shadow(&mut taken, &at, segments);
         }
         Ok(at.cookie)
     }
@@ -165,19 +167,13 @@ impl Owner {
     /// Gives the region to the KNEM module as well. Pages that are replaced meanwhile
     /// ([`Owner::replaced`]) are those of before or after, and it is not known which: so that
     /// is looked for from before on.
-    fn shadow(
-        &self,
-        taken: &mut [Option<Taken>; PARTS],
-        at: &Room,
-        segments: &[Segment],
-        rights: Rights,
-    ) {
+    fn shadow(&self, taken: &mut [Option<Taken>; PARTS], at: &Room, segments: &[Segment]) {
         let (Some(slot), Some(Some(t))) = (at.part.slot(at.slot), taken.get_mut(at.part.k)) else {
             return;
         };
         self.shadowed.store(true, SeqCst);
         slot.knem.store(BEING_MADE, SeqCst);
-        let cookie = knem::create(segments, rights);
+        let cookie = knem::create(segments);
         if let Some(of) = t.of.get_mut(at.slot) {
             of.knem = cookie;
         }

@@ -58,9 +58,14 @@ fn segments(count: u64) -> Vec<Segment> {
 
 fn create(owner: &Owner, place: &Temporary, count: u64, flags: u32) -> Cookie {
     let rights = Rights::new(3, flags).unwrap();
-    let made = owner.create(&Plain, place, &segments(count), rights, false, &mut |_| {
-        Ok(())
-    });
+    let made = owner.create(
+        &Plain,
+        place,
+        &segments(count),
+        rights,
+        &|_| false,
+        &mut |_| Ok(()),
+    );
     made.unwrap()
 }
 
