@@ -319,7 +319,7 @@ fn leave_descriptors(shares: bool) -> Left {
         }
         false => sys::rlimit(libc::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft.min(1 << 20)),
     };
-    let xpmem = file::stat_path(xpmem::DEVICE, false).map_or(None, |s| Some(s.rdev));
+    let xpmem = file::stat_path(xpmem::DEVICE, false).ok().map(|s| s.rdev);
     let mut left = Left::All;
     for fd in 0..copied {
         if xpmem.is_some_and(|rdev| file::is_device(fd as i32, rdev)) {
