@@ -17,11 +17,13 @@ use regall_tests::{build, skip};
 
 #[path = "others/daemons.rs"]
 mod daemons;
+#[path = "others/debuggers.rs"]
+mod debuggers;
 #[path = "others/sandboxes.rs"]
 mod sandboxes;
 
 /// Of c-tests/others.
-const PROGRAMS: [&str; 1] = ["frames"];
+const PROGRAMS: [&str; 2] = ["frames", "dumper"];
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A script, and what must be here for it.

@@ -1,0 +1,21 @@
+//! Debuggers, tracers and what writes a program's memory down.
+
+use super::*;
+
+/// From its start, attached, and what it says of a core: its own and the kernel's.
+#[test]
+fn gdb() {
+    Script::new("gdb", &["gdb", "gcore", "eu-stack"]).same();
+}
+
+/// The program's frames below whatever memory call it is in.
+#[test]
+fn tracers() {
+    Script::new("tracers", &["gdb", "eu-stack", "ltrace"]).same();
+}
+
+/// A crash reporter: a child that shares its parent's descriptors, and traces it.
+#[test]
+fn dumper() {
+    Script::new("dumper", &[]).same();
+}
