@@ -1,6 +1,6 @@
 #!/bin/bash
 shim "$BIN/dumper"
 begin "$BIN/dumper" stay >said
-eventually grep -q done said
+eventually grep -q '^done' said
 served "$pid"
 kill "$pid"

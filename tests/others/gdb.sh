@@ -36,7 +36,7 @@ echo "== its own core"
 if [ "$(cat /proc/sys/kernel/core_pattern)" = core ]; then
     ulimit -c unlimited
     mkdir cores
-    cd cores
+    cd cores || exit
     begin "$BIN/frames" park
     sleep 0.3
     kill -ABRT "$pid"

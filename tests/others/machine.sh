@@ -14,7 +14,7 @@
 # $BIN: c-tests, compiled; $HERE: an empty folder that everybody may enter and read; $DEBS:
 # packages of Debian that are unpacked, not installed; $LOOK, $SHIM: what is under test.
 # What is wrong with the run with the shim goes to descriptor 3.
-# shellcheck disable=SC2034 # the scripts use them
+# shellcheck disable=SC2034,SC2016 # the scripts, and shells that they run, use them
 set -euo pipefail
 
 mount --make-rprivate /
