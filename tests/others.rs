@@ -19,6 +19,8 @@ use regall_tests::{build, skip};
 mod daemons;
 #[path = "others/debuggers.rs"]
 mod debuggers;
+#[path = "others/profilers.rs"]
+mod profilers;
 #[path = "others/sandboxes.rs"]
 mod sandboxes;
 

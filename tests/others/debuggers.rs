@@ -14,6 +14,12 @@ fn tracers() {
     Script::new("tracers", &["gdb", "eu-stack", "ltrace"]).same();
 }
 
+/// The same of every memory call.
+#[test]
+fn strace() {
+    Script::new("strace", &["strace"]).same();
+}
+
 /// A crash reporter: a child that shares its parent's descriptors, and traces it.
 #[test]
 fn dumper() {
