@@ -704,7 +704,7 @@ pub struct AllKeys {
 
 impl AllKeys {
     /// From now on.
-    pub fn new() -> Self {
+    pub fn take() -> Self {
         const OSPKE: u32 = 1 << 4;
         let leaf = core::arch::x86_64::__cpuid_count(7, 0);
         if core::arch::x86_64::__cpuid(0).eax < 7 || leaf.ecx & OSPKE == 0 {

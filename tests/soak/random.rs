@@ -74,3 +74,29 @@ fn other_modes() {
         storm(mode, soak::rounds(8_000, 500_000));
     }
 }
+
+/// c-tests/share/differ.c: the same digest of every result and byte without the shim, and
+/// with private memory that is shared behind the program's back, pinned in three ways.
+#[test]
+fn one_digest() {
+    let (seed, steps) = (seed(), soak::rounds(3_000, 1_000_000));
+    let timeout = Duration::from_secs(120 + steps / 500);
+    let row = Row::begin("random", "differ, REGALL_SHARE=heap");
+    let what = format!("differ {steps} {seed}; TESTS_SEED={seed} makes these calls again");
+    println!("{what}");
+    let run = |mode: Mode| {
+        let mut command = Command::new(build::program("share/differ"));
+        mode.apply(command.args([&steps.to_string(), &seed.to_string()]));
+        if mode != Mode::Plain {
+            command.env("REGALL_SHARE", "heap");
+        }
+        child::run(&mut command, timeout)
+    };
+    let plain = run(Mode::Plain);
+    plain.must_succeed_at(&what);
+    for mode in [Mode::Off, Mode::OnFault, Mode::Populate] {
+        let problems = run(mode).differences(&plain);
+        assert!(problems.is_empty(), "{what}, {mode:?}: {problems:#?}");
+    }
+    row.passed(format!("{steps} steps, seed {seed}"));
+}

@@ -275,7 +275,7 @@ fn copy_shared() -> bool {
 /// A copy of `part` in its own place, chunk by chunk.
 fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
     // Whatever the application lets this thread do with its protection keys.
-    let _keys = crate::arch::AllKeys::new();
+    let _keys = crate::arch::AllKeys::take();
     if !prot.readable() {
         sys::protect(part.start(), part.len(), libc::PROT_READ)?;
     }
