@@ -104,6 +104,9 @@ fn same(program: &str, mode: Mode) {
         "{program} can't run here: {}",
         plain.stdout
     );
+    if plain.stdout.starts_with("uprobes: ") {
+        return skip("probes by the kernel: it has no uprobes, or not for us");
+    }
     if plain.stdout.starts_with("userfaultfd: ") {
         return skip("page faults of its own: userfaultfd is not there, or not for everybody");
     }
@@ -178,7 +181,7 @@ programs! {
     address_limit brk capi charged clone crowd descriptors exec exits file_pages fork heap held holes jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync park pins_stay process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
-    beside_jit
+    beside_jit probed uprobes
 }
 
 /// To the pin set, REGALL_PIN=auto is REGALL_PIN=onfault: a few programs say so.

@@ -323,6 +323,8 @@ numbered! {
         CopyHelper = 38 => "copy_helper",
         /// Bytes of transfers by `helper`
         CopyHelperBytes = 39 => "copy_helper_bytes",
+        /// Breakpoints (probes, debuggers) found in the place of a hook, once a look
+        Probed = 40 => "probed",
     }
 }
 

@@ -22,6 +22,7 @@ pub mod patch;
 pub mod selftest;
 pub mod strict;
 pub mod symbols;
+mod watch;
 
 /// Number of the arrival that is the constructor's (see `startup`).
 pub const CONSTRUCT: u64 = u64::MAX;
@@ -117,6 +118,7 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
         .saturating_sub(thread.elsewhere.get());
     thread.timing.set(false);
     flight::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
+    watch::look();
     value
 }
 

@@ -6,6 +6,7 @@ use super::plan::{self, Plan, ZoneLayout, TABLE_BYTES, TRAMPOLINE_BYTES};
 use super::{Config, Site};
 use crate::sys::file::Fd;
 use crate::sys::{self, call, Errno, Result};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Kind;
 
@@ -100,11 +101,19 @@ fn reaches(range: PageRange, site: u64) -> bool {
 
 /// A patched site.
 #[derive(Clone, Copy)]
-struct Entry {
-    site: u64,
+pub(super) struct Entry {
+    /// Address of the `syscall`, or of the short jump in its place.
+    pub site: u64,
     function: u64,
-    number: i32,
-    moved: u8,
+    /// Where the jump to the trampoline is, and where it goes.
+    pub jump: u64,
+    pub to: u64,
+    /// Its call number; -1: any.
+    pub number: i32,
+    /// Bytes that moved; 0: there is a short jump at the site.
+    pub moved: u8,
+    /// First byte of what moved.
+    pub first: u8,
     libc: bool,
     zone: u16,
     trampoline: u16,
@@ -266,6 +275,9 @@ impl Patches {
         zone.set(place, true);
         let entry = Entry {
             site: plan.site,
+            jump: plan.jump_at(),
+            to: trampoline.start(),
+            first: plan.moved.first().copied().unwrap_or(0),
             function: found.function,
             number: plan
                 .number
@@ -277,7 +289,11 @@ impl Patches {
             trampoline: place as u16,
         };
         self.table.push(entry);
-        let written = writer.write(plan.start(), patch.bytes(), found.in_use);
+        let mut written = writer.write(plan.jump_at(), patch.bytes(), found.in_use);
+        if let (Ok(()), false) = (written, plan.landing == 0) {
+            let short = plan.short().ok_or(Errno::INVAL)?;
+            written = writer.write(plan.site, &short, found.in_use);
+        }
         if written.is_err() {
             self.drop_entries(|e| e.site == plan.site);
         }
@@ -361,6 +377,10 @@ impl Patches {
         let Some(entry) = self.table.all().iter().find(|e| e.site == site) else {
             return false;
         };
+        if entry.moved == 0 {
+            // Somebody's probe on the short jump has gone: see `probes`.
+            return before.ends_with(&entry.load());
+        }
         let moved = usize::from(entry.moved);
         let jump = before
             .len()
@@ -372,11 +392,9 @@ impl Patches {
     /// Frees the trampolines of those sites in `range` that are gone.
     pub fn forget(&mut self, range: PageRange) {
         let mut writer = Writer::default();
-        self.drop_entries_in(|e, zone| {
-            let at = e.site.saturating_sub(u64::from(e.moved));
-            let touches = range.contains(e.site) || range.contains(at);
-            let to = zone.map(|zone| zone.address(usize::from(e.trampoline)));
-            touches && to.is_some_and(|to| is_unmapped(at) || !writer.has_jump(at, to))
+        self.drop_entries(|e| {
+            let touches = range.contains(e.site) || range.contains(e.jump);
+            touches && (is_unmapped(e.jump) || !writer.has_jump(e.jump, e.to))
         });
     }
 
@@ -390,30 +408,20 @@ impl Patches {
     /// so does a file's text: who patches functions there (UCX) may have moved our jump with
     /// what stood before it, and still come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
-        self.drop_entries_in(|e, zone| {
-            let at = e.site.saturating_sub(u64::from(e.moved));
-            let to = zone.map(|zone| zone.address(usize::from(e.trampoline)));
-            to.is_some_and(|to| is_unmapped(at) || is_generated(at) && !writer.has_jump(at, to))
+        self.drop_entries(|e| {
+            is_unmapped(e.jump) || is_generated(e.jump) && !writer.has_jump(e.jump, e.to)
         });
     }
 
-    fn drop_entries(&mut self, gone: impl Fn(&Entry) -> bool) {
-        self.drop_entries_in(|entry, _| gone(entry));
-    }
-
-    /// Frees those that `gone` says it of, who is told their zone.
-    fn drop_entries_in(&mut self, mut gone: impl FnMut(&Entry, Option<&Zone>) -> bool) {
+    /// Frees those that `gone` says it of.
+    fn drop_entries(&mut self, mut gone: impl FnMut(&Entry) -> bool) {
         let mut n = 0;
         while let Some(entry) = self.table.all().get(n).copied() {
-            let mut zone = self
-                .zones
-                .get_mut(usize::from(entry.zone))
-                .and_then(Option::as_mut);
-            if !gone(&entry, zone.as_deref()) {
+            if !gone(&entry) {
                 n += 1;
                 continue;
             }
-            if let Some(zone) = &mut zone {
+            if let Some(Some(zone)) = self.zones.get_mut(usize::from(entry.zone)) {
                 zone.set(usize::from(entry.trampoline), false);
             }
             self.table.remove(n);
@@ -428,6 +436,11 @@ impl Patches {
             .filter(|z| !z.is_pool)
             .map(|z| z.range)
             .chain(self.table.range())
+    }
+
+    /// What is kept of each patched site.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.table.all().iter()
     }
 
     /// The patched sites.
@@ -553,17 +566,12 @@ impl Writer {
         unsafe { sys::copy_checked(at, to, len) == Ok(len) }
     }
 
-    /// Whether there is our jump from `at` into the slot at `slot`, as far as
-    /// anybody can tell: where it
+    /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
     /// can't be read there is. A debugger's breakpoint may be in the place of its first byte.
-    fn has_jump(&mut self, at: u64, slot: u64) -> bool {
+    fn has_jump(&mut self, at: u64, to: u64) -> bool {
         let mut bytes = [0u8; plan::JUMP_BYTES];
         let [_, distance @ ..] = &mut bytes;
-        if !self.read(at.saturating_add(1), distance) {
-            return true;
-        }
-        let into = target(at, *distance).checked_sub(slot);
-        into.is_some_and(|offset| offset < TRAMPOLINE_BYTES as u64)
+        !self.read(at.saturating_add(1), distance) || target(at, *distance) == to
     }
 }
 
@@ -574,7 +582,7 @@ fn target(at: u64, distance: [u8; 4]) -> u64 {
 }
 
 /// Whether `at` is memory of the program's own, where what it executes is of its own making.
-fn is_generated(at: u64) -> bool {
+pub(super) fn is_generated(at: u64) -> bool {
     let found = crate::track::VIEW.lookup(at);
     found.is_ok_and(|found| found.is_some_and(|f| f.attr().kind == Kind::Anon))
 }
@@ -584,6 +592,29 @@ fn is_unmapped(at: u64) -> bool {
     let mut resident = 0u8;
     let page = at & !(PAGE - 1);
     call!(libc::SYS_mincore, page, PAGE, &raw mut resident) == Err(Errno::NOMEM)
+}
+
+/// Writes `bytes`, two or five of them, to code that others may be running: they see what
+/// was there or all of it.
+pub(super) fn store_at_once(at: u64, bytes: &[u8]) -> Result<()> {
+    let word = at & !(size_of::<u64>() as u64 - 1);
+    let shift = at.wrapping_sub(word);
+    // Within an aligned word it is one store; across two it would have to be locked.
+    if shift.saturating_add(bytes.len() as u64) > size_of::<u64>() as u64 {
+        return Err(Errno::INVAL);
+    }
+    let pages = PageRange::covering(word, size_of::<u64>() as u64).ok_or(Errno::INVAL)?;
+    let before = protection(pages)?;
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    sys::protect(pages.start(), pages.len(), all)?;
+    // SAFETY: the page is mapped, and readable and writable now; an atomic is what others
+    // may read at any time, and the word is aligned.
+    let there = unsafe { &*(word as *const AtomicU64) };
+    let mut new = there.load(Relaxed).to_le_bytes();
+    let place = new.iter_mut().skip(shift as usize);
+    place.zip(bytes).for_each(|(to, from)| *to = *from);
+    there.store(u64::from_le_bytes(new), SeqCst);
+    sys::protect(pages.start(), pages.len(), before)
 }
 
 /// Writes through mprotect. Read, write and execute at once where the system

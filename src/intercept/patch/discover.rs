@@ -4,16 +4,23 @@
 use super::decode::{boundary, Boundary, Effect, Flow, Insn, RAX};
 use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
-use super::plan::{kind_of_all, Entry, Kind, Plan};
+use super::plan::{kind_of_all, Entry, Kind, Plan, BREAKPOINT, JUMP_BYTES, MOV_EAX};
 use super::Config;
+use crate::intercept::numbers::NUMBERS;
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128,
     _mm_set1_epi8,
 };
+use core::iter::successors;
 use core::ops::Range;
 
 /// A wrapper function is at most this long; glibc's longest (msync) has 170 bytes.
 const WRAPPER_BYTES: u64 = 256;
+
+/// Compilers align functions to 16 bytes: padding is shorter than that.
+const PADDING_MAX: u64 = 15;
+/// `endbr64`, with which a function begins that may be called through a pointer.
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// Executable memory to look at.
 #[derive(Clone, Copy)]
@@ -118,8 +125,14 @@ pub fn inspect_in(text: &Text<'_>, at: usize, bounds: Option<Bounds>, room: &mut
 fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> Option<Verdict> {
     let first = usize::try_from(bounds.start.checked_sub(text.base)?).ok()?;
     let last = usize::try_from(bounds.end.checked_sub(text.base)?).ok()?;
-    let function = Function::decode(bounds.start, text.bytes.get(first..last)?, room)?;
-    let Some(index) = function.index_at(at.checked_sub(first)?) else {
+    let code = text.bytes.get(first..last)?;
+    let end = at.checked_sub(first)?;
+    let mut own = [0; WRAPPER_BYTES as usize];
+    let whole = without_breakpoint(code, end, &mut own);
+    let probed = whole.is_some();
+    let code = whole.unwrap_or(code);
+    let function = Function::decode(bounds.start, code, room)?;
+    let Some(index) = function.index_at(end) else {
         return Some(Verdict::Nothing);
     };
     if !function.is_syscall(index) {
@@ -136,7 +149,7 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> O
     let Some(len) = function.room_before(index) else {
         return Some(Verdict::Refuse);
     };
-    let moved = text.bytes.get(at.checked_sub(len)?..at)?;
+    let moved = code.get(end.checked_sub(len)?..end)?;
     let alone = Insn::decode(moved).is_some_and(|i| usize::from(i.len) == len);
     if !alone && (bounds.lands || entered(text, at, len, bounds, &function)) {
         return Some(Verdict::Refuse);
@@ -144,18 +157,77 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> O
     let wrapper =
         text.libc && bounds.end - bounds.start <= WRAPPER_BYTES && !function.uses_vectors();
     let entry = if wrapper { Entry::Call } else { Entry::Full };
-    let plan = Plan::new(
-        text.base.checked_add(at as u64)?,
-        kind,
-        entry,
-        number,
-        moved,
-    )?;
-    Some(Verdict::Patch(
-        plan,
-        bounds.start,
-        function.is_target(index),
-    ))
+    let site = text.base.checked_add(at as u64)?;
+    let mut plan = Plan::new(site, kind, entry, number, moved)?;
+    // Where a function is entered a probe is put; what it replaces is to be the file's.
+    let prologue = code.get(..end.checked_sub(len)?)?;
+    if prologue.is_empty() || prologue == ENDBR64 {
+        match landing(text, bounds, plan) {
+            Some(by_landing) => plan = by_landing,
+            None if probed => return Some(Verdict::Refuse),
+            None => (),
+        }
+    }
+    let leaky = plan.landing == 0 && function.is_target(index);
+    Some(Verdict::Patch(plan, bounds.start, leaky))
+}
+
+/// `code`, a function, without the breakpoint in the place of its first byte, in `own`, if
+/// there is one and it is known what was there: where the function's first instruction has
+/// five bytes and the `syscall` at `at` is the second, it can only be what loads the number.
+fn without_breakpoint<'a>(
+    code: &[u8],
+    at: usize,
+    own: &'a mut [u8; WRAPPER_BYTES as usize],
+) -> Option<&'a [u8]> {
+    let &[BREAKPOINT, a, b, c, d, 0x0f, 0x05, ..] = code else {
+        return None;
+    };
+    let number = u32::from_le_bytes([a, b, c, d]) as usize;
+    let own = own.get_mut(..code.len())?;
+    own.copy_from_slice(code);
+    *own.first_mut()? = MOV_EAX;
+    (at == JUMP_BYTES && number < NUMBERS).then_some(own)
+}
+
+/// `plan` by way of the padding behind its function, or behind others near it.
+fn landing(text: &Text<'_>, bounds: Bounds, plan: Plan) -> Option<Plan> {
+    let module = text.module?;
+    let near = |function: &Bounds| plan.by_landing(function.end).is_some();
+    let next = |function: &Bounds| {
+        let start = |n| function.end.checked_add(n);
+        (0..=PADDING_MAX).find_map(|n| module.function(start(n)?))
+    };
+    let last = |function: &Bounds| {
+        let end = |n| function.start.checked_sub(n);
+        (1..=PADDING_MAX + 1).find_map(|n| module.function(end(n)?))
+    };
+    let behind = successors(Some(bounds), next).take_while(near);
+    let before = successors(last(&bounds), last).take_while(near);
+    behind
+        .chain(before)
+        .find(|function| is_padding(text, module, function.end))
+        .and_then(|function| plan.by_landing(function.end))
+}
+
+/// Whether there is room for a jump at `at`, in no function and where nobody comes.
+fn is_padding(text: &Text<'_>, module: &Module, at: u64) -> bool {
+    let room = at..at.saturating_add(JUMP_BYTES as u64);
+    if room.clone().any(|byte| module.function(byte).is_some()) {
+        return false;
+    }
+    let mut here = at;
+    while here < room.end {
+        let code = here
+            .checked_sub(text.base)
+            .and_then(|from| text.bytes.get(usize::try_from(from).ok()?..));
+        here = match code.map(|code| (code.first(), Insn::decode(code))) {
+            Some((Some(&BREAKPOINT), _)) => here.saturating_add(1),
+            Some((_, Some(insn))) if insn.is_nop() => here.saturating_add(u64::from(insn.len)),
+            _ => return false,
+        };
+    }
+    true
 }
 
 /// Whether the `syscall` at offset `at` of `function`, which has `code`, is that of glibc's

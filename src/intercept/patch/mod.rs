@@ -26,6 +26,7 @@ pub mod function;
 pub mod modules;
 pub mod plan;
 mod pool;
+pub mod probes;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -399,6 +400,16 @@ pub fn sites(mut f: impl FnMut(&Site)) {
         guard.state().patches.sites().for_each(|site| f(&site));
     }
     search_left();
+}
+
+/// Looks whether somebody's breakpoints stand in the places of patches, or have left them
+/// half-way.
+pub fn check() -> probes::Seen {
+    // Nobody jumps out of it: what it has open would stay so.
+    let _undisturbed = Undisturbed::new();
+    let seen = Guard::take().map(|mut guard| guard.state().patches.check(&mut Writer::default()));
+    search_left();
+    seen.unwrap_or_default()
 }
 
 /// Address of the function `name` that libc or ld.so exports, its default

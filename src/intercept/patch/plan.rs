@@ -17,6 +17,14 @@ pub const WORD: usize = TRAMPOLINE_BYTES - 8;
 pub const JUMP_BYTES: usize = 5;
 /// Most bytes that can move into a trampoline: five instructions of the longest kind.
 pub const MOVED_MAX: usize = 32;
+/// Bytes of `syscall`, and of the short jump that can take its place.
+pub const SHORT_BYTES: usize = 2;
+/// First byte of that short jump.
+pub const SHORT: u8 = 0xeb;
+/// First byte of `mov $number, %eax`.
+pub const MOV_EAX: u8 = 0xb8;
+/// What a debugger or a uprobe puts in the place of an instruction's first byte: `int3`.
+pub const BREAKPOINT: u8 = 0xcc;
 /// Entries of a zone's table of numbers.
 pub const TABLE_BYTES: usize = numbers::NUMBERS;
 
@@ -85,8 +93,11 @@ pub struct Plan {
     pub number: Option<u32>,
     /// The instructions before the `syscall` that move into the trampoline.
     pub moved: [u8; MOVED_MAX],
-    /// Bytes of those, 5 at least.
+    /// Bytes of those, 5 at least; 0 with a landing.
     pub moved_len: u8,
+    /// Padding within reach of a short jump, in which the jump to the trampoline is put;
+    /// 0: it is put before the `syscall`.
+    pub landing: u64,
 }
 
 impl Plan {
@@ -109,17 +120,44 @@ impl Plan {
             number,
             moved,
             moved_len,
+            landing: 0,
         })
     }
 
-    /// First address that changes.
+    /// The same by way of `landing`: a short jump takes the place of the `syscall` alone,
+    /// and all other instructions stay what they are in the file. `None`: it is too far.
+    pub fn by_landing(self, landing: u64) -> Option<Self> {
+        let plan = Self {
+            landing,
+            moved_len: 0,
+            ..self
+        };
+        (self.kind == Kind::Hook && plan.short().is_some()).then_some(plan)
+    }
+
+    /// The short jump that takes the place of the `syscall`.
+    pub fn short(&self) -> Option<[u8; SHORT_BYTES]> {
+        let behind = self.site.checked_add(SHORT_BYTES as u64)?;
+        let distance = i8::try_from(i128::from(self.landing) - i128::from(behind)).ok()?;
+        Some([SHORT, distance as u8])
+    }
+
+    /// First address of what moves.
     pub fn start(&self) -> u64 {
         self.site.saturating_sub(u64::from(self.moved_len))
     }
 
+    /// Where the jump to the trampoline is put.
+    pub fn jump_at(&self) -> u64 {
+        match self.landing {
+            0 => self.start(),
+            landing => landing,
+        }
+    }
+
     /// What is written there: a jump to `trampoline`, and traps up to the `syscall`.
     pub fn patch(&self, trampoline: u64) -> Option<Code<MOVED_MAX>> {
-        let mut code = Code::new(self.start());
+        let mut code = Code::new(self.jump_at());
         code.jump(trampoline)?;
         while code.len < usize::from(self.moved_len) {
             code.put(&[0xcc])?;

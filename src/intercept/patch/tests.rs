@@ -407,7 +407,9 @@ fn the_sites_of_libc_are_those_that_objdump_sees() {
                     Verdict::Patch(plan, function, _)
                         if plan.number.is_some() && expected.contains(&at) =>
                     {
-                        assert_eq!(plan.moved_len, 5);
+                        assert_eq!(plan.moved_len, if plan.landing == 0 { 5 } else { 0 });
+                        // Where a function begins with its call, its first bytes stay.
+                        assert!(plan.start() != function, "{at:x} {plan:x?}");
                         // Nothing tells the bounds of clone and clone3.
                         assert!(
                             function != 0 || matches!(plan.number, Some(56 | 435)),
@@ -854,6 +856,96 @@ fn a_site_of_any_number_lets_others_through() {
     // clone with CLONE_VM | CLONE_THREAD and a stack: the kernel's EINVAL.
     assert_eq!(number(libc::SYS_clone as u64, 0x10100), -22);
     assert_eq!(arrivals(), before + 2);
+    drop_page(range);
+}
+
+/// A wrapper as in the C library, with padding behind it, and the address of its function.
+fn padded_wrapper(nr: u32, first: u8) -> (PageRange, u64) {
+    let mut code = mov_eax(nr);
+    // syscall; cmp rax, -4095; ret
+    code.extend([0x0f, 0x05, 0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0xc3]);
+    code[0] = first;
+    let (range, function) = elf_page(&code);
+    let nops = [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+    let behind = function + code.len() as u64;
+    poke(behind, &nops);
+    (range, function)
+}
+
+fn poke(at: u64, bytes: &[u8]) {
+    Writer::default().write(at, bytes, Use::Fresh).unwrap();
+}
+
+fn peek<const N: usize>(at: u64) -> [u8; N] {
+    // SAFETY: the tests look at pages that are mapped.
+    unsafe { *(at as *const [u8; N]) }
+}
+
+/// Where a function begins with its system call, all that is not the call itself stays the
+/// file's: a probe there hides nothing and leaves nothing behind.
+#[test]
+fn a_probe_on_the_first_byte_changes_nothing() {
+    let _turn = with_test_entry();
+    for standing in [false, true] {
+        let first = if standing { 0xcc } else { 0xb8 };
+        let (range, function) = padded_wrapper(9, first);
+        let report = scan_page(range);
+        assert_eq!((report.patched, report.refused), (1, 0), "{report:x?}");
+        assert_eq!(peek(function), [first, 9, 0, 0, 0, 0xeb, 7, 0x48]);
+        assert_eq!(check(), probes::Seen::default());
+        // It goes, as the kernel does it.
+        poke(function, &[0xb8]);
+        let before = arrivals();
+        assert_eq!(call_at(function, [1, 2, 3, 4, 5, 6]), 4711);
+        assert_eq!(arrivals(), before + 1);
+        let registers = ARRIVED.each_ref().map(|r| r.load(Ordering::Relaxed));
+        // C passes the fourth argument in another register.
+        assert_eq!(registers[..4], [9, 1, 2, 3]);
+        assert_eq!(registers[5..7], [5, 6]);
+        assert_eq!(scan_page(range).patched, 0);
+        drop_page(range);
+    }
+}
+
+#[test]
+fn what_probes_leave_on_patches_is_mended() {
+    let _turn = with_test_entry();
+    let (range, function) = padded_wrapper(9, 0xb8);
+    assert_eq!(scan_page(range).patched, 1);
+    let seen = |standing, mended| probes::Seen {
+        standing,
+        mended,
+        number: Some(9),
+    };
+    let (site, ours) = (function + 5, peek::<2>(function + 5));
+    poke(site, &[0xcc]);
+    assert_eq!(check(), seen(1, 0));
+    assert_eq!(peek(site), [0xcc, 0x05]);
+    assert_eq!(check(), seen(1, 0));
+    poke(site, &[0x0f]);
+    // Whoever searches meanwhile does not patch it a second time.
+    assert_eq!(scan_page(range).already, 1);
+    assert_eq!((check(), peek(site)), (seen(0, 1), ours));
+    // It came and went between two looks.
+    poke(site, &[0x0f]);
+    assert_eq!((check(), peek(site)), (seen(0, 1), ours));
+    assert_eq!(call_at(function, [0; 6]), 4711);
+    drop_page(range);
+
+    // Without padding the jump is in the place of the `mov`.
+    let mut code = mov_eax(9);
+    code.extend([0x0f, 0x05, 0xc3]);
+    let (range, function) = elf_page(&code);
+    assert_eq!(scan_page(range).patched, 1);
+    let ours = peek::<5>(function);
+    assert_eq!(ours[0], 0xe9);
+    poke(function, &[0xb8]);
+    assert_eq!((check(), peek(function)), (seen(0, 1), ours));
+    poke(function, &[0xcc]);
+    assert_eq!((check(), peek(function)), (seen(1, 0), [0xcc, 9, 0, 0, 0]));
+    poke(function, &[0xb8]);
+    assert_eq!((check(), peek(function)), (seen(0, 1), ours));
+    assert_eq!(call_at(function, [0; 6]), 4711);
     drop_page(range);
 }
 

@@ -1,0 +1,157 @@
+//! Breakpoints in the places of our patches: whether one stands, and what it has left.
+//!
+//! A uprobe (perf, bpftrace, bcc) puts `int3` in the place of an instruction's first byte,
+//! executes the *file's* instruction out of line, and when it goes it puts the *file's* byte
+//! back. At a site with a short jump that matters only on the `syscall` itself: the file's
+//! `mov` before it is untouched. What a probe on a byte of ours hides from the shim is
+//! missed; who looks here says so, and has everything read anew. What it leaves behind is
+//! the file's byte in front of the rest of our jump. So while it stands, that rest is made
+//! the file's too; and what was left is made ours again. A breakpoint is never overwritten.
+
+use super::apply::{is_generated, store_at_once, Entry, Patches, Use, Writer};
+use super::plan::{BREAKPOINT, JUMP_BYTES, MOV_EAX, SHORT, SHORT_BYTES};
+
+/// First byte of `jmp rel32`.
+const JUMP: u8 = 0xe9;
+/// `syscall`
+const SYSCALL: [u8; SHORT_BYTES] = [0x0f, 0x05];
+
+/// What was found.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Patches with somebody's breakpoint in their place.
+    pub standing: u32,
+    /// Patches that were not there any more, and are again.
+    pub mended: u32,
+    /// The number of the first such site's call.
+    pub number: Option<u32>,
+}
+
+/// What is to be written so that a patch is whole, or so that nothing is left of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Finding {
+    /// Nothing: the patch is there, or somebody else's code is.
+    Fine,
+    /// A breakpoint stands, over the rest of the file's instruction.
+    Standing,
+    /// A breakpoint stands, over the rest of our jump.
+    OverJump,
+    /// The file's byte is back, before the rest of our jump.
+    Half,
+    /// The file's instruction is back.
+    Gone,
+}
+
+impl Entry {
+    /// `mov $number, %eax`, which stands before a short jump.
+    pub fn load(&self) -> [u8; JUMP_BYTES] {
+        let [a, b, c, d] = self.number.to_le_bytes();
+        [MOV_EAX, a, b, c, d]
+    }
+
+    /// Where the patch is whose bytes a breakpoint may replace, those bytes, and the file's.
+    fn patch(&self) -> Option<(u64, [u8; JUMP_BYTES], [u8; JUMP_BYTES], usize)> {
+        if self.moved == 0 {
+            let behind = self.site.wrapping_add(SHORT_BYTES as u64);
+            let distance = i8::try_from(self.jump.wrapping_sub(behind) as i64).ok()?;
+            let [a, b] = SYSCALL;
+            let ours = [SHORT, distance as u8, 0, 0, 0];
+            return Some((self.site, ours, [a, b, 0, 0, 0], SHORT_BYTES));
+        }
+        let behind = self.jump.wrapping_add(JUMP_BYTES as u64);
+        let distance = i32::try_from(self.to.wrapping_sub(behind) as i64).ok()?;
+        let [a, b, c, d] = distance.to_le_bytes();
+        let known =
+            usize::from(self.moved) == JUMP_BYTES && self.first == MOV_EAX && self.number >= 0;
+        known.then_some((self.jump, [JUMP, a, b, c, d], self.load(), JUMP_BYTES))
+    }
+}
+
+/// Compares what is there with `ours` and with the `file`'s.
+fn find(there: &[u8], ours: &[u8], file: &[u8]) -> Finding {
+    let (Some((first, rest)), Some((_, ours_rest)), Some((file_first, file_rest))) =
+        (there.split_first(), ours.split_first(), file.split_first())
+    else {
+        return Finding::Fine;
+    };
+    match *first {
+        _ if there == ours => Finding::Fine,
+        _ if there == file => Finding::Gone,
+        BREAKPOINT if rest == ours_rest => Finding::OverJump,
+        BREAKPOINT if rest == file_rest => Finding::Standing,
+        first if first == *file_first && rest == ours_rest => Finding::Half,
+        _ => Finding::Fine,
+    }
+}
+
+impl Patches {
+    /// Looks at every patch.
+    pub fn check(&self, writer: &mut Writer) -> Seen {
+        let mut seen = Seen::default();
+        for entry in self.entries() {
+            let finding = check_one(entry, writer);
+            match finding {
+                Finding::Fine => continue,
+                Finding::Standing | Finding::OverJump => seen.standing += 1,
+                Finding::Half | Finding::Gone => seen.mended += 1,
+            }
+            seen.number = seen.number.or(u32::try_from(entry.number).ok());
+        }
+        seen
+    }
+}
+
+/// Looks at one, and does what can be done.
+fn check_one(entry: &Entry, writer: &mut Writer) -> Finding {
+    let Some((at, ours, file, len)) = entry.patch() else {
+        return Finding::Fine;
+    };
+    let mut there = [0; JUMP_BYTES];
+    let (Some(there), Some(ours), Some(file)) =
+        (there.get_mut(..len), ours.get(..len), file.get(..len))
+    else {
+        return Finding::Fine;
+    };
+    if !writer.read(at, there) {
+        return Finding::Fine;
+    }
+    let finding = find(there, ours, file);
+    // Code of the program's own making is its own to change.
+    if finding == Finding::Fine || is_generated(at) {
+        return Finding::Fine;
+    }
+    let rest = file.get(1..).unwrap_or(&[]);
+    let done = match finding {
+        // Nobody executes the rest while the breakpoint stands.
+        Finding::OverJump => writer.write(at.saturating_add(1), rest, Use::Shared),
+        // One byte: others see the one or the other.
+        Finding::Half => writer.write(at, ours.get(..1).unwrap_or(&[]), Use::Shared),
+        Finding::Gone => store_at_once(at, ours),
+        Finding::Fine | Finding::Standing => Ok(()),
+    };
+    match done {
+        Err(_) if finding != Finding::OverJump => Finding::Standing,
+        _ => finding,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_state_is_told_from_the_others() {
+        let (ours, file) = ([0xe9, 1, 2, 3, 4], [0xb8, 9, 0, 0, 0]);
+        for (there, finding) in [
+            (ours, Finding::Fine),
+            (file, Finding::Gone),
+            ([0xcc, 1, 2, 3, 4], Finding::OverJump),
+            ([0xcc, 9, 0, 0, 0], Finding::Standing),
+            ([0xb8, 1, 2, 3, 4], Finding::Half),
+            ([0xb8, 10, 0, 0, 0], Finding::Fine),
+            ([0x49, 0xbb, 0, 0, 0], Finding::Fine),
+        ] {
+            assert_eq!(find(&there, &ours, &file), finding, "{there:x?}");
+        }
+    }
+}
