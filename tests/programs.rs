@@ -165,7 +165,7 @@ macro_rules! programs {
         /// A program that nobody listed would never run.
         #[test]
         fn all_programs_are_listed() {
-            let listed = [$(stringify!($name)),*, "counts", "hello", "lodger", "newborn", "torture", "victim"];
+            let listed = [$(stringify!($name)),*, "counts", "hello", "lodger", "newborn", "torture", "uprobes", "victim"];
             for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
                 let path = entry.path();
                 if path.extension().is_some_and(|e| e == "c") {
@@ -181,7 +181,38 @@ programs! {
     address_limit brk capi charged clone crowd descriptors exec exits file_pages fork heap held holes jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync park pins_stay process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
-    beside_jit probed uprobes
+    beside_jit probed
+}
+
+/// The kernel counts what comes to libc's functions: not with REGALL_INTERCEPT=symbols,
+/// where the program's own calls go elsewhere.
+mod uprobes {
+    use super::*;
+
+    #[test]
+    fn inert() {
+        same("uprobes", Mode::Inert);
+    }
+
+    #[test]
+    fn populate() {
+        same("uprobes", Mode::Populate);
+    }
+
+    #[test]
+    fn off() {
+        same("uprobes", Mode::Off);
+    }
+
+    #[test]
+    fn strict() {
+        same("uprobes", Mode::Strict);
+    }
+
+    #[test]
+    fn shared() {
+        same("uprobes", Mode::Heap);
+    }
 }
 
 /// To the pin set, REGALL_PIN=auto is REGALL_PIN=onfault: a few programs say so.

@@ -292,6 +292,10 @@ impl Patches {
         let mut written = writer.write(plan.jump_at(), patch.bytes(), found.in_use);
         if let (Ok(()), false) = (written, plan.landing == 0) {
             let short = plan.short().ok_or(Errno::INVAL)?;
+            if let (at @ 1.., bytes) = plan.extent {
+                // Who walks the stack right there finds the way back by it.
+                let _ = writer.write(at, &bytes.to_le_bytes(), Use::Shared);
+            }
             written = writer.write(plan.site, &short, found.in_use);
         }
         if written.is_err() {

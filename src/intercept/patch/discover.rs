@@ -204,10 +204,25 @@ fn landing(text: &Text<'_>, bounds: Bounds, plan: Plan) -> Option<Plan> {
     };
     let behind = successors(Some(bounds), next).take_while(near);
     let before = successors(last(&bounds), last).take_while(near);
-    behind
-        .chain(before)
-        .find(|function| is_padding(text, module, function.end))
-        .and_then(|function| plan.by_landing(function.end))
+    let mut found = None;
+    for function in behind.chain(before) {
+        if !is_padding(text, module, function.end) {
+            continue;
+        }
+        // Rather where unwinders can be told that the landing is a part of the function.
+        let extent = module.extent(function.start);
+        if found.is_none() || extent.is_some() {
+            let mut plan = plan.by_landing(function.end)?;
+            let bytes = function.end.checked_sub(function.start)?;
+            let bytes = u32::try_from(bytes).ok()?.checked_add(JUMP_BYTES as u32)?;
+            plan.extent = (extent.unwrap_or(0), bytes);
+            found = Some(plan);
+        }
+        if extent.is_some() {
+            break;
+        }
+    }
+    found
 }
 
 /// Whether there is room for a jump at `at`, in no function and where nobody comes.

@@ -23,6 +23,9 @@ pub mod tag {
     pub const GNU_HASH: u64 = 0x6fff_fef5;
 }
 
+/// Bytes of a frame description before its augmentation and instructions: its length, where
+/// the common part is, and the function's start and length.
+const FRAME_FIXED: u64 = 16;
 /// A symbol of another version than the default one.
 const HIDDEN_VERSION: u16 = 0x8000;
 const STT_FUNC: u8 = 2;
@@ -239,6 +242,26 @@ impl Module {
 
     /// The function that `at` is in.
     pub fn function(&self, at: u64) -> Option<Bounds> {
+        self.frame(self.frame_for(at)?)
+            .filter(|f| f.start <= at && at < f.end)
+    }
+
+    /// Where it is written, in four bytes, how long the function is that `at` is in; if its
+    /// frame description says nothing else, so that it is as true of what follows.
+    pub fn extent(&self, at: u64) -> Option<u64> {
+        let frame = self.frame_for(at)?;
+        let bytes = usize::try_from(self.memory.u32(frame)?).ok()?;
+        let behind = frame.checked_add(FRAME_FIXED)?;
+        let rest = self
+            .memory
+            .bytes(behind, bytes.checked_sub(FRAME_FIXED as usize - 4)?)?;
+        rest.iter()
+            .all(|byte| *byte == 0)
+            .then_some(frame.checked_add(12)?)
+    }
+
+    /// Address of the last frame description whose function begins at `at` or before.
+    fn frame_for(&self, at: u64) -> Option<u64> {
         let (table, count) = self.functions?;
         let bytes = usize::try_from(count).ok()?.checked_mul(8)?;
         let entries = self.memory.bytes(table, bytes)?;
@@ -262,9 +285,9 @@ impl Module {
             }
         }
         let (start, frame) = entry(low.checked_sub(1)?)?;
-        let bounds = self.frame(self.frames.wrapping_add_signed(i64::from(frame)))?;
-        let same = bounds.start == self.frames.wrapping_add_signed(i64::from(start));
-        (same && bounds.start <= at && at < bounds.end).then_some(bounds)
+        let frame = self.frames.wrapping_add_signed(i64::from(frame));
+        let start = self.frames.wrapping_add_signed(i64::from(start));
+        (self.frame(frame)?.start == start).then_some(frame)
     }
 
     /// What the frame description at `at` describes.

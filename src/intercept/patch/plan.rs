@@ -98,6 +98,9 @@ pub struct Plan {
     /// Padding within reach of a short jump, in which the jump to the trampoline is put;
     /// 0: it is put before the `syscall`.
     pub landing: u64,
+    /// Where the length of the function before the landing is written for unwinders, and
+    /// what it is with the landing; address 0: nowhere.
+    pub extent: (u64, u32),
 }
 
 impl Plan {
@@ -121,6 +124,7 @@ impl Plan {
             moved,
             moved_len,
             landing: 0,
+            extent: (0, 0),
         })
     }
 
