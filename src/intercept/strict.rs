@@ -313,12 +313,17 @@ fn registers_userfaults(frame: &Frame) -> bool {
         && u64::from(frame.args[1] as u32) == numbers::UFFDIO_REGISTER
 }
 
+/// What the kernel's own code for probes calls, at a function's return and at a probe. It
+/// may be called from there alone.
+const SYS_URETPROBE: libc::c_long = 335;
+const SYS_UPROBE: libc::c_long = 336;
+
 /// Whether a call does the same when it is made from the handler. The child of
 /// one that shares this memory overwrites the handler's part of the stack, or does not come
 /// back through the handler.
 fn can_be_made_here(frame: &Frame) -> bool {
     match frame.nr as libc::c_long {
-        libc::SYS_vfork => false,
+        libc::SYS_vfork | SYS_URETPROBE | SYS_UPROBE => false,
         libc::SYS_clone | libc::SYS_clone3 => match Asked::of(frame) {
             Asked::Own(birth) => birth.tls.is_none(),
             Asked::Refused => true,

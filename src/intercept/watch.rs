@@ -13,6 +13,8 @@ const INTERVAL: u64 = 250_000_000;
 
 /// When somebody looked last.
 static LAST: AtomicU64 = AtomicU64::new(0);
+/// Whether there were probes that hide nothing.
+static HARMLESS: AtomicBool = AtomicBool::new(false);
 static SAID: AtomicBool = AtomicBool::new(false);
 
 /// To be called every few hundred events, when nothing is in progress. What a breakpoint has
@@ -25,6 +27,10 @@ pub fn look() {
         return;
     }
     let seen = patch::check();
+    // The kernel has mapped a page for them.
+    if (seen.harmless > 0) != HARMLESS.swap(seen.harmless > 0, Relaxed) {
+        track::audit();
+    }
     if seen.standing == 0 && seen.mended == 0 {
         return;
     }

@@ -337,7 +337,7 @@ impl Facts<'_> {
         }
         let fine = match line.pin.as_str() {
             "no-access" => vma.prot.starts_with("---"),
-            "kernel" => vma.name.starts_with("[v"),
+            "kernel" => vma.name.starts_with("[v") || vma.name == "[uprobes]",
             "device" => vma.has("io") || vma.has("pf"),
             "shim" => {
                 vma.name.contains("regall") || vma.name.is_empty() || vma.name.starts_with("[anon")
