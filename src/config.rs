@@ -92,6 +92,8 @@ pub struct Config {
     pub fork_all: bool,
     /// REGALL_COPY.
     pub copy: Order,
+    /// REGALL_PTRACER=any.
+    pub ptracer_any: bool,
     /// REGALL_SHARE=heap.
     pub share_heap: bool,
     /// REGALL_HUGE=advise.
@@ -122,6 +124,7 @@ impl Config {
             intercept: Intercept::Patch,
             fork_all: false,
             copy: Order::AUTO,
+            ptracer_any: false,
             share_heap: false,
             huge: true,
             exclude: Text::new(),
@@ -182,6 +185,7 @@ impl Config {
                     "auto, off, or a list of map, xpmem, cma, knem and helper",
                 ))?
             }
+            b"REGALL_PTRACER" => self.ptracer_any = choice(value, b"off", b"any", "off or any")?,
             b"REGALL_SHARE" => self.share_heap = choice(value, b"off", b"heap", "off or heap")?,
             b"REGALL_HUGE" => self.huge = !choice(value, b"advise", b"off", "advise or off")?,
             b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
@@ -402,6 +406,7 @@ mod tests {
             ("REGALL_INTERCEPT", "patch"),
             ("REGALL_FORK", "inherit"),
             ("REGALL_COPY", "auto"),
+            ("REGALL_PTRACER", "off"),
             ("REGALL_SHARE", "off"),
             ("REGALL_HUGE", "advise"),
             ("REGALL_LOG", "warn"),

@@ -1,19 +1,22 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
+use crate::config::Intercept;
 use crate::regions;
+use crate::rights;
 use crate::startup;
+use crate::sys::credentials::{self, Credentials, Namespace};
 use crate::sys::file;
 use crate::sys::process::own_status;
-use crate::sys::{self, call, socket, Errno, Result};
+use crate::sys::{self, call, socket, time, Errno, Result};
 use crate::text::Text;
 use crate::threads::{self, Files, Thread};
 use crate::track::{self, flight, VIEW};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use regall_bridge::find;
 use regall_bridge::mechanism::Kind;
 use regall_bridge::region::Cookie;
+use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
 use regall_bridge::vector::Segment;
 
@@ -61,9 +64,10 @@ fn needed() -> bool {
     needed
 }
 
-/// Starts it, unless REGALL_COPY leaves it out or it runs.
+/// Starts it, unless REGALL_COPY leaves it out, it runs, or nothing is to be lent.
 pub fn start() {
-    if !track::tracking() || !startup::config().copy.has(Kind::Helper) || THREAD.runs() {
+    let wanted = track::tracking() && startup::config().copy.has(Kind::Helper);
+    if !wanted || THREAD.runs() || rights::withheld() {
         return;
     }
     READY.store(SOON, Relaxed);
@@ -101,9 +105,48 @@ pub fn invite_strangers() {
     }
 }
 
-/// A child of fork: nobody was invited there.
+/// A child of fork: nobody was invited there, and nothing is being carried out.
 pub fn forget() {
     STRANGERS.store(NO, Relaxed);
+    GATE.store(OPEN, Relaxed);
+}
+
+/// Between requests and the end: a request is carried out ([`BUSY`]), none will be ([`SHUT`]).
+static GATE: AtomicU32 = AtomicU32::new(OPEN);
+const OPEN: u32 = 0;
+const BUSY: u32 = 1;
+const SHUT: u32 = 2;
+/// How long the end waits for a request that is carried out, and for the thread to be gone, in
+/// nanoseconds. One that waits for a page which does not come must not hold the program up.
+const LAST: u64 = 1_000_000_000;
+/// Between two looks at whether it is gone, in nanoseconds.
+const GLANCE: u64 = 50_000;
+
+/// A connection by which [`end`] wakes it, if it runs.
+pub fn knock() -> Option<file::Fd> {
+    let path = match THREAD.exists() {
+        true => track::lock()?.helper_address(),
+        false => return None,
+    };
+    let path = path.as_cstr().filter(|p| !p.is_empty())?;
+    socket::connect(path, u64::from(PATIENCE)).ok()
+}
+
+/// Ends it for good. Nothing is served after this has returned, and nobody is connected.
+#[cold]
+pub fn end(waking: Option<file::Fd>) {
+    let since = time::now();
+    GATE.fetch_or(SHUT, SeqCst);
+    while GATE.load(SeqCst) == BUSY | SHUT && time::now().saturating_sub(since) < LAST {
+        sys::futex_wait(&GATE, BUSY | SHUT, PATIENCE);
+    }
+    // It hangs up, and so wakes it.
+    drop(waking);
+    let late = |since| time::now().saturating_sub(since) > u64::from(PATIENCE);
+    let since = time::now();
+    while THREAD.exists() && !late(since) {
+        sys::nap(GLANCE);
+    }
 }
 
 /// Whether process_vm_readv(2) from outside is bound to fail.
@@ -115,7 +158,7 @@ fn out_of_reach() -> bool {
     forbidden
         || call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE) != Ok(1)
         || !in_first_namespace()
-        || yama() >= 2
+        || yama() >= if startup::config().ptracer_any { 2 } else { 1 }
 }
 
 /// Whether this is the initial user namespace: the one in which all users are themselves.
@@ -167,34 +210,81 @@ fn listen() -> Result<file::Fd> {
     // One from before an exec.
     let _ = call!(libc::SYS_unlinkat, libc::AT_FDCWD as i64, path.as_ptr(), 0);
     let listener = socket::listen(path, serve::BACKLOG)?;
-    drop_capabilities();
+    socket::tell_senders(&listener)?;
     Ok(listener)
-}
-
-/// The application may give its privileges up, and libc, which has all threads do so, does not
-/// know this one. (Who has none need not ask, which a seccomp filter may forbid.)
-fn drop_capabilities() {
-    if own_status(b"CapPrm:") == Some(0) {
-        return;
-    }
-    // struct __user_cap_header_struct: version 3, this thread; then no capabilities.
-    let (header, none) = ([0x2008_0522u32, 0], [0u32; 6]);
-    let _ = call!(libc::SYS_capset, header.as_ptr(), none.as_ptr());
 }
 
 /// This process, as the one that is served from.
 struct Us {
-    uid: u32,
-    /// The process has another user by now.
+    /// Capabilities that this thread may have. It uses them to look at peers alone.
+    permitted: u64,
+    /// PR_GET_DUMPABLE, as it was when all was as it should be.
+    dumpable: Cell<Option<u64>>,
+    /// The process has other credentials by now.
     changed: Cell<bool>,
 }
 
 impl Us {
     fn new() -> Self {
-        Self {
-            uid: sys::geteuid(),
+        let us = Self {
+            // (Who has none need not ask, which a seccomp filter may forbid.)
+            permitted: own_status(b"CapPrm:").unwrap_or(u64::MAX),
+            dumpable: Cell::new(rights::dumpable()),
             changed: Cell::new(false),
+        };
+        us.use_capabilities(0);
+        us
+    }
+
+    /// Has this thread these of the capabilities that it may have.
+    fn use_capabilities(&self, these: u64) {
+        if self.permitted != 0 {
+            let _ = credentials::set_capabilities(these & self.permitted, self.permitted);
         }
+    }
+
+    /// The process's credentials, as /proc has them: this thread's own stay what they were.
+    /// `None`: they have changed.
+    fn credentials(&self) -> Option<Credentials> {
+        let own = Credentials::of(sys::getpid()).ok();
+        let own = own.filter(|own| !rights::withheld() && rights::unchanged(own));
+        self.changed.set(own.is_none());
+        own
+    }
+
+    /// Whether the process is seen to have other credentials than it began with. A call that
+    /// changes them says so itself; this is for those that no hook has seen. Most change what
+    /// the kernel says of all of the process's memory, at the price of one system call.
+    fn is_changed(&self) -> bool {
+        let now = rights::dumpable();
+        let slowly = startup::mode() == Intercept::Symbols;
+        if slowly || now.is_none() || now != self.dumpable.get() {
+            // prctl(2) does so, too.
+            self.dumpable.set(now);
+            self.credentials();
+        }
+        self.changed.get()
+    }
+
+    /// Who we are, and whose our capabilities are.
+    fn owner(&self, credentials: Credentials) -> rule::Owner {
+        let confined = || {
+            let whose = credentials::owner_of_namespace();
+            !in_first_namespace() && whose == Ok(credentials.uid())
+        };
+        rule::Owner {
+            credentials,
+            namespace: credentials::user_namespace(0).ok(),
+            confined: credentials.permitted != 0 && confined(),
+        }
+    }
+
+    /// The user namespace of a peer. Only who has no fewer capabilities than it may look.
+    fn namespace_of(&self, pid: u32) -> Option<Namespace> {
+        self.use_capabilities(self.permitted);
+        let found = credentials::user_namespace(pid);
+        self.use_capabilities(0);
+        found.ok()
     }
 }
 
@@ -237,11 +327,33 @@ impl Owner for Us {
         }
     }
 
-    fn admits(&self, uid: u32) -> bool {
-        // As /proc has it: this thread's own user stays what it was.
-        let same = find::process(sys::getpid()).is_ok_and(|us| us.uid == self.uid);
-        self.changed.set(!same);
-        same && uid == self.uid
+    fn admits(&self, who: &socket::Credentials) -> bool {
+        let Some(own) = self.credentials() else {
+            return false;
+        };
+        let (pid, seen) = (who.pid, who.pid != 0);
+        let namespace = || self.namespace_of(pid);
+        let caller = rule::Caller {
+            connected: (who.uid, who.gid),
+            credentials: seen.then(|| Credentials::of(pid).ok()).flatten(),
+            // Nobody asks where it does not matter.
+            namespace: (seen && own.permitted != 0).then(namespace).flatten(),
+        };
+        rule::may_reach(&self.owner(own), &caller)
+    }
+
+    fn enter(&self) -> bool {
+        if GATE.fetch_or(BUSY, SeqCst) & SHUT == 0 && !rights::withheld() && !self.is_changed() {
+            return true;
+        }
+        self.leave();
+        false
+    }
+
+    fn leave(&self) {
+        if GATE.fetch_and(!BUSY, SeqCst) & SHUT != 0 {
+            sys::futex_wake(&GATE);
+        }
     }
 
     fn wants_strangers(&self) -> bool {
@@ -281,6 +393,6 @@ impl Owner for Us {
     }
 
     fn wanted(&self) -> bool {
-        track::tracking() && !self.changed.get()
+        track::tracking() && !self.changed.get() && !rights::withheld()
     }
 }

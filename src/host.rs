@@ -12,7 +12,7 @@ use crate::thread;
 use crate::track::{self, flight, map as maps, resync, VIEW};
 use core::sync::atomic::Ordering::Release;
 use regall_bridge::host::{protection, Host};
-use regall_bridge::mechanism::{xpmem, Kind as Mechanism, Order};
+use regall_bridge::mechanism::{xpmem, Kind as Mechanism};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Header;
 use regall_directory::vocab::{Flags, Kind, Prot};
@@ -180,11 +180,11 @@ pub fn offer(header: &Header) {
     }
 }
 
-/// Lets other processes of this user attach where Yama restricts that to ancestors
-/// (kernel.yama.ptrace_scope 1). Elsewhere it would be EINVAL. A child of fork has to
-/// do so again.
-pub fn permit_peers() {
-    if startup::config().copy == Order::OFF {
+/// With REGALL_PTRACER=any, lets every process of this user trace this one where Yama leaves
+/// that to ancestors (kernel.yama.ptrace_scope 1). Elsewhere it would be EINVAL. A child of fork
+/// has to do so again.
+pub fn permit_tracers() {
+    if !startup::config().ptracer_any {
         return;
     }
     let mut buf = [0; 8];

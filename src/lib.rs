@@ -37,6 +37,7 @@ pub mod logger;
 pub mod policy;
 pub mod regions;
 pub mod registrar;
+pub mod rights;
 pub mod share;
 pub mod startup;
 pub mod stats;

@@ -8,6 +8,7 @@ use crate::huge;
 use crate::intercept::{patch, selftest, strict, symbols};
 use crate::limits;
 use crate::logger;
+use crate::rights;
 use crate::stats;
 use crate::store::write_text;
 use crate::sys::{self, file, time};
@@ -195,6 +196,7 @@ fn read_settings(env: Environment) -> bool {
 fn start(env: Environment) {
     sys::own_memory();
     regall_bridge::lock::in_process();
+    rights::init();
     BUDGET.store(limits::budget(config().limit, env), Relaxed);
     let mark = fork::init();
     prepare_stack();

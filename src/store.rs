@@ -3,10 +3,11 @@
 
 use crate::arena::Arena;
 use crate::ledger::Memory;
+use crate::rights;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
-use crate::sys::{self, Errno, Undisturbed};
+use crate::sys::{self, call, Errno, Undisturbed};
 use crate::text::{number, Text};
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -15,7 +16,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use regall_bridge::mechanism::helper;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
-    segment_bytes, segment_offset, Call, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
+    segment_bytes, segment_offset, Call, Header, Slot, MAGIC, NAMELESS, SEGMENT0_SLOTS, SEGMENTS,
 };
 use regall_directory::writer::Backing;
 
@@ -28,6 +29,9 @@ pub struct Store {
     name: Text<96>,
     /// Whether there is a file; else the memory is private and nobody sees it.
     published: bool,
+    /// It is a file without a name, all of which is mapped in one: root alone can open it,
+    /// through /proc/PID/map_files.
+    nameless: bool,
     /// Effective uid at the time it was made.
     uid: u32,
     header: Option<NonNull<Header>>,
@@ -51,6 +55,7 @@ impl Store {
             folder: Text::new(),
             name: Text::new(),
             published: false,
+            nameless: false,
             uid: 0,
             header: None,
             mapped: [None; SEGMENTS],
@@ -63,9 +68,9 @@ impl Store {
         self.header
     }
 
-    /// Whether readers can find it.
-    pub fn published(&self) -> bool {
-        self.published
+    /// Whether it is shared memory, which readers can find.
+    pub fn shared(&self) -> bool {
+        self.published || self.nameless
     }
 
     /// Parts that were mapped since the last call.
@@ -79,7 +84,12 @@ impl Store {
 
     /// Bytes mapped.
     pub fn bytes(&self) -> u64 {
-        self.mapped.iter().flatten().map(|p| p.len()).sum()
+        let all: u64 = self.mapped.iter().flatten().map(|p| p.len()).sum();
+        match self.nameless {
+            // Of the first, which is all that there can be, no more than the others say.
+            true => all - ALL + first_part() as u64,
+            false => all,
+        }
     }
 
     /// Announces every part again.
@@ -92,17 +102,35 @@ impl Store {
     /// possible the directory is private memory and the error is returned.
     pub fn create(&mut self) -> Result<(), Errno> {
         *self = Self::new();
+        if rights::withheld() {
+            return self.create_nameless();
+        }
         let made = self.create_file();
         let base = match made {
             Ok(base) => base,
-            Err(_) => sys::map_private(first_part())
-                .map_err(|_| Errno::NOMEM)?
-                .as_ptr() as u64,
+            Err(_) => private_part()?,
         };
         self.published = made.is_ok();
         self.header = NonNull::new(base as *mut Header);
         self.keep(0, base, first_part() as u64);
         made.map(drop)
+    }
+
+    /// As [`Store::create`], for root alone: what the kernel tells others of this user nothing
+    /// of must not stand in their folder.
+    fn create_nameless(&mut self) -> Result<(), Errno> {
+        let made = Identity::own().and_then(|me| Ok((me, map_nameless()?)));
+        let (base, bytes) = match &made {
+            Ok((_, base)) => (*base, ALL),
+            Err(_) => (private_part()?, first_part() as u64),
+        };
+        self.nameless = made.is_ok();
+        self.header = NonNull::new(base as *mut Header);
+        self.keep(0, base, bytes);
+        let (me, base) = made?;
+        // SAFETY: freshly mapped, zeroed, large enough and page-aligned.
+        fill_header(unsafe { &*(base as *const Header) }, &me);
+        Ok(())
     }
 
     fn keep(&mut self, k: usize, base: u64, bytes: u64) {
@@ -134,17 +162,7 @@ impl Store {
             })?;
         // SAFETY: freshly mapped, zeroed, large enough and page-aligned.
         let header = unsafe { &*(base as *const Header) };
-        header.pid.store(u64::from(me.pid), Relaxed);
-        header.start_time.store(me.start, Relaxed);
-        header.image.store(sys::random(), Relaxed);
-        header.pid_namespace.store(me.namespace, Relaxed);
-        header.uid.store(u64::from(sys::geteuid()), Relaxed);
-        write_exe(header);
-        // Whoever finds it before it is filled shall see that somebody is about it.
-        if let Some(place) = header.inflight.last() {
-            place.store(Call::Fork.in_flight(sys::gettid()), Relaxed);
-        }
-        header.magic.store(MAGIC, Release);
+        fill_header(header, &me);
         Ok(base)
     }
 
@@ -260,6 +278,11 @@ impl Store {
             let offset = segment_offset(k) as u64;
             fd.allocate(offset, bytes)?;
             fd.map_apart(offset, bytes)?
+        } else if let (true, Some(header)) = (self.nameless, self.header) {
+            let base = header.as_ptr() as u64 + segment_offset(k) as u64;
+            // Readers don't believe in what has no pages.
+            sys::advise(base, bytes, libc::MADV_POPULATE_WRITE)?;
+            base
         } else {
             sys::map_private(bytes as usize)?.as_ptr() as u64
         };
@@ -271,6 +294,30 @@ impl Store {
 /// Bytes of the header and segment 0, which are mapped as one.
 const fn first_part() -> usize {
     segment_offset(0) + segment_bytes(0)
+}
+
+/// Bytes of all segments that there can be.
+const ALL: u64 = segment_offset(SEGMENTS) as u64;
+
+/// Memory in place of a file's first part.
+fn private_part() -> Result<u64, Errno> {
+    let made = sys::map_private(first_part()).map_err(|_| Errno::NOMEM)?;
+    Ok(made.as_ptr() as u64)
+}
+
+/// Maps a file without a name that is as long as a directory can be.
+fn map_nameless() -> Result<u64, Errno> {
+    let _undisturbed = Undisturbed::new();
+    // Beyond it is SIGXFSZ, which is nobody's business.
+    if sys::rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < ALL) {
+        return Err(Errno(libc::EFBIG));
+    }
+    let flags = libc::MFD_CLOEXEC;
+    let made = call!(libc::SYS_memfd_create, NAMELESS.as_ptr(), flags)?;
+    let fd = Fd::owned(made as i32);
+    call!(libc::SYS_ftruncate, fd.raw(), ALL)?;
+    fd.allocate(0, first_part() as u64)?;
+    fd.map_apart(0, ALL)
 }
 
 /// The writer's memory.
@@ -305,6 +352,20 @@ fn create_exclusive(folder: &Fd, name: &CStr) -> Result<(Fd, bool), Errno> {
         }
         other => Ok((other?, false)),
     }
+}
+
+fn fill_header(header: &Header, me: &Identity) {
+    header.pid.store(u64::from(me.pid), Relaxed);
+    header.start_time.store(me.start, Relaxed);
+    header.image.store(sys::random(), Relaxed);
+    header.pid_namespace.store(me.namespace, Relaxed);
+    header.uid.store(u64::from(sys::geteuid()), Relaxed);
+    write_exe(header);
+    // Whoever finds it before it is filled shall see that somebody is about it.
+    if let Some(place) = header.inflight.last() {
+        place.store(Call::Fork.in_flight(sys::gettid()), Relaxed);
+    }
+    header.magic.store(MAGIC, Release);
 }
 
 fn write_exe(header: &Header) {

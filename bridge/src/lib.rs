@@ -27,6 +27,7 @@ pub mod pool;
 pub mod process_vm;
 pub mod queue;
 pub mod region;
+pub mod rights;
 pub mod serve;
 pub mod transfer;
 pub mod vector;

@@ -16,8 +16,9 @@ use regall_directory::maps::Line;
 use regall_directory::vocab::Prot;
 use regall_sys::file::{self, next_entry, Fd};
 use regall_sys::process::Identity;
+use regall_sys::socket::{self, Credentials};
 use regall_sys::text::{Lossy, Text};
-use regall_sys::{call, socket, Errno, Result};
+use regall_sys::{call, Errno, Result};
 
 /// Peers that are served at the same time, at the most.
 const PEERS: usize = 256;
@@ -41,8 +42,15 @@ pub trait Owner {
     /// Where the entry `id` ends, which holds `addr`; `open`: it need not be registered. ESTALE: it
     /// is another one by now; EFAULT: it is not registered; EACCES: its protection says no.
     fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64>;
-    /// Whether somebody of user `uid` (effective, as we see it) may come.
-    fn admits(&self, uid: u32) -> bool;
+    /// Whether the process that has connected, as the kernel says, may reach this one's memory:
+    /// [`crate::rights`]. Asked before it is served anything, and at a time at which it was
+    /// alive, for it has spoken since.
+    fn admits(&self, who: &Credentials) -> bool;
+    /// A request is about to be carried out: whether it may be. If so, [`Owner::leave`] is told
+    /// when it was.
+    fn enter(&self) -> bool;
+    /// See [`Owner::enter`].
+    fn leave(&self);
     /// Whether other users may come, too, for regions that are for all.
     fn wants_strangers(&self) -> bool;
     /// A listener for them was opened, or could not be.
@@ -66,6 +74,9 @@ pub trait Owner {
 /// A peer that has connected.
 struct Client {
     socket: Fd,
+    /// Who has connected. It alone is served: what another process sends, which was given the
+    /// connection or has the number of one that ended, ends it.
+    who: Credentials,
     /// After its HELLO.
     bounce: Option<Fd>,
     /// Of another user, perhaps: it may use regions for all, and nothing else.
@@ -145,10 +156,10 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             }
         }
         if let (Some(listener), true) = (&strangers, strange & libc::POLLIN != 0) {
-            welcome(owner, listener, true, &mut clients);
+            welcome(listener, true, &mut clients);
         }
         if new & libc::POLLIN != 0 {
-            welcome(owner, listener, false, &mut clients);
+            welcome(listener, false, &mut clients);
         } else if new != 0 {
             return;
         }
@@ -156,7 +167,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
 }
 
 /// Takes the next one in. One too many is turned away.
-fn welcome(owner: &dyn Owner, listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
+fn welcome(listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
     let socket = match socket::accept(listener) {
         Ok(socket) => socket,
         Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
@@ -164,15 +175,18 @@ fn welcome(owner: &dyn Owner, listener: &Fd, stranger: bool, clients: &mut [Opti
         }
         Err(_) => return,
     };
-    let admitted = stranger || socket::peer(&socket).is_ok_and(|who| owner.admits(who.uid));
+    let Ok(who) = socket::peer(&socket) else {
+        return;
+    };
     let strangers = clients.iter().flatten().filter(|c| c.stranger).count();
     if stranger && strangers >= STRANGERS {
         return;
     }
     let free = clients.iter_mut().find(|c| c.is_none());
-    if let (true, Some(free)) = (admitted, free) {
+    if let Some(free) = free {
         *free = Some(Client {
             socket,
+            who,
             bounce: None,
             stranger,
             held: None,
@@ -189,11 +203,17 @@ impl Client {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 other => other?,
             };
-            if message.bytes != REQUEST || message.cut {
+            let ours = message.sender == Some(self.who.pid);
+            if message.bytes != REQUEST || message.cut || !ours {
                 return Err(Errno(libc::EPROTO));
             }
             let request = Request::from_bytes(bytes)?;
-            let (done, fd) = self.carry_out(owner, &request, message.fd)?;
+            if !owner.enter() {
+                return Err(Errno::PERM);
+            }
+            let done = self.carry_out(owner, &request, message.fd);
+            owner.leave();
+            let (done, fd) = done?;
             let answer = Answer {
                 magic: MAGIC,
                 errno: done.map_or_else(|e| e.0 as u32, |_| 0),
@@ -248,8 +268,15 @@ impl Client {
     }
 
     fn hello(&mut self, owner: &dyn Owner, request: &Request, fd: Fd) -> Result<u64> {
-        if !self.stranger && request.image != owner.image() {
-            return Err(Errno(libc::ESTALE));
+        if !self.stranger {
+            if request.image != owner.image() {
+                return Err(Errno(libc::ESTALE));
+            }
+            // What it sends from now on it sends after it was looked at, and then it lives: so
+            // it is the process that was looked at, and not one that has its number since.
+            if !owner.admits(&self.who) || socket::has_more(&self.socket) {
+                return Err(Errno::PERM);
+            }
         }
         // Only memory can be sealed: reading and writing it doesn't wait for anybody.
         let seals = call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS)?;
@@ -284,7 +311,9 @@ impl Client {
 /// Listens under the name at which other users look for this process.
 fn listen_for_strangers() -> Option<Fd> {
     let us = Identity::own().ok()?;
-    socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()
+    let listener = socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()?;
+    socket::tell_senders(&listener).ok()?;
+    Some(listener)
 }
 
 /// The abstract name of a process's socket for other users.

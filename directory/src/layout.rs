@@ -18,6 +18,9 @@ use crate::atomic::AtomicU64;
 /// First word of the file: "regall\0" and the layout's version in the top byte.
 pub const MAGIC: u64 = 0x02_00_6c_6c_61_67_65_72;
 
+/// What the file of a directory that is for root alone is called (memfd_create(2)).
+pub const NAMELESS: &core::ffi::CStr = c"regall.directory";
+
 /// Bytes in front of the first slot.
 pub const HEADER_BYTES: usize = 8192;
 /// Bytes in a slot.
@@ -229,6 +232,8 @@ numbered! {
         Mseal = 29 => "mseal",
         /// io_uring_setup (advice that is given through a ring is not seen)
         IoUringSetup = 30 => "io_uring_setup",
+        /// setuid and its like, setfsuid, setfsgid and capset
+        Credentials = 31 => "set_credentials",
     }
 }
 

@@ -12,7 +12,7 @@ use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     segment_offset, Header, CALLS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES, INFLIGHT, MAGIC,
-    SEGMENTS, SLOT_BYTES,
+    NAMELESS, SEGMENTS, SLOT_BYTES,
 };
 use regall_sys::file::{major, minor};
 use regall_sys::folder::Folder;
@@ -124,6 +124,9 @@ fn find_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
         // Its maps may be long: they are read where they must be.
         found = some(&process, former_folders(root, &process).into_iter())?;
     }
+    if found.is_empty() {
+        found.extend(nameless(&process)?);
+    }
     // An image from before exec, in another user namespace, may have left one, too.
     let mapped = |d: &Directory| d.mappings().is_ok();
     let n = match found.len() {
@@ -193,6 +196,31 @@ fn former_folders(root: &Path, process: &Process) -> Vec<(PathBuf, u32)> {
         .collect();
     folders.dedup();
     folders
+}
+
+/// The file without a name of a process whose directory is for root alone: the kernel opens
+/// what a process has mapped for nobody else.
+fn nameless(process: &Process) -> Result<Option<Directory>, OpenError> {
+    let name = format!("/memfd:{} (deleted)", NAMELESS.to_string_lossy());
+    let mappings = process.mappings().unwrap_or_default();
+    let Some(mapping) = mappings.iter().find(|m| m.name == name && m.offset == 0) else {
+        return Ok(None);
+    };
+    let (start, end) = (mapping.range.start(), mapping.range.end());
+    let path = PathBuf::from(format!("/proc/{}/map_files/{start:x}-{end:x}", process.pid));
+    let file = File::open(&path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::PermissionDenied => OpenError::Foreign,
+        _ => missing_is_inert(e),
+    })?;
+    let uid = file.metadata()?.uid();
+    let directory = Directory {
+        file,
+        process: process.clone(),
+        path,
+    };
+    directory.check_file(uid)?;
+    directory.header()?;
+    Ok(Some(directory))
 }
 
 /// Opens the file that `process` made in a folder which must be `uid`'s.

@@ -70,6 +70,15 @@ const fn named(nr: u64) -> Option<Call> {
         libc::SYS_rt_sigprocmask | libc::SYS_rt_sigsuspend => Call::Sigprocmask,
         libc::SYS_process_vm_readv => Call::ProcessVmReadv,
         libc::SYS_process_vm_writev => Call::ProcessVmWritev,
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid
+        | libc::SYS_capset => Call::Credentials,
         _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
         _ if nr as usize == SYS_MSEAL => Call::Mseal,
         _ => return None,
@@ -81,6 +90,9 @@ pub const fn arguments(nr: u64) -> usize {
     match nr as libc::c_long {
         libc::SYS_fork | libc::SYS_vfork | libc::SYS_munlockall => 0,
         libc::SYS_brk | libc::SYS_shmdt | libc::SYS_mlockall => 1,
+        libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setfsuid | libc::SYS_setfsgid => 1,
+        libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_capset => 2,
+        libc::SYS_setresuid | libc::SYS_setresgid => 3,
         libc::SYS_io_destroy | libc::SYS_exit_group => 1,
         libc::SYS_munmap | libc::SYS_mlock | libc::SYS_munlock | libc::SYS_io_setup => 2,
         libc::SYS_clone3 | libc::SYS_set_robust_list | libc::SYS_rt_sigsuspend => 2,

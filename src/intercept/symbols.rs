@@ -35,6 +35,9 @@ static REAL_MSYNC: AtomicU64 = AtomicU64::new(0);
 
 /// Calls that are cancellation points are all that is wanted.
 static CANCELLABLE_ALONE: AtomicBool = AtomicBool::new(false);
+/// Of [`CREDENTIALS`].
+static REAL_CREDENTIALS: [AtomicU64; CREDENTIALS.len()] =
+    [const { AtomicU64::new(0) }; CREDENTIALS.len()];
 
 /// Rewrites the slots of every module that is loaded now. Returns how many
 /// were; 0 if libc was not found.
@@ -70,7 +73,8 @@ fn find_real() -> bool {
         ("ioctl", &REAL_IOCTL),
         ("msync", &REAL_MSYNC),
     ];
-    for (name, place) in wanted {
+    let credentials = CREDENTIALS.iter().map(|(name, _)| *name);
+    for (name, place) in wanted.into_iter().chain(credentials.zip(&REAL_CREDENTIALS)) {
         if place.load(Relaxed) == 0 {
             place.store(find_function(name).unwrap_or(0), Relaxed);
         }
@@ -112,9 +116,42 @@ fn replacement(name: &[u8]) -> Option<u64> {
         b"dlopen" => return with_real(&REAL_DLOPEN, regall_dlopen as _),
         b"syscall" => return with_real(&REAL_SYSCALL, regall_syscall as _),
         b"ioctl" => return with_real(&REAL_IOCTL, ioctl as _),
-        _ => return None,
+        _ => return credentials(name),
     };
     Some(ours as u64)
+}
+
+/// As [`replacement`], of what changes the credentials.
+fn credentials(name: &[u8]) -> Option<u64> {
+    let n = CREDENTIALS.iter().position(|(n, _)| n.as_bytes() == name)?;
+    let has_real = REAL_CREDENTIALS.get(n)?.load(Relaxed) != 0;
+    let ours = CREDENTIALS.get(n)?.1;
+    has_real.then_some(ours as *const () as u64)
+}
+
+type OfCredentials = extern "C" fn(u64, u64, u64) -> i32;
+
+/// What changes the credentials, of all threads: libc must make the call.
+const CREDENTIALS: [(&str, OfCredentials); 11] = [
+    ("setuid", change::<0>),
+    ("setgid", change::<1>),
+    ("seteuid", change::<2>),
+    ("setegid", change::<3>),
+    ("setreuid", change::<4>),
+    ("setregid", change::<5>),
+    ("setresuid", change::<6>),
+    ("setresgid", change::<7>),
+    ("setfsuid", change::<8>),
+    ("setfsgid", change::<9>),
+    ("capset", change::<10>),
+];
+
+extern "C" fn change<const N: usize>(a: u64, b: u64, c: u64) -> i32 {
+    let real = REAL_CREDENTIALS.get(N).map_or(0, |r| r.load(Relaxed));
+    // SAFETY: the address of libc's function of number `N`, saved before any slot pointed here;
+    // none has more than three arguments, which are words whatever their types.
+    let real: OfCredentials = unsafe { core::mem::transmute(real as *const ()) };
+    crate::rights::around(|| i64::from(real(a, b, c))) as i32
 }
 
 /// Rewrites the slots of one module.

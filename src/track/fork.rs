@@ -181,6 +181,7 @@ fn child() -> Option<flight::Flight> {
     thread::current().forget();
     threads::forget();
     startup::adopt_pid();
+    crate::rights::child();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);
     intercept::patch::recover();
@@ -291,7 +292,7 @@ pub fn new_directory(state: &mut State) {
     // SAFETY: just mapped, zeroed, and replaced only here.
     unsafe { state.writer.attach(header) };
     startup::write_settings(state);
-    crate::host::permit_peers();
+    crate::host::permit_tracers();
     crate::regions::forget();
     // SAFETY: mapped as long as it is the directory.
     crate::host::offer(unsafe { header.as_ref() });

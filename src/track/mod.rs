@@ -19,6 +19,7 @@ use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
+use crate::rights;
 use crate::share;
 use crate::startup;
 use crate::store::{Room, Store};
@@ -193,7 +194,7 @@ impl State {
             return Some((chunk, false));
         }
         let part = self.store.fresh_part()?;
-        Some((part, self.store.published()))
+        Some((part, self.store.shared()))
     }
 
     #[inline]
@@ -454,6 +455,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::IoUringSetup => advice::ring(frame),
         Call::Fork => fork::fork(frame),
         Call::ProcessVmReadv | Call::ProcessVmWritev => copying::attach(call, frame),
+        Call::Credentials => rights::change(frame),
         Call::ExitGroup => {
             startup::finish();
             real(frame)

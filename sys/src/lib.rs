@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use text::Text;
 
 pub mod arch;
+pub mod credentials;
 pub mod file;
 pub mod folder;
 pub mod process;

@@ -23,6 +23,9 @@ pub struct Message {
     pub bytes: usize,
     /// The descriptor that came with it.
     pub fd: Option<Fd>,
+    /// The process that sent it, where the listener has asked for that ([`tell_senders`]); 0 if
+    /// it has no number here.
+    pub sender: Option<u32>,
     /// It was longer than the buffer, or there were more descriptors.
     pub cut: bool,
 }
@@ -39,15 +42,52 @@ struct Ancillary {
 
 /// CMSG_LEN(sizeof(int)).
 const ONE_FD: usize = 20;
+/// Bytes in front of what a message of the kernel's holds.
+const HEAD: usize = 16;
+/// Words for CMSG_SPACE(sizeof(struct ucred)), and for one descriptor.
+const ROOM: usize = 4 + 3;
 
-impl Ancillary {
-    const EMPTY: Self = Self {
-        len: 0,
-        level: 0,
-        kind: 0,
-        fd: -1,
-        padding: 0,
-    };
+/// What has come with a message: the sender, and the descriptors.
+struct Extras {
+    sender: Option<u32>,
+    fd: Option<Fd>,
+    /// There were more descriptors than one.
+    cut: bool,
+}
+
+impl Extras {
+    /// Takes them out of `words`, of which the kernel has filled `bytes` bytes.
+    fn of(words: &[u64; ROOM], bytes: usize) -> Self {
+        let mut found = Self {
+            sender: None,
+            fd: None,
+            cut: false,
+        };
+        let int = |at: usize| {
+            let word = words.get(at / 8).copied().unwrap_or(0);
+            (word >> (at % 8 * 8)) as i32
+        };
+        let mut at = 0;
+        while at + HEAD <= bytes {
+            let len = (int(at) as u32 as usize).clamp(HEAD, bytes - at);
+            match (int(at + 8), int(at + 12)) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
+                    found.sender = Some(int(at + HEAD) as u32)
+                }
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for n in 0..(len - HEAD) / 4 {
+                        let fd = Fd::owned(int(at + HEAD + 4 * n));
+                        found.cut |= found.fd.is_some();
+                        // Those beyond the first are closed.
+                        found.fd = found.fd.or(Some(fd));
+                    }
+                }
+                _ => (),
+            }
+            at += len.next_multiple_of(8);
+        }
+        found
+    }
 }
 
 fn new() -> Result<Fd> {
@@ -79,6 +119,36 @@ fn abstract_address(name: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
         *to = *from as core::ffi::c_char;
     }
     Ok((address, 3 + name.len()))
+}
+
+/// Has the kernel say of each message which process sent it (SO_PASSCRED), on connections to
+/// `listener`. Only who has CAP_SYS_ADMIN over its own pid namespace can name another process
+/// there, and only one of that namespace.
+pub fn tell_senders(listener: &Fd) -> Result<()> {
+    let on = 1i32;
+    call!(
+        libc::SYS_setsockopt,
+        listener.raw(),
+        libc::SOL_SOCKET,
+        libc::SO_PASSCRED,
+        &raw const on,
+        size_of_val(&on)
+    )
+    .map(drop)
+}
+
+/// Whether there is something to be received at once, or the other end is closed.
+pub fn has_more(socket: &Fd) -> bool {
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let found = call!(
+        libc::SYS_recvfrom,
+        socket.raw(),
+        &raw mut byte,
+        1,
+        flags as u32
+    );
+    found != Err(Errno::AGAIN)
 }
 
 /// Listens under an abstract name, for anybody in this network namespace.
@@ -173,7 +243,7 @@ pub fn send(socket: &Fd, message: &[u8], fd: Option<i32>) -> Result<()> {
     };
     let room = fd.map_or(0, |_| size_of::<Ancillary>());
     let mut part = [message.as_ptr() as u64, message.len() as u64];
-    let header = header(&mut part, &mut ancillary, room);
+    let header = header(&mut part, (&raw mut ancillary).cast(), room);
     let flags = libc::MSG_NOSIGNAL;
     let sent = again(|| {
         call!(
@@ -191,9 +261,9 @@ pub fn send(socket: &Fd, message: &[u8], fd: Option<i32>) -> Result<()> {
 
 /// Receives one message into `buffer`. EAGAIN: none has come in time.
 pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Message> {
-    let mut ancillary = Ancillary::EMPTY;
+    let mut extras = [0u64; ROOM];
     let mut part = [buffer.as_mut_ptr() as u64, buffer.len() as u64];
-    let mut header = header(&mut part, &mut ancillary, size_of::<Ancillary>());
+    let mut header = header(&mut part, extras.as_mut_ptr().cast(), size_of_val(&extras));
     let flags = libc::MSG_CMSG_CLOEXEC;
     let bytes = call!(
         libc::SYS_recvmsg,
@@ -201,27 +271,22 @@ pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Message> {
         &raw mut header,
         flags as u32
     )?;
-    let rights = ancillary.level == libc::SOL_SOCKET && ancillary.kind == libc::SCM_RIGHTS;
-    let fd =
-        (rights && header.msg_controllen > 0 && ancillary.fd >= 0).then(|| Fd::owned(ancillary.fd));
-    // In the padding behind the first there is room for a second one.
-    if rights && ancillary.len > ONE_FD && header.msg_controllen >= size_of::<Ancillary>() {
-        crate::file::close(ancillary.padding);
-    }
+    let extras = Extras::of(&extras, header.msg_controllen.min(ROOM * 8));
     Ok(Message {
         bytes: bytes as usize,
-        fd,
-        cut: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || ancillary.len > ONE_FD,
+        fd: extras.fd,
+        sender: extras.sender,
+        cut: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || extras.cut,
     })
 }
 
-fn header(part: &mut [u64; 2], ancillary: &mut Ancillary, room: usize) -> libc::msghdr {
+fn header(part: &mut [u64; 2], extras: *mut u8, room: usize) -> libc::msghdr {
     // SAFETY: all zeroes is a valid header.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
     header.msg_iov = part.as_mut_ptr().cast();
     header.msg_iovlen = 1;
     if room > 0 {
-        header.msg_control = (&raw mut *ancillary).cast();
+        header.msg_control = extras.cast();
         header.msg_controllen = room as _;
     }
     header
@@ -242,11 +307,27 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
+    fn descriptors_beyond_the_first_are_closed() {
+        let null = || Fd::open(c"/dev/null", libc::O_RDONLY, 0).unwrap().leak() as u32;
+        let (one, two) = (null(), null());
+        let head = u64::from(libc::SCM_RIGHTS as u32) << 32 | u64::from(libc::SOL_SOCKET as u32);
+        let words = [24, head, u64::from(two) << 32 | u64::from(one), 0, 0, 0, 0];
+        let found = Extras::of(&words, 24);
+        assert!(found.cut && found.fd.map(|fd| fd.raw()) == Some(one as i32));
+        for fd in [one, two] {
+            assert!(crate::file::stat_fd(fd as i32).is_err());
+        }
+        // What the kernel has cut off is nothing to be read.
+        assert!(Extras::of(&[u64::MAX; ROOM], 15).fd.is_none());
+    }
+
+    #[test]
     fn messages_and_descriptors_arrive() {
         let path = std::env::temp_dir().join(format!("regall-socket-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let path = CString::new(path.to_str().unwrap()).unwrap();
         let listener = listen(&path, 4).unwrap();
+        tell_senders(&listener).unwrap();
         let near = connect(&path, 20_000_000).unwrap();
         let far = accept(&listener).unwrap();
         let us = Credentials {
@@ -257,17 +338,24 @@ mod tests {
         assert_eq!(peer(&near).unwrap(), us);
         assert_eq!(peer(&far).unwrap(), us);
 
+        assert!(!has_more(&far));
         send(&near, b"one", Some(listener.raw())).unwrap();
+        assert!(has_more(&far));
         send(&near, b"four", None).unwrap();
         let mut buffer = [0; 3];
         let first = receive(&far, &mut buffer).unwrap();
         assert!(first.bytes == 3 && &buffer == b"one" && !first.cut);
+        assert_eq!(first.sender, Some(us.pid));
         assert_eq!(
             first.fd.unwrap().stat().unwrap().inode,
             listener.stat().unwrap().inode
         );
         let second = receive(&far, &mut buffer).unwrap();
         assert!(second.bytes == 3 && second.cut && second.fd.is_none());
+        assert_eq!(second.sender, Some(us.pid));
+        send(&far, b"two", Some(listener.raw())).unwrap();
+        let other_way = receive(&near, &mut buffer).unwrap();
+        assert!(other_way.sender.is_none() && other_way.fd.is_some() && !other_way.cut);
         assert_eq!(receive(&far, &mut buffer).err(), Some(Errno::AGAIN));
         let before = std::time::Instant::now();
         assert_eq!(receive(&near, &mut buffer).err(), Some(Errno::AGAIN));

@@ -1,0 +1,124 @@
+//! This process's credentials: what they were when the program began, and whether they have
+//! changed since. The memory of one that has given a user or capabilities up may hold what was
+//! meant for those alone, so nothing of it is lent from then on, in no child either: its helper
+//! ends, and its children's directories are for root.
+
+use crate::arch::Frame;
+use crate::helper;
+use crate::startup;
+use crate::sys::credentials::Credentials;
+use crate::sys::{self, call};
+use crate::track::{self, flight};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use regall_bridge::rights;
+use regall_directory::layout::Call;
+
+/// Words of [`FIRST`].
+const WORDS: usize = 7;
+/// The credentials of the program's first thread at its start.
+static FIRST: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Nothing is lent to anybody: they are not such that it could be, or have changed.
+static WITHHELD: AtomicBool = AtomicBool::new(true);
+
+fn words(it: &Credentials) -> [u64; WORDS] {
+    let pair = |one: u32, other: u32| u64::from(one) << 32 | u64::from(other);
+    let [a, b, c, d] = it.uids;
+    let [e, f, g, h] = it.gids;
+    [
+        pair(a, b),
+        pair(c, d),
+        pair(e, f),
+        pair(g, h),
+        it.permitted,
+        it.effective,
+        it.inheritable,
+    ]
+}
+
+/// This thread's. A filter may forbid one of the system calls.
+fn current() -> Option<Credentials> {
+    Credentials::current().or_else(|| Credentials::read(c"/proc/thread-self/status"))
+}
+
+/// At start-up, before anything else is asked here.
+pub fn init() {
+    let current = current();
+    if let Some(it) = &current {
+        for (place, word) in FIRST.iter().zip(words(it)) {
+            place.store(word, Relaxed);
+        }
+    }
+    WITHHELD.store(!current.is_some_and(lends), Relaxed);
+}
+
+/// Whether `own`, of this process at its start, are such that anything is lent. Memory that the
+/// kernel keeps from others at the start of a program is that of one whose file they can't read.
+#[cold]
+fn lends(own: Credentials) -> bool {
+    let ambient = match own.permitted {
+        // It is a part of these.
+        0 => 0,
+        _ => match Credentials::read(c"/proc/thread-self/status") {
+            Some(read) => read.ambient,
+            None => return false,
+        },
+    };
+    rights::lends(&Credentials { ambient, ..own }) && dumpable() == Some(1)
+}
+
+/// What prctl(2) says of PR_GET_DUMPABLE. The kernel sets it to another value when effective
+/// or file-system ids change, or capabilities come.
+pub fn dumpable() -> Option<u64> {
+    call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE).ok()
+}
+
+/// Whether nothing of this process is lent to others of its user.
+pub fn withheld() -> bool {
+    WITHHELD.load(SeqCst)
+}
+
+/// Whether `it`, of this process, is what its first thread's were when the program began.
+pub fn unchanged(it: &Credentials) -> bool {
+    let first = FIRST.iter().map(|word| word.load(Relaxed));
+    first.eq(words(it))
+}
+
+/// In a child of fork: its parent's thread may have had others than the program began with.
+pub fn child() {
+    if !withheld() && !current().is_some_and(|it| unchanged(&it)) {
+        withhold();
+    }
+}
+
+/// From now on nothing is lent.
+pub fn withhold() {
+    WITHHELD.store(true, SeqCst);
+}
+
+/// A call that may change this thread's credentials. If it does, the helper has ended before the
+/// application goes on.
+#[inline(never)]
+pub fn change(frame: &Frame) -> i64 {
+    flight::count_call(Call::Credentials);
+    if withheld() {
+        return track::real(frame);
+    }
+    around(|| track::real(frame))
+}
+
+/// The same around whatever makes that call.
+#[cold]
+#[inline(never)]
+pub fn around(make: impl FnOnce() -> i64) -> i64 {
+    // Once it has another user, its socket may be out of reach.
+    let waking = helper::knock();
+    let value = make();
+    // Whether it failed does not matter, and setfsuid(2) would not say. A child of vfork changes
+    // its own, not its parent's.
+    let ours = sys::getpid() == startup::own_pid();
+    if ours && !withheld() && !current().is_some_and(|it| unchanged(&it)) {
+        withhold();
+        helper::end(waking);
+    }
+    value
+}

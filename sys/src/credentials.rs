@@ -1,0 +1,227 @@
+//! Ids and capabilities: those of this thread by system calls, those of others from /proc.
+
+use crate::file::{self, Fd};
+use crate::text::{number, Text};
+use crate::{call, Errno, Result};
+use core::ffi::CStr;
+
+/// What of a task's credentials decides who may trace it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Credentials {
+    /// Real, effective, saved and file-system user.
+    pub uids: [u32; 4],
+    /// The same of the group.
+    pub gids: [u32; 4],
+    /// Capabilities that it may have.
+    pub permitted: u64,
+    /// Those that it has.
+    pub effective: u64,
+    /// Those that it may pass on to a program with the same in its file.
+    pub inheritable: u64,
+    /// Those that every program which it executes gets. 0 if it was not asked for.
+    pub ambient: u64,
+}
+
+/// A user namespace: device and inode of its file under /proc/PID/ns.
+pub type Namespace = (u64, u64);
+
+/// Longer lines of a status file are cut; none that is looked for is longer.
+const LINE: usize = 96;
+
+impl Credentials {
+    /// This thread's, without the ambient set. `None`: a system call was refused.
+    pub fn current() -> Option<Self> {
+        let mut uids = [0u32; 4];
+        let mut gids = [0u32; 4];
+        for (nr, of_files, ids) in [
+            (libc::SYS_getresuid, libc::SYS_setfsuid, &mut uids),
+            (libc::SYS_getresgid, libc::SYS_setfsgid, &mut gids),
+        ] {
+            let [real, effective, saved, files] = ids;
+            call!(nr, &raw mut *real, &raw mut *effective, &raw mut *saved).ok()?;
+            // No id is -1, so this only tells.
+            *files = call!(of_files, u32::MAX).ok()? as u32;
+        }
+        let mut header = [CAPABILITY_VERSION, 0];
+        // Two of effective, permitted and inheritable: the low halves, then the high ones.
+        let mut sets = [0u32; 6];
+        call!(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()).ok()?;
+        let [effective, permitted, inheritable, high @ ..] = sets;
+        let set = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        Some(Self {
+            uids,
+            gids,
+            permitted: set(permitted, high[1]),
+            effective: set(effective, high[0]),
+            inheritable: set(inheritable, high[2]),
+            ambient: 0,
+        })
+    }
+
+    /// Those of process `pid`'s first thread, with the ids as this process's user namespace has
+    /// them. ESRCH: there is none, or it can't be looked at.
+    pub fn of(pid: u32) -> Result<Self> {
+        let path: Text<32> = Text::of(format_args!("/proc/{pid}/status"));
+        Self::read(path.as_cstr().ok_or(Errno::SRCH)?).ok_or(Errno::SRCH)
+    }
+
+    /// Reads a status file. `None`: it can't be read, or a line is missing.
+    pub fn read(path: &CStr) -> Option<Self> {
+        let mut found = Self::default();
+        let mut lines = 0;
+        each_line(&Fd::open(path, libc::O_RDONLY, 0).ok()?, |line| {
+            lines += u32::from(found.take(line) == Some(true));
+        });
+        (lines == 5).then_some(found)
+    }
+
+    /// Takes a line in; whether it is one of those that every kernel has.
+    fn take(&mut self, line: &[u8]) -> Option<bool> {
+        let colon = line.iter().position(|b| *b == b':')?;
+        let (name, value) = line.split_at(colon + 1);
+        match name {
+            b"Uid:" => self.uids = four(value)?,
+            b"Gid:" => self.gids = four(value)?,
+            b"CapInh:" => self.inheritable = hexadecimal(value)?,
+            b"CapPrm:" => self.permitted = hexadecimal(value)?,
+            b"CapEff:" => self.effective = hexadecimal(value)?,
+            b"CapAmb:" => {
+                self.ambient = hexadecimal(value)?;
+                return Some(false);
+            }
+            _ => return None,
+        }
+        Some(true)
+    }
+
+    /// The effective user.
+    pub fn uid(&self) -> u32 {
+        self.uids[1]
+    }
+
+    /// The effective group.
+    pub fn gid(&self) -> u32 {
+        self.gids[1]
+    }
+
+    /// Whether all four users are one, and all four groups.
+    pub fn agree(&self) -> bool {
+        let one = |ids: &[u32; 4]| ids.iter().all(|id| *id == ids[0]);
+        one(&self.uids) && one(&self.gids)
+    }
+}
+
+/// The kernel's version 3 of capability sets.
+pub const CAPABILITY_VERSION: u32 = 0x2008_0522;
+
+/// Gives this thread `effective` and `permitted`, of those that it is permitted, and nothing to
+/// pass on.
+pub fn set_capabilities(effective: u64, permitted: u64) -> Result<()> {
+    let header = [CAPABILITY_VERSION, 0];
+    let (low, high) = (|set: u64| set as u32, |set: u64| (set >> 32) as u32);
+    let sets = [
+        low(effective),
+        low(permitted),
+        0,
+        high(effective),
+        high(permitted),
+        0,
+    ];
+    call!(libc::SYS_capset, header.as_ptr(), sets.as_ptr()).map(drop)
+}
+
+/// The user namespace of `pid`; 0: this process's own. EACCES: whoever asks may not look at it.
+pub fn user_namespace(pid: u32) -> Result<Namespace> {
+    let path: Text<32> = match pid {
+        0 => Text::of(format_args!("/proc/self/ns/user")),
+        pid => Text::of(format_args!("/proc/{pid}/ns/user")),
+    };
+    let stat = file::stat_path(path.as_cstr().ok_or(Errno::SRCH)?, false)?;
+    Ok((stat.dev, stat.inode))
+}
+
+/// Whose this process's user namespace is, as it sees it.
+pub fn owner_of_namespace() -> Result<u32> {
+    const NS_GET_OWNER_UID: u64 = 0xb704;
+    let namespace = Fd::open(c"/proc/self/ns/user", libc::O_RDONLY, 0)?;
+    let mut uid = u32::MAX;
+    call!(
+        libc::SYS_ioctl,
+        namespace.raw(),
+        NS_GET_OWNER_UID,
+        &raw mut uid
+    )?;
+    Ok(uid)
+}
+
+fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|b| b.is_ascii_whitespace())
+        .filter(|word| !word.is_empty())
+}
+
+fn four(value: &[u8]) -> Option<[u32; 4]> {
+    let mut ids = [0; 4];
+    let mut found = words(value);
+    for id in &mut ids {
+        *id = u32::try_from(number(found.next()?)?).ok()?;
+    }
+    Some(ids)
+}
+
+fn hexadecimal(value: &[u8]) -> Option<u64> {
+    words(value).next()?.iter().try_fold(0u64, |sum, byte| {
+        let digit = char::from(*byte).to_digit(16)?;
+        Some(sum << 4 | u64::from(digit))
+    })
+}
+
+/// Calls `tell` for each line, cut to [`LINE`] bytes: that of the groups may be long.
+fn each_line(file: &Fd, mut tell: impl FnMut(&[u8])) {
+    let (mut buffer, mut line, mut used) = ([0u8; 512], [0u8; LINE], 0);
+    while let Ok(bytes @ 1..) = file.read(&mut buffer) {
+        for byte in buffer.iter().take(bytes) {
+            match (byte, line.get_mut(used)) {
+                (b'\n', _) => {
+                    tell(line.get(..used).unwrap_or(&[]));
+                    used = 0;
+                }
+                (byte, Some(place)) => {
+                    *place = *byte;
+                    used += 1;
+                }
+                (_, None) => (),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_says_of_itself_what_the_kernel_says_of_it() {
+        let asked = Credentials::current().unwrap();
+        let read = Credentials::read(c"/proc/thread-self/status").unwrap();
+        assert_eq!(Credentials { ambient: 0, ..read }, asked);
+        assert_eq!(Credentials::of(std::process::id()), Ok(read));
+        assert_eq!(Credentials::of(u32::MAX), Err(Errno::SRCH));
+        assert_eq!(user_namespace(0), user_namespace(std::process::id()));
+    }
+
+    #[test]
+    fn lines_are_taken_in() {
+        let mut it = Credentials::default();
+        assert_eq!(it.take(b"Uid:\t1000\t0\t1000\t7"), Some(true));
+        assert_eq!(it.take(b"CapPrm:\t000001ffffffffff"), Some(true));
+        assert_eq!(it.take(b"CapAmb:\t0000000000000002"), Some(false));
+        assert_eq!(
+            (it.take(b"Name:\tUid:"), it.take(b"Uid:\t1\t2")),
+            (None, None)
+        );
+        assert_eq!(it.uids, [1000, 0, 1000, 7]);
+        assert_eq!((it.permitted, it.ambient), ((1 << 41) - 1, 2));
+        assert!(!it.agree() && Credentials::default().agree());
+    }
+}

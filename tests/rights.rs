@@ -1,0 +1,145 @@
+//! Nobody gains rights: by regall a process reaches no other that the kernel's rules on
+//! credentials keep it from. What is proven here is in SECURITY.md.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use regall_tests::child::{self, Outcome};
+use regall_tests::mode::Mode;
+use regall_tests::{build, skip};
+
+/// The program ends itself after 60 s.
+const TIMEOUT: Duration = Duration::from_secs(70);
+/// The user that the program's owners become.
+const USER: u32 = 54321;
+
+fn run(args: &[&str], copy: &str, mode: Mode) -> Outcome {
+    let mut command = Command::new(build::program("bridge/rights"));
+    mode.apply(command.args(args));
+    command.env("REGALL_COPY", copy);
+    command.env("COMMAND", build::regall());
+    child::run(&mut command, TIMEOUT)
+}
+
+/// Whether this is root, and another user can run what is tested here.
+fn possible() -> bool {
+    // SAFETY: a system call without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("becoming another user: not root");
+        return false;
+    }
+    let mut command = Command::new(build::regall());
+    let can = command.arg("--version").uid(USER).gid(USER).output();
+    let library = Command::new("test")
+        .arg("-r")
+        .arg(build::shim())
+        .uid(USER)
+        .gid(USER)
+        .status();
+    let can = can.is_ok_and(|done| done.status.success());
+    if !can || !library.is_ok_and(|done| done.success()) {
+        skip("becoming another user: it can't run programs from here");
+        return false;
+    }
+    true
+}
+
+/// An owner that becomes `USER` in that way, and a process of `USER`, which reaches it by no
+/// means, though the helper is asked for; without the shim either.
+fn reach(how: &str) {
+    if !possible() {
+        return;
+    }
+    for (mode, copy) in [
+        (Mode::Plain, "auto"),
+        (Mode::Populate, "auto"),
+        (Mode::Populate, "map,cma,helper"),
+    ] {
+        run(&["reach", how], copy, mode).must_succeed_at(format_args!("{how} {mode:?} {copy}"));
+    }
+}
+
+#[test]
+fn users_behind_a_filter_reach_each_other() {
+    reach("user");
+}
+
+#[test]
+fn another_group_is_somebody_else() {
+    reach("group");
+}
+
+#[test]
+fn who_was_root_is_not_reached() {
+    for how in ["seteuid", "saved", "real", "setuid", "raw"] {
+        reach(how);
+    }
+}
+
+#[test]
+fn servers_that_change_their_users_for_files_are_not_reached() {
+    reach("files");
+}
+
+#[test]
+fn who_has_capabilities_is_not_reached_by_who_has_none() {
+    for how in ["kept", "ambient"] {
+        reach(how);
+    }
+}
+
+/// Calls that end the helper of who is root.
+const CALLS: [&str; 16] = [
+    "setuid",
+    "setgid",
+    "seteuid",
+    "setreuid",
+    "setregid",
+    "setresuid",
+    "setresgid",
+    "setfsuid",
+    "setfsgid",
+    "capset",
+    "raw setuid",
+    "raw setfsuid",
+    "raw setresgid",
+    "threads setuid",
+    "threads seteuid",
+    "threads raw setuid",
+];
+
+#[test]
+fn the_first_change_of_credentials_ends_the_helper() {
+    if !possible() {
+        return;
+    }
+    for call in CALLS {
+        for mode in [Mode::Populate, Mode::Strict, Mode::Symbols] {
+            // What is neither libc's function nor its syscall() is seen by who looks.
+            let done = run(&["ends", call], "cma,helper", mode);
+            done.must_succeed_at(format_args!("{call} {mode:?}"));
+        }
+    }
+}
+
+#[test]
+fn what_changes_no_credentials_leaves_it_alone() {
+    if possible() {
+        for mode in [Mode::Populate, Mode::Strict, Mode::Symbols] {
+            run(&["stays"], "cma,helper", mode).must_succeed_at(format_args!("{mode:?}"));
+        }
+    }
+}
+
+#[test]
+fn root_is_not_reached_from_a_user_namespace() {
+    if !possible() {
+        return;
+    }
+    let done = run(&["namespaces"], "auto", Mode::Populate);
+    match done.end().as_str() {
+        "exit 77" => skip(done.stdout.trim()),
+        _ => done.must_succeed(),
+    }
+}
