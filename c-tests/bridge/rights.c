@@ -148,6 +148,8 @@ static int attack(const char *of, const char *at)
 {
 	pid_t pid = atoi(of);
 	uint64_t there = strtoull(at, NULL, 0), got = 0, put = 666, reached = 0;
+	/* So that nothing but what the library does is left. */
+	without_attaching();
 	struct iovec own = { &got, 8 }, gives = { &put, 8 }, theirs = { (void *)(uintptr_t)there, 8 };
 	reached |= 1 * (process_vm_readv(pid, &own, 1, &theirs, 1, 0) == 8);
 	reached |= 2 * (process_vm_writev(pid, &gives, 1, &theirs, 1, 0) == 8);
@@ -228,6 +230,14 @@ static int helpers(void)
 	return found;
 }
 
+/* It has its name a moment after it was started. */
+static void some_helper(void)
+{
+	for (uint64_t since = now_ns(); helpers() == 0 && now_ns() - since < 5000000000u;)
+		pause_us(1000);
+	IS(1, helpers());
+}
+
 static pthread_barrier_t barrier;
 
 static void *idle(void *unused)
@@ -282,7 +292,7 @@ static int ends(const char *name)
 		NEED(pthread_create(&t, NULL, idle, NULL) == 0);
 		pthread_barrier_wait(&barrier);
 	}
-	IS(1, helpers());
+	some_helper();
 	call(threads ? name + 8 : name);
 	IS(0, helpers());
 	/* For good, in children, too, and whatever is asked for. */
@@ -310,6 +320,7 @@ static int ends(const char *name)
 static int stays(void)
 {
 	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	some_helper();
 	NEED(setuid(0) == 0 && setgid(0) == 0 && setresuid(-1u, 0, -1u) == 0 && seteuid(0) == 0);
 	setfsuid(0);
 	setfsgid(-1u);
