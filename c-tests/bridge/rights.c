@@ -194,16 +194,17 @@ static int reach(const char *how)
 	uint64_t reached = as_user((char *[]){ "rights", "attack", pid, at, NULL });
 	NEED(dprintf(o.to, "?\n") > 0);
 	hear(&o, line, sizeof line);
+	bool active = regall_active && regall_active();
 	if (strcmp(how, "user") == 0) {
 		/* All ways, or what was tried here proves nothing. */
-		IS(regall_active && regall_active() ? 63 : 0, reached);
+		IS(active ? 63 : 0, reached);
 	} else {
-		/* (A directory is no memory; but the kernel keeps what is in it, too.) */
-		IS(strcmp(how, "group") == 0 ? 32 : 0, reached);
+		/* Of what a group keeps apart, the directory is not: its folder is the user's. */
+		IS(active && strcmp(how, "group") == 0 ? 32 : 0, reached);
 		IS(SECRET, strtoull(line, NULL, 16));
 	}
 	/* Root sees what there is. */
-	if (regall_active && regall_active())
+	if (active)
 		IS(0, by_command("verify", pid, NULL));
 	kill(atoi(pid), SIGKILL);
 	end_other(&o);
