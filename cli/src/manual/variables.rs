@@ -20,7 +20,7 @@ const fn of(name: &'static str, default: &'static str, meaning: &'static str) ->
 }
 
 /// In the README's order.
-pub const ALL: [Variable; 19] = [
+pub const ALL: [Variable; 20] = [
     of("REGALL", "0", "`1` turns it on"),
     of("REGALL_PIN", "auto", "the pin set: `auto` (locked when touched; adapters make nothing resident that nobody has touched, but for what is small), `onfault` (locked when touched; adapters register everything at once), `populate` (everything locked and resident at once), `off` (tracked only)"),
     of("REGALL_INTERCEPT", "patch", "`patch`: the sites of system calls are patched; `symbols`: only calls through the public functions are seen; `strict`: patch, plus Syscall User Dispatch for sites that can't be patched"),
@@ -38,6 +38,7 @@ pub const ALL: [Variable; 19] = [
     of("REGALL_KEYS", "mapping", "what a borrowed key covers: `mapping`: the region that the buffer lies in; `exact`: what was asked for, by a real registration (nothing is borrowed)"),
     of("REGALL_ACCESS", "local", "what peers may do through published keys: `local` (there are none for them), `remote-read`, `remote-write`, `remote-atomic`, each with those before. The application's own requests get what they ask for"),
     of("REGALL_COPY", "auto", "the copy between peers: `auto`, `off`, or a list in order of preference of `map` (the peer's memory mapped here), `xpmem`, `cma` (process_vm_readv), `knem` (regions alone), `helper` (a thread of the owner's; naming it starts one at once, `auto` only where peers can't get at a process otherwise, or where a seccomp filter keeps that from being found out). With `map` the application's own process_vm_readv and process_vm_writev are served so, too"),
+    of("REGALL_PTRACER", "off", "where `kernel.yama.ptrace_scope` is 1: `any` lets every process of the user trace this one (PR_SET_PTRACER_ANY), so that process_vm_readv works among ranks without mapping or helper; debuggers, too. See SECURITY.md"),
     of("REGALL_SHARE", "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
     of("REGALL_HUGE", "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
 ];
