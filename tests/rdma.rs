@@ -72,6 +72,7 @@ mod stock {
         fabric = fi_pingpong();
         cm = rping();
         pingpong = rc_pingpong(&[]);
+        yama = yama();
         python = rdma_core(&["test_mr", "test_pd", "test_fork"]);
         killed = kills(100);
         blind = truth_of_the_blind();
@@ -466,6 +467,32 @@ fn rc_pingpong(more: &[&str]) -> Checked {
             passed.len() == 2 && passed.iter().all(|n| *n > 0),
             "passed {passed:?}"
         );
+    }
+    Ok(())
+}
+
+/// Where Yama lets nobody trace who is no ancestor, the library copies all the same, and lets
+/// nobody trace its processes but where that is asked for.
+fn yama() -> Checked {
+    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    if fs::write(SCOPE, "1").is_err() {
+        return Err(Skipped("this kernel has no Yama".into()));
+    }
+    let run = |args: &[&str], mode: Mode, ptracer: &str| {
+        let mut command = Command::new(build::program("bridge/rights"));
+        mode.apply(command.arg("yama").args(args));
+        command.env("REGALL_PTRACER", ptracer);
+        command.env("COMMAND", build::regall());
+        child::run(&mut command, TIMEOUT)
+    };
+    let all = [
+        run(&[], Mode::Plain, "off"),
+        run(&[], Mode::Populate, "off"),
+        run(&["any"], Mode::Populate, "any"),
+    ];
+    fs::write(SCOPE, "0").expect("Yama's scope");
+    for (n, done) in all.iter().enumerate() {
+        done.must_succeed_at(n);
     }
     Ok(())
 }

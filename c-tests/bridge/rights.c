@@ -4,6 +4,8 @@
  *   user read and write it by every way that there is. Nothing may come of it, but for `user`.
  * rights ends CALL: a process whose helper runs makes the call: then it has none, at once.
  * rights stays: it has one still after calls that change nothing.
+ * rights yama [any]: where kernel.yama.ptrace_scope is 1, the library copies between processes
+ *   of one user, and others stay kept apart, unless REGALL_PTRACER=any.
  * rights namespaces: an owner that is root lends nothing to one in a user namespace of its own.
  */
 #include "../filter.h"
@@ -101,6 +103,10 @@ static int owner(const char *how)
 		without_attaching();
 		return executed();
 	}
+	if (strcmp(how, "yama") == 0) {
+		NEED(setresgid(USER, USER, USER) == 0 && setresuid(USER, USER, USER) == 0);
+		return executed();
+	}
 	/* From here on the library was there before. */
 	if (strcmp(how, "seteuid") == 0)
 		NEED(setegid(USER) == 0 && seteuid(USER) == 0);
@@ -144,12 +150,13 @@ static int by_command(const char *what, const char *pid, const char *at)
 	return WEXITSTATUS(status);
 }
 
-static int attack(const char *of, const char *at)
+static int attack(const char *of, const char *at, bool filtered)
 {
 	pid_t pid = atoi(of);
 	uint64_t there = strtoull(at, NULL, 0), got = 0, put = 666, reached = 0;
 	/* So that nothing but what the library does is left. */
-	without_attaching();
+	if (filtered)
+		without_attaching();
 	struct iovec own = { &got, 8 }, gives = { &put, 8 }, theirs = { (void *)(uintptr_t)there, 8 };
 	reached |= 1 * (process_vm_readv(pid, &own, 1, &theirs, 1, 0) == 8);
 	reached |= 2 * (process_vm_writev(pid, &gives, 1, &theirs, 1, 0) == 8);
@@ -165,7 +172,7 @@ static int attack(const char *of, const char *at)
 }
 
 /* Runs this program as the user, and hears a number from it. */
-static uint64_t as_user(char *const argv[])
+static uint64_t as_user(bool shim, char *const argv[])
 {
 	int back[2];
 	NEED(pipe2(back, O_CLOEXEC) == 0);
@@ -174,6 +181,8 @@ static uint64_t as_user(char *const argv[])
 	if (pid == 0) {
 		NEED(setresgid(USER, USER, USER) == 0 && setresuid(USER, USER, USER) == 0);
 		NEED(dup2(back[1], 1) == 1);
+		if (!shim)
+			unsetenv("LD_PRELOAD");
 		execv("/proc/self/exe", argv);
 		_exit(91);
 	}
@@ -191,7 +200,7 @@ static int reach(const char *how)
 	struct other o = start_other(true, (char *[]){ "rights", "owner", (char *)(uintptr_t)how, NULL });
 	hear(&o, line, sizeof line);
 	NEED(sscanf(line, "%15s %31s", pid, at) == 2);
-	uint64_t reached = as_user((char *[]){ "rights", "attack", pid, at, NULL });
+	uint64_t reached = as_user(true, (char *[]){ "rights", "attack", pid, at, NULL });
 	NEED(dprintf(o.to, "?\n") > 0);
 	hear(&o, line, sizeof line);
 	bool active = regall_active && regall_active();
@@ -207,6 +216,21 @@ static int reach(const char *how)
 	if (active)
 		IS(0, by_command("verify", pid, NULL));
 	kill(atoi(pid), SIGKILL);
+	end_other(&o);
+	return verdict();
+}
+
+static int yama(bool any)
+{
+	char line[64], pid[16], at[32];
+	struct other o = start_other(true, (char *[]){ "rights", "owner", "yama", NULL });
+	hear(&o, line, sizeof line);
+	NEED(sscanf(line, "%15s %31s", pid, at) == 2);
+	bool active = regall_active && regall_active();
+	char *const open[] = { "rights", "attack", pid, at, "open", NULL };
+	/* Others, by the kernel's calls; then its peers. */
+	IS(any ? 3 : 0, as_user(false, open) & 3);
+	IS(active ? 63 : 0, as_user(true, open));
 	end_other(&o);
 	return verdict();
 }
@@ -411,6 +435,8 @@ int main(int argc, char **argv)
 		return stays();
 	if (strcmp(what, "namespaces") == 0)
 		return namespaces();
+	if (strcmp(what, "yama") == 0)
+		return yama(argc > 2);
 	NEED(argc > 2);
 	if (strcmp(what, "owner") == 0)
 		return owner(argv[2]);
@@ -419,5 +445,5 @@ int main(int argc, char **argv)
 	if (strcmp(what, "ends") == 0)
 		return ends(argv[2]);
 	NEED(argc > 3 && strcmp(what, "attack") == 0);
-	return attack(argv[2], argv[3]);
+	return attack(argv[2], argv[3], argc == 4);
 }
