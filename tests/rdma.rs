@@ -72,7 +72,7 @@ mod stock {
         fabric = fi_pingpong();
         cm = rping();
         pingpong = rc_pingpong(&[]);
-        yama = yama();
+        yama = kept_apart_by_yama();
         python = rdma_core(&["test_mr", "test_pd", "test_fork"]);
         killed = kills(100);
         blind = truth_of_the_blind();
@@ -473,7 +473,7 @@ fn rc_pingpong(more: &[&str]) -> Checked {
 
 /// Where Yama lets nobody trace who is no ancestor, the library copies all the same, and lets
 /// nobody trace its processes but where that is asked for.
-fn yama() -> Checked {
+fn kept_apart_by_yama() -> Checked {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
     if fs::write(SCOPE, "1").is_err() {
         return Err(Skipped("this kernel has no Yama".into()));
