@@ -11,6 +11,7 @@ use crate::logger;
 use crate::rights;
 use crate::stats;
 use crate::store::write_text;
+use crate::sys::process::Identity;
 use crate::sys::{self, file, time};
 use crate::text::{Lossy, Text};
 use crate::track::{self, flight, fork, resync, State};
@@ -428,7 +429,7 @@ pub fn write_settings(state: &mut State) {
 #[cold]
 #[inline(never)]
 pub fn finish() {
-    if !active() || sys::getpid() != sys::memory_owner() {
+    if !active() || sys::getpid() != sys::memory_owner() || !is_known() {
         return;
     }
     stats::write();
@@ -436,6 +437,27 @@ pub fn finish() {
     if let Some(guard) = track::lock() {
         guard.remove_directory();
     }
+}
+
+/// When this process began and its pid namespace, as they are in its directory; 0: not known.
+static KNOWN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// The directory is made for the process `us`.
+pub fn known_as(us: &Identity) {
+    let [start, namespace] = &KNOWN;
+    start.store(us.start, Relaxed);
+    namespace.store(us.namespace, Relaxed);
+}
+
+/// Whether this is the process that the directory was made for. Its number does not tell: 1 is
+/// that of the first process of a pid namespace, and of its child that is the first of another
+/// and shares its memory, or has a copy.
+fn is_known() -> bool {
+    let [start, namespace] = &KNOWN;
+    let known = (start.load(Relaxed), namespace.load(Relaxed));
+    Identity::own().map_or(true, |us| {
+        known == (0, 0) || known == (us.start, us.namespace)
+    })
 }
 
 /// A child of fork is a process of its own.

@@ -143,3 +143,27 @@ fn root_is_not_reached_from_a_user_namespace() {
         _ => done.must_succeed(),
     }
 }
+
+/// Runs `bridge/table what`, which says nothing unless something is wrong.
+fn table(what: &str, mode: Mode) {
+    let mut command = Command::new(build::program("bridge/table"));
+    mode.apply(command.arg(what));
+    command.env("REGALL_COPY", "helper");
+    let done = child::run(&mut command, TIMEOUT);
+    match done.end().as_str() {
+        "exit 77" => skip(done.stdout.trim()),
+        _ => done.must_succeed_at(format_args!("{what} {mode:?}")),
+    }
+}
+
+#[test]
+fn children_that_share_descriptors_close_none_of_their_parents() {
+    table("files", Mode::Plain);
+    table("files", Mode::Populate);
+}
+
+#[test]
+fn the_first_process_of_a_namespace_and_its_child_of_another() {
+    table("first", Mode::Plain);
+    table("first", Mode::Populate);
+}

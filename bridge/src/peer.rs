@@ -38,6 +38,8 @@ pub struct Peer {
     host: &'static dyn Host,
     found: Found,
     flags: u32,
+    /// The process that has opened it: this one, or its parent.
+    opener: u32,
     /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
     /// the pid. -1 where that is not allowed.
     memory: AtomicI32,
@@ -108,6 +110,7 @@ impl Peer {
             host,
             found,
             flags,
+            opener: regall_sys::getpid(),
             memory: AtomicI32::new(memory),
             memory_inode: inode(memory),
             seen: AtomicU64::new(GONE),
@@ -146,12 +149,15 @@ impl Peer {
 
     fn release(&self) {
         let memory = self.memory.swap(-1, Relaxed);
-        if inode(memory) == self.memory_inode {
-            file::close(memory);
-        }
         self.link.lock().close();
-        self.attachments.release(self.host);
-        self.xpmem.release();
+        // The parent's descriptors are not ours to close where there is one table of them.
+        if self.opener == regall_sys::getpid() || !file::are_inherited_shared() {
+            if inode(memory) == self.memory_inode {
+                file::close(memory);
+            }
+            self.attachments.release(self.host);
+            self.xpmem.release();
+        }
         let mut known = self.known.lock();
         known.picture.release(self.host);
         known.view.close(self.host);

@@ -48,6 +48,8 @@ pub struct Birth {
     pub tls: Option<u64>,
     /// Whether the parent waits until the child has ended or execs (CLONE_VFORK).
     pub vfork: bool,
+    /// Whether the child shares its parent's table of descriptors (CLONE_FILES).
+    pub files: bool,
 }
 
 impl Asked {
@@ -121,6 +123,7 @@ impl Birth {
             stack: 0,
             tls: sets.then_some(tls),
             vfork: flags & libc::CLONE_VFORK as u64 != 0,
+            files: flags & libc::CLONE_FILES as u64 != 0,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::sys::{self, file};
 use crate::thread;
 use crate::threads;
 use crate::verbs::handles;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, SETTING_FORKED};
 use regall_directory::vocab::{Attr, Flags};
@@ -66,7 +66,7 @@ fn is_child() -> bool {
 #[cold]
 #[inline(never)]
 fn late_child() {
-    let flight = child();
+    let flight = child(true);
     if crate::share::any() {
         backed::late_child();
     }
@@ -93,10 +93,12 @@ pub fn fork(frame: &mut Frame) -> i64 {
     let value = if crate::share::any() {
         if birth.moves() && !backed::stack_is_inherited() {
             backed::stop_sharing();
+            SHARING_LATER.fetch_or(birth.files, Relaxed);
             return at_its_site(frame);
         }
         fork_apart(&birth)
     } else if birth.moves() {
+        SHARING_LATER.fetch_or(birth.files, Relaxed);
         // Nothing has to be done before it, and the child finds out by itself.
         return at_its_site(frame);
     } else {
@@ -120,13 +122,29 @@ pub fn untracked(frame: &mut Frame) -> i64 {
     }
 }
 
+/// Children that share their parent's descriptors and are being made. A child has a copy of
+/// the number.
+static SHARING: AtomicU32 = AtomicU32::new(0);
+/// Such a child was left to find out by itself that it is one.
+static SHARING_LATER: AtomicBool = AtomicBool::new(false);
+
+/// The call itself.
+fn made(birth: &Birth) -> i64 {
+    SHARING.fetch_add(u32::from(birth.files), Relaxed);
+    let value = birth.call(real);
+    if value != 0 {
+        SHARING.fetch_sub(u32::from(birth.files), Relaxed);
+    }
+    value
+}
+
 fn fork_here(birth: &Birth) -> i64 {
     let flight = begun(birth);
-    let value = birth.call(real);
+    let value = made(birth);
     if value == 0 {
         // The flight is the parent's.
         core::mem::forget(flight);
-        drop(child());
+        drop(child(false));
         return 0;
     }
     drop(flight);
@@ -150,10 +168,10 @@ fn fork_apart(birth: &Birth) -> i64 {
         Ok(plan) => plan,
         Err(errno) => return -i64::from(errno.0),
     };
-    let value = birth.call(real);
+    let value = made(birth);
     if value == 0 {
         core::mem::forget(flight);
-        let flight = child();
+        let flight = child(false);
         plan.in_child();
         drop(flight);
         return 0;
@@ -162,10 +180,10 @@ fn fork_apart(birth: &Birth) -> i64 {
 }
 
 /// In a child, before anything else: nothing of the parent's may be touched. Its fork is in
-/// progress until the flight ends.
+/// progress until the flight ends. `late`: nobody saw its parent make it.
 #[cold]
 #[inline(never)]
-fn child() -> Option<flight::Flight> {
+fn child(late: bool) -> Option<flight::Flight> {
     // A handler that jumps away would leave it half a child, or its directory saying for ever
     // that a call is in progress.
     let undisturbed = sys::Undisturbed::new();
@@ -173,6 +191,10 @@ fn child() -> Option<flight::Flight> {
     if let Some(mark) = unsafe { MARK.load(Relaxed).as_ref() } {
         mark.store(1, Relaxed);
     }
+    // If two threads have made children at one time, what one shares the other leaves open.
+    let sharing = SHARING.swap(0, Relaxed) != 0;
+    let later = SHARING_LATER.swap(false, Relaxed);
+    file::inherited_are_shared(sharing || late && later);
     flight::use_header(core::ptr::null_mut());
     lock::reset();
     regall_bridge::lock::in_process();
@@ -253,7 +275,9 @@ fn start_anew(state: &mut State) {
     state.ledger.rebuild();
     // The descriptors are copies of the parent's: they keep its regions alive.
     handles::child();
-    state.hca.forget(|device| file::close(device.channel.fd()));
+    state
+        .hca
+        .forget(|device| file::close_inherited(device.channel.fd()));
     state.reserved = 0;
     state.adopting = false;
     flight::use_header(core::ptr::null_mut());

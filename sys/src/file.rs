@@ -3,6 +3,7 @@
 
 use crate::text::Text;
 use crate::{call, Errno, Result};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// An open descriptor; closed when dropped.
 pub struct Fd(i32);
@@ -183,6 +184,27 @@ pub fn above_the_low(open: impl FnOnce() -> Result<Fd>) -> Result<Fd> {
         }
     }
     opened
+}
+
+/// Whether this is a child that shares its parent's table of descriptors.
+static SHARED: AtomicBool = AtomicBool::new(false);
+
+/// In a child, before anything of its parent's is let go: whether both have one table of
+/// descriptors (CLONE_FILES). What is closed in it is closed for the parent.
+pub fn inherited_are_shared(yes: bool) {
+    SHARED.store(yes, Relaxed);
+}
+
+/// Whether what this process has inherited is its parent's to close.
+pub fn are_inherited_shared() -> bool {
+    SHARED.load(Relaxed)
+}
+
+/// Closes a descriptor that a child has from its parent, unless it is the parent's own.
+pub fn close_inherited(fd: i32) {
+    if !are_inherited_shared() {
+        close(fd);
+    }
 }
 
 /// Closes a descriptor of ours; -1 is none.

@@ -12,7 +12,7 @@ use crate::transfer::Way;
 use crate::vector::{Cursor, Few, Segment};
 use crate::wire::{Answer, Request, ANSWER, ATTACH_GET, ATTACH_PUT, BOUNCE, CHUNK, SLOTS};
 use crate::wire::{DESCRIPTOR, GET, HELLO, PUT};
-use regall_sys::file::Fd;
+use regall_sys::file::{self, Fd};
 use regall_sys::socket::{self, Message};
 use regall_sys::text::Text;
 use regall_sys::{call, rlimit, time, Errno, Result};
@@ -65,9 +65,12 @@ impl Link {
         }
     }
 
-    /// Closes it.
+    /// Closes it, unless it is the parent's, which has it open still.
     pub fn close(&mut self) {
-        self.open = None;
+        let ours = self.process == regall_sys::getpid() || !file::are_inherited_shared();
+        if let (Some(open), false) = (self.open.take(), ours) {
+            core::mem::forget(open);
+        }
     }
 
     /// The link as it can be used now.
