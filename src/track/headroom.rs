@@ -200,13 +200,15 @@ fn around(hull: Option<PageRange>, more: PageRange) -> PageRange {
 /// Where pins were given up; empty: nowhere. Changed with the lock held.
 static FROM: AtomicU64 = AtomicU64::new(0);
 static TO: AtomicU64 = AtomicU64::new(0);
-/// When they last came back, in nanoseconds; 0: never.
-static BACK: AtomicU64 = AtomicU64::new(0);
-/// The application has unlocked memory since, too soon for them.
+/// Until when the times that they came back have used up, in nanoseconds: [`PAUSE`] each.
+static SPENT_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// Some have not come back yet: the application has unlocked memory too soon after the last
+/// time, or there was no room for them.
 static DUE: AtomicBool = AtomicBool::new(false);
-/// They come back no more often than this: a program that locks and unlocks at its limit all
-/// the time is not to have us do so as well.
+/// They come back no more often than this, but for a few times in a row: a program that locks
+/// and unlocks at its limit all the time is not to have us do so as well.
 const PAUSE: u64 = 50_000_000;
+const IN_A_ROW: u64 = 4;
 
 fn remember(hull: PageRange) {
     let Some(_guard) = lock() else {
@@ -238,33 +240,42 @@ pub fn unmapped(locked: bool) {
 #[cold]
 #[inline(never)]
 fn come_back() {
-    let (now, last) = (time::now(), BACK.load(Relaxed));
-    let soon = last != 0 && now.saturating_sub(last) < PAUSE;
-    DUE.store(soon, Relaxed);
+    let (now, spent) = (time::now(), SPENT_UNTIL.load(Relaxed));
+    let soon = spent > now.saturating_add((IN_A_ROW - 1) * PAUSE);
     if soon {
-        return;
+        return DUE.store(true, Relaxed);
     }
     let Some(mut guard) = lock() else {
         return;
     };
-    let hull = PageRange::new(FROM.swap(0, Relaxed), TO.swap(0, Relaxed));
-    let Some(hull) = hull else {
+    let Some(hull) = PageRange::new(FROM.load(Relaxed), TO.load(Relaxed)) else {
         return;
     };
-    BACK.store(now, Relaxed);
+    SPENT_UNTIL.store(spent.max(now).saturating_add(PAUSE), Relaxed);
     // No more than there is room for: there may be any number of mappings over the limit.
     let limit = limits::memlock().unwrap_or(u64::MAX).min(guard.budget);
     let mut room = limit.saturating_sub(guard.pinned());
+    let mut any = false;
     guard.update(hull, |part, a| {
         let new = with_reason(a, Reason::Limit, Reason::Off);
+        any |= new != a;
         if new == a || part.len() > room {
             return a;
         }
         room -= part.len();
         new
     });
+    // The same room may be wanted by what was unlocked just now: what gets none of it is
+    // looked at again when memory goes.
+    DUE.store(any, Relaxed);
+    if !any {
+        FROM.store(0, Relaxed);
+        TO.store(0, Relaxed);
+    }
     drop(guard);
-    postpone(hull);
+    if any {
+        postpone(hull);
+    }
 }
 
 /// `attr` with another reason not to be pinned, if it has that one, and may be pinned at all.
