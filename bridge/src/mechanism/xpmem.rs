@@ -306,12 +306,14 @@ struct Entry {
 }
 
 impl Entry {
-    const NONE: Self = Self {
-        number: AtomicU64::new(0),
-        at: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-        sort: AtomicU64::new(0),
-    };
+    const fn none() -> Self {
+        Self {
+            number: AtomicU64::new(0),
+            at: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            sort: AtomicU64::new(0),
+        }
+    }
 
     fn is_at(&self, at: u64, bytes: u64) -> bool {
         let (start, len) = (self.at.load(Relaxed), self.bytes.load(Relaxed));
@@ -320,7 +322,7 @@ impl Entry {
 }
 
 /// All of them. Changed with [`OPENED`] locked.
-static ENTRIES: [Entry; MOST] = [Entry::NONE; MOST];
+static ENTRIES: [Entry; MOST] = [const { Entry::none() }; MOST];
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// The place of an attachment's entry is in the low bits of what stands for it.
