@@ -46,7 +46,8 @@ enum regall_reason {
 	REGALL_LIMIT = 7,
 	REGALL_INHERITED = 8,
 	REGALL_OFF = 9,
-	REGALL_REFUSED = 10
+	REGALL_REFUSED = 10,
+	REGALL_UNTOUCHED = 11
 };
 
 /* What is known of the range around an address. */
@@ -81,6 +82,14 @@ int regall_lookup(const void *pd, const void *addr, size_t len, struct regall_ra
  * served; -EMFILE: too many protection domains; -EBUSY: called from a signal handler at a
  * bad moment; -ENOSYS: inert. */
 int regall_register_all(void *pd);
+
+/* Has all of addr..addr+len registered in the protection domain `pd`, and says in `out` what
+ * regall_lookup says then. With REGALL_PIN=auto large memory is registered when it is asked
+ * for or has been touched, and not before: this asks for it, as ibv_reg_mr does, and nothing
+ * has to be given back. Keys are 0 where no one memory region can hold all of the bytes
+ * (more than 64 MiB, or memory of several kinds). Not for signal handlers.
+ * 0, or what regall_lookup returns; -EOPNOTSUPP, -EMFILE, -EBUSY: as regall_register_all. */
+int regall_register(void *pd, const void *addr, size_t len, struct regall_range *out);
 
 /* Takes the pages that hold any byte of addr..addr+len out of registration
  * (their state is `opted-out`), and back in. What is mapped there later starts

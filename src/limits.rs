@@ -4,6 +4,7 @@ use crate::config::{Environment, Limit};
 use crate::sys::{self, call, file};
 use crate::text::{number, Text};
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use regall_directory::addr::PAGE;
 
 /// CAP_IPC_LOCK's bit: RLIMIT_MEMLOCK does not bind who has it.
 const CAP_IPC_LOCK: u32 = 14;
@@ -85,6 +86,15 @@ fn physical() -> u64 {
             .saturating_mul(u64::from(info.mem_unit.max(1))),
         Err(_) => u64::MAX,
     }
+}
+
+/// Bytes of this process's that are resident, as the kernel last summed them up.
+pub fn resident() -> u64 {
+    let mut buf = [0u8; 128];
+    let pages = file::read_small(c"/proc/self/statm", &mut buf)
+        .ok()
+        .and_then(|text| text.split(|b| *b == b' ').nth(1).and_then(number));
+    pages.unwrap_or(0).saturating_mul(PAGE)
 }
 
 /// Ranks on this node, by what launchers put in the environment; 1 if none did.

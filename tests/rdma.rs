@@ -84,6 +84,11 @@ mod stock {
     }
 
     programs! { Stock:
+        untouched = "untouched" [] [("REGALL_PIN", "auto")] Same;
+        keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
+        borrow_auto = "borrow" [] [("REGALL_PIN", "auto")] Same;
+        busy_auto = "busy" ["100"] [("REGALL_PIN", "auto")] Same;
+        truth_auto = "truth" ["30", "3", REGALL, "both"] [("REGALL_ACCESS", "remote-read"), ("REGALL_PIN", "auto")] Alone;
         busy = "busy" ["300"] [] Same;
         keys = "keys" [] [] Same;
         keys_exact = "keys" [] [("REGALL_KEYS", "exact")] Same;

@@ -168,7 +168,7 @@ impl Rules {
 /// say of the range; whether that is good enough its own column decides.
 fn lacks(column: Column, switched_off: bool, other: Column) -> bool {
     match column.reason {
-        Reason::Limit | Reason::Refused | Reason::Inherited => true,
+        Reason::Limit | Reason::Refused | Reason::Inherited | Reason::Untouched => true,
         Reason::Off => !switched_off || other.reason == Reason::Off,
         _ => false,
     }
@@ -248,6 +248,7 @@ mod tests {
             no(Reason::Limit),
             Column::refused(12),
             no(Reason::Inherited),
+            no(Reason::Untouched),
         ] {
             assert_eq!(found(bad, Column::YES, false, false), Some(Wrong::Pin(bad)));
             assert_eq!(found(Column::YES, bad, false, false), Some(Wrong::Hca(bad)));

@@ -41,6 +41,8 @@ pub struct Summary {
     pub registered: u64,
     /// Bytes that are left out for a named reason.
     pub excluded: u64,
+    /// Bytes that the adapter has not, since nobody has touched them or asked for them.
+    pub untouched: u64,
 }
 
 /// Why a process could not be looked at.
@@ -145,5 +147,6 @@ fn summary(look: &Look) -> Summary {
         mappings: look.mappings.len(),
         registered: bytes.registered(),
         excluded: bytes.excluded(),
+        untouched: bytes.untouched(),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use regall_directory::layout::{Call, Counter, SETTING_FORKED, SETTING_GAVE_UP};
+use regall_directory::vocab::Reason;
 use regall_reader::{Entry, HeaderView};
 use serde_json::{json, Map, Value};
 
@@ -67,6 +68,12 @@ impl Tally {
     /// Bytes that are left out because they are over the limit.
     pub fn over_limit(&self) -> u64 {
         self.reason.get("limit").copied().unwrap_or(0)
+    }
+
+    /// Bytes that the adapter has not, since nobody has touched them or asked for them.
+    pub fn untouched(&self) -> u64 {
+        let word = Reason::Untouched.word();
+        self.hca.get(word).copied().unwrap_or(0)
     }
 
     fn json(&self) -> Value {

@@ -28,7 +28,7 @@ pub struct Args {
     /// All processes that run with the shim and may be looked at
     #[arg(long, conflicts_with = "pids")]
     pub all: bool,
-    /// What is over the limit, refused, off or inherited is a gap too
+    /// What is over the limit, refused, off, untouched or inherited is a gap too
     #[arg(long)]
     pub strict: bool,
     /// Look every so many seconds until they have ended, and keep the worst code
@@ -89,10 +89,14 @@ pub fn report(pid: u32, verdict: &Verdict, out: &mut impl Write) -> std::io::Res
         Verdict::Good(s) => {
             let (registered, excluded) = (units::bytes(s.registered), units::bytes(s.excluded));
             let mappings = s.mappings;
-            writeln!(
+            write!(
                 out,
                 "{pid}: ok, {mappings} mappings, {registered} registered, {excluded} excluded"
             )?;
+            if s.untouched != 0 {
+                write!(out, ", {} untouched", units::bytes(s.untouched))?;
+            }
+            writeln!(out)?;
             Ok(GOOD)
         }
         Verdict::Gaps(gaps, unpublished) => {

@@ -155,6 +155,9 @@ byte_enum! {
         Off = 9 => "off",
         /// The kernel said no; the errno goes with it.
         Refused = 10 => "refused",
+        /// Large memory that nobody has touched or asked for yet: an adapter would make
+        /// it resident (the HCA column, REGALL_PIN=auto).
+        Untouched = 11 => "untouched",
     }
 }
 

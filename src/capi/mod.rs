@@ -169,23 +169,66 @@ pub unsafe extern "C" fn regall_register_all(pd: *mut c_void) -> c_int {
     let _pass = strict::pass();
     bring_in();
     // SAFETY: by the contract above.
-    let place = unsafe {
-        let context = abi::context_of(pd);
-        abi::fd_of(context)
-            .zip(abi::handle_of(pd))
-            .map(|(fd, handle)| (fd, handle, context as u64))
-    };
-    let Some((fd, handle, context)) = place else {
+    let Some((owner, fd, handle)) = (unsafe { place_of(pd) }) else {
         return -libc::EOPNOTSUPP;
-    };
-    let owner = Owner {
-        pd: pd as u64,
-        context,
     };
     match lending::register_all(owner, fd, handle) {
         Ok(()) => 0,
         Err(errno) => error(errno),
     }
+}
+
+/// Whose a protection domain is, and where: its context's descriptor and its handle.
+///
+/// # Safety
+/// `pd` is a `struct ibv_pd *` that was not deallocated.
+unsafe fn place_of(pd: *mut c_void) -> Option<(Owner, i32, u32)> {
+    // SAFETY: by the contract above.
+    let (context, handle) = unsafe { (abi::context_of(pd), abi::handle_of(pd)?) };
+    // SAFETY: a protection domain's context is open as long as it is there.
+    let fd = unsafe { abi::fd_of(context) }?;
+    let owner = Owner {
+        pd: pd as u64,
+        context: context as u64,
+    };
+    Some((owner, fd, handle))
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// `pd` is NULL or a `struct ibv_pd *` that was not deallocated; `out` is NULL or valid for
+/// writing a `struct regall_range`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_register(
+    pd: *mut c_void,
+    addr: u64,
+    len: usize,
+    out: *mut Range,
+) -> c_int {
+    if !track::tracking() {
+        return INERT;
+    }
+    let bytes = PageRange::covering(addr, len as u64).filter(|_| !out.is_null());
+    let Some(bytes) = bytes else {
+        return error(Errno::INVAL);
+    };
+    if startup::config().hca == Hca::Off {
+        return -libc::EOPNOTSUPP;
+    }
+    let _pass = strict::pass();
+    bring_in();
+    if !pd.is_null() {
+        // SAFETY: by the contract above.
+        let Some((owner, fd, handle)) = (unsafe { place_of(pd) }) else {
+            return -libc::EOPNOTSUPP;
+        };
+        if let Err(errno) = lending::ask(owner, (fd, handle), bytes) {
+            return error(errno);
+        }
+    }
+    // SAFETY: by the contract above.
+    unsafe { regall_lookup(pd, addr, len, out) }
 }
 
 /// Called before anything else is done for a child of a tracked process.

@@ -2,7 +2,7 @@
 //! huge page, was tried, and gave it what it had mapped there itself.
 
 use super::headroom::{self, Charge};
-use super::pinning::{lock_for, settle};
+use super::pinning::{lock_for, settle_new};
 use super::unmap::{put_back, Taken};
 use super::{
     backed, close, deferred, end, future_flags, lock, open, over_budget, real, registering, resync,
@@ -134,7 +134,7 @@ pub fn brk(frame: &mut Frame) -> i64 {
         }
     }
     if let Some(range) = grown {
-        settle(range);
+        settle_new(range);
     }
     match shrunk.or(grown) {
         Some(range) => close(flight, range),

@@ -3,13 +3,14 @@
 
 use super::pinning::{lock_for, Whose};
 use super::registering::{self, deregister, tell};
+use super::waiting::Reach;
 use super::{begin_work, end, flight, fork, lock, progress, tracking, State, USER_END};
 use crate::arena::Arena;
 use crate::config;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{numbers, Device, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{numbers, Device, Domain, Owner, State as Stage, ALL_REMOTE};
 use crate::startup;
 use crate::sys::{file, Errno, Result};
 use crate::verbs::uverbs::{device::Device as OwnDevice, Channel};
@@ -37,6 +38,8 @@ enum Found<T> {
     Lent(T),
     /// The bytes lie in several regions, which can become one.
     Join(usize, PageRange),
+    /// Some of the bytes are in no region yet.
+    Ask(usize),
     /// The protection domain has no domain with this access yet.
     NoDomain,
     /// Only the real call can do it.
@@ -60,8 +63,9 @@ pub fn lend<T>(
     }
     fork::bring_in();
     let bytes = PageRange::covering(addr, len)?;
-    // A new domain, and a join, at the most.
-    for _ in 0..3 {
+    let mut asked = false;
+    // A new domain, a question, and a join, at the most.
+    for _ in 0..4 {
         match find(owner, bytes, wanted, &make) {
             Found::Lent(made) => {
                 flight::count(Counter::Served);
@@ -75,7 +79,11 @@ pub fn lend<T>(
             Found::NoDomain => {
                 adopt(owner, fd, pd, wanted).ok()?;
             }
-            Found::Nothing => return None,
+            Found::Ask(d) if !asked => {
+                asked = true;
+                registering::ask(d, bytes);
+            }
+            Found::Ask(_) | Found::Nothing => return None,
         }
     }
     None
@@ -95,7 +103,7 @@ fn find<T>(
         return Found::Nothing;
     }
     let mut any = false;
-    let mut join = None;
+    let (mut join, mut ask) = (None, None);
     let relaxed = |a: u32| a & Access::RELAXED_ORDERING;
     // What is lent can't make room. Where RLIMIT_MEMLOCK binds, a byte more than was
     // asked for would be one less for the application's next registration.
@@ -116,6 +124,11 @@ fn find<T>(
         }
         any |= !beyond(class);
         if startup::config().keys_exact {
+            continue;
+        }
+        // What is registered now is lent in the next round.
+        if !tight && !beyond(class) && state.hca.is_waiting(d, bytes) {
+            ask = ask.or(Some(d));
             continue;
         }
         let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
@@ -150,10 +163,11 @@ fn find<T>(
             _ => Found::Nothing,
         };
     }
-    match join {
-        Some((d, hull)) => Found::Join(d, hull),
-        None if any => Found::Nothing,
-        None => Found::NoDomain,
+    match (join, ask) {
+        (Some((d, hull)), _) => Found::Join(d, hull),
+        (None, Some(d)) => Found::Ask(d),
+        _ if any => Found::Nothing,
+        _ => Found::NoDomain,
     }
 }
 
@@ -300,18 +314,62 @@ pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
     open(owner, Device { channel, pd }, class)
 }
 
-/// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS. Does
-/// nothing if there is such a domain.
+/// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS: nothing
+/// waits until it is touched. Where there is such a domain, what waits there does not any more.
 pub fn register_all(owner: Owner, fd: i32, pd: u32) -> Result<()> {
     let wanted = with_local_write(remote_access());
-    let there = lock()
-        .ok_or(Errno::BUSY)?
-        .hca
-        .find(|d| d.owner == owner && d.state == Stage::Alive && wanted & !d.access == 0);
-    if there.count() > 0 {
-        return Ok(());
+    let there = |state: &State| {
+        let mut found = state
+            .hca
+            .find(|d| d.owner == owner && d.state == Stage::Alive && wanted & !d.access == 0);
+        found.next()
+    };
+    if there(&*lock().ok_or(Errno::BUSY)?).is_none() {
+        adopt(owner, fd, pd, wanted)?;
     }
-    adopt(owner, fd, pd, wanted)
+    let waited = {
+        let mut guard = lock().ok_or(Errno::BUSY)?;
+        let d = there(&guard);
+        let domain = d.and_then(|d| guard.hca.domain_mut(d));
+        domain.is_some_and(|domain| core::mem::take(&mut domain.waits))
+    };
+    if let (true, Some(all)) = (waited, PageRange::new(0, USER_END)) {
+        let flight = begin_work();
+        registering::settle(all, Whose::Foreign, Reach::Resident);
+        end(flight);
+    }
+    Ok(())
+}
+
+/// Has `bytes` registered in the protection domain for a program that asks for it, in one
+/// region if they are no more than one may have. Errors: as [`adopt`].
+pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
+    let all = |state: &State| {
+        let alive = |d: &Domain| d.owner == owner && d.state == Stage::Alive;
+        state.hca.find(alive)
+    };
+    if all(&*lock().ok_or(Errno::BUSY)?).next().is_none() {
+        adopt(owner, fd, pd, with_local_write(remote_access()))?;
+    }
+    let domains = all(&*lock().ok_or(Errno::BUSY)?);
+    for d in domains {
+        let waiting = |state: &State| state.hca.is_waiting(d, bytes);
+        if waiting(&*lock().ok_or(Errno::BUSY)?) {
+            registering::ask(d, bytes);
+        }
+        let apart = {
+            let state = lock().ok_or(Errno::BUSY)?;
+            let first = state.hca.next_from(d, bytes.start());
+            let first = first.filter(|(node, record)| {
+                node.range.end() < bytes.end() && record.life == Life::Live
+            });
+            first.and_then(|(_, record)| hull(&state, d, bytes, record.access))
+        };
+        if let Some(hull) = apart {
+            registering::join(d, hull);
+        }
+    }
+    Ok(())
 }
 
 /// As [`adopt`], for a protection domain of our own on the device `name`.
@@ -357,6 +415,11 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
                 most.min(MOST_REGIONS),
             );
             state.adopt_own_memory();
+            if let Some(domain) = d.and_then(|d| state.hca.domain_mut(d)) {
+                let adopted = owner.pd != 0;
+                let auto = startup::config().pin == config::Pin::Auto;
+                domain.waits = auto && adopted && !domain.on_demand();
+            }
             tell(state);
             d.ok_or(Some(Errno(libc::EMFILE)))
         }
@@ -387,7 +450,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             if let Some(domain) = lock().as_deref_mut().and_then(|s| s.hca.domain_mut(d)) {
                 domain.upto_rank = rank;
             }
-            registering::settle(all, Whose::Foreign);
+            registering::settle(all, Whose::Foreign, Reach::Resident);
         }
     }
     progress::end();
@@ -496,7 +559,7 @@ pub fn revive(pd: u64) {
     }
     let flight = begin_work();
     if let Some(all) = PageRange::new(0, USER_END) {
-        registering::settle(all, Whose::Foreign);
+        registering::settle(all, Whose::Foreign, Reach::Resident);
     }
     end(flight);
 }

@@ -3,7 +3,7 @@
 
 use super::flight::Flight;
 use super::headroom::{self, Charge};
-use super::pinning::{let_go, lock_for, settle};
+use super::pinning::{let_go, lock_for, settle, settle_new};
 use super::unmap::{put_back, Taken};
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering,
@@ -179,7 +179,7 @@ fn enter(flight: &Flight, range: PageRange, new: &New) {
         }
         None => return deferred::mapped(range, new.attr),
     }
-    settle(range);
+    settle_new(range);
 }
 
 #[inline]

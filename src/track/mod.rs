@@ -56,6 +56,7 @@ pub mod resync;
 mod tests;
 pub mod unmap;
 mod vacancy;
+pub mod waiting;
 
 pub use pinning::{let_go, settle};
 pub use resync::audit;

@@ -2,6 +2,7 @@
 //! a call needs unlocked memory. The kernel works without the lock being held, so
 //! whoever pins or unpins says so in its flight, and others wait.
 
+use super::waiting::Reach;
 use super::{deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State};
 use crate::arch;
 use crate::config::Pin;
@@ -90,18 +91,24 @@ pub enum Whose {
 /// Has everything in `range` pinned that is to be. Called without the lock, in a
 /// call that is about `range`, after the ledger knows it.
 pub fn settle(range: PageRange) {
-    settle_part(range, Whose::Own);
+    settle_part(range, Whose::Own, Reach::Resident);
+}
+
+/// As [`settle`], for memory that is new: nothing of it is resident.
+#[inline]
+pub fn settle_new(range: PageRange) {
+    settle_part(range, Whose::Own, Reach::Small);
 }
 
 /// As [`settle`], for what was read from the kernel: some of it may be another
 /// call's.
 pub fn settle_read(range: PageRange) {
-    settle_part(range, Whose::Read);
+    settle_part(range, Whose::Read, Reach::Resident);
 }
 
 /// As [`settle_read`], from outside of any call that is about `range`.
 pub fn settle_foreign(range: PageRange) {
-    settle_part(range, Whose::Foreign);
+    settle_part(range, Whose::Foreign, Reach::Resident);
 }
 
 /// Pins what this thread's calls have postponed, now that none is in progress.
@@ -197,9 +204,9 @@ pub fn in_the_way_of(guard: &Guard, range: PageRange) -> bool {
     flight::in_the_way(guard, range, true)
 }
 
-fn settle_part(range: PageRange, whose: Whose) {
+fn settle_part(range: PageRange, whose: Whose, reach: Reach) {
     pin_all(range, whose);
-    registering::settle(range, whose);
+    registering::settle(range, whose, reach);
 }
 
 fn pin_all(range: PageRange, whose: Whose) {

@@ -7,6 +7,7 @@
 //! or *retired* while the application still has its key → the application's call.
 
 use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
+use super::waiting::{self, Reach, Verdict};
 use super::{deferred, flight, lock, progress, spent, State};
 use crate::arch;
 use crate::limits;
@@ -41,58 +42,108 @@ struct Job {
     access: u32,
     /// See [`Record::of_file`].
     of_file: bool,
+    /// See [`Record::ahead`].
+    ahead: u64,
     device: Device,
+}
+
+/// What comes next in a domain.
+enum Step {
+    /// This is to be registered.
+    Job(Job),
+    /// What of this is resident is to be seen.
+    Look(PageRange),
 }
 
 /// Registers everything in `range` that is to be and is not, in every domain.
 #[inline]
-pub fn settle(range: PageRange, whose: Whose) {
+pub fn settle(range: PageRange, whose: Whose, reach: Reach) {
     if active() {
-        settle_slowly(range, whose);
+        settle_slowly(range, whose, reach);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn settle_slowly(range: PageRange, whose: Whose) {
-    for d in numbers() {
-        settle_in(d, range, whose);
+fn settle_slowly(range: PageRange, whose: Whose, reach: Reach) {
+    if reach != Reach::Small {
+        waiting::refresh();
     }
-}
-
-fn settle_in(d: usize, range: PageRange, whose: Whose) {
-    let mut clear = stand_clear(range, whose);
-    loop {
-        let Some(mut guard) = lock() else {
-            return deferred::later(clear.rest());
-        };
-        let Some(job) = next_job(&mut guard, d, clear.rest()) else {
-            return;
-        };
-        let Some(guard) = clear.of(guard, job.range) else {
-            if clear.is_done() {
-                return;
-            }
-            continue;
-        };
-        carry_out(guard, d, job);
-        clear.pass(job.gap.end());
-        if clear.is_done() {
-            return;
+    for d in numbers() {
+        let did = settle_in(d, range, whose, reach);
+        // Its neighbours may have been touched since.
+        if did && reach == Reach::Small && waiting::any() {
+            waiting::refresh();
+            settle_in(d, waiting::around(range), Whose::Read, Reach::Resident);
         }
     }
 }
 
+/// Registers all of `bytes` in domain `d`, which the application asks for, and what is
+/// resident near them.
+#[cold]
+pub fn ask(d: usize, bytes: PageRange) {
+    let flight = super::begin_work();
+    waiting::refresh();
+    let chunk = lock().map(|guard| waiting::chunk_of(&guard, bytes));
+    settle_in(
+        d,
+        chunk.unwrap_or(bytes),
+        Whose::Foreign,
+        Reach::Asked(bytes),
+    );
+    settle_in(d, waiting::around(bytes), Whose::Read, Reach::Resident);
+    super::end(flight);
+}
+
+/// Whether anything was registered.
+fn settle_in(d: usize, range: PageRange, whose: Whose, reach: Reach) -> bool {
+    let mut clear = stand_clear(range, whose);
+    let (mut any, mut known) = (false, None);
+    while !clear.is_done() {
+        let Some(mut guard) = lock() else {
+            deferred::later(clear.rest());
+            break;
+        };
+        let job = match next_step(&mut guard, d, clear.rest(), (reach, known)) {
+            None => break,
+            Some(Step::Job(job)) => job,
+            Some(Step::Look(gap)) => {
+                drop(guard);
+                known = waiting::resident(gap);
+                let upto = known.map_or(gap.end(), |k| k.start());
+                if let (Some(untouched), Some(mut guard)) = (gap.before(upto), lock()) {
+                    waiting::waits(&mut guard, d, untouched);
+                }
+                clear.pass(upto);
+                continue;
+            }
+        };
+        let Some(guard) = clear.of(guard, job.range) else {
+            continue;
+        };
+        carry_out(guard, d, job);
+        clear.pass(job.gap.end());
+        any = true;
+    }
+    any
+}
+
 /// What is to be done next in domain `d`. Ranges that are only to be described are.
-fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
+fn next_step(
+    state: &mut State,
+    d: usize,
+    rest: PageRange,
+    (reach, known): (Reach, Option<PageRange>),
+) -> Option<Step> {
     let domain = state.hca.alive(d)?;
     let (on_demand, device, upto) = (domain.on_demand(), domain.device?, domain.upto_rank);
-    let implicit = domain.implicit;
+    let (implicit, waits) = (domain.implicit, domain.waits);
     let chunk = if on_demand { LAZY_CHUNK } else { CHUNK };
     let primary = state.hca.primary() == Some(d);
     let scope = startup::config().scope_data;
     loop {
-        let (mut job, mut left_out) = (None, None);
+        let (mut job, mut look, mut left_out) = (None, None, None);
         state.ledger.for_each(rest, |piece, entry| {
             match policy::registering(entry.attr, entry.range.len(), on_demand, scope) {
                 _ if policy::rank(entry.attr) > upto => (),
@@ -111,16 +162,38 @@ fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
                 Registering::With(writable) => {
                     // A call that read the kernel's list was faster than the one that
                     // mapped this, which then entered it knowing nothing of the region.
-                    if primary && entry.attr.hca.reason == Reason::Off {
+                    let said = entry.attr.hca.reason;
+                    if primary && matches!(said, Reason::Off | Reason::Untouched) {
                         left_out = state.hca.held_by(d, piece).map(|(p, l)| (p, column_of(l)));
                         if left_out.is_some() {
                             return ControlFlow::Break(());
                         }
                     }
-                    if let Some(gap) = state.hca.first_gap(d, piece, chunk) {
-                        let of_file = entry.attr.kind == Kind::File && entry.attr.prot.shared();
-                        job = Some((gap, entry.range, writable, of_file));
-                        return ControlFlow::Break(());
+                    let most = if waits { u64::MAX } else { chunk };
+                    let mut from = Some(piece);
+                    while let Some(gap) = from.and_then(|p| state.hca.first_gap(d, p, most)) {
+                        let verdict = if waits {
+                            waiting::verdict(state, entry.attr, gap, reach, known)
+                        } else {
+                            Verdict::Register(gap, 0)
+                        };
+                        match verdict {
+                            Verdict::Register(gap, ahead) => {
+                                let of_file =
+                                    entry.attr.kind == Kind::File && entry.attr.prot.shared();
+                                job = Some((gap, entry.range, writable, of_file, ahead));
+                                return ControlFlow::Break(());
+                            }
+                            Verdict::Look => {
+                                look = Some(gap);
+                                return ControlFlow::Break(());
+                            }
+                            Verdict::Wait if primary && said == Reason::Off => {
+                                left_out = Some((gap, Column::no(Reason::Untouched)));
+                                return ControlFlow::Break(());
+                            }
+                            Verdict::Wait => from = piece.after(gap.end()),
+                        }
                     }
                 }
             }
@@ -133,29 +206,34 @@ fn next_job(state: &mut State, d: usize, rest: PageRange) -> Option<Job> {
             state.update(piece, |_, a| Attr { hca: column, ..a });
             continue;
         }
-        let (gap, entry, writable, of_file) = job?;
+        if let Some(gap) = look {
+            return Some(Step::Look(gap));
+        }
+        let (gap, entry, writable, of_file, ahead) = job?;
         let access = state.hca.alive(d)?.access_for(writable);
-        return Some(Job {
-            range: with_smaller(state, d, gap, entry, access),
+        let (range, with_them) = with_smaller(state, d, gap, entry, access);
+        return Some(Step::Job(Job {
+            range,
             gap,
             access,
             of_file,
+            ahead: ahead.saturating_add(with_them),
             device,
-        });
+        }));
     }
 }
 
 /// Memory that grows a little at a time would be a region for every step: a new piece
 /// takes those before it in that are no larger, so that each byte is registered again
-/// no more often than the size has doubled.
+/// no more often than the size has doubled. With what those had [`Record::ahead`].
 fn with_smaller(
     state: &State,
     d: usize,
     gap: PageRange,
     entry: PageRange,
     access: u32,
-) -> PageRange {
-    let mut start = gap.start();
+) -> (PageRange, u64) {
+    let (mut start, mut ahead) = (gap.start(), 0u64);
     while let Some((node, record)) = state.hca.ending_at(d, start) {
         let len = gap.end() - start;
         let fits = node.range.len() <= len && node.range.len() + len <= CHUNK;
@@ -164,8 +242,9 @@ fn with_smaller(
             break;
         }
         start = node.range.start();
+        ahead = ahead.saturating_add(record.ahead);
     }
-    PageRange::new(start, gap.end()).unwrap_or(gap)
+    (PageRange::new(start, gap.end()).unwrap_or(gap), ahead)
 }
 
 /// The HCA column of what is mapped in `range`, where this is the primary domain.
@@ -326,6 +405,7 @@ fn join_in(d: usize, hull: PageRange) -> bool {
     if !fits(state, d, hull.len(), access) || in_the_way_of(&guard, hull) {
         return false;
     }
+    let ahead = ahead_in(&guard, d, hull);
     guard.hca.charge(d, hull.len());
     let work = work_begins(guard, d, hull);
     let job = Job {
@@ -333,6 +413,7 @@ fn join_in(d: usize, hull: PageRange) -> bool {
         gap: hull,
         access,
         of_file: false,
+        ahead,
         device,
     };
     let keys = register(device, hull, access);
@@ -358,6 +439,19 @@ fn join_in(d: usize, hull: PageRange) -> bool {
     }
     work_ends(work, d, &mut graves);
     done
+}
+
+/// What the regions in `hull` have [`Record::ahead`].
+fn ahead_in(state: &State, d: usize, hull: PageRange) -> u64 {
+    let (mut at, mut ahead) = (hull.start(), 0u64);
+    while let Some((node, record)) = state.hca.next_from(d, at) {
+        if node.range.start() >= hull.end() {
+            break;
+        }
+        ahead = ahead.saturating_add(record.ahead);
+        at = node.range.end();
+    }
+    ahead
 }
 
 /// Takes everything out of domain `d`, which is closing.
@@ -389,6 +483,11 @@ pub fn new_primary(state: &mut State) {
     let (primary, all) = (state.hca.primary(), PageRange::new(0, super::USER_END));
     if let Some(all) = all {
         state.update(all, |_, a| policy::unregistered(a));
+        if let Some(d) = primary.filter(|d| state.hca.alive(*d).is_some_and(|d| d.waits)) {
+            // What has a region says so below, and so does what is left out, when it is
+            // settled.
+            waiting::waits(state, d, all);
+        }
     }
     let mut from = 0;
     while let Some(node) = primary.and_then(|d| state.hca.next_from(d, from)) {
@@ -456,7 +555,7 @@ pub fn readmit() {
         }
     }
     if let Some(all) = PageRange::new(0, super::USER_END) {
-        settle(all, Whose::Foreign);
+        settle(all, Whose::Foreign, Reach::Resident);
     }
     super::end(flight);
 }
@@ -477,6 +576,7 @@ pub fn bury_orphans() {
 fn enter(state: &mut State, d: usize, job: Job, keys: Mr, graves: &mut Graves) {
     let mut record = Record::new(job.range, d as u32, job.access, Life::Live).with(keys);
     record.of_file = job.of_file;
+    record.ahead = job.ahead;
     // Not on the way out (a PD that is being freed at this moment).
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
         graves.dig(job.device.grave(keys.handle));
@@ -512,6 +612,7 @@ fn enter(state: &mut State, d: usize, job: Job, keys: Mr, graves: &mut Graves) {
 /// Keeps `record` and shows it to others.
 fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
     let n = state.hca.records.add(record)?;
+    state.hca.ahead = state.hca.ahead.saturating_add(record.ahead);
     if record.life == Life::Live {
         let pd = state.hca.domain(d)?.device?.pd;
         let generation = state.generation();
@@ -843,6 +944,7 @@ fn replace(
         };
         let mut new = Record::new(*range, d as u32, record.access, Life::Live);
         new.of_file = record.of_file;
+        new.ahead = record.ahead.min(range.len());
         match outcome {
             Ok(keys) => new = new.with(*keys),
             Err(errno) => {

@@ -182,6 +182,12 @@ pub fn advise(at: u64, bytes: u64, advice: i32) -> Result<()> {
     call!(libc::SYS_madvise, at, bytes, advice).map(drop)
 }
 
+/// mincore(2): a byte for each page from `at` on; its lowest bit: the page is resident.
+pub fn residency(at: u64, pages: &mut [u8]) -> Result<()> {
+    let bytes = pages.len() as u64 * 4096;
+    call!(libc::SYS_mincore, at, bytes, pages.as_mut_ptr()).map(drop)
+}
+
 /// mlock2(2): locks and populates, or with `onfault` locks what is touched later.
 pub fn lock_memory(at: u64, bytes: u64, onfault: bool) -> Result<()> {
     if onfault {

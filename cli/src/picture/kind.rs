@@ -103,6 +103,7 @@ fn why(column: Column) -> String {
         Reason::Limit => "over the limit",
         Reason::Inherited => "inherited at fork",
         Reason::Off => "no registrar is active",
+        Reason::Untouched => "nobody has touched it or asked for it yet",
         Reason::Refused => {
             let errno = std::io::Error::from_raw_os_error(column.errno.into());
             return format!("refused, {errno}").replace(" (os error ", " (errno ");

@@ -10,7 +10,7 @@ use crate::ledger::index::{Memory, View};
 use crate::verbs::uverbs::Channel;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use records::{Life, Record, Records};
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Access;
 use regions::{Node, Regions};
 
@@ -99,6 +99,8 @@ pub struct Domain {
     pub upto_rank: u8,
     /// One region over all addresses, which the adapter pages on demand.
     pub implicit: bool,
+    /// What is large waits until it is touched or asked for.
+    pub waits: bool,
     /// Regions that the shim may have on the device.
     pub most_regions: usize,
     /// Bytes registered in it or about to be, retired regions included.
@@ -132,6 +134,7 @@ impl Domain {
             access: 0,
             upto_rank: 0,
             implicit: false,
+            waits: false,
             most_regions: 0,
             bytes: 0,
             at_work: 0,
@@ -169,6 +172,10 @@ pub struct Hca {
     pub bytes: u64,
     /// Bytes that only retired regions hold.
     pub retired: u64,
+    /// Bytes of regions that nobody had touched before; see [`Record::ahead`].
+    pub ahead: u64,
+    /// What is left of the budget, as of when it was last reckoned.
+    pub headroom: u64,
     /// Contexts of devices that can't be served; 0: none.
     refused: [u64; DOMAINS],
 }
@@ -181,6 +188,8 @@ impl Hca {
             records: Records::new(),
             bytes: 0,
             retired: 0,
+            ahead: 0,
+            headroom: 0,
             refused: [0; DOMAINS],
         }
     }
@@ -238,6 +247,7 @@ impl Hca {
         domain.access = access;
         domain.upto_rank = 0;
         domain.implicit = false;
+        domain.waits = false;
         domain.most_regions = most_regions;
         domain.bytes = 0;
         domain.at_work = 0;
@@ -343,6 +353,7 @@ impl Hca {
         self.refused = [0; DOMAINS];
         self.bytes = 0;
         self.retired = 0;
+        self.ahead = 0;
     }
 
     /// A call begins (1) or ends (-1) to work in domain `d`.
@@ -437,6 +448,13 @@ impl Hca {
         None
     }
 
+    /// Whether domain `d` leaves alone what is large, and no node of it covers some of
+    /// `bytes`, which are no more than one region may have.
+    pub fn is_waiting(&self, d: usize, bytes: PageRange) -> bool {
+        let waits = self.alive(d).is_some_and(|d| d.waits);
+        waits && bytes.len() <= CHUNK && self.first_gap(d, bytes, PAGE).is_some()
+    }
+
     /// The beginning of `piece` as far as one node of domain `d` covers it, and what
     /// that node is.
     pub fn held_by(&self, d: usize, piece: PageRange) -> Option<(PageRange, Life)> {
@@ -453,6 +471,7 @@ impl Hca {
             return None;
         }
         let len = record.range.len();
+        self.ahead = self.ahead.saturating_sub(record.ahead);
         let held = !matches!(record.life, Life::Refused(_));
         if held {
             self.refund(record.domain as usize, len);

@@ -46,6 +46,8 @@ pub struct Record {
     /// Of a file that is mapped shared: others may cut it or punch holes, and nobody is
     /// told. Not to be lent.
     pub of_file: bool,
+    /// Bytes of it that nobody had touched before it was registered.
+    pub ahead: u64,
     next: u32,
 }
 
@@ -179,6 +181,7 @@ impl Record {
             slot: 0,
             life,
             of_file: false,
+            ahead: 0,
             next: 0,
         }
     }

@@ -1,0 +1,96 @@
+/* Proves: with REGALL_PIN=auto a domain makes nothing large resident that nobody has touched, answers every request, and registers what has been touched. */
+#include "rdma.h"
+
+#define MIB (1ul << 20)
+#define LARGE (256 * MIB)
+
+static struct rig r;
+
+static long rss(void)
+{
+	return status_of("VmRSS") >> 10;
+}
+
+/* Whether a region holds it; nothing is registered by looking. */
+static bool held(char *p, size_t len)
+{
+	int (*lookup)(const void *, const void *, size_t, struct regall_range *) =
+		(int (*)(const void *, const void *, size_t, struct regall_range *))dlsym(RTLD_DEFAULT,
+											    "regall_lookup");
+	struct regall_range range;
+	PROMISE(lookup && lookup(r.pd, p, len, &range) == 0);
+	/* It is pinned on fault, whatever the adapter has. */
+	PROMISE(range.held & REGALL_HELD_PIN);
+	return range.lkey != 0;
+}
+
+static void works(const char *label, char *p, size_t len)
+{
+	struct ibv_mr *mr = reg(label, r.pd, p, len, ALL);
+	NEED(mr);
+	memset(p, 'a', PAGE);
+	bool good = get(&r, p, mr->rkey, PAGE) == IBV_WC_SUCCESS && all_are(r.buf, PAGE, 'a');
+	good &= put(&r, p, mr->rkey, 'b', PAGE) == IBV_WC_SUCCESS && all_are(p, PAGE, 'b');
+	say("%s: %s", label, good ? "works" : "DOES NOT WORK");
+	dereg(label, mr);
+}
+
+int main(void)
+{
+	r = rig();
+	long before = rss();
+	char *p = island(LARGE / PAGE);
+	say("mapped: %s", rss() - before < 48 ? "small" : "LARGE");
+	if (shimmed())
+		PROMISE(!held(p, LARGE) && !held(p, PAGE));
+
+	/* Asked for: what is large is small still. */
+	works("first page", p, PAGE);
+	works("in the middle", p + 100 * MIB + 100, 3 * MIB);
+	say("asked: %s", rss() - before < 96 ? "small" : "LARGE");
+	if (shimmed()) {
+		PROMISE(held(p, PAGE) && held(p + 100 * MIB, 3 * MIB));
+		PROMISE(!held(p + 200 * MIB, PAGE));
+	}
+
+	/* Touched: seen by a request nearby, and by an audit. */
+	memset(p + 104 * MIB, 'x', 4 * MIB);
+	works("near", p + 103 * MIB, MIB / 2);
+	memset(p + 180 * MIB, 'x', 8 * MIB);
+	if (shimmed()) {
+		PROMISE(held(p + 104 * MIB, MIB) && held(p + 107 * MIB, MIB / 2));
+		int (*audit)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "regall_audit");
+		PROMISE(audit && audit() == 0);
+		PROMISE(held(p + 180 * MIB, 8 * MIB));
+		PROMISE(!held(p + 200 * MIB, PAGE));
+	}
+	say("touched: %s", rss() - before < 128 ? "small" : "LARGE");
+
+	/* Its hole is no one's, and what comes there is untouched again. */
+	NEED(munmap(p + 96 * MIB, 32 * MIB) == 0);
+	anon_at(p + 96 * MIB, 32 * MIB / PAGE);
+	works("again", p + 100 * MIB, PAGE);
+
+	/* What is small is there at once. */
+	char *small = island(16);
+	if (shimmed())
+		PROMISE(held(small, 16 * PAGE));
+
+	/* By the C interface: a range, and everything. */
+	if (shimmed()) {
+		int (*ask)(void *, const void *, size_t, struct regall_range *) =
+			(int (*)(void *, const void *, size_t, struct regall_range *))dlsym(RTLD_DEFAULT,
+											    "regall_register");
+		struct regall_range range;
+		PROMISE(ask && ask(r.pd, p + 220 * MIB, MIB, &range) == 0 && range.lkey != 0);
+		PROMISE(ask(r.pd, p + 176 * MIB, 12 * MIB, &range) == 0 && range.lkey != 0);
+		PROMISE(ask(r.pd, p, 0, &range) == -EINVAL && ask(r.pd, p, 1, NULL) == -EINVAL);
+		PROMISE(!held(p + 240 * MIB, PAGE));
+		int (*all)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "regall_register_all");
+		PROMISE(all && all(r.pd) == 0);
+		PROMISE(held(p + 240 * MIB, PAGE) && held(p + 8 * MIB, PAGE));
+	}
+	NEED(munmap(p, LARGE) == 0);
+	rig_down(&r);
+	return wrong;
+}
