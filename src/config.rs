@@ -97,7 +97,7 @@ pub struct Config {
     /// REGALL_SHARE=heap.
     pub share_heap: bool,
     /// REGALL_HUGE=advise.
-    pub huge: bool,
+    pub huge: Option<bool>,
     /// REGALL_EXCLUDE.
     pub exclude: Text<2048>,
     /// REGALL_STATS_FILE.
@@ -126,7 +126,7 @@ impl Config {
             copy: Order::AUTO,
             ptracer_any: false,
             share_heap: false,
-            huge: true,
+            huge: None,
             exclude: Text::new(),
             stats_file: Text::new(),
             log_level: LevelFilter::Warn,
@@ -187,7 +187,7 @@ impl Config {
             }
             b"REGALL_PTRACER" => self.ptracer_any = choice(value, b"off", b"any", "off or any")?,
             b"REGALL_SHARE" => self.share_heap = choice(value, b"off", b"heap", "off or heap")?,
-            b"REGALL_HUGE" => self.huge = !choice(value, b"advise", b"off", "advise or off")?,
+            b"REGALL_HUGE" => self.huge = Some(!choice(value, b"advise", b"off", "advise or off")?),
             b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
             b"REGALL_STATS_FILE" => keep(&mut self.stats_file, value)?,
             b"REGALL_LOG" => self.log_level = level(value)?,
@@ -199,6 +199,12 @@ impl Config {
             _ => return Err(Problem::Name),
         }
         Ok(())
+    }
+
+    /// Whether huge pages are asked for. A huge page is resident as a whole: where nothing is
+    /// to be that nobody has touched, they are not, unless the user says so.
+    pub fn wants_huge(&self) -> bool {
+        self.huge.unwrap_or(self.pin != Pin::Auto)
     }
 
     fn set_hca(&mut self, value: &[u8]) -> Result<(), Problem> {

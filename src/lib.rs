@@ -27,6 +27,7 @@ pub mod copier;
 pub mod copying;
 pub mod foreign;
 mod glob;
+pub mod groups;
 pub mod guard;
 pub mod helper;
 pub mod host;

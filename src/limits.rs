@@ -1,9 +1,10 @@
 //! How much may be pinned.
 
 use crate::config::{Environment, Limit};
+use crate::groups;
 use crate::sys::{self, call, file};
-use crate::text::{number, Text};
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use crate::text::number;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::PAGE;
 
 /// CAP_IPC_LOCK's bit: RLIMIT_MEMLOCK does not bind who has it.
@@ -54,22 +55,61 @@ fn capable() -> bool {
         && data[0] & (1 << CAP_IPC_LOCK) != 0
 }
 
-/// The budget in bytes that `limit` means here; u64::MAX: none.
-pub fn budget(limit: Limit, env: Environment) -> u64 {
+/// Whose share of memory this process has.
+static RANKS: AtomicU64 = AtomicU64::new(1);
+/// Whether there is a cgroup with a limit: then the budget is looked at again as it fills.
+static GROUPED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the budget depends on what others do.
+#[inline]
+pub fn is_shared() -> bool {
+    GROUPED.load(Relaxed)
+}
+
+/// The budget at start-up, as [`budget`].
+pub fn first_budget(limit: Limit, env: Environment) -> u64 {
+    RANKS.store(local_size(env).max(1), Relaxed);
+    budget(limit, 0, 0)
+}
+
+/// The budget in bytes that `limit` means here and now; u64::MAX: none. This process holds
+/// `counted` bytes that count, of which `lazy` may not be resident yet.
+pub fn budget(limit: Limit, counted: u64, lazy: u64) -> u64 {
     let percent = match limit {
         Limit::Bytes(bytes) => return bytes,
         Limit::Percent(p) => p,
     };
-    let mut base = physical() / local_size(env).max(1);
-    base = base.min(cgroup());
+    let hundredths = |bytes: u64| match bytes {
+        u64::MAX => bytes,
+        _ => bytes / 100 * percent + bytes % 100 * percent / 100,
+    };
+    let ranks = RANKS.load(Relaxed);
+    let mut base = hundredths(physical() / ranks);
+    groups::each(|group| {
+        GROUPED.store(true, Relaxed);
+        let (mut ours, mut theirs) = (1, 0u64);
+        crate::store::each_other(|pid, held| {
+            if group.has(pid) {
+                ours += 1;
+                theirs = theirs.saturating_add(held);
+            }
+        });
+        let left = group.limit.saturating_sub(group.used());
+        let left = left.saturating_sub(lazy).saturating_sub(theirs);
+        let share = hundredths(left / ranks.max(ours));
+        base = base.min(counted.saturating_add(share));
+    });
     if let Some(memlock) = memlock() {
-        base = base.min(memlock);
+        base = base.min(hundredths(memlock));
     }
-    if base == u64::MAX {
-        base
-    } else {
-        base / 100 * percent + base % 100 * percent / 100
-    }
+    base
+}
+
+/// Whether the kernel may write memory to swap space.
+pub fn has_swap() -> bool {
+    // SAFETY: all zeroes is a valid `struct sysinfo`.
+    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+    call!(libc::SYS_sysinfo, &raw mut info).is_ok() && info.totalswap != 0
 }
 
 /// Bytes of memory that a process of this machine and cgroup can have; u64::MAX: not known.
@@ -99,81 +139,32 @@ pub fn resident() -> u64 {
 
 /// Ranks on this node, by what launchers put in the environment; 1 if none did.
 fn local_size(env: Environment) -> u64 {
-    const NAMES: [&[u8]; 5] = [
+    const NAMES: [&[u8]; 6] = [
         b"OMPI_COMM_WORLD_LOCAL_SIZE",
         b"MPI_LOCALNRANKS",
         b"PALS_LOCAL_SIZE",
+        b"LOCAL_WORLD_SIZE",
         b"SLURM_STEP_TASKS_PER_NODE",
         b"SLURM_NTASKS_PER_NODE",
     ];
-    let mut ranks = 1;
-    for name in NAMES {
-        // Slurm writes "4(x2)" for four tasks on each of two nodes.
-        let digits = |v: &[u8]| {
-            let n = v
-                .iter()
-                .position(|b| !b.is_ascii_digit())
-                .unwrap_or(v.len());
-            number(v.get(..n).unwrap_or(&[]))
-        };
-        if let Some(Some(n)) = env.with(name, digits) {
-            if n > 0 {
-                ranks = n;
-                break;
-            }
-        }
-    }
-    ranks
+    // Slurm writes "4(x2)" for four tasks on each of two nodes.
+    let digits = |v: &[u8]| {
+        let n = v.iter().position(|b| !b.is_ascii_digit());
+        number(v.get(..n.unwrap_or(v.len())).unwrap_or(&[]))
+    };
+    let of = |name: &[u8]| env.with(name, digits).flatten().filter(|n| *n > 0);
+    // Flux says how many there are, and on how many nodes.
+    let flux = || Some(of(b"FLUX_JOB_SIZE")?.div_ceil(of(b"FLUX_JOB_NNODES")?));
+    NAMES
+        .iter()
+        .find_map(|name| of(name))
+        .or_else(flux)
+        .unwrap_or(1)
 }
 
 /// The memory limit of this process's cgroup, bytes; u64::MAX: none.
 fn cgroup() -> u64 {
-    let mut buf = [0u8; 1024];
-    let Ok(text) = file::read_small(c"/proc/self/cgroup", &mut buf) else {
-        return u64::MAX;
-    };
     let mut least = u64::MAX;
-    for line in text.split(|b| *b == b'\n') {
-        let mut fields = line.splitn(3, |b| *b == b':');
-        let (Some(_), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let v1 = controllers.split(|b| *b == b',').any(|c| c == b"memory");
-        if v1 {
-            least = least.min(limit_in(
-                b"/sys/fs/cgroup/memory",
-                path,
-                b"/memory.limit_in_bytes",
-            ));
-        } else if controllers.is_empty() {
-            least = least.min(limit_in(b"/sys/fs/cgroup", path, b"/memory.max"));
-        }
-    }
+    groups::each(|group| least = least.min(group.limit));
     least
-}
-
-/// The least limit from `path` up to the root of the hierarchy.
-fn limit_in(root: &[u8], path: &[u8], name: &[u8]) -> u64 {
-    let mut least = u64::MAX;
-    let mut path = path;
-    loop {
-        let mut file_name = Text::<1024>::new();
-        file_name.push(root);
-        file_name.push(if path == b"/" { b"" } else { path });
-        file_name.push(name);
-        let mut buf = [0u8; 32];
-        if let Some(Ok(text)) = file_name.as_cstr().map(|p| file::read_small(p, &mut buf)) {
-            let digits = text.strip_suffix(b"\n").unwrap_or(text);
-            least = least.min(number(digits).unwrap_or(u64::MAX));
-        }
-        match path.iter().rposition(|b| *b == b'/') {
-            Some(cut) if path.len() > 1 => path = path.get(..cut).unwrap_or(&[]),
-            _ => return least,
-        }
-        if path.is_empty() {
-            path = b"/";
-        }
-    }
 }

@@ -30,6 +30,7 @@ static CONFIG: Settings = Settings(UnsafeCell::new(Config::new()));
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static MODE: AtomicU8 = AtomicU8::new(0);
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
+static ONLY_CACHE: AtomicBool = AtomicBool::new(false);
 static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
 static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
 static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -198,7 +199,8 @@ fn start(env: Environment) {
     sys::own_memory();
     regall_bridge::lock::in_process();
     rights::init();
-    BUDGET.store(limits::budget(config().limit, env), Relaxed);
+    BUDGET.store(limits::first_budget(config().limit, env), Relaxed);
+    ONLY_CACHE.store(only_cache(), Relaxed);
     let mark = fork::init();
     prepare_stack();
     huge::init();
@@ -231,6 +233,15 @@ fn start(env: Environment) {
     }
     helper::start_if_needed();
     say_on();
+}
+
+/// Whether the budget bounds page cache alone. Locked on fault, anonymous memory is as hard
+/// to have back as it is without a lock, where there is no swap space and no limit of locks;
+/// a budget in bytes, or one that is to be an error, bounds all that is pinned.
+fn only_cache() -> bool {
+    let c = config();
+    let plain = matches!(c.limit, crate::config::Limit::Percent(_)) && !c.fail_on_limit;
+    c.pin == Pin::Auto && plain && !limits::has_swap() && limits::memlock().is_none()
 }
 
 /// Registers everything with the device that REGALL_HCA names, if it names one.
@@ -408,13 +419,12 @@ fn say_on() {
 /// The header's words that don't change, in a new directory.
 pub fn write_settings(state: &mut State) {
     let c = config();
-    state.set_budget(BUDGET.load(Relaxed));
+    state.set_budget(BUDGET.load(Relaxed), ONLY_CACHE.load(Relaxed));
     let Some(h) = state.header() else {
         return;
     };
     h.settings.store(settings_in_force(c), Relaxed);
     write_text(&h.device, device().as_bytes());
-    h.budget.store(BUDGET.load(Relaxed), Relaxed);
     h.sites_patched
         .store(u64::from(SITES[0].load(Relaxed)), Relaxed);
     h.sites_refused

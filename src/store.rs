@@ -17,7 +17,8 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use regall_bridge::mechanism::helper;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
-    segment_bytes, segment_offset, Call, Header, Slot, MAGIC, NAMELESS, SEGMENT0_SLOTS, SEGMENTS,
+    segment_bytes, segment_offset, Call, Counter, Header, Slot, MAGIC, NAMELESS, SEGMENT0_SLOTS,
+    SEGMENTS,
 };
 use regall_directory::writer::Backing;
 
@@ -417,6 +418,51 @@ fn sweep(folder: &Fd, me: &Identity) {
                 }
             }
         }
+    }
+}
+
+/// Calls `f` with the pid of each other process of this user's with the shim on, and
+/// the bytes that it has locked, that count, and that may not be resident yet.
+pub fn each_other(mut f: impl FnMut(u64, u64)) {
+    let (Ok(me), Ok((folder, _))) = (Identity::own(), folder::own(sys::geteuid())) else {
+        return;
+    };
+    let mut buf = [0u8; 2048];
+    let mut seen = 0;
+    while let Ok(n @ 1..) = folder.entries(&mut buf) {
+        let mut rest = buf.get(..n).unwrap_or(&[]);
+        while let Some((name, tail)) = next_entry(rest) {
+            rest = tail;
+            seen += 1;
+            let mut fields = name.split(|b| *b == b'.').map(number);
+            let (pid, _, space) = (fields.next(), fields.next(), fields.next());
+            let (Some(Some(pid)), Some(Some(space)), None) = (pid, space, fields.next()) else {
+                continue;
+            };
+            if space == me.namespace && pid != u64::from(me.pid) {
+                f(pid, held_by(&folder, name));
+            }
+        }
+        if seen > SWEEP {
+            return;
+        }
+    }
+}
+
+/// [`Counter::LazyBytes`] in the directory `name`.
+fn held_by(folder: &Fd, name: &[u8]) -> u64 {
+    let at = core::mem::offset_of!(Header, counters) + 8 * Counter::LazyBytes as usize;
+    let mut path: Text<96> = Text::new();
+    path.push(name);
+    let mut word = [0u8; 8];
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let read = path
+        .as_cstr()
+        .and_then(|path| Fd::open_in(folder, path, flags, 0).ok())
+        .map(|fd| fd.read_at(&mut word, at as u64));
+    match read {
+        Some(Ok(8)) => u64::from_ne_bytes(word),
+        _ => 0,
     }
 }
 

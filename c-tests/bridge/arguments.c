@@ -18,6 +18,7 @@
 #pragma weak regall_region_used
 #pragma weak regall_region_uses
 #pragma weak regall_lookup
+#pragma weak regall_register
 #pragma weak regall_register_all
 #pragma weak regall_opt_in
 #pragma weak regall_alloc
@@ -146,7 +147,7 @@ static void memory(void)
 	struct regall_range range;
 	void *out = NULL;
 	char *at = mine(&len);
-	switch (draw(9)) {
+	switch (draw(10)) {
 	case 0:
 		answer(regall_lookup((void *)(uintptr_t)(draw(2) ? 0 : any()), (void *)(uintptr_t)any(), any(), draw(16) ? &range : NULL));
 		break;
@@ -194,6 +195,9 @@ static void memory(void)
 		answer(regall_stats(draw(8) ? &stats : NULL));
 		break;
 	}
+	case 8:
+		answer(regall_register(NULL, (void *)(uintptr_t)any(), any(), draw(8) ? &range : NULL));
+		break;
 	default:
 		answer(regall_register_all(NULL));
 	}

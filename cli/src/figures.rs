@@ -87,7 +87,7 @@ impl Tally {
 }
 
 /// The HCA registrar's counters.
-pub const HCA: [Counter; 10] = [
+pub const HCA: [Counter; 11] = [
     Counter::Domains,
     Counter::Registrations,
     Counter::Deregistrations,
@@ -97,6 +97,7 @@ pub const HCA: [Counter; 10] = [
     Counter::HcaLimited,
     Counter::HcaBytes,
     Counter::RetiredBytes,
+    Counter::AheadBytes,
     Counter::HcaNanos,
 ];
 

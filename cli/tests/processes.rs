@@ -331,7 +331,7 @@ fn maps_and_stats_say_the_same_in_all_forms() {
         (&json["hca"]["domains"], &json["hca"]["retired"]),
         (&3.into(), &8192.into())
     );
-    assert_eq!(json["hca"].as_object().unwrap().len(), 10);
+    assert_eq!(json["hca"].as_object().unwrap().len(), 11);
     assert_eq!(json["counters"].get("domains"), None);
     let (_, text) = regall(&["stats", &p.pid()]);
     for line in [

@@ -330,6 +330,10 @@ numbered! {
         CopyHelperBytes = 39 => "copy_helper_bytes",
         /// Breakpoints (probes, debuggers) found in the place of a hook, once a look
         Probed = 40 => "probed",
+        /// Bytes locked on fault that count against the budget: some may not be resident yet
+        LazyBytes = 41 => "lazy_bytes",
+        /// Bytes registered before anybody had touched them: resident for that alone, perhaps
+        AheadBytes = 42 => "ahead_bytes",
     }
 }
 

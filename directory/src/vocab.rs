@@ -249,6 +249,8 @@ impl Flags {
     pub const WIPED: Self = Self(8192);
     /// ... of which a child of fork gets nothing (MADV_DONTFORK).
     pub const NOT_FORKED: Self = Self(16384);
+    /// A file's pages, which the kernel could have back if they were not locked.
+    pub const CACHE: Self = Self(32768);
 
     /// From bits.
     #[inline]

@@ -114,6 +114,8 @@ pub struct Totals {
     pub pin: [u64; REASONS],
     /// By the HCA registrar's word, likewise.
     pub hca: [u64; REASONS],
+    /// Those that the pin set holds and that are [`Flags::CACHE`].
+    pub cache: u64,
 }
 
 /// Values of [`Reason`].
@@ -127,6 +129,10 @@ impl Totals {
         self.bytes = self.bytes.wrapping_add(bytes);
         if pin == Reason::None as u8 || hca == Reason::None as u8 {
             self.registered = self.registered.wrapping_add(bytes);
+        }
+        let flags = Flags::from_bits((packed >> 16) as u16);
+        if pin == Reason::None as u8 && flags.has(Flags::CACHE) {
+            self.cache = self.cache.wrapping_add(bytes);
         }
         if let Some(n) = self.pin.get_mut(usize::from(pin)) {
             *n = n.wrapping_add(bytes);

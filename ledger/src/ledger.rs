@@ -50,6 +50,7 @@ impl Ledger {
                 registered: 0,
                 pin: [0; REASONS],
                 hca: [0; REASONS],
+                cache: 0,
             },
             last_id: AtomicU64::new(0),
         }

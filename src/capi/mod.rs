@@ -465,7 +465,7 @@ pub unsafe extern "C" fn regall_stats(out: *mut Stats) -> c_int {
         mappings: guard.ledger.len() as u64,
         bytes_mapped: totals.bytes,
         bytes_registered: totals.registered,
-        bytes_pinned: guard.pinned(),
+        bytes_pinned: totals.pin[Reason::None as usize],
         budget: h.budget.load(Relaxed),
         events: h.calls.iter().map(|n| n.load(Relaxed)).sum(),
         pins: counter(Counter::Pins),

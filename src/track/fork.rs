@@ -282,6 +282,7 @@ fn start_anew(state: &mut State) {
     state.adopting = false;
     flight::use_header(core::ptr::null_mut());
     new_directory(state);
+    state.look_again();
 }
 
 /// An empty ledger and an empty directory after a change that was left half-way.

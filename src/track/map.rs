@@ -243,6 +243,16 @@ fn describe_file(
         }
         let device = (libc::major(stat.dev), libc::minor(stat.dev));
         *origin = Some(Origin::of_file(device, stat.inode, offset, range.start()));
+        match file::room_fd(fd) {
+            // Populated, it would fill its file system: a touch that works is SIGBUS then.
+            Ok(room) if room.in_memory => {
+                let there = stat.blocks.saturating_mul(512);
+                if prot.shared() && range.len().saturating_sub(there) > room.left / 2 {
+                    facts = facts.with(Flags::KEEP_LAZY);
+                }
+            }
+            _ => facts = facts.with(Flags::CACHE),
+        }
         return (Kind::File, facts, stat.size.saturating_sub(offset));
     }
     // Devices, sockets, rings: what the kernel made of it, it says in smaps.

@@ -89,6 +89,10 @@ pub struct State {
     reserved: u64,
     /// Bytes that may be pinned; u64::MAX: no limit.
     budget: u64,
+    /// The budget is for page cache alone: other memory can't be had back, locked or not.
+    only_cache: bool,
+    /// When so many bytes count the budget is reckoned anew.
+    next_look: u64,
     adopting: bool,
 }
 
@@ -133,6 +137,8 @@ impl State {
             hca: Hca::new(),
             reserved: 0,
             budget: u64::MAX,
+            only_cache: false,
+            next_look: u64::MAX,
             adopting: false,
         }
     }
@@ -288,6 +294,23 @@ impl State {
         self.ledger.totals().pin[Reason::None as usize].saturating_add(self.reserved)
     }
 
+    /// Bytes that the pin set holds or is about to, and that count against the budget.
+    pub fn counted(&self) -> u64 {
+        let totals = self.ledger.totals();
+        let held = if self.only_cache {
+            totals.cache
+        } else {
+            totals.pin[Reason::None as usize]
+        };
+        held.saturating_add(self.reserved)
+    }
+
+    /// Whether locking memory that says `attr` costs something: whether the kernel could have
+    /// it back otherwise.
+    fn counts(&self, attr: Attr) -> bool {
+        !self.only_cache || attr.flags.has(Flags::CACHE)
+    }
+
     /// The first part of `range` that is to be pinned and is not, and how.
     ///
     /// With `whole`, all of the entry it is of: another call may be about to pin
@@ -318,9 +341,21 @@ impl State {
         found
     }
 
-    /// No more than `bytes` may be pinned.
-    pub fn set_budget(&mut self, bytes: u64) {
+    /// No more than `bytes` may be pinned that count; with `only_cache` only page cache does.
+    pub fn set_budget(&mut self, bytes: u64, only_cache: bool) {
         self.budget = bytes;
+        self.only_cache = only_cache;
+        let counted = self.counted();
+        let left = bytes.saturating_sub(counted);
+        self.next_look = counted.saturating_add((left / 4).max(1 << 20));
+        if let Some(h) = self.header() {
+            h.budget.store(bytes, Relaxed);
+        }
+    }
+
+    /// The budget is reckoned anew before anything else is pinned.
+    fn look_again(&mut self) {
+        self.next_look = 0;
     }
 
     /// The directory's file goes; the mapping stays until the end.
@@ -597,7 +632,7 @@ pub fn over_budget(bytes: u64) -> bool {
     let config = startup::config();
     config.fail_on_limit
         && config.pin != Pin::Off
-        && lock().is_some_and(|g| g.pinned().saturating_add(bytes) > g.budget)
+        && lock().is_some_and(|g| g.counted().saturating_add(bytes) > g.budget)
 }
 
 /// Flags that new memory of the application's gets from its mlockall(MCL_FUTURE).

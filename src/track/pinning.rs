@@ -14,6 +14,7 @@ use crate::startup;
 use crate::sys::{self, Errno};
 use crate::thread;
 use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
@@ -215,6 +216,8 @@ fn pin_all(range: PageRange, whose: Whose) {
         return;
     }
     let whole = whose != Whose::Own;
+    let mut looked = !limits::is_shared();
+    let mut over = false;
     let mut clear = stand_clear(range, whose);
     // Each round settles one part; a racing call may put parts back, so the
     // number of rounds is bounded only by what the application maps.
@@ -223,7 +226,7 @@ fn pin_all(range: PageRange, whose: Whose) {
             return deferred::later(clear.rest());
         };
         let Some((part, attr, want)) = guard.next_to_pin(clear.rest(), config.pin, whole) else {
-            return;
+            break;
         };
         // What lies before it is done: not to be gone through again for each part.
         clear.pass(part.start());
@@ -231,14 +234,23 @@ fn pin_all(range: PageRange, whose: Whose) {
             continue;
         };
         let state = &mut *guard;
+        let counts = if state.counts(attr) { part.len() } else { 0 };
+        let after = state.counted().saturating_add(counts);
         let column = match want {
             Want::Leave(column) => column,
-            _ if state.pinned().saturating_add(part.len()) > state.budget => {
+            _ if counts != 0 && !looked && after > state.next_look => {
+                drop(guard);
+                reckon();
+                looked = true;
+                continue;
+            }
+            _ if counts != 0 && after > state.budget => {
                 flight::count(Counter::PinLimited);
+                over = true;
                 Column::no(Reason::Limit)
             }
             _ => {
-                state.reserved += part.len();
+                state.reserved += counts;
                 flight::pin_begins(&guard, part);
                 drop(guard);
                 let populated = match want {
@@ -246,13 +258,14 @@ fn pin_all(range: PageRange, whose: Whose) {
                     _ => part.len(),
                 };
                 let outcome = pin_part(part, attr, want);
+                over |= matches!(outcome, Outcome::No(c) if c.reason == Reason::Limit);
                 let Some(mut guard) = lock() else {
                     flight::pin_ends();
                     return deferred::later(clear.rest());
                 };
                 let overtaken = flight::overtaken(&guard);
                 let state = &mut *guard;
-                state.reserved = state.reserved.saturating_sub(part.len());
+                state.reserved = state.reserved.saturating_sub(counts);
                 if overtaken {
                     drop(guard);
                     flight::pin_ends();
@@ -261,6 +274,9 @@ fn pin_all(range: PageRange, whose: Whose) {
                     continue;
                 }
                 let replaced = record(state, part, attr, want, outcome);
+                if counts != 0 && limits::is_shared() {
+                    tell_lazy(state);
+                }
                 let held = match replaced {
                     true => {
                         undo(guard, part);
@@ -275,6 +291,77 @@ fn pin_all(range: PageRange, whose: Whose) {
             }
         };
         state.update(part, |_, a| Attr { pin: column, ..a });
+    }
+    if over && !resync::is_settling() {
+        warn_of_limit();
+    }
+}
+
+/// Whether it was said that much is over the limit.
+static WARNED: AtomicBool = AtomicBool::new(false);
+/// Less than so many bytes over the limit is not worth a line.
+const MUCH: u64 = 16 << 20;
+
+/// Says once if more than a tenth of what could be pinned is over the limit. Called without
+/// the lock.
+#[cold]
+#[inline(never)]
+pub fn warn_of_limit() {
+    if WARNED.load(Relaxed) {
+        return;
+    }
+    let Some((over, held, budget)) = lock().map(|guard| {
+        let pin = &guard.ledger.totals().pin;
+        let [over, held] = [Reason::Limit, Reason::None].map(|r| pin.get(r as usize).copied());
+        (over.unwrap_or(0), held.unwrap_or(0), guard.budget)
+    }) else {
+        return;
+    };
+    if over < MUCH || over.saturating_mul(9) <= held || WARNED.swap(true, Relaxed) {
+        return;
+    }
+    let (over, all) = (over >> 20, over.saturating_add(held) >> 20);
+    match limits::memlock_now().filter(|limit| *limit <= budget || budget == u64::MAX) {
+        Some(limit) => log::warn!(
+            "{over} of {all} MiB are not pinned: RLIMIT_MEMLOCK is {} KiB (ulimit -l)",
+            limit >> 10
+        ),
+        None => log::warn!(
+            "{over} of {all} MiB are not pinned: the budget is {} MiB (REGALL_LIMIT, or what \
+             the cgroup or the node has left)",
+            budget >> 20
+        ),
+    }
+}
+
+/// Reckons the budget anew, where others have a part in it.
+#[cold]
+#[inline(never)]
+fn reckon() {
+    let Some((counted, lazy, only_cache)) = lock().map(|g| (g.counted(), lazy(&g), g.only_cache))
+    else {
+        return;
+    };
+    let budget = limits::budget(startup::config().limit, counted, lazy);
+    if let Some(mut guard) = lock() {
+        guard.set_budget(budget, only_cache);
+    }
+}
+
+/// Bytes that are locked, that count, and that may become resident yet.
+fn lazy(state: &State) -> u64 {
+    match startup::config().pin {
+        Pin::Off | Pin::Populate => 0,
+        Pin::Auto | Pin::OnFault => state.counted(),
+    }
+}
+
+/// Others in the same cgroup leave room for it.
+#[cold]
+fn tell_lazy(state: &State) {
+    let counters = state.header().map(|h| &h.counters);
+    if let Some(place) = counters.and_then(|c| c.get(Counter::LazyBytes as usize)) {
+        place.store(lazy(state), Relaxed);
     }
 }
 

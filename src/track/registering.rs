@@ -695,6 +695,7 @@ pub fn tell(state: &State) {
         };
         set(Counter::HcaBytes, state.hca.bytes);
         set(Counter::RetiredBytes, state.hca.retired);
+        set(Counter::AheadBytes, state.hca.ahead);
         let primary = state.hca.primary().map_or(0, |d| d as u64 + 1);
         h.primary
             .store(primary, core::sync::atomic::Ordering::Relaxed);

@@ -12,10 +12,11 @@ use crate::limits;
 use crate::policy;
 use crate::share;
 use crate::startup;
-use crate::sys::{file, file::Fd, Errno, Undisturbed};
+use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
 use crate::text::Text;
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::maps::{self, Line, LineError, Lines};
@@ -349,7 +350,7 @@ fn describe(line: &Line, extra: Flags) -> Described {
         name if name.starts_with(b"[vvar") => Kind::Kernel,
         name if name.starts_with(b"/SYSV") => Kind::Shm,
         name if name.starts_with(b"/anon_hugepage") => Kind::Huge,
-        name if odd_name(name) => special_kind(line.range.start()).unwrap_or(Kind::File),
+        name if odd_name(name) => special_in_smaps(line.range.start()).unwrap_or(Kind::File),
         share::NAME => {
             flags = flags.with(Flags::BACKED);
             Kind::File
@@ -357,6 +358,9 @@ fn describe(line: &Line, extra: Flags) -> Described {
         _ if line.inode != 0 => {
             if !line.prot.shared() && !line.prot.writable() {
                 flags = flags.with(Flags::TEXT);
+            }
+            if is_cache(line) {
+                flags = flags.with(Flags::CACHE);
             }
             file_end = end_of_file(line);
             Kind::File
@@ -390,6 +394,22 @@ fn odd_name(name: &[u8]) -> bool {
         || name.starts_with(b"/[aio]")
 }
 
+/// Whether the pages of the file behind `line` are page cache, which the kernel can have back.
+#[cold]
+#[inline(never)]
+fn is_cache(line: &Line) -> bool {
+    if [&b"/memfd:"[..], b"/dev/zero", b"/dev/shm/"]
+        .iter()
+        .any(|memory| line.name.starts_with(memory))
+    {
+        return false;
+    }
+    let mut path = Text::<1024>::new();
+    path.push(line.name);
+    let room = path.as_cstr().map(file::room_path);
+    !matches!(room, Some(Ok(room)) if room.in_memory)
+}
+
 /// Where the file behind `line` ends, if it ends within the mapping.
 #[cold]
 #[inline(never)]
@@ -405,11 +425,38 @@ fn end_of_file(line: &Line) -> Option<u64> {
     (end < line.range.end()).then_some(end)
 }
 
-/// What smaps says of the mapping that begins at `start`, if it is one that
-/// can't be registered.
+/// What the new mapping that begins at `start` is, if it is one that can't be registered. Asked
+/// of the kernel by two pieces of advice on its first page, which cost less than a
+/// microsecond; smaps, which adds up every page of the process, is for what they leave open.
 #[cold]
 #[inline(never)]
 pub fn special_kind(start: u64) -> Option<Kind> {
+    // EINVAL for VM_SPECIAL: VM_IO, VM_PFNMAP, VM_DONTEXPAND or VM_MIXEDMAP (mm/madvise.c).
+    // Elsewhere it does nothing: the mapping is new, nobody has given it MADV_DONTDUMP.
+    match sys::advise(start, PAGE, libc::MADV_DODUMP) {
+        Ok(()) => return None,
+        Err(Errno::INVAL) => (),
+        Err(_) => return special_in_smaps(start),
+    }
+    // EINVAL for VM_IO and VM_PFNMAP, from kernels that know it (Linux 5.14): the others'
+    // pages are memory, and are there afterwards.
+    match sys::advise(start, PAGE, libc::MADV_POPULATE_READ) {
+        Ok(()) => Some(Kind::Special),
+        Err(Errno::INVAL) if knows_populate() => Some(Kind::Device),
+        Err(_) => special_in_smaps(start),
+    }
+}
+
+/// Whether the kernel knows MADV_POPULATE_READ.
+fn knows_populate() -> bool {
+    let own = BUFFER.0.get() as u64 & !(PAGE - 1);
+    sys::advise(own, PAGE, libc::MADV_POPULATE_READ).is_ok()
+}
+
+/// What smaps says of the mapping that begins at `start`.
+#[cold]
+#[inline(never)]
+fn special_in_smaps(start: u64) -> Option<Kind> {
     let _undisturbed = Undisturbed::new();
     let fd = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0).ok()?;
     let mut buffer = [0u8; 4608];
@@ -456,6 +503,7 @@ pub fn first(extra: Flags) {
 #[cold]
 #[inline(never)]
 pub fn settle_all() {
+    SETTLING.store(true, Relaxed);
     if let Some(mut guard) = lock() {
         let binds = limits::memlock().is_some();
         if progress::wanted() {
@@ -471,6 +519,16 @@ pub fn settle_all() {
         }
     }
     progress::end();
+    SETTLING.store(false, Relaxed);
+    pinning::warn_of_limit();
+}
+
+/// Whether an address space is being pinned, and what has to wait says `limit`.
+static SETTLING: AtomicBool = AtomicBool::new(false);
+
+/// See [`SETTLING`].
+pub fn is_settling() -> bool {
+    SETTLING.load(Relaxed)
 }
 
 /// Bytes that are to be populated now, as far as the budget goes.
@@ -481,7 +539,7 @@ fn to_populate(state: &State, binds: bool) -> u64 {
         a.pin.reason == Reason::Off && policy::wanted(a, pin, binds) == policy::Want::Populate
     };
     let bytes = progress::sum(state, |a, _| pending(a));
-    bytes.min(state.budget.saturating_sub(state.pinned()))
+    bytes.min(state.budget.saturating_sub(state.counted()))
 }
 
 /// Marks what is to be pinned later than rank 0 as over the limit for now.

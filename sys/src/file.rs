@@ -71,6 +71,18 @@ impl Fd {
         }
     }
 
+    /// Reads into `buf` from `offset` bytes on, once.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        call!(
+            libc::SYS_pread64,
+            self.0,
+            buf.as_mut_ptr(),
+            buf.len(),
+            offset
+        )
+        .map(|n| n as usize)
+    }
+
     /// Writes `buf` at `offset` bytes, once.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         call!(libc::SYS_pwrite64, self.0, buf.as_ptr(), buf.len(), offset).map(|n| n as usize)
@@ -334,6 +346,8 @@ pub struct Stat {
     pub rdev: u64,
     /// Bytes.
     pub size: u64,
+    /// What of it is there, in 512 bytes.
+    pub blocks: u64,
     /// Names that it has; of a folder, its subfolders and two.
     pub links: u64,
 }
@@ -369,10 +383,49 @@ impl From<&libc::stat> for Stat {
             uid: s.st_uid,
             rdev: s.st_rdev,
             size: u64::try_from(s.st_size).unwrap_or(0),
+            blocks: u64::try_from(s.st_blocks).unwrap_or(0),
             links: s.st_nlink,
         }
     }
 }
+
+/// What a file system says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Its files are memory: tmpfs, ramfs or hugetlbfs.
+    pub in_memory: bool,
+    /// Bytes that it has left for everybody.
+    pub left: u64,
+}
+
+/// TMPFS_MAGIC, RAMFS_MAGIC and HUGETLBFS_MAGIC (linux/magic.h).
+const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+
+/// statfs(2)'s answer: the type, the size of a block, and three numbers of blocks, of which
+/// the last is of those that everybody can have.
+fn room_of(words: [u64; 15]) -> Room {
+    let [kind, block, _, _, left, ..] = words;
+    Room {
+        in_memory: IN_MEMORY.contains(&(kind & 0xffff_ffff)),
+        left: left.saturating_mul(block),
+    }
+}
+
+/// Of the file system that `fd`'s file is on.
+pub fn room_fd(fd: i32) -> Result<Room> {
+    let mut words = [0u64; 15];
+    call!(libc::SYS_fstatfs, fd, words.as_mut_ptr())?;
+    Ok(room_of(words))
+}
+
+/// Of the file system that `path` is on.
+pub fn room_path(path: &core::ffi::CStr) -> Result<Room> {
+    let mut words = [0u64; 15];
+    call!(libc::SYS_statfs, path.as_ptr(), words.as_mut_ptr())?;
+    Ok(room_of(words))
+}
+
+const _: () = assert!(size_of::<libc::statfs>() <= size_of::<[u64; 15]>());
 
 /// Metadata of any descriptor.
 pub fn stat_fd(fd: i32) -> Result<Stat> {

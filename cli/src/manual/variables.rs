@@ -24,7 +24,7 @@ pub const ALL: [Variable; 20] = [
     of("REGALL", "0", "`1` turns it on"),
     of("REGALL_PIN", "auto", "the pin set: `auto` (locked when touched; adapters make nothing resident that nobody has touched, but for what is small), `onfault` (locked when touched; adapters register everything at once), `populate` (everything locked and resident at once), `off` (tracked only)"),
     of("REGALL_INTERCEPT", "patch", "`patch`: the sites of system calls are patched; `symbols`: only calls through the public functions are seen; `strict`: patch, plus Syscall User Dispatch for sites that can't be patched"),
-    of("REGALL_LIMIT", "90%", "the budget: bytes with K, M, G, T (powers of 1,024), or % of the smallest of RLIMIT_MEMLOCK where it binds, the cgroup's memory limit, and this rank's share of physical memory by the local size that the launcher tells"),
+    of("REGALL_LIMIT", "90%", "the budget: bytes with K, M, G, T (powers of 1,024), or % of the smallest of RLIMIT_MEMLOCK where it binds, this process's share of what its memory cgroups have left (shared by the local ranks or the processes with the shim on in the same cgroup, reckoned anew as it fills), and this rank's share of physical memory by the local size that the launcher tells. With `REGALL_PIN=auto` and a percentage, where there is no swap space and RLIMIT_MEMLOCK does not bind, page cache alone counts: other memory is no harder to have back for being locked"),
     of("REGALL_ON_LIMIT", "skip", "beyond it: `skip` (the range is `limit`) or `fail` (mmap, mremap and brk say ENOMEM)"),
     of("REGALL_FORK", "inherit", "`inherit`: a child leaves what it inherited alone and registers what it maps itself; `all`: everything, at once"),
     of("REGALL_EXCLUDE", "", "comma-separated globs: mappings never to register, by path or by name as `[heap]`; `*` matches slashes too"),
@@ -40,7 +40,7 @@ pub const ALL: [Variable; 20] = [
     of("REGALL_COPY", "auto", "the copy between peers: `auto`, `off`, or a list in order of preference of `map` (the peer's memory mapped here), `xpmem`, `cma` (process_vm_readv), `knem` (regions alone), `helper` (a thread of the owner's; naming it starts one at once, `auto` only where peers can't get at a process otherwise, or where a seccomp filter keeps that from being found out). With `map` the application's own process_vm_readv and process_vm_writev are served so, too"),
     of("REGALL_PTRACER", "off", "where `kernel.yama.ptrace_scope` is 1: `any` lets every process of the user trace this one (PR_SET_PTRACER_ANY), so that process_vm_readv works among ranks without mapping or helper; debuggers, too. See SECURITY.md"),
     of("REGALL_SHARE", "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
-    of("REGALL_HUGE", "advise", "`advise`: ask for transparent huge pages on large anonymous ranges; `off`"),
+    of("REGALL_HUGE", "advise", "`advise`: ask for transparent huge pages on large anonymous ranges (with `REGALL_PIN=auto` only if this is set: a huge page is resident as a whole); `off`"),
 ];
 
 /// Executables that are left out by default; the README has them in words, and a test

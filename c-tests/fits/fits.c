@@ -1,0 +1,163 @@
+/* Proves: what fits without regall fits with it. Each row maps much and touches little, as programs do that were killed. */
+#include <pthread.h>
+#include "../check.h"
+
+#define MIB (1ul << 20)
+
+/* Touches a page each `step` bytes; the sum of what was there. */
+static unsigned long touch(char *p, size_t bytes, size_t step)
+{
+	unsigned long sum = 0;
+	for (size_t at = 0; at < bytes; at += step) {
+		sum += (unsigned char)p[at];
+		p[at] = 1;
+	}
+	return sum;
+}
+
+/* malloc of 15 x 2 GB, 1 MB touched. */
+static void large(void)
+{
+	for (int i = 0; i < 15; i++) {
+		char *p = malloc(2048 * MIB);
+		NEED(p);
+		say("%d: %lu", i, touch(p, 64 * 1024, PAGE));
+	}
+}
+
+/* A matrix of 12.8 GB, used sparsely. */
+static void sparse(void)
+{
+	char *p = calloc(40000ul * 40000, 8);
+	NEED(p);
+	say("%lu", touch(p, 40000ul * 40000 * 8, 16 * MIB));
+}
+
+/* A segment of 200 MB where there are 64, written here and there; two of them, and one that
+ * is copied on write. */
+static void segment(const char *folder)
+{
+	for (int i = 0; i < 3; i++) {
+		char path[256];
+		snprintf(path, sizeof path, "%s/segment%d", folder, i);
+		int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+		NEED(fd >= 0 && ftruncate(fd, 200 * MIB) == 0);
+		char *p = mmap(NULL, 200 * MIB, PROT_READ | PROT_WRITE, i == 2 ? MAP_PRIVATE : MAP_SHARED, fd, 0);
+		NEED(p != MAP_FAILED);
+		say("%d: %lu then %lu", i, touch(p, 200 * MIB, 8 * MIB), touch(p, 200 * MIB, 8 * MIB));
+		close(fd);
+	}
+}
+
+static void *thread(void *unused)
+{
+	(void)unused;
+	char stack[32 * PAGE];
+	return (void *)touch(memset(stack, 0, sizeof stack), sizeof stack, PAGE);
+}
+
+/* As managed runtimes do: much reserved, some of it made accessible, less touched; threads. */
+static void reserves(void)
+{
+	char *p = mmap(NULL, 4096 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	NEED(p != MAP_FAILED);
+	for (size_t at = 0; at < 1024 * MIB; at += 32 * MIB) {
+		NEED(mprotect(p + at, 32 * MIB, PROT_READ | PROT_WRITE) == 0);
+		touch(p + at, 128 * 1024, PAGE);
+	}
+	pthread_t threads[48];
+	for (int i = 0; i < 48; i++)
+		NEED(pthread_create(&threads[i], NULL, thread, NULL) == 0);
+	for (int i = 0; i < 48; i++)
+		NEED(pthread_join(threads[i], NULL) == 0);
+	say("%lu", touch(p, 1024 * MIB, 32 * MIB));
+}
+
+/* A heap that grows and shrinks, and is given back. */
+static void heap(void)
+{
+	unsigned long sum = 0;
+	for (int i = 0; i < 40; i++) {
+		char *p = sbrk(64 * MIB);
+		NEED(p != (void *)-1);
+		sum += touch(p, 64 * MIB, 32 * MIB);
+		if (i % 4 == 3)
+			NEED(sbrk(-128 * (long)MIB) != (void *)-1);
+	}
+	say("%lu", sum);
+}
+
+/* A file that is larger than memory, read through mappings of all kinds. */
+static void file(const char *path)
+{
+	int fd = open(path, O_RDWR);
+	struct stat s;
+	NEED(fd >= 0 && fstat(fd, &s) == 0);
+	size_t bytes = (size_t)s.st_size;
+	static const struct { int prot, flags; } ways[] = {
+		{ PROT_READ, MAP_SHARED }, { PROT_READ, MAP_PRIVATE }, { PROT_READ | PROT_WRITE, MAP_SHARED }
+	};
+	for (int w = 0; w < 3; w++) {
+		unsigned char *p = mmap(NULL, bytes, ways[w].prot, ways[w].flags, fd, 0);
+		NEED(p != MAP_FAILED);
+		unsigned long sum = 0;
+		for (size_t at = 0; at < bytes; at += PAGE)
+			sum += p[at];
+		say("%d: %lu", w, sum);
+		NEED(munmap(p, bytes) == 0);
+	}
+	close(fd);
+}
+
+/* Several processes that know nothing of each other, in one place. */
+static void ranks(const char *self)
+{
+	pid_t children[4];
+	for (int i = 0; i < 4; i++) {
+		children[i] = fork();
+		NEED(children[i] >= 0);
+		if (children[i] == 0) {
+			execl(self, self, "rank", NULL);
+			_exit(91);
+		}
+	}
+	for (int i = 0; i < 4; i++) {
+		int status = -1;
+		NEED(waitpid(children[i], &status, 0) == children[i]);
+		say("%d: %s", i, status == 0 ? "well" : "DIED");
+	}
+}
+
+static void rank(void)
+{
+	char *p = anon(120 * MIB / PAGE);
+	touch(p, 8 * MIB, PAGE);
+	usleep(200 * 1000);
+	char *q = anon(120 * MIB / PAGE);
+	touch(q, 2 * MIB, PAGE);
+}
+
+int main(int argc, char **argv)
+{
+	NEED(argc > 1);
+	const char *row = argv[1], *place = argc > 2 ? argv[2] : ".";
+	if (strcmp(row, "large") == 0)
+		large();
+	else if (strcmp(row, "sparse") == 0)
+		sparse();
+	else if (strcmp(row, "segment") == 0)
+		segment(place);
+	else if (strcmp(row, "reserves") == 0)
+		reserves();
+	else if (strcmp(row, "heap") == 0)
+		heap();
+	else if (strcmp(row, "file") == 0)
+		file(place);
+	else if (strcmp(row, "ranks") == 0)
+		ranks(argv[0]);
+	else if (strcmp(row, "rank") == 0)
+		rank();
+	else
+		NEED(!"a row");
+	return 0;
+}
