@@ -67,8 +67,11 @@ pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
             .any(|f| attr.flags.has(*f))
         // Populated, frozen memory would be copied, all of it.
         || attr.flags.has(Flags::BACKED) && !attr.prot.shared();
+    // A lock of the application's own stays what it is: mremap populates what grows under it.
+    let theirs = attr.flags.has(Flags::APP_LOCKED) && !attr.flags.has(Flags::APP_ONFAULT);
     match pin {
         Pin::Off => Want::Leave(Column::no(Reason::Off)),
+        _ if theirs => Want::Populate,
         Pin::Auto | Pin::OnFault => Want::OnFault,
         Pin::Populate if lazy => Want::OnFault,
         Pin::Populate => Want::Populate,
@@ -178,6 +181,14 @@ mod tests {
             wanted(attr(3, Kind::Anon, Flags::EMPTY), Pin::Populate, true),
             Want::Populate
         );
+    }
+
+    #[test]
+    fn a_lock_of_the_applications_is_never_on_fault() {
+        let of = |flags| wanted(attr(3, Kind::Anon, flags), Pin::Auto, false);
+        assert_eq!(of(Flags::EMPTY), Want::OnFault);
+        assert_eq!(of(Flags::APP_LOCKED), Want::Populate);
+        assert_eq!(of(Flags::APP_LOCKS), Want::OnFault);
     }
 
     #[test]

@@ -1,154 +1,14 @@
 //! What fits without the shim fits with it, with all defaults: programs that map much and
 //! touch little, each in a memory cgroup (or on a file system) that is just large enough.
-//! Exit status, output and peak memory are as without it, and nobody is killed.
+//! Exit status, output and peak memory are as without it, and nobody is killed. tests/rdma.rs
+//! has the same in cgroups of version 2.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
-
-use regall_tests::child::{self, Outcome};
+use regall_tests::fits::{compared, MIB};
 use regall_tests::mode::Mode;
 use regall_tests::{build, skip};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
-const MIB: u64 = 1 << 20;
-
-/// A memory cgroup of our own, version 1 or 2; removed at the end.
-struct Group(PathBuf);
-
-impl Group {
-    /// Below this process's; none where that may not be made.
-    fn new(name: &str, limit: u64) -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let v1 = own.lines().find_map(|l| {
-            let mut fields = l.splitn(3, ':').skip(1);
-            let controllers = fields.next()?;
-            let mut all = controllers.split(',');
-            all.any(|c| c == "memory").then(|| fields.next())?
-        });
-        let v2 = own.lines().find_map(|l| l.strip_prefix("0::"));
-        let name = format!("regall-{name}-{}", std::process::id());
-        let (parent, file) = match (v1, v2) {
-            (Some(path), _) => (
-                format!("/sys/fs/cgroup/memory{path}"),
-                "memory.limit_in_bytes",
-            ),
-            (None, Some(path)) => (format!("/sys/fs/cgroup{path}"), "memory.max"),
-            (None, None) => return None,
-        };
-        let group = Path::new(&parent).join(name);
-        fs::create_dir(&group).ok()?;
-        let group = Self(group);
-        group.write(file, limit).then_some(group)
-    }
-
-    fn write(&self, file: &str, value: impl ToString) -> bool {
-        fs::write(self.0.join(file), value.to_string()).is_ok()
-    }
-
-    fn number(&self, files: &[&str]) -> Option<u64> {
-        let mut texts = files
-            .iter()
-            .filter_map(|f| fs::read_to_string(self.0.join(f)).ok());
-        texts.next()?.trim().parse().ok()
-    }
-
-    /// The most that was charged to it.
-    fn peak(&self) -> Option<u64> {
-        self.number(&["memory.max_usage_in_bytes", "memory.peak"])
-    }
-
-    /// Processes in it that were killed for want of memory.
-    fn kills(&self) -> u64 {
-        let files = ["memory.oom_control", "memory.events"];
-        let texts = files
-            .iter()
-            .filter_map(|f| fs::read_to_string(self.0.join(f)).ok());
-        let all: Vec<_> = texts.collect();
-        let lines = all.iter().flat_map(|t| t.lines());
-        let mut kills = lines.filter_map(|l| l.strip_prefix("oom_kill "));
-        let kills = kills.next().and_then(|n| n.trim().parse().ok());
-        kills.expect("what was killed")
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // What it held goes with its last process, in a moment.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-/// What a run came to.
-struct Run {
-    outcome: Outcome,
-    peak: Option<u64>,
-    kills: u64,
-}
-
-/// Runs a row where `limit` bytes are all there is; `prepare` is shell, before it, in a mount
-/// namespace of its own.
-fn run(row: &str, place: &str, limit: u64, prepare: &str, mode: Mode) -> Option<Run> {
-    let group = Group::new(&format!("{row}-{mode:?}"), limit)?;
-    let script = format!("echo $$ > \"$1\"/cgroup.procs || exit 99; {prepare} shift; exec \"$@\"");
-    let mut command = Command::new("unshare");
-    mode.apply(&mut command);
-    let shim = command
-        .get_envs()
-        .any(|(name, value)| name == "LD_PRELOAD" && value.is_some());
-    // Only the program has the shim: what starts it is no part of the measure.
-    command.env_remove("LD_PRELOAD");
-    command
-        .args(["-m", "sh", "-c", &script, "sh"])
-        .arg(&group.0);
-    command.arg("env");
-    if shim {
-        command.arg(format!("LD_PRELOAD={}", build::shim().display()));
-    }
-    command.arg(build::program("fits/fits")).args([row, place]);
-    let outcome = child::run(&mut command, TIMEOUT);
-    let (peak, kills) = (group.peak(), group.kills());
-    Some(Run {
-        outcome,
-        peak,
-        kills,
-    })
-}
-
-/// What is not as without the shim.
-fn differences(plain: &Run, other: &Run) -> Vec<String> {
-    let mut all = other.outcome.differences(&plain.outcome);
-    if other.kills != plain.kills {
-        all.push(format!("{} processes were killed", other.kills));
-    }
-    if let (Some(was), Some(is)) = (plain.peak, other.peak) {
-        println!("peak: {} KiB without, {} KiB with", was >> 10, is >> 10);
-        if is > was + was / 10 + 16 * MIB {
-            all.push(format!("a peak of {is} bytes instead of {was}"));
-        }
-    }
-    all
-}
-
 fn no_groups() {
     skip("no memory cgroup may be made here, or there are no mount namespaces");
-}
-
-/// In `mode`: what differs; none where it can't be seen here.
-fn compared(row: &str, place: &str, limit: u64, prepare: &str, mode: Mode) -> Option<Vec<String>> {
-    let plain = run(row, place, limit, prepare, Mode::Plain)?;
-    if ["exit 99", "exit 1"].contains(&plain.outcome.end().as_str()) {
-        return None;
-    }
-    plain.outcome.must_succeed_at(row);
-    let other = run(row, place, limit, prepare, mode)?;
-    Some(differences(&plain, &other))
 }
 
 fn fits_at(row: &str, place: &str, limit: u64, prepare: &str) {
@@ -175,6 +35,12 @@ fn a_sparse_matrix() {
 #[test]
 fn reserves_and_threads() {
     fits("reserves", 96 * MIB);
+}
+
+/// What the program itself has populated or locked is resident, as without the shim.
+#[test]
+fn what_the_program_populates() {
+    fits("resident", 64 * MIB);
 }
 
 #[test]

@@ -80,6 +80,7 @@ mod stock {
         few_regions = on_few_regions();
         doctor = doctor_says("absent");
         machine_pool = machine::pool();
+        fits = machine::fits();
         machine_overcommit = machine::overcommit();
     }
 

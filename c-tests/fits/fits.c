@@ -87,6 +87,45 @@ static void heap(void)
 	say("%lu", sum);
 }
 
+/* How many of so many pages are resident. */
+static size_t resident(void *p, size_t pages)
+{
+	static unsigned char is[1024];
+	size_t many = 0;
+	NEED(pages <= sizeof is && mincore(p, pages * PAGE, is) == 0);
+	for (size_t i = 0; i < pages; i++)
+		many += is[i] & 1;
+	return many;
+}
+
+/* What calls populate that ask for it, and locks of the program's own. */
+static void populates(void)
+{
+	static const struct { const char *name; int flags; } ways[] = {
+		{ "plain", 0 }, { "populate", MAP_POPULATE }, { "locked", MAP_LOCKED }
+	};
+	static const int locks[] = { 0, MCL_FUTURE, MCL_FUTURE | MCL_ONFAULT, MCL_CURRENT };
+	for (int l = 0; l < 4; l++) {
+		NEED(munlockall() == 0 && (locks[l] == 0 || mlockall(locks[l]) == 0));
+		for (int w = 0; w < 3; w++) {
+			char *p = mmap(NULL, 256 * PAGE, PROT_READ | PROT_WRITE,
+				       MAP_PRIVATE | MAP_ANONYMOUS | ways[w].flags, -1, 0);
+			NEED(p != MAP_FAILED);
+			size_t at_first = resident(p, 256);
+			p = mremap(p, 256 * PAGE, 512 * PAGE, MREMAP_MAYMOVE);
+			NEED(p != MAP_FAILED);
+			size_t grown = resident(p, 512);
+			NEED(madvise(p + 300 * PAGE, 10 * PAGE, MADV_POPULATE_WRITE) == 0);
+			say("%d %s: %zu, %zu, %zu", locks[l], ways[w].name, at_first, grown, resident(p, 512));
+			NEED(munmap(p, 512 * PAGE) == 0);
+		}
+		char *heap = sbrk(256 * PAGE);
+		NEED(heap != (void *)-1);
+		heap += -(uintptr_t)heap % PAGE;
+		say("%d heap: %zu", locks[l], resident(heap, 255));
+	}
+}
+
 /* A file that is larger than memory, read through mappings of all kinds. */
 static void file(const char *path)
 {
@@ -153,6 +192,8 @@ int main(int argc, char **argv)
 		heap();
 	else if (strcmp(row, "file") == 0)
 		file(place);
+	else if (strcmp(row, "resident") == 0)
+		populates();
 	else if (strcmp(row, "ranks") == 0)
 		ranks(argv[0]);
 	else if (strcmp(row, "rank") == 0)

@@ -3,6 +3,7 @@
 
 use super::*;
 use regall_tests::child::Beside;
+use regall_tests::fits::{compared, MIB};
 use serde_json::Value;
 
 /// A setting of the machine's, which is what it was when this goes.
@@ -106,5 +107,35 @@ pub fn overcommit() -> Checked {
             "sysctl -w vm.overcommit_memory=0",
         ],
     );
+    Ok(())
+}
+
+/// What fits without the shim fits with it in memory cgroups of version 2, too.
+pub fn fits() -> Checked {
+    let root = "/sys/fs/cgroup";
+    if !Path::new(root).join("cgroup.controllers").exists() {
+        let mut mount = Command::new("mount");
+        let done = child::run(mount.args(["-t", "cgroup2", "none", root]), TIMEOUT);
+        if done.end() != "exit 0" {
+            return Err(Skipped(format!("no cgroups here: {}", done.stderr)));
+        }
+    }
+    fs::write(format!("{root}/cgroup.subtree_control"), "+memory").expect("groups of memory");
+    // As many programs are that map more than there is.
+    let _all = Sysctl::set("overcommit_memory", "1");
+    let small = "mount -t tmpfs -o size=64m none /tmp || exit 99;";
+    let mut problems = Vec::new();
+    for (row, place, limit, prepare) in [
+        ("large", "-", 64, ""),
+        ("sparse", "-", 64, ""),
+        ("heap", "-", 64, ""),
+        ("ranks", "-", 128, ""),
+        ("segment", "/tmp", 256, small),
+    ] {
+        let found = compared(row, place, limit * MIB, prepare, Mode::Auto);
+        let found = found.expect("a group");
+        problems.extend(found.into_iter().map(|p| format!("{row}: {p}")));
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
     Ok(())
 }

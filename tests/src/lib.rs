@@ -9,6 +9,7 @@ pub mod coverage;
 pub mod devices;
 pub mod figures;
 pub mod filter;
+pub mod fits;
 pub mod guest;
 pub mod installed;
 pub mod mode;

@@ -91,10 +91,11 @@ pub fn in_bytes(kilobytes: &str) -> Option<u64> {
 }
 
 /// Environment variables by which launchers tell how many ranks a node has.
-const LOCAL_SIZES: [&str; 5] = [
+const LOCAL_SIZES: [&str; 6] = [
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
     "PALS_LOCAL_SIZE",
+    "LOCAL_WORLD_SIZE",
     "SLURM_STEP_TASKS_PER_NODE",
     "SLURM_NTASKS_PER_NODE",
 ];
@@ -109,10 +110,13 @@ fn first_number(text: &str) -> Option<u64> {
 
 impl Place {
     pub fn look() -> Self {
-        let told = LOCAL_SIZES.iter().find_map(|name| {
-            let ranks = first_number(&std::env::var(name).ok()?)?;
-            (ranks > 0).then_some(ranks)
-        });
+        let of = |name: &str| {
+            let number = first_number(&std::env::var(name).ok()?)?;
+            (number > 0).then_some(number)
+        };
+        // Flux says how many there are, and on how many nodes.
+        let flux = || Some(of("FLUX_JOB_SIZE")?.div_ceil(of("FLUX_JOB_NNODES")?));
+        let told = LOCAL_SIZES.iter().find_map(|name| of(name)).or_else(flux);
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         Self {
             container: container(),
