@@ -66,17 +66,35 @@ pub fn is_shared() -> bool {
     GROUPED.load(Relaxed)
 }
 
+/// What this process may have, in bytes; u64::MAX: no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Pinned, of what counts.
+    pub pins: u64,
+    /// Resident or registered with an adapter.
+    pub all: u64,
+}
+
+impl Budget {
+    const fn of(bytes: u64) -> Self {
+        Self {
+            pins: bytes,
+            all: bytes,
+        }
+    }
+}
+
 /// The budget at start-up, as [`budget`].
 pub fn first_budget(limit: Limit, env: Environment) -> u64 {
     RANKS.store(local_size(env).max(1), Relaxed);
-    budget(limit, 0, 0)
+    budget(limit, 0, 0).pins
 }
 
-/// The budget in bytes that `limit` means here and now; u64::MAX: none. This process holds
-/// `counted` bytes that count, of which `lazy` may not be resident yet.
-pub fn budget(limit: Limit, counted: u64, lazy: u64) -> u64 {
+/// The budget that `limit` means here and now. This process holds `counted` bytes that count,
+/// of which `lazy` may not be resident yet.
+pub fn budget(limit: Limit, counted: u64, lazy: u64) -> Budget {
     let percent = match limit {
-        Limit::Bytes(bytes) => return bytes,
+        Limit::Bytes(bytes) => return Budget::of(bytes),
         Limit::Percent(p) => p,
     };
     let hundredths = |bytes: u64| match bytes {
@@ -84,7 +102,7 @@ pub fn budget(limit: Limit, counted: u64, lazy: u64) -> u64 {
         _ => bytes / 100 * percent + bytes % 100 * percent / 100,
     };
     let ranks = RANKS.load(Relaxed);
-    let mut base = hundredths(physical() / ranks);
+    let mut base = Budget::of(hundredths(physical() / ranks));
     groups::each(|group| {
         GROUPED.store(true, Relaxed);
         let (mut ours, mut theirs) = (1, 0u64);
@@ -97,10 +115,13 @@ pub fn budget(limit: Limit, counted: u64, lazy: u64) -> u64 {
         let left = group.limit.saturating_sub(group.used());
         let left = left.saturating_sub(lazy).saturating_sub(theirs);
         let share = hundredths(left / ranks.max(ours));
-        base = base.min(counted.saturating_add(share));
+        // What is resident is charged to the group already.
+        base.pins = base.pins.min(counted.saturating_add(share));
+        base.all = base.all.min(resident().max(counted).saturating_add(share));
     });
-    if let Some(memlock) = memlock() {
-        base = base.min(hundredths(memlock));
+    if let Some(memlock) = memlock().map(hundredths) {
+        base.pins = base.pins.min(memlock);
+        base.all = base.all.min(memlock);
     }
     base
 }

@@ -419,7 +419,12 @@ fn say_on() {
 /// The header's words that don't change, in a new directory.
 pub fn write_settings(state: &mut State) {
     let c = config();
-    state.set_budget(BUDGET.load(Relaxed), ONLY_CACHE.load(Relaxed));
+    let bytes = BUDGET.load(Relaxed);
+    let budget = limits::Budget {
+        pins: bytes,
+        all: bytes,
+    };
+    state.set_budget(budget, ONLY_CACHE.load(Relaxed));
     let Some(h) = state.header() else {
         return;
     };

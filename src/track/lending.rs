@@ -99,7 +99,7 @@ fn find<T>(
         return Found::Nothing;
     };
     let state = &mut *guard;
-    if state.hca.retired > state.budget / 10 {
+    if state.hca.retired > state.total / 10 {
         return Found::Nothing;
     }
     let mut any = false;
@@ -472,7 +472,7 @@ fn to_register(class: u32) -> u64 {
             policy::Registering::With(_)
         )
     });
-    bytes.min(state.budget)
+    bytes.min(state.total)
 }
 
 /// A descriptor of our own for the context: the application may close its own.

@@ -16,7 +16,7 @@ use crate::config::Pin;
 use crate::copying;
 use crate::intercept;
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
-use crate::limits;
+use crate::limits::{self, Budget};
 use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
 use crate::rights;
@@ -89,6 +89,8 @@ pub struct State {
     reserved: u64,
     /// Bytes that may be pinned; u64::MAX: no limit.
     budget: u64,
+    /// Bytes that may be resident or registered; u64::MAX: no limit.
+    total: u64,
     /// The budget is for page cache alone: other memory can't be had back, locked or not.
     only_cache: bool,
     /// When so many bytes count the budget is reckoned anew.
@@ -137,6 +139,7 @@ impl State {
             hca: Hca::new(),
             reserved: 0,
             budget: u64::MAX,
+            total: u64::MAX,
             only_cache: false,
             next_look: u64::MAX,
             adopting: false,
@@ -341,9 +344,12 @@ impl State {
         found
     }
 
-    /// No more than `bytes` may be pinned that count; with `only_cache` only page cache does.
-    pub fn set_budget(&mut self, bytes: u64, only_cache: bool) {
+    /// No more than `budget` says may be pinned or registered; with `only_cache` only page
+    /// cache counts as pinned.
+    pub fn set_budget(&mut self, budget: Budget, only_cache: bool) {
+        let bytes = budget.pins;
         self.budget = bytes;
+        self.total = budget.all;
         self.only_cache = only_cache;
         let counted = self.counted();
         let left = bytes.saturating_sub(counted);

@@ -337,7 +337,7 @@ pub fn warn_of_limit() {
 /// Reckons the budget anew, where others have a part in it.
 #[cold]
 #[inline(never)]
-fn reckon() {
+pub fn reckon() {
     let Some((counted, lazy, only_cache)) = lock().map(|g| (g.counted(), lazy(&g), g.only_cache))
     else {
         return;

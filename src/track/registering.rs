@@ -66,14 +66,13 @@ pub fn settle(range: PageRange, whose: Whose, reach: Reach) {
 #[cold]
 #[inline(never)]
 fn settle_slowly(range: PageRange, whose: Whose, reach: Reach) {
-    if reach != Reach::Small {
+    if whose != Whose::Own {
         waiting::refresh();
     }
     for d in numbers() {
         let did = settle_in(d, range, whose, reach);
         // Its neighbours may have been touched since.
         if did && reach == Reach::Small && waiting::any() {
-            waiting::refresh();
             settle_in(d, waiting::around(range), Whose::Read, Reach::Resident);
         }
     }
@@ -347,7 +346,7 @@ fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
     } else {
         domain.bytes
     };
-    rights & Access::ON_DEMAND != 0 || there.saturating_add(bytes) <= state.budget
+    rights & Access::ON_DEMAND != 0 || there.saturating_add(bytes) <= state.total
 }
 
 /// One region for all addresses, now and for ever, where the device can page on demand

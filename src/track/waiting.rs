@@ -5,7 +5,7 @@
 //! `untouched` in the HCA column, and has no region, until somebody asks for it or it is
 //! seen to be resident.
 
-use super::{lock, State, USER_END};
+use super::{lock, pinning, State, USER_END};
 use crate::limits;
 use crate::registrar::hca::{numbers, CHUNK};
 use crate::sys;
@@ -145,6 +145,9 @@ pub fn chunk_of(state: &State, bytes: PageRange) -> PageRange {
 #[cold]
 #[inline(never)]
 pub fn refresh() {
+    if limits::is_shared() {
+        pinning::reckon();
+    }
     let resident = limits::resident();
     let Some(mut guard) = lock() else {
         return;
@@ -152,7 +155,7 @@ pub fn refresh() {
     let state = &mut *guard;
     let domains = numbers().filter_map(|d| state.hca.domain(d));
     let registered = domains.map(|d| d.bytes).max().unwrap_or(0);
-    state.hca.headroom = state.budget.saturating_sub(resident.max(registered));
+    state.hca.headroom = state.total.saturating_sub(resident.max(registered));
 }
 
 /// The first part of `gap` that is resident. The kernel is asked: called without the lock.

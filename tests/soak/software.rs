@@ -6,6 +6,8 @@
 
 #[path = "software/allocators.rs"]
 mod allocators;
+#[path = "software/fits.rs"]
+mod fits;
 #[path = "software/languages.rs"]
 mod languages;
 #[path = "software/postgres.rs"]

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::build;
 use crate::child::{self, Outcome};
-use crate::mode::Mode;
+use crate::mode::{Mode, AS_ROOT};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
@@ -92,10 +92,10 @@ struct Run {
     kills: u64,
 }
 
-/// Runs a row where `limit` bytes are all there is; `prepare` is shell, before it, in a mount
-/// namespace of its own.
-fn run(row: &str, place: &str, limit: u64, prepare: &str, mode: Mode) -> Option<Run> {
-    let group = Group::new(&format!("{row}-{mode:?}"), limit)?;
+/// Runs `words` where `limit` bytes are all there is; `prepare` is shell, before it, in a
+/// mount namespace of its own.
+fn run(name: &str, words: &[&str], limit: u64, prepare: &str, mode: Mode) -> Option<Run> {
+    let group = Group::new(&format!("{name}-{mode:?}"), limit)?;
     let script = format!("echo $$ > \"$1\"/cgroup.procs || exit 99; {prepare} shift; exec \"$@\"");
     let mut command = Command::new("unshare");
     mode.apply(&mut command);
@@ -103,7 +103,7 @@ fn run(row: &str, place: &str, limit: u64, prepare: &str, mode: Mode) -> Option<
         .get_envs()
         .any(|(name, value)| name == "LD_PRELOAD" && value.is_some());
     // Only the program has the shim: what starts it is no part of the measure.
-    command.env_remove("LD_PRELOAD");
+    command.env_remove("LD_PRELOAD").envs(AS_ROOT);
     command
         .args(["-m", "sh", "-c", &script, "sh"])
         .arg(&group.0);
@@ -111,8 +111,7 @@ fn run(row: &str, place: &str, limit: u64, prepare: &str, mode: Mode) -> Option<
     if shim {
         command.arg(format!("LD_PRELOAD={}", build::shim().display()));
     }
-    command.arg(build::program("fits/fits")).args([row, place]);
-    let outcome = child::run(&mut command, TIMEOUT);
+    let outcome = child::run(command.args(words), TIMEOUT);
     let (peak, kills) = (group.peak(), group.kills());
     Some(Run {
         outcome,
@@ -136,7 +135,7 @@ fn differences(plain: &Run, other: &Run) -> Vec<String> {
     all
 }
 
-/// In `mode`: what differs; none where it can't be seen here.
+/// A row of c-tests/fits/fits.c, as [`compared_words`].
 pub fn compared(
     row: &str,
     place: &str,
@@ -144,11 +143,23 @@ pub fn compared(
     prepare: &str,
     mode: Mode,
 ) -> Option<Vec<String>> {
-    let plain = run(row, place, limit, prepare, Mode::Plain)?;
+    let program = build::program("fits/fits").display().to_string();
+    compared_words(row, &[&program, row, place], limit, prepare, mode)
+}
+
+/// In `mode`: what differs; none where it can't be seen here.
+pub fn compared_words(
+    name: &str,
+    words: &[&str],
+    limit: u64,
+    prepare: &str,
+    mode: Mode,
+) -> Option<Vec<String>> {
+    let plain = run(name, words, limit, prepare, Mode::Plain)?;
     if ["exit 99", "exit 1"].contains(&plain.outcome.end().as_str()) {
         return None;
     }
-    plain.outcome.must_succeed_at(row);
-    let other = run(row, place, limit, prepare, mode)?;
+    plain.outcome.must_succeed_at(name);
+    let other = run(name, words, limit, prepare, mode)?;
     Some(differences(&plain, &other))
 }
