@@ -29,18 +29,19 @@ impl Group {
         });
         let v2 = own.lines().find_map(|l| l.strip_prefix("0::"));
         let name = format!("regall-{name}-{}", std::process::id());
-        let (parent, file) = match (v1, v2) {
-            (Some(path), _) => (
-                format!("/sys/fs/cgroup/memory{path}"),
-                "memory.limit_in_bytes",
-            ),
-            (None, Some(path)) => (format!("/sys/fs/cgroup{path}"), "memory.max"),
+        let (root, own, file) = match (v1, v2) {
+            (Some(path), _) => ("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"),
+            (None, Some(path)) => ("/sys/fs/cgroup", path, "memory.max"),
             (None, None) => return None,
         };
-        let group = Path::new(&parent).join(name);
-        fs::create_dir(&group).ok()?;
-        let group = Self(group);
-        group.write(file, limit).then_some(group)
+        // A group of version 2 that has processes has no groups with limits in it.
+        Path::new(own).ancestors().find_map(|parent| {
+            let below = parent.strip_prefix("/").ok()?;
+            let group = Path::new(root).join(below).join(&name);
+            fs::create_dir(&group).ok()?;
+            let group = Self(group);
+            group.write(file, limit).then_some(group)
+        })
     }
 
     fn write(&self, file: &str, value: impl ToString) -> bool {
