@@ -149,6 +149,20 @@ pub fn end(waking: Option<file::Fd>) {
     }
 }
 
+/// As [`end`]; and the kernel does not count it among the process's threads any more. Where its
+/// socket is out of reach, that is so when it has waited long enough for a peer.
+#[cold]
+pub fn leave() {
+    let since = time::now();
+    let tid = THREAD.id();
+    end(knock());
+    // Its id is cleared a moment before it is gone.
+    let counts = || call!(libc::SYS_tgkill, sys::getpid(), tid, 0).is_ok();
+    while counts() && time::now().saturating_sub(since) < 2 * LAST {
+        sys::nap(GLANCE);
+    }
+}
+
 /// Whether process_vm_readv(2) from outside is bound to fail.
 fn out_of_reach() -> bool {
     let (probe, mut byte) = (0u8, 0u8);

@@ -100,10 +100,40 @@ pub fn withhold() {
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
     flight::count_call(Call::Credentials);
+    if wants_one_thread(frame) {
+        alone();
+    }
     if withheld() {
         return track::real(frame);
     }
     around(|| track::real(frame))
+}
+
+/// Whether the kernel refuses this call to a process with more than one thread, or with one that
+/// shares its root and working directory (unshare(2), setns(2)). A descriptor alone does not say
+/// what it is a namespace of.
+fn wants_one_thread(frame: &Frame) -> bool {
+    const UNSHARE: i32 =
+        libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM;
+    /// CLONE_NEWTIME.
+    const TIME: i32 = 0x80;
+    const SETNS: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | TIME;
+    match frame.nr as libc::c_long {
+        libc::SYS_unshare => frame.args[0] as i32 & UNSHARE != 0,
+        libc::SYS_setns => frame.args[1] as i32 == 0 || frame.args[1] as i32 & SETNS != 0,
+        _ => false,
+    }
+}
+
+/// Ends the helper, if there is one, before a call that it would be in the way of. It does not
+/// come back: most such calls change what the process may do.
+#[cold]
+#[inline(never)]
+fn alone() {
+    if sys::getpid() == startup::own_pid() && helper::THREAD.exists() {
+        withhold();
+        helper::leave();
+    }
 }
 
 /// The same around whatever makes that call.

@@ -110,6 +110,11 @@ impl Thread {
         self.tid.load(Acquire) != 0
     }
 
+    /// Its id; 0: it does not exist.
+    pub fn id(&self) -> u32 {
+        self.tid.load(Acquire)
+    }
+
     /// In a child of fork: it is not there, nor is its memory.
     pub fn forget(&self) {
         self.state.store(IDLE, Relaxed);

@@ -78,7 +78,9 @@ const fn named(nr: u64) -> Option<Call> {
         | libc::SYS_setresgid
         | libc::SYS_setfsuid
         | libc::SYS_setfsgid
-        | libc::SYS_capset => Call::Credentials,
+        | libc::SYS_capset
+        | libc::SYS_unshare
+        | libc::SYS_setns => Call::Credentials,
         _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
         _ if nr as usize == SYS_MSEAL => Call::Mseal,
         _ => return None,
@@ -91,7 +93,8 @@ pub const fn arguments(nr: u64) -> usize {
         libc::SYS_fork | libc::SYS_vfork | libc::SYS_munlockall => 0,
         libc::SYS_brk | libc::SYS_shmdt | libc::SYS_mlockall => 1,
         libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setfsuid | libc::SYS_setfsgid => 1,
-        libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_capset => 2,
+        libc::SYS_unshare => 1,
+        libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_capset | libc::SYS_setns => 2,
         libc::SYS_setresuid | libc::SYS_setresgid => 3,
         libc::SYS_io_destroy | libc::SYS_exit_group => 1,
         libc::SYS_munmap | libc::SYS_mlock | libc::SYS_munlock | libc::SYS_io_setup => 2,

@@ -107,6 +107,8 @@ fn replacement(name: &[u8]) -> Option<u64> {
         b"mlockall" => mlockall as _,
         b"munlockall" => munlockall as _,
         b"msync" => return with_real(&REAL_MSYNC, msync_of_libc as _),
+        b"unshare" => unshare as _,
+        b"setns" => setns as _,
         b"process_vm_readv" => process_vm_readv as _,
         b"process_vm_writev" => process_vm_writev as _,
         b"brk" => return with_real(&REAL_BRK, brk as _),
@@ -270,6 +272,8 @@ wrappers! {
     mlock(addr: u64, len: u64) -> i32 = SYS_mlock;
     mlock2(addr: u64, len: u64, flags: u32) -> i32 = SYS_mlock2;
     munlock(addr: u64, len: u64) -> i32 = SYS_munlock;
+    unshare(flags: i32) -> i32 = SYS_unshare;
+    setns(fd: i32, kind: i32) -> i32 = SYS_setns;
     mlockall(flags: i32) -> i32 = SYS_mlockall;
     munlockall() -> i32 = SYS_munlockall;
     msync(addr: u64, len: u64, flags: i32) -> i32 = SYS_msync;

@@ -18,6 +18,16 @@ fn sudo() {
 }
 
 #[test]
+fn namespaces() {
+    Script::new("namespaces", &["unshare", "nsenter", "setpriv"]).same();
+}
+
+#[test]
+fn bubblewrap() {
+    Script::new("bubblewrap", &["bwrap", "python3", "setpriv"]).same();
+}
+
+#[test]
 fn firejail() {
     Script::new("firejail", &["firejail", "python3"]).same();
 }
