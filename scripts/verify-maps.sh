@@ -114,6 +114,8 @@ FILENAME == ARGV[1] {
     if (i < 1) i = 1
     while (at < to) {
         while (i <= n && end[i] <= at) i++
+        # The kernel maps this page by itself, when a probe is hit.
+        if ((i > n || start[i] >= to) && $NF == "[uprobes]") break
         if (i > n || start[i] >= to) { print "gap " at "-" to ": " $0; gaps = 1; break }
         if (start[i] > at) { print "gap " at "-" start[i] ": " $0; gaps = 1; at = start[i] }
         stop = end[i] < to ? end[i] : to

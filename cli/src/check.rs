@@ -67,10 +67,18 @@ pub struct Rules {
     pub hca_off: bool,
 }
 
+/// The page that the kernel maps, without a call, when a uprobe is hit for the first time. It
+/// can't be registered: that nothing is published of it yet is no gap.
+const UPROBES: &str = "[uprobes]";
+
 /// All gaps, those of mapped memory first. Both lists are sorted and without overlaps.
 pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: Rules) -> Vec<Gap> {
     let mut out = Vec::new();
     for mapping in mappings {
+        let known = !overlapping(entries, mapping.range).is_empty();
+        if mapping.name == UPROBES && !known {
+            continue;
+        }
         let gap = |range, wrong, entry| Gap {
             range,
             wrong,
@@ -204,6 +212,13 @@ mod tests {
             uncovered(&[entry(12, 14), entry(15, 41), entry(49, 50)], &maps),
             [(10, 12), (14, 15), (41, 49)]
         );
+    }
+
+    #[test]
+    fn the_page_of_probes_comes_by_itself() {
+        let mut page = mapping(30, 31);
+        page.name = "[uprobes]".into();
+        assert_eq!(uncovered(&[entry(10, 20)], &[mapping(10, 20), page]), []);
     }
 
     #[test]
