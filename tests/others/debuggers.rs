@@ -25,3 +25,15 @@ fn strace() {
 fn dumper() {
     Script::new("dumper", &[]).same();
 }
+
+/// A recording, and what comes of it.
+#[test]
+fn rr() {
+    Script::new("rr", &["rr"]).same();
+}
+
+/// A checkpoint, and the process that goes on from it.
+#[test]
+fn criu() {
+    Script::new("criu", &["criu"]).same();
+}
