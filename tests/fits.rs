@@ -3,9 +3,15 @@
 //! Exit status, output and peak memory are as without it, and nobody is killed. tests/rdma.rs
 //! has the same in cgroups of version 2.
 
+use std::process::Command;
+use std::time::Duration;
+
+use regall_tests::child;
 use regall_tests::fits::{compared, MIB};
 use regall_tests::mode::Mode;
 use regall_tests::{build, skip};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn no_groups() {
     skip("no memory cgroup may be made here, or there are no mount namespaces");
@@ -70,6 +76,35 @@ fn a_file_larger_than_memory() {
     let path = file.path().to_str().expect("a path");
     fits_at("file", path, 64 * MIB, "");
 }
+
+/// Where a limit lets next to nothing be pinned, the user reads one line.
+#[test]
+fn much_over_the_limit_is_one_line() {
+    let mut command = Command::new("setpriv");
+    Mode::Auto.apply(&mut command);
+    command.env_remove("LD_PRELOAD").args(NOBODY);
+    command.arg(format!("LD_PRELOAD={}", build::shim().display()));
+    let program = build::program("fits/fits");
+    let done = child::run(command.arg(program).args(["large", "-"]), TIMEOUT);
+    if done.stderr.starts_with("setpriv: ") {
+        return skip("this user can't become another one");
+    }
+    done.must_succeed();
+    let said = done.regall_lines();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("RLIMIT_MEMLOCK is 64 KiB"), "{said:?}");
+}
+
+/// Somebody whom the limit binds.
+const NOBODY: [&str; 7] = [
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "--inh-caps=-all",
+    "prlimit",
+    "--memlock=65536:65536",
+    "env",
+];
 
 /// The checks above must be able to fail: with everything resident at once they do.
 #[test]

@@ -321,7 +321,8 @@ pub fn warn_of_limit() {
         return;
     }
     let (over, all) = (over >> 20, over.saturating_add(held) >> 20);
-    match limits::memlock_now().filter(|limit| *limit <= budget || budget == u64::MAX) {
+    // A budget that comes from the limit is a part of it.
+    match limits::memlock_now().filter(|limit| limit / 2 <= budget) {
         Some(limit) => log::warn!(
             "{over} of {all} MiB are not pinned: RLIMIT_MEMLOCK is {} KiB (ulimit -l)",
             limit >> 10
