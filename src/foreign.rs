@@ -92,7 +92,7 @@ mod tests {
             (b"XREGALL=1\0", false),
             (b"REGALL=10\0", false),
             (b"REGALL=1", false),
-            (b"REGALL=\0001\0", false),
+            (b"REGALL=\x00001\0", false),
             (b"\0\0REGALL=1\0", true),
             (b"", false),
         ] {
