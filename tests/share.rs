@@ -211,6 +211,32 @@ fn marks_stay_where_there_are_threads() {
     same_marks(&["-t"]);
 }
 
+/// What a seal is against loses no lock of the application's, pinned or not. (In the flags of
+/// what is pinned the kernel would say `lo`: only the answers and bytes are compared.)
+#[test]
+fn seals_hold_where_memory_is_pinned() {
+    let answers = |outcome: &Outcome| -> Vec<String> {
+        let lines = outcome.stdout.lines();
+        let told = lines.filter(|l| !l.starts_with("seal "));
+        told.map(str::to_string).collect()
+    };
+    let plain = run(PLAIN, "marks", &["seal"]);
+    plain.must_succeed();
+    if answers(&plain).iter().any(|l| l.starts_with("no mseal")) {
+        skip("no mseal here");
+        return;
+    }
+    for setting in [
+        Setting(Mode::Populate, "off"),
+        Setting(Mode::OnFault, "heap"),
+        Setting(Mode::Populate, "heap"),
+    ] {
+        let done = run(setting, "marks", &["seal"]);
+        done.must_succeed_at(format_args!("{setting:?}"));
+        assert_eq!(answers(&done), answers(&plain), "{setting:?}");
+    }
+}
+
 mod every_way_to_make_a_process {
     use super::*;
 

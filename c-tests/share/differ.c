@@ -248,11 +248,7 @@ static void grow(struct lane *l)
 	l->base = p;
 	l->pages = new;
 	l->bytes = new * PAGE;
-	fresh(l, old, new - old, as.prot, GROWN);
-	for (size_t i = old; i < new; i++) {
-		l->page[i].part = as.part;
-		l->page[i].state |= as.state & (LOCKED | WIPE | NOFORK);
-	}
+	grown_like(l, old, new - old, as);
 	look_over(l, 0, new);
 }
 
@@ -275,11 +271,7 @@ static void grow_in_place(struct lane *l)
 	char *p = mremap(at(l, from), old * PAGE, (old + more) * PAGE, 0);
 	if (!as_wanted(taken ? "mremap without room" : "mremap in place", taken ? ENOMEM : 0, address(p)))
 		return;
-	fresh(l, end, more, as.prot, GROWN);
-	for (size_t i = end; i < end + more; i++) {
-		l->page[i].part = as.part;
-		l->page[i].state |= as.state & (LOCKED | WIPE | NOFORK);
-	}
+	grown_like(l, end, more, as);
 	look_over(l, from, old + more);
 }
 
@@ -338,9 +330,7 @@ static void move(struct lane *l)
 		begin(to, SLOT, p, new * PAGE);
 	}
 	cut_out(to, there, new);
-	fresh(to, there, new, as.prot, GROWN);
-	for (size_t i = there; i < there + new; i++)
-		to->page[i].state |= as.state & (LOCKED | WIPE | NOFORK);
+	grown_like(to, there, new, as);
 	put_down(to, there, n < new ? n : new);
 	for (size_t i = there; i < there + (n < new ? n : new); i++)
 		if (is(to, i, ZERO))
@@ -386,11 +376,8 @@ static size_t some_range(struct lane *l, size_t *n)
 	return from;
 }
 
-static void op_protect(void)
+static void protect(struct lane *l, size_t from, size_t n, int prot)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK);
-	size_t n, from = some_range(l, &n);
-	int prot = some_prot();
 	describe("mprotect %c %zu+%zu prot %d", name_of(l), from, n, prot);
 	size_t good = run(l, from, n, is_mapped);
 	as_wanted("mprotect", good == n ? 0 : ENOMEM, mprotect(at(l, from), n * PAGE, prot));
@@ -398,6 +385,13 @@ static void op_protect(void)
 	for (size_t i = from; i < from + good; i++)
 		l->page[i].prot = (unsigned char)prot;
 	look_over(l, from, good);
+}
+
+static void op_protect(void)
+{
+	struct lane *l = some_lane(SLOT | ZONE | BREAK);
+	size_t n, from = some_range(l, &n);
+	protect(l, from, n, some_prot());
 }
 
 #ifndef MADV_DONTNEED_LOCKED
@@ -431,11 +425,22 @@ static bool stops_at_locks(int advice)
 	       advice == MADV_PAGEOUT;
 }
 
+/* What makes bytes disappear: refused where what is sealed could not be written to. */
+static bool discards(int advice)
+{
+	return advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED || advice == MADV_FREE ||
+	       advice == MADV_REMOVE || advice == MADV_DONTFORK || advice == MADV_WIPEONFORK;
+}
+
 /* Pages that the kernel comes to, and in *wanted what it must say: -1 if it may say what it
  * likes, as long as it says the same without the shim. */
 static size_t reach(const struct lane *l, size_t from, size_t n, int advice, int *wanted)
 {
 	size_t mapped = count(l, from, n, MAPPED);
+	if (is(l, from, SEALED) && !(l->page[from].prot & PROT_WRITE) && discards(advice)) {
+		*wanted = EPERM;
+		return 0;
+	}
 	*wanted = mapped == n ? 0 : ENOMEM;
 	if (advice == MADV_REMOVE && mapped > 0)
 		*wanted = EINVAL;
@@ -506,19 +511,9 @@ static void guard(struct lane *l, size_t from, size_t n, int advice)
 	}
 }
 
-static void op_advise(void)
+static void advise(struct lane *l, size_t from, size_t n, const struct advice *a)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK);
-	size_t n, from = some_range(l, &n);
-	const struct advice *a = &advices[below(ADVICES)];
-	/* Anything may come to lie where a slot was not forked. */
-	if (a->number == MADV_DONTFORK && l->kind == SLOT)
-		l = &lanes[SLOTS + below(ZONES)], from = 0, n = about(l->pages);
 	describe("%s %c %zu+%zu", a->name, name_of(l), from, n);
-	if (a->number == MADV_GUARD_INSTALL || a->number == MADV_GUARD_REMOVE) {
-		guard(l, from, n < 64 ? n : 64, a->number);
-		return;
-	}
 	int wanted;
 	size_t reached = reach(l, from, n, a->number, &wanted);
 	look_over(l, from, n);
@@ -539,15 +534,32 @@ static void op_advise(void)
 	look_over(l, from, n);
 }
 
+static void op_advise(void)
+{
+	struct lane *l = some_lane(SLOT | ZONE | BREAK);
+	size_t n, from = some_range(l, &n);
+	const struct advice *a = &advices[below(ADVICES)];
+	/* Anything may come to lie where a slot was not forked. */
+	if (a->number == MADV_DONTFORK && l->kind == SLOT)
+		l = &lanes[SLOTS + below(ZONES)], from = 0, n = about(l->pages);
+	if (a->number == MADV_GUARD_INSTALL || a->number == MADV_GUARD_REMOVE) {
+		describe("%s %c %zu+%zu", a->name, name_of(l), from, n);
+		guard(l, from, n < 64 ? n : 64, a->number);
+	} else {
+		advise(l, from, n, a);
+	}
+}
+
 /* What was asked for memory by advice, as the kernel has it: for as many pages as are told.
  * (Of huge pages the shim asks for some itself, and MADV_WIPEONFORK of shared memory it does.) */
 static void op_flags(void)
 {
-	static const char wanted[] = " dd nh mg rr sr dc ";
-	static unsigned char flags[LANE_PAGES];
-	struct lane *l = some_lane(SLOT | ZONE);
+	static const char wanted[] = " dd nh mg rr sr dc sl ";
+	static uint16_t flags[LANE_PAGES];
+	struct lane *l = some_lane(SLOT | ZONE | VAULT);
 	unsigned long start = 0, end = 0, from = (uintptr_t)l->base, to = from + l->pages * PAGE;
 	char line[1024];
+	int key = 0;
 	describe("flags of %c", name_of(l));
 	memset(flags, 0, sizeof flags);
 	FILE *f = fopen("/proc/self/smaps", "re");
@@ -557,19 +569,22 @@ static void op_flags(void)
 		if (sscanf(line, "%lx-%lx ", &a, &b) == 2) {
 			start = a < from ? from : a;
 			end = b > to ? to : b;
+			key = 0;
 			continue;
 		}
+		(void)sscanf(line, "ProtectionKey: %d", &key);
 		if (strncmp(line, "VmFlags:", 8) != 0 || start >= end)
 			continue;
-		unsigned char all = 1;
+		uint16_t all = key > 0 && key == the_key ? 257 : 1;
 		for (char *w = strtok(line + 8, " \n"); w; w = strtok(NULL, " \n")) {
 			char word[16];
 			snprintf(word, sizeof word, " %.10s ", w);
 			const char *at = strstr(wanted, word);
 			if (at)
-				all |= (unsigned char)(2u << (at - wanted) / 3);
+				all |= (uint16_t)(2u << (at - wanted) / 3);
 		}
-		memset(flags + (start - from) / PAGE, all, (end - start) / PAGE);
+		for (size_t i = (start - from) / PAGE; i < (end - from) / PAGE; i++)
+			flags[i] = all;
 	}
 	fclose(f);
 	for (size_t i = 0; i < l->pages; i++)
@@ -579,7 +594,7 @@ static void op_flags(void)
 
 static void op_sync(void)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK);
+	struct lane *l = some_lane(MAPPINGS);
 	size_t n, from = some_range(l, &n);
 	static const int flags[] = { MS_SYNC, MS_ASYNC, MS_INVALIDATE, MS_SYNC | MS_INVALIDATE,
 				     MS_ASYNC | MS_INVALIDATE, MS_SYNC | MS_ASYNC, 0, 64 };
@@ -605,7 +620,7 @@ static size_t locked_pages(void)
 
 static void op_lock(void)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK);
+	struct lane *l = some_lane(MAPPINGS);
 	size_t from = some_page(l, is_mapped);
 	if (from == LANE_PAGES) {
 		nothing();
@@ -691,7 +706,7 @@ static void reallocate(struct lane *l, size_t n)
 	if (l->pages < was)
 		gone(l, l->pages, was - l->pages);
 	for (size_t i = was; i < l->pages; i++)
-		l->page[i] = (struct page){ PROT_READ | PROT_WRITE, MAPPED | UNKNOWN, FRESH, 0 };
+		l->page[i] = (struct page){ .prot = PROT_READ | PROT_WRITE, .state = MAPPED | UNKNOWN, .why = FRESH };
 	/* The page with the old end: what is behind it may be anything. */
 	size_t last = (kept - 1) / PAGE, offset = kept - last * PAGE;
 	if (n > old && offset < bytes_of(l, last))
@@ -755,7 +770,7 @@ static void store(struct lane *l, size_t page, size_t offset, const char *src, s
 
 static void op_write(void)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK | BLOCK);
+	struct lane *l = some_lane(ANYWHERE);
 	size_t page = some_page(l, writable);
 	if (page == LANE_PAGES) {
 		nothing();
@@ -814,7 +829,7 @@ static long by_the_kernel(int way, char *to, const char *src, size_t n)
 static void op_receive(void)
 {
 	static const char *const ways[] = { "process_vm_writev", "/proc/self/mem", "read from a pipe", "pread" };
-	struct lane *l = some_lane(SLOT | ZONE | BREAK | BLOCK);
+	struct lane *l = some_lane(ANYWHERE);
 	size_t page = some_page(l, is_plain);
 	if (page == LANE_PAGES) {
 		nothing();
@@ -849,7 +864,7 @@ static bool is_shut(const struct lane *l, size_t page)
 /* Into a page that is not writable: refused, but for /proc/self/mem, which a debugger uses. */
 static void op_receive_shut(void)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK);
+	struct lane *l = some_lane(MAPPINGS);
 	size_t page = some_page(l, is_shut);
 	if (page == LANE_PAGES) {
 		nothing();
@@ -873,7 +888,7 @@ static void op_receive_shut(void)
 static void op_send(void)
 {
 	static char got[PAGE];
-	struct lane *l = some_lane(SLOT | ZONE | BREAK | BLOCK);
+	struct lane *l = some_lane(ANYWHERE);
 	size_t page = below(l->pages), n = bytes_of(l, page);
 	if (is(l, page, UNKNOWN)) {
 		nothing();
@@ -898,7 +913,7 @@ static void op_send(void)
 
 static void op_look(void)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK | BLOCK);
+	struct lane *l = some_lane(ANYWHERE);
 	size_t from = below(l->pages), n = about(l->pages - from);
 	describe("look %c %zu+%zu", name_of(l), from, n);
 	look_over(l, from, n < 128 ? n : 128);
@@ -915,7 +930,7 @@ static void op_look_at_all(void)
 /* An access that must be SIGSEGV, there and for that reason. */
 static void op_fault(void)
 {
-	struct lane *l = some_lane(SLOT | ZONE | BREAK);
+	struct lane *l = some_lane(MAPPINGS);
 	size_t page = below(l->pages);
 	bool writes = once_in(2);
 	if (writes ? writable(l, page) : readable(l, page)) {
@@ -971,284 +986,8 @@ static void op_wrong(void)
 	look(l, page);
 }
 
-/* -- forks ----------------------------------------------------------------------------- */
-
-struct later {
-	struct lane *l;
-	size_t page, offset, n;
-	const char *src;
-};
-#define LATER 12
-
-/* Draws what the parent will write while its child looks. */
-static int plan(struct later *later)
-{
-	int n = 0;
-	for (int k = 0; k < LATER; k++) {
-		struct lane *l = some_lane(SLOT | ZONE | BREAK | BLOCK);
-		size_t page = some_page(l, is_plain);
-		if (page == LANE_PAGES)
-			continue;
-		size_t bytes = bytes_of(l, page), offset = below(bytes), some = 1 + below(bytes - offset);
-		later[n++] = (struct later){ l, page, offset, some, some_source(some) };
-	}
-	return n;
-}
-
-/* What fork does to the model: in the child alone. */
-static void fork_the_model(void)
-{
-	struct iovec here, there;
-	char byte;
-	depth++;
-	model_of_child();
-	for (int k = 0; k < LANES; k++) {
-		struct lane *l = &lanes[k];
-		for (size_t i = 0; i < l->pages; i++) {
-			if (is(l, i, NOFORK)) {
-				here = (struct iovec){ &byte, 1 };
-				there = (struct iovec){ at(l, i), 1 };
-				if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != -1 || errno != EFAULT)
-					find("MADV_DONTFORK: a child has it");
-				gone(l, i, 1);
-				continue;
-			}
-			l->page[i].state &= (unsigned char)~LOCKED;
-			if (is(l, i, WIPE)) {
-				l->page[i].state &= (unsigned char)~GUARD;
-				zero(l, i, WIPED);
-			}
-		}
-	}
-}
-
-static void steps(unsigned long n);
-
-static _Noreturn void child(uint64_t rng_of_child, int go, int back)
-{
-	char word;
-	rng = digest = rng_of_child;
-	fork_the_model();
-	describe("the child's first look");
-	look_at_all("in a child: ");
-	NEED(read(go, &word, 1) == 1);
-	describe("the child's second look");
-	look_at_all("in a child after its parent's writes: ");
-	unsigned long saved = step;
-	steps(2 + below(20));
-	step = saved;
-	describe("the child's last look");
-	look_at_all("in a child at its end: ");
-	NEED(write(back, &digest, sizeof digest) == sizeof digest);
-	_exit(0);
-}
-
-/* For a child on a stack of its own. */
-static struct start {
-	uint64_t rng;
-	int go, back;
-} start;
-#define STACK (1ul << 20)
-
-static int child_of_clone(void *arg)
-{
-	(void)arg;
-	child(start.rng, start.go, start.back);
-}
-
-static pid_t fork_by(int way)
-{
-	struct clone_args args = { .exit_signal = SIGCHLD };
-	switch (way) {
-	case 0: return fork();
-	case 1: return _Fork();
-	case 2: return (pid_t)syscall(SYS_clone3, &args, sizeof args);
-	case 3: {
-		char *stack = anon(STACK / PAGE);
-		pid_t pid = clone(child_of_clone, stack + STACK, SIGCHLD, NULL);
-		NEED(munmap(stack, STACK) == 0);
-		return pid;
-	}
-	default: return (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0l, 0l, 0l, 0l);
-	}
-}
-
-static void op_fork(void)
-{
-	if (depth >= 2) {
-		nothing();
-		return;
-	}
-	struct later later[LATER];
-	int many = plan(later), way = (int)below(5), go[2], back[2];
-	uint64_t rng_of_child = draw(), report = 0;
-	describe("fork %d", way);
-	NEED(pipe2(go, O_CLOEXEC) == 0 && pipe2(back, O_CLOEXEC) == 0);
-	start = (struct start){ rng_of_child, go[0], back[1] };
-	pid_t pid = fork_by(way);
-	NEED(pid >= 0);
-	if (pid == 0)
-		child(rng_of_child, go[0], back[1]);
-	for (int i = 0; i < many; i++) {
-		int sig = copied(at(later[i].l, later[i].page) + later[i].offset, later[i].src, later[i].n);
-		if (sig)
-			find("SIG%s on writing after a fork", sigabbrev_np(sig));
-	}
-	NEED(write(go[1], "g", 1) == 1);
-	close(back[1]);
-	if (read(back[0], &report, sizeof report) != sizeof report)
-		report = 0;
-	close(back[0]);
-	close(go[0]);
-	close(go[1]);
-	int status = 0;
-	NEED(waitpid(pid, &status, 0) == pid);
-	for (int i = 0; i < many; i++)
-		note_written(later[i].l, later[i].page, later[i].offset, later[i].src, later[i].n);
-	describe("fork %d", way);
-	if (status != 0) {
-		if (!going_on)
-			_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 83);
-		find("a child ended with %s %d", WIFEXITED(status) ? "exit" : "signal",
-		     WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-	}
-	mix(report);
-	look_at_all("in a parent after its child: ");
-	result(0);
-}
-
-/* Shares the memory until it execs, so its write is its parent's. */
-static void op_vfork(void)
-{
-	struct lane *l = some_lane(SLOT | ZONE | BREAK);
-	size_t page = some_page(l, is_plain);
-	if (page == LANE_PAGES) {
-		nothing();
-		return;
-	}
-	char *p = at(l, page);
-	char *const argv[] = { "differ", "-leaf", NULL };
-	describe("vfork %c %zu", name_of(l), page);
-	pid_t pid = vfork();
-	if (pid == 0) {
-		*(volatile char *)p = 'v';
-		execve("/proc/self/exe", argv, environ);
-		_exit(84);
-	}
-	NEED(pid > 0);
-	int status = 0;
-	NEED(waitpid(pid, &status, 0) == pid);
-	note_written(l, page, 0, "v", 1);
-	look(l, page);
-	result(status);
-}
-
-/* -- fork while a thread writes --------------------------------------------------------- */
-
-static struct race {
-	volatile uint64_t *a, *b;
-	volatile bool stop;
-} race;
-
-static void *writer(void *arg)
-{
-	(void)arg;
-	for (uint64_t i = 1; !race.stop; i++) {
-		__atomic_store_n(race.a, i, __ATOMIC_RELEASE);
-		__atomic_store_n(race.b, i, __ATOMIC_RELEASE);
-	}
-	return NULL;
-}
-
-/* 0 if a child sees one moment, and the same a little later. */
-static int one_moment(void)
-{
-	uint64_t a = *race.a, b = *race.b;
-	if (b > a)
-		return 1;
-	if (a > b + 1)
-		return 2;
-	usleep(200);
-	return *race.a == a && *race.b == b ? 0 : 3;
-}
-
-static const char *const moments[] = { "", "b newer than a", "a newer than b by more than one", "a parent's later write" };
-
-static void fork_while_writing(volatile uint64_t *a, volatile uint64_t *b, long forks, const char *where)
-{
-	pthread_t thread;
-	race = (struct race){ a, b, false };
-	*a = *b = 0;
-	NEED(pthread_create(&thread, NULL, writer, NULL) == 0);
-	while (*b == 0)
-		sched_yield();
-	for (long i = 0; i < forks; i++) {
-		pid_t pid = fork();
-		NEED(pid >= 0);
-		if (pid == 0)
-			_exit(one_moment());
-		int status;
-		NEED(waitpid(pid, &status, 0) == pid);
-		if (!WIFEXITED(status) || WEXITSTATUS(status) > 3)
-			find("a child of a fork while a thread writes: status %x, %s", (unsigned)status, where);
-		else if (WEXITSTATUS(status))
-			find("a child sees %s: %s", moments[WEXITSTATUS(status)], where);
-	}
-	race.stop = true;
-	pthread_join(thread, NULL);
-}
-
-static uint64_t counter_in_bss[2 * PAGE / 8];
-
-static volatile uint64_t *word(char *p, size_t offset)
-{
-	return (volatile uint64_t *)(void *)(p + offset);
-}
-
-static void races(long forks)
-{
-	size_t large = 4ul << 20;
-	char *x = anon(large / PAGE), *y = anon(large / PAGE), *small = anon(1);
-	char *block = malloc(1 << 20), *broken = sbrk(1 << 20);
-	NEED(block && broken != (void *)-1);
-	memset(x, 1, large);
-	memset(y, 1, large);
-	const struct {
-		volatile uint64_t *a, *b;
-		const char *where;
-	} pairs[] = {
-		{ word(x, 64), word(x, 128), "one page" },
-		{ word(x, 64), word(x, large - 64), "first and last page" },
-		{ word(x, large - 64), word(x, 64), "last and first page" },
-		{ word(x, 64), word(y, 64), "two mappings" },
-		{ word(y, 64), word(x, 64), "two mappings, the other way round" },
-		{ word(x, 64), word(small, 64), "large and small" },
-		{ word(small, 64), word(x, 64), "small and large" },
-		{ word(x, 64), &counter_in_bss[8], "large and bss" },
-		{ &counter_in_bss[8], word(x, 64), "bss and large" },
-		{ word(block, 65536), word(broken, 65536), "malloc and sbrk" },
-		{ word(broken, 65536), word(block, 65536), "sbrk and malloc" },
-	};
-	for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-		fork_while_writing(pairs[i].a, pairs[i].b, forks, pairs[i].where);
-	say("races: %d kinds of wrong", finds->count);
-}
-
-static void op_race(void)
-{
-	describe("fork while a thread writes");
-	struct lane *l = some_lane(SLOT | ZONE), *m = some_lane(SLOT | ZONE);
-	size_t i = some_page(l, is_inherited), k = some_page(m, is_inherited);
-	if (depth > 0 || i == LANE_PAGES || k == LANE_PAGES || (l == m && i == k)) {
-		nothing();
-		return;
-	}
-	fork_while_writing(word(at(l, i), 0), word(at(m, k), 8), 2, "anywhere");
-	/* How far it came is nobody's business. */
-	store(l, i, 0, source, PAGE);
-	store(m, k, 0, source, PAGE);
-	result(0);
-}
+#include "marked.h"
+#include "forks.h"
 
 /* -- all of it ------------------------------------------------------------------------- */
 
@@ -1261,7 +1000,7 @@ static void relieve(void)
 		struct lane *l = &lanes[k];
 		size_t n = count(l, 0, l->pages, MAPPED) - count(l, 0, l->pages, ZERO);
 		all += n;
-		if (n > most && l->kind != BREAK) {
+		if (n > most && l->kind != BREAK && l->kind != VAULT) {
 			most = n;
 			largest = l;
 		}
@@ -1288,7 +1027,9 @@ static struct op {
 	{ "", 100, op_receive_shut }, { "", 300, op_send },	    { "", 800, op_look },
 	{ "", 10, op_look_at_all },   { "", 100, op_fault },	    { "", 200, op_wrong },
 	{ "fork", 25, op_fork },      { "fork", 2, op_vfork },	    { "fork", 2, op_race },
-	{ "", 20, op_flags },
+	{ "", 20, op_flags },	      { "", 100, op_key },	    { "fork", 10, op_forbid },
+	{ "", 100, op_bind },	      { "", 100, op_policy },	    { "", 400, op_vault },
+	{ "fork", 8, op_sandbox },
 };
 #define OPS (sizeof ops / sizeof ops[0])
 
@@ -1374,6 +1115,7 @@ int main(int argc, char **argv)
 		return finds->count ? 80 : 0;
 	}
 	begin_heap();
+	begin_marks();
 	steps(n);
 	describe("the end");
 	look_at_all("");

@@ -302,10 +302,73 @@ static void sealed(void)
 	CALL_AS("mseal of what is not there", syscall(SYS_mseal, p, 1ul << 40, 0ul));
 }
 
+/* What is sealed and could not be written to is not to be emptied either. */
+static void sealed_read_only(void)
+{
+	static const struct {
+		int number;
+		const char *name;
+	} some[] = {
+		{ MADV_DONTNEED, "MADV_DONTNEED" },	{ MADV_FREE, "MADV_FREE" },	  { MADV_REMOVE, "MADV_REMOVE" },
+		{ MADV_WIPEONFORK, "MADV_WIPEONFORK" }, { MADV_DONTFORK, "MADV_DONTFORK" }, { MADV_KEEPONFORK, "MADV_KEEPONFORK" },
+	};
+	char *p = fresh();
+	NEED(mprotect(p + FROM, MARKED, PROT_READ) == 0);
+	NEED(syscall(SYS_mseal, p + FROM, MARKED, 0ul) == 0);
+	for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
+		CALL_AS(some[i].name, madvise(p + FROM, MARKED, some[i].number));
+	forks("read-only", p, BYTES, true);
+	say("bytes %d", all_are(p, BYTES, 1));
+}
+
+/* A child finds it wiped, though nobody can write to it. */
+static void sealed_wiped(void)
+{
+	char *p = fresh();
+	NEED(madvise(p + FROM, MARKED, MADV_WIPEONFORK) == 0);
+	NEED(mprotect(p + FROM, MARKED, PROT_READ) == 0);
+	NEED(syscall(SYS_mseal, p + FROM, MARKED, 0ul) == 0);
+	pid_t pid = fork();
+	if (pid < 0) {
+		told("fork of what is to be wiped", false);
+		return;
+	}
+	if (pid == 0)
+		_exit(all_are(p, FROM, 1) && all_are(p + FROM, MARKED, 0) ? 0 : 1);
+	reap("child", pid);
+	say("bytes %d", all_are(p, BYTES, 1));
+}
+
+/* Calls that a seal is against lose nothing: not the locks of a dozen mappings beside it,
+ * and they say so. */
+static void sealed_among_locks(void)
+{
+	char *p = anon(64), *other = anon(1);
+	memset(p, 1, 64 * PAGE);
+	for (int i = 0; i < 32; i += 2)
+		NEED(mlock(p + (size_t)i * PAGE, PAGE) == 0);
+	NEED(syscall(SYS_mseal, p + 40 * PAGE, 8 * PAGE, 0ul) == 0);
+	CALL_AS("munmap", munmap(p, 64 * PAGE));
+	MAP_AS("MAP_FIXED", mmap(p, 64 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	for (int i = 0; i < 32; i++)
+		CALL_AS(i % 2 ? "not locked" : "locked", madvise(p + (size_t)i * PAGE, PAGE, MADV_DONTNEED));
+	*other = 2;
+	MAP_AS("mremap onto it", mremap(other, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, p + 40 * PAGE));
+	other = fresh();
+	MAP_AS("mremap of shared memory onto it",
+	       mremap(other, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, p + 40 * PAGE));
+	say("bytes %d", all_are(other, BYTES, 1) && all_are(p + 32 * PAGE, 32 * PAGE, 1));
+}
+
 static void seals(void)
 {
 	kind = "seal";
 	apart(sealed);
+	if (syscall(SYS_mseal, NULL, 0ul, 0ul) != 0)
+		return;
+	apart(sealed_read_only);
+	apart(sealed_wiped);
+	apart(sealed_among_locks);
 }
 
 static void policies(void)

@@ -13,14 +13,18 @@
 #define LANE_BYTES (LANE_PAGES * PAGE)
 #define SLOTS 18
 #define ZONES 2
-/* Slots, zones, sbrk's lane, and one to carry pages from one lane to another. */
-#define LANES (SLOTS + ZONES + 1)
+/* Slots, zones, sbrk's lane, what gets sealed, and one to carry pages from one lane to another. */
+#define LANES (SLOTS + ZONES + 2)
 #define HAND LANES
+#define THE_VAULT (&lanes[SLOTS + ZONES + 1])
 
 /* A slot is one stretch wherever the kernel put it, without holes, since anything may come
  * to lie in one. Zones are far below where the kernel puts what may lie anywhere: nothing
  * else comes there, so holes stay holes, and fixed mappings hit nobody. */
-enum kind { NOTHING = 0, SLOT = 1, ZONE = 2, BREAK = 4, BLOCK = 8 };
+enum kind { NOTHING = 0, SLOT = 1, ZONE = 2, BREAK = 4, BLOCK = 8, VAULT = 16 };
+#define ANYWHERE (SLOT | ZONE | BREAK | BLOCK | VAULT)
+/* All but malloc's. */
+#define MAPPINGS (SLOT | ZONE | BREAK | VAULT)
 #define ZONE_AT(i) ((char *)0x200000000000ul + (size_t)(i) * (1ul << 30))
 
 enum state {
@@ -31,6 +35,7 @@ enum state {
 	ZERO = 16,    /* nothing was written: the shadow has no word in it */
 	GUARD = 32,   /* MADV_GUARD_INSTALL */
 	UNKNOWN = 64, /* malloc's: may hold anything */
+	SEALED = 128, /* mseal: only in the vault */
 };
 
 /* What a page's bytes are owed to; for who reads of a failure. */
@@ -41,7 +46,8 @@ static const char *const reasons[REASONS] = {
 };
 
 struct page {
-	unsigned char prot, state, why;
+	unsigned char prot, state, why, policy; /* policy: of mbind */
+	bool key;                               /* has the_key, not key 0 */
 	uint32_t part; /* pages of one part are in one mapping of the kernel's for sure */
 };
 
@@ -168,12 +174,16 @@ static long address(const void *p)
 /* Faults: one where memory should be is a find; one that is asked for is a result. */
 static sigjmp_buf landing;
 static volatile sig_atomic_t guarded;
+static int the_key = -1; /* of pkey_alloc, where the CPU has protection keys */
 static siginfo_t fault;
 
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
 	fault = *info;
+	/* A handler begins without any key, and nobody returns from this one. */
+	if (the_key >= 0)
+		pkey_set(the_key, 0);
 	if (guarded) {
 		guarded = 0;
 		siglongjmp(landing, sig);
@@ -240,7 +250,19 @@ static void fresh(struct lane *l, size_t from, size_t n, int prot, enum why why)
 {
 	uint32_t part = ++parts;
 	for (size_t i = from; i < from + n; i++)
-		l->page[i] = (struct page){ (unsigned char)prot, MAPPED | ZERO, (unsigned char)why, part };
+		l->page[i] = (struct page){ .prot = (unsigned char)prot, .state = MAPPED | ZERO, .why = (unsigned char)why, .part = part };
+}
+
+/* mremap grew a mapping that `as` is a page of. */
+static void grown_like(struct lane *l, size_t from, size_t n, struct page as)
+{
+	fresh(l, from, n, as.prot, GROWN);
+	for (size_t i = from; i < from + n; i++) {
+		l->page[i].part = as.part;
+		l->page[i].state |= as.state & (LOCKED | WIPE | NOFORK);
+		l->page[i].policy = as.policy;
+		l->page[i].key = as.key;
+	}
 }
 
 static void gone(struct lane *l, size_t from, size_t n)

@@ -7,7 +7,7 @@ use super::pinning::{let_go, lock_for, settle, settle_new};
 use super::unmap::{put_back, Taken};
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering,
-    resync, State,
+    resync, seals, State,
 };
 use crate::arch::Frame;
 use crate::config::Pin;
@@ -46,12 +46,15 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     if over_budget_for(prot, len) {
         return NOMEM;
     }
-    let flight = open(Call::Mmap);
     let target = if fixed {
         PageRange::from_call(addr, len)
     } else {
         None
     };
+    if let Some(value) = seals::refused(Call::Mmap, frame, [target, None]) {
+        return value;
+    }
+    let flight = open(Call::Mmap);
     let mut taken = Taken::new();
     if let Some(target) = target {
         match lock_for(&[Some(target)]) {

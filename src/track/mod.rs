@@ -52,6 +52,7 @@ pub mod progress;
 pub mod registering;
 pub mod remap;
 pub mod resync;
+mod seals;
 #[cfg(test)]
 mod tests;
 pub mod unmap;

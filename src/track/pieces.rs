@@ -126,7 +126,12 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     } else {
         0
     };
-    let to = sys::call!(libc::SYS_mmap, hint, new_len, prot, at, -1i64, 0).ok()?;
+    let to = match sys::call!(libc::SYS_mmap, hint, new_len, prot, at, -1i64, 0) {
+        Ok(to) => to,
+        // What is there is sealed.
+        Err(Errno::PERM) => return Some(-i64::from(Errno::PERM.0)),
+        Err(_) => return None,
+    };
     let moved = resync::each_mapping(source, |part| {
         let there = to + (part.start() - source.start());
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;

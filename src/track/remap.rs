@@ -7,7 +7,7 @@ use super::pieces::{in_pieces, longer, was_one_mapping};
 use super::pinning::{let_go, lock_for, postpone, settle};
 use super::unmap::{put_back, Taken};
 use super::{
-    backed, close, deferred, end, failed, lock, open, over_budget, real, registering, resync,
+    backed, close, deferred, end, failed, lock, open, over_budget, real, registering, resync, seals,
 };
 use crate::arch::Frame;
 use crate::policy;
@@ -26,21 +26,20 @@ const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 #[inline(never)]
 pub fn mremap(frame: &mut Frame) -> i64 {
     let [old, old_len, new_len, flags, new_addr, _] = frame.args;
+    let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
+    let source = PageRange::from_call(old, old_len);
+    let target = PageRange::from_call(new_addr, new_len).filter(|_| fixed);
+    if let Some(value) = seals::refused(Call::Mremap, frame, [source, target]) {
+        return value;
+    }
     if share::any() {
         if let Some(value) = backed::mremap(frame) {
             return value;
         }
     }
-    let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
     if old % PAGE != 0 || (new_len > old_len && over_budget(new_len - old_len)) {
         return if old % PAGE != 0 { real(frame) } else { NOMEM };
     }
-    let source = PageRange::from_call(old, old_len);
-    let target = if fixed {
-        PageRange::from_call(new_addr, new_len)
-    } else {
-        None
-    };
     let flight = open(Call::Mremap);
     let mut moved = Taken::new();
     let mut replaced = Taken::new();

@@ -4,7 +4,7 @@
 
 use super::headroom;
 use super::pinning::lock_for;
-use super::{close, deferred, failed, lock, open, real, registering, resync, State};
+use super::{close, deferred, failed, lock, open, real, registering, resync, seals, State};
 use crate::arch::Frame;
 use crate::ledger::{Entry, Origin};
 use crate::policy;
@@ -120,6 +120,9 @@ pub fn munmap(frame: &mut Frame) -> i64 {
     let Some(range) = PageRange::from_call(frame.args[0], frame.args[1]) else {
         return real(frame); // EINVAL, by the kernel itself
     };
+    if let Some(value) = seals::refused(Call::Munmap, frame, [Some(range), None]) {
+        return value;
+    }
     let flight = open(Call::Munmap);
     let mut taken = Taken::new();
     match lock_for(&[Some(range)]) {

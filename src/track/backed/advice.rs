@@ -10,7 +10,7 @@ use crate::startup;
 use crate::sys::{self, Errno};
 use crate::track::advice::{DONTNEED_LOCKED, GUARD_INSTALL};
 use crate::track::pinning::{lock_for, repin, settle};
-use crate::track::{advice, close, failed, future_flags, lock, open, registering};
+use crate::track::{advice, close, failed, future_flags, lock, open, registering, seals};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
@@ -53,6 +53,7 @@ pub fn madvise(frame: &Frame) -> Option<i64> {
             break;
         };
         holes |= part.start() > from;
+        let part = sealed_alike(part);
         from = part.end();
         let mut piece = *frame;
         (piece.args[0], piece.args[1]) = (part.start(), part.len());
@@ -74,10 +75,46 @@ pub fn madvise(frame: &Frame) -> Option<i64> {
     Some(if holes { NOMEM } else { 0 })
 }
 
+/// As much of `part`'s beginning as is sealed, or is not.
+fn sealed_alike(part: PageRange) -> PageRange {
+    let Some(mut guard) = lock() else {
+        return part;
+    };
+    let table = share::table(&mut guard);
+    if !table.is_sealed(part) {
+        return part;
+    }
+    let end = match table.find(part) {
+        Some(file) if file.range.start() > part.start() => file.range.start(),
+        Some(file) => file.range.end(),
+        None => part.end(),
+    };
+    part.before(end).unwrap_or(part)
+}
+
+/// Whether `advice` makes bytes disappear. Where they could not be written to, a seal is
+/// against it (mseal(2)); to the kernel, which asks for anonymous memory, ours is a file's.
+fn breaks_a_seal(part: PageRange, attr: &Attr, advice: i32) -> bool {
+    let discards = matches!(
+        advice,
+        libc::MADV_DONTNEED
+            | DONTNEED_LOCKED
+            | libc::MADV_FREE
+            | libc::MADV_REMOVE
+            | libc::MADV_WIPEONFORK
+            | libc::MADV_DONTFORK
+            | GUARD_INSTALL
+    );
+    discards
+        && !attr.prot.writable()
+        && lock().is_some_and(|mut guard| share::table(&mut guard).is_sealed(part))
+}
+
 fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
     let advice = frame.args[2] as i32;
     let locked = attr.flags.has(Flags::APP_LOCKED);
     match advice {
+        _ if breaks_a_seal(part, &attr, advice) => -i64::from(Errno::PERM.0),
         libc::MADV_REMOVE => INVAL,
         // Shared memory is never merged.
         libc::MADV_MERGEABLE => {
@@ -167,7 +204,10 @@ fn note(part: PageRange, advice: i32) {
     match advice {
         libc::MADV_WIPEONFORK => mark(part, |f| f.with(Flags::WIPED)),
         libc::MADV_KEEPONFORK => mark(part, |f| f.without(Flags::WIPED)),
-        libc::MADV_DONTFORK => mark(part, |f| f.with(Flags::NOT_FORKED)),
+        libc::MADV_DONTFORK => {
+            mark(part, |f| f.with(Flags::NOT_FORKED));
+            seals::forget(part);
+        }
         libc::MADV_DOFORK => mark(part, |f| f.without(Flags::NOT_FORKED)),
         _ => (),
     }

@@ -272,8 +272,9 @@ fn copy_shared() -> bool {
     could
 }
 
-/// A copy of `part` in its own place, chunk by chunk.
-fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
+/// A copy of `part` in its own place, chunk by chunk. Nobody writes to it meanwhile: this
+/// process has one thread, or the memory is not writable.
+pub(super) fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
     // Whatever the application lets this thread do with its protection keys.
     let _keys = crate::arch::AllKeys::take();
     if !prot.readable() {
@@ -320,6 +321,7 @@ fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<(
 }
 
 fn copy_bytes(from: u64, to: u64, len: u64) {
-    // SAFETY: both are mapped in this process, which has one thread, and don't overlap.
+    // SAFETY: both are mapped in this process, nobody writes to `from` (see `copy`), and they
+    // don't overlap.
     unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
 }

@@ -13,7 +13,7 @@
 //! | munmap, MAP_FIXED, brk | the file keeps its pages | a hole in the file |
 
 use super::pinning::settle;
-use super::{future_flags, lock, registering, resync, State, USER_END};
+use super::{future_flags, lock, registering, resync, seals, State, USER_END};
 use crate::arch::Frame;
 use crate::policy;
 use crate::share::marks::{self, Kept, Marks};
@@ -210,12 +210,37 @@ pub fn mseal(frame: &Frame) -> i64 {
     let range = PageRange::from_call(frame.args[0], frame.args[1]).filter(|r| touches(*r));
     if let Some(range) = range {
         make_private(range);
+        make_wipeable(range);
     }
     let value = super::real(frame);
-    if let (0, Some(range)) = (value, range) {
-        mark(range, Marks::sealed);
+    if value == 0 {
+        if let Some(range) = range {
+            mark(range, Marks::sealed);
+        }
+        if let Some(range) = PageRange::from_call(frame.args[0], frame.args[1]) {
+            seals::add(range);
+        }
     }
     value
+}
+
+/// Memory that a child is to find wiped and nobody can write to becomes anonymous: once it is
+/// sealed a child could neither replace it nor write zeroes to it, but the kernel wipes it.
+fn make_wipeable(range: PageRange) {
+    let wiped = |a: &Attr| is_backed(a) && a.flags.has(Flags::WIPED) && !a.prot.writable();
+    let mut from = range.start();
+    while let Some(rest) = range.after(from) {
+        let found = lock().and_then(|guard| first(&guard, rest, wiped));
+        let Some((part, attr)) = found else {
+            return;
+        };
+        from = part.end();
+        if fork::copy(part, attr.prot).is_ok() {
+            advice::enter_fresh(part, attr);
+            advise_again(part, attr.flags);
+            settle(part);
+        }
+    }
 }
 
 /// mbind(2) is about to be made.
