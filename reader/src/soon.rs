@@ -9,6 +9,8 @@ use super::{OpenError, Process};
 /// So long a process has to publish its directory. A child of fork needs about a millisecond,
 /// and longer on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// So long one has that is no new process: it may have executed a program just now.
+const AFTER_EXEC: Duration = Duration::from_millis(50);
 /// A process without a directory is a new one until this age.
 const NEW: Duration = Duration::from_secs(2);
 
@@ -25,11 +27,11 @@ pub fn published_soon<T>(
             Err(why @ (OpenError::Inert | OpenError::Unpublished)) => why,
             done => return done,
         };
+        let new = Process::find(pid)?.age().is_some_and(|age| age < NEW);
         if why == OpenError::Inert && !is_asked(pid) {
             return Err(why);
         }
-        if began.elapsed() > PATIENCE {
-            let new = Process::find(pid)?.age().is_some_and(|age| age < NEW);
+        if began.elapsed() > if new { PATIENCE } else { AFTER_EXEC } {
             return Err(if new { OpenError::Unpublished } else { why });
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -41,9 +43,16 @@ pub fn published_soon<T>(
 /// for a moment, and one that is ending has none any more.
 fn is_asked(pid: u32) -> bool {
     match fs::read(format!("/proc/{pid}/environ")) {
-        Ok(environment) => environment.is_empty() || asks(&environment),
+        Ok(environment) if environment.is_empty() => has_memory(pid),
+        Ok(environment) => asks(&environment),
         Err(why) => why.kind() != ErrorKind::PermissionDenied,
     }
+}
+
+/// Whether `pid` has memory of its own: kernel threads have none.
+fn has_memory(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|s| s.lines().any(|line| line.starts_with("VmSize:")))
 }
 
 fn asks(environment: &[u8]) -> bool {

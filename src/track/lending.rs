@@ -353,10 +353,7 @@ pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
     }
     let domains = all(&*lock().ok_or(Errno::BUSY)?);
     for d in domains {
-        let waiting = |state: &State| state.hca.is_waiting(d, bytes);
-        if waiting(&*lock().ok_or(Errno::BUSY)?) {
-            registering::ask(d, bytes);
-        }
+        ask_by_chunks(d, bytes)?;
         let apart = {
             let state = lock().ok_or(Errno::BUSY)?;
             let first = state.hca.next_from(d, bytes.start());
@@ -367,6 +364,24 @@ pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
         };
         if let Some(hull) = apart {
             registering::join(d, hull);
+        }
+    }
+    Ok(())
+}
+
+/// Has what domain `d` has left alone of `bytes` registered, however much that is.
+fn ask_by_chunks(d: usize, bytes: PageRange) -> Result<()> {
+    let mut rest = Some(bytes);
+    while let Some(todo) = rest {
+        let end = todo
+            .end()
+            .min(todo.start().saturating_add(crate::registrar::hca::CHUNK));
+        rest = todo.after(end);
+        let Some(chunk) = PageRange::new(todo.start(), end) else {
+            break;
+        };
+        if lock().ok_or(Errno::BUSY)?.hca.is_waiting(d, chunk) {
+            registering::ask(d, chunk);
         }
     }
     Ok(())
