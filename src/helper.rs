@@ -199,6 +199,13 @@ fn yama() -> u64 {
     digits.and_then(crate::text::number).unwrap_or(0)
 }
 
+/// Whether that the credentials have not changed is not known until /proc is read. What changes
+/// them unseen changes PR_GET_DUMPABLE from 1; where that is another value already, or libc's
+/// functions alone are seen, it says nothing.
+fn is_to_be_read() -> bool {
+    startup::mode() == Intercept::Symbols || rights::dumpable() != Some(1)
+}
+
 extern "C" fn entry() -> ! {
     THREAD.live()
 }
@@ -232,8 +239,10 @@ fn listen() -> Result<file::Fd> {
 struct Us {
     /// Capabilities that this thread may have. It uses them to look at peers alone.
     permitted: u64,
-    /// PR_GET_DUMPABLE, as it was when all was as it should be.
-    dumpable: Cell<Option<u64>>,
+    /// Our user namespace. It stays what it is: no process with two threads can change it.
+    namespace: Option<Namespace>,
+    /// Whether /proc has our numbers, as it was when a peer was looked at last.
+    proc_is_ours: Cell<bool>,
     /// The process has other credentials by now.
     changed: Cell<bool>,
 }
@@ -243,7 +252,8 @@ impl Us {
         let us = Self {
             // (Who has none need not ask, which a seccomp filter may forbid.)
             permitted: own_status(b"CapPrm:").unwrap_or(u64::MAX),
-            dumpable: Cell::new(rights::dumpable()),
+            namespace: credentials::user_namespace(0).ok(),
+            proc_is_ours: Cell::new(false),
             changed: Cell::new(false),
         };
         us.use_capabilities(0);
@@ -258,26 +268,25 @@ impl Us {
     }
 
     /// The process's credentials, as /proc has them: this thread's own stay what they were.
-    /// `None`: they have changed.
+    /// `None`: they have changed, or it can't be told whether they have.
     fn credentials(&self) -> Option<Credentials> {
-        let own = Credentials::of(sys::getpid()).ok();
-        let own = own.filter(|own| !rights::withheld() && rights::unchanged(own));
-        self.changed.set(own.is_none());
-        own
+        // (By that name it is this process in whatever /proc, if it is there at all.)
+        let own = match Credentials::read(c"/proc/self/status") {
+            Some(own) => {
+                self.changed
+                    .set(self.changed.get() || !rights::unchanged(&own));
+                Some(own)
+            }
+            None => (!is_to_be_read()).then(rights::first),
+        };
+        own.filter(|_| !self.changed.get() && !rights::withheld())
     }
 
     /// Whether the process is seen to have other credentials than it began with. A call that
     /// changes them says so itself; this is for those that no hook has seen. Most change what
     /// the kernel says of all of the process's memory, at the price of one system call.
     fn is_changed(&self) -> bool {
-        let now = rights::dumpable();
-        let slowly = startup::mode() == Intercept::Symbols;
-        if slowly || now.is_none() || now != self.dumpable.get() {
-            // prctl(2) does so, too.
-            self.dumpable.set(now);
-            self.credentials();
-        }
-        self.changed.get()
+        self.changed.get() || is_to_be_read() && self.credentials().is_none()
     }
 
     /// Who we are, and whose our capabilities are.
@@ -288,7 +297,7 @@ impl Us {
         };
         rule::Owner {
             credentials,
-            namespace: credentials::user_namespace(0).ok(),
+            namespace: self.namespace,
             confined: credentials.permitted != 0 && confined(),
         }
     }
@@ -345,7 +354,9 @@ impl Owner for Us {
         let Some(own) = self.credentials() else {
             return false;
         };
-        let (pid, seen) = (who.pid, who.pid != 0);
+        // Elsewhere its number is another process's.
+        self.proc_is_ours.set(credentials::is_proc_ours());
+        let (pid, seen) = (who.pid, who.pid != 0 && self.proc_is_ours.get());
         let namespace = || self.namespace_of(pid);
         let caller = rule::Caller {
             connected: (who.uid, who.gid),
@@ -354,6 +365,15 @@ impl Owner for Us {
             namespace: (seen && own.permitted != 0).then(namespace).flatten(),
         };
         rule::may_reach(&self.owner(own), &caller)
+    }
+
+    fn still_admits(&self, who: &socket::Credentials) -> bool {
+        let own = rights::first().permitted;
+        // The short way to what the rule comes to where capabilities count.
+        let no_fewer = || credentials::permitted(who.pid).is_ok_and(|theirs| own & !theirs == 0);
+        let together = || self.namespace.is_some() && self.namespace_of(who.pid) == self.namespace;
+        let seen = who.pid != 0 && self.proc_is_ours.get();
+        own == 0 || seen && no_fewer() && together() || self.admits(who)
     }
 
     fn enter(&self) -> bool {
@@ -368,6 +388,10 @@ impl Owner for Us {
         if GATE.fetch_and(!BUSY, SeqCst) & SHUT != 0 {
             sys::futex_wake(&GATE);
         }
+    }
+
+    fn goes_on(&self) -> bool {
+        GATE.load(SeqCst) & SHUT == 0 && !rights::withheld()
     }
 
     fn wants_strangers(&self) -> bool {

@@ -90,6 +90,27 @@ pub fn child() {
     }
 }
 
+/// What the first thread's were when the program began.
+pub fn first() -> Credentials {
+    let pair = |n: usize| {
+        let word = FIRST.get(n).map_or(0, |word| word.load(Relaxed));
+        [(word >> 32) as u32, word as u32]
+    };
+    let four = |n| {
+        let ([a, b], [c, d]) = (pair(n), pair(n + 1));
+        [a, b, c, d]
+    };
+    let [.., permitted, effective, inheritable] = &FIRST;
+    Credentials {
+        uids: four(0),
+        gids: four(2),
+        permitted: permitted.load(Relaxed),
+        effective: effective.load(Relaxed),
+        inheritable: inheritable.load(Relaxed),
+        ambient: 0,
+    }
+}
+
 /// From now on nothing is lent.
 pub fn withhold() {
     WITHHELD.store(true, SeqCst);

@@ -46,11 +46,17 @@ pub trait Owner {
     /// [`crate::rights`]. Asked before it is served anything, and at a time at which it was
     /// alive, for it has spoken since.
     fn admits(&self, who: &Credentials) -> bool;
+    /// Whether a process that was admitted would be now, but for its real ids. Asked before
+    /// each thing that it is served.
+    fn still_admits(&self, who: &Credentials) -> bool;
     /// A request is about to be carried out: whether it may be. If so, [`Owner::leave`] is told
     /// when it was.
     fn enter(&self) -> bool;
     /// See [`Owner::enter`].
     fn leave(&self);
+    /// Whether what was entered may still have its effect: the owner may have stopped waiting
+    /// for it.
+    fn goes_on(&self) -> bool;
     /// Whether other users may come, too, for regions that are for all.
     fn wants_strangers(&self) -> bool;
     /// A listener for them was opened, or could not be.
@@ -77,6 +83,8 @@ struct Client {
     /// Who has connected. It alone is served: what another process sends, which was given the
     /// connection or has the number of one that ended, ends it.
     who: Credentials,
+    /// Its real user and group at its HELLO.
+    said_hello_as: Option<(u32, u32)>,
     /// After its HELLO.
     bounce: Option<Fd>,
     /// Of another user, perhaps: it may use regions for all, and nothing else.
@@ -187,6 +195,7 @@ fn welcome(listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
         *free = Some(Client {
             socket,
             who,
+            said_hello_as: None,
             bounce: None,
             stranger,
             held: None,
@@ -203,17 +212,23 @@ impl Client {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 other => other?,
             };
-            let ours = message.sender == Some(self.who.pid);
-            if message.bytes != REQUEST || message.cut || !ours {
+            let sender = message.sender.filter(|s| s.pid == self.who.pid);
+            let (Some(sender), REQUEST, false) = (sender, message.bytes, message.cut) else {
                 return Err(Errno(libc::EPROTO));
-            }
+            };
             let request = Request::from_bytes(bytes)?;
             if !owner.enter() {
                 return Err(Errno::PERM);
             }
-            let done = self.carry_out(owner, &request, message.fd);
+            let done = match self.is_who_it_was(owner, &sender) {
+                true => self.carry_out(owner, &request, message.fd),
+                false => Err(Errno::PERM),
+            };
             owner.leave();
             let (done, fd) = done?;
+            if !owner.goes_on() {
+                return Err(Errno::PERM);
+            }
             let answer = Answer {
                 magic: MAGIC,
                 errno: done.map_or_else(|e| e.0 as u32, |_| 0),
@@ -226,6 +241,14 @@ impl Client {
             socket::send(&self.socket, &bytes, fd.as_ref().map(Fd::raw))?;
         }
         Ok(())
+    }
+
+    /// Whether the process may still have what it was let in for: it may have given rights up
+    /// since, for good. (Of other users' processes nothing was asked.)
+    fn is_who_it_was(&mut self, owner: &dyn Owner, sender: &Credentials) -> bool {
+        let now = (sender.uid, sender.gid);
+        let as_then = *self.said_hello_as.get_or_insert(now) == now;
+        self.stranger || self.bounce.is_none() || as_then && owner.still_admits(&self.who)
     }
 
     /// What came of a request, and what is to be sent with it. An error: it is none.
@@ -339,7 +362,11 @@ fn copy_region(owner: &dyn Owner, request: &Request, cookie: Cookie, bounce: &Fd
         let at = request.addr.checked_add(done).ok_or(Errno::FAULT)?;
         let copied = owner.part(cookie, at, write).and_then(|part| {
             let len = part.len.min(request.len - done);
-            call!(nr, bounce.raw(), part.addr, len, request.offset + done)
+            wait_for(part.addr, len, write);
+            match owner.goes_on() {
+                true => call!(nr, bounce.raw(), part.addr, len, request.offset + done),
+                false => Err(Errno::PERM),
+            }
         });
         match copied {
             Ok(0) => break,
@@ -370,10 +397,26 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
         true => libc::SYS_pread64,
         false => libc::SYS_pwrite64,
     };
+    wait_for(addr, len, write);
+    if !owner.goes_on() {
+        return Err(Errno::PERM);
+    }
     match call!(nr, bounce.raw(), addr, len, offset) {
         Err(Errno::INTR) => Ok(0),
         other => other,
     }
+}
+
+/// Has pages that are not there yet come before the copy begins: one that waits for them itself
+/// takes what they hold when they come, however late. Whether that is possible does not matter.
+fn wait_for(addr: u64, len: u64, write: bool) {
+    /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: since Linux 5.14.
+    const POPULATE: [u64; 2] = [22, 23];
+    const PAGE: u64 = 4096;
+    let from = addr & !(PAGE - 1);
+    let [read, change] = POPULATE;
+    let advice = if write { change } else { read };
+    let _ = call!(libc::SYS_madvise, from, addr + len - from, advice);
 }
 
 /// The file that is mapped shared at an address, with the rights that the mapping has.

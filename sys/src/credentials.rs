@@ -111,6 +111,32 @@ impl Credentials {
     }
 }
 
+/// The capabilities that process `pid` may have, in its own user namespace. ESRCH: there is none.
+pub fn permitted(pid: u32) -> Result<u64> {
+    let header = [CAPABILITY_VERSION, pid];
+    let mut sets = [0u32; 6];
+    call!(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr())?;
+    let [_, low, _, _, high, _] = sets;
+    Ok(u64::from(high) << 32 | u64::from(low))
+}
+
+/// Whether a number means the same process in /proc as here. It does not where /proc is that of
+/// an outer pid namespace: a process of this one has numbers in both, and there this one says so.
+pub fn is_proc_ours() -> bool {
+    let (mut number_there, mut numbers) = (None, 1);
+    let Ok(file) = Fd::open(c"/proc/self/status", libc::O_RDONLY, 0) else {
+        return false;
+    };
+    each_line(&file, |line| {
+        if let Some(value) = line.strip_prefix(b"Pid:") {
+            number_there = words(value).next().and_then(number);
+        } else if let Some(value) = line.strip_prefix(b"NSpid:") {
+            numbers = words(value).count();
+        }
+    });
+    numbers == 1 && number_there == Some(u64::from(crate::getpid()))
+}
+
 /// The kernel's version 3 of capability sets.
 pub const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
@@ -207,6 +233,9 @@ mod tests {
         assert_eq!(Credentials { ambient: 0, ..read }, asked);
         assert_eq!(Credentials::of(std::process::id()), Ok(read));
         assert_eq!(Credentials::of(u32::MAX), Err(Errno::SRCH));
+        assert_eq!(permitted(std::process::id()), Ok(read.permitted));
+        assert_eq!(permitted(i32::MAX as u32), Err(Errno::SRCH));
+        assert!(is_proc_ours());
         assert_eq!(user_namespace(0), user_namespace(std::process::id()));
     }
 

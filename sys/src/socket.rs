@@ -5,15 +5,15 @@ use crate::{call, Errno, Result};
 use core::ffi::CStr;
 
 /// Who is at the other end, as the kernel noted it: of whoever connected, or of whoever
-/// listens; in the reader's namespaces.
+/// listens, or sends; in the reader's namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Credentials {
     /// Process; 0 if it has no number here.
     pub pid: u32,
-    /// Effective user.
+    /// Effective user; the real one of who sends.
     pub uid: u32,
-    /// Effective group.
+    /// Effective group; the real one of who sends.
     pub gid: u32,
 }
 
@@ -23,9 +23,9 @@ pub struct Message {
     pub bytes: usize,
     /// The descriptor that came with it.
     pub fd: Option<Fd>,
-    /// The process that sent it, where the listener has asked for that ([`tell_senders`]); 0 if
-    /// it has no number here.
-    pub sender: Option<u32>,
+    /// The process that sent it, where the listener has asked for that ([`tell_senders`]), with
+    /// its real user and group.
+    pub sender: Option<Credentials>,
     /// It was longer than the buffer, or there were more descriptors.
     pub cut: bool,
 }
@@ -49,7 +49,7 @@ const ROOM: usize = 4 + 3;
 
 /// What has come with a message: the sender, and the descriptors.
 struct Extras {
-    sender: Option<u32>,
+    sender: Option<Credentials>,
     fd: Option<Fd>,
     /// There were more descriptors than one.
     cut: bool,
@@ -72,7 +72,8 @@ impl Extras {
             let len = (int(at) as u32 as usize).clamp(HEAD, bytes - at);
             match (int(at + 8), int(at + 12)) {
                 (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) => {
-                    found.sender = Some(int(at + HEAD) as u32)
+                    let [pid, uid, gid] = [0, 4, 8].map(|n| int(at + HEAD + n) as u32);
+                    found.sender = Some(Credentials { pid, uid, gid });
                 }
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for n in 0..(len - HEAD) / 4 {
@@ -345,14 +346,14 @@ mod tests {
         let mut buffer = [0; 3];
         let first = receive(&far, &mut buffer).unwrap();
         assert!(first.bytes == 3 && &buffer == b"one" && !first.cut);
-        assert_eq!(first.sender, Some(us.pid));
+        assert_eq!(first.sender, Some(us));
         assert_eq!(
             first.fd.unwrap().stat().unwrap().inode,
             listener.stat().unwrap().inode
         );
         let second = receive(&far, &mut buffer).unwrap();
         assert!(second.bytes == 3 && second.cut && second.fd.is_none());
-        assert_eq!(second.sender, Some(us.pid));
+        assert_eq!(second.sender, Some(us));
         send(&far, b"two", Some(listener.raw())).unwrap();
         let other_way = receive(&near, &mut buffer).unwrap();
         assert!(other_way.sender.is_none() && other_way.fd.is_some() && !other_way.cut);
