@@ -48,6 +48,7 @@ impl Group<'_> {
     }
 
     /// Bytes that are charged to it and can't be had back at once.
+    #[inline(never)]
     pub fn used(&self) -> u64 {
         let files = self.files();
         let used = read_number(files, self.path, files.used).unwrap_or(0);

@@ -57,7 +57,7 @@ fn capable() -> bool {
 
 /// Whose share of memory this process has.
 static RANKS: AtomicU64 = AtomicU64::new(1);
-/// Whether there is a cgroup with a limit: then the budget is looked at again as it fills.
+/// Whether the budget is a part of what is left: then it is looked at again as it fills.
 static GROUPED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the budget depends on what others do.
@@ -73,6 +73,21 @@ pub struct Budget {
     pub pins: u64,
     /// Resident or registered with an adapter.
     pub all: u64,
+    /// Mapped, while page cache is locked.
+    pub mapped: u64,
+}
+
+/// What this process has, in bytes.
+#[derive(Clone, Copy, Default)]
+pub struct Held {
+    /// Pinned, of what counts.
+    pub counted: u64,
+    /// Pinned, counted, and perhaps not resident yet.
+    pub lazy: u64,
+    /// Page cache that is locked.
+    pub cache: u64,
+    /// Whether page cache alone counts.
+    pub only_cache: bool,
 }
 
 impl Budget {
@@ -80,50 +95,123 @@ impl Budget {
         Self {
             pins: bytes,
             all: bytes,
+            mapped: bytes,
         }
     }
 }
 
 /// The budget at start-up, as [`budget`].
-pub fn first_budget(limit: Limit, env: Environment) -> u64 {
+pub fn first_budget(limit: Limit, env: Environment) -> Budget {
     RANKS.store(local_size(env).max(1), Relaxed);
-    budget(limit, 0, 0).pins
+    budget(limit, Held::default())
 }
 
-/// The budget that `limit` means here and now. This process holds `counted` bytes that count,
-/// of which `lazy` may not be resident yet.
-pub fn budget(limit: Limit, counted: u64, lazy: u64) -> Budget {
+/// The budget that `limit` means here and now, for a process that has `held`.
+pub fn budget(limit: Limit, held: Held) -> Budget {
     let percent = match limit {
-        Limit::Bytes(bytes) => return Budget::of(bytes),
+        Limit::Bytes(bytes) => {
+            return Budget {
+                mapped: u64::MAX,
+                ..Budget::of(bytes)
+            }
+        }
         Limit::Percent(p) => p,
     };
+    GROUPED.store(true, Relaxed);
     let hundredths = |bytes: u64| match bytes {
         u64::MAX => bytes,
         _ => bytes / 100 * percent + bytes % 100 * percent / 100,
     };
     let ranks = RANKS.load(Relaxed);
+    let there = Resident::read();
+    // What is resident is charged already. Of the page cache, only what is locked.
+    let mine = there.private.saturating_add(there.cache.min(held.cache));
+    let lazy = held.lazy.saturating_sub(match held.only_cache {
+        true => there.cache,
+        false => mine,
+    });
     let mut base = Budget::of(hundredths(physical() / ranks));
-    groups::each(|group| {
-        GROUPED.store(true, Relaxed);
+    let parent = call!(libc::SYS_getppid).map_or(0, |pid| pid as u64);
+    let mut within = |left: u64, has: &dyn Fn(u64) -> bool| {
         let (mut ours, mut theirs) = (1, 0u64);
         crate::store::each_other(|pid, held| {
-            if group.has(pid) {
+            if has(pid) {
                 ours += 1;
                 theirs = theirs.saturating_add(held);
             }
         });
+        // Ranks that have not started yet are where their launcher is. A parent in another
+        // PID namespace has no number.
+        if parent == 0 || has(parent) {
+            ours = ours.max(ranks);
+        }
+        let left = left.saturating_sub(theirs);
+        base.mapped = base
+            .mapped
+            .min(mine.saturating_add(hundredths(left / ours)));
+        let share = hundredths(left.saturating_sub(lazy) / ours);
+        base.pins = base.pins.min(held.counted.saturating_add(share));
+        let all = there.all().max(held.counted);
+        base.all = base.all.min(all.saturating_add(share));
+    };
+    if let Some(available) = available() {
+        within(available, &|_| true);
+    }
+    groups::each(|group| {
         let left = group.limit.saturating_sub(group.used());
-        let left = left.saturating_sub(lazy).saturating_sub(theirs);
-        let share = hundredths(left / ranks.max(ours));
-        // What is resident is charged to the group already.
-        base.pins = base.pins.min(counted.saturating_add(share));
-        base.all = base.all.min(resident().max(counted).saturating_add(share));
+        within(left, &|pid| group.has(pid));
     });
+    if held.only_cache {
+        base.pins = base.mapped;
+    }
     if let Some(memlock) = memlock().map(hundredths) {
         base.pins = base.pins.min(memlock);
         base.all = base.all.min(memlock);
     }
     base
+}
+
+/// Bytes of this process's that are resident.
+struct Resident {
+    /// Anonymous memory and tmpfs.
+    private: u64,
+    /// Pages of files, which are page cache.
+    cache: u64,
+}
+
+impl Resident {
+    #[inline(never)]
+    fn read() -> Self {
+        let mut buf = [0u8; 3072];
+        let text = file::read_small(c"/proc/self/status", &mut buf).unwrap_or(&[]);
+        let of = |name: &[u8]| kilobytes(text, name).unwrap_or(0).saturating_mul(1024);
+        Self {
+            private: of(b"RssAnon:").saturating_add(of(b"RssShmem:")),
+            cache: of(b"RssFile:"),
+        }
+    }
+
+    fn all(&self) -> u64 {
+        self.private.saturating_add(self.cache)
+    }
+}
+
+/// Bytes that the machine has left, with what the kernel can have back at once.
+#[inline(never)]
+fn available() -> Option<u64> {
+    let mut buf = [0u8; 512];
+    let text = file::read_small(c"/proc/meminfo", &mut buf).ok()?;
+    kilobytes(text, b"MemAvailable:").map(|kb| kb.saturating_mul(1024))
+}
+
+/// The number behind `name` at the beginning of a line of a file in /proc.
+pub fn kilobytes(text: &[u8], name: &[u8]) -> Option<u64> {
+    let mut lines = text.split(|b| *b == b'\n');
+    let value = lines.find_map(|line| line.strip_prefix(name))?;
+    let digits = value
+        .split(|b| !b.is_ascii_digit())
+        .find(|d| !d.is_empty())?;
+    number(digits)
 }
 
 /// Whether the kernel may write memory to swap space.

@@ -30,6 +30,8 @@ static CONFIG: Settings = Settings(UnsafeCell::new(Config::new()));
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static MODE: AtomicU8 = AtomicU8::new(0);
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
+/// [`limits::Budget::mapped`] at start-up.
+static MAPPED: AtomicU64 = AtomicU64::new(u64::MAX);
 static ONLY_CACHE: AtomicBool = AtomicBool::new(false);
 static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
 static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
@@ -199,7 +201,9 @@ fn start(env: Environment) {
     sys::own_memory();
     regall_bridge::lock::in_process();
     rights::init();
-    BUDGET.store(limits::first_budget(config().limit, env), Relaxed);
+    let budget = limits::first_budget(config().limit, env);
+    BUDGET.store(budget.pins, Relaxed);
+    MAPPED.store(budget.mapped, Relaxed);
     ONLY_CACHE.store(only_cache(), Relaxed);
     let mark = fork::init();
     prepare_stack();
@@ -423,6 +427,7 @@ pub fn write_settings(state: &mut State) {
     let budget = limits::Budget {
         pins: bytes,
         all: bytes,
+        mapped: MAPPED.load(Relaxed),
     };
     state.set_budget(budget, ONLY_CACHE.load(Relaxed));
     let Some(h) = state.header() else {

@@ -77,6 +77,24 @@ fn a_file_larger_than_memory() {
     fits_at("file", path, 64 * MIB, "");
 }
 
+/// Page cache that fits when it is locked, and the program's own memory that comes after it, or
+/// is touched after it.
+#[test]
+fn a_file_and_memory_of_its_own() {
+    let folder = build::root().join("target");
+    let file = tempfile::NamedTempFile::new_in(folder).expect("a file");
+    file.as_file().set_len(160 * MIB).expect("its length");
+    let path = file.path().to_str().expect("a path");
+    for row in ["mix", "mix-first", "grows"] {
+        for mode in [Mode::Auto, Mode::OnFault] {
+            match compared(row, path, 200 * MIB, "", mode) {
+                Some(problems) => assert!(problems.is_empty(), "{row} {mode:?}: {problems:#?}"),
+                None => return no_groups(),
+            }
+        }
+    }
+}
+
 /// Where a limit lets next to nothing be pinned, the user reads one line.
 #[test]
 fn much_over_the_limit_is_one_line() {

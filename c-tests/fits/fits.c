@@ -148,6 +148,49 @@ static void file(const char *path)
 	close(fd);
 }
 
+/* 160 MB of a file that are read, and 120 MB of the program's own: together they do not fit. `first`:
+ * what is its own is mapped before the file; otherwise it is allocated in small pieces after it. */
+static void mix(const char *path, bool first)
+{
+	int fd = open(path, O_RDONLY);
+	NEED(fd >= 0);
+	char *own = first ? anon(120 * MIB / PAGE) : NULL;
+	unsigned char *p = mmap(NULL, 160 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+	NEED(p != MAP_FAILED);
+	unsigned long sum = 0;
+	for (size_t at = 0; at < 160 * MIB; at += PAGE)
+		sum += p[at];
+	for (int i = 0; i < 120; i++) {
+		char *piece = first ? own + i * MIB : malloc(MIB);
+		NEED(piece);
+		memset(piece, 1, MIB);
+	}
+	say("%lu", sum);
+}
+
+/* As `mix`, with the program's own memory from a heap, from mremap and from mprotect. */
+static void grows(const char *path)
+{
+	int fd = open(path, O_RDONLY);
+	NEED(fd >= 0);
+	char *reserve = mmap(NULL, 40 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *moving = anon(1);
+	unsigned char *p = mmap(NULL, 160 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+	NEED(reserve != MAP_FAILED && p != MAP_FAILED);
+	unsigned long sum = 0;
+	for (size_t at = 0; at < 160 * MIB; at += PAGE)
+		sum += p[at];
+	char *heap = sbrk(40 * MIB);
+	NEED(heap != (void *)-1);
+	memset(heap, 1, 40 * MIB);
+	moving = mremap(moving, PAGE, 40 * MIB, MREMAP_MAYMOVE);
+	NEED(moving != MAP_FAILED);
+	memset(moving, 1, 40 * MIB);
+	NEED(mprotect(reserve, 40 * MIB, PROT_READ | PROT_WRITE) == 0);
+	memset(reserve, 1, 40 * MIB);
+	say("%lu", sum);
+}
+
 /* Several processes that know nothing of each other, in one place. */
 static void ranks(const char *self)
 {
@@ -194,6 +237,10 @@ int main(int argc, char **argv)
 		file(place);
 	else if (strcmp(row, "resident") == 0)
 		populates();
+	else if (strcmp(row, "mix") == 0 || strcmp(row, "mix-first") == 0)
+		mix(place, strcmp(row, "mix-first") == 0);
+	else if (strcmp(row, "grows") == 0)
+		grows(place);
 	else if (strcmp(row, "ranks") == 0)
 		ranks(argv[0]);
 	else if (strcmp(row, "rank") == 0)

@@ -4,8 +4,8 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    backed, begin, deferred, flight, give_up, lock, open, progress, real, resync, State,
-    APP_FUTURE, USER_END,
+    backed, begin, deferred, flight, give_up, give_up_with, lock, open, progress, real, resync,
+    State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::intercept;
@@ -312,7 +312,7 @@ pub fn new_directory(state: &mut State) {
         );
     }
     let Some(header) = state.store.header() else {
-        return give_up("no memory for the directory");
+        return give_up_with(state, "no memory for the directory");
     };
     // SAFETY: just mapped, zeroed, and replaced only here.
     unsafe { state.writer.attach(header) };

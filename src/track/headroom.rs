@@ -9,7 +9,7 @@ use super::pinning::{let_go_of, postpone};
 use super::{failed, flight, lock, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::config::Pin;
-use crate::limits;
+use crate::limits::{self, kilobytes};
 use crate::policy;
 use crate::startup;
 use crate::sys::{file, time, Errno};
@@ -147,16 +147,6 @@ fn kernels_count() -> Option<u64> {
     let mut buf = [0u8; 2048];
     let text = file::read_small(c"/proc/self/status", &mut buf).ok()?;
     kilobytes(text, b"VmLck:").map(|kb| kb.saturating_mul(1024))
-}
-
-/// The number behind `name` at the beginning of a line.
-fn kilobytes(text: &[u8], name: &[u8]) -> Option<u64> {
-    let mut lines = text.split(|b| *b == b'\n');
-    let value = lines.find_map(|line| line.strip_prefix(name))?;
-    let digits = value
-        .split(|b| !b.is_ascii_digit())
-        .find(|d| !d.is_empty())?;
-    number(digits)
 }
 
 /// Lets go of `need` bytes of our pins outside of `but`: text first, private memory that can

@@ -19,6 +19,8 @@ use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::{self, Budget};
 use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
+use crate::registrar::pin::PinSet;
+use crate::registrar::Registrar;
 use crate::rights;
 use crate::share;
 use crate::startup;
@@ -38,6 +40,7 @@ pub mod advice;
 pub mod backed;
 pub mod birth;
 pub mod deferred;
+pub mod fitting;
 pub mod flight;
 pub mod fork;
 pub mod headroom;
@@ -96,6 +99,8 @@ pub struct State {
     only_cache: bool,
     /// When so many bytes count the budget is reckoned anew.
     next_look: u64,
+    /// What may be mapped while page cache is locked, and how it stands.
+    fitting: fitting::Fitting,
     adopting: bool,
 }
 
@@ -143,6 +148,7 @@ impl State {
             total: u64::MAX,
             only_cache: false,
             next_look: u64::MAX,
+            fitting: fitting::Fitting::new(),
             adopting: false,
         }
     }
@@ -234,9 +240,9 @@ impl State {
                 generation,
             };
             match self.ledger.insert_part(range, attr, origin, &mut sink) {
-                Ok(()) => return,
+                Ok(()) => return self.watch(),
                 Err(_) if self.make_room() => (),
-                Err(_) => return give_up("no memory for the ledger"),
+                Err(_) => return give_up_with(self, "no memory for the ledger"),
             }
         }
     }
@@ -266,7 +272,7 @@ impl State {
             {
                 Ok(_) => return,
                 Err(_) if self.make_room() => (),
-                Err(_) => return give_up("no memory for the ledger"),
+                Err(_) => return give_up_with(self, "no memory for the ledger"),
             }
         }
     }
@@ -281,9 +287,9 @@ impl State {
                 generation,
             };
             match self.ledger.update(range, &mut sink, &mut f) {
-                Ok(()) => return,
+                Ok(()) => return self.watch(),
                 Err(_) if self.make_room() => (),
-                Err(_) => return give_up("no memory for the ledger"),
+                Err(_) => return give_up_with(self, "no memory for the ledger"),
             }
         }
     }
@@ -355,6 +361,7 @@ impl State {
         let counted = self.counted();
         let left = bytes.saturating_sub(counted);
         self.next_look = counted.saturating_add((left / 4).max(1 << 20));
+        self.set_fitting(budget.mapped);
         if let Some(h) = self.header() {
             h.budget.store(bytes, Relaxed);
         }
@@ -363,6 +370,8 @@ impl State {
     /// The budget is reckoned anew before anything else is pinned.
     fn look_again(&mut self) {
         self.next_look = 0;
+        self.fitting.look_again();
+        pinning::look_again();
     }
 
     /// The directory's file goes; the mapping stays until the end.
@@ -419,7 +428,7 @@ pub fn lock() -> Option<Guard> {
         guard.mended();
     }
     if !guard.ready() {
-        give_up("no memory for the ledger");
+        give_up_with(&guard, "no memory for the ledger");
         if share::any() {
             backed::give_up(&mut guard);
         }
@@ -435,20 +444,53 @@ fn forget_reserved() {
     }
 }
 
-/// Stops tracking for good: the program runs on without.
+/// Stops tracking for good: the program runs on without. Called without the lock.
 #[cold]
 #[inline(never)]
 pub fn give_up(why: &str) {
-    if TRACKING.swap(false, Relaxed) {
+    if stop(why) {
+        match lock::take().ok().filter(|guard| !guard.is_broken()) {
+            Some(guard) => unlock_ours(&guard),
+            // Which locks are the application's is not known.
+            None if APP_FUTURE.load(Relaxed) == 0 => sys::unlock_all(),
+            None => (),
+        }
+    }
+}
+
+/// As [`give_up`], with the lock held.
+#[cold]
+#[inline(never)]
+fn give_up_with(state: &State, why: &str) {
+    if stop(why) {
+        unlock_ours(state);
+    }
+}
+
+/// Whether this is what has stopped it.
+fn stop(why: &str) -> bool {
+    let first = TRACKING.swap(false, Relaxed);
+    if first {
         if let Some(h) = flight::header() {
             h.settings.fetch_or(SETTING_GAVE_UP, Relaxed);
         }
-        if APP_FUTURE.load(Relaxed) == 0 {
-            // Nobody would step aside for madvise any more.
-            sys::unlock_all();
-        }
         log::error!("stopped tracking: {why}");
     }
+    first
+}
+
+/// Nobody would step aside for madvise any more: our locks go. What the application has locked
+/// stays locked.
+fn unlock_ours(state: &State) {
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return;
+    };
+    state.ledger.for_each(all, |part, entry| {
+        if entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED) {
+            let _ = PinSet.deregister(part);
+        }
+        ControlFlow::Continue(())
+    });
 }
 
 /// Whether calls are tracked.
@@ -628,6 +670,7 @@ pub fn end(flight: Flight) {
     drop(flight);
     pinning::settle_postponed();
     deferred::drain();
+    fitting::keep();
 }
 
 /// End of the addresses that user space can have (56-bit with five levels).

@@ -11,10 +11,10 @@ use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::registrar::Registrar;
 use crate::startup;
-use crate::sys::{self, Errno};
+use crate::sys::{self, time, Errno};
 use crate::thread;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
@@ -236,15 +236,17 @@ fn pin_all(range: PageRange, whose: Whose) {
         let state = &mut *guard;
         let counts = if state.counts(attr) { part.len() } else { 0 };
         let after = state.counted().saturating_add(counts);
+        let cache = state.must_fit(attr);
+        let stale = counts != 0 && after > state.next_look || cache && state.is_fitting_stale();
         let column = match want {
             Want::Leave(column) => column,
-            _ if counts != 0 && !looked && after > state.next_look => {
+            _ if !looked && stale => {
                 drop(guard);
                 reckon();
                 looked = true;
                 continue;
             }
-            _ if counts != 0 && after > state.budget => {
+            _ if counts != 0 && after > state.budget || cache && !state.fits() => {
                 flight::count(Counter::PinLimited);
                 over = true;
                 Column::no(Reason::Limit)
@@ -335,17 +337,41 @@ pub fn warn_of_limit() {
     }
 }
 
+/// The budget is reckoned anew no more often than this, in nanoseconds: it takes a look at each
+/// other process with the shim on.
+const PAUSE: u64 = 100_000_000;
+/// When it was; 0: it is to be at the next occasion.
+static RECKONED: AtomicU64 = AtomicU64::new(0);
+
+/// What was reckoned is not of this process.
+pub fn look_again() {
+    RECKONED.store(0, Relaxed);
+}
+
 /// Reckons the budget anew, where others have a part in it.
 #[cold]
 #[inline(never)]
 pub fn reckon() {
-    let Some((counted, lazy, only_cache)) = lock().map(|g| (g.counted(), lazy(&g), g.only_cache))
-    else {
+    let (now, last) = (time::now(), RECKONED.load(Relaxed));
+    if last != 0 && now.saturating_sub(last) < PAUSE {
+        return;
+    }
+    RECKONED.store(now, Relaxed);
+    let Some(held) = lock().map(|g| held(&g)) else {
         return;
     };
-    let budget = limits::budget(startup::config().limit, counted, lazy);
+    let budget = limits::budget(startup::config().limit, held);
     if let Some(mut guard) = lock() {
-        guard.set_budget(budget, only_cache);
+        guard.set_budget(budget, held.only_cache);
+    }
+}
+
+fn held(state: &State) -> limits::Held {
+    limits::Held {
+        counted: state.counted(),
+        lazy: lazy(state),
+        cache: state.ledger.totals().cache,
+        only_cache: state.only_cache,
     }
 }
 
