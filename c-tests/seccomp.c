@@ -20,7 +20,8 @@ int main(int argc, char **argv)
 	static const unsigned refused[] = { SYS_mlock2, SYS_membarrier, SYS_process_vm_readv, SYS_userfaultfd };
 	/* What a container may forbid altogether and no plain program calls. */
 	static const unsigned deadly[] = { SYS_userfaultfd, SYS_kcmp, SYS_bpf, SYS_perf_event_open, SYS_ptrace,
-					   SYS_process_vm_writev, SYS_mbind, SYS_add_key };
+					   SYS_process_vm_writev, SYS_mbind, SYS_add_key, SYS_setfsuid,
+					   SYS_setfsgid };
 	if (argc > 1) {
 		work();
 		char *p = anon(8);
@@ -45,8 +46,15 @@ int main(int argc, char **argv)
 	reap("refused", pid);
 	pid = fork();
 	if (pid == 0) {
-		filter_calls(SECCOMP_RET_KILL_PROCESS, deadly, 8);
+		filter_calls(SECCOMP_RET_KILL_PROCESS, deadly, sizeof deadly / sizeof *deadly);
 		work();
+		pid = fork();
+		NEED(pid >= 0);
+		if (pid == 0) {
+			work();
+			_exit(0);
+		}
+		reap("a child under it", pid);
 		execl("/proc/self/exe", "seccomp", "deadly", "b", (char *)NULL);
 	}
 	reap("deadly", pid);

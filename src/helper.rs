@@ -96,11 +96,7 @@ pub fn invite_strangers() {
         .compare_exchange(NO, ASKED, AcqRel, Acquire)
         .is_ok()
     {
-        // It waits for somebody to come: that will do.
-        let path = track::lock().map(|guard| guard.helper_address());
-        if let Some(path) = path.as_ref().and_then(|p| p.as_cstr()) {
-            drop(socket::connect(path, u64::from(PATIENCE)));
-        }
+        wake();
         sys::futex_wait(&STRANGERS, ASKED, PATIENCE);
     }
 }
@@ -111,51 +107,71 @@ pub fn forget() {
     GATE.store(OPEN, Relaxed);
 }
 
-/// Between requests and the end: a request is carried out ([`BUSY`]), none will be ([`SHUT`]).
+/// Between requests and the end: a request is carried out ([`BUSY`], [`WAITS`]), none will be
+/// ([`SHUT`]).
 static GATE: AtomicU32 = AtomicU32::new(OPEN);
 const OPEN: u32 = 0;
 const BUSY: u32 = 1;
 const SHUT: u32 = 2;
+/// Its request may be waiting for the ledger's lock.
+const WAITS: u32 = 4;
 /// How long the end waits for a request that is carried out, and for the thread to be gone, in
 /// nanoseconds. One that waits for a page which does not come must not hold the program up.
 const LAST: u64 = 1_000_000_000;
 /// Between two looks at whether it is gone, in nanoseconds.
 const GLANCE: u64 = 50_000;
 
-/// A connection by which [`end`] wakes it, if it runs.
-pub fn knock() -> Option<file::Fd> {
-    let path = match THREAD.exists() {
-        true => track::lock()?.helper_address(),
-        false => return None,
-    };
-    let path = path.as_cstr().filter(|p| !p.is_empty())?;
-    socket::connect(path, u64::from(PATIENCE)).ok()
+/// The signal by which it is woken: one of libc's own, which is sent to threads alone. All are
+/// blocked there, so it stays pending until the thread reads it ([`Us::bell`]).
+const WAKE: u32 = 32;
+
+/// Has it look what is wanted of it. This takes no descriptor of the application's.
+fn wake() {
+    if let tid @ 1.. = THREAD.id() {
+        let _ = call!(libc::SYS_tgkill, sys::getpid(), tid, WAKE);
+    }
 }
 
 /// Ends it for good. Nothing is served after this has returned, and nobody is connected.
 #[cold]
-pub fn end(waking: Option<file::Fd>) {
+pub fn end() {
+    let mut state = GATE.fetch_or(SHUT, SeqCst) | SHUT;
+    wake();
+    // libc changes the other threads in a handler: this one may have been interrupted where it
+    // holds the lock. A request that waits for it goes no further once it has it.
+    let stuck = |state: u32| state & WAITS != 0 && track::is_locked_by_us();
     let since = time::now();
-    GATE.fetch_or(SHUT, SeqCst);
-    while GATE.load(SeqCst) == BUSY | SHUT && time::now().saturating_sub(since) < LAST {
-        sys::futex_wait(&GATE, BUSY | SHUT, PATIENCE);
+    while state & BUSY != 0 && !stuck(state) && time::now().saturating_sub(since) < LAST {
+        sys::futex_wait(&GATE, state, PATIENCE);
+        state = GATE.load(SeqCst);
     }
-    // It hangs up, and so wakes it.
-    drop(waking);
     let late = |since| time::now().saturating_sub(since) > u64::from(PATIENCE);
     let since = time::now();
-    while THREAD.exists() && !late(since) {
+    while THREAD.exists() && !stuck(GATE.load(SeqCst)) && !late(since) {
         sys::nap(GLANCE);
     }
 }
 
-/// As [`end`]; and the kernel does not count it among the process's threads any more. Where its
-/// socket is out of reach, that is so when it has waited long enough for a peer.
+/// What `take` does, which may wait for the ledger's lock, on the helper's thread. ESTALE: the
+/// gate is shut, and so nothing is served any more.
+fn with_lock(take: impl FnOnce()) -> Result<()> {
+    let open = |before: u32| match before & SHUT {
+        0 => Ok(()),
+        _ => Err(Errno(libc::ESTALE)),
+    };
+    let before = GATE.fetch_or(WAITS, SeqCst);
+    if open(before).is_ok() {
+        take();
+    }
+    open(GATE.fetch_and(!WAITS, SeqCst))
+}
+
+/// As [`end`]; and the kernel does not count it among the process's threads any more.
 #[cold]
 pub fn leave() {
     let since = time::now();
     let tid = THREAD.id();
-    end(knock());
+    end();
     // Its id is cleared a moment before it is gone.
     let counts = || call!(libc::SYS_tgkill, sys::getpid(), tid, 0).is_ok();
     while counts() && time::now().saturating_sub(since) < 2 * LAST {
@@ -235,6 +251,14 @@ fn listen() -> Result<file::Fd> {
     Ok(listener)
 }
 
+/// A descriptor that can be read when [`WAKE`] has been sent to this thread.
+fn bell() -> Option<file::Fd> {
+    let signals = 1u64 << (WAKE - 1);
+    let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
+    let made = call!(libc::SYS_signalfd4, -1i64, &raw const signals, 8, flags);
+    made.ok().map(|fd| file::Fd::owned(fd as i32))
+}
+
 /// This process, as the one that is served from.
 struct Us {
     /// Capabilities that this thread may have. It uses them to look at peers alone.
@@ -245,6 +269,8 @@ struct Us {
     proc_is_ours: Cell<bool>,
     /// The process has other credentials by now.
     changed: Cell<bool>,
+    /// By it the thread learns of [`WAKE`]. Without it, it looks from time to time.
+    bell: Option<file::Fd>,
 }
 
 impl Us {
@@ -255,6 +281,7 @@ impl Us {
             namespace: credentials::user_namespace(0).ok(),
             proc_is_ours: Cell::new(false),
             changed: Cell::new(false),
+            bell: bell(),
         };
         us.use_capabilities(0);
         us
@@ -317,11 +344,11 @@ impl Us {
     fn registered(&self, addr: u64, write: bool, open: bool) -> Result<(u64, u64)> {
         let found = VIEW.lookup(addr).or_else(|_| {
             // A writer was at it. Once it is done, so are we.
-            drop(track::lock());
-            VIEW.lookup(addr)
+            with_lock(|| drop(track::lock())).map_err(drop)?;
+            VIEW.lookup(addr).map_err(drop)
         });
         let stale = Errno(libc::ESTALE);
-        let found = found.map_err(|_| stale)?.ok_or(stale)?;
+        let found = found.map_err(|()| stale)?.ok_or(stale)?;
         let attr = found.attr();
         let permitted = match write {
             true => attr.prot.writable(),
@@ -423,7 +450,19 @@ impl Owner for Us {
     }
 
     fn release(&self, cookie: Cookie) {
-        regions::used_by_stranger(cookie);
+        let _ = with_lock(|| regions::used_by_stranger(cookie));
+    }
+
+    fn bell(&self) -> i32 {
+        self.bell.as_ref().map_or(-1, file::Fd::raw)
+    }
+
+    fn heard(&self) {
+        // struct signalfd_siginfo: ours is taken before one that was sent to the process.
+        let mut signal = [0u8; 128];
+        if let Some(bell) = &self.bell {
+            let _ = bell.read(&mut signal);
+        }
     }
 
     fn lives(&self) -> bool {

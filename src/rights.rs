@@ -4,6 +4,7 @@
 //! ends, and its children's directories are for root.
 
 use crate::arch::Frame;
+use crate::config::Intercept;
 use crate::helper;
 use crate::startup;
 use crate::sys::credentials::Credentials;
@@ -37,7 +38,17 @@ fn words(it: &Credentials) -> [u64; WORDS] {
 
 /// This thread's. A filter may forbid one of the system calls.
 fn current() -> Option<Credentials> {
-    Credentials::current().or_else(|| Credentials::read(c"/proc/thread-self/status"))
+    Credentials::current().or_else(by_status)
+}
+
+/// The same with the ids for files, which cost more to ask for. A program begins with them equal
+/// to the effective ones.
+fn current_in_full() -> Option<Credentials> {
+    by_status().or_else(Credentials::current)
+}
+
+fn by_status() -> Option<Credentials> {
+    Credentials::read(c"/proc/thread-self/status")
 }
 
 /// At start-up, before anything else is asked here.
@@ -84,8 +95,18 @@ pub fn unchanged(it: &Credentials) -> bool {
 }
 
 /// In a child of fork: its parent's thread may have had others than the program began with.
+/// Where no hook sees setfsuid(2), and where the kernel says of the memory what it says after
+/// that, it is looked for, too.
 pub fn child() {
-    if !withheld() && !current().is_some_and(|it| unchanged(&it)) {
+    if withheld() {
+        return;
+    }
+    let unseen = startup::mode() == Intercept::Symbols || dumpable() != Some(1);
+    let now = match unseen {
+        true => current_in_full(),
+        false => current(),
+    };
+    if !now.is_some_and(|it| unchanged(&it)) {
         withhold();
     }
 }
@@ -121,13 +142,25 @@ pub fn withhold() {
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
     flight::count_call(Call::Credentials);
-    if wants_one_thread(frame) {
+    let namespaces = matches!(
+        frame.nr as libc::c_long,
+        libc::SYS_unshare | libc::SYS_setns
+    );
+    let changes = wants_one_thread(frame);
+    if changes {
         alone();
     }
-    if withheld() {
+    // Of the calls for namespaces, one that takes more threads leaves the credentials alone.
+    if withheld() || namespaces && !changes {
         return track::real(frame);
     }
-    around(|| track::real(frame))
+    let of_files = match frame.nr as libc::c_long {
+        libc::SYS_setfsuid => Some(Files::User),
+        libc::SYS_setfsgid => Some(Files::Group),
+        _ => None,
+    };
+    let files = of_files.map(|which| (which, frame.args[0] as u32));
+    around(files, || track::real(frame))
 }
 
 /// Whether the kernel refuses this call to a process with more than one thread, or with one that
@@ -157,19 +190,46 @@ fn alone() {
     }
 }
 
-/// The same around whatever makes that call.
+/// Which id for files a call sets.
+#[derive(Clone, Copy)]
+pub enum Files {
+    /// That of setfsuid(2).
+    User,
+    /// That of setfsgid(2).
+    Group,
+}
+
+/// The same around whatever makes that call; `files`: the id for files that it asks for.
 #[cold]
 #[inline(never)]
-pub fn around(make: impl FnOnce() -> i64) -> i64 {
-    // Once it has another user, its socket may be out of reach.
-    let waking = helper::knock();
+pub fn around(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
     let value = make();
     // Whether it failed does not matter, and setfsuid(2) would not say. A child of vfork changes
     // its own, not its parent's.
     let ours = sys::getpid() == startup::own_pid();
-    if ours && !withheld() && !current().is_some_and(|it| unchanged(&it)) {
+    if ours && !withheld() && !is_unchanged_by(files) {
         withhold();
-        helper::end(waking);
+        helper::end();
     }
     value
 }
+
+/// Whether this thread's credentials are the first ones still. What the kernel can't be asked
+/// after setfsuid(2) counts as done.
+fn is_unchanged_by(files: Option<(Files, u32)>) -> bool {
+    let now = match files {
+        None | Some((_, NO_ID)) => current(),
+        Some((which, id)) => by_status().or_else(|| {
+            let mut now = Credentials::current()?;
+            match which {
+                Files::User => now.uids[3] = id,
+                Files::Group => now.gids[3] = id,
+            }
+            Some(now)
+        }),
+    };
+    now.is_some_and(|it| unchanged(&it))
+}
+
+/// With it, setfsuid(2) only tells.
+const NO_ID: u32 = u32::MAX;

@@ -133,6 +133,22 @@ fn what_changes_no_credentials_leaves_it_alone() {
 }
 
 #[test]
+fn a_filter_that_kills_for_sockets_does_not_kill_for_a_change() {
+    if possible() {
+        for mode in [Mode::Populate, Mode::Strict, Mode::Symbols] {
+            run(&["filtered"], "cma,helper", mode).must_succeed_at(format_args!("{mode:?}"));
+        }
+    }
+}
+
+#[test]
+fn threads_that_leave_the_table_leave_nothing_in_it() {
+    for mode in [Mode::Populate, Mode::Strict, Mode::Symbols] {
+        run(&["unshares"], "cma,helper", mode).must_succeed_at(format_args!("{mode:?}"));
+    }
+}
+
+#[test]
 fn root_is_not_reached_from_a_user_namespace() {
     if !possible() {
         return;

@@ -22,6 +22,8 @@ use regall_sys::{call, Errno, Result};
 
 /// Peers that are served at the same time, at the most.
 const PEERS: usize = 256;
+/// What is waited for beside them.
+const BEFORE: usize = 3;
 /// Those among them of other users.
 const STRANGERS: usize = 32;
 /// Requests of one peer that are answered before the others are looked at.
@@ -75,6 +77,10 @@ pub trait Owner {
     fn wanted(&self) -> bool;
     /// Whether there is a process to serve from still, but for the helper. Asked now and then.
     fn lives(&self) -> bool;
+    /// What can be read when the owner wants to be asked all this at once; -1: nothing.
+    fn bell(&self) -> i32;
+    /// It can.
+    fn heard(&self);
 }
 
 /// A peer that has connected.
@@ -116,7 +122,7 @@ impl Poll {
 /// owner does not want it.
 pub fn serve(owner: &dyn Owner, listener: &Fd) {
     let mut clients = [const { None::<Client> }; PEERS];
-    let mut polls = [Poll::of(-1); PEERS + 2];
+    let mut polls = [Poll::of(-1); PEERS + BEFORE];
     let mut strangers = None;
     // A young process may be one that ends soon.
     let mut pause = SOONEST;
@@ -126,7 +132,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             owner.expects_strangers(strangers.is_some());
         }
         let open = strangers.as_ref().map_or(-1, Fd::raw);
-        let all = [listener.raw(), open].into_iter().chain(
+        let all = [listener.raw(), open, owner.bell()].into_iter().chain(
             clients
                 .iter()
                 .map(|c| c.as_ref().map_or(-1, |c| c.socket.raw())),
@@ -136,7 +142,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
         }
         // Not more than there are: RLIMIT_NOFILE bounds them.
         let last = clients.iter().rposition(Option::is_some);
-        let used = last.map_or(2, |n| n + 3).min(polls.len());
+        let used = last.map_or(BEFORE, |n| n + BEFORE + 1).min(polls.len());
         let time = [pause / 1_000_000_000, pause % 1_000_000_000];
         match call!(
             libc::SYS_ppoll,
@@ -153,6 +159,9 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
         let mut found = polls.iter();
         let new = found.next().map_or(0, |p| p.found);
         let strange = found.next().map_or(0, |p| p.found);
+        if found.next().is_some_and(|p| p.found != 0) {
+            owner.heard();
+        }
         for (client, poll) in clients.iter_mut().zip(found) {
             if poll.found == 0 {
                 continue;

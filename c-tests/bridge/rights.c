@@ -4,6 +4,8 @@
  *   user read and write it by every way that there is. Nothing may come of it, but for `user`.
  * rights ends CALL: a process whose helper runs makes the call: then it has none, at once.
  * rights stays: it has one still after calls that change nothing.
+ * rights filtered: the change itself is all that a process under a filter is seen to do.
+ * rights unshares: threads leave the table of descriptors, where nothing of the library's stays.
  * rights yama [any]: where kernel.yama.ptrace_scope is 1, the library copies between processes
  *   of one user, and others stay kept apart, unless REGALL_PTRACER=any.
  * rights namespaces: an owner that is root lends nothing to one in a user namespace of its own.
@@ -364,6 +366,47 @@ static int stays(void)
 	return verdict();
 }
 
+static int filtered(void)
+{
+	some_helper();
+	FILTER_CALLS(SECCOMP_RET_KILL_PROCESS, SYS_socket, SYS_connect, SYS_setfsuid, SYS_setfsgid, SYS_sendto,
+		     SYS_sendmsg);
+	NEED(setegid(USER) == 0 && seteuid(USER) == 0);
+	IS(0, helpers());
+	return verdict();
+}
+
+static int descriptors(void)
+{
+	int found = 0;
+	DIR *d = opendir("/proc/self/fd");
+	NEED(d);
+	while (readdir(d))
+		found++;
+	closedir(d);
+	return found;
+}
+
+static void *leaves_table(void *unused)
+{
+	NEED(unshare(CLONE_FILES) == 0);
+	return unused;
+}
+
+static int unshares(void)
+{
+	pthread_t t;
+	some_helper();
+	int before = descriptors();
+	for (int n = 0; n < 8; n++) {
+		NEED(pthread_create(&t, NULL, leaves_table, NULL) == 0);
+		NEED(pthread_join(t, NULL) == 0);
+	}
+	IS(before, descriptors());
+	IS(1, helpers());
+	return verdict();
+}
+
 /* ---- root, and others in namespaces ---- */
 
 /* Starts one there that tries. */
@@ -434,6 +477,10 @@ int main(int argc, char **argv)
 		return owns();
 	if (strcmp(what, "stays") == 0)
 		return stays();
+	if (strcmp(what, "filtered") == 0)
+		return filtered();
+	if (strcmp(what, "unshares") == 0)
+		return unshares();
 	if (strcmp(what, "namespaces") == 0)
 		return namespaces();
 	if (strcmp(what, "yama") == 0)

@@ -11,6 +11,7 @@ use super::patch::elf::{tag, Module};
 use super::patch::find_function;
 use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::arch::Frame;
+use crate::rights::Files;
 use crate::sys;
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -153,7 +154,12 @@ extern "C" fn change<const N: usize>(a: u64, b: u64, c: u64) -> i32 {
     // SAFETY: the address of libc's function of number `N`, saved before any slot pointed here;
     // none has more than three arguments, which are words whatever their types.
     let real: OfCredentials = unsafe { core::mem::transmute(real as *const ()) };
-    crate::rights::around(|| i64::from(real(a, b, c))) as i32
+    let files = match CREDENTIALS.get(N).map(|(name, _)| *name) {
+        Some("setfsuid") => Some((Files::User, a as u32)),
+        Some("setfsgid") => Some((Files::Group, a as u32)),
+        _ => None,
+    };
+    crate::rights::around(files, || i64::from(real(a, b, c))) as i32
 }
 
 /// Rewrites the slots of one module.

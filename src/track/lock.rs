@@ -75,6 +75,11 @@ pub fn take() -> Result<Guard, Nested> {
     take_slowly(thread, me, outer_sp)
 }
 
+/// Whether this thread has the lock, further up its stack.
+pub fn is_ours() -> bool {
+    tid_of(WORD.load(Relaxed)) == tid_of(owned(thread::current().tid(), arch::stack_pointer()))
+}
+
 /// The lock, from one that never came back.
 fn inherited(thread: &'static Thread, outer_sp: u64) -> Guard {
     BROKEN.store(true, Relaxed);

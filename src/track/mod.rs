@@ -436,6 +436,11 @@ pub fn lock() -> Option<Guard> {
     Some(guard)
 }
 
+/// Whether this thread holds the ledger's lock, further up its stack.
+pub fn is_locked_by_us() -> bool {
+    lock::is_ours()
+}
+
 /// A call that was pinning will not come back to say how it went. Others that
 /// are at it at this moment are counted a little late.
 fn forget_reserved() {

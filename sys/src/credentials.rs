@@ -29,18 +29,19 @@ pub type Namespace = (u64, u64);
 const LINE: usize = 96;
 
 impl Credentials {
-    /// This thread's, without the ambient set. `None`: a system call was refused.
+    /// This thread's, without the ambient set, and with the effective ids in the place of those
+    /// for files: the kernel tells them to nobody but who calls setfsuid(2), which filters
+    /// forbid. `None`: a system call was refused.
     pub fn current() -> Option<Self> {
         let mut uids = [0u32; 4];
         let mut gids = [0u32; 4];
-        for (nr, of_files, ids) in [
-            (libc::SYS_getresuid, libc::SYS_setfsuid, &mut uids),
-            (libc::SYS_getresgid, libc::SYS_setfsgid, &mut gids),
+        for (nr, ids) in [
+            (libc::SYS_getresuid, &mut uids),
+            (libc::SYS_getresgid, &mut gids),
         ] {
             let [real, effective, saved, files] = ids;
             call!(nr, &raw mut *real, &raw mut *effective, &raw mut *saved).ok()?;
-            // No id is -1, so this only tells.
-            *files = call!(of_files, u32::MAX).ok()? as u32;
+            *files = *effective;
         }
         let mut header = [CAPABILITY_VERSION, 0];
         // Two of effective, permitted and inheritable: the low halves, then the high ones.
