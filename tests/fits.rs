@@ -67,14 +67,24 @@ fn a_segment_larger_than_its_file_system() {
     fits_at("segment", "/mnt", 256 * MIB, SMALL);
 }
 
+fn fits_with_a_file(row: &str, bytes: u64, limit: u64) {
+    let folder = build::root().join("target");
+    let file = tempfile::NamedTempFile::new_in(folder).expect("a file");
+    file.as_file().set_len(bytes).expect("its length");
+    let path = file.path().to_str().expect("a path");
+    fits_at(row, path, limit, "");
+}
+
 /// Page cache that is locked can't be reclaimed.
 #[test]
 fn a_file_larger_than_memory() {
-    let folder = build::root().join("target");
-    let file = tempfile::NamedTempFile::new_in(folder).expect("a file");
-    file.as_file().set_len(256 * MIB).expect("its length");
-    let path = file.path().to_str().expect("a path");
-    fits_at("file", path, 64 * MIB, "");
+    fits_with_a_file("file", 256 * MIB, 64 * MIB);
+}
+
+/// What is searched for system calls is as resident as it was.
+#[test]
+fn code_that_is_not_run() {
+    fits_with_a_file("code", 32 * MIB, 96 * MIB);
 }
 
 /// Page cache that fits when it is locked, and the program's own memory that comes after it, or

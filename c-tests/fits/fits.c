@@ -191,6 +191,40 @@ static void grows(const char *path)
 	say("%lu", sum);
 }
 
+/* Code of which next to nothing is run: shared memory that holds nothing, a file, and memory of
+ * the program's own; mapped as code, and made code. */
+static void code(const char *path)
+{
+	int all = PROT_READ | PROT_WRITE | PROT_EXEC, run = PROT_READ | PROT_EXEC;
+	int shared = memfd_create("code", 0), file = open(path, O_RDONLY);
+	size_t bytes = 32 * MIB;
+	NEED(shared >= 0 && ftruncate(shared, (off_t)bytes) == 0 && file >= 0);
+	/* What is in the page cache is there without regall, too. */
+	static char buffer[1 << 16];
+	while (read(file, buffer, sizeof buffer) > 0)
+		;
+	char *at[6] = {
+		mmap(NULL, bytes, run, MAP_SHARED, shared, 0),
+		mmap(NULL, bytes, PROT_READ, MAP_SHARED, shared, 0),
+		mmap(NULL, bytes, run, MAP_PRIVATE, file, 0),
+		mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0),
+		mmap(NULL, bytes, run, MAP_SHARED, file, 0),
+		mmap(NULL, 8 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+	};
+	for (int i = 0; i < 6; i++)
+		NEED(at[i] != MAP_FAILED);
+	NEED(mprotect(at[1], bytes, run) == 0 && mprotect(at[3], bytes, run) == 0);
+	NEED(mprotect(at[5], 8 * bytes, all) == 0);
+	struct stat s;
+	NEED(fstat(shared, &s) == 0);
+	say("shared memory has %ld blocks", (long)s.st_blocks);
+	long total, resident;
+	FILE *statm = fopen("/proc/self/statm", "r");
+	NEED(statm && fscanf(statm, "%ld %ld", &total, &resident) == 2);
+	say("resident: %s", resident < 16 * (long)(MIB / PAGE) ? "little" : "MUCH");
+	fclose(statm);
+}
+
 /* Several processes that know nothing of each other, in one place. */
 static void ranks(const char *self)
 {
@@ -235,6 +269,8 @@ int main(int argc, char **argv)
 		heap();
 	else if (strcmp(row, "file") == 0)
 		file(place);
+	else if (strcmp(row, "code") == 0)
+		code(place);
 	else if (strcmp(row, "resident") == 0)
 		populates();
 	else if (strcmp(row, "mix") == 0 || strcmp(row, "mix-first") == 0)

@@ -30,6 +30,7 @@ pub mod probes;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use apply::{Applied, Patches, Use, Writer};
 use discover::{inspect, next_syscall, Text, Verdict};
@@ -144,6 +145,8 @@ struct State {
     patches: Patches,
     room: Room,
     buffer: [u8; BUFFER_BYTES],
+    /// What is known of the pages that are searched.
+    pages: windows::Pages,
     /// Copied code.
     copy: [u8; COPY_BYTES],
     /// The first libc and ld.so met.
@@ -165,6 +168,7 @@ static SHARED: Shared = Shared {
         patches: Patches::new(),
         room: Room::new(),
         buffer: [0; BUFFER_BYTES],
+        pages: windows::Pages::new(),
         copy: [0; COPY_BYTES],
         libc: [None; 2],
     }),
@@ -356,25 +360,6 @@ fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
     report
 }
 
-/// Calls `f` with the parts of `range` that can be read: a page with a guard
-/// (MADV_GUARD_INSTALL) is SIGSEGV whatever its protection, one beyond a file's end SIGBUS. Populating is one call that
-/// says whether there is any, and what is populated is about to be read.
-fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
-    let populated = sys::advise(range.start(), range.len(), libc::MADV_POPULATE_READ);
-    if populated.is_ok() {
-        return f(range);
-    }
-    let mut from = range.start();
-    while let Some(rest) = range.after(from) {
-        let mut pages = (rest.start()..rest.end()).step_by(PAGE as usize);
-        let end = pages.find(|at| !sys::readable(*at)).unwrap_or(rest.end());
-        if let Some(part) = rest.before(end) {
-            f(part);
-        }
-        from = end.saturating_add(PAGE);
-    }
-}
-
 /// Executable memory at `range` is gone or has been replaced: frees the trampolines of
 /// those of its sites that have our jump no more. Others may have mapped and patched code
 /// there meanwhile.
@@ -496,35 +481,44 @@ impl State {
     /// Searches what is in the caller's hands until this returns.
     fn search(&mut self, job: Job, report: &mut Report) {
         self.prepare(self.patches.config);
-        each_readable(job.range, |part| self.search_part(part, job, report));
-    }
-
-    /// The part of a range that can be read.
-    fn search_part(&mut self, part: PageRange, job: Job, report: &mut Report) {
-        // SAFETY: the caller of `search` says that the range is mapped and readable but
-        // for guards, which this part has none of, and has it in hand until this returns.
-        let bytes =
-            unsafe { core::slice::from_raw_parts(part.start() as *const u8, part.len() as usize) };
-        if next_syscall(bytes, 0).is_none() {
-            return;
-        }
-        let module = module_around(part, &mut self.buffer);
-        let text = Text {
-            base: part.start(),
-            bytes,
-            libc: job.libc,
-            module: module.as_ref(),
-            config: self.patches.config,
-        };
-        let State { patches, room, .. } = self;
-        Scanner {
+        let State {
             patches,
             room,
-            writer: &mut Writer::default(),
-            report,
-            in_use: Use::Fresh,
-        }
-        .text(&text, 0..bytes.len(), job.patch);
+            buffer,
+            pages,
+            ..
+        } = self;
+        let mut module = None;
+        let mut writer = Writer::default();
+        windows::each(job.range, !job.patch, pages, |part, window| {
+            // SAFETY: the caller of `search` says that the range is mapped and readable but
+            // for guards, which this part has none of, and has it in hand until this returns.
+            let bytes = unsafe {
+                core::slice::from_raw_parts(part.start() as *const u8, part.len() as usize)
+            };
+            let within = |at: u64| at.clamp(part.start(), part.end()) - part.start();
+            let (first, last) = (within(window.start()), within(window.end()));
+            let (first, last) = (first as usize, last as usize);
+            if next_syscall(bytes, first).is_none_or(|at| at >= last) {
+                return;
+            }
+            let module = module.get_or_insert_with(|| module_around(part, buffer));
+            let text = Text {
+                base: part.start(),
+                bytes,
+                libc: job.libc,
+                module: module.as_ref(),
+                config: patches.config,
+            };
+            Scanner {
+                patches,
+                room,
+                writer: &mut writer,
+                report,
+                in_use: Use::Fresh,
+            }
+            .text(&text, first..last, job.patch);
+        });
     }
 
     /// Searches what was left to whoever has the lock.

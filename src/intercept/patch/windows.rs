@@ -1,0 +1,234 @@
+//! Goes through code a window at a time, and leaves no memory resident that was not.
+//!
+//! A program may map far more code than it runs. What is searched is touched, and what is
+//! touched is resident, charged to the program's cgroup, and locked. So memory that holds
+//! nothing is not touched at all, and what was not mapped before a window was searched is
+//! taken out of the page tables behind that. The file's pages stay in the page cache, where
+//! they can be reclaimed.
+
+use crate::sys::file::Fd;
+use crate::sys::{self, call};
+use crate::track::advice::DONTNEED_LOCKED;
+use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::vocab::{Flags, Kind};
+
+/// Bytes that are searched at a time.
+const WINDOW: u64 = 2 << 20;
+/// Bytes on either side that are only there to be decoded.
+const MARGIN: u64 = 16 << 10;
+/// Bytes on either side that the kernel may map too: it maps what is in the page cache around
+/// what is touched, and a large folio as a whole (Linux 6.18).
+const REACH: u64 = 2 << 20;
+const PAGES: usize = ((WINDOW + 2 * REACH) / PAGE) as usize;
+
+/// A page is mapped, or in swap, by /proc/self/pagemap.
+const MAPPED: u64 = 3 << 62;
+/// It is a file's, and no copy of it.
+const FILE: u64 = 1 << 61;
+
+/// What is known of a window's pages.
+pub struct Pages {
+    /// /proc/self/pagemap's words.
+    map: [u64; PAGES],
+    /// mincore(2)'s bytes.
+    cached: [u8; PAGES],
+}
+
+/// What is done with a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// It holds nothing, or nobody has it in memory.
+    Skip,
+    /// It is read.
+    Read,
+    /// It is read, and not mapped any more behind that.
+    Borrow,
+}
+
+/// Calls `f` with the parts of `range` that hold something and can be read: a window's with
+/// what is around it, and the window.
+pub fn each(
+    range: PageRange,
+    shared: bool,
+    pages: &mut Pages,
+    mut f: impl FnMut(PageRange, PageRange),
+) {
+    let pagemap = Fd::open(c"/proc/self/pagemap", libc::O_RDONLY, 0).ok();
+    let mut from = range.start();
+    while let Some(rest) = range.after(from) {
+        let end = (from & !(WINDOW - 1)).saturating_add(WINDOW);
+        let inner = rest.before(end.min(range.end())).unwrap_or(rest);
+        from = inner.end();
+        let with = |margin: u64| {
+            let low = inner.start().saturating_sub(margin).max(range.start());
+            let high = inner.end().saturating_add(margin).min(range.end());
+            PageRange::new(low, high)
+        };
+        let (Some(around), Some(wide)) = (with(MARGIN), with(REACH)) else {
+            return;
+        };
+        pages.look(wide, pagemap.as_ref());
+        let all = |way| way != Way::Skip;
+        pages.runs(wide, shared, all, |run| {
+            let run = run
+                .before(around.end())
+                .and_then(|r| r.after(around.start()));
+            if let Some(run) = run {
+                each_readable(run, |part| f(part, inner));
+            }
+        });
+        let borrowed = |way| way == Way::Borrow;
+        pages.runs(wide, shared, borrowed, |run| {
+            give_back(run, shared, pagemap.as_ref());
+        });
+    }
+}
+
+impl Pages {
+    /// Nothing known.
+    pub const fn new() -> Self {
+        Self {
+            map: [0; PAGES],
+            cached: [0; PAGES],
+        }
+    }
+
+    fn look(&mut self, around: PageRange, pagemap: Option<&Fd>) {
+        let count = (around.len() / PAGE) as usize;
+        let map = self.map.get_mut(..count).unwrap_or(&mut []);
+        if !read_map(around.start(), map, pagemap) {
+            // It is searched where it is, and stays.
+            map.fill(u64::MAX);
+        }
+        let cached = self.cached.get_mut(..count).unwrap_or(&mut []);
+        if sys::residency(around.start(), cached).is_err() {
+            cached.fill(1);
+        }
+    }
+
+    /// Calls `f` with each run of pages whose way `wanted` says yes to.
+    fn runs(
+        &self,
+        around: PageRange,
+        shared: bool,
+        wanted: impl Fn(Way) -> bool,
+        mut f: impl FnMut(PageRange),
+    ) {
+        let mut owner = Owner::default();
+        let mut start = None;
+        let pages = (around.start()..around.end()).step_by(PAGE as usize);
+        for (at, (map, cached)) in pages.zip(self.map.iter().zip(&self.cached)) {
+            let way = match (map & MAPPED != 0, shared) {
+                (true, _) => Way::Read,
+                (false, true) if cached & 1 == 0 => Way::Skip,
+                (false, true) => Way::Borrow,
+                (false, false) => owner.way(at),
+            };
+            match (wanted(way), start) {
+                (true, None) => start = Some(at),
+                (false, Some(from)) => {
+                    start = None;
+                    PageRange::new(from, at).into_iter().for_each(&mut f);
+                }
+                _ => (),
+            }
+        }
+        let last = start.and_then(|from| PageRange::new(from, around.end()));
+        last.into_iter().for_each(f);
+    }
+}
+
+/// The private mapping that was looked up last.
+#[derive(Default)]
+struct Owner {
+    range: Option<PageRange>,
+    way: Option<Way>,
+}
+
+impl Owner {
+    /// What is done with a page at `at` that is not mapped.
+    fn way(&mut self, at: u64) -> Way {
+        let known = self
+            .way
+            .filter(|_| self.range.is_some_and(|r| r.contains(at)));
+        if let Some(way) = known {
+            return way;
+        }
+        let Ok(Some(found)) = crate::track::VIEW.lookup(at) else {
+            return Way::Read;
+        };
+        let attr = found.attr();
+        let elsewhere = attr.prot.shared() || attr.flags.has(Flags::BACKED);
+        let way = match attr.kind {
+            // What it holds may be in a file that is not mapped here.
+            _ if elsewhere => Way::Read,
+            Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack => Way::Skip,
+            // What others may be writing to is not taken from them.
+            Kind::File if !attr.prot.writable() => Way::Borrow,
+            _ => Way::Read,
+        };
+        (self.range, self.way) = (found.range(), Some(way));
+        way
+    }
+}
+
+/// Reads the words of the pages from `at` on.
+fn read_map(at: u64, words: &mut [u64], pagemap: Option<&Fd>) -> bool {
+    let bytes = size_of_val(words) as u64;
+    let from = at / PAGE * size_of::<u64>() as u64;
+    let to = words.as_mut_ptr();
+    pagemap.is_some_and(|map| call!(libc::SYS_pread64, map.raw(), to, bytes, from) == Ok(bytes))
+}
+
+/// Takes `run` out of the page tables. A private mapping's pages stay if they are copies, as
+/// where something was patched.
+fn give_back(run: PageRange, shared: bool, pagemap: Option<&Fd>) {
+    const MANY: usize = 32;
+    let mut words = [0u64; MANY];
+    let mut from = run.start();
+    while let Some(rest) = run.after(from) {
+        let end = from.saturating_add(MANY as u64 * PAGE).min(run.end());
+        let part = rest.before(end).unwrap_or(rest);
+        from = part.end();
+        let words = words
+            .get_mut(..(part.len() / PAGE) as usize)
+            .unwrap_or(&mut []);
+        if !read_map(part.start(), words, pagemap) {
+            return;
+        }
+        let pages = (part.start()..).step_by(PAGE as usize).zip(&*words);
+        let gone = |word: u64| word & MAPPED != 0 && (shared || word & FILE != 0);
+        if words.iter().all(|word| gone(*word)) {
+            drop_pages(part.start(), part.len());
+        } else {
+            pages
+                .filter(|(_, word)| gone(**word))
+                .for_each(|(at, _)| drop_pages(at, PAGE));
+        }
+    }
+}
+
+fn drop_pages(at: u64, bytes: u64) {
+    // Linux before 5.18 can't do so with what is locked: it stays.
+    let _ = sys::advise(at, bytes, DONTNEED_LOCKED)
+        .or_else(|_| sys::advise(at, bytes, libc::MADV_DONTNEED));
+}
+
+/// Calls `f` with the parts of `range` that can be read: a page with a guard
+/// (MADV_GUARD_INSTALL) is SIGSEGV whatever its protection, one beyond a file's end SIGBUS. Populating is one call that
+/// says whether there is any, and what is populated is about to be read.
+fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
+    let populated = sys::advise(range.start(), range.len(), libc::MADV_POPULATE_READ);
+    if populated.is_ok() {
+        return f(range);
+    }
+    let mut from = range.start();
+    while let Some(rest) = range.after(from) {
+        let mut pages = (rest.start()..rest.end()).step_by(PAGE as usize);
+        let end = pages.find(|at| !sys::readable(*at)).unwrap_or(rest.end());
+        if let Some(part) = rest.before(end) {
+            f(part);
+        }
+        from = end.saturating_add(PAGE);
+    }
+}
