@@ -246,9 +246,7 @@ fn listen() -> Result<file::Fd> {
     let path = path.ok_or(Errno::NOENT)?;
     // One from before an exec.
     let _ = call!(libc::SYS_unlinkat, libc::AT_FDCWD as i64, path.as_ptr(), 0);
-    let listener = socket::listen(path, serve::BACKLOG)?;
-    socket::tell_senders(&listener)?;
-    Ok(listener)
+    socket::listen(path, serve::BACKLOG)
 }
 
 /// A descriptor that can be read when [`WAKE`] has been sent to this thread.

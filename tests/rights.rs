@@ -172,6 +172,36 @@ fn table(what: &str, mode: Mode) {
     }
 }
 
+/// Runs `bridge/served what`, as root.
+fn served(what: &str) {
+    if !possible() {
+        return;
+    }
+    let mut command = Command::new(build::program("bridge/served"));
+    Mode::Inert.apply(command.arg(what));
+    command.env("REGALL_COPY", "helper");
+    let done = child::run(&mut command, TIMEOUT);
+    match done.end().as_str() {
+        "exit 77" => skip(done.stdout.trim()),
+        _ => done.must_succeed_at(format_args!("{what}")),
+    }
+}
+
+#[test]
+fn peers_that_give_rights_up_are_not_served_any_more() {
+    served("drops");
+}
+
+#[test]
+fn a_number_in_another_proc_says_nothing_of_a_peer() {
+    served("numbers");
+}
+
+#[test]
+fn what_peers_hand_over_is_not_taken() {
+    served("files");
+}
+
 #[test]
 fn children_that_share_descriptors_close_none_of_their_parents() {
     table("files", Mode::Plain);

@@ -15,10 +15,10 @@ use crate::wire::{
 use regall_directory::maps::Line;
 use regall_directory::vocab::Prot;
 use regall_sys::file::{self, next_entry, Fd};
-use regall_sys::process::Identity;
-use regall_sys::socket::{self, Credentials};
+use regall_sys::process::{own_status, Identity};
+use regall_sys::socket::{self, Credentials, Room};
 use regall_sys::text::{Lossy, Text};
-use regall_sys::{call, Errno, Result};
+use regall_sys::{call, rlimit, Errno, Result};
 
 /// Peers that are served at the same time, at the most.
 const PEERS: usize = 256;
@@ -97,6 +97,15 @@ struct Client {
     stranger: bool,
     /// The region that it uses, and whether to write.
     held: Option<(Cookie, bool)>,
+}
+
+/// What is sent with an answer.
+enum Handed {
+    Nothing,
+    /// The peer's bounce buffer.
+    Bounce,
+    /// Another file, which is not needed here any more.
+    File(Fd),
 }
 
 /// `struct pollfd`.
@@ -217,7 +226,7 @@ impl Client {
     fn attend(&mut self, owner: &dyn Owner) -> Result<()> {
         for _ in 0..TURN {
             let mut bytes = [0; REQUEST];
-            let message = match socket::receive(&self.socket, &mut bytes) {
+            let message = match socket::receive(&self.socket, &mut bytes, Room::Sender) {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 other => other?,
             };
@@ -230,11 +239,11 @@ impl Client {
                 return Err(Errno::PERM);
             }
             let done = match self.is_who_it_was(owner, &sender) {
-                true => self.carry_out(owner, &request, message.fd),
+                true => self.carry_out(owner, &request),
                 false => Err(Errno::PERM),
             };
             owner.leave();
-            let (done, fd) = done?;
+            let (done, handed) = done?;
             if !owner.goes_on() {
                 return Err(Errno::PERM);
             }
@@ -247,7 +256,12 @@ impl Client {
             };
             let bytes: [u8; ANSWER] = answer.to_bytes();
             // Never waits: who does not take its answers is not served.
-            socket::send(&self.socket, &bytes, fd.as_ref().map(Fd::raw))?;
+            let fd = match &handed {
+                Handed::Nothing => None,
+                Handed::Bounce => self.bounce.as_ref().map(Fd::raw),
+                Handed::File(fd) => Some(fd.raw()),
+            };
+            socket::send(&self.socket, &bytes, fd)?;
         }
         Ok(())
     }
@@ -261,21 +275,18 @@ impl Client {
     }
 
     /// What came of a request, and what is to be sent with it. An error: it is none.
-    fn carry_out(
-        &mut self,
-        owner: &dyn Owner,
-        request: &Request,
-        fd: Option<Fd>,
-    ) -> Result<(Result<u64>, Option<Fd>)> {
-        let bounce = match (request.what, fd, &self.bounce) {
-            (HELLO, Some(fd), None) => return Ok((self.hello(owner, request, fd), None)),
-            (HOLD, None, Some(_)) => return Ok((self.hold(owner, request), None)),
-            (GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR, None, Some(bounce))
-                if !self.stranger =>
-            {
+    fn carry_out(&mut self, owner: &dyn Owner, request: &Request) -> Result<(Result<u64>, Handed)> {
+        let bounce = match (request.what, &self.bounce) {
+            (HELLO, None) => {
+                let made = self.hello(owner, request);
+                let handed = made.map_or(Handed::Nothing, |()| Handed::Bounce);
+                return Ok((made.map(|()| 0), handed));
+            }
+            (HOLD, Some(_)) => return Ok((self.hold(owner, request), Handed::Nothing)),
+            (GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR, Some(bounce)) if !self.stranger => {
                 bounce
             }
-            (REGION_GET | REGION_PUT, None, Some(bounce)) => bounce,
+            (REGION_GET | REGION_PUT, Some(bounce)) => bounce,
             _ => return Err(Errno(libc::EPROTO)),
         };
         let fits = (1..=CHUNK).contains(&request.len)
@@ -285,21 +296,22 @@ impl Client {
                 .is_some_and(|end| end <= BOUNCE);
         match request.what {
             DESCRIPTOR => Ok(match descriptor(owner, request) {
-                Ok((fd, at)) => (Ok(at), Some(fd)),
-                Err(e) => (Err(e), None),
+                Ok((fd, at)) => (Ok(at), Handed::File(fd)),
+                Err(e) => (Err(e), Handed::Nothing),
             }),
             _ if !fits => Err(Errno(libc::EPROTO)),
             REGION_GET | REGION_PUT => {
                 let write = request.what == REGION_PUT;
                 let held = self.held.filter(|(_, to_write)| *to_write == write);
                 let (cookie, _) = held.ok_or(Errno(libc::EPROTO))?;
-                Ok((copy_region(owner, request, cookie, bounce), None))
+                let copied = copy_region(owner, request, cookie, bounce);
+                Ok((copied, Handed::Nothing))
             }
-            _ => Ok((copy(owner, request, bounce), None)),
+            _ => Ok((copy(owner, request, bounce), Handed::Nothing)),
         }
     }
 
-    fn hello(&mut self, owner: &dyn Owner, request: &Request, fd: Fd) -> Result<u64> {
+    fn hello(&mut self, owner: &dyn Owner, request: &Request) -> Result<()> {
         if !self.stranger {
             if request.image != owner.image() {
                 return Err(Errno(libc::ESTALE));
@@ -310,14 +322,11 @@ impl Client {
                 return Err(Errno::PERM);
             }
         }
-        // Only memory can be sealed: reading and writing it doesn't wait for anybody.
-        let seals = call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS)?;
-        let cant_shrink = seals & libc::F_SEAL_SHRINK as u64 != 0;
-        if !cant_shrink || request.len != BOUNCE || fd.stat()?.size < BOUNCE {
+        if request.len != BOUNCE {
             return Err(Errno::INVAL);
         }
-        self.bounce = Some(fd);
-        Ok(0)
+        self.bounce = Some(make_bounce()?);
+        Ok(())
     }
 }
 
@@ -340,12 +349,33 @@ impl Client {
     }
 }
 
+/// A bounce buffer. Under a seccomp filter, which may kill who asks for a memfd, it is a file
+/// without a name: its peer can make it shorter, which read and write say.
+fn make_bounce() -> Result<Fd> {
+    const FILTER: u64 = 2;
+    // Beyond it ftruncate(2) would be SIGXFSZ.
+    if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
+        return Err(Errno(libc::EFBIG));
+    }
+    if own_status(b"Seccomp:") == Some(FILTER) {
+        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
+        let bounce = Fd::open(c"/dev/shm", flags, 0o600)?;
+        call!(libc::SYS_ftruncate, bounce.raw(), BOUNCE)?;
+        return Ok(bounce);
+    }
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let made = call!(libc::SYS_memfd_create, c"regall-bounce".as_ptr(), flags)?;
+    let bounce = Fd::owned(made as i32);
+    call!(libc::SYS_ftruncate, bounce.raw(), BOUNCE)?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    call!(libc::SYS_fcntl, bounce.raw(), libc::F_ADD_SEALS, seals)?;
+    Ok(bounce)
+}
+
 /// Listens under the name at which other users look for this process.
 fn listen_for_strangers() -> Option<Fd> {
     let us = Identity::own().ok()?;
-    let listener = socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()?;
-    socket::tell_senders(&listener).ok()?;
-    Some(listener)
+    socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()
 }
 
 /// The abstract name of a process's socket for other users.
@@ -443,7 +473,11 @@ fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
         here
     })?;
     let (file, prot, at) = mapped.ok_or(Errno(libc::ENXIO))?;
-    let is_it = |s: &file::Stat| (s.dev_major(), s.dev_minor(), s.inode) == file;
+    // (To open and close a device may mean something: XPMEM takes it for its user's end.)
+    let is_it = |s: &file::Stat| {
+        let regular = s.mode & libc::S_IFMT == libc::S_IFREG;
+        regular && (s.dev_major(), s.dev_minor(), s.inode) == file
+    };
     open_among_descriptors(prot, is_it).map(|fd| (fd, at))
 }
 

@@ -7,11 +7,13 @@ use regall_sys::{Errno, Result};
 pub const CHUNK: u64 = 128 << 10;
 /// Chunks under way at a time: while one side copies one, the other side copies another.
 pub const SLOTS: u64 = 4;
-/// Bytes of the bounce buffer: a memfd of the peer's that can't shrink.
+/// Bytes of the bounce buffer: memory of the helper's, which it makes for each peer. A helper takes
+/// no descriptor from anybody: to close a file of somebody else's may wait for somebody else, and
+/// may end what the owner has registered by such a file (a message queue, an XPMEM segment).
 pub const BOUNCE: u64 = CHUNK * SLOTS;
 
 /// First word of every message; the last digit is the version.
-pub const MAGIC: u32 = 0x7267_6801;
+pub const MAGIC: u32 = 0x7267_6802;
 
 /// What a peer asks for: [`Request::what`].
 pub const HELLO: u32 = 1;
@@ -41,8 +43,8 @@ pub const ATTACH_PUT: u32 = 9;
 pub struct Request {
     /// [`MAGIC`].
     pub magic: u32,
-    /// [`HELLO`], which comes first, with the bounce buffer's descriptor; [`GET`]; [`PUT`];
-    /// [`DESCRIPTOR`]; or about a region.
+    /// [`HELLO`], which comes first, and whose answer has the bounce buffer's descriptor;
+    /// [`GET`]; [`PUT`]; [`DESCRIPTOR`]; or about a region.
     pub what: u32,
     /// Counts requests; the answer has the same.
     pub number: u64,

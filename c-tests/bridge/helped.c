@@ -9,15 +9,12 @@
  * helped hostile: whatever comes on its socket, the owner lives, and serves.
  */
 #include "../filter.h"
-#include "peers.h"
+#include "by_hand.h"
 
-#include <dirent.h>
 #include <linux/capability.h>
 #include <mqueue.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #pragma weak regall_lookup
 #pragma weak regall_region_create
@@ -459,165 +456,47 @@ static void closing(void)
 
 /* ---- what comes on the socket ---- */
 
-struct request {
-	uint32_t magic, what;
-	uint64_t number, image, addr, len, id, offset, reserved;
-};
-struct reply {
-	uint32_t magic, error;
-	uint64_t number, bytes, reserved;
-};
-enum { HELLO = 1, GET, PUT, DESCRIPTOR };
-#define MAGIC 0x72676801u
-#define BOUNCE (512ul << 10)
-
-static struct sockaddr_un address;
-static uint64_t image;
-
-/* Finds the owner's socket, and in its directory the number of its image. */
-static void find(pid_t pid)
-{
-	char folder[64], name[400];
-	snprintf(folder, sizeof folder, "/dev/shm/regall-%u", geteuid());
-	DIR *d = opendir(folder);
-	NEED(d);
-	for (struct dirent *e; (e = readdir(d));) {
-		size_t n = strlen(e->d_name);
-		if (atoi(e->d_name) != pid)
-			continue;
-		snprintf(name, sizeof name, "%s/%s", folder, e->d_name);
-		if (n > 5 && strcmp(e->d_name + n - 5, ".sock") == 0) {
-			address.sun_family = AF_UNIX;
-			strncpy(address.sun_path, name, sizeof address.sun_path - 1);
-		} else {
-			int fd = open(name, O_RDONLY);
-			if (fd >= 0 && strspn(e->d_name, "0123456789.") == n)
-				NEED(pread(fd, &image, 8, 24) == 8);
-			close(fd);
-		}
-	}
-	closedir(d);
-	NEED(address.sun_family && image);
-}
-
-static int connected(void)
-{
-	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	struct timeval most = { 2, 0 };
-	NEED(s >= 0 && setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most) == 0);
-	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
-	NEED(connect(s, (struct sockaddr *)&address, sizeof address) == 0);
-	return s;
-}
-
-static ssize_t send_with(int s, const void *bytes, size_t len, const int *fds, size_t count)
-{
-	union {
-		char room[CMSG_SPACE(8 * sizeof(int))];
-		struct cmsghdr align;
-	} u = { { 0 } };
-	struct iovec part = { (void *)(uintptr_t)bytes, len };
-	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1 };
-	if (count) {
-		m.msg_control = u.room;
-		m.msg_controllen = CMSG_SPACE(count * sizeof(int));
-		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(count * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-	}
-	return sendmsg(s, &m, MSG_NOSIGNAL);
-}
-
-/* What is answered: an errno, or -1 if the connection is closed. */
-static int reply(int s, struct reply *r, int *fd)
-{
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} u;
-	struct iovec part = { r, sizeof *r };
-	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = u.room, .msg_controllen = sizeof u.room };
-	ssize_t n = recvmsg(s, &m, MSG_CMSG_CLOEXEC);
-	*fd = -1;
-	if (n != sizeof *r)
-		return n < 0 && errno == EAGAIN ? -2 : -1;
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	if (c && c->cmsg_type == SCM_RIGHTS)
-		memcpy(fd, CMSG_DATA(c), sizeof *fd);
-	return (int)r->error;
-}
-
-static int ask_for(int s, struct request q, int fd)
-{
-	static struct reply r;
-	int got;
-	q.magic = MAGIC;
-	if (send_with(s, &q, sizeof q, &fd, fd >= 0) < 0)
-		return -1;
-	return reply(s, &r, &got);
-}
-
-static int bounce(size_t bytes, int seals)
-{
-	int fd = memfd_create("bounce", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	NEED(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
-	if (seals)
-		NEED(fcntl(fd, F_ADD_SEALS, seals) == 0);
-	return fd;
-}
-
-static int greeted(int fd)
-{
-	int s = connected();
-	struct request hello = { .what = HELLO, .image = image, .len = BOUNCE, .number = 1 };
-	IS(0, ask_for(s, hello, fd));
-	return s;
-}
-
 /* The protocol by hand: what it gives, and what it refuses. */
 static void by_hand(const struct other *o)
 {
 	char line[64];
-	int good = bounce(BOUNCE, F_SEAL_SHRINK), s;
+	int good, fd, s;
 	snprintf(line, sizeof line, "id %#lx", (unsigned long)there);
 	uint64_t id = ask(o, line);
 	snprintf(line, sizeof line, "id %#lx", (unsigned long)there_shared);
 	uint64_t shared_id = ask(o, line);
 	struct request get = { .what = GET, .addr = there, .len = 1000, .id = id, .offset = 5000 };
 
-	s = greeted(good);
-	IS(0, ask_for(s, get, -1));
+	s = greeted(&good);
+	IS(0, ask_for(s, get));
 	NEED(pread(good, here, 1000, 5000) == 1000);
 	compare(here, 0, 1000);
 	struct request other_entry = get;
 	other_entry.id++;
-	IS(ESTALE, ask_for(s, other_entry, -1));
+	IS(ESTALE, ask_for(s, other_entry));
 	struct request beyond = get;
 	beyond.addr = there + AREA / 2 - 10;
-	IS(EFAULT, ask_for(s, beyond, -1));
+	IS(EFAULT, ask_for(s, beyond));
 	struct request nowhere = get;
 	nowhere.addr = 4096;
-	IS(ESTALE, ask_for(s, nowhere, -1));
+	IS(ESTALE, ask_for(s, nowhere));
 
 	struct request excluded = get;
 	excluded.addr = ask(o, "out");
 	snprintf(line, sizeof line, "id %#lx", (unsigned long)excluded.addr);
 	excluded.id = ask(o, line);
-	IS(EFAULT, ask_for(s, excluded, -1));
+	IS(EFAULT, ask_for(s, excluded));
 	struct request read_only = get;
 	read_only.what = PUT;
 	read_only.addr = there + AREA / 2;
 	snprintf(line, sizeof line, "id %#lx", (unsigned long)read_only.addr);
 	read_only.id = ask(o, line);
-	IS(EACCES, ask_for(s, read_only, -1));
+	IS(EACCES, ask_for(s, read_only));
 
 	/* The file behind the shared mapping. */
 	struct request file = { .magic = MAGIC, .what = DESCRIPTOR, .addr = there_shared, .id = shared_id };
 	NEED(send_with(s, &file, sizeof file, NULL, 0) > 0);
 	struct reply r;
-	int fd;
 	IS(0, reply(s, &r, &fd));
 	HOLDS(fd >= 0);
 	char *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -629,29 +508,35 @@ static void by_hand(const struct other *o)
 	}
 	file.addr = there;
 	file.id = id;
-	IS(ENXIO, ask_for(s, file, -1));
+	IS(ENXIO, ask_for(s, file));
 	close(s);
 
-	/* What is no bounce buffer. */
-	int pair[2];
-	NEED(pipe(pair) == 0);
-	int bad[] = { bounce(BOUNCE, 0), bounce(BOUNCE - 1, F_SEAL_SHRINK), open("/dev/zero", O_RDWR), pair[0] };
-	for (size_t n = 0; n < sizeof bad / sizeof *bad; n++) {
-		s = connected();
-		struct request hello = { .what = HELLO, .image = image, .len = BOUNCE };
-		HOLDS(ask_for(s, hello, bad[n]) > 0);
-		/* Without one, nothing is copied. */
-		IS(-1, ask_for(s, get, -1));
-		close(s);
-	}
+	/* Without a bounce buffer nothing is copied. */
+	struct request small = hello(), other_image = hello();
+	small.len--;
+	other_image.image ^= 1;
 	s = connected();
-	struct request hello = { .what = HELLO, .image = image ^ 1, .len = BOUNCE };
-	IS(ESTALE, ask_for(s, hello, good));
+	IS(EINVAL, ask_for(s, small));
+	IS(-1, ask_for(s, get));
 	close(s);
+	s = connected();
+	IS(ESTALE, ask_for(s, other_image));
+	close(s);
+	s = connected();
+	IS(-1, ask_for(s, get));
+	close(s);
+	/* A peer's is its own, and of the right size; it can't be made smaller. */
+	int another, t = greeted(&another);
+	struct stat one, two;
+	NEED(fstat(good, &one) == 0 && fstat(another, &two) == 0);
+	HOLDS(one.st_ino != two.st_ino && two.st_size == BOUNCE);
+	IS(-1, ftruncate(another, PAGE));
+	close(another);
+	close(t);
 
 	/* Messages that end the connection. */
 	struct request ends[] = {
-		{ .what = 0 }, { .what = 99 }, { .what = HELLO, .image = image, .len = BOUNCE },
+		{ .what = 0 }, { .what = 99 }, hello(),
 		{ .what = GET, .addr = there, .len = 0, .id = id },
 		{ .what = GET, .addr = there, .len = BOUNCE, .id = id },
 		{ .what = GET, .addr = there, .len = 100, .id = id, .offset = BOUNCE - 99 },
@@ -659,17 +544,21 @@ static void by_hand(const struct other *o)
 		{ .what = GET, .addr = there, .len = 100, .id = id, .reserved = 1 },
 	};
 	for (size_t n = 0; n < sizeof ends / sizeof *ends; n++) {
-		s = greeted(good);
-		IS(-1, ask_for(s, ends[n], -1));
+		s = greeted(&another);
+		IS(-1, ask_for(s, ends[n]));
+		close(another);
 		close(s);
 	}
-	/* Descriptors that nobody has asked for. */
+	/* Descriptors: nobody has asked for any. */
 	int many[8] = { good, good, good, good, good, good, good, good };
 	for (size_t count = 1; count <= 8; count++) {
-		s = greeted(good);
+		s = greeted(&another);
 		get.magic = MAGIC;
-		NEED(send_with(s, &get, sizeof get, many, count) > 0);
-		IS(-1, reply(s, &r, &fd));
+		if (send_with(s, &get, sizeof get, many, count) > 0)
+			IS(-1, reply(s, &r, &fd));
+		else
+			IS(EPERM, errno);
+		close(another);
 		close(s);
 	}
 	close(good);
@@ -679,13 +568,14 @@ static void hostile(const struct other *o)
 {
 	struct regall_done done;
 	static char noise[4096];
-	int good = bounce(BOUNCE, F_SEAL_SHRINK);
+	int own = memory_file(PAGE), theirs;
 	find(o->pid);
 	by_hand(o);
 	for (int n = 0; n < 3000; n++) {
 		for (size_t i = 0; i < sizeof noise; i++)
 			noise[i] = (char)draw(256);
-		int s = draw(2) ? connected() : greeted(good);
+		theirs = -1;
+		int s = draw(2) ? connected() : greeted(&theirs);
 		struct request q;
 		for (uint64_t k = draw(4); k < 4; k++) {
 			size_t len = draw(3) ? sizeof q : 1 + draw(sizeof noise - 1);
@@ -703,14 +593,15 @@ static void hostile(const struct other *o)
 					q.offset = draw(BOUNCE);
 				memcpy(noise, &q, sizeof q);
 			}
-			send_with(s, noise, len, &good, draw(4) == 0);
+			send_with(s, noise, len, &own, draw(4) == 0);
 		}
+		close(theirs);
 		close(s);
 		if (n % 100 == 0)
 			IS(0, regall_get(peer, here, there + draw(1000), 1000, &done));
 	}
 	/* One that asks and does not listen. */
-	int deaf = greeted(good);
+	int deaf = greeted(&theirs);
 	fcntl(deaf, F_SETFL, O_NONBLOCK);
 	struct request get = { .magic = MAGIC, .what = GET, .addr = there, .len = 1 };
 	for (int n = 0; n < 10000; n++)
@@ -730,7 +621,8 @@ static void hostile(const struct other *o)
 	compare(here, 0, 1000);
 	IS(REGALL_COPY_HELPER, done.mechanism);
 	IS(0, kill(o->pid, 0));
-	close(good);
+	close(theirs);
+	close(own);
 }
 
 /* ---- programs that have no helper at first, or one that nobody can ask for ---- */

@@ -17,16 +17,39 @@ pub struct Credentials {
     pub gid: u32,
 }
 
+/// What may come with a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// Nothing.
+    Nothing,
+    /// Who sends it, on connections to a listener.
+    Sender,
+    /// A descriptor.
+    Fd,
+}
+
+impl Room {
+    /// Bytes of it. Where a descriptor does not fit the process never gets it: the kernel lets
+    /// go of the file. More than one would fit where cmsg(3) has its padding.
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Sender => 32,
+            Self::Fd => ONE_FD,
+        }
+    }
+}
+
 /// A message that has come.
 pub struct Message {
     /// Bytes of it; 0: the other end is closed.
     pub bytes: usize,
     /// The descriptor that came with it.
     pub fd: Option<Fd>,
-    /// The process that sent it, where the listener has asked for that ([`tell_senders`]), with
-    /// its real user and group.
+    /// The process that sent it, with its real user and group ([`Room::Sender`]).
     pub sender: Option<Credentials>,
-    /// It was longer than the buffer, or there were more descriptors.
+    /// It was longer than the buffer, or there were more descriptors than there is room for, in
+    /// the message or in the process.
     pub cut: bool,
 }
 
@@ -122,20 +145,26 @@ fn abstract_address(name: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
     Ok((address, 3 + name.len()))
 }
 
-/// Has the kernel say of each message which process sent it (SO_PASSCRED), on connections to
-/// `listener`. Only who has CAP_SYS_ADMIN over its own pid namespace can name another process
-/// there, and only one of that namespace.
-pub fn tell_senders(listener: &Fd) -> Result<()> {
-    let on = 1i32;
-    call!(
-        libc::SYS_setsockopt,
-        listener.raw(),
-        libc::SOL_SOCKET,
-        libc::SO_PASSCRED,
-        &raw const on,
-        size_of_val(&on)
-    )
-    .map(drop)
+/// A socket to listen with. Of each message on connections to it the kernel says which process
+/// sent it (SO_PASSCRED). Only who has CAP_SYS_ADMIN over its own pid namespace can name another
+/// process there, and only one of that namespace. And who sends a descriptor gets EPERM, where
+/// the kernel can do that (SO_PASSRIGHTS, Linux 6.16).
+fn new_listener() -> Result<Fd> {
+    const PASS_RIGHTS: i32 = 83;
+    let socket = new()?;
+    let set = |option: i32, value: i32| {
+        call!(
+            libc::SYS_setsockopt,
+            socket.raw(),
+            libc::SOL_SOCKET,
+            option,
+            &raw const value,
+            size_of_val(&value)
+        )
+    };
+    set(libc::SO_PASSCRED, 1)?;
+    let _ = set(PASS_RIGHTS, 0);
+    Ok(socket)
 }
 
 /// Whether there is something to be received at once, or the other end is closed.
@@ -154,7 +183,7 @@ pub fn has_more(socket: &Fd) -> bool {
 
 /// Listens under an abstract name, for anybody in this network namespace.
 pub fn listen_abstract(name: &[u8], backlog: u32) -> Result<Fd> {
-    let socket = new()?;
+    let socket = new_listener()?;
     let (address, bytes) = abstract_address(name)?;
     call!(libc::SYS_bind, socket.raw(), &raw const address, bytes)?;
     call!(libc::SYS_listen, socket.raw(), backlog)?;
@@ -169,7 +198,7 @@ pub fn connect_abstract(name: &[u8], patience: u64) -> Result<Fd> {
 
 /// Listens at `path`, which must not exist yet; for its owner alone.
 pub fn listen(path: &CStr, backlog: u32) -> Result<Fd> {
-    let socket = new()?;
+    let socket = new_listener()?;
     let (address, bytes) = address(path)?;
     call!(libc::SYS_bind, socket.raw(), &raw const address, bytes)?;
     // What bind(2) leaves is the umask's doing.
@@ -261,10 +290,10 @@ pub fn send(socket: &Fd, message: &[u8], fd: Option<i32>) -> Result<()> {
 }
 
 /// Receives one message into `buffer`. EAGAIN: none has come in time.
-pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Message> {
+pub fn receive(socket: &Fd, buffer: &mut [u8], room: Room) -> Result<Message> {
     let mut extras = [0u64; ROOM];
     let mut part = [buffer.as_mut_ptr() as u64, buffer.len() as u64];
-    let mut header = header(&mut part, extras.as_mut_ptr().cast(), size_of_val(&extras));
+    let mut header = header(&mut part, extras.as_mut_ptr().cast(), room.bytes());
     let flags = libc::MSG_CMSG_CLOEXEC;
     let bytes = call!(
         libc::SYS_recvmsg,
@@ -272,7 +301,7 @@ pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Message> {
         &raw mut header,
         flags as u32
     )?;
-    let extras = Extras::of(&extras, header.msg_controllen.min(ROOM * 8));
+    let extras = Extras::of(&extras, header.msg_controllen.min(room.bytes()));
     Ok(Message {
         bytes: bytes as usize,
         fd: extras.fd,
@@ -323,12 +352,43 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_arrive_where_there_is_room_alone() {
+        let mut pair = [0i32; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        let made = call!(
+            libc::SYS_socketpair,
+            libc::AF_UNIX,
+            kind,
+            0,
+            pair.as_mut_ptr()
+        );
+        made.unwrap();
+        let [near, far] = pair.map(Fd::owned);
+        let mut buffer = [0; 1];
+        for room in [Room::Nothing, Room::Sender, Room::Fd] {
+            send(&near, b"x", Some(near.raw())).unwrap();
+            let got = receive(&far, &mut buffer, room).unwrap();
+            // (Nobody has asked for the sender, so there is room for its descriptors.)
+            let arrives = room == Room::Fd;
+            assert!(room == Room::Sender || got.fd.is_some() == arrives && got.cut != arrives);
+        }
+        // With two and room for one.
+        let mut words = [24, 0, 0];
+        words[1] = u64::from(libc::SCM_RIGHTS as u32) << 32 | u64::from(libc::SOL_SOCKET as u32);
+        words[2] = u64::from(near.raw() as u32) << 32 | u64::from(near.raw() as u32);
+        let mut part = [buffer.as_ptr() as u64, 1];
+        let two = header(&mut part, words.as_mut_ptr().cast(), 24);
+        call!(libc::SYS_sendmsg, near.raw(), &raw const two, 0).unwrap();
+        let got = receive(&far, &mut buffer, Room::Fd).unwrap();
+        assert!(got.fd.is_some() && got.cut);
+    }
+
+    #[test]
     fn messages_and_descriptors_arrive() {
         let path = std::env::temp_dir().join(format!("regall-socket-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let path = CString::new(path.to_str().unwrap()).unwrap();
         let listener = listen(&path, 4).unwrap();
-        tell_senders(&listener).unwrap();
         let near = connect(&path, 20_000_000).unwrap();
         let far = accept(&listener).unwrap();
         let us = Credentials {
@@ -340,29 +400,40 @@ mod tests {
         assert_eq!(peer(&far).unwrap(), us);
 
         assert!(!has_more(&far));
-        send(&near, b"one", Some(listener.raw())).unwrap();
+        send(&near, b"one", None).unwrap();
         assert!(has_more(&far));
         send(&near, b"four", None).unwrap();
         let mut buffer = [0; 3];
-        let first = receive(&far, &mut buffer).unwrap();
+        let first = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert!(first.bytes == 3 && &buffer == b"one" && !first.cut);
         assert_eq!(first.sender, Some(us));
-        assert_eq!(
-            first.fd.unwrap().stat().unwrap().inode,
-            listener.stat().unwrap().inode
-        );
-        let second = receive(&far, &mut buffer).unwrap();
+        let second = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert!(second.bytes == 3 && second.cut && second.fd.is_none());
         assert_eq!(second.sender, Some(us));
+        // Nobody hands a listener's side a descriptor.
+        match send(&near, b"fd", Some(listener.raw())) {
+            Err(e) => assert_eq!(e, Errno::PERM),
+            Ok(()) => {
+                let third = receive(&far, &mut buffer, Room::Sender).unwrap();
+                assert!(third.fd.is_none() && third.cut);
+            }
+        }
         send(&far, b"two", Some(listener.raw())).unwrap();
-        let other_way = receive(&near, &mut buffer).unwrap();
-        assert!(other_way.sender.is_none() && other_way.fd.is_some() && !other_way.cut);
-        assert_eq!(receive(&far, &mut buffer).err(), Some(Errno::AGAIN));
+        let other_way = receive(&near, &mut buffer, Room::Fd).unwrap();
+        assert!(other_way.sender.is_none() && !other_way.cut);
+        assert_eq!(
+            other_way.fd.unwrap().stat().unwrap().inode,
+            listener.stat().unwrap().inode
+        );
+        let got = receive(&far, &mut buffer, Room::Sender);
+        assert_eq!(got.err(), Some(Errno::AGAIN));
         let before = std::time::Instant::now();
-        assert_eq!(receive(&near, &mut buffer).err(), Some(Errno::AGAIN));
+        let got = receive(&near, &mut buffer, Room::Fd);
+        assert_eq!(got.err(), Some(Errno::AGAIN));
         assert!(before.elapsed().as_millis() >= 15);
         drop(near);
-        assert_eq!(receive(&far, &mut buffer).unwrap().bytes, 0);
+        let end = receive(&far, &mut buffer, Room::Sender).unwrap();
+        assert_eq!(end.bytes, 0);
         assert_eq!(send(&far, b"x", None).err(), Some(Errno(libc::EPIPE)));
         let _ = std::fs::remove_file(path.to_str().unwrap());
     }

@@ -1,5 +1,5 @@
 //! A thread of the owner's copies, for when the kernel does not let us do it ourselves:
-//! see [`crate::serve`]. The bytes go through a bounce buffer, a memfd of ours, in chunks
+//! see [`crate::serve`]. The bytes go through a bounce buffer, memory of its, in chunks
 //! of which some are under way while others are taken out or put in.
 //!
 //! Our side copies by preadv(2) and pwritev(2), too: memory that is not ours to write or
@@ -13,7 +13,7 @@ use crate::vector::{Cursor, Few, Segment};
 use crate::wire::{Answer, Request, ANSWER, ATTACH_GET, ATTACH_PUT, BOUNCE, CHUNK, SLOTS};
 use crate::wire::{DESCRIPTOR, GET, HELLO, PUT};
 use regall_sys::file::{self, Fd};
-use regall_sys::socket::{self, Message};
+use regall_sys::socket::{self, Message, Room};
 use regall_sys::text::Text;
 use regall_sys::{call, rlimit, time, Errno, Result};
 
@@ -47,8 +47,8 @@ pub struct Link {
 /// What there is of a link.
 pub(crate) struct Open {
     socket: Fd,
-    /// The bounce buffer.
-    pub(crate) bounce: Fd,
+    /// The bounce buffer, after [`Open::greet`].
+    bounce: Option<Fd>,
     /// Their inodes: the application may have closed our descriptors and opened others.
     inodes: (u64, u64),
     /// Of the last request and the last answer.
@@ -117,64 +117,80 @@ impl Open {
         if who.pid != peer.pid() || who.uid != found.uid {
             return Err(No::Never);
         }
-        let mut open = Self::with_bounce(socket).map_err(No::Failed)?;
-        let hello = Request {
-            image: peer.image(),
-            len: BOUNCE,
-            ..Request::new(HELLO)
-        };
-        let said = match open.send(hello, Some(open.bounce.raw())) {
-            // It did not like our user, or has as many peers as it can have.
-            Err(e) => Err(e),
-            Ok(()) => open
-                .receive(|| peer.gone())
-                .map(|(answer, _)| answer.errno as i32),
-        };
-        match said {
-            Ok(0) => Ok(open),
-            Ok(libc::ESTALE) => Err(No::Failed(Errno(libc::ESTALE))),
-            Ok(_) => Err(No::Never),
+        let mut open = Self::on(socket).map_err(No::Failed)?;
+        match open.greet(peer.image(), || peer.gone()) {
+            Ok(Ok(())) => Ok(open),
+            Ok(Err(Errno(libc::ESTALE))) => Err(No::Failed(Errno(libc::ESTALE))),
+            Ok(Err(_)) => Err(No::Never),
             Err(Lost::Silent) => Err(No::Failed(peer.gone())),
+            Err(Lost::NoRoom) => Err(No::Failed(Errno(libc::EMFILE))),
+            // It did not like our user, or has as many peers as it can have.
             Err(Lost::Closed) => Err(left(peer).map_or(No::NotThis, No::Failed)),
         }
     }
 
-    /// A connection with a bounce buffer, over which nothing was said yet.
-    pub(crate) fn with_bounce(socket: Fd) -> Result<Self> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        let made = call!(libc::SYS_memfd_create, c"regall-bounce".as_ptr(), flags)?;
-        let bounce = Fd::owned(made as i32);
-        call!(libc::SYS_ftruncate, bounce.raw(), BOUNCE)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        call!(libc::SYS_fcntl, bounce.raw(), libc::F_ADD_SEALS, seals)?;
-        let (socket, bounce) = (socket.high()?, bounce.high()?);
-        let inodes = (socket.stat()?.inode, bounce.stat()?.inode);
+    /// On a connection over which nothing was said yet.
+    pub(crate) fn on(socket: Fd) -> Result<Self> {
+        let socket = socket.high()?;
+        let inodes = (socket.stat()?.inode, 0);
         Ok(Self {
             socket,
-            bounce,
+            bounce: None,
             inodes,
             asked: 0,
             answered: 0,
         })
     }
 
+    /// Introduces us, who have read of this image, and takes the bounce buffer; or what the
+    /// helper has against us.
+    pub(crate) fn greet(
+        &mut self,
+        image: u64,
+        gone: impl Fn() -> Errno,
+    ) -> core::result::Result<Result<()>, Lost> {
+        let hello = Request {
+            image,
+            len: BOUNCE,
+            ..Request::new(HELLO)
+        };
+        self.send(hello)?;
+        let (answer, bounce) = self.receive(gone, Room::Fd)?;
+        match (answer.errno, bounce) {
+            (0, Some(bounce)) if is_memory(&bounce) => {
+                let bounce = bounce.high().map_err(|_| Lost::NoRoom)?;
+                self.inodes.1 = bounce.stat().map_or(0, |s| s.inode);
+                self.bounce = Some(bounce);
+                Ok(Ok(()))
+            }
+            (e @ 1.., None) => Ok(Err(Errno(e as i32))),
+            (_, other) => {
+                // It stays open: to close what is no memory may wait for somebody, and may end
+                // what this process has registered by such a file.
+                core::mem::forget(other);
+                Err(Lost::Closed)
+            }
+        }
+    }
+
+    /// The bounce buffer's number.
+    pub(crate) fn bounce(&self) -> i32 {
+        self.bounce.as_ref().map_or(-1, Fd::raw)
+    }
+
     fn is_ours(&self) -> bool {
         let inode = |fd: &Fd| fd.stat().map_or(0, |s| s.inode);
-        (inode(&self.socket), inode(&self.bounce)) == self.inodes
+        (inode(&self.socket), self.bounce.as_ref().map_or(0, inode)) == self.inodes
     }
 
     /// Asks for something.
-    pub(crate) fn send(
-        &mut self,
-        request: Request,
-        fd: Option<i32>,
-    ) -> core::result::Result<(), Lost> {
+    pub(crate) fn send(&mut self, request: Request) -> core::result::Result<(), Lost> {
         self.asked += 1;
         let numbered = Request {
             number: self.asked,
             ..request
         };
-        socket::send(&self.socket, &numbered.to_bytes(), fd).map_err(|e| match e {
+        socket::send(&self.socket, &numbered.to_bytes(), None).map_err(|e| match e {
             Errno::AGAIN => Lost::Silent,
             _ => Lost::Closed,
         })
@@ -184,12 +200,13 @@ impl Open {
     pub(crate) fn receive(
         &mut self,
         gone: impl Fn() -> Errno,
+        room: Room,
     ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
         let since = time::now();
         loop {
             let mut bytes = [0; ANSWER];
-            match socket::receive(&self.socket, &mut bytes) {
-                Ok(message) => return self.understand(message, bytes),
+            match socket::receive(&self.socket, &mut bytes, room) {
+                Ok(message) => return self.understand(message, bytes, room),
                 Err(Errno::INTR) => (),
                 Err(Errno::AGAIN) if gone() == Errno::SRCH => return Err(Lost::Closed),
                 Err(Errno::AGAIN) => (),
@@ -205,9 +222,13 @@ impl Open {
         &mut self,
         message: Message,
         bytes: [u8; ANSWER],
+        room: Room,
     ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
         let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Closed)?;
         self.answered += 1;
+        if message.bytes == ANSWER && message.cut && room == Room::Fd && message.fd.is_none() {
+            return Err(Lost::NoRoom);
+        }
         match message.bytes == ANSWER && !message.cut && answer.number == self.answered {
             true => Ok((answer, message.fd)),
             false => Err(Lost::Closed),
@@ -221,6 +242,8 @@ pub(crate) enum Lost {
     Closed,
     /// No answer for too long.
     Silent,
+    /// There is no free descriptor for what has come.
+    NoRoom,
 }
 
 impl Lost {
@@ -229,8 +252,15 @@ impl Lost {
         match self {
             Self::Closed => left(peer).unwrap_or_else(|| peer.gone()),
             Self::Silent => peer.gone(),
+            Self::NoRoom => Errno(libc::EMFILE),
         }
     }
+}
+
+/// Whether it is memory, as a bounce buffer must be: reading and writing it waits for nobody.
+fn is_memory(bounce: &Fd) -> bool {
+    let sealable = call!(libc::SYS_fcntl, bounce.raw(), libc::F_GET_SEALS).is_ok();
+    sealable && bounce.stat().is_ok_and(|s| s.size >= BOUNCE)
 }
 
 /// A helper that was there is there no more. It never ends alone: its process is killed, and
@@ -345,14 +375,14 @@ impl Work<'_> {
             while self.left > 0 && self.stopped.is_none() && self.sent - self.taken < SLOTS {
                 // SAFETY: by the contract above.
                 match unsafe { self.prepare(open, peer) } {
-                    Ok(request) => open.send(request, None)?,
+                    Ok(request) => open.send(request)?,
                     Err(e) => self.stopped = Some(e),
                 }
             }
             if self.sent == self.taken {
                 return Ok(());
             }
-            let (answer, _) = open.receive(|| peer.gone())?;
+            let (answer, _) = open.receive(|| peer.gone(), Room::Nothing)?;
             // SAFETY: by the contract above.
             unsafe { self.take(open, &answer) }?;
         }
@@ -372,7 +402,7 @@ impl Work<'_> {
             let mut few = Few::new();
             few.fill(self.here, len);
             // SAFETY: memory to be read, by the caller's contract.
-            len = unsafe { vectored(libc::SYS_pwritev, &open.bounce, few.as_slice(), offset) }?;
+            len = unsafe { vectored(libc::SYS_pwritev, open.bounce(), few.as_slice(), offset) }?;
             self.here.advance(len);
         }
         if let (Some(chunk), 1..) = (self.chunks.get_mut(slot), len) {
@@ -436,7 +466,7 @@ impl Work<'_> {
             let part = unsafe {
                 vectored(
                     libc::SYS_preadv,
-                    &open.bounce,
+                    open.bounce(),
                     few.as_slice(),
                     offset + done,
                 )
@@ -457,11 +487,11 @@ impl Work<'_> {
 /// preadv(2) or pwritev(2).
 pub(crate) unsafe fn vectored(
     nr: i64,
-    file: &Fd,
+    file: i32,
     segments: &[Segment],
     offset: u64,
 ) -> Result<u64> {
-    call!(nr, file.raw(), segments.as_ptr(), segments.len(), offset, 0)
+    call!(nr, file, segments.as_ptr(), segments.len(), offset, 0)
 }
 
 /// The file behind the shared mapping at the peer's address `addr`, with the rights that
@@ -482,8 +512,8 @@ pub fn descriptor(peer: &Peer, addr: u64) -> Result<(Fd, u64)> {
         id,
         ..Request::new(DESCRIPTOR)
     };
-    let answered = match open.send(request, None) {
-        Ok(()) => open.receive(|| peer.gone()),
+    let answered = match open.send(request) {
+        Ok(()) => open.receive(|| peer.gone(), Room::Fd),
         Err(lost) => Err(lost),
     };
     match answered {

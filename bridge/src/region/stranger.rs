@@ -8,9 +8,10 @@ use crate::mechanism::Kind;
 use crate::serve::open_name;
 use crate::transfer::{Outcome, Way};
 use crate::vector::{Cursor, Few, Segment};
-use crate::wire::{Request, BOUNCE, CHUNK, HELLO, HOLD, REGION_GET, REGION_PUT};
+use crate::wire::{Request, CHUNK, HOLD, REGION_GET, REGION_PUT};
 use regall_sys::process::{own_namespace, Identity};
-use regall_sys::{socket, Errno, Result};
+use regall_sys::socket::{self, Room};
+use regall_sys::{Errno, Result};
 
 /// As [`super::circle::Circle::transfer`], of a region whose owner is another user's. A
 /// connection is made each time.
@@ -64,39 +65,45 @@ fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
     if socket::peer(&socket)?.pid != pid {
         return Err(Errno::PERM);
     }
-    let mut open = Open::with_bounce(socket)?;
-    let hello = Request {
-        len: BOUNCE,
-        ..Request::new(HELLO)
-    };
-    let bounce = open.bounce.raw();
-    ask(&mut open, cookie, hello, Some(bounce))?;
+    let mut open = Open::on(socket)?;
+    open.greet(0, || gone(cookie))
+        .map_err(|lost| why(lost, cookie))??;
     let hold = Request {
         id: cookie.0,
         addr: u64::from(way == Way::Put),
         ..Request::new(HOLD)
     };
-    let bytes = ask(&mut open, cookie, hold, None)?;
+    let bytes = ask(&mut open, cookie, hold)?;
     Ok((open, bytes))
 }
 
 /// Bytes that the owner says it has copied, or what else it says.
-fn ask(open: &mut Open, cookie: Cookie, request: Request, fd: Option<i32>) -> Result<u64> {
-    let gone = || match find::started(cookie.pid()) {
-        Ok(_) => Errno(libc::ESTALE),
-        Err(e) => e,
-    };
+fn ask(open: &mut Open, cookie: Cookie, request: Request) -> Result<u64> {
     let answered = open
-        .send(request, fd)
-        .and_then(|()| open.receive(gone))
-        .map_err(|lost: Lost| match (lost, gone()) {
-            // It has closed the connection: too many want something of it.
-            (Lost::Closed, Errno(libc::ESTALE)) => Errno::PERM,
-            (_, e) => e,
-        });
+        .send(request)
+        .and_then(|()| open.receive(|| gone(cookie), Room::Nothing))
+        .map_err(|lost| why(lost, cookie));
     match answered?.0 {
         answer if answer.errno != 0 => Err(Errno(answer.errno as i32)),
         answer => Ok(answer.bytes),
+    }
+}
+
+/// What became of the owner. ESTALE: it is there.
+fn gone(cookie: Cookie) -> Errno {
+    match find::started(cookie.pid()) {
+        Ok(_) => Errno(libc::ESTALE),
+        Err(e) => e,
+    }
+}
+
+/// What is to be said where there is no answer.
+fn why(lost: Lost, cookie: Cookie) -> Errno {
+    match (lost, gone(cookie)) {
+        (Lost::NoRoom, _) => Errno(libc::EMFILE),
+        // It has closed the connection: too many want something of it.
+        (Lost::Closed, Errno(libc::ESTALE)) => Errno::PERM,
+        (_, e) => e,
     }
 }
 
@@ -114,7 +121,7 @@ unsafe fn chunk(
     let mut len = few.bytes();
     if way == Way::Put {
         // SAFETY: memory to be read, by the caller's contract.
-        len = unsafe { vectored(libc::SYS_pwritev, &open.bounce, few.as_slice(), 0) }?;
+        len = unsafe { vectored(libc::SYS_pwritev, open.bounce(), few.as_slice(), 0) }?;
     }
     let request = Request {
         addr: at,
@@ -124,11 +131,11 @@ unsafe fn chunk(
             Way::Put => REGION_PUT,
         })
     };
-    let mut bytes = ask(open, cookie, request, None)?.min(len);
+    let mut bytes = ask(open, cookie, request)?.min(len);
     if way == Way::Get {
         few.cut(bytes);
         // SAFETY: memory to be written, by the caller's contract.
-        bytes = unsafe { vectored(libc::SYS_preadv, &open.bounce, few.as_slice(), 0) }?;
+        bytes = unsafe { vectored(libc::SYS_preadv, open.bounce(), few.as_slice(), 0) }?;
     }
     here.advance(bytes);
     match bytes {
