@@ -1,7 +1,8 @@
 //! Memory cgroups: what is left of the limits that this process is under, and who shares it.
 
-use crate::sys::file;
+use crate::sys::file::{self, Fd};
 use crate::text::{number, Text};
+use core::ffi::CStr;
 
 /// One cgroup with a limit, on the way from this process's own to the root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,31 +80,78 @@ impl Group<'_> {
     /// Whether process `pid` is in it.
     pub fn has(&self, pid: u64) -> bool {
         let path: Text<64> = Text::of(format_args!("/proc/{pid}/cgroup"));
-        let mut buf = [0u8; 2048];
-        match path.as_cstr().map(|p| file::read_small(p, &mut buf)) {
-            Some(Ok(text)) => own_lines(text).any(|(v1, path)| v1 == self.v1 && self.holds(path)),
-            _ => false,
+        let mut has = false;
+        if let Some(path) = path.as_cstr() {
+            each_path(path, |v1, path| has |= v1 == self.v1 && self.holds(path));
+        }
+        has
+    }
+}
+
+/// Calls `f` with each path in a /proc/PID/cgroup that is about memory, and whether it is
+/// version 1's. The file may have any length.
+fn each_path(file: &CStr, mut f: impl FnMut(bool, &[u8])) {
+    if let Ok(fd) = Fd::open(file, libc::O_RDONLY, 0) {
+        each_line(
+            |room| fd.read(room).unwrap_or(0),
+            |line| {
+                if let Some((v1, path)) = about_memory(line) {
+                    f(v1, path);
+                }
+            },
+        );
+    }
+}
+
+/// The longest line that counts.
+const LINE: usize = 2048;
+
+/// Calls `f` with each line of what `read` brings, 0 bytes at the end.
+fn each_line(mut read: impl FnMut(&mut [u8]) -> usize, mut f: impl FnMut(&[u8])) {
+    let mut buf = [0u8; LINE];
+    let mut used = 0;
+    // In the midst of a line that is too long.
+    let mut skips = false;
+    loop {
+        let n = read(buf.get_mut(used..).unwrap_or(&mut []));
+        used += n;
+        let mut rest = buf.get(..used).unwrap_or(&[]);
+        while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+            let (line, tail) = rest.split_at_checked(end).unwrap_or((rest, &[]));
+            if !skips {
+                f(line);
+            }
+            skips = false;
+            rest = tail.get(1..).unwrap_or(&[]);
+        }
+        let left = rest.len();
+        if n == 0 {
+            if left != 0 && !skips {
+                f(rest);
+            }
+            return;
+        }
+        let from = used - left;
+        used = left;
+        if left == LINE {
+            (skips, used) = (true, 0);
+        } else if left != 0 && from != 0 {
+            buf.copy_within(from..from + left, 0);
         }
     }
 }
 
-/// The paths in /proc/PID/cgroup that are about memory, and whether each is version 1's.
-fn own_lines(text: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
-    text.split(|b| *b == b'\n').filter_map(|line| {
-        let mut fields = line.splitn(3, |b| *b == b':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?);
-        let v1 = controllers.split(|b| *b == b',').any(|c| c == b"memory");
-        (v1 || controllers.is_empty()).then_some((v1, path))
-    })
+/// The path in a line of /proc/PID/cgroup, if it is about memory, and whether it is version 1's.
+fn about_memory(line: &[u8]) -> Option<(bool, &[u8])> {
+    let mut fields = line.splitn(3, |b| *b == b':').skip(1);
+    let (controllers, path) = (fields.next()?, fields.next()?);
+    let v1 = controllers.split(|b| *b == b',').any(|c| c == b"memory");
+    (v1 || controllers.is_empty()).then_some((v1, path))
 }
 
 /// Calls `f` with each group that this process is in and that has a limit.
 pub fn each(mut f: impl FnMut(Group)) {
-    let mut buf = [0u8; 2048];
-    let Ok(text) = file::read_small(c"/proc/self/cgroup", &mut buf) else {
-        return;
-    };
-    for (v1, path) in own_lines(text) {
+    each_path(c"/proc/self/cgroup", |v1, path| {
         let mut path = path;
         loop {
             let files = if v1 { &V1 } else { &V2 };
@@ -117,7 +165,7 @@ pub fn each(mut f: impl FnMut(Group)) {
                 _ => break,
             }
         }
-    }
+    });
 }
 
 fn name(files: &Files, path: &[u8], file: &[u8]) -> Text<1024> {
@@ -140,12 +188,47 @@ fn read_number(files: &Files, path: &[u8], file: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// The lines of `text`, of which each read brings no more than `step` bytes.
+    fn lines(mut text: &[u8], step: usize) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let read = |room: &mut [u8]| {
+            let n = text.len().min(room.len()).min(step);
+            room[..n].copy_from_slice(&text[..n]);
+            text = &text[n..];
+            n
+        };
+        each_line(read, |line| all.push(line.to_vec()));
+        all
+    }
+
     #[test]
     fn lines_about_memory() {
         let text = b"9:name=systemd:/a\n4:cpu,memory:/job/1\n2:cpuacct:/b\n0::/unified\n";
-        let all: Vec<_> = own_lines(text).collect();
-        assert_eq!(all, [(true, &b"/job/1"[..]), (false, b"/unified")]);
-        assert_eq!(own_lines(b"nonsense\n::\n").count(), 1);
+        for step in [1, 7, 4096] {
+            let lines = lines(text, step);
+            let all: Vec<_> = lines.iter().filter_map(|l| about_memory(l)).collect();
+            assert_eq!(all, [(true, &b"/job/1"[..]), (false, b"/unified")]);
+        }
+        assert_eq!(about_memory(b"nonsense"), None);
+        assert_eq!(about_memory(b"::"), Some((false, &b""[..])));
+    }
+
+    #[test]
+    fn a_line_is_found_behind_any_number_of_others() {
+        let many = b"7:name=other:/a/rather/long/path/of/another/hierarchy\n".repeat(100);
+        let text = [
+            &many[..],
+            b"1:x:",
+            &vec![b'y'; 3 * LINE],
+            b"\n",
+            &many,
+            b"4:memory:/job",
+        ];
+        for step in [100, LINE, usize::MAX] {
+            let lines = lines(&text.concat(), step);
+            assert_eq!(lines.len(), 201);
+            assert_eq!(about_memory(&lines[200]), Some((true, &b"/job"[..])));
+        }
     }
 
     #[test]
