@@ -6,7 +6,6 @@ use super::plan::{self, Plan, ZoneLayout, TABLE_BYTES, TRAMPOLINE_BYTES};
 use super::{Config, Site};
 use crate::sys::file::Fd;
 use crate::sys::{self, call, Errno, Result};
-use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Kind;
 
@@ -289,14 +288,17 @@ impl Patches {
             trampoline: place as u16,
         };
         self.table.push(entry);
-        let mut written = writer.write(plan.jump_at(), patch.bytes(), found.in_use);
+        let mut written = match plan.landing {
+            0 => writer.patch(plan.jump_at(), patch.bytes(), found.in_use),
+            landing => writer.write(landing, patch.bytes(), Use::Shared),
+        };
         if let (Ok(()), false) = (written, plan.landing == 0) {
             let short = plan.short().ok_or(Errno::INVAL)?;
             if let (at @ 1.., bytes) = plan.extent {
                 // Who walks the stack right there finds the way back by it.
                 let _ = writer.write(at, &bytes.to_le_bytes(), Use::Shared);
             }
-            written = writer.write(plan.site, &short, found.in_use);
+            written = writer.patch(plan.site, &short, found.in_use);
         }
         if written.is_err() {
             self.drop_entries(|e| e.site == plan.site);
@@ -531,6 +533,8 @@ pub enum Use {
     Fresh,
     /// At any time: it must not stop being executable.
     Shared,
+    /// These very bytes, at any time: they change at once. It may be unmapped at any moment.
+    Left,
 }
 
 /// Writes to memory that is not writable. Opens nothing until there is
@@ -550,6 +554,33 @@ impl Writer {
             return Ok(());
         }
         write_unprotected(at, bytes, in_use)
+    }
+
+    /// Writes a jump, and what is to stand behind it, in the place of code. Where others may be
+    /// running it the jump is written alone, at once: nobody comes to what is behind it.
+    fn patch(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
+        if in_use != Use::Left {
+            return self.write(at, bytes, in_use);
+        }
+        let jump = bytes
+            .get(..bytes.len().min(plan::JUMP_BYTES))
+            .unwrap_or(&[]);
+        if !fits_at_once(at, jump.len()) {
+            return Err(Errno::INVAL);
+        }
+        let word = word_around(at);
+        let mut new = [0; WORD as usize];
+        if !self.read(word, &mut new) {
+            return Err(Errno::FAULT);
+        }
+        let place = new.iter_mut().skip(at.wrapping_sub(word) as usize);
+        place.zip(jump).for_each(|(to, from)| *to = *from);
+        // The kernel stores eight bytes as one, and does not fault where they are gone.
+        let written = self.mem().map(|mem| mem.write_at(&new, word));
+        match written {
+            Some(Ok(len)) if len == new.len() => Ok(()),
+            _ => Err(Errno::FAULT),
+        }
     }
 
     fn mem(&mut self) -> Option<&Fd> {
@@ -598,26 +629,48 @@ fn is_unmapped(at: u64) -> bool {
     call!(libc::SYS_mincore, page, PAGE, &raw mut resident) == Err(Errno::NOMEM)
 }
 
+/// Bytes of a cache line. What is stored within one is seen as a whole.
+const LINE: u64 = 64;
+const WORD: u64 = size_of::<u64>() as u64;
+
+/// Whether `len` bytes at `at`, eight at the most, can be written so that others see what was
+/// there or all of it.
+pub(super) fn fits_at_once(at: u64, len: usize) -> bool {
+    (at % LINE).saturating_add(len as u64) <= LINE && len as u64 <= WORD
+}
+
+/// Eight bytes of `at`'s line that begin there or before it.
+fn word_around(at: u64) -> u64 {
+    at.min((at & !(LINE - 1)).saturating_add(LINE - WORD))
+}
+
 /// Writes `bytes`, two or five of them, to code that others may be running: they see what
 /// was there or all of it.
 pub(super) fn store_at_once(at: u64, bytes: &[u8]) -> Result<()> {
-    let word = at & !(size_of::<u64>() as u64 - 1);
-    let shift = at.wrapping_sub(word);
-    // Within an aligned word it is one store; across two it would have to be locked.
-    if shift.saturating_add(bytes.len() as u64) > size_of::<u64>() as u64 {
+    if !fits_at_once(at, bytes.len()) {
         return Err(Errno::INVAL);
     }
-    let pages = PageRange::covering(word, size_of::<u64>() as u64).ok_or(Errno::INVAL)?;
+    let word = word_around(at);
+    let shift = at.wrapping_sub(word);
+    let pages = PageRange::covering(word, WORD).ok_or(Errno::INVAL)?;
     let before = protection(pages)?;
     let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     sys::protect(pages.start(), pages.len(), all)?;
-    // SAFETY: the page is mapped, and readable and writable now; an atomic is what others
-    // may read at any time, and the word is aligned.
-    let there = unsafe { &*(word as *const AtomicU64) };
-    let mut new = there.load(Relaxed).to_le_bytes();
+    // SAFETY: the page is mapped, and readable and writable now.
+    let there = unsafe { (word as *const u64).read_unaligned() };
+    let mut new = there.to_le_bytes();
     let place = new.iter_mut().skip(shift as usize);
     place.zip(bytes).for_each(|(to, from)| *to = *from);
-    there.store(u64::from_le_bytes(new), SeqCst);
+    // SAFETY: as above. The word need not be aligned, which an `AtomicU64` must be: within a
+    // line the processor stores it at once.
+    unsafe {
+        core::arch::asm!(
+            "mov qword ptr [{at}], {new}",
+            at = in(reg) word,
+            new = in(reg) u64::from_le_bytes(new),
+            options(nostack, preserves_flags),
+        );
+    }
     sys::protect(pages.start(), pages.len(), before)
 }
 
@@ -631,7 +684,7 @@ pub(super) fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()
     let open = libc::PROT_READ | libc::PROT_WRITE;
     set(open | libc::PROT_EXEC).or_else(|errno| match in_use {
         Use::Fresh => set(open),
-        Use::Shared => Err(errno),
+        Use::Shared | Use::Left => Err(errno),
     })?;
     // SAFETY: the pages are mapped and writable now, and `bytes` is not in them:
     // it is on our stack.

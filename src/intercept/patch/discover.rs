@@ -1,6 +1,7 @@
 //! Finds `syscall` instructions in executable memory and decides about each.
 //! Reads code, writes nothing.
 
+use super::apply::fits_at_once;
 use super::decode::{boundary, Boundary, Effect, Flow, Insn, RAX};
 use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
@@ -161,7 +162,10 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> O
     let mut plan = Plan::new(site, kind, entry, number, moved)?;
     // Where a function is entered a probe is put; what it replaces is to be the file's.
     let prologue = code.get(..end.checked_sub(len)?)?;
-    if prologue.is_empty() || prologue == ENDBR64 {
+    // And a jump that can't be stored at once can't be put back while others run there.
+    let split = !fits_at_once(plan.start(), JUMP_BYTES);
+    let entered = prologue.is_empty() || prologue == ENDBR64;
+    if entered || split {
         match landing(text, bounds, plan) {
             Some(by_landing) => plan = by_landing,
             None if probed => return Some(Verdict::Refuse),
@@ -206,7 +210,7 @@ fn landing(text: &Text<'_>, bounds: Bounds, plan: Plan) -> Option<Plan> {
     let before = successors(last(&bounds), last).take_while(near);
     let mut found = None;
     for function in behind.chain(before) {
-        if !is_padding(text, module, function.end) {
+        if falls_through(text, function) || !is_padding(text, module, function.end) {
             continue;
         }
         // Rather where unwinders can be told that the landing is a part of the function.
@@ -223,6 +227,24 @@ fn landing(text: &Text<'_>, bounds: Bounds, plan: Plan) -> Option<Plan> {
         }
     }
     found
+}
+
+/// Whether the code of `function` goes on behind its end, or it can't be told. A compiler ends
+/// a function with a call only if that does not come back.
+fn falls_through(text: &Text<'_>, function: Bounds) -> bool {
+    let mut here = function.start;
+    let mut goes_on = true;
+    while here < function.end {
+        let code = here
+            .checked_sub(text.base)
+            .and_then(|at| text.bytes.get(usize::try_from(at).ok()?..));
+        let Some(insn) = code.and_then(Insn::decode) else {
+            return true;
+        };
+        here = here.saturating_add(u64::from(insn.len));
+        goes_on = matches!(insn.flow(), Flow::Next | Flow::Branch(_));
+    }
+    goes_on || here != function.end
 }
 
 /// Whether there is room for a jump at `at`, in no function and where nobody comes.

@@ -176,9 +176,8 @@ static SHARED: Shared = Shared {
 
 /// Tries for the lock before a range is left to whoever has it.
 const TRIES: u32 = 2000;
-/// Looks, 50 us apart but for the first ones, whether a range that was left has been
-/// searched: a tenth of a second.
-const PATIENCE: u32 = 2000;
+/// Nanoseconds for which a range that was left is waited for.
+const PATIENCE: u64 = 100_000_000;
 
 /// The right to use the patcher's memory.
 struct Guard(&'static Shared);
@@ -255,7 +254,9 @@ pub fn search_left() {
 fn hand_over(job: Job, report: &mut Report) {
     let me = tls_block() as u64;
     let mut ticket = None;
-    for n in 0..PATIENCE {
+    // A nap takes as long as the system's timers and its load make it.
+    let end = sys::time::now().saturating_add(PATIENCE);
+    for n in 0u64.. {
         ticket = ticket.or_else(|| queue::put(job));
         settle(report);
         if ticket.as_ref().is_some_and(Ticket::is_done) {
@@ -263,6 +264,9 @@ fn hand_over(job: Job, report: &mut Report) {
         }
         // It waits for us to come back.
         if SHARED.owner.load(Ordering::Relaxed) == me {
+            break;
+        }
+        if n >= 64 && sys::time::now() >= end {
             break;
         }
         if n < 64 {
@@ -586,7 +590,7 @@ impl State {
                 room,
                 writer: &mut writer,
                 report,
-                in_use: Use::Shared,
+                in_use: Use::Left,
             }
             .text(
                 &text,
@@ -690,6 +694,9 @@ impl Scanner<'_> {
                 self.report.cancellable = true;
             }
             Verdict::Patch(..) if !patch => self.report.refuse(site),
+            Verdict::Patch(plan, ..) if self.in_use == Use::Left && !plan.is_one_store() => {
+                self.report.refuse(site);
+            }
             Verdict::Patch(plan, function, leaky) => {
                 self.patch(&plan, function, text.libc);
                 if leaky {

@@ -1,6 +1,7 @@
 //! What is to be done with a site, and the bytes that do it. Pure: nothing here
 //! reads or writes the program's memory.
 
+use super::apply::fits_at_once;
 use super::decode::Insn;
 use super::function::Numbers;
 use super::Config;
@@ -137,6 +138,18 @@ impl Plan {
             ..self
         };
         (self.kind == Kind::Hook && plan.short().is_some()).then_some(plan)
+    }
+
+    /// Whether others may be running the code that is patched: what changes is one instruction,
+    /// and is written at once.
+    pub fn is_one_store(&self) -> bool {
+        if self.landing != 0 {
+            return fits_at_once(self.site, SHORT_BYTES);
+        }
+        let moved = self.moved.get(..usize::from(self.moved_len));
+        let alone = moved.and_then(Insn::decode);
+        alone.is_some_and(|insn| insn.len == self.moved_len)
+            && fits_at_once(self.start(), JUMP_BYTES)
     }
 
     /// The short jump that takes the place of the `syscall`.

@@ -957,6 +957,58 @@ fn what_probes_leave_on_patches_is_mended() {
     drop_page(range);
 }
 
+/// What is written where others run is seen as a whole: it may cross a word, but no line.
+#[test]
+fn what_fits_into_a_line_is_stored_at_once() {
+    let _turn = alone();
+    let range = page(&[0x90; 256]);
+    let new = [0xe9, 1, 2, 3, 4];
+    for offset in 64..128 {
+        poke(range.start(), &[0x90; 256]);
+        let stored = apply::store_at_once(range.start() + offset, &new).is_ok();
+        assert_eq!(stored, offset <= 128 - 5, "{offset}");
+        let mut expected = [0x90; 256];
+        if stored {
+            expected[offset as usize..][..5].copy_from_slice(&new);
+        }
+        assert_eq!(peek::<256>(range.start()), expected, "{offset}");
+    }
+    sys::unmap(range.start(), range.len()).unwrap();
+}
+
+/// What was left may be running: one instruction changes, at once, or the site is refused.
+#[test]
+fn what_was_left_is_patched_at_once_or_not_at_all() {
+    let _turn = with_test_entry();
+    for (offset, instructions, patched) in [(0, 1, 1), (59, 1, 1), (60, 1, 0), (8, 2, 0)] {
+        let mut code = vec![0x90; offset];
+        match instructions {
+            1 => code.extend(mov_eax(9)),
+            _ => code.extend([0x41, 0x89, 0xca, 0x31, 0xc0, 0x83, 0xc8, 9]),
+        }
+        code.extend([0x0f, 0x05, 0xc3]);
+        let range = page(&code);
+        let job = Job {
+            range,
+            libc: false,
+            patch: true,
+        };
+        let mut report = Report::default();
+        Guard::take()
+            .unwrap()
+            .state()
+            .search_copied(job, &mut report);
+        assert_eq!(
+            report.patched, patched,
+            "{offset} {instructions}: {report:x?}"
+        );
+        let at = range.start() + offset as u64;
+        let jump = peek::<1>(at) == [0xe9];
+        assert_eq!(jump, patched == 1, "{offset} {instructions}");
+        drop_page(range);
+    }
+}
+
 /// Bytes that only look like a site are never written to.
 #[test]
 fn data_is_left_alone() {
