@@ -5,14 +5,15 @@ use crate::arch::Frame;
 use crate::copying;
 use crate::intercept;
 use crate::ledger::Found;
+use crate::rights;
 use crate::startup;
 use crate::sys::file::{self, Fd};
-use crate::sys::{self, call, check, Result};
+use crate::sys::{self, call, check, Errno, Result};
 use crate::thread;
 use crate::track::{self, flight, map as maps, resync, VIEW};
-use core::sync::atomic::Ordering::Release;
+use core::sync::atomic::Ordering::{AcqRel, Release};
 use regall_bridge::host::{protection, Host};
-use regall_bridge::mechanism::{xpmem, Kind as Mechanism};
+use regall_bridge::mechanism::{knem, xpmem, Kind as Mechanism};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Header;
 use regall_directory::vocab::{Flags, Kind, Prot};
@@ -172,13 +173,41 @@ fn hooked(nr: i64, args: [u64; 6]) -> Result<u64> {
 pub fn offer(header: &Header) {
     // `auto` never attaches by XPMEM: nobody would take the offer.
     let order = startup::config().copy;
-    if order.has(Mechanism::Xpmem) && !order.is_auto() {
-        // SAFETY: nobody has been shown this process's directory yet.
-        if let Ok(segment) = unsafe { xpmem::offer() } {
-            header.xpmem.store(segment, Release);
-        }
+    if !order.has(Mechanism::Xpmem) || order.is_auto() {
+        return;
+    }
+    // SAFETY: nobody has been shown this process's directory yet.
+    unsafe { xpmem::forget() };
+    // In a table that is the parent's, too, descriptors of the device would stay.
+    if rights::withheld() || file::are_inherited_shared() {
+        return;
+    }
+    if let Ok(segment) = xpmem::offer() {
+        header.xpmem.store(segment, Release);
     }
 }
+
+/// Takes back what drivers in the kernel have of this process's memory: they ask for the user of
+/// whom they let at it, and no more.
+#[cold]
+pub fn withdraw() {
+    let segment = flight::header().map_or(0, |h| h.xpmem.swap(0, AcqRel));
+    for _ in 0..TRIES {
+        let xpmem = match segment {
+            0 => Ok(()),
+            segment => xpmem::withdraw(segment),
+        };
+        let busy = xpmem == Err(Errno::BUSY) || knem::withdraw() == Err(Errno::BUSY);
+        if !busy {
+            return;
+        }
+        sys::nap(PAUSE);
+    }
+}
+
+/// How often that is tried while others use the drivers, and nanoseconds in between.
+const TRIES: u32 = 20;
+const PAUSE: u64 = 1_000_000;
 
 /// With REGALL_PTRACER=any, lets every process of this user trace this one where Yama leaves
 /// that to ancestors (kernel.yama.ptrace_scope 1). Elsewhere it would be EINVAL. A child of fork

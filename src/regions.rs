@@ -96,10 +96,14 @@ pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
     if rights.has(Rights::ANY_USER) {
         crate::helper::invite_strangers();
     }
-    let knem = startup::config().copy.has(Kind::Knem);
+    let knem = startup::config().copy.has(Kind::Knem) && !crate::rights::withheld();
     let pinnable = &|s: &Segment| knem && stays(s);
     let memory = &mut |s: &Segment| permitted(s, rights);
-    OWNER.create(&Shim, &Here, segments, rights, pinnable, memory)
+    let made = OWNER.create(&Shim, &Here, segments, rights, pinnable, memory);
+    if knem && crate::rights::withheld() {
+        crate::host::withdraw();
+    }
+    made
 }
 
 /// Whether a segment's pages can be replaced by this process's doing alone, and are there as soon

@@ -6,6 +6,7 @@
 use crate::arch::Frame;
 use crate::config::Intercept;
 use crate::helper;
+use crate::host;
 use crate::startup;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, call};
@@ -186,6 +187,7 @@ fn wants_one_thread(frame: &Frame) -> bool {
 fn alone() {
     if sys::getpid() == startup::own_pid() && helper::THREAD.exists() {
         withhold();
+        host::withdraw();
         helper::leave();
     }
 }
@@ -209,6 +211,7 @@ pub fn around(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
     let ours = sys::getpid() == startup::own_pid();
     if ours && !withheld() && !is_unchanged_by(files) {
         withhold();
+        host::withdraw();
         helper::end();
     }
     value

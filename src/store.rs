@@ -121,6 +121,7 @@ impl Store {
     /// As [`Store::create`], for root alone: what the kernel tells others of this user nothing
     /// of must not stand in their folder.
     fn create_nameless(&mut self) -> Result<(), Errno> {
+        self.remove_former();
         let made = Identity::own().and_then(|me| Ok((me, map_nameless()?)));
         let (base, bytes) = match &made {
             Ok((_, base)) => (*base, ALL),
@@ -134,6 +135,26 @@ impl Store {
         // SAFETY: freshly mapped, zeroed, large enough and page-aligned.
         fill_header(unsafe { &*(base as *const Header) }, &me);
         Ok(())
+    }
+
+    /// Removes what an image before exec, which lent, has left in the folder of this user's.
+    fn remove_former(&mut self) {
+        let _undisturbed = Undisturbed::new();
+        let Ok(me) = Identity::own() else { return };
+        let uid = sys::geteuid();
+        self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
+        for n in 0..folder::NAMES {
+            let path = folder::Folder { uid, n }.path();
+            let folder = path.as_cstr().map(|p| folder::open_existing(p, uid));
+            let (Some(Ok(folder)), Some(name)) = (folder, self.name.as_cstr()) else {
+                continue;
+            };
+            if folder.unlink(name).is_ok() {
+                let socket: Text<108> = with_kind(self.name.as_bytes(), helper::KIND);
+                let _ = socket.as_cstr().map(|name| folder.unlink(name));
+                self.remove_what_lies_beside(&folder);
+            }
+        }
     }
 
     fn keep(&mut self, k: usize, base: u64, bytes: u64) {

@@ -149,6 +149,13 @@ fn threads_that_leave_the_table_leave_nothing_in_it() {
 }
 
 #[test]
+fn nothing_stands_of_a_program_that_executed_one_which_lends_nothing() {
+    if possible() {
+        run(&["stands"], "cma,helper", Mode::Populate).must_succeed();
+    }
+}
+
+#[test]
 fn root_is_not_reached_from_a_user_namespace() {
     if !possible() {
         return;

@@ -46,6 +46,22 @@ fn owners_that_end() {
 }
 
 #[test]
+fn who_changes_its_credentials_takes_its_memory_back() {
+    // SAFETY: a system call without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("a change of credentials: not root");
+    }
+    life("changes", "xpmem");
+}
+
+#[test]
+fn children_that_share_descriptors_close_none_of_their_parents() {
+    let program = ["bridge/table", "files"];
+    let used = XPMEM.run(Mode::Populate, &[], "xpmem,helper", &program);
+    assert_eq!(used.outcome.stderr, "");
+}
+
+#[test]
 fn descriptors_that_are_closed() {
     life("closes", "xpmem,cma");
     life("own", "xpmem,cma");

@@ -53,6 +53,16 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Takes it if it is free.
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        let held = PROCESS.load(Relaxed) << BITS | HELD;
+        let free = self.state.compare_exchange(FREE, held, Acquire, Relaxed);
+        free.ok().map(|_| Held {
+            lock: self,
+            orphaned: false,
+        })
+    }
+
     /// Whether it was taken from a holder that is not in this process.
     #[cold]
     fn wait(&self) -> bool {

@@ -6,6 +6,8 @@
  * rights stays: it has one still after calls that change nothing.
  * rights filtered: the change itself is all that a process under a filter is seen to do.
  * rights unshares: threads leave the table of descriptors, where nothing of the library's stays.
+ * rights stands: of a program that lends, nothing stands in the folder once it has executed one
+ *   that does not.
  * rights yama [any]: where kernel.yama.ptrace_scope is 1, the library copies between processes
  *   of one user, and others stay kept apart, unless REGALL_PTRACER=any.
  * rights namespaces: an owner that is root lends nothing to one in a user namespace of its own.
@@ -407,6 +409,39 @@ static int unshares(void)
 	return verdict();
 }
 
+/* What stands of this process in its user's folder. */
+static int standing(void)
+{
+	char folder[64], name[32];
+	int found = 0;
+	snprintf(folder, sizeof folder, "/dev/shm/regall-%u", geteuid());
+	int length = snprintf(name, sizeof name, "%d.", getpid());
+	DIR *d = opendir(folder);
+	if (!d)
+		return 0;
+	for (struct dirent *e; (e = readdir(d));)
+		found += strncmp(e->d_name, name, (size_t)length) == 0;
+	closedir(d);
+	return found;
+}
+
+static int stands(bool executed)
+{
+	if (executed) {
+		IS(0, standing());
+		return verdict();
+	}
+	some_helper();
+	IS(2, standing());
+	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	NEED(syscall(SYS_capget, &head, sets) == 0);
+	sets[0].inheritable |= (unsigned)OVERRIDE;
+	NEED(syscall(SYS_capset, &head, sets) == 0);
+	NEED(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0) == 0);
+	execl("/proc/self/exe", "rights", "stands", "executed", (char *)NULL);
+	return 91;
+}
+
 /* ---- root, and others in namespaces ---- */
 
 /* Starts one there that tries. */
@@ -481,6 +516,8 @@ int main(int argc, char **argv)
 		return filtered();
 	if (strcmp(what, "unshares") == 0)
 		return unshares();
+	if (strcmp(what, "stands") == 0)
+		return stands(argc > 2);
 	if (strcmp(what, "namespaces") == 0)
 		return namespaces();
 	if (strcmp(what, "yama") == 0)

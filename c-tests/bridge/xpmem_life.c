@@ -7,6 +7,7 @@
  *
  * Says what is not as it should be; exit status 0 if nothing.
  */
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 
@@ -23,6 +24,7 @@ struct shared {
 	uint64_t memory;
 	volatile int ready;
 	volatile bool go_on;
+	volatile bool change;
 };
 static struct shared *shared;
 static pid_t owner;
@@ -40,8 +42,14 @@ static void own(void)
 	memset(p, 'o', BYTES);
 	shared->memory = (uint64_t)(uintptr_t)p;
 	shared->ready = 1;
-	while (!shared->go_on)
+	while (!shared->go_on) {
+		if (shared->change) {
+			setfsgid(1);
+			setfsgid(getegid());
+			shared->change = false;
+		}
 		pause_us(1000);
+	}
 	execl("/proc/self/exe", "xpmem_life", "nothing", (char *)NULL);
 	_exit(1);
 }
@@ -186,12 +194,23 @@ static void own_segments(void)
 	EXPECT(ioctl(fd, XPMEM_CMD_REMOVE, &remove) == 0);
 }
 
+/* Who has changed its credentials lends nothing any more, though it has changed back. */
+static void changes(void)
+{
+	attach();
+	shared->change = true;
+	while (shared->change)
+		pause_us(1000);
+	EXPECT(get() != 0);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } scenarios[] = {
 	{ "killed", killed },	{ "executes", executes }, { "stopped", stopped }, { "closes", closes },
 	{ "own", closes_its_own }, { "execs", execs },	  { "segments", own_segments },
+	{ "changes", changes },
 };
 
 int main(int argc, char **argv)

@@ -173,7 +173,8 @@ pub fn duplicate_high(fd: i32) -> Result<i32> {
 }
 
 /// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
-/// taken meanwhile. For a process with one thread. Where there is no room, at any number.
+/// taken meanwhile. For a process with one thread, and a table that nobody shares. Where there is
+/// no room, at any number.
 pub fn above_the_low(open: impl FnOnce() -> Result<Fd>) -> Result<Fd> {
     let (soft, _) = super::rlimit(libc::RLIMIT_NOFILE)?;
     let lowest = soft.min(HIGH).saturating_sub(RESERVED);

@@ -155,6 +155,17 @@ pub fn destroy(cookie: u64) {
     }
 }
 
+/// Takes all regions back that this process has given: the module ends them with the descriptor.
+/// A lock that another thread holds, or this one further up its stack, is not waited for: EBUSY.
+pub fn withdraw() -> Result<()> {
+    let mut device = DEVICE.try_lock().ok_or(Errno::BUSY)?;
+    if let Device::Open(kept) = &*device {
+        kept.close();
+        *device = Device::Untried;
+    }
+    Ok(())
+}
+
 /// Copies between the local segments and the region that the module has under
 /// `region`'s cookie, from its offset on.
 ///

@@ -36,6 +36,7 @@ use regall_sys::{call, Errno, Result};
 pub const DEVICE: &core::ffi::CStr = c"/dev/xpmem";
 // _IO('x', n).
 const MAKE: u64 = 0x7801;
+const REMOVE: u64 = 0x7802;
 const GET: u64 = 0x7803;
 const RELEASE: u64 = 0x7804;
 const ATTACH: u64 = 0x7805;
@@ -115,7 +116,7 @@ fn device() -> Result<i32> {
     // The driver ends all that a process has when *any* of its descriptors of the device is
     // closed. So none is closed once there is one of our own, not even a duplicate.
     if inherited {
-        file::close(opened.fd);
+        file::close_inherited(opened.fd);
         opened.fd = -1;
     }
     let fd = Fd::open(DEVICE, libc::O_RDWR, 0)?.leak();
@@ -161,16 +162,20 @@ fn command<T>(nr: u64, argument: &mut T) -> Result<()> {
     .map(drop)
 }
 
-/// Lets peers attach all memory of this process: the number to publish. Errors of open(2);
-/// ENOENT where there is no such module.
+/// A new process, or a child of fork: it has no part in its parent's attachments.
 ///
 /// # Safety
-/// At the process's start, or that of a child of fork: no other thread is in here.
-pub unsafe fn offer() -> Result<u64> {
+/// No other thread is in here.
+pub unsafe fn forget() {
     // SAFETY: by the contract above; who held it may be missing in a child.
     unsafe { OPENED.reset() };
-    // A child has no part in its parent's attachments.
     ENTRIES.iter().for_each(|e| e.number.store(0, Relaxed));
+}
+
+/// Lets peers attach all memory of this process: the number to publish. At the process's start,
+/// or that of a child of fork, with a table of descriptors of its own. Errors of open(2); ENOENT
+/// where there is no such module.
+pub fn offer() -> Result<u64> {
     open_high()?;
     let mut make = Make {
         address: 0,
@@ -181,6 +186,18 @@ pub unsafe fn offer() -> Result<u64> {
     };
     command(MAKE, &mut make)?;
     u64::try_from(make.segment).map_err(|_| Errno::INVAL)
+}
+
+/// Takes an offer back: what peers have attached of it is gone. A lock that another thread
+/// holds, or this one further up its stack, is not waited for: EBUSY.
+pub fn withdraw(segment: u64) -> Result<()> {
+    let opened = OPENED.try_lock().ok_or(Errno::BUSY)?;
+    let ours = opened.pid == regall_sys::getpid() && file_of(opened.fd) == Ok(opened.file);
+    if !ours {
+        // The driver took it back when the descriptor was closed.
+        return Ok(());
+    }
+    call!(libc::SYS_ioctl, opened.fd, REMOVE, &raw const segment).map(drop)
 }
 
 /// Opens the device at a high number: programs that close what they find begin at the low ones,
