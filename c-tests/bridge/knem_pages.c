@@ -9,6 +9,7 @@
  * is not as it should be; exit status 0 if nothing.
  */
 #include <dirent.h>
+#include <sys/fsuid.h>
 
 #include "region.h"
 
@@ -174,6 +175,25 @@ static void many_segments(void)
 	free(all);
 }
 
+/* Who has changed its credentials takes its regions back, and gives the module no more. */
+static void changed(void)
+{
+	if (geteuid() != 0)
+		return;
+	char *p = anon(1);
+	uint64_t before = region_of(p, PAGE, REGALL_REGION_READ, 0);
+	IS(expected, asked(before).mechanism);
+	setfsgid(1);
+	setfsgid(getegid());
+	struct answer a = asked(before);
+	HOLDS(a.result != 0 || a.mechanism != REGALL_COPY_KNEM);
+	uint64_t after = region_of(p, PAGE, REGALL_REGION_READ, 0);
+	a = asked(after);
+	HOLDS(a.result != 0 || a.mechanism != REGALL_COPY_KNEM);
+	IS(0, regall_region_destroy(before));
+	IS(0, regall_region_destroy(after));
+}
+
 int main(int argc, char **argv)
 {
 	alarm(60);
@@ -189,6 +209,7 @@ int main(int argc, char **argv)
 	children();
 	many_segments();
 	taken_over();
+	changed();
 	close(question[1]);
 	int status;
 	NEED(waitpid(other, &status, 0) == other);
