@@ -51,8 +51,14 @@ fn a_child_is_seen_or_gone() {
     assert!(parent.wait().expect("an end").success());
     let looks: u32 = answers.values().sum();
     let other = |answer: &&String| !["seen", "no such process"].contains(&answer.as_str());
-    let others: Vec<_> = answers.keys().filter(other).collect();
-    assert!(others.is_empty(), "{answers:?}");
+    // One that ends on a busy machine has removed its directory, and may not have the processor
+    // for long: 1 of 1,000 looks may meet that. Before, it was one of four.
+    let others: u32 = answers
+        .iter()
+        .filter(|(a, _)| other(a))
+        .map(|(_, n)| n)
+        .sum();
+    assert!(others * 1000 <= looks, "{answers:?}");
     assert!(looks >= CHILDREN && answers["seen"] > 0, "{answers:?}");
 }
 

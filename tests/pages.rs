@@ -20,8 +20,12 @@ struct Message {
 
 impl Message {
     fn new(level: &'static str, format: &str) -> Self {
+        // A backslash at a line's end takes the next line's indentation away.
+        let mut lines = format.split("\\\n");
+        let first = lines.next().unwrap_or_default().to_string();
+        let format = lines.fold(first, |all, line| all + line.trim_start());
         let mut parts = Vec::new();
-        let mut rest = format;
+        let mut rest = format.as_str();
         while let Some((before, behind)) = rest.split_once('{') {
             parts.push(before.to_string());
             rest = behind.split_once('}').map_or("", |(_, rest)| rest);
@@ -94,6 +98,13 @@ fn messages() -> Vec<Message> {
                 let format = string(rest)
                     .unwrap_or_else(|| panic!("{}: {call} without a text", path.display()));
                 all.push(Message::new(level, format));
+            }
+        }
+        for rest in text.split("logger::early(").skip(1) {
+            let warns = rest.trim_start().strip_prefix("\"warn\",");
+            let said = warns.and_then(|rest| rest.trim_start().strip_prefix("format_args!("));
+            if let Some(format) = said.and_then(string) {
+                all.push(Message::new("warn", format));
             }
         }
         for rest in text.split("give_up(").skip(1) {

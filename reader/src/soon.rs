@@ -27,6 +27,9 @@ pub fn published_soon<T>(
             Err(why @ (OpenError::Inert | OpenError::Unpublished)) => why,
             done => return done,
         };
+        if is_ending(pid)? {
+            return Err(OpenError::NoSuchProcess);
+        }
         let new = Process::find(pid)?.age().is_some_and(|age| age < NEW);
         if why == OpenError::Inert && !is_asked(pid) {
             return Err(why);
@@ -49,10 +52,25 @@ fn is_asked(pid: u32) -> bool {
     }
 }
 
-/// Whether `pid` has memory of its own: kernel threads have none.
+/// `PF_EXITING` and `PF_KTHREAD` of the kernel's sched.h, as field 9 of /proc/PID/stat has them.
+const EXITING: u64 = 0x4;
+const KERNEL_THREAD: u64 = 0x20_0000;
+
+fn flags(pid: u32) -> Result<u64, OpenError> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let behind_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let flags = behind_name.split(' ').nth(6).and_then(|f| f.parse().ok());
+    flags.ok_or(OpenError::NoSuchProcess)
+}
+
+/// Whether `pid` is on its way out: its directory is gone, and it may be there for a while.
+fn is_ending(pid: u32) -> Result<bool, OpenError> {
+    Ok(flags(pid)? & EXITING != 0)
+}
+
+/// Whether `pid` may have memory of its own.
 fn has_memory(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"));
-    status.is_ok_and(|s| s.lines().any(|line| line.starts_with("VmSize:")))
+    flags(pid).is_ok_and(|flags| flags & KERNEL_THREAD == 0)
 }
 
 fn asks(environment: &[u8]) -> bool {
