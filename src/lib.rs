@@ -26,7 +26,7 @@ pub mod config;
 pub mod copier;
 pub mod copying;
 pub mod foreign;
-mod glob;
+pub mod glob;
 pub mod groups;
 pub mod guard;
 pub mod helper;

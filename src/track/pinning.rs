@@ -3,7 +3,9 @@
 //! whoever pins or unpins says so in its flight, and others wait.
 
 use super::waiting::Reach;
-use super::{deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State};
+use super::{
+    deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State, USER_END,
+};
 use crate::arch;
 use crate::config::Pin;
 use crate::limits;
@@ -312,13 +314,22 @@ pub fn warn_of_limit() {
     if WARNED.load(Relaxed) {
         return;
     }
-    let Some((over, held, budget)) = lock().map(|guard| {
-        let pin = &guard.ledger.totals().pin;
-        let [over, held] = [Reason::Limit, Reason::None].map(|r| pin.get(r as usize).copied());
-        (over.unwrap_or(0), held.unwrap_or(0), guard.budget)
-    }) else {
+    let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) else {
         return;
     };
+    let budget = guard.budget;
+    let (mut over, mut held) = (0u64, 0u64);
+    guard.ledger.for_each(all, |part, entry| {
+        // Nobody means to use all that is mapped so (AddressSanitizer maps 14 TiB).
+        let reserved = entry.attr.flags.has(Flags::NORESERVE);
+        match entry.attr.pin.reason {
+            Reason::Limit if !reserved => over = over.saturating_add(part.len()),
+            Reason::None => held = held.saturating_add(part.len()),
+            _ => (),
+        }
+        ControlFlow::Continue(())
+    });
+    drop(guard);
     if over < MUCH || over.saturating_mul(9) <= held || WARNED.swap(true, Relaxed) {
         return;
     }
