@@ -131,7 +131,7 @@ pub fn budget(limit: Limit, held: Held) -> Budget {
         false => mine,
     });
     let mut base = Budget::of(hundredths(physical() / ranks));
-    let parent = call!(libc::SYS_getppid).map_or(0, |pid| pid as u64);
+    let parent = call!(libc::SYS_getppid).map_or(0, |pid| pid);
     let mut within = |left: u64, has: &dyn Fn(u64) -> bool| {
         let (mut ours, mut theirs) = (1, 0u64);
         crate::store::each_other(|pid, held| {

@@ -40,13 +40,7 @@ static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 /// A stack with a limit up to this is grown to it at start-up, bytes.
 const STACK_TOUCHED: u64 = 64 << 20;
 
-/// Executables that start or wrap the job's processes: nothing is registered in
-/// them unless REGALL_ONLY names them.
-pub const LAUNCHERS: &[u8] = b"mpirun,mpiexec,mpirun.openmpi,mpiexec.openmpi,mpirun.mpich,mpiexec.mpich,\
-mpiexec.hydra,hydra_pmi_proxy,hydra_bstrap_proxy,hydra_nameserver,orterun,orted,ompi_info,prte,prted,prterun,\
-prun,oshrun,srun,sbatch,salloc,slurmstepd,slurmd,sattach,qsub,pbs_mom,jsrun,flux,aprun,ssh,sshd,rsh,\
-sh,bash,dash,ash,busybox,zsh,ksh,mksh,csh,tcsh,fish,env,nice,nohup,timeout,numactl,taskset,setsid,stdbuf,\
-time,sudo,su,xargs,strace,ltrace,gdb,perf,regall";
+pub use regall_directory::settings::LAUNCHERS;
 
 /// The settings.
 #[inline]

@@ -4,6 +4,14 @@
 use crate::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
 use core::fmt;
 
+/// Names of executables, with commas between them, that start or wrap the job's processes: nothing is registered in
+/// them unless REGALL_ONLY names them.
+pub const LAUNCHERS: &[u8] = b"mpirun,mpiexec,mpirun.openmpi,mpiexec.openmpi,mpirun.mpich,mpiexec.mpich,\
+mpiexec.hydra,hydra_pmi_proxy,hydra_bstrap_proxy,hydra_nameserver,orterun,orted,ompi_info,prte,prted,prterun,\
+prun,oshrun,srun,sbatch,salloc,slurmstepd,slurmd,sattach,qsub,pbs_mom,jsrun,flux,aprun,ssh,sshd,rsh,\
+sh,bash,dash,ash,busybox,zsh,ksh,mksh,csh,tcsh,fish,env,nice,nohup,timeout,numactl,taskset,setsid,stdbuf,\
+time,sudo,su,xargs,strace,ltrace,gdb,perf,regall";
+
 /// A setting that has one of a few values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use regall_directory::settings::LAUNCHERS;
+
 use super::{OpenError, Process};
 
 /// So long a process has to publish its directory. A child of fork needs about a millisecond,
@@ -47,7 +49,7 @@ pub fn published_soon<T>(
 fn is_asked(pid: u32) -> bool {
     match fs::read(format!("/proc/{pid}/environ")) {
         Ok(environment) if environment.is_empty() => has_memory(pid),
-        Ok(environment) => asks(&environment),
+        Ok(environment) => asks(&environment) && !is_launcher(pid, &environment),
         Err(why) => why.kind() != ErrorKind::PermissionDenied,
     }
 }
@@ -71,6 +73,23 @@ fn is_ending(pid: u32) -> Result<bool, OpenError> {
 /// Whether `pid` may have memory of its own.
 fn has_memory(pid: u32) -> bool {
     flags(pid).is_ok_and(|flags| flags & KERNEL_THREAD == 0)
+}
+
+/// Whether `pid` is left out for its name, and nobody has said otherwise.
+fn is_launcher(pid: u32, environment: &[u8]) -> bool {
+    let says = |setting: &[u8]| setting.starts_with(b"REGALL_ONLY=");
+    if environment.split(|&b| b == 0).any(says) {
+        return false;
+    }
+    let program = fs::read_link(format!("/proc/{pid}/exe"));
+    let name = program
+        .ok()
+        .and_then(|p| Some(p.file_name()?.as_encoded_bytes().to_vec()));
+    name.is_some_and(|name| {
+        LAUNCHERS
+            .split(|&b| b == b',')
+            .any(|launcher| launcher == name)
+    })
 }
 
 fn asks(environment: &[u8]) -> bool {

@@ -30,6 +30,7 @@ pub struct Fitting {
 
 impl Fitting {
     /// No limit.
+    #[allow(clippy::new_without_default)] // const, for a static
     pub const fn new() -> Self {
         Self {
             budget: u64::MAX,

@@ -44,7 +44,7 @@ pub const ALL: [Variable; 20] = [
 ];
 
 /// Executables that are left out by default; the README has them in words, and a test
-/// compares them with what the shim leaves out (src/startup.rs).
+/// compares them with what the shim leaves out (directory/src/settings.rs).
 pub const LEFT_OUT: &str =
     "mpirun, mpiexec, mpirun.openmpi, mpiexec.openmpi, mpirun.mpich, mpiexec.mpich, \
     mpiexec.hydra, hydra_pmi_proxy, hydra_bstrap_proxy, hydra_nameserver, orterun, orted, \
@@ -59,7 +59,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     const README: &str = include_str!("../../../README.md");
-    const STARTUP: &str = include_str!("../../../src/startup.rs");
+    const SETTINGS: &str = include_str!("../../../directory/src/settings.rs");
     const CONFIG: &str = include_str!("../../../src/config.rs");
 
     /// What is between two marks, wherever both are in that order.
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_what_the_shim_leaves_out() {
-        let list = between(STARTUP, "LAUNCHERS: &[u8] = b\"", '"')
+        let list = between(SETTINGS, "LAUNCHERS: &[u8] = b\"", '"')
             .next()
             .unwrap();
         let names = |text: &str| {
