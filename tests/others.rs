@@ -57,7 +57,7 @@ impl Script {
         }
         plain.must_succeed_at(format_args!("{} without the shim", self.name));
         let (with, mut wrong) = self.run(Mode::Populate);
-        wrong.extend(with.differences(&plain).into_iter().filter(not_stderr));
+        wrong.extend(with.differences(&plain).into_iter().filter(|d| not_stderr(d)));
         // Where an ordinary user's limit leaves little to be pinned, the shim says so.
         let right = |line: &&str| {
             let says = |says: &&str| line.contains(says);
@@ -140,7 +140,7 @@ impl Script {
 
 /// What a program says on standard error is not compared: most of it has times and numbers of
 /// processes in it.
-fn not_stderr(difference: &String) -> bool {
+fn not_stderr(difference: &str) -> bool {
     !difference.starts_with("stderr")
 }
 
