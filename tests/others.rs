@@ -57,7 +57,11 @@ impl Script {
         }
         plain.must_succeed_at(format_args!("{} without the shim", self.name));
         let (with, mut wrong) = self.run(Mode::Populate);
-        wrong.extend(with.differences(&plain).into_iter().filter(|d| not_stderr(d)));
+        wrong.extend(
+            with.differences(&plain)
+                .into_iter()
+                .filter(|d| not_stderr(d)),
+        );
         // Where an ordinary user's limit leaves little to be pinned, the shim says so.
         let right = |line: &&str| {
             let says = |says: &&str| line.contains(says);

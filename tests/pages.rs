@@ -107,7 +107,13 @@ fn messages() -> Vec<Message> {
                 all.push(Message::new("warn", format));
             }
         }
-        for rest in text.split("give_up(").skip(1) {
+        let reasons = [
+            "give_up(",
+            "give_up_with(self, ",
+            "give_up_with(state, ",
+            "give_up_with(&guard, ",
+        ];
+        for rest in reasons.iter().flat_map(|call| text.split(call).skip(1)) {
             if let Some(why) = string(rest) {
                 all.push(Message::new("error", &format!("stopped tracking: {why}")));
             }
