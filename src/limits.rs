@@ -2,6 +2,7 @@
 
 use crate::config::{Environment, Limit};
 use crate::groups;
+use crate::sys::process::own_status;
 use crate::sys::{self, call, file};
 use crate::text::number;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
@@ -137,7 +138,8 @@ pub fn budget(limit: Limit, held: Held) -> Budget {
         false => mine,
     });
     let mut base = Budget::of(hundredths(physical() / ranks));
-    let parent = call!(libc::SYS_getppid).map_or(0, |pid| pid);
+    // By /proc: a program's filter may trap its own calls of getppid, and only those.
+    let parent = own_status(b"PPid:").unwrap_or(0);
     let mut within = |left: u64, has: &dyn Fn(u64) -> bool| {
         let (mut ours, mut theirs) = (1, 0u64);
         crate::store::each_other(|pid, held| {

@@ -157,7 +157,7 @@ mod can_fail {
 
     #[test]
     fn a_child_that_sees_its_parents_writes_is_found() {
-        let all = found(&["-r", "20"]);
+        let all = found(&["-r", "80"]);
         let wanted = "a child sees a parent's later write: one page";
         assert!(all.contains(wanted), "{all:#?}");
         assert!(all.iter().any(|f| f.contains("b newer than a")), "{all:#?}");

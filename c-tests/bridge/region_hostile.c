@@ -135,7 +135,9 @@ static void suffer(struct hostile *h, int me)
 static void table(void)
 {
 	struct hostile *h = shared_memory(sizeof *h);
-	char *p = anon(64), *bystander = anon(16);
+	/* A table that says longer regions has others write behind them: nothing is mapped there. */
+	char *p = reserve(64 + 40), *bystander = anon(16);
+	NEED(mprotect(p, 64 * PAGE, PROT_READ | PROT_WRITE) == 0);
 	struct regall_segment s[20];
 	pid_t other[READERS + 1];
 	uint64_t held[COOKIES];

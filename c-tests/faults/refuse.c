@@ -1,7 +1,7 @@
 /*
  * refuse ERRNO COMMAND...: runs a command under a seccomp filter that refuses, with ERRNO,
  * to make memory executable that was not mapped so from a file: what SELinux's execmem and
- * execmod forbid, and what a program can't be patched without.
+ * execmod forbid; and to write to it by /proc/self/mem. A program can't be patched without.
  */
 #include "../filter.h"
 
@@ -14,6 +14,8 @@ int main(int argc, char **argv)
 	unsigned refuse = SECCOMP_RET_ERRNO | (unsigned)atoi(argv[1]);
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		/* By which /proc/self/mem is written. */
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 8, 0),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mprotect, 4, 0),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pkey_mprotect, 3, 0),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 4),
