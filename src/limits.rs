@@ -31,12 +31,6 @@ pub fn bound() -> bool {
 
 static BOUND: AtomicBool = AtomicBool::new(false);
 
-/// Whether RLIMIT_MEMLOCK is finite: it may come to bind a process that has CAP_IPC_LOCK now and
-/// drops it.
-pub fn memlock_may_bind() -> bool {
-    !matches!(sys::rlimit(libc::RLIMIT_MEMLOCK), Ok((u64::MAX, _)))
-}
-
 /// As [`memlock`], with nothing remembered.
 pub fn memlock_now() -> Option<u64> {
     initial_namespace(true);

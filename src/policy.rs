@@ -47,13 +47,13 @@ pub fn excluded(attr: Attr) -> Option<Column> {
     Some(Column::no(reason))
 }
 
-/// What the pin set, set to `pin`, is to do. `may_bind`: RLIMIT_MEMLOCK is finite. Whether it
-/// counts for this process may change with its credentials.
-pub fn wanted(attr: Attr, pin: Pin, may_bind: bool) -> Want {
+/// What the pin set, set to `pin`, is to do. `memlock_binds`: RLIMIT_MEMLOCK
+/// counts for this process.
+pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
     if let Some(column) = excluded(attr) {
         return Want::Leave(column);
     }
-    if attr.flags.has(Flags::GROWSDOWN) && may_bind {
+    if attr.flags.has(Flags::GROWSDOWN) && memlock_binds {
         // A locked stack that grows past the limit is a SIGSEGV.
         return Want::Leave(Column::no(if pin == Pin::Off {
             Reason::Off

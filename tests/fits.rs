@@ -105,14 +105,6 @@ fn a_file_and_memory_of_its_own() {
     }
 }
 
-/// RLIMIT_MEMLOCK binds a process from the moment on when it drops its rights: a stack that is
-/// locked could not grow any more.
-#[test]
-fn stacks_grow_after_rights_are_dropped() {
-    let limits = "ulimit -l 8192; ulimit -s unlimited;";
-    fits_at("dropped", "-", 256 * MIB, limits);
-}
-
 /// Where a limit lets next to nothing be pinned, the user reads one line.
 #[test]
 fn much_over_the_limit_is_one_line() {

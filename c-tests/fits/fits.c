@@ -225,29 +225,6 @@ static void code(const char *path)
 	fclose(statm);
 }
 
-static int deeper(int n)
-{
-	volatile char frame[4096];
-	memset((void *)frame, n, sizeof frame);
-	return n ? deeper(n - 1) + frame[5] : 0;
-}
-
-/* Gives up root's rights; then what grows downwards grows: the stack, and a mapping. */
-static void dropped(void)
-{
-	touch(anon(64 * MIB / PAGE), 64 * MIB, PAGE);
-	char *room = mmap(NULL, 64 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	NEED(room != MAP_FAILED);
-	char *low = mmap(room + 60 * MIB, 16 * PAGE, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED, -1, 0);
-	NEED(low != MAP_FAILED && munmap(room, 60 * MIB) == 0);
-	NEED(setresuid(65534, 65534, 65534) == 0);
-	say("%d", deeper(300));
-	for (char *at = low + 15 * PAGE; at > low - 4 * MIB; at -= PAGE)
-		*at = 1;
-	say("grown");
-}
-
 /* Several processes that know nothing of each other, in one place. */
 static void ranks(const char *self)
 {
@@ -300,8 +277,6 @@ int main(int argc, char **argv)
 		mix(place, strcmp(row, "mix-first") == 0);
 	else if (strcmp(row, "grows") == 0)
 		grows(place);
-	else if (strcmp(row, "dropped") == 0)
-		dropped();
 	else if (strcmp(row, "ranks") == 0)
 		ranks(argv[0]);
 	else if (strcmp(row, "rank") == 0)

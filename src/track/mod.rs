@@ -338,7 +338,7 @@ impl State {
             }
             // The limit matters for growing stacks only: elsewhere the kernel says so.
             let grows = entry.attr.flags.has(Flags::GROWSDOWN);
-            let binds = grows && limits::memlock_may_bind();
+            let binds = grows && limits::memlock().is_some();
             match policy::wanted(entry.attr, pin, binds) {
                 Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
                 want => {

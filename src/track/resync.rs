@@ -505,7 +505,7 @@ pub fn first(extra: Flags) {
 pub fn settle_all() {
     SETTLING.store(true, Relaxed);
     if let Some(mut guard) = lock() {
-        let binds = limits::memlock_may_bind();
+        let binds = limits::memlock().is_some();
         if progress::wanted() {
             let total = to_populate(&guard, binds);
             progress::begin(total);

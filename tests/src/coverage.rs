@@ -344,8 +344,7 @@ impl Facts<'_> {
                 vma.name.contains("regall") || vma.name.is_empty() || vma.name.starts_with("[anon")
             }
             "opted-out" => self.expected.opted_out,
-            // What grows downwards is not locked where a limit may come to bind.
-            "limit" => self.expected.limited || self.lock_limit.is_some() || vma.has("gd"),
+            "limit" => self.expected.limited || self.lock_limit.is_some(),
             "inherited" => self.forked,
             "off" => self.expected.mode == Mode::Off,
             "refused:1" if procfs::is_filtered(self.pid) => true,
