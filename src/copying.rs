@@ -3,12 +3,12 @@
 //! the kernel does not allow it; anything else is the call that it was.
 
 use crate::arch::Frame;
+use crate::base::{counters, settings};
 use crate::host::{touchable, Shim};
 use crate::ledger;
-use crate::startup;
 use crate::sys::{self, time, Errno};
 use crate::thread::{self, Thread};
-use crate::track::{flight, real, VIEW};
+use crate::track::{real, VIEW};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_bridge::attach::source::{self, Backing};
@@ -29,8 +29,8 @@ static POOL: Pool = Pool::new();
 /// Handles one call.
 #[inline(never)]
 pub fn attach(call: Call, frame: &Frame) -> i64 {
-    flight::count_call(call);
-    let order = startup::config().copy;
+    counters::count_call(call);
+    let order = settings::config().copy;
     let by_map = order.has(Mechanism::Map) && !POOL.goes_by(frame.args[0] as u32);
     if by_map {
         if let Some(value) = timed(|| attend(call, frame, order, false)) {
@@ -71,7 +71,7 @@ fn attend(call: Call, frame: &Frame, order: Order, refused: bool) -> Option<i64>
         order,
         thread: thread.tid(),
     };
-    let ourselves = asked.pid == startup::own_pid();
+    let ourselves = asked.pid == sys::memory_owner();
     let answer = match (refused, ourselves) {
         (false, true) => None,
         // SAFETY: the application's own call; its memory is looked up before it is touched.
@@ -171,7 +171,7 @@ fn keys_in_use() -> bool {
 }
 
 fn called(call: Call) -> bool {
-    let calls = flight::header().and_then(|h| h.calls.get(call as usize));
+    let calls = counters::header().and_then(|h| h.calls.get(call as usize));
     calls.is_none_or(|n| n.load(Relaxed) != 0)
 }
 

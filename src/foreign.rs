@@ -5,8 +5,8 @@
 
 use crate::arch;
 use crate::logger;
-use crate::startup::LAUNCHERS;
 use crate::sys::file::{self, Fd};
+use regall_directory::settings::LAUNCHERS;
 
 /// Whether a constructor's arguments are glibc's (argc, argv, envp).
 pub fn is_from_glibc(args: &[u64; 6]) -> bool {

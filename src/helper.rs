@@ -1,17 +1,17 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
+use crate::base::{counters, mode, phase, settings};
 use crate::config::Intercept;
 use crate::regions;
 use crate::rights;
-use crate::startup;
 use crate::sys::credentials::{self, Credentials, Namespace};
 use crate::sys::file;
 use crate::sys::process::own_status;
 use crate::sys::{self, call, socket, time, Errno, Result};
 use crate::text::Text;
 use crate::threads::{self, Files, Thread};
-use crate::track::{self, flight, VIEW};
+use crate::track::{self, VIEW};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_bridge::mechanism::Kind;
@@ -37,7 +37,7 @@ const PATIENCE: u32 = 50_000_000;
 /// to, get at this process otherwise: a thread changes what a program sees of itself, and
 /// there are calls that it may not make with more than one (unshare(2)).
 pub fn start_if_needed() {
-    let order = startup::config().copy;
+    let order = settings::config().copy;
     if order.has(Kind::Helper) && (!order.is_auto() || needed()) {
         start();
     }
@@ -66,7 +66,7 @@ fn needed() -> bool {
 
 /// Starts it, unless REGALL_COPY leaves it out, it runs, or nothing is to be lent.
 pub fn start() {
-    let wanted = track::tracking() && startup::config().copy.has(Kind::Helper);
+    let wanted = phase::tracking() && settings::config().copy.has(Kind::Helper);
     if !wanted || THREAD.runs() || rights::withheld() {
         return;
     }
@@ -188,7 +188,7 @@ fn out_of_reach() -> bool {
     forbidden
         || call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE) != Ok(1)
         || !in_first_namespace()
-        || yama() >= if startup::config().ptracer_any { 2 } else { 1 }
+        || yama() >= if settings::config().ptracer_any { 2 } else { 1 }
 }
 
 /// Whether this is the initial user namespace: the one in which all users are themselves.
@@ -219,7 +219,7 @@ fn yama() -> u64 {
 /// them unseen changes PR_GET_DUMPABLE from 1; where that is another value already, or libc's
 /// functions alone are seen, it says nothing.
 fn is_to_be_read() -> bool {
-    startup::mode() == Intercept::Symbols || rights::dumpable() != Some(1)
+    mode::mode() == Intercept::Symbols || rights::dumpable() != Some(1)
 }
 
 extern "C" fn entry() -> ! {
@@ -353,7 +353,7 @@ impl Us {
             false => attr.prot.readable(),
         };
         let registered = attr.registered() || open && attr.is_open();
-        match (track::tracking(), registered, permitted) {
+        match (phase::tracking(), registered, permitted) {
             (false, ..) => Err(stale),
             (_, false, _) => Err(Errno::FAULT),
             (.., false) => Err(Errno(libc::EACCES)),
@@ -364,7 +364,7 @@ impl Us {
 
 impl Owner for Us {
     fn image(&self) -> u64 {
-        flight::header().map_or(0, |h| h.image.load(Relaxed))
+        counters::header().map_or(0, |h| h.image.load(Relaxed))
     }
 
     fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64> {
@@ -444,7 +444,7 @@ impl Owner for Us {
     }
 
     fn stands(&self, cookie: Cookie) -> bool {
-        track::tracking() && regions::stands(cookie)
+        phase::tracking() && regions::stands(cookie)
     }
 
     fn release(&self, cookie: Cookie) {
@@ -468,6 +468,6 @@ impl Owner for Us {
     }
 
     fn wanted(&self) -> bool {
-        track::tracking() && !self.changed.get() && !rights::withheld()
+        phase::tracking() && !self.changed.get() && !rights::withheld()
     }
 }

@@ -2,15 +2,15 @@
 //! leave for peers to get at ours.
 
 use crate::arch::Frame;
+use crate::base::{counters, phase, settings};
 use crate::copying;
 use crate::intercept;
 use crate::ledger::Found;
 use crate::rights;
-use crate::startup;
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, check, Errno, Result};
 use crate::thread;
-use crate::track::{self, flight, map as maps, resync, VIEW};
+use crate::track::{self, map as maps, resync, VIEW};
 use core::sync::atomic::Ordering::{AcqRel, Release};
 use regall_bridge::host::{protection, Host};
 use regall_bridge::mechanism::{knem, xpmem, Kind as Mechanism};
@@ -62,7 +62,7 @@ impl Host for Shim {
     }
 
     fn changed(&self, at: u64, bytes: u64) {
-        if let (true, Some(range)) = (track::tracking(), PageRange::from_call(at, bytes)) {
+        if let (true, Some(range)) = (phase::tracking(), PageRange::from_call(at, bytes)) {
             let flight = track::begin_work();
             resync::range(range, false);
             track::end(flight);
@@ -85,25 +85,25 @@ impl Host for Shim {
 
     #[inline]
     fn ours(&self, at: u64, bytes: u64, writable: bool) -> bool {
-        !track::tracking() || mapped(at, bytes, writable)
+        !phase::tracking() || mapped(at, bytes, writable)
     }
 
     #[inline]
     fn steady(&self, at: u64, bytes: u64, writable: bool) -> bool {
-        track::tracking() && copying::steady(at, bytes, writable)
+        phase::tracking() && copying::steady(at, bytes, writable)
     }
 
     fn count(&self, mechanism: Mechanism, bytes: u64) {
         let (transfers, total) = mechanism.counters();
-        flight::count(transfers);
-        flight::add(total, bytes);
+        counters::count(transfers);
+        counters::add(total, bytes);
     }
 }
 
 /// What was mapped of a peer's memory goes into the ledger as opted-out: its owner has it
 /// pinned, and it need not be paid for twice.
 fn note(at: u64, bytes: u64, writable: bool, kind: Kind) {
-    if let (true, Some(range)) = (track::tracking(), PageRange::from_call(at, bytes)) {
+    if let (true, Some(range)) = (phase::tracking(), PageRange::from_call(at, bytes)) {
         let prot = Prot::from_call(protection(writable) as u64, true);
         track::fork::check();
         maps::own_allocation(range, prot, kind, true);
@@ -172,7 +172,7 @@ fn hooked(nr: i64, args: [u64; 6]) -> Result<u64> {
 /// the start of a process.
 pub fn offer(header: &Header) {
     // `auto` never attaches by XPMEM: nobody would take the offer.
-    let order = startup::config().copy;
+    let order = settings::config().copy;
     if !order.has(Mechanism::Xpmem) || order.is_auto() {
         return;
     }
@@ -191,7 +191,7 @@ pub fn offer(header: &Header) {
 /// whom they let at it, and no more.
 #[cold]
 pub fn withdraw() {
-    let segment = flight::header().map_or(0, |h| h.xpmem.swap(0, AcqRel));
+    let segment = counters::header().map_or(0, |h| h.xpmem.swap(0, AcqRel));
     for _ in 0..TRIES {
         let xpmem = match segment {
             0 => Ok(()),
@@ -213,7 +213,7 @@ const PAUSE: u64 = 1_000_000;
 /// that to ancestors (kernel.yama.ptrace_scope 1). Elsewhere it would be EINVAL. A child of fork
 /// has to do so again.
 pub fn permit_tracers() {
-    if !startup::config().ptracer_any {
+    if !settings::config().ptracer_any {
         return;
     }
     let mut buf = [0; 8];

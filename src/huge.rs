@@ -4,7 +4,7 @@
 //! said later, and counts. Where the kernel gives them to everybody or nobody, nothing is
 //! done.
 
-use crate::startup;
+use crate::base::settings;
 use crate::sys::{self, file};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
@@ -17,7 +17,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 pub fn init() {
     let mut buf = [0u8; 128];
     let asks = c"/sys/kernel/mm/transparent_hugepage/enabled";
-    let on = startup::config().wants_huge()
+    let on = settings::config().wants_huge()
         && file::read_small(asks, &mut buf)
             .is_ok_and(|text| text.split(|b| *b == b' ').any(|word| word == b"[madvise]"));
     ON.store(on, Relaxed);

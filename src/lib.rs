@@ -21,6 +21,7 @@ pub use regall_sys::text;
 
 pub mod arch;
 pub mod arena;
+pub mod base;
 pub mod capi;
 pub mod config;
 pub mod copier;

@@ -1,8 +1,8 @@
 //! The log: one line a message, made on the stack and written with one system
 //! call to standard error or to REGALL_LOG_FILE. Never to standard output.
 
+use crate::base::settings;
 use crate::config::Config;
-use crate::startup;
 use crate::sys::{self, file};
 use crate::text::Text;
 use core::fmt::Write;
@@ -63,7 +63,7 @@ fn write(text: &Text<LINE>) {
     if TO_FILE.load(Relaxed) {
         // A handler that jumps away would leave it open.
         let _undisturbed = sys::Undisturbed::new();
-        let pattern = &startup::config().log_file;
+        let pattern = &settings::config().log_file;
         let path: Text<1100> = with_names(pattern.as_bytes());
         if let Some(path) = path.as_cstr() {
             let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOCTTY;

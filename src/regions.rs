@@ -1,10 +1,10 @@
 //! This process's regions, and those of others that were used: what of the bridge's state
 //! is the shim's.
 
+use crate::base::{counters, settings};
 use crate::copying;
 use crate::host::{touchable, Shim};
 use crate::ledger::Found;
-use crate::startup;
 use crate::sys::file::{self, Fd, Kept};
 use crate::sys::{call, Errno, Result};
 use crate::track;
@@ -39,7 +39,7 @@ impl Place for Here {
     }
 
     fn image(&self) -> u64 {
-        let header = track::flight::header();
+        let header = counters::header();
         header.map_or(0, |h| h.image.load(Relaxed))
     }
 
@@ -96,7 +96,7 @@ pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
     if rights.has(Rights::ANY_USER) {
         crate::helper::invite_strangers();
     }
-    let knem = startup::config().copy.has(Kind::Knem) && !crate::rights::withheld();
+    let knem = settings::config().copy.has(Kind::Knem) && !crate::rights::withheld();
     let pinnable = &|s: &Segment| knem && stays(s);
     let memory = &mut |s: &Segment| permitted(s, rights);
     let made = OWNER.create(&Shim, &Here, segments, rights, pinnable, memory);
@@ -239,12 +239,12 @@ pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
 /// # Safety
 /// The local segments are valid to be written (get) or read (put).
 pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment]) -> Outcome {
-    let order = startup::config().copy;
+    let order = settings::config().copy;
     // SAFETY: by the contract above.
     unsafe { CIRCLE.transfer(&Shim, order, way, (cookie, offset), local) }
 }
 
 /// Copies between regions; see [`Circle::copy`].
 pub fn copy(from: (Cookie, u64), to: (Cookie, u64), length: u64) -> Outcome {
-    CIRCLE.copy(&Shim, startup::config().copy, from, to, length)
+    CIRCLE.copy(&Shim, settings::config().copy, from, to, length)
 }

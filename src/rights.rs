@@ -4,13 +4,13 @@
 //! ends, and its children's directories are for root.
 
 use crate::arch::Frame;
+use crate::base::{counters, mode};
 use crate::config::Intercept;
 use crate::helper;
 use crate::host;
-use crate::startup;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, call};
-use crate::track::{self, flight};
+use crate::track;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
@@ -102,7 +102,7 @@ pub fn child() {
     if withheld() {
         return;
     }
-    let unseen = startup::mode() == Intercept::Symbols || dumpable() != Some(1);
+    let unseen = mode::mode() == Intercept::Symbols || dumpable() != Some(1);
     let now = match unseen {
         true => current_in_full(),
         false => current(),
@@ -142,7 +142,7 @@ pub fn withhold() {
 /// application goes on.
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
-    flight::count_call(Call::Credentials);
+    counters::count_call(Call::Credentials);
     let namespaces = matches!(
         frame.nr as libc::c_long,
         libc::SYS_unshare | libc::SYS_setns
@@ -185,7 +185,7 @@ fn wants_one_thread(frame: &Frame) -> bool {
 #[cold]
 #[inline(never)]
 fn alone() {
-    if sys::getpid() == startup::own_pid() && helper::THREAD.exists() {
+    if sys::getpid() == sys::memory_owner() && helper::THREAD.exists() {
         withhold();
         host::withdraw();
         helper::leave();
@@ -208,7 +208,7 @@ pub fn around(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
     let value = make();
     // Whether it failed does not matter, and setfsuid(2) would not say. A child of vfork changes
     // its own, not its parent's.
-    let ours = sys::getpid() == startup::own_pid();
+    let ours = sys::getpid() == sys::memory_owner();
     if ours && !withheld() && !is_unchanged_by(files) {
         withhold();
         host::withdraw();

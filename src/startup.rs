@@ -1,6 +1,11 @@
 //! From the constructor to the first tracked call, and the end.
 
 use crate::arch::{self, Frame};
+use crate::base::{
+    counters, mode,
+    phase::{self, Phase},
+    process, settings,
+};
 use crate::config::{Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
 use crate::foreign;
 use crate::helper;
@@ -11,24 +16,15 @@ use crate::logger;
 use crate::rights;
 use crate::stats;
 use crate::store::write_text;
-use crate::sys::process::Identity;
 use crate::sys::{self, file, time};
 use crate::text::{Lossy, Text};
 use crate::track::{self, flight, fork, resync, State};
-use core::cell::UnsafeCell;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter, SETTING_HCA_OFF};
-use regall_directory::settings::{self, Setting};
+use regall_directory::settings::{each as each_setting, Setting, LAUNCHERS};
 use regall_directory::vocab::{Flags, Prot};
 
-struct Settings(UnsafeCell<Config>);
-// SAFETY: written by the constructor alone, before anything is tracked.
-unsafe impl Sync for Settings {}
-static CONFIG: Settings = Settings(UnsafeCell::new(Config::new()));
-
-static ACTIVE: AtomicBool = AtomicBool::new(false);
-static MODE: AtomicU8 = AtomicU8::new(0);
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
 /// [`limits::Budget::mapped`] at start-up.
 static MAPPED: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -39,37 +35,6 @@ static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
 
 /// A stack with a limit up to this is grown to it at start-up, bytes.
 const STACK_TOUCHED: u64 = 64 << 20;
-
-pub use regall_directory::settings::LAUNCHERS;
-
-/// The settings.
-#[inline]
-pub fn config() -> &'static Config {
-    // SAFETY: not written any more once anybody calls this.
-    unsafe { &*CONFIG.0.get() }
-}
-
-/// How calls are intercepted, in force (a refusal to patch ends in symbols).
-#[inline]
-pub fn mode() -> Intercept {
-    match MODE.load(Relaxed) {
-        0 => Intercept::Symbols,
-        1 => Intercept::Patch,
-        _ => Intercept::Strict,
-    }
-}
-
-/// This process's id; in a vfork child its parent's.
-#[inline]
-pub fn own_pid() -> u32 {
-    sys::memory_owner()
-}
-
-/// Whether the shim does anything in this process.
-#[inline]
-pub fn active() -> bool {
-    ACTIVE.load(Relaxed)
-}
 
 /// The constructor's arrival: `frame` holds (argc, argv, envp), if glibc calls it.
 #[cold]
@@ -92,7 +57,7 @@ pub fn construct(frame: &Frame) {
     if !read_settings(env) {
         return;
     }
-    logger::start(config());
+    logger::start(settings::config());
     if under_valgrind(env) {
         log::warn!(
             "valgrind translates this program's code, so it can't be patched: regall stays off"
@@ -109,7 +74,7 @@ pub fn construct(frame: &Frame) {
     start(env);
     let spent = time::now().saturating_sub(begun);
     time::calibrate(arch::ticks().wrapping_sub(ticks), spent);
-    flight::add(Counter::StartNanos, spent);
+    counters::add(Counter::StartNanos, spent);
 }
 
 /// By REGALL_ONLY, or else by the list of launchers.
@@ -143,7 +108,7 @@ fn under_valgrind(env: Environment) -> bool {
 #[inline(never)]
 fn read_settings(env: Environment) -> bool {
     // SAFETY: single-threaded constructor, before any reader.
-    let config = unsafe { &mut *CONFIG.0.get() };
+    let config = unsafe { settings::to_be_read() };
     let mut good = true;
     env.each(|name, value| {
         if name != b"REGALL" && !name.starts_with(b"REGALL_") {
@@ -195,7 +160,7 @@ fn start(env: Environment) {
     sys::own_memory();
     regall_bridge::lock::in_process();
     rights::init();
-    let budget = limits::first_budget(config().limit, env);
+    let budget = limits::first_budget(settings::config().limit, env);
     BUDGET.store(budget.pins, Relaxed);
     MAPPED.store(budget.mapped, Relaxed);
     ONLY_CACHE.store(only_cache(), Relaxed);
@@ -203,7 +168,7 @@ fn start(env: Environment) {
     prepare_stack();
     huge::init();
     let mode = install();
-    MODE.store(mode as u8, Relaxed);
+    mode::set(mode);
     crate::share::init(mode);
     {
         let Some(mut guard) = track::lock() else {
@@ -215,8 +180,7 @@ fn start(env: Environment) {
             guard.insert(page, track::own_memory(Prot::from_call(3, false)));
         }
     }
-    track::begin();
-    ACTIVE.store(true, Release);
+    phase::begin();
     let flight = track::open(Call::Fork);
     flight::made();
     note_own_memory();
@@ -227,7 +191,7 @@ fn start(env: Environment) {
         log::warn!(
             "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"
         );
-        not_strict();
+        mode::not_strict();
     }
     helper::start_if_needed();
     say_on();
@@ -237,17 +201,17 @@ fn start(env: Environment) {
 /// to have back as it is without a lock, where there is no swap space and no limit of locks;
 /// a budget in bytes, or one that is to be an error, bounds all that is pinned.
 fn only_cache() -> bool {
-    let c = config();
+    let c = settings::config();
     let plain = matches!(c.limit, crate::config::Limit::Percent(_)) && !c.fail_on_limit;
     c.pin == Pin::Auto && plain && !limits::has_swap() && limits::memlock().is_none()
 }
 
 /// Registers everything with the device that REGALL_HCA names, if it names one.
 pub fn own_device() {
-    if config().hca != Hca::Device {
+    if settings::config().hca != Hca::Device {
         return;
     }
-    let name = config().hca_device.as_bytes();
+    let name = settings::config().hca_device.as_bytes();
     if let Err(errno) = track::lending::own(name) {
         log::warn!(
             "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
@@ -260,7 +224,7 @@ pub fn own_device() {
 #[cold]
 #[inline(never)]
 fn install() -> Intercept {
-    let mut asked = config().intercept;
+    let mut asked = settings::config().intercept;
     if asked == Intercept::Strict && strict::stacks_are_too_small() {
         log::warn!(
             "a Go program's stacks are too small for REGALL_INTERCEPT=strict: it is patch here"
@@ -326,7 +290,7 @@ fn prepare_stack() {
         .saturating_sub(soft)
         .next_multiple_of(regall_directory::addr::PAGE);
     STACK_FLOOR.store(floor, Relaxed);
-    let pinned = config().pin != Pin::Off && limits::memlock().is_none();
+    let pinned = settings::config().pin != Pin::Off && limits::memlock().is_none();
     if pinned && soft <= STACK_TOUCHED && floor < sp {
         // One access grows the mapping; the pages between stay untouched. The
         // kernel makes it for us: should the stack not grow, there is no SIGSEGV.
@@ -354,7 +318,7 @@ fn settings_in_force(c: &Config) -> u64 {
         Access::RemoteAtomic => 3,
     };
     Setting::PIN.bits(pin)
-        | Setting::INTERCEPT.bits(MODE.load(Relaxed).into())
+        | Setting::INTERCEPT.bits(mode::mode() as u64)
         | off
         | Setting::HCA_MODE.bits(c.hca_odp.into())
         | Setting::SCOPE.bits(c.scope_data.into())
@@ -367,43 +331,22 @@ fn settings_in_force(c: &Config) -> u64 {
         | c.copy.bits()
 }
 
-/// The device that REGALL_HCA names; empty: none.
-pub fn device() -> &'static str {
-    let c = config();
-    let name = match c.hca {
-        Hca::Device => c.hca_device.as_bytes(),
-        _ => &[],
-    };
-    core::str::from_utf8(name).unwrap_or("")
-}
-
-/// Strict mode can't be: what it is in place of is in force, and said to be.
-pub fn not_strict() {
-    let before = MODE.swap(Intercept::Patch as u8, Relaxed);
-    if before != Intercept::Strict as u8 {
-        return;
-    }
-    if let Some(h) = flight::header() {
-        let word = |mode| Setting::INTERCEPT.bits(mode as u64);
-        let change = word(Intercept::Strict) ^ word(Intercept::Patch);
-        h.settings.fetch_xor(change, Relaxed);
-    }
-}
-
 /// Says that the shim is on, and how: once in each program that is executed.
 #[cold]
 #[inline(never)]
 fn say_on() {
-    if !track::tracking() || log::max_level() < log::LevelFilter::Info {
+    if !phase::tracking() || log::max_level() < log::LevelFilter::Info {
         return;
     }
-    let Some(h) = flight::header() else {
+    let Some(h) = counters::header() else {
         return;
     };
     let mut settings: Text<320> = Text::new();
-    let _ = settings::each(h.settings.load(Relaxed), device(), |name, value| {
-        write!(settings, "{name}={value} ")
-    });
+    let _ = each_setting(
+        h.settings.load(Relaxed),
+        settings::device(),
+        |name, value| write!(settings, "{name}={value} "),
+    );
     let _ = match BUDGET.load(Relaxed) {
         u64::MAX => write!(settings, "limit=none"),
         bytes => write!(settings, "limit={}M", bytes >> 20),
@@ -416,7 +359,7 @@ fn say_on() {
 
 /// The header's words that don't change, in a new directory.
 pub fn write_settings(state: &mut State) {
-    let c = config();
+    let c = settings::config();
     let bytes = BUDGET.load(Relaxed);
     let budget = limits::Budget {
         pins: bytes,
@@ -428,7 +371,7 @@ pub fn write_settings(state: &mut State) {
         return;
     };
     h.settings.store(settings_in_force(c), Relaxed);
-    write_text(&h.device, device().as_bytes());
+    write_text(&h.device, settings::device().as_bytes());
     h.sites_patched
         .store(u64::from(SITES[0].load(Relaxed)), Relaxed);
     h.sites_refused
@@ -443,7 +386,10 @@ pub fn write_settings(state: &mut State) {
 #[cold]
 #[inline(never)]
 pub fn finish() {
-    if !active() || sys::getpid() != sys::memory_owner() || !is_known() {
+    if phase::phase() == Phase::Inert
+        || sys::getpid() != sys::memory_owner()
+        || !process::is_known()
+    {
         return;
     }
     stats::write();
@@ -451,32 +397,6 @@ pub fn finish() {
     if let Some(guard) = track::lock() {
         guard.remove_directory();
     }
-}
-
-/// When this process began and its pid namespace, as they are in its directory; 0: not known.
-static KNOWN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-
-/// The directory is made for the process `us`.
-pub fn known_as(us: &Identity) {
-    let [start, namespace] = &KNOWN;
-    start.store(us.start, Relaxed);
-    namespace.store(us.namespace, Relaxed);
-}
-
-/// Whether this is the process that the directory was made for. Its number does not tell: 1 is
-/// that of the first process of a pid namespace, and of its child that is the first of another
-/// and shares its memory, or has a copy.
-fn is_known() -> bool {
-    let [start, namespace] = &KNOWN;
-    let known = (start.load(Relaxed), namespace.load(Relaxed));
-    Identity::own().map_or(true, |us| {
-        known == (0, 0) || known == (us.start, us.namespace)
-    })
-}
-
-/// A child of fork is a process of its own.
-pub fn adopt_pid() {
-    sys::own_memory();
 }
 
 // The constructor. It goes through the same entry as every call, so that a panic

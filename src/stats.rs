@@ -1,19 +1,19 @@
 //! REGALL_STATS_FILE: the counters as JSON, at exit. Written by hand into a
 //! fixed buffer: no allocator here, and the libraries for it want one.
 
+use crate::base::{counters, settings};
 use crate::config::Environment;
 use crate::limits;
 use crate::logger::with_names;
-use crate::startup;
 use crate::sys::file::Fd;
 use crate::sys::{self, Errno};
 use crate::text::{number, JsonText, Text};
-use crate::track::{self, flight};
+use crate::track;
 use crate::version;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::{Call, Counter, SETTING_FORKED};
-use regall_directory::settings;
+use regall_directory::settings::each as each_setting;
 use regall_directory::vocab::Reason;
 
 /// Launchers' names for the rank, those of MPI libraries before Slurm's, ...
@@ -50,7 +50,7 @@ pub fn remember(env: Environment) {
 #[cold]
 #[inline(never)]
 pub fn write() {
-    let pattern = startup::config().stats_file.as_bytes();
+    let pattern = settings::config().stats_file.as_bytes();
     if pattern.is_empty() {
         return;
     }
@@ -102,7 +102,7 @@ impl Write for Out {
 
 /// Everything, as one object.
 fn json(out: &mut Out) -> fmt::Result {
-    let Some(h) = flight::header() else {
+    let Some(h) = counters::header() else {
         return Ok(());
     };
     let (totals, mappings, own) = match track::lock() {
@@ -143,9 +143,9 @@ fn json(out: &mut Out) -> fmt::Result {
         totals.registered
     )?;
     let mut comma = "";
-    settings::each(
+    each_setting(
         h.settings.load(Relaxed),
-        startup::device(),
+        settings::device(),
         |name, value| {
             let before = core::mem::replace(&mut comma, ",");
             write!(out, "{before}\"{name}\":\"{value}\"")

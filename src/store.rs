@@ -2,9 +2,9 @@
 //! end; what the dead left behind is swept up. No descriptor stays open.
 
 use crate::arena::Arena;
+use crate::base::process;
 use crate::ledger::Memory;
 use crate::rights;
-use crate::startup;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
@@ -131,7 +131,7 @@ impl Store {
         self.header = NonNull::new(base as *mut Header);
         self.keep(0, base, bytes);
         let (me, base) = made?;
-        startup::known_as(&me);
+        process::known_as(&me);
         // SAFETY: freshly mapped, zeroed, large enough and page-aligned.
         fill_header(unsafe { &*(base as *const Header) }, &me);
         Ok(())
@@ -169,7 +169,7 @@ impl Store {
     fn create_file(&mut self) -> Result<u64, Errno> {
         self.uid = sys::geteuid();
         let me = Identity::own()?;
-        startup::known_as(&me);
+        process::known_as(&me);
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
         let (folder, which) = folder::own(self.uid)?;
         self.folder = which.path();

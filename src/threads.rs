@@ -9,6 +9,7 @@
 //! that from time to time, and end, too.
 
 use crate::arch;
+use crate::base::phase;
 use crate::sys::file;
 use crate::sys::process::Stat;
 use crate::sys::{self, call, check, Errno, Result, Undisturbed};
@@ -184,7 +185,7 @@ impl Thread {
     #[cold]
     fn new_memory(&self) -> Result<Parts> {
         let bytes = Parts::of(0).ok_or(Errno::NOMEM)?.bytes;
-        let flight = track::tracking().then(track::begin_work);
+        let flight = phase::tracking().then(track::begin_work);
         let made = map(bytes);
         if let Some(flight) = flight {
             track::end(flight);
@@ -216,7 +217,7 @@ impl Thread {
 }
 
 fn map(bytes: u64) -> Result<u64> {
-    let mut guard = match track::tracking() {
+    let mut guard = match phase::tracking() {
         true => Some(track::lock().ok_or(Errno::BUSY)?),
         false => None,
     };

@@ -35,6 +35,7 @@ pub mod lock;
 #[path = "../../bridge/src/region/layout.rs"]
 pub mod region;
 
+pub mod base;
 #[path = "../../src/thread.rs"]
 pub mod thread;
 pub mod track;

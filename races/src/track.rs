@@ -11,6 +11,7 @@ pub mod lock;
 mod vacancy;
 
 use crate::addr::PageRange;
+use crate::base::counters;
 use crate::layout::Header;
 use crate::vocab::Attr;
 use core::ptr::NonNull;
@@ -45,7 +46,7 @@ thread_local! {
 pub fn begin(header: NonNull<Header>, impatient: bool) {
     crate::sys::begin(impatient);
     crate::atomic::know(header.as_ptr().cast(), size_of::<Header>());
-    flight::use_header(header.as_ptr());
+    counters::use_header(header.as_ptr());
     TOLD.with_borrow_mut(|told| told.clear());
     LEDGER.replace(Some(Rc::new(loom::cell::UnsafeCell::new(()))));
     REBUILT.set(0);

@@ -2,13 +2,14 @@
 //! map it.
 
 use super::{bring_in, error};
+use crate::base::phase;
 use crate::host::Shim;
 use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
 use crate::limits;
 use crate::sys::file::{Fd, Kept};
 use crate::sys::{self, call, Errno};
-use crate::track::{self, map};
+use crate::track::map;
 use core::ffi::{c_int, c_uint};
 use regall_bridge::attach::{How, Lease};
 use regall_bridge::lock::Lock;
@@ -189,7 +190,7 @@ fn allocate(bytes: u64) -> sys::Result<u64> {
         let _ = sys::unmap(at, bytes);
         return Err(Errno::NOMEM);
     }
-    if track::tracking() {
+    if phase::tracking() {
         bring_in();
         if let Some(range) = PageRange::from_call(at, bytes) {
             map::own_allocation(range, Prot::from_call(3, true), Kind::File, false);

@@ -6,15 +6,15 @@ pub mod mapping;
 mod peers;
 mod regions;
 
+use crate::base::{counters, phase, settings};
 use crate::config::Hca;
 use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
 use crate::ledger::{Busy, Found};
 use crate::registrar::hca::{self, Owner};
-use crate::startup;
 use crate::sys::{self, call, check, Errno};
 use crate::thread;
-use crate::track::{self, flight, lending, map, resync, settle, VIEW};
+use crate::track::{self, lending, map, resync, settle, VIEW};
 use crate::verbs::abi;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -69,7 +69,7 @@ pub extern "C" fn regall_version() -> c_int {
 /// See regall.h.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn regall_active() -> c_int {
-    c_int::from(startup::active() && track::tracking())
+    c_int::from(phase::tracking())
 }
 
 /// See regall.h.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn regall_lookup(
         return error(Errno::INVAL);
     };
     let mut range = match VIEW.lookup_hinted(addr, &thread::current().hint) {
-        Ok(Some(found)) if end <= found.end && track::tracking() => describe(&found),
+        Ok(Some(found)) if end <= found.end && phase::tracking() => describe(&found),
         found => match look_further(addr, end, found) {
             Ok(found) => describe(&found),
             Err(errno) => return error(errno),
@@ -116,7 +116,7 @@ fn look_further(addr: u64, end: u64, found: Result<Option<Found>, Busy>) -> Resu
 #[inline]
 fn find(end: u64, found: Result<Option<Found>, Busy>) -> Option<Result<Found, Errno>> {
     match found {
-        Ok(_) if !track::tracking() => Some(Err(Errno::NOSYS)),
+        Ok(_) if !phase::tracking() => Some(Err(Errno::NOSYS)),
         Ok(Some(found)) if end <= found.end => Some(Ok(found)),
         Ok(_) => Some(Err(Errno::NOENT)),
         Err(Busy) => None,
@@ -157,13 +157,13 @@ fn with_keys(range: &mut Range, pd: u64, addr: u64, end: u64) {
 /// `pd` is NULL or a `struct ibv_pd *` that was not deallocated.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn regall_register_all(pd: *mut c_void) -> c_int {
-    if !track::tracking() {
+    if !phase::tracking() {
         return INERT;
     }
     if pd.is_null() {
         return error(Errno::INVAL);
     }
-    if startup::config().hca == Hca::Off {
+    if settings::config().hca == Hca::Off {
         return -libc::EOPNOTSUPP;
     }
     let _pass = strict::pass();
@@ -206,14 +206,14 @@ pub unsafe extern "C" fn regall_register(
     len: usize,
     out: *mut Range,
 ) -> c_int {
-    if !track::tracking() {
+    if !phase::tracking() {
         return INERT;
     }
     let bytes = PageRange::covering(addr, len as u64).filter(|_| !out.is_null());
     let Some(bytes) = bytes else {
         return error(Errno::INVAL);
     };
-    if startup::config().hca == Hca::Off {
+    if settings::config().hca == Hca::Off {
         return -libc::EOPNOTSUPP;
     }
     let _pass = strict::pass();
@@ -270,7 +270,7 @@ pub extern "C" fn regall_opt_in(addr: u64, len: usize) -> c_int {
 }
 
 fn opt(addr: u64, len: usize, out: bool) -> c_int {
-    if !track::tracking() {
+    if !phase::tracking() {
         return INERT;
     }
     let _pass = strict::pass();
@@ -314,7 +314,7 @@ fn opted(attr: Attr, out: bool) -> Attr {
     if attr.pin.reason == Reason::OptedOut {
         attr.pin.reason = Reason::Off;
     }
-    crate::policy::described(attr, startup::config().pin)
+    crate::policy::described(attr, settings::config().pin)
 }
 
 /// See regall.h.
@@ -354,7 +354,7 @@ unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
         Ok(at) => at,
         Err(e) => return error(e),
     };
-    if track::tracking() {
+    if phase::tracking() {
         bring_in();
         if let Some(range) = PageRange::from_call(at, bytes) {
             let prot = Prot::from_call(3, false);
@@ -450,12 +450,12 @@ pub unsafe extern "C" fn regall_stats(out: *mut Stats) -> c_int {
     if size < 16 {
         return error(Errno::INVAL);
     }
-    if !track::tracking() {
+    if !phase::tracking() {
         return INERT;
     }
     track::fork::check();
     let _pass = strict::pass();
-    let (Some(h), Some(guard)) = (flight::header(), track::lock()) else {
+    let (Some(h), Some(guard)) = (counters::header(), track::lock()) else {
         return error(Errno::BUSY);
     };
     let counter = |c: Counter| h.counters.get(c as usize).map_or(0, |n| n.load(Relaxed));
@@ -484,7 +484,7 @@ pub unsafe extern "C" fn regall_stats(out: *mut Stats) -> c_int {
 /// See regall.h.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn regall_audit() -> c_int {
-    if !track::tracking() {
+    if !phase::tracking() {
         return INERT;
     }
     let _pass = strict::pass();

@@ -1,9 +1,9 @@
 //! The C interface to the bridge: peers, and getting and putting their memory.
 
 use super::{completion, error};
+use crate::base::settings;
 use crate::host::Shim;
 use crate::intercept::strict;
-use crate::startup;
 use crate::sys::Errno;
 use core::ffi::{c_int, c_uint};
 use core::ptr::NonNull;
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn regall_peer_open(
         return error(Errno::INVAL);
     };
     let _pass = strict::pass();
-    match Peer::open(&Shim, pid, start_time, flags, startup::config().copy) {
+    match Peer::open(&Shim, pid, start_time, flags, settings::config().copy) {
         Ok(peer) => {
             // SAFETY: by the contract above.
             unsafe { out.write(peer.as_ptr()) };

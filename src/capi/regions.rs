@@ -2,10 +2,10 @@
 
 use super::error;
 use super::peers::{answer, vector, Done};
+use crate::base::phase;
 use crate::intercept::strict;
 use crate::regions;
 use crate::sys::{Errno, Result};
-use crate::track;
 use core::ffi::{c_int, c_uint};
 use regall_bridge::region::{Cookie, Rights};
 use regall_bridge::transfer::Way;
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn regall_region_create(
     flags: c_uint,
     cookie: *mut u64,
 ) -> c_int {
-    if !track::tracking() {
+    if !phase::tracking() {
         return super::INERT;
     }
     // SAFETY: by the contract above.
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn regall_region_copy(
 /// See regall.h.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn regall_region_fd() -> c_int {
-    if !track::tracking() {
+    if !phase::tracking() {
         return super::INERT;
     }
     let _pass = strict::pass();

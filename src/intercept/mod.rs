@@ -5,11 +5,12 @@
 #[cfg(not(any(test, fuzzing)))]
 use crate::arch::regall_resume;
 use crate::arch::Frame;
+use crate::base::{counters, mode};
 use crate::config::Intercept;
 use crate::startup;
 use crate::sys::{self, time};
 use crate::thread::{self, Thread};
-use crate::track::{self, flight};
+use crate::track;
 #[cfg(not(any(test, fuzzing)))]
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -117,7 +118,7 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
         .saturating_sub(start)
         .saturating_sub(thread.elsewhere.get());
     thread.timing.set(false);
-    flight::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
+    counters::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
     watch::look();
     value
 }
@@ -126,7 +127,7 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
 /// run. What is readable ends at `end`.
 #[inline(never)]
 pub fn new_code(range: PageRange, end: u64, shared: bool) {
-    if startup::mode() == Intercept::Symbols {
+    if mode::mode() == Intercept::Symbols {
         return;
     }
     let report = if shared {
@@ -134,13 +135,13 @@ pub fn new_code(range: PageRange, end: u64, shared: bool) {
     } else {
         patch::scan(range, end, false)
     };
-    flight::count(Counter::Scans);
+    counters::count(Counter::Scans);
     take_note(&report);
 }
 
 /// Puts what a scan found where people can see it.
 pub fn take_note(report: &patch::Report) {
-    if let Some(h) = flight::header() {
+    if let Some(h) = counters::header() {
         h.sites_patched
             .fetch_add(u64::from(report.patched), Relaxed);
         h.sites_refused

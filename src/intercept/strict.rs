@@ -16,12 +16,12 @@
 //! `syscall` in libc's text.
 
 use crate::arch::{self, Frame, SignalContext};
-use crate::startup;
+use crate::base::{counters, mode, phase};
 use crate::sys::call;
 use crate::sys::file::Fd;
 use crate::thread::{self, Thread};
+use crate::track;
 use crate::track::birth::Asked;
-use crate::track::{self, flight};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter};
 
@@ -199,7 +199,7 @@ pub fn child() {
     if ON.load(Relaxed) && !arm(thread::current()) {
         log::warn!("no Syscall User Dispatch in this child: REGALL_INTERCEPT=strict is patch here");
         ON.store(false, Relaxed);
-        startup::not_strict();
+        mode::not_strict();
     }
 }
 
@@ -257,10 +257,10 @@ fn dispatched(thread: &Thread, info: &Info, context: &mut SignalContext) {
         thread.dispatch.set(ALLOW);
         return context.rewind();
     }
-    if !track::tracking() {
+    if !phase::tracking() {
         return disarm(thread, context);
     }
-    flight::count(Counter::Sigsys);
+    counters::count(Counter::Sigsys);
     let frame = context.frame();
     if info.arch() != arch::AUDIT_ARCH || !can_be_made_here(&frame) {
         return let_run(thread, &frame, context);

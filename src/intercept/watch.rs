@@ -2,10 +2,10 @@
 
 use super::patch;
 use crate::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::base::{counters, mode};
 use crate::config::Intercept;
-use crate::startup;
 use crate::sys::time;
-use crate::track::{self, flight};
+use crate::track;
 use regall_directory::layout::Counter;
 
 /// Nanoseconds between two looks at the least.
@@ -22,7 +22,7 @@ static SAID: AtomicBool = AtomicBool::new(false);
 #[cold]
 pub fn look() {
     let (now, last) = (time::now(), LAST.load(Relaxed));
-    let due = now.saturating_sub(last) >= INTERVAL && startup::mode() != Intercept::Symbols;
+    let due = now.saturating_sub(last) >= INTERVAL && mode::mode() != Intercept::Symbols;
     if !due || LAST.compare_exchange(last, now, Relaxed, Relaxed).is_err() {
         return;
     }
@@ -34,7 +34,7 @@ pub fn look() {
     if seen.standing == 0 && seen.mended == 0 {
         return;
     }
-    flight::add(Counter::Probed, u64::from(seen.standing));
+    counters::add(Counter::Probed, u64::from(seen.standing));
     if !SAID.swap(true, Relaxed) {
         let call = seen
             .number

@@ -18,8 +18,8 @@ pub mod marks;
 pub mod table;
 mod worth;
 
+use crate::base::settings;
 use crate::config::Intercept;
-use crate::startup;
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, Errno, Result};
 use crate::text::hex;
@@ -61,7 +61,7 @@ pub fn table(_: &mut State) -> &mut Table {
 /// Learns whether memory can be shared as if it were private. At start-up; `mode` is how
 /// calls are intercepted.
 pub fn init(mode: Intercept) {
-    if !startup::config().share_heap {
+    if !settings::config().share_heap {
         return;
     }
     let mut buf = [0u8; 16];

@@ -6,10 +6,10 @@
 use super::pinning::{let_go, lock_for, repin, settle};
 use super::{backed, close, end, failed, lock, open, real, registering, State};
 use crate::arch::Frame;
+use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::registrar::pin;
 use crate::share;
-use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::{number, Text};
 use core::ops::ControlFlow;
@@ -73,8 +73,8 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
     if let (GUARD_INSTALL, Some(range)) = (advice, PageRange::from_call(addr, len)) {
         crate::copying::guarded(range);
     }
-    if !other_pages && (!unlocked || startup::config().pin == Pin::Off) {
-        super::flight::count_call(Call::Madvise);
+    if !other_pages && (!unlocked || settings::config().pin == Pin::Off) {
+        counters::count_call(Call::Madvise);
         // The last that a thread does is giving its stack's pages back.
         super::pay_debts();
         return real(frame);
@@ -243,10 +243,10 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
             return value;
         }
     }
-    let in_the_way = NEEDS_UNLOCKED.contains(&advised) && startup::config().pin != Pin::Off
+    let in_the_way = NEEDS_UNLOCKED.contains(&advised) && settings::config().pin != Pin::Off
         || replaces_pages(advised);
     if !in_the_way || !is_self(pidfd as i32) {
-        super::flight::count_call(Call::ProcessMadvise);
+        counters::count_call(Call::ProcessMadvise);
         return real(frame);
     }
     let flight = open(Call::ProcessMadvise);
@@ -341,9 +341,9 @@ fn is_self(pidfd: i32) -> bool {
 pub fn msync(frame: &mut Frame) -> i64 {
     let [addr, len, flags, ..] = frame.args;
     let range = PageRange::from_call(addr, len);
-    let plain = flags & libc::MS_INVALIDATE as u64 == 0 || startup::config().pin == Pin::Off;
+    let plain = flags & libc::MS_INVALIDATE as u64 == 0 || settings::config().pin == Pin::Off;
     let (Some(range), false) = (range, plain) else {
-        super::flight::count_call(Call::Msync);
+        counters::count_call(Call::Msync);
         return real(frame);
     };
     let flight = open(Call::Msync);
@@ -380,7 +380,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
         // Pages that are missing are its business, whatever it says of them then.
         crate::copying::guarded_somewhere();
     }
-    if failed(value) || startup::config().pin == Pin::Off && !registering::active() {
+    if failed(value) || settings::config().pin == Pin::Off && !registering::active() {
         return value;
     }
     let flight = open(Call::Userfault);
@@ -391,7 +391,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     if let (Ok(24), Some(range)) = (copied, PageRange::from_call(words[0], words[1])) {
         keep_lazy(range);
         registering::refresh(range);
-        let pinned = startup::config().pin != Pin::Off;
+        let pinned = settings::config().pin != Pin::Off;
         if words[2] & MODE_MISSING != 0 && pinned && only_ours_to_drop(range) {
             let_go(range);
             drop_untouched(range);
@@ -449,7 +449,7 @@ pub fn mbind(frame: &mut Frame) -> i64 {
     const MPOL_MF_MOVE: u64 = 2;
     let flight = open(Call::Mbind);
     let mut moving = *frame;
-    if startup::config().pin == Pin::Populate {
+    if settings::config().pin == Pin::Populate {
         moving.args[5] |= MPOL_MF_MOVE;
     }
     if share::any() {
@@ -469,9 +469,9 @@ pub fn mbind(frame: &mut Frame) -> i64 {
 #[inline(never)]
 pub fn ring(frame: &mut Frame) -> i64 {
     static SAID: AtomicBool = AtomicBool::new(false);
-    super::flight::count_call(Call::IoUringSetup);
+    counters::count_call(Call::IoUringSetup);
     let value = real(frame);
-    if !failed(value) && startup::config().pin != Pin::Off && !SAID.swap(true, Relaxed) {
+    if !failed(value) && settings::config().pin != Pin::Off && !SAID.swap(true, Relaxed) {
         log::info!(
             "io_uring is used: IORING_OP_MADVISE with DONTNEED, FREE, COLD or PAGEOUT fails with \
              EINVAL on memory that is pinned"

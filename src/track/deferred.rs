@@ -6,6 +6,7 @@
 
 use super::{flight, resync, State};
 use crate::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use crate::base::counters;
 use crate::thread;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
@@ -86,7 +87,7 @@ impl Note {
 
 #[cold]
 fn take(what: What, range: PageRange, attr: u64) {
-    flight::count(Counter::Deferred);
+    counters::count(Counter::Deferred);
     loop {
         let n = COUNT.fetch_add(1, SeqCst);
         let Some(note) = NOTED.get(n) else {

@@ -7,8 +7,8 @@
 
 use super::pinning::{let_go_of, reckon};
 use super::{flight, lock, State, USER_END};
+use crate::base::{counters, settings};
 use crate::config::Pin;
-use crate::startup;
 use crate::thread;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
@@ -58,7 +58,7 @@ impl State {
 
     /// Page cache is locked while no more than `budget` is mapped.
     pub(super) fn set_fitting(&mut self, budget: u64) {
-        let budget = match startup::config().pin {
+        let budget = match settings::config().pin {
             Pin::Auto | Pin::OnFault => budget,
             Pin::Off | Pin::Populate => u64::MAX,
         };
@@ -128,7 +128,7 @@ fn let_go_of_cache() {
         (cache && !others).then_some(part)
     });
     if any {
-        flight::count(Counter::PinLimited);
+        counters::count(Counter::PinLimited);
     }
     let Some(mut guard) = lock() else {
         return DUE.store(true, Relaxed);

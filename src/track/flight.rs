@@ -6,7 +6,8 @@
 use super::lock::{came_back, Guard};
 use super::vacancy;
 use crate::arch;
-use crate::atomic::{compiler_fence, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use crate::atomic::{compiler_fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use crate::base::counters::{count, count_call, header};
 use crate::thread::{self, Thread, NESTED};
 use core::cell::Cell;
 use regall_directory::addr::PageRange;
@@ -33,21 +34,6 @@ static PLACES: [Place; INFLIGHT] = [PLACE; INFLIGHT];
 static PINNING: AtomicUsize = AtomicUsize::new(0);
 /// Places from here on were never used.
 static HIGH: AtomicUsize = AtomicUsize::new(0);
-/// The directory's header; its `inflight` words say which places are taken.
-static HEADER: AtomicPtr<Header> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The header that counters and flights go to.
-#[inline]
-pub fn header() -> Option<&'static Header> {
-    // SAFETY: null, or a header that stays mapped as long as the process tracks.
-    unsafe { HEADER.load(Relaxed).as_ref() }
-}
-
-/// Flights and counters go to `header` from now on.
-pub fn use_header(header: *mut Header) {
-    HEADER.store(header, Release);
-}
-
 /// The directory that was just made, whose last place says so from the moment on at which
 /// it can be found, is in the care of a flight.
 pub fn made() {
@@ -252,20 +238,6 @@ pub fn sweep(_lock: &Guard) {
     }
 }
 
-/// Adds one to a counter that many threads count.
-#[inline]
-pub fn count(counter: Counter) {
-    add(counter, 1);
-}
-
-/// Adds `n` to a counter.
-#[inline]
-pub fn add(counter: Counter, n: u64) {
-    if let Some(c) = header().and_then(|h| h.counters.get(counter as usize)) {
-        c.fetch_add(n, Relaxed);
-    }
-}
-
 /// This thread begins to pin or unpin `range`, in its innermost call. Others that
 /// are about to do something there wait ([`in_the_way`]): a lock that comes late
 /// would land on somebody else's memory. Called with the lock held.
@@ -459,13 +431,5 @@ impl Drop for Flight {
                 f.set(0);
             }
         }
-    }
-}
-
-/// Counts a call.
-#[inline]
-pub fn count_call(call: Call) {
-    if let Some(n) = header().and_then(|h| h.calls.get(call as usize)) {
-        n.fetch_add(1, Relaxed);
     }
 }

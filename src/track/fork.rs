@@ -4,10 +4,11 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    backed, begin, deferred, flight, give_up, give_up_with, lock, open, progress, real, resync,
-    State, APP_FUTURE, USER_END,
+    backed, deferred, flight, give_up, give_up_with, lock, open, progress, real, resync, State,
+    APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
+use crate::base::{counters, phase, settings};
 use crate::intercept;
 use crate::startup;
 use crate::sys::{self, file};
@@ -58,8 +59,8 @@ pub fn check() {
 #[cold]
 #[inline(never)]
 fn is_child() -> bool {
-    let header = flight::header().map(|h| &raw const *h as u64);
-    sys::getpid() != startup::own_pid() && header.is_some_and(|at| !sys::readable(at))
+    let header = counters::header().map(|h| &raw const *h as u64);
+    sys::getpid() != sys::memory_owner() && header.is_some_and(|at| !sys::readable(at))
 }
 
 /// In a child of a fork that was not seen: late, but better than never.
@@ -195,14 +196,14 @@ fn child(late: bool) -> Option<flight::Flight> {
     let sharing = SHARING.swap(0, Relaxed) != 0;
     let later = SHARING_LATER.swap(false, Relaxed);
     file::inherited_are_shared(sharing || late && later);
-    flight::use_header(core::ptr::null_mut());
+    counters::use_header(core::ptr::null_mut());
     lock::reset();
     regall_bridge::lock::in_process();
     // SAFETY: fork has taken this thread alone along.
     unsafe { crate::capi::mapping::child() };
     thread::current().forget();
     threads::forget();
-    startup::adopt_pid();
+    sys::own_memory();
     crate::rights::child();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);
@@ -214,14 +215,14 @@ fn child(late: bool) -> Option<flight::Flight> {
         };
         start_anew(&mut guard);
     }
-    begin();
+    phase::begin();
     let flight = open(Call::Fork);
     flight::made();
     drop(undisturbed);
-    let all = startup::config().fork_all;
+    let all = settings::config().fork_all;
     let extra = if all { Flags::EMPTY } else { Flags::INHERITED };
     LEFT_ALONE.store(!all, Relaxed);
-    if let (false, Some(h)) = (all, flight::header()) {
+    if let (false, Some(h)) = (all, counters::header()) {
         h.settings.fetch_or(SETTING_FORKED, Relaxed);
     }
     resync::first(extra);
@@ -280,7 +281,7 @@ fn start_anew(state: &mut State) {
         .forget(|device| file::close_inherited(device.channel.fd()));
     state.reserved = 0;
     state.adopting = false;
-    flight::use_header(core::ptr::null_mut());
+    counters::use_header(core::ptr::null_mut());
     new_directory(state);
     state.look_again();
 }
@@ -321,7 +322,7 @@ pub fn new_directory(state: &mut State) {
     crate::regions::forget();
     // SAFETY: mapped as long as it is the directory.
     crate::host::offer(unsafe { header.as_ref() });
-    flight::use_header(header.as_ptr());
+    counters::use_header(header.as_ptr());
     adopt(state);
 }
 

@@ -8,10 +8,10 @@
 use super::pinning::{let_go_of, postpone};
 use super::{failed, flight, lock, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
+use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::limits::{self, kilobytes};
 use crate::policy;
-use crate::startup;
 use crate::sys::{file, time, Errno};
 use crate::text::number;
 use core::ops::ControlFlow;
@@ -88,7 +88,7 @@ pub fn is_beyond(value: i64) -> bool {
 #[cold]
 #[inline(never)]
 fn make_room(charge: Charge) -> bool {
-    if startup::config().pin == Pin::Off {
+    if settings::config().pin == Pin::Off {
         return false;
     }
     let (Some(limit), Some(all)) = (limits::memlock_now(), PageRange::new(0, USER_END)) else {
@@ -177,7 +177,7 @@ fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> Option<Page
         });
     }
     let hull = hull?;
-    flight::count(Counter::Relented);
+    counters::count(Counter::Relented);
     remember(hull);
     Some(hull)
 }
@@ -313,7 +313,7 @@ fn crowded(frame: &Frame, hull: PageRange) -> i64 {
 #[cold]
 #[inline(never)]
 fn make_mappings() -> Option<PageRange> {
-    if startup::config().pin == Pin::Off {
+    if settings::config().pin == Pin::Off {
         return None;
     }
     let mut buf = [0u8; 32];

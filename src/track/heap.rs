@@ -8,10 +8,10 @@ use super::{
     backed, close, deferred, end, future_flags, lock, open, over_budget, real, registering, resync,
 };
 use crate::arch::Frame;
+use crate::base::settings;
 use crate::huge;
 use crate::policy;
 use crate::share;
-use crate::startup;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Call;
@@ -35,7 +35,7 @@ pub fn begin_at(brk: u64) {
 
 /// The heap's attributes before it is pinned.
 fn attr() -> Attr {
-    let config = startup::config();
+    let config = settings::config();
     let mut flags = future_flags();
     let exclude = config.exclude.as_bytes();
     if !exclude.is_empty() && crate::glob::matches_any(exclude, b"[heap]") {

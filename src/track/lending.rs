@@ -4,14 +4,14 @@
 use super::pinning::{lock_for, Whose};
 use super::registering::{self, deregister, tell};
 use super::waiting::Reach;
-use super::{begin_work, end, flight, fork, lock, progress, tracking, State, USER_END};
+use super::{begin_work, end, fork, lock, progress, State, USER_END};
 use crate::arena::Arena;
+use crate::base::{counters, phase, settings};
 use crate::config;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::{numbers, Device, Domain, Owner, State as Stage, ALL_REMOTE};
-use crate::startup;
 use crate::sys::{file, Errno, Result};
 use crate::verbs::uverbs::{device::Device as OwnDevice, Channel};
 use regall_directory::addr::PageRange;
@@ -58,7 +58,7 @@ pub fn lend<T>(
     wanted: u32,
     make: impl Fn(&mut Arena, &Loan) -> Option<T>,
 ) -> Option<T> {
-    if !tracking() {
+    if !phase::tracking() {
         return None;
     }
     fork::bring_in();
@@ -68,7 +68,7 @@ pub fn lend<T>(
     for _ in 0..4 {
         match find(owner, bytes, wanted, &make) {
             Found::Lent(made) => {
-                flight::count(Counter::Served);
+                counters::count(Counter::Served);
                 return Some(made);
             }
             Found::Join(d, hull) => {
@@ -123,7 +123,7 @@ fn find<T>(
             continue;
         }
         any |= !beyond(class);
-        if startup::config().keys_exact {
+        if settings::config().keys_exact {
             continue;
         }
         // What is registered now is lent in the next round.
@@ -279,7 +279,7 @@ const fn with_local_write(bits: u32) -> u32 {
 
 /// The bits of REGALL_ACCESS.
 pub fn remote_access() -> u32 {
-    match startup::config().access {
+    match settings::config().access {
         config::Access::Local => 0,
         config::Access::RemoteRead => Access::REMOTE_READ,
         config::Access::RemoteWrite => Access::REMOTE_READ | Access::REMOTE_WRITE,
@@ -400,7 +400,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     limits::memlock(); // for [`limits::bound`]
     let limits = device.channel.query_device();
     let mut class = class;
-    if startup::config().hca_odp {
+    if settings::config().hca_odp {
         if limits.is_ok_and(|l| l.odp()) {
             class |= Access::ON_DEMAND;
         } else {
@@ -432,7 +432,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             state.adopt_own_memory();
             if let Some(domain) = d.and_then(|d| state.hca.domain_mut(d)) {
                 let adopted = owner.pd != 0;
-                let auto = startup::config().pin == config::Pin::Auto;
+                let auto = settings::config().pin == config::Pin::Auto;
                 domain.waits = auto && adopted && !domain.on_demand();
             }
             tell(state);
@@ -446,7 +446,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
             return why.map_or(Ok(()), Err);
         }
     };
-    flight::count(Counter::Domains);
+    counters::count(Counter::Domains);
     log::info!(
         "domain {}: protection domain {} with access {class:#x}",
         d + 1,
@@ -477,7 +477,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
 #[cold]
 fn to_register(class: u32) -> u64 {
     let on_demand = class & Access::ON_DEMAND != 0;
-    let scope = startup::config().scope_data;
+    let scope = settings::config().scope_data;
     let Some(state) = lock() else {
         return 0;
     };

@@ -7,10 +7,10 @@ use super::headroom::{self, Charge};
 use super::pinning::{lock_for, repin, settle};
 use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
+use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::limits;
 use crate::share;
-use crate::startup;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,7 @@ use regall_directory::vocab::{Attr, Flags};
 /// Whether it matters what the application has locked: our pins are on top of it, or memory
 /// is put in the place of other memory.
 fn counts() -> bool {
-    startup::config().pin != Pin::Off || share::any() || share::on()
+    settings::config().pin != Pin::Off || share::any() || share::on()
 }
 
 /// mlock(2) and mlock2(2).
@@ -31,7 +31,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     let known = call == Call::Mlock || frame.args[2] & !u64::from(libc::MLOCK_ONFAULT) == 0;
     let ours = known && counts();
     let (Some(range), true) = (range, ours) else {
-        super::flight::count_call(call);
+        counters::count_call(call);
         return real(frame);
     };
     let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
@@ -106,7 +106,7 @@ fn up_to_hole(range: PageRange) -> Option<PageRange> {
 pub fn munlock(frame: &mut Frame) -> i64 {
     let range = PageRange::covering(frame.args[0], frame.args[1]);
     let (Some(range), true) = (range, counts()) else {
-        super::flight::count_call(Call::Munlock);
+        counters::count_call(Call::Munlock);
         return real(frame);
     };
     let flight = open(Call::Munlock);

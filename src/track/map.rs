@@ -10,13 +10,13 @@ use super::{
     resync, seals, State,
 };
 use crate::arch::Frame;
+use crate::base::settings;
 use crate::config::Pin;
 use crate::huge;
 use crate::intercept;
 use crate::ledger::Origin;
 use crate::policy;
 use crate::share;
-use crate::startup;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
 use core::ops::ControlFlow;
@@ -141,7 +141,7 @@ fn is_plain(attr: &Attr, flags: u64) -> bool {
 
 #[inline]
 fn over_budget_for(prot: u64, len: u64) -> bool {
-    startup::config().fail_on_limit && prot & 7 != 0 && over_budget(len)
+    settings::config().fail_on_limit && prot & 7 != 0 && over_budget(len)
 }
 
 #[inline]
@@ -175,7 +175,7 @@ fn enter(flight: &Flight, range: PageRange, new: &New) {
                 let flags = new.attr.flags.with(Flags::TAIL);
                 guard.insert_part(
                     tail,
-                    policy::described(Attr { flags, ..new.attr }, startup::config().pin),
+                    policy::described(Attr { flags, ..new.attr }, settings::config().pin),
                     new.origin,
                 );
             }
@@ -215,7 +215,7 @@ fn describe(frame: &Frame, range: PageRange) -> New {
     } else {
         (Kind::Anon, facts, u64::MAX)
     };
-    let attr = policy::described(policy::fresh(prot, kind, facts), startup::config().pin);
+    let attr = policy::described(policy::fresh(prot, kind, facts), settings::config().pin);
     New {
         attr,
         backed,
@@ -269,7 +269,7 @@ fn describe_file(
 #[cold]
 #[inline(never)]
 fn excluded_by_name(fd: i32) -> bool {
-    let patterns = startup::config().exclude.as_bytes();
+    let patterns = settings::config().exclude.as_bytes();
     if patterns.is_empty() {
         return false;
     }
@@ -302,7 +302,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         return value;
     };
     flight.claim(&guard, range);
-    let opened = if startup::config().fail_on_limit && prot & 7 != 0 {
+    let opened = if settings::config().fail_on_limit && prot & 7 != 0 {
         without_access(&guard, range)
     } else {
         0
@@ -310,7 +310,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     let other_rights = registering::active() && changes_rights(&guard, range, prot);
     // Where nobody registers, nothing that is said has to wait for the kernel, and one
     // turn with the lock will do; what the kernel refuses is read anew.
-    let told = opened == 0 && startup::config().pin == Pin::Off && !registering::active();
+    let told = opened == 0 && settings::config().pin == Pin::Off && !registering::active();
     if told {
         describe_anew(&mut guard, range, prot);
     }
@@ -394,7 +394,7 @@ fn reprotect(range: PageRange, prot: u64) {
 /// something to be pinned now.
 #[inline]
 fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
-    let pin = startup::config().pin;
+    let pin = settings::config().pin;
     let mut pending = false;
     state.update(range, |_, attr| {
         let was_out = attr.pin.reason == Reason::NoAccess;
@@ -467,7 +467,7 @@ pub fn shmat(frame: &mut Frame) -> i64 {
     }
     let attr = policy::fresh(Prot::from_call(prot, true), Kind::Shm, future_flags());
     let new = New {
-        attr: policy::described(attr, startup::config().pin),
+        attr: policy::described(attr, settings::config().pin),
         backed: u64::MAX,
         origin: None,
     };
@@ -554,7 +554,7 @@ pub fn own_allocation(range: PageRange, prot: Prot, kind: Kind, out: bool) {
     let attr = policy::fresh(prot, kind, flags);
     let flight = open(Call::Mmap);
     let new = New {
-        attr: policy::described(attr, startup::config().pin),
+        attr: policy::described(attr, settings::config().pin),
         backed: u64::MAX,
         origin: None,
     };

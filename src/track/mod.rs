@@ -12,6 +12,7 @@
 
 use crate::arch::{self, Frame};
 use crate::arena::Arena;
+use crate::base::{counters, phase, settings};
 use crate::config::Pin;
 use crate::copying;
 use crate::intercept;
@@ -30,7 +31,7 @@ use crate::text::{Lossy, Text};
 use crate::thread;
 use core::fmt::Write;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter, SEGMENTS, SETTING_GAVE_UP};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
@@ -68,9 +69,6 @@ pub use resync::audit;
 use flight::Flight;
 use lock::Guard;
 
-/// Whether calls are tracked at all. False until start-up is done, and again
-/// once the shim has given up.
-static TRACKING: AtomicBool = AtomicBool::new(false);
 /// The application said mlockall(MCL_FUTURE): [`Flags`] for what it maps.
 static APP_FUTURE: AtomicU64 = AtomicU64::new(0);
 
@@ -474,9 +472,9 @@ fn give_up_with(state: &State, why: &str) {
 
 /// Whether this is what has stopped it.
 fn stop(why: &str) -> bool {
-    let first = TRACKING.swap(false, Relaxed);
+    let first = phase::give_up();
     if first {
-        if let Some(h) = flight::header() {
+        if let Some(h) = counters::header() {
             h.settings.fetch_or(SETTING_GAVE_UP, Relaxed);
         }
         log::error!("stopped tracking: {why}");
@@ -498,22 +496,11 @@ fn unlock_ours(state: &State) {
     });
 }
 
-/// Whether calls are tracked.
-#[inline]
-pub fn tracking() -> bool {
-    TRACKING.load(Relaxed)
-}
-
-/// Tracking begins.
-pub fn begin() {
-    TRACKING.store(true, Release);
-}
-
 /// Handles one arrival: makes the call and keeps the account. Returns what the
 /// kernel returned.
 #[inline]
 pub fn handle(call: Call, frame: &mut Frame) -> i64 {
-    if !tracking() {
+    if !phase::tracking() {
         return untracked(call, frame);
     }
     fork::check();
@@ -615,7 +602,7 @@ pub fn real(frame: &Frame) -> i64 {
 /// What registrars do since `start`, in ticks, is their time, and not the hooks'.
 fn spent(counter: Counter, start: u64) {
     let nanos = time::nanos(arch::ticks().wrapping_sub(start));
-    flight::add(counter, nanos);
+    counters::add(counter, nanos);
     let elsewhere = &thread::current().elsewhere;
     elsewhere.set(elsewhere.get().saturating_add(nanos));
 }
@@ -684,7 +671,7 @@ pub const USER_END: u64 = 1 << 56;
 /// Whether the budget has no room for `bytes` more and the user asked for
 /// ENOMEM in that case.
 pub fn over_budget(bytes: u64) -> bool {
-    let config = startup::config();
+    let config = settings::config();
     config.fail_on_limit
         && config.pin != Pin::Off
         && lock().is_some_and(|g| g.counted().saturating_add(bytes) > g.budget)

@@ -7,12 +7,12 @@ use super::{
     deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State, USER_END,
 };
 use crate::arch;
+use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::registrar::Registrar;
-use crate::startup;
 use crate::sys::{self, time, Errno};
 use crate::thread;
 use core::ops::ControlFlow;
@@ -213,7 +213,7 @@ fn settle_part(range: PageRange, whose: Whose, reach: Reach) {
 }
 
 fn pin_all(range: PageRange, whose: Whose) {
-    let config = startup::config();
+    let config = settings::config();
     if config.pin == Pin::Off {
         return;
     }
@@ -249,7 +249,7 @@ fn pin_all(range: PageRange, whose: Whose) {
                 continue;
             }
             _ if counts != 0 && after > state.budget || cache && !state.fits() => {
-                flight::count(Counter::PinLimited);
+                counters::count(Counter::PinLimited);
                 over = true;
                 Column::no(Reason::Limit)
             }
@@ -371,7 +371,7 @@ pub fn reckon() {
     let Some(held) = lock().map(|g| held(&g)) else {
         return;
     };
-    let budget = limits::budget(startup::config().limit, held);
+    let budget = limits::budget(settings::config().limit, held);
     if let Some(mut guard) = lock() {
         guard.set_budget(budget, held.only_cache);
     }
@@ -388,7 +388,7 @@ fn held(state: &State) -> limits::Held {
 
 /// Bytes that are locked, that count, and that may become resident yet.
 fn lazy(state: &State) -> u64 {
-    match startup::config().pin {
+    match settings::config().pin {
         Pin::Off | Pin::Populate => 0,
         Pin::Auto | Pin::OnFault => state.counted(),
     }
@@ -407,7 +407,7 @@ fn tell_lazy(state: &State) {
 /// it, or there are new pages. Never seen as unpinned meanwhile, since another
 /// thread that gives advice on it must know that there is a lock in its way.
 pub fn repin(range: PageRange) {
-    if startup::config().pin == Pin::Off {
+    if settings::config().pin == Pin::Off {
         return;
     }
     let mut from = range.start();
@@ -493,8 +493,8 @@ fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
     };
     spent(Counter::PinNanos, start);
     if let Outcome::Held = outcome {
-        flight::count(Counter::Pins);
-        flight::add(Counter::PinnedBytesTotal, part.len());
+        counters::count(Counter::Pins);
+        counters::add(Counter::PinnedBytesTotal, part.len());
     }
     outcome
 }
@@ -516,7 +516,7 @@ fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
         // page, a guard, a userfaultfd): locked as far as it is there.
         return Outcome::Held;
     }
-    flight::count(Counter::PinRefused);
+    counters::count(Counter::PinRefused);
     if limited {
         return Outcome::No(Column::no(Reason::Limit));
     }
@@ -669,7 +669,7 @@ pub fn let_go_of(
         drop(guard);
         for part in parts.iter().flatten() {
             any = true;
-            flight::count(Counter::Unpins);
+            counters::count(Counter::Unpins);
             let _ = PinSet.deregister(*part);
         }
         pin_ends_at(rest);

@@ -10,13 +10,13 @@ use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
 use super::waiting::{self, Reach, Verdict};
 use super::{deferred, flight, lock, progress, spent, State};
 use crate::arch;
+use crate::base::{counters, phase, settings};
 use crate::limits;
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{numbers, Device, Grave, ALL_REMOTE, CHUNK, LAZY_CHUNK};
 use crate::registrar::pin::is_limit;
-use crate::startup;
 use crate::sys::{Result, Undisturbed};
 use crate::verbs::uverbs::Mr;
 use core::ops::ControlFlow;
@@ -140,7 +140,7 @@ fn next_step(
     let (implicit, waits) = (domain.implicit, domain.waits);
     let chunk = if on_demand { LAZY_CHUNK } else { CHUNK };
     let primary = state.hca.primary() == Some(d);
-    let scope = startup::config().scope_data;
+    let scope = settings::config().scope_data;
     loop {
         let (mut job, mut look, mut left_out) = (None, None, None);
         state.ledger.for_each(rest, |piece, entry| {
@@ -198,7 +198,7 @@ fn next_step(
             }
             ControlFlow::Continue(())
         });
-        if !super::tracking() {
+        if !phase::tracking() {
             return None;
         }
         if let Some((piece, column)) = left_out {
@@ -263,7 +263,7 @@ fn say(state: &mut State, range: PageRange, column: Column) {
 fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
     let state = &mut *guard;
     if !fits(state, d, job.gap.len(), job.access) {
-        flight::count(Counter::HcaLimited);
+        counters::count(Counter::HcaLimited);
         return refuse(state, d, job.gap, Life::Refused(0));
     }
     state.hca.charge(d, job.range.len());
@@ -293,10 +293,10 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
         Err(errno) => {
             state.hca.refund(d, job.range.len());
             let life = if is_limit(errno) && limits::memlock_now().is_some() {
-                flight::count(Counter::HcaLimited);
+                counters::count(Counter::HcaLimited);
                 Life::Refused(0)
             } else {
-                flight::count(Counter::HcaRefused);
+                counters::count(Counter::HcaRefused);
                 log::info!(
                     "registering {:?} with access {:#x} refused: {errno}",
                     job.range,
@@ -362,7 +362,7 @@ pub fn register_implicitly(d: usize) {
     let (Ok(keys), Some(all)) = (outcome, PageRange::new(0, super::USER_END)) else {
         return;
     };
-    flight::count(Counter::Registrations);
+    counters::count(Counter::Registrations);
     let Some(mut guard) = lock() else {
         return deregister(device.grave(keys.handle));
     };
@@ -708,7 +708,7 @@ fn register(device: Device, range: PageRange, access: u32) -> Result<Mr> {
         .reg_mr(device.pd, range.start(), range.len(), access);
     spent(Counter::HcaNanos, start);
     if outcome.is_ok() {
-        flight::count(Counter::Registrations);
+        counters::count(Counter::Registrations);
     }
     outcome
 }
@@ -771,7 +771,7 @@ pub fn deregister(grave: Grave) {
     if let Err(errno) = outcome {
         log::info!("deregistering region {:#x}: {errno}", grave.handle);
     }
-    flight::count(Counter::Deregistrations);
+    counters::count(Counter::Deregistrations);
     spent(Counter::HcaNanos, start);
 }
 
@@ -951,7 +951,7 @@ fn replace(
                 new.life = Life::Refused(*errno);
                 if record.life == Life::Live {
                     state.hca.refund(d, range.len());
-                    flight::count(Counter::HcaRefused);
+                    counters::count(Counter::HcaRefused);
                     if state.hca.primary() == Some(d) {
                         say(state, *range, refusal(*errno));
                     }
@@ -1032,7 +1032,7 @@ fn agrees(state: &State, d: usize, range: PageRange, record: &Record) -> bool {
         return false;
     }
     let (mut upto, mut same) = (range.start(), true);
-    let scope = startup::config().scope_data;
+    let scope = settings::config().scope_data;
     state.ledger.for_each(range, |piece, entry| {
         same &= piece.start() == upto
             && match policy::registering(entry.attr, entry.range.len(), domain.on_demand(), scope) {

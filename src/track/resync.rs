@@ -5,13 +5,13 @@ use super::{
     deferred, flight, fork, lock, lock::Guard, pinning, progress, registering, settle, State,
     USER_END,
 };
+use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::ledger::Origin;
 use crate::limits;
 use crate::policy;
 use crate::share;
-use crate::startup;
 use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
 use crate::text::Text;
 use core::cell::UnsafeCell;
@@ -130,7 +130,7 @@ fn everything() -> Option<PageRange> {
 /// Nothing in the state can be trusted: begins anew, in place.
 #[cold]
 pub fn rebuild(guard: &mut Guard) {
-    flight::count(Counter::Rebuilds);
+    counters::count(Counter::Rebuilds);
     log::info!("the ledger was left half-way and is read anew");
     fork::start_over(guard);
     if let Some(all) = everything() {
@@ -168,7 +168,7 @@ const PASSES: usize = 3;
 const READ_TRIES: usize = 3;
 
 fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
-    flight::count(Counter::Resyncs);
+    counters::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
     flight::disturb(range);
     // A handler that jumps away would leave the descriptor open.
@@ -293,7 +293,7 @@ impl State {
         if attr.pin.reason == Reason::NoAccess {
             new.pin.reason = Reason::Off;
         }
-        let new = policy::described(new, startup::config().pin);
+        let new = policy::described(new, settings::config().pin);
         self.update(piece, |_, _| new);
     }
 
@@ -308,7 +308,11 @@ impl State {
         if let Some(tail) = piece.after(end) {
             let flags = new.attr.flags.with(Flags::TAIL);
             let attr = Attr { flags, ..new.attr };
-            self.insert_part(tail, policy::described(attr, startup::config().pin), origin);
+            self.insert_part(
+                tail,
+                policy::described(attr, settings::config().pin),
+                origin,
+            );
         }
     }
 }
@@ -337,7 +341,7 @@ struct Described {
 #[cold]
 #[inline(never)]
 fn describe(line: &Line, extra: Flags) -> Described {
-    let config = startup::config();
+    let config = settings::config();
     let mut flags = extra;
     let mut file_end = None;
     let kind = match line.name {
@@ -534,7 +538,7 @@ pub fn is_settling() -> bool {
 /// Bytes that are to be populated now, as far as the budget goes.
 #[cold]
 fn to_populate(state: &State, binds: bool) -> u64 {
-    let pin = startup::config().pin;
+    let pin = settings::config().pin;
     let pending = |a: Attr| {
         a.pin.reason == Reason::Off && policy::wanted(a, pin, binds) == policy::Want::Populate
     };
@@ -544,7 +548,7 @@ fn to_populate(state: &State, binds: bool) -> u64 {
 
 /// Marks what is to be pinned later than rank 0 as over the limit for now.
 fn hold_back(state: &mut State, binds: bool) {
-    let pin = startup::config().pin;
+    let pin = settings::config().pin;
     if pin == Pin::Off {
         return;
     }

@@ -3,9 +3,9 @@
 //! A call that the kernel is going to refuse for that is made at once: nothing leaves the ledger
 //! for it, and no pin, lock or registration is let go and made again.
 
-use super::flight::count_call;
 use super::{failed, lock, real, resync};
 use crate::arch::Frame;
+use crate::base::counters::count_call;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -7,12 +7,12 @@
 use super::abi::{self, Context, Mr, Pd};
 use super::handles::{self, Known};
 use super::real;
+use crate::base::{counters, phase, settings};
 use crate::config::Hca;
 use crate::intercept::strict;
 use crate::registrar::hca::{Owner, SERVED};
-use crate::startup;
 use crate::thread;
-use crate::track::{self, flight, lending, registering};
+use crate::track::{self, lending, registering};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use regall_directory::layout::Counter;
@@ -44,8 +44,8 @@ const fn servable(access: u32) -> bool {
 
 /// A region that is there already, as the application's own; null: it has to make one.
 fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr {
-    let config = startup::config();
-    let off = !track::tracking() || config.hca == Hca::Off;
+    let config = settings::config();
+    let off = !phase::tracking() || config.hca == Hca::Off;
     if off || pd.is_null() || length == 0 || thread::current().in_verbs.get() {
         return ptr::null_mut();
     }
@@ -64,7 +64,7 @@ fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr
     // A handler may have come upon the lock meanwhile.
     track::deferred::drain();
     if lent.is_none() {
-        flight::count(Counter::Passed);
+        counters::count(Counter::Passed);
     }
     lent.map_or(ptr::null_mut(), ptr::NonNull::as_ptr)
 }
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
 /// As the real one.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
-    if track::tracking() {
+    if phase::tracking() {
         let _pass = strict::pass();
         track::fork::check();
     }

@@ -3,10 +3,10 @@
 use super::mark as mark_file;
 use super::{first, is_backed, make_private, make_room_to_mark, touches, ADVISED};
 use crate::arch::Frame;
+use crate::base::settings;
 use crate::policy;
+use crate::share;
 use crate::share::marks::{self, Kept, Marks};
-use crate::share::{self};
-use crate::startup;
 use crate::sys::{self, Errno};
 use crate::track::advice::{DONTNEED_LOCKED, GUARD_INSTALL};
 use crate::track::pinning::{lock_for, repin, settle};
@@ -305,7 +305,7 @@ pub(super) fn enter_fresh(part: PageRange, like: Attr) {
     let prot = Prot::from_call(u64::from(like.prot.bits() & 7), false);
     let flags = future_flags().with(Flags::from_bits(like.flags.bits() & KEPT.bits()));
     let attr = policy::fresh(prot, Kind::Anon, flags);
-    let attr = policy::described(attr, startup::config().pin);
+    let attr = policy::described(attr, settings::config().pin);
     if let Some(mut guard) = lock() {
         guard.remove(part, |_, _| ());
         guard.insert(part, attr);

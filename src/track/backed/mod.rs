@@ -15,10 +15,10 @@
 use super::pinning::settle;
 use super::{future_flags, lock, registering, resync, seals, State, USER_END};
 use crate::arch::Frame;
+use crate::base::{counters, settings};
 use crate::policy;
 use crate::share::marks::{self, Kept, Marks};
 use crate::share::{self, table::Part};
-use crate::startup;
 use crate::sys::Undisturbed;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
@@ -43,7 +43,7 @@ fn attr_of(prot: Prot) -> Attr {
     let flags = future_flags().with(Flags::BACKED);
     policy::described(
         policy::fresh(prot, Kind::File, flags),
-        startup::config().pin,
+        settings::config().pin,
     )
 }
 
@@ -71,7 +71,7 @@ pub fn fresh(range: PageRange, attr: &mut Attr) {
 
 /// REGALL_EXCLUDE names anonymous memory: what it becomes would have another name.
 fn excluded_by_name() -> bool {
-    let patterns = startup::config().exclude.as_bytes();
+    let patterns = settings::config().exclude.as_bytes();
     !patterns.is_empty()
         && [&b"[anon]"[..], b"[heap]"]
             .iter()
@@ -206,7 +206,7 @@ pub fn mark(range: PageRange, f: impl Fn(Marks) -> Marks) {
 #[cold]
 #[inline(never)]
 pub fn mseal(frame: &Frame) -> i64 {
-    super::flight::count_call(Call::Mseal);
+    counters::count_call(Call::Mseal);
     let range = PageRange::from_call(frame.args[0], frame.args[1]).filter(|r| touches(*r));
     if let Some(range) = range {
         make_private(range);

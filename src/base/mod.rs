@@ -1,0 +1,8 @@
+//! What every part of the shim may ask: the settings, how calls are intercepted, how far the
+//! shim is in its life, whose process this is, and the counters. Knows none of the parts.
+
+pub mod counters;
+pub mod mode;
+pub mod phase;
+pub mod process;
+pub mod settings;
