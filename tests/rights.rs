@@ -220,3 +220,51 @@ fn the_first_process_of_a_namespace_and_its_child_of_another() {
     table("first", Mode::Plain);
     table("first", Mode::Populate);
 }
+
+/// Anybody can make a folder of a user's name first. Whoever becomes that user is found
+/// nevertheless: by the directory that it had as root, and by that of its next program.
+#[test]
+fn a_folder_of_somebody_elses_hides_nobody() {
+    /// No other test has this user.
+    const OTHER: u32 = 54331;
+    const BECOME: &str = "setgid(54331); setuid(54331) or die; print qq(become\\n); sleep(60)";
+    if !possible() {
+        return;
+    }
+    let folder = |n: u32| match n {
+        0 => format!("/dev/shm/regall-{OTHER}"),
+        n => format!("/dev/shm/regall-{OTHER}-{n}"),
+    };
+    let remove = || (0..8).for_each(|n| drop(std::fs::remove_dir_all(folder(n))));
+    remove();
+    std::fs::create_dir(folder(0)).expect("root's folder");
+    let mut becomes = Command::new("perl");
+    becomes.args(["-MPOSIX", "-e", BECOME]);
+    let mut executes = Command::new("setpriv");
+    executes.args(["--reuid=54331", "--regid=54331", "--clear-groups"]);
+    executes.args(["sleep", "60"]);
+    for mut command in [becomes, executes] {
+        Mode::OnFault.apply(&mut command);
+        let beside = child::Beside::start(&mut command);
+        let mut verify = Command::new(build::regall());
+        verify.args(["verify", &beside.pid().to_string()]);
+        let status = format!("/proc/{}/status", beside.pid());
+        let is_other = || {
+            let status = std::fs::read_to_string(&status).unwrap_or_default();
+            status.contains(&format!("Uid:\t{OTHER}\t{OTHER}"))
+        };
+        let mut said = child::run(&mut verify, TIMEOUT);
+        // It has to become the other user first.
+        for _ in 0..1000 {
+            let before = is_other();
+            said = child::run(&mut verify, TIMEOUT);
+            if before && said.end() == "exit 0" {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(is_other(), "{command:?}");
+        said.must_succeed_at(format_args!("{command:?}"));
+    }
+    remove();
+}

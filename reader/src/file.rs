@@ -119,43 +119,54 @@ pub fn find(pid: u32) -> Result<Directory, OpenError> {
 
 fn find_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
     let process = Process::find(pid)?;
-    let mut found = some(&process, folders(root, &process))?;
-    if found.is_empty() {
+    let mut found = some(&process, folders(root, &process));
+    if found.directories.is_empty() {
         // Its maps may be long: they are read where they must be.
-        found = some(&process, former_folders(root, &process).into_iter())?;
+        found.merge(some(&process, former_folders(root, &process).into_iter()));
     }
-    if found.is_empty() {
-        found.extend(nameless(&process)?);
+    if found.directories.is_empty() {
+        found.directories.extend(nameless(&process)?);
     }
     // An image from before exec, in another user namespace, may have left one, too.
     let mapped = |d: &Directory| d.mappings().is_ok();
-    let n = match found.len() {
+    let n = match found.directories.len() {
         0 | 1 => 0,
-        _ => found.iter().position(mapped).unwrap_or(0),
+        _ => found.directories.iter().position(mapped).unwrap_or(0),
     };
-    found.into_iter().nth(n).ok_or(OpenError::Inert)
+    let wrong = found.wrong.unwrap_or(OpenError::Inert);
+    found.directories.into_iter().nth(n).ok_or(wrong)
 }
 
-/// The files of a process in those folders. One that can't be right is an error only if
-/// there is no other: anybody can make a folder of that name before its user does, who
-/// then takes another.
-fn some(
-    process: &Process,
-    folders: impl Iterator<Item = (PathBuf, u32)>,
-) -> Result<Vec<Directory>, OpenError> {
-    let opened = folders.map(|(folder, uid)| open_as(&folder, process, uid));
-    let (mut found, mut wrong) = (Vec::new(), None);
-    for directory in opened {
-        match directory {
-            Ok(directory) => found.push(directory),
+/// What a search has found.
+struct Found {
+    directories: Vec<Directory>,
+    /// What is wrong with the first file or folder that can't be right. It counts only if no
+    /// place has a directory: anybody can make a folder of a user's name before that user
+    /// does, who then takes another.
+    wrong: Option<OpenError>,
+}
+
+impl Found {
+    fn merge(&mut self, other: Self) {
+        self.directories.extend(other.directories);
+        self.wrong = self.wrong.take().or(other.wrong);
+    }
+}
+
+/// The files of a process in those folders.
+fn some(process: &Process, folders: impl Iterator<Item = (PathBuf, u32)>) -> Found {
+    let mut found = Found {
+        directories: Vec::new(),
+        wrong: None,
+    };
+    for (folder, uid) in folders {
+        match open_as(&folder, process, uid) {
+            Ok(directory) => found.directories.push(directory),
             Err(OpenError::Inert) => (),
-            Err(why) => wrong = wrong.or(Some(why)),
+            Err(why) => found.wrong = found.wrong.or(Some(why)),
         }
     }
-    match wrong {
-        Some(why) if found.is_empty() => Err(why),
-        _ => Ok(found),
-    }
+    found
 }
 
 /// The folders that may have a process's file, and whose they must be: those of its uids;
