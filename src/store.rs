@@ -443,7 +443,8 @@ fn sweep(folder: &Fd, me: &Identity) {
 }
 
 /// Calls `f` with the pid of each other process of this user's with the shim on, and
-/// the bytes that it has locked, that count, and that may not be resident yet.
+/// how many bytes it has locked, that count, and that may become resident yet. A file that
+/// nobody has any more counts nothing, and what one claims no more than is mapped.
 pub fn each_other(mut f: impl FnMut(u64, u64)) {
     let (Ok(me), Ok((folder, _))) = (Identity::own(), folder::own(sys::geteuid())) else {
         return;
@@ -456,12 +457,20 @@ pub fn each_other(mut f: impl FnMut(u64, u64)) {
             rest = tail;
             seen += 1;
             let mut fields = name.split(|b| *b == b'.').map(number);
-            let (pid, _, space) = (fields.next(), fields.next(), fields.next());
-            let (Some(Some(pid)), Some(Some(space)), None) = (pid, space, fields.next()) else {
+            let (pid, start, space) = (fields.next(), fields.next(), fields.next());
+            let (Some(Some(pid)), Some(Some(start)), Some(Some(space)), None) =
+                (pid, start, space, fields.next())
+            else {
                 continue;
             };
-            if space == me.namespace && pid != u64::from(me.pid) {
-                f(pid, held_by(&folder, name));
+            if space != me.namespace || pid == u64::from(me.pid) {
+                continue;
+            }
+            match Stat::of(pid) {
+                Ok(it) if it.start == start && !it.over() => {
+                    f(pid, held_by(&folder, name).min(it.absent));
+                }
+                _ => (),
             }
         }
         if seen > SWEEP {

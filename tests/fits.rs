@@ -142,3 +142,39 @@ fn can_fail() {
         None => no_groups(),
     }
 }
+
+/// A file among the directories, removed when dropped.
+struct Forged(std::path::PathBuf);
+
+impl Drop for Forged {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What a process of the same user claims to have locked leaves others their memory, if it has
+/// not so much mapped.
+#[test]
+fn a_claim_beyond_what_is_mapped_counts_for_nothing() {
+    // This process's: it has no shim.
+    let me = regall_reader::Process::find(std::process::id()).expect("this process");
+    let folder = format!("/dev/shm/regall-{}", me.uids[0]);
+    // Whoever has the shim makes the folder.
+    let mut first = Command::new("true");
+    Mode::Populate.apply(&mut first);
+    child::run(&mut first, TIMEOUT).must_succeed();
+    let name = format!("{}.{}.{}", me.own_pid, me.start_time, me.namespace);
+    let forged = Forged(format!("{folder}/{name}").into());
+    std::fs::write(&forged.0, [0x7f; 73728]).expect("a directory");
+    let mut command = Command::new("sleep");
+    Mode::Populate.apply(command.arg("60"));
+    let beside = child::Beside::start(&mut command);
+    let pid = beside.pid().to_string();
+    child::run(
+        Command::new(build::regall()).args(["verify", &pid]),
+        TIMEOUT,
+    )
+    .must_succeed();
+    let dump = child::run(Command::new(build::regall()).args(["dump", &pid]), TIMEOUT);
+    assert!(!dump.stdout.contains("limit"), "{}", dump.stdout);
+}

@@ -236,11 +236,15 @@ fn nameless(process: &Process) -> Result<Option<Directory>, OpenError> {
 
 /// Opens the file that `process` made in a folder which must be `uid`'s.
 fn open_as(folder: &Path, process: &Process, uid: u32) -> Result<Directory, OpenError> {
-    check_folder(folder, uid)?;
     let path = folder.join(format!(
         "{}.{}.{}",
         process.own_pid, process.start_time, process.namespace
     ));
+    // A folder without a file of that name has no part in it, whatever else it is.
+    check_folder(folder, uid).map_err(|why| match path.symlink_metadata() {
+        Ok(_) => why,
+        Err(_) => OpenError::Inert,
+    })?;
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags::O_NOFOLLOW | flags::O_NONBLOCK)

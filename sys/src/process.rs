@@ -27,6 +27,8 @@ impl Identity {
     }
 }
 
+/// Field 24 is in pages.
+const PAGE: u64 = 4096;
 /// From the kernel's include/linux/sched.h.
 const PF_EXITING: u64 = 4;
 /// SIGKILL, among the signals that a thread has not taken yet.
@@ -49,6 +51,8 @@ pub struct Stat {
     pub threads: u64,
     /// Field 22: when it started, in clock ticks since boot.
     pub start: u64,
+    /// Fields 23 and 24: bytes that are mapped and not resident.
+    pub absent: u64,
     /// Field 52: how its first thread has ended, as wait(2) has it; 0 if it has not, or
     /// nobody may know.
     pub ended: u64,
@@ -81,6 +85,7 @@ impl Stat {
             exiting: count(9)? & PF_EXITING != 0 || count(31).unwrap_or(0) & KILLED != 0,
             threads: count(20)?,
             start: count(22)?,
+            absent: count(23)?.saturating_sub(count(24)?.saturating_mul(PAGE)),
             ended: count(52).unwrap_or(0),
         })
     }

@@ -388,6 +388,26 @@ fn a_folder_of_the_users_with_another_number_in_its_name() {
     assert_eq!(f.open().err(), Some(OpenError::Inert));
 }
 
+/// A folder that can't be right counts only if it has a file of the process's.
+#[test]
+fn a_stray_folder_changes_nothing() {
+    let f = Fixture::new();
+    let folder = fs::read_dir(&f.root).unwrap().next().unwrap().unwrap();
+    let stray = f.root.join("regall-1-1");
+    fs::create_dir(&stray).unwrap();
+    fs::set_permissions(&stray, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(f.open().is_ok());
+    let file = fs::read_dir(folder.path())
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    fs::rename(file.path(), f.root.join("x")).unwrap();
+    assert_eq!(f.open().err(), Some(OpenError::Inert));
+    fs::copy(f.root.join("x"), stray.join(file.file_name())).unwrap();
+    assert_eq!(f.corrupt(), "its folder is open to others");
+}
+
 #[test]
 fn sizes_are_not_believed() {
     let mut f = Fixture::new();
