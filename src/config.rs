@@ -2,7 +2,7 @@
 //! arguments: that early, libc's own `environ` is still empty.
 
 use crate::text::{number, Lossy, Text};
-use crate::verbs::uverbs::wire::faults;
+use crate::uverbs::wire::faults;
 use core::ffi::CStr;
 use core::fmt;
 use log::LevelFilter;

@@ -12,15 +12,13 @@
 // is never loaded.
 #![cfg_attr(any(test, fuzzing), allow(dead_code))]
 
-// What races/ checks names its atomics so; see there.
-use core::sync::atomic;
-
 pub use regall_ledger as ledger;
 pub use regall_sys as sys;
 pub use regall_sys::text;
 
 pub mod arch;
 pub mod arena;
+mod atomic;
 pub mod base;
 pub mod capi;
 pub mod config;
@@ -47,6 +45,7 @@ pub mod store;
 pub mod thread;
 pub mod threads;
 pub mod track;
+pub mod uverbs;
 pub mod verbs;
 pub mod version;
 

@@ -15,7 +15,7 @@ use crate::registrar::hca::{self, Owner};
 use crate::sys::{self, call, check, Errno};
 use crate::thread;
 use crate::track::{self, lending, map, resync, settle, VIEW};
-use crate::verbs::abi;
+use crate::uverbs::abi;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::{round_up, PageRange};

@@ -13,7 +13,7 @@ use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::{numbers, Device, Domain, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
-use crate::verbs::uverbs::{device::Device as OwnDevice, Channel};
+use crate::uverbs::{device::Device as OwnDevice, Channel};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;

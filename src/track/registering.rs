@@ -18,7 +18,7 @@ use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{numbers, Device, Grave, ALL_REMOTE, CHUNK, LAZY_CHUNK};
 use crate::registrar::pin::is_limit;
 use crate::sys::{Result, Undisturbed};
-use crate::verbs::uverbs::Mr;
+use crate::uverbs::Mr;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;

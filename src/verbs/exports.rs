@@ -4,7 +4,6 @@
 //! Exported without a version: that satisfies references to any (ld.so checks the
 //! version of a definition only if there is one).
 
-use super::abi::{self, Context, Mr, Pd};
 use super::handles::{self, Known};
 use super::real;
 use crate::base::{counters, phase, settings};
@@ -13,6 +12,7 @@ use crate::intercept::strict;
 use crate::registrar::hca::{Owner, SERVED};
 use crate::thread;
 use crate::track::{self, lending, registering};
+use crate::uverbs::abi::{self, Context, Mr, Pd};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use regall_directory::layout::Counter;

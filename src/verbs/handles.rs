@@ -2,9 +2,9 @@
 //! one that is there. It copies the whole of what it stands for, since providers look
 //! behind the public part, and it is never given to libibverbs.
 
-use super::abi::{Context, Mr, Pd, VerbsMr};
 use crate::ledger::index::Memory;
 use crate::track::lending::Loan;
+use crate::uverbs::abi::{Context, Mr, Pd, VerbsMr};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -2,12 +2,10 @@
 //!
 //! Nothing of libibverbs is called: it allocates, takes locks, and a preloaded
 //! library that needs it would kill every program where it is missing. What is
-//! known of it are the public parts of its structures ([`abi`]): from a context
+//! known of it are the public parts of its structures ([`crate::uverbs::abi`]): from a context
 //! of the application's comes the descriptor, from its protection domain (PD) the
-//! handle, and with these two [`uverbs`] does the rest.
+//! handle, and with these two [`crate::uverbs`] does the rest.
 
-pub mod abi;
 pub mod exports;
 pub mod handles;
 pub mod real;
-pub mod uverbs;

@@ -7,7 +7,7 @@ pub mod records;
 pub mod regions;
 
 use crate::ledger::index::{Memory, View};
-use crate::verbs::uverbs::Channel;
+use crate::uverbs::Channel;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use records::{Life, Record, Records};
 use regall_directory::addr::{PageRange, PAGE};

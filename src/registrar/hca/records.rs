@@ -2,7 +2,7 @@
 //! moves. All of it is private memory under the track lock.
 
 use crate::ledger::index::Memory;
-use crate::verbs::uverbs::Mr;
+use crate::uverbs::Mr;
 use core::ptr::NonNull;
 use regall_directory::addr::PageRange;
 

@@ -4,7 +4,7 @@
 //!
 //! A [`Channel`] is an open `/dev/infiniband/uverbsN`: one that the application's
 //! libibverbs opened ([`Channel::adopt`], with the descriptor from
-//! [`super::abi::fd_of`]), or our own ([`device::Device::open`]). Handles are
+//! [`abi::fd_of`]), or our own ([`device::Device::open`]). Handles are
 //! numbers that mean something to the same open file only, and to the kernel they
 //! are all alike: what we register in the application's PD goes with its context,
 //! and its `ibv_dealloc_pd` says EBUSY as long as something of ours is in it.
@@ -22,6 +22,7 @@ use crate::text::Text;
 use regall_directory::vocab::Access;
 use wire::{perform, Answer, DriverData, Number, Way};
 
+pub mod abi;
 pub mod device;
 pub mod wire;
 
@@ -348,7 +349,7 @@ mod guest;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::abi::headers::check;
+    use crate::uverbs::abi::headers::check;
 
     #[test]
     fn flags_and_drivers_are_as_in_the_headers() {

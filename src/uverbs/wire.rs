@@ -463,7 +463,7 @@ pub struct DeviceAnswerEx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::abi::headers::{check, layout};
+    use crate::uverbs::abi::headers::{check, layout};
 
     #[test]
     fn the_ioctl_is_as_in_the_headers() {

@@ -5,7 +5,7 @@ use super::device::Device;
 use super::{ibdev_of, wire, Channel, Driver};
 use crate::sys::file::close;
 use crate::sys::{Errno, Result};
-use crate::verbs::abi;
+use crate::uverbs::abi;
 use core::ffi::{c_char, c_void, CStr};
 use regall_directory::vocab::Access;
 use std::os::unix::process::CommandExt;
@@ -277,7 +277,7 @@ fn a_gibibyte() {
 /// Calls `f` in this test binary again, as nobody, with `bytes` of RLIMIT_MEMLOCK.
 fn as_nobody(test: &str, bytes: u64) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let filter = format!("verbs::uverbs::guest::{test}");
+    let filter = format!("uverbs::guest::{test}");
     command.args(["--exact", &filter, "--nocapture"]);
     command.env("GUEST_LIMIT", bytes.to_string());
     command.uid(65534).gid(65534);
