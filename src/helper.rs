@@ -1,6 +1,7 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
+use crate::base::withheld::withheld;
 use crate::base::{counters, mode, phase, settings};
 use crate::config::Intercept;
 use crate::regions;
@@ -67,7 +68,7 @@ fn needed() -> bool {
 /// Starts it, unless REGALL_COPY leaves it out, it runs, or nothing is to be lent.
 pub fn start() {
     let wanted = phase::tracking() && settings::config().copy.has(Kind::Helper);
-    if !wanted || THREAD.runs() || rights::withheld() {
+    if !wanted || THREAD.runs() || withheld() {
         return;
     }
     READY.store(SOON, Relaxed);
@@ -304,7 +305,7 @@ impl Us {
             }
             None => (!is_to_be_read()).then(rights::first),
         };
-        own.filter(|_| !self.changed.get() && !rights::withheld())
+        own.filter(|_| !self.changed.get() && !withheld())
     }
 
     /// Whether the process is seen to have other credentials than it began with. A call that
@@ -402,7 +403,7 @@ impl Owner for Us {
     }
 
     fn enter(&self) -> bool {
-        if GATE.fetch_or(BUSY, SeqCst) & SHUT == 0 && !rights::withheld() && !self.is_changed() {
+        if GATE.fetch_or(BUSY, SeqCst) & SHUT == 0 && !withheld() && !self.is_changed() {
             return true;
         }
         self.leave();
@@ -416,7 +417,7 @@ impl Owner for Us {
     }
 
     fn goes_on(&self) -> bool {
-        GATE.load(SeqCst) & SHUT == 0 && !rights::withheld()
+        GATE.load(SeqCst) & SHUT == 0 && !withheld()
     }
 
     fn wants_strangers(&self) -> bool {
@@ -468,6 +469,6 @@ impl Owner for Us {
     }
 
     fn wanted(&self) -> bool {
-        phase::tracking() && !self.changed.get() && !rights::withheld()
+        phase::tracking() && !self.changed.get() && !withheld()
     }
 }

@@ -2,11 +2,11 @@
 //! leave for peers to get at ours.
 
 use crate::arch::Frame;
+use crate::base::withheld::withheld;
 use crate::base::{counters, phase, settings};
 use crate::copying;
 use crate::intercept;
 use crate::ledger::Found;
-use crate::rights;
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, check, Errno, Result};
 use crate::thread;
@@ -179,7 +179,7 @@ pub fn offer(header: &Header) {
     // SAFETY: nobody has been shown this process's directory yet.
     unsafe { xpmem::forget() };
     // In a table that is the parent's, too, descriptors of the device would stay.
-    if rights::withheld() || file::are_inherited_shared() {
+    if withheld() || file::are_inherited_shared() {
         return;
     }
     if let Ok(segment) = xpmem::offer() {

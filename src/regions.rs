@@ -1,10 +1,12 @@
 //! This process's regions, and those of others that were used: what of the bridge's state
 //! is the shim's.
 
+use crate::base::withheld::withheld;
 use crate::base::{counters, settings};
 use crate::copying;
 use crate::host::{touchable, Shim};
 use crate::ledger::Found;
+use crate::store::{REGIONS, USES};
 use crate::sys::file::{self, Fd, Kept};
 use crate::sys::{call, Errno, Result};
 use crate::track;
@@ -19,10 +21,6 @@ use regall_bridge::vector::Segment;
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Flags, Prot};
 
-/// The ends of the names of the files beside the directory.
-pub(crate) const FILE: &str = "regions";
-pub(crate) const PIPE: &str = "uses";
-
 static OWNER: Owner = Owner::new();
 static CIRCLE: Circle = Circle::new();
 /// The pipe through which we are told of uses.
@@ -35,7 +33,7 @@ impl Place for Here {
     fn open(&self, anew: bool) -> Result<Fd> {
         let guard = track::lock().ok_or(Errno::BUSY)?;
         let create = if anew { libc::O_CREAT } else { 0 };
-        guard.store().open_beside(FILE, libc::O_RDWR | create)
+        guard.store().open_beside(REGIONS, libc::O_RDWR | create)
     }
 
     fn image(&self) -> u64 {
@@ -82,8 +80,8 @@ pub fn forget() {
 /// The process ends: the files go.
 pub fn end() {
     if let (true, Some(guard)) = (OWNER.has_file(), track::lock()) {
-        guard.store().remove_beside(FILE);
-        guard.store().remove_beside(PIPE);
+        guard.store().remove_beside(REGIONS);
+        guard.store().remove_beside(USES);
     }
 }
 
@@ -96,11 +94,11 @@ pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
     if rights.has(Rights::ANY_USER) {
         crate::helper::invite_strangers();
     }
-    let knem = settings::config().copy.has(Kind::Knem) && !crate::rights::withheld();
+    let knem = settings::config().copy.has(Kind::Knem) && !withheld();
     let pinnable = &|s: &Segment| knem && stays(s);
     let memory = &mut |s: &Segment| permitted(s, rights);
     let made = OWNER.create(&Shim, &Here, segments, rights, pinnable, memory);
-    if knem && crate::rights::withheld() {
+    if knem && withheld() {
         crate::host::withdraw();
     }
     made
@@ -160,7 +158,7 @@ pub fn used_by_stranger(cookie: Cookie) {
     let told = OWNER.with_region(cookie, |region| Ok(region.used()));
     if told == Ok(true) {
         // By its name: the helper's descriptors are others.
-        if let Some(pipe) = track::lock().and_then(|g| g.store().open_beside(PIPE, RING).ok()) {
+        if let Some(pipe) = track::lock().and_then(|g| g.store().open_beside(USES, RING).ok()) {
             file::write_foreign(pipe.raw(), &[1]);
         }
     }
@@ -215,7 +213,7 @@ pub fn bell() -> Result<i32> {
     let pipe = track::lock()
         .ok_or(Errno::BUSY)?
         .store()
-        .pipe_beside(PIPE)?;
+        .pipe_beside(USES)?;
     let kept = Kept::new(&pipe)?;
     *bell = Some(kept);
     Ok(kept.raw())

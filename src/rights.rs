@@ -4,6 +4,7 @@
 //! ends, and its children's directories are for root.
 
 use crate::arch::Frame;
+use crate::base::withheld::{self, withheld, withhold};
 use crate::base::{counters, mode};
 use crate::config::Intercept;
 use crate::helper;
@@ -11,7 +12,7 @@ use crate::host;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, call};
 use crate::track;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
 
@@ -19,8 +20,6 @@ use regall_directory::layout::Call;
 const WORDS: usize = 7;
 /// The credentials of the program's first thread at its start.
 static FIRST: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Nothing is lent to anybody: they are not such that it could be, or have changed.
-static WITHHELD: AtomicBool = AtomicBool::new(true);
 
 fn words(it: &Credentials) -> [u64; WORDS] {
     let pair = |one: u32, other: u32| u64::from(one) << 32 | u64::from(other);
@@ -60,7 +59,7 @@ pub fn init() {
             place.store(word, Relaxed);
         }
     }
-    WITHHELD.store(!current.is_some_and(lends), Relaxed);
+    withheld::begin(current.is_some_and(lends));
 }
 
 /// Whether `own`, of this process at its start, are such that anything is lent. Memory that the
@@ -82,11 +81,6 @@ fn lends(own: Credentials) -> bool {
 /// or file-system ids change, or capabilities come.
 pub fn dumpable() -> Option<u64> {
     call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE).ok()
-}
-
-/// Whether nothing of this process is lent to others of its user.
-pub fn withheld() -> bool {
-    WITHHELD.load(SeqCst)
 }
 
 /// Whether `it`, of this process, is what its first thread's were when the program began.
@@ -131,11 +125,6 @@ pub fn first() -> Credentials {
         inheritable: inheritable.load(Relaxed),
         ambient: 0,
     }
-}
-
-/// From now on nothing is lent.
-pub fn withhold() {
-    WITHHELD.store(true, SeqCst);
 }
 
 /// A call that may change this thread's credentials. If it does, the helper has ended before the

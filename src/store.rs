@@ -3,8 +3,8 @@
 
 use crate::arena::Arena;
 use crate::base::process;
+use crate::base::withheld::withheld;
 use crate::ledger::Memory;
-use crate::rights;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
@@ -24,6 +24,11 @@ use regall_directory::writer::Backing;
 
 /// Files of other processes that one start-up looks at, at the most.
 const SWEEP: usize = 512;
+
+/// The end of the name of the file of this process's regions, beside the directory.
+pub const REGIONS: &str = "regions";
+/// That of the pipe through which it is told that they were used.
+pub const USES: &str = "uses";
 
 /// This process's file and where it is mapped.
 pub struct Store {
@@ -104,7 +109,7 @@ impl Store {
     /// possible the directory is private memory and the error is returned.
     pub fn create(&mut self) -> Result<(), Errno> {
         *self = Self::new();
-        if rights::withheld() {
+        if withheld() {
             return self.create_nameless();
         }
         let made = self.create_file();
@@ -211,7 +216,7 @@ impl Store {
 
     /// What the image before exec left beside its directory.
     fn remove_what_lies_beside(&self, folder: &Fd) {
-        for kind in [crate::regions::FILE, crate::regions::PIPE] {
+        for kind in [REGIONS, USES] {
             let name = self.name_beside(kind);
             let _ = name.as_cstr().map(|name| folder.unlink(name));
         }

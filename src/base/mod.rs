@@ -3,6 +3,8 @@
 
 pub mod counters;
 pub mod mode;
+pub mod numbers;
 pub mod phase;
 pub mod process;
 pub mod settings;
+pub mod withheld;

@@ -5,6 +5,7 @@
 #[cfg(not(any(test, fuzzing)))]
 use crate::arch::regall_resume;
 use crate::arch::Frame;
+use crate::base::numbers;
 use crate::base::{counters, mode};
 use crate::config::Intercept;
 use crate::startup;
@@ -18,7 +19,6 @@ use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
 use regall_directory::vocab::Prot;
 
-pub mod numbers;
 pub mod patch;
 pub mod selftest;
 pub mod strict;

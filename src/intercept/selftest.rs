@@ -3,8 +3,9 @@
 //! happens and no seccomp filter sees it; one that does not arrive is made so
 //! that the kernel refuses it.
 
-use super::{numbers, patch};
+use super::patch;
 use crate::arch::Frame;
+use crate::base::numbers;
 use crate::sys::Errno;
 use crate::thread::{self, Thread};
 use regall_directory::layout::Call;

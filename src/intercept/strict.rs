@@ -25,7 +25,8 @@ use crate::track::birth::Asked;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter};
 
-use super::{hook, numbers, patch};
+use super::{hook, patch};
+use crate::base::numbers;
 
 pub mod signals;
 

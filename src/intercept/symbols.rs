@@ -11,6 +11,7 @@ use super::patch::elf::{tag, Module};
 use super::patch::find_function;
 use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::arch::Frame;
+use crate::base::numbers;
 use crate::rights::Files;
 use crate::sys;
 use core::arch::global_asm;
@@ -413,9 +414,9 @@ regall_syscall:
     .cfi_endproc
     .size regall_syscall, . - regall_syscall
 "#,
-    numbers = const super::numbers::NUMBERS,
-    hook = const super::numbers::HOOK,
-    class = sym super::numbers::CLASS,
+    numbers = const numbers::NUMBERS,
+    hook = const numbers::HOOK,
+    class = sym numbers::CLASS,
     event = sym any_call,
     real = sym REAL_SYSCALL,
 );
@@ -425,7 +426,7 @@ extern "C" fn any_call(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) 
 }
 
 extern "C" fn ioctl(fd: i32, request: u64, argument: u64) -> i64 {
-    if request as u32 as u64 == super::numbers::UFFDIO_REGISTER {
+    if request as u32 as u64 == numbers::UFFDIO_REGISTER {
         let args = [fd as u64, request, argument, 0, 0, 0];
         return converted(event(libc::SYS_ioctl, args));
     }

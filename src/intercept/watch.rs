@@ -2,6 +2,7 @@
 
 use super::patch;
 use crate::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::base::numbers;
 use crate::base::{counters, mode};
 use crate::config::Intercept;
 use crate::sys::time;
@@ -36,9 +37,7 @@ pub fn look() {
     }
     counters::add(Counter::Probed, u64::from(seen.standing));
     if !SAID.swap(true, Relaxed) {
-        let call = seen
-            .number
-            .and_then(|nr| super::numbers::call_of(u64::from(nr)));
+        let call = seen.number.and_then(|nr| numbers::call_of(u64::from(nr)));
         log::warn!(
             "a probe or a breakpoint is or was in the place of the hook of {}: what it hid is read anew from time to time",
             call.map_or("a call", |call| call.word())

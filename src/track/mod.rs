@@ -12,6 +12,7 @@
 
 use crate::arch::{self, Frame};
 use crate::arena::Arena;
+use crate::base::numbers;
 use crate::base::{counters, phase, settings};
 use crate::config::Pin;
 use crate::copying;
@@ -564,7 +565,7 @@ fn trace(call: Call, frame: &Frame) {
         .args
         .iter()
         .enumerate()
-        .take(intercept::numbers::arguments(frame.nr))
+        .take(numbers::arguments(frame.nr))
     {
         let comma = if n > 0 { ", " } else { "" };
         let _ = write!(arguments, "{comma}{value:#x}");

@@ -7,7 +7,7 @@ use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
 use super::plan::{kind_of_all, Entry, Kind, Plan, BREAKPOINT, JUMP_BYTES, MOV_EAX};
 use super::Config;
-use crate::intercept::numbers::NUMBERS;
+use crate::base::numbers::NUMBERS;
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128,
     _mm_set1_epi8,

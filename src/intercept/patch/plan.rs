@@ -5,7 +5,7 @@ use super::apply::fits_at_once;
 use super::decode::Insn;
 use super::function::Numbers;
 use super::Config;
-use crate::intercept::numbers::{self, CLASS};
+use crate::base::numbers::{self, CLASS};
 
 /// Bytes of a trampoline's place in its zone, its slot.
 pub const TRAMPOLINE_BYTES: usize = 128;

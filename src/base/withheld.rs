@@ -1,0 +1,21 @@
+//! Whether anything of this process is lent to others of its user.
+
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Nothing is lent to anybody: the credentials are not such that it could be, or have changed.
+static WITHHELD: AtomicBool = AtomicBool::new(true);
+
+/// Whether nothing of this process is lent to others of its user.
+pub fn withheld() -> bool {
+    WITHHELD.load(SeqCst)
+}
+
+/// At start-up: whether something is lent.
+pub fn begin(lends: bool) {
+    WITHHELD.store(!lends, SeqCst);
+}
+
+/// From now on nothing is lent.
+pub fn withhold() {
+    WITHHELD.store(true, SeqCst);
+}
