@@ -322,16 +322,18 @@ pub fn stack_pointer() -> u64 {
 // regall_entry_full: for a site in the middle of anybody's code: the vector
 //   state is kept too, by xsave where the processor has it.
 //
-// `hook(frame, outer)` does the rest and returns rax, and `left(outer, rax)` puts
-// back what was kept in `outer`. Two calls and not one, because the kernel leaves
-// nothing of the processor's memory of return addresses: every return after the
-// system call to a frame from before it is mispredicted, so there are few of them
-// (`hook` goes on to the call's handler by tail calls).
+// Who makes them names what they call: `hook(frame, outer)` does the rest and returns
+// rax, and `left(outer, rax)` puts back what was kept in `outer`. Two calls and not
+// one, because the kernel leaves nothing of the processor's memory of return addresses:
+// every return after the system call to a frame from before it is mispredicted, so
+// there are few of them (`hook` goes on to the call's handler by tail calls).
 //
 // The callee-saved registers and the address to resume at stand right behind the
 // frame, so that a panic in a hook can go back to the program from any depth
 // (`resume`).
-global_asm!(
+macro_rules! entry_stubs {
+    ($hook:path, $left:path, $outer:ty) => {
+core::arch::global_asm!(
     r#"
     .hidden regall_entry_call
     .globl regall_entry_call
@@ -594,14 +596,17 @@ regall_land:
     .cfi_endproc
     .size regall_land, . - regall_land
 "#,
-    arch_prctl = const libc::SYS_arch_prctl,
-    hook = sym crate::intercept::hook,
-    left = sym crate::intercept::left,
-    outer = const size_of::<crate::intercept::Outer>(),
-    size = sym VECTOR_STATE_BYTES,
-    xsave = sym HAS_XSAVE,
-    mask = sym VECTOR_STATE_MASK,
+    arch_prctl = const $crate::arch::ARCH_PRCTL,
+    hook = sym $hook,
+    left = sym $left,
+    outer = const size_of::<$outer>(),
+    size = sym $crate::arch::VECTOR_STATE_BYTES,
+    xsave = sym $crate::arch::HAS_XSAVE,
+    mask = sym $crate::arch::VECTOR_STATE_MASK,
 );
+    };
+}
+pub(crate) use entry_stubs;
 
 unsafe extern "C" {
     /// Arrival from a wrapper function's site. Called by trampolines only.
@@ -663,9 +668,14 @@ pub unsafe fn land(frame: *mut Frame, value: i64, landing: Landing) -> ! {
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering::Relaxed};
 
-static VECTOR_STATE_BYTES: AtomicU64 = AtomicU64::new(512);
-static VECTOR_STATE_MASK: AtomicU32 = AtomicU32::new(0);
-static HAS_XSAVE: AtomicU8 = AtomicU8::new(0);
+/// Number of arch_prctl(2).
+pub(crate) const ARCH_PRCTL: libc::c_long = libc::SYS_arch_prctl;
+/// Bytes that an entry stub takes for the vector registers.
+pub(crate) static VECTOR_STATE_BYTES: AtomicU64 = AtomicU64::new(512);
+/// Which of them it keeps, for xsave.
+pub(crate) static VECTOR_STATE_MASK: AtomicU32 = AtomicU32::new(0);
+/// Whether the processor has xsave; else they are kept by fxsave.
+pub(crate) static HAS_XSAVE: AtomicU8 = AtomicU8::new(0);
 
 /// Finds out how this processor keeps its vector registers. Once, at start-up.
 pub fn init() {

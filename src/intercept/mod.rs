@@ -2,6 +2,7 @@
 //! slots (`symbols`), or as SIGSYS (`strict`). Turns each into an event for
 //! [`crate::track`].
 
+use crate::arch;
 #[cfg(not(any(test, fuzzing)))]
 use crate::arch::regall_resume;
 use crate::arch::Frame;
@@ -37,6 +38,8 @@ pub struct Outer {
     real_value: i64,
     real_done: bool,
 }
+
+arch::entry_stubs!(hook, left, Outer);
 
 /// Every trampoline ends up here. Returns what goes into rax.
 ///
