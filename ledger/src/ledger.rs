@@ -125,7 +125,7 @@ impl Ledger {
             if f(piece, &entry).is_break() {
                 return;
             }
-            at = self.next(at);
+            at = self.index.next(at);
         }
     }
 
@@ -194,7 +194,7 @@ impl Ledger {
             if after.is_some() {
                 return Ok(pieces);
             }
-            from = self.next(from);
+            from = self.index.next(from);
         }
 
         let mut to = from;
@@ -209,7 +209,7 @@ impl Ledger {
                 break;
             }
             self.retire_entry(&entry, sink);
-            to = self.next(to);
+            to = self.index.next(to);
         }
         if to != from {
             self.index.cut(from, to);
@@ -251,7 +251,7 @@ impl Ledger {
         if self.insert_in_gap(range, attr, origin, sink) {
             return Ok(());
         }
-        let plan = self.plan(range, attr, origin);
+        let plan = Plan::of(&self.index, range, attr, origin);
         self.carry_out(&plan, range, attr, origin, sink)
     }
 
@@ -332,7 +332,7 @@ impl Ledger {
                 break;
             };
             self.retire(row, sink);
-            at = self.next(at);
+            at = self.index.next(at);
         }
 
         let mut rows = Rows::new();
@@ -392,7 +392,7 @@ impl Ledger {
             }
             let attr = f(piece, unpack(row.attr));
             if attr.pack() != row.attr && !self.move_border(spot, row, piece, attr, sink) {
-                let plan = self.plan_within(at, row, piece, attr);
+                let plan = Plan::within(&self.index, at, row, piece, attr);
                 self.carry_out(&plan, piece, attr, row.origin, sink)?;
             }
             rest = todo.after(piece.end());
@@ -441,7 +441,7 @@ impl Ledger {
         let mut at = Index::FIRST;
         while let Some(row) = self.index.row(at) {
             self.retire(row, sink);
-            at = self.next(at);
+            at = self.index.next(at);
         }
         self.index.cut(Index::FIRST, at);
     }
@@ -462,7 +462,7 @@ impl Ledger {
         };
         match self.index.row(at) {
             Some(row) if row.end > addr => at,
-            _ => self.next(at),
+            _ => self.index.next(at),
         }
     }
 
@@ -473,11 +473,6 @@ impl Ledger {
             Some(spot) if spot.row().end > addr => Some(spot),
             _ => self.index.spot_at(self.first_above(addr)),
         }
-    }
-
-    #[inline]
-    pub(crate) fn next(&self, at: Pos) -> Pos {
-        self.index.settle(self.index.behind(at))
     }
 
     #[inline]
@@ -577,7 +572,7 @@ impl Ledger {
                 assert!(!twins, "not merged: {l:?} {e:?}");
             }
             last = Some(e);
-            at = self.next(at);
+            at = self.index.next(at);
         }
         assert_eq!(totals, self.totals);
     }

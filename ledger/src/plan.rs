@@ -5,7 +5,6 @@ use regall_directory::vocab::Attr;
 
 use crate::entry::joins;
 use crate::index::{Index, Pos, Row};
-use crate::ledger::Ledger;
 
 /// The rows from `from` up to `to` are replaced by what is left of the first, by the
 /// new one, and by what is left of the last.
@@ -29,14 +28,14 @@ impl Plan {
     }
 }
 
-impl Ledger {
+impl Plan {
     /// What an insertion of `range` replaces, and by what. Works on packed rows:
     /// of the entries that it looks at, most are only neighbours.
     #[inline]
-    pub(crate) fn plan(&self, range: PageRange, attr: Attr, origin: u32) -> Plan {
+    pub(crate) fn of(index: &Index, range: PageRange, attr: Attr, origin: u32) -> Self {
         let (start, end) = (range.start(), range.end());
         let joins = |row: &Row| joins(row, attr, origin);
-        let mut plan = Plan {
+        let mut plan = Self {
             from: Index::FIRST,
             to: Index::FIRST,
             before: None,
@@ -46,17 +45,15 @@ impl Ledger {
         };
 
         // On the left: a row that straddles the start or touches it.
-        if let Some(at) = self.index.find(start) {
-            let row = self.index.row(at).unwrap_or_default();
+        if let Some(at) = index.find(start) {
+            let row = index.row(at).unwrap_or_default();
             plan.from = if row.end > start {
                 at
             } else {
-                self.index.behind(at)
+                index.behind(at)
             };
             let left = if row.start == start {
-                self.index
-                    .previous(at)
-                    .and_then(|at| Some((at, self.index.row(at)?)))
+                index.previous(at).and_then(|at| Some((at, index.row(at)?)))
             } else {
                 Some((at, row))
             };
@@ -72,13 +69,13 @@ impl Ledger {
         }
 
         // On the right: the first row behind it, and the last one in it.
-        plan.to = self.index.settle(plan.from);
-        let mut next = self.index.row(plan.to);
+        plan.to = index.settle(plan.from);
+        let mut next = index.row(plan.to);
         if next.is_some_and(|row| row.start < end) {
-            let last = self.index.find(end.wrapping_sub(1)).unwrap_or(plan.to);
-            plan.to = self.next(last);
-            next = self.index.row(plan.to);
-            if let Some(row) = self.index.row(last).filter(|row| row.end > end) {
+            let last = index.find(end.wrapping_sub(1)).unwrap_or(plan.to);
+            plan.to = index.next(last);
+            next = index.row(plan.to);
+            if let Some(row) = index.row(last).filter(|row| row.end > end) {
                 if joins(&row) {
                     plan.end = row.end;
                 } else {
@@ -88,36 +85,36 @@ impl Ledger {
         }
         if let Some(row) = next.filter(|row| row.start == end && joins(row)) {
             plan.end = row.end;
-            plan.to = self.next(plan.to);
+            plan.to = index.next(plan.to);
         }
         plan
     }
 
-    /// As [`Ledger::plan`], for a piece of the one row at `at`: nothing is searched.
+    /// As [`Plan::of`], for a piece of the one row at `at`: nothing is searched.
     #[inline]
-    pub(crate) fn plan_within(&self, at: Pos, row: Row, piece: PageRange, attr: Attr) -> Plan {
+    pub(crate) fn within(index: &Index, at: Pos, row: Row, piece: PageRange, attr: Attr) -> Self {
         let (start, end) = (piece.start(), piece.end());
         let joins = |other: &Row| joins(other, attr, row.origin);
-        let mut plan = Plan {
+        let mut plan = Self {
             from: at,
-            to: self.next(at),
+            to: index.next(at),
             before: (row.start < start).then_some(row),
             start,
             end,
             after: (end < row.end).then_some(row),
         };
         if plan.before.is_none() {
-            let left = self.index.previous(at);
-            let row = left.and_then(|at| self.index.row(at));
+            let left = index.previous(at);
+            let row = left.and_then(|at| index.row(at));
             if let (Some(at), Some(row)) = (left, row.filter(|r| r.end == start && joins(r))) {
                 plan.from = at;
                 plan.start = row.start;
             }
         }
         if plan.after.is_none() {
-            let row = self.index.row(plan.to);
+            let row = index.row(plan.to);
             if let Some(row) = row.filter(|r| r.start == end && joins(r)) {
-                plan.to = self.next(plan.to);
+                plan.to = index.next(plan.to);
                 plan.end = row.end;
             }
         }

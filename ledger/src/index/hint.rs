@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ptr;
 
 use super::leaf::Leaf;
-use super::view::Seen;
+use super::place::Seen;
 use super::Row;
 use crate::atomic::Ordering::{Relaxed, SeqCst};
 use crate::atomic::{compiler_fence, AtomicPtr, AtomicU64};

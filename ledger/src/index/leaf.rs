@@ -1,7 +1,7 @@
 //! Up to sixteen rows.
 
 use super::keys::{fill, key, move_down, move_up, words, Line, FAN, NO_KEY};
-use super::place::Row;
+use super::row::Row;
 use super::version::Version;
 use crate::atomic::Ordering::Relaxed;
 use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64};

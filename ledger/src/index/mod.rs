@@ -30,6 +30,7 @@ mod keys;
 mod leaf;
 mod place;
 mod pool;
+mod row;
 mod top;
 mod version;
 mod view;
@@ -37,7 +38,8 @@ mod writer;
 
 pub use hint::Hint;
 pub use leaf::LEAF_ROWS;
-pub use place::{Pos, Row, Spot};
+pub use place::{Pos, Spot};
+pub use row::Row;
 pub use view::View;
 pub use writer::Index;
 

@@ -1,46 +1,7 @@
-//! What a row says, and where it is.
+//! Where a row is.
 
 use super::leaf::{Leaf, LEAF_ROWS};
-
-/// A row: one range and what is said of it, as plain words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Row {
-    /// First address.
-    pub start: u64,
-    /// First address behind it.
-    pub end: u64,
-    /// Packed attributes.
-    pub attr: u64,
-    /// Unique number.
-    pub id: u64,
-    /// Slot in the directory.
-    pub slot: u32,
-    /// Which mapping it is of, or a part of: rows that were split off each other have the same.
-    pub origin: u32,
-}
-
-impl Row {
-    /// All zeros.
-    pub const NONE: Self = Self::halves(0);
-
-    #[inline]
-    pub(super) const fn slot_and_origin(&self) -> u64 {
-        (self.origin as u64) << 32 | self.slot as u64
-    }
-
-    /// Nothing but what [`Row::slot_and_origin`] said.
-    #[inline]
-    pub(super) const fn halves(word: u64) -> Self {
-        Self {
-            start: 0,
-            end: 0,
-            attr: 0,
-            id: 0,
-            slot: word as u32,
-            origin: (word >> 32) as u32,
-        }
-    }
-}
+use super::row::Row;
 
 /// Where a row is: leaf number in the top, row number in the leaf. Valid until
 /// the next change. A row number one past the leaf's last is a place to insert.
@@ -129,4 +90,12 @@ impl Spot {
     pub fn has_room_for(self, more: usize) -> bool {
         self.leaf.count().saturating_add(more) <= LEAF_ROWS
     }
+}
+
+/// A row that a reader found, and by what it can tell that it is still true.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    pub(super) row: Row,
+    pub(super) leaf: &'static Leaf,
+    pub(super) version: u64,
 }

@@ -4,6 +4,7 @@ use core::ptr;
 
 use super::keys::{key, NO_KEY};
 use super::leaf::Leaf;
+use super::place::Seen;
 use super::top::Top;
 use super::version::Version;
 use super::{Busy, Hint, Row};
@@ -26,14 +27,6 @@ pub struct View {
     /// All leaves there are; only ever grows.
     pub(super) ever: AtomicPtr<Leaf>,
     pub(super) claimed: AtomicBool,
-}
-
-/// A row that a reader found, and by what it can tell that it is still true.
-#[derive(Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) row: Row,
-    pub(super) leaf: &'static Leaf,
-    pub(super) version: u64,
 }
 
 impl View {

@@ -203,6 +203,12 @@ impl Index {
         at
     }
 
+    /// The place of the row behind `at`.
+    #[inline]
+    pub fn next(&self, at: Pos) -> Pos {
+        self.settle(self.behind(at))
+    }
+
     /// The place of the row before `at`.
     #[inline]
     pub fn previous(&self, at: Pos) -> Option<Pos> {
