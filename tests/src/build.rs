@@ -4,8 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::guest;
-
 /// The top of the work tree.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -90,7 +88,7 @@ pub fn all_programs() {
 /// of them does it and the others wait. In the guest it is done, and can't be.
 fn compile(goals: &[&str]) -> PathBuf {
     let out = target().join("c-tests");
-    if guest::inside() {
+    if inside_guest() {
         return out;
     }
     std::fs::create_dir_all(&out).expect("a folder for the programs");
@@ -111,6 +109,14 @@ fn compile(goals: &[&str]) -> PathBuf {
         String::from_utf8_lossy(&done.stderr)
     );
     out
+}
+
+/// In the environment of the tests in the guest: where they leave their results.
+pub const IN_GUEST: &str = "TESTS_GUEST";
+
+/// Whether this is the guest.
+pub fn inside_guest() -> bool {
+    std::env::var_os(IN_GUEST).is_some()
 }
 
 /// Whether a command is installed.

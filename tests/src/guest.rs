@@ -16,9 +16,6 @@ use std::time::{Duration, Instant};
 
 use crate::{build, child, skip};
 
-/// Set in the guest: where results go.
-const INSIDE: &str = "TESTS_GUEST";
-
 /// For the whole of a boot, in seconds.
 const TIMEOUT: u32 = 900;
 
@@ -65,14 +62,9 @@ pub struct Skipped(pub String);
 /// A check; it panics where something is wrong.
 pub type Check = fn() -> Result<(), Skipped>;
 
-/// Whether this is the guest.
-pub fn inside() -> bool {
-    std::env::var_os(INSIDE).is_some()
-}
-
 /// What a #[test] does: makes the check if this is the guest; else tells its result.
 pub fn check(kernel: Kernel, name: &str, body: Check) {
-    if let Some(folder) = std::env::var_os(INSIDE) {
+    if let Some(folder) = std::env::var_os(build::IN_GUEST) {
         return make(&Path::new(&folder).join(name), name, body);
     }
     if std::env::var("TESTS_RDMA").is_ok_and(|only| !name.starts_with(&only)) {
@@ -177,7 +169,7 @@ fn boot(kernel: Kernel, folder: &Path) -> String {
         "--env",
         &target,
         "--env",
-        &format!("{INSIDE}=/run/rdma-vm/out"),
+        &format!("{}=/run/rdma-vm/out", build::IN_GUEST),
     ]);
     command.arg(binary);
     let only = std::env::var("TESTS_RDMA").unwrap_or_default();
