@@ -3,6 +3,7 @@
 //! Everything is read from /proc and from the processes' directories; the shim
 //! is not asked, so a stopped process answers like any other.
 
+mod answer;
 mod check;
 mod doctor;
 mod dump;
@@ -18,6 +19,7 @@ mod peek;
 mod picture;
 mod regions;
 mod report;
+mod rows;
 mod run;
 mod settings;
 mod stats;

@@ -14,8 +14,8 @@ use std::fmt::Write;
 use regall_reader::Region;
 use unicode_width::UnicodeWidthStr;
 
-use crate::maps::Row;
 use crate::regions::Regions;
+use crate::rows::Row;
 use crate::units;
 use blocks::{blocks, Block, Part};
 use kind::{Fill, Kinds};

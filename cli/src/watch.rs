@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use regall_reader::{self as reader, OpenError, Process};
 
+use crate::answer::{report, said_of_nobody, vanished, Question, BLIND, GOOD};
 use crate::examine::{examine, Failure, Verdict};
-use crate::verify::{report, said_of_nobody, vanished, Args, BLIND, GOOD};
 
 /// A process that just lost its directory is either ending or between two
 /// programs; so long it has to show which.
@@ -22,19 +22,19 @@ struct Watch {
 }
 
 /// Looks every `pause` until all have ended; the worst exit code there was.
-pub fn watch(args: &Args, pause: Duration, out: &mut impl Write) -> anyhow::Result<u8> {
+pub fn watch(asked: &Question, pause: Duration, out: &mut impl Write) -> anyhow::Result<u8> {
     let mut worst = GOOD;
     let mut watched = Watched::new();
     let mut first = true;
     let mut nobody = true;
     loop {
         let began = Instant::now();
-        if args.all || first {
-            add(&mut watched, args)?;
+        if asked.all || first {
+            add(&mut watched, asked)?;
         }
         first = false;
         for (pid, watch) in std::mem::take(&mut watched) {
-            let (code, going_on) = step(pid, watch, args, out)?;
+            let (code, going_on) = step(pid, watch, asked, out)?;
             nobody &= code == GOOD && going_on.is_none();
             worst = worst.max(code);
             watched.extend(going_on.map(|w| (pid, w)));
@@ -50,8 +50,8 @@ pub fn watch(args: &Args, pause: Duration, out: &mut impl Write) -> anyhow::Resu
     }
 }
 
-fn add(watched: &mut Watched, args: &Args) -> anyhow::Result<()> {
-    for pid in args.processes()? {
+fn add(watched: &mut Watched, asked: &Question) -> anyhow::Result<()> {
+    for pid in asked.processes()? {
         watched.entry(pid).or_insert_with(|| Watch {
             process: Process::find(pid).ok(),
             seen: false,
@@ -64,15 +64,15 @@ fn add(watched: &mut Watched, args: &Args) -> anyhow::Result<()> {
 fn step(
     pid: u32,
     watch: Watch,
-    args: &Args,
+    asked: &Question,
     out: &mut impl Write,
 ) -> std::io::Result<(u8, Option<Watch>)> {
     let ended = |w: &Watch| !w.process.as_ref().is_some_and(Process::alive);
     if watch.seen && ended(&watch) {
         return Ok((GOOD, None));
     }
-    let verdict = examine(pid, args.strict);
-    let excused = watch.seen || args.all;
+    let verdict = examine(pid, asked.strict);
+    let excused = watch.seen || asked.all;
     match &verdict {
         Verdict::Failed(Failure::Unreadable(OpenError::Inert | OpenError::Unpublished))
             if watch.seen =>
@@ -80,7 +80,7 @@ fn step(
             match settle(pid, &watch) {
                 Settled::Ended => Ok((GOOD, None)),
                 Settled::Back => Ok((GOOD, Some(watch))),
-                Settled::Inert if args.all => Ok((GOOD, None)),
+                Settled::Inert if asked.all => Ok((GOOD, None)),
                 Settled::Inert => Ok((report(pid, &verdict, out)?, None)),
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use regall_directory::vocab::Prot;
 
 use super::kind::{Fill, Kinds};
-use crate::maps::Row;
+use crate::rows::Row;
 
 /// So many blocks can be read.
 pub const MOST: usize = 64;

@@ -3,7 +3,7 @@
 
 use regall_directory::vocab::{Column, Reason};
 
-use crate::maps::Row;
+use crate::rows::Row;
 
 /// How a kind is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]

@@ -1,0 +1,117 @@
+//! What is asked of `regall verify`, and what it says of one process.
+
+use std::io::Write;
+
+use regall_reader::{self as reader, OpenError};
+
+use crate::check::Gap;
+use crate::examine::{Failure, Verdict};
+use crate::{complain, units};
+
+/// No gap.
+pub const GOOD: u8 = 0;
+/// A gap.
+pub const GAP: u8 = 1;
+/// Could not look.
+pub const BLIND: u8 = 2;
+
+/// Which processes, and how closely.
+#[derive(clap::Args)]
+pub struct Question {
+    /// The processes
+    #[arg(required_unless_present = "all")]
+    pids: Vec<u32>,
+    /// All processes that run with the shim and may be looked at
+    #[arg(long, conflicts_with = "pids")]
+    pub all: bool,
+    /// What is over the limit, refused, off, untouched or inherited is a gap too
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Nothing is wrong with nobody, but who reads the answer should know that it is of none.
+pub fn said_of_nobody() {
+    complain("no process with the shim on");
+}
+
+impl Question {
+    /// The processes to look at, as of now.
+    pub fn processes(&self) -> anyhow::Result<Vec<u32>> {
+        match self.all {
+            false => Ok(self.pids.clone()),
+            true => Ok(reader::published()?),
+        }
+    }
+}
+
+/// Whether it ended, executes something without the shim, or has published nothing yet: none
+/// that `--all` means.
+pub fn vanished(verdict: &Verdict) -> bool {
+    use Failure::Unreadable;
+    matches!(
+        verdict,
+        Verdict::Failed(Unreadable(
+            OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished
+        ))
+    )
+}
+
+/// Prints what became clear of a process; returns its exit code.
+pub fn report(pid: u32, verdict: &Verdict, out: &mut impl Write) -> std::io::Result<u8> {
+    match verdict {
+        Verdict::Good(s) => {
+            let (registered, excluded) = (units::bytes(s.registered), units::bytes(s.excluded));
+            let mappings = s.mappings;
+            write!(
+                out,
+                "{pid}: ok, {mappings} mappings, {registered} registered, {excluded} excluded"
+            )?;
+            if s.untouched != 0 {
+                write!(out, ", {} untouched", units::bytes(s.untouched))?;
+            }
+            writeln!(out)?;
+            Ok(GOOD)
+        }
+        Verdict::Gaps(gaps, unpublished) => {
+            print_gaps(pid, gaps, *unpublished, out)?;
+            Ok(GAP)
+        }
+        Verdict::Failed(why) => {
+            complain(&format!("{pid}: {why}"));
+            Ok(BLIND)
+        }
+    }
+}
+
+fn print_gaps(
+    pid: u32,
+    gaps: &[Gap],
+    unpublished: u64,
+    out: &mut impl Write,
+) -> std::io::Result<()> {
+    let bytes: u64 = gaps.iter().map(|g| g.range.len()).sum();
+    write!(
+        out,
+        "{pid}: {}, {} in all",
+        units::many(gaps.len(), "gap"),
+        units::bytes(bytes)
+    )?;
+    if unpublished != 0 {
+        write!(out, "; {unpublished} ranges unpublished (/dev/shm full)")?;
+    }
+    writeln!(out)?;
+    for gap in gaps {
+        let (start, end) = (gap.range.start(), gap.range.end());
+        let (prot, name) = match &gap.mapping {
+            Some(m) if m.name.is_empty() => (m.prot.to_string(), "(anonymous)"),
+            Some(m) => (m.prot.to_string(), m.name.as_str()),
+            None => ("----".to_string(), "(nothing)"),
+        };
+        writeln!(
+            out,
+            "{pid}: gap {start:08x}-{end:08x} {prot} {name}: {}",
+            gap.wrong
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! The lines of a process's address space: what is mapped, and what is said of it.
+
+use regall_directory::addr::PageRange;
+use regall_reader::{Entry, Mapping, Region};
+
+use crate::check::overlapping;
+use crate::dump::{reason, state};
+use crate::look::Look;
+use crate::regions::pieces;
+
+/// A mapping, or as much of it as one thing is said of.
+pub struct Row<'a> {
+    pub range: PageRange,
+    pub mapping: &'a Mapping,
+    /// `None`: nothing is said of it, a gap.
+    pub entry: Option<&'a Entry>,
+    /// The primary domain's region that holds it.
+    pub region: Option<&'a Region>,
+}
+
+/// Mappings cut where entries of different content meet, and where regions of
+/// the primary domain begin and end.
+pub fn rows(look: &Look) -> Vec<Row<'_>> {
+    let mut rows = Rows(Vec::new());
+    for mapping in &look.mappings {
+        let first = rows.0.len();
+        let mut add = |range, entry| {
+            for (range, region) in pieces(range, look.regions.primary()) {
+                let row = Row {
+                    range,
+                    mapping,
+                    entry,
+                    region,
+                };
+                rows.add(row, first);
+            }
+        };
+        let mut left = Some(mapping.range);
+        for entry in overlapping(&look.entries, mapping.range) {
+            let Some(rest) = left else { break };
+            if let Some(missed) = rest.before(entry.range.start()) {
+                add(missed, None);
+            }
+            if let Some(piece) = mapping.range.intersection(entry.range) {
+                add(piece, Some(entry));
+            }
+            left = rest.after(entry.range.end());
+        }
+        if let Some(missed) = left {
+            add(missed, None);
+        }
+    }
+    rows.0
+}
+
+struct Rows<'a>(Vec<Row<'a>>);
+
+impl<'a> Rows<'a> {
+    /// Adds a row, or joins it to the last one from number `first` on that says
+    /// the same.
+    fn add(&mut self, row: Row<'a>, first: usize) {
+        let own = self.0.get_mut(first..).and_then(|r| r.last_mut());
+        match own.filter(|last| last.says() == row.says()) {
+            Some(last) => {
+                let joined = PageRange::new(last.range.start(), row.range.end());
+                last.range = joined.unwrap_or(row.range);
+            }
+            None => self.0.push(row),
+        }
+    }
+}
+
+#[cfg(test)]
+impl<'a> Row<'a> {
+    /// A whole mapping, of which one thing is said.
+    pub fn new(mapping: &'a Mapping, entry: Option<&'a Entry>) -> Self {
+        Self {
+            range: mapping.range,
+            mapping,
+            entry,
+            region: None,
+        }
+    }
+}
+
+impl Row<'_> {
+    /// `registered`, `excluded` or `gap`.
+    pub fn state(&self) -> &'static str {
+        self.entry.map_or("gap", |e| state(&e.attr))
+    }
+
+    /// Why it is excluded, or `-`.
+    pub fn reason(&self) -> String {
+        self.entry.map_or("-".into(), |e| reason(&e.attr))
+    }
+
+    /// What rows that are one have in common.
+    fn says(&self) -> (Option<u64>, Option<(u64, u64)>) {
+        let region = self.region.map(|r| (r.generation, r.id));
+        (self.entry.map(|e| e.attr.pack()), region)
+    }
+}
