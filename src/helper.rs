@@ -15,8 +15,8 @@ use crate::threads::{self, Files, Thread};
 use crate::track::{self, VIEW};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use regall_bridge::cookie::Cookie;
 use regall_bridge::mechanism::Kind;
-use regall_bridge::region::Cookie;
 use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
 use regall_bridge::vector::Segment;
@@ -420,11 +420,11 @@ impl Owner for Us {
         GATE.load(SeqCst) & SHUT == 0 && !withheld()
     }
 
-    fn wants_strangers(&self) -> bool {
+    fn wants_other_users(&self) -> bool {
         STRANGERS.load(Acquire) == ASKED
     }
 
-    fn expects_strangers(&self, listens: bool) {
+    fn expects_other_users(&self, listens: bool) {
         STRANGERS.store(if listens { YES } else { CANT }, Release);
         sys::futex_wake(&STRANGERS);
     }

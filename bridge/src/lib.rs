@@ -15,6 +15,7 @@
 use core::sync::atomic;
 
 pub mod attach;
+pub mod cookie;
 pub mod find;
 pub mod host;
 pub mod lock;
@@ -26,7 +27,6 @@ pub mod picture;
 pub mod pool;
 pub mod process_vm;
 pub mod queue;
-pub mod region;
 pub mod rights;
 pub mod serve;
 pub mod transfer;

@@ -5,11 +5,11 @@
 //!
 //! Peers may send what they like. A message that is not as it must be ends the connection.
 
-use crate::region::Cookie;
+use crate::cookie::Cookie;
 use crate::vector::Segment;
-use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
+use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
-    ATTACH_GET, ATTACH_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT, REGION_GET, REGION_PUT,
+    ATTACH_GET, ATTACH_PUT, COOKIE_GET, COOKIE_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT,
     REQUEST,
 };
 use regall_directory::maps::Line;
@@ -60,11 +60,11 @@ pub trait Owner {
     /// for it.
     fn goes_on(&self) -> bool;
     /// Whether other users may come, too, for regions that are for all.
-    fn wants_strangers(&self) -> bool;
+    fn wants_other_users(&self) -> bool;
     /// A listener for them was opened, or could not be.
-    fn expects_strangers(&self, listens: bool);
+    fn expects_other_users(&self, listens: bool);
     /// A region for all, which is claimed if it is for a single use: its bytes. Errors as
-    /// [`crate::region::circle::Circle::transfer`].
+    /// [`crate::cookie::circle::Circle::transfer`].
     fn hold(&self, cookie: Cookie, write: bool) -> Result<u64>;
     /// The memory at `offset` of a region, as far as it is in one piece. EFAULT: it is not
     /// registered, or that is behind the end.
@@ -94,7 +94,7 @@ struct Client {
     /// After its HELLO.
     bounce: Option<Fd>,
     /// Of another user, perhaps: it may use regions for all, and nothing else.
-    stranger: bool,
+    other_user: bool,
     /// The region that it uses, and whether to write.
     held: Option<(Cookie, bool)>,
 }
@@ -132,15 +132,15 @@ impl Poll {
 pub fn serve(owner: &dyn Owner, listener: &Fd) {
     let mut clients = [const { None::<Client> }; PEERS];
     let mut polls = [Poll::of(-1); PEERS + BEFORE];
-    let mut strangers = None;
+    let mut other_users = None;
     // A young process may be one that ends soon.
     let mut pause = SOONEST;
     while owner.wanted() {
-        if owner.wants_strangers() && strangers.is_none() {
-            strangers = listen_for_strangers();
-            owner.expects_strangers(strangers.is_some());
+        if owner.wants_other_users() && other_users.is_none() {
+            other_users = listen_for_other_users();
+            owner.expects_other_users(other_users.is_some());
         }
-        let open = strangers.as_ref().map_or(-1, Fd::raw);
+        let open = other_users.as_ref().map_or(-1, Fd::raw);
         let all = [listener.raw(), open, owner.bell()].into_iter().chain(
             clients
                 .iter()
@@ -181,7 +181,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
                 }
             }
         }
-        if let (Some(listener), true) = (&strangers, strange & libc::POLLIN != 0) {
+        if let (Some(listener), true) = (&other_users, strange & libc::POLLIN != 0) {
             welcome(listener, true, &mut clients);
         }
         if new & libc::POLLIN != 0 {
@@ -193,7 +193,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
 }
 
 /// Takes the next one in. One too many is turned away.
-fn welcome(listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
+fn welcome(listener: &Fd, other_user: bool, clients: &mut [Option<Client>]) {
     let socket = match socket::accept(listener) {
         Ok(socket) => socket,
         Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
@@ -204,8 +204,8 @@ fn welcome(listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
     let Ok(who) = socket::peer(&socket) else {
         return;
     };
-    let strangers = clients.iter().flatten().filter(|c| c.stranger).count();
-    if stranger && strangers >= STRANGERS {
+    let other_users = clients.iter().flatten().filter(|c| c.other_user).count();
+    if other_user && other_users >= STRANGERS {
         return;
     }
     let free = clients.iter_mut().find(|c| c.is_none());
@@ -215,7 +215,7 @@ fn welcome(listener: &Fd, stranger: bool, clients: &mut [Option<Client>]) {
             who,
             said_hello_as: None,
             bounce: None,
-            stranger,
+            other_user,
             held: None,
         });
     }
@@ -271,7 +271,7 @@ impl Client {
     fn is_who_it_was(&mut self, owner: &dyn Owner, sender: &Credentials) -> bool {
         let now = (sender.uid, sender.gid);
         let as_then = *self.said_hello_as.get_or_insert(now) == now;
-        self.stranger || self.bounce.is_none() || as_then && owner.still_admits(&self.who)
+        self.other_user || self.bounce.is_none() || as_then && owner.still_admits(&self.who)
     }
 
     /// What came of a request, and what is to be sent with it. An error: it is none.
@@ -283,10 +283,12 @@ impl Client {
                 return Ok((made.map(|()| 0), handed));
             }
             (HOLD, Some(_)) => return Ok((self.hold(owner, request), Handed::Nothing)),
-            (GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR, Some(bounce)) if !self.stranger => {
+            (GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR, Some(bounce))
+                if !self.other_user =>
+            {
                 bounce
             }
-            (REGION_GET | REGION_PUT, Some(bounce)) => bounce,
+            (COOKIE_GET | COOKIE_PUT, Some(bounce)) => bounce,
             _ => return Err(Errno(libc::EPROTO)),
         };
         let fits = (1..=CHUNK).contains(&request.len)
@@ -300,11 +302,11 @@ impl Client {
                 Err(e) => (Err(e), Handed::Nothing),
             }),
             _ if !fits => Err(Errno(libc::EPROTO)),
-            REGION_GET | REGION_PUT => {
-                let write = request.what == REGION_PUT;
+            COOKIE_GET | COOKIE_PUT => {
+                let write = request.what == COOKIE_PUT;
                 let held = self.held.filter(|(_, to_write)| *to_write == write);
                 let (cookie, _) = held.ok_or(Errno(libc::EPROTO))?;
-                let copied = copy_region(owner, request, cookie, bounce);
+                let copied = copy_by_cookie(owner, request, cookie, bounce);
                 Ok((copied, Handed::Nothing))
             }
             _ => Ok((copy(owner, request, bounce), Handed::Nothing)),
@@ -312,7 +314,7 @@ impl Client {
     }
 
     fn hello(&mut self, owner: &dyn Owner, request: &Request) -> Result<()> {
-        if !self.stranger {
+        if !self.other_user {
             if request.image != owner.image() {
                 return Err(Errno(libc::ESTALE));
             }
@@ -373,24 +375,19 @@ fn make_bounce() -> Result<Fd> {
 }
 
 /// Listens under the name at which other users look for this process.
-fn listen_for_strangers() -> Option<Fd> {
+fn listen_for_other_users() -> Option<Fd> {
     let us = Identity::own().ok()?;
     socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()
 }
 
-/// The abstract name of a process's socket for other users.
-pub fn open_name(process: &Identity) -> Text<96> {
-    let Identity {
-        pid,
-        start,
-        namespace,
-    } = process;
-    Text::of(format_args!("regall.{pid}.{start}.{namespace}"))
-}
-
 /// Copies one chunk between a region and the bounce buffer.
-fn copy_region(owner: &dyn Owner, request: &Request, cookie: Cookie, bounce: &Fd) -> Result<u64> {
-    let write = request.what == REGION_PUT;
+fn copy_by_cookie(
+    owner: &dyn Owner,
+    request: &Request,
+    cookie: Cookie,
+    bounce: &Fd,
+) -> Result<u64> {
+    let write = request.what == COOKIE_PUT;
     let nr = match write {
         true => libc::SYS_pread64,
         false => libc::SYS_pwrite64,

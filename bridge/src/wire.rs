@@ -1,6 +1,8 @@
 //! What a peer and a helper say to each other: messages of a fixed size, each way one.
 //! Neither trusts the other.
 
+use regall_sys::process::Identity;
+use regall_sys::text::Text;
 use regall_sys::{Errno, Result};
 
 /// Bytes that are copied at a time, through one of [`SLOTS`] parts of the bounce buffer.
@@ -28,9 +30,9 @@ pub const DESCRIPTOR: u32 = 4;
 /// if it is to be written. The answer's bytes are the region's.
 pub const HOLD: u32 = 5;
 /// As [`GET`] and [`PUT`], from the held region, at the offset in [`Request::addr`].
-pub const REGION_GET: u32 = 6;
-/// See [`REGION_GET`].
-pub const REGION_PUT: u32 = 7;
+pub const COOKIE_GET: u32 = 6;
+/// See [`COOKIE_GET`].
+pub const COOKIE_PUT: u32 = 7;
 /// As [`GET`] and [`PUT`], as process_vm_readv and process_vm_writev have it: the memory need
 /// not be registered, unless the owner has opted it out.
 pub const ATTACH_GET: u32 = 8;
@@ -130,4 +132,14 @@ impl Answer {
         let good = it.magic == MAGIC && it.reserved == 0 && it.errno < 4096;
         good.then_some(it).ok_or(Errno(libc::EPROTO))
     }
+}
+
+/// The abstract name of a process's socket for other users.
+pub fn open_name(process: &Identity) -> Text<96> {
+    let Identity {
+        pid,
+        start,
+        namespace,
+    } = process;
+    Text::of(format_args!("regall.{pid}.{start}.{namespace}"))
 }

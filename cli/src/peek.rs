@@ -4,11 +4,11 @@ use std::io::{stdout, IsTerminal, Write};
 use std::ptr::NonNull;
 
 use anyhow::{bail, Context};
+use regall_bridge::cookie::circle::Circle;
+use regall_bridge::cookie::Cookie;
 use regall_bridge::host::Plain;
 use regall_bridge::mechanism::Order;
 use regall_bridge::peer::Peer;
-use regall_bridge::region::circle::Circle;
-use regall_bridge::region::Cookie;
 use regall_bridge::transfer::{transfer, Outcome, Way};
 use regall_bridge::vector::Segment;
 use regall_sys::Errno;

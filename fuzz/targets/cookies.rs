@@ -7,7 +7,7 @@ mod stage;
 
 use libfuzzer_sys::fuzz_target;
 use regall as _;
-use regall_bridge::region::layout::{
+use regall_bridge::cookie::layout::{
     mark, part_bytes, part_offset, slots, window, HEAD_BYTES, MAGIC, PART0_SEGMENTS,
 };
 use regall_directory::layout::{Header, HEADER_BYTES, MAGIC as DIRECTORY};

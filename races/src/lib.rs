@@ -30,10 +30,10 @@ pub mod writer;
 #[path = "../../ledger/src/index/mod.rs"]
 pub mod index;
 
+#[path = "../../bridge/src/cookie/layout.rs"]
+pub mod cookie;
 #[path = "../../bridge/src/lock.rs"]
 pub mod lock;
-#[path = "../../bridge/src/region/layout.rs"]
-pub mod region;
 
 pub mod base;
 #[path = "../../src/thread.rs"]

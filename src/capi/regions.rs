@@ -7,7 +7,7 @@ use crate::intercept::strict;
 use crate::regions;
 use crate::sys::{Errno, Result};
 use core::ffi::{c_int, c_uint};
-use regall_bridge::region::{Cookie, Rights};
+use regall_bridge::cookie::{Cookie, Rights};
 use regall_bridge::transfer::Way;
 use regall_bridge::vector::Segment;
 

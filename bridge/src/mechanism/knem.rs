@@ -6,7 +6,7 @@
 //! not there yet have to come before it takes hold: of memory to be read alone it would take the
 //! zero page, or a file's, and never see what is written later. So it is asked for write.
 //!
-//! [`Owner::replaced`]: crate::region::owner::Owner::replaced
+//! [`Owner::replaced`]: crate::cookie::owner::Owner::replaced
 
 use super::No;
 use crate::lock::Lock;

@@ -1,6 +1,6 @@
 //! Regions that were found: claimed, copied from and to, and released.
 
-use super::super::table::Region;
+use super::super::entry::Entry;
 use super::super::Rights;
 use super::{Circle, Member};
 use crate::find;
@@ -19,7 +19,7 @@ pub(super) struct Held<'a> {
     pub circle: &'a Circle,
     pub member: Member,
     pub peer: &'a Peer,
-    pub region: Region<'a>,
+    pub region: Entry<'a>,
 }
 
 impl Held<'_> {
@@ -192,7 +192,7 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    pub fn new(region: &Region, offset: u64, length: u64) -> Self {
+    pub fn new(region: &Entry, offset: u64, length: u64) -> Self {
         Self {
             n: 0,
             into: offset,
@@ -202,7 +202,7 @@ impl Walk {
     }
 
     /// The next segments.
-    pub fn take<'f>(&mut self, region: &Region, few: &'f mut Segments) -> &'f [Segment] {
+    pub fn take<'f>(&mut self, region: &Entry, few: &'f mut Segments) -> &'f [Segment] {
         let mut used = 0;
         while let (Some(s), true) = (region.segment(self.n), self.left > 0) {
             if s.len <= self.into {

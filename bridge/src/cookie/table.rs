@@ -1,12 +1,10 @@
 //! Another process's regions, as those who have a cookie see them.
 
+use super::entry::Entry;
 use super::layout::*;
-use super::owner::{segment, BEING_MADE};
-use super::{Cookie, Rights};
+use super::Cookie;
 use crate::find::{self, Found};
 use crate::host::Host;
-use crate::vector::Segment;
-use crate::view::Stamp;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_sys::file::Fd;
 use regall_sys::{Errno, Result};
@@ -111,12 +109,12 @@ impl Table {
 
     /// The region of that cookie. EINVAL: there is none; ESTALE: its memory has gone.
     #[inline(always)]
-    pub fn find(&self, host: &dyn Host, cookie: Cookie) -> Result<Region<'_>> {
+    pub fn find(&self, host: &dyn Host, cookie: Cookie) -> Result<Entry<'_>> {
         let (part, slot) = match self.find_here(0, cookie) {
             Some(found) => found,
             None => self.find_further(host, cookie)?,
         };
-        Region::read(part, slot, cookie)
+        Entry::read(part, slot, cookie)
     }
 
     /// Where it is in part `k`.
@@ -150,100 +148,5 @@ fn open_file(found: &Found) -> Result<Fd> {
     match find::open_file(found, "regions", flags) {
         Err(Errno::NOENT) => Err(Errno::INVAL),
         other => other,
-    }
-}
-
-/// A region, as it was when it was looked up.
-pub struct Region<'a> {
-    part: Part,
-    slot: &'a Slot,
-    cookie: Cookie,
-    /// What may be done with it.
-    pub rights: Rights,
-    /// Bytes of it.
-    pub length: u64,
-    /// Segments of it.
-    pub count: usize,
-    /// The cookie that the KNEM module has for it; 0: none.
-    pub knem: u64,
-}
-
-impl<'a> Region<'a> {
-    #[inline(always)]
-    pub(super) fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
-        let terms = slot.terms(cookie.0).ok_or(Errno(libc::ESTALE))?;
-        let region = Self {
-            part,
-            slot,
-            cookie,
-            rights: Rights::from_bits(terms.rights),
-            length: terms.length,
-            count: usize::try_from(terms.count).map_err(|_| Errno::INVAL)?,
-            knem: match slot.knem.load(Acquire) {
-                BEING_MADE => 0,
-                cookie => cookie,
-            },
-        };
-        match region.stands() {
-            true => Ok(region),
-            false => Err(Errno(libc::ESTALE)),
-        }
-    }
-
-    /// Whether it still is what it was; to be asked after its words were read.
-    pub fn stands(&self) -> bool {
-        self.slot.stands(self.cookie.0)
-    }
-
-    /// Holds as long as it can be used.
-    pub fn stamp(&self) -> Stamp {
-        Stamp::of_word(&self.slot.live, self.cookie.0)
-    }
-
-    /// Holds as long as the KNEM module has the region's pages, as they were.
-    pub fn knem_stamp(&self) -> Stamp {
-        Stamp::of_word(&self.slot.knem, self.knem)
-    }
-
-    /// Segment `n`; nonsense if it no longer [`stands`](Self::stands).
-    pub fn segment(&self, n: usize) -> Option<Segment> {
-        (n < self.count).then(|| segment(self.part, self.slot, n))?
-    }
-
-    /// Claims the one use that there is, if there is one only. EINVAL: it was claimed;
-    /// ESTALE: the region was destroyed.
-    #[inline]
-    pub fn claim(&self) -> Result<()> {
-        match self.rights.has(Rights::SINGLE_USE) {
-            false => Ok(()),
-            true => self.claim_the_one(),
-        }
-    }
-
-    #[inline(never)]
-    fn claim_the_one(&self) -> Result<()> {
-        let claimed = self.slot.uses.claim(self.cookie.place());
-        claimed.map_err(|denied| match denied {
-            Denied::Claimed => Errno::INVAL,
-            Denied::Gone => Errno(libc::ESTALE),
-        })
-    }
-
-    /// Gives back what was claimed and not used.
-    #[cold]
-    pub fn unclaim(&self) {
-        if self.rights.has(Rights::SINGLE_USE) {
-            self.slot.uses.unclaim(self.cookie.place());
-        }
-    }
-
-    /// It was used; whether the owner wants to be told.
-    #[inline]
-    pub fn used(&self) -> bool {
-        let tell = self.rights.has(Rights::NOTIFY);
-        if tell {
-            self.slot.uses.add(self.cookie.place());
-        }
-        tell
     }
 }

@@ -5,10 +5,9 @@ use super::Cookie;
 use crate::find;
 use crate::mechanism::helper::{vectored, Lost, Open, LOOK};
 use crate::mechanism::Kind;
-use crate::serve::open_name;
 use crate::transfer::{Outcome, Way};
 use crate::vector::{Cursor, Few, Segment};
-use crate::wire::{Request, CHUNK, HOLD, REGION_GET, REGION_PUT};
+use crate::wire::{open_name, Request, CHUNK, COOKIE_GET, COOKIE_PUT, HOLD};
 use regall_sys::process::{own_namespace, Identity};
 use regall_sys::socket::{self, Room};
 use regall_sys::{Errno, Result};
@@ -127,8 +126,8 @@ unsafe fn chunk(
         addr: at,
         len,
         ..Request::new(match way {
-            Way::Get => REGION_GET,
-            Way::Put => REGION_PUT,
+            Way::Get => COOKIE_GET,
+            Way::Put => COOKIE_PUT,
         })
     };
     let mut bytes = ask(open, cookie, request)?.min(len);

@@ -5,8 +5,8 @@
 //! from it but what they are to write; which slots and segments are taken is known
 //! privately. The hooks only look at it ([`Owner::leave`]), without a lock.
 
+use super::entry::{segment, Entry, BEING_MADE};
 use super::layout::*;
-use super::table::Region;
 use super::{Cookie, Rights};
 use crate::host::Host;
 use crate::lock::Lock;
@@ -64,9 +64,6 @@ struct Of {
     /// The KNEM module's cookie for it; 0: none.
     knem: u64,
 }
-
-/// In [`Slot::knem`] while the KNEM module is asked: no cookie of its.
-pub(super) const BEING_MADE: u64 = u64::MAX;
 
 /// Segments that are given out together.
 const UNIT: usize = 16;
@@ -202,12 +199,12 @@ impl Owner {
     pub fn with_region<T>(
         &self,
         cookie: Cookie,
-        tell: impl FnOnce(&Region) -> Result<T>,
+        tell: impl FnOnce(&Entry) -> Result<T>,
     ) -> Result<T> {
         let taken = self.taken.lock();
         let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
         let slot = part.slot(n).ok_or(Errno::INVAL)?;
-        tell(&Region::read(part, slot, cookie)?)
+        tell(&Entry::read(part, slot, cookie)?)
     }
 
     /// Calls `tell` for each region that there is, until it says false.
@@ -519,20 +516,6 @@ fn length(segments: &[Segment]) -> Result<u64> {
         true => Err(Errno::INVAL),
         false => Ok(sum),
     }
-}
-
-/// Segment `n` of a region.
-pub(super) fn segment(part: Part, slot: &Slot, n: usize) -> Option<Segment> {
-    let first = slot.first.load(Relaxed);
-    if slot.count.load(Relaxed) == 1 {
-        let len = slot.length.load(Relaxed);
-        return (n == 0).then_some(Segment { addr: first, len });
-    }
-    let [addr, len] = part.segment(usize::try_from(first).ok()?.checked_add(n)?)?;
-    Some(Segment {
-        addr: addr.load(Relaxed),
-        len: len.load(Relaxed),
-    })
 }
 
 /// Words and bits of the filter for memory; all of them if it is very much.

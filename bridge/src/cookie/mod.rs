@@ -1,17 +1,19 @@
-//! Regions: scattered segments of a process's memory under a 64-bit cookie, in the manner
+//! Cookies: scattered segments of a process's memory under a 64-bit number, in the manner
 //! of KNEM's.
 //!
-//! An owner keeps its regions in a file beside its directory ([`layout`], [`owner`]). A cookie
-//! says whose it is; who has it finds the file ([`table`]) and reads, writes or copies by
-//! cookie, offset and length, without knowing the segments ([`circle`]). Errors are KNEM's:
-//! EINVAL for a cookie that is unknown or used up, EACCES for protection, EPERM for somebody
-//! else's, and 0 bytes behind the end. To these comes ESTALE, for memory that has gone or
-//! a region that was destroyed meanwhile.
+//! An owner keeps what it has given cookies to in a file beside its directory ([`layout`],
+//! [`owner`]). A cookie says whose it is; who has it finds the file ([`table`]) and reads, writes
+//! or copies by cookie, offset and length, without knowing the segments ([`circle`]). Errors are
+//! KNEM's: EINVAL for a cookie that is unknown or used up, EACCES for protection, EPERM for
+//! somebody else's, and 0 bytes behind the end. To these comes ESTALE, for memory that has gone
+//! or a cookie that was destroyed meanwhile. The C interface and `docs/` say *region* for what is
+//! under a cookie, as KNEM does.
 
 pub mod circle;
+pub mod entry;
 pub mod layout;
+pub mod others;
 pub mod owner;
-pub mod stranger;
 pub mod table;
 
 use regall_sys::random;

@@ -2,7 +2,7 @@
 //! it and claim single uses.
 
 use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use regall_races::region::{Denied, Slot, Terms};
+use regall_races::cookie::{Denied, Slot, Terms};
 use regall_races::{atomic, sys};
 use std::alloc::{alloc_zeroed, Layout};
 use std::ptr::NonNull;

@@ -6,7 +6,7 @@ mod held;
 use held::{Both, Held};
 
 use super::table::Table;
-use super::{stranger, Cookie};
+use super::{others, Cookie};
 use crate::host::Host;
 use crate::lock::Lock;
 use crate::mechanism::{Kind, Order};
@@ -118,7 +118,7 @@ impl Circle {
             Ok(held) => held,
             Err(Errno::PERM) if order.has(Kind::Helper) => {
                 // SAFETY: by the contract above.
-                let done = unsafe { stranger::transfer(way, cookie, offset, local) };
+                let done = unsafe { others::transfer(way, cookie, offset, local) };
                 if done.bytes > 0 {
                     host.count(Kind::Helper, done.bytes);
                 }

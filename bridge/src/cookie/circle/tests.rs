@@ -1,8 +1,8 @@
 //! A table in memory, as peers see it: honest ones, and such as nobody has written.
 
+use super::super::entry::Entry;
 use super::super::layout::*;
 use super::super::owner::{Owner, Place};
-use super::super::table::Region;
 use super::super::Rights;
 use super::held::Walk;
 use super::*;
@@ -70,7 +70,7 @@ fn create(owner: &Owner, place: &Temporary, count: u64, flags: u32) -> Cookie {
 }
 
 /// Bytes that a walk comes by, and its steps.
-fn walk(region: &Region, offset: u64, length: u64) -> (u64, usize) {
+fn walk(region: &Entry, offset: u64, length: u64) -> (u64, usize) {
     let mut walk = Walk::new(region, offset, length);
     let mut few = [const { MaybeUninit::uninit() }; PIECE_SEGMENTS];
     let (mut bytes, mut steps) = (0u64, 0);
