@@ -63,6 +63,8 @@ lint:
 	# Not --all-targets: that builds the shim with its tests' packages, whose std has a
 	# panic handler of its own.
 	cargo clippy --workspace --tests -- -D warnings
+	# No cycle among modules, and no import that ARCHITECTURE.md does not allow.
+	cargo test -q -p regall-walls
 	scripts/shellcheck
 	scripts/spelling
 
