@@ -24,6 +24,11 @@ pub fn memlock() -> Option<u64> {
     binds.then_some(soft)
 }
 
+/// Whether RLIMIT_MEMLOCK is finite, whether it binds this process or not.
+pub fn has_memlock() -> bool {
+    !matches!(sys::rlimit(libc::RLIMIT_MEMLOCK), Ok((u64::MAX, _)))
+}
+
 /// What [`memlock`] said last: whether there is a limit. No system call.
 pub fn bound() -> bool {
     BOUND.load(Relaxed)

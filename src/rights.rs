@@ -9,9 +9,10 @@ use crate::base::{counters, mode};
 use crate::config::Intercept;
 use crate::helper;
 use crate::host;
+use crate::limits;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, call};
-use crate::track;
+use crate::track::{self, growing};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
@@ -127,10 +128,37 @@ pub fn first() -> Credentials {
     }
 }
 
-/// A call that may change this thread's credentials. If it does, the helper has ended before the
-/// application goes on.
+/// A call that may change this thread's credentials, or its limit of locked memory.
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
+    let [first, second, new, ..] = frame.args;
+    let may_bind = match frame.nr as libc::c_long {
+        libc::SYS_setrlimit | libc::SYS_prlimit64 => {
+            let (pid, resource, set) = match frame.nr as libc::c_long {
+                libc::SYS_setrlimit => (0, first, true),
+                _ => (first as u32, second, new != 0),
+            };
+            let own = pid == 0 || pid == sys::getpid();
+            return match set && own && resource as u32 == libc::RLIMIT_MEMLOCK {
+                true => growing::around(|| track::real(frame)),
+                false => track::real(frame),
+            };
+        }
+        // Of these, capabilities depend on the user alone (capabilities(7)).
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_capset => true,
+        libc::SYS_unshare => first as i32 & libc::CLONE_NEWUSER != 0,
+        // A descriptor alone does not say what it is a namespace of.
+        libc::SYS_setns => second as i32 == 0 || second as i32 & libc::CLONE_NEWUSER != 0,
+        _ => false,
+    };
+    match may_bind && limits::has_memlock() {
+        true => growing::around(|| change_credentials(frame)),
+        false => change_credentials(frame),
+    }
+}
+
+/// If the call changes them, the helper has ended before the application goes on.
+fn change_credentials(frame: &Frame) -> i64 {
     counters::count_call(Call::Credentials);
     let namespaces = matches!(
         frame.nr as libc::c_long,

@@ -283,7 +283,7 @@ fn prepare_stack() {
         STACK_FLOOR.store(regall_directory::addr::PAGE, Relaxed);
         return;
     }
-    let Some(end) = resync::stack_end(sp) else {
+    let Some(end) = resync::mapping_at(sp).map(|m| m.end()) else {
         return;
     };
     let floor = end

@@ -105,6 +105,29 @@ fn a_file_and_memory_of_its_own() {
     }
 }
 
+/// RLIMIT_MEMLOCK binds a process from the moment on when it drops its rights, or is given a limit
+/// that it had not: what is locked then, and grows downwards, dies of it.
+#[test]
+fn stacks_grow_after_rights_are_dropped() {
+    for (how, locked) in [
+        ("setresuid", "8192"),
+        ("capset", "64"),
+        ("unshare", "8192"),
+        ("setrlimit", "unlimited"),
+        ("prlimit", "unlimited"),
+    ] {
+        let limits = format!("ulimit -l {locked} && ulimit -s unlimited || exit 99;");
+        for mode in [Mode::Auto, Mode::Populate] {
+            match compared("dropped", how, 256 * MIB, &limits, mode) {
+                Some(problems) => assert!(problems.is_empty(), "{how} {mode:?}: {problems:#?}"),
+                None => skip(&format!(
+                    "{how}: no cgroup, or the limits can't be had here"
+                )),
+            }
+        }
+    }
+}
+
 /// Where a limit lets next to nothing be pinned, the user reads one line.
 #[test]
 fn much_over_the_limit_is_one_line() {

@@ -225,6 +225,81 @@ static void code(const char *path)
 	fclose(statm);
 }
 
+static int deeper(int n)
+{
+	volatile char frame[4096];
+	memset((void *)frame, n, sizeof frame);
+	return n ? deeper(n - 1) + frame[5] : 0;
+}
+
+/* A mapping that grows downwards, where 64 MiB are reserved. */
+static char *growing(char *room)
+{
+	char *low = mmap(room + 60 * MIB, 16 * PAGE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED, -1, 0);
+	NEED(low != MAP_FAILED && munmap(room + 16 * MIB, 44 * MIB) == 0);
+	return low;
+}
+
+static void grow(char *low, int pages)
+{
+	for (int n = 0; n < pages; n++)
+		low[15 * PAGE - (size_t)n * PAGE] = 1;
+}
+
+static void drop_capabilities(void)
+{
+	unsigned head[2] = { 0x20080522, 0 }, none[6] = { 0 };
+	NEED(syscall(SYS_capset, head, none) == 0);
+}
+
+/* From here on a limit of locked memory binds; `how` it comes to that. */
+static void bind_limit(const char *how)
+{
+	struct rlimit small = { 64 * 1024, 64 * 1024 };
+	if (strcmp(how, "setresuid") == 0) {
+		NEED(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
+	} else if (strcmp(how, "capset") == 0) {
+		drop_capabilities();
+	} else if (strcmp(how, "unshare") == 0) {
+		if (unshare(CLONE_NEWUSER) != 0)
+			drop_capabilities();
+	} else if (strcmp(how, "setrlimit") == 0) {
+		drop_capabilities();
+		NEED(setrlimit(RLIMIT_MEMLOCK, &small) == 0);
+	} else {
+		NEED(strcmp(how, "prlimit") == 0);
+		drop_capabilities();
+		NEED(prlimit(getpid(), RLIMIT_MEMLOCK, &small, NULL) == 0);
+	}
+}
+
+/* Gives its rights up; then what grows downwards grows: the stack, and mappings, one of which
+ * has grown before. */
+static void dropped(const char *how)
+{
+	touch(anon(64 * MIB / PAGE), 64 * MIB, PAGE);
+	char *one = reserve(64 * MIB / PAGE), *other = reserve(64 * MIB / PAGE);
+	char *low = growing(one), *grown = growing(other);
+	grow(grown, 200);
+	say("%d", deeper(50));
+	NEED(setresgid(getgid(), getgid(), getgid()) == 0 && setresuid(getuid(), -1, -1) == 0);
+	say("%d", deeper(100));
+	bind_limit(how);
+	say("%d", deeper(4000));
+	grow(low, 1000);
+	grow(grown, 1000);
+	pid_t child = fork();
+	NEED(child >= 0);
+	if (child == 0) {
+		say("%d", deeper(5000));
+		_exit(0);
+	}
+	int status = -1;
+	NEED(waitpid(child, &status, 0) == child && status == 0);
+	say("grown");
+}
+
 /* Several processes that know nothing of each other, in one place. */
 static void ranks(const char *self)
 {
@@ -277,6 +352,8 @@ int main(int argc, char **argv)
 		mix(place, strcmp(row, "mix-first") == 0);
 	else if (strcmp(row, "grows") == 0)
 		grows(place);
+	else if (strcmp(row, "dropped") == 0)
+		dropped(place);
 	else if (strcmp(row, "ranks") == 0)
 		ranks(argv[0]);
 	else if (strcmp(row, "rank") == 0)

@@ -232,7 +232,8 @@ numbered! {
         Mseal = 29 => "mseal",
         /// io_uring_setup (advice that is given through a ring is not seen)
         IoUringSetup = 30 => "io_uring_setup",
-        /// setuid and its like, setfsuid, setfsgid, capset, unshare and setns
+        /// setuid and its like, setfsuid, setfsgid, capset, unshare and setns (what arrives of
+        /// setrlimit and prlimit64 is not counted)
         Credentials = 31 => "set_credentials",
     }
 }

@@ -80,7 +80,9 @@ const fn named(nr: u64) -> Option<Call> {
         | libc::SYS_setfsgid
         | libc::SYS_capset
         | libc::SYS_unshare
-        | libc::SYS_setns => Call::Credentials,
+        | libc::SYS_setns
+        | libc::SYS_setrlimit
+        | libc::SYS_prlimit64 => Call::Credentials,
         _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
         _ if nr as usize == SYS_MSEAL => Call::Mseal,
         _ => return None,
@@ -94,6 +96,8 @@ pub const fn arguments(nr: u64) -> usize {
         libc::SYS_brk | libc::SYS_shmdt | libc::SYS_mlockall => 1,
         libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setfsuid | libc::SYS_setfsgid => 1,
         libc::SYS_unshare => 1,
+        libc::SYS_setrlimit => 2,
+        libc::SYS_prlimit64 => 4,
         libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_capset | libc::SYS_setns => 2,
         libc::SYS_setresuid | libc::SYS_setresgid => 3,
         libc::SYS_io_destroy | libc::SYS_exit_group => 1,

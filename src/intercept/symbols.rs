@@ -12,8 +12,10 @@ use super::patch::find_function;
 use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::arch::Frame;
 use crate::base::numbers;
+use crate::limits;
 use crate::rights::Files;
 use crate::sys;
+use crate::track::growing;
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -111,6 +113,8 @@ fn replacement(name: &[u8]) -> Option<u64> {
         b"msync" => return with_real(&REAL_MSYNC, msync_of_libc as _),
         b"unshare" => unshare as _,
         b"setns" => setns as _,
+        b"setrlimit" | b"setrlimit64" => setrlimit as _,
+        b"prlimit" | b"prlimit64" => prlimit as _,
         b"process_vm_readv" => process_vm_readv as _,
         b"process_vm_writev" => process_vm_writev as _,
         b"brk" => return with_real(&REAL_BRK, brk as _),
@@ -160,7 +164,11 @@ extern "C" fn change<const N: usize>(a: u64, b: u64, c: u64) -> i32 {
         Some("setfsgid") => Some((Files::Group, a as u32)),
         _ => None,
     };
-    crate::rights::around(files, || i64::from(real(a, b, c))) as i32
+    let make = || crate::rights::around(files, || i64::from(real(a, b, c)));
+    match limits::has_memlock() {
+        true => growing::around(make) as i32,
+        false => make() as i32,
+    }
 }
 
 /// Rewrites the slots of one module.
@@ -281,6 +289,8 @@ wrappers! {
     munlock(addr: u64, len: u64) -> i32 = SYS_munlock;
     unshare(flags: i32) -> i32 = SYS_unshare;
     setns(fd: i32, kind: i32) -> i32 = SYS_setns;
+    setrlimit(resource: u32, new: u64) -> i32 = SYS_setrlimit;
+    prlimit(pid: i32, resource: u32, new: u64, old: u64) -> i32 = SYS_prlimit64;
     mlockall(flags: i32) -> i32 = SYS_mlockall;
     munlockall() -> i32 = SYS_munlockall;
     msync(addr: u64, len: u64, flags: i32) -> i32 = SYS_msync;

@@ -4,8 +4,8 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    backed, deferred, flight, give_up, give_up_with, lock, open, progress, real, resync, State,
-    APP_FUTURE, USER_END,
+    backed, deferred, flight, give_up, give_up_with, growing, lock, open, progress, real, resync,
+    State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::{counters, phase, settings};
@@ -202,6 +202,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     // SAFETY: fork has taken this thread alone along.
     unsafe { crate::capi::mapping::child() };
     thread::current().forget();
+    growing::child();
     threads::forget();
     sys::own_memory();
     crate::rights::child();

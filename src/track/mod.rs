@@ -18,7 +18,7 @@ use crate::config::Pin;
 use crate::copying;
 use crate::intercept;
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
-use crate::limits::{self, Budget};
+use crate::limits::Budget;
 use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
 use crate::registrar::pin::PinSet;
@@ -45,6 +45,7 @@ pub mod deferred;
 pub mod fitting;
 pub mod flight;
 pub mod fork;
+pub mod growing;
 pub mod headroom;
 pub mod heap;
 pub mod lending;
@@ -337,7 +338,7 @@ impl State {
             }
             // The limit matters for growing stacks only: elsewhere the kernel says so.
             let grows = entry.attr.flags.has(Flags::GROWSDOWN);
-            let binds = grows && limits::memlock().is_some();
+            let binds = grows && growing::stay_unlocked();
             match policy::wanted(entry.attr, pin, binds) {
                 Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
                 want => {

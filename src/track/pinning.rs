@@ -4,7 +4,8 @@
 
 use super::waiting::Reach;
 use super::{
-    deferred, flight, lock, lock::Guard, progress, registering, resync, spent, State, USER_END,
+    deferred, flight, growing, lock, lock::Guard, progress, registering, resync, spent, State,
+    USER_END,
 };
 use crate::arch;
 use crate::base::{counters, settings};
@@ -561,6 +562,7 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
     };
     match outcome {
         Outcome::Held => {
+            growing::locked(attr);
             state.update(part, |piece, a| if same(piece, a) { held(a) } else { a });
             known < part.len()
         }

@@ -2,14 +2,13 @@
 //! the same bytes or failed half-way, and for what changes without a call.
 
 use super::{
-    deferred, flight, fork, lock, lock::Guard, pinning, progress, registering, settle, State,
-    USER_END,
+    deferred, flight, fork, growing, lock, lock::Guard, pinning, progress, registering, settle,
+    State, USER_END,
 };
 use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::ledger::Origin;
-use crate::limits;
 use crate::policy;
 use crate::share;
 use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
@@ -509,7 +508,7 @@ pub fn first(extra: Flags) {
 pub fn settle_all() {
     SETTLING.store(true, Relaxed);
     if let Some(mut guard) = lock() {
-        let binds = limits::memlock().is_some();
+        let binds = growing::stay_unlocked();
         if progress::wanted() {
             let total = to_populate(&guard, binds);
             progress::begin(total);
@@ -591,19 +590,19 @@ fn release(rank: u8) {
     });
 }
 
-/// Where the mapping that holds `sp` ends.
+/// The kernel's mapping that holds `addr`.
 #[cold]
 #[inline(never)]
-pub fn stack_end(sp: u64) -> Option<u64> {
+pub fn mapping_at(addr: u64) -> Option<PageRange> {
     let mut buffer = [0u8; BUFFER_BYTES];
-    let mut end = None;
+    let mut found = None;
     let _ = lines(&mut buffer, |line| {
-        if line.range.contains(sp) {
-            end = Some(line.range.end());
+        if line.range.contains(addr) {
+            found = Some(line.range);
         }
-        end.is_none()
+        found.is_none()
     });
-    end
+    found
 }
 
 /// Calls `f` with the part of each of the kernel's mappings that lies in `range`,
