@@ -218,10 +218,18 @@ pub enum Files {
     Group,
 }
 
-/// The same around whatever makes that call; `files`: the id for files that it asks for.
+/// As [`change`], around whatever makes the call; `files`: the id for files that it asks for.
+pub fn change_by(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
+    match limits::has_memlock() {
+        true => growing::around(|| around(files, make)),
+        false => around(files, make),
+    }
+}
+
+/// Ends the helper if `make` changes the credentials.
 #[cold]
 #[inline(never)]
-pub fn around(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
+fn around(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
     let value = make();
     // Whether it failed does not matter, and setfsuid(2) would not say. A child of vfork changes
     // its own, not its parent's.

@@ -12,10 +12,8 @@ use super::patch::find_function;
 use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::arch::Frame;
 use crate::base::numbers;
-use crate::limits;
 use crate::rights::Files;
 use crate::sys;
-use crate::track::growing;
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -164,11 +162,7 @@ extern "C" fn change<const N: usize>(a: u64, b: u64, c: u64) -> i32 {
         Some("setfsgid") => Some((Files::Group, a as u32)),
         _ => None,
     };
-    let make = || crate::rights::around(files, || i64::from(real(a, b, c)));
-    match limits::has_memlock() {
-        true => growing::around(make) as i32,
-        false => make() as i32,
-    }
+    crate::rights::change_by(files, || i64::from(real(a, b, c))) as i32
 }
 
 /// Rewrites the slots of one module.
