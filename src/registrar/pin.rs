@@ -71,7 +71,8 @@ fn try_to_undo() -> bool {
 /// Where the part of a file mapping that can be touched ends: its pages beyond
 /// the end of the file would be SIGBUS. `None`: all of it can be.
 pub fn end_of_file(range: PageRange) -> Option<u64> {
-    if sys::readable(range.end() - PAGE) {
+    // What a filter hides is no end.
+    if sys::can_read(range.end() - PAGE) != Some(false) {
         return None;
     }
     let (mut good, mut bad) = (range.start(), range.end() - PAGE);

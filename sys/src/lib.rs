@@ -116,6 +116,8 @@ pub fn apart(bytes: u64) -> u64 {
 
 /// Bytes in a huge page (x86-64, Documentation/admin-guide/mm/transhuge.rst).
 pub const HUGE_PAGE: u64 = 2 << 20;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// The same for a file's part at `offset`, such that huge pages of the file's can be mapped as
 /// that: the kernel sees to it only where it has the choice.
@@ -373,11 +375,55 @@ pub unsafe fn copy_checked(from: u64, to: *mut u8, bytes: usize) -> Result<usize
     .map(|n| n as usize)
 }
 
-/// Whether 8 bytes at `addr` can be read: not a SIGBUS beyond a file's end, not
-/// PROT_NONE. Grows a stack like any access. The kernel reads the new signal mask
-/// before it looks at `how`, which is nonsense here: EINVAL means it could.
+/// Whether 8 bytes at `addr` are known to be readable: see [`can_read`].
 pub fn readable(addr: u64) -> bool {
-    call!(libc::SYS_rt_sigprocmask, -1i64, addr, 0, 8) != Err(Errno::FAULT)
+    can_read(addr) == Some(true)
+}
+
+/// Whether a load of 8 bytes at `addr` is none that is answered by a signal: beyond a file's
+/// end, PROT_NONE, a guard, what a protection key denies. Grows a stack like any access.
+/// `None`: nobody knows, since a seccomp filter refuses every call that could tell.
+pub fn can_read(addr: u64) -> Option<bool> {
+    // The kernel reads the new signal mask before it looks at `how`, which is nonsense here.
+    match call!(libc::SYS_rt_sigprocmask, -1i64, addr, 0, 8) {
+        Err(Errno::INVAL) => Some(true),
+        Err(Errno::FAULT) => Some(false),
+        _ => can_read_in_sandbox(addr),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn can_read_in_sandbox(addr: u64) -> Option<bool> {
+    let words = [addr & !3, addr.saturating_add(7) & !3];
+    match words.map(can_compare) {
+        [Some(first), Some(last)] => Some(first && last),
+        _ => words
+            .iter()
+            .all(|word| populate_read(word & !(PAGE - 1), PAGE))
+            .then_some(true),
+    }
+}
+
+/// Whether the kernel can load the word at `addr`, for futex(2) with nobody to be woken.
+fn can_compare(addr: u64) -> Option<bool> {
+    let how = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
+    let compare = |with: u32| call!(libc::SYS_futex, addr, how, 0, 0, addr, with);
+    // It is not equal to both. A filter may say yes to everything.
+    let answer = [0, 1].map(compare);
+    match answer {
+        [Err(Errno::FAULT), _] => Some(false),
+        [Err(Errno::AGAIN), _] | [_, Err(Errno::AGAIN)] => Some(true),
+        _ => None,
+    }
+}
+
+/// Makes the pages from `at` on resident as a load would. Whether all of them can be read;
+/// false too where the kernel (before Linux 5.14) or a filter refuses the call.
+pub fn populate_read(at: u64, bytes: u64) -> bool {
+    let populate = |at| advise(at, bytes, libc::MADV_POPULATE_READ);
+    // A filter may say that advice is taken, and not have it taken: between pages it never is.
+    populate(at).is_ok() && populate(at | 1).is_err()
 }
 
 /// The program break.

@@ -106,27 +106,17 @@ impl Memory {
     }
 }
 
-/// Whether the page at `at` can be read. Not by touching it: beyond a file's
-/// end that is SIGBUS.
-fn readable(at: u64) -> bool {
-    if sys::readable(at) {
-        return true;
-    }
-    // A container's seccomp filter may forbid process_vm_readv.
-    super::apply::read_checked(at, &mut [0])
-}
-
 /// The pages of `range` that are not beyond the end of their file.
 fn up_to_file_end(range: PageRange) -> Option<PageRange> {
     let pages = range.len() / PAGE;
     let page = |n: u64| range.start().saturating_add(n.saturating_mul(PAGE));
-    if readable(page(pages.saturating_sub(1))) {
+    if sys::readable(page(pages.saturating_sub(1))) {
         return Some(range);
     }
     let (mut good, mut bad) = (0, pages);
     while good < bad {
         let middle = good + (bad - good) / 2;
-        if readable(page(middle)) {
+        if sys::readable(page(middle)) {
             good = middle.saturating_add(1);
         } else {
             bad = middle;
@@ -166,7 +156,7 @@ impl Module {
         let first = group.segments().next().filter(|s| s.offset == 0)?;
         let base = first.range.start();
         // Its last page was tried; the first may have a guard (MADV_GUARD_INSTALL).
-        if !readable(base) {
+        if !sys::readable(base) {
             return None;
         }
         let memory = Memory::of(group);

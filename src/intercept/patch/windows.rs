@@ -215,11 +215,11 @@ fn drop_pages(at: u64, bytes: u64) {
 }
 
 /// Calls `f` with the parts of `range` that can be read: a page with a guard
-/// (MADV_GUARD_INSTALL) is SIGSEGV whatever its protection, one beyond a file's end SIGBUS. Populating is one call that
-/// says whether there is any, and what is populated is about to be read.
+/// (MADV_GUARD_INSTALL) is SIGSEGV whatever its protection, one beyond a file's end SIGBUS.
+/// Populating is one call that says whether there is any, and what is populated is about to be
+/// read. Where a filter refuses whatever could tell, nothing is read.
 fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
-    let populated = sys::advise(range.start(), range.len(), libc::MADV_POPULATE_READ);
-    if populated.is_ok() {
+    if sys::populate_read(range.start(), range.len()) {
         return f(range);
     }
     let mut from = range.start();
