@@ -51,11 +51,18 @@ struct Shared(UnsafeCell<Table>);
 // SAFETY: reached only through `table`, by who has the state for himself.
 unsafe impl Sync for Shared {}
 static TABLE: Shared = Shared(UnsafeCell::new(Table::new()));
+/// What calls in progress have taken out of the table, beyond what they remember themselves.
+static ASIDE: Shared = Shared(UnsafeCell::new(Table::new()));
 
 /// The table, for who holds the ledger's lock.
 pub fn table(_: &mut State) -> &mut Table {
     // SAFETY: there is one state, and it is borrowed as long as the table is.
     unsafe { &mut *TABLE.0.get() }
+}
+
+fn aside(_: &mut State) -> &mut Table {
+    // SAFETY: as above; it is another table.
+    unsafe { &mut *ASIDE.0.get() }
 }
 
 /// Learns whether memory can be shared as if it were private. At start-up; `mode` is how
@@ -126,6 +133,7 @@ pub fn fork_ends() {
 /// kernel's list.
 pub fn child(state: &mut State) {
     FORKING.store(0, Relaxed);
+    aside(state).inherit(close, |_| false);
     // SAFETY: as in `table`; of the state, nothing but the ledger is looked at meanwhile.
     let table = unsafe { &mut *TABLE.0.get() };
     table.inherit(close, |at| {
@@ -261,42 +269,78 @@ pub fn forget(state: &mut State, range: PageRange) {
     }
 }
 
-/// Parts that one call takes out, as far as they are remembered for the case that it fails.
+/// Parts that one call takes out, in case it fails.
 #[derive(Default)]
 pub struct Left {
     parts: [Option<Part>; 4],
+    /// Where those were that there is no place for here: they are set aside.
+    rest: Option<PageRange>,
 }
 
 impl Left {
     /// None.
     pub const fn new() -> Self {
-        Self { parts: [None; 4] }
+        Self {
+            parts: [None; 4],
+            rest: None,
+        }
     }
 
     /// Takes what of `range` is a file's out of the table.
     #[cold]
     #[inline(never)]
     pub fn take(&mut self, state: &mut State, range: PageRange) {
-        let table = table(state);
         for place in self.parts.iter_mut().filter(|p| p.is_none()) {
-            match table.take(range) {
+            match table(state).take(range) {
                 Some(part) => *place = Some(part),
                 None => return,
             }
         }
-        // More than are remembered: their memory goes with the last mapping.
-        forget(state, range);
+        while let Some(part) = table(state).take(range) {
+            if self.rest.is_none() {
+                self.rest = Some(range);
+                // A call that never came back may have left something.
+                while aside(state).take(range).is_some() {}
+            }
+            // Without room its memory goes with the last mapping.
+            if !aside(state).put(&part) && part.last {
+                close(part.file);
+            }
+        }
     }
 
-    /// What was taken.
-    pub fn parts(&self) -> impl Iterator<Item = &Part> {
-        self.parts.iter().flatten()
+    /// The one part, if there is one.
+    pub fn only(&self) -> Option<Part> {
+        let mut parts = self.parts.iter().flatten();
+        let part = parts.next()?;
+        parts.next().is_none().then_some(*part)
+    }
+
+    /// They are at another address, by as much as `from` is from `to`.
+    pub fn moved(&mut self, state: &mut State, from: u64, to: u64) {
+        self.put_all(state, |range| {
+            let start = to + (range.start() - from);
+            PageRange::from_call(start, range.len())
+        });
     }
 
     /// The call failed.
     pub fn restore(&self, state: &mut State) {
+        self.put_all(state, Some);
+    }
+
+    /// Puts each part `there`.
+    fn put_all(&self, state: &mut State, there: impl Fn(PageRange) -> Option<PageRange>) {
+        let put = |state: &mut State, part: &Part| {
+            if let Some(range) = there(part.range) {
+                table(state).put(&Part { range, ..*part });
+            }
+        };
         for part in self.parts.iter().flatten() {
-            table(state).put_back(part);
+            put(state, part);
+        }
+        while let Some(part) = self.rest.and_then(|rest| aside(state).take(rest)) {
+            put(state, &part);
         }
     }
 
@@ -310,12 +354,29 @@ impl Left {
 
     #[cold]
     fn give_back(&mut self) {
-        for part in &mut self.parts {
-            match part.take() {
-                Some(part) if part.last => file_ends(&part),
-                Some(part) => drop(punch(&part)),
-                None => return,
-            }
+        for part in self.parts.iter_mut().filter_map(Option::take) {
+            give_back(&part);
         }
+        while let Some(part) = self.rest.and_then(next_aside) {
+            give_back(&part);
+        }
+        self.rest = None;
     }
+}
+
+/// The memory of `part` is not needed any more.
+fn give_back(part: &Part) {
+    if part.last {
+        file_ends(part);
+    } else {
+        let _ = punch(part);
+    }
+}
+
+/// Takes what is set aside of `range`, a part at a time.
+fn next_aside(range: PageRange) -> Option<Part> {
+    let mut guard = crate::track::lock()?;
+    let part = aside(&mut guard).take(range)?;
+    let last = part.last && !table(&mut guard).has(&part.file);
+    Some(Part { last, ..part })
 }

@@ -190,6 +190,12 @@ impl Table {
         (piece.start < range.end()).then_some(at)
     }
 
+    /// Whether some of `file` is mapped.
+    pub fn has(&self, file: &File) -> bool {
+        let same = |f: &File| f.pieces > 0 && f.inode == file.inode;
+        self.files.iter().any(same)
+    }
+
     /// The first part of a file's in `range`; it stays.
     pub fn find(&self, range: PageRange) -> Option<Part> {
         let piece = self.pieces().get(self.first_in(range)?)?;
@@ -336,11 +342,6 @@ impl Table {
         Some(found)
     }
 
-    /// Puts back what [`Table::take`] took.
-    pub fn put_back(&mut self, part: &Part) -> bool {
-        self.put(part)
-    }
-
     /// The file that ends at `addr` with the last of its bytes, so that more of it can be
     /// mapped there.
     pub fn ends_at(&self, addr: u64) -> Option<File> {
@@ -412,7 +413,7 @@ mod tests {
         let rest = t.find(range(14, 99)).unwrap();
         assert_eq!((rest.range, rest.offset), (range(15, 20), 5 * PAGE));
         assert!(!t.is_whole(range(10, 13)));
-        assert!(t.put_back(&part));
+        assert!(t.put(&part));
         assert_eq!(t.find(range(13, 14)).unwrap().offset, 3 * PAGE);
     }
 
@@ -424,7 +425,7 @@ mod tests {
         let last = t.take(range(10, 20)).unwrap();
         assert!(last.last && last.file.fd == 3);
         assert_eq!(t.find(range(0, 99)).unwrap().file.fd, 4);
-        assert!(t.put_back(&last));
+        assert!(t.put(&last));
         assert_eq!(t.find(range(0, 99)).unwrap().file.fd, 3);
     }
 
@@ -461,7 +462,7 @@ mod tests {
         assert_eq!((part.range, part.offset), (range(12, 15), 2 * PAGE));
         assert_eq!(part.marks, keyed(Marks::NONE));
         t.take(part.range);
-        assert!(t.put_back(&part));
+        assert!(t.put(&part));
         t.freeze(part.range);
         assert_eq!(t.find(part.range).unwrap().marks, part.marks);
         let mut closed = 0;

@@ -275,6 +275,7 @@ fn start_anew(state: &mut State) {
     flight::reset();
     progress::forget();
     state.ledger.rebuild();
+    state.aside.rebuild();
     // The descriptors are copies of the parent's: they keep its regions alive.
     handles::child();
     state
@@ -293,6 +294,7 @@ fn start_anew(state: &mut State) {
 #[inline(never)]
 pub fn start_over(state: &mut State) {
     state.ledger.rebuild();
+    state.aside.rebuild();
     state.hca.rebuild();
     state.reserved = 0;
     state.adopting = false;

@@ -93,7 +93,7 @@ pub fn brk(frame: &mut Frame) -> i64 {
     let now = value as u64;
     match shrunk {
         Some(range) if now != wanted => put_back(range, &taken),
-        _ => taken.files.done(),
+        _ => taken.done(),
     }
     // Nobody has been told of what this call has brought.
     let mut new = attr();

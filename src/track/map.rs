@@ -83,7 +83,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     let Some(range) = mapped_range(value as u64, len, flags) else {
         return value;
     };
-    taken.files.done();
+    taken.done();
     let mut new = describe(frame, range);
     if is_plain(&new.attr, flags) {
         // At an address of the application's own choice others may be writing already.

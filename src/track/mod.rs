@@ -39,6 +39,7 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{SlotRef, Writer};
 
 pub mod advice;
+pub mod aside;
 pub mod backed;
 pub mod birth;
 pub mod deferred;
@@ -68,8 +69,10 @@ pub mod waiting;
 pub use pinning::{let_go, settle};
 pub use resync::audit;
 
+use aside::{Aside, AsideRoom};
 use flight::Flight;
 use lock::Guard;
+use unmap::Taken;
 
 /// The application said mlockall(MCL_FUTURE): [`Flags`] for what it maps.
 static APP_FUTURE: AtomicU64 = AtomicU64::new(0);
@@ -87,6 +90,8 @@ pub struct State {
     writer: Writer,
     arena: Arena,
     store: Store,
+    /// What calls in progress have taken out of the ledger, beyond what they remember.
+    aside: Aside,
     /// What is registered with adapters.
     pub hca: Hca,
     /// Bytes that somebody is pinning right now.
@@ -142,6 +147,7 @@ impl State {
             writer: Writer::new(),
             arena: Arena::new(),
             store: Store::new(),
+            aside: Aside::new(),
             hca: Hca::new(),
             reserved: 0,
             budget: u64::MAX,
@@ -251,6 +257,25 @@ impl State {
     #[inline]
     pub fn remove(&mut self, range: PageRange, each: impl FnMut(PageRange, &Entry)) {
         self.take_out(range, each);
+        self.is_gone(range);
+    }
+
+    /// As [`State::remove`]; `taken` remembers what was there.
+    #[inline]
+    pub fn remove_into(&mut self, range: PageRange, taken: &mut Taken) {
+        self.take_apart(range, |room, part, entry| {
+            if !taken.add(part, entry) {
+                taken.set_aside(room, range, part, entry);
+            }
+        });
+        self.is_gone(range);
+        if taken.has_more() {
+            self.adopt_own_memory();
+        }
+    }
+
+    #[inline]
+    fn is_gone(&mut self, range: PageRange) {
         crate::regions::leave(range);
         if share::any() {
             share::forget(self, range);
@@ -260,21 +285,49 @@ impl State {
     /// `range` leaves the ledger, perhaps to be entered again at once.
     #[inline]
     pub fn take_out(&mut self, range: PageRange, mut each: impl FnMut(PageRange, &Entry)) {
+        self.take_apart(range, |_, part, entry| each(part, entry));
+    }
+
+    #[inline]
+    fn take_apart(
+        &mut self,
+        range: PageRange,
+        mut each: impl FnMut(&mut AsideRoom, PageRange, &Entry),
+    ) {
         loop {
             let generation = self.generation();
             let mut sink = Publish {
                 writer: &mut self.writer,
                 generation,
             };
+            let mut room = AsideRoom {
+                aside: &mut self.aside,
+                arena: &mut self.arena,
+            };
             match self
                 .ledger
-                .remove(range, &mut sink, |entry, part| each(part, entry))
+                .remove(range, &mut sink, |entry, part| each(&mut room, part, entry))
             {
                 Ok(_) => return,
                 Err(_) if self.make_room() => (),
                 Err(_) => return give_up_with(self, "no memory for the ledger"),
             }
         }
+    }
+
+    /// What calls in progress have taken out.
+    pub fn aside(&mut self) -> AsideRoom<'_> {
+        AsideRoom {
+            aside: &mut self.aside,
+            arena: &mut self.arena,
+        }
+    }
+
+    /// Nobody needs to know any more what was taken out of `range`.
+    #[cold]
+    pub fn forget_aside(&mut self, range: PageRange) {
+        self.aside().forget(range);
+        self.adopt_own_memory();
     }
 
     /// Rewrites what is said of the mapped parts of `range`.

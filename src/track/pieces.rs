@@ -2,7 +2,7 @@
 //! populated at different times do not merge.
 
 use super::unmap::Taken;
-use super::{lock, registering, resync, State};
+use super::{lock, resync, State};
 use crate::arch::Frame;
 use crate::sys::{self, Errno};
 use core::ops::ControlFlow;
@@ -62,26 +62,14 @@ impl OneMapping {
 #[cold]
 #[inline(never)]
 pub fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Attr> {
-    match moved.all() {
-        Some(parts) => {
-            let mut one = OneMapping::new(source);
-            parts.for_each(|(part, attr, _)| one.add(part, attr));
-            one.attr()
-        }
-        None => {
-            // More than are remembered: read anew, and out of the directory again.
-            resync::range(source, false);
-            let one = {
-                let mut guard = lock()?;
-                let one = OneMapping::in_ledger(&guard, source);
-                Taken::new().take(&mut guard, source);
-                one
-            };
-            registering::retract(source);
-            // (Which of it the application has locked, the kernel's list does not say.)
-            one.filter(|_| !moved.is_app_locked())
-        }
+    let mut guard = lock()?;
+    let mut one = OneMapping::new(source);
+    let mut from = source.start();
+    while let Some((part, attr, _)) = moved.next(&mut guard, from) {
+        one.add(part, attr);
+        from = part.end();
     }
+    one.attr()
 }
 
 /// mremap that makes a mapping longer where it is, whatever the kernel makes of its parts:

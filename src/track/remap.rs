@@ -105,7 +105,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             put_back(source, &moved);
         }
     } else {
-        replaced.files.done();
+        replaced.done();
         let regions_stay = stayed != Stayed::No && value == old as i64;
         remapped(
             &flight,
@@ -116,6 +116,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             twin,
             regions_stay,
         );
+        moved.forget();
     }
     if let (true, Some(target)) = (flight.lost_track(), target) {
         resync::range(target, true);
@@ -203,20 +204,26 @@ fn remapped(
     };
     let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
     let kept = source.map_or(0, |s| s.len().min(new.len()));
-    let last = moved.last().or(if source.is_none() { twin } else { None });
-    let (Some(last), Some(parts)) = (last, moved.all()) else {
-        // More mappings than are remembered, or one that we did not know.
+    let Some(mut guard) = lock() else {
+        return deferred::later(new);
+    };
+    let last_part = moved.last_part(&mut guard);
+    let last = last_part.map(|(_, attr, _)| attr);
+    let last = last.or(if source.is_none() { twin } else { None });
+    let Some(last) = last.filter(|_| moved.is_known(&mut guard)) else {
+        drop(guard);
+        // Mappings that we did not know, or that there was no memory to remember.
         resync::range(new, true);
         if let Some(source) = source {
             resync::range(source, true);
         }
         return;
     };
-    let Some(mut guard) = lock() else {
-        return deferred::later(new);
-    };
     flight.touch(&guard, new);
-    for (part, attr, origin) in parts {
+    let mut from = 0;
+    while let Some((part, attr, origin)) = moved.next(&mut guard, from) {
+        from = part.end();
+        guard.ready();
         // The kernel moves the lock with the pages.
         let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
         let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
@@ -248,8 +255,7 @@ fn remapped(
             let locked = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
             let attr = if locked { last } else { pending(last) };
             // More of the same, for shared memory, too.
-            let origin = moved
-                .last_part()
+            let origin = last_part
                 .zip(source)
                 .map(|((_, _, origin), source)| origin.moved(source.start(), new.start()));
             guard.insert_part(tail, attr, origin);

@@ -2,30 +2,33 @@
 //! since another thread can be given the addresses the instant the kernel has
 //! them back.
 
+use super::aside::{AsideRoom, Part};
 use super::headroom;
 use super::pinning::lock_for;
 use super::{close, deferred, failed, lock, open, real, registering, resync, seals, State};
 use crate::arch::Frame;
-use crate::ledger::{Entry, Origin};
+use crate::ledger::Entry;
 use crate::policy;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
 use crate::share;
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
 
-/// Parts that are remembered for the case that the call fails. More than these
-/// are read anew from the kernel, which forgets only what it does not show
-/// (MAP_STACK, opt-outs).
+/// Parts that are remembered here for the case that the call fails; the others are set aside.
 const REMEMBERED: usize = 8;
 
 /// What was taken out of the ledger.
 pub struct Taken {
-    parts: [Option<(PageRange, Attr, Origin)>; REMEMBERED],
+    parts: [Option<Part>; REMEMBERED],
     count: usize,
+    /// Bytes of all parts.
+    bytes: u64,
     /// Flags that any of them had, remembered or not.
     flags: Flags,
+    /// Where those were that are set aside ([`super::aside`]).
+    rest: Option<PageRange>,
     /// Of files behind it.
     pub files: share::Left,
 }
@@ -42,7 +45,9 @@ impl Taken {
         Self {
             parts: [None; REMEMBERED],
             count: 0,
+            bytes: 0,
             flags: Flags::EMPTY,
+            rest: None,
             files: share::Left::new(),
         }
     }
@@ -53,32 +58,76 @@ impl Taken {
         if share::any() {
             self.files.take(state, range);
         }
-        state.remove(range, |part, entry| self.add(part, entry));
+        state.remove_into(range, self);
     }
 
-    /// Adds a part.
+    /// Adds a part. Whether there was a place for it.
     #[inline]
-    pub fn add(&mut self, range: PageRange, entry: &Entry) {
-        if let Some(place) = self.parts.get_mut(self.count) {
+    pub fn add(&mut self, range: PageRange, entry: &Entry) -> bool {
+        let place = self.parts.get_mut(self.count);
+        let there = place.is_some();
+        if let Some(place) = place {
             *place = Some((range, entry.attr, entry.origin));
         }
         self.count += 1;
+        self.bytes += range.len();
         self.flags = self.flags.with(entry.attr.flags);
+        there
     }
 
-    /// The parts, if they are all remembered.
-    pub fn all(&self) -> Option<impl Iterator<Item = (PageRange, Attr, Origin)> + '_> {
-        (self.count <= REMEMBERED).then(|| self.parts.iter().flatten().copied())
+    /// A part of `all` that there was no place for.
+    #[cold]
+    #[inline(never)]
+    pub fn set_aside(
+        &mut self,
+        aside: &mut AsideRoom,
+        all: PageRange,
+        part: PageRange,
+        entry: &Entry,
+    ) {
+        if self.rest.is_none() {
+            self.rest = all.after(part.start());
+            // A call that never came back may have left something.
+            self.rest.into_iter().for_each(|rest| aside.forget(rest));
+        }
+        let _ = aside.put((part, entry.attr, entry.origin));
     }
 
-    /// The last part's attributes, if all are remembered.
-    pub fn last(&self) -> Option<Attr> {
-        self.last_part().map(|(_, attr, _)| attr)
+    /// Whether some parts are set aside.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.rest.is_some()
     }
 
-    /// The last part, if all are remembered.
-    pub fn last_part(&self) -> Option<(PageRange, Attr, Origin)> {
-        *self.parts.get(self.count.checked_sub(1)?)?
+    /// The first part that ends above `addr`.
+    pub fn next(&self, state: &mut State, addr: u64) -> Option<Part> {
+        let here = self.parts.iter().flatten().copied();
+        let mut here = here.filter(|(range, ..)| range.end() > addr);
+        here.next().or_else(|| {
+            let rest = self.rest?.after(addr)?;
+            state.aside().first(rest)
+        })
+    }
+
+    /// Whether each of the parts is known: there was memory for them.
+    pub fn is_known(&self, state: &mut State) -> bool {
+        if self.rest.is_none() {
+            return self.count <= REMEMBERED;
+        }
+        let (mut bytes, mut from) = (0, 0);
+        while let Some((range, ..)) = self.next(state, from) {
+            bytes += range.len();
+            from = range.end();
+        }
+        bytes == self.bytes
+    }
+
+    /// The last part, if it is known.
+    pub fn last_part(&self, state: &mut State) -> Option<Part> {
+        match self.rest {
+            Some(rest) => state.aside().first(rest.after(rest.end() - PAGE)?),
+            None => *self.parts.get(self.count.checked_sub(1)?)?,
+        }
     }
 
     /// Whether the application had locked any of it.
@@ -90,10 +139,32 @@ impl Taken {
     pub fn unpin(&mut self) -> bool {
         let mut any = false;
         for (range, attr, _) in self.parts.iter_mut().flatten() {
-            if attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED) {
+            if is_ours(*attr) {
                 any = true;
                 *attr = resync::unsettled(*attr);
                 let _ = PinSet.deregister(*range);
+            }
+        }
+        self.unpin_rest() || any
+    }
+
+    #[cold]
+    fn unpin_rest(&self) -> bool {
+        let (mut any, mut rest) = (false, self.rest);
+        while let Some(range) = rest {
+            let Some(mut guard) = lock() else {
+                return any;
+            };
+            let Some((part, attr, origin)) = guard.aside().first(range) else {
+                return any;
+            };
+            rest = range.after(part.end());
+            if is_ours(attr) {
+                any = true;
+                guard.aside().put((part, resync::unsettled(attr), origin));
+                guard.adopt_own_memory();
+                drop(guard);
+                let _ = PinSet.deregister(part);
             }
         }
         any
@@ -101,17 +172,44 @@ impl Taken {
 
     /// Whether any of it was a mapping that grows without a call.
     pub fn grows(&self) -> bool {
-        let grows = |a: &Attr| a.flags.has(Flags::GROWABLE);
-        self.parts.iter().flatten().any(|(_, a, _)| grows(a))
+        self.flags.has(Flags::GROWABLE)
     }
 
     /// Puts everything back.
     pub fn restore(&self, state: &mut State) {
         self.files.restore(state);
-        for (range, attr, origin) in self.parts.iter().flatten() {
-            state.insert_part(*range, policy::unregistered(*attr), Some(*origin));
+        let mut from = 0;
+        while let Some((range, attr, origin)) = self.next(state, from) {
+            from = range.end();
+            state.ready();
+            state.insert_part(range, policy::unregistered(attr), Some(origin));
+        }
+        if let Some(rest) = self.rest {
+            state.forget_aside(rest);
         }
     }
+
+    /// The call has been made.
+    #[inline]
+    pub fn done(&mut self) {
+        self.files.done();
+        self.forget();
+    }
+
+    /// What it was need not be known any more.
+    #[inline]
+    pub fn forget(&mut self) {
+        if let Some(rest) = self.rest.take() {
+            if let Some(mut guard) = lock() {
+                guard.forget_aside(rest);
+            }
+        }
+    }
+}
+
+/// Whether it is pinned, and nobody but us has asked for that.
+fn is_ours(attr: Attr) -> bool {
+    attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED)
 }
 
 /// munmap(2).
@@ -137,7 +235,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
     if failed(value) {
         put_back(range, &taken);
     } else {
-        taken.files.done();
+        taken.done();
         headroom::unmapped(taken.is_app_locked());
         if has_code(&taken) {
             crate::intercept::patch::forget(range);
@@ -186,7 +284,9 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
     if let (Some(hull), Some(mut guard)) = (hull, lock_for(&[hull])) {
         flight.claim(&guard, hull);
         for piece in pieces.iter().flatten() {
-            guard.remove(*piece, |part, entry| taken.add(part, entry));
+            guard.remove(*piece, |part, entry| {
+                taken.add(part, entry);
+            });
         }
     }
     for piece in pieces.iter().flatten() {

@@ -4,14 +4,12 @@ use super::advice::{advise_again, enter_fresh, mark, KEPT};
 use super::touches;
 use crate::arch::Frame;
 use crate::share::marks::Kept;
-use crate::share::{self, table::Part, Left};
+use crate::share::{self, table::Part};
 use crate::sys::{self, Errno};
 use crate::track::pieces::{in_pieces, longer, OneMapping};
 use crate::track::pinning::{lock_for, settle};
 use crate::track::unmap::{munmap, put_back, Taken};
-use crate::track::{
-    close, end, failed, lock, locks, open, real, registering, remap, resync, State,
-};
+use crate::track::{close, end, failed, lock, locks, open, real, registering, remap, resync};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -113,13 +111,18 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
             // What was pinned was moved as it was; what is new may not be.
             resync::range(new, true);
             keep_marks(source.start(), new, &moved);
-            if let (Some(last), Some(more)) = (moved.last(), new.after(new.start() + source.len()))
+            let last = lock().and_then(|mut guard| moved.last_part(&mut guard));
+            if let (Some((_, last, _)), Some(more)) = (last, new.after(new.start() + source.len()))
             {
                 let kept = KEPT.bits() & last.flags.bits();
                 mark(more, |f| f.with(Flags::from_bits(kept)));
             }
+            moved.forget();
         }
-        (Some(new), None) => resync::range(new, true),
+        (Some(new), None) => {
+            resync::range(new, true);
+            moved.forget();
+        }
         (None, _) => put_back(source, &moved),
     }
     close(flight, source);
@@ -128,7 +131,10 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
 
 /// What was advised for the memory at `from` goes with it to `new`.
 fn keep_marks(from: u64, new: PageRange, moved: &Taken) {
-    for (part, attr, _) in moved.all().into_iter().flatten() {
+    let next = |from| lock().and_then(|mut guard| moved.next(&mut guard, from));
+    let mut end = from;
+    while let Some((part, attr, _)) = next(end) {
+        end = part.end();
         let kept = Flags::from_bits(attr.flags.bits() & KEPT.bits());
         let start = new.start() + (part.start() - from);
         let there = PageRange::from_call(start, part.len());
@@ -216,7 +222,7 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
     let value = in_pieces(&plain, kept, like.prot).unwrap_or(NOMEM);
     match PageRange::from_call(value as u64, len).filter(|_| !failed(value)) {
         Some(new) => {
-            replaced.files.done();
+            replaced.done();
             if let Some(mut guard) = lock() {
                 flight.touch(&guard, new);
                 moved.files.moved(&mut guard, kept.start(), new.start());
@@ -229,6 +235,7 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
             }
             resync::range(new, true);
             keep_marks(kept.start(), new, &moved);
+            moved.forget();
             if let Some(tail) = new.after(new.start() + kept.len()) {
                 let flags = Flags::from_bits(KEPT.bits() & like.flags.bits());
                 let _ = asked.give(tail, rights);
@@ -257,23 +264,4 @@ fn asked_for(source: PageRange) -> Kept {
 /// Fresh memory where memory has just been carried away.
 fn call_at(range: PageRange, rights: u64) -> bool {
     sys::map_at(range.start(), range.len(), rights as i32) == Ok(range.start())
-}
-
-impl Left {
-    /// The one part, if there is one.
-    fn only(&self) -> Option<Part> {
-        let mut parts = self.parts();
-        let part = parts.next()?;
-        parts.next().is_none().then_some(*part)
-    }
-
-    /// They are at another address, by as much as `from` is from `to`.
-    fn moved(&mut self, state: &mut State, from: u64, to: u64) {
-        for part in self.parts() {
-            let start = to + (part.range.start() - from);
-            if let Some(range) = PageRange::from_call(start, part.range.len()) {
-                share::table(state).put(&Part { range, ..*part });
-            }
-        }
-    }
 }

@@ -1,0 +1,85 @@
+//! What calls in progress have taken out of the ledger, beyond the few parts that each
+//! remembers itself: should the kernel refuse the call, all of it has to be put back, with what
+//! the kernel does not show (the application's locks, what it opted out, advice about children).
+
+use crate::arena::Arena;
+use crate::ledger::{Ledger, Origin, Sink, View};
+use core::ops::ControlFlow;
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::Attr;
+
+/// A part of memory, what was said of it, and what it is a part of.
+pub type Part = (PageRange, Attr, Origin);
+
+/// Nobody looks anything up here.
+static UNSEEN: View = View::new();
+
+/// Publishes nothing.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn publish(&mut self, _: PageRange, _: Attr, _: u64) -> u32 {
+        0
+    }
+
+    fn retire(&mut self, _: u32, _: PageRange, _: Attr) {}
+}
+
+/// The parts, by their addresses.
+pub struct Aside {
+    parts: Ledger,
+}
+
+impl Aside {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            parts: Ledger::new(&UNSEEN),
+        }
+    }
+
+    /// Empty, from whatever state a change that was left half-way made of it.
+    pub fn rebuild(&mut self) {
+        self.parts.rebuild();
+    }
+}
+
+/// The same, with where it gets memory from. Who is done with it enters what the arena has
+/// mapped ([`super::State::adopt_own_memory`]).
+pub struct AsideRoom<'a> {
+    pub(super) aside: &'a mut Aside,
+    pub(super) arena: &'a mut Arena,
+}
+
+impl AsideRoom<'_> {
+    /// Keeps a part. False if there is no memory for it.
+    pub fn put(&mut self, (range, attr, origin): Part) -> bool {
+        self.is_ready() && {
+            let parts = &mut self.aside.parts;
+            let put = parts.insert_part(range, attr, Some(origin), &mut Nowhere);
+            put.is_ok()
+        }
+    }
+
+    /// The first part in `range`.
+    pub fn first(&self, range: PageRange) -> Option<Part> {
+        let mut first = None;
+        self.aside.parts.for_each(range, |part, entry| {
+            first = Some((part, entry.attr, entry.origin));
+            ControlFlow::Break(())
+        });
+        first
+    }
+
+    /// Forgets what there is of `range`.
+    pub fn forget(&mut self, range: PageRange) {
+        if !self.aside.parts.is_empty() && self.is_ready() {
+            let _ = self.aside.parts.remove(range, &mut Nowhere, |_, _| ());
+        }
+    }
+
+    /// Room for one change.
+    fn is_ready(&mut self) -> bool {
+        self.aside.parts.reserve(self.arena, 2)
+    }
+}
