@@ -70,7 +70,15 @@ fn no_races(setting: Setting) {
 
 fn same_facets(setting: Setting) {
     let mut problems = Vec::new();
-    for word in ["closes", "fsize", "nofile", "data", "as", "patchwork"] {
+    for word in [
+        "closes",
+        "fsize",
+        "nofile",
+        "data",
+        "as",
+        "patchwork",
+        "wiped",
+    ] {
         let plain = run(PLAIN, "facets", &[word]);
         plain.must_succeed_at(format_args!("{word} alone"));
         let other = run(setting, "facets", &[word]);

@@ -273,6 +273,37 @@ static void patchwork(void)
 		munmap(behind, PAGE);
 }
 
+/* A child finds empty what is to be wiped there, however many ranges that are. */
+static void wiped(void)
+{
+	enum { RANGES = 200 };
+	size_t each = 128ul << 10, wrong = 0;
+	char *p = map(2 * RANGES * each);
+	for (size_t i = 0; i < 2 * RANGES; i++) {
+		p[i * each] = 'x';
+		if (i % 2)
+			NEED(madvise(p + i * each, each, MADV_WIPEONFORK) == 0);
+	}
+	for (int generation = 0; generation < 2; generation++) {
+		pid_t pid = fork();
+		NEED(pid >= 0);
+		if (pid > 0) {
+			reap("child", pid);
+			break;
+		}
+		for (size_t i = 0; i < 2 * RANGES; i++)
+			wrong += p[i * each] != (i % 2 ? 0 : 'x');
+		say("wrong %zu", wrong);
+		for (size_t i = 1; i < 2 * RANGES; i += 2)
+			p[i * each] = 'y';
+		if (generation == 1)
+			_exit(0);
+	}
+	for (size_t i = 0; i < 2 * RANGES; i++)
+		wrong += p[i * each] == 0;
+	say("gone %zu", wrong);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -281,7 +312,7 @@ int main(int argc, char **argv)
 	} facets[] = {
 		{ "closes", closes }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
 		{ "as", as },	      { "core", core },	  { "work", work },	{ "large", large },
-		{ "patchwork", patchwork },
+		{ "patchwork", patchwork }, { "wiped", wiped },
 	};
 	for (size_t i = 0; argc > 1 && i < sizeof facets / sizeof facets[0]; i++)
 		if (strcmp(argv[1], facets[i].word) == 0) {

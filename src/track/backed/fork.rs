@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Attr, Flags, Prot};
 
-/// Ranges of each kind that a child sees to at the most.
+/// Ranges of each kind that need no memory of their own: what is shared beyond that is frozen,
+/// what is to be wiped is in a list that grows.
 const RANGES: usize = 64;
 /// Bytes that a child copies at the most, while its parent waits; more are frozen.
 const COPIED: u64 = 256 << 20;
@@ -30,6 +31,8 @@ const CANT_COPY: u32 = 2;
 pub struct Plan {
     /// To be empty there.
     wiped: [Option<(PageRange, Attr)>; RANGES],
+    /// As many more of them as there are.
+    more: Option<More>,
     /// Shared with the parent, and to be copied.
     live: [Option<(PageRange, Attr)>; RANGES],
     /// From and to where memory was frozen.
@@ -46,6 +49,7 @@ pub fn before_fork() -> sys::Result<Plan> {
     match plan.make() {
         Ok(()) => Ok(plan),
         Err(errno) => {
+            plan.more.iter().for_each(More::release);
             share::fork_ends();
             Err(errno)
         }
@@ -64,6 +68,7 @@ impl Plan {
     const fn none() -> Self {
         Self {
             wiped: [None; RANGES],
+            more: None,
             live: [None; RANGES],
             frozen: None,
             word: None,
@@ -92,7 +97,10 @@ impl Plan {
                 break;
             };
             rest = range.after(part.end());
-            if attr.flags.has(Flags::WIPED) && keep(&mut self.wiped, part, attr) {
+            if attr.flags.has(Flags::WIPED) {
+                if !keep(&mut self.wiped, part, attr) && !self.keep_more(part, attr) {
+                    return Err(Errno::NOMEM);
+                }
                 continue;
             }
             if copies && keep(&mut self.live, part, attr) {
@@ -118,6 +126,16 @@ impl Plan {
             self.word = Some(shared_page()?);
         }
         Ok(())
+    }
+
+    /// Keeps one more range that is to be wiped. False if there is no memory for it.
+    #[cold]
+    fn keep_more(&mut self, part: PageRange, attr: Attr) -> bool {
+        if self.more.is_none() {
+            self.more = More::new();
+        }
+        let more = self.more.as_mut();
+        more.is_some_and(|more| more.push((part, without_locks(attr))))
     }
 
     /// What the child copies must be as it is now until it has done so. Whether it could.
@@ -146,6 +164,7 @@ impl Plan {
     /// memory of its own, and is no more.
     pub fn after(&self, child: i64) -> i64 {
         let could = self.wait(child);
+        self.more.iter().for_each(More::release);
         share::fork_ends();
         // Locks and registrations were those of the mappings before. Others may be at work
         // there: what is to be pinned waits for them.
@@ -162,7 +181,8 @@ impl Plan {
     /// In the child, whose ledger is as the kernel's list.
     pub fn in_child(&self) {
         let mut could = true;
-        for (part, attr) in self.wiped.iter().flatten() {
+        let more = self.more.as_ref().map_or(&[][..], More::all);
+        for (part, attr) in self.wiped.iter().flatten().chain(more) {
             let flags = attr.flags.with(Flags::WIPED);
             could &= replace(*part, Attr { flags, ..*attr }).is_ok();
             settle(*part);
@@ -175,6 +195,7 @@ impl Plan {
             advise_again(*part, attr.flags);
         }
         could &= copy_shared();
+        self.more.iter().for_each(More::release);
         self.tell(could);
         if let Some(mut guard) = lock() {
             share::child(&mut guard);
@@ -201,11 +222,71 @@ impl Plan {
 }
 
 fn keep(list: &mut [Option<(PageRange, Attr)>], part: PageRange, attr: Attr) -> bool {
-    // A child has none of its parent's locks.
-    let flags = attr.flags.without(Flags::APP_LOCKS);
-    let attr = Attr { flags, ..attr };
     let place = list.iter_mut().find(|p| p.is_none());
-    place.map(|p| *p = Some((part, attr))).is_some()
+    let kept = (part, without_locks(attr));
+    place.map(|p| *p = Some(kept)).is_some()
+}
+
+/// A child has none of its parent's locks.
+fn without_locks(attr: Attr) -> Attr {
+    let flags = attr.flags.without(Flags::APP_LOCKS);
+    Attr { flags, ..attr }
+}
+
+/// Ranges, in memory that is mapped for a fork.
+struct More {
+    memory: PageRange,
+    count: usize,
+}
+
+impl More {
+    /// Room for all that there may be in the ledger at this moment.
+    fn new() -> Option<Self> {
+        let mut count = 0;
+        lock()?
+            .ledger
+            .for_each(PageRange::new(0, USER_END)?, |_, entry| {
+                count += usize::from(concerns_child(&entry.attr));
+                ControlFlow::Continue(())
+            });
+        // Other threads may ask for more meanwhile.
+        let bytes = (2 * count + RANGES) * size_of::<(PageRange, Attr)>();
+        let bytes = bytes.next_multiple_of(PAGE as usize);
+        let at = sys::map_private(bytes).ok()?.as_ptr() as u64;
+        Some(Self {
+            memory: PageRange::from_call(at, bytes as u64)?,
+            count: 0,
+        })
+    }
+
+    fn places(&self) -> *mut (PageRange, Attr) {
+        self.memory.start() as *mut (PageRange, Attr)
+    }
+
+    /// Adds `range`. Whether there was room.
+    fn push(&mut self, range: (PageRange, Attr)) -> bool {
+        let room = self.memory.len() as usize / size_of::<(PageRange, Attr)>();
+        if self.count < room {
+            // SAFETY: the place is in the memory that `new` has mapped, which is aligned to
+            // pages, and nobody else knows of it.
+            unsafe { self.places().add(self.count).write(range) };
+            self.count += 1;
+            return true;
+        }
+        false
+    }
+
+    fn all(&self) -> &[(PageRange, Attr)] {
+        // SAFETY: `push` has written as many, and `release` comes last.
+        unsafe { core::slice::from_raw_parts(self.places(), self.count) }
+    }
+
+    /// Unmaps it: each of the two processes its own.
+    fn release(&self) {
+        let _ = sys::unmap(self.memory.start(), self.memory.len());
+        // Whoever has read the kernel's list meanwhile has found it there.
+        resync::range(self.memory, false);
+    }
 }
 
 /// Whether a child would not have it as it must.
