@@ -6,7 +6,7 @@ use crate::uverbs::wire::faults;
 use core::ffi::CStr;
 use core::fmt;
 use log::LevelFilter;
-use regall_bridge::mechanism::Order;
+use regall_bridge::kind::Order;
 
 /// REGALL_PIN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

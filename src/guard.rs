@@ -4,7 +4,7 @@
 use crate::sys;
 use crate::threads::{self, Files, Thread};
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use regall_bridge::mechanism::xpmem;
+use regall_bridge::xpmem;
 
 /// It. With descriptors of its own, which are closed when it ends.
 pub static THREAD: Thread = Thread::new(c"regall-guard", Files::Own, run);

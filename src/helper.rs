@@ -16,7 +16,7 @@ use crate::track::{self, VIEW};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_bridge::cookie::Cookie;
-use regall_bridge::mechanism::Kind;
+use regall_bridge::kind::Kind;
 use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
 use regall_bridge::vector::Segment;

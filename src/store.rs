@@ -14,7 +14,7 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, Release};
-use regall_bridge::mechanism::helper;
+use regall_bridge::wire;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
     segment_bytes, segment_offset, Call, Counter, Header, Slot, MAGIC, NAMELESS, SEGMENT0_SLOTS,
@@ -155,7 +155,7 @@ impl Store {
                 continue;
             };
             if folder.unlink(name).is_ok() {
-                let socket: Text<108> = with_kind(self.name.as_bytes(), helper::KIND);
+                let socket: Text<108> = with_kind(self.name.as_bytes(), wire::SOCKET);
                 let _ = socket.as_cstr().map(|name| folder.unlink(name));
                 self.remove_what_lies_beside(&folder);
             }
@@ -256,7 +256,7 @@ impl Store {
         if let (Some(folder), Some(name)) = (self.folder.as_cstr(), self.name.as_cstr()) {
             if let Ok(folder) = folder::open(folder, self.uid) {
                 let _ = folder.unlink(name);
-                let socket: Text<108> = with_kind(self.name.as_bytes(), helper::KIND);
+                let socket: Text<108> = with_kind(self.name.as_bytes(), wire::SOCKET);
                 if let Some(name) = socket.as_cstr() {
                     let _ = folder.unlink(name);
                 }
@@ -267,7 +267,7 @@ impl Store {
     /// Where a helper is to listen; empty if nobody can see the directory.
     pub fn helper_address(&self) -> Text<108> {
         match self.published {
-            true => helper::address(self.folder.as_bytes(), self.name.as_bytes()),
+            true => wire::socket_path(self.folder.as_bytes(), self.name.as_bytes()),
             false => Text::new(),
         }
     }

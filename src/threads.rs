@@ -16,7 +16,7 @@ use crate::sys::{self, call, check, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use regall_bridge::mechanism::xpmem;
+use regall_bridge::xpmem;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::vocab::Prot;
 

@@ -1,6 +1,6 @@
 //! Which processes have a directory, and whose it is.
 
-use crate::mechanism::helper;
+use crate::wire;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, SEGMENTS};
 use regall_sys::file::{next_entry, Fd};
 use regall_sys::folder::{self, Folder};
@@ -25,7 +25,7 @@ impl Found {
     /// Where its helper listens.
     pub fn socket(&self) -> Text<108> {
         let name = name(&self.identity);
-        helper::address(self.folder.path().as_bytes(), name.as_bytes())
+        wire::socket_path(self.folder.path().as_bytes(), name.as_bytes())
     }
 }
 

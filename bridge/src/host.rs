@@ -54,7 +54,7 @@ pub trait Host: Sync {
         false
     }
     /// Adds to the counters of a mechanism: one transfer of so many bytes.
-    fn count(&self, mechanism: crate::mechanism::Kind, bytes: u64);
+    fn count(&self, mechanism: crate::kind::Kind, bytes: u64);
 }
 
 /// A program without the shim.
@@ -81,7 +81,7 @@ impl Host for Plain {
         let _ = regall_sys::unmap(at, bytes);
     }
 
-    fn count(&self, _: crate::mechanism::Kind, _: u64) {}
+    fn count(&self, _: crate::kind::Kind, _: u64) {}
 }
 
 /// mmap's `prot` for memory to read, and perhaps to write.

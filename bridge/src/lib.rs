@@ -4,7 +4,7 @@
 //! in its directory, of which the [`picture`] is a sorted copy and the [`view`] the live
 //! original. [`transfer`] gets and puts: it checks each piece against the picture,
 //! has a [`mechanism`] copy it, and checks the generations of the entries that it used
-//! in the view afterwards; what it has [`attach`]ed of the peer's memory stays mapped here
+//! in the view afterwards; what is mapped here of the peer's memory ([`window`]) stays
 //! for the next one. Nothing that is read from another process is trusted.
 //!
 //! Without std and without an allocator, as the shim that it is part of; memory and
@@ -14,10 +14,11 @@
 // What races/ checks names its atomics so; see there.
 use core::sync::atomic;
 
-pub mod attach;
 pub mod cookie;
 pub mod find;
 pub mod host;
+pub mod kind;
+pub mod link;
 pub mod lock;
 pub mod maps;
 pub mod mechanism;
@@ -25,6 +26,7 @@ pub mod memory;
 pub mod peer;
 pub mod picture;
 pub mod pool;
+pub mod process;
 pub mod process_vm;
 pub mod queue;
 pub mod rights;
@@ -32,4 +34,6 @@ pub mod serve;
 pub mod transfer;
 pub mod vector;
 pub mod view;
+pub mod window;
 pub mod wire;
+pub mod xpmem;

@@ -1,23 +1,15 @@
-//! A process whose memory can be got at.
+//! A process whose memory is got at from here, and what mechanisms have of it.
 
-use crate::attach::Attachments;
-use crate::find::{self, Found};
 use crate::host::Host;
-use crate::lock::{self, Held, Lock};
-use crate::mechanism::helper::Link;
-use crate::mechanism::{xpmem, Kind, Order, States};
+use crate::kind::{Kind, Order};
+use crate::mechanism::Endpoints;
 use crate::memory;
-use crate::picture::{self, Picture};
-use crate::transfer::Way;
-use crate::view::{Stamp, View};
+use crate::process::Process;
+use crate::vector::Way;
+use core::ops::Deref;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
-use regall_directory::layout::{Header, SETTING_GAVE_UP};
 use regall_sys::arch::ticks;
-use regall_sys::file::{self, Fd};
-use regall_sys::process::Identity;
-use regall_sys::text::Text;
-use regall_sys::{call, Errno, Result};
+use regall_sys::{Errno, Result};
 
 /// Flag of [`Peer::open`]: who the peer is is checked after every transfer, not only when
 /// that was not done for [`UNCHECKED`] nanoseconds.
@@ -30,55 +22,30 @@ pub const FLAGS: u32 = CHECK_ALWAYS;
 /// executes another program is at work on that for longer.
 pub const UNCHECKED: u64 = 50_000;
 
-/// [`Peer::seen`] of what has to be looked at before anything else is done.
+/// [`Process::seen`] of what has to be looked at before anything else is done.
 const GONE: u64 = 0;
 
-/// A process, and what is known of its memory.
+/// An open process.
 pub struct Peer {
-    host: &'static dyn Host,
-    found: Found,
-    flags: u32,
-    /// The process that has opened it: this one, or its parent.
-    opener: u32,
-    /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
-    /// the pid. -1 where that is not allowed.
-    memory: AtomicI32,
-    /// Its inode: the application may have closed the descriptor, and opened another file
-    /// by that number.
-    memory_inode: u64,
-    /// When it was last seen to be who it is, in ticks; [`GONE`]: it was not.
-    seen: AtomicU64,
-    /// Of its directory.
-    header: NonNull<Header>,
-    known: Lock<Known>,
-    /// To its helper.
-    link: Lock<Link>,
+    process: Process,
+    endpoints: Endpoints,
     order: Order,
-    states: States,
-    attachments: Attachments,
-    xpmem: xpmem::Access,
+    flags: u32,
 }
 
-/// What is known of it.
-struct Known {
-    view: View,
-    picture: Picture,
-}
+impl Deref for Peer {
+    type Target = Process;
 
-// SAFETY: what is not atomic is behind a lock; the pointers in it are to memory of the
-// peer's alone.
-unsafe impl Send for Known {}
-// SAFETY: likewise; the header is atomics.
-unsafe impl Sync for Peer {}
+    #[inline]
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
 
 impl Peer {
     /// Opens `pid`. With `start` not 0 it must have started then (clock ticks since boot,
-    /// field 22 of /proc/PID/stat).
-    ///
-    /// ESRCH: no such process; ENOENT: it runs without the shim; EXDEV: it is in another pid
-    /// namespace; EACCES, EPERM: it belongs to somebody else; ENOEXEC: its directory is not
-    /// of this version, or corrupt; EMFILE, ENFILE: no descriptor to look at it with; ENOMEM and
-    /// other errors of open(2) and mmap(2).
+    /// field 22 of /proc/PID/stat). EINVAL: flags that there are not; others as
+    /// [`Process::open`]'s.
     pub fn open(
         host: &'static dyn Host,
         pid: u32,
@@ -86,54 +53,16 @@ impl Peer {
         flags: u32,
         order: Order,
     ) -> Result<NonNull<Peer>> {
-        if flags & !FLAGS != 0 || pid == 0 {
+        if flags & !FLAGS != 0 {
             return Err(Errno::INVAL);
         }
-        lock::in_process();
-        let mut found = find::process(pid)?;
-        if start != 0 && found.identity.start != start {
-            return Err(Errno::SRCH);
-        }
-        let mut view = View::open(host, &found)?;
-        let mut maps_it = executes_the_same(pid, &view);
-        if let (Ok(false), Some(other)) = (maps_it, find::another(&found)) {
-            view.close(host);
-            found = other;
-            view = View::open(host, &found)?;
-            maps_it = executes_the_same(pid, &view);
-        }
-        let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
-        let memory = open_memory(pid).unwrap_or(-1);
-        // The pid may have gone to another process since it was looked up.
-        let there = find::started(pid).map(|start| start == found.identity.start);
         let peer = Self {
-            host,
-            found,
-            flags,
-            opener: regall_sys::getpid(),
-            memory: AtomicI32::new(memory),
-            memory_inode: inode(memory),
-            seen: AtomicU64::new(GONE),
-            header,
-            known: Lock::new(Known {
-                view,
-                picture: Picture::new(),
-            }),
-            link: Lock::new(Link::none()),
+            process: Process::open(host, pid, start)?,
+            endpoints: Endpoints::new(),
             order,
-            states: States::new(),
-            attachments: Attachments::new(),
-            xpmem: xpmem::Access::new(),
+            flags,
         };
-        let why_not = match (there, maps_it) {
-            (Ok(true), Ok(true)) => return memory::place(host, peer),
-            // What is there is of a program that it executed before.
-            (Ok(true), Ok(false)) => Errno::NOENT,
-            (Ok(true), Err(e)) | (Err(e), _) => e,
-            (Ok(false), _) => Errno::SRCH,
-        };
-        peer.release();
-        Err(why_not)
+        memory::place(host, peer)
     }
 
     /// Closes it and gives its memory back.
@@ -142,62 +71,11 @@ impl Peer {
     /// `peer` is from [`Peer::open`], and nobody uses it any more.
     pub unsafe fn close(peer: NonNull<Peer>) {
         // SAFETY: by the contract above.
-        let host = unsafe { peer.as_ref() }.host;
+        let host = unsafe { peer.as_ref() }.host();
         // SAFETY: likewise.
-        unsafe { memory::take(host, peer) }.release();
-    }
-
-    fn release(&self) {
-        let memory = self.memory.swap(-1, Relaxed);
-        self.link.lock().close();
-        // The parent's descriptors are not ours to close where there is one table of them.
-        if self.opener == regall_sys::getpid() || !file::are_inherited_shared() {
-            if inode(memory) == self.memory_inode {
-                file::close(memory);
-            }
-            self.attachments.release(self.host);
-            self.xpmem.release();
-        }
-        let mut known = self.known.lock();
-        known.picture.release(self.host);
-        known.view.close(self.host);
-    }
-
-    /// Its pid, as we see it.
-    pub fn pid(&self) -> u32 {
-        self.found.pid
-    }
-
-    /// Who it is.
-    pub fn identity(&self) -> &Identity {
-        &self.found.identity
-    }
-
-    /// Whose its files are.
-    pub fn found(&self) -> &Found {
-        &self.found
-    }
-
-    /// [`regall_directory::layout::Header::image`] of its directory.
-    pub fn image(&self) -> u64 {
-        self.header().image.load(Relaxed)
-    }
-
-    /// Its directory's header.
-    #[inline]
-    fn header(&self) -> &Header {
-        // SAFETY: mapped until the peer is closed.
-        unsafe { self.header.as_ref() }
-    }
-
-    /// The connection to its helper, for one thread at a time.
-    pub fn link(&self) -> Held<'_, Link> {
-        self.link.lock()
-    }
-
-    /// Memory and accounts.
-    pub fn host(&self) -> &'static dyn Host {
-        self.host
+        let peer = unsafe { memory::take(host, peer) };
+        peer.endpoints.release(host, peer.process.is_ours());
+        peer.process.release();
     }
 
     /// In which order mechanisms are tried.
@@ -205,66 +83,15 @@ impl Peer {
         &self.order
     }
 
-    /// Which of them are known not to work.
-    pub fn states(&self) -> &States {
-        &self.states
-    }
-
-    /// What of its memory is mapped here.
+    /// What mechanisms have of it.
     #[inline]
-    pub fn attachments(&self) -> &Attachments {
-        &self.attachments
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
     }
 
-    /// Leave to attach its memory by XPMEM.
-    pub fn xpmem(&self) -> &xpmem::Access {
-        &self.xpmem
-    }
-
-    /// The number of the XPMEM segment that it has published.
-    pub fn offers_xpmem(&self) -> Option<u64> {
-        let segment = self.header().xpmem.load(Acquire);
-        (segment != 0).then_some(segment)
-    }
-
-    /// Its memory as a file, if that can be had.
-    #[inline]
-    pub fn memory(&self) -> Option<i32> {
-        let fd = self.memory.load(Relaxed);
-        (fd >= 0).then_some(fd)
-    }
-
-    /// Looks `addr` up: the end of the entry that holds it, and its stamp. EFAULT: it is
-    /// not registered; EACCES: its protection says no.
-    #[inline]
-    pub fn look(&self, addr: u64, write: bool) -> Result<(u64, Stamp)> {
-        let (entry, stamp) = self.known_at(addr)?;
-        entry.permits(write)?;
-        Ok((entry.end, stamp))
-    }
-
-    /// The entry that holds `addr`, as it is now. EFAULT: there is none.
-    #[inline]
-    pub fn known_at(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
-        let mut known = self.known.lock();
-        let orphaned = known.orphaned();
-        let Known { view, picture } = &mut *known;
-        if orphaned {
-            picture.forget();
-        }
-        picture.at(self.host, view, addr)
-    }
-
-    /// As [`Peer::look`], with the entry's number in the owner's ledger; `open`: it need not
-    /// be registered. ESTALE: it is changing at this moment.
-    pub fn entry(&self, addr: u64, write: bool, open: bool) -> Result<(u64, u64)> {
-        let (entry, stamp) = self.known_at(addr)?;
-        if !(open && entry.is_open(write)) {
-            entry.permits(write)?;
-        }
-        // SAFETY: the view is mapped until the peer is closed.
-        let id = unsafe { stamp.id() };
-        id.map(|id| (entry.end, id)).ok_or(Errno(libc::ESTALE))
+    /// Lets go of what is of memory that has changed since it was mapped here.
+    pub fn tidy(&self) {
+        self.endpoints.tidy(self.host());
     }
 
     /// Before a transfer: nothing is written into what has not been seen lately to be who
@@ -272,23 +99,9 @@ impl Peer {
     #[inline]
     pub fn ready(&self, way: Way) -> Result<()> {
         match way {
-            Way::Get if self.seen.load(Relaxed) != GONE => Ok(()),
+            Way::Get if self.process.seen() != GONE => Ok(()),
             _ => self.still(),
         }
-    }
-
-    /// Whether the entry in `slot` still is the one of `generation`.
-    pub fn publishes(&self, slot: u32, generation: u64) -> bool {
-        let known = self.known.lock();
-        let slot = known.view.slot(slot as usize);
-        // SAFETY: the view is here.
-        slot.is_some_and(|slot| unsafe { Stamp::of(slot, generation).holds() })
-    }
-
-    /// Whether it tracks its memory no longer: then its directory is right no longer.
-    #[inline]
-    pub fn gave_up(&self) -> bool {
-        self.header().settings.load(Acquire) & SETTING_GAVE_UP != 0
     }
 
     /// After a transfer: whether it still is the process, and the image of it, that was
@@ -307,102 +120,24 @@ impl Peer {
     #[inline]
     pub fn still_lately(&self) -> Result<()> {
         let now = ticks();
-        let since = regall_sys::time::nanos(now.wrapping_sub(self.seen.load(Relaxed)));
+        let since = regall_sys::time::nanos(now.wrapping_sub(self.process.seen()));
         match since < UNCHECKED {
             true => Ok(()),
             false => self.check(now),
         }
     }
 
-    /// As [`Peer::still`], now.
-    #[inline(never)]
+    /// As [`Process::check`]; what is mapped of a process that is gone is let go.
     pub fn check(&self, now: u64) -> Result<()> {
-        let ours = |fd: &i32| inode(*fd) == self.memory_inode;
-        let memory = self.memory().filter(ours);
-        if memory.is_none() {
-            self.memory.store(-1, Relaxed);
+        let checked = self.process.check(now);
+        if checked.is_err() && self.process.seen() == GONE {
+            self.endpoints.clear(self.host());
         }
-        let there = match memory {
-            Some(fd) => has_memory(fd),
-            None => match find::started(self.found.pid) {
-                Err(e) if find::is_shortage(e) => return Err(e),
-                found => found == Ok(self.found.identity.start),
-            },
-        };
-        match there {
-            true => {
-                self.seen.store(now, Relaxed);
-                Ok(())
-            }
-            false => {
-                self.seen.store(GONE, Relaxed);
-                self.attachments.clear(self.host);
-                Err(self.gone())
-            }
-        }
-    }
-
-    /// Whether the memory that was opened is seen to be there at this moment, by one system
-    /// call. If not, that may also be because it can't be looked at so: [`Peer::check`].
-    #[inline]
-    pub fn has_memory(&self) -> bool {
-        // Nothing is mapped at address 0, which is EIO; what is gone has an end there, and a
-        // descriptor that is another file's by now says anything else.
-        let mut byte = 0u8;
-        self.memory().is_some_and(|fd| {
-            call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) == Err(Errno(libc::EIO))
-        })
-    }
-
-    /// What is to be said when its memory is not there any more.
-    pub fn gone(&self) -> Errno {
-        match find::stat(self.found.pid) {
-            Ok(stat) if stat.start == self.found.identity.start && !stat.exiting => {
-                Errno(libc::ESTALE)
-            }
-            Err(e) if find::is_shortage(e) => e,
-            _ => Errno::SRCH,
-        }
+        checked
     }
 
     /// One transfer was made.
     pub fn count(&self, kind: Kind, bytes: u64) {
-        self.host.count(kind, bytes);
-    }
-}
-
-fn open_memory(pid: u32) -> Result<i32> {
-    let path: Text<32> = Text::of(format_args!("/proc/{pid}/mem"));
-    let fd = Fd::open(path.as_cstr().ok_or(Errno::SRCH)?, libc::O_RDONLY, 0)?;
-    file::duplicate_high(fd.raw())
-}
-
-/// Of an open descriptor, or 0.
-fn inode(fd: i32) -> u64 {
-    file::stat_fd(fd).map_or(0, |s| s.inode)
-}
-
-/// Whether the memory behind /proc/PID/mem is still there: reading ends at once if not.
-/// Address 0 is mapped nowhere, so else it is an error.
-fn has_memory(fd: i32) -> bool {
-    let mut byte = 0u8;
-    call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) != Ok(0)
-}
-
-/// Whether the directory is mapped by `pid`: if not, it is what an earlier image of the
-/// process left. One whose maps are not for us is taken at its word.
-fn executes_the_same(pid: u32, view: &View) -> Result<bool> {
-    let path: Text<32> = Text::of(format_args!("/proc/{pid}/maps"));
-    let Some(path) = path.as_cstr() else {
-        return Ok(false);
-    };
-    match crate::maps::any(path, |line| {
-        line.inode == view.file().inode
-            && line.dev_major == view.file().dev_major()
-            && line.dev_minor == view.file().dev_minor()
-    }) {
-        Err(e) if find::is_shortage(e) => Err(e),
-        Err(e) => Ok(e == Errno(libc::EACCES) || e == Errno::PERM),
-        found => found,
+        self.host().count(kind, bytes);
     }
 }

@@ -7,7 +7,7 @@
 //! while bytes are copied: those who copy are counted.
 
 use crate::host::Host;
-use crate::mechanism::Order;
+use crate::kind::Order;
 use crate::peer::Peer;
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -281,7 +281,7 @@ impl Pool {
                 slot.pid.store(0, Relaxed);
                 self.close(&mut held);
             } else {
-                peer.attachments().tidy(peer.host());
+                peer.tidy();
             }
         }
     }

@@ -12,13 +12,14 @@
 //! Where the kernel does not let us at the peer ([`instead`]), its memory is mapped all the
 //! same if it can be, or else read through /proc/PID/mem or copied by its helper.
 
-use crate::attach::{Bytes, Through, Wanted};
 use crate::host::Host;
-use crate::mechanism::{cma, helper, Kind, No};
+use crate::kind::{Kind, No};
+use crate::mechanism::{cma, helper};
 use crate::pool::{Caller, Pool, Visit};
-use crate::transfer::Way;
 use crate::vector::Segment;
+use crate::vector::Way;
 use crate::view::Stamp;
+use crate::window::{Bytes, Wanted};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{fence, Ordering::Acquire};
 use regall_directory::addr::PAGE;
@@ -372,14 +373,6 @@ impl Job<'_> {
         if !order.has(Kind::Map) {
             return None;
         }
-        let wanted = Wanted {
-            through: Through::File,
-            addr: theirs,
-            bytes: len,
-            write,
-            eager: !order.is_auto() || self.visit.forbidden,
-            mapped: true,
-        };
         let visit = self.visit;
         let (hold, stamp) = visit.with(|peer| {
             let (entry, stamp) = peer.known_at(theirs).ok()?;
@@ -388,7 +381,15 @@ impl Job<'_> {
                     true => entry.is_open(write),
                     false => entry.allows(write),
                 };
-            let hold = fit.then(|| peer.attachments().hold(peer, &wanted))?;
+            let wanted = Wanted {
+                by: peer.endpoints().by_file(peer.order()),
+                addr: theirs,
+                bytes: len,
+                write,
+                eager: !order.is_auto() || visit.forbidden,
+                mapped: true,
+            };
+            let hold = fit.then(|| peer.endpoints().windows().hold(peer, &wanted))?;
             Some((hold.ok()?, stamp))
         })?;
         let len = len.min(hold.len);
@@ -453,7 +454,9 @@ impl Job<'_> {
             }
             if matches!(next, Next::Not) && order.has(Kind::Helper) {
                 // SAFETY: likewise.
-                next = by_helper(unsafe { helper::copy_of(peer, way, &[own], &[theirs], true) });
+                next = by_helper(unsafe {
+                    helper::copy_of(peer, peer.endpoints().link(), way, &[own], &[theirs], true)
+                });
             }
             Some((next, stamp, peer.check(ticks()).is_ok()))
         });

@@ -1,23 +1,16 @@
 //! Getting from a peer's memory and putting into it: pieces that one system call takes,
 //! each checked against the peer's directory before and after.
 
-use crate::mechanism::{self, Kind};
+use crate::kind::Kind;
+use crate::mechanism::{self, Job};
 use crate::peer::Peer;
+pub use crate::vector::Way;
 use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
 use crate::view::Stamp;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{fence, Ordering::Acquire};
 use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
-
-/// Which way bytes go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// From the peer's memory into ours.
-    Get,
-    /// From ours into the peer's.
-    Put,
-}
 
 /// What came of a transfer.
 #[derive(Clone, Copy, Debug)]
@@ -224,16 +217,28 @@ impl Piece {
         // SAFETY: by the contract above.
         let knem = region.and_then(|r| unsafe { r.knem(into) });
         // SAFETY: likewise.
-        let copied = unsafe { mechanism::copy(peer, way, local, remote, knem) };
-        let (bytes, mechanism, proven) = match copied {
-            Ok((bytes, kind, proven)) => (bytes, Some(kind), proven),
+        let copied = unsafe {
+            mechanism::copy(&Job {
+                peer,
+                endpoints: peer.endpoints(),
+                order: peer.order(),
+                way,
+                local,
+                remote,
+                knem,
+            })
+        };
+        let (bytes, mechanism, proven) = match &copied {
+            Ok((copied, kind)) => (copied.bytes, Some(*kind), copied.proven),
             Err(_) => (0, None, false),
         };
+        let copied = copied.map(|_| bytes);
         // What was read by plain loads was read before what follows.
         fence(Acquire);
         // SAFETY: by the contract above.
         let all_stale = peer.gave_up() || region.is_some_and(|r| !unsafe { r.stands() });
-        let by_knem = knem.is_some() && matches!(mechanism, Some(Kind::Knem) | None);
+        let by_cookie = |kind| mechanism::features(kind).by_cookie;
+        let by_knem = knem.is_some() && mechanism.is_none_or(by_cookie);
         // SAFETY: likewise.
         let left_behind = by_knem && region.is_some_and(|r| unsafe { r.left_behind() });
         let stale = match all_stale {
@@ -267,8 +272,8 @@ impl Piece {
         let result = match (copied, stale) {
             (_, Some(_)) => Err(Errno(libc::ESTALE)),
             // A part of it, and nothing has changed: the rest says why.
-            (Ok((1.., ..)), None) => Ok(()),
-            (Ok((0, ..)), None) => Err(Errno::FAULT),
+            (Ok(1..), None) => Ok(()),
+            (Ok(0), None) => Err(Errno::FAULT),
             (Err(Errno::SRCH), None) => Err(peer.gone()),
             // Nobody may, or nobody may any more: memory can outlive its process for a while,
             // as long as somebody looks at it.

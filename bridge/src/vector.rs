@@ -2,6 +2,15 @@
 
 use core::mem::MaybeUninit;
 
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// From the peer's memory into ours.
+    Get,
+    /// From ours into the peer's.
+    Put,
+}
+
 /// A piece of memory, as `struct iovec`: of this process or of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]

@@ -134,6 +134,18 @@ impl Answer {
     }
 }
 
+/// Where a helper listens, for a directory named `name` in the folder `folder`.
+pub fn socket_path(folder: &[u8], name: &[u8]) -> Text<108> {
+    let mut path = Text::new();
+    for part in [folder, b"/", name, b".", SOCKET.as_bytes()] {
+        path.push(part);
+    }
+    path
+}
+
+/// What the name of a helper's socket ends in.
+pub const SOCKET: &str = "sock";
+
 /// The abstract name of a process's socket for other users.
 pub fn open_name(process: &Identity) -> Text<96> {
     let Identity {

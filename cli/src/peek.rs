@@ -7,7 +7,7 @@ use anyhow::{bail, Context};
 use regall_bridge::cookie::circle::Circle;
 use regall_bridge::cookie::Cookie;
 use regall_bridge::host::Plain;
-use regall_bridge::mechanism::Order;
+use regall_bridge::kind::Order;
 use regall_bridge::peer::Peer;
 use regall_bridge::transfer::{transfer, Outcome, Way};
 use regall_bridge::vector::Segment;

@@ -11,9 +11,9 @@ use crate::sys::file::{Fd, Kept};
 use crate::sys::{self, call, Errno};
 use crate::track::map;
 use core::ffi::{c_int, c_uint};
-use regall_bridge::attach::{How, Lease};
 use regall_bridge::lock::Lock;
 use regall_bridge::peer::Peer;
+use regall_bridge::window::{How, Lease};
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::vocab::{Kind, Prot};
 
@@ -212,7 +212,7 @@ fn sealed(bytes: u64) -> sys::Result<Fd> {
 }
 
 fn create(flags: c_uint) -> sys::Result<Fd> {
-    regall_bridge::attach::source::memory_file(flags)
+    regall_bridge::window::source::memory_file(flags)
 }
 
 /// Keeps a descriptor of the memory at `at`, if there is room.

@@ -120,7 +120,7 @@ pub unsafe extern "C" fn regall_peer_check(peer: *const Peer) -> c_int {
         return error(Errno::INVAL);
     };
     let _pass = strict::pass();
-    peer.attachments().tidy(peer.host());
+    peer.tidy();
     match peer.check(crate::arch::ticks()) {
         Ok(()) => 0,
         Err(e) => error(e),

@@ -26,7 +26,7 @@ use crate::text::hex;
 use crate::track::State;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use regall_bridge::attach::mark;
+use regall_bridge::window::mark;
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Flags;
 use table::{File, Part, Table};
@@ -34,7 +34,7 @@ use table::{File, Part, Table};
 /// Bytes of a mapping from which on it is shared: what malloc gives a mapping of its own.
 pub const LEAST: u64 = 128 << 10;
 /// What /proc/PID/maps calls it.
-pub use regall_bridge::attach::mark::NAME;
+pub use regall_bridge::window::mark::NAME;
 
 /// Whether new memory is shared.
 static ON: AtomicBool = AtomicBool::new(false);

@@ -5,7 +5,7 @@
 
 use super::table::Part;
 use core::sync::atomic::{AtomicU8, Ordering::*};
-use regall_bridge::attach::mark;
+use regall_bridge::window::mark;
 
 /// Sizes are told apart by powers of two, from [`super::LEAST`] on.
 const SIZES: usize = 16;

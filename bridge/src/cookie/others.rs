@@ -3,8 +3,8 @@
 
 use super::Cookie;
 use crate::find;
-use crate::mechanism::helper::{vectored, Lost, Open, LOOK};
-use crate::mechanism::Kind;
+use crate::kind::Kind;
+use crate::link::{vectored, Lost, Open, LOOK};
 use crate::transfer::{Outcome, Way};
 use crate::vector::{Cursor, Few, Segment};
 use crate::wire::{open_name, Request, CHUNK, COOKIE_GET, COOKIE_PUT, HOLD};

@@ -2,61 +2,72 @@
 //! read through /proc/PID/mem, which is quicker for them, and which some sandboxes leave
 //! where they forbid the system call.
 
-use super::No;
-use crate::peer::Peer;
-use crate::transfer::Way;
-use crate::vector::Segment;
+use super::{Copied, Endpoints, Features, Job, Mechanism};
+use crate::kind::No;
+use crate::process::Process;
+use crate::vector::{Segment, Way};
 use regall_sys::arch::ticks;
 use regall_sys::{call, Errno, Result};
 
 /// Up to so many bytes, /proc/PID/mem is quicker.
 const FEW: u64 = 1 << 10;
 
-/// Copies; see [`super::copy`], for `proven`, too: /proc/PID/mem is of no other memory.
-///
-/// # Safety
-/// As [`super::copy`].
-#[inline]
-pub unsafe fn copy(
-    peer: &Peer,
-    way: Way,
-    local: &[Segment],
-    remote: &[Segment],
-    proven: &mut bool,
-) -> core::result::Result<u64, No> {
-    if let (Way::Get, Some(fd), [one], [to]) = (way, peer.memory(), remote, local) {
-        if one.len.min(to.len) <= FEW {
-            // SAFETY: by the contract above.
-            match unsafe { read_memory(fd, *to, *one) } {
-                // The memory is gone: the pid is somebody else's, or another program's. Or
-                // the descriptor is.
-                Ok(0) => peer.check(ticks()).map_err(No::Failed)?,
-                Ok(bytes) => {
-                    *proven = true;
-                    return Ok(bytes);
+/// The mechanism.
+pub struct Cma;
+
+impl Mechanism for Cma {
+    const FEATURES: Features = Features {
+        any_memory: true,
+        by_kernel: true,
+        ..Features::NONE
+    };
+
+    /// The peer's memory as a file belongs to the process itself.
+    type Endpoint = ();
+
+    fn endpoint(_: &Endpoints) -> &Self::Endpoint {
+        &()
+    }
+
+    /// What comes through /proc/PID/mem is proven: that is of no other memory.
+    #[inline]
+    unsafe fn copy(job: &Job, (): &()) -> core::result::Result<Copied, No> {
+        let (peer, way, local, remote) = (job.peer, job.way, job.local, job.remote);
+        if let (Way::Get, Some(fd), [one], [to]) = (way, peer.memory(), remote, local) {
+            if one.len.min(to.len) <= FEW {
+                // SAFETY: by the contract above.
+                match unsafe { read_memory(fd, *to, *one) } {
+                    // The memory is gone: the pid is somebody else's, or another program's. Or
+                    // the descriptor is.
+                    Ok(0) => peer.check(ticks()).map_err(No::Failed)?,
+                    Ok(bytes) => {
+                        let proven = true;
+                        return Ok(Copied { bytes, proven });
+                    }
+                    Err(_) => (),
                 }
-                Err(_) => (),
             }
         }
-    }
-    // SAFETY: by the contract above.
-    match unsafe { attach(peer.pid(), way, local, remote) } {
-        Ok(bytes) => Ok(bytes),
-        Err(e @ (Errno::PERM | Errno::NOSYS)) => {
-            // SAFETY: by the contract above.
-            unsafe { read_instead(peer, way, local, remote) }.ok_or(match e {
-                Errno::PERM => refused(peer),
-                _ => No::Never,
-            })
+        // SAFETY: by the contract above.
+        match unsafe { attach(peer.pid(), way, local, remote) } {
+            Ok(bytes) => Ok(Copied::unproven(bytes)),
+            Err(e @ (Errno::PERM | Errno::NOSYS)) => {
+                // SAFETY: by the contract above.
+                let read = unsafe { read_instead(peer, way, local, remote) };
+                read.map(Copied::unproven).ok_or(match e {
+                    Errno::PERM => refused(peer),
+                    _ => No::Never,
+                })
+            }
+            Err(e) => Err(No::Failed(e)),
         }
-        Err(e) => Err(No::Failed(e)),
     }
 }
 
 /// EPERM of a process that is gone, whose pid somebody else's has, is no answer for
 /// this one.
 #[cold]
-fn refused(peer: &Peer) -> No {
+fn refused(peer: &Process) -> No {
     match peer.check(ticks()) {
         Ok(()) => No::Never,
         Err(e) => No::Failed(e),
@@ -84,7 +95,7 @@ unsafe fn attach(pid: u32, way: Way, local: &[Segment], remote: &[Segment]) -> R
 /// other way: writing through that file ignores protection.)
 #[cold]
 unsafe fn read_instead(
-    peer: &Peer,
+    peer: &Process,
     way: Way,
     local: &[Segment],
     remote: &[Segment],
@@ -106,7 +117,7 @@ unsafe fn read_instead(
 /// As [`super::copy`].
 #[cold]
 pub unsafe fn by_memory(
-    peer: &Peer,
+    peer: &Process,
     way: Way,
     local: Segment,
     remote: Segment,

@@ -8,10 +8,10 @@
 //!
 //! [`Owner::replaced`]: crate::cookie::owner::Owner::replaced
 
-use super::No;
+use super::{Copied, Endpoints, Features, Job, Mechanism};
+use crate::kind::No;
 use crate::lock::Lock;
-use crate::transfer::Way;
-use crate::vector::Segment;
+use crate::vector::{Segment, Way};
 use regall_sys::file::{Fd, Kept};
 use regall_sys::{call, Errno, Result};
 
@@ -166,12 +166,35 @@ pub fn withdraw() -> Result<()> {
     Ok(())
 }
 
+/// The mechanism.
+pub struct Knem;
+
+impl Mechanism for Knem {
+    const FEATURES: Features = Features {
+        by_cookie: true,
+        ..Features::NONE
+    };
+
+    /// The device is one for all peers.
+    type Endpoint = ();
+
+    fn endpoint(_: &Endpoints) -> &Self::Endpoint {
+        &()
+    }
+
+    unsafe fn copy(job: &Job, (): &()) -> core::result::Result<Copied, No> {
+        // SAFETY: by the contract above.
+        let copied = unsafe { copy(job.way, job.local, job.remote, job.knem) };
+        copied.map(Copied::unproven)
+    }
+}
+
 /// Copies between the local segments and the region that the module has under
 /// `region`'s cookie, from its offset on.
 ///
 /// # Safety
 /// As [`super::copy`].
-pub unsafe fn copy(
+unsafe fn copy(
     way: Way,
     local: &[Segment],
     remote: &[Segment],

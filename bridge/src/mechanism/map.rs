@@ -9,46 +9,49 @@
 //!
 //! [`Host::ours`]: crate::host::Host::ours
 
-use super::{Kind, No};
-use crate::attach::{Bytes, Hold, Through, Wanted};
-use crate::peer::Peer;
-use crate::transfer::Way;
-use crate::vector::{Cursor, Segment};
+use super::{any_memory, Copied, Endpoints, Features, Job, Mechanism};
+use crate::kind::No;
+use crate::vector::{Cursor, Way};
+use crate::window::{By, Bytes, Hold, Wanted, Windows};
 use regall_sys::{call, Errno, Result};
 
-/// Copies; see [`super::copy`].
-///
-/// # Safety
-/// As [`super::copy`].
-#[inline]
-pub unsafe fn copy(
-    peer: &Peer,
-    way: Way,
-    local: &[Segment],
-    remote: &[Segment],
-) -> core::result::Result<u64, No> {
-    // SAFETY: by the contract above.
-    unsafe { through(Through::File, peer, way, local, remote) }
+/// The mechanism.
+pub struct Map;
+
+impl Mechanism for Map {
+    const FEATURES: Features = Features::NONE;
+
+    type Endpoint = Windows;
+
+    fn endpoint(all: &Endpoints) -> &Self::Endpoint {
+        &all.map
+    }
+
+    #[inline]
+    unsafe fn copy(job: &Job, windows: &Self::Endpoint) -> core::result::Result<Copied, No> {
+        let by = job.endpoints.by_file(job.order);
+        // SAFETY: by the contract above.
+        let copied = unsafe { through(by, windows, job) };
+        copied.map(Copied::unproven)
+    }
 }
 
-/// The same, by either way in which memory is mapped.
+/// Copies from or to what is mapped, by either way in which memory is mapped.
 ///
 /// # Safety
 /// As [`super::copy`].
 #[inline]
-pub unsafe fn through(
-    through: Through,
-    peer: &Peer,
-    way: Way,
-    local: &[Segment],
-    remote: &[Segment],
+pub(super) unsafe fn through(
+    by: By,
+    windows: &Windows,
+    job: &Job,
 ) -> core::result::Result<u64, No> {
-    let (mut here, mut there) = (Cursor::new(local), Cursor::new(remote));
+    let (mut here, mut there) = (Cursor::new(job.local), Cursor::new(job.remote));
     let mut done = 0;
     while let (Some(own), Some(theirs)) = (here.here(), there.here()) {
         let len = own.len.min(theirs.len);
         // SAFETY: by the contract above.
-        match unsafe { one(through, peer, way, own.addr, theirs.addr, len) } {
+        match unsafe { one(by, windows, job, own.addr, theirs.addr, len) } {
             Ok(bytes) => {
                 done += bytes;
                 here.advance(bytes);
@@ -64,40 +67,35 @@ pub unsafe fn through(
 
 #[inline]
 unsafe fn one(
-    through: Through,
-    peer: &Peer,
-    way: Way,
+    by: By,
+    windows: &Windows,
+    job: &Job,
     own: u64,
     theirs: u64,
     len: u64,
 ) -> core::result::Result<u64, No> {
     let wanted = Wanted {
-        through,
+        by,
         addr: theirs,
         bytes: len,
-        write: way == Way::Put,
-        eager: !peer.order().is_auto() || !peer.states().hopeful(Kind::Cma),
+        write: job.way == Way::Put,
+        eager: !job.order.is_auto() || !job.endpoints.kernel_copies(),
         mapped: false,
     };
-    let hold = peer.attachments().hold(peer, &wanted)?;
+    let hold = windows.hold(job.peer, &wanted)?;
     // SAFETY: by the caller's contract.
-    unsafe { move_bytes(peer, way, own, &hold, len.min(hold.len)) }
+    unsafe { move_bytes(job, own, &hold, len.min(hold.len)) }
 }
 
 #[inline]
-unsafe fn move_bytes(
-    peer: &Peer,
-    way: Way,
-    own: u64,
-    hold: &Hold,
-    len: u64,
-) -> core::result::Result<u64, No> {
+unsafe fn move_bytes(job: &Job, own: u64, hold: &Hold, len: u64) -> core::result::Result<u64, No> {
+    let way = job.way;
     let at = match hold.bytes() {
         Ok(Bytes::At(at)) => at,
-        Ok(Bytes::In(fd, offset)) => return read_file(peer, fd, own, offset, len),
+        Ok(Bytes::In(fd, offset)) => return read_file(job, fd, own, offset, len),
         Err(_) => return Err(No::NotThis),
     };
-    if !peer.host().ours(own, len, way == Way::Get) {
+    if !job.peer.host().ours(own, len, way == Way::Get) {
         match by_kernel(way, own, at, len) {
             Ok(bytes) => return Ok(bytes),
             // Not allowed here: it is as good as any memcpy then.
@@ -118,15 +116,9 @@ unsafe fn move_bytes(
 /// Reads from a file. Memory behind its end, up to the end of the page, is there and is
 /// not the file's: that is for others.
 #[cold]
-fn read_file(
-    peer: &Peer,
-    fd: i32,
-    to: u64,
-    offset: u64,
-    len: u64,
-) -> core::result::Result<u64, No> {
+fn read_file(job: &Job, fd: i32, to: u64, offset: u64, len: u64) -> core::result::Result<u64, No> {
     match call!(libc::SYS_pread64, fd, to, len, offset) {
-        Ok(0) if peer.order().has(Kind::Cma) || peer.order().has(Kind::Helper) => Err(No::NotThis),
+        Ok(0) if any_memory(job.order) => Err(No::NotThis),
         Ok(0) => Err(No::Failed(Errno::FAULT)),
         Ok(bytes) => Ok(bytes),
         Err(Errno::FAULT) => Err(No::Failed(Errno::FAULT)),

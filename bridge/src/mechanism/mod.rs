@@ -1,5 +1,7 @@
-//! Ways to copy between two processes, each behind the same two questions: *can it run
-//! between us two?* ([`States`], answered by the real call) and *do it*.
+//! Ways to copy between two processes. Each is one file: it declares its [`Features`], keeps what
+//! it has of a peer in its [`Mechanism::Endpoint`], and copies. A new one is a file here, a name
+//! in [`crate::kind`] and a row in [`features`] and [`run`]; one with an endpoint is a field of
+//! [`Endpoints`], too. Nobody else tests for a mechanism by name: features are asked for.
 
 pub mod cma;
 pub mod helper;
@@ -7,205 +9,214 @@ pub mod knem;
 pub mod map;
 pub mod xpmem;
 
-use crate::peer::Peer;
-use crate::transfer::Way;
-use crate::vector::Segment;
-use core::sync::atomic::{AtomicU32, Ordering::*};
-use regall_directory::layout::Counter;
-use regall_directory::settings::copy_bits;
+use crate::host::Host;
+pub use crate::kind::{Kind, No, Order, States};
+use crate::link::Link;
+use crate::lock::Lock;
+use crate::process::Process;
+use crate::vector::{Segment, Way};
+use crate::window::{By, Windows};
 use regall_sys::{Errno, Result};
 
-/// A mechanism.
+/// What a mechanism can do, for those who choose between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// The peer's memory, mapped here, where it can be mapped.
-    Map = 0,
-    /// The same through the XPMEM module.
-    Xpmem = 1,
-    /// Cross Memory Attach: process_vm_readv(2), and /proc/PID/mem for a few bytes.
-    Cma = 2,
-    /// The KNEM module; for regions alone.
-    Knem = 3,
-    /// A thread of the owner's.
-    Helper = 4,
+pub struct Features {
+    /// It copies whatever memory the owner has registered, mapped here or not.
+    pub any_memory: bool,
+    /// One system call of ours does it, without anything made beforehand.
+    pub by_kernel: bool,
+    /// It knows memory by a cookie of its own: what that has may be older than what is at the
+    /// addresses.
+    pub by_cookie: bool,
+    /// It passes descriptors of the peer's files.
+    pub passes_files: bool,
 }
 
-impl Kind {
-    /// All of them, in the order of `auto`.
-    pub const ALL: [Self; 5] = [Self::Map, Self::Xpmem, Self::Cma, Self::Knem, Self::Helper];
-
-    /// Its counters: transfers, and their bytes.
-    pub const fn counters(self) -> (Counter, Counter) {
-        match self {
-            Self::Map => (Counter::CopyMap, Counter::CopyMapBytes),
-            Self::Xpmem => (Counter::CopyXpmem, Counter::CopyXpmemBytes),
-            Self::Cma => (Counter::CopyCma, Counter::CopyCmaBytes),
-            Self::Knem => (Counter::CopyKnem, Counter::CopyKnemBytes),
-            Self::Helper => (Counter::CopyHelper, Counter::CopyHelperBytes),
-        }
-    }
-
-    /// Its name in REGALL_COPY.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Map => "map",
-            Self::Xpmem => "xpmem",
-            Self::Cma => "cma",
-            Self::Knem => "knem",
-            Self::Helper => "helper",
-        }
-    }
-}
-
-/// REGALL_COPY: which mechanisms are tried, in which order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Order {
-    kinds: [Option<Kind>; Kind::ALL.len()],
-    /// Whether the size has a say in it.
-    auto: bool,
-}
-
-impl Order {
-    /// `auto`.
-    pub const AUTO: Self = Self {
-        kinds: [
-            Some(Kind::Map),
-            Some(Kind::Xpmem),
-            Some(Kind::Cma),
-            Some(Kind::Knem),
-            Some(Kind::Helper),
-        ],
-        auto: true,
+impl Features {
+    /// None of them.
+    pub const NONE: Self = Self {
+        any_memory: false,
+        by_kernel: false,
+        by_cookie: false,
+        passes_files: false,
     };
+}
 
-    /// `off`.
-    pub const OFF: Self = Self {
-        kinds: [None; Kind::ALL.len()],
-        auto: false,
-    };
+/// What is to be copied.
+pub struct Job<'a> {
+    /// Whose memory the remote segments are.
+    pub peer: &'a Process,
+    /// What mechanisms have of it.
+    pub endpoints: &'a Endpoints,
+    /// REGALL_COPY.
+    pub order: &'a Order,
+    /// Which way.
+    pub way: Way,
+    /// Ours.
+    pub local: &'a [Segment],
+    /// The peer's.
+    pub remote: &'a [Segment],
+    /// The cookie (0: none) that the KNEM module has for the memory by which the remote segments
+    /// are got at, and their offset in it.
+    pub knem: Option<(u64, u64)>,
+}
 
-    /// From `auto`, `off`, or names with commas between them, each at most once.
-    pub fn parse(value: &[u8]) -> Option<Self> {
-        match value {
-            b"auto" => return Some(Self::AUTO),
-            b"off" => return Some(Self::OFF),
-            _ => (),
-        }
-        let mut order = Self::OFF;
-        for word in value.split(|b| *b == b',') {
-            let named = |k: &Kind| k.word().as_bytes() == word;
-            let kind = Kind::ALL.into_iter().find(named)?;
-            if order.has(kind) {
-                return None;
-            }
-            let free = order.kinds.iter_mut().find(|k| k.is_none())?;
-            *free = Some(kind);
-        }
-        Some(order)
-    }
+/// What was copied.
+pub struct Copied {
+    /// Bytes from the beginning, at least 1.
+    pub bytes: u64,
+    /// Whether it is proven that they are of this peer's memory, whoever has its pid.
+    pub proven: bool,
+}
 
-    /// Whether `kind` is among them.
-    pub fn has(&self, kind: Kind) -> bool {
-        self.kinds().any(|k| k == kind)
-    }
-
-    /// The mechanisms, the one to be tried first first.
-    #[inline]
-    pub fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
-        self.kinds.iter().map_while(|k| *k)
-    }
-
-    /// Whether the size may decide, too.
-    pub fn is_auto(&self) -> bool {
-        self.auto
-    }
-
-    /// As the directory has it.
-    pub fn bits(&self) -> u64 {
-        copy_bits(self.kinds().map(|k| k as usize), self.auto)
+impl Copied {
+    fn unproven(bytes: u64) -> Self {
+        let proven = false;
+        Self { bytes, proven }
     }
 }
 
-/// Which mechanisms can't run between this process and a peer, each found out by trying.
-pub struct States {
-    refused: AtomicU32,
+/// A way to copy.
+pub trait Mechanism {
+    /// What it can do.
+    const FEATURES: Features;
+    /// What it keeps of one peer.
+    type Endpoint;
+    /// Its own among all.
+    fn endpoint(all: &Endpoints) -> &Self::Endpoint;
+    /// Copies from the beginning of one side to the end of the shorter one.
+    ///
+    /// # Safety
+    /// The local segments are valid to be written (get) or read (put).
+    unsafe fn copy(job: &Job, own: &Self::Endpoint) -> core::result::Result<Copied, No>;
 }
 
-impl Default for States {
+/// What mechanisms keep of one peer.
+pub struct Endpoints {
+    map: Windows,
+    xpmem: xpmem::Endpoint,
+    helper: Lock<Link>,
+    states: States,
+}
+
+impl Default for Endpoints {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl States {
-    /// Nothing is known yet.
+impl Endpoints {
+    /// Nothing is mapped or connected, and nothing was tried.
     pub const fn new() -> Self {
         Self {
-            refused: AtomicU32::new(0),
+            map: Windows::new(),
+            xpmem: xpmem::Endpoint::new(),
+            helper: Lock::new(Link::none()),
+            states: States::new(),
         }
     }
 
-    /// Whether `kind` is worth trying.
+    /// What of the peer's memory is mapped from files.
     #[inline]
-    pub fn hopeful(&self, kind: Kind) -> bool {
-        self.refused.load(Relaxed) & (1 << kind as u32) == 0
+    pub fn windows(&self) -> &Windows {
+        &self.map
     }
 
-    /// `kind` can't run.
-    pub fn refuse(&self, kind: Kind) {
-        self.refused.fetch_or(1 << kind as u32, Relaxed);
+    /// How memory is mapped from files: with the helper's help, if the order has one.
+    pub fn by_file(&self, order: &Order) -> By<'_> {
+        let helps = order.kinds().any(|kind| features(kind).passes_files);
+        By::File(helps.then_some(&self.helper))
+    }
+
+    /// The connection to the peer's helper, for one thread at a time.
+    pub fn link(&self) -> &Lock<Link> {
+        &self.helper
+    }
+
+    /// Whether the kernel is not known to refuse to copy by itself.
+    fn kernel_copies(&self) -> bool {
+        let by_kernel = |kind: &Kind| features(*kind).by_kernel;
+        let mut those = Kind::ALL.into_iter().filter(by_kernel);
+        those.all(|kind| self.states.hopeful(kind))
+    }
+
+    /// Lets go of what is of entries that have changed since.
+    pub fn tidy(&self, host: &dyn Host) {
+        self.map.tidy(host);
+        self.xpmem.windows.tidy(host);
+    }
+
+    /// The peer is gone: lets go of everything that is not in use.
+    pub fn clear(&self, host: &dyn Host) {
+        self.map.clear(host);
+        self.xpmem.windows.clear(host);
+    }
+
+    /// Gives everything back; nobody uses it any more. What is inherited and not `ours` is only
+    /// forgotten.
+    pub fn release(&self, host: &dyn Host, ours: bool) {
+        self.helper.lock().close();
+        if ours {
+            self.map.release(host);
+            self.xpmem.windows.release(host);
+            self.xpmem.access.release();
+        }
     }
 }
 
-/// Why a mechanism did not copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum No {
-    /// It can't run between these two processes.
-    Never,
-    /// It is not for this memory.
-    NotThis,
-    /// It tried, and this is what came of it.
-    Failed(Errno),
+/// What a mechanism can do.
+pub const fn features(kind: Kind) -> Features {
+    match kind {
+        Kind::Map => map::Map::FEATURES,
+        Kind::Xpmem => xpmem::Xpmem::FEATURES,
+        Kind::Cma => cma::Cma::FEATURES,
+        Kind::Knem => knem::Knem::FEATURES,
+        Kind::Helper => helper::Helper::FEATURES,
+    }
+}
+
+/// # Safety
+/// As [`copy`].
+#[inline]
+unsafe fn run(kind: Kind, job: &Job) -> core::result::Result<Copied, No> {
+    let all = job.endpoints;
+    match kind {
+        // SAFETY: by the contract above.
+        Kind::Map => unsafe { map::Map::copy(job, map::Map::endpoint(all)) },
+        // SAFETY: likewise.
+        Kind::Xpmem => unsafe { xpmem::Xpmem::copy(job, xpmem::Xpmem::endpoint(all)) },
+        // SAFETY: by the contract above.
+        Kind::Cma => unsafe { cma::Cma::copy(job, cma::Cma::endpoint(all)) },
+        // SAFETY: likewise.
+        Kind::Knem => unsafe { knem::Knem::copy(job, knem::Knem::endpoint(all)) },
+        // SAFETY: by the contract above.
+        Kind::Helper => unsafe { helper::Helper::copy(job, helper::Helper::endpoint(all)) },
+    }
+}
+
+/// Whether one of the order copies whatever memory is registered.
+fn any_memory(order: &Order) -> bool {
+    order.kinds().any(|kind| features(kind).any_memory)
 }
 
 /// Copies from the beginning of one side to the end of the shorter one, by the first
-/// mechanism that will. Bytes copied, at least 1, which one it was, and whether it is proven
-/// that they are of this peer's memory, whoever has its pid; errors as
-/// [`crate::transfer::transfer`]. `knem` is the cookie (0: none) that the KNEM module has for
-/// the region by which the remote segments are got at, and their offset in it.
+/// mechanism that will: what was copied, and which one it was; errors as
+/// [`crate::transfer`]'s.
 ///
 /// # Safety
 /// The local segments are valid to be written (get) or read (put).
 #[inline]
-pub unsafe fn copy(
-    peer: &Peer,
-    way: Way,
-    local: &[Segment],
-    remote: &[Segment],
-    knem: Option<(u64, u64)>,
-) -> Result<(u64, Kind, bool)> {
-    let (mut fewer, mut proven) = (false, false);
-    for kind in peer.order().kinds() {
-        if !peer.states().hopeful(kind) {
+pub unsafe fn copy(job: &Job) -> Result<(Copied, Kind)> {
+    let mut fewer = false;
+    for kind in job.order.kinds() {
+        if !job.endpoints.states.hopeful(kind) {
             continue;
         }
-        let copied = match kind {
-            // SAFETY: by the contract above.
-            Kind::Cma => unsafe { cma::copy(peer, way, local, remote, &mut proven) },
-            // SAFETY: likewise.
-            Kind::Knem => unsafe { knem::copy(way, local, remote, knem) },
-            // SAFETY: by the contract above.
-            Kind::Helper => unsafe { helper::copy(peer, way, local, remote) },
-            // SAFETY: by the contract above.
-            Kind::Map => unsafe { map::copy(peer, way, local, remote) },
-            // SAFETY: by the contract above.
-            Kind::Xpmem => unsafe { xpmem::copy(peer, way, local, remote) },
-        };
-        match copied {
-            Ok(bytes) => return Ok((bytes, kind, proven)),
+        // SAFETY: by the contract above.
+        match unsafe { run(kind, job) } {
+            Ok(copied) => return Ok((copied, kind)),
             Err(No::Never) => {
-                peer.states().refuse(kind);
+                job.endpoints.states.refuse(kind);
                 fewer = true;
             }
             Err(No::NotThis) => (),
@@ -215,64 +226,13 @@ pub unsafe fn copy(
     match fewer {
         // What did not pay may be all that is left.
         // SAFETY: by the contract above.
-        true => unsafe { again(peer, way, local, remote, knem) },
+        true => unsafe { again(job) },
         false => Err(Errno::PERM),
     }
 }
 
 #[cold]
-unsafe fn again(
-    peer: &Peer,
-    way: Way,
-    local: &[Segment],
-    remote: &[Segment],
-    knem: Option<(u64, u64)>,
-) -> Result<(u64, Kind, bool)> {
+unsafe fn again(job: &Job) -> Result<(Copied, Kind)> {
     // SAFETY: by the caller's contract. Ends: each time there is a mechanism less.
-    unsafe { copy(peer, way, local, remote, knem) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use regall_directory::settings::{each, MECHANISMS};
-
-    #[test]
-    fn the_directory_has_the_same_names() {
-        for (n, kind) in Kind::ALL.into_iter().enumerate() {
-            assert_eq!((kind as usize, kind.word()), (n, MECHANISMS[n]));
-        }
-        let told = |value: &[u8]| {
-            let bits = Order::parse(value).unwrap().bits();
-            let mut copy = String::new();
-            let done: core::result::Result<(), ()> = each(bits, "", |name, value| {
-                if name == "copy" {
-                    copy = value.to_string();
-                }
-                Ok(())
-            });
-            assert_eq!(done, Ok(()));
-            copy
-        };
-        for value in [
-            "auto",
-            "off",
-            "cma",
-            "helper,map",
-            "knem,xpmem,helper,cma,map",
-        ] {
-            assert_eq!(told(value.as_bytes()), value);
-        }
-    }
-
-    #[test]
-    fn orders_are_lists() {
-        assert_eq!(Order::parse(b"auto"), Some(Order::AUTO));
-        assert_eq!(Order::parse(b"off").unwrap().kinds().count(), 0);
-        let some = Order::parse(b"cma,map").unwrap();
-        assert!(some.kinds().eq([Kind::Cma, Kind::Map]) && !some.is_auto());
-        for bad in ["", "cma,", "cma,cma", "CMA", "cma map", "map,off"] {
-            assert_eq!(Order::parse(bad.as_bytes()), None, "{bad}");
-        }
-    }
+    unsafe { copy(job) }
 }

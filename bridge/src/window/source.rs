@@ -7,8 +7,9 @@
 //! A System V segment is attached by its number instead.
 //!
 //! Where the list can't be read there is nothing to go by here: the owner's helper passes a
-//! descriptor over its socket (`super::by_helper`).
+//! descriptor over its socket (`super::attach`).
 
+use regall_directory::addr::round_up;
 use regall_directory::maps::Line;
 use regall_sys::file::{self, next_entry, Fd, Stat};
 use regall_sys::text::{number, Text};
@@ -302,6 +303,23 @@ fn query(path: &core::ffi::CStr, addr: u64) -> Result<Backing> {
         shared: ask.vma_flags & SHARED != 0,
         name: text,
     })
+}
+
+/// Bytes of a file from `offset` on that its size covers, in whole pages. EFAULT: none.
+pub fn covered(fd: &Fd, offset: u64) -> Result<u64> {
+    let size = round_up(fd.stat()?.size).ok_or(Errno::FAULT)?;
+    size.checked_sub(offset)
+        .filter(|n| *n > 0)
+        .ok_or(Errno::FAULT)
+}
+
+/// Bytes of the System V segment behind `backing`, in whole pages.
+pub fn segment(pid: u32, backing: &Backing) -> Result<u64> {
+    if !same_segments(pid) {
+        return Err(Errno::NOENT);
+    }
+    let bytes = regall_sys::shm_bytes(backing.id().inode)?;
+    round_up(bytes).filter(|b| *b > 0).ok_or(Errno::INVAL)
 }
 
 #[cfg(test)]

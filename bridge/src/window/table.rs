@@ -1,10 +1,10 @@
 //! Places, sorted by address, and windows, in one piece of memory of the host's.
 
-use super::{let_go, Attached, Extent, Hold, How, Wanted, Window, BYTES, WINDOW, WINDOWS};
+use super::{let_go, Extent, Hold, How, Wanted, Window, BYTES, WINDOW, WINDOWS};
 use crate::host::Host;
-use crate::mechanism::xpmem;
 use crate::picture::Known;
 use crate::view::Stamp;
+use crate::xpmem;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -64,6 +64,14 @@ impl Place {
     fn has(&self, addr: u64) -> bool {
         self.start <= addr && addr < self.end
     }
+}
+
+/// Window `n`; the peer has its bytes from `skip` on at `start`, `len` of them.
+pub(super) struct Attached {
+    pub(super) n: usize,
+    pub(super) start: u64,
+    pub(super) len: u64,
+    pub(super) skip: u64,
 }
 
 /// All of them. All zeroes is an empty one.

@@ -1,0 +1,321 @@
+//! The connection to a peer's helper ([`crate::serve`]): requests and answers, a bounce buffer
+//! for the bytes of copies, and descriptors of the peer's files.
+
+use crate::find;
+use crate::kind::No;
+use crate::lock::Lock;
+use crate::process::Process;
+use crate::vector::Segment;
+use crate::wire::{Answer, Request, ANSWER, BOUNCE, DESCRIPTOR, HELLO};
+use regall_sys::file::{self, Fd};
+use regall_sys::socket::{self, Message, Room};
+use regall_sys::{call, rlimit, time, Errno, Result};
+
+/// How long a helper may leave us without an answer, in nanoseconds. It is stopped then,
+/// or waits for a page of its own memory.
+const PATIENCE: u64 = 900_000_000;
+/// How long to wait before its owner's health is looked at, in nanoseconds.
+pub(crate) const LOOK: u64 = 100_000_000;
+/// Between two looks at one that ends, in nanoseconds.
+const GLANCE: u64 = 500_000;
+
+/// The connection to a peer's helper.
+pub struct Link {
+    open: Option<Open>,
+    /// The pid of the process that made it: a child has to make its own.
+    process: u32,
+}
+
+/// What there is of a link.
+pub(crate) struct Open {
+    socket: Fd,
+    /// The bounce buffer, after [`Open::greet`].
+    bounce: Option<Fd>,
+    /// Their inodes: the application may have closed our descriptors and opened others.
+    inodes: (u64, u64),
+    /// Of the last request and the last answer.
+    asked: u64,
+    answered: u64,
+}
+
+impl Link {
+    /// Not made yet.
+    pub const fn none() -> Self {
+        Self {
+            open: None,
+            process: 0,
+        }
+    }
+
+    /// Closes it, unless it is the parent's, which has it open still.
+    pub fn close(&mut self) {
+        let ours = self.process == regall_sys::getpid() || !file::are_inherited_shared();
+        if let (Some(open), false) = (self.open.take(), ours) {
+            core::mem::forget(open);
+        }
+    }
+
+    /// The link as it can be used now.
+    pub(crate) fn ready(
+        &mut self,
+        peer: &Process,
+        orphaned: bool,
+    ) -> core::result::Result<&mut Open, No> {
+        // Beyond it a put would be SIGXFSZ, which is nobody's business.
+        if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
+            return Err(No::NotThis);
+        }
+        let process = regall_sys::getpid();
+        if orphaned || self.process != process {
+            self.close();
+        }
+        if let Some(open) = self.open.take() {
+            match open.is_ours() {
+                true => self.open = Some(open),
+                // Whose they are now we don't know: not ours to close.
+                false => core::mem::forget(open),
+            }
+        }
+        if self.open.is_none() {
+            self.open = Some(Open::new(peer)?);
+            self.process = process;
+        }
+        self.open.as_mut().ok_or(No::NotThis)
+    }
+}
+
+impl Open {
+    /// Connects and introduces us.
+    fn new(peer: &Process) -> core::result::Result<Self, No> {
+        let found = peer.found();
+        let path = found.socket();
+        let path = path.as_cstr().ok_or(No::Never)?;
+        let socket = socket::connect(path, LOOK).map_err(|e| match e {
+            // None yet, or no more.
+            Errno::NOENT => No::NotThis,
+            Errno(libc::ECONNREFUSED) => left(peer).map_or(No::NotThis, No::Failed),
+            Errno::AGAIN => No::Failed(peer.gone()),
+            e if find::is_shortage(e) => No::Failed(e),
+            _ => No::Never,
+        })?;
+        // Whoever listens there must be the process that we want.
+        let who = socket::peer(&socket).map_err(|_| No::NotThis)?;
+        if who.pid != peer.pid() || who.uid != found.uid {
+            return Err(No::Never);
+        }
+        let mut open = Self::on(socket).map_err(No::Failed)?;
+        match open.greet(peer.image(), || peer.gone()) {
+            Ok(Ok(())) => Ok(open),
+            Ok(Err(Errno(libc::ESTALE))) => Err(No::Failed(Errno(libc::ESTALE))),
+            Ok(Err(_)) => Err(No::Never),
+            Err(Lost::Silent) => Err(No::Failed(peer.gone())),
+            Err(Lost::NoRoom) => Err(No::Failed(Errno(libc::EMFILE))),
+            // It did not like our user, or has as many peers as it can have.
+            Err(Lost::Closed) => Err(left(peer).map_or(No::NotThis, No::Failed)),
+        }
+    }
+
+    /// On a connection over which nothing was said yet.
+    pub(crate) fn on(socket: Fd) -> Result<Self> {
+        let socket = socket.high()?;
+        let inodes = (socket.stat()?.inode, 0);
+        Ok(Self {
+            socket,
+            bounce: None,
+            inodes,
+            asked: 0,
+            answered: 0,
+        })
+    }
+
+    /// Introduces us, who have read of this image, and takes the bounce buffer; or what the
+    /// helper has against us.
+    pub(crate) fn greet(
+        &mut self,
+        image: u64,
+        gone: impl Fn() -> Errno,
+    ) -> core::result::Result<Result<()>, Lost> {
+        let hello = Request {
+            image,
+            len: BOUNCE,
+            ..Request::new(HELLO)
+        };
+        self.send(hello)?;
+        let (answer, bounce) = self.receive(gone, Room::Fd)?;
+        match (answer.errno, bounce) {
+            (0, Some(bounce)) if is_memory(&bounce) => {
+                let bounce = bounce.high().map_err(|_| Lost::NoRoom)?;
+                self.inodes.1 = bounce.stat().map_or(0, |s| s.inode);
+                self.bounce = Some(bounce);
+                Ok(Ok(()))
+            }
+            (e @ 1.., None) => Ok(Err(Errno(e as i32))),
+            (_, other) => {
+                // It stays open: to close what is no memory may wait for somebody, and may end
+                // what this process has registered by such a file.
+                core::mem::forget(other);
+                Err(Lost::Closed)
+            }
+        }
+    }
+
+    /// The bounce buffer's number.
+    pub(crate) fn bounce(&self) -> i32 {
+        self.bounce.as_ref().map_or(-1, Fd::raw)
+    }
+
+    fn is_ours(&self) -> bool {
+        let inode = |fd: &Fd| fd.stat().map_or(0, |s| s.inode);
+        (inode(&self.socket), self.bounce.as_ref().map_or(0, inode)) == self.inodes
+    }
+
+    /// Asks for something.
+    pub(crate) fn send(&mut self, request: Request) -> core::result::Result<(), Lost> {
+        self.asked += 1;
+        let numbered = Request {
+            number: self.asked,
+            ..request
+        };
+        socket::send(&self.socket, &numbered.to_bytes(), None).map_err(|e| match e {
+            Errno::AGAIN => Lost::Silent,
+            _ => Lost::Closed,
+        })
+    }
+
+    /// The answer to the oldest request.
+    pub(crate) fn receive(
+        &mut self,
+        gone: impl Fn() -> Errno,
+        room: Room,
+    ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
+        let since = time::now();
+        loop {
+            let mut bytes = [0; ANSWER];
+            match socket::receive(&self.socket, &mut bytes, room) {
+                Ok(message) => return self.understand(message, bytes, room),
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN) if gone() == Errno::SRCH => return Err(Lost::Closed),
+                Err(Errno::AGAIN) => (),
+                Err(_) => return Err(Lost::Closed),
+            }
+            if time::now().saturating_sub(since) > PATIENCE {
+                return Err(Lost::Silent);
+            }
+        }
+    }
+
+    fn understand(
+        &mut self,
+        message: Message,
+        bytes: [u8; ANSWER],
+        room: Room,
+    ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
+        let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Closed)?;
+        self.answered += 1;
+        if message.bytes == ANSWER && message.cut && room == Room::Fd && message.fd.is_none() {
+            return Err(Lost::NoRoom);
+        }
+        match message.bytes == ANSWER && !message.cut && answer.number == self.answered {
+            true => Ok((answer, message.fd)),
+            false => Err(Lost::Closed),
+        }
+    }
+}
+
+/// Why there will be no more answers on this link.
+pub(crate) enum Lost {
+    /// The other end is closed, or speaks nonsense.
+    Closed,
+    /// No answer for too long.
+    Silent,
+    /// There is no free descriptor for what has come.
+    NoRoom,
+}
+
+impl Lost {
+    /// What is to be said of it.
+    pub(crate) fn why(self, peer: &Process) -> Errno {
+        match self {
+            Self::Closed => left(peer).unwrap_or_else(|| peer.gone()),
+            Self::Silent => peer.gone(),
+            Self::NoRoom => Errno(libc::EMFILE),
+        }
+    }
+}
+
+/// Whether it is memory, as a bounce buffer must be: reading and writing it waits for nobody.
+fn is_memory(bounce: &Fd) -> bool {
+    let sealable = call!(libc::SYS_fcntl, bounce.raw(), libc::F_GET_SEALS).is_ok();
+    sealable && bounce.stat().is_ok_and(|s| s.size >= BOUNCE)
+}
+
+/// A helper that was there is there no more. It never ends alone: its process is killed, and
+/// its other threads may not have come to it yet, or it executes another program. What that
+/// was; `None` if it is not seen within [`LOOK`], or was something else.
+#[cold]
+fn left(peer: &Process) -> Option<Errno> {
+    let since = time::now();
+    loop {
+        if let Err(e) = peer.check(regall_sys::arch::ticks()) {
+            return Some(e);
+        }
+        if peer.gone() == Errno::SRCH {
+            return Some(Errno::SRCH);
+        }
+        if time::now().saturating_sub(since) > LOOK {
+            return None;
+        }
+        regall_sys::nap(GLANCE);
+    }
+}
+
+/// preadv(2) or pwritev(2).
+pub(crate) unsafe fn vectored(
+    nr: i64,
+    file: i32,
+    segments: &[Segment],
+    offset: u64,
+) -> Result<u64> {
+    call!(nr, file, segments.as_ptr(), segments.len(), offset, 0)
+}
+
+/// The file behind the shared mapping at the peer's address `addr`, with the rights that
+/// the mapping has, from the peer's helper; and where in the file that address is.
+///
+/// ENXIO: what is there is not shared; ENOENT: the peer has no descriptor of it; EPERM: there is no
+/// helper, or it doesn't want us; EFAULT, EACCES, ESTALE, ESRCH: as a transfer's.
+pub fn descriptor(peer: &Process, link: &Lock<Link>, addr: u64) -> Result<(Fd, u64)> {
+    let (_, id) = peer.entry(addr, false, true)?;
+    let mut link = link.lock();
+    let orphaned = link.orphaned();
+    let open = link.ready(peer, orphaned).map_err(|no| match no {
+        No::Failed(e) => e,
+        No::Never | No::NotThis => Errno::PERM,
+    })?;
+    let request = Request {
+        addr,
+        id,
+        ..Request::new(DESCRIPTOR)
+    };
+    let answered = match open.send(request) {
+        Ok(()) => open.receive(|| peer.gone(), Room::Fd),
+        Err(lost) => Err(lost),
+    };
+    match answered {
+        Ok((
+            Answer {
+                errno: 0, bytes, ..
+            },
+            Some(fd),
+        )) => Ok((fd, bytes)),
+        Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
+        Ok(_) => {
+            link.close();
+            Err(peer.gone())
+        }
+        Err(lost) => {
+            link.close();
+            Err(lost.why(peer))
+        }
+    }
+}
