@@ -1,7 +1,7 @@
 //! The C interface to asynchronous copies.
 
+use super::done::{one, Done};
 use super::error;
-use super::peers::{self, one, Done};
 use crate::copier;
 use crate::host::Shim;
 use crate::intercept::strict;
@@ -246,4 +246,4 @@ pub fn in_use(peer: NonNull<Peer>) -> bool {
     copier::uses(peer)
 }
 
-const _: () = assert!(size_of::<Finished>() == 40 && size_of::<peers::Done>() == 24);
+const _: () = assert!(size_of::<Finished>() == 40 && size_of::<Done>() == 24);

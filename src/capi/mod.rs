@@ -2,6 +2,7 @@
 //! negative errno values.
 
 mod completion;
+mod done;
 pub mod mapping;
 mod peers;
 mod regions;

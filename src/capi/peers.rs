@@ -1,5 +1,6 @@
 //! The C interface to the bridge: peers, and getting and putting their memory.
 
+use super::done::{one, Done};
 use super::{completion, error};
 use crate::base::settings;
 use crate::host::Shim;
@@ -18,26 +19,6 @@ pub struct Process {
     pid: i32,
     reserved: u32,
     start_time: u64,
-}
-
-/// `struct regall_done`.
-#[repr(C)]
-pub struct Done {
-    bytes: u64,
-    generation: u64,
-    mechanism: u32,
-    reserved: u32,
-}
-
-impl From<&Outcome> for Done {
-    fn from(outcome: &Outcome) -> Self {
-        Self {
-            bytes: outcome.bytes,
-            generation: outcome.generation,
-            mechanism: outcome.mechanism.map_or(0, |kind| kind as u32 + 1),
-            reserved: 0,
-        }
-    }
 }
 
 /// See regall.h.
@@ -201,13 +182,6 @@ pub unsafe extern "C" fn regall_putv(
         // SAFETY: by the contract above.
         (Some(from), Some(to)) => unsafe { carry_out(peer, Way::Put, from, to, done) },
         _ => error(Errno::INVAL),
-    }
-}
-
-pub(super) fn one(addr: u64, len: usize) -> Segment {
-    Segment {
-        addr,
-        len: len as u64,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The C interface to regions.
 
+use super::done::Done;
 use super::error;
-use super::peers::{answer, vector, Done};
+use super::peers::{answer, vector};
 use crate::base::phase;
 use crate::intercept::strict;
 use crate::regions;
