@@ -10,20 +10,12 @@ use std::path::{Path, PathBuf};
 
 /// What crates still have; those that are not named have nothing. The numbers may fall, never
 /// rise: who makes one fall writes down the new one.
-const RATCHETS: [Ratchet; 2] = [
-    Ratchet {
-        crate_name: "regall",
-        modules: 49,
-        arrows: 218,
-        imports: 117,
-    },
-    Ratchet {
-        crate_name: "regall_bridge",
-        modules: 9,
-        arrows: 29,
-        imports: 0,
-    },
-];
+const RATCHETS: [Ratchet; 1] = [Ratchet {
+    crate_name: "regall",
+    modules: 37,
+    arrows: 148,
+    imports: 117,
+}];
 
 struct Ratchet {
     crate_name: &'static str,
