@@ -62,13 +62,8 @@ impl Script {
                 .into_iter()
                 .filter(|d| not_stderr(d)),
         );
-        // Where an ordinary user's limit leaves little to be pinned, the shim says so.
-        let right = |line: &&str| {
-            let says = |says: &&str| line.contains(says);
-            self.says.iter().any(says) || line.contains(" MiB are not pinned: ")
-        };
-        let lines = with.regall_lines().into_iter().filter(|l| !right(l));
-        wrong.extend(lines.map(str::to_owned));
+        let expected = |line: &String| self.says.iter().any(|says| line.contains(says));
+        wrong.extend(with.complaints().into_iter().filter(|l| !expected(l)));
         assert!(
             wrong.is_empty(),
             "{}:\n{}\n--- without the shim:\n{}\n--- with it:\n{}\n--- stderr:\n{}",

@@ -88,13 +88,9 @@ impl<'a> Case<'a> {
             let from = said.len().saturating_sub(3000);
             wrong.push(String::from_utf8_lossy(&said.as_bytes()[from..]).into_owned());
         }
-        let lines = outcome.regall_lines();
-        // Where an ordinary user's limit leaves little to be pinned, the shim says so.
-        let right = |line: &&str| {
-            let says = |says: &&str| line.contains(says);
-            self.says.iter().any(says) || line.contains(" MiB are not pinned: ")
-        };
-        wrong.extend(lines.iter().filter(|l| !right(l)).map(|l| (*l).to_owned()));
+        let lines = outcome.complaints();
+        let expected = |line: &&String| self.says.iter().any(|says| line.contains(says));
+        wrong.extend(lines.iter().filter(|l| !expected(l)).cloned());
         for says in self.says {
             if !lines.iter().any(|l| l.contains(says)) {
                 wrong.push(format!("the shim did not say {says:?}"));

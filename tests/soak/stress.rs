@@ -85,7 +85,7 @@ fn one(stressor: &str, mode: Mode, seconds: u64) -> Tried {
             None => wrong.push(why),
         }
     }
-    wrong.extend(outcome.regall_lines().into_iter().map(str::to_owned));
+    wrong.extend(outcome.complaints());
     if seen.looks == 0 {
         wrong.push(format!("nobody looked: {seen:?}"));
     }

@@ -87,6 +87,15 @@ impl Outcome {
             .filter(|l| l.starts_with("regall"))
             .collect()
     }
+
+    /// Those of them that are not to be expected: where a limit, or what other programs have
+    /// left of the machine's memory, leaves little to be pinned, the shim says so.
+    pub fn complaints(&self) -> Vec<String> {
+        let mine = self.regall_lines().into_iter();
+        mine.filter(|l| !l.contains(" MiB are not pinned: "))
+            .map(str::to_owned)
+            .collect()
+    }
 }
 
 /// A program on its way, in a process group of its own.

@@ -60,7 +60,7 @@ fn gdb_attached() {
         let seen = onlooker.finish();
         let mut wrong = seen.problems.clone();
         wrong.extend(outcome.differences(&plain));
-        wrong.extend(outcome.regall_lines().iter().map(|l| (*l).to_owned()));
+        wrong.extend(outcome.complaints());
         if stops < 3 || seen.looks == 0 {
             wrong.push(format!("gdb stopped it {stops} times; {seen:?}"));
         }
