@@ -34,9 +34,11 @@ const _: () = assert!(WORD + 8 == TRAMPOLINE_BYTES);
 // Both are bytes of the expression.
 const _: () = assert!(WORD == 0x78);
 
-// 0x16, 16, 20: DW_CFA_val_expression of register 16 (the return address), 20 bytes:
-//   breg16 0; const1s -128; and; plus_uconst WORD; deref;
-//   dup; bra past the rest; drop; breg16 0; const1s -128; and; plus_uconst WORD + 4
+// 0x16, 16, 29: DW_CFA_val_expression of register 16 (the return address), 29 bytes, in which
+// `word` is breg16 0; const1s -128; and; plus_uconst WORD; deref:
+//   word; lit0; lit0; word; ge; minus (all ones if the word is 0, else 0);
+//   breg16 0; const1s -128; and; plus_uconst WORD + 4; and; plus
+// Without dup, bra and drop, which valgrind's reader does not know.
 global_asm!(
     r#"
     .section .regall.pool,"ax",@progbits
@@ -49,7 +51,7 @@ regall_trampolines:
     .rept {groups}
     .cfi_startproc
     .cfi_def_cfa_offset 0
-    .cfi_escape 0x16, 16, 20, 0x80, 0, 0x09, 0x80, 0x1a, 0x23, 0x78, 0x06, 0x12, 0x28, 8, 0, 0x13, 0x80, 0, 0x09, 0x80, 0x1a, 0x23, 0x7c
+    .cfi_escape 0x16, 16, 29, 0x80, 0, 0x09, 0x80, 0x1a, 0x23, 0x78, 0x06, 0x30, 0x30, 0x80, 0, 0x09, 0x80, 0x1a, 0x23, 0x78, 0x06, 0x2a, 0x1c, 0x80, 0, 0x09, 0x80, 0x1a, 0x23, 0x7c, 0x1a, 0x22
     .rept {together}
     .cfi_remember_state
     // What was moved, what looks at the number, and the first instruction of the tail.
