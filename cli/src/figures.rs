@@ -118,6 +118,8 @@ pub struct Figures {
     pub regions: usize,
     /// The bytes of these ranges.
     pub bytes: Tally,
+    /// Of these the shim's, those that are kept free for its directory.
+    pub kept_free: u64,
 }
 
 impl Figures {
@@ -130,6 +132,7 @@ impl Figures {
             entries: look.entries.len(),
             regions: look.regions.all().len(),
             bytes: Tally::of(&look.entries),
+            kept_free: regall_reader::kept_free(&look.header, &look.mappings),
             header: look.header.clone(),
         }
     }
@@ -138,7 +141,7 @@ impl Figures {
     pub fn counter(&self, counter: Counter) -> u64 {
         match counter {
             Counter::PinnedBytes => return self.bytes.pinned(),
-            Counter::ShimBytes => return self.bytes.shim(),
+            Counter::ShimBytes => return self.bytes.shim().saturating_sub(self.kept_free),
             Counter::Ranges => return self.entries as u64,
             _ => {}
         }
@@ -245,6 +248,7 @@ pub mod fixtures {
             },
             busy: 0,
             mappings: 0,
+            kept_free: 0,
             entries: 0,
             regions: 0,
             bytes: Tally::default(),

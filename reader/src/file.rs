@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::process::{Mapping, Process};
 use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::{
     segment_offset, Header, CALLS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES, INFLIGHT, MAGIC,
     NAMELESS, SEGMENTS, SLOT_BYTES,
@@ -212,9 +212,8 @@ fn former_folders(root: &Path, process: &Process) -> Vec<(PathBuf, u32)> {
 /// The file without a name of a process whose directory is for root alone: the kernel opens
 /// what a process has mapped for nobody else.
 fn nameless(process: &Process) -> Result<Option<Directory>, OpenError> {
-    let name = format!("/memfd:{} (deleted)", NAMELESS.to_string_lossy());
     let mappings = process.mappings().unwrap_or_default();
-    let Some(mapping) = mappings.iter().find(|m| m.name == name && m.offset == 0) else {
+    let Some(mapping) = nameless_among(&mappings) else {
         return Ok(None);
     };
     let (start, end) = (mapping.range.start(), mapping.range.end());
@@ -232,6 +231,20 @@ fn nameless(process: &Process) -> Result<Option<Directory>, OpenError> {
     directory.check_file(uid)?;
     directory.header()?;
     Ok(Some(directory))
+}
+
+fn nameless_among(mappings: &[Mapping]) -> Option<&Mapping> {
+    let name = format!("/memfd:{} (deleted)", NAMELESS.to_string_lossy());
+    mappings.iter().find(|m| m.name == name && m.offset == 0)
+}
+
+/// Bytes of a process's mappings that are kept free for a directory without a name, which is
+/// mapped as long as it can ever be; 0 for any other.
+pub fn kept_free(header: &HeaderView, mappings: &[Mapping]) -> u64 {
+    let all = segment_offset(SEGMENTS) as u64;
+    let slots = header.high_water.saturating_mul(SLOT_BYTES as u64).min(all);
+    let used = (slots + HEADER_BYTES as u64).next_multiple_of(PAGE);
+    nameless_among(mappings).map_or(0, |m| m.range.len().saturating_sub(used))
 }
 
 /// Opens the file that `process` made in a folder which must be `uid`'s.

@@ -13,7 +13,8 @@ mod process;
 mod soon;
 
 pub use file::{
-    find, open, open_in, published, Directory, HeaderView, Inflight, Snapshot, FOLDER_ROOT,
+    find, kept_free, open, open_in, published, Directory, HeaderView, Inflight, Snapshot,
+    FOLDER_ROOT,
 };
 pub use process::{Mapping, Process};
 pub use soon::published_soon;
