@@ -15,6 +15,7 @@
 pub use regall_ledger as ledger;
 pub use regall_sys as sys;
 pub use regall_sys::text;
+pub use regall_uverbs as uverbs;
 
 pub mod arch;
 pub mod arena;
@@ -45,7 +46,6 @@ pub mod store;
 pub mod thread;
 pub mod threads;
 pub mod track;
-pub mod uverbs;
 pub mod verbs;
 pub mod version;
 

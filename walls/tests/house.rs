@@ -14,7 +14,7 @@ const RATCHETS: [Ratchet; 1] = [Ratchet {
     crate_name: "regall",
     modules: 37,
     arrows: 148,
-    imports: 117,
+    imports: 114,
 }];
 
 struct Ratchet {

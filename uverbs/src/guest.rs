@@ -3,11 +3,11 @@
 
 use super::device::Device;
 use super::{ibdev_of, wire, Channel, Driver};
-use crate::sys::file::close;
-use crate::sys::{Errno, Result};
-use crate::uverbs::abi;
+use crate::abi;
 use core::ffi::{c_char, c_void, CStr};
 use regall_directory::vocab::Access;
+use regall_sys::file::close;
+use regall_sys::{Errno, Result};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -16,10 +16,11 @@
 //!
 //! Errors are the kernel's, by ioctl and by write(2) alike; what they were seen to
 //! mean is said at the functions.
+#![cfg_attr(not(test), no_std)]
 
-use crate::sys::{file, Errno, Result};
-use crate::text::Text;
 use regall_directory::vocab::Access;
+use regall_sys::text::Text;
+use regall_sys::{file, Errno, Result};
 use wire::{perform, Answer, DriverData, Number, Way};
 
 pub mod abi;
@@ -349,7 +350,7 @@ mod guest;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uverbs::abi::headers::check;
+    use crate::abi::headers::check;
 
     #[test]
     fn flags_and_drivers_are_as_in_the_headers() {

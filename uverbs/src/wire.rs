@@ -9,8 +9,8 @@
 //! `ib_safe_file_access`), and a descriptor that was closed behind our back and is
 //! now an ordinary file would be written to.
 
-use crate::sys::{call, file, Errno, Result};
 use core::mem::offset_of;
+use regall_sys::{call, file, Errno, Result};
 
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
 pub const VERBS_IOCTL: u32 = 0xc018_1b01;
@@ -243,8 +243,8 @@ pub fn perform<Q, A>(
 
 /// For tests: request number REGALL_FAIL_REQUEST, counted from 1, is not made and fails.
 pub mod faults {
-    use crate::sys::Errno;
     use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use regall_sys::Errno;
 
     static MADE: AtomicU64 = AtomicU64::new(0);
     static FAIL: AtomicU64 = AtomicU64::new(0);
@@ -463,7 +463,7 @@ pub struct DeviceAnswerEx {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uverbs::abi::headers::{check, layout};
+    use crate::abi::headers::{check, layout};
 
     #[test]
     fn the_ioctl_is_as_in_the_headers() {

@@ -169,14 +169,14 @@ pub(super) mod headers {
             $({
                 let name = [$($theirs,)? stringify!($field)][0];
                 let at = core::mem::offset_of!($rust, $field);
-                let bytes = $crate::uverbs::abi::headers::bytes_of(|s: &$rust| &raw const s.$field);
+                let bytes = $crate::abi::headers::bytes_of(|s: &$rust| &raw const s.$field);
                 all.push(format!("offsetof({}, {name}) == {at}", $c));
                 all.push(format!("sizeof((({} *)0)->{name}) == {bytes}", $c));
             })*
             all
         }};
     }
-    pub(in crate::uverbs) use layout;
+    pub(crate) use layout;
 
     /// The size of the field that `_of` points at.
     pub fn bytes_of<S, F>(_of: fn(&S) -> *const F) -> usize {

@@ -1,8 +1,8 @@
 //! A device that is opened here rather than by the application's libibverbs.
 
 use super::{ibdev_of, Channel};
-use crate::sys::{file, file::Fd, Errno, Result};
-use crate::text::Text;
+use regall_sys::text::Text;
+use regall_sys::{file, file::Fd, Errno, Result};
 
 /// `uverbsN` that are looked at: the kernel counts from 0 and takes the lowest that is free.
 const DEVICES: u32 = 256;
