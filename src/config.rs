@@ -46,6 +46,17 @@ pub enum Access {
     RemoteAtomic,
 }
 
+/// REGALL_SHARE: which private memory peers can map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    /// None.
+    Off,
+    /// Large memory of a rank that has others on its node, where it pays.
+    Heap,
+    /// Large memory of every process, through any number of forks.
+    Always,
+}
+
 /// REGALL_INTERCEPT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intercept {
@@ -94,8 +105,8 @@ pub struct Config {
     pub copy: Order,
     /// REGALL_PTRACER=any.
     pub ptracer_any: bool,
-    /// REGALL_SHARE=heap.
-    pub share_heap: bool,
+    /// REGALL_SHARE.
+    pub share: Share,
     /// REGALL_HUGE=advise.
     pub huge: Option<bool>,
     /// REGALL_EXCLUDE.
@@ -125,7 +136,7 @@ impl Config {
             fork_all: false,
             copy: Order::AUTO,
             ptracer_any: false,
-            share_heap: false,
+            share: Share::Off,
             huge: None,
             exclude: Text::new(),
             stats_file: Text::new(),
@@ -186,7 +197,14 @@ impl Config {
                 ))?
             }
             b"REGALL_PTRACER" => self.ptracer_any = choice(value, b"off", b"any", "off or any")?,
-            b"REGALL_SHARE" => self.share_heap = choice(value, b"off", b"heap", "off or heap")?,
+            b"REGALL_SHARE" => {
+                self.share = match value {
+                    b"off" => Share::Off,
+                    b"heap" => Share::Heap,
+                    b"always" => Share::Always,
+                    _ => return Err(bad("off, heap or always")),
+                }
+            }
             b"REGALL_HUGE" => self.huge = Some(!choice(value, b"advise", b"off", "advise or off")?),
             b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
             b"REGALL_STATS_FILE" => keep(&mut self.stats_file, value)?,

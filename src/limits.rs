@@ -253,16 +253,41 @@ pub fn resident() -> u64 {
     pages.unwrap_or(0).saturating_mul(PAGE)
 }
 
-/// Ranks on this node, by what launchers put in the environment; 1 if none did.
+/// Launchers' variables for the ranks of a node, ...
+const LOCAL_SIZES: [&[u8]; 6] = [
+    b"OMPI_COMM_WORLD_LOCAL_SIZE",
+    b"MPI_LOCALNRANKS",
+    b"PALS_LOCAL_SIZE",
+    b"LOCAL_WORLD_SIZE",
+    b"SLURM_STEP_TASKS_PER_NODE",
+    OF_A_BATCH,
+];
+/// ... of which this one is in the environment of a batch script, too, ...
+const OF_A_BATCH: &[u8] = b"SLURM_NTASKS_PER_NODE";
+/// ... and for a rank's number, where the launcher tells no more.
+const NUMBERS: [&[u8]; 4] = [
+    b"PMI_RANK",
+    b"PMIX_RANK",
+    b"OMPI_COMM_WORLD_RANK",
+    b"PALS_RANKID",
+];
+
+/// Whether a launcher has started this process as one of several ranks of this node. A rank
+/// of which nobody tells how many there are is one of several.
+pub fn is_among_ranks(env: Environment) -> bool {
+    match told_size(env, |name| name != OF_A_BATCH) {
+        Some(ranks) => ranks > 1,
+        None => NUMBERS.iter().any(|name| env.with(name, |_| ()).is_some()),
+    }
+}
+
+/// Ranks on this node; 1 if no launcher says.
 fn local_size(env: Environment) -> u64 {
-    const NAMES: [&[u8]; 6] = [
-        b"OMPI_COMM_WORLD_LOCAL_SIZE",
-        b"MPI_LOCALNRANKS",
-        b"PALS_LOCAL_SIZE",
-        b"LOCAL_WORLD_SIZE",
-        b"SLURM_STEP_TASKS_PER_NODE",
-        b"SLURM_NTASKS_PER_NODE",
-    ];
+    told_size(env, |_| true).unwrap_or(1)
+}
+
+/// Ranks on this node, by those of the launchers' variables that `count`.
+fn told_size(env: Environment, count: impl Fn(&[u8]) -> bool) -> Option<u64> {
     // Slurm writes "4(x2)" for four tasks on each of two nodes.
     let digits = |v: &[u8]| {
         let n = v.iter().position(|b| !b.is_ascii_digit());
@@ -271,11 +296,11 @@ fn local_size(env: Environment) -> u64 {
     let of = |name: &[u8]| env.with(name, digits).flatten().filter(|n| *n > 0);
     // Flux says how many there are, and on how many nodes.
     let flux = || Some(of(b"FLUX_JOB_SIZE")?.div_ceil(of(b"FLUX_JOB_NNODES")?));
-    NAMES
+    LOCAL_SIZES
         .iter()
+        .filter(|name| count(name))
         .find_map(|name| of(name))
         .or_else(flux)
-        .unwrap_or(1)
 }
 
 /// The memory limit of this process's cgroup, bytes; u64::MAX: none.

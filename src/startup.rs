@@ -6,7 +6,7 @@ use crate::base::{
     phase::{self, Phase},
     process, settings,
 };
-use crate::config::{Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem};
+use crate::config::{Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem, Share};
 use crate::foreign;
 use crate::helper;
 use crate::huge;
@@ -169,7 +169,7 @@ fn start(env: Environment) {
     huge::init();
     let mode = install();
     mode::set(mode);
-    crate::share::init(mode);
+    crate::share::init(mode, env);
     {
         let Some(mut guard) = track::lock() else {
             return;
@@ -317,6 +317,11 @@ fn settings_in_force(c: &Config) -> u64 {
         Access::RemoteWrite => 2,
         Access::RemoteAtomic => 3,
     };
+    let share = match c.share {
+        Share::Always if crate::share::on() => 2,
+        Share::Heap if crate::share::on() => 1,
+        _ => 0,
+    };
     Setting::PIN.bits(pin)
         | Setting::INTERCEPT.bits(mode::mode() as u64)
         | off
@@ -326,7 +331,7 @@ fn settings_in_force(c: &Config) -> u64 {
         | Setting::ACCESS.bits(access)
         | Setting::ON_LIMIT.bits(c.fail_on_limit.into())
         | Setting::FORK.bits(c.fork_all.into())
-        | Setting::SHARE.bits(crate::share::on().into())
+        | Setting::SHARE.bits(share)
         | Setting::HUGE.bits(huge::on().into())
         | c.copy.bits()
 }

@@ -536,7 +536,7 @@ fn counted_promises() {
     let said = ask(&mut command);
     said.limits(
         "overcommit",
-        "vm.overcommit_memory is 2: REGALL_SHARE=heap does nothing",
+        "vm.overcommit_memory is 2: REGALL_SHARE does nothing",
         "sysctl -w vm.overcommit_memory=0",
     );
     let mut command = doctor();
@@ -581,7 +581,7 @@ fn filters_of_core_dumps() {
         match (private, shared) {
             (true, false) => said.limits(
                 "core dumps",
-                "coredump_filter leaves shared memory out: REGALL_SHARE=heap does nothing",
+                "coredump_filter leaves shared memory out: REGALL_SHARE does nothing",
                 "echo 0x33 >/proc/$$/coredump_filter",
             ),
             _ => said.good("core dumps"),

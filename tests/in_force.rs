@@ -134,7 +134,7 @@ fn every_value() {
         ("REGALL_INTERCEPT", &["symbols", "strict"]),
         ("REGALL_FORK", &["all"]),
         ("REGALL_COPY", &["off", "cma", "helper,map", "knem,cma"]),
-        ("REGALL_SHARE", &["heap"]),
+        ("REGALL_SHARE", &["always"]),
     ] {
         let name = variable
             .strip_prefix("REGALL_")
@@ -157,7 +157,7 @@ fn every_value() {
 /// Asked for, and not to be had.
 #[test]
 fn what_is_not_in_force() {
-    let share = [("REGALL_SHARE", "heap")];
+    let share = [("REGALL_SHARE", "always")];
     let without_cores_of_shared_memory = |command: &mut Command| {
         let write = || std::fs::write("/proc/self/coredump_filter", "0x31");
         // SAFETY: system calls alone, and a path that needs no memory.
@@ -165,6 +165,13 @@ fn what_is_not_in_force() {
     };
     let told = run(&share, without_cores_of_shared_memory).agreed(&["huge"]);
     assert_eq!(told, DEFAULTS);
+
+    // `heap` is for ranks.
+    let heap = ("REGALL_SHARE", "heap");
+    let told = run(&[heap], |_| ()).agreed(&["huge"]);
+    assert_eq!(told, DEFAULTS);
+    let told = run(&[heap, ("PMI_RANK", "0")], |_| ()).agreed(&["huge"]);
+    assert!(told.contains(&"share=heap".to_string()), "{told:?}");
 
     let strict = [("REGALL_INTERCEPT", "strict")];
     let told = run(&strict, |_| ()).agreed(&["huge"]);

@@ -94,7 +94,7 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_FORK", &["", "none"]),
         ("REGALL_COPY", &["", "cma,", "cma,bogus", "auto,cma"]),
         ("REGALL_PTRACER", &["", "all"]),
-        ("REGALL_SHARE", &["", "all"]),
+        ("REGALL_SHARE", &["", "all", "never"]),
         ("REGALL_HUGE", &["", "always"]),
         ("REGALL_LOG", &["", "loud", "WARNING"]),
     ] {

@@ -1,4 +1,4 @@
-//! Large private memory stays what it is, with REGALL_SHARE=heap as without it and as
+//! Large private memory stays what it is, with REGALL_SHARE=always as without it and as
 //! without the shim: the same results, errors and bytes, the same limits, the same dumps.
 
 use std::collections::BTreeSet;
@@ -35,6 +35,14 @@ fn command(setting: Setting, program: &str, args: &[&str]) -> Command {
 
 fn run(setting: Setting, program: &str, args: &[&str]) -> Outcome {
     child::run(&mut command(setting, program, args), TIMEOUT)
+}
+
+/// As [`run`], as one rank of several.
+fn run_rank(setting: Setting, program: &str, args: &[&str]) -> Outcome {
+    child::run(
+        command(setting, program, args).env("PMI_RANK", "0"),
+        TIMEOUT,
+    )
 }
 
 fn steps() -> String {
@@ -111,9 +119,9 @@ settings! {
     private_tracked: Off "off";
     private_populate: Populate "off";
     private_onfault: OnFault "off";
-    heap_tracked: Off "heap";
-    heap_populate: Populate "heap";
-    heap_onfault: OnFault "heap";
+    heap_tracked: Off "always";
+    heap_populate: Populate "always";
+    heap_onfault: OnFault "always";
 }
 
 /// What the checks above must find: c-tests/share/naive.c shares without care.
@@ -186,7 +194,7 @@ mod can_fail {
 /// However a process is made (by libc, by syscall(), by an instruction of the program's own,
 /// with every flag, on a stack of its own), its memory and its parent's are two.
 fn own_memory_however_made(setting: Setting) {
-    let backed: &[&str] = if setting.1 == "heap" { &["-b"] } else { &[] };
+    let backed: &[&str] = if setting.1 == "always" { &["-b"] } else { &[] };
     let done = run(setting, "spawn", backed);
     done.must_succeed_at(format_args!("{setting:?}"));
     assert_eq!(done.stdout, "342 combinations, 0 wrong\n", "{setting:?}");
@@ -204,7 +212,7 @@ fn same_marks(args: &[&str]) {
         }
     }
     let with: Vec<_> = [&["-b"], args].concat();
-    let mut command = command(Setting(Mode::Off, "heap"), "marks", &with);
+    let mut command = command(Setting(Mode::Off, "always"), "marks", &with);
     let heap = child::run(command.env("REGALL_HUGE", "off"), TIMEOUT);
     assert_eq!(heap.differences(&plain), Vec::<String>::new());
 }
@@ -236,8 +244,8 @@ fn seals_hold_where_memory_is_pinned() {
     }
     for setting in [
         Setting(Mode::Populate, "off"),
-        Setting(Mode::OnFault, "heap"),
-        Setting(Mode::Populate, "heap"),
+        Setting(Mode::OnFault, "always"),
+        Setting(Mode::Populate, "always"),
     ] {
         let done = run(setting, "marks", &["seal"]);
         done.must_succeed_at(format_args!("{setting:?}"));
@@ -260,17 +268,17 @@ mod every_way_to_make_a_process {
 
     #[test]
     fn heap_tracked() {
-        own_memory_however_made(Setting(Mode::Off, "heap"));
+        own_memory_however_made(Setting(Mode::Off, "always"));
     }
 
     #[test]
     fn heap_populate() {
-        own_memory_however_made(Setting(Mode::Populate, "heap"));
+        own_memory_however_made(Setting(Mode::Populate, "always"));
     }
 
     #[test]
     fn heap_strict() {
-        own_memory_however_made(Setting(Mode::Strict, "heap"));
+        own_memory_however_made(Setting(Mode::Strict, "always"));
     }
 }
 
@@ -310,7 +318,7 @@ fn core_dumps_have_the_same_memory() {
         };
         assert_eq!(plain[..3], [64, 64, 0], "{filter}");
         for mode in [Mode::Off, Mode::Populate] {
-            let heap = marks_in_core(Setting(mode, "heap"), filter);
+            let heap = marks_in_core(Setting(mode, "always"), filter);
             assert_eq!(heap, Some(plain), "{mode:?} {filter}");
         }
     }
@@ -378,7 +386,7 @@ fn within(got: u64, wanted: u64) -> bool {
 fn resident_memory_is_no_more() {
     for mode in [Mode::Off, Mode::OnFault, Mode::Populate] {
         let off = after_work(Setting(mode, "off"));
-        let heap = after_work(Setting(mode, "heap"));
+        let heap = after_work(Setting(mode, "always"));
         // Less may be: huge pages come in other places.
         let most = off.resident + off.resident / 50 + (1 << 20);
         assert!(
@@ -391,7 +399,7 @@ fn resident_memory_is_no_more() {
 /// What was unmapped, thrown away or shrunk is not kept in a file that nobody sees.
 #[test]
 fn files_hold_what_is_mapped_and_no_more() {
-    let heap = after_work(Setting(Mode::Off, "heap"));
+    let heap = after_work(Setting(Mode::Off, "always"));
     assert!(
         heap.files_resident > 32 << 20,
         "hardly anything is in a memfd: {heap:?}"
@@ -425,7 +433,7 @@ fn backed(point: &Point) -> Vec<(String, bool)> {
         .collect()
 }
 
-fn who_is_backed(setting: Setting) -> Vec<(String, bool)> {
+fn who_is_backed(setting: Setting, env: &[(&str, &str)]) -> Vec<(String, bool)> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let ours = Arc::clone(&seen);
     let watcher = Watcher::new(move |point| {
@@ -434,8 +442,9 @@ fn who_is_backed(setting: Setting) -> Vec<(String, bool)> {
     });
     let mut command = command(setting, "facets", &["large"]);
     command.env("QUIET_SOCKET", watcher.socket());
+    command.envs(env.iter().copied());
     let done = child::run(&mut command, TIMEOUT);
-    done.must_succeed_at(format_args!("{setting:?}"));
+    done.must_succeed_at(format_args!("{setting:?} {env:?}"));
     watcher.finish();
     let seen = seen.lock().expect("places").clone();
     assert_eq!(seen.len(), 4, "{seen:?}");
@@ -443,13 +452,59 @@ fn who_is_backed(setting: Setting) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn large_memory_is_in_memfds_with_heap_and_only_then() {
+fn large_memory_is_in_memfds_if_asked_for_and_only_then() {
     for mode in [Mode::Off, Mode::OnFault, Mode::Populate] {
-        let off = who_is_backed(Setting(mode, "off"));
+        let off = who_is_backed(Setting(mode, "off"), &[]);
         assert!(off.iter().all(|(_, b)| !b), "{mode:?}: {off:?}");
-        let heap = who_is_backed(Setting(mode, "heap"));
-        assert!(heap.iter().all(|(_, b)| *b), "{mode:?}: {heap:?}");
+        let all = who_is_backed(Setting(mode, "always"), &[]);
+        assert!(all.iter().all(|(_, b)| *b), "{mode:?}: {all:?}");
     }
+}
+
+/// `heap` is for ranks that have others on their node, by what launchers say.
+#[test]
+fn heap_shares_memory_of_ranks_alone() {
+    const CASES: [(&[(&str, &str)], bool); 8] = [
+        (&[], false),
+        (&[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")], true),
+        (&[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")], false),
+        (&[("MPI_LOCALNRANKS", "1"), ("PMI_RANK", "0")], false),
+        (&[("PMI_RANK", "0")], true),
+        (&[("SLURM_STEP_TASKS_PER_NODE", "4(x2)")], true),
+        // That is in the environment of a batch script, too.
+        (&[("SLURM_NTASKS_PER_NODE", "4")], false),
+        (&[("FLUX_JOB_SIZE", "8"), ("FLUX_JOB_NNODES", "8")], false),
+    ];
+    for (env, shared) in CASES {
+        let backed = who_is_backed(Setting(Mode::Off, "heap"), env);
+        let right = backed.iter().all(|(_, b)| *b == shared);
+        assert!(right, "{env:?}: {backed:?}");
+    }
+}
+
+/// A process that forks again and again has private memory from its fourth fork on, and its
+/// children have it always; but for `always`.
+#[test]
+fn heap_ends_where_forks_go_on() {
+    let told = |share| {
+        let done = run_rank(Setting(Mode::Off, share), "worth", &["forks"]);
+        done.must_succeed_at(share);
+        done.stdout
+    };
+    let shared = "old shared, new shared, a child's private\n";
+    let private = "old private, new private, a child's private\n";
+    assert_eq!(told("heap"), shared.repeat(3) + &private.repeat(3));
+    let always = "old shared, new shared, a child's shared\n";
+    assert_eq!(told("always"), always.repeat(6));
+    assert_eq!(told("off"), private.repeat(6));
+}
+
+/// Trials in vain become rare: 8 mappings at first, and then 4 each time the number is doubled.
+#[test]
+fn what_nobody_uses_is_tried_ever_more_rarely() {
+    let done = run_rank(Setting(Mode::Off, "heap"), "worth", &["alone", "2000"]);
+    done.must_succeed();
+    assert_eq!(done.stdout, "alone 28\n");
 }
 
 /// Memory of a size that comes and goes without a peer's using it is left private after a while,
@@ -457,7 +512,7 @@ fn large_memory_is_in_memfds_with_heap_and_only_then() {
 #[test]
 fn what_nobody_uses_is_not_shared_for_ever() {
     for mode in [Mode::Off, Mode::Populate] {
-        let done = run(Setting(mode, "heap"), "worth", &[]);
+        let done = run_rank(Setting(mode, "heap"), "worth", &[]);
         done.must_succeed();
         let said: Vec<_> = done.stdout.lines().collect();
         let number = |line: &str, what: &str| {

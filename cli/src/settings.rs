@@ -50,7 +50,7 @@ settings! {
     fork "REGALL_FORK" "inherit|all" "What a forked child registers";
     copy "REGALL_COPY" "auto|LIST|off" "How peers' memory is copied";
     ptracer "REGALL_PTRACER" "off|any" "Whether Yama lets every process of the user trace this one";
-    share "REGALL_SHARE" "off|heap" "Whether peers can map large anonymous memory";
+    share "REGALL_SHARE" "off|heap|always" "Whether peers can map large anonymous memory";
     huge "REGALL_HUGE" "advise|off" "Whether huge pages are asked for";
     exclude "REGALL_EXCLUDE" "GLOBS" "Mappings that are never registered";
     only "REGALL_ONLY" "GLOBS" "Executables to be active in";

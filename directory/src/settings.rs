@@ -53,7 +53,7 @@ impl Setting {
     /// REGALL_FORK.
     pub const FORK: Self = Self::new("fork", 13, &["inherit", "all"]);
     /// REGALL_SHARE, as it is in force.
-    pub const SHARE: Self = Self::new("share", 14, &["off", "heap"]);
+    pub const SHARE: Self = Self::new("share", 32, &["off", "heap", "always"]);
     /// REGALL_HUGE, as it is in force: `off` also where the kernel gives huge pages to all
     /// or to nobody.
     pub const HUGE: Self = Self::new("huge", 15, &["off", "advise"]);

@@ -1,4 +1,4 @@
-//! Private memory that peers can map (REGALL_SHARE=heap).
+//! Private memory that peers can map (REGALL_SHARE=heap and always).
 //!
 //! New anonymous memory above a size is a memfd's, mapped shared in the place of what the
 //! kernel had mapped there; to the application it is private memory like any other. A file
@@ -16,10 +16,11 @@
 
 pub mod marks;
 pub mod table;
-mod worth;
+pub mod worth;
 
-use crate::base::settings;
-use crate::config::Intercept;
+use crate::base::{counters, settings};
+use crate::config::{Environment, Intercept, Share};
+use crate::limits;
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, Errno, Result};
 use crate::text::hex;
@@ -28,6 +29,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use regall_bridge::window::mark;
 use regall_directory::addr::PageRange;
+use regall_directory::settings::Setting;
 use regall_directory::vocab::Flags;
 use table::{File, Part, Table};
 
@@ -67,9 +69,15 @@ fn aside(_: &mut State) -> &mut Table {
 
 /// Learns whether memory can be shared as if it were private. At start-up; `mode` is how
 /// calls are intercepted.
-pub fn init(mode: Intercept) {
-    if !settings::config().share_heap {
+pub fn init(mode: Intercept, env: Environment) {
+    let asked = settings::config().share;
+    if asked == Share::Off {
         return;
+    }
+    if asked == Share::Heap && !limits::is_among_ranks(env) {
+        return log::info!(
+            "no rank with others on its node: REGALL_SHARE=heap leaves its memory private"
+        );
     }
     let mut buf = [0u8; 16];
     let dumped = file::read_small(c"/proc/self/coredump_filter", &mut buf)
@@ -78,18 +86,16 @@ pub fn init(mode: Intercept) {
         .unwrap_or(0x33);
     if dumped & 1 != 0 && dumped & 2 == 0 {
         // To the kernel, it is shared memory.
-        return log::warn!(
-            "coredump_filter leaves shared memory out: REGALL_SHARE=heap does nothing"
-        );
+        return log::warn!("coredump_filter leaves shared memory out: REGALL_SHARE does nothing");
     }
     let strict = file::read_small(c"/proc/sys/vm/overcommit_memory", &mut buf);
     if matches!(strict, Ok(text) if text.first() == Some(&b'2')) {
         // Private memory is promised when it is mapped, a file's when it is touched.
-        return log::warn!("vm.overcommit_memory is 2: REGALL_SHARE=heap does nothing");
+        return log::warn!("vm.overcommit_memory is 2: REGALL_SHARE does nothing");
     }
     if mode == Intercept::Symbols {
         // A fork that is not seen would share what it must not.
-        return log::warn!("REGALL_SHARE=heap needs REGALL_INTERCEPT=patch: it does nothing");
+        return log::warn!("REGALL_SHARE needs REGALL_INTERCEPT=patch: it does nothing");
     }
     let files = match sys::rlimit(libc::RLIMIT_NOFILE) {
         Ok((soft, _)) => soft / 8,
@@ -105,11 +111,18 @@ pub fn on() -> bool {
     ON.load(Relaxed)
 }
 
-/// No new memory is shared from now on.
-pub fn stop() {
-    if ON.swap(false, Relaxed) {
-        log::warn!("a process is made in a way that can't be followed: REGALL_SHARE=heap ends");
+/// Whether memory is shared only where that pays.
+fn is_choosy() -> bool {
+    settings::config().share != Share::Always
+}
+
+/// No new memory is shared from now on, and the directory says so. Whether some was until now.
+pub fn stop() -> bool {
+    if let Some(h) = counters::header() {
+        h.settings
+            .fetch_and(!Setting::SHARE.bits(u64::MAX), Relaxed);
     }
+    ON.swap(false, Relaxed)
 }
 
 /// Whether some memory may be a file's behind the application's back.
@@ -128,11 +141,18 @@ pub fn fork_ends() {
     FORKING.fetch_sub(1, SeqCst);
 }
 
+/// In a child of fork, before it has a directory. It is no rank that peers could know of.
+pub fn child_begins() {
+    FORKING.store(0, Relaxed);
+    if is_choosy() {
+        ON.store(false, Relaxed);
+    }
+}
+
 /// In a child of fork: descriptors that peers of the parent use are closed, and of the table
 /// is left what says of frozen memory what was asked for it. What is shared is found in the
 /// kernel's list.
 pub fn child(state: &mut State) {
-    FORKING.store(0, Relaxed);
     aside(state).inherit(close, |_| false);
     // SAFETY: as in `table`; of the state, nothing but the ledger is looked at meanwhile.
     let table = unsafe { &mut *TABLE.0.get() };
@@ -156,7 +176,7 @@ pub fn back(range: PageRange, prot: u64) -> Option<File> {
     if range.len() < LEAST || FORKING.load(SeqCst) != 0 || limited() {
         return None;
     }
-    if !worth::sharing(range.len()) {
+    if is_choosy() && !worth::sharing(range.len()) {
         return None;
     }
     ANY.store(true, Relaxed);

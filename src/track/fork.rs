@@ -197,6 +197,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     let later = SHARING_LATER.swap(false, Relaxed);
     file::inherited_are_shared(sharing || late && later);
     counters::use_header(core::ptr::null_mut());
+    crate::share::child_begins();
     lock::reset();
     regall_bridge::lock::in_process();
     // SAFETY: fork has taken this thread alone along.

@@ -103,7 +103,7 @@ pub fn overcommit() -> Checked {
         &[
             "promises are counted",
             "and not more: Cannot allocate memory",
-            "vm.overcommit_memory is 2: REGALL_SHARE=heap does nothing",
+            "vm.overcommit_memory is 2: REGALL_SHARE does nothing",
             "sysctl -w vm.overcommit_memory=0",
         ],
     );

@@ -76,7 +76,7 @@ fn killed_at_random_moments() {
             .env("REGALL_COPY", "helper")
             .env("REGALL_LOG_FILE", "/dev/null");
         if n % 3 == 1 {
-            command.env("REGALL_SHARE", "heap");
+            command.env("REGALL_SHARE", "always");
         }
         if n % 3 == 2 {
             command.env("REGALL_INTERCEPT", "strict");

@@ -81,14 +81,14 @@ fn other_modes() {
 fn one_digest() {
     let (seed, steps) = (seed(), soak::rounds(3_000, 1_000_000));
     let timeout = Duration::from_secs(120 + steps / 500);
-    let row = Row::begin("random", "differ, REGALL_SHARE=heap");
+    let row = Row::begin("random", "differ, REGALL_SHARE=always");
     let what = format!("differ {steps} {seed}; TESTS_SEED={seed} makes these calls again");
     println!("{what}");
     let run = |mode: Mode| {
         let mut command = Command::new(build::program("share/differ"));
         mode.apply(command.args([&steps.to_string(), &seed.to_string()]));
         if mode != Mode::Plain {
-            command.env("REGALL_SHARE", "heap");
+            command.env("REGALL_SHARE", "always");
         }
         child::run(&mut command, timeout)
     };

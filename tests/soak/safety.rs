@@ -419,7 +419,7 @@ fn descriptors_are_close_on_exec() {
     let (plain, mut most) = (descriptors(Mode::Plain, &[]), 0);
     for env in [
         &[][..],
-        &[("REGALL_COPY", "helper"), ("REGALL_SHARE", "heap")],
+        &[("REGALL_COPY", "helper"), ("REGALL_SHARE", "always")],
         &[
             ("REGALL_LOG", "trace"),
             ("REGALL_LOG_FILE", log),

@@ -54,7 +54,7 @@ impl Mode {
         match self {
             Self::Symbols => command.env("REGALL_INTERCEPT", "symbols"),
             Self::Strict => command.env("REGALL_INTERCEPT", "strict"),
-            Self::Heap => command.env("REGALL_SHARE", "heap"),
+            Self::Heap => command.env("REGALL_SHARE", "always"),
             _ => command,
         };
     }

@@ -179,14 +179,14 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// What a program says for which REGALL_SHARE=heap does nothing; `None` if it does what it
+/// What a program says for which REGALL_SHARE does nothing; `None` if it does what it
 /// should, or there is nothing to try it with.
 pub fn sharing() -> Option<String> {
-    let trial = Trial::start(&[("REGALL_SHARE", "heap".into())]).ok()?;
+    let trial = Trial::start(&[("REGALL_SHARE", "always".into())]).ok()?;
     let settings = look(trial.pid()).ok()?.header.in_force();
     let on = settings
         .into_iter()
-        .any(|(name, value)| name == "share" && value == "heap");
+        .any(|(name, value)| name == "share" && value == "always");
     let said = trial
         .end()
         .into_iter()

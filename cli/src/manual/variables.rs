@@ -39,7 +39,7 @@ pub const ALL: [Variable; 20] = [
     of("REGALL_ACCESS", "local", "what peers may do through published keys: `local` (there are none for them), `remote-read`, `remote-write`, `remote-atomic`, each with those before. The application's own requests get what they ask for"),
     of("REGALL_COPY", "auto", "the copy between peers: `auto`, `off`, or a list in order of preference of `map` (the peer's memory mapped here), `xpmem`, `cma` (process_vm_readv), `knem` (regions alone), `helper` (a thread of the owner's; naming it starts one at once, `auto` only where peers can't get at a process otherwise, or where a seccomp filter keeps that from being found out). With `map` the application's own process_vm_readv and process_vm_writev are served so, too"),
     of("REGALL_PTRACER", "off", "where `kernel.yama.ptrace_scope` is 1: `any` lets every process of the user trace this one (PR_SET_PTRACER_ANY), so that process_vm_readv works among ranks without mapping or helper; debuggers, too. See SECURITY.md"),
-    of("REGALL_SHARE", "off", "`heap`: back large anonymous memory by a memfd, so that peers can map it"),
+    of("REGALL_SHARE", "off", "`heap`: back large anonymous memory of ranks by a memfd, so that peers can map it, where that pays; `always`: of every process"),
     of("REGALL_HUGE", "advise", "`advise`: ask for transparent huge pages on large anonymous ranges (with `REGALL_PIN=auto` only if this is set: a huge page is resident as a whole); `off`"),
 ];
 

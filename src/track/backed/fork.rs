@@ -86,8 +86,14 @@ impl Plan {
             self.word = Some(shared_page()?);
             return Ok(());
         }
-        let copies = advice::alone()
-            && shared_bytes() <= COPIED
+        let shared = shared_bytes();
+        let last = shared > 0 && share::worth::forked_too_often();
+        if last && share::stop() {
+            log::info!("this process forks often: REGALL_SHARE=heap ends");
+        }
+        let copies = !last
+            && advice::alone()
+            && shared <= COPIED
             && !runs_on_shared_memory()
             && matches!(sys::rlimit(libc::RLIMIT_AS), Ok((u64::MAX, _)));
         let mut rest = PageRange::new(0, USER_END);

@@ -273,7 +273,9 @@ pub fn make_private(range: PageRange) {
 #[cold]
 #[inline(never)]
 pub fn stop_sharing() {
-    share::stop();
+    if share::stop() {
+        log::warn!("a process is made in a way that can't be followed: REGALL_SHARE ends");
+    }
     if let Some(all) = PageRange::new(0, USER_END) {
         make_private(all);
     }

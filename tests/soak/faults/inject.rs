@@ -336,7 +336,7 @@ fn limit(short: u64) -> Duration {
 /// With everything on that makes calls of its own.
 const EVERYTHING: &[(&str, &str)] = &[
     ("REGALL_COPY", "helper"),
-    ("REGALL_SHARE", "heap"),
+    ("REGALL_SHARE", "always"),
     ("REGALL_INTERCEPT", "strict"),
     ("REGALL_STATS_FILE", "/dev/null"),
     ("REGALL_LOG", "debug"),

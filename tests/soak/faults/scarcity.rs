@@ -104,7 +104,7 @@ fn the_directorys_place() {
         let wrapper: Vec<&str> = wrapper.iter().map(String::as_str).collect();
         let settings: [&[&str]; 3] = [
             &[],
-            &["REGALL_COPY=helper", "REGALL_SHARE=heap"],
+            &["REGALL_COPY=helper", "REGALL_SHARE=always"],
             &["REGALL_INTERCEPT=strict"],
         ];
         for env in settings {
@@ -153,7 +153,7 @@ fn locked_memory_from_the_start() {
         let memlock = format!("--memlock={limit}");
         let wrapper = [&["prlimit", &memlock][..], &BOUND].concat();
         for program in ["hello", "mlock", "fork", "mremap", "stack"] {
-            for env in [&[][..], &["REGALL_PIN=onfault"], &["REGALL_SHARE=heap"]] {
+            for env in [&[][..], &["REGALL_PIN=onfault"], &["REGALL_SHARE=always"]] {
                 same(&wrapper, program, env);
                 runs += 1;
             }
@@ -170,7 +170,7 @@ fn locked_memory_lowered_while_running() {
         return row.skipped("no setpriv");
     }
     let mut lowered = 0;
-    for env in [&[][..], &["REGALL_PIN=onfault"], &["REGALL_SHARE=heap"]] {
+    for env in [&[][..], &["REGALL_PIN=onfault"], &["REGALL_SHARE=always"]] {
         let wrapper = [&["prlimit", "--memlock=8388608:8388608"][..], &BOUND].concat();
         let mut command = wrapped(&wrapper, "faults/jumps", Some(env));
         let running = child::start(command.arg("1500"), TIMEOUT);
@@ -277,7 +277,7 @@ fn a_cgroups_limit() {
     let wrapper = ["sh", "-e", "-c", &shell, "sh"];
     // Removed whatever comes of it.
     let result = std::panic::catch_unwind(|| {
-        for env in [&[][..], &["REGALL_SHARE=heap"], &["REGALL_PIN=onfault"]] {
+        for env in [&[][..], &["REGALL_SHARE=always"], &["REGALL_PIN=onfault"]] {
             let with = same(&wrapper, "hello", env);
             assert_eq!(with.end(), "exit 7", "{:?}", with.regall_lines());
         }
