@@ -33,6 +33,9 @@ class Ways:
             "small": {**on, "REGALL_PIN": "off", "REGALL_HUGE": "off"},
             "huge": {**on, "REGALL_HUGE": "advise", "REGALL_SHARE": "off"},
             "heap": {**on, "REGALL_HUGE": "advise", "REGALL_SHARE": "heap"},
+            "auto": on,
+            "share": {**on, "REGALL_SHARE": "heap"},
+            "always": {**on, "REGALL_SHARE": "always"},
             "mlockall": preload("mlockall"),
             "ucm": {**preload("ucm"), "UCX_MEM_MMAP_HOOK_MODE": "bistro"},
         }
@@ -56,6 +59,9 @@ TITLES = {
     "small": "regall, PIN=off, HUGE=off",
     "huge": "regall, HUGE=advise",
     "heap": "regall, SHARE=heap",
+    "auto": "regall",
+    "share": "SHARE=heap",
+    "always": "SHARE=always",
     "mlockall": "mlockall(CURRENT\\|FUTURE)",
     "ucm": "UCX UCM, bistro",
 }

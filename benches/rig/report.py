@@ -135,6 +135,32 @@ def markdown(sections, about):
     yield METHOD.rstrip()
 
 
+SHARING = """\
+# Memory that peers can map: what it gains and what it costs
+
+Written by `benches/run --docs` (the figures) and `benches/rig/report.py` (the words); `benches/run --only share`
+measures again. Each program runs without the shim, with it as it is by default (*regall*), and with
+`REGALL_SHARE=heap` beside that, in turns, there and back, five times. A ratio is that of the medians; in brackets
+stand the least and the most of the five rounds' own ratios. Where these lie on both sides of 1, nothing can be
+said but that a difference is smaller than they are apart. Less than 1 is faster, whatever the table.
+
+`SHARE=always` is there to show what the rule saves: it shares memory of every process, however it is used.
+"""
+
+
+def sharing(tables, about):
+    yield SHARING
+    yield f"{about['date']}, commit {about['commit']}; {about['cpus']} CPUs of {about['cpu']}, Linux {about['kernel']},"
+    yield f"{about['libc']}; a virtual machine, with other work on it at times."
+    for t in tables:
+        yield ""
+        yield f"**{t.title}**"
+        yield ""
+        yield from table(t.columns, t.rows)
+    yield ""
+    yield "What the rule is: [limits.md](limits.md#memory-that-peers-can-map)."
+
+
 def table(columns, rows):
     yield "| " + " | ".join(columns) + " |"
     yield "|---" + "|---:" * (len(columns) - 1) + "|"

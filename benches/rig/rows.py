@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import build, copy, regions
+from . import build, copy, regions, sharing
 from .model import Check, Section, Table
 from .pairs import CPU, TITLES, Failed, alternate, difference, interval, median, ratio
 
@@ -367,7 +367,8 @@ ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other"
         "lookup": lookup, "startup": startup, "hpcc": hpcc, "bridge": bridge,
         "regions": lambda bench: regions.regions(bench, single),
         "copy": lambda bench: copy.copy(bench, mpirun, mpi_environment, check, compared),
-        "hugepages": lambda bench: copy.hugepages(bench, check, compared), "pinning": pinning}
+        "hugepages": lambda bench: copy.hugepages(bench, check, compared), "pinning": pinning,
+        **sharing.rows(lambda bench, way: hpcc_once(bench, mpirun(), shutil.which("hpcc"), way))}
 
 
 class Bench:

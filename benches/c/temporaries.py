@@ -1,0 +1,26 @@
+"""What numpy's temporaries cost: a sum of products of arrays, again and again. No message is sent.
+
+    temporaries.py MIB...
+
+For each size of an array prints a line: MiB, nanoseconds an element.
+SPDX-License-Identifier: MIT OR Apache-2.0
+"""
+import sys
+import time
+
+import numpy
+
+#: Bytes that one measurement goes over, so that all of them take about as long.
+WORK = 768 << 20
+
+for mib in map(int, sys.argv[1:]):
+    n = (mib << 20) // 8
+    a, b, c = (numpy.arange(n, dtype=float) % 97 + k for k in range(3))
+    times = []
+    for _ in range(max(3, WORK // (mib << 20) // 4)):
+        begun = time.process_time()
+        # Two temporaries, and a result that takes the place of the one before.
+        d = a * b + c * a
+        times.append(time.process_time() - begun)
+    assert d[-1] == a[-1] * b[-1] + c[-1] * a[-1]
+    print(mib, f"{1e9 * sum(times) / len(times) / n:.4f}", flush=True)
