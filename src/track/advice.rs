@@ -219,7 +219,8 @@ fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
     value
 }
 
-fn keep_lazy(range: PageRange) {
+/// What is pinned of `range` is pinned on fault from now on: to populate guards is an error.
+pub fn keep_lazy(range: PageRange) {
     if let Some(mut guard) = lock() {
         guard.update(range, |_, a| Attr {
             flags: a.flags.with(Flags::KEEP_LAZY),

@@ -130,11 +130,7 @@ fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
             marked(part, frame)
         }
         libc::MADV_DONTNEED | libc::MADV_FREE | GUARD_INSTALL if locked => INVAL,
-        // Guards are in the page tables, and those go when memory is frozen.
-        GUARD_INSTALL => match replace(part, attr) {
-            Ok(()) => advice::madvise_here(frame),
-            Err(errno) => -i64::from(errno.0),
-        },
+        GUARD_INSTALL => install_guards(part, attr, frame),
         libc::MADV_FREE => 0,
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             note(part, advice);
@@ -154,6 +150,25 @@ fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
             Err(errno) => -i64::from(errno.0),
         },
     }
+}
+
+/// MADV_GUARD_INSTALL. Guards are in the page tables, and those go when memory is frozen: fresh
+/// memory gets them. Where the kernel has no guards, the bytes stay.
+fn install_guards(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
+    if sys::advise(part.start(), 0, GUARD_INSTALL).is_err() {
+        return INVAL;
+    }
+    let flight = open(Call::Madvise);
+    let value = match replace(part, attr) {
+        Ok(()) => advice::madvise_here(frame),
+        Err(errno) => -i64::from(errno.0),
+    };
+    if value == 0 {
+        advice::keep_lazy(part);
+    }
+    settle(part);
+    close(flight, part);
+    value
 }
 
 /// Pages of a file that is mapped privately become copies, as if somebody had written to them:
