@@ -227,7 +227,7 @@ def saved(ask):
 
 
 def redis(bench):
-    section = Section("share-redis", f"redis with {KEYS:,} keys of 1 kB: BGSAVE")
+    section = Section("share-redis", f"redis with {KEYS:,} keys of 1 kB and libc's malloc: BGSAVE")
     programs = redis_program()
     if not programs:
         section.notes.append("SKIPPED: no redis here (scripts/setup bench).")
@@ -244,7 +244,10 @@ def redis(bench):
         # One program that goes by the name that it is called by.
         words = ["redis-server", "--port", "0", "--unixsocket", socket, "--dir", folder, "--save", "", "--daemonize", "no",
                  "--enable-debug-command", "yes", "--logfile", os.path.join(folder, "log")]
-        process = subprocess.Popen(words, executable=server, cwd=folder, env=bench.ways.environment(way), stdin=subprocess.DEVNULL)
+        # jemalloc's memory is MAP_NORESERVE, of which nothing is shared anyway.
+        env = bench.ways.environment(way)
+        env["LD_PRELOAD"] = ":".join([*filter(None, [env.get("LD_PRELOAD")]), "libc.so.6"])
+        process = subprocess.Popen(words, executable=server, cwd=folder, env=env, stdin=subprocess.DEVNULL)
         try:
             for _ in range(500):
                 if os.path.exists(socket) or process.poll() is not None:
