@@ -150,7 +150,7 @@ said but that a difference is smaller than they are apart. Less than 1 is faster
 
 def sharing(tables, about):
     yield SHARING
-    yield f"{about['date']}, commit {about['commit']}; {about['cpus']} CPUs of {about['cpu']}, Linux {about['kernel']},"
+    yield f"{about['date']}; {about['cpus']} CPUs of {about['cpu']}, Linux {about['kernel']},"
     yield f"{about['libc']}; a virtual machine, with other work on it at times."
     for t in tables:
         yield ""
