@@ -181,7 +181,7 @@ programs! {
     address_limit brk capi charged clone crowd descriptors exec exits file_pages fork heap held holes jit libraries madvise many mlock
     mlock_limit mmap mprotect mremap msync park pins_stay process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
-    beside_jit boxed_code probed refused
+    beside_jit boxed probed refused
 }
 
 /// The kernel counts what comes to libc's functions: not with REGALL_INTERCEPT=symbols,

@@ -6,7 +6,7 @@ use super::{lock, resync, State};
 use crate::arch::Frame;
 use crate::sys::{self, Errno};
 use core::ops::ControlFlow;
-use regall_directory::addr::{round_up, PageRange};
+use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
@@ -120,18 +120,36 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
         Err(Errno::PERM) => return Some(-i64::from(Errno::PERM.0)),
         Err(_) => return None,
     };
+    let mut listed = false;
+    let there = |at| to + (at - source.start());
     let moved = resync::each_mapping(source, |part| {
-        let there = to + (part.start() - source.start());
-        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        let one = sys::call!(
-            libc::SYS_mremap,
-            part.start(),
-            part.len(),
-            part.len(),
-            how,
-            there
-        );
-        one.is_ok()
+        listed = true;
+        place(part.start(), part.len(), there(part.start())).is_ok()
     });
+    // Where a filter hides the list, they are as large as the kernel takes them.
+    let moved = moved || !listed && by_trial(source, there);
     moved.then_some(to as i64)
+}
+
+fn place(at: u64, len: u64, there: u64) -> sys::Result<u64> {
+    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    sys::call!(libc::SYS_mremap, at, len, len, how, there)
+}
+
+/// Moves `source`, whose mappings nobody knows. Whether all of it could be.
+#[cold]
+fn by_trial(source: PageRange, there: impl Fn(u64) -> u64) -> bool {
+    let (mut at, mut len) = (source.start(), source.len());
+    while at < source.end() {
+        match place(at, len, there(at)) {
+            Ok(_) => {
+                at += len;
+                len = source.end() - at;
+            }
+            // It reaches into another mapping.
+            Err(Errno::FAULT) if len > PAGE => len = (len / PAGE).div_ceil(2) * PAGE,
+            Err(_) => return false,
+        }
+    }
+    true
 }

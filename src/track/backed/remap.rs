@@ -3,13 +3,16 @@
 use super::advice::{advise_again, enter_fresh, mark, KEPT};
 use super::touches;
 use crate::arch::Frame;
+use crate::policy;
 use crate::share::marks::Kept;
 use crate::share::{self, table::Part};
 use crate::sys::{self, Errno};
 use crate::track::pieces::{in_pieces, longer, OneMapping};
 use crate::track::pinning::{lock_for, settle};
 use crate::track::unmap::{munmap, put_back, Taken};
-use crate::track::{close, end, failed, lock, locks, open, real, registering, remap, resync};
+use crate::track::{
+    close, end, failed, lock, locks, open, real, registering, remap, resync, State,
+};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -107,10 +110,10 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
                 flight.touch(&guard, new);
                 let part = Part { range: new, ..part };
                 share::table(&mut guard).put(&part);
+                enter_moved(&mut guard, source.start(), new, &moved);
             }
             // What was pinned was moved as it was; what is new may not be.
             resync::range(new, true);
-            keep_marks(source.start(), new, &moved);
             let last = lock().and_then(|mut guard| moved.last_part(&mut guard));
             if let (Some((_, last, _)), Some(more)) = (last, new.after(new.start() + source.len()))
             {
@@ -129,17 +132,17 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
     value
 }
 
-/// What was advised for the memory at `from` goes with it to `new`.
-fn keep_marks(from: u64, new: PageRange, moved: &Taken) {
-    let next = |from| lock().and_then(|mut guard| moved.next(&mut guard, from));
-    let mut end = from;
-    while let Some((part, attr, _)) = next(end) {
-        end = part.end();
-        let kept = Flags::from_bits(attr.flags.bits() & KEPT.bits());
+/// What was at `from` is at `new` from now on. The kernel's list says the same, but where a
+/// filter hides that, and does not say what was advised and locked.
+fn enter_moved(state: &mut State, from: u64, new: PageRange, moved: &Taken) {
+    let mut at = from;
+    while let Some((part, attr, origin)) = moved.next(state, at) {
+        at = part.end();
         let start = new.start() + (part.start() - from);
-        let there = PageRange::from_call(start, part.len());
-        if let (Some(there), true) = (there, kept != Flags::EMPTY) {
-            mark(there, |f| f.with(kept));
+        if let Some(there) = PageRange::from_call(start, part.len()) {
+            state.ready();
+            let origin = origin.moved(part.start(), start);
+            state.insert_part(there, policy::unregistered(attr), Some(origin));
         }
     }
 }
@@ -226,6 +229,10 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
             if let Some(mut guard) = lock() {
                 flight.touch(&guard, new);
                 moved.files.moved(&mut guard, kept.start(), new.start());
+                enter_moved(&mut guard, kept.start(), new, &moved);
+            }
+            if let Some(tail) = new.after(new.start() + kept.len()) {
+                enter_fresh(tail, like);
             }
             if stays && call_at(kept, rights) {
                 let _ = asked.give(kept, rights);
@@ -234,7 +241,6 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
                 settle(kept);
             }
             resync::range(new, true);
-            keep_marks(kept.start(), new, &moved);
             moved.forget();
             if let Some(tail) = new.after(new.start() + kept.len()) {
                 let flags = Flags::from_bits(KEPT.bits() & like.flags.bits());

@@ -1,4 +1,4 @@
-/* Proves: in a seccomp sandbox memory becomes executable as without the shim, whatever of it can't be read and whatever the filter refuses. */
+/* Proves: in a seccomp sandbox memory moves and becomes executable as without the shim, whatever of it can't be read and whatever the filter refuses. */
 #include "filter.h"
 
 #ifndef MADV_GUARD_INSTALL
@@ -73,7 +73,8 @@ static const struct box {
 	{ "all but reading, advice is said to be taken", FALSE_ADVICE },
 };
 
-static const unsigned memory_calls[] = { SYS_mmap, SYS_munmap, SYS_mprotect, SYS_write, SYS_exit_group, SYS_getppid };
+static const unsigned memory_calls[] = { SYS_mmap,  SYS_munmap,     SYS_mprotect, SYS_mremap,
+					     SYS_write, SYS_exit_group, SYS_getppid };
 static const unsigned reading[] = { SYS_rt_sigprocmask, SYS_process_vm_readv, SYS_open,	   SYS_openat,
 				    SYS_pread64,	SYS_mincore,	      SYS_mlock2, SYS_mlock };
 
@@ -118,6 +119,28 @@ static void try(const struct memory *memory, const struct box *box)
 	_exit(0);
 }
 
+/* Memory that REGALL_SHARE=heap puts a file behind. */
+static void move(int what)
+{
+	size_t bytes = 512ul << 10;
+	char *p = anon(bytes / PAGE), *to = reserve(bytes / PAGE);
+	memset(p, 1, bytes);
+	memset(p + 40 * PAGE, 2, 10 * PAGE);
+	lock_in(what);
+	int leave = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+	MAP_AS("left", mremap(p + 46 * PAGE, 2 * PAGE, 2 * PAGE, leave, to));
+	say("  %d %d", all_are(to, 2 * PAGE, 2), all_are(p + 46 * PAGE, 2 * PAGE, 0));
+	MAP_AS("moved", mremap(p, 44 * PAGE, 44 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to + 4 * PAGE));
+	say("  %d %d", all_are(to + 4 * PAGE, 40 * PAGE, 1), all_are(to + 44 * PAGE, 4 * PAGE, 2));
+	if (!(what & (NO_ADVICE | FALSE_ADVICE))) {
+		CALL(madvise(to + 4 * PAGE, 8 * PAGE, MADV_DONTNEED));
+		say("  %d", all_are(to + 4 * PAGE, 8 * PAGE, 0));
+	}
+	char *grown = MAP_AS("grown", mremap(p + 60 * PAGE, 2 * PAGE, 80 * PAGE, MREMAP_MAYMOVE));
+	say("  %d", grown != MAP_FAILED && all_are(grown, 2 * PAGE, 1) && all_are(grown + 2 * PAGE, 78 * PAGE, 0));
+	_exit(0);
+}
+
 int main(void)
 {
 	file = memory_file(PAGE);
@@ -130,6 +153,13 @@ int main(void)
 				try(&memories[m], &boxes[b]);
 			reap("child", pid);
 		}
+	for (size_t b = 0; b < COUNT(boxes); b++) {
+		pid_t pid = fork();
+		NEED(pid >= 0);
+		if (pid == 0)
+			move(boxes[b].what);
+		reap(boxes[b].name, pid);
+	}
 	quiet_point("end");
 	return 0;
 }
