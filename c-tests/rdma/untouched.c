@@ -1,4 +1,5 @@
 /* Proves: with REGALL_PIN=auto a domain makes nothing large resident that nobody has touched, answers every request, and registers what has been touched. */
+#include <sys/mount.h>
 #include "rdma.h"
 
 #define MIB (1ul << 20)
@@ -35,6 +36,85 @@ static void works(const char *label, char *p, size_t len)
 	dereg(label, mr);
 }
 
+static bool call_audit(void)
+{
+	int (*audit)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "regall_audit");
+	return audit && audit() == 0;
+}
+
+/* What was only read is the zero page: registered, it would become memory. */
+static void reads(char *p)
+{
+	unsigned long sum = 0;
+	for (size_t at = 0; at < 16 * MIB; at += PAGE)
+		sum += (unsigned char)((volatile char *)p)[at];
+	long before = rss();
+	say("zeroes: %lu", sum);
+	if (shimmed()) {
+		PROMISE(call_audit());
+		PROMISE(!held(p, PAGE) && !held(p + 8 * MIB, PAGE));
+	}
+	say("read: %s", rss() - before < 8 ? "small" : "LARGE");
+}
+
+/* Requests for parts of four sparse files, on a file system that has room for what is touched
+ * of them, and not for all of them. */
+static void sparse(void)
+{
+	char folder[] = "/tmp/regall-sparse-XXXXXX";
+	NEED(mkdtemp(folder));
+	NEED(mount("none", folder, "tmpfs", 0, "size=16m") == 0);
+	char *at[4];
+	for (int i = 0; i < 4; i++) {
+		char path[64];
+		snprintf(path, sizeof path, "%s/%d", folder, i);
+		int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+		NEED(fd >= 0 && ftruncate(fd, 7 * MIB) == 0);
+		at[i] = mmap(NULL, 7 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		NEED(at[i] != MAP_FAILED);
+		struct ibv_mr *mr = reg("a sparse file", r.pd, at[i] + MIB, PAGE, ALL);
+		dereg("a sparse file", mr);
+		struct stat s;
+		NEED(fstat(fd, &s) == 0);
+		say("%d: %s", i, s.st_blocks <= 8 * 64 ? "sparse" : "FILLED");
+		close(fd);
+	}
+	for (int i = 0; i < 4; i++) {
+		memset(at[i] + MIB, 'x', 3 * MIB);
+		NEED(munmap(at[i], 7 * MIB) == 0);
+	}
+	NEED(umount(folder) == 0 && rmdir(folder) == 0);
+}
+
+/* What adapters have resident untouched is bounded together, as long as it is untouched. */
+static void many_small(void)
+{
+	enum { MOST = 64 };
+	size_t bytes = 8 * MIB;
+	char *all[MOST];
+	int n = 0;
+	while (n < MOST) {
+		char *p = all[n++] = island(bytes / PAGE);
+		if (!held(p, bytes))
+			break;
+	}
+	PROMISE(n > 1 && n < MOST);
+	for (int i = 0; i < n - 1; i++)
+		memset(all[i], 'x', bytes);
+	/* A request is what has the shim look again. */
+	bool again = false;
+	for (int i = 0; i < 20 && !again; i++) {
+		usleep(60 * 1000);
+		PROMISE(call_audit());
+		char *p = island(bytes / PAGE);
+		again = held(p, bytes);
+		NEED(munmap(p, bytes) == 0);
+	}
+	PROMISE(again);
+	for (int i = 0; i < n; i++)
+		NEED(munmap(all[i], bytes) == 0);
+}
+
 int main(void)
 {
 	r = rig();
@@ -59,12 +139,13 @@ int main(void)
 	memset(p + 180 * MIB, 'x', 8 * MIB);
 	if (shimmed()) {
 		PROMISE(held(p + 104 * MIB, MIB) && held(p + 107 * MIB, MIB / 2));
-		int (*audit)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "regall_audit");
-		PROMISE(audit && audit() == 0);
+		PROMISE(call_audit());
 		PROMISE(held(p + 180 * MIB, 8 * MIB));
 		PROMISE(!held(p + 200 * MIB, PAGE));
 	}
 	say("touched: %s", rss() - before < 128 ? "small" : "LARGE");
+
+	reads(p + 140 * MIB);
 
 	/* Its hole is no one's, and what comes there is untouched again. */
 	NEED(munmap(p + 96 * MIB, 32 * MIB) == 0);
@@ -75,6 +156,10 @@ int main(void)
 	char *small = island(16);
 	if (shimmed())
 		PROMISE(held(small, 16 * PAGE));
+
+	sparse();
+	if (shimmed())
+		many_small();
 
 	/* By the C interface: a range, and everything. */
 	if (shimmed()) {

@@ -39,6 +39,7 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{SlotRef, Writer};
 
 pub mod advice;
+mod ahead;
 pub mod aside;
 pub mod backed;
 pub mod birth;

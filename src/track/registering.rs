@@ -7,7 +7,7 @@
 //! or *retired* while the application still has its key → the application's call.
 
 use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
-use super::waiting::{self, Reach, Verdict};
+use super::waiting::{self, Backing, Reach, Verdict};
 use super::{deferred, flight, lock, progress, spent, State};
 use crate::arch;
 use crate::base::{counters, phase, settings};
@@ -52,7 +52,7 @@ enum Step {
     /// This is to be registered.
     Job(Job),
     /// What of this is resident is to be seen.
-    Look(PageRange),
+    Look(PageRange, Backing),
 }
 
 /// Registers everything in `range` that is to be and is not, in every domain.
@@ -107,9 +107,9 @@ fn settle_in(d: usize, range: PageRange, whose: Whose, reach: Reach) -> bool {
         let job = match next_step(&mut guard, d, clear.rest(), (reach, known)) {
             None => break,
             Some(Step::Job(job)) => job,
-            Some(Step::Look(gap)) => {
+            Some(Step::Look(gap, backing)) => {
                 drop(guard);
-                known = waiting::resident(gap);
+                known = waiting::resident(gap, backing);
                 let upto = known.map_or(gap.end(), |k| k.start());
                 if let (Some(untouched), Some(mut guard)) = (gap.before(upto), lock()) {
                     waiting::waits(&mut guard, d, untouched);
@@ -183,8 +183,8 @@ fn next_step(
                                 job = Some((gap, entry.range, writable, of_file, ahead));
                                 return ControlFlow::Break(());
                             }
-                            Verdict::Look => {
-                                look = Some(gap);
+                            Verdict::Look(backing) => {
+                                look = Some((gap, backing));
                                 return ControlFlow::Break(());
                             }
                             Verdict::Wait if primary && said == Reason::Off => {
@@ -205,8 +205,8 @@ fn next_step(
             state.update(piece, |_, a| Attr { hca: column, ..a });
             continue;
         }
-        if let Some(gap) = look {
-            return Some(Step::Look(gap));
+        if let Some((gap, backing)) = look {
+            return Some(Step::Look(gap, backing));
         }
         let (gap, entry, writable, of_file, ahead) = job?;
         let access = state.hca.alive(d)?.access_for(writable);
@@ -944,7 +944,7 @@ fn replace(
         };
         let mut new = Record::new(*range, d as u32, record.access, Life::Live);
         new.of_file = record.of_file;
-        new.ahead = record.ahead.min(range.len());
+        new.ahead = record.ahead_of(range.len());
         match outcome {
             Ok(keys) => new = new.with(*keys),
             Err(errno) => {

@@ -5,13 +5,17 @@
 //! `untouched` in the HCA column, and has no region, until somebody asks for it or it is
 //! seen to be resident.
 
-use super::{lock, pinning, State, USER_END};
+use super::{ahead, lock, pinning, State, USER_END};
 use crate::limits;
 use crate::registrar::hca::{numbers, CHUNK};
-use crate::sys;
+use crate::sys::{
+    self,
+    pagemap::{self, Pagemap},
+    Undisturbed,
+};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::vocab::{Attr, Column, Kind, Reason};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
 /// How much of what nobody holds is registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,9 +34,51 @@ pub enum Verdict {
     /// It is registered. So many bytes of it may be resident for that alone.
     Register(PageRange, u64),
     /// The kernel is asked what of it is resident.
-    Look,
+    Look(Backing),
     /// It waits.
     Wait,
+}
+
+/// What the pages of memory are, for [`resident`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// This process's own, unless they are a file's that were not written to.
+    Private,
+    /// The same, of a file.
+    PrivateFile,
+    /// Shared with whoever maps them, too.
+    Shared,
+    /// The same, of a file that may not be written here.
+    ReadOnlyFile,
+}
+
+impl Backing {
+    fn of(attr: Attr) -> Self {
+        let file = attr.kind == Kind::File;
+        match (attr.prot.shared(), file) {
+            (false, false) => Self::Private,
+            (false, true) => Self::PrivateFile,
+            (true, true) if !attr.prot.writable() => Self::ReadOnlyFile,
+            (true, _) => Self::Shared,
+        }
+    }
+
+    /// Whether a page with this word of /proc/self/pagemap is resident, and stays the only
+    /// copy when it is registered. The zero page and a file's page under a private mapping
+    /// would be copied.
+    const fn has(self, word: u64) -> bool {
+        const OWN: u64 = pagemap::PRESENT | pagemap::EXCLUSIVE;
+        match self {
+            Self::Private | Self::PrivateFile => word & (OWN | pagemap::FILE) == OWN,
+            Self::Shared | Self::ReadOnlyFile => word & pagemap::PRESENT != 0,
+        }
+    }
+
+    /// Whether mincore(2) tells. Of files it speaks of the page cache, and of those that
+    /// the process may not write it says that every page is resident.
+    const fn is_told_by_mincore(self) -> bool {
+        matches!(self, Self::Private | Self::Shared)
+    }
 }
 
 /// One mapping that is registered at once may have this part of the headroom ...
@@ -42,9 +88,9 @@ const FLOOR: u64 = 1 << 20;
 /// ... and all together this part.
 const ALL: u64 = 16;
 /// The kernel is asked about so many pages at a time.
-const WINDOW: usize = 4096;
+const WINDOW: usize = 512;
 /// So far around a region its neighbours are looked at.
-const NEAR: u64 = WINDOW as u64 * PAGE;
+const NEAR: u64 = 16 << 20;
 /// Resident memory between untouched memory is registered from this size on: what is
 /// smaller would be a region for each page.
 const RUN: u64 = 64 << 10;
@@ -70,18 +116,25 @@ pub fn verdict(
     if let Some(part) = there.filter(|part| part.start() == gap.start()) {
         return Verdict::Register(part, 0);
     }
-    // A file may have less room than its mapping.
-    let of_file = attr.prot.shared() && attr.kind == Kind::File;
-    if !of_file && is_small(state, gap.len()) {
+    if !may_lack_room(attr) && is_small(state, gap.len()) {
         return Verdict::Register(first, first.len());
     }
-    // What the kernel says of a private mapping of a file is said of the file's pages.
-    let telling = attr.kind != Kind::File || attr.prot.shared();
-    if reach == Reach::Resident && telling {
-        return Verdict::Look;
+    if reach == Reach::Resident {
+        return Verdict::Look(Backing::of(attr));
     }
     WAITED.store(true, Relaxed);
     Verdict::Wait
+}
+
+/// Whether what memory that says `attr` lies in may have less room than all of it needs: a
+/// file system, or the pool of huge pages. Resident before it is touched, it would take what
+/// others are about to touch.
+fn may_lack_room(attr: Attr) -> bool {
+    match attr.kind {
+        Kind::File => attr.prot.shared(),
+        Kind::Huge => attr.flags.has(Flags::NORESERVE),
+        _ => false,
+    }
 }
 
 fn is_small(state: &State, len: u64) -> bool {
@@ -128,13 +181,23 @@ pub fn waits(state: &mut State, d: usize, gap: PageRange) {
 pub fn chunk_of(state: &State, bytes: PageRange) -> PageRange {
     let size = (state.hca.headroom / ONE).clamp(FLOOR, CHUNK);
     let size = 1 << size.ilog2();
-    let entry = |addr| state.ledger.get(addr).map(|e| e.range);
+    let entry = |addr| state.ledger.get(addr);
     let (Some(first), Some(last)) = (entry(bytes.start()), entry(bytes.end() - PAGE)) else {
         return bytes;
     };
-    let start = (bytes.start() & !(size - 1)).max(first.start());
-    let end = bytes.end().checked_next_multiple_of(size);
-    let end = end.unwrap_or(bytes.end()).min(last.end());
+    // The chunk goes no further than the mappings that the bytes begin and end in.
+    let start = match may_lack_room(first.attr) {
+        true => bytes.start(),
+        false => (bytes.start() & !(size - 1)).max(first.range.start()),
+    };
+    let end = match may_lack_room(last.attr) {
+        true => bytes.end(),
+        false => bytes
+            .end()
+            .checked_next_multiple_of(size)
+            .unwrap_or(bytes.end())
+            .min(last.range.end()),
+    };
     match PageRange::new(start, end) {
         Some(wide) if fits_ahead(state, wide.len() - bytes.len()) => wide,
         _ => bytes,
@@ -156,23 +219,35 @@ pub fn refresh() {
     let domains = numbers().filter_map(|d| state.hca.domain(d));
     let registered = domains.map(|d| d.bytes).max().unwrap_or(0);
     state.hca.headroom = state.total.saturating_sub(resident.max(registered));
+    let tight = state.hca.ahead > state.hca.headroom / ALL / 2;
+    drop(guard);
+    if tight {
+        ahead::notice();
+    }
 }
 
-/// The first part of `gap` that is resident. The kernel is asked: called without the lock.
+/// The first part of `gap`, which is memory of kind `backing`, that is resident. The kernel is
+/// asked: called without the lock.
 #[cold]
 #[inline(never)]
-pub fn resident(gap: PageRange) -> Option<PageRange> {
-    let mut pages = [0u8; WINDOW];
+pub fn resident(gap: PageRange, backing: Backing) -> Option<PageRange> {
+    // A handler that jumps away would leave the descriptor open.
+    let _undisturbed = Undisturbed::new();
+    let pagemap = Pagemap::open().ok();
+    let mut words = [0u64; WINDOW];
     let (mut at, mut run) = (gap.start(), None);
-    while at < gap.end() {
+    'gap: while at < gap.end() {
+        if let (None, Some(pagemap)) = (run, &pagemap) {
+            at = pagemap.next_present(at, gap.end());
+        }
         let many = ((gap.end() - at) / PAGE).min(WINDOW as u64) as usize;
-        let window = pages.get_mut(..many)?;
-        if sys::residency(at, window).is_err() {
+        let window = words.get_mut(..many)?;
+        if !look(pagemap.as_ref(), at, window, backing) {
             // Some of it has gone meanwhile.
             break;
         }
-        for page in window.iter() {
-            match (page & 1 != 0, run) {
+        for word in window.iter() {
+            match (*word != 0, run) {
                 (true, None) => run = Some(at),
                 (false, Some(start)) if at - start >= RUN => return PageRange::new(start, at),
                 (false, _) => run = None,
@@ -180,14 +255,123 @@ pub fn resident(gap: PageRange) -> Option<PageRange> {
             }
             at += PAGE;
             if run.is_some_and(|start| at - start >= CHUNK) {
-                break;
+                break 'gap;
             }
-        }
-        if run.is_some_and(|start| at - start >= CHUNK) {
-            break;
         }
     }
     let start = run?;
     let whole = start == gap.start() && at == gap.end();
     PageRange::new(start, at).filter(|part| whole || part.len() >= RUN)
+}
+
+/// Makes each of `words` 1 if its page from `at` on is resident, else 0. False if the kernel
+/// does not say.
+fn look(pagemap: Option<&Pagemap>, at: u64, words: &mut [u64], backing: Backing) -> bool {
+    let Some(pagemap) = pagemap else {
+        return backing.is_told_by_mincore() && look_by_mincore(at, words);
+    };
+    let read = pagemap.read(at, words).is_ok();
+    words.iter_mut().for_each(|w| *w = backing.has(*w).into());
+    read
+}
+
+/// As [`look`], where /proc can't be read. Takes the zero page for resident.
+#[cold]
+#[inline(never)]
+fn look_by_mincore(at: u64, words: &mut [u64]) -> bool {
+    let mut pages = [0u8; WINDOW];
+    let pages = pages.get_mut(..words.len()).unwrap_or(&mut []);
+    let told = sys::residency(at, pages).is_ok();
+    for (word, page) in words.iter_mut().zip(pages) {
+        *word = u64::from(*page & 1);
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    const LEN: usize = 4 << 20;
+
+    /// A fresh mapping; of file `fd`, or of none.
+    fn mapped(prot: i32, flags: i32, fd: Option<i32>) -> (*mut u8, PageRange) {
+        let flags = flags | if fd.is_none() { libc::MAP_ANONYMOUS } else { 0 };
+        // SAFETY: fresh memory at a place of the kernel's choice. Huge pages would be
+        // resident beyond what is touched.
+        let p = unsafe {
+            let p = libc::mmap(core::ptr::null_mut(), LEN, prot, flags, fd.unwrap_or(-1), 0);
+            assert_ne!(p, libc::MAP_FAILED);
+            libc::madvise(p, LEN, libc::MADV_NOHUGEPAGE);
+            p.cast()
+        };
+        let start = p as u64;
+        (p, PageRange::new(start, start + LEN as u64).unwrap())
+    }
+
+    fn pages(range: PageRange, from: u64, to: u64) -> Option<PageRange> {
+        PageRange::new(range.start() + from * PAGE, range.start() + to * PAGE)
+    }
+
+    fn each_page(p: *mut u8, pages: core::ops::Range<usize>, write: bool) {
+        for page in pages {
+            // SAFETY: within the caller's mapping, which can be accessed so.
+            unsafe {
+                let at = p.add(page * PAGE as usize);
+                match write {
+                    true => at.write_volatile(1),
+                    false => _ = at.read_volatile(),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_zero_page_is_not_resident() {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let (p, range) = mapped(both, libc::MAP_PRIVATE, None);
+        each_page(p, 0..1024, false);
+        assert_eq!(resident(range, Backing::Private), None);
+        each_page(p, 600..800, true);
+        assert_eq!(resident(range, Backing::Private), pages(range, 600, 800));
+    }
+
+    #[test]
+    fn what_others_have_of_a_file_is_not_resident() {
+        let mut file = tempfile();
+        file.write_all(&vec![7; LEN]).unwrap();
+        let fd = Some(file.as_raw_fd());
+        let (p, range) = mapped(libc::PROT_READ, libc::MAP_SHARED, fd);
+        assert_eq!(resident(range, Backing::ReadOnlyFile), None);
+        each_page(p, 0..1024, false);
+        assert_eq!(resident(range, Backing::ReadOnlyFile), Some(range));
+    }
+
+    #[test]
+    fn copies_of_a_files_pages_are_resident() {
+        let mut file = tempfile();
+        file.write_all(&vec![7; LEN]).unwrap();
+        let fd = Some(file.as_raw_fd());
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let (p, range) = mapped(both, libc::MAP_PRIVATE, fd);
+        each_page(p, 0..1024, false);
+        assert_eq!(resident(range, Backing::PrivateFile), None);
+        each_page(p, 100..200, true);
+        assert_eq!(
+            resident(range, Backing::PrivateFile),
+            pages(range, 100, 200)
+        );
+    }
+
+    fn tempfile() -> std::fs::File {
+        let name = std::format!("regall-waiting-{:?}", std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        let mut options = std::fs::File::options();
+        let open = options.read(true).write(true).create(true).truncate(true);
+        let file = open.open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file
+    }
 }

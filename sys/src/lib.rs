@@ -12,6 +12,7 @@ pub mod arch;
 pub mod credentials;
 pub mod file;
 pub mod folder;
+pub mod pagemap;
 pub mod process;
 pub mod socket;
 pub mod text;

@@ -6,8 +6,10 @@
 //! taken out of the page tables behind that. The file's pages stay in the page cache, where
 //! they can be reclaimed.
 
-use crate::sys::file::Fd;
-use crate::sys::{self, call};
+use crate::sys::{
+    self,
+    pagemap::{self, Pagemap},
+};
 use crate::track::advice::DONTNEED_LOCKED;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Flags, Kind};
@@ -21,10 +23,8 @@ const MARGIN: u64 = 16 << 10;
 const REACH: u64 = 2 << 20;
 const PAGES: usize = ((WINDOW + 2 * REACH) / PAGE) as usize;
 
-/// A page is mapped, or in swap, by /proc/self/pagemap.
-const MAPPED: u64 = 3 << 62;
-/// It is a file's, and no copy of it.
-const FILE: u64 = 1 << 61;
+/// A page is mapped, or in swap.
+const MAPPED: u64 = pagemap::PRESENT | pagemap::SWAPPED;
 
 /// What is known of a window's pages.
 pub struct Pages {
@@ -53,7 +53,7 @@ pub fn each(
     pages: &mut Pages,
     mut f: impl FnMut(PageRange, PageRange),
 ) {
-    let pagemap = Fd::open(c"/proc/self/pagemap", libc::O_RDONLY, 0).ok();
+    let pagemap = Pagemap::open().ok();
     let mut from = range.start();
     while let Some(rest) = range.after(from) {
         let end = (from & !(WINDOW - 1)).saturating_add(WINDOW);
@@ -93,7 +93,7 @@ impl Pages {
         }
     }
 
-    fn look(&mut self, around: PageRange, pagemap: Option<&Fd>) {
+    fn look(&mut self, around: PageRange, pagemap: Option<&Pagemap>) {
         let count = (around.len() / PAGE) as usize;
         let map = self.map.get_mut(..count).unwrap_or(&mut []);
         if !read_map(around.start(), map, pagemap) {
@@ -173,16 +173,13 @@ impl Owner {
 }
 
 /// Reads the words of the pages from `at` on.
-fn read_map(at: u64, words: &mut [u64], pagemap: Option<&Fd>) -> bool {
-    let bytes = size_of_val(words) as u64;
-    let from = at / PAGE * size_of::<u64>() as u64;
-    let to = words.as_mut_ptr();
-    pagemap.is_some_and(|map| call!(libc::SYS_pread64, map.raw(), to, bytes, from) == Ok(bytes))
+fn read_map(at: u64, words: &mut [u64], pagemap: Option<&Pagemap>) -> bool {
+    pagemap.is_some_and(|map| map.read(at, words).is_ok())
 }
 
 /// Takes `run` out of the page tables. A private mapping's pages stay if they are copies, as
 /// where something was patched.
-fn give_back(run: PageRange, shared: bool, pagemap: Option<&Fd>) {
+fn give_back(run: PageRange, shared: bool, pagemap: Option<&Pagemap>) {
     const MANY: usize = 32;
     let mut words = [0u64; MANY];
     let mut from = run.start();
@@ -197,7 +194,7 @@ fn give_back(run: PageRange, shared: bool, pagemap: Option<&Fd>) {
             return;
         }
         let pages = (part.start()..).step_by(PAGE as usize).zip(&*words);
-        let gone = |word: u64| word & MAPPED != 0 && (shared || word & FILE != 0);
+        let gone = |word: u64| word & MAPPED != 0 && (shared || word & pagemap::FILE != 0);
         if words.iter().all(|word| gone(*word)) {
             drop_pages(part.start(), part.len());
         } else {

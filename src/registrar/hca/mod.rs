@@ -326,6 +326,8 @@ impl Hca {
             record.slot = 0;
             if record.life == Life::Live {
                 record.life = Life::Retired;
+                let ahead = core::mem::take(&mut record.ahead);
+                self.ahead = self.ahead.saturating_sub(ahead);
                 self.retired = self.retired.saturating_add(record.range.len());
             } else if matches!(record.life, Life::Refused(_)) {
                 let _ = self.bury(n);
@@ -463,6 +465,14 @@ impl Hca {
         (held.start() == piece.start()).then_some((held, record.life))
     }
 
+    /// Region `n` has no more than `ahead` bytes that nobody has touched.
+    pub fn is_touched(&mut self, n: u32, ahead: u64) {
+        if let Some(record) = self.records.get_mut(n).filter(|r| r.ahead > ahead) {
+            self.ahead = self.ahead.saturating_sub(record.ahead - ahead);
+            record.ahead = ahead;
+        }
+    }
+
     /// A region has got its last borrower back, or never had one, and is out of its
     /// domain: what the kernel has to be told.
     pub fn bury(&mut self, n: u32) -> Option<Grave> {
@@ -497,7 +507,10 @@ impl Hca {
             return self.bury(n);
         }
         record.life = Life::Retired;
+        // Who has borrowed it has asked for it.
+        let ahead = core::mem::take(&mut record.ahead);
         let len = record.range.len();
+        self.ahead = self.ahead.saturating_sub(ahead);
         self.retired = self.retired.saturating_add(len);
         None
     }

@@ -186,6 +186,13 @@ impl Record {
         }
     }
 
+    /// What a part of so many bytes has [`Record::ahead`], if it lies anywhere in it.
+    pub fn ahead_of(&self, bytes: u64) -> u64 {
+        let all = u128::from(self.range.len());
+        let part = u128::from(self.ahead) * u128::from(bytes) / all;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
     /// The same with what the kernel says of it.
     pub const fn with(self, keys: Mr) -> Self {
         Self {

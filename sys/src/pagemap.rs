@@ -1,0 +1,145 @@
+//! Which pages of this process are resident, by /proc/self/pagemap.
+//!
+//! mincore(2) is no answer to that: it says "resident" of the zero page, which holds nothing,
+//! and of every page of a file that the process may not write.
+
+use crate::file::Fd;
+use crate::{call, Errno, Result};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The page is in this process's page tables.
+pub const PRESENT: u64 = 1 << 63;
+/// It is in swap space.
+pub const SWAPPED: u64 = 1 << 62;
+/// It is a file's or shared, and no copy of this process's own.
+pub const FILE: u64 = 1 << 61;
+/// Nobody else has it. Never so of the zero page.
+pub const EXCLUSIVE: u64 = 1 << 56;
+
+const PAGE: u64 = 4096;
+
+/// The open file.
+pub struct Pagemap(Fd);
+
+/// `struct pm_scan_arg` (linux/fs.h).
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    regions: u64,
+    many_regions: u64,
+    most_pages: u64,
+    inverted: u64,
+    all_of: u64,
+    any_of: u64,
+    told: u64,
+}
+
+/// PAGEMAP_SCAN: `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+/// PAGE_IS_PRESENT.
+const IS_PRESENT: u64 = 1 << 3;
+/// The kernel has no PAGEMAP_SCAN (before Linux 6.7), or a filter forbids it.
+static CANNOT_SCAN: AtomicBool = AtomicBool::new(false);
+
+impl Pagemap {
+    /// Opens it. Fails where /proc is not mounted, and in a process that may not be dumped.
+    pub fn open() -> Result<Self> {
+        Fd::open(c"/proc/self/pagemap", libc::O_RDONLY, 0).map(Self)
+    }
+
+    /// Reads the words of the pages from `at` on.
+    pub fn read(&self, at: u64, words: &mut [u64]) -> Result<()> {
+        let bytes = size_of_val(words) as u64;
+        let from = at / PAGE * size_of::<u64>() as u64;
+        let n = call!(
+            libc::SYS_pread64,
+            self.0.raw(),
+            words.as_mut_ptr(),
+            bytes,
+            from
+        )?;
+        (n == bytes).then_some(()).ok_or(Errno::FAULT)
+    }
+
+    /// The first page from `at` on, below `end`, that is in the page tables; `end`: there is
+    /// none. Where the kernel can't be asked for it, `at`.
+    pub fn next_present(&self, at: u64, end: u64) -> u64 {
+        if CANNOT_SCAN.load(Relaxed) {
+            return at;
+        }
+        let mut region = [0u64; 3];
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start: at,
+            end,
+            regions: region.as_mut_ptr() as u64,
+            many_regions: 1,
+            most_pages: 1,
+            all_of: IS_PRESENT,
+            told: IS_PRESENT,
+            ..Scan::default()
+        };
+        match call!(libc::SYS_ioctl, self.0.raw(), PAGEMAP_SCAN, &raw mut scan) {
+            Ok(0) => end,
+            Ok(_) => region[0].clamp(at, end),
+            Err(Errno::INTR) => at,
+            Err(_) => {
+                CANNOT_SCAN.store(true, Relaxed);
+                at
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(bytes: usize) -> *mut u8 {
+        // SAFETY: fresh memory at a place of the kernel's choice.
+        let p = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(p, libc::MAP_FAILED);
+        p.cast()
+    }
+
+    #[test]
+    fn what_is_touched_is_told_from_what_is_read() {
+        let p = map(64 << 20);
+        let at = p as u64;
+        let page = PAGE as usize;
+        // SAFETY: within the mapping; huge pages would be more than what is touched.
+        unsafe {
+            libc::madvise(p.cast(), 64 << 20, libc::MADV_NOHUGEPAGE);
+            p.add(5000 * page).write_volatile(1);
+            p.add(5001 * page).read_volatile();
+        }
+        let pagemap = Pagemap::open().expect("/proc/self/pagemap");
+        let mut words = [0u64; 3];
+        pagemap.read(at + 4999 * PAGE, &mut words).expect("words");
+        assert_eq!(words[0] & PRESENT, 0);
+        assert_eq!(words[1] & (PRESENT | EXCLUSIVE | FILE), PRESENT | EXCLUSIVE);
+        assert_eq!(words[2] & (PRESENT | EXCLUSIVE), PRESENT);
+
+        let end = at + (64 << 20);
+        let first = pagemap.next_present(at, end);
+        assert!([at, at + 5000 * PAGE].contains(&first));
+        let rest = at + 5002 * PAGE;
+        assert!([rest, end].contains(&pagemap.next_present(rest, end)));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(p.cast(), 64 << 20) };
+    }
+}
