@@ -35,6 +35,7 @@ pub mod huge;
 pub mod intercept;
 pub mod limits;
 pub mod logger;
+pub mod mounts;
 pub mod policy;
 pub mod regions;
 pub mod registrar;

@@ -246,15 +246,15 @@ fn describe_file(
         }
         let device = (libc::major(stat.dev), libc::minor(stat.dev));
         *origin = Some(Origin::of_file(device, stat.inode, offset, range.start()));
-        match file::room_fd(fd) {
+        if !file::is_memory(fd) {
+            facts = facts.with(Flags::CACHE);
+        } else if prot.shared() {
             // Populated, it would fill its file system: a touch that works is SIGBUS then.
-            Ok(room) if room.in_memory => {
-                let there = stat.blocks.saturating_mul(512);
-                if prot.shared() && range.len().saturating_sub(there) > room.left / 2 {
-                    facts = facts.with(Flags::KEEP_LAZY);
-                }
+            let there = stat.blocks.saturating_mul(512);
+            let left = file::room_fd(fd).unwrap_or(0);
+            if range.len().saturating_sub(there) > left / 2 {
+                facts = facts.with(Flags::KEEP_LAZY);
             }
-            _ => facts = facts.with(Flags::CACHE),
         }
         return (Kind::File, facts, stat.size.saturating_sub(offset));
     }

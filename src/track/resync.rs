@@ -9,6 +9,7 @@ use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::ledger::Origin;
+use crate::mounts::{self, Mounted};
 use crate::policy;
 use crate::share;
 use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
@@ -401,22 +402,19 @@ fn odd_name(name: &[u8]) -> bool {
 #[cold]
 #[inline(never)]
 fn is_cache(line: &Line) -> bool {
-    if [&b"/memfd:"[..], b"/dev/zero", b"/dev/shm/"]
-        .iter()
-        .any(|memory| line.name.starts_with(memory))
-    {
-        return false;
-    }
-    let mut path = Text::<1024>::new();
-    path.push(line.name);
-    let room = path.as_cstr().map(file::room_path);
-    !matches!(room, Some(Ok(room)) if room.in_memory)
+    let memory = [&b"/memfd:"[..], b"/dev/zero", b"/dev/shm/"];
+    let known = memory.iter().any(|memory| line.name.starts_with(memory));
+    !known && mounts::of_device(line.dev_major, line.dev_minor) != Mounted::Memory
 }
 
-/// Where the file behind `line` ends, if it ends within the mapping.
+/// Where the file behind `line` ends, if it ends within the mapping. What may take for ever to
+/// answer is not asked: there the pin set finds it.
 #[cold]
 #[inline(never)]
 fn end_of_file(line: &Line) -> Option<u64> {
+    if mounts::of_device(line.dev_major, line.dev_minor) == Mounted::Remote {
+        return None;
+    }
     let mut path = Text::<1024>::new();
     path.push(line.name);
     let stat = file::stat_path(path.as_cstr()?, false).ok()?;

@@ -390,40 +390,20 @@ impl From<&libc::stat> for Stat {
     }
 }
 
-/// What a file system says of itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// Its files are memory: tmpfs, ramfs or hugetlbfs.
-    pub in_memory: bool,
-    /// Bytes that it has left for everybody.
-    pub left: u64,
+/// Whether `fd`'s file is memory: tmpfs, a memfd, hugetlbfs. Only their files have seals, and
+/// the file system is not asked, which another machine may answer for.
+pub fn is_memory(fd: i32) -> bool {
+    call!(libc::SYS_fcntl, fd, libc::F_GET_SEALS).is_ok()
 }
 
-/// TMPFS_MAGIC, RAMFS_MAGIC and HUGETLBFS_MAGIC (linux/magic.h).
-const IN_MEMORY: [u64; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
-
-/// statfs(2)'s answer: the type, the size of a block, and three numbers of blocks, of which
-/// the last is of those that everybody can have.
-fn room_of(words: [u64; 15]) -> Room {
-    let [kind, block, _, _, left, ..] = words;
-    Room {
-        in_memory: IN_MEMORY.contains(&(kind & 0xffff_ffff)),
-        left: left.saturating_mul(block),
-    }
-}
-
-/// Of the file system that `fd`'s file is on.
-pub fn room_fd(fd: i32) -> Result<Room> {
+/// Bytes that the file system of `fd`'s file has left for everybody.
+pub fn room_fd(fd: i32) -> Result<u64> {
+    // The type, the size of a block, and three numbers of blocks, of which the last is of
+    // those that everybody can have.
     let mut words = [0u64; 15];
     call!(libc::SYS_fstatfs, fd, words.as_mut_ptr())?;
-    Ok(room_of(words))
-}
-
-/// Of the file system that `path` is on.
-pub fn room_path(path: &core::ffi::CStr) -> Result<Room> {
-    let mut words = [0u64; 15];
-    call!(libc::SYS_statfs, path.as_ptr(), words.as_mut_ptr())?;
-    Ok(room_of(words))
+    let [_, block, _, _, left, ..] = words;
+    Ok(left.saturating_mul(block))
 }
 
 const _: () = assert!(size_of::<libc::statfs>() <= size_of::<[u64; 15]>());
