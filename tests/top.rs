@@ -127,7 +127,8 @@ fn once_is_plain_text() {
     assert_eq!((done.end().as_str(), done.stderr.as_str()), ("exit 0", ""));
     let head = done.stdout.lines().next().expect("a line");
     let heads: Vec<_> = head.split_whitespace().collect();
-    let first = "PID RANK EXE S MAPS REG EXCL LIMIT PINNED EV/S SHIM% SERVED PASSED HCA BUDGET";
+    let first =
+        "PID RANK EXE S MAPS REG EXCL LIMIT PINNED EV/S SHIM% SERVED PASSED HCA UNUSED BUDGET";
     assert!(heads.join(" ").starts_with(first), "{head}");
     assert!(!done.stdout.contains('\x1b'), "{}", done.stdout);
     let line = |beside: &Beside| {

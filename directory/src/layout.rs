@@ -333,8 +333,8 @@ numbered! {
         Probed = 40 => "probed",
         /// Bytes locked on fault that count against the budget: some may not be resident yet
         LazyBytes = 41 => "lazy_bytes",
-        /// Bytes registered before anybody had touched them: resident for that alone, perhaps
-        AheadBytes = 42 => "ahead_bytes",
+        /// Bytes resident, never touched: adapters have them, and the program has not used them yet
+        AheadBytes = 42 => "resident_untouched_bytes",
     }
 }
 

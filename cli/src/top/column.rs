@@ -102,6 +102,9 @@ pub fn all() -> Vec<Column> {
         of("HCA", 5, "bytes registered with adapters", |s| {
             Bytes(Some(s.figures.counter(Counter::HcaBytes)))
         }),
+        of("UNUSED", 6, "bytes resident, never touched", |s| {
+            Bytes(Some(s.figures.counter(Counter::AheadBytes)))
+        }),
         of("BUDGET", 6, "the most that may be pinned", |s| {
             Bytes(s.figures.budget())
         }),

@@ -211,6 +211,7 @@ impl Sample {
             "shim_ns": self.shim_nanos(),
             "shim_percent": self.rates.as_ref().map(|r| rounded(r.shim())),
             "hca_bytes": f.counter(Counter::HcaBytes),
+            "resident_untouched_bytes": f.counter(Counter::AheadBytes),
             "served": f.counter(Counter::Served),
             "passed": f.counter(Counter::Passed),
             "copied_bytes": copied.collect::<Map<_, _>>(),
@@ -352,7 +353,7 @@ mod tests {
         let names: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
         let expected = "pid rank exe state busy mappings registered_bytes excluded_bytes \
             limit_bytes pinned_bytes budget_bytes events events_per_second shim_ns \
-            shim_percent hca_bytes served passed copied_bytes";
+            shim_percent hca_bytes resident_untouched_bytes served passed copied_bytes";
         assert_eq!(names.join(" "), expected);
         assert_eq!(json["budget_bytes"], 1 << 20);
         assert!(json["events_per_second"].is_null() && json["rank"].is_null());
