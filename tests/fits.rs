@@ -128,6 +128,12 @@ fn stacks_grow_after_rights_are_dropped() {
     }
 }
 
+/// Page cache that was locked while there was room, and others who take the room.
+#[test]
+fn a_file_and_another_process() {
+    fits_with_a_file("beside", 100 * MIB, 200 * MIB);
+}
+
 /// Where a limit lets next to nothing be pinned, the user reads one line.
 #[test]
 fn much_over_the_limit_is_one_line() {

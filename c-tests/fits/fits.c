@@ -328,6 +328,57 @@ static void rank(void)
 	touch(q, 2 * MIB, PAGE);
 }
 
+/* 100 MB of a file are read; then another process, which has no shim, fills the cgroup step by
+ * step. Before each step there is time to see what the last one took. */
+static void beside(const char *self, const char *path)
+{
+	int to[2], from[2], fd = open(path, O_RDONLY), status = -1;
+	NEED(fd >= 0 && pipe(to) == 0 && pipe(from) == 0);
+	unsigned char *p = mmap(NULL, 100 * MIB, PROT_READ, MAP_SHARED, fd, 0);
+	NEED(p != MAP_FAILED);
+	unsigned long sum = 0;
+	for (size_t at = 0; at < 100 * MIB; at += PAGE)
+		sum += p[at];
+	pid_t child = fork();
+	NEED(child >= 0);
+	if (child == 0) {
+		char *none[] = { NULL };
+		NEED(dup2(to[0], 0) == 0 && dup2(from[1], 1) == 1);
+		execle(self, self, "filler", NULL, none);
+		_exit(91);
+	}
+	close(to[0]);
+	close(from[1]);
+	char c = 0;
+	int steps = 0;
+	for (; steps < 10; steps++) {
+		struct timespec start, now;
+		clock_gettime(CLOCK_MONOTONIC, &start);
+		long ms = 0;
+		for (int calls = 0; calls < 1024 || ms < 300; calls++) {
+			anon(1);
+			clock_gettime(CLOCK_MONOTONIC, &now);
+			ms = (now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000;
+			if (calls >= 1024)
+				usleep(1000);
+		}
+		if (write(to[1], &c, 1) != 1 || read(from[0], &c, 1) != 1)
+			break;
+	}
+	close(to[1]);
+	NEED(waitpid(child, &status, 0) == child);
+	say("%lu, %d steps: %s", sum, steps, status == 0 ? "well" : "DIED");
+}
+
+static void filler(void)
+{
+	char c;
+	while (read(0, &c, 1) == 1) {
+		touch(anon(15 * MIB / PAGE), 15 * MIB, PAGE);
+		NEED(write(1, &c, 1) == 1);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	NEED(argc > 1);
@@ -354,6 +405,10 @@ int main(int argc, char **argv)
 		grows(place);
 	else if (strcmp(row, "dropped") == 0)
 		dropped(place);
+	else if (strcmp(row, "beside") == 0)
+		beside(argv[0], place);
+	else if (strcmp(row, "filler") == 0)
+		filler();
 	else if (strcmp(row, "ranks") == 0)
 		ranks(argv[0]);
 	else if (strcmp(row, "rank") == 0)

@@ -123,6 +123,9 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     thread.timing.set(false);
     counters::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
     watch::look();
+    if thread.flights[0].get() == 0 && track::tracking() {
+        track::fitting::revisit();
+    }
     value
 }
 

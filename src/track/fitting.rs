@@ -9,8 +9,10 @@ use super::pinning::{let_go_of, reckon};
 use super::{flight, lock, State, USER_END};
 use crate::base::{counters, settings};
 use crate::config::Pin;
+use crate::limits;
+use crate::sys::time;
 use crate::thread;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
 use regall_directory::vocab::{Attr, Column, Flags, Reason};
@@ -83,12 +85,49 @@ impl State {
         self.mapped() > self.fitting.next_look
     }
 
+    /// Bytes of page cache that are locked and could be let go of.
+    #[inline]
+    fn cache_to_give(&self) -> u64 {
+        self.ledger.totals().cache.saturating_sub(self.fitting.kept)
+    }
+
     /// The ledger has changed.
     #[inline]
     pub(super) fn watch(&self) {
-        if self.ledger.totals().cache > self.fitting.kept && self.is_fitting_stale() {
+        if self.cache_to_give() != 0 && self.is_fitting_stale() {
             DUE.store(true, Relaxed);
         }
+    }
+}
+
+/// Nanoseconds between two looks at what others have, at the least.
+const INTERVAL: u64 = 250_000_000;
+/// Less page cache than this is not worth a look: a small program in a sandbox opens no files
+/// that it has not opened without the shim.
+const MUCH: u64 = 16 << 20;
+/// When that was done last.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+
+/// Looks now and then whether others have taken the room in which page cache is locked. To be
+/// called every few hundred events, when nothing is in progress.
+#[cold]
+#[inline(never)]
+pub fn revisit() {
+    if !limits::is_shared() {
+        return;
+    }
+    let (now, last) = (time::now(), LOOKED.load(Relaxed));
+    let due = now.saturating_sub(last) >= INTERVAL;
+    if !due
+        || LOOKED
+            .compare_exchange(last, now, Relaxed, Relaxed)
+            .is_err()
+    {
+        return;
+    }
+    if lock().is_some_and(|g| g.cache_to_give() >= MUCH) {
+        DUE.store(true, Relaxed);
+        keep();
     }
 }
 
