@@ -5,7 +5,7 @@ use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::pieces::{in_pieces, longer, was_one_mapping};
 use super::pinning::{let_go, lock_for, postpone, settle};
-use super::unmap::{put_back, Taken};
+use super::unmap::{put_back, put_back_unchanged, Taken};
 use super::{
     backed, close, deferred, end, failed, lock, open, over_budget, real, registering, resync, seals,
 };
@@ -80,6 +80,8 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     if failed(value) {
         value = with_room(frame, value, &mut moved);
     }
+    // The kernel unmaps a fixed target before it looks at the source.
+    let mut changed = fixed;
     if let (FAULT, Some(source)) = (value, source) {
         if let Some(one) = was_one_mapping(&moved, source) {
             if one.flags.has(Flags::APP_LOCKED) {
@@ -92,6 +94,7 @@ pub fn mremap(frame: &mut Frame) -> i64 {
                 end(flight);
                 return backed::carry_locked(frame, source, target, one);
             }
+            changed = true;
             value = longer(frame, source, one.prot)
                 .or_else(|| in_pieces(frame, source, one.prot))
                 .unwrap_or(value);
@@ -101,8 +104,10 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         if let Some(target) = target {
             put_back(target, &replaced);
         }
-        if let Some(source) = source {
-            put_back(source, &moved);
+        match source {
+            Some(source) if changed => put_back(source, &moved),
+            Some(source) => put_back_unchanged(source, &moved),
+            None => (),
         }
     } else {
         replaced.done();

@@ -4,7 +4,7 @@
 
 use super::aside::{AsideRoom, Part};
 use super::headroom;
-use super::pinning::lock_for;
+use super::pinning::{lock_for, settle};
 use super::{close, deferred, failed, lock, open, real, registering, resync, seals, State};
 use crate::arch::Frame;
 use crate::ledger::Entry;
@@ -249,7 +249,25 @@ pub fn munmap(frame: &mut Frame) -> i64 {
     value
 }
 
-/// A call that was to take `range` away failed.
+/// As [`put_back`], where the kernel has changed nothing: what was taken is what is there. It
+/// costs no more than the parts do, however many mappings there are elsewhere.
+#[cold]
+#[inline(never)]
+pub fn put_back_unchanged(range: PageRange, taken: &Taken) {
+    let restored = match (taken.all(), lock()) {
+        (Some(_), Some(mut guard)) => {
+            taken.restore(&mut guard);
+            true
+        }
+        _ => false,
+    };
+    match restored {
+        true => settle(range),
+        false => put_back(range, taken),
+    }
+}
+
+/// A call that was to take `range` away failed, and may have changed a part of it before.
 #[cold]
 #[inline(never)]
 pub fn put_back(range: PageRange, taken: &Taken) {
