@@ -1,9 +1,36 @@
 /* Proves: mremap grows, shrinks, moves and fails as without the shim. */
+#include <dlfcn.h>
+#include "../include/regall.h"
 #include "check.h"
 
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
+
+/* How often the shim has read the kernel's list of mappings. */
+static unsigned long resyncs(void)
+{
+	int (*stats)(struct regall_stats *) = (int (*)(struct regall_stats *))dlsym(RTLD_DEFAULT, "regall_stats");
+	struct regall_stats s = { .size = sizeof s };
+	return stats && stats(&s) == 0 ? s.resyncs : 0;
+}
+
+/* What is refused changes nothing: the list, which may be long, is not read for it. */
+static void refused(void)
+{
+	char *p = anon(3);
+	memset(p, 'r', 2 * PAGE);
+	NEED(mprotect(p + 2 * PAGE, PAGE, PROT_READ) == 0);
+	unsigned long before = resyncs();
+	for (int i = 0; i < 100; i++) {
+		NEED(mremap(p, 2 * PAGE, 4 * PAGE, 0) == MAP_FAILED && errno == ENOMEM);
+		NEED(mremap(p, 3 * PAGE, 5 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+	}
+	say("refused: the list was read %s", resyncs() - before < 50 ? "seldom" : "EACH TIME");
+	say("contents %d", all_are(p, 2 * PAGE, 'r'));
+	quiet_claim(p, 3 * PAGE, "registered");
+	quiet_point("refused");
+}
 
 /* A mapping with the number of each page in its first byte. */
 static char *numbered(size_t pages)
@@ -114,5 +141,6 @@ int main(void)
 	say("contents %d", all_are(p, 4 * PAGE, 0));
 	quiet_claim(p, 4 * PAGE, "registered");
 	quiet_point("end");
+	refused();
 	return 0;
 }

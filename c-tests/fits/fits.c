@@ -126,12 +126,21 @@ static void populates(void)
 	}
 }
 
+/* Opens a file of which nothing is in the page cache: what an earlier run has left there is not
+ * charged to this one's cgroup. */
+static int cold(const char *path, int how)
+{
+	int fd = open(path, how);
+	NEED(fd >= 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
+	return fd;
+}
+
 /* A file that is larger than memory, read through mappings of all kinds. */
 static void file(const char *path)
 {
-	int fd = open(path, O_RDWR);
+	int fd = cold(path, O_RDWR);
 	struct stat s;
-	NEED(fd >= 0 && fstat(fd, &s) == 0);
+	NEED(fstat(fd, &s) == 0);
 	size_t bytes = (size_t)s.st_size;
 	static const struct { int prot, flags; } ways[] = {
 		{ PROT_READ, MAP_SHARED }, { PROT_READ, MAP_PRIVATE }, { PROT_READ | PROT_WRITE, MAP_SHARED }
@@ -152,8 +161,7 @@ static void file(const char *path)
  * what is its own is mapped before the file; otherwise it is allocated in small pieces after it. */
 static void mix(const char *path, bool first)
 {
-	int fd = open(path, O_RDONLY);
-	NEED(fd >= 0);
+	int fd = cold(path, O_RDONLY);
 	char *own = first ? anon(120 * MIB / PAGE) : NULL;
 	unsigned char *p = mmap(NULL, 160 * MIB, PROT_READ, MAP_SHARED, fd, 0);
 	NEED(p != MAP_FAILED);
@@ -171,8 +179,7 @@ static void mix(const char *path, bool first)
 /* As `mix`, with the program's own memory from a heap, from mremap and from mprotect. */
 static void grows(const char *path)
 {
-	int fd = open(path, O_RDONLY);
-	NEED(fd >= 0);
+	int fd = cold(path, O_RDONLY);
 	char *reserve = mmap(NULL, 40 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *moving = anon(1);
 	unsigned char *p = mmap(NULL, 160 * MIB, PROT_READ, MAP_SHARED, fd, 0);
@@ -332,8 +339,8 @@ static void rank(void)
  * step. Before each step there is time to see what the last one took. */
 static void beside(const char *self, const char *path)
 {
-	int to[2], from[2], fd = open(path, O_RDONLY), status = -1;
-	NEED(fd >= 0 && pipe(to) == 0 && pipe(from) == 0);
+	int to[2], from[2], fd = cold(path, O_RDONLY), status = -1;
+	NEED(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
 	unsigned char *p = mmap(NULL, 100 * MIB, PROT_READ, MAP_SHARED, fd, 0);
 	NEED(p != MAP_FAILED);
 	unsigned long sum = 0;
@@ -356,7 +363,7 @@ static void beside(const char *self, const char *path)
 		clock_gettime(CLOCK_MONOTONIC, &start);
 		long ms = 0;
 		for (int calls = 0; calls < 1024 || ms < 300; calls++) {
-			anon(1);
+			NEED(munmap(anon(1), PAGE) == 0);
 			clock_gettime(CLOCK_MONOTONIC, &now);
 			ms = (now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000;
 			if (calls >= 1024)

@@ -143,7 +143,8 @@ pub fn with_room(frame: &Frame, value: i64, moved: &mut Taken) -> i64 {
     // With a length of 0 it is another mapping of the same shared pages.
     let doubled = PageRange::from_call(old, new_len).filter(|_| old_len == 0 && beyond);
     let mut value = value;
-    if (beyond || value == FAULT) && moved.unpin() || doubled.is_some_and(let_go) {
+    let split = value == FAULT && moved.may_be_one(PageRange::from_call(old, old_len));
+    if (beyond || split) && moved.unpin() || doubled.is_some_and(let_go) {
         value = real(frame);
     }
     if let Some(doubled) = doubled {

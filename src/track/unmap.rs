@@ -135,6 +135,24 @@ impl Taken {
         self.flags.has(Flags::APP_LOCKED)
     }
 
+    /// Whether it may be one mapping of the kernel's without our pins: all of `range`, of one
+    /// kind and protection.
+    pub fn may_be_one(&self, range: Option<PageRange>) -> bool {
+        let (Some(parts), Some(range)) = (self.all(), range) else {
+            return true;
+        };
+        let mut end = range.start();
+        let mut same = None;
+        for (part, attr, _) in parts {
+            let told = (attr.kind, attr.prot, attr.flags.has(Flags::APP_LOCKED));
+            if part.start() != end || *same.get_or_insert(told) != told {
+                return false;
+            }
+            end = part.end();
+        }
+        end == range.end()
+    }
+
     /// Lets go of our pins on what was taken; says whether there were any.
     pub fn unpin(&mut self) -> bool {
         let mut any = false;
