@@ -335,14 +335,14 @@ static void rank(void)
 	touch(q, 2 * MIB, PAGE);
 }
 
-/* 100 MB of a file are read, beside 50 MB that are not used yet; then another process, which has
+/* 100 MB of a file are read, beside 25 MB that are not used yet; then another process, which has
  * no shim, fills the cgroup step by step. Before each step there is time to see what the last one
  * took. */
 static void beside(const char *self, const char *path)
 {
 	int to[2], from[2], fd = cold(path, O_RDONLY), status = -1;
 	NEED(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
-	anon(50 * MIB / PAGE);
+	anon(25 * MIB / PAGE);
 	unsigned char *p = mmap(NULL, 100 * MIB, PROT_READ, MAP_SHARED, fd, 0);
 	NEED(p != MAP_FAILED);
 	unsigned long sum = 0;
