@@ -7,7 +7,7 @@ use crate::arch;
 use crate::arch::regall_resume;
 use crate::arch::Frame;
 use crate::base::numbers;
-use crate::base::{counters, mode};
+use crate::base::{counters, mode, phase};
 use crate::config::Intercept;
 use crate::startup;
 use crate::sys::{self, time};
@@ -123,7 +123,7 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     thread.timing.set(false);
     counters::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
     watch::look();
-    if thread.flights[0].get() == 0 && track::tracking() {
+    if thread.flights[0].get() == 0 && phase::tracking() {
         track::fitting::revisit();
     }
     value

@@ -138,12 +138,12 @@ impl Taken {
     /// Whether it may be one mapping of the kernel's without our pins: all of `range`, of one
     /// kind and protection.
     pub fn may_be_one(&self, range: Option<PageRange>) -> bool {
-        let (Some(parts), Some(range)) = (self.all(), range) else {
+        let Some(range) = range.filter(|_| !self.has_more()) else {
             return true;
         };
         let mut end = range.start();
         let mut same = None;
-        for (part, attr, _) in parts {
+        for (part, attr, _) in self.parts.iter().flatten() {
             let told = (attr.kind, attr.prot, attr.flags.has(Flags::APP_LOCKED));
             if part.start() != end || *same.get_or_insert(told) != told {
                 return false;
@@ -272,13 +272,13 @@ pub fn munmap(frame: &mut Frame) -> i64 {
 #[cold]
 #[inline(never)]
 pub fn put_back_unchanged(range: PageRange, taken: &Taken) {
-    let restored = match (taken.all(), lock()) {
-        (Some(_), Some(mut guard)) => {
+    let restored = lock().is_some_and(|mut guard| {
+        let known = taken.is_known(&mut guard);
+        if known {
             taken.restore(&mut guard);
-            true
         }
-        _ => false,
-    };
+        known
+    });
     match restored {
         true => settle(range),
         false => put_back(range, taken),
