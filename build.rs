@@ -4,6 +4,7 @@ include!("stamp.rs");
 
 fn main() {
     stamp(".");
+    beside();
     // Run before every other constructor, while libc's text is still as it was
     // shipped: UCX and Open MPI patch function entries in theirs.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
@@ -17,4 +18,16 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,separate-code");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--as-needed");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libregall.so");
+}
+
+/// With std in the graph there is a panic handler already, and the library does nothing: it is
+/// built to be checked (`cargo clippy --all-targets`), not to be used.
+fn beside() {
+    if std::env::var("DEP_REGALL_BESIDE_STD").is_ok_and(|std| std == "true") {
+        println!("cargo::rustc-cfg=std_beside");
+        println!(
+            "cargo::warning=built beside packages with std, libregall.so does nothing: \
+             build the one to use without --workspace and --all-targets"
+        );
+    }
 }

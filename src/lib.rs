@@ -7,10 +7,10 @@
 //!
 //! Built without std and without an allocator: code that runs inside `mmap`
 //! under malloc's lock can't call what isn't there.
-#![cfg_attr(not(any(test, fuzzing)), no_std)]
+#![cfg_attr(not(any(test, fuzzing, std_beside)), no_std)]
 // The unit tests and the fuzzers (fuzz/) build the parts, not the whole: there the library
 // is never loaded.
-#![cfg_attr(any(test, fuzzing), allow(dead_code))]
+#![cfg_attr(any(test, fuzzing, std_beside), allow(dead_code))]
 
 pub use regall_ledger as ledger;
 pub use regall_sys as sys;
@@ -50,7 +50,7 @@ pub mod track;
 pub mod verbs;
 pub mod version;
 
-#[cfg(not(any(test, fuzzing)))]
+#[cfg(not(any(test, fuzzing, std_beside)))]
 mod panic {
     /// Nothing on the hook path is meant to panic. If something does, the shim
     /// stands down and the program goes on as if it had never been there.

@@ -406,7 +406,7 @@ pub fn finish() {
 
 // The constructor. It goes through the same entry as every call, so that a panic
 // in it finds its way back, too.
-#[cfg(not(any(test, fuzzing)))]
+#[cfg(not(any(test, fuzzing, std_beside)))]
 mod constructor {
     use core::arch::global_asm;
 

@@ -1,0 +1,2 @@
+//! Empty: the build script alone matters.
+#![no_std]
