@@ -51,7 +51,10 @@ pub fn vanished(verdict: &Verdict) -> bool {
     matches!(
         verdict,
         Verdict::Failed(Unreadable(
-            OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished
+            OpenError::NoSuchProcess
+                | OpenError::Inert
+                | OpenError::Unpublished
+                | OpenError::Removed
         ))
     )
 }

@@ -74,9 +74,9 @@ fn step(
     let verdict = examine(pid, asked.strict);
     let excused = watch.seen || asked.all;
     match &verdict {
-        Verdict::Failed(Failure::Unreadable(OpenError::Inert | OpenError::Unpublished))
-            if watch.seen =>
-        {
+        Verdict::Failed(Failure::Unreadable(
+            OpenError::Inert | OpenError::Unpublished | OpenError::Removed,
+        )) if watch.seen => {
             match settle(pid, &watch) {
                 Settled::Ended => Ok((GOOD, None)),
                 Settled::Back => Ok((GOOD, Some(watch))),

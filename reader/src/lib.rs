@@ -32,6 +32,9 @@ pub enum OpenError {
     Inert,
     /// It has no directory yet, or one that is still being made.
     Unpublished,
+    /// It had a directory, which has been removed: it is about to end, or somebody has cleared
+    /// /dev/shm.
+    Removed,
     /// It belongs to someone else.
     Foreign,
     /// What was found is not what the shim writes.
@@ -56,6 +59,9 @@ impl core::fmt::Display for OpenError {
             ),
             Self::Unpublished => {
                 f.write_str("has just been started or forked, and has published nothing yet")
+            }
+            Self::Removed => {
+                f.write_str("is about to end, or somebody has removed its directory from /dev/shm")
             }
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
             Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),

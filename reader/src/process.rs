@@ -76,6 +76,31 @@ impl Process {
         start_time(self.pid).is_ok_and(|t| t == self.start_time)
     }
 
+    /// Whether all of its threads are on their way out.
+    pub fn is_ending(&self) -> Result<bool, OpenError> {
+        let first = stat(self.pid)?;
+        if !first.exiting || first.threads <= 1 {
+            return Ok(first.exiting);
+        }
+        // Its first thread may have ended alone, by pthread_exit.
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten();
+        let ending = |task: fs::DirEntry| {
+            let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
+            let stat = tid.map(|tid: u64| Stat::of_thread(self.pid.into(), tid));
+            !stat.is_some_and(|stat| stat.is_ok_and(|stat| !stat.exiting))
+        };
+        Ok(tasks.into_iter().all(ending))
+    }
+
+    /// Whether the file of its directory has been removed, while it is mapped: the shim does so
+    /// when the process ends, and somebody may have cleared /dev/shm.
+    pub fn has_lost_its_directory(&self) -> Result<bool, OpenError> {
+        let (pid, start, namespace) = (self.own_pid, self.start_time, self.namespace);
+        let name = format!("/{pid}.{start}.{namespace} (deleted)");
+        let mappings = self.mappings()?;
+        Ok(mappings.iter().any(|m| m.name.ends_with(&name)))
+    }
+
     /// How long ago it was started, or forked; None if that can't be told.
     pub fn age(&self) -> Option<Duration> {
         let uptime = fs::read_to_string("/proc/uptime").ok()?;

@@ -1,7 +1,11 @@
-//! Processes that have no directory yet: they have just been forked, or executed.
+//! Processes that have no directory yet, or none any more: they have just been forked or
+//! executed, or they are ending.
+//!
+//! What /proc shows of a process that ends meanwhile is nothing, or half of it. So whether it
+//! lives is asked behind everything that is concluded from what was read of it.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Seek};
 use std::time::{Duration, Instant};
 
 use regall_directory::settings::LAUNCHERS;
@@ -15,64 +19,125 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const AFTER_EXEC: Duration = Duration::from_millis(50);
 /// A process without a directory is a new one until this age.
 const NEW: Duration = Duration::from_secs(2);
+/// One that gets no processor is waited for up to this.
+const STARVED: Duration = Duration::from_secs(5);
+
+/// Bytes that an environment is taken to have, and what the kernel allows: three quarters of
+/// 8 MiB, with the arguments.
+const ENVIRONMENTS: [usize; 2] = [64 << 10, 8 << 20];
 
 /// Calls `look` until `pid` has published its directory, if it is about to.
 ///
-/// [`OpenError::Unpublished`] if it has not, and may still do so.
+/// [`OpenError::Unpublished`] if it has not, and may still do so; [`OpenError::Removed`] if it
+/// had one.
 pub fn published_soon<T>(
     pid: u32,
     look: impl Fn() -> Result<T, OpenError>,
 ) -> Result<T, OpenError> {
-    let began = Instant::now();
+    let mut waited = Waited::new(pid);
     loop {
         let why = match look() {
             Err(why @ (OpenError::Inert | OpenError::Unpublished)) => why,
             done => return done,
         };
-        if is_ending(pid)? {
-            return Err(OpenError::NoSuchProcess);
-        }
-        let new = Process::find(pid)?.age().is_some_and(|age| age < NEW);
-        if why == OpenError::Inert && !is_asked(pid) {
+        let asked = is_asked(pid);
+        let process = living(pid)?;
+        if why == OpenError::Inert && !asked {
             return Err(why);
         }
-        if began.elapsed() > if new { PATIENCE } else { AFTER_EXEC } {
-            return Err(if new { OpenError::Unpublished } else { why });
+        let new = process.age().is_some_and(|age| age < NEW);
+        if waited.more_than(&process, if new { PATIENCE } else { AFTER_EXEC }) {
+            let removed = process.has_lost_its_directory()?;
+            living(pid)?;
+            return Err(match removed {
+                true => OpenError::Removed,
+                false if new => OpenError::Unpublished,
+                false => why,
+            });
         }
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// `pid`, unless it has ended or is ending.
+fn living(pid: u32) -> Result<Process, OpenError> {
+    let process = Process::find(pid)?;
+    match process.is_ending()? {
+        true => Err(OpenError::NoSuchProcess),
+        false => Ok(process),
+    }
+}
+
+/// How long a process has been waited for. The time in which it was ready to run and others
+/// had the processors does not count.
+struct Waited {
+    begun: Instant,
+    last: Instant,
+    counted: Duration,
+    /// Nanoseconds that it had run for at the last look.
+    ran: Option<u64>,
+}
+
+impl Waited {
+    fn new(pid: u32) -> Self {
+        let now = Instant::now();
+        Self {
+            begun: now,
+            last: now,
+            counted: Duration::ZERO,
+            ran: ran(pid),
+        }
+    }
+
+    fn more_than(&mut self, process: &Process, patience: Duration) -> bool {
+        let now = Instant::now();
+        let before = std::mem::replace(&mut self.ran, ran(process.pid));
+        // (It would run if it got a processor, or what it waits for from a disk.)
+        let ready = process.state().is_ok_and(|state| "RD".contains(state));
+        if self.ran.is_none() || self.ran != before || !ready {
+            self.counted += now - self.last;
+        }
+        self.last = now;
+        self.counted > patience || now - self.begun > STARVED
+    }
+}
+
+/// Nanoseconds for which the first thread of `pid` has run (proc(5), `schedstat`).
+fn ran(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Whether `pid` was started with the shim on, or forked by one that was. It may be left out
 /// nevertheless, as launchers are. One that is about to execute a program has no environment
 /// for a moment, and one that is ending has none any more.
 fn is_asked(pid: u32) -> bool {
-    match fs::read(format!("/proc/{pid}/environ")) {
-        Ok(environment) if environment.is_empty() => has_memory(pid),
+    match environment(pid) {
+        Ok(environment) if environment.is_empty() => executes_a_file(pid),
         Ok(environment) => asks(&environment) && !is_launcher(pid, &environment),
         Err(why) => why.kind() != ErrorKind::PermissionDenied,
     }
 }
 
-/// `PF_EXITING` and `PF_KTHREAD` of the kernel's sched.h, as field 9 of /proc/PID/stat has them.
-const EXITING: u64 = 0x4;
-const KERNEL_THREAD: u64 = 0x20_0000;
-
-fn flags(pid: u32) -> Result<u64, OpenError> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let behind_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let flags = behind_name.split(' ').nth(6).and_then(|f| f.parse().ok());
-    flags.ok_or(OpenError::NoSuchProcess)
+/// The environment that `pid` was started with; empty if it has none just now. It is read by one
+/// call: who executes another program between two has the rest of it no more.
+fn environment(pid: u32) -> std::io::Result<Vec<u8>> {
+    let mut file = fs::File::open(format!("/proc/{pid}/environ"))?;
+    for room in ENVIRONMENTS {
+        let mut text = vec![0; room];
+        let bytes = file.read(&mut text)?;
+        if bytes < room {
+            text.truncate(bytes);
+            return Ok(text);
+        }
+        file.rewind()?;
+    }
+    Err(ErrorKind::FileTooLarge.into())
 }
 
-/// Whether `pid` is on its way out: its directory is gone, and it may be there for a while.
-fn is_ending(pid: u32) -> Result<bool, OpenError> {
-    Ok(flags(pid)? & EXITING != 0)
-}
-
-/// Whether `pid` may have memory of its own.
-fn has_memory(pid: u32) -> bool {
-    flags(pid).is_ok_and(|flags| flags & KERNEL_THREAD == 0)
+/// Not so of the kernel's threads.
+fn executes_a_file(pid: u32) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
 
 /// Whether `pid` is left out for its name, and nobody has said otherwise.

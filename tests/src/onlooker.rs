@@ -228,6 +228,7 @@ impl Round {
             // The machine is out of something: not even that could be said.
             "exit 2" if said.is_empty() => {}
             "exit 2" if said.contains("no such process") => {}
+            "exit 2" if said.contains("is about to end") => {}
             "exit 2" if start_time(pid) != Some(process.1) => {}
             "exit 2" if said.contains("runs without regall") => self.without(process, name),
             // It executes something else by now.
