@@ -5,6 +5,7 @@ include!("stamp.rs");
 fn main() {
     stamp(".");
     beside();
+    frame_pointers();
     // Run before every other constructor, while libc's text is still as it was
     // shipped: UCX and Open MPI patch function entries in theirs.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
@@ -28,6 +29,19 @@ fn beside() {
         println!(
             "cargo::warning=built beside packages with std, libregall.so does nothing: \
              build the one to use without --workspace and --all-targets"
+        );
+    }
+}
+
+/// RUSTFLAGS in the environment takes the place of .cargo/config.toml's flags, without a word.
+fn frame_pointers() {
+    let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let wanted = |flag: &str| flag.contains("force-frame-pointers");
+    if !flags.split('\x1f').any(wanted) {
+        println!(
+            "cargo:warning=built without -Cforce-frame-pointers=yes: profilers that follow \
+             frame pointers lose the shim's callers (RUSTFLAGS replaces what .cargo/config.toml \
+             says: add it there)"
         );
     }
 }
