@@ -11,7 +11,7 @@ use crate::helper;
 use crate::host;
 use crate::limits;
 use crate::sys::credentials::Credentials;
-use crate::sys::{self, call};
+use crate::sys::{self, call, file, Errno};
 use crate::track::{self, growing};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
@@ -182,8 +182,7 @@ fn change_credentials(frame: &Frame) -> i64 {
 }
 
 /// Whether the kernel refuses this call to a process with more than one thread, or with one that
-/// shares its root and working directory (unshare(2), setns(2)). A descriptor alone does not say
-/// what it is a namespace of.
+/// shares its root and working directory (unshare(2), setns(2)).
 fn wants_one_thread(frame: &Frame) -> bool {
     const UNSHARE: i32 =
         libc::CLONE_NEWUSER | libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM;
@@ -192,7 +191,15 @@ fn wants_one_thread(frame: &Frame) -> bool {
     const SETNS: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | TIME;
     match frame.nr as libc::c_long {
         libc::SYS_unshare => frame.args[0] as i32 & UNSHARE != 0,
-        libc::SYS_setns => frame.args[1] as i32 == 0 || frame.args[1] as i32 & SETNS != 0,
+        // Whatever the descriptor is of. What is of no namespace is refused.
+        libc::SYS_setns if frame.args[1] as i32 == 0 => {
+            match file::namespace_kind(frame.args[0] as i32) {
+                Ok(Some(kind)) => kind & SETNS != 0,
+                Ok(None) | Err(Errno(libc::EBADF)) => false,
+                Err(_) => true,
+            }
+        }
+        libc::SYS_setns => frame.args[1] as i32 & SETNS != 0,
         _ => false,
     }
 }

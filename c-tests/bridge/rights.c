@@ -364,6 +364,20 @@ static int stays(void)
 		_exit(0);
 	}
 	NEED(waitpid(pid, NULL, 0) == pid);
+	/* Namespaces that any process may join, whatever threads it has; and what is none. */
+	const char *joined[] = { "net", "uts", "ipc", "cgroup", "pid_for_children" };
+	for (size_t n = 0; n < sizeof joined / sizeof *joined; n++) {
+		char path[64];
+		snprintf(path, sizeof path, "/proc/self/ns/%s", joined[n]);
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		NEED(fd >= 0);
+		NEED(setns(fd, 0) == 0);
+		NEED(close(fd) == 0);
+	}
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	IS(-1, setns(fd, 0));
+	NEED(close(fd) == 0);
+	IS(-1, setns(-1, 0));
 	IS(1, helpers());
 	return verdict();
 }

@@ -416,14 +416,31 @@ pub fn stat_fd(fd: i32) -> Result<Stat> {
     Ok((&s).into())
 }
 
+/// Type of the file system that a descriptor's file is on, as fstatfs(2) has it.
+fn file_system(fd: i32) -> Result<u64> {
+    // The first field of struct statfs, of 120 bytes.
+    let mut stat = [0u64; 16];
+    call!(libc::SYS_fstatfs, fd, stat.as_mut_ptr())?;
+    Ok(stat[0])
+}
+
 /// Whether a descriptor is of a POSIX message queue.
 pub fn is_message_queue(fd: i32) -> bool {
     // From the kernel's ipc/mqueue.c.
     const MQUEUE_MAGIC: u64 = 0x1980_0202;
-    // The first field of struct statfs, of 120 bytes.
-    let mut stat = [0u64; 16];
-    let known = call!(libc::SYS_fstatfs, fd, stat.as_mut_ptr());
-    known.is_ok() && stat[0] == MQUEUE_MAGIC
+    file_system(fd) == Ok(MQUEUE_MAGIC)
+}
+
+/// Which kind of namespace a descriptor is of, as CLONE_NEW* has it; `None`: of no namespace.
+pub fn namespace_kind(fd: i32) -> Result<Option<i32>> {
+    // From the kernel's magic.h and nsfs.h.
+    const NSFS_MAGIC: u64 = 0x6e73_6673;
+    const NS_GET_NSTYPE: u64 = 0xb703;
+    // To another file the number may mean anything.
+    if file_system(fd)? != NSFS_MAGIC {
+        return Ok(None);
+    }
+    call!(libc::SYS_ioctl, fd, NS_GET_NSTYPE).map(|kind| Some(kind as i32))
 }
 
 /// Whether a descriptor is of the device that has the number `rdev`.
