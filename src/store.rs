@@ -5,6 +5,7 @@ use crate::arena::Arena;
 use crate::base::process;
 use crate::base::withheld::withheld;
 use crate::ledger::Memory;
+use crate::sys::credentials;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
@@ -501,6 +502,16 @@ fn held_by(folder: &Fd, name: &[u8]) -> u64 {
     }
 }
 
+/// Whether the process of this pid namespace that has this number began at `start`. In another
+/// namespace's /proc the number is somebody else's, or nobody's: there it has to do alone.
+fn is_alive(pid: u64, start: u64) -> bool {
+    let listed = match Stat::of(pid) {
+        Ok(now) => now.start == start,
+        Err(e) => !matches!(e, Errno::NOENT | Errno::SRCH),
+    };
+    listed || !credentials::is_proc_ours() && call!(libc::SYS_kill, pid, 0) != Err(Errno::SRCH)
+}
+
 fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {
     // A directory, or one of the files beside it: a word comes behind.
     let mut fields = name.splitn(4, |b| *b == b'.').map(number);
@@ -508,11 +519,7 @@ fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {
     if namespace != me.namespace {
         return None;
     }
-    let alive = match Stat::of(pid) {
-        Ok(now) => now.start == start,
-        Err(e) => !matches!(e, Errno::NOENT | Errno::SRCH),
-    };
-    if alive {
+    if is_alive(pid, start) {
         return None;
     }
     let mut dead = Text::new();

@@ -418,6 +418,42 @@ fn a_container_can_not_name_who_is_outside() {
     );
 }
 
+/// In a pid namespace of its own, whose /proc is the one outside, a process's number there is
+/// somebody else's or nobody's: whoever starts must not take the living for dead.
+const WITHOUT_PROC: &str = r#"
+namespace=$(readlink /proc/self/ns/pid)
+namespace=${namespace//[^0-9]/}
+/bin/sleep 100 &
+pid=$!
+of_it() { compgen -G "/dev/shm/regall-*/$pid.*.$namespace" >/dev/null; }
+for n in {1..1000}; do of_it && break; /bin/sleep 0.01; done
+for n in 1 2 3; do /bin/true; done
+of_it && echo stands
+kill -9 "$pid"
+wait "$pid"
+/bin/true
+of_it || echo swept
+"#;
+
+#[test]
+fn the_living_are_not_swept_by_the_numbers_of_another_proc() {
+    if no_containers() || !is_root() {
+        return;
+    }
+    let mut bare = Command::new("unshare");
+    bare.args([
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "bash",
+        "-c",
+        WITHOUT_PROC,
+    ]);
+    Mode::Auto.apply(&mut bare);
+    let inside = child::run(&mut bare, TIMEOUT);
+    assert_eq!(inside.stdout, "stands\nswept\n", "{}", inside.stderr);
+}
+
 #[test]
 fn who_is_in_a_container_is_read_from_outside() {
     if no_containers() || !is_root() {

@@ -2,6 +2,7 @@
 
 use crate::wire;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, SEGMENTS};
+use regall_sys::credentials;
 use regall_sys::file::{next_entry, Fd};
 use regall_sys::folder::{self, Folder};
 use regall_sys::process::{own_namespace, Identity, Stat};
@@ -42,7 +43,9 @@ pub fn process(pid: u32) -> Result<Found> {
         Err(e) if is_shortage(e) => return Err(e),
         Err(_) => return Err(elsewhere(pid)),
     };
-    if !numbered_as_ours() {
+    // The numbers in /proc are others where a process was put into a pid namespace of its own
+    // without a /proc of its own, and process_vm_readv would reach somebody else.
+    if !credentials::is_proc_ours() {
         return Err(Errno(libc::EXDEV));
     }
     let uid = field(text, b"Uid:", 1).ok_or(Errno::SRCH)?;
@@ -67,20 +70,6 @@ pub fn process(pid: u32) -> Result<Found> {
         uid,
         folder,
     })
-}
-
-/// Whether the numbers in /proc are those that our system calls take. Where a process was
-/// put into a pid namespace of its own without a /proc of its own, they are others, and
-/// process_vm_readv would reach somebody else.
-fn numbered_as_ours() -> bool {
-    let mut buf = [0; 2048];
-    let Ok(text) = file::read_small(c"/proc/self/status", &mut buf) else {
-        return false;
-    };
-    // Our number in /proc's namespace, then in those below it, down to ours.
-    let number = |n| field(text, b"NSpid:", n);
-    number(0).is_none()
-        || number(0) == number(usize::MAX) && number(0) == Some(regall_sys::getpid().into())
 }
 
 /// The folder in which `identity` has its directory. It belongs to `uid`, as we see it, but

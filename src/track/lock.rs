@@ -7,6 +7,7 @@
 use super::{deferred, State};
 use crate::arch;
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use crate::sys::credentials;
 use crate::sys::{self, file};
 use crate::text::{hex, Text};
 use crate::thread::{self, Thread};
@@ -206,6 +207,10 @@ fn owner(word: u64) -> Owner {
     let tid = tid_of(word);
     if !sys::thread_alive(tid) {
         return Owner::Gone;
+    }
+    // In another pid namespace's /proc the numbers are somebody else's.
+    if !credentials::is_proc_ours() {
+        return Owner::Asleep;
     }
     let mut buf = [0u8; 256];
     let syscall: Text<64> = path_of(tid, "syscall");
