@@ -1,6 +1,10 @@
 /* Proves: code made at run time with a memory call in it runs, is changed and runs again, as without the shim. */
 #include "check.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
 /* mov %rdi... are in place already: mov $NR,%eax; syscall; ret */
 static const unsigned char body[] = { 0xb8, 0, 0, 0, 0, 0x0f, 0x05, 0xc3 };
 
@@ -75,12 +79,62 @@ static void reads_itself(void)
 	quiet_point("many sites");
 }
 
+/* Code that could be executed before may be running: it changes as a whole, or not at all. */
+static void executable_before(void)
+{
+	unsigned char *code = mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	NEED(code != MAP_FAILED);
+	/* Across the border of two cache lines. */
+	write_code(code + 124, SYS_munlock);
+	unsigned char before[sizeof body];
+	memcpy(before, code + 124, sizeof before);
+	CALL(mprotect(code, PAGE, PROT_READ | PROT_EXEC));
+	say("as it was %d", memcmp(before, code + 124, sizeof before) == 0);
+	CALL(munmap(code, PAGE));
+}
+
+static atomic_int phase;
+
+static void *runs(void *code)
+{
+	long bad = 0;
+	phase = 1;
+	while (phase < 3)
+		bad += ((two)code)(NULL, 0) != 0;
+	return (void *)bad;
+}
+
+static void protected_while_it_runs(void)
+{
+	long bad = 0;
+	for (int n = 0; n < 200; n++) {
+		unsigned char *code = mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		NEED(code != MAP_FAILED);
+		/* At every place in two lines. */
+		write_code(code + 64 + n % 128, SYS_munlock);
+		pthread_t thread;
+		void *result;
+		phase = 0;
+		NEED(pthread_create(&thread, NULL, runs, code + 64 + n % 128) == 0);
+		while (phase == 0)
+			sched_yield();
+		NEED(mprotect(code, PAGE, PROT_READ | PROT_EXEC) == 0);
+		phase = 3;
+		NEED(pthread_join(thread, &result) == 0);
+		bad += (long)result;
+		NEED(munmap(code, PAGE) == 0);
+	}
+	say("calls that failed %ld", bad);
+}
+
 int main(void)
 {
 	written_then_executable();
 	writable_and_executable();
 	two_views();
 	reads_itself();
+	executable_before();
+	protected_while_it_runs();
 	quiet_point("end");
 	return 0;
 }

@@ -76,14 +76,12 @@ fn step(
     match &verdict {
         Verdict::Failed(Failure::Unreadable(
             OpenError::Inert | OpenError::Unpublished | OpenError::Removed,
-        )) if watch.seen => {
-            match settle(pid, &watch) {
-                Settled::Ended => Ok((GOOD, None)),
-                Settled::Back => Ok((GOOD, Some(watch))),
-                Settled::Inert if asked.all => Ok((GOOD, None)),
-                Settled::Inert => Ok((report(pid, &verdict, out)?, None)),
-            }
-        }
+        )) if watch.seen => match settle(pid, &watch) {
+            Settled::Ended => Ok((GOOD, None)),
+            Settled::Back => Ok((GOOD, Some(watch))),
+            Settled::Inert if asked.all => Ok((GOOD, None)),
+            Settled::Inert => Ok((report(pid, &verdict, out)?, None)),
+        },
         v if vanished(v) && excused => Ok((GOOD, None)),
         v if excused && matches!(v, Verdict::Failed(_)) && ended(&watch) => Ok((GOOD, None)),
         Verdict::Failed(_) => {

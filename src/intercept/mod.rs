@@ -130,16 +130,16 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
 }
 
 /// Memory that has just become executable is searched for sites before it can
-/// run. What is readable ends at `end`.
+/// run. What is readable ends at `end`. `running`: a part of it was executable before.
 #[inline(never)]
-pub fn new_code(range: PageRange, end: u64, shared: bool) {
+pub fn new_code(range: PageRange, end: u64, shared: bool, running: bool) {
     if mode::mode() == Intercept::Symbols {
         return;
     }
     let report = if shared {
         patch::scan_shared(range, end)
     } else {
-        patch::scan(range, end, false)
+        patch::scan(range, end, running)
     };
     counters::count(Counter::Scans);
     take_note(&report);

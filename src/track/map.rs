@@ -7,7 +7,7 @@ use super::pinning::{let_go, lock_for, settle, settle_new};
 use super::unmap::{put_back, Taken};
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering,
-    resync, seals, State,
+    resync, seals, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -100,7 +100,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     if new.attr.prot.executable() && !matches!(new.attr.kind, Kind::Anon | Kind::ThreadStack) {
         let backed = round_up(new.backed).unwrap_or(u64::MAX);
         let end = range.start().saturating_add(backed).min(range.end());
-        intercept::new_code(range, end, new.attr.prot.shared());
+        intercept::new_code(range, end, new.attr.prot.shared(), false);
     }
     close(flight, range);
     value
@@ -299,6 +299,11 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     let Some(mut guard) = lock_for(&[Some(range)]) else {
         let value = real(frame);
         deferred::later(range);
+        if !failed(value) && is_code(prot) {
+            let found = VIEW.lookup(range.start()).ok().flatten();
+            let shared = found.is_none_or(|found| found.attr().prot.shared());
+            intercept::new_code(range, range.end(), shared, true);
+        }
         return value;
     };
     flight.claim(&guard, range);
@@ -307,6 +312,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     } else {
         0
     };
+    let running = is_code(prot) && has_code(&guard, range);
     let other_rights = registering::active() && changes_rights(&guard, range, prot);
     // Where nobody registers, nothing that is said has to wait for the kernel, and one
     // turn with the lock will do; what the kernel refuses is read anew.
@@ -341,17 +347,34 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     } else if !told || registering::active() {
         reprotect(range, prot);
     }
-    if prot & libc::PROT_EXEC as u64 != 0 {
+    if is_code(prot) {
         let shared = lock()
             .and_then(|g| g.at(range.start()))
             .is_some_and(|a| a.prot.shared());
-        // Not what may only be run.
-        if prot & libc::PROT_READ as u64 != 0 {
-            intercept::new_code(range, range.end(), shared);
-        }
+        intercept::new_code(range, range.end(), shared, running);
     }
     close(flight, range);
     value
+}
+
+/// Whether there can be code to be searched: not in what may only be run.
+fn is_code(prot: u64) -> bool {
+    let both = (libc::PROT_EXEC | libc::PROT_READ) as u64;
+    prot & both == both
+}
+
+/// Whether anything in `range` can be executed.
+#[cold]
+fn has_code(state: &State, range: PageRange) -> bool {
+    let mut found = false;
+    state.ledger.for_each(range, |_, entry| {
+        found |= entry.attr.prot.executable();
+        match found {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    found
 }
 
 /// Whether regions of `range` would be registered with other rights than they are.

@@ -289,16 +289,20 @@ impl Patches {
         };
         self.table.push(entry);
         let mut written = match plan.landing {
-            0 => writer.patch(plan.jump_at(), patch.bytes(), found.in_use),
-            landing => writer.write(landing, patch.bytes(), Use::Shared),
+            0 => {
+                let there = plan.moved.get(..usize::from(plan.moved_len));
+                let there = there.unwrap_or(&[]);
+                writer.patch(plan.jump_at(), there, patch.bytes(), found.in_use)
+            }
+            landing => writer.put(landing, patch.bytes(), found.in_use),
         };
         if let (Ok(()), false) = (written, plan.landing == 0) {
             let short = plan.short().ok_or(Errno::INVAL)?;
             if let (at @ 1.., bytes) = plan.extent {
                 // Who walks the stack right there finds the way back by it.
-                let _ = writer.write(at, &bytes.to_le_bytes(), Use::Shared);
+                let _ = writer.put(at, &bytes.to_le_bytes(), found.in_use);
             }
-            written = writer.patch(plan.site, &short, found.in_use);
+            written = writer.patch(plan.site, &plan::SYSCALL, &short, found.in_use);
         }
         if written.is_err() {
             self.drop_entries(|e| e.site == plan.site);
@@ -533,8 +537,17 @@ pub enum Use {
     Fresh,
     /// At any time: it must not stop being executable.
     Shared,
-    /// These very bytes, at any time: they change at once. It may be unmapped at any moment.
+    /// These very bytes, at any time: they change at once.
+    Running,
+    /// Likewise; and it may be unmapped at any moment.
     Left,
+}
+
+impl Use {
+    /// Whether what is written must be seen as a whole.
+    pub fn at_once(self) -> bool {
+        matches!(self, Self::Running | Self::Left)
+    }
 }
 
 /// Writes to memory that is not writable. Opens nothing until there is
@@ -556,10 +569,23 @@ impl Writer {
         write_unprotected(at, bytes, in_use)
     }
 
-    /// Writes a jump, and what is to stand behind it, in the place of code. Where others may be
-    /// running it the jump is written alone, at once: nobody comes to what is behind it.
-    fn patch(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
+    /// Writes `bytes` beside code, where nobody runs.
+    fn put(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
         if in_use != Use::Left {
+            return self.write(at, bytes, Use::Shared);
+        }
+        // A store of ours would be a signal where it is gone.
+        match self.mem().map(|mem| mem.write_at(bytes, at)) {
+            Some(Ok(len)) if len == bytes.len() => Ok(()),
+            _ => Err(Errno::FAULT),
+        }
+    }
+
+    /// Writes a jump, and what is to stand behind it, in the place of the code `there`. Where
+    /// others may be running it the jump is written alone, at once: nobody comes to what is
+    /// behind it.
+    fn patch(&mut self, at: u64, there: &[u8], bytes: &[u8], in_use: Use) -> Result<()> {
+        if !in_use.at_once() {
             return self.write(at, bytes, in_use);
         }
         let jump = bytes
@@ -573,12 +599,19 @@ impl Writer {
         if !self.read(word, &mut new) {
             return Err(Errno::FAULT);
         }
-        let place = new.iter_mut().skip(at.wrapping_sub(word) as usize);
-        place.zip(jump).for_each(|(to, from)| *to = *from);
+        let place = new.get_mut(at.wrapping_sub(word) as usize..);
+        let place = place.and_then(|rest| rest.get_mut(..jump.len()));
+        let place = place.ok_or(Errno::INVAL)?;
+        // Something else may have been mapped there, or written, since it was searched.
+        if !there.starts_with(place) {
+            return Err(Errno::FAULT);
+        }
+        place.copy_from_slice(jump);
         // The kernel stores eight bytes as one, and does not fault where they are gone.
         let written = self.mem().map(|mem| mem.write_at(&new, word));
         match written {
             Some(Ok(len)) if len == new.len() => Ok(()),
+            _ if in_use == Use::Running => store_at_once(at, jump),
             _ => Err(Errno::FAULT),
         }
     }
@@ -684,7 +717,7 @@ pub(super) fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()
     let open = libc::PROT_READ | libc::PROT_WRITE;
     set(open | libc::PROT_EXEC).or_else(|errno| match in_use {
         Use::Fresh => set(open),
-        Use::Shared | Use::Left => Err(errno),
+        Use::Shared | Use::Running | Use::Left => Err(errno),
     })?;
     // SAFETY: the pages are mapped and writable now, and `bytes` is not in them:
     // it is on our stack.

@@ -26,6 +26,8 @@ pub mod tag {
 /// Bytes of a frame description before its augmentation and instructions: its length, where
 /// the common part is, and the function's start and length.
 const FRAME_FIXED: u64 = 16;
+/// Bytes behind them, at the most, in one that says no more: padding.
+const EXTENT_MAX: u64 = 64;
 /// A symbol of another version than the default one.
 const HIDDEN_VERSION: u16 = 0x8000;
 const STT_FUNC: u8 = 2;
@@ -34,6 +36,8 @@ const STT_FUNC: u8 = 2;
 #[derive(Clone, Copy, Default)]
 pub struct Memory {
     windows: [Option<PageRange>; SEGMENTS_MAX],
+    /// It may be unmapped at any moment: it is read as a debugger does, in small pieces.
+    fleeting: bool,
 }
 
 impl Memory {
@@ -47,15 +51,22 @@ impl Memory {
         memory
     }
 
-    /// `len` bytes at `at`.
+    /// `len` bytes at `at`. None of memory that may be unmapped at any moment.
     pub fn bytes(&self, at: u64, len: usize) -> Option<&[u8]> {
-        let end = at.checked_add(u64::try_from(len).ok()?)?;
-        let inside = |w: &&PageRange| w.start() <= at && end <= w.end();
-        self.windows.iter().flatten().find(inside)?;
+        if self.fleeting || !self.holds(at, len) {
+            return None;
+        }
         // SAFETY: the bytes lie in one mapping that is readable to its end (each
         // window's last page was read, or found by reading). That it is not
         // unmapped meanwhile is what `scan`'s and `install`'s callers see to.
         Some(unsafe { core::slice::from_raw_parts(at as *const u8, len) })
+    }
+
+    /// Whether the `len` bytes at `at` lie in one window.
+    fn holds(&self, at: u64, len: usize) -> bool {
+        let end = u64::try_from(len).ok().and_then(|len| at.checked_add(len));
+        let inside = |w: &PageRange| w.start() <= at && end.is_some_and(|end| end <= w.end());
+        self.windows.iter().flatten().any(inside)
     }
 
     /// The part of the window around `at` that begins there.
@@ -68,7 +79,11 @@ impl Memory {
     }
 
     fn array<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
-        self.bytes(at, N)?.try_into().ok()
+        if !self.fleeting {
+            return self.bytes(at, N)?.try_into().ok();
+        }
+        let mut copy = [0; N];
+        (self.holds(at, N) && read(at, &mut copy)).then_some(copy)
     }
 
     fn u8(&self, at: u64) -> Option<u8> {
@@ -104,6 +119,15 @@ impl Memory {
         let found = self.bytes(at, with_nul).and_then(|b| b.split_last());
         found == Some((&0, text))
     }
+}
+
+/// Reads as a debugger does: false where a load would be a signal.
+fn read(at: u64, into: &mut [u8]) -> bool {
+    let (to, len) = (into.as_mut_ptr(), into.len());
+    // SAFETY: `into` is as long as that.
+    let copied = unsafe { sys::copy_checked(at, to, len) };
+    // A container's seccomp filter may forbid process_vm_readv.
+    copied == Ok(len) || super::apply::read_checked(at, into)
 }
 
 /// The pages of `range` that are not beyond the end of their file.
@@ -153,13 +177,26 @@ impl Module {
     /// The ELF file that `group` is mapped from. `None` if it is none of
     /// x86-64, or its header is not mapped.
     pub fn open(group: &Group) -> Option<Self> {
+        Self::open_as(group, false)
+    }
+
+    /// As [`Module::open`], of what may be unmapped at any moment. It knows its functions, not
+    /// its symbols.
+    pub fn open_fleeting(group: &Group) -> Option<Self> {
+        Self::open_as(group, true)
+    }
+
+    fn open_as(group: &Group, fleeting: bool) -> Option<Self> {
         let first = group.segments().next().filter(|s| s.offset == 0)?;
         let base = first.range.start();
         // Its last page was tried; the first may have a guard (MADV_GUARD_INSTALL).
         if !sys::readable(base) {
             return None;
         }
-        let memory = Memory::of(group);
+        let memory = Memory {
+            fleeting,
+            ..Memory::of(group)
+        };
         let header: [u8; 64] = memory.array(base)?;
         if !header.starts_with(b"\x7fELF\x02\x01") {
             return None;
@@ -240,31 +277,34 @@ impl Module {
     /// frame description says nothing else, so that it is as true of what follows.
     pub fn extent(&self, at: u64) -> Option<u64> {
         let frame = self.frame_for(at)?;
-        let bytes = usize::try_from(self.memory.u32(frame)?).ok()?;
+        let bytes = u64::from(self.memory.u32(frame)?);
         let behind = frame.checked_add(FRAME_FIXED)?;
-        let rest = self
-            .memory
-            .bytes(behind, bytes.checked_sub(FRAME_FIXED as usize - 4)?)?;
-        rest.iter()
-            .all(|byte| *byte == 0)
-            .then_some(frame.checked_add(12)?)
+        let rest = bytes.checked_sub(FRAME_FIXED - 4)?;
+        let says_nothing = |n: u64| Some(self.memory.u8(behind.checked_add(n)?)? == 0);
+        let nothing = rest <= EXTENT_MAX && (0..rest).all(|n| says_nothing(n) == Some(true));
+        nothing.then_some(frame.checked_add(12)?)
     }
 
     /// Address of the last frame description whose function begins at `at` or before.
     fn frame_for(&self, at: u64) -> Option<u64> {
         let (table, count) = self.functions?;
-        let bytes = usize::try_from(count).ok()?.checked_mul(8)?;
-        let entries = self.memory.bytes(table, bytes)?;
         let wanted = i32::try_from(at.wrapping_sub(self.frames) as i64).ok()?;
-        let (mut low, mut high) = (0usize, usize::try_from(count).ok()?);
-        let entry = |n: usize| -> Option<(i32, i32)> {
+        let (mut low, mut high) = (0, u64::from(count));
+        // One look at the windows is enough where nothing is unmapped.
+        let all = self
+            .memory
+            .bytes(table, usize::try_from(high.checked_mul(8)?).ok()?);
+        if all.is_none() && !self.memory.fleeting {
+            return None;
+        }
+        let entry = |n: u64| -> Option<(i32, i32)> {
             let at = n.checked_mul(8)?;
-            let start = entries.get(at..at.checked_add(4)?)?.try_into().ok()?;
-            let frame = entries
-                .get(at.checked_add(4)?..at.checked_add(8)?)?
-                .try_into()
-                .ok()?;
-            Some((i32::from_le_bytes(start), i32::from_le_bytes(frame)))
+            let [a, b, c, d, e, f, g, h] = match all {
+                Some(all) => *all.get(usize::try_from(at).ok()?..)?.first_chunk()?,
+                None => self.memory.array(table.checked_add(at)?)?,
+            };
+            let word = i32::from_le_bytes;
+            Some((word([a, b, c, d]), word([e, f, g, h])))
         };
         while low < high {
             let middle = low + (high - low) / 2;
@@ -289,7 +329,7 @@ impl Module {
         let bytes = u64::from(self.memory.u32(at.checked_add(12)?)?);
         // Augmentation "zPLR" or the like: L says that there are landing pads.
         let common = back_at.checked_sub(u64::from(back))?;
-        let augmentation = self.memory.bytes(common.checked_add(9)?, 6)?;
+        let augmentation: [u8; 6] = self.memory.array(common.checked_add(9)?)?;
         let lands = augmentation
             .iter()
             .take_while(|&&b| b != 0)

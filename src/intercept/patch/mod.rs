@@ -23,6 +23,7 @@ pub mod decode;
 pub mod discover;
 pub mod elf;
 pub mod function;
+mod left;
 pub mod modules;
 pub mod plan;
 mod pool;
@@ -137,8 +138,6 @@ pub struct Site {
 
 /// Bytes of code that are copied at a time, where it can't be searched where it is.
 const COPY_BYTES: usize = 128 << 10;
-/// Bytes of it on either side that are only there to be decoded.
-const COPY_MARGIN: usize = 16 << 10;
 
 /// The patcher's memory. Big, hence not on anybody's stack.
 struct State {
@@ -336,10 +335,10 @@ pub fn install(config: Config) -> Report {
 
 /// A private mapping, or part of one, that just became executable: patches it
 /// before anybody runs it. Bytes at and after `valid_end` are not looked at
-/// (beyond a file's end they can't be). `trusted_wrappers`: it is the C
-/// library's text ([`is_libc`]).
-pub fn scan(range: PageRange, valid_end: u64, trusted_wrappers: bool) -> Report {
-    look(range, valid_end, trusted_wrappers, true)
+/// (beyond a file's end they can't be). `running`: some of it was executable
+/// before, so others may be running it already.
+pub fn scan(range: PageRange, valid_end: u64, running: bool) -> Report {
+    look(range, valid_end, running, true)
 }
 
 /// As [`scan`] of a shared mapping: its sites are counted as refused, since
@@ -348,14 +347,18 @@ pub fn scan_shared(range: PageRange, valid_end: u64) -> Report {
     look(range, valid_end, false, false)
 }
 
-fn look(range: PageRange, valid_end: u64, libc: bool, patch: bool) -> Report {
+fn look(range: PageRange, valid_end: u64, running: bool, patch: bool) -> Report {
     // Nobody jumps out of it: what it has open would stay so.
     let _undisturbed = Undisturbed::new();
     let mut report = Report::default();
     let Some(range) = range.before(valid_end & !(PAGE - 1)) else {
         return report;
     };
-    let job = Job { range, libc, patch };
+    let job = Job {
+        range,
+        running,
+        patch,
+    };
     match Guard::take() {
         Some(mut guard) => guard.state().search(job, &mut report),
         None => hand_over(job, &mut report),
@@ -447,7 +450,7 @@ fn find_in(stem: &[u8], name: &str) -> Option<u64> {
         found.is_none()
     })
     .ok()?;
-    module_around(found?, buffer)?.symbol(name.as_bytes())
+    module_around(found?, buffer, Module::open)?.symbol(name.as_bytes())
 }
 
 fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
@@ -459,11 +462,15 @@ fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
 }
 
 #[inline(never)] // for the stack's sake
-fn module_around(range: PageRange, buffer: &mut [u8]) -> Option<Module> {
+fn module_around(
+    range: PageRange,
+    buffer: &mut [u8],
+    open: fn(&Group) -> Option<Module>,
+) -> Option<Module> {
     let mut found = None;
     let _ = modules::groups(buffer, |group| {
         if group.segments().any(|s| s.range.overlaps(range)) {
-            found = Module::open(group);
+            found = open(group);
             return false;
         }
         true
@@ -506,11 +513,11 @@ impl State {
             if next_syscall(bytes, first).is_none_or(|at| at >= last) {
                 return;
             }
-            let module = module.get_or_insert_with(|| module_around(part, buffer));
+            let module = module.get_or_insert_with(|| module_around(part, buffer, Module::open));
             let text = Text {
                 base: part.start(),
                 bytes,
-                libc: job.libc,
+                libc: false,
                 module: module.as_ref(),
                 config: patches.config,
             };
@@ -519,108 +526,14 @@ impl State {
                 room,
                 writer: &mut writer,
                 report,
-                in_use: Use::Fresh,
+                in_use: match job.running {
+                    true => Use::Running,
+                    false => Use::Fresh,
+                },
             }
             .text(&text, first..last, job.patch);
         });
     }
-
-    /// Searches what was left to whoever has the lock.
-    #[cold]
-    fn search_left(&mut self, report: &mut Report) {
-        self.prepare(self.patches.config);
-        queue::drain(|job, waits| {
-            if waits {
-                self.search(job, report);
-            } else {
-                self.search_copied(job, report);
-            }
-        });
-        if queue::take_everything() {
-            self.search_everything(report);
-        }
-    }
-
-    fn search_everything(&mut self, report: &mut Report) {
-        // The list's buffer is not to be borrowed for as long as the search takes.
-        let mut from = 0;
-        while let Some((job, next)) = next_code(from, &mut self.buffer) {
-            from = next;
-            self.search_copied(job, report);
-        }
-    }
-
-    /// Searches what may be unmapped at any moment, and may be running.
-    fn search_copied(&mut self, job: Job, report: &mut Report) {
-        let mut writer = Writer::default();
-        let mut from = job.range.start();
-        while from < job.range.end() {
-            // With a margin on either side, where there is more.
-            let base = from
-                .saturating_sub(COPY_MARGIN as u64)
-                .max(job.range.start());
-            let end = base.saturating_add(COPY_BYTES as u64).min(job.range.end());
-            let State {
-                patches,
-                room,
-                copy,
-                ..
-            } = self;
-            let bytes = copy.get_mut(..(end - base) as usize).unwrap_or(&mut []);
-            for (n, page) in bytes.chunks_mut(PAGE as usize).enumerate() {
-                let at = base.saturating_add(n as u64 * PAGE);
-                if !writer.read(at, page) {
-                    page.fill(0);
-                }
-            }
-            let to = if end < job.range.end() {
-                end - COPY_MARGIN as u64
-            } else {
-                end
-            };
-            let text = Text {
-                base,
-                bytes,
-                libc: job.libc,
-                module: None,
-                config: patches.config,
-            };
-            Scanner {
-                patches,
-                room,
-                writer: &mut writer,
-                report,
-                in_use: Use::Left,
-            }
-            .text(
-                &text,
-                (from - base) as usize..(to - base) as usize,
-                job.patch,
-            );
-            from = to;
-        }
-    }
-}
-
-/// The first code at or behind `from` that is not ours, and where to go on behind it.
-fn next_code(from: u64, buffer: &mut [u8]) -> Option<(Job, u64)> {
-    let ours = crate::arch::regall_entry_call as *const () as u64;
-    let mut found = None;
-    let listed = modules::lines(buffer, |line| {
-        let kernel = line.inode == 0 && line.name.starts_with(b"[v");
-        let code = line.prot.executable() && line.prot.readable() && !kernel;
-        if code && line.range.start() >= from && !line.range.contains(ours) {
-            let job = Job {
-                range: line.range,
-                libc: false,
-                patch: !line.prot.shared(),
-            };
-            found = Some((job, line.range.end()));
-        }
-        found.is_none()
-    });
-    listed.ok()?;
-    found
 }
 
 /// Goes through text and has patched what it finds.
@@ -694,7 +607,7 @@ impl Scanner<'_> {
                 self.report.cancellable = true;
             }
             Verdict::Patch(..) if !patch => self.report.refuse(site),
-            Verdict::Patch(plan, ..) if self.in_use == Use::Left && !plan.is_one_store() => {
+            Verdict::Patch(plan, ..) if self.in_use.at_once() && !plan.is_one_store() => {
                 self.report.refuse(site);
             }
             Verdict::Patch(plan, function, leaky) => {

@@ -20,6 +20,8 @@ pub const JUMP_BYTES: usize = 5;
 pub const MOVED_MAX: usize = 32;
 /// Bytes of `syscall`, and of the short jump that can take its place.
 pub const SHORT_BYTES: usize = 2;
+/// `syscall`
+pub const SYSCALL: [u8; SHORT_BYTES] = [0x0f, 0x05];
 /// First byte of that short jump.
 pub const SHORT: u8 = 0xeb;
 /// First byte of `mov $number, %eax`.

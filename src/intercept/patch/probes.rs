@@ -9,18 +9,18 @@
 //! the file's too; and what was left is made ours again. A breakpoint is never overwritten.
 
 use super::apply::{is_generated, store_at_once, Entry, Patches, Use, Writer};
-use super::plan::{BREAKPOINT, JUMP_BYTES, MOV_EAX, SHORT, SHORT_BYTES};
+use super::plan::{BREAKPOINT, JUMP_BYTES, MOV_EAX, SHORT, SHORT_BYTES, SYSCALL};
 
 /// First byte of `jmp rel32`.
 const JUMP: u8 = 0xe9;
-/// `syscall`
-const SYSCALL: [u8; SHORT_BYTES] = [0x0f, 0x05];
 
 /// What was found.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Patches with somebody's breakpoint in their place.
     pub standing: u32,
+    /// Those of them that are not there any more, and can't be put back.
+    pub stuck: u32,
     /// Patches that were not there any more, and are again.
     pub mended: u32,
     /// Breakpoints before short jumps, which hide nothing.
@@ -38,6 +38,8 @@ enum Finding {
     Standing,
     /// A breakpoint stands, over the rest of our jump.
     OverJump,
+    /// The patch is gone, and can't be put back.
+    Stuck,
     /// The file's byte is back, before the rest of our jump.
     Half,
     /// The file's instruction is back.
@@ -99,6 +101,10 @@ impl Patches {
             match finding {
                 Finding::Fine => continue,
                 Finding::Standing | Finding::OverJump => seen.standing += 1,
+                Finding::Stuck => {
+                    seen.standing += 1;
+                    seen.stuck += 1;
+                }
                 Finding::Half | Finding::Gone => seen.mended += 1,
             }
             seen.number = seen.number.or(u32::try_from(entry.number).ok());
@@ -133,10 +139,10 @@ fn check_one(entry: &Entry, writer: &mut Writer) -> Finding {
         // One byte: others see the one or the other.
         Finding::Half => writer.write(at, ours.get(..1).unwrap_or(&[]), Use::Shared),
         Finding::Gone => store_at_once(at, ours),
-        Finding::Fine | Finding::Standing => Ok(()),
+        Finding::Fine | Finding::Standing | Finding::Stuck => Ok(()),
     };
     match done {
-        Err(_) if finding != Finding::OverJump => Finding::Standing,
+        Err(_) if finding != Finding::OverJump => Finding::Stuck,
         _ => finding,
     }
 }

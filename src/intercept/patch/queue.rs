@@ -31,8 +31,8 @@ const DONE: u64 = 5;
 pub struct Job {
     /// Where.
     pub range: PageRange,
-    /// It is the C library's text.
-    pub libc: bool,
+    /// It was executable before: anybody may be running it.
+    pub running: bool,
     /// Sites are patched, not just counted.
     pub patch: bool,
 }
@@ -69,7 +69,7 @@ pub fn put(job: Job) -> Option<Ticket> {
     let place = QUEUE.iter().find(fill)?;
     place.start.store(job.range.start(), Relaxed);
     place.end.store(job.range.end(), Relaxed);
-    let flags = u64::from(job.libc) | u64::from(job.patch) << 1;
+    let flags = u64::from(job.running) | u64::from(job.patch) << 1;
     place.flags.store(flags, Relaxed);
     place.state.store(WAITING, Release);
     // Whoever gives the lock back looks here behind that, and who leaves a job tries for
@@ -132,7 +132,7 @@ pub fn drain(mut work: impl FnMut(Job, bool)) {
         if let Some(range) = range {
             let job = Job {
                 range,
-                libc: flags & 1 != 0,
+                running: flags & 1 != 0,
                 patch: flags & 2 != 0,
             };
             work(job, waits);
@@ -163,7 +163,7 @@ mod tests {
     fn job(n: u64) -> Job {
         Job {
             range: PageRange::new(n << 12, (n + 1) << 12).unwrap(),
-            libc: n % 2 == 0,
+            running: n % 2 == 0,
             patch: n % 3 == 0,
         }
     }

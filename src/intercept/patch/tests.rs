@@ -922,6 +922,7 @@ fn what_probes_leave_on_patches_is_mended() {
     let seen = |standing, mended| probes::Seen {
         standing,
         mended,
+        stuck: 0,
         harmless: 0,
         number: Some(9),
     };
@@ -957,6 +958,27 @@ fn what_probes_leave_on_patches_is_mended() {
     drop_page(range);
 }
 
+/// A jump across two cache lines can't be put back at once: it is said to be gone for good.
+#[test]
+fn what_cannot_be_put_back_at_once_is_told() {
+    let _turn = with_test_entry();
+    let mut code = vec![0x90; 60];
+    code.extend(mov_eax(9));
+    code.extend([0x0f, 0x05, 0xc3]);
+    let (range, function) = elf_page(&code);
+    assert_eq!(scan_page(range).patched, 1);
+    assert_eq!(check(), probes::Seen::default());
+    poke(function + 60, &mov_eax(9));
+    let stuck = probes::Seen {
+        standing: 1,
+        stuck: 1,
+        number: Some(9),
+        ..probes::Seen::default()
+    };
+    assert_eq!((check(), check()), (stuck, stuck));
+    drop_page(range);
+}
+
 /// What is written where others run is seen as a whole: it may cross a word, but no line.
 #[test]
 fn what_fits_into_a_line_is_stored_at_once() {
@@ -976,11 +998,31 @@ fn what_fits_into_a_line_is_stored_at_once() {
     sys::unmap(range.start(), range.len()).unwrap();
 }
 
-/// What was left may be running: one instruction changes, at once, or the site is refused.
+/// Searches `range` as code that may be running: with its owner waiting, or left.
+fn search_running(range: PageRange, left: bool) -> Report {
+    let job = Job {
+        range,
+        running: true,
+        patch: true,
+    };
+    let mut report = Report::default();
+    let mut guard = Guard::take().unwrap();
+    match left {
+        true => guard.state().search_copied(job, &mut report),
+        false => guard.state().search(job, &mut report),
+    }
+    report
+}
+
+/// In what may be running one instruction changes, at once, or the site is refused.
 #[test]
-fn what_was_left_is_patched_at_once_or_not_at_all() {
+fn what_may_be_running_is_patched_at_once_or_not_at_all() {
     let _turn = with_test_entry();
-    for (offset, instructions, patched) in [(0, 1, 1), (59, 1, 1), (60, 1, 0), (8, 2, 0)] {
+    let cases = [(0, 1, 1), (59, 1, 1), (60, 1, 0), (8, 2, 0)];
+    for (left, (offset, instructions, patched)) in [true, false]
+        .into_iter()
+        .flat_map(|l| cases.map(|c| (l, c)))
+    {
         let mut code = vec![0x90; offset];
         match instructions {
             1 => code.extend(mov_eax(9)),
@@ -988,16 +1030,7 @@ fn what_was_left_is_patched_at_once_or_not_at_all() {
         }
         code.extend([0x0f, 0x05, 0xc3]);
         let range = page(&code);
-        let job = Job {
-            range,
-            libc: false,
-            patch: true,
-        };
-        let mut report = Report::default();
-        Guard::take()
-            .unwrap()
-            .state()
-            .search_copied(job, &mut report);
+        let report = search_running(range, left);
         assert_eq!(
             report.patched, patched,
             "{offset} {instructions}: {report:x?}"
@@ -1007,6 +1040,28 @@ fn what_was_left_is_patched_at_once_or_not_at_all() {
         assert_eq!(jump, patched == 1, "{offset} {instructions}");
         drop_page(range);
     }
+}
+
+/// What is left is taken apart by its file's tables, as all else is.
+#[test]
+fn what_was_left_is_known_by_its_files_tables() {
+    let _turn = with_test_entry();
+    let (range, function) = padded_wrapper(9, 0xb8);
+    let report = search_running(range, true);
+    assert_eq!((report.patched, report.refused), (1, 0), "{report:x?}");
+    assert_eq!(peek(function), [0xb8, 9, 0, 0, 0, 0xeb, 7, 0x48]);
+    let before = arrivals();
+    assert_eq!(call_at(function, [0; 6]), 4711);
+    assert_eq!(arrivals(), before + 1);
+    drop_page(range);
+
+    // movabs rbx, (mov eax, 9; syscall; ret): a number, and no code.
+    let number = [0x48, 0xbb, 0xb8, 9, 0, 0, 0, 0x0f, 0x05, 0xc3, 0xc3];
+    let (range, function) = elf_page(&number);
+    let report = search_running(range, true);
+    assert_eq!((report.patched, report.refused), (0, 0), "{report:x?}");
+    assert_eq!(peek(function), number);
+    drop_page(range);
 }
 
 /// Bytes that only look like a site are never written to.
