@@ -185,25 +185,30 @@ impl Drop for Forged {
 /// not so much mapped.
 #[test]
 fn a_claim_beyond_what_is_mapped_counts_for_nothing() {
-    // This process's: it has no shim.
-    let me = regall_reader::Process::find(std::process::id()).expect("this process");
-    let folder = format!("/dev/shm/regall-{}", me.uids[0]);
-    // Whoever has the shim makes the folder.
-    let mut first = Command::new("true");
-    Mode::Populate.apply(&mut first);
-    child::run(&mut first, TIMEOUT).must_succeed();
-    let name = format!("{}.{}.{}", me.own_pid, me.start_time, me.namespace);
+    let mut small = Command::new("sleep");
+    Mode::Plain.apply(small.arg("60"));
+    let small = child::Beside::start(&mut small);
+    let who = regall_reader::Process::find(small.pid()).expect("a process");
+    let folder = format!("/dev/shm/regall-{}", who.uids[0]);
+    let name = format!("{}.{}.{}", who.own_pid, who.start_time, who.namespace);
     let forged = Forged(format!("{folder}/{name}").into());
+    // Also makes the folder.
+    let before = is_limited();
     std::fs::write(&forged.0, [0x7f; 73728]).expect("a directory");
+    assert_eq!(is_limited(), before);
+}
+
+/// Whether something of a small process, all of which is to be pinned, is not.
+fn is_limited() -> bool {
     let mut command = Command::new("sleep");
     Mode::Populate.apply(command.arg("60"));
     let beside = child::Beside::start(&mut command);
     let pid = beside.pid().to_string();
-    child::run(
-        Command::new(build::regall()).args(["verify", &pid]),
-        TIMEOUT,
-    )
-    .must_succeed();
-    let dump = child::run(Command::new(build::regall()).args(["dump", &pid]), TIMEOUT);
-    assert!(!dump.stdout.contains("limit"), "{}", dump.stdout);
+    let regall = |what: &str| {
+        let mut command = Command::new(build::regall());
+        child::run(command.args([what, &pid]), TIMEOUT)
+    };
+    // It waits for the process to publish what it has.
+    regall("verify").must_succeed();
+    regall("dump").stdout.contains("limit")
 }
