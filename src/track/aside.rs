@@ -30,6 +30,12 @@ pub struct Aside {
     parts: Ledger,
 }
 
+impl Default for Aside {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Aside {
     /// None.
     pub const fn new() -> Self {

@@ -277,7 +277,10 @@ fn a_gibibyte() {
 /// Calls `f` in this test binary again, as nobody, with `bytes` of RLIMIT_MEMLOCK.
 fn as_nobody(test: &str, bytes: u64) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let filter = format!("uverbs::guest::{test}");
+    let module = module_path!()
+        .split_once("::")
+        .map_or("", |(_, module)| module);
+    let filter = format!("{module}::{test}");
     command.args(["--exact", &filter, "--nocapture"]);
     command.env("GUEST_LIMIT", bytes.to_string());
     command.uid(65534).gid(65534);
@@ -294,7 +297,9 @@ fn as_nobody(test: &str, bytes: u64) -> String {
     };
     let out = command.output().unwrap();
     assert!(out.status.success(), "{out:?}");
-    String::from_utf8_lossy(&out.stdout).into_owned()
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(said.contains("1 passed"), "{filter}: {said}");
+    said
 }
 
 #[test]
