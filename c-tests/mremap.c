@@ -25,6 +25,7 @@ static void refused(void)
 	for (int i = 0; i < 100; i++) {
 		NEED(mremap(p, 2 * PAGE, 4 * PAGE, 0) == MAP_FAILED && errno == ENOMEM);
 		NEED(mremap(p, 3 * PAGE, 5 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+		NEED(mremap(p, PAGE, PAGE, MREMAP_FIXED, p + 2 * PAGE) == MAP_FAILED && errno == EINVAL);
 	}
 	say("refused: the list was read %s", resyncs() - before < 50 ? "seldom" : "EACH TIME");
 	say("contents %d", all_are(p, 2 * PAGE, 'r'));
@@ -125,6 +126,13 @@ int main(void)
 	NEED(ftruncate(fd, 6 * (off_t)PAGE) == 0);
 	in_child("read once it has grown", touch_read, q + 3 * PAGE);
 	CALL(munmap(q, 6 * PAGE)); /* what is said of it would be from before it grew */
+
+	/* A stack beside plain memory: one mapping to some kernels. */
+	p = reserve(8);
+	int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+	NEED(mmap(p, 4 * PAGE, PROT_READ | PROT_WRITE, fixed, -1, 0) == p);
+	NEED(mmap(p + 4 * PAGE, 4 * PAGE, PROT_READ | PROT_WRITE, fixed | MAP_STACK, -1, 0) == p + 4 * PAGE);
+	MAP_AS("stack beside plain", mremap(p, 8 * PAGE, 16 * PAGE, MREMAP_MAYMOVE));
 
 	/* Errors. */
 	p = anon(8);

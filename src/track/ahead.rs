@@ -6,11 +6,14 @@
 //! and their share of written ones is taken for the region's.
 
 use super::{lock, State};
+use crate::base::counters;
 use crate::registrar::hca::records::{Life, Record};
+use crate::sys::process::own_status;
 use crate::sys::{self, call, time};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::vocab::Kind;
+use regall_directory::layout::Call;
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// Regions that are looked at each time.
 const REGIONS: usize = 32;
@@ -37,6 +40,9 @@ pub fn notice() {
         return;
     }
     LAST.store(now, Relaxed);
+    if !may_read() {
+        return;
+    }
     let mut chosen = [None; REGIONS];
     if let Some(state) = lock() {
         choose(&state, &mut chosen);
@@ -56,6 +62,15 @@ pub fn notice() {
     }
 }
 
+/// Whether memory may be read from outside of its own code: not where a seccomp filter may end
+/// the process for the call, nor where a missing page waits for the application's userfaultfd.
+/// Then nothing is given back before it is deregistered.
+fn may_read() -> bool {
+    let filtered = own_status(b"Seccomp:") != Some(0);
+    let calls = counters::header().and_then(|h| h.calls.get(Call::Userfault as usize));
+    !filtered && calls.is_some_and(|n| n.load(Relaxed) == 0)
+}
+
 /// The next regions that have something ahead, with the numbers of their records.
 fn choose(state: &State, chosen: &mut [Option<(u32, PageRange)>; REGIONS]) {
     let high = state.hca.records.high();
@@ -66,10 +81,10 @@ fn choose(state: &State, chosen: &mut [Option<(u32, PageRange)>; REGIONS]) {
         let Some(record) = state.hca.records.get(n) else {
             continue;
         };
-        // A file's pages are not zeroes.
-        let kind = |r: &Record| state.at(r.range.start()).map(|a| a.kind);
         let fit = record.life == Life::Live && record.ahead != 0;
-        if !fit || kind(record).is_none_or(|k| k == Kind::File) {
+        // A file's pages are not zeroes; a page that is missing may be the application's business.
+        let readable = |a: Attr| a.kind != Kind::File && !a.flags.has(Flags::KEEP_LAZY);
+        if !fit || !state.at(record.range.start()).is_some_and(readable) {
             continue;
         }
         let Some(place) = places.next() else {

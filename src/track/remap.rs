@@ -80,8 +80,8 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     if failed(value) {
         value = with_room(frame, value, &mut moved);
     }
-    // The kernel unmaps a fixed target before it looks at the source.
-    let mut changed = fixed;
+    // The kernel unmaps a fixed target before it looks at the source, if it may move that.
+    let mut changed = fixed && flags & libc::MREMAP_MAYMOVE as u64 != 0;
     if let (FAULT, Some(source)) = (value, source) {
         if let Some(one) = was_one_mapping(&moved, source) {
             if one.flags.has(Flags::APP_LOCKED) {
@@ -101,13 +101,12 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         }
     }
     if failed(value) {
-        if let Some(target) = target {
-            put_back(target, &replaced);
-        }
-        match source {
-            Some(source) if changed => put_back(source, &moved),
-            Some(source) => put_back_unchanged(source, &moved),
-            None => (),
+        for (range, taken) in [(target, &replaced), (source, &moved)] {
+            match range {
+                Some(range) if changed => put_back(range, taken),
+                Some(range) => put_back_unchanged(range, taken),
+                None => (),
+            }
         }
     } else {
         replaced.done();

@@ -14,7 +14,7 @@ use crate::registrar::Registrar;
 use crate::share;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags};
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// Parts that are remembered here for the case that the call fails; the others are set aside.
 const REMEMBERED: usize = 8;
@@ -136,7 +136,8 @@ impl Taken {
     }
 
     /// Whether it may be one mapping of the kernel's without our pins: all of `range`, of one
-    /// kind and protection.
+    /// protection, and all private anonymous memory or of one kind. (MAP_STACK is nothing to
+    /// the kernel before Linux 6.7.)
     pub fn may_be_one(&self, range: Option<PageRange>) -> bool {
         let Some(range) = range.filter(|_| !self.has_more()) else {
             return true;
@@ -144,7 +145,11 @@ impl Taken {
         let mut end = range.start();
         let mut same = None;
         for (part, attr, _) in self.parts.iter().flatten() {
-            let told = (attr.kind, attr.prot, attr.flags.has(Flags::APP_LOCKED));
+            let file = matches!(attr.kind, Kind::File | Kind::Shm | Kind::Huge);
+            let own = !attr.prot.shared() && (!file || attr.flags.has(Flags::BACKED));
+            let kind = (!own).then_some(attr.kind);
+            let locked = attr.flags.has(Flags::APP_LOCKED);
+            let told = (kind, attr.prot.bits() & 7, attr.prot.shared(), locked);
             if part.start() != end || *same.get_or_insert(told) != told {
                 return false;
             }
