@@ -257,7 +257,7 @@ pub fn close(file: File) {
 /// Nothing is mapped any more of the file that `part` was the last of.
 fn file_ends(part: &Part) {
     if is_open(&part.file) {
-        worth::learn(part);
+        worth::learn(part, part.file.used);
         file::close(part.file.fd);
     }
 }
@@ -388,8 +388,8 @@ impl Left {
 fn give_back(part: &Part) {
     if part.last {
         file_ends(part);
-    } else {
-        let _ = punch(part);
+    } else if punch(part).is_ok() && part.range.len() >= LEAST {
+        worth::learn(part, part.range.len());
     }
 }
 

@@ -88,12 +88,13 @@ pub fn sharing(bytes: u64) -> bool {
     of_size(bytes).is_none_or(Size::share_next)
 }
 
-/// `part`, the last of its file, which is still open, has been unmapped.
-pub fn learn(part: &Part) {
+/// `part` of a file that is still open has been unmapped; `bytes`: all that was mapped of it, if
+/// it was the last. Memory of the heap comes and goes as a part of what stays.
+pub fn learn(part: &Part, bytes: u64) {
     if part.frozen || part.file.fd < 0 {
         return; // peers could not be told apart from its time before
     }
-    if let Some(size) = of_size(part.file.used) {
+    if let Some(size) = of_size(bytes) {
         size.learn(mark::is_there(part.file.fd));
     }
 }
