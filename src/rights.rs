@@ -134,12 +134,12 @@ pub fn change(frame: &Frame) -> i64 {
     let [first, second, new, ..] = frame.args;
     let may_bind = match frame.nr as libc::c_long {
         libc::SYS_setrlimit | libc::SYS_prlimit64 => {
-            let (pid, resource, set) = match frame.nr as libc::c_long {
-                libc::SYS_setrlimit => (0, first, true),
-                _ => (first as u32, second, new != 0),
+            // prlimit(2) takes the number of any thread, and changes the whole process's limit.
+            let (resource, set) = match frame.nr as libc::c_long {
+                libc::SYS_setrlimit => (first, true),
+                _ => (second, new != 0),
             };
-            let own = pid == 0 || pid == sys::getpid();
-            return match set && own && resource as u32 == libc::RLIMIT_MEMLOCK {
+            return match set && resource as u32 == libc::RLIMIT_MEMLOCK {
                 true => growing::around(|| track::real(frame)),
                 false => track::real(frame),
             };
