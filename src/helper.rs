@@ -1,8 +1,7 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
-use crate::base::withheld::withheld;
-use crate::base::{counters, mode, phase, settings};
+use crate::base::{counters, mode, phase, settings, withheld::withheld};
 use crate::config::Intercept;
 use crate::regions;
 use crate::rights;
@@ -100,6 +99,11 @@ pub fn invite_strangers() {
         wake();
         sys::futex_wait(&STRANGERS, ASKED, PATIENCE);
     }
+}
+
+/// How many there are: one, or none.
+pub fn count() -> u64 {
+    u64::from(THREAD.exists())
 }
 
 /// A child of fork: nobody was invited there, and nothing is being carried out.

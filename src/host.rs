@@ -2,11 +2,8 @@
 //! leave for peers to get at ours.
 
 use crate::arch::Frame;
-use crate::base::withheld::withheld;
-use crate::base::{counters, phase, settings};
-use crate::copying;
-use crate::intercept;
-use crate::ledger::Found;
+use crate::base::{counters, phase, settings, withheld::withheld};
+use crate::memory::{self, touchable};
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, check, Errno, Result};
 use crate::thread;
@@ -17,8 +14,8 @@ use regall_bridge::kind::Kind as Mechanism;
 use regall_bridge::mechanism::knem;
 use regall_bridge::xpmem;
 use regall_directory::addr::PageRange;
-use regall_directory::layout::Header;
-use regall_directory::vocab::{Flags, Kind, Prot};
+use regall_directory::layout::{Call, Header};
+use regall_directory::vocab::{Kind, Prot};
 
 /// The shim as the bridge's host.
 pub struct Shim;
@@ -40,7 +37,7 @@ impl Host for Shim {
     }
 
     fn unmap(&self, at: u64, bytes: u64) {
-        let _ = hooked(libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]);
+        let _ = hooked(Call::Munmap, libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]);
     }
 
     fn attach(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64> {
@@ -60,7 +57,7 @@ impl Host for Shim {
     }
 
     fn detach_segment(&self, at: u64) {
-        let _ = hooked(libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]);
+        let _ = hooked(Call::Shmdt, libc::SYS_shmdt, [at, 0, 0, 0, 0, 0]);
     }
 
     fn changed(&self, at: u64, bytes: u64) {
@@ -92,7 +89,7 @@ impl Host for Shim {
 
     #[inline]
     fn steady(&self, at: u64, bytes: u64, writable: bool) -> bool {
-        phase::tracking() && copying::steady(at, bytes, writable)
+        phase::tracking() && memory::steady(at, bytes, writable)
     }
 
     fn count(&self, mechanism: Mechanism, bytes: u64) {
@@ -112,39 +109,9 @@ fn note(at: u64, bytes: u64, writable: bool, kind: Kind) {
     }
 }
 
-/// Entries that a local range may lie in.
-const PIECES: usize = 8;
-
 /// Whether all of it is in the ledger, to be read or written.
 fn mapped(at: u64, bytes: u64, writable: bool) -> bool {
     touchable(at, bytes, writable, |_| true)
-}
-
-/// The same, and `is` holds of each entry that it lies in.
-#[inline]
-pub fn touchable(at: u64, bytes: u64, writable: bool, is: impl Fn(&Found) -> bool) -> bool {
-    let Some(end) = at.checked_add(bytes) else {
-        return false;
-    };
-    let mut from = at;
-    for _ in 0..PIECES {
-        let Ok(Some(found)) = VIEW.lookup_hinted(from, &thread::current().hint) else {
-            return false;
-        };
-        let attr = found.attr();
-        let permitted = match writable {
-            true => attr.prot.writable(),
-            false => attr.prot.readable(),
-        };
-        if !permitted || attr.flags.has(Flags::TAIL) || !is(&found) {
-            return false;
-        }
-        if end <= found.end {
-            return true;
-        }
-        from = found.end;
-    }
-    false
 }
 
 fn map(bytes: u64, prot: i32, flags: i32, fd: i32, offset: u64) -> Result<u64> {
@@ -157,17 +124,17 @@ fn map(bytes: u64, prot: i32, flags: i32, fd: i32, offset: u64) -> Result<u64> {
         fd as i64 as u64,
         offset,
     ];
-    hooked(libc::SYS_mmap, args)
+    hooked(Call::Mmap, libc::SYS_mmap, args)
 }
 
 /// A call of our own that takes the way of the application's: its memory is in the ledger
 /// before it returns.
-fn hooked(nr: i64, args: [u64; 6]) -> Result<u64> {
+fn hooked(call: Call, nr: i64, args: [u64; 6]) -> Result<u64> {
     let mut frame = Frame {
         nr: nr as u64,
         args,
     };
-    check(intercept::event(&mut frame))
+    check(track::handle(call, &mut frame))
 }
 
 /// Publishes the number by which peers attach our memory through XPMEM, if that is here. At

@@ -35,11 +35,13 @@ pub mod huge;
 pub mod intercept;
 pub mod limits;
 pub mod logger;
+pub mod memory;
 pub mod mounts;
 pub mod policy;
 pub mod regions;
 pub mod registrar;
 pub mod rights;
+mod root;
 pub mod share;
 pub mod startup;
 pub mod stats;
@@ -49,13 +51,3 @@ pub mod threads;
 pub mod track;
 pub mod verbs;
 pub mod version;
-
-#[cfg(not(any(test, fuzzing, std_beside)))]
-mod panic {
-    /// Nothing on the hook path is meant to panic. If something does, the shim
-    /// stands down and the program goes on as if it had never been there.
-    #[panic_handler]
-    fn panic(info: &core::panic::PanicInfo) -> ! {
-        crate::intercept::stand_down(info)
-    }
-}

@@ -1,11 +1,10 @@
 //! This process's regions, and those of others that were used: what of the bridge's state
 //! is the shim's.
 
-use crate::base::withheld::withheld;
-use crate::base::{counters, settings};
-use crate::copying;
-use crate::host::{touchable, Shim};
+use crate::base::{counters, settings, withheld::withheld};
+use crate::host::Shim;
 use crate::ledger::Found;
+use crate::memory::{steady, touchable};
 use crate::store::{REGIONS, USES};
 use crate::sys::file::{self, Fd, Kept};
 use crate::sys::{call, Errno, Result};
@@ -70,7 +69,6 @@ pub fn forget() {
     unsafe { OWNER.forget() };
     // SAFETY: likewise.
     unsafe { CIRCLE.forked() };
-    crate::helper::forget();
     // SAFETY: likewise.
     unsafe { BELL.reset() };
     // The pipe is the parent's; its descriptor is left alone.
@@ -86,17 +84,19 @@ pub fn end() {
 }
 
 /// Makes a region. As [`Owner::create`]; EFAULT also: some of it is not registered, or its
-/// protection permits less than `rights`.
-pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
+/// protection permits less than `rights`. `invite` has other users let in, before there is a
+/// region for them.
+pub fn create(segments: &[Segment], rights: Rights, invite: fn()) -> Result<Cookie> {
     if rights.has(Rights::NOTIFY) {
         bell()?;
     }
     if rights.has(Rights::ANY_USER) {
-        crate::helper::invite_strangers();
+        invite();
     }
     let knem = settings::config().copy.has(Kind::Knem) && !withheld();
     let pinnable = &|s: &Segment| knem && stays(s);
     let memory = &mut |s: &Segment| permitted(s, rights);
+    track::subscribers::listen();
     let made = OWNER.create(&Shim, &Here, segments, rights, pinnable, memory);
     if knem && withheld() {
         crate::host::withdraw();
@@ -114,8 +114,7 @@ fn stays(segment: &Segment) -> bool {
             && !attr.flags.has(Flags::NORESERVE)
             && !attr.flags.has(Flags::KEEP_LAZY)
     };
-    touchable(segment.addr, segment.len, true, private)
-        && copying::steady(segment.addr, segment.len, true)
+    touchable(segment.addr, segment.len, true, private) && steady(segment.addr, segment.len, true)
 }
 
 /// A region for all that somebody of another user wants to use: its bytes. Claimed, if it

@@ -4,15 +4,15 @@
 //! ends, and its children's directories are for root.
 
 use crate::arch::Frame;
-use crate::base::withheld::{self, withheld, withhold};
-use crate::base::{counters, mode};
+use crate::base::{
+    counters, mode,
+    withheld::{self, withheld, withhold},
+};
 use crate::config::Intercept;
-use crate::helper;
-use crate::host;
 use crate::limits;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, call, file, Errno};
-use crate::track::{self, growing};
+use crate::track::{self, growing, subscribers};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
@@ -209,10 +209,9 @@ fn wants_one_thread(frame: &Frame) -> bool {
 #[cold]
 #[inline(never)]
 fn alone() {
-    if sys::getpid() == sys::memory_owner() && helper::THREAD.exists() {
+    if sys::getpid() == sys::memory_owner() && subscribers::helpers() != 0 {
         withhold();
-        host::withdraw();
-        helper::leave();
+        subscribers::nothing_lent(true);
     }
 }
 
@@ -243,8 +242,7 @@ fn around(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
     let ours = sys::getpid() == sys::memory_owner();
     if ours && !withheld() && !is_unchanged_by(files) {
         withhold();
-        host::withdraw();
-        helper::end();
+        subscribers::nothing_lent(false);
     }
     value
 }

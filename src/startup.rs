@@ -21,7 +21,7 @@ use crate::text::{Lossy, Text};
 use crate::track::{self, flight, fork, resync, State};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use regall_directory::layout::{Call, Counter, SETTING_HCA_OFF};
+use regall_directory::layout::{Call, Counter, Header, SETTING_HCA_OFF};
 use regall_directory::settings::{each as each_setting, Setting, LAUNCHERS};
 use regall_directory::vocab::{Flags, Prot};
 
@@ -186,7 +186,7 @@ fn start(env: Environment) {
     note_own_memory();
     resync::first(Flags::EMPTY);
     drop(flight);
-    own_device();
+    track::lending::own_device();
     if mode == Intercept::Strict && !strict::start() {
         log::warn!(
             "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"
@@ -204,20 +204,6 @@ fn only_cache() -> bool {
     let c = settings::config();
     let plain = matches!(c.limit, crate::config::Limit::Percent(_)) && !c.fail_on_limit;
     c.pin == Pin::Auto && plain && !limits::has_swap() && limits::memlock().is_none()
-}
-
-/// Registers everything with the device that REGALL_HCA names, if it names one.
-pub fn own_device() {
-    if settings::config().hca != Hca::Device {
-        return;
-    }
-    let name = settings::config().hca_device.as_bytes();
-    if let Err(errno) = track::lending::own(name) {
-        log::warn!(
-            "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
-            Lossy(name)
-        );
-    }
 }
 
 /// Puts the hooks in and tests them. Returns what is in force.
@@ -363,7 +349,7 @@ fn say_on() {
 }
 
 /// The header's words that don't change, in a new directory.
-pub fn write_settings(state: &mut State) {
+pub fn write_settings(state: &mut State, h: &Header) {
     let c = settings::config();
     let bytes = BUDGET.load(Relaxed);
     let budget = limits::Budget {
@@ -372,9 +358,6 @@ pub fn write_settings(state: &mut State) {
         mapped: MAPPED.load(Relaxed),
     };
     state.set_budget(budget, ONLY_CACHE.load(Relaxed));
-    let Some(h) = state.header() else {
-        return;
-    };
     h.settings.store(settings_in_force(c), Relaxed);
     write_text(&h.device, settings::device().as_bytes());
     h.sites_patched
@@ -402,47 +385,4 @@ pub fn finish() {
     if let Some(guard) = track::lock() {
         guard.remove_directory();
     }
-}
-
-// The constructor. It goes through the same entry as every call, so that a panic
-// in it finds its way back, too.
-#[cfg(not(any(test, fuzzing, std_beside)))]
-mod constructor {
-    use core::arch::global_asm;
-
-    global_asm!(
-        r#"
-        .hidden regall_construct
-        .globl regall_construct
-        .type regall_construct, @function
-    regall_construct:
-        .cfi_startproc
-        mov rax, -1
-        sub rsp, 8
-        .cfi_def_cfa_offset 16
-        call regall_entry_call
-        add rsp, 8
-        .cfi_def_cfa_offset 8
-        ret
-        .cfi_endproc
-        .size regall_construct, . - regall_construct
-    "#
-    );
-
-    unsafe extern "C" {
-        fn regall_construct();
-    }
-
-    #[used]
-    #[unsafe(link_section = ".init_array")]
-    static CONSTRUCTOR: unsafe extern "C" fn() = regall_construct;
-
-    /// exit() ends here; what libc does after it is between it and the kernel.
-    extern "C" fn destruct() {
-        super::finish();
-    }
-
-    #[used]
-    #[unsafe(link_section = ".fini_array")]
-    static DESTRUCTOR: extern "C" fn() = destruct;
 }

@@ -15,7 +15,7 @@ use crate::sys::process::Stat;
 use crate::sys::{self, call, check, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_bridge::xpmem;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::vocab::Prot;
@@ -127,7 +127,9 @@ impl Thread {
     ///
     /// EAGAIN, ENOMEM, EPERM: no memory for it, or the kernel (or a seccomp filter) says no;
     /// EBUSY: a signal handler at a bad moment.
-    pub fn start(&self, entry: extern "C" fn() -> !) -> Result<()> {
+    pub fn start(&'static self, entry: extern "C" fn() -> !) -> Result<()> {
+        // First: a child of fork forgets those that are known.
+        remember(self);
         let idle = self
             .state
             .compare_exchange(IDLE, RUNNING, Acquire, Relaxed)
@@ -255,9 +257,25 @@ pub fn alone() -> bool {
     }
 }
 
+/// Those that were ever started, in this process or its parent.
+static STARTED: [AtomicPtr<Thread>; 4] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 4];
+
 fn all() -> impl Iterator<Item = &'static Thread> {
-    let (helper, copier) = (&crate::helper::THREAD, &crate::copier::THREAD);
-    [helper, copier, &crate::guard::THREAD].into_iter()
+    let known = STARTED.iter().map(|place| place.load(Acquire));
+    // SAFETY: null, or a static that `remember` was given.
+    known.filter_map(|thread| unsafe { thread.as_ref() })
+}
+
+/// `thread` is one of ours. There are fewer than places.
+fn remember(thread: &'static Thread) {
+    let it = core::ptr::from_ref(thread).cast_mut();
+    let none = core::ptr::null_mut();
+    for place in &STARTED {
+        match place.compare_exchange(none, it, AcqRel, Acquire) {
+            Err(other) if other != it => (),
+            _ => return,
+        }
+    }
 }
 
 fn end() -> ! {
@@ -280,7 +298,6 @@ pub fn end_if_ours() {
 /// In a child of fork.
 pub fn forget() {
     all().for_each(Thread::forget);
-    crate::copier::forget();
 }
 
 /// Descriptors that the kernel copies into every new table (NR_OPEN_DEFAULT); of those above

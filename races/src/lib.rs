@@ -61,12 +61,6 @@ pub mod ledger {
     pub use crate::index::Hint;
 }
 
-/// The bridge's regions: none.
-pub mod regions {
-    /// Memory goes.
-    pub fn leave(_: crate::addr::PageRange) {}
-}
-
 /// Registrars: no adapter.
 pub mod registrar {
     /// Adapters.

@@ -136,6 +136,12 @@ mod resync {
     }
 }
 
+/// Nobody wants to be told of memory.
+mod subscribers {
+    /// Memory goes.
+    pub fn memory_leaves(_: super::PageRange) {}
+}
+
 mod pinning {
     use super::{lock, tell, PageRange, Told};
 

@@ -9,4 +9,8 @@ mod imp;
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("regall has no src/arch file for this processor yet");
 
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64_trampoline.rs"]
+pub mod trampoline;
+
 pub use imp::*;

@@ -4,6 +4,7 @@ use super::done::Done;
 use super::error;
 use super::peers::{answer, vector};
 use crate::base::phase;
+use crate::helper;
 use crate::intercept::strict;
 use crate::regions;
 use crate::sys::{Errno, Result};
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn regall_region_create(
     };
     let _pass = strict::pass();
     super::bring_in();
-    match regions::create(segments, rights) {
+    match regions::create(segments, rights, helper::invite_strangers) {
         Ok(made) => {
             // SAFETY: by the contract above.
             unsafe { cookie.write(made.0) };

@@ -9,13 +9,12 @@ use crate::arch::Frame;
 use crate::base::numbers;
 use crate::base::{counters, mode, phase};
 use crate::config::Intercept;
-use crate::startup;
 use crate::sys::{self, time};
 use crate::thread::{self, Thread};
 use crate::track;
 #[cfg(not(any(test, fuzzing)))]
 use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
 use regall_directory::vocab::Prot;
@@ -26,8 +25,10 @@ pub mod strict;
 pub mod symbols;
 mod watch;
 
-/// Number of the arrival that is the constructor's (see `startup`).
+/// Number of the arrival that is the constructor's.
 pub const CONSTRUCT: u64 = u64::MAX;
+/// What the constructor's arrival is to run; null: it has been there.
+static CONSTRUCTOR: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// One arrival in so many is timed.
 const TIMED: u32 = 256;
 
@@ -40,6 +41,19 @@ pub struct Outer {
 }
 
 arch::entry_stubs!(hook, left, Outer);
+
+/// The next arrival with the number [`CONSTRUCT`] runs `construct`. Another one is a call of
+/// the application's, which the kernel does not know.
+pub fn begin_with(construct: fn(&Frame)) {
+    CONSTRUCTOR.store(construct as *mut (), Relaxed);
+}
+
+#[cold]
+fn to_be_constructed() -> Option<fn(&Frame)> {
+    let construct = CONSTRUCTOR.swap(core::ptr::null_mut(), Relaxed);
+    // SAFETY: null, or the function that `begin_with` was given; null is None.
+    unsafe { core::mem::transmute::<*mut (), Option<fn(&Frame)>>(construct) }
+}
 
 /// Every trampoline ends up here. Returns what goes into rax.
 ///
@@ -60,10 +74,12 @@ pub unsafe extern "C" fn hook(frame: *mut Frame, outer: *mut Outer) -> i64 {
     // SAFETY: the entry stub built it on this stack, for the length of this call.
     let frame = unsafe { &mut *frame };
     if frame.nr == CONSTRUCT {
-        thread.real_done.set(true);
-        thread.real_value.set(0);
-        startup::construct(frame);
-        return 0;
+        if let Some(construct) = to_be_constructed() {
+            thread.real_done.set(true);
+            thread.real_value.set(0);
+            construct(frame);
+            return 0;
+        }
     }
     strict::enter(thread);
     event(frame)

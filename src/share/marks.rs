@@ -2,7 +2,6 @@
 //! key, a NUMA policy, advice. The kernel keeps it with the mapping; whatever is put in the
 //! place of that has to get it again, before it is there.
 
-use super::table::Part;
 use crate::sys::{self, call, Errno, Result};
 use regall_directory::addr::PageRange;
 
@@ -102,13 +101,12 @@ impl Kept {
         policy: None,
     };
 
-    /// What `part` has. While it is still mapped: its policy is the kernel's to say.
-    pub fn of(part: &Part) -> Self {
-        let marks = part.marks;
+    /// What a part at `at` with `marks` has. While it is still mapped: its policy is the
+    /// kernel's to say.
+    pub fn of(marks: Marks, at: u64) -> Self {
         let mut policy = None;
         if marks.0 & POLICY != 0 {
             let (mut mode, mut nodes) = (0u32, [0u64; (NODES / 64) as usize]);
-            let at = part.range.start();
             let (mode_at, nodes_at) = (&raw mut mode, nodes.as_mut_ptr());
             let got = call!(
                 libc::SYS_get_mempolicy,

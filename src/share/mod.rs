@@ -24,13 +24,10 @@ use crate::limits;
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, Errno, Result};
 use crate::text::hex;
-use crate::track::State;
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use regall_bridge::window::mark;
 use regall_directory::addr::PageRange;
 use regall_directory::settings::Setting;
-use regall_directory::vocab::Flags;
 use table::{File, Part, Table};
 
 /// Bytes of a mapping from which on it is shared: what malloc gives a mapping of its own.
@@ -49,22 +46,35 @@ static DEVICE: AtomicU64 = AtomicU64::new(0);
 /// Files at the most: a share of RLIMIT_NOFILE.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
-struct Shared(UnsafeCell<Table>);
-// SAFETY: reached only through `table`, by who has the state for himself.
-unsafe impl Sync for Shared {}
-static TABLE: Shared = Shared(UnsafeCell::new(Table::new()));
-/// What calls in progress have taken out of the table, beyond what they remember themselves.
-static ASIDE: Shared = Shared(UnsafeCell::new(Table::new()));
-
-/// The table, for who holds the ledger's lock.
-pub fn table(_: &mut State) -> &mut Table {
-    // SAFETY: there is one state, and it is borrowed as long as the table is.
-    unsafe { &mut *TABLE.0.get() }
+/// Which file is behind which memory. A part of what the ledger's lock guards.
+pub struct Tables {
+    /// What is mapped.
+    pub now: Table,
+    /// What calls in progress have taken out of that, beyond what they remember themselves.
+    aside: Table,
 }
 
-fn aside(_: &mut State) -> &mut Table {
-    // SAFETY: as above; it is another table.
-    unsafe { &mut *ASIDE.0.get() }
+impl Tables {
+    /// Nothing is shared.
+    pub const fn new() -> Self {
+        Self {
+            now: Table::new(),
+            aside: Table::new(),
+        }
+    }
+
+    /// Takes what is set aside of `range`, a part at a time.
+    pub fn next_aside(&mut self, range: PageRange) -> Option<Part> {
+        let part = self.aside.take(range)?;
+        let last = part.last && !self.now.has(&part.file);
+        Some(Part { last, ..part })
+    }
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// Learns whether memory can be shared as if it were private. At start-up; `mode` is how
@@ -151,14 +161,10 @@ pub fn child_begins() {
 
 /// In a child of fork: descriptors that peers of the parent use are closed, and of the table
 /// is left what says of frozen memory what was asked for it. What is shared is found in the
-/// kernel's list.
-pub fn child(state: &mut State) {
-    aside(state).inherit(close, |_| false);
-    // SAFETY: as in `table`; of the state, nothing but the ledger is looked at meanwhile.
-    let table = unsafe { &mut *TABLE.0.get() };
-    table.inherit(close, |at| {
-        state.at(at).is_some_and(|a| a.flags.has(Flags::BACKED))
-    });
+/// kernel's list. `backed`: whether the ledger says so of an address.
+pub fn child(tables: &mut Tables, backed: impl Fn(u64) -> bool) {
+    tables.aside.inherit(close, |_| false);
+    tables.now.inherit(close, backed);
 }
 
 /// Whether a limit holds that a file's memory would get around.
@@ -281,8 +287,8 @@ pub fn punch(part: &Part) -> Result<()> {
 /// What is in `range` now is none of the files' of the table.
 #[cold]
 #[inline(never)]
-pub fn forget(state: &mut State, range: PageRange) {
-    while let Some(part) = table(state).take(range) {
+pub fn forget(tables: &mut Tables, range: PageRange) {
+    while let Some(part) = tables.now.take(range) {
         if part.last {
             close(part.file);
         }
@@ -309,21 +315,21 @@ impl Left {
     /// Takes what of `range` is a file's out of the table.
     #[cold]
     #[inline(never)]
-    pub fn take(&mut self, state: &mut State, range: PageRange) {
+    pub fn take(&mut self, tables: &mut Tables, range: PageRange) {
         for place in self.parts.iter_mut().filter(|p| p.is_none()) {
-            match table(state).take(range) {
+            match tables.now.take(range) {
                 Some(part) => *place = Some(part),
                 None => return,
             }
         }
-        while let Some(part) = table(state).take(range) {
+        while let Some(part) = tables.now.take(range) {
             if self.rest.is_none() {
                 self.rest = Some(range);
                 // A call that never came back may have left something.
-                while aside(state).take(range).is_some() {}
+                while tables.aside.take(range).is_some() {}
             }
             // Without room its memory goes with the last mapping.
-            if !aside(state).put(&part) && part.last {
+            if !tables.aside.put(&part) && part.last {
                 close(part.file);
             }
         }
@@ -337,43 +343,44 @@ impl Left {
     }
 
     /// They are at another address, by as much as `from` is from `to`.
-    pub fn moved(&mut self, state: &mut State, from: u64, to: u64) {
-        self.put_all(state, |range| {
+    pub fn moved(&mut self, tables: &mut Tables, from: u64, to: u64) {
+        self.put_all(tables, |range| {
             let start = to + (range.start() - from);
             PageRange::from_call(start, range.len())
         });
     }
 
     /// The call failed.
-    pub fn restore(&self, state: &mut State) {
-        self.put_all(state, Some);
+    pub fn restore(&self, tables: &mut Tables) {
+        self.put_all(tables, Some);
     }
 
     /// Puts each part `there`.
-    fn put_all(&self, state: &mut State, there: impl Fn(PageRange) -> Option<PageRange>) {
-        let put = |state: &mut State, part: &Part| {
+    fn put_all(&self, tables: &mut Tables, there: impl Fn(PageRange) -> Option<PageRange>) {
+        let put = |tables: &mut Tables, part: &Part| {
             if let Some(range) = there(part.range) {
-                table(state).put(&Part { range, ..*part });
+                tables.now.put(&Part { range, ..*part });
             }
         };
         for part in self.parts.iter().flatten() {
-            put(state, part);
+            put(tables, part);
         }
-        while let Some(part) = self.rest.and_then(|rest| aside(state).take(rest)) {
-            put(state, &part);
+        while let Some(part) = self.rest.and_then(|rest| tables.aside.take(rest)) {
+            put(tables, &part);
         }
     }
 
-    /// The call has been made: their memory is given back.
+    /// The call has been made: their memory is given back. `next_aside`: as
+    /// [`Tables::next_aside`].
     #[inline]
-    pub fn done(&mut self) {
+    pub fn done(&mut self, next_aside: fn(PageRange) -> Option<Part>) {
         if any() {
-            self.give_back();
+            self.give_back(next_aside);
         }
     }
 
     #[cold]
-    fn give_back(&mut self) {
+    fn give_back(&mut self, next_aside: fn(PageRange) -> Option<Part>) {
         for part in self.parts.iter_mut().filter_map(Option::take) {
             give_back(&part);
         }
@@ -391,12 +398,4 @@ fn give_back(part: &Part) {
     } else if punch(part).is_ok() && part.range.len() >= LEAST {
         worth::learn(part, part.range.len());
     }
-}
-
-/// Takes what is set aside of `range`, a part at a time.
-fn next_aside(range: PageRange) -> Option<Part> {
-    let mut guard = crate::track::lock()?;
-    let part = aside(&mut guard).take(range)?;
-    let last = part.last && !table(&mut guard).has(&part.file);
-    Some(Part { last, ..part })
 }

@@ -4,7 +4,9 @@
 //! pages.
 
 use super::pinning::{let_go, lock_for, repin, settle};
-use super::{backed, close, end, failed, lock, open, real, registering, State};
+use super::{
+    backed, close, end, failed, guards, lock, open, real, registering, subscribers, State,
+};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -47,7 +49,7 @@ const INVAL: i64 = -(Errno::INVAL.0 as i64);
 
 /// Whether this advice replaces pages that an adapter or the KNEM module has hold of.
 fn replaces_pages(advice: i32) -> bool {
-    NEW_PAGES.contains(&advice) && (registering::active() || crate::regions::shadowed())
+    NEW_PAGES.contains(&advice) && (registering::active() || subscribers::pages_held())
 }
 
 /// madvise(2).
@@ -71,7 +73,7 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
     let other_pages = replaces_pages(advice);
     let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
     if let (GUARD_INSTALL, Some(range)) = (advice, PageRange::from_call(addr, len)) {
-        crate::copying::guarded(range);
+        guards::guarded(range);
     }
     if !other_pages && (!unlocked || settings::config().pin == Pin::Off) {
         counters::count_call(Call::Madvise);
@@ -86,7 +88,7 @@ pub fn madvise_here(frame: &mut Frame) -> i64 {
     let Some(guard) = lock_for(&[Some(range)]) else {
         // In a handler on top of the lock's holder: if the pins are in the way
         // it fails, as it may for an application that locks its memory itself.
-        crate::regions::replaced(range);
+        subscribers::pages_replaced(range);
         let value = real(frame);
         super::deferred::later(range);
         return value;
@@ -236,7 +238,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     let [pidfd, vector, count, advice, ..] = frame.args;
     let advised = advice as i32;
     if advised == GUARD_INSTALL {
-        crate::copying::guarded_somewhere();
+        guards::guarded_somewhere();
     }
     let concerned = share::any() && backed::concerns(advised);
     if concerned && is_self(pidfd as i32) {
@@ -379,7 +381,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     let value = real(frame);
     if !failed(value) {
         // Pages that are missing are its business, whatever it says of them then.
-        crate::copying::guarded_somewhere();
+        guards::guarded_somewhere();
     }
     if failed(value) || settings::config().pin == Pin::Off && !registering::active() {
         return value;
@@ -421,7 +423,7 @@ fn only_ours_to_drop(range: PageRange) -> bool {
 /// Whether this is the process's only thread, but for the helper: what peers have it put
 /// there, they can put there themselves, too.
 pub fn alone() -> bool {
-    let helped = u64::from(crate::helper::THREAD.exists());
+    let helped = subscribers::helpers();
     // Two entries for the folder itself and its parent, and one for each thread.
     file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)
 }

@@ -4,6 +4,7 @@
 //! nobody else has been at the ledger in between, so their order is right. An
 //! unmapping is taken out of the directory before its call all the same.
 
+use super::subscribers;
 use super::{flight, resync, State};
 use crate::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters;
@@ -136,7 +137,7 @@ pub fn mapped(range: PageRange, attr: Attr) {
 #[cold]
 pub fn gone(range: PageRange) {
     flight::overrun(range);
-    crate::regions::leave(range);
+    subscribers::memory_leaves(range);
     for (k, segment) in SEGMENT.iter().enumerate() {
         let base = segment.load(Acquire);
         if base.is_null() {

@@ -4,17 +4,13 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    backed, deferred, flight, give_up, give_up_with, growing, lock, open, progress, real, resync,
-    State, APP_FUTURE, USER_END,
+    backed, deferred, flight, give_up, give_up_with, growing, lending, lock, open, progress, real,
+    resync, subscribers, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::{counters, phase, settings};
-use crate::intercept;
-use crate::startup;
 use crate::sys::{self, file};
 use crate::thread;
-use crate::threads;
-use crate::verbs::handles;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, SETTING_FORKED};
@@ -89,7 +85,7 @@ pub fn fork(frame: &mut Frame) -> i64 {
     };
     // What is written afterwards is written to copies; KNEM may have the originals.
     if let Some(all) = PageRange::new(0, USER_END) {
-        crate::regions::replaced(all);
+        subscribers::pages_replaced(all);
     }
     let value = if crate::share::any() {
         if birth.moves() && !backed::stack_is_inherited() {
@@ -200,16 +196,14 @@ fn child(late: bool) -> Option<flight::Flight> {
     crate::share::child_begins();
     lock::reset();
     regall_bridge::lock::in_process();
-    // SAFETY: fork has taken this thread alone along.
-    unsafe { crate::capi::mapping::child() };
     thread::current().forget();
     growing::child();
-    threads::forget();
     sys::own_memory();
-    crate::rights::child();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);
-    intercept::patch::recover();
+    for told in subscribers::table().child_begins {
+        told();
+    }
     {
         let Some(mut guard) = lock::take().ok() else {
             give_up("no lock after fork");
@@ -228,10 +222,9 @@ fn child(late: bool) -> Option<flight::Flight> {
         h.settings.fetch_or(SETTING_FORKED, Relaxed);
     }
     resync::first(extra);
-    intercept::patch::search_left();
-    intercept::strict::child();
-    crate::copying::forget();
-    crate::helper::start_if_needed();
+    for told in subscribers::table().child_tracked {
+        told();
+    }
     Some(flight)
 }
 
@@ -264,7 +257,7 @@ fn bring_in_slowly() {
     }
     resync::settle_all();
     super::end(flight);
-    startup::own_device();
+    lending::own_device();
 }
 
 /// An empty ledger and a new directory, for a child: the old one is its parent's
@@ -278,7 +271,6 @@ fn start_anew(state: &mut State) {
     state.ledger.rebuild();
     state.aside.rebuild();
     // The descriptors are copies of the parent's: they keep its regions alive.
-    handles::child();
     state
         .hca
         .forget(|device| file::close_inherited(device.channel.fd()));
@@ -321,11 +313,10 @@ pub fn new_directory(state: &mut State) {
     };
     // SAFETY: just mapped, zeroed, and replaced only here.
     unsafe { state.writer.attach(header) };
-    startup::write_settings(state);
-    crate::host::permit_tracers();
-    crate::regions::forget();
-    // SAFETY: mapped as long as it is the directory.
-    crate::host::offer(unsafe { header.as_ref() });
+    for told in subscribers::table().new_directory {
+        // SAFETY: mapped as long as it is the directory.
+        told(state, unsafe { header.as_ref() });
+    }
     counters::use_header(header.as_ptr());
     adopt(state);
 }

@@ -13,6 +13,7 @@ use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::{numbers, Device, Domain, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
+use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, Channel};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -385,6 +386,20 @@ fn ask_by_chunks(d: usize, bytes: PageRange) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Registers everything with the device that REGALL_HCA names, if it names one.
+pub fn own_device() {
+    if settings::config().hca != config::Hca::Device {
+        return;
+    }
+    let name = settings::config().hca_device.as_bytes();
+    if let Err(errno) = own(name) {
+        log::warn!(
+            "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
+            Lossy(name)
+        );
+    }
 }
 
 /// As [`adopt`], for a protection domain of our own on the device `name`.

@@ -4,6 +4,7 @@
 use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::pinning::{let_go, lock_for, settle, settle_new};
+use super::subscribers;
 use super::unmap::{put_back, Taken};
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering,
@@ -13,7 +14,6 @@ use crate::arch::Frame;
 use crate::base::settings;
 use crate::config::Pin;
 use crate::huge;
-use crate::intercept;
 use crate::ledger::Origin;
 use crate::policy;
 use crate::share;
@@ -100,7 +100,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     if new.attr.prot.executable() && !matches!(new.attr.kind, Kind::Anon | Kind::ThreadStack) {
         let backed = round_up(new.backed).unwrap_or(u64::MAX);
         let end = range.start().saturating_add(backed).min(range.end());
-        intercept::new_code(range, end, new.attr.prot.shared(), false);
+        subscribers::new_code(range, end, new.attr.prot.shared(), false);
     }
     close(flight, range);
     value
@@ -302,7 +302,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         if !failed(value) && is_code(prot) {
             let found = VIEW.lookup(range.start()).ok().flatten();
             let shared = found.is_none_or(|found| found.attr().prot.shared());
-            intercept::new_code(range, range.end(), shared, true);
+            subscribers::new_code(range, range.end(), shared, true);
         }
         return value;
     };
@@ -351,7 +351,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         let shared = lock()
             .and_then(|g| g.at(range.start()))
             .is_some_and(|a| a.prot.shared());
-        intercept::new_code(range, range.end(), shared, running);
+        subscribers::new_code(range, range.end(), shared, running);
     }
     close(flight, range);
     value

@@ -12,20 +12,15 @@
 
 use crate::arch::{self, Frame};
 use crate::arena::Arena;
-use crate::base::numbers;
-use crate::base::{counters, phase, settings};
+use crate::base::{counters, numbers, phase, settings};
 use crate::config::Pin;
-use crate::copying;
-use crate::intercept;
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
 use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
-use crate::rights;
 use crate::share;
-use crate::startup;
 use crate::store::{Room, Store};
 use crate::sys::{self, time};
 use crate::text::{Lossy, Text};
@@ -48,6 +43,7 @@ pub mod fitting;
 pub mod flight;
 pub mod fork;
 pub mod growing;
+pub mod guards;
 pub mod headroom;
 pub mod heap;
 pub mod lending;
@@ -61,6 +57,7 @@ pub mod registering;
 pub mod remap;
 pub mod resync;
 mod seals;
+pub mod subscribers;
 #[cfg(test)]
 mod tests;
 pub mod unmap;
@@ -95,6 +92,8 @@ pub struct State {
     aside: Aside,
     /// What is registered with adapters.
     pub hca: Hca,
+    /// Which file is behind which of the application's private memory.
+    shared: share::Tables,
     /// Bytes that somebody is pinning right now.
     reserved: u64,
     /// Bytes that may be pinned; u64::MAX: no limit.
@@ -150,6 +149,7 @@ impl State {
             store: Store::new(),
             aside: Aside::new(),
             hca: Hca::new(),
+            shared: share::Tables::new(),
             reserved: 0,
             budget: u64::MAX,
             total: u64::MAX,
@@ -277,9 +277,9 @@ impl State {
 
     #[inline]
     fn is_gone(&mut self, range: PageRange) {
-        crate::regions::leave(range);
+        subscribers::memory_leaves(range);
         if share::any() {
-            share::forget(self, range);
+            share::forget(&mut self.shared, range);
         }
     }
 
@@ -587,15 +587,13 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Mseal => backed::mseal(frame),
         Call::IoUringSetup => advice::ring(frame),
         Call::Fork => fork::fork(frame),
-        Call::ProcessVmReadv | Call::ProcessVmWritev => copying::attach(call, frame),
-        Call::Credentials => rights::change(frame),
-        Call::ExitGroup => {
-            startup::finish();
-            real(frame)
-        }
-        Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => {
-            intercept::strict::handle(call, frame)
-        }
+        Call::ProcessVmReadv
+        | Call::ProcessVmWritev
+        | Call::Credentials
+        | Call::ExitGroup
+        | Call::ThreadStart
+        | Call::Sigaction
+        | Call::Sigprocmask => (subscribers::table().other_call)(call, frame),
     }
 }
 
@@ -605,7 +603,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
 fn untracked(call: Call, frame: &mut Frame) -> i64 {
     match call {
         Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => {
-            intercept::strict::handle(call, frame)
+            (subscribers::table().other_call)(call, frame)
         }
         Call::Fork => fork::untracked(frame),
         _ => real(frame),

@@ -8,7 +8,7 @@
 
 use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
 use super::waiting::{self, Backing, Reach, Verdict};
-use super::{deferred, flight, lock, progress, spent, State};
+use super::{deferred, flight, lock, progress, spent, subscribers, State};
 use crate::arch;
 use crate::base::{counters, phase, settings};
 use crate::limits;
@@ -788,7 +788,7 @@ pub fn retract(range: PageRange) {
 /// adapter pages on demand follows by itself.
 #[inline]
 pub fn refresh(range: PageRange) {
-    crate::regions::replaced(range);
+    subscribers::pages_replaced(range);
     if active() {
         retract_from(range, false);
     }

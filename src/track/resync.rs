@@ -5,9 +5,12 @@ use super::{
     deferred, flight, fork, growing, lock, lock::Guard, pinning, progress, registering, settle,
     State, USER_END,
 };
-use crate::base::{counters, settings};
+use crate::base::{
+    counters,
+    maps::{lines, BUFFER_BYTES},
+    settings,
+};
 use crate::config::Pin;
-use crate::intercept::patch::modules::{lines, BUFFER_BYTES};
 use crate::ledger::Origin;
 use crate::mounts::{self, Mounted};
 use crate::policy;

@@ -5,6 +5,7 @@
 use super::aside::{AsideRoom, Part};
 use super::headroom;
 use super::pinning::{lock_for, settle};
+use super::subscribers;
 use super::{close, deferred, failed, lock, open, real, registering, resync, seals, State};
 use crate::arch::Frame;
 use crate::ledger::Entry;
@@ -56,7 +57,7 @@ impl Taken {
     #[inline]
     pub fn take(&mut self, state: &mut State, range: PageRange) {
         if share::any() {
-            self.files.take(state, range);
+            self.files.take(&mut state.shared, range);
         }
         state.remove_into(range, self);
     }
@@ -200,7 +201,7 @@ impl Taken {
 
     /// Puts everything back.
     pub fn restore(&self, state: &mut State) {
-        self.files.restore(state);
+        self.files.restore(&mut state.shared);
         let mut from = 0;
         while let Some((range, attr, origin)) = self.next(state, from) {
             from = range.end();
@@ -215,7 +216,8 @@ impl Taken {
     /// The call has been made.
     #[inline]
     pub fn done(&mut self) {
-        self.files.done();
+        self.files
+            .done(|range| lock().and_then(|mut guard| guard.shared.next_aside(range)));
         self.forget();
     }
 
@@ -261,7 +263,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         taken.done();
         headroom::unmapped(taken.is_app_locked());
         if has_code(&taken) {
-            crate::intercept::patch::forget(range);
+            subscribers::code_gone(range);
         }
     }
     if taken.grows() {

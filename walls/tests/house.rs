@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 /// changes that cross.)
 const RATCHETS: [Ratchet; 1] = [Ratchet {
     crate_name: "regall",
-    modules: 39,
-    arrows: 156,
-    imports: 118,
+    modules: 20,
+    arrows: 98,
+    imports: 0,
 }];
 
 struct Ratchet {

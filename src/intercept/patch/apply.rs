@@ -2,7 +2,9 @@
 //! and writing to code.
 
 use super::modules;
-use super::plan::{self, Plan, ZoneLayout, TABLE_BYTES, TRAMPOLINE_BYTES};
+use super::plan::{
+    self, fits_at_once, Plan, ZoneLayout, LINE_BYTES, STORE_BYTES, TABLE_BYTES, TRAMPOLINE_BYTES,
+};
 use super::{Config, Site};
 use crate::sys::file::Fd;
 use crate::sys::{self, call, Errno, Result};
@@ -595,7 +597,7 @@ impl Writer {
             return Err(Errno::INVAL);
         }
         let word = word_around(at);
-        let mut new = [0; WORD as usize];
+        let mut new = [0; STORE_BYTES as usize];
         if !self.read(word, &mut new) {
             return Err(Errno::FAULT);
         }
@@ -662,19 +664,9 @@ fn is_unmapped(at: u64) -> bool {
     call!(libc::SYS_mincore, page, PAGE, &raw mut resident) == Err(Errno::NOMEM)
 }
 
-/// Bytes of a cache line. What is stored within one is seen as a whole.
-const LINE: u64 = 64;
-const WORD: u64 = size_of::<u64>() as u64;
-
-/// Whether `len` bytes at `at`, eight at the most, can be written so that others see what was
-/// there or all of it.
-pub(super) fn fits_at_once(at: u64, len: usize) -> bool {
-    (at % LINE).saturating_add(len as u64) <= LINE && len as u64 <= WORD
-}
-
 /// Eight bytes of `at`'s line that begin there or before it.
 fn word_around(at: u64) -> u64 {
-    at.min((at & !(LINE - 1)).saturating_add(LINE - WORD))
+    at.min((at & !(LINE_BYTES - 1)).saturating_add(LINE_BYTES - STORE_BYTES))
 }
 
 /// Writes `bytes`, two or five of them, to code that others may be running: they see what
@@ -685,7 +677,7 @@ pub(super) fn store_at_once(at: u64, bytes: &[u8]) -> Result<()> {
     }
     let word = word_around(at);
     let shift = at.wrapping_sub(word);
-    let pages = PageRange::covering(word, WORD).ok_or(Errno::INVAL)?;
+    let pages = PageRange::covering(word, STORE_BYTES).ok_or(Errno::INVAL)?;
     let before = protection(pages)?;
     let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     sys::protect(pages.start(), pages.len(), all)?;

@@ -1,11 +1,10 @@
 //! Finds `syscall` instructions in executable memory and decides about each.
 //! Reads code, writes nothing.
 
-use super::apply::fits_at_once;
 use super::decode::{boundary, Boundary, Effect, Flow, Insn, RAX};
 use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
-use super::plan::{kind_of_all, Entry, Kind, Plan, BREAKPOINT, JUMP_BYTES, MOV_EAX};
+use super::plan::{fits_at_once, kind_of_all, Entry, Kind, Plan, BREAKPOINT, JUMP_BYTES, MOV_EAX};
 use super::Config;
 use crate::base::numbers::NUMBERS;
 use core::arch::x86_64::{

@@ -1,10 +1,10 @@
 //! What is to be done with a site, and the bytes that do it. Pure: nothing here
 //! reads or writes the program's memory.
 
-use super::apply::fits_at_once;
 use super::decode::Insn;
 use super::function::Numbers;
 use super::Config;
+use crate::arch::trampoline::{LEAVE, SYSCALL_BYTES};
 use crate::base::numbers::{self, CLASS};
 
 /// Bytes of a trampoline's place in its zone, its slot.
@@ -14,8 +14,7 @@ pub const TRAMPOLINE_BYTES: usize = 128;
 pub const TAIL: usize = 75;
 /// Offset in a slot of its last eight bytes: the address behind the site's `syscall`.
 pub const WORD: usize = TRAMPOLINE_BYTES - 8;
-/// Bytes that are overwritten at a site: `jmp rel32`.
-pub const JUMP_BYTES: usize = 5;
+pub use crate::arch::trampoline::JUMP_BYTES;
 /// Most bytes that can move into a trampoline: five instructions of the longest kind.
 pub const MOVED_MAX: usize = 32;
 /// Bytes of `syscall`, and of the short jump that can take its place.
@@ -421,20 +420,13 @@ fn enter<const N: usize>(
     code.put(&LEAVE)
 }
 
-/// `lea rsp, [rsp + 136]`: where the entry stub returns to.
-const LEAVE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x88, 0, 0, 0];
-/// Bytes of stack that [`LEAVE`] leaves behind: the red zone and the address for unwinders.
-pub const LEFT_BYTES: u64 = 136;
-/// Bytes of `syscall`.
-const SYSCALL_BYTES: u64 = 2;
-/// Bytes of a trampoline's end, from where the entry stub returns to.
-pub const END_BYTES: usize = LEAVE.len() + JUMP_BYTES;
+/// Bytes of a cache line. What is stored within one is seen as a whole.
+pub(super) const LINE_BYTES: u64 = 64;
+/// Bytes that are stored at once, at the most.
+pub(super) const STORE_BYTES: u64 = size_of::<u64>() as u64;
 
-/// The site of the trampoline whose end, `end`, stands at `at`.
-pub fn site_of_end(at: u64, end: &[u8; END_BYTES]) -> Option<u64> {
-    let jump = end.strip_prefix(&LEAVE)?;
-    let distance = jump.strip_prefix(&[0xe9])?.first_chunk()?;
-    at.checked_add(END_BYTES as u64)?
-        .checked_add_signed(i64::from(i32::from_le_bytes(*distance)))?
-        .checked_sub(SYSCALL_BYTES)
+/// Whether `len` bytes at `at`, eight at the most, can be written so that others see what was
+/// there or all of it.
+pub(super) fn fits_at_once(at: u64, len: usize) -> bool {
+    (at % LINE_BYTES).saturating_add(len as u64) <= LINE_BYTES && len as u64 <= STORE_BYTES
 }

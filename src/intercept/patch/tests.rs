@@ -8,10 +8,9 @@ use super::discover::{inspect, inspect_in, next_syscall, Text, Verdict};
 use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
 use super::modules::{groups, is_libc, Group, Origin, BUFFER_BYTES};
-use super::plan::{
-    kind_of, site_of_end, Entry, Kind, Plan, ZoneLayout, END_BYTES, TRAMPOLINE_BYTES,
-};
+use super::plan::{kind_of, Entry, Kind, Plan, ZoneLayout, TRAMPOLINE_BYTES};
 use super::*;
+use crate::arch::trampoline::{site_of_end, END_BYTES};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

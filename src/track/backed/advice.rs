@@ -80,7 +80,7 @@ fn sealed_alike(part: PageRange) -> PageRange {
     let Some(mut guard) = lock() else {
         return part;
     };
-    let table = share::table(&mut guard);
+    let table = &mut guard.shared.now;
     if !table.is_sealed(part) {
         return part;
     }
@@ -107,7 +107,7 @@ fn breaks_a_seal(part: PageRange, attr: &Attr, advice: i32) -> bool {
     );
     discards
         && !attr.prot.writable()
-        && lock().is_some_and(|mut guard| share::table(&mut guard).is_sealed(part))
+        && lock().is_some_and(|guard| guard.shared.now.is_sealed(part))
 }
 
 fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
@@ -267,7 +267,7 @@ fn empty(part: PageRange, attr: Attr) -> sys::Result<()> {
     let mut from = part.start();
     let mut done = Ok(());
     while let Some(rest) = part.after(from) {
-        let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
+        let file = lock().and_then(|guard| guard.shared.now.find(rest));
         // What is in no file of the table, up to where one begins.
         let bare = match &file {
             Some(file) => rest.before(file.range.start()),
@@ -294,9 +294,9 @@ pub(super) fn replace(part: PageRange, attr: Attr) -> sys::Result<()> {
     let rights = u64::from(attr.prot.bits());
     let mut from = part.start();
     while let Some(rest) = part.after(from) {
-        let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
+        let file = lock().and_then(|guard| guard.shared.now.find(rest));
         let (here, kept) = match &file {
-            Some(file) if file.range.start() == from => (file.range, Kept::of(file)),
+            Some(file) if file.range.start() == from => (file.range, Kept::of(file.marks, from)),
             Some(file) => (
                 rest.before(file.range.start()).unwrap_or(rest),
                 Kept::NOTHING,

@@ -7,7 +7,7 @@ use crate::share::marks::Kept;
 use crate::share::{self, table::Part};
 use crate::sys::{self, call, Errno};
 use crate::track::pinning::{settle, settle_foreign};
-use crate::track::{advice, lock, resync, USER_END};
+use crate::track::{advice, lock, resync, State, USER_END};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -204,7 +204,11 @@ impl Plan {
         self.more.iter().for_each(More::release);
         self.tell(could);
         if let Some(mut guard) = lock() {
-            share::child(&mut guard);
+            let State { ledger, shared, .. } = &mut *guard;
+            share::child(shared, |at| {
+                let attr = ledger.get(at).map(|e| e.attr);
+                attr.is_some_and(|a| a.flags.has(Flags::BACKED))
+            });
         }
     }
 
@@ -369,7 +373,7 @@ pub(super) fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
     }
     let mut from = part.start();
     while let Some(rest) = part.after(from) {
-        let file = lock().and_then(|mut guard| share::table(&mut guard).find(rest));
+        let file = lock().and_then(|guard| guard.shared.now.find(rest));
         let most = match &file {
             Some(file) if file.range.start() == from => file.range,
             Some(file) => rest.before(file.range.start()).unwrap_or(rest),
@@ -399,7 +403,10 @@ fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<(
         None => copy_bytes(start, copy, len),
     }
     sys::protect(copy, len, i32::from(prot.bits() & 7))?;
-    if let Some(kept) = file.map(|f| Kept::of(&f)).filter(|k| !k.is_nothing()) {
+    if let Some(kept) = file
+        .map(|f| Kept::of(f.marks, f.range.start()))
+        .filter(|k| !k.is_nothing())
+    {
         let copy = PageRange::from_call(copy, len).ok_or(Errno::NOMEM)?;
         kept.give(copy, u64::from(prot.bits()))?;
     }

@@ -53,16 +53,14 @@ fn attr_of(prot: Prot) -> Attr {
 pub fn fresh(range: PageRange, attr: &mut Attr) {
     // Nobody jumps away between the file and its entry: it would stay open for good.
     let _undisturbed = Undisturbed::new();
-    let room =
-        lock().is_some_and(|mut guard| share::table(&mut guard).has_room(share::most_files()));
+    let room = lock().is_some_and(|guard| guard.shared.now.has_room(share::most_files()));
     if !room || attr.flags.has(Flags::APP_LOCKED) || excluded_by_name() {
         return;
     }
     let Some(file) = share::back(range, u64::from(attr.prot.bits())) else {
         return;
     };
-    let entered =
-        lock().is_some_and(|mut guard| share::table(&mut guard).enter(range, file, 0, false));
+    let entered = lock().is_some_and(|mut guard| guard.shared.now.enter(range, file, 0, false));
     if !entered {
         share::close(file);
     }
@@ -82,12 +80,12 @@ fn excluded_by_name() -> bool {
 #[cold]
 #[inline(never)]
 pub fn fresh_heap(range: PageRange, attr: &mut Attr) {
-    let file = lock().and_then(|mut guard| share::table(&mut guard).ends_at(range.start()));
+    let file = lock().and_then(|guard| guard.shared.now.ends_at(range.start()));
     let prot = u64::from(attr.prot.bits());
     match file.filter(|file| share::back_more(range, prot, file)) {
         Some(file) => {
             if let Some(mut guard) = lock() {
-                share::table(&mut guard).enter(range, file, file.used, false);
+                guard.shared.now.enter(range, file, file.used, false);
             }
             *attr = attr_of(attr.prot);
         }
@@ -142,7 +140,7 @@ fn freeze(part: PageRange) {
             return;
         };
         from = piece.end();
-        let Some(file) = share::table(&mut guard).find(piece) else {
+        let Some(file) = guard.shared.now.find(piece) else {
             continue;
         };
         from = file.range.end();
@@ -162,11 +160,11 @@ fn freeze_piece(state: &mut State, file: &Part, attr: Attr) {
         policy::unregistered(resync::unsettled(a))
     });
     let rights = u64::from(prot.bits());
-    let (fd, kept) = (file.file.fd, Kept::of(file));
+    let (fd, kept) = (file.file.fd, Kept::of(file.marks, file.range.start()));
     let placed = marks::place(range, rights, libc::MAP_PRIVATE, fd, file.offset, &kept);
     match placed {
         Ok(()) => {
-            if let Some(closed) = share::table(state).freeze(range) {
+            if let Some(closed) = state.shared.now.freeze(range) {
                 share::close(closed);
             }
             advise_again(range, attr.flags);
@@ -183,7 +181,7 @@ fn freeze_piece(state: &mut State, file: &Part, attr: Attr) {
 #[cold]
 #[inline(never)]
 pub fn make_room_to_mark(range: PageRange) {
-    let room = |state: &mut State| share::table(state).can_mark();
+    let room = |state: &mut State| state.shared.now.can_mark();
     if !lock().is_some_and(|mut guard| room(&mut guard)) {
         make_private(range);
     }
@@ -194,7 +192,7 @@ pub fn make_room_to_mark(range: PageRange) {
 #[inline(never)]
 pub fn mark(range: PageRange, f: impl Fn(Marks) -> Marks) {
     if let Some(mut guard) = lock() {
-        let table = share::table(&mut guard);
+        let table = &mut guard.shared.now;
         if table.can_mark() {
             table.mark(range, f);
         }
@@ -286,7 +284,7 @@ pub fn stop_sharing() {
 pub fn give_up(state: &mut State) {
     let mut rest = PageRange::new(0, USER_END);
     while let Some(range) = rest {
-        let Some(file) = share::table(state).find(range) else {
+        let Some(file) = state.shared.now.find(range) else {
             return;
         };
         rest = range.after(file.range.end());

@@ -5,7 +5,7 @@ use super::touches;
 use crate::arch::Frame;
 use crate::policy;
 use crate::share::marks::Kept;
-use crate::share::{self, table::Part};
+use crate::share::table::Part;
 use crate::sys::{self, Errno};
 use crate::track::pieces::{in_pieces, longer, OneMapping};
 use crate::track::pinning::{lock_for, settle};
@@ -47,7 +47,7 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
     }
     let one = {
         let mut guard = lock()?;
-        let table = share::table(&mut guard);
+        let table = &mut guard.shared.now;
         if table.is_sealed(source) {
             return None; // EPERM, by the kernel itself
         }
@@ -55,8 +55,8 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
         OneMapping::in_ledger(&guard, source).filter(|_| uniform)
     };
     let whole = !stays && !fixed && new_len > source.len() && {
-        let mut guard = lock()?;
-        share::table(&mut guard).is_whole(source)
+        let guard = lock()?;
+        guard.shared.now.is_whole(source)
     };
     let Some(like) = one else {
         // Not one mapping to the application either.
@@ -109,7 +109,7 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
             if let Some(mut guard) = lock() {
                 flight.touch(&guard, new);
                 let part = Part { range: new, ..part };
-                share::table(&mut guard).put(&part);
+                guard.shared.now.put(&part);
                 enter_moved(&mut guard, source.start(), new, &moved);
             }
             // What was pinned was moved as it was; what is new may not be.
@@ -228,7 +228,9 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
             replaced.done();
             if let Some(mut guard) = lock() {
                 flight.touch(&guard, new);
-                moved.files.moved(&mut guard, kept.start(), new.start());
+                moved
+                    .files
+                    .moved(&mut guard.shared, kept.start(), new.start());
                 enter_moved(&mut guard, kept.start(), new, &moved);
             }
             if let Some(tail) = new.after(new.start() + kept.len()) {
@@ -263,8 +265,10 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
 /// What was asked for the end of `source`, one mapping to the application: it has all of that.
 fn asked_for(source: PageRange) -> Kept {
     let end = source.after(source.end() - PAGE);
-    let part = end.and_then(|end| lock().and_then(|mut guard| share::table(&mut guard).find(end)));
-    part.map_or(Kept::NOTHING, |part| Kept::of(&part))
+    let part = end.and_then(|end| lock().and_then(|guard| guard.shared.now.find(end)));
+    part.map_or(Kept::NOTHING, |part| {
+        Kept::of(part.marks, part.range.start())
+    })
 }
 
 /// Fresh memory where memory has just been carried away.

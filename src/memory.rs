@@ -1,0 +1,136 @@
+//! What the ledger says of the application's memory: whether it can be touched, and whether it
+//! stays so.
+
+use crate::base::counters;
+use crate::ledger::Found;
+use crate::sys;
+use crate::thread;
+use crate::track::{guards, VIEW};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use regall_bridge::maps;
+use regall_bridge::window::source::{self, Backing};
+use regall_directory::layout::Call;
+use regall_directory::maps::Line;
+use regall_directory::vocab::{Flags, Kind};
+
+/// Entries that a local range may lie in.
+const PIECES: usize = 8;
+
+/// Whether all of it is in the ledger, to be read or written, and `is` holds of each entry
+/// that it lies in.
+#[inline]
+pub fn touchable(at: u64, bytes: u64, writable: bool, is: impl Fn(&Found) -> bool) -> bool {
+    let Some(end) = at.checked_add(bytes) else {
+        return false;
+    };
+    let mut from = at;
+    for _ in 0..PIECES {
+        let Ok(Some(found)) = VIEW.lookup_hinted(from, &thread::current().hint) else {
+            return false;
+        };
+        let attr = found.attr();
+        let permitted = match writable {
+            true => attr.prot.writable(),
+            false => attr.prot.readable(),
+        };
+        if !permitted || attr.flags.has(Flags::TAIL) || !is(&found) {
+            return false;
+        }
+        if end <= found.end {
+            return true;
+        }
+        from = found.end;
+    }
+    false
+}
+
+/// In a child of fork: nothing is known of its mappings.
+pub fn forget() {
+    for known in &FILES {
+        known.store(0, Relaxed);
+    }
+}
+
+/// Entries of [`FILES`].
+const KNOWN: usize = 256;
+/// Of mappings of files: the number of the ledger's entry, shifted left, and whether the file
+/// stays as long as it is. 0: not known.
+static FILES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
+
+/// Whether memory of ours can be read, or written, and only the application's doing can
+/// change that: `Host::steady`.
+pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {
+    if guards::elsewhere() || keys_in_use() {
+        return false;
+    }
+    touchable(at, bytes, writable, |found| {
+        let attr = found.attr();
+        if attr.flags.has(Flags::KEEP_LAZY) && called(Call::Userfault) {
+            return false;
+        }
+        match (attr.kind, attr.prot.shared()) {
+            (Kind::Anon | Kind::Heap | Kind::Stack | Kind::Shm, _) => true,
+            (Kind::ThreadStack, _) => !guards::in_stacks(),
+            (Kind::File, shared) => known(found, shared),
+            (Kind::Huge, _) => !attr.flags.has(Flags::NORESERVE),
+            _ => false,
+        }
+    })
+}
+
+/// With protection keys, what may be read is not in the page tables alone.
+fn keys_in_use() -> bool {
+    called(Call::PkeyMprotect)
+}
+
+fn called(call: Call) -> bool {
+    let calls = counters::header().and_then(|h| h.calls.get(call as usize));
+    calls.is_none_or(|n| n.load(Relaxed) != 0)
+}
+
+/// Whether nobody can cut short the file behind a mapping, or nobody would: a module's data
+/// are in its file until they are written to. Asked once an entry.
+fn known(found: &Found, shared: bool) -> bool {
+    let Some(known) = FILES.get(found.id as usize % KNOWN) else {
+        return false;
+    };
+    let (said, no) = (known.load(Relaxed), found.id << 1);
+    match said {
+        _ if said == no | 1 => true,
+        _ if said == no && no != 0 => false,
+        _ => {
+            let steady = match shared {
+                true => can_not_shrink(found.start),
+                false => is_of_a_module(found.start),
+            };
+            known.store(no | u64::from(steady), Relaxed);
+            steady
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn can_not_shrink(at: u64) -> bool {
+    let pid = sys::getpid();
+    let Ok(backing) = Backing::find(pid, at) else {
+        return false;
+    };
+    source::open(pid, &backing, false).is_ok_and(|fd| source::is_steady(&fd, &backing))
+}
+
+/// Whether the file that is mapped at `at` is executed from, too.
+#[cold]
+#[inline(never)]
+fn is_of_a_module(at: u64) -> bool {
+    let file = |l: &Line| (l.dev_major, l.dev_minor, l.inode);
+    let mut wanted = None;
+    let found = maps::any(MAPS, |l| {
+        wanted = l.range.contains(at).then(|| file(l));
+        wanted.is_some()
+    });
+    let code = |l: &Line| l.prot.executable() && wanted == Some(file(l));
+    found == Ok(true) && maps::any(MAPS, code) == Ok(true)
+}
+
+const MAPS: &core::ffi::CStr = c"/proc/self/maps";

@@ -1,0 +1,134 @@
+//! Who is told of what happens here. The crate's root, which knows all parts, hands one table
+//! down at start-up ([`set`]); nothing here names a part that stands above it.
+
+use super::State;
+use crate::arch::Frame;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{Call, Header};
+
+/// What is called, and when.
+pub struct Subscribers {
+    /// Handles a call that is not about memory; it makes the call, too.
+    pub other_call: fn(Call, &mut Frame) -> i64,
+    /// A child of fork begins: it has this thread alone, and nothing of its parent's may be
+    /// touched.
+    pub child_begins: &'static [fn()],
+    /// A process has a directory that nobody has been shown yet.
+    pub new_directory: &'static [fn(&mut State, &Header)],
+    /// A child of fork is tracked.
+    pub child_tracked: &'static [fn()],
+    /// Code has come to a range, which can be read up to an address; whether that is shared
+    /// memory, and whether it may be running already.
+    pub new_code: &'static [fn(PageRange, u64, bool, bool)],
+    /// A range's code is gone.
+    pub code_gone: &'static [fn(PageRange)],
+    /// Memory is about to leave a range. After [`listen`] alone; with the ledger's lock held,
+    /// unless a signal handler interrupts who holds it.
+    pub memory_leaves: &'static [fn(PageRange)],
+    /// The pages of a range are about to be replaced by others. After [`listen`] alone.
+    pub pages_replaced: &'static [fn(PageRange)],
+    /// Whether somebody else than an adapter holds pages of this process.
+    pub pages_held: fn() -> bool,
+    /// How many threads of the shim's own there are that only do what peers could do themselves.
+    pub helpers: fn() -> u64,
+    /// Nothing of this process is lent any more, whatever was lent before; true: and no thread
+    /// of the shim's own may be there any longer.
+    pub nothing_lent: &'static [fn(bool)],
+}
+
+/// As long as nobody is told of anything.
+static NOBODY: Subscribers = Subscribers {
+    other_call: |_, frame| super::real(frame),
+    child_begins: &[],
+    new_directory: &[],
+    child_tracked: &[],
+    new_code: &[],
+    code_gone: &[],
+    memory_leaves: &[],
+    pages_replaced: &[],
+    pages_held: || false,
+    helpers: || 0,
+    nothing_lent: &[],
+};
+
+/// The table; null: [`NOBODY`].
+static TABLE: AtomicPtr<Subscribers> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Somebody wants to be told of memory that leaves and pages that are replaced: until then
+/// nobody pays for a look into the table.
+static LISTENING: AtomicBool = AtomicBool::new(false);
+
+/// Hands the table down. Once, at start-up, before anything is intercepted.
+pub fn set(table: &'static Subscribers) {
+    TABLE.store(core::ptr::from_ref(table).cast_mut(), Release);
+}
+
+/// The table.
+#[inline]
+pub fn table() -> &'static Subscribers {
+    // SAFETY: null, or a static that `set` was given.
+    unsafe { TABLE.load(Acquire).as_ref() }.unwrap_or(&NOBODY)
+}
+
+/// From now on memory that leaves and pages that are replaced are told of. Whoever takes the
+/// ledger's lock behind this knows that whoever takes it later tells him.
+pub fn listen() {
+    LISTENING.store(true, SeqCst);
+}
+
+/// Memory is about to leave `range`.
+#[inline]
+pub fn memory_leaves(range: PageRange) {
+    if LISTENING.load(SeqCst) {
+        tell(table().memory_leaves, range);
+    }
+}
+
+/// The pages of `range` are about to be replaced by others.
+#[inline]
+pub fn pages_replaced(range: PageRange) {
+    if LISTENING.load(SeqCst) {
+        tell(table().pages_replaced, range);
+    }
+}
+
+/// Whether somebody else than an adapter holds pages of this process.
+#[inline]
+pub fn pages_held() -> bool {
+    LISTENING.load(Relaxed) && (table().pages_held)()
+}
+
+/// How many threads of the shim's own there are that only do what peers could do themselves.
+pub fn helpers() -> u64 {
+    (table().helpers)()
+}
+
+/// The code of `range` is gone.
+pub fn code_gone(range: PageRange) {
+    tell(table().code_gone, range);
+}
+
+/// Code has come to `range`, which can be read up to `end`; `running`: it may be already.
+pub fn new_code(range: PageRange, end: u64, shared: bool, running: bool) {
+    for told in table().new_code {
+        told(range, end, shared, running);
+    }
+}
+
+/// Nothing of this process is lent any more; `alone`: and no thread of the shim's own may be
+/// there any longer.
+#[cold]
+pub fn nothing_lent(alone: bool) {
+    for told in table().nothing_lent {
+        told(alone);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn tell(whom: &[fn(PageRange)], range: PageRange) {
+    for told in whom {
+        told(range);
+    }
+}
