@@ -83,8 +83,10 @@ impl Asked {
         if !(FIRST_BYTES..=MOST_BYTES).contains(&bytes) || last < at {
             return Self::Refused;
         }
-        if !sys::readable(at) || !sys::readable(last) {
-            return Self::Refused;
+        match [at, last].map(sys::can_read) {
+            [Some(true), Some(true)] => (),
+            [Some(false), _] | [_, Some(false)] => return Self::Refused,
+            _ => return Self::Unknown,
         }
         let mut words = [0u64; WORDS];
         let known = bytes.min(KNOWN_BYTES) as usize;

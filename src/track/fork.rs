@@ -56,7 +56,8 @@ pub fn check() {
 #[inline(never)]
 fn is_child() -> bool {
     let header = counters::header().map(|h| &raw const *h as u64);
-    sys::getpid() != sys::memory_owner() && header.is_some_and(|at| !sys::readable(at))
+    let is_gone = |at| sys::can_read(at) == Some(false);
+    sys::getpid() != sys::memory_owner() && header.is_some_and(is_gone)
 }
 
 /// In a child of a fork that was not seen: late, but better than never.

@@ -126,8 +126,8 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
         listed = true;
         place(part.start(), part.len(), there(part.start())).is_ok()
     });
-    // Where a filter hides the list, they are as large as the kernel takes them.
-    let moved = moved || !listed && by_trial(source, there);
+    // A filter may hide the list.
+    let moved = moved || !listed && by_pages(source, there);
     moved.then_some(to as i64)
 }
 
@@ -136,20 +136,11 @@ fn place(at: u64, len: u64, there: u64) -> sys::Result<u64> {
     sys::call!(libc::SYS_mremap, at, len, len, how, there)
 }
 
-/// Moves `source`, whose mappings nobody knows. Whether all of it could be.
+/// Moves `source`, whose mappings nobody knows, by pages: a page is of one mapping. With more
+/// at once kernels before Linux 6.15 unmap the place before they refuse, and others may be
+/// given it meanwhile. Whether all of it could be moved.
 #[cold]
-fn by_trial(source: PageRange, there: impl Fn(u64) -> u64) -> bool {
-    let (mut at, mut len) = (source.start(), source.len());
-    while at < source.end() {
-        match place(at, len, there(at)) {
-            Ok(_) => {
-                at += len;
-                len = source.end() - at;
-            }
-            // It reaches into another mapping.
-            Err(Errno::FAULT) if len > PAGE => len = (len / PAGE).div_ceil(2) * PAGE,
-            Err(_) => return false,
-        }
-    }
-    true
+fn by_pages(source: PageRange, there: impl Fn(u64) -> u64) -> bool {
+    let mut pages = (source.start()..source.end()).step_by(PAGE as usize);
+    pages.all(|at| place(at, PAGE, there(at)).is_ok())
 }

@@ -120,8 +120,8 @@ impl Action {
 
 /// A word of the application's memory, unless an ordinary load would be a signal.
 fn load(at: u64) -> Option<u64> {
-    // SAFETY: the kernel has just read the same bytes.
-    sys::readable(at).then(|| unsafe { (at as *const u64).read_unaligned() })
+    // SAFETY: the kernel has just read the same bytes, for the call whose word this is.
+    (sys::can_read(at) != Some(false)).then(|| unsafe { (at as *const u64).read_unaligned() })
 }
 
 /// Shows SIGSYS in the mask that the kernel has just written to `at`, if any.
