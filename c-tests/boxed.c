@@ -73,8 +73,9 @@ static const struct box {
 	{ "all but reading, advice is said to be taken", FALSE_ADVICE },
 };
 
+/* With REGALL_INTERCEPT=strict a call from code that can't be searched is a signal. */
 static const unsigned memory_calls[] = { SYS_mmap,  SYS_munmap,     SYS_mprotect, SYS_mremap,
-					     SYS_write, SYS_exit_group, SYS_getppid };
+					     SYS_write, SYS_exit_group, SYS_getppid,  SYS_rt_sigreturn };
 static const unsigned reading[] = { SYS_rt_sigprocmask, SYS_process_vm_readv, SYS_open,	   SYS_openat,
 				    SYS_pread64,	SYS_mincore,	      SYS_mlock2, SYS_mlock };
 

@@ -118,13 +118,15 @@ static int in_first(void)
 {
 	bool active = regall_active && regall_active();
 	IS(1, getpid());
-	IS(active, directories());
+	/* The kernel gives a namespace the number of one that is gone, whose files may stand. */
+	int others = active ? 0 : directories();
+	IS(active, directories() - others);
 	for (int way = 0; way < 4; way++) {
 		int flags = CLONE_NEWPID | SIGCHLD | (way & 1 ? CLONE_VM | CLONE_VFORK : 0);
 		/* (exit would run the parent's functions where memory is shared.) */
 		bool runs = way == 2;
 		ended(clone(leaves, stack + sizeof stack, flags, runs ? stack : NULL));
-		IS(active, directories());
+		IS(active, directories() - others);
 	}
 	return verdict();
 }

@@ -36,12 +36,15 @@ pub fn stay_unlocked() -> bool {
         || BOUND.load(Relaxed) && limits::has_memlock()
 }
 
-/// `attr` has been locked.
+/// Whether what has just been locked, described by `attr`, may stay so: a call that unlocks
+/// may have begun since, and it sees what is written down. Called with the lock held.
 #[inline]
-pub fn locked(attr: Attr) {
-    if attr.flags.has(Flags::GROWSDOWN) {
-        LOCKED.store(true, Relaxed);
+pub fn may_stay(attr: Attr) -> bool {
+    if !attr.flags.has(Flags::GROWSDOWN) {
+        return true;
     }
+    LOCKED.store(true, SeqCst);
+    !stay_unlocked()
 }
 
 /// A child of fork has none of its parent's locks, nor of its calls.
@@ -53,10 +56,12 @@ pub fn child() {
 /// Makes a call after which RLIMIT_MEMLOCK may bind this thread.
 #[inline]
 pub fn around(make: impl FnOnce() -> i64) -> i64 {
-    if !LOCKED.load(Relaxed) {
-        return make();
-    }
     CHANGING.fetch_add(1, SeqCst);
+    if !LOCKED.load(SeqCst) {
+        let value = make();
+        CHANGING.fetch_sub(1, SeqCst);
+        return value;
+    }
     unlock();
     let value = make();
     // A child of vfork changes its own rights. Its parent's stack is locked again by what its

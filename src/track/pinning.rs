@@ -127,6 +127,10 @@ pub fn settle_postponed() {
 #[cold]
 #[inline(never)]
 fn settle_postponed_slowly(thread: &thread::Thread) {
+    // A child of vfork has this from its parent, whose rights may be others.
+    if sys::getpid() != sys::memory_owner() {
+        return;
+    }
     let (flight, _) = flight::begin(Call::Mmap);
     let (start, end) = thread.postponed.replace((0, 0));
     if let Some(range) = PageRange::new(start, end) {
@@ -561,8 +565,15 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
         same
     };
     match outcome {
+        Outcome::Held if !growing::may_stay(attr) => {
+            let limit = Column::no(Reason::Limit);
+            state.update(part, |piece, a| match same(piece, a) {
+                true => Attr { pin: limit, ..a },
+                false => a,
+            });
+            true
+        }
         Outcome::Held => {
-            growing::locked(attr);
             state.update(part, |piece, a| if same(piece, a) { held(a) } else { a });
             known < part.len()
         }
