@@ -272,12 +272,25 @@ const NUMBERS: [&[u8]; 4] = [
     b"PALS_RANKID",
 ];
 
-/// Whether a launcher has started this process as one of several ranks of this node. A rank
-/// of which nobody tells how many there are is one of several.
-pub fn is_among_ranks(env: Environment) -> bool {
+/// How a process stands to others of its job on this node, by what launchers say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Company {
+    /// A rank that has none there.
+    Alone,
+    /// A rank that has some, or may have.
+    Ranks,
+    /// No launcher says anything.
+    Unknown,
+}
+
+/// Of this process. A rank of which nobody tells how many there are is one of several.
+pub fn company(env: Environment) -> Company {
+    let is_rank = || NUMBERS.iter().any(|name| env.with(name, |_| ()).is_some());
     match told_size(env, |name| name != OF_A_BATCH) {
-        Some(ranks) => ranks > 1,
-        None => NUMBERS.iter().any(|name| env.with(name, |_| ()).is_some()),
+        Some(1) => Company::Alone,
+        Some(_) => Company::Ranks,
+        None if is_rank() => Company::Ranks,
+        None => Company::Unknown,
     }
 }
 

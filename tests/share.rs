@@ -461,18 +461,18 @@ fn large_memory_is_in_memfds_if_asked_for_and_only_then() {
     }
 }
 
-/// `heap` is for ranks that have others on their node, by what launchers say.
+/// `heap` leaves a rank's memory private that has no other on its node, by what launchers say.
 #[test]
-fn heap_shares_memory_of_ranks_alone() {
+fn heap_does_nothing_for_a_rank_that_is_alone() {
     const CASES: [(&[(&str, &str)], bool); 8] = [
-        (&[], false),
+        (&[], true),
         (&[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")], true),
         (&[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")], false),
         (&[("MPI_LOCALNRANKS", "1"), ("PMI_RANK", "0")], false),
         (&[("PMI_RANK", "0")], true),
         (&[("SLURM_STEP_TASKS_PER_NODE", "4(x2)")], true),
         // That is in the environment of a batch script, too.
-        (&[("SLURM_NTASKS_PER_NODE", "4")], false),
+        (&[("SLURM_NTASKS_PER_NODE", "1")], true),
         (&[("FLUX_JOB_SIZE", "8"), ("FLUX_JOB_NNODES", "8")], false),
     ];
     for (env, shared) in CASES {
@@ -482,8 +482,8 @@ fn heap_shares_memory_of_ranks_alone() {
     }
 }
 
-/// A process that forks again and again has private memory from its fourth fork on, and its
-/// children have it always; but for `always`.
+/// A rank that forks again and again has private memory from its fourth fork on, others from the
+/// first, and their children have it always; but for `always`.
 #[test]
 fn heap_ends_where_forks_go_on() {
     let told = |share| {
@@ -494,6 +494,9 @@ fn heap_ends_where_forks_go_on() {
     let shared = "old shared, new shared, a child's private\n";
     let private = "old private, new private, a child's private\n";
     assert_eq!(told("heap"), shared.repeat(3) + &private.repeat(3));
+    let alone = run(Setting(Mode::Off, "heap"), "worth", &["forks"]);
+    alone.must_succeed();
+    assert_eq!(alone.stdout, private.repeat(6));
     let always = "old shared, new shared, a child's shared\n";
     assert_eq!(told("always"), always.repeat(6));
     assert_eq!(told("off"), private.repeat(6));

@@ -20,7 +20,7 @@ pub mod worth;
 
 use crate::base::{counters, settings};
 use crate::config::{Environment, Intercept, Share};
-use crate::limits;
+use crate::limits::{self, Company};
 use crate::sys::file::{self, Fd};
 use crate::sys::{self, call, Errno, Result};
 use crate::text::hex;
@@ -84,11 +84,13 @@ pub fn init(mode: Intercept, env: Environment) {
     if asked == Share::Off {
         return;
     }
-    if asked == Share::Heap && !limits::is_among_ranks(env) {
+    let company = limits::company(env);
+    if asked == Share::Heap && company == Company::Alone {
         return log::info!(
-            "no rank with others on its node: REGALL_SHARE=heap leaves its memory private"
+            "the only rank on its node: REGALL_SHARE=heap leaves its memory private"
         );
     }
+    worth::begin(company);
     let mut buf = [0u8; 16];
     let dumped = file::read_small(c"/proc/self/coredump_filter", &mut buf)
         .ok()

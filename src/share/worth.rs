@@ -6,10 +6,12 @@
 //! again, since a program that computes may begin to communicate; each time in vain the next
 //! trial is twice as far away.
 //!
-//! Fork costs a copy of all that is shared, or the sharing. A process that forks again and again
-//! pays each time, so it has private memory from the [`FORKS`]-th on.
+//! Fork costs a copy of all that is shared, or the sharing. A rank that forks again and again
+//! pays each time, so it has private memory from the [`FORKS`]-th on. Who is no rank has it from
+//! the first: a server that saves what it has by a fork has no peers.
 
 use super::table::Part;
+use crate::limits::Company;
 use core::sync::atomic::{AtomicU32, AtomicU8, Ordering::*};
 use regall_bridge::window::mark;
 
@@ -23,7 +25,7 @@ const TURN: u32 = 64;
 const TRIED: u32 = 4;
 /// A turn is doubled so many times at the most.
 const DOUBLED: u8 = 6;
-/// Forks of which the last ends sharing.
+/// A rank's forks of which the last ends sharing.
 const FORKS: u32 = 4;
 
 /// What is known of the mappings of one size.
@@ -38,8 +40,15 @@ struct Size {
 }
 
 static KNOWN: [Size; SIZES] = [const { Size::new() }; SIZES];
-/// Forks that found memory shared.
-static FORKED: AtomicU32 = AtomicU32::new(0);
+/// Forks that find memory shared until sharing ends.
+static LEFT: AtomicU32 = AtomicU32::new(FORKS);
+
+/// At start-up, in a process that has that company.
+pub fn begin(company: Company) {
+    if company == Company::Unknown {
+        LEFT.store(1, Relaxed);
+    }
+}
 
 fn of_size(bytes: u64) -> Option<&'static Size> {
     let least = super::LEAST.ilog2();
@@ -101,7 +110,9 @@ pub fn learn(part: &Part, bytes: u64) {
 
 /// A fork is about to be made, with memory that is shared. Whether that is one too many.
 pub fn forked_too_often() -> bool {
-    super::is_choosy() && FORKED.fetch_add(1, Relaxed) + 1 >= FORKS
+    let left = LEFT.load(Relaxed);
+    LEFT.store(left.saturating_sub(1), Relaxed);
+    super::is_choosy() && left <= 1
 }
 
 #[cfg(test)]
