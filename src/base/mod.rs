@@ -1,6 +1,7 @@
 //! What every part of the shim may ask: the settings, how calls are intercepted, how far the
 //! shim is in its life, whose process this is, and the counters. Knows none of the parts.
 
+pub mod claims;
 pub mod counters;
 pub mod maps;
 pub mod mode;

@@ -18,6 +18,7 @@ pub mod marks;
 pub mod table;
 pub mod worth;
 
+use crate::base::claims::{Claim, Claims};
 use crate::base::{counters, settings};
 use crate::config::{Environment, Intercept, Share};
 use crate::limits::{self, Company};
@@ -52,6 +53,8 @@ pub struct Tables {
     pub now: Table,
     /// What calls in progress have taken out of that, beyond what they remember themselves.
     aside: Table,
+    /// Whose that is.
+    claims: Claims,
 }
 
 impl Tables {
@@ -60,14 +63,42 @@ impl Tables {
         Self {
             now: Table::new(),
             aside: Table::new(),
+            claims: Claims::new(),
         }
     }
 
-    /// Takes what is set aside of `range`, a part at a time.
-    pub fn next_aside(&mut self, range: PageRange) -> Option<Part> {
-        let part = self.aside.take(range)?;
+    /// A call sets aside what it takes out of `range`.
+    fn begin_aside(&mut self, range: PageRange) -> Claim {
+        // Who held an overlapping claim has come back from the kernel, or never will.
+        let claims = &mut self.claims;
+        let (aside, now) = (&mut self.aside, &self.now);
+        let mut drop = |range| {
+            while let Some(part) = aside.take(range) {
+                if part.last && !now.has(&part.file) {
+                    close(part.file);
+                }
+            }
+        };
+        let claim = claims.begin(range, &mut drop);
+        drop(range);
+        claim
+    }
+
+    /// Takes what is set aside under `claim`, a part at a time.
+    pub fn next_aside(&mut self, claim: Claim) -> Option<Part> {
+        let part = self.take_aside(claim)?;
         let last = part.last && !self.now.has(&part.file);
         Some(Part { last, ..part })
+    }
+
+    /// As [`Self::next_aside`]; `last` is about what is set aside alone. The claim ends with
+    /// the last part.
+    fn take_aside(&mut self, claim: Claim) -> Option<Part> {
+        let part = self.aside.take(self.claims.range(claim)?);
+        if part.is_none() {
+            self.claims.end(claim);
+        }
+        part
     }
 }
 
@@ -166,6 +197,7 @@ pub fn child_begins() {
 /// kernel's list. `backed`: whether the ledger says so of an address.
 pub fn child(tables: &mut Tables, backed: impl Fn(u64) -> bool) {
     tables.aside.inherit(close, |_| false);
+    tables.claims = Claims::new();
     tables.now.inherit(close, backed);
 }
 
@@ -301,8 +333,8 @@ pub fn forget(tables: &mut Tables, range: PageRange) {
 #[derive(Default)]
 pub struct Left {
     parts: [Option<Part>; 4],
-    /// Where those were that there is no place for here: they are set aside.
-    rest: Option<PageRange>,
+    /// Of those that there is no place for here: they are set aside.
+    rest: Option<Claim>,
 }
 
 impl Left {
@@ -326,9 +358,7 @@ impl Left {
         }
         while let Some(part) = tables.now.take(range) {
             if self.rest.is_none() {
-                self.rest = Some(range);
-                // A call that never came back may have left something.
-                while tables.aside.take(range).is_some() {}
+                self.rest = Some(tables.begin_aside(range));
             }
             // Without room its memory goes with the last mapping.
             if !tables.aside.put(&part) && part.last {
@@ -367,7 +397,7 @@ impl Left {
         for part in self.parts.iter().flatten() {
             put(tables, part);
         }
-        while let Some(part) = self.rest.and_then(|rest| tables.aside.take(rest)) {
+        while let Some(part) = self.rest.and_then(|rest| tables.take_aside(rest)) {
             put(tables, &part);
         }
     }
@@ -375,14 +405,14 @@ impl Left {
     /// The call has been made: their memory is given back. `next_aside`: as
     /// [`Tables::next_aside`].
     #[inline]
-    pub fn done(&mut self, next_aside: fn(PageRange) -> Option<Part>) {
+    pub fn done(&mut self, next_aside: fn(Claim) -> Option<Part>) {
         if any() {
             self.give_back(next_aside);
         }
     }
 
     #[cold]
-    fn give_back(&mut self, next_aside: fn(PageRange) -> Option<Part>) {
+    fn give_back(&mut self, next_aside: fn(Claim) -> Option<Part>) {
         for part in self.parts.iter_mut().filter_map(Option::take) {
             give_back(&part);
         }

@@ -3,9 +3,10 @@
 //! the kernel does not show (the application's locks, what it opted out, advice about children).
 
 use crate::arena::Arena;
+use crate::base::claims::{Claim, Claims};
 use crate::ledger::{Ledger, Origin, Sink, View};
 use core::ops::ControlFlow;
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Attr;
 
 /// A part of memory, what was said of it, and what it is a part of.
@@ -28,6 +29,7 @@ impl Sink for Nowhere {
 /// The parts, by their addresses.
 pub struct Aside {
     parts: Ledger,
+    claims: Claims,
 }
 
 impl Default for Aside {
@@ -41,12 +43,14 @@ impl Aside {
     pub const fn new() -> Self {
         Self {
             parts: Ledger::new(&UNSEEN),
+            claims: Claims::new(),
         }
     }
 
     /// Empty, from whatever state a change that was left half-way made of it.
     pub fn rebuild(&mut self) {
         self.parts.rebuild();
+        self.claims = Claims::new();
     }
 }
 
@@ -67,18 +71,46 @@ impl AsideRoom<'_> {
         }
     }
 
-    /// The first part in `range`.
-    pub fn first(&self, range: PageRange) -> Option<Part> {
+    /// A call sets aside what it takes out of `range`.
+    pub fn begin(&mut self, range: PageRange) -> Claim {
+        // Who held an overlapping claim has come back from the kernel, or never will.
+        let mut ended = [None; 4];
+        let mut places = ended.iter_mut();
+        let claim = self.aside.claims.begin(range, |old| {
+            if let Some(place) = places.next() {
+                *place = Some(old);
+            }
+        });
+        ended.iter().flatten().for_each(|old| self.remove(*old));
+        self.remove(range);
+        claim
+    }
+
+    /// The first part that ends above `addr` of what `claim` is about.
+    pub fn next(&self, claim: Claim, addr: u64) -> Option<Part> {
+        let rest = self.aside.claims.range(claim)?.after(addr)?;
         let mut first = None;
-        self.aside.parts.for_each(range, |part, entry| {
+        self.aside.parts.for_each(rest, |part, entry| {
             first = Some((part, entry.attr, entry.origin));
             ControlFlow::Break(())
         });
         first
     }
 
-    /// Forgets what there is of `range`.
-    pub fn forget(&mut self, range: PageRange) {
+    /// The last part of what `claim` is about.
+    pub fn last(&self, claim: Claim) -> Option<Part> {
+        let end = self.aside.claims.range(claim)?.end();
+        self.next(claim, end - PAGE)
+    }
+
+    /// Forgets what `claim` is about.
+    pub fn end(&mut self, claim: Claim) {
+        if let Some(range) = self.aside.claims.end(claim) {
+            self.remove(range);
+        }
+    }
+
+    fn remove(&mut self, range: PageRange) {
         if !self.aside.parts.is_empty() && self.is_ready() {
             let _ = self.aside.parts.remove(range, &mut Nowhere, |_, _| ());
         }

@@ -12,6 +12,7 @@
 
 use crate::arch::{self, Frame};
 use crate::arena::Arena;
+use crate::base::claims::Claim;
 use crate::base::{counters, numbers, phase, settings};
 use crate::config::Pin;
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
@@ -324,10 +325,10 @@ impl State {
         }
     }
 
-    /// Nobody needs to know any more what was taken out of `range`.
+    /// Nobody needs to know any more what was taken out under `claim`.
     #[cold]
-    pub fn forget_aside(&mut self, range: PageRange) {
-        self.aside().forget(range);
+    pub fn forget_aside(&mut self, claim: Claim) {
+        self.aside().end(claim);
         self.adopt_own_memory();
     }
 

@@ -8,12 +8,13 @@ use super::pinning::{lock_for, settle};
 use super::subscribers;
 use super::{close, deferred, failed, lock, open, real, registering, resync, seals, State};
 use crate::arch::Frame;
+use crate::base::claims::Claim;
 use crate::ledger::Entry;
 use crate::policy;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
 use crate::share;
-use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind};
 
@@ -28,8 +29,8 @@ pub struct Taken {
     bytes: u64,
     /// Flags that any of them had, remembered or not.
     flags: Flags,
-    /// Where those were that are set aside ([`super::aside`]).
-    rest: Option<PageRange>,
+    /// Of those that are set aside ([`super::aside`]).
+    rest: Option<Claim>,
     /// Of files behind it.
     pub files: share::Left,
 }
@@ -87,9 +88,7 @@ impl Taken {
         entry: &Entry,
     ) {
         if self.rest.is_none() {
-            self.rest = all.after(part.start());
-            // A call that never came back may have left something.
-            self.rest.into_iter().for_each(|rest| aside.forget(rest));
+            self.rest = all.after(part.start()).map(|rest| aside.begin(rest));
         }
         let _ = aside.put((part, entry.attr, entry.origin));
     }
@@ -105,8 +104,8 @@ impl Taken {
         let here = self.parts.iter().flatten().copied();
         let mut here = here.filter(|(range, ..)| range.end() > addr);
         here.next().or_else(|| {
-            let rest = self.rest?.after(addr)?;
-            state.aside().first(rest)
+            let rest = self.rest?;
+            state.aside().next(rest, addr)
         })
     }
 
@@ -126,7 +125,7 @@ impl Taken {
     /// The last part, if it is known.
     pub fn last_part(&self, state: &mut State) -> Option<Part> {
         match self.rest {
-            Some(rest) => state.aside().first(rest.after(rest.end() - PAGE)?),
+            Some(rest) => state.aside().last(rest),
             None => *self.parts.get(self.count.checked_sub(1)?)?,
         }
     }
@@ -174,15 +173,15 @@ impl Taken {
 
     #[cold]
     fn unpin_rest(&self) -> bool {
-        let (mut any, mut rest) = (false, self.rest);
-        while let Some(range) = rest {
+        let (mut any, mut from) = (false, 0);
+        while let Some(rest) = self.rest {
             let Some(mut guard) = lock() else {
                 return any;
             };
-            let Some((part, attr, origin)) = guard.aside().first(range) else {
+            let Some((part, attr, origin)) = guard.aside().next(rest, from) else {
                 return any;
             };
-            rest = range.after(part.end());
+            from = part.end();
             if is_ours(attr) {
                 any = true;
                 guard.aside().put((part, resync::unsettled(attr), origin));
@@ -217,7 +216,7 @@ impl Taken {
     #[inline]
     pub fn done(&mut self) {
         self.files
-            .done(|range| lock().and_then(|mut guard| guard.shared.next_aside(range)));
+            .done(|claim| lock().and_then(|mut guard| guard.shared.next_aside(claim)));
         self.forget();
     }
 
