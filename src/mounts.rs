@@ -7,7 +7,7 @@ use crate::sys::file::Fd;
 use crate::sys::time;
 use crate::text::number;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use regall_directory::maps::Lines;
+use regall_directory::maps::{LineError, Lines};
 
 /// A kind of file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,11 +86,15 @@ fn look_up(major: u32, minor: u32) -> Mounted {
     let mut buffer = [0u8; 4608];
     let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
     while let Some(line) = lines.next_line() {
-        let Some((device, kind)) = line.ok().and_then(parse) else {
-            continue;
+        let line = match line {
+            Ok(line) => line,
+            Err(LineError::TooLong) => continue,
+            // It may fail each time.
+            Err(LineError::Read(_)) => break,
         };
-        if device == (u64::from(major), u64::from(minor)) {
-            return kind;
+        match parse(line) {
+            Some((device, kind)) if device == (u64::from(major), u64::from(minor)) => return kind,
+            _ => (),
         }
     }
     Mounted::Unlisted
