@@ -127,14 +127,17 @@ static void protected_while_it_runs(void)
 	say("calls that failed %ld", bad);
 }
 
-int main(void)
+/* `jit counted`: without what makes calls from code that may only be left as it is. */
+int main(int argc, char **argv)
 {
+	(void)argv;
 	written_then_executable();
 	writable_and_executable();
 	two_views();
 	reads_itself();
 	executable_before();
-	protected_while_it_runs();
+	if (argc == 1)
+		protected_while_it_runs();
 	quiet_point("end");
 	return 0;
 }

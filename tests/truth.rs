@@ -69,7 +69,10 @@ fn raw_calls_strict() {
 
 #[test]
 fn jit() {
-    own("jit", Mode::Off, 10);
+    let path = build::program("jit");
+    let command = [path.to_str().expect("a path"), "counted"];
+    let (outcome, truth) = truth::trace(&command, &[], Mode::Off, TIMEOUT);
+    none_missed(&outcome, &truth, "jit", 10);
 }
 
 #[test]
