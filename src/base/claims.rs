@@ -38,9 +38,8 @@ impl Claims {
     pub fn begin(&mut self, range: PageRange, mut ended: impl FnMut(PageRange)) -> Claim {
         self.last += 1;
         let new = (Claim(self.last), range);
-        let overlaps = |r: &PageRange| r.start() < range.end() && range.start() < r.end();
         for place in &mut self.held {
-            if let Some((_, old)) = place.take_if(|(_, r)| overlaps(r)) {
+            if let Some((_, old)) = place.take_if(|(_, old)| old.overlaps(range)) {
                 ended(old);
             }
         }

@@ -72,15 +72,15 @@ impl Tables {
         // Who held an overlapping claim has come back from the kernel, or never will.
         let claims = &mut self.claims;
         let (aside, now) = (&mut self.aside, &self.now);
-        let mut drop = |range| {
+        let mut discard = |range| {
             while let Some(part) = aside.take(range) {
                 if part.last && !now.has(&part.file) {
                     close(part.file);
                 }
             }
         };
-        let claim = claims.begin(range, &mut drop);
-        drop(range);
+        let claim = claims.begin(range, &mut discard);
+        discard(range);
         claim
     }
 

@@ -4,7 +4,7 @@
 //! and of every page of a file that the process may not write.
 
 use crate::file::Fd;
-use crate::{call, Errno, Result};
+use crate::{call, Errno, Result, PAGE};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The page is in this process's page tables.
@@ -15,8 +15,6 @@ pub const SWAPPED: u64 = 1 << 62;
 pub const FILE: u64 = 1 << 61;
 /// Nobody else has it. Never so of the zero page.
 pub const EXCLUSIVE: u64 = 1 << 56;
-
-const PAGE: u64 = 4096;
 
 /// The open file.
 pub struct Pagemap(Fd);

@@ -2,7 +2,7 @@
 
 use crate::file::{self, Fd};
 use crate::text::{number, Text};
-use crate::{call, Errno, Result};
+use crate::{call, Errno, Result, PAGE};
 use core::ffi::CStr;
 
 /// Who a process is: a pid can come again, pid and start time together don't.
@@ -27,8 +27,6 @@ impl Identity {
     }
 }
 
-/// Field 24 is in pages.
-const PAGE: u64 = 4096;
 /// From the kernel's include/linux/sched.h.
 const PF_EXITING: u64 = 4;
 /// SIGKILL, among the signals that a thread has not taken yet.
