@@ -166,12 +166,18 @@ fn what_is_not_in_force() {
     let told = run(&share, without_cores_of_shared_memory).agreed(&["huge"]);
     assert_eq!(told, DEFAULTS);
 
-    // `heap` is for ranks.
+    // `heap` is for who has others to share with: a rank that is alone on its node has none.
     let heap = ("REGALL_SHARE", "heap");
-    let told = run(&[heap], |_| ()).agreed(&["huge"]);
+    let alone = ("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+    let told = run(&[heap, alone], |_| ()).agreed(&["huge"]);
     assert_eq!(told, DEFAULTS);
-    let told = run(&[heap, ("PMI_RANK", "0")], |_| ()).agreed(&["huge"]);
-    assert!(told.contains(&"share=heap".to_string()), "{told:?}");
+    for env in [&[heap][..], &[heap, ("PMI_RANK", "0")]] {
+        let told = run(env, |_| ()).agreed(&["huge"]);
+        assert!(
+            told.contains(&"share=heap".to_string()),
+            "{env:?}: {told:?}"
+        );
+    }
 
     let strict = [("REGALL_INTERCEPT", "strict")];
     let told = run(&strict, |_| ()).agreed(&["huge"]);
