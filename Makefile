@@ -45,7 +45,7 @@ test:
 
 # Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.
 soak:
-	scripts/setup test soak
+	scripts/setup test soak fits
 	$(MAKE) --no-print-directory build
 	scripts/soak $(PARTS)
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::build;
 use crate::child::{self, Outcome};
@@ -91,6 +91,7 @@ struct Run {
     outcome: Outcome,
     peak: Option<u64>,
     kills: u64,
+    seconds: f64,
 }
 
 /// Runs `words` where `limit` bytes are all there is; `prepare` is shell, before it, in a
@@ -112,18 +113,21 @@ fn run(name: &str, words: &[&str], limit: u64, prepare: &str, mode: Mode) -> Opt
     if shim {
         command.arg(format!("LD_PRELOAD={}", build::shim().display()));
     }
+    let since = Instant::now();
     let outcome = child::run(command.args(words), TIMEOUT);
-    let (peak, kills) = (group.peak(), group.kills());
     Some(Run {
+        seconds: since.elapsed().as_secs_f64(),
         outcome,
-        peak,
-        kills,
+        peak: group.peak(),
+        kills: group.kills(),
     })
 }
 
 /// What is not as without the shim.
 fn differences(plain: &Run, other: &Run) -> Vec<String> {
     let mut all = other.outcome.differences(&plain.outcome);
+    let times = [plain.seconds, other.seconds];
+    println!("time: {:.2} s without, {:.2} s with", times[0], times[1]);
     if other.kills != plain.kills {
         all.push(format!("{} processes were killed", other.kills));
     }
