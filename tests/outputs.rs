@@ -1,4 +1,4 @@
-//! What the README shows of commands' outputs is what they print: the same words in the
+//! What the documents show of commands' outputs is what they print: the same words in the
 //! same places, with numbers, paths and units of their own.
 
 use std::collections::BTreeSet;
@@ -14,16 +14,19 @@ use regall_tests::{build, coverage, missing, skip};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The README's block that has `words` in it.
+/// The one block of the README and of docs/ that has `words` in it.
 fn shown(words: &str) -> String {
-    let text = fs::read_to_string(build::root().join("README.md")).expect("the README");
-    let mut parts = text.split("\n```");
-    parts.next();
+    let docs = fs::read_dir(build::root().join("docs")).expect("docs");
+    let mut pages: Vec<_> = docs.flatten().map(|e| e.path()).collect();
+    pages.retain(|p| p.extension().is_some_and(|e| e == "md"));
+    pages.push(build::root().join("README.md"));
     let mut found = Vec::new();
-    while let Some(block) = parts.next() {
-        let body = block.split_once('\n').map_or("", |(_, body)| body);
-        found.extend(body.contains(words).then(|| body.to_string()));
-        parts.next();
+    for page in pages {
+        let text = fs::read_to_string(page).expect("a page");
+        for block in text.split("\n```").skip(1).step_by(2) {
+            let body = block.split_once('\n').map_or("", |(_, body)| body);
+            found.extend(body.contains(words).then(|| body.to_string()));
+        }
     }
     assert_eq!(found.len(), 1, "blocks with {words:?}");
     found.remove(0)
@@ -61,7 +64,7 @@ fn is_real(documented: &str, real: &str) {
     let not: Vec<_> = want.difference(&have).collect();
     assert!(
         not.is_empty(),
-        "the README shows {not:#?}\nreally: {have:#?}"
+        "the documents show {not:#?}\nreally: {have:#?}"
     );
 }
 

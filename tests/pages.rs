@@ -370,11 +370,6 @@ fn in_the_example(page: &str, code: &str) {
 }
 
 #[test]
-fn the_readmes_program_runs() {
-    programs_of("README.md");
-}
-
-#[test]
 fn the_c_pages_programs_run() {
     programs_of("docs/c-interface.md");
 }

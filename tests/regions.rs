@@ -77,7 +77,7 @@ fn other_modes() {
     }
 }
 
-/// The README's example: one process declares, others read, by C and by command.
+/// The example of docs/c-interface.md: one process declares, others read, by C and by command.
 #[test]
 fn the_example_and_peek() {
     let example = build::program("bridge/example_region");

@@ -254,7 +254,7 @@ fn variables_page() -> String {
         "Each variable has a flag of `regall-run`(1): `REGALL_ON_LIMIT=fail` is `--on-limit fail`.",
     );
     page.section("ENVIRONMENT");
-    for v in &variables::ALL {
+    for v in variables::all() {
         let mut text = v.meaning.to_string();
         if !v.default.is_empty() {
             text += &format!(". Default: `{}`", v.default);
@@ -267,7 +267,7 @@ fn variables_page() -> String {
             "Launchers, shells and wrappers, by the executable's file name, links resolved; setting `REGALL_ONLY` \
              replaces the list:",
         )
-        .paragraph(&format!("{}.", variables::LEFT_OUT));
+        .paragraph(&format!("{}.", variables::left_out()));
     page.section("NOTES").text(
         "Under Slurm the variables reach a job by `sbatch --export=ALL,REGALL=1`. Where slurm.conf names \
          share/regall/slurm/task-prolog of the installation as its TaskProlog, or srun's `--task-prolog` does, \

@@ -29,7 +29,7 @@ const UNSTEADY: u64 = 1_000;
 /// Files of shared memory of which a descriptor is kept.
 const MOST_DESCRIPTORS: usize = 256;
 
-/// What these tests run that is left out by default (README), or stays out of itself.
+/// What these tests run that is left out by default (docs/variables.md), or stays out of itself.
 const LEFT_OUT: [&str; 16] = [
     "sh",
     "dash",
