@@ -81,6 +81,8 @@ mod stock {
         doctor = doctor_says("absent");
         machine_pool = machine::pool();
         fits = machine::fits();
+        fits_with_swap = machine::fits_with_swap();
+        fits_with_adapter = machine::fits_with_adapter();
         machine_overcommit = machine::overcommit();
     }
 
@@ -129,7 +131,12 @@ mod odp {
 /// A program that nobody listed would never run.
 #[test]
 fn all_programs_are_listed() {
-    let listed = [stock::program::LISTED, odp::program::LISTED].concat();
+    let listed = [
+        stock::program::LISTED,
+        odp::program::LISTED,
+        machine::LISTED,
+    ]
+    .concat();
     for entry in fs::read_dir(build::root().join("c-tests/rdma"))
         .expect("c-tests/rdma")
         .flatten()

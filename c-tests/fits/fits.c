@@ -87,6 +87,34 @@ static void heap(void)
 	say("%lu", sum);
 }
 
+/* Writes to each page its number and `round`; before that, what the last round wrote must be there. */
+static void fill(const char *what, char *p, size_t bytes, size_t round)
+{
+	size_t wrong = 0;
+	for (size_t at = 0; at < bytes; at += PAGE) {
+		size_t *word = (size_t *)(p + at);
+		wrong += round && *word != (at ^ (round - 1));
+		*word = at ^ round;
+	}
+	say("round %zu of %s: %zu wrong", round, what, wrong);
+}
+
+/* 64 MB are in use, part of them in the swap space where there is less memory. */
+static void swaps(void)
+{
+	int fd = memfd_create("shared", 0);
+	NEED(fd >= 0 && ftruncate(fd, 16 * MIB) == 0);
+	char *own = anon(32 * MIB / PAGE), *heap = sbrk(16 * MIB);
+	char *shared = mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NEED(shared != MAP_FAILED && heap != (void *)-1);
+	heap += -(uintptr_t)heap % PAGE;
+	for (size_t round = 0; round < 3; round++) {
+		fill("anonymous memory", own, 32 * MIB, round);
+		fill("a heap", heap, 15 * MIB, round);
+		fill("shared memory", shared, 16 * MIB, round);
+	}
+}
+
 /* How many of so many pages are resident. */
 static size_t resident(void *p, size_t pages)
 {
@@ -402,6 +430,8 @@ int main(int argc, char **argv)
 		reserves();
 	else if (strcmp(row, "heap") == 0)
 		heap();
+	else if (strcmp(row, "swaps") == 0)
+		swaps();
 	else if (strcmp(row, "file") == 0)
 		file(place);
 	else if (strcmp(row, "code") == 0)

@@ -3,7 +3,7 @@
 
 use super::*;
 use regall_tests::child::Beside;
-use regall_tests::fits::{compared, MIB};
+use regall_tests::fits::{compared, compared_with_adapter, compared_words, MIB};
 use serde_json::Value;
 
 /// A setting of the machine's, which is what it was when this goes.
@@ -110,8 +110,8 @@ pub fn overcommit() -> Checked {
     Ok(())
 }
 
-/// What fits without the shim fits with it in memory cgroups of version 2, too.
-pub fn fits() -> Checked {
+/// Memory cgroups of version 2, in which what maps more than there is may run; until this goes.
+fn groups() -> Result<Sysctl, Skipped> {
     let root = "/sys/fs/cgroup";
     if !Path::new(root).join("cgroup.controllers").exists() {
         let mut mount = Command::new("mount");
@@ -121,21 +121,92 @@ pub fn fits() -> Checked {
         }
     }
     fs::write(format!("{root}/cgroup.subtree_control"), "+memory").expect("groups of memory");
-    // As many programs are that map more than there is.
-    let _all = Sysctl::set("overcommit_memory", "1");
-    let small = "mount -t tmpfs -o size=64m none /tmp || exit 99;";
+    Ok(Sysctl::set("overcommit_memory", "1"))
+}
+
+/// Runs rows of c-tests/fits: name, place, MiB that there are, and shell before it.
+fn rows_fit(rows: &[(&str, &str, u64, &str)]) -> Checked {
     let mut problems = Vec::new();
-    for (row, place, limit, prepare) in [
-        ("large", "-", 64, ""),
-        ("sparse", "-", 64, ""),
-        ("heap", "-", 64, ""),
-        ("ranks", "-", 128, ""),
-        ("segment", "/tmp", 256, small),
-    ] {
+    for (row, place, limit, prepare) in rows {
         let found = compared(row, place, limit * MIB, prepare, Mode::Auto);
         let found = found.expect("a group");
         problems.extend(found.into_iter().map(|p| format!("{row}: {p}")));
     }
     assert!(problems.is_empty(), "{problems:#?}");
+    Ok(())
+}
+
+/// What fits without the shim fits with it in memory cgroups of version 2, too.
+pub fn fits() -> Checked {
+    let _groups = groups()?;
+    let small = "mount -t tmpfs -o size=64m none /tmp || exit 99;";
+    rows_fit(&[
+        ("large", "-", 64, ""),
+        ("sparse", "-", 64, ""),
+        ("heap", "-", 64, ""),
+        ("ranks", "-", 128, ""),
+        ("segment", "/tmp", 256, small),
+    ])
+}
+
+/// Swap space, until this goes.
+struct Swap;
+
+impl Swap {
+    const DISK: &'static str = "/dev/ram0";
+
+    fn on() -> Result<Self, Skipped> {
+        for tool in ["mkswap", "swapon"] {
+            let done = child::run(Command::new(tool).arg(Self::DISK), TIMEOUT);
+            if done.end() != "exit 0" {
+                return Err(Skipped(format!("{tool}: {}", done.stderr)));
+            }
+        }
+        Ok(Self)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        child::run(Command::new("swapoff").arg(Self::DISK), TIMEOUT);
+    }
+}
+
+/// Pages swapped out since the machine came up.
+fn swapped_out() -> u64 {
+    let text = fs::read_to_string("/proc/vmstat").expect("vmstat");
+    let mut lines = text.lines().filter_map(|l| l.strip_prefix("pswpout "));
+    lines.next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+/// Programs that need swap are let have it: what is locked can't be swapped out.
+pub fn fits_with_swap() -> Checked {
+    let _groups = groups()?;
+    let _swap = Swap::on()?;
+    let before = swapped_out();
+    rows_fit(&[("swaps", "-", 32, ""), ("large", "-", 64, "")])?;
+    // Each of the two runs had to.
+    let pages = swapped_out() - before;
+    assert!(pages > 2 * (32 << 8), "{pages} pages were swapped out");
+    // The check can fail: what is locked can't be swapped out.
+    let program = build::program("fits/fits").display().to_string();
+    let words = ["env", "REGALL_LIMIT=1G", &program, "swaps", "-"];
+    let found = compared_words("locked", &words, 32 * MIB, "", Mode::Populate);
+    let found = found.expect("a group");
+    assert!(!found.is_empty(), "it fits, locked");
+    Ok(())
+}
+
+/// The programs of c-tests/rdma that run here.
+pub const LISTED: &[&str] = &["roomy"];
+
+/// A domain makes little resident that nobody has touched.
+pub fn fits_with_adapter() -> Checked {
+    let _groups = groups()?;
+    for limit in [64, 256] {
+        let found = compared_with_adapter("roomy", limit * MIB, Mode::Auto);
+        let problems = found.expect("a group");
+        assert!(problems.is_empty(), "{limit} MiB: {problems:#?}");
+    }
     Ok(())
 }
