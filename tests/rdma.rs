@@ -16,6 +16,8 @@ use regall_tests::mode::Mode;
 use regall_tests::quiet::Watcher;
 use regall_tests::{build, unittest};
 
+#[path = "rdma/keys.rs"]
+mod keys;
 #[path = "rdma/machine.rs"]
 mod machine;
 
@@ -73,6 +75,7 @@ mod stock {
         cm = rping();
         pingpong = rc_pingpong(&[]);
         yama = kept_apart_by_yama();
+        protection_keys = keys::stay();
         python = rdma_core(&["test_mr", "test_pd", "test_fork"]);
         killed = kills(100);
         blind = truth_of_the_blind();

@@ -286,11 +286,11 @@ static void advise_in_vault(struct lane *l)
 static void op_vault(void)
 {
 	struct lane *l = THE_VAULT;
-	size_t from = below(l->pages), n = some_size(), way = below(16);
 	if (!have_seals) {
 		nothing();
 		return;
 	}
+	size_t from = below(l->pages), n = some_size(), way = below(16);
 	bool full = depth == 0 && count(l, 0, l->pages, SEALED) > l->pages / 2;
 	if (full && vaults < VAULTS)
 		new_vault();
