@@ -371,6 +371,37 @@ static void seals(void)
 	apart(sealed_among_locks);
 }
 
+static void give_policy(const char *label, char *p, size_t bytes, int mode)
+{
+	unsigned long nodes[16] = { 1 };
+	CALL_AS(label, syscall(SYS_mbind, p, bytes, mode, nodes, 1024ul, 0));
+}
+
+/* Memory with two policies has both wherever it becomes other memory; and a child's are its own. */
+static void bound_twice(void)
+{
+	char *p = fresh(), *q = p + FROM + MARKED / 2;
+	give_policy("the first policy", p + FROM, MARKED, MPOL_BIND);
+	give_policy("the second policy", q, MARKED / 2, MPOL_INTERLEAVE);
+	for (int turn = 0; turn < 3; turn++) {
+		pid_t pid = fork();
+		NEED(pid >= 0);
+		if (pid == 0) {
+			look("first half, in a child", p + FROM, 2 * PAGE);
+			look("second half, in a child", q, 2 * PAGE);
+			give_policy("in a child", p, BYTES, MPOL_PREFERRED);
+			look("first half, as the child has it", p + FROM, 2 * PAGE);
+			_exit(all_are(p, BYTES, 1) ? 0 : 1);
+		}
+		reap("a child with a policy", pid);
+		look("first half", p + FROM, 2 * PAGE);
+		look("second half", q, 2 * PAGE);
+		if (turn == 1 && !threads) /* what is frozen is sealed */
+			syscall(SYS_mseal, p + FROM, MARKED, 0ul);
+	}
+	say("bytes %d", all_are(p, BYTES, 1));
+}
+
 static void policies(void)
 {
 	unsigned long nodes[16] = { 1 };
@@ -382,6 +413,7 @@ static void policies(void)
 	kind = "policy";
 	prepare = with_policy;
 	all();
+	apart(bound_twice);
 }
 
 static void advices(void)

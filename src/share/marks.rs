@@ -7,15 +7,17 @@ use regall_directory::addr::PageRange;
 
 /// A set of them. All zeroes: nothing was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Marks(u16);
+pub struct Marks(u32);
 
 /// The kernel keeps 16 keys apart.
-const KEY: u16 = 15;
-const POLICY: u16 = 1 << 4;
-const SEALED: u16 = 1 << 5;
+const KEY: u32 = 15;
+const SEALED: u32 = 1 << 4;
 /// Advice that stays with a mapping, and what takes it back; in the order of bits from
 /// [`FIRST_ADVICE`] on.
-const FIRST_ADVICE: u32 = 6;
+const FIRST_ADVICE: u32 = 5;
+/// A number of its NUMA policy, or none, from this bit on: memory with two policies is not one
+/// part, whatever else it has in common.
+const FIRST_POLICY: u32 = 16;
 const ADVICE: [i32; 6] = [
     libc::MADV_HUGEPAGE,
     libc::MADV_NOHUGEPAGE,
@@ -29,7 +31,7 @@ const OF_ADDRESS: u64 = 2;
 /// Bits of a node mask.
 const NODES: u64 = 1024;
 
-const fn bit(advice: i32) -> u16 {
+const fn bit(advice: i32) -> u32 {
     let mut n = 0;
     while n < ADVICE.len() {
         if ADVICE[n] == advice {
@@ -46,12 +48,17 @@ impl Marks {
 
     /// Its protection key is `key`.
     pub fn with_key(self, key: u64) -> Self {
-        Self(self.0 & !KEY | key as u16 & KEY)
+        Self(self.0 & !KEY | key as u32 & KEY)
     }
 
-    /// It has a NUMA policy of its own.
-    pub fn with_policy(self) -> Self {
-        Self(self.0 | POLICY)
+    /// Its NUMA policy is `policy`.
+    pub fn with_policy(self, policy: Option<&Policy>) -> Self {
+        let number = policy.map_or(0, |p| u32::from(p.number()));
+        Self(self.0 & ((1 << FIRST_POLICY) - 1) | number << FIRST_POLICY)
+    }
+
+    fn has_policy(self) -> bool {
+        self.0 >> FIRST_POLICY != 0
     }
 
     /// It is sealed (mseal).
@@ -82,7 +89,39 @@ impl Marks {
 
     /// Whether `advice` is of the kind that stays with a mapping, or takes such back.
     pub fn know(advice: i32) -> bool {
-        Self(u16::MAX).advised(advice) != Self(u16::MAX) || bit(advice) != 0
+        Self(u32::MAX).advised(advice) != Self(u32::MAX) || bit(advice) != 0
+    }
+}
+
+/// A NUMA policy.
+#[derive(Clone, Copy)]
+pub struct Policy {
+    mode: u32,
+    nodes: [u64; (NODES / 64) as usize],
+}
+
+impl Policy {
+    /// That of the memory at `at`, if it has one of its own.
+    pub fn at(at: u64) -> Option<Self> {
+        let (mut mode, mut nodes) = (0u32, [0u64; (NODES / 64) as usize]);
+        let (mode_at, nodes_at) = (&raw mut mode, nodes.as_mut_ptr());
+        call!(
+            libc::SYS_get_mempolicy,
+            mode_at,
+            nodes_at,
+            NODES,
+            at,
+            OF_ADDRESS
+        )
+        .ok()?;
+        (mode != 0).then_some(Self { mode, nodes })
+    }
+
+    /// A number of it, which others seldom have; never 0.
+    fn number(&self) -> u16 {
+        let mix = |hash: u64, word: &u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = self.nodes.iter().fold(u64::from(self.mode), mix);
+        ((hash >> 48) as u16).max(1)
     }
 }
 
@@ -90,8 +129,7 @@ impl Marks {
 #[derive(Clone, Copy)]
 pub struct Kept {
     marks: Marks,
-    /// Its mode and nodes.
-    policy: Option<(u32, [u64; (NODES / 64) as usize])>,
+    policy: Option<Policy>,
 }
 
 impl Kept {
@@ -104,20 +142,11 @@ impl Kept {
     /// What a part at `at` with `marks` has. While it is still mapped: its policy is the
     /// kernel's to say.
     pub fn of(marks: Marks, at: u64) -> Self {
-        let mut policy = None;
-        if marks.0 & POLICY != 0 {
-            let (mut mode, mut nodes) = (0u32, [0u64; (NODES / 64) as usize]);
-            let (mode_at, nodes_at) = (&raw mut mode, nodes.as_mut_ptr());
-            let got = call!(
-                libc::SYS_get_mempolicy,
-                mode_at,
-                nodes_at,
-                NODES,
-                at,
-                OF_ADDRESS
-            );
-            policy = got.ok().map(|_| (mode, nodes));
-        }
+        let policy = if marks.has_policy() {
+            Policy::at(at)
+        } else {
+            None
+        };
         Self { marks, policy }
     }
 
@@ -135,7 +164,7 @@ impl Kept {
                 let _ = sys::advise(at, len, *advice);
             }
         }
-        if let Some((mode, nodes)) = &self.policy {
+        if let Some(Policy { mode, nodes }) = &self.policy {
             let _ = call!(
                 libc::SYS_mbind,
                 at,
@@ -236,7 +265,15 @@ mod tests {
         assert_eq!(m.advised(libc::MADV_RANDOM).advised(libc::MADV_NORMAL), m);
         assert_eq!(m.advised(libc::MADV_DONTNEED), m);
         assert_eq!(m.with_key(0).with_key(5), m);
+        assert_eq!(m.with_policy(None), m);
         assert!(!m.is_sealed() && m.sealed().is_sealed());
+        let bound = |mode| {
+            let nodes = [1; (NODES / 64) as usize];
+            m.with_policy(Some(&Policy { mode, nodes }))
+        };
+        assert_ne!(bound(2), bound(3));
+        assert_ne!(bound(2), m);
+        assert_eq!(bound(2).with_policy(None), m);
         assert!(Marks::know(libc::MADV_DODUMP) && Marks::know(libc::MADV_RANDOM));
         assert!(Marks::know(libc::MADV_NORMAL) && Marks::know(libc::MADV_DONTDUMP));
         assert!(!Marks::know(libc::MADV_DONTNEED) && !Marks::know(libc::MADV_DONTFORK));

@@ -17,7 +17,7 @@ use super::{future_flags, lock, registering, resync, seals, State, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::policy;
-use crate::share::marks::{self, Kept, Marks};
+use crate::share::marks::{self, Kept, Marks, Policy};
 use crate::share::{self, table::Part};
 use crate::sys::Undisturbed;
 use core::ops::ControlFlow;
@@ -208,7 +208,7 @@ pub fn mseal(frame: &Frame) -> i64 {
     let range = PageRange::from_call(frame.args[0], frame.args[1]).filter(|r| touches(*r));
     if let Some(range) = range {
         make_private(range);
-        make_wipeable(range);
+        before_seal(range);
     }
     let value = super::real(frame);
     if value == 0 {
@@ -222,17 +222,38 @@ pub fn mseal(frame: &Frame) -> i64 {
     value
 }
 
-/// Memory that a child is to find wiped and nobody can write to becomes anonymous: once it is
-/// sealed a child could neither replace it nor write zeroes to it, but the kernel wipes it.
-fn make_wipeable(range: PageRange) {
-    let wiped = |a: &Attr| is_backed(a) && a.flags.has(Flags::WIPED) && !a.prot.writable();
+/// What is sealed can't be replaced. Memory that a child is to find wiped and nobody can write to
+/// becomes anonymous before it is: the child could not write zeroes to it, but the kernel wipes
+/// it. So does all else where that can be: see [`make_own`].
+fn before_seal(range: PageRange) {
+    make_own(range);
+    copy_parts(range, |a| {
+        is_backed(a) && a.flags.has(Flags::WIPED) && !a.prot.writable()
+    });
+}
+
+/// Bytes that are copied at the most for a policy or a seal.
+const COPIED: u64 = 256 << 20;
+
+/// What of `range` is frozen becomes anonymous, if this process has one thread and it is not too
+/// much. The kernel keeps the NUMA policy of what is frozen with its file, so a child's would be
+/// its parent's, too.
+fn make_own(range: PageRange) {
+    if range.len() <= COPIED && super::advice::alone() {
+        copy_parts(range, |a| is_backed(a) && !a.prot.shared());
+    }
+}
+
+/// What of `range` `which` is true of becomes anonymous. Nobody writes to it meanwhile.
+fn copy_parts(range: PageRange, which: impl Fn(&Attr) -> bool) {
     let mut from = range.start();
     while let Some(rest) = range.after(from) {
-        let found = lock().and_then(|guard| first(&guard, rest, wiped));
+        let found = lock().and_then(|guard| first(&guard, rest, &which));
         let Some((part, attr)) = found else {
             return;
         };
         from = part.end();
+        registering::retract(part);
         if fork::copy(part, attr.prot).is_ok() {
             advice::enter_fresh(part, attr);
             advise_again(part, attr.flags);
@@ -245,6 +266,7 @@ fn make_wipeable(range: PageRange) {
 pub fn about_to_bind(frame: &Frame) {
     let range = PageRange::from_call(frame.args[0], frame.args[1]);
     if let Some(range) = range.filter(|r| touches(*r)) {
+        make_own(range);
         make_room_to_mark(range);
     }
 }
@@ -253,7 +275,8 @@ pub fn about_to_bind(frame: &Frame) {
 pub fn bound(frame: &Frame) {
     let range = PageRange::from_call(frame.args[0], frame.args[1]);
     if let Some(range) = range.filter(|r| touches(*r)) {
-        mark(range, Marks::with_policy);
+        let policy = Policy::at(range.start());
+        mark(range, |m| m.with_policy(policy.as_ref()));
     }
 }
 
