@@ -1,8 +1,8 @@
 //! What is to be done with a range, from what it is. Pure.
 
-use crate::config::Pin;
+use crate::config::{self, Pin};
 use crate::sys::Errno;
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
 
 /// What the pin set is to do with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +109,32 @@ pub fn registering(attr: Attr, len: u64, on_demand: bool, data_only: bool) -> Re
         }
         _ => Registering::With(attr.prot.writable()),
     }
+}
+
+/// The bits of access that REGALL_ACCESS adds to what an application asks for.
+pub const fn remote_access(access: config::Access) -> u32 {
+    match access {
+        config::Access::Local => 0,
+        config::Access::RemoteRead => Access::REMOTE_READ,
+        config::Access::RemoteWrite => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        config::Access::RemoteAtomic => {
+            Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
+        }
+    }
+}
+
+/// `attr` as if the pin set had said nothing of it yet.
+pub fn unsettled(attr: Attr) -> Attr {
+    let mut attr = attr;
+    if excluded(attr).is_none() {
+        attr.pin.reason = Reason::Off;
+        attr.pin.errno = 0;
+        attr.flags = attr.flags.without(Flags::ONFAULT);
+        if !attr.hca.held() {
+            attr.hca = Column::no(Reason::Off);
+        }
+    }
+    attr
 }
 
 /// `attr` of memory that has come to another address, or back: no domain holds it there.

@@ -12,7 +12,7 @@ use crate::config::Intercept;
 use crate::limits;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, call, file, Errno};
-use crate::track::{self, growing, subscribers};
+use crate::track::{self, limited, subscribers};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
@@ -140,7 +140,7 @@ pub fn change(frame: &Frame) -> i64 {
                 _ => (second, new != 0),
             };
             return match set && resource as u32 == libc::RLIMIT_MEMLOCK {
-                true => growing::around(|| track::real(frame)),
+                true => limited::around(|| track::real(frame)),
                 false => track::real(frame),
             };
         }
@@ -152,7 +152,7 @@ pub fn change(frame: &Frame) -> i64 {
         _ => false,
     };
     match may_bind && limits::has_memlock() {
-        true => growing::around(|| change_credentials(frame)),
+        true => limited::around(|| change_credentials(frame)),
         false => change_credentials(frame),
     }
 }
@@ -227,7 +227,7 @@ pub enum Files {
 /// As [`change`], around whatever makes the call; `files`: the id for files that it asks for.
 pub fn change_by(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
     match limits::has_memlock() {
-        true => growing::around(|| around(files, make)),
+        true => limited::around(|| around(files, make)),
         false => around(files, make),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::arch::{self, Frame};
 use crate::base::{
-    counters, mode,
+    counters, maps, mode,
     phase::{self, Phase},
     process, settings,
 };
@@ -18,7 +18,7 @@ use crate::stats;
 use crate::store::write_text;
 use crate::sys::{self, file, time};
 use crate::text::{Lossy, Text};
-use crate::track::{self, flight, fork, resync, State};
+use crate::track::{self, anew, flight, fork, whole, State};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter, Header, SETTING_HCA_OFF};
@@ -174,7 +174,7 @@ fn start(env: Environment) {
         let Some(mut guard) = track::lock() else {
             return;
         };
-        fork::new_directory(&mut guard);
+        anew::new_directory(&mut guard);
         track::heap::begin_at(sys::current_brk());
         if let Some(page) = mark {
             guard.insert(page, track::own_memory(Prot::from_call(3, false)));
@@ -184,9 +184,9 @@ fn start(env: Environment) {
     let flight = track::open(Call::Fork);
     flight::made();
     note_own_memory();
-    resync::first(Flags::EMPTY);
+    whole::first(Flags::EMPTY);
     drop(flight);
-    track::lending::own_device();
+    track::domains::own_device();
     if mode == Intercept::Strict && !strict::start() {
         log::warn!(
             "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"
@@ -269,7 +269,7 @@ fn prepare_stack() {
         STACK_FLOOR.store(regall_directory::addr::PAGE, Relaxed);
         return;
     }
-    let Some(end) = resync::mapping_at(sp).map(|m| m.end()) else {
+    let Some(end) = maps::mapping_at(sp).map(|m| m.end()) else {
         return;
     };
     let floor = end

@@ -5,8 +5,12 @@
 pub mod deferred;
 #[path = "../../src/track/flight.rs"]
 pub mod flight;
+#[path = "../../src/track/hiding.rs"]
+mod hiding;
 #[path = "../../src/track/lock.rs"]
 pub mod lock;
+#[path = "../../src/track/notes.rs"]
+pub mod notes;
 #[path = "../../src/track/vacancy.rs"]
 mod vacancy;
 
@@ -142,7 +146,7 @@ mod subscribers {
     pub fn memory_leaves(_: super::PageRange) {}
 }
 
-mod pinning {
+mod settling {
     use super::{lock, tell, PageRange, Told};
 
     pub fn settle_foreign(range: PageRange) {

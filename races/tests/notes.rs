@@ -4,7 +4,7 @@ use regall_races::addr::PageRange;
 use regall_races::atomic;
 use regall_races::layout::Header;
 use regall_races::sys;
-use regall_races::track::{self, deferred, tell, told, Told};
+use regall_races::track::{self, deferred, notes, tell, told, Told};
 use regall_races::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use std::alloc::{alloc_zeroed, Layout};
 use std::ptr::NonNull;
@@ -42,7 +42,7 @@ fn attr() -> Attr {
 /// Somebody changes the memory of range `n` and can only note it.
 fn changes(n: u64) {
     tell(Told::Changed(range(n)));
-    deferred::later(range(n));
+    notes::later(range(n));
 }
 
 /// Whether range `n` was read anew since it has changed.
@@ -122,7 +122,7 @@ fn what_was_mapped_is_read_or_in_the_ledger_before_it_is_pinned() {
         begin();
         let other = sys::spawn(1, || {
             tell(Told::Changed(range(1)));
-            deferred::mapped(range(1), attr());
+            notes::mapped(range(1), attr());
             deferred::drain();
         });
         drop(track::lock());

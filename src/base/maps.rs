@@ -2,6 +2,7 @@
 
 use crate::sys::file::Fd;
 use crate::sys::{Result, Undisturbed};
+use regall_directory::addr::PageRange;
 use regall_directory::maps::{parse, Line, LineError, Lines};
 
 /// Bytes of buffer to read the list with. A line longer than that (a path of
@@ -37,4 +38,57 @@ pub fn lines(buffer: &mut [u8], mut each: impl FnMut(&Line<'_>) -> bool) -> Resu
         }
     }
     Ok(())
+}
+
+/// The kernel's mapping that holds `addr`.
+#[cold]
+#[inline(never)]
+pub fn mapping_at(addr: u64) -> Option<PageRange> {
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut found = None;
+    let _ = lines(&mut buffer, |line| {
+        if line.range.contains(addr) {
+            found = Some(line.range);
+        }
+        found.is_none()
+    });
+    found
+}
+
+/// Calls `f` with the part of each of the kernel's mappings that lies in `range`,
+/// until it says no. Whether it never did.
+#[cold]
+#[inline(never)]
+pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> bool {
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut never = true;
+    let read = lines(&mut buffer, |line| {
+        if let Some(part) = line.range.intersection(range) {
+            never = f(part);
+        }
+        never && line.range.end() < range.end()
+    });
+    never && read.is_ok()
+}
+
+/// The mappings of the System V segment that was attached at `addr`: how many
+/// there are, and as many of them as there are places for.
+#[cold]
+#[inline(never)]
+pub fn attached(addr: u64, places: &mut [Option<PageRange>]) -> usize {
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let (mut segment, mut count) = (None, 0);
+    let _ = lines(&mut buffer, |line| {
+        let begins = line.range.start().wrapping_sub(line.offset);
+        let here = begins == addr && line.name.starts_with(b"/SYSV");
+        // Another one's piece may seem to begin there: the first decides.
+        if here && *segment.get_or_insert(line.inode) == line.inode {
+            if let Some(place) = places.get_mut(count) {
+                *place = Some(line.range);
+            }
+            count += 1;
+        }
+        true
+    });
+    count
 }

@@ -15,7 +15,7 @@ use crate::ledger::{Busy, Found};
 use crate::registrar::hca::{self, Owner};
 use crate::sys::{self, call, check, Errno};
 use crate::thread;
-use crate::track::{self, lending, map, resync, settle, VIEW};
+use crate::track::{self, domains, lending, map, resync, settle, VIEW};
 use crate::uverbs::abi;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn regall_register_all(pd: *mut c_void) -> c_int {
     let Some((owner, fd, handle)) = (unsafe { place_of(pd) }) else {
         return -libc::EOPNOTSUPP;
     };
-    match lending::register_all(owner, fd, handle) {
+    match domains::register_all(owner, fd, handle) {
         Ok(()) => 0,
         Err(errno) => error(errno),
     }
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn regall_register(
 fn bring_in() {
     let _pass = strict::pass();
     track::fork::check();
-    track::fork::bring_in();
+    track::inherited::bring_in();
 }
 
 #[inline]
@@ -280,7 +280,7 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
         return error(Errno::INVAL);
     };
     let flight = track::begin_work();
-    if let Some(guard) = track::pinning::lock_for(&[Some(range)]) {
+    if let Some(guard) = track::turns::lock_for(&[Some(range)]) {
         flight.claim(&guard, range);
     }
     if out {

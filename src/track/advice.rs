@@ -1,57 +1,25 @@
-//! Calls that throw pages away or look at them, and that locked memory makes
-//! fail: madvise, process_madvise, msync. Our pins step aside for them, so that
-//! they do what they do without the shim; then the pins come back, on the new
-//! pages.
+//! Calls that throw pages away, look at them or say where they go, as the application makes them:
+//! madvise, process_madvise, userfaultfd, mbind, io_uring.
 
-use super::pinning::{let_go, lock_for, repin, settle};
-use super::{
-    backed, close, end, failed, guards, lock, open, real, registering, subscribers, State,
-};
+use super::discard::{self, alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED};
+use super::pinning::let_go;
+use super::settling::settle;
+use super::turns::lock_for;
+use super::{backed, end, failed, guards, lock, open, real, registering};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
-use crate::registrar::pin;
 use crate::share;
-use crate::sys::{self, file, Errno};
+use crate::sys::{self, file};
 use crate::text::{number, Text};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind};
+use regall_directory::vocab::{Flags, Kind};
 
-/// Advice that fails with EINVAL on locked memory (madvise(2), mm/madvise.c);
-/// the last is MADV_GUARD_INSTALL (Linux 6.13).
-const NEEDS_UNLOCKED: [i32; 6] = [
-    libc::MADV_DONTNEED,
-    libc::MADV_FREE,
-    libc::MADV_REMOVE,
-    libc::MADV_COLD,
-    libc::MADV_PAGEOUT,
-    GUARD_INSTALL,
-];
-/// MADV_GUARD_INSTALL (Linux 6.13).
-pub const GUARD_INSTALL: i32 = 102;
-/// Advice after which an address may stand for other pages than those that an
-/// adapter holds.
-const NEW_PAGES: [i32; 5] = [
-    libc::MADV_DONTNEED,
-    libc::MADV_FREE,
-    libc::MADV_REMOVE,
-    DONTNEED_LOCKED,
-    GUARD_INSTALL,
-];
-/// MADV_DONTNEED for locked memory (Linux 5.18).
-pub const DONTNEED_LOCKED: i32 = 24;
 /// UFFDIO_REGISTER_MODE_MISSING.
 const MODE_MISSING: u64 = 1;
-const INVAL: i64 = -(Errno::INVAL.0 as i64);
-
-/// Whether this advice replaces pages that an adapter or the KNEM module has hold of.
-fn replaces_pages(advice: i32) -> bool {
-    NEW_PAGES.contains(&advice) && (registering::active() || subscribers::pages_held())
-}
-
 /// madvise(2).
 #[inline(never)]
 pub fn madvise(frame: &mut Frame) -> i64 {
@@ -61,174 +29,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
             return value;
         }
     }
-    madvise_here(frame)
-}
-
-/// As [`madvise`], of memory that is no file's behind the application's back.
-#[inline]
-pub fn madvise_here(frame: &mut Frame) -> i64 {
-    let [addr, len, advice, ..] = frame.args;
-    let advice = advice as i32;
-    let again = advice == DONTNEED_LOCKED;
-    let other_pages = replaces_pages(advice);
-    let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
-    if let (GUARD_INSTALL, Some(range)) = (advice, PageRange::from_call(addr, len)) {
-        guards::guarded(range);
-    }
-    if !other_pages && (!unlocked || settings::config().pin == Pin::Off) {
-        counters::count_call(Call::Madvise);
-        // The last that a thread does is giving its stack's pages back.
-        super::pay_debts();
-        return real(frame);
-    }
-    let Some(range) = PageRange::from_call(addr, len) else {
-        return real(frame);
-    };
-    let flight = open(Call::Madvise);
-    let Some(guard) = lock_for(&[Some(range)]) else {
-        // In a handler on top of the lock's holder: if the pins are in the way
-        // it fails, as it may for an application that locks its memory itself.
-        subscribers::pages_replaced(range);
-        let value = real(frame);
-        super::deferred::later(range);
-        return value;
-    };
-    flight.claim(&guard, range);
-    let pins = pins_in(&guard, range);
-    drop(guard);
-    if other_pages {
-        registering::refresh(range);
-    }
-    let value = match pins {
-        Pins::None => real(frame),
-        _ if again => {
-            let value = real(frame);
-            repin(range);
-            value
-        }
-        Pins::OnlyOurs if advice == libc::MADV_DONTNEED => drop_locked(frame, range),
-        _ => {
-            let_go(range);
-            if advice == GUARD_INSTALL {
-                keep_lazy(range);
-            }
-            let value = real(frame);
-            settle(range);
-            value
-        }
-    };
-    if other_pages {
-        settle(range);
-    }
-    let value = match value {
-        INVAL if pin::is_forbidden_to_undo() => still_locked(frame, range, advice),
-        other => other,
-    };
-    if log::log_enabled!(log::Level::Trace) {
-        explain(range, advice, value);
-    }
-    close(flight, range);
-    value
-}
-
-#[cold]
-fn explain(range: PageRange, advice: i32, value: i64) {
-    log::trace!("madvise {advice} of {range:?}: {value}");
-    if let Some(guard) = lock() {
-        guard.ledger.for_each(range, |part, e| {
-            log::trace!(
-                "  {part:?} {} {} {} {:#x}",
-                e.attr.prot,
-                e.attr.kind.word(),
-                e.attr.pin,
-                e.attr.flags.bits()
-            );
-            ControlFlow::Continue(())
-        });
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Pins {
-    None,
-    /// Every byte is mapped and nothing of it is locked by the application.
-    OnlyOurs,
-    Mixed,
-}
-
-fn pins_in(state: &State, range: PageRange) -> Pins {
-    let (mut ours, mut apps, mut bytes) = (false, false, 0);
-    state.ledger.for_each(range, |part, entry| {
-        bytes += part.len();
-        apps |= entry.attr.flags.has(Flags::APP_LOCKED);
-        ours |= entry.attr.pin.held();
-        ControlFlow::Continue(())
-    });
-    match (ours, apps, bytes == range.len()) {
-        (false, ..) => Pins::None,
-        (true, false, true) => Pins::OnlyOurs,
-        _ => Pins::Mixed,
-    }
-}
-
-/// What advice comes to that the kernel refuses although none of it is pinned: it was, and could
-/// not be unpinned, as a filter has forbidden munlock since.
-#[cold]
-#[inline(never)]
-fn still_locked(frame: &Frame, range: PageRange, advice: i32) -> i64 {
-    let (mut bytes, mut private) = (0, true);
-    if let Some(guard) = lock() {
-        guard.ledger.for_each(range, |part, entry| {
-            let attr = entry.attr;
-            if !attr.flags.has(Flags::APP_LOCKED) {
-                bytes += part.len();
-            }
-            let anonymous = matches!(
-                attr.kind,
-                Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
-            );
-            private &= anonymous && !attr.prot.shared();
-            ControlFlow::Continue(())
-        });
-    }
-    match advice {
-        _ if bytes != range.len() => INVAL,
-        libc::MADV_DONTNEED => real(&frame_with(frame, DONTNEED_LOCKED)),
-        // Freed when memory is short: that may be at once.
-        libc::MADV_FREE if private => real(&frame_with(frame, DONTNEED_LOCKED)),
-        // Nobody has to take a hint.
-        libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
-        _ => INVAL,
-    }
-}
-
-fn frame_with(frame: &Frame, advice: i32) -> Frame {
-    let mut other = *frame;
-    other.args[2] = advice as u64;
-    other
-}
-
-/// MADV_DONTNEED in one call that leaves the pins in place, where the kernel can.
-fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
-    let mut value = real(&frame_with(frame, DONTNEED_LOCKED));
-    if value == INVAL {
-        let_go(range);
-        value = real(frame);
-        settle(range);
-    } else {
-        repin(range);
-    }
-    value
-}
-
-/// What is pinned of `range` is pinned on fault from now on: to populate guards is an error.
-pub fn keep_lazy(range: PageRange) {
-    if let Some(mut guard) = lock() {
-        guard.update(range, |_, a| Attr {
-            flags: a.flags.with(Flags::KEEP_LAZY),
-            ..a
-        });
-    }
+    discard::madvise(frame)
 }
 
 /// process_madvise(2), as far as it is about this very process.
@@ -339,24 +140,6 @@ fn is_self(pidfd: i32) -> bool {
         .is_some_and(|pid| pid == u64::from(sys::getpid()))
 }
 
-/// msync(2): MS_INVALIDATE is EBUSY on locked memory.
-#[inline(never)]
-pub fn msync(frame: &mut Frame) -> i64 {
-    let [addr, len, flags, ..] = frame.args;
-    let range = PageRange::from_call(addr, len);
-    let plain = flags & libc::MS_INVALIDATE as u64 == 0 || settings::config().pin == Pin::Off;
-    let (Some(range), false) = (range, plain) else {
-        counters::count_call(Call::Msync);
-        return real(frame);
-    };
-    let flight = open(Call::Msync);
-    let_go(range);
-    let value = real(frame);
-    settle(range);
-    close(flight, range);
-    value
-}
-
 /// The range of a struct uffdio_register.
 #[cold]
 #[inline(never)]
@@ -418,14 +201,6 @@ fn only_ours_to_drop(range: PageRange) -> bool {
         });
     }
     any && all && alone()
-}
-
-/// Whether this is the process's only thread, but for the helper: what peers have it put
-/// there, they can put there themselves, too.
-pub fn alone() -> bool {
-    let helped = subscribers::helpers();
-    // Two entries for the folder itself and its parent, and one for each thread.
-    file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)
 }
 
 /// Gives back pages that hold nothing but zeroes.

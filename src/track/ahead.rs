@@ -57,7 +57,7 @@ pub fn notice() {
         let same = |r: &Record| r.life == Life::Live && r.range == range;
         if guard.hca.records.get(n).is_some_and(same) {
             guard.hca.is_touched(n, most);
-            super::registering::tell(&guard);
+            guard.show_regions();
         }
     }
 }

@@ -1,134 +1,21 @@
-//! Events of a signal handler that came while its own thread held the lock.
-//! The handler can't wait for it. Its call is made; what it did is noted, and
-//! the holder writes the notes into the ledger before it gives the lock back:
-//! nobody else has been at the ledger in between, so their order is right. An
-//! unmapping is taken out of the directory before its call all the same.
+//! What a signal handler does whose own thread holds the lock, and what is left to do about
+//! its notes ([`super::notes`]) once the lock is free and the thread has no call in progress.
 
-use super::subscribers;
-use super::{flight, resync, State};
-use crate::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
-use crate::base::counters;
+use super::notes::{self, Left};
+use super::{flight, hiding, lock, resync, settling, subscribers};
+use crate::atomic::{AtomicU64, Ordering::*};
 use crate::thread;
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Call, Counter, Slot, SEGMENT0_SLOTS, SEGMENTS};
-use regall_directory::vocab::Attr;
+use regall_directory::layout::Call;
 
-const NOTES: usize = if cfg!(feature = "few-places") { 2 } else { 64 };
-
-/// What has to be done about a note.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
-enum What {
-    /// Nothing any more.
-    Done = 0,
-    /// The range is mapped, with the attributes in the note.
-    Mapped = 1,
-    /// The range is gone.
-    Gone = 2,
-    /// The range has changed in a way that only the kernel knows.
-    Changed = 3,
-    /// Written into the ledger; still to be pinned.
-    Unpinned = 4,
-    /// Being written, or being worked off: nobody else's to take.
-    Busy = 6,
-    /// As changed; and what is registered there with adapters is about other memory.
-    Spoiled = 5,
-}
-
-struct Note {
-    what: AtomicU64,
-    start: AtomicU64,
-    end: AtomicU64,
-    attr: AtomicU64,
-}
-
-static NOTED: [Note; NOTES] = [const {
-    Note {
-        what: AtomicU64::new(0),
-        start: AtomicU64::new(0),
-        end: AtomicU64::new(0),
-        attr: AtomicU64::new(0),
-    }
-}; NOTES];
-/// Notes taken since the last [`drain`].
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Of these, how many are in the ledger.
-static APPLIED: AtomicUsize = AtomicUsize::new(0);
+/// The thread that works notes off.
 static DRAINING: AtomicU64 = AtomicU64::new(0);
 
-/// The writer's segments, for [`gone`], which must not touch the writer.
-static SEGMENT: [AtomicPtr<Slot>; SEGMENTS] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; SEGMENTS];
-
-/// Segment `k` is at `base`.
-pub fn know_segment(k: usize, base: *mut Slot) {
-    if let Some(place) = SEGMENT.get(k) {
-        place.store(base, Release);
-    }
-}
-
-/// After fork or a rebuild.
+/// After fork.
 pub fn reset() {
-    for s in &SEGMENT {
-        s.store(core::ptr::null_mut(), Relaxed);
-    }
-    for note in &NOTED {
-        note.what.store(What::Done as u64, Relaxed);
-    }
-    COUNT.store(0, Relaxed);
-    APPLIED.store(0, Relaxed);
+    hiding::reset();
+    notes::reset();
     DRAINING.store(0, Relaxed);
-}
-
-impl Note {
-    fn range(&self) -> Option<PageRange> {
-        PageRange::new(self.start.load(Relaxed), self.end.load(Relaxed))
-    }
-}
-
-#[cold]
-fn take(what: What, range: PageRange, attr: u64) {
-    counters::count(Counter::Deferred);
-    loop {
-        let n = COUNT.fetch_add(1, SeqCst);
-        let Some(note) = NOTED.get(n) else {
-            return;
-        };
-        // Somebody's who had the number before the notes were done with: theirs stays.
-        let (free, mine) = (What::Done as u64, What::Busy as u64);
-        if note
-            .what
-            .compare_exchange(free, mine, SeqCst, Relaxed)
-            .is_err()
-        {
-            continue;
-        }
-        note.start.store(range.start(), Relaxed);
-        note.end.store(range.end(), Relaxed);
-        note.attr.store(attr, Relaxed);
-        note.what.store(what as u64, Release);
-        // The notes may have been done with between the number and the words: whoever did that
-        // has seen the words, or it is seen here. Noted twice, it does no harm.
-        fence(SeqCst);
-        if COUNT.load(Relaxed) > n {
-            return;
-        }
-    }
-}
-
-/// `range` has changed and is to be read anew.
-pub fn later(range: PageRange) {
-    take(What::Changed, range, 0);
-}
-
-/// `range` is not what it was, and its regions could not be taken out in time.
-pub fn spoiled(range: PageRange) {
-    take(What::Spoiled, range, 0);
-}
-
-/// `range` has been mapped and is `attr`.
-pub fn mapped(range: PageRange, attr: Attr) {
-    take(What::Mapped, range, attr.pack());
 }
 
 /// `range` is about to be unmapped: every directory entry that touches it
@@ -138,74 +25,8 @@ pub fn mapped(range: PageRange, attr: Attr) {
 pub fn gone(range: PageRange) {
     flight::overrun(range);
     subscribers::memory_leaves(range);
-    for (k, segment) in SEGMENT.iter().enumerate() {
-        let base = segment.load(Acquire);
-        if base.is_null() {
-            break;
-        }
-        for i in 0..SEGMENT0_SLOTS << k {
-            // SAFETY: a mapped segment has this many slots, all atomics.
-            let slot = unsafe { &*base.add(i) };
-            if slot.generation.load(Acquire) != 0
-                && slot.start.load(Relaxed) < range.end()
-                && range.start() < slot.end.load(Relaxed)
-            {
-                slot.generation.store(0, Release);
-            }
-        }
-    }
-    take(What::Gone, range, 0);
-}
-
-/// Writes the notes into the ledger. Called by the lock's holder, as the last
-/// thing before it gives it back.
-#[inline]
-pub fn apply(state: &mut State) {
-    if COUNT.load(Acquire) > APPLIED.load(Relaxed) {
-        apply_slowly(state);
-    }
-}
-
-#[cold]
-fn apply_slowly(state: &mut State) {
-    loop {
-        let n = APPLIED.load(Relaxed);
-        if n >= COUNT.load(Acquire) {
-            return;
-        }
-        APPLIED.store(n + 1, Relaxed);
-        let Some(note) = NOTED.get(n) else {
-            continue; // too many: `drain` reads everything anew
-        };
-        // Not before this: they may be another's until then.
-        let what = note.what.load(Acquire);
-        let (range, attr) = (note.range(), Attr::unpack(note.attr.load(Relaxed)));
-        let Some(range) = range else {
-            continue;
-        };
-        // Unless somebody who works notes off was quicker, and reads the range anew.
-        let becomes = |next: What| {
-            let next = next as u64;
-            note.what
-                .compare_exchange(what, next, AcqRel, Relaxed)
-                .is_ok()
-        };
-        // Regions are taken out when the lock is free.
-        let left = match crate::registrar::hca::active() {
-            true => What::Changed,
-            false => What::Done,
-        };
-        if what == What::Gone as u64 && becomes(left) {
-            state.remove(range, |_, _| ());
-            state.hca.spoil(range);
-        } else if what == What::Spoiled as u64 && becomes(What::Changed) {
-            state.hca.spoil(range);
-        } else if let (true, Some(attr)) = (what == What::Mapped as u64, attr) {
-            if becomes(What::Unpinned) {
-                state.insert(range, attr);
-            }
-        }
-    }
+    hiding::hide(range);
+    notes::gone(range);
 }
 
 /// Does what is left to do about the notes. Called without the lock.
@@ -213,7 +34,7 @@ fn apply_slowly(state: &mut State) {
 pub fn drain() {
     // Inside of another call of this thread's (in a handler) it is left to that
     // one: it waits for others' claims, which must not wait for this thread's.
-    if COUNT.load(Acquire) != 0 && thread::current().flights[0].get() == 0 {
+    if notes::any() && thread::current().flights[0].get() == 0 {
         drain_slowly();
     }
 }
@@ -228,48 +49,27 @@ fn drain_slowly() {
     }
     // On top of the lock's holder, which need not have a flight, notes are not in the
     // ledger yet, and must not be taken for done. With the lock they get there.
-    match super::lock() {
+    match lock() {
         Some(guard) => drop(guard),
         None => return DRAINING.store(0, Release),
     }
     let (flight, _) = flight::begin(Call::Mmap);
-    let n = COUNT.load(SeqCst);
-    if n > NOTES {
+    let n = notes::count();
+    if notes::are_incomplete(n) {
         resync::audit();
     }
-    work_off(n);
-    if COUNT.compare_exchange(n, 0, SeqCst, Relaxed).is_ok() {
-        APPLIED.store(0, Relaxed);
-        // One that got its number before and was written meanwhile: either its
-        // writer saw the new count, or it is seen here.
-        fence(SeqCst);
-        work_off(n);
+    notes::work_off(n, work_off);
+    if notes::done_with(n) {
+        notes::work_off(n, work_off);
     }
     drop(flight);
     DRAINING.store(0, Release);
 }
 
-fn work_off(n: usize) {
-    for note in NOTED.iter().take(n) {
-        let what = note.what.load(Acquire);
-        let free = what == What::Done as u64 || what == What::Busy as u64;
-        let mine = What::Busy as u64;
-        if free
-            || note
-                .what
-                .compare_exchange(what, mine, AcqRel, Relaxed)
-                .is_err()
-        {
-            continue;
-        }
-        let range = note.range();
-        note.what.store(What::Done as u64, Release);
-        let Some(range) = range else {
-            continue;
-        };
-        if what == What::Unpinned as u64 {
-            super::pinning::settle_foreign(range);
-        } else {
+fn work_off(range: PageRange, left: Left) {
+    match left {
+        Left::Pin => settling::settle_foreign(range),
+        Left::Read => {
             resync::republish(range);
             resync::foreign(range);
         }

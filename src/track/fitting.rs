@@ -5,7 +5,8 @@
 //! once, it is not. As soon as a call brings more than that, the locks on page cache go, at the
 //! end of that very call, and none is taken until it fits again.
 
-use super::pinning::{let_go_of, reckon};
+use super::budget::reckon;
+use super::pinning::let_go_of;
 use super::{flight, lock, State, USER_END};
 use crate::base::{counters, settings};
 use crate::config::Pin;

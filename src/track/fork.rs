@@ -4,8 +4,8 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    backed, deferred, flight, give_up, give_up_with, growing, lending, lock, open, progress, real,
-    resync, subscribers, State, APP_FUTURE, USER_END,
+    anew, backed, budget, deferred, flight, give_up, growing, inherited, lock, open, progress,
+    real, subscribers, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::{counters, phase, settings};
@@ -14,7 +14,7 @@ use crate::thread;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, SETTING_FORKED};
-use regall_directory::vocab::{Attr, Flags};
+use regall_directory::vocab::Flags;
 
 /// A word in a page that the kernel wipes in a child (MADV_WIPEONFORK): for the
 /// price of a load every arrival knows whose it is. Where the kernel can't
@@ -218,47 +218,15 @@ fn child(late: bool) -> Option<flight::Flight> {
     drop(undisturbed);
     let all = settings::config().fork_all;
     let extra = if all { Flags::EMPTY } else { Flags::INHERITED };
-    LEFT_ALONE.store(!all, Relaxed);
+    inherited::child(!all);
     if let (false, Some(h)) = (all, counters::header()) {
         h.settings.fetch_or(SETTING_FORKED, Relaxed);
     }
-    resync::first(extra);
+    whole::first(extra);
     for told in subscribers::table().child_tracked {
         told();
     }
     Some(flight)
-}
-
-/// Whether this is a child that has left alone what it inherited.
-static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
-
-/// The child uses the shim, so it is not one that execs at once: what it has
-/// inherited comes in.
-#[inline]
-pub fn bring_in() {
-    if LEFT_ALONE.load(Relaxed) {
-        bring_in_slowly();
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn bring_in_slowly() {
-    let (Some(all), true) = (PageRange::new(0, USER_END), LEFT_ALONE.swap(false, Relaxed)) else {
-        return;
-    };
-    let flight = super::begin_work();
-    match lock() {
-        Some(mut guard) => guard.update(all, |_, a| {
-            let flags = a.flags.without(Flags::INHERITED);
-            resync::unsettled(Attr { flags, ..a })
-        }),
-        // In a handler at a bad moment: the next call does it.
-        None => return LEFT_ALONE.store(true, Relaxed),
-    }
-    resync::settle_all();
-    super::end(flight);
-    lending::own_device();
 }
 
 /// An empty ledger and a new directory, for a child: the old one is its parent's
@@ -278,54 +246,6 @@ fn start_anew(state: &mut State) {
     state.reserved = 0;
     state.adopting = false;
     counters::use_header(core::ptr::null_mut());
-    new_directory(state);
-    state.look_again();
-}
-
-/// An empty ledger and an empty directory after a change that was left half-way.
-/// In place: other threads have calls in progress that are noted there.
-#[cold]
-#[inline(never)]
-pub fn start_over(state: &mut State) {
-    state.ledger.rebuild();
-    state.aside.rebuild();
-    state.hca.rebuild();
-    state.reserved = 0;
-    state.adopting = false;
-    state.store.clear();
-    if let Some(header) = state.store.header() {
-        // SAFETY: still mapped; the writer forgets what it had half done.
-        unsafe { state.writer.attach(header) };
-    }
-    adopt(state);
-}
-
-/// A directory for `state`, in /dev/shm or, where that can't be, in private memory.
-#[cold]
-#[inline(never)]
-pub fn new_directory(state: &mut State) {
-    if let Err(errno) = state.store.create() {
-        log::warn!(
-            "no directory under /dev/shm ({errno}): memory is tracked, but nobody can see it"
-        );
-    }
-    let Some(header) = state.store.header() else {
-        return give_up_with(state, "no memory for the directory");
-    };
-    // SAFETY: just mapped, zeroed, and replaced only here.
-    unsafe { state.writer.attach(header) };
-    for told in subscribers::table().new_directory {
-        // SAFETY: mapped as long as it is the directory.
-        told(state, unsafe { header.as_ref() });
-    }
-    counters::use_header(header.as_ptr());
-    adopt(state);
-}
-
-/// The shim's own memory is the first that a new ledger knows.
-fn adopt(state: &mut State) {
-    state.make_room();
-    state.arena.announce_all();
-    state.store.announce_all();
-    state.adopt_own_memory();
+    anew::new_directory(state);
+    budget::look_again(state);
 }

@@ -2,10 +2,11 @@
 //! huge page, was tried, and gave it what it had mapped there itself.
 
 use super::headroom::{self, Charge};
-use super::pinning::{lock_for, settle_new};
+use super::settling::settle_new;
+use super::turns::lock_for;
 use super::unmap::{put_back, Taken};
 use super::{
-    backed, close, deferred, end, future_flags, lock, open, over_budget, real, registering, resync,
+    backed, close, end, future_flags, lock, notes, open, over_budget, real, registering, resync,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -129,7 +130,7 @@ pub fn brk(frame: &mut Frame) -> i64 {
         None => {
             let moved = PageRange::covering(now.min(before), now.abs_diff(before).max(LIBC_STEP));
             if let (Some(heap), true) = (moved, wanted != 0) {
-                deferred::later(heap);
+                notes::later(heap);
             }
         }
     }

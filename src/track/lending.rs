@@ -1,20 +1,15 @@
-//! Registrations that the application asks for, served from those that are there;
-//! and the life of a domain, from a protection domain's first registration to its end.
+//! Registrations that the application asks for, served from those that are there.
 
-use super::pinning::{lock_for, Whose};
-use super::registering::{self, deregister, tell};
-use super::waiting::Reach;
-use super::{begin_work, end, fork, lock, progress, State, USER_END};
+use super::domains::{adopt, with_local_write};
+use super::registering::{self, deregister};
+use super::{inherited, lock, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
-use crate::config;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{numbers, Device, Domain, Owner, State as Stage, ALL_REMOTE};
-use crate::sys::{file, Errno, Result};
-use crate::text::Lossy;
-use crate::uverbs::{device::Device as OwnDevice, Channel};
+use crate::registrar::hca::{numbers, Domain, Owner, State as Stage, ALL_REMOTE};
+use crate::sys::{Errno, Result};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
@@ -62,7 +57,7 @@ pub fn lend<T>(
     if !phase::tracking() {
         return None;
     }
-    fork::bring_in();
+    inherited::bring_in();
     let bytes = PageRange::covering(addr, len)?;
     let mut asked = false;
     // A new domain, a question, and a join, at the most.
@@ -110,7 +105,8 @@ fn find<T>(
     // asked for would be one less for the application's next registration.
     let tight = limits::bound();
     // A peer may not do more with a key than the application asked for, or the user.
-    let beyond = |a: u32| a & ALL_REMOTE & !(wanted | remote_access()) != 0;
+    let beyond =
+        |a: u32| a & ALL_REMOTE & !(wanted | policy::remote_access(settings::config().access)) != 0;
     for d in numbers() {
         let Some(class) = state
             .hca
@@ -216,7 +212,7 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
     state.hca.charge(d, range.len());
     state.hca.retired = state.hca.retired.saturating_add(range.len());
     let n = state.hca.records.add(record)?;
-    tell(state);
+    state.show_regions();
     Some(Loan {
         record: n,
         handle: keys.handle,
@@ -250,96 +246,13 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
         None
     };
     if gone.is_some() {
-        tell(state);
+        state.show_regions();
     }
     drop(guard);
     if let Some(grave) = gone {
         deregister(grave);
     }
     true
-}
-
-/// Classes of access in one protection domain, for each ordering: all memory is
-/// registered, and counted, once for each.
-const CLASSES: usize = 2;
-
-/// The class of a new domain for a request of `wanted`: what was asked for, and what
-/// REGALL_ACCESS adds to it. `None`: there are enough.
-fn class_for(state: &State, owner: Owner, wanted: u32) -> Option<u32> {
-    let relaxed = wanted & Access::RELAXED_ORDERING;
-    let same = |a: u32| a & Access::RELAXED_ORDERING == relaxed;
-    let there = state.hca.find(|d| d.owner == owner && same(d.access));
-    (there.count() < CLASSES).then(|| with_local_write(wanted | remote_access()))
-}
-
-/// Remote writes need local ones (ibv_reg_mr(3)), and so does memory that is to be
-/// received into.
-const fn with_local_write(bits: u32) -> u32 {
-    bits | Access::LOCAL_WRITE
-}
-
-/// The bits of REGALL_ACCESS.
-pub fn remote_access() -> u32 {
-    match settings::config().access {
-        config::Access::Local => 0,
-        config::Access::RemoteRead => Access::REMOTE_READ,
-        config::Access::RemoteWrite => Access::REMOTE_READ | Access::REMOTE_WRITE,
-        config::Access::RemoteAtomic => {
-            Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
-        }
-    }
-}
-
-/// Everything that is mapped is registered in the protection domain, and kept so.
-/// Errors: the kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for
-/// too many domains.
-pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
-    let refused = |state: &State| state.hca.refuses(owner.context);
-    let class = {
-        let guard = lock().ok_or(Errno::BUSY)?;
-        if refused(&guard) {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
-        class_for(&guard, owner, wanted).ok_or(Errno(libc::EMFILE))?
-    };
-    let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
-        Ok(channel) => channel,
-        Err(errno) => {
-            log::warn!("this adapter's memory can't be registered from here ({errno}): its protection domains are left alone");
-            if let Some(mut guard) = lock() {
-                guard.hca.refuse(owner.context);
-            }
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
-    };
-    open(owner, Device { channel, pd }, class)
-}
-
-/// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS: nothing
-/// waits until it is touched. Where there is such a domain, what waits there does not any more.
-pub fn register_all(owner: Owner, fd: i32, pd: u32) -> Result<()> {
-    let wanted = with_local_write(remote_access());
-    let there = |state: &State| {
-        let mut found = state
-            .hca
-            .find(|d| d.owner == owner && d.state == Stage::Alive && wanted & !d.access == 0);
-        found.next()
-    };
-    if there(&*lock().ok_or(Errno::BUSY)?).is_none() {
-        adopt(owner, fd, pd, wanted)?;
-    }
-    let waited = {
-        let mut guard = lock().ok_or(Errno::BUSY)?;
-        let d = there(&guard);
-        let domain = d.and_then(|d| guard.hca.domain_mut(d));
-        domain.is_some_and(|domain| core::mem::take(&mut domain.waits))
-    };
-    if let (true, Some(all)) = (waited, PageRange::new(0, USER_END)) {
-        let flight = begin_work();
-        registering::settle(all, Whose::Foreign, Reach::Resident);
-        end(flight);
-    }
-    Ok(())
 }
 
 /// Has `bytes` registered in the protection domain for a program that asks for it, in one
@@ -350,7 +263,12 @@ pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
         state.hca.find(alive)
     };
     if all(&*lock().ok_or(Errno::BUSY)?).next().is_none() {
-        adopt(owner, fd, pd, with_local_write(remote_access()))?;
+        adopt(
+            owner,
+            fd,
+            pd,
+            with_local_write(policy::remote_access(settings::config().access)),
+        )?;
     }
     let domains = all(&*lock().ok_or(Errno::BUSY)?);
     for d in domains {
@@ -386,284 +304,4 @@ fn ask_by_chunks(d: usize, bytes: PageRange) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Registers everything with the device that REGALL_HCA names, if it names one.
-pub fn own_device() {
-    if settings::config().hca != config::Hca::Device {
-        return;
-    }
-    let name = settings::config().hca_device.as_bytes();
-    if let Err(errno) = own(name) {
-        log::warn!(
-            "REGALL_HCA={}: the device can't be used ({errno}): memory is not registered with it",
-            Lossy(name)
-        );
-    }
-}
-
-/// As [`adopt`], for a protection domain of our own on the device `name`.
-pub fn own(name: &[u8]) -> Result<()> {
-    let device = OwnDevice::open(name)?;
-    let channel = device.channel();
-    let pd = channel.alloc_pd()?;
-    let class = with_local_write(remote_access());
-    open(Owner { pd: 0, context: 0 }, Device { channel, pd }, class)
-}
-
-fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
-    limits::memlock(); // for [`limits::bound`]
-    let limits = device.channel.query_device();
-    let mut class = class;
-    if settings::config().hca_odp {
-        if limits.is_ok_and(|l| l.odp()) {
-            class |= Access::ON_DEMAND;
-        } else {
-            log::warn!("the adapter has no on-demand paging: REGALL_HCA_MODE=odp is pinned there");
-        }
-    }
-    // At most half of what the device has is the shim's: the application and its
-    // neighbours have registrations of their own.
-    let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
-    let implicit = class & Access::ON_DEMAND != 0 && limits.is_ok_and(|l| l.implicit_odp());
-    let opened = {
-        let mut guard = lock().ok_or(Errno::BUSY)?;
-        let state = &mut *guard;
-        let twin = state
-            .hca
-            .find(|d| d.owner == owner && d.access == class)
-            .next();
-        if twin.is_some() {
-            // Another thread was faster.
-            Err(None)
-        } else {
-            let d = state.hca.open(
-                &mut state.arena,
-                owner,
-                device,
-                class,
-                most.min(MOST_REGIONS),
-            );
-            state.adopt_own_memory();
-            if let Some(domain) = d.and_then(|d| state.hca.domain_mut(d)) {
-                let adopted = owner.pd != 0;
-                let auto = settings::config().pin == config::Pin::Auto;
-                domain.waits = auto && adopted && !domain.on_demand();
-            }
-            tell(state);
-            d.ok_or(Some(Errno(libc::EMFILE)))
-        }
-    };
-    let d = match opened {
-        Ok(d) => d,
-        Err(why) => {
-            file::close(device.channel.fd());
-            return why.map_or(Ok(()), Err);
-        }
-    };
-    counters::count(Counter::Domains);
-    log::info!(
-        "domain {}: protection domain {} with access {class:#x}",
-        d + 1,
-        device.pd
-    );
-    let flight = begin_work();
-    if implicit {
-        registering::register_implicitly(d);
-    }
-    if progress::wanted() {
-        progress::begin(to_register(class));
-    }
-    if let Some(all) = PageRange::new(0, USER_END) {
-        // In the order in which a budget is to be spent.
-        for rank in 0..3 {
-            if let Some(domain) = lock().as_deref_mut().and_then(|s| s.hca.domain_mut(d)) {
-                domain.upto_rank = rank;
-            }
-            registering::settle(all, Whose::Foreign, Reach::Resident);
-        }
-    }
-    progress::end();
-    end(flight);
-    Ok(())
-}
-
-/// Bytes that a new domain will have registered, as far as the budget goes.
-#[cold]
-fn to_register(class: u32) -> u64 {
-    let on_demand = class & Access::ON_DEMAND != 0;
-    let scope = settings::config().scope_data;
-    let Some(state) = lock() else {
-        return 0;
-    };
-    let bytes = progress::sum(&state, |attr, len| {
-        matches!(
-            policy::registering(attr, len, on_demand, scope),
-            policy::Registering::With(_)
-        )
-    });
-    bytes.min(state.total)
-}
-
-/// A descriptor of our own for the context: the application may close its own.
-fn own_channel(fd: i32) -> Result<Channel> {
-    let own = file::duplicate_high(fd)?;
-    let channel = Channel::adopt(own);
-    if channel.is_err() {
-        file::close(own);
-    }
-    channel
-}
-
-/// Regions in one domain at the most.
-const MOST_REGIONS: usize = if cfg!(feature = "few-regions") {
-    48
-} else {
-    1 << 18
-};
-
-/// A page of ours, registered once to see whether that works at all.
-#[repr(C, align(4096))]
-struct Page(core::cell::UnsafeCell<[u8; 4096]>);
-// SAFETY: nobody looks at it; the adapter may.
-unsafe impl Sync for Page {}
-static PAGE: Page = Page(core::cell::UnsafeCell::new([0; 4096]));
-
-fn probe(channel: Channel, pd: u32, class: u32) -> Result<Channel> {
-    match channel.try_reg(pd, PAGE.0.get() as u64, 4096, class) {
-        // The limit is reached, or will be: that is said range by range.
-        Ok(()) | Err(Errno::NOMEM | Errno::PERM) => Ok(channel),
-        Err(errno) => {
-            file::close(channel.fd());
-            Err(errno)
-        }
-    }
-}
-
-/// Whether regions of the protection domain at `pd` are lent.
-fn lent(state: &State, d: usize) -> bool {
-    state
-        .hca
-        .records
-        .each()
-        .any(|(_, r)| r.domain as usize == d && r.borrowers != 0)
-}
-
-/// The protection domain is about to be deallocated: nothing of ours may be in it.
-/// True if something was, and [`revive`] brings it back if the call fails.
-pub fn vacate(pd: u64) -> bool {
-    let mut any = false;
-    for d in numbers() {
-        let ours = {
-            let Some(mut guard) = lock() else {
-                return any;
-            };
-            let here = guard.hca.alive(d).is_some_and(|x| x.owner.pd == pd);
-            // With a registration of the application's the call fails anyway.
-            let ours = here && !lent(&guard, d);
-            if let (true, Some(domain)) = (ours, guard.hca.domain_mut(d)) {
-                domain.state = Stage::Closing;
-            }
-            ours
-        };
-        if ours {
-            any = true;
-            empty(d);
-        }
-    }
-    any
-}
-
-/// The call failed: everything is registered again.
-pub fn revive(pd: u64) {
-    if let Some(mut guard) = lock() {
-        for d in guard
-            .hca
-            .find(|d| d.owner.pd == pd && d.state == Stage::Closing)
-        {
-            if let Some(domain) = guard.hca.domain_mut(d) {
-                domain.state = Stage::Alive;
-            }
-        }
-        registering::new_primary(&mut guard);
-    }
-    let flight = begin_work();
-    if let Some(all) = PageRange::new(0, USER_END) {
-        registering::settle(all, Whose::Foreign, Reach::Resident);
-    }
-    end(flight);
-}
-
-/// The call succeeded. Another thread may have got a new one at the same address already.
-pub fn forget_vacated(pd: u64) {
-    forget(|owner, stage| owner.pd == pd && stage == Stage::Closing);
-}
-
-/// A new one has come to the address of one that went in a way that was not seen.
-pub fn forget_pd(pd: u64) {
-    forget(|owner, _| owner.pd == pd);
-}
-
-/// The context is about to be closed, and everything in it with it.
-pub fn forget_context(context: u64) {
-    forget(|owner, _| owner.context == context);
-    if let Some(mut guard) = lock() {
-        guard.hca.accept(context);
-    }
-}
-
-fn forget(whose: impl Fn(&Owner, Stage) -> bool) {
-    for d in numbers() {
-        let ours = {
-            let Some(mut guard) = lock() else {
-                return;
-            };
-            let domain = guard.hca.domain_mut(d);
-            let domain = domain.filter(|x| x.state != Stage::Free && whose(&x.owner, x.state));
-            domain.map(|x| x.state = Stage::Closing).is_some()
-        };
-        if !ours {
-            continue;
-        }
-        empty(d);
-        let device = {
-            let Some(mut guard) = lock() else {
-                return;
-            };
-            let state = &mut *guard;
-            let device = state.hca.domain(d).and_then(|x| x.device);
-            state.hca.drop_records(d);
-            state.hca.close(d);
-            tell(state);
-            device
-        };
-        if let Some(device) = device {
-            file::close(device.channel.fd());
-        }
-    }
-}
-
-/// Milliseconds, or more, that others may still be at work in a domain that closes.
-const PATIENCE: u32 = 2_000;
-
-/// Deregisters everything in domain `d` that is not lent. Nobody registers in it any
-/// more: it is closing.
-fn empty(d: usize) {
-    let Some(all) = PageRange::new(0, USER_END) else {
-        return;
-    };
-    let flight = begin_work();
-    // Whoever began before is waited for, unless it was left for good.
-    for _ in 0..PATIENCE {
-        match lock() {
-            Some(guard) if guard.hca.domain(d).is_some_and(|x| x.at_work != 0) => drop(guard),
-            _ => break,
-        }
-        crate::sys::nap(1_000_000);
-    }
-    if let Some(mut guard) = lock_for(&[Some(all)]) {
-        registering::new_primary(&mut guard);
-    }
-    registering::clear(d);
-    end(flight);
 }

@@ -4,7 +4,7 @@
 //! holder's thread comes in again, and a holder never comes back (siglongjmp,
 //! cancellation).
 
-use super::{deferred, State};
+use super::{notes, State};
 use crate::arch;
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use crate::sys::credentials;
@@ -290,7 +290,7 @@ impl DerefMut for Guard {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        deferred::apply(self);
+        notes::apply(self);
         release(self.thread.tid());
         self.thread.lock_sp.set(self.outer_sp);
     }

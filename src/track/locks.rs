@@ -4,7 +4,8 @@
 
 use super::flight::Flight;
 use super::headroom::{self, Charge};
-use super::pinning::{lock_for, repin, settle};
+use super::settling::{repin, settle};
+use super::turns::lock_for;
 use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
@@ -194,6 +195,6 @@ fn everywhere(f: impl FnMut(Attr) -> Attr) {
 fn mark(range: PageRange, mut f: impl FnMut(Attr) -> Attr) {
     match lock() {
         Some(mut guard) => guard.update(range, |_, a| f(a)),
-        None => super::deferred::later(range),
+        None => super::notes::later(range),
     }
 }

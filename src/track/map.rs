@@ -3,12 +3,14 @@
 
 use super::flight::Flight;
 use super::headroom::{self, Charge};
-use super::pinning::{let_go, lock_for, settle, settle_new};
+use super::pinning::let_go;
+use super::settling::{settle, settle_new};
 use super::subscribers;
+use super::turns::lock_for;
 use super::unmap::{put_back, Taken};
 use super::{
-    backed, close, deferred, end, failed, future_flags, lock, open, over_budget, real, registering,
-    resync, seals, State, VIEW,
+    backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
+    real, registering, resync, seals, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -180,7 +182,7 @@ fn enter(flight: &Flight, range: PageRange, new: &New) {
                 );
             }
         }
-        None => return deferred::mapped(range, new.attr),
+        None => return notes::mapped(range, new.attr),
     }
     settle_new(range);
 }
@@ -260,7 +262,7 @@ fn describe_file(
     }
     // Devices, sockets, rings: what the kernel made of it, it says in smaps.
     (
-        resync::special_kind(range.start()).unwrap_or(Kind::Anon),
+        reading::special_kind(range.start()).unwrap_or(Kind::Anon),
         facts,
         u64::MAX,
     )
@@ -298,7 +300,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     let flight = open(call);
     let Some(mut guard) = lock_for(&[Some(range)]) else {
         let value = real(frame);
-        deferred::later(range);
+        notes::later(range);
         if !failed(value) && is_code(prot) {
             let found = VIEW.lookup(range.start()).ok().flatten();
             let shared = found.is_none_or(|found| found.attr().prot.shared());
@@ -406,7 +408,7 @@ fn without_access(state: &State, range: PageRange) -> u64 {
 fn reprotect(range: PageRange, prot: u64) {
     let pending = match lock() {
         Some(mut guard) => describe_anew(&mut guard, range, prot),
-        None => return deferred::later(range),
+        None => return notes::later(range),
     };
     if pending || registering::active() {
         settle(range);

@@ -17,7 +17,6 @@ use crate::base::{counters, numbers, phase, settings};
 use crate::config::Pin;
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
-use crate::policy::{self, Want};
 use crate::registrar::hca::Hca;
 use crate::registrar::pin::PinSet;
 use crate::registrar::Registrar;
@@ -36,10 +35,14 @@ use regall_directory::writer::{SlotRef, Writer};
 
 pub mod advice;
 mod ahead;
+pub mod anew;
 pub mod aside;
 pub mod backed;
 pub mod birth;
+pub mod budget;
 pub mod deferred;
+pub mod discard;
+pub mod domains;
 pub mod fitting;
 pub mod flight;
 pub mod fork;
@@ -47,26 +50,34 @@ pub mod growing;
 pub mod guards;
 pub mod headroom;
 pub mod heap;
+mod hiding;
+pub mod inherited;
 pub mod lending;
+pub mod limited;
 pub mod lock;
 pub mod locks;
 pub mod map;
+pub mod notes;
 pub mod pieces;
 pub mod pinning;
 pub mod progress;
+pub mod reading;
 pub mod registering;
 pub mod remap;
 pub mod resync;
 mod seals;
+pub mod settling;
 pub mod subscribers;
 #[cfg(test)]
 mod tests;
+pub mod turns;
 pub mod unmap;
 mod vacancy;
 pub mod waiting;
+pub mod whole;
 
-pub use pinning::{let_go, settle};
-pub use resync::audit;
+pub use pinning::let_go;
+pub use settling::settle;
 
 use aside::{Aside, AsideRoom};
 use flight::Flight;
@@ -185,7 +196,7 @@ impl State {
         let ok = self.ledger.reserve(&mut self.arena, 2 * OPS);
         for k in 0..SEGMENTS {
             if let Some(base) = self.writer.segment_base(k) {
-                deferred::know_segment(k, base.as_ptr());
+                hiding::know_segment(k, base.as_ptr());
             }
         }
         self.adopt_own_memory();
@@ -376,36 +387,6 @@ impl State {
         !self.only_cache || attr.flags.has(Flags::CACHE)
     }
 
-    /// The first part of `range` that is to be pinned and is not, and how.
-    ///
-    /// With `whole`, all of the entry it is of: another call may be about to pin
-    /// that, and what is populated in two goes stays two mappings to the kernel.
-    fn next_to_pin(
-        &self,
-        range: PageRange,
-        pin: Pin,
-        whole: bool,
-    ) -> Option<(PageRange, Attr, Want)> {
-        let mut found = None;
-        self.ledger.for_each(range, |part, entry| {
-            if entry.attr.pin.reason != Reason::Off {
-                return ControlFlow::Continue(());
-            }
-            // The limit matters for growing stacks only: elsewhere the kernel says so.
-            let grows = entry.attr.flags.has(Flags::GROWSDOWN);
-            let binds = grows && growing::stay_unlocked();
-            match policy::wanted(entry.attr, pin, binds) {
-                Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
-                want => {
-                    let part = if whole { entry.range } else { part };
-                    found = Some((part, entry.attr, want));
-                    ControlFlow::Break(())
-                }
-            }
-        });
-        found
-    }
-
     /// No more than `budget` says may be pinned or registered; with `only_cache` only page
     /// cache counts as pinned.
     pub fn set_budget(&mut self, budget: Budget, only_cache: bool) {
@@ -420,13 +401,6 @@ impl State {
         if let Some(h) = self.header() {
             h.budget.store(bytes, Relaxed);
         }
-    }
-
-    /// The budget is reckoned anew before anything else is pinned.
-    fn look_again(&mut self) {
-        self.next_look = 0;
-        self.fitting.look_again();
-        pinning::look_again();
     }
 
     /// The directory's file goes; the mapping stays until the end.
@@ -447,6 +421,23 @@ impl State {
     /// Bytes that the shim has mapped for itself.
     pub fn own_bytes(&self) -> u64 {
         self.arena.bytes() + self.store.bytes()
+    }
+
+    /// The gauges of what is registered with adapters, in the header.
+    pub fn show_regions(&self) {
+        let Some(h) = self.header() else {
+            return;
+        };
+        let set = |c: Counter, n: u64| {
+            if let Some(place) = h.counters.get(c as usize) {
+                place.store(n, Relaxed);
+            }
+        };
+        set(Counter::HcaBytes, self.hca.bytes);
+        set(Counter::RetiredBytes, self.hca.retired);
+        set(Counter::AheadBytes, self.hca.ahead);
+        let primary = self.hca.primary().map_or(0, |d| d as u64 + 1);
+        h.primary.store(primary, Relaxed);
     }
 
     /// The header.
@@ -582,7 +573,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Munlock => locks::munlock(frame),
         Call::Mlockall => locks::mlockall(frame),
         Call::Munlockall => locks::munlockall(frame),
-        Call::Msync => advice::msync(frame),
+        Call::Msync => discard::msync(frame),
         Call::Userfault => advice::userfault(frame),
         Call::Mbind => advice::mbind(frame),
         Call::Mseal => backed::mseal(frame),
@@ -693,11 +684,18 @@ pub fn pay_debts() {
 #[inline]
 fn owing_nothing((flight, abandoned): (Flight, bool)) -> Flight {
     if abandoned {
-        resync::audit();
+        audit();
         // Only now: this may be left half-way, too.
         thread::current().owes_audit.set(false);
     }
     flight
+}
+
+/// Makes the ledger agree with the kernel everywhere.
+#[cold]
+pub fn audit() {
+    fork::check();
+    resync::audit();
 }
 
 /// A call has been carried out: reads its range anew if another call was about
@@ -715,7 +713,7 @@ pub fn close(flight: Flight, range: PageRange) {
 pub fn end(flight: Flight) {
     // What is left is about others' ranges, and done without a claim of our own.
     drop(flight);
-    pinning::settle_postponed();
+    settling::settle_postponed();
     deferred::drain();
     fitting::keep();
 }

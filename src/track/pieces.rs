@@ -1,14 +1,21 @@
 //! mremap of what is one mapping to the application and several to the kernel: parts that were
 //! populated at different times do not merge.
 
+use super::headroom::{self, Charge};
+use super::pinning::let_go;
+use super::turns::postpone;
 use super::unmap::Taken;
-use super::{lock, resync, State};
+use super::{lock, real, State};
 use crate::arch::Frame;
+use crate::base::maps::each_mapping;
 use crate::sys::{self, Errno};
 use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
+/// mremap's word for a range that lies in more than one of the kernel's mappings:
+/// a mapping that is pinned only in part is two.
+pub const FAULT: i64 = -(Errno::FAULT.0 as i64);
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
 /// Whether parts that lie one behind the other are one private mapping to the application,
@@ -122,7 +129,7 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     };
     let mut listed = false;
     let there = |at| to + (at - source.start());
-    let moved = resync::each_mapping(source, |part| {
+    let moved = each_mapping(source, |part| {
         listed = true;
         place(part.start(), part.len(), there(part.start())).is_ok()
     });
@@ -143,4 +150,26 @@ fn place(at: u64, len: u64, there: u64) -> sys::Result<u64> {
 fn by_pages(source: PageRange, there: impl Fn(u64) -> u64) -> bool {
     let mut pages = (source.start()..source.end()).step_by(PAGE as usize);
     pages.all(|at| place(at, PAGE, there(at)).is_ok())
+}
+
+/// Makes an mremap again that our pins were in the way of. What is locked is charged for what
+/// it grows by: ours is unlocked for it.
+#[cold]
+#[inline(never)]
+pub fn with_room(frame: &Frame, value: i64, moved: &mut Taken) -> i64 {
+    let [old, old_len, new_len, ..] = frame.args;
+    let beyond = headroom::is_beyond(value);
+    // With a length of 0 it is another mapping of the same shared pages.
+    let doubled = PageRange::from_call(old, new_len).filter(|_| old_len == 0 && beyond);
+    let mut value = value;
+    let split = value == FAULT && moved.may_be_one(PageRange::from_call(old, old_len));
+    if (beyond || split) && moved.unpin() || doubled.is_some_and(let_go) {
+        value = real(frame);
+    }
+    if let Some(doubled) = doubled {
+        postpone(doubled);
+    }
+    let more = Charge::more(new_len.saturating_sub(old_len));
+    value = headroom::retry(frame, value, headroom::is_beyond, Some(more));
+    headroom::retry_crowded(frame, value)
 }

@@ -1,12 +1,9 @@
 //! Carrying out what the ledger says is to be pinned, and letting go of it when
 //! a call needs unlocked memory. The kernel works without the lock being held, so
-//! whoever pins or unpins says so in its flight, and others wait.
+//! whoever pins or unpins says so in its flight, and others wait ([`super::turns`]).
 
-use super::waiting::Reach;
-use super::{
-    deferred, flight, growing, lock, lock::Guard, progress, registering, resync, spent, State,
-    USER_END,
-};
+use super::turns::{lock_for, postpone, stand_clear, Whose};
+use super::{budget, flight, growing, lock, lock::Guard, notes, progress, spent, State};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -14,210 +11,44 @@ use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::registrar::Registrar;
-use crate::sys::{self, time, Errno};
-use crate::thread;
+use crate::sys::Errno;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Call, Counter};
+use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
-/// Takes the lock when nobody is pinning or unpinning anything in `ranges`.
-#[inline]
-pub fn lock_for(ranges: &[Option<PageRange>]) -> Option<Guard> {
-    let guard = lock()?;
-    if is_free(&guard, ranges, false) {
-        return Some(guard);
-    }
-    drop(guard);
-    wait_for(ranges, false)
-}
-
-#[inline]
-fn is_free(guard: &Guard, ranges: &[Option<PageRange>], claims: bool) -> bool {
-    let mut ranges = ranges.iter().flatten();
-    !ranges.any(|r| flight::in_the_way(guard, *r, claims))
-}
-
-/// Others' pinning takes as long as the kernel's page faults do. One that was
-/// left half-way is not waited for longer than this, in naps. If it was not left but
-/// slow, it finds that it was overtaken, and what came of it does not count.
-const NAPS: u32 = if cfg!(feature = "impatient") { 1 } else { 400 };
-
-#[cold]
-fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
-    for nap in 0..NAPS {
-        let guard = lock()?;
-        if is_free(&guard, ranges, claims) {
-            return Some(guard);
+/// The first part of `range` that is to be pinned and is not, and how.
+///
+/// With `whole`, all of the entry it is of: another call may be about to pin
+/// that, and what is populated in two goes stays two mappings to the kernel.
+fn next_to_pin(
+    state: &State,
+    range: PageRange,
+    pin: Pin,
+    whole: bool,
+) -> Option<(PageRange, Attr, Want)> {
+    let mut found = None;
+    state.ledger.for_each(range, |part, entry| {
+        if entry.attr.pin.reason != Reason::Off {
+            return ControlFlow::Continue(());
         }
-        drop(guard);
-        if nap < 16 {
-            sys::yield_now();
-        } else {
-            sys::nap(250_000);
+        // The limit matters for growing stacks only: elsewhere the kernel says so.
+        let grows = entry.attr.flags.has(Flags::GROWSDOWN);
+        let binds = grows && growing::stay_unlocked();
+        match policy::wanted(entry.attr, pin, binds) {
+            Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
+            want => {
+                let part = if whole { entry.range } else { part };
+                found = Some((part, entry.attr, want));
+                ControlFlow::Break(())
+            }
         }
-    }
-    let guard = lock()?;
-    flight::sweep(&guard);
-    for range in ranges.iter().flatten() {
-        flight::overtake(&guard, *range);
-    }
-    Some(guard)
+    });
+    found
 }
 
-/// Takes the lock when no other call is about `range`, nor pins anything there.
-#[cold]
-#[inline(never)]
-pub fn lock_alone(range: PageRange) -> Option<Guard> {
-    let guard = lock()?;
-    if is_free(&guard, &[Some(range)], true) {
-        return Some(guard);
-    }
-    drop(guard);
-    wait_for(&[Some(range)], true)
-}
-
-/// Whose memory it may be that is to be pinned.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// The call's own, and nobody else's.
-    Own,
-    /// Read from the kernel by a call that is about some of it. Entries are pinned
-    /// whole: what is populated in two goes stays two mappings to the kernel. What
-    /// other calls are about is postponed until this one is done: to wait for them
-    /// here could be to wait for each other.
-    Read,
-    /// Outside of any call that is about it: waits for those that are.
-    Foreign,
-}
-
-/// Has everything in `range` pinned that is to be. Called without the lock, in a
-/// call that is about `range`, after the ledger knows it.
-pub fn settle(range: PageRange) {
-    settle_part(range, Whose::Own, Reach::Resident);
-}
-
-/// As [`settle`], for memory that is new: nothing of it is resident.
-#[inline]
-pub fn settle_new(range: PageRange) {
-    settle_part(range, Whose::Own, Reach::Small);
-}
-
-/// As [`settle`], for what was read from the kernel: some of it may be another
-/// call's.
-pub fn settle_read(range: PageRange) {
-    settle_part(range, Whose::Read, Reach::Resident);
-}
-
-/// As [`settle_read`], from outside of any call that is about `range`.
-pub fn settle_foreign(range: PageRange) {
-    settle_part(range, Whose::Foreign, Reach::Resident);
-}
-
-/// Pins what this thread's calls have postponed, now that none is in progress.
-#[inline]
-pub fn settle_postponed() {
-    let thread = thread::current();
-    if thread.postponed.get().1 != 0 && thread.flights[0].get() == 0 {
-        settle_postponed_slowly(thread);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn settle_postponed_slowly(thread: &thread::Thread) {
-    // A child of vfork has this from its parent, whose rights may be others.
-    if sys::getpid() != sys::memory_owner() {
-        return;
-    }
-    let (flight, _) = flight::begin(Call::Mmap);
-    let (start, end) = thread.postponed.replace((0, 0));
-    if let Some(range) = PageRange::new(start, end) {
-        settle_foreign(range);
-    }
-    drop(flight);
-}
-
-/// Leaves `part` for when this thread has no call in progress any more.
-pub fn postpone(part: PageRange) {
-    let postponed = &thread::current().postponed;
-    let (start, end) = match postponed.get() {
-        (_, 0) => (part.start(), part.end()),
-        (start, end) => (start.min(part.start()), end.max(part.end())),
-    };
-    postponed.set((start, end));
-}
-
-/// Works through a range where others may be at work, too.
-pub struct Clear {
-    rest: Option<PageRange>,
-    all: PageRange,
-    whose: Whose,
-    patient: bool,
-}
-
-/// The way through `range`.
-pub fn stand_clear(range: PageRange, whose: Whose) -> Clear {
-    Clear {
-        rest: Some(range),
-        all: range,
-        whose,
-        patient: true,
-    }
-}
-
-impl Clear {
-    /// What is still to be looked at.
-    pub fn rest(&self) -> PageRange {
-        self.rest.unwrap_or(self.all)
-    }
-
-    /// What lies below `addr` is done.
-    pub fn pass(&mut self, addr: u64) {
-        self.rest = self.rest().after(addr);
-    }
-
-    /// Whether nothing is.
-    pub fn is_done(&self) -> bool {
-        self.rest.is_none()
-    }
-
-    /// The lock back if nobody is in the way of work on `part`. Otherwise it has been
-    /// waited for, or `part` is left for later: what is to be done is looked at afresh.
-    pub fn of(&mut self, guard: Guard, part: PageRange) -> Option<Guard> {
-        let claims = self.whose != Whose::Own;
-        if !self.patient || !flight::in_the_way(&guard, part, claims) {
-            self.patient = true;
-            return Some(guard);
-        }
-        if self.whose == Whose::Read && !flight::in_the_way(&guard, part, false) {
-            drop(guard);
-            postpone(part);
-            self.rest = self.rest().after(part.end());
-            return None;
-        }
-        drop(guard);
-        let claims = self.whose == Whose::Foreign;
-        if let Some(guard) = wait_for(&[Some(part)], claims) {
-            // A call that its thread has left for good must not hold up others for ever.
-            self.patient = !flight::in_the_way(&guard, part, claims);
-        }
-        None
-    }
-}
-
-/// Whether another call is about bytes of `range`, or pins something there.
-pub fn in_the_way_of(guard: &Guard, range: PageRange) -> bool {
-    flight::in_the_way(guard, range, true)
-}
-
-fn settle_part(range: PageRange, whose: Whose, reach: Reach) {
-    pin_all(range, whose);
-    registering::settle(range, whose, reach);
-}
-
-fn pin_all(range: PageRange, whose: Whose) {
+/// Pins everything in `range` that is to be pinned and is not.
+pub fn pin(range: PageRange, whose: Whose) {
     let config = settings::config();
     if config.pin == Pin::Off {
         return;
@@ -230,9 +61,9 @@ fn pin_all(range: PageRange, whose: Whose) {
     // number of rounds is bounded only by what the application maps.
     while !clear.is_done() {
         let Some(guard) = lock() else {
-            return deferred::later(clear.rest());
+            return notes::later(clear.rest());
         };
-        let Some((part, attr, want)) = guard.next_to_pin(clear.rest(), config.pin, whole) else {
+        let Some((part, attr, want)) = next_to_pin(&guard, clear.rest(), config.pin, whole) else {
             break;
         };
         // What lies before it is done: not to be gone through again for each part.
@@ -249,7 +80,7 @@ fn pin_all(range: PageRange, whose: Whose) {
             Want::Leave(column) => column,
             _ if !looked && stale => {
                 drop(guard);
-                reckon();
+                budget::reckon();
                 looked = true;
                 continue;
             }
@@ -270,7 +101,7 @@ fn pin_all(range: PageRange, whose: Whose) {
                 over |= matches!(outcome, Outcome::No(c) if c.reason == Reason::Limit);
                 let Some(mut guard) = lock() else {
                     flight::pin_ends();
-                    return deferred::later(clear.rest());
+                    return notes::later(clear.rest());
                 };
                 let overtaken = flight::overtaken(&guard);
                 let state = &mut *guard;
@@ -284,7 +115,7 @@ fn pin_all(range: PageRange, whose: Whose) {
                 }
                 let replaced = record(state, part, attr, want, outcome);
                 if counts != 0 && limits::is_shared() {
-                    tell_lazy(state);
+                    budget::tell_lazy(state);
                 }
                 let held = match replaced {
                     true => {
@@ -301,119 +132,19 @@ fn pin_all(range: PageRange, whose: Whose) {
         };
         state.update(part, |_, a| Attr { pin: column, ..a });
     }
-    if over && !resync::is_settling() {
-        warn_of_limit();
-    }
-}
-
-/// Whether it was said that much is over the limit.
-static WARNED: AtomicBool = AtomicBool::new(false);
-/// Less than so many bytes over the limit is not worth a line.
-const MUCH: u64 = 16 << 20;
-
-/// Says once if more than a tenth of what could be pinned is over the limit. Called without
-/// the lock.
-#[cold]
-#[inline(never)]
-pub fn warn_of_limit() {
-    if WARNED.load(Relaxed) {
-        return;
-    }
-    let (Some(guard), Some(all)) = (lock(), PageRange::new(0, USER_END)) else {
-        return;
-    };
-    let budget = guard.budget;
-    let (mut over, mut held) = (0u64, 0u64);
-    guard.ledger.for_each(all, |part, entry| {
-        // Nobody means to use all that is mapped so (AddressSanitizer maps 14 TiB).
-        let reserved = entry.attr.flags.has(Flags::NORESERVE);
-        match entry.attr.pin.reason {
-            Reason::Limit if !reserved => over = over.saturating_add(part.len()),
-            Reason::None => held = held.saturating_add(part.len()),
-            _ => (),
-        }
-        ControlFlow::Continue(())
-    });
-    drop(guard);
-    if over < MUCH || over.saturating_mul(9) <= held || WARNED.swap(true, Relaxed) {
-        return;
-    }
-    let (over, all) = (over >> 20, over.saturating_add(held) >> 20);
-    // A budget that comes from the limit is a part of it.
-    match limits::memlock_now().filter(|limit| limit / 2 <= budget) {
-        Some(limit) => log::warn!(
-            "{over} of {all} MiB are not pinned: RLIMIT_MEMLOCK is {} KiB (ulimit -l)",
-            limit >> 10
-        ),
-        None => log::warn!(
-            "{over} of {all} MiB are not pinned: the budget is {} MiB (REGALL_LIMIT, or what \
-             the cgroup or the node has left)",
-            budget >> 20
-        ),
-    }
-}
-
-/// The budget is reckoned anew no more often than this, in nanoseconds: it takes a look at each
-/// other process with the shim on.
-const PAUSE: u64 = 100_000_000;
-/// When it was; 0: it is to be at the next occasion.
-static RECKONED: AtomicU64 = AtomicU64::new(0);
-
-/// What was reckoned is not of this process.
-pub fn look_again() {
-    RECKONED.store(0, Relaxed);
-}
-
-/// Reckons the budget anew, where others have a part in it.
-#[cold]
-#[inline(never)]
-pub fn reckon() {
-    let (now, last) = (time::now(), RECKONED.load(Relaxed));
-    if last != 0 && now.saturating_sub(last) < PAUSE {
-        return;
-    }
-    RECKONED.store(now, Relaxed);
-    let Some(held) = lock().map(|g| held(&g)) else {
-        return;
-    };
-    let budget = limits::budget(settings::config().limit, held);
-    if let Some(mut guard) = lock() {
-        guard.set_budget(budget, held.only_cache);
-    }
-}
-
-fn held(state: &State) -> limits::Held {
-    limits::Held {
-        counted: state.counted(),
-        lazy: lazy(state),
-        cache: state.ledger.totals().cache,
-        only_cache: state.only_cache,
-    }
-}
-
-/// Bytes that are locked, that count, and that may become resident yet.
-fn lazy(state: &State) -> u64 {
-    match settings::config().pin {
-        Pin::Off | Pin::Populate => 0,
-        Pin::Auto | Pin::OnFault => state.counted(),
-    }
-}
-
-/// Others in the same cgroup leave room for it.
-#[cold]
-fn tell_lazy(state: &State) {
-    let counters = state.header().map(|h| &h.counters);
-    if let Some(place) = counters.and_then(|c| c.get(Counter::LazyBytes as usize)) {
-        place.store(lazy(state), Relaxed);
+    if over {
+        budget::is_exceeded();
     }
 }
 
 /// What is said to be pinned in `range` is pinned again: the kernel has let go of
 /// it, or there are new pages. Never seen as unpinned meanwhile, since another
-/// thread that gives advice on it must know that there is a lock in its way.
-pub fn repin(range: PageRange) {
+/// thread that gives advice on it must know that there is a lock in its way. Whether the kernel
+/// has refused none of it.
+#[must_use]
+pub fn repin(range: PageRange) -> bool {
     if settings::config().pin == Pin::Off {
-        return;
+        return true;
     }
     let mut from = range.start();
     let mut refused = false;
@@ -422,7 +153,8 @@ pub fn repin(range: PageRange) {
         let mut n = 0;
         {
             let Some(guard) = lock_for(&[Some(rest)]) else {
-                return deferred::later(rest);
+                notes::later(rest);
+                return true;
             };
             guard.ledger.for_each(rest, |part, entry| {
                 from = part.end();
@@ -448,9 +180,7 @@ pub fn repin(range: PageRange) {
             break;
         }
     }
-    if refused {
-        settle(range);
-    }
+    !refused
 }
 
 /// Locks or unlocks in `range` are done. If others did not wait for that, nobody knows
@@ -458,7 +188,7 @@ pub fn repin(range: PageRange) {
 fn pin_ends_at(range: PageRange) {
     if let Some(mut guard) = lock() {
         if flight::overtaken(&guard) {
-            guard.update(range, |_, a| resync::unsettled(a));
+            guard.update(range, |_, a| policy::unsettled(a));
             drop(guard);
             postpone(range);
         }
@@ -476,7 +206,7 @@ fn repin_part(part: PageRange, attr: Attr) -> bool {
     if let Some(mut guard) = lock() {
         guard.update(
             part,
-            |_, a| if a == attr { resync::unsettled(a) } else { a },
+            |_, a| if a == attr { policy::unsettled(a) } else { a },
         );
     }
     false

@@ -6,9 +6,9 @@
 //! published → the region leaves its domain and the directory → it is deregistered,
 //! or *retired* while the application still has its key → the application's call.
 
-use super::pinning::{in_the_way_of, lock_for, stand_clear, Whose};
+use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Whose};
 use super::waiting::{self, Backing, Reach, Verdict};
-use super::{deferred, flight, lock, progress, spent, subscribers, State};
+use super::{flight, lock, notes, progress, spent, subscribers, State};
 use crate::arch;
 use crate::base::{counters, phase, settings};
 use crate::limits;
@@ -101,7 +101,7 @@ fn settle_in(d: usize, range: PageRange, whose: Whose, reach: Reach) -> bool {
     let (mut any, mut known) = (false, None);
     while !clear.is_done() {
         let Some(mut guard) = lock() else {
-            deferred::later(clear.rest());
+            notes::later(clear.rest());
             break;
         };
         let job = match next_step(&mut guard, d, clear.rest(), (reach, known)) {
@@ -276,7 +276,7 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
             graves.dig(job.device.grave(keys.handle));
         }
         work_ends(work, d, &mut graves);
-        return deferred::later(job.range);
+        return notes::later(job.range);
     };
     let overtaken = flight::overtaken(&guard);
     let state = &mut *guard;
@@ -287,7 +287,7 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
                 graves.dig(job.device.grave(keys.handle));
             }
             state.hca.refund(d, job.range.len());
-            super::pinning::postpone(job.gap);
+            postpone(job.gap);
         }
         Ok(keys) => enter(state, d, job, keys, &mut graves),
         Err(errno) => {
@@ -307,7 +307,7 @@ fn carry_out(mut guard: super::lock::Guard, d: usize, job: Job) {
             refuse(state, d, job.gap, life);
         }
     }
-    tell(state);
+    state.show_regions();
     drop(guard);
     work_ends(work, d, &mut graves);
     progress::done(job.gap.len());
@@ -432,7 +432,7 @@ fn join_in(d: usize, hull: PageRange) -> bool {
             }
             Err(_) => state.hca.refund(d, hull.len()),
         }
-        tell(state);
+        state.show_regions();
     } else if let Ok(keys) = keys {
         graves.dig(device.grave(keys.handle));
     }
@@ -468,7 +468,7 @@ pub fn clear(d: usize) {
                     break;
                 }
             }
-            tell(state);
+            state.show_regions();
         }
         if graves.many == 0 {
             return;
@@ -495,7 +495,7 @@ pub fn new_primary(state: &mut State) {
         state.ready();
         say(state, node.range, column_of(life));
     }
-    tell(state);
+    state.show_regions();
 }
 
 /// Lets go of everything that is not lent: the application's own registration has
@@ -524,7 +524,7 @@ pub fn shed() -> bool {
             let mut graves = Graves::new();
             leave(state, d, node, false, &mut graves);
             refuse(state, d, node.range, Life::Refused(0));
-            tell(state);
+            state.show_regions();
             drop(guard);
             graves.deregister();
             any = true;
@@ -616,7 +616,7 @@ fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
         let pd = state.hca.domain(d)?.device?.pd;
         let generation = state.generation();
         // What peers may not do they get no key for.
-        let beyond = record.access & ALL_REMOTE & !super::lending::remote_access();
+        let beyond = record.access & ALL_REMOTE & !policy::remote_access(settings::config().access);
         let mask = if beyond == 0 {
             u64::MAX
         } else {
@@ -681,23 +681,6 @@ fn refuse(state: &mut State, d: usize, gap: PageRange, life: Life) {
     }
     if let (Life::Refused(errno), true) = (life, state.hca.primary() == Some(d)) {
         say(state, gap, refusal(errno));
-    }
-}
-
-/// The gauges in the header.
-pub fn tell(state: &State) {
-    if let Some(h) = state.header() {
-        let set = |c: Counter, n: u64| {
-            if let Some(place) = h.counters.get(c as usize) {
-                place.store(n, core::sync::atomic::Ordering::Relaxed);
-            }
-        };
-        set(Counter::HcaBytes, state.hca.bytes);
-        set(Counter::RetiredBytes, state.hca.retired);
-        set(Counter::AheadBytes, state.hca.ahead);
-        let primary = state.hca.primary().map_or(0, |d| d as u64 + 1);
-        h.primary
-            .store(primary, core::sync::atomic::Ordering::Relaxed);
     }
 }
 
@@ -799,7 +782,7 @@ pub fn refresh(range: PageRange) {
 fn retract_from(range: PageRange, on_demand: bool) {
     for d in numbers() {
         let Some(guard) = lock() else {
-            return deferred::spoiled(range);
+            return notes::spoiled(range);
         };
         let domain = guard.hca.domain(d).filter(|d| !d.implicit);
         let concerned = domain.is_some_and(|d| on_demand || !d.on_demand());
@@ -822,7 +805,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
         Some((node, *record))
     };
     let Some(mut guard) = lock() else {
-        deferred::spoiled(todo);
+        notes::spoiled(todo);
         return None;
     };
     let (mut node, mut record) = touched(&guard)?;
@@ -832,7 +815,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
         }
         drop(guard);
         let Some(free) = lock_for(&[Some(node.range)]) else {
-            deferred::spoiled(todo);
+            notes::spoiled(todo);
             return None;
         };
         guard = free;
@@ -871,7 +854,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
             graves.dig(device.grave(keys.handle));
         }
         work_ends(work, d, &mut graves);
-        deferred::spoiled(todo);
+        notes::spoiled(todo);
         return None;
     };
     let overtaken = flight::overtaken(&guard);
@@ -891,14 +874,14 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
                 say(state, range, Column::no(Reason::Off));
             }
         }
-        tell(state);
+        state.show_regions();
     }
     drop(guard);
     work_ends(work, d, &mut graves);
     // The other call may be one that leaves its part as it is.
     let left = |p: &Option<PageRange>| overtaken || !survivors.contains(p);
     for part in parts.into_iter().filter(left).flatten() {
-        super::pinning::postpone(part);
+        postpone(part);
     }
     todo.after(node.range.end())
 }
@@ -1017,7 +1000,7 @@ fn reconcile_slowly(range: PageRange) {
             drop(guard);
             if !right {
                 retract_from(node.range, true);
-                super::pinning::postpone(node.range);
+                postpone(node.range);
             }
         }
     }

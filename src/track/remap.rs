@@ -2,12 +2,13 @@
 //! it is then.
 
 use super::flight::Flight;
-use super::headroom::{self, Charge};
-use super::pieces::{in_pieces, longer, was_one_mapping};
-use super::pinning::{let_go, lock_for, postpone, settle};
+use super::pieces::{in_pieces, longer, was_one_mapping, with_room, FAULT};
+use super::settling::settle;
+use super::turns::lock_for;
 use super::unmap::{put_back, put_back_unchanged, Taken};
 use super::{
-    backed, close, deferred, end, failed, lock, open, over_budget, real, registering, resync, seals,
+    backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
+    registering, resync, seals,
 };
 use crate::arch::Frame;
 use crate::policy;
@@ -17,9 +18,6 @@ use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
-/// mremap's word for a range that lies in more than one of the kernel's mappings:
-/// a mapping that is pinned only in part is two.
-const FAULT: i64 = -(Errno::FAULT.0 as i64);
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
 /// mremap(2), all flags.
@@ -132,28 +130,6 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     value
 }
 
-/// Makes an mremap again that our pins were in the way of. What is locked is charged for what
-/// it grows by: ours is unlocked for it.
-#[cold]
-#[inline(never)]
-pub fn with_room(frame: &Frame, value: i64, moved: &mut Taken) -> i64 {
-    let [old, old_len, new_len, ..] = frame.args;
-    let beyond = headroom::is_beyond(value);
-    // With a length of 0 it is another mapping of the same shared pages.
-    let doubled = PageRange::from_call(old, new_len).filter(|_| old_len == 0 && beyond);
-    let mut value = value;
-    let split = value == FAULT && moved.may_be_one(PageRange::from_call(old, old_len));
-    if (beyond || split) && moved.unpin() || doubled.is_some_and(let_go) {
-        value = real(frame);
-    }
-    if let Some(doubled) = doubled {
-        postpone(doubled);
-    }
-    let more = Charge::more(new_len.saturating_sub(old_len));
-    value = headroom::retry(frame, value, headroom::is_beyond, Some(more));
-    headroom::retry_crowded(frame, value)
-}
-
 /// What becomes of the regions of what mremap is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stayed {
@@ -210,7 +186,7 @@ fn remapped(
     let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
     let kept = source.map_or(0, |s| s.len().min(new.len()));
     let Some(mut guard) = lock() else {
-        return deferred::later(new);
+        return notes::later(new);
     };
     let last_part = moved.last_part(&mut guard);
     let last = last_part.map(|(_, attr, _)| attr);
@@ -251,7 +227,7 @@ fn remapped(
     match tail {
         // Where the file ends the kernel's list says, and its size.
         Some(tail) if last.kind == Kind::File => {
-            let _ = resync::read(&mut guard, tail, last.flags.without(Flags::TAIL));
+            let _ = reading::read(&mut guard, tail, last.flags.without(Flags::TAIL));
         }
         Some(tail) => {
             let last = policy::unregistered(last);

@@ -4,11 +4,13 @@
 
 use super::aside::{AsideRoom, Part};
 use super::headroom;
-use super::pinning::{lock_for, settle};
+use super::settling::settle;
 use super::subscribers;
+use super::turns::lock_for;
 use super::{close, deferred, failed, lock, open, real, registering, resync, seals, State};
 use crate::arch::Frame;
 use crate::base::claims::Claim;
+use crate::base::maps::attached;
 use crate::ledger::Entry;
 use crate::policy;
 use crate::registrar::pin::PinSet;
@@ -164,7 +166,7 @@ impl Taken {
         for (range, attr, _) in self.parts.iter_mut().flatten() {
             if is_ours(*attr) {
                 any = true;
-                *attr = resync::unsettled(*attr);
+                *attr = policy::unsettled(*attr);
                 let _ = PinSet.deregister(*range);
             }
         }
@@ -184,7 +186,7 @@ impl Taken {
             from = part.end();
             if is_ours(attr) {
                 any = true;
-                guard.aside().put((part, resync::unsettled(attr), origin));
+                guard.aside().put((part, policy::unsettled(attr), origin));
                 guard.adopt_own_memory();
                 drop(guard);
                 let _ = PinSet.deregister(part);
@@ -318,7 +320,7 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
     let flight = open(Call::Shmdt);
     let mut taken = Taken::new();
     let mut pieces = [None; REMEMBERED];
-    let count = resync::attached(frame.args[0], &mut pieces);
+    let count = attached(frame.args[0], &mut pieces);
     let hull = pieces.iter().flatten().copied().reduce(|a: PageRange, b| {
         let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
         PageRange::new(start, end).unwrap_or(a)

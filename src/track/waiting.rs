@@ -5,7 +5,7 @@
 //! `untouched` in the HCA column, and has no region, until somebody asks for it or it is
 //! seen to be resident.
 
-use super::{ahead, lock, pinning, State, USER_END};
+use super::{ahead, budget, lock, State, USER_END};
 use crate::limits;
 use crate::registrar::hca::{numbers, CHUNK};
 use crate::sys::{
@@ -209,7 +209,7 @@ pub fn chunk_of(state: &State, bytes: PageRange) -> PageRange {
 #[inline(never)]
 pub fn refresh() {
     if limits::is_shared() {
-        pinning::reckon();
+        budget::reckon();
     }
     let resident = limits::resident();
     let Some(mut guard) = lock() else {

@@ -11,7 +11,7 @@ use crate::config::Hca;
 use crate::intercept::strict;
 use crate::registrar::hca::{Owner, SERVED};
 use crate::thread;
-use crate::track::{self, lending, registering};
+use crate::track::{self, domains, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
@@ -346,7 +346,8 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *m
 fn new_pd(pd: *mut Pd) -> *mut Pd {
     if !pd.is_null() && registering::active() {
         let _pass = strict::pass();
-        lending::forget_pd(pd as u64);
+        track::fork::check();
+        domains::forget_pd(pd as u64);
     }
     pd
 }
@@ -360,16 +361,17 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     let real = real_or!(ibv_dealloc_pd as OfPd, EINVAL);
     let ours = registering::active() && !thread::current().in_verbs.get() && {
         let _pass = strict::pass();
-        lending::vacate(pd as u64)
+        track::fork::check();
+        domains::vacate(pd as u64)
     };
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(pd) });
     if ours {
         let _pass = strict::pass();
         if value == 0 {
-            lending::forget_vacated(pd as u64);
+            domains::forget_vacated(pd as u64);
         } else {
-            lending::revive(pd as u64);
+            domains::revive(pd as u64);
         }
     }
     value
@@ -384,7 +386,8 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut Pd) {
     let real = real_or!(ibv_unimport_pd as unsafe extern "C" fn(*mut Pd));
     if registering::active() {
         let _pass = strict::pass();
-        lending::forget_pd(pd as u64);
+        track::fork::check();
+        domains::forget_pd(pd as u64);
     }
     // SAFETY: the application's own call.
     really(|| unsafe { real(pd) });
@@ -402,7 +405,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     );
     if registering::active() {
         let _pass = strict::pass();
-        lending::forget_context(context as u64);
+        track::fork::check();
+        domains::forget_context(context as u64);
     }
     // SAFETY: the application's own call.
     really(|| unsafe { real(context) })

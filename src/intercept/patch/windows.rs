@@ -10,7 +10,7 @@ use crate::sys::{
     self,
     pagemap::{self, Pagemap},
 };
-use crate::track::advice::DONTNEED_LOCKED;
+use crate::track::discard::DONTNEED_LOCKED;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Flags, Kind};
 

@@ -8,9 +8,10 @@ use crate::policy;
 use crate::share;
 use crate::share::marks::{self, Kept, Marks};
 use crate::sys::{self, Errno};
-use crate::track::advice::{DONTNEED_LOCKED, GUARD_INSTALL};
-use crate::track::pinning::{lock_for, repin, settle};
-use crate::track::{advice, close, failed, future_flags, lock, open, registering, seals};
+use crate::track::discard::{self, DONTNEED_LOCKED, GUARD_INSTALL};
+use crate::track::settling::{repin, settle};
+use crate::track::turns::lock_for;
+use crate::track::{close, failed, future_flags, lock, open, registering, seals};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
@@ -60,7 +61,7 @@ pub fn madvise(frame: &Frame) -> Option<i64> {
         let value = if is_backed(&attr) {
             advise_part(part, attr, &mut piece)
         } else {
-            let value = advice::madvise_here(&mut piece);
+            let value = discard::madvise(&mut piece);
             if value == 0 {
                 note(part, advice as i32);
             }
@@ -160,11 +161,11 @@ fn install_guards(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
     }
     let flight = open(Call::Madvise);
     let value = match replace(part, attr) {
-        Ok(()) => advice::madvise_here(frame),
+        Ok(()) => discard::madvise(frame),
         Err(errno) => -i64::from(errno.0),
     };
     if value == 0 {
-        advice::keep_lazy(part);
+        discard::keep_lazy(part);
     }
     settle(part);
     close(flight, part);
@@ -197,7 +198,7 @@ fn make_anonymous(part: PageRange) {
 
 /// Advice that stays with a mapping.
 fn marked(part: PageRange, frame: &mut Frame) -> i64 {
-    let value = advice::madvise_here(frame);
+    let value = discard::madvise(frame);
     if value == 0 {
         mark_file(part, |m| m.advised(frame.args[2] as i32));
     }

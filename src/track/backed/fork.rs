@@ -6,8 +6,8 @@ use super::{first, freeze, is_backed, is_live};
 use crate::share::marks::Kept;
 use crate::share::{self, table::Part};
 use crate::sys::{self, call, Errno};
-use crate::track::pinning::{settle, settle_foreign};
-use crate::track::{advice, lock, resync, State, USER_END};
+use crate::track::settling::{settle, settle_foreign};
+use crate::track::{discard, lock, resync, State, USER_END};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -92,7 +92,7 @@ impl Plan {
             log::info!("this process forks often: REGALL_SHARE=heap ends");
         }
         let copies = !last
-            && advice::alone()
+            && discard::alone()
             && shared <= COPIED
             && !runs_on_shared_memory()
             && matches!(sys::rlimit(libc::RLIMIT_AS), Ok((u64::MAX, _)));

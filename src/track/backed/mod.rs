@@ -12,8 +12,9 @@
 //! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece |
 //! | munmap, MAP_FIXED, brk | the file keeps its pages | a hole in the file |
 
-use super::pinning::settle;
-use super::{future_flags, lock, registering, resync, seals, State, USER_END};
+use super::settling::settle;
+use super::turns::lock_alone;
+use super::{future_flags, lock, registering, seals, State, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::policy;
@@ -133,7 +134,7 @@ fn freeze(part: PageRange) {
     while let Some(rest) = part.after(from) {
         // Nobody else is about it while its rights are read and given again: a call of
         // another thread's that has begun is waited for, one that has not waits for us.
-        let Some(mut guard) = super::pinning::lock_alone(rest) else {
+        let Some(mut guard) = lock_alone(rest) else {
             return;
         };
         let Some((piece, attr)) = first(&guard, rest, is_live) else {
@@ -157,7 +158,7 @@ fn freeze_piece(state: &mut State, file: &Part, attr: Attr) {
     // First for peers: what they have mapped is not what we write to any more.
     state.update(range, |_, a| {
         let a = Attr { prot, ..a };
-        policy::unregistered(resync::unsettled(a))
+        policy::unregistered(policy::unsettled(a))
     });
     let rights = u64::from(prot.bits());
     let (fd, kept) = (file.file.fd, Kept::of(file.marks, file.range.start()));
@@ -239,7 +240,7 @@ const COPIED: u64 = 256 << 20;
 /// much. The kernel keeps the NUMA policy of what is frozen with its file, so a child's would be
 /// its parent's, too.
 fn make_own(range: PageRange) {
-    if range.len() <= COPIED && super::advice::alone() {
+    if range.len() <= COPIED && super::discard::alone() {
         copy_parts(range, |a| is_backed(a) && !a.prot.shared());
     }
 }

@@ -7,12 +7,11 @@ use crate::policy;
 use crate::share::marks::Kept;
 use crate::share::table::Part;
 use crate::sys::{self, Errno};
-use crate::track::pieces::{in_pieces, longer, OneMapping};
-use crate::track::pinning::{lock_for, settle};
+use crate::track::pieces::{in_pieces, longer, with_room, OneMapping};
+use crate::track::settling::settle;
+use crate::track::turns::lock_for;
 use crate::track::unmap::{munmap, put_back, Taken};
-use crate::track::{
-    close, end, failed, lock, locks, open, real, registering, remap, resync, State,
-};
+use crate::track::{close, end, failed, lock, locks, open, real, registering, resync, State};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -101,7 +100,7 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
     registering::retract(source);
     let mut value = real(frame);
     if failed(value) {
-        value = remap::with_room(frame, value, &mut moved);
+        value = with_room(frame, value, &mut moved);
     }
     let new = PageRange::from_call(value as u64, frame.args[2]).filter(|_| !failed(value));
     match (new, moved.files.only()) {

@@ -1,0 +1,45 @@
+//! Directory entries that a signal handler hides on top of the lock's holder, when the memory
+//! that they tell of is about to go: it can't wait for the lock, and must not touch the writer.
+
+use crate::atomic::{AtomicPtr, Ordering::*};
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{Slot, SEGMENT0_SLOTS, SEGMENTS};
+
+/// The writer's segments, for [`hide`].
+static SEGMENT: [AtomicPtr<Slot>; SEGMENTS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; SEGMENTS];
+
+/// Segment `k` is at `base`.
+pub fn know_segment(k: usize, base: *mut Slot) {
+    if let Some(place) = SEGMENT.get(k) {
+        place.store(base, Release);
+    }
+}
+
+/// There are none any more: after fork.
+pub fn reset() {
+    for s in &SEGMENT {
+        s.store(core::ptr::null_mut(), Relaxed);
+    }
+}
+
+/// Every directory entry that touches `range` becomes invisible now. What is hidden with it and
+/// stays is published anew by who works the note off ([`super::notes`]).
+pub fn hide(range: PageRange) {
+    for (k, segment) in SEGMENT.iter().enumerate() {
+        let base = segment.load(Acquire);
+        if base.is_null() {
+            break;
+        }
+        for i in 0..SEGMENT0_SLOTS << k {
+            // SAFETY: a mapped segment has this many slots, all atomics.
+            let slot = unsafe { &*base.add(i) };
+            if slot.generation.load(Acquire) != 0
+                && slot.start.load(Relaxed) < range.end()
+                && range.start() < slot.end.load(Relaxed)
+            {
+                slot.generation.store(0, Release);
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Reading the kernel's own list into the ledger.
+
+use super::{flight, State};
+use crate::base::{counters, settings};
+use crate::ledger::Origin;
+use crate::mounts::{self, Mounted};
+use crate::policy;
+use crate::share;
+use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
+use crate::text::Text;
+use core::cell::UnsafeCell;
+use regall_directory::addr::{round_up, PageRange, PAGE};
+use regall_directory::layout::Counter;
+use regall_directory::maps::{self, Line, LineError, Lines};
+use regall_directory::vocab::{Attr, Flags, Kind, Reason};
+
+/// Room for /proc/self/maps while it is read: used with the lock held only.
+struct Buffer(UnsafeCell<[u8; 16384]>);
+
+// SAFETY: see above.
+unsafe impl Sync for Buffer {}
+static BUFFER: Buffer = Buffer(UnsafeCell::new([0; 16384]));
+
+/// What the kernel shows of `range` becomes what the ledger says. `extra` goes
+/// with everything that is new to it.
+///
+/// A mapping that the ledger does not know and that reaches further is taken in
+/// whole (another thread's, perhaps, that is not yet entered: pinned only in
+/// part it would be two mappings to the kernel, for good). Returns how far that was.
+#[cold]
+#[inline(never)]
+pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
+    let mut reach = range;
+    // What was read beyond the range may have been on its way out, by a call that was
+    // over before it could be told: seen again, it is there, or the call was told.
+    for _ in 0..PASSES {
+        let before = reach;
+        reach = read_once(state, before, extra);
+        if reach == before {
+            break;
+        }
+    }
+    reach
+}
+
+/// Passes of [`read`] at the most.
+const PASSES: usize = 3;
+
+/// How often opening the kernel's list, or reading it, may fail in one pass.
+const READ_TRIES: usize = 3;
+
+fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
+    counters::count(Counter::Resyncs);
+    // Calls in progress there may be seen half-way: they look again when they are done.
+    flight::disturb(range);
+    // A handler that jumps away would leave the descriptor open.
+    let _undisturbed = Undisturbed::new();
+    // What it fails for may be over at once: a table of descriptors that is full, no memory.
+    let opened = (0..READ_TRIES).find_map(|_| Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok());
+    let Some(fd) = opened else {
+        log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
+        return range;
+    };
+    // SAFETY: the lock is held (`state` is behind it), and nothing below reads
+    // maps again.
+    let buffer = unsafe { &mut *BUFFER.0.get() };
+    let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));
+    let mut from = range.start();
+    let mut reach = range;
+    let mut failures = 0;
+    while let Some(line) = lines.next_line() {
+        if let Err(LineError::Read(errno)) = line {
+            failures += 1;
+            if failures < READ_TRIES {
+                continue;
+            }
+            // What was not read is left as the ledger has it.
+            log::warn!("/proc/self/maps can't be read ({errno}): coverage from {from:#x} on is not checked");
+            return reach;
+        }
+        let Some(line) = line.ok().and_then(maps::parse) else {
+            continue;
+        };
+        if line.range.start() >= range.end() {
+            break;
+        }
+        let Some(part) = line.range.intersection(range) else {
+            continue;
+        };
+        if let Some(hole) = PageRange::new(from, part.start()) {
+            state.forget(hole);
+        }
+        from = part.end();
+        if state.agree(line.range, &line, extra) {
+            let start = reach.start().min(line.range.start());
+            reach = PageRange::new(start, reach.end().max(line.range.end())).unwrap_or(reach);
+            flight::disturb(line.range);
+        }
+    }
+    if let Some(hole) = PageRange::new(from, range.end()) {
+        state.forget(hole);
+    }
+    reach
+}
+
+impl State {
+    fn forget(&mut self, hole: PageRange) {
+        // Not what the shim has mapped since the list was made.
+        let mut from = hole.start();
+        while let Some(entry) = self.ledger.next_from(from) {
+            let Some(part) = entry.range.intersection(hole) else {
+                return;
+            };
+            from = part.end();
+            if entry.attr.kind != Kind::Shim {
+                self.ready();
+                self.remove(part, |_, _| ());
+            }
+            if from >= hole.end() {
+                return;
+            }
+        }
+    }
+
+    /// The kernel says `line` of `part`. Whether that was news.
+    fn agree(&mut self, part: PageRange, line: &Line, extra: Flags) -> bool {
+        // Parts that the ledger knows keep what the kernel does not show; parts
+        // that it does not know are described from the line.
+        let mut at = part.start();
+        let mut described = None;
+        while at < part.end() {
+            self.ready();
+            let rest = PageRange::new(at, part.end());
+            let known = self
+                .ledger
+                .next_from(at)
+                .filter(|e| e.range.start() < part.end());
+            let (piece, attr) = match (known, rest) {
+                (_, None) => break,
+                (Some(e), Some(rest)) if e.range.start() <= at => {
+                    (rest.before(e.range.end()), Some(e.attr))
+                }
+                (Some(e), Some(rest)) => (rest.before(e.range.start()), None),
+                (None, Some(rest)) => (Some(rest), None),
+            };
+            let Some(piece) = piece else {
+                break;
+            };
+            at = piece.end();
+            match attr {
+                Some(attr) => self.correct(piece, attr, line),
+                None => {
+                    let new = *described.get_or_insert_with(|| describe(line, extra));
+                    self.enter_described(piece, line, new);
+                }
+            }
+        }
+        described.is_some()
+    }
+
+    fn correct(&mut self, piece: PageRange, attr: Attr, line: &Line) {
+        let known = plausible(attr.kind, line) && attr.prot.shared() == line.prot.shared();
+        if known && attr.prot == line.prot {
+            return;
+        }
+        if !known {
+            // Another mapping than the one that the ledger knows.
+            let new = describe(line, Flags::EMPTY);
+            return self.enter_described(piece, line, new);
+        }
+        let mut new = Attr {
+            prot: line.prot,
+            ..attr
+        };
+        if attr.pin.reason == Reason::NoAccess {
+            new.pin.reason = Reason::Off;
+        }
+        let new = policy::described(new, settings::config().pin);
+        self.update(piece, |_, _| new);
+    }
+
+    fn enter_described(&mut self, piece: PageRange, line: &Line, new: Described) {
+        let end = new.file_end.unwrap_or(u64::MAX);
+        let (at, device) = (line.range.start(), (line.dev_major, line.dev_minor));
+        let of_file = new.attr.kind == Kind::File && line.inode != 0;
+        let origin = of_file.then(|| Origin::of_file(device, line.inode, line.offset, at));
+        if let Some(head) = piece.before(end.max(line.range.start())) {
+            self.insert_part(head, new.attr, origin);
+        }
+        if let Some(tail) = piece.after(end) {
+            let flags = new.attr.flags.with(Flags::TAIL);
+            let attr = Attr { flags, ..new.attr };
+            self.insert_part(
+                tail,
+                policy::described(attr, settings::config().pin),
+                origin,
+            );
+        }
+    }
+}
+
+/// Whether a mapping of `kind` can look like `line`.
+fn plausible(kind: Kind, line: &Line) -> bool {
+    match kind {
+        Kind::Anon | Kind::ThreadStack | Kind::ShadowStack => {
+            line.inode == 0 && !line.name.starts_with(b"[heap]") || line.prot.shared()
+        }
+        Kind::Heap => line.inode == 0,
+        Kind::Stack | Kind::Kernel => line.inode == 0,
+        Kind::File | Kind::Shm | Kind::Huge | Kind::Device | Kind::Special => line.inode != 0,
+        Kind::Shim => true,
+    }
+}
+
+/// A mapping as the kernel's list has it.
+#[derive(Clone, Copy)]
+struct Described {
+    attr: Attr,
+    /// Where the file ends, if that is within the mapping.
+    file_end: Option<u64>,
+}
+
+#[cold]
+#[inline(never)]
+fn describe(line: &Line, extra: Flags) -> Described {
+    let config = settings::config();
+    let mut flags = extra;
+    let mut file_end = None;
+    let kind = match line.name {
+        b"[stack]" => {
+            flags = flags.with(Flags::GROWSDOWN).with(Flags::GROWABLE);
+            Kind::Stack
+        }
+        b"[heap]" => Kind::Heap,
+        b"[vdso]" | b"[vsyscall]" | b"[uprobes]" | b"[sigpage]" => Kind::Kernel,
+        name if name.starts_with(b"[vvar") => Kind::Kernel,
+        name if name.starts_with(b"/SYSV") => Kind::Shm,
+        name if name.starts_with(b"/anon_hugepage") => Kind::Huge,
+        name if odd_name(name) => special_in_smaps(line.range.start()).unwrap_or(Kind::File),
+        share::NAME => {
+            flags = flags.with(Flags::BACKED);
+            Kind::File
+        }
+        _ if line.inode != 0 => {
+            if !line.prot.shared() && !line.prot.writable() {
+                flags = flags.with(Flags::TEXT);
+            }
+            if is_cache(line) {
+                flags = flags.with(Flags::CACHE);
+            }
+            file_end = end_of_file(line);
+            Kind::File
+        }
+        _ => Kind::Anon,
+    };
+    let shown: &[u8] = if line.name.is_empty() {
+        b"[anon]"
+    } else {
+        line.name
+    };
+    if crate::glob::matches_any(
+        config.exclude.as_bytes(),
+        shown.strip_suffix(b" (deleted)").unwrap_or(shown),
+    ) {
+        flags = flags.with(Flags::EXCLUDED);
+    }
+    let attr = policy::described(policy::fresh(line.prot, kind, flags), config.pin);
+    Described { attr, file_end }
+}
+
+/// Names behind which there may be something else than a file's pages.
+fn odd_name(name: &[u8]) -> bool {
+    let device = name.starts_with(b"/dev/")
+        && ![&b"/dev/shm/"[..], b"/dev/zero", b"/dev/hugepages"]
+            .iter()
+            .any(|p| name.starts_with(p));
+    device
+        || name.starts_with(b"anon_inode:")
+        || name.starts_with(b"socket:")
+        || name.starts_with(b"/[aio]")
+}
+
+/// Whether the pages of the file behind `line` are page cache, which the kernel can have back.
+#[cold]
+#[inline(never)]
+fn is_cache(line: &Line) -> bool {
+    let memory = [&b"/memfd:"[..], b"/dev/zero", b"/dev/shm/"];
+    let known = memory.iter().any(|memory| line.name.starts_with(memory));
+    !known && mounts::of_device(line.dev_major, line.dev_minor) != Mounted::Memory
+}
+
+/// Where the file behind `line` ends, if it ends within the mapping. What may take for ever to
+/// answer is not asked: there the pin set finds it.
+#[cold]
+#[inline(never)]
+fn end_of_file(line: &Line) -> Option<u64> {
+    if mounts::of_device(line.dev_major, line.dev_minor) == Mounted::Remote {
+        return None;
+    }
+    let mut path = Text::<1024>::new();
+    path.push(line.name);
+    let stat = file::stat_path(path.as_cstr()?, false).ok()?;
+    if stat.inode != line.inode {
+        return None;
+    }
+    let backed = round_up(stat.size.saturating_sub(line.offset))?;
+    let end = line.range.start().checked_add(backed)?;
+    (end < line.range.end()).then_some(end)
+}
+
+/// What the new mapping that begins at `start` is, if it is one that can't be registered. Asked
+/// of the kernel by two pieces of advice on its first page, which cost less than a
+/// microsecond; smaps, which adds up every page of the process, is for what they leave open.
+#[cold]
+#[inline(never)]
+pub fn special_kind(start: u64) -> Option<Kind> {
+    // EINVAL for VM_SPECIAL: VM_IO, VM_PFNMAP, VM_DONTEXPAND or VM_MIXEDMAP (mm/madvise.c).
+    // Elsewhere it does nothing: the mapping is new, nobody has given it MADV_DONTDUMP.
+    match sys::advise(start, PAGE, libc::MADV_DODUMP) {
+        Ok(()) => return None,
+        Err(Errno::INVAL) => (),
+        Err(_) => return special_in_smaps(start),
+    }
+    // EINVAL for VM_IO and VM_PFNMAP, from kernels that know it (Linux 5.14): the others'
+    // pages are memory, and are there afterwards.
+    match sys::advise(start, PAGE, libc::MADV_POPULATE_READ) {
+        Ok(()) => Some(Kind::Special),
+        Err(Errno::INVAL) if knows_populate() => Some(Kind::Device),
+        Err(_) => special_in_smaps(start),
+    }
+}
+
+/// Whether the kernel knows MADV_POPULATE_READ.
+fn knows_populate() -> bool {
+    let own = BUFFER.0.get() as u64 & !(PAGE - 1);
+    sys::advise(own, PAGE, libc::MADV_POPULATE_READ).is_ok()
+}
+
+/// What smaps says of the mapping that begins at `start`.
+#[cold]
+#[inline(never)]
+fn special_in_smaps(start: u64) -> Option<Kind> {
+    let _undisturbed = Undisturbed::new();
+    let fd = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0).ok()?;
+    let mut buffer = [0u8; 4608];
+    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    let mut here = false;
+    while let Some(line) = lines.next_line() {
+        let line = match line {
+            Ok(line) => line,
+            Err(LineError::TooLong) => continue,
+            Err(LineError::Read(_)) => return None,
+        };
+        if let Some(head) = maps::parse(line) {
+            here = head.range.start() == start;
+        } else if let (true, Some(flags)) = (here, line.strip_prefix(b"VmFlags:")) {
+            let has = |f: &[u8]| flags.split(|b| *b == b' ').any(|w| w == f);
+            return if has(b"io") || has(b"pf") {
+                Some(Kind::Device)
+            } else if has(b"de") || has(b"mm") {
+                Some(Kind::Special)
+            } else {
+                None
+            };
+        }
+    }
+    None
+}
+
+/// Every address, the kernel's own included: `[vsyscall]` is listed, too.
+pub fn everything() -> Option<PageRange> {
+    PageRange::new(0, !(PAGE - 1))
+}
