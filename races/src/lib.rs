@@ -2,6 +2,15 @@
 //! order of its threads, and lets every load see each value that the memory orderings allow: so
 //! also what a processor of ours never does. The sources are those of the other crates, not
 //! copies; they name their atomics `crate::atomic`.
+//!
+//! A test runs with up to two or three preemptions. Those of the directory, the cookies and the
+//! bridge's lock are complete; the others stop after 6 or 8 seconds, `calls` and `notes` with orders
+//! of two preemptions, after all with one as far as the time lasts. Around the ledger's lock the
+//! system is made up (`sys`): a sleeper is woken only by a wake, so a missed one is a deadlock, or,
+//! where the code counts on being awake again, by a clock; threads die and leave what they held.
+//! There are two places for calls and two notes, so both run out. loom takes SeqCst for AcqRel: what
+//! needs more is ordered by fences. The bridge's peers and queues are not here: what is shared there
+//! belongs to whoever holds a slot, or a lock of those above.
 
 // What is not called here is called where it comes from.
 #![allow(dead_code, missing_docs)]

@@ -4,6 +4,10 @@
 //! on it must not be what memory is short for: where all that is mapped could be resident at
 //! once, it is not. As soon as a call brings more than that, the locks on page cache go, at the
 //! end of that very call, and none is taken until it fits again.
+//!
+//! Only calls of this process are seen at once. Other processes that fill the same cgroup or node
+//! are looked at every few hundred events, at most four times a second, so a process without memory
+//! calls does not look. A fork's copies and files that are written to tmpfs are not seen either.
 
 use super::budget::reckon;
 use super::pinning::let_go_of;

@@ -4,6 +4,23 @@
 //! with it. So a domain registers at once what is small against the headroom; the rest says
 //! `untouched` in the HCA column, and has no region, until somebody asks for it or it is
 //! seen to be resident.
+//!
+//! - *Small* is a gap between regions of at most 1/64 of the headroom (1 MiB at the least), as long
+//!   as all regions together have at most 1/16 of it that nobody has touched. Shared mappings of
+//!   files and huge pages that are not reserved are never small: their file system or pool may have
+//!   less room than the mapping.
+//! - A *request* is widened to 1/64 of the headroom (1 to 64 MiB) where that fits the 1/16, else it
+//!   registers the very bytes. One of more than 64 MiB goes to the real call.
+//! - What is *resident* is registered at audits, near a request, and near a region that has just
+//!   been registered. /proc/self/pagemap is asked without the lock, behind PAGEMAP_SCAN (Linux 6.7);
+//!   what it says is a hint. A page of private memory counts if it is this process's own: not the
+//!   zero page, not a file's page that was only read (registering would copy it), not one that a
+//!   child of fork has too. mincore says "resident" of the zero page, and of every page of a file
+//!   that one may not write, so it is asked only where /proc can't be read.
+//!
+//! The headroom is the budget less what is resident or registered. /proc/self/statm is read for it
+//! at requests, at audits and after registrations, never in a call that registers nothing. A device
+//! in REGALL_HCA, regall_register_all, `populate` and `onfault` do not wait.
 
 use super::{ahead, budget, lock, State, USER_END};
 use crate::limits;

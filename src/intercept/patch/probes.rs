@@ -7,6 +7,21 @@
 //! missed; who looks here says so, and has everything read anew. What it leaves behind is
 //! the file's byte in front of the rest of our jump. So while it stands, that rest is made
 //! the file's too; and what was left is made ours again. A breakpoint is never overwritten.
+//!
+//! The short jump (`eb xx` for `0f 05`) exists for probes on a function's first byte. glibc's
+//! wrappers are `mov $number, %eax; syscall`. With a jump in the place of the `mov`, a probe there
+//! hid all calls, and at its end the kernel restored the file's byte before the rest of our jump: a
+//! `mov` of a wrong number, ENOSYS for good (`verify_opcode` and `set_orig_insn` in
+//! kernel/events/uprobes.c). The short jump is one instruction for one, so threads parked behind
+//! the `syscall` and jumps to it are right, too. The padding that it leads to is in no function, so
+//! the frame description of the function before it is made longer.
+//!
+//! Weighed against it: a five-byte jump over the `syscall` and the head of what follows (a probe on
+//! the `syscall`, or a thread that was in the kernel, goes on inside the jump); one-byte patches
+//! (`b8` to `eb` or `e9`, with the number as distance: it leads into the function itself); a second
+//! jump behind the `syscall` that makes failed calls again (calls are seen late, with numbers that
+//! seccomp filters may kill for); text in anonymous memory (no probe would fire, and profilers lose
+//! the file).
 
 use super::apply::{is_generated, store_at_once, Entry, Patches, Use, Writer};
 use super::plan::{BREAKPOINT, JUMP_BYTES, MOV_EAX, SHORT, SHORT_BYTES, SYSCALL};
