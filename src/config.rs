@@ -71,9 +71,9 @@ pub enum Intercept {
 /// REGALL_LIMIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So many hundredths of what the process may have, 1 to 100.
+    /// A percentage of what the process may have, 1 to 100.
     Percent(u64),
 }
 
@@ -254,11 +254,11 @@ impl Default for Config {
 /// What is wrong with a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Problem {
-    /// There is no such variable.
+    /// No variable has this name.
     Name,
     /// The value is none of those that it can have.
     Value {
-        /// Those, in words.
+        /// The values that are valid, in words.
         expected: &'static str,
     },
     /// The value does not fit.
@@ -323,7 +323,7 @@ fn limit(value: &[u8]) -> Option<Limit> {
 pub struct Complaint<'a> {
     /// The variable.
     pub name: &'a [u8],
-    /// Its value.
+    /// The variable's value.
     pub value: &'a [u8],
     /// What is wrong.
     pub problem: Problem,

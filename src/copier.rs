@@ -10,7 +10,7 @@ use regall_bridge::lock::Lock;
 use regall_bridge::peer::Peer;
 use regall_bridge::queue::Engine;
 
-/// It.
+/// The copier thread, with the process's descriptors.
 pub static THREAD: Thread = Thread::new(c"regall-copier", Files::Shared, run);
 
 /// What it has to do; made when the first queue is opened, and kept.
@@ -26,7 +26,7 @@ pub fn engine() -> Option<&'static Engine> {
     unsafe { ENGINE.load(Acquire).as_ref() }
 }
 
-/// The same, made if need be, with its thread running. EAGAIN, ENOMEM, EPERM: there can't be one.
+/// The engine, made if need be, with its thread running. EAGAIN, ENOMEM, EPERM: there can't be one.
 pub fn running() -> Result<&'static Engine> {
     let engine = match engine() {
         Some(engine) => engine,

@@ -7,7 +7,7 @@ use core::ffi::CStr;
 /// One cgroup with a limit, on the way from this process's own to the root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group<'a> {
-    /// Its path below the root of its hierarchy.
+    /// The group's path below the root of its hierarchy.
     pub path: &'a [u8],
     /// Version 1's hierarchy, or version 2's.
     pub v1: bool,

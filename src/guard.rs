@@ -6,7 +6,7 @@ use crate::threads::{self, Files, Thread};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_bridge::xpmem;
 
-/// It. With descriptors of its own, which are closed when it ends.
+/// The guard thread. It has descriptors of its own, which are closed when it ends.
 pub static THREAD: Thread = Thread::new(c"regall-guard", Files::Own, run);
 
 /// Whether it has opened the device (1), or can't (2).

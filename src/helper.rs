@@ -20,7 +20,8 @@ use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
 use regall_bridge::vector::Segment;
 
-/// It. With descriptors of its own: programs that close what they find do not end it, and
+/// The helper thread. It has descriptors of its own: programs that close what they find do not end
+/// it, and
 /// children don't hold its connections open.
 pub static THREAD: Thread = Thread::new(c"regall-helper", Files::Own, run);
 
@@ -118,7 +119,7 @@ static GATE: AtomicU32 = AtomicU32::new(OPEN);
 const OPEN: u32 = 0;
 const BUSY: u32 = 1;
 const SHUT: u32 = 2;
-/// Its request may be waiting for the ledger's lock.
+/// Set while a request may be waiting for the ledger's lock.
 const WAITS: u32 = 4;
 /// How long the end waits for a request that is carried out, and for the thread to be gone, in
 /// nanoseconds. One that waits for a page which does not come must not hold the program up.
@@ -231,7 +232,7 @@ extern "C" fn entry() -> ! {
     THREAD.live()
 }
 
-/// Its life, on the thread.
+/// The helper's life, on its thread.
 fn run() {
     let listener = listen();
     let state = match &listener {
@@ -262,7 +263,7 @@ fn bell() -> Option<file::Fd> {
     made.ok().map(|fd| file::Fd::owned(fd as i32))
 }
 
-/// This process, as the one that is served from.
+/// The owner's side of the helper: this process.
 struct Us {
     /// Capabilities that this thread may have. It uses them to look at peers alone.
     permitted: u64,

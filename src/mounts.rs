@@ -12,13 +12,13 @@ use regall_directory::maps::{LineError, Lines};
 /// A kind of file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mounted {
-    /// Its files are memory.
+    /// The file system's files are memory.
     Memory,
-    /// It is of this machine.
+    /// The file system is of this machine.
     Local,
     /// Somebody else answers for it, perhaps never.
     Remote,
-    /// It is not in the list: the kernel's own, or out of this process's sight.
+    /// The device is not in the list: the kernel's own, or out of this process's sight.
     Unlisted,
 }
 

@@ -7,7 +7,7 @@ use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
 /// What the pin set is to do with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
-    /// Nothing, for the reason that stands in the column.
+    /// Leaves it alone, for the reason that stands in the column.
     Leave(Column),
     /// Lock what is touched.
     OnFault,
@@ -81,7 +81,7 @@ pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
 /// What a domain of an adapter is to do with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Registering {
-    /// Nothing, for the reason that stands in the column.
+    /// Leaves it alone, for the reason that stands in the column.
     Leave(Column),
     /// Register it; true: with the rights that memory has that can be written.
     With(bool),

@@ -52,7 +52,7 @@ pub fn leave(range: PageRange) {
     OWNER.leave(range);
 }
 
-/// Its pages are replaced, and it stays where it is.
+/// Tells of memory whose pages are replaced, and that stays where it is.
 #[inline]
 pub fn replaced(range: PageRange) {
     OWNER.replaced(range);

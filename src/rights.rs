@@ -37,7 +37,7 @@ fn words(it: &Credentials) -> [u64; WORDS] {
     ]
 }
 
-/// This thread's. A filter may forbid one of the system calls.
+/// The credentials of this thread. A filter may forbid one of the system calls.
 fn current() -> Option<Credentials> {
     Credentials::current().or_else(by_status)
 }
@@ -218,9 +218,9 @@ fn alone() {
 /// Which id for files a call sets.
 #[derive(Clone, Copy)]
 pub enum Files {
-    /// That of setfsuid(2).
+    /// The user id of setfsuid(2).
     User,
-    /// That of setfsgid(2).
+    /// The group id of setfsgid(2).
     Group,
 }
 

@@ -28,7 +28,7 @@ const SWEEP: usize = 512;
 
 /// The end of the name of the file of this process's regions, beside the directory.
 pub const REGIONS: &str = "regions";
-/// That of the pipe through which it is told that they were used.
+/// The end of the name of the pipe through which it is told that they were used.
 pub const USES: &str = "uses";
 
 /// This process's file and where it is mapped.

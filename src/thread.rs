@@ -21,7 +21,7 @@ pub struct Thread {
     pub flights: [Cell<u32>; NESTED],
     /// Where on its stack each of them came in; of those that are not open, anything.
     pub arrivals: [Cell<u64>; NESTED],
-    /// It has left a call half-way, and the ledger has not been checked since.
+    /// Whether the thread has left a call half-way, and the ledger has not been checked since.
     pub owes_audit: Cell<bool>,
     /// From where to where this thread has left pinning for when it has no call in
     /// progress any more; end 0: nothing.

@@ -39,7 +39,7 @@ pub enum Files {
 /// A thread with a purpose.
 pub struct Thread {
     state: AtomicU32,
-    /// Its id while it runs; the kernel writes it and clears it.
+    /// The thread's id while it runs; the kernel writes it and clears it.
     tid: AtomicU32,
     /// Where its memory is; 0: it was never started in this process.
     memory: AtomicU64,
@@ -111,7 +111,7 @@ impl Thread {
         self.tid.load(Acquire) != 0
     }
 
-    /// Its id; 0: it does not exist.
+    /// The thread's id; 0: it does not exist.
     pub fn id(&self) -> u32 {
         self.tid.load(Acquire)
     }
@@ -257,7 +257,7 @@ pub fn alone() -> bool {
     }
 }
 
-/// Those that were ever started, in this process or its parent.
+/// Threads that were ever started, in this process or its parent.
 static STARTED: [AtomicPtr<Thread>; 4] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 4];
 
 fn all() -> impl Iterator<Item = &'static Thread> {

@@ -137,7 +137,7 @@ pub fn started(pid: u32) -> Result<u64> {
     stat(pid).map(|stat| stat.start)
 }
 
-/// Its /proc/PID/stat; errors as [`started`]'s.
+/// Reads a process's /proc/PID/stat; errors as [`started`]'s.
 pub fn stat(pid: u32) -> Result<Stat> {
     match Stat::of(pid.into()) {
         Ok(stat) if !stat.over() => Ok(stat),

@@ -12,7 +12,7 @@ use regall_sys::Errno;
 pub enum Kind {
     /// The peer's memory, mapped here, where it can be mapped.
     Map = 0,
-    /// The same through the XPMEM module.
+    /// The peer's memory, mapped here by the XPMEM module.
     Xpmem = 1,
     /// Cross Memory Attach: process_vm_readv(2), and /proc/PID/mem for a few bytes.
     Cma = 2,
@@ -26,7 +26,7 @@ impl Kind {
     /// All of them, in the order of `auto`.
     pub const ALL: [Self; 5] = [Self::Map, Self::Xpmem, Self::Cma, Self::Knem, Self::Helper];
 
-    /// Its counters: transfers, and their bytes.
+    /// The mechanism's counters: transfers, and their bytes.
     pub const fn counters(self) -> (Counter, Counter) {
         match self {
             Self::Map => (Counter::CopyMap, Counter::CopyMapBytes),
@@ -112,7 +112,7 @@ impl Order {
         self.auto
     }
 
-    /// As the directory has it.
+    /// The list as the directory has it.
     pub fn bits(&self) -> u64 {
         copy_bits(self.kinds().map(|k| k as usize), self.auto)
     }
@@ -130,7 +130,7 @@ impl Default for States {
 }
 
 impl States {
-    /// Nothing is known yet.
+    /// A state in which nothing is known yet.
     pub const fn new() -> Self {
         Self {
             refused: AtomicU32::new(0),
@@ -152,11 +152,11 @@ impl States {
 /// Why a mechanism did not copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum No {
-    /// It can't run between these two processes.
+    /// The mechanism can't run between these two processes.
     Never,
-    /// It is not for this memory.
+    /// The mechanism is not for this memory.
     NotThis,
-    /// It tried, and this is what came of it.
+    /// The mechanism tried and failed with this error.
     Failed(Errno),
 }
 

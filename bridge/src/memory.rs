@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use regall_directory::addr::round_up;
 use regall_sys::{Errno, Result};
 
-/// So many `T` at most, for now.
+/// An array with room for so many `T`, for now.
 pub struct Array<T: Copy> {
     at: Option<NonNull<T>>,
     bytes: u64,

@@ -71,7 +71,7 @@ impl Known {
         }
     }
 
-    /// The same, of memory that nobody has opted out ([`Attr::is_open`]).
+    /// Whether a peer may read or write it: memory that nobody has opted out ([`Attr::is_open`]).
     pub fn is_open(&self, write: bool) -> bool {
         self.open && self.allows(write)
     }
@@ -210,7 +210,7 @@ impl Picture {
         self.known.truncate(kept);
     }
 
-    /// As if nothing was known: it was left half done.
+    /// Forgets everything: the list was left half done.
     pub fn forget(&mut self) {
         self.known.truncate(0);
         self.last = 0;

@@ -23,10 +23,10 @@ const WAYS: usize = 4;
 /// What calls for a peer have to be worth before it is opened: a point for each, and one
 /// for each page.
 const WORTH: u32 = 64;
-/// So long one that can't be opened is not tried again, in nanoseconds; it may be another
+/// How long a process that can't be opened is not tried again, in nanoseconds; it may be another
 /// process by then, or have come to run with the shim.
 const REFUSED: u64 = 100_000_000;
-/// The same where only we could help.
+/// How long it is not tried again where only we could help, in nanoseconds.
 const REFUSED_WHERE_FORBIDDEN: u64 = 10_000_000;
 /// Peers are looked after so often, in nanoseconds, and not at each call, but once in so
 /// many: those that are gone are closed.
@@ -58,7 +58,7 @@ struct Slot {
     pid: AtomicU32,
     /// The thread that uses `what`; 0: none.
     holder: AtomicU32,
-    /// Those who use the peer: it stays open.
+    /// How many use the peer, which keep it open.
     users: AtomicU32,
     /// Calls in a row of which nothing was served, and calls that are to go by therefore.
     in_vain: AtomicU32,
@@ -96,12 +96,12 @@ pub struct Caller {
     pub host: &'static dyn Host,
     /// REGALL_COPY.
     pub order: Order,
-    /// This thread's id; in a vfork child its parent's.
+    /// The calling thread's id; in a vfork child its parent's.
     pub thread: u32,
 }
 
 impl Pool {
-    /// Nobody.
+    /// An empty pool.
     pub const fn new() -> Self {
         Self {
             slots: [const { Slot::FREE }; PEERS],
@@ -436,7 +436,7 @@ impl Visit<'_> {
         None
     }
 
-    /// It is gone: nobody finds it here any more, and it is closed when its last user leaves.
+    /// Takes a peer that is gone out of the pool: its last user closes it.
     #[cold]
     pub fn bury(&self) {
         self.slot.pid.store(0, Relaxed);

@@ -160,9 +160,9 @@ impl Side {
 pub enum Answer {
     /// What the real call says, which was not made.
     Kernels,
-    /// This: bytes.
+    /// So many bytes were copied.
     Bytes(u64),
-    /// This errno.
+    /// The call fails with this errno.
     Error(Errno),
 }
 
@@ -300,9 +300,9 @@ struct Job<'a> {
 
 /// What became of the next bytes.
 enum Next {
-    /// So many were copied.
+    /// So many bytes were copied, by this mechanism.
     Done(Kind, u64),
-    /// They can't be served.
+    /// The bytes can't be served.
     Not,
     /// Our own memory is not as it must be.
     Fault,

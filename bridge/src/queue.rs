@@ -204,7 +204,7 @@ impl Engine {
 /// What came of a copy: `struct regall_completion`.
 #[derive(Clone, Copy)]
 pub struct Completion {
-    /// As its starter named it.
+    /// The tag that its starter gave it.
     pub tag: u64,
     /// What came of it.
     pub outcome: Outcome,

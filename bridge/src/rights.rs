@@ -7,9 +7,9 @@ use regall_sys::credentials::{Credentials, Namespace};
 /// The process that is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
-    /// Its credentials.
+    /// The process's credentials.
     pub credentials: Credentials,
-    /// Its user namespace. `None`: it can't be told.
+    /// The process's user namespace. `None`: it can't be told.
     pub namespace: Option<Namespace>,
     /// Whether its capabilities are worth nothing outside its user namespace, and there nothing
     /// that its user does not have anyway: the namespace is its user's own.
@@ -21,9 +21,9 @@ pub struct Owner {
 pub struct Caller {
     /// Effective user and group at the time at which it connected (SO_PEERCRED).
     pub connected: (u32, u32),
-    /// Its credentials since. `None`: they can't be had (it is in another pid namespace).
+    /// The peer's credentials since. `None`: they can't be had (it is in another pid namespace).
     pub credentials: Option<Credentials>,
-    /// Its user namespace. `None`: it is not proven which one.
+    /// The peer's user namespace. `None`: it is not proven which one.
     pub namespace: Option<Namespace>,
 }
 

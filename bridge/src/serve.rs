@@ -24,7 +24,7 @@ use regall_sys::{call, rlimit, Errno, Result};
 const PEERS: usize = 256;
 /// What is waited for beside them.
 const BEFORE: usize = 3;
-/// Those among them of other users.
+/// Peers of other users among them, at the most.
 const STRANGERS: usize = 32;
 /// Requests of one peer that are answered before the others are looked at.
 const TURN: usize = 8;
@@ -89,7 +89,7 @@ struct Client {
     /// Who has connected. It alone is served: what another process sends, which was given the
     /// connection or has the number of one that ended, ends it.
     who: Credentials,
-    /// Its real user and group at its HELLO.
+    /// The peer's real user and group at its HELLO.
     said_hello_as: Option<(u32, u32)>,
     /// After its HELLO.
     bounce: Option<Fd>,

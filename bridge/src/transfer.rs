@@ -27,7 +27,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Nothing was to be done.
+    /// An outcome where nothing was to be done.
     pub const NOTHING: Self = Self {
         result: Ok(()),
         bytes: 0,
@@ -35,7 +35,7 @@ impl Outcome {
         mechanism: None,
     };
 
-    /// Nothing could be done.
+    /// An outcome where nothing could be done.
     pub const fn failed(e: Errno) -> Self {
         Self {
             result: Err(e),

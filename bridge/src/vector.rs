@@ -39,7 +39,7 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Its beginning.
+    /// The beginning of a vector.
     pub fn new(segments: &'a [Segment]) -> Self {
         Self {
             rest: segments,
@@ -99,7 +99,7 @@ pub struct Few {
 }
 
 impl Few {
-    /// None.
+    /// A list without segments.
     #[inline(always)]
     pub const fn new() -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Few {
         }
     }
 
-    /// None, where they are to be: what is not used is not written, either. (A constant
+    /// Makes an empty list in its place; what is not used is not written, either. (A constant
     /// would be copied, all of it.)
     #[inline(always)]
     pub fn start(place: &mut MaybeUninit<Self>) {
@@ -120,7 +120,7 @@ impl Few {
         unsafe { (&raw mut (*at).bytes).write(0) };
     }
 
-    /// None any more.
+    /// Takes all segments out.
     #[inline]
     pub fn clear(&mut self) {
         self.used = 0;

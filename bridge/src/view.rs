@@ -137,7 +137,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// That of `slot`.
+    /// The stamp of `slot`.
     pub fn of(slot: NonNull<Slot>, generation: u64) -> Self {
         // SAFETY: a slot's first word; only its address is taken.
         let at = unsafe { &raw const (*slot.as_ptr()).generation };
@@ -147,7 +147,7 @@ impl Stamp {
         }
     }
 
-    /// That of a word that is the same as long as all is well.
+    /// The stamp of a word that stays the same as long as all is well.
     pub fn of_word(word: &AtomicU64, value: u64) -> Self {
         Self {
             at: NonNull::from(word),

@@ -103,7 +103,7 @@ impl Request {
         }
     }
 
-    /// As it is sent.
+    /// The message as it is sent.
     pub fn to_bytes(self) -> [u8; REQUEST] {
         // SAFETY: integers without padding, of the same size.
         unsafe { core::mem::transmute(self) }
@@ -119,7 +119,7 @@ impl Request {
 }
 
 impl Answer {
-    /// As it is sent.
+    /// The message as it is sent.
     pub fn to_bytes(self) -> [u8; ANSWER] {
         // SAFETY: as in `Request`.
         unsafe { core::mem::transmute(self) }

@@ -223,7 +223,7 @@ impl Default for Access {
 }
 
 impl Access {
-    /// None yet.
+    /// A device that is not open yet.
     pub const fn new() -> Self {
         Self {
             id: AtomicI64::new(0),
@@ -250,7 +250,7 @@ impl Access {
         Ok(get.access)
     }
 
-    /// It is not valid any more.
+    /// Forgets a descriptor that is not valid any more.
     fn forget(&self) {
         self.id.store(0, Release);
     }

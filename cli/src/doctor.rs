@@ -36,15 +36,15 @@ pub struct Args {
 /// How a thing stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// As it should be.
+    /// Everything is as it should be.
     Good,
-    /// It is not there, which is nothing wrong: hardware, optional modules.
+    /// Optional hardware or a module is not there, and nothing is wrong with that.
     Absent,
-    /// It limits what regall can do.
+    /// What was found limits what regall can do.
     Limits,
     /// Nobody looked; the finding says why.
     NotChecked,
-    /// It should have been possible to look, and was not.
+    /// To look failed, though it should have been possible.
     Unknown,
 }
 

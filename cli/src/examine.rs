@@ -16,7 +16,7 @@ use crate::check::{self, Gap, Rules};
 use crate::figures::Tally;
 use crate::look::{look, Look, Settings};
 
-/// So long a process may be busy before that is the answer.
+/// How long a process may be busy before that is the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A gap that stands so long ...
 const STANDING: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ pub enum Verdict {
     Good(Summary),
     /// Gaps, and the entries that the shim could not publish.
     Gaps(Vec<Gap>, u64),
-    /// It could not be looked at.
+    /// The process could not be looked at.
     Failed(Failure),
 }
 

@@ -20,7 +20,7 @@ impl Regions {
         Self::of_primary(all, header.primary)
     }
 
-    /// The same with the number of the primary domain.
+    /// From a snapshot's regions and the number of the primary domain.
     pub fn of_primary(all: Vec<Region>, primary: u64) -> Self {
         let from = all.partition_point(|r| u64::from(r.domain) < primary);
         let to = all.partition_point(|r| u64::from(r.domain) <= primary);
@@ -41,7 +41,7 @@ impl Regions {
         self.all.get(from..to).unwrap_or(&[])
     }
 
-    /// Those of all other domains.
+    /// The regions of all other domains.
     pub fn others(&self) -> impl Iterator<Item = &Region> {
         let (from, to) = self.primary;
         let before = self.all.get(..from).unwrap_or(&[]);

@@ -48,7 +48,7 @@ pub fn count(n: u64) -> String {
     format!("{value:.decimals$}{unit}")
 }
 
-/// So many of a thing: `1 gap`, `2 gaps`.
+/// A number of things in words: `1 gap`, `2 gaps`.
 pub fn many(n: usize, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }

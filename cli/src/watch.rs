@@ -108,11 +108,11 @@ fn step(
 
 /// What a process came to that lost its directory.
 enum Settled {
-    /// It ended.
+    /// The process has ended.
     Ended,
-    /// It executes another program, with the shim.
+    /// The process executes another program, with the shim.
     Back,
-    /// It executes another program, without.
+    /// The process executes another program, without the shim.
     Inert,
 }
 

@@ -19,7 +19,7 @@ pub struct Setting {
     pub name: &'static str,
     /// Place of its lowest bit.
     shift: u32,
-    /// Its values by their numbers.
+    /// The setting's values by their numbers.
     words: &'static [&'static str],
 }
 

@@ -56,7 +56,7 @@ impl Prot {
     pub const fn shared(self) -> bool {
         self.0 & Self::SHARED != 0
     }
-    /// The same sharing with mprotect's new `prot`.
+    /// The protection after mprotect to `prot`, shared as before.
     #[inline]
     pub const fn with_prot(self, prot: u64) -> Self {
         Self((self.0 & Self::SHARED) | (prot & 7) as u8)
@@ -178,7 +178,7 @@ impl Column {
         errno: 0,
     };
 
-    /// It does not, for `reason`.
+    /// A registrar that does not hold it, for `reason`.
     #[inline]
     pub const fn no(reason: Reason) -> Self {
         Self { reason, errno: 0 }
@@ -214,7 +214,7 @@ impl fmt::Display for Column {
 pub struct Flags(u16);
 
 impl Flags {
-    /// None of them.
+    /// A set without any flag.
     pub const EMPTY: Self = Self(0);
     /// Mapped with MAP_NORESERVE.
     pub const NORESERVE: Self = Self(1);
@@ -395,7 +395,7 @@ impl Access {
     pub const MW_BIND: u32 = 1 << 4;
     /// Addresses count from 0.
     pub const ZERO_BASED: u32 = 1 << 5;
-    /// Its pages are fetched when they are used.
+    /// A region whose pages are fetched when they are used.
     pub const ON_DEMAND: u32 = 1 << 6;
     /// All of it is huge pages.
     pub const HUGETLB: u32 = 1 << 7;

@@ -33,7 +33,7 @@ impl SlotRef {
     pub const fn from_raw(raw: NonZeroU32) -> Self {
         Self(raw)
     }
-    /// As a number to be kept.
+    /// The slot as a number to be kept.
     #[inline]
     pub const fn get(self) -> NonZeroU32 {
         self.0

@@ -96,7 +96,7 @@ impl View {
         Ok(self.row_at(addr)?.map(Found::of))
     }
 
-    /// The same, looking first among the ranges that this thread found lately.
+    /// Looks `addr` up, first among the ranges that this thread found lately.
     #[inline]
     pub fn lookup_hinted(&self, addr: u64, hint: &Hint) -> Result<Option<Found>, Busy> {
         Ok(self.row_at_hinted(addr, hint)?.map(Found::of))
@@ -108,13 +108,13 @@ impl View {
 pub struct Totals {
     /// All.
     pub bytes: u64,
-    /// Those held by at least one registrar.
+    /// Bytes held by at least one registrar.
     pub registered: u64,
     /// By the pin set's word; index is [`Reason`] as a number ([`Reason::None`]: held).
     pub pin: [u64; REASONS],
     /// By the HCA registrar's word, likewise.
     pub hca: [u64; REASONS],
-    /// Those that the pin set holds and that are [`Flags::CACHE`].
+    /// Bytes that the pin set holds and that are [`Flags::CACHE`].
     pub cache: u64,
 }
 

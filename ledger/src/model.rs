@@ -704,7 +704,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The same over ten thousand entries, so that leaves split, merge and are
+    /// Compares the index with a BTreeMap over ten thousand entries, so that leaves split, merge
+    /// and are
     /// replaced by the hundred.
     #[test]
     fn is_what_a_btree_is_across_many_leaves(seed in any::<u64>()) {

@@ -103,7 +103,7 @@ pub fn open(pid: u32) -> Result<Directory, OpenError> {
     open_in(Path::new(FOLDER_ROOT), pid)
 }
 
-/// The same with the users' folders under `root` instead of [`FOLDER_ROOT`].
+/// Opens a directory with the users' folders under `root` instead of [`FOLDER_ROOT`].
 pub fn open_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
     let directory = find_in(root, pid)?;
     directory.mappings()?;
@@ -567,7 +567,7 @@ trait Dated: Copy {
     fn range(&self) -> PageRange;
     /// Higher is newer.
     fn age(&self) -> (u64, u64);
-    /// The same of `range` instead.
+    /// A line that is the same, but about `range`.
     fn of(self, range: PageRange) -> Self;
 }
 

@@ -28,14 +28,15 @@ pub use regall_directory::reader::{
 pub enum OpenError {
     /// There is no such process, or it is ending.
     NoSuchProcess,
-    /// It runs without the shim.
+    /// The process runs without the shim.
     Inert,
-    /// It has no directory yet, or one that is still being made.
+    /// The process has no directory yet, or one that is still being made.
     Unpublished,
-    /// It had a directory, which has been removed: it is about to end, or somebody has cleared
+    /// The process had a directory, which has been removed: it is about to end, or somebody has
+    /// cleared
     /// /dev/shm.
     Removed,
-    /// It belongs to someone else.
+    /// The process belongs to someone else.
     Foreign,
     /// What was found is not what the shim writes.
     Corrupt(&'static str),

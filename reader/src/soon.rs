@@ -12,10 +12,10 @@ use regall_directory::settings::LAUNCHERS;
 
 use super::{OpenError, Process};
 
-/// So long a process has to publish its directory. A child of fork needs about a millisecond,
+/// How long a process has to publish its directory. A child of fork needs about a millisecond,
 /// and longer on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// So long one has that is no new process: it may have executed a program just now.
+/// How long a process has that is not new: it may have executed a program just now.
 const AFTER_EXEC: Duration = Duration::from_millis(50);
 /// A process without a directory is a new one until this age.
 const NEW: Duration = Duration::from_secs(2);

@@ -26,7 +26,7 @@ impl Default for Claims {
 }
 
 impl Claims {
-    /// None.
+    /// A table without claims.
     pub const fn new() -> Self {
         Self {
             held: [None; MOST],

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Nothing is lent to anybody: the credentials are not such that it could be, or have changed.
+/// Whether nothing is lent to anybody: the credentials forbid it, or have changed.
 static WITHHELD: AtomicBool = AtomicBool::new(true);
 
 /// Whether nothing of this process is lent to others of its user.

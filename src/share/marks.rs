@@ -43,15 +43,15 @@ const fn bit(advice: i32) -> u32 {
 }
 
 impl Marks {
-    /// None.
+    /// No mark.
     pub const NONE: Self = Self(0);
 
-    /// Its protection key is `key`.
+    /// Marks memory with the protection key `key`.
     pub fn with_key(self, key: u64) -> Self {
         Self(self.0 & !KEY | key as u32 & KEY)
     }
 
-    /// Its NUMA policy is `policy`.
+    /// Marks memory with the NUMA policy `policy`.
     pub fn with_policy(self, policy: Option<&Policy>) -> Self {
         let number = policy.map_or(0, |p| u32::from(p.number()));
         Self(self.0 & ((1 << FIRST_POLICY) - 1) | number << FIRST_POLICY)
@@ -61,7 +61,7 @@ impl Marks {
         self.0 >> FIRST_POLICY != 0
     }
 
-    /// It is sealed (mseal).
+    /// Marks memory as sealed (mseal).
     pub fn sealed(self) -> Self {
         Self(self.0 | SEALED)
     }
@@ -101,7 +101,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// That of the memory at `at`, if it has one of its own.
+    /// The NUMA policy of the memory at `at`, if it has one of its own.
     pub fn at(at: u64) -> Option<Self> {
         let (mut mode, mut nodes) = (0u32, [0u64; (NODES / 64) as usize]);
         let (mode_at, nodes_at) = (&raw mut mode, nodes.as_mut_ptr());

@@ -58,7 +58,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Nothing is shared.
+    /// A state in which nothing is shared.
     pub const fn new() -> Self {
         Self {
             now: Table::new(),
@@ -179,7 +179,7 @@ pub fn fork_begins() {
     FORKING.fetch_add(1, SeqCst);
 }
 
-/// It is over, here.
+/// A fork is over on this side: what is mapped may be shared again.
 pub fn fork_ends() {
     FORKING.fetch_sub(1, SeqCst);
 }
@@ -338,7 +338,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// None.
+    /// A list without parts.
     pub const fn new() -> Self {
         Self {
             parts: [None; 4],
@@ -374,7 +374,7 @@ impl Left {
         parts.next().is_none().then_some(*part)
     }
 
-    /// They are at another address, by as much as `from` is from `to`.
+    /// Moves the parts to another address, by as much as `from` is from `to`.
     pub fn moved(&mut self, tables: &mut Tables, from: u64, to: u64) {
         self.put_all(tables, |range| {
             let start = to + (range.start() - from);

@@ -73,9 +73,9 @@ impl Piece {
 pub struct Part {
     /// Where it was.
     pub range: PageRange,
-    /// Its first byte in the file.
+    /// The part's first byte in the file.
     pub offset: u64,
-    /// Its file, with `fd` -1 if it has none.
+    /// The part's file, with `fd` -1 if it has none.
     pub file: File,
     /// See [`Piece::frozen`].
     pub frozen: bool,
@@ -99,7 +99,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Nothing.
+    /// An empty table.
     pub const fn new() -> Self {
         Self {
             files: [NO_FILE; FILES],

@@ -33,7 +33,7 @@ struct Size {
     /// Those that have gone one after the other without a peer's having mapped them, up to
     /// [`IDLE`].
     unwanted: AtomicU8,
-    /// Those that have been asked about in this turn.
+    /// How many mappings have been asked about in this turn.
     asked: AtomicU32,
     /// How many times the turn has been doubled.
     doubled: AtomicU8,

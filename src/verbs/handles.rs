@@ -120,7 +120,7 @@ pub fn make(
 
 /// What is known of a pointer that the application gives.
 pub enum Known {
-    /// It is not one of ours.
+    /// The handle is not one of ours.
     Foreign,
     /// A live handle.
     Ours(Loan),

@@ -10,15 +10,15 @@ use core::ffi::CStr;
 pub struct Credentials {
     /// Real, effective, saved and file-system user.
     pub uids: [u32; 4],
-    /// The same of the group.
+    /// Real, effective, saved and file-system group ids.
     pub gids: [u32; 4],
     /// Capabilities that it may have.
     pub permitted: u64,
-    /// Those that it has.
+    /// Capabilities in effect.
     pub effective: u64,
-    /// Those that it may pass on to a program with the same in its file.
+    /// Capabilities that a program with the same in its file inherits.
     pub inheritable: u64,
-    /// Those that every program which it executes gets. 0 if it was not asked for.
+    /// Capabilities that every executed program gets; 0 if not asked for.
     pub ambient: u64,
 }
 

@@ -122,7 +122,7 @@ impl Fd {
         self.map_shared_near(0, offset, len)
     }
 
-    /// The same for the shim's own use: where the application's holes are not.
+    /// Maps the file for the shim's own use: where the application's holes are not.
     pub fn map_apart(&self, offset: u64, len: u64) -> Result<u64> {
         self.map_shared_near(crate::apart(len), offset, len)
     }

@@ -71,7 +71,7 @@ pub fn open(path: &CStr, uid: u32) -> Result<Fd> {
     }
 }
 
-/// The same without making it.
+/// Opens the folder without making it.
 pub fn open_existing(path: &CStr, uid: u32) -> Result<Fd> {
     let fd = Fd::open(
         path,

@@ -57,7 +57,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// That of `pid`, as [`Stat::read`].
+    /// The status of `pid`, as [`Stat::read`].
     pub fn of(pid: u64) -> Result<Self> {
         let path: Text<64> = Text::of(format_args!("/proc/{pid}/stat"));
         Self::read(path.as_cstr().ok_or(Errno::SRCH)?)

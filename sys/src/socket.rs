@@ -20,7 +20,7 @@ pub struct Credentials {
 /// What may come with a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
-    /// Nothing.
+    /// Nothing but the bytes.
     Nothing,
     /// Who sends it, on connections to a listener.
     Sender,
@@ -74,7 +74,7 @@ const ROOM: usize = 4 + 3;
 struct Extras {
     sender: Option<Credentials>,
     fd: Option<Fd>,
-    /// There were more descriptors than one.
+    /// Whether more descriptors than one came.
     cut: bool,
 }
 

@@ -349,7 +349,7 @@ pub fn knows_query_context(fd: i32, driver: u32) -> bool {
 
 /// The kernel has the ioctl interface, but not this method.
 pub const PROTONOSUPPORT: Errno = Errno(libc::EPROTONOSUPPORT);
-/// It has no such ioctl.
+/// The errno of a descriptor that has no such ioctl.
 pub const NOTTY: Errno = Errno(libc::ENOTTY);
 /// A command that is too short.
 pub const NOSPC: Errno = Errno(libc::ENOSPC);

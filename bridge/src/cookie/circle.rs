@@ -67,7 +67,7 @@ impl Default for Circle {
 }
 
 impl Circle {
-    /// Nobody yet.
+    /// An empty circle.
     pub const fn new() -> Self {
         Self {
             places: [const { Place::new() }; OWNERS],
@@ -379,7 +379,7 @@ impl Place {
         None
     }
 
-    /// It has a member, who is in use.
+    /// Takes in a member who is in use.
     fn admit(&self, member: &Member) {
         self.pid.store(member.pid, Relaxed);
         self.peer.store(member.peer.as_ptr(), Relaxed);

@@ -108,7 +108,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// It was used; whether the owner wants to be told.
+    /// Counts a use; whether the owner wants to be told.
     #[inline]
     pub fn used(&self) -> bool {
         let tell = self.rights.has(Rights::NOTIFY);

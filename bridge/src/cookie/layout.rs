@@ -153,7 +153,7 @@ pub enum Denied {
 }
 
 impl Uses {
-    /// They are those of the region with these random bits, which was not used yet.
+    /// Starts the counters of the region with these random bits at no use.
     fn begin(&self, place: u64) {
         // As whoever is late for the last one changes them: loom does not know that a plain
         // store between two exchanges is between them for all.
@@ -180,7 +180,7 @@ impl Uses {
         let _ = self.update(place, |uses| Some(uses & !CLAIM));
     }
 
-    /// It was used once more.
+    /// Counts one more use.
     #[inline]
     pub fn add(&self, place: u64) {
         let _ = self.update(place, |uses| Some(uses.wrapping_add(USE)));

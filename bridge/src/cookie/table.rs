@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_sys::file::Fd;
 use regall_sys::{Errno, Result};
 
-/// Its file, mapped: to be written, too, for single uses are claimed there.
+/// The file of a process's regions, mapped; writable, because single uses are claimed there.
 pub struct Table {
     found: Found,
     inode: u64,

@@ -30,11 +30,11 @@ const SEGMENTS: usize = 65_000;
 /// What is known of the device.
 #[derive(Clone, Copy)]
 enum Device {
-    /// Nothing yet.
+    /// The device was not tried yet.
     Untried,
-    /// It can't be used.
+    /// The device can't be used.
     None,
-    /// It is open.
+    /// The device is open.
     Open(Kept),
 }
 

@@ -21,19 +21,19 @@ use regall_sys::{Errno, Result};
 /// What a mechanism can do, for those who choose between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// It copies whatever memory the owner has registered, mapped here or not.
+    /// Copies whatever memory the owner has registered, mapped here or not.
     pub any_memory: bool,
     /// One system call of ours does it, without anything made beforehand.
     pub by_kernel: bool,
     /// It knows memory by a cookie of its own: what that has may be older than what is at the
     /// addresses.
     pub by_cookie: bool,
-    /// It passes descriptors of the peer's files.
+    /// Passes descriptors of the peer's files.
     pub passes_files: bool,
 }
 
 impl Features {
-    /// None of them.
+    /// No feature.
     pub const NONE: Self = Self {
         any_memory: false,
         by_kernel: false,
@@ -52,7 +52,7 @@ pub struct Job<'a> {
     pub order: &'a Order,
     /// Which way.
     pub way: Way,
-    /// Ours.
+    /// The segments of this process.
     pub local: &'a [Segment],
     /// The peer's.
     pub remote: &'a [Segment],

@@ -20,7 +20,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Nothing.
+    /// An endpoint with nothing attached.
     pub const fn new() -> Self {
         Self {
             access: Access::new(),

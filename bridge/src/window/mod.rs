@@ -85,7 +85,7 @@ pub struct Extent {
 /// A window.
 #[derive(Default)]
 pub struct Window {
-    /// Those who are copying from or to it.
+    /// How many are copying from or to the window.
     users: AtomicU32,
     how: How,
     writable: bool,
@@ -212,7 +212,7 @@ pub struct Wanted<'a> {
 }
 
 impl Windows {
-    /// None.
+    /// A table without windows.
     pub const fn new() -> Self {
         Self {
             table: Lock::new(None),
@@ -312,7 +312,7 @@ struct Unshared {
 }
 
 impl Unshared {
-    /// So many times it is believed, before it is looked at again.
+    /// How often an answer is believed before it is looked at again.
     const TIMES: u32 = 256;
 
     const fn new() -> Self {

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// So long a child may take.
+/// How long a child may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a child has no answer.
@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub enum Failure {
     /// A signal ended it.
     Killed(i32),
-    /// It was not done in time.
+    /// The child was not done in time.
     Late,
     /// There was no child, or it said nothing.
     Silent,

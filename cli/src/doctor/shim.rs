@@ -16,7 +16,7 @@ use crate::look::{look, Settings};
 use crate::settings::{preloaded, Variable};
 use crate::{library, units, words};
 
-/// So long a program may take until it has published itself.
+/// How long a program may take until it has published itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn library() -> Finding {

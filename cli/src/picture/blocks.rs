@@ -9,7 +9,7 @@ use regall_directory::vocab::Prot;
 use super::kind::{Fill, Kinds};
 use crate::rows::Row;
 
-/// So many blocks can be read.
+/// How many blocks a person can read.
 pub const MOST: usize = 64;
 
 /// Names that a block of many can tell.
@@ -135,7 +135,7 @@ pub fn blocks(rows: &[Row], kinds: &mut Kinds) -> Vec<Block> {
     fewer(single, MOST, kinds)
 }
 
-/// So little is lost by joining two small mappings, or the parts of a library.
+/// The loss of joining two small mappings, or the parts of a library.
 const TRIFLE: f64 = 2.0;
 
 /// Joins the neighbours of which the least is lost, until there are `most` and

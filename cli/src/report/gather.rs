@@ -35,7 +35,7 @@ pub struct Job {
     pub children: usize,
 }
 
-/// And what could not be read.
+/// What was gathered, and what could not be read.
 pub struct Gathered {
     pub job: Job,
     pub problems: Vec<String>,

@@ -23,7 +23,7 @@ pub enum View {
 /// What a key asks of those outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
-    /// Nothing.
+    /// Nothing is to be done.
     None,
     /// To end.
     Quit,

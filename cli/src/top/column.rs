@@ -38,7 +38,7 @@ pub enum Value {
     Count(Option<u64>),
     /// Bytes, shortened.
     Bytes(Option<u64>),
-    /// So many a second.
+    /// A rate per second.
     Rate(Option<f64>),
     /// Per cent.
     Percent(Option<f64>),
@@ -149,7 +149,7 @@ fn letter(sample: &Sample) -> char {
 }
 
 impl Column {
-    /// Its value for a process.
+    /// The column's value for a process.
     pub fn value(&self, sample: &Sample) -> Value {
         match self.value {
             Source::Of(value) => value(sample),

@@ -43,7 +43,7 @@ pub struct Rates {
 pub struct Round {
     /// The processes that could be looked at, by pid.
     pub samples: Vec<Sample>,
-    /// Those that could not, and why.
+    /// Processes that could not be looked at, and why.
     pub blind: Vec<(u32, OpenError)>,
 }
 
@@ -108,7 +108,7 @@ impl Sampler {
 }
 
 impl Before {
-    /// None if it executes another program now, or nothing can be said.
+    /// The rates since; none if it executes another program now, or nothing can be said.
     fn rates(&self, now: &Self) -> Option<Rates> {
         let seconds = now.at.duration_since(self.at).as_secs_f64();
         if self.image != now.image || seconds <= 0.0 {

@@ -25,9 +25,9 @@ use super::app::{App, Wish};
 use super::sample::{Round, Sampler};
 use super::screen::{self, Look};
 
-/// So long a new round may have to wait.
+/// How long a new round may have to wait.
 const TICK: Duration = Duration::from_millis(50);
-/// So long the end waits for a screen that is being written: a terminal may be gone.
+/// How long the end waits for a screen that is being written: a terminal may be gone.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The terminal while it is ours.

@@ -13,7 +13,7 @@ impl Index {
         self.leaves
     }
 
-    /// As siglongjmp out of the middle of a change would leave it.
+    /// Leaves the index as siglongjmp out of the middle of a change would.
     pub fn leave_half_way(&mut self, how: usize) {
         let leaf = self.leaf(0).unwrap();
         self.view.version.begin();

@@ -18,7 +18,7 @@ impl Pos {
         self.leaf
     }
 
-    /// The same place after `leaves` leaves were added before it.
+    /// The place after `leaves` leaves were added before it.
     #[inline]
     pub const fn moved(self, leaves: usize) -> Self {
         Self {

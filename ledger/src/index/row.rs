@@ -26,7 +26,7 @@ impl Row {
         (self.origin as u64) << 32 | self.slot as u64
     }
 
-    /// Nothing but what [`Row::slot_and_origin`] said.
+    /// A row that has only what [`Row::slot_and_origin`] packed.
     #[inline]
     pub(super) const fn halves(word: u64) -> Self {
         Self {

@@ -191,7 +191,7 @@ impl Index {
         }
     }
 
-    /// The same place, as the first of the next leaf where it is a leaf's end.
+    /// The place, as the first of the next leaf where it is a leaf's end.
     #[inline]
     pub fn settle(&self, at: Pos) -> Pos {
         if at.row >= self.count(at.leaf) && at.leaf < self.leaves {

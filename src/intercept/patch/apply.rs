@@ -37,7 +37,7 @@ const _: () = assert!(TABLE_OFFSET as usize + TABLE_BYTES <= HEADER_BYTES as usi
 #[derive(Clone, Copy)]
 struct Zone {
     range: PageRange,
-    /// It is the library's own pool, and not mapped by the patcher.
+    /// Whether it is the library's own pool, and not mapped by the patcher.
     is_pool: bool,
     used: [u64; WORDS],
 }
@@ -109,7 +109,7 @@ pub(super) struct Entry {
     /// Where the jump to the trampoline is, and where it goes.
     pub jump: u64,
     pub to: u64,
-    /// Its call number; -1: any.
+    /// The site's call number; -1: any.
     pub number: i32,
     /// Bytes that moved; 0: there is a short jump at the site.
     pub moved: u8,
@@ -215,7 +215,7 @@ pub struct Patches {
 pub struct Found {
     /// First address of its function, for the record; 0: not known.
     pub function: u64,
-    /// It is in the C library.
+    /// Whether the site is in the C library.
     pub libc: bool,
     /// Whether anybody may be running there.
     pub in_use: Use,
@@ -233,7 +233,7 @@ pub struct Applied {
 }
 
 impl Patches {
-    /// Nothing patched.
+    /// A patcher that has patched nothing.
     #[allow(clippy::new_without_default)] // const, for a static
     pub const fn new() -> Self {
         Self {
@@ -541,7 +541,7 @@ pub enum Use {
     Shared,
     /// These very bytes, at any time: they change at once.
     Running,
-    /// Likewise; and it may be unmapped at any moment.
+    /// These very bytes, at any time, and they may be unmapped at any moment.
     Left,
 }
 

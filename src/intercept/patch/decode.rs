@@ -26,7 +26,7 @@ pub enum Flow {
     Next,
     /// To this distance from its end.
     Jump(i32),
-    /// There, or to the one behind it.
+    /// To this distance from its end, or to the instruction behind it.
     Branch(i32),
     /// Into a function that comes back behind it, or does not.
     Call,
@@ -41,7 +41,7 @@ pub enum Flow {
 pub enum Effect {
     /// What was there.
     Keeps,
-    /// This in its low 32 bits.
+    /// This number in its low 32 bits.
     Constant(u32),
     /// What this other register held.
     Copy(u8),
@@ -309,7 +309,7 @@ pub enum Boundary {
     Yes,
     /// From nowhere.
     No,
-    /// It depends on where one starts.
+    /// From some places before it, and not from others.
     Unclear,
 }
 

@@ -29,7 +29,7 @@ pub struct Text<'a> {
     pub base: u64,
     /// The bytes.
     pub bytes: &'a [u8],
-    /// It is the C library's.
+    /// Whether the code is the C library's.
     pub libc: bool,
     /// The file that it is from.
     pub module: Option<&'a Module>,

@@ -36,7 +36,8 @@ const STT_FUNC: u8 = 2;
 #[derive(Clone, Copy, Default)]
 pub struct Memory {
     windows: [Option<PageRange>; SEGMENTS_MAX],
-    /// It may be unmapped at any moment: it is read as a debugger does, in small pieces.
+    /// Whether it may be unmapped at any moment: then it is read as a debugger does, in small
+    /// pieces.
     fleeting: bool,
 }
 
@@ -156,7 +157,7 @@ pub struct Bounds {
     pub start: u64,
     /// First address behind it.
     pub end: u64,
-    /// It may have landing pads for exceptions, to which nothing visible jumps.
+    /// Whether it may have landing pads for exceptions, to which nothing visible jumps.
     pub lands: bool,
 }
 

@@ -79,7 +79,7 @@ impl Numbers {
         }
     }
 
-    /// Those that are known.
+    /// The values that are known.
     pub fn known(&self) -> &[u32] {
         self.values.get(..self.count).unwrap_or(&[])
     }
@@ -114,7 +114,7 @@ struct Holds {
 }
 
 impl Room {
-    /// Nothing in it.
+    /// A room with nothing in it.
     #[allow(clippy::new_without_default)] // const, for a static
     pub const fn new() -> Self {
         Self {
@@ -133,7 +133,7 @@ impl Room {
 pub struct Function<'a> {
     bytes: &'a [u8],
     ops: &'a [Op],
-    /// It has a jump to an address that it computes.
+    /// Whether it has a jump to an address that it computes.
     pub indirect: bool,
 }
 

@@ -71,7 +71,7 @@ pub struct Report {
     /// Memory of both kinds that it needs no more, and that is still mapped: for
     /// whoever takes it out of the ledger first.
     pub gone: [Option<PageRange>; 5],
-    /// There is a site for calls that are cancellation points, which is left alone.
+    /// Whether a site for calls that are cancellation points was left alone.
     pub cancellable: bool,
     /// The patcher's lock could not be had in time: whoever has it searches the range
     /// before it lets go.
@@ -128,7 +128,7 @@ fn unmap(range: PageRange) {
 pub struct Site {
     /// Address of its `syscall` instruction.
     pub address: u64,
-    /// Its call number; `None`: any.
+    /// The site's call number; `None`: any.
     pub number: Option<u32>,
     /// First address of the function that it is in; 0: not known.
     pub function: u64,

@@ -31,7 +31,7 @@ pub enum Origin {
 pub struct Segment {
     /// Its addresses.
     pub range: PageRange,
-    /// Its protection.
+    /// The mapping's protection.
     pub prot: Prot,
     /// Where in the file it begins, in bytes.
     pub offset: u64,

@@ -37,7 +37,7 @@ const CLONE_SHARES: u32 = 0x0000_0100;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Nothing: back to the untouched `syscall`.
+    /// Goes back to the untouched `syscall`.
     Pass = 0,
     /// Into the hook.
     Hook = 1,
@@ -45,7 +45,7 @@ pub enum Kind {
     Clone = 2,
     /// Into the hook if it is UFFDIO_REGISTER.
     Ioctl = 3,
-    /// It depends on the number, by the zone's table.
+    /// Decides by the call's number, from the zone's table.
     Any = 4,
 }
 

@@ -34,7 +34,7 @@ const JUMP: u8 = 0xe9;
 pub struct Seen {
     /// Patches with somebody's breakpoint in their place.
     pub standing: u32,
-    /// Those of them that are not there any more, and can't be put back.
+    /// How many of them are not there any more, and can't be put back.
     pub stuck: u32,
     /// Patches that were not there any more, and are again.
     pub mended: u32,
@@ -47,7 +47,7 @@ pub struct Seen {
 /// What is to be written so that a patch is whole, or so that nothing is left of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finding {
-    /// Nothing: the patch is there, or somebody else's code is.
+    /// The patch is there, or somebody else's code is: nothing to do.
     Fine,
     /// A breakpoint stands, over the rest of the file's instruction.
     Standing,

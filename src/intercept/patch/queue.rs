@@ -13,7 +13,7 @@ use regall_directory::addr::PageRange;
 /// Threads that can wait at the same time.
 const PLACES: usize = 32;
 
-/// Nobody's.
+/// A place that is nobody's.
 const FREE: u64 = 0;
 /// Being written.
 const FILLING: u64 = 1;
@@ -31,7 +31,7 @@ const DONE: u64 = 5;
 pub struct Job {
     /// Where.
     pub range: PageRange,
-    /// It was executable before: anybody may be running it.
+    /// Whether it was executable before: anybody may be running it.
     pub running: bool,
     /// Sites are patched, not just counted.
     pub patch: bool,
@@ -52,7 +52,7 @@ static QUEUE: [Place; PLACES] = [const {
         flags: AtomicU64::new(0),
     }
 }; PLACES];
-/// There was no place for something.
+/// Whether there was no place for something.
 static EVERYTHING: AtomicBool = AtomicBool::new(false);
 
 /// A job that waits to be done. Ends as [`Ticket::leave`] or when it is done.

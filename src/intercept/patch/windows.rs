@@ -37,11 +37,11 @@ pub struct Pages {
 /// What is done with a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// It holds nothing, or nobody has it in memory.
+    /// Skips what holds nothing, or what nobody has in memory.
     Skip,
-    /// It is read.
+    /// Reads the window.
     Read,
-    /// It is read, and not mapped any more behind that.
+    /// Reads the window, and unmaps it afterwards.
     Borrow,
 }
 
@@ -85,7 +85,7 @@ pub fn each(
 }
 
 impl Pages {
-    /// Nothing known.
+    /// A state in which nothing is known.
     pub const fn new() -> Self {
         Self {
             map: [0; PAGES],

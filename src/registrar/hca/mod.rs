@@ -18,7 +18,7 @@ use regions::{Node, Regions};
 pub const DOMAINS: usize = 16;
 /// Bytes of one region at the most: what an event costs is bounded by it.
 pub const CHUNK: u64 = 64 << 20;
-/// The same where nothing is pinned.
+/// The most bytes of a region where nothing is pinned.
 pub const LAZY_CHUNK: u64 = 1 << 30;
 
 /// Access that a borrowed handle can have.
@@ -72,7 +72,7 @@ pub enum State {
     Free,
     /// Kept in step with what is mapped.
     Alive,
-    /// Nothing is registered in it any more, nor served from it.
+    /// The domain is closing: nothing is registered in it or served from it any more.
     Closing,
 }
 
@@ -142,7 +142,7 @@ impl Domain {
         }
     }
 
-    /// Its regions, if it ever had any.
+    /// The domain's regions, if it ever had any.
     pub fn regions(&self) -> Option<&Regions> {
         self.regions.as_ref()
     }
@@ -181,7 +181,7 @@ pub struct Hca {
 }
 
 impl Hca {
-    /// None.
+    /// An account without domains.
     pub const fn new() -> Self {
         Self {
             domains: [const { Domain::free() }; DOMAINS],
@@ -284,7 +284,7 @@ impl Hca {
         self.refused.contains(&context)
     }
 
-    /// It was.
+    /// The device behind `context` can't be served.
     pub fn refuse(&mut self, context: u64) {
         if let Some(place) = self.refused.iter_mut().find(|c| **c == 0) {
             *place = context;
@@ -373,7 +373,7 @@ impl Hca {
         }
     }
 
-    /// They were not, or are no more.
+    /// `len` bytes were not registered in domain `d`, or are no more.
     pub fn refund(&mut self, d: usize, len: u64) {
         self.bytes = self.bytes.saturating_sub(len);
         if let Some(domain) = self.domains.get_mut(d) {

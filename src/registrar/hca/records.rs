@@ -9,7 +9,7 @@ use regall_directory::addr::PageRange;
 /// What a record stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Life {
-    /// Nothing; the record is free.
+    /// The record is free.
     #[default]
     Free,
     /// A region of memory that is mapped now.
@@ -193,7 +193,7 @@ impl Record {
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// The same with what the kernel says of it.
+    /// The record with what the kernel says of it.
     pub const fn with(self, keys: Mr) -> Self {
         Self {
             handle: keys.handle,

@@ -11,7 +11,7 @@ pub struct Node {
     pub range: PageRange,
     /// lkey | rkey << 32; 0: nothing holds it.
     pub keys: u64,
-    /// Its record's number.
+    /// The number of the region's record.
     pub record: u32,
 }
 
@@ -133,7 +133,7 @@ impl Regions {
         }
     }
 
-    /// Nothing is left. Keeps its memory. Readers may be at work, and it may have been
+    /// Empties the map. Keeps its memory. Readers may be at work, and it may have been
     /// left half-way.
     pub fn rebuild(&mut self) {
         self.index.rebuild();

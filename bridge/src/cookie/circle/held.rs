@@ -64,14 +64,14 @@ impl Held<'_> {
         self.member.pid == regall_sys::getpid()
     }
 
-    /// It is not used after all.
+    /// Lets the region go unused.
     #[cold]
     pub fn leave(&self) {
         let gone = self.peer.check(regall_sys::arch::ticks()).is_err();
         self.circle.leave(&self.member, gone);
     }
 
-    /// It is used no longer: its owner is told, if it wants to be.
+    /// Lets the region go after a use; tells its owner, if it wants to be told.
     #[inline]
     pub fn release(&self, done: &Outcome) {
         // A use that failed is one if there can't be another.
