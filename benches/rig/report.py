@@ -107,8 +107,8 @@ Not of this run: [events.svg](events.svg), the cost of a call and the bytes that
 def markdown(sections, about):
     yield "# Benchmarks"
     yield ""
-    yield "Written by `benches/run --docs`; run it again with `make bench`. Bounds are those that the project set itself"
-    yield "before it began; a missed one stands here as missed."
+    yield "Written by `benches/run --docs`; run it again with `make bench`. The project set its bounds"
+    yield "before it began; the table names those that it misses."
     yield ""
     yield f"{about['date']}, commit {about['commit']}; {about['cpus']} CPUs of {about['cpu']}, Linux {about['kernel']},"
     yield f"{about['libc']}; load average at the end {about['load']}{', a --quick run' if about['quick'] else ''}."
@@ -139,12 +139,12 @@ SHARING = """\
 # Memory that peers can map: what it gains and what it costs
 
 Written by `benches/run --docs` (the figures) and `benches/rig/report.py` (the words); `benches/run --only share`
-measures again. Each program runs without the shim, with it as it is by default (*regall*), and with
-`REGALL_SHARE=heap` beside that, in turns, there and back, five times. A ratio is that of the medians; in brackets
-stand the least and the most of the five rounds' own ratios. Where these lie on both sides of 1, nothing can be
-said but that a difference is smaller than they are apart. Less than 1 is faster, whatever the table.
+measures again. Each program runs in three settings: without the shim, with its defaults (*regall*), and with
+`REGALL_SHARE=heap` as well. The settings alternate, in one order and then in reverse, for five rounds. A ratio is
+that of the medians; the brackets hold the smallest and the largest ratio of a single round. Where these lie on
+both sides of 1, any difference is too small to be told from noise. In every table less than 1 is faster.
 
-`SHARE=always` is there to show what the rule saves: it shares memory of every process, however it is used.
+`SHARE=always` shares memory of every process, however it is used. Its columns show what the rule of `heap` saves.
 """
 
 
@@ -158,7 +158,7 @@ def sharing(tables, about):
         yield ""
         yield from table(t.columns, t.rows)
     yield ""
-    yield "What the rule is: [limits.md](limits.md#memory-that-peers-can-map)."
+    yield "[limits.md](limits.md#memory-that-peers-can-map) has the rule by which `heap` shares."
 
 
 def table(columns, rows):
