@@ -9,6 +9,9 @@
 #include "../check.h"
 
 #define MIB (1ul << 20)
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
 #define WANTED (PROT_READ | PROT_WRITE), (MAP_PRIVATE | MAP_ANONYMOUS), -1, 0
 
 static char *map(size_t bytes)
@@ -90,6 +93,35 @@ static void closes(void)
 	say("bytes %d, grown %d", all_are(p, 2 * MIB, 9), all_are(p + 2 * MIB, 6 * MIB, 0));
 	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	say("the next descriptor is %d", fd);
+}
+
+static void *idle(void *arg)
+{
+	pause();
+	return arg;
+}
+
+/* What is sealed can't be replaced by a copy of its own, so it has to be one before. */
+static void sealed(void)
+{
+	char *p = anon(4 * MIB / PAGE);
+	memset(p, 9, 4 * MIB);
+	closefrom(3);
+	bool sealed = syscall(SYS_mseal, p, 2 * MIB, 0ul) == 0;
+	told("mseal", sealed);
+	go_on("sealed without a descriptor");
+	say("bytes %d", all_are(p, 4 * MIB, 9));
+	if (sealed)
+		CALL_AS("munmap of what is sealed", munmap(p, 2 * MIB));
+	/* Where threads run it may not be sealed, but there are children all the same. */
+	pthread_t t;
+	NEED(pthread_create(&t, NULL, idle, NULL) == 0);
+	p = anon(4 * MIB / PAGE);
+	memset(p, 9, 4 * MIB);
+	closefrom(3);
+	(void)syscall(SYS_mseal, p, 2 * MIB, 0ul);
+	go_on("sealed while threads run");
+	say("bytes %d", all_are(p, 4 * MIB, 9));
 }
 
 /* A file larger than the limit would be SIGXFSZ. (What is said may go to a file, too.) */
@@ -236,12 +268,6 @@ static void large(void)
 	say("large");
 }
 
-static void *idle(void *arg)
-{
-	pause();
-	return arg;
-}
-
 /* One mapping of which pages were given back after a fork, each by itself, grows and moves. */
 static void patchwork(void)
 {
@@ -310,7 +336,7 @@ int main(int argc, char **argv)
 		const char *word;
 		void (*run)(void);
 	} facets[] = {
-		{ "closes", closes }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
+		{ "closes", closes }, { "sealed", sealed }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
 		{ "as", as },	      { "core", core },	  { "work", work },	{ "large", large },
 		{ "patchwork", patchwork }, { "wiped", wiped },
 	};

@@ -67,6 +67,47 @@ impl Claims {
     }
 }
 
+/// What calls have set aside, and whose it is.
+pub struct Aside<T> {
+    /// All of it.
+    pub parts: T,
+    claims: Claims,
+}
+
+impl<T> Aside<T> {
+    /// No claims on `parts`.
+    pub const fn new(parts: T) -> Self {
+        Self {
+            parts,
+            claims: Claims::new(),
+        }
+    }
+
+    /// All claims have ended.
+    pub fn forget_claims(&mut self) {
+        self.claims = Claims::new();
+    }
+
+    /// A call sets aside what it takes out of `range`. Who held an overlapping claim has come
+    /// back from the kernel, or never will: what those ranges and `range` have is discarded.
+    pub fn begin(&mut self, range: PageRange, mut discard: impl FnMut(&mut T, PageRange)) -> Claim {
+        let parts = &mut self.parts;
+        let claim = self.claims.begin(range, |old| discard(parts, old));
+        discard(parts, range);
+        claim
+    }
+
+    /// The range of `claim`, if it still holds.
+    pub fn range(&self, claim: Claim) -> Option<PageRange> {
+        self.claims.range(claim)
+    }
+
+    /// Ends `claim`. Its range, if it held until now.
+    pub fn end(&mut self, claim: Claim) -> Option<PageRange> {
+        self.claims.end(claim)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

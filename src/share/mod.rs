@@ -18,7 +18,7 @@ pub mod marks;
 pub mod table;
 pub mod worth;
 
-use crate::base::claims::{Claim, Claims};
+use crate::base::claims::{Aside, Claim};
 use crate::base::{counters, settings};
 use crate::config::{Environment, Intercept, Share};
 use crate::limits::{self, Company};
@@ -52,9 +52,7 @@ pub struct Tables {
     /// What is mapped.
     pub now: Table,
     /// What calls in progress have taken out of that, beyond what they remember themselves.
-    aside: Table,
-    /// Whose that is.
-    claims: Claims,
+    aside: Aside<Table>,
 }
 
 impl Tables {
@@ -62,41 +60,36 @@ impl Tables {
     pub const fn new() -> Self {
         Self {
             now: Table::new(),
-            aside: Table::new(),
-            claims: Claims::new(),
+            aside: Aside::new(Table::new()),
         }
     }
 
     /// A call sets aside what it takes out of `range`.
     fn begin_aside(&mut self, range: PageRange) -> Claim {
-        // Who held an overlapping claim has come back from the kernel, or never will.
-        let claims = &mut self.claims;
-        let (aside, now) = (&mut self.aside, &self.now);
-        let mut discard = |range| {
-            while let Some(part) = aside.take(range) {
-                if part.last && !now.has(&part.file) {
+        let now = &self.now;
+        self.aside.begin(range, |aside, old| {
+            while let Some(part) = aside.take(old) {
+                if now.was_last(&part) {
                     close(part.file);
                 }
             }
-        };
-        let claim = claims.begin(range, &mut discard);
-        discard(range);
-        claim
+        })
     }
 
     /// Takes what is set aside under `claim`, a part at a time.
     pub fn next_aside(&mut self, claim: Claim) -> Option<Part> {
         let part = self.take_aside(claim)?;
-        let last = part.last && !self.now.has(&part.file);
+        let last = self.now.was_last(&part);
         Some(Part { last, ..part })
     }
 
     /// As [`Self::next_aside`]; `last` is about what is set aside alone. The claim ends with
     /// the last part.
     fn take_aside(&mut self, claim: Claim) -> Option<Part> {
-        let part = self.aside.take(self.claims.range(claim)?);
+        let range = self.aside.range(claim)?;
+        let part = self.aside.parts.take(range);
         if part.is_none() {
-            self.claims.end(claim);
+            self.aside.end(claim);
         }
         part
     }
@@ -196,8 +189,8 @@ pub fn child_begins() {
 /// is left what says of frozen memory what was asked for it. What is shared is found in the
 /// kernel's list. `backed`: whether the ledger says so of an address.
 pub fn child(tables: &mut Tables, backed: impl Fn(u64) -> bool) {
-    tables.aside.inherit(close, |_| false);
-    tables.claims = Claims::new();
+    tables.aside.parts.inherit(close, |_| false);
+    tables.aside.forget_claims();
     tables.now.inherit(close, backed);
 }
 
@@ -361,7 +354,8 @@ impl Left {
                 self.rest = Some(tables.begin_aside(range));
             }
             // Without room its memory goes with the last mapping.
-            if !tables.aside.put(&part) && part.last {
+            let aside = &mut tables.aside.parts;
+            if !aside.put(&part) && aside.was_last(&part) {
                 close(part.file);
             }
         }

@@ -196,6 +196,12 @@ impl Table {
         self.files.iter().any(same)
     }
 
+    /// Whether nothing is mapped any more of the file of `part`, which was taken out of another
+    /// table.
+    pub fn was_last(&self, part: &Part) -> bool {
+        part.last && !self.has(&part.file)
+    }
+
     /// The first part of a file's in `range`; it stays.
     pub fn find(&self, range: PageRange) -> Option<Part> {
         let piece = self.pieces().get(self.first_in(range)?)?;

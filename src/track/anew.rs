@@ -1,6 +1,6 @@
 //! Beginning anew: an empty ledger, and a directory with nothing in it.
 
-use super::{give_up_with, subscribers, State};
+use super::{aside, give_up_with, subscribers, State};
 use crate::base::counters;
 
 /// An empty ledger and an empty directory after a change that was left half-way.
@@ -9,7 +9,7 @@ use crate::base::counters;
 #[inline(never)]
 pub fn start_over(state: &mut State) {
     state.ledger.rebuild();
-    state.aside.rebuild();
+    aside::rebuild(&mut state.aside);
     state.hca.rebuild();
     state.reserved = 0;
     state.adopting = false;

@@ -3,7 +3,7 @@
 //! the kernel does not show (the application's locks, what it opted out, advice about children).
 
 use crate::arena::Arena;
-use crate::base::claims::{Claim, Claims};
+use crate::base::claims::{self, Claim};
 use crate::ledger::{Ledger, Origin, Sink, View};
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};
@@ -27,31 +27,17 @@ impl Sink for Nowhere {
 }
 
 /// The parts, by their addresses.
-pub struct Aside {
-    parts: Ledger,
-    claims: Claims,
+pub type Aside = claims::Aside<Ledger>;
+
+/// None.
+pub const fn none() -> Aside {
+    Aside::new(Ledger::new(&UNSEEN))
 }
 
-impl Default for Aside {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Aside {
-    /// None.
-    pub const fn new() -> Self {
-        Self {
-            parts: Ledger::new(&UNSEEN),
-            claims: Claims::new(),
-        }
-    }
-
-    /// Empty, from whatever state a change that was left half-way made of it.
-    pub fn rebuild(&mut self) {
-        self.parts.rebuild();
-        self.claims = Claims::new();
-    }
+/// Empty, from whatever state a change that was left half-way made of it.
+pub fn rebuild(aside: &mut Aside) {
+    aside.parts.rebuild();
+    aside.forget_claims();
 }
 
 /// The same, with where it gets memory from. Who is done with it enters what the arena has
@@ -64,31 +50,22 @@ pub struct AsideRoom<'a> {
 impl AsideRoom<'_> {
     /// Keeps a part. False if there is no memory for it.
     pub fn put(&mut self, (range, attr, origin): Part) -> bool {
-        self.is_ready() && {
-            let parts = &mut self.aside.parts;
-            let put = parts.insert_part(range, attr, Some(origin), &mut Nowhere);
-            put.is_ok()
-        }
+        let parts = &mut self.aside.parts;
+        is_ready(parts, self.arena)
+            && parts
+                .insert_part(range, attr, Some(origin), &mut Nowhere)
+                .is_ok()
     }
 
     /// A call sets aside what it takes out of `range`.
     pub fn begin(&mut self, range: PageRange) -> Claim {
-        // Who held an overlapping claim has come back from the kernel, or never will.
-        let mut ended = [None; 4];
-        let mut places = ended.iter_mut();
-        let claim = self.aside.claims.begin(range, |old| {
-            if let Some(place) = places.next() {
-                *place = Some(old);
-            }
-        });
-        ended.iter().flatten().for_each(|old| self.remove(*old));
-        self.remove(range);
-        claim
+        let Self { aside, arena } = self;
+        aside.begin(range, |parts, old| remove(parts, arena, old))
     }
 
     /// The first part that ends above `addr` of what `claim` is about.
     pub fn next(&self, claim: Claim, addr: u64) -> Option<Part> {
-        let rest = self.aside.claims.range(claim)?.after(addr)?;
+        let rest = self.aside.range(claim)?.after(addr)?;
         let mut first = None;
         self.aside.parts.for_each(rest, |part, entry| {
             first = Some((part, entry.attr, entry.origin));
@@ -99,25 +76,25 @@ impl AsideRoom<'_> {
 
     /// The last part of what `claim` is about.
     pub fn last(&self, claim: Claim) -> Option<Part> {
-        let end = self.aside.claims.range(claim)?.end();
+        let end = self.aside.range(claim)?.end();
         self.next(claim, end - PAGE)
     }
 
     /// Forgets what `claim` is about.
     pub fn end(&mut self, claim: Claim) {
-        if let Some(range) = self.aside.claims.end(claim) {
-            self.remove(range);
+        if let Some(range) = self.aside.end(claim) {
+            remove(&mut self.aside.parts, self.arena, range);
         }
     }
+}
 
-    fn remove(&mut self, range: PageRange) {
-        if !self.aside.parts.is_empty() && self.is_ready() {
-            let _ = self.aside.parts.remove(range, &mut Nowhere, |_, _| ());
-        }
+fn remove(parts: &mut Ledger, arena: &mut Arena, range: PageRange) {
+    if !parts.is_empty() && is_ready(parts, arena) {
+        let _ = parts.remove(range, &mut Nowhere, |_, _| ());
     }
+}
 
-    /// Room for one change.
-    fn is_ready(&mut self) -> bool {
-        self.aside.parts.reserve(self.arena, 2)
-    }
+/// Room for one change.
+fn is_ready(parts: &mut Ledger, arena: &mut Arena) -> bool {
+    parts.reserve(arena, 2)
 }

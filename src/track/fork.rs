@@ -4,8 +4,8 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    anew, backed, budget, deferred, flight, give_up, growing, inherited, lock, open, progress,
-    real, subscribers, whole, State, APP_FUTURE, USER_END,
+    anew, aside, backed, budget, deferred, flight, give_up, growing, inherited, lock, open,
+    progress, real, subscribers, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::{counters, phase, settings};
@@ -238,7 +238,7 @@ fn start_anew(state: &mut State) {
     flight::reset();
     progress::forget();
     state.ledger.rebuild();
-    state.aside.rebuild();
+    aside::rebuild(&mut state.aside);
     // The descriptors are copies of the parent's: they keep its regions alive.
     state
         .hca

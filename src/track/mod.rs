@@ -159,7 +159,7 @@ impl State {
             writer: Writer::new(),
             arena: Arena::new(),
             store: Store::new(),
-            aside: Aside::new(),
+            aside: aside::none(),
             hca: Hca::new(),
             shared: share::Tables::new(),
             reserved: 0,

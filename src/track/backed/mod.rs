@@ -6,7 +6,7 @@
 //! | fork | both write to it | frozen on both sides, or copied by the child; wiped or absent there if it was so advised |
 //! | MADV_DONTNEED | the bytes stay | a hole in the file; fresh memory in the place of what is frozen |
 //! | pkey_mprotect, mbind, MADV_HUGEPAGE and other advice that stays | done | done, and noted: what is put in its place gets it, too |
-//! | MADV_MERGEABLE, mseal | nothing; never to be replaced | frozen first |
+//! | MADV_MERGEABLE, mseal | nothing; never to be replaced | frozen first; what is sealed, anonymous if there is one thread |
 //! | MADV_FREE, MADV_WIPEONFORK | EINVAL | the first does nothing, the second is noted |
 //! | MADV_REMOVE, remap_file_pages, mremap of old size 0 | done | EINVAL |
 //! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece |
@@ -20,7 +20,7 @@ use crate::base::{counters, settings};
 use crate::policy;
 use crate::share::marks::{self, Kept, Marks, Policy};
 use crate::share::{self, table::Part};
-use crate::sys::Undisturbed;
+use crate::sys::{Errno, Undisturbed};
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
@@ -201,7 +201,7 @@ pub fn mark(range: PageRange, f: impl Fn(Marks) -> Marks) {
 }
 
 /// mseal(2). What is sealed can't be replaced any more, by a fork for instance: it is private
-/// from now on.
+/// from now on. ENOMEM: it can't be made so, and no child could get memory of its own.
 #[cold]
 #[inline(never)]
 pub fn mseal(frame: &Frame) -> i64 {
@@ -210,6 +210,10 @@ pub fn mseal(frame: &Frame) -> i64 {
     if let Some(range) = range {
         make_private(range);
         before_seal(range);
+        if has_live(range) {
+            log::info!("mseal is ENOMEM: threads run, and the descriptor of REGALL_SHARE's memory was closed");
+            return -i64::from(Errno::NOMEM.0);
+        }
     }
     let value = super::real(frame);
     if value == 0 {
@@ -281,14 +285,22 @@ pub fn bound(frame: &Frame) {
     }
 }
 
-/// Freezes what of `range` is shared: for those who are about to look at its pages.
+/// Freezes what of `range` is shared: for those who are about to look at its pages. What can't be
+/// (the program has closed its descriptor) is copied, but not under the hands of other threads.
 #[cold]
 #[inline(never)]
 pub fn make_private(range: PageRange) {
     if touches(range) {
         freeze(range);
         settle(range);
+        if has_live(range) && super::discard::alone() {
+            copy_parts(range, is_live);
+        }
     }
+}
+
+fn has_live(range: PageRange) -> bool {
+    lock().is_some_and(|guard| first(&guard, range, is_live).is_some())
 }
 
 /// From now on nothing is shared: a child is made in a way in which it could not be kept apart.
