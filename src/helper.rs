@@ -84,21 +84,21 @@ pub fn start() {
 
 /// Whether other users may come: [`NO`], [`ASKED`], [`YES`] once it listens for them, or
 /// [`CANT`].
-static STRANGERS: AtomicU32 = AtomicU32::new(NO);
+static OTHER_USERS: AtomicU32 = AtomicU32::new(NO);
 const NO: u32 = 0;
 const ASKED: u32 = 1;
 const YES: u32 = 2;
 const CANT: u32 = 3;
 
 /// Other users may come from now on, to regions that are for all.
-pub fn invite_strangers() {
+pub fn invite_other_users() {
     start();
-    if STRANGERS
+    if OTHER_USERS
         .compare_exchange(NO, ASKED, AcqRel, Acquire)
         .is_ok()
     {
         wake();
-        sys::futex_wait(&STRANGERS, ASKED, PATIENCE);
+        sys::futex_wait(&OTHER_USERS, ASKED, PATIENCE);
     }
 }
 
@@ -109,7 +109,7 @@ pub fn count() -> u64 {
 
 /// A child of fork: nobody was invited there, and nothing is being carried out.
 pub fn forget() {
-    STRANGERS.store(NO, Relaxed);
+    OTHER_USERS.store(NO, Relaxed);
     GATE.store(OPEN, Relaxed);
 }
 
@@ -128,7 +128,7 @@ const LAST: u64 = 1_000_000_000;
 const GLANCE: u64 = 50_000;
 
 /// The signal by which it is woken: one of libc's own, which is sent to threads alone. All are
-/// blocked there, so it stays pending until the thread reads it ([`Us::bell`]).
+/// blocked there, so it stays pending until the thread reads it ([`Us::wakeup`]).
 const WAKE: u32 = 32;
 
 /// Has it look what is wanted of it. This takes no descriptor of the application's.
@@ -256,7 +256,7 @@ fn listen() -> Result<file::Fd> {
 }
 
 /// A descriptor that can be read when [`WAKE`] has been sent to this thread.
-fn bell() -> Option<file::Fd> {
+fn wakeup() -> Option<file::Fd> {
     let signals = 1u64 << (WAKE - 1);
     let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
     let made = call!(libc::SYS_signalfd4, -1i64, &raw const signals, 8, flags);
@@ -274,7 +274,7 @@ struct Us {
     /// The process has other credentials by now.
     changed: Cell<bool>,
     /// By it the thread learns of [`WAKE`]. Without it, it looks from time to time.
-    bell: Option<file::Fd>,
+    wakeup: Option<file::Fd>,
 }
 
 impl Us {
@@ -285,7 +285,7 @@ impl Us {
             namespace: credentials::user_namespace(0).ok(),
             proc_is_ours: Cell::new(false),
             changed: Cell::new(false),
-            bell: bell(),
+            wakeup: wakeup(),
         };
         us.use_capabilities(0);
         us
@@ -426,16 +426,16 @@ impl Owner for Us {
     }
 
     fn wants_other_users(&self) -> bool {
-        STRANGERS.load(Acquire) == ASKED
+        OTHER_USERS.load(Acquire) == ASKED
     }
 
     fn expects_other_users(&self, listens: bool) {
-        STRANGERS.store(if listens { YES } else { CANT }, Release);
-        sys::futex_wake(&STRANGERS);
+        OTHER_USERS.store(if listens { YES } else { CANT }, Release);
+        sys::futex_wake(&OTHER_USERS);
     }
 
     fn hold(&self, cookie: Cookie, write: bool) -> Result<u64> {
-        regions::hold_for_stranger(cookie, write)
+        regions::hold_for_other_user(cookie, write)
     }
 
     fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment> {
@@ -454,18 +454,18 @@ impl Owner for Us {
     }
 
     fn release(&self, cookie: Cookie) {
-        let _ = with_lock(|| regions::used_by_stranger(cookie));
+        let _ = with_lock(|| regions::used_by_other_user(cookie));
     }
 
-    fn bell(&self) -> i32 {
-        self.bell.as_ref().map_or(-1, file::Fd::raw)
+    fn wakeup(&self) -> i32 {
+        self.wakeup.as_ref().map_or(-1, file::Fd::raw)
     }
 
     fn heard(&self) {
         // struct signalfd_siginfo: ours is taken before one that was sent to the process.
         let mut signal = [0u8; 128];
-        if let Some(bell) = &self.bell {
-            let _ = bell.read(&mut signal);
+        if let Some(wakeup) = &self.wakeup {
+            let _ = wakeup.read(&mut signal);
         }
     }
 

@@ -23,7 +23,7 @@ use regall_directory::vocab::{Flags, Prot};
 static OWNER: Owner = Owner::new();
 static CIRCLE: Circle = Circle::new();
 /// The pipe through which we are told of uses.
-static BELL: Lock<Option<Kept>> = Lock::new(None);
+static USES_FD: Lock<Option<Kept>> = Lock::new(None);
 
 /// The file beside the directory.
 struct Here;
@@ -70,9 +70,9 @@ pub fn forget() {
     // SAFETY: likewise.
     unsafe { CIRCLE.forked() };
     // SAFETY: likewise.
-    unsafe { BELL.reset() };
+    unsafe { USES_FD.reset() };
     // The pipe is the parent's; its descriptor is left alone.
-    *BELL.lock() = None;
+    *USES_FD.lock() = None;
 }
 
 /// The process ends: the files go.
@@ -88,7 +88,7 @@ pub fn end() {
 /// region for them.
 pub fn create(segments: &[Segment], rights: Rights, invite: fn()) -> Result<Cookie> {
     if rights.has(Rights::NOTIFY) {
-        bell()?;
+        uses_fd()?;
     }
     if rights.has(Rights::ANY_USER) {
         invite();
@@ -119,7 +119,7 @@ fn stays(segment: &Segment) -> bool {
 
 /// A region for all that somebody of another user wants to use: its bytes. Claimed, if it
 /// is for a single use.
-pub fn hold_for_stranger(cookie: Cookie, write: bool) -> Result<u64> {
+pub fn hold_for_other_user(cookie: Cookie, write: bool) -> Result<u64> {
     OWNER.with_region(cookie, |region| {
         if !region.rights.has(Rights::ANY_USER) {
             return Err(Errno::PERM);
@@ -153,7 +153,7 @@ pub fn stands(cookie: Cookie) -> bool {
 }
 
 /// Somebody of another user has used a region.
-pub fn used_by_stranger(cookie: Cookie) {
+pub fn used_by_other_user(cookie: Cookie) {
     let told = OWNER.with_region(cookie, |region| Ok(region.used()));
     if told == Ok(true) {
         // By its name: the helper's descriptors are others.
@@ -203,10 +203,10 @@ pub fn uses(cookie: Cookie) -> Result<u64> {
 
 /// The descriptor that can be read when regions with [`Rights::NOTIFY`] were used. Another
 /// one, if the program has closed the last.
-pub fn bell() -> Result<i32> {
+pub fn uses_fd() -> Result<i32> {
     // One at a time: the pipe that has the name must be the one that is read.
-    let mut bell = BELL.lock();
-    if let Some(fd) = bell.and_then(|kept| kept.ours()) {
+    let mut uses_fd = USES_FD.lock();
+    if let Some(fd) = uses_fd.and_then(|kept| kept.ours()) {
         return Ok(fd);
     }
     let pipe = track::lock()
@@ -214,16 +214,16 @@ pub fn bell() -> Result<i32> {
         .store()
         .pipe_beside(USES)?;
     let kept = Kept::new(&pipe)?;
-    *bell = Some(kept);
+    *uses_fd = Some(kept);
     Ok(kept.raw())
 }
 
 /// Tells `tell` of each region with [`Rights::NOTIFY`] that was used and how often, until it
 /// says that it has heard enough; the descriptor can be read again when there is more.
 pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
-    if let Some(bell) = BELL.lock().and_then(|kept| kept.ours()) {
+    if let Some(uses_fd) = USES_FD.lock().and_then(|kept| kept.ours()) {
         let mut bytes = [0u8; 512];
-        while let Ok(1..) = call!(libc::SYS_read, bell, bytes.as_mut_ptr(), bytes.len()) {}
+        while let Ok(1..) = call!(libc::SYS_read, uses_fd, bytes.as_mut_ptr(), bytes.len()) {}
     }
     OWNER.each(|cookie, slot| {
         let count = slot.uses.count();

@@ -59,14 +59,14 @@ impl Link {
     pub(crate) fn ready(
         &mut self,
         peer: &Process,
-        orphaned: bool,
+        abandoned: bool,
     ) -> core::result::Result<&mut Open, No> {
         // Beyond it a put would be SIGXFSZ, which is nobody's business.
         if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
             return Err(No::NotThis);
         }
         let process = regall_sys::getpid();
-        if orphaned || self.process != process {
+        if abandoned || self.process != process {
             self.close();
         }
         if let Some(open) = self.open.take() {
@@ -287,8 +287,8 @@ pub(crate) unsafe fn vectored(
 pub fn descriptor(peer: &Process, link: &Lock<Link>, addr: u64) -> Result<(Fd, u64)> {
     let (_, id) = peer.entry(addr, false, true)?;
     let mut link = link.lock();
-    let orphaned = link.orphaned();
-    let open = link.ready(peer, orphaned).map_err(|no| match no {
+    let abandoned = link.abandoned();
+    let open = link.ready(peer, abandoned).map_err(|no| match no {
         No::Failed(e) => e,
         No::Never | No::NotThis => Errno::PERM,
     })?;

@@ -46,10 +46,10 @@ impl<T> Lock<T> {
     pub fn lock(&self) -> Held<'_, T> {
         let held = PROCESS.load(Relaxed) << BITS | HELD;
         let free = self.state.compare_exchange(FREE, held, Acquire, Relaxed);
-        let orphaned = free.is_err() && self.wait();
+        let abandoned = free.is_err() && self.wait();
         Held {
             lock: self,
-            orphaned,
+            abandoned,
         }
     }
 
@@ -59,7 +59,7 @@ impl<T> Lock<T> {
         let free = self.state.compare_exchange(FREE, held, Acquire, Relaxed);
         free.ok().map(|_| Held {
             lock: self,
-            orphaned: false,
+            abandoned: false,
         })
     }
 
@@ -96,15 +96,15 @@ impl<T> Lock<T> {
 /// The lock, held.
 pub struct Held<'a, T> {
     lock: &'a Lock<T>,
-    orphaned: bool,
+    abandoned: bool,
 }
 
 impl<T> Held<'_, T> {
     /// Whether this is a child of fork, and what is behind the lock was being changed by a
     /// thread that is not in it: sound, but perhaps half done. Said once.
     #[inline]
-    pub fn orphaned(&self) -> bool {
-        self.orphaned
+    pub fn abandoned(&self) -> bool {
+        self.abandoned
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         // As the child of a fork finds it.
         lock.state
             .store((regall_sys::getpid() ^ 1) << BITS | HELD, Relaxed);
-        assert!(lock.lock().orphaned());
-        assert!(!lock.lock().orphaned());
+        assert!(lock.lock().abandoned());
+        assert!(!lock.lock().abandoned());
     }
 }

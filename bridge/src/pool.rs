@@ -62,7 +62,7 @@ struct Slot {
     users: AtomicU32,
     /// Calls in a row of which nothing was served, and calls that are to go by therefore.
     in_vain: AtomicU32,
-    lull: AtomicU32,
+    to_skip: AtomicU32,
     /// When it could not be opened, in ticks; 0: that was not tried.
     refused: AtomicU64,
     /// When it was last used, in turns of the pool.
@@ -126,16 +126,16 @@ impl Pool {
         let Some(slot) = self.slot(pid) else {
             return false;
         };
-        let lull = slot.lull.load(Relaxed);
-        if lull > 0 {
+        let to_skip = slot.to_skip.load(Relaxed);
+        if to_skip > 0 {
             // Not counted exactly.
-            slot.lull.store(lull - 1, Relaxed);
+            slot.to_skip.store(to_skip - 1, Relaxed);
             return true;
         }
         // The clock is looked at once in a while.
         let refused = slot.was_refused(REFUSED);
         if refused {
-            slot.lull.store(PASSED_BY, Relaxed);
+            slot.to_skip.store(PASSED_BY, Relaxed);
         }
         refused
     }
@@ -146,8 +146,8 @@ impl Pool {
         let sooner = u32::try_from(bytes / LARGE).unwrap_or(u32::MAX);
         if sooner > 0 {
             if let Some(slot) = self.slot(pid) {
-                let lull = slot.lull.load(Relaxed);
-                slot.lull.store(lull.saturating_sub(sooner), Relaxed);
+                let to_skip = slot.to_skip.load(Relaxed);
+                slot.to_skip.store(to_skip.saturating_sub(sooner), Relaxed);
             }
         }
     }
@@ -159,7 +159,7 @@ impl Pool {
             let now = slot.in_vain.load(Relaxed).saturating_add(1);
             slot.in_vain.store(now.min(IN_VAIN), Relaxed);
             if now >= IN_VAIN {
-                slot.lull.store(IN_VAIN, Relaxed);
+                slot.to_skip.store(IN_VAIN, Relaxed);
             }
         }
     }
@@ -231,7 +231,7 @@ impl Pool {
         }
         self.close(&mut held);
         *held.what() = What::NOTHING;
-        slot.lull.store(0, Relaxed);
+        slot.to_skip.store(0, Relaxed);
         slot.refused.store(0, Relaxed);
         slot.in_vain.store(0, Relaxed);
         slot.pid.store(pid, Relaxed);
@@ -293,7 +293,7 @@ impl Pool {
     pub unsafe fn forget(&self) {
         if self.open.load(Relaxed) > 0 {
             for slot in &self.slots {
-                slot.lull.store(0, Relaxed);
+                slot.to_skip.store(0, Relaxed);
                 slot.pid.store(0, Relaxed);
                 // What was in use is left as it is: a copy of it may go on further up this
                 // very stack, and others' threads are not here to finish theirs.
@@ -345,7 +345,7 @@ impl Slot {
         holder: AtomicU32::new(0),
         users: AtomicU32::new(0),
         in_vain: AtomicU32::new(0),
-        lull: AtomicU32::new(0),
+        to_skip: AtomicU32::new(0),
         refused: AtomicU64::new(0),
         used: AtomicU64::new(0),
         what: UnsafeCell::new(What::NOTHING),
@@ -438,14 +438,16 @@ impl Visit<'_> {
 
     /// Takes a peer that is gone out of the pool: its last user closes it.
     #[cold]
-    pub fn bury(&self) {
+    pub fn retire(&self) {
         self.slot.pid.store(0, Relaxed);
     }
 
     /// How it went: whether any of its memory was served.
     #[inline]
     pub fn was(&self, served: bool) {
-        let Slot { in_vain, lull, .. } = self.slot;
+        let Slot {
+            in_vain, to_skip, ..
+        } = self.slot;
         let before = in_vain.load(Relaxed);
         if served {
             if before != 0 {
@@ -456,7 +458,7 @@ impl Visit<'_> {
         let now = before.saturating_add(1);
         in_vain.store(now, Relaxed);
         if now >= IN_VAIN && !self.forbidden && self.peer().order().is_auto() {
-            lull.store(now.min(PASSED_BY), Relaxed);
+            to_skip.store(now.min(PASSED_BY), Relaxed);
         }
     }
 }

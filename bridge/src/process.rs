@@ -175,9 +175,9 @@ impl Process {
     #[inline]
     pub fn known_at(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
         let mut known = self.known.lock();
-        let orphaned = known.orphaned();
+        let abandoned = known.abandoned();
         let Known { view, picture } = &mut *known;
-        if orphaned {
+        if abandoned {
             picture.forget();
         }
         picture.at(self.host, view, addr)

@@ -426,7 +426,7 @@ impl Job<'_> {
             self.sure = visit.peer().has_memory()
                 || visit.with(|peer| Some(peer.check(ticks()).is_ok())) == Some(true);
             if !self.sure {
-                self.visit.bury();
+                self.visit.retire();
             }
         }
         self.sure

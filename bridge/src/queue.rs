@@ -97,7 +97,7 @@ impl Job {
 pub struct Engine {
     ring: Lock<Ring>,
     /// Counts jobs; the thread sleeps on it.
-    bell: AtomicU32,
+    sequence: AtomicU32,
 }
 
 #[derive(Clone, Copy)]
@@ -163,7 +163,7 @@ impl Engine {
                     count: 0,
                     current: None,
                 }),
-                bell: AtomicU32::new(0),
+                sequence: AtomicU32::new(0),
             },
         )
     }
@@ -171,10 +171,10 @@ impl Engine {
     /// The thread's work, as long as `lives` says so; it is asked when there is nothing to do.
     pub fn work(&self, lives: impl Fn() -> bool) {
         loop {
-            let bell = self.bell.load(Acquire);
+            let sequence = self.sequence.load(Acquire);
             let next = self.ring.lock().pop();
             let Some(Entry { queue, tag, job }) = next else {
-                if regall_sys::futex_wait(&self.bell, bell, NAP as u32) && !lives() {
+                if regall_sys::futex_wait(&self.sequence, sequence, NAP as u32) && !lives() {
                     return;
                 }
                 continue;
@@ -219,7 +219,7 @@ pub struct Queue {
     event: Kept,
     finished: Lock<Finished>,
     /// Counts finished copies; those who wait sleep on it.
-    bell: AtomicU32,
+    sequence: AtomicU32,
 }
 
 struct Finished {
@@ -249,7 +249,7 @@ impl Queue {
                     count: 0,
                     coming: 0,
                 }),
-                bell: AtomicU32::new(0),
+                sequence: AtomicU32::new(0),
             },
         )
         .inspect_err(|_| event.close())
@@ -284,15 +284,15 @@ impl Queue {
         }
         finished.coming += 1;
         drop(finished);
-        engine.bell.fetch_add(1, Release);
-        regall_sys::futex_wake(&engine.bell);
+        engine.sequence.fetch_add(1, Release);
+        regall_sys::futex_wake(&engine.sequence);
         Ok(())
     }
 
     /// A copy is finished. Nothing of the queue is touched once the lock is free again:
     /// it may be closed then.
     fn finish(&self, tag: u64, outcome: Outcome) {
-        let bell = &raw const self.bell;
+        let sequence = &raw const self.sequence;
         {
             let mut finished = self.finished.lock();
             let place = (finished.first + finished.count) % ROOM;
@@ -304,10 +304,10 @@ impl Queue {
             if finished.count == 1 {
                 self.signal();
             }
-            self.bell.fetch_add(1, Release);
+            self.sequence.fetch_add(1, Release);
         }
         // SAFETY: the address alone is used: the kernel looks for sleepers on it.
-        regall_sys::futex_wake_all(unsafe { &*bell });
+        regall_sys::futex_wake_all(unsafe { &*sequence });
     }
 
     /// The first has come.
@@ -355,7 +355,7 @@ impl Queue {
     ) -> Result<usize> {
         let since = time::now();
         loop {
-            let bell = self.bell.load(Acquire);
+            let sequence = self.sequence.load(Acquire);
             let taken = self.poll(room, &mut tell)?;
             if taken > 0 || room == 0 || self.is_idle() {
                 return Ok(taken);
@@ -365,7 +365,7 @@ impl Queue {
             if left == 0 {
                 return Ok(0);
             }
-            regall_sys::futex_wait(&self.bell, bell, left as u32);
+            regall_sys::futex_wait(&self.sequence, sequence, left as u32);
         }
     }
 
@@ -383,11 +383,11 @@ impl Queue {
         // SAFETY: by the contract above.
         let this = unsafe { queue.as_ref() };
         while this.ours().is_ok() {
-            let bell = this.bell.load(Acquire);
+            let sequence = this.sequence.load(Acquire);
             if this.finished.lock().coming == 0 {
                 break;
             }
-            regall_sys::futex_wait(&this.bell, bell, NAP as u32);
+            regall_sys::futex_wait(&this.sequence, sequence, NAP as u32);
         }
         this.event.close();
         let host = this.host;

@@ -25,7 +25,7 @@ const PEERS: usize = 256;
 /// What is waited for beside them.
 const BEFORE: usize = 3;
 /// Peers of other users among them, at the most.
-const STRANGERS: usize = 32;
+const OTHER_USERS: usize = 32;
 /// Requests of one peer that are answered before the others are looked at.
 const TURN: usize = 8;
 /// How long to wait when there are no descriptors left, in nanoseconds.
@@ -78,8 +78,8 @@ pub trait Owner {
     /// Whether there is a process to serve from still, but for the helper. Asked now and then.
     fn lives(&self) -> bool;
     /// What can be read when the owner wants to be asked all this at once; -1: nothing.
-    fn bell(&self) -> i32;
-    /// It can.
+    fn wakeup(&self) -> i32;
+    /// Empties that descriptor.
     fn heard(&self);
 }
 
@@ -141,7 +141,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             owner.expects_other_users(other_users.is_some());
         }
         let open = other_users.as_ref().map_or(-1, Fd::raw);
-        let all = [listener.raw(), open, owner.bell()].into_iter().chain(
+        let all = [listener.raw(), open, owner.wakeup()].into_iter().chain(
             clients
                 .iter()
                 .map(|c| c.as_ref().map_or(-1, |c| c.socket.raw())),
@@ -205,7 +205,7 @@ fn welcome(listener: &Fd, other_user: bool, clients: &mut [Option<Client>]) {
         return;
     };
     let other_users = clients.iter().flatten().filter(|c| c.other_user).count();
-    if other_user && other_users >= STRANGERS {
+    if other_user && other_users >= OTHER_USERS {
         return;
     }
     let free = clients.iter_mut().find(|c| c.is_none());

@@ -35,7 +35,7 @@ fn one_at_a_time_and_what_one_wrote_the_next_sees() {
             let (lock, cell) = (lock.clone(), cell.clone());
             move || {
                 let held = lock.lock();
-                assert!(!held.orphaned());
+                assert!(!held.abandoned());
                 held.set(held.get() + 1);
                 // SAFETY: see above.
                 cell.0.with_mut(|n| unsafe { *n += 1 });

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn regall_region_create(
     };
     let _pass = strict::pass();
     super::bring_in();
-    match regions::create(segments, rights, helper::invite_strangers) {
+    match regions::create(segments, rights, helper::invite_other_users) {
         Ok(made) => {
             // SAFETY: by the contract above.
             unsafe { cookie.write(made.0) };
@@ -146,7 +146,7 @@ pub extern "C" fn regall_region_fd() -> c_int {
         return super::INERT;
     }
     let _pass = strict::pass();
-    regions::bell().unwrap_or_else(error)
+    regions::uses_fd().unwrap_or_else(error)
 }
 
 /// See regall.h.

@@ -56,8 +56,8 @@ pub unsafe fn copy_of(
     open_memory: bool,
 ) -> core::result::Result<u64, No> {
     let mut link = link.lock();
-    let orphaned = link.orphaned();
-    let open = link.ready(peer, orphaned)?;
+    let abandoned = link.abandoned();
+    let open = link.ready(peer, abandoned)?;
     let mut work = Work {
         way,
         open: open_memory,
