@@ -28,7 +28,7 @@ const GUARD: u64 = PAGE;
 /// Whose descriptors a thread sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Files {
-    /// The process's.
+    /// The descriptors of the process.
     Shared,
     /// None but what it opens itself (and message queues and XPMEM's device, which it does not
     /// use). The application can't close those, nor find them, and its children don't inherit

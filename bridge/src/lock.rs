@@ -33,7 +33,7 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Free.
+    /// A lock that nobody holds.
     pub const fn new(what: T) -> Self {
         Self {
             state: AtomicU32::new(FREE),

@@ -60,7 +60,7 @@ impl<T: Copy> Array<T> {
         true
     }
 
-    /// What is there.
+    /// The elements of the array.
     #[inline]
     pub fn as_slice(&self) -> &[T] {
         match self.at {

@@ -83,7 +83,7 @@ impl Peer {
         &self.order
     }
 
-    /// What mechanisms have of it.
+    /// What mechanisms keep for this peer.
     #[inline]
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints

@@ -105,7 +105,7 @@ impl Default for Picture {
 }
 
 impl Picture {
-    /// Of nothing.
+    /// A list of no ranges.
     pub const fn new() -> Self {
         Self {
             known: Array::new(),

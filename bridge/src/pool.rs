@@ -42,7 +42,7 @@ const LARGE: u64 = 64 << 10;
 /// Looks at a slot that is held.
 const TRIES: u32 = 64;
 
-/// All peers.
+/// The peers that are named by their pid.
 pub struct Pool {
     slots: [Slot; PEERS],
     /// Slots with an open peer.
@@ -54,7 +54,7 @@ pub struct Pool {
 }
 
 struct Slot {
-    /// 0: nobody's.
+    /// The peer's pid; 0: the slot is free.
     pid: AtomicU32,
     /// The thread that uses `what`; 0: none.
     holder: AtomicU32,
@@ -94,7 +94,7 @@ impl What {
 pub struct Caller {
     /// Memory and accounts.
     pub host: &'static dyn Host,
-    /// REGALL_COPY.
+    /// The order of mechanisms, as REGALL_COPY says.
     pub order: Order,
     /// The calling thread's id; in a vfork child its parent's.
     pub thread: u32,

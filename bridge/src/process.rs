@@ -122,7 +122,7 @@ impl Process {
         self.found.pid
     }
 
-    /// Who it is.
+    /// Which process it is: pid, start time and namespace.
     pub fn identity(&self) -> &Identity {
         &self.found.identity
     }

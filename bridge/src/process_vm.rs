@@ -37,11 +37,11 @@ const FEW: u64 = 1 << 10;
 /// A segment so long is worth an end of the real call before it, in bytes.
 const LONG: u64 = 64 << 10;
 
-/// One call.
+/// One process_vm_readv or process_vm_writev.
 pub struct Call {
     /// process_vm_readv is [`Way::Get`].
     pub way: Way,
-    /// Of whom.
+    /// The pid of the process that the call is about.
     pub pid: u32,
     local: Side,
     remote: Side,
@@ -122,7 +122,7 @@ impl Side {
         Some(sum)
     }
 
-    /// What is left of it.
+    /// The segments that are left.
     #[inline]
     fn rest(&mut self) -> &mut [Segment] {
         let at = self.segments.as_mut_ptr().cast::<Segment>();

@@ -52,13 +52,13 @@ impl Vector {
 pub enum Job {
     /// See [`transfer`].
     Transfer {
-        /// Whose memory.
+        /// The peer whose memory it is.
         peer: NonNull<Peer>,
-        /// Which way.
+        /// Whether it is a get or a put.
         way: Way,
         /// Our memory.
         local: Vector,
-        /// The peer's.
+        /// The peer's memory.
         remote: Vector,
     },
 }

@@ -119,7 +119,7 @@ impl View {
         NonNull::new((base as *mut Slot).wrapping_add(i))
     }
 
-    /// Unmaps it.
+    /// Unmaps the directory.
     pub fn close(&mut self, host: &dyn Host) {
         for part in &mut self.parts {
             if let Some(part) = part.take() {

@@ -72,7 +72,7 @@ pub struct Answer {
     pub magic: u32,
     /// 0 or an errno.
     pub errno: u32,
-    /// The request's.
+    /// The number of the request.
     pub number: u64,
     /// Bytes that were copied; of a [`DESCRIPTOR`], where in the file the address is.
     pub bytes: u64,

@@ -106,7 +106,7 @@ impl View {
 /// Bytes mapped, by what is said of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
-    /// All.
+    /// Bytes mapped.
     pub bytes: u64,
     /// Bytes held by at least one registrar.
     pub registered: u64,

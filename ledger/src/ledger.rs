@@ -72,7 +72,7 @@ impl Ledger {
         self.index.is_reserved(changes)
     }
 
-    /// What readers use.
+    /// The part of the ledger that readers use.
     pub const fn view(&self) -> &'static View {
         self.index.view()
     }

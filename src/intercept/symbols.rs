@@ -37,7 +37,7 @@ static REAL_MSYNC: AtomicU64 = AtomicU64::new(0);
 
 /// Calls that are cancellation points are all that is wanted.
 static CANCELLABLE_ALONE: AtomicBool = AtomicBool::new(false);
-/// Of [`CREDENTIALS`].
+/// libc's own functions of [`CREDENTIALS`].
 static REAL_CREDENTIALS: [AtomicU64; CREDENTIALS.len()] =
     [const { AtomicU64::new(0) }; CREDENTIALS.len()];
 

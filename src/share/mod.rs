@@ -49,7 +49,7 @@ static FILES: AtomicUsize = AtomicUsize::new(0);
 
 /// Which file is behind which memory. A part of what the ledger's lock guards.
 pub struct Tables {
-    /// What is mapped.
+    /// The files' parts that are mapped.
     pub now: Table,
     /// What calls in progress have taken out of that, beyond what they remember themselves.
     aside: Aside<Table>,

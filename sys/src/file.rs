@@ -97,7 +97,7 @@ impl Fd {
         Ok(())
     }
 
-    /// Metadata.
+    /// The file's metadata (fstat(2)).
     pub fn stat(&self) -> Result<Stat> {
         stat_fd(self.0)
     }

@@ -17,7 +17,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// This process's.
+    /// The identity of this process.
     pub fn own() -> Result<Self> {
         Ok(Self {
             pid: crate::getpid(),

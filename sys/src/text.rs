@@ -18,7 +18,7 @@ impl<const N: usize> Default for Text<N> {
 }
 
 impl<const N: usize> Text<N> {
-    /// Empty.
+    /// An empty text.
     pub const fn new() -> Self {
         Self {
             bytes: [0; N],
@@ -34,7 +34,7 @@ impl<const N: usize> Text<N> {
         text
     }
 
-    /// What is there.
+    /// The bytes of the text.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.used).unwrap_or(&[])
     }

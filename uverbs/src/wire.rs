@@ -162,7 +162,7 @@ impl<Q> Request<Q> {
     }
 }
 
-/// What comes back.
+/// A command's answer.
 #[repr(C)]
 pub struct Answer<A> {
     /// The kernel's part.

@@ -240,9 +240,9 @@ pub fn window(place: u64, k: usize) -> impl Iterator<Item = usize> {
 /// A part that is mapped, and stays so as long as anything of it is used.
 #[derive(Clone, Copy)]
 pub struct Part {
-    /// Where.
+    /// Where the part is in the file.
     pub at: u64,
-    /// Which.
+    /// The part's number.
     pub k: usize,
 }
 

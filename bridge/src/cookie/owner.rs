@@ -462,7 +462,7 @@ impl Taken {
     }
 }
 
-/// A bitmap.
+/// A bitmap of what is taken.
 struct Bits(&'static mut [u64]);
 
 impl Bits {

@@ -93,7 +93,7 @@ impl Table {
         (at != 0).then_some(Part { at, k })
     }
 
-    /// Unmaps it.
+    /// Unmaps the file.
     pub fn close(&mut self, host: &dyn Host) {
         for k in 0..PARTS {
             if let Some(part) = self.part(k) {

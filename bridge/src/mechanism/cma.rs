@@ -12,7 +12,7 @@ use regall_sys::{call, Errno, Result};
 /// Up to so many bytes, /proc/PID/mem is quicker.
 const FEW: u64 = 1 << 10;
 
-/// The mechanism.
+/// The mechanism by process_vm_readv and process_vm_writev.
 pub struct Cma;
 
 impl Mechanism for Cma {

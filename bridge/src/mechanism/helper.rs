@@ -15,7 +15,7 @@ use crate::wire::{Answer, Request, ATTACH_GET, ATTACH_PUT, CHUNK, GET, PUT, SLOT
 use regall_sys::socket::Room;
 use regall_sys::{Errno, Result};
 
-/// The mechanism.
+/// The mechanism by a thread of the owner.
 pub struct Helper;
 
 impl Mechanism for Helper {

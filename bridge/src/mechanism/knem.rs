@@ -166,7 +166,7 @@ pub fn withdraw() -> Result<()> {
     Ok(())
 }
 
-/// The mechanism.
+/// The mechanism by the KNEM module.
 pub struct Knem;
 
 impl Mechanism for Knem {

@@ -15,7 +15,7 @@ use crate::vector::{Cursor, Way};
 use crate::window::{By, Bytes, Hold, Wanted, Windows};
 use regall_sys::{call, Errno, Result};
 
-/// The mechanism.
+/// The mechanism by mapping the peer's memory.
 pub struct Map;
 
 impl Mechanism for Map {

@@ -46,15 +46,15 @@ impl Features {
 pub struct Job<'a> {
     /// Whose memory the remote segments are.
     pub peer: &'a Process,
-    /// What mechanisms have of it.
+    /// What mechanisms keep for this peer.
     pub endpoints: &'a Endpoints,
-    /// REGALL_COPY.
+    /// The order of mechanisms, as REGALL_COPY says.
     pub order: &'a Order,
-    /// Which way.
+    /// Whether it is a get or a put.
     pub way: Way,
     /// The segments of this process.
     pub local: &'a [Segment],
-    /// The peer's.
+    /// The peer's segments.
     pub remote: &'a [Segment],
     /// The cookie (0: none) that the KNEM module has for the memory by which the remote segments
     /// are got at, and their offset in it.
@@ -78,7 +78,7 @@ impl Copied {
 
 /// A way to copy.
 pub trait Mechanism {
-    /// What it can do.
+    /// What the mechanism can do.
     const FEATURES: Features;
     /// What it keeps of one peer.
     type Endpoint;

@@ -7,7 +7,7 @@ use crate::window::{By, Windows};
 use crate::xpmem::{device, Access};
 use regall_sys::arch::ticks;
 
-/// The mechanism.
+/// The mechanism by the XPMEM module.
 pub struct Xpmem;
 
 /// What it keeps of one peer.

@@ -93,7 +93,7 @@ impl Lease {
         }
     }
 
-    /// Unmaps it.
+    /// Unmaps the leased memory.
     pub fn give_back(&self, host: &dyn Host) {
         let_go(host, self.how, self.base, self.bytes, 0);
     }

@@ -143,7 +143,7 @@ pub struct Hold<'a> {
 
 /// Where the bytes of a [`Hold`] are.
 pub enum Bytes {
-    /// Here, mapped.
+    /// Mapped, at this address.
     At(u64),
     /// In an open file, from an offset on.
     In(i32, u64),

@@ -59,7 +59,7 @@ impl Index {
         }
     }
 
-    /// What readers use.
+    /// The part of the index that readers use.
     pub const fn view(&self) -> &'static View {
         self.view
     }

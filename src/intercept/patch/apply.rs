@@ -535,7 +535,7 @@ fn nearest_gap(site: u64, buffer: &mut [u8], failed: &[u64]) -> Result<Option<u6
 /// Whether anybody may be running the code that is written to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Not yet.
+    /// Code that does not run yet.
     Fresh,
     /// At any time: it must not stop being executable.
     Shared,

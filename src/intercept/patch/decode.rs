@@ -39,7 +39,7 @@ pub enum Flow {
 /// What an instruction leaves in a 64-bit register, as far as it can be told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// What was there.
+    /// The register keeps what it held.
     Keeps,
     /// This number in its low 32 bits.
     Constant(u32),
@@ -307,7 +307,7 @@ impl Insn {
 pub enum Boundary {
     /// From wherever one starts before it.
     Yes,
-    /// From nowhere.
+    /// From no place before it.
     No,
     /// From some places before it, and not from others.
     Unclear,

@@ -58,7 +58,7 @@ impl Op {
 pub struct Numbers {
     values: [u32; 4],
     count: usize,
-    /// Others too.
+    /// Whether there may be other values.
     pub open: bool,
 }
 

@@ -43,7 +43,7 @@ pub struct Group {
     segments: [Option<Segment>; SEGMENTS_MAX],
     count: usize,
     file: (u32, u32, u64),
-    /// What it is.
+    /// What is mapped there.
     pub origin: Origin,
 }
 

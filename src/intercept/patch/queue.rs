@@ -29,7 +29,7 @@ const DONE: u64 = 5;
 /// What is to be searched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// Where.
+    /// The range of the code.
     pub range: PageRange,
     /// Whether it was executable before: anybody may be running it.
     pub running: bool,

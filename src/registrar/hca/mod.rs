@@ -87,7 +87,7 @@ pub struct Device {
 
 /// One domain.
 pub struct Domain {
-    /// How it is.
+    /// The domain's state.
     pub state: State,
     /// Whose it is.
     pub owner: Owner,

@@ -56,7 +56,7 @@ const CHUNK: usize = 512;
 /// Chunks at the most: a quarter of a million regions.
 const CHUNKS: usize = 512;
 
-/// The table.
+/// The table of all regions' records.
 pub struct Records {
     chunks: [Option<NonNull<Record>>; CHUNKS],
     /// Numbers below this have been used.
