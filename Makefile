@@ -1,6 +1,6 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy,
 # make test [DEVICES=real],
-# make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make lint; `make` builds,
+# make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make apps, make lint; `make` builds,
 # make install [PREFIX=/usr/local] [DESTDIR=] puts what was built in its place, make uninstall
 # takes it away, make deb packs it for Debian.
 MPI ?= openmpi
@@ -54,6 +54,12 @@ bench:
 	$(MAKE) --no-print-directory build
 	benches/run
 
+# Applications on two ranks, without the shim and with it: results, CPU time and memory.
+apps:
+	scripts/setup apps
+	$(MAKE) --no-print-directory build
+	benches/apps --docs
+
 lint:
 	scripts/setup lint
 	cargo fmt --all --check
@@ -104,4 +110,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-copy test soak bench lint install uninstall deb clean
+.PHONY: build run run-rdma run-copy test soak bench apps lint install uninstall deb clean

@@ -1,14 +1,14 @@
 /* rank.c: an MPI rank that says hello and then what it holds. Prints the KiB of
- * VmSize, VmRSS and VmLck after MPI_Init. libmpi is opened at run time, so that
+ * VmSize, VmRSS, VmLck and PSS after MPI_Init, at rest for a moment (argument 2: ms). libmpi is opened at run time, so that
  * no MPI compiler is needed.
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include "slice.h"
 
-static unsigned long status_kib(const char *field)
+static unsigned long kib_of(const char *file, const char *field)
 {
 	char line[256];
 	unsigned long kib = 0;
-	FILE *f = fopen("/proc/self/status", "r");
+	FILE *f = fopen(file, "r");
 	while (f && fgets(line, sizeof line, f))
 		if (!strncmp(line, field, strlen(field)))
 			kib = strtoul(line + strlen(field) + 1, NULL, 10);
@@ -28,8 +28,10 @@ int main(int argc, char **argv)
 	}
 	if (init(NULL, NULL))
 		return 1;
-	usleep(200000);
-	printf("rank %lu %lu %lu\n", status_kib("VmSize"), status_kib("VmRSS"), status_kib("VmLck"));
+	usleep(1000 * (argc > 2 ? (unsigned)number(argv[2]) : 200));
+	const char *status = "/proc/self/status";
+	printf("rank %lu %lu %lu %lu\n", kib_of(status, "VmSize"), kib_of(status, "VmRSS"), kib_of(status, "VmLck"),
+	       kib_of("/proc/self/smaps_rollup", "Pss:"));
 	fflush(stdout);
 	return finalize();
 }

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import build, copy, regions, sharing
+from . import build, copy, presence, regions, sharing
 from .model import Check, Section, Table
 from .pairs import CPU, TITLES, Failed, alternate, difference, interval, median, ratio
 
@@ -344,8 +344,8 @@ def pinning(bench):
     if not launcher:
         s.notes.append("SKIPPED: resident memory of a rank: no Open MPI here (apt-get install openmpi-bin).")
         return s
-    table = Table("An Open MPI rank after MPI_Init (the larger of two), MiB", ["", "mapped", "resident", "locked (VmLck)"], [])
-    for way in ("none", "off", "onfault", "populate", "mlockall"):
+    table = Table("An Open MPI rank after MPI_Init (the larger of two), MiB", ["", "mapped", "resident", "locked (VmLck)", "PSS"], [])
+    for way in ("none", "auto", "off", "onfault", "populate", "mlockall"):
         sizes = rank_memory(bench, launcher, way)
         table.rows.append([TITLES[way], *(f"{max(column) / 1024:,.1f}" for column in zip(*sizes))])
     s.tables.append(table)
@@ -356,7 +356,7 @@ def rank_memory(bench, launcher, way):
     variables = [f"{k}={v}" for k, v in bench.ways[way].items()]
     run = subprocess.run([launcher, *MPIRUN, "env", *variables, build.OUT / "rank"], env=mpi_environment(bench), text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
-    said = re.findall(r"^rank (\d+) (\d+) (\d+)$", run.stdout, re.M)
+    said = re.findall(r"^rank (\d+) (\d+) (\d+) (\d+)$", run.stdout, re.M)
     if run.returncode or len(said) != 2:
         raise Failed(f"an MPI rank {TITLES[way]}: status {run.returncode}: {run.stderr.strip()[-300:]}")
     return [[int(x) for x in line] for line in said]
@@ -368,6 +368,8 @@ ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other"
         "regions": lambda bench: regions.regions(bench, single),
         "copy": lambda bench: copy.copy(bench, mpirun, mpi_environment, check, compared),
         "hugepages": lambda bench: copy.hugepages(bench, check, compared), "pinning": pinning,
+        "presence": lambda bench: presence.presence(bench, check, compared,
+                                                    (mpirun(), MPIRUN, mpi_environment(bench), rank_memory)),
         **sharing.rows(lambda bench, way: hpcc_once(bench, mpirun(), shutil.which("hpcc"), way))}
 
 

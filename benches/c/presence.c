@@ -1,0 +1,101 @@
+/* presence.c: calls whose cost grows with what a process has, and what it has.
+ *   presence exec MIB      answers slices: mprotect of MIB touched to executable, and back
+ *   presence ring MIB      answers slices: mmap + munmap of a device's ring, MIB resident beside it
+ *   presence mappings      prints how many mappings there are after much malloc
+ * SPDX-License-Identifier: MIT OR Apache-2.0 */
+#include "slice.h"
+#include <linux/perf_event.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+static char *memory;
+static size_t bytes;
+static int ring;
+
+static char *touched(size_t mib)
+{
+	bytes = mib << 20;
+	char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		fail("mmap");
+	return memset(p, 0x90, bytes);
+}
+
+static double exec_batch(void)
+{
+	uint64_t start = cpu_ns();
+	if (mprotect(memory, bytes, PROT_READ | PROT_EXEC) || mprotect(memory, bytes, PROT_READ | PROT_WRITE))
+		fail("mprotect");
+	return (double)(cpu_ns() - start);
+}
+
+static int ring_open(void)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_SOFTWARE, .size = sizeof attr, .config = PERF_COUNT_SW_DUMMY, .disabled = 1
+	};
+	return (int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+}
+
+static double ring_batch(void)
+{
+	enum { TIMES = 20 };
+	uint64_t start = cpu_ns();
+	for (int i = 0; i < TIMES; i++) {
+		void *p = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, ring, 0);
+		if (p == MAP_FAILED || munmap(p, 8192))
+			fail("a ring");
+	}
+	return (double)(cpu_ns() - start) / TIMES;
+}
+
+/* Blocks of all sizes, most of which go again. */
+static void allocate(void)
+{
+	enum { BLOCKS = 4000 };
+	static char *all[BLOCKS];
+	unsigned long long seed = 88172645463325252ull;
+	for (int i = 0; i < 20 * BLOCKS; i++) {
+		seed ^= seed << 13;
+		seed ^= seed >> 7;
+		seed ^= seed << 17;
+		size_t size = (size_t)64 << (seed >> 8) % 19;
+		char **block = &all[(seed >> 32) % BLOCKS];
+		free(*block);
+		*block = (seed >> 60) % 4 ? malloc(size) : NULL;
+		if (*block)
+			(*block)[0] = (*block)[size - 1] = 1;
+	}
+}
+
+static unsigned mappings(void)
+{
+	unsigned lines = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	for (int c; maps && (c = getc(maps)) != EOF;)
+		lines += c == '\n';
+	return lines;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	if (!strcmp(what, "mappings")) {
+		unsigned before = mappings();
+		allocate();
+		printf("%u %u\n", before, mappings());
+		return 0;
+	}
+	if (argc < 3)
+		return 2;
+	memory = touched(number(argv[2]));
+	if (!strcmp(what, "exec")) {
+		serve(exec_batch, 100);
+	} else {
+		ring = ring_open();
+		if (ring < 0)
+			fail("perf_event_open");
+		serve(ring_batch, 20);
+	}
+	return 0;
+}

@@ -1,0 +1,62 @@
+"""What being there costs: memory of small processes and of ranks, start-up, mappings, and calls beside much memory."""
+import subprocess
+import time
+
+from . import build
+from .model import Section, Table
+from .pairs import TITLES, Failed, alternate, median
+
+WAYS = ("none", "auto", "onfault", "populate")
+PERL = 'open F, "/proc/self/smaps_rollup"; while (<F>) { print "$1\\n" if /^Pss:\\s+(\\d+)/ }'
+
+
+def said(bench, way, *words):
+    run = subprocess.run([str(w) for w in words], env=bench.ways.environment(way), text=True, stdout=subprocess.PIPE, check=True)
+    return [int(n) for n in run.stdout.split()]
+
+
+def memory(bench, rank_memory, launcher):
+    """PSS of a small process and of a rank."""
+    rows = []
+    for way in WAYS:
+        perl = median([said(bench, way, "perl", "-e", PERL)[0] for _ in range(3)])
+        ranks = max(size[3] for size in rank_memory(bench, launcher, way)) / 1024 if launcher else 0
+        rows.append([TITLES[way], f"{perl / 1024:.1f}", f"{ranks:.1f}" if launcher else "no Open MPI"])
+    return Table("PSS, MiB", ["", "perl", "an Open MPI rank after MPI_Init (the larger of two)"], rows)
+
+
+def ranks_start(bench, launcher, words, environment):
+    """Milliseconds from mpirun to its end, of two ranks that do nothing."""
+    got = {way: [] for way in ("none", "auto")}
+    for i in range(bench.pick(8, 4)):
+        for way in got if i % 2 == 0 else reversed(got):
+            variables = [f"{k}={v}" for k, v in bench.ways[way].items()]
+            began = time.monotonic()
+            run = subprocess.run([launcher, *words, "env", *variables, build.OUT / "rank", "libmpi.so.40", "0"], env=environment,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            if run.returncode:
+                raise Failed(f"two ranks {TITLES[way]}: {run.stderr[-300:]}")
+            got[way].append(1000 * (time.monotonic() - began))
+    return got
+
+
+def presence(bench, check, compared, mpi):
+    """`mpi`: the launcher (or None), its words, its environment, and what reads the memory of ranks."""
+    s = Section("presence", "What being there costs")
+    launcher, words, environment, rank_memory = mpi
+    s.tables.append(memory(bench, rank_memory, launcher))
+    if launcher:
+        got = ranks_start(bench, launcher, words, environment)
+        s.tables.append(compared("mpirun of two ranks that do nothing, from start to end", got, name="ms"))
+    for what, title in (("exec", "mprotect of 128 MiB to executable, and back"),
+                        ("ring", "mmap + munmap of a device's ring beside 1 GiB")):
+        mib = "128" if what == "exec" else "1024"
+        got = alternate(bench.ways, ("none", "auto", "off"), "presence", what, mib, **bench.rounds(2, 5), watched=False)
+        s.tables.append(compared(title, got, 1e3, "µs"))
+        if what == "exec":
+            s.checks.append(check(f"{title} / without", got["auto"], got["none"], 1.2))
+    counts = {way: said(bench, way, build.OUT / "presence", "mappings") for way in WAYS}
+    s.tables.append(Table("mappings of a program that calls malloc much", ["", "before", "after"],
+                          [[TITLES[way], *map(str, n)] for way, n in counts.items()]))
+    s.checks.append(check("mappings after much malloc / without", [counts["auto"][1]], [counts["none"][1]], 1.1))
+    return s
