@@ -97,6 +97,15 @@ pub struct Budget {
     pub mapped: u64,
 }
 
+impl Budget {
+    /// No limit.
+    pub const NONE: Self = Self {
+        pins: u64::MAX,
+        all: u64::MAX,
+        mapped: u64::MAX,
+    };
+}
+
 /// What this process has, in bytes.
 #[derive(Clone, Copy, Default)]
 pub struct Held {

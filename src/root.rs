@@ -3,7 +3,7 @@
 
 use crate::arch::Frame;
 use crate::intercept::{self, patch, strict};
-use crate::track::{self, subscribers::Subscribers, State};
+use crate::track::{self, subscribers::Subscribers};
 use crate::{
     capi, copier, copying, helper, host, memory, regions, rights, startup, threads, verbs,
 };
@@ -26,6 +26,7 @@ pub static ALL: Subscribers = Subscribers {
         regions_begin_anew,
         offer,
     ],
+    budget: startup::budget,
     child_tracked: &[
         patch::search_left,
         strict::child,
@@ -60,16 +61,16 @@ fn descriptors_begin_anew() {
     unsafe { capi::mapping::child() };
 }
 
-fn permit_tracers(_: &mut State, _: &Header) {
+fn permit_tracers(_: &Header) {
     host::permit_tracers();
 }
 
-fn regions_begin_anew(_: &mut State, _: &Header) {
+fn regions_begin_anew(_: &Header) {
     regions::forget();
     helper::forget();
 }
 
-fn offer(_: &mut State, header: &Header) {
+fn offer(header: &Header) {
     host::offer(header);
 }
 

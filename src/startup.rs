@@ -18,7 +18,7 @@ use crate::stats;
 use crate::store::write_text;
 use crate::sys::{self, file, time};
 use crate::text::{Lossy, Text};
-use crate::track::{self, anew, flight, fork, whole, State};
+use crate::track::{self, anew, flight, fork, whole};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter, Header, SETTING_HCA_OFF};
@@ -348,16 +348,20 @@ fn say_on() {
     log::info!("on: {settings} in {program}");
 }
 
-/// The header's words that don't change, in a new directory.
-pub fn write_settings(state: &mut State, h: &Header) {
-    let c = settings::config();
+/// What may be pinned, as it was reckoned at start-up, and whether that counts page cache alone.
+pub fn budget() -> (limits::Budget, bool) {
     let bytes = BUDGET.load(Relaxed);
     let budget = limits::Budget {
         pins: bytes,
         all: bytes,
         mapped: MAPPED.load(Relaxed),
     };
-    state.set_budget(budget, ONLY_CACHE.load(Relaxed));
+    (budget, ONLY_CACHE.load(Relaxed))
+}
+
+/// The header's words that don't change, in a new directory.
+pub fn write_settings(h: &Header) {
+    let c = settings::config();
     h.settings.store(settings_in_force(c), Relaxed);
     write_text(&h.device, settings::device().as_bytes());
     h.sites_patched

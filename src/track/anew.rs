@@ -1,6 +1,7 @@
 //! Beginning anew: an empty ledger, and a directory with nothing in it.
 
-use super::{aside, give_up_with, subscribers, State};
+use super::state::{give_up_with, State};
+use super::{aside, subscribers};
 use crate::base::counters;
 
 /// An empty ledger and an empty directory after a change that was left half-way.
@@ -35,9 +36,11 @@ pub fn new_directory(state: &mut State) {
     };
     // SAFETY: just mapped, zeroed, and replaced only here.
     unsafe { state.writer.attach(header) };
+    let (budget, only_cache) = (subscribers::table().budget)();
+    state.set_budget(budget, only_cache);
     for told in subscribers::table().new_directory {
         // SAFETY: mapped as long as it is the directory.
-        told(state, unsafe { header.as_ref() });
+        told(unsafe { header.as_ref() });
     }
     counters::use_header(header.as_ptr());
     adopt(state);

@@ -137,3 +137,12 @@ pub fn is_exceeded() {
         warn_of_limit();
     }
 }
+
+/// Whether the budget has no room for `bytes` more and the user asked for
+/// ENOMEM in that case.
+pub fn over_budget(bytes: u64) -> bool {
+    let config = settings::config();
+    config.fail_on_limit
+        && config.pin != Pin::Off
+        && lock().is_some_and(|g| g.counted().saturating_add(bytes) > g.budget)
+}

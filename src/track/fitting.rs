@@ -9,18 +9,9 @@
 //! are looked at every few hundred events, at most four times a second, so a process without memory
 //! calls does not look. A fork's copies and files that are written to tmpfs are not seen either.
 
-use super::budget::reckon;
-use super::pinning::let_go_of;
-use super::{flight, lock, State, USER_END};
-use crate::base::{counters, settings};
 use crate::config::Pin;
-use crate::limits;
-use crate::sys::time;
-use crate::thread;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use regall_directory::addr::PageRange;
-use regall_directory::layout::{Call, Counter};
-use regall_directory::vocab::{Attr, Column, Flags, Reason};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use regall_directory::vocab::{Attr, Flags};
 
 /// Whether it is to be looked at, at the end of a call, whether everything fits.
 static DUE: AtomicBool = AtomicBool::new(false);
@@ -50,149 +41,64 @@ impl Fitting {
     pub fn look_again(&mut self) {
         self.next_look = 0;
     }
-}
 
-impl State {
-    /// Bytes that are mapped and may become resident.
-    fn mapped(&self) -> u64 {
-        let totals = self.ledger.totals();
-        let never = [Reason::NoAccess, Reason::Kernel, Reason::Device];
-        let never = never.map(|r| totals.pin.get(r as usize).copied().unwrap_or(0));
-        totals
-            .bytes
-            .saturating_sub(never.iter().fold(0, |sum, n| sum.saturating_add(*n)))
-    }
-
-    /// Page cache is locked while no more than `budget` is mapped.
-    pub(super) fn set_fitting(&mut self, budget: u64) {
-        let budget = match settings::config().pin {
+    /// Page cache is locked while no more than `budget` is mapped, with REGALL_PIN set to `pin`.
+    /// `mapped` is.
+    pub fn set(&mut self, budget: u64, mapped: u64, pin: Pin) {
+        let budget = match pin {
             Pin::Auto | Pin::OnFault => budget,
             Pin::Off | Pin::Populate => u64::MAX,
         };
-        let mapped = self.mapped();
         let step = (budget.saturating_sub(mapped) / 4).max(1 << 20);
-        self.fitting.budget = budget;
-        self.fitting.next_look = mapped.saturating_add(step).min(budget);
+        self.budget = budget;
+        self.next_look = mapped.saturating_add(step).min(budget);
     }
 
-    /// Whether `attr` is page cache of which a lock of ours would depend on what is mapped.
-    pub(super) fn must_fit(&self, attr: Attr) -> bool {
-        self.fitting.budget != u64::MAX && is_ours(attr)
+    /// Of locked page cache `kept` bytes are not ours to let go of.
+    pub fn keep(&mut self, kept: u64) {
+        self.kept = kept;
     }
 
-    /// Whether everything that is mapped fits.
-    pub(super) fn fits(&self) -> bool {
-        self.mapped() <= self.fitting.budget
+    /// Whether memory that says `attr` is page cache of which a lock of ours would depend on
+    /// what is mapped.
+    pub fn concerns(&self, attr: Attr) -> bool {
+        self.budget != u64::MAX && is_ours(attr)
     }
 
-    /// Whether others' part is to be looked at first.
-    pub(super) fn is_fitting_stale(&self) -> bool {
-        self.mapped() > self.fitting.next_look
+    /// Whether page cache may be locked while so many bytes are mapped.
+    pub fn has_room_for(&self, mapped: u64) -> bool {
+        mapped <= self.budget
     }
 
-    /// Bytes of page cache that are locked and could be let go of.
+    /// Whether others' part is to be looked at first, with so many bytes mapped.
+    pub fn is_stale(&self, mapped: u64) -> bool {
+        mapped > self.next_look
+    }
+
+    /// Bytes of `cache`, which are locked, that could be let go of.
     #[inline]
-    fn cache_to_give(&self) -> u64 {
-        self.ledger.totals().cache.saturating_sub(self.fitting.kept)
+    pub fn to_give(&self, cache: u64) -> u64 {
+        cache.saturating_sub(self.kept)
     }
 
-    /// The ledger has changed.
-    #[inline]
-    pub(super) fn watch(&self) {
-        if self.cache_to_give() != 0 && self.is_fitting_stale() {
-            DUE.store(true, Relaxed);
-        }
-    }
-}
-
-/// Nanoseconds between two looks at what others have, at the least.
-const INTERVAL: u64 = 250_000_000;
-/// Less page cache than this is not worth a look: a small program in a sandbox opens no files
-/// that it has not opened without the shim.
-const MUCH: u64 = 16 << 20;
-/// When that was done last.
-static LOOKED: AtomicU64 = AtomicU64::new(0);
-
-/// Looks now and then whether others have taken the room in which page cache is locked. To be
-/// called every few hundred events, when nothing is in progress.
-#[cold]
-#[inline(never)]
-pub fn revisit() {
-    if !limits::is_shared() {
-        return;
-    }
-    let (now, last) = (time::now(), LOOKED.load(Relaxed));
-    let due = now.saturating_sub(last) >= INTERVAL;
-    if !due
-        || LOOKED
-            .compare_exchange(last, now, Relaxed, Relaxed)
-            .is_err()
-    {
-        return;
-    }
-    if lock().is_some_and(|g| g.cache_to_give() >= MUCH) {
+    /// It is to be looked at, at the end of a call, whether everything fits.
+    pub fn look(&self) {
         DUE.store(true, Relaxed);
-        keep();
     }
 }
 
-/// Lets go of page cache if not everything fits any more. To be called at the end of a call.
+/// Whether it is to be looked at whether everything fits.
 #[inline]
-pub fn keep() {
-    if DUE.load(Relaxed) && thread::current().flights[0].get() == 0 {
-        keep_slowly();
-    }
+pub fn is_due() -> bool {
+    DUE.load(Relaxed)
 }
 
-#[cold]
-#[inline(never)]
-fn keep_slowly() {
-    DUE.store(false, Relaxed);
-    reckon();
-    let Some(over) = lock().map(|g| !g.fits()) else {
-        return DUE.store(true, Relaxed);
-    };
-    if !over {
-        return;
-    }
-    let (flight, _) = flight::begin(Call::Mmap);
-    let_go_of_cache();
-    drop(flight);
-}
-
-fn let_go_of_cache() {
-    let Some(all) = PageRange::new(0, USER_END) else {
-        return;
-    };
-    let mut busy = false;
-    let any = let_go_of(all, |guard, part, attr| {
-        let cache = attr.flags.has(Flags::CACHE);
-        let others = cache && flight::in_the_way(guard, part, true);
-        busy |= others;
-        (cache && !others).then_some(part)
-    });
-    if any {
-        counters::count(Counter::PinLimited);
-    }
-    let Some(mut guard) = lock() else {
-        return DUE.store(true, Relaxed);
-    };
-    guard.update(all, |_, a| match a.pin.reason {
-        Reason::Off if is_ours(a) => Attr {
-            pin: Column::no(Reason::Limit),
-            ..a
-        },
-        _ => a,
-    });
-    guard.fitting.kept = match busy {
-        true => 0,
-        false => guard.ledger.totals().cache,
-    };
-    // What another call is about goes at the end of that one.
-    DUE.store(busy, Relaxed);
+/// It is to be looked at again, or not.
+pub fn set_due(due: bool) {
+    DUE.store(due, Relaxed);
 }
 
 /// Whether `attr` is page cache that the application has not locked itself.
-fn is_ours(attr: Attr) -> bool {
+pub fn is_ours(attr: Attr) -> bool {
     attr.flags.has(Flags::CACHE) && !attr.flags.has(Flags::APP_LOCKED)
 }

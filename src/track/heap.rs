@@ -3,8 +3,8 @@
 
 use super::headroom::{self, Charge};
 use super::settling::settle_new;
+use super::taken::{put_back, Taken};
 use super::turns::lock_for;
-use super::unmap::{put_back, Taken};
 use super::{
     backed, close, end, future_flags, lock, notes, open, over_budget, real, registering, resync,
 };

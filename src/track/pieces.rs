@@ -3,8 +3,8 @@
 
 use super::headroom::{self, Charge};
 use super::pinning::let_go;
+use super::taken::Taken;
 use super::turns::postpone;
-use super::unmap::Taken;
 use super::{lock, real, State};
 use crate::arch::Frame;
 use crate::base::maps::each_mapping;

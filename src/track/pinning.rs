@@ -2,8 +2,9 @@
 //! a call needs unlocked memory. The kernel works without the lock being held, so
 //! whoever pins or unpins says so in its flight, and others wait ([`super::turns`]).
 
+use super::real::spent;
 use super::turns::{lock_for, postpone, stand_clear, Whose};
-use super::{budget, flight, growing, lock, lock::Guard, notes, progress, spent, State};
+use super::{budget, flight, growing, lock, lock::Guard, notes, progress, State};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -74,7 +75,7 @@ pub fn pin(range: PageRange, whose: Whose) {
         let state = &mut *guard;
         let counts = if state.counts(attr) { part.len() } else { 0 };
         let after = state.counted().saturating_add(counts);
-        let cache = state.must_fit(attr);
+        let cache = state.fitting.concerns(attr);
         let stale = counts != 0 && after > state.next_look || cache && state.is_fitting_stale();
         let column = match want {
             Want::Leave(column) => column,

@@ -6,9 +6,10 @@
 //! published → the region leaves its domain and the directory → it is deregistered,
 //! or *retired* while the application still has its key → the application's call.
 
+use super::real::spent;
 use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Whose};
 use super::waiting::{self, Backing, Reach, Verdict};
-use super::{flight, lock, notes, progress, spent, subscribers, State};
+use super::{flight, lock, notes, progress, subscribers, State};
 use crate::arch;
 use crate::base::{counters, phase, settings};
 use crate::limits;

@@ -4,8 +4,8 @@
 use super::flight::Flight;
 use super::pieces::{in_pieces, longer, was_one_mapping, with_room, FAULT};
 use super::settling::settle;
+use super::taken::{put_back, put_back_unchanged, Taken};
 use super::turns::lock_for;
-use super::unmap::{put_back, put_back_unchanged, Taken};
 use super::{
     backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
     registering, resync, seals,

@@ -1,8 +1,9 @@
 //! Who is told of what happens here. The crate's root, which knows all parts, hands one table
 //! down at start-up ([`set`]); nothing here names a part that stands above it.
 
-use super::State;
+use super::real::real;
 use crate::arch::Frame;
+use crate::limits::Budget;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Header};
@@ -15,7 +16,9 @@ pub struct Subscribers {
     /// touched.
     pub child_begins: &'static [fn()],
     /// A process has a directory that nobody has been shown yet.
-    pub new_directory: &'static [fn(&mut State, &Header)],
+    pub new_directory: &'static [fn(&Header)],
+    /// What may be pinned, and whether that counts page cache alone.
+    pub budget: fn() -> (Budget, bool),
     /// A child of fork is tracked.
     pub child_tracked: &'static [fn()],
     /// Code has come to a range, which can be read up to an address; whether that is shared
@@ -39,9 +42,10 @@ pub struct Subscribers {
 
 /// As long as nobody is told of anything.
 static NOBODY: Subscribers = Subscribers {
-    other_call: |_, frame| super::real(frame),
+    other_call: |_, frame| real(frame),
     child_begins: &[],
     new_directory: &[],
+    budget: || (Budget::NONE, false),
     child_tracked: &[],
     new_code: &[],
     code_gone: &[],

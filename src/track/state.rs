@@ -1,0 +1,462 @@
+//! Everything behind the ledger's lock: the ledger, its writer, and what they live in.
+
+use super::aside::{Aside, AsideRoom};
+use super::fitting::Fitting;
+use super::{aside, hiding, subscribers};
+use crate::arena::Arena;
+use crate::base::claims::Claim;
+use crate::base::{counters, phase, settings};
+use crate::ledger::{Entry, Ledger, Origin, Sink, View};
+use crate::limits::Budget;
+use crate::registrar::hca::Hca;
+use crate::registrar::pin::PinSet;
+use crate::registrar::Registrar;
+use crate::share;
+use crate::store::{Room, Store};
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering::*;
+use regall_directory::addr::PageRange;
+use regall_directory::layout::{Counter, SEGMENTS, SETTING_GAVE_UP};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::writer::{SlotRef, Writer};
+
+#[cfg(test)]
+mod tests;
+
+/// What look-ups without the lock read.
+pub static VIEW: View = View::new();
+
+/// Mutations that one event may need room for before it reserves again.
+const OPS: usize = 16;
+
+/// Everything behind the lock.
+pub struct State {
+    /// What is mapped.
+    pub ledger: Ledger,
+    pub(super) writer: Writer,
+    pub(super) arena: Arena,
+    pub(super) store: Store,
+    /// What calls in progress have taken out of the ledger, beyond what they remember.
+    pub(super) aside: Aside,
+    /// What is registered with adapters.
+    pub hca: Hca,
+    /// Which file is behind which of the application's private memory.
+    pub(super) shared: share::Tables,
+    /// Bytes that somebody is pinning right now.
+    pub(super) reserved: u64,
+    /// Bytes that may be pinned; u64::MAX: no limit.
+    pub(super) budget: u64,
+    /// Bytes that may be resident or registered; u64::MAX: no limit.
+    pub(super) total: u64,
+    /// The budget is for page cache alone: other memory can't be had back, locked or not.
+    pub(super) only_cache: bool,
+    /// When so many bytes count the budget is reckoned anew.
+    pub(super) next_look: u64,
+    /// What may be mapped while page cache is locked, and how it stands.
+    pub(super) fitting: Fitting,
+    pub(super) adopting: bool,
+}
+
+/// Where the ledger's changes become visible.
+struct Publish<'a> {
+    writer: &'a mut Writer,
+    /// The header's, which the next entry gets. No two entries have the same, not even of one
+    /// change: one that goes on along a range fills slots anew that it has filled itself, and
+    /// a peer that saw what was in one of them before would take the generation for a promise
+    /// that it still is.
+    generation: u64,
+}
+
+impl Sink for Publish<'_> {
+    #[inline]
+    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
+        let slot = self.writer.publish(self.generation, range, attr, id);
+        self.generation += 1;
+        if let Some(h) = self.writer.header() {
+            h.generation.store(self.generation, Relaxed);
+        }
+        slot.map_or(0, |s| s.get().get())
+    }
+
+    #[inline]
+    fn retire(&mut self, slot: u32, _: PageRange, _: Attr) {
+        match core::num::NonZeroU32::new(slot) {
+            Some(slot) => self.writer.retire(SlotRef::from_raw(slot)),
+            None => self.writer.unpublished_gone(),
+        }
+    }
+}
+
+impl State {
+    /// Nothing yet.
+    pub const fn new() -> Self {
+        Self {
+            ledger: Ledger::new(&VIEW),
+            writer: Writer::new(),
+            arena: Arena::new(),
+            store: Store::new(),
+            aside: aside::none(),
+            hca: Hca::new(),
+            shared: share::Tables::new(),
+            reserved: 0,
+            budget: u64::MAX,
+            total: u64::MAX,
+            only_cache: false,
+            next_look: u64::MAX,
+            fitting: Fitting::new(),
+            adopting: false,
+        }
+    }
+
+    /// Room for the next few mutations; without it the shim can't go on. Only looks: what
+    /// maps memory must enter it, too.
+    #[inline]
+    pub(super) fn ready(&mut self) -> bool {
+        if self.writer.free_slots() >= 4 * OPS && self.ledger.is_reserved(OPS) {
+            return true;
+        }
+        self.make_room()
+    }
+
+    /// The only place where the ledger and the directory get memory.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn make_room(&mut self) -> bool {
+        let mut room = Room {
+            store: &mut self.store,
+            arena: &mut self.arena,
+        };
+        // No room in the directory is survivable: entries go unpublished, and
+        // the header counts them.
+        let _ = self.writer.reserve(&mut room, 8 * OPS);
+        let ok = self.ledger.reserve(&mut self.arena, 2 * OPS);
+        for k in 0..SEGMENTS {
+            if let Some(base) = self.writer.segment_base(k) {
+                hiding::know_segment(k, base.as_ptr());
+            }
+        }
+        self.adopt_own_memory();
+        ok
+    }
+
+    /// Room for one more region in domain `d`.
+    pub(super) fn hca_ready(&mut self, d: usize) -> bool {
+        let ok = self.hca.reserve(&mut self.arena, d);
+        self.adopt_own_memory();
+        ok
+    }
+
+    /// The shim's memory is part of the address space, too. To be called after everything
+    /// that may have mapped some, before the lock is given back.
+    pub(super) fn adopt_own_memory(&mut self) {
+        if self.adopting {
+            return;
+        }
+        self.adopting = true;
+        // Entering one may take another.
+        while let Some((range, shared)) = self.fresh_memory() {
+            self.insert(range, own_memory(Prot::from_call(3, shared)));
+        }
+        self.adopting = false;
+    }
+
+    /// Memory that the shim has mapped and not yet entered, and whether it is shared.
+    fn fresh_memory(&mut self) -> Option<(PageRange, bool)> {
+        if let Some(chunk) = self.arena.fresh_chunk() {
+            return Some((chunk, false));
+        }
+        let part = self.store.fresh_part()?;
+        Some((part, self.store.shared()))
+    }
+
+    #[inline]
+    pub(super) fn generation(&mut self) -> u64 {
+        let Some(h) = self.writer.header() else {
+            return 1;
+        };
+        let next = h.generation.load(Relaxed) + 1;
+        h.generation.store(next, Relaxed);
+        next
+    }
+
+    /// `range` is `attr` from now on, whatever it was.
+    #[inline]
+    pub fn insert(&mut self, range: PageRange, attr: Attr) {
+        self.insert_part(range, attr, None);
+    }
+
+    /// As [`State::insert`], of what is known to be a part of `origin`.
+    #[inline]
+    pub fn insert_part(&mut self, range: PageRange, attr: Attr, origin: Option<Origin>) {
+        loop {
+            let generation = self.generation();
+            let mut sink = Publish {
+                writer: &mut self.writer,
+                generation,
+            };
+            match self.ledger.insert_part(range, attr, origin, &mut sink) {
+                Ok(()) => return self.watch(),
+                Err(_) if self.make_room() => (),
+                Err(_) => return give_up_with(self, "no memory for the ledger"),
+            }
+        }
+    }
+
+    /// `range` is not mapped from now on; `each` is told what was.
+    #[inline]
+    pub fn remove(&mut self, range: PageRange, each: impl FnMut(PageRange, &Entry)) {
+        self.take_out(range, each);
+        self.is_gone(range);
+    }
+
+    /// What was taken out of `range` has gone for good.
+    #[inline]
+    pub(super) fn is_gone(&mut self, range: PageRange) {
+        subscribers::memory_leaves(range);
+        if share::any() {
+            share::forget(&mut self.shared, range);
+        }
+    }
+
+    /// `range` leaves the ledger, perhaps to be entered again at once.
+    #[inline]
+    pub fn take_out(&mut self, range: PageRange, mut each: impl FnMut(PageRange, &Entry)) {
+        self.take_apart(range, |_, part, entry| each(part, entry));
+    }
+
+    /// As [`State::take_out`]; `each` may set what was there aside.
+    #[inline]
+    pub(super) fn take_apart(
+        &mut self,
+        range: PageRange,
+        mut each: impl FnMut(&mut AsideRoom, PageRange, &Entry),
+    ) {
+        loop {
+            let generation = self.generation();
+            let mut sink = Publish {
+                writer: &mut self.writer,
+                generation,
+            };
+            let mut room = AsideRoom {
+                aside: &mut self.aside,
+                arena: &mut self.arena,
+            };
+            match self
+                .ledger
+                .remove(range, &mut sink, |entry, part| each(&mut room, part, entry))
+            {
+                Ok(_) => return,
+                Err(_) if self.make_room() => (),
+                Err(_) => return give_up_with(self, "no memory for the ledger"),
+            }
+        }
+    }
+
+    /// What calls in progress have taken out.
+    pub fn aside(&mut self) -> AsideRoom<'_> {
+        AsideRoom {
+            aside: &mut self.aside,
+            arena: &mut self.arena,
+        }
+    }
+
+    /// Nobody needs to know any more what was taken out under `claim`.
+    #[cold]
+    pub fn forget_aside(&mut self, claim: Claim) {
+        self.aside().end(claim);
+        self.adopt_own_memory();
+    }
+
+    /// Rewrites what is said of the mapped parts of `range`.
+    #[inline]
+    pub fn update(&mut self, range: PageRange, mut f: impl FnMut(PageRange, Attr) -> Attr) {
+        loop {
+            let generation = self.generation();
+            let mut sink = Publish {
+                writer: &mut self.writer,
+                generation,
+            };
+            match self.ledger.update(range, &mut sink, &mut f) {
+                Ok(()) => return self.watch(),
+                Err(_) if self.make_room() => (),
+                Err(_) => return give_up_with(self, "no memory for the ledger"),
+            }
+        }
+    }
+
+    /// The attributes at `addr`.
+    pub fn at(&self, addr: u64) -> Option<Attr> {
+        self.ledger.get(addr).map(|e| e.attr)
+    }
+
+    /// Bytes that the pin set holds or is about to.
+    pub fn pinned(&self) -> u64 {
+        self.ledger.totals().pin[Reason::None as usize].saturating_add(self.reserved)
+    }
+
+    /// Bytes that the pin set holds or is about to, and that count against the budget.
+    pub fn counted(&self) -> u64 {
+        let totals = self.ledger.totals();
+        let held = if self.only_cache {
+            totals.cache
+        } else {
+            totals.pin[Reason::None as usize]
+        };
+        held.saturating_add(self.reserved)
+    }
+
+    /// Whether locking memory that says `attr` costs something: whether the kernel could have
+    /// it back otherwise.
+    pub(super) fn counts(&self, attr: Attr) -> bool {
+        !self.only_cache || attr.flags.has(Flags::CACHE)
+    }
+
+    /// No more than `budget` says may be pinned or registered; with `only_cache` only page
+    /// cache counts as pinned.
+    pub fn set_budget(&mut self, budget: Budget, only_cache: bool) {
+        let bytes = budget.pins;
+        self.budget = bytes;
+        self.total = budget.all;
+        self.only_cache = only_cache;
+        let counted = self.counted();
+        let left = bytes.saturating_sub(counted);
+        self.next_look = counted.saturating_add((left / 4).max(1 << 20));
+        self.fitting
+            .set(budget.mapped, self.mapped(), settings::config().pin);
+        if let Some(h) = self.header() {
+            h.budget.store(bytes, Relaxed);
+        }
+    }
+
+    /// Bytes that are mapped and may become resident.
+    fn mapped(&self) -> u64 {
+        let totals = self.ledger.totals();
+        let never = [Reason::NoAccess, Reason::Kernel, Reason::Device];
+        let never = never.map(|r| totals.pin.get(r as usize).copied().unwrap_or(0));
+        totals
+            .bytes
+            .saturating_sub(never.iter().fold(0, |sum, n| sum.saturating_add(*n)))
+    }
+
+    /// Whether everything that is mapped fits.
+    pub(super) fn fits(&self) -> bool {
+        self.fitting.has_room_for(self.mapped())
+    }
+
+    /// Whether others' part is to be looked at first.
+    pub(super) fn is_fitting_stale(&self) -> bool {
+        self.fitting.is_stale(self.mapped())
+    }
+
+    /// Bytes of page cache that are locked and could be let go of.
+    #[inline]
+    pub(super) fn cache_to_give(&self) -> u64 {
+        self.fitting.to_give(self.ledger.totals().cache)
+    }
+
+    /// The ledger has changed.
+    #[inline]
+    fn watch(&self) {
+        if self.cache_to_give() != 0 && self.is_fitting_stale() {
+            self.fitting.look();
+        }
+    }
+
+    /// The directory's file goes; the mapping stays until the end.
+    pub fn remove_directory(&self) {
+        self.store.remove();
+    }
+
+    /// The directory's file, and those beside it.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Where this process's helper is to listen; empty if nobody could find it there.
+    pub fn helper_address(&self) -> crate::text::Text<108> {
+        self.store.helper_address()
+    }
+
+    /// Bytes that the shim has mapped for itself.
+    pub fn own_bytes(&self) -> u64 {
+        self.arena.bytes() + self.store.bytes()
+    }
+
+    /// The gauges of what is registered with adapters, in the header.
+    pub fn show_regions(&self) {
+        let Some(h) = self.header() else {
+            return;
+        };
+        let set = |c: Counter, n: u64| {
+            if let Some(place) = h.counters.get(c as usize) {
+                place.store(n, Relaxed);
+            }
+        };
+        set(Counter::HcaBytes, self.hca.bytes);
+        set(Counter::RetiredBytes, self.hca.retired);
+        set(Counter::AheadBytes, self.hca.ahead);
+        let primary = self.hca.primary().map_or(0, |d| d as u64 + 1);
+        h.primary.store(primary, Relaxed);
+    }
+
+    /// The header.
+    pub fn header(&self) -> Option<&regall_directory::layout::Header> {
+        self.writer.header()
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Attributes of memory of the shim's own.
+pub const fn own_memory(prot: Prot) -> Attr {
+    let shim = Column::no(Reason::Shim);
+    Attr {
+        prot,
+        kind: Kind::Shim,
+        flags: Flags::EMPTY,
+        pin: shim,
+        hca: shim,
+    }
+}
+
+/// End of the addresses that user space can have (56-bit with five levels).
+pub const USER_END: u64 = 1 << 56;
+
+/// Stops tracking for good: the program runs on without. With the lock held.
+#[cold]
+#[inline(never)]
+pub(super) fn give_up_with(state: &State, why: &str) {
+    if stop(why) {
+        unlock_ours(state);
+    }
+}
+
+/// Whether this is what has stopped it.
+pub(super) fn stop(why: &str) -> bool {
+    let first = phase::give_up();
+    if first {
+        if let Some(h) = counters::header() {
+            h.settings.fetch_or(SETTING_GAVE_UP, Relaxed);
+        }
+        log::error!("stopped tracking: {why}");
+    }
+    first
+}
+
+/// Nobody would step aside for madvise any more: our locks go. What the application has locked
+/// stays locked.
+pub(super) fn unlock_ours(state: &State) {
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return;
+    };
+    state.ledger.for_each(all, |part, entry| {
+        if entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED) {
+            let _ = PinSet.deregister(part);
+        }
+        ControlFlow::Continue(())
+    });
+}

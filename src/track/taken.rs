@@ -1,0 +1,274 @@
+//! What a call has taken out of the ledger, for the case that it fails.
+
+use super::aside::{AsideRoom, Part};
+use super::settling::settle;
+use super::state::State;
+use super::{lock, resync};
+use crate::base::claims::Claim;
+use crate::ledger::Entry;
+use crate::policy;
+use crate::registrar::pin::PinSet;
+use crate::registrar::Registrar;
+use crate::share;
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::{Attr, Flags, Kind};
+
+/// Parts that are remembered here for the case that the call fails; the others are set aside.
+pub const REMEMBERED: usize = 8;
+
+/// What was taken out of the ledger.
+pub struct Taken {
+    parts: [Option<Part>; REMEMBERED],
+    count: usize,
+    /// Bytes of all parts.
+    bytes: u64,
+    /// Flags that any of them had, remembered or not.
+    flags: Flags,
+    /// Of those that are set aside ([`super::aside`]).
+    rest: Option<Claim>,
+    /// Of files behind it.
+    pub files: share::Left,
+}
+
+impl Default for Taken {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Taken {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self {
+            parts: [None; REMEMBERED],
+            count: 0,
+            bytes: 0,
+            flags: Flags::EMPTY,
+            rest: None,
+            files: share::Left::new(),
+        }
+    }
+
+    /// Takes `range` out of the ledger.
+    #[inline]
+    pub fn take(&mut self, state: &mut State, range: PageRange) {
+        if share::any() {
+            self.files.take(&mut state.shared, range);
+        }
+        state.take_apart(range, |room, part, entry| {
+            if !self.add(part, entry) {
+                self.set_aside(room, range, part, entry);
+            }
+        });
+        state.is_gone(range);
+        if self.has_more() {
+            state.adopt_own_memory();
+        }
+    }
+
+    /// Adds a part. Whether there was a place for it.
+    #[inline]
+    pub fn add(&mut self, range: PageRange, entry: &Entry) -> bool {
+        let place = self.parts.get_mut(self.count);
+        let there = place.is_some();
+        if let Some(place) = place {
+            *place = Some((range, entry.attr, entry.origin));
+        }
+        self.count += 1;
+        self.bytes += range.len();
+        self.flags = self.flags.with(entry.attr.flags);
+        there
+    }
+
+    /// A part of `all` that there was no place for.
+    #[cold]
+    #[inline(never)]
+    pub fn set_aside(
+        &mut self,
+        aside: &mut AsideRoom,
+        all: PageRange,
+        part: PageRange,
+        entry: &Entry,
+    ) {
+        if self.rest.is_none() {
+            self.rest = all.after(part.start()).map(|rest| aside.begin(rest));
+        }
+        let _ = aside.put((part, entry.attr, entry.origin));
+    }
+
+    /// Whether some parts are set aside.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// The first part that ends above `addr`.
+    pub fn next(&self, state: &mut State, addr: u64) -> Option<Part> {
+        let here = self.parts.iter().flatten().copied();
+        let mut here = here.filter(|(range, ..)| range.end() > addr);
+        here.next().or_else(|| {
+            let rest = self.rest?;
+            state.aside().next(rest, addr)
+        })
+    }
+
+    /// Whether each of the parts is known: there was memory for them.
+    pub fn is_known(&self, state: &mut State) -> bool {
+        if self.rest.is_none() {
+            return self.count <= REMEMBERED;
+        }
+        let (mut bytes, mut from) = (0, 0);
+        while let Some((range, ..)) = self.next(state, from) {
+            bytes += range.len();
+            from = range.end();
+        }
+        bytes == self.bytes
+    }
+
+    /// The last part, if it is known.
+    pub fn last_part(&self, state: &mut State) -> Option<Part> {
+        match self.rest {
+            Some(rest) => state.aside().last(rest),
+            None => *self.parts.get(self.count.checked_sub(1)?)?,
+        }
+    }
+
+    /// Whether the application had locked any of it.
+    pub fn is_app_locked(&self) -> bool {
+        self.flags.has(Flags::APP_LOCKED)
+    }
+
+    /// Whether it may be one mapping of the kernel's without our pins: all of `range`, of one
+    /// protection, and all private anonymous memory or of one kind. (MAP_STACK is nothing to
+    /// the kernel before Linux 6.7.)
+    pub fn may_be_one(&self, range: Option<PageRange>) -> bool {
+        let Some(range) = range.filter(|_| !self.has_more()) else {
+            return true;
+        };
+        let mut end = range.start();
+        let mut same = None;
+        for (part, attr, _) in self.parts.iter().flatten() {
+            let file = matches!(attr.kind, Kind::File | Kind::Shm | Kind::Huge);
+            let own = !attr.prot.shared() && (!file || attr.flags.has(Flags::BACKED));
+            let kind = (!own).then_some(attr.kind);
+            let locked = attr.flags.has(Flags::APP_LOCKED);
+            let told = (kind, attr.prot.bits() & 7, attr.prot.shared(), locked);
+            if part.start() != end || *same.get_or_insert(told) != told {
+                return false;
+            }
+            end = part.end();
+        }
+        end == range.end()
+    }
+
+    /// Lets go of our pins on what was taken; says whether there were any.
+    pub fn unpin(&mut self) -> bool {
+        let mut any = false;
+        for (range, attr, _) in self.parts.iter_mut().flatten() {
+            if is_ours(*attr) {
+                any = true;
+                *attr = policy::unsettled(*attr);
+                let _ = PinSet.deregister(*range);
+            }
+        }
+        self.unpin_rest() || any
+    }
+
+    #[cold]
+    fn unpin_rest(&self) -> bool {
+        let (mut any, mut from) = (false, 0);
+        while let Some(rest) = self.rest {
+            let Some(mut guard) = lock() else {
+                return any;
+            };
+            let Some((part, attr, origin)) = guard.aside().next(rest, from) else {
+                return any;
+            };
+            from = part.end();
+            if is_ours(attr) {
+                any = true;
+                guard.aside().put((part, policy::unsettled(attr), origin));
+                guard.adopt_own_memory();
+                drop(guard);
+                let _ = PinSet.deregister(part);
+            }
+        }
+        any
+    }
+
+    /// Whether there may have been code.
+    pub fn has_code(&self) -> bool {
+        let mut parts = self.parts.iter().flatten();
+        self.count > REMEMBERED || parts.any(|(_, a, _)| a.prot.executable())
+    }
+
+    /// Whether any of it was a mapping that grows without a call.
+    pub fn grows(&self) -> bool {
+        self.flags.has(Flags::GROWABLE)
+    }
+
+    /// Puts everything back.
+    pub fn restore(&self, state: &mut State) {
+        self.files.restore(&mut state.shared);
+        let mut from = 0;
+        while let Some((range, attr, origin)) = self.next(state, from) {
+            from = range.end();
+            state.ready();
+            state.insert_part(range, policy::unregistered(attr), Some(origin));
+        }
+        if let Some(rest) = self.rest {
+            state.forget_aside(rest);
+        }
+    }
+
+    /// The call has been made.
+    #[inline]
+    pub fn done(&mut self) {
+        self.files
+            .done(|claim| lock().and_then(|mut guard| guard.shared.next_aside(claim)));
+        self.forget();
+    }
+
+    /// What it was need not be known any more.
+    #[inline]
+    pub fn forget(&mut self) {
+        if let Some(rest) = self.rest.take() {
+            if let Some(mut guard) = lock() {
+                guard.forget_aside(rest);
+            }
+        }
+    }
+}
+
+/// Whether it is pinned, and nobody but us has asked for that.
+fn is_ours(attr: Attr) -> bool {
+    attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED)
+}
+
+/// As [`put_back`], where the kernel has changed nothing: what was taken is what is there. It
+/// costs no more than the parts do, however many mappings there are elsewhere.
+#[cold]
+#[inline(never)]
+pub fn put_back_unchanged(range: PageRange, taken: &Taken) {
+    let restored = lock().is_some_and(|mut guard| {
+        let known = taken.is_known(&mut guard);
+        if known {
+            taken.restore(&mut guard);
+        }
+        known
+    });
+    match restored {
+        true => settle(range),
+        false => put_back(range, taken),
+    }
+}
+
+/// A call that was to take `range` away failed, and may have changed a part of it before.
+#[cold]
+#[inline(never)]
+pub fn put_back(range: PageRange, taken: &Taken) {
+    if let Some(mut guard) = lock() {
+        taken.restore(&mut guard);
+    }
+    resync::range(range, false); // and pins what is not
+}
