@@ -284,7 +284,7 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
         flight.claim(&guard, range);
     }
     if out {
-        track::registering::retract(range);
+        track::retracting::retract(range);
         track::let_go(range);
     }
     let whole = match track::lock() {

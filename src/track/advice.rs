@@ -5,7 +5,7 @@ use super::discard::{self, alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEED
 use super::pinning::let_go;
 use super::settling::settle;
 use super::turns::lock_for;
-use super::{backed, end, failed, guards, lock, open, real, registering};
+use super::{backed, end, failed, guards, lock, open, real, registering, retracting};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -76,7 +76,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
         flight.claim(&guard, hull);
     }
     for range in each.clone() {
-        registering::refresh(range);
+        retracting::refresh(range);
         let_go(range);
     }
     let value = real(frame);
@@ -176,7 +176,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 24) };
     if let (Ok(24), Some(range)) = (copied, PageRange::from_call(words[0], words[1])) {
         keep_lazy(range);
-        registering::refresh(range);
+        retracting::refresh(range);
         let pinned = settings::config().pin != Pin::Off;
         if words[2] & MODE_MISSING != 0 && pinned && only_ours_to_drop(range) {
             let_go(range);

@@ -5,7 +5,7 @@
 use super::pinning::let_go;
 use super::settling::{repin, settle};
 use super::turns::lock_for;
-use super::{close, guards, lock, notes, open, real, registering, subscribers, State};
+use super::{close, guards, lock, notes, open, real, registering, retracting, subscribers, State};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -83,7 +83,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     let pins = pins_in(&guard, range);
     drop(guard);
     if other_pages {
-        registering::refresh(range);
+        retracting::refresh(range);
     }
     let value = match pins {
         Pins::None => real(frame),

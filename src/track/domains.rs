@@ -2,7 +2,7 @@
 
 use super::turns::{lock_for, Whose};
 use super::waiting::Reach;
-use super::{begin_work, end, lock, progress, registering, State, USER_END};
+use super::{begin_work, end, entering, lock, progress, registering, retracting, State, USER_END};
 use crate::base::{counters, settings};
 use crate::config;
 use crate::limits;
@@ -285,7 +285,7 @@ pub fn revive(pd: u64) {
                 domain.state = Stage::Alive;
             }
         }
-        registering::new_primary(&mut guard);
+        entering::new_primary(&mut guard);
     }
     let flight = begin_work();
     if let Some(all) = PageRange::new(0, USER_END) {
@@ -362,8 +362,8 @@ fn empty(d: usize) {
         crate::sys::nap(1_000_000);
     }
     if let Some(mut guard) = lock_for(&[Some(all)]) {
-        registering::new_primary(&mut guard);
+        entering::new_primary(&mut guard);
     }
-    registering::clear(d);
+    retracting::clear(d);
     end(flight);
 }

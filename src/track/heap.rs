@@ -6,7 +6,7 @@ use super::settling::settle_new;
 use super::taken::{put_back, Taken};
 use super::turns::lock_for;
 use super::{
-    backed, close, end, future_flags, lock, notes, open, over_budget, real, registering, resync,
+    backed, close, end, future_flags, lock, notes, open, over_budget, real, resync, retracting,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -81,7 +81,7 @@ pub fn brk(frame: &mut Frame) -> i64 {
         }
     }
     if let Some(range) = shrunk {
-        registering::retract(range);
+        retracting::retract(range);
     }
     if wanted > before && before != 0 && over_budget(wanted - before) {
         return before as i64;

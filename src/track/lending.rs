@@ -1,8 +1,8 @@
 //! Registrations that the application asks for, served from those that are there.
 
+use super::deregistering::deregister;
 use super::domains::{adopt, with_local_write};
-use super::registering::{self, deregister};
-use super::{inherited, lock, State};
+use super::{asking, inherited, lock, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
 use crate::limits;
@@ -68,7 +68,7 @@ pub fn lend<T>(
                 return Some(made);
             }
             Found::Join(d, hull) => {
-                if !registering::join(d, hull) {
+                if !asking::join(d, hull) {
                     return None;
                 }
             }
@@ -77,7 +77,7 @@ pub fn lend<T>(
             }
             Found::Ask(d) if !asked => {
                 asked = true;
-                registering::ask(d, bytes);
+                asking::ask(d, bytes);
             }
             Found::Ask(_) | Found::Nothing => return None,
         }
@@ -282,7 +282,7 @@ pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
             first.and_then(|(_, record)| hull(&state, d, bytes, record.access))
         };
         if let Some(hull) = apart {
-            registering::join(d, hull);
+            asking::join(d, hull);
         }
     }
     Ok(())
@@ -300,7 +300,7 @@ fn ask_by_chunks(d: usize, bytes: PageRange) -> Result<()> {
             break;
         };
         if lock().ok_or(Errno::BUSY)?.hca.is_waiting(d, chunk) {
-            registering::ask(d, chunk);
+            asking::ask(d, chunk);
         }
     }
     Ok(())

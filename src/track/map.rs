@@ -10,7 +10,7 @@ use super::taken::{put_back, Taken};
 use super::turns::lock_for;
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
-    real, registering, resync, seals, State, VIEW,
+    real, registering, resync, retracting, seals, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -66,7 +66,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
             }
             None => deferred::gone(target),
         }
-        registering::retract(target);
+        retracting::retract(target);
     }
     let mut value = real(frame);
     if failed(value) {
@@ -331,7 +331,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         let_go(range);
     }
     if other_rights {
-        registering::refresh(range);
+        retracting::refresh(range);
     }
     let value = headroom::retry_crowded(frame, real(frame));
     if failed(value) {
@@ -464,7 +464,7 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         taken.take(&mut guard, target);
     }
     if let Some(target) = target {
-        registering::retract(target);
+        retracting::retract(target);
     }
     let value = headroom::retry(
         frame,
@@ -511,7 +511,7 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
         return -i64::from(Errno::INVAL.0); // as for any private memory
     }
     if let (Call::RemapFilePages, Some(range)) = (call, remapped) {
-        registering::retract(range);
+        retracting::retract(range);
     }
     let mut value = real(frame);
     if failed(value) {

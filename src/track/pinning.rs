@@ -4,6 +4,7 @@
 
 use super::real::spent;
 use super::turns::{lock_for, postpone, stand_clear, Whose};
+use super::work::{self, Finished, Ran};
 use super::{budget, flight, growing, lock, lock::Guard, notes, progress, State};
 use crate::arch;
 use crate::base::{counters, settings};
@@ -72,69 +73,117 @@ pub fn pin(range: PageRange, whose: Whose) {
         let Some(mut guard) = clear.of(guard, part) else {
             continue;
         };
-        let state = &mut *guard;
-        let counts = if state.counts(attr) { part.len() } else { 0 };
-        let after = state.counted().saturating_add(counts);
-        let cache = state.fitting.concerns(attr);
-        let stale = counts != 0 && after > state.next_look || cache && state.is_fitting_stale();
-        let column = match want {
-            Want::Leave(column) => column,
-            _ if !looked && stale => {
+        let column = match admit(&guard, part, attr, want, looked) {
+            Admitted::No(column) => column,
+            Admitted::Stale => {
                 drop(guard);
                 budget::reckon();
                 looked = true;
                 continue;
             }
-            _ if counts != 0 && after > state.budget || cache && !state.fits() => {
+            Admitted::Beyond => {
                 counters::count(Counter::PinLimited);
                 over = true;
                 Column::no(Reason::Limit)
             }
-            _ => {
-                state.reserved += counts;
-                flight::pin_begins(&guard, part);
-                drop(guard);
-                let populated = match want {
-                    Want::Populate => progress::populate(part, attr),
-                    _ => part.len(),
-                };
-                let outcome = pin_part(part, attr, want);
-                over |= matches!(outcome, Outcome::No(c) if c.reason == Reason::Limit);
-                let Some(mut guard) = lock() else {
-                    flight::pin_ends();
-                    return notes::later(clear.rest());
-                };
-                let overtaken = flight::overtaken(&guard);
-                let state = &mut *guard;
-                state.reserved = state.reserved.saturating_sub(counts);
-                if overtaken {
-                    drop(guard);
-                    flight::pin_ends();
-                    postpone(part);
-                    clear.pass(part.end());
-                    continue;
+            Admitted::Yes(counts) => {
+                let (done, beyond) = carry_out(guard, part, attr, want, counts);
+                over |= beyond;
+                match done {
+                    Done::Written => (),
+                    Done::Overtaken => clear.pass(part.end()),
+                    Done::Unlocked => return notes::later(clear.rest()),
                 }
-                let replaced = record(state, part, attr, want, outcome);
-                if counts != 0 && limits::is_shared() {
-                    budget::tell_lazy(state);
-                }
-                let held = match replaced {
-                    true => {
-                        undo(guard, part);
-                        None
-                    }
-                    false => Some(guard),
-                };
-                flight::pin_ends();
-                drop(held);
-                progress::done(part.len() - populated);
                 continue;
             }
         };
-        state.update(part, |_, a| Attr { pin: column, ..a });
+        guard.update(part, |_, a| Attr { pin: column, ..a });
     }
     if over {
         budget::is_exceeded();
+    }
+}
+
+/// Whether a part may be pinned.
+enum Admitted {
+    /// As far as the budget goes: so many bytes of it count.
+    Yes(u64),
+    /// It is not to be.
+    No(Column),
+    /// The budget is to be reckoned anew first.
+    Stale,
+    /// It is beyond the budget.
+    Beyond,
+}
+
+/// Whether `part`, which says `attr`, may be pinned as `want` says. `looked`: the budget has just
+/// been reckoned.
+#[inline]
+fn admit(state: &State, part: PageRange, attr: Attr, want: Want, looked: bool) -> Admitted {
+    let counts = if state.counts(attr) { part.len() } else { 0 };
+    let after = state.counted().saturating_add(counts);
+    let cache = state.fitting.concerns(attr);
+    let stale = counts != 0 && after > state.next_look || cache && state.is_fitting_stale();
+    match want {
+        Want::Leave(column) => Admitted::No(column),
+        _ if !looked && stale => Admitted::Stale,
+        _ if counts != 0 && after > state.budget || cache && !state.fits() => Admitted::Beyond,
+        _ => Admitted::Yes(counts),
+    }
+}
+
+/// How pinning a part went.
+enum Done {
+    /// The ledger says what came of it.
+    Written,
+    /// Somebody else went on with the memory: it is left for later.
+    Overtaken,
+    /// The lock can't be had.
+    Unlocked,
+}
+
+/// Pins `part`, of which `counts` bytes count. In the second place: whether a limit was in the way.
+#[inline]
+fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64) -> (Done, bool) {
+    let (begun, ()) = work::begin(guard, part, |guard| guard.reserved += counts);
+    let ran = begun.run(|| {
+        let populated = match want {
+            Want::Populate => progress::populate(part, attr),
+            _ => part.len(),
+        };
+        (pin_part(part, attr, want), populated)
+    });
+    let beyond = ran.outcome().0.is_beyond();
+    match ran.finish() {
+        Finished::Unlocked(_, mark) => {
+            mark.end();
+            (Done::Unlocked, beyond)
+        }
+        Finished::Overtaken(mut guard, _, mark) => {
+            guard.reserved = guard.reserved.saturating_sub(counts);
+            drop(guard);
+            mark.end();
+            postpone(part);
+            (Done::Overtaken, beyond)
+        }
+        Finished::Alone(mut guard, (outcome, populated), mark) => {
+            guard.reserved = guard.reserved.saturating_sub(counts);
+            let replaced = record(&mut guard, part, attr, want, outcome);
+            if counts != 0 && limits::is_shared() {
+                budget::tell_lazy(&guard);
+            }
+            let held = match replaced {
+                true => {
+                    undo(guard, part);
+                    None
+                }
+                false => Some(guard),
+            };
+            mark.end();
+            drop(held);
+            progress::done(part.len() - populated);
+            (Done::Written, beyond)
+        }
     }
 }
 
@@ -152,11 +201,11 @@ pub fn repin(range: PageRange) -> bool {
     while let Some(rest) = range.after(from) {
         let mut parts = [None; 8];
         let mut n = 0;
-        {
-            let Some(guard) = lock_for(&[Some(rest)]) else {
-                notes::later(rest);
-                return true;
-            };
+        let Some(guard) = lock_for(&[Some(rest)]) else {
+            notes::later(rest);
+            return true;
+        };
+        let (begun, ()) = work::begin(guard, rest, |guard| {
             guard.ledger.for_each(rest, |part, entry| {
                 from = part.end();
                 if entry.attr.pin.held() {
@@ -171,12 +220,13 @@ pub fn repin(range: PageRange) -> bool {
                     ControlFlow::Continue(())
                 }
             });
-            flight::pin_begins(&guard, rest);
-        }
-        for (part, attr) in parts.iter().flatten() {
-            refused |= !repin_part(*part, *attr);
-        }
-        pin_ends_at(rest);
+        });
+        let ran = begun.run(|| {
+            for (part, attr) in parts.iter().flatten() {
+                refused |= !repin_part(*part, *attr);
+            }
+        });
+        finish_at(rest, ran);
         if n < 8 {
             break;
         }
@@ -186,15 +236,20 @@ pub fn repin(range: PageRange) -> bool {
 
 /// Locks or unlocks in `range` are done. If others did not wait for that, nobody knows
 /// what is locked there now: it is settled again after this call.
-fn pin_ends_at(range: PageRange) {
-    if let Some(mut guard) = lock() {
-        if flight::overtaken(&guard) {
+fn finish_at(range: PageRange, ran: Ran<()>) {
+    match ran.finish() {
+        Finished::Overtaken(mut guard, (), mark) => {
             guard.update(range, |_, a| policy::unsettled(a));
             drop(guard);
             postpone(range);
+            mark.end();
         }
+        Finished::Alone(guard, (), mark) => {
+            drop(guard);
+            mark.end();
+        }
+        Finished::Unlocked((), mark) => mark.end(),
     }
-    flight::pin_ends();
 }
 
 /// Whether it went well; otherwise the ledger says that it is not pinned.
@@ -219,6 +274,13 @@ enum Outcome {
     /// Only up to this address: the file ends there.
     UpTo(u64),
     No(Column),
+}
+
+impl Outcome {
+    /// Whether a limit was in the way.
+    fn is_beyond(&self) -> bool {
+        matches!(self, Self::No(column) if column.reason == Reason::Limit)
+    }
 }
 
 fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
@@ -382,41 +444,43 @@ pub fn let_go_of(
         let Some(rest) = range.after(from) else {
             return any;
         };
-        let Some(mut guard) = lock_for(&[Some(rest)]) else {
+        let Some(guard) = lock_for(&[Some(rest)]) else {
             return any;
         };
-        flight::pin_begins(&guard, rest);
-        guard.ledger.for_each(rest, |part, entry| {
-            from = part.end();
-            let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
-            let piece = if ours {
-                which(&guard, part, entry.attr)
-            } else {
-                None
-            };
-            if let (Some(piece), Some(place)) = (piece, parts.get_mut(n)) {
-                *place = Some(piece);
-                n += 1;
-            }
-            if n == 8 {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
+        let (begun, ()) = work::begin(guard, rest, |guard| {
+            guard.ledger.for_each(rest, |part, entry| {
+                from = part.end();
+                let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
+                let piece = if ours {
+                    which(guard, part, entry.attr)
+                } else {
+                    None
+                };
+                if let (Some(piece), Some(place)) = (piece, parts.get_mut(n)) {
+                    *place = Some(piece);
+                    n += 1;
+                }
+                if n == 8 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
+            for part in parts.iter().flatten() {
+                guard.update(*part, |_, a| Attr {
+                    pin: Column::no(Reason::Off),
+                    ..a
+                });
             }
         });
-        for part in parts.iter().flatten() {
-            guard.update(*part, |_, a| Attr {
-                pin: Column::no(Reason::Off),
-                ..a
-            });
-        }
-        drop(guard);
-        for part in parts.iter().flatten() {
-            any = true;
-            counters::count(Counter::Unpins);
-            let _ = PinSet.deregister(*part);
-        }
-        pin_ends_at(rest);
+        let ran = begun.run(|| {
+            for part in parts.iter().flatten() {
+                any = true;
+                counters::count(Counter::Unpins);
+                let _ = PinSet.deregister(*part);
+            }
+        });
+        finish_at(rest, ran);
         if n < 8 {
             return any;
         }

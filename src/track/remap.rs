@@ -8,7 +8,7 @@ use super::taken::{put_back, put_back_unchanged, Taken};
 use super::turns::lock_for;
 use super::{
     backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
-    registering, resync, seals,
+    registering, resync, retracting, seals,
 };
 use crate::arch::Frame;
 use crate::policy;
@@ -151,7 +151,7 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
     if let (Some(source), true) = (source, flags & !may_move == 0) {
         if let Some(rest) = round_up(new_len).filter(|n| *n != 0 && *n < source.len()) {
             if let Some(tail) = source.after(old + rest) {
-                registering::retract(tail);
+                retracting::retract(tail);
                 return Stayed::Shrinks;
             }
         }
@@ -164,7 +164,7 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
         }
     }
     for range in [source, target].iter().flatten() {
-        registering::retract(*range);
+        retracting::retract(*range);
     }
     Stayed::No
 }

@@ -3,7 +3,7 @@
 
 use super::reading::{everything, read};
 use super::settling::{self, settle_foreign, settle_read};
-use super::{anew, flight, lock, lock::Guard, notes, registering, USER_END};
+use super::{anew, flight, lock, lock::Guard, notes, registering, retracting, USER_END};
 use crate::base::counters;
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};
@@ -20,9 +20,9 @@ pub fn range(range: PageRange, repin: bool) {
     };
     if repin {
         settling::repin(range);
-        registering::retract(range);
+        retracting::retract(range);
     }
-    registering::reconcile(reach);
+    retracting::reconcile(reach);
     settle_read(reach);
 }
 
@@ -34,7 +34,7 @@ pub fn foreign(range: PageRange) {
         Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
         None => return notes::later(range),
     };
-    registering::reconcile(reach);
+    retracting::reconcile(reach);
     settle_foreign(reach);
 }
 
@@ -57,7 +57,7 @@ pub fn audit() {
         flight::sweep(&guard);
     }
     if registering::active() {
-        registering::bury_orphans();
+        retracting::bury_orphans();
     }
     if let Some(all) = everything() {
         foreign(all);

@@ -6,7 +6,7 @@ use super::headroom;
 use super::subscribers;
 use super::taken::{put_back, Taken, REMEMBERED};
 use super::turns::lock_for;
-use super::{close, deferred, failed, open, real, registering, resync, seals};
+use super::{close, deferred, failed, open, real, resync, retracting, seals};
 use crate::arch::Frame;
 use crate::base::maps::attached;
 use regall_directory::addr::PageRange;
@@ -30,7 +30,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         }
         None => deferred::gone(range),
     }
-    registering::retract(range);
+    retracting::retract(range);
     let value = headroom::retry_crowded(frame, real(frame));
     if failed(value) {
         put_back(range, &taken);
@@ -71,7 +71,7 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
         }
     }
     for piece in pieces.iter().flatten() {
-        registering::retract(*piece);
+        retracting::retract(*piece);
     }
     let value = real(frame);
     if count > REMEMBERED && !failed(value) {

@@ -11,7 +11,7 @@ use crate::config::Hca;
 use crate::intercept::strict;
 use crate::registrar::hca::{Owner, SERVED};
 use crate::thread;
-use crate::track::{self, domains, lending, registering};
+use crate::track::{self, asking, domains, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
@@ -95,13 +95,13 @@ fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
         return mr;
     }
     let _pass = strict::pass();
-    if !for_want_of_room() || !registering::shed() {
+    if !for_want_of_room() || !asking::shed() {
         return mr;
     }
     let mr = really(&call);
     if mr.is_null() {
         // It was not for us.
-        registering::readmit();
+        asking::readmit();
     }
     mr
 }

@@ -11,7 +11,7 @@ use crate::sys::{self, Errno};
 use crate::track::discard::{self, DONTNEED_LOCKED, GUARD_INSTALL};
 use crate::track::settling::{repin, settle};
 use crate::track::turns::lock_for;
-use crate::track::{close, failed, future_flags, lock, open, registering, seals};
+use crate::track::{close, failed, future_flags, lock, open, retracting, seals};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
@@ -264,7 +264,7 @@ fn empty(part: PageRange, attr: Attr) -> sys::Result<()> {
     if let Some(guard) = lock_for(&[Some(part)]) {
         flight.claim(&guard, part);
     }
-    registering::refresh(part);
+    retracting::refresh(part);
     let mut from = part.start();
     let mut done = Ok(());
     while let Some(rest) = part.after(from) {

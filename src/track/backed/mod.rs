@@ -14,7 +14,7 @@
 
 use super::settling::settle;
 use super::turns::lock_alone;
-use super::{future_flags, lock, registering, seals, State, USER_END};
+use super::{future_flags, lock, retracting, seals, State, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::policy;
@@ -129,7 +129,7 @@ fn is_live(attr: &Attr) -> bool {
 /// Freezes `part`, piece by piece. What can't be (its descriptor is gone) stays shared, and
 /// the child copies it.
 fn freeze(part: PageRange) {
-    registering::retract(part);
+    retracting::retract(part);
     let mut from = part.start();
     while let Some(rest) = part.after(from) {
         // Nobody else is about it while its rights are read and given again: a call of
@@ -258,7 +258,7 @@ fn copy_parts(range: PageRange, which: impl Fn(&Attr) -> bool) {
             return;
         };
         from = part.end();
-        registering::retract(part);
+        retracting::retract(part);
         if fork::copy(part, attr.prot).is_ok() {
             advice::enter_fresh(part, attr);
             advise_again(part, attr.flags);

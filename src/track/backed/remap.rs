@@ -12,7 +12,7 @@ use crate::track::settling::settle;
 use crate::track::taken::{put_back, Taken};
 use crate::track::turns::lock_for;
 use crate::track::unmap::munmap;
-use crate::track::{close, end, failed, lock, locks, open, real, registering, resync, State};
+use crate::track::{close, end, failed, lock, locks, open, real, resync, retracting, State};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -98,7 +98,7 @@ fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
         flight.claim(&guard, source);
         moved.take(&mut guard, source);
     }
-    registering::retract(source);
+    retracting::retract(source);
     let mut value = real(frame);
     if failed(value) {
         value = with_room(frame, value, &mut moved);
@@ -215,9 +215,9 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
         }
         moved.take(&mut guard, kept);
     }
-    registering::retract(source);
+    retracting::retract(source);
     if let Some(target) = target {
-        registering::retract(target);
+        retracting::retract(target);
     }
     // DONTUNMAP leaves memory behind, which is made below.
     let mut plain = *frame;

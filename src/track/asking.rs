@@ -1,0 +1,98 @@
+//! What an application's requests have done about regions: asked for, joined, let go to make
+//! room, and taken back.
+
+use super::deregistering::Graves;
+use super::entering::{leave, refuse};
+use super::registering::{join_in, settle, settle_in};
+use super::turns::{in_the_way_of, Whose};
+use super::waiting::{self, Reach};
+use super::{begin_work, end, lock, USER_END};
+use crate::registrar::hca::numbers;
+use crate::registrar::hca::records::Life;
+use regall_directory::addr::PageRange;
+
+/// Registers all of `bytes` in domain `d`, which the application asks for, and what is
+/// resident near them.
+#[cold]
+pub fn ask(d: usize, bytes: PageRange) {
+    let flight = begin_work();
+    waiting::refresh();
+    let chunk = lock().map(|guard| waiting::chunk_of(&guard, bytes));
+    settle_in(
+        d,
+        chunk.unwrap_or(bytes),
+        Whose::Foreign,
+        Reach::Asked(bytes),
+    );
+    settle_in(d, waiting::around(bytes), Whose::Read, Reach::Resident);
+    end(flight);
+}
+
+/// The regions that make up `hull` become one. Whether they did.
+pub fn join(d: usize, hull: PageRange) -> bool {
+    let flight = begin_work();
+    let joined = join_in(d, hull);
+    end(flight);
+    joined
+}
+
+/// Lets go of everything that is not lent: the application's own registration has
+/// failed, and what ours hold counts against its limit. Whether there was anything.
+#[cold]
+#[inline(never)]
+pub fn shed() -> bool {
+    let mut any = false;
+    let flight = begin_work();
+    for d in numbers() {
+        let mut from = 0;
+        loop {
+            let Some(mut guard) = lock() else {
+                break;
+            };
+            let state = &mut *guard;
+            let Some((node, record)) = state.hca.next_from(d, from) else {
+                break;
+            };
+            from = node.range.end();
+            let (life, lent) = (record.life, record.borrowers != 0);
+            if life != Life::Live || lent || in_the_way_of(&guard, node.range) {
+                continue;
+            }
+            let state = &mut *guard;
+            let mut graves = Graves::new();
+            leave(state, d, node, false, &mut graves);
+            refuse(state, d, node.range, Life::Refused(0));
+            state.show_regions();
+            drop(guard);
+            graves.deregister();
+            any = true;
+        }
+    }
+    end(flight);
+    any
+}
+
+/// Takes back what [`shed`] did: it was not our regions that the registration failed for.
+#[cold]
+#[inline(never)]
+pub fn readmit() {
+    let flight = begin_work();
+    for d in numbers() {
+        let mut from = 0;
+        while let Some(mut guard) = lock() {
+            let state = &mut *guard;
+            let Some((node, record)) = state.hca.next_from(d, from) else {
+                break;
+            };
+            from = node.range.end();
+            if record.life == Life::Refused(0) {
+                let mut graves = Graves::new();
+                leave(state, d, node, false, &mut graves);
+            }
+        }
+    }
+    if let Some(all) = PageRange::new(0, USER_END) {
+        settle(all, Whose::Foreign, Reach::Resident);
+    }
+    end(flight);
+}

@@ -1,0 +1,174 @@
+//! How regions get into a domain and the directory, and leave both.
+
+use super::deregistering::Graves;
+use super::state::{State, USER_END};
+use super::waiting;
+use crate::base::settings;
+use crate::policy;
+use crate::registrar::hca::records::{Life, Record};
+use crate::registrar::hca::regions::Node;
+use crate::registrar::hca::{Device, ALL_REMOTE};
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::{Attr, Column, Reason};
+use regall_directory::writer::{Region, SlotRef};
+
+/// The HCA column of what is mapped in `range`, where this is the primary domain.
+pub fn say(state: &mut State, range: PageRange, column: Column) {
+    state.update(range, |_, a| {
+        // What no registrar may have says so itself.
+        if policy::excluded(a).is_some() && !column.held() {
+            a
+        } else {
+            Attr { hca: column, ..a }
+        }
+    });
+}
+
+/// The region of `record` is there: it takes the place of those that it took in.
+pub fn enter(state: &mut State, d: usize, device: Device, record: Record, graves: &mut Graves) {
+    let range = record.range;
+    // Not on the way out (a PD that is being freed at this moment).
+    if state.hca.alive(d).is_none() || !state.hca_ready(d) {
+        graves.dig(device.grave(record.handle));
+        state.hca.refund(d, range.len());
+        return;
+    }
+    // Published before what it replaces goes.
+    let Some(node) = publish(state, d, record) else {
+        graves.dig(device.grave(record.handle));
+        state.hca.refund(d, range.len());
+        return;
+    };
+    let first = state.hca.next_from(d, range.start());
+    let first = first
+        .map(|(n, _)| n)
+        .filter(|n| n.range.start() < range.end());
+    let mut old = first;
+    match (state.hca.regions_mut(d), first) {
+        (Some(regions), Some(first)) => regions.split(first.range.start(), [Some(node), None]),
+        (Some(regions), None) => regions.add(node),
+        (None, _) => return,
+    }
+    while let Some(gone) = old {
+        let next = state.hca.following(d, gone.range.end(), node);
+        leave(state, d, gone, Some(gone) == first, graves);
+        old = next;
+    }
+    if state.hca.primary() == Some(d) {
+        say(state, range, Column::YES);
+    }
+}
+
+/// Keeps `record` and shows it to others.
+pub fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
+    let n = state.hca.records.add(record)?;
+    state.hca.ahead = state.hca.ahead.saturating_add(record.ahead);
+    if record.life == Life::Live {
+        let pd = state.hca.domain(d)?.device?.pd;
+        let generation = state.generation();
+        // What peers may not do they get no key for.
+        let beyond = record.access & ALL_REMOTE & !policy::remote_access(settings::config().access);
+        let mask = if beyond == 0 {
+            u64::MAX
+        } else {
+            u64::from(u32::MAX)
+        };
+        let region = Region {
+            domain: (d as u64 + 1) | (u64::from(pd) << 32),
+            keys: record.keys() & mask,
+        };
+        let slot = state.writer.publish_region(
+            generation,
+            record.range,
+            record.access,
+            u64::from(n),
+            region,
+        );
+        if let Some(kept) = state.hca.records.get_mut(n) {
+            kept.slot = slot.map_or(0, |s| s.get().get());
+        }
+    }
+    Some(Node {
+        range: record.range,
+        keys: record.keys(),
+        record: n,
+    })
+}
+
+/// `node` leaves its domain and the directory.
+pub fn leave(state: &mut State, d: usize, node: Node, replaced: bool, graves: &mut Graves) {
+    if let (Some(regions), false) = (state.hca.regions_mut(d), replaced) {
+        regions.remove(node.range);
+    }
+    retract_slot(state, node.record);
+    if let Some(grave) = state.hca.retire(node.record) {
+        graves.dig(grave);
+    }
+}
+
+/// What the directory says of `record` goes.
+pub fn retract_slot(state: &mut State, record: u32) {
+    let Some(record) = state.hca.records.get_mut(record) else {
+        return;
+    };
+    let slot = core::mem::take(&mut record.slot);
+    match core::num::NonZeroU32::new(slot) {
+        Some(slot) => state.writer.retire(SlotRef::from_raw(slot)),
+        None if record.life == Life::Live => state.writer.unpublished_gone(),
+        None => (),
+    }
+}
+
+/// Nothing holds `gap`, and for what reason.
+pub fn refuse(state: &mut State, d: usize, gap: PageRange, life: Life) {
+    if state.hca.alive(d).is_none() || !state.hca_ready(d) {
+        return;
+    }
+    let record = Record::new(gap, d as u32, 0, life);
+    let Some(node) = publish(state, d, record) else {
+        return;
+    };
+    if let Some(regions) = state.hca.regions_mut(d) {
+        regions.add(node);
+    }
+    if let (Life::Refused(errno), true) = (life, state.hca.primary() == Some(d)) {
+        say(state, gap, refusal(errno));
+    }
+}
+
+/// The column for memory in a domain's map.
+pub fn column_of(life: Life) -> Column {
+    match life {
+        Life::Refused(errno) => refusal(errno),
+        _ => Column::YES,
+    }
+}
+
+/// The column for memory that is [`Life::Refused`].
+pub fn refusal(errno: u8) -> Column {
+    match errno {
+        0 => Column::no(Reason::Limit),
+        errno => Column::refused(errno),
+    }
+}
+
+/// The HCA column tells of another domain from now on, or of none.
+pub fn new_primary(state: &mut State) {
+    let (primary, all) = (state.hca.primary(), PageRange::new(0, USER_END));
+    if let Some(all) = all {
+        state.update(all, |_, a| policy::unregistered(a));
+        if let Some(d) = primary.filter(|d| state.hca.alive(*d).is_some_and(|d| d.waits)) {
+            // What has a region says so below, and so does what is left out, when it is
+            // settled.
+            waiting::waits(state, d, all);
+        }
+    }
+    let mut from = 0;
+    while let Some(node) = primary.and_then(|d| state.hca.next_from(d, from)) {
+        let (node, life) = (node.0, node.1.life);
+        from = node.range.end();
+        state.ready();
+        say(state, node.range, column_of(life));
+    }
+    state.show_regions();
+}
