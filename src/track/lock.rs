@@ -53,6 +53,15 @@ struct Shared(UnsafeCell<State>);
 unsafe impl Sync for Shared {}
 static STATE: Shared = Shared(UnsafeCell::new(State::new()));
 
+/// Bytes of [`Room`].
+const ROOM: usize = 16384;
+/// Room for the kernel's list while it is read into the state.
+pub type Room = [u8; ROOM];
+struct SharedRoom(UnsafeCell<Room>);
+// SAFETY: as of the state.
+unsafe impl Sync for SharedRoom {}
+static ROOM_TO_READ: SharedRoom = SharedRoom(UnsafeCell::new([0; ROOM]));
+
 /// The state, while the lock is held. Two words, so that it is handed on in registers.
 pub struct Guard {
     thread: &'static Thread,
@@ -262,6 +271,13 @@ impl Guard {
     #[inline]
     pub fn is_broken(&self) -> bool {
         BROKEN.load(Relaxed)
+    }
+
+    /// The state, and room to read the kernel's list into it.
+    pub fn with_room(&mut self) -> (&mut State, &mut Room) {
+        // SAFETY: the lock is held, and the guard, of which there is one at a time, is borrowed
+        // mutably as long as both are.
+        unsafe { (&mut *STATE.0.get(), &mut *ROOM_TO_READ.0.get()) }
     }
 
     /// The state has been begun anew.

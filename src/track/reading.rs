@@ -1,5 +1,6 @@
 //! Reading the kernel's own list into the ledger.
 
+use super::lock::Guard;
 use super::{flight, State};
 use crate::base::{counters, settings};
 use crate::ledger::Origin;
@@ -8,18 +9,14 @@ use crate::policy;
 use crate::share;
 use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
 use crate::text::Text;
-use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicU8;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::maps::{self, Line, LineError, Lines};
 use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
-/// Room for /proc/self/maps while it is read: used with the lock held only.
-struct Buffer(UnsafeCell<[u8; 16384]>);
-
-// SAFETY: see above.
-unsafe impl Sync for Buffer {}
-static BUFFER: Buffer = Buffer(UnsafeCell::new([0; 16384]));
+/// A page of the shim's own, to ask the kernel about.
+static OWN: AtomicU8 = AtomicU8::new(0);
 
 /// What the kernel shows of `range` becomes what the ledger says. `extra` goes
 /// with everything that is new to it.
@@ -29,13 +26,13 @@ static BUFFER: Buffer = Buffer(UnsafeCell::new([0; 16384]));
 /// part it would be two mappings to the kernel, for good). Returns how far that was.
 #[cold]
 #[inline(never)]
-pub fn read(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
+pub fn read(guard: &mut Guard, range: PageRange, extra: Flags) -> PageRange {
     let mut reach = range;
     // What was read beyond the range may have been on its way out, by a call that was
     // over before it could be told: seen again, it is there, or the call was told.
     for _ in 0..PASSES {
         let before = reach;
-        reach = read_once(state, before, extra);
+        reach = read_once(guard, before, extra);
         if reach == before {
             break;
         }
@@ -49,7 +46,7 @@ const PASSES: usize = 3;
 /// How often opening the kernel's list, or reading it, may fail in one pass.
 const READ_TRIES: usize = 3;
 
-fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
+fn read_once(guard: &mut Guard, range: PageRange, extra: Flags) -> PageRange {
     counters::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
     flight::disturb(range);
@@ -61,9 +58,7 @@ fn read_once(state: &mut State, range: PageRange, extra: Flags) -> PageRange {
         log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
         return range;
     };
-    // SAFETY: the lock is held (`state` is behind it), and nothing below reads
-    // maps again.
-    let buffer = unsafe { &mut *BUFFER.0.get() };
+    let (state, buffer) = guard.with_room();
     let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));
     let mut from = range.start();
     let mut reach = range;
@@ -332,7 +327,7 @@ pub fn special_kind(start: u64) -> Option<Kind> {
 
 /// Whether the kernel knows MADV_POPULATE_READ.
 fn knows_populate() -> bool {
-    let own = BUFFER.0.get() as u64 & !(PAGE - 1);
+    let own = OWN.as_ptr() as u64 & !(PAGE - 1);
     sys::advise(own, PAGE, libc::MADV_POPULATE_READ).is_ok()
 }
 
