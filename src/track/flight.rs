@@ -77,7 +77,8 @@ impl Place {
     }
 }
 
-/// One call in progress.
+/// One call in progress. `close` or `end` ends it; dropped, it was abandoned or is about nothing.
+#[must_use = "a call is in progress until it is closed or ended"]
 pub struct Flight {
     place: u32,
     /// Which of its thread's it is.
