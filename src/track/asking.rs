@@ -1,7 +1,7 @@
 //! What an application's requests have done about regions: asked for, joined, let go to make
 //! room, and taken back.
 
-use super::deregistering::Graves;
+use super::deregistering::Deregistrations;
 use super::entering::{leave, refuse};
 use super::registering::{join_in, settle, settle_in};
 use super::turns::{in_the_way_of, Whose};
@@ -40,7 +40,7 @@ pub fn join(d: usize, hull: PageRange) -> bool {
 /// failed, and what ours hold counts against its limit. Whether there was anything.
 #[cold]
 #[inline(never)]
-pub fn shed() -> bool {
+pub fn evict() -> bool {
     let mut any = false;
     let flight = begin_work();
     for d in numbers() {
@@ -59,12 +59,12 @@ pub fn shed() -> bool {
                 continue;
             }
             let state = &mut *guard;
-            let mut graves = Graves::new();
-            leave(state, d, node, false, &mut graves);
+            let mut leaving = Deregistrations::new();
+            leave(state, d, node, false, &mut leaving);
             refuse(state, d, node.range, Life::Refused(0));
             state.show_regions();
             drop(guard);
-            graves.deregister();
+            leaving.deregister();
             any = true;
         }
     }
@@ -72,7 +72,7 @@ pub fn shed() -> bool {
     any
 }
 
-/// Takes back what [`shed`] did: it was not our regions that the registration failed for.
+/// Takes back what [`evict`] did: it was not our regions that the registration failed for.
 #[cold]
 #[inline(never)]
 pub fn readmit() {
@@ -86,8 +86,8 @@ pub fn readmit() {
             };
             from = node.range.end();
             if record.life == Life::Refused(0) {
-                let mut graves = Graves::new();
-                leave(state, d, node, false, &mut graves);
+                let mut leaving = Deregistrations::new();
+                leave(state, d, node, false, &mut leaving);
             }
         }
     }

@@ -4,7 +4,7 @@
 use super::real::spent;
 use crate::arch;
 use crate::base::counters;
-use crate::registrar::hca::{Device, Grave};
+use crate::registrar::hca::{Deregistration, Device};
 use crate::sys::Result;
 use crate::uverbs::Mr;
 use regall_directory::layout::Counter;
@@ -13,12 +13,12 @@ use regall_directory::layout::Counter;
 const TRIES: usize = 8;
 
 /// Regions that the kernel is to forget, as soon as the lock is free.
-pub struct Graves {
-    places: [Option<Grave>; 24],
+pub struct Deregistrations {
+    places: [Option<Deregistration>; 24],
     many: usize,
 }
 
-impl Graves {
+impl Deregistrations {
     /// None.
     pub const fn new() -> Self {
         Self {
@@ -28,21 +28,21 @@ impl Graves {
     }
 
     /// One more.
-    pub fn dig(&mut self, grave: Grave) {
+    pub fn add(&mut self, deregistration: Deregistration) {
         match self.places.get_mut(self.many) {
             Some(place) => {
-                *place = Some(grave);
+                *place = Some(deregistration);
                 self.many += 1;
             }
             // Merging takes in one region for every doubling of at most a chunk.
-            None => deregister(grave),
+            None => deregister(deregistration),
         }
     }
 
     /// The region that was registered with `device`, if it was.
-    pub fn dig_if_there(&mut self, device: Device, outcome: Result<Mr>) {
+    pub fn add_if_there(&mut self, device: Device, outcome: Result<Mr>) {
         if let Ok(keys) = outcome {
-            self.dig(device.grave(keys.handle));
+            self.add(device.deregistration(keys.handle));
         }
     }
 
@@ -59,8 +59,8 @@ impl Graves {
     /// The kernel forgets them. Called without the lock.
     pub fn deregister(&mut self) {
         for place in &mut self.places {
-            if let Some(grave) = place.take() {
-                deregister(grave);
+            if let Some(deregistration) = place.take() {
+                deregister(deregistration);
             }
         }
         self.many = 0;
@@ -72,19 +72,19 @@ impl Graves {
 const GONE: [i32; 4] = [libc::ENOENT, libc::EBADF, libc::ENODEV, libc::EIO];
 
 /// Has the kernel forget a region. Called without the lock.
-pub fn deregister(grave: Grave) {
+pub fn deregister(deregistration: Deregistration) {
     let start = arch::ticks();
-    let mut outcome = grave.channel.dereg_mr(grave.handle);
+    let mut outcome = deregistration.channel.dereg_mr(deregistration.handle);
     for _ in 0..TRIES {
         match outcome {
             Err(errno) if !GONE.contains(&errno.0) => {
-                outcome = grave.channel.dereg_mr(grave.handle);
+                outcome = deregistration.channel.dereg_mr(deregistration.handle);
             }
             _ => break,
         }
     }
     if let Err(errno) = outcome {
-        log::info!("deregistering region {:#x}: {errno}", grave.handle);
+        log::info!("deregistering region {:#x}: {errno}", deregistration.handle);
     }
     counters::count(Counter::Deregistrations);
     spent(Counter::HcaNanos, start);

@@ -1,6 +1,6 @@
 //! How regions get into a domain and the directory, and leave both.
 
-use super::deregistering::Graves;
+use super::deregistering::Deregistrations;
 use super::state::{State, USER_END};
 use super::waiting;
 use crate::base::settings;
@@ -25,17 +25,23 @@ pub fn say(state: &mut State, range: PageRange, column: Column) {
 }
 
 /// The region of `record` is there: it takes the place of those that it took in.
-pub fn enter(state: &mut State, d: usize, device: Device, record: Record, graves: &mut Graves) {
+pub fn enter(
+    state: &mut State,
+    d: usize,
+    device: Device,
+    record: Record,
+    leaving: &mut Deregistrations,
+) {
     let range = record.range;
     // Not on the way out (a PD that is being freed at this moment).
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
-        graves.dig(device.grave(record.handle));
+        leaving.add(device.deregistration(record.handle));
         state.hca.refund(d, range.len());
         return;
     }
     // Published before what it replaces goes.
     let Some(node) = publish(state, d, record) else {
-        graves.dig(device.grave(record.handle));
+        leaving.add(device.deregistration(record.handle));
         state.hca.refund(d, range.len());
         return;
     };
@@ -51,7 +57,7 @@ pub fn enter(state: &mut State, d: usize, device: Device, record: Record, graves
     }
     while let Some(gone) = old {
         let next = state.hca.following(d, gone.range.end(), node);
-        leave(state, d, gone, Some(gone) == first, graves);
+        leave(state, d, gone, Some(gone) == first, leaving);
         old = next;
     }
     if state.hca.primary() == Some(d) {
@@ -96,13 +102,19 @@ pub fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
 }
 
 /// `node` leaves its domain and the directory.
-pub fn leave(state: &mut State, d: usize, node: Node, replaced: bool, graves: &mut Graves) {
+pub fn leave(
+    state: &mut State,
+    d: usize,
+    node: Node,
+    replaced: bool,
+    leaving: &mut Deregistrations,
+) {
     if let (Some(regions), false) = (state.hca.regions_mut(d), replaced) {
         regions.remove(node.range);
     }
     retract_slot(state, node.record);
-    if let Some(grave) = state.hca.retire(node.record) {
-        graves.dig(grave);
+    if let Some(deregistration) = state.hca.retire(node.record) {
+        leaving.add(deregistration);
     }
 }
 

@@ -206,7 +206,7 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
     state.adopt_own_memory();
     if !reserved {
         drop(guard);
-        deregister(device.grave(keys.handle));
+        deregister(device.deregistration(keys.handle));
         return None;
     }
     state.hca.charge(d, range.len());
@@ -241,7 +241,7 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
     }
     record.borrowers -= 1;
     let gone = if record.life == Life::Retired {
-        state.hca.bury(loan.record)
+        state.hca.destroy(loan.record)
     } else {
         None
     };
@@ -249,8 +249,8 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
         state.show_regions();
     }
     drop(guard);
-    if let Some(grave) = gone {
-        deregister(grave);
+    if let Some(deregistration) = gone {
+        deregister(deregistration);
     }
     true
 }

@@ -2,7 +2,7 @@
 //! the lock being held ([`super::work`]): a flight says what memory is being worked on, and others
 //! wait.
 
-use super::deregistering::{deregister, Graves};
+use super::deregistering::{deregister, Deregistrations};
 use super::entering::{column_of, enter, publish, refuse};
 use super::lock::Guard;
 use super::real::spent;
@@ -302,28 +302,28 @@ fn carry_out(mut guard: Guard, d: usize, job: Job) {
         counters::count(Counter::HcaLimited);
         return refuse(&mut guard, d, job.gap, Life::Refused(0));
     }
-    let mut graves = Graves::new();
+    let mut leaving = Deregistrations::new();
     match run(guard, d, &job) {
         Finished::Unlocked(outcome, mark) => {
-            graves.dig_if_there(job.device, outcome);
-            graves.deregister();
+            leaving.add_if_there(job.device, outcome);
+            leaving.deregister();
             mark.end();
             notes::later(job.range);
         }
         Finished::Overtaken(mut guard, outcome, mark) => {
             // Whose memory it is now nobody knows.
-            graves.dig_if_there(job.device, outcome);
+            leaving.add_if_there(job.device, outcome);
             guard.hca.refund(d, job.range.len());
             postpone(job.gap);
             guard.show_regions();
             drop(guard);
-            graves.deregister();
+            leaving.deregister();
             mark.end();
             progress::done(job.gap.len());
         }
         Finished::Alone(mut guard, outcome, mark) => {
             match outcome {
-                Ok(keys) => enter(&mut guard, d, job.device, job.record(d, keys), &mut graves),
+                Ok(keys) => enter(&mut guard, d, job.device, job.record(d, keys), &mut leaving),
                 Err(errno) => {
                     guard.hca.refund(d, job.range.len());
                     let life = job.refused(errno);
@@ -332,7 +332,7 @@ fn carry_out(mut guard: Guard, d: usize, job: Job) {
             }
             guard.show_regions();
             drop(guard);
-            graves.deregister();
+            leaving.deregister();
             mark.end();
             progress::done(job.gap.len());
         }
@@ -405,7 +405,7 @@ pub fn register_implicitly(d: usize) {
     };
     counters::count(Counter::Registrations);
     let Some(mut guard) = lock() else {
-        return deregister(device.grave(keys.handle));
+        return deregister(device.deregistration(keys.handle));
     };
     let state = &mut *guard;
     let record = Record::new(all, d as u32, access, Life::Live).with(keys);
@@ -444,27 +444,27 @@ pub fn join_in(d: usize, hull: PageRange) -> bool {
         ahead: ahead_in(&guard, d, hull),
         device,
     };
-    let mut graves = Graves::new();
+    let mut leaving = Deregistrations::new();
     let (held, mark, done) = match run(guard, d, &job) {
         Finished::Alone(mut guard, Ok(keys), mark) => {
-            enter(&mut guard, d, device, job.record(d, keys), &mut graves);
+            enter(&mut guard, d, device, job.record(d, keys), &mut leaving);
             (Some(guard), mark, true)
         }
         Finished::Alone(mut guard, outcome, mark)
         | Finished::Overtaken(mut guard, outcome, mark) => {
-            graves.dig_if_there(device, outcome);
+            leaving.add_if_there(device, outcome);
             guard.hca.refund(d, hull.len());
             (Some(guard), mark, false)
         }
         Finished::Unlocked(outcome, mark) => {
-            graves.dig_if_there(device, outcome);
+            leaving.add_if_there(device, outcome);
             (None, mark, false)
         }
     };
     if let Some(guard) = held {
         guard.show_regions();
     }
-    graves.deregister();
+    leaving.deregister();
     mark.end();
     done
 }

@@ -57,7 +57,7 @@ pub fn audit() {
         flight::sweep(&guard);
     }
     if registering::active() {
-        retracting::bury_orphans();
+        retracting::deregister_forgotten();
     }
     if let Some(all) = everything() {
         foreign(all);

@@ -5,7 +5,7 @@
 //! domain and the directory → it is deregistered, or *retired* while the application still has
 //! its key → the application's call.
 
-use super::deregistering::{deregister, Graves};
+use super::deregistering::{deregister, Deregistrations};
 use super::entering::{leave, publish, refusal, retract_slot, say};
 use super::lock::Guard;
 use super::registering::{active, register};
@@ -147,15 +147,15 @@ fn carry_out(guard: Guard, d: usize, cut: &Cut) -> Option<bool> {
         }
     });
     let ran = begun.run(|| cut.survivors.map(|part| register_survivor(cut, part?)));
-    let mut graves = Graves::new();
+    let mut leaving = Deregistrations::new();
     let (mut guard, registered, mark, overtaken) = match ran.finish() {
         Finished::Alone(guard, registered, mark) => (guard, registered, mark, false),
         Finished::Overtaken(guard, registered, mark) => (guard, registered, mark, true),
         Finished::Unlocked(registered, mark) => {
             for keys in registered.iter().flatten().filter_map(|(_, k)| k.ok()) {
-                graves.dig(cut.device.grave(keys.handle));
+                leaving.add(cut.device.deregistration(keys.handle));
             }
-            graves.deregister();
+            leaving.deregister();
             mark.end();
             notes::spoiled(cut.todo);
             return None;
@@ -164,10 +164,10 @@ fn carry_out(guard: Guard, d: usize, cut: &Cut) -> Option<bool> {
     let state = &mut *guard;
     let still = state.hca.next_from(d, node.range.start());
     if still.is_some_and(|(n, _)| n == *node) {
-        replace(state, d, cut, &registered, overtaken, &mut graves);
+        replace(state, d, cut, &registered, overtaken, &mut leaving);
     } else {
         // Whoever went on meanwhile has done this, too.
-        drop_survivors(state, d, cut.device, &registered, &mut graves);
+        drop_survivors(state, d, cut.device, &registered, &mut leaving);
     }
     if state.hca.primary() == Some(d) {
         let gone = node.range.intersection(cut.todo);
@@ -179,7 +179,7 @@ fn carry_out(guard: Guard, d: usize, cut: &Cut) -> Option<bool> {
     }
     state.show_regions();
     drop(guard);
-    graves.deregister();
+    leaving.deregister();
     mark.end();
     Some(overtaken)
 }
@@ -204,11 +204,11 @@ fn drop_survivors(
     d: usize,
     device: Device,
     survivors: &Survivors,
-    graves: &mut Graves,
+    leaving: &mut Deregistrations,
 ) {
     for (range, outcome) in survivors.iter().flatten() {
         if let Ok(keys) = outcome {
-            graves.dig(device.grave(keys.handle));
+            leaving.add(device.deregistration(keys.handle));
             state.hca.refund(d, range.len());
         }
     }
@@ -221,13 +221,13 @@ fn replace(
     cut: &Cut,
     survivors: &Survivors,
     overtaken: bool,
-    graves: &mut Graves,
+    leaving: &mut Deregistrations,
 ) {
     let (node, record) = (cut.node, &cut.record);
     let mut nodes = [None; 2];
     if overtaken {
         if let Some(device) = state.hca.domain(d).and_then(|x| x.device) {
-            drop_survivors(state, d, device, survivors, graves);
+            drop_survivors(state, d, device, survivors, leaving);
         }
     }
     for (place, survivor) in nodes.iter_mut().zip(survivors) {
@@ -258,8 +258,8 @@ fn replace(
         regions.split(node.range.start(), nodes);
     }
     retract_slot(state, node.record);
-    if let Some(grave) = state.hca.retire(node.record) {
-        graves.dig(grave);
+    if let Some(deregistration) = state.hca.retire(node.record) {
+        leaving.add(deregistration);
     }
 }
 
@@ -330,34 +330,34 @@ fn agrees(state: &State, d: usize, range: PageRange, record: &Record) -> bool {
 /// Takes everything out of domain `d`, which is closing.
 pub fn clear(d: usize) {
     loop {
-        let mut graves = Graves::new();
+        let mut leaving = Deregistrations::new();
         {
             let Some(mut guard) = lock() else {
                 return;
             };
             let state = &mut *guard;
             while let Some((node, _)) = state.hca.next_from(d, 0) {
-                leave(state, d, node, false, &mut graves);
-                if graves.is_full() {
+                leave(state, d, node, false, &mut leaving);
+                if leaving.is_full() {
                     break;
                 }
             }
             state.show_regions();
         }
-        if graves.is_empty() {
+        if leaving.is_empty() {
             return;
         }
-        graves.deregister();
+        leaving.deregister();
     }
 }
 
 /// Has the kernel forget what a ledger that was built anew knows nothing of any more.
-pub fn bury_orphans() {
+pub fn deregister_forgotten() {
     while let Some(mut guard) = lock() {
-        let orphan = guard.hca.orphan();
+        let forgotten = guard.hca.forgotten();
         drop(guard);
-        match orphan {
-            Some(grave) => deregister(grave),
+        match forgotten {
+            Some(deregistration) => deregister(deregistration),
             None => return,
         }
     }

@@ -22,7 +22,7 @@ pub struct Mark<D = ()> {
 }
 
 impl<D> Mark<D> {
-    /// The work on the memory is over.
+    /// The work on the memory is over. Without the lock, if it was in a domain: it is taken.
     #[inline]
     pub fn end(self) {}
 }

@@ -95,7 +95,7 @@ fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
         return mr;
     }
     let _pass = strict::pass();
-    if !for_want_of_room() || !asking::shed() {
+    if !for_want_of_room() || !asking::evict() {
         return mr;
     }
     let mr = really(&call);

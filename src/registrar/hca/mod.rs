@@ -112,8 +112,8 @@ pub struct Domain {
 
 impl Device {
     /// The region `handle` there, to be forgotten.
-    pub const fn grave(self, handle: u32) -> Grave {
-        Grave {
+    pub const fn deregistration(self, handle: u32) -> Deregistration {
+        Deregistration {
             channel: self.channel,
             handle,
         }
@@ -305,7 +305,7 @@ impl Hca {
             if let Some(record) = self.records.get_mut(n) {
                 if record.life != Life::Free && record.domain as usize == d {
                     record.borrowers = 0;
-                    let _ = self.bury(n);
+                    let _ = self.destroy(n);
                 }
             }
             n += 1;
@@ -330,17 +330,17 @@ impl Hca {
                 self.ahead = self.ahead.saturating_sub(ahead);
                 self.retired = self.retired.saturating_add(record.range.len());
             } else if matches!(record.life, Life::Refused(_)) {
-                let _ = self.bury(n);
+                let _ = self.destroy(n);
             }
         }
     }
 
     /// A region that is retired and not lent, which only [`Hca::rebuild`] leaves behind.
-    pub fn orphan(&mut self) -> Option<Grave> {
+    pub fn forgotten(&mut self) -> Option<Deregistration> {
         let lone = |r: &Record| r.life == Life::Retired && r.borrowers == 0;
         let found = self.records.each().find(|(_, r)| lone(r));
         let n = found.map(|(n, _)| n)?;
-        self.bury(n)
+        self.destroy(n)
     }
 
     /// In a child: everything here is its parent's. `each` is told of every descriptor.
@@ -475,7 +475,7 @@ impl Hca {
 
     /// A region has got its last borrower back, or never had one, and is out of its
     /// domain: what the kernel has to be told.
-    pub fn bury(&mut self, n: u32) -> Option<Grave> {
+    pub fn destroy(&mut self, n: u32) -> Option<Deregistration> {
         let record = *self.records.get(n)?;
         if record.borrowers != 0 || record.life == Life::Free {
             return None;
@@ -494,17 +494,17 @@ impl Hca {
             .get(record.domain as usize)
             .and_then(|d| d.device);
         self.records.remove(n);
-        held.then_some(Grave {
+        held.then_some(Deregistration {
             channel: device?.channel,
             handle: record.handle,
         })
     }
 
     /// A region leaves its domain. If it is borrowed it stays until it is given back.
-    pub fn retire(&mut self, n: u32) -> Option<Grave> {
+    pub fn retire(&mut self, n: u32) -> Option<Deregistration> {
         let record = self.records.get_mut(n)?;
         if record.borrowers == 0 {
-            return self.bury(n);
+            return self.destroy(n);
         }
         record.life = Life::Retired;
         // Who has borrowed it has asked for it.
@@ -518,7 +518,7 @@ impl Hca {
 
 /// A region that the kernel is to be told to forget.
 #[derive(Clone, Copy, Debug)]
-pub struct Grave {
+pub struct Deregistration {
     /// Where it is registered.
     pub channel: Channel,
     /// The region's handle.
