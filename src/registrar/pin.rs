@@ -1,7 +1,6 @@
 //! The pin set: memory locked with mlock(2), whose locked bytes the kernel
 //! counts and shows (VmLck, `lo` in smaps).
 
-use super::Registrar;
 use crate::policy::Want;
 use crate::sys::{self, Errno, Result};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -10,8 +9,11 @@ use regall_directory::addr::{PageRange, PAGE};
 /// The one pin set of the process.
 pub struct PinSet;
 
-impl Registrar for PinSet {
-    fn register(&self, range: PageRange, how: Want) -> Result<()> {
+// Called without any lock held, with nothing of libc at hand.
+impl PinSet {
+    /// Locks `range` as `how` says. On failure it may be locked in part: the caller knows
+    /// whether it may [`PinSet::deregister`] it. Errors: the kernel's.
+    pub fn register(&self, range: PageRange, how: Want) -> Result<()> {
         let onfault = match how {
             Want::Leave(_) => return Ok(()),
             Want::OnFault => true,
@@ -23,7 +25,8 @@ impl Registrar for PinSet {
         sys::lock_memory(range.start(), range.len(), onfault)
     }
 
-    fn deregister(&self, range: PageRange) -> Result<()> {
+    /// Unlocks `range`.
+    pub fn deregister(&self, range: PageRange) -> Result<()> {
         unlock(range.start(), range.len())
     }
 }

@@ -8,7 +8,6 @@ use super::{flight, growing, lock, State, USER_END};
 use crate::base::maps::mapping_at;
 use crate::limits;
 use crate::registrar::pin::PinSet;
-use crate::registrar::Registrar;
 use crate::sys;
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};

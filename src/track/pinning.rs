@@ -12,7 +12,6 @@ use crate::config::Pin;
 use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
-use crate::registrar::Registrar;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;

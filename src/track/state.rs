@@ -10,7 +10,6 @@ use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
 use crate::registrar::hca::Hca;
 use crate::registrar::pin::PinSet;
-use crate::registrar::Registrar;
 use crate::share;
 use crate::store::{Room, Store};
 use core::ops::ControlFlow;

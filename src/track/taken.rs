@@ -8,7 +8,6 @@ use crate::base::claims::Claim;
 use crate::ledger::Entry;
 use crate::policy;
 use crate::registrar::pin::PinSet;
-use crate::registrar::Registrar;
 use crate::share;
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Flags, Kind};
