@@ -145,9 +145,9 @@ fn coverage_of_a_process() {
     is_real(&shown(": ok, 293 mappings"), &regall(&["verify", &pid]));
 }
 
-/// Nobody is no gap, but not the same as that all is well.
+/// A job that has not started must not pass for a job without gaps.
 #[test]
-fn verify_says_that_it_looked_at_nobody() {
+fn verify_fails_if_it_finds_too_few_processes() {
     if let Err(why) = private_shm(64) {
         return skip(&format!("a /dev/shm of one's own: {why}"));
     }
@@ -155,21 +155,35 @@ fn verify_says_that_it_looked_at_nobody() {
         let mut command = Command::new(build::regall());
         Mode::Plain.apply(&mut command);
         let done = child::run(command.args(["verify", "--all"]).args(arguments), TIMEOUT);
-        done.must_succeed();
-        (done.stdout, done.stderr)
+        (done.end(), done.stdout, done.stderr)
     };
     let nobody = "regall: no process with the shim on\n".to_string();
-    for arguments in [&[][..], &["--watch", "0.1"]] {
-        assert_eq!(all(arguments), (String::new(), nobody.clone()));
+    for (arguments, end) in [
+        (&[][..], "exit 2"),
+        (&["--watch", "0.1"], "exit 2"),
+        (&["--expect", "1"], "exit 2"),
+        (&["--allow-none"], "exit 0"),
+        (&["--allow-none", "--watch", "0.1"], "exit 0"),
+    ] {
+        let said = (end.to_string(), String::new(), nobody.clone());
+        assert_eq!(all(arguments), said, "{arguments:?}");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let beside = started(folder.path(), &[]);
-    let (said, complaints) = all(&[]);
-    assert!(
-        said.starts_with(&format!("{}: ok, ", beside.pid())),
-        "{said}"
-    );
-    assert_eq!(complaints, "");
+    for (arguments, end, complaint) in [
+        (&[][..], "exit 0", ""),
+        (&["--expect", "1"], "exit 0", ""),
+        (
+            &["--expect", "2"],
+            "exit 2",
+            "regall: 1 process with the shim on, 2 expected\n",
+        ),
+    ] {
+        let (ended, said, complaints) = all(arguments);
+        let ok = format!("{}: ok, ", beside.pid());
+        assert!(said.starts_with(&ok), "{arguments:?}: {said}");
+        assert_eq!((ended.as_str(), complaints.as_str()), (end, complaint));
+    }
 }
 
 #[test]

@@ -24,14 +24,15 @@ pub struct Question {
     /// All processes that run with the shim and may be looked at
     #[arg(long, conflicts_with = "pids")]
     pub all: bool,
+    /// With --all: exit code 0 although no process is found
+    #[arg(long, conflicts_with_all = ["pids", "expect"])]
+    allow_none: bool,
+    /// With --all: fewer than N processes found is exit code 2; with --watch, in all of the time
+    #[arg(long, value_name = "N", conflicts_with = "pids")]
+    expect: Option<usize>,
     /// What is over the limit, refused, off, untouched or inherited is a gap too
     #[arg(long)]
     pub strict: bool,
-}
-
-/// Nothing is wrong with nobody, but who reads the answer should know that it is of none.
-pub fn said_of_nobody() {
-    complain("no process with the shim on");
 }
 
 impl Question {
@@ -40,6 +41,28 @@ impl Question {
         match self.all {
             false => Ok(self.pids.clone()),
             true => Ok(reader::published()?),
+        }
+    }
+
+    /// The exit code for how many processes were found, with a line on stderr if they are too
+    /// few: a job that has not started is not a job without gaps.
+    pub fn found(&self, found: usize) -> u8 {
+        let least = match self.all {
+            true => self.expect.unwrap_or(usize::from(!self.allow_none)),
+            false => 0,
+        };
+        if found == 0 && self.all {
+            complain("no process with the shim on");
+        } else if found < least {
+            let processes = if found == 1 { "process" } else { "processes" };
+            complain(&format!(
+                "{found} {processes} with the shim on, {least} expected"
+            ));
+        }
+        if found < least {
+            BLIND
+        } else {
+            GOOD
         }
     }
 }

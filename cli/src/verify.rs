@@ -3,13 +3,13 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::answer::{report, said_of_nobody, vanished, Question, GOOD};
+use crate::answer::{report, vanished, Question, GOOD};
 use crate::examine::examine;
 use crate::{units, watch};
 
 pub const EXIT_CODES: &str = "Exit code: 0 no gap, 1 a gap (printed), 2 could not look \
-    (vanished, foreign, inert, corrupt, busy for 5 s). 2 beats 1 beats 0. With --all it is 0, and \
-    one line on stderr, if there is no process with the shim on.";
+    (vanished, foreign, inert, corrupt, busy for 5 s). 2 beats 1 beats 0. With --all, no process \
+    found is 2 unless --allow-none is given, and so are fewer than --expect N.";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -26,17 +26,14 @@ pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     }
     let asked = &args.question;
     let mut worst = GOOD;
-    let mut nobody = true;
+    let mut found = 0;
     for pid in asked.processes()? {
         let verdict = examine(pid, asked.strict);
         if asked.all && vanished(&verdict) {
             continue;
         }
-        nobody = false;
+        found += 1;
         worst = worst.max(report(pid, &verdict, out)?);
     }
-    if nobody {
-        said_of_nobody();
-    }
-    Ok(worst)
+    Ok(worst.max(asked.found(found)))
 }

@@ -1,12 +1,12 @@
 //! `regall verify --watch`: again and again, until the processes have ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use regall_reader::{self as reader, OpenError, Process};
 
-use crate::answer::{report, said_of_nobody, vanished, Question, BLIND, GOOD};
+use crate::answer::{report, vanished, Question, BLIND, GOOD};
 use crate::examine::{examine, Failure, Verdict};
 
 /// A process that just lost its directory is either ending or between two
@@ -26,7 +26,7 @@ pub fn watch(asked: &Question, pause: Duration, out: &mut impl Write) -> anyhow:
     let mut worst = GOOD;
     let mut watched = Watched::new();
     let mut first = true;
-    let mut nobody = true;
+    let mut found = BTreeSet::new();
     loop {
         let began = Instant::now();
         if asked.all || first {
@@ -35,16 +35,15 @@ pub fn watch(asked: &Question, pause: Duration, out: &mut impl Write) -> anyhow:
         first = false;
         for (pid, watch) in std::mem::take(&mut watched) {
             let (code, going_on) = step(pid, watch, asked, out)?;
-            nobody &= code == GOOD && going_on.is_none();
+            if code != GOOD || going_on.is_some() {
+                found.insert(pid);
+            }
             worst = worst.max(code);
             watched.extend(going_on.map(|w| (pid, w)));
         }
         out.flush()?;
         if watched.is_empty() {
-            if nobody {
-                said_of_nobody();
-            }
-            return Ok(worst);
+            return Ok(worst.max(asked.found(found.len())));
         }
         std::thread::sleep(pause.saturating_sub(began.elapsed()));
     }
