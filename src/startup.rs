@@ -114,7 +114,7 @@ fn read_settings(env: Environment) -> bool {
         if name != b"REGALL" && !name.starts_with(b"REGALL_") {
             return;
         }
-        if let Err(problem) = config.set(name, value) {
+        if let Err(problem) = crate::config::set(config, name, value) {
             if problem != Problem::Name {
                 good = false;
                 logger::early(
@@ -134,7 +134,7 @@ fn read_settings(env: Environment) -> bool {
     if good {
         env.each(|name, value| {
             let unknown = name.starts_with(b"REGALL_")
-                && Config::new().set(name, value) == Err(Problem::Name);
+                && crate::config::set(&mut Config::new(), name, value) == Err(Problem::Name);
             if unknown && config.log_level >= log::LevelFilter::Warn {
                 let problem = Problem::Name;
                 logger::early(

@@ -91,7 +91,8 @@ fn messages() -> Vec<Message> {
         ("log::info!(", "info"),
     ];
     let mut all = Vec::new();
-    for path in sources(&build::root().join("src")) {
+    let folders = ["src", "settings/src"].map(|f| build::root().join(f));
+    for path in folders.iter().flat_map(|f| sources(f)) {
         let text = fs::read_to_string(&path).expect("a source");
         for (call, level) in LEVELS {
             for rest in text.split(call).skip(1) {
@@ -118,7 +119,7 @@ fn messages() -> Vec<Message> {
                 all.push(Message::new("error", &format!("stopped tracking: {why}")));
             }
         }
-        // What config.rs has to say of a variable.
+        // What the settings have to say of a variable.
         let complaints = text.split("for Complaint<'_>").nth(1).unwrap_or("");
         let complaints = complaints.split("\n}\n").next().unwrap_or("");
         for rest in complaints.split("write!(").skip(1) {

@@ -5,23 +5,33 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use regall_settings::{Config, Problem};
+
 use crate::library;
 
 macro_rules! settings {
-    ($($field:ident $variable:literal $values:literal $help:literal;)*) => {
-        /// A flag for each variable that the shim reads. What the values may be
-        /// is the shim's business: it says so in one line.
+    ($($field:ident $variable:literal $default:literal $values:literal $help:literal;)*) => {
+        /// A flag for each variable that the shim reads. The shim's own parser reads the value,
+        /// so that what it would refuse is refused before anything starts.
         #[derive(clap::Args, Default)]
         pub struct Settings {
             $(
-                #[arg(long, value_name = $values, help = concat!($help, " (", $variable, ")"))]
+                #[arg(
+                    long,
+                    value_name = $values,
+                    value_parser = Checked($variable),
+                    hide_possible_values = true,
+                    help = concat!($help, " (", $variable, "; default: ", $default, ")"),
+                )]
                 $field: Option<OsString>,
             )*
         }
-        /// The variables that have a flag.
+        /// The variables that have a flag, and what holds without it.
         #[cfg(test)]
-        pub fn names() -> &'static [&'static str] {
-            &[$($variable),*]
+        pub fn names() -> &'static [(&'static str, &'static str)] {
+            &[$(($variable, $default)),*]
         }
         impl Settings {
             /// The variables that were given a flag, or else stand in the environment: it does
@@ -38,25 +48,57 @@ macro_rules! settings {
 }
 
 settings! {
-    pin "REGALL_PIN" "auto|onfault|populate|off" "How memory is locked";
-    hca "REGALL_HCA" "adopt|DEVICE|off" "Where memory is registered with an adapter";
-    hca_mode "REGALL_HCA_MODE" "pinned|odp" "Pinned or on-demand registration";
-    scope "REGALL_SCOPE" "all|data" "Whether text and read-only data are registered too";
-    keys "REGALL_KEYS" "mapping|exact" "What a borrowed key covers";
-    access "REGALL_ACCESS" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
-    limit "REGALL_LIMIT" "BYTES|PERCENT" "The most that may be pinned";
-    on_limit "REGALL_ON_LIMIT" "skip|fail" "What happens beyond the limit";
-    intercept "REGALL_INTERCEPT" "patch|symbols|strict" "How memory calls are caught";
-    fork "REGALL_FORK" "inherit|all" "What a forked child registers";
-    copy "REGALL_COPY" "auto|LIST|off" "How peers' memory is copied";
-    ptracer "REGALL_PTRACER" "off|any" "Whether Yama lets every process of the user trace this one";
-    share "REGALL_SHARE" "off|heap|always" "Whether peers can map large anonymous memory";
-    huge "REGALL_HUGE" "advise|off" "Whether huge pages are asked for";
-    exclude "REGALL_EXCLUDE" "GLOBS" "Mappings that are never registered";
-    only "REGALL_ONLY" "GLOBS" "Executables to be active in";
-    stats_file "REGALL_STATS_FILE" "PATH" "Where counters are written at exit; %p is the pid, %h the host's name";
-    log "REGALL_LOG" "LEVEL" "off, error, warn, info, debug or trace";
-    log_file "REGALL_LOG_FILE" "PATH" "Where the log goes instead of stderr; %p is the pid, %h the host's name";
+    pin "REGALL_PIN" "auto" "auto|onfault|populate|off" "How memory is locked";
+    hca "REGALL_HCA" "adopt" "adopt|DEVICE|off" "Where memory is registered with an adapter";
+    hca_mode "REGALL_HCA_MODE" "pinned" "pinned|odp" "Pinned or on-demand registration";
+    scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
+    keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
+    access "REGALL_ACCESS" "local" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
+    limit "REGALL_LIMIT" "90%" "BYTES|PERCENT" "The most that may be pinned";
+    on_limit "REGALL_ON_LIMIT" "skip" "skip|fail" "What happens beyond the limit";
+    intercept "REGALL_INTERCEPT" "patch" "patch|symbols|strict" "How memory calls are caught";
+    fork "REGALL_FORK" "inherit" "inherit|all" "What a forked child registers";
+    copy "REGALL_COPY" "auto" "auto|LIST|off" "How peers' memory is copied";
+    ptracer "REGALL_PTRACER" "off" "off|any" "Whether Yama lets every process of the user trace this one";
+    share "REGALL_SHARE" "off" "off|heap|always" "Whether peers can map large anonymous memory";
+    huge "REGALL_HUGE" "advise" "advise|off" "Whether huge pages are asked for";
+    exclude "REGALL_EXCLUDE" "none" "GLOBS" "Mappings that are never registered";
+    only "REGALL_ONLY" "all but launchers and shells" "GLOBS" "Executables to be active in";
+    stats_file "REGALL_STATS_FILE" "none" "PATH" "Where counters are written at exit; %p is the pid, %h the host's name";
+    log "REGALL_LOG" "warn" "off|error|warn|info|debug|trace" "How much is logged";
+    log_file "REGALL_LOG_FILE" "stderr" "PATH" "Where the log goes instead of stderr; %p is the pid, %h the host's name";
+}
+
+/// What a variable may be, as the shim has it.
+#[derive(Clone)]
+struct Checked(&'static str);
+
+impl TypedValueParser for Checked {
+    type Value = OsString;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        flag: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<OsString, clap::Error> {
+        let why = match Config::new().set(self.0.as_bytes(), value.as_bytes()) {
+            Ok(()) => return Ok(value.to_os_string()),
+            Err(Problem::Value { expected }) => format!("expected {expected}"),
+            Err(Problem::Long) => "too long".to_string(),
+            Err(Problem::Name) => format!("the shim does not know {}", self.0),
+        };
+        let flag = flag.map(ToString::to_string).unwrap_or_default();
+        let value = value.to_string_lossy();
+        let text = format!("invalid value '{value}' for '{flag}': {why}\n");
+        Err(clap::Error::raw(ErrorKind::ValueValidation, text).with_cmd(command))
+    }
+
+    /// For completions.
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let words = regall_settings::words(self.0)?;
+        Some(Box::new(words.iter().map(PossibleValue::new)))
+    }
 }
 
 /// A variable and its value.

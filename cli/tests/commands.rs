@@ -73,6 +73,58 @@ fn run_sets_the_environment_and_keeps_the_exit_code() {
     assert_eq!(alone.run(&["run"]).0, Some(2));
 }
 
+/// A value that the shim would refuse would leave the whole job without it.
+#[test]
+fn a_bad_flag_ends_it_before_anything_starts() {
+    let alone = Alone::new("bad");
+    std::fs::write(alone.0.join("libregall.so"), "").unwrap();
+    let started = alone.0.join("started");
+    let file = started.to_str().unwrap();
+    for (flag, expected) in [
+        ("--limit=10X", "expected bytes with an optional K"),
+        ("--pin=foo", "expected auto, onfault, populate or off"),
+        ("--share=yes", "expected off, heap or always"),
+        ("--copy=cma,cma", "expected auto, off, or a list"),
+        ("--hca=a b", "expected adopt, off or a device's name"),
+        ("--log=loud", "expected off, error, warn"),
+        ("--fork=", "expected inherit or all"),
+    ] {
+        for (command, end) in [
+            ("run", &["--", "touch", file][..]),
+            ("env", &["--for=srun"]),
+        ] {
+            let (code, out, err) = alone.run(&[&[command, flag], end].concat());
+            assert_eq!(
+                (code, out.as_str()),
+                (Some(2), ""),
+                "{command} {flag}: {err}"
+            );
+            assert!(err.contains(expected), "{command} {flag}: {err}");
+        }
+        assert!(!started.exists(), "{flag}");
+    }
+    let good = ["run", "--limit=10M", "--copy=cma,map", "--", "touch", file];
+    assert_eq!(alone.run(&good).0, Some(0));
+    assert!(started.exists());
+}
+
+#[test]
+fn completions_know_the_values() {
+    let alone = Alone::new("pages");
+    let (code, _, err) = alone.run(&["pages", alone.0.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{err}");
+    let text = |path| std::fs::read_to_string(alone.0.join("share").join(path)).unwrap();
+    let bash = text("bash-completion/completions/regall");
+    assert!(
+        bash.contains("compgen -W \"auto onfault populate off\""),
+        "{bash}"
+    );
+    let fish = text("fish/vendor_completions.d/regall.fish");
+    assert!(fish.contains("-a \"auto\\t''\nonfault\\t''\n"), "{fish}");
+    let zsh = text("zsh/site-functions/_regall");
+    assert!(zsh.contains("(auto onfault populate off)"), "{zsh}");
+}
+
 /// As a launcher that starts ranks through ssh: nothing is known there but what is named.
 #[test]
 fn what_is_exported_is_named_to_the_launcher() {

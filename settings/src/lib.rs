@@ -1,0 +1,473 @@
+//! The settings: which there are, what they may be, and how text becomes one.
+//!
+//! The shim reads the environment with this, and `regall run` and `regall env` their flags,
+//! so that a value that one takes the other takes, too.
+#![cfg_attr(not(test), no_std)]
+
+use core::fmt;
+use log::LevelFilter;
+use regall_bridge::kind::Order;
+use regall_sys::text::{number, Lossy, Text};
+
+macro_rules! words {
+    ($($(#[$m:meta])* $name:ident { $($(#[$vm:meta])* $v:ident = $n:literal => $word:literal),* $(,)? })*) => {$(
+        $(#[$m])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name { $($(#[$vm])* $v = $n),* }
+        impl $name {
+            /// What it may be, in the order in which it is told.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+            /// From its word.
+            fn parse(value: &[u8]) -> Result<Self, Problem> {
+                $(if value == $word.as_bytes() {
+                    return Ok(Self::$v);
+                })*
+                Err(Problem::Value { expected: Expected::Words(Self::WORDS) })
+            }
+        }
+    )*};
+}
+
+words! {
+    /// REGALL_PIN.
+    Pin {
+        /// Locked when touched; adapters don't make resident what nobody has touched, but
+        /// for what is small.
+        Auto = 0 => "auto",
+        /// Locked when touched.
+        OnFault = 1 => "onfault",
+        /// Locked and populated at once.
+        Populate = 2 => "populate",
+        /// Nothing is locked.
+        Off = 3 => "off",
+    }
+    /// REGALL_ACCESS: what peers may do through published keys.
+    Access {
+        /// Nothing.
+        Local = 0 => "local",
+        /// Read.
+        RemoteRead = 1 => "remote-read",
+        /// Read and write.
+        RemoteWrite = 2 => "remote-write",
+        /// Read, write, and atomic operations.
+        RemoteAtomic = 3 => "remote-atomic",
+    }
+    /// REGALL_SHARE: which private memory peers can map.
+    Share {
+        /// None.
+        Off = 0 => "off",
+        /// Large memory of a rank that has others on its node, where it pays.
+        Heap = 1 => "heap",
+        /// Large memory of every process, through any number of forks.
+        Always = 2 => "always",
+    }
+    /// REGALL_INTERCEPT.
+    Intercept {
+        /// Sites of system calls.
+        Patch = 1 => "patch",
+        /// Relocation slots of the public functions.
+        Symbols = 0 => "symbols",
+        /// Sites, and Syscall User Dispatch for the rest.
+        Strict = 2 => "strict",
+    }
+}
+
+/// REGALL_HCA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hca {
+    /// No registration with an adapter.
+    Off,
+    /// In every protection domain that the application allocates.
+    Adopt,
+    /// In a protection domain of our own on a named device.
+    Device,
+}
+
+/// The words of settings that are one of two: the default, and the other.
+mod pairs {
+    pub const HCA_MODE: [&str; 2] = ["pinned", "odp"];
+    pub const SCOPE: [&str; 2] = ["all", "data"];
+    pub const KEYS: [&str; 2] = ["mapping", "exact"];
+    pub const ON_LIMIT: [&str; 2] = ["skip", "fail"];
+    pub const FORK: [&str; 2] = ["inherit", "all"];
+    pub const PTRACER: [&str; 2] = ["off", "any"];
+    pub const HUGE: [&str; 2] = ["advise", "off"];
+}
+
+/// REGALL_LOG's.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The words that a variable may be, where it can be nothing else.
+pub fn words(name: &str) -> Option<&'static [&'static str]> {
+    Some(match name {
+        "REGALL_PIN" => Pin::WORDS,
+        "REGALL_HCA_MODE" => &pairs::HCA_MODE,
+        "REGALL_SCOPE" => &pairs::SCOPE,
+        "REGALL_KEYS" => &pairs::KEYS,
+        "REGALL_ACCESS" => Access::WORDS,
+        "REGALL_ON_LIMIT" => &pairs::ON_LIMIT,
+        "REGALL_INTERCEPT" => Intercept::WORDS,
+        "REGALL_FORK" => &pairs::FORK,
+        "REGALL_PTRACER" => &pairs::PTRACER,
+        "REGALL_SHARE" => Share::WORDS,
+        "REGALL_HUGE" => &pairs::HUGE,
+        "REGALL_LOG" => &LEVELS,
+        _ => return None,
+    })
+}
+
+/// REGALL_LIMIT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many hundredths of what the process may have, 1 to 100.
+    Percent(u64),
+}
+
+/// All settings.
+pub struct Config {
+    /// REGALL_PIN.
+    pub pin: Pin,
+    /// REGALL_HCA.
+    pub hca: Hca,
+    /// The device that REGALL_HCA names.
+    pub hca_device: Text<64>,
+    /// REGALL_HCA_MODE=odp.
+    pub hca_odp: bool,
+    /// REGALL_SCOPE=data.
+    pub scope_data: bool,
+    /// REGALL_KEYS=exact.
+    pub keys_exact: bool,
+    /// REGALL_ACCESS.
+    pub access: Access,
+    /// REGALL_LIMIT.
+    pub limit: Limit,
+    /// REGALL_ON_LIMIT=fail.
+    pub fail_on_limit: bool,
+    /// REGALL_INTERCEPT.
+    pub intercept: Intercept,
+    /// REGALL_FORK=all.
+    pub fork_all: bool,
+    /// REGALL_COPY.
+    pub copy: Order,
+    /// REGALL_PTRACER=any.
+    pub ptracer_any: bool,
+    /// REGALL_SHARE.
+    pub share: Share,
+    /// REGALL_HUGE=advise.
+    pub huge: Option<bool>,
+    /// REGALL_EXCLUDE.
+    pub exclude: Text<2048>,
+    /// REGALL_STATS_FILE.
+    pub stats_file: Text<1024>,
+    /// REGALL_LOG.
+    pub log_level: LevelFilter,
+    /// REGALL_LOG_FILE.
+    pub log_file: Text<1024>,
+}
+
+impl Config {
+    /// The defaults of the design.
+    pub const fn new() -> Self {
+        Self {
+            pin: Pin::Auto,
+            hca: Hca::Adopt,
+            hca_device: Text::new(),
+            hca_odp: false,
+            scope_data: false,
+            keys_exact: false,
+            access: Access::Local,
+            limit: Limit::Percent(90),
+            fail_on_limit: false,
+            intercept: Intercept::Patch,
+            fork_all: false,
+            copy: Order::AUTO,
+            ptracer_any: false,
+            share: Share::Off,
+            huge: None,
+            exclude: Text::new(),
+            stats_file: Text::new(),
+            log_level: LevelFilter::Warn,
+            log_file: Text::new(),
+        }
+    }
+
+    /// Takes one `REGALL_…` variable in. Variables that don't begin so are no
+    /// business of this function's.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), Problem> {
+        let text = |expected| Problem::Value {
+            expected: Expected::Text(expected),
+        };
+        match name {
+            b"REGALL" | b"REGALL_ONLY" => (),
+            b"REGALL_PIN" => self.pin = Pin::parse(value)?,
+            b"REGALL_HCA" => self.set_hca(value)?,
+            b"REGALL_HCA_MODE" => self.hca_odp = second(value, &pairs::HCA_MODE)?,
+            b"REGALL_SCOPE" => self.scope_data = second(value, &pairs::SCOPE)?,
+            b"REGALL_KEYS" => self.keys_exact = second(value, &pairs::KEYS)?,
+            b"REGALL_ACCESS" => self.access = Access::parse(value)?,
+            b"REGALL_LIMIT" => {
+                self.limit = limit(value)
+                    .ok_or(text("bytes with an optional K, M, G or T, or 1% to 100%"))?
+            }
+            b"REGALL_ON_LIMIT" => self.fail_on_limit = second(value, &pairs::ON_LIMIT)?,
+            b"REGALL_INTERCEPT" => self.intercept = Intercept::parse(value)?,
+            b"REGALL_FORK" => self.fork_all = second(value, &pairs::FORK)?,
+            b"REGALL_COPY" => {
+                self.copy = Order::parse(value).ok_or(text(
+                    "auto, off, or a list of map, xpmem, cma, knem and helper",
+                ))?
+            }
+            b"REGALL_PTRACER" => self.ptracer_any = second(value, &pairs::PTRACER)?,
+            b"REGALL_SHARE" => self.share = Share::parse(value)?,
+            b"REGALL_HUGE" => self.huge = Some(!second(value, &pairs::HUGE)?),
+            b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
+            b"REGALL_STATS_FILE" => keep(&mut self.stats_file, value)?,
+            b"REGALL_LOG" => self.log_level = level(value)?,
+            b"REGALL_LOG_FILE" => keep(&mut self.log_file, value)?,
+            _ => return Err(Problem::Name),
+        }
+        Ok(())
+    }
+
+    /// Whether huge pages are asked for. A huge page is resident as a whole: where nothing is
+    /// to be that nobody has touched, they are not, unless the user says so.
+    pub fn wants_huge(&self) -> bool {
+        self.huge.unwrap_or(self.pin != Pin::Auto)
+    }
+
+    fn set_hca(&mut self, value: &[u8]) -> Result<(), Problem> {
+        let device = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
+        self.hca = match value {
+            b"adopt" => Hca::Adopt,
+            b"off" => Hca::Off,
+            name if !name.is_empty() && name.len() < 64 && name.iter().all(device) => {
+                self.hca_device.clear();
+                self.hca_device.push(name);
+                Hca::Device
+            }
+            _ => {
+                return Err(Problem::Value {
+                    expected: Expected::Text("adopt, off or a device's name"),
+                })
+            }
+        };
+        Ok(())
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What is wrong with a variable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Problem {
+    /// There is no such variable.
+    Name,
+    /// The value is none of those that it can have.
+    Value {
+        /// Those.
+        expected: Expected,
+    },
+    /// The value does not fit.
+    Long,
+}
+
+/// What a value may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expected {
+    /// One of these.
+    Words(&'static [&'static str]),
+    /// In words.
+    Text(&'static str),
+}
+
+impl fmt::Display for Expected {
+    /// Words with commas between them, and `or` before the last.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self {
+            Self::Words(words) => *words,
+            Self::Text(text) => return f.write_str(text),
+        };
+        for (n, word) in words.iter().enumerate() {
+            let before = match n {
+                0 => "",
+                n if n + 1 == words.len() => " or ",
+                _ => ", ",
+            };
+            write!(f, "{before}{word}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether it is the second of two words.
+fn second(value: &[u8], words: &'static [&'static str; 2]) -> Result<bool, Problem> {
+    let [first, second] = words.map(str::as_bytes);
+    if value == second {
+        Ok(true)
+    } else if value == first {
+        Ok(false)
+    } else {
+        let expected = Expected::Words(words);
+        Err(Problem::Value { expected })
+    }
+}
+
+fn keep<const N: usize>(place: &mut Text<N>, value: &[u8]) -> Result<(), Problem> {
+    place.clear();
+    place.push(value);
+    if place.was_cut() {
+        Err(Problem::Long)
+    } else {
+        Ok(())
+    }
+}
+
+fn level(value: &[u8]) -> Result<LevelFilter, Problem> {
+    let named = |l: &LevelFilter| {
+        let word = LEVELS.get(*l as usize);
+        word.is_some_and(|w| w.as_bytes() == value)
+    };
+    LevelFilter::iter().find(named).ok_or(Problem::Value {
+        expected: Expected::Words(&LEVELS),
+    })
+}
+
+/// Bytes, with K, M, G and T as powers of 1,024, or a percentage.
+fn limit(value: &[u8]) -> Option<Limit> {
+    let (&last, head) = value.split_last()?;
+    let shift = match last {
+        b'%' => {
+            return number(head)
+                .filter(|p| (1..=100).contains(p))
+                .map(Limit::Percent)
+        }
+        b'K' | b'k' => 10,
+        b'M' | b'm' => 20,
+        b'G' | b'g' => 30,
+        b'T' | b't' => 40,
+        _ => return number(value).map(Limit::Bytes),
+    };
+    number(head)?.checked_mul(1 << shift).map(Limit::Bytes)
+}
+
+/// A variable's problem as a line for the user.
+pub struct Complaint<'a> {
+    /// The variable.
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+impl fmt::Display for Complaint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Lossy(self.name.get(..self.name.len().min(64)).unwrap_or(&[]));
+        let value = Lossy(self.value.get(..self.value.len().min(64)).unwrap_or(&[]));
+        match self.problem {
+            Problem::Name => write!(f, "{name} is no variable of regall's; ignored"),
+            Problem::Value { expected } => {
+                write!(
+                    f,
+                    "{name}={value} is not valid (expected {expected}); regall stays off"
+                )
+            }
+            Problem::Long => write!(f, "{name} is too long; regall stays off"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const DEFAULTS: &[(&str, &str)] = &[
+        ("REGALL_PIN", "auto"),
+        ("REGALL_HCA", "adopt"),
+        ("REGALL_HCA_MODE", "pinned"),
+        ("REGALL_SCOPE", "all"),
+        ("REGALL_KEYS", "mapping"),
+        ("REGALL_ACCESS", "local"),
+        ("REGALL_LIMIT", "90%"),
+        ("REGALL_ON_LIMIT", "skip"),
+        ("REGALL_INTERCEPT", "patch"),
+        ("REGALL_FORK", "inherit"),
+        ("REGALL_COPY", "auto"),
+        ("REGALL_PTRACER", "off"),
+        ("REGALL_SHARE", "off"),
+        ("REGALL_HUGE", "advise"),
+        ("REGALL_LOG", "warn"),
+    ];
+
+    #[test]
+    fn limits() {
+        assert_eq!(limit(b"90%"), Some(Limit::Percent(90)));
+        assert_eq!(limit(b"16M"), Some(Limit::Bytes(16 << 20)));
+        assert_eq!(limit(b"0"), Some(Limit::Bytes(0)));
+        for bad in [
+            "",
+            "%",
+            "0%",
+            "101%",
+            "-1",
+            "1.5G",
+            "M",
+            "99999999999T",
+            "1 G",
+            "1GB",
+        ] {
+            assert_eq!(limit(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_variable_takes_its_default_and_refuses_nonsense() {
+        for (name, value) in DEFAULTS {
+            let mut c = Config::new();
+            assert_eq!(c.set(name.as_bytes(), value.as_bytes()), Ok(()), "{name}");
+            for bad in ["", "no such value!", "POPULATE "] {
+                let got = c.set(name.as_bytes(), bad.as_bytes());
+                assert!(matches!(got, Err(Problem::Value { .. })), "{name}={bad}");
+            }
+        }
+        assert_eq!(
+            Config::new().set(b"REGALL_PINN", b"off"),
+            Err(Problem::Name)
+        );
+        assert_eq!(
+            Config::new().set(b"REGALL_EXCLUDE", &[b'x'; 5000]),
+            Err(Problem::Long)
+        );
+    }
+
+    /// What completions offer is taken, and all of it is told where none of it was given.
+    #[test]
+    fn words_are_what_is_taken() {
+        for (name, words) in DEFAULTS.iter().filter_map(|(n, _)| Some((n, words(n)?))) {
+            for word in words {
+                let taken = Config::new().set(name.as_bytes(), word.as_bytes());
+                assert_eq!(taken, Ok(()), "{name}={word}");
+            }
+            let expected = Expected::Words(words);
+            let refused = Config::new().set(name.as_bytes(), b"?");
+            assert_eq!(refused, Err(Problem::Value { expected }));
+        }
+        let said = Expected::Words(Pin::WORDS).to_string();
+        assert_eq!(said, "auto, onfault, populate or off");
+        assert_eq!(words("REGALL_LIMIT"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_environment_panics(name in "REGALL_[A-Z_]{0,12}", value in ".*") {
+            let _ = Config::new().set(name.as_bytes(), value.as_bytes());
+        }
+    }
+}
