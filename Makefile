@@ -9,13 +9,14 @@ PREFIX ?= /usr/local
 # Where cargo puts what it builds.
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 ROOT = $(DESTDIR)$(PREFIX)
-DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE
+DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
+	THIRD-PARTY-NOTICES sbom.cdx.json
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Files that say where they are, for everyone to read.
 FILL = umask 022 && sed 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g'
 
 build:
-	cargo build --release
+	cargo build --release --locked
 
 # An unmodified MPI program with the shim on, looked at from outside all the while.
 run:
@@ -47,6 +48,8 @@ test:
 soak:
 	scripts/setup test soak fits
 	$(MAKE) --no-print-directory build
+	# The oldest Rust that will do, from Debian's packages.
+	scripts/oldest-rust --compile
 	scripts/soak $(PARTS)
 
 bench:
@@ -64,10 +67,14 @@ lint:
 	scripts/setup lint
 	cargo fmt --all --check
 	# As it is used, and then with all that is for tests, whose std the shim is beside.
-	cargo clippy -- -D warnings
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --locked -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# No cycle among modules, and no import that ARCHITECTURE.md does not allow.
-	cargo test -q -p regall-walls
+	cargo test --locked -q -p regall-walls
+	# The Rust that Cargo.toml names is enough for all that is built.
+	scripts/oldest-rust
+	# What is linked, under which licence: the files that are installed are of this Cargo.lock.
+	scripts/notices --check
 	scripts/shellcheck
 	scripts/spelling
 

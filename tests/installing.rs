@@ -57,6 +57,8 @@ fn uninstall_leaves_nothing() {
         "share/man/man3/regall_lookup.3",
         "share/doc/regall/README.md",
         "share/doc/regall/SECURITY.md",
+        "share/doc/regall/THIRD-PARTY-NOTICES",
+        "share/doc/regall/sbom.cdx.json",
         "share/doc/regall/docs/troubleshooting.md",
         "share/regall/slurm/task-prolog",
     ] {

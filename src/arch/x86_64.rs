@@ -679,10 +679,17 @@ pub(crate) static VECTOR_STATE_MASK: AtomicU32 = AtomicU32::new(0);
 /// Whether the processor has xsave; else they are kept by fxsave.
 pub(crate) static HAS_XSAVE: AtomicU8 = AtomicU8::new(0);
 
+/// What the processor says of itself in a leaf. The function is unsafe before Rust 1.94.
+#[allow(unused_unsafe)]
+fn cpuid(leaf: u32, subleaf: u32) -> core::arch::x86_64::CpuidResult {
+    // SAFETY: every processor of this architecture has the instruction, and it touches no memory.
+    unsafe { core::arch::x86_64::__cpuid_count(leaf, subleaf) }
+}
+
 /// Finds out how this processor keeps its vector registers. Once, at start-up.
 pub fn init() {
-    use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
-    let osxsave = __cpuid(1).ecx & (1 << 27) != 0;
+    use core::arch::x86_64::_xgetbv;
+    let osxsave = cpuid(1, 0).ecx & (1 << 27) != 0;
     if !osxsave {
         return;
     }
@@ -699,7 +706,7 @@ pub fn init() {
     let mut bytes = 576u64;
     for component in 2..8u32 {
         if mask & (1 << component) != 0 {
-            let leaf = __cpuid_count(0xd, component);
+            let leaf = cpuid(0xd, component);
             bytes = bytes.max(u64::from(leaf.eax) + u64::from(leaf.ebx));
         }
     }
@@ -718,8 +725,8 @@ impl AllKeys {
     /// From now on.
     pub fn take() -> Self {
         const OSPKE: u32 = 1 << 4;
-        let leaf = core::arch::x86_64::__cpuid_count(7, 0);
-        if core::arch::x86_64::__cpuid(0).eax < 7 || leaf.ecx & OSPKE == 0 {
+        let leaf = cpuid(7, 0);
+        if cpuid(0, 0).eax < 7 || leaf.ecx & OSPKE == 0 {
             return Self { rights: 0 };
         }
         let rights: u32;
