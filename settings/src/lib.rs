@@ -119,9 +119,9 @@ pub fn words(name: &str) -> Option<&'static [&'static str]> {
 /// REGALL_LIMIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So many hundredths of what the process may have, 1 to 100.
+    /// A percentage of what the process may have, 1 to 100.
     Percent(u64),
 }
 
@@ -266,7 +266,7 @@ impl Default for Config {
 /// What is wrong with a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Problem {
-    /// There is no such variable.
+    /// No variable has this name.
     Name,
     /// The value is none of those that it can have.
     Value {
@@ -360,7 +360,7 @@ fn limit(value: &[u8]) -> Option<Limit> {
 pub struct Complaint<'a> {
     /// The variable.
     pub name: &'a [u8],
-    /// Its value.
+    /// The variable's value.
     pub value: &'a [u8],
     /// What is wrong.
     pub problem: Problem,
