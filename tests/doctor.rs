@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use regall_tests::apart::private_shm;
 use regall_tests::filter::{self, Fate};
 use regall_tests::mode::Mode;
 use regall_tests::{build, child, skip};
@@ -662,4 +663,33 @@ fn wrong_use_and_no_library() {
     std::fs::write(folder.path().join("libregall.so"), text).expect("a file");
     let said = ask(Command::new(&alone).args(["doctor", "--json"]));
     said.limits("libregall.so", "9.9.9", "make");
+}
+
+/// Its trial program's directory is in another folder there than the user's number names.
+#[test]
+fn nothing_stays_of_it_in_another_user_namespace() {
+    if let Err(why) = private_shm(64) {
+        return skip(&format!("a /dev/shm of one's own: {why}"));
+    }
+    let mut tried = Command::new("unshare");
+    if !child::run(tried.args(["-r", "true"]), TIMEOUT)
+        .end()
+        .eq("exit 0")
+    {
+        return skip("no user namespace can be made here");
+    }
+    // The name of root's folder is taken, as for a user who is root in a namespace alone.
+    let taken = "/dev/shm/regall-0";
+    std::fs::create_dir(taken).expect("a folder");
+    std::os::unix::fs::chown(taken, Some(12345), None).expect("another owner");
+    let mut command = Command::new("unshare");
+    Mode::Plain.apply(&mut command);
+    command.arg("-r").arg(build::regall());
+    let said = ask(command.args(["doctor", "--json"]));
+    let found = said.of("a trial program")["found"].to_string();
+    assert!(found.contains("registered"), "it was tried: {found}");
+    let folders = std::fs::read_dir("/dev/shm").expect("a folder");
+    let files = folders.flatten().flat_map(|f| std::fs::read_dir(f.path()));
+    let left: Vec<_> = files.flatten().flatten().map(|f| f.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -367,6 +367,11 @@ fn what_a_machine_allows() {
         let path = build::root().join("cli/src/doctor").join(file);
         fs::read_to_string(path).expect("a source")
     });
+    let block = block.split_whitespace().collect::<Vec<_>>().join(" ");
+    for line in real.lines() {
+        let long_word = line.split_whitespace().any(|w| w.len() > 40);
+        assert!(line.chars().count() <= 80 || long_word, "{line}");
+    }
     for words in [
         "see locked memory below",
         "what a rank maps beyond that is `limit`: an MPI rank has some 90 MiB at its start",

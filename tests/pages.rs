@@ -196,7 +196,8 @@ const SENTENCES: [&str; 14] = [
 const NO_MESSAGES: [&str; 8] = [
     "Exit code",
     "A region for a single use",
-    "regall peek [",
+    // Examples, and how peek is called.
+    "regall ",
     "PMIx Reference RTE",
     "Intel(R) MPI",
     "in {count} of {} processes",

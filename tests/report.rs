@@ -146,16 +146,23 @@ fn files_that_are_none() {
         assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
         (done.end(), done.stderr)
     };
-    for (name, text) in [
-        ("empty", ""),
-        ("cut", "{\"pid\":1,\"coun"),
-        ("other", "[1]"),
-        ("deep", &"[".repeat(9000)),
+    let other = "not the JSON object that REGALL_STATS_FILE has written";
+    for (name, text, why) in [
+        ("empty", "", "empty: it ended"),
+        ("cut", "{\"pid\":1,\"coun", "cut off: it ended"),
+        ("other", "[1]", ""),
+        ("text", "hello", other),
+        ("deep", &"[".repeat(9000), other),
     ] {
         std::fs::write(at(name), text).expect("a file");
         let (end, said) = report(name);
         assert_eq!(end, "exit 2");
-        assert!(said.contains("no statistics of a process"), "{said}");
+        let words = format!(
+            "no statistics of a process{}{why}",
+            [": ", ""][usize::from(why.is_empty())]
+        );
+        assert!(said.contains(&words), "{said}");
+        assert!(!said.contains(" column "), "a parser's words: {said}");
     }
     let (end, said) = report("nowhere");
     assert_eq!(end, "exit 2");

@@ -15,6 +15,7 @@ mod pool;
 mod promises;
 mod shared;
 mod shim;
+mod text;
 
 use std::io::Write;
 
@@ -23,8 +24,12 @@ use serde_json::{json, Map, Value};
 use crate::print_json;
 use place::Who;
 
-pub const EXIT_CODES: &str = "Exit code: 0 nothing is in the way, 1 something keeps registration \
-    or single copy from being complete, 2 wrong use, or something could not be looked at.";
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: 0 nothing is in the way, 1 something keeps registration \
+    or single copy from being complete, 2 wrong use, or something could not be looked at.",
+    "regall doctor",
+    "regall-doctor"
+);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -117,17 +122,17 @@ impl Finding {
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
         let mut line =
             |name: &str, word: &str, text: &str| writeln!(out, "{name:<WIDTH$} {word:<11}  {text}");
-        line(self.name, self.standing.word(), &self.found)?;
+        line(self.name, self.standing.word(), &text::wrapped(&self.found))?;
         if let Some(effect) = &self.effect {
-            line("", "  effect", effect)?;
+            line("", "  effect", &text::wrapped(effect))?;
         }
         // What is absent is nothing wrong.
         let mend = match self.standing {
             Standing::Absent => " to have it",
             _ => "  mend",
         };
-        for (who, text) in &self.mend {
-            line("", mend, &format!("{}: {text}", who.word()))?;
+        for (who, command) in &self.mend {
+            line("", mend, &text::command(who.word(), command))?;
         }
         Ok(())
     }

@@ -10,6 +10,12 @@ use regall_reader::Entry;
 use crate::look::look;
 use crate::regions::{self, pieces, Regions};
 
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: 0; 2 if the process can't be looked at.",
+    "regall dump 4711",
+    "regall-dump"
+);
+
 #[derive(clap::Args)]
 pub struct Args {
     /// The process

@@ -6,11 +6,15 @@ use std::os::unix::ffi::OsStrExt;
 use crate::launcher::Launcher;
 use crate::settings::Settings;
 
-pub const EXIT_CODES: &str = "The words go between the launcher and the program: \
+pub const EXIT_CODES: &str = after_help!(
+    "The words go between the launcher and the program: \
     mpirun $(regall env --for openmpi) -np 2 ./app. Where a value holds what a shell would \
     change they are quoted: paste them, or eval \"mpirun $(regall env ...) ./app\". Variables of \
     regall's that are exported are among them; a flag is stronger.\n\n\
-    Exit code: 0; 2 if there is no library or the launcher can't be told such a value.";
+    Exit code: 0; 2 if there is no library or the launcher can't be told such a value.",
+    "mpirun $(regall env --for openmpi) -np 2 ./app",
+    "regall-env"
+);
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -3,6 +3,21 @@
 //! Everything is read from /proc and from the processes' directories; the shim
 //! is not asked, so a stopped process answers like any other.
 
+/// What stands below a command's options: what is to be known of it and its exit codes, an
+/// example, and where the documents are.
+macro_rules! after_help {
+    ($text:literal, $example:literal, $page:literal) => {
+        concat!(
+            $text,
+            "\n\nExample: ",
+            $example,
+            "\n\nDocuments: man ",
+            $page,
+            ", man 7 regall for the variables, share/doc/regall of the installation for the rest"
+        )
+    };
+}
+
 mod answer;
 mod check;
 mod doctor;
@@ -36,8 +51,15 @@ use clap::{Parser, Subcommand};
 /// Could not look, or could not do what was asked.
 const FAILED: u8 = 2;
 
+const EXIT_CODES: &str = after_help!(
+    "Exit code: 0 done, and nothing is wrong; 2 could not look, or wrong use. Others are in each \
+     command's --help; regall run has that of the command that it runs.",
+    "regall run -- mpirun -np 2 ./app",
+    "regall"
+);
+
 #[derive(Parser)]
-#[command(name = "regall", version = env!("REGALL_VERSION"), about, max_term_width = 100)]
+#[command(name = "regall", version = env!("REGALL_VERSION"), about, max_term_width = 80, after_help = EXIT_CODES)]
 /// Keeps every mapping of an unmodified MPI program registered, and shows it.
 struct Cli {
     #[command(subcommand)]
@@ -47,18 +69,22 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a command with the shim on
+    #[command(after_help = run::EXIT_CODES, next_line_help = true)]
     Run(Box<run::Args>),
     /// Print what a job script gives its launcher to put the shim into the ranks
-    #[command(after_help = env::EXIT_CODES)]
+    #[command(after_help = env::EXIT_CODES, next_line_help = true)]
     Env(Box<env::Args>),
     /// Show a process's address space: a line a mapping
+    #[command(after_help = maps::EXIT_CODES)]
     Maps(maps::Args),
     /// Print a process's directory for scripts
+    #[command(after_help = dump::EXIT_CODES)]
     Dump(dump::Args),
     /// Check that no byte of processes' memory is left out
     #[command(after_help = verify::EXIT_CODES)]
     Verify(verify::Args),
     /// Print a process's counters
+    #[command(after_help = stats::EXIT_CODES)]
     Stats(stats::Args),
     /// Read a peer's registered memory through the bridge
     #[command(after_help = peek::EXIT_CODES)]

@@ -187,7 +187,9 @@ fn command_page(command: &Command) -> anyhow::Result<String> {
     page.raw(&rendered(command, Man::render_options_section)?);
     if let Some(help) = command.get_after_help() {
         page.section("NOTES");
-        for (n, paragraph) in help.to_string().split("\n\n").enumerate() {
+        let help = help.to_string();
+        let notes = help.split("\n\n").filter(|p| !p.starts_with("Documents: "));
+        for (n, paragraph) in notes.enumerate() {
             match n {
                 0 => page.text(&lines(paragraph)),
                 _ => page.paragraph(&lines(paragraph)),
@@ -287,7 +289,6 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
              variable, so that ranks on other nodes have them, and srun what `sbatch --export` keeps from it.",
             "With `--report` it waits for the command instead, and gathers what the ranks wrote when they ended. The \
              file's folder must be one that all nodes see; sbatch needs `--wait`.",
-            "Exit status: the command's; 126 if it can't be executed, 127 if it or libregall.so is not there.",
         ],
         "env" => &[
             "For job scripts that start the launcher themselves:",

@@ -14,6 +14,12 @@ use crate::regions;
 use crate::rows::{rows, Row};
 use crate::{picture, print_json, units};
 
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: 0; 2 if the process can't be looked at.",
+    "regall maps --svg picture.svg 4711",
+    "regall-maps"
+);
+
 #[derive(clap::Args)]
 pub struct Args {
     /// The process

@@ -11,15 +11,20 @@ use regall_bridge::kind::Order;
 use regall_bridge::peer::Peer;
 use regall_bridge::transfer::{transfer, Outcome, Way};
 use regall_bridge::vector::Segment;
+use regall_reader::OpenError;
 use regall_sys::Errno;
 
-pub const EXIT_CODES: &str = "\
+pub const EXIT_CODES: &str = after_help!(
+    "\
 A region for a single use is used up by it, and 1 MiB of it at most is read.
 
 REGALL_COPY says by which mechanisms, as in a program under the shim.
 
 Exit code: 0 all was read; 1 refused: some of it is not registered, must not be read, or was
-unmapped meanwhile (what is good of it is printed); 2 could not look.";
+unmapped meanwhile (what is good of it is printed); 2 could not look.",
+    "regall peek --hex 4711 0x7f0000001000 64",
+    "regall-peek"
+);
 
 /// Refused.
 const REFUSED: u8 = 1;
@@ -157,17 +162,23 @@ fn order() -> anyhow::Result<Order> {
 
 fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
     // One that has just been forked gets a moment.
-    let _ = regall_reader::published_soon(pid, || regall_reader::find(pid).map(drop));
+    let found = regall_reader::published_soon(pid, || regall_reader::find(pid).map(drop));
+    let denied = || match &found {
+        Err(why @ (OpenError::Foreign | OpenError::Denied(_))) => Some(why.clone()),
+        _ => None,
+    };
     match Peer::open(&Plain, pid, 0, 0, order()?) {
         Ok(peer) => Ok(peer),
         Err(Errno::SRCH) => bail!("no such process"),
-        Err(Errno::NOENT) => bail!(regall_reader::OpenError::Inert),
+        Err(Errno::NOENT) => bail!(denied().unwrap_or(OpenError::Inert)),
         Err(Errno(libc::EXDEV)) => {
             bail!(
                 "it is in another pid namespace: ask from there, or from outside by its pid there"
             )
         }
-        Err(Errno(libc::EACCES) | Errno::PERM) => bail!(regall_reader::OpenError::Foreign),
+        Err(Errno(libc::EACCES) | Errno::PERM) => {
+            bail!(denied().unwrap_or(OpenError::Foreign))
+        }
         Err(Errno(libc::ENOEXEC)) => bail!("its directory is corrupt, or of another version"),
         Err(e) => Err(std::io::Error::from_raw_os_error(e.0).into()),
     }

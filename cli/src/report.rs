@@ -14,9 +14,13 @@ use crate::{complain, print_json, units, FAILED};
 use gather::Job;
 pub use gather::PATTERN;
 
-pub const EXIT_CODES: &str = "The files are those of REGALL_STATS_FILE; in one folder for \
+pub const EXIT_CODES: &str = after_help!(
+    "The files are those of REGALL_STATS_FILE; in one folder for \
     all nodes, name them %h.%p.json.\n\nExit code: 0; 1 if a rank wrote nothing; 2 if a file \
-    could not be read, or there is none.";
+    could not be read, or there is none.",
+    "regall report /shared/job",
+    "regall-report"
+);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -108,10 +112,12 @@ impl Row {
         self.values.last().map_or(0, |(n, _)| *n)
     }
 
-    /// The lower one of two in the middle: it is some rank's.
+    /// The one in the middle, or what is between the two that are.
     fn median(&self) -> u64 {
-        let middle = self.values.len().saturating_sub(1) / 2;
-        self.values.get(middle).map_or(0, |(n, _)| *n)
+        let value = |at: usize| self.values.get(at).map_or(0, |(n, _)| *n);
+        let count = self.values.len();
+        let (below, above) = (value(count.saturating_sub(1) / 2), value(count / 2));
+        below + above.saturating_sub(below) / 2
     }
 
     /// Who is furthest from the median; nobody if all are the same.
@@ -355,7 +361,10 @@ mod tests {
         assert_eq!(row(&[3, 3, 3]).outlier(), None);
         assert_eq!(row(&[9]).outlier(), None);
         assert_eq!(row(&[]).median(), 0);
-        assert_eq!(row(&[1, 2, 3, 4]).median(), 2);
+        assert_eq!(row(&[1, 2, 4, 5]).median(), 3);
+        assert_eq!(row(&[10, 20]).median(), 15);
+        assert_eq!(row(&[u64::MAX, u64::MAX - 2]).median(), u64::MAX - 1);
+        assert_eq!(row(&[4, 6]).outlier(), Some("rank 1"));
     }
 
     #[test]

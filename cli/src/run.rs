@@ -21,6 +21,14 @@ const NOT_FOUND: u8 = 127;
 /// ... or that it can't be executed.
 const NOT_EXECUTABLE: u8 = 126;
 
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: that of the command; 128 and its number if a signal ended it, with --report; 126 if \
+     the command can't be executed, or ld.so can't preload the library; 127 if the command or the library is not there; 2 if \
+     a flag is wrong: nothing is started then.",
+    "regall run --pin onfault -- mpirun -np 2 ./app",
+    "regall-run"
+);
+
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

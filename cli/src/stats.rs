@@ -10,6 +10,12 @@ use crate::figures::Figures;
 use crate::look::look;
 use crate::{print_json, units};
 
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: 0; 2 if the process can't be looked at.",
+    "regall stats --json 4711",
+    "regall-stats"
+);
+
 #[derive(clap::Args)]
 pub struct Args {
     /// The process

@@ -18,8 +18,12 @@ use app::{App, Choice};
 use column::Layout;
 use sample::{Sample, Sampler};
 
-pub const EXIT_CODES: &str = "Exit code: 0, also if there is none; with --once 2 if one could \
-    not be looked at. Keys are shown below the table, ? explains all.";
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: 0, also if there is none; with --once 2 if one could \
+    not be looked at. Keys are shown below the table, ? explains all.",
+    "regall top --once --sort RANK",
+    "regall-top"
+);
 
 #[derive(clap::Args)]
 pub struct Args {

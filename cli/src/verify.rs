@@ -7,9 +7,13 @@ use crate::answer::{report, vanished, Question, GOOD};
 use crate::examine::examine;
 use crate::{units, watch};
 
-pub const EXIT_CODES: &str = "Exit code: 0 no gap, 1 a gap (printed), 2 could not look \
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: 0 no gap, 1 a gap (printed), 2 could not look \
     (vanished, foreign, inert, corrupt, busy for 5 s). 2 beats 1 beats 0. With --all, no process \
-    found is 2 unless --allow-none is given, and so are fewer than --expect N.";
+    found is 2 unless --allow-none is given, and so are fewer than --expect N.",
+    "regall verify --all --expect 2",
+    "regall-verify"
+);
 
 #[derive(clap::Args)]
 pub struct Args {

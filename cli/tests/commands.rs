@@ -193,3 +193,73 @@ fn wrong_use_is_two() {
         assert_eq!(out.status.code(), Some(2), "{arguments:?}");
     }
 }
+
+/// A user may not look at root's processes; none of the commands takes that for a process
+/// without the shim.
+#[test]
+fn what_may_not_be_looked_at_is_said_so() {
+    use std::os::unix::process::CommandExt;
+    // SAFETY: no memory, can't fail.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let alone = Alone::new("foreign");
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = other.id().to_string();
+    let said = [
+        &["verify", &pid][..],
+        &["peek", &pid, "0x1000", "16"],
+        &["maps", &pid],
+    ]
+    .map(|arguments| {
+        let mut command = Command::new(alone.0.join("regall"));
+        let out = command
+            .args(arguments)
+            .uid(65534)
+            .gid(65534)
+            .output()
+            .unwrap();
+        (out.status.code(), String::from_utf8(out.stderr).unwrap())
+    });
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let line = format!("regall: {pid}: permission denied: it belongs to someone else\n");
+    for (code, text) in said {
+        assert_eq!((code, text.as_str()), (Some(2), line.as_str()));
+    }
+}
+
+#[test]
+fn help_has_exit_codes_and_an_example_and_fits_a_terminal() {
+    let help = |command: &[&str]| {
+        let out = Command::new(REGALL)
+            .args(command)
+            .arg("--help")
+            .env_remove("COLUMNS")
+            .output();
+        let out = out.unwrap();
+        assert_eq!(out.status.code(), Some(0), "{command:?}");
+        let text = String::from_utf8(out.stdout).unwrap();
+        let page =
+            ["man regall", &command.concat()].join(if command.is_empty() { "" } else { "-" });
+        for words in ["Exit code: ", "Example: ", "Documents: ", &page] {
+            assert!(text.contains(words), "{command:?}: no {words}: {text}");
+        }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{command:?}: {line}");
+        }
+        text
+    };
+    let all = help(&[]);
+    let (_, commands) = all.split_once("Commands:\n").unwrap();
+    let lines = commands.lines().take_while(|l| !l.is_empty());
+    // Those that begin a line; another has more of a text.
+    let names = lines.filter_map(|l| l.strip_prefix("  ").filter(|l| !l.starts_with(' ')));
+    let names: Vec<_> = names.filter_map(|l| l.split(' ').next()).collect();
+    assert!(names.len() >= 10, "{names:?}");
+    for name in names.iter().filter(|n| **n != "help") {
+        help(&[name]);
+    }
+    assert!(help(&["run"]).contains("default: 90%"));
+}

@@ -38,6 +38,8 @@ pub enum OpenError {
     Removed,
     /// The process belongs to someone else.
     Foreign,
+    /// The kernel lets this process not look at it, for another reason, which is told.
+    Denied(&'static str),
     /// What was found is not what the shim writes.
     Corrupt(&'static str),
     /// The kernel said no, with this errno.
@@ -65,6 +67,7 @@ impl core::fmt::Display for OpenError {
                 f.write_str("is about to end, or somebody has removed its directory from /dev/shm")
             }
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
+            Self::Denied(why) => write!(f, "permission denied: {why}"),
             Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),
             Self::Io(errno) => write!(f, "cannot look: errno {errno}"),
         }

@@ -49,6 +49,10 @@ pub struct Mapping {
 impl Process {
     /// Looks up `pid`. Zombies are not there.
     pub fn find(pid: u32) -> Result<Self, OpenError> {
+        Self::found(pid).map_err(|why| why.of(pid))
+    }
+
+    fn found(pid: u32) -> Result<Self, OpenError> {
         let start_time = start_time(pid)?;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let field = |name: &str| {
@@ -121,6 +125,10 @@ impl Process {
     /// The kernel hands them out a few dozen at a time, so a list that was
     /// changed meanwhile mixes before and after.
     pub fn mappings(&self) -> Result<Vec<Mapping>, OpenError> {
+        self.mapped().map_err(|why| why.of(self.pid))
+    }
+
+    fn mapped(&self) -> Result<Vec<Mapping>, OpenError> {
         let mut text = Vec::new();
         fs::File::open(format!("/proc/{}/maps", self.pid))?.read_to_end(&mut text)?;
         if text.is_empty() {
@@ -205,9 +213,90 @@ fn namespace(pid: u32) -> Result<u64, OpenError> {
     number.and_then(|n| n.parse().ok()).ok_or(OpenError::Io(0))
 }
 
+impl OpenError {
+    /// What the kernel means that refuses a look at `pid`.
+    fn of(self, pid: u32) -> Self {
+        match self {
+            Self::Foreign => denied(pid),
+            other => other,
+        }
+    }
+}
+
+/// Why the kernel lets this process not look at `pid`, as far as /proc tells everybody.
+fn denied(pid: u32) -> OpenError {
+    let status = |pid: &str| fs::read_to_string(format!("/proc/{pid}/status"));
+    match (status("self"), status(&pid.to_string())) {
+        (Ok(ours), Ok(theirs)) => why_denied(&ours, &theirs),
+        _ => OpenError::Foreign,
+    }
+}
+
+/// The same from both /proc/PID/status: what ptrace_may_access in the kernel compares.
+fn why_denied(ours: &str, theirs: &str) -> OpenError {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let field = |text: &str, name: &str| -> String {
+        let line = text.lines().find_map(|l| l.strip_prefix(name));
+        line.unwrap_or("").trim().to_string()
+    };
+    let capabilities = |text, name| u64::from_str_radix(&field(text, name), 16).unwrap_or_default();
+    let own = capabilities(ours, "CapEff:");
+    if own & SYS_PTRACE != 0 {
+        return OpenError::Denied(
+            "a security module forbids it, or it belongs to another user namespace; \
+             CAP_SYS_PTRACE does not help here",
+        );
+    }
+    let ids = |name: &str| -> Vec<String> {
+        let all = field(theirs, name);
+        all.split_whitespace().take(3).map(str::to_string).collect()
+    };
+    let file_id = |name| {
+        field(ours, name)
+            .split_whitespace()
+            .last()
+            .map(str::to_string)
+    };
+    for name in ["Uid:", "Gid:"] {
+        if ids(name)
+            .iter()
+            .any(|id| Some(id) != file_id(name).as_ref())
+        {
+            return OpenError::Foreign;
+        }
+    }
+    if capabilities(theirs, "CapPrm:") & !own != 0 {
+        return OpenError::Denied("it has capabilities that this process has not; ask as root");
+    }
+    OpenError::Denied(
+        "it must not be traced (it was setuid, or asked for that by prctl), or a security module \
+         forbids it",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn why_the_kernel_says_no() {
+        let status = |uid: u32, capabilities: u64| {
+            format!(
+                "Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t7\t7\t7\t7\n\
+                 CapPrm:\t{capabilities:016x}\nCapEff:\t{capabilities:016x}\n"
+            )
+        };
+        let said = |ours: String, theirs: String| why_denied(&ours, &theirs).to_string();
+        let foreign = OpenError::Foreign.to_string();
+        assert_eq!(said(status(1, 0), status(0, !0)), foreign);
+        assert!(said(status(0, 1), status(0, 3)).contains("capabilities that this process has not"));
+        assert!(said(status(0, 3), status(0, 1)).contains("must not be traced"));
+        // Whoever has it may trace anybody: neither can be the reason.
+        let root = 1 << 19 | 1;
+        for theirs in [status(0, !0), status(1, 0)] {
+            assert!(said(status(0, root), theirs).contains("a security module"));
+        }
+    }
 
     #[test]
     fn we_are_there() {

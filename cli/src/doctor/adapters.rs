@@ -24,8 +24,8 @@ pub fn all(near: &Place) -> Vec<Finding> {
 fn nodes(near: &Place, devices: &[String]) -> Finding {
     let name = "RDMA adapters";
     if devices.is_empty() {
-        return Finding::new(name, Absent, "none: the pin set alone is active").mend(
-            Who::Administrator,
+        return near.mend_host(
+            Finding::new(name, Absent, "none: the pin set alone is active"),
             "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev \
              \"$(ip -o route show default | awk '{print $5; exit}')\" # Soft-RoCE, to try it",
         );
@@ -127,7 +127,8 @@ struct Module {
     name: &'static str,
     node: &'static str,
     without: &'static str,
-    load: &'static str,
+    module: &'static str,
+    from: &'static str,
 }
 
 const MODULES: [Module; 2] = [
@@ -135,17 +136,32 @@ const MODULES: [Module; 2] = [
         name: "KNEM",
         node: "/dev/knem",
         without: "not loaded: regions are copied by mapping or process_vm_readv",
-        load: "sudo modprobe knem # from https://knem.gitlabpages.inria.fr",
+        module: "knem",
+        from: "https://knem.gitlabpages.inria.fr",
     },
     Module {
         name: "XPMEM",
         node: "/dev/xpmem",
         without: "not loaded: peers map what is shared memory anyway",
-        load: "sudo modprobe xpmem # from https://github.com/openucx/xpmem",
+        module: "xpmem",
+        from: "https://github.com/openucx/xpmem",
     },
 ];
 
 impl Module {
+    /// The line that loads it; nothing can before it has been built for this kernel.
+    fn to_load(&self) -> String {
+        let release = super::place::read("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let known = super::place::read(format!("/lib/modules/{release}/modules.dep"));
+        let Self { module, from, .. } = self;
+        match known.is_some_and(|all| has_module(&all, module)) {
+            true => format!("sudo modprobe {module}"),
+            false => {
+                format!("sudo modprobe {module} # after it was built for this kernel, from {from}")
+            }
+        }
+    }
+
     fn finding(&self, near: &Place) -> Finding {
         let node = self.node;
         match (fs::exists(node), accessible(node)) {
@@ -155,9 +171,22 @@ impl Module {
                 &format!("--device={node}"),
                 format!("sudo chmod 666 {node}"),
             ),
-            _ => Finding::new(self.name, Absent, self.without).mend(Who::Administrator, self.load),
+            _ => near.mend_host(
+                Finding::new(self.name, Absent, self.without),
+                self.to_load(),
+            ),
         }
     }
+}
+
+/// Whether the modules of this kernel, by their paths in modules.dep, have one of this name.
+fn has_module(dependencies: &str, name: &str) -> bool {
+    let path = |line: &str| line.split(':').next().unwrap_or("").to_string();
+    dependencies.lines().any(|line| {
+        let path = path(line);
+        let file = path.rsplit('/').next().unwrap_or("");
+        file.split('.').next() == Some(name)
+    })
 }
 
 fn accessible(path: &str) -> bool {
@@ -166,4 +195,16 @@ fn accessible(path: &str) -> bool {
     };
     // SAFETY: a NUL-terminated path, which access(2) only reads.
     unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_module;
+
+    #[test]
+    fn a_module_is_there_if_it_was_installed() {
+        let all = "kernel/a/mem.ko.xz: kernel/a/knem-x.ko.xz\nupdates/dkms/xpmem.ko:\n";
+        assert!(has_module(all, "xpmem") && has_module(all, "mem"));
+        assert!(!has_module(all, "knem") && !has_module("", "knem"));
+    }
 }

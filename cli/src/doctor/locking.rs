@@ -105,7 +105,7 @@ pub fn mlock(near: &Place) -> Finding {
     let per_mib = (time > 0).then(|| time as f64 * (1 << 20) as f64 / sample as f64 / 1e6);
     let cost = per_mib.map(|ms| format!("pinning new memory takes {ms:.2} ms a MiB"));
     let mut finding = if no == 0 {
-        Finding::new(name, Good, format!("all memory can be locked ({rlimit})"))
+        Finding::new(name, Good, all(&soft, &rlimit, has_lock_capability()))
     } else {
         let found = format!(
             "mlock takes {} and not more: {} ({rlimit})",
@@ -126,6 +126,28 @@ pub fn mlock(near: &Place) -> Finding {
             cost.map_or(String::new(), |c| format!("; {c}"))
         )),
     }
+}
+
+/// What it says where all memory can be locked, and what others get if that is for a
+/// capability of this process's.
+fn all(soft: &str, rlimit: &str, capable: bool) -> String {
+    match soft.parse() {
+        Ok(bytes) if capable => format!(
+            "all memory can be locked, because this process has CAP_IPC_LOCK; an ordinary user \
+             can lock {} ({rlimit})",
+            units::bytes(bytes)
+        ),
+        _ => format!("all memory can be locked ({rlimit})"),
+    }
+}
+
+/// Whether RLIMIT_MEMLOCK does not bind this process.
+fn has_lock_capability() -> bool {
+    const IPC_LOCK: u64 = 1 << 14;
+    let status = read("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let set = line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok());
+    set.is_some_and(|set| set & IPC_LOCK != 0)
 }
 
 /// Who raises the limit, and how.
@@ -202,5 +224,25 @@ pub fn cgroup() -> Finding {
                 "{} may be pinned by default (90 %), and what is pinned can't be reclaimed",
                 units::bytes(limit / 10 * 9)
             )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::all;
+
+    #[test]
+    fn root_hears_what_others_get() {
+        let said = all("8388608", "RLIMIT", true);
+        assert!(
+            said.contains("CAP_IPC_LOCK; an ordinary user can lock 8 MiB"),
+            "{said}"
+        );
+        for said in [
+            all("unlimited", "RLIMIT", true),
+            all("8388608", "RLIMIT", false),
+        ] {
+            assert_eq!(said, "all memory can be locked (RLIMIT)");
+        }
     }
 }

@@ -130,17 +130,18 @@ impl Place {
         match self.container {
             Some(Container::Podman) => finding.mend(Who::Container, format!("podman run {flag}")),
             Some(Container::Docker) => finding.mend(Who::Container, format!("docker run {flag}")),
-            _ => finding.mend(Who::Administrator, host),
+            _ => self.mend_host(finding, host),
         }
     }
 
     /// A finding that is the machine's, whatever runs on it.
     pub fn mend_host(&self, finding: Finding, line: impl Into<String>) -> Finding {
         let line = line.into();
+        let comment = if line.contains(" # ") { ";" } else { " #" };
         match self.container {
             Some(_) => finding.mend(
                 Who::Administrator,
-                format!("on the machine itself, not in the container: {line}"),
+                format!("{line}{comment} on the machine itself, not in the container"),
             ),
             None => finding.mend(Who::Administrator, line),
         }

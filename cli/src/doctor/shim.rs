@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use regall_reader as reader;
+use regall_reader::{self as reader, Process};
+use regall_sys::folder::Folder;
 
 use super::place::Who;
 use super::{Finding, Standing::*};
@@ -72,6 +74,8 @@ fn number(version: &str) -> &str {
 /// A program that runs with the shim on, until this is dropped.
 pub struct Trial {
     child: Child,
+    /// What the names of its files begin with; none if it is gone.
+    files: Option<String>,
     /// Whether it has the shim.
     on: bool,
 }
@@ -106,7 +110,10 @@ impl Trial {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|e| format!("sleep: {}", words(&e.to_string())))?;
-        let this = Self { child, on };
+        let files = Process::find(child.id())
+            .map(|p| format!("{}.{}.{}", p.own_pid, p.start_time, p.namespace));
+        let files = files.ok();
+        let this = Self { child, files, on };
         this.wait();
         Ok(this)
     }
@@ -154,21 +161,24 @@ impl Drop for Trial {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        clean(self.child.id());
+        self.files.iter().for_each(|name| clean(name));
     }
 }
 
-/// The directory of a process that was killed would stay until the user's next one.
-fn clean(pid: u32) {
-    let folder = format!("{}/regall-{}", reader::FOLDER_ROOT, user());
-    let start = format!("{pid}.");
-    for file in fs::read_dir(Path::new(&folder))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        if file.file_name().to_string_lossy().starts_with(&start) {
-            let _ = fs::remove_file(file.path());
+/// Removes what a process that was killed has left, which would stay until the user's next one:
+/// its directory and the socket beside it. They are in whichever folder of the user's the shim
+/// took: in another user namespace that is not the one that the uid there names.
+fn clean(name: &str) {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
+    for folder in entries(Path::new(reader::FOLDER_ROOT)) {
+        let own = folder.metadata().is_ok_and(|m| m.uid() == user());
+        if !own || Folder::named(folder.file_name().as_encoded_bytes()).is_none() {
+            continue;
+        }
+        for file in entries(&folder.path()) {
+            if file.file_name().to_string_lossy().starts_with(name) {
+                let _ = fs::remove_file(file.path());
+            }
         }
     }
 }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context};
+use anyhow::{anyhow, bail};
+use serde_json::error::Category;
 use serde_json::Value;
 
 /// What makes a file's name of each process of a job.
@@ -78,8 +79,7 @@ fn process(file: &Path) -> anyhow::Result<Process> {
         bail!("no statistics of a process: too long");
     }
     let text = fs::read(file)?;
-    let all: Value =
-        serde_json::from_slice(&text).context("no statistics of a process, or cut off")?;
+    let all: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.classify(), &text))?;
     let (Some(pid), true) = (all["pid"].as_u64(), all["counters"].is_object()) else {
         bail!("no statistics of a process");
     };
@@ -95,6 +95,17 @@ fn process(file: &Path) -> anyhow::Result<Process> {
         None => format!("pid {pid} on {host}"),
     };
     Ok(Process { place, rank, all })
+}
+
+/// What is wrong with a file that is no JSON, in words of ours.
+fn unreadable(kind: Category, text: &[u8]) -> anyhow::Error {
+    let begun = text.trim_ascii_start().starts_with(b"{");
+    let why = match (kind, begun) {
+        _ if text.is_empty() => "empty: it ended while it wrote them, or the disk was full",
+        (Category::Eof, true) => "cut off: it ended while it wrote them, or the disk was full",
+        _ => "not the JSON object that REGALL_STATS_FILE has written",
+    };
+    anyhow!("no statistics of a process: {why}")
 }
 
 impl Process {
