@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use regall_tests::child::{self, Outcome};
 use regall_tests::coverage::Expected;
+use regall_tests::filter::{self, Fate};
 use regall_tests::guest::{self, Kernel, Skipped};
 use regall_tests::mode::Mode;
 use regall_tests::quiet::Watcher;
@@ -79,6 +81,7 @@ mod stock {
         python = rdma_core(&["test_mr", "test_pd", "test_fork"]);
         killed = kills(100);
         blind = truth_of_the_blind();
+        sharing_fork = fork_that_shares();
         faults = requests_that_fail();
         few_regions = on_few_regions();
         doctor = doctor_says("absent");
@@ -340,10 +343,22 @@ fn pair(
     mode: Mode,
     ready: fn() -> bool,
 ) -> (Outcome, Outcome, Stats) {
+    pair_of(server, client, mode, ready, |_| ())
+}
+
+/// As [`pair`], with what `prepare` does to both.
+fn pair_of(
+    server: &[&str],
+    client: &[&str],
+    mode: Mode,
+    ready: fn() -> bool,
+    prepare: impl Fn(&mut Command),
+) -> (Outcome, Outcome, Stats) {
     let stats = Stats::new();
     let command = |words: &[&str]| {
         let mut command = Command::new(words[0]);
         mode.apply(command.args(&words[1..]));
+        prepare(&mut command);
         if mode != Mode::Plain {
             stats.ask(&mut command);
         }
@@ -509,6 +524,48 @@ fn kept_apart_by_yama() -> Checked {
     fs::write(SCOPE, "0").expect("Yama's scope");
     for (n, done) in all.iter().enumerate() {
         done.must_succeed_at(n);
+    }
+    Ok(())
+}
+
+/// Where fork does not copy what is registered, nothing is, unless the user says that nobody
+/// forks. The release that such a program sees is 2.6, so that the library asks the kernel's RDMA
+/// subsystem, which says yes unless a filter keeps it from being asked.
+fn fork_that_shares() -> Checked {
+    need("ibv_rc_pingpong")?;
+    // socket(2) with NETLINK_RDMA, by a bit of its number that no other protocol here has.
+    const NETLINK_RDMA: filter::Caught = (libc::SYS_socket, 16);
+    let options = ["-d", "rxe0", "-g", "0", "-c", "-n", "20", "-s", "65536"];
+    let server = [&["ibv_rc_pingpong"], &options[..]].concat();
+    let client = [&server[..], &["localhost"]].concat();
+    for (silent, fork, adopted) in [
+        (false, "safe", true),
+        (true, "safe", false),
+        (true, "unsafe", true),
+    ] {
+        let prepare = |command: &mut Command| {
+            command.env("REGALL_HCA_FORK", fork);
+            // SAFETY: one system call.
+            let old = || match unsafe { libc::personality(libc::UNAME26 as libc::c_ulong) } {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            };
+            // SAFETY: `old` needs no memory.
+            unsafe { command.pre_exec(old) };
+            if silent {
+                filter::forbid(command, &[NETLINK_RDMA], Fate::Fails(libc::EPERM));
+            }
+        };
+        let ready = || listens(18515);
+        let (server, client, stats) = pair_of(&server, &client, Mode::Populate, ready, prepare);
+        well(&[&server, &client]);
+        let domains = stats.counter("ibv_rc_pingpong", "domains");
+        let all = domains.len() == 2 && domains.iter().all(|n| (*n > 0) == adopted);
+        assert!(all, "{silent} {fork}: {domains:?}");
+        for done in [&server, &client] {
+            let said = done.stderr.matches("fork does not copy registered").count();
+            assert_eq!(said, usize::from(!adopted), "{}", done.stderr);
+        }
     }
     Ok(())
 }

@@ -71,6 +71,7 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_PIN", &["", "on", "Populate", "populate ", "1"][..]),
         ("REGALL_HCA", &["", "mlx5/0", "a b"]),
         ("REGALL_HCA_MODE", &["", "ODP", "x"]),
+        ("REGALL_HCA_FORK", &["", "no"]),
         ("REGALL_SCOPE", &["", "text"]),
         ("REGALL_KEYS", &["", "both"]),
         ("REGALL_ACCESS", &["", "remote", "rw"]),

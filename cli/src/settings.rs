@@ -51,6 +51,7 @@ settings! {
     pin "REGALL_PIN" "auto" "auto|onfault|populate|off" "How memory is locked";
     hca "REGALL_HCA" "adopt" "adopt|DEVICE|off" "Where memory is registered with an adapter";
     hca_mode "REGALL_HCA_MODE" "pinned" "pinned|odp" "Pinned or on-demand registration";
+    hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether a kernel whose fork does not copy registered memory keeps adapters out";
     scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
     keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
     access "REGALL_ACCESS" "local" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";

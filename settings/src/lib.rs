@@ -86,6 +86,7 @@ pub enum Hca {
 /// The words of settings that are one of two: the default, and the other.
 mod pairs {
     pub const HCA_MODE: [&str; 2] = ["pinned", "odp"];
+    pub const HCA_FORK: [&str; 2] = ["safe", "unsafe"];
     pub const SCOPE: [&str; 2] = ["all", "data"];
     pub const KEYS: [&str; 2] = ["mapping", "exact"];
     pub const ON_LIMIT: [&str; 2] = ["skip", "fail"];
@@ -102,6 +103,7 @@ pub fn words(name: &str) -> Option<&'static [&'static str]> {
     Some(match name {
         "REGALL_PIN" => Pin::WORDS,
         "REGALL_HCA_MODE" => &pairs::HCA_MODE,
+        "REGALL_HCA_FORK" => &pairs::HCA_FORK,
         "REGALL_SCOPE" => &pairs::SCOPE,
         "REGALL_KEYS" => &pairs::KEYS,
         "REGALL_ACCESS" => Access::WORDS,
@@ -135,6 +137,8 @@ pub struct Config {
     pub hca_device: Text<64>,
     /// REGALL_HCA_MODE=odp.
     pub hca_odp: bool,
+    /// REGALL_HCA_FORK=unsafe.
+    pub hca_fork_unsafe: bool,
     /// REGALL_SCOPE=data.
     pub scope_data: bool,
     /// REGALL_KEYS=exact.
@@ -175,6 +179,7 @@ impl Config {
             hca: Hca::Adopt,
             hca_device: Text::new(),
             hca_odp: false,
+            hca_fork_unsafe: false,
             scope_data: false,
             keys_exact: false,
             access: Access::Local,
@@ -204,6 +209,7 @@ impl Config {
             b"REGALL_PIN" => self.pin = Pin::parse(value)?,
             b"REGALL_HCA" => self.set_hca(value)?,
             b"REGALL_HCA_MODE" => self.hca_odp = second(value, &pairs::HCA_MODE)?,
+            b"REGALL_HCA_FORK" => self.hca_fork_unsafe = second(value, &pairs::HCA_FORK)?,
             b"REGALL_SCOPE" => self.scope_data = second(value, &pairs::SCOPE)?,
             b"REGALL_KEYS" => self.keys_exact = second(value, &pairs::KEYS)?,
             b"REGALL_ACCESS" => self.access = Access::parse(value)?,
@@ -392,6 +398,7 @@ mod tests {
         ("REGALL_PIN", "auto"),
         ("REGALL_HCA", "adopt"),
         ("REGALL_HCA_MODE", "pinned"),
+        ("REGALL_HCA_FORK", "safe"),
         ("REGALL_SCOPE", "all"),
         ("REGALL_KEYS", "mapping"),
         ("REGALL_ACCESS", "local"),

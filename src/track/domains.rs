@@ -10,7 +10,8 @@ use crate::policy;
 use crate::registrar::hca::{numbers, Device, Owner, State as Stage};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
-use crate::uverbs::{device::Device as OwnDevice, Channel};
+use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork, Channel};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
@@ -57,7 +58,13 @@ pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
             return Err(Errno(libc::EOPNOTSUPP));
         }
     };
-    open(owner, Device { channel, pd }, class)
+    let opened = open(owner, Device { channel, pd }, class);
+    if opened == Err(Errno(libc::EOPNOTSUPP)) {
+        if let Some(mut guard) = lock() {
+            guard.hca.refuse(owner.context);
+        }
+    }
+    opened
 }
 
 /// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS: nothing
@@ -110,6 +117,20 @@ pub fn own(name: &[u8]) -> Result<()> {
     open(Owner { pd: 0, context: 0 }, Device { channel, pd }, class)
 }
 
+/// Whether fork may take registered pages away from this process. Says so once.
+fn endangered_by_fork() -> bool {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if settings::config().hca_fork_unsafe || copy_on_fork::copies() {
+        return false;
+    }
+    if !SAID.swap(true, Relaxed) {
+        log::warn!("this kernel's fork does not copy registered memory (Linux 5.12 does): nothing is registered with adapters; REGALL_HCA_FORK=unsafe for programs that never fork");
+    }
+    true
+}
+
+/// Opens a domain, and registers in it what is mapped. Errors: EOPNOTSUPP if fork would take
+/// registered pages away; EMFILE for too many domains.
 fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     limits::memlock(); // for [`limits::bound`]
     let limits = device.channel.query_device();
@@ -120,6 +141,10 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
         } else {
             log::warn!("the adapter has no on-demand paging: REGALL_HCA_MODE=odp is pinned there");
         }
+    }
+    if class & Access::ON_DEMAND == 0 && endangered_by_fork() {
+        file::close(device.channel.fd());
+        return Err(Errno(libc::EOPNOTSUPP));
     }
     // At most half of what the device has is the shim's: the application and its
     // neighbours have registrations of their own.

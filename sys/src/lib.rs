@@ -12,6 +12,7 @@ pub mod arch;
 pub mod credentials;
 pub mod file;
 pub mod folder;
+pub mod netlink;
 pub mod pagemap;
 pub mod process;
 pub mod socket;
@@ -217,14 +218,24 @@ pub fn getpid() -> u32 {
 
 /// This machine's name; empty if the kernel won't say.
 pub fn host() -> Text<65> {
+    name(|names| &names.nodename)
+}
+
+/// The kernel's release, as `uname -r` prints it; empty if the kernel won't say.
+pub fn release() -> Text<65> {
+    name(|names| &names.release)
+}
+
+/// One of uname(2)'s names; empty if it fails.
+fn name(which: impl Fn(&libc::utsname) -> &[core::ffi::c_char; 65]) -> Text<65> {
     // SAFETY: all zeroes is a valid `struct utsname`.
     let mut names: libc::utsname = unsafe { core::mem::zeroed() };
-    let mut host = Text::new();
+    let mut name = Text::new();
     if call!(libc::SYS_uname, &raw mut names).is_ok() {
-        let used = names.nodename.iter().take_while(|c| **c != 0);
-        used.for_each(|c| host.push(&[*c as u8]));
+        let used = which(&names).iter().take_while(|c| **c != 0);
+        used.for_each(|c| name.push(&[*c as u8]));
     }
-    host
+    name
 }
 
 /// This thread's id.

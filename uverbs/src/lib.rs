@@ -25,6 +25,7 @@ use wire::{perform, Answer, DriverData, Number, Way};
 
 pub mod abi;
 pub mod device;
+pub mod fork;
 pub mod wire;
 
 /// A kernel driver, `enum rdma_driver_id`. Unknown ones stay what they are.
