@@ -3,6 +3,9 @@
 #include "../include/regall.h"
 #include "check.h"
 
+#ifndef SYS_mseal
+#define SYS_mseal 462
+#endif
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
@@ -33,6 +36,49 @@ static void refused(void)
 	quiet_point("refused");
 }
 
+/* Memory that some calls have made several mappings moves as a whole or not at all: what lies
+ * behind its target is not touched, and a refusal leaves all of it where it is. What the kernel
+ * makes of such calls depends on its version: only what must never be is said. */
+static void moved_in_pieces(void)
+{
+	char *from = anon(16), *to = anon(16), *behind = to + 4 * PAGE;
+	for (size_t i = 0; i < 8; i++) {
+		/* Written one by one, they are pinned one by one. */
+		NEED(mmap(from + i * PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == from + i * PAGE);
+		from[i * PAGE] = 's';
+		if (i % 3 == 2)
+			NEED(madvise(from + i * PAGE, PAGE, MADV_DONTDUMP) == 0);
+	}
+	memset(behind, 'N', 12 * PAGE);
+	void *moved = mremap(from, 8 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+	size_t wrong = 0;
+	for (size_t i = 0; i < 4; i++)
+		wrong += (moved == MAP_FAILED ? from : to)[i * PAGE] != 's';
+	say("cut and moved: %zu pages wrong, what lies behind %s", wrong, all_are(behind, 12 * PAGE, 'N') ? "untouched" : "OVERWRITTEN");
+	quiet_claim(behind, 12 * PAGE, "registered");
+	quiet_point("cut and moved");
+}
+
+/* The last pages can't be moved. */
+static void refused_half_way(void)
+{
+	char *p = anon(4);
+	for (size_t i = 0; i < 4; i++)
+		p[i * PAGE] = (char)(i + 1);
+	NEED(madvise(p + 2 * PAGE, 2 * PAGE, MADV_DONTFORK) == 0);
+	bool sealed = syscall(SYS_mseal, p + 2 * PAGE, 2 * PAGE, 0) == 0;
+	char *q = mremap(p, 4 * PAGE, 8 * PAGE, MREMAP_MAYMOVE);
+	if (q == MAP_FAILED)
+		q = p;
+	else if (sealed)
+		say("sealed memory has MOVED");
+	size_t wrong = 0;
+	for (size_t i = 0; i < 4; i++)
+		wrong += q[i * PAGE] != (char)(i + 1);
+	say("refused half-way: %zu pages wrong", wrong);
+	quiet_point("refused half-way");
+}
+
 /* A mapping with the number of each page in its first byte. */
 static char *numbered(size_t pages)
 {
@@ -52,6 +98,8 @@ static bool is_numbered(const char *p, size_t pages)
 
 int main(void)
 {
+	moved_in_pieces();
+	refused_half_way();
 	char *p = numbered(8);
 	CALL_AS("shrink", mremap(p, 8 * PAGE, 3 * PAGE, 0) == p ? 0 : -1);
 	in_child("read behind", touch_read, p + 3 * PAGE);

@@ -54,6 +54,12 @@ fn a_heap() {
     fits("heap", 64 * MIB);
 }
 
+/// What is given back by MADV_FREE can be reclaimed.
+#[test]
+fn freed_memory() {
+    fits("freed", 64 * MIB);
+}
+
 #[test]
 fn processes_that_share_a_cgroup() {
     fits("ranks", 128 * MIB);

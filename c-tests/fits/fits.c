@@ -407,6 +407,18 @@ static void beside(const char *self, const char *path)
 	say("%lu, %d steps: %s", sum, steps, status == 0 ? "well" : "DIED");
 }
 
+/* Memory that is given back by MADV_FREE goes where other memory is needed. */
+static void freed(void)
+{
+	char *p = anon(40 * MIB / PAGE);
+	touch(p, 40 * MIB, PAGE);
+	NEED(madvise(p, 40 * MIB, MADV_FREE) == 0);
+	char *other = anon(40 * MIB / PAGE);
+	say("%lu", touch(other, 40 * MIB, PAGE));
+	p[0] = 1;
+	say("%d", p[0]);
+}
+
 static void filler(void)
 {
 	char c;
@@ -446,6 +458,8 @@ int main(int argc, char **argv)
 		dropped(place);
 	else if (strcmp(row, "beside") == 0)
 		beside(argv[0], place);
+	else if (strcmp(row, "freed") == 0)
+		freed();
 	else if (strcmp(row, "filler") == 0)
 		filler();
 	else if (strcmp(row, "ranks") == 0)

@@ -92,7 +92,9 @@ pub fn madvise(frame: &mut Frame) -> i64 {
             repin(range);
             value
         }
-        Pins::OnlyOurs if advice == libc::MADV_DONTNEED => drop_locked(frame, range),
+        Pins::OnlyOurs { .. } if advice == libc::MADV_DONTNEED => drop_locked(frame, range),
+        // Locked again, it could not be freed when memory is short: it is freed now.
+        Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE => drop_locked(frame, range),
         _ => {
             let_go(range);
             if advice == GUARD_INSTALL {
@@ -137,24 +139,37 @@ fn explain(range: PageRange, advice: i32, value: i64) {
 #[derive(PartialEq, Eq)]
 enum Pins {
     None,
-    /// Every byte is mapped and nothing of it is locked by the application.
-    OnlyOurs,
+    /// Every byte is mapped and nothing of it is locked by the application. `private`: it is
+    /// private anonymous memory.
+    OnlyOurs {
+        private: bool,
+    },
     Mixed,
 }
 
 fn pins_in(state: &State, range: PageRange) -> Pins {
     let (mut ours, mut apps, mut bytes) = (false, false, 0);
+    let mut private = true;
     state.ledger.for_each(range, |part, entry| {
         bytes += part.len();
+        private &= is_private_memory(&entry.attr);
         apps |= entry.attr.flags.has(Flags::APP_LOCKED);
         ours |= entry.attr.pin.held();
         ControlFlow::Continue(())
     });
     match (ours, apps, bytes == range.len()) {
         (false, ..) => Pins::None,
-        (true, false, true) => Pins::OnlyOurs,
+        (true, false, true) => Pins::OnlyOurs { private },
         _ => Pins::Mixed,
     }
+}
+
+fn is_private_memory(attr: &Attr) -> bool {
+    let anonymous = matches!(
+        attr.kind,
+        Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
+    );
+    anonymous && !attr.prot.shared()
 }
 
 /// What advice comes to that the kernel refuses although none of it is pinned: it was, and could
@@ -169,11 +184,7 @@ fn still_locked(frame: &Frame, range: PageRange, advice: i32) -> i64 {
             if !attr.flags.has(Flags::APP_LOCKED) {
                 bytes += part.len();
             }
-            let anonymous = matches!(
-                attr.kind,
-                Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
-            );
-            private &= anonymous && !attr.prot.shared();
+            private &= is_private_memory(&attr);
             ControlFlow::Continue(())
         });
     }
@@ -194,7 +205,8 @@ fn frame_with(frame: &Frame, advice: i32) -> Frame {
     other
 }
 
-/// MADV_DONTNEED in one call that leaves the pins in place, where the kernel can.
+/// MADV_DONTNEED, or MADV_FREE of memory that is freed at once, in one call that leaves the
+/// pins in place, where the kernel can.
 fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
     let mut value = real(&frame_with(frame, DONTNEED_LOCKED));
     if value == INVAL {

@@ -5,7 +5,7 @@ use super::headroom::{self, Charge};
 use super::pinning::let_go;
 use super::taken::Taken;
 use super::turns::postpone;
-use super::{lock, real, State};
+use super::{lock, real, seals, State};
 use crate::arch::Frame;
 use crate::base::maps::each_mapping;
 use crate::sys::{self, Errno};
@@ -17,6 +17,15 @@ use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 /// a mapping that is pinned only in part is two.
 pub const FAULT: i64 = -(Errno::FAULT.0 as i64);
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+
+/// What the application can ask for that the kernel keeps in mappings of their own.
+const APART: Flags = Flags::from_bits(
+    Flags::APP_LOCKS.bits()
+        | Flags::NORESERVE.bits()
+        | Flags::GROWSDOWN.bits()
+        | Flags::NOT_FORKED.bits()
+        | Flags::WIPED.bits(),
+);
 
 /// Whether parts that lie one behind the other are one private mapping to the application,
 /// whatever the ledger and the kernel make of it.
@@ -49,7 +58,7 @@ impl OneMapping {
 
     /// The part that comes next.
     pub fn add(&mut self, part: PageRange, attr: Attr) {
-        let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & Flags::APP_LOCKS.bits());
+        let told = |a: &Attr| (a.prot.bits() & 7, a.flags.bits() & APART.bits());
         let anonymous = attr.kind == Kind::Anon && !attr.prot.shared();
         let private = anonymous || attr.flags.has(Flags::BACKED);
         let same = self.last.is_none_or(|l| told(&l) == told(&attr));
@@ -103,12 +112,17 @@ pub fn longer(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
 
 /// mremap for a mapping that pinning its parts at different times has made
 /// several to the kernel, which merges only what was populated together: each
-/// is moved to its place in a new one.
+/// is moved to its place in a new one. `None`: it can't be done, and `source` is as it was.
 #[cold]
 #[inline(never)]
 pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     let [_, _, new_len, flags, new_addr, _] = frame.args;
     if flags & libc::MREMAP_MAYMOVE as u64 == 0 || flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+        return None;
+    }
+    let len = round_up(new_len)?;
+    let kept = source.before(source.start() + len).unwrap_or(source);
+    if seals::touches(source) {
         return None;
     }
     let mut at = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -127,29 +141,66 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
         Err(Errno::PERM) => return Some(-i64::from(Errno::PERM.0)),
         Err(_) => return None,
     };
+    let mut upto = kept.start();
+    let moved = carry(kept, to, &mut upto) && {
+        let rest = source.after(kept.end());
+        rest.is_none_or(|rest| sys::unmap(rest.start(), rest.len()).is_ok())
+    };
+    if moved {
+        return Some(to as i64);
+    }
+    if let Some(back) = PageRange::from_call(to, upto - kept.start()) {
+        bring_back(back, kept.start());
+    }
+    let _ = sys::unmap(to, len);
+    None
+}
+
+/// Calls `f` with each of the kernel's mappings in `range`, until it says no; by pages where
+/// nobody says which these are. Whether it said yes to all.
+fn each_piece(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> bool {
     let mut listed = false;
-    let there = |at| to + (at - source.start());
-    let moved = each_mapping(source, |part| {
+    let done = each_mapping(range, |part| {
         listed = true;
-        place(part.start(), part.len(), there(part.start())).is_ok()
+        f(part)
     });
-    // A filter may hide the list.
-    let moved = moved || !listed && by_pages(source, there);
-    moved.then_some(to as i64)
+    // A filter may hide the list. A page is of one mapping: with more at once kernels before
+    // Linux 6.15 unmap the place before they refuse, and others may be given it meanwhile.
+    let mut pages = (range.start()..range.end()).step_by(PAGE as usize);
+    done || !listed && pages.all(|at| PageRange::from_call(at, PAGE).is_some_and(&mut f))
+}
+
+/// Moves what is at `range` to `to` and behind; what is below `upto` has been moved. Whether
+/// that is all of it.
+fn carry(range: PageRange, to: u64, upto: &mut u64) -> bool {
+    each_piece(range, |part| {
+        let there = to + (part.start() - range.start());
+        let moved = place(part.start(), part.len(), there).is_ok();
+        if moved {
+            *upto = part.end();
+        }
+        moved
+    })
+}
+
+/// Moves what is at `range` back to `to`, from where [`carry`] took it. What another thread has
+/// mapped there since stays, and is all that can be in the way.
+#[cold]
+fn bring_back(range: PageRange, to: u64) {
+    each_piece(range, |part| {
+        let there = to + (part.start() - range.start());
+        match sys::map_at(there, part.len(), libc::PROT_NONE) {
+            Ok(at) if at == there => drop(place(part.start(), part.len(), there)),
+            Ok(at) => drop(sys::unmap(at, part.len())), // before Linux 4.17
+            Err(_) => (),
+        }
+        true
+    });
 }
 
 fn place(at: u64, len: u64, there: u64) -> sys::Result<u64> {
     let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     sys::call!(libc::SYS_mremap, at, len, len, how, there)
-}
-
-/// Moves `source`, whose mappings nobody knows, by pages: a page is of one mapping. With more
-/// at once kernels before Linux 6.15 unmap the place before they refuse, and others may be
-/// given it meanwhile. Whether all of it could be moved.
-#[cold]
-fn by_pages(source: PageRange, there: impl Fn(u64) -> u64) -> bool {
-    let mut pages = (source.start()..source.end()).step_by(PAGE as usize);
-    pages.all(|at| place(at, PAGE, there(at)).is_ok())
 }
 
 /// Makes an mremap again that our pins were in the way of. What is locked is charged for what

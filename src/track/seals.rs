@@ -84,7 +84,7 @@ pub fn forget(range: PageRange) {
 
 /// Whether some of `range` is known to be sealed.
 #[inline]
-fn touches(range: PageRange) -> bool {
+pub fn touches(range: PageRange) -> bool {
     let count = COUNT.load(Acquire);
     STRETCHES.iter().take(count).any(|stretch| {
         range.start() < stretch.end.load(Relaxed) && stretch.start.load(Relaxed) < range.end()
