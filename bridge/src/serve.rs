@@ -7,6 +7,7 @@
 
 use crate::cookie::Cookie;
 use crate::vector::Segment;
+use crate::window::source::is_sealed;
 use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
     ATTACH_GET, ATTACH_PUT, COOKIE_GET, COOKIE_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT,
@@ -457,7 +458,8 @@ fn wait_for(addr: u64, len: u64, write: bool) {
 
 /// The file that is mapped shared at an address, with the rights that the mapping has.
 /// And where in the file that address is. ENXIO: what is there is not shared; ENOENT: the
-/// process has no descriptor of it.
+/// process has no descriptor of it; EOPNOTSUPP: somebody who has it could cut it short, which
+/// would be SIGBUS in the owner.
 fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
     owner.entry(request.addr, request.id, false, true)?;
     let mut mapped = None;
@@ -475,7 +477,11 @@ fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
         let regular = s.mode & libc::S_IFMT == libc::S_IFREG;
         regular && (s.dev_major(), s.dev_minor(), s.inode) == file
     };
-    open_among_descriptors(prot, is_it).map(|fd| (fd, at))
+    let fd = open_among_descriptors(prot, is_it)?;
+    match is_sealed(&fd) {
+        true => Ok((fd, at)),
+        false => Err(Errno::NOTSUP),
+    }
 }
 
 /// Opens that file of the process's which is the one, by its entry in /proc: the thread's

@@ -37,6 +37,7 @@ static void fill(char *p, size_t bytes)
 }
 
 static char *area, *shared;
+static int shared_file;
 
 static int wait_for_end(void *unused)
 {
@@ -69,6 +70,8 @@ static void answer(const char *line)
 		struct regall_range found = { 0 };
 		int r = regall_lookup(NULL, (void *)strtoul(line + 3, NULL, 0), 1, &found);
 		say("%lu", r ? 0 : (unsigned long)found.id);
+	} else if (strcmp(line, "seal") == 0) {
+		say("%d", fcntl(shared_file, F_ADD_SEALS, F_SEAL_SHRINK));
 	} else if (strcmp(line, "out") == 0) {
 		char *p = anon(1);
 		NEED(regall_opt_out(p, PAGE) == 0);
@@ -85,8 +88,9 @@ static int owner(const char *how)
 	fill(area, AREA);
 	/* Two entries of it; and one that nobody may write. */
 	NEED(mprotect(area + AREA / 2, PAGE, PROT_READ) == 0);
-	int file = memory_file(PAGE);
-	shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	shared_file = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	NEED(shared_file >= 0 && ftruncate(shared_file, PAGE) == 0);
+	shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, shared_file, 0);
 	NEED(shared != MAP_FAILED);
 	say("%#lx", (unsigned long)(uintptr_t)area);
 	say("%#lx", (unsigned long)(uintptr_t)shared);
@@ -493,8 +497,11 @@ static void by_hand(const struct other *o)
 	read_only.id = ask(o, line);
 	IS(EACCES, ask_for(s, read_only));
 
-	/* The file behind the shared mapping. */
+	/* The file behind the shared mapping: none that we could cut short under the owner. */
 	struct request file = { .magic = MAGIC, .what = DESCRIPTOR, .addr = there_shared, .id = shared_id };
+	IS(EOPNOTSUPP, ask_for_file(s, file, &fd));
+	IS(-1, fd);
+	IS(0, ask(o, "seal"));
 	NEED(send_with(s, &file, sizeof file, NULL, 0) > 0);
 	struct reply r;
 	IS(0, reply(s, &r, &fd));
