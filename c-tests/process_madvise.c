@@ -9,6 +9,35 @@
 #define SYS_pidfd_open 434
 #endif
 
+static void advise(const char *what, int self, const struct iovec *v, size_t count, unsigned flags)
+{
+	errno = 0;
+	long bytes = syscall(SYS_process_madvise, self, v, count, MADV_COLD, flags);
+	say("%s: %ld %s", what, bytes, bytes < 0 ? strerrorname_np(errno) : "");
+}
+
+/* More ranges than fit into the shim's room; the last of them, and those behind, can't be read. */
+static void many(int self)
+{
+	const size_t most = 1024, left = 4096 / sizeof(struct iovec);
+	char *p = anon(most + 1);
+	memset(p, 4, (most + 1) * PAGE);
+	struct iovec *v = (struct iovec *)anon(5);
+	for (size_t i = 0; i <= most; i++)
+		v[i] = (struct iovec) { p + i * PAGE, PAGE };
+	const size_t counts[] = { 127, 128, 129, 300, most, most + 1 };
+	for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+		say("%zu ranges", counts[i]);
+		advise("  of a page", self, v, counts[i], 0);
+	}
+	NEED(mprotect((char *)v + PAGE, PAGE, PROT_NONE) == 0);
+	advise("the vector ends", self, v, left + 1, 0);
+	NEED(munmap(p + 150 * PAGE, PAGE) == 0);
+	advise("a hole", self, v, left, 0);
+	quiet_claim(p, 150 * PAGE, "registered");
+	quiet_point("many");
+}
+
 int main(void)
 {
 	int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -31,19 +60,14 @@ int main(void)
 	}
 	memset(p, 5, 8 * PAGE);
 	NEED(mlock(p, PAGE) == 0);
-	errno = 0;
-	say("locked: %ld %s", syscall(SYS_process_madvise, self, v, 3ul, MADV_COLD, 0u), strerrorname_np(errno));
-	errno = 0;
-	say("flags: %ld %s", syscall(SYS_process_madvise, self, v, 3ul, MADV_COLD, 1u), strerrorname_np(errno));
-	errno = 0;
-	say("bad fd: %ld %s", syscall(SYS_process_madvise, -1, v, 3ul, MADV_COLD, 0u), strerrorname_np(errno));
-	errno = 0;
-	say("bad vector: %ld %s", syscall(SYS_process_madvise, self, 1, 3ul, MADV_COLD, 0u), strerrorname_np(errno));
-	errno = 0;
-	say("no vector: %ld %s", syscall(SYS_process_madvise, self, v, 0ul, MADV_COLD, 0u), strerrorname_np(errno));
+	advise("locked", self, v, 3, 0);
+	advise("flags", self, v, 3, 1);
+	advise("bad fd", -1, v, 3, 0);
+	advise("bad vector", self, (void *)1, 3, 0);
+	advise("no vector", self, v, 0, 0);
 	v[1].iov_base = q + 1;
-	errno = 0;
-	say("unaligned: %ld %s", syscall(SYS_process_madvise, self, v, 3ul, MADV_COLD, 0u), strerrorname_np(errno));
+	advise("unaligned", self, v, 3, 0);
+	many(self);
 	quiet_point("end");
 	return 0;
 }

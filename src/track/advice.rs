@@ -2,6 +2,7 @@
 //! madvise, process_madvise, userfaultfd, mbind, io_uring.
 
 use super::discard::{self, alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED};
+use super::flight::Flight;
 use super::pinning::let_go;
 use super::settling::settle;
 use super::turns::lock_for;
@@ -53,19 +54,75 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
         counters::count_call(Call::ProcessMadvise);
         return real(frame);
     }
+    // What the kernel refuses before it begins, it refuses at once.
+    let mut batches = (0..count.min(MOST_RANGES)).step_by(BATCH);
+    let readable = batches.all(|n| Batch::read(vector, n, count).is_some());
+    if count > MOST_RANGES || !readable {
+        counters::count_call(Call::ProcessMadvise);
+        return real(frame);
+    }
     let flight = open(Call::ProcessMadvise);
-    // The vector may be anything: it is copied the way the kernel would.
-    const BATCH: usize = 128;
-    let mut ranges = [[0u64; 2]; BATCH];
-    let n = (count as usize).min(BATCH);
-    // SAFETY: n entries of 16 bytes fit.
-    let copied = unsafe { sys::copy_checked(vector, ranges.as_mut_ptr().cast(), n * 16) };
-    let known = if copied == Ok(n * 16) {
-        ranges.get(..n).unwrap_or(&[])
-    } else {
-        &[]
+    let (mut done, mut n) = (0, 0);
+    let value = loop {
+        let Some(batch) = Batch::read(vector, n, count) else {
+            break 0;
+        };
+        let value = advise_batch(frame, &flight, vector + 16 * n, &batch);
+        done += value.max(0);
+        n += batch.known().len() as u64;
+        if n >= count || value != batch.bytes() {
+            break value;
+        }
     };
-    let each = known
+    end(flight);
+    if done > 0 {
+        done
+    } else {
+        value
+    }
+}
+
+/// The most ranges that a call takes (UIO_MAXIOV).
+const MOST_RANGES: u64 = 1024;
+/// Ranges that are worked on at a time.
+const BATCH: usize = 128;
+
+/// Some of a vector's ranges: address and length.
+struct Batch {
+    ranges: [[u64; 2]; BATCH],
+    known: usize,
+}
+
+impl Batch {
+    /// Those from number `n` on, of `count`. The vector may be anything: it is copied the way the
+    /// kernel would. `None`: it can't be read.
+    fn read(vector: u64, n: u64, count: u64) -> Option<Self> {
+        let mut ranges = [[0u64; 2]; BATCH];
+        let known = (count.saturating_sub(n) as usize).min(BATCH);
+        let from = vector.wrapping_add(16 * n);
+        // SAFETY: so many entries of 16 bytes fit.
+        let copied = unsafe { sys::copy_checked(from, ranges.as_mut_ptr().cast(), known * 16) };
+        (copied == Ok(known * 16)).then_some(Self { ranges, known })
+    }
+
+    fn known(&self) -> &[[u64; 2]] {
+        self.ranges.get(..self.known).unwrap_or(&[])
+    }
+
+    /// What the call returns that does all of them.
+    fn bytes(&self) -> i64 {
+        let sum = self
+            .known()
+            .iter()
+            .fold(0u64, |sum, [_, len]| sum.wrapping_add(*len));
+        sum as i64
+    }
+}
+
+/// Gives the advice of `frame` about `batch`, which is at `vector`, with our pins out of the way.
+fn advise_batch(frame: &Frame, flight: &Flight, vector: u64, batch: &Batch) -> i64 {
+    let each = batch
+        .known()
         .iter()
         .filter_map(|[at, len]| PageRange::from_call(*at, *len));
     let hull = each.clone().reduce(|a, b| {
@@ -79,11 +136,13 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
         retracting::refresh(range);
         let_go(range);
     }
-    let value = real(frame);
+    let mut some = *frame;
+    some.args[1] = vector;
+    some.args[2] = batch.known().len() as u64;
+    let value = real(&some);
     for range in each {
         settle(range);
     }
-    end(flight);
     value
 }
 

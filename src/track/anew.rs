@@ -1,7 +1,7 @@
 //! Beginning anew: an empty ledger, and a directory with nothing in it.
 
 use super::state::{give_up_with, State};
-use super::{aside, subscribers};
+use super::{aside, owed, subscribers};
 use crate::base::counters;
 
 /// An empty ledger and an empty directory after a change that was left half-way.
@@ -13,6 +13,7 @@ pub fn start_over(state: &mut State) {
     aside::rebuild(&mut state.aside);
     state.hca.rebuild();
     state.reserved = 0;
+    owed::forget_reserved();
     state.adopting = false;
     state.store.clear();
     if let Some(header) = state.store.header() {

@@ -15,6 +15,9 @@ use regall_directory::vocab::{Flags, Reason};
 /// Whether it was said that much is over the limit.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
+/// When what is over the limit was last looked at.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+
 /// Less than so many bytes over the limit is not worth a line.
 const MUCH: u64 = 16 << 20;
 
@@ -30,6 +33,18 @@ fn warn_of_limit() {
         return;
     };
     let budget = guard.budget;
+    // What is found below is a part of this, which costs nothing to know.
+    let pin = &guard.ledger.totals().pin;
+    let word = |reason: Reason| pin.get(reason as usize).copied().unwrap_or(0);
+    let (limit, held) = (word(Reason::Limit), word(Reason::None));
+    if limit < MUCH || limit.saturating_mul(9) <= held {
+        return;
+    }
+    let now = time::now();
+    if now.saturating_sub(LOOKED.load(Relaxed)) < PAUSE {
+        return;
+    }
+    LOOKED.store(now, Relaxed);
     let (mut over, mut held) = (0u64, 0u64);
     guard.ledger.for_each(all, |part, entry| {
         // Nobody means to use all that is mapped so (AddressSanitizer maps 14 TiB).

@@ -4,7 +4,7 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    anew, aside, backed, budget, deferred, flight, give_up, growing, inherited, lock, open,
+    anew, aside, backed, budget, deferred, flight, give_up, growing, inherited, lock, open, owed,
     progress, real, subscribers, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
@@ -244,6 +244,7 @@ fn start_anew(state: &mut State) {
         .hca
         .forget(|device| file::close_inherited(device.channel.fd()));
     state.reserved = 0;
+    owed::forget();
     state.adopting = false;
     counters::use_header(core::ptr::null_mut());
     anew::new_directory(state);

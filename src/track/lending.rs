@@ -197,21 +197,24 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
         (d, guard.hca.alive(d)?.device?)
     };
     let keys = device.channel.reg_mr(device.pd, addr, len, wanted).ok()?;
-    let mut guard = lock()?;
+    let gone = device.deregistration(keys.handle);
+    let Some(mut guard) = lock() else {
+        deregister(gone);
+        return None;
+    };
     let state = &mut *guard;
     // It is in no domain's map: retired from the start.
     let mut record = Record::new(range, d as u32, wanted, Life::Retired).with(keys);
     record.borrowers = 1;
     let reserved = state.hca.records.reserve(&mut state.arena);
     state.adopt_own_memory();
-    if !reserved {
+    let Some(n) = reserved.then(|| state.hca.records.add(record)).flatten() else {
         drop(guard);
-        deregister(device.deregistration(keys.handle));
+        deregister(gone);
         return None;
-    }
+    };
     state.hca.charge(d, range.len());
     state.hca.retired = state.hca.retired.saturating_add(range.len());
-    let n = state.hca.records.add(record)?;
     state.show_regions();
     Some(Loan {
         record: n,

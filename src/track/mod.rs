@@ -51,6 +51,7 @@ pub mod lock;
 pub mod locks;
 pub mod map;
 pub mod notes;
+mod owed;
 pub mod pieces;
 pub mod pinning;
 pub mod progress;
@@ -113,6 +114,7 @@ pub fn is_locked_by_us() -> bool {
 fn forget_reserved() {
     if let Some(mut guard) = lock() {
         guard.reserved = 0;
+        owed::forget_reserved();
     }
 }
 

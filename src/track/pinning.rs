@@ -5,7 +5,7 @@
 use super::real::spent;
 use super::turns::{lock_for, postpone, stand_clear, Whose};
 use super::work::{self, Finished, Ran};
-use super::{budget, flight, growing, lock, lock::Guard, notes, progress, State};
+use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, State};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -61,9 +61,10 @@ pub fn pin(range: PageRange, whose: Whose) {
     // Each round settles one part; a racing call may put parts back, so the
     // number of rounds is bounded only by what the application maps.
     while !clear.is_done() {
-        let Some(guard) = lock() else {
+        let Some(mut guard) = lock() else {
             return notes::later(clear.rest());
         };
+        owed::give_back(&mut guard);
         let Some((part, attr, want)) = next_to_pin(&guard, clear.rest(), config.pin, whole) else {
             break;
         };
@@ -155,6 +156,7 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
     let beyond = ran.outcome().0.is_beyond();
     match ran.finish() {
         Finished::Unlocked(_, mark) => {
+            owed::reserved(counts);
             mark.end();
             (Done::Unlocked, beyond)
         }

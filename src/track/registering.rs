@@ -9,7 +9,7 @@ use super::real::spent;
 use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Whose};
 use super::waiting::{self, Backing, Reach, Verdict};
 use super::work::{self, Finished};
-use super::{lock, notes, progress, State, USER_END};
+use super::{lock, notes, owed, progress, State, USER_END};
 use crate::arch;
 use crate::base::{counters, phase, settings};
 use crate::ledger::Entry;
@@ -298,6 +298,7 @@ fn with_smaller(
 /// Registers `job` and writes down what came of it. Takes the lock that it was found
 /// under, so that nobody comes between.
 fn carry_out(mut guard: Guard, d: usize, job: Job) {
+    owed::give_back(&mut guard);
     if !fits(&guard, d, job.gap.len(), job.access) {
         counters::count(Counter::HcaLimited);
         return refuse(&mut guard, d, job.gap, Life::Refused(0));
@@ -305,6 +306,7 @@ fn carry_out(mut guard: Guard, d: usize, job: Job) {
     let mut leaving = Deregistrations::new();
     match run(guard, d, &job) {
         Finished::Unlocked(outcome, mark) => {
+            owed::charged(d, job.range.len());
             leaving.add_if_there(job.device, outcome);
             leaving.deregister();
             mark.end();
@@ -457,6 +459,7 @@ pub fn join_in(d: usize, hull: PageRange) -> bool {
             (Some(guard), mark, false)
         }
         Finished::Unlocked(outcome, mark) => {
+            owed::charged(d, hull.len());
             leaving.add_if_there(device, outcome);
             (None, mark, false)
         }
