@@ -6,7 +6,7 @@ use super::flight::Flight;
 use super::pinning::let_go;
 use super::settling::settle;
 use super::turns::lock_for;
-use super::{backed, end, failed, guards, lock, open, real, registering, retracting};
+use super::{backed, end, failed, guards, lock, open, real, registering, retracting, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -56,8 +56,8 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     }
     // What the kernel refuses before it begins, it refuses at once.
     let mut batches = (0..count.min(MOST_RANGES)).step_by(BATCH);
-    let readable = batches.all(|n| Batch::read(vector, n, count).is_some());
-    if count > MOST_RANGES || !readable {
+    let usual = batches.all(|n| Batch::read(vector, n, count).is_some_and(|b| b.is_usual()));
+    if count > MOST_RANGES || !usual {
         counters::count_call(Call::ProcessMadvise);
         return real(frame);
     }
@@ -107,6 +107,12 @@ impl Batch {
 
     fn known(&self) -> &[[u64; 2]] {
         self.ranges.get(..self.known).unwrap_or(&[])
+    }
+
+    /// Whether the kernel has nothing against any of them before it begins.
+    fn is_usual(&self) -> bool {
+        let mut all = self.known().iter();
+        all.all(|[at, len]| at.saturating_add(*len) <= USER_END)
     }
 
     /// What the call returns that does all of them.

@@ -149,10 +149,12 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     if moved {
         return Some(to as i64);
     }
-    if let Some(back) = PageRange::from_call(to, upto - kept.start()) {
+    let moved = upto - kept.start();
+    // A mapping less: there may be as many as there can be.
+    let _ = sys::unmap(to + moved, len - moved);
+    if let Some(back) = PageRange::from_call(to, moved) {
         bring_back(back, kept.start());
     }
-    let _ = sys::unmap(to, len);
     None
 }
 
@@ -184,13 +186,18 @@ fn carry(range: PageRange, to: u64, upto: &mut u64) -> bool {
 }
 
 /// Moves what is at `range` back to `to`, from where [`carry`] took it. What another thread has
-/// mapped there since stays, and is all that can be in the way.
+/// mapped there since stays. What can't be moved for that, or since there are too many mappings,
+/// stays where it is.
 #[cold]
 fn bring_back(range: PageRange, to: u64) {
     each_piece(range, |part| {
         let there = to + (part.start() - range.start());
         match sys::map_at(there, part.len(), libc::PROT_NONE) {
-            Ok(at) if at == there => drop(place(part.start(), part.len(), there)),
+            Ok(at) if at == there => {
+                if place(part.start(), part.len(), there).is_err() {
+                    let _ = sys::unmap(there, part.len());
+                }
+            }
             Ok(at) => drop(sys::unmap(at, part.len())), // before Linux 4.17
             Err(_) => (),
         }

@@ -11,7 +11,7 @@ use super::lock::Guard;
 use super::registering::{active, register};
 use super::turns::{in_the_way_of, lock_for, postpone};
 use super::work::{self, Finished};
-use super::{flight, lock, notes, subscribers, State};
+use super::{flight, lock, notes, owed, subscribers, State};
 use crate::base::{counters, settings};
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
@@ -154,6 +154,11 @@ fn carry_out(guard: Guard, d: usize, cut: &Cut) -> Option<bool> {
         Finished::Unlocked(registered, mark) => {
             for keys in registered.iter().flatten().filter_map(|(_, k)| k.ok()) {
                 leaving.add(cut.device.deregistration(keys.handle));
+            }
+            if record.life == Life::Live {
+                for part in cut.survivors.iter().flatten() {
+                    owed::charged(d, part.len());
+                }
             }
             leaving.deregister();
             mark.end();

@@ -5,7 +5,7 @@
 //! a copy: if that is the parent, the adapter goes on with pages that it does not have any more.
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use regall_sys::netlink;
+use regall_sys::{netlink, Errno};
 
 /// The first release whose fork copies (major, minor).
 const COPIES: (u32, u32) = (5, 12);
@@ -29,9 +29,14 @@ pub fn copies() -> bool {
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     match KNOWN.load(Relaxed) {
         0 => {
-            let copies = is_recent(regall_sys::release().as_bytes()) || says_so();
-            KNOWN.store(1 + u8::from(copies), Relaxed);
-            copies
+            let said = match is_recent(regall_sys::release().as_bytes()) {
+                true => Some(true),
+                false => says_so(),
+            };
+            if let Some(copies) = said {
+                KNOWN.store(1 + u8::from(copies), Relaxed);
+            }
+            said.unwrap_or(false)
         }
         known => known == 2,
     }
@@ -49,8 +54,8 @@ fn is_recent(release: &[u8]) -> bool {
     }
 }
 
-/// Asks the kernel's RDMA subsystem.
-fn says_so() -> bool {
+/// Asks the kernel's RDMA subsystem. `None`: it could not be asked this time.
+fn says_so() -> Option<bool> {
     let mut question = [0u8; HEAD];
     let (len, rest) = question.split_at_mut(4);
     len.copy_from_slice(&(HEAD as u32).to_ne_bytes());
@@ -60,8 +65,11 @@ fn says_so() -> bool {
         *flags = REQUEST.to_ne_bytes();
     }
     let mut answer = [0u8; 512];
-    let bytes = netlink::ask(PROTOCOL, &question, &mut answer).unwrap_or(0);
-    answer.get(..bytes).is_some_and(is_yes)
+    match netlink::ask(PROTOCOL, &question, &mut answer) {
+        Ok(bytes) => answer.get(..bytes).map(is_yes),
+        Err(Errno(libc::EPROTONOSUPPORT | libc::EPERM | libc::EACCES)) => Some(false),
+        Err(_) => None,
+    }
 }
 
 /// Whether a message of the kernel's says that fork copies.

@@ -14,13 +14,13 @@
 
 use super::settling::settle;
 use super::turns::lock_alone;
-use super::{future_flags, lock, retracting, seals, State, USER_END};
+use super::{future_flags, lock, resync, retracting, seals, State, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::policy;
 use crate::share::marks::{self, Kept, Marks, Policy};
 use crate::share::{self, table::Part};
-use crate::sys::{Errno, Undisturbed};
+use crate::sys::{self, Errno, Undisturbed};
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
@@ -207,6 +207,10 @@ pub fn mark(range: PageRange, f: impl Fn(Marks) -> Marks) {
 pub fn mseal(frame: &Frame) -> i64 {
     counters::count_call(Call::Mseal);
     let range = PageRange::from_call(frame.args[0], frame.args[1]).filter(|r| touches(*r));
+    // What the kernel refuses whatever is there, it refuses at once.
+    let mut nothing = *frame;
+    nothing.args[1] = 0;
+    let range = range.filter(|_| !super::failed(super::real(&nothing)));
     if let Some(range) = range {
         make_private(range);
         before_seal(range);
@@ -263,6 +267,10 @@ fn copy_parts(range: PageRange, which: impl Fn(&Attr) -> bool) {
             advice::enter_fresh(part, attr);
             advise_again(part, attr.flags);
             settle(part);
+        } else {
+            // Some of it has been copied, perhaps, and is memory of another kind now.
+            let _ = sys::protect(part.start(), part.len(), i32::from(attr.prot.bits() & 7));
+            resync::range(part, true);
         }
     }
 }
