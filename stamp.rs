@@ -7,15 +7,19 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the two are made of, and what they are built by.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 16] = [
     "src",
     "sys",
     "bridge",
     "directory",
     "ledger",
+    "uverbs",
+    "settings",
+    "beside",
     "reader",
     "cli",
     "include",
+    "docs/variables.md",
     "build.rs",
     "stamp.rs",
     "Cargo.toml",

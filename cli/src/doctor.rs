@@ -179,7 +179,7 @@ pub fn doctor(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         for finding in &findings {
             finding.print(out)?;
         }
-        writeln!(out, "\n{}", summary(&findings))?;
+        writeln!(out, "\n{}", text::paragraph(&summary(&findings)))?;
     }
     let any = |s| findings.iter().any(|f| f.standing == s);
     Ok(match (any(Standing::Unknown), any(Standing::Limits)) {

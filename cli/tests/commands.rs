@@ -16,6 +16,11 @@ impl Alone {
         let folder = std::env::temp_dir().join(folder);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::copy(REGALL, folder.join("regall")).unwrap();
+        // For other users, whatever the umask is.
+        for path in [folder.join("regall"), folder.clone()] {
+            let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(path, all).unwrap();
+        }
         Self(folder)
     }
 

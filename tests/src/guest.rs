@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::{build, child, skip};
 
 /// For the whole of a boot, in seconds.
-const TIMEOUT: u32 = 900;
+const TIMEOUT: u32 = 1800;
 
 /// What scripts/rdma-vm says where there is no guest to be had.
 const NO_GUEST: &str = "exit 77";

@@ -12,6 +12,11 @@ pub fn wrapped(text: &str) -> String {
     lines(text.split_whitespace(), TEXT, "").join("\n")
 }
 
+/// The lines of a text that begins in the first column.
+pub fn paragraph(text: &str) -> String {
+    lines(text.split_whitespace(), 0, "").join("\n")
+}
+
 /// A command, behind who runs it: in the same line if there is room, else below, in lines that a
 /// shell takes for one.
 pub fn command(who: &str, line: &str) -> String {

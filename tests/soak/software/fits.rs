@@ -81,8 +81,8 @@ const ALLREDUCE: &str = "import numpy\n\
 fn intel_mpi_fits_a_small_dev_shm() {
     let folder = build::root().join("target/apps/venv");
     let run = "mount -t tmpfs -o size=256m none /dev/shm || exit 99\n\
-               export LD_LIBRARY_PATH=$0/lib MPI4PY_MPIABI=mpich\n\
-               exec $0/bin/mpiexec.hydra -np 2 $0/bin/python -c \"$1\"";
+               export LD_LIBRARY_PATH=\"$0/lib\" MPI4PY_MPIABI=mpich\n\
+               exec \"$0/bin/mpiexec.hydra\" -np 2 \"$0/bin/python\" -c \"$1\"";
     let folder = folder.display().to_string();
     let launcher = format!("{folder}/bin/mpiexec.hydra");
     fits(
