@@ -60,7 +60,7 @@ const EXIT_CODES: &str = after_help!(
 
 #[derive(Parser)]
 #[command(name = "regall", version = env!("REGALL_VERSION"), about, max_term_width = 80, after_help = EXIT_CODES)]
-/// Keeps every mapping of an unmodified MPI program registered, and shows it.
+/// Keeps the memory of an unmodified MPI program registered, and shows it.
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -80,7 +80,7 @@ enum Command {
     /// Print a process's directory for scripts
     #[command(after_help = dump::EXIT_CODES)]
     Dump(dump::Args),
-    /// Check that no byte of processes' memory is left out
+    /// Check that every byte of processes' memory is registered, or excluded for a named reason
     #[command(after_help = verify::EXIT_CODES)]
     Verify(verify::Args),
     /// Print a process's counters

@@ -117,9 +117,8 @@ fn main_page(command: &Command) -> anyhow::Result<String> {
     page.section("SYNOPSIS");
     synopsis(&mut page, command);
     page.section("DESCRIPTION").text(
-        "`libregall.so` is preloaded into an unmodified MPI program. From its first instruction to its last, every \
-         byte of its memory that can be registered with an RDMA adapter, or pinned, is; what is not has a named \
-         reason. `regall` puts it into programs, and looks at those that have it. It does nothing at all in a \
+        "`libregall.so` is preloaded into an unmodified MPI program. From before `main` to the program's end, it \
+         keeps memory pinned, and registered with RDMA adapters; what it leaves out has a named reason. `regall` puts it into programs, and looks at those that have it. It does nothing at all in a \
          program unless `REGALL=1` is in its environment.",
     );
     page.paragraph("What a process has published is read from its directory below /dev/shm, and from /proc. The \
@@ -263,6 +262,13 @@ fn variables_page() -> String {
         }
         text += ".";
         page.item(&format!("`{}`", v.name), &text);
+    }
+    page.subsection("How the budget is reckoned");
+    for line in variables::budget() {
+        match line.strip_prefix("- ") {
+            Some(point) => page.item("-", point),
+            None => page.paragraph(line),
+        };
     }
     page.subsection("Executables that are left out by default")
         .text(

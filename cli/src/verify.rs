@@ -8,9 +8,10 @@ use crate::examine::examine;
 use crate::{units, watch};
 
 pub const EXIT_CODES: &str = after_help!(
-    "Exit code: 0 no gap, 1 a gap (printed), 2 could not look \
-    (vanished, foreign, inert, corrupt, busy for 5 s). 2 beats 1 beats 0. With --all, no process \
-    found is 2 unless --allow-none is given, and so are fewer than --expect N.",
+    "Exit code: 0 no gap (without --strict, memory over the limit is none), 1 a gap (printed), 2 \
+    could not look (vanished, foreign, inert, corrupt, busy for 5 s). 2 beats 1 beats 0. With \
+    --all, no process found is 2 unless --allow-none is given, and so are fewer than --expect N: \
+    --all does not see a process in which the shim is off.",
     "regall verify --all --expect 2",
     "regall-verify"
 );

@@ -34,6 +34,13 @@ pub fn all() -> impl Iterator<Item = Variable> {
     PAGE.lines().filter_map(Variable::of)
 }
 
+/// How the budget is reckoned: the lines of that section, of which some begin with `- `.
+pub fn budget() -> impl Iterator<Item = &'static str> {
+    let section = PAGE.split("## How the budget is reckoned\n").nth(1);
+    let section = section.unwrap_or("").split("\n## ").next().unwrap_or("");
+    section.lines().filter(|line| !line.is_empty())
+}
+
 /// Executables that are left out by default, with commas and in lines as the page has them.
 pub fn left_out() -> &'static str {
     PAGE.split("\n```").nth(1).unwrap_or("").trim()
@@ -63,6 +70,8 @@ mod tests {
         assert_eq!(default("REGALL_PIN"), Some("auto"));
         assert_eq!(default("REGALL_LOG_FILE"), Some("stderr"));
         assert_eq!(default("REGALL_ONLY"), Some(""));
+        assert!(budget().filter(|l| l.starts_with("- ")).count() > 3);
+        assert!(budget().any(|l| l.contains("RLIMIT_MEMLOCK")));
     }
 
     #[test]
