@@ -426,6 +426,24 @@ fn a_ring_is_counted_and_told_once() {
     assert_eq!(told(&said("off")), 0);
 }
 
+/// Sealing is an event like any other: it arrives from wherever it is called, and is counted.
+#[test]
+fn a_seal_is_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("stats");
+    for mode in [Mode::Populate, Mode::Heap, Mode::Symbols] {
+        let mut command = Command::new(build::program("special_memory"));
+        mode.apply(&mut command);
+        command.env("REGALL_STATS_FILE", &file);
+        child::run(&mut command, TIMEOUT).must_succeed();
+        let stats = std::fs::read_to_string(&file).expect("statistics");
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        assert_eq!(stats["events"]["mseal"], 1, "{mode:?}: {stats}");
+        let missed = stats["selftest_missed"].as_array().map(Vec::len);
+        assert_eq!(missed, Some(0), "{mode:?}: {stats}");
+    }
+}
+
 /// What this machine can't show, said where the summary counts it.
 #[test]
 fn huge_pages() {

@@ -239,7 +239,7 @@ pub mod fixtures {
                 sites_refused: 0,
                 selftest_missed: 0,
                 stack_floor: 0,
-                counters: [0; 48],
+                counters: [0; regall_directory::layout::COUNTERS],
                 calls: [0; regall_directory::layout::CALLS],
                 inflight: Vec::new(),
                 exe: exe.to_string(),

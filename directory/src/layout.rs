@@ -15,8 +15,10 @@
 
 use crate::atomic::AtomicU64;
 
-/// First word of the file: "regall\0" and the layout's version in the top byte.
-pub const MAGIC: u64 = 0x02_00_6c_6c_61_67_65_72;
+/// First word of the file: "regall\0" and the layout's version in the top byte. The version
+/// rises with every change of what is below, [`CALLS`] and [`COUNTERS`] included: readers refuse
+/// any other one.
+pub const MAGIC: u64 = 0x03_00_6c_6c_61_67_65_72;
 
 /// What the file of a directory that is for root alone is called (memfd_create(2)).
 pub const NAMELESS: &core::ffi::CStr = c"regall.directory";
@@ -31,8 +33,15 @@ pub const SEGMENT0_SLOTS: usize = 1024;
 pub const SEGMENTS: usize = 12;
 /// Hooked calls that can be shown as in progress at one time.
 pub const INFLIGHT: usize = if cfg!(feature = "few-places") { 2 } else { 256 };
-/// Counters of calls, by [`Call`].
-pub const CALLS: usize = 32;
+/// Places for counters of calls, by [`Call`]: more than there are, so that a new one does not
+/// move what is behind them.
+pub const CALLS: usize = 48;
+/// Places for other counters, by [`Counter`]; likewise.
+pub const COUNTERS: usize = 64;
+
+// Each has a place, and a bit in `Header::selftest_missed`.
+const _: () = assert!(Call::ALL.len() <= CALLS && CALLS <= 64);
+const _: () = assert!(Counter::ALL.len() <= COUNTERS);
 
 /// Words for the name of an executable.
 pub const EXE_WORDS: usize = 32;
@@ -93,7 +102,7 @@ pub struct Header {
     /// Lowest address that the main stack may grow down to; 0: it can't.
     pub stack_floor: AtomicU64,
     /// Counters, by [`Counter`].
-    pub counters: [AtomicU64; 48],
+    pub counters: [AtomicU64; COUNTERS],
     /// Events handled, by [`Call`].
     pub calls: [AtomicU64; CALLS],
     /// Hooked calls in progress: 0, or call number << 32 | thread id.
@@ -167,76 +176,172 @@ macro_rules! numbered {
     };
 }
 
-numbered! {
-    /// The calls that are tracked; index of [`Header::calls`].
-    Call {
-        /// mmap
-        Mmap = 0 => "mmap",
-        /// munmap
-        Munmap = 1 => "munmap",
-        /// mremap
-        Mremap = 2 => "mremap",
-        /// mprotect
-        Mprotect = 3 => "mprotect",
-        /// pkey_mprotect
-        PkeyMprotect = 4 => "pkey_mprotect",
-        /// brk
-        Brk = 5 => "brk",
-        /// madvise
-        Madvise = 6 => "madvise",
-        /// process_madvise
-        ProcessMadvise = 7 => "process_madvise",
-        /// shmat
-        Shmat = 8 => "shmat",
-        /// shmdt
-        Shmdt = 9 => "shmdt",
-        /// remap_file_pages
-        RemapFilePages = 10 => "remap_file_pages",
-        /// mlock
-        Mlock = 11 => "mlock",
-        /// mlock2
-        Mlock2 = 12 => "mlock2",
-        /// munlock
-        Munlock = 13 => "munlock",
-        /// mlockall
-        Mlockall = 14 => "mlockall",
-        /// munlockall
-        Munlockall = 15 => "munlockall",
-        /// map_shadow_stack
-        MapShadowStack = 16 => "map_shadow_stack",
-        /// msync (MS_INVALIDATE fails on locked memory)
-        Msync = 17 => "msync",
-        /// fork, or clone that copies the address space
-        Fork = 18 => "fork",
-        /// io_setup maps a ring
-        IoSetup = 19 => "io_setup",
-        /// io_destroy unmaps it
-        IoDestroy = 20 => "io_destroy",
-        /// exit_group
-        ExitGroup = 21 => "exit_group",
-        /// ioctl UFFDIO_REGISTER
-        Userfault = 22 => "uffdio_register",
-        /// mbind
-        Mbind = 23 => "mbind",
-        /// set_robust_list, the first call of a new thread (strict mode)
-        ThreadStart = 24 => "thread_start",
-        /// rt_sigaction (strict mode)
-        Sigaction = 25 => "rt_sigaction",
-        /// rt_sigprocmask (strict mode)
-        Sigprocmask = 26 => "rt_sigprocmask",
-        /// process_vm_readv (served from what is mapped of the peer's memory)
-        ProcessVmReadv = 27 => "process_vm_readv",
-        /// process_vm_writev, likewise
-        ProcessVmWritev = 28 => "process_vm_writev",
-        /// mseal
-        Mseal = 29 => "mseal",
-        /// io_uring_setup (advice that is given through a ring is not seen)
-        IoUringSetup = 30 => "io_uring_setup",
-        /// setuid and its like, setfsuid, setfsgid, capset, unshare and setns (what arrives of
-        /// setrlimit and prlimit64 is not counted)
-        Credentials = 31 => "set_credentials",
-    }
+/// The table of the system calls that are tracked: hands its rows to the macro `$then`, which makes
+/// of them what it needs. The enum [`Call`] is made here, numbers and arguments in the shim's
+/// `base/numbers.rs`, the self-test's calls in its `intercept/selftest.rs`. A row has
+///
+/// - the call's name as a value of [`Call`], its index there, and its name for people;
+/// - `numbers`: each system call that is this one, how many arguments it has, and what a trampoline
+///   does with it (a constant of `base/numbers.rs`);
+/// - `functions`: libc's functions that make it, with arguments that the kernel refuses, for the
+///   self-test;
+/// - `by_syscall`: numbers that the self-test makes by libc's `syscall()`, with such arguments.
+///
+/// `UNALIGNED` and `NONSENSE` are the self-test's: an address and flags that no kernel takes.
+#[macro_export]
+macro_rules! each_call {
+    ($then:ident) => {
+        $then! {
+            /// mmap
+            Mmap = 0 => "mmap",
+                numbers [SYS_mmap 6 HOOK],
+                functions [("mmap", [0, 0, 0, 0, u64::MAX, 0])], by_syscall [(SYS_mmap, [0, 0, 0, 0, u64::MAX, 0])];
+            /// munmap
+            Munmap = 1 => "munmap",
+                numbers [SYS_munmap 2 HOOK],
+                functions [("munmap", [UNALIGNED, 0, 0, 0, 0, 0])], by_syscall [];
+            /// mremap
+            // libc looks at mremap's flags itself: these have to be good ones.
+            Mremap = 2 => "mremap",
+                numbers [SYS_mremap 5 HOOK],
+                functions [("mremap", [UNALIGNED, 0, 0, 0, 0, 0])], by_syscall [];
+            /// mprotect
+            Mprotect = 3 => "mprotect",
+                numbers [SYS_mprotect 3 HOOK],
+                functions [("mprotect", [UNALIGNED, 0, NONSENSE, 0, 0, 0])], by_syscall [];
+            /// pkey_mprotect
+            PkeyMprotect = 4 => "pkey_mprotect",
+                numbers [SYS_pkey_mprotect 4 HOOK],
+                functions [("pkey_mprotect", [UNALIGNED, 0, NONSENSE, 0, 0, 0])], by_syscall [];
+            /// brk
+            // libc keeps what brk returns, so its brk can't fail harmlessly.
+            Brk = 5 => "brk",
+                numbers [SYS_brk 1 HOOK],
+                functions [], by_syscall [(SYS_brk, [0, 0, 0, 0, 0, 0])];
+            /// madvise
+            Madvise = 6 => "madvise",
+                numbers [SYS_madvise 3 HOOK],
+                functions [("madvise", [UNALIGNED, 0, NONSENSE, 0, 0, 0])], by_syscall [];
+            /// process_madvise
+            ProcessMadvise = 7 => "process_madvise",
+                numbers [SYS_process_madvise 5 HOOK],
+                functions [("process_madvise", [u64::MAX, 0, 0, NONSENSE, NONSENSE, 0])], by_syscall [];
+            /// shmat
+            Shmat = 8 => "shmat",
+                numbers [SYS_shmat 3 HOOK],
+                functions [("shmat", [u64::MAX, UNALIGNED, 0, 0, 0, 0])], by_syscall [];
+            /// shmdt
+            Shmdt = 9 => "shmdt",
+                numbers [SYS_shmdt 1 HOOK],
+                functions [("shmdt", [UNALIGNED, 0, 0, 0, 0, 0])], by_syscall [];
+            /// remap_file_pages
+            RemapFilePages = 10 => "remap_file_pages",
+                numbers [SYS_remap_file_pages 5 HOOK],
+                functions [("remap_file_pages", [UNALIGNED, 0, NONSENSE, 0, NONSENSE, 0])], by_syscall [];
+            /// mlock
+            Mlock = 11 => "mlock",
+                numbers [SYS_mlock 2 HOOK],
+                functions [("mlock", [u64::MAX, 4096, 0, 0, 0, 0])], by_syscall [];
+            /// mlock2
+            Mlock2 = 12 => "mlock2",
+                numbers [SYS_mlock2 3 HOOK],
+                functions [("mlock2", [u64::MAX, 4096, 1, 0, 0, 0])], by_syscall [];
+            /// munlock
+            Munlock = 13 => "munlock",
+                numbers [SYS_munlock 2 HOOK],
+                functions [("munlock", [u64::MAX, 4096, 0, 0, 0, 0])], by_syscall [];
+            /// mlockall
+            Mlockall = 14 => "mlockall",
+                numbers [SYS_mlockall 1 HOOK],
+                functions [("mlockall", [NONSENSE, 0, 0, 0, 0, 0])], by_syscall [];
+            /// munlockall
+            Munlockall = 15 => "munlockall",
+                numbers [SYS_munlockall 0 HOOK],
+                functions [], by_syscall [];
+            /// map_shadow_stack
+            MapShadowStack = 16 => "map_shadow_stack",
+                numbers [SYS_map_shadow_stack 3 HOOK],
+                functions [], by_syscall [(SYS_map_shadow_stack, [UNALIGNED, 0, NONSENSE, 0, 0, 0])];
+            /// msync (MS_INVALIDATE fails on locked memory)
+            Msync = 17 => "msync",
+                numbers [SYS_msync 3 HOOK],
+                functions [("msync", [UNALIGNED, 0, NONSENSE, 0, 0, 0])], by_syscall [];
+            /// fork, or clone that copies the address space
+            Fork = 18 => "fork",
+                numbers [SYS_fork 0 HOOK, SYS_clone 5 CLONE, SYS_clone3 2 CLONE3],
+                functions [], by_syscall [];
+            /// io_setup maps a ring
+            IoSetup = 19 => "io_setup",
+                numbers [SYS_io_setup 2 HOOK],
+                functions [], by_syscall [];
+            /// io_destroy unmaps it
+            IoDestroy = 20 => "io_destroy",
+                numbers [SYS_io_destroy 1 HOOK],
+                functions [], by_syscall [];
+            /// exit_group
+            ExitGroup = 21 => "exit_group",
+                numbers [SYS_exit_group 1 HOOK],
+                functions [], by_syscall [];
+            /// ioctl UFFDIO_REGISTER
+            // An ioctl: what number the system call has does not tell.
+            Userfault = 22 => "uffdio_register",
+                numbers [],
+                functions [], by_syscall [];
+            /// mbind
+            Mbind = 23 => "mbind",
+                numbers [SYS_mbind 6 HOOK],
+                functions [], by_syscall [];
+            /// set_robust_list, the first call of a new thread (strict mode)
+            ThreadStart = 24 => "thread_start",
+                numbers [SYS_set_robust_list 2 STRICT],
+                functions [], by_syscall [];
+            /// rt_sigaction (strict mode)
+            Sigaction = 25 => "rt_sigaction",
+                numbers [SYS_rt_sigaction 4 STRICT],
+                functions [], by_syscall [];
+            /// rt_sigprocmask (strict mode)
+            Sigprocmask = 26 => "rt_sigprocmask",
+                numbers [SYS_rt_sigprocmask 4 STRICT, SYS_rt_sigsuspend 2 STRICT],
+                functions [], by_syscall [];
+            /// process_vm_readv (served from what is mapped of the peer's memory)
+            ProcessVmReadv = 27 => "process_vm_readv",
+                numbers [SYS_process_vm_readv 6 HOOK],
+                functions [("process_vm_readv", [u64::MAX, 0, 0, 0, 0, NONSENSE])], by_syscall [];
+            /// process_vm_writev, likewise
+            ProcessVmWritev = 28 => "process_vm_writev",
+                numbers [SYS_process_vm_writev 6 HOOK],
+                functions [("process_vm_writev", [u64::MAX, 0, 0, 0, 0, NONSENSE])], by_syscall [];
+            /// mseal
+            Mseal = 29 => "mseal",
+                numbers [SYS_mseal 3 HOOK],
+                functions [("mseal", [UNALIGNED, 0, NONSENSE, 0, 0, 0])], by_syscall [(SYS_mseal, [UNALIGNED, 0, NONSENSE, 0, 0, 0])];
+            /// io_uring_setup (advice that is given through a ring is not seen)
+            IoUringSetup = 30 => "io_uring_setup",
+                numbers [SYS_io_uring_setup 2 HOOK],
+                functions [], by_syscall [];
+            /// setuid and its like, setfsuid, setfsgid, capset, unshare and setns (what arrives of
+            /// setrlimit and prlimit64 is not counted)
+            // No user is -1.
+            Credentials = 31 => "set_credentials",
+                numbers [SYS_setuid 1 HOOK, SYS_setgid 1 HOOK, SYS_setreuid 2 HOOK, SYS_setregid 2 HOOK,
+                SYS_setresuid 3 HOOK, SYS_setresgid 3 HOOK, SYS_setfsuid 1 HOOK, SYS_setfsgid 1 HOOK,
+                SYS_capset 2 HOOK, SYS_unshare 1 HOOK, SYS_setns 2 HOOK, SYS_setrlimit 2 HOOK,
+                SYS_prlimit64 4 HOOK],
+                functions [("setuid", [u64::MAX, 0, 0, 0, 0, 0])], by_syscall [];
+        }
+    };
 }
+
+macro_rules! enum_of_calls {
+    ($($(#[$doc:meta])* $name:ident = $n:literal => $word:literal, $($of_the_shim:ident [$($row:tt)*]),*;)*) => {
+        numbered! {
+            /// The calls that are tracked; index of [`Header::calls`].
+            Call { $($(#[$doc])* $name = $n => $word),* }
+        }
+    };
+}
+
+each_call! { enum_of_calls }
 
 impl Call {
     /// The word of [`Header::inflight`] for this call of thread `tid`.
@@ -364,6 +469,5 @@ mod tests {
         for (i, c) in Counter::ALL.iter().enumerate() {
             assert_eq!(*c as usize, i);
         }
-        assert!(Call::ALL.len() <= CALLS && Counter::ALL.len() <= 48);
     }
 }

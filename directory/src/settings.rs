@@ -1,7 +1,9 @@
 //! What stands in [`Header::settings`](crate::layout::Header::settings): the settings that
 //! are in force, in one word, so that whoever looks at a process knows what to expect of it.
 
-use crate::layout::{SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT};
+use crate::layout::{
+    SETTING_FORKED, SETTING_GAVE_UP, SETTING_HCA_OFF, SETTING_INTERCEPT_SHIFT, SETTING_PIN_SHIFT,
+};
 use core::fmt;
 
 /// Names of executables, with commas between them, that start or wrap the job's processes: nothing is registered in
@@ -82,11 +84,35 @@ impl Setting {
 /// The names of the bridge's mechanisms, in the order of `auto`; [`copy_bits`] takes their
 /// numbers.
 pub const MECHANISMS: [&str; 5] = ["map", "xpmem", "cma", "knem", "helper"];
-/// REGALL_COPY: three bits for each mechanism of its order, 0 behind the last one, ...
-const COPY_SHIFT: u32 = 16;
-const COPY_BITS: u32 = 3;
+/// REGALL_COPY: four bits for each mechanism of its order, 0 behind the last one, ...
+const COPY_SHIFT: u32 = 36;
+const COPY_BITS: u32 = 4;
 /// ... and one if the size decides, too.
-const COPY_AUTO: u64 = 1 << 31;
+const COPY_AUTO: u64 = 1 << 35;
+/// All bits that REGALL_COPY may have.
+const COPY_MASK: u64 = {
+    let bits = COPY_BITS * MECHANISMS.len() as u32;
+    assert!(COPY_SHIFT + bits < u64::BITS, "no room for a mechanism");
+    ((1 << bits) - 1) << COPY_SHIFT | COPY_AUTO
+};
+
+// Each mechanism's number, and 0, fits its bits.
+const _: () = assert!(MECHANISMS.len() < 1 << COPY_BITS);
+// No two settings have a bit of their own in common.
+const _: () = {
+    let mut taken = SETTING_HCA_OFF | SETTING_GAVE_UP | SETTING_FORKED;
+    let mut n = 0;
+    while n < ALL.len() {
+        let its = match ALL[n] {
+            Any::One(one) => one.mask() << one.shift,
+            Any::Copy => COPY_MASK,
+            Any::Hca => 0,
+        };
+        assert!(taken & its == 0, "two settings share a bit");
+        taken |= its;
+        n += 1;
+    }
+};
 
 /// The bits of an order of mechanisms, by their numbers, the one to be tried first first.
 pub fn copy_bits(order: impl Iterator<Item = usize>, auto: bool) -> u64 {
@@ -106,7 +132,8 @@ impl fmt::Display for Copy {
         if self.0 & COPY_AUTO != 0 {
             return f.write_str("auto");
         }
-        let number = |place: u32| self.0 >> (COPY_SHIFT + COPY_BITS * place) & 7;
+        let number =
+            |place: u32| self.0 >> (COPY_SHIFT + COPY_BITS * place) & ((1 << COPY_BITS) - 1);
         let places = (0..MECHANISMS.len() as u32).map(number);
         let mut comma = "";
         for n in places.take_while(|n| *n != 0) {
@@ -164,7 +191,6 @@ pub fn each<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{SETTING_FORKED, SETTING_GAVE_UP};
 
     fn said(settings: u64, device: &str) -> Vec<String> {
         let mut all = Vec::new();
@@ -188,7 +214,7 @@ mod tests {
                 let mut expected = nothing.clone();
                 expected[at] = format!("{}={word}", setting.name);
                 assert_eq!(said(flags | bits, ""), expected);
-                assert_eq!(bits & copy_bits([4; 5].into_iter(), true), 0);
+                assert_eq!(bits & COPY_MASK, 0);
             }
         }
     }

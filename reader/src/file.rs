@@ -11,8 +11,8 @@ use super::process::{Mapping, Process};
 use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::{
-    segment_offset, Header, CALLS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES, INFLIGHT, MAGIC,
-    NAMELESS, SEGMENTS, SLOT_BYTES,
+    segment_offset, Header, CALLS, COUNTERS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES, INFLIGHT,
+    MAGIC, NAMELESS, SEGMENTS, SLOT_BYTES,
 };
 use regall_sys::file::{major, minor};
 use regall_sys::folder::Folder;
@@ -69,7 +69,7 @@ pub struct HeaderView {
     pub sites_refused: u64,
     pub selftest_missed: u64,
     pub stack_floor: u64,
-    pub counters: [u64; 48],
+    pub counters: [u64; COUNTERS],
     pub calls: [u64; CALLS],
     /// Hooked calls that are marked as in progress, be their threads alive or not.
     pub inflight: Vec<Inflight>,

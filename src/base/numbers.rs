@@ -1,5 +1,6 @@
 //! Which system calls matter, by number.
 
+use regall_directory::each_call;
 use regall_directory::layout::Call;
 
 /// Entries of [`CLASS`]; no number that matters is beyond it.
@@ -17,12 +18,59 @@ pub const STRICT: u8 = 3;
 /// back to the site what shares the address space.
 pub const CLONE3: u8 = 4;
 
-/// mseal, map_shadow_stack and process_madvise are newer than some libc crates' lists.
-const SYS_MAP_SHADOW_STACK: usize = 453;
-const SYS_MSEAL: usize = 462;
-
 /// UFFDIO_REGISTER: _IOWR(0xAA, 0, struct uffdio_register).
 pub const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+
+/// The numbers of system calls, also of one that is newer than libc's list.
+pub mod raw {
+    pub use libc::*;
+    /// map_shadow_stack(2)
+    #[allow(non_upper_case_globals)]
+    pub const SYS_map_shadow_stack: c_long = 453;
+}
+
+/// A system call that matters.
+struct Row {
+    nr: libc::c_long,
+    call: Call,
+    arguments: u8,
+    class: u8,
+}
+
+macro_rules! rows {
+    ($($(#[$doc:meta])* $name:ident = $n:literal => $word:literal,
+        numbers [$($nr:ident $arguments:literal $class:ident),*],
+        functions $functions:tt, by_syscall $by_syscall:tt;)*) => {
+        /// The numbers of the table of calls.
+        const ROWS: &[Row] = &[$($(Row {
+            nr: raw::$nr,
+            call: Call::$name,
+            arguments: $arguments,
+            class: $class,
+        },)*)*];
+    };
+}
+
+each_call! { rows }
+
+/// The row of each number that has one, and else `$or`.
+macro_rules! by_number {
+    ($or:expr, |$row:ident| $value:expr) => {{
+        let mut table = [$or; NUMBERS];
+        let mut n = 0;
+        while n < ROWS.len() {
+            let $row = &ROWS[n];
+            table[$row.nr as usize] = $value;
+            n += 1;
+        }
+        table
+    }};
+}
+
+static CALLS: [Option<Call>; NUMBERS] = by_number!(None, |row| Some(row.call));
+
+/// What a trampoline does with each number: one of the constants above.
+pub static CLASS: [u8; NUMBERS] = by_number!(PASS, |row| row.class);
 
 /// The tracked call with number `nr`.
 #[inline]
@@ -30,106 +78,17 @@ pub fn call_of(nr: u64) -> Option<Call> {
     *CALLS.get(nr as usize)?
 }
 
-static CALLS: [Option<Call>; NUMBERS] = {
-    let mut table = [None; NUMBERS];
-    let mut nr = 0;
-    while nr < NUMBERS {
-        table[nr] = named(nr as u64);
-        nr += 1;
-    }
-    table
-};
-
-const fn named(nr: u64) -> Option<Call> {
-    Some(match nr as libc::c_long {
-        libc::SYS_mmap => Call::Mmap,
-        libc::SYS_munmap => Call::Munmap,
-        libc::SYS_mremap => Call::Mremap,
-        libc::SYS_mprotect => Call::Mprotect,
-        libc::SYS_pkey_mprotect => Call::PkeyMprotect,
-        libc::SYS_brk => Call::Brk,
-        libc::SYS_madvise => Call::Madvise,
-        libc::SYS_process_madvise => Call::ProcessMadvise,
-        libc::SYS_shmat => Call::Shmat,
-        libc::SYS_shmdt => Call::Shmdt,
-        libc::SYS_remap_file_pages => Call::RemapFilePages,
-        libc::SYS_mlock => Call::Mlock,
-        libc::SYS_mlock2 => Call::Mlock2,
-        libc::SYS_munlock => Call::Munlock,
-        libc::SYS_mlockall => Call::Mlockall,
-        libc::SYS_munlockall => Call::Munlockall,
-        libc::SYS_msync => Call::Msync,
-        libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => Call::Fork,
-        libc::SYS_io_setup => Call::IoSetup,
-        libc::SYS_io_destroy => Call::IoDestroy,
-        libc::SYS_io_uring_setup => Call::IoUringSetup,
-        libc::SYS_exit_group => Call::ExitGroup,
-        libc::SYS_mbind => Call::Mbind,
-        libc::SYS_set_robust_list => Call::ThreadStart,
-        libc::SYS_rt_sigaction => Call::Sigaction,
-        libc::SYS_rt_sigprocmask | libc::SYS_rt_sigsuspend => Call::Sigprocmask,
-        libc::SYS_process_vm_readv => Call::ProcessVmReadv,
-        libc::SYS_process_vm_writev => Call::ProcessVmWritev,
-        libc::SYS_setuid
-        | libc::SYS_setgid
-        | libc::SYS_setreuid
-        | libc::SYS_setregid
-        | libc::SYS_setresuid
-        | libc::SYS_setresgid
-        | libc::SYS_setfsuid
-        | libc::SYS_setfsgid
-        | libc::SYS_capset
-        | libc::SYS_unshare
-        | libc::SYS_setns
-        | libc::SYS_setrlimit
-        | libc::SYS_prlimit64 => Call::Credentials,
-        _ if nr as usize == SYS_MAP_SHADOW_STACK => Call::MapShadowStack,
-        _ if nr as usize == SYS_MSEAL => Call::Mseal,
-        _ => return None,
-    })
-}
-
 /// How many arguments the call with number `nr` has: the registers behind these are noise.
-pub const fn arguments(nr: u64) -> usize {
-    match nr as libc::c_long {
-        libc::SYS_fork | libc::SYS_vfork | libc::SYS_munlockall => 0,
-        libc::SYS_brk | libc::SYS_shmdt | libc::SYS_mlockall => 1,
-        libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setfsuid | libc::SYS_setfsgid => 1,
-        libc::SYS_unshare => 1,
-        libc::SYS_setrlimit => 2,
-        libc::SYS_prlimit64 => 4,
-        libc::SYS_setreuid | libc::SYS_setregid | libc::SYS_capset | libc::SYS_setns => 2,
-        libc::SYS_setresuid | libc::SYS_setresgid => 3,
-        libc::SYS_io_destroy | libc::SYS_exit_group => 1,
-        libc::SYS_munmap | libc::SYS_mlock | libc::SYS_munlock | libc::SYS_io_setup => 2,
-        libc::SYS_clone3 | libc::SYS_set_robust_list | libc::SYS_rt_sigsuspend => 2,
-        libc::SYS_io_uring_setup => 2,
-        libc::SYS_mprotect | libc::SYS_madvise | libc::SYS_mlock2 | libc::SYS_msync => 3,
-        libc::SYS_shmat | libc::SYS_ioctl => 3,
-        libc::SYS_pkey_mprotect | libc::SYS_rt_sigaction | libc::SYS_rt_sigprocmask => 4,
-        libc::SYS_mremap | libc::SYS_remap_file_pages | libc::SYS_process_madvise => 5,
-        libc::SYS_clone => 5,
-        _ if matches!(nr as usize, SYS_MAP_SHADOW_STACK | SYS_MSEAL) => 3,
-        _ => 6,
+#[cold]
+pub fn arguments(nr: u64) -> usize {
+    let row = ROWS.iter().find(|row| row.nr as u64 == nr);
+    match (row, nr as libc::c_long) {
+        (Some(row), _) => row.arguments.into(),
+        (None, libc::SYS_vfork) => 0,
+        (None, libc::SYS_ioctl) => 3,
+        (None, _) => 6,
     }
 }
-
-/// What a trampoline does with each number: one of the constants above.
-pub static CLASS: [u8; NUMBERS] = {
-    let mut table = [PASS; NUMBERS];
-    let mut nr = 0;
-    while nr < NUMBERS {
-        table[nr] = match named(nr as u64) {
-            None => PASS,
-            Some(Call::ThreadStart | Call::Sigaction | Call::Sigprocmask) => STRICT,
-            Some(Call::Fork) if nr as libc::c_long == libc::SYS_clone => CLONE,
-            Some(Call::Fork) if nr as libc::c_long == libc::SYS_clone3 => CLONE3,
-            Some(_) => HOOK,
-        };
-        nr += 1;
-    }
-    table
-};
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use crate::arch::Frame;
 use crate::base::numbers;
 use crate::sys::Errno;
 use crate::thread::{self, Thread};
+use regall_directory::each_call;
 use regall_directory::layout::Call;
 
 /// What an expected call returns.
@@ -21,62 +22,20 @@ const UNALIGNED: u64 = 1;
 /// Flags and options that no kernel knows.
 const NONSENSE: u64 = 0x7fff_0000;
 
-/// The public functions and arguments that the kernel refuses should the call
-/// get through. brk is missing: it can't fail harmlessly (libc keeps what it
-/// returns), so `syscall(SYS_brk)` has to do for it.
-const FUNCTIONS: &[(&str, Call, [u64; 6])] = &[
-    ("mmap", Call::Mmap, [0, 0, 0, 0, u64::MAX, 0]),
-    ("munmap", Call::Munmap, [UNALIGNED, 0, 0, 0, 0, 0]),
-    // libc looks at mremap's flags itself: these have to be good ones.
-    ("mremap", Call::Mremap, [UNALIGNED, 0, 0, 0, 0, 0]),
-    (
-        "mprotect",
-        Call::Mprotect,
-        [UNALIGNED, 0, NONSENSE, 0, 0, 0],
-    ),
-    (
-        "pkey_mprotect",
-        Call::PkeyMprotect,
-        [UNALIGNED, 0, NONSENSE, 0, 0, 0],
-    ),
-    ("madvise", Call::Madvise, [UNALIGNED, 0, NONSENSE, 0, 0, 0]),
-    (
-        "process_madvise",
-        Call::ProcessMadvise,
-        [u64::MAX, 0, 0, NONSENSE, NONSENSE, 0],
-    ),
-    ("shmat", Call::Shmat, [u64::MAX, UNALIGNED, 0, 0, 0, 0]),
-    ("shmdt", Call::Shmdt, [UNALIGNED, 0, 0, 0, 0, 0]),
-    (
-        "remap_file_pages",
-        Call::RemapFilePages,
-        [UNALIGNED, 0, NONSENSE, 0, NONSENSE, 0],
-    ),
-    ("mlock", Call::Mlock, [u64::MAX, 4096, 0, 0, 0, 0]),
-    ("mlock2", Call::Mlock2, [u64::MAX, 4096, 1, 0, 0, 0]),
-    ("munlock", Call::Munlock, [u64::MAX, 4096, 0, 0, 0, 0]),
-    ("mlockall", Call::Mlockall, [NONSENSE, 0, 0, 0, 0, 0]),
-    ("msync", Call::Msync, [UNALIGNED, 0, NONSENSE, 0, 0, 0]),
-    (
-        "process_vm_readv",
-        Call::ProcessVmReadv,
-        [u64::MAX, 0, 0, 0, 0, NONSENSE],
-    ),
-    (
-        "process_vm_writev",
-        Call::ProcessVmWritev,
-        [u64::MAX, 0, 0, 0, 0, NONSENSE],
-    ),
-    // No user is -1.
-    ("setuid", Call::Credentials, [u64::MAX, 0, 0, 0, 0, 0]),
-];
+macro_rules! tries {
+    ($($(#[$doc:meta])* $name:ident = $n:literal => $word:literal,
+        numbers $numbers:tt,
+        functions [$(($function:literal, $arguments:expr)),*],
+        by_syscall [$(($nr:ident, $given:expr)),*];)*) => {
+        /// The public functions, and arguments that the kernel refuses should the call get through.
+        pub const FUNCTIONS: &[(&str, Call, [u64; 6])] = &[$($(($function, Call::$name, $arguments),)*)*];
 
-/// Calls that are made through `syscall()`, and so show that its site works.
-const THROUGH_SYSCALL: &[(u64, [u64; 6])] = &[
-    (libc::SYS_mmap as u64, [0, 0, 0, 0, u64::MAX, 0]),
-    (libc::SYS_brk as u64, [0; 6]),
-    (453, [UNALIGNED, 0, NONSENSE, 0, 0, 0]),
-];
+        /// Calls that are made through `syscall()`, and so show that its site works.
+        const THROUGH_SYSCALL: &[(u64, [u64; 6])] = &[$($((numbers::raw::$nr as u64, $given),)*)*];
+    };
+}
+
+each_call! { tries }
 
 /// Fires them all. Returns a bit for each [`Call`] that did not arrive.
 pub fn run() -> u64 {

@@ -91,40 +91,20 @@ fn replacement(name: &[u8]) -> Option<u64> {
     if CANCELLABLE_ALONE.load(Relaxed) && name != b"msync" {
         return None;
     }
-    let ours: *const () = match name {
-        b"mmap" | b"mmap64" => mmap as _,
-        b"munmap" => munmap as _,
-        b"mremap" => mremap as _,
-        b"mprotect" => mprotect as _,
-        b"pkey_mprotect" => pkey_mprotect as _,
-        b"madvise" => madvise as _,
-        b"posix_madvise" => posix_madvise as _,
-        b"process_madvise" => process_madvise as _,
-        b"shmat" => shmat as _,
-        b"shmdt" => shmdt as _,
-        b"remap_file_pages" => remap_file_pages as _,
-        b"mlock" => mlock as _,
-        b"mlock2" => mlock2 as _,
-        b"munlock" => munlock as _,
-        b"mlockall" => mlockall as _,
-        b"munlockall" => munlockall as _,
-        b"msync" => return with_real(&REAL_MSYNC, msync_of_libc as _),
-        b"unshare" => unshare as _,
-        b"setns" => setns as _,
-        b"setrlimit" | b"setrlimit64" => setrlimit as _,
-        b"prlimit" | b"prlimit64" => prlimit as _,
-        b"process_vm_readv" => process_vm_readv as _,
-        b"process_vm_writev" => process_vm_writev as _,
-        b"brk" => return with_real(&REAL_BRK, brk as _),
-        b"sbrk" => return with_real(&REAL_SBRK, sbrk as _),
-        b"fork" => return with_real(&REAL_FORK, fork as _),
-        b"_Fork" => return with_real(&REAL_RAW_FORK, raw_fork as _),
-        b"dlopen" => return with_real(&REAL_DLOPEN, regall_dlopen as _),
-        b"syscall" => return with_real(&REAL_SYSCALL, regall_syscall as _),
-        b"ioctl" => return with_real(&REAL_IOCTL, ioctl as _),
-        _ => return credentials(name),
-    };
-    Some(ours as u64)
+    match name {
+        b"msync" => with_real(&REAL_MSYNC, msync_of_libc as _),
+        b"posix_madvise" => Some(posix_madvise as *const () as u64),
+        b"brk" => with_real(&REAL_BRK, brk as _),
+        b"sbrk" => with_real(&REAL_SBRK, sbrk as _),
+        b"fork" => with_real(&REAL_FORK, fork as _),
+        b"_Fork" => with_real(&REAL_RAW_FORK, raw_fork as _),
+        b"dlopen" => with_real(&REAL_DLOPEN, regall_dlopen as _),
+        b"syscall" => with_real(&REAL_SYSCALL, regall_syscall as _),
+        b"ioctl" => with_real(&REAL_IOCTL, ioctl as _),
+        _ => wrapper(name)
+            .map(|ours| ours as u64)
+            .or_else(|| credentials(name)),
+    }
 }
 
 /// As [`replacement`], of what changes the credentials.
@@ -255,41 +235,52 @@ fn converted(raw: i64) -> i64 {
     -1
 }
 
+/// A row has libc's name (and another one for the same), the arguments, and the call that is made.
 macro_rules! wrappers {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $nr:ident;)*) => { $(
-        extern "C" fn $name($($arg: $type),*) -> $ret {
+    ($($libcs:literal $(| $other:literal)?
+        => $name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $nr:ident;)*) => {
+        $(extern "C" fn $name($($arg: $type),*) -> $ret {
             let given = [$($arg as u64),*];
             let mut args = [0; 6];
             args.iter_mut().zip(given).for_each(|(to, from): (&mut u64, u64)| *to = from);
-            converted(event(libc::$nr, args)) as $ret
+            converted(event(numbers::raw::$nr, args)) as $ret
+        })*
+
+        /// Our function for libc's `name` that does nothing but to make the call.
+        fn wrapper(name: &[u8]) -> Option<*const ()> {
+            Some(match name {
+                $($libcs $(| $other)? => $name as *const (),)*
+                _ => return None,
+            })
         }
-    )* };
+    };
 }
 
 wrappers! {
-    mmap(addr: u64, len: u64, prot: i32, flags: i32, fd: i32, offset: i64) -> i64 = SYS_mmap;
-    munmap(addr: u64, len: u64) -> i32 = SYS_munmap;
+    b"mmap" | b"mmap64" => mmap(addr: u64, len: u64, prot: i32, flags: i32, fd: i32, offset: i64) -> i64 = SYS_mmap;
+    b"munmap" => munmap(addr: u64, len: u64) -> i32 = SYS_munmap;
     // Variadic in C; the fifth argument is where it would be anyway.
-    mremap(addr: u64, old: u64, new: u64, flags: i32, to: u64) -> i64 = SYS_mremap;
-    mprotect(addr: u64, len: u64, prot: i32) -> i32 = SYS_mprotect;
-    pkey_mprotect(addr: u64, len: u64, prot: i32, key: i32) -> i32 = SYS_pkey_mprotect;
-    madvise(addr: u64, len: u64, advice: i32) -> i32 = SYS_madvise;
-    process_madvise(pidfd: i32, vector: u64, count: u64, advice: i32, flags: u32) -> i64 = SYS_process_madvise;
-    shmat(id: i32, addr: u64, flags: i32) -> i64 = SYS_shmat;
-    shmdt(addr: u64) -> i32 = SYS_shmdt;
-    remap_file_pages(addr: u64, len: u64, prot: i32, page: u64, flags: i32) -> i32 = SYS_remap_file_pages;
-    mlock(addr: u64, len: u64) -> i32 = SYS_mlock;
-    mlock2(addr: u64, len: u64, flags: u32) -> i32 = SYS_mlock2;
-    munlock(addr: u64, len: u64) -> i32 = SYS_munlock;
-    unshare(flags: i32) -> i32 = SYS_unshare;
-    setns(fd: i32, kind: i32) -> i32 = SYS_setns;
-    setrlimit(resource: u32, new: u64) -> i32 = SYS_setrlimit;
-    prlimit(pid: i32, resource: u32, new: u64, old: u64) -> i32 = SYS_prlimit64;
-    mlockall(flags: i32) -> i32 = SYS_mlockall;
-    munlockall() -> i32 = SYS_munlockall;
-    msync(addr: u64, len: u64, flags: i32) -> i32 = SYS_msync;
-    process_vm_readv(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_readv;
-    process_vm_writev(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_writev;
+    b"mremap" => mremap(addr: u64, old: u64, new: u64, flags: i32, to: u64) -> i64 = SYS_mremap;
+    b"mprotect" => mprotect(addr: u64, len: u64, prot: i32) -> i32 = SYS_mprotect;
+    b"pkey_mprotect" => pkey_mprotect(addr: u64, len: u64, prot: i32, key: i32) -> i32 = SYS_pkey_mprotect;
+    b"madvise" => madvise(addr: u64, len: u64, advice: i32) -> i32 = SYS_madvise;
+    b"process_madvise" => process_madvise(pidfd: i32, vector: u64, count: u64, advice: i32, flags: u32) -> i64 = SYS_process_madvise;
+    b"shmat" => shmat(id: i32, addr: u64, flags: i32) -> i64 = SYS_shmat;
+    b"shmdt" => shmdt(addr: u64) -> i32 = SYS_shmdt;
+    b"remap_file_pages" => remap_file_pages(addr: u64, len: u64, prot: i32, page: u64, flags: i32) -> i32 = SYS_remap_file_pages;
+    b"mlock" => mlock(addr: u64, len: u64) -> i32 = SYS_mlock;
+    b"mlock2" => mlock2(addr: u64, len: u64, flags: u32) -> i32 = SYS_mlock2;
+    b"munlock" => munlock(addr: u64, len: u64) -> i32 = SYS_munlock;
+    b"unshare" => unshare(flags: i32) -> i32 = SYS_unshare;
+    b"setns" => setns(fd: i32, kind: i32) -> i32 = SYS_setns;
+    b"setrlimit" | b"setrlimit64" => setrlimit(resource: u32, new: u64) -> i32 = SYS_setrlimit;
+    b"prlimit" | b"prlimit64" => prlimit(pid: i32, resource: u32, new: u64, old: u64) -> i32 = SYS_prlimit64;
+    b"mlockall" => mlockall(flags: i32) -> i32 = SYS_mlockall;
+    b"munlockall" => munlockall() -> i32 = SYS_munlockall;
+    b"msync" => msync(addr: u64, len: u64, flags: i32) -> i32 = SYS_msync;
+    b"process_vm_readv" => process_vm_readv(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_readv;
+    b"process_vm_writev" => process_vm_writev(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_writev;
+    b"mseal" => mseal(addr: u64, len: u64, flags: u64) -> i32 = SYS_mseal;
 }
 
 /// Returns the error instead of setting errno, and takes "don't need" for
@@ -486,4 +477,19 @@ fn ret_near(caller: u64) -> Option<u64> {
     let code = unsafe { core::slice::from_raw_parts(caller as *const u8, len) };
     let at = code.iter().position(|&b| b == 0xc3)?;
     caller.checked_add(at as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intercept::selftest::FUNCTIONS;
+
+    #[test]
+    fn each_function_of_the_table_of_calls_has_one_of_ours() {
+        for (name, ..) in FUNCTIONS {
+            let credentials = CREDENTIALS.iter().any(|(n, _)| n == name);
+            assert!(credentials || wrapper(name.as_bytes()).is_some(), "{name}");
+            assert!(name.len() < NAME_MAX, "{name}");
+        }
+    }
 }

@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn in_eighty_columns_whatever_the_numbers() {
         let mut one = sample(u32::MAX, "/bin/a", 65530);
-        one.figures.header.counters = [u64::MAX; 48];
+        one.figures.header.counters = [u64::MAX; regall_directory::layout::COUNTERS];
         one.figures.header.calls.fill(u64::MAX);
         one.figures.header.budget = 1;
         one.figures

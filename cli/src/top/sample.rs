@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Instant;
 
-use regall_directory::layout::{Call, Counter, CALLS};
+use regall_directory::layout::{Call, Counter, CALLS, COUNTERS};
 use regall_reader::{self as reader, OpenError, Process};
 use serde_json::{json, Map, Value};
 
@@ -35,7 +35,7 @@ pub struct Sample {
 pub struct Rates {
     seconds: f64,
     calls: [u64; CALLS],
-    counters: [u64; 48],
+    counters: [u64; COUNTERS],
 }
 
 /// What a round has brought.
@@ -58,7 +58,7 @@ struct Before {
     at: Instant,
     image: u64,
     calls: [u64; CALLS],
-    counters: [u64; 48],
+    counters: [u64; COUNTERS],
 }
 
 /// What takes time in the shim, while a program runs.
@@ -305,7 +305,7 @@ mod tests {
                 at: began + Duration::from_secs(seconds),
                 image,
                 calls: [0; CALLS],
-                counters: [0; 48],
+                counters: [0; COUNTERS],
             };
             this.calls[Call::Mmap as usize] = mmap;
             this.calls[Call::Brk as usize] = 5;

@@ -205,29 +205,31 @@ pub fn mark(range: PageRange, f: impl Fn(Marks) -> Marks) {
 #[cold]
 #[inline(never)]
 pub fn mseal(frame: &Frame) -> i64 {
-    counters::count_call(Call::Mseal);
-    let range = PageRange::from_call(frame.args[0], frame.args[1]).filter(|r| touches(*r));
+    let range = PageRange::from_call(frame.args[0], frame.args[1]);
     // What the kernel refuses whatever is there, it refuses at once.
     let mut nothing = *frame;
     nothing.args[1] = 0;
-    let range = range.filter(|_| !super::failed(super::real(&nothing)));
-    if let Some(range) = range {
-        make_private(range);
-        before_seal(range);
-        if has_live(range) {
+    let shared = range.filter(|r| touches(*r) && !super::failed(super::real(&nothing)));
+    if let Some(shared) = shared {
+        make_private(shared);
+        before_seal(shared);
+        if has_live(shared) {
+            counters::count_call(Call::Mseal);
             log::info!("mseal is ENOMEM: threads run, and the descriptor of REGALL_SHARE's memory was closed");
             return -i64::from(Errno::NOMEM.0);
         }
     }
+    let flight = super::open(Call::Mseal);
     let value = super::real(frame);
     if value == 0 {
-        if let Some(range) = range {
-            mark(range, Marks::sealed);
+        if let Some(shared) = shared {
+            mark(shared, Marks::sealed);
         }
-        if let Some(range) = PageRange::from_call(frame.args[0], frame.args[1]) {
+        if let Some(range) = range {
             seals::add(range);
         }
     }
+    super::end(flight);
     value
 }
 
