@@ -11,26 +11,12 @@ use crate::text::{number, JsonText, Text};
 use crate::track;
 use crate::version;
 use core::fmt::{self, Write};
+use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use regall_directory::layout::{Call, Counter, SETTING_FORKED};
-use regall_directory::settings::each as each_setting;
-use regall_directory::vocab::Reason;
-
-/// Launchers' names for the rank, those of MPI libraries before Slurm's, ...
-const RANKS: [&[u8]; 5] = [
-    b"OMPI_COMM_WORLD_RANK",
-    b"PMIX_RANK",
-    b"PMI_RANK",
-    b"PALS_RANKID",
-    b"SLURM_PROCID",
-];
-/// ... and for how many there are. SLURM_NTASKS is the whole job's, even for the batch
-/// script alone.
-const SIZES: [&[u8]; 3] = [
-    b"OMPI_COMM_WORLD_SIZE",
-    b"PMI_SIZE",
-    b"SLURM_STEP_NUM_TASKS",
-];
+use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::layout::{Call, Counter, Header, SETTING_FORKED, SETTING_GAVE_UP};
+use regall_directory::settings::{each as each_setting, RANKS, SIZES};
+use regall_directory::vocab::{Attr, Column, Reason};
 
 /// The rank and the number of ranks; u64::MAX: no launcher says.
 static PLACE: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];
@@ -100,47 +86,24 @@ impl Write for Out {
     }
 }
 
-/// Everything, as one object.
+/// Everything, as one object: `Process` of documents/, whose names these are.
 fn json(out: &mut Out) -> fmt::Result {
     let Some(h) = counters::header() else {
         return Ok(());
     };
-    let (totals, mappings, own) = match track::lock() {
+    let (pinned, mappings, own) = match track::lock() {
         Some(guard) => (
-            *guard.ledger.totals(),
+            guard.ledger.totals().pin[Reason::None as usize],
             guard.ledger.len(),
             guard.own_bytes(),
         ),
         None => return Ok(()),
     };
-    let mut exe = [0u8; 256];
-    for (bytes, word) in exe.chunks_mut(8).zip(&h.exe) {
-        bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-    }
-    let end = exe.iter().position(|b| *b == 0).unwrap_or(exe.len());
+    who(out, h)?;
     write!(
         out,
-        "{{\"version\":\"{}\",\"pid\":{},\"exe\":\"{}\",\"host\":\"{}\",\"rank\":{},\"ranks\":{},",
-        version::name(),
-        sys::getpid(),
-        JsonText(exe.get(..end).unwrap_or(&[])),
-        JsonText(sys::host().as_bytes()),
-        Known(PLACE[0].load(Relaxed)),
-        Known(PLACE[1].load(Relaxed)),
-    )?;
-    write!(
-        out,
-        "\"start_time\":{},\"forked\":{},\"budget_bytes\":{},\"memlock_bytes\":{},\"unpublished\":{},",
-        h.start_time.load(Relaxed),
-        h.settings.load(Relaxed) & SETTING_FORKED != 0,
-        Known(h.budget.load(Relaxed)),
-        Known(limits::memlock_now().unwrap_or(u64::MAX)),
-        h.unpublished.load(Relaxed),
-    )?;
-    write!(
-        out,
-        "\"mappings\":{mappings},\"bytes_registered\":{},\"settings\":{{",
-        totals.registered
+        "\"unpublished\":{},\"mappings\":{mappings},\"settings\":{{",
+        h.unpublished.load(Relaxed)
     )?;
     let mut comma = "";
     each_setting(
@@ -151,36 +114,22 @@ fn json(out: &mut Out) -> fmt::Result {
             write!(out, "{before}\"{name}\":\"{value}\"")
         },
     )?;
-    write!(out, "}},\"bytes_excluded\":{{")?;
-    let mut comma = "";
-    for (reason, bytes) in Reason::ALL
-        .iter()
-        .zip(totals.pin)
-        .skip(1)
-        .filter(|(_, b)| *b > 0)
-    {
-        write!(out, "{comma}\"{}\":{bytes}", reason.word())?;
-        comma = ",";
-    }
+    write!(out, "}},\"bytes\":{{")?;
+    bytes(out)?;
     write!(out, "}},\"events\":{{")?;
-    list(
-        out,
-        Call::ALL
-            .iter()
-            .map(|c| c.word())
-            .zip(h.calls.iter().map(|n| n.load(Relaxed))),
-    )?;
+    let calls = Call::ALL.iter().map(|c| c.word());
+    list(out, calls.zip(h.calls.iter().map(|n| n.load(Relaxed))))?;
     write!(out, "}},\"counters\":{{")?;
     let counters = Counter::ALL.iter().zip(&h.counters).map(|(c, n)| match c {
         Counter::Ranges => (c.word(), mappings as u64),
-        Counter::PinnedBytes => (c.word(), totals.pin[Reason::None as usize]),
+        Counter::PinnedBytes => (c.word(), pinned),
         Counter::ShimBytes => (c.word(), own),
         _ => (c.word(), n.load(Relaxed)),
     });
     list(out, counters)?;
     write!(
         out,
-        "}},\"sites_patched\":{},\"sites_refused\":{},\"selftest_missed\":[",
+        "}},\"sites\":{{\"patched\":{},\"refused\":{}}},\"selftest_missed\":[",
         h.sites_patched.load(Relaxed),
         h.sites_refused.load(Relaxed)
     )?;
@@ -190,7 +139,116 @@ fn json(out: &mut Out) -> fmt::Result {
         write!(out, "{comma}\"{}\"", call.word())?;
         comma = ",";
     }
-    writeln!(out, "]}}")
+    writeln!(out, "],\"live\":null}}")
+}
+
+/// Which process it is, and what it may have.
+fn who(out: &mut Out, h: &Header) -> fmt::Result {
+    let mut exe = [0u8; 256];
+    for (bytes, word) in exe.chunks_mut(8).zip(&h.exe) {
+        bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    let end = exe.iter().position(|b| *b == 0).unwrap_or(exe.len());
+    let in_force = h.settings.load(Relaxed);
+    write!(
+        out,
+        "{{\"version\":1,\"library\":\"{}\",\"pid\":{},\"exe\":\"{}\",\"host\":\"{}\",\"rank\":{},\"ranks\":{},",
+        version::name(),
+        sys::getpid(),
+        JsonText(exe.get(..end).unwrap_or(&[])),
+        JsonText(sys::host().as_bytes()),
+        Known(PLACE[0].load(Relaxed)),
+        Known(PLACE[1].load(Relaxed)),
+    )?;
+    write!(
+        out,
+        "\"start_time\":{},\"forked\":{},\"gave_up\":{},\"budget_bytes\":{},\"memlock_bytes\":{},",
+        h.start_time.load(Relaxed),
+        in_force & SETTING_FORKED != 0,
+        in_force & SETTING_GAVE_UP != 0,
+        Known(h.budget.load(Relaxed)),
+        Known(limits::memlock_now().unwrap_or(u64::MAX)),
+    )
+}
+
+/// Bytes by what is said of them. The ledger is asked for each group anew, so that little
+/// stack is needed.
+fn bytes(out: &mut Out) -> fmt::Result {
+    let (mut registered, mut excluded) = (0, 0);
+    let reasons = said(|attr, bytes| match attr.registered() {
+        true => {
+            registered += bytes;
+            None
+        }
+        false => {
+            excluded += bytes;
+            Some(attr.reason())
+        }
+    });
+    write!(
+        out,
+        "\"state\":{{\"registered\":{registered},\"excluded\":{excluded}}},\"reason\":{{"
+    )?;
+    reasons.list(out)?;
+    write!(out, "}},\"pin\":{{")?;
+    said(|attr, _| Some(attr.pin)).list(out)?;
+    write!(out, "}},\"hca\":{{")?;
+    said(|attr, _| Some(attr.hca)).list(out)?;
+    write!(out, "}}")
+}
+
+/// Bytes by what one column says.
+struct Said {
+    /// By [`Reason`]; the first one is held.
+    reasons: [u64; Reason::ALL.len()],
+    /// The refused ones, by the kernel's errno.
+    refused: [u64; 134],
+}
+
+/// All that is mapped, by what `column` says of it; none: it does not count.
+fn said(mut column: impl FnMut(&Attr, u64) -> Option<Column>) -> Said {
+    let mut said = Said {
+        reasons: [0; Reason::ALL.len()],
+        refused: [0; 134],
+    };
+    let (Some(guard), Some(all)) = (track::lock(), PageRange::new(0, !(PAGE - 1))) else {
+        return said;
+    };
+    guard.ledger.for_each(all, |range, entry| {
+        let Some(column) = column(&entry.attr, range.len()) else {
+            return ControlFlow::Continue(());
+        };
+        let sum = match column.reason {
+            Reason::Refused => said.refused.get_mut(usize::from(column.errno)),
+            reason => said.reasons.get_mut(reason as usize),
+        };
+        if let Some(sum) = sum {
+            *sum = sum.saturating_add(range.len());
+        }
+        ControlFlow::Continue(())
+    });
+    said
+}
+
+impl Said {
+    /// What is not 0.
+    fn list(&self, out: &mut Out) -> fmt::Result {
+        let mut comma = "";
+        let mut one = |column: Column, bytes: u64| match bytes {
+            0 => Ok(()),
+            _ => {
+                let before = core::mem::replace(&mut comma, ",");
+                write!(out, "{before}\"{column}\":{bytes}")
+            }
+        };
+        for (reason, bytes) in Reason::ALL.iter().zip(self.reasons) {
+            one(Column::no(*reason), bytes)?;
+        }
+        for (errno, bytes) in (0..).zip(self.refused) {
+            one(Column::refused(errno), bytes)?;
+        }
+        Ok(())
+    }
 }
 
 /// A number, or null for u64::MAX: there is none.

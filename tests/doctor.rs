@@ -27,7 +27,7 @@ fn ask(command: &mut Command) -> Said {
     let findings: Value = serde_json::from_str(&done.stdout)
         .unwrap_or_else(|e| panic!("{e}: {}{}", done.stdout, done.stderr));
     let said = Said {
-        findings: findings.as_array().expect("a list").clone(),
+        findings: findings["findings"].as_array().expect("a list").clone(),
         end: done.end(),
     };
     said.is_sound();

@@ -302,7 +302,7 @@ fn silent(mpi: &str) -> Checked {
         stats.args(["stats", "--json", &point.pid.to_string()]);
         let done = child::run(&mut stats, TIMEOUT);
         let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap_or_default();
-        let now = COUNTERS.map(|c| json["hca"][c].as_u64().unwrap_or(u64::MAX / 2));
+        let now = COUNTERS.map(|c| json["counters"][c].as_u64().unwrap_or(u64::MAX / 2));
         let mut seen = theirs.lock().expect("counters");
         seen.entry(point.pid)
             .or_default()
@@ -654,7 +654,7 @@ fn doctor_says(on_demand: &str) -> Checked {
     let done = child::run(command.args(["doctor", "--json"]), TIMEOUT);
     let all: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON");
     let of = |name: &str| {
-        let mut all = all.as_array().into_iter().flatten();
+        let mut all = all["findings"].as_array().into_iter().flatten();
         all.find(|f| f["name"] == name).expect("a finding").clone()
     };
     let (there, registers) = (of("RDMA adapters"), of("registering"));

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use regall_documents::Process;
 use regall_tests::child::Outcome;
 use regall_tests::mode::launch;
 use regall_tests::{build, missing};
@@ -46,12 +47,12 @@ fn four_ranks(launcher: &str, options: &[&str], mpi: &str) {
     assert_eq!(done.regall_lines(), Vec::<&str>::new());
     let report = json(&report);
     assert_eq!(
-        (&report["processes"], &report["ranks"]),
+        (&report["counted"], &report["ranks"]),
         (&4.into(), &4.into()),
         "{report}"
     );
     assert_eq!(report["missing"], Value::Array(Vec::new()));
-    for name in ["mappings", "bytes_registered", "counters.start_ns"] {
+    for name in ["mappings", "bytes.state.registered", "counters.start_ns"] {
         let f = figure(&report, name);
         let value = |key: &str| f[key].as_u64().unwrap_or(0);
         assert!(
@@ -150,17 +151,14 @@ fn files_that_are_none() {
     for (name, text, why) in [
         ("empty", "", "empty: it ended"),
         ("cut", "{\"pid\":1,\"coun", "cut off: it ended"),
-        ("other", "[1]", ""),
+        ("other", "[1]", other),
         ("text", "hello", other),
         ("deep", &"[".repeat(9000), other),
     ] {
         std::fs::write(at(name), text).expect("a file");
         let (end, said) = report(name);
         assert_eq!(end, "exit 2");
-        let words = format!(
-            "no statistics of a process{}{why}",
-            [": ", ""][usize::from(why.is_empty())]
-        );
+        let words = format!("no statistics of a process: {why}");
         assert!(said.contains(&words), "{said}");
         assert!(!said.contains(" column "), "a parser's words: {said}");
     }
@@ -172,9 +170,23 @@ fn files_that_are_none() {
     assert_eq!((done.end().as_str(), done.stdout.as_str()), ("exit 2", ""));
     let line = format!("regall: {}: no file of a process's\n", at("bare").display());
     assert_eq!(done.stderr, line);
-    let made_up =
-        "{\"pid\":1,\"counters\":{\"served\":18446744073709551615},\"host\":\"\\u001b[2J\"}";
-    std::fs::write(at("made up"), made_up).expect("a file");
+    let mut made_up = Process {
+        version: regall_documents::VERSION,
+        pid: 1,
+        host: "\u{1b}[2J".into(),
+        ..Process::default()
+    };
+    made_up.counters.insert("served".into(), u64::MAX);
+    let mut write = |name: &str| {
+        let text = serde_json::to_string(&made_up).expect("JSON");
+        std::fs::write(at(name), text).expect("a file");
+        made_up.version += 1;
+    };
+    write("made up");
+    write("of another version");
+    let (end, said) = report("of another version");
+    assert_eq!(end, "exit 2");
+    assert!(said.contains("statistics of another version (2)"), "{said}");
     let done = run(Command::new(build::regall())
         .arg("report")
         .arg(at("made up")));

@@ -211,7 +211,7 @@ fn ring(mpi: &str, plugin: &str) {
     assert_eq!(said, "ring of 2: 0 errors\n");
     let text = std::fs::read_to_string(report).expect("a report");
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(report["processes"], 2, "{report}");
+    assert_eq!(report["counted"], 2, "{report}");
     assert_eq!(report["ranks"], 2, "{report}");
     assert_eq!(report["hosts"], serde_json::json!(NODES), "{report}");
     assert_eq!(report["missing"], serde_json::json!([]), "{report}");

@@ -50,7 +50,7 @@ fn regall(arguments: &[&str]) -> Outcome {
 fn figures(beside: &Beside) -> Value {
     let done = regall(&["top", "--once", "--json", "--interval", "0.5"]);
     let all: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    let all = all.as_array().expect("an array");
+    let all = all["processes"].as_array().expect("an array");
     let one = all.iter().find(|p| p["pid"] == beside.pid());
     one.unwrap_or_else(|| panic!("{} is missing: {all:#?}", beside.pid()))
         .clone()
@@ -71,12 +71,13 @@ fn json_says_what_the_dump_says() {
     for one in [&ranked, &limited] {
         let said = figures(one);
         for (name, word) in [
-            ("registered_bytes", "registered"),
-            ("excluded_bytes", "excluded"),
-            ("limit_bytes", "limit"),
+            ("state", "registered"),
+            ("state", "excluded"),
+            ("reason", "limit"),
         ] {
             let dumped = dumped(one, word);
-            assert_eq!(said[name], dumped, "{name}: {said:#}");
+            let bytes = said["bytes"][name][word].as_u64().unwrap_or(0);
+            assert_eq!(bytes, dumped, "{word}: {said:#}");
         }
         let status = std::fs::read_to_string(format!("/proc/{}/status", one.pid()));
         let status = status.expect("a process");
@@ -84,39 +85,44 @@ fn json_says_what_the_dump_says() {
         let kib: u64 = locked
             .and_then(|l| l.trim().trim_end_matches(" kB").parse().ok())
             .expect("VmLck");
-        assert_eq!(said["pinned_bytes"], kib << 10, "{said:#}");
+        assert_eq!(said["counters"]["pinned_bytes"], kib << 10, "{said:#}");
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", one.pid()));
         assert_eq!(said["mappings"], maps.expect("maps").lines().count());
         assert!(said["exe"].as_str().is_some_and(|e| e.ends_with("/sleep")));
-        assert_eq!(said["events_per_second"], 0.0, "{said:#}");
+        assert_eq!(said["live"]["rates"]["events_per_second"], 0.0, "{said:#}");
     }
     let said = figures(&ranked);
     assert_eq!(
-        (&said["rank"], &said["state"]),
+        (&said["rank"], &said["live"]["activity"]),
         (&5.into(), &"sleeping".into())
     );
-    assert_eq!(said["limit_bytes"], 0);
+    assert!(said["bytes"]["reason"]["limit"].is_null(), "{said:#}");
     let said = figures(&limited);
     assert_eq!(
-        (&said["rank"], &said["state"]),
+        (&said["rank"], &said["live"]["activity"]),
         (&Value::Null, &"stopped".into())
     );
     assert_eq!(said["budget_bytes"], 4 << 20);
-    assert!(said["limit_bytes"].as_u64() > Some(1 << 20), "{said:#}");
+    assert!(
+        said["bytes"]["reason"]["limit"].as_u64() > Some(1 << 20),
+        "{said:#}"
+    );
 }
 
 #[test]
 fn rates_are_those_of_a_busy_process() {
     let busy = busy(&[]);
     let (before, after) = (figures(&busy), figures(&busy));
-    for name in ["events", "shim_ns"] {
-        assert!(after[name].as_u64() > before[name].as_u64(), "{after:#}");
+    for (group, name) in [("events", "mmap"), ("counters", "hook_ns")] {
+        let (before, after) = (&before[group][name], &after[group][name]);
+        assert!(after.as_u64() > before.as_u64(), "{name}: {after}");
     }
+    let rates = &after["live"]["rates"];
     for name in ["events_per_second", "shim_percent"] {
-        assert!(after[name].as_f64() > Some(0.0), "{name}: {after:#}");
+        assert!(rates[name].as_f64() > Some(0.0), "{name}: {after:#}");
     }
     // 40 calls in about 20 ms; a machine with other work to do takes longer.
-    let events = after["events_per_second"].as_f64().expect("a number");
+    let events = rates["events_per_second"].as_f64().expect("a number");
     assert!((10.0..10_000.0).contains(&events), "{events}");
 }
 

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 
+use regall_documents::{self as documents, Outcome, Verified, Verify};
 use regall_reader::{self as reader, OpenError};
 
 use crate::check::Gap;
-use crate::examine::{Failure, Verdict};
-use crate::{complain, units};
+use crate::examine::{Failure, Summary, Verdict};
+use crate::{complain, units, words};
 
 /// No gap.
 pub const GOOD: u8 = 0;
@@ -82,31 +83,105 @@ pub fn vanished(verdict: &Verdict) -> bool {
     )
 }
 
-/// Prints what became clear of a process; returns its exit code.
-pub fn report(pid: u32, verdict: &Verdict, out: &mut impl Write) -> std::io::Result<u8> {
-    match verdict {
-        Verdict::Good(s) => {
-            let (registered, excluded) = (units::bytes(s.registered), units::bytes(s.excluded));
-            let mappings = s.mappings;
-            write!(
-                out,
-                "{pid}: ok, {mappings} mappings, {registered} registered, {excluded} excluded"
-            )?;
-            if s.untouched != 0 {
-                write!(out, ", {} untouched", units::bytes(s.untouched))?;
-            }
-            writeln!(out)?;
-            Ok(GOOD)
-        }
-        Verdict::Gaps(gaps, unpublished) => {
-            print_gaps(pid, gaps, *unpublished, out)?;
-            Ok(GAP)
-        }
-        Verdict::Failed(why) => {
-            complain(&format!("{pid}: {why}"));
-            Ok(BLIND)
+/// What is said of processes: at once for people, in one document for programs.
+pub enum Answers {
+    /// A line or more for each.
+    Text,
+    /// What was said in this round.
+    Json(Vec<Verified>),
+}
+
+impl Answers {
+    /// As JSON or not.
+    pub fn new(json: bool) -> Self {
+        match json {
+            true => Self::Json(Vec::new()),
+            false => Self::Text,
         }
     }
+
+    /// Says what became clear of a process; returns its exit code.
+    pub fn report(
+        &mut self,
+        pid: u32,
+        verdict: &Verdict,
+        out: &mut impl Write,
+    ) -> std::io::Result<u8> {
+        if let Verdict::Failed(why) = verdict {
+            complain(&format!("{pid}: {why}"));
+        }
+        let code = match verdict {
+            Verdict::Good(_) => GOOD,
+            Verdict::Gaps(..) => GAP,
+            Verdict::Failed(_) => BLIND,
+        };
+        match (self, verdict) {
+            (Self::Json(all), _) => all.push(told(pid, verdict)),
+            (Self::Text, Verdict::Good(s)) => print_good(pid, s, out)?,
+            (Self::Text, Verdict::Gaps(gaps, unpublished)) => {
+                print_gaps(pid, gaps, *unpublished, out)?
+            }
+            (Self::Text, Verdict::Failed(_)) => (),
+        }
+        Ok(code)
+    }
+
+    /// The document on what was said since the last one.
+    pub fn document(&mut self, exit_code: u8) -> Option<Verify> {
+        match self {
+            Self::Text => None,
+            Self::Json(all) => Some(Verify {
+                version: documents::VERSION,
+                exit_code,
+                processes: std::mem::take(all),
+            }),
+        }
+    }
+}
+
+fn told(pid: u32, verdict: &Verdict) -> Verified {
+    let empty = Verified {
+        pid,
+        outcome: Outcome::Ok,
+        why: None,
+        mappings: None,
+        bytes: None,
+        unpublished: 0,
+        gaps: Vec::new(),
+    };
+    match verdict {
+        Verdict::Good(s) => Verified {
+            mappings: Some(s.mappings as u64),
+            bytes: Some(s.bytes.0.clone()),
+            ..empty
+        },
+        Verdict::Gaps(gaps, unpublished) => Verified {
+            outcome: Outcome::Gaps,
+            unpublished: *unpublished,
+            gaps: gaps.iter().map(Gap::told).collect(),
+            ..empty
+        },
+        Verdict::Failed(why) => Verified {
+            outcome: Outcome::Unknown,
+            why: Some(words(&why.to_string())),
+            ..empty
+        },
+    }
+}
+
+fn print_good(pid: u32, s: &Summary, out: &mut impl Write) -> std::io::Result<()> {
+    let bytes = &s.bytes;
+    write!(
+        out,
+        "{pid}: ok, {} mappings, {} registered, {} excluded",
+        s.mappings,
+        units::bytes(bytes.registered()),
+        units::bytes(bytes.excluded())
+    )?;
+    if bytes.untouched() != 0 {
+        write!(out, ", {} untouched", units::bytes(bytes.untouched()))?;
+    }
+    writeln!(out)
 }
 
 fn print_gaps(

@@ -4,6 +4,7 @@ use std::fmt;
 
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Column, Prot, Reason};
+use regall_documents as documents;
 use regall_reader::{Entry, Mapping, Region};
 
 use crate::regions::{is_implicit, pieces, Regions};
@@ -54,6 +55,29 @@ pub struct Gap {
     pub mapping: Option<Mapping>,
     /// The entry that is wrong; none if they are not covered.
     pub entry: Option<Entry>,
+}
+
+impl Gap {
+    /// For programs.
+    pub fn told(&self) -> documents::Gap {
+        let mapping = self.mapping.as_ref();
+        documents::Gap {
+            start: format!("{:#x}", self.range.start()),
+            end: format!("{:#x}", self.range.end()),
+            bytes: self.range.len(),
+            prot: mapping.map(|m| m.prot.to_string()),
+            name: mapping.map(|m| m.name.clone()),
+            wrong: match self.wrong {
+                Wrong::Uncovered => documents::Wrong::Uncovered,
+                Wrong::Protection(_) => documents::Wrong::Protection,
+                Wrong::Pin(_) => documents::Wrong::Pin,
+                Wrong::Hca(_) => documents::Wrong::Hca,
+                Wrong::Unheld => documents::Wrong::Unheld,
+                Wrong::Unmapped(_) => documents::Wrong::Unmapped,
+            },
+            text: self.wrong.to_string(),
+        }
+    }
 }
 
 /// What counts as a gap beside bytes that no entry covers.

@@ -19,7 +19,8 @@ mod text;
 
 use std::io::Write;
 
-use serde_json::{json, Map, Value};
+use regall_documents as documents;
+use serde_json::{Map, Value};
 
 use crate::print_json;
 use place::Who;
@@ -107,16 +108,19 @@ impl Finding {
         self
     }
 
-    fn json(&self) -> Value {
-        let mend = |(who, line): &(Who, String)| json!({ "who": who.word(), "line": line });
-        json!({
-            "name": self.name,
-            "standing": self.standing.word(),
-            "found": self.found,
-            "effect": self.effect,
-            "measured": self.measured,
-            "mend": self.mend.iter().map(mend).collect::<Vec<_>>(),
-        })
+    fn told(&self) -> documents::Finding {
+        let mend = |(who, line): &(Who, String)| documents::Cure {
+            who: who.word().to_string(),
+            line: line.clone(),
+        };
+        documents::Finding {
+            name: self.name.to_string(),
+            standing: self.standing.word().to_string(),
+            found: self.found.clone(),
+            effect: self.effect.clone(),
+            measured: self.measured.clone(),
+            mend: self.mend.iter().map(mend).collect(),
+        }
     }
 
     fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
@@ -174,7 +178,11 @@ fn all() -> Vec<Finding> {
 pub fn doctor(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let findings = all();
     if args.json {
-        print_json(&findings.iter().map(Finding::json).collect(), out)?;
+        let told = documents::Doctor {
+            version: documents::VERSION,
+            findings: findings.iter().map(Finding::told).collect(),
+        };
+        print_json(&told, out)?;
     } else {
         for finding in &findings {
             finding.print(out)?;

@@ -37,12 +37,8 @@ pub enum Verdict {
 pub struct Summary {
     /// Lines in /proc/PID/maps.
     pub mappings: usize,
-    /// Bytes that at least one registrar holds.
-    pub registered: u64,
-    /// Bytes that are left out for a named reason.
-    pub excluded: u64,
-    /// Bytes that the adapter has not, since nobody has touched them or asked for them.
-    pub untouched: u64,
+    /// Bytes by what is said of them.
+    pub bytes: Tally,
 }
 
 /// Why a process could not be looked at.
@@ -142,11 +138,8 @@ impl Evidence {
 }
 
 fn summary(look: &Look) -> Summary {
-    let bytes = Tally::of(&look.entries);
     Summary {
         mappings: look.mappings.len(),
-        registered: bytes.registered(),
-        excluded: bytes.excluded(),
-        untouched: bytes.untouched(),
+        bytes: Tally::of(&look.entries),
     }
 }

@@ -1,36 +1,23 @@
 //! What is counted of a process at one look, for `stats`, `top` and `verify`.
 
-use std::collections::BTreeMap;
-
 use regall_directory::layout::{Call, Counter, SETTING_FORKED, SETTING_GAVE_UP};
 use regall_directory::vocab::Reason;
+use regall_documents::{self as documents, Counts, Live, Process, Rates, Sites};
 use regall_reader::{Entry, HeaderView};
-use serde_json::{json, Map, Value};
 
 use crate::dump::{reason, state};
+use crate::launched::{host, Launched};
 use crate::look::{Look, Settings};
-
-/// Bytes by a word.
-pub type Sums = BTreeMap<String, u64>;
 
 /// Bytes by state, by reason, and by each registrar's word.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
-    /// By `registered` and `excluded`.
-    state: Sums,
-    /// What is excluded, by the reason.
-    pub reason: Sums,
-    /// By `yes` or the reason in the pin set's column ...
-    pub pin: Sums,
-    /// ... and in the HCA registrar's.
-    pub hca: Sums,
-}
+pub struct Tally(pub documents::Bytes);
 
 impl Tally {
     /// Of all entries.
     pub fn of(entries: &[Entry]) -> Self {
-        let mut tally = Self::default();
-        let add = |sums: &mut Sums, word, bytes: u64| {
+        let mut tally = documents::Bytes::default();
+        let add = |sums: &mut Counts, word, bytes: u64| {
             let sum = sums.entry(word).or_default();
             *sum = sum.saturating_add(bytes);
         };
@@ -42,47 +29,46 @@ impl Tally {
                 add(&mut tally.reason, reason(attr), range.len());
             }
         }
-        tally
+        for sums in [
+            &mut tally.state,
+            &mut tally.reason,
+            &mut tally.pin,
+            &mut tally.hca,
+        ] {
+            sums.sort_unstable_keys();
+        }
+        Self(tally)
     }
 
     /// Bytes that at least one registrar holds.
     pub fn registered(&self) -> u64 {
-        self.state.get("registered").copied().unwrap_or(0)
+        self.0.state.get("registered").copied().unwrap_or(0)
     }
 
     /// Bytes that are left out for a named reason.
     pub fn excluded(&self) -> u64 {
-        self.state.get("excluded").copied().unwrap_or(0)
+        self.0.state.get("excluded").copied().unwrap_or(0)
     }
 
     /// Bytes that the pin set holds.
     pub fn pinned(&self) -> u64 {
-        self.pin.get("yes").copied().unwrap_or(0)
+        self.0.pin.get("yes").copied().unwrap_or(0)
     }
 
     /// Bytes of the shim's own.
     pub fn shim(&self) -> u64 {
-        self.reason.get("shim").copied().unwrap_or(0)
+        self.0.reason.get("shim").copied().unwrap_or(0)
     }
 
     /// Bytes that are left out because they are over the limit.
     pub fn over_limit(&self) -> u64 {
-        self.reason.get("limit").copied().unwrap_or(0)
+        self.0.reason.get("limit").copied().unwrap_or(0)
     }
 
     /// Bytes that the adapter has not, since nobody has touched them or asked for them.
     pub fn untouched(&self) -> u64 {
         let word = Reason::Untouched.word();
-        self.hca.get(word).copied().unwrap_or(0)
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "state": self.state,
-            "reason": self.reason,
-            "pin": self.pin,
-            "hca": self.hca,
-        })
+        self.0.hca.get(word).copied().unwrap_or(0)
     }
 }
 
@@ -164,53 +150,62 @@ impl Figures {
         self.header.settings & SETTING_GAVE_UP != 0
     }
 
+    /// The word for what it does.
+    pub fn activity(&self, launched: &Launched) -> &'static str {
+        match self.gave_up() {
+            true => "gave up",
+            false => launched.activity(),
+        }
+    }
+
     /// The kinds of calls that did not arrive in the self-test.
     pub fn missed(&self) -> Vec<&'static str> {
         let missed = |c: &&Call| self.header.selftest_missed >> (**c as u32) & 1 != 0;
         Call::ALL.iter().filter(missed).map(|c| c.word()).collect()
     }
 
-    /// The settings in force, and what has become of the process.
-    fn settings(&self) -> Value {
-        let all = self.header.in_force().into_iter();
-        let mut all: Map<_, _> = all.map(|(n, v)| (n.to_string(), json!(v))).collect();
-        let forked = self.header.settings & SETTING_FORKED != 0;
-        all.insert("forked".into(), json!(forked));
-        all.insert("gave_up".into(), json!(self.gave_up()));
-        Value::Object(all)
-    }
-
     /// All that there is to say, in the order in which it is printed.
-    pub fn json(&self) -> Value {
+    pub fn told(&self, launched: &Launched, rates: Option<Rates>) -> Process {
         let h = &self.header;
-        let counter = |c: &Counter| (c.word(), self.counter(*c));
-        let others = Counter::ALL.iter().filter(|c| !HCA.contains(c));
-        json!({
-            "pid": self.pid,
-            "exe": h.exe,
-            "generation": h.generation,
-            "busy": self.busy,
-            "mappings": self.mappings,
-            "entries": self.entries,
-            "regions": self.regions,
-            "unpublished": h.unpublished,
-            "settings": self.settings(),
-            "budget_bytes": self.budget(),
-            "sites": { "patched": h.sites_patched, "refused": h.sites_refused },
-            "selftest_missed": self.missed(),
-            "bytes": self.bytes.json(),
-            "calls": named(Call::ALL.iter().map(|c| (c.word(), self.calls(*c)))),
-            "counters": named(others.map(counter)),
-            "hca": named(HCA.iter().map(counter)),
-        })
+        let text = |(name, value): (&str, String)| (name.to_string(), value);
+        Process {
+            version: documents::VERSION,
+            library: None,
+            pid: self.pid,
+            exe: h.exe.clone(),
+            host: host(),
+            rank: launched.rank,
+            ranks: launched.ranks,
+            start_time: h.start_time,
+            forked: h.settings & SETTING_FORKED != 0,
+            gave_up: self.gave_up(),
+            budget_bytes: self.budget(),
+            memlock_bytes: None,
+            unpublished: h.unpublished,
+            mappings: self.mappings as u64,
+            settings: h.in_force().into_iter().map(text).collect(),
+            bytes: self.bytes.0.clone(),
+            events: named(Call::ALL.iter().map(|c| (c.word(), self.calls(*c)))),
+            counters: named(Counter::ALL.iter().map(|c| (c.word(), self.counter(*c)))),
+            sites: Sites {
+                patched: h.sites_patched,
+                refused: h.sites_refused,
+            },
+            selftest_missed: self.missed().into_iter().map(str::to_string).collect(),
+            live: Some(Live {
+                job: launched.job.clone(),
+                activity: self.activity(launched).to_string(),
+                generation: h.generation,
+                busy: self.busy as u64,
+                regions: self.regions as u64,
+                rates,
+            }),
+        }
     }
 }
 
-fn named(all: impl Iterator<Item = (&'static str, u64)>) -> Value {
-    Value::Object(
-        all.map(|(name, n)| (name.to_string(), json!(n)))
-            .collect::<Map<_, _>>(),
-    )
+fn named(all: impl Iterator<Item = (&'static str, u64)>) -> Counts {
+    all.map(|(name, n)| (name.to_string(), n)).collect()
 }
 
 #[cfg(test)]
@@ -273,7 +268,8 @@ mod tests {
         assert_eq!(tally.excluded(), 31 << 12);
         assert_eq!(tally.over_limit(), 30 << 12);
         assert_eq!(tally.pinned(), 10 << 12);
-        let pages = |sums: &Sums| {
+        let tally = tally.0;
+        let pages = |sums: &Counts| {
             let pages = sums.iter().map(|(word, bytes)| (word.clone(), bytes >> 12));
             pages.collect::<Vec<_>>()
         };

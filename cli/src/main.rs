@@ -25,6 +25,7 @@ mod dump;
 mod env;
 mod examine;
 mod figures;
+mod launched;
 mod launcher;
 mod library;
 mod look;
@@ -98,7 +99,7 @@ enum Command {
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
-    /// Write the manual pages and shell completions
+    /// Write the manual pages, shell completions and JSON Schemas
     #[command(hide = true)]
     Pages(manual::Args),
 }
@@ -148,7 +149,7 @@ impl Write for Output<'_> {
 }
 
 /// JSON as people read it, too.
-fn print_json(value: &serde_json::Value, out: &mut impl Write) -> io::Result<()> {
+fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)
 }

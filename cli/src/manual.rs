@@ -1,4 +1,4 @@
-//! `regall pages`: manual pages and shell completions, for `make install`. Hidden,
+//! `regall pages`: manual pages, shell completions and JSON Schemas, for `make install`. Hidden,
 //! since nobody else needs it; a part of the command, since whoever installs has that
 //! and seldom a Rust toolchain.
 
@@ -87,6 +87,14 @@ fn all() -> anyhow::Result<Vec<(PathBuf, Content)>> {
         let mut public = public(&crate::Cli::command());
         clap_complete::generate(shell, &mut public, "regall", &mut text);
         put(path.into(), Content::Text(text));
+    }
+    for (name, schema) in regall_documents::schemas() {
+        let mut text = serde_json::to_vec_pretty(&schema)?;
+        text.push(b'\n');
+        put(
+            format!("share/regall/schema/{name}.json"),
+            Content::Text(text),
+        );
     }
     Ok(all)
 }
@@ -198,7 +206,7 @@ fn command_page(command: &Command) -> anyhow::Result<String> {
     if command.get_name() == "stats" {
         page.section("NOTES")
             .text("The names below `settings` are those of the variables, see `regall`(7), and say what is in force: `intercept` is `symbols` where code can't be patched, `share` is `off` where it can do nothing, `huge` is `off` where the kernel does not leave it to programs. `forked`: a child of fork that leaves what it inherited alone; `gave_up`: the shim no longer tracks.")
-            .paragraph("What the names below `counters` and `hca` mean; those that are 0 are left out of the text:");
+            .paragraph("What the names below `counters` mean; those that are 0 are left out of the text:");
         for (name, text) in counters::all() {
             page.item(&format!("`{name}`"), &format!("{text}."));
         }
@@ -319,7 +327,7 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
             "Compares what is published with /proc/PID/maps. A byte that is mapped and of which nothing is said is a \
              gap, and a bug. A gap counts only if it is seen twice with nothing changed in between.",
         ],
-        "stats" => &["One counter a line, or an object. `REGALL_STATS_FILE` has them written at exit."],
+        "stats" => &["One counter a line, or an object of the same names. `REGALL_STATS_FILE` has the same object written at exit. Its JSON Schema is share/regall/schema/process.json of the installation."],
         "top" => &[
             "All processes with the shim on that you may look at. `s` chooses the column to sort by, `r` turns the \
              order round, `/` filters, Enter shows all that is known of one process, `?` explains, `q` ends it.",

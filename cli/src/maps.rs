@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use regall_documents as documents;
 use regall_reader::Region;
-use serde_json::{json, Value};
 
 use crate::dump::{reason, Key};
 use crate::look::{look, Look};
@@ -44,7 +44,7 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         });
         fs::write(file, svg).with_context(|| file.display().to_string())?;
     } else if args.json {
-        print_json(&json(args.pid, &look, &rows), out)?;
+        print_json(&told(args.pid, &look, &rows), out)?;
     } else {
         table(&rows, out)?;
     }
@@ -52,26 +52,25 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
 }
 
 /// The rows, and the regions of all domains.
-fn json(pid: u32, look: &Look, rows: &[Row]) -> Value {
+fn told(pid: u32, look: &Look, rows: &[Row]) -> documents::Maps {
     let primary = look.header.primary;
-    let region = |r: &Region| {
-        json!({
-            "start": format!("{:#x}", r.range.start()),
-            "end": format!("{:#x}", r.range.end()),
-            "bytes": r.range.len(),
-            "domain": r.domain,
-            "primary": u64::from(r.domain) == primary,
-            "pd": r.pd,
-            "access": r.access.to_string(),
-            "lkey": key(Some(r.lkey)),
-            "rkey": key(regions::rkey(r)),
-        })
+    let region = |r: &Region| documents::Region {
+        start: format!("{:#x}", r.range.start()),
+        end: format!("{:#x}", r.range.end()),
+        bytes: r.range.len(),
+        domain: r.domain,
+        primary: u64::from(r.domain) == primary,
+        pd: r.pd,
+        access: r.access.to_string(),
+        lkey: key(Some(r.lkey)),
+        rkey: key(regions::rkey(r)),
     };
-    json!({
-        "pid": pid,
-        "mappings": rows.iter().map(row_json).collect::<Vec<_>>(),
-        "regions": look.regions.all().iter().map(region).collect::<Vec<_>>(),
-    })
+    documents::Maps {
+        version: documents::VERSION,
+        pid,
+        rows: rows.iter().map(row_told).collect(),
+        regions: look.regions.all().iter().map(region).collect(),
+    }
 }
 
 fn key(key: Option<u32>) -> Option<String> {
@@ -105,20 +104,22 @@ fn keys(row: &Row) -> String {
     }
 }
 
-fn row_json(row: &Row) -> Value {
+fn row_told(row: &Row) -> documents::Row {
     let entry = row.entry;
-    json!({
-        "start": format!("{:#x}", row.range.start()),
-        "end": format!("{:#x}", row.range.end()),
-        "bytes": row.range.len(),
-        "prot": row.mapping.prot.to_string(),
-        "state": row.state(),
-        "reason": entry.filter(|e| !e.attr.registered()).map(|e| reason(&e.attr)),
-        "kind": entry.map(|e| e.attr.kind.word()),
-        "pin": entry.map(|e| e.attr.pin.to_string()),
-        "hca": entry.map(|e| e.attr.hca.to_string()),
-        "lkey": key(row.region.map(|r| r.lkey)),
-        "rkey": key(row.region.and_then(regions::rkey)),
-        "name": row.mapping.name,
-    })
+    documents::Row {
+        start: format!("{:#x}", row.range.start()),
+        end: format!("{:#x}", row.range.end()),
+        bytes: row.range.len(),
+        prot: row.mapping.prot.to_string(),
+        state: row.state().to_string(),
+        reason: entry
+            .filter(|e| !e.attr.registered())
+            .map(|e| reason(&e.attr)),
+        kind: entry.map(|e| e.attr.kind.word().to_string()),
+        pin: entry.map(|e| e.attr.pin.to_string()),
+        hca: entry.map(|e| e.attr.hca.to_string()),
+        lkey: key(row.region.map(|r| r.lkey)),
+        rkey: key(row.region.and_then(regions::rkey)),
+        name: row.mapping.name.clone(),
+    }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde_json::{json, Value};
+use regall_documents as documents;
 
 use crate::{complain, print_json, units, FAILED};
 use gather::Job;
@@ -36,7 +36,7 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let gathered = gather::read(&args.places);
     let report = Report::of(&gathered.job);
     match args.json {
-        true => print_json(&report.json(), out)?,
+        true => print_json(&report.told(), out)?,
         false if gathered.job.is_empty() => (),
         false => write!(out, "{report}")?,
     }
@@ -59,7 +59,7 @@ pub fn write(places: &[PathBuf], file: &std::path::Path) -> anyhow::Result<Vec<S
     let gathered = gather::read(places);
     let report = Report::of(&gathered.job);
     let text = match file.extension().is_some_and(|e| e == "json") {
-        true => format!("{:#}\n", report.json()),
+        true => serde_json::to_string_pretty(&report.told())? + "\n",
         false => report.to_string(),
     };
     std::fs::write(file, text)?;
@@ -85,6 +85,14 @@ enum Unit {
 }
 
 impl Unit {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Number => "number",
+            Self::Bytes => "bytes",
+            Self::Nanoseconds => "ns",
+        }
+    }
+
     fn show(self, n: u64) -> String {
         match self {
             Self::Number => units::count(n),
@@ -154,31 +162,26 @@ impl<'a> Report<'a> {
         )
     }
 
-    fn json(&self) -> Value {
-        let row = |r: &Row| {
-            json!({
-                "figure": r.name,
-                "unit": match r.unit {
-                    Unit::Number => "number",
-                    Unit::Bytes => "bytes",
-                    Unit::Nanoseconds => "ns",
-                },
-                "min": r.least(),
-                "median": r.median(),
-                "max": r.most(),
-                "outlier": r.outlier(),
-            })
+    fn told(&self) -> documents::Report {
+        let figure = |r: &Row| documents::Figure {
+            figure: r.name.clone(),
+            unit: r.unit.word().to_string(),
+            min: r.least(),
+            median: r.median(),
+            max: r.most(),
+            outlier: r.outlier().map(str::to_string),
         };
-        json!({
-            "processes": self.job.ranks.len(),
-            "ranks": self.job.size,
-            "hosts": self.job.hosts(),
-            "children": self.job.children,
-            "versions": self.job.versions(),
-            "missing": self.missing,
-            "figures": self.rows.iter().map(row).collect::<Vec<_>>(),
-            "advice": self.advice,
-        })
+        documents::Report {
+            version: documents::VERSION,
+            counted: self.job.ranks.len() as u64,
+            ranks: self.job.size,
+            hosts: self.job.hosts(),
+            children: self.job.children as u64,
+            libraries: self.job.libraries(),
+            missing: self.missing.clone(),
+            figures: self.rows.iter().map(figure).collect(),
+            advice: self.advice.clone(),
+        }
     }
 }
 
@@ -202,15 +205,15 @@ fn spans(numbers: &[u64]) -> String {
 fn rows(job: &Job) -> Vec<Row> {
     let mut figures: Vec<(String, Unit)> = vec![
         ("mappings".into(), Unit::Number),
-        ("bytes_registered".into(), Unit::Bytes),
+        ("bytes.state.registered".into(), Unit::Bytes),
     ];
-    for reason in job.keys("bytes_excluded") {
-        figures.push((format!("bytes_excluded.{reason}"), Unit::Bytes));
+    for reason in job.keys(|p| &p.bytes.reason) {
+        figures.push((format!("bytes.reason.{reason}"), Unit::Bytes));
     }
-    for call in job.keys("events") {
+    for call in job.keys(|p| &p.events) {
         figures.push((format!("events.{call}"), Unit::Number));
     }
-    for name in job.keys("counters") {
+    for name in job.keys(|p| &p.counters) {
         let unit = match name.as_str() {
             n if n.ends_with("_ns") => Unit::Nanoseconds,
             n if n.contains("bytes") || n == "retired" => Unit::Bytes,
@@ -221,7 +224,7 @@ fn rows(job: &Job) -> Vec<Row> {
             figures.push((format!("counters.{name}"), unit));
         }
     }
-    figures.push(("sites_refused".into(), Unit::Number));
+    figures.push(("sites.refused".into(), Unit::Number));
     figures.push(("budget_bytes".into(), Unit::Bytes));
     let row = |(name, unit): (String, Unit)| {
         let value = |p: &gather::Process| Some((p.figure(&name)?, p.place.clone()));
@@ -229,7 +232,8 @@ fn rows(job: &Job) -> Vec<Row> {
         values.sort();
         Row { values, name, unit }
     };
-    let told = |r: &Row| r.most() > 0 || !r.name.contains('.');
+    let always = |r: &Row| !["bytes.reason", "events", "counters"].contains(&group(&r.name).0);
+    let told = |r: &Row| r.most() > 0 || always(r);
     figures
         .into_iter()
         .map(row)
@@ -303,11 +307,17 @@ impl fmt::Display for Report<'_> {
     }
 }
 
+/// A figure's group, and its name in it.
+fn group(name: &str) -> (&str, &str) {
+    name.rsplit_once('.').unwrap_or(("", name))
+}
+
 /// A figure's name as people read it.
 fn plain(name: &str) -> String {
-    let (group, name) = name.split_once('.').unwrap_or(("", name));
+    let (group, name) = group(name);
     match group {
-        "bytes_excluded" => format!("excluded {name}"),
+        "sites" => format!("sites {name}"),
+        "bytes.reason" => format!("excluded {name}"),
         "events" => format!("calls {name}"),
         _ => match name.strip_suffix("_ns") {
             Some("hook") => "time in hooks".into(),

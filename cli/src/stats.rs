@@ -7,6 +7,7 @@ use regall_directory::layout::Counter;
 use serde_json::Value;
 
 use crate::figures::Figures;
+use crate::launched::Launched;
 use crate::look::look;
 use crate::{print_json, units};
 
@@ -27,11 +28,11 @@ pub struct Args {
 
 pub fn stats(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let look = look(args.pid).with_context(|| args.pid.to_string())?;
-    let all = Figures::of(args.pid, &look).json();
+    let all = Figures::of(args.pid, &look).told(&Launched::of(args.pid), None);
     if args.json {
         print_json(&all, out)?;
     } else {
-        print(&all, "", out)?;
+        print(&serde_json::to_value(&all)?, "", out)?;
     }
     Ok(0)
 }
@@ -39,7 +40,7 @@ pub fn stats(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
 /// For people: a line a value, without the counters that are 0.
 fn print(value: &Value, path: &str, out: &mut impl Write) -> std::io::Result<()> {
     let (section, name) = path.split_once('.').unwrap_or(("", path));
-    let counters = matches!(section, "calls" | "counters" | "hca");
+    let counters = matches!(section, "events" | "counters");
     let in_bytes = path.contains("bytes") || name == Counter::RetiredBytes.word();
     match value {
         Value::Object(fields) => {

@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::bail;
-use serde_json::Value;
+use regall_documents as documents;
 
 use crate::{complain, print_json, units, FAILED};
 use app::{App, Choice};
@@ -30,7 +30,7 @@ pub struct Args {
     /// Print the table once as plain text, after one interval
     #[arg(long)]
     once: bool,
-    /// As JSON: a list of objects
+    /// As JSON
     #[arg(long, requires = "once")]
     json: bool,
     /// Look every so many seconds; rates are over that time
@@ -89,7 +89,9 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     let columns = column::all();
     let rows = choice.apply(&columns, &round.samples);
     if args.json {
-        print_json(&rows.iter().map(|s| s.json()).collect::<Value>(), out)?;
+        let processes = rows.iter().map(|s| s.told()).collect();
+        let version = documents::VERSION;
+        print_json(&documents::Top { version, processes }, out)?;
     } else {
         print(&columns, &rows, out)?;
     }

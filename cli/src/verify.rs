@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::answer::{report, vanished, Question, GOOD};
+use crate::answer::{vanished, Answers, Question, GOOD};
 use crate::examine::examine;
-use crate::{units, watch};
+use crate::{print_json, units, watch};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0 no gap (without --strict, memory over the limit is none), 1 a gap (printed), 2 \
@@ -23,12 +23,16 @@ pub struct Args {
     /// Look every so many seconds until they have ended, and keep the worst code
     #[arg(long, value_name = "SECONDS", value_parser = units::seconds)]
     watch: Option<Duration>,
+    /// As JSON; with --watch a line for each round, and a last one without processes
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     if let Some(pause) = args.watch {
-        return watch::watch(&args.question, pause, out);
+        return watch::watch(&args.question, pause, args.json, out);
     }
+    let mut answers = Answers::new(args.json);
     let asked = &args.question;
     let mut worst = GOOD;
     let mut found = 0;
@@ -38,7 +42,11 @@ pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
             continue;
         }
         found += 1;
-        worst = worst.max(report(pid, &verdict, out)?);
+        worst = worst.max(answers.report(pid, &verdict, out)?);
     }
-    Ok(worst.max(asked.found(found)))
+    let code = worst.max(asked.found(found));
+    if let Some(document) = answers.document(code) {
+        print_json(&document, out)?;
+    }
+    Ok(code)
 }

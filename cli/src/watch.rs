@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use regall_documents::Verify;
 use regall_reader::{self as reader, OpenError, Process};
 
-use crate::answer::{report, vanished, Question, BLIND, GOOD};
+use crate::answer::{vanished, Answers, Question, BLIND, GOOD};
 use crate::examine::{examine, Failure, Verdict};
 
 /// A process that just lost its directory is either ending or between two
@@ -22,7 +23,13 @@ struct Watch {
 }
 
 /// Looks every `pause` until all have ended; the worst exit code there was.
-pub fn watch(asked: &Question, pause: Duration, out: &mut impl Write) -> anyhow::Result<u8> {
+pub fn watch(
+    asked: &Question,
+    pause: Duration,
+    json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
+    let mut answers = Answers::new(json);
     let mut worst = GOOD;
     let mut watched = Watched::new();
     let mut first = true;
@@ -34,19 +41,32 @@ pub fn watch(asked: &Question, pause: Duration, out: &mut impl Write) -> anyhow:
         }
         first = false;
         for (pid, watch) in std::mem::take(&mut watched) {
-            let (code, going_on) = step(pid, watch, asked, out)?;
+            let (code, going_on) = step(pid, watch, asked, &mut answers, out)?;
             if code != GOOD || going_on.is_some() {
                 found.insert(pid);
             }
             worst = worst.max(code);
             watched.extend(going_on.map(|w| (pid, w)));
         }
+        let document = answers.document(worst);
+        line(document.filter(|d| !d.processes.is_empty()), out)?;
         out.flush()?;
         if watched.is_empty() {
-            return Ok(worst.max(asked.found(found.len())));
+            let code = worst.max(asked.found(found.len()));
+            line(answers.document(code), out)?;
+            return Ok(code);
         }
         std::thread::sleep(pause.saturating_sub(began.elapsed()));
     }
+}
+
+/// A document, in one line.
+fn line(document: Option<Verify>, out: &mut impl Write) -> anyhow::Result<()> {
+    if let Some(document) = document {
+        serde_json::to_writer(&mut *out, &document)?;
+        writeln!(out)?;
+    }
+    Ok(())
 }
 
 fn add(watched: &mut Watched, asked: &Question) -> anyhow::Result<()> {
@@ -64,6 +84,7 @@ fn step(
     pid: u32,
     watch: Watch,
     asked: &Question,
+    answers: &mut Answers,
     out: &mut impl Write,
 ) -> std::io::Result<(u8, Option<Watch>)> {
     let ended = |w: &Watch| !w.process.as_ref().is_some_and(Process::alive);
@@ -79,12 +100,12 @@ fn step(
             Settled::Ended => Ok((GOOD, None)),
             Settled::Back => Ok((GOOD, Some(watch))),
             Settled::Inert if asked.all => Ok((GOOD, None)),
-            Settled::Inert => Ok((report(pid, &verdict, out)?, None)),
+            Settled::Inert => Ok((answers.report(pid, &verdict, out)?, None)),
         },
         v if vanished(v) && excused => Ok((GOOD, None)),
         v if excused && matches!(v, Verdict::Failed(_)) && ended(&watch) => Ok((GOOD, None)),
         Verdict::Failed(_) => {
-            let code = report(pid, &verdict, out)?;
+            let code = answers.report(pid, &verdict, out)?;
             // These pass; the rest does not.
             let again = matches!(
                 verdict,
@@ -93,7 +114,7 @@ fn step(
             Ok((code.max(BLIND), again.then_some(watch)))
         }
         _ => {
-            let code = report(pid, &verdict, out)?;
+            let code = answers.report(pid, &verdict, out)?;
             Ok((
                 code,
                 Some(Watch {

@@ -179,7 +179,7 @@ fn doctor_says_what_is_wrong_and_how_to_mend_it() {
     assert!(text.contains("\nIn the way: libregall.so"), "{text}");
     let (_, json, _) = alone.run(&["doctor", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let all = json.as_array().unwrap();
+    let all = json["findings"].as_array().unwrap();
     assert!(all.len() > 8);
     assert_eq!(all[0]["name"], "libregall.so");
     assert_eq!(all[0]["standing"], "limits");

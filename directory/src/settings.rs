@@ -14,6 +14,23 @@ prun,oshrun,srun,sbatch,salloc,slurmstepd,slurmd,sattach,qsub,pbs_mom,jsrun,flux
 sh,bash,dash,ash,busybox,zsh,ksh,mksh,csh,tcsh,fish,env,nice,nohup,timeout,numactl,taskset,setsid,stdbuf,\
 time,sudo,su,xargs,strace,ltrace,gdb,perf,regall";
 
+/// Launchers' names for the rank, those of MPI libraries before Slurm's, which are also in
+/// the environment of what `srun` and `sbatch` start otherwise, ...
+pub const RANKS: [&[u8]; 5] = [
+    b"OMPI_COMM_WORLD_RANK",
+    b"PMIX_RANK",
+    b"PMI_RANK",
+    b"PALS_RANKID",
+    b"SLURM_PROCID",
+];
+/// ... and for how many there are. SLURM_NTASKS is the whole job's, even for the batch
+/// script alone.
+pub const SIZES: [&[u8]; 3] = [
+    b"OMPI_COMM_WORLD_SIZE",
+    b"PMI_SIZE",
+    b"SLURM_STEP_NUM_TASKS",
+];
+
 /// A setting that has one of a few values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {

@@ -33,7 +33,7 @@ fn finding(name: &str) -> Value {
     Mode::Plain.apply(&mut command);
     let done = child::run(command.args(["doctor", "--json"]), TIMEOUT);
     let all: Value = serde_json::from_str(&done.stdout).expect("JSON");
-    let mut all = all.as_array().into_iter().flatten();
+    let mut all = all["findings"].as_array().into_iter().flatten();
     all.find(|f| f["name"] == name).expect("a finding").clone()
 }
 

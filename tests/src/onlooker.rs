@@ -202,7 +202,7 @@ impl Round {
                 return;
             }
             match self.figures(process) {
-                Some(figures) if figures["busy"].as_u64() == Some(0) => (),
+                Some(figures) if figures["live"]["busy"].as_u64() == Some(0) => (),
                 _ => return,
             }
             self.look(process, &name, true);
@@ -282,7 +282,7 @@ impl Round {
                 "pid {pid}: {descriptors} descriptors are the shim's"
             ));
         }
-        if figures["settings"]["gave_up"] == Value::Bool(true) {
+        if figures["gave_up"] == Value::Bool(true) {
             self.seen
                 .problem(format!("pid {pid}: the shim has given up"));
         }

@@ -76,7 +76,7 @@ fn registering(devices: &[String]) -> Finding {
         match tried(device, "pinned") {
             Err(why) => return Finding::new(name, NotChecked, why),
             Ok((bytes, said)) => {
-                let held = bytes.hca.get("yes").copied().unwrap_or(0);
+                let held = bytes.0.hca.get("yes").copied().unwrap_or(0);
                 good &= held > 0 && said.is_empty();
                 words.push(match said.first() {
                     None => format!("{device}: {} registered", units::bytes(held)),

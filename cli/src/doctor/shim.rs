@@ -216,18 +216,18 @@ pub fn trial() -> Finding {
     let verdict = examine(trial.pid(), false);
     let bytes = look(trial.pid()).map(|look| Tally::of(&look.entries));
     let said = trial.end();
-    let limited = bytes.map_or(0, |b| b.reason.get("limit").copied().unwrap_or(0));
+    let limited = bytes.map_or(0, |b| b.over_limit());
     let finding = match verdict {
         Verdict::Good(summary) => {
             let found = format!(
                 "started in {} ms: {} registered, {} over the limit, no gap",
                 took.as_millis(),
-                units::bytes(summary.registered),
+                units::bytes(summary.bytes.registered()),
                 units::bytes(limited)
             );
             let fine = said.is_empty() && limited == 0;
             Finding::new(name, if fine { Good } else { Limits }, found)
-                .measured("registered_bytes", summary.registered)
+                .measured("registered_bytes", summary.bytes.registered())
                 .measured("limit_bytes", limited)
                 .measured("start_ms", took.as_millis() as u64)
         }

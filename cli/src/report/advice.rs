@@ -16,7 +16,7 @@ pub fn of(job: &Job) -> Vec<String> {
     let share = |count: usize| format!("in {count} of {} processes", job.ranks.len());
 
     if let Some((_, p, count)) = most(&figure("counters.pin_limited")) {
-        let left = p.figure("bytes_excluded.limit").unwrap_or(0);
+        let left = p.figure("bytes.reason.limit").unwrap_or(0);
         let budget = p.figure("budget_bytes").map_or("the budget".into(), bytes);
         let memlock = p.figure("memlock_bytes");
         let mend = match memlock {
@@ -72,13 +72,10 @@ pub fn of(job: &Job) -> Vec<String> {
             share(count)
         ));
     }
-    let missed = |p: &Process| Some(p.words("selftest_missed").len() as u64);
+    let missed = |p: &Process| Some(p.missed().len() as u64);
     if let Some((_, p, count)) = most(&missed) {
-        let calls: Vec<_> = p
-            .words("selftest_missed")
-            .into_iter()
-            .filter(|w| w.len() < 40)
-            .collect();
+        let word = |w: &&String| w.len() < 40 && w.bytes().all(|b| b.is_ascii_graphic());
+        let calls: Vec<_> = p.missed().iter().filter(word).map(String::as_str).collect();
         all.push(format!(
             "missed: {} did not arrive in the shim {}; see what else is preloaded, regall must \
              come first",
@@ -86,7 +83,7 @@ pub fn of(job: &Job) -> Vec<String> {
             share(count)
         ));
     }
-    let versions = job.versions();
+    let versions = job.libraries();
     if versions.len() > 1 {
         let each = versions.iter().map(|(v, n)| format!("{v} in {n}"));
         let each: Vec<_> = each.collect();

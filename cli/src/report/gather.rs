@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
+use regall_documents::{self as documents, Counts};
 use serde_json::error::Category;
-use serde_json::Value;
 
 /// What makes a file's name of each process of a job.
 pub const PATTERN: &str = "%h.%p.json";
@@ -21,8 +21,7 @@ const LONGEST: u64 = 1 << 20;
 pub struct Process {
     /// `rank 3 on host`, or `pid 77 on host`.
     pub place: String,
-    rank: Option<u64>,
-    all: Value,
+    told: documents::Process,
 }
 
 /// A job's processes: one for each rank.
@@ -79,22 +78,13 @@ fn process(file: &Path) -> anyhow::Result<Process> {
         bail!("no statistics of a process: too long");
     }
     let text = fs::read(file)?;
-    let all: Value = serde_json::from_slice(&text).map_err(|e| unreadable(e.classify(), &text))?;
-    let (Some(pid), true) = (all["pid"].as_u64(), all["counters"].is_object()) else {
-        bail!("no statistics of a process");
-    };
-    let rank = all["rank"].as_u64();
-    let host: String = all["host"]
-        .as_str()
-        .unwrap_or("?")
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect();
-    let place = match rank {
-        Some(rank) => format!("rank {rank} on {host}"),
-        None => format!("pid {pid} on {host}"),
-    };
-    Ok(Process { place, rank, all })
+    let told: documents::Process =
+        serde_json::from_slice(&text).map_err(|e| unreadable(e.classify(), &text))?;
+    if told.version != documents::VERSION {
+        let version = told.version;
+        bail!("statistics of another version ({version}): read them with the regall of that one");
+    }
+    Ok(Process::new(told))
 }
 
 /// What is wrong with a file that is no JSON, in words of ours.
@@ -109,47 +99,64 @@ fn unreadable(kind: Category, text: &[u8]) -> anyhow::Error {
 }
 
 impl Process {
-    /// By its name: `mappings`, `counters.served`. A reason that nothing is left out for
-    /// is not written, which is 0; what is null is not there.
+    fn new(told: documents::Process) -> Self {
+        let host = plain(&told.host);
+        let place = match told.rank {
+            Some(rank) => format!("rank {rank} on {host}"),
+            None => format!("pid {} on {host}", told.pid),
+        };
+        Self { place, told }
+    }
+
+    /// By its place in the document: `mappings`, `counters.served`. A reason that nothing is
+    /// left out for is not written, which is 0; what is null is not there.
     pub fn figure(&self, name: &str) -> Option<u64> {
-        match name.split_once('.') {
-            None => self.all[name].as_u64(),
-            Some((group, key)) => Some(self.all[group][key].as_u64().unwrap_or(0)),
+        let p = &self.told;
+        let (group, key) = super::group(name);
+        let of = |all: &Counts| Some(all.get(key).copied().unwrap_or(0));
+        match (group, key) {
+            ("bytes.state", _) => of(&p.bytes.state),
+            ("bytes.reason", _) => of(&p.bytes.reason),
+            ("events", _) => of(&p.events),
+            ("counters", _) => of(&p.counters),
+            ("sites", "refused") => Some(p.sites.refused),
+            ("", "mappings") => Some(p.mappings),
+            ("", "unpublished") => Some(p.unpublished),
+            ("", "budget_bytes") => p.budget_bytes,
+            ("", "memlock_bytes") => p.memlock_bytes,
+            _ => None,
         }
     }
 
-    /// A list of words.
-    pub fn words(&self, name: &str) -> Vec<&str> {
-        let all = self.all[name].as_array();
-        all.into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect()
-    }
-
-    fn text(&self, name: &str) -> String {
-        let text = self.all[name].as_str().unwrap_or("?");
-        text.chars().filter(|c| !c.is_control()).collect()
+    /// The calls that did not arrive in the self-test.
+    pub fn missed(&self) -> &[String] {
+        &self.told.selftest_missed
     }
 
     /// What a rank's own process has least of: it started its children.
     fn age(&self) -> (bool, u64) {
-        let forked = self.all["forked"].as_bool().unwrap_or(false);
-        (forked, self.figure("start_time").unwrap_or(u64::MAX))
+        (self.told.forked, self.told.start_time)
     }
+}
+
+/// Text as it may be printed.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 impl Job {
     fn of(mut processes: Vec<Process>) -> Self {
         let size = processes
             .iter()
-            .filter_map(|p| p.figure("ranks"))
+            .filter_map(|p| p.told.ranks)
             .filter(|n| *n <= MOST)
             .max();
-        processes.sort_by_key(|p| (p.rank.is_none(), p.rank, p.age()));
+        processes.sort_by_key(|p| (p.told.rank.is_none(), p.told.rank, p.age()));
         let all = processes.len();
         // The first one of each rank; without a rank each is its own.
-        processes.dedup_by(|later, first| later.rank.is_some() && later.rank == first.rank);
+        processes.dedup_by(|later, first| {
+            later.told.rank.is_some() && later.told.rank == first.told.rank
+        });
         Self {
             children: all - processes.len(),
             ranks: processes,
@@ -163,36 +170,35 @@ impl Job {
 
     /// Ranks of which there is no file.
     pub fn missing(&self) -> Vec<u64> {
-        let there: BTreeSet<_> = self.ranks.iter().filter_map(|p| p.rank).collect();
+        let there: BTreeSet<_> = self.ranks.iter().filter_map(|p| p.told.rank).collect();
         (0..self.size.unwrap_or(0))
             .filter(|n| !there.contains(n))
             .collect()
     }
 
     pub fn hosts(&self) -> BTreeSet<String> {
-        self.ranks.iter().map(|p| p.text("host")).collect()
+        self.ranks.iter().map(|p| plain(&p.told.host)).collect()
     }
 
     /// What the library calls itself, and in how many processes.
-    pub fn versions(&self) -> BTreeMap<String, usize> {
+    pub fn libraries(&self) -> BTreeMap<String, u64> {
         let mut all = BTreeMap::new();
         for p in &self.ranks {
-            *all.entry(p.text("version")).or_default() += 1;
+            let name = p.told.library.as_deref().unwrap_or("?");
+            *all.entry(plain(name)).or_default() += 1;
         }
         all
     }
 
     /// The names in a group, in the order of the files.
-    pub fn keys(&self, group: &str) -> Vec<String> {
+    pub fn keys(&self, group: impl Fn(&documents::Process) -> &Counts) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        for p in &self.ranks {
-            for (key, _) in p.all[group].as_object().into_iter().flatten() {
-                let plain = key
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-                if plain && !all.contains(key) {
-                    all.push(key.clone());
-                }
+        for key in self.ranks.iter().flat_map(|p| group(&p.told).keys()) {
+            let plain = key
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_-:".contains(c));
+            if plain && !all.contains(key) {
+                all.push(key.clone());
             }
         }
         all
@@ -202,14 +208,19 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn process(rank: Option<u64>, start: u64, forked: bool) -> Process {
-        let all = json!({"rank": rank, "ranks": 4, "start_time": start, "forked": forked, "host": "h\u{1b}"});
+        let told = documents::Process {
+            rank,
+            ranks: Some(4),
+            start_time: start,
+            forked,
+            host: "h\u{1b}".into(),
+            ..documents::Process::default()
+        };
         Process {
             place: format!("{start}"),
-            rank,
-            all,
+            told,
         }
     }
 
@@ -235,7 +246,7 @@ mod tests {
     #[test]
     fn a_number_of_ranks_that_nobody_has_is_not_believed() {
         let mut p = process(Some(0), 1, false);
-        p.all["ranks"] = json!(u64::MAX);
+        p.told.ranks = Some(u64::MAX);
         assert!(Job::of(vec![p]).missing().is_empty());
     }
 }

@@ -88,7 +88,10 @@ impl Choice {
     }
 
     fn admits(&self, sample: &Sample) -> bool {
-        let rank = sample.rank.map_or(String::new(), |r| format!("rank={r}"));
+        let rank = sample
+            .launched
+            .rank
+            .map_or(String::new(), |r| format!("rank={r}"));
         let (pid, name, state) = (sample.figures.pid, sample.name(), sample.state());
         let text = format!("{pid} {name} {state} {rank}").to_lowercase();
         let wanted = self.filter.to_lowercase();

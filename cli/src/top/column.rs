@@ -56,7 +56,7 @@ pub fn all() -> Vec<Column> {
             Number(Some(s.figures.pid.into()))
         }),
         of("RANK", 4, "its MPI rank, if a launcher started it", |s| {
-            Number(s.rank.map(u64::from))
+            Number(s.launched.rank)
         }),
         text(EXE, EXE_LEAST, "its executable", |s| Text(s.name().into())),
         text("S", 1, STATES, |s| Text(letter(s).into())),
@@ -144,7 +144,7 @@ fn text(head: &str, width: usize, help: &str, value: fn(&Sample) -> Value) -> Co
 fn letter(sample: &Sample) -> char {
     match sample.figures.gave_up() {
         true => '!',
-        false => sample.state,
+        false => sample.launched.state,
     }
 }
 
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(by("PID").order(&few, &many), Ordering::Greater);
         assert_eq!(by("EXE").order(&many, &few), Ordering::Less);
         let mut ranked = sample(3, "c", 1);
-        ranked.rank = Some(9);
+        ranked.launched.rank = Some(9);
         assert_eq!(by("RANK").order(&ranked, &few), Ordering::Less);
         assert_eq!(by("EV/S").order(&ranked, &few), Ordering::Equal);
     }

@@ -1,9 +1,10 @@
 //! One process in full, as lines of text.
 
 use regall_directory::layout::{Call, Counter, SETTING_FORKED};
+use regall_documents::Counts;
 
 use super::sample::{copied, Sample, PARTS};
-use crate::figures::{Sums, HCA};
+use crate::figures::HCA;
 use crate::look::Settings;
 use crate::units;
 
@@ -43,7 +44,10 @@ impl Text {
 
 fn who(text: &mut Text, sample: &Sample, there: bool) {
     let f = &sample.figures;
-    let rank = sample.rank.map_or(String::new(), |r| format!(", rank {r}"));
+    let rank = sample
+        .launched
+        .rank
+        .map_or(String::new(), |r| format!(", rank {r}"));
     let state = match there {
         true => sample.state(),
         false => "it has ended; this is what was last seen",
@@ -89,7 +93,7 @@ fn memory(text: &mut Text, sample: &Sample) {
     text.head("memory");
     bar(text, "registered", registered, all);
     bar(text, "excluded", excluded, all);
-    for (reason, bytes) in &f.bytes.reason {
+    for (reason, bytes) in &f.bytes.0.reason {
         bar(text, &format!("  {reason}"), *bytes, all);
     }
     let pinned = f.counter(Counter::PinnedBytes);
@@ -100,12 +104,12 @@ fn memory(text: &mut Text, sample: &Sample) {
         }
         None => amount(text, "pinned, no budget", pinned),
     }
-    columns(text, "pin", &f.bytes.pin);
-    columns(text, "hca", &f.bytes.hca);
+    columns(text, "pin", &f.bytes.0.pin);
+    columns(text, "hca", &f.bytes.0.hca);
 }
 
 /// A registrar's own words.
-fn columns(text: &mut Text, registrar: &str, sums: &Sums) {
+fn columns(text: &mut Text, registrar: &str, sums: &Counts) {
     let word = |(word, bytes): (&String, &u64)| format!("{word} {}", units::bytes(*bytes));
     let words: Vec<_> = sums.iter().map(word).collect();
     text.line(format!("{registrar}: {}", words.join(", ")));
@@ -212,9 +216,10 @@ mod tests {
         one.figures.header.budget = 1;
         one.figures
             .bytes
+            .0
             .reason
             .insert("refused:133".into(), u64::MAX);
-        one.rank = Some(u32::MAX);
+        one.launched.rank = Some(u64::MAX);
         let all = lines(&one, false);
         for (line, _) in &all {
             assert!(line.len() <= 100, "{line}");

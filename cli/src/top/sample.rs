@@ -2,14 +2,14 @@
 //! and how fast that changed since the round before.
 
 use std::collections::HashMap;
-use std::fs;
 use std::time::Instant;
 
 use regall_directory::layout::{Call, Counter, CALLS, COUNTERS};
-use regall_reader::{self as reader, OpenError, Process};
-use serde_json::{json, Map, Value};
+use regall_documents as documents;
+use regall_reader::{self as reader, OpenError};
 
 use crate::figures::Figures;
+use crate::launched::Launched;
 use crate::look::look_now;
 
 /// A process, whatever other one gets its pid: pid and start time.
@@ -22,10 +22,8 @@ pub struct Sample {
     pub figures: Figures,
     /// When it started, in clock ticks since boot.
     pub start_time: u64,
-    /// Its state's letter, as in proc(5); `?` if that could not be seen.
-    pub state: char,
-    /// Its MPI rank, by what its launcher put into its environment.
-    pub rank: Option<u32>,
+    /// Where in a job it is, and what it does.
+    pub launched: Launched,
     /// How fast its counters change; none in the first round that it is seen in.
     pub rates: Option<Rates>,
 }
@@ -97,8 +95,7 @@ impl Sampler {
             round.samples.push(Sample {
                 figures: Figures::of(pid, &look),
                 start_time: look.start_time,
-                state: state(pid),
-                rank: rank(pid),
+                launched: Launched::of(pid),
                 rates,
             });
         }
@@ -145,6 +142,16 @@ impl Rates {
         grown.map_or(0.0, |n| *n as f64) / self.seconds
     }
 
+    /// For programs.
+    fn told(&self) -> documents::Rates {
+        let rounded = |n: f64| (n * 100.0).round() / 100.0;
+        documents::Rates {
+            seconds: rounded(self.seconds),
+            events_per_second: rounded(self.events()),
+            shim_percent: rounded(self.shim()),
+        }
+    }
+
     /// Time in the shim, in per cent of one CPU's.
     pub fn shim(&self) -> f64 {
         PARTS.iter().map(|(c, _)| self.counter(*c)).sum::<f64>() / 1e7
@@ -163,59 +170,15 @@ impl Sample {
         exe.rsplit('/').next().unwrap_or(exe)
     }
 
-    /// All calls handled so far.
-    pub fn events(&self) -> u64 {
-        let calls = self.figures.header.calls.iter();
-        calls.fold(0, |n, c| n.saturating_add(*c))
-    }
-
-    /// Nanoseconds in the shim so far, without start-up.
-    pub fn shim_nanos(&self) -> u64 {
-        let part = |(c, _): &(Counter, _)| self.figures.counter(*c);
-        PARTS.iter().map(part).fold(0, u64::saturating_add)
-    }
-
     /// The word for its state.
     pub fn state(&self) -> &'static str {
-        match self.state {
-            _ if self.figures.gave_up() => "gave up",
-            'R' => "running",
-            'S' | 'I' => "sleeping",
-            'D' => "waiting",
-            'T' => "stopped",
-            't' => "traced",
-            'Z' => "ending",
-            _ => "unknown",
-        }
+        self.figures.activity(&self.launched)
     }
 
-    /// For programs. The names are an interface.
-    pub fn json(&self) -> Value {
-        let f = &self.figures;
-        let rounded = |n: f64| (n * 100.0).round() / 100.0;
-        let copied = copied().map(|(c, name)| (name, json!(f.counter(c))));
-        json!({
-            "pid": f.pid,
-            "rank": self.rank,
-            "exe": f.header.exe,
-            "state": self.state(),
-            "busy": f.busy,
-            "mappings": f.mappings,
-            "registered_bytes": f.bytes.registered(),
-            "excluded_bytes": f.bytes.excluded(),
-            "limit_bytes": f.bytes.over_limit(),
-            "pinned_bytes": f.counter(Counter::PinnedBytes),
-            "budget_bytes": f.budget(),
-            "events": self.events(),
-            "events_per_second": self.rates.as_ref().map(|r| rounded(r.events())),
-            "shim_ns": self.shim_nanos(),
-            "shim_percent": self.rates.as_ref().map(|r| rounded(r.shim())),
-            "hca_bytes": f.counter(Counter::HcaBytes),
-            "resident_untouched_bytes": f.counter(Counter::AheadBytes),
-            "served": f.counter(Counter::Served),
-            "passed": f.counter(Counter::Passed),
-            "copied_bytes": copied.collect::<Map<_, _>>(),
-        })
+    /// For programs.
+    pub fn told(&self) -> documents::Process {
+        let rates = self.rates.as_ref().map(Rates::told);
+        self.figures.told(&self.launched, rates)
     }
 }
 
@@ -229,34 +192,6 @@ pub fn copied() -> impl Iterator<Item = (Counter, String)> {
 fn mechanism(counter: &str) -> Option<&str> {
     let name = counter.strip_prefix("copy_")?.strip_suffix("_bytes")?;
     (!name.is_empty() && !name.contains('_')).then_some(name)
-}
-
-fn state(pid: u32) -> char {
-    let process = Process::find(pid);
-    process.and_then(|p| p.state()).unwrap_or('?')
-}
-
-/// Launchers' names for the rank, those of MPI libraries before Slurm's, which
-/// are also in the environment of what `srun` and `sbatch` start otherwise.
-const RANKS: [&[u8]; 5] = [
-    b"OMPI_COMM_WORLD_RANK",
-    b"PMIX_RANK",
-    b"PMI_RANK",
-    b"PALS_RANKID",
-    b"SLURM_PROCID",
-];
-
-fn rank(pid: u32) -> Option<u32> {
-    rank_in(&fs::read(format!("/proc/{pid}/environ")).ok()?)
-}
-
-fn rank_in(environ: &[u8]) -> Option<u32> {
-    let value = |name: &&[u8]| {
-        let mut all = environ.split(|b| *b == 0);
-        let value = all.find_map(|v| v.strip_prefix(*name)?.strip_prefix(b"="))?;
-        std::str::from_utf8(value).ok()?.parse().ok()
-    };
-    RANKS.iter().find_map(value)
 }
 
 #[cfg(test)]
@@ -273,8 +208,10 @@ pub mod fixtures {
         Sample {
             figures,
             start_time: 1,
-            state: 'S',
-            rank: None,
+            launched: Launched {
+                state: 'S',
+                ..Launched::UNKNOWN
+            },
             rates: None,
         }
     }
@@ -282,20 +219,8 @@ pub mod fixtures {
 
 #[cfg(test)]
 mod tests {
-    use super::fixtures::sample;
     use super::*;
     use std::time::Duration;
-
-    #[test]
-    fn the_rank_is_the_mpi_librarys() {
-        let rank = |text: &str| rank_in(text.replace(' ', "\0").as_bytes());
-        assert_eq!(rank("A=1 PMI_RANK=3 B=2"), Some(3));
-        assert_eq!(rank("SLURM_PROCID=0 OMPI_COMM_WORLD_RANK=7"), Some(7));
-        assert_eq!(rank("SLURM_PROCID=2"), Some(2));
-        assert_eq!(rank("XPMI_RANK=3 PMI_RANK=x PMI_RANKS=4 PMI_RANK"), None);
-        assert_eq!(rank_in(b"PMI_RANK=\xff\0"), None);
-        assert_eq!(rank(""), None);
-    }
 
     #[test]
     fn rates_are_of_the_time_between_two_looks() {
@@ -343,19 +268,5 @@ mod tests {
         ] {
             assert_eq!(mechanism(other), None, "{other}");
         }
-    }
-
-    #[test]
-    fn json_has_these_names() {
-        let mut one = sample(7, "/bin/a", 3);
-        one.figures.header.budget = 1 << 20;
-        let json = one.json();
-        let names: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
-        let expected = "pid rank exe state busy mappings registered_bytes excluded_bytes \
-            limit_bytes pinned_bytes budget_bytes events events_per_second shim_ns \
-            shim_percent hca_bytes resident_untouched_bytes served passed copied_bytes";
-        assert_eq!(names.join(" "), expected);
-        assert_eq!(json["budget_bytes"], 1 << 20);
-        assert!(json["events_per_second"].is_null() && json["rank"].is_null());
     }
 }

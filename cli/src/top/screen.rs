@@ -49,7 +49,7 @@ impl Look {
     /// What has gone wrong stands out, what rests steps back.
     fn row(&self, sample: &Sample, selected: bool) -> Style {
         let f = &sample.figures;
-        let style = match sample.state {
+        let style = match sample.launched.state {
             _ if f.gave_up() || f.header.unpublished != 0 => self.with(Color::Red),
             'T' | 't' => self.with(Color::Magenta),
             _ if f.bytes.over_limit() != 0 => self.with(Color::Yellow),

@@ -1,0 +1,42 @@
+//! What regall tells programs: the JSON documents, as types.
+//!
+//! One thing has one name in all of them. The JSON Schemas that are installed are made of
+//! these types. Whoever changes the meaning of a name, or takes one away, counts
+//! [`VERSION`] up.
+
+mod process;
+mod rows;
+mod verdict;
+mod words;
+
+pub use process::{Bytes, Live, Process, Rates, Sites, Top};
+pub use rows::{Cure, Doctor, Figure, Finding, Maps, Measure, Region, Report, Row};
+pub use verdict::{Gap, Outcome, Verified, Verify, Wrong};
+pub use words::{Counts, Words};
+
+use schemars::{JsonSchema, Schema};
+
+/// What `version` says in every document.
+pub const VERSION: u32 = 1;
+
+/// The version of a document, which can't be another one.
+pub(crate) fn version() -> u32 {
+    VERSION
+}
+
+/// The schema of a document.
+fn schema<T: JsonSchema>() -> Schema {
+    schemars::schema_for!(T)
+}
+
+/// Each kind of document: its name, and its schema.
+pub fn schemas() -> [(&'static str, Schema); 6] {
+    [
+        ("process", schema::<Process>()),
+        ("top", schema::<Top>()),
+        ("verify", schema::<Verify>()),
+        ("report", schema::<Report>()),
+        ("doctor", schema::<Doctor>()),
+        ("maps", schema::<Maps>()),
+    ]
+}

@@ -1,0 +1,274 @@
+//! What regall says to programs: one vocabulary, in documents that fit the schemas that are
+//! installed, as somebody else's validator reads them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use regall_documents::{Outcome, Process, Top, Verify};
+use regall_tests::child::{self, Beside, Outcome as Ended};
+use regall_tests::mode::Mode;
+use regall_tests::{build, coverage, skip};
+use serde_json::Value;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Debian's, which has the packages that scripts/setup installs.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn sleeper() -> Beside {
+    let mut command = Command::new("/bin/sleep");
+    Mode::Populate.apply(&mut command);
+    let beside = Beside::start(command.arg("1000").env("OMPI_COMM_WORLD_RANK", "5"));
+    let began = Instant::now();
+    while coverage::dump(beside.pid()).is_err() {
+        assert!(began.elapsed() < TIMEOUT, "it never was published");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    beside
+}
+
+fn regall(arguments: &[&str]) -> Ended {
+    let mut command = Command::new(build::regall());
+    Mode::Plain.apply(&mut command);
+    child::run(command.args(arguments), TIMEOUT)
+}
+
+/// What a program leaves at its end.
+fn at_exit(folder: &Path) -> String {
+    let file = folder.join("exit");
+    let mut command = Command::new("/bin/true");
+    Mode::Populate.apply(&mut command);
+    command
+        .env("REGALL_STATS_FILE", &file)
+        .env("PMI_RANK", "1")
+        .env("PMI_SIZE", "2");
+    child::run(&mut command, TIMEOUT).must_succeed();
+    fs::read_to_string(&file).expect("REGALL_STATS_FILE")
+}
+
+/// Reads documents and says which do not fit their schemas, a line each.
+const VALIDATOR: &str = "
+import json, sys
+from jsonschema import Draft202012Validator as Validator
+for pair in sys.argv[1:]:
+    schema, document = (json.load(open(file)) for file in pair.split('='))
+    Validator.check_schema(schema)
+    for error in Validator(schema).iter_errors(document):
+        print(pair.split('=')[1], error.json_path, error.message[:200])
+";
+
+fn validated(pairs: &[String]) -> Option<String> {
+    let mut probe = Command::new(PYTHON);
+    if !probe
+        .args(["-c", "import jsonschema"])
+        .output()
+        .is_ok_and(|o| o.status.success())
+    {
+        skip("no python3-jsonschema");
+        return None;
+    }
+    let mut command = Command::new(PYTHON);
+    let done = child::run(command.args(["-c", VALIDATOR]).args(pairs), TIMEOUT);
+    done.must_succeed();
+    Some(done.stdout)
+}
+
+#[test]
+fn all_fit_their_schemas() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    regall(&["pages", &at("")]).must_succeed();
+    let beside = sleeper();
+    let pid = beside.pid().to_string();
+    let exit = at_exit(folder.path());
+    let mut all = vec![("process", "exit", exit.clone())];
+    let left = at("exit");
+    for (schema, arguments) in [
+        ("process", &["stats", "--json", &pid][..]),
+        ("top", &["top", "--once", "--json", "--interval", "0.1"]),
+        ("verify", &["verify", "--json", &pid]),
+        ("verify", &["verify", "--json", "--strict", &pid]),
+        ("verify", &["verify", "--json", "4194304"]),
+        ("maps", &["maps", "--json", &pid]),
+        ("report", &["report", "--json", &left]),
+        ("doctor", &["doctor", "--json"]),
+    ] {
+        all.push((schema, arguments[0], regall(arguments).stdout));
+    }
+    // What has an old name, and what has none, is seen.
+    let old = exit.replacen("\"events\"", "\"calls\"", 1);
+    all.push(("process", "old", old));
+    all.push((
+        "process",
+        "word",
+        exit.replacen("\"mmap\"", "\"mapping\"", 1),
+    ));
+    let pairs = all.iter().enumerate().map(|(n, (schema, name, text))| {
+        let file = at(&format!("{n}.{name}"));
+        fs::write(&file, text).expect("a file");
+        format!(
+            "{}={file}",
+            at(&format!("share/regall/schema/{schema}.json"))
+        )
+    });
+    let Some(said) = validated(&pairs.collect::<Vec<_>>()) else {
+        return;
+    };
+    let bad: BTreeSet<_> = said
+        .lines()
+        .filter_map(|l| l.split(' ').next()?.rsplit('.').next())
+        .collect();
+    assert_eq!(bad, BTreeSet::from(["old", "word"]), "{said}");
+}
+
+/// The names in a document, without those of words that are not always there.
+fn names(value: &Value, path: &str, all: &mut BTreeSet<String>) {
+    for (name, inner) in value.as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        if !matches!(
+            path.as_str(),
+            ".bytes.reason" | ".bytes.pin" | ".bytes.hca" | ".live"
+        ) {
+            names(inner, &path, all);
+        }
+        all.insert(path);
+    }
+}
+
+#[test]
+fn the_shims_names_are_the_commands() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let exit = at_exit(folder.path());
+    let left: Process = serde_json::from_str(&exit).expect("a process");
+    assert_eq!((left.version, left.rank, left.ranks), (1, Some(1), Some(2)));
+    assert!(left.library.is_some() && left.live.is_none(), "{exit}");
+    let beside = sleeper();
+    let live = regall(&["stats", "--json", &beside.pid().to_string()]).stdout;
+    let seen: Process = serde_json::from_str(&live).expect("a process");
+    assert_eq!((seen.version, seen.rank), (1, Some(5)));
+    for (process, text) in [(&left, &exit), (&seen, &live)] {
+        let sum = |sums: &regall_documents::Counts| sums.values().sum::<u64>();
+        let bytes = &process.bytes;
+        let all = sum(&bytes.state);
+        assert!(all > 1 << 20, "{text}");
+        assert_eq!((sum(&bytes.pin), sum(&bytes.hca)), (all, all), "{text}");
+        let excluded = bytes.state.get("excluded").copied();
+        assert_eq!(Some(sum(&bytes.reason)), excluded, "{text}");
+        assert_eq!(
+            bytes.pin.get("yes"),
+            process.counters.get("pinned_bytes"),
+            "{text}"
+        );
+    }
+    let of = |text: &str| {
+        let mut all = BTreeSet::new();
+        let value = serde_json::from_str(text).expect("JSON");
+        names(&value, "", &mut all);
+        all
+    };
+    assert_eq!(of(&exit), of(&live));
+    let top = regall(&["top", "--once", "--json", "--interval", "0.1"]);
+    let top: Top = serde_json::from_str(&top.stdout).expect("processes");
+    let one = top.processes.iter().find(|p| p.pid == beside.pid());
+    let one = one.expect("the process");
+    assert_eq!(one.start_time, seen.start_time);
+    let rates = one.live.as_ref().and_then(|l| l.rates);
+    assert!(rates.is_some_and(|r| r.seconds > 0.0), "{one:?}");
+}
+
+#[test]
+fn verify_says_what_it_says_in_words() {
+    let beside = sleeper();
+    let pid = beside.pid().to_string();
+    let asked = |arguments: &[&str]| {
+        let done = regall(&[&["verify", "--json"], arguments].concat());
+        let said: Verify = serde_json::from_str(&done.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}{}", done.stdout, done.stderr));
+        assert_eq!(done.end(), format!("exit {}", said.exit_code), "{said:?}");
+        said
+    };
+    let good = asked(&[&pid]);
+    let one = &good.processes[0];
+    assert_eq!(
+        (one.pid, one.outcome, good.exit_code),
+        (beside.pid(), Outcome::Ok, 0)
+    );
+    assert!(one.bytes.is_some() && one.mappings.is_some() && one.gaps.is_empty());
+    let strict = asked(&["--strict", &pid]);
+    let one = &strict.processes[0];
+    assert_eq!(
+        (one.outcome, strict.exit_code),
+        (Outcome::Gaps, 1),
+        "{one:?}"
+    );
+    assert!(
+        one.gaps.iter().all(|g| g.prot.is_some() && g.bytes > 0),
+        "{one:?}"
+    );
+    let vanished = asked(&["4194304", &pid]);
+    assert_eq!(vanished.exit_code, 2);
+    assert_eq!(vanished.processes[0].outcome, Outcome::Unknown);
+    assert!(vanished.processes[0].why.is_some() && vanished.processes.len() == 2);
+    // With --watch a line for each round, and one for the end.
+    let mut command = Command::new(build::regall());
+    Mode::Plain.apply(&mut command);
+    let mut watching = command
+        .args(["verify", "--json", "--watch", "0.1", &pid])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("regall");
+    let lines = BufReader::new(watching.stdout.take().expect("its output")).lines();
+    let rounds: Vec<Verify> = lines
+        .map(|line| {
+            // (It has ended when that was the second one, too.)
+            beside.signal(libc::SIGKILL);
+            serde_json::from_str(&line.expect("a line")).expect("a document")
+        })
+        .collect();
+    let code = watching.wait().expect("its end").code();
+    assert_eq!(code, Some(0), "{rounds:?}");
+    let (last, before) = rounds.split_last().expect("a round");
+    assert!(last.processes.is_empty() && last.exit_code == 0, "{last:?}");
+    assert!(!before.is_empty() && before.iter().all(|r| r.processes.len() == 1));
+}
+
+/// A schema's properties with what they mean, as rows of a table; those of parts follow.
+fn rows(schema: &Value, all: &Value, path: &str, out: &mut Vec<String>) {
+    let properties = schema["properties"].as_object();
+    for (name, property) in properties.into_iter().flatten() {
+        let text = property["description"].as_str().unwrap_or("");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        out.push(format!(
+            "| `{path}{name}` | {} |",
+            text.trim_end_matches('.').replace('|', "\\|")
+        ));
+        let part = property["anyOf"][0]["$ref"].as_str();
+        let part = part.or(property["$ref"].as_str());
+        if let Some(part) = part.and_then(|p| p.rsplit('/').next()) {
+            rows(&all["$defs"][part], all, &format!("{path}{name}."), out);
+        }
+    }
+}
+
+/// The table in docs/commands.md is what the schema says.
+#[test]
+fn the_page_has_every_name() {
+    let page = fs::read_to_string(build::root().join("docs/commands.md")).expect("the page");
+    for (name, schema) in regall_documents::schemas() {
+        let schema = serde_json::to_value(schema).expect("JSON");
+        assert!(page.contains(&format!("`{name}.json`")), "{name}");
+        if name == "process" {
+            let mut all = Vec::new();
+            rows(&schema, &schema, "", &mut all);
+            let table = all.join("\n");
+            assert!(
+                all.len() > 30 && page.contains(&table),
+                "should be:\n{table}"
+            );
+        }
+    }
+}
