@@ -165,7 +165,7 @@ macro_rules! programs {
         /// A program that nobody listed would never run.
         #[test]
         fn all_programs_are_listed() {
-            let listed = [$(stringify!($name)),*, "counts", "hello", "lodger", "newborn", "torture", "uprobes", "victim"];
+            let listed = [$(stringify!($name)),*, "counts", "hello", "lockall", "lodger", "newborn", "torture", "uprobes", "victim"];
             for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
                 let path = entry.path();
                 if path.extension().is_some_and(|e| e == "c") {
@@ -182,6 +182,33 @@ programs! {
     mlock_limit mmap mprotect mremap msync park pins_stay process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused
+}
+
+/// What is resident is as without the shim where nothing is populated.
+mod lockall {
+    use super::*;
+
+    fn resident(mode: Mode) {
+        if run("lockall", &[], Mode::Plain).stdout.starts_with("skip") {
+            return skip("mlockall without a limit: RLIMIT_MEMLOCK binds");
+        }
+        same("lockall", mode);
+    }
+
+    #[test]
+    fn inert() {
+        resident(Mode::Inert);
+    }
+
+    #[test]
+    fn auto() {
+        resident(Mode::Auto);
+    }
+
+    #[test]
+    fn off() {
+        resident(Mode::Off);
+    }
 }
 
 /// The kernel counts what comes to libc's functions: not with REGALL_INTERCEPT=symbols,
