@@ -48,8 +48,8 @@ test:
 soak:
 	scripts/setup test soak fits
 	$(MAKE) --no-print-directory build
-	# The oldest Rust that will do, from Debian's packages.
-	scripts/oldest-rust --compile
+	# The oldest Rust that will do, from Debian's packages; 77: there are none.
+	scripts/oldest-rust --compile || [ $$? -eq 77 ]
 	scripts/soak $(PARTS)
 
 bench:

@@ -162,11 +162,11 @@ def figures(ways, name, rounds):
 
 
 def measure(ways, name, rounds, about):
-    """Keeps and prints the figures of one application; whether all went well."""
+    """Keeps and prints the figures of one application; whether all went well, None if it was skipped."""
     case, kept = CASES[name], {"about": about, "rounds": rounds}
     if lacks := case.lacks():
         print(f"{name}: skipped: no {lacks} (scripts/setup apps)")
-        return True
+        return None
     try:
         kept["figures"] = figures(ways, name, rounds)
     except Failed as e:

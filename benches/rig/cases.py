@@ -1,6 +1,5 @@
 """The applications of benches/apps: what each needs, how it runs on two ranks, and what of its output must be the same."""
 import dataclasses
-import gzip
 import pathlib
 import shutil
 import subprocess
@@ -10,6 +9,8 @@ from . import build
 INPUTS = build.ROOT / "benches" / "apps.d"
 VENV = build.ROOT / "target" / "apps" / "venv"
 EXAMPLES = pathlib.Path("/usr/share/doc")
+#: Of quantum-espresso-data.
+PSEUDOPOTENTIAL = pathlib.Path("/usr/share/espresso/pseudo/Si.pz-vbc.UPF")
 CAVITY = EXAMPLES / "openfoam-examples/examples/incompressible/icoFoam/cavity/cavity"
 OPENMPI = ("mpirun.openmpi", "--bind-to", "none", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-np", "2")
 INTEL = (str(VENV / "bin" / "mpiexec.hydra"), "-np", "2")
@@ -46,8 +47,7 @@ class Case:
 
 
 def pseudopotential(folder):
-    found = next((EXAMPLES / "quantum-espresso").rglob("Si.pz-vbc.UPF.gz"))
-    (folder / "Si.UPF").write_bytes(gzip.decompress(found.read_bytes()))
+    shutil.copy(PSEUDOPOTENTIAL, folder / "Si.UPF")
 
 
 def compile_poisson(folder):
@@ -62,7 +62,7 @@ def lay_cavity(folder):
 CASES = {
     "lammps": Case("LAMMPS: 32,000 atoms of a melt", ("lmp", "-in", "melt.in", "-log", "none"), r"^\s+\d+ .*\.\d{6}\s", ("melt.in",)),
     "espresso": Case("Quantum ESPRESSO: silicon", ("pw.x", "-in", "silicon.in"), "^!", ("silicon.in",),
-                     (str(EXAMPLES / "quantum-espresso"),), prepare=pseudopotential),
+                     (str(PSEUDOPOTENTIAL),), prepare=pseudopotential),
     "cp2k": Case("CP2K: a water molecule moves", ("cp2k.psmp", "-i", "water.inp"), r"ENERGY\| Total", ("water.inp",)),
     "nwchem": Case("NWChem: benzene, B3LYP", ("nwchem", "benzene.nw"), "Total DFT energy", ("benzene.nw",)),
     "petsc": Case("PETSc: Poisson's equation", ("./poisson",), "norm", ("poisson.c",),

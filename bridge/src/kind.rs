@@ -2,52 +2,51 @@
 //! did not copy.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use regall_directory::each_mechanism;
 use regall_directory::layout::Counter;
-use regall_directory::settings::copy_bits;
+use regall_directory::settings::{copy_bits, COPIES, MECHANISMS};
 use regall_sys::Errno;
 
-/// A mechanism.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// The peer's memory, mapped here, where it can be mapped.
-    Map = 0,
-    /// The peer's memory, mapped here by the XPMEM module.
-    Xpmem = 1,
-    /// Cross Memory Attach: process_vm_readv(2), and /proc/PID/mem for a few bytes.
-    Cma = 2,
-    /// The KNEM module; for regions alone.
-    Knem = 3,
-    /// A thread of the owner's.
-    Helper = 4,
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $n:literal => $word:literal, $file:ident::$type:ident,
+        $transfers:ident, $bytes:ident;)*) => {
+        /// A mechanism.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($(#[$doc])* $name = $n),*
+        }
+
+        impl Kind {
+            /// All of them, in the order of `auto`.
+            pub const ALL: [Self; MECHANISMS.len()] = [$(Self::$name),*];
+
+            /// The mechanism's counters: transfers, and their bytes.
+            pub const fn counters(self) -> (Counter, Counter) {
+                match self {
+                    $(Self::$name => (Counter::$transfers, Counter::$bytes)),*
+                }
+            }
+
+            /// Its name in REGALL_COPY.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word),*
+                }
+            }
+        }
+
+        impl Order {
+            /// `auto`.
+            pub const AUTO: Self = Self {
+                kinds: [$(Some(Kind::$name)),*],
+                auto: true,
+            };
+        }
+    };
 }
 
-impl Kind {
-    /// All of them, in the order of `auto`.
-    pub const ALL: [Self; 5] = [Self::Map, Self::Xpmem, Self::Cma, Self::Knem, Self::Helper];
-
-    /// The mechanism's counters: transfers, and their bytes.
-    pub const fn counters(self) -> (Counter, Counter) {
-        match self {
-            Self::Map => (Counter::CopyMap, Counter::CopyMapBytes),
-            Self::Xpmem => (Counter::CopyXpmem, Counter::CopyXpmemBytes),
-            Self::Cma => (Counter::CopyCma, Counter::CopyCmaBytes),
-            Self::Knem => (Counter::CopyKnem, Counter::CopyKnemBytes),
-            Self::Helper => (Counter::CopyHelper, Counter::CopyHelperBytes),
-        }
-    }
-
-    /// Its name in REGALL_COPY.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Map => "map",
-            Self::Xpmem => "xpmem",
-            Self::Cma => "cma",
-            Self::Knem => "knem",
-            Self::Helper => "helper",
-        }
-    }
-}
+each_mechanism! { kinds }
 
 /// REGALL_COPY: which mechanisms are tried, in which order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,17 +57,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// `auto`.
-    pub const AUTO: Self = Self {
-        kinds: [
-            Some(Kind::Map),
-            Some(Kind::Xpmem),
-            Some(Kind::Cma),
-            Some(Kind::Knem),
-            Some(Kind::Helper),
-        ],
-        auto: true,
-    };
+    /// What it can be made of, in words.
+    pub const VALUES: &'static str = COPIES;
 
     /// `off`.
     pub const OFF: Self = Self {
@@ -163,12 +153,18 @@ pub enum No {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use regall_directory::settings::{each, MECHANISMS};
+    use regall_directory::settings::each;
 
     #[test]
     fn the_directory_has_the_same_names() {
         for (n, kind) in Kind::ALL.into_iter().enumerate() {
-            assert_eq!((kind as usize, kind.word()), (n, MECHANISMS[n]));
+            assert_eq!(kind as usize, n);
+            let (transfers, bytes) = kind.counters();
+            let word = format!("copy_{}", kind.word());
+            assert_eq!(
+                (transfers.word(), bytes.word()),
+                (&*word, &*(word.clone() + "_bytes"))
+            );
         }
         let told = |value: &[u8]| {
             let bits = Order::parse(value).unwrap().bits();

@@ -169,28 +169,26 @@ pub enum Answer {
 /// Bytes that were copied, by whom.
 #[derive(Default)]
 struct Done {
-    mapped: u64,
-    by_kernel: u64,
-    by_helper: u64,
+    /// By [`Kind`].
+    by: [u64; Kind::ALL.len()],
     all: u64,
 }
 
 impl Done {
     fn add(&mut self, kind: Kind, bytes: u64) {
         self.all += bytes;
-        match kind {
-            Kind::Map => self.mapped += bytes,
-            Kind::Helper => self.by_helper += bytes,
-            _ => self.by_kernel += bytes,
+        if let Some(sum) = self.by.get_mut(kind as usize) {
+            *sum += bytes;
         }
     }
 
+    /// Whether some of it was copied from memory that is mapped here.
+    fn mapped(&self) -> bool {
+        self.by.get(Kind::Map as usize).is_some_and(|sum| *sum > 0)
+    }
+
     fn count(&self, host: &dyn Host) {
-        for (kind, bytes) in [
-            (Kind::Map, self.mapped),
-            (Kind::Cma, self.by_kernel),
-            (Kind::Helper, self.by_helper),
-        ] {
+        for (kind, &bytes) in Kind::ALL.into_iter().zip(&self.by) {
             if bytes > 0 {
                 host.count(kind, bytes);
             }
@@ -286,7 +284,7 @@ unsafe fn carry_out(visit: &Visit, caller: &Caller, call: &mut Call) -> Answer {
     // SAFETY: by the caller's contract.
     let answer = unsafe { job.all(call, &mut done) };
     done.count(caller.host);
-    visit.was(done.mapped > 0 || visit.forbidden);
+    visit.was(done.mapped() || visit.forbidden);
     answer
 }
 

@@ -98,9 +98,42 @@ impl Setting {
     }
 }
 
-/// The names of the bridge's mechanisms, in the order of `auto`; [`copy_bits`] takes their
-/// numbers.
-pub const MECHANISMS: [&str; 5] = ["map", "xpmem", "cma", "knem", "helper"];
+/// The table of the bridge's mechanisms, in the order in which `auto` asks them: hands its rows to
+/// the macro `$then`. A row has the mechanism's name as a value of the bridge's `Kind`, its number
+/// there, its name in REGALL_COPY, the file of `bridge/src/mechanism/` and the type there that
+/// implements it, and its counters: transfers, and their bytes.
+#[macro_export]
+macro_rules! each_mechanism {
+    ($then:ident) => {
+        $then! {
+            /// The peer's memory, mapped here, where it can be mapped.
+            Map = 0 => "map", map::Map, CopyMap, CopyMapBytes;
+            /// The peer's memory, mapped here by the XPMEM module.
+            Xpmem = 1 => "xpmem", xpmem::Xpmem, CopyXpmem, CopyXpmemBytes;
+            /// Cross Memory Attach: process_vm_readv(2), and /proc/PID/mem for a few bytes.
+            Cma = 2 => "cma", cma::Cma, CopyCma, CopyCmaBytes;
+            /// The KNEM module; for cookies alone.
+            Knem = 3 => "knem", knem::Knem, CopyKnem, CopyKnemBytes;
+            /// A thread of the owner's.
+            Helper = 4 => "helper", helper::Helper, CopyHelper, CopyHelperBytes;
+        }
+    };
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident = $n:literal => $word:literal, $file:ident::$type:ident,
+        $transfers:ident, $bytes:ident;)*) => {
+        /// The names of the bridge's mechanisms, in the order of `auto`; [`copy_bits`] takes their
+        /// numbers.
+        pub const MECHANISMS: &[&str] = &[$($word),*];
+
+        /// What REGALL_COPY may be.
+        pub const COPIES: &str = concat!("auto, off, or a list of these with commas:" $(, " ", $word)*);
+    };
+}
+
+each_mechanism! { names }
+
 /// REGALL_COPY: four bits for each mechanism of its order, 0 behind the last one, ...
 const COPY_SHIFT: u32 = 36;
 const COPY_BITS: u32 = 4;
@@ -109,7 +142,7 @@ const COPY_AUTO: u64 = 1 << 35;
 /// All bits that REGALL_COPY may have.
 const COPY_MASK: u64 = {
     let bits = COPY_BITS * MECHANISMS.len() as u32;
-    assert!(COPY_SHIFT + bits < u64::BITS, "no room for a mechanism");
+    assert!(COPY_SHIFT + bits <= u64::BITS, "no room for a mechanism");
     ((1 << bits) - 1) << COPY_SHIFT | COPY_AUTO
 };
 

@@ -220,11 +220,7 @@ impl Config {
             b"REGALL_ON_LIMIT" => self.fail_on_limit = second(value, &pairs::ON_LIMIT)?,
             b"REGALL_INTERCEPT" => self.intercept = Intercept::parse(value)?,
             b"REGALL_FORK" => self.fork_all = second(value, &pairs::FORK)?,
-            b"REGALL_COPY" => {
-                self.copy = Order::parse(value).ok_or(text(
-                    "auto, off, or a list of map, xpmem, cma, knem and helper",
-                ))?
-            }
+            b"REGALL_COPY" => self.copy = Order::parse(value).ok_or(text(Order::VALUES))?,
             b"REGALL_PTRACER" => self.ptracer_any = second(value, &pairs::PTRACER)?,
             b"REGALL_SHARE" => self.share = Share::parse(value)?,
             b"REGALL_HUGE" => self.huge = Some(!second(value, &pairs::HUGE)?),

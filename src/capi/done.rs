@@ -30,3 +30,18 @@ pub(super) fn one(addr: u64, len: usize) -> Segment {
         len: len as u64,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use regall_bridge::kind::Kind;
+
+    #[test]
+    fn the_header_names_every_mechanism() {
+        let header = include_str!("../../include/regall.h");
+        for kind in Kind::ALL {
+            let word = kind.word().to_uppercase();
+            let line = format!("\tREGALL_COPY_{word} = {}", kind as u32 + 1);
+            assert!(header.contains(&line), "include/regall.h: no {line:?}");
+        }
+    }
+}

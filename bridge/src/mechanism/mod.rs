@@ -1,7 +1,10 @@
 //! Ways to copy between two processes. Each is one file: it declares its [`Features`], keeps what
-//! it has of a peer in its [`Mechanism::Endpoint`], and copies. A new one is a file here, a name
-//! in [`crate::kind`] and a row in [`features`] and [`run`]; one with an endpoint is a field of
-//! [`Endpoints`], too. Nobody else tests for a mechanism by name: features are asked for.
+//! it has of a peer in its [`Mechanism::Endpoint`], and copies. A new one is a file here and a row
+//! of `each_mechanism` in directory/src/settings.rs, from which [`crate::kind`], [`features`] and
+//! [`run`] are made; one with an endpoint is a field of [`Endpoints`], too. Who chooses between
+//! mechanisms asks for features. By name they are asked for only where a caller speaks to one of
+//! them: `process_vm` to the mapped memory, the kernel and the helper, `cookie` and the shim to the
+//! helper and KNEM.
 
 pub mod cma;
 pub mod helper;
@@ -16,6 +19,7 @@ use crate::lock::Lock;
 use crate::process::Process;
 use crate::vector::{Segment, Way};
 use crate::window::{By, Windows};
+use regall_directory::each_mechanism;
 use regall_sys::{Errno, Result};
 
 /// What a mechanism can do, for those who choose between them.
@@ -164,35 +168,32 @@ impl Endpoints {
     }
 }
 
-/// What a mechanism can do.
-pub const fn features(kind: Kind) -> Features {
-    match kind {
-        Kind::Map => map::Map::FEATURES,
-        Kind::Xpmem => xpmem::Xpmem::FEATURES,
-        Kind::Cma => cma::Cma::FEATURES,
-        Kind::Knem => knem::Knem::FEATURES,
-        Kind::Helper => helper::Helper::FEATURES,
-    }
+macro_rules! by_kind {
+    ($($(#[$doc:meta])* $name:ident = $n:literal => $word:literal, $file:ident::$type:ident,
+        $transfers:ident, $bytes:ident;)*) => {
+        /// What a mechanism can do.
+        pub const fn features(kind: Kind) -> Features {
+            match kind {
+                $(Kind::$name => $file::$type::FEATURES),*
+            }
+        }
+
+        /// # Safety
+        /// As [`copy`].
+        #[inline]
+        unsafe fn run(kind: Kind, job: &Job) -> core::result::Result<Copied, No> {
+            match kind {
+                $(Kind::$name => {
+                    let own = $file::$type::endpoint(job.endpoints);
+                    // SAFETY: by the contract above.
+                    unsafe { $file::$type::copy(job, own) }
+                })*
+            }
+        }
+    };
 }
 
-/// # Safety
-/// As [`copy`].
-#[inline]
-unsafe fn run(kind: Kind, job: &Job) -> core::result::Result<Copied, No> {
-    let all = job.endpoints;
-    match kind {
-        // SAFETY: by the contract above.
-        Kind::Map => unsafe { map::Map::copy(job, map::Map::endpoint(all)) },
-        // SAFETY: likewise.
-        Kind::Xpmem => unsafe { xpmem::Xpmem::copy(job, xpmem::Xpmem::endpoint(all)) },
-        // SAFETY: by the contract above.
-        Kind::Cma => unsafe { cma::Cma::copy(job, cma::Cma::endpoint(all)) },
-        // SAFETY: likewise.
-        Kind::Knem => unsafe { knem::Knem::copy(job, knem::Knem::endpoint(all)) },
-        // SAFETY: by the contract above.
-        Kind::Helper => unsafe { helper::Helper::copy(job, helper::Helper::endpoint(all)) },
-    }
-}
+each_mechanism! { by_kind }
 
 /// Whether one of the order copies whatever memory is registered.
 fn any_memory(order: &Order) -> bool {

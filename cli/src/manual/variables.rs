@@ -97,6 +97,14 @@ mod tests {
     }
 
     #[test]
+    fn the_row_of_regall_copy_has_every_mechanism() {
+        let row = all().find(|v| v.name == "REGALL_COPY").unwrap();
+        for name in regall_directory::settings::MECHANISMS {
+            assert!(row.meaning.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_left_out_is_what_the_shim_leaves_out() {
         let list = between(SETTINGS, "LAUNCHERS: &[u8] = b\"", '"')
             .next()
