@@ -12,6 +12,7 @@
 //! for without end: the callers are hooks of mmap and mprotect.
 
 use crate::arch::tls_block;
+use crate::sys::pagemap::Pagemap;
 use crate::sys::{self, Errno, Undisturbed};
 use core::cell::UnsafeCell;
 use core::ops::Range;
@@ -19,6 +20,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use regall_directory::addr::{PageRange, PAGE};
 
 pub mod apply;
+mod before;
 pub mod decode;
 pub mod discover;
 pub mod elf;
@@ -34,6 +36,7 @@ mod tests;
 mod windows;
 
 use apply::{Applied, Patches, Use, Writer};
+use before::Before;
 use discover::{inspect, next_syscall, Text, Verdict};
 use elf::Module;
 use function::Room;
@@ -146,6 +149,8 @@ struct State {
     buffer: [u8; BUFFER_BYTES],
     /// What is known of the pages that are searched.
     pages: windows::Pages,
+    /// What of a file was mapped before it was searched.
+    before: Before,
     /// Copied code.
     copy: [u8; COPY_BYTES],
     /// The first libc and ld.so met.
@@ -168,6 +173,7 @@ static SHARED: Shared = Shared {
         room: Room::new(),
         buffer: [0; BUFFER_BYTES],
         pages: windows::Pages::new(),
+        before: Before::new(),
         copy: [0; COPY_BYTES],
         libc: [None; 2],
     }),
@@ -306,9 +312,12 @@ pub fn install(config: Config) -> Report {
         patches,
         room,
         buffer,
+        before,
         libc,
         ..
     } = state;
+    let pagemap = Pagemap::open().ok();
+    let pagemap = pagemap.as_ref();
     let mut scanner = Scanner {
         patches,
         room,
@@ -318,7 +327,10 @@ pub fn install(config: Config) -> Report {
     };
     let listed = modules::groups(buffer, |group| {
         remember(libc, group);
-        scanner.group(group);
+        if has_code(group) && !is_ours(group) {
+            before.look(group, pagemap);
+            scanner.group(group, |searched| before.give_back(searched, pagemap));
+        }
         true
     });
     if let Err(errno) = listed {
@@ -453,6 +465,16 @@ fn find_in(stem: &[u8], name: &str) -> Option<u64> {
     module_around(found?, buffer, Module::open)?.symbol(name.as_bytes())
 }
 
+fn has_code(group: &Group) -> bool {
+    let code = |s: &Segment| s.prot.executable() && s.prot.readable();
+    group.origin != Origin::Kernel && group.segments().any(code)
+}
+
+fn is_ours(group: &Group) -> bool {
+    let ours = crate::arch::regall_entry_call as *const () as u64;
+    group.segments().any(|s| s.range.contains(ours))
+}
+
 fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
     if group.origin == Origin::Libc {
         if let Some(free) = libc.iter_mut().find(|g| g.is_none()) {
@@ -465,7 +487,7 @@ fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
 fn module_around(
     range: PageRange,
     buffer: &mut [u8],
-    open: fn(&Group) -> Option<Module>,
+    mut open: impl FnMut(&Group) -> Option<Module>,
 ) -> Option<Module> {
     let mut found = None;
     let _ = modules::groups(buffer, |group| {
@@ -497,8 +519,11 @@ impl State {
             room,
             buffer,
             pages,
+            before,
             ..
         } = self;
+        before.clear();
+        let mut pagemap = None;
         let mut module = None;
         let mut writer = Writer::default();
         windows::each(job.range, !job.patch, pages, |part, window| {
@@ -513,7 +538,13 @@ impl State {
             if next_syscall(bytes, first).is_none_or(|at| at >= last) {
                 return;
             }
-            let module = module.get_or_insert_with(|| module_around(part, buffer, Module::open));
+            let module = module.get_or_insert_with(|| {
+                pagemap = Pagemap::open().ok();
+                module_around(part, buffer, |group| {
+                    before.look(group, pagemap.as_ref());
+                    Module::open(group)
+                })
+            });
             let text = Text {
                 base: part.start(),
                 bytes,
@@ -533,6 +564,7 @@ impl State {
             }
             .text(&text, first..last, job.patch);
         });
+        before.give_back(None, pagemap.as_ref());
     }
 }
 
@@ -547,22 +579,22 @@ struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    fn group(&mut self, group: &Group) {
-        let ours = crate::arch::regall_entry_call as *const () as u64;
-        let is_ours = group.segments().any(|s| s.range.contains(ours));
-        let has_text = group
-            .segments()
-            .any(|s| s.prot.executable() && s.prot.readable());
-        if is_ours || !has_text || group.origin == Origin::Kernel {
-            return;
-        }
+    /// Calls `searched` with each part of a long text that has been, and with `None` at the end.
+    fn group(&mut self, group: &Group, mut searched: impl FnMut(Option<PageRange>)) {
         let module = Module::open(group);
         group
             .segments()
-            .for_each(|segment| self.segment(group, segment, module.as_ref()));
+            .for_each(|segment| self.segment(group, segment, module.as_ref(), &mut searched));
+        searched(None);
     }
 
-    fn segment(&mut self, group: &Group, segment: &Segment, module: Option<&Module>) {
+    fn segment(
+        &mut self,
+        group: &Group,
+        segment: &Segment,
+        module: Option<&Module>,
+        searched: &mut impl FnMut(Option<PageRange>),
+    ) {
         if !segment.prot.executable() || !segment.prot.readable() {
             return;
         }
@@ -578,14 +610,28 @@ impl Scanner<'_> {
             module,
             config: self.patches.config,
         };
-        self.text(&text, 0..bytes.len(), !segment.prot.shared());
+        let mut from = 0;
+        while from < bytes.len() {
+            let to = from
+                .saturating_add(windows::WINDOW as usize)
+                .min(bytes.len());
+            self.text(&text, from..to, !segment.prot.shared());
+            if to < bytes.len() {
+                let at = |n: usize| text.base.saturating_add(n as u64);
+                searched(PageRange::new(at(from), at(to)));
+            }
+            from = to;
+        }
     }
 
     /// What begins within `part`.
     fn text(&mut self, text: &Text<'_>, part: Range<usize>, patch: bool) {
         self.room.clear();
+        // Of one that begins right before the end, the second byte is behind it.
+        let end = part.end.saturating_add(1).min(text.bytes.len());
+        let bytes = text.bytes.get(..end).unwrap_or(&[]);
         let mut from = part.start;
-        while let Some(at) = next_syscall(text.bytes, from).filter(|at| *at < part.end) {
+        while let Some(at) = next_syscall(bytes, from) {
             self.candidate(text, at, patch);
             from = at.saturating_add(2);
         }

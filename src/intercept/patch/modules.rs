@@ -53,6 +53,14 @@ impl Group {
         self.segments.iter().flatten()
     }
 
+    /// The private mappings of a file that can be read and that the program does not write.
+    pub fn unwritten(&self) -> impl Iterator<Item = PageRange> + '_ {
+        let file = self.file.2 != 0;
+        self.segments()
+            .filter(move |s| file && s.prot.readable() && !s.prot.writable() && !s.prot.shared())
+            .map(|s| s.range)
+    }
+
     /// One readable mapping of a file's beginning.
     #[cfg(any(test, fuzzing))]
     pub fn single(range: PageRange) -> Self {

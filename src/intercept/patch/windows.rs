@@ -15,7 +15,7 @@ use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Flags, Kind};
 
 /// Bytes that are searched at a time.
-const WINDOW: u64 = 2 << 20;
+pub const WINDOW: u64 = 2 << 20;
 /// Bytes on either side that are only there to be decoded.
 const MARGIN: u64 = 16 << 10;
 /// Bytes on either side that the kernel may map too: it maps what is in the page cache around
@@ -24,7 +24,7 @@ const REACH: u64 = 2 << 20;
 const PAGES: usize = ((WINDOW + 2 * REACH) / PAGE) as usize;
 
 /// A page is mapped, or in swap.
-const MAPPED: u64 = pagemap::PRESENT | pagemap::SWAPPED;
+pub const MAPPED: u64 = pagemap::PRESENT | pagemap::SWAPPED;
 
 /// What is known of a window's pages.
 pub struct Pages {
@@ -84,6 +84,28 @@ pub fn each(
     }
 }
 
+/// Calls `f` with each run of pages from the start of `around` on that `wanted` says yes to.
+pub fn each_run(
+    around: PageRange,
+    wanted: impl Iterator<Item = bool>,
+    mut f: impl FnMut(PageRange),
+) {
+    let mut start = None;
+    let pages = (around.start()..around.end()).step_by(PAGE as usize);
+    for (at, wanted) in pages.zip(wanted) {
+        match (wanted, start) {
+            (true, None) => start = Some(at),
+            (false, Some(from)) => {
+                start = None;
+                PageRange::new(from, at).into_iter().for_each(&mut f);
+            }
+            _ => (),
+        }
+    }
+    let last = start.and_then(|from| PageRange::new(from, around.end()));
+    last.into_iter().for_each(f);
+}
+
 impl Pages {
     /// A state in which nothing is known.
     pub const fn new() -> Self {
@@ -115,26 +137,15 @@ impl Pages {
         mut f: impl FnMut(PageRange),
     ) {
         let mut owner = Owner::default();
-        let mut start = None;
         let pages = (around.start()..around.end()).step_by(PAGE as usize);
-        for (at, (map, cached)) in pages.zip(self.map.iter().zip(&self.cached)) {
-            let way = match (map & MAPPED != 0, shared) {
-                (true, _) => Way::Read,
-                (false, true) if cached & 1 == 0 => Way::Skip,
-                (false, true) => Way::Borrow,
-                (false, false) => owner.way(at),
-            };
-            match (wanted(way), start) {
-                (true, None) => start = Some(at),
-                (false, Some(from)) => {
-                    start = None;
-                    PageRange::new(from, at).into_iter().for_each(&mut f);
-                }
-                _ => (),
-            }
-        }
-        let last = start.and_then(|from| PageRange::new(from, around.end()));
-        last.into_iter().for_each(f);
+        let known = pages.zip(self.map.iter().zip(&self.cached));
+        let ways = known.map(|(at, (map, cached))| match (map & MAPPED != 0, shared) {
+            (true, _) => Way::Read,
+            (false, true) if cached & 1 == 0 => Way::Skip,
+            (false, true) => Way::Borrow,
+            (false, false) => owner.way(at),
+        });
+        each_run(around, ways.map(wanted), &mut f);
     }
 }
 
@@ -193,19 +204,16 @@ fn give_back(run: PageRange, shared: bool, pagemap: Option<&Pagemap>) {
         if !read_map(part.start(), words, pagemap) {
             return;
         }
-        let pages = (part.start()..).step_by(PAGE as usize).zip(&*words);
-        let gone = |word: u64| word & MAPPED != 0 && (shared || word & pagemap::FILE != 0);
-        if words.iter().all(|word| gone(*word)) {
-            drop_pages(part.start(), part.len());
-        } else {
-            pages
-                .filter(|(_, word)| gone(**word))
-                .for_each(|(at, _)| drop_pages(at, PAGE));
-        }
+        let gone = |word: &u64| word & MAPPED != 0 && (shared || word & pagemap::FILE != 0);
+        each_run(part, words.iter().map(gone), |run| {
+            drop_pages(run.start(), run.len());
+        });
     }
 }
 
-fn drop_pages(at: u64, bytes: u64) {
+/// Takes pages out of the page tables. Of a private mapping they must be the file's: copies are
+/// lost.
+pub fn drop_pages(at: u64, bytes: u64) {
     // Linux before 5.18 can't do so with what is locked: it stays.
     let _ = sys::advise(at, bytes, DONTNEED_LOCKED)
         .or_else(|_| sys::advise(at, bytes, libc::MADV_DONTNEED));
