@@ -272,3 +272,100 @@ fn the_page_has_every_name() {
         }
     }
 }
+
+/// Reads metrics as others do: OpenMetrics strictly, and the node exporter's text. Prints a
+/// line for each: the family without `regall_`, its type, and the labels that it has.
+const METRICS: &str = "
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
+from prometheus_client.parser import text_string_to_metric_families as text
+for name, parser in (sys.argv[1], strict), (sys.argv[2], text):
+    for family in parser(open(name).read()):
+        labels = {l for s in family.samples for l in s.labels}
+        print(family.name.removeprefix('regall_'), family.type, *sorted(labels))
+        assert family.documentation, family.name
+    print('-')
+";
+
+#[test]
+fn metrics_are_as_prometheus_wants_them() {
+    let mut probe = Command::new(PYTHON);
+    let probe = probe.args(["-c", "import prometheus_client"]).output();
+    if !probe.is_ok_and(|o| o.status.success()) {
+        return skip("no python3-prometheus-client");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let beside = sleeper();
+    let pid = beside.pid().to_string();
+    let one = ["top", "--once", "--filter", &pid];
+    let open = regall(&[&one[..], &["--openmetrics"]].concat());
+    // (Exit code 2 where a test beside this one has a process that can't be looked at.)
+    assert!(open.stdout.ends_with("\n# EOF\n"), "{}", open.stderr);
+    fs::write(at("open"), &open.stdout).expect("a file");
+    let written = regall(&[&one[..], &["--textfile", &at("")]].concat());
+    assert_eq!(written.stdout, "", "{}", written.stderr);
+    let there = fs::read_dir(folder.path()).expect("the folder");
+    let there: BTreeSet<_> = there.map(|e| e.expect("a file").file_name()).collect();
+    assert_eq!(there, BTreeSet::from(["open".into(), "regall.prom".into()]));
+    let mut command = Command::new(PYTHON);
+    let files = [at("open"), at("regall.prom")];
+    let said = child::run(command.args(["-c", METRICS]).args(&files), TIMEOUT);
+    said.must_succeed();
+    let (strict, text) = said.stdout.split_once("-\n").expect("two lists");
+    assert_eq!(format!("{strict}-\n"), text);
+    let page = fs::read_to_string(build::root().join("docs/monitoring.md")).expect("the page");
+    let known = [
+        "host",
+        "job",
+        "rank",
+        "state",
+        "reason",
+        "call",
+        "mechanism",
+    ];
+    for line in strict.lines() {
+        let mut words = line.split(' ');
+        let (name, kind) = (words.next().expect("a name"), words.next());
+        assert!(matches!(kind, Some("gauge" | "counter")), "{line}");
+        assert!(words.all(|label| known.contains(&label)), "{line}");
+        let end = if kind == Some("counter") {
+            "_total"
+        } else {
+            ""
+        };
+        assert!(page.contains(&format!("`regall_{name}{end}`")), "{line}");
+    }
+    let has = |line: &str| assert!(strict.lines().any(|l| l == line), "{line}: {strict}");
+    has("memory_bytes gauge host rank state");
+    has("events counter call host rank");
+    has("hook_seconds counter host rank");
+    checked(&at("regall.prom"));
+    // Into a folder that is not there nothing is written.
+    let nowhere = regall(&[&one[..], &["--textfile", &at("nowhere")]].concat());
+    assert_eq!(nowhere.end(), "exit 2");
+    assert!(
+        nowhere.stderr.contains("No such file"),
+        "{}",
+        nowhere.stderr
+    );
+}
+
+/// By promtool, of Prometheus.
+fn checked(file: &str) {
+    let tool = build::target().join("unpacked/prometheus/usr/bin/promtool");
+    if !tool.exists() {
+        return skip("no promtool: scripts/setup test unpacks it");
+    }
+    let said = Command::new(tool)
+        .args(["check", "metrics"])
+        .stdin(fs::File::open(file).expect("the metrics"))
+        .output()
+        .expect("promtool");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&said.stdout), text(&said.stderr));
+    assert!(
+        said.status.success() && stderr.is_empty(),
+        "{stdout}{stderr}"
+    );
+}

@@ -7,7 +7,8 @@ use regall_directory::vocab::{Column, Prot, Reason};
 use regall_documents as documents;
 use regall_reader::{Entry, Mapping, Region};
 
-use crate::regions::{is_implicit, pieces, Regions};
+use crate::cover::Cover;
+use crate::regions::{is_implicit, Regions};
 
 /// What a gap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,10 +98,13 @@ const UPROBES: &str = "[uprobes]";
 
 /// All gaps, those of mapped memory first. Both lists are sorted and without overlaps.
 pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: Rules) -> Vec<Gap> {
+    let covered = Cover::of(entries.iter().map(|e| e.range));
+    let held = Cover::of(regions.primary().iter().map(|r| r.range));
+    let mapped = Cover::of(mappings.iter().map(|m| m.range));
     let mut out = Vec::new();
     for mapping in mappings {
-        let known = !overlapping(entries, mapping.range).is_empty();
-        if mapping.name == UPROBES && !known {
+        let known = overlapping(entries, mapping.range);
+        if mapping.name == UPROBES && known.is_empty() {
             continue;
         }
         let gap = |range, wrong, entry| Gap {
@@ -109,28 +113,25 @@ pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: R
             mapping: Some(mapping.clone()),
             entry,
         };
-        let mut left = Some(mapping.range);
-        for entry in overlapping(entries, mapping.range) {
-            let Some(rest) = left else { break };
-            if let Some(missed) = rest.before(entry.range.start()) {
-                out.push(gap(missed, Wrong::Uncovered, None));
-            }
-            left = rest.after(entry.range.end());
+        let missed = covered.missing(mapping.range).into_iter();
+        let mut found: Vec<_> = missed.map(|r| gap(r, Wrong::Uncovered, None)).collect();
+        for entry in known {
             let Some(piece) = mapping.range.intersection(entry.range) else {
                 continue;
             };
-            match rules.wrong(entry, mapping) {
-                Some(wrong) => out.push(gap(piece, wrong, Some(*entry))),
-                None => {
-                    let unheld = unheld(entry, piece, regions.primary());
-                    out.extend(unheld.map(|hole| gap(hole, Wrong::Unheld, Some(*entry))));
-                }
+            if let Some(wrong) = rules.wrong(entry, mapping) {
+                found.push(gap(piece, wrong, Some(*entry)));
+            } else if entry.attr.hca.held() {
+                let holes = held.missing(piece).into_iter();
+                found.extend(holes.map(|hole| gap(hole, Wrong::Unheld, Some(*entry))));
             }
         }
-        out.extend(left.map(|missed| gap(missed, Wrong::Uncovered, None)));
+        found.sort_by_key(|g| g.range);
+        out.append(&mut found);
     }
     for region in regions.all().iter().filter(|r| !is_implicit(r)) {
-        out.extend(unmapped(region.range, mappings).map(|range| Gap {
+        let holes = mapped.missing(region.range).into_iter();
+        out.extend(holes.map(|range| Gap {
             range,
             wrong: Wrong::Unmapped(*region),
             mapping: None,
@@ -138,37 +139,6 @@ pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: R
         }));
     }
     out
-}
-
-/// The bytes of `piece`, of which `entry` speaks, that the HCA registrar says to
-/// hold and does not.
-fn unheld<'a>(
-    entry: &Entry,
-    piece: PageRange,
-    primary: &'a [Region],
-) -> impl Iterator<Item = PageRange> + 'a {
-    let piece = entry.attr.hca.held().then_some(piece);
-    let all = piece.into_iter().flat_map(|p| pieces(p, primary));
-    all.filter(|(_, region)| region.is_none())
-        .map(|(hole, _)| hole)
-}
-
-/// The bytes of `range` that are not mapped.
-fn unmapped(range: PageRange, mappings: &[Mapping]) -> impl Iterator<Item = PageRange> + '_ {
-    let from = mappings.partition_point(|m| m.range.end() <= range.start());
-    let mut coming = mappings.get(from..).unwrap_or(&[]).iter();
-    let mut left = Some(range);
-    std::iter::from_fn(move || loop {
-        let rest = left?;
-        let next = coming.next().map(|m| m.range).filter(|m| m.overlaps(rest));
-        left = next.and_then(|m| rest.after(m.end()));
-        let Some(mapped) = next else {
-            return Some(rest);
-        };
-        if let Some(hole) = rest.before(mapped.start()) {
-            return Some(hole);
-        }
-    })
 }
 
 /// The entries that have a byte in `range`.
@@ -210,6 +180,7 @@ fn lacks(column: Column, switched_off: bool, other: Column) -> bool {
 mod tests {
     use super::*;
     use crate::look::fixtures::*;
+    use proptest::prelude::*;
     use regall_directory::vocab::Access;
 
     const LOOSE: Rules = Rules {
@@ -351,5 +322,80 @@ mod tests {
         assert_eq!(found(vec![whole]).len(), 3);
         whole.access = Access::from_bits(Access::ON_DEMAND.into()).unwrap();
         assert_eq!(found(vec![whole]), []);
+    }
+
+    /// Pages of the model below.
+    const PAGES: u64 = 24;
+
+    /// Ranges without overlaps, in order, each with a number of its own choice.
+    fn ranges() -> impl Strategy<Value = Vec<(u64, u64, u8)>> {
+        let steps = proptest::collection::vec((0..4u64, 1..6u64, 0..4u8), 0..8);
+        steps.prop_map(|steps| {
+            let mut at = 0;
+            let step = |(hole, len, kind)| {
+                let start = at + hole;
+                at = start + len;
+                (start, at, kind)
+            };
+            let all: Vec<_> = steps.into_iter().map(step).collect();
+            all.into_iter().filter(|r| r.1 <= PAGES).collect()
+        })
+    }
+
+    proptest! {
+        /// Each page is looked at on its own, and what is wrong with it is what is found.
+        #[test]
+        fn as_page_by_page(
+            said in ranges(), maps in ranges(), held in ranges(), other in ranges(), strict: bool,
+        ) {
+            let prot = |kind| Prot::from_call(u64::from(kind % 2) + 1, false);
+            let entries: Vec<_> = said.iter().map(|&(start, end, kind)| {
+                let mut e = entry(start, end);
+                e.attr.prot = prot(kind);
+                e.attr.hca = if kind < 2 { Column::YES } else { Column::no(Reason::Limit) };
+                e
+            }).collect();
+            let mappings: Vec<_> = maps.iter().map(|&(start, end, kind)| {
+                let mut m = mapping(start, end);
+                m.prot = prot(kind);
+                m
+            }).collect();
+            let of = |domain, all: &[(u64, u64, u8)]| -> Vec<_> {
+                all.iter().map(|r| region(domain, r.0, r.1, 1)).collect()
+            };
+            let regions = Regions::of_primary([of(1, &held), of(2, &other)].concat(), 1);
+            let rules = Rules { strict, ..LOOSE };
+            let mut expected = Vec::new();
+            for page in 0..PAGES {
+                let at = |all: &[(u64, u64, u8)]| {
+                    all.iter().find(|r| (r.0..r.1).contains(&page)).map(|r| r.2)
+                };
+                let (entry, map, region) = (at(&said), at(&maps), at(&held));
+                match (map, entry) {
+                    (Some(_), None) => expected.push((page, 'u')),
+                    (Some(m), Some(e)) if m % 2 != e % 2 => expected.push((page, 'p')),
+                    (Some(_), Some(2..)) if strict => expected.push((page, 's')),
+                    (Some(_), Some(..2)) if region.is_none() => expected.push((page, 'h')),
+                    (Some(_), Some(_)) => (),
+                    (None, _) => {
+                        let all = [region, at(&other)].into_iter().flatten();
+                        expected.extend(all.map(|_| (page, 'm')));
+                    }
+                }
+            }
+            let mut found = Vec::new();
+            for gap in gaps(&entries, &regions, &mappings, rules) {
+                let kind = match gap.wrong {
+                    Wrong::Uncovered => 'u',
+                    Wrong::Protection(_) => 'p',
+                    Wrong::Pin(_) | Wrong::Hca(_) => 's',
+                    Wrong::Unheld => 'h',
+                    Wrong::Unmapped(_) => 'm',
+                };
+                found.extend((gap.range.start() >> 12..gap.range.end() >> 12).map(|p| (p, kind)));
+            }
+            found.sort_unstable();
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -26,7 +26,7 @@ const STANDING_LOOKS: u32 = 30;
 /// What became clear of a process.
 pub enum Verdict {
     /// No gap.
-    Good(Summary),
+    Good(Box<Summary>),
     /// Gaps, and the entries that the shim could not publish.
     Gaps(Vec<Gap>, u64),
     /// The process could not be looked at.
@@ -81,7 +81,7 @@ pub fn examine(pid: u32, strict: bool) -> Verdict {
         };
         let gaps = check::gaps(&look.entries, &look.regions, &look.mappings, rules);
         if gaps.is_empty() {
-            return Verdict::Good(summary(&look));
+            return Verdict::Good(Box::new(summary(&look)));
         }
         let proven = evidence.add(gaps, &look, began.elapsed());
         if !proven.is_empty() {

@@ -20,6 +20,7 @@ macro_rules! after_help {
 
 mod answer;
 mod check;
+mod cover;
 mod doctor;
 mod dump;
 mod env;

@@ -2,7 +2,7 @@
 //! since nobody else needs it; a part of the command, since whoever installs has that
 //! and seldom a Rust toolchain.
 
-mod counters;
+pub mod counters;
 mod header;
 mod roff;
 mod variables;

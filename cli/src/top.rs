@@ -3,11 +3,13 @@
 mod app;
 mod column;
 mod detail;
+mod metrics;
 mod sample;
 mod screen;
 mod terminal;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -16,6 +18,7 @@ use regall_documents as documents;
 use crate::{complain, print_json, units, FAILED};
 use app::{App, Choice};
 use column::Layout;
+use metrics::{Form, Metrics};
 use sample::{Sample, Sampler};
 
 pub const EXIT_CODES: &str = after_help!(
@@ -33,6 +36,12 @@ pub struct Args {
     /// As JSON
     #[arg(long, requires = "once")]
     json: bool,
+    /// As OpenMetrics, a time series for each rank
+    #[arg(long, requires = "once", conflicts_with = "json")]
+    openmetrics: bool,
+    /// Write metrics into DIR/regall.prom, for the node exporter of Prometheus to read
+    #[arg(long, value_name = "DIR", requires = "once", conflicts_with_all = ["json", "openmetrics"])]
+    textfile: Option<PathBuf>,
     /// Look every so many seconds; rates are over that time
     #[arg(long, value_name = "SECONDS", value_parser = units::seconds, default_value = "1")]
     interval: Duration,
@@ -65,6 +74,10 @@ pub fn top(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
 }
 
 impl Args {
+    fn metrics(&self) -> bool {
+        self.openmetrics || self.textfile.is_some()
+    }
+
     fn choice(&self) -> anyhow::Result<Choice> {
         let columns = column::all();
         let named = |c: &column::Column| c.head.eq_ignore_ascii_case(&self.sort);
@@ -80,16 +93,25 @@ impl Args {
     }
 }
 
-/// The second round is shown: it has rates.
+/// The second round is shown: it has rates. Metrics have none.
 fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8> {
     let mut sampler = Sampler::default();
-    sampler.round()?;
-    std::thread::sleep(args.interval);
+    if !args.metrics() {
+        sampler.round()?;
+        std::thread::sleep(args.interval);
+    }
     let round = sampler.round()?;
     let columns = column::all();
     let rows = choice.apply(&columns, &round.samples);
-    if args.json {
-        let processes = rows.iter().map(|s| s.told()).collect();
+    let processes = || rows.iter().map(|s| s.told()).collect::<Vec<_>>();
+    if args.metrics() {
+        let metrics = Metrics::of(&processes(), round.blind.len());
+        match &args.textfile {
+            Some(folder) => metrics.write(folder)?,
+            None => out.write_all(metrics.text(Form::Open).as_bytes())?,
+        }
+    } else if args.json {
+        let processes = processes();
         let version = documents::VERSION;
         print_json(&documents::Top { version, processes }, out)?;
     } else {

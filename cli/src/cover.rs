@@ -1,0 +1,24 @@
+//! Which bytes a list of ranges has, and which it has not.
+
+use rangemap::RangeSet;
+use regall_directory::addr::PageRange;
+
+/// The bytes of some ranges.
+pub struct Cover(RangeSet<u64>);
+
+impl Cover {
+    /// Of ranges in any order; they may overlap.
+    pub fn of(ranges: impl Iterator<Item = PageRange>) -> Self {
+        Self(ranges.map(|r| r.start()..r.end()).collect())
+    }
+
+    /// The bytes of `range` that it has not, in order.
+    pub fn missing(&self, range: PageRange) -> Vec<PageRange> {
+        let gaps = self
+            .0
+            .gaps(&(range.start()..range.end()))
+            .collect::<Vec<_>>();
+        let page = |gap: std::ops::Range<u64>| PageRange::new(gap.start, gap.end);
+        gaps.into_iter().filter_map(page).collect()
+    }
+}

@@ -1,0 +1,319 @@
+//! The processes of the node as metrics: OpenMetrics, or the text format that Prometheus'
+//! node exporter reads from files.
+//!
+//! A rank is a time series: what its processes have is added up. No mapping's name is in it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::Context;
+use regall_directory::layout::Counter;
+use regall_documents::Process;
+
+use crate::launched::host;
+use crate::manual::counters;
+
+/// In which form they are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// OpenMetrics 1.0.
+    Open,
+    /// Prometheus' text format, version 0.0.4.
+    Text,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    Counter,
+}
+
+/// Labels, and their values.
+type Labels = Vec<(&'static str, String)>;
+
+/// One metric.
+struct Family {
+    name: String,
+    kind: Kind,
+    help: String,
+    samples: BTreeMap<Labels, u64>,
+}
+
+/// All metrics, in the order in which they are written.
+#[derive(Default)]
+pub struct Metrics(Vec<Family>);
+
+impl Metrics {
+    /// Of these processes; `blind` others could not be looked at.
+    pub fn of(processes: &[Process], blind: usize) -> Self {
+        let mut all = Self::default();
+        let node = vec![("host", host())];
+        let help = "processes with the shim on that could not be looked at";
+        all.gauge("unreadable_processes", help, &node, blind as u64);
+        let meanings = counters::all();
+        for process in processes {
+            all.process(process);
+            all.counters(process, &meanings);
+        }
+        all
+    }
+
+    fn add(&mut self, kind: Kind, name: &str, help: &str, labels: &Labels, value: u64) {
+        let at = self.0.iter().position(|f| f.name == name);
+        let at = at.unwrap_or_else(|| {
+            self.0.push(Family {
+                name: name.to_string(),
+                kind,
+                help: help.to_string(),
+                samples: BTreeMap::new(),
+            });
+            self.0.len() - 1
+        });
+        if let Some(family) = self.0.get_mut(at) {
+            let sum = family.samples.entry(labels.clone()).or_default();
+            *sum = sum.saturating_add(value);
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, labels: &Labels, value: u64) {
+        self.add(Kind::Gauge, name, help, labels, value);
+    }
+
+    fn process(&mut self, p: &Process) {
+        let (live, rank) = (p.live.as_ref(), rank(p));
+        self.gauge("processes", "processes with the shim on", &rank, 1);
+        let help = "processes in which the shim no longer tracks";
+        self.gauge("given_up_processes", help, &rank, p.gave_up.into());
+        self.gauge("mappings", "lines of /proc/PID/maps", &rank, p.mappings);
+        let busy = live.map_or(0, |l| l.busy);
+        self.gauge("busy_calls", "hooked calls in progress", &rank, busy);
+        let help = "ranges that could not be published: /dev/shm is full";
+        self.gauge("unpublished_ranges", help, &rank, p.unpublished);
+        for (state, bytes) in &p.bytes.state {
+            let help = "bytes by state";
+            self.gauge("memory_bytes", help, &with(&rank, "state", state), *bytes);
+        }
+        for (reason, bytes) in &p.bytes.reason {
+            let help = "bytes that are excluded, by reason";
+            self.gauge(
+                "excluded_bytes",
+                help,
+                &with(&rank, "reason", reason),
+                *bytes,
+            );
+        }
+        if let Some(budget) = p.budget_bytes {
+            self.gauge("budget_bytes", "the most that may be pinned", &rank, budget);
+        }
+        for (call, n) in p.events.iter().filter(|(_, n)| **n > 0) {
+            let help = "calls that were handled";
+            self.add(
+                Kind::Counter,
+                "events",
+                help,
+                &with(&rank, "call", call),
+                *n,
+            );
+        }
+    }
+
+    fn counters(&mut self, p: &Process, meanings: &[(&str, String)]) {
+        let rank = rank(p);
+        for counter in Counter::ALL {
+            let word = counter.word();
+            let value = p.counters.get(word).copied().unwrap_or(0);
+            match transfers(word) {
+                Some((mechanism, name)) => {
+                    let help = match name {
+                        "copies" => "transfers between peers, by mechanism",
+                        _ => "bytes of transfers between peers, by mechanism",
+                    };
+                    let labels = with(&rank, "mechanism", mechanism);
+                    self.add(Kind::Counter, name, help, &labels, value);
+                }
+                None => {
+                    let (kind, name) = family(*counter);
+                    let meaning = meanings.iter().find(|(of, _)| *of == word);
+                    let help = meaning.map_or("", |(_, text)| text);
+                    self.add(kind, &name, help, &rank, value);
+                }
+            }
+        }
+    }
+
+    /// As text.
+    pub fn text(&self, form: Form) -> String {
+        let mut text = String::new();
+        for family in &self.0 {
+            let _ = family.write(form, &mut text);
+        }
+        if form == Form::Open {
+            text += "# EOF\n";
+        }
+        text
+    }
+
+    /// Into `regall.prom` in a folder. Whoever reads it there sees the old file or the new one.
+    pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        let (file, part) = (
+            folder.join("regall.prom"),
+            folder.join(format!(".regall.prom.{}", std::process::id())),
+        );
+        let write = || {
+            // Not through what somebody else has put there.
+            let mut options = fs::OpenOptions::new();
+            let mut out = options
+                .write(true)
+                .create_new(true)
+                .mode(0o644)
+                .open(&part)?;
+            out.write_all(self.text(Form::Text).as_bytes())?;
+            fs::rename(&part, &file)
+        };
+        let done = write();
+        if done
+            .as_ref()
+            .is_err_and(|e| e.kind() != std::io::ErrorKind::AlreadyExists)
+        {
+            let _ = fs::remove_file(&part);
+        }
+        done.with_context(|| file.display().to_string())
+    }
+}
+
+/// The labels of a process's rank.
+fn rank(p: &Process) -> Labels {
+    let mut labels = vec![("host", p.host.clone())];
+    let job = p.live.as_ref().and_then(|l| l.job.clone());
+    labels.extend(job.map(|job| ("job", job)));
+    labels.extend(p.rank.map(|n| ("rank", n.to_string())));
+    labels
+}
+
+/// One label more.
+fn with(rank: &Labels, name: &'static str, value: &str) -> Labels {
+    let mut labels = rank.clone();
+    labels.push((name, value.to_string()));
+    labels
+}
+
+/// `cma` and the metric of a counter of transfers: `copy_cma` is how often, `copy_cma_bytes`
+/// how much.
+fn transfers(counter: &str) -> Option<(&str, &'static str)> {
+    let name = counter.strip_prefix("copy_")?;
+    Some(match name.strip_suffix("_bytes") {
+        Some(mechanism) => (mechanism, "copied_bytes"),
+        None => (name, "copies"),
+    })
+}
+
+/// What kind of metric a counter is, and its name.
+fn family(counter: Counter) -> (Kind, String) {
+    let word = counter.word();
+    match counter {
+        Counter::RetiredBytes => (Kind::Gauge, "retired_bytes".into()),
+        Counter::PinnedBytes
+        | Counter::Ranges
+        | Counter::ShimBytes
+        | Counter::Trampolines
+        | Counter::Domains
+        | Counter::HcaBytes
+        | Counter::LazyBytes
+        | Counter::AheadBytes => (Kind::Gauge, word.into()),
+        // (`pinned_bytes` is what is pinned now.)
+        Counter::PinnedBytesTotal => (Kind::Counter, "pinning_bytes".into()),
+        _ => match word.strip_suffix("_ns") {
+            Some(what) => (Kind::Counter, format!("{what}_seconds")),
+            None => (Kind::Counter, word.into()),
+        },
+    }
+}
+
+impl Family {
+    fn write(&self, form: Form, out: &mut String) -> fmt::Result {
+        let name = format!("regall_{}", self.name);
+        let (kind, end) = match self.kind {
+            Kind::Gauge => ("gauge", ""),
+            Kind::Counter => ("counter", "_total"),
+        };
+        // OpenMetrics names a counter without what its samples end in.
+        let family = match form {
+            Form::Open => name.clone(),
+            Form::Text => format!("{name}{end}"),
+        };
+        let help = self.help.replace('\\', "\\\\").replace('"', "'");
+        writeln!(out, "# HELP {family} {help}\n# TYPE {family} {kind}")?;
+        let unit = ["bytes", "seconds"].into_iter().find(|u| name.ends_with(u));
+        if let (Form::Open, Some(unit)) = (form, unit) {
+            writeln!(out, "# UNIT {family} {unit}")?;
+        }
+        for (labels, value) in &self.samples {
+            let label = |(name, value): &(&str, String)| format!("{name}=\"{}\"", escaped(value));
+            let labels: Vec<_> = labels.iter().map(label).collect();
+            write!(out, "{name}{end}{{{}}} ", labels.join(","))?;
+            match unit {
+                Some("seconds") => {
+                    let (seconds, nanos) = (value / 1_000_000_000, value % 1_000_000_000);
+                    writeln!(out, "{seconds}.{nanos:09}")?;
+                }
+                _ => writeln!(out, "{value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn escaped(value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    value.replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::sample::fixtures::sample;
+
+    #[test]
+    fn no_two_counters_are_one_metric() {
+        let all = Counter::ALL
+            .iter()
+            .filter(|c| transfers(c.word()).is_none());
+        let mut names: Vec<_> = all.map(|c| family(*c).1).collect();
+        names.sort();
+        let before = names.len();
+        names.dedup();
+        assert_eq!(names.len(), before, "{names:?}");
+        assert!(names
+            .iter()
+            .all(|n| !n.ends_with("_total") && !n.ends_with("_ns")));
+    }
+
+    #[test]
+    fn a_rank_is_one_series() {
+        let told = |pid: u32, rank| {
+            let mut one = sample(pid, "/bin/a", 3);
+            one.launched.rank = rank;
+            one.launched.job = Some("7\"".into());
+            one.figures.header.counters[Counter::HookNanos as usize] = 1_000_000_001;
+            let mut told = one.told();
+            told.host = "h".into();
+            told
+        };
+        let all = [told(1, Some(0)), told(2, Some(0)), told(3, None)];
+        let metrics = Metrics::of(&all, 1);
+        let (open, text) = (metrics.text(Form::Open), metrics.text(Form::Text));
+        for said in [&open, &text] {
+            let has = |line: &str| assert!(said.lines().any(|l| l == line), "{line}: {said}");
+            has("regall_mappings{host=\"h\",job=\"7\\\"\",rank=\"0\"} 6");
+            has("regall_mappings{host=\"h\",job=\"7\\\"\"} 3");
+            has("regall_hook_seconds_total{host=\"h\",job=\"7\\\"\",rank=\"0\"} 2.000000002");
+        }
+        assert!(open.ends_with("\n# EOF\n") && !text.contains("EOF"));
+        assert!(open.contains("# TYPE regall_hook_seconds counter\n"));
+        assert!(text.contains("# TYPE regall_hook_seconds_total counter\n"));
+    }
+}
