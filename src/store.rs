@@ -108,15 +108,21 @@ impl Store {
     /// Makes a new file for this process and forgets any former one (after
     /// fork that is the parent's, and not mapped here). Where that is not
     /// possible the directory is private memory and the error is returned.
+    /// It is where its parent's was, if that is free: a call that a handler with a fork in it
+    /// came upon still has the header's address.
     pub fn create(&mut self) -> Result<(), Errno> {
+        let former = parts().next().map_or(0, |(at, _)| at);
         *self = Self::new();
-        if withheld() {
-            return self.create_nameless();
+        for part in &PARTS {
+            part[1].store(0, Relaxed);
         }
-        let made = self.create_file();
+        if withheld() {
+            return self.create_nameless(former);
+        }
+        let made = self.create_file(former);
         let base = match made {
             Ok(base) => base,
-            Err(_) => private_part()?,
+            Err(_) => private_part(former)?,
         };
         self.published = made.is_ok();
         self.header = NonNull::new(base as *mut Header);
@@ -126,12 +132,12 @@ impl Store {
 
     /// As [`Store::create`], for root alone: what the kernel tells others of this user nothing
     /// of must not stand in their folder.
-    fn create_nameless(&mut self) -> Result<(), Errno> {
+    fn create_nameless(&mut self, former: u64) -> Result<(), Errno> {
         self.remove_former();
-        let made = Identity::own().and_then(|me| Ok((me, map_nameless()?)));
+        let made = Identity::own().and_then(|me| Ok((me, map_nameless(former)?)));
         let (base, bytes) = match &made {
             Ok((_, base)) => (*base, ALL),
-            Err(_) => (private_part()?, first_part() as u64),
+            Err(_) => (private_part(former)?, first_part() as u64),
         };
         self.nameless = made.is_ok();
         self.header = NonNull::new(base as *mut Header);
@@ -170,9 +176,13 @@ impl Store {
         if let Some(place) = self.mapped.get_mut(k) {
             *place = PageRange::new(base, base + bytes);
         }
+        if let Some([at, len]) = PARTS.get(k) {
+            at.store(base, Relaxed);
+            len.store(bytes, Relaxed);
+        }
     }
 
-    fn create_file(&mut self) -> Result<u64, Errno> {
+    fn create_file(&mut self, former: u64) -> Result<u64, Errno> {
         self.uid = sys::geteuid();
         let me = Identity::own()?;
         process::known_as(&me);
@@ -187,7 +197,7 @@ impl Store {
         }
         let base = fd
             .allocate(0, first_part() as u64)
-            .and_then(|()| fd.map_apart(0, first_part() as u64))
+            .and_then(|()| map_first(&fd, former, first_part() as u64))
             .inspect_err(|_| {
                 let _ = folder.unlink(name);
             })?;
@@ -322,6 +332,31 @@ impl Store {
     }
 }
 
+/// Where the directory's parts are mapped and how long they are, for who can't have the store:
+/// a handler on top of who changes it.
+static PARTS: [[AtomicU64; 2]; SEGMENTS] = [const { [const { AtomicU64::new(0) }; 2] }; SEGMENTS];
+
+fn parts() -> impl Iterator<Item = (u64, u64)> {
+    let of = |[at, len]: &[AtomicU64; 2]| (at.load(Relaxed), len.load(Relaxed));
+    PARTS.iter().map(of).filter(|(_, len)| *len != 0)
+}
+
+/// In a child of fork: ordinary memory where the parent's directory is, which is not mapped here.
+/// A change of the ledger that the fork came upon goes on in the child, and writes there.
+pub fn stand_in() {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    parts().for_each(|(at, len)| {
+        let _ = sys::map_at(at, len, prot);
+    });
+}
+
+/// Takes away what [`stand_in`] has mapped.
+pub fn end_stand_in() {
+    parts().for_each(|(at, len)| {
+        let _ = sys::unmap(at, len);
+    });
+}
+
 /// Bytes of the header and segment 0, which are mapped as one.
 const fn first_part() -> usize {
     segment_offset(0) + segment_bytes(0)
@@ -330,14 +365,29 @@ const fn first_part() -> usize {
 /// Bytes of all segments that there can be.
 const ALL: u64 = segment_offset(SEGMENTS) as u64;
 
+/// Maps the first `bytes` of the file, at `former` if there was a directory before and its place
+/// is free.
+fn map_first(fd: &Fd, former: u64, bytes: u64) -> Result<u64, Errno> {
+    match former {
+        0 => fd.map_apart(0, bytes),
+        at => fd.map_shared_near(at, 0, bytes),
+    }
+}
+
 /// Memory in place of a file's first part.
-fn private_part() -> Result<u64, Errno> {
+fn private_part(former: u64) -> Result<u64, Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    if former != 0 {
+        if let Ok(made) = sys::map_at(former, first_part() as u64, prot) {
+            return Ok(made);
+        }
+    }
     let made = sys::map_private(first_part()).map_err(|_| Errno::NOMEM)?;
     Ok(made.as_ptr() as u64)
 }
 
 /// Maps a file without a name that is as long as a directory can be.
-fn map_nameless() -> Result<u64, Errno> {
+fn map_nameless(former: u64) -> Result<u64, Errno> {
     let _undisturbed = Undisturbed::new();
     // Beyond it is SIGXFSZ, which is nobody's business.
     if sys::rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < ALL) {
@@ -348,7 +398,7 @@ fn map_nameless() -> Result<u64, Errno> {
     let fd = Fd::owned(made as i32);
     call!(libc::SYS_ftruncate, fd.raw(), ALL)?;
     fd.allocate(0, first_part() as u64)?;
-    fd.map_apart(0, ALL)
+    map_first(&fd, former, ALL)
 }
 
 /// The writer's memory.

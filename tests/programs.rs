@@ -179,7 +179,7 @@ macro_rules! programs {
 
 programs! {
     address_limit advised bound brk capi charged clone crowd descriptors exec exits file_pages fork heap held holes jit libraries madvise many mlock
-    mlock_limit mmap mprotect mremap msync park pins_stay process_madvise raw_calls second_libc shm signals seccomp
+    mlock_limit mmap mprotect mremap msync on_top park pins_stay process_madvise raw_calls second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused
 }
@@ -341,6 +341,32 @@ fn crowds_side_by_side() {
     let other = std::thread::spawn(crowd);
     crowd();
     other.join().expect("the other");
+}
+
+/// A thread that sleeps in a handler on an alternate stack still has the ledger's mutex: nobody
+/// takes it from it and begins the ledger anew.
+#[test]
+fn parked_threads_keep_the_mutex() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("stats");
+    let mut command = Command::new(build::program("on_top"));
+    Mode::Off.apply(&mut command);
+    command.env("REGALL_STATS_FILE", file.with_extension("%p"));
+    child::run(&mut command, TIMEOUT).must_succeed();
+    // Of all processes the parent alone ends with the second half.
+    let mut most = 0;
+    for entry in std::fs::read_dir(folder.path())
+        .expect("the folder")
+        .flatten()
+    {
+        let stats = std::fs::read_to_string(entry.path()).expect("statistics");
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        let counters = &stats["counters"];
+        let of = |name: &str| counters[name].as_u64().expect("a counter");
+        assert_eq!((of("rebuilds"), of("abandoned")), (0, 0), "{stats}");
+        most = most.max(of("munmap"));
+    }
+    assert!(most > 200, "{most} calls");
 }
 
 /// A thread that is stopped with the mutex held is not taken for dead by a child that only

@@ -12,6 +12,9 @@ pub enum Phase {
     Tracking = 1,
     /// Calls are not tracked any more: the shim could not go on.
     GivenUp = 2,
+    /// A child of a fork that a signal handler made on top of the ledger's change: calls are not
+    /// tracked until that change is done.
+    Waiting = 3,
 }
 
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Inert as u8);
@@ -22,6 +25,7 @@ pub fn phase() -> Phase {
     match PHASE.load(Relaxed) {
         0 => Phase::Inert,
         1 => Phase::Tracking,
+        3 => Phase::Waiting,
         _ => Phase::GivenUp,
     }
 }
@@ -35,6 +39,11 @@ pub fn tracking() -> bool {
 /// Tracking begins.
 pub fn begin() {
     PHASE.store(Phase::Tracking as u8, Release);
+}
+
+/// Tracking has to wait in this process.
+pub fn wait() {
+    PHASE.store(Phase::Waiting as u8, Release);
 }
 
 /// The shim can't go on. Whether it was tracking until now.

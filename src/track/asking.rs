@@ -7,8 +7,8 @@ use super::registering::{join_in, settle, settle_in};
 use super::turns::{in_the_way_of, Whose};
 use super::waiting::{self, Reach};
 use super::{begin_work, end, lock, USER_END};
-use crate::registrar::hca::numbers;
 use crate::registrar::hca::records::Life;
+use crate::registrar::hca::{numbers, Domain};
 use regall_directory::addr::PageRange;
 
 /// Registers all of `bytes` in domain `d`, which the application asks for, and what is
@@ -50,6 +50,10 @@ pub fn evict() -> bool {
                 break;
             };
             let state = &mut *guard;
+            // What is paged on demand pins nothing that could be let go of.
+            if state.hca.domain(d).is_some_and(Domain::on_demand) {
+                break;
+            }
             let Some((node, record)) = state.hca.next_from(d, from) else {
                 break;
             };

@@ -8,9 +8,10 @@ use super::{
     progress, real, subscribers, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
-use crate::base::{counters, phase, settings};
+use crate::base::phase::{self, Phase};
+use crate::base::{counters, settings};
 use crate::sys::{self, file};
-use crate::thread;
+use crate::{store, thread};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, SETTING_FORKED};
@@ -69,6 +70,17 @@ fn late_child() {
         backed::late_child();
     }
     drop(flight);
+}
+
+/// Becomes a process of its own, if it had to wait for that and need not wait any more. Whether
+/// it has.
+#[cold]
+pub fn begins_at_last() -> bool {
+    if phase::phase() != Phase::Waiting || lock::is_below_us() {
+        return false;
+    }
+    late_child();
+    phase::tracking()
 }
 
 /// A call that makes a process or a thread. One with memory of its own is made from here, so
@@ -182,6 +194,18 @@ fn fork_apart(birth: &Birth) -> i64 {
 #[cold]
 #[inline(never)]
 fn child(late: bool) -> Option<flight::Flight> {
+    if lock::is_below_us() && !crate::share::any() {
+        // The ledger is half changed, and whose change it is goes on in this process when the
+        // handler that made it returns. Only then can it be begun anew.
+        if phase::phase() != Phase::Waiting {
+            store::stand_in();
+            phase::wait();
+        }
+        return None;
+    }
+    if phase::phase() == Phase::Waiting {
+        store::end_stand_in();
+    }
     // A handler that jumps away would leave it half a child, or its directory saying for ever
     // that a call is in progress.
     let undisturbed = sys::Undisturbed::new();

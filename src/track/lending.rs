@@ -131,7 +131,7 @@ fn find<T>(
         let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
             continue;
         };
-        let enough = record.life == Life::Live && !record.of_file && wanted & !record.access == 0;
+        let enough = record.life == Life::Live && !record.shared && wanted & !record.access == 0;
         if !enough || beyond(record.access) || tight && node.range != bytes {
             continue;
         }
@@ -175,7 +175,7 @@ fn hull(state: &State, d: usize, bytes: PageRange, access: u32) -> Option<PageRa
     let mut end = first.range.start();
     while end < bytes.end() {
         let (node, record) = state.hca.next_from(d, end)?;
-        let like = record.life == Life::Live && record.access == access && !record.of_file;
+        let like = record.life == Life::Live && record.access == access && !record.shared;
         if node.range.start() != end || !like {
             return None;
         }

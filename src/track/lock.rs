@@ -203,8 +203,8 @@ fn on_alternate_stack() -> bool {
 enum Owner {
     /// At work, or waiting for a processor or a page.
     Busy,
-    /// Sleeping in a system call, deeper on its stack than where it took the lock:
-    /// in a signal handler, unless it reads a slow file.
+    /// Sleeping in a system call, deeper on its stack than where it took the lock or on an
+    /// alternate one: in a signal handler, unless it reads a slow file.
     Asleep,
     /// Ended, or sleeping further out on its stack: it has left the lock for good.
     Gone,
@@ -236,9 +236,42 @@ fn owner(word: u64) -> Owner {
         None => Owner::Busy,
         // (So waits who has made a vfork child, which has its number and may hold the lock.)
         Some(_) if waits_for_the_kernel(tid) => Owner::Busy,
-        Some(sp) if sp > sp_of(word) + 63 => Owner::Gone,
+        Some(sp) if sp > sp_of(word) + 63 && !is_on_top(sp, sp_of(word)) => Owner::Gone,
         Some(_) => Owner::Asleep,
     }
+}
+
+/// Bytes of a handler's stack that are searched for what it came upon.
+const HANDLER: u64 = 256 << 10;
+/// The frames of who has the lock, outwards from the one in which it was taken.
+const FRAMES: u64 = 4096;
+
+/// Whether a thread that sleeps at `sp` is in a handler on an alternate stack, on top of who took
+/// the lock at `then`: the kernel has put the stack pointer that it came upon on that stack, and
+/// it is near `then`. Who has left for good has no such word above it, or an old one:
+/// it counts as asleep then, which costs time alone. So it does where the stack can't be read.
+fn is_on_top(sp: u64, then: u64) -> bool {
+    let holders = then.saturating_sub(SIGNAL_FRAME * 16)..then + FRAMES;
+    if sp < holders.end {
+        return false;
+    }
+    let mut words = [0u64; 64];
+    let bytes = size_of_val(&words);
+    let mut at = sp & !7;
+    while at < sp + HANDLER {
+        // SAFETY: the words are ours, and any bytes are valid ones.
+        let read = unsafe { sys::copy_checked(at, words.as_mut_ptr().cast(), bytes) };
+        let Ok(read @ 8..) = read else {
+            // The stack's end; or nothing of it can be read.
+            return at == sp & !7;
+        };
+        let known = words.get(..read / 8).unwrap_or(&[]);
+        if known.iter().any(|word| holders.contains(word)) {
+            return true;
+        }
+        at += read as u64 & !7;
+    }
+    false
 }
 
 /// What the kernel says of a thread of the process whose memory this is: to who shares it
@@ -258,6 +291,12 @@ fn waits_for_the_kernel(tid: u32) -> bool {
     // "TID (NAME) STATE ...", and the name may hold anything.
     let mut after = text.rsplit(|b| *b == b')');
     after.next().is_some_and(|rest| rest.starts_with(b" D"))
+}
+
+/// Whether this is a handler on top of the lock's holder: what it changes is half done.
+pub fn is_below_us() -> bool {
+    let took = thread::current().lock_sp.get();
+    mine() && took != 0 && !came_back(arch::stack_pointer(), took)
 }
 
 /// After fork: whoever held it is not here.

@@ -181,6 +181,9 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
 /// a thread, still needs its signal unblocked.
 #[cold]
 fn untracked(call: Call, frame: &mut Frame) -> i64 {
+    if fork::begins_at_last() {
+        return handle(call, frame);
+    }
     match call {
         Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => {
             (subscribers::table().other_call)(call, frame)

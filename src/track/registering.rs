@@ -23,7 +23,7 @@ use crate::uverbs::Mr;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Access, Attr, Column, Kind, Reason};
+use regall_directory::vocab::{Access, Attr, Column, Flags, Reason};
 
 pub use crate::registrar::hca::active;
 
@@ -36,8 +36,8 @@ struct Job {
     /// What of it is new.
     gap: PageRange,
     access: u32,
-    /// See [`Record::of_file`].
-    of_file: bool,
+    /// See [`Record::shared`].
+    shared: bool,
     /// See [`Record::ahead`].
     ahead: u64,
     device: Device,
@@ -135,7 +135,7 @@ enum Found {
         gap: PageRange,
         entry: PageRange,
         writable: bool,
-        of_file: bool,
+        shared: bool,
         ahead: u64,
     },
 }
@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
                         gap,
                         entry: entry.range,
                         writable,
-                        of_file: attr.kind == Kind::File && attr.prot.shared(),
+                        shared: attr.prot.shared() && !attr.flags.has(Flags::BACKED),
                         ahead,
                     });
                 }
@@ -253,7 +253,7 @@ fn next_step(
                 gap,
                 entry,
                 writable,
-                of_file,
+                shared,
                 ahead,
             } => {
                 let access = domain.access_for(writable);
@@ -262,7 +262,7 @@ fn next_step(
                     range,
                     gap,
                     access,
-                    of_file,
+                    shared,
                     ahead: ahead.saturating_add(with_them),
                     device,
                 }));
@@ -354,7 +354,7 @@ impl Job {
     /// What is kept of it in domain `d`.
     fn record(&self, d: usize, keys: Mr) -> Record {
         let mut record = Record::new(self.range, d as u32, self.access, Life::Live).with(keys);
-        record.of_file = self.of_file;
+        record.shared = self.shared;
         record.ahead = self.ahead;
         record
     }
@@ -442,7 +442,7 @@ pub fn join_in(d: usize, hull: PageRange) -> bool {
         range: hull,
         gap: hull,
         access,
-        of_file: false,
+        shared: false,
         ahead: ahead_in(&guard, d, hull),
         device,
     };

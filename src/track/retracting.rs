@@ -240,7 +240,7 @@ fn replace(
             continue;
         };
         let mut new = Record::new(*range, d as u32, record.access, Life::Live);
-        new.of_file = record.of_file;
+        new.shared = record.shared;
         new.ahead = record.ahead_of(range.len());
         match outcome {
             Ok(keys) => new = new.with(*keys),

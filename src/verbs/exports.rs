@@ -259,6 +259,10 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
+    if phase::tracking() {
+        let _pass = strict::pass();
+        track::fork::check();
+    }
     let old = match handles::look(mr.cast()) {
         Known::Foreign => {
             let real = real_or!(ibv_rereg_mr as Reregister, REREG_INPUT);
@@ -308,8 +312,12 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let Some(loan) = loan else {
         return REREG_INPUT;
     };
-    lending::give_back(&old, || handles::change(mr, &loan, pd, addr, length));
-    0
+    if lending::give_back(&old, || handles::change(mr, &loan, pd, addr, length)) {
+        return 0;
+    }
+    // The lock can't be had here. The handle is as it was, and the new loan goes with its domain.
+    lending::give_back(&loan, || ());
+    REREG_INPUT
 }
 
 /// ibv_alloc_pd(3).

@@ -127,7 +127,8 @@ impl Fd {
         self.map_shared_near(crate::apart(len), offset, len)
     }
 
-    fn map_shared_near(&self, hint: u64, offset: u64, len: u64) -> Result<u64> {
+    /// As [`Fd::map_shared`], at `hint` if nothing is there.
+    pub fn map_shared_near(&self, hint: u64, offset: u64, len: u64) -> Result<u64> {
         call!(
             libc::SYS_mmap,
             hint,

@@ -315,6 +315,8 @@ impl Hca {
     /// Every region is to be registered anew; what is not lent is to be buried.
     pub fn rebuild(&mut self) {
         for domain in &mut self.domains {
+            // The one region for all addresses goes, too: what is there is registered by parts.
+            domain.implicit = false;
             if let Some(regions) = &mut domain.regions {
                 regions.rebuild();
             }
@@ -324,7 +326,7 @@ impl Hca {
                 continue;
             };
             record.slot = 0;
-            if record.life == Life::Live {
+            if matches!(record.life, Life::Live | Life::Spoiled) {
                 record.life = Life::Retired;
                 let ahead = core::mem::take(&mut record.ahead);
                 self.ahead = self.ahead.saturating_sub(ahead);

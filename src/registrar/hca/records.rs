@@ -43,9 +43,9 @@ pub struct Record {
     pub slot: u32,
     /// What it stands for.
     pub life: Life,
-    /// Of a file that is mapped shared: others may cut it or punch holes, and nobody is
-    /// told. Not to be lent.
-    pub of_file: bool,
+    /// Of shared memory: others may cut it or punch holes in it, and nobody is told. Not to be
+    /// lent.
+    pub shared: bool,
     /// Bytes of it that nobody had touched before it was registered.
     pub ahead: u64,
     next: u32,
@@ -180,7 +180,7 @@ impl Record {
             borrowers: 0,
             slot: 0,
             life,
-            of_file: false,
+            shared: false,
             ahead: 0,
             next: 0,
         }
