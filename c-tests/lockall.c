@@ -67,6 +67,22 @@ static void *maps_much(void *wrong)
 	return NULL;
 }
 
+/* What it leaves is where mremap has moved it to. */
+static void *moves_much(void *wrong)
+{
+	char *p = anon(MANY);
+	for (int i = 0; i < ROUNDS; i++) {
+		p = mremap(p, MANY * PAGE, 2 * MANY * PAGE, MREMAP_MAYMOVE);
+		NEED(p != MAP_FAILED);
+		char *to = reserve(MANY);
+		if (munmap(p + MANY * PAGE, MANY * PAGE) != 0 ||
+		    mremap(p, MANY * PAGE, MANY * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
+			__atomic_fetch_add((int *)wrong, 1, __ATOMIC_RELAXED);
+		p = to;
+	}
+	return NULL;
+}
+
 static void *locks_much(void *wrong)
 {
 	static const int all[] = { MCL_CURRENT | MCL_ONFAULT, MCL_FUTURE | MCL_ONFAULT, MCL_FUTURE,
@@ -80,10 +96,11 @@ static void *locks_much(void *wrong)
 /* Threads lock and unlock everything while others map. */
 static void at_once(void)
 {
+	static void *(*const all[4])(void *) = { locks_much, maps_much, moves_much, moves_much };
 	pthread_t threads[2 * THREADS];
 	int wrong = 0;
 	for (size_t i = 0; i < 2 * THREADS; i++)
-		NEED(pthread_create(&threads[i], NULL, i % 4 == 0 ? locks_much : maps_much, &wrong) == 0);
+		NEED(pthread_create(&threads[i], NULL, all[i % 4], &wrong) == 0);
 	for (size_t i = 0; i < 2 * THREADS; i++)
 		pthread_join(threads[i], NULL);
 	say("at once: %d wrong", wrong);
@@ -130,7 +147,8 @@ int main(void)
 		NEED(munmap(before, MANY * PAGE) == 0);
 		before = anon(MANY);
 	}
-	at_once();
+	for (int i = 0; i < 3; i++)
+		at_once();
 	maps("at last");
 	return 0;
 }

@@ -5,6 +5,7 @@
 use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
+use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
 use super::turns::lock_for;
 use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
@@ -153,7 +154,7 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
         };
         APP_FUTURE.store(u64::from(future), Relaxed);
         if flags & libc::MCL_CURRENT != 0 {
-            everywhere(|a| Attr {
+            everywhere(locked, |a| Attr {
                 flags: a.flags.with(locked),
                 ..a
             });
@@ -172,7 +173,8 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
         let app = Flags::APP_LOCKS;
-        everywhere(|a| Attr {
+        lock_all_again();
+        everywhere(Flags::EMPTY, |a| Attr {
             flags: a.flags.without(app),
             ..a
         });
@@ -181,14 +183,26 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
             headroom::unlocked();
             settle(all);
         }
+        all_are_locked();
     }
     end(flight);
     value
 }
 
-fn everywhere(f: impl FnMut(Attr) -> Attr) {
-    if let Some(all) = PageRange::new(0, USER_END) {
-        mark(all, f);
+/// The application has `locks` on everything from now on.
+fn everywhere(locks: Flags, mut f: impl FnMut(Attr) -> Attr) {
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return;
+    };
+    match lock() {
+        Some(mut guard) => {
+            all_locks_changed(locks);
+            guard.update(all, |_, a| f(a));
+        }
+        None => {
+            all_locks_changed(locks);
+            super::notes::later(all);
+        }
     }
 }
 

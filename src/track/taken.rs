@@ -9,8 +9,44 @@ use crate::ledger::Entry;
 use crate::policy;
 use crate::registrar::pin::PinSet;
 use crate::share;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Flags, Kind};
+
+/// How often mlockall(2) and munlockall(2) have changed the locks of everything that is mapped,
+/// times 4, and in the lower bits what the last of them has left ([`LOCKED`], [`LAZY`]).
+static ALL_CHANGED: AtomicU64 = AtomicU64::new(0);
+const LOCKED: u64 = 1;
+const LAZY: u64 = 2;
+
+/// Calls that have unlocked everything and are not yet through with locking it again.
+static LOCKING: AtomicU32 = AtomicU32::new(0);
+
+/// Everything is being locked again from here on, until [`all_are_locked`].
+pub fn lock_all_again() {
+    LOCKING.fetch_add(1, AcqRel);
+}
+
+/// It is done.
+pub fn all_are_locked() {
+    let _ = LOCKING.fetch_update(AcqRel, Relaxed, |n| n.checked_sub(1));
+}
+
+/// A child of fork has none of its parent's calls.
+pub fn child() {
+    LOCKING.store(0, Relaxed);
+}
+
+/// The kernel has changed all locks: everything has `locks` of the application's now. What other
+/// calls have taken out of the ledger is put right when they put it back. Called with the lock
+/// held that the ledger is gone through with.
+pub fn all_locks_changed(locks: Flags) {
+    let locked = locks.has(Flags::APP_LOCKED);
+    let lazy = locks.has(Flags::APP_ONFAULT);
+    let low = if locked { LOCKED } else { 0 } | if lazy { LAZY } else { 0 };
+    let next = |old: u64| Some((old | 3).wrapping_add(1) | low);
+    let _ = ALL_CHANGED.fetch_update(AcqRel, Acquire, next);
+}
 
 /// Parts that are remembered here for the case that the call fails; the others are set aside.
 pub const REMEMBERED: usize = 8;
@@ -25,6 +61,8 @@ pub struct Taken {
     flags: Flags,
     /// Of those that are set aside ([`super::aside`]).
     rest: Option<Claim>,
+    /// [`ALL_CHANGED`] when the first of them was taken.
+    since: u64,
     /// Of files behind it.
     pub files: share::Left,
 }
@@ -44,6 +82,7 @@ impl Taken {
             bytes: 0,
             flags: Flags::EMPTY,
             rest: None,
+            since: 0,
             files: share::Left::new(),
         }
     }
@@ -53,6 +92,9 @@ impl Taken {
     pub fn take(&mut self, state: &mut State, range: PageRange) {
         if share::any() {
             self.files.take(&mut state.shared, range);
+        }
+        if self.count == 0 {
+            self.since = ALL_CHANGED.load(Acquire);
         }
         state.take_apart(range, |room, part, entry| {
             if !self.add(part, entry) {
@@ -101,8 +143,33 @@ impl Taken {
         self.rest.is_some()
     }
 
+    /// `part` with the locks that it has now. Called with the lock held, to enter it.
+    fn up_to_date(&self, part: Part) -> Part {
+        let now = ALL_CHANGED.load(Acquire);
+        let (range, attr, origin) = part;
+        if now == self.since {
+            return match LOCKING.load(Acquire) {
+                0 => part,
+                // It may have come from where it was still to be locked.
+                _ => (range, policy::unsettled(attr), origin),
+            };
+        }
+        let mut flags = attr.flags.without(Flags::APP_LOCKS);
+        for (bit, flag) in [(LOCKED, Flags::APP_LOCKED), (LAZY, Flags::APP_ONFAULT)] {
+            if now & bit != 0 {
+                flags = flags.with(flag);
+            }
+        }
+        (range, policy::unsettled(Attr { flags, ..attr }), origin)
+    }
+
     /// The first part that ends above `addr`.
     pub fn next(&self, state: &mut State, addr: u64) -> Option<Part> {
+        self.next_taken(state, addr)
+            .map(|part| self.up_to_date(part))
+    }
+
+    fn next_taken(&self, state: &mut State, addr: u64) -> Option<Part> {
         let here = self.parts.iter().flatten().copied();
         let mut here = here.filter(|(range, ..)| range.end() > addr);
         here.next().or_else(|| {
@@ -126,10 +193,11 @@ impl Taken {
 
     /// The last part, if it is known.
     pub fn last_part(&self, state: &mut State) -> Option<Part> {
-        match self.rest {
+        let last = match self.rest {
             Some(rest) => state.aside().last(rest),
             None => *self.parts.get(self.count.checked_sub(1)?)?,
-        }
+        };
+        last.map(|part| self.up_to_date(part))
     }
 
     /// Whether the application had locked any of it.
