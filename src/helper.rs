@@ -163,7 +163,7 @@ pub fn end() {
 fn with_lock(take: impl FnOnce()) -> Result<()> {
     let open = |before: u32| match before & SHUT {
         0 => Ok(()),
-        _ => Err(Errno(libc::ESTALE)),
+        _ => Err(Errno::STALE),
     };
     let before = GATE.fetch_or(WAITS, SeqCst);
     if open(before).is_ok() {
@@ -351,7 +351,7 @@ impl Us {
             with_lock(|| drop(track::lock())).map_err(drop)?;
             VIEW.lookup(addr).map_err(drop)
         });
-        let stale = Errno(libc::ESTALE);
+        let stale = Errno::STALE;
         let found = found.map_err(|()| stale)?.ok_or(stale)?;
         let attr = found.attr();
         let permitted = match write {
@@ -362,7 +362,7 @@ impl Us {
         match (phase::tracking(), registered, permitted) {
             (false, ..) => Err(stale),
             (_, false, _) => Err(Errno::FAULT),
-            (.., false) => Err(Errno(libc::EACCES)),
+            (.., false) => Err(Errno::ACCES),
             _ => Ok((found.id, found.end)),
         }
     }
@@ -376,8 +376,8 @@ impl Owner for Us {
     fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64> {
         match self.registered(addr, write, open) {
             Ok((found, end)) if found == id => Ok(end),
-            Err(e @ (Errno::FAULT | Errno(libc::EACCES))) => Err(e),
-            _ => Err(Errno(libc::ESTALE)),
+            Err(e @ (Errno::FAULT | Errno::ACCES)) => Err(e),
+            _ => Err(Errno::STALE),
         }
     }
 

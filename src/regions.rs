@@ -125,7 +125,7 @@ pub fn hold_for_other_user(cookie: Cookie, write: bool) -> Result<u64> {
             return Err(Errno::PERM);
         }
         if !region.rights.permits(write) {
-            return Err(Errno(libc::EACCES));
+            return Err(Errno::ACCES);
         }
         region.claim()?;
         Ok(region.length)

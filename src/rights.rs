@@ -195,7 +195,7 @@ fn wants_one_thread(frame: &Frame) -> bool {
         libc::SYS_setns if frame.args[1] as i32 == 0 => {
             match file::namespace_kind(frame.args[0] as i32) {
                 Ok(Some(kind)) => kind & SETNS != 0,
-                Ok(None) | Err(Errno(libc::EBADF)) => false,
+                Ok(None) | Err(Errno::BADF) => false,
                 Err(_) => true,
             }
         }

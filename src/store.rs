@@ -391,7 +391,7 @@ fn map_nameless(former: u64) -> Result<u64, Errno> {
     let _undisturbed = Undisturbed::new();
     // Beyond it is SIGXFSZ, which is nobody's business.
     if sys::rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < ALL) {
-        return Err(Errno(libc::EFBIG));
+        return Err(Errno::FBIG);
     }
     let flags = libc::MFD_CLOEXEC;
     let made = call!(libc::SYS_memfd_create, NAMELESS.as_ptr(), flags)?;

@@ -46,7 +46,7 @@ pub fn process(pid: u32) -> Result<Found> {
     // The numbers in /proc are others where a process was put into a pid namespace of its own
     // without a /proc of its own, and process_vm_readv would reach somebody else.
     if !credentials::is_proc_ours() {
-        return Err(Errno(libc::EXDEV));
+        return Err(Errno::XDEV);
     }
     let uid = field(text, b"Uid:", 1).ok_or(Errno::SRCH)?;
     let own = field(text, b"NSpid:", usize::MAX).unwrap_or(u64::from(pid));
@@ -128,7 +128,7 @@ fn open_in(folder: Folder, uid: u32, name: &Text<96>, flags: i32) -> Result<Fd> 
 /// Whether an error says that this process has nothing left to look with, and so nothing of
 /// what it wants to look at.
 pub fn is_shortage(e: Errno) -> bool {
-    matches!(e, Errno(libc::EMFILE | libc::ENFILE) | Errno::NOMEM)
+    matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
 /// Field 22 of /proc/PID/stat; ESRCH if there is no such process, or it has ended; EMFILE,
@@ -166,7 +166,7 @@ fn elsewhere(pid: u32) -> Errno {
         foreign |= it.pid == pid && Ok(it.namespace) != here;
     });
     match foreign {
-        true => Errno(libc::EXDEV),
+        true => Errno::XDEV,
         false => Errno::SRCH,
     }
 }

@@ -93,7 +93,7 @@ impl Open {
         let socket = socket::connect(path, LOOK).map_err(|e| match e {
             // None yet, or no more.
             Errno::NOENT => No::NotThis,
-            Errno(libc::ECONNREFUSED) => left(peer).map_or(No::NotThis, No::Failed),
+            Errno::CONNREFUSED => left(peer).map_or(No::NotThis, No::Failed),
             Errno::AGAIN => No::Failed(peer.gone()),
             e if find::is_shortage(e) => No::Failed(e),
             _ => No::Never,
@@ -106,10 +106,10 @@ impl Open {
         let mut open = Self::on(socket).map_err(No::Failed)?;
         match open.greet(peer.image(), || peer.gone()) {
             Ok(Ok(())) => Ok(open),
-            Ok(Err(Errno(libc::ESTALE))) => Err(No::Failed(Errno(libc::ESTALE))),
+            Ok(Err(Errno::STALE)) => Err(No::Failed(Errno::STALE)),
             Ok(Err(_)) => Err(No::Never),
             Err(Lost::Silent) => Err(No::Failed(peer.gone())),
-            Err(Lost::NoRoom) => Err(No::Failed(Errno(libc::EMFILE))),
+            Err(Lost::NoRoom) => Err(No::Failed(Errno::MFILE)),
             // It did not like our user, or has as many peers as it can have.
             Err(Lost::Closed) => Err(left(peer).map_or(No::NotThis, No::Failed)),
         }
@@ -238,7 +238,7 @@ impl Lost {
         match self {
             Self::Closed => left(peer).unwrap_or_else(|| peer.gone()),
             Self::Silent => peer.gone(),
-            Self::NoRoom => Errno(libc::EMFILE),
+            Self::NoRoom => Errno::MFILE,
         }
     }
 }

@@ -84,7 +84,7 @@ impl Known {
             (false, _) => Err(Errno::FAULT),
             (_, false) if self.prot.readable() => Ok(()),
             (_, true) if self.prot.writable() => Ok(()),
-            _ => Err(Errno(libc::EACCES)),
+            _ => Err(Errno::ACCES),
         }
     }
 }
@@ -168,7 +168,7 @@ impl Picture {
             };
             // SAFETY: mapped as long as the view is, and all atomics.
             let slot = unsafe { slot.as_ref() };
-            match read_slot(slot).map_err(|_| Errno(libc::ENOEXEC))? {
+            match read_slot(slot).map_err(|_| Errno::NOEXEC)? {
                 Some(Published::Range(e)) => {
                     let range = (e.range.start(), e.range.end());
                     self.known.push(Known::new(range, e.generation, n, e.attr));

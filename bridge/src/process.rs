@@ -192,7 +192,7 @@ impl Process {
         }
         // SAFETY: the view is mapped until the peer is closed.
         let id = unsafe { stamp.id() };
-        id.map(|id| (entry.end, id)).ok_or(Errno(libc::ESTALE))
+        id.map(|id| (entry.end, id)).ok_or(Errno::STALE)
     }
 
     /// Whether the entry in `slot` still is the one of `generation`.
@@ -251,17 +251,14 @@ impl Process {
         // Nothing is mapped at address 0, which is EIO; what is gone has an end there, and a
         // descriptor that is another file's by now says anything else.
         let mut byte = 0u8;
-        self.memory().is_some_and(|fd| {
-            call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) == Err(Errno(libc::EIO))
-        })
+        self.memory()
+            .is_some_and(|fd| call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) == Err(Errno::IO))
     }
 
     /// What is to be said when its memory is not there any more.
     pub fn gone(&self) -> Errno {
         match find::stat(self.found.pid) {
-            Ok(stat) if stat.start == self.found.identity.start && !stat.exiting => {
-                Errno(libc::ESTALE)
-            }
+            Ok(stat) if stat.start == self.found.identity.start && !stat.exiting => Errno::STALE,
             Err(e) if find::is_shortage(e) => e,
             _ => Errno::SRCH,
         }
@@ -299,7 +296,7 @@ fn executes_the_same(pid: u32, view: &View) -> Result<bool> {
             && line.dev_minor == view.file().dev_minor()
     }) {
         Err(e) if find::is_shortage(e) => Err(e),
-        Err(e) => Ok(e == Errno(libc::EACCES) || e == Errno::PERM),
+        Err(e) => Ok(e == Errno::ACCES || e == Errno::PERM),
         found => found,
     }
 }

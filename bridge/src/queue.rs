@@ -264,7 +264,7 @@ impl Queue {
     fn ours(&self) -> Result<()> {
         match self.process == regall_sys::getpid() {
             true => Ok(()),
-            false => Err(Errno(libc::ECHILD)),
+            false => Err(Errno::CHILD),
         }
     }
 

@@ -197,7 +197,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
 fn welcome(listener: &Fd, other_user: bool, clients: &mut [Option<Client>]) {
     let socket = match socket::accept(listener) {
         Ok(socket) => socket,
-        Err(Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) => {
+        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
             return regall_sys::nap(PAUSE);
         }
         Err(_) => return,
@@ -233,7 +233,7 @@ impl Client {
             };
             let sender = message.sender.filter(|s| s.pid == self.who.pid);
             let (Some(sender), REQUEST, false) = (sender, message.bytes, message.cut) else {
-                return Err(Errno(libc::EPROTO));
+                return Err(Errno::PROTO);
             };
             let request = Request::from_bytes(bytes)?;
             if !owner.enter() {
@@ -290,7 +290,7 @@ impl Client {
                 bounce
             }
             (COOKIE_GET | COOKIE_PUT, Some(bounce)) => bounce,
-            _ => return Err(Errno(libc::EPROTO)),
+            _ => return Err(Errno::PROTO),
         };
         let fits = (1..=CHUNK).contains(&request.len)
             && request
@@ -302,11 +302,11 @@ impl Client {
                 Ok((fd, at)) => (Ok(at), Handed::File(fd)),
                 Err(e) => (Err(e), Handed::Nothing),
             }),
-            _ if !fits => Err(Errno(libc::EPROTO)),
+            _ if !fits => Err(Errno::PROTO),
             COOKIE_GET | COOKIE_PUT => {
                 let write = request.what == COOKIE_PUT;
                 let held = self.held.filter(|(_, to_write)| *to_write == write);
-                let (cookie, _) = held.ok_or(Errno(libc::EPROTO))?;
+                let (cookie, _) = held.ok_or(Errno::PROTO)?;
                 let copied = copy_by_cookie(owner, request, cookie, bounce);
                 Ok((copied, Handed::Nothing))
             }
@@ -317,7 +317,7 @@ impl Client {
     fn hello(&mut self, owner: &dyn Owner, request: &Request) -> Result<()> {
         if !self.other_user {
             if request.image != owner.image() {
-                return Err(Errno(libc::ESTALE));
+                return Err(Errno::STALE);
             }
             // What it sends from now on it sends after it was looked at, and then it lives: so
             // it is the process that was looked at, and not one that has its number since.
@@ -358,7 +358,7 @@ fn make_bounce() -> Result<Fd> {
     const FILTER: u64 = 2;
     // Beyond it ftruncate(2) would be SIGXFSZ.
     if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
-        return Err(Errno(libc::EFBIG));
+        return Err(Errno::FBIG);
     }
     if own_status(b"Seccomp:") == Some(FILTER) {
         let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
@@ -413,7 +413,7 @@ fn copy_by_cookie(
         }
     }
     match owner.stands(cookie) {
-        false => Err(Errno(libc::ESTALE)),
+        false => Err(Errno::STALE),
         true if done > 0 => Ok(done),
         true => result.map(|()| 0),
     }
@@ -471,7 +471,7 @@ fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
         }
         here
     })?;
-    let (file, prot, at) = mapped.ok_or(Errno(libc::ENXIO))?;
+    let (file, prot, at) = mapped.ok_or(Errno::NXIO)?;
     // (To open and close a device may mean something: XPMEM takes it for its user's end.)
     let is_it = |s: &file::Stat| {
         let regular = s.mode & libc::S_IFMT == libc::S_IFREG;

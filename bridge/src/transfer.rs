@@ -84,7 +84,7 @@ pub(crate) unsafe fn go_on(
             // Memory that goes takes its regions with it first.
             // SAFETY: by the contract above.
             let gone = region.is_some_and(|r| !unsafe { r.stands() });
-            done.result = Err(if gone { Errno(libc::ESTALE) } else { e });
+            done.result = Err(if gone { Errno::STALE } else { e });
             break;
         }
         // SAFETY: by the contract above.
@@ -270,7 +270,7 @@ impl Piece {
         }
         done.generation = done.generation.max(self.stamps.newest());
         let result = match (copied, stale) {
-            (_, Some(_)) => Err(Errno(libc::ESTALE)),
+            (_, Some(_)) => Err(Errno::STALE),
             // A part of it, and nothing has changed: the rest says why.
             (Ok(1..), None) => Ok(()),
             (Ok(0), None) => Err(Errno::FAULT),

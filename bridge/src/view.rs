@@ -37,7 +37,7 @@ impl View {
             true => Ok(view),
             false => {
                 view.close(host);
-                Err(Errno(libc::ENOEXEC))
+                Err(Errno::NOEXEC)
             }
         }
     }
@@ -67,7 +67,7 @@ impl View {
             return Err(Errno::NOENT);
         }
         if stat.size < end as u64 {
-            return Err(Errno(libc::ENOEXEC));
+            return Err(Errno::NOEXEC);
         }
         let bytes = (end - offset) as u64;
         let at = host.map_file(fd, offset as u64, bytes, false)?;
@@ -95,7 +95,7 @@ impl View {
         };
         let (segments, _) = locate(last);
         if segments >= SEGMENTS {
-            return Err(Errno(libc::ENOEXEC));
+            return Err(Errno::NOEXEC);
         }
         for k in 0..=segments {
             if self.parts.get(k).is_some_and(Option::is_none) {

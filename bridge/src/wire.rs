@@ -114,7 +114,7 @@ impl Request {
         // SAFETY: integers without padding: any bytes are some.
         let it: Self = unsafe { core::mem::transmute(bytes) };
         let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=ATTACH_PUT).contains(&it.what);
-        good.then_some(it).ok_or(Errno(libc::EPROTO))
+        good.then_some(it).ok_or(Errno::PROTO)
     }
 }
 
@@ -130,7 +130,7 @@ impl Answer {
         // SAFETY: as in `Request`.
         let it: Self = unsafe { core::mem::transmute(bytes) };
         let good = it.magic == MAGIC && it.reserved == 0 && it.errno < 4096;
-        good.then_some(it).ok_or(Errno(libc::EPROTO))
+        good.then_some(it).ok_or(Errno::PROTO)
     }
 }
 

@@ -171,15 +171,15 @@ fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
         Ok(peer) => Ok(peer),
         Err(Errno::SRCH) => bail!("no such process"),
         Err(Errno::NOENT) => bail!(denied().unwrap_or(OpenError::Inert)),
-        Err(Errno(libc::EXDEV)) => {
+        Err(Errno::XDEV) => {
             bail!(
                 "it is in another pid namespace: ask from there, or from outside by its pid there"
             )
         }
-        Err(Errno(libc::EACCES) | Errno::PERM) => {
+        Err(Errno::ACCES | Errno::PERM) => {
             bail!(denied().unwrap_or(OpenError::Foreign))
         }
-        Err(Errno(libc::ENOEXEC)) => bail!("its directory is corrupt, or of another version"),
+        Err(Errno::NOEXEC) => bail!("its directory is corrupt, or of another version"),
         Err(e) => Err(std::io::Error::from_raw_os_error(e.0).into()),
     }
 }

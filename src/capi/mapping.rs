@@ -94,7 +94,7 @@ pub unsafe extern "C" fn regall_map_check(peer: *const Peer, mapping: *const Map
     }
     let _pass = strict::pass();
     if !peer.publishes(mapping.slot, mapping.generation) {
-        return error(Errno(libc::ESTALE));
+        return error(Errno::STALE);
     }
     match peer.still() {
         Ok(()) => 0,

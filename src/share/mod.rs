@@ -266,7 +266,7 @@ pub fn next_data(file: &File, from: u64, to: u64) -> Result<Option<(u64, u64)>> 
     const SEEK_DATA: i32 = 3;
     const SEEK_HOLE: i32 = 4;
     let data = match call!(libc::SYS_lseek, file.fd, from, SEEK_DATA) {
-        Err(Errno(libc::ENXIO)) => return Ok(None),
+        Err(Errno::NXIO) => return Ok(None),
         other => other?,
     };
     let hole = call!(libc::SYS_lseek, file.fd, data, SEEK_HOLE)?;
@@ -299,7 +299,7 @@ fn file_ends(part: &Part) {
 /// descriptor is gone.
 pub fn punch(part: &Part) -> Result<()> {
     if part.frozen || !is_open(&part.file) {
-        return Err(Errno(libc::EBADF));
+        return Err(Errno::BADF);
     }
     let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let (fd, len) = (part.file.fd, part.range.len());

@@ -44,9 +44,9 @@ pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
     let class = {
         let guard = lock().ok_or(Errno::BUSY)?;
         if refused(&guard) {
-            return Err(Errno(libc::EOPNOTSUPP));
+            return Err(Errno::OPNOTSUPP);
         }
-        class_for(&guard, owner, wanted).ok_or(Errno(libc::EMFILE))?
+        class_for(&guard, owner, wanted).ok_or(Errno::MFILE)?
     };
     let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
         Ok(channel) => channel,
@@ -55,11 +55,11 @@ pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
             if let Some(mut guard) = lock() {
                 guard.hca.refuse(owner.context);
             }
-            return Err(Errno(libc::EOPNOTSUPP));
+            return Err(Errno::OPNOTSUPP);
         }
     };
     let opened = open(owner, Device { channel, pd }, class);
-    if opened == Err(Errno(libc::EOPNOTSUPP)) {
+    if opened == Err(Errno::OPNOTSUPP) {
         if let Some(mut guard) = lock() {
             guard.hca.refuse(owner.context);
         }
@@ -144,7 +144,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     }
     if class & Access::ON_DEMAND == 0 && endangered_by_fork() {
         file::close(device.channel.fd());
-        return Err(Errno(libc::EOPNOTSUPP));
+        return Err(Errno::OPNOTSUPP);
     }
     // At most half of what the device has is the shim's: the application and its
     // neighbours have registrations of their own.
@@ -175,7 +175,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
                 domain.waits = auto && adopted && !domain.on_demand();
             }
             state.show_regions();
-            d.ok_or(Some(Errno(libc::EMFILE)))
+            d.ok_or(Some(Errno::MFILE))
         }
     };
     let d = match opened {

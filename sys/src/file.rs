@@ -106,7 +106,7 @@ impl Fd {
     /// beyond RLIMIT_FSIZE, where the kernel would send SIGXFSZ, which is nobody's business.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         match crate::rlimit(libc::RLIMIT_FSIZE) {
-            Ok((soft, _)) if soft < offset.saturating_add(len) => return Err(Errno(libc::EFBIG)),
+            Ok((soft, _)) if soft < offset.saturating_add(len) => return Err(Errno::FBIG),
             _ => (),
         }
         loop {
@@ -303,7 +303,7 @@ pub fn write_foreign(fd: i32, buf: &[u8]) {
         8
     );
     let _ = call!(libc::SYS_rt_sigpending, &raw mut pending, 8);
-    let broken = write_once(fd, buf) == Err(Errno(libc::EPIPE));
+    let broken = write_once(fd, buf) == Err(Errno::PIPE);
     if broken && pending & pipe == 0 {
         // Takes away the one that we caused.
         let now = [0u64; 2];

@@ -51,7 +51,7 @@ pub fn own(uid: u32) -> Result<(Fd, Folder)> {
         let path = folder.path();
         result = open(path.as_cstr().ok_or(Errno::INVAL)?, uid).map(|fd| (fd, folder));
         // Anything else than that it is somebody else's will be so for the next one, too.
-        if !matches!(result, Err(Errno::PERM | Errno(libc::EACCES))) {
+        if !matches!(result, Err(Errno::PERM | Errno::ACCES)) {
             break;
         }
     }

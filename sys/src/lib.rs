@@ -38,6 +38,27 @@ impl Errno {
     pub const INVAL: Self = Self(libc::EINVAL);
     pub const NOSYS: Self = Self(libc::ENOSYS);
     pub const TIMEDOUT: Self = Self(libc::ETIMEDOUT);
+    pub const ACCES: Self = Self(libc::EACCES);
+    pub const BADF: Self = Self(libc::EBADF);
+    pub const CHILD: Self = Self(libc::ECHILD);
+    pub const CONNREFUSED: Self = Self(libc::ECONNREFUSED);
+    pub const FBIG: Self = Self(libc::EFBIG);
+    pub const IO: Self = Self(libc::EIO);
+    pub const MFILE: Self = Self(libc::EMFILE);
+    pub const NAMETOOLONG: Self = Self(libc::ENAMETOOLONG);
+    pub const NFILE: Self = Self(libc::ENFILE);
+    pub const NOBUFS: Self = Self(libc::ENOBUFS);
+    pub const NODEV: Self = Self(libc::ENODEV);
+    pub const NOEXEC: Self = Self(libc::ENOEXEC);
+    pub const NOSPC: Self = Self(libc::ENOSPC);
+    pub const NOTTY: Self = Self(libc::ENOTTY);
+    pub const NXIO: Self = Self(libc::ENXIO);
+    pub const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+    pub const PIPE: Self = Self(libc::EPIPE);
+    pub const PROTO: Self = Self(libc::EPROTO);
+    pub const PROTONOSUPPORT: Self = Self(libc::EPROTONOSUPPORT);
+    pub const STALE: Self = Self(libc::ESTALE);
+    pub const XDEV: Self = Self(libc::EXDEV);
     pub const NOTSUP: Self = Self(libc::ENOTSUP);
 
     /// The number in a byte, for a directory column (the kernel's user-visible

@@ -183,7 +183,7 @@ pub fn has_ended(pid: u64) -> bool {
     match found {
         Ok(_) => info[4] != 0,
         // It has been waited for, or is its maker's parent's (CLONE_PARENT).
-        Err(Errno(libc::ECHILD)) => !lives(pid),
+        Err(Errno::CHILD) => !lives(pid),
         Err(_) => false,
     }
 }

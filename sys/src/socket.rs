@@ -285,7 +285,7 @@ pub fn send(socket: &Fd, message: &[u8], fd: Option<i32>) -> Result<()> {
     })?;
     match sent as usize == message.len() {
         true => Ok(()),
-        false => Err(Errno(libc::EPIPE)),
+        false => Err(Errno::PIPE),
     }
 }
 
@@ -434,7 +434,7 @@ mod tests {
         drop(near);
         let end = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert_eq!(end.bytes, 0);
-        assert_eq!(send(&far, b"x", None).err(), Some(Errno(libc::EPIPE)));
+        assert_eq!(send(&far, b"x", None).err(), Some(Errno::PIPE));
         let _ = std::fs::remove_file(path.to_str().unwrap());
     }
 }

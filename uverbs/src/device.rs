@@ -20,7 +20,7 @@ impl Device {
     /// `/dev/infiniband` can't be opened or isn't there (containers); others are the
     /// driver's, EINVAL or EOPNOTSUPP where it wants something of its own.
     pub fn open(name: &[u8]) -> Result<Self> {
-        let number = find(name).ok_or(Errno(libc::ENODEV))?;
+        let number = find(name).ok_or(Errno::NODEV)?;
         let path: Text<64> = Text::of(format_args!("/dev/infiniband/uverbs{number}"));
         let path = path.as_cstr().ok_or(Errno::NOENT)?;
         let fd = file::duplicate_high(Fd::open(path, libc::O_RDWR, 0)?.raw())?;
@@ -46,7 +46,7 @@ impl Device {
 fn begin(fd: i32, name: &[u8]) -> Result<Device> {
     if ibdev_of(fd, &mut [0; 64])? != name {
         // A container's /dev may have other devices under these names.
-        return Err(Errno(libc::ENODEV));
+        return Err(Errno::NODEV);
     }
     let channel = Channel::adopt(fd)?;
     channel.get_context()?;
@@ -74,6 +74,6 @@ mod tests {
     fn no_device_has_an_impossible_name() {
         assert_eq!(find(b"no such/device"), None);
         let error = Device::open(b"").err();
-        assert_eq!(error, Some(Errno(libc::ENODEV)));
+        assert_eq!(error, Some(Errno::NODEV));
     }
 }

@@ -67,7 +67,7 @@ fn says_so() -> Option<bool> {
     let mut answer = [0u8; 512];
     match netlink::ask(PROTOCOL, &question, &mut answer) {
         Ok(bytes) => answer.get(..bytes).map(is_yes),
-        Err(Errno(libc::EPROTONOSUPPORT | libc::EPERM | libc::EACCES)) => Some(false),
+        Err(Errno::PROTONOSUPPORT | Errno::PERM | Errno::ACCES) => Some(false),
         Err(_) => None,
     }
 }

@@ -160,7 +160,7 @@ impl Channel {
                 other => return Err(other),
             }
         }
-        Err(Errno(libc::ENODEV))
+        Err(Errno::NODEV)
     }
 
     /// The same for kernels before 4.20, and for tests: by write(2). What is not a
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 0);
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(Channel::adopt(null.as_raw_fd()), Err(wire::NOTTY));
-        assert_eq!(Channel::adopt(-1), Err(Errno(libc::EBADF)));
+        assert_eq!(Channel::adopt(-1), Err(Errno::BADF));
         std::fs::remove_file(path).unwrap();
     }
 
@@ -406,7 +406,7 @@ mod tests {
             way: Way::Write { device: 0xe7c0 },
             optional: false,
         };
-        let bad = Errno(libc::EBADF);
+        let bad = Errno::BADF;
         assert_eq!(channel.alloc_pd(), Err(bad));
         assert_eq!(channel.reg_mr(0, 0x1000, 0x1000, 0), Err(bad));
         assert_eq!(channel.dereg_mr(0), Err(bad));

@@ -297,7 +297,7 @@ fn write<Q, A>(
     room: usize,
 ) -> Result<()> {
     if file::stat_fd(fd)?.rdev != device {
-        return Err(Errno(libc::EBADF));
+        return Err(Errno::BADF);
     }
     let bytes = offset_of!(Request<Q>, driver) + sent;
     request.in_words = (bytes / size_of::<u32>()) as u16;
@@ -348,11 +348,11 @@ pub fn knows_query_context(fd: i32, driver: u32) -> bool {
 }
 
 /// The kernel has the ioctl interface, but not this method.
-pub const PROTONOSUPPORT: Errno = Errno(libc::EPROTONOSUPPORT);
+pub const PROTONOSUPPORT: Errno = Errno::PROTONOSUPPORT;
 /// The errno of a descriptor that has no such ioctl.
-pub const NOTTY: Errno = Errno(libc::ENOTTY);
+pub const NOTTY: Errno = Errno::NOTTY;
 /// A command that is too short.
-pub const NOSPC: Errno = Errno(libc::ENOSPC);
+pub const NOSPC: Errno = Errno::NOSPC;
 
 /// `struct ib_uverbs_get_context`, `_query_device`, `_alloc_pd`: they only say
 /// where the answer goes.

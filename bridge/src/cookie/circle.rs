@@ -235,7 +235,7 @@ impl Circle {
                     region,
                 })
             }
-            Ok(_) => Errno(libc::EACCES),
+            Ok(_) => Errno::ACCES,
             Err(e) => e,
         };
         Err(self.not_to_be_had(&member, peer, e))
@@ -414,7 +414,7 @@ impl Place {
 fn unknown(e: Errno) -> Errno {
     match e {
         Errno::SRCH | Errno::NOENT => Errno::INVAL,
-        Errno(libc::EACCES) => Errno::PERM,
+        Errno::ACCES => Errno::PERM,
         e => e,
     }
 }

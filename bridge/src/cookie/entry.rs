@@ -42,7 +42,7 @@ pub struct Entry<'a> {
 impl<'a> Entry<'a> {
     #[inline(always)]
     pub(super) fn read(part: Part, slot: &'a Slot, cookie: Cookie) -> Result<Self> {
-        let terms = slot.terms(cookie.0).ok_or(Errno(libc::ESTALE))?;
+        let terms = slot.terms(cookie.0).ok_or(Errno::STALE)?;
         let region = Self {
             part,
             slot,
@@ -57,7 +57,7 @@ impl<'a> Entry<'a> {
         };
         match region.stands() {
             true => Ok(region),
-            false => Err(Errno(libc::ESTALE)),
+            false => Err(Errno::STALE),
         }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Entry<'a> {
         let claimed = self.slot.uses.claim(self.cookie.place());
         claimed.map_err(|denied| match denied {
             Denied::Claimed => Errno::INVAL,
-            Denied::Gone => Errno(libc::ESTALE),
+            Denied::Gone => Errno::STALE,
         })
     }
 

@@ -91,7 +91,7 @@ fn ask(open: &mut Open, cookie: Cookie, request: Request) -> Result<u64> {
 /// What became of the owner. ESTALE: it is there.
 fn gone(cookie: Cookie) -> Errno {
     match find::started(cookie.pid()) {
-        Ok(_) => Errno(libc::ESTALE),
+        Ok(_) => Errno::STALE,
         Err(e) => e,
     }
 }
@@ -99,9 +99,9 @@ fn gone(cookie: Cookie) -> Errno {
 /// What is to be said where there is no answer.
 fn why(lost: Lost, cookie: Cookie) -> Errno {
     match (lost, gone(cookie)) {
-        (Lost::NoRoom, _) => Errno(libc::EMFILE),
+        (Lost::NoRoom, _) => Errno::MFILE,
         // It has closed the connection: too many want something of it.
-        (Lost::Closed, Errno(libc::ESTALE)) => Errno::PERM,
+        (Lost::Closed, Errno::STALE) => Errno::PERM,
         (_, e) => e,
     }
 }

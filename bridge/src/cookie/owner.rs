@@ -352,7 +352,7 @@ impl Owner {
                 return Ok(room);
             }
         }
-        Err(Errno(libc::ENOSPC))
+        Err(Errno::NOSPC)
     }
 
     /// Maps part `k`, which there was not yet.

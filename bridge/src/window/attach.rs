@@ -58,7 +58,7 @@ fn by_file(
     let (pid, host) = (peer.pid(), peer.host());
     let backing = match Backing::find(pid, wanted.addr) {
         // Its list of mappings is not for us.
-        Err(Errno(libc::EACCES) | Errno::PERM) => {
+        Err(Errno::ACCES | Errno::PERM) => {
             return by_helper(table, peer, helper, entry, wanted);
         }
         found => found?,

@@ -84,11 +84,7 @@ impl Lease {
             (true, true) => Ok(lease),
             (right, _) => {
                 lease.give_back(host);
-                Err(if right {
-                    Errno(libc::ESTALE)
-                } else {
-                    Errno::NOTSUP
-                })
+                Err(if right { Errno::STALE } else { Errno::NOTSUP })
             }
         }
     }

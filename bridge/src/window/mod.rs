@@ -161,7 +161,7 @@ impl Hold<'_> {
         let stat = file::stat_fd(fd)?;
         match stat.inode == self.inode {
             true => Ok(Bytes::In(fd, self.offset)),
-            false => Err(Errno(libc::ESTALE)),
+            false => Err(Errno::STALE),
         }
     }
 }

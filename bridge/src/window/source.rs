@@ -62,7 +62,7 @@ impl Backing {
         let path: Text<32> = Text::of(format_args!("/proc/{pid}/maps"));
         let path = path.as_cstr().ok_or(Errno::SRCH)?;
         match query(path, addr) {
-            Err(Errno(libc::ENOTTY)) => Self::read(path, addr),
+            Err(Errno::NOTTY) => Self::read(path, addr),
             other => other,
         }
     }
@@ -284,7 +284,7 @@ fn query(path: &core::ffi::CStr, addr: u64) -> Result<Backing> {
         ..Query::default()
     };
     match call!(libc::SYS_ioctl, fd.raw(), QUERY, &raw mut ask) {
-        Err(Errno(libc::ENAMETOOLONG)) => {
+        Err(Errno::NAMETOOLONG) => {
             (ask.name_size, ask.name) = (0, 0);
             call!(libc::SYS_ioctl, fd.raw(), QUERY, &raw mut ask)?;
         }
@@ -346,7 +346,7 @@ mod tests {
                 assert_eq!((asked.id(), asked.shared), (text.id(), true));
                 assert_eq!(asked.name.as_bytes(), text.name.as_bytes());
             }
-            Err(e) => assert_eq!(e, Errno(libc::ENOTTY)),
+            Err(e) => assert_eq!(e, Errno::NOTTY),
         }
         let private = &raw const stat as u64;
         let none = Backing::find(std::process::id(), private);

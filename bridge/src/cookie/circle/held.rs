@@ -42,7 +42,7 @@ impl Held<'_> {
             let there = walk.take(&self.region, &mut few);
             // What was read is nonsense if the slot has another region by now.
             if !self.region.stands() {
-                done.result = Err(Errno(libc::ESTALE));
+                done.result = Err(Errno::STALE);
                 break;
             }
             if there.is_empty() {
@@ -79,7 +79,7 @@ impl Held<'_> {
         if (used || self.region.rights.has(Rights::SINGLE_USE)) && self.region.used() {
             ring(self.peer);
         }
-        let unsure = matches!(done.result, Err(Errno::SRCH | Errno(libc::ESTALE)));
+        let unsure = matches!(done.result, Err(Errno::SRCH | Errno::STALE));
         let gone = unsure && self.peer.check(regall_sys::arch::ticks()).is_err();
         self.circle.leave(&self.member, gone);
     }
@@ -123,7 +123,7 @@ impl Both<'_> {
         loop {
             let local = walk.take(&own.region, &mut few);
             if !own.region.stands() {
-                done.result = Err(Errno(libc::ESTALE));
+                done.result = Err(Errno::STALE);
             }
             let mut here = Cursor::new(local);
             let bytes = here.left(u64::MAX);
@@ -137,7 +137,7 @@ impl Both<'_> {
             // It may have gone by another thread's hand while it was copied.
             if !own.region.stands() {
                 done.bytes = before;
-                done.result = Err(Errno(libc::ESTALE));
+                done.result = Err(Errno::STALE);
                 break;
             }
             if done.bytes - before < bytes {

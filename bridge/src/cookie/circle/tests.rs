@@ -96,7 +96,7 @@ fn who_comes_too_late_claims_nothing() {
     let all: Vec<_> = (0..3000)
         .map(|_| create(&owner, &place, 1, flags))
         .collect();
-    assert_eq!(region.claim(), Err(Errno(libc::ESTALE)));
+    assert_eq!(region.claim(), Err(Errno::STALE));
     assert!(!region.stands());
     region.used();
     region.unclaim();
