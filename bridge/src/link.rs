@@ -49,8 +49,14 @@ impl Link {
 
     /// Closes it, unless it is the parent's, which has it open still.
     pub fn close(&mut self) {
-        let ours = self.process == regall_sys::getpid() || !file::are_inherited_shared();
-        if let (Some(open), false) = (self.open.take(), ours) {
+        let made_here = self.process == regall_sys::getpid();
+        let ours = made_here || !file::are_inherited_shared();
+        let Some(open) = self.open.take() else { return };
+        // Children may have the descriptor, too: the helper must see the end all the same.
+        if made_here && open.is_ours() {
+            socket::shut_down(&open.socket);
+        }
+        if !ours {
             core::mem::forget(open);
         }
     }

@@ -236,7 +236,8 @@ impl Client {
                 return Err(Errno::PROTO);
             };
             let request = Request::from_bytes(bytes)?;
-            if !owner.enter() {
+            // A peer that has hung up has told its caller that this failed.
+            if socket::has_ended(&self.socket) || !owner.enter() {
                 return Err(Errno::PERM);
             }
             let done = match self.is_who_it_was(owner, &sender) {

@@ -181,6 +181,26 @@ pub fn has_more(socket: &Fd) -> bool {
     found != Err(Errno::AGAIN)
 }
 
+/// Whether the other end is closed or shut down: what it sent before can still be received.
+pub fn has_ended(socket: &Fd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: socket.raw(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    let time = [0u64; 2];
+    match call!(libc::SYS_ppoll, &raw mut poll, 1, time.as_ptr(), 0, 8) {
+        Ok(0) | Err(Errno::INTR) => false,
+        Ok(_) | Err(_) => true,
+    }
+}
+
+/// Ends a connection for every process that has its descriptor.
+pub fn shut_down(socket: &Fd) {
+    // An error says that the connection has ended already.
+    let _ = call!(libc::SYS_shutdown, socket.raw(), libc::SHUT_RDWR);
+}
+
 /// Listens under an abstract name, for anybody in this network namespace.
 pub fn listen_abstract(name: &[u8], backlog: u32) -> Result<Fd> {
     let socket = new_listener()?;
