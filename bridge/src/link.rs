@@ -160,7 +160,8 @@ impl Open {
                 // It stays open: to close what is no memory may wait for somebody, and may end
                 // what this process has registered by such a file.
                 core::mem::forget(other);
-                Err(Lost::Closed)
+                // Not to be asked again: each time could cost us one more descriptor.
+                Ok(Err(Errno::PERM))
             }
         }
     }

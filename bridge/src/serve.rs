@@ -264,6 +264,10 @@ impl Client {
                 Handed::File(fd) => Some(fd.raw()),
             };
             socket::send(&self.socket, &bytes, fd)?;
+            if request.what == HOLD {
+                // A wrong cookie can be tried once a connection: guessing takes its time.
+                done?;
+            }
         }
         Ok(())
     }
@@ -335,13 +339,10 @@ impl Client {
 }
 
 impl Client {
-    /// A wrong cookie can be tried once a connection: guessing takes its time.
     fn hold(&mut self, owner: &dyn Owner, request: &Request) -> Result<u64> {
         self.let_go(owner);
         let (cookie, write) = (Cookie(request.id), request.addr != 0);
-        let bytes = owner
-            .hold(cookie, write)
-            .inspect_err(|_| self.bounce = None)?;
+        let bytes = owner.hold(cookie, write)?;
         self.held = Some((cookie, write));
         Ok(bytes)
     }
@@ -401,8 +402,11 @@ fn copy_by_cookie(
         let copied = owner.part(cookie, at, write).and_then(|part| {
             let len = part.len.min(request.len - done);
             wait_for(part.addr, len, write);
-            match owner.goes_on() {
+            // The wait may have been long: see `copy`.
+            let same = owner.stands(cookie) && owner.part(cookie, at, write) == Ok(part);
+            match same && owner.goes_on() {
                 true => call!(nr, bounce.raw(), part.addr, len, request.offset + done),
+                false if !same => Err(Errno::STALE),
                 false => Err(Errno::PERM),
             }
         });
@@ -436,6 +440,12 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
         false => libc::SYS_pwrite64,
     };
     wait_for(addr, len, write);
+    // The wait may have been long, and the memory be unmapped and mapped anew since. (What comes
+    // between this look and the copy is a moment, as with any mechanism.)
+    let end = owner.entry(addr, request.id, write, open)?;
+    if addr + len > end {
+        return Err(Errno::FAULT);
+    }
     if !owner.goes_on() {
         return Err(Errno::PERM);
     }
@@ -515,3 +525,6 @@ fn open_among_descriptors(prot: Prot, is_it: impl Fn(&file::Stat) -> bool) -> Re
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

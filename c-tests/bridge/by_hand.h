@@ -18,7 +18,7 @@ struct reply {
 	uint32_t magic, error;
 	uint64_t number, bytes, reserved;
 };
-enum { HELLO = 1, GET, PUT, DESCRIPTOR };
+enum { HELLO = 1, GET, PUT, DESCRIPTOR, HOLD };
 #define MAGIC 0x72676802u
 #define BOUNCE (512ul << 10)
 

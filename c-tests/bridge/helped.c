@@ -561,6 +561,12 @@ static void by_hand(const struct other *o)
 		close(another);
 		close(s);
 	}
+	/* A wrong cookie ends the connection, behind its answer. */
+	s = greeted(&another);
+	HOLDS(ask_for(s, (struct request){ .what = HOLD, .id = 1 }) > 0);
+	IS(-1, ask_for(s, hello()));
+	close(another);
+	close(s);
 	/* Descriptors: nobody has asked for any. */
 	int many[8] = { good, good, good, good, good, good, good, good };
 	for (size_t count = 1; count <= 8; count++) {
