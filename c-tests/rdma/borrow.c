@@ -76,6 +76,25 @@ static void of_a_file(void)
 	close(fd);
 }
 
+/* The same of shared anonymous memory: a child takes the pages away. */
+static void of_a_family(void)
+{
+	char *p = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	NEED(p != MAP_FAILED);
+	for (int i = 0; i < 2; i++) {
+		memset(p, 'a' + i, 8 * PAGE);
+		struct ibv_mr *mr = reg("family", r.pd, p, 8 * PAGE, ALL);
+		works("family", p, 8 * PAGE, mr);
+		dereg("family", mr);
+		pid_t child = fork();
+		if (child == 0)
+			_exit(madvise(p, 8 * PAGE, MADV_REMOVE) != 0);
+		int status = -1;
+		NEED(waitpid(child, &status, 0) == child && status == 0);
+	}
+	munmap(p, 8 * PAGE);
+}
+
 static void everywhere(void)
 {
 	char *p = island(64);
@@ -95,9 +114,11 @@ static void everywhere(void)
 	free(small);
 	free(large);
 	of_a_file();
+	of_a_family();
 	char *twice = reserve(8);
 	anon_at(twice + PAGE, 2);
-	mmap(twice + 3 * PAGE, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	anon_at(twice + 3 * PAGE, 2);
+	NEED(madvise(twice + 3 * PAGE, 2 * PAGE, MADV_DONTDUMP) == 0);
 	one("over two mappings", twice + 2 * PAGE, 2 * PAGE);
 	munmap(twice, 8 * PAGE);
 }
