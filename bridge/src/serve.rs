@@ -7,7 +7,7 @@
 
 use crate::cookie::Cookie;
 use crate::vector::Segment;
-use crate::window::source::is_sealed;
+use crate::window::source::{is_sealed, is_write_sealed};
 use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
     ATTACH_GET, ATTACH_PUT, COOKIE_GET, COOKIE_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT,
@@ -489,7 +489,9 @@ fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
         regular && (s.dev_major(), s.dev_minor(), s.inode) == file
     };
     let fd = open_among_descriptors(prot, is_it)?;
-    match is_sealed(&fd) {
+    // Who has it opens the file for writing, whatever it was opened for.
+    let lasting = prot.writable() || is_write_sealed(&fd);
+    match is_sealed(&fd) && lasting {
         true => Ok((fd, at)),
         false => Err(Errno::NOTSUP),
     }

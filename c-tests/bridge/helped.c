@@ -72,6 +72,10 @@ static void answer(const char *line)
 		say("%lu", r ? 0 : (unsigned long)found.id);
 	} else if (strcmp(line, "seal") == 0) {
 		say("%d", fcntl(shared_file, F_ADD_SEALS, F_SEAL_SHRINK));
+	} else if (strcmp(line, "freeze") == 0) {
+		say("%d", mprotect(shared, PAGE, PROT_READ));
+	} else if (strcmp(line, "seal writing") == 0) {
+		say("%d", fcntl(shared_file, F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
 	} else if (strcmp(line, "out") == 0) {
 		char *p = anon(1);
 		NEED(regall_opt_out(p, PAGE) == 0);
@@ -518,6 +522,22 @@ static void by_hand(const struct other *o)
 		IS(0, regall_get(peer, here, there_shared, 5, NULL));
 		HOLDS(strcmp(here, "seen") == 0);
 	}
+	/* A descriptor for reading is opened again for writing by who has it: none is handed out,
+	 * unless nobody can write to the file any more. */
+	IS(0, ask(o, "freeze"));
+	snprintf(line, sizeof line, "id %#lx", (unsigned long)there_shared);
+	file.id = ask(o, line);
+	IS(EOPNOTSUPP, ask_for_file(s, file, &fd));
+	IS(-1, fd);
+	IS(0, ask(o, "seal writing"));
+	NEED(send_with(s, &file, sizeof file, NULL, 0) > 0);
+	IS(0, reply(s, &r, &fd));
+	HOLDS(fd >= 0);
+	char own[64];
+	snprintf(own, sizeof own, "/proc/self/fd/%d", fd);
+	int again = open(own, O_RDWR | O_CLOEXEC);
+	HOLDS(again < 0 || mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0) == MAP_FAILED);
+	HOLDS(again < 0 || pwrite(again, "x", 1, 0) == -1);
 	file.addr = there;
 	file.id = id;
 	IS(ENXIO, ask_for(s, file));

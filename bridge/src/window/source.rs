@@ -211,8 +211,19 @@ pub fn is_steady(fd: &Fd, backing: &Backing) -> bool {
 
 /// Whether it is a memfd that nobody can cut short.
 pub fn is_sealed(fd: &Fd) -> bool {
+    has_seal(fd, libc::F_SEAL_SHRINK)
+}
+
+/// Whether it is a memfd that nobody can write to who opens it anew, as who has any descriptor
+/// of it may by /proc.
+pub fn is_write_sealed(fd: &Fd) -> bool {
+    has_seal(fd, libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE)
+}
+
+/// Whether it has one of these seals.
+fn has_seal(fd: &Fd, any: i32) -> bool {
     let seals = call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS);
-    seals.is_ok_and(|s| s & libc::F_SEAL_SHRINK as u64 != 0)
+    seals.is_ok_and(|s| s & any as u64 != 0)
 }
 
 fn on_kernels_mount(fd: &Fd) -> bool {
