@@ -110,6 +110,9 @@ pub fn thread_alive(tid: u32) -> bool {
 }
 
 /// No thread's stack is read: nobody has an alternate one.
+///
+/// # Safety
+/// Nothing is written.
 pub unsafe fn copy_checked(_: u64, _: *mut u8, _: usize) -> Result<usize, real_sys::Errno> {
     Err(real_sys::Errno::FAULT)
 }
