@@ -204,9 +204,9 @@ fn print_gaps(
     for gap in gaps {
         let (start, end) = (gap.range.start(), gap.range.end());
         let (prot, name) = match &gap.mapping {
-            Some(m) if m.name.is_empty() => (m.prot.to_string(), "(anonymous)"),
-            Some(m) => (m.prot.to_string(), m.name.as_str()),
-            None => ("----".to_string(), "(nothing)"),
+            Some(m) if m.name.is_empty() => (m.prot.to_string(), "(anonymous)".to_string()),
+            Some(m) => (m.prot.to_string(), units::printable(&m.name)),
+            None => ("----".to_string(), "(nothing)".to_string()),
         };
         writeln!(
             out,

@@ -87,7 +87,8 @@ fn table(rows: &[Row], out: &mut impl Write) -> std::io::Result<()> {
         let (start, end) = (row.range.start(), row.range.end());
         let addresses = format!("{start:08x}-{end:08x}");
         let (size, prot) = (units::bytes(row.range.len()), row.mapping.prot);
-        let (state, reason, name) = (row.state(), row.reason(), row.mapping.name.as_str());
+        let name = units::printable(&row.mapping.name);
+        let (state, reason) = (row.state(), row.reason());
         let line = format!(
             "{addresses:<33} {size:>9} {prot} {state:<10} {reason:<11} {:<21} {name}",
             keys(row)

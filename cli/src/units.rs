@@ -1,6 +1,12 @@
-//! Numbers as people read and write them.
+//! Numbers as people read and write them, and names as a terminal may see them.
 
 use std::time::Duration;
+
+/// `name` as a terminal may see it: a file's name can hold the terminal's own commands.
+pub fn printable(name: &str) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    name.chars().map(shown).collect()
+}
 
 /// Bytes with a binary unit: `4 KiB`, `1.5 GiB`.
 pub fn bytes(n: u64) -> String {
@@ -65,6 +71,14 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_command_no_terminal() {
+        assert_eq!(
+            printable("/lib/\u{1b}]0;x\u{7}\u{1b}[31mé.so"),
+            "/lib/?]0;x??[31mé.so"
+        );
+    }
 
     #[test]
     fn as_people_read_them() {

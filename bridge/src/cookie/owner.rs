@@ -2,8 +2,9 @@
 //! goes.
 //!
 //! Others may write into the file (they claim single uses there), so nothing is read back
-//! from it but what they are to write; which slots and segments are taken is known
-//! privately. The hooks only look at it ([`Owner::leave`]), without a lock.
+//! from it but what they are to write. What a region is (its rights and segments, and whether
+//! it can be used) is in private memory in the same layout; which slots and segments are taken
+//! is known privately, too. The hooks only look at it ([`Owner::leave`]), without a lock.
 
 use super::entry::{segment, Entry, BEING_MADE};
 use super::layout::*;
@@ -39,8 +40,10 @@ pub struct Owner {
     count: AtomicUsize,
     /// Which memory any of them may lie in. Bits are never cleared while there is a region.
     filter: [AtomicU64; FILTER_BITS as usize / 64],
-    /// Addresses of the parts that are mapped; 0: not yet.
+    /// Addresses of the file's parts that are mapped; 0: not yet.
     parts: [AtomicU64; PARTS],
+    /// Addresses of the same parts in private memory.
+    own: [AtomicU64; PARTS],
     taken: Lock<[Option<Taken>; PARTS]>,
     /// Whether the KNEM module was given any of them.
     shadowed: AtomicBool,
@@ -81,6 +84,7 @@ impl Owner {
             count: AtomicUsize::new(0),
             filter: [const { AtomicU64::new(0) }; FILTER_BITS as usize / 64],
             parts: [const { AtomicU64::new(0) }; PARTS],
+            own: [const { AtomicU64::new(0) }; PARTS],
             taken: Lock::new([const { None }; PARTS]),
             shadowed: AtomicBool::new(false),
         }
@@ -98,7 +102,8 @@ impl Owner {
         unsafe { self.taken.reset() };
         self.count.store(0, Relaxed);
         self.filter.iter().for_each(|w| w.store(0, Relaxed));
-        self.parts.iter().for_each(|p| p.store(0, Relaxed));
+        let parts = self.parts.iter().chain(&self.own);
+        parts.for_each(|p| p.store(0, Relaxed));
         *self.taken.lock() = [const { None }; PARTS];
     }
 
@@ -113,8 +118,15 @@ impl Owner {
         core::array::from_fn(|k| self.part(k).map_or(0, |part| part.at))
     }
 
+    /// Part `k` of the file.
     fn part(&self, k: usize) -> Option<Part> {
         let at = self.parts.get(k)?.load(Acquire);
+        (at != 0).then_some(Part { at, k })
+    }
+
+    /// Part `k` as only this process writes it.
+    fn own(&self, k: usize) -> Option<Part> {
+        let at = self.own.get(k)?.load(Acquire);
         (at != 0).then_some(Part { at, k })
     }
 
@@ -139,16 +151,22 @@ impl Owner {
         let length = length(segments)?;
         let mut taken = self.taken.lock();
         let at = self.find_room(host, place, &mut taken, segments.len())?;
-        let slot = at.part.slot(at.slot).ok_or(Errno::NOMEM)?;
-        slot.take(at.cookie.0, at.cookie.place(), || Terms {
-            rights: rights.bits,
-            length,
-            first: at.write(segments),
-            count: segments.len() as u64,
-        });
+        let own = self.own(at.part.k).ok_or(Errno::NOMEM)?;
+        let both = [at.part, own].map(|part| Some((part, part.slot(at.slot)?)));
+        for (part, slot) in both.into_iter().flatten() {
+            slot.take(at.cookie.0, at.cookie.place(), || Terms {
+                rights: rights.bits,
+                length,
+                first: at.write(part, segments),
+                count: segments.len() as u64,
+            });
+        }
         self.count.fetch_add(1, Relaxed);
         segments.iter().for_each(|s| self.note(s));
-        slot.go_live(at.cookie.0);
+        // The file's first: who takes memory away takes out of the file what it finds here.
+        for (_, slot) in both.into_iter().flatten() {
+            slot.go_live(at.cookie.0);
+        }
         for segment in segments.iter().filter(|s| s.len > 0) {
             if let Err(e) = memory(segment) {
                 self.give_back(&mut taken, at.part, at.slot);
@@ -203,8 +221,9 @@ impl Owner {
     ) -> Result<T> {
         let taken = self.taken.lock();
         let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
-        let slot = part.slot(n).ok_or(Errno::INVAL)?;
-        tell(&Entry::read(part, slot, cookie)?)
+        let own = self.own(part.k).ok_or(Errno::INVAL)?;
+        let (slot, shared) = own.slot(n).zip(part.slot(n)).ok_or(Errno::INVAL)?;
+        tell(&Entry::read(own, slot, cookie)?.counted_in(shared))
     }
 
     /// Calls `tell` for each region that there is, until it says false.
@@ -246,7 +265,7 @@ impl Owner {
     #[inline]
     pub fn replaced(&self, range: PageRange) {
         if self.shadowed.load(SeqCst) && self.may_hold(range) {
-            self.each_in(range, |slot, _| slot.knem.store(0, SeqCst));
+            self.each_in(range, |shared, _, _| shared.knem.store(0, SeqCst));
         }
     }
 
@@ -254,23 +273,27 @@ impl Owner {
     #[inline(never)]
     fn take_out(&self, range: PageRange) {
         // Unless the slot has been given to another region meanwhile.
-        self.each_in(range, |slot, live| {
-            let _ = slot.live.compare_exchange(live, 0, SeqCst, Relaxed);
+        self.each_in(range, |shared, own, live| {
+            if own.live.compare_exchange(live, 0, SeqCst, Relaxed).is_ok() {
+                let _ = shared.live.compare_exchange(live, 0, SeqCst, Relaxed);
+            }
         });
     }
 
-    /// Calls `tell` for each region that can be used and lies in `range`.
-    fn each_in(&self, range: PageRange, tell: impl Fn(&Slot, u64)) {
-        for part in (0..PARTS).map_while(|k| self.part(k)) {
-            let live = |s| Some((s, Slot::live(s)?));
-            let all = (0..slots(part.k)).filter_map(|n| part.slot(n));
-            for (slot, live) in all.filter_map(live) {
+    /// Calls `tell` for each region that can be used and lies in `range`, with its slot in the
+    /// file, its own one, and its cookie.
+    fn each_in(&self, range: PageRange, tell: impl Fn(&Slot, &Slot, u64)) {
+        let parts = (0..PARTS).map_while(|k| self.part(k).zip(self.own(k)));
+        for (part, own) in parts {
+            let all = (0..slots(part.k)).filter_map(|n| part.slot(n).zip(own.slot(n)));
+            for (shared, slot) in all {
+                let Some(live) = slot.live() else { continue };
                 let hit = |s: Segment| {
                     s.len > 0 && s.addr < range.end() && range.start() < s.addr.wrapping_add(s.len)
                 };
                 let count = slot.count.load(Relaxed) as usize;
-                if (0..count).map_while(|n| segment(part, slot, n)).any(hit) {
-                    tell(slot, live);
+                if (0..count).map_while(|n| segment(own, slot, n)).any(hit) {
+                    tell(shared, slot, live);
                 }
             }
         }
@@ -307,9 +330,9 @@ impl Owner {
     }
 
     fn give_back(&self, taken: &mut [Option<Taken>; PARTS], part: Part, n: usize) {
-        if let Some(slot) = part.slot(n) {
-            slot.give_back();
-        }
+        let both = [self.own(part.k), Some(part)];
+        let slots = both.into_iter().flatten().filter_map(|part| part.slot(n));
+        slots.for_each(Slot::give_back);
         if let Some(Some(t)) = taken.get_mut(part.k) {
             t.slots.set(n, 1, false);
             if let Some(of) = t.of.get_mut(n) {
@@ -383,8 +406,11 @@ impl Owner {
             let head = unsafe { &*((first.at - HEAD_BYTES as u64) as *const Head) };
             head.parts.store(k as u64 + 1, Release);
         }
-        if let Some(place) = self.parts.get(k) {
-            place.store(part, Release);
+        let own = host.map(part_bytes(k) as u64)?;
+        for (parts, at) in [(&self.own, own), (&self.parts, part)] {
+            if let Some(place) = parts.get(k) {
+                place.store(at, Release);
+            }
         }
         Ok(())
     }
@@ -400,13 +426,13 @@ struct Room {
 }
 
 impl Room {
-    /// Writes the segments; [`Slot::first`].
-    fn write(&self, segments: &[Segment]) -> u64 {
+    /// Writes the segments into `part`, the file's or our own; [`Slot::first`].
+    fn write(&self, part: Part, segments: &[Segment]) -> u64 {
         if let [one] = segments {
             return one.addr;
         }
         for (n, s) in segments.iter().enumerate() {
-            if let Some([addr, len]) = self.part.segment(self.first + n) {
+            if let Some([addr, len]) = part.segment(self.first + n) {
                 addr.store(s.addr, Relaxed);
                 len.store(s.len, Relaxed);
             }

@@ -9,6 +9,7 @@ use super::*;
 use crate::host::Plain;
 use crate::vector::PIECE_SEGMENTS;
 use core::mem::MaybeUninit;
+use regall_directory::addr::PageRange;
 use regall_sys::file::Fd;
 
 /// A file for the owner, in /tmp.
@@ -110,6 +111,50 @@ fn who_comes_too_late_claims_nothing() {
         region.unclaim();
         assert_eq!(region.claim(), Ok(()));
         assert!(region.used() && uses() == 1);
+    }
+}
+
+/// Others may write into the file. What a region is for the owner they do not change: neither its
+/// rights and segments, nor whether it can be used.
+#[test]
+fn what_others_write_changes_no_region() {
+    let (owner, place) = (Owner::new(), Temporary::new("rewritten"));
+    let one = Segment {
+        addr: 0x20000,
+        len: 100,
+    };
+    for some in [vec![one], segments(5)] {
+        let last = some.len() - 1;
+        let rights = Rights::new(1, 0).unwrap();
+        let fine = &mut |_: &Segment| Ok(());
+        let cookie = owner.create(&Plain, &place, &some, rights, &|_| false, fine);
+        let cookie = cookie.unwrap();
+        let said = || {
+            let tell = |e: &Entry| Ok((e.rights.bits, e.length, e.count, e.segment(last)));
+            owner.with_region(cookie, tell)
+        };
+        let before = said();
+        let shared = || {
+            let part = Part {
+                at: owner.addresses()[0],
+                k: 0,
+            };
+            let mut all = (0..PART0_SLOTS).filter_map(move |n| part.slot(n));
+            all.find(|slot| slot.cookie.load(Relaxed) == cookie.0)
+        };
+        let slot = shared().unwrap();
+        slot.rights.store(u64::MAX, Relaxed);
+        slot.first.store(4096, Relaxed);
+        slot.length.store(1 << 40, Relaxed);
+        slot.count.store(1, Relaxed);
+        assert!(before.is_ok() && before == said());
+        // It lies where it was made, whatever the file says, and once it is gone it stays so.
+        let page = some[last].addr;
+        owner.leave(PageRange::new(page, page + 4096).unwrap());
+        assert_eq!(slot.live.load(Relaxed), 0);
+        slot.live.store(cookie.0, Relaxed);
+        assert_eq!(said(), Err(Errno::STALE));
+        owner.destroy(cookie).unwrap();
     }
 }
 
