@@ -2,6 +2,7 @@
 //! with the shim as without it; and at its quiet points every byte accounted for.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -33,6 +34,17 @@ fn run_watched(program: &str, args: &[&str], mode: Mode, timeout: Duration) -> (
     command.env("QUIET_SOCKET", watcher.socket());
     let outcome = child::run(&mut command, timeout);
     (outcome, watcher.finish())
+}
+
+/// What a process has written into this file at its end.
+fn stats_in(file: &Path) -> serde_json::Value {
+    let stats = std::fs::read_to_string(file).expect("statistics");
+    serde_json::from_str(&stats).expect("JSON")
+}
+
+fn counter(stats: &serde_json::Value, name: &str) -> u64 {
+    let counter = stats["counters"][name].as_u64();
+    counter.unwrap_or_else(|| panic!("{name} in {stats}"))
 }
 
 /// As [`Watcher::of_coverage`]; and what the shim has mapped for itself is in proportion
@@ -326,14 +338,8 @@ fn crowds_side_by_side() {
         command.env("REGALL_STATS_FILE", &file);
         let done = child::run(&mut command, TIMEOUT);
         done.must_succeed();
-        let stats = std::fs::read_to_string(&file).expect("statistics");
-        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
-        let of = |name: &str| {
-            let counter = &stats["counters"][name];
-            counter
-                .as_u64()
-                .unwrap_or_else(|| panic!("{name} in {stats}"))
-        };
+        let stats = stats_in(&file);
+        let of = |name: &str| counter(&stats, name);
         assert_eq!((of("rebuilds"), of("abandoned")), (0, 0));
         // One is the start's.
         assert!(of("resyncs") < 20, "{} times", of("resyncs"));
@@ -357,9 +363,8 @@ fn parked_threads_keep_the_mutex() {
     let mut found = 0;
     let folder = std::fs::read_dir(folder.path()).expect("the folder");
     for entry in folder.flatten() {
-        let stats = std::fs::read_to_string(entry.path()).expect("statistics");
-        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
-        let of = |name: &str| stats["counters"][name].as_u64().expect("a counter");
+        let stats = stats_in(&entry.path());
+        let of = |name: &str| counter(&stats, name);
         assert_eq!((of("rebuilds"), of("abandoned")), (0, 0), "{stats}");
         found += 1;
     }
@@ -383,9 +388,8 @@ fn lodgers_take_nothing() {
         let mut problems = child::run(&mut command, TIMEOUT).differences(&plain);
         problems.extend(watcher.finish().problems);
         assert!(problems.is_empty(), "{mode:?}: {problems:#?}");
-        let stats = std::fs::read_to_string(&file).expect("statistics");
-        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
-        let of = |name: &str| stats["counters"][name].as_u64().expect("a counter");
+        let stats = stats_in(&file);
+        let of = |name: &str| counter(&stats, name);
         // Who waited made the call and left a note: so the mutex was held.
         assert!(of("deferred") > 0, "{mode:?}: {stats}");
         assert_eq!((of("rebuilds"), of("abandoned")), (0, 0), "{mode:?}");
@@ -470,8 +474,7 @@ fn a_ring_is_counted_and_told_once() {
     }
     let told = |outcome: &Outcome| outcome.stderr.matches("io_uring is used: ").count();
     assert_eq!(told(&pinned), 1, "{}", pinned.stderr);
-    let stats = std::fs::read_to_string(&file).expect("statistics");
-    let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+    let stats = stats_in(&file);
     assert_eq!(stats["events"]["io_uring_setup"], 1, "{stats}");
     assert_eq!(told(&said("off")), 0);
 }
@@ -486,8 +489,7 @@ fn a_seal_is_counted() {
         mode.apply(&mut command);
         command.env("REGALL_STATS_FILE", &file);
         child::run(&mut command, TIMEOUT).must_succeed();
-        let stats = std::fs::read_to_string(&file).expect("statistics");
-        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        let stats = stats_in(&file);
         assert_eq!(stats["events"]["mseal"], 1, "{mode:?}: {stats}");
         let missed = stats["selftest_missed"].as_array().map(Vec::len);
         assert_eq!(missed, Some(0), "{mode:?}: {stats}");

@@ -55,6 +55,15 @@ static void one(const char *label, char *p, size_t len)
 	dereg(label, mr);
 }
 
+/* Registers memory after it was filled, and looks at what an adapter finds there. */
+static void with_new_bytes(const char *label, char *p, size_t len, int byte)
+{
+	memset(p, byte, len);
+	struct ibv_mr *mr = reg(label, r.pd, p, len, ALL);
+	works(label, p, len, mr);
+	dereg(label, mr);
+}
+
 /* Memory whose pages others may take away (ftruncate, hole punching) without a call that
  * the shim sees: what is asked for anew reaches what is there now. */
 static void of_a_file(void)
@@ -63,10 +72,7 @@ static void of_a_file(void)
 	char *file = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	NEED(file != MAP_FAILED);
 	for (int i = 0; i < 3; i++) {
-		memset(file, 'a' + i, 8 * PAGE);
-		struct ibv_mr *mr = reg("file", r.pd, file, 8 * PAGE, ALL);
-		works("file", file, 8 * PAGE, mr);
-		dereg("file", mr);
+		with_new_bytes("file", file, 8 * PAGE, 'a' + i);
 		if (i == 0)
 			NEED(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8 * PAGE) == 0);
 		else
@@ -82,10 +88,7 @@ static void of_a_family(void)
 	char *p = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	NEED(p != MAP_FAILED);
 	for (int i = 0; i < 2; i++) {
-		memset(p, 'a' + i, 8 * PAGE);
-		struct ibv_mr *mr = reg("family", r.pd, p, 8 * PAGE, ALL);
-		works("family", p, 8 * PAGE, mr);
-		dereg("family", mr);
+		with_new_bytes("family", p, 8 * PAGE, 'a' + i);
 		pid_t child = fork();
 		if (child == 0)
 			_exit(madvise(p, 8 * PAGE, MADV_REMOVE) != 0);

@@ -14,11 +14,9 @@ impl Cover {
 
     /// The bytes of `range` that it has not, in order.
     pub fn missing(&self, range: PageRange) -> Vec<PageRange> {
-        let gaps = self
-            .0
-            .gaps(&(range.start()..range.end()))
-            .collect::<Vec<_>>();
-        let page = |gap: std::ops::Range<u64>| PageRange::new(gap.start, gap.end);
-        gaps.into_iter().filter_map(page).collect()
+        let within = range.start()..range.end();
+        let gaps = self.0.gaps(&within);
+        gaps.filter_map(|gap| PageRange::new(gap.start, gap.end))
+            .collect()
     }
 }

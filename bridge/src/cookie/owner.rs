@@ -120,14 +120,12 @@ impl Owner {
 
     /// Part `k` of the file.
     fn part(&self, k: usize) -> Option<Part> {
-        let at = self.parts.get(k)?.load(Acquire);
-        (at != 0).then_some(Part { at, k })
+        mapped(&self.parts, k)
     }
 
     /// Part `k` as only this process writes it.
     fn own(&self, k: usize) -> Option<Part> {
-        let at = self.own.get(k)?.load(Acquire);
-        (at != 0).then_some(Part { at, k })
+        mapped(&self.own, k)
     }
 
     /// Makes a region of `segments`, which `memory` says it may have: that is asked when
@@ -414,6 +412,12 @@ impl Owner {
         }
         Ok(())
     }
+}
+
+/// Part `k`, if `places` say where it is.
+fn mapped(places: &[AtomicU64; PARTS], k: usize) -> Option<Part> {
+    let at = places.get(k)?.load(Acquire);
+    (at != 0).then_some(Part { at, k })
 }
 
 /// Room for a region.

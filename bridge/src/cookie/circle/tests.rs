@@ -134,15 +134,11 @@ fn what_others_write_changes_no_region() {
             owner.with_region(cookie, tell)
         };
         let before = said();
-        let shared = || {
-            let part = Part {
-                at: owner.addresses()[0],
-                k: 0,
-            };
-            let mut all = (0..PART0_SLOTS).filter_map(move |n| part.slot(n));
-            all.find(|slot| slot.cookie.load(Relaxed) == cookie.0)
-        };
-        let slot = shared().unwrap();
+        let [at, ..] = owner.addresses();
+        let part = Part { at, k: 0 };
+        let mut slots = (0..PART0_SLOTS).filter_map(|n| part.slot(n));
+        let its = |slot: &&Slot| slot.cookie.load(Relaxed) == cookie.0;
+        let slot = slots.find(its).unwrap();
         slot.rights.store(u64::MAX, Relaxed);
         slot.first.store(4096, Relaxed);
         slot.length.store(1 << 40, Relaxed);
