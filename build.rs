@@ -28,7 +28,7 @@ fn beside() {
         println!("cargo::rustc-cfg=std_beside");
         println!(
             "cargo::warning=built beside packages with std, libregall.so does nothing: \
-             build the one to use without --workspace and --all-targets"
+             build the one to use without tests (--all-targets)"
         );
     }
 }

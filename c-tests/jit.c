@@ -79,7 +79,90 @@ static void reads_itself(void)
 	quiet_point("many sites");
 }
 
+/* A call in the program's own text, in no table of functions. */
+extern const unsigned char own_munmap[8];
+__asm__(".text\n"
+	"own_munmap:\n"
+	"	mov $11, %eax\n	syscall\n	ret\n");
+
+/* Copies of code that has run already: of the program's own, and of one of those. */
+static void copied(void)
+{
+	const unsigned char *from = own_munmap;
+	for (int n = 0; n < 2; n++) {
+		unsigned char *code = (unsigned char *)anon(1);
+		memcpy(code + 64, from, sizeof own_munmap);
+		CALL(mprotect(code, PAGE, PROT_READ | PROT_EXEC));
+		char *p = anon(3);
+		say("munmap from copied code %ld", ((two)(uintptr_t)(code + 64))(p + PAGE, PAGE));
+		quiet_claim(p, PAGE, "registered");
+		quiet_point("copied code");
+		from = code + 64;
+	}
+}
+
+/* Code in a buffer that outgrows its place. */
+static void moved(void)
+{
+	unsigned char *code = (unsigned char *)anon(4);
+	write_code(code + 64, SYS_munmap);
+	CALL(mprotect(code, 4 * PAGE, PROT_READ | PROT_EXEC));
+	unsigned char *place = mmap(NULL, 16 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	NEED(place != MAP_FAILED);
+	for (int n = 0; n < 2; n++) {
+		unsigned char *to = place + n * 8 * PAGE;
+		NEED(mremap(code, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+		code = to;
+		char *p = anon(3);
+		say("munmap from moved code %ld", ((two)(uintptr_t)(code + 64))(p + PAGE, PAGE));
+		quiet_claim(p, PAGE, "registered");
+		quiet_point("moved code");
+	}
+}
+
+/* Code of a file is replaced by the file itself, which is nobody's to write to. */
+static void replaced(void)
+{
+	int fd = memory_file(PAGE);
+	unsigned char page[PAGE] = { 0 };
+	write_code(page + 64, SYS_munmap);
+	NEED(pwrite(fd, page, PAGE, 0) == (ssize_t)PAGE);
+	unsigned char *code = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+	NEED(code != MAP_FAILED);
+	NEED(mmap(code, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == code);
+	for (int n = 0; n < 3000; n++) {
+		NEED(munmap(anon(1), PAGE) == 0);
+		if (n % 1000 == 0)
+			usleep(150000);
+	}
+	unsigned char now[PAGE];
+	NEED(pread(fd, now, PAGE, 0) == (ssize_t)PAGE);
+	say("the file is what it was %d", memcmp(page, now, PAGE) == 0);
+	quiet_point("replaced code");
+}
+
 /* Code that could be executed before may be running: it changes as a whole, or not at all. */
+/* Code whose memory is mapped anew in its place and that is put back, as who moves text to huge pages does. */
+static void put_back(void)
+{
+	unsigned char aside[PAGE];
+	unsigned char *code = (unsigned char *)anon(1), *later = (unsigned char *)anon(1);
+	write_code(code + 64, SYS_munmap);
+	NEED(mprotect(code, PAGE, PROT_READ | PROT_EXEC) == 0);
+	memcpy(aside, code, PAGE);
+	NEED(mmap(code, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == code);
+	memcpy(code, aside, PAGE);
+	NEED(mprotect(code, PAGE, PROT_READ | PROT_EXEC) == 0);
+	write_code(later + 64, SYS_munlock);
+	NEED(mprotect(later, PAGE, PROT_READ | PROT_EXEC) == 0);
+	char *p = anon(1);
+	say("munmap from code put back %ld", ((two)(uintptr_t)(code + 64))(p, PAGE));
+	unsigned char there;
+	CALL_AS("what it has unmapped", mincore(p, PAGE, &there));
+	quiet_point("code put back");
+	NEED(munmap(code, PAGE) == 0 && munmap(later, PAGE) == 0);
+}
+
 static void executable_before(void)
 {
 	unsigned char *code = mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -135,9 +218,14 @@ int main(int argc, char **argv)
 	writable_and_executable();
 	two_views();
 	reads_itself();
+	copied();
+	moved();
+	put_back();
 	executable_before();
-	if (argc == 1)
+	if (argc == 1) {
 		protected_while_it_runs();
+		replaced();
+	}
 	quiet_point("end");
 	return 0;
 }

@@ -59,6 +59,32 @@ static void moved_in_pieces(void)
 	quiet_point("cut and moved");
 }
 
+/* Linux 6.17 moves what is on both sides of a hole, and leaves alone what is behind that. */
+static void moved_over_a_hole(void)
+{
+	char *from = anon(8), *to = anon(8);
+	memset(from, 's', 8 * PAGE);
+	memset(to, 't', 8 * PAGE);
+	NEED(munmap(from + 4 * PAGE, PAGE) == 0);
+	if (mremap(from, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to) {
+		say("over a hole: %c%c%c", to[0], to[4 * PAGE], to[5 * PAGE]);
+		quiet_claim(to, 8 * PAGE, "registered");
+	}
+	quiet_point("moved over a hole");
+}
+
+/* What is sealed stays, and Linux 6.17 has moved what is in front of it. */
+static void moved_until_sealed(void)
+{
+	char *from = anon(8), *to = anon(8);
+	memset(from, 's', 8 * PAGE);
+	memset(to, 't', 8 * PAGE);
+	if (syscall(SYS_mseal, from + 4 * PAGE, 4 * PAGE, 0) != 0)
+		return;
+	MAP_AS("sealed in part", mremap(from, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	quiet_point("sealed in part");
+}
+
 /* The last pages can't be moved. */
 static void refused_half_way(void)
 {
@@ -100,6 +126,8 @@ int main(void)
 {
 	moved_in_pieces();
 	refused_half_way();
+	moved_over_a_hole();
+	moved_until_sealed();
 	char *p = numbered(8);
 	CALL_AS("shrink", mremap(p, 8 * PAGE, 3 * PAGE, 0) == p ? 0 : -1);
 	in_child("read behind", touch_read, p + 3 * PAGE);

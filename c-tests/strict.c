@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <time.h>
 #include <linux/audit.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/select.h>
 #include "filter.h"
@@ -204,6 +205,22 @@ static void handlers(void)
 	struct { void *set; size_t bytes; } sized = { &raw, 8 };
 	l = ODD(SYS_pselect6, 0, 0, 0, 0, 0, (long)&sized);
 	say("odd pselect %ld, seen %d", l, seen);
+	/* libc's own waits. */
+	sigemptyset(&wait);
+	sigaddset(&wait, SIGUSR1);
+	NEED(sigprocmask(SIG_SETMASK, &wait, NULL) == 0);
+	sigset_t but = all;
+	sigdelset(&but, SIGUSR1);
+	struct timespec second = { 1, 0 };
+	struct epoll_event event;
+	int queue = epoll_create1(0);
+	for (int n = 0; n < 3; n++) {
+		raise(SIGUSR1);
+		r = n == 0 ? ppoll(NULL, 0, &second, &but) : n == 1 ? pselect(0, NULL, NULL, NULL, &second, &but)
+								  : epoll_pwait(queue, &event, 1, 1000, &but);
+		say("wait %d: %d %d, seen %d", n, r, errno == EINTR, seen);
+	}
+	close(queue);
 	NEED(sigprocmask(SIG_SETMASK, &none, NULL) == 0);
 	/* A handler whose way out is not libc's. */
 	struct {

@@ -68,7 +68,9 @@ struct regall_range {
  * are wanted, or NULL for the shim's own protection domain (REGALL_HCA=<device>). Keys
  * are 0 if no one memory region there holds all of the bytes; if one does, start and
  * end are of the part of the range that it holds. They are good until the memory is
- * unmapped, or its protection or pages change.
+ * unmapped, or its protection or pages change. Keys of regions that ibv_reg_mr has lent with
+ * more access for peers than REGALL_ACCESS gives are taken back some time after ibv_dereg_mr:
+ * these are never looked up, and regall_register_all makes others.
  * 0, or -ENOENT: some of it is not mapped or the bytes lie in several ranges;
  * -EINVAL: len is 0 or wraps, or `out` is NULL; -EBUSY: the ledger was changing all the
  * time (a signal handler that interrupted a change); -ENOSYS: inert. */

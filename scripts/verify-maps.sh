@@ -14,7 +14,9 @@
 set -u
 export LC_ALL=C
 
-say() { echo "verify-maps: $*" >&2; }
+# Names of files may hold what a terminal obeys.
+plain() { sed "s/$(printf '\302[\200-\237]')/?/g" | tr '\001-\011\013-\037\177' '[?*]'; }
+say() { printf 'verify-maps: %s\n' "$*" | plain >&2; }
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
     say "usage: verify-maps.sh PID [REGALL_BINARY]"
@@ -114,8 +116,9 @@ FILENAME == ARGV[1] {
     if (i < 1) i = 1
     while (at < to) {
         while (i <= n && end[i] <= at) i++
-        # The kernel maps this page by itself, when a probe is hit.
-        if ((i > n || start[i] >= to) && $NF == "[uprobes]") break
+        # The kernel maps this page by itself, when a probe is hit. (The name of a file
+        # begins with a slash.)
+        if ((i > n || start[i] >= to) && NF == 6 && $6 == "[uprobes]") break
         if (i > n || start[i] >= to) { print "gap " at "-" to ": " $0; gaps = 1; break }
         if (start[i] > at) { print "gap " at "-" start[i] ": " $0; gaps = 1; at = start[i] }
         stop = end[i] < to ? end[i] : to
@@ -191,7 +194,7 @@ while :; do
     if [ -n "$clean" ]; then
         # Lines of this look that were in the last clean one too.
         if grep -Fxf "$work/last" "$work/gaps" >"$work/proven" && [ -s "$work/last" ]; then
-            sed "s/^/$pid: /" "$work/proven"
+            sed "s/^/$pid: /" "$work/proven" | plain
             exit 1
         fi
         cp "$work/gaps" "$work/last"

@@ -8,7 +8,7 @@ use crate::rights;
 use crate::sys::credentials::{self, Credentials, Namespace};
 use crate::sys::file;
 use crate::sys::process::own_status;
-use crate::sys::{self, call, socket, time, Errno, Result};
+use crate::sys::{self, process, signal, socket, time, Errno, Result};
 use crate::text::Text;
 use crate::threads::{self, Files, Thread};
 use crate::track::{self, VIEW};
@@ -129,12 +129,12 @@ const GLANCE: u64 = 50_000;
 
 /// The signal by which it is woken: one of libc's own, which is sent to threads alone. All are
 /// blocked there, so it stays pending until the thread reads it ([`Us::wakeup`]).
-const WAKE: u32 = 32;
+const WAKE: i32 = 32;
 
 /// Has it look what is wanted of it. This takes no descriptor of the application's.
 fn wake() {
     if let tid @ 1.. = THREAD.id() {
-        let _ = call!(libc::SYS_tgkill, sys::getpid(), tid, WAKE);
+        let _ = signal::send(tid, WAKE);
     }
 }
 
@@ -179,7 +179,7 @@ pub fn leave() {
     let tid = THREAD.id();
     end();
     // Its id is cleared a moment before it is gone.
-    let counts = || call!(libc::SYS_tgkill, sys::getpid(), tid, 0).is_ok();
+    let counts = || signal::send(tid, 0).is_ok();
     while counts() && time::now().saturating_sub(since) < 2 * LAST {
         sys::nap(GLANCE);
     }
@@ -192,7 +192,7 @@ fn out_of_reach() -> bool {
     let read = unsafe { sys::copy_checked(&raw const probe as u64, &raw mut byte, 1) };
     let forbidden = matches!(read, Err(Errno::PERM | Errno::NOSYS));
     forbidden
-        || call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE) != Ok(1)
+        || process::dumpable() != Ok(1)
         || !in_first_namespace()
         || yama() >= if settings::config().ptracer_any { 2 } else { 1 }
 }
@@ -251,16 +251,13 @@ fn listen() -> Result<file::Fd> {
     let path = path.as_cstr().filter(|p| !p.is_empty());
     let path = path.ok_or(Errno::NOENT)?;
     // One from before an exec.
-    let _ = call!(libc::SYS_unlinkat, libc::AT_FDCWD as i64, path.as_ptr(), 0);
+    let _ = file::unlink(path);
     socket::listen(path, serve::BACKLOG)
 }
 
 /// A descriptor that can be read when [`WAKE`] has been sent to this thread.
 fn wakeup() -> Option<file::Fd> {
-    let signals = 1u64 << (WAKE - 1);
-    let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
-    let made = call!(libc::SYS_signalfd4, -1i64, &raw const signals, 8, flags);
-    made.ok().map(|fd| file::Fd::owned(fd as i32))
+    file::of_signals(1 << (WAKE - 1)).ok()
 }
 
 /// The owner's side of the helper: this process.

@@ -5,7 +5,7 @@ use crate::arch::Frame;
 use crate::base::{counters, phase, settings, withheld::withheld};
 use crate::memory::{self, touchable};
 use crate::sys::file::{self, Fd};
-use crate::sys::{self, call, check, Errno, Result};
+use crate::sys::{self, check, Errno, Result};
 use crate::thread;
 use crate::track::{self, map as maps, resync, VIEW};
 use core::sync::atomic::Ordering::{AcqRel, Release};
@@ -42,16 +42,15 @@ impl Host for Shim {
 
     fn attach(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64> {
         let prot = protection(writable);
-        let shared = libc::MAP_SHARED;
         let hint = sys::apart_for(bytes, offset);
-        let at = call!(libc::SYS_mmap, hint, bytes, prot, shared, fd.raw(), offset)?;
+        let at = fd.map_shared_as(prot, hint, offset, bytes)?;
         note(at, bytes, writable, Kind::File);
         Ok(at)
     }
 
     fn attach_segment(&self, id: u64, bytes: u64, writable: bool) -> Result<u64> {
         let flags = if writable { 0 } else { libc::SHM_RDONLY };
-        let at = call!(libc::SYS_shmat, id, 0, flags)?;
+        let at = sys::attach_segment(id, flags)?;
         note(at, bytes, writable, Kind::Shm);
         Ok(at)
     }
@@ -187,6 +186,6 @@ pub fn permit_tracers() {
     }
     let mut buf = [0; 8];
     if let Ok(b"1\n") = file::read_small(c"/proc/sys/kernel/yama/ptrace_scope", &mut buf) {
-        let _ = call!(libc::SYS_prctl, libc::PR_SET_PTRACER, u64::MAX);
+        let _ = sys::process::permit_tracers();
     }
 }

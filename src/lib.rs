@@ -42,6 +42,7 @@ pub mod regions;
 pub mod registrar;
 pub mod rights;
 mod root;
+mod rotator;
 pub mod share;
 pub mod startup;
 pub mod stats;

@@ -17,7 +17,7 @@
 use crate::config::{Environment, Limit};
 use crate::groups;
 use crate::sys::process::own_status;
-use crate::sys::{self, call, file};
+use crate::sys::{self, credentials, file};
 use crate::text::number;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::PAGE;
@@ -68,11 +68,7 @@ fn initial_namespace(ask: bool) -> bool {
 }
 
 fn capable() -> bool {
-    let mut header = [0x2008_0522u32, 0];
-    let mut data = [0u32; 6];
-    // The kernel's version 3 layouts: two words, and two sets of three.
-    call!(libc::SYS_capget, header.as_mut_ptr(), data.as_mut_ptr()).is_ok()
-        && data[0] & (1 << CAP_IPC_LOCK) != 0
+    credentials::effective().is_ok_and(|set| set & (1 << CAP_IPC_LOCK) != 0)
 }
 
 /// Whose share of memory this process has.
@@ -246,9 +242,7 @@ pub fn kilobytes(text: &[u8], name: &[u8]) -> Option<u64> {
 
 /// Whether the kernel may write memory to swap space.
 pub fn has_swap() -> bool {
-    // SAFETY: all zeroes is a valid `struct sysinfo`.
-    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
-    call!(libc::SYS_sysinfo, &raw mut info).is_ok() && info.totalswap != 0
+    sys::machine().is_ok_and(|info| info.totalswap != 0)
 }
 
 /// Bytes of memory that a process of this machine and cgroup can have; u64::MAX: not known.
@@ -257,10 +251,8 @@ pub fn all_memory() -> u64 {
 }
 
 fn physical() -> u64 {
-    // SAFETY: all zeroes is a valid `struct sysinfo`.
-    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
-    match call!(libc::SYS_sysinfo, &raw mut info) {
-        Ok(_) => info
+    match sys::machine() {
+        Ok(info) => info
             .totalram
             .saturating_mul(u64::from(info.mem_unit.max(1))),
         Err(_) => u64::MAX,

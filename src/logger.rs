@@ -66,7 +66,9 @@ fn write(text: &Text<LINE>) {
         let pattern = &settings::config().log_file;
         let path: Text<1100> = with_names(pattern.as_bytes());
         if let Some(path) = path.as_cstr() {
-            let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOCTTY;
+            // Where it would have to wait for who reads a pipe the line is left out.
+            let how = libc::O_APPEND | libc::O_CREAT | libc::O_NOCTTY | libc::O_NONBLOCK;
+            let flags = libc::O_WRONLY | how;
             if let Ok(fd) = file::Fd::open(path, flags, 0o600) {
                 let _ = fd.write_all(out.as_bytes());
             }

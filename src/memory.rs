@@ -65,9 +65,6 @@ pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {
     }
     touchable(at, bytes, writable, |found| {
         let attr = found.attr();
-        if attr.flags.has(Flags::KEEP_LAZY) && called(Call::Userfault) {
-            return false;
-        }
         match (attr.kind, attr.prot.shared()) {
             (Kind::Anon | Kind::Heap | Kind::Stack | Kind::Shm, _) => true,
             (Kind::ThreadStack, _) => !guards::in_stacks(),

@@ -123,6 +123,12 @@ pub const fn remote_access(access: config::Access) -> u32 {
     }
 }
 
+/// Whether `rights` allow peers more than REGALL_ACCESS, which is `access`, does.
+pub const fn beyond(rights: u32, access: config::Access) -> bool {
+    let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    rights & remote & !remote_access(access) != 0
+}
+
 /// `attr` as if the pin set had said nothing of it yet.
 pub fn unsettled(attr: Attr) -> Attr {
     let mut attr = attr;

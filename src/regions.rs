@@ -7,7 +7,7 @@ use crate::ledger::Found;
 use crate::memory::{steady, touchable};
 use crate::store::{REGIONS, USES};
 use crate::sys::file::{self, Fd, Kept};
-use crate::sys::{call, Errno, Result};
+use crate::sys::{Errno, Result};
 use crate::track;
 use core::sync::atomic::Ordering::*;
 use regall_bridge::cookie::circle::Circle;
@@ -191,7 +191,7 @@ fn permitted(segment: &Segment, rights: Rights) -> Result<()> {
 /// process's.
 pub fn destroy(cookie: Cookie) -> Result<()> {
     match OWNER.destroy(cookie) {
-        Err(Errno::INVAL) if cookie.pid() != crate::sys::getpid() => Err(Errno::PERM),
+        Err(Errno::INVAL) if ![0, crate::sys::getpid()].contains(&cookie.pid()) => Err(Errno::PERM),
         other => other,
     }
 }
@@ -222,8 +222,8 @@ pub fn uses_fd() -> Result<i32> {
 /// says that it has heard enough; the descriptor can be read again when there is more.
 pub fn used(mut tell: impl FnMut(Cookie, u64) -> bool) {
     if let Some(uses_fd) = USES_FD.lock().and_then(|kept| kept.ours()) {
-        let mut bytes = [0u8; 512];
-        while let Ok(1..) = call!(libc::SYS_read, uses_fd, bytes.as_mut_ptr(), bytes.len()) {}
+        let uses = file::borrow(uses_fd);
+        while let Ok(1..) = uses.read(&mut [0; 512]) {}
     }
     OWNER.each(|cookie, slot| {
         let count = slot.uses.count();

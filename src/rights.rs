@@ -11,7 +11,7 @@ use crate::base::{
 use crate::config::Intercept;
 use crate::limits;
 use crate::sys::credentials::Credentials;
-use crate::sys::{self, call, file, Errno};
+use crate::sys::{self, file, Errno};
 use crate::track::{self, limited, subscribers};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
@@ -81,7 +81,7 @@ fn lends(own: Credentials) -> bool {
 /// What prctl(2) says of PR_GET_DUMPABLE. The kernel sets it to another value when effective
 /// or file-system ids change, or capabilities come.
 pub fn dumpable() -> Option<u64> {
-    call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE).ok()
+    sys::process::dumpable().ok()
 }
 
 /// Whether `it`, of this process, is what its first thread's were when the program began.
@@ -160,6 +160,20 @@ pub fn change(frame: &Frame) -> i64 {
 /// If the call changes them, the helper has ended before the application goes on.
 fn change_credentials(frame: &Frame) -> i64 {
     counters::count_call(Call::Credentials);
+    without_rotator(|| change_seen(frame))
+}
+
+/// No thread of the shim's has credentials of before, nor is one in the way of the call.
+fn without_rotator(make: impl FnOnce() -> i64) -> i64 {
+    let paused = (subscribers::table().keys_pause)();
+    let value = make();
+    if paused {
+        (subscribers::table().keys_resume)();
+    }
+    value
+}
+
+fn change_seen(frame: &Frame) -> i64 {
     let namespaces = matches!(
         frame.nr as libc::c_long,
         libc::SYS_unshare | libc::SYS_setns
@@ -226,10 +240,10 @@ pub enum Files {
 
 /// As [`change`], around whatever makes the call; `files`: the id for files that it asks for.
 pub fn change_by(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
-    match limits::has_memlock() {
+    without_rotator(|| match limits::has_memlock() {
         true => limited::around(|| around(files, make)),
         false => around(files, make),
-    }
+    })
 }
 
 /// Ends the helper if `make` changes the credentials.

@@ -5,7 +5,7 @@ use crate::arch::Frame;
 use crate::intercept::{self, patch, strict};
 use crate::track::{self, subscribers::Subscribers};
 use crate::{
-    capi, copier, copying, helper, host, memory, regions, rights, startup, threads, verbs,
+    capi, copier, copying, helper, host, memory, regions, rights, rotator, startup, threads, verbs,
 };
 use regall_directory::layout::{Call, Header};
 
@@ -16,6 +16,7 @@ pub static ALL: Subscribers = Subscribers {
         descriptors_begin_anew,
         threads::forget,
         copier::forget,
+        rotator::forget,
         rights::child,
         patch::recover,
         verbs::handles::child,
@@ -40,6 +41,9 @@ pub static ALL: Subscribers = Subscribers {
     pages_replaced: &[regions::replaced],
     pages_held: regions::shadowed,
     helpers: helper::count,
+    keys_idle: rotator::begin,
+    keys_pause: rotator::pause,
+    keys_resume: rotator::resume,
     nothing_lent: &[withdraw, helper_ends],
 };
 
@@ -150,4 +154,15 @@ mod panic {
     fn panic(info: &core::panic::PanicInfo) -> ! {
         crate::intercept::stand_down(info)
     }
+
+    // core's own functions are built to unwind, and name what would. It is never called: nothing
+    // unwinds. Where all is optimised as one the name is gone.
+    #[cfg(debug_assertions)]
+    core::arch::global_asm!(
+        ".hidden rust_eh_personality",
+        ".globl rust_eh_personality",
+        ".type rust_eh_personality, @function",
+        "rust_eh_personality: ud2",
+        ".size rust_eh_personality, 2",
+    );
 }

@@ -42,8 +42,9 @@ pub fn write() {
     }
     let path: Text<1100> = with_names(pattern);
     let written = path.as_cstr().ok_or(Errno::INVAL).and_then(|path| {
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY;
-        let fd = Fd::open(path, flags, 0o644)?;
+        // A pipe that nobody has opened is not waited for.
+        let how = libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NONBLOCK;
+        let fd = Fd::open(path, libc::O_WRONLY | how, 0o644)?;
         let mut out = Out {
             fd,
             text: Text::new(),
@@ -51,6 +52,10 @@ pub fn write() {
         };
         let _ = json(&mut out);
         out.flush();
+        if out.failed.is_some() {
+            // Nobody takes an empty file for a whole one. (What is in a pipe stays.)
+            let _ = out.fd.truncate(0);
+        }
         out.failed.map_or(Ok(()), Err)
     });
     if let Err(errno) = written {
@@ -67,8 +72,8 @@ struct Out {
 
 impl Out {
     fn flush(&mut self) {
-        if let Err(e) = self.fd.write_all(self.text.as_bytes()) {
-            self.failed.get_or_insert(e);
+        if self.failed.is_none() {
+            self.failed = self.fd.write_all_patiently(self.text.as_bytes()).err();
         }
         self.text.clear();
     }

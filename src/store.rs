@@ -9,7 +9,7 @@ use crate::sys::credentials;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
-use crate::sys::{self, call, Errno, Undisturbed};
+use crate::sys::{self, Errno, Undisturbed};
 use crate::text::{number, Text};
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -389,14 +389,8 @@ fn private_part(former: u64) -> Result<u64, Errno> {
 /// Maps a file without a name that is as long as a directory can be.
 fn map_nameless(former: u64) -> Result<u64, Errno> {
     let _undisturbed = Undisturbed::new();
-    // Beyond it is SIGXFSZ, which is nobody's business.
-    if sys::rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < ALL) {
-        return Err(Errno::FBIG);
-    }
-    let flags = libc::MFD_CLOEXEC;
-    let made = call!(libc::SYS_memfd_create, NAMELESS.as_ptr(), flags)?;
-    let fd = Fd::owned(made as i32);
-    call!(libc::SYS_ftruncate, fd.raw(), ALL)?;
+    let fd = file::in_memory(NAMELESS, libc::MFD_CLOEXEC)?;
+    fd.truncate(ALL)?;
     fd.allocate(0, first_part() as u64)?;
     map_first(&fd, former, ALL)
 }
@@ -559,7 +553,7 @@ fn is_alive(pid: u64, start: u64) -> bool {
         Ok(now) => now.start == start,
         Err(e) => !matches!(e, Errno::NOENT | Errno::SRCH),
     };
-    listed || !credentials::is_proc_ours() && call!(libc::SYS_kill, pid, 0) != Err(Errno::SRCH)
+    listed || !credentials::is_proc_ours() && sys::process::exists(pid)
 }
 
 fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {

@@ -43,8 +43,9 @@ pub struct Thread {
     /// Nanoseconds of it that went to the kernel on the application's behalf and
     /// to pinning.
     pub elsewhere: Cell<u64>,
-    /// In libibverbs' own code, whose calls of itself come back to us.
-    pub in_verbs: Cell<bool>,
+    /// Where on its stack the thread went into libibverbs' own code, whose calls of itself
+    /// come back to us; 0: it did not.
+    pub in_verbs: Cell<u64>,
     /// Strict mode: byte that the kernel's dispatcher reads; 0 lets calls through.
     pub dispatch: Cell<u8>,
     /// Strict mode: whether the dispatcher is on in this thread.
@@ -67,6 +68,12 @@ pub fn current() -> &'static Thread {
     // aligned, and lives as long as the thread; Thread is valid when all zero
     // and made of cells. It is Thread's only user.
     unsafe { &*tls_block().cast::<Thread>() }
+}
+
+/// Where the function that this is a part of has its stack.
+#[inline(always)]
+pub fn here() -> u64 {
+    crate::arch::stack_pointer()
 }
 
 impl Thread {

@@ -12,7 +12,7 @@ use crate::arch;
 use crate::base::phase;
 use crate::sys::file;
 use crate::sys::process::Stat;
-use crate::sys::{self, call, check, Errno, Result, Undisturbed};
+use crate::sys::{self, check, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -199,7 +199,7 @@ impl Thread {
 
     /// The thread's life, on the thread.
     pub fn live(&self) -> ! {
-        let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, self.name.as_ptr());
+        sys::process::name_thread(self.name);
         let left = match self.files {
             Files::Shared => Left::All,
             Files::Own => leave_descriptors(self.shares.load(Relaxed)),
@@ -258,7 +258,7 @@ pub fn alone() -> bool {
 }
 
 /// Threads that were ever started, in this process or its parent.
-static STARTED: [AtomicPtr<Thread>; 4] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 4];
+static STARTED: [AtomicPtr<Thread>; 6] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 6];
 
 fn all() -> impl Iterator<Item = &'static Thread> {
     let known = STARTED.iter().map(|place| place.load(Acquire));
@@ -279,9 +279,7 @@ fn remember(thread: &'static Thread) {
 }
 
 fn end() -> ! {
-    loop {
-        let _ = call!(libc::SYS_exit, ENDED.load(Relaxed));
-    }
+    sys::process::exit_thread(ENDED.load(Relaxed))
 }
 
 /// After a panic: if this thread is ours, it ends here.
@@ -306,7 +304,7 @@ const COPIED: u64 = 64;
 
 /// Whether there is the call that makes a new table without what is in the old one (Linux 5.9).
 fn can_leave_descriptors() -> bool {
-    call!(libc::SYS_close_range, u32::MAX, u32::MAX, 0).is_ok()
+    file::close_range(u32::MAX, u32::MAX, 0).is_ok()
 }
 
 /// Of the process's descriptors, in the table of a thread that has its own.
@@ -335,7 +333,7 @@ fn leave_descriptors(shares: bool) -> Left {
     let copied = match shares {
         true => {
             let unshare = libc::CLOSE_RANGE_UNSHARE;
-            if call!(libc::SYS_close_range, COPIED, u32::MAX, unshare).is_err() {
+            if file::close_range(COPIED as u32, u32::MAX, unshare).is_err() {
                 return Left::Failed;
             }
             COPIED
@@ -348,7 +346,7 @@ fn leave_descriptors(shares: bool) -> Left {
         if xpmem.is_some_and(|rdev| file::is_device(fd as i32, rdev)) {
             left = Left::ButXpmem;
         } else if !file::is_message_queue(fd as i32) {
-            let _ = call!(libc::SYS_close, fd);
+            file::close(fd as i32);
         }
     }
     left

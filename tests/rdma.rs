@@ -93,23 +93,27 @@ mod stock {
     }
 
     programs! { Stock:
-        untouched = "untouched" [] [("REGALL_PIN", "auto")] Same;
+        untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
         borrow_auto = "borrow" [] [("REGALL_PIN", "auto")] Same;
         busy_auto = "busy" ["100"] [("REGALL_PIN", "auto")] Same;
-        truth_auto = "truth" ["30", "3", REGALL, "both"] [("REGALL_ACCESS", "remote-read"), ("REGALL_PIN", "auto")] Alone;
+        truth_auto = "truth" ["24", "3", REGALL, "both"] [("REGALL_ACCESS", "remote-read"), ("REGALL_PIN", "auto"), ("REGALL_REVOKE_MS", "1")] Alone;
         busy = "busy" ["300"] [] Same;
         keys = "keys" [] [] Same;
         keys_exact = "keys" [] [("REGALL_KEYS", "exact")] Same;
         borrow = "borrow" [] [] Same;
         borrow_off = "borrow" [] [("REGALL_HCA", "off")] Same;
         rights = "rights" [] [] Same;
+        revoke = "revoke" [] [] Same;
+        revoke_exact = "revoke" [] [("REGALL_KEYS", "exact")] Same;
+        revoke_in_calls = "revoke" ["shut"] [] Same;
+        revoke_soon = "revoke" [] [("REGALL_REVOKE_MS", "1"), ("REGALL_PIN", "auto")] Alone;
         domains = "domains" [] [] Same;
         limits = "limits" [] [] Same;
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
         cost = "cost" [] [] Same;
-        storm = "storm" ["8"] [] Same;
+        storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
 }
@@ -758,8 +762,20 @@ fn own(program: &str, args: &[&str], env: &[(&str, &str)], how: How) -> Checked 
     if env.is_empty() {
         shimmed.env("QUIET_SOCKET", watcher.socket());
     }
+    let stats = Stats::new();
+    let rotates = env.iter().any(|(name, _)| *name == "REGALL_REVOKE_MS");
+    if rotates {
+        stats.ask(&mut shimmed);
+    }
     let other = child::run(&mut shimmed, TIMEOUT);
     let mut problems = watcher.finish().problems;
+    if rotates {
+        let rotated = stats.counter(program, "hca_rotated");
+        println!("{program}: rotated {rotated:?}");
+        if rotated.iter().all(|n| *n == 0) {
+            problems.push(format!("nothing was rotated: {rotated:?}"));
+        }
+    }
     if how == How::Same {
         let plain = child::run(&mut command(Mode::Plain), TIMEOUT);
         assert_ne!(plain.end(), "time-out", "{program} alone");

@@ -136,6 +136,14 @@ fn signals_reach_the_command() {
     assert_eq!(done.end(), "exit 137");
     let (done, _) = with_ranks(&[], "trap 'exit 3' TERM; kill -TERM $PPID; sleep 9 & wait");
     assert_eq!(done.end(), "exit 3");
+    // What nohup has ignored stays ignored, in both.
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP INT; exec \"$@\"", "sh"]);
+    command.arg(build::regall()).args(["run", "--report"]);
+    command.arg(folder.path().join("report")).args(["--", "sh"]);
+    let hang_up = "kill -HUP $PPID $$; kill -INT $PPID $$; exit 3";
+    assert_eq!(run(command.args(["-c", hang_up])).end(), "exit 3");
 }
 
 #[test]
@@ -162,6 +170,24 @@ fn files_that_are_none() {
         assert!(said.contains(&words), "{said}");
         assert!(!said.contains(" column "), "a parser's words: {said}");
     }
+    // Nobody writes to the one, and the other has no end.
+    let made = Command::new("mkfifo").arg(at("pipe")).status();
+    assert!(made.is_ok_and(|s| s.success()));
+    let (end, said) = report("pipe");
+    assert!(
+        end == "exit 2" && said.contains("a process: empty"),
+        "{said}"
+    );
+    let (end, said) = report("/dev/zero");
+    assert!(end == "exit 2" && said.contains("too long"), "{said}");
+    // A shell's <(...) is a pipe, too.
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        "{ sleep 0.1; echo '[1]'; } | \"$0\" report /dev/stdin",
+    ]);
+    let done = run(command.arg(build::regall()));
+    assert!(done.stderr.contains(other), "{}", done.stderr);
     let (end, said) = report("nowhere");
     assert_eq!(end, "exit 2");
     assert!(said.contains("nowhere: No such file"), "{said}");

@@ -1,6 +1,6 @@
 //! Every variable, well and badly set, seen from outside.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use regall_tests::child::{self, Outcome};
@@ -74,6 +74,10 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_HCA_FORK", &["", "no"]),
         ("REGALL_SCOPE", &["", "text"]),
         ("REGALL_KEYS", &["", "both"]),
+        (
+            "REGALL_REVOKE_MS",
+            &["", "never", "1.5", "100ms", "3600001"],
+        ),
         ("REGALL_ACCESS", &["", "remote", "rw"]),
         (
             "REGALL_LIMIT",
@@ -273,6 +277,57 @@ fn stats_file() {
         &child::run(&mut hello(Mode::Populate, &env), TIMEOUT),
         "/nowhere",
     );
+}
+
+/// What the shim writes on its own account ends no program and keeps none waiting: neither by
+/// SIGXFSZ nor by SIGPIPE, nor at a pipe that nobody opens.
+#[test]
+fn what_can_not_be_written_is_left_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let script = |script: &str, name: &str, to: &str| {
+        let mut command = Command::new("sh");
+        Mode::Populate.apply(&mut command);
+        command.env(name, to).args(["-c", script, &at("full")]);
+        let done = child::run(&mut command, TIMEOUT);
+        assert_eq!(done.end(), "exit 0", "{script} {name}={to} {}", done.stderr);
+        done.stderr
+    };
+    let (log, stats) = ("REGALL_LOG_FILE", "REGALL_STATS_FILE");
+    // There is no room for a directory, and none to say so.
+    std::fs::write(at("full"), [b'x'; 4096]).expect("a file");
+    script("ulimit -f 8; exec true 2>>\"$0\"", "REGALL_LOG", "warn");
+    let text = std::fs::read(at("full")).expect("the file");
+    assert_eq!(text.len(), 4096);
+    // In the midst of a line, and of the statistics, of which nothing stays.
+    script("ulimit -f 1; REGALL_LOG=debug exec true", log, &at("log"));
+    let said = script("ulimit -f 1; exec true", stats, &at("stats"));
+    assert!(
+        said.contains("REGALL_STATS_FILE can't be written: errno 27"),
+        "{said}"
+    );
+    let text = std::fs::read_to_string(at("stats")).expect("the file");
+    assert_eq!(text, "");
+    let made = Command::new("mkfifo").arg(at("pipe")).status();
+    assert!(made.is_ok_and(|s| s.success()));
+    script("REGALL_LOG=debug exec true", log, &at("pipe"));
+    let said = script("exec true", stats, &at("pipe"));
+    assert!(said.contains("can't be written: errno 6"), "{said}");
+    // A pipe whose reader has gone.
+    for name in [log, stats] {
+        let mut reader = Command::new("true")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("true");
+        let pipe = reader.stdin.take().expect("a pipe");
+        assert!(reader.wait().is_ok_and(|s| s.success()));
+        let mut command = Command::new("true");
+        Mode::Populate.apply(&mut command);
+        command.env("REGALL_LOG", "debug").env(name, "/dev/stdout");
+        let status = command.stdout(pipe).stderr(Stdio::null()).status();
+        let status = status.expect("true");
+        assert!(status.success(), "{name}: {status}");
+    }
 }
 
 #[test]

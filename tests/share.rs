@@ -87,6 +87,8 @@ fn same_facets(setting: Setting) {
         "as",
         "patchwork",
         "wiped",
+        "watched",
+        "several",
     ] {
         let plain = run(PLAIN, "facets", &[word]);
         plain.must_succeed_at(format_args!("{word} alone"));

@@ -1,5 +1,5 @@
 /* presence.c: calls whose cost grows with what a process has, and what it has.
- *   presence exec MIB      answers slices: mprotect of MIB touched to executable, and back
+ *   presence exec MIB [N]  answers slices: mprotect of MIB to executable, and back; one page in N is touched (0: none; 1)
  *   presence ring MIB      answers slices: mmap + munmap of a device's ring, MIB resident beside it
  *   presence mappings      prints how many mappings there are after much malloc
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
@@ -12,13 +12,15 @@ static char *memory;
 static size_t bytes;
 static int ring;
 
-static char *touched(size_t mib)
+static char *touched(size_t mib, size_t every)
 {
 	bytes = mib << 20;
 	char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		fail("mmap");
-	return memset(p, 0x90, bytes);
+	for (size_t at = 0; every && at < bytes; at += every * 4096)
+		memset(p + at, 0x90, 4096);
+	return p;
 }
 
 static double exec_batch(void)
@@ -88,7 +90,7 @@ int main(int argc, char **argv)
 	}
 	if (argc < 3)
 		return 2;
-	memory = touched(number(argv[2]));
+	memory = touched(number(argv[2]), argc > 3 ? number(argv[3]) : 1);
 	if (!strcmp(what, "exec")) {
 		serve(exec_batch, 100);
 	} else {

@@ -35,11 +35,11 @@ impl Found {
 /// ESRCH: there is none; EXDEV: there is one of that number in another pid namespace
 /// that shares /dev/shm with us, and it can't be reached by its pid from here.
 pub fn process(pid: u32) -> Result<Found> {
-    let status: Text<32> = Text::of(format_args!("/proc/{pid}/status"));
-    let mut buf = [0; 2048];
-    let read = status.as_cstr().ok_or(Errno::SRCH);
-    let text = match read.and_then(|path| file::read_small(path, &mut buf)) {
-        Ok(text) => text,
+    let path: Text<32> = Text::of(format_args!("/proc/{pid}/status"));
+    let opened = path.as_cstr().ok_or(Errno::SRCH);
+    let opened = opened.and_then(|path| Fd::open(path, libc::O_RDONLY, 0));
+    let (uid, own) = match opened.and_then(|file| numbers(&file)) {
+        Ok(found) => found,
         Err(e) if is_shortage(e) => return Err(e),
         Err(_) => return Err(elsewhere(pid)),
     };
@@ -48,8 +48,7 @@ pub fn process(pid: u32) -> Result<Found> {
     if !credentials::is_proc_ours() {
         return Err(Errno::XDEV);
     }
-    let uid = field(text, b"Uid:", 1).ok_or(Errno::SRCH)?;
-    let own = field(text, b"NSpid:", usize::MAX).unwrap_or(u64::from(pid));
+    let (uid, own) = (uid.ok_or(Errno::SRCH)?, own.unwrap_or(u64::from(pid)));
     let namespace: Text<32> = Text::of(format_args!("/proc/{pid}/ns/pid"));
     // That of a process which can't be traced isn't shown: it is ours, most likely. If not,
     // its directory is not found.
@@ -146,13 +145,21 @@ pub fn stat(pid: u32) -> Result<Stat> {
     }
 }
 
-/// Number `n` (from 0) of the numbers in the line that begins with `name`; its last if
-/// there are fewer.
-fn field(status: &[u8], name: &[u8], n: usize) -> Option<u64> {
-    let line = status
-        .split(|b| *b == b'\n')
-        .find_map(|l| l.strip_prefix(name))?;
+/// Of a status file: the effective user, and the pid as the process sees it.
+fn numbers(status: &Fd) -> Result<(Option<u64>, Option<u64>)> {
+    let (mut uid, mut own) = (None, None);
+    credentials::each_line(status, |line| {
+        uid = uid.or_else(|| field(line, b"Uid:", 1));
+        own = own.or_else(|| field(line, b"NSpid:", usize::MAX));
+    })?;
+    Ok((uid, own))
+}
+
+/// Number `n` (from 0) of the numbers in a line that begins with `name`; its last if there are
+/// fewer.
+fn field(line: &[u8], name: &[u8], n: usize) -> Option<u64> {
     let numbers = line
+        .strip_prefix(name)?
         .split(|b| b.is_ascii_whitespace())
         .filter(|w| !w.is_empty());
     numbers.take(n.saturating_add(1)).last().and_then(number)
@@ -267,10 +274,19 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_status() {
-        let text = b"Name:\tx\nUid:\t1\t2\t3\t4\nNSpid:\t17\t3\n";
-        assert_eq!(field(text, b"Uid:", 1), Some(2));
-        assert_eq!(field(text, b"NSpid:", usize::MAX), Some(3));
-        assert_eq!(field(text, b"Gid:", 0), None);
+    fn numbers_behind_many_groups_and_many_namespaces() {
+        let text = |groups: usize, depth: usize| {
+            let groups = " 4294967294".repeat(groups);
+            let pids = "\t4194303".repeat(depth);
+            format!("Name:\tx\nUid:\t1\t2\t3\t4\nGroups:\t{groups}\nNSpid:{pids}\t3\n")
+        };
+        for (groups, depth) in [(0, 0), (1, 1), (300, 1), (65536, 32)] {
+            let path = std::env::temp_dir().join(format!("regall-find-{}", std::process::id()));
+            std::fs::write(&path, text(groups, depth)).unwrap();
+            let c_path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+            let found = Fd::open(&c_path, libc::O_RDONLY, 0).and_then(|file| numbers(&file));
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!(found, Ok((Some(2), Some(3))), "{groups} {depth}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What the bridge needs from the program that it is in.
 
-use regall_sys::{call, file::Fd, Result};
+use regall_sys::{file::Fd, Result};
 
 /// Memory and accounts. The shim's goes through its ledger, so that nothing is mapped
 /// that it does not know of.
@@ -20,11 +20,12 @@ pub trait Host: Sync {
     fn attach_segment(&self, id: u64, bytes: u64, writable: bool) -> Result<u64> {
         let _ = bytes;
         let flags = if writable { 0 } else { libc::SHM_RDONLY };
-        call!(libc::SYS_shmat, id, 0, flags)
+        regall_sys::attach_segment(id, flags)
     }
     /// Detaches it: shmdt(2).
     fn detach_segment(&self, at: u64) {
-        let _ = call!(libc::SYS_shmdt, at);
+        // SAFETY: it is what `attach_segment` has attached, of which its user has no more use.
+        let _ = unsafe { regall_sys::detach_segment(at) };
     }
     /// A driver has mapped `bytes` at `at`, or unmapped what was there.
     fn changed(&self, at: u64, bytes: u64) {
@@ -66,15 +67,7 @@ impl Host for Plain {
     }
 
     fn map_file(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64> {
-        call!(
-            libc::SYS_mmap,
-            0,
-            bytes,
-            protection(writable),
-            libc::MAP_SHARED,
-            fd.raw(),
-            offset
-        )
+        fd.map_shared_as(protection(writable), 0, offset, bytes)
     }
 
     fn unmap(&self, at: u64, bytes: u64) {

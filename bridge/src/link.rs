@@ -5,17 +5,21 @@ use crate::find;
 use crate::kind::No;
 use crate::lock::Lock;
 use crate::process::Process;
-use crate::vector::Segment;
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, DESCRIPTOR, HELLO};
-use regall_sys::file::{self, Fd};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use regall_sys::arch::ticks;
+use regall_sys::file::{self, borrow, Borrowed, Fd};
 use regall_sys::socket::{self, Message, Room};
-use regall_sys::{call, rlimit, time, Errno, Result};
+use regall_sys::{rlimit, time, Errno, Result};
 
 /// How long a helper may leave us without an answer, in nanoseconds. It is stopped then,
 /// or waits for a page of its own memory.
 const PATIENCE: u64 = 900_000_000;
 /// How long to wait before its owner's health is looked at, in nanoseconds.
 pub(crate) const LOOK: u64 = 100_000_000;
+/// One that was not used for so long may have been ended by the helper, to make room for others
+/// (`crate::serve::places`), in nanoseconds.
+const UNUSED: u64 = 100_000_000;
 /// Between two looks at one that ends, in nanoseconds.
 const GLANCE: u64 = 500_000;
 
@@ -29,6 +33,8 @@ pub struct Link {
 /// What there is of a link.
 pub(crate) struct Open {
     socket: Fd,
+    /// Whose helper it is.
+    uid: u32,
     /// The bounce buffer, after [`Open::greet`].
     bounce: Option<Fd>,
     /// Their inodes: the application may have closed our descriptors and opened others.
@@ -36,6 +42,8 @@ pub(crate) struct Open {
     /// Of the last request and the last answer.
     asked: u64,
     answered: u64,
+    /// When it was last made ready, in ticks.
+    used: u64,
 }
 
 impl Link {
@@ -52,9 +60,8 @@ impl Link {
         let made_here = self.process == regall_sys::getpid();
         let ours = made_here || !file::are_inherited_shared();
         let Some(open) = self.open.take() else { return };
-        // Children may have the descriptor, too: the helper must see the end all the same.
-        if made_here && open.is_ours() {
-            socket::shut_down(&open.socket);
+        if made_here {
+            open.end();
         }
         if !ours {
             core::mem::forget(open);
@@ -82,11 +89,17 @@ impl Link {
                 false => core::mem::forget(open),
             }
         }
+        let now = ticks();
+        if self.open.as_ref().is_some_and(|open| open.was_ended(now)) {
+            self.close();
+        }
         if self.open.is_none() {
             self.open = Some(Open::new(peer)?);
             self.process = process;
         }
-        self.open.as_mut().ok_or(No::NotThis)
+        let open = self.open.as_mut().ok_or(No::NotThis)?;
+        open.used = now;
+        Ok(open)
     }
 }
 
@@ -121,16 +134,23 @@ impl Open {
         }
     }
 
-    /// On a connection over which nothing was said yet.
+    /// On a connection over which nothing was said yet. EPERM: its user has handed over what it
+    /// should not have.
     pub(crate) fn on(socket: Fd) -> Result<Self> {
+        let uid = socket::peer(&socket)?.uid;
+        if is_distrusted(uid) {
+            return Err(Errno::PERM);
+        }
         let socket = socket.high()?;
         let inodes = (socket.stat()?.inode, 0);
         Ok(Self {
             socket,
+            uid,
             bounce: None,
             inodes,
             asked: 0,
             answered: 0,
+            used: ticks(),
         })
     }
 
@@ -157,23 +177,49 @@ impl Open {
             }
             (e @ 1.., None) => Ok(Err(Errno(e as i32))),
             (_, other) => {
-                // It stays open: to close what is no memory may wait for somebody, and may end
-                // what this process has registered by such a file.
-                core::mem::forget(other);
-                // Not to be asked again: each time could cost us one more descriptor.
+                self.leave(other);
                 Ok(Err(Errno::PERM))
             }
         }
     }
 
-    /// The bounce buffer's number.
-    pub(crate) fn bounce(&self) -> i32 {
-        self.bounce.as_ref().map_or(-1, Fd::raw)
+    /// Gets rid of what should not have come. What is no memory stays open: to close it may wait for
+    /// somebody, and may end what this process has registered by such a file. Its user is not asked
+    /// for anything again: each time could cost us one more descriptor.
+    fn leave(&self, unwanted: Option<Fd>) {
+        if let Some(fd) = unwanted.filter(|fd| !is_of_memory(fd)) {
+            core::mem::forget(fd);
+            distrust(self.uid);
+        }
+    }
+
+    /// The bounce buffer; if there is none, a file that can't be read or written.
+    pub(crate) fn bounce(&self) -> Borrowed {
+        borrow(self.bounce.as_ref().map_or(-1, Fd::raw))
     }
 
     fn is_ours(&self) -> bool {
         let inode = |fd: &Fd| fd.stat().map_or(0, |s| s.inode);
         (inode(&self.socket), self.bounce.as_ref().map_or(0, inode)) == self.inodes
+    }
+
+    /// Ends it. What was asked for and is not answered is taken back: the helper finds nothing in
+    /// the bounce buffer any more, whatever it waits for or was stopped at.
+    pub(crate) fn end(&self) {
+        if !self.is_ours() {
+            return;
+        }
+        if let (Some(bounce), true) = (&self.bounce, self.asked > self.answered) {
+            let _ = bounce.truncate(0);
+        }
+        // Children may have the descriptor, too: the helper must see the end all the same.
+        socket::shut_down(&self.socket);
+    }
+
+    /// Whether the helper has ended it since it was used, a while before `now`.
+    fn was_ended(&self, now: u64) -> bool {
+        let unused = time::nanos(now.wrapping_sub(self.used));
+        unused >= UNUSED && socket::has_ended(&self.socket)
     }
 
     /// Asks for something.
@@ -198,7 +244,7 @@ impl Open {
         let since = time::now();
         loop {
             let mut bytes = [0; ANSWER];
-            match socket::receive(&self.socket, &mut bytes, room) {
+            match self.take(&mut bytes, room) {
                 Ok(message) => return self.understand(message, bytes, room),
                 Err(Errno::INTR) => (),
                 Err(Errno::AGAIN) if gone() == Errno::SRCH => return Err(Lost::Closed),
@@ -211,6 +257,24 @@ impl Open {
         }
     }
 
+    /// Takes the next message. A descriptor comes along only with what it belongs to: of any
+    /// other message the kernel lets it go, before this process has it.
+    fn take(&self, bytes: &mut [u8; ANSWER], room: Room) -> Result<Message> {
+        let room = match room {
+            Room::Fd => {
+                let fits = socket::look(&self.socket, bytes)? == ANSWER;
+                let answer = Answer::from_bytes(*bytes).ok().filter(|_| fits);
+                let good = |a: Answer| a.errno == 0 && a.number == self.answered + 1;
+                match answer.is_some_and(good) {
+                    true => Room::Fd,
+                    false => Room::Nothing,
+                }
+            }
+            room => room,
+        };
+        socket::receive(&self.socket, bytes, room)
+    }
+
     fn understand(
         &mut self,
         message: Message,
@@ -219,12 +283,16 @@ impl Open {
     ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
         let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Closed)?;
         self.answered += 1;
-        if message.bytes == ANSWER && message.cut && room == Room::Fd && message.fd.is_none() {
+        let was_good = answer.errno == 0 && room == Room::Fd;
+        if message.bytes == ANSWER && message.cut && was_good && message.fd.is_none() {
             return Err(Lost::NoRoom);
         }
         match message.bytes == ANSWER && !message.cut && answer.number == self.answered {
             true => Ok((answer, message.fd)),
-            false => Err(Lost::Closed),
+            false => {
+                self.leave(message.fd);
+                Err(Lost::Closed)
+            }
         }
     }
 }
@@ -250,10 +318,42 @@ impl Lost {
     }
 }
 
-/// Whether it is memory, as a bounce buffer must be: reading and writing it waits for nobody.
+/// Whether it is memory as a bounce buffer must be.
 fn is_memory(bounce: &Fd) -> bool {
-    let sealable = call!(libc::SYS_fcntl, bounce.raw(), libc::F_GET_SEALS).is_ok();
-    sealable && bounce.stat().is_ok_and(|s| s.size >= BOUNCE)
+    is_of_memory(bounce) && bounce.stat().is_ok_and(|s| s.size >= BOUNCE)
+}
+
+/// Whether it is memory: reading, writing and closing it waits for nobody.
+fn is_of_memory(fd: &Fd) -> bool {
+    fd.seals().is_ok()
+}
+
+/// Other users whose processes have handed over what is no memory; [`NOBODY`] where there is none.
+/// So many descriptors stay open at the most.
+static DISTRUSTED: [AtomicU32; 16] = [const { AtomicU32::new(NOBODY) }; 16];
+/// No user has this number.
+const NOBODY: u32 = u32::MAX;
+
+/// Nothing is asked of other users' processes any more whose user is `uid`. (Our own user could do
+/// whatever it likes to us. Of a process of its the peer is not asked again.)
+#[cold]
+fn distrust(uid: u32) {
+    if uid != regall_sys::geteuid() && !is_distrusted(uid) {
+        let put = |place: &AtomicU32| {
+            place
+                .compare_exchange(NOBODY, uid, Relaxed, Relaxed)
+                .is_ok()
+        };
+        let _ = DISTRUSTED.iter().any(put);
+    }
+}
+
+/// Whether nothing is asked of that user's processes. Of none of other users', once there are too
+/// many of them.
+fn is_distrusted(uid: u32) -> bool {
+    let users = || DISTRUSTED.iter().map(|place| place.load(Relaxed));
+    let full = users().all(|user| user != NOBODY);
+    users().any(|user| user == uid) || full && uid != regall_sys::geteuid()
 }
 
 /// A helper that was there is there no more. It never ends alone: its process is killed, and
@@ -263,7 +363,7 @@ fn is_memory(bounce: &Fd) -> bool {
 fn left(peer: &Process) -> Option<Errno> {
     let since = time::now();
     loop {
-        if let Err(e) = peer.check(regall_sys::arch::ticks()) {
+        if let Err(e) = peer.check(ticks()) {
             return Some(e);
         }
         if peer.gone() == Errno::SRCH {
@@ -274,16 +374,6 @@ fn left(peer: &Process) -> Option<Errno> {
         }
         regall_sys::nap(GLANCE);
     }
-}
-
-/// preadv(2) or pwritev(2).
-pub(crate) unsafe fn vectored(
-    nr: i64,
-    file: i32,
-    segments: &[Segment],
-    offset: u64,
-) -> Result<u64> {
-    call!(nr, file, segments.as_ptr(), segments.len(), offset, 0)
 }
 
 /// The file behind the shared mapping at the peer's address `addr`, with the rights that
@@ -314,11 +404,12 @@ pub fn descriptor(peer: &Process, link: &Lock<Link>, addr: u64) -> Result<(Fd, u
                 errno: 0, bytes, ..
             },
             Some(fd),
-        )) => Ok((fd, bytes)),
+        )) if is_of_memory(&fd) => Ok((fd, bytes)),
         Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
-        Ok(_) => {
+        Ok((_, other)) => {
+            open.leave(other);
             link.close();
-            Err(peer.gone())
+            Err(Errno::PERM)
         }
         Err(lost) => {
             link.close();
@@ -326,3 +417,6 @@ pub fn descriptor(peer: &Process, link: &Lock<Link>, addr: u64) -> Result<(Fd, u
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,8 @@
 use crate::atomic::{AtomicU32, Ordering::*};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicPtr, AtomicU64};
+use regall_sys::process::exists;
 
 const FREE: u32 = 0;
 /// In the low two bits of what is not free; the process is above them.
@@ -18,6 +20,34 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// is. Where nobody says so in a child, it is noticed when it has to wait.
 pub fn in_process() {
     PROCESS.store(regall_sys::getpid(), Relaxed);
+}
+
+/// As [`in_process`], where nobody has said so yet or this is a child that has a copy of its
+/// parent's memory. One that shares the memory leaves it: the other has its locks.
+pub fn in_some_process() {
+    match PROCESS.load(Relaxed) {
+        0 => in_process(),
+        us if us != regall_sys::getpid() && !is_sharing() => in_process(),
+        _ => (),
+    }
+}
+
+/// See [`marked_by`]; null: there is none.
+static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// This word is 0 in a child that has a copy of this memory, until that has said [`in_process`], and
+/// something else in one that shares it.
+pub fn marked_by(word: &'static AtomicU64) {
+    MARK.store(core::ptr::from_ref(word).cast_mut(), Release);
+}
+
+/// Whether this process, which has another pid, is known to share the memory of the one that has
+/// said [`in_process`]. Holders of locks are alive then.
+#[cold]
+fn is_sharing() -> bool {
+    // SAFETY: null, or from `marked_by`.
+    let word = unsafe { MARK.load(Acquire).as_ref() };
+    word.is_some_and(|word| word.load(Relaxed) != 0)
 }
 
 /// How long a sleeper sleeps before it looks again, in nanoseconds.
@@ -77,8 +107,14 @@ impl<T> Lock<T> {
                 return true;
             }
             if us != 0 && us != regall_sys::getpid() {
-                in_process();
-                continue;
+                if !is_sharing() {
+                    in_process();
+                    continue;
+                }
+                // It is shared with one that has ended, and its threads with it.
+                if !exists(u64::from(us)) {
+                    return true;
+                }
             }
             regall_sys::futex_wait(&self.state, awaited, NAP);
         }
@@ -155,5 +191,37 @@ mod tests {
             .store((regall_sys::getpid() ^ 1) << BITS | HELD, Relaxed);
         assert!(lock.lock().abandoned());
         assert!(!lock.lock().abandoned());
+    }
+
+    static HELD_BY_US: Lock<()> = Lock::new(());
+    static GOT_IT: AtomicU32 = AtomicU32::new(0);
+    static NOT_WIPED: AtomicU64 = AtomicU64::new(1);
+
+    extern "C" fn takes_it(_: *mut core::ffi::c_void) -> i32 {
+        let held = HELD_BY_US.lock();
+        GOT_IT.store(1 + u32::from(held.abandoned()), Relaxed);
+        0
+    }
+
+    #[test]
+    fn who_shares_the_memory_waits_like_a_thread() {
+        let mut stack = vec![0u128; 4096];
+        in_process();
+        marked_by(&NOT_WIPED);
+        let held = HELD_BY_US.lock();
+        // SAFETY: the child has a stack of its own, and uses nothing but statics.
+        let pid = unsafe {
+            let flags = libc::CLONE_VM | libc::SIGCHLD;
+            let top = stack.as_mut_ptr().add(4096);
+            libc::clone(takes_it, top.cast(), flags, core::ptr::null_mut())
+        };
+        assert!(pid > 0);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let before = GOT_IT.load(Relaxed);
+        drop(held);
+        let mut status = -1;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        assert_eq!((before, GOT_IT.load(Relaxed), status), (0, 1, 0));
     }
 }

@@ -120,11 +120,22 @@ impl Peer {
     #[inline]
     pub fn still_lately(&self) -> Result<()> {
         let now = ticks();
-        let since = regall_sys::time::nanos(now.wrapping_sub(self.process.seen()));
-        match since < UNCHECKED {
+        match self.was_seen(now) {
             true => Ok(()),
             false => self.check(now),
         }
+    }
+
+    /// Whether it was seen to be who it is within [`UNCHECKED`] nanoseconds.
+    #[inline]
+    pub fn was_seen_lately(&self) -> bool {
+        self.was_seen(ticks())
+    }
+
+    #[inline]
+    fn was_seen(&self, now: u64) -> bool {
+        let since = regall_sys::time::nanos(now.wrapping_sub(self.process.seen()));
+        since < UNCHECKED
     }
 
     /// As [`Process::check`]; what is mapped of a process that is gone is let go.

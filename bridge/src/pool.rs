@@ -6,6 +6,7 @@
 //! stack (a signal handler), is as good as none. It is held while a peer is looked up, not
 //! while bytes are copied: those who copy are counted.
 
+use crate::find;
 use crate::host::Host;
 use crate::kind::Order;
 use crate::peer::Peer;
@@ -277,7 +278,8 @@ impl Pool {
             let Some(peer) = held.what().peer.map(|p| unsafe { p.as_ref() }) else {
                 continue;
             };
-            if !peer.has_memory() && peer.check(ticks()).is_err() && slot.users.load(Acquire) == 0 {
+            let gone = peer.check(ticks()).is_err_and(|e| !find::is_shortage(e));
+            if gone && slot.users.load(Acquire) == 0 {
                 slot.pid.store(0, Relaxed);
                 self.close(&mut held);
             } else {

@@ -11,7 +11,7 @@ use regall_directory::layout::{Header, SETTING_GAVE_UP};
 use regall_sys::file::{self, Fd};
 use regall_sys::process::Identity;
 use regall_sys::text::Text;
-use regall_sys::{call, Errno, Result};
+use regall_sys::{Errno, Result};
 
 /// [`Process::seen`] of what has to be looked at before anything else is done.
 const GONE: u64 = 0;
@@ -25,9 +25,12 @@ pub struct Process {
     /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
     /// the pid. -1 where that is not allowed.
     memory: AtomicI32,
-    /// Its inode: the application may have closed the descriptor, and opened another file
-    /// by that number.
-    memory_inode: u64,
+    /// Its name.
+    memory_path: Text<32>,
+    /// Its device and inode: the application may have closed the descriptor, and opened another
+    /// file by that number. As long as it is open, the file of that name on that device has another
+    /// inode if the pid is another process's.
+    memory_file: (u64, u64),
     /// When it was last seen to be who it is, in ticks; [`GONE`]: it was not.
     seen: AtomicU64,
     /// Of its directory.
@@ -59,7 +62,7 @@ impl Process {
         if pid == 0 {
             return Err(Errno::INVAL);
         }
-        lock::in_process();
+        lock::in_some_process();
         let mut found = find::process(pid)?;
         if start != 0 && found.identity.start != start {
             return Err(Errno::SRCH);
@@ -73,7 +76,8 @@ impl Process {
             maps_it = executes_the_same(pid, &view);
         }
         let header = view.header().map(NonNull::from).ok_or(Errno::NOENT)?;
-        let memory = open_memory(pid).unwrap_or(-1);
+        let memory_path = memory_path(pid);
+        let memory = open_memory(&memory_path).unwrap_or(-1);
         // The pid may have gone to another process since it was looked up.
         let there = find::started(pid).map(|start| start == found.identity.start);
         let process = Self {
@@ -81,7 +85,8 @@ impl Process {
             found,
             opener: regall_sys::getpid(),
             memory: AtomicI32::new(memory),
-            memory_inode: inode(memory),
+            memory_path,
+            memory_file: identity(memory),
             seen: AtomicU64::new(GONE),
             header,
             known: Lock::new(Known {
@@ -109,7 +114,7 @@ impl Process {
     /// Gives back what was opened and mapped. Nobody uses it any more.
     pub fn release(&self) {
         let memory = self.memory.swap(-1, Relaxed);
-        if self.is_ours() && inode(memory) == self.memory_inode {
+        if self.is_ours() && identity(memory) == self.memory_file {
             file::close(memory);
         }
         let mut known = self.known.lock();
@@ -214,28 +219,55 @@ impl Process {
     /// be looked at.
     #[inline(never)]
     pub fn check(&self, now: u64) -> Result<()> {
-        let ours = |fd: &i32| inode(*fd) == self.memory_inode;
+        if !self.has_memory() {
+            return self.check_otherwise(now);
+        }
+        match self.has_pid() {
+            Some(true) => {
+                self.seen.store(now, Relaxed);
+                Ok(())
+            }
+            Some(false) => self.is_gone(),
+            None => self.check_otherwise(now),
+        }
+    }
+
+    /// As [`Process::check`], where the short way does not say that all is well.
+    #[cold]
+    #[inline(never)]
+    fn check_otherwise(&self, now: u64) -> Result<()> {
+        let ours = |fd: &i32| identity(*fd) == self.memory_file;
         let memory = self.memory().filter(ours);
         if memory.is_none() {
             self.memory.store(-1, Relaxed);
         }
-        let there = match memory {
-            Some(fd) => has_memory(fd),
-            None => match find::started(self.found.pid) {
-                Err(e) if find::is_shortage(e) => return Err(e),
-                found => found == Ok(self.found.identity.start),
-            },
+        let started = match find::started(self.found.pid) {
+            Err(e) if find::is_shortage(e) => return Err(e),
+            found => found == Ok(self.found.identity.start),
         };
-        match there {
+        // Its memory can outlive it, in a process that shares it, and it its memory, when it
+        // executes another program.
+        match started && memory.is_none_or(has_memory) {
             true => {
                 self.seen.store(now, Relaxed);
                 Ok(())
             }
-            false => {
-                self.seen.store(GONE, Relaxed);
-                Err(self.gone())
-            }
+            false => self.is_gone(),
         }
+    }
+
+    #[cold]
+    fn is_gone(&self) -> Result<()> {
+        self.seen.store(GONE, Relaxed);
+        Err(self.gone())
+    }
+
+    /// Whether the pid is the process's still, by one system call; while its memory is open. `None`:
+    /// that can't be seen, because what is at /proc is another file system by now, for example.
+    fn has_pid(&self) -> Option<bool> {
+        let found = file::stat_path(self.memory_path.as_cstr()?, false).ok()?;
+        let (device, inode) = self.memory_file;
+        (found.dev == device).then_some(found.inode == inode)
     }
 
     /// When it was last seen to be who it is, in ticks; 0: it was not, or is gone.
@@ -250,9 +282,8 @@ impl Process {
     pub fn has_memory(&self) -> bool {
         // Nothing is mapped at address 0, which is EIO; what is gone has an end there, and a
         // descriptor that is another file's by now says anything else.
-        let mut byte = 0u8;
         self.memory()
-            .is_some_and(|fd| call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) == Err(Errno::IO))
+            .is_some_and(|fd| file::borrow(fd).read_at(&mut [0], 0) == Err(Errno::IO))
     }
 
     /// What is to be said when its memory is not there any more.
@@ -265,22 +296,24 @@ impl Process {
     }
 }
 
-fn open_memory(pid: u32) -> Result<i32> {
-    let path: Text<32> = Text::of(format_args!("/proc/{pid}/mem"));
+fn memory_path(pid: u32) -> Text<32> {
+    Text::of(format_args!("/proc/{pid}/mem"))
+}
+
+fn open_memory(path: &Text<32>) -> Result<i32> {
     let fd = Fd::open(path.as_cstr().ok_or(Errno::SRCH)?, libc::O_RDONLY, 0)?;
     file::duplicate_high(fd.raw())
 }
 
-/// Of an open descriptor, or 0.
-fn inode(fd: i32) -> u64 {
-    file::stat_fd(fd).map_or(0, |s| s.inode)
+/// Device and inode of an open descriptor, or zeroes.
+fn identity(fd: i32) -> (u64, u64) {
+    file::stat_fd(fd).map_or((0, 0), |s| (s.dev, s.inode))
 }
 
 /// Whether the memory behind /proc/PID/mem is still there: reading ends at once if not.
 /// Address 0 is mapped nowhere, so else it is an error.
 fn has_memory(fd: i32) -> bool {
-    let mut byte = 0u8;
-    call!(libc::SYS_pread64, fd, &raw mut byte, 1, 0) != Ok(0)
+    file::borrow(fd).read_at(&mut [0], 0) != Ok(0)
 }
 
 /// Whether the directory is mapped by `pid`: if not, it is what an earlier image of the

@@ -24,7 +24,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{fence, Ordering::Acquire};
 use regall_directory::addr::PAGE;
 use regall_sys::arch::ticks;
-use regall_sys::{call, Errno, Result};
+use regall_sys::{Errno, Result};
 
 /// Segments a side; a call with more is the kernel's.
 pub const SEGMENTS: usize = 32;
@@ -416,12 +416,13 @@ impl Job<'_> {
         unsafe { stamp.holds() && !self.visit.peer().gave_up() }
     }
 
-    /// Asked once a call.
+    /// Asked once a call: whether its memory is there; and whether the pid is its, if that was not
+    /// seen lately, for memory can outlive its process.
     #[inline]
     fn is_there(&mut self) -> bool {
         if !self.sure {
             let visit = self.visit;
-            self.sure = visit.peer().has_memory()
+            self.sure = visit.peer().was_seen_lately() && visit.peer().has_memory()
                 || visit.with(|peer| Some(peer.check(ticks()).is_ok())) == Some(true);
             if !self.sure {
                 self.visit.retire();
@@ -496,21 +497,11 @@ fn run(rest: &[Segment]) -> (usize, u64) {
 #[cold]
 #[inline(never)]
 fn by_kernel(call: &mut Call) -> (u64, Result<u64>) {
-    let nr = match call.way {
-        Way::Get => libc::SYS_process_vm_readv,
-        Way::Put => libc::SYS_process_vm_writev,
-    };
     let (count, bytes) = run(call.remote.rest());
     let (pid, local, remote) = (call.pid, call.local.rest(), call.remote.rest());
     let asked = bytes.min(local.iter().map(|s| s.len).sum());
-    let said = call!(
-        nr,
-        pid,
-        local.as_ptr(),
-        local.len(),
-        remote.as_ptr(),
-        count,
-        0
-    );
+    let remote = remote.get(..count).unwrap_or(remote);
+    // SAFETY: the application's own call, of which this is a part.
+    let said = unsafe { regall_sys::copy_between(call.way.access(), pid, local, remote) };
     (asked, said)
 }

@@ -15,7 +15,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_sys::file::{self, Kept};
-use regall_sys::{call, time, Errno, Result};
+use regall_sys::{time, Errno, Result};
 
 /// Copies of a process that are not finished, at the most.
 pub const JOBS: usize = 512;
@@ -235,7 +235,7 @@ impl Queue {
     ///
     /// ENOMEM; EMFILE, ENFILE: no descriptor for its pipe; ENOENT: no /proc.
     pub fn open(host: &'static dyn Host) -> Result<NonNull<Self>> {
-        lock::in_process();
+        lock::in_some_process();
         let event = Kept::new(&file::pipe()?)?;
         memory::place(
             host,
@@ -313,15 +313,14 @@ impl Queue {
     /// The first has come.
     fn signal(&self) {
         if let Some(event) = self.event.ours() {
-            let _ = call!(libc::SYS_write, event, b"!".as_ptr(), 1);
+            let _ = file::borrow(event).write_all(b"!");
         }
     }
 
     /// The last has gone.
     fn quiet(&self) {
-        let mut byte = 0u8;
         if let Some(event) = self.event.ours() {
-            let _ = call!(libc::SYS_read, event, &raw mut byte, 1);
+            let _ = file::borrow(event).read(&mut [0]);
         }
     }
 

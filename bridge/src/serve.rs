@@ -7,26 +7,24 @@
 
 use crate::cookie::Cookie;
 use crate::vector::Segment;
-use crate::window::source::{is_sealed, is_write_sealed};
 use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
     ATTACH_GET, ATTACH_PUT, COOKIE_GET, COOKIE_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT,
     REQUEST,
 };
-use regall_directory::maps::Line;
-use regall_directory::vocab::Prot;
-use regall_sys::file::{self, next_entry, Fd};
+use places::{Guest, Party, PLACES};
+use regall_sys::arch::ticks;
+use regall_sys::file::{self, Fd, Poll};
 use regall_sys::process::{own_status, Identity};
 use regall_sys::socket::{self, Credentials, Room};
-use regall_sys::text::{Lossy, Text};
-use regall_sys::{call, rlimit, Errno, Result};
+use regall_sys::time::nanos;
+use regall_sys::{rlimit, Access, Errno, Result};
 
-/// Peers that are served at the same time, at the most.
-const PEERS: usize = 256;
-/// What is waited for beside them.
+mod behind;
+mod places;
+
+/// What is waited for beside peers.
 const BEFORE: usize = 3;
-/// Peers of other users among them, at the most.
-const OTHER_USERS: usize = 32;
 /// Requests of one peer that are answered before the others are looked at.
 const TURN: usize = 8;
 /// How long to wait when there are no descriptors left, in nanoseconds.
@@ -94,10 +92,14 @@ struct Client {
     said_hello_as: Option<(u32, u32)>,
     /// After its HELLO.
     bounce: Option<Fd>,
+    /// Of another user's: what is read from a region stays here until it is known to be of it.
+    private: Option<Fd>,
     /// Of another user, perhaps: it may use regions for all, and nothing else.
     other_user: bool,
     /// The region that it uses, and whether to write.
     held: Option<(Cookie, bool)>,
+    /// When it last asked for something, in ticks; when it connected, until it is introduced.
+    asked: u64,
 }
 
 /// What is sent with an answer.
@@ -109,30 +111,11 @@ enum Handed {
     File(Fd),
 }
 
-/// `struct pollfd`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Poll {
-    fd: i32,
-    events: i16,
-    found: i16,
-}
-
-impl Poll {
-    const fn of(fd: i32) -> Self {
-        Self {
-            fd,
-            events: libc::POLLIN,
-            found: 0,
-        }
-    }
-}
-
 /// Serves whoever connects to `listener`, until that can't be listened to any more or the
 /// owner does not want it.
 pub fn serve(owner: &dyn Owner, listener: &Fd) {
-    let mut clients = [const { None::<Client> }; PEERS];
-    let mut polls = [Poll::of(-1); PEERS + BEFORE];
+    let mut clients = [const { None::<Client> }; PLACES];
+    let mut polls = [Poll::readable(-1); PLACES + BEFORE];
     let mut other_users = None;
     // A young process may be one that ends soon.
     let mut pause = SOONEST;
@@ -148,20 +131,13 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
                 .map(|c| c.as_ref().map_or(-1, |c| c.socket.raw())),
         );
         for (poll, fd) in polls.iter_mut().zip(all) {
-            *poll = Poll::of(fd);
+            *poll = Poll::readable(fd);
         }
         // Not more than there are: RLIMIT_NOFILE bounds them.
         let last = clients.iter().rposition(Option::is_some);
         let used = last.map_or(BEFORE, |n| n + BEFORE + 1).min(polls.len());
-        let time = [pause / 1_000_000_000, pause % 1_000_000_000];
-        match call!(
-            libc::SYS_ppoll,
-            polls.as_mut_ptr(),
-            used,
-            time.as_ptr(),
-            0,
-            8
-        ) {
+        let these = polls.get_mut(..used).unwrap_or(&mut []);
+        match file::poll(these, pause) {
             Ok(0) if owner.lives() => pause = (pause * 2).min(LATEST),
             Ok(1..) | Err(Errno::INTR) => (),
             Ok(0) | Err(_) => return,
@@ -183,42 +159,91 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             }
         }
         if let (Some(listener), true) = (&other_users, strange & libc::POLLIN != 0) {
-            welcome(listener, true, &mut clients);
+            welcome(owner, listener, true, &mut clients);
         }
         if new & libc::POLLIN != 0 {
-            welcome(listener, false, &mut clients);
+            welcome(owner, listener, false, &mut clients);
         } else if new != 0 {
             return;
         }
     }
 }
 
-/// Takes the next one in. One too many is turned away.
-fn welcome(listener: &Fd, other_user: bool, clients: &mut [Option<Client>]) {
+/// Takes the next one in, if there is a place or somebody makes room: [`places`].
+fn welcome(owner: &dyn Owner, listener: &Fd, other_user: bool, clients: &mut [Option<Client>]) {
     let socket = match socket::accept(listener) {
         Ok(socket) => socket,
         Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-            return regall_sys::nap(PAUSE);
+            if make_room(owner, clients, None, other_user).is_none() {
+                regall_sys::nap(PAUSE);
+            }
+            return;
         }
         Err(_) => return,
     };
     let Ok(who) = socket::peer(&socket) else {
         return;
     };
-    let other_users = clients.iter().flatten().filter(|c| c.other_user).count();
-    if other_user && other_users >= OTHER_USERS {
-        return;
+    let new = Client {
+        socket,
+        who,
+        said_hello_as: None,
+        bounce: None,
+        private: None,
+        other_user,
+        held: None,
+        asked: ticks(),
+    };
+    let party = new.party();
+    let alike = clients.iter().flatten().map(Client::party);
+    let place = match alike.filter(|p| p.is_like(party)).count() < party.places() {
+        true => clients.iter().position(Option::is_none),
+        false => make_room(owner, clients, Some(party), other_user),
+    };
+    if let Some(place) = place.and_then(|place| clients.get_mut(place)) {
+        *place = Some(new);
     }
-    let free = clients.iter_mut().find(|c| c.is_none());
-    if let Some(free) = free {
-        *free = Some(Client {
-            socket,
-            who,
-            said_hello_as: None,
-            bounce: None,
-            other_user,
-            held: None,
-        });
+}
+
+/// Ends the connection of who makes room for `party` ([`places::who_goes`]); its place. Other users
+/// have none but other users'.
+#[cold]
+fn make_room(
+    owner: &dyn Owner,
+    clients: &mut [Option<Client>],
+    party: Option<Party>,
+    other_user: bool,
+) -> Option<usize> {
+    let now = ticks();
+    let all = clients.iter().enumerate();
+    let all = all.filter_map(|(n, c)| c.as_ref().map(|c| (n, c)));
+    let all = all.filter(|(_, c)| c.other_user || !other_user);
+    let guests = all.map(|(n, c)| (n, c.as_guest(now)));
+    let alike = guests.filter(|(_, g)| party.is_none_or(|p| p.is_like(g.party)));
+    let place = places::who_goes(alike, party)?;
+    clients.get_mut(place)?.take()?.let_go(owner);
+    Some(place)
+}
+
+impl Client {
+    fn party(&self) -> Party {
+        match self.other_user {
+            true => Party::User(self.who.uid),
+            false => Party::Process(self.who.pid),
+        }
+    }
+
+    /// Whether it can ask for bytes.
+    fn is_introduced(&self) -> bool {
+        self.bounce.is_some() && (!self.other_user || self.held.is_some())
+    }
+
+    fn as_guest(&self, now: u64) -> Guest {
+        Guest {
+            party: self.party(),
+            introduced: self.is_introduced(),
+            quiet: nanos(now.wrapping_sub(self.asked)),
+        }
     }
 }
 
@@ -246,6 +271,9 @@ impl Client {
             };
             owner.leave();
             let (done, handed) = done?;
+            if self.is_introduced() {
+                self.asked = ticks();
+            }
             if !owner.goes_on() {
                 return Err(Errno::PERM);
             }
@@ -303,16 +331,20 @@ impl Client {
                 .checked_add(request.len)
                 .is_some_and(|end| end <= BOUNCE);
         match request.what {
-            DESCRIPTOR => Ok(match descriptor(owner, request) {
-                Ok((fd, at)) => (Ok(at), Handed::File(fd)),
-                Err(e) => (Err(e), Handed::Nothing),
-            }),
+            DESCRIPTOR => {
+                let known = owner.entry(request.addr, request.id, false, true);
+                Ok(match known.and_then(|_| behind::descriptor(request.addr)) {
+                    Ok((fd, at)) => (Ok(at), Handed::File(fd)),
+                    Err(e) => (Err(e), Handed::Nothing),
+                })
+            }
             _ if !fits => Err(Errno::PROTO),
             COOKIE_GET | COOKIE_PUT => {
                 let write = request.what == COOKIE_PUT;
                 let held = self.held.filter(|(_, to_write)| *to_write == write);
                 let (cookie, _) = held.ok_or(Errno::PROTO)?;
-                let copied = copy_by_cookie(owner, request, cookie, bounce);
+                let private = self.private.as_ref();
+                let copied = copy_by_cookie(owner, request, cookie, (bounce, private));
                 Ok((copied, Handed::Nothing))
             }
             _ => Ok((copy(owner, request, bounce), Handed::Nothing)),
@@ -332,6 +364,9 @@ impl Client {
         }
         if request.len != BOUNCE {
             return Err(Errno::INVAL);
+        }
+        if self.other_user {
+            self.private = Some(make_bounce()?);
         }
         self.bounce = Some(make_bounce()?);
         Ok(())
@@ -354,8 +389,9 @@ impl Client {
     }
 }
 
-/// A bounce buffer. Under a seccomp filter, which may kill who asks for a memfd, it is a file
-/// without a name: its peer can make it shorter, which read and write say.
+/// A bounce buffer. Its peer can make it shorter, which read and write say, and does so when it has
+/// no answer: what is not there can't be put any more. Under a seccomp filter, which may kill who
+/// asks for a memfd, it is a file without a name.
 fn make_bounce() -> Result<Fd> {
     const FILTER: u64 = 2;
     // Beyond it ftruncate(2) would be SIGXFSZ.
@@ -365,15 +401,14 @@ fn make_bounce() -> Result<Fd> {
     if own_status(b"Seccomp:") == Some(FILTER) {
         let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
         let bounce = Fd::open(c"/dev/shm", flags, 0o600)?;
-        call!(libc::SYS_ftruncate, bounce.raw(), BOUNCE)?;
+        bounce.truncate(BOUNCE)?;
         return Ok(bounce);
     }
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let made = call!(libc::SYS_memfd_create, c"regall-bounce".as_ptr(), flags)?;
-    let bounce = Fd::owned(made as i32);
-    call!(libc::SYS_ftruncate, bounce.raw(), BOUNCE)?;
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    call!(libc::SYS_fcntl, bounce.raw(), libc::F_ADD_SEALS, seals)?;
+    let bounce = file::in_memory(c"regall-bounce", flags)?;
+    bounce.truncate(BOUNCE)?;
+    let seals = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    bounce.seal(seals)?;
     Ok(bounce)
 }
 
@@ -388,12 +423,14 @@ fn copy_by_cookie(
     owner: &dyn Owner,
     request: &Request,
     cookie: Cookie,
-    bounce: &Fd,
+    (bounce, private): (&Fd, Option<&Fd>),
 ) -> Result<u64> {
     let write = request.what == COOKIE_PUT;
-    let nr = match write {
-        true => libc::SYS_pread64,
-        false => libc::SYS_pwrite64,
+    let through = private.filter(|_| !write).unwrap_or(bounce);
+    // (Of the buffer.)
+    let access = match write {
+        true => Access::Read,
+        false => Access::Write,
     };
     let mut done = 0;
     let mut result = Ok(());
@@ -405,7 +442,9 @@ fn copy_by_cookie(
             // The wait may have been long: see `copy`.
             let same = owner.stands(cookie) && owner.part(cookie, at, write) == Ok(part);
             match same && owner.goes_on() {
-                true => call!(nr, bounce.raw(), part.addr, len, request.offset + done),
+                // SAFETY: the owner has offered it for that; the kernel says EFAULT, not a signal,
+                // if it is there no more.
+                true => unsafe { through.copy_at(access, part.addr, len, request.offset + done) },
                 false if !same => Err(Errno::STALE),
                 false => Err(Errno::PERM),
             }
@@ -417,11 +456,31 @@ fn copy_by_cookie(
             Err(e) => result = Err(e),
         }
     }
+    // Memory that goes takes its regions with it first: what was read was of this one.
     match owner.stands(cookie) {
         false => Err(Errno::STALE),
+        true if done > 0 && !write => private.map_or(Ok(done), |private| {
+            pass_on(private, bounce, request.offset, done)
+        }),
         true if done > 0 => Ok(done),
         true => result.map(|()| 0),
     }
+}
+
+/// Copies `bytes` from one file to another, both from `offset` on; the bytes.
+fn pass_on(from: &Fd, to: &Fd, offset: u64, bytes: u64) -> Result<u64> {
+    let mut buffer = [0u8; 8192];
+    let mut done = 0;
+    while done < bytes {
+        let (at, room) = (offset + done, (bytes - done).min(buffer.len() as u64));
+        let part = buffer.get_mut(..room as usize).unwrap_or(&mut []);
+        let read = from.read_at(part, at)?;
+        match to.write_at(part.get(..read).unwrap_or(&[]), at)? {
+            0 => break,
+            written => done += written as u64,
+        }
+    }
+    Ok(done)
 }
 
 /// Copies one chunk. The peer looks after it whether the entry still is what it was.
@@ -435,9 +494,10 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
     if addr.checked_add(len).is_none_or(|last| last > end) {
         return Err(Errno::FAULT);
     }
-    let nr = match write {
-        true => libc::SYS_pread64,
-        false => libc::SYS_pwrite64,
+    // (Of the buffer.)
+    let access = match write {
+        true => Access::Read,
+        false => Access::Write,
     };
     wait_for(addr, len, write);
     // The wait may have been long, and the memory be unmapped and mapped anew since. (What comes
@@ -449,7 +509,8 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
     if !owner.goes_on() {
         return Err(Errno::PERM);
     }
-    match call!(nr, bounce.raw(), addr, len, offset) {
+    // SAFETY: the owner lets peers do that; as above.
+    match unsafe { bounce.copy_at(access, addr, len, offset) } {
         Err(Errno::INTR) => Ok(0),
         other => other,
     }
@@ -459,73 +520,12 @@ fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
 /// takes what they hold when they come, however late. Whether that is possible does not matter.
 fn wait_for(addr: u64, len: u64, write: bool) {
     /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: since Linux 5.14.
-    const POPULATE: [u64; 2] = [22, 23];
+    const POPULATE: [i32; 2] = [22, 23];
     const PAGE: u64 = 4096;
     let from = addr & !(PAGE - 1);
     let [read, change] = POPULATE;
     let advice = if write { change } else { read };
-    let _ = call!(libc::SYS_madvise, from, addr + len - from, advice);
-}
-
-/// The file that is mapped shared at an address, with the rights that the mapping has.
-/// And where in the file that address is. ENXIO: what is there is not shared; ENOENT: the
-/// process has no descriptor of it; EOPNOTSUPP: somebody who has it could cut it short, which
-/// would be SIGBUS in the owner.
-fn descriptor(owner: &dyn Owner, request: &Request) -> Result<(Fd, u64)> {
-    owner.entry(request.addr, request.id, false, true)?;
-    let mut mapped = None;
-    crate::maps::any(c"/proc/self/maps", |line: &Line| {
-        let here = line.range.start() <= request.addr && request.addr < line.range.end();
-        if here && line.prot.shared() && line.inode != 0 {
-            let at = line.offset + (request.addr - line.range.start());
-            mapped = Some(((line.dev_major, line.dev_minor, line.inode), line.prot, at));
-        }
-        here
-    })?;
-    let (file, prot, at) = mapped.ok_or(Errno::NXIO)?;
-    // (To open and close a device may mean something: XPMEM takes it for its user's end.)
-    let is_it = |s: &file::Stat| {
-        let regular = s.mode & libc::S_IFMT == libc::S_IFREG;
-        regular && (s.dev_major(), s.dev_minor(), s.inode) == file
-    };
-    let fd = open_among_descriptors(prot, is_it)?;
-    // Who has it opens the file for writing, whatever it was opened for.
-    let lasting = prot.writable() || is_write_sealed(&fd);
-    match is_sealed(&fd) && lasting {
-        true => Ok((fd, at)),
-        false => Err(Errno::NOTSUP),
-    }
-}
-
-/// Opens that file of the process's which is the one, by its entry in /proc: the thread's
-/// own descriptors are others.
-fn open_among_descriptors(prot: Prot, is_it: impl Fn(&file::Stat) -> bool) -> Result<Fd> {
-    let flags = match prot.writable() {
-        true => libc::O_RDWR,
-        false => libc::O_RDONLY,
-    };
-    let folder = Fd::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
-    let mut buffer = [0u8; 2048];
-    loop {
-        let used = folder.entries(&mut buffer)?;
-        let mut rest = buffer.get(..used).unwrap_or(&[]);
-        if rest.is_empty() {
-            return Err(Errno::NOENT);
-        }
-        while let Some((name, tail)) = next_entry(rest) {
-            rest = tail;
-            let path: Text<64> = Text::of(format_args!("/proc/self/fd/{}", Lossy(name)));
-            let Some(path) = path.as_cstr() else { continue };
-            if !file::stat_path(path, false).is_ok_and(|s| is_it(&s)) {
-                continue;
-            }
-            // It may have been closed meanwhile, and be another one.
-            let opened = Fd::open(path, flags | libc::O_NONBLOCK, 0);
-            if let Some(fd) = opened.ok().filter(|fd| fd.stat().is_ok_and(|s| is_it(&s))) {
-                return Ok(fd);
-            }
-        }
-    }
+    let _ = regall_sys::advise(from, addr + len - from, advice);
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Vectors of memory on two sides, cut into pieces that one system call takes.
 
 use core::mem::MaybeUninit;
+use regall_sys::Access;
+
+pub use regall_sys::Segment;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,17 +14,15 @@ pub enum Way {
     Put,
 }
 
-/// A piece of memory, as `struct iovec`: of this process or of a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(C)]
-pub struct Segment {
-    /// First address.
-    pub addr: u64,
-    /// Bytes.
-    pub len: u64,
+impl Way {
+    /// What is done with the peer's memory.
+    pub fn access(self) -> Access {
+        match self {
+            Self::Get => Access::Read,
+            Self::Put => Access::Write,
+        }
+    }
 }
-
-const _: () = assert!(size_of::<Segment>() == size_of::<libc::iovec>());
 
 /// Segments of one side in one piece, at the most. The kernel's own limit is 1,024
 /// (UIO_MAXIOV); this much is on the caller's stack.

@@ -25,7 +25,7 @@ use crate::process::Process;
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PAGE;
 use regall_sys::file::{self, Fd};
-use regall_sys::{call, Errno, Result};
+use regall_sys::{Errno, Result};
 
 /// The device.
 pub const DEVICE: &core::ffi::CStr = c"/dev/xpmem";
@@ -147,14 +147,12 @@ pub fn guard() -> Result<()> {
     Ok(())
 }
 
-fn command<T>(nr: u64, argument: &mut T) -> Result<()> {
-    call!(
-        libc::SYS_ioctl,
-        device()?,
-        nr,
-        core::ptr::from_mut(argument)
-    )
-    .map(drop)
+/// # Safety
+/// `argument` is what the driver takes for `nr`.
+unsafe fn command<T>(nr: u64, argument: &mut T) -> Result<()> {
+    let device = device()?;
+    // SAFETY: by the contract above.
+    unsafe { file::borrow(device).ioctl(nr, argument) }.map(drop)
 }
 
 /// A new process, or a child of fork: it has no part in its parent's attachments.
@@ -179,7 +177,8 @@ pub fn offer() -> Result<u64> {
         value: MODE,
         segment: 0,
     };
-    command(MAKE, &mut make)?;
+    // SAFETY: the driver's `struct xpmem_cmd_make`.
+    unsafe { command(MAKE, &mut make) }?;
     u64::try_from(make.segment).map_err(|_| Errno::INVAL)
 }
 
@@ -192,7 +191,9 @@ pub fn withdraw(segment: u64) -> Result<()> {
         // The driver took it back when the descriptor was closed.
         return Ok(());
     }
-    call!(libc::SYS_ioctl, opened.fd, REMOVE, &raw const segment).map(drop)
+    let mut segment = segment;
+    // SAFETY: the driver reads a number there.
+    unsafe { file::borrow(opened.fd).ioctl(REMOVE, &raw mut segment) }.map(drop)
 }
 
 /// Opens the device at a high number: programs that close what they find begin at the low ones,
@@ -244,7 +245,8 @@ impl Access {
             value: 0,
             access: 0,
         };
-        command(GET, &mut get)?;
+        // SAFETY: the driver's `struct xpmem_cmd_get`.
+        unsafe { command(GET, &mut get) }?;
         self.pid.store(pid, Relaxed);
         self.id.store(get.access, Release);
         Ok(get.access)
@@ -259,7 +261,8 @@ impl Access {
     pub fn release(&self) {
         let mut id = self.id.swap(0, AcqRel);
         if id != 0 && self.pid.load(Relaxed) == regall_sys::getpid() {
-            let _ = command(RELEASE, &mut id);
+            // SAFETY: the driver reads a number there.
+            let _ = unsafe { command(RELEASE, &mut id) };
         }
     }
 }
@@ -300,7 +303,8 @@ fn try_to_attach(access: &Access, segment: u64, addr: u64, bytes: u64) -> Result
         fd: 0,
         flags: 0,
     };
-    command(ATTACH, &mut attach)?;
+    // SAFETY: the driver's `struct xpmem_cmd_attach`; it maps where nothing is.
+    unsafe { command(ATTACH, &mut attach) }?;
     Ok(attach.address)
 }
 
@@ -366,11 +370,10 @@ fn entry(mark: u64) -> Option<&'static Entry> {
 /// Whether the attachment that `mark` stands for still has the memory at `at`: it is mapped, and
 /// not by the program or for another attachment since.
 pub fn is_attached(host: &dyn Host, at: u64, mark: u64) -> bool {
-    let mut there = 0u8;
     let page = at & !(PAGE - 1);
     // ENOMEM: nothing is mapped.
     entry(mark).is_some_and(|e| e.sort.load(Relaxed) == host.sort(at))
-        && call!(libc::SYS_mincore, page, PAGE, &raw mut there).is_ok()
+        && regall_sys::residency(page, &mut [0]).is_ok()
 }
 
 /// Gives an attachment back, if it still is what `mark` stands for: else it is somebody else's
@@ -386,6 +389,7 @@ pub fn detach(host: &dyn Host, at: u64, bytes: u64, mark: u64) {
 
 fn give_up(host: &dyn Host, at: u64, bytes: u64) {
     let mut address = at;
-    let _ = command(DETACH, &mut address);
+    // SAFETY: the driver reads a number there; the attachment is ours to give back.
+    let _ = unsafe { command(DETACH, &mut address) };
     host.changed(at, bytes);
 }

@@ -12,8 +12,10 @@
 #include "by_hand.h"
 
 #include <linux/capability.h>
+#include <linux/userfaultfd.h>
 #include <mqueue.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 
 #pragma weak regall_lookup
@@ -46,6 +48,33 @@ static int wait_for_end(void *unused)
 	return (int)syscall(SYS_nanosleep, &most, NULL);
 }
 
+/* A page that does not come until somebody says so; NULL: that can't be. */
+static char *absent;
+static int faults;
+
+static char *make_absent(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	/* (Who may open the device needs no capability.) */
+	int device = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+	faults = device < 0 ? (int)syscall(SYS_userfaultfd, O_CLOEXEC) : ioctl(device, USERFAULTFD_IOC_NEW, O_CLOEXEC);
+	close(device);
+	if (faults < 0 || ioctl(faults, UFFDIO_API, &api) != 0)
+		return NULL;
+	char *p = anon(1);
+	struct uffdio_register all = { .range = { (uintptr_t)p, PAGE }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+	NEED(madvise(p, PAGE, MADV_NOHUGEPAGE) == 0 && madvise(p, PAGE, MADV_DONTNEED) == 0);
+	NEED(ioctl(faults, UFFDIO_REGISTER, &all) == 0);
+	return p;
+}
+
+static void let_it_come(void)
+{
+	static char page[PAGE] __attribute__((aligned(4096)));
+	struct uffdio_copy c = { .dst = (uintptr_t)absent, .src = (uintptr_t)page, .len = PAGE };
+	NEED(ioctl(faults, UFFDIO_COPY, &c) == 0 || errno == EEXIST);
+}
+
 static void answer(const char *line)
 {
 	unsigned long at, bytes, seed, bad = 0;
@@ -55,6 +84,14 @@ static void answer(const char *line)
 		say("%lu", bad);
 	} else if (strcmp(line, "close") == 0) {
 		say("%d", close_range(3, ~0u, 0));
+	} else if (strcmp(line, "absent") == 0) {
+		absent = make_absent();
+		say("%#lx", (unsigned long)(uintptr_t)absent);
+	} else if (strcmp(line, "come") == 0) {
+		let_it_come();
+		/* Who waited for it goes on. */
+		pause_us(100000);
+		say("%d", *(volatile char *)absent);
 	} else if (strcmp(line, "fork") == 0) {
 		pid_t pid = fork();
 		if (pid == 0)
@@ -382,6 +419,19 @@ static void stopped(void)
 	ended(&o);
 }
 
+/* A put that has failed because a page did not come is not carried out when it comes. */
+static void waited(void)
+{
+	struct other o = started(NULL);
+	uint64_t at = ask(&o, "absent");
+	if (at) {
+		memset(here, 1, PAGE);
+		IS(-ESTALE, regall_put(peer, here, at, PAGE, NULL));
+		IS(0, ask(&o, "come"));
+	}
+	ended(&o);
+}
+
 static void executes(void)
 {
 	struct other o = started(NULL);
@@ -557,12 +607,18 @@ static void by_hand(const struct other *o)
 	s = connected();
 	IS(-1, ask_for(s, get));
 	close(s);
-	/* A peer's is its own, and of the right size; it can't be made smaller. */
+	/* A peer's is its own, and of the right size. */
 	int another, t = greeted(&another);
 	struct stat one, two;
 	NEED(fstat(good, &one) == 0 && fstat(another, &two) == 0);
 	HOLDS(one.st_ino != two.st_ino && two.st_size == BOUNCE);
-	IS(-1, ftruncate(another, PAGE));
+	IS(-1, ftruncate(another, BOUNCE + 1));
+	/* What it takes back is not put. */
+	struct request put = get;
+	put.what = PUT;
+	NEED(ftruncate(another, 0) == 0);
+	IS(0, ask_for(t, put));
+	IS(0, ask(o, "check 0 1000 0"));
 	close(another);
 	close(t);
 
@@ -658,8 +714,20 @@ static void hostile(const struct other *o)
 	IS(0, regall_get(peer, here, there, 1000, &done));
 	compare(here, 0, 1000);
 	IS(REGALL_COPY_HELPER, done.mechanism);
+	/* As many who ask for nothing: one that comes has the place of who is quiet for longest,
+	 * which comes again when it wants something. */
+	for (int n = 0; n < 300; n++)
+		ask_for_file(silent[n] = connected(), hello(), &theirs), close(theirs);
+	pause_us(1100000);
+	regall_peer *old = peer;
+	peer = open_peer(o->pid, 0);
+	IS(0, regall_get(peer, here, there, 1000, &done));
+	IS(0, regall_get(old, here, there, 1000, &done));
+	IS(REGALL_COPY_HELPER, done.mechanism);
+	IS(0, regall_peer_close(old));
+	for (int n = 0; n < 300; n++)
+		close(silent[n]);
 	IS(0, kill(o->pid, 0));
-	close(theirs);
 	close(own);
 }
 
@@ -803,6 +871,7 @@ int main(int argc, char **argv)
 			killed();
 		outlived();
 		stopped();
+		waited();
 		executes();
 		forks();
 		closing();

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <linux/sched.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
 #include "peers.h"
@@ -22,6 +23,13 @@ static void tell(void)
 	say("%lu", (unsigned long)(uintptr_t)marker);
 }
 
+static int wait_for_end(void *unused)
+{
+	(void)unused;
+	struct timespec most = { 100, 0 };
+	return (int)syscall(SYS_nanosleep, &most, NULL);
+}
+
 /* owner NUMBER: tells where its memory is and does as it is told. */
 static int owner(const char *number)
 {
@@ -36,6 +44,9 @@ static int owner(const char *number)
 			execv("/proc/self/exe", next);
 		} else if (strcmp(line, "exec") == 0) {
 			execv("/proc/self/exe", next);
+		} else if (strcmp(line, "share") == 0) {
+			static char stack[16384] __attribute__((aligned(16)));
+			say("%d", clone(wait_for_end, stack + sizeof stack, CLONE_VM, NULL));
 		} else if (strcmp(line, "fork") == 0) {
 			pid_t pid = fork();
 			if (pid != 0) {
@@ -341,6 +352,8 @@ static void reused(long times)
 		char buffer[2 * PAGE] = { 0 };
 		IS(0, regall_get(peer, buffer, at, sizeof buffer, NULL));
 		HOLDS(all_are(buffer, sizeof buffer, 1));
+		/* Its memory may live on, in a process that shares it. */
+		pid_t with_its_memory = n % 5 < 2 ? (pid_t)ask(&o, "share") : 0;
 		end_other(&o);
 		pause_us(20000); /* start times have a hundredth of a second */
 		int back[2];
@@ -348,9 +361,13 @@ static void reused(long times)
 		pid_t pid = take_pid(o.pid);
 		if (pid < 0 && (errno == EPERM || errno == ENOSYS || errno == EINVAL)) {
 			say("SKIPPED: a process can't be given a certain pid here: %s", strerrorname_np(errno));
+			if (with_its_memory)
+				kill(with_its_memory, SIGKILL);
 			return;
 		}
 		if (pid < 0 && errno == EEXIST) {
+			if (with_its_memory)
+				kill(with_its_memory, SIGKILL);
 			regall_peer_close(peer);
 			continue; /* somebody else was given it */
 		}
@@ -378,6 +395,8 @@ static void reused(long times)
 		IS(-ESRCH, regall_get(peer, buffer, at, len, &done));
 		IS(0, done.bytes);
 		IS(-ESRCH, regall_put(peer, buffer, at, len, &done));
+		if (with_its_memory)
+			kill(with_its_memory, SIGKILL);
 		IS(0, done.bytes);
 		IS(-ESRCH, regall_peer_check(peer));
 		regall_peer_close(peer);

@@ -655,6 +655,11 @@ static void allocated(void)
 	IS(-ENOMEM, api.alloc_shared(1ul << 50, &p));
 	/* There are addresses for it, but no memory. */
 	IS(-ENOMEM, api.alloc_shared(1ul << 45, &p));
+	/* A file may not be so long: no signal. */
+	struct rlimit was, page = { PAGE, RLIM_INFINITY };
+	NEED(getrlimit(RLIMIT_FSIZE, &was) == 0 && setrlimit(RLIMIT_FSIZE, &page) == 0);
+	IS(-ENOMEM, api.alloc_shared(2 * PAGE, &p));
+	NEED(setrlimit(RLIMIT_FSIZE, &was) == 0);
 }
 
 /* The program closes what it finds, and another file gets the descriptor that was kept. */

@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <linux/sched.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/time.h>
@@ -28,6 +29,13 @@ static char *area(char with)
 	return p;
 }
 
+static int wait_for_end(void *unused)
+{
+	(void)unused;
+	struct timespec most = { 100, 0 };
+	return (int)syscall(SYS_nanosleep, &most, NULL);
+}
+
 static int owner(const char *with)
 {
 	char line[32];
@@ -38,6 +46,11 @@ static int owner(const char *with)
 	while (line_from(0, line, sizeof line)) {
 		if (strcmp(line, "exec") == 0)
 			execv("/proc/self/exe", (char *[]){ "life", "owner", "x", NULL });
+		if (strcmp(line, "share") == 0) {
+			static char stack[16384] __attribute__((aligned(16)));
+			say("%d", clone(wait_for_end, stack + sizeof stack, CLONE_VM, NULL));
+			continue;
+		}
 		if (strcmp(line, "turn") == 0) {
 			/* A memory for a moment, full of its number; then none, then another. The
 			 * number of the last one that is gone stands in what is ours alone. */
@@ -187,19 +200,23 @@ static void executes(void)
 	end_other(&o);
 }
 
-/* The pid of one that is gone, for one that has other memory. */
+/* The pid of one that is gone, for one that has other memory. The old memory may live on, in a
+ * process that shares it. */
 static void reused(void)
 {
 	for (int n = 0; n < 20; n++) {
 		struct other o = started("a");
 		pid_t pid = o.pid;
 		IS(AREA, get(pid, AREA));
+		pid_t with_its_memory = n % 2 ? (pid_t)ask(&o, "share") : 0;
 		end_other(&o);
 		int there[2], back[2];
 		NEED(pipe(there) == 0 && pipe(back) == 0);
 		struct clone_args args = { .exit_signal = SIGCHLD, .set_tid = (uintptr_t)&pid, .set_tid_size = 1 };
 		pid_t child = (pid_t)syscall(SYS_clone3, &args, sizeof args);
 		if (child < 0) {
+			if (with_its_memory)
+				kill(with_its_memory, SIGKILL);
 			say("no choice of pids");
 			_exit(77);
 		}
@@ -217,6 +234,8 @@ static void reused(void)
 		IS(AREA, get(pid, AREA));
 		HOLDS(all_are(here, AREA, 'b'));
 		end_other(&second);
+		if (with_its_memory)
+			kill(with_its_memory, SIGKILL);
 		close(there[0]);
 	}
 }

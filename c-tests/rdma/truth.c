@@ -490,6 +490,9 @@ static void lend(struct thread *t, struct area *a)
 	size_t from = below(t, a->pages * PAGE), n = below(t, a->pages * PAGE - from) + 1;
 	l->readable = below(t, 4) != 0;
 	int access = IBV_ACCESS_LOCAL_WRITE | (l->readable ? IBV_ACCESS_REMOTE_READ : 0);
+	/* More than REGALL_ACCESS gives: these keys are taken back. */
+	if (l->readable && getenv("REGALL_REVOKE_MS"))
+		access |= IBV_ACCESS_REMOTE_WRITE;
 	if (two_classes && below(t, 4) == 0)
 		access |= IBV_ACCESS_RELAXED_ORDERING;
 	note(t, "reg_mr", a->p + from, n);

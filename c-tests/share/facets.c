@@ -6,6 +6,8 @@
 #include <malloc.h>
 #include <sys/prctl.h>
 #include <pthread.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include "../check.h"
 
 #define MIB (1ul << 20)
@@ -330,6 +332,124 @@ static void wiped(void)
 	say("gone %zu", wrong);
 }
 
+static _Atomic int provided;
+
+/* Gives each page that is missing the next letter. */
+static void *provide(void *arg)
+{
+	static char page[PAGE] __attribute__((aligned(4096)));
+	struct uffd_msg m;
+	while (read(*(int *)arg, &m, sizeof m) == sizeof m) {
+		memset(page, 'a' + provided++, PAGE);
+		struct uffdio_copy c = { .dst = m.arg.pagefault.address & ~(PAGE - 1), .src = (uintptr_t)page, .len = PAGE };
+		NEED(ioctl(*(int *)arg, UFFDIO_COPY, &c) == 0);
+	}
+	return NULL;
+}
+
+/* What a userfaultfd watches stays watched, and keeps the pages that it was given, whatever is said of it. */
+static void watched(void)
+{
+	size_t bytes = 4 * MIB;
+	char *p = map(bytes);
+	NEED(madvise(p, bytes, MADV_NOHUGEPAGE) == 0);
+	p[9 * PAGE] = 'z';
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+	NEED(fd >= 0);
+	struct uffdio_api api = { .api = UFFD_API };
+	NEED(ioctl(fd, UFFDIO_API, &api) == 0);
+	struct uffdio_register reg = { .range = { (uintptr_t)p, bytes }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+	CALL(ioctl(fd, UFFDIO_REGISTER, &reg));
+	for (int before = 1; before >= 0; before--) {
+		/* Once with one thread, which gives pages before they are missed. */
+		pthread_t t;
+		if (!before)
+			NEED(pthread_create(&t, NULL, provide, &fd) == 0);
+		for (size_t i = 0; before && i < 3; i++) {
+			struct uffdio_copy c = { .dst = (uintptr_t)p + i * PAGE, .src = (uintptr_t)"x", .len = PAGE };
+			static char page[PAGE] __attribute__((aligned(4096))) = "given";
+			c.src = (uintptr_t)page;
+			CALL(ioctl(fd, UFFDIO_COPY, &c));
+		}
+		unsigned long nodes = 1;
+		(void)syscall(SYS_mbind, p, MIB, 1 /* MPOL_PREFERRED */, &nodes, 64ul, 0u);
+		say("%c %c %c %c", p[0], p[PAGE], p[2 * PAGE], p[9 * PAGE]);
+		CALL(madvise(p, 3 * PAGE, MADV_DONTNEED));
+	}
+	say("missed %c %c, %d times", p[0], p[2 * PAGE], provided);
+}
+
+/* Several mappings are moved in one call (Linux 6.17), or cut off until one is left. */
+static void several(void)
+{
+	size_t half = MIB / 2;
+	bool can = true;
+	for (int how = 0; how < 10; how++) {
+		char *p = map(MIB), *all = map(3 * MIB), *to = all + MIB;
+		memset(p, 's', MIB);
+		memset(all, 't', 3 * MIB);
+		if (how / 2 == 0)
+			NEED(mprotect(p + half, half, PROT_READ) == 0);
+		if (how / 2 == 1 && can)
+			NEED(madvise(p + half, half, MADV_RANDOM) == 0);
+		if (how / 2 == 2)
+			NEED(munmap(p + half, PAGE) == 0);
+		if (how / 2 == 3)
+			(void)syscall(SYS_mseal, p + half, half, 0ul);
+		if (how / 2 == 4) /* not a file's */
+			NEED(mmap(p, half, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+		bool stays = how % 2;
+		void *q = mremap(p, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED | (stays ? MREMAP_DONTUNMAP : 0), to);
+		say("several %d: %s, %c", how, q == to ? "moved" : strerror(errno), all[0]);
+		can = can && (q == to || errno == EPERM);
+		if (!can)
+			continue;
+		say("%d, %d %c, %d", to[0], to[half - 1], to[half], to[MIB - 1]);
+		if (stays) {
+			say("left %d %d", p[0], p[MIB - 1]);
+			if (how / 2 != 4)
+				p[0] = 'p';
+		}
+		pid_t pid = fork();
+		NEED(pid >= 0);
+		if (pid == 0) {
+			if (how / 2 != 4)
+				to[1] = 'c';
+			to[half] = 0;
+			_exit(to[0]);
+		}
+		reap("child", pid);
+		say("%d %c", to[1], to[half]);
+		if (how / 2 != 3)
+			CALL(munmap(p, MIB));
+		CALL(munmap(all, 3 * MIB));
+	}
+	for (int to = 0; to < 4; to++) {
+		char *p = map(MIB);
+		memset(p, 's', MIB);
+		NEED(mprotect(p + half, half, PROT_READ) == 0);
+		if (to == 0)
+			MAP_AS("several longer", mremap(p, MIB, 2 * MIB, MREMAP_MAYMOVE));
+		else if (to == 1)
+			MAP_AS("several elsewhere", mremap(p, MIB, MIB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL));
+		else if (to == 2)
+			MAP_AS("several shorter", mremap(p, MIB, half + PAGE, 0));
+		else
+			p = MAP_AS("cut to one", mremap(p, MIB, half, MREMAP_MAYMOVE | MREMAP_FIXED, map(MIB)));
+		pid_t pid = fork();
+		NEED(pid >= 0);
+		if (pid == 0) {
+			p[1] = 'c';
+			_exit(p[0]);
+		}
+		reap("child", pid);
+		say("%c", p[1]);
+		CALL(munmap(p, MIB));
+	}
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	say("the next descriptor is %d", fd);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -338,7 +458,7 @@ int main(int argc, char **argv)
 	} facets[] = {
 		{ "closes", closes }, { "sealed", sealed }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
 		{ "as", as },	      { "core", core },	  { "work", work },	{ "large", large },
-		{ "patchwork", patchwork }, { "wiped", wiped },
+		{ "patchwork", patchwork }, { "wiped", wiped },	{ "watched", watched }, { "several", several },
 	};
 	for (size_t i = 0; argc > 1 && i < sizeof facets / sizeof facets[0]; i++)
 		if (strcmp(argv[1], facets[i].word) == 0) {

@@ -25,7 +25,11 @@ const STANDING_LOOKS: u32 = 30;
 
 /// What became clear of a process.
 pub enum Verdict {
-    /// No gap.
+    /// One look found no gap. If it was clean ([`Look::clean`]), all that was mapped at one time
+    /// was accounted for at that time. If it was not, as of a process that never rests, the two
+    /// lists may be of different moments, each even of several: each mapping listed then had
+    /// entries, but a gap that came or went between the readings may have been missed. A gap that
+    /// stays is found by any look. Nothing is shown of mappings that come later.
     Good(Box<Summary>),
     /// Gaps, and the entries that the shim could not publish.
     Gaps(Vec<Gap>, u64),

@@ -73,12 +73,13 @@ impl Tally {
 }
 
 /// The HCA registrar's counters.
-pub const HCA: [Counter; 11] = [
+pub const HCA: [Counter; 12] = [
     Counter::Domains,
     Counter::Registrations,
     Counter::Deregistrations,
     Counter::Served,
     Counter::Passed,
+    Counter::HcaRotated,
     Counter::HcaRefused,
     Counter::HcaLimited,
     Counter::HcaBytes,

@@ -195,7 +195,9 @@ impl Parts {
 /// that whoever means the command reaches it. Its exit status, as a shell says it.
 fn waited(command: &mut Command) -> io::Result<u8> {
     let signals = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
-    let mut coming = Signals::new(signals)?;
+    // A handler here would be the default action in the command.
+    let heeded = signals.into_iter().filter(|s| !is_ignored(*s));
+    let mut coming = Signals::new(heeded)?;
     let handle = coming.handle();
     let mut child = command.spawn()?;
     let pid = child.id() as i32;
@@ -215,6 +217,15 @@ fn waited(command: &mut Command) -> io::Result<u8> {
     let status = child.wait()?;
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     Ok(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(u8::MAX))
+}
+
+/// Whether the signal is ignored, as nohup and shells have it for what they start.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all zeroes is a valid `sigaction`.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: `now` outlives the call, which changes nothing.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut now) };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// Waits for a child's end and leaves it to be waited for.

@@ -54,6 +54,7 @@ settings! {
     hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether a kernel whose fork does not copy registered memory keeps adapters out";
     scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
     keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
+    revoke_ms "REGALL_REVOKE_MS" "100" "MS|off" "How long peers still reach what was deregistered";
     access "REGALL_ACCESS" "local" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
     limit "REGALL_LIMIT" "90%" "BYTES|PERCENT" "The most that may be pinned";
     on_limit "REGALL_ON_LIMIT" "skip" "skip|fail" "What happens beyond the limit";

@@ -134,6 +134,37 @@ fn a_stack_grows_out_of_its_region() {
     assert!(off[0].contains(" rw-p registered - "), "{dump}");
 }
 
+/// The kernel's own page is none of ours; a file that is named like it is.
+#[test]
+fn the_script_takes_no_file_for_the_kernels_page() {
+    let folder = std::env::temp_dir().join(format!("regall-script.{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let (program, nothing) = (
+        folder.join("\u{1b}[31m\u{9b}a [uprobes]"),
+        folder.join("regall"),
+    );
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    // Says that nothing is mapped.
+    let dump = "#!/bin/sh\necho \"# regall 1 pid $2 start 1 generation 1 busy 0\"\n";
+    std::fs::write(&nothing, dump).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&nothing, executable).unwrap();
+    let mut process = Command::new(&program).arg("60").spawn().unwrap();
+    let mut look = Command::new(common::script());
+    let out = look.arg(process.id().to_string()).arg(&nothing).output();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let out = out.unwrap();
+    let said = common::text(&out);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("/?[31m?a [uprobes]\n"), "{said:?}");
+    assert!(
+        said.chars().all(|c| c == '\n' || !c.is_control()),
+        "{said:?}"
+    );
+}
+
 #[test]
 fn strictly() {
     let mut p = Publisher::new();

@@ -299,9 +299,10 @@ macro_rules! each_call {
             Sigaction = 25 => "rt_sigaction",
                 numbers [SYS_rt_sigaction 4 STRICT],
                 functions [], by_syscall [];
-            /// rt_sigprocmask (strict mode)
+            /// rt_sigprocmask, and what waits with a mask (strict mode)
             Sigprocmask = 26 => "rt_sigprocmask",
-                numbers [SYS_rt_sigprocmask 4 STRICT, SYS_rt_sigsuspend 2 STRICT],
+                numbers [SYS_rt_sigprocmask 4 STRICT, SYS_rt_sigsuspend 2 STRICT, SYS_ppoll 5 STRICT,
+                SYS_pselect6 6 STRICT, SYS_epoll_pwait 6 STRICT, SYS_epoll_pwait2 6 STRICT],
                 functions [], by_syscall [];
             /// process_vm_readv (served from what is mapped of the peer's memory)
             ProcessVmReadv = 27 => "process_vm_readv",
@@ -440,6 +441,9 @@ numbered! {
         LazyBytes = 41 => "lazy_bytes",
         /// Bytes resident, never touched: adapters have them, and the program has not used them yet
         AheadBytes = 42 => "resident_untouched_bytes",
+        /// Memory regions rotated: new keys, since peers had the old ones and the application had
+        /// deregistered them. Neither these registrations nor their ends are counted elsewhere
+        HcaRotated = 43 => "hca_rotated",
     }
 }
 

@@ -354,12 +354,19 @@ impl Attr {
     }
 
     /// Whether it is memory of the program's that may be reached where its protection lets one:
-    /// registered, or not for a reason that is nobody's wish (a limit, say).
+    /// registered, or not for a reason that is nobody's wish (a limit, say). Never what the kernel
+    /// itself may not read for others (memfd_secret(2)).
     pub const fn is_open(self) -> bool {
-        !matches!(
-            self.reason().reason,
-            Reason::OptedOut | Reason::Shim | Reason::Kernel | Reason::Device | Reason::NoAccess
-        )
+        let special = matches!(self.kind, Kind::Special);
+        !special
+            && !matches!(
+                self.reason().reason,
+                Reason::OptedOut
+                    | Reason::Shim
+                    | Reason::Kernel
+                    | Reason::Device
+                    | Reason::NoAccess
+            )
     }
 
     /// The one reason of a range that is not registered: the pin set's, unless
@@ -484,6 +491,19 @@ mod tests {
         }
         assert_eq!(Attr::unpack(0xff00), None);
         assert_eq!(Attr::unpack(0x10), None);
+    }
+
+    #[test]
+    fn what_the_kernel_may_not_read_is_not_open() {
+        let attr = |kind| Attr {
+            prot: Prot::from_call(3, true),
+            kind,
+            flags: Flags::EMPTY,
+            pin: Column::refused(22),
+            hca: Column::no(Reason::Off),
+        };
+        assert!(attr(Kind::File).is_open());
+        assert!(!attr(Kind::Special).is_open());
     }
 
     #[test]

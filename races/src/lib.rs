@@ -12,6 +12,7 @@
 //! needs more is ordered by fences. The bridge's peers and queues are not here: what is shared there
 //! belongs to whoever holds a slot, or a lock of those above.
 
+#![cfg(feature = "models")]
 // What is not called here is called where it comes from.
 #![allow(dead_code, missing_docs)]
 
@@ -56,6 +57,14 @@ pub use sys::*;
 // What the sources take from crates of these names.
 extern crate self as regall_directory;
 extern crate self as regall_sys;
+
+/// Processes: there is one.
+pub mod process {
+    /// Whether it is there.
+    pub fn exists(_pid: u64) -> bool {
+        true
+    }
+}
 
 /// The processor, as `src/thread.rs` and `src/track` see it.
 pub mod arch {

@@ -143,6 +143,8 @@ pub struct Config {
     pub scope_data: bool,
     /// REGALL_KEYS=exact.
     pub keys_exact: bool,
+    /// REGALL_REVOKE_MS; `None`: off.
+    pub revoke_ms: Option<u32>,
     /// REGALL_ACCESS.
     pub access: Access,
     /// REGALL_LIMIT.
@@ -182,6 +184,7 @@ impl Config {
             hca_fork_unsafe: false,
             scope_data: false,
             keys_exact: false,
+            revoke_ms: Some(100),
             access: Access::Local,
             limit: Limit::Percent(90),
             fail_on_limit: false,
@@ -212,6 +215,9 @@ impl Config {
             b"REGALL_HCA_FORK" => self.hca_fork_unsafe = second(value, &pairs::HCA_FORK)?,
             b"REGALL_SCOPE" => self.scope_data = second(value, &pairs::SCOPE)?,
             b"REGALL_KEYS" => self.keys_exact = second(value, &pairs::KEYS)?,
+            b"REGALL_REVOKE_MS" => {
+                self.revoke_ms = revoke(value).ok_or(text("milliseconds, 0 to 3600000, or off"))?
+            }
             b"REGALL_ACCESS" => self.access = Access::parse(value)?,
             b"REGALL_LIMIT" => {
                 self.limit = limit(value)
@@ -340,6 +346,19 @@ fn level(value: &[u8]) -> Result<LevelFilter, Problem> {
     })
 }
 
+/// The most milliseconds of REGALL_REVOKE_MS: an hour.
+const LATEST: u64 = 3_600_000;
+
+/// Milliseconds, or `off`.
+fn revoke(value: &[u8]) -> Option<Option<u32>> {
+    match value {
+        b"off" => Some(None),
+        digits => number(digits)
+            .filter(|ms| *ms <= LATEST)
+            .map(|ms| Some(ms as u32)),
+    }
+}
+
 /// Bytes, with K, M, G and T as powers of 1,024, or a percentage.
 fn limit(value: &[u8]) -> Option<Limit> {
     let (&last, head) = value.split_last()?;
@@ -397,6 +416,7 @@ mod tests {
         ("REGALL_HCA_FORK", "safe"),
         ("REGALL_SCOPE", "all"),
         ("REGALL_KEYS", "mapping"),
+        ("REGALL_REVOKE_MS", "100"),
         ("REGALL_ACCESS", "local"),
         ("REGALL_LIMIT", "90%"),
         ("REGALL_ON_LIMIT", "skip"),
@@ -427,6 +447,16 @@ mod tests {
             "1GB",
         ] {
             assert_eq!(limit(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(revoke(b"off"), Some(None));
+        assert_eq!(revoke(b"0"), Some(Some(0)));
+        assert_eq!(revoke(b"3600000"), Some(Some(3_600_000)));
+        for bad in ["", "-1", "1.5", "3600001", "100ms", "never", "OFF"] {
+            assert_eq!(revoke(bad.as_bytes()), None, "{bad}");
         }
     }
 

@@ -3,7 +3,7 @@
 //! that the compiler takes for granted.
 
 use core::arch::{asm, global_asm};
-pub use regall_sys::arch::{syscall6, ticks, Frame};
+pub use regall_sys::arch::{ticks, Frame};
 
 /// Bytes of thread-local storage that `crate::thread` uses.
 pub const TLS_BYTES: usize = 1088;

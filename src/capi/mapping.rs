@@ -8,7 +8,7 @@ use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
 use crate::limits;
 use crate::sys::file::{Fd, Kept};
-use crate::sys::{self, call, Errno};
+use crate::sys::{self, Errno};
 use crate::track::map;
 use core::ffi::{c_int, c_uint};
 use regall_bridge::lock::Lock;
@@ -176,7 +176,8 @@ fn allocate(bytes: u64) -> sys::Result<u64> {
     if bytes > limits::all_memory() {
         return Err(Errno::NOMEM);
     }
-    let fd = sealed(bytes)?;
+    // No descriptor, or RLIMIT_FSIZE: a caller asks for memory, not for a file.
+    let fd = sealed(bytes).map_err(|_| Errno::NOMEM)?;
     let at = fd.map_shared(0, bytes)?;
     if bytes >= HUGE_PAGE {
         let _ = sys::advise(at, bytes, libc::MADV_HUGEPAGE);
@@ -205,9 +206,9 @@ fn sealed(bytes: u64) -> sys::Result<Fd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // MFD_NOEXEC_SEAL (Linux 6.3): some systems insist on it.
     let fd = create(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| create(flags))?;
-    call!(libc::SYS_ftruncate, fd.raw(), bytes)?;
+    fd.truncate(bytes)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    call!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, seals)?;
+    fd.seal(seals)?;
     Ok(fd)
 }
 

@@ -13,7 +13,7 @@ use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
 use crate::ledger::{Busy, Found};
 use crate::registrar::hca::{self, Owner};
-use crate::sys::{self, call, check, Errno};
+use crate::sys::{self, check, Errno};
 use crate::thread;
 use crate::track::{self, domains, lending, map, resync, settle, VIEW};
 use crate::uverbs::abi;
@@ -370,15 +370,7 @@ unsafe fn allocate(size: usize, out: *mut u64, registered: bool) -> c_int {
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 fn map_anonymous(bytes: u64, flags: i32) -> sys::Result<u64> {
-    call!(
-        libc::SYS_mmap,
-        0,
-        bytes,
-        libc::PROT_READ | libc::PROT_WRITE,
-        flags,
-        -1i64,
-        0
-    )
+    sys::map_fresh(bytes, libc::PROT_READ | libc::PROT_WRITE, flags)
 }
 
 fn plain(bytes: u64) -> sys::Result<u64> {

@@ -17,8 +17,9 @@
 
 use crate::arch::{self, Frame, SignalContext};
 use crate::base::{counters, mode, phase};
-use crate::sys::call;
+use crate::sys::dispatch;
 use crate::sys::file::Fd;
+use crate::sys::signal::MASK_BYTES;
 use crate::thread::{self, Thread};
 use crate::track;
 use crate::track::birth::Asked;
@@ -35,10 +36,6 @@ use signals::Info;
 /// What the selector can say.
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
-
-const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
-const PR_SYS_DISPATCH_OFF: i32 = 0;
-const PR_SYS_DISPATCH_ON: i32 = 1;
 
 /// Whether the dispatcher is in use in this process.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -146,16 +143,9 @@ fn within(place: &[AtomicU64; 2], addr: u64) -> bool {
 /// Turns the dispatcher on in this thread.
 fn arm(thread: &Thread) -> bool {
     thread.tid();
-    let [start, bytes] = [&LIBC[0], &LIBC[1]].map(|n| n.load(Relaxed));
-    let selector = thread.dispatch.as_ptr();
-    let armed = call!(
-        libc::SYS_prctl,
-        PR_SET_SYSCALL_USER_DISPATCH,
-        PR_SYS_DISPATCH_ON,
-        start,
-        bytes,
-        selector
-    );
+    let libc = [&LIBC[0], &LIBC[1]].map(|n| n.load(Relaxed));
+    // SAFETY: SIGSYS is ours by now, and a thread's block is there as long as the thread.
+    let armed = unsafe { dispatch::turn_on(libc, thread.dispatch.as_ptr()) };
     thread.strict.set(armed.is_ok());
     armed.is_ok()
 }
@@ -221,7 +211,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
             value
         }
         Call::Sigaction => signals::action(thread, frame),
-        _ if frame.nr == libc::SYS_rt_sigsuspend as u64 => {
+        _ if frame.nr != libc::SYS_rt_sigprocmask as u64 => {
             leave(thread);
             let value = signals::wait(thread, frame);
             enter(thread);
@@ -277,7 +267,7 @@ fn dispatched(thread: &Thread, info: &Info, context: &mut SignalContext) {
             // Else the end of this handler puts the old mask back.
             ask(
                 libc::SYS_rt_sigprocmask,
-                [0, 0, &raw mut context.mask as u64, signals::MASK_BYTES],
+                [0, 0, &raw mut context.mask as u64, MASK_BYTES],
             );
             value
         }
@@ -367,13 +357,6 @@ fn let_run(thread: &Thread, frame: &Frame, context: &mut SignalContext) {
 fn disarm(thread: &Thread, context: &mut SignalContext) {
     thread.strict.set(false);
     thread.dispatch.set(ALLOW);
-    let _ = call!(
-        libc::SYS_prctl,
-        PR_SET_SYSCALL_USER_DISPATCH,
-        PR_SYS_DISPATCH_OFF,
-        0,
-        0,
-        0
-    );
+    let _ = dispatch::turn_off();
     context.rewind();
 }

@@ -2,7 +2,7 @@
 //! key, a NUMA policy, advice. The kernel keeps it with the mapping; whatever is put in the
 //! place of that has to get it again, before it is there.
 
-use crate::sys::{self, call, Errno, Result};
+use crate::sys::{self, Access, Errno, Result, Segment};
 use regall_directory::addr::PageRange;
 
 /// A set of them. All zeroes: nothing was asked for.
@@ -26,8 +26,6 @@ const ADVICE: [i32; 6] = [
     libc::MADV_SEQUENTIAL,
     libc::MADV_DONTDUMP,
 ];
-/// MPOL_F_ADDR.
-const OF_ADDRESS: u64 = 2;
 /// Bits of a node mask.
 const NODES: u64 = 1024;
 
@@ -103,17 +101,8 @@ pub struct Policy {
 impl Policy {
     /// The NUMA policy of the memory at `at`, if it has one of its own.
     pub fn at(at: u64) -> Option<Self> {
-        let (mut mode, mut nodes) = (0u32, [0u64; (NODES / 64) as usize]);
-        let (mode_at, nodes_at) = (&raw mut mode, nodes.as_mut_ptr());
-        call!(
-            libc::SYS_get_mempolicy,
-            mode_at,
-            nodes_at,
-            NODES,
-            at,
-            OF_ADDRESS
-        )
-        .ok()?;
+        let mut nodes = [0u64; (NODES / 64) as usize];
+        let mode = sys::numa_policy(at, &mut nodes).ok()?;
         (mode != 0).then_some(Self { mode, nodes })
     }
 
@@ -165,19 +154,12 @@ impl Kept {
             }
         }
         if let Some(Policy { mode, nodes }) = &self.policy {
-            let _ = call!(
-                libc::SYS_mbind,
-                at,
-                len,
-                *mode,
-                nodes.as_ptr(),
-                NODES + 1,
-                0
-            );
+            let _ = sys::set_numa_policy(at, len, *mode, nodes);
         }
         match u64::from(self.marks.0 & KEY) {
             0 => Ok(()),
-            key => call!(libc::SYS_pkey_mprotect, at, len, prot & 7, key).map(drop),
+            // SAFETY: new memory, which is to have what was there before it.
+            key => unsafe { sys::protect_by_key(at, len, (prot & 7) as i32, key) },
         }
     }
 }
@@ -195,16 +177,17 @@ pub fn place(
         return super::place(range, prot, how, fd, offset);
     }
     let len = range.len();
-    let at = call!(libc::SYS_mmap, 0, len, prot & 7, how, fd, offset)?;
+    // SAFETY: where nothing is.
+    let at = unsafe { sys::map(0, len, (prot & 7) as i32, how, fd, offset) }?;
     let new = PageRange::from_call(at, len).ok_or(Errno::NOMEM)?;
     let moved = kept.give(new, prot).and_then(|()| {
-        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        call!(libc::SYS_mremap, at, len, len, how, range.start())
+        // SAFETY: new memory, in the place of what is to be replaced.
+        unsafe { sys::move_mapping(at, len, range.start()) }
     });
     if moved.is_err() {
         let _ = sys::unmap(at, len);
     }
-    moved.map(drop)
+    moved
 }
 
 /// As [`super::place_fresh`], likewise.
@@ -218,22 +201,23 @@ pub fn place_fresh(range: PageRange, prot: u64, kept: &Kept) -> Result<()> {
 pub fn clear(range: PageRange) -> Result<()> {
     const PIECES: usize = 64;
     let zeroes = [0u8; 4096];
-    let local = [[zeroes.as_ptr() as u64, zeroes.len() as u64]; PIECES];
+    let one = Segment {
+        addr: zeroes.as_ptr() as u64,
+        len: zeroes.len() as u64,
+    };
+    let local = [one; PIECES];
     let mut from = range.start();
     while let Some(rest) = range.after(from) {
         let most = (PIECES * zeroes.len()) as u64;
         let part = rest.before(from + most).unwrap_or(rest);
-        let remote = [part.start(), part.len()];
-        let n = part.len() / zeroes.len() as u64;
-        let done = call!(
-            libc::SYS_process_vm_writev,
-            sys::getpid(),
-            local.as_ptr(),
-            n,
-            remote.as_ptr(),
-            1,
-            0
-        )?;
+        let remote = Segment {
+            addr: part.start(),
+            len: part.len(),
+        };
+        let few = local.get(..(part.len() / one.len) as usize);
+        let (few, us) = (few.unwrap_or(&[]), sys::getpid());
+        // SAFETY: memory that is to be cleared.
+        let done = unsafe { sys::copy_between(Access::Write, us, few, &[remote]) }?;
         if done == 0 {
             return Err(Errno::FAULT);
         }

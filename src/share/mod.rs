@@ -22,8 +22,8 @@ use crate::base::claims::{Aside, Claim};
 use crate::base::{counters, settings};
 use crate::config::{Environment, Intercept, Share};
 use crate::limits::{self, Company};
-use crate::sys::file::{self, Fd};
-use crate::sys::{self, call, Errno, Result};
+use crate::sys::file;
+use crate::sys::{self, Errno, Result};
 use crate::text::hex;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use regall_bridge::window::mark;
@@ -243,19 +243,20 @@ pub fn most_files() -> usize {
 /// or MAP_PRIVATE. If that fails, what was there is still there.
 pub fn place(range: PageRange, prot: u64, how: i32, fd: i32, offset: u64) -> Result<()> {
     let flags = how | libc::MAP_FIXED;
-    let (at, len) = (range.start(), range.len());
-    call!(libc::SYS_mmap, at, len, prot & 7, flags, fd, offset).map(drop)
+    let (at, len, prot) = (range.start(), range.len(), (prot & 7) as i32);
+    // SAFETY: what is there is to be replaced; whoever says so has seen to what it holds.
+    unsafe { sys::map(at, len, prot, flags, fd, offset) }.map(drop)
 }
 
 fn create() -> Result<File> {
     // Executable by mmap as anonymous memory is, and not by execve (Linux 6.3).
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let make = |flags| call!(libc::SYS_memfd_create, c"regall-heap".as_ptr(), flags);
+    let make = |flags| file::in_memory(c"regall-heap", flags);
     let fd = make(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| make(flags))?;
-    let fd = Fd::own(fd as i32).high()?;
-    call!(libc::SYS_ftruncate, fd.raw(), mark::FILE_BYTES)?;
+    let fd = fd.high()?;
+    fd.truncate(mark::FILE_BYTES)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    call!(libc::SYS_fcntl, fd.raw(), libc::F_ADD_SEALS, seals)?;
+    fd.seal(seals)?;
     let stat = fd.stat()?;
     DEVICE.store(stat.dev, Relaxed);
     Ok(File::new(fd.leak(), stat.inode))
@@ -263,13 +264,12 @@ fn create() -> Result<File> {
 
 /// The next bytes of `file` in `from..to` that are there, as offsets.
 pub fn next_data(file: &File, from: u64, to: u64) -> Result<Option<(u64, u64)>> {
-    const SEEK_DATA: i32 = 3;
-    const SEEK_HOLE: i32 = 4;
-    let data = match call!(libc::SYS_lseek, file.fd, from, SEEK_DATA) {
+    let file = file::borrow(file.fd);
+    let data = match file.next_data(from) {
         Err(Errno::NXIO) => return Ok(None),
         other => other?,
     };
-    let hole = call!(libc::SYS_lseek, file.fd, data, SEEK_HOLE)?;
+    let hole = file.next_hole(data)?;
     Ok((data < to).then_some((data, hole.min(to))))
 }
 
@@ -301,14 +301,7 @@ pub fn punch(part: &Part) -> Result<()> {
     if part.frozen || !is_open(&part.file) {
         return Err(Errno::BADF);
     }
-    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    let (fd, len) = (part.file.fd, part.range.len());
-    loop {
-        match call!(libc::SYS_fallocate, fd, how, part.offset, len) {
-            Err(Errno::INTR) => (),
-            other => return other.map(drop),
-        }
-    }
+    file::borrow(part.file.fd).punch(part.offset, part.range.len())
 }
 
 /// What is in `range` now is none of the files' of the table.
@@ -359,6 +352,12 @@ impl Left {
                 close(part.file);
             }
         }
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(Option::is_none)
     }
 
     /// The one part, if there is one.

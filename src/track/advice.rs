@@ -6,7 +6,9 @@ use super::flight::Flight;
 use super::pinning::let_go;
 use super::settling::settle;
 use super::turns::lock_for;
-use super::{backed, end, failed, guards, lock, open, real, registering, retracting, USER_END};
+use super::{
+    backed, begin_work, end, failed, guards, lock, open, real, registering, retracting, USER_END,
+};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -223,7 +225,10 @@ fn userfault_range(frame: &Frame) -> Option<PageRange> {
 pub fn userfault(frame: &mut Frame) -> i64 {
     if share::any() {
         if let Some(range) = userfault_range(frame) {
-            backed::make_private(range);
+            // What is copied is for a while not what is published.
+            let flight = begin_work();
+            backed::about_to_watch(range);
+            end(flight);
         }
     }
     let value = real(frame);
@@ -231,7 +236,8 @@ pub fn userfault(frame: &mut Frame) -> i64 {
         // Pages that are missing are its business, whatever it says of them then.
         guards::guarded_somewhere();
     }
-    if failed(value) || settings::config().pin == Pin::Off && !registering::active() {
+    let lazy = settings::config().pin != Pin::Off || registering::active() || share::any();
+    if failed(value) || !lazy {
         return value;
     }
     let flight = open(Call::Userfault);

@@ -9,7 +9,7 @@ use super::{lock, State};
 use crate::base::counters;
 use crate::registrar::hca::records::{Life, Record};
 use crate::sys::process::own_status;
-use crate::sys::{self, call, time};
+use crate::sys::{self, time, Access, Segment};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
@@ -105,24 +105,24 @@ fn untouched(range: PageRange, seed: u64) -> Option<u64> {
     let pages = range.len() / PAGE;
     let step = pages.div_ceil(SAMPLES as u64);
     let first = range.start() + seed.checked_rem(step).unwrap_or(0) * PAGE;
-    let mut from = [[0u64; 2]; SAMPLES];
+    let mut from = [Segment::default(); SAMPLES];
     let mut places = (first..range.end()).step_by((step * PAGE) as usize);
     let mut many = 0;
     for (place, at) in from.iter_mut().zip(&mut places) {
-        *place = [at, BYTES as u64];
+        *place = Segment {
+            addr: at,
+            len: BYTES as u64,
+        };
         many += 1;
     }
     let mut read = [0u8; SAMPLES * BYTES];
-    let into = [read.as_mut_ptr() as u64, read.len() as u64];
-    let got = call!(
-        libc::SYS_process_vm_readv,
-        sys::getpid(),
-        into.as_ptr(),
-        1,
-        from.as_ptr(),
-        many,
-        0
-    );
+    let into = Segment {
+        addr: read.as_mut_ptr() as u64,
+        len: read.len() as u64,
+    };
+    let from = from.get(..many)?;
+    // SAFETY: a buffer of ours.
+    let got = unsafe { sys::copy_between(Access::Read, sys::getpid(), &[into], from) };
     let samples = got.ok()? as usize / BYTES;
     let read = read.get(..samples * BYTES)?;
     let zero = |sample: &&[u8]| sample.iter().all(|b| *b == 0);

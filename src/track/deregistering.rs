@@ -2,9 +2,11 @@
 //! as soon as the lock is free.
 
 use super::real::spent;
+use super::{lock, subscribers, State};
 use crate::arch;
 use crate::base::counters;
-use crate::registrar::hca::{Deregistration, Device};
+use crate::registrar::hca::idle::BOUND;
+use crate::registrar::hca::{Deregistration, Device, State as Stage};
 use crate::sys::Result;
 use crate::uverbs::Mr;
 use regall_directory::layout::Counter;
@@ -56,6 +58,15 @@ impl Deregistrations {
         self.many == self.places.len()
     }
 
+    /// As [`Deregistrations::deregister`], uncounted: others have taken their places.
+    pub fn forget(&mut self) {
+        self.places
+            .iter_mut()
+            .filter_map(Option::take)
+            .for_each(forget);
+        self.many = 0;
+    }
+
     /// The kernel forgets them. Called without the lock.
     pub fn deregister(&mut self) {
         for place in &mut self.places {
@@ -73,6 +84,12 @@ const GONE: [i32; 4] = [libc::ENOENT, libc::EBADF, libc::ENODEV, libc::EIO];
 
 /// Has the kernel forget a region. Called without the lock.
 pub fn deregister(deregistration: Deregistration) {
+    counters::count(Counter::Deregistrations);
+    forget(deregistration);
+}
+
+/// As [`deregister`], uncounted.
+fn forget(deregistration: Deregistration) {
     let start = arch::ticks();
     let mut outcome = deregistration.channel.dereg_mr(deregistration.handle);
     for _ in 0..TRIES {
@@ -83,9 +100,61 @@ pub fn deregister(deregistration: Deregistration) {
             _ => break,
         }
     }
-    if let Err(errno) = outcome {
-        log::info!("deregistering region {:#x}: {errno}", deregistration.handle);
-    }
-    counters::count(Counter::Deregistrations);
     spent(Counter::HcaNanos, start);
+    let Err(errno) = outcome else {
+        return;
+    };
+    log::info!("deregistering region {:#x}: {errno}", deregistration.handle);
+    if !GONE.contains(&errno.0) {
+        postpone(deregistration);
+    }
+}
+
+/// The kernel would not forget a region, as while a memory window is bound to it: it is asked
+/// again from time to time.
+#[cold]
+fn postpone(deregistration: Deregistration) {
+    let kept = lock().is_some_and(|mut guard| guard.hca.bound.keep(deregistration));
+    if kept {
+        let _ = (subscribers::table().keys_idle)();
+    }
+}
+
+/// Takes number `n` of them out, and says in which domain it is: work begins there, for which
+/// waits who closes the descriptor.
+fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(usize, Deregistration)> {
+    let it = state.hca.bound.take(n, fd)?;
+    let of = |x: Device| x.channel.fd() == it.channel.fd();
+    // Who empties a domain names it, and does not wait for others.
+    let free = |stage| fd.is_some() || stage == Stage::Alive;
+    let mut there = state
+        .hca
+        .find(|x| free(x.state) && x.device.is_some_and(of));
+    let Some(d) = there.next() else {
+        state.hca.bound.keep(it);
+        return None;
+    };
+    state.hca.work(d, 1);
+    Some((d, it))
+}
+
+/// Asks once more for all that the kernel would not forget, of the context behind descriptor
+/// `fd` if one is named. Whether something is left.
+pub fn retry(fd: Option<i32>) -> bool {
+    let mut left = false;
+    for n in 0..BOUND {
+        let Some((d, it)) = lock().and_then(|mut guard| take(&mut guard, n, fd)) else {
+            continue;
+        };
+        let outcome = it.channel.dereg_mr(it.handle);
+        let bound = outcome.is_err_and(|errno| !GONE.contains(&errno.0));
+        left |= bound;
+        if let Some(mut guard) = lock() {
+            guard.hca.work(d, -1);
+            if bound {
+                guard.hca.bound.keep(it);
+            }
+        }
+    }
+    left
 }

@@ -2,12 +2,15 @@
 
 use super::turns::{lock_for, Whose};
 use super::waiting::Reach;
-use super::{begin_work, end, entering, lock, progress, registering, retracting, State, USER_END};
+use super::{
+    begin_work, deregistering, end, entering, lock, progress, registering, retracting, revoking,
+    State, USER_END,
+};
 use crate::base::{counters, settings};
 use crate::config;
 use crate::limits;
 use crate::policy;
-use crate::registrar::hca::{numbers, Device, Owner, State as Stage};
+use crate::registrar::hca::{idle, numbers, Device, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork, Channel};
@@ -21,13 +24,24 @@ use regall_directory::vocab::Access;
 const CLASSES: usize = 2;
 
 /// The class of a new domain for a request of `wanted`: what was asked for, and what
-/// REGALL_ACCESS adds to it. `None`: there are enough.
-fn class_for(state: &State, owner: Owner, wanted: u32) -> Option<u32> {
+/// REGALL_ACCESS adds to it. `None`: there are `most`.
+fn class_for(state: &State, owner: Owner, wanted: u32, most: usize) -> Option<u32> {
     let relaxed = wanted & Access::RELAXED_ORDERING;
     let same = |a: u32| a & Access::RELAXED_ORDERING == relaxed;
     let there = state.hca.find(|d| d.owner == owner && same(d.access));
-    (there.count() < CLASSES)
-        .then(|| with_local_write(wanted | policy::remote_access(settings::config().access)))
+    (there.count() < most).then(|| {
+        with_local_write(class_of(wanted) | policy::remote_access(settings::config().access))
+    })
+}
+
+/// What of `wanted` a domain is to have: with `REGALL_KEYS=exact` nothing is lent, so peers need
+/// no rights there.
+pub fn class_of(wanted: u32) -> u32 {
+    if settings::config().keys_exact {
+        wanted & !ALL_REMOTE
+    } else {
+        wanted
+    }
 }
 
 /// Remote writes need local ones (ibv_reg_mr(3)), and so does memory that is to be
@@ -40,13 +54,24 @@ pub const fn with_local_write(bits: u32) -> u32 {
 /// Errors: the kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for
 /// too many domains.
 pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
+    adopt_as(owner, fd, pd, wanted, CLASSES)
+}
+
+/// As [`adopt`], with the access of REGALL_ACCESS, for a program that looks keys up: they stay for
+/// as long as the memory is mapped.
+pub fn adopt_for_look_ups(owner: Owner, fd: i32, pd: u32) -> Result<()> {
+    let wanted = with_local_write(policy::remote_access(settings::config().access));
+    adopt_as(owner, fd, pd, wanted, CLASSES + 1)
+}
+
+fn adopt_as(owner: Owner, fd: i32, pd: u32, wanted: u32, most: usize) -> Result<()> {
     let refused = |state: &State| state.hca.refuses(owner.context);
     let class = {
         let guard = lock().ok_or(Errno::BUSY)?;
         if refused(&guard) {
             return Err(Errno::OPNOTSUPP);
         }
-        class_for(&guard, owner, wanted).ok_or(Errno::MFILE)?
+        class_for(&guard, owner, wanted, most).ok_or(Errno::MFILE)?
     };
     let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
         Ok(channel) => channel,
@@ -72,13 +97,14 @@ pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
 pub fn register_all(owner: Owner, fd: i32, pd: u32) -> Result<()> {
     let wanted = with_local_write(policy::remote_access(settings::config().access));
     let there = |state: &State| {
-        let mut found = state
-            .hca
-            .find(|d| d.owner == owner && d.state == Stage::Alive && wanted & !d.access == 0);
+        let mut found = state.hca.find(|d| {
+            let enough = !d.rotates && wanted & !d.access == 0;
+            enough && d.owner == owner && d.state == Stage::Alive
+        });
         found.next()
     };
     if there(&*lock().ok_or(Errno::BUSY)?).is_none() {
-        adopt(owner, fd, pd, wanted)?;
+        adopt_for_look_ups(owner, fd, pd)?;
     }
     let waited = {
         let mut guard = lock().ok_or(Errno::BUSY)?;
@@ -150,6 +176,9 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     // neighbours have registrations of their own.
     let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
     let implicit = class & Access::ON_DEMAND != 0 && limits.is_ok_and(|l| l.implicit_odp());
+    if revoking::rotates(class) {
+        revoking::expected();
+    }
     let opened = {
         let mut guard = lock().ok_or(Errno::BUSY)?;
         let state = &mut *guard;
@@ -165,7 +194,7 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
                 &mut state.arena,
                 owner,
                 device,
-                class,
+                (class, revoking::rotates(class)),
                 most.min(MOST_REGIONS),
             );
             state.adopt_own_memory();
@@ -358,6 +387,12 @@ fn forget(whose: impl Fn(&Owner, Stage) -> bool) {
             let state = &mut *guard;
             let device = state.hca.domain(d).and_then(|x| x.device);
             state.hca.drop_records(d);
+            if let Some(fd) = device.map(|x| x.channel.fd()) {
+                // All that there was behind the descriptor goes with it.
+                for n in 0..idle::BOUND {
+                    let _ = state.hca.bound.take(n, Some(fd));
+                }
+            }
             state.hca.close(d);
             state.show_regions();
             device
@@ -390,5 +425,10 @@ fn empty(d: usize) {
         entering::new_primary(&mut guard);
     }
     retracting::clear(d);
+    let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
+    if fd.is_some() {
+        // Only what is bound still is left then, and in the way of the application's call.
+        deregistering::retry(fd);
+    }
     end(flight);
 }

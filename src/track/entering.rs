@@ -60,7 +60,9 @@ pub fn enter(
         leave(state, d, gone, Some(gone) == first, leaving);
         old = next;
     }
-    if state.hca.primary() == Some(d) {
+    // (What all addresses are registered for says nothing of what is mapped.)
+    let implicit = state.hca.domain(d).is_some_and(|x| x.implicit);
+    if state.hca.primary() == Some(d) && !implicit {
         say(state, range, Column::YES);
     }
 }

@@ -35,6 +35,8 @@ pub fn init() -> Option<PageRange> {
     // SAFETY: fresh memory of a page.
     unsafe { word.as_ref() }.store(1, Relaxed);
     MARK.store(word.as_ptr(), Release);
+    // SAFETY: likewise; it is never unmapped.
+    regall_bridge::lock::marked_by(unsafe { word.as_ref() });
     PageRange::from_call(page.as_ptr() as u64, 4096)
 }
 

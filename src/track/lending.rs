@@ -1,14 +1,14 @@
 //! Registrations that the application asks for, served from those that are there.
 
 use super::deregistering::deregister;
-use super::domains::{adopt, with_local_write};
-use super::{asking, inherited, lock, State};
+use super::domains::{adopt, adopt_for_look_ups};
+use super::{asking, domains, inherited, lock, revoking, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{numbers, Domain, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{idle, numbers, Domain, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{Errno, Result};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -54,7 +54,7 @@ pub fn lend<T>(
     wanted: u32,
     make: impl Fn(&mut Arena, &Loan) -> Option<T>,
 ) -> Option<T> {
-    if !phase::tracking() {
+    if !phase::tracking() || !revoking::lends(wanted) {
         return None;
     }
     inherited::bring_in();
@@ -98,6 +98,8 @@ fn find<T>(
     if state.hca.retired > state.total / 10 {
         return Found::Nothing;
     }
+    // Where nothing is lent a domain is for look-ups.
+    let wanted = domains::class_of(wanted);
     let mut any = false;
     let (mut join, mut ask) = (None, None);
     let relaxed = |a: u32| a & Access::RELAXED_ORDERING;
@@ -243,17 +245,21 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
         return true;
     }
     record.borrowers -= 1;
-    let gone = if record.life == Life::Retired {
-        state.hca.destroy(loan.record)
-    } else {
-        None
-    };
+    let retired = record.life == Life::Retired;
+    let rotates = !retired && record.borrowers == 0 && revoking::rotates(record.access);
+    if rotates {
+        record.idle = idle::now();
+    }
+    let gone = retired.then(|| state.hca.destroy(loan.record)).flatten();
     if gone.is_some() {
         state.show_regions();
     }
     drop(guard);
     if let Some(deregistration) = gone {
         deregister(deregistration);
+    }
+    if rotates {
+        revoking::begins();
     }
     true
 }
@@ -262,16 +268,11 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
 /// region if they are no more than one may have. Errors: as [`adopt`].
 pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
     let all = |state: &State| {
-        let alive = |d: &Domain| d.owner == owner && d.state == Stage::Alive;
+        let alive = |d: &Domain| d.owner == owner && d.state == Stage::Alive && !d.rotates;
         state.hca.find(alive)
     };
     if all(&*lock().ok_or(Errno::BUSY)?).next().is_none() {
-        adopt(
-            owner,
-            fd,
-            pd,
-            with_local_write(policy::remote_access(settings::config().access)),
-        )?;
+        adopt_for_look_ups(owner, fd, pd)?;
     }
     let domains = all(&*lock().ok_or(Errno::BUSY)?);
     for d in domains {

@@ -85,6 +85,19 @@ pub fn take() -> Result<Guard, Nested> {
     take_slowly(thread, me, outer_sp)
 }
 
+/// Takes the lock if nobody has it.
+pub fn try_take() -> Option<Guard> {
+    let thread = thread::current();
+    let sp = arch::stack_pointer();
+    let outer_sp = thread.lock_sp.replace(sp);
+    let me = owned(thread.tid(), sp);
+    if WORD.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
+        return Some(Guard { thread, outer_sp });
+    }
+    thread.lock_sp.set(outer_sp);
+    None
+}
+
 /// Whether this thread has the lock, further up its stack.
 pub fn is_ours() -> bool {
     tid_of(WORD.load(Relaxed)) == tid_of(owned(thread::current().tid(), arch::stack_pointer()))
@@ -179,7 +192,7 @@ const SIGNAL_FRAME: u64 = 1024;
 /// nothing, and the handler will return.
 pub fn came_back(now: u64, then: u64) -> bool {
     let near = now.abs_diff(then) < ONE_STACK;
-    near && now > then.saturating_sub(SIGNAL_FRAME) && !on_alternate_stack()
+    near && now > then.saturating_sub(SIGNAL_FRAME) && !sys::signal::on_alternate_stack()
 }
 
 /// This thread has left a call half-way: if it had the lock, it will not give it
@@ -189,13 +202,6 @@ pub fn abandon_if_mine() {
         BROKEN.store(true, Relaxed);
         release(thread::current().tid());
     }
-}
-
-fn on_alternate_stack() -> bool {
-    // stack_t: sp, flags (int, padded), size.
-    let mut old = [0u64; 3];
-    let _ = sys::call!(libc::SYS_sigaltstack, 0, old.as_mut_ptr());
-    old[1] & libc::SS_ONSTACK as u64 != 0
 }
 
 /// How the lock's holder is.

@@ -86,6 +86,9 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         return value;
     };
     taken.done();
+    if let (true, Some(target)) = (taken.has_code(), target) {
+        subscribers::code_gone(target);
+    }
     let mut new = describe(frame, range);
     if is_plain(&new.attr, flags) {
         // At an address of the application's own choice others may be writing already.
@@ -242,13 +245,17 @@ fn describe_file(
     if excluded_by_name(fd) {
         facts = facts.with(Flags::EXCLUDED);
     }
+    let device = (libc::major(stat.dev), libc::minor(stat.dev));
     if stat.mode & libc::S_IFMT == libc::S_IFREG {
+        let memory = file::is_memory(fd);
+        if prot.shared() && !memory && device.0 == 0 && is_secret(fd) {
+            return (Kind::Special, facts, u64::MAX);
+        }
         if !prot.shared() && !prot.writable() {
             facts = facts.with(Flags::TEXT);
         }
-        let device = (libc::major(stat.dev), libc::minor(stat.dev));
         *origin = Some(Origin::of_file(device, stat.inode, offset, range.start()));
-        if !file::is_memory(fd) {
+        if !memory {
             facts = facts.with(Flags::CACHE);
         } else if prot.shared() {
             // Populated, it would fill its file system: a touch that works is SIGBUS then.
@@ -268,6 +275,16 @@ fn describe_file(
     )
 }
 
+/// Whether `fd` is of memfd_secret(2), whose memory the kernel reads for nobody. By its name: to
+/// ask for its file system is to ask a server where the file is another one's.
+#[cold]
+#[inline(never)]
+fn is_secret(fd: i32) -> bool {
+    let mut buf = [0u8; 64];
+    let name = name_of(fd, &mut buf);
+    matches!(name, Some(b"/secretmem" | b"/secretmem (deleted)"))
+}
+
 #[cold]
 #[inline(never)]
 fn excluded_by_name(fd: i32) -> bool {
@@ -275,10 +292,14 @@ fn excluded_by_name(fd: i32) -> bool {
     if patterns.is_empty() {
         return false;
     }
-    let link: Text<64> = Text::of(format_args!("/proc/self/fd/{fd}"));
     let mut buf = [0u8; 1024];
-    let name = link.as_cstr().map(|p| file::read_link(p, &mut buf));
-    matches!(name, Some(Ok(name)) if crate::glob::matches_any(patterns, name))
+    name_of(fd, &mut buf).is_some_and(|name| crate::glob::matches_any(patterns, name))
+}
+
+/// The name of `fd`'s file, as far as `buf` has room for it.
+fn name_of(fd: i32, buf: &mut [u8]) -> Option<&[u8]> {
+    let link: Text<64> = Text::of(format_args!("/proc/self/fd/{fd}"));
+    file::read_link(link.as_cstr()?, buf).ok()
 }
 
 /// mprotect(2) and pkey_mprotect(2).
@@ -478,6 +499,9 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         }
         end(flight);
         return value;
+    }
+    if let (true, Some(target)) = (taken.has_code(), target) {
+        subscribers::code_gone(target);
     }
     let Some(range) = PageRange::from_call(value as u64, bytes) else {
         resync::audit();

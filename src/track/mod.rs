@@ -61,6 +61,7 @@ pub mod registering;
 pub mod remap;
 pub mod resync;
 pub mod retracting;
+pub mod revoking;
 mod seals;
 pub mod settling;
 pub mod state;
@@ -102,6 +103,12 @@ pub fn lock() -> Option<Guard> {
         }
     }
     Some(guard)
+}
+
+/// The lock, if nobody has it and nothing is to be mended: whoever has it does not learn that
+/// it was wanted. Only to look.
+pub fn try_lock() -> Option<Guard> {
+    lock::try_take().filter(|guard| !guard.is_broken())
 }
 
 /// Whether this thread holds the ledger's lock, further up its stack.

@@ -129,13 +129,14 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     if flags & libc::MREMAP_FIXED as u64 != 0 {
         at |= libc::MAP_FIXED;
     }
-    let prot = prot.bits() & 7;
+    let prot = i32::from(prot.bits() & 7);
     let hint = if at & libc::MAP_FIXED != 0 {
         new_addr
     } else {
         0
     };
-    let to = match sys::call!(libc::SYS_mmap, hint, new_len, prot, at, -1i64, 0) {
+    // SAFETY: a place of the kernel's choice, or where the application wants it.
+    let to = match unsafe { sys::map(hint, new_len, prot, at, -1, 0) } {
         Ok(to) => to,
         // What is there is sealed.
         Err(Errno::PERM) => return Some(-i64::from(Errno::PERM.0)),
@@ -205,9 +206,9 @@ fn bring_back(range: PageRange, to: u64) {
     });
 }
 
-fn place(at: u64, len: u64, there: u64) -> sys::Result<u64> {
-    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    sys::call!(libc::SYS_mremap, at, len, len, how, there)
+fn place(at: u64, len: u64, there: u64) -> sys::Result<()> {
+    // SAFETY: a part of what the application moves, and of where it moves that to.
+    unsafe { sys::move_mapping(at, len, there) }
 }
 
 /// Makes an mremap again that our pins were in the way of. What is locked is charged for what

@@ -231,6 +231,8 @@ fn describe(line: &Line, extra: Flags) -> Described {
         name if name.starts_with(b"[vvar") => Kind::Kernel,
         name if name.starts_with(b"/SYSV") => Kind::Shm,
         name if name.starts_with(b"/anon_hugepage") => Kind::Huge,
+        // (No disk's: it has no name of its own in any folder.)
+        b"/secretmem" | b"/secretmem (deleted)" if line.dev_major == 0 => Kind::Special,
         name if odd_name(name) => special_in_smaps(line.range.start()).unwrap_or(Kind::File),
         share::NAME => {
             flags = flags.with(Flags::BACKED);

@@ -29,18 +29,20 @@ pub use crate::registrar::hca::active;
 
 /// One region to be registered.
 #[derive(Clone, Copy)]
-struct Job {
+pub(super) struct Job {
     /// All of the region. Memory of one entry of the ledger that nothing holds, and smaller regions
     /// before it that become one with it.
-    range: PageRange,
+    pub range: PageRange,
     /// What of it is new.
-    gap: PageRange,
-    access: u32,
+    pub gap: PageRange,
+    /// With what access.
+    pub access: u32,
     /// See [`Record::shared`].
-    shared: bool,
+    pub shared: bool,
     /// See [`Record::ahead`].
-    ahead: u64,
-    device: Device,
+    pub ahead: u64,
+    /// Where.
+    pub device: Device,
 }
 
 /// What comes next in a domain.
@@ -304,7 +306,7 @@ fn carry_out(mut guard: Guard, d: usize, job: Job) {
         return refuse(&mut guard, d, job.gap, Life::Refused(0));
     }
     let mut leaving = Deregistrations::new();
-    match run(guard, d, &job) {
+    match run(guard, d, &job, register) {
         Finished::Unlocked(outcome, mark) => {
             owed::charged(d, job.range.len());
             leaving.add_if_there(job.device, outcome);
@@ -341,12 +343,17 @@ fn carry_out(mut guard: Guard, d: usize, job: Job) {
     }
 }
 
-/// Has the kernel register `job`.
-fn run(guard: Guard, d: usize, job: &Job) -> Finished<Result<Mr>, work::InDomain> {
+/// Has the kernel register `job`, which is what `how` does.
+pub(super) fn run(
+    guard: Guard,
+    d: usize,
+    job: &Job,
+    how: impl FnOnce(Device, PageRange, u32) -> Result<Mr>,
+) -> Finished<Result<Mr>, work::InDomain> {
     let begun = work::begin_in(d, guard, job.range, |guard| {
         guard.hca.charge(d, job.range.len());
     });
-    let ran = begun.run(|| register(job.device, job.range, job.access));
+    let ran = begun.run(|| how(job.device, job.range, job.access));
     ran.finish()
 }
 
@@ -376,7 +383,7 @@ impl Job {
 }
 
 /// Whether the budget has room for `bytes` more, and the device for one more region.
-fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
+pub(super) fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
     let Some(domain) = state.hca.domain(d) else {
         return false;
     };
@@ -401,7 +408,7 @@ pub fn register_implicitly(d: usize) {
     }) else {
         return;
     };
-    let outcome = device.channel.reg_mr(device.pd, 0, u64::MAX, access);
+    let outcome = register_all_addresses(device, access);
     let (Ok(keys), Some(all)) = (outcome, PageRange::new(0, USER_END)) else {
         return;
     };
@@ -419,6 +426,11 @@ pub fn register_implicitly(d: usize) {
             domain.implicit = true;
         }
     }
+}
+
+/// Has the kernel register all addresses, to be paged on demand.
+pub(super) fn register_all_addresses(device: Device, access: u32) -> Result<Mr> {
+    device.channel.reg_mr(device.pd, 0, u64::MAX, access)
 }
 
 /// The regions that make up `hull` become one. Whether they did.
@@ -446,30 +458,58 @@ pub fn join_in(d: usize, hull: PageRange) -> bool {
         ahead: ahead_in(&guard, d, hull),
         device,
     };
+    let outcome = run(guard, d, &job, register);
     let mut leaving = Deregistrations::new();
-    let (held, mark, done) = match run(guard, d, &job) {
-        Finished::Alone(mut guard, Ok(keys), mark) => {
-            enter(&mut guard, d, device, job.record(d, keys), &mut leaving);
-            (Some(guard), mark, true)
-        }
-        Finished::Alone(mut guard, outcome, mark)
-        | Finished::Overtaken(mut guard, outcome, mark) => {
-            leaving.add_if_there(device, outcome);
-            guard.hca.refund(d, hull.len());
-            (Some(guard), mark, false)
-        }
-        Finished::Unlocked(outcome, mark) => {
-            owed::charged(d, hull.len());
-            leaving.add_if_there(device, outcome);
-            (None, mark, false)
-        }
-    };
-    if let Some(guard) = held {
-        guard.show_regions();
-    }
+    let (done, mark) = take_over(d, &job, outcome, |_| true, &mut leaving);
     leaving.deregister();
     mark.end();
-    done
+    done == Replaced::Yes
+}
+
+/// What came of having one region in the place of others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Replaced {
+    /// It is there.
+    Yes,
+    /// It was not wanted any more.
+    No,
+    /// The kernel refused it.
+    Refused,
+}
+
+/// The region of `job` was registered, or refused: it takes the place of those in its range, if
+/// `wanted` says so under the lock. What goes, be it the new one, is put into `leaving`.
+pub(super) fn take_over(
+    d: usize,
+    job: &Job,
+    outcome: Finished<Result<Mr>, work::InDomain>,
+    wanted: impl Fn(&State) -> bool,
+    leaving: &mut Deregistrations,
+) -> (Replaced, work::Mark<work::InDomain>) {
+    let (held, outcome, mark) = match outcome {
+        Finished::Alone(mut guard, Ok(keys), mark) if wanted(&guard) => {
+            enter(&mut guard, d, job.device, job.record(d, keys), leaving);
+            guard.show_regions();
+            return (Replaced::Yes, mark);
+        }
+        Finished::Alone(guard, outcome, mark) | Finished::Overtaken(guard, outcome, mark) => {
+            (Some(guard), outcome, mark)
+        }
+        Finished::Unlocked(outcome, mark) => (None, outcome, mark),
+    };
+    leaving.add_if_there(job.device, outcome);
+    match held {
+        Some(mut guard) => {
+            guard.hca.refund(d, job.range.len());
+            guard.show_regions();
+        }
+        None => owed::charged(d, job.range.len()),
+    }
+    let done = match outcome {
+        Ok(_) => Replaced::No,
+        Err(_) => Replaced::Refused,
+    };
+    (done, mark)
 }
 
 /// What the regions in `hull` have [`Record::ahead`].
@@ -487,13 +527,19 @@ fn ahead_in(state: &State, d: usize, hull: PageRange) -> u64 {
 
 /// Has the kernel register `range`. Without the lock.
 pub fn register(device: Device, range: PageRange, access: u32) -> Result<Mr> {
+    let outcome = register_uncounted(device, range, access);
+    if outcome.is_ok() {
+        counters::count(Counter::Registrations);
+    }
+    outcome
+}
+
+/// As [`register`], for what takes the place of a region that is the same.
+pub(super) fn register_uncounted(device: Device, range: PageRange, access: u32) -> Result<Mr> {
     let start = arch::ticks();
     let outcome = device
         .channel
         .reg_mr(device.pd, range.start(), range.len(), access);
     spent(Counter::HcaNanos, start);
-    if outcome.is_ok() {
-        counters::count(Counter::Registrations);
-    }
     outcome
 }

@@ -4,11 +4,12 @@
 use super::flight::Flight;
 use super::pieces::{in_pieces, longer, was_one_mapping, with_room, FAULT};
 use super::settling::settle;
+use super::subscribers;
 use super::taken::{put_back, put_back_unchanged, Taken};
 use super::turns::lock_for;
 use super::{
     backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
-    registering, resync, retracting, seals,
+    registering, resync, retracting, seals, VIEW,
 };
 use crate::arch::Frame;
 use crate::policy;
@@ -27,7 +28,20 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
     let source = PageRange::from_call(old, old_len);
     let target = PageRange::from_call(new_addr, new_len).filter(|_| fixed);
+    // The kernel may move several mappings then, and refuse the last of them.
+    let several = source
+        .zip(target)
+        .filter(|(from, to)| from.len() == to.len());
+    if let (Some((source, target)), true) = (several, share::any()) {
+        if let Some(value) = backed::move_each(frame, source, target, mremap) {
+            return value;
+        }
+    }
     if let Some(value) = seals::refused(Call::Mremap, frame, [source, target]) {
+        if let Some((source, target)) = several {
+            resync::range(source, true);
+            resync::range(target, true);
+        }
         return value;
     }
     if share::any() {
@@ -38,6 +52,14 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     if old % PAGE != 0 || (new_len > old_len && over_budget(new_len - old_len)) {
         return if old % PAGE != 0 { real(frame) } else { NOMEM };
     }
+    as_it_is(frame, source, target)
+}
+
+/// What the kernel moves, the kernel moves as it is.
+#[inline(never)]
+fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRange>) -> i64 {
+    let [old, _, _, flags, ..] = frame.args;
+    let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
     let flight = open(Call::Mremap);
     let mut moved = Taken::new();
     let mut replaced = Taken::new();
@@ -80,7 +102,8 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     }
     // The kernel unmaps a fixed target before it looks at the source, if it may move that.
     let mut changed = fixed && flags & libc::MREMAP_MAYMOVE as u64 != 0;
-    if let (FAULT, Some(source)) = (value, source) {
+    // Several that are a file's are several to the application, too: see `backed::mremap`.
+    if let (FAULT, Some(source), true) = (value, source, moved.files.is_empty()) {
         if let Some(one) = was_one_mapping(&moved, source) {
             if one.flags.has(Flags::APP_LOCKED) {
                 // Its lock has to go with it, and to what it grows by.
@@ -108,6 +131,10 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         }
     } else {
         replaced.done();
+        let new = PageRange::from_call(value as u64, frame.args[2]);
+        if let (Some(source), Some(new), false) = (source, new, moved.files.is_empty()) {
+            backed::moved_as_it_was(&moved, source, new);
+        }
         let regions_stay = stayed != Stayed::No && value == old as i64;
         remapped(
             &flight,
@@ -119,8 +146,16 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             regions_stay,
         );
         moved.forget();
+        if let (true, Some(target)) = (replaced.has_code(), target) {
+            subscribers::code_gone(target);
+        }
+        if let (true, Some(source)) = (moved.has_code(), source) {
+            code_moved(frame, value as u64, source);
+        }
     }
-    if let (true, Some(target)) = (flight.lost_track(), target) {
+    // The kernel skips holes: what was behind them at the target is still there.
+    let holes = source.is_some_and(|source| moved.has_holes(source));
+    if let (true, Some(target)) = (holes || flight.lost_track(), target) {
         resync::range(target, true);
     }
     match source.or(target) {
@@ -128,6 +163,33 @@ pub fn mremap(frame: &mut Frame) -> i64 {
         None => end(flight),
     }
     value
+}
+
+/// Code of `source` is at `at` now: what is patched in it goes by where it was.
+#[cold]
+#[inline(never)]
+fn code_moved(frame: &Frame, at: u64, source: PageRange) {
+    let found = VIEW.lookup(at).ok().flatten();
+    let attr = found.map(|found| found.attr());
+    let new = PageRange::from_call(at, frame.args[2]);
+    if let (Some(attr), Some(new)) = (attr.filter(|a| a.prot.executable()), new) {
+        let stayed = new.start() == source.start();
+        let fresh = if stayed {
+            new.after(source.end())
+        } else {
+            Some(new)
+        };
+        if let Some(fresh) = fresh.filter(|_| attr.prot.readable()) {
+            // What has moved is known by what it was: before that is forgotten.
+            subscribers::new_code(fresh, fresh.end(), attr.prot.shared(), false);
+        }
+        let rest = if stayed {
+            source.after(new.end())
+        } else {
+            Some(source)
+        };
+        rest.into_iter().for_each(subscribers::code_gone);
+    }
 }
 
 /// What becomes of the regions of what mremap is about.

@@ -35,6 +35,13 @@ pub struct Subscribers {
     pub pages_held: fn() -> bool,
     /// How many threads of the shim's own there are that only do what peers could do themselves.
     pub helpers: fn() -> u64,
+    /// A region that peers may reach has lost its last borrower, or the kernel would not forget
+    /// one yet. False: no thread of the shim's sees to it.
+    pub keys_idle: fn() -> bool,
+    /// No thread that sees to that may be there, until the next is called. Whether there was one.
+    pub keys_pause: fn() -> bool,
+    /// It may be there again, and is.
+    pub keys_resume: fn(),
     /// Nothing of this process is lent any more, whatever was lent before; true: and no thread
     /// of the shim's own may be there any longer.
     pub nothing_lent: &'static [fn(bool)],
@@ -53,6 +60,9 @@ static NOBODY: Subscribers = Subscribers {
     pages_replaced: &[],
     pages_held: || false,
     helpers: || 0,
+    keys_idle: || false,
+    keys_pause: || false,
+    keys_resume: || (),
     nothing_lent: &[],
 };
 

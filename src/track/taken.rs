@@ -200,6 +200,11 @@ impl Taken {
         last.map(|part| self.up_to_date(part))
     }
 
+    /// Whether it was not all of `range`.
+    pub fn has_holes(&self, range: PageRange) -> bool {
+        self.bytes < range.len()
+    }
+
     /// Whether the application had locked any of it.
     pub fn is_app_locked(&self) -> bool {
         self.flags.has(Flags::APP_LOCKED)

@@ -10,7 +10,7 @@ use crate::base::{counters, phase, settings};
 use crate::config::Hca;
 use crate::intercept::strict;
 use crate::registrar::hca::{Owner, SERVED};
-use crate::thread;
+use crate::thread::{self, here};
 use crate::track::{self, asking, domains, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use core::ffi::{c_int, c_uint, c_void};
@@ -42,11 +42,28 @@ const fn servable(access: u32) -> bool {
     access & !SERVED == 0 && !(writes && access & Access::LOCAL_WRITE == 0)
 }
 
+/// Whether the function that this is a part of is called by libibverbs itself. A jump out of
+/// it (siglongjmp) leaves its mark, at a place of the stack that is no further out than what
+/// is called afterwards.
+#[inline(always)]
+fn is_inside() -> bool {
+    let entered = thread::current().in_verbs.get();
+    entered != 0 && here() < entered
+}
+
 /// A region that is there already, as the application's own; null: it has to make one.
+#[inline(always)] // for `is_inside`
 fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr {
+    match is_inside() {
+        true => ptr::null_mut(),
+        false => lend(pd, addr, length, access),
+    }
+}
+
+fn lend(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr {
     let config = settings::config();
     let off = !phase::tracking() || config.hca == Hca::Off;
-    if off || pd.is_null() || length == 0 || thread::current().in_verbs.get() {
+    if off || pd.is_null() || length == 0 {
         return ptr::null_mut();
     }
     let _pass = strict::pass();
@@ -71,11 +88,16 @@ fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr
 
 /// Makes the real call. What it does inside comes back through the exports here
 /// (libibverbs calls itself through its PLT) and is not looked at.
+#[inline(always)] // for `is_inside`
 fn really<T>(call: impl FnOnce() -> T) -> T {
-    let inside = &thread::current().in_verbs;
-    let outer = inside.replace(true);
+    let entered = &thread::current().in_verbs;
+    let outer = match is_inside() {
+        true => entered.get(),
+        false => 0,
+    };
+    entered.set(if outer == 0 { here() } else { outer });
     let value = call();
-    inside.set(outer);
+    entered.set(outer);
     value
 }
 
@@ -88,22 +110,27 @@ fn for_want_of_room() -> bool {
 
 /// As [`really`], for a registration: if it fails while ours hold pinned memory, they
 /// make room, and it is tried once more.
+#[inline(always)] // for `is_inside`
 fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
     let mr = really(&call);
-    let inside = thread::current().in_verbs.get();
-    if !mr.is_null() || !registering::active() || inside {
-        return mr;
-    }
-    let _pass = strict::pass();
-    if !for_want_of_room() || !asking::evict() {
+    if !mr.is_null() || !registering::active() || is_inside() || !make_room() {
         return mr;
     }
     let mr = really(&call);
     if mr.is_null() {
         // It was not for us.
+        let _pass = strict::pass();
         asking::readmit();
     }
     mr
+}
+
+/// Gives up pinned memory for a registration that has failed, if that can help.
+#[cold]
+#[inline(never)]
+fn make_room() -> bool {
+    let _pass = strict::pass();
+    for_want_of_room() && asking::evict()
 }
 
 type Register = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
@@ -367,7 +394,7 @@ fn new_pd(pd: *mut Pd) -> *mut Pd {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     let real = real_or!(ibv_dealloc_pd as OfPd, EINVAL);
-    let ours = registering::active() && !thread::current().in_verbs.get() && {
+    let ours = registering::active() && !is_inside() && {
         let _pass = strict::pass();
         track::fork::check();
         domains::vacate(pd as u64)
@@ -418,4 +445,33 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     }
     // SAFETY: the application's own call.
     really(|| unsafe { real(context) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `ibv_reg_mr` is, as far as its frame goes: whether it came from inside, and what
+    /// `f` does in libibverbs.
+    #[inline(never)]
+    fn export(f: &mut dyn FnMut() -> bool) -> (bool, bool) {
+        let inside = is_inside();
+        (inside, really(f))
+    }
+
+    #[test]
+    fn a_call_that_was_left_by_a_jump_does_not_hide_later_ones() {
+        let mut nested = || export(&mut || is_inside()) == (true, true);
+        assert_eq!(export(&mut nested), (false, true));
+        assert_eq!(thread::current().in_verbs.get(), 0);
+        // A handler jumps out of the call: nothing is put back.
+        let mut left = 0;
+        export(&mut || {
+            left = thread::current().in_verbs.get();
+            true
+        });
+        thread::current().in_verbs.set(left);
+        assert_eq!(export(&mut nested), (false, true));
+        assert_eq!(thread::current().in_verbs.get(), 0);
+    }
 }

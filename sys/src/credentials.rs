@@ -25,8 +25,9 @@ pub struct Credentials {
 /// A user namespace: device and inode of its file under /proc/PID/ns.
 pub type Namespace = (u64, u64);
 
-/// Longer lines of a status file are cut; none that is looked for is longer.
-const LINE: usize = 96;
+/// Longer lines of a status file are cut; none that is looked for is longer: not the ids of a process
+/// in 32 pid namespaces, which is as deep as they go.
+const LINE: usize = 384;
 
 impl Credentials {
     /// This thread's, without the ambient set, and with the effective ids in the place of those
@@ -70,9 +71,10 @@ impl Credentials {
     pub fn read(path: &CStr) -> Option<Self> {
         let mut found = Self::default();
         let mut lines = 0;
-        each_line(&Fd::open(path, libc::O_RDONLY, 0).ok()?, |line| {
+        let all = each_line(&Fd::open(path, libc::O_RDONLY, 0).ok()?, |line| {
             lines += u32::from(found.take(line) == Some(true));
         });
+        all.ok()?;
         (lines == 5).then_some(found)
     }
 
@@ -112,6 +114,14 @@ impl Credentials {
     }
 }
 
+/// The first 32 of the capabilities that are in effect for this thread.
+pub fn effective() -> Result<u32> {
+    let mut header = [CAPABILITY_VERSION, 0];
+    let mut sets = [0u32; 6];
+    call!(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr())?;
+    Ok(sets[0])
+}
+
 /// The capabilities that process `pid` may have, in its own user namespace. ESRCH: there is none.
 pub fn permitted(pid: u32) -> Result<u64> {
     let header = [CAPABILITY_VERSION, pid];
@@ -128,14 +138,14 @@ pub fn is_proc_ours() -> bool {
     let Ok(file) = Fd::open(c"/proc/self/status", libc::O_RDONLY, 0) else {
         return false;
     };
-    each_line(&file, |line| {
+    let all = each_line(&file, |line| {
         if let Some(value) = line.strip_prefix(b"Pid:") {
             number_there = words(value).next().and_then(number);
         } else if let Some(value) = line.strip_prefix(b"NSpid:") {
             numbers = words(value).count();
         }
     });
-    numbers == 1 && number_there == Some(u64::from(crate::getpid()))
+    all.is_ok() && numbers == 1 && number_there == Some(u64::from(crate::getpid()))
 }
 
 /// The kernel's version 3 of capability sets.
@@ -203,10 +213,16 @@ fn hexadecimal(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// Calls `tell` for each line, cut to [`LINE`] bytes: that of the groups may be long.
-fn each_line(file: &Fd, mut tell: impl FnMut(&[u8])) {
+/// Calls `tell` for each line of a status file, cut to 384 bytes: that of the groups may be long.
+/// Errors of read(2): there may be more lines.
+pub fn each_line(file: &Fd, mut tell: impl FnMut(&[u8])) -> Result<()> {
     let (mut buffer, mut line, mut used) = ([0u8; 512], [0u8; LINE], 0);
-    while let Ok(bytes @ 1..) = file.read(&mut buffer) {
+    loop {
+        let bytes = match file.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Err(Errno::INTR) => continue,
+            read => read?,
+        };
         for byte in buffer.iter().take(bytes) {
             match (byte, line.get_mut(used)) {
                 (b'\n', _) => {

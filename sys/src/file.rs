@@ -2,24 +2,31 @@
 //! closed again at once: programs close whatever they find open.
 
 use crate::text::Text;
-use crate::{call, Errno, Result};
+use crate::{call, Access, Errno, Result, Segment};
+use core::ffi::CStr;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+mod stat;
+
+pub use stat::*;
 
 /// An open descriptor; closed when dropped.
 pub struct Fd(i32);
 
 impl Fd {
     /// Opens `path` (with its NUL) close-on-exec. `flags` and `mode` as open(2)'s.
-    pub fn open(path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Self> {
+    pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Self> {
         Self::open_at(libc::AT_FDCWD, path, flags, mode)
     }
 
     /// Opens `path` below the folder `dir`.
-    pub fn open_in(dir: &Self, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Self> {
+    pub fn open_in(dir: &Self, path: &CStr, flags: i32, mode: u32) -> Result<Self> {
         Self::open_at(dir.0, path, flags, mode)
     }
 
-    fn open_at(dir: i32, path: &core::ffi::CStr, flags: i32, mode: u32) -> Result<Self> {
+    fn open_at(dir: i32, path: &CStr, flags: i32, mode: u32) -> Result<Self> {
         loop {
             match call!(
                 libc::SYS_openat,
@@ -34,17 +41,12 @@ impl Fd {
         }
     }
 
-    /// A descriptor that nobody else closes.
-    pub fn own(fd: i32) -> Self {
-        Self(fd)
-    }
-
     /// The number.
     pub fn raw(&self) -> i32 {
         self.0
     }
 
-    /// A descriptor that the kernel has just given us.
+    /// A descriptor that the kernel has just given us, and that nobody else closes.
     pub fn owned(fd: i32) -> Self {
         Self(fd)
     }
@@ -88,7 +90,98 @@ impl Fd {
         call!(libc::SYS_pwrite64, self.0, buf.as_ptr(), buf.len(), offset).map(|n| n as usize)
     }
 
-    /// Writes all of `buf` at the file's position.
+    /// Reads into `len` bytes at `addr` from `offset` on, or writes from there; once.
+    ///
+    /// # Safety
+    /// The memory is the caller's to be read, and to be written by [`Access::Read`]. What isn't
+    /// mapped is EFAULT.
+    #[inline]
+    pub unsafe fn copy_at(&self, access: Access, addr: u64, len: u64, offset: u64) -> Result<u64> {
+        let nr = match access {
+            Access::Read => libc::SYS_pread64,
+            Access::Write => libc::SYS_pwrite64,
+        };
+        call!(nr, self.0, addr, len, offset)
+    }
+
+    /// The same with several pieces of memory: preadv(2) or pwritev(2).
+    ///
+    /// # Safety
+    /// As [`Fd::copy_at`].
+    #[inline]
+    pub unsafe fn copy_all_at(
+        &self,
+        access: Access,
+        segments: &[Segment],
+        offset: u64,
+    ) -> Result<u64> {
+        let nr = match access {
+            Access::Read => libc::SYS_preadv,
+            Access::Write => libc::SYS_pwritev,
+        };
+        let (parts, many) = (segments.as_ptr(), segments.len());
+        call!(nr, self.0, parts, many, offset, 0)
+    }
+
+    /// Writes the first `bytes` of a driver's command, once.
+    ///
+    /// # Safety
+    /// There are as many, and what the command names is there for the driver to read and write.
+    pub unsafe fn write_command<T>(&self, command: *const T, bytes: usize) -> Result<()> {
+        call!(libc::SYS_write, self.0, command, bytes).map(drop)
+    }
+
+    /// ioctl(2).
+    ///
+    /// # Safety
+    /// `argument` is what the file's driver takes for `request`, and what it names is there for
+    /// the driver to read and write.
+    #[inline]
+    pub unsafe fn ioctl<T>(&self, request: u64, argument: *mut T) -> Result<u64> {
+        call!(libc::SYS_ioctl, self.0, request, argument)
+    }
+
+    /// Makes the file `bytes` long. EFBIG beyond RLIMIT_FSIZE.
+    pub fn truncate(&self, bytes: u64) -> Result<()> {
+        within_limit(bytes)?;
+        call!(libc::SYS_ftruncate, self.0, bytes).map(drop)
+    }
+
+    /// The seals of a file in memory (fcntl(2), F_SEAL_*); EINVAL: it is none.
+    pub fn seals(&self) -> Result<i32> {
+        call!(libc::SYS_fcntl, self.0, libc::F_GET_SEALS).map(|seals| seals as i32)
+    }
+
+    /// Adds `seals` to them.
+    pub fn seal(&self, seals: i32) -> Result<()> {
+        call!(libc::SYS_fcntl, self.0, libc::F_ADD_SEALS, seals).map(drop)
+    }
+
+    /// The first offset from `from` on that has data. ENXIO: there is none.
+    pub fn next_data(&self, from: u64) -> Result<u64> {
+        const SEEK_DATA: i32 = 3;
+        call!(libc::SYS_lseek, self.0, from, SEEK_DATA)
+    }
+
+    /// The first offset from `from` on that has none.
+    pub fn next_hole(&self, from: u64) -> Result<u64> {
+        const SEEK_HOLE: i32 = 4;
+        call!(libc::SYS_lseek, self.0, from, SEEK_HOLE)
+    }
+
+    /// Gives back what bytes `offset..offset + len` take: they are zeroes from now on.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        loop {
+            match call!(libc::SYS_fallocate, self.0, how, offset, len) {
+                Err(Errno::INTR) => (),
+                other => return other.map(drop),
+            }
+        }
+    }
+
+    /// Writes all of `buf` at the file's position. EAGAIN where that would wait, of a file that
+    /// was opened with O_NONBLOCK; EPIPE and EFBIG are no signals.
     pub fn write_all(&self, mut buf: &[u8]) -> Result<()> {
         while !buf.is_empty() {
             let n = write_once(self.0, buf)?;
@@ -97,18 +190,40 @@ impl Fd {
         Ok(())
     }
 
+    /// As [`Fd::write_all`]; waits up to a second for who reads a pipe, each time that it is full.
+    pub fn write_all_patiently(&self, mut buf: &[u8]) -> Result<()> {
+        while !buf.is_empty() {
+            match write_once(self.0, buf) {
+                Err(Errno::AGAIN) if self.has_room_within(1000) => (),
+                other => buf = buf.get(other?..).unwrap_or(&[]),
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room_within(&self, milliseconds: u64) -> bool {
+        // struct pollfd: descriptor, what is asked for, what there is.
+        let mut poll = [self.0 as u64 & 0xffff_ffff | (libc::POLLOUT as u64) << 32];
+        // Signals may come all the while.
+        const TRIES: u32 = 64;
+        for _ in 0..TRIES {
+            match call!(libc::SYS_poll, poll.as_mut_ptr(), 1, milliseconds) {
+                Err(Errno::INTR) => (),
+                other => return other == Ok(1),
+            }
+        }
+        false
+    }
+
     /// The file's metadata (fstat(2)).
     pub fn stat(&self) -> Result<Stat> {
         stat_fd(self.0)
     }
 
     /// Makes sure that bytes `offset..offset + len` exist and have their space. EFBIG
-    /// beyond RLIMIT_FSIZE, where the kernel would send SIGXFSZ, which is nobody's business.
+    /// beyond RLIMIT_FSIZE.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        match crate::rlimit(libc::RLIMIT_FSIZE) {
-            Ok((soft, _)) if soft < offset.saturating_add(len) => return Err(Errno::FBIG),
-            _ => (),
-        }
+        within_limit(offset.saturating_add(len))?;
         loop {
             match call!(libc::SYS_fallocate, self.0, 0, offset, len) {
                 Err(Errno::INTR) => (),
@@ -129,15 +244,14 @@ impl Fd {
 
     /// As [`Fd::map_shared`], at `hint` if nothing is there.
     pub fn map_shared_near(&self, hint: u64, offset: u64, len: u64) -> Result<u64> {
-        call!(
-            libc::SYS_mmap,
-            hint,
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            self.0,
-            offset
-        )
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        self.map_shared_as(prot, hint, offset, len)
+    }
+
+    /// As [`Fd::map_shared_near`], with the protection `prot`.
+    pub fn map_shared_as(&self, prot: i32, hint: u64, offset: u64, len: u64) -> Result<u64> {
+        // SAFETY: without MAP_FIXED nothing is replaced.
+        unsafe { crate::map(hint, len, prot, libc::MAP_SHARED, self.0, offset) }
     }
 
     /// Raw directory entries (getdents64), 0 at the end.
@@ -146,15 +260,84 @@ impl Fd {
     }
 
     /// Makes a named pipe `name` below this folder.
-    pub fn make_pipe(&self, name: &core::ffi::CStr, mode: u32) -> Result<()> {
+    pub fn make_pipe(&self, name: &CStr, mode: u32) -> Result<()> {
         let mode = libc::S_IFIFO | mode;
         call!(libc::SYS_mknodat, self.0, name.as_ptr(), mode, 0).map(drop)
     }
 
     /// Removes the file `name` below this folder.
-    pub fn unlink(&self, name: &core::ffi::CStr) -> Result<()> {
+    pub fn unlink(&self, name: &CStr) -> Result<()> {
         call!(libc::SYS_unlinkat, self.0, name.as_ptr(), 0).map(drop)
     }
+}
+
+/// A descriptor by a number that somebody else closes, or has closed.
+pub struct Borrowed(ManuallyDrop<Fd>);
+
+/// The descriptor `fd`, which stays open.
+#[inline]
+pub fn borrow(fd: i32) -> Borrowed {
+    Borrowed(ManuallyDrop::new(Fd(fd)))
+}
+
+impl Deref for Borrowed {
+    type Target = Fd;
+
+    #[inline]
+    fn deref(&self) -> &Fd {
+        &self.0
+    }
+}
+
+/// memfd_create(2): a file that is memory, and has no name but for people to read.
+pub fn in_memory(name: &CStr, flags: u32) -> Result<Fd> {
+    call!(libc::SYS_memfd_create, name.as_ptr(), flags).map(|fd| Fd(fd as i32))
+}
+
+/// A descriptor from which signals of `mask`, which are blocked, can be read (signalfd(2)).
+/// Reading it never waits.
+pub fn of_signals(mask: u64) -> Result<Fd> {
+    let flags = libc::SFD_NONBLOCK | libc::SFD_CLOEXEC;
+    call!(libc::SYS_signalfd4, -1i64, &raw const mask, 8, flags).map(|fd| Fd(fd as i32))
+}
+
+/// Removes the file `path`.
+pub fn unlink(path: &CStr) -> Result<()> {
+    let here = libc::AT_FDCWD as i64;
+    call!(libc::SYS_unlinkat, here, path.as_ptr(), 0).map(drop)
+}
+
+/// `struct pollfd`: what is to be waited for.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Poll {
+    fd: i32,
+    events: i16,
+    /// What has come.
+    pub found: i16,
+}
+
+impl Poll {
+    /// There is something to be read from `fd`; nothing if it is -1.
+    pub const fn readable(fd: i32) -> Self {
+        Self {
+            fd,
+            events: libc::POLLIN,
+            found: 0,
+        }
+    }
+}
+
+/// Waits until something has come or `nanos` are over; of how many descriptors.
+pub fn poll(polls: &mut [Poll], nanos: u64) -> Result<u64> {
+    let time = [nanos / 1_000_000_000, nanos % 1_000_000_000];
+    let (these, many) = (polls.as_mut_ptr(), polls.len());
+    call!(libc::SYS_ppoll, these, many, time.as_ptr(), 0, 8)
+}
+
+/// Closes the descriptors `first..=last`; `flags` as close_range(2)'s.
+pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
+    call!(libc::SYS_close_range, first, last, flags).map(drop)
 }
 
 /// Descriptors of ours that are kept lie below this, or as high as the soft limit lets
@@ -281,39 +464,50 @@ impl Drop for Fd {
     }
 }
 
-fn write_once(fd: i32, buf: &[u8]) -> Result<usize> {
-    loop {
-        match call!(libc::SYS_write, fd, buf.as_ptr(), buf.len()) {
-            Err(Errno::INTR) => (),
-            other => return other.map(|n| n as usize),
-        }
+/// EFBIG for a file that would be longer than RLIMIT_FSIZE: the kernel would send SIGXFSZ, which
+/// is nobody's business.
+fn within_limit(bytes: u64) -> Result<()> {
+    match crate::rlimit(libc::RLIMIT_FSIZE) {
+        Ok((soft, _)) if soft < bytes => Err(Errno::FBIG),
+        _ => Ok(()),
     }
 }
 
-/// Writes `buf` once to a descriptor that is not ours (standard error). A pipe
-/// that nobody reads is no reason for a SIGPIPE.
-pub fn write_foreign(fd: i32, buf: &[u8]) {
-    let pipe = 1u64 << (libc::SIGPIPE - 1);
+/// Errors of a write which the kernel tells by a signal, too: nobody reads the pipe, the file
+/// would be longer than RLIMIT_FSIZE.
+const SIGNALLED: [(Errno, i32); 2] = [(Errno::PIPE, libc::SIGPIPE), (Errno::FBIG, libc::SIGXFSZ)];
+
+/// Writes some of `buf`, without a signal: it is not the program that writes.
+fn write_once(fd: i32, buf: &[u8]) -> Result<usize> {
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let all = SIGNALLED.iter().fold(0, |all, s| all | bit(s.1));
     let (mut before, mut pending) = (0u64, 0u64);
     let _ = call!(
         libc::SYS_rt_sigprocmask,
         libc::SIG_BLOCK,
-        &raw const pipe,
+        &raw const all,
         &raw mut before,
         8
     );
     let _ = call!(libc::SYS_rt_sigpending, &raw mut pending, 8);
-    let broken = write_once(fd, buf) == Err(Errno::PIPE);
-    if broken && pending & pipe == 0 {
-        // Takes away the one that we caused.
-        let now = [0u64; 2];
-        let _ = call!(
-            libc::SYS_rt_sigtimedwait,
-            &raw const pipe,
-            0,
-            now.as_ptr(),
-            8
-        );
+    let written = loop {
+        match call!(libc::SYS_write, fd, buf.as_ptr(), buf.len()) {
+            Err(Errno::INTR) => (),
+            other => break other.map(|n| n as usize),
+        }
+    };
+    for (errno, signal) in SIGNALLED {
+        if written == Err(errno) && pending & bit(signal) == 0 {
+            // Takes away the one that we caused.
+            let (ours, now) = (bit(signal), [0u64; 2]);
+            let _ = call!(
+                libc::SYS_rt_sigtimedwait,
+                &raw const ours,
+                0,
+                now.as_ptr(),
+                8
+            );
+        }
     }
     let _ = call!(
         libc::SYS_rt_sigprocmask,
@@ -322,6 +516,12 @@ pub fn write_foreign(fd: i32, buf: &[u8]) {
         0,
         8
     );
+    written
+}
+
+/// Writes `buf` once to a descriptor that is not ours (standard error).
+pub fn write_foreign(fd: i32, buf: &[u8]) {
+    let _ = write_once(fd, buf);
 }
 
 /// The name of the first of the kernel's directory entries, and the rest.
@@ -333,143 +533,8 @@ pub fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name.get(..end)?, entries.get(length..)?))
 }
 
-/// What is needed of `struct stat`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
-    /// Device, as stat(2) has it.
-    pub dev: u64,
-    /// Inode number.
-    pub inode: u64,
-    /// Type and permissions.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Device number of a device file.
-    pub rdev: u64,
-    /// Bytes.
-    pub size: u64,
-    /// What of it is there, in 512 bytes.
-    pub blocks: u64,
-    /// Names that it has; of a folder, its subfolders and two.
-    pub links: u64,
-}
-
-impl Stat {
-    /// Major number of the device, as makedev(3) packs it into `st_dev`.
-    pub const fn dev_major(&self) -> u32 {
-        major(self.dev)
-    }
-
-    /// Minor number of the device.
-    pub const fn dev_minor(&self) -> u32 {
-        minor(self.dev)
-    }
-}
-
-/// Major number of a device, as makedev(3) packs it.
-pub const fn major(dev: u64) -> u32 {
-    ((dev >> 8) & 0xfff) as u32 | ((dev >> 32) & 0xffff_f000) as u32
-}
-
-/// Minor number of a device, likewise.
-pub const fn minor(dev: u64) -> u32 {
-    (dev & 0xff) as u32 | ((dev >> 12) & 0xffff_ff00) as u32
-}
-
-impl From<&libc::stat> for Stat {
-    fn from(s: &libc::stat) -> Self {
-        Self {
-            dev: s.st_dev,
-            inode: s.st_ino,
-            mode: s.st_mode,
-            uid: s.st_uid,
-            rdev: s.st_rdev,
-            size: u64::try_from(s.st_size).unwrap_or(0),
-            blocks: u64::try_from(s.st_blocks).unwrap_or(0),
-            links: s.st_nlink,
-        }
-    }
-}
-
-/// Whether `fd`'s file is memory: tmpfs, a memfd, hugetlbfs. Only their files have seals, and
-/// the file system is not asked, which another machine may answer for.
-pub fn is_memory(fd: i32) -> bool {
-    call!(libc::SYS_fcntl, fd, libc::F_GET_SEALS).is_ok()
-}
-
-/// Bytes that the file system of `fd`'s file has left for everybody.
-pub fn room_fd(fd: i32) -> Result<u64> {
-    // The type, the size of a block, and three numbers of blocks, of which the last is of
-    // those that everybody can have.
-    let mut words = [0u64; 15];
-    call!(libc::SYS_fstatfs, fd, words.as_mut_ptr())?;
-    let [_, block, _, _, left, ..] = words;
-    Ok(left.saturating_mul(block))
-}
-
-const _: () = assert!(size_of::<libc::statfs>() <= size_of::<[u64; 15]>());
-
-/// Metadata of any descriptor.
-pub fn stat_fd(fd: i32) -> Result<Stat> {
-    // SAFETY: all zeroes is a valid `struct stat`.
-    let mut s: libc::stat = unsafe { core::mem::zeroed() };
-    call!(libc::SYS_fstat, fd, &raw mut s)?;
-    Ok((&s).into())
-}
-
-/// Type of the file system that a descriptor's file is on, as fstatfs(2) has it.
-fn file_system(fd: i32) -> Result<u64> {
-    // The first field of struct statfs, of 120 bytes.
-    let mut stat = [0u64; 16];
-    call!(libc::SYS_fstatfs, fd, stat.as_mut_ptr())?;
-    Ok(stat[0])
-}
-
-/// Whether a descriptor is of a POSIX message queue.
-pub fn is_message_queue(fd: i32) -> bool {
-    // From the kernel's ipc/mqueue.c.
-    const MQUEUE_MAGIC: u64 = 0x1980_0202;
-    file_system(fd) == Ok(MQUEUE_MAGIC)
-}
-
-/// Which kind of namespace a descriptor is of, as CLONE_NEW* has it; `None`: of no namespace.
-pub fn namespace_kind(fd: i32) -> Result<Option<i32>> {
-    // From the kernel's magic.h and nsfs.h.
-    const NSFS_MAGIC: u64 = 0x6e73_6673;
-    const NS_GET_NSTYPE: u64 = 0xb703;
-    // To another file the number may mean anything.
-    if file_system(fd)? != NSFS_MAGIC {
-        return Ok(None);
-    }
-    call!(libc::SYS_ioctl, fd, NS_GET_NSTYPE).map(|kind| Some(kind as i32))
-}
-
-/// Whether a descriptor is of the device that has the number `rdev`.
-pub fn is_device(fd: i32, rdev: u64) -> bool {
-    stat_fd(fd).is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFCHR && s.rdev == rdev)
-}
-
-/// Metadata of `path`; a link itself if `nofollow`.
-pub fn stat_path(path: &core::ffi::CStr, nofollow: bool) -> Result<Stat> {
-    // SAFETY: as above.
-    let mut s: libc::stat = unsafe { core::mem::zeroed() };
-    let flags = if nofollow {
-        libc::AT_SYMLINK_NOFOLLOW
-    } else {
-        0
-    };
-    call!(
-        libc::SYS_newfstatat,
-        libc::AT_FDCWD as i64,
-        path.as_ptr(),
-        &raw mut s,
-        flags
-    )?;
-    Ok((&s).into())
-}
-
 /// Makes the folder `path` with permissions `mode`.
-pub fn make_folder(path: &core::ffi::CStr, mode: u32) -> Result<()> {
+pub fn make_folder(path: &CStr, mode: u32) -> Result<()> {
     call!(
         libc::SYS_mkdirat,
         libc::AT_FDCWD as i64,
@@ -480,7 +545,7 @@ pub fn make_folder(path: &core::ffi::CStr, mode: u32) -> Result<()> {
 }
 
 /// Where the link `path` points to; the bytes used of `buf`.
-pub fn read_link<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
+pub fn read_link<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     let n = call!(
         libc::SYS_readlinkat,
         libc::AT_FDCWD as i64,
@@ -492,7 +557,7 @@ pub fn read_link<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Result<&'a [u
 }
 
 /// Reads the whole of a small file; the bytes used of `buf`.
-pub fn read_small<'a>(path: &core::ffi::CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
+pub fn read_small<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     let fd = Fd::open(path, libc::O_RDONLY, 0)?;
     let mut used = 0;
     loop {
@@ -521,6 +586,34 @@ mod tests {
         let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
         assert_eq!(flags, libc::FD_CLOEXEC as u64);
         close(high);
+    }
+
+    /// SIGPIPE of this thread's that waits to be delivered.
+    fn pending() -> bool {
+        let mut pending = 0u64;
+        call!(libc::SYS_rt_sigpending, &raw mut pending, 8).unwrap();
+        pending >> (libc::SIGPIPE - 1) & 1 != 0
+    }
+
+    #[test]
+    fn a_signal_of_a_write_is_taken_away_and_another_is_not() {
+        let mut ends = [-1i32; 2];
+        call!(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC).unwrap();
+        let [out, into] = ends.map(Fd::owned);
+        drop(out);
+        // What is ignored is pending, too, where it is blocked.
+        let _blocked = crate::Undisturbed::new();
+        assert_eq!(into.write_all(b"x"), Err(Errno::PIPE));
+        assert!(!pending());
+        call!(
+            libc::SYS_tgkill,
+            crate::getpid(),
+            crate::gettid(),
+            libc::SIGPIPE
+        )
+        .unwrap();
+        assert_eq!(into.write_all(b"x"), Err(Errno::PIPE));
+        assert!(pending());
     }
 
     #[test]

@@ -4,20 +4,24 @@
 
 use arch::Frame;
 use core::fmt;
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use text::Text;
 
 pub mod arch;
 pub mod credentials;
+pub mod dispatch;
 pub mod file;
 pub mod folder;
+mod memory;
 pub mod netlink;
 pub mod pagemap;
 pub mod process;
+pub mod signal;
 pub mod socket;
 pub mod text;
 pub mod time;
+
+pub use memory::*;
 
 /// An error number of the kernel, 1 to 4095. Unknown ones stay what they are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,6 +84,9 @@ impl fmt::Display for Errno {
     }
 }
 
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
 /// A kernel answer as a `Result`.
 pub type Result<T> = core::result::Result<T, Errno>;
 
@@ -94,17 +101,19 @@ pub fn check(ret: i64) -> Result<u64> {
 }
 
 /// A raw system call: `call!(number, arguments...)`, up to six of them, each cast to
-/// u64. Safe to write down, so whoever does answers for what the call does to memory.
-#[macro_export]
+/// u64. Safe to write down, so it stays in this crate, whose functions answer for what the call
+/// does to memory.
 macro_rules! call {
     ($nr:expr $(, $a:expr)*) => { $crate::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
     (@ $nr:expr, [$a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr $(, $_rest:expr)*]) => {{
         let (nr, a, b, c, d, e, f) = ($nr as u64, $a, $b, $c, $d, $e, $f);
-        // SAFETY: forwarded to the caller of the function that this stands in;
-        // each says why its call is sound.
+        // SAFETY: by the function that this stands in: what it can't answer for itself is in
+        // its contract.
         $crate::check(unsafe { $crate::arch::syscall6(nr, a, b, c, d, e, f) })
     }};
 }
+pub(crate) use call;
+
 /// The application's own call, made for it: from this library's text, so that
 /// `strace -k` shows that it came through here.
 ///
@@ -114,122 +123,6 @@ macro_rules! call {
 pub unsafe fn real(frame: &Frame) -> i64 {
     // SAFETY: by the contract above.
     unsafe { arch::application_call(frame) }
-}
-
-/// How far below the first of it the shim's own memory is, bytes, and how much of that it
-/// takes before it begins anew. Not so far that sanitizers take it for their shadow.
-const APART: u64 = 256 << 30;
-const APART_ROOM: u64 = 64 << 30;
-
-/// Where the shim's own memory goes, once known, and how much has gone there.
-static APART_FROM: AtomicU64 = AtomicU64::new(0);
-static APART_USED: AtomicU64 = AtomicU64::new(0);
-
-/// Where to ask the kernel for `bytes` for the shim itself: far from where it puts what the
-/// application maps. In a hole that the application has made it would be replaced by what
-/// the application, which knows nothing of it, maps there next (MAP_FIXED). 0: anywhere.
-pub fn apart(bytes: u64) -> u64 {
-    let from = APART_FROM.load(Relaxed);
-    let pages = bytes.saturating_add(4095) & !4095;
-    match from {
-        0 => 0,
-        _ => from + APART_USED.fetch_add(pages, Relaxed) % APART_ROOM,
-    }
-}
-
-/// Bytes in a huge page (x86-64, Documentation/admin-guide/mm/transhuge.rst).
-pub const HUGE_PAGE: u64 = 2 << 20;
-/// Bytes of a page.
-const PAGE: u64 = 4096;
-
-/// The same for a file's part at `offset`, such that huge pages of the file's can be mapped as
-/// that: the kernel sees to it only where it has the choice.
-pub fn apart_for(bytes: u64, offset: u64) -> u64 {
-    if bytes < HUGE_PAGE {
-        return apart(bytes);
-    }
-    match apart(bytes.saturating_add(HUGE_PAGE)) {
-        0 => 0,
-        at => at + (offset.wrapping_sub(at) & (HUGE_PAGE - 1)),
-    }
-}
-
-/// Anonymous private memory of `bytes` (whole pages), zeroed, for the shim
-/// itself.
-pub fn map_private(bytes: usize) -> Result<NonNull<u8>> {
-    let hint = apart(bytes as u64);
-    let at = call!(
-        libc::SYS_mmap,
-        hint,
-        bytes,
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        -1i64,
-        0
-    )?;
-    if hint == 0 && at > 2 * APART {
-        APART_FROM.store(at - APART, Relaxed);
-    }
-    NonNull::new(at as *mut u8).ok_or(Errno::NOMEM)
-}
-
-/// Anonymous memory at `at` exactly, if that is free (Linux 4.17). `prot` as mmap's.
-pub fn map_at(at: u64, bytes: u64, prot: i32) -> Result<u64> {
-    let got = call!(
-        libc::SYS_mmap,
-        at,
-        bytes,
-        prot,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
-        -1i64,
-        0
-    )?;
-    if got != at {
-        // An older kernel takes the flag for a mere hint.
-        let _ = unmap(got, bytes);
-        return Err(Errno::EXIST);
-    }
-    Ok(got)
-}
-
-/// Unmaps memory that the shim mapped itself.
-pub fn unmap(at: u64, bytes: u64) -> Result<()> {
-    call!(libc::SYS_munmap, at, bytes).map(drop)
-}
-
-/// mprotect(2).
-pub fn protect(at: u64, bytes: u64, prot: i32) -> Result<()> {
-    call!(libc::SYS_mprotect, at, bytes, prot).map(drop)
-}
-
-/// madvise(2).
-pub fn advise(at: u64, bytes: u64, advice: i32) -> Result<()> {
-    call!(libc::SYS_madvise, at, bytes, advice).map(drop)
-}
-
-/// mincore(2): a byte for each page from `at` on; its lowest bit: the page is resident.
-pub fn residency(at: u64, pages: &mut [u8]) -> Result<()> {
-    let bytes = pages.len() as u64 * 4096;
-    call!(libc::SYS_mincore, at, bytes, pages.as_mut_ptr()).map(drop)
-}
-
-/// mlock2(2): locks and populates, or with `onfault` locks what is touched later.
-pub fn lock_memory(at: u64, bytes: u64, onfault: bool) -> Result<()> {
-    if onfault {
-        call!(libc::SYS_mlock2, at, bytes, libc::MLOCK_ONFAULT).map(drop)
-    } else {
-        call!(libc::SYS_mlock, at, bytes).map(drop)
-    }
-}
-
-/// munlock(2).
-pub fn unlock_memory(at: u64, bytes: u64) -> Result<()> {
-    call!(libc::SYS_munlock, at, bytes).map(drop)
-}
-
-/// munlockall(2).
-pub fn unlock_all() {
-    let _ = call!(libc::SYS_munlockall);
 }
 
 /// This process's id in its own namespace.
@@ -307,6 +200,14 @@ pub fn rlimit(resource: u32) -> Result<(u64, u64)> {
     Ok((out[0], out[1]))
 }
 
+/// How much memory the machine has, and swap space: sysinfo(2).
+pub fn machine() -> Result<libc::sysinfo> {
+    // SAFETY: all zeroes is a valid `struct sysinfo`.
+    let mut info: libc::sysinfo = unsafe { core::mem::zeroed() };
+    call!(libc::SYS_sysinfo, &raw mut info)?;
+    Ok(info)
+}
+
 /// Random 64 bits; the time-stamp counter where the kernel has none to give.
 pub fn random() -> u64 {
     let mut out = 0u64;
@@ -372,102 +273,14 @@ impl Undisturbed {
     /// From now on.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        let (all, mut mask) = (u64::MAX, 0u64);
-        let _ = set_signal_mask(&raw const all, &raw mut mask);
+        let mut mask = 0;
+        let _ = signal::change_mask(libc::SIG_SETMASK, &u64::MAX, Some(&mut mask));
         Self { mask }
     }
 }
 
 impl Drop for Undisturbed {
     fn drop(&mut self) {
-        let _ = set_signal_mask(&raw const self.mask, core::ptr::null_mut());
+        let _ = signal::change_mask(libc::SIG_SETMASK, &self.mask, None);
     }
-}
-
-fn set_signal_mask(new: *const u64, old: *mut u64) -> Result<u64> {
-    call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, 8)
-}
-
-/// Copies `bytes` from `from` in this process to `to`, or says EFAULT where an
-/// ordinary load would be a signal. Fails too where process_vm_readv is forbidden.
-///
-/// # Safety
-/// `to` is valid for `bytes` of writes.
-pub unsafe fn copy_checked(from: u64, to: *mut u8, bytes: usize) -> Result<usize> {
-    let local = [to as u64, bytes as u64];
-    let remote = [from, bytes as u64];
-    call!(
-        libc::SYS_process_vm_readv,
-        getpid(),
-        local.as_ptr(),
-        1,
-        remote.as_ptr(),
-        1,
-        0
-    )
-    .map(|n| n as usize)
-}
-
-/// Whether 8 bytes at `addr` are known to be readable: see [`can_read`].
-pub fn readable(addr: u64) -> bool {
-    can_read(addr) == Some(true)
-}
-
-/// Whether a load of 8 bytes at `addr` is none that is answered by a signal: beyond a file's
-/// end, PROT_NONE, a guard, what a protection key denies. Grows a stack like any access.
-/// `None`: nobody knows, since a seccomp filter refuses every call that could tell.
-pub fn can_read(addr: u64) -> Option<bool> {
-    // The kernel reads the new signal mask before it looks at `how`, which is nonsense here.
-    match call!(libc::SYS_rt_sigprocmask, -1i64, addr, 0, 8) {
-        Err(Errno::INVAL) => Some(true),
-        Err(Errno::FAULT) => Some(false),
-        _ => can_read_in_sandbox(addr),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn can_read_in_sandbox(addr: u64) -> Option<bool> {
-    let words = [addr & !3, addr.saturating_add(7) & !3];
-    match words.map(can_compare) {
-        [Some(first), Some(last)] => Some(first && last),
-        _ => words
-            .iter()
-            .all(|word| populate_read(word & !(PAGE - 1), PAGE))
-            .then_some(true),
-    }
-}
-
-/// Whether the kernel can load the word at `addr`, for futex(2) with nobody to be woken.
-fn can_compare(addr: u64) -> Option<bool> {
-    let how = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
-    let compare = |with: u32| call!(libc::SYS_futex, addr, how, 0, 0, addr, with);
-    // It is not equal to both. A filter may say yes to everything.
-    let answer = [0, 1].map(compare);
-    match answer {
-        [Err(Errno::FAULT), _] => Some(false),
-        [Err(Errno::AGAIN), _] | [_, Err(Errno::AGAIN)] => Some(true),
-        _ => None,
-    }
-}
-
-/// Makes the pages from `at` on resident as a load would. Whether all of them can be read;
-/// false too where the kernel (before Linux 5.14) or a filter refuses the call.
-pub fn populate_read(at: u64, bytes: u64) -> bool {
-    let populate = |at| advise(at, bytes, libc::MADV_POPULATE_READ);
-    // A filter may say that advice is taken, and not have it taken: between pages it never is.
-    populate(at).is_ok() && populate(at | 1).is_err()
-}
-
-/// The program break.
-pub fn current_brk() -> u64 {
-    call!(libc::SYS_brk, 0).unwrap_or(0)
-}
-
-/// Bytes of the System V segment `id`.
-pub fn shm_bytes(id: u64) -> Result<u64> {
-    // struct shmid64_ds of x86-64 and aarch64: 48 bytes of permissions, then the size.
-    let mut out = [0u64; 16];
-    call!(libc::SYS_shmctl, id, libc::IPC_STAT, out.as_mut_ptr())?;
-    Ok(out[6])
 }

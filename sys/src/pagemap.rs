@@ -39,8 +39,12 @@ struct Scan {
 
 /// PAGEMAP_SCAN: `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
-/// PAGE_IS_PRESENT.
+/// PAGE_IS_PRESENT, PAGE_IS_SWAPPED and PAGE_IS_PFNZERO.
 const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO: u64 = 1 << 5;
+/// Words of a `struct page_region`: start, end, and what the pages are.
+const REGION: usize = 3;
 /// The kernel has no PAGEMAP_SCAN (before Linux 6.7), or a filter forbids it.
 static CANNOT_SCAN: AtomicBool = AtomicBool::new(false);
 
@@ -92,6 +96,32 @@ impl Pagemap {
             }
         }
     }
+
+    /// Fills `words` with regions of pages from `from` on, below `end`, that are in the page
+    /// tables or in swap and are not the zero page. Those regions, three words each of which
+    /// the first two are start and end, and up to where it has looked. `None`: the kernel can't
+    /// be asked.
+    pub fn held<'a>(&self, from: u64, end: u64, words: &'a mut [u64]) -> Option<(&'a [u64], u64)> {
+        if CANNOT_SCAN.load(Relaxed) {
+            return None;
+        }
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start: from,
+            end,
+            regions: words.as_mut_ptr() as u64,
+            many_regions: (words.len() / REGION) as u64,
+            inverted: IS_ZERO,
+            all_of: IS_ZERO,
+            any_of: IS_PRESENT | IS_SWAPPED,
+            told: IS_PRESENT | IS_SWAPPED,
+            ..Scan::default()
+        };
+        let found = call!(libc::SYS_ioctl, self.0.raw(), PAGEMAP_SCAN, &raw mut scan);
+        let count = usize::try_from(found.ok()?).ok()?;
+        let told = words.get(..count.checked_mul(REGION)?)?;
+        (scan.walk_end > from).then_some((told, scan.walk_end.min(end)))
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +167,41 @@ mod tests {
         assert!([at, at + 5000 * PAGE].contains(&first));
         let rest = at + 5002 * PAGE;
         assert!([rest, end].contains(&pagemap.next_present(rest, end)));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(p.cast(), 64 << 20) };
+    }
+
+    #[test]
+    fn what_is_held_is_told_in_regions() {
+        let p = map(64 << 20);
+        let (at, page) = (p as u64, PAGE as usize);
+        let written = [3, 4, 5, 700, 702, 16383];
+        // SAFETY: within the mapping; huge pages would be more than what is touched.
+        unsafe {
+            libc::madvise(p.cast(), 64 << 20, libc::MADV_NOHUGEPAGE);
+            for n in written {
+                p.add(n * page).write_volatile(1);
+            }
+            // The zero page holds nothing.
+            p.add(9000 * page).read_volatile();
+        }
+        let pagemap = Pagemap::open().expect("/proc/self/pagemap");
+        let (mut from, end) = (at, at + (64 << 20));
+        let mut found = Vec::new();
+        while from < end {
+            // Room for two at a time.
+            let mut words = [0; 6];
+            let Some((regions, to)) = pagemap.held(from, end, &mut words) else {
+                eprintln!("skipped: no PAGEMAP_SCAN");
+                break;
+            };
+            for region in regions.chunks_exact(3) {
+                let pages = (region[0] - at) / PAGE..(region[1] - at) / PAGE;
+                found.extend(pages.map(|n| n as usize));
+            }
+            from = to;
+        }
+        assert!(from < end || found == written, "{found:?}");
         // SAFETY: mapped above.
         unsafe { libc::munmap(p.cast(), 64 << 20) };
     }

@@ -191,19 +191,47 @@ pub fn has_ended(pid: u64) -> bool {
 /// Whether there is a process `pid` that has not ended.
 fn lives(pid: u64) -> bool {
     let handle = match call!(libc::SYS_pidfd_open, pid, 0) {
-        Ok(fd) => Fd::own(fd as i32),
+        Ok(fd) => Fd::owned(fd as i32),
         Err(Errno::SRCH) => return false,
-        Err(_) => return call!(libc::SYS_kill, pid, 0) != Err(Errno::SRCH),
+        Err(_) => return exists(pid),
     };
     // struct pollfd: descriptor, what is asked for, what there is. To be read from: it has ended.
     let mut poll = [handle.raw() as u64 & 0xffff_ffff | (libc::POLLIN as u64) << 32];
     call!(libc::SYS_poll, poll.as_mut_ptr(), 1, 0) != Ok(1)
 }
 
+/// Whether there is a process `pid` here, if only one that waits to be waited for.
+pub fn exists(pid: u64) -> bool {
+    call!(libc::SYS_kill, pid, 0) != Err(Errno::SRCH)
+}
+
+/// What prctl(2) says of PR_GET_DUMPABLE.
+pub fn dumpable() -> Result<u64> {
+    call!(libc::SYS_prctl, libc::PR_GET_DUMPABLE)
+}
+
+/// Lets every process trace this one as far as Yama goes (PR_SET_PTRACER). EINVAL without Yama.
+pub fn permit_tracers() -> Result<()> {
+    const ANY: u64 = u64::MAX;
+    call!(libc::SYS_prctl, libc::PR_SET_PTRACER, ANY).map(drop)
+}
+
+/// Names this thread, by 15 bytes at the most.
+pub fn name_thread(name: &CStr) {
+    let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, name.as_ptr());
+}
+
 /// Waits for the child `pid`, so that nobody else has to.
 pub fn reap(pid: u64) {
     let options = libc::WEXITED | libc::__WALL;
     while call!(libc::SYS_waitid, libc::P_PID, pid, 0, options, 0) == Err(Errno::INTR) {}
+}
+
+/// Ends this thread.
+pub fn exit_thread(status: u32) -> ! {
+    loop {
+        let _ = call!(libc::SYS_exit, status);
+    }
 }
 
 /// Ends this process.

@@ -330,6 +330,15 @@ pub fn receive(socket: &Fd, buffer: &mut [u8], room: Room) -> Result<Message> {
     })
 }
 
+/// Reads the message that [`receive`] takes next into `buffer`, without what comes with it, and
+/// leaves it there; its bytes. Errors as [`receive`]'s.
+pub fn look(socket: &Fd, buffer: &mut [u8]) -> Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC;
+    let (at, room) = (buffer.as_mut_ptr(), buffer.len());
+    let seen = call!(libc::SYS_recvfrom, socket.raw(), at, room, flags as u32);
+    seen.map(|bytes| bytes as usize)
+}
+
 fn header(part: &mut [u64; 2], extras: *mut u8, room: usize) -> libc::msghdr {
     // SAFETY: all zeroes is a valid header.
     let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -424,9 +433,11 @@ mod tests {
         assert!(has_more(&far));
         send(&near, b"four", None).unwrap();
         let mut buffer = [0; 3];
+        assert_eq!((look(&far, &mut buffer), &buffer), (Ok(3), b"one"));
         let first = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert!(first.bytes == 3 && &buffer == b"one" && !first.cut);
         assert_eq!(first.sender, Some(us));
+        assert_eq!((look(&far, &mut buffer), &buffer), (Ok(4), b"fou"));
         let second = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert!(second.bytes == 3 && second.cut && second.fd.is_none());
         assert_eq!(second.sender, Some(us));

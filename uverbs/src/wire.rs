@@ -10,7 +10,7 @@
 //! now an ordinary file would be written to.
 
 use core::mem::offset_of;
-use regall_sys::{call, file, Errno, Result};
+use regall_sys::{file, Errno, Result};
 
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
 pub const VERBS_IOCTL: u32 = 0xc018_1b01;
@@ -126,7 +126,9 @@ impl Message {
     }
 
     fn send(&mut self, fd: i32) -> Result<()> {
-        call!(libc::SYS_ioctl, fd, VERBS_IOCTL, &raw mut *self).map(drop)
+        // SAFETY: a message of that interface, whose attributes were made of memory that is as
+        // long as they say, and is borrowed by the caller.
+        unsafe { file::borrow(fd).ioctl(VERBS_IOCTL.into(), &raw mut *self) }.map(drop)
     }
 }
 
@@ -303,7 +305,8 @@ fn write<Q, A>(
     request.in_words = (bytes / size_of::<u32>()) as u16;
     request.out_words = ((size_of::<A>() + room) / size_of::<u32>()) as u16;
     let _ = answer;
-    call!(libc::SYS_write, fd, &raw const *request, bytes).map(drop)
+    // SAFETY: the device is the one that takes such a command, which names the answer.
+    unsafe { file::borrow(fd).write_command(&raw const *request, bytes) }
 }
 
 /// Gets an open file its context. This one has an ioctl of its own since Linux 5.6,

@@ -1,10 +1,10 @@
-//! The sources as they are: no cycle, and nothing is imported that ARCHITECTURE.md's table does
-//! not allow.
+//! The sources as they are: no cycle, nothing is imported that ARCHITECTURE.md's table does not
+//! allow, and no system call is made outside of `sys`.
 
-use regall_walls::graph;
 use regall_walls::house::{self, Root};
 use regall_walls::resolve::Arrow;
 use regall_walls::table::Table;
+use regall_walls::{graph, kernel};
 use std::path::{Path, PathBuf};
 
 fn top() -> PathBuf {
@@ -36,4 +36,13 @@ fn nobody_imports_what_the_table_does_not_allow() {
         println!("{why}: {arrow}");
     }
     assert!(broken.is_empty(), "{} imports", broken.len());
+}
+
+#[test]
+fn only_sys_enters_the_kernel() {
+    let strays = kernel::strays(&top(), &house::roots(&top()).unwrap()).unwrap();
+    for stray in &strays {
+        println!("{stray}");
+    }
+    assert!(strays.is_empty(), "{} system calls", strays.len());
 }

@@ -1,6 +1,8 @@
-//! Planted cycles, each drawn in another way, are found; what is none is not.
+//! Planted cycles, each drawn in another way, and planted system calls are found; what is none
+//! is not.
 
 use regall_walls::graph::{self, Cycle};
+use regall_walls::kernel;
 use regall_walls::resolve::World;
 use regall_walls::source;
 use std::fs;
@@ -129,4 +131,36 @@ fn modules_with_paths_are_found_and_others_packages_left_out() {
         ("user.rs", "use crate::imp;"),
     ];
     assert_eq!(cycles(&files), []);
+}
+
+#[test]
+fn system_calls_are_found() {
+    let found = |text: &str| {
+        let entries = kernel::entries(text).unwrap();
+        entries
+            .into_iter()
+            .map(|(line, _)| line)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(found("fn f() {\n sys::call!(libc::SYS_close, 3); }"), [2]);
+    assert_eq!(found("fn f() -> u8 { g(call!(1).ok()) }"), [1]);
+    assert_eq!(found("m! { call!(1) }"), [1]);
+    assert_eq!(
+        found("fn f() { unsafe { asm!(\n\"2: syscall\", in(\"rax\") 1) } }"),
+        [2]
+    );
+    assert_eq!(found("global_asm!(r#\"\nf:\n  syscall\n  ret\"#);"), [3]);
+    assert_eq!(found("fn f() { asm!(\"nop\\n\\tsyscall\") }"), [2]);
+    assert_eq!(found("use regall_sys::arch::syscall6;"), [1]);
+    // Others' names, what is only said, and what only is called so.
+    assert_eq!(found("each_call! { rows } // call!(1)"), []);
+    assert_eq!(found("/// call!(1)\nfn f() -> &str { \"syscall\" }"), []);
+    assert_eq!(
+        found("global_asm!(\"regall_syscall: ret // no syscall\");"),
+        []
+    );
+    assert_eq!(
+        found("fn f(call: fn()) -> bool { call(); !(call() == ()) }"),
+        []
+    );
 }

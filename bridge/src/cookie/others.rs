@@ -4,13 +4,13 @@
 use super::Cookie;
 use crate::find;
 use crate::kind::Kind;
-use crate::link::{vectored, Lost, Open, LOOK};
+use crate::link::{Lost, Open, LOOK};
 use crate::transfer::{Outcome, Way};
 use crate::vector::{Cursor, Few, Segment};
 use crate::wire::{open_name, Request, CHUNK, COOKIE_GET, COOKIE_PUT, HOLD};
 use regall_sys::process::{own_namespace, Identity};
 use regall_sys::socket::{self, Room};
-use regall_sys::{Errno, Result};
+use regall_sys::{Access, Errno, Result};
 
 /// As [`super::circle::Circle::transfer`], of a region whose owner is another user's. A
 /// connection is made each time.
@@ -30,6 +30,11 @@ pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment])
         // SAFETY: by the contract above.
         let copied = unsafe { chunk(&mut open, way, cookie, offset + done.bytes, &mut here, len) };
         match copied {
+            // An owner that says so for ever is not asked for ever.
+            Ok(0) => {
+                done.result = Err(Errno::FAULT);
+                break;
+            }
             Ok(bytes) => {
                 done.bytes += bytes;
                 left -= bytes;
@@ -41,6 +46,7 @@ pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment])
             }
         }
     }
+    open.end();
     done
 }
 
@@ -120,7 +126,7 @@ unsafe fn chunk(
     let mut len = few.bytes();
     if way == Way::Put {
         // SAFETY: memory to be read, by the caller's contract.
-        len = unsafe { vectored(libc::SYS_pwritev, open.bounce(), few.as_slice(), 0) }?;
+        len = unsafe { open.bounce().copy_all_at(Access::Write, few.as_slice(), 0) }?;
     }
     let request = Request {
         addr: at,
@@ -134,7 +140,7 @@ unsafe fn chunk(
     if way == Way::Get {
         few.cut(bytes);
         // SAFETY: memory to be written, by the caller's contract.
-        bytes = unsafe { vectored(libc::SYS_preadv, open.bounce(), few.as_slice(), 0) }?;
+        bytes = unsafe { open.bounce().copy_all_at(Access::Read, few.as_slice(), 0) }?;
     }
     here.advance(bytes);
     match bytes {

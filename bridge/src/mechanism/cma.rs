@@ -7,7 +7,7 @@ use crate::kind::No;
 use crate::process::Process;
 use crate::vector::{Segment, Way};
 use regall_sys::arch::ticks;
-use regall_sys::{call, Errno, Result};
+use regall_sys::{file, Access, Errno, Result};
 
 /// Up to so many bytes, /proc/PID/mem is quicker.
 const FEW: u64 = 1 << 10;
@@ -76,19 +76,8 @@ fn refused(peer: &Process) -> No {
 
 /// One process_vm_readv or process_vm_writev.
 unsafe fn attach(pid: u32, way: Way, local: &[Segment], remote: &[Segment]) -> Result<u64> {
-    let nr = match way {
-        Way::Get => libc::SYS_process_vm_readv,
-        Way::Put => libc::SYS_process_vm_writev,
-    };
-    call!(
-        nr,
-        pid,
-        local.as_ptr(),
-        local.len(),
-        remote.as_ptr(),
-        remote.len(),
-        0
-    )
+    // SAFETY: by the caller's contract.
+    unsafe { regall_sys::copy_between(way.access(), pid, local, remote) }
 }
 
 /// Where process_vm_readv is forbidden: through /proc/PID/mem, one segment. (Not the
@@ -128,11 +117,7 @@ pub unsafe fn by_memory(
 }
 
 unsafe fn read_memory(fd: i32, to: Segment, from: Segment) -> Result<u64> {
-    call!(
-        libc::SYS_pread64,
-        fd,
-        to.addr,
-        to.len.min(from.len),
-        from.addr
-    )
+    let len = to.len.min(from.len);
+    // SAFETY: by the caller's contract.
+    unsafe { file::borrow(fd).copy_at(Access::Read, to.addr, len, from.addr) }
 }

@@ -7,13 +7,13 @@
 
 use super::{Copied, Endpoints, Features, Job, Mechanism};
 use crate::kind::No;
-use crate::link::{vectored, Link, Lost, Open};
+use crate::link::{Link, Lost, Open};
 use crate::lock::Lock;
 use crate::process::Process;
 use crate::vector::{Cursor, Few, Segment, Way};
 use crate::wire::{Answer, Request, ATTACH_GET, ATTACH_PUT, CHUNK, GET, PUT, SLOTS};
 use regall_sys::socket::Room;
-use regall_sys::{Errno, Result};
+use regall_sys::{Access, Errno, Result};
 
 /// The mechanism by a thread of the owner.
 pub struct Helper;
@@ -149,7 +149,10 @@ impl Work<'_> {
             let mut few = Few::new();
             few.fill(self.here, len);
             // SAFETY: memory to be read, by the caller's contract.
-            len = unsafe { vectored(libc::SYS_pwritev, open.bounce(), few.as_slice(), offset) }?;
+            len = unsafe {
+                open.bounce()
+                    .copy_all_at(Access::Write, few.as_slice(), offset)
+            }?;
             self.here.advance(len);
         }
         if let (Some(chunk), 1..) = (self.chunks.get_mut(slot), len) {
@@ -211,12 +214,8 @@ impl Work<'_> {
             few.fill(self.here, bytes - done);
             // SAFETY: by the caller's contract.
             let part = unsafe {
-                vectored(
-                    libc::SYS_preadv,
-                    open.bounce(),
-                    few.as_slice(),
-                    offset + done,
-                )
+                open.bounce()
+                    .copy_all_at(Access::Read, few.as_slice(), offset + done)
             };
             match part {
                 Ok(part @ 1..) => {

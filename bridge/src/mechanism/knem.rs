@@ -12,8 +12,8 @@ use super::{Copied, Endpoints, Features, Job, Mechanism};
 use crate::kind::No;
 use crate::lock::Lock;
 use crate::vector::{Segment, Way};
-use regall_sys::file::{Fd, Kept};
-use regall_sys::{call, Errno, Result};
+use regall_sys::file::{self, Fd, Kept};
+use regall_sys::{Errno, Result};
 
 const ABI: u32 = 0xd;
 const GET_INFO: u32 = 0x4010_4b10;
@@ -101,15 +101,19 @@ fn open() -> Option<Kept> {
         ignored_flags: 0,
         forced_flags: 0,
     };
-    request(fd.raw(), GET_INFO, (&raw mut info) as u64).ok()?;
+    // SAFETY: the module writes its `struct knem_cmd_info` there.
+    unsafe { request(fd.raw(), GET_INFO, &raw mut info) }.ok()?;
     match info.abi {
         ABI => Kept::new(&fd).ok(),
         _ => None,
     }
 }
 
-fn request(fd: i32, request: u32, argument: u64) -> Result<u64> {
-    call!(libc::SYS_ioctl, fd, request, argument)
+/// # Safety
+/// `argument` is what the module takes for `request`, and names memory that it can be given.
+unsafe fn request<T>(fd: i32, request: u32, argument: *mut T) -> Result<u64> {
+    // SAFETY: by the contract above.
+    unsafe { file::borrow(fd).ioctl(request.into(), argument) }
 }
 
 /// In a child of fork: regions are its parent's, and the module keeps their pages as long as
@@ -142,7 +146,8 @@ pub fn create(segments: &[Segment]) -> u64 {
         pad: 0,
         cookie: 0,
     };
-    match request(fd, CREATE_REGION, (&raw mut region) as u64) {
+    // SAFETY: segments of this process, which the module gets at as their pages.
+    match unsafe { request(fd, CREATE_REGION, &raw mut region) } {
         Ok(_) => region.cookie,
         Err(_) => 0,
     }
@@ -151,7 +156,9 @@ pub fn create(segments: &[Segment]) -> u64 {
 /// Takes a region back; 0 is none.
 pub fn destroy(cookie: u64) {
     if let (Some(fd), true) = (device(), cookie != 0) {
-        let _ = request(fd, DESTROY_REGION, (&raw const cookie) as u64);
+        let mut cookie = cookie;
+        // SAFETY: the module reads a number there.
+        let _ = unsafe { request(fd, DESTROY_REGION, &raw mut cookie) };
     }
 }
 
@@ -219,7 +226,8 @@ unsafe fn copy(
         async_index: 0,
         pad: 0,
     };
-    match request(fd, INLINE_COPY, (&raw mut copy) as u64) {
+    // SAFETY: `local` is the caller's, by the contract of `copy`.
+    match unsafe { request(fd, INLINE_COPY, &raw mut copy) } {
         // All of it, to the end of the local side, which is the shorter one.
         Ok(_) if copy.status == STATUS_SUCCESS => Ok(bytes(local)),
         Ok(_) | Err(Errno::FAULT) => Err(No::Failed(Errno::FAULT)),

@@ -11,9 +11,9 @@
 
 use super::{any_memory, Copied, Endpoints, Features, Job, Mechanism};
 use crate::kind::No;
-use crate::vector::{Cursor, Way};
+use crate::vector::{Cursor, Segment, Way};
 use crate::window::{By, Bytes, Hold, Wanted, Windows};
-use regall_sys::{call, Errno, Result};
+use regall_sys::{file, Access, Errno, Result};
 
 /// The mechanism by mapping the peer's memory.
 pub struct Map;
@@ -117,7 +117,8 @@ unsafe fn move_bytes(job: &Job, own: u64, hold: &Hold, len: u64) -> core::result
 /// not the file's: that is for others.
 #[cold]
 fn read_file(job: &Job, fd: i32, to: u64, offset: u64, len: u64) -> core::result::Result<u64, No> {
-    match call!(libc::SYS_pread64, fd, to, len, offset) {
+    // SAFETY: the caller's own memory, which it vouches for.
+    match unsafe { file::borrow(fd).copy_at(Access::Read, to, len, offset) } {
         Ok(0) if any_memory(job.order) => Err(No::NotThis),
         Ok(0) => Err(No::Failed(Errno::FAULT)),
         Ok(bytes) => Ok(bytes),
@@ -129,11 +130,8 @@ fn read_file(job: &Job, fd: i32, to: u64, offset: u64, len: u64) -> core::result
 /// Copies between two places of this process, or says EFAULT where memcpy would be a signal.
 #[cold]
 fn by_kernel(way: Way, own: u64, at: u64, len: u64) -> Result<u64> {
-    let nr = match way {
-        Way::Get => libc::SYS_process_vm_readv,
-        Way::Put => libc::SYS_process_vm_writev,
-    };
-    let (local, remote) = ([own, len], [at, len]);
+    let [local, remote] = [own, at].map(|addr| Segment { addr, len });
     let pid = regall_sys::getpid();
-    call!(nr, pid, local.as_ptr(), 1, remote.as_ptr(), 1, 0)
+    // SAFETY: the caller vouches for his own memory; the other is held.
+    unsafe { regall_sys::copy_between(way.access(), pid, &[local], &[remote]) }
 }

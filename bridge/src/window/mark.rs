@@ -3,8 +3,8 @@
 //! sharing the memory has been of use to anybody.
 
 use regall_sys::file::{self, Fd};
+use regall_sys::rlimit;
 use regall_sys::text::Text;
-use regall_sys::{call, rlimit};
 
 /// Bytes of such a file: more than anybody maps of it.
 pub const FILE_BYTES: u64 = 1 << 46;
@@ -36,6 +36,5 @@ pub fn leave(fd: &Fd) {
 
 /// Whether anybody has left it in the owner's file `fd`.
 pub fn is_there(fd: i32) -> bool {
-    const SEEK_DATA: i32 = 3;
-    call!(libc::SYS_lseek, fd, AT, SEEK_DATA).is_ok()
+    file::borrow(fd).next_data(AT).is_ok()
 }

@@ -13,7 +13,7 @@ use regall_directory::addr::round_up;
 use regall_directory::maps::Line;
 use regall_sys::file::{self, next_entry, Fd, Stat};
 use regall_sys::text::{number, Text};
-use regall_sys::{call, Errno, Result};
+use regall_sys::{Errno, Result};
 
 /// Longer names than this are of no use here, bytes.
 const NAME: usize = 256;
@@ -201,8 +201,8 @@ fn open_plain(path: &core::ffi::CStr, flags: i32, is: impl Fn(&Stat) -> bool) ->
 /// SIGBUS: a memfd sealed so, or memory of the kernel's own mount of tmpfs that nobody has
 /// a name or a descriptor for (MAP_SHARED|MAP_ANONYMOUS).
 pub fn is_steady(fd: &Fd, backing: &Backing) -> bool {
-    match call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS) {
-        Ok(seals) if seals & libc::F_SEAL_SHRINK as u64 != 0 => true,
+    match fd.seals() {
+        Ok(seals) if seals & libc::F_SEAL_SHRINK != 0 => true,
         // memfds are on that mount, too, and named so by the kernel.
         Ok(_) => !backing.name.as_bytes().starts_with(b"/memfd:") && on_kernels_mount(fd),
         Err(_) => false,
@@ -222,8 +222,7 @@ pub fn is_write_sealed(fd: &Fd) -> bool {
 
 /// Whether it has one of these seals.
 fn has_seal(fd: &Fd, any: i32) -> bool {
-    let seals = call!(libc::SYS_fcntl, fd.raw(), libc::F_GET_SEALS);
-    seals.is_ok_and(|s| s & any as u64 != 0)
+    fd.seals().is_ok_and(|seals| seals & any != 0)
 }
 
 fn on_kernels_mount(fd: &Fd) -> bool {
@@ -236,8 +235,7 @@ fn on_kernels_mount(fd: &Fd) -> bool {
 
 /// memfd_create(2); `flags` as its.
 pub fn memory_file(flags: u32) -> Result<Fd> {
-    let fd = call!(libc::SYS_memfd_create, c"regall".as_ptr(), flags)?;
-    Ok(Fd::own(fd as i32))
+    file::in_memory(c"regall", flags)
 }
 
 /// Whether segment numbers mean the same in process `pid` as here: both are in one IPC
@@ -294,10 +292,13 @@ fn query(path: &core::ffi::CStr, addr: u64) -> Result<Backing> {
         name: name.as_mut_ptr() as u64,
         ..Query::default()
     };
-    match call!(libc::SYS_ioctl, fd.raw(), QUERY, &raw mut ask) {
+    // SAFETY: the file is one of the kernel's lists of mappings, which takes that, and writes
+    // at most `name_size` bytes to `name`.
+    match unsafe { fd.ioctl(QUERY, &raw mut ask) } {
         Err(Errno::NAMETOOLONG) => {
             (ask.name_size, ask.name) = (0, 0);
-            call!(libc::SYS_ioctl, fd.raw(), QUERY, &raw mut ask)?;
+            // SAFETY: as above.
+            unsafe { fd.ioctl(QUERY, &raw mut ask) }?;
         }
         other => drop(other?),
     }
@@ -338,7 +339,7 @@ mod tests {
     use super::*;
 
     fn mapped(fd: &Fd, bytes: u64) -> u64 {
-        call!(libc::SYS_ftruncate, fd.raw(), bytes).unwrap();
+        fd.truncate(bytes).unwrap();
         fd.map_shared(0, bytes).unwrap()
     }
 
@@ -385,8 +386,7 @@ mod tests {
         let at = mapped(&sealed, 1 << 12);
         let backing = Backing::find(std::process::id(), at).unwrap();
         assert!(!is_steady(&sealed, &backing));
-        let seals = libc::F_SEAL_SHRINK;
-        call!(libc::SYS_fcntl, sealed.raw(), libc::F_ADD_SEALS, seals).unwrap();
+        sealed.seal(libc::F_SEAL_SHRINK).unwrap();
         assert!(is_steady(&sealed, &backing));
         regall_sys::unmap(at, 1 << 12).unwrap();
         let path = c"/dev/shm/regall-steady-test";

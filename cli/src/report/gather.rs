@@ -3,6 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
@@ -63,7 +66,7 @@ fn files(place: &Path, problems: &mut Vec<String>) -> Vec<PathBuf> {
         return vec![place.into()];
     }
     let listed = fs::read_dir(place).and_then(|all| all.map(|e| Ok(e?.path())).collect());
-    let mut listed: Vec<PathBuf> = listed.unwrap_or_else(|e: std::io::Error| {
+    let mut listed: Vec<PathBuf> = listed.unwrap_or_else(|e: io::Error| {
         problems.push(format!("{}: {e}", place.display()));
         Vec::new()
     });
@@ -73,11 +76,10 @@ fn files(place: &Path, problems: &mut Vec<String>) -> Vec<PathBuf> {
 }
 
 fn process(file: &Path) -> anyhow::Result<Process> {
-    let length = fs::metadata(file)?.len();
-    if length > LONGEST {
+    let text = contents(file)?;
+    if text.len() as u64 > LONGEST {
         bail!("no statistics of a process: too long");
     }
-    let text = fs::read(file)?;
     let told: documents::Process =
         serde_json::from_slice(&text).map_err(|e| unreadable(e.classify(), &text))?;
     if told.version != documents::VERSION {
@@ -85,6 +87,23 @@ fn process(file: &Path) -> anyhow::Result<Process> {
         bail!("statistics of another version ({version}): read them with the regall of that one");
     }
     Ok(Process::new(told))
+}
+
+/// What is in a file, up to one byte more than statistics can have. A pipe that nobody has open
+/// to write is empty, and not waited for; else it is read to its end.
+fn contents(file: &Path) -> io::Result<Vec<u8>> {
+    let mut options = fs::OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(file)?;
+    // SAFETY: no memory; the descriptor is open.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut text = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// What is wrong with a file that is no JSON, in words of ours.

@@ -113,7 +113,7 @@ impl Drop for Publisher {
     }
 }
 
-fn script() -> PathBuf {
+pub fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/verify-maps.sh")
 }
 

@@ -7,7 +7,7 @@ use super::plan::{
 };
 use super::{Config, Site};
 use crate::sys::file::Fd;
-use crate::sys::{self, call, Errno, Result};
+use crate::sys::{self, Errno, Result};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Kind;
 
@@ -118,6 +118,50 @@ pub(super) struct Entry {
     libc: bool,
     zone: u16,
     trampoline: u16,
+}
+
+impl Entry {
+    /// The jump to the trampoline.
+    pub(super) fn jump_bytes(&self) -> Option<[u8; plan::JUMP_BYTES]> {
+        let behind = self.jump.wrapping_add(plan::JUMP_BYTES as u64);
+        let distance = i32::try_from(self.to.wrapping_sub(behind) as i64).ok()?;
+        let [a, b, c, d] = distance.to_le_bytes();
+        Some([0xe9, a, b, c, d])
+    }
+
+    /// Whether `before` ends as what is before this site does.
+    fn is_copied(&self, before: &[u8]) -> bool {
+        let moved = usize::from(self.moved);
+        let start = before.len().checked_sub(moved).filter(|_| moved > 0);
+        let there = start.and_then(|start| before.get(start..));
+        match (there, self.jump_bytes()) {
+            (Some(there), Some(jump)) => there
+                .strip_prefix(&jump)
+                .is_some_and(|rest| rest.iter().all(|byte| *byte == plan::BREAKPOINT)),
+            _ => false,
+        }
+    }
+}
+
+/// What became of a site.
+#[derive(Clone, Copy)]
+enum Gone {
+    /// It is there.
+    No,
+    /// Something else is mapped where it was. Who moves text to huge pages puts back what was
+    /// there, our jump with it: its trampoline stays what it is.
+    Replaced,
+    /// Its trampoline is another's from now on.
+    ForGood,
+}
+
+impl Gone {
+    fn when(self, gone: bool) -> Self {
+        match gone {
+            true => self,
+            false => Self::No,
+        }
+    }
 }
 
 /// The patched sites, in memory mapped for them.
@@ -296,18 +340,20 @@ impl Patches {
                 let there = there.unwrap_or(&[]);
                 writer.patch(plan.jump_at(), there, patch.bytes(), found.in_use)
             }
-            landing => writer.put(landing, patch.bytes(), found.in_use),
+            landing => writer.put(landing, &plan.padding, patch.bytes(), found.in_use),
         };
         if let (Ok(()), false) = (written, plan.landing == 0) {
             let short = plan.short().ok_or(Errno::INVAL)?;
             if let (at @ 1.., bytes) = plan.extent {
+                let before = bytes.saturating_sub(plan::JUMP_BYTES as u32);
+                let (there, longer) = (before.to_le_bytes(), bytes.to_le_bytes());
                 // Who walks the stack right there finds the way back by it.
-                let _ = writer.put(at, &bytes.to_le_bytes(), found.in_use);
+                let _ = writer.put(at, &there, &longer, found.in_use);
             }
             written = writer.patch(plan.site, &plan::SYSCALL, &short, found.in_use);
         }
         if written.is_err() {
-            self.drop_entries(|e| e.site == plan.site);
+            self.drop_entries(|e| Gone::ForGood.when(e.site == plan.site));
         }
         written
     }
@@ -401,18 +447,42 @@ impl Patches {
         jump.is_some_and(|jump| self.is_ours(site.saturating_sub(u64::from(entry.moved)), jump))
     }
 
+    /// What one of our jumps, of which there is a copy at the end of `before`, has replaced, and
+    /// its bytes. Where it goes is counted from where it was made for: a copy elsewhere goes
+    /// wrong. `None`: there is none, or what it has replaced is not known.
+    pub fn copied(
+        &self,
+        before: &[u8],
+        writer: &mut Writer,
+    ) -> Option<([u8; plan::MOVED_MAX], usize)> {
+        if !matches!(before, [.., 0xe9, _, _, _, _] | [.., plan::BREAKPOINT]) {
+            return None;
+        }
+        let mut all = self.table.all().iter();
+        let entry = all.find(|e| e.is_copied(before))?;
+        let mut bytes = [0; plan::MOVED_MAX];
+        let moved = bytes.get_mut(..usize::from(entry.moved))?;
+        // The trampoline begins with what it has taken over.
+        let whole = writer.read(entry.to, moved) && plan::is_the_same_anywhere(moved);
+        whole.then_some((bytes, usize::from(entry.moved)))
+    }
+
     /// Frees the trampolines of those sites in `range` that are gone.
     pub fn forget(&mut self, range: PageRange) {
         let mut writer = Writer::default();
         self.drop_entries(|e| {
             let touches = range.contains(e.site) || range.contains(e.jump);
-            touches && (is_unmapped(e.jump) || !writer.has_jump(e.jump, e.to))
+            match touches {
+                true if is_unmapped(e.jump) => Gone::ForGood,
+                true if !writer.has_jump(e.jump, e.to) => Gone::Replaced,
+                _ => Gone::No,
+            }
         });
     }
 
     /// Frees the trampoline of `site`, whose code was replaced.
     pub fn forget_site(&mut self, site: u64) {
-        self.drop_entries(|e| e.site == site);
+        self.drop_entries(|e| Gone::ForGood.when(e.site == site));
     }
 
     /// Frees the trampolines of code that went without a word: overwritten by its owner, or
@@ -421,20 +491,27 @@ impl Patches {
     /// what stood before it, and still come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
         self.drop_entries(|e| {
-            is_unmapped(e.jump) || is_generated(e.jump) && !writer.has_jump(e.jump, e.to)
+            let gone =
+                is_unmapped(e.jump) || is_generated(e.jump) && !writer.has_jump(e.jump, e.to);
+            Gone::ForGood.when(gone)
         });
     }
 
-    /// Frees those that `gone` says it of.
-    fn drop_entries(&mut self, mut gone: impl FnMut(&Entry) -> bool) {
+    /// Forgets those that `gone` says it of.
+    fn drop_entries(&mut self, mut gone: impl FnMut(&Entry) -> Gone) {
         let mut n = 0;
         while let Some(entry) = self.table.all().get(n).copied() {
-            if !gone(&entry) {
-                n += 1;
-                continue;
-            }
-            if let Some(Some(zone)) = self.zones.get_mut(usize::from(entry.zone)) {
-                zone.set(usize::from(entry.trampoline), false);
+            match gone(&entry) {
+                Gone::No => {
+                    n += 1;
+                    continue;
+                }
+                Gone::Replaced => (),
+                Gone::ForGood => {
+                    if let Some(Some(zone)) = self.zones.get_mut(usize::from(entry.zone)) {
+                        zone.set(usize::from(entry.trampoline), false);
+                    }
+                }
             }
             self.table.remove(n);
         }
@@ -504,8 +581,7 @@ fn nearest_gap(site: u64, buffer: &mut [u8], failed: &[u64]) -> Result<Option<u6
             }
         }
     };
-    let heap_end = call!(libc::SYS_brk, 0).unwrap_or(0);
-    let heap_end = regall_directory::addr::round_up(heap_end).unwrap_or(0);
+    let heap_end = regall_directory::addr::round_up(sys::current_brk()).unwrap_or(0);
     let mut consider_gap = |low: u64, high: u64| {
         if low <= heap_end && heap_end <= high {
             consider(low, heap_end.saturating_sub(PAGE));
@@ -571,8 +647,25 @@ impl Writer {
         write_unprotected(at, bytes, in_use)
     }
 
-    /// Writes `bytes` beside code, where nobody runs.
-    fn put(&mut self, at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
+    /// Whether `there` is at `at`. Something else may have been mapped there, or written, by
+    /// the program or for another site, since it was searched.
+    fn holds(&mut self, at: u64, there: &[u8], in_use: Use) -> bool {
+        if in_use == Use::Fresh {
+            // SAFETY: it was read there to be searched, and is in the hands of whoever waits
+            // for that.
+            let now = |n: usize| unsafe { (at as *const u8).wrapping_add(n).read_volatile() };
+            return there.iter().enumerate().all(|(n, byte)| now(n) == *byte);
+        }
+        let mut now = [0; plan::MOVED_MAX];
+        let now = now.get_mut(..there.len());
+        now.is_some_and(|now| self.read(at, now) && now == there)
+    }
+
+    /// Writes `bytes` beside code, where nobody runs, in the place of `there`.
+    pub(super) fn put(&mut self, at: u64, there: &[u8], bytes: &[u8], in_use: Use) -> Result<()> {
+        if !self.holds(at, there, in_use) {
+            return Err(Errno::FAULT);
+        }
         if in_use != Use::Left {
             return self.write(at, bytes, Use::Shared);
         }
@@ -586,9 +679,12 @@ impl Writer {
     /// Writes a jump, and what is to stand behind it, in the place of the code `there`. Where
     /// others may be running it the jump is written alone, at once: nobody comes to what is
     /// behind it.
-    fn patch(&mut self, at: u64, there: &[u8], bytes: &[u8], in_use: Use) -> Result<()> {
+    pub(super) fn patch(&mut self, at: u64, there: &[u8], bytes: &[u8], in_use: Use) -> Result<()> {
         if !in_use.at_once() {
-            return self.write(at, bytes, in_use);
+            return match self.holds(at, there, in_use) {
+                true => self.write(at, bytes, in_use),
+                false => Err(Errno::FAULT),
+            };
         }
         let jump = bytes
             .get(..bytes.len().min(plan::JUMP_BYTES))
@@ -604,7 +700,7 @@ impl Writer {
         let place = new.get_mut(at.wrapping_sub(word) as usize..);
         let place = place.and_then(|rest| rest.get_mut(..jump.len()));
         let place = place.ok_or(Errno::INVAL)?;
-        // Something else may have been mapped there, or written, since it was searched.
+        // As in `holds`, of what is stored.
         if !there.starts_with(place) {
             return Err(Errno::FAULT);
         }
@@ -630,7 +726,7 @@ impl Writer {
     pub fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
         let (to, len) = (into.as_mut_ptr(), into.len());
         if let Some(mem) = self.mem() {
-            return call!(libc::SYS_pread64, mem.raw(), to, len, at) == Ok(len as u64);
+            return mem.read_at(into, at) == Ok(len);
         }
         // SAFETY: `into` is as long as that.
         unsafe { sys::copy_checked(at, to, len) == Ok(len) }
@@ -638,7 +734,7 @@ impl Writer {
 
     /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
     /// can't be read there is. A debugger's breakpoint may be in the place of its first byte.
-    fn has_jump(&mut self, at: u64, to: u64) -> bool {
+    pub(super) fn has_jump(&mut self, at: u64, to: u64) -> bool {
         let mut bytes = [0u8; plan::JUMP_BYTES];
         let [_, distance @ ..] = &mut bytes;
         !self.read(at.saturating_add(1), distance) || target(at, *distance) == to
@@ -652,16 +748,28 @@ fn target(at: u64, distance: [u8; 4]) -> u64 {
 }
 
 /// Whether `at` is memory of the program's own, where what it executes is of its own making.
-pub(super) fn is_generated(at: u64) -> bool {
+fn is_generated(at: u64) -> bool {
     let found = crate::track::VIEW.lookup(at);
     found.is_ok_and(|found| found.is_some_and(|f| f.attr().kind == Kind::Anon))
 }
 
+/// Whether `at` is a file's text in memory of this process's own, as it was when it was patched:
+/// what is shared is others' too, and the file's.
+pub(super) fn is_private_text(at: u64) -> bool {
+    match crate::track::VIEW.lookup(at) {
+        Ok(Some(found)) => {
+            let attr = found.attr();
+            let text = attr.prot.executable() && !attr.prot.shared();
+            text && attr.kind == Kind::File
+        }
+        // Unit tests have no ledger.
+        _ => cfg!(test),
+    }
+}
+
 /// Whether the kernel has nothing at `at`.
 fn is_unmapped(at: u64) -> bool {
-    let mut resident = 0u8;
-    let page = at & !(PAGE - 1);
-    call!(libc::SYS_mincore, page, PAGE, &raw mut resident) == Err(Errno::NOMEM)
+    sys::residency(at & !(PAGE - 1), &mut [0]) == Err(Errno::NOMEM)
 }
 
 /// Eight bytes of `at`'s line that begin there or before it.
@@ -735,12 +843,5 @@ pub fn read_checked(at: u64, into: &mut [u8]) -> bool {
     let Ok(mem) = Fd::open(c"/proc/self/mem", libc::O_RDONLY, 0) else {
         return false;
     };
-    let got = call!(
-        libc::SYS_pread64,
-        mem.raw(),
-        into.as_mut_ptr(),
-        into.len(),
-        at
-    );
-    got == Ok(into.len() as u64)
+    mem.read_at(into, at) == Ok(into.len())
 }

@@ -338,7 +338,7 @@ pub fn boundary(bytes: &[u8], at: usize) -> Boundary {
 }
 
 /// Whether decoding from `start` gets to `at`; `None` if it gets stuck.
-fn arrives(bytes: &[u8], start: usize, at: usize) -> Option<bool> {
+pub(super) fn arrives(bytes: &[u8], start: usize, at: usize) -> Option<bool> {
     let mut here = start;
     while here < at {
         here = here.checked_add(usize::from(Insn::decode(bytes.get(here..)?)?.len))?;

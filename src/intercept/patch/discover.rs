@@ -1,15 +1,16 @@
 //! Finds `syscall` instructions in executable memory and decides about each.
 //! Reads code, writes nothing.
 
-use super::decode::{boundary, Boundary, Effect, Flow, Insn, RAX};
+use super::decode::{arrives, boundary, Boundary, Effect, Flow, Insn, RAX};
 use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
 use super::plan::{fits_at_once, kind_of_all, Entry, Kind, Plan, BREAKPOINT, JUMP_BYTES, MOV_EAX};
 use super::Config;
 use crate::base::numbers::NUMBERS;
 use core::arch::x86_64::{
-    __m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128,
-    _mm_set1_epi8,
+    __m128i, _mm_and_si128, _mm_cmpeq_epi32, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8,
+    _mm_or_si128, _mm_set1_epi32, _mm_set1_epi8, _mm_setr_epi32, _mm_setr_epi8, _mm_sub_epi32,
+    _mm_sub_epi8,
 };
 use core::iter::successors;
 use core::ops::Range;
@@ -106,12 +107,125 @@ fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// Decides about the `0f 05` at offset `at`. `room` is to work in.
 pub fn inspect(text: &Text<'_>, at: usize, room: &mut Room) -> Verdict {
+    let site = text.base.saturating_add(at as u64);
+    let bounds = || text.module.and_then(|m| m.function(site));
     let near = number_before(text.bytes, at);
     if let Some((Kind::Pass, _)) = near.map(|nr| kind_of_all(&Numbers::one(nr), text.config)) {
-        return Verdict::Nothing;
+        return past_number(text, at, bounds(), room).unwrap_or(Verdict::Nothing);
     }
-    let site = text.base.saturating_add(at as u64);
-    inspect_in(text, at, text.module.and_then(|m| m.function(site)), room)
+    inspect_in(text, at, bounds(), room)
+}
+
+/// What comes to the `syscall` at `at` past the number before it, which does not matter. A
+/// branch that brings one that does also comes past the place of a patch.
+fn past_number(
+    text: &Text<'_>,
+    at: usize,
+    bounds: Option<Bounds>,
+    room: &mut Room,
+) -> Option<Verdict> {
+    let bounds = bounds?;
+    let first = usize::try_from(bounds.start.checked_sub(text.base)?).ok()?;
+    let last = usize::try_from(bounds.end.checked_sub(text.base)?).ok()?;
+    if !may_branch_to(text.bytes.get(first..last)?, at.checked_sub(first)?) {
+        return None;
+    }
+    match by_function(text, at, bounds, room)? {
+        Verdict::Patch(..) => Some(Verdict::Refuse),
+        verdict => Some(verdict),
+    }
+}
+
+/// Whether anything in `code` looks like a branch to offset `to`. Cheap: most calls are none
+/// that matters, and their functions are not taken apart.
+pub(super) fn may_branch_to(code: &[u8], to: usize) -> bool {
+    let by = |distance: isize, end: usize| end.checked_add_signed(distance) == Some(to);
+    let short = |at: usize| match code.get(at..).and_then(|c| c.first_chunk::<2>()) {
+        Some([0x70..=0x7f | 0xe0..=0xe3 | 0xeb, d]) => {
+            by(isize::from(*d as i8), at + 2) && may_begin(code, at)
+        }
+        _ => false,
+    };
+    // Offset of the distance.
+    let long = |at: usize| match code
+        .get(at.wrapping_sub(1)..)
+        .and_then(|c| c.first_chunk::<5>())
+    {
+        Some([0x80..=0x8f | 0xe9, d @ ..]) => by(i32::from_le_bytes(*d) as isize, at + 4),
+        _ => false,
+    };
+    let near = to.saturating_sub(130)..code.len().min(to.saturating_add(130));
+    any_hit(code, near, |block, at| short_hits(block, to, at), short)
+        || any_hit(
+            code,
+            0..code.len(),
+            |block, at| long_hits(block, to, at),
+            long,
+        )
+}
+
+/// Whether `is` says yes to an offset in `within` for which `hits` has a bit, sixteen at a time.
+fn any_hit(
+    code: &[u8],
+    within: Range<usize>,
+    hits: impl Fn(&[u8; 19], usize) -> u32,
+    is: impl Fn(usize) -> bool,
+) -> bool {
+    let mut at = within.start;
+    while at < within.end {
+        let Some(block) = code.get(at..).and_then(|rest| rest.first_chunk()) else {
+            return (at..within.end).any(is);
+        };
+        let mut found = hits(block, at);
+        while found != 0 {
+            if is(at + found.trailing_zeros() as usize) {
+                return true;
+            }
+            found &= found - 1;
+        }
+        at += 16;
+    }
+    false
+}
+
+/// At which of the first sixteen bytes of `block`, offset `at`, a branch of two bytes may begin
+/// that goes to offset `to`, by its distance.
+#[inline]
+fn short_hits(block: &[u8; 19], to: usize, at: usize) -> u32 {
+    let first = to.wrapping_sub(at).wrapping_sub(2) as i8;
+    // SAFETY: SSE2 is part of x86-64, and the load covers bytes 1 to 16 of 19.
+    unsafe {
+        let steps = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let wanted = _mm_sub_epi8(_mm_set1_epi8(first), steps);
+        let there = _mm_loadu_si128(block.as_ptr().add(1).cast::<__m128i>());
+        _mm_movemask_epi8(_mm_cmpeq_epi8(there, wanted)) as u32
+    }
+}
+
+/// The same of four bytes of distance that begin there.
+#[inline]
+fn long_hits(block: &[u8; 19], to: usize, at: usize) -> u32 {
+    let first = to.wrapping_sub(at).wrapping_sub(4) as i32;
+    let mut found = 0;
+    for phase in 0..4 {
+        // SAFETY: SSE2 is part of x86-64, and the load covers up to byte 18 of 19.
+        let mask = unsafe {
+            let steps = _mm_setr_epi32(0, 4, 8, 12);
+            let wanted = _mm_sub_epi32(_mm_set1_epi32(first.wrapping_sub(phase)), steps);
+            let there = _mm_loadu_si128(block.as_ptr().add(phase as usize).cast::<__m128i>());
+            _mm_movemask_epi8(_mm_cmpeq_epi32(there, wanted)) as u32
+        };
+        found |= (mask & 0x1111) << phase;
+    }
+    found
+}
+
+/// Whether an instruction may begin at offset `at` of a function with this code: decoding falls
+/// into step from one of four places before it.
+fn may_begin(code: &[u8], at: usize) -> bool {
+    let from = at.saturating_sub(48);
+    let starts = if from == 0 { 1 } else { 4 };
+    (from..from + starts).any(|start| arrives(code, start, at) == Some(true))
 }
 
 /// As [`inspect`], knowing the function that it is in.
@@ -150,6 +264,11 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> O
         return Some(Verdict::Refuse);
     };
     let moved = code.get(end.checked_sub(len)?..end)?;
+    // What ld.so will write to is to stay where it is.
+    let relocates = text.module.is_some_and(|m| m.relocates_text);
+    if relocates && !matches!(moved, [MOV_EAX, _, _, _, _]) {
+        return Some(Verdict::Refuse);
+    }
     let alone = Insn::decode(moved).is_some_and(|i| usize::from(i.len) == len);
     if !alone && (bounds.lands || entered(text, at, len, bounds, &function)) {
         return Some(Verdict::Refuse);
@@ -209,13 +328,17 @@ fn landing(text: &Text<'_>, bounds: Bounds, plan: Plan) -> Option<Plan> {
     let before = successors(last(&bounds), last).take_while(near);
     let mut found = None;
     for function in behind.chain(before) {
-        if falls_through(text, function) || !is_padding(text, module, function.end) {
+        if falls_through(text, function) {
             continue;
         }
+        let Some(there) = padding(text, module, function.end) else {
+            continue;
+        };
         // Rather where unwinders can be told that the landing is a part of the function.
         let extent = module.extent(function.start);
         if found.is_none() || extent.is_some() {
             let mut plan = plan.by_landing(function.end)?;
+            plan.padding = there;
             let bytes = function.end.checked_sub(function.start)?;
             let bytes = u32::try_from(bytes).ok()?.checked_add(JUMP_BYTES as u32)?;
             plan.extent = (extent.unwrap_or(0), bytes);
@@ -246,24 +369,26 @@ fn falls_through(text: &Text<'_>, function: Bounds) -> bool {
     goes_on || here != function.end
 }
 
-/// Whether there is room for a jump at `at`, in no function and where nobody comes.
-fn is_padding(text: &Text<'_>, module: &Module, at: u64) -> bool {
+/// What is at `at`, if there is room for a jump, in no function and where nobody comes.
+fn padding(text: &Text<'_>, module: &Module, at: u64) -> Option<[u8; JUMP_BYTES]> {
     let room = at..at.saturating_add(JUMP_BYTES as u64);
     if room.clone().any(|byte| module.function(byte).is_some()) {
-        return false;
+        return None;
     }
+    let code = |at: u64| {
+        let from = usize::try_from(at.checked_sub(text.base)?).ok()?;
+        text.bytes.get(from..)
+    };
     let mut here = at;
     while here < room.end {
-        let code = here
-            .checked_sub(text.base)
-            .and_then(|from| text.bytes.get(usize::try_from(from).ok()?..));
-        here = match code.map(|code| (code.first(), Insn::decode(code))) {
-            Some((Some(&BREAKPOINT), _)) => here.saturating_add(1),
-            Some((_, Some(insn))) if insn.is_nop() => here.saturating_add(u64::from(insn.len)),
-            _ => return false,
+        let code = code(here)?;
+        here = match (code.first(), Insn::decode(code)) {
+            (Some(&BREAKPOINT), _) => here.saturating_add(1),
+            (_, Some(insn)) if insn.is_nop() => here.saturating_add(u64::from(insn.len)),
+            _ => return None,
         };
     }
-    true
+    code(at)?.first_chunk().copied()
 }
 
 /// Whether the `syscall` at offset `at` of `function`, which has `code`, is that of glibc's

@@ -2,7 +2,7 @@
 //! symbols. Everything is looked up where it is mapped; nothing is trusted to
 //! be well-formed, and nothing is read that is not known to be readable.
 
-use super::modules::{Group, SEGMENTS_MAX};
+use super::modules::{Group, Segment, SEGMENTS_MAX};
 use crate::sys;
 use regall_directory::addr::{PageRange, PAGE};
 
@@ -18,7 +18,9 @@ pub mod tag {
     pub const SYMTAB: u64 = 6;
     pub const RELA: u64 = 7;
     pub const RELASZ: u64 = 8;
+    pub const TEXTREL: u64 = 22;
     pub const JMPREL: u64 = 23;
+    pub const FLAGS: u64 = 30;
     pub const VERSYM: u64 = 0x6fff_fff0;
     pub const GNU_HASH: u64 = 0x6fff_fef5;
 }
@@ -28,6 +30,10 @@ pub mod tag {
 const FRAME_FIXED: u64 = 16;
 /// Bytes behind them, at the most, in one that says no more: padding.
 const EXTENT_MAX: u64 = 64;
+/// Entries of a dynamic section that are looked at; there are about thirty.
+const DYNAMIC_MAX: u64 = 256;
+/// Flag of DT_FLAGS that says what DT_TEXTREL does.
+const DF_TEXTREL: u64 = 4;
 /// A symbol of another version than the default one.
 const HIDDEN_VERSION: u16 = 0x8000;
 const STT_FUNC: u8 = 2;
@@ -172,6 +178,8 @@ pub struct Module {
     functions: Option<(u64, u32)>,
     /// Address of .eh_frame_hdr.
     frames: u64,
+    /// Whether ld.so writes to its text (DT_TEXTREL), which may have been searched before.
+    pub relocates_text: bool,
 }
 
 impl Module {
@@ -214,11 +222,13 @@ impl Module {
             dynamic: None,
             functions: None,
             frames: 0,
+            relocates_text: false,
         };
         let at = |n: u64| base.checked_add(phoff)?.checked_add(n.checked_mul(56)?);
         (0..entries).find_map(|n| module.load(base, at(n)?))?;
         for n in 0..entries {
             module.note(at(n)?)?;
+            module.relocates_text |= relocates_text(group, &memory, at(n)?);
         }
         module.functions = module.function_table();
         Some(module)
@@ -431,6 +441,24 @@ impl Module {
         self.name_at(index)
             .is_some_and(|at| self.memory.is_string(at, name))
     }
+}
+
+/// Whether the program header at `at` is that of a dynamic section which says that there are
+/// relocations in the text. Where the section will be, the file need not be mapped as yet.
+fn relocates_text(group: &Group, memory: &Memory, at: u64) -> bool {
+    let word = |n: u64| memory.u64(at.saturating_add(n));
+    let (Some(PT_DYNAMIC), Some(offset), Some(bytes)) = (memory.u32(at), word(8), word(32)) else {
+        return false;
+    };
+    let holds = |s: &&Segment| s.offset <= offset && offset - s.offset < s.range.len();
+    let segment = group.segments().find(holds);
+    let start = segment.map(|s| s.range.start() + (offset - s.offset));
+    let mut entries = (0..(bytes / 16).min(DYNAMIC_MAX)).map_while(|n| {
+        let entry = start?.checked_add(n * 16)?;
+        let pair = (memory.u64(entry)?, memory.u64(entry.checked_add(8)?)?);
+        (pair.0 != 0).then_some(pair)
+    });
+    entries.any(|(tag, value)| tag == tag::TEXTREL || tag == tag::FLAGS && value & DF_TEXTREL != 0)
 }
 
 /// The hash of DT_GNU_HASH.

@@ -18,7 +18,9 @@ impl State {
     pub(super) fn search_left(&mut self, report: &mut Report) {
         self.prepare(self.patches.config);
         queue::drain(|job, waits| {
-            if waits {
+            if job.gone {
+                self.patches.forget(job.range);
+            } else if waits {
                 self.search(job, report);
             } else {
                 self.search_copied(job, report);
@@ -103,6 +105,7 @@ fn next_code(from: u64, buffer: &mut [u8]) -> Option<(Job, u64)> {
                 range: line.range,
                 running: true,
                 patch: !line.prot.shared(),
+                gone: false,
             };
             found = Some((job, line.range.end()));
         }

@@ -370,6 +370,7 @@ fn look(range: PageRange, valid_end: u64, running: bool, patch: bool) -> Report 
         range,
         running,
         patch,
+        gone: false,
     };
     match Guard::take() {
         Some(mut guard) => guard.state().search(job, &mut report),
@@ -383,8 +384,20 @@ fn look(range: PageRange, valid_end: u64, running: bool, patch: bool) -> Report 
 /// those of its sites that have our jump no more. Others may have mapped and patched code
 /// there meanwhile.
 pub fn forget(range: PageRange) {
-    if let Some(mut guard) = Guard::take() {
-        guard.state().patches.forget(range);
+    match Guard::take() {
+        Some(mut guard) => guard.state().patches.forget(range),
+        // Whoever has the lock does it.
+        None => {
+            let job = Job {
+                range,
+                running: false,
+                patch: false,
+                gone: true,
+            };
+            if let Some(ticket) = queue::put(job) {
+                ticket.leave();
+            }
+        }
     }
     search_left();
 }
@@ -645,6 +658,12 @@ impl Scanner<'_> {
             return;
         }
         self.patches.forget_site(site);
+        match patch.then(|| self.mend_copy(site, before)).flatten() {
+            // What is searched is a copy, too, and does not show it.
+            Some(true) if self.in_use != Use::Left => (),
+            Some(_) => return self.report.refuse(site),
+            None => (),
+        }
         match inspect(text, at, self.room) {
             Verdict::Nothing => (),
             Verdict::Refuse => self.report.refuse(site),
@@ -663,6 +682,19 @@ impl Scanner<'_> {
                 }
             }
         }
+    }
+
+    /// Puts back what one of our jumps has replaced, where the program has copied it with its
+    /// code. `None`: it has not; false: it can't be put back.
+    fn mend_copy(&mut self, site: u64, before: &[u8]) -> Option<bool> {
+        let (moved, len) = self.patches.copied(before, self.writer)?;
+        let start = before.len().saturating_sub(len);
+        let there = before.get(start..).unwrap_or(&[]);
+        let moved = moved.get(..len).unwrap_or(&[]);
+        let alone = len == plan::JUMP_BYTES || !self.in_use.at_once();
+        let at = site.saturating_sub(len as u64);
+        self.room.clear();
+        Some(alone && self.writer.patch(at, there, moved, self.in_use).is_ok())
     }
 
     fn patch(&mut self, plan: &plan::Plan, function: u64, libc: bool) {

@@ -100,6 +100,8 @@ pub struct Plan {
     /// Padding within reach of a short jump, in which the jump to the trampoline is put;
     /// 0: it is put before the `syscall`.
     pub landing: u64,
+    /// What is there so far.
+    pub padding: [u8; JUMP_BYTES],
     /// Where the length of the function before the landing is written for unwinders, and
     /// what it is with the landing; address 0: nowhere.
     pub extent: (u64, u32),
@@ -126,6 +128,7 @@ impl Plan {
             moved,
             moved_len,
             landing: 0,
+            padding: [0; JUMP_BYTES],
             extent: (0, 0),
         })
     }
@@ -232,6 +235,18 @@ pub struct ZoneLayout {
     pub full_slot: u64,
     /// The zone's table: [`kind_of`] each number, a byte each.
     pub table: u64,
+}
+
+/// Whether the instructions in `bytes` are the same bytes wherever they stand.
+pub fn is_the_same_anywhere(mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        let insn = Insn::decode(bytes).filter(|insn| !insn.is_relative_address());
+        match insn.and_then(|insn| bytes.get(usize::from(insn.len)..)) {
+            Some(rest) => bytes = rest,
+            None => return false,
+        }
+    }
+    true
 }
 
 /// Code under construction for a fixed address.

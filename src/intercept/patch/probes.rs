@@ -23,11 +23,8 @@
 //! seccomp filters may kill for); text in anonymous memory (no probe would fire, and profilers lose
 //! the file).
 
-use super::apply::{is_generated, store_at_once, Entry, Patches, Use, Writer};
+use super::apply::{is_private_text, store_at_once, Entry, Patches, Use, Writer};
 use super::plan::{BREAKPOINT, JUMP_BYTES, MOV_EAX, SHORT, SHORT_BYTES, SYSCALL};
-
-/// First byte of `jmp rel32`.
-const JUMP: u8 = 0xe9;
 
 /// What was found.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -77,12 +74,10 @@ impl Entry {
             let ours = [SHORT, distance as u8, 0, 0, 0];
             return Some((self.site, ours, [a, b, 0, 0, 0], SHORT_BYTES));
         }
-        let behind = self.jump.wrapping_add(JUMP_BYTES as u64);
-        let distance = i32::try_from(self.to.wrapping_sub(behind) as i64).ok()?;
-        let [a, b, c, d] = distance.to_le_bytes();
+        let ours = self.jump_bytes()?;
         let known =
             usize::from(self.moved) == JUMP_BYTES && self.first == MOV_EAX && self.number >= 0;
-        known.then_some((self.jump, [JUMP, a, b, c, d], self.load(), JUMP_BYTES))
+        known.then_some((self.jump, ours, self.load(), JUMP_BYTES))
     }
 }
 
@@ -143,8 +138,10 @@ fn check_one(entry: &Entry, writer: &mut Writer) -> Finding {
         return Finding::Fine;
     }
     let finding = find(there, ours, file);
-    // Code of the program's own making is its own to change.
-    if finding == Finding::Fine || is_generated(at) {
+    // Code of the program's own making is its own to change, and what has been mapped there
+    // since is not ours. Two bytes alone tell nothing: the jump that they lead to is there, too.
+    let known = entry.moved != 0 || writer.has_jump(entry.jump, entry.to);
+    if finding == Finding::Fine || !known || !is_private_text(at) {
         return Finding::Fine;
     }
     let rest = file.get(1..).unwrap_or(&[]);

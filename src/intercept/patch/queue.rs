@@ -35,6 +35,8 @@ pub struct Job {
     pub running: bool,
     /// Sites are patched, not just counted.
     pub patch: bool,
+    /// The code is gone: what is known of it is to be forgotten, nothing to be searched.
+    pub gone: bool,
 }
 
 struct Place {
@@ -69,7 +71,7 @@ pub fn put(job: Job) -> Option<Ticket> {
     let place = QUEUE.iter().find(fill)?;
     place.start.store(job.range.start(), Relaxed);
     place.end.store(job.range.end(), Relaxed);
-    let flags = u64::from(job.running) | u64::from(job.patch) << 1;
+    let flags = u64::from(job.running) | u64::from(job.patch) << 1 | u64::from(job.gone) << 2;
     place.flags.store(flags, Relaxed);
     place.state.store(WAITING, Release);
     // Whoever gives the lock back looks here behind that, and who leaves a job tries for
@@ -134,6 +136,7 @@ pub fn drain(mut work: impl FnMut(Job, bool)) {
                 range,
                 running: flags & 1 != 0,
                 patch: flags & 2 != 0,
+                gone: flags & 4 != 0,
             };
             work(job, waits);
         }
@@ -165,6 +168,7 @@ mod tests {
             range: PageRange::new(n << 12, (n + 1) << 12).unwrap(),
             running: n % 2 == 0,
             patch: n % 3 == 0,
+            gone: n % 5 == 0,
         }
     }
 

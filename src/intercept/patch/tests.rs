@@ -691,8 +691,7 @@ fn with_test_entry() -> std::sync::MutexGuard<'static, ()> {
 /// A page of executable code made of `code`, and its range.
 fn page(code: &[u8]) -> PageRange {
     // Where the kernel puts what a program maps: the shim's own memory is elsewhere.
-    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let at = sys::call!(libc::SYS_mmap, 0, 4096, 3, how, -1i64, 0).unwrap() as *mut u8;
+    let at = sys::map_fresh(4096, 3, libc::MAP_PRIVATE).unwrap() as *mut u8;
     // SAFETY: a fresh page; the code is shorter.
     unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at, code.len()) };
     sys::protect(at as u64, 4096, libc::PROT_READ | libc::PROT_EXEC).unwrap();
@@ -790,11 +789,17 @@ fn a_patched_site_arrives_with_its_registers() {
 /// A page that is a little ELF file: headers, a table of functions with one entry,
 /// and `code`, which is that function. Also the address of the code.
 fn elf_page(code: &[u8]) -> (PageRange, u64) {
+    elf_page_of(&[code])
+}
+
+/// As [`elf_page`], with several functions one behind the other.
+fn elf_page_of(functions: &[&[u8]]) -> (PageRange, u64) {
     const HEADER: usize = 256;
     const FRAME: usize = 320;
     const CODE: usize = 512;
     let mut image = vec![0u8; CODE];
     let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    let word = |n: usize| (n as u32).to_le_bytes();
     put(0, b"\x7fELF\x02\x01\x01");
     put(32, &64u64.to_le_bytes());
     put(54, &[56, 0, 2, 0]);
@@ -802,14 +807,19 @@ fn elf_page(code: &[u8]) -> (PageRange, u64) {
     put(120, &0x6474_e550u32.to_le_bytes());
     put(120 + 16, &(HEADER as u64).to_le_bytes());
     put(HEADER, &[1, 0x1b, 3, 0x3b]);
-    put(HEADER + 8, &1u32.to_le_bytes());
-    put(HEADER + 12, &((CODE - HEADER) as u32).to_le_bytes());
-    put(HEADER + 16, &((FRAME + 32 - HEADER) as u32).to_le_bytes());
+    put(HEADER + 8, &word(functions.len()));
     put(FRAME + 8, b"\x01zR\0");
-    put(FRAME + 32 + 4, &(32 + 4u32).to_le_bytes());
-    put(FRAME + 32 + 8, &((CODE - FRAME - 40) as u32).to_le_bytes());
-    put(FRAME + 32 + 12, &(code.len() as u32).to_le_bytes());
-    image.extend(code);
+    let mut at = CODE;
+    for (n, code) in functions.iter().enumerate() {
+        let (entry, frame) = (HEADER + 12 + 8 * n, FRAME + 32 + 32 * n);
+        put(entry, &word(at - HEADER));
+        put(entry + 4, &word(frame - HEADER));
+        put(frame + 4, &word(frame + 4 - FRAME));
+        put(frame + 8, &word(at - frame - 8));
+        put(frame + 12, &word(code.len()));
+        at += code.len();
+    }
+    image.extend(functions.concat());
     let range = page(&image);
     (range, range.start() + CODE as u64)
 }
@@ -856,6 +866,65 @@ fn a_site_of_any_number_lets_others_through() {
     assert_eq!(number(libc::SYS_clone as u64, 0x10100), -22);
     assert_eq!(arrivals(), before + 2);
     drop_page(range);
+}
+
+/// A branch straight to the `syscall` brings another number than the one before it: it can't
+/// be followed, and is not passed over.
+#[test]
+fn a_branch_past_a_number_that_does_not_matter_is_seen() {
+    let _turn = with_test_entry();
+    let far = [0x0f, 0x84, 5, 0, 0, 0]; // je, by 32 bits
+    for (jump, other, refused) in [
+        (&[0x74, 5][..], 11, 1),
+        (&far, 11, 1),
+        (&[0x74, 5], 39, 0),
+        (&far, 39, 0),
+        (&[0x74, 0], 11, 0),
+    ] {
+        let mut code = mov_eax(other);
+        code.extend([0x48, 0x85, 0xff]); // test rdi, rdi
+        code.extend(jump);
+        code.extend(mov_eax(186)); // gettid
+        code.extend([0x0f, 0x05, 0xc3]);
+        let (range, function) = elf_page(&code);
+        let report = scan_page(range);
+        let found = (report.patched, report.refused);
+        assert_eq!(found, (0, refused), "{jump:x?} {other}: {report:x?}");
+        assert_eq!(peek::<5>(function)[..], mov_eax(other));
+        drop_page(range);
+    }
+}
+
+/// The quick look finds every branch that decoding finds, wherever the two stand.
+#[test]
+fn no_branch_to_a_call_is_overlooked() {
+    let mut code = vec![0x90u8; 300];
+    for (to, from) in (0..300)
+        .step_by(23)
+        .flat_map(|to| (0..290).map(move |at| (to, at)))
+    {
+        let distance = |len: i32| to - (from + len);
+        let mut jumps = vec![[&[0x0f, 0x8f][..], &distance(6).to_le_bytes()].concat()];
+        jumps.push([&[0xe9][..], &distance(5).to_le_bytes()].concat());
+        if let Ok(short) = i8::try_from(distance(2)) {
+            jumps.extend([0x70, 0x7f, 0xe3, 0xeb].map(|op| vec![op, short as u8]));
+        }
+        for jump in jumps {
+            let at = from as usize;
+            code[at..at + jump.len()].copy_from_slice(&jump);
+            let (inside, next) = (
+                to > from && to < from + jump.len() as i32,
+                (to + 1) as usize,
+            );
+            let found = discover::may_branch_to(&code, to as usize);
+            assert!(found || inside, "{to} {from} {jump:x?}");
+            assert!(
+                !discover::may_branch_to(&code, next),
+                "{to} {from} {jump:x?}"
+            );
+            code[at..at + jump.len()].fill(0x90);
+        }
+    }
 }
 
 /// A wrapper as in the C library, with padding behind it, and the address of its function.
@@ -1003,6 +1072,7 @@ fn search_running(range: PageRange, left: bool) -> Report {
         range,
         running: true,
         patch: true,
+        gone: false,
     };
     let mut report = Report::default();
     let mut guard = Guard::take().unwrap();
@@ -1063,6 +1133,74 @@ fn what_was_left_is_known_by_its_files_tables() {
     drop_page(range);
 }
 
+/// Two functions with one piece of padding behind them: what was copied before either was
+/// patched shows it to both, and only one can have it.
+#[test]
+fn padding_is_given_to_one_site() {
+    let _turn = with_test_entry();
+    for left in [false, true] {
+        // The second one adds one to what it gets.
+        let first = [mov_eax(9), vec![0x0f, 0x05, 0xc3]].concat();
+        let second = [mov_eax(10), vec![0x0f, 0x05, 0x48, 0xff, 0xc0, 0xc3]].concat();
+        let (range, function) = elf_page_of(&[&first, &second]);
+        poke(function + 19, &[0x66, 0x0f, 0x1f, 0x44, 0, 0]);
+        let report = search_running(range, left);
+        assert!(report.patched >= 1, "{report:x?}");
+        assert_eq!(report.patched + report.refused, 2, "{report:x?}");
+        for (n, nr, value) in [(0, 9, 4711), (8, 10, 4712)] {
+            ARRIVED[0].store(0, Ordering::Relaxed);
+            let patched =
+                peek::<1>(function + n) == [0xe9] || peek::<1>(function + n + 5) == [0xeb];
+            if patched {
+                assert_eq!(call_at(function + n, [0; 6]), value, "{left} {nr}");
+                assert_eq!(ARRIVED[0].load(Ordering::Relaxed), nr, "{left}");
+            }
+        }
+        drop_page(range);
+    }
+}
+
+/// What has changed since it was searched is not overwritten, nor is what is beside it.
+#[test]
+fn what_has_changed_is_not_overwritten() {
+    let _turn = with_test_entry();
+    let (range, function) = padded_wrapper(9, 0xb8);
+    let mut writer = Writer::default();
+    for in_use in [Use::Fresh, Use::Shared, Use::Running, Use::Left] {
+        let refused = writer.put(function, &[0xb8, 8], &[1, 2], in_use);
+        assert!(refused.is_err() && peek(function) == [0xb8, 9]);
+        writer
+            .put(function, &[0xb8, 9], &[0xb8, 9], in_use)
+            .unwrap();
+    }
+    drop_page(range);
+}
+
+/// In text that ld.so relocates after it was searched, nothing is moved but a plain number.
+#[test]
+fn what_ld_so_relocates_stays_where_it_is() {
+    let _turn = with_test_entry();
+    let movabs = [&[0x48, 0xbf][..], &[0; 8]].concat();
+    for (tag, flags, refused) in [(22, 0, 1), (30, 4, 1), (30, 8, 0), (5, 0, 0)] {
+        let late = [mov_eax(10), movabs.clone(), vec![0x0f, 0x05, 0xc3]].concat();
+        let plain = [mov_eax(10), vec![0x0f, 0x05, 0xc3]].concat();
+        let (range, function) = elf_page_of(&[&late, &plain]);
+        // A third program header: PT_DYNAMIC.
+        let dynamic = 480u64.to_le_bytes();
+        poke(range.start() + 56, &[3]);
+        poke(range.start() + 176, &2u32.to_le_bytes());
+        poke(range.start() + 176 + 8, &dynamic);
+        poke(range.start() + 176 + 32, &32u64.to_le_bytes());
+        poke(range.start() + 480, &[tag, 0, 0, 0, 0, 0, 0, 0, flags]);
+        let report = scan_page(range);
+        assert_eq!(report.refused, refused, "{tag} {flags} {report:x?}");
+        assert_eq!(report.patched, 2 - refused, "{tag} {flags} {report:x?}");
+        let same = peek::<15>(function)[5..] == movabs;
+        assert_eq!(same, refused == 1, "{tag} {flags}");
+        drop_page(range);
+    }
+}
+
 /// Bytes that only look like a site are never written to.
 #[test]
 fn data_is_left_alone() {
@@ -1118,6 +1256,41 @@ fn code_that_was_replaced_is_looked_at_anew() {
     sites(|site| count += u32::from(range.contains(site.address)));
     assert_eq!(count, 1);
     drop_page(range);
+}
+
+/// Code that the program has copied after it was patched: our jump in it goes wrong there, and
+/// is replaced before anybody can run it.
+#[test]
+fn a_copy_of_patched_code_is_mended() {
+    let _turn = with_test_entry();
+    // One instruction that moves, and two.
+    for before in [mov_eax(9), vec![0x41, 0x89, 0xca, 0x48, 0x8b, 0x06]] {
+        let (original, function) = elf_page(&caller(&before));
+        assert_eq!(scan_page(original).patched, 1);
+        let number = [9u64];
+        let args = [0, number.as_ptr() as u64, 0, 0, 0, 0];
+        assert_eq!(call_at(function, args), 4711);
+        let one = before.len() == plan::JUMP_BYTES;
+        for left in [false, true] {
+            let copy = page(&peek::<4096>(original.start()));
+            let there = function - original.start() + copy.start();
+            let report = match left {
+                true => search_running(copy, true),
+                false => scan_page(copy),
+            };
+            let found = (report.patched, report.refused);
+            assert_eq!(found, (!left as u32, left as u32), "{one} {report:x?}");
+            if !left {
+                assert_eq!(call_at(there, args), 4711);
+            } else if one {
+                let site = there + 23;
+                assert_eq!(peek::<7>(site)[..], [&before[..], &[0x0f, 0x05]].concat());
+            }
+            drop_page(copy);
+        }
+        assert_eq!(call_at(function, args), 4711);
+        drop_page(original);
+    }
 }
 
 #[test]

@@ -54,6 +54,12 @@ pub fn each(
     mut f: impl FnMut(PageRange, PageRange),
 ) {
     let pagemap = Pagemap::open().ok();
+    if let Some(pagemap) = pagemap.as_ref().filter(|_| !shared && is_own_memory(range)) {
+        // No file's pages come with what is read, and none are given back.
+        return pages.held(range, pagemap, |run| {
+            each_readable(run, |part| f(part, part));
+        });
+    }
     let mut from = range.start();
     while let Some(rest) = range.after(from) {
         let end = (from & !(WINDOW - 1)).saturating_add(WINDOW);
@@ -113,6 +119,59 @@ impl Pages {
             map: [0; PAGES],
             cached: [0; PAGES],
         }
+    }
+
+    /// Calls `f` with each run of pages in `range`, memory without a file, that hold something.
+    fn held(&mut self, range: PageRange, pagemap: &Pagemap, mut f: impl FnMut(PageRange)) {
+        let mut run: Option<(u64, u64)> = None;
+        let mut add = |start: u64, end: u64| match &mut run {
+            Some((_, to)) if *to == start => *to = end,
+            _ => {
+                let done = run.replace((start, end));
+                let done = done.and_then(|(start, end)| PageRange::new(start, end));
+                done.into_iter().for_each(&mut f);
+            }
+        };
+        let mut from = range.start();
+        while from < range.end() {
+            from = match pagemap.held(from, range.end(), &mut self.map) {
+                Some((regions, to)) => {
+                    for region in regions.chunks_exact(3) {
+                        if let &[start, end, _] = region {
+                            add(start, end);
+                        }
+                    }
+                    to
+                }
+                None => self.held_by_words(from, range.end(), pagemap, &mut add),
+            };
+        }
+        // What is not followed by anything.
+        add(u64::MAX, u64::MAX);
+    }
+
+    /// As [`Pages::held`], where the kernel has no other way to ask it: up to where it has
+    /// looked.
+    #[cold]
+    fn held_by_words(
+        &mut self,
+        from: u64,
+        end: u64,
+        pagemap: &Pagemap,
+        add: &mut impl FnMut(u64, u64),
+    ) -> u64 {
+        let pages = (end.saturating_sub(from) / PAGE).min(PAGES as u64);
+        let words = self.map.get_mut(..pages as usize).unwrap_or(&mut []);
+        if pagemap.read(from, words).is_err() {
+            // It is searched as a whole.
+            words.fill(MAPPED);
+        }
+        for (at, word) in (from..).step_by(PAGE as usize).zip(words.iter()) {
+            if word & MAPPED != 0 {
+                add(at, at.saturating_add(PAGE));
+            }
+        }
+        from.saturating_add(pages.max(1) * PAGE)
     }
 
     fn look(&mut self, around: PageRange, pagemap: Option<&Pagemap>) {
@@ -183,6 +242,19 @@ impl Owner {
     }
 }
 
+/// Whether all of `range` is memory of this process's own, of no file.
+fn is_own_memory(range: PageRange) -> bool {
+    let mut at = range.start();
+    while at < range.end() {
+        let mut owner = Owner::default();
+        match (owner.way(at), owner.range) {
+            (Way::Skip, Some(found)) if found.end() > at => at = found.end(),
+            _ => return false,
+        }
+    }
+    true
+}
+
 /// Reads the words of the pages from `at` on.
 fn read_map(at: u64, words: &mut [u64], pagemap: Option<&Pagemap>) -> bool {
     pagemap.is_some_and(|map| map.read(at, words).is_ok())
@@ -222,9 +294,10 @@ pub fn drop_pages(at: u64, bytes: u64) {
 /// Calls `f` with the parts of `range` that can be read: a page with a guard
 /// (MADV_GUARD_INSTALL) is SIGSEGV whatever its protection, one beyond a file's end SIGBUS.
 /// Populating is one call that says whether there is any, and what is populated is about to be
-/// read. Where a filter refuses whatever could tell, nothing is read.
+/// read; a page is asked about for less. Where a filter refuses whatever could tell, nothing is
+/// read.
 fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
-    if sys::populate_read(range.start(), range.len()) {
+    if range.len() > PAGE && sys::populate_read(range.start(), range.len()) {
         return f(range);
     }
     let mut from = range.start();
@@ -235,5 +308,41 @@ fn each_readable(range: PageRange, mut f: impl FnMut(PageRange)) {
             f(part);
         }
         from = end.saturating_add(PAGE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the kernel's scan and by words, what is written is found, in as few runs as there are.
+    #[test]
+    fn what_is_held_is_one_run_for_each_stretch() {
+        let bytes = 40 << 20;
+        let at = sys::map_private(bytes).unwrap().as_ptr() as u64;
+        let range = PageRange::new(at, at + bytes as u64).unwrap();
+        let _ = sys::advise(at, range.len(), libc::MADV_NOHUGEPAGE);
+        // More stretches than there is room for at a time, the first page and the last.
+        let stretches = (0..1000u64).map(|n| (n * 9, n * 9 + 1 + n % 3));
+        let stretches: Vec<_> = stretches.chain([(10239, 10240)]).collect();
+        for page in stretches.iter().flat_map(|(from, to)| *from..*to) {
+            // SAFETY: within the mapping.
+            unsafe { ((at + page * PAGE) as *mut u8).write_volatile(1) };
+        }
+        let pagemap = Pagemap::open().unwrap();
+        let mut pages = Box::new(Pages::new());
+        let mut found = Vec::new();
+        let place = |run: PageRange| ((run.start() - at) / PAGE, (run.end() - at) / PAGE);
+        pages.held(range, &pagemap, |run| found.push(place(run)));
+        assert_eq!(found, stretches);
+        let (mut from, mut words) = (range.start(), Vec::new());
+        while from < range.end() {
+            from = pages.held_by_words(from, range.end(), &pagemap, &mut |start, end| {
+                words.extend((start - at) / PAGE..(end - at) / PAGE);
+            });
+        }
+        let all = stretches.iter().flat_map(|(from, to)| *from..*to);
+        assert!(words.into_iter().eq(all));
+        sys::unmap(at, range.len()).unwrap();
     }
 }

@@ -5,17 +5,17 @@
 //!
 //! Not hidden: the mask that a signal handler finds in its context, and what a
 //! program started by exec inherits. Not kept away: SIGSYS blocked by way of that
-//! context, or for the length of ppoll, pselect and epoll_pwait called in libc.
+//! context, or for the length of ppoll, pselect and epoll_pwait called in glibc 2.41
+//! and later. A SIGSYS that is sent is not found pending, nor by sigwait.
 
 use super::{call_from_libc, enter, on_sigsys, ALLOW};
 use crate::arch::{Frame, SignalContext};
-use crate::sys::{self, call};
+use crate::sys;
+use crate::sys::signal::{self, MASK_BYTES};
 use crate::thread::{self, Thread};
 use crate::track::{self, failed};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Bytes of a signal mask.
-pub const MASK_BYTES: u64 = 8;
 /// SIGSYS in a mask.
 const SIGSYS: u64 = 1 << (libc::SIGSYS - 1);
 /// Signals that can't be blocked.
@@ -106,15 +106,9 @@ impl Action {
     }
 
     /// Installs it for SIGSYS; `old` gets what was there.
-    fn install(&self, old: Option<&mut Self>) -> sys::Result<u64> {
-        let old = old.map_or(0, |old| old as *mut Self as u64);
-        call!(
-            libc::SYS_rt_sigaction,
-            libc::SIGSYS,
-            self as *const Self,
-            old,
-            MASK_BYTES
-        )
+    fn install(&self, old: Option<&mut Self>) -> sys::Result<()> {
+        // SAFETY: it is our handler, or what the application had.
+        unsafe { signal::set_action(libc::SIGSYS, self, old) }
     }
 }
 
@@ -147,14 +141,8 @@ pub fn take_over(restorer: u64) -> bool {
         return false;
     }
     before.remember();
-    let (set, mut blocked) = (SIGSYS, 0u64);
-    let unblocked = call!(
-        libc::SYS_rt_sigprocmask,
-        libc::SIG_UNBLOCK,
-        &raw const set,
-        &raw mut blocked,
-        MASK_BYTES
-    );
+    let mut blocked = 0u64;
+    let unblocked = signal::change_mask(libc::SIG_UNBLOCK, &SIGSYS, Some(&mut blocked));
     thread::current().sigsys_blocked.set(blocked & SIGSYS != 0);
     unblocked.is_ok()
 }
@@ -163,14 +151,7 @@ pub fn take_over(restorer: u64) -> bool {
 pub fn give_back() {
     let _ = Action::of_application().install(None);
     if thread::current().sigsys_blocked.replace(false) {
-        let set = SIGSYS;
-        let _ = call!(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_BLOCK,
-            &raw const set,
-            0,
-            MASK_BYTES
-        );
+        let _ = signal::change_mask(libc::SIG_BLOCK, &SIGSYS, None);
     }
 }
 
@@ -287,11 +268,11 @@ pub fn mask(thread: &Thread, frame: &Frame) -> i64 {
 fn block(thread: &Thread, blocked: bool) {
     thread.sigsys_blocked.set(blocked);
     if !blocked && thread.sigsys_pending.replace(false) {
-        let _ = call!(libc::SYS_tgkill, sys::getpid(), thread.tid(), libc::SIGSYS);
+        let _ = signal::send(thread.tid(), libc::SIGSYS);
     }
 }
 
-/// rt_sigsuspend, made with the selector shut.
+/// rt_sigsuspend, or another call that waits with a mask, made with the selector shut.
 pub fn wait(thread: &Thread, frame: &Frame) -> i64 {
     let begun = thread.timing.get().then(sys::time::spent);
     let value = with_mask(frame, call_from_libc);
@@ -360,13 +341,7 @@ pub fn forward(thread: &Thread, signal: i32, info: &mut Info, context: &mut Sign
         die(thread, info);
     } else if action.handler != SIG_IGN {
         let during = action.mask & !SIGSYS;
-        let _ = call!(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_BLOCK,
-            &raw const during,
-            0,
-            MASK_BYTES
-        );
+        let _ = signal::change_mask(libc::SIG_BLOCK, &during, None);
         let defers = action.flags & libc::SA_NODEFER as u64 == 0;
         thread
             .sigsys_blocked
@@ -399,14 +374,8 @@ pub fn forward(thread: &Thread, signal: i32, info: &mut Info, context: &mut Sign
 fn die(thread: &Thread, info: &Info) {
     thread.dispatch.set(ALLOW);
     let _ = Action::default().install(None);
-    let _ = call!(
-        libc::SYS_rt_tgsigqueueinfo,
-        sys::getpid(),
-        sys::gettid(),
-        libc::SIGSYS,
-        info as *const Info
-    );
-    let _ = call!(libc::SYS_tgkill, sys::getpid(), sys::gettid(), libc::SIGSYS);
+    let _ = signal::send_to_self(libc::SIGSYS, info);
+    let _ = signal::send(sys::gettid(), libc::SIGSYS);
 }
 
 #[cfg(test)]

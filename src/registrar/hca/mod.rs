@@ -3,6 +3,7 @@
 //! registered is registered there. What is here is the account, behind the track
 //! lock; `track::registering` carries it out.
 
+pub mod idle;
 pub mod records;
 pub mod regions;
 
@@ -40,7 +41,7 @@ static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 static HIGH: AtomicUsize = AtomicUsize::new(0);
 static VIEWS: [View; DOMAINS] = [const { View::new() }; DOMAINS];
 /// For look-ups without the lock: the address of each domain's `struct ibv_pd`; [`NO_PD`]
-/// where there is no domain, 0 for our own.
+/// where there is no domain or its regions are rotated, 0 for our own.
 static PDS: [AtomicU64; DOMAINS] = [const { AtomicU64::new(NO_PD) }; DOMAINS];
 const NO_PD: u64 = u64::MAX;
 
@@ -101,6 +102,8 @@ pub struct Domain {
     pub implicit: bool,
     /// What is large waits until it is touched or asked for.
     pub waits: bool,
+    /// Its regions are rotated after they were lent, so nobody looks keys up in it.
+    pub rotates: bool,
     /// Regions that the shim may have on the device.
     pub most_regions: usize,
     /// Bytes registered in it or about to be, retired regions included.
@@ -135,6 +138,7 @@ impl Domain {
             upto_rank: 0,
             implicit: false,
             waits: false,
+            rotates: false,
             most_regions: 0,
             bytes: 0,
             at_work: 0,
@@ -176,6 +180,8 @@ pub struct Hca {
     pub ahead: u64,
     /// What is left of the budget, as of when it was last reckoned.
     pub headroom: u64,
+    /// What the kernel would not forget yet: a memory window is bound to it.
+    pub bound: idle::Bound,
     /// Contexts of devices that can't be served; 0: none.
     refused: [u64; DOMAINS],
 }
@@ -190,6 +196,7 @@ impl Hca {
             retired: 0,
             ahead: 0,
             headroom: 0,
+            bound: idle::Bound::new(),
             refused: [0; DOMAINS],
         }
     }
@@ -233,7 +240,7 @@ impl Hca {
         memory: &mut impl Memory,
         owner: Owner,
         device: Device,
-        access: u32,
+        (access, rotates): (u32, bool),
         most_regions: usize,
     ) -> Option<usize> {
         let d = self.domains.iter().position(|d| d.state == State::Free)?;
@@ -248,13 +255,14 @@ impl Hca {
         domain.upto_rank = 0;
         domain.implicit = false;
         domain.waits = false;
+        domain.rotates = rotates;
         domain.most_regions = most_regions;
         domain.bytes = 0;
         domain.at_work = 0;
         domain.state = State::Alive;
         HIGH.fetch_max(d + 1, Relaxed);
         if let Some(pd) = PDS.get(d) {
-            pd.store(owner.pd, Release);
+            pd.store(if rotates { NO_PD } else { owner.pd }, Release);
         }
         ACTIVE.fetch_add(1, Relaxed);
         Some(d)
@@ -354,6 +362,7 @@ impl Hca {
             self.close(d);
         }
         self.records.clear();
+        self.bound = idle::Bound::new();
         self.refused = [0; DOMAINS];
         self.bytes = 0;
         self.retired = 0;
@@ -519,7 +528,7 @@ impl Hca {
 }
 
 /// A region that the kernel is to be told to forget.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deregistration {
     /// Where it is registered.
     pub channel: Channel,

@@ -39,6 +39,9 @@ pub struct Record {
     pub domain: u32,
     /// Handles that the application holds on it.
     pub borrowers: u32,
+    /// When its last borrower gave it back, in ticks of [`super::idle`]; 0: it has never been lent,
+    /// or its keys may stay.
+    pub idle: u32,
     /// Its slot in the directory; 0: none.
     pub slot: u32,
     /// What it stands for.
@@ -178,6 +181,7 @@ impl Record {
             access,
             domain,
             borrowers: 0,
+            idle: 0,
             slot: 0,
             life,
             shared: false,

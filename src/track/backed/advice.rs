@@ -183,14 +183,12 @@ fn make_anonymous(part: PageRange) {
         let here = rest.before(from + PAGES as u64 * PAGE).unwrap_or(rest);
         from = here.end();
         let (at, len) = (here.start(), here.len());
-        if sys::call!(libc::SYS_mincore, at, len, there.as_mut_ptr()).is_err() {
+        let there = there.get_mut(..(len / PAGE) as usize).unwrap_or(&mut []);
+        if sys::residency(at, there).is_err() {
             return;
         }
-        let pages = (at..).step_by(PAGE as usize).zip(&there);
-        for (page, _) in pages
-            .take((len / PAGE) as usize)
-            .filter(|(_, in_core)| **in_core & 1 != 0)
-        {
+        let pages = (at..).step_by(PAGE as usize).zip(&*there);
+        for (page, _) in pages.filter(|(_, in_core)| **in_core & 1 != 0) {
             let _ = sys::advise(page, PAGE, POPULATE_WRITE);
         }
     }

@@ -5,7 +5,7 @@ use super::advice::{advise_again, replace};
 use super::{first, freeze, is_backed, is_live};
 use crate::share::marks::Kept;
 use crate::share::{self, table::Part};
-use crate::sys::{self, call, Errno};
+use crate::sys::{self, Errno};
 use crate::track::settling::{settle, settle_foreign};
 use crate::track::{discard, lock, resync, State, USER_END};
 use core::ops::ControlFlow;
@@ -325,9 +325,8 @@ pub fn stack_is_inherited() -> bool {
 
 /// A page that a child of fork and its parent both see.
 fn shared_page() -> sys::Result<NonNull<AtomicU32>> {
-    let how = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let at = call!(libc::SYS_mmap, 0, PAGE, prot, how, -1i64, 0)?;
+    let at = sys::map_fresh(PAGE, prot, libc::MAP_SHARED)?;
     NonNull::new(at as *mut AtomicU32).ok_or(Errno::NOMEM)
 }
 
@@ -410,8 +409,8 @@ fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<(
         let copy = PageRange::from_call(copy, len).ok_or(Errno::NOMEM)?;
         kept.give(copy, u64::from(prot.bits()))?;
     }
-    let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    call!(libc::SYS_mremap, copy, len, len, how, start).map(drop)
+    // SAFETY: a copy of what is there takes its place.
+    unsafe { sys::move_mapping(copy, len, start) }
 }
 
 fn copy_bytes(from: u64, to: u64, len: u64) {

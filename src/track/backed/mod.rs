@@ -9,12 +9,12 @@
 //! | MADV_MERGEABLE, mseal | nothing; never to be replaced | frozen first; what is sealed, anonymous if there is one thread |
 //! | MADV_FREE, MADV_WIPEONFORK | EINVAL | the first does nothing, the second is noted |
 //! | MADV_REMOVE, remap_file_pages, mremap of old size 0 | done | EINVAL |
-//! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece |
+//! | mremap | follows the file | the file if all of it is meant; else fresh memory behind it, or all of it moved piece by piece; several mappings one by one |
 //! | munmap, MAP_FIXED, brk | the file keeps its pages | a hole in the file |
 
 use super::settling::settle;
 use super::turns::lock_alone;
-use super::{future_flags, lock, resync, retracting, seals, State, USER_END};
+use super::{future_flags, guards, lock, resync, retracting, seals, State, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::policy;
@@ -29,11 +29,13 @@ use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 mod advice;
 mod fork;
 mod remap;
+mod several;
 
 use advice::advise_again;
 pub use advice::{concerns, madvise};
 pub use fork::{before_fork, late_child, stack_is_inherited};
-pub use remap::{carry_locked, mremap};
+pub use remap::{carry_locked, moved_as_it_was, mremap};
+pub use several::move_each;
 
 /// What was advised about children.
 const ADVISED: Flags = Flags::WIPED.with(Flags::NOT_FORKED);
@@ -256,10 +258,15 @@ fn make_own(range: PageRange) {
 }
 
 /// What of `range` `which` is true of becomes anonymous. Nobody writes to it meanwhile.
+///
+/// What a userfaultfd watches stays what it is: other memory in its place would be watched no
+/// more, and pages that the userfaultfd has put there are in no file.
 fn copy_parts(range: PageRange, which: impl Fn(&Attr) -> bool) {
+    let watches = guards::elsewhere();
+    let which = |a: &Attr| which(a) && !(watches && a.flags.has(Flags::KEEP_LAZY));
     let mut from = range.start();
     while let Some(rest) = range.after(from) {
-        let found = lock().and_then(|guard| first(&guard, rest, &which));
+        let found = lock().and_then(|guard| first(&guard, rest, which));
         let Some((part, attr)) = found else {
             return;
         };
@@ -307,6 +314,17 @@ pub fn make_private(range: PageRange) {
             copy_parts(range, is_live);
         }
     }
+}
+
+/// A userfaultfd is about to watch `range`. If this process has one thread, what of it is shared
+/// becomes anonymous, as far as it has bytes: it is missing again after MADV_DONTNEED.
+#[cold]
+#[inline(never)]
+pub fn about_to_watch(range: PageRange) {
+    if range.len() <= COPIED && touches(range) && super::discard::alone() {
+        copy_parts(range, is_live);
+    }
+    make_private(range);
 }
 
 fn has_live(range: PageRange) -> bool {

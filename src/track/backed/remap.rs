@@ -6,6 +6,7 @@ use crate::arch::Frame;
 use crate::policy;
 use crate::share::marks::Kept;
 use crate::share::table::Part;
+use crate::share::Left;
 use crate::sys::{self, Errno};
 use crate::track::pieces::{in_pieces, longer, with_room, OneMapping};
 use crate::track::settling::settle;
@@ -32,8 +33,7 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
         return None;
     }
     if old_len == 0 {
-        let page = PageRange::from_call(old, 1)?;
-        return touches(page).then_some(INVAL);
+        return touches(page_at(old)?).then_some(INVAL);
     }
     let source = PageRange::from_call(old, old_len).filter(|s| touches(*s))?;
     let (fixed, stays) = (flag(libc::MREMAP_FIXED), flag(libc::MREMAP_DONTUNMAP));
@@ -45,21 +45,33 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
     if wrong || overlap || fixed && target.is_none() {
         return None; // EINVAL, by the kernel itself
     }
+    let shrinks = !fixed && !stays && new_len <= source.len();
     let one = {
-        let mut guard = lock()?;
-        let table = &mut guard.shared.now;
-        if table.is_sealed(source) {
+        let guard = lock()?;
+        let table = &guard.shared.now;
+        // Only its first mapping is looked at if the memory ends earlier.
+        let looked_at = if shrinks { page_at(old)? } else { source };
+        if table.is_sealed(looked_at) {
             return None; // EPERM, by the kernel itself
+        }
+        if shrinks && guard.at(old).is_none() {
+            return None; // EFAULT, by the kernel itself
         }
         let uniform = table.is_uniform(source);
         OneMapping::in_ledger(&guard, source).filter(|_| uniform)
     };
+    if shrinks {
+        return Some(match source.after(old + new_len) {
+            Some(tail) => shrink(frame, tail),
+            None => old as i64,
+        });
+    }
     let whole = !stays && !fixed && new_len > source.len() && {
         let guard = lock()?;
         guard.shared.now.is_whole(source)
     };
     let Some(like) = one else {
-        // Not one mapping to the application either.
+        // Not one mapping to the application either: EFAULT, by the kernel itself.
         return whole.then(|| with_its_file(frame, source));
     };
     let more = new_len.saturating_sub(source.len());
@@ -69,13 +81,31 @@ pub fn mremap(frame: &mut Frame) -> Option<i64> {
     if whole {
         return Some(with_its_file(frame, source));
     }
-    if !fixed && !stays && new_len <= source.len() {
-        return Some(match source.after(old + new_len) {
-            Some(tail) => shrink(frame, tail),
-            None => old as i64,
-        });
-    }
     Some(carry(frame, source, target, like))
+}
+
+fn page_at(addr: u64) -> Option<PageRange> {
+    PageRange::from_call(addr, 1)
+}
+
+/// The kernel has moved several mappings at `source` to `new` as they were, the files with them:
+/// what is to be smaller is first cut off, and one of them may be left.
+#[cold]
+#[inline(never)]
+pub fn moved_as_it_was(moved: &Taken, source: PageRange, new: PageRange) {
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    let (mut kept, mut gone) = (Left::new(), Left::new());
+    let tables = &mut guard.shared;
+    moved.files.restore(tables);
+    if let Some(rest) = source.after(source.start() + new.len()) {
+        gone.take(tables, rest);
+    }
+    kept.take(tables, source);
+    kept.moved(tables, source.start(), new.start());
+    drop(guard);
+    gone.done(|claim| lock().and_then(|mut guard| guard.shared.next_aside(claim)));
 }
 
 /// Memory that ends at `tail`.

@@ -1,0 +1,112 @@
+//! Who enters the kernel: `sys` alone, and what must be assembly in the shim's `arch`.
+
+use crate::house::Root;
+use proc_macro2::{TokenStream, TokenTree};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders, from the workspace's on, whose sources may.
+const MAY: [&str; 2] = ["sys", "src/arch"];
+/// Macros of assembly.
+const ASSEMBLY: [&str; 3] = ["asm", "global_asm", "naked_asm"];
+/// Instructions that enter the kernel.
+const INSTRUCTIONS: [&str; 2] = ["syscall", "sysenter"];
+
+/// System calls in the sources of `roots` that are none of theirs to make, with their files and
+/// lines, in words. `top` is the workspace's folder.
+///
+/// # Errors
+/// A file that can't be read, or is no Rust.
+pub fn strays(top: &Path, roots: &[Root]) -> Result<Vec<String>, String> {
+    let mut files = BTreeSet::new();
+    for root in roots {
+        sources(root.file.parent().unwrap_or(top), &mut files);
+    }
+    let mut found = Vec::new();
+    for file in files {
+        let short = file.strip_prefix(top).unwrap_or(&file);
+        if MAY.iter().any(|folder| short.starts_with(folder)) {
+            continue;
+        }
+        let failed = |e: String| format!("{}: {e}", short.display());
+        let text = fs::read_to_string(&file).map_err(|e| failed(e.to_string()))?;
+        let here = entries(&text).map_err(failed)?;
+        let told = |(line, what)| format!("{}:{line}: {what}", short.display());
+        found.extend(here.into_iter().map(told));
+    }
+    Ok(found)
+}
+
+fn sources(folder: &Path, files: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.insert(path);
+        }
+    }
+}
+
+/// The lines of `text` that make a system call, and by what.
+///
+/// # Errors
+/// It is no Rust.
+pub fn entries(text: &str) -> Result<Vec<(usize, String)>, String> {
+    let tokens: TokenStream = text.parse().map_err(|e| format!("{e}"))?;
+    let mut found = Vec::new();
+    walk(tokens, &mut found);
+    Ok(found)
+}
+
+fn walk(tokens: TokenStream, found: &mut Vec<(usize, String)>) {
+    // The name of the macro whose arguments may come next.
+    let (mut name, mut called) = (String::new(), false);
+    for token in tokens {
+        let line = token.span().start().line;
+        match token {
+            TokenTree::Ident(i) => {
+                name = i.to_string();
+                called = false;
+                if name == "syscall6" {
+                    found.push((line, name.clone()));
+                }
+            }
+            TokenTree::Punct(p) if p.as_char() == '!' && !name.is_empty() => called = true,
+            TokenTree::Group(g) => {
+                if called && name == "call" {
+                    found.push((line, "call!".to_string()));
+                }
+                if called && ASSEMBLY.contains(&&*name) {
+                    instructions(g.stream(), found);
+                }
+                walk(g.stream(), found);
+                (name, called) = (String::new(), false);
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => (name, called) = (String::new(), false),
+        }
+    }
+}
+
+fn instructions(tokens: TokenStream, found: &mut Vec<(usize, String)>) {
+    for token in tokens {
+        let line = token.span().start().line;
+        match token {
+            TokenTree::Group(g) => instructions(g.stream(), found),
+            TokenTree::Literal(text) => {
+                let text = text.to_string();
+                // (Within a line a new one may be written as \\n.)
+                let text = text.replace("\\n", "\n").replace("\\t", " ");
+                let code = text.lines().map(|l| l.split("//").next().unwrap_or(""));
+                for (n, words) in code.enumerate() {
+                    let mut words = words.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+                    if let Some(word) = words.find(|w| INSTRUCTIONS.contains(w)) {
+                        found.push((line + n, format!("the instruction {word}")));
+                    }
+                }
+            }
+            TokenTree::Ident(_) | TokenTree::Punct(_) => (),
+        }
+    }
+}
