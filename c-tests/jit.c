@@ -141,8 +141,8 @@ static void replaced(void)
 	quiet_point("replaced code");
 }
 
-/* Code that could be executed before may be running: it changes as a whole, or not at all. */
-/* Code whose memory is mapped anew in its place and that is put back, as who moves text to huge pages does. */
+/* Code whose memory is mapped anew in its place, and that is put back: text is moved to huge
+ * pages so. */
 static void put_back(void)
 {
 	unsigned char aside[PAGE];
@@ -163,6 +163,7 @@ static void put_back(void)
 	NEED(munmap(code, PAGE) == 0 && munmap(later, PAGE) == 0);
 }
 
+/* Code that could be executed before may be running: it changes as a whole, or not at all. */
 static void executable_before(void)
 {
 	unsigned char *code = mmap(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

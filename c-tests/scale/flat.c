@@ -259,8 +259,14 @@ static const unsigned char code[] = { 0xb8, 0x27, 0, 0, 0, 0x0f, 0x05, 0xc3, 0x3
 static void generated(bool last)
 {
 	static uintptr_t next = 0x100000000000;
+	static char *kept;
 	char *p;
-	if (draw(2)) {
+	/* Mapped anew in its place, for ever. */
+	bool again = draw(3) == 0;
+	if (again) {
+		p = mmap(kept, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (kept ? MAP_FIXED : 0), -1, 0);
+		kept = p;
+	} else if (draw(2)) {
 		p = mmap((void *)next, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 		next += 5ul << 30;
 		if (next > 0x400000000000)
@@ -274,6 +280,8 @@ static void generated(bool last)
 		memcpy(run_at = p + k * PAGE + draw(1000), code, sizeof code);
 	NEED(mprotect(p, 16 * PAGE, PROT_READ | PROT_EXEC) == 0);
 	NEED(((long (*)(void))(uintptr_t)run_at)() == getpid());
+	if (again)
+		return;
 	/* Not executable any more by the time that it is unmapped. */
 	switch (draw(3)) {
 	case 0:

@@ -116,6 +116,11 @@ pub(super) struct Entry {
     /// First byte of what moved.
     pub first: u8,
     libc: bool,
+    /// Whether the code was a file's.
+    file: bool,
+    /// Whether something else has been mapped where the code was. Who moves text to huge pages
+    /// puts back what was there, our jump with it: until then the trampoline stays what it is.
+    displaced: bool,
     zone: u16,
     trampoline: u16,
 }
@@ -139,27 +144,6 @@ impl Entry {
                 .strip_prefix(&jump)
                 .is_some_and(|rest| rest.iter().all(|byte| *byte == plan::BREAKPOINT)),
             _ => false,
-        }
-    }
-}
-
-/// What became of a site.
-#[derive(Clone, Copy)]
-enum Gone {
-    /// It is there.
-    No,
-    /// Something else is mapped where it was. Who moves text to huge pages puts back what was
-    /// there, our jump with it: its trampoline stays what it is.
-    Replaced,
-    /// Its trampoline is another's from now on.
-    ForGood,
-}
-
-impl Gone {
-    fn when(self, gone: bool) -> Self {
-        match gone {
-            true => self,
-            false => Self::No,
         }
     }
 }
@@ -231,6 +215,14 @@ impl Table {
         }
     }
 
+    /// Says of entry `n` whether something else is mapped where its code was.
+    fn displace(&mut self, n: usize, displaced: bool) {
+        if n < self.len {
+            // SAFETY: n < len <= room; the memory is mapped and ours.
+            unsafe { (*self.at.add(n)).displaced = displaced };
+        }
+    }
+
     /// Takes entry `n` out; the last one takes its place.
     fn remove(&mut self, n: usize) -> Option<Entry> {
         let gone = *self.all().get(n)?;
@@ -261,6 +253,8 @@ pub struct Found {
     pub function: u64,
     /// Whether the site is in the C library.
     pub libc: bool,
+    /// Whether it is in a file's text.
+    pub file: bool,
     /// Whether anybody may be running there.
     pub in_use: Use,
 }
@@ -330,6 +324,8 @@ impl Patches {
                 .unwrap_or(-1),
             moved: plan.moved_len,
             libc: found.libc,
+            file: found.file,
+            displaced: false,
             zone: number as u16,
             trampoline: place as u16,
         };
@@ -353,7 +349,7 @@ impl Patches {
             written = writer.patch(plan.site, &plan::SYSCALL, &short, found.in_use);
         }
         if written.is_err() {
-            self.drop_entries(|e| Gone::ForGood.when(e.site == plan.site));
+            self.forget_site(plan.site);
         }
         written
     }
@@ -419,16 +415,6 @@ impl Patches {
         writer.write(zone.start(), header, in_use)
     }
 
-    /// Whether the jump in `bytes`, five of them, at address `at` goes to a
-    /// trampoline.
-    pub fn is_ours(&self, at: u64, bytes: &[u8]) -> bool {
-        let &[0xe9, a, b, c, d] = bytes else {
-            return false;
-        };
-        let to = target(at, [a, b, c, d]);
-        self.zones.iter().flatten().any(|z| z.range.contains(to))
-    }
-
     /// Whether the `syscall` at `site`, whose patch would be at the end of
     /// `before`, is one of ours still.
     pub fn has(&self, site: u64, before: &[u8]) -> bool {
@@ -444,7 +430,7 @@ impl Patches {
             .len()
             .checked_sub(moved)
             .and_then(|at| before.get(at..)?.get(..plan::JUMP_BYTES));
-        jump.is_some_and(|jump| self.is_ours(site.saturating_sub(u64::from(entry.moved)), jump))
+        jump.is_some_and(|jump| entry.jump_bytes().is_some_and(|ours| jump == ours))
     }
 
     /// What one of our jumps, of which there is a copy at the end of `before`, has replaced, and
@@ -467,22 +453,32 @@ impl Patches {
         whole.then_some((bytes, usize::from(entry.moved)))
     }
 
-    /// Frees the trampolines of those sites in `range` that are gone.
+    /// Frees the trampolines of those sites in `range` that are gone. Where something else is
+    /// mapped, that of the last code there stays until the memory goes, or other code is there.
     pub fn forget(&mut self, range: PageRange) {
         let mut writer = Writer::default();
-        self.drop_entries(|e| {
-            let touches = range.contains(e.site) || range.contains(e.jump);
-            match touches {
-                true if is_unmapped(e.jump) => Gone::ForGood,
-                true if !writer.has_jump(e.jump, e.to) => Gone::Replaced,
-                _ => Gone::No,
+        let touched = |e: &Entry| range.contains(e.site) || range.contains(e.jump);
+        self.drop_entries(|e| touched(e) && (e.displaced || is_unmapped(e.jump)));
+        for n in 0..self.table.len {
+            let entry = self.table.all().get(n);
+            let entry = entry.filter(|e| touched(e) && !writer.has_jump(e.jump, e.to));
+            if entry.is_some() {
+                self.table.displace(n, true);
             }
-        });
+        }
     }
 
     /// Frees the trampoline of `site`, whose code was replaced.
     pub fn forget_site(&mut self, site: u64) {
-        self.drop_entries(|e| Gone::ForGood.when(e.site == site));
+        self.drop_entries(|e| e.site == site);
+    }
+
+    /// The site, whose jump is there, is one of ours again.
+    pub fn put_back(&mut self, site: u64) {
+        let mut all = self.table.all().iter();
+        if let Some(n) = all.position(|e| e.site == site && e.displaced) {
+            self.table.displace(n, false);
+        }
     }
 
     /// Frees the trampolines of code that went without a word: overwritten by its owner, or
@@ -491,27 +487,22 @@ impl Patches {
     /// what stood before it, and still come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
         self.drop_entries(|e| {
-            let gone =
-                is_unmapped(e.jump) || is_generated(e.jump) && !writer.has_jump(e.jump, e.to);
-            Gone::ForGood.when(gone)
+            let replaced =
+                |writer: &mut Writer| is_generated(e.jump) && !writer.has_jump(e.jump, e.to);
+            is_unmapped(e.jump) || !(e.displaced && e.file) && replaced(writer)
         });
     }
 
     /// Forgets those that `gone` says it of.
-    fn drop_entries(&mut self, mut gone: impl FnMut(&Entry) -> Gone) {
+    fn drop_entries(&mut self, mut gone: impl FnMut(&Entry) -> bool) {
         let mut n = 0;
         while let Some(entry) = self.table.all().get(n).copied() {
-            match gone(&entry) {
-                Gone::No => {
-                    n += 1;
-                    continue;
-                }
-                Gone::Replaced => (),
-                Gone::ForGood => {
-                    if let Some(Some(zone)) = self.zones.get_mut(usize::from(entry.zone)) {
-                        zone.set(usize::from(entry.trampoline), false);
-                    }
-                }
+            if !gone(&entry) {
+                n += 1;
+                continue;
+            }
+            if let Some(Some(zone)) = self.zones.get_mut(usize::from(entry.zone)) {
+                zone.set(usize::from(entry.trampoline), false);
             }
             self.table.remove(n);
         }
@@ -527,14 +518,14 @@ impl Patches {
             .chain(self.table.range())
     }
 
-    /// What is kept of each patched site.
+    /// What is kept of each patched site whose code is there.
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.table.all().iter()
+        self.table.all().iter().filter(|e| !e.displaced)
     }
 
     /// The patched sites.
     pub fn sites(&self) -> impl Iterator<Item = Site> + '_ {
-        self.table.all().iter().map(|e| Site {
+        self.entries().map(|e| Site {
             address: e.site,
             number: u32::try_from(e.number).ok(),
             function: e.function,

@@ -654,6 +654,7 @@ impl Scanner<'_> {
         let site = text.base.saturating_add(at as u64);
         let before = text.bytes.get(..at).unwrap_or(&[]);
         if self.patches.has(site, before) {
+            self.patches.put_back(site);
             self.report.already = self.report.already.saturating_add(1);
             return;
         }
@@ -676,7 +677,7 @@ impl Scanner<'_> {
                 self.report.refuse(site);
             }
             Verdict::Patch(plan, function, leaky) => {
-                self.patch(&plan, function, text.libc);
+                self.patch(&plan, function, text);
                 if leaky {
                     self.report.refuse(site);
                 }
@@ -697,11 +698,12 @@ impl Scanner<'_> {
         Some(alone && self.writer.patch(at, there, moved, self.in_use).is_ok())
     }
 
-    fn patch(&mut self, plan: &plan::Plan, function: u64, libc: bool) {
+    fn patch(&mut self, plan: &plan::Plan, function: u64, text: &Text<'_>) {
         let mut applied = Applied::default();
         let site = apply::Found {
             function,
-            libc,
+            libc: text.libc,
+            file: text.module.is_some(),
             in_use: self.in_use,
         };
         let result = self.patches.apply(plan, &site, self.writer, &mut applied);
