@@ -36,7 +36,7 @@ impl Host for Shim {
         )
     }
 
-    fn unmap(&self, at: u64, bytes: u64) {
+    unsafe fn unmap(&self, at: u64, bytes: u64) {
         let _ = hooked(Call::Munmap, libc::SYS_munmap, [at, bytes, 0, 0, 0, 0]);
     }
 

@@ -172,7 +172,8 @@ impl Store {
     fn keep(&mut self, k: usize, base: u64, bytes: u64) {
         // A child of fork must not write into its parent's directory, not even
         // by mistake: it does not get the mapping.
-        let _ = sys::advise(base, bytes, libc::MADV_DONTFORK);
+        // SAFETY: it makes a directory of its own, or has other memory there (`stand_in`).
+        let _ = unsafe { sys::advise_any(base, bytes, libc::MADV_DONTFORK) };
         if let Some(place) = self.mapped.get_mut(k) {
             *place = PageRange::new(base, base + bytes);
         }
@@ -353,7 +354,8 @@ pub fn stand_in() {
 /// Takes away what [`stand_in`] has mapped.
 pub fn end_stand_in() {
     parts().for_each(|(at, len)| {
-        let _ = sys::unmap(at, len);
+        // SAFETY: the change that went on there is done.
+        let _ = unsafe { sys::unmap(at, len) };
     });
 }
 

@@ -224,10 +224,14 @@ fn map(bytes: u64) -> Result<u64> {
         false => None,
     };
     let at = sys::map_private(bytes as usize)?.as_ptr() as u64;
-    let made = sys::protect(at, GUARD, libc::PROT_NONE)
-        .and_then(|()| sys::advise(at, bytes, libc::MADV_DONTFORK));
+    // SAFETY: new memory, in which nobody has anything yet. A child has no such thread.
+    let made = unsafe {
+        sys::protect(at, GUARD, libc::PROT_NONE)
+            .and_then(|()| sys::advise_any(at, bytes, libc::MADV_DONTFORK))
+    };
     if let Err(e) = made {
-        let _ = sys::unmap(at, bytes);
+        // SAFETY: likewise.
+        let _ = unsafe { sys::unmap(at, bytes) };
         return Err(e);
     }
     let below = PageRange::new(at, at + GUARD);

@@ -10,7 +10,10 @@ pub trait Host: Sync {
     /// `bytes` (whole pages) of a file from `offset` on, shared, to read and perhaps to write.
     fn map_file(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64>;
     /// Unmaps what one of the others has mapped.
-    fn unmap(&self, at: u64, bytes: u64);
+    ///
+    /// # Safety
+    /// Nobody uses it any more.
+    unsafe fn unmap(&self, at: u64, bytes: u64);
     /// As [`Host::map_file`], for memory of a peer's: its owner has it registered, so here
     /// it need not be.
     fn attach(&self, fd: &Fd, offset: u64, bytes: u64, writable: bool) -> Result<u64> {
@@ -70,8 +73,9 @@ impl Host for Plain {
         fd.map_shared_as(protection(writable), 0, offset, bytes)
     }
 
-    fn unmap(&self, at: u64, bytes: u64) {
-        let _ = regall_sys::unmap(at, bytes);
+    unsafe fn unmap(&self, at: u64, bytes: u64) {
+        // SAFETY: the caller says so.
+        let _ = unsafe { regall_sys::unmap(at, bytes) };
     }
 
     fn count(&self, _: crate::kind::Kind, _: u64) {}

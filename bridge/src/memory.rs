@@ -87,7 +87,8 @@ impl<T: Copy> Array<T> {
     /// Gives the memory back.
     pub fn release(&mut self, host: &dyn Host) {
         if let Some(at) = self.at.take() {
-            host.unmap(at.as_ptr() as u64, self.bytes);
+            // SAFETY: its own, borrowed from `self` alone.
+            unsafe { host.unmap(at.as_ptr() as u64, self.bytes) };
         }
         self.bytes = 0;
         self.used = 0;
@@ -111,6 +112,7 @@ pub unsafe fn take<T>(host: &dyn Host, at: NonNull<T>) -> T {
     // SAFETY: by the contract above.
     let value = unsafe { at.read() };
     let bytes = round_up(size_of::<T>() as u64).unwrap_or(0);
-    host.unmap(at.as_ptr() as u64, bytes);
+    // SAFETY: likewise.
+    unsafe { host.unmap(at.as_ptr() as u64, bytes) };
     value
 }

@@ -123,7 +123,8 @@ impl View {
     pub fn close(&mut self, host: &dyn Host) {
         for part in &mut self.parts {
             if let Some(part) = part.take() {
-                host.unmap(part.start(), part.len());
+                // SAFETY: mapped by `open`, and this is the last that knows of it.
+                unsafe { host.unmap(part.start(), part.len()) };
             }
         }
     }

@@ -188,7 +188,8 @@ fn allocate(bytes: u64) -> sys::Result<u64> {
         other => other,
     };
     if populated.is_err() {
-        let _ = sys::unmap(at, bytes);
+        // SAFETY: mapped above; nobody knows of it.
+        let _ = unsafe { sys::unmap(at, bytes) };
         return Err(Errno::NOMEM);
     }
     if phase::tracking() {

@@ -401,11 +401,13 @@ fn aligned(bytes: u64) -> sys::Result<u64> {
     let at = plain(wide)?;
     let start = at.checked_next_multiple_of(HUGE_PAGE).ok_or(Errno::NOMEM)?;
     if start > at {
-        let _ = sys::unmap(at, start - at);
+        // SAFETY: the head of what was mapped above, which nobody gets.
+        let _ = unsafe { sys::unmap(at, start - at) };
     }
     let end = start + bytes;
     if at + wide > end {
-        let _ = sys::unmap(end, at + wide - end);
+        // SAFETY: its tail, likewise.
+        let _ = unsafe { sys::unmap(end, at + wide - end) };
     }
     Ok(start)
 }

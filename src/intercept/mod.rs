@@ -184,7 +184,8 @@ pub fn take_note(report: &patch::Report) {
         // Both with the lock: somebody else may be given the addresses at once.
         if let Some(mut guard) = track::lock() {
             guard.remove(*gone, |_, _| ());
-            let _ = sys::unmap(gone.start(), gone.len());
+            // SAFETY: the patcher's own, which it uses no more.
+            let _ = unsafe { sys::unmap(gone.start(), gone.len()) };
         }
     }
     if report.refused > 0 {

@@ -197,14 +197,16 @@ fn set_slot(group: &Group, slot: u64, new: u64) -> bool {
     };
     let prot = i32::from(segment.prot.bits() & 7);
     let sealed = !segment.prot.writable();
-    if sealed && sys::protect(page.start(), PAGE, prot | libc::PROT_WRITE).is_err() {
+    // SAFETY: it loses no access.
+    if sealed && unsafe { sys::protect(page.start(), PAGE, prot | libc::PROT_WRITE) }.is_err() {
         return false;
     }
     // SAFETY: an aligned word of a page that is mapped and writable now; other
     // threads read it as one word when they call through it.
     let changed = unsafe { AtomicU64::from_ptr(slot as *mut u64) }.swap(new, Relaxed) != new;
     if sealed {
-        let _ = sys::protect(page.start(), PAGE, prot);
+        // SAFETY: the access that it had before.
+        let _ = unsafe { sys::protect(page.start(), PAGE, prot) };
     }
     changed
 }

@@ -185,7 +185,8 @@ pub fn place(
         unsafe { sys::move_mapping(at, len, range.start()) }
     });
     if moved.is_err() {
-        let _ = sys::unmap(at, len);
+        // SAFETY: mapped above; nobody knows of it.
+        let _ = unsafe { sys::unmap(at, len) };
     }
     moved
 }

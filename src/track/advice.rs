@@ -284,7 +284,8 @@ fn drop_untouched(range: PageRange) {
         // SAFETY: the buffer is a page.
         let copied = unsafe { sys::copy_checked(at, page.as_mut_ptr().cast(), PAGE as usize) };
         if copied == Ok(PAGE as usize) && page.iter().all(|w| *w == 0) {
-            let _ = sys::advise(at, PAGE, libc::MADV_DONTNEED);
+            // SAFETY: it is all zeroes afterwards, too; no other thread writes to it.
+            let _ = unsafe { sys::advise_any(at, PAGE, libc::MADV_DONTNEED) };
         }
         at += PAGE;
     }

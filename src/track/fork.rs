@@ -27,8 +27,11 @@ static FALLBACK: AtomicU64 = AtomicU64::new(1);
 pub fn init() -> Option<PageRange> {
     MARK.store(FALLBACK.as_ptr().cast::<AtomicU64>(), Relaxed);
     let page = sys::map_private(4096).ok()?;
-    if sys::advise(page.as_ptr() as u64, 4096, libc::MADV_WIPEONFORK).is_err() {
-        let _ = sys::unmap(page.as_ptr() as u64, 4096);
+    let at = page.as_ptr() as u64;
+    // SAFETY: new memory, of which a child is to lose what it holds.
+    if unsafe { sys::advise_any(at, 4096, libc::MADV_WIPEONFORK) }.is_err() {
+        // SAFETY: likewise; nobody knows of it.
+        let _ = unsafe { sys::unmap(at, 4096) };
         return None;
     }
     let word = page.cast::<AtomicU64>();

@@ -100,11 +100,7 @@ pub fn longer(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     let more = round_up(new_len)?.checked_sub(source.len())?;
     let tail = PageRange::from_call(source.end(), more)?;
     match sys::map_at(tail.start(), tail.len(), i32::from(prot.bits() & 7)) {
-        Ok(at) if at == tail.start() => Some(old as i64),
-        Ok(at) => {
-            let _ = sys::unmap(at, tail.len()); // before Linux 4.17
-            None
-        }
+        Ok(_) => Some(old as i64),
         Err(_) if flags == 0 => Some(NOMEM),
         Err(_) => None,
     }
@@ -145,14 +141,16 @@ pub fn in_pieces(frame: &Frame, source: PageRange, prot: Prot) -> Option<i64> {
     let mut upto = kept.start();
     let moved = carry(kept, to, &mut upto) && {
         let rest = source.after(kept.end());
-        rest.is_none_or(|rest| sys::unmap(rest.start(), rest.len()).is_ok())
+        // SAFETY: the application has mremap cut it off.
+        rest.is_none_or(|rest| unsafe { sys::unmap(rest.start(), rest.len()) }.is_ok())
     };
     if moved {
         return Some(to as i64);
     }
     let moved = upto - kept.start();
     // A mapping less: there may be as many as there can be.
-    let _ = sys::unmap(to + moved, len - moved);
+    // SAFETY: the part of what was mapped above to which nothing has been moved.
+    let _ = unsafe { sys::unmap(to + moved, len - moved) };
     if let Some(back) = PageRange::from_call(to, moved) {
         bring_back(back, kept.start());
     }
@@ -193,14 +191,10 @@ fn carry(range: PageRange, to: u64, upto: &mut u64) -> bool {
 fn bring_back(range: PageRange, to: u64) {
     each_piece(range, |part| {
         let there = to + (part.start() - range.start());
-        match sys::map_at(there, part.len(), libc::PROT_NONE) {
-            Ok(at) if at == there => {
-                if place(part.start(), part.len(), there).is_err() {
-                    let _ = sys::unmap(there, part.len());
-                }
-            }
-            Ok(at) => drop(sys::unmap(at, part.len())), // before Linux 4.17
-            Err(_) => (),
+        let reserved = sys::map_at(there, part.len(), libc::PROT_NONE).is_ok();
+        if reserved && place(part.start(), part.len(), there).is_err() {
+            // SAFETY: what has just been mapped.
+            let _ = unsafe { sys::unmap(there, part.len()) };
         }
         true
     });

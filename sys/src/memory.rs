@@ -72,7 +72,8 @@ pub fn map_at(at: u64, bytes: u64, prot: i32) -> Result<u64> {
     )?;
     if got != at {
         // An older kernel takes the flag for a mere hint.
-        let _ = unmap(got, bytes);
+        // SAFETY: what has just been mapped.
+        let _ = unsafe { unmap(got, bytes) };
         return Err(Errno::EXIST);
     }
     Ok(got)
@@ -104,13 +105,19 @@ pub unsafe fn move_mapping(from: u64, bytes: u64, to: u64) -> Result<()> {
     call!(libc::SYS_mremap, from, bytes, bytes, how, to).map(drop)
 }
 
-/// Unmaps memory that the shim mapped itself.
-pub fn unmap(at: u64, bytes: u64) -> Result<()> {
+/// munmap(2).
+///
+/// # Safety
+/// Nobody uses what is mapped there any more: it is the caller's to take away.
+pub unsafe fn unmap(at: u64, bytes: u64) -> Result<()> {
     call!(libc::SYS_munmap, at, bytes).map(drop)
 }
 
 /// mprotect(2).
-pub fn protect(at: u64, bytes: u64, prot: i32) -> Result<()> {
+///
+/// # Safety
+/// Nobody relies on an access that the memory loses.
+pub unsafe fn protect(at: u64, bytes: u64, prot: i32) -> Result<()> {
     call!(libc::SYS_mprotect, at, bytes, prot).map(drop)
 }
 
@@ -145,8 +152,40 @@ pub fn set_numa_policy(at: u64, bytes: u64, mode: u32, nodes: &[u64]) -> Result<
     call!(libc::SYS_mbind, at, bytes, mode, nodes.as_ptr(), bits, 0).map(drop)
 }
 
-/// madvise(2).
+/// Advice that [`advise`] passes on: what memory holds, and who has access to it, stay.
+const HARMLESS: [i32; 14] = [
+    libc::MADV_NORMAL,
+    libc::MADV_RANDOM,
+    libc::MADV_SEQUENTIAL,
+    libc::MADV_WILLNEED,
+    libc::MADV_HUGEPAGE,
+    libc::MADV_NOHUGEPAGE,
+    libc::MADV_MERGEABLE,
+    libc::MADV_UNMERGEABLE,
+    libc::MADV_DODUMP,
+    libc::MADV_DONTDUMP,
+    libc::MADV_COLD,
+    libc::MADV_PAGEOUT,
+    libc::MADV_POPULATE_READ,
+    libc::MADV_POPULATE_WRITE,
+];
+
+/// madvise(2), of advice that changes neither what memory holds nor who has access to it. EINVAL:
+/// it is none such.
 pub fn advise(at: u64, bytes: u64, advice: i32) -> Result<()> {
+    match HARMLESS.contains(&advice) {
+        // SAFETY: by the condition.
+        true => unsafe { advise_any(at, bytes, advice) },
+        false => Err(Errno::INVAL),
+    }
+}
+
+/// madvise(2), of any advice.
+///
+/// # Safety
+/// What the memory loses by it, here or in a child (MADV_DONTNEED, MADV_DONTFORK), is the
+/// caller's to take away.
+pub unsafe fn advise_any(at: u64, bytes: u64, advice: i32) -> Result<()> {
     call!(libc::SYS_madvise, at, bytes, advice).map(drop)
 }
 
@@ -305,4 +344,23 @@ pub fn attach_segment(id: u64, flags: i32) -> Result<u64> {
 /// Nobody uses it any more.
 pub unsafe fn detach_segment(at: u64) -> Result<()> {
     call!(libc::SYS_shmdt, at).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_that_takes_something_away_is_not_passed_on() {
+        let at = map_private(4096).unwrap();
+        // SAFETY: a page of its own.
+        unsafe { at.write(7) };
+        for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_DONTFORK] {
+            assert_eq!(advise(at.as_ptr() as u64, 4096, advice), Err(Errno::INVAL));
+        }
+        // SAFETY: likewise.
+        assert_eq!(unsafe { at.read() }, 7);
+        // SAFETY: likewise; nobody uses it any more.
+        unsafe { unmap(at.as_ptr() as u64, 4096) }.unwrap();
+    }
 }

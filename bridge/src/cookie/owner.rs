@@ -388,7 +388,8 @@ impl Owner {
         fd.allocate(offset as u64, bytes)?;
         let at = host.map_file(&fd, offset as u64, bytes, true)?;
         // A child must not write into its parent's regions.
-        let _ = regall_sys::advise(at, bytes, libc::MADV_DONTFORK);
+        // SAFETY: new memory, of which a child keeps nothing.
+        let _ = unsafe { regall_sys::advise_any(at, bytes, libc::MADV_DONTFORK) };
         let part = match k {
             0 => at + HEAD_BYTES as u64,
             _ => at,

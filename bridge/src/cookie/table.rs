@@ -77,7 +77,8 @@ impl Table {
             .is_err()
         {
             // Another thread was quicker.
-            host.unmap(at, end - offset as u64);
+            // SAFETY: mapped above; nobody knows of it.
+            unsafe { host.unmap(at, end - offset as u64) };
         }
         Ok(())
     }
@@ -101,7 +102,9 @@ impl Table {
                     0 => HEAD_BYTES as u64,
                     _ => 0,
                 };
-                host.unmap(part.at - head, part_bytes(k) as u64 + head);
+                let bytes = part_bytes(k) as u64 + head;
+                // SAFETY: mapped by `map`, and `&mut self` is its only user.
+                unsafe { host.unmap(part.at - head, bytes) };
             }
         }
         self.parts.iter().for_each(|p| p.store(0, Relaxed));

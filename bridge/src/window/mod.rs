@@ -118,7 +118,8 @@ impl Window {
 fn let_go(host: &dyn Host, how: How, at: u64, bytes: u64, owner: u64) {
     match how {
         How::Free => (),
-        How::Mapped => host.unmap(at, bytes),
+        // SAFETY: a window has no user when it is let go.
+        How::Mapped => unsafe { host.unmap(at, bytes) },
         How::Segment => host.detach_segment(at),
         How::Xpmem => xpmem::detach(host, at, bytes, owner),
         // A program may have closed it, and have another file by its number.

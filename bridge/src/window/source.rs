@@ -343,6 +343,11 @@ mod tests {
         fd.map_shared(0, bytes).unwrap()
     }
 
+    fn unmap(at: u64, bytes: u64) {
+        // SAFETY: from `mapped`; nobody uses it.
+        unsafe { regall_sys::unmap(at, bytes) }.unwrap();
+    }
+
     #[test]
     fn a_mapping_is_found_both_ways() {
         let fd = memory_file(libc::MFD_CLOEXEC).unwrap();
@@ -363,7 +368,7 @@ mod tests {
         let private = &raw const stat as u64;
         let none = Backing::find(std::process::id(), private);
         assert_eq!(none.err(), Some(Errno::NOENT));
-        regall_sys::unmap(at, 4 << 12).unwrap();
+        unmap(at, 4 << 12);
     }
 
     #[test]
@@ -377,7 +382,7 @@ mod tests {
         assert_eq!(again.stat().unwrap().inode, fd.stat().unwrap().inode);
         drop((fd, again));
         assert!(by_descriptor(pid, &backing, libc::O_RDWR).is_none());
-        regall_sys::unmap(at, 1 << 12).unwrap();
+        unmap(at, 1 << 12);
     }
 
     #[test]
@@ -388,7 +393,7 @@ mod tests {
         assert!(!is_steady(&sealed, &backing));
         sealed.seal(libc::F_SEAL_SHRINK).unwrap();
         assert!(is_steady(&sealed, &backing));
-        regall_sys::unmap(at, 1 << 12).unwrap();
+        unmap(at, 1 << 12);
         let path = c"/dev/shm/regall-steady-test";
         let named = Fd::open(path, libc::O_RDWR | libc::O_CREAT, 0o600).unwrap();
         let at = mapped(&named, 1 << 12);
@@ -397,7 +402,7 @@ mod tests {
         std::fs::remove_file(path.to_str().unwrap()).unwrap();
         let gone = Backing::find(std::process::id(), at).unwrap();
         assert!(!is_steady(&named, &gone));
-        regall_sys::unmap(at, 1 << 12).unwrap();
+        unmap(at, 1 << 12);
     }
 
     #[test]

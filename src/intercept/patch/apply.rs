@@ -381,7 +381,7 @@ impl Patches {
             .ok_or(Errno::NOMEM)?;
         let range = place_zone(site, &mut self.buffer)?;
         if let Err(errno) = self.write_header(range, writer, Use::Fresh) {
-            let _ = sys::unmap(range.start(), range.len());
+            super::unmap(range);
             return Err(errno);
         }
         *self.zones.get_mut(number).ok_or(Errno::NOMEM)? = Some(Zone::new(range, false));
@@ -779,7 +779,8 @@ pub(super) fn store_at_once(at: u64, bytes: &[u8]) -> Result<()> {
     let pages = PageRange::covering(word, STORE_BYTES).ok_or(Errno::INVAL)?;
     let before = protection(pages)?;
     let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    sys::protect(pages.start(), pages.len(), all)?;
+    // SAFETY: it loses no access.
+    unsafe { sys::protect(pages.start(), pages.len(), all) }?;
     // SAFETY: the page is mapped, and readable and writable now.
     let there = unsafe { (word as *const u64).read_unaligned() };
     let mut new = there.to_le_bytes();
@@ -795,7 +796,8 @@ pub(super) fn store_at_once(at: u64, bytes: &[u8]) -> Result<()> {
             options(nostack, preserves_flags),
         );
     }
-    sys::protect(pages.start(), pages.len(), before)
+    // SAFETY: the access that it had before.
+    unsafe { sys::protect(pages.start(), pages.len(), before) }
 }
 
 /// Writes through mprotect. Read, write and execute at once where the system
@@ -803,7 +805,8 @@ pub(super) fn store_at_once(at: u64, bytes: &[u8]) -> Result<()> {
 #[inline(never)] // for the stack's sake
 pub(super) fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()> {
     let pages = PageRange::covering(at, bytes.len() as u64).ok_or(Errno::INVAL)?;
-    let set = |prot| sys::protect(pages.start(), pages.len(), prot);
+    // SAFETY: reading and writing stay, and executing where somebody may be running there.
+    let set = |prot| unsafe { sys::protect(pages.start(), pages.len(), prot) };
     let before = protection(pages)?;
     let open = libc::PROT_READ | libc::PROT_WRITE;
     set(open | libc::PROT_EXEC).or_else(|errno| match in_use {

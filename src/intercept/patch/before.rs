@@ -95,7 +95,10 @@ impl Before {
                 });
                 let end = from.saturating_add(words.len() as u64 * PAGE);
                 if let Some(asked) = PageRange::new(from, end) {
-                    each_run(asked, new, |run| drop_pages(run.start(), run.len()));
+                    // SAFETY: the kernel says that they are the file's.
+                    each_run(asked, new, |run| unsafe {
+                        drop_pages(run.start(), run.len())
+                    });
                 }
             });
         }
@@ -138,7 +141,6 @@ mod tests {
     use crate::intercept::patch::apply::{Use, Writer};
     use crate::intercept::patch::windows::WINDOW;
     use crate::intercept::patch::{modules, tests, Guard, Report, Scanner};
-    use crate::sys;
     use std::os::unix::fs::FileExt;
     use std::os::unix::io::{AsRawFd, FromRawFd};
 
@@ -265,7 +267,7 @@ mod tests {
             let there = [0x90, 0xcc][usize::from(n == 700 || n == 900)];
             assert_eq!(touch(page(n)), there, "page {n}");
         }
-        sys::unmap(range.start(), range.len()).unwrap();
+        crate::intercept::patch::unmap(range);
     }
 
     #[test]
@@ -277,7 +279,7 @@ mod tests {
         touch(range.start());
         before.give_back(None, Some(&pagemap));
         assert!(present(range, &pagemap)[0]);
-        sys::unmap(range.start(), range.len()).unwrap();
+        crate::intercept::patch::unmap(range);
     }
 
     #[test]
@@ -299,7 +301,7 @@ mod tests {
             assert_eq!(touch(range.start() + at), 0xe9, "{at:#x}");
             assert_eq!(touch(range.start() + at + 6), 0x05, "{at:#x}");
         }
-        sys::unmap(range.start(), range.len()).unwrap();
+        crate::intercept::patch::unmap(range);
         crate::intercept::patch::forget(range);
     }
 
@@ -316,7 +318,7 @@ mod tests {
         for (n, (now, was)) in now.iter().zip(&was).enumerate() {
             assert_eq!(*now, *was || n == patched, "page {n}");
         }
-        sys::unmap(range.start(), range.len()).unwrap();
+        crate::intercept::patch::unmap(range);
         crate::intercept::patch::forget(range);
     }
 }

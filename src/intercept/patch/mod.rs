@@ -122,8 +122,10 @@ impl Report {
     }
 }
 
+/// Unmaps memory that the patcher has mapped and uses no more.
 fn unmap(range: PageRange) {
-    let _ = sys::unmap(range.start(), range.len());
+    // SAFETY: of such memory alone, by whoever has the patcher's lock.
+    let _ = unsafe { sys::unmap(range.start(), range.len()) };
 }
 
 /// A patched site, for the self-test.

@@ -637,7 +637,7 @@ fn a_mutated_library_is_no_danger() {
             );
         }
     }
-    sys::unmap(range.start(), range.len()).unwrap();
+    super::unmap(range);
 }
 
 // --- patched code that runs --------------------------------------------------
@@ -694,7 +694,8 @@ fn page(code: &[u8]) -> PageRange {
     let at = sys::map_fresh(4096, 3, libc::MAP_PRIVATE).unwrap() as *mut u8;
     // SAFETY: a fresh page; the code is shorter.
     unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at, code.len()) };
-    sys::protect(at as u64, 4096, libc::PROT_READ | libc::PROT_EXEC).unwrap();
+    // SAFETY: nobody writes there any more.
+    unsafe { sys::protect(at as u64, 4096, libc::PROT_READ | libc::PROT_EXEC) }.unwrap();
     PageRange::new(at as u64, at as u64 + 4096).unwrap()
 }
 
@@ -754,7 +755,7 @@ fn scan_page(range: PageRange) -> Report {
 }
 
 fn drop_page(range: PageRange) {
-    sys::unmap(range.start(), range.len()).unwrap();
+    super::unmap(range);
     forget(range);
 }
 
@@ -1063,7 +1064,7 @@ fn what_fits_into_a_line_is_stored_at_once() {
         }
         assert_eq!(peek::<256>(range.start()), expected, "{offset}");
     }
-    sys::unmap(range.start(), range.len()).unwrap();
+    super::unmap(range);
 }
 
 /// Searches `range` as code that may be running: with its owner waiting, or left.
@@ -1378,7 +1379,7 @@ fn what_is_left_is_searched_before_the_lock_is_given_back() {
         // Somebody unmapped it meanwhile.
         let gone = std::thread::spawn(move || scan(ranges[2], ranges[2].end(), false));
         assert!(gone.join().unwrap().busy);
-        sys::unmap(ranges[2].start(), ranges[2].len()).unwrap();
+        super::unmap(ranges[2]);
     }
     settle(&mut report);
     assert_eq!((report.patched, report.refused), (2, 0), "{report:x?}");

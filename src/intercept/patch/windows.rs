@@ -278,17 +278,24 @@ fn give_back(run: PageRange, shared: bool, pagemap: Option<&Pagemap>) {
         }
         let gone = |word: &u64| word & MAPPED != 0 && (shared || word & pagemap::FILE != 0);
         each_run(part, words.iter().map(gone), |run| {
-            drop_pages(run.start(), run.len());
+            // SAFETY: the kernel says that they are the file's.
+            unsafe { drop_pages(run.start(), run.len()) };
         });
     }
 }
 
-/// Takes pages out of the page tables. Of a private mapping they must be the file's: copies are
-/// lost.
-pub fn drop_pages(at: u64, bytes: u64) {
+/// Takes pages out of the page tables.
+///
+/// # Safety
+/// Of a private mapping they are the file's: copies are lost.
+pub unsafe fn drop_pages(at: u64, bytes: u64) {
     // Linux before 5.18 can't do so with what is locked: it stays.
-    let _ = sys::advise(at, bytes, DONTNEED_LOCKED)
-        .or_else(|_| sys::advise(at, bytes, libc::MADV_DONTNEED));
+    for advice in [DONTNEED_LOCKED, libc::MADV_DONTNEED] {
+        // SAFETY: the caller says so.
+        if unsafe { sys::advise_any(at, bytes, advice) }.is_ok() {
+            break;
+        }
+    }
 }
 
 /// Calls `f` with the parts of `range` that can be read: a page with a guard
@@ -343,6 +350,6 @@ mod tests {
         }
         let all = stretches.iter().flat_map(|(from, to)| *from..*to);
         assert!(words.into_iter().eq(all));
-        sys::unmap(at, range.len()).unwrap();
+        crate::intercept::patch::unmap(range);
     }
 }

@@ -138,7 +138,8 @@ fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
             0
         }
         libc::MADV_DONTFORK | libc::MADV_DOFORK => {
-            match sys::advise(part.start(), part.len(), advice) {
+            // SAFETY: as the application has it.
+            match unsafe { sys::advise_any(part.start(), part.len(), advice) } {
                 Ok(()) => {
                     note(part, advice);
                     0
@@ -156,7 +157,8 @@ fn advise_part(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
 /// MADV_GUARD_INSTALL. Guards are in the page tables, and those go when memory is frozen: fresh
 /// memory gets them. Where the kernel has no guards, the bytes stay.
 fn install_guards(part: PageRange, attr: Attr, frame: &mut Frame) -> i64 {
-    if sys::advise(part.start(), 0, GUARD_INSTALL).is_err() {
+    // SAFETY: of no byte; it asks whether the kernel knows it.
+    if unsafe { sys::advise_any(part.start(), 0, GUARD_INSTALL) }.is_err() {
         return INVAL;
     }
     let flight = open(Call::Madvise);
@@ -237,7 +239,8 @@ pub(super) fn advise_again(part: PageRange, flags: Flags) {
         (Flags::NOT_FORKED, libc::MADV_DONTFORK),
     ] {
         if flags.has(flag) {
-            let _ = sys::advise(part.start(), part.len(), advice);
+            // SAFETY: as the application had it.
+            let _ = unsafe { sys::advise_any(part.start(), part.len(), advice) };
         }
     }
     if flags.has(Flags::APP_LOCKED) {

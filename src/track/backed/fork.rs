@@ -162,7 +162,8 @@ impl Plan {
         if !could {
             sys::process::reap(child as u64);
         }
-        let _ = sys::unmap(at.as_ptr() as u64, PAGE);
+        // SAFETY: the child has said its last word, or has ended.
+        let _ = unsafe { sys::unmap(at.as_ptr() as u64, PAGE) };
         could
     }
 
@@ -219,7 +220,8 @@ impl Plan {
             let word = unsafe { at.as_ref() };
             word.store(if could { HAS_COPIED } else { CANT_COPY }, Release);
             let at = at.as_ptr() as u64;
-            let _ = sys::unmap(at, PAGE);
+            // SAFETY: as above: the word was the last use.
+            let _ = unsafe { sys::unmap(at, PAGE) };
             if let Some(page) = PageRange::from_call(at, PAGE) {
                 resync::range(page, false);
             }
@@ -293,7 +295,8 @@ impl More {
 
     /// Unmaps it: each of the two processes its own.
     fn release(&self) {
-        let _ = sys::unmap(self.memory.start(), self.memory.len());
+        // SAFETY: mapped for this list, which nobody reads any more.
+        let _ = unsafe { sys::unmap(self.memory.start(), self.memory.len()) };
         // Whoever has read the kernel's list meanwhile has found it there.
         resync::range(self.memory, false);
     }
@@ -368,7 +371,8 @@ pub(super) fn copy(part: PageRange, prot: Prot) -> sys::Result<()> {
     // Whatever the application lets this thread do with its protection keys.
     let _keys = crate::arch::AllKeys::take();
     if !prot.readable() {
-        sys::protect(part.start(), part.len(), libc::PROT_READ)?;
+        // SAFETY: the application has no access to it; it gets one of reading, for a moment.
+        unsafe { sys::protect(part.start(), part.len(), libc::PROT_READ) }?;
     }
     let mut from = part.start();
     while let Some(rest) = part.after(from) {
@@ -401,7 +405,8 @@ fn copy_chunk(chunk: PageRange, prot: Prot, file: Option<Part>) -> sys::Result<(
         }
         None => copy_bytes(start, copy, len),
     }
-    sys::protect(copy, len, i32::from(prot.bits() & 7))?;
+    // SAFETY: new memory, all of which is written.
+    unsafe { sys::protect(copy, len, i32::from(prot.bits() & 7)) }?;
     if let Some(kept) = file
         .map(|f| Kept::of(f.marks, f.range.start()))
         .filter(|k| !k.is_nothing())

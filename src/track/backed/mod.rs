@@ -278,7 +278,9 @@ fn copy_parts(range: PageRange, which: impl Fn(&Attr) -> bool) {
             settle(part);
         } else {
             // Some of it has been copied, perhaps, and is memory of another kind now.
-            let _ = sys::protect(part.start(), part.len(), i32::from(attr.prot.bits() & 7));
+            // SAFETY: the access that the application has given it.
+            let _ =
+                unsafe { sys::protect(part.start(), part.len(), i32::from(attr.prot.bits() & 7)) };
             resync::range(part, true);
         }
     }

@@ -107,12 +107,14 @@ fn kernel_can() -> Result<bool, Errno> {
     // Whoever reads the kernel's list for the ledger has the lock.
     let _guard = lock().ok_or(Errno::NOMEM)?;
     let at = sys::map_fresh(4 * PAGE, libc::PROT_NONE, libc::MAP_PRIVATE)?;
-    let two = sys::protect(at, PAGE, libc::PROT_READ);
+    // SAFETY: what has just been mapped, and nobody uses it.
+    let two = unsafe { sys::protect(at, PAGE, libc::PROT_READ) };
     let moved = two.and_then(|()| {
-        // SAFETY: both halves are what has just been mapped, and nobody uses it.
+        // SAFETY: both halves are part of that.
         unsafe { sys::move_mapping(at, 2 * PAGE, at + 2 * PAGE) }
     });
-    let _ = sys::unmap(at, 4 * PAGE);
+    // SAFETY: likewise.
+    let _ = unsafe { sys::unmap(at, 4 * PAGE) };
     let can = match moved {
         Ok(_) => true,
         Err(Errno::FAULT) => false,

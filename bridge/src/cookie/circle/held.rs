@@ -178,7 +178,8 @@ impl Both<'_> {
                 break;
             }
         }
-        host.unmap(bounce, BOUNCE);
+        // SAFETY: mapped above for these copies, which are done.
+        unsafe { host.unmap(bounce, BOUNCE) };
     }
 }
 
