@@ -138,8 +138,8 @@ fn each_present(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intercept::patch::apply::{Use, Writer};
     use crate::intercept::patch::windows::WINDOW;
+    use crate::intercept::patch::write::{Use, Writer};
     use crate::intercept::patch::{modules, tests, Guard, Report, Scanner};
     use std::os::unix::fs::FileExt;
     use std::os::unix::io::{AsRawFd, FromRawFd};

@@ -134,7 +134,7 @@ fn read(at: u64, into: &mut [u8]) -> bool {
     // SAFETY: `into` is as long as that.
     let copied = unsafe { sys::copy_checked(at, to, len) };
     // A container's seccomp filter may forbid process_vm_readv.
-    copied == Ok(len) || super::apply::read_checked(at, into)
+    copied == Ok(len) || super::write::read_checked(at, into)
 }
 
 /// The pages of `range` that are not beyond the end of their file.

@@ -2,10 +2,10 @@
 //! running. So it is copied first, its file's tables are read as a debugger reads them, and a
 //! patch is one store, or none.
 
-use super::apply::{Use, Writer};
 use super::discover::Text;
 use super::elf::Module;
 use super::queue::{self, Job};
+use super::write::{Use, Writer};
 use super::{module_around, modules, Report, Scanner, State, COPY_BYTES};
 use regall_directory::addr::PAGE;
 

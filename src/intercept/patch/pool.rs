@@ -25,7 +25,7 @@ const POOL_BYTES: u64 = 32 << 10;
 /// Slots that share an entry of the unwind table: an unwinder reads all rows before
 /// the one that it looks for.
 const TOGETHER: u64 = 8;
-const SLOTS: u64 = (POOL_BYTES - super::apply::HEADER_BYTES) / TRAMPOLINE_BYTES as u64;
+const SLOTS: u64 = (POOL_BYTES - super::zone::HEADER_BYTES) / TRAMPOLINE_BYTES as u64;
 
 // The expression counts on a slot's beginning being its address without the low 7 bits.
 const _: () = assert!(TRAMPOLINE_BYTES == 128);
@@ -74,7 +74,7 @@ regall_trampolines:
     .size regall_trampolines, . - regall_trampolines
     .text
 "#,
-    header = const super::apply::HEADER_BYTES,
+    header = const super::zone::HEADER_BYTES,
     groups = const SLOTS / TOGETHER,
     together = const TOGETHER,
     tail = const TAIL,

@@ -23,8 +23,10 @@
 //! seccomp filters may kill for); text in anonymous memory (no probe would fire, and profilers lose
 //! the file).
 
-use super::apply::{is_private_text, store_at_once, Entry, Patches, Use, Writer};
+use super::apply::{is_private_text, Patches};
 use super::plan::{BREAKPOINT, JUMP_BYTES, MOV_EAX, SHORT, SHORT_BYTES, SYSCALL};
+use super::sites::Entry;
+use super::write::{store_at_once, Use, Writer};
 
 /// What was found.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
