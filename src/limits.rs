@@ -143,22 +143,68 @@ pub fn budget(limit: Limit, held: Held) -> Budget {
         Limit::Percent(p) => p,
     };
     GROUPED.store(true, Relaxed);
-    let hundredths = |bytes: u64| match bytes {
-        u64::MAX => bytes,
-        _ => bytes / 100 * percent + bytes % 100 * percent / 100,
-    };
-    let ranks = RANKS.load(Relaxed);
-    let there = Resident::read();
-    // What is resident is charged already. Of the page cache, only what is locked.
-    let mine = there.private.saturating_add(there.cache.min(held.cache));
-    let lazy = held.lazy.saturating_sub(match held.only_cache {
-        true => there.cache,
-        false => mine,
+    let share = Share::of(percent, held);
+    let mut base = Budget::of(share.percent_of(physical() / share.ranks));
+    if let Some(available) = available() {
+        share.bound(&mut base, available, &|_| true);
+    }
+    groups::each(|group| {
+        let left = group.limit.saturating_sub(group.used());
+        share.bound(&mut base, left, &|pid| group.has(pid));
     });
-    let mut base = Budget::of(hundredths(physical() / ranks));
-    // By /proc: a program's filter may trap its own calls of getppid, and only those.
-    let parent = own_status(b"PPid:").unwrap_or(0);
-    let mut within = |left: u64, has: &dyn Fn(u64) -> bool| {
+    if held.only_cache {
+        base.pins = base.mapped;
+    }
+    if let Some(memlock) = memlock().map(|bytes| share.percent_of(bytes)) {
+        base.pins = base.pins.min(memlock);
+        base.all = base.all.min(memlock);
+    }
+    base
+}
+
+/// By what this process's share of what is left is reckoned.
+struct Share {
+    percent: u64,
+    /// Ranks on this node, and who has started them (0: it has no number here).
+    ranks: u64,
+    parent: u64,
+    /// Bytes that are charged to this process already, and that it has pinned.
+    mine: u64,
+    all: u64,
+    counted: u64,
+    /// Pinned bytes that may not be charged yet.
+    lazy: u64,
+}
+
+impl Share {
+    fn of(percent: u64, held: Held) -> Self {
+        let there = Resident::read();
+        // What is resident is charged already. Of the page cache, only what is locked.
+        let mine = there.private.saturating_add(there.cache.min(held.cache));
+        Self {
+            percent,
+            ranks: RANKS.load(Relaxed),
+            // By /proc: a program's filter may trap its own calls of getppid, and only those.
+            parent: own_status(b"PPid:").unwrap_or(0),
+            mine,
+            all: there.all().max(held.counted),
+            counted: held.counted,
+            lazy: held.lazy.saturating_sub(match held.only_cache {
+                true => there.cache,
+                false => mine,
+            }),
+        }
+    }
+
+    fn percent_of(&self, bytes: u64) -> u64 {
+        match bytes {
+            u64::MAX => bytes,
+            _ => bytes / 100 * self.percent + bytes % 100 * self.percent / 100,
+        }
+    }
+
+    /// Bounds `base` by the share of `left` bytes that processes have of which `has` says so.
+    fn bound(&self, base: &mut Budget, left: u64, has: &dyn Fn(u64) -> bool) {
         let (mut ours, mut theirs) = (1, 0u64);
         crate::store::each_other(|pid, held| {
             if has(pid) {
@@ -168,33 +214,16 @@ pub fn budget(limit: Limit, held: Held) -> Budget {
         });
         // Ranks that have not started yet are where their launcher is. A parent in another
         // PID namespace has no number.
-        if parent == 0 || has(parent) {
-            ours = ours.max(ranks);
+        if self.parent == 0 || has(self.parent) {
+            ours = ours.max(self.ranks);
         }
         let left = left.saturating_sub(theirs);
-        base.mapped = base
-            .mapped
-            .min(mine.saturating_add(hundredths(left / ours)));
-        let share = hundredths(left.saturating_sub(lazy) / ours);
-        base.pins = base.pins.min(held.counted.saturating_add(share));
-        let all = there.all().max(held.counted);
-        base.all = base.all.min(all.saturating_add(share));
-    };
-    if let Some(available) = available() {
-        within(available, &|_| true);
+        let mapped = self.mine.saturating_add(self.percent_of(left / ours));
+        base.mapped = base.mapped.min(mapped);
+        let share = self.percent_of(left.saturating_sub(self.lazy) / ours);
+        base.pins = base.pins.min(self.counted.saturating_add(share));
+        base.all = base.all.min(self.all.saturating_add(share));
     }
-    groups::each(|group| {
-        let left = group.limit.saturating_sub(group.used());
-        within(left, &|pid| group.has(pid));
-    });
-    if held.only_cache {
-        base.pins = base.mapped;
-    }
-    if let Some(memlock) = memlock().map(hundredths) {
-        base.pins = base.pins.min(memlock);
-        base.all = base.all.min(memlock);
-    }
-    base
 }
 
 /// Bytes of this process's that are resident.

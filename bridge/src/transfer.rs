@@ -2,7 +2,7 @@
 //! each checked against the peer's directory before and after.
 
 use crate::kind::Kind;
-use crate::mechanism::{self, Job};
+use crate::mechanism::{self, Copied, Job};
 use crate::peer::Peer;
 pub use crate::vector::Way;
 use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
@@ -210,7 +210,6 @@ impl Piece {
         into: u64,
         done: &mut Outcome,
     ) -> (u64, Result<()>) {
-        let (local, remote) = (self.local.as_slice(), self.remote.as_slice());
         if let Err(e) = peer.ready(way) {
             return (0, Err(e));
         }
@@ -223,22 +222,58 @@ impl Piece {
                 endpoints: peer.endpoints(),
                 order: peer.order(),
                 way,
-                local,
-                remote,
+                local: self.local.as_slice(),
+                remote: self.remote.as_slice(),
                 knem,
             })
         };
-        let (bytes, mechanism, proven) = match &copied {
-            Ok((copied, kind)) => (copied.bytes, Some(*kind), copied.proven),
-            Err(_) => (0, None, false),
-        };
-        let copied = copied.map(|_| bytes);
         // What was read by plain loads was read before what follows.
         fence(Acquire);
+        // SAFETY: likewise.
+        let after = unsafe { self.after(peer, region, knem.is_some(), &copied) };
+        if let Err(e) = still(peer, &copied) {
+            return (0, Err(e));
+        }
+        if after.left_behind && after.stale.is_none() {
+            // The memory is there, with other pages. Once more, by the next mechanism.
+            return (0, Ok(()));
+        }
+        if proven(&copied) && peer.memory().is_none() {
+            // It came through a descriptor that is somebody else's by now. Once more, without.
+            return (0, Ok(()));
+        }
+        let (bytes, mechanism) = match &copied {
+            Ok((copied, kind)) => (copied.bytes, Some(*kind)),
+            Err(_) => (0, None),
+        };
+        let good = after.stale.map_or(bytes, |from| bytes.min(from));
+        if let Some(kind) = mechanism {
+            done.mechanism = Some(kind);
+            peer.count(kind, good);
+        }
+        done.generation = done.generation.max(self.stamps.newest());
+        (good, answer(peer, copied.map(|_| bytes), after.stale))
+    }
+
+    /// Looks at what it was copied by once more.
+    ///
+    /// # Safety
+    /// As [`transfer`]; and the region's file is mapped.
+    #[inline]
+    unsafe fn after(
+        &self,
+        peer: &Peer,
+        region: Option<&Through>,
+        knem: bool,
+        copied: &Result<(Copied, Kind)>,
+    ) -> After {
         // SAFETY: by the contract above.
         let all_stale = peer.gave_up() || region.is_some_and(|r| !unsafe { r.stands() });
-        let by_cookie = |kind| mechanism::features(kind).by_cookie;
-        let by_knem = knem.is_some() && mechanism.is_none_or(by_cookie);
+        let by_knem = knem
+            && match copied {
+                Ok((_, kind)) => mechanism::features(*kind).by_cookie,
+                Err(_) => true,
+            };
         // SAFETY: likewise.
         let left_behind = by_knem && region.is_some_and(|r| unsafe { r.left_behind() });
         let stale = match all_stale {
@@ -246,41 +281,48 @@ impl Piece {
             // SAFETY: the stamps are of the peer's view.
             false => unsafe { self.stamps.first_stale() },
         };
-        let good = stale.map_or(bytes, |from| bytes.min(from));
-        // A failure is no answer unless it is this peer's.
-        let still = match copied {
-            Ok(_) if proven => peer.still_lately(),
-            Ok(_) => peer.still(),
-            Err(_) => peer.check(ticks()),
-        };
-        if let Err(e) = still {
-            return (0, Err(e));
-        }
-        if left_behind && stale.is_none() {
-            // The memory is there, with other pages. Once more, by the next mechanism.
-            return (0, Ok(()));
-        }
-        if proven && peer.memory().is_none() {
-            // It came through a descriptor that is somebody else's by now. Once more, without.
-            return (0, Ok(()));
-        }
-        if let Some(kind) = mechanism {
-            done.mechanism = Some(kind);
-            peer.count(kind, good);
-        }
-        done.generation = done.generation.max(self.stamps.newest());
-        let result = match (copied, stale) {
-            (_, Some(_)) => Err(Errno::STALE),
-            // A part of it, and nothing has changed: the rest says why.
-            (Ok(1..), None) => Ok(()),
-            (Ok(0), None) => Err(Errno::FAULT),
-            (Err(Errno::SRCH), None) => Err(peer.gone()),
-            // Nobody may, or nobody may any more: memory can outlive its process for a while,
-            // as long as somebody looks at it.
-            (Err(Errno::PERM), None) if peer.gone() == Errno::SRCH => Err(Errno::SRCH),
-            (Err(e), None) => Err(e),
-        };
-        (good, result)
+        After { stale, left_behind }
+    }
+}
+
+/// What a copy has to be judged by, as it stands after it.
+struct After {
+    /// From which byte on it was of memory that is no longer what it was.
+    stale: Option<u64>,
+    /// Whether it may be of pages that the memory no longer has.
+    left_behind: bool,
+}
+
+/// Whether it is proven that the peer's memory was copied.
+#[inline]
+fn proven(copied: &Result<(Copied, Kind)>) -> bool {
+    matches!(copied, Ok((copied, _)) if copied.proven)
+}
+
+/// Whether the peer is still the process that it was: a failure is no answer unless it is
+/// this peer's.
+#[inline]
+fn still(peer: &Peer, copied: &Result<(Copied, Kind)>) -> Result<()> {
+    match copied {
+        Ok(_) if proven(copied) => peer.still_lately(),
+        Ok(_) => peer.still(),
+        Err(_) => peer.check(ticks()),
+    }
+}
+
+/// What is said of a copy of so many bytes, which are stale from a byte on.
+#[inline]
+fn answer(peer: &Peer, copied: Result<u64>, stale: Option<u64>) -> Result<()> {
+    match (copied, stale) {
+        (_, Some(_)) => Err(Errno::STALE),
+        // A part of it, and nothing has changed: the rest says why.
+        (Ok(1..), None) => Ok(()),
+        (Ok(0), None) => Err(Errno::FAULT),
+        (Err(Errno::SRCH), None) => Err(peer.gone()),
+        // Nobody may, or nobody may any more: memory can outlive its process for a while,
+        // as long as somebody looks at it.
+        (Err(Errno::PERM), None) if peer.gone() == Errno::SRCH => Err(Errno::SRCH),
+        (Err(e), None) => Err(e),
     }
 }
 

@@ -243,6 +243,24 @@ fn rows(job: &Job) -> Vec<Row> {
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.head(f)?;
+        if self.job.is_empty() {
+            return Ok(());
+        }
+        writeln!(f)?;
+        self.table(f)?;
+        if !self.advice.is_empty() {
+            writeln!(f)?;
+        }
+        self.advice
+            .iter()
+            .try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+impl Report<'_> {
+    /// Whose figures these are, and whose are missing.
+    fn head(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let job = self.job;
         let count = |n: usize, one: &str, many: &str| match n {
             1 => format!("1 {one}"),
@@ -263,10 +281,11 @@ impl fmt::Display for Report<'_> {
         if !self.missing.is_empty() {
             writeln!(f, "{}", self.missing_line())?;
         }
-        if job.is_empty() {
-            return Ok(());
-        }
-        writeln!(f)?;
+        Ok(())
+    }
+
+    /// A line a figure, in columns as wide as what stands in them.
+    fn table(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mut table = vec![["FIGURE", "MIN", "MEDIAN", "MAX", "OUTLIER"].map(String::from)];
         for row in &self.rows {
             let figure = plain(&row.name);
@@ -298,12 +317,7 @@ impl fmt::Display for Report<'_> {
                 "{figure:<a$}  {least:>b$}  {median:>c$}  {most:>d$}  {who}"
             )?;
         }
-        if !self.advice.is_empty() {
-            writeln!(f)?;
-        }
-        self.advice
-            .iter()
-            .try_for_each(|line| writeln!(f, "{line}"))
+        Ok(())
     }
 }
 

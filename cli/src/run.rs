@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::launcher::Launcher;
-use crate::settings::{Missing, Settings, STATS_FILE};
+use crate::settings::{Missing, Settings, Variable, STATS_FILE};
 use crate::{complain, report, FAILED};
 
 /// As a shell says that there is no such command ...
@@ -75,6 +75,12 @@ pub fn run(args: &Args) -> ExitCode {
         environment.retain(|(name, _)| *name != STATS_FILE);
         environment.push((STATS_FILE, parts.pattern()));
     }
+    become_it(command(program, arguments, environment), program, parts)
+}
+
+/// The program with its arguments, or, of a launcher, with those that make it hand the
+/// environment on.
+fn command(program: &OsStr, arguments: &[OsString], mut environment: Vec<Variable>) -> Command {
     let arguments = match Launcher::of(program) {
         Some(launcher) => {
             let forwarded = launcher.forward(arguments, &environment);
@@ -87,6 +93,11 @@ pub fn run(args: &Args) -> ExitCode {
     let mut command = Command::new(program);
     command.args(arguments).envs(environment);
     command.env(ASAN_OPTIONS, sanitizer(std::env::var_os(ASAN_OPTIONS)));
+    command
+}
+
+/// Executes it, or, for a report, waits for it and gathers its parts.
+fn become_it(mut command: Command, program: &OsStr, parts: Option<Parts>) -> ExitCode {
     let failed = match parts {
         None => command.exec(),
         Some(parts) => match waited(&mut command) {

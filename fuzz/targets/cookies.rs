@@ -183,7 +183,6 @@ impl Scene {
     fn call(&mut self, input: &mut Input) {
         let what = input.byte();
         let (cookie, offset) = (self.cookie(input), input.number());
-        let mut done = Done::default();
         let half = self.buffer.len() / 2;
         let (at, len) = (self.buffer.as_mut_ptr(), input.number() as usize % half);
         let local = [
@@ -196,44 +195,32 @@ impl Scene {
                 len: input.number() % half as u64,
             },
         ];
-        let count = usize::from(what >> 4) % 3;
-        let room: u64 = local[..count].iter().map(|s| s.len).sum();
-        // SAFETY: the segments are of the buffer, out arguments are valid or NULL as allowed,
-        // and the rest is numbers.
-        let result = unsafe {
-            match what % 8 {
-                0..=3 => {
-                    self.buffer.fill(0);
-                    let e = regall_region_read(cookie, offset, local.as_ptr(), count, &mut done);
-                    assert!(done.bytes <= room);
-                    let first = local[..count].first().map_or(0, |s| s.len.min(done.bytes));
-                    self.theirs(first as usize);
-                    e
-                }
-                4 => {
-                    // It is filled with the same.
-                    self.buffer.fill(FILLED);
-                    let e = regall_region_write(cookie, offset, local.as_ptr(), count, &mut done);
-                    assert!(done.bytes <= room);
-                    e
-                }
-                5 => {
-                    let (other, there) = (self.cookie(input), input.number());
-                    let len = input.number();
-                    let e = regall_region_copy(cookie, offset, other, there, len, &mut done);
-                    assert!(done.bytes <= len);
-                    e
-                }
-                6 => {
-                    let mut made = 0;
-                    let (prot, flags) = (input.number() as u32, input.number() as u32);
-                    // Nothing is registered here: the shim is inert.
-                    let e = regall_region_create(local.as_ptr(), count, prot, flags, &mut made);
-                    assert!(e < 0);
-                    e
-                }
-                _ => {
-                    let mut used = [Use::default(); 4];
+        let local = &local[..usize::from(what >> 4) % 3];
+        let result = match what % 8 {
+            0..=4 => self.transfer(what % 8 == 4, cookie, offset, local),
+            5 => {
+                let (other, there) = (self.cookie(input), input.number());
+                let (len, mut done) = (input.number(), Done::default());
+                // SAFETY: of the process's own memory it writes `done` alone.
+                let e =
+                    unsafe { regall_region_copy(cookie, offset, other, there, len, &mut done) };
+                assert!(done.bytes <= len);
+                e
+            }
+            6 => {
+                let mut made = 0;
+                let (prot, flags) = (input.number() as u32, input.number() as u32);
+                let (first, count) = (local.as_ptr(), local.len());
+                // SAFETY: the segments are of the buffer. Nothing is registered here: the shim
+                // is inert.
+                let e = unsafe { regall_region_create(first, count, prot, flags, &mut made) };
+                assert!(e < 0);
+                e
+            }
+            _ => {
+                let mut used = [Use::default(); 4];
+                // SAFETY: there is room for four; the rest is numbers.
+                unsafe {
                     assert_eq!(regall_region_used(used.as_mut_ptr(), used.len()), 0);
                     assert!(regall_region_uses(cookie) < 0);
                     regall_region_destroy(cookie)
@@ -241,6 +228,26 @@ impl Scene {
             }
         };
         assert!(result <= 0 && result > -134, "{result}");
+    }
+
+    /// Writes the buffer, filled as the victim is, or reads into it.
+    fn transfer(&mut self, write: bool, cookie: u64, offset: u64, local: &[Segment]) -> i32 {
+        let mut done = Done::default();
+        self.buffer.fill(if write { FILLED } else { 0 });
+        let (first, count) = (local.as_ptr(), local.len());
+        // SAFETY: the segments are of the buffer.
+        let e = unsafe {
+            match write {
+                true => regall_region_write(cookie, offset, first, count, &mut done),
+                false => regall_region_read(cookie, offset, first, count, &mut done),
+            }
+        };
+        assert!(done.bytes <= local.iter().map(|s| s.len).sum());
+        if !write {
+            let first = local.first().map_or(0, |s| s.len.min(done.bytes));
+            self.theirs(first as usize);
+        }
+        e
     }
 
     /// What was read is the victim's, or, of addresses that are none of its, nothing.

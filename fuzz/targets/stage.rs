@@ -22,6 +22,27 @@ pub fn with_scene<S: 'static>(new: fn() -> S, play: impl FnOnce(&mut S)) {
     });
 }
 
+/// A child that has `file` mapped, as who has a directory does, and waits while `us` is its parent.
+fn waiting_child(us: u32, file: &File) -> u32 {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the child calls nothing that allocates.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0);
+        if pid == 0 {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            let (shared, fd) = (libc::MAP_SHARED, file.as_raw_fd());
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, shared, fd, 0);
+            libc::alarm(0);
+            while libc::getppid() == us as i32 {
+                libc::sleep(1);
+            }
+            libc::_exit(0);
+        }
+        pid as u32
+    }
+}
+
 /// The process and what is known of it.
 pub struct Victim {
     /// Its pid.
@@ -57,31 +78,7 @@ impl Victim {
         let draft = format!("{folder}/draft.{us}");
         let file = open(&draft);
         file.set_len(8192 + 1024 * 64).expect("a file's size");
-        // SAFETY: the child calls nothing that allocates: it maps the file, as who has a
-        // directory does, and waits.
-        let pid = unsafe {
-            let pid = libc::fork();
-            assert!(pid >= 0);
-            if pid == 0 {
-                use std::os::fd::AsRawFd;
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                let shared = libc::MAP_SHARED;
-                libc::mmap(
-                    std::ptr::null_mut(),
-                    4096,
-                    libc::PROT_READ,
-                    shared,
-                    file.as_raw_fd(),
-                    0,
-                );
-                libc::alarm(0);
-                while libc::getppid() == us as i32 {
-                    libc::sleep(1);
-                }
-                libc::_exit(0);
-            }
-            pid as u32
-        };
+        let pid = waiting_child(us, &file);
         // The victim has it mapped; what it does to its memory is its own.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
         let rest = stat.rsplit_once(')').expect("a name").1;

@@ -326,14 +326,7 @@ impl Ledger {
         let after = plan
             .after
             .and_then(|row| self.publish_part(row, end, row.end, sink));
-        let mut at = self.index.settle(plan.from);
-        while at < plan.to {
-            let Some(row) = self.index.row(at) else {
-                break;
-            };
-            self.retire(row, sink);
-            at = self.index.next(at);
-        }
+        self.retire_between(plan.from, plan.to, sink);
 
         let mut rows = Rows::new();
         rows.push(before);
@@ -362,6 +355,19 @@ impl Ledger {
         }
         self.index.tidy(last);
         Ok(())
+    }
+
+    /// Tells the sink that all rows from `from` to `to` go.
+    #[inline]
+    fn retire_between(&mut self, from: Pos, to: Pos, sink: &mut impl Sink) {
+        let mut at = self.index.settle(from);
+        while at < to {
+            let Some(row) = self.index.row(at) else {
+                break;
+            };
+            self.retire(row, sink);
+            at = self.index.next(at);
+        }
     }
 
     /// Asks `f` for the new attributes of every mapped piece of `range`, in order.

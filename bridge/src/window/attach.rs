@@ -79,24 +79,7 @@ fn by_file(
         return Ok(there(n, window, of.len));
     }
     if backing.is_segment() {
-        let bytes = source::segment(pid, &backing)?;
-        let whole = Extent {
-            offset: 0,
-            len: bytes,
-            ..of
-        };
-        let len = bytes
-            .checked_sub(of.offset)
-            .ok_or(Errno::FAULT)?
-            .min(of.len);
-        let room = table.make_room(host, bytes)?;
-        let at = host.attach_segment(backing.id().inode, bytes, wanted.write)?;
-        if !source::is_here(at, &backing) {
-            host.detach_segment(at);
-            return Err(Errno::NOENT);
-        }
-        table.open(room, How::Segment, (wanted.write, 0), whole, at);
-        return Ok(there(room, &whole, len));
+        return by_segment(table, peer, &backing, (start, of), wanted);
     }
     let fd = source::open(pid, &backing, wanted.write)?;
     if !source::is_steady(&fd, &backing) {
@@ -113,6 +96,40 @@ fn by_file(
     }
     of.len = source::covered(&fd, of.offset)?.min(of.len);
     mapped(table, host, &fd, (start, of), wanted)
+}
+
+/// Attaches the System V segment that `of` is a part of, whole: the peer has the part at `start`.
+fn by_segment(
+    table: &mut Table,
+    peer: &Process,
+    backing: &Backing,
+    (start, of): (u64, Extent),
+    wanted: &Wanted,
+) -> Result<Attached> {
+    let host = peer.host();
+    let bytes = source::segment(peer.pid(), backing)?;
+    let whole = Extent {
+        offset: 0,
+        len: bytes,
+        ..of
+    };
+    let len = bytes
+        .checked_sub(of.offset)
+        .ok_or(Errno::FAULT)?
+        .min(of.len);
+    let room = table.make_room(host, bytes)?;
+    let at = host.attach_segment(backing.id().inode, bytes, wanted.write)?;
+    if !source::is_here(at, backing) {
+        host.detach_segment(at);
+        return Err(Errno::NOENT);
+    }
+    table.open(room, How::Segment, (wanted.write, 0), whole, at);
+    Ok(Attached {
+        n: room,
+        start,
+        len,
+        skip: of.offset,
+    })
 }
 
 /// Maps `of` of a steady file, as far as its size covers it: the peer has it at `start`.

@@ -93,13 +93,43 @@ fn used_by() -> String {
     }
 }
 
+/// What makes a pool of so many pages.
+fn line(pages: u64) -> String {
+    format!("sudo sysctl -w vm.nr_hugepages={pages}")
+}
+
+/// There is no pool.
+fn without(near: &Place, found: &str) -> Finding {
+    let finding = Finding::new(NAME, Absent, format!("{found}: there is none")).effect(
+        "regall_alloc takes transparent huge pages instead; programs that insist on MAP_HUGETLB \
+         get ENOMEM",
+    );
+    let line = format!("{} # 1 GiB, for nothing else", line(BEGINNING));
+    near.mend_host(finding, line)
+}
+
+/// There is a pool, and a page of it was written to in so many nanoseconds.
+fn with(finding: Finding, nanos: i64) -> Finding {
+    let small = in_small_pages();
+    let against = small.map_or(String::new(), |s| format!(", of small pages {}", time(s)));
+    let finding = finding.measured("populate_2mib_ns", nanos).effect(format!(
+        "2 MiB of it, written to, take {}{against}; regall_alloc takes of it first, \
+             for sizes of whole 2 MiB",
+        time(nanos)
+    ));
+    match small {
+        Some(small) => finding.measured("populate_2mib_small_ns", small),
+        None => finding,
+    }
+}
+
+const NAME: &str = "HugeTLB pool";
+
 pub fn pool(near: &Place) -> Finding {
-    let name = "HugeTLB pool";
     let Some(pages) = read(FILE).and_then(|n| n.parse::<u64>().ok()) else {
-        return Finding::new(name, Absent, "this kernel has no MAP_HUGETLB");
+        return Finding::new(NAME, Absent, "this kernel has no MAP_HUGETLB");
     };
     let tried = in_child(|| had(libc::MAP_HUGETLB));
-    let line = |pages: u64| format!("sudo sysctl -w vm.nr_hugepages={pages}");
     let (found, in_it) = (
         format!("vm.nr_hugepages {pages}"),
         pages.saturating_mul(HUGE_PAGE as u64),
@@ -107,12 +137,7 @@ pub fn pool(near: &Place) -> Finding {
     // Nothing is wrong with that, unless the kernel finds some nevertheless
     // (vm.nr_overcommit_hugepages).
     if pages == 0 && !matches!(tried, Ok([_, 0])) {
-        let finding = Finding::new(name, Absent, format!("{found}: there is none")).effect(
-            "regall_alloc takes transparent huge pages instead; programs that insist on MAP_HUGETLB \
-             get ENOMEM",
-        );
-        let line = format!("{} # 1 GiB, for nothing else", line(BEGINNING));
-        return near.mend_host(finding, line);
+        return without(near, &found);
     }
     let free = counted("HugePages_Free").unwrap_or(0);
     let found = format!(
@@ -121,26 +146,12 @@ pub fn pool(near: &Place) -> Finding {
         used_by()
     );
     let finding = |standing| {
-        Finding::new(name, standing, found.clone())
+        Finding::new(NAME, standing, found.clone())
             .measured("pool_bytes", in_it)
             .measured("free_pages", free)
     };
     let why = match tried {
-        Ok([nanos, 0]) => {
-            let small = in_small_pages();
-            let against = small.map_or(String::new(), |s| format!(", of small pages {}", time(s)));
-            let finding = finding(Good)
-                .measured("populate_2mib_ns", nanos)
-                .effect(format!(
-                    "2 MiB of it, written to, take {}{against}; regall_alloc takes of it first, \
-                     for sizes of whole 2 MiB",
-                    time(nanos)
-                ));
-            return match small {
-                Some(small) => finding.measured("populate_2mib_small_ns", small),
-                None => finding,
-            };
-        }
+        Ok([nanos, 0]) => return with(finding(Good), nanos),
         Ok([_, no]) => text(no),
         Err(Failure::Killed(libc::SIGBUS)) => "SIGBUS (a cgroup's limit of huge pages)".into(),
         Err(why) => why.to_string(),

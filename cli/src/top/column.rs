@@ -50,8 +50,22 @@ const EXE_LEAST: usize = 12;
 
 /// All columns, the most important ones first.
 pub fn all() -> Vec<Column> {
-    use Value::{Bytes, Count, Number, Percent, Rate, Text};
-    let mut all = vec![
+    let mut all = of_process();
+    all.extend(of_figures());
+    all.extend(copied().map(|(counter, name)| Column {
+        help: format!("bytes copied between peers by {name}"),
+        head: format!("BY-{}", name.to_uppercase()),
+        width: name.len() + 3,
+        left: false,
+        value: Source::Copied(counter),
+    }));
+    all
+}
+
+/// Who it is, and what it has mapped.
+fn of_process() -> Vec<Column> {
+    use Value::{Bytes, Number, Text};
+    vec![
         of("PID", 7, "the process", |s| {
             Number(Some(s.figures.pid.into()))
         }),
@@ -75,6 +89,13 @@ pub fn all() -> Vec<Column> {
             "bytes excluded because they are over the limit",
             |s| Bytes(Some(s.figures.bytes.over_limit())),
         ),
+    ]
+}
+
+/// What the shim has done for it.
+fn of_figures() -> Vec<Column> {
+    use Value::{Bytes, Count, Percent, Rate};
+    vec![
         of("PINNED", 6, "bytes pinned (locked in memory)", |s| {
             Bytes(Some(s.figures.counter(Counter::PinnedBytes)))
         }),
@@ -108,15 +129,7 @@ pub fn all() -> Vec<Column> {
         of("BUDGET", 6, "the most that may be pinned", |s| {
             Bytes(s.figures.budget())
         }),
-    ];
-    all.extend(copied().map(|(counter, name)| Column {
-        help: format!("bytes copied between peers by {name}"),
-        head: format!("BY-{}", name.to_uppercase()),
-        width: name.len() + 3,
-        left: false,
-        value: Source::Copied(counter),
-    }));
-    all
+    ]
 }
 
 /// The columns that stay where they are while the others move.
