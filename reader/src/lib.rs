@@ -9,13 +9,13 @@
 //! a build, and `regall-directory` is part of a shim that has no std.
 
 mod file;
+mod find;
+mod newest;
 mod process;
 mod soon;
 
-pub use file::{
-    find, kept_free, open, open_in, published, Directory, HeaderView, Inflight, Snapshot,
-    FOLDER_ROOT,
-};
+pub use file::{Directory, HeaderView, Inflight, Snapshot};
+pub use find::{find, kept_free, open, open_in, published, FOLDER_ROOT};
 pub use process::{Mapping, Process};
 pub use soon::published_soon;
 
