@@ -1,16 +1,16 @@
 //! Everything that depends on the processor. Another architecture is another
-//! file here with the same names; nothing outside this folder and
+//! folder here with the same names; nothing outside this folder and
 //! `intercept/patch` knows registers or instruction bytes.
 
 #[cfg(target_arch = "x86_64")]
-#[path = "x86_64.rs"]
+#[path = "x86_64/mod.rs"]
 mod imp;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("regall has no src/arch file for this processor yet");
 
 #[cfg(target_arch = "x86_64")]
-#[path = "x86_64_trampoline.rs"]
+#[path = "x86_64/trampoline.rs"]
 pub mod trampoline;
 
 pub use imp::*;
