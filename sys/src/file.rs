@@ -6,10 +6,11 @@ use crate::{call, Access, Errno, Result, Segment};
 use core::ffi::CStr;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+mod numbers;
 mod stat;
 
+pub use numbers::*;
 pub use stat::*;
 
 /// An open descriptor; closed when dropped.
@@ -335,117 +336,6 @@ pub fn poll(polls: &mut [Poll], nanos: u64) -> Result<u64> {
     call!(libc::SYS_ppoll, these, many, time.as_ptr(), 0, 8)
 }
 
-/// Closes the descriptors `first..=last`; `flags` as close_range(2)'s.
-pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
-    call!(libc::SYS_close_range, first, last, flags).map(drop)
-}
-
-/// Descriptors of ours that are kept lie below this, or as high as the soft limit lets
-/// them. Higher, and fork would have a larger table to copy.
-const HIGH: u64 = 1024;
-/// How many of them there is room for.
-const RESERVED: u64 = 64;
-
-/// A duplicate of `fd` at a high number, close-on-exec: programs that close what they
-/// find begin at the low ones.
-pub fn duplicate_high(fd: i32) -> Result<i32> {
-    let (soft, _) = super::rlimit(libc::RLIMIT_NOFILE)?;
-    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
-    let high = call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest);
-    high.or_else(|_| call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0))
-        .map(|fd| fd as i32)
-}
-
-/// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
-/// taken meanwhile. For a process with one thread, and a table that nobody shares. Where there is
-/// no room, at any number.
-pub fn above_the_low(open: impl FnOnce() -> Result<Fd>) -> Result<Fd> {
-    let (soft, _) = super::rlimit(libc::RLIMIT_NOFILE)?;
-    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
-    // Closing it does nothing.
-    let filler = Fd::open(c"/", libc::O_PATH, 0)?;
-    let mut taken = [0u64; HIGH as usize / 64];
-    while let Ok(n) = call!(libc::SYS_fcntl, filler.raw(), libc::F_DUPFD_CLOEXEC, 0) {
-        match taken.get_mut(n as usize / 64) {
-            Some(word) if n < lowest => *word |= 1 << (n % 64),
-            _ => {
-                close(n as i32);
-                break;
-            }
-        }
-    }
-    let opened = open();
-    for (n, word) in taken.iter().enumerate() {
-        for bit in (0..64).filter(|bit| word >> bit & 1 != 0) {
-            close((n * 64 + bit) as i32);
-        }
-    }
-    opened
-}
-
-/// Whether this is a child that shares its parent's table of descriptors.
-static SHARED: AtomicBool = AtomicBool::new(false);
-
-/// In a child, before anything of its parent's is let go: whether both have one table of
-/// descriptors (CLONE_FILES). What is closed in it is closed for the parent.
-pub fn inherited_are_shared(yes: bool) {
-    SHARED.store(yes, Relaxed);
-}
-
-/// Whether what this process has inherited is its parent's to close.
-pub fn are_inherited_shared() -> bool {
-    SHARED.load(Relaxed)
-}
-
-/// Closes a descriptor that a child has from its parent, unless it is the parent's own.
-pub fn close_inherited(fd: i32) {
-    if !are_inherited_shared() {
-        close(fd);
-    }
-}
-
-/// Closes a descriptor of ours; -1 is none.
-pub fn close(fd: i32) {
-    if fd >= 0 {
-        let _ = call!(libc::SYS_close, fd);
-    }
-}
-
-/// A descriptor of ours that stays open, and of which file it is: a program may close what it
-/// finds and be given the number for a file of its own, which is none of our business.
-#[derive(Clone, Copy, Debug)]
-pub struct Kept {
-    fd: i32,
-    file: (u64, u64),
-}
-
-impl Kept {
-    /// A duplicate of `fd`, as [`duplicate_high`] makes it. Of a file with an inode of its
-    /// own: all eventfds have one together.
-    pub fn new(fd: &Fd) -> Result<Self> {
-        let Stat { dev, inode, .. } = fd.stat()?;
-        let fd = duplicate_high(fd.raw())?;
-        let file = (dev, inode);
-        Ok(Self { fd, file })
-    }
-
-    /// The number, whatever it stands for now.
-    pub fn raw(&self) -> i32 {
-        self.fd
-    }
-
-    /// The number, as long as it is our file's.
-    pub fn ours(&self) -> Option<i32> {
-        let stat = stat_fd(self.fd).ok()?;
-        ((stat.dev, stat.inode) == self.file).then_some(self.fd)
-    }
-
-    /// Closes it, if it is ours.
-    pub fn close(&self) {
-        self.ours().into_iter().for_each(close);
-    }
-}
-
 /// A pipe by which to say that there is something to look at: both ends in one descriptor,
 /// which is never waited for. So writing to it can't be SIGPIPE, and it has an inode of its
 /// own. Errors of pipe(2), and of open(2): ENOENT without /proc.
@@ -577,17 +467,6 @@ pub fn read_small<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn duplicates_are_high_and_close_on_exec() {
-        let null = Fd::open(c"/dev/null", libc::O_RDWR, 0).unwrap();
-        let high = duplicate_high(null.raw()).unwrap();
-        let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE).unwrap();
-        assert!(high as u64 >= soft.min(HIGH) - RESERVED);
-        let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
-        assert_eq!(flags, libc::FD_CLOEXEC as u64);
-        close(high);
-    }
-
     /// SIGPIPE of this thread's that waits to be delivered.
     fn pending() -> bool {
         let mut pending = 0u64;
@@ -614,21 +493,5 @@ mod tests {
         .unwrap();
         assert_eq!(into.write_all(b"x"), Err(Errno::PIPE));
         assert!(pending());
-    }
-
-    #[test]
-    fn what_was_closed_is_not_ours_though_its_number_is_there() {
-        let (one, other) = (pipe().unwrap(), pipe().unwrap());
-        let kept = Kept::new(&one).unwrap();
-        assert_eq!(kept.ours(), Some(kept.raw()));
-        assert_eq!(call!(libc::SYS_write, kept.raw(), b"x".as_ptr(), 1), Ok(1));
-        let mut byte = [0];
-        assert!(one.read(&mut byte) == Ok(1) && one.read(&mut byte) == Err(Errno::AGAIN));
-        call!(libc::SYS_dup3, other.raw(), kept.raw(), 0).unwrap();
-        assert_eq!(kept.ours(), None);
-        kept.close();
-        assert!(stat_fd(kept.raw()).is_ok());
-        close(kept.raw());
-        assert_eq!(kept.ours(), None);
     }
 }
