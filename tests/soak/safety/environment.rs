@@ -23,16 +23,23 @@ const OF_LAUNCHERS: [&str; 13] = [
 /// Checks the list against what the sources name, and SECURITY.md against the list.
 fn of_the_sources() -> BTreeSet<String> {
     let mut named = BTreeSet::new();
-    let mut folders = ["src", "sys/src", "bridge/src", "directory/src"]
-        .map(|f| build::root().join(f))
-        .to_vec();
+    let of_the_shim = [
+        "src",
+        "sys/src",
+        "bridge/src",
+        "directory/src",
+        "ledger/src",
+        "settings/src",
+        "uverbs/src",
+    ];
+    let mut folders = of_the_shim.map(|f| build::root().join(f)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("sources").flatten() {
-            if entry.path().is_dir() {
-                folders.push(entry.path());
+            if entry.path().file_stem().is_some_and(|name| name == "tests") {
                 continue;
             }
-            if entry.file_name() == "tests.rs" {
+            if entry.path().is_dir() {
+                folders.push(entry.path());
                 continue;
             }
             let text = fs::read_to_string(entry.path()).expect("a source");
