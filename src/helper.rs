@@ -7,7 +7,7 @@ use crate::regions;
 use crate::rights;
 use crate::sys::credentials::{self, Credentials, Namespace};
 use crate::sys::file;
-use crate::sys::process::own_status;
+use crate::sys::process::{is_filtered, own_status};
 use crate::sys::{self, process, signal, socket, time, Errno, Result};
 use crate::text::Text;
 use crate::threads::{self, Files, Thread};
@@ -55,10 +55,9 @@ const NEEDED_HERE: u32 = 2;
 /// under one has a helper, untried. One that has put itself under it later knows what it is
 /// about: its children do as it has done.
 fn needed() -> bool {
-    const FILTER: u64 = 2;
-    let needed = match (own_status(b"Seccomp:"), NEEDED.load(Relaxed)) {
-        (Some(FILTER), known) => known != NEEDLESS,
-        _ => out_of_reach(),
+    let needed = match is_filtered() {
+        true => NEEDED.load(Relaxed) != NEEDLESS,
+        false => out_of_reach(),
     };
     let known = if needed { NEEDED_HERE } else { NEEDLESS };
     NEEDED.store(known, Relaxed);

@@ -15,7 +15,7 @@ use crate::wire::{
 use places::{Guest, Party, PLACES};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd, Poll};
-use regall_sys::process::{own_status, Identity};
+use regall_sys::process::{is_filtered, Identity};
 use regall_sys::socket::{self, Credentials, Room};
 use regall_sys::time::nanos;
 use regall_sys::{rlimit, Access, Errno, Result};
@@ -393,12 +393,11 @@ impl Client {
 /// no answer: what is not there can't be put any more. Under a seccomp filter, which may kill who
 /// asks for a memfd, it is a file without a name.
 fn make_bounce() -> Result<Fd> {
-    const FILTER: u64 = 2;
     // Beyond it ftruncate(2) would be SIGXFSZ.
     if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
         return Err(Errno::FBIG);
     }
-    if own_status(b"Seccomp:") == Some(FILTER) {
+    if is_filtered() {
         let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
         let bounce = Fd::open(c"/dev/shm", flags, 0o600)?;
         bounce.truncate(BOUNCE)?;

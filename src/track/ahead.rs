@@ -8,7 +8,7 @@
 use super::{lock, State};
 use crate::base::counters;
 use crate::registrar::hca::records::{Life, Record};
-use crate::sys::process::own_status;
+use crate::sys::process::may_be_filtered;
 use crate::sys::{self, time, Access, Segment};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
@@ -66,9 +66,8 @@ pub fn notice() {
 /// the process for the call, nor where a missing page waits for the application's userfaultfd.
 /// Then nothing is given back before it is deregistered.
 fn may_read() -> bool {
-    let filtered = own_status(b"Seccomp:") != Some(0);
     let calls = counters::header().and_then(|h| h.calls.get(Call::Userfault as usize));
-    !filtered && calls.is_some_and(|n| n.load(Relaxed) == 0)
+    !may_be_filtered() && calls.is_some_and(|n| n.load(Relaxed) == 0)
 }
 
 /// The next regions that have something ahead, with the numbers of their records.

@@ -19,7 +19,7 @@ use crate::policy;
 use crate::registrar::hca::idle::{self, Due, Looked};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::sys::{self, process::own_status};
+use crate::sys::{self, process::is_filtered};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Column, Reason};
@@ -55,13 +55,10 @@ const UNKNOWN: u32 = 0;
 const NONE: u32 = 1;
 const SOME: u32 = 2;
 
-/// /proc says so of a thread under a filter.
-const FILTERED: u64 = 2;
-
 fn filter() -> u32 {
-    match own_status(b"Seccomp:") {
-        Some(FILTERED) => SOME,
-        _ => NONE,
+    match is_filtered() {
+        true => SOME,
+        false => NONE,
     }
 }
 

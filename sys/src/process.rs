@@ -128,6 +128,20 @@ pub fn own_status(name: &[u8]) -> Option<u64> {
     }
 }
 
+/// What /proc says of a thread under a seccomp filter (SECCOMP_MODE_FILTER).
+const FILTER: u64 = 2;
+
+/// Whether /proc says that this thread is under a seccomp filter, which may forbid any call, and
+/// kill who makes it. Without /proc nobody says so.
+pub fn is_filtered() -> bool {
+    own_status(b"Seccomp:") == Some(FILTER)
+}
+
+/// As [`is_filtered`], for what can be left undone: without /proc there may be one.
+pub fn may_be_filtered() -> bool {
+    own_status(b"Seccomp:") != Some(0)
+}
+
 /// Whether this program has rights that whoever started it has not: setuid, setgid, or
 /// capabilities of its file. The kernel's word (AT_SECURE); where that can't be read, as
 /// what the program has.
