@@ -16,7 +16,7 @@
 
 use crate::config::{Environment, Limit};
 use crate::groups;
-use crate::sys::process::own_status;
+use crate::sys::process::own_parent;
 use crate::sys::{self, credentials, file};
 use crate::text::number;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
@@ -184,8 +184,7 @@ impl Share {
         Self {
             percent,
             ranks: RANKS.load(Relaxed),
-            // By /proc: a program's filter may trap its own calls of getppid, and only those.
-            parent: own_status(b"PPid:").unwrap_or(0),
+            parent: own_parent().unwrap_or(0),
             mine,
             all: there.all().max(held.counted),
             counted: held.counted,

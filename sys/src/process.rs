@@ -101,8 +101,20 @@ impl Stat {
 }
 
 /// The hexadecimal number (one digit is decimal as well) behind `name` in this thread's
-/// /proc/self/status, which may be long: the groups that it is in come before much else.
+/// /proc/self/status.
 pub fn own_status(name: &[u8]) -> Option<u64> {
+    own_number(name, 16)
+}
+
+/// This process's parent, as /proc says: 0 if it is in another pid namespace. A seccomp filter may
+/// trap a program's calls of getppid, and only those.
+pub fn own_parent() -> Option<u64> {
+    own_number(b"PPid:", 10)
+}
+
+/// The number behind `name` in this thread's /proc/self/status, which may be long: the groups
+/// that it is in come before much else.
+fn own_number(name: &[u8], radix: u32) -> Option<u64> {
     let file = Fd::open(c"/proc/thread-self/status", libc::O_RDONLY, 0).ok()?;
     let mut buf = [0u8; 512];
     // How much of the name this line has so far; `None`: it is another one.
@@ -112,10 +124,10 @@ pub fn own_status(name: &[u8]) -> Option<u64> {
         let used = file.read(&mut buf).ok().filter(|used| *used > 0)?;
         for &byte in buf.get(..used)? {
             matched = match matched {
-                Some(n) if n == name.len() => match char::from(byte).to_digit(16) {
+                Some(n) if n == name.len() => match char::from(byte).to_digit(radix) {
                     _ if byte == b'\n' => return Some(value),
                     Some(digit) => {
-                        value = value << 4 | u64::from(digit);
+                        value = value.wrapping_mul(radix.into()).wrapping_add(digit.into());
                         matched
                     }
                     None => matched,
@@ -268,6 +280,8 @@ mod tests {
             assert_eq!(own_status(name.as_bytes()), Some(value), "{name}");
         }
         assert_eq!(own_status(b"Nothing:"), None);
+        let parent = std::os::unix::process::parent_id();
+        assert_eq!(own_parent(), Some(parent.into()));
     }
 
     #[test]
