@@ -8,7 +8,7 @@ use crate::sys::file::{self, Fd};
 use crate::sys::{self, check, Errno, Result};
 use crate::thread;
 use crate::track::{self, map as maps, resync, VIEW};
-use core::sync::atomic::Ordering::{AcqRel, Release};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::host::{protection, Host};
 use regall_bridge::kind::Kind as Mechanism;
 use regall_bridge::mechanism::knem;
@@ -136,9 +136,15 @@ fn hooked(call: Call, nr: i64, args: [u64; 6]) -> Result<u64> {
     check(track::handle(call, &mut frame))
 }
 
+/// The number by which peers attach our memory through XPMEM; 0: none. The header has it for
+/// them, and they could write another there.
+static OFFERED: AtomicU64 = AtomicU64::new(0);
+
 /// Publishes the number by which peers attach our memory through XPMEM, if that is here. At
 /// the start of a process.
 pub fn offer(header: &Header) {
+    // It is the parent's.
+    OFFERED.store(0, Relaxed);
     // `auto` never attaches by XPMEM: nobody would take the offer.
     let order = settings::config().copy;
     if !order.has(Mechanism::Xpmem) || order.is_auto() {
@@ -151,6 +157,7 @@ pub fn offer(header: &Header) {
         return;
     }
     if let Ok(segment) = xpmem::offer() {
+        OFFERED.store(segment, Relaxed);
         header.xpmem.store(segment, Release);
     }
 }
@@ -159,7 +166,10 @@ pub fn offer(header: &Header) {
 /// whom they let at it, and no more.
 #[cold]
 pub fn withdraw() {
-    let segment = counters::header().map_or(0, |h| h.xpmem.swap(0, AcqRel));
+    if let Some(header) = counters::header() {
+        header.xpmem.store(0, Release);
+    }
+    let segment = OFFERED.swap(0, AcqRel);
     for _ in 0..TRIES {
         let xpmem = match segment {
             0 => Ok(()),

@@ -9,7 +9,6 @@ use crate::track::{guards, VIEW};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_bridge::maps;
 use regall_bridge::window::source::{self, Backing};
-use regall_directory::layout::Call;
 use regall_directory::maps::Line;
 use regall_directory::vocab::{Flags, Kind};
 
@@ -60,7 +59,7 @@ static FILES: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
 /// Whether memory of ours can be read, or written, and only the application's doing can
 /// change that: `Host::steady`.
 pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {
-    if guards::elsewhere() || keys_in_use() {
+    if guards::elsewhere() || counters::keys_in_use() {
         return false;
     }
     touchable(at, bytes, writable, |found| {
@@ -73,16 +72,6 @@ pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {
             _ => false,
         }
     })
-}
-
-/// With protection keys, what may be read is not in the page tables alone.
-fn keys_in_use() -> bool {
-    called(Call::PkeyMprotect)
-}
-
-fn called(call: Call) -> bool {
-    let calls = counters::header().and_then(|h| h.calls.get(call as usize));
-    calls.is_none_or(|n| n.load(Relaxed) != 0)
 }
 
 /// Whether nobody can cut short the file behind a mapping, or nobody would: a module's data
@@ -131,3 +120,28 @@ fn is_of_a_module(at: u64) -> bool {
 }
 
 const MAPS: &core::ffi::CStr = c"/proc/self/maps";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regall_directory::layout::{Call, Header};
+
+    /// Other processes of the user can write the header.
+    #[test]
+    fn calls_are_remembered_whatever_the_header_says() {
+        // SAFETY: a header of zeroes is one.
+        let header: &Header = Box::leak(unsafe { Box::new(core::mem::zeroed()) });
+        counters::use_header((&raw const *header).cast_mut());
+        for (call, known) in [
+            (Call::PkeyMprotect, counters::keys_in_use as fn() -> bool),
+            (Call::Userfault, counters::faults_are_watched),
+        ] {
+            assert!(!known());
+            header.calls[call as usize].store(7, Relaxed);
+            assert!(!known(), "{}", call.word());
+            counters::count_call(call);
+            header.calls[call as usize].store(0, Relaxed);
+            assert!(known(), "{}", call.word());
+        }
+    }
+}

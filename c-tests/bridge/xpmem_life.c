@@ -7,6 +7,7 @@
  *
  * Says what is not as it should be; exit status 0 if nothing.
  */
+#include <glob.h>
 #include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -25,6 +26,7 @@ struct shared {
 	volatile int ready;
 	volatile bool go_on;
 	volatile bool change;
+	volatile xpmem_segid_t segment;
 };
 static struct shared *shared;
 static pid_t owner;
@@ -194,14 +196,64 @@ static void own_segments(void)
 	EXPECT(ioctl(fd, XPMEM_CMD_REMOVE, &remove) == 0);
 }
 
-/* Who has changed its credentials lends nothing any more, though it has changed back. */
+static bool can_get(int device, xpmem_segid_t segment)
+{
+	struct xpmem_cmd_get get = { segment, XPMEM_RDWR, XPMEM_PERMIT_MODE, 0, 0 };
+	return segment != 0 && ioctl(device, XPMEM_CMD_GET, &get) == 0;
+}
+
+/* Overwrites the number of the owner's segment in its directory, and keeps it. */
+static void take_number(int device)
+{
+	char pattern[64];
+	glob_t found;
+	snprintf(pattern, sizeof pattern, "/dev/shm/regall-*/%d.*[0-9]", (int)owner);
+	NEED(glob(pattern, 0, NULL, &found) == 0);
+	int file = open(found.gl_pathv[0], O_RDWR | O_CLOEXEC);
+	NEED(file >= 0);
+	xpmem_segid_t word;
+	for (off_t at = 0; pread(file, &word, sizeof word, at) == sizeof word; at += sizeof word)
+		if (can_get(device, word)) {
+			shared->segment = word;
+			word = 0;
+			NEED(pwrite(file, &word, sizeof word, at) == sizeof word);
+			return;
+		}
+}
+
+static void is_gone(int device)
+{
+	EXPECT(!can_get(device, shared->segment));
+}
+
+/* In a process of its own: what it has of the driver's goes with it. */
+static void apart(void (*run)(int device))
+{
+	pid_t child = fork();
+	NEED(child >= 0);
+	if (child == 0) {
+		run(open(XPMEM_DEVICE, O_RDWR | O_CLOEXEC));
+		_exit(wrong != 0);
+	}
+	int status;
+	NEED(waitpid(child, &status, 0) == child);
+	IS(0, status);
+}
+
+/*
+ * Who has changed its credentials lends nothing any more, though it has changed back, and
+ * whatever a peer has written into its directory.
+ */
 static void changes(void)
 {
 	attach();
+	apart(take_number);
+	EXPECT(shared->segment != 0);
 	shared->change = true;
 	while (shared->change)
 		pause_us(1000);
 	EXPECT(get() != 0);
+	apart(is_gone);
 }
 
 static const struct {

@@ -1,10 +1,30 @@
 //! The directory's header, once there is one, and the counters in it.
 
 use crate::atomic::{AtomicPtr, Ordering::*};
+use core::sync::atomic::AtomicU64;
 use regall_directory::layout::{Call, Counter, Header};
 
 /// The directory's header; null: there is no directory.
 static HEADER: AtomicPtr<Header> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Calls after which memory is not touched as before, a bit each. Of a fork's child they are its
+/// parent's, too: it has inherited what they did. (The header's numbers don't say this to the
+/// owner: other processes of its user can write them.)
+static REMEMBERED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether protection keys may be in use: what may be read is not in the page tables alone.
+pub fn keys_in_use() -> bool {
+    was_made(Call::PkeyMprotect)
+}
+
+/// Whether missing pages may be the business of a userfaultfd.
+pub fn faults_are_watched() -> bool {
+    was_made(Call::Userfault)
+}
+
+fn was_made(call: Call) -> bool {
+    REMEMBERED.load(Relaxed) & 1 << call as u32 != 0
+}
 
 /// The header that counters and calls in progress go to.
 #[inline]
@@ -35,6 +55,9 @@ pub fn add(counter: Counter, n: u64) {
 /// Counts a call.
 #[inline]
 pub fn count_call(call: Call) {
+    if matches!(call, Call::PkeyMprotect | Call::Userfault) {
+        REMEMBERED.fetch_or(1 << call as u32, Relaxed);
+    }
     if let Some(n) = header().and_then(|h| h.calls.get(call as usize)) {
         n.fetch_add(1, Relaxed);
     }

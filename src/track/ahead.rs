@@ -12,7 +12,6 @@ use crate::sys::process::may_be_filtered;
 use crate::sys::{self, time, Access, Segment};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// Regions that are looked at each time.
@@ -66,8 +65,7 @@ pub fn notice() {
 /// the process for the call, nor where a missing page waits for the application's userfaultfd.
 /// Then nothing is given back before it is deregistered.
 fn may_read() -> bool {
-    let calls = counters::header().and_then(|h| h.calls.get(Call::Userfault as usize));
-    !may_be_filtered() && calls.is_some_and(|n| n.load(Relaxed) == 0)
+    !may_be_filtered() && !counters::faults_are_watched()
 }
 
 /// The next regions that have something ahead, with the numbers of their records.
