@@ -1,22 +1,39 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy,
 # make test [DEVICES=real],
 # make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make apps, make lint; `make` builds,
-# make install [PREFIX=/usr/local] [DESTDIR=] puts what was built in its place, make uninstall
-# takes it away, make deb packs it for Debian.
+# make install [PREFIX=/usr/local] [LIBDIR=] [DESTDIR=] puts what was built in its place, make
+# uninstall takes it away, make dist writes the source archive, make deb packs for Debian.
 MPI ?= openmpi
 KERNEL ?= 6.1
 PREFIX ?= /usr/local
+# `regall` looks for the library beside itself, then in lib, lib64 and lib/ARCH-linux-gnu of its
+# prefix.
+LIBDIR ?= $(PREFIX)/lib
+# Where the Python package goes: a folder of Python's, or one for PYTHONPATH.
+PYTHONDIR ?= $(PREFIX)/share/regall/python
+# The command is linked statically where there is a libc.a, so that one build serves systems
+# with an older libc than here, too: the library needs none. `make STATIC=` links it as usual.
+STATIC ?= $(if $(wildcard $(shell $(CC) -print-file-name=libc.a)),yes)
 # Where cargo puts what it builds.
-BUILT = $(or $(CARGO_TARGET_DIR),target)/release
+BUILT = $(or $(CARGO_TARGET_DIR),target)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)release
+# Writes manual pages and completions; of another machine's, one that runs here.
+PAGES ?= $(BUILT)/regall
+# With the crates of the source archive nothing is fetched.
+CARGO_FLAGS = --release --locked $(if $(wildcard vendor),--offline)
 ROOT = $(DESTDIR)$(PREFIX)
+LIB = $(DESTDIR)$(LIBDIR)
 DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
 	THIRD-PARTY-NOTICES sbom.cdx.json
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Files that say where they are, for everyone to read.
-FILL = umask 022 && sed 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g'
+FILL = umask 022 && sed 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g; s|@LIBDIR@|$(LIBDIR)|g; \
+	s|@PCLIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|g; s|@INCLUDE@|$(INCLUDE)|g'
+# Headers, as seen from CMake's file.
+INCLUDE = $(shell realpath -m --relative-to=$(LIBDIR)/cmake/regall $(PREFIX)/include)
 
 build:
-	cargo build --release --locked
+	cargo build $(CARGO_FLAGS) -p regall
+	cargo rustc $(CARGO_FLAGS) -p regall-cli --bin regall $(if $(STATIC),-- -Ctarget-feature=+crt-static)
 
 # An unmodified MPI program with the shim on, looked at from outside all the while.
 run:
@@ -78,37 +95,40 @@ lint:
 	scripts/shellcheck
 	scripts/spelling
 
-# Builds nothing: root, who installs, seldom has a Rust toolchain. `regall` looks
-# for the library beside itself and in ../lib, so lib it is, whatever the distribution.
+# Builds nothing: root, who installs, seldom has a Rust toolchain.
 install:
 	@test -f $(BUILT)/libregall.so || { echo "run make first" >&2; exit 1; }
-	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/lib/cmake/regall $(ROOT)/include \
+	install -d $(ROOT)/bin $(LIB)/pkgconfig $(LIB)/cmake/regall $(ROOT)/include \
 		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
 		$(ROOT)/share/doc/regall/docs
 	install -m 755 $(BUILT)/regall $(ROOT)/bin/
-	install -m 755 $(BUILT)/libregall.so $(ROOT)/lib/
+	install -m 755 $(BUILT)/libregall.so $(LIB)/
 	install -m 644 include/regall.h $(ROOT)/include/
 	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
 	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
 	install -m 644 $(wildcard docs/*.md docs/*.svg) $(ROOT)/share/doc/regall/docs/
-	$(FILL) regall.pc.in >$(ROOT)/lib/pkgconfig/regall.pc
-	install -m 644 cmake/regall-config.cmake $(ROOT)/lib/cmake/regall/
+	$(FILL) regall.pc.in >$(LIB)/pkgconfig/regall.pc
+	$(FILL) cmake/regall-config.cmake.in >$(LIB)/cmake/regall/regall-config.cmake
 	$(FILL) cmake/regall-config-version.cmake.in \
-		>$(ROOT)/lib/cmake/regall/regall-config-version.cmake
+		>$(LIB)/cmake/regall/regall-config-version.cmake
 	$(FILL) cluster/modulefile.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION)
 	$(FILL) cluster/modulefile.lua.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION).lua
 	$(FILL) cluster/task-prolog.in >$(ROOT)/share/regall/slurm/task-prolog
 	chmod 755 $(ROOT)/share/regall/slurm/task-prolog
-	umask 022 && $(BUILT)/regall pages $(ROOT) >/dev/null
+	umask 022 && $(PAGES) pages $(ROOT) >/dev/null
 
 # What install puts there, and the folders that are nobody else's.
 uninstall:
-	rm -f $(addprefix $(ROOT)/,bin/regall lib/libregall.so include/regall.h \
-		lib/pkgconfig/regall.pc share/man/man1/regall.1 share/man/man1/regall-*.1 \
+	rm -f $(addprefix $(LIB)/,libregall.so pkgconfig/regall.pc) \
+		$(addprefix $(ROOT)/,bin/regall include/regall.h share/man/man1/regall.1 share/man/man1/regall-*.1 \
 		share/man/man3/regall.3 share/man/man3/regall_*.3 share/man/man7/regall.7 \
 		share/bash-completion/completions/regall share/zsh/site-functions/_regall \
 		share/fish/vendor_completions.d/regall.fish)
-	rm -rf $(addprefix $(ROOT)/,lib/cmake/regall share/regall share/doc/regall)
+	rm -rf $(LIB)/cmake/regall $(addprefix $(ROOT)/,share/regall share/doc/regall)
+
+# The source archive of the last commit, with all crates: target/regall-VERSION.tar.xz.
+dist:
+	scripts/make-dist
 
 # A package for Debian of what was built: target/regall_VERSION_ARCH.deb.
 deb:
@@ -117,4 +137,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-copy test soak bench apps lint install uninstall deb clean
+.PHONY: build run run-rdma run-copy test soak bench apps lint install uninstall dist deb clean

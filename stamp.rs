@@ -33,7 +33,7 @@ fn stamp(top: &str) {
     for path in SOURCES {
         println!("cargo:rerun-if-changed={top}/{path}");
     }
-    let commit = commit(top);
+    let commit = commit(top).or_else(|| noted(top));
     let label = match &commit {
         Some((commit, _)) => format!("{version} ({commit})"),
         None => version,
@@ -43,6 +43,13 @@ fn stamp(top: &str) {
     let date = seconds.and_then(|s| Some(date(s.trim().parse().ok()?)));
     println!("cargo:rustc-env=REGALL_VERSION={label}");
     println!("cargo:rustc-env=REGALL_DATE={}", date.unwrap_or_default());
+}
+
+/// The same of a source archive, which has it in a file (scripts/make-dist).
+fn noted(top: &str) -> Option<(String, String)> {
+    let text = std::fs::read_to_string(Path::new(top).join(".commit")).ok()?;
+    let (name, at) = text.trim().split_once(' ')?;
+    Some((name.to_string(), at.to_string()))
 }
 
 /// The commit and its time, if the tree is one of git's and not just inside of one.

@@ -68,6 +68,44 @@ fn uninstall_leaves_nothing() {
     assert_eq!(files(installed.0.path()), Vec::<PathBuf>::new());
 }
 
+/// LIBDIR: all that says where the library is says so, and the command finds it.
+#[test]
+fn libraries_may_lie_elsewhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for place in ["lib64", "lib/x86_64-linux-gnu"] {
+        let libraries = format!("LIBDIR=/opt/regall/{place}");
+        let make = |goal| {
+            installed::make_with(goal, Path::new("/opt/regall"), folder.path(), &[&libraries])
+        };
+        make("install");
+        let prefix = folder.path().join("opt/regall");
+        runs_with_the_shim(&prefix.join("bin/regall"));
+        let text = |path: &str| std::fs::read_to_string(prefix.join(path)).expect(path);
+        let prolog = text("share/regall/slurm/task-prolog");
+        assert!(
+            prolog.contains(&format!("\"/opt/regall/{place}/libregall.so")),
+            "{prolog}"
+        );
+        let pc = text(&format!("{place}/pkgconfig/regall.pc"));
+        assert!(
+            pc.contains(&format!("libdir=${{prefix}}/{place}\n")),
+            "{pc}"
+        );
+        let cmake = prefix.join(place).join("cmake/regall");
+        let config = text(&format!("{place}/cmake/regall/regall-config.cmake"));
+        let include = config
+            .split("CMAKE_CURRENT_LIST_DIR}/")
+            .nth(2)
+            .expect("a path");
+        let header = cmake
+            .join(include.split('"').next().expect("its end"))
+            .join("regall.h");
+        assert!(header.is_file(), "{}", header.display());
+        make("uninstall");
+        assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+    }
+}
+
 const PROGRAM: &str =
     "#include <regall.h>\nint main(void) { return regall_version() != REGALL_VERSION; }\n";
 

@@ -146,7 +146,7 @@ fn main_page(command: &Command) -> anyhow::Result<String> {
     page.item("`/dev/shm/regall-UID/`", "the directories of a user's processes, a file each. What a dead process left is removed by the next one that starts.");
     page.item(
         "`libregall.so`",
-        "is looked for beside `regall` itself, then in ../lib.",
+        "is looked for beside `regall` itself, then in ../lib and ../lib64.",
     );
     page.section("EXAMPLES")
         .text("A job, looked at while it runs:");

@@ -18,11 +18,17 @@ pub fn done(command: &mut Command) -> String {
 
 /// `make GOAL` for a prefix, below another root or, if that is empty, this one.
 pub fn make(goal: &str, prefix: &Path, root: &Path) {
+    make_with(goal, prefix, root, &[]);
+}
+
+/// The same with further words for make.
+pub fn make_with(goal: &str, prefix: &Path, root: &Path, words: &[&str]) {
     done(
         Command::new("make")
             .args(["-s", goal])
             .arg(format!("PREFIX={}", prefix.display()))
             .arg(format!("DESTDIR={}", root.display()))
+            .args(words)
             .current_dir(build::root())
             .env("CARGO_TARGET_DIR", build::target())
             .env_remove("MAKEFLAGS")
