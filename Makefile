@@ -100,10 +100,13 @@ install:
 	@test -f $(BUILT)/libregall.so || { echo "run make first" >&2; exit 1; }
 	install -d $(ROOT)/bin $(LIB)/pkgconfig $(LIB)/cmake/regall $(ROOT)/include \
 		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
-		$(ROOT)/share/doc/regall/docs
+		$(ROOT)/share/doc/regall/docs $(ROOT)/share/doc/regall/examples \
+		$(DESTDIR)$(PYTHONDIR)/regall
 	install -m 755 $(BUILT)/regall $(ROOT)/bin/
 	install -m 755 $(BUILT)/libregall.so $(LIB)/
-	install -m 644 include/regall.h $(ROOT)/include/
+	install -m 644 include/regall.h fortran/regall.f90 $(ROOT)/include/
+	install -m 644 python/regall/__init__.py $(DESTDIR)$(PYTHONDIR)/regall/
+	install -m 644 python/example.py fortran/example.f90 $(ROOT)/share/doc/regall/examples/
 	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
 	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
 	install -m 644 $(wildcard docs/*.md docs/*.svg) $(ROOT)/share/doc/regall/docs/
@@ -120,11 +123,12 @@ install:
 # What install puts there, and the folders that are nobody else's.
 uninstall:
 	rm -f $(addprefix $(LIB)/,libregall.so pkgconfig/regall.pc) \
-		$(addprefix $(ROOT)/,bin/regall include/regall.h share/man/man1/regall.1 share/man/man1/regall-*.1 \
+		$(addprefix $(ROOT)/,bin/regall include/regall.h include/regall.f90 share/man/man1/regall.1 share/man/man1/regall-*.1 \
 		share/man/man3/regall.3 share/man/man3/regall_*.3 share/man/man7/regall.7 \
 		share/bash-completion/completions/regall share/zsh/site-functions/_regall \
 		share/fish/vendor_completions.d/regall.fish)
-	rm -rf $(LIB)/cmake/regall $(addprefix $(ROOT)/,share/regall share/doc/regall)
+	rm -rf $(LIB)/cmake/regall $(addprefix $(ROOT)/,share/regall share/doc/regall) \
+		$(DESTDIR)$(PYTHONDIR)/regall
 
 # The source archive of the last commit, with all crates: target/regall-VERSION.tar.xz.
 dist:

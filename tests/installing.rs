@@ -134,6 +134,136 @@ fn pkg_config_finds_it() {
     done(Command::new(&program).env("LD_LIBRARY_PATH", installed.prefix().join("lib")));
 }
 
+/// What an example prints when the installed command starts it with the shim.
+fn example(installed: &Installed, program: &mut Command) -> String {
+    let words = std::iter::once(program.get_program()).chain(program.get_args());
+    let mut run = Command::new(installed.prefix().join("bin/regall"));
+    run.args(["run", "--"])
+        .args(words)
+        .env_remove("LD_PRELOAD")
+        .env("LD_LIBRARY_PATH", installed.prefix().join("lib"))
+        .env("PYTHONPATH", installed.prefix().join("share/regall/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    done(&mut run)
+}
+
+#[test]
+fn python_finds_it() {
+    let installed = Installed::new();
+    let folder = installed.prefix().join("share/doc/regall/examples");
+    let said = example(
+        &installed,
+        Command::new("/usr/bin/python3").arg(folder.join("example.py")),
+    );
+    let wanted = [
+        "version 1 active True",
+        "registered: REGISTERED True",
+        "opted out: OPTED_OUT",
+        "opted in: REGISTERED",
+        "counters: True True",
+        "nowhere: None",
+        "among the peers: True",
+        "get: hello",
+        "put: 5",
+        "region: HELLOworld rld",
+        "written: 5",
+        "it has: Hallo",
+        "gone: No such process",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
+}
+
+#[test]
+fn fortran_finds_it() {
+    if missing("gfortran") {
+        return;
+    }
+    let installed = Installed::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("example");
+    let at = |path: &str| installed.prefix().join(path);
+    done(
+        Command::new("gfortran")
+            .args(["-std=f2008", "-Wall", "-Werror", "-J"])
+            .arg(folder.path())
+            .arg("-o")
+            .arg(&program)
+            .arg(at("include/regall.f90"))
+            .arg(at("share/doc/regall/examples/example.f90"))
+            .arg("-L")
+            .arg(at("lib"))
+            .arg("-lregall"),
+    );
+    let wanted = [
+        "version 1 active 1",
+        "registered: T",
+        "opted out: T",
+        "counters: T",
+        "get: 32 1.0 2.0 3.0 4.0",
+        "region: 32 3.0 4.0 1.0 2.0",
+    ];
+    let said = example(&installed, &mut Command::new(program));
+    assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
+}
+
+/// Numbers and structures of regall.h that the other languages write down once more.
+#[test]
+fn other_languages_say_what_the_header_says() {
+    let text = |path: &str| std::fs::read_to_string(build::root().join(path)).expect(path);
+    let header = text("include/regall.h");
+    let python = text("python/regall/__init__.py");
+    let fortran = text("fortran/regall.f90");
+    let reasons = header
+        .split("enum regall_reason {")
+        .nth(1)
+        .expect("reasons");
+    for line in reasons.split('}').next().expect("their end").lines() {
+        let Some((name, number)) = line.trim().trim_end_matches(',').split_once(" = ") else {
+            continue;
+        };
+        let short = name.trim_start_matches("REGALL_");
+        assert!(
+            python.contains(&format!("    {short} = {number}\n")),
+            "{name}"
+        );
+        assert!(fortran.contains(&format!("{name} = {number}")), "{name}");
+    }
+    for name in ["range", "stats", "process", "done"] {
+        let fields: Vec<_> = header
+            .split(&format!("struct regall_{name} {{"))
+            .nth(1)
+            .and_then(|rest| rest.split("};").next())
+            .expect(name)
+            .lines()
+            .filter_map(|line| line.split(';').next()?.split_whitespace().nth(1))
+            .collect();
+        assert!(fields.len() >= 3, "{fields:?}");
+        let class = format!("class {}{}(_Struct)", name[..1].to_uppercase(), &name[1..]);
+        let body = python
+            .split(&class)
+            .nth(1)
+            .and_then(|rest| rest.split("class ").next());
+        let body = body.expect(&class);
+        let places = fields
+            .iter()
+            .map(|f| body.find(&format!("\"{f}\"")).expect(f));
+        assert!(
+            places.clone().zip(places.skip(1)).all(|(a, b)| a < b),
+            "{name}"
+        );
+        let kind = if name == "stats" { "statistics" } else { name };
+        let fortran = fortran.split(&format!("bind(c) :: regall_{kind}\n")).nth(1);
+        let body = fortran
+            .and_then(|rest| rest.split("end type").next())
+            .expect(name);
+        let words: Vec<_> = body
+            .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+            .filter(|word| fields.contains(word))
+            .collect();
+        assert_eq!(words, fields, "{name}");
+    }
+}
+
 #[test]
 fn cmake_finds_it() {
     if missing("cmake") {
@@ -235,7 +365,7 @@ fn shells_complete() {
 /// Installed into a root of its own, run, and purged; and packed twice, it is the same.
 #[test]
 fn the_debian_package() {
-    if missing("dpkg-deb") {
+    if missing("dpkg-buildpackage") || missing("dh") {
         return;
     }
     let pack = || {
@@ -247,6 +377,11 @@ fn the_debian_package() {
     };
     let (package, bytes) = pack();
     assert!(pack().1 == bytes, "packed twice, it is not the same");
+    if !missing("lintian") {
+        let mut lintian = Command::new("lintian");
+        lintian.args(["--allow-root", "--fail-on", "error,warning"]);
+        done(lintian.arg(&package));
+    }
     // What has been packed is kept from the next one.
     let folder = tempfile::tempdir().expect("a folder");
     let kept = folder.path().join("regall.deb");
