@@ -85,9 +85,28 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     if other_pages {
         retracting::refresh(range);
     }
-    let value = match pins {
+    let value = despite(pins, frame, range);
+    if other_pages {
+        settle(range);
+    }
+    let value = match value {
+        INVAL if pin::is_forbidden_to_undo() => still_locked(frame, range, advice),
+        other => other,
+    };
+    if log::log_enabled!(log::Level::Trace) {
+        explain(range, advice, value);
+    }
+    close(flight, range);
+    value
+}
+
+/// Makes the call where pins of ours are, or are not, in its way.
+#[inline]
+fn despite(pins: Pins, frame: &mut Frame, range: PageRange) -> i64 {
+    let advice = frame.args[2] as i32;
+    match pins {
         Pins::None => real(frame),
-        _ if again => {
+        _ if advice == DONTNEED_LOCKED => {
             let value = real(frame);
             repin(range);
             value
@@ -104,19 +123,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
             settle(range);
             value
         }
-    };
-    if other_pages {
-        settle(range);
     }
-    let value = match value {
-        INVAL if pin::is_forbidden_to_undo() => still_locked(frame, range, advice),
-        other => other,
-    };
-    if log::log_enabled!(log::Level::Trace) {
-        explain(range, advice, value);
-    }
-    close(flight, range);
-    value
 }
 
 #[cold]

@@ -179,39 +179,12 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     if revoking::rotates(class) {
         revoking::expected();
     }
-    let opened = {
-        let mut guard = lock().ok_or(Errno::BUSY)?;
-        let state = &mut *guard;
-        let twin = state
-            .hca
-            .find(|d| d.owner == owner && d.access == class)
-            .next();
-        if twin.is_some() {
-            // Another thread was faster.
-            Err(None)
-        } else {
-            let d = state.hca.open(
-                &mut state.arena,
-                owner,
-                device,
-                (class, revoking::rotates(class)),
-                most.min(MOST_REGIONS),
-            );
-            state.adopt_own_memory();
-            if let Some(domain) = d.and_then(|d| state.hca.domain_mut(d)) {
-                let adopted = owner.pd != 0;
-                let auto = settings::config().pin == config::Pin::Auto;
-                domain.waits = auto && adopted && !domain.on_demand();
-            }
-            state.show_regions();
-            d.ok_or(Some(Errno::MFILE))
-        }
-    };
-    let d = match opened {
-        Ok(d) => d,
-        Err(why) => {
+    let most = most.min(MOST_REGIONS);
+    let d = match enter(owner, device, class, most) {
+        Ok(Some(d)) => d,
+        other => {
             file::close(device.channel.fd());
-            return why.map_or(Ok(()), Err);
+            return other.map(drop);
         }
     };
     counters::count(Counter::Domains);
@@ -220,6 +193,32 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
         d + 1,
         device.pd
     );
+    fill(d, class, implicit);
+    Ok(())
+}
+
+/// Gives the domain a place among the others; its number. None: another thread was faster.
+fn enter(owner: Owner, device: Device, class: u32, most: usize) -> Result<Option<usize>> {
+    let mut guard = lock().ok_or(Errno::BUSY)?;
+    let state = &mut *guard;
+    let mut twins = state.hca.find(|d| d.owner == owner && d.access == class);
+    if twins.next().is_some() {
+        return Ok(None);
+    }
+    let how = (class, revoking::rotates(class));
+    let d = state.hca.open(&mut state.arena, owner, device, how, most);
+    state.adopt_own_memory();
+    if let Some(domain) = d.and_then(|d| state.hca.domain_mut(d)) {
+        let adopted = owner.pd != 0;
+        let auto = settings::config().pin == config::Pin::Auto;
+        domain.waits = auto && adopted && !domain.on_demand();
+    }
+    state.show_regions();
+    d.map(Some).ok_or(Errno::MFILE)
+}
+
+/// Registers what is mapped in domain `d`, which has just been opened.
+fn fill(d: usize, class: u32, implicit: bool) {
     let flight = begin_work();
     if implicit {
         registering::register_implicitly(d);
@@ -238,7 +237,6 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     }
     progress::end();
     end(flight);
-    Ok(())
 }
 
 /// Bytes that a new domain will have registered, as far as the budget goes.

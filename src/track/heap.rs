@@ -1,6 +1,7 @@
 //! brk(2): the heap. The break is where the application puts it: a step further, to a whole
 //! huge page, was tried, and gave it what it had mapped there itself.
 
+use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::settling::settle_new;
 use super::taken::{put_back, Taken};
@@ -13,6 +14,7 @@ use crate::base::settings;
 use crate::huge;
 use crate::policy;
 use crate::share;
+use crate::sys::Errno;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Call;
@@ -65,21 +67,8 @@ fn between(from: u64, to: u64) -> Option<PageRange> {
 pub fn brk(frame: &mut Frame) -> i64 {
     let wanted = frame.args[0];
     let flight = open(Call::Brk);
-    let mut shrunk = None;
     let mut taken = Taken::new();
-    let down = |from| between(wanted, from).filter(|_| wanted != 0);
-    let mut before = BREAK.load(Relaxed);
-    // A heap that grows needs the lock only after the call.
-    let guard = down(before).and_then(|range| lock_for(&[Some(range)]));
-    if let Some(mut guard) = guard {
-        before = BREAK.load(Relaxed);
-        // A break below its beginning is refused; what we don't know we don't touch.
-        shrunk = down(before).filter(|r| guard.at(r.start()).is_some_and(is_heap));
-        if let Some(range) = shrunk {
-            flight.claim(&guard, range);
-            taken.take(&mut guard, range);
-        }
-    }
+    let (before, shrunk) = take_top(&flight, wanted, &mut taken);
     if let Some(range) = shrunk {
         retracting::retract(range);
     }
@@ -96,7 +85,50 @@ pub fn brk(frame: &mut Frame) -> i64 {
         Some(range) if now != wanted => put_back(range, &taken),
         _ => taken.done(),
     }
-    // Nobody has been told of what this call has brought.
+    let new = fresh(before, wanted, now);
+    let grown = enter(&flight, before, now, new, shrunk.is_some());
+    // In a handler on top of the lock's holder: the heap is read anew.
+    if grown.is_err() && wanted != 0 {
+        let bytes = now.abs_diff(before).max(LIBC_STEP);
+        if let Some(heap) = PageRange::covering(now.min(before), bytes) {
+            notes::later(heap);
+        }
+    }
+    let grown = grown.unwrap_or(None);
+    if let Some(range) = grown {
+        settle_new(range);
+    }
+    match shrunk.or(grown) {
+        Some(range) => close(flight, range),
+        None => end(flight),
+    }
+    value
+}
+
+/// Where the break is, and the part of the heap that it is to leave, which is taken out of the
+/// ledger.
+#[inline]
+fn take_top(flight: &Flight, wanted: u64, taken: &mut Taken) -> (u64, Option<PageRange>) {
+    let down = |from| between(wanted, from).filter(|_| wanted != 0);
+    let before = BREAK.load(Relaxed);
+    // A heap that grows needs the lock only after the call.
+    let guard = down(before).and_then(|range| lock_for(&[Some(range)]));
+    let Some(mut guard) = guard else {
+        return (before, None);
+    };
+    let before = BREAK.load(Relaxed);
+    // A break below its beginning is refused; what we don't know we don't touch.
+    let shrunk = down(before).filter(|r| guard.at(r.start()).is_some_and(is_heap));
+    if let Some(range) = shrunk {
+        flight.claim(&guard, range);
+        taken.take(&mut guard, range);
+    }
+    (before, shrunk)
+}
+
+/// What the heap is that has come between two breaks. Nobody has been told of it yet.
+#[inline]
+fn fresh(before: u64, wanted: u64, now: u64) -> Attr {
     let mut new = attr();
     if let Some(range) = between(before, now).filter(|_| before != 0 && now == wanted) {
         if now.saturating_sub(FIRST.load(Relaxed)) >= LARGE {
@@ -106,40 +138,34 @@ pub fn brk(frame: &mut Frame) -> i64 {
             huge::fresh(range);
         }
     }
-    let mut grown = None;
-    match lock() {
-        Some(mut guard) => {
-            let from = BREAK.load(Relaxed);
-            BREAK.store(now, Relaxed);
-            grown = between(from, now).filter(|_| from != 0);
-            if let Some(range) = grown {
-                flight.touch(&guard, range);
-                guard.insert(range, new);
-            }
-            drop(guard);
-            // Another thread has moved it meanwhile: what is where the kernel knows.
-            if let (Some(range), true) = (grown, from != before) {
-                resync::range(range, true);
-            }
-            let lost = between(now, from).filter(|_| shrunk.is_none());
-            if let Some(range) = lost {
-                resync::range(range, true);
-            }
-        }
-        // In a handler on top of the lock's holder: the heap is read anew.
-        None => {
-            let moved = PageRange::covering(now.min(before), now.abs_diff(before).max(LIBC_STEP));
-            if let (Some(heap), true) = (moved, wanted != 0) {
-                notes::later(heap);
-            }
-        }
-    }
+    new
+}
+
+/// The break is at `now`: enters what the heap has grown by. An error: the lock can't be had.
+#[inline]
+fn enter(
+    flight: &Flight,
+    before: u64,
+    now: u64,
+    new: Attr,
+    shrunk: bool,
+) -> Result<Option<PageRange>, Errno> {
+    let mut guard = lock().ok_or(Errno::BUSY)?;
+    let from = BREAK.load(Relaxed);
+    BREAK.store(now, Relaxed);
+    let grown = between(from, now).filter(|_| from != 0);
     if let Some(range) = grown {
-        settle_new(range);
+        flight.touch(&guard, range);
+        guard.insert(range, new);
     }
-    match shrunk.or(grown) {
-        Some(range) => close(flight, range),
-        None => end(flight),
+    drop(guard);
+    // Another thread has moved it meanwhile: what is where the kernel knows.
+    if let (Some(range), true) = (grown, from != before) {
+        resync::range(range, true);
     }
-    value
+    let lost = between(now, from).filter(|_| !shrunk);
+    if let Some(range) = lost {
+        resync::range(range, true);
+    }
+    Ok(grown)
 }

@@ -85,6 +85,35 @@ pub fn lend<T>(
     None
 }
 
+/// What is asked for.
+struct Request {
+    owner: Owner,
+    bytes: PageRange,
+    wanted: u32,
+    /// RLIMIT_MEMLOCK binds, and what is lent can't make room: a byte more than was asked for
+    /// would be one less for the application's next registration.
+    tight: bool,
+}
+
+impl Request {
+    /// Whether peers may do more with a key for `access` than the application asked for, or the
+    /// user.
+    fn is_exceeded_by(&self, access: u32) -> bool {
+        let may = self.wanted | policy::remote_access(settings::config().access);
+        access & ALL_REMOTE & !may != 0
+    }
+}
+
+/// What a domain has for a request.
+enum Offer {
+    Lend(Loan),
+    /// The bytes lie in several regions, which can become this one.
+    Join(PageRange),
+    /// Some of the bytes are in no region yet.
+    Ask,
+    Nothing,
+}
+
 fn find<T>(
     owner: Owner,
     bytes: PageRange,
@@ -98,69 +127,31 @@ fn find<T>(
     if state.hca.retired > state.total / 10 {
         return Found::Nothing;
     }
-    // Where nothing is lent a domain is for look-ups.
-    let wanted = domains::class_of(wanted);
+    let request = Request {
+        owner,
+        bytes,
+        // Where nothing is lent a domain is for look-ups.
+        wanted: domains::class_of(wanted),
+        tight: limits::bound(),
+    };
     let mut any = false;
     let (mut join, mut ask) = (None, None);
-    let relaxed = |a: u32| a & Access::RELAXED_ORDERING;
-    // What is lent can't make room. Where RLIMIT_MEMLOCK binds, a byte more than was
-    // asked for would be one less for the application's next registration.
-    let tight = limits::bound();
-    // A peer may not do more with a key than the application asked for, or the user.
-    let beyond =
-        |a: u32| a & ALL_REMOTE & !(wanted | policy::remote_access(settings::config().access)) != 0;
     for d in numbers() {
-        let Some(class) = state
-            .hca
-            .alive(d)
-            .filter(|x| x.owner == owner)
-            .map(|x| x.access)
-        else {
+        let Some(class) = class_for(state, d, &request) else {
             continue;
         };
-        if relaxed(class) != relaxed(wanted) || wanted & !class != 0 {
-            continue;
-        }
-        any |= !beyond(class);
-        if settings::config().keys_exact {
-            continue;
-        }
-        // What is registered now is lent in the next round.
-        if !tight && !beyond(class) && state.hca.is_waiting(d, bytes) {
-            ask = ask.or(Some(d));
-            continue;
-        }
-        let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
-            continue;
-        };
-        let enough = record.life == Life::Live && !record.shared && wanted & !record.access == 0;
-        if !enough || beyond(record.access) || tight && node.range != bytes {
-            continue;
-        }
-        if node.range.start() > bytes.start() {
-            continue;
-        }
-        if node.range.end() < bytes.end() {
-            join = join.or(hull(state, d, bytes, record.access).map(|hull| (d, hull)));
-            continue;
-        }
-        let loan = Loan {
-            record: node.record,
-            handle: record.handle,
-            lkey: record.lkey,
-            rkey: record.rkey,
-            access: record.access,
-        };
-        let made = make(&mut state.arena, &loan);
-        state.adopt_own_memory();
-        let record = state.hca.records.get_mut(loan.record);
-        return match (made, record) {
-            (Some(made), Some(record)) => {
-                record.borrowers += 1;
-                Found::Lent(made)
+        any |= !request.is_exceeded_by(class);
+        match offer(state, d, class, &request) {
+            Offer::Lend(loan) => {
+                return match hand_out(state, &loan, make) {
+                    Some(made) => Found::Lent(made),
+                    None => Found::Nothing,
+                };
             }
-            _ => Found::Nothing,
-        };
+            Offer::Join(hull) => join = join.or(Some((d, hull))),
+            Offer::Ask => ask = ask.or(Some(d)),
+            Offer::Nothing => (),
+        }
     }
     match (join, ask) {
         (Some((d, hull)), _) => Found::Join(d, hull),
@@ -168,6 +159,60 @@ fn find<T>(
         _ if any => Found::Nothing,
         _ => Found::NoDomain,
     }
+}
+
+/// The access of domain `d`, if it can serve such requests.
+fn class_for(state: &State, d: usize, request: &Request) -> Option<u32> {
+    let relaxed = |a: u32| a & Access::RELAXED_ORDERING;
+    let domain = state.hca.alive(d).filter(|x| x.owner == request.owner)?;
+    let (class, wanted) = (domain.access, request.wanted);
+    (relaxed(class) == relaxed(wanted) && wanted & !class == 0).then_some(class)
+}
+
+/// What domain `d`, of the access `class`, has for a request.
+fn offer(state: &State, d: usize, class: u32, request: &Request) -> Offer {
+    let (bytes, tight) = (request.bytes, request.tight);
+    if settings::config().keys_exact {
+        return Offer::Nothing;
+    }
+    // What is registered now is lent in the next round.
+    if !tight && !request.is_exceeded_by(class) && state.hca.is_waiting(d, bytes) {
+        return Offer::Ask;
+    }
+    let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
+        return Offer::Nothing;
+    };
+    let live = record.life == Life::Live && !record.shared;
+    let enough = live && request.wanted & !record.access == 0;
+    if !enough || request.is_exceeded_by(record.access) || tight && node.range != bytes {
+        return Offer::Nothing;
+    }
+    if node.range.start() > bytes.start() {
+        return Offer::Nothing;
+    }
+    if node.range.end() < bytes.end() {
+        return hull(state, d, bytes, record.access).map_or(Offer::Nothing, Offer::Join);
+    }
+    Offer::Lend(Loan {
+        record: node.record,
+        handle: record.handle,
+        lkey: record.lkey,
+        rkey: record.rkey,
+        access: record.access,
+    })
+}
+
+/// What `make` makes of a loan, which is counted among its region's.
+fn hand_out<T>(
+    state: &mut State,
+    loan: &Loan,
+    make: impl Fn(&mut Arena, &Loan) -> Option<T>,
+) -> Option<T> {
+    let made = make(&mut state.arena, loan);
+    state.adopt_own_memory();
+    let (made, record) = (made?, state.hca.records.get_mut(loan.record)?);
+    record.borrowers += 1;
+    Some(made)
 }
 
 /// The regions that together hold `bytes`, if they touch, are alike, and are no more

@@ -118,67 +118,80 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
         if tid_of(word) == tid_of(me) {
             // Left by this thread, or (0) by one before it that had its number.
             if outer_sp == 0 || came_back(arch::stack_pointer(), outer_sp) {
-                let mine = me | word & SLEEPERS;
-                match WORD.compare_exchange(word, mine, Acquire, Relaxed) {
-                    Ok(_) => return Ok(inherited(thread, 0)),
-                    Err(_) => continue,
+                match turns(word, me | word & SLEEPERS) {
+                    true => return Ok(inherited(thread, 0)),
+                    false => continue,
                 }
             }
-            thread.lock_sp.set(outer_sp);
-            return Err(Nested);
+            break;
         }
         if word == 0 {
-            if WORD
-                .compare_exchange(0, me | SLEEPERS, Acquire, Relaxed)
-                .is_ok()
-            {
-                return Ok(Guard { thread, outer_sp });
+            match turns(0, me | SLEEPERS) {
+                true => return Ok(Guard { thread, outer_sp }),
+                false => continue,
             }
-            continue;
         }
         tries += 1;
         if tries < 64 {
             core::hint::spin_loop();
             continue;
         }
-        if WORD
-            .compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed)
-            .is_err()
-        {
-            continue;
-        }
-        let turn = TURN.load(Acquire);
-        if WORD.load(Relaxed) & SLEEPERS == 0 {
-            continue;
-        }
-        let waited = sys::futex_wait(&TURN, turn, PATIENCE);
-        if !waited || WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
-            naps = 0;
-            continue;
-        }
-        let owner = owner(word);
-        if TURN.load(Acquire) != turn {
-            // It was given back meanwhile, and what was looked at may have been another call.
-            naps = 0;
-            continue;
-        }
-        if owner == Owner::Asleep {
-            naps += 1;
+        match nap(word) {
+            Nap::None => (),
+            Nap::Woken => naps = 0,
+            Nap::Beside(Owner::Busy) => (),
+            Nap::Beside(Owner::Asleep) => naps += 1,
+            Nap::Beside(Owner::Gone) => {
+                if turns(word | SLEEPERS, me | SLEEPERS) {
+                    return Ok(inherited(thread, outer_sp));
+                }
+            }
         }
         if naps > PARKED {
             // A handler may have parked the holder until this very thread goes
             // on (stop-the-world collectors): the call is made, and noted.
-            thread.lock_sp.set(outer_sp);
-            return Err(Nested);
-        }
-        if owner == Owner::Gone
-            && WORD
-                .compare_exchange(word | SLEEPERS, me | SLEEPERS, Acquire, Relaxed)
-                .is_ok()
-        {
-            return Ok(inherited(thread, outer_sp));
+            break;
         }
     }
+    thread.lock_sp.set(outer_sp);
+    Err(Nested)
+}
+/// The lock's word becomes `new` if it is `old`.
+fn turns(old: u64, new: u64) -> bool {
+    let changed = WORD.compare_exchange(old, new, Acquire, Relaxed);
+    changed.is_ok()
+}
+
+/// How a wait for the lock's holder ended.
+enum Nap {
+    /// There was none: the lock's word has changed.
+    None,
+    /// The lock was given back meanwhile, or changed hands.
+    Woken,
+    /// The holder is the same one, in the same call.
+    Beside(Owner),
+}
+
+/// Sleeps until the lock is given back, or for [`PATIENCE`]; `word` is its holder's.
+fn nap(word: u64) -> Nap {
+    let marked = WORD.compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed);
+    if marked.is_err() {
+        return Nap::None;
+    }
+    let turn = TURN.load(Acquire);
+    if WORD.load(Relaxed) & SLEEPERS == 0 {
+        return Nap::None;
+    }
+    let waited = sys::futex_wait(&TURN, turn, PATIENCE);
+    if !waited || WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
+        return Nap::Woken;
+    }
+    let owner = owner(word);
+    if TURN.load(Acquire) != turn {
+        // It was given back meanwhile, and what was looked at may have been another call.
+        return Nap::Woken;
+    }
+    Nap::Beside(owner)
 }
 
 /// Addresses further apart than this are taken for those of different stacks: an

@@ -10,21 +10,19 @@ use super::taken::{put_back, Taken};
 use super::turns::lock_for;
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
-    real, registering, resync, retracting, seals, State, VIEW,
+    real, resync, retracting, seals,
 };
 use crate::arch::Frame;
 use crate::base::settings;
-use crate::config::Pin;
 use crate::huge;
 use crate::ledger::Origin;
 use crate::policy;
 use crate::share;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
-use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 /// Linux 6.11.
 const MAP_DROPPABLE: u64 = 8;
@@ -59,14 +57,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     let flight = open(Call::Mmap);
     let mut taken = Taken::new();
     if let Some(target) = target {
-        match lock_for(&[Some(target)]) {
-            Some(mut guard) => {
-                flight.claim(&guard, target);
-                taken.take(&mut guard, target);
-            }
-            None => deferred::gone(target),
-        }
-        retracting::retract(target);
+        take_target(&flight, target, &mut taken);
     }
     let mut value = real(frame);
     if failed(value) {
@@ -91,14 +82,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     }
     let mut new = describe(frame, range);
     if is_plain(&new.attr, flags) {
-        // At an address of the application's own choice others may be writing already.
-        let chosen = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
-        if share::on() && flags & chosen == 0 {
-            backed::fresh(range, &mut new.attr);
-        }
-        if huge::fresh(range) && new.attr.flags.has(Flags::BACKED) {
-            backed::mark(range, |m| m.advised(libc::MADV_HUGEPAGE));
-        }
+        improve(range, flags, &mut new.attr);
     }
     enter(&flight, range, &new);
     // Fresh anonymous memory holds nothing that could run yet.
@@ -109,6 +93,32 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
+}
+
+/// Takes what a fixed mapping is to replace out of the ledger and of the regions.
+#[inline]
+fn take_target(flight: &Flight, target: PageRange, taken: &mut Taken) {
+    match lock_for(&[Some(target)]) {
+        Some(mut guard) => {
+            flight.claim(&guard, target);
+            taken.take(&mut guard, target);
+        }
+        None => deferred::gone(target),
+    }
+    retracting::retract(target);
+}
+
+/// Makes new private memory a memfd's, or has huge pages come to it, as the settings say.
+#[inline]
+fn improve(range: PageRange, flags: u64, attr: &mut Attr) {
+    // At an address of the application's own choice others may be writing already.
+    let chosen = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64;
+    if share::on() && flags & chosen == 0 {
+        backed::fresh(range, attr);
+    }
+    if huge::fresh(range) && attr.flags.has(Flags::BACKED) {
+        backed::mark(range, |m| m.advised(libc::MADV_HUGEPAGE));
+    }
 }
 
 /// Makes an mmap again that our pins were in the way of. What memfd_secret(2) has made is
@@ -300,170 +310,6 @@ fn excluded_by_name(fd: i32) -> bool {
 fn name_of(fd: i32, buf: &mut [u8]) -> Option<&[u8]> {
     let link: Text<64> = Text::of(format_args!("/proc/self/fd/{fd}"));
     file::read_link(link.as_cstr()?, buf).ok()
-}
-
-/// mprotect(2) and pkey_mprotect(2).
-#[inline(never)]
-pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
-    let [addr, len, prot, ..] = frame.args;
-    let Some(range) = PageRange::from_call(addr, len) else {
-        return real(frame);
-    };
-    if share::any() && prot & libc::PROT_EXEC as u64 != 0 {
-        // Code is patched, here and by debuggers, in memory of this process's own.
-        backed::make_private(range);
-    }
-    let key = frame.args[3];
-    let keyed = call == Call::PkeyMprotect && key as i32 >= 0 && backed::touches(range);
-    if keyed {
-        backed::make_room_to_mark(range);
-    }
-    let flight = open(call);
-    let Some(mut guard) = lock_for(&[Some(range)]) else {
-        let value = real(frame);
-        notes::later(range);
-        if !failed(value) && is_code(prot) {
-            let found = VIEW.lookup(range.start()).ok().flatten();
-            let shared = found.is_none_or(|found| found.attr().prot.shared());
-            subscribers::new_code(range, range.end(), shared, true);
-        }
-        return value;
-    };
-    flight.claim(&guard, range);
-    let opened = if settings::config().fail_on_limit && prot & 7 != 0 {
-        without_access(&guard, range)
-    } else {
-        0
-    };
-    let running = is_code(prot) && has_code(&guard, range);
-    let other_rights = registering::active() && changes_rights(&guard, range, prot);
-    // Where nobody registers, nothing that is said has to wait for the kernel, and one
-    // turn with the lock will do; what the kernel refuses is read anew.
-    let told = opened == 0 && settings::config().pin == Pin::Off && !registering::active();
-    if told {
-        describe_anew(&mut guard, range, prot);
-    }
-    drop(guard);
-    if opened != 0 && over_budget(opened) {
-        return NOMEM;
-    }
-    if prot & 7 == 0 {
-        // What can't be accessed can't be registered: let go before the call.
-        let_go(range);
-    }
-    if other_rights {
-        retracting::refresh(range);
-    }
-    let value = headroom::retry_crowded(frame, real(frame));
-    if failed(value) {
-        // It may have changed a part before it failed.
-        resync::range(range, false);
-        close(flight, range);
-        return value;
-    }
-    if keyed {
-        backed::mark(range, |m| m.with_key(key));
-    }
-    if prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64 != 0 {
-        // The kernel extends the range to the end of a stack.
-        resync::around(range);
-    } else if !told || registering::active() {
-        reprotect(range, prot);
-    }
-    if is_code(prot) {
-        let shared = lock()
-            .and_then(|g| g.at(range.start()))
-            .is_some_and(|a| a.prot.shared());
-        subscribers::new_code(range, range.end(), shared, running);
-    }
-    close(flight, range);
-    value
-}
-
-/// Whether there can be code to be searched: not in what may only be run.
-fn is_code(prot: u64) -> bool {
-    let both = (libc::PROT_EXEC | libc::PROT_READ) as u64;
-    prot & both == both
-}
-
-/// Whether anything in `range` can be executed.
-#[cold]
-fn has_code(state: &State, range: PageRange) -> bool {
-    let mut found = false;
-    state.ledger.for_each(range, |_, entry| {
-        found |= entry.attr.prot.executable();
-        match found {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
-    });
-    found
-}
-
-/// Whether regions of `range` would be registered with other rights than they are.
-#[cold]
-fn changes_rights(state: &State, range: PageRange, prot: u64) -> bool {
-    let (write, none) = (prot & libc::PROT_WRITE as u64 != 0, prot & 7 == 0);
-    let mut any = false;
-    state.ledger.for_each(range, |_, entry| {
-        let p = entry.attr.prot;
-        any |= p.writable() != write || p.is_none() != none;
-        ControlFlow::Continue(())
-    });
-    any
-}
-
-/// Bytes of `range` that can't be accessed as yet.
-#[cold]
-fn without_access(state: &State, range: PageRange) -> u64 {
-    let mut bytes = 0;
-    state.ledger.for_each(range, |part, entry| {
-        if entry.attr.prot.is_none() {
-            bytes += part.len();
-        }
-        ControlFlow::Continue(())
-    });
-    bytes
-}
-
-fn reprotect(range: PageRange, prot: u64) {
-    let pending = match lock() {
-        Some(mut guard) => describe_anew(&mut guard, range, prot),
-        None => return notes::later(range),
-    };
-    if pending || registering::active() {
-        settle(range);
-    }
-}
-
-/// What is mapped in `range` can be accessed as `prot` says. Whether there is
-/// something to be pinned now.
-#[inline]
-fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
-    let pin = settings::config().pin;
-    let mut pending = false;
-    state.update(range, |_, attr| {
-        let was_out = attr.pin.reason == Reason::NoAccess;
-        let mut new = Attr {
-            prot: attr.prot.with_prot(prot),
-            ..attr
-        };
-        if new.kind == Kind::File && !new.prot.shared() {
-            let text = Flags::TEXT;
-            new.flags = if new.prot.writable() {
-                new.flags.without(text)
-            } else {
-                new.flags.with(text)
-            };
-        }
-        if was_out {
-            new.pin.reason = Reason::Off;
-        }
-        new = policy::described(new, pin);
-        pending |= new.pin.reason == Reason::Off;
-        new
-    });
-    pending
 }
 
 /// shmat(2).

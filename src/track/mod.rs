@@ -55,6 +55,7 @@ mod owed;
 pub mod pieces;
 pub mod pinning;
 pub mod progress;
+mod protect;
 pub mod reading;
 pub mod real;
 pub mod registering;
@@ -154,7 +155,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
         Call::Mmap => map::mmap(frame),
         Call::Munmap => unmap::munmap(frame),
         Call::Mremap => remap::mremap(frame),
-        Call::Mprotect | Call::PkeyMprotect => map::mprotect(call, frame),
+        Call::Mprotect | Call::PkeyMprotect => protect::mprotect(call, frame),
         Call::Brk => heap::brk(frame),
         Call::Madvise if cfg!(feature = "blind-to-madvise") => real(frame),
         Call::Madvise => advice::madvise(frame),

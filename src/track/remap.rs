@@ -2,6 +2,7 @@
 //! it is then.
 
 use super::flight::Flight;
+use super::lock::Guard;
 use super::pieces::{in_pieces, longer, was_one_mapping, with_room, FAULT};
 use super::settling::settle;
 use super::subscribers;
@@ -12,6 +13,7 @@ use super::{
     registering, resync, retracting, seals, VIEW,
 };
 use crate::arch::Frame;
+use crate::ledger::Origin;
 use crate::policy;
 use crate::share;
 use crate::sys::Errno;
@@ -59,60 +61,42 @@ pub fn mremap(frame: &mut Frame) -> i64 {
 #[inline(never)]
 fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRange>) -> i64 {
     let [old, _, _, flags, ..] = frame.args;
-    let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
-    let flight = open(Call::Mremap);
-    let mut moved = Taken::new();
-    let mut replaced = Taken::new();
-    let mut twin = None;
-    match lock_for(&[source, target]) {
-        Some(mut guard) => {
-            // old_len 0: another mapping of the same shared pages.
-            twin = guard.at(old);
-            for range in [source, target].iter().flatten() {
-                flight.claim(&guard, *range);
-            }
-            if let Some(target) = target {
-                replaced.take(&mut guard, target);
-            }
-            if let Some(source) = source {
-                moved.take(&mut guard, source);
-            }
-        }
-        None => [source, target]
-            .iter()
-            .flatten()
-            .for_each(|r| deferred::gone(*r)),
-    }
+    let set = |bit: i32| flags & bit as u64 != 0;
+    let mut this = Move {
+        flight: open(Call::Mremap),
+        source,
+        target,
+        moved: Taken::new(),
+        replaced: Taken::new(),
+        twin: None,
+    };
+    this.take_out(old);
     let stayed = if registering::active() {
         stay(frame, source, target)
     } else {
         Stayed::No
     };
-    if flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+    if set(libc::MREMAP_DONTUNMAP) {
         // The kernel takes the lock from all of the mapping that the source is a part of
         // (mm/mremap.c, dontunmap_complete): no more of it than without ours.
-        moved.unpin();
+        this.moved.unpin();
     }
     let mut value = match stayed {
         Stayed::Grown => old as i64,
         _ => real(frame),
     };
     if failed(value) {
-        value = with_room(frame, value, &mut moved);
+        value = with_room(frame, value, &mut this.moved);
     }
     // The kernel unmaps a fixed target before it looks at the source, if it may move that.
-    let mut changed = fixed && flags & libc::MREMAP_MAYMOVE as u64 != 0;
+    let mut changed = set(libc::MREMAP_FIXED) && set(libc::MREMAP_MAYMOVE);
     // Several that are a file's are several to the application, too: see `backed::mremap`.
-    if let (FAULT, Some(source), true) = (value, source, moved.files.is_empty()) {
-        if let Some(one) = was_one_mapping(&moved, source) {
+    if let (FAULT, Some(source), true) = (value, source, this.moved.files.is_empty()) {
+        if let Some(one) = was_one_mapping(&this.moved, source) {
             if one.flags.has(Flags::APP_LOCKED) {
                 // Its lock has to go with it, and to what it grows by.
-                for (range, taken) in [(Some(source), &moved), (target, &replaced)] {
-                    if let Some(range) = range {
-                        put_back(range, taken);
-                    }
-                }
-                end(flight);
+                this.put_back(true);
+                end(this.flight);
                 return backed::carry_locked(frame, source, target, one);
             }
             changed = true;
@@ -122,47 +106,172 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         }
     }
     if failed(value) {
-        for (range, taken) in [(target, &replaced), (source, &moved)] {
+        this.put_back(changed);
+    } else {
+        let regions_stay = stayed != Stayed::No && value == old as i64;
+        this.done(frame, value as u64, regions_stay);
+    }
+    this.close();
+    value
+}
+
+/// A call that the kernel carries out as it is, and what leaves the ledger for it.
+struct Move {
+    flight: Flight,
+    source: Option<PageRange>,
+    target: Option<PageRange>,
+    moved: Taken,
+    replaced: Taken,
+    /// What of which an old_len of 0 makes another mapping of the same shared pages.
+    twin: Option<Attr>,
+}
+
+impl Move {
+    /// Takes out of the ledger what is moved, from `old` on, and what is replaced.
+    #[inline]
+    fn take_out(&mut self, old: u64) {
+        let ranges = [self.source, self.target];
+        let Some(mut guard) = lock_for(&ranges) else {
+            return ranges.into_iter().flatten().for_each(deferred::gone);
+        };
+        self.twin = guard.at(old);
+        for range in ranges.iter().flatten() {
+            self.flight.claim(&guard, *range);
+        }
+        if let Some(target) = self.target {
+            self.replaced.take(&mut guard, target);
+        }
+        if let Some(source) = self.source {
+            self.moved.take(&mut guard, source);
+        }
+    }
+
+    /// Puts back what was taken out. `changed`: the kernel may have taken some of it.
+    fn put_back(&self, changed: bool) {
+        let both = [(self.target, &self.replaced), (self.source, &self.moved)];
+        for (range, taken) in both {
             match range {
                 Some(range) if changed => put_back(range, taken),
                 Some(range) => put_back_unchanged(range, taken),
                 None => (),
             }
         }
-    } else {
-        replaced.done();
-        let new = PageRange::from_call(value as u64, frame.args[2]);
-        if let (Some(source), Some(new), false) = (source, new, moved.files.is_empty()) {
-            backed::moved_as_it_was(&moved, source, new);
+    }
+
+    /// The kernel has moved it to `at`.
+    #[inline]
+    fn done(&mut self, frame: &Frame, at: u64, regions_stay: bool) {
+        self.replaced.done();
+        let new = PageRange::from_call(at, frame.args[2]);
+        if let (Some(source), Some(new), false) = (self.source, new, self.moved.files.is_empty()) {
+            backed::moved_as_it_was(&self.moved, source, new);
         }
-        let regions_stay = stayed != Stayed::No && value == old as i64;
-        remapped(
-            &flight,
-            frame,
-            value as u64,
-            source,
-            &moved,
-            twin,
-            regions_stay,
-        );
-        moved.forget();
-        if let (true, Some(target)) = (replaced.has_code(), target) {
+        if let Some(new) = new {
+            let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
+            self.enter(new, stays, regions_stay);
+        }
+        self.moved.forget();
+        if let (true, Some(target)) = (self.replaced.has_code(), self.target) {
             subscribers::code_gone(target);
         }
-        if let (true, Some(source)) = (moved.has_code(), source) {
-            code_moved(frame, value as u64, source);
+        if let (true, Some(source)) = (self.moved.has_code(), self.source) {
+            code_moved(frame, at, source);
         }
     }
-    // The kernel skips holes: what was behind them at the target is still there.
-    let holes = source.is_some_and(|source| moved.has_holes(source));
-    if let (true, Some(target)) = (holes || flight.lost_track(), target) {
-        resync::range(target, true);
+
+    #[inline]
+    fn close(self) {
+        // The kernel skips holes: what was behind them at the target is still there.
+        let holes = self.source.is_some_and(|s| self.moved.has_holes(s));
+        if let (true, Some(target)) = (holes || self.flight.lost_track(), self.target) {
+            resync::range(target, true);
+        }
+        match self.source.or(self.target) {
+            Some(range) => close(self.flight, range),
+            None => end(self.flight),
+        }
     }
-    match source.or(target) {
-        Some(range) => close(flight, range),
-        None => end(flight),
+
+    /// Enters `new`: the kernel has moved, grown, shrunk or doubled a mapping. `stays`: it is
+    /// also where it was, without its pages.
+    #[inline(never)]
+    fn enter(&self, new: PageRange, stays: bool, regions_stay: bool) {
+        let Self { source, moved, .. } = self;
+        let Some(mut guard) = lock() else {
+            return notes::later(new);
+        };
+        let last_part = moved.last_part(&mut guard);
+        let last = last_part.map(|(_, attr, _)| attr);
+        let last = last.or(if source.is_none() { self.twin } else { None });
+        let Some(last) = last.filter(|_| moved.is_known(&mut guard)) else {
+            drop(guard);
+            // Mappings that we did not know, or that there was no memory to remember.
+            resync::range(new, true);
+            if let Some(source) = source {
+                resync::range(*source, true);
+            }
+            return;
+        };
+        self.flight.touch(&guard, new);
+        self.enter_moved(&mut guard, new, stays, regions_stay);
+        let kept = source.map_or(0, |s| s.len().min(new.len()));
+        if let Some(tail) = new.after(new.start() + kept) {
+            // More of the same, for shared memory, too.
+            let origin = last_part
+                .zip(*source)
+                .map(|((_, _, origin), source)| origin.moved(source.start(), new.start()));
+            enter_tail(&mut guard, tail, last, origin);
+        }
+        drop(guard);
+        settle(new);
+        if let (Some(source), true) = (source, stays) {
+            settle(*source);
+        }
     }
-    value
+
+    /// Enters what has moved, part by part.
+    #[inline]
+    fn enter_moved(&self, guard: &mut Guard, new: PageRange, stays: bool, regions_stay: bool) {
+        let mut from = 0;
+        while let Some((part, attr, origin)) = self.moved.next(guard, from) {
+            from = part.end();
+            guard.ready();
+            // The kernel moves the lock with the pages.
+            let source = self.source;
+            let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
+            let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
+            let attr = if regions_stay {
+                attr
+            } else {
+                policy::unregistered(attr)
+            };
+            if let Some(there) = there {
+                guard.insert_part(there, attr, Some(origin.moved(part.start(), start)));
+            }
+            if stays {
+                // The kernel leaves no lock behind.
+                let app = Flags::APP_LOCKS;
+                let flags = attr.flags.without(app);
+                guard.insert_part(part, pending(Attr { flags, ..attr }), Some(origin));
+            }
+        }
+    }
+}
+
+/// Enters what a mapping, the last of which is `last`, has grown by.
+#[inline]
+fn enter_tail(guard: &mut Guard, tail: PageRange, last: Attr, origin: Option<Origin>) {
+    // Where the file ends the kernel's list says, and its size.
+    if last.kind == Kind::File {
+        let _ = reading::read(guard, tail, last.flags.without(Flags::TAIL));
+        return;
+    }
+    let last = policy::unregistered(last);
+    // The kernel has locked it as the application has the rest: another kind of lock
+    // would make two mappings of it.
+    let locked = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
+    let attr = if locked { last } else { pending(last) };
+    guard.insert_part(tail, attr, origin);
 }
 
 /// Code of `source` is at `at` now: what is patched in it goes by where it was.
@@ -229,87 +338,6 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
         retracting::retract(*range);
     }
     Stayed::No
-}
-
-/// The kernel has moved, grown, shrunk or doubled a mapping, to `at`.
-#[inline(never)]
-fn remapped(
-    flight: &Flight,
-    frame: &Frame,
-    at: u64,
-    source: Option<PageRange>,
-    moved: &Taken,
-    twin: Option<Attr>,
-    regions_stay: bool,
-) {
-    let Some(new) = PageRange::from_call(at, frame.args[2]) else {
-        return;
-    };
-    let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
-    let kept = source.map_or(0, |s| s.len().min(new.len()));
-    let Some(mut guard) = lock() else {
-        return notes::later(new);
-    };
-    let last_part = moved.last_part(&mut guard);
-    let last = last_part.map(|(_, attr, _)| attr);
-    let last = last.or(if source.is_none() { twin } else { None });
-    let Some(last) = last.filter(|_| moved.is_known(&mut guard)) else {
-        drop(guard);
-        // Mappings that we did not know, or that there was no memory to remember.
-        resync::range(new, true);
-        if let Some(source) = source {
-            resync::range(source, true);
-        }
-        return;
-    };
-    flight.touch(&guard, new);
-    let mut from = 0;
-    while let Some((part, attr, origin)) = moved.next(&mut guard, from) {
-        from = part.end();
-        guard.ready();
-        // The kernel moves the lock with the pages.
-        let start = source.map_or(0, |s| new.start() + (part.start() - s.start()));
-        let there = PageRange::new(start, start + part.len()).and_then(|r| r.intersection(new));
-        let attr = if regions_stay {
-            attr
-        } else {
-            policy::unregistered(attr)
-        };
-        if let Some(there) = there {
-            guard.insert_part(there, attr, Some(origin.moved(part.start(), start)));
-        }
-        if stays {
-            // The kernel leaves no lock behind.
-            let app = Flags::APP_LOCKS;
-            let flags = attr.flags.without(app);
-            guard.insert_part(part, pending(Attr { flags, ..attr }), Some(origin));
-        }
-    }
-    let tail = new.after(new.start() + kept);
-    match tail {
-        // Where the file ends the kernel's list says, and its size.
-        Some(tail) if last.kind == Kind::File => {
-            let _ = reading::read(&mut guard, tail, last.flags.without(Flags::TAIL));
-        }
-        Some(tail) => {
-            let last = policy::unregistered(last);
-            // The kernel has locked it as the application has the rest: another kind of lock
-            // would make two mappings of it.
-            let locked = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
-            let attr = if locked { last } else { pending(last) };
-            // More of the same, for shared memory, too.
-            let origin = last_part
-                .zip(source)
-                .map(|((_, _, origin), source)| origin.moved(source.start(), new.start()));
-            guard.insert_part(tail, attr, origin);
-        }
-        None => (),
-    }
-    drop(guard);
-    settle(new);
-    if let (Some(source), true) = (source, stays) {
-        settle(source);
-    }
 }
 
 fn pending(attr: Attr) -> Attr {

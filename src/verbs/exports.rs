@@ -273,6 +273,15 @@ fn refused(old: &Mr, was: u32, request: impl FnOnce(*mut Mr) -> c_int) -> Option
     })
 }
 
+/// What is lent of the memory, or, where it is not to be served, a region of its own.
+fn loan_for(pd: *mut Pd, at: u64, len: u64, access: u32) -> Option<lending::Loan> {
+    let (owner, fd, handle) = owner_of(pd)?;
+    let lent = servable(access)
+        .then(|| lending::lend(owner, (fd, handle), at, len, access, |_, loan| Some(*loan)));
+    lent.flatten()
+        .or_else(|| lending::exact(owner, at, len, access))
+}
+
 /// ibv_rereg_mr(3).
 ///
 /// # Safety
@@ -324,19 +333,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         return REREG_INPUT;
     }
     let _pass = strict::pass();
-    let loan = owner_of(pd).and_then(|(owner, fd, handle)| {
-        let (at, len) = (addr as u64, length as u64);
-        if servable(access) {
-            if let Some(loan) =
-                lending::lend(owner, (fd, handle), at, len, access, |_, loan| Some(*loan))
-            {
-                return Some(loan);
-            }
-        }
-        // Not to be served: a region of its own, in the handle's place.
-        lending::exact(owner, at, len, access)
-    });
-    let Some(loan) = loan else {
+    let Some(loan) = loan_for(pd, addr as u64, length as u64, access) else {
         return REREG_INPUT;
     };
     if lending::give_back(&old, || handles::change(mr, &loan, pd, addr, length)) {

@@ -8,6 +8,7 @@ use crate::share::marks::Kept;
 use crate::share::table::Part;
 use crate::share::Left;
 use crate::sys::{self, Errno};
+use crate::track::flight::Flight;
 use crate::track::pieces::{in_pieces, longer, with_room, OneMapping};
 use crate::track::settling::settle;
 use crate::track::taken::{put_back, Taken};
@@ -200,40 +201,73 @@ fn refuses(source: PageRange, more: u64) -> bool {
     tail.is_some_and(|tail| locks::refused(tail).is_some())
 }
 
+/// Memory grows where it is, by `tail`, if fresh memory can follow it.
+fn grow(
+    frame: &Frame,
+    source: PageRange,
+    tail: PageRange,
+    like: Attr,
+    asked: &Kept,
+) -> Option<i64> {
+    let flight = open(Call::Mremap);
+    let value = longer(frame, source, like.prot);
+    if value.is_none_or(failed) {
+        end(flight);
+        return value;
+    }
+    let _ = asked.give(tail, u64::from(like.prot.bits() & 7));
+    enter_fresh(tail, like);
+    advise_again(tail, like.flags);
+    settle(tail);
+    close(flight, tail);
+    value
+}
+
+/// Fresh memory where memory that looked `like` has been carried away (MREMAP_DONTUNMAP).
+fn leave_behind(kept: PageRange, like: Attr, asked: &Kept) {
+    let rights = u64::from(like.prot.bits() & 7);
+    if call_at(kept, rights) {
+        let _ = asked.give(kept, rights);
+        enter_fresh(kept, like);
+        advise_again(kept, like.flags);
+        settle(kept);
+    }
+}
+
+/// What memory has grown by, as it was carried away, gets what goes with the rest.
+fn follow(tail: PageRange, like: Attr, asked: &Kept) {
+    let flags = Flags::from_bits(KEPT.bits() & like.flags.bits());
+    let _ = asked.give(tail, u64::from(like.prot.bits() & 7));
+    mark(tail, |f| f.with(flags));
+    advise_again(tail, flags);
+}
+
+/// What was `kept` is at the beginning of `new` now.
+fn arrived(flight: &Flight, kept: PageRange, new: PageRange, moved: &mut Taken) {
+    if let Some(mut guard) = lock() {
+        flight.touch(&guard, new);
+        let shared = &mut guard.shared;
+        moved.files.moved(shared, kept.start(), new.start());
+        enter_moved(&mut guard, kept.start(), new, moved);
+    }
+}
+
 /// Memory that grows where fresh memory can follow it, or is carried to another place.
 fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr) -> i64 {
     let [_, _, new_len, flags, ..] = frame.args;
     let stays = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
     let len = round_up(new_len).unwrap_or(new_len);
-    let rights = u64::from(like.prot.bits() & 7);
     let asked = asked_for(source);
     if let (Some(more), None, false) = (len.checked_sub(source.len()), target, stays) {
         let tail = PageRange::from_call(source.end(), more);
-        if let Some(tail) = tail {
-            let flight = open(Call::Mremap);
-            match longer(frame, source, like.prot) {
-                Some(value) if !failed(value) => {
-                    let _ = asked.give(tail, rights);
-                    enter_fresh(tail, like);
-                    advise_again(tail, like.flags);
-                    settle(tail);
-                    close(flight, tail);
-                    return value;
-                }
-                Some(value) => {
-                    end(flight);
-                    return value;
-                }
-                None => end(flight),
-            }
+        if let Some(value) = tail.and_then(|tail| grow(frame, source, tail, like, &asked)) {
+            return value;
         }
     }
     let kept = source.before(source.start() + len).unwrap_or(source);
-    if let Some(tail) = source.after(kept.end()) {
-        let value = shrink(frame, tail);
-        if failed(value) {
-            return value;
-        }
+    let cut = source.after(kept.end()).map(|tail| shrink(frame, tail));
+    if let Some(refused) = cut.filter(|value| failed(*value)) {
+        return refused;
     }
     let flight = open(Call::Mremap);
     let (mut moved, mut replaced) = (Taken::new(), Taken::new());
@@ -245,9 +279,8 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
         }
         moved.take(&mut guard, kept);
     }
-    retracting::retract(source);
-    if let Some(target) = target {
-        retracting::retract(target);
+    for range in [Some(source), target].into_iter().flatten() {
+        retracting::retract(range);
     }
     // DONTUNMAP leaves memory behind, which is made below.
     let mut plain = *frame;
@@ -256,29 +289,18 @@ fn carry(frame: &Frame, source: PageRange, target: Option<PageRange>, like: Attr
     match PageRange::from_call(value as u64, len).filter(|_| !failed(value)) {
         Some(new) => {
             replaced.done();
-            if let Some(mut guard) = lock() {
-                flight.touch(&guard, new);
-                moved
-                    .files
-                    .moved(&mut guard.shared, kept.start(), new.start());
-                enter_moved(&mut guard, kept.start(), new, &moved);
-            }
-            if let Some(tail) = new.after(new.start() + kept.len()) {
+            arrived(&flight, kept, new, &mut moved);
+            let tail = new.after(new.start() + kept.len());
+            if let Some(tail) = tail {
                 enter_fresh(tail, like);
             }
-            if stays && call_at(kept, rights) {
-                let _ = asked.give(kept, rights);
-                enter_fresh(kept, like);
-                advise_again(kept, like.flags);
-                settle(kept);
+            if stays {
+                leave_behind(kept, like, &asked);
             }
             resync::range(new, true);
             moved.forget();
-            if let Some(tail) = new.after(new.start() + kept.len()) {
-                let flags = Flags::from_bits(KEPT.bits() & like.flags.bits());
-                let _ = asked.give(tail, rights);
-                mark(tail, |f| f.with(flags));
-                advise_again(tail, flags);
+            if let Some(tail) = tail {
+                follow(tail, like, &asked);
             }
         }
         None => {
