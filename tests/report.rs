@@ -146,6 +146,33 @@ fn signals_reach_the_command() {
     assert_eq!(run(command.args(["-c", hang_up])).end(), "exit 3");
 }
 
+/// SIGPIPE ignored and a signal blocked come to the command as they came to `regall run`.
+#[test]
+fn signals_are_handed_on_as_they_are() {
+    let start = "import os, signal, sys\n\
+                 signal.signal(signal.SIGPIPE, signal.SIG_IGN)\n\
+                 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n\
+                 os.execv(sys.argv[1], sys.argv[1:])";
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report");
+    for how in [
+        vec!["run"],
+        vec!["run", "--report", report.to_str().expect("a name")],
+    ] {
+        let mut command = Command::new("python3");
+        command.args(["-c", start]).arg(build::regall()).args(how);
+        let done = run(command.args(["--", "cat", "/proc/self/status"]));
+        let word = |name: &str| {
+            let line = done.stdout.lines().find_map(|l| l.strip_prefix(name));
+            let hex = line.expect("a line").trim();
+            u64::from_str_radix(hex, 16).expect("a number")
+        };
+        let bit = |signal: i32| 1u64 << (signal - 1);
+        assert_ne!(word("SigIgn:") & bit(libc::SIGPIPE), 0, "{}", done.stdout);
+        assert_eq!(word("SigBlk:"), bit(libc::SIGUSR2), "{}", done.stdout);
+    }
+}
+
 #[test]
 fn files_that_are_none() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -26,6 +26,7 @@ mod dump;
 mod env;
 mod examine;
 mod figures;
+mod inherited;
 mod launched;
 mod launcher;
 mod library;

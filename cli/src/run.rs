@@ -12,6 +12,7 @@ use anyhow::{bail, Context};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
+use crate::inherited;
 use crate::launcher::Launcher;
 use crate::settings::{Missing, Settings, Variable, STATS_FILE};
 use crate::{complain, report, FAILED};
@@ -93,6 +94,7 @@ fn command(program: &OsStr, arguments: &[OsString], mut environment: Vec<Variabl
     let mut command = Command::new(program);
     command.args(arguments).envs(environment);
     command.env(ASAN_OPTIONS, sanitizer(std::env::var_os(ASAN_OPTIONS)));
+    inherited::hand_on(&mut command);
     command
 }
 
@@ -207,7 +209,7 @@ impl Parts {
 fn waited(command: &mut Command) -> io::Result<u8> {
     let signals = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     // A handler here would be the default action in the command.
-    let heeded = signals.into_iter().filter(|s| !is_ignored(*s));
+    let heeded = signals.into_iter().filter(|s| !inherited::is_ignored(*s));
     let mut coming = Signals::new(heeded)?;
     let handle = coming.handle();
     let mut child = command.spawn()?;
@@ -228,15 +230,6 @@ fn waited(command: &mut Command) -> io::Result<u8> {
     let status = child.wait()?;
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     Ok(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(u8::MAX))
-}
-
-/// Whether the signal is ignored, as nohup and shells have it for what they start.
-fn is_ignored(signal: i32) -> bool {
-    // SAFETY: all zeroes is a valid `sigaction`.
-    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: `now` outlives the call, which changes nothing.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut now) };
-    asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// Waits for a child's end and leaves it to be waited for.
