@@ -110,24 +110,7 @@ impl Patches {
             trampoline: place as u16,
         };
         self.table.push(entry);
-        let mut written = match plan.landing {
-            0 => {
-                let there = plan.moved.get(..usize::from(plan.moved_len));
-                let there = there.unwrap_or(&[]);
-                writer.patch(plan.jump_at(), there, patch.bytes(), found.in_use)
-            }
-            landing => writer.put(landing, &plan.padding, patch.bytes(), found.in_use),
-        };
-        if let (Ok(()), false) = (written, plan.landing == 0) {
-            let short = plan.short().ok_or(Errno::INVAL)?;
-            if let (at @ 1.., bytes) = plan.extent {
-                let before = bytes.saturating_sub(plan::JUMP_BYTES as u32);
-                let (there, longer) = (before.to_le_bytes(), bytes.to_le_bytes());
-                // Who walks the stack right there finds the way back by it.
-                let _ = writer.put(at, &there, &longer, found.in_use);
-            }
-            written = writer.patch(plan.site, &plan::SYSCALL, &short, found.in_use);
-        }
+        let written = write_jumps(plan, patch.bytes(), writer, found.in_use);
         if written.is_err() {
             self.forget_site(plan.site);
         }
@@ -312,6 +295,23 @@ impl Patches {
             trusted: e.libc,
         })
     }
+}
+
+/// Writes the jump to the trampoline, and the short one that leads to it if there is one.
+fn write_jumps(plan: &Plan, jump: &[u8], writer: &mut Writer, in_use: Use) -> Result<()> {
+    if plan.landing == 0 {
+        let there = plan.moved.get(..usize::from(plan.moved_len));
+        return writer.patch(plan.jump_at(), there.unwrap_or(&[]), jump, in_use);
+    }
+    writer.put(plan.landing, &plan.padding, jump, in_use)?;
+    let short = plan.short().ok_or(Errno::INVAL)?;
+    if let (at @ 1.., bytes) = plan.extent {
+        let before = bytes.saturating_sub(plan::JUMP_BYTES as u32);
+        let (there, longer) = (before.to_le_bytes(), bytes.to_le_bytes());
+        // Who walks the stack right there finds the way back by it.
+        let _ = writer.put(at, &there, &longer, in_use);
+    }
+    writer.patch(plan.site, &plan::SYSCALL, &short, in_use)
 }
 
 /// Whether `at` is memory of the program's own, where what it executes is of its own making.
