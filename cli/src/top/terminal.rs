@@ -21,6 +21,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level;
 
+use crate::inherited::is_ignored;
+
 use super::app::{App, Wish};
 use super::sample::{Round, Sampler};
 use super::screen::{self, Look};
@@ -81,7 +83,9 @@ static WRITING: Mutex<()> = Mutex::new(());
 /// In a thread of its own: on a terminal that is gone the first one never comes
 /// back from waiting for keys.
 fn end_on_signals() -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+    let ending = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+    // What whoever started us has ignored stays so.
+    let mut signals = Signals::new(ending.into_iter().filter(|s| !is_ignored(*s)))?;
     std::thread::spawn(move || {
         for number in signals.forever() {
             let began = Instant::now();
