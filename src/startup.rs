@@ -218,10 +218,11 @@ fn install() -> Intercept {
         asked = Intercept::Patch;
     }
     if asked != Intercept::Symbols {
-        let report = patch::install(patch::Config {
+        let config = patch::Config {
             strict: asked == Intercept::Strict,
             ioctl: true,
-        });
+        };
+        let report = patch::install(config, &track::VIEW);
         SITES[0].store(report.patched, Relaxed);
         SITES[1].store(report.refused, Relaxed);
         if report.patched > 0 && report.write_errno.is_none() {

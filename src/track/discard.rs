@@ -10,7 +10,7 @@ use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::registrar::pin;
-use crate::sys::{file, Errno};
+use crate::sys::{file, Errno, DONTNEED_LOCKED};
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
@@ -39,9 +39,6 @@ const NEW_PAGES: [i32; 5] = [
     DONTNEED_LOCKED,
     GUARD_INSTALL,
 ];
-
-/// MADV_DONTNEED for locked memory (Linux 5.18).
-pub const DONTNEED_LOCKED: i32 = 24;
 
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
 

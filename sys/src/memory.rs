@@ -180,6 +180,9 @@ pub fn advise(at: u64, bytes: u64, advice: i32) -> Result<()> {
     }
 }
 
+/// MADV_DONTNEED for locked memory (Linux 5.18).
+pub const DONTNEED_LOCKED: i32 = 24;
+
 /// madvise(2), of any advice.
 ///
 /// # Safety

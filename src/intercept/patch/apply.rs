@@ -1,6 +1,7 @@
 //! Carries plans out: a trampoline, its place in the table of sites, the jump that leads to it;
 //! and takes them back when the code goes.
 
+use super::memory;
 use super::modules;
 use super::plan::{self, Plan, TABLE_BYTES};
 use super::sites::{Entry, Table};
@@ -316,21 +317,20 @@ fn write_jumps(plan: &Plan, jump: &[u8], writer: &mut Writer, in_use: Use) -> Re
 
 /// Whether `at` is memory of the program's own, where what it executes is of its own making.
 fn is_generated(at: u64) -> bool {
-    let found = crate::track::VIEW.lookup(at);
-    found.is_ok_and(|found| found.is_some_and(|f| f.attr().kind == Kind::Anon))
+    memory::entry(at).is_some_and(|f| f.attr().kind == Kind::Anon)
 }
 
 /// Whether `at` is a file's text in memory of this process's own, as it was when it was patched:
 /// what is shared is others' too, and the file's.
 pub(super) fn is_private_text(at: u64) -> bool {
-    match crate::track::VIEW.lookup(at) {
-        Ok(Some(found)) => {
+    match memory::entry(at) {
+        Some(found) => {
             let attr = found.attr();
             let text = attr.prot.executable() && !attr.prot.shared();
             text && attr.kind == Kind::File
         }
         // Unit tests have no ledger.
-        _ => cfg!(test),
+        None => cfg!(test),
     }
 }
 

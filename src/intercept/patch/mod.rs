@@ -17,6 +17,7 @@ use crate::sys::{self, Errno, Undisturbed};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_ledger::View;
 
 pub mod apply;
 mod before;
@@ -25,6 +26,7 @@ pub mod discover;
 pub mod elf;
 pub mod function;
 mod left;
+mod memory;
 pub mod modules;
 pub mod plan;
 mod pool;
@@ -301,8 +303,9 @@ fn hand_over(job: Job, report: &mut Report) {
 }
 
 /// Start-up: patches every executable mapping but our own. The only thread
-/// there is must be this one.
-pub fn install(config: Config) -> Report {
+/// there is must be this one. `view` is asked whose memory is, from now on.
+pub fn install(config: Config, view: &'static View) -> Report {
+    memory::tell(view);
     let Some(mut guard) = Guard::take() else {
         return Report::busy();
     };

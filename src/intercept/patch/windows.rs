@@ -6,11 +6,12 @@
 //! taken out of the page tables behind that. The file's pages stay in the page cache, where
 //! they can be reclaimed.
 
+use super::memory;
 use crate::sys::{
     self,
     pagemap::{self, Pagemap},
+    DONTNEED_LOCKED,
 };
-use crate::track::discard::DONTNEED_LOCKED;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Flags, Kind};
 
@@ -224,7 +225,7 @@ impl Owner {
         if let Some(way) = known {
             return way;
         }
-        let Ok(Some(found)) = crate::track::VIEW.lookup(at) else {
+        let Some(found) = memory::entry(at) else {
             return Way::Read;
         };
         let attr = found.attr();
