@@ -93,6 +93,12 @@ fn code_that_is_not_run() {
     fits_with_a_file("code", 32 * MIB, 96 * MIB);
 }
 
+/// Code in a sparse file is found, and its holes stay holes.
+#[test]
+fn code_among_holes() {
+    fits_with_a_file("holes", MIB, 96 * MIB);
+}
+
 /// Page cache that fits when it is locked, and the program's own memory that comes after it, or
 /// is touched after it.
 #[test]

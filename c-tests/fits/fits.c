@@ -260,6 +260,36 @@ static void code(const char *path)
 	fclose(statm);
 }
 
+/* Files of 1 GiB, of which a page is there, mapped as code: what they hold grows by what is around that
+ * page at most. What is in the page is found: munmap from it is seen. */
+static void holes(const char *path)
+{
+	static const unsigned char body[] = { 0xb8, SYS_munmap, 0, 0, 0, 0x0f, 0x05, 0xc3 };
+	int memory = memfd_create("holes", 0), disk = open(path, O_RDWR);
+	/* A disk may read ahead as much as 16 MiB around the page. */
+	memset(anon(48 * MIB / PAGE), 1, 48 * MIB);
+	for (int i = 0; i < 3; i++) {
+		int fd = i == 1 ? disk : memory;
+		NEED(fd >= 0 && ftruncate(fd, 1024 * MIB) == 0);
+		NEED(pwrite(fd, body, sizeof body, 700 * MIB + 64) == sizeof body);
+		char *code = mmap(NULL, 1024 * MIB, PROT_READ | PROT_EXEC, i == 2 ? MAP_SHARED : MAP_PRIVATE, fd, 0);
+		NEED(code != MAP_FAILED);
+		static unsigned char cached[1024 * MIB / PAGE];
+		size_t pages = 0;
+		NEED(mincore(code, 1024 * MIB, cached) == 0);
+		for (size_t n = 0; n < sizeof cached; n++)
+			pages += cached[n] & 1;
+		say("%d: cached: %s", i, pages < 64 * MIB / PAGE ? "little" : "MUCH");
+		char *p = mmap(NULL, 8 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		long (*run)(void *, size_t) = (long (*)(void *, size_t))(uintptr_t)(code + 700 * MIB + 64);
+		NEED(p != MAP_FAILED);
+		say("%d: munmap %ld", i, run(p, 8 * PAGE));
+		bool jump = memcmp(code + 700 * MIB + 64, body, sizeof body) != 0;
+		say("%d: %s", i, i == 2 || jump == (getenv("REGALL") != NULL) ? "as it is to be" : "NOT FOUND");
+		NEED(munmap(code, 1024 * MIB) == 0);
+	}
+}
+
 static int deeper(int n)
 {
 	volatile char frame[4096];
@@ -448,6 +478,8 @@ int main(int argc, char **argv)
 		file(place);
 	else if (strcmp(row, "code") == 0)
 		code(place);
+	else if (strcmp(row, "holes") == 0)
+		holes(place);
 	else if (strcmp(row, "resident") == 0)
 		populates();
 	else if (strcmp(row, "mix") == 0 || strcmp(row, "mix-first") == 0)

@@ -10,7 +10,7 @@ use super::taken::{put_back, Taken};
 use super::turns::lock_for;
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
-    real, resync, retracting, seals,
+    real, resync, retracting, seals, sparse,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -89,7 +89,12 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     if new.attr.prot.executable() && !matches!(new.attr.kind, Kind::Anon | Kind::ThreadStack) {
         let backed = round_up(new.backed).unwrap_or(u64::MAX);
         let end = range.start().saturating_add(backed).min(range.end());
-        subscribers::new_code(range, end, new.attr.prot.shared(), false);
+        let [.., fd, offset] = frame.args;
+        if let Some(code) = range.before(end) {
+            sparse::each_part(code, fd as i32, offset, |part| {
+                subscribers::new_code(part, end, new.attr.prot.shared(), false);
+            });
+        }
     }
     close(flight, range);
     value

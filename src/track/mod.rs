@@ -65,6 +65,7 @@ pub mod retracting;
 pub mod revoking;
 mod seals;
 pub mod settling;
+mod sparse;
 pub mod state;
 pub mod subscribers;
 pub mod taken;

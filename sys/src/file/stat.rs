@@ -87,6 +87,44 @@ pub fn stat_fd(fd: i32) -> Result<Stat> {
     Ok((&s).into())
 }
 
+/// What of a file is in the page cache, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// All that is.
+    pub pages: u64,
+    /// What the disk does not have yet.
+    pub unwritten: u64,
+    /// What was there and is not; of a file in memory: it is in swap.
+    pub evicted: u64,
+}
+
+/// What of the `bytes` from `from` on of `fd`'s file is in the page cache: cachestat(2), from
+/// Linux 6.5. EPERM: the file is somebody else's and can't be written.
+pub fn cached(fd: i32, from: u64, bytes: u64) -> Result<Cached> {
+    // The same on all architectures, and unknown to older versions of libc.
+    const SYS_CACHESTAT: i64 = 451;
+    let range = [from, bytes];
+    let mut stat = [0u64; 5];
+    call!(SYS_CACHESTAT, fd, range.as_ptr(), stat.as_mut_ptr(), 0)?;
+    let [pages, dirty, in_writing, evicted, _] = stat;
+    Ok(Cached {
+        pages,
+        unwritten: dirty.saturating_add(in_writing),
+        evicted,
+    })
+}
+
+/// How many extents of `fd`'s file lie in the `bytes` from `from` on; nothing is written for it
+/// that is still to be. EOPNOTSUPP: the file system does not know them (tmpfs).
+pub fn extents(fd: i32, from: u64, bytes: u64) -> Result<u64> {
+    // `_IOWR('f', 11, struct fiemap)` (linux/fiemap.h): start, length, flags and how many were
+    // found, room for none, reserved.
+    const FS_IOC_FIEMAP: u64 = 3 << 30 | (size_of::<[u64; 4]>() as u64) << 16 | 0x66 << 8 | 11;
+    let mut map = [from, bytes, 0, 0];
+    call!(libc::SYS_ioctl, fd, FS_IOC_FIEMAP, map.as_mut_ptr())?;
+    Ok(map[2] >> 32)
+}
+
 /// Type of the file system that a descriptor's file is on, as fstatfs(2) has it.
 fn file_system(fd: i32) -> Result<u64> {
     // The first field of struct statfs, of 120 bytes.
