@@ -1,5 +1,6 @@
 /* presence.c: calls whose cost grows with what a process has, and what it has.
  *   presence exec MIB [N]  answers slices: mprotect of MIB to executable, and back; one page in N is touched (0: none; 1)
+ *   presence file MIB [N]  answers slices: mmap + munmap of a file of MIB as code; one page in N is there (0: none)
  *   presence ring MIB      answers slices: mmap + munmap of a device's ring, MIB resident beside it
  *   presence mappings      prints how many mappings there are after much malloc
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
@@ -10,7 +11,7 @@
 
 static char *memory;
 static size_t bytes;
-static int ring;
+static int ring, file;
 
 static char *touched(size_t mib, size_t every)
 {
@@ -28,6 +29,28 @@ static double exec_batch(void)
 	uint64_t start = cpu_ns();
 	if (mprotect(memory, bytes, PROT_READ | PROT_EXEC) || mprotect(memory, bytes, PROT_READ | PROT_WRITE))
 		fail("mprotect");
+	return (double)(cpu_ns() - start);
+}
+
+static void file_open(size_t mib, size_t every)
+{
+	char page[4096], name[] = "presence-XXXXXX";
+	memset(page, 0x90, sizeof page);
+	bytes = mib << 20;
+	file = mkstemp(name);
+	if (file < 0 || unlink(name) || ftruncate(file, (off_t)bytes))
+		fail("a file");
+	for (size_t at = 0; every && at < bytes; at += every * 4096)
+		if (pwrite(file, page, sizeof page, (off_t)at) != sizeof page)
+			fail("pwrite");
+}
+
+static double file_batch(void)
+{
+	uint64_t start = cpu_ns();
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
+	if (p == MAP_FAILED || munmap(p, bytes))
+		fail("a file as code");
 	return (double)(cpu_ns() - start);
 }
 
@@ -90,7 +113,13 @@ int main(int argc, char **argv)
 	}
 	if (argc < 3)
 		return 2;
-	memory = touched(number(argv[2]), argc > 3 ? number(argv[3]) : 1);
+	size_t mib = number(argv[2]), every = argc > 3 ? number(argv[3]) : 1;
+	if (!strcmp(what, "file")) {
+		file_open(mib, every);
+		serve(file_batch, 100);
+		return 0;
+	}
+	memory = touched(mib, every);
 	if (!strcmp(what, "exec")) {
 		serve(exec_batch, 100);
 	} else {

@@ -7,6 +7,15 @@ from .model import Section, Table
 from .pairs import TITLES, Failed, alternate, median
 
 WAYS = ("none", "auto", "onfault", "populate")
+#: What benches/c/presence.c is told, and what that is.
+CALLS = (
+    ("exec", "128", "1", "mprotect of 128 MiB to executable, and back"),
+    ("exec", "128", "64", "the same where one page in 64 is touched"),
+    ("exec", "128", "0", "the same where none is"),
+    ("file", "2048", "65536", "mmap + munmap of a file of 2 GiB as code, of which one page in 65,536 is there"),
+    ("file", "128", "1", "mmap + munmap of a file of 128 MiB as code"),
+    ("ring", "1024", "mmap + munmap of a device's ring beside 1 GiB"),
+)
 PERL = 'open F, "/proc/self/smaps_rollup"; while (<F>) { print "$1\\n" if /^Pss:\\s+(\\d+)/ }'
 
 
@@ -48,12 +57,10 @@ def presence(bench, check, compared, mpi):
     if launcher:
         got = ranks_start(bench, launcher, words, environment)
         s.tables.append(compared("mpirun of two ranks that do nothing, from start to end", got, name="ms"))
-    for what, title in (("exec", "mprotect of 128 MiB to executable, and back"),
-                        ("ring", "mmap + munmap of a device's ring beside 1 GiB")):
-        mib = "128" if what == "exec" else "1024"
-        got = alternate(bench.ways, ("none", "auto", "off"), "presence", what, mib, **bench.rounds(2, 5), watched=False)
+    for what, *sizes, title in CALLS:
+        got = alternate(bench.ways, ("none", "auto", "off"), "presence", what, *sizes, **bench.rounds(2, 5), watched=False)
         s.tables.append(compared(title, got, 1e3, "µs"))
-        if what == "exec":
+        if what == "exec" and sizes[1] != "0":
             s.checks.append(check(f"{title} / without", got["auto"], got["none"], 1.2))
     counts = {way: said(bench, way, build.OUT / "presence", "mappings") for way in WAYS}
     s.tables.append(Table("mappings of a program that calls malloc much", ["", "before", "after"],
