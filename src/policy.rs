@@ -111,22 +111,22 @@ pub fn registering(attr: Attr, len: u64, on_demand: bool, data_only: bool) -> Re
     }
 }
 
-/// The bits of access that REGALL_ACCESS adds to what an application asks for.
-pub const fn remote_access(access: config::Access) -> u32 {
+/// The access that REGALL_ACCESS adds to what an application asks for.
+pub const fn remote_access(access: config::Access) -> Access {
     match access {
-        config::Access::Local => 0,
+        config::Access::Local => Access::NONE,
         config::Access::RemoteRead => Access::REMOTE_READ,
-        config::Access::RemoteWrite => Access::REMOTE_READ | Access::REMOTE_WRITE,
-        config::Access::RemoteAtomic => {
-            Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC
-        }
+        config::Access::RemoteWrite => Access::REMOTE_READ.with(Access::REMOTE_WRITE),
+        config::Access::RemoteAtomic => Access::REMOTE_READ
+            .with(Access::REMOTE_WRITE)
+            .with(Access::REMOTE_ATOMIC),
     }
 }
 
 /// Whether `rights` allow peers more than REGALL_ACCESS, which is `access`, does.
-pub const fn beyond(rights: u32, access: config::Access) -> bool {
-    let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    rights & remote & !remote_access(access) != 0
+pub const fn beyond(rights: Access, access: config::Access) -> bool {
+    let remote = remote_access(config::Access::RemoteAtomic);
+    rights.has_any(remote.without(remote_access(access)))
 }
 
 /// `attr` as if the pin set had said nothing of it yet.

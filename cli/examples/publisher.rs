@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::*;
 use regall_directory::maps::{self, Lines, LINE_MAX};
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
 use regall_directory::writer::{Backing, Region, SlotRef, Writer};
 use regall_reader::Process;
 
@@ -197,17 +197,17 @@ impl Publisher {
             if ours {
                 self.slot = slot;
             } else if attr.hca.held() {
-                self.region(line.range, 1, PRIMARY, 0x55);
+                self.region(line.range, Access::LOCAL_WRITE, PRIMARY, 0x55);
             }
         }
         assert!(self.slot.is_some());
-        self.regions[0] = self.region(self.victim, 1, PRIMARY, 0x11);
+        self.regions[0] = self.region(self.victim, Access::LOCAL_WRITE, PRIMARY, 0x11);
         // SAFETY: our own descriptor.
         unsafe { libc::close(fd) };
     }
 
     /// Publishes a region with the keys `key` and `key` * 2.
-    fn region(&mut self, at: PageRange, access: u32, domain: u64, key: u64) -> Option<SlotRef> {
+    fn region(&mut self, at: PageRange, access: Access, domain: u64, key: u64) -> Option<SlotRef> {
         let region = Region {
             domain,
             keys: (key * 2) << 32 | key,
@@ -225,8 +225,18 @@ impl Publisher {
         self.generation += 1;
         let (start, end) = (self.victim.start(), self.victim.end());
         let part = |start, end| PageRange::new(start, end).unwrap();
-        let low = self.region(part(start, start + (64 << 12)), 1, PRIMARY, 0x33);
-        let high = self.region(part(start + ((64 + hole) << 12), end), 1, PRIMARY, 0x44);
+        let low = self.region(
+            part(start, start + (64 << 12)),
+            Access::LOCAL_WRITE,
+            PRIMARY,
+            0x33,
+        );
+        let high = self.region(
+            part(start + ((64 + hole) << 12), end),
+            Access::LOCAL_WRITE,
+            PRIMARY,
+            0x44,
+        );
         let old = std::mem::replace(&mut self.regions, [low, high]);
         for slot in old.into_iter().flatten() {
             self.writer.retire(slot);
@@ -238,8 +248,9 @@ impl Publisher {
     fn others(&mut self) {
         self.generation += 1;
         let half = PageRange::new(self.victim.start(), self.victim.start() + (1 << 19)).unwrap();
-        self.region(self.victim, 0, LOCAL, 0x66);
-        self.region(half, 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20, PEERS, 0x77);
+        self.region(self.victim, Access::NONE, LOCAL, 0x66);
+        let all = Access::as_asked(1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20);
+        self.region(half, all, PEERS, 0x77);
         self.header().generation.store(self.generation, Relaxed);
     }
 
@@ -252,7 +263,7 @@ impl Publisher {
         }
         if yes {
             let range = PageRange::new(end - 4096, end + 4096).unwrap();
-            self.stray = self.region(range, 1, domain, 0x88);
+            self.stray = self.region(range, Access::LOCAL_WRITE, domain, 0x88);
         }
         self.header().generation.store(self.generation, Relaxed);
     }

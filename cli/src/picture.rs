@@ -504,7 +504,7 @@ mod tests {
     #[test]
     fn one_region_over_all_addresses() {
         let mut all = region(1, 0, 1 << 40, 7);
-        all.access = Access::from_bits(Access::ON_DEMAND.into()).unwrap_or_default();
+        all.access = Access::ON_DEMAND;
         let svg = svg(&several(), vec![all]);
         assert!(said(&svg).contains(&"one for all, on demand"));
     }

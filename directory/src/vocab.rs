@@ -384,33 +384,35 @@ impl Attr {
     }
 }
 
-/// What a memory region may be used for: the kernel's IBV_ACCESS_ bits.
+/// What a memory region may be used for: the kernel's IBV_ACCESS_ bits. A set of bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access(u32);
 
 impl Access {
+    /// What every region allows: reading by the adapter for its own process.
+    pub const NONE: Self = Self(0);
     /// The adapter may write into it for its own process. What lets peers write needs
     /// this as well (EINVAL).
-    pub const LOCAL_WRITE: u32 = 1;
+    pub const LOCAL_WRITE: Self = Self(1);
     /// Peers may write.
-    pub const REMOTE_WRITE: u32 = 1 << 1;
+    pub const REMOTE_WRITE: Self = Self(1 << 1);
     /// Peers may read.
-    pub const REMOTE_READ: u32 = 1 << 2;
+    pub const REMOTE_READ: Self = Self(1 << 2);
     /// Peers may do atomic operations.
-    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub const REMOTE_ATOMIC: Self = Self(1 << 3);
     /// Memory windows may be bound to it.
-    pub const MW_BIND: u32 = 1 << 4;
+    pub const MW_BIND: Self = Self(1 << 4);
     /// Addresses count from 0.
-    pub const ZERO_BASED: u32 = 1 << 5;
+    pub const ZERO_BASED: Self = Self(1 << 5);
     /// A region whose pages are fetched when they are used.
-    pub const ON_DEMAND: u32 = 1 << 6;
+    pub const ON_DEMAND: Self = Self(1 << 6);
     /// All of it is huge pages.
-    pub const HUGETLB: u32 = 1 << 7;
+    pub const HUGETLB: Self = Self(1 << 7);
     /// Writes may overtake each other.
-    pub const RELAXED_ORDERING: u32 = 1 << 20;
+    pub const RELAXED_ORDERING: Self = Self(1 << 20);
 
     /// The bits that have a word, with it.
-    const WORDS: [(u32, &'static str); 11] = [
+    const WORDS: [(Self, &'static str); 11] = [
         (Self::LOCAL_WRITE, "local-write"),
         (Self::REMOTE_WRITE, "remote-write"),
         (Self::REMOTE_READ, "remote-read"),
@@ -419,32 +421,57 @@ impl Access {
         (Self::ZERO_BASED, "zero-based"),
         (Self::ON_DEMAND, "on-demand"),
         (Self::HUGETLB, "huge-pages"),
-        (1 << 8, "flush-global"),
-        (1 << 9, "flush-persistent"),
+        (Self(1 << 8), "flush-global"),
+        (Self(1 << 9), "flush-persistent"),
         (Self::RELAXED_ORDERING, "relaxed-ordering"),
     ];
     /// Bits that an adapter may ignore; not all of them have a meaning yet.
-    pub const OPTIONAL: u32 = 0x3ff0_0000;
+    pub const OPTIONAL: Self = Self(0x3ff0_0000);
     /// All that the kernel takes.
-    const ALL: u32 = 0x3ff | Self::OPTIONAL;
+    const ALL: Self = Self(0x3ff | Self::OPTIONAL.0);
 
     /// From the bits; `None` if one is set that the kernel takes from nobody.
     #[inline]
     pub const fn from_bits(bits: u64) -> Option<Self> {
-        if bits & !(Self::ALL as u64) != 0 {
+        if bits & !(Self::ALL.0 as u64) != 0 {
             return None;
         }
         Some(Self(bits as u32))
+    }
+    /// As a program asks for it: bits that the kernel refuses stay set, so that it can.
+    #[inline]
+    pub const fn as_asked(bits: u32) -> Self {
+        Self(bits)
     }
     /// The bits.
     #[inline]
     pub const fn bits(self) -> u32 {
         self.0
     }
-    /// Whether all of `bits` are set.
+    /// Whether all of `wanted` is allowed.
     #[inline]
-    pub const fn has(self, bits: u32) -> bool {
-        self.0 & bits == bits
+    pub const fn has(self, wanted: Self) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+    /// Whether any of `some` is allowed.
+    #[inline]
+    pub const fn has_any(self, some: Self) -> bool {
+        self.0 & some.0 != 0
+    }
+    /// This, and `more`.
+    #[inline]
+    pub const fn with(self, more: Self) -> Self {
+        Self(self.0 | more.0)
+    }
+    /// This, but for `less`.
+    #[inline]
+    pub const fn without(self, less: Self) -> Self {
+        Self(self.0 & !less.0)
+    }
+    /// What of `some` is allowed.
+    #[inline]
+    pub const fn only(self, some: Self) -> Self {
+        Self(self.0 & some.0)
     }
 }
 
@@ -457,9 +484,9 @@ impl fmt::Display for Access {
         }
         let (mut left, mut comma) = (self.0, "");
         for (bit, word) in Self::WORDS {
-            if left & bit != 0 {
+            if left & bit.0 != 0 {
                 write!(f, "{comma}{word}")?;
-                (left, comma) = (left & !bit, ",");
+                (left, comma) = (left & !bit.0, ",");
             }
         }
         match left {

@@ -20,7 +20,7 @@ use core::ptr::NonNull;
 use crate::addr::PageRange;
 use crate::atomic::{fence, AtomicU64, Ordering};
 use crate::layout::{locate, segment_offset, Header, Slot, SEGMENT0_SLOTS, SEGMENTS, SLOT_BYTES};
-use crate::vocab::Attr;
+use crate::vocab::{Access, Attr};
 
 /// A slot that is in use: its number plus 1, so that an `Option` of it is 4 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -205,16 +205,16 @@ impl Writer {
         self.fill(generation, range, attr.pack(), id, NO_REGION)
     }
 
-    /// As [`Writer::publish`], of a memory region with `access` (IBV_ACCESS_ bits).
+    /// As [`Writer::publish`], of a memory region with `access`.
     pub fn publish_region(
         &mut self,
         generation: u64,
         range: PageRange,
-        access: u32,
+        access: Access,
         id: u64,
         region: Region,
     ) -> Option<SlotRef> {
-        self.fill(generation, range, u64::from(access), id, region)
+        self.fill(generation, range, u64::from(access.bits()), id, region)
     }
 
     #[inline]

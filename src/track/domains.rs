@@ -25,20 +25,20 @@ const CLASSES: usize = 2;
 
 /// The class of a new domain for a request of `wanted`: what was asked for, and what
 /// REGALL_ACCESS adds to it. `None`: there are `most`.
-fn class_for(state: &State, owner: Owner, wanted: u32, most: usize) -> Option<u32> {
-    let relaxed = wanted & Access::RELAXED_ORDERING;
-    let same = |a: u32| a & Access::RELAXED_ORDERING == relaxed;
+fn class_for(state: &State, owner: Owner, wanted: Access, most: usize) -> Option<Access> {
+    let relaxed = wanted.has(Access::RELAXED_ORDERING);
+    let same = |a: Access| a.has(Access::RELAXED_ORDERING) == relaxed;
     let there = state.hca.find(|d| d.owner == owner && same(d.access));
     (there.count() < most).then(|| {
-        with_local_write(class_of(wanted) | policy::remote_access(settings::config().access))
+        with_local_write(class_of(wanted).with(policy::remote_access(settings::config().access)))
     })
 }
 
 /// What of `wanted` a domain is to have: with `REGALL_KEYS=exact` nothing is lent, so peers need
 /// no rights there.
-pub fn class_of(wanted: u32) -> u32 {
+pub fn class_of(wanted: Access) -> Access {
     if settings::config().keys_exact {
-        wanted & !ALL_REMOTE
+        wanted.without(ALL_REMOTE)
     } else {
         wanted
     }
@@ -46,14 +46,14 @@ pub fn class_of(wanted: u32) -> u32 {
 
 /// Remote writes need local ones (ibv_reg_mr(3)), and so does memory that is to be
 /// received into.
-pub const fn with_local_write(bits: u32) -> u32 {
-    bits | Access::LOCAL_WRITE
+pub const fn with_local_write(access: Access) -> Access {
+    access.with(Access::LOCAL_WRITE)
 }
 
 /// Everything that is mapped is registered in the protection domain, and kept so.
 /// Errors: the kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for
 /// too many domains.
-pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: u32) -> Result<()> {
+pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: Access) -> Result<()> {
     adopt_as(owner, fd, pd, wanted, CLASSES)
 }
 
@@ -64,7 +64,7 @@ pub fn adopt_for_look_ups(owner: Owner, fd: i32, pd: u32) -> Result<()> {
     adopt_as(owner, fd, pd, wanted, CLASSES + 1)
 }
 
-fn adopt_as(owner: Owner, fd: i32, pd: u32, wanted: u32, most: usize) -> Result<()> {
+fn adopt_as(owner: Owner, fd: i32, pd: u32, wanted: Access, most: usize) -> Result<()> {
     let refused = |state: &State| state.hca.refuses(owner.context);
     let class = {
         let guard = lock().ok_or(Errno::BUSY)?;
@@ -98,7 +98,7 @@ pub fn register_all(owner: Owner, fd: i32, pd: u32) -> Result<()> {
     let wanted = with_local_write(policy::remote_access(settings::config().access));
     let there = |state: &State| {
         let mut found = state.hca.find(|d| {
-            let enough = !d.rotates && wanted & !d.access == 0;
+            let enough = !d.rotates && d.access.has(wanted);
             enough && d.owner == owner && d.state == Stage::Alive
         });
         found.next()
@@ -157,25 +157,25 @@ fn endangered_by_fork() -> bool {
 
 /// Opens a domain, and registers in it what is mapped. Errors: EOPNOTSUPP if fork would take
 /// registered pages away; EMFILE for too many domains.
-fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
+fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
     limits::memlock(); // for [`limits::bound`]
     let limits = device.channel.query_device();
     let mut class = class;
     if settings::config().hca_odp {
         if limits.is_ok_and(|l| l.odp()) {
-            class |= Access::ON_DEMAND;
+            class = class.with(Access::ON_DEMAND);
         } else {
             log::warn!("the adapter has no on-demand paging: REGALL_HCA_MODE=odp is pinned there");
         }
     }
-    if class & Access::ON_DEMAND == 0 && endangered_by_fork() {
+    if !class.has(Access::ON_DEMAND) && endangered_by_fork() {
         file::close(device.channel.fd());
         return Err(Errno::OPNOTSUPP);
     }
     // At most half of what the device has is the shim's: the application and its
     // neighbours have registrations of their own.
     let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
-    let implicit = class & Access::ON_DEMAND != 0 && limits.is_ok_and(|l| l.implicit_odp());
+    let implicit = class.has(Access::ON_DEMAND) && limits.is_ok_and(|l| l.implicit_odp());
     if revoking::rotates(class) {
         revoking::expected();
     }
@@ -189,16 +189,17 @@ fn open(owner: Owner, device: Device, class: u32) -> Result<()> {
     };
     counters::count(Counter::Domains);
     log::info!(
-        "domain {}: protection domain {} with access {class:#x}",
+        "domain {}: protection domain {} with access {:#x}",
         d + 1,
-        device.pd
+        device.pd,
+        class.bits()
     );
     fill(d, class, implicit);
     Ok(())
 }
 
 /// Gives the domain a place among the others; its number. None: another thread was faster.
-fn enter(owner: Owner, device: Device, class: u32, most: usize) -> Result<Option<usize>> {
+fn enter(owner: Owner, device: Device, class: Access, most: usize) -> Result<Option<usize>> {
     let mut guard = lock().ok_or(Errno::BUSY)?;
     let state = &mut *guard;
     let mut twins = state.hca.find(|d| d.owner == owner && d.access == class);
@@ -218,7 +219,7 @@ fn enter(owner: Owner, device: Device, class: u32, most: usize) -> Result<Option
 }
 
 /// Registers what is mapped in domain `d`, which has just been opened.
-fn fill(d: usize, class: u32, implicit: bool) {
+fn fill(d: usize, class: Access, implicit: bool) {
     let flight = begin_work();
     if implicit {
         registering::register_implicitly(d);
@@ -241,8 +242,8 @@ fn fill(d: usize, class: u32, implicit: bool) {
 
 /// Bytes that a new domain will have registered, as far as the budget goes.
 #[cold]
-fn to_register(class: u32) -> u64 {
-    let on_demand = class & Access::ON_DEMAND != 0;
+fn to_register(class: Access) -> u64 {
+    let on_demand = class.has(Access::ON_DEMAND);
     let scope = settings::config().scope_data;
     let Some(state) = lock() else {
         return 0;
@@ -281,7 +282,7 @@ struct Page(core::cell::UnsafeCell<[u8; 4096]>);
 unsafe impl Sync for Page {}
 static PAGE: Page = Page(core::cell::UnsafeCell::new([0; 4096]));
 
-fn probe(channel: Channel, pd: u32, class: u32) -> Result<Channel> {
+fn probe(channel: Channel, pd: u32, class: Access) -> Result<Channel> {
     match channel.try_reg(pd, PAGE.0.get() as u64, 4096, class) {
         // The limit is reached, or will be: that is said range by range.
         Ok(()) | Err(Errno::NOMEM | Errno::PERM) => Ok(channel),

@@ -7,9 +7,9 @@ use crate::base::settings;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::registrar::hca::{Device, ALL_REMOTE};
+use crate::registrar::hca::Device;
 use regall_directory::addr::PageRange;
-use regall_directory::vocab::{Attr, Column, Reason};
+use regall_directory::vocab::{Access, Attr, Column, Reason};
 use regall_directory::writer::{Region, SlotRef};
 
 /// The HCA column of what is mapped in `range`, where this is the primary domain.
@@ -75,11 +75,10 @@ pub fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
         let pd = state.hca.domain(d)?.device?.pd;
         let generation = state.generation();
         // What peers may not do they get no key for.
-        let beyond = record.access & ALL_REMOTE & !policy::remote_access(settings::config().access);
-        let mask = if beyond == 0 {
-            u64::MAX
-        } else {
+        let mask = if policy::beyond(record.access, settings::config().access) {
             u64::from(u32::MAX)
+        } else {
+            u64::MAX
         };
         let region = Region {
             domain: (d as u64 + 1) | (u64::from(pd) << 32),
@@ -138,7 +137,7 @@ pub fn refuse(state: &mut State, d: usize, gap: PageRange, life: Life) {
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
         return;
     }
-    let record = Record::new(gap, d as u32, 0, life);
+    let record = Record::new(gap, d as u32, Access::NONE, life);
     let Some(node) = publish(state, d, record) else {
         return;
     };

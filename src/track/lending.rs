@@ -26,7 +26,7 @@ pub struct Loan {
     /// Remote key.
     pub rkey: u32,
     /// With what access it is registered.
-    pub access: u32,
+    pub access: Access,
 }
 
 /// What came of looking for a region.
@@ -51,7 +51,7 @@ pub fn lend<T>(
     (fd, pd): (i32, u32),
     addr: u64,
     len: u64,
-    wanted: u32,
+    wanted: Access,
     make: impl Fn(&mut Arena, &Loan) -> Option<T>,
 ) -> Option<T> {
     if !phase::tracking() || !revoking::lends(wanted) {
@@ -89,7 +89,7 @@ pub fn lend<T>(
 struct Request {
     owner: Owner,
     bytes: PageRange,
-    wanted: u32,
+    wanted: Access,
     /// RLIMIT_MEMLOCK binds, and what is lent can't make room: a byte more than was asked for
     /// would be one less for the application's next registration.
     tight: bool,
@@ -98,9 +98,11 @@ struct Request {
 impl Request {
     /// Whether peers may do more with a key for `access` than the application asked for, or the
     /// user.
-    fn is_exceeded_by(&self, access: u32) -> bool {
-        let may = self.wanted | policy::remote_access(settings::config().access);
-        access & ALL_REMOTE & !may != 0
+    fn is_exceeded_by(&self, access: Access) -> bool {
+        let may = self
+            .wanted
+            .with(policy::remote_access(settings::config().access));
+        access.has_any(ALL_REMOTE.without(may))
     }
 }
 
@@ -117,7 +119,7 @@ enum Offer {
 fn find<T>(
     owner: Owner,
     bytes: PageRange,
-    wanted: u32,
+    wanted: Access,
     make: impl Fn(&mut Arena, &Loan) -> Option<T>,
 ) -> Found<T> {
     let Some(mut guard) = lock() else {
@@ -162,15 +164,15 @@ fn find<T>(
 }
 
 /// The access of domain `d`, if it can serve such requests.
-fn class_for(state: &State, d: usize, request: &Request) -> Option<u32> {
-    let relaxed = |a: u32| a & Access::RELAXED_ORDERING;
+fn class_for(state: &State, d: usize, request: &Request) -> Option<Access> {
+    let relaxed = |a: Access| a.has(Access::RELAXED_ORDERING);
     let domain = state.hca.alive(d).filter(|x| x.owner == request.owner)?;
     let (class, wanted) = (domain.access, request.wanted);
-    (relaxed(class) == relaxed(wanted) && wanted & !class == 0).then_some(class)
+    (relaxed(class) == relaxed(wanted) && class.has(wanted)).then_some(class)
 }
 
 /// What domain `d`, of the access `class`, has for a request.
-fn offer(state: &State, d: usize, class: u32, request: &Request) -> Offer {
+fn offer(state: &State, d: usize, class: Access, request: &Request) -> Offer {
     let (bytes, tight) = (request.bytes, request.tight);
     if settings::config().keys_exact {
         return Offer::Nothing;
@@ -183,7 +185,7 @@ fn offer(state: &State, d: usize, class: u32, request: &Request) -> Offer {
         return Offer::Nothing;
     };
     let live = record.life == Life::Live && !record.shared;
-    let enough = live && request.wanted & !record.access == 0;
+    let enough = live && record.access.has(request.wanted);
     if !enough || request.is_exceeded_by(record.access) || tight && node.range != bytes {
         return Offer::Nothing;
     }
@@ -217,7 +219,7 @@ fn hand_out<T>(
 
 /// The regions that together hold `bytes`, if they touch, are alike, and are no more
 /// than one region may be.
-fn hull(state: &State, d: usize, bytes: PageRange, access: u32) -> Option<PageRange> {
+fn hull(state: &State, d: usize, bytes: PageRange, access: Access) -> Option<PageRange> {
     let (first, _) = state.hca.next_from(d, bytes.start())?;
     let mut end = first.range.start();
     while end < bytes.end() {
@@ -233,7 +235,7 @@ fn hull(state: &State, d: usize, bytes: PageRange, access: u32) -> Option<PageRa
 }
 
 /// A region of exactly these bytes, of its own, for one borrower.
-pub fn exact(owner: Owner, addr: u64, len: u64, wanted: u32) -> Option<Loan> {
+pub fn exact(owner: Owner, addr: u64, len: u64, wanted: Access) -> Option<Loan> {
     let range = PageRange::covering(addr, len)?;
     let (d, device) = {
         let guard = lock()?;

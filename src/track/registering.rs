@@ -36,7 +36,7 @@ pub(super) struct Job {
     /// What of it is new.
     pub gap: PageRange,
     /// With what access.
-    pub access: u32,
+    pub access: Access,
     /// See [`Record::shared`].
     pub shared: bool,
     /// See [`Record::ahead`].
@@ -281,7 +281,7 @@ fn with_smaller(
     d: usize,
     gap: PageRange,
     entry: PageRange,
-    access: u32,
+    access: Access,
 ) -> (PageRange, u64) {
     let (mut start, mut ahead) = (gap.start(), 0u64);
     while let Some((node, record)) = state.hca.ending_at(d, start) {
@@ -348,7 +348,7 @@ pub(super) fn run(
     guard: Guard,
     d: usize,
     job: &Job,
-    how: impl FnOnce(Device, PageRange, u32) -> Result<Mr>,
+    how: impl FnOnce(Device, PageRange, Access) -> Result<Mr>,
 ) -> Finished<Result<Mr>, work::InDomain> {
     let begun = work::begin_in(d, guard, job.range, |guard| {
         guard.hca.charge(d, job.range.len());
@@ -376,14 +376,14 @@ impl Job {
         log::info!(
             "registering {:?} with access {:#x} refused: {errno}",
             self.range,
-            self.access
+            self.access.bits()
         );
         Life::Refused(errno.byte())
     }
 }
 
 /// Whether the budget has room for `bytes` more, and the device for one more region.
-pub(super) fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
+pub(super) fn fits(state: &State, d: usize, bytes: u64, rights: Access) -> bool {
     let Some(domain) = state.hca.domain(d) else {
         return false;
     };
@@ -396,7 +396,7 @@ pub(super) fn fits(state: &State, d: usize, bytes: u64, rights: u32) -> bool {
     } else {
         domain.bytes
     };
-    rights & Access::ON_DEMAND != 0 || there.saturating_add(bytes) <= state.total
+    rights.has(Access::ON_DEMAND) || there.saturating_add(bytes) <= state.total
 }
 
 /// One region for all addresses, now and for ever, where the device can page on demand
@@ -429,7 +429,7 @@ pub fn register_implicitly(d: usize) {
 }
 
 /// Has the kernel register all addresses, to be paged on demand.
-pub(super) fn register_all_addresses(device: Device, access: u32) -> Result<Mr> {
+pub(super) fn register_all_addresses(device: Device, access: Access) -> Result<Mr> {
     device.channel.reg_mr(device.pd, 0, u64::MAX, access)
 }
 
@@ -526,7 +526,7 @@ fn ahead_in(state: &State, d: usize, hull: PageRange) -> u64 {
 }
 
 /// Has the kernel register `range`. Without the lock.
-pub fn register(device: Device, range: PageRange, access: u32) -> Result<Mr> {
+pub fn register(device: Device, range: PageRange, access: Access) -> Result<Mr> {
     let outcome = register_uncounted(device, range, access);
     if outcome.is_ok() {
         counters::count(Counter::Registrations);
@@ -535,7 +535,7 @@ pub fn register(device: Device, range: PageRange, access: u32) -> Result<Mr> {
 }
 
 /// As [`register`], for what takes the place of a region that is the same.
-pub(super) fn register_uncounted(device: Device, range: PageRange, access: u32) -> Result<Mr> {
+pub(super) fn register_uncounted(device: Device, range: PageRange, access: Access) -> Result<Mr> {
     let start = arch::ticks();
     let outcome = device
         .channel

@@ -22,14 +22,14 @@ use crate::registrar::hca::regions::Node;
 use crate::sys::{self, process::is_filtered};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Column, Reason};
+use regall_directory::vocab::{Access, Column, Reason};
 
 pub use super::deregistering::retry;
 
 /// Whether a region with `rights` is rotated: they are more than REGALL_ACCESS gives away, which
 /// stays for as long as the memory is mapped.
 #[inline]
-pub fn rotates(rights: u32) -> bool {
+pub fn rotates(rights: Access) -> bool {
     let config = settings::config();
     config.revoke_ms.is_some() && policy::beyond(rights, config.access)
 }
@@ -39,7 +39,7 @@ static IN_CALLS: AtomicBool = AtomicBool::new(false);
 
 /// Whether a region with `rights` may be lent.
 #[inline]
-pub fn lends(rights: u32) -> bool {
+pub fn lends(rights: Access) -> bool {
     !IN_CALLS.load(Relaxed) || !rotates(rights)
 }
 

@@ -37,9 +37,9 @@ fn owner_of(pd: *const Pd) -> Option<(Owner, i32, u32)> {
 
 /// Whether a region that is there can stand for one with this access. What peers may
 /// write has to be writable locally (EINVAL, by the real call).
-const fn servable(access: u32) -> bool {
-    let writes = access & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) != 0;
-    access & !SERVED == 0 && !(writes && access & Access::LOCAL_WRITE == 0)
+const fn servable(access: Access) -> bool {
+    let writes = access.has_any(Access::REMOTE_WRITE.with(Access::REMOTE_ATOMIC));
+    SERVED.has(access) && (!writes || access.has(Access::LOCAL_WRITE))
 }
 
 /// Whether the function that this is a part of is called by libibverbs itself. A jump out of
@@ -53,14 +53,14 @@ fn is_inside() -> bool {
 
 /// A region that is there already, as the application's own; null: it has to make one.
 #[inline(always)] // for `is_inside`
-fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr {
+fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut Mr {
     match is_inside() {
         true => ptr::null_mut(),
         false => lend(pd, addr, length, access),
     }
 }
 
-fn lend(pd: *mut Pd, addr: *mut c_void, length: usize, access: u32) -> *mut Mr {
+fn lend(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut Mr {
     let config = settings::config();
     let off = !phase::tracking() || config.hca == Hca::Off;
     if off || pd.is_null() || length == 0 {
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut Mr {
-    let lent = borrow(pd, addr, length, access as u32);
+    let lent = borrow(pd, addr, length, Access::as_asked(access as u32));
     if !lent.is_null() {
         return lent;
     }
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     access: c_int,
 ) -> *mut Mr {
     if iova == addr as u64 {
-        let lent = borrow(pd, addr, length, access as u32);
+        let lent = borrow(pd, addr, length, Access::as_asked(access as u32));
         if !lent.is_null() {
             return lent;
         }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut Mr {
     if iova == addr as u64 {
-        let lent = borrow(pd, addr, length, access);
+        let lent = borrow(pd, addr, length, Access::as_asked(access));
         if !lent.is_null() {
             return lent;
         }
@@ -257,12 +257,12 @@ const REREG_INPUT: c_int = -1;
 
 /// What the real call says to the same request for a region of its own, if it refuses it:
 /// few adapters can do this at all, and what is wrong with a request they know best.
-fn refused(old: &Mr, was: u32, request: impl FnOnce(*mut Mr) -> c_int) -> Option<c_int> {
+fn refused(old: &Mr, was: Access, request: impl FnOnce(*mut Mr) -> c_int) -> Option<c_int> {
     let register = real_or!(ibv_reg_mr as Register, None);
     let deregister = real_or!(ibv_dereg_mr as OfMr, None);
     really(|| {
         // SAFETY: the application's own request of before, once more.
-        let mr = unsafe { register(old.pd, old.addr, old.length, was as c_int) };
+        let mr = unsafe { register(old.pd, old.addr, old.length, was.bits() as c_int) };
         if mr.is_null() {
             return None;
         }
@@ -274,7 +274,7 @@ fn refused(old: &Mr, was: u32, request: impl FnOnce(*mut Mr) -> c_int) -> Option
 }
 
 /// What is lent of the memory, or, where it is not to be served, a region of its own.
-fn loan_for(pd: *mut Pd, at: u64, len: u64, access: u32) -> Option<lending::Loan> {
+fn loan_for(pd: *mut Pd, at: u64, len: u64, access: Access) -> Option<lending::Loan> {
     let (owner, fd, handle) = owner_of(pd)?;
     let lent = servable(access)
         .then(|| lending::lend(owner, (fd, handle), at, len, access, |_, loan| Some(*loan)));
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     };
     let pd = if flags & CHANGE_PD != 0 { pd } else { now.pd };
     let access = if flags & CHANGE_ACCESS != 0 {
-        access as u32
+        Access::as_asked(access as u32)
     } else {
         old.access
     };

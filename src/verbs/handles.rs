@@ -8,6 +8,7 @@ use crate::uverbs::abi::{Context, Mr, Pd, VerbsMr};
 use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use regall_directory::vocab::Access;
 
 /// Room behind the private part for what a provider keeps there; zeroes say "nothing
 /// of mine" to all that are known.
@@ -105,7 +106,7 @@ pub fn make(
                 rkey: loan.rkey,
             },
             kind: 0,
-            access: loan.access as i32,
+            access: loan.access.bits() as i32,
         },
         provider: [0; PROVIDERS],
         record: loan.record,
@@ -150,7 +151,7 @@ pub fn look(mr: *const c_void) -> Known {
         handle: mr.handle,
         lkey: mr.lkey,
         rkey: mr.rkey,
-        access: handle.verbs.access as u32,
+        access: Access::as_asked(handle.verbs.access as u32),
     })
 }
 
@@ -178,7 +179,7 @@ pub fn change(mr: *mut Mr, loan: &Loan, pd: *mut Pd, addr: *mut c_void, length: 
     // SAFETY: as in `look`.
     let handle = unsafe { at.as_mut() };
     handle.record = loan.record;
-    handle.verbs.access = loan.access as i32;
+    handle.verbs.access = loan.access.bits() as i32;
     handle.verbs.mr = Mr {
         pd,
         addr,

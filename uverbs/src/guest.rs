@@ -13,7 +13,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
-const RW: u32 = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+const RW: Access = Access::LOCAL_WRITE
+    .with(Access::REMOTE_READ)
+    .with(Access::REMOTE_WRITE);
+/// Optional, and without a meaning yet.
+const UNKNOWN: Access = Access::as_asked(1 << 29);
 const NOENT: Errno = Errno::NOENT;
 
 fn rxe0() -> Option<Device> {
@@ -113,18 +117,18 @@ fn life_of_a_registration(channel: Channel, name: &str) {
         (pd, memory.at, 0, RW),
         (pd, memory.at, u64::MAX, RW),
         (pd, memory.at, PAGE, Access::REMOTE_WRITE),
-        (pd, memory.at, PAGE, 1 << 15),
+        (pd, memory.at, PAGE, Access::as_asked(1 << 15)),
         (pd, memory.at, 1 << 46, RW),
         (pd, 1 << 46, PAGE, RW),
-        (pd, memory.at, PAGE, RW | Access::ON_DEMAND),
-        (pd, 0, u64::MAX, RW | Access::ON_DEMAND),
-        (pd, memory.at, PAGE, RW | Access::RELAXED_ORDERING),
-        (pd, memory.at, PAGE, RW | 1 << 29),
+        (pd, memory.at, PAGE, RW.with(Access::ON_DEMAND)),
+        (pd, 0, u64::MAX, RW.with(Access::ON_DEMAND)),
+        (pd, memory.at, PAGE, RW.with(Access::RELAXED_ORDERING)),
+        (pd, memory.at, PAGE, RW.with(UNKNOWN)),
     ] {
         let said = says(channel.try_reg(pd, start, length, flags));
-        println!("{name}: pd {pd} {start:#x}+{length:#x} access {flags:#x}: {said}");
+        println!("{name}: pd {pd} {start:#x}+{length:#x} access {flags}: {said}");
     }
-    let relaxed = RW | Access::RELAXED_ORDERING | 1 << 29;
+    let relaxed = RW.with(Access::RELAXED_ORDERING).with(UNKNOWN);
     assert_eq!(channel.try_reg(pd, memory.at, PAGE, relaxed), Ok(()));
     let no_pd = channel.try_reg(pd + 77, memory.at, PAGE, RW);
     assert!(matches!(no_pd, Err(NOENT | Errno::INVAL)), "{no_pd:?}");
@@ -196,21 +200,24 @@ fn what_the_kernel_takes() {
         ("vvar", line("[vvar]")),
     ] {
         let with = |flags| says(channel.try_reg(pd, at, PAGE, flags));
-        let (ro, rw) = (with(0), with(RW));
+        let (ro, rw) = (with(Access::NONE), with(RW));
         print!("{name:16} ro: {ro:16} rw: {rw:16}");
         if odp {
-            let (ro, rw) = (with(Access::ON_DEMAND), with(RW | Access::ON_DEMAND));
+            let (ro, rw) = (with(Access::ON_DEMAND), with(RW.with(Access::ON_DEMAND)));
             print!(" odp ro: {ro:16} odp rw: {rw:16}");
         }
         println!();
     }
     assert_eq!(channel.try_reg(pd, anonymous.at, PAGE, RW), Ok(()));
-    assert_eq!(channel.try_reg(pd, anonymous.at, PAGE, 0), Ok(()));
-    assert_eq!(channel.try_reg(pd, text, PAGE, 0), Ok(()));
+    assert_eq!(
+        channel.try_reg(pd, anonymous.at, PAGE, Access::NONE),
+        Ok(())
+    );
+    assert_eq!(channel.try_reg(pd, text, PAGE, Access::NONE), Ok(()));
     assert_eq!(channel.try_reg(pd, text, PAGE, RW), Err(Errno::FAULT));
     assert_eq!(channel.try_reg(pd, none.at, PAGE, RW), Err(Errno::FAULT));
     let wanted = if odp { Ok(()) } else { Err(Errno::INVAL) };
-    let flags = RW | Access::ON_DEMAND;
+    let flags = RW.with(Access::ON_DEMAND);
     assert_eq!(channel.try_reg(pd, anonymous.at, PAGE, flags), wanted);
     device.close();
 }
@@ -429,15 +436,15 @@ fn in_the_applications_context() {
     let memory = Memory::new(2 * PAGE, WRITE);
     let mr = channel.reg_mr(handle, memory.at, PAGE, RW).unwrap();
 
-    let flags = RW | Access::RELAXED_ORDERING;
+    let flags = RW.with(Access::RELAXED_ORDERING);
     let at = memory.at as *mut c_void;
-    let theirs = (lib.reg_mr)(pd, at, 2 * PAGE as usize, memory.at, flags);
+    let theirs = (lib.reg_mr)(pd, at, 2 * PAGE as usize, memory.at, flags.bits());
     // SAFETY: a `struct ibv_mr *`, which rxe's provider has in a `struct verbs_mr`.
     let seen = unsafe { *theirs.cast::<abi::VerbsMr>() };
     println!("{mr:?} beside {seen:?}");
     assert_eq!((seen.mr.addr, seen.mr.length), (at, 2 * PAGE as usize));
     assert_eq!((seen.mr.pd.cast(), seen.mr.context.cast()), (pd, context));
-    assert_eq!((seen.kind, seen.access as u32), (0, flags));
+    assert_eq!((seen.kind, seen.access as u32), (0, flags.bits()));
     assert_ne!((seen.mr.handle, seen.mr.lkey), (mr.handle, mr.lkey));
     assert_eq!((lib.dereg_mr)(theirs), 0);
 
@@ -486,7 +493,7 @@ fn how_long_it_takes() {
     let old_pd = old.alloc_pd().unwrap();
     for bytes in [PAGE, 64 * PAGE, 256 * PAGE] {
         let memory = Memory::new(bytes, WRITE);
-        let pair = |channel: Channel, pd: u32, at: u64, flags: u32| {
+        let pair = |channel: Channel, pd: u32, at: u64, flags: Access| {
             let (reg, mr) = timed(|| channel.reg_mr(pd, at, bytes, flags).unwrap());
             let (dereg, ()) = timed(|| channel.dereg_mr(mr.handle).unwrap());
             (reg, dereg)
@@ -501,7 +508,7 @@ fn how_long_it_takes() {
         );
         let theirs = median(301, || {
             let at = memory.at as *mut c_void;
-            let (reg, mr) = timed(|| (lib.reg_mr)(pd, at, bytes as usize, memory.at, RW));
+            let (reg, mr) = timed(|| (lib.reg_mr)(pd, at, bytes as usize, memory.at, RW.bits()));
             (reg, timed(|| (lib.dereg_mr)(mr)).0)
         });
         println!("{bytes} B libibverbs {theirs:?}");
@@ -512,7 +519,7 @@ fn how_long_it_takes() {
         println!("{bytes} B untouched {fresh:?}");
         if channel.query_device().unwrap().odp() {
             let odp = median(101, || {
-                pair(channel, handle, memory.at, RW | Access::ON_DEMAND)
+                pair(channel, handle, memory.at, RW.with(Access::ON_DEMAND))
             });
             println!("{bytes} B odp {odp:?}");
         }

@@ -242,11 +242,11 @@ impl Channel {
     /// flags (ON_DEMAND on a device without), a range that is empty or beyond the
     /// address space, or (rxe) too many MRs; EBADF: the descriptor was closed, ENOTTY:
     /// and is another file's now.
-    pub fn reg_mr(&self, pd: u32, start: u64, length: u64, access: u32) -> Result<Mr> {
+    pub fn reg_mr(&self, pd: u32, start: u64, length: u64, access: Access) -> Result<Mr> {
         let kept = if self.optional {
             access
         } else {
-            access & !Access::OPTIONAL
+            access.without(Access::OPTIONAL)
         };
         let mut answer = Answer::new(wire::RegMrAnswer::default());
         let core = wire::RegMr {
@@ -255,7 +255,7 @@ impl Channel {
             length,
             hca_va: start,
             pd_handle: pd,
-            access_flags: kept,
+            access_flags: kept.bits(),
         };
         let data = self.driver().memory_data();
         perform(self.way, self.fd, Number::RegMr, core, &mut answer, data)?;
@@ -277,7 +277,7 @@ impl Channel {
     /// Which kinds it takes differs by kernel (facts: read-only text, PROT_NONE,
     /// shared files), so one page of each is tried at start-up.
     /// Errors: [`Channel::reg_mr`]'s.
-    pub fn try_reg(&self, pd: u32, start: u64, length: u64, access: u32) -> Result<()> {
+    pub fn try_reg(&self, pd: u32, start: u64, length: u64, access: Access) -> Result<()> {
         self.dereg_mr(self.reg_mr(pd, start, length, access)?.handle)
     }
 
@@ -374,7 +374,7 @@ mod tests {
             ("EFA", Driver::EFA),
             ("SIW", Driver::SIW),
         ];
-        let flags = flags.map(|(name, bit)| format!("IB_UVERBS_ACCESS_{name} == {bit}"));
+        let flags = flags.map(|(name, bit)| format!("IB_UVERBS_ACCESS_{name} == {}", bit.bits()));
         let drivers = drivers.map(|(name, id)| format!("RDMA_DRIVER_{name} == {}", id.0));
         check(
             "rdma/ib_user_ioctl_verbs.h",
@@ -408,7 +408,7 @@ mod tests {
         };
         let bad = Errno::BADF;
         assert_eq!(channel.alloc_pd(), Err(bad));
-        assert_eq!(channel.reg_mr(0, 0x1000, 0x1000, 0), Err(bad));
+        assert_eq!(channel.reg_mr(0, 0x1000, 0x1000, Access::NONE), Err(bad));
         assert_eq!(channel.dereg_mr(0), Err(bad));
         assert_eq!(channel.query_device(), Err(bad));
         assert_eq!(file.metadata().unwrap().len(), 0);

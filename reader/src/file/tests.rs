@@ -112,7 +112,7 @@ impl Fixture {
             keys: (generation + 1) << 32 | generation,
         };
         self.writer
-            .publish_region(generation, range, 1, generation, region)
+            .publish_region(generation, range, Access::LOCAL_WRITE, generation, region)
             .unwrap()
     }
 
@@ -442,9 +442,9 @@ fn publish_numbered(f: &mut Fixture, n: u64) -> SlotRef {
     if n % 3 == 0 {
         let (access, domain, keys) = (n % 32, domain(n), n << 32 | !n as u32 as u64);
         let region = writer::Region { domain, keys };
-        let slot = f
-            .writer
-            .publish_region(n, numbered(n), access as u32, n, region);
+        let slot =
+            f.writer
+                .publish_region(n, numbered(n), Access::as_asked(access as u32), n, region);
         return slot.unwrap();
     }
     let attr = Attr {

@@ -23,16 +23,18 @@ pub const CHUNK: u64 = 64 << 20;
 pub const LAZY_CHUNK: u64 = 1 << 30;
 
 /// Access that a borrowed handle can have.
-pub const SERVED: u32 = Access::LOCAL_WRITE
-    | Access::REMOTE_WRITE
-    | Access::REMOTE_READ
-    | Access::REMOTE_ATOMIC
-    | Access::MW_BIND
-    | Access::RELAXED_ORDERING;
+pub const SERVED: Access = Access::LOCAL_WRITE
+    .with(ALL_REMOTE)
+    .with(Access::MW_BIND)
+    .with(Access::RELAXED_ORDERING);
 /// Access of peers.
-pub const ALL_REMOTE: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+pub const ALL_REMOTE: Access = Access::REMOTE_WRITE
+    .with(Access::REMOTE_READ)
+    .with(Access::REMOTE_ATOMIC);
 /// Access that memory which can't be written can have.
-const OF_READ_ONLY: u32 = Access::REMOTE_READ | Access::RELAXED_ORDERING | Access::ON_DEMAND;
+const OF_READ_ONLY: Access = Access::REMOTE_READ
+    .with(Access::RELAXED_ORDERING)
+    .with(Access::ON_DEMAND);
 
 /// Domains in use. Read without the lock by everyone who asks whether there is
 /// anything to do.
@@ -95,7 +97,7 @@ pub struct Domain {
     /// Where it is.
     pub device: Option<Device>,
     /// The class: what is registered with memory that can be written.
-    pub access: u32,
+    pub access: Access,
     /// While it is new: what ranks higher ([`crate::policy::rank`]) has to wait.
     pub upto_rank: u8,
     /// One region over all addresses, which the adapter pages on demand.
@@ -126,7 +128,7 @@ impl Device {
 impl Domain {
     /// Whether nothing in it is pinned.
     pub const fn on_demand(&self) -> bool {
-        self.access & Access::ON_DEMAND != 0
+        self.access.has(Access::ON_DEMAND)
     }
 
     const fn free() -> Self {
@@ -134,7 +136,7 @@ impl Domain {
             state: State::Free,
             owner: Owner { pd: 0, context: 0 },
             device: None,
-            access: 0,
+            access: Access::NONE,
             upto_rank: 0,
             implicit: false,
             waits: false,
@@ -157,12 +159,12 @@ impl Domain {
     }
 
     /// With what access memory is registered in it.
-    pub fn access_for(&self, writable: bool) -> u32 {
+    pub fn access_for(&self, writable: bool) -> Access {
         // On demand the processor's page tables decide at the time of access.
         if writable || self.on_demand() {
             self.access
         } else {
-            self.access & OF_READ_ONLY
+            self.access.only(OF_READ_ONLY)
         }
     }
 }
@@ -240,7 +242,7 @@ impl Hca {
         memory: &mut impl Memory,
         owner: Owner,
         device: Device,
-        (access, rotates): (u32, bool),
+        (access, rotates): (Access, bool),
         most_regions: usize,
     ) -> Option<usize> {
         let d = self.domains.iter().position(|d| d.state == State::Free)?;

@@ -5,6 +5,7 @@ use crate::ledger::index::Memory;
 use crate::uverbs::Mr;
 use core::ptr::NonNull;
 use regall_directory::addr::PageRange;
+use regall_directory::vocab::Access;
 
 /// What a record stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,8 +34,8 @@ pub struct Record {
     pub lkey: u32,
     /// Remote key.
     pub rkey: u32,
-    /// IBV_ACCESS_ bits.
-    pub access: u32,
+    /// With what access it is registered.
+    pub access: Access,
     /// Index of its domain.
     pub domain: u32,
     /// Handles that the application holds on it.
@@ -172,7 +173,7 @@ impl Default for Records {
 
 impl Record {
     /// A new one.
-    pub const fn new(range: PageRange, domain: u32, access: u32, life: Life) -> Self {
+    pub const fn new(range: PageRange, domain: u32, access: Access, life: Life) -> Self {
         Self {
             range,
             handle: 0,
