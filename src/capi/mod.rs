@@ -16,7 +16,7 @@ use crate::registrar::hca::{self, Owner};
 use crate::sys::{self, check, Errno};
 use crate::thread;
 use crate::track::{self, domains, lending, map, resync, settle, VIEW};
-use crate::uverbs::abi;
+use crate::uverbs::{abi, PdHandle};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::{round_up, PageRange};
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn regall_register_all(pd: *mut c_void) -> c_int {
 ///
 /// # Safety
 /// `pd` is a `struct ibv_pd *` that was not deallocated.
-unsafe fn place_of(pd: *mut c_void) -> Option<(Owner, i32, u32)> {
+unsafe fn place_of(pd: *mut c_void) -> Option<(Owner, i32, PdHandle)> {
     // SAFETY: by the contract above.
     let (context, handle) = unsafe { (abi::context_of(pd), abi::handle_of(pd)?) };
     // SAFETY: a protection domain's context is open as long as it is there.

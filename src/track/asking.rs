@@ -8,13 +8,13 @@ use super::turns::{in_the_way_of, Whose};
 use super::waiting::{self, Reach};
 use super::{begin_work, end, lock, USER_END};
 use crate::registrar::hca::records::Life;
-use crate::registrar::hca::{numbers, Domain};
+use crate::registrar::hca::{numbers, Domain, DomainId};
 use regall_directory::addr::PageRange;
 
 /// Registers all of `bytes` in domain `d`, which the application asks for, and what is
 /// resident near them.
 #[cold]
-pub fn ask(d: usize, bytes: PageRange) {
+pub fn ask(d: DomainId, bytes: PageRange) {
     let flight = begin_work();
     waiting::refresh();
     let chunk = lock().map(|guard| waiting::chunk_of(&guard, bytes));
@@ -29,7 +29,7 @@ pub fn ask(d: usize, bytes: PageRange) {
 }
 
 /// The regions that make up `hull` become one. Whether they did.
-pub fn join(d: usize, hull: PageRange) -> bool {
+pub fn join(d: DomainId, hull: PageRange) -> bool {
     let flight = begin_work();
     let joined = join_in(d, hull);
     end(flight);

@@ -6,7 +6,7 @@ use super::{lock, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::idle::BOUND;
-use crate::registrar::hca::{Deregistration, Device, State as Stage};
+use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
 use crate::sys::Result;
 use crate::uverbs::Mr;
 use regall_directory::layout::Counter;
@@ -104,7 +104,10 @@ fn forget(deregistration: Deregistration) {
     let Err(errno) = outcome else {
         return;
     };
-    log::info!("deregistering region {:#x}: {errno}", deregistration.handle);
+    log::info!(
+        "deregistering region {:#x}: {errno}",
+        deregistration.handle.0
+    );
     if !GONE.contains(&errno.0) {
         postpone(deregistration);
     }
@@ -122,7 +125,7 @@ fn postpone(deregistration: Deregistration) {
 
 /// Takes number `n` of them out, and says in which domain it is: work begins there, for which
 /// waits who closes the descriptor.
-fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(usize, Deregistration)> {
+fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Deregistration)> {
     let it = state.hca.bound.take(n, fd)?;
     let of = |x: Device| x.channel.fd() == it.channel.fd();
     // Who empties a domain names it, and does not wait for others.

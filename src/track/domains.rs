@@ -10,10 +10,10 @@ use crate::base::{counters, settings};
 use crate::config;
 use crate::limits;
 use crate::policy;
-use crate::registrar::hca::{idle, numbers, Device, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{idle, numbers, Device, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
-use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork, Channel};
+use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork, Channel, PdHandle};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -53,18 +53,18 @@ pub const fn with_local_write(access: Access) -> Access {
 /// Everything that is mapped is registered in the protection domain, and kept so.
 /// Errors: the kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for
 /// too many domains.
-pub fn adopt(owner: Owner, fd: i32, pd: u32, wanted: Access) -> Result<()> {
+pub fn adopt(owner: Owner, fd: i32, pd: PdHandle, wanted: Access) -> Result<()> {
     adopt_as(owner, fd, pd, wanted, CLASSES)
 }
 
 /// As [`adopt`], with the access of REGALL_ACCESS, for a program that looks keys up: they stay for
 /// as long as the memory is mapped.
-pub fn adopt_for_look_ups(owner: Owner, fd: i32, pd: u32) -> Result<()> {
+pub fn adopt_for_look_ups(owner: Owner, fd: i32, pd: PdHandle) -> Result<()> {
     let wanted = with_local_write(policy::remote_access(settings::config().access));
     adopt_as(owner, fd, pd, wanted, CLASSES + 1)
 }
 
-fn adopt_as(owner: Owner, fd: i32, pd: u32, wanted: Access, most: usize) -> Result<()> {
+fn adopt_as(owner: Owner, fd: i32, pd: PdHandle, wanted: Access, most: usize) -> Result<()> {
     let refused = |state: &State| state.hca.refuses(owner.context);
     let class = {
         let guard = lock().ok_or(Errno::BUSY)?;
@@ -94,7 +94,7 @@ fn adopt_as(owner: Owner, fd: i32, pd: u32, wanted: Access, most: usize) -> Resu
 
 /// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS: nothing
 /// waits until it is touched. Where there is such a domain, what waits there does not any more.
-pub fn register_all(owner: Owner, fd: i32, pd: u32) -> Result<()> {
+pub fn register_all(owner: Owner, fd: i32, pd: PdHandle) -> Result<()> {
     let wanted = with_local_write(policy::remote_access(settings::config().access));
     let there = |state: &State| {
         let mut found = state.hca.find(|d| {
@@ -190,8 +190,8 @@ fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
     counters::count(Counter::Domains);
     log::info!(
         "domain {}: protection domain {} with access {:#x}",
-        d + 1,
-        device.pd,
+        d.named(),
+        device.pd.0,
         class.bits()
     );
     fill(d, class, implicit);
@@ -199,7 +199,7 @@ fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
 }
 
 /// Gives the domain a place among the others; its number. None: another thread was faster.
-fn enter(owner: Owner, device: Device, class: Access, most: usize) -> Result<Option<usize>> {
+fn enter(owner: Owner, device: Device, class: Access, most: usize) -> Result<Option<DomainId>> {
     let mut guard = lock().ok_or(Errno::BUSY)?;
     let state = &mut *guard;
     let mut twins = state.hca.find(|d| d.owner == owner && d.access == class);
@@ -219,7 +219,7 @@ fn enter(owner: Owner, device: Device, class: Access, most: usize) -> Result<Opt
 }
 
 /// Registers what is mapped in domain `d`, which has just been opened.
-fn fill(d: usize, class: Access, implicit: bool) {
+fn fill(d: DomainId, class: Access, implicit: bool) {
     let flight = begin_work();
     if implicit {
         registering::register_implicitly(d);
@@ -282,7 +282,7 @@ struct Page(core::cell::UnsafeCell<[u8; 4096]>);
 unsafe impl Sync for Page {}
 static PAGE: Page = Page(core::cell::UnsafeCell::new([0; 4096]));
 
-fn probe(channel: Channel, pd: u32, class: Access) -> Result<Channel> {
+fn probe(channel: Channel, pd: PdHandle, class: Access) -> Result<Channel> {
     match channel.try_reg(pd, PAGE.0.get() as u64, 4096, class) {
         // The limit is reached, or will be: that is said range by range.
         Ok(()) | Err(Errno::NOMEM | Errno::PERM) => Ok(channel),
@@ -294,12 +294,12 @@ fn probe(channel: Channel, pd: u32, class: Access) -> Result<Channel> {
 }
 
 /// Whether regions of the protection domain at `pd` are lent.
-fn lent(state: &State, d: usize) -> bool {
+fn lent(state: &State, d: DomainId) -> bool {
     state
         .hca
         .records
         .each()
-        .any(|(_, r)| r.domain as usize == d && r.borrowers != 0)
+        .any(|(_, r)| r.domain == d && r.borrowers != 0)
 }
 
 /// The protection domain is about to be deallocated: nothing of ours may be in it.
@@ -407,7 +407,7 @@ const PATIENCE: u32 = 2_000;
 
 /// Deregisters everything in domain `d` that is not lent. Nobody registers in it any
 /// more: it is closing.
-fn empty(d: usize) {
+fn empty(d: DomainId) {
     let Some(all) = PageRange::new(0, USER_END) else {
         return;
     };

@@ -7,10 +7,10 @@ use crate::base::settings;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::registrar::hca::Device;
+use crate::registrar::hca::{Device, DomainId};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Access, Attr, Column, Reason};
-use regall_directory::writer::{Region, SlotRef};
+use regall_directory::writer::Region;
 
 /// The HCA column of what is mapped in `range`, where this is the primary domain.
 pub fn say(state: &mut State, range: PageRange, column: Column) {
@@ -27,7 +27,7 @@ pub fn say(state: &mut State, range: PageRange, column: Column) {
 /// The region of `record` is there: it takes the place of those that it took in.
 pub fn enter(
     state: &mut State,
-    d: usize,
+    d: DomainId,
     device: Device,
     record: Record,
     leaving: &mut Deregistrations,
@@ -68,7 +68,7 @@ pub fn enter(
 }
 
 /// Keeps `record` and shows it to others.
-pub fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
+pub fn publish(state: &mut State, d: DomainId, record: Record) -> Option<Node> {
     let n = state.hca.records.add(record)?;
     state.hca.ahead = state.hca.ahead.saturating_add(record.ahead);
     if record.life == Life::Live {
@@ -81,7 +81,7 @@ pub fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
             u64::MAX
         };
         let region = Region {
-            domain: (d as u64 + 1) | (u64::from(pd) << 32),
+            domain: d.named() | (u64::from(pd.0) << 32),
             keys: record.keys() & mask,
         };
         let slot = state.writer.publish_region(
@@ -92,7 +92,7 @@ pub fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
             region,
         );
         if let Some(kept) = state.hca.records.get_mut(n) {
-            kept.slot = slot.map_or(0, |s| s.get().get());
+            kept.slot = slot;
         }
     }
     Some(Node {
@@ -105,7 +105,7 @@ pub fn publish(state: &mut State, d: usize, record: Record) -> Option<Node> {
 /// `node` leaves its domain and the directory.
 pub fn leave(
     state: &mut State,
-    d: usize,
+    d: DomainId,
     node: Node,
     replaced: bool,
     leaving: &mut Deregistrations,
@@ -124,20 +124,19 @@ pub fn retract_slot(state: &mut State, record: u32) {
     let Some(record) = state.hca.records.get_mut(record) else {
         return;
     };
-    let slot = core::mem::take(&mut record.slot);
-    match core::num::NonZeroU32::new(slot) {
-        Some(slot) => state.writer.retire(SlotRef::from_raw(slot)),
+    match record.slot.take() {
+        Some(slot) => state.writer.retire(slot),
         None if record.life == Life::Live => state.writer.unpublished_gone(),
         None => (),
     }
 }
 
 /// Nothing holds `gap`, and for what reason.
-pub fn refuse(state: &mut State, d: usize, gap: PageRange, life: Life) {
+pub fn refuse(state: &mut State, d: DomainId, gap: PageRange, life: Life) {
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
         return;
     }
-    let record = Record::new(gap, d as u32, Access::NONE, life);
+    let record = Record::new(gap, d, Access::NONE, life);
     let Some(node) = publish(state, d, record) else {
         return;
     };

@@ -8,8 +8,9 @@ use crate::base::{counters, phase, settings};
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{idle, numbers, Domain, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{idle, numbers, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{Errno, Result};
+use crate::uverbs::{MrHandle, PdHandle};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
@@ -20,7 +21,7 @@ pub struct Loan {
     /// Number of the region's record.
     pub record: u32,
     /// The kernel's handle for the region.
-    pub handle: u32,
+    pub handle: MrHandle,
     /// Local key.
     pub lkey: u32,
     /// Remote key.
@@ -33,9 +34,9 @@ pub struct Loan {
 enum Found<T> {
     Lent(T),
     /// The bytes lie in several regions, which can become one.
-    Join(usize, PageRange),
+    Join(DomainId, PageRange),
     /// Some of the bytes are in no region yet.
-    Ask(usize),
+    Ask(DomainId),
     /// The protection domain has no domain with this access yet.
     NoDomain,
     /// Only the real call can do it.
@@ -48,7 +49,7 @@ enum Found<T> {
 /// application has to make its own.
 pub fn lend<T>(
     owner: Owner,
-    (fd, pd): (i32, u32),
+    (fd, pd): (i32, PdHandle),
     addr: u64,
     len: u64,
     wanted: Access,
@@ -164,7 +165,7 @@ fn find<T>(
 }
 
 /// The access of domain `d`, if it can serve such requests.
-fn class_for(state: &State, d: usize, request: &Request) -> Option<Access> {
+fn class_for(state: &State, d: DomainId, request: &Request) -> Option<Access> {
     let relaxed = |a: Access| a.has(Access::RELAXED_ORDERING);
     let domain = state.hca.alive(d).filter(|x| x.owner == request.owner)?;
     let (class, wanted) = (domain.access, request.wanted);
@@ -172,7 +173,7 @@ fn class_for(state: &State, d: usize, request: &Request) -> Option<Access> {
 }
 
 /// What domain `d`, of the access `class`, has for a request.
-fn offer(state: &State, d: usize, class: Access, request: &Request) -> Offer {
+fn offer(state: &State, d: DomainId, class: Access, request: &Request) -> Offer {
     let (bytes, tight) = (request.bytes, request.tight);
     if settings::config().keys_exact {
         return Offer::Nothing;
@@ -219,7 +220,7 @@ fn hand_out<T>(
 
 /// The regions that together hold `bytes`, if they touch, are alike, and are no more
 /// than one region may be.
-fn hull(state: &State, d: usize, bytes: PageRange, access: Access) -> Option<PageRange> {
+fn hull(state: &State, d: DomainId, bytes: PageRange, access: Access) -> Option<PageRange> {
     let (first, _) = state.hca.next_from(d, bytes.start())?;
     let mut end = first.range.start();
     while end < bytes.end() {
@@ -253,7 +254,7 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: Access) -> Option<Loan> 
     };
     let state = &mut *guard;
     // It is in no domain's map: retired from the start.
-    let mut record = Record::new(range, d as u32, wanted, Life::Retired).with(keys);
+    let mut record = Record::new(range, d, wanted, Life::Retired).with(keys);
     record.borrowers = 1;
     let reserved = state.hca.records.reserve(&mut state.arena);
     state.adopt_own_memory();
@@ -313,7 +314,7 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
 
 /// Has `bytes` registered in the protection domain for a program that asks for it, in one
 /// region if they are no more than one may have. Errors: as [`adopt`].
-pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
+pub fn ask(owner: Owner, (fd, pd): (i32, PdHandle), bytes: PageRange) -> Result<()> {
     let all = |state: &State| {
         let alive = |d: &Domain| d.owner == owner && d.state == Stage::Alive && !d.rotates;
         state.hca.find(alive)
@@ -340,7 +341,7 @@ pub fn ask(owner: Owner, (fd, pd): (i32, u32), bytes: PageRange) -> Result<()> {
 }
 
 /// Has what domain `d` has left alone of `bytes` registered, however much that is.
-fn ask_by_chunks(d: usize, bytes: PageRange) -> Result<()> {
+fn ask_by_chunks(d: DomainId, bytes: PageRange) -> Result<()> {
     let mut rest = Some(bytes);
     while let Some(todo) = rest {
         let end = todo

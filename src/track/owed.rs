@@ -2,7 +2,7 @@
 //! lock when the work is over: its holder is parked. Whoever has the lock next gives it back.
 
 use super::state::State;
-use crate::registrar::hca::{numbers, DOMAINS};
+use crate::registrar::hca::{numbers, DomainId, DOMAINS};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -20,8 +20,8 @@ pub fn reserved(bytes: u64) {
 
 /// Domain `d` was charged for `bytes` that are not registered.
 #[cold]
-pub fn charged(d: usize, bytes: u64) {
-    if let Some(owed) = CHARGED.get(d) {
+pub fn charged(d: DomainId, bytes: u64) {
+    if let Some(owed) = CHARGED.get(d.index()) {
         owed.fetch_add(bytes, Relaxed);
         ANY.store(true, Release);
     }

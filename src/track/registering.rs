@@ -16,7 +16,7 @@ use crate::ledger::Entry;
 use crate::limits;
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{numbers, Device, Domain, CHUNK, LAZY_CHUNK};
+use crate::registrar::hca::{numbers, Device, Domain, DomainId, CHUNK, LAZY_CHUNK};
 use crate::registrar::pin::is_limit;
 use crate::sys::{Errno, Result};
 use crate::uverbs::Mr;
@@ -77,7 +77,7 @@ fn settle_slowly(range: PageRange, whose: Whose, reach: Reach) {
 }
 
 /// As [`settle`], in domain `d`. Whether anything was registered.
-pub fn settle_in(d: usize, range: PageRange, whose: Whose, reach: Reach) -> bool {
+pub fn settle_in(d: DomainId, range: PageRange, whose: Whose, reach: Reach) -> bool {
     let mut clear = stand_clear(range, whose);
     let (mut any, mut known) = (false, None);
     while !clear.is_done() {
@@ -112,7 +112,7 @@ pub fn settle_in(d: usize, range: PageRange, whose: Whose, reach: Reach) -> bool
 /// What is known of a domain while the next step in it is looked for.
 struct Search<'a> {
     state: &'a State,
-    d: usize,
+    d: DomainId,
     on_demand: bool,
     /// It has one region for all addresses.
     implicit: bool,
@@ -145,7 +145,7 @@ enum Found {
 impl<'a> Search<'a> {
     fn of(
         state: &'a State,
-        d: usize,
+        d: DomainId,
         domain: &Domain,
         (reach, known): (Reach, Option<PageRange>),
     ) -> Self {
@@ -235,7 +235,7 @@ impl<'a> Search<'a> {
 /// What is to be done next in domain `d`. Ranges that are only to be described are.
 fn next_step(
     state: &mut State,
-    d: usize,
+    d: DomainId,
     rest: PageRange,
     how: (Reach, Option<PageRange>),
 ) -> Option<Step> {
@@ -278,7 +278,7 @@ fn next_step(
 /// no more often than the size has doubled. With what those had [`Record::ahead`].
 fn with_smaller(
     state: &State,
-    d: usize,
+    d: DomainId,
     gap: PageRange,
     entry: PageRange,
     access: Access,
@@ -299,7 +299,7 @@ fn with_smaller(
 
 /// Registers `job` and writes down what came of it. Takes the lock that it was found
 /// under, so that nobody comes between.
-fn carry_out(mut guard: Guard, d: usize, job: Job) {
+fn carry_out(mut guard: Guard, d: DomainId, job: Job) {
     owed::give_back(&mut guard);
     if !fits(&guard, d, job.gap.len(), job.access) {
         counters::count(Counter::HcaLimited);
@@ -346,7 +346,7 @@ fn carry_out(mut guard: Guard, d: usize, job: Job) {
 /// Has the kernel register `job`, which is what `how` does.
 pub(super) fn run(
     guard: Guard,
-    d: usize,
+    d: DomainId,
     job: &Job,
     how: impl FnOnce(Device, PageRange, Access) -> Result<Mr>,
 ) -> Finished<Result<Mr>, work::InDomain> {
@@ -359,8 +359,8 @@ pub(super) fn run(
 
 impl Job {
     /// What is kept of it in domain `d`.
-    fn record(&self, d: usize, keys: Mr) -> Record {
-        let mut record = Record::new(self.range, d as u32, self.access, Life::Live).with(keys);
+    fn record(&self, d: DomainId, keys: Mr) -> Record {
+        let mut record = Record::new(self.range, d, self.access, Life::Live).with(keys);
         record.shared = self.shared;
         record.ahead = self.ahead;
         record
@@ -383,7 +383,7 @@ impl Job {
 }
 
 /// Whether the budget has room for `bytes` more, and the device for one more region.
-pub(super) fn fits(state: &State, d: usize, bytes: u64, rights: Access) -> bool {
+pub(super) fn fits(state: &State, d: DomainId, bytes: u64, rights: Access) -> bool {
     let Some(domain) = state.hca.domain(d) else {
         return false;
     };
@@ -401,7 +401,7 @@ pub(super) fn fits(state: &State, d: usize, bytes: u64, rights: Access) -> bool 
 
 /// One region for all addresses, now and for ever, where the device can page on demand
 /// whatever it is asked for.
-pub fn register_implicitly(d: usize) {
+pub fn register_implicitly(d: DomainId) {
     let Some((device, access)) = lock().and_then(|state| {
         let domain = state.hca.alive(d)?;
         Some((domain.device?, domain.access))
@@ -417,7 +417,7 @@ pub fn register_implicitly(d: usize) {
         return deregister(device.deregistration(keys.handle));
     };
     let state = &mut *guard;
-    let record = Record::new(all, d as u32, access, Life::Live).with(keys);
+    let record = Record::new(all, d, access, Life::Live).with(keys);
     let ready = state.hca_ready(d);
     let node = ready.then(|| publish(state, d, record)).flatten();
     if let (Some(node), Some(regions)) = (node, state.hca.regions_mut(d)) {
@@ -434,7 +434,7 @@ pub(super) fn register_all_addresses(device: Device, access: Access) -> Result<M
 }
 
 /// The regions that make up `hull` become one. Whether they did.
-pub fn join_in(d: usize, hull: PageRange) -> bool {
+pub fn join_in(d: DomainId, hull: PageRange) -> bool {
     let Some(guard) = lock_for(&[Some(hull)]) else {
         return false;
     };
@@ -480,7 +480,7 @@ pub(super) enum Replaced {
 /// The region of `job` was registered, or refused: it takes the place of those in its range, if
 /// `wanted` says so under the lock. What goes, be it the new one, is put into `leaving`.
 pub(super) fn take_over(
-    d: usize,
+    d: DomainId,
     job: &Job,
     outcome: Finished<Result<Mr>, work::InDomain>,
     wanted: impl Fn(&State) -> bool,
@@ -513,7 +513,7 @@ pub(super) fn take_over(
 }
 
 /// What the regions in `hull` have [`Record::ahead`].
-fn ahead_in(state: &State, d: usize, hull: PageRange) -> u64 {
+fn ahead_in(state: &State, d: DomainId, hull: PageRange) -> u64 {
     let (mut at, mut ahead) = (hull.start(), 0u64);
     while let Some((node, record)) = state.hca.next_from(d, at) {
         if node.range.start() >= hull.end() {

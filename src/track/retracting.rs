@@ -16,7 +16,7 @@ use crate::base::{counters, settings};
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::registrar::hca::{numbers, Device};
+use crate::registrar::hca::{numbers, Device, DomainId};
 use crate::uverbs::Mr;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
@@ -80,14 +80,14 @@ struct Cut {
 }
 
 /// The first region of domain `d` that touches `todo`.
-fn touched(state: &State, d: usize, todo: PageRange) -> Option<(Node, Record)> {
+fn touched(state: &State, d: DomainId, todo: PageRange) -> Option<(Node, Record)> {
     let (node, record) = state.hca.next_from(d, todo.start())?;
     node.range.intersection(todo)?;
     Some((node, *record))
 }
 
 /// Takes the first region of domain `d` that touches `todo` out; what is left to do.
-fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
+fn retract_one(d: DomainId, todo: PageRange) -> Option<PageRange> {
     let (guard, node, record) = wait_for_first(d, todo)?;
     flight::overtake_pins(&guard, node.range);
     let parts = [
@@ -114,7 +114,7 @@ fn retract_one(d: usize, todo: PageRange) -> Option<PageRange> {
 }
 
 /// The lock, when nobody works on the first region that touches `todo`, and the region.
-fn wait_for_first(d: usize, todo: PageRange) -> Option<(Guard, Node, Record)> {
+fn wait_for_first(d: DomainId, todo: PageRange) -> Option<(Guard, Node, Record)> {
     let Some(mut guard) = lock() else {
         notes::spoiled(todo);
         return None;
@@ -137,7 +137,7 @@ fn wait_for_first(d: usize, todo: PageRange) -> Option<(Guard, Node, Record)> {
 
 /// Registers what survives and takes the region out. Whether somebody has gone on with its
 /// memory meanwhile; `None`: it stays until the range is read anew.
-fn carry_out(guard: Guard, d: usize, cut: &Cut) -> Option<bool> {
+fn carry_out(guard: Guard, d: DomainId, cut: &Cut) -> Option<bool> {
     let Cut { node, record, .. } = cut;
     let begun = work::begin_in(d, guard, node.range, |guard| {
         if record.life == Life::Live {
@@ -206,7 +206,7 @@ type Survivors = [Option<Survivor>; 2];
 /// They are not wanted after all.
 fn drop_survivors(
     state: &mut State,
-    d: usize,
+    d: DomainId,
     device: Device,
     survivors: &Survivors,
     leaving: &mut Deregistrations,
@@ -222,7 +222,7 @@ fn drop_survivors(
 /// The survivors of `cut`, with their keys or why there are none, take the region's place.
 fn replace(
     state: &mut State,
-    d: usize,
+    d: DomainId,
     cut: &Cut,
     survivors: &Survivors,
     overtaken: bool,
@@ -239,7 +239,7 @@ fn replace(
         let Some((range, outcome)) = survivor.as_ref().filter(|_| !overtaken) else {
             continue;
         };
-        let mut new = Record::new(*range, d as u32, record.access, Life::Live);
+        let mut new = Record::new(*range, d, record.access, Life::Live);
         new.shared = record.shared;
         new.ahead = record.ahead_of(range.len());
         match outcome {
@@ -305,7 +305,7 @@ fn reconcile_slowly(range: PageRange) {
 }
 
 /// Whether all of `range` is mapped and would be registered as `record` is.
-fn agrees(state: &State, d: usize, range: PageRange, record: &Record) -> bool {
+fn agrees(state: &State, d: DomainId, range: PageRange, record: &Record) -> bool {
     let Some(domain) = state.hca.alive(d).filter(|d| !d.implicit) else {
         return true;
     };
@@ -333,7 +333,7 @@ fn agrees(state: &State, d: usize, range: PageRange, record: &Record) -> bool {
 }
 
 /// Takes everything out of domain `d`, which is closing.
-pub fn clear(d: usize) {
+pub fn clear(d: DomainId) {
     loop {
         let mut leaving = Deregistrations::new();
         {

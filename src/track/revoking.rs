@@ -19,6 +19,7 @@ use crate::policy;
 use crate::registrar::hca::idle::{self, Due, Looked};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
+use crate::registrar::hca::DomainId;
 use crate::sys::{self, process::is_filtered};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use regall_directory::layout::Counter;
@@ -153,7 +154,7 @@ pub fn rotate(n: u32, ticks: u32) {
 /// A region that is to be rotated.
 #[derive(Clone, Copy)]
 struct Old {
-    d: usize,
+    d: DomainId,
     node: Node,
     record: Record,
     /// It is the one region for all addresses.
@@ -164,7 +165,7 @@ impl Old {
     /// Region `n`, if it is to be rotated.
     fn find(guard: &Guard, n: u32, ticks: u32) -> Option<Self> {
         let record = *guard.hca.records.get(n)?;
-        let d = record.domain as usize;
+        let d = record.domain;
         let domain = guard.hca.alive(d)?;
         let (node, _) = guard.hca.next_from(d, record.range.start())?;
         let due = record.due(idle::now(), ticks) == Due::Now;

@@ -8,7 +8,7 @@ use crate::base::claims::Claim;
 use crate::base::{counters, phase, settings};
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
-use crate::registrar::hca::Hca;
+use crate::registrar::hca::{DomainId, Hca};
 use crate::registrar::pin::PinSet;
 use crate::share;
 use crate::store::{Room, Store};
@@ -139,7 +139,7 @@ impl State {
     }
 
     /// Room for one more region in domain `d`.
-    pub(super) fn hca_ready(&mut self, d: usize) -> bool {
+    pub(super) fn hca_ready(&mut self, d: DomainId) -> bool {
         let ok = self.hca.reserve(&mut self.arena, d);
         self.adopt_own_memory();
         ok
@@ -394,7 +394,7 @@ impl State {
         set(Counter::HcaBytes, self.hca.bytes);
         set(Counter::RetiredBytes, self.hca.retired);
         set(Counter::AheadBytes, self.hca.ahead);
-        let primary = self.hca.primary().map_or(0, |d| d as u64 + 1);
+        let primary = self.hca.primary().map_or(0, DomainId::named);
         h.primary.store(primary, Relaxed);
     }
 

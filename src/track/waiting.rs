@@ -24,7 +24,7 @@
 
 use super::{ahead, budget, lock, State, USER_END};
 use crate::limits;
-use crate::registrar::hca::{numbers, CHUNK};
+use crate::registrar::hca::{numbers, DomainId, CHUNK};
 use crate::sys::{
     self,
     pagemap::{self, Pagemap},
@@ -178,7 +178,7 @@ pub fn around(range: PageRange) -> PageRange {
 
 /// What of `gap` waits from here on: its HCA column says so, where domain `d` is the one
 /// that it is about.
-pub fn waits(state: &mut State, d: usize, gap: PageRange) {
+pub fn waits(state: &mut State, d: DomainId, gap: PageRange) {
     if state.hca.primary() == Some(d) {
         state.update(gap, |_, a| {
             if a.hca == Column::no(Reason::Off) && !a.prot.is_none() {

@@ -11,6 +11,7 @@
 
 use super::lock::Guard;
 use super::{flight, lock};
+use crate::registrar::hca::DomainId;
 use crate::sys::Undisturbed;
 use regall_directory::addr::PageRange;
 
@@ -37,7 +38,7 @@ impl<D> Drop for Mark<D> {
 /// Work in a domain: who empties the domain waits for it. No handler comes between, which might
 /// jump away and leave the kernel's half of it behind.
 pub struct InDomain {
-    d: usize,
+    d: DomainId,
     _undisturbed: Undisturbed,
 }
 
@@ -72,7 +73,7 @@ pub fn begin<R>(
 
 /// As [`begin`], to register or take out `range` in domain `d`.
 pub fn begin_in(
-    d: usize,
+    d: DomainId,
     mut guard: Guard,
     range: PageRange,
     reserve: impl FnOnce(&mut Guard),

@@ -13,6 +13,7 @@ use crate::registrar::hca::{Owner, SERVED};
 use crate::thread::{self, here};
 use crate::track::{self, asking, domains, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
+use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use regall_directory::layout::Counter;
@@ -22,7 +23,7 @@ use regall_directory::vocab::Access;
 const EINVAL: c_int = libc::EINVAL;
 const EBUSY: c_int = libc::EBUSY;
 
-fn owner_of(pd: *const Pd) -> Option<(Owner, i32, u32)> {
+fn owner_of(pd: *const Pd) -> Option<(Owner, i32, PdHandle)> {
     // SAFETY: the application gives a PD that it has, as to the real call.
     let (fd, handle, context) = unsafe {
         let context = abi::context_of(pd.cast());

@@ -6,6 +6,7 @@
 //! of this file's own offsets, so no number is written down twice. The package
 //! ibverbs-sys would do the same, at the price of cmake, libclang and 36 s.
 
+use super::{MrHandle, PdHandle};
 use core::ffi::c_void;
 
 /// Function pointers at the start of a context, most of them only placeholders.
@@ -37,7 +38,7 @@ pub struct Pd {
     /// The device that it is of.
     pub context: *mut Context,
     /// The kernel's number for it, per `cmd_fd`.
-    pub handle: u32,
+    pub handle: PdHandle,
 }
 
 /// `struct ibv_mr`: registered memory.
@@ -53,7 +54,7 @@ pub struct Mr {
     /// Bytes.
     pub length: usize,
     /// The kernel's number for it, per `cmd_fd`.
-    pub handle: u32,
+    pub handle: MrHandle,
     /// Key for local access.
     pub lkey: u32,
     /// Key for remote access.
@@ -106,7 +107,7 @@ pub unsafe fn fd_of(context: *const c_void) -> Option<i32> {
 ///
 /// # Safety
 /// `pd` is NULL or a `struct ibv_pd *` that was not deallocated.
-pub unsafe fn handle_of(pd: *const c_void) -> Option<u32> {
+pub unsafe fn handle_of(pd: *const c_void) -> Option<PdHandle> {
     // SAFETY: by the contract above.
     unsafe { pd.cast::<Pd>().as_ref() }.map(|pd| pd.handle)
 }

@@ -2,7 +2,7 @@
 //! and say that they were skipped anywhere else.
 
 use super::device::Device;
-use super::{ibdev_of, wire, Channel, Driver};
+use super::{ibdev_of, wire, Channel, Driver, PdHandle};
 use crate::abi;
 use core::ffi::{c_char, c_void, CStr};
 use regall_directory::vocab::Access;
@@ -13,6 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
+/// What only the adapter's own process may read.
+const RO: Access = Access::NONE;
 const RW: Access = Access::LOCAL_WRITE
     .with(Access::REMOTE_READ)
     .with(Access::REMOTE_WRITE);
@@ -96,9 +98,9 @@ fn life_of_a_registration(channel: Channel, name: &str) {
     let memory = Memory::new(4 * PAGE, WRITE);
     let before = pinned();
     let mr = channel.reg_mr(pd, memory.at, 4 * PAGE, RW).unwrap();
-    let over = channel.reg_mr(pd, memory.at, PAGE, 0).unwrap();
+    let over = channel.reg_mr(pd, memory.at, PAGE, RO).unwrap();
     println!(
-        "{name}: pd {pd} {mr:?} {over:?} VmPin +{} KiB",
+        "{name}: pd {pd:?} {mr:?} {over:?} VmPin +{} KiB",
         pinned() - before
     );
     assert_eq!(
@@ -112,8 +114,9 @@ fn life_of_a_registration(channel: Channel, name: &str) {
     assert_eq!(channel.dereg_mr(mr.handle), Err(NOENT));
     channel.dereg_mr(over.handle).unwrap();
     assert_eq!(pinned(), before);
+    let no_pd = PdHandle(pd.0 + 77);
     for (pd, start, length, flags) in [
-        (pd + 77, memory.at, PAGE, RW),
+        (no_pd, memory.at, PAGE, RW),
         (pd, memory.at, 0, RW),
         (pd, memory.at, u64::MAX, RW),
         (pd, memory.at, PAGE, Access::REMOTE_WRITE),
@@ -126,12 +129,12 @@ fn life_of_a_registration(channel: Channel, name: &str) {
         (pd, memory.at, PAGE, RW.with(UNKNOWN)),
     ] {
         let said = says(channel.try_reg(pd, start, length, flags));
-        println!("{name}: pd {pd} {start:#x}+{length:#x} access {flags}: {said}");
+        println!("{name}: pd {pd:?} {start:#x}+{length:#x} access {flags}: {said}");
     }
     let relaxed = RW.with(Access::RELAXED_ORDERING).with(UNKNOWN);
     assert_eq!(channel.try_reg(pd, memory.at, PAGE, relaxed), Ok(()));
-    let no_pd = channel.try_reg(pd + 77, memory.at, PAGE, RW);
-    assert!(matches!(no_pd, Err(NOENT | Errno::INVAL)), "{no_pd:?}");
+    let refused = channel.try_reg(no_pd, memory.at, PAGE, RW);
+    assert!(matches!(refused, Err(NOENT | Errno::INVAL)), "{refused:?}");
     assert_eq!(channel.try_reg(pd, 1 << 46, PAGE, RW), Err(Errno::FAULT));
     channel.dealloc_pd(pd).unwrap();
     println!("{name}: dealloc_pd twice: {}", says(channel.dealloc_pd(pd)));
@@ -200,7 +203,7 @@ fn what_the_kernel_takes() {
         ("vvar", line("[vvar]")),
     ] {
         let with = |flags| says(channel.try_reg(pd, at, PAGE, flags));
-        let (ro, rw) = (with(Access::NONE), with(RW));
+        let (ro, rw) = (with(RO), with(RW));
         print!("{name:16} ro: {ro:16} rw: {rw:16}");
         if odp {
             let (ro, rw) = (with(Access::ON_DEMAND), with(RW.with(Access::ON_DEMAND)));
@@ -209,11 +212,8 @@ fn what_the_kernel_takes() {
         println!();
     }
     assert_eq!(channel.try_reg(pd, anonymous.at, PAGE, RW), Ok(()));
-    assert_eq!(
-        channel.try_reg(pd, anonymous.at, PAGE, Access::NONE),
-        Ok(())
-    );
-    assert_eq!(channel.try_reg(pd, text, PAGE, Access::NONE), Ok(()));
+    assert_eq!(channel.try_reg(pd, anonymous.at, PAGE, RO), Ok(()));
+    assert_eq!(channel.try_reg(pd, text, PAGE, RO), Ok(()));
     assert_eq!(channel.try_reg(pd, text, PAGE, RW), Err(Errno::FAULT));
     assert_eq!(channel.try_reg(pd, none.at, PAGE, RW), Err(Errno::FAULT));
     let wanted = if odp { Ok(()) } else { Err(Errno::INVAL) };
@@ -431,7 +431,7 @@ fn in_the_applications_context() {
     let whose = unsafe { abi::context_of(pd) };
     assert_eq!(whose, context.cast_const());
     let channel = Channel::adopt(fd).unwrap();
-    println!("{channel:?} pd {handle}");
+    println!("{channel:?} pd {handle:?}");
     assert_eq!(channel.driver(), Driver::RXE);
     let memory = Memory::new(2 * PAGE, WRITE);
     let mr = channel.reg_mr(handle, memory.at, PAGE, RW).unwrap();
@@ -493,7 +493,7 @@ fn how_long_it_takes() {
     let old_pd = old.alloc_pd().unwrap();
     for bytes in [PAGE, 64 * PAGE, 256 * PAGE] {
         let memory = Memory::new(bytes, WRITE);
-        let pair = |channel: Channel, pd: u32, at: u64, flags: Access| {
+        let pair = |channel: Channel, pd: PdHandle, at: u64, flags: Access| {
             let (reg, mr) = timed(|| channel.reg_mr(pd, at, bytes, flags).unwrap());
             let (dereg, ()) = timed(|| channel.dereg_mr(mr.handle).unwrap());
             (reg, dereg)

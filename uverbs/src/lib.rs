@@ -91,11 +91,21 @@ impl Driver {
     }
 }
 
+/// The kernel's number for registered memory, on one channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct MrHandle(pub u32);
+
+/// The kernel's number for a protection domain, on one channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct PdHandle(pub u32);
+
 /// Registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mr {
     /// The kernel's number for it, on this channel.
-    pub handle: u32,
+    pub handle: MrHandle,
     /// Key for local access.
     pub lkey: u32,
     /// Key for remote access.
@@ -216,20 +226,20 @@ impl Channel {
 
     /// Allocates a protection domain; its handle.
     /// Errors: ENOMEM and what the device has for too many.
-    pub fn alloc_pd(&self) -> Result<u32> {
+    pub fn alloc_pd(&self) -> Result<PdHandle> {
         let mut answer = Answer::new(wire::Handle::default());
         let core = wire::Plain {
             response: answer.address(),
         };
         let data = self.driver().pd_data();
         perform(self.way, self.fd, Number::AllocPd, core, &mut answer, data)?;
-        Ok(answer.core.handle)
+        Ok(PdHandle(answer.core.handle))
     }
 
     /// Gives a protection domain back.
     /// Errors: EBUSY while something is registered in it, ENOENT: no such PD.
-    pub fn dealloc_pd(&self, pd: u32) -> Result<()> {
-        self.destroy(Number::DeallocPd, pd)
+    pub fn dealloc_pd(&self, pd: PdHandle) -> Result<()> {
+        self.destroy(Number::DeallocPd, pd.0)
     }
 
     /// Registers `length` bytes at `start` in the protection domain `pd`, under
@@ -242,7 +252,7 @@ impl Channel {
     /// flags (ON_DEMAND on a device without), a range that is empty or beyond the
     /// address space, or (rxe) too many MRs; EBADF: the descriptor was closed, ENOTTY:
     /// and is another file's now.
-    pub fn reg_mr(&self, pd: u32, start: u64, length: u64, access: Access) -> Result<Mr> {
+    pub fn reg_mr(&self, pd: PdHandle, start: u64, length: u64, access: Access) -> Result<Mr> {
         let kept = if self.optional {
             access
         } else {
@@ -254,13 +264,13 @@ impl Channel {
             start,
             length,
             hca_va: start,
-            pd_handle: pd,
+            pd_handle: pd.0,
             access_flags: kept.bits(),
         };
         let data = self.driver().memory_data();
         perform(self.way, self.fd, Number::RegMr, core, &mut answer, data)?;
         Ok(Mr {
-            handle: answer.core.mr_handle,
+            handle: MrHandle(answer.core.mr_handle),
             lkey: answer.core.lkey,
             rkey: answer.core.rkey,
         })
@@ -269,15 +279,15 @@ impl Channel {
     /// Deregisters. The pages are unpinned when it returns.
     /// Errors: ENOENT: no such MR on this channel; EBUSY: memory windows are
     /// bound to it; EIO: the device is gone, and the registration with it.
-    pub fn dereg_mr(&self, handle: u32) -> Result<()> {
-        self.destroy(Number::DeregMr, handle)
+    pub fn dereg_mr(&self, handle: MrHandle) -> Result<()> {
+        self.destroy(Number::DeregMr, handle.0)
     }
 
     /// Whether the kernel takes this memory: registers it and lets go at once.
     /// Which kinds it takes differs by kernel (facts: read-only text, PROT_NONE,
     /// shared files), so one page of each is tried at start-up.
     /// Errors: [`Channel::reg_mr`]'s.
-    pub fn try_reg(&self, pd: u32, start: u64, length: u64, access: Access) -> Result<()> {
+    pub fn try_reg(&self, pd: PdHandle, start: u64, length: u64, access: Access) -> Result<()> {
         self.dereg_mr(self.reg_mr(pd, start, length, access)?.handle)
     }
 
@@ -408,8 +418,11 @@ mod tests {
         };
         let bad = Errno::BADF;
         assert_eq!(channel.alloc_pd(), Err(bad));
-        assert_eq!(channel.reg_mr(0, 0x1000, 0x1000, Access::NONE), Err(bad));
-        assert_eq!(channel.dereg_mr(0), Err(bad));
+        assert_eq!(
+            channel.reg_mr(PdHandle(0), 0x1000, 0x1000, Access::NONE),
+            Err(bad)
+        );
+        assert_eq!(channel.dereg_mr(MrHandle(0)), Err(bad));
         assert_eq!(channel.query_device(), Err(bad));
         assert_eq!(file.metadata().unwrap().len(), 0);
         std::fs::remove_file(path).unwrap();

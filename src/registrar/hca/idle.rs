@@ -130,13 +130,14 @@ impl Default for Bound {
 
 #[cfg(test)]
 mod tests {
+    use super::super::DomainId;
     use super::*;
     use regall_directory::addr::PageRange;
     use regall_directory::vocab::Access;
 
     fn record(idle: u32) -> Record {
         let range = PageRange::new(0x1000, 0x2000).expect("a page");
-        let mut record = Record::new(range, 0, Access::LOCAL_WRITE, Life::Live);
+        let mut record = Record::new(range, DomainId(0), Access::LOCAL_WRITE, Life::Live);
         record.idle = idle;
         record
     }

@@ -8,8 +8,8 @@ pub mod records;
 pub mod regions;
 
 use crate::ledger::index::{Memory, View};
-use crate::uverbs::Channel;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use crate::uverbs::{Channel, MrHandle, PdHandle};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use records::{Life, Record, Records};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Access;
@@ -40,7 +40,7 @@ const OF_READ_ONLY: Access = Access::REMOTE_READ
 /// anything to do.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 /// Numbers of domains that were ever in use lie below this.
-static HIGH: AtomicUsize = AtomicUsize::new(0);
+static HIGH: AtomicU32 = AtomicU32::new(0);
 static VIEWS: [View; DOMAINS] = [const { View::new() }; DOMAINS];
 /// For look-ups without the lock: the address of each domain's `struct ibv_pd`; [`NO_PD`]
 /// where there is no domain or its regions are rotated, 0 for our own.
@@ -53,10 +53,27 @@ pub fn active() -> bool {
     ACTIVE.load(Relaxed) != 0
 }
 
+/// The number of a domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainId(u32);
+
+impl DomainId {
+    /// Its place in a table of [`DOMAINS`].
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// As the directory and the log name it: 0 is none there.
+    pub const fn named(self) -> u64 {
+        self.0 as u64 + 1
+    }
+}
+
 /// The numbers that domains may have at this moment.
 #[inline]
-pub fn numbers() -> core::ops::Range<usize> {
-    0..HIGH.load(Relaxed)
+pub fn numbers() -> impl Iterator<Item = DomainId> {
+    (0..HIGH.load(Relaxed)).map(DomainId)
 }
 
 /// Whose a domain is.
@@ -85,7 +102,7 @@ pub struct Device {
     /// Our own way to the device's context.
     pub channel: Channel,
     /// Handle of the protection domain.
-    pub pd: u32,
+    pub pd: PdHandle,
 }
 
 /// One domain.
@@ -117,7 +134,7 @@ pub struct Domain {
 
 impl Device {
     /// The region `handle` there, to be forgotten.
-    pub const fn deregistration(self, handle: u32) -> Deregistration {
+    pub const fn deregistration(self, handle: MrHandle) -> Deregistration {
         Deregistration {
             channel: self.channel,
             handle,
@@ -204,36 +221,41 @@ impl Hca {
     }
 
     /// Domain number `d`, if it is alive.
-    pub fn alive(&self, d: usize) -> Option<&Domain> {
-        self.domains.get(d).filter(|d| d.state == State::Alive)
+    pub fn alive(&self, d: DomainId) -> Option<&Domain> {
+        self.domains
+            .get(d.index())
+            .filter(|d| d.state == State::Alive)
     }
 
     /// Domain number `d`, however it is.
-    pub fn domain(&self, d: usize) -> Option<&Domain> {
-        self.domains.get(d)
+    pub fn domain(&self, d: DomainId) -> Option<&Domain> {
+        self.domains.get(d.index())
     }
 
     /// Domain number `d`, to be changed.
-    pub fn domain_mut(&mut self, d: usize) -> Option<&mut Domain> {
-        self.domains.get_mut(d)
+    pub fn domain_mut(&mut self, d: DomainId) -> Option<&mut Domain> {
+        self.domains.get_mut(d.index())
     }
 
     /// Numbers of the domains that `which` says yes to, among those in use.
-    pub fn find(&self, which: impl Fn(&Domain) -> bool) -> impl Iterator<Item = usize> {
+    pub fn find(&self, which: impl Fn(&Domain) -> bool) -> impl Iterator<Item = DomainId> {
         let found: [bool; DOMAINS] = core::array::from_fn(|d| {
             self.domains
                 .get(d)
                 .is_some_and(|x| x.state != State::Free && which(x))
         });
-        (0..DOMAINS).filter(move |d| found.get(*d).copied().unwrap_or(false))
+        (0..DOMAINS as u32)
+            .map(DomainId)
+            .filter(move |d| found.get(d.index()).copied().unwrap_or(false))
     }
 
     /// The domain that the HCA column tells of: our own, else the first that is alive.
-    pub fn primary(&self) -> Option<usize> {
+    pub fn primary(&self) -> Option<DomainId> {
         let alive = |d: &&Domain| d.state == State::Alive;
         let own = |d: &Domain| d.state == State::Alive && d.owner.pd == 0;
         let first = self.domains.iter().position(|d| alive(&d));
-        self.domains.iter().position(own).or(first)
+        let found = self.domains.iter().position(own).or(first);
+        found.map(|n| DomainId(n as u32))
     }
 
     /// A new domain; its number, or `None` if there are too many or no memory.
@@ -244,7 +266,7 @@ impl Hca {
         device: Device,
         (access, rotates): (Access, bool),
         most_regions: usize,
-    ) -> Option<usize> {
+    ) -> Option<DomainId> {
         let d = self.domains.iter().position(|d| d.state == State::Free)?;
         let (domain, view) = (self.domains.get_mut(d)?, VIEWS.get(d)?);
         let regions = domain.regions.get_or_insert_with(|| Regions::new(view));
@@ -262,17 +284,17 @@ impl Hca {
         domain.bytes = 0;
         domain.at_work = 0;
         domain.state = State::Alive;
-        HIGH.fetch_max(d + 1, Relaxed);
+        HIGH.fetch_max(d as u32 + 1, Relaxed);
         if let Some(pd) = PDS.get(d) {
             pd.store(if rotates { NO_PD } else { owner.pd }, Release);
         }
         ACTIVE.fetch_add(1, Relaxed);
-        Some(d)
+        Some(DomainId(d as u32))
     }
 
     /// Domain `d` is no more. Its regions are gone.
-    pub fn close(&mut self, d: usize) {
-        let Some(domain) = self.domains.get_mut(d) else {
+    pub fn close(&mut self, d: DomainId) {
+        let Some(domain) = self.domain_mut(d) else {
             return;
         };
         if domain.state == State::Free {
@@ -280,7 +302,7 @@ impl Hca {
         }
         domain.state = State::Free;
         domain.device = None;
-        if let Some(pd) = PDS.get(d) {
+        if let Some(pd) = PDS.get(d.index()) {
             pd.store(NO_PD, Release);
         }
         if let Some(regions) = &mut domain.regions {
@@ -309,11 +331,11 @@ impl Hca {
     }
 
     /// Nothing of domain `d` is known any more: its context is closed.
-    pub fn drop_records(&mut self, d: usize) {
+    pub fn drop_records(&mut self, d: DomainId) {
         let mut n = 1;
         while n < self.records.high() {
             if let Some(record) = self.records.get_mut(n) {
-                if record.life != Life::Free && record.domain as usize == d {
+                if record.life != Life::Free && record.domain == d {
                     record.borrowers = 0;
                     let _ = self.destroy(n);
                 }
@@ -335,7 +357,7 @@ impl Hca {
             let Some(record) = self.records.get_mut(n) else {
                 continue;
             };
-            record.slot = 0;
+            record.slot = None;
             if matches!(record.life, Life::Live | Life::Spoiled) {
                 record.life = Life::Retired;
                 let ahead = core::mem::take(&mut record.ahead);
@@ -358,7 +380,7 @@ impl Hca {
     /// In a child: everything here is its parent's. `each` is told of every descriptor.
     pub fn forget(&mut self, mut each: impl FnMut(Device)) {
         for d in numbers() {
-            if let Some(device) = self.domains.get(d).and_then(|d| d.device) {
+            if let Some(device) = self.domain(d).and_then(|d| d.device) {
                 each(device);
             }
             self.close(d);
@@ -372,24 +394,24 @@ impl Hca {
     }
 
     /// A call begins (1) or ends (-1) to work in domain `d`.
-    pub fn work(&mut self, d: usize, by: i32) {
-        if let Some(domain) = self.domains.get_mut(d) {
+    pub fn work(&mut self, d: DomainId, by: i32) {
+        if let Some(domain) = self.domain_mut(d) {
             domain.at_work = domain.at_work.saturating_add_signed(by);
         }
     }
 
     /// `len` bytes are about to be registered in domain `d`.
-    pub fn charge(&mut self, d: usize, len: u64) {
+    pub fn charge(&mut self, d: DomainId, len: u64) {
         self.bytes = self.bytes.saturating_add(len);
-        if let Some(domain) = self.domains.get_mut(d) {
+        if let Some(domain) = self.domain_mut(d) {
             domain.bytes = domain.bytes.saturating_add(len);
         }
     }
 
     /// `len` bytes were not registered in domain `d`, or are no more.
-    pub fn refund(&mut self, d: usize, len: u64) {
+    pub fn refund(&mut self, d: DomainId, len: u64) {
         self.bytes = self.bytes.saturating_sub(len);
-        if let Some(domain) = self.domains.get_mut(d) {
+        if let Some(domain) = self.domain_mut(d) {
             domain.bytes = domain.bytes.saturating_sub(len);
         }
     }
@@ -404,7 +426,7 @@ impl Hca {
                     break;
                 }
                 from = node.range.end();
-                let implicit = self.domains.get(d).is_some_and(|d| d.implicit);
+                let implicit = self.domain(d).is_some_and(|d| d.implicit);
                 if let Some(record) = self.records.get_mut(node.record) {
                     if record.life == Life::Live && !implicit {
                         record.life = Life::Spoiled;
@@ -415,39 +437,39 @@ impl Hca {
     }
 
     /// Room for one more region in domain `d`.
-    pub fn reserve(&mut self, memory: &mut impl Memory, d: usize) -> bool {
-        let regions = self.domains.get_mut(d).and_then(|d| d.regions.as_mut());
+    pub fn reserve(&mut self, memory: &mut impl Memory, d: DomainId) -> bool {
+        let regions = self.domain_mut(d).and_then(|d| d.regions.as_mut());
         regions.is_some_and(|r| r.reserve(memory)) && self.records.reserve(memory)
     }
 
     /// The first node of domain `d` that ends above `addr`.
-    pub fn next_from(&self, d: usize, addr: u64) -> Option<(Node, &Record)> {
-        let node = self.domains.get(d)?.regions()?.next_from(addr)?;
+    pub fn next_from(&self, d: DomainId, addr: u64) -> Option<(Node, &Record)> {
+        let node = self.domain(d)?.regions()?.next_from(addr)?;
         Some((node, self.records.get(node.record)?))
     }
 
     /// The regions of domain `d`, to be changed.
-    pub fn regions_mut(&mut self, d: usize) -> Option<&mut Regions> {
-        self.domains.get_mut(d)?.regions.as_mut()
+    pub fn regions_mut(&mut self, d: DomainId) -> Option<&mut Regions> {
+        self.domain_mut(d)?.regions.as_mut()
     }
 
     /// The node of domain `d` that ends at `addr`.
-    pub fn ending_at(&self, d: usize, addr: u64) -> Option<(Node, &Record)> {
-        let node = self.domains.get(d)?.regions()?.ending_at(addr)?;
+    pub fn ending_at(&self, d: DomainId, addr: u64) -> Option<(Node, &Record)> {
+        let node = self.domain(d)?.regions()?.ending_at(addr)?;
         Some((node, self.records.get(node.record)?))
     }
 
     /// The first node of domain `d` from `addr` on that begins within `new` and is not
     /// `new` itself.
-    pub fn following(&self, d: usize, addr: u64, new: Node) -> Option<Node> {
-        let regions = self.domains.get(d)?.regions()?;
+    pub fn following(&self, d: DomainId, addr: u64, new: Node) -> Option<Node> {
+        let regions = self.domain(d)?.regions()?;
         let node = regions.starting_from(addr)?;
         (node.range.start() < new.range.end() && node.record != new.record).then_some(node)
     }
 
     /// The part of `piece` from its start that no node of domain `d` covers, cut to
     /// `most` bytes; `None`: there are nodes everywhere.
-    pub fn first_gap(&self, d: usize, piece: PageRange, most: u64) -> Option<PageRange> {
+    pub fn first_gap(&self, d: DomainId, piece: PageRange, most: u64) -> Option<PageRange> {
         let mut at = piece.start();
         while at < piece.end() {
             let end = match self.next_from(d, at) {
@@ -465,14 +487,14 @@ impl Hca {
 
     /// Whether domain `d` leaves alone what is large, and no node of it covers some of
     /// `bytes`, which are no more than one region may have.
-    pub fn is_waiting(&self, d: usize, bytes: PageRange) -> bool {
+    pub fn is_waiting(&self, d: DomainId, bytes: PageRange) -> bool {
         let waits = self.alive(d).is_some_and(|d| d.waits);
         waits && bytes.len() <= CHUNK && self.first_gap(d, bytes, PAGE).is_some()
     }
 
     /// The beginning of `piece` as far as one node of domain `d` covers it, and what
     /// that node is.
-    pub fn held_by(&self, d: usize, piece: PageRange) -> Option<(PageRange, Life)> {
+    pub fn held_by(&self, d: DomainId, piece: PageRange) -> Option<(PageRange, Life)> {
         let (node, record) = self.next_from(d, piece.start())?;
         let held = node.range.intersection(piece)?;
         (held.start() == piece.start()).then_some((held, record.life))
@@ -497,15 +519,12 @@ impl Hca {
         self.ahead = self.ahead.saturating_sub(record.ahead);
         let held = !matches!(record.life, Life::Refused(_));
         if held {
-            self.refund(record.domain as usize, len);
+            self.refund(record.domain, len);
         }
         if record.life == Life::Retired {
             self.retired = self.retired.saturating_sub(len);
         }
-        let device = self
-            .domains
-            .get(record.domain as usize)
-            .and_then(|d| d.device);
+        let device = self.domain(record.domain).and_then(|d| d.device);
         self.records.remove(n);
         held.then_some(Deregistration {
             channel: device?.channel,
@@ -535,7 +554,7 @@ pub struct Deregistration {
     /// Where it is registered.
     pub channel: Channel,
     /// The region's handle.
-    pub handle: u32,
+    pub handle: MrHandle,
 }
 
 impl Default for Hca {

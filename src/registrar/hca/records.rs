@@ -1,11 +1,13 @@
 //! What is known of each memory region, by number: a table that grows and never
 //! moves. All of it is private memory under the track lock.
 
+use super::DomainId;
 use crate::ledger::index::Memory;
-use crate::uverbs::Mr;
+use crate::uverbs::{Mr, MrHandle};
 use core::ptr::NonNull;
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Access;
+use regall_directory::writer::SlotRef;
 
 /// What a record stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,22 +31,22 @@ pub struct Record {
     /// Its memory.
     pub range: PageRange,
     /// The kernel's handle.
-    pub handle: u32,
+    pub handle: MrHandle,
     /// Local key.
     pub lkey: u32,
     /// Remote key.
     pub rkey: u32,
     /// With what access it is registered.
     pub access: Access,
-    /// Index of its domain.
-    pub domain: u32,
+    /// Its domain.
+    pub domain: DomainId,
     /// Handles that the application holds on it.
     pub borrowers: u32,
     /// When its last borrower gave it back, in ticks of [`super::idle`]; 0: it has never been lent,
     /// or its keys may stay.
     pub idle: u32,
-    /// Its slot in the directory; 0: none.
-    pub slot: u32,
+    /// Its slot in the directory.
+    pub slot: Option<SlotRef>,
     /// What it stands for.
     pub life: Life,
     /// Of shared memory: others may cut it or punch holes in it, and nobody is told. Not to be
@@ -173,17 +175,17 @@ impl Default for Records {
 
 impl Record {
     /// A new one.
-    pub const fn new(range: PageRange, domain: u32, access: Access, life: Life) -> Self {
+    pub const fn new(range: PageRange, domain: DomainId, access: Access, life: Life) -> Self {
         Self {
             range,
-            handle: 0,
+            handle: MrHandle(0),
             lkey: 0,
             rkey: 0,
             access,
             domain,
             borrowers: 0,
             idle: 0,
-            slot: 0,
+            slot: None,
             life,
             shared: false,
             ahead: 0,
