@@ -1,15 +1,15 @@
 //! The connection to a peer's helper ([`crate::serve`]): requests and answers, a bounce buffer
 //! for the bytes of copies, and descriptors of the peer's files.
 
+use crate::connection::Connection;
 use crate::find;
 use crate::kind::No;
 use crate::lock::Lock;
 use crate::process::Process;
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, DESCRIPTOR, HELLO};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, borrow, Borrowed, Fd};
-use regall_sys::socket::{self, Message, Room};
+use regall_sys::socket::{self, Credentials, Message, Room};
 use regall_sys::{rlimit, time, Errno, Result};
 
 /// How long a helper may leave us without an answer, in nanoseconds. It is stopped then,
@@ -25,16 +25,13 @@ const GLANCE: u64 = 500_000;
 
 /// The connection to a peer's helper.
 pub struct Link {
+    /// A child has to make its own.
     open: Option<Open>,
-    /// The pid of the process that made it: a child has to make its own.
-    process: u32,
 }
 
 /// What there is of a link.
 pub(crate) struct Open {
-    socket: Fd,
-    /// Whose helper it is.
-    uid: u32,
+    socket: Connection,
     /// The bounce buffer, after [`Open::greet`].
     bounce: Option<Fd>,
     /// Their inodes: the application may have closed our descriptors and opened others.
@@ -49,17 +46,14 @@ pub(crate) struct Open {
 impl Link {
     /// Not made yet.
     pub const fn none() -> Self {
-        Self {
-            open: None,
-            process: 0,
-        }
+        Self { open: None }
     }
 
     /// Closes it, unless it is the parent's, which has it open still.
     pub fn close(&mut self) {
-        let made_here = self.process == regall_sys::getpid();
-        let ours = made_here || !file::are_inherited_shared();
         let Some(open) = self.open.take() else { return };
+        let made_here = open.socket.is_made_here();
+        let ours = made_here || !file::are_inherited_shared();
         if made_here {
             open.end();
         }
@@ -78,8 +72,8 @@ impl Link {
         if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
             return Err(No::NotThis);
         }
-        let process = regall_sys::getpid();
-        if abandoned || self.process != process {
+        let is_inherited = |open: &Open| !open.socket.is_made_here();
+        if abandoned || self.open.as_ref().is_some_and(is_inherited) {
             self.close();
         }
         if let Some(open) = self.open.take() {
@@ -95,7 +89,6 @@ impl Link {
         }
         if self.open.is_none() {
             self.open = Some(Open::new(peer)?);
-            self.process = process;
         }
         let open = self.open.as_mut().ok_or(No::NotThis)?;
         open.used = now;
@@ -117,12 +110,12 @@ impl Open {
             e if find::is_shortage(e) => No::Failed(e),
             _ => No::Never,
         })?;
+        let mut open = Self::on(socket).map_err(No::Failed)?;
         // Whoever listens there must be the process that we want.
-        let who = socket::peer(&socket).map_err(|_| No::NotThis)?;
+        let who = open.peer().map_err(|_| No::NotThis)?;
         if who.pid != peer.pid() || who.uid != found.uid {
             return Err(No::Never);
         }
-        let mut open = Self::on(socket).map_err(No::Failed)?;
         match open.greet(peer.image(), || peer.gone()) {
             Ok(Ok(())) => Ok(open),
             Ok(Err(Errno::STALE)) => Err(No::Failed(Errno::STALE)),
@@ -134,24 +127,23 @@ impl Open {
         }
     }
 
-    /// On a connection over which nothing was said yet. EPERM: its user has handed over what it
-    /// should not have.
+    /// On a socket over which nothing was said yet. Errors: as [`Connection::on`].
     pub(crate) fn on(socket: Fd) -> Result<Self> {
-        let uid = socket::peer(&socket)?.uid;
-        if is_distrusted(uid) {
-            return Err(Errno::PERM);
-        }
-        let socket = socket.high()?;
+        let socket = Connection::on(socket)?.high()?;
         let inodes = (socket.stat()?.inode, 0);
         Ok(Self {
             socket,
-            uid,
             bounce: None,
             inodes,
             asked: 0,
             answered: 0,
             used: ticks(),
         })
+    }
+
+    /// Whose helper it is.
+    pub(crate) fn peer(&self) -> Result<Credentials> {
+        self.socket.peer()
     }
 
     /// Introduces us, who have read of this image, and takes the bounce buffer; or what the
@@ -167,29 +159,16 @@ impl Open {
             ..Request::new(HELLO)
         };
         self.send(hello)?;
-        let (answer, bounce) = self.receive(gone, Room::Fd)?;
+        let (answer, bounce) = self.receive(gone, Comes::Memory)?;
         match (answer.errno, bounce) {
-            (0, Some(bounce)) if is_memory(&bounce) => {
+            (0, Some(bounce)) if bounce.stat().is_ok_and(|s| s.size >= BOUNCE) => {
                 let bounce = bounce.high().map_err(|_| Lost::NoRoom)?;
                 self.inodes.1 = bounce.stat().map_or(0, |s| s.inode);
                 self.bounce = Some(bounce);
                 Ok(Ok(()))
             }
-            (e @ 1.., None) => Ok(Err(Errno(e as i32))),
-            (_, other) => {
-                self.leave(other);
-                Ok(Err(Errno::PERM))
-            }
-        }
-    }
-
-    /// Gets rid of what should not have come. What is no memory stays open: to close it may wait for
-    /// somebody, and may end what this process has registered by such a file. Its user is not asked
-    /// for anything again: each time could cost us one more descriptor.
-    fn leave(&self, unwanted: Option<Fd>) {
-        if let Some(fd) = unwanted.filter(|fd| !is_of_memory(fd)) {
-            core::mem::forget(fd);
-            distrust(self.uid);
+            (e @ 1.., _) => Ok(Err(Errno(e as i32))),
+            (0, _) => Ok(Err(Errno::PERM)),
         }
     }
 
@@ -235,20 +214,21 @@ impl Open {
         })
     }
 
-    /// The answer to the oldest request.
+    /// The answer to the oldest request, with what comes along if it is a good one.
     pub(crate) fn receive(
         &mut self,
         gone: impl Fn() -> Errno,
-        room: Room,
+        comes: Comes,
     ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
         let since = time::now();
         loop {
             let mut bytes = [0; ANSWER];
-            match self.take(&mut bytes, room) {
-                Ok(message) => return self.understand(message, bytes, room),
+            match self.take(&mut bytes, comes) {
+                Ok((message, fd)) => return self.understand(&message, bytes, fd),
                 Err(Errno::INTR) => (),
                 Err(Errno::AGAIN) if gone() == Errno::SRCH => return Err(Lost::Closed),
                 Err(Errno::AGAIN) => (),
+                Err(Errno::MFILE) => return Err(Lost::NoRoom),
                 Err(_) => return Err(Lost::Closed),
             }
             if time::now().saturating_sub(since) > PATIENCE {
@@ -257,44 +237,45 @@ impl Open {
         }
     }
 
-    /// Takes the next message. A descriptor comes along only with what it belongs to: of any
-    /// other message the kernel lets it go, before this process has it.
-    fn take(&self, bytes: &mut [u8; ANSWER], room: Room) -> Result<Message> {
-        let room = match room {
-            Room::Fd => {
-                let fits = socket::look(&self.socket, bytes)? == ANSWER;
-                let answer = Answer::from_bytes(*bytes).ok().filter(|_| fits);
-                let good = |a: Answer| a.errno == 0 && a.number == self.answered + 1;
-                match answer.is_some_and(good) {
-                    true => Room::Fd,
-                    false => Room::Nothing,
-                }
+    /// Takes the next message. A descriptor comes along only with what it belongs to.
+    fn take(&mut self, bytes: &mut [u8; ANSWER], comes: Comes) -> Result<(Message, Option<Fd>)> {
+        if comes == Comes::Memory {
+            let fits = self.socket.look(bytes)? == ANSWER;
+            let answer = Answer::from_bytes(*bytes).ok().filter(|_| fits);
+            let good = |a: Answer| a.errno == 0 && a.number == self.answered + 1;
+            if answer.is_some_and(good) {
+                let (message, fd) = self.socket.receive_memory(bytes)?;
+                return Ok((message, Some(fd)));
             }
-            room => room,
-        };
-        socket::receive(&self.socket, bytes, room)
+        }
+        let message = self.socket.receive(bytes, Room::Nothing)?;
+        Ok((message, None))
     }
 
     fn understand(
         &mut self,
-        message: Message,
+        message: &Message,
         bytes: [u8; ANSWER],
-        room: Room,
+        fd: Option<Fd>,
     ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
         let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Closed)?;
         self.answered += 1;
-        let was_good = answer.errno == 0 && room == Room::Fd;
-        if message.bytes == ANSWER && message.cut && was_good && message.fd.is_none() {
-            return Err(Lost::NoRoom);
-        }
-        match message.bytes == ANSWER && !message.cut && answer.number == self.answered {
-            true => Ok((answer, message.fd)),
-            false => {
-                self.leave(message.fd);
-                Err(Lost::Closed)
-            }
+        let whole = message.bytes == ANSWER && !message.cut;
+        let is_plain = message.has_files == fd.is_some();
+        match whole && is_plain && answer.number == self.answered {
+            true => Ok((answer, fd)),
+            false => Err(Lost::Closed),
         }
     }
+}
+
+/// What comes with a good answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comes {
+    /// Nothing else.
+    Alone,
+    /// The descriptor of memory.
+    Memory,
 }
 
 /// Why there will be no more answers on this link.
@@ -316,44 +297,6 @@ impl Lost {
             Self::NoRoom => Errno::MFILE,
         }
     }
-}
-
-/// Whether it is memory as a bounce buffer must be.
-fn is_memory(bounce: &Fd) -> bool {
-    is_of_memory(bounce) && bounce.stat().is_ok_and(|s| s.size >= BOUNCE)
-}
-
-/// Whether it is memory: reading, writing and closing it waits for nobody.
-fn is_of_memory(fd: &Fd) -> bool {
-    fd.seals().is_ok()
-}
-
-/// Other users whose processes have handed over what is no memory; [`NOBODY`] where there is none.
-/// So many descriptors stay open at the most.
-static DISTRUSTED: [AtomicU32; 16] = [const { AtomicU32::new(NOBODY) }; 16];
-/// No user has this number.
-const NOBODY: u32 = u32::MAX;
-
-/// Nothing is asked of other users' processes any more whose user is `uid`. (Our own user could do
-/// whatever it likes to us. Of a process of its the peer is not asked again.)
-#[cold]
-fn distrust(uid: u32) {
-    if uid != regall_sys::geteuid() && !is_distrusted(uid) {
-        let put = |place: &AtomicU32| {
-            place
-                .compare_exchange(NOBODY, uid, Relaxed, Relaxed)
-                .is_ok()
-        };
-        let _ = DISTRUSTED.iter().any(put);
-    }
-}
-
-/// Whether nothing is asked of that user's processes. Of none of other users', once there are too
-/// many of them.
-fn is_distrusted(uid: u32) -> bool {
-    let users = || DISTRUSTED.iter().map(|place| place.load(Relaxed));
-    let full = users().all(|user| user != NOBODY);
-    users().any(|user| user == uid) || full && uid != regall_sys::geteuid()
 }
 
 /// A helper that was there is there no more. It never ends alone: its process is killed, and
@@ -395,19 +338,13 @@ pub fn descriptor(peer: &Process, link: &Lock<Link>, addr: u64) -> Result<(Fd, u
         ..Request::new(DESCRIPTOR)
     };
     let answered = match open.send(request) {
-        Ok(()) => open.receive(|| peer.gone(), Room::Fd),
+        Ok(()) => open.receive(|| peer.gone(), Comes::Memory),
         Err(lost) => Err(lost),
     };
     match answered {
-        Ok((
-            Answer {
-                errno: 0, bytes, ..
-            },
-            Some(fd),
-        )) if is_of_memory(&fd) => Ok((fd, bytes)),
-        Ok((answer, _)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
-        Ok((_, other)) => {
-            open.leave(other);
+        Ok((answer, Some(fd))) => Ok((fd, answer.bytes)),
+        Ok((answer, None)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
+        Ok((_, None)) => {
             link.close();
             Err(Errno::PERM)
         }

@@ -5,6 +5,7 @@
 //!
 //! Peers may send what they like. A message that is not as it must be ends the connection.
 
+use crate::connection::Connection;
 use crate::cookie::Cookie;
 use crate::vector::Segment;
 use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
@@ -84,7 +85,7 @@ pub trait Owner {
 
 /// A peer that has connected.
 struct Client {
-    socket: Fd,
+    socket: Connection,
     /// Who has connected. It alone is served: what another process sends, which was given the
     /// connection or has the number of one that ended, ends it.
     who: Credentials,
@@ -181,7 +182,10 @@ fn welcome(owner: &dyn Owner, listener: &Fd, other_user: bool, clients: &mut [Op
         }
         Err(_) => return,
     };
-    let Ok(who) = socket::peer(&socket) else {
+    let Ok(socket) = Connection::on(socket) else {
+        return;
+    };
+    let Ok(who) = socket.peer() else {
         return;
     };
     let new = Client {
@@ -252,12 +256,14 @@ impl Client {
     fn attend(&mut self, owner: &dyn Owner) -> Result<()> {
         for _ in 0..TURN {
             let mut bytes = [0; REQUEST];
-            let message = match socket::receive(&self.socket, &mut bytes, Room::Sender) {
+            let message = match self.socket.receive(&mut bytes, Room::Sender) {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 other => other?,
             };
             let sender = message.sender.filter(|s| s.pid == self.who.pid);
-            let (Some(sender), REQUEST, false) = (sender, message.bytes, message.cut) else {
+            let (Some(sender), REQUEST, false) =
+                (sender, message.bytes, message.cut || message.has_files)
+            else {
                 return Err(Errno::PROTO);
             };
             let request = Request::from_bytes(bytes)?;

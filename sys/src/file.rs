@@ -57,6 +57,11 @@ impl Fd {
         duplicate_high(self.0).map(Self)
     }
 
+    /// The same file at a high number, beside this one; see [`duplicate_high`].
+    pub fn duplicate_high(&self) -> Result<Self> {
+        duplicate_high(self.0).map(Self)
+    }
+
     /// The number, for who closes it himself.
     pub fn leak(self) -> i32 {
         let fd = self.0;

@@ -24,18 +24,14 @@ pub enum Room {
     Nothing,
     /// Who sends it, on connections to a listener.
     Sender,
-    /// A descriptor.
-    Fd,
 }
 
 impl Room {
-    /// Bytes of it. Where a descriptor does not fit the process never gets it: the kernel lets
-    /// go of the file. More than one would fit where cmsg(3) has its padding.
+    /// Bytes of it.
     const fn bytes(self) -> usize {
         match self {
             Self::Nothing => 0,
             Self::Sender => 32,
-            Self::Fd => ONE_FD,
         }
     }
 }
@@ -44,13 +40,22 @@ impl Room {
 pub struct Message {
     /// Bytes of it; 0: the other end is closed.
     pub bytes: usize,
-    /// The descriptor that came with it.
-    pub fd: Option<Fd>,
     /// The process that sent it, with its real user and group ([`Room::Sender`]).
     pub sender: Option<Credentials>,
-    /// It was longer than the buffer, or there were more descriptors than there is room for, in
-    /// the message or in the process.
+    /// It was longer than the buffer.
     pub cut: bool,
+    /// Descriptors came with it.
+    pub has_files: bool,
+}
+
+/// The descriptors of a message that waits to be received.
+pub enum Handed {
+    /// There is one: this is a duplicate.
+    One(Fd),
+    /// There is one, and the process has no room for it.
+    NoRoom,
+    /// There are none, or several.
+    Other,
 }
 
 /// One descriptor with its header (cmsg(3)): CMSG_SPACE(sizeof(int)) bytes.
@@ -67,15 +72,15 @@ struct Ancillary {
 const ONE_FD: usize = 20;
 /// Bytes in front of what a message of the kernel's holds.
 const HEAD: usize = 16;
-/// Words for CMSG_SPACE(sizeof(struct ucred)), and for one descriptor.
+/// Words for CMSG_SPACE(sizeof(struct ucred)), and for two descriptors.
 const ROOM: usize = 4 + 3;
 
 /// What has come with a message: the sender, and the descriptors.
 struct Extras {
     sender: Option<Credentials>,
+    /// The first descriptor. The others are closed.
     fd: Option<Fd>,
-    /// Whether more descriptors than one came.
-    cut: bool,
+    many: usize,
 }
 
 impl Extras {
@@ -84,7 +89,7 @@ impl Extras {
         let mut found = Self {
             sender: None,
             fd: None,
-            cut: false,
+            many: 0,
         };
         let int = |at: usize| {
             let word = words.get(at / 8).copied().unwrap_or(0);
@@ -101,9 +106,8 @@ impl Extras {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                     for n in 0..(len - HEAD) / 4 {
                         let fd = Fd::owned(int(at + HEAD + 4 * n));
-                        found.cut |= found.fd.is_some();
-                        // Those beyond the first are closed.
                         found.fd = found.fd.or(Some(fd));
+                        found.many += 1;
                     }
                 }
                 _ => (),
@@ -152,19 +156,27 @@ fn abstract_address(name: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
 fn new_listener() -> Result<Fd> {
     const PASS_RIGHTS: i32 = 83;
     let socket = new()?;
-    let set = |option: i32, value: i32| {
-        call!(
-            libc::SYS_setsockopt,
-            socket.raw(),
-            libc::SOL_SOCKET,
-            option,
-            &raw const value,
-            size_of_val(&value)
-        )
-    };
-    set(libc::SO_PASSCRED, 1)?;
-    let _ = set(PASS_RIGHTS, 0);
+    ask_for_senders(&socket)?;
+    let _ = set(&socket, PASS_RIGHTS, 0);
     Ok(socket)
+}
+
+fn set(socket: &Fd, option: i32, value: i32) -> Result<()> {
+    call!(
+        libc::SYS_setsockopt,
+        socket.raw(),
+        libc::SOL_SOCKET,
+        option,
+        &raw const value,
+        size_of_val(&value)
+    )
+    .map(drop)
+}
+
+/// Who has sent a message is told from here on ([`Room::Sender`]). At the end of the connection
+/// nobody has.
+pub fn ask_for_senders(socket: &Fd) -> Result<()> {
+    set(socket, libc::SO_PASSCRED, 1)
 }
 
 /// Whether there is something to be received at once, or the other end is closed.
@@ -310,33 +322,63 @@ pub fn send(socket: &Fd, message: &[u8], fd: Option<i32>) -> Result<()> {
 }
 
 /// Receives one message into `buffer`. EAGAIN: none has come in time.
+///
+/// The kernel lets go of the descriptors that come with it. Where the sender is to be feared that
+/// is not to be done: the last one to let go of a socket may wait for as long as SO_LINGER says.
+/// See [`look`] and [`handed`].
 pub fn receive(socket: &Fd, buffer: &mut [u8], room: Room) -> Result<Message> {
+    take(socket, buffer, room, 0)
+}
+
+/// As [`receive`]; the message stays there, and so do its descriptors. The bytes are all that it
+/// has. EAGAIN, if nobody `waits` for one: there is none now.
+pub fn look(socket: &Fd, buffer: &mut [u8], room: Room, waits: bool) -> Result<Message> {
+    let flags = if waits { 0 } else { libc::MSG_DONTWAIT };
+    take(
+        socket,
+        buffer,
+        room,
+        flags | libc::MSG_PEEK | libc::MSG_TRUNC,
+    )
+}
+
+fn take(socket: &Fd, buffer: &mut [u8], room: Room, flags: i32) -> Result<Message> {
     let mut extras = [0u64; ROOM];
     let mut part = [buffer.as_mut_ptr() as u64, buffer.len() as u64];
     let mut header = header(&mut part, extras.as_mut_ptr().cast(), room.bytes());
-    let flags = libc::MSG_CMSG_CLOEXEC;
-    let bytes = call!(
+    let flags = (flags | libc::MSG_CMSG_CLOEXEC) as u32;
+    let bytes = call!(libc::SYS_recvmsg, socket.raw(), &raw mut header, flags)?;
+    let extras = Extras::of(&extras, header.msg_controllen.min(room.bytes()));
+    Ok(Message {
+        bytes: bytes as usize,
+        sender: extras.sender,
+        cut: header.msg_flags & libc::MSG_TRUNC != 0,
+        has_files: header.msg_flags & libc::MSG_CTRUNC != 0 || extras.many != 0,
+    })
+}
+
+/// What descriptors come with the message that waits, which stays there and keeps them: closing a
+/// duplicate waits for nothing. Errors as [`receive`]'s.
+pub fn handed(socket: &Fd) -> Result<Handed> {
+    let mut byte = 0u8;
+    let mut extras = [0u64; ROOM];
+    let mut part = [&raw mut byte as u64, 1];
+    let room = size_of_val(&extras);
+    let mut header = header(&mut part, extras.as_mut_ptr().cast(), room);
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_PEEK;
+    call!(
         libc::SYS_recvmsg,
         socket.raw(),
         &raw mut header,
         flags as u32
     )?;
-    let extras = Extras::of(&extras, header.msg_controllen.min(room.bytes()));
-    Ok(Message {
-        bytes: bytes as usize,
-        fd: extras.fd,
-        sender: extras.sender,
-        cut: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || extras.cut,
+    let cut = header.msg_flags & libc::MSG_CTRUNC != 0;
+    let extras = Extras::of(&extras, header.msg_controllen.min(room));
+    Ok(match (extras.fd, extras.many) {
+        (Some(fd), 1) if !cut => Handed::One(fd),
+        (None, _) if cut => Handed::NoRoom,
+        _ => Handed::Other,
     })
-}
-
-/// Reads the message that [`receive`] takes next into `buffer`, without what comes with it, and
-/// leaves it there; its bytes. Errors as [`receive`]'s.
-pub fn look(socket: &Fd, buffer: &mut [u8]) -> Result<usize> {
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC;
-    let (at, room) = (buffer.as_mut_ptr(), buffer.len());
-    let seen = call!(libc::SYS_recvfrom, socket.raw(), at, room, flags as u32);
-    seen.map(|bytes| bytes as usize)
 }
 
 fn header(part: &mut [u64; 2], extras: *mut u8, room: usize) -> libc::msghdr {
@@ -366,22 +408,7 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
-    fn descriptors_beyond_the_first_are_closed() {
-        let null = || Fd::open(c"/dev/null", libc::O_RDONLY, 0).unwrap().leak() as u32;
-        let (one, two) = (null(), null());
-        let head = u64::from(libc::SCM_RIGHTS as u32) << 32 | u64::from(libc::SOL_SOCKET as u32);
-        let words = [24, head, u64::from(two) << 32 | u64::from(one), 0, 0, 0, 0];
-        let found = Extras::of(&words, 24);
-        assert!(found.cut && found.fd.map(|fd| fd.raw()) == Some(one as i32));
-        for fd in [one, two] {
-            assert!(crate::file::stat_fd(fd as i32).is_err());
-        }
-        // What the kernel has cut off is nothing to be read.
-        assert!(Extras::of(&[u64::MAX; ROOM], 15).fd.is_none());
-    }
-
-    #[test]
-    fn descriptors_arrive_where_there_is_room_alone() {
+    fn descriptors_are_seen_and_stay_where_they_are() {
         let mut pair = [0i32; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         let made = call!(
@@ -394,22 +421,36 @@ mod tests {
         made.unwrap();
         let [near, far] = pair.map(Fd::owned);
         let mut buffer = [0; 1];
-        for room in [Room::Nothing, Room::Sender, Room::Fd] {
-            send(&near, b"x", Some(near.raw())).unwrap();
-            let got = receive(&far, &mut buffer, room).unwrap();
-            // (Nobody has asked for the sender, so there is room for its descriptors.)
-            let arrives = room == Room::Fd;
-            assert!(room == Room::Sender || got.fd.is_some() == arrives && got.cut != arrives);
+        let mut seen = |many: usize| {
+            let mut words = [16 + 4 * many as u64, 0, 0, 0];
+            words[1] =
+                u64::from(libc::SCM_RIGHTS as u32) << 32 | u64::from(libc::SOL_SOCKET as u32);
+            words[2] = u64::from(near.raw() as u32) << 32 | u64::from(near.raw() as u32);
+            words[3] = words[2];
+            let mut part = [buffer.as_ptr() as u64, 1];
+            let room = if many == 0 { 0 } else { 16 + 4 * many };
+            let message = header(&mut part, words.as_mut_ptr().cast(), room);
+            call!(libc::SYS_sendmsg, near.raw(), &raw const message, 0).unwrap();
+            let seen = look(&far, &mut buffer, Room::Nothing, true).unwrap();
+            assert_eq!(seen.has_files, many != 0, "{many}");
+            let handed = handed(&far).unwrap();
+            // It is still there.
+            assert!(has_more(&far));
+            let got = receive(&far, &mut buffer, Room::Nothing).unwrap();
+            assert!(got.bytes == 1 && got.has_files == (many != 0) && !has_more(&far));
+            handed
+        };
+        assert!(matches!(seen(0), Handed::Other));
+        let Handed::One(fd) = seen(1) else {
+            panic!("one was sent");
+        };
+        assert_eq!(fd.stat().unwrap().inode, near.stat().unwrap().inode);
+        drop(fd);
+        for many in [2, 3] {
+            assert!(matches!(seen(many), Handed::Other), "{many}");
         }
-        // With two and room for one.
-        let mut words = [24, 0, 0];
-        words[1] = u64::from(libc::SCM_RIGHTS as u32) << 32 | u64::from(libc::SOL_SOCKET as u32);
-        words[2] = u64::from(near.raw() as u32) << 32 | u64::from(near.raw() as u32);
-        let mut part = [buffer.as_ptr() as u64, 1];
-        let two = header(&mut part, words.as_mut_ptr().cast(), 24);
-        call!(libc::SYS_sendmsg, near.raw(), &raw const two, 0).unwrap();
-        let got = receive(&far, &mut buffer, Room::Fd).unwrap();
-        assert!(got.fd.is_some() && got.cut);
+        // What the kernel has cut off is nothing to be read.
+        assert!(Extras::of(&[u64::MAX; ROOM], 15).fd.is_none());
     }
 
     #[test]
@@ -433,38 +474,44 @@ mod tests {
         assert!(has_more(&far));
         send(&near, b"four", None).unwrap();
         let mut buffer = [0; 3];
-        assert_eq!((look(&far, &mut buffer), &buffer), (Ok(3), b"one"));
+        let seen = look(&far, &mut buffer, Room::Sender, true).unwrap();
+        assert!(seen.bytes == 3 && &buffer == b"one" && !seen.cut);
         let first = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert!(first.bytes == 3 && &buffer == b"one" && !first.cut);
         assert_eq!(first.sender, Some(us));
-        assert_eq!((look(&far, &mut buffer), &buffer), (Ok(4), b"fou"));
+        let seen = look(&far, &mut buffer, Room::Sender, true).unwrap();
+        assert!(seen.bytes == 4 && &buffer == b"fou" && seen.cut);
         let second = receive(&far, &mut buffer, Room::Sender).unwrap();
-        assert!(second.bytes == 3 && second.cut && second.fd.is_none());
+        assert!(second.bytes == 3 && second.cut);
         assert_eq!(second.sender, Some(us));
         // Nobody hands a listener's side a descriptor.
         match send(&near, b"fd", Some(listener.raw())) {
             Err(e) => assert_eq!(e, Errno::PERM),
             Ok(()) => {
-                let third = receive(&far, &mut buffer, Room::Sender).unwrap();
-                assert!(third.fd.is_none() && third.cut);
+                let seen = look(&far, &mut buffer, Room::Sender, false).unwrap();
+                assert!(seen.has_files && seen.sender == Some(us));
+                let got = receive(&far, &mut buffer, Room::Sender).unwrap();
+                assert!(got.has_files);
             }
         }
         send(&far, b"two", Some(listener.raw())).unwrap();
-        let other_way = receive(&near, &mut buffer, Room::Fd).unwrap();
-        assert!(other_way.sender.is_none() && !other_way.cut);
-        assert_eq!(
-            other_way.fd.unwrap().stat().unwrap().inode,
-            listener.stat().unwrap().inode
-        );
+        let Ok(Handed::One(fd)) = handed(&near) else {
+            panic!("one was sent");
+        };
+        assert_eq!(fd.stat().unwrap().inode, listener.stat().unwrap().inode);
+        let other_way = receive(&near, &mut buffer, Room::Nothing).unwrap();
+        assert!(other_way.sender.is_none() && other_way.has_files);
+        let none = look(&near, &mut buffer, Room::Nothing, false);
+        assert_eq!(none.err(), Some(Errno::AGAIN));
         let got = receive(&far, &mut buffer, Room::Sender);
         assert_eq!(got.err(), Some(Errno::AGAIN));
         let before = std::time::Instant::now();
-        let got = receive(&near, &mut buffer, Room::Fd);
+        let got = receive(&near, &mut buffer, Room::Nothing);
         assert_eq!(got.err(), Some(Errno::AGAIN));
         assert!(before.elapsed().as_millis() >= 15);
         drop(near);
         let end = receive(&far, &mut buffer, Room::Sender).unwrap();
-        assert_eq!(end.bytes, 0);
+        assert!(end.bytes == 0 && end.sender.is_none());
         assert_eq!(send(&far, b"x", None).err(), Some(Errno::PIPE));
         let _ = std::fs::remove_file(path.to_str().unwrap());
     }

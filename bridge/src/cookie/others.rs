@@ -4,12 +4,12 @@
 use super::Cookie;
 use crate::find;
 use crate::kind::Kind;
-use crate::link::{Lost, Open, LOOK};
+use crate::link::{Comes, Lost, Open, LOOK};
 use crate::transfer::{Outcome, Way};
 use crate::vector::{Cursor, Few, Segment};
 use crate::wire::{open_name, Request, CHUNK, COOKIE_GET, COOKIE_PUT, HOLD};
 use regall_sys::process::{own_namespace, Identity};
-use regall_sys::socket::{self, Room};
+use regall_sys::socket;
 use regall_sys::{Access, Errno, Result};
 
 /// As [`super::circle::Circle::transfer`], of a region whose owner is another user's. A
@@ -67,10 +67,10 @@ fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
         false => Errno::PERM,
     };
     let socket = socket::connect_abstract(open_name(&owner).as_bytes(), LOOK).map_err(none)?;
-    if socket::peer(&socket)?.pid != pid {
+    let mut open = Open::on(socket)?;
+    if open.peer()?.pid != pid {
         return Err(Errno::PERM);
     }
-    let mut open = Open::on(socket)?;
     open.greet(0, || gone(cookie))
         .map_err(|lost| why(lost, cookie))??;
     let hold = Request {
@@ -86,7 +86,7 @@ fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
 fn ask(open: &mut Open, cookie: Cookie, request: Request) -> Result<u64> {
     let answered = open
         .send(request)
-        .and_then(|()| open.receive(|| gone(cookie), Room::Nothing))
+        .and_then(|()| open.receive(|| gone(cookie), Comes::Alone))
         .map_err(|lost| why(lost, cookie));
     match answered?.0 {
         answer if answer.errno != 0 => Err(Errno(answer.errno as i32)),

@@ -1,4 +1,4 @@
-//! What a process does with descriptors that a helper should not have handed over.
+//! What a process does with what a helper answers.
 
 use super::*;
 
@@ -20,11 +20,9 @@ fn pipe() -> [Fd; 2] {
     ends.map(Fd::owned)
 }
 
-/// What comes of a greeting that is answered so, with that descriptor; and whether this process
-/// has it still.
-fn greeted(errno: u32, number: u64) -> (bool, bool) {
+/// Whether a greeting that is answered so, with `given`, is a success.
+fn greeted(errno: u32, number: u64, given: &Fd) -> bool {
     let [near, far] = pair();
-    let [reads, writes] = pipe();
     let mut open = Open::on(near).unwrap();
     let answer = Answer {
         magic: crate::wire::MAGIC,
@@ -33,32 +31,24 @@ fn greeted(errno: u32, number: u64) -> (bool, bool) {
         bytes: 0,
         reserved: 0,
     };
-    socket::send(&far, &answer.to_bytes(), Some(writes.raw())).unwrap();
-    drop(writes);
-    let good = matches!(open.greet(0, || Errno::STALE), Ok(Ok(())));
-    let kept = reads.read(&mut [0]) == Err(Errno::AGAIN);
-    (good, kept)
+    socket::send(&far, &answer.to_bytes(), Some(given.raw())).unwrap();
+    matches!(open.greet(0, || Errno::STALE), Ok(Ok(())))
 }
 
 #[test]
-fn no_descriptor_comes_with_what_has_none() {
+fn a_bounce_buffer_is_memory_of_its_size() {
+    let memory = file::in_memory(c"bounce", 0).unwrap();
+    memory.truncate(BOUNCE).unwrap();
+    assert!(greeted(0, 1, &memory));
     for (errno, number) in [(libc::EPERM as u32, 1), (0, 2), (5000, 1)] {
-        assert_eq!(greeted(errno, number), (false, false), "{errno} {number}");
+        assert!(!greeted(errno, number, &memory), "{errno} {number}");
     }
-}
+    memory.truncate(BOUNCE - 1).unwrap();
+    assert!(!greeted(0, 1, &memory));
 
-#[test]
-fn what_is_no_memory_is_not_closed_and_its_user_not_asked_again() {
-    assert_eq!(greeted(0, 1), (false, true));
-    // Our own user is one party with us.
-    assert!(!is_distrusted(regall_sys::geteuid()));
-    let other = regall_sys::geteuid() + 1;
-    assert!(!is_distrusted(other + 1));
-    distrust(other);
-    assert!(is_distrusted(other) && !is_distrusted(other + 1));
-    // No more than so many.
-    for user in 0..16 {
-        distrust(other + 100 + user);
-    }
-    assert!(is_distrusted(other + 1) && !is_distrusted(regall_sys::geteuid()));
+    // Nobody has what is no memory afterwards.
+    let [reads, writes] = pipe();
+    assert!(!greeted(0, 1, &writes));
+    drop(writes);
+    assert_eq!(reads.read(&mut [0]), Ok(0));
 }

@@ -7,12 +7,11 @@
 
 use super::{Copied, Endpoints, Features, Job, Mechanism};
 use crate::kind::No;
-use crate::link::{Link, Lost, Open};
+use crate::link::{Comes, Link, Lost, Open};
 use crate::lock::Lock;
 use crate::process::Process;
 use crate::vector::{Cursor, Few, Segment, Way};
 use crate::wire::{Answer, Request, ATTACH_GET, ATTACH_PUT, CHUNK, GET, PUT, SLOTS};
-use regall_sys::socket::Room;
 use regall_sys::{Access, Errno, Result};
 
 /// The mechanism by a thread of the owner.
@@ -129,7 +128,7 @@ impl Work<'_> {
             if self.sent == self.taken {
                 return Ok(());
             }
-            let (answer, _) = open.receive(|| peer.gone(), Room::Nothing)?;
+            let (answer, _) = open.receive(|| peer.gone(), Comes::Alone)?;
             // SAFETY: by the contract above.
             unsafe { self.take(open, &answer) }?;
         }

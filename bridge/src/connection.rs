@@ -1,0 +1,187 @@
+//! A connection to another process, which may belong to another user and hand over any descriptor
+//! at any time. The last one to let go of a socket may wait for as long as its SO_LINGER says, so
+//! such a descriptor is never taken, and the connection that it came by is never closed.
+
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use regall_sys::file::Fd;
+use regall_sys::socket::{self, Credentials, Handed, Message, Room};
+use regall_sys::{Errno, Result};
+
+/// A connection.
+pub(crate) struct Connection {
+    socket: ManuallyDrop<Fd>,
+    /// The user at the other end, if that is not our own.
+    other_user: Option<u32>,
+    /// The process that made it: children may have it, too.
+    process: u32,
+    /// What has come by it is not to be let go of.
+    stays: bool,
+}
+
+impl Connection {
+    /// On a socket by which nothing was received yet. EPERM: the user at its other end has handed
+    /// over what it should not have.
+    pub fn on(socket: Fd) -> Result<Self> {
+        let who = socket::peer(&socket);
+        let uid = who.map_or(NOBODY, |who| who.uid);
+        let made = Self {
+            socket: ManuallyDrop::new(socket),
+            other_user: Some(uid).filter(|uid| *uid != regall_sys::geteuid()),
+            process: regall_sys::getpid(),
+            stays: false,
+        };
+        match made.other_user {
+            Some(uid) if is_distrusted(uid) => Err(Errno::PERM),
+            _ => who.map(|_| made),
+        }
+    }
+
+    /// The same at a high number.
+    pub fn high(mut self) -> Result<Self> {
+        let other = self.socket.duplicate_high()?;
+        // The other one holds what was handed over.
+        *self.socket = other;
+        Ok(self)
+    }
+
+    /// Whether this process has made it.
+    pub fn is_made_here(&self) -> bool {
+        self.process == regall_sys::getpid()
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> Result<Credentials> {
+        socket::peer(&self.socket)
+    }
+
+    /// Receives one message into `buffer`. EPROTO: descriptors come with it; errors as
+    /// [`socket::receive`]'s.
+    pub fn receive(&mut self, buffer: &mut [u8], room: Room) -> Result<Message> {
+        if self.other_user.is_some() && socket::look(&self.socket, buffer, room, true)?.has_files {
+            self.distrust();
+            return Err(Errno::PROTO);
+        }
+        socket::receive(&self.socket, buffer, room)
+    }
+
+    /// Reads the next message into `buffer` and leaves it there; its bytes.
+    pub fn look(&self, buffer: &mut [u8]) -> Result<usize> {
+        socket::look(&self.socket, buffer, Room::Nothing, true).map(|seen| seen.bytes)
+    }
+
+    /// As [`Connection::receive`], with the descriptor of memory that comes with it. EMFILE: there
+    /// is no room for it; EPROTO: that is not what comes.
+    pub fn receive_memory(&mut self, buffer: &mut [u8]) -> Result<(Message, Fd)> {
+        let fd = match socket::handed(&self.socket)? {
+            Handed::One(fd) if is_of_memory(&fd) => fd,
+            // What there would have been no room for is not known.
+            Handed::NoRoom => {
+                self.distrust();
+                return Err(Errno::MFILE);
+            }
+            // It is a duplicate, which can be closed.
+            Handed::One(_) | Handed::Other => {
+                self.distrust();
+                return Err(Errno::PROTO);
+            }
+        };
+        let message = socket::receive(&self.socket, buffer, Room::Nothing)?;
+        Ok((message, fd))
+    }
+
+    /// Nothing more is taken from here. Our own user could do whatever it likes to us.
+    fn distrust(&mut self) {
+        if let Some(uid) = self.other_user {
+            self.stays = true;
+            distrust(uid);
+        }
+    }
+
+    /// Whether it can be closed without waiting for somebody.
+    fn can_be_closed(&self) -> bool {
+        if self.other_user.is_none() {
+            return true;
+        }
+        if self.stays {
+            return false;
+        }
+        if self.is_made_here() {
+            // Nothing more can come from here on.
+            socket::shut_down(&self.socket);
+        }
+        if socket::ask_for_senders(&self.socket).is_err() {
+            return false;
+        }
+        for _ in 0..MOST {
+            match socket::look(&self.socket, &mut [], Room::Sender, false) {
+                // Nothing has come, or this is the end.
+                Err(_) | Ok(Message { sender: None, .. }) => return true,
+                Ok(message) if message.has_files || !self.is_made_here() => return false,
+                Ok(_) => {
+                    let _ = socket::receive(&self.socket, &mut [], Room::Sender);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Messages that wait in a connection at the most (net.unix.max_dgram_qlen, commonly 10 to 512).
+const MOST: u32 = 1024;
+
+impl Deref for Connection {
+    type Target = Fd;
+
+    fn deref(&self) -> &Fd {
+        &self.socket
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.can_be_closed() {
+            // SAFETY: nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.socket) };
+        } else if let Some(uid) = self.other_user {
+            // Each time could cost us one more descriptor.
+            distrust(uid);
+        }
+    }
+}
+
+/// Whether it is memory: reading, writing and closing it waits for nobody.
+fn is_of_memory(fd: &Fd) -> bool {
+    fd.seals().is_ok()
+}
+
+/// Other users whose processes have handed over what is no memory; [`NOBODY`] where there is none.
+/// So many descriptors stay open at the most.
+static DISTRUSTED: [AtomicU32; 16] = [const { AtomicU32::new(NOBODY) }; 16];
+/// No user has this number.
+const NOBODY: u32 = u32::MAX;
+
+/// Nothing has to do with other users' processes any more whose user is `uid`.
+#[cold]
+fn distrust(uid: u32) {
+    if uid != regall_sys::geteuid() && !is_distrusted(uid) {
+        let put = |place: &AtomicU32| {
+            place
+                .compare_exchange(NOBODY, uid, Relaxed, Relaxed)
+                .is_ok()
+        };
+        let _ = DISTRUSTED.iter().any(put);
+    }
+}
+
+/// Whether nothing has to do with that user's processes. With none of other users', once there are
+/// too many of them.
+fn is_distrusted(uid: u32) -> bool {
+    let users = || DISTRUSTED.iter().map(|place| place.load(Relaxed));
+    let full = users().all(|user| user != NOBODY);
+    users().any(|user| user == uid) || full && uid != regall_sys::geteuid()
+}
+
+#[cfg(test)]
+mod tests;

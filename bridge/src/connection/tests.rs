@@ -1,0 +1,100 @@
+//! What a process does with descriptors that another user's process should not have handed over.
+
+use super::*;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
+use std::time::{Duration, Instant};
+
+fn pair() -> [Fd; 2] {
+    let mut pair = [0i32; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) };
+    assert_eq!(made, 0);
+    pair.map(Fd::owned)
+}
+
+/// A socket whose last closer waits for five seconds, and the one that it is connected to.
+fn lingering() -> (Fd, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 1 << 16]).is_ok() {}
+    let five = libc::linger {
+        l_onoff: 1,
+        l_linger: 5,
+    };
+    // SAFETY: a value of that size.
+    let set = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const five).cast(),
+            size_of_val(&five) as u32,
+        )
+    };
+    assert_eq!(set, 0);
+    (Fd::owned(stream.into_raw_fd()), listener)
+}
+
+/// A connection to a user that is not ours, and its other end.
+fn to_another_user(uid: u32) -> (Connection, Fd) {
+    let [near, far] = pair();
+    let mut connection = Connection::on(near).unwrap();
+    connection.other_user = Some(uid);
+    (connection, far)
+}
+
+/// What waits for the descriptor's last closer takes no time, nor does closing the connection. What
+/// lingers is with its user.
+fn at_once<T>(uid: u32, act: impl FnOnce(&mut Connection) -> T) -> T {
+    let (mut connection, far) = to_another_user(uid);
+    let (lingers, _listener) = lingering();
+    socket::send(&far, b"x", None).unwrap();
+    socket::send(&far, b"y", Some(lingers.raw())).unwrap();
+    drop(lingers);
+    let start = Instant::now();
+    let got = act(&mut connection);
+    drop(connection);
+    drop(far);
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "it was waited for"
+    );
+    assert!(is_distrusted(uid));
+    got
+}
+
+#[test]
+fn what_lingers_is_not_taken() {
+    let user = regall_sys::geteuid() + 1000;
+    let mut buffer = [0];
+    // It is closed unread.
+    at_once(user, |_| ());
+    let got = at_once(user + 1, |c| {
+        assert_eq!(c.receive(&mut buffer, Room::Nothing).unwrap().bytes, 1);
+        c.receive(&mut buffer, Room::Nothing).err()
+    });
+    assert_eq!(got, Some(Errno::PROTO));
+    let got = at_once(user + 2, |c| {
+        assert_eq!(c.receive(&mut buffer, Room::Nothing).unwrap().bytes, 1);
+        c.receive_memory(&mut buffer).err()
+    });
+    assert_eq!(got, Some(Errno::PROTO));
+
+    // Who has done nothing is trusted still, and everything that it has sent is taken.
+    let (connection, far) = to_another_user(user + 3);
+    for _ in 0..4 {
+        socket::send(&far, b"", None).unwrap();
+    }
+    drop(connection);
+    assert!(socket::has_ended(&far) && !is_distrusted(user + 3));
+
+    // No more than so many.
+    for other in 0..16 {
+        distrust(user + 100 + other);
+    }
+    assert!(is_distrusted(user + 4) && !is_distrusted(regall_sys::geteuid()));
+}
