@@ -114,6 +114,7 @@ mod stock {
         revoke = "revoke" [] [] Same;
         revoke_exact = "revoke" [] [("REGALL_KEYS", "exact")] Same;
         revoke_in_calls = "revoke" ["shut"] [] Same;
+        revoke_in_calls_again = "revoke" ["shut", "again"] [] Same;
         revoke_soon = "revoke" [] [("REGALL_REVOKE_MS", "1"), ("REGALL_PIN", "auto")] Alone;
         domains = "domains" [] [] Same;
         limits = "limits" [] [] Same;

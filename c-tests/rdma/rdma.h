@@ -83,21 +83,24 @@ __attribute__((unused)) static struct ibv_context *open_device(const char *name)
 	return ctx;
 }
 
-/* Brings both queue pairs (back) into a state in which they work. */
+/* Two queue pairs that are connected with each other. */
 __attribute__((unused)) static void connect_pair(struct rig *r)
 {
 	union ibv_gid gid;
 	NEED(ibv_query_gid(r->ctx, 1, 0, &gid) == 0);
 	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_attr a = { .qp_state = IBV_QPS_RESET };
-		NEED(ibv_modify_qp(r->qp[i], &a, IBV_QP_STATE) == 0);
-		a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
+		struct ibv_qp_init_attr init = {
+			.send_cq = r->cq,
+			.recv_cq = r->cq,
+			.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 },
+			.qp_type = IBV_QPT_RC,
+		};
+		r->qp[i] = ibv_create_qp(r->pd, &init);
+		NEED(r->qp[i]);
+		struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
 		NEED(ibv_modify_qp(r->qp[i], &a,
 				   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
 	}
-	struct ibv_wc wc;
-	while (ibv_poll_cq(r->cq, 1, &wc) > 0)
-		;
 	for (int i = 0; i < 2; i++) {
 		struct ibv_qp_attr a = {
 			.qp_state = IBV_QPS_RTR,
@@ -124,16 +127,19 @@ __attribute__((unused)) static void make_pair(struct rig *r)
 {
 	r->cq = ibv_create_cq(r->ctx, 64, NULL, NULL, 0);
 	NEED(r->cq);
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_init_attr a = {
-			.send_cq = r->cq,
-			.recv_cq = r->cq,
-			.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 },
-			.qp_type = IBV_QPT_RC,
-		};
-		r->qp[i] = ibv_create_qp(r->pd, &a);
-		NEED(r->qp[i]);
-	}
+	connect_pair(r);
+}
+
+/* As they were at first, after something went wrong. They are not reset: Soft-RoCE completes a request
+   that failed before it is done with it, and where its queue pair is reset meanwhile, later requests
+   succeed that were never carried out. */
+__attribute__((unused)) static void connect_again(struct rig *r)
+{
+	for (int i = 0; i < 2; i++)
+		NEED(ibv_destroy_qp(r->qp[i]) == 0);
+	struct ibv_wc wc;
+	while (ibv_poll_cq(r->cq, 1, &wc) > 0)
+		;
 	connect_pair(r);
 }
 
@@ -198,7 +204,7 @@ __attribute__((unused)) static enum ibv_wc_status complete(struct rig *r, int ma
 		}
 	}
 	if (status != IBV_WC_SUCCESS)
-		connect_pair(r);
+		connect_again(r);
 	return status;
 }
 

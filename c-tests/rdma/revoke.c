@@ -184,6 +184,46 @@ static void windows(void)
 	PROMISE(looks < 500);
 }
 
+/* However many can't go at once: all go with their windows. */
+static void many_windows(void)
+{
+	enum { MANY = 40 };
+	if (!shimmed() || exact || env_is("REGALL_HCA", "off"))
+		return;
+	struct ibv_mw *mw[MANY];
+	char *p[MANY];
+	uint32_t rkey[MANY];
+	for (int i = 0; i < MANY; i++) {
+		p[i] = island(1);
+		letters(p[i], 1, 'a');
+		volatile int access = ALL | IBV_ACCESS_MW_BIND;
+		struct ibv_mr *mr = ibv_reg_mr(r.pd, p[i], PAGE, access);
+		mw[i] = ibv_alloc_mw(r.pd, IBV_MW_TYPE_2);
+		NEED(mr && mw[i]);
+		struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED }, *bad;
+		wr.bind_mw.mw = mw[i];
+		wr.bind_mw.rkey = ibv_inc_rkey(mw[i]->rkey);
+		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
+			.mr = mr, .addr = (uintptr_t)p[i], .length = PAGE, .mw_access_flags = RR
+		};
+		NEED(ibv_post_send(r.qp[1], &wr, &bad) == 0 && complete(&r, 1) == IBV_WC_SUCCESS);
+		rkey[i] = mr->rkey;
+		PROMISE(ibv_dereg_mr(mr) == 0);
+	}
+	pause_ms(300);
+	for (int i = 0; i < MANY; i++)
+		PROMISE(ibv_dealloc_mw(mw[i]) == 0);
+	int left = 0;
+	for (int looks = 0; looks < 500; looks++, pause_ms(10)) {
+		left = 0;
+		for (int i = 0; i < MANY; i++)
+			left += get(&r, p[i], rkey[i], PAGE) == IBV_WC_SUCCESS;
+		if (!left)
+			break;
+	}
+	PROMISE(left == 0);
+}
+
 /* A call that is for processes with one thread is as it would be. */
 static void alone(void)
 {
@@ -200,24 +240,26 @@ static void alone(void)
 	NEED(unshare(CLONE_FS) == 0);
 }
 
-/* Where no thread may be made. */
+/* A filter that lets everything through: one who asks can't know that. */
 static void shut_in(void)
 {
 	struct sock_filter all[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
 	struct sock_fprog filter = { .len = 1, .filter = all };
 	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
 	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
-	/* Keys go at once there, too. */
-	exact = true;
-	once();
 }
 
 int main(int argc, char **argv)
 {
 	exact = !shimmed() || env_is("REGALL_KEYS", "exact") || env_is("REGALL_HCA", "off");
+	if (argc > 2 && strcmp(argv[2], "again") == 0)
+		shut_in();
 	r = rig();
 	if (argc > 1 && strcmp(argv[1], "shut") == 0) {
 		shut_in();
+		/* No thread may be made from here on, perhaps: keys go at once. */
+		exact = true;
+		once();
 		rig_down(&r);
 		return wrong != 0;
 	}
@@ -226,6 +268,7 @@ int main(int argc, char **argv)
 	with_children();
 	domains();
 	windows();
+	many_windows();
 	looked_up();
 	alone();
 	rig_down(&r);

@@ -5,9 +5,8 @@ use super::real::spent;
 use super::{lock, subscribers, State};
 use crate::arch;
 use crate::base::counters;
-use crate::registrar::hca::idle::BOUND;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
-use crate::sys::Result;
+use crate::sys::{Errno, Result};
 use crate::uverbs::Mr;
 use regall_directory::layout::Counter;
 
@@ -80,7 +79,7 @@ impl Deregistrations {
 
 /// What an attempt to deregister fails for if the region is gone already; for anything
 /// else it is tried again, since what stays is in the way of the application.
-const GONE: [i32; 4] = [libc::ENOENT, libc::EBADF, libc::ENODEV, libc::EIO];
+const GONE: [i32; 3] = [libc::ENOENT, libc::ENODEV, libc::EIO];
 
 /// Has the kernel forget a region. Called without the lock.
 pub fn deregister(deregistration: Deregistration) {
@@ -94,6 +93,8 @@ fn forget(deregistration: Deregistration) {
     let mut outcome = deregistration.channel.dereg_mr(deregistration.handle);
     for _ in 0..TRIES {
         match outcome {
+            // No descriptor, in a thread that has a table of its own: others may have it.
+            Err(Errno::BADF) => break,
             Err(errno) if !GONE.contains(&errno.0) => {
                 outcome = deregistration.channel.dereg_mr(deregistration.handle);
             }
@@ -117,16 +118,32 @@ fn forget(deregistration: Deregistration) {
 /// again from time to time.
 #[cold]
 fn postpone(deregistration: Deregistration) {
-    let kept = lock().is_some_and(|mut guard| guard.hca.bound.keep(deregistration));
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    let state = &mut *guard;
+    let reserved = state.hca.bound.reserve(&mut state.arena);
+    state.adopt_own_memory();
+    let kept = reserved && state.hca.bound.keep(deregistration);
+    drop(guard);
     if kept {
         let _ = (subscribers::table().keys_idle)();
     }
 }
 
+/// Puts back what [`take`] has taken out: others may have filled its place.
+fn put_back(state: &mut State, it: Deregistration) {
+    if state.hca.bound.reserve(&mut state.arena) {
+        state.hca.bound.keep(it);
+    }
+    state.adopt_own_memory();
+}
+
 /// Takes number `n` of them out, and says in which domain it is: work begins there, for which
 /// waits who closes the descriptor.
 fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Deregistration)> {
-    let it = state.hca.bound.take(n, fd)?;
+    let named = |it: &Deregistration| fd.is_none_or(|fd| it.channel.fd() == fd);
+    let it = state.hca.bound.take(n, named)?;
     let of = |x: Device| x.channel.fd() == it.channel.fd();
     // Who empties a domain names it, and does not wait for others.
     let free = |stage| fd.is_some() || stage == Stage::Alive;
@@ -134,7 +151,7 @@ fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Dereg
         .hca
         .find(|x| free(x.state) && x.device.is_some_and(of));
     let Some(d) = there.next() else {
-        state.hca.bound.keep(it);
+        put_back(state, it);
         return None;
     };
     state.hca.work(d, 1);
@@ -145,17 +162,19 @@ fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Dereg
 /// `fd` if one is named. Whether something is left.
 pub fn retry(fd: Option<i32>) -> bool {
     let mut left = false;
-    for n in 0..BOUND {
+    let room = lock().map_or(0, |guard| guard.hca.bound.room());
+    for n in 0..room {
         let Some((d, it)) = lock().and_then(|mut guard| take(&mut guard, n, fd)) else {
             continue;
         };
         let outcome = it.channel.dereg_mr(it.handle);
-        let bound = outcome.is_err_and(|errno| !GONE.contains(&errno.0));
+        let gone = |errno: Errno| errno == Errno::BADF || GONE.contains(&errno.0);
+        let bound = outcome.is_err_and(|errno| !gone(errno));
         left |= bound;
         if let Some(mut guard) = lock() {
             guard.hca.work(d, -1);
             if bound {
-                guard.hca.bound.keep(it);
+                put_back(&mut guard, it);
             }
         }
     }

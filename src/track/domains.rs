@@ -10,7 +10,7 @@ use crate::base::{counters, settings};
 use crate::config;
 use crate::limits;
 use crate::policy;
-use crate::registrar::hca::{idle, numbers, Device, DomainId, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{numbers, Device, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork, Channel, PdHandle};
@@ -388,8 +388,8 @@ fn forget(whose: impl Fn(&Owner, Stage) -> bool) {
             state.hca.drop_records(d);
             if let Some(fd) = device.map(|x| x.channel.fd()) {
                 // All that there was behind the descriptor goes with it.
-                for n in 0..idle::BOUND {
-                    let _ = state.hca.bound.take(n, Some(fd));
+                for n in 0..state.hca.bound.room() {
+                    let _ = state.hca.bound.take(n, |it| it.channel.fd() == fd);
                 }
             }
             state.hca.close(d);

@@ -20,8 +20,8 @@ use crate::registrar::hca::idle::{self, Due, Looked};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::DomainId;
-use crate::sys::{self, process::is_filtered};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use crate::sys::{self, process::filters};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Access, Column, Reason};
 
@@ -47,33 +47,25 @@ pub fn lends(rights: Access) -> bool {
 /// In a child of fork: there may be one.
 pub fn forget() {
     IN_CALLS.store(false, Relaxed);
-    FILTER.store(UNKNOWN, Relaxed);
+    FILTERS.store(UNKNOWN, Relaxed);
 }
 
-/// Whether this was under a seccomp filter when the first region came that will be rotated.
-static FILTER: AtomicU32 = AtomicU32::new(UNKNOWN);
-const UNKNOWN: u32 = 0;
-const NONE: u32 = 1;
-const SOME: u32 = 2;
-
-fn filter() -> u32 {
-    match is_filtered() {
-        true => SOME,
-        false => NONE,
-    }
-}
+/// The seccomp filters that this was under when the first region came that will be rotated.
+static FILTERS: AtomicU64 = AtomicU64::new(UNKNOWN);
+const UNKNOWN: u64 = u64::MAX;
 
 /// Regions are to come that will be rotated.
 pub fn expected() {
-    if FILTER.load(Relaxed) == UNKNOWN {
-        FILTER.store(filter(), Relaxed);
+    if FILTERS.load(Relaxed) == UNKNOWN {
+        FILTERS.store(filters(), Relaxed);
     }
 }
 
 /// Whether the program has put itself under a seccomp filter since: that may kill who makes a
 /// thread.
 pub fn is_shut_in() -> bool {
-    FILTER.load(Relaxed) != SOME && filter() == SOME
+    let before = Some(FILTERS.load(Relaxed)).filter(|n| *n != UNKNOWN);
+    filters() > before.unwrap_or(0)
 }
 
 /// A region that is to be rotated has lost its last borrower.

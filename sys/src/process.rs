@@ -149,6 +149,12 @@ pub fn is_filtered() -> bool {
     own_status(b"Seccomp:") == Some(FILTER)
 }
 
+/// How many seccomp filters this thread is under, as /proc says. Linux before 5.9 says only
+/// whether it is under any: that is 1.
+pub fn filters() -> u64 {
+    own_number(b"Seccomp_filters:", 10).unwrap_or_else(|| is_filtered().into())
+}
+
 /// As [`is_filtered`], for what can be left undone: without /proc there may be one.
 pub fn may_be_filtered() -> bool {
     own_status(b"Seccomp:") != Some(0)

@@ -4,6 +4,8 @@
 
 use super::records::{Life, Record, Records};
 use super::Deregistration;
+use crate::ledger::index::Memory;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Ticks so far.
@@ -87,42 +89,103 @@ impl Records {
     }
 }
 
-/// Regions that the kernel would not forget yet.
-pub struct Bound {
-    places: [Option<Deregistration>; BOUND],
+/// Regions that the kernel would not forget yet: a list of blocks that never shrinks.
+pub struct Bound<T = Deregistration> {
+    places: [Option<T>; BLOCK],
+    next: Option<NonNull<Self>>,
 }
 
-/// The most of them.
-pub const BOUND: usize = 32;
+// SAFETY: a block belongs to the list alone.
+unsafe impl<T: Send> Send for Bound<T> {}
 
-impl Bound {
+/// Places in a block.
+const BLOCK: usize = 32;
+
+impl<T: Copy> Bound<T> {
     /// None.
     pub const fn new() -> Self {
         Self {
-            places: [None; BOUND],
+            places: [None; BLOCK],
+            next: None,
         }
     }
 
-    /// Keeps one. False: there are too many.
-    pub fn keep(&mut self, it: Deregistration) -> bool {
-        let place = self.places.iter_mut().find(|place| place.is_none());
+    /// The blocks. (In a loop: hooks run on small stacks.)
+    fn blocks(&self) -> impl Iterator<Item = &Self> {
+        core::iter::successors(Some(self), |block| {
+            // SAFETY: a block of the list, written by `reserve`, that goes no earlier than this.
+            block.next.map(|next| unsafe { next.as_ref() })
+        })
+    }
+
+    /// The first block that `which` says yes to.
+    fn find(&mut self, which: impl Fn(&Self) -> bool) -> Option<&mut Self> {
+        let mut block = self;
+        while !which(block) {
+            // SAFETY: as in `blocks`, and exclusively.
+            block = unsafe { block.next?.as_mut() };
+        }
+        Some(block)
+    }
+
+    fn has_room(&self) -> bool {
+        self.places.iter().any(Option::is_none)
+    }
+
+    /// Sees to it that the next [`Bound::keep`] has room. False: there is no memory.
+    pub fn reserve(&mut self, memory: &mut impl Memory) -> bool {
+        let Some(last) = self.find(|block| block.has_room() || block.next.is_none()) else {
+            return false;
+        };
+        if last.has_room() {
+            return true;
+        }
+        last.next = memory.alloc(size_of::<Self>()).map(NonNull::cast::<Self>);
+        if let Some(block) = last.next {
+            // SAFETY: fresh memory of that size, aligned to 64 bytes.
+            unsafe { block.write(Self::new()) };
+        }
+        last.next.is_some()
+    }
+
+    /// Keeps one. False: there is no room.
+    pub fn keep(&mut self, it: T) -> bool {
+        let block = self.find(Self::has_room);
+        let place = block.and_then(|block| block.places.iter_mut().find(|place| place.is_none()));
         place.map(|place| *place = Some(it)).is_some()
     }
 
     /// Whether there are any.
     pub fn any(&self) -> bool {
-        self.places.iter().any(Option::is_some)
+        self.blocks()
+            .any(|block| block.places.iter().any(Option::is_some))
     }
 
-    /// Takes number `n` out, if it is of the context behind descriptor `fd`, where one is named.
-    /// [`Bound::keep`] puts it back where it was, or further in front.
-    pub fn take(&mut self, n: usize, fd: Option<i32>) -> Option<Deregistration> {
-        let of = |it: &Deregistration| fd.is_none_or(|fd| it.channel.fd() == fd);
-        self.places.get_mut(n)?.take_if(|it| of(it))
+    /// How many places there are.
+    pub fn room(&self) -> usize {
+        self.blocks().count() * BLOCK
+    }
+
+    /// Takes number `n` out, if `which` says yes to it. [`Bound::keep`] puts it back where it was,
+    /// or further in front.
+    pub fn take(&mut self, n: usize, which: impl Fn(&T) -> bool) -> Option<T> {
+        let mut block = self;
+        for _ in 0..n / BLOCK {
+            // SAFETY: as in `find`.
+            block = unsafe { block.next?.as_mut() };
+        }
+        block.places.get_mut(n % BLOCK)?.take_if(|it| which(it))
+    }
+
+    /// There are none any more.
+    pub fn clear(&mut self) {
+        for n in 0..self.room() {
+            let _ = self.take(n, |_| true);
+        }
     }
 }
 
-impl Default for Bound {
+impl<T: Copy> Default for Bound<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -134,6 +197,32 @@ mod tests {
     use super::*;
     use regall_directory::addr::PageRange;
     use regall_directory::vocab::Access;
+
+    struct Heap;
+    // SAFETY: the heap's memory, of that size and alignment, never given back.
+    unsafe impl Memory for Heap {
+        fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+            let layout = std::alloc::Layout::from_size_align(bytes, 64).ok()?;
+            // SAFETY: more than 0 bytes.
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+        }
+    }
+
+    #[test]
+    fn as_many_are_bound_as_there_are() {
+        let mut bound = Bound::new();
+        for n in 0..100 {
+            assert!(bound.reserve(&mut Heap) && bound.keep(n), "{n}");
+        }
+        assert!(bound.take(40, |n| *n != 40).is_none(), "not asked for");
+        let taken = bound.take(40, |_| true).expect("number 40");
+        assert!(bound.keep(taken), "it has its place back");
+        let all: Vec<u32> = (0..bound.room())
+            .filter_map(|n| bound.take(n, |_| true))
+            .collect();
+        assert_eq!(all, (0..100).collect::<Vec<_>>());
+        assert!(!bound.any());
+    }
 
     fn record(idle: u32) -> Record {
         let range = PageRange::new(0x1000, 0x2000).expect("a page");

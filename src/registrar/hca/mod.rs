@@ -386,7 +386,7 @@ impl Hca {
             self.close(d);
         }
         self.records.clear();
-        self.bound = idle::Bound::new();
+        self.bound.clear();
         self.refused = [0; DOMAINS];
         self.bytes = 0;
         self.retired = 0;
