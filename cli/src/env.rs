@@ -39,7 +39,7 @@ pub fn env(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
 
 /// As a shell takes it for one word; as it is, if no shell changes it.
 fn quoted(word: &[u8]) -> Vec<u8> {
-    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-+=,./:%@".contains(b);
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-+=,./:%@^".contains(b);
     if !word.is_empty() && word.iter().all(plain) {
         return word.to_vec();
     }
@@ -73,6 +73,7 @@ mod tests {
             b"\xff\xfe",
             b"~",
             b"'",
+            b"^a",
         ] {
             let mut script = b"printf %s ".to_vec();
             script.extend(quoted(word));
@@ -82,6 +83,8 @@ mod tests {
                 .output();
             assert_eq!(shell.unwrap().stdout, word);
         }
-        assert_eq!(quoted(b"LD_PRELOAD=/a/b.so"), b"LD_PRELOAD=/a/b.so");
+        for plain in [&b"LD_PRELOAD=/a/b.so"[..], b"OMPI_MCA_memory=^patcher"] {
+            assert_eq!(quoted(plain), plain);
+        }
     }
 }

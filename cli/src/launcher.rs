@@ -150,6 +150,9 @@ fn genv((name, value): (&str, &OsString)) -> [OsString; 3] {
     ["-genv".into(), name.into(), value.clone()]
 }
 
+/// What mpirun hands on by itself; its --mca is stronger, and would not be than a -x.
+const OMPI_MCA: &str = "OMPI_MCA_";
+
 /// Each part between colons is a program with options of its own. A variable that
 /// the user has named is the user's.
 fn with_x(arguments: &[OsString], variables: &[Variable]) -> Vec<OsString> {
@@ -158,7 +161,8 @@ fn with_x(arguments: &[OsString], variables: &[Variable]) -> Vec<OsString> {
         if n > 0 {
             all.push(":".into());
         }
-        for (name, _) in variables.iter().filter(|(name, _)| !named_by_x(part, name)) {
+        let ours = |(name, _): &&Variable| !name.starts_with(OMPI_MCA) && !named_by_x(part, name);
+        for (name, _) in variables.iter().filter(ours) {
             all.extend(["-x".into(), OsString::from(name)]);
         }
         all.extend(part.iter().cloned());
@@ -311,6 +315,9 @@ mod tests {
         assert_eq!(all("-x LD_PRELOAD=/o.so ./a"), (theirs, false));
         let like = "-x REGALL -x LD_PRELOAD -x REGALL_PIN ./a".to_string();
         assert_eq!(all("-x REGALL_PIN ./a"), (like, false));
+        let own = [("OMPI_MCA_memory", "^patcher".into())];
+        let all_of_it = words("--mca memory patcher ./a");
+        assert_eq!(with_x(&all_of_it, &own), all_of_it);
         let list = "--mca mca_base_env_list A ./a";
         assert_eq!(all(list), (list.into(), true));
     }

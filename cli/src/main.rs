@@ -19,6 +19,7 @@ macro_rules! after_help {
 }
 
 mod answer;
+mod caches;
 mod check;
 mod cover;
 mod doctor;

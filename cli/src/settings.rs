@@ -9,7 +9,8 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use regall_settings::{Config, Problem};
 
-use crate::library;
+use crate::caches::Off;
+use crate::{complain, library};
 
 macro_rules! settings {
     ($($field:ident $variable:literal $default:literal $values:literal $help:literal;)*) => {
@@ -27,6 +28,10 @@ macro_rules! settings {
                 )]
                 $field: Option<OsString>,
             )*
+            /// Leave the registration caches and memory hooks of UCX, libfabric and Open MPI off,
+            /// by their own variables; what is set already stays (docs/caches.md)
+            #[arg(long)]
+            no_caches: bool,
         }
         /// The variables that have a flag, and what holds without it.
         #[cfg(test)]
@@ -111,7 +116,28 @@ impl Settings {
     pub fn environment(&self) -> Result<Vec<Variable>, Missing> {
         let mut all = preloaded()?;
         all.extend(self.variables());
+        if self.no_caches {
+            let off = Off::beside(|name| std::env::var_os(name).is_some());
+            if self.informs() {
+                complain(&off.said());
+            }
+            all.extend(
+                off.set
+                    .into_iter()
+                    .map(|(name, value)| (name, value.into())),
+            );
+        }
         Ok(all)
+    }
+
+    /// Whether the shim would log what is but worth knowing.
+    fn informs(&self) -> bool {
+        let mut variables = self.variables();
+        let log = variables.find_map(|(name, value)| (name == LOG).then_some(value));
+        matches!(
+            log.as_deref().and_then(OsStr::to_str),
+            Some("info" | "debug" | "trace")
+        )
     }
 }
 
@@ -126,6 +152,9 @@ pub fn preloaded() -> Result<Vec<Variable>, Missing> {
     let preload = preload(&library, before.as_deref()).map_err(Missing::Path)?;
     Ok(vec![("REGALL", "1".into()), ("LD_PRELOAD", preload)])
 }
+
+/// The variable that says how much is logged.
+const LOG: &str = "REGALL_LOG";
 
 /// The variable that has counters written at exit.
 pub const STATS_FILE: &str = "REGALL_STATS_FILE";

@@ -170,6 +170,55 @@ fn what_is_exported_is_named_to_the_launcher() {
     assert!(words.ends_with(ours), "{words}");
 }
 
+/// By variables of the libraries' own; what the user has set stays, and what is set is said.
+#[test]
+fn no_caches_tells_the_libraries() {
+    let alone = Alone::new("caches");
+    std::fs::write(alone.0.join("libregall.so"), "").unwrap();
+    let said = |arguments: &[&str]| {
+        let out = Command::new(alone.0.join("regall"))
+            .args(arguments)
+            .env_remove("LD_PRELOAD")
+            .env("UCX_MEM_EVENTS", "y")
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let err: String = text(out.stderr);
+        // ld.so says of each program that the library is none.
+        let ours = err.lines().filter(|l| l.starts_with("regall: "));
+        (text(out.stdout), ours.collect::<Vec<_>>().join("\n"))
+    };
+    let script = "echo $UCX_IB_REG_METHODS,$UCX_MEM_EVENTS,$FI_MR_CACHE_MAX_COUNT";
+    let shell = |flags: &[&str]| said(&[&["run"], flags, &["--", "sh", "-c", script]].concat());
+    assert_eq!(shell(&[]), (",y,\n".into(), String::new()));
+    assert_eq!(
+        shell(&["--no-caches"]),
+        ("direct,y,0\n".into(), String::new())
+    );
+    let (out, err) = shell(&["--no-caches", "--log=info"]);
+    assert_eq!(out, "direct,y,0\n");
+    assert!(
+        err.starts_with("regall: --no-caches sets UCX_IB_REG_METHODS=direct "),
+        "{err}"
+    );
+    assert!(
+        err.ends_with("; as you have set them: UCX_MEM_EVENTS"),
+        "{err}"
+    );
+    for (launcher, word) in [
+        ("openmpi", " -x OMPI_MCA_memory=^patcher "),
+        ("mpich", " -genv UCX_RCACHE_ENABLE n "),
+        ("srun", ",FI_MR_CACHE_MONITOR=disabled,"),
+    ] {
+        let (words, _) = said(&["env", "--for", launcher, "--no-caches"]);
+        assert!(
+            words.contains(word) && !words.contains("MEM_EVENTS"),
+            "{words}"
+        );
+        assert!(!said(&["env", "--for", launcher]).0.contains("OMPI_MCA"));
+    }
+}
+
 #[test]
 fn doctor_says_what_is_wrong_and_how_to_mend_it() {
     let alone = Alone::new("doctor");
