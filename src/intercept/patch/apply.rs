@@ -237,11 +237,15 @@ impl Patches {
         self.drop_entries(|e| e.site == site);
     }
 
-    /// The site, whose jump is there, is one of ours again.
-    pub fn put_back(&mut self, site: u64) {
-        let mut all = self.table.all().iter();
-        if let Some(n) = all.position(|e| e.site == site && e.displaced) {
-            self.table.displace(n, false);
+    /// Those sites in `range` whose jump is there again are ours again.
+    pub fn put_back(&mut self, range: PageRange, writer: &mut Writer) {
+        let touched = |e: &&Entry| range.contains(e.site) || range.contains(e.jump);
+        for n in 0..self.table.len {
+            let entry = self.table.all().get(n).filter(|e| e.displaced);
+            let entry = entry.filter(touched);
+            if entry.is_some_and(|e| writer.goes(e.jump) == Some(e.to)) {
+                self.table.displace(n, false);
+            }
         }
     }
 

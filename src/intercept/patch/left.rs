@@ -43,6 +43,7 @@ impl State {
     /// Searches what may be unmapped at any moment, and may be running.
     pub(super) fn search_copied(&mut self, job: Job, report: &mut Report) {
         let mut writer = Writer::default();
+        self.patches.put_back(job.range, &mut writer);
         let module = module_around(job.range, &mut self.buffer, Module::open_fleeting);
         let mut from = job.range.start();
         while from < job.range.end() {

@@ -549,6 +549,7 @@ impl State {
         let mut pagemap = None;
         let mut module = None;
         let mut writer = Writer::default();
+        patches.put_back(job.range, &mut writer);
         windows::each(job.range, !job.patch, pages, |part, window| {
             // SAFETY: the caller of `search` says that the range is mapped and readable but
             // for guards, which this part has none of, and has it in hand until this returns.

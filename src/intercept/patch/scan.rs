@@ -83,7 +83,6 @@ impl Scanner<'_> {
         let site = text.base.saturating_add(at as u64);
         let before = text.bytes.get(..at).unwrap_or(&[]);
         if self.patches.has(site, before) {
-            self.patches.put_back(site);
             self.report.already = self.report.already.saturating_add(1);
             return;
         }

@@ -131,11 +131,17 @@ impl Writer {
     }
 
     /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
-    /// can't be read there is. A debugger's breakpoint may be in the place of its first byte.
+    /// can't be read there is.
     pub(super) fn has_jump(&mut self, at: u64, to: u64) -> bool {
-        let mut bytes = [0u8; plan::JUMP_BYTES];
-        let [_, distance @ ..] = &mut bytes;
-        !self.read(at.saturating_add(1), distance) || target(at, *distance) == to
+        self.goes(at).is_none_or(|found| found == to)
+    }
+
+    /// Where the jump at `at` would go, whatever its first byte is: that may be a debugger's
+    /// breakpoint. `None`: it can't be read.
+    pub(super) fn goes(&mut self, at: u64) -> Option<u64> {
+        let mut distance = [0u8; plan::JUMP_BYTES - 1];
+        let read = self.read(at.saturating_add(1), &mut distance);
+        read.then(|| target(at, distance))
     }
 }
 

@@ -293,6 +293,38 @@ fn what_has_our_jump_keeps_its_trampoline() {
     drop_page(other);
 }
 
+/// Text that is moved away and put back, our jumps with it, as often as it likes: its trampolines
+/// are nobody else's.
+#[test]
+fn what_is_put_back_keeps_its_trampoline() {
+    let _turn = with_test_entry();
+    let code = caller(&mov_eax(9));
+    let (long, short) = (elf_page(&code), padded_wrapper(9, 0xb8));
+    for (range, function) in [long, short] {
+        let running = range == short.0;
+        let search = || match running {
+            true => search_running(range, false),
+            false => scan_page(range),
+        };
+        assert_eq!(search().patched, 1);
+        let text = peek::<4096>(range.start());
+        for _ in 0..3 {
+            poke(range.start(), &[0; 4096]);
+            forget(range);
+            let other = page(&caller(&mov_eax(10)));
+            assert_eq!(scan_page(other).patched, 1);
+            poke(range.start(), &text);
+            search();
+            let before = arrivals();
+            assert_eq!(call_at(function, [0; 6]), 4711, "{running}");
+            assert_eq!(ARRIVED[0].load(Ordering::Relaxed), 9, "{running}");
+            assert_eq!(arrivals(), before + 1);
+            drop_page(other);
+        }
+        drop_page(range);
+    }
+}
+
 #[test]
 fn a_range_that_ends_early_is_not_read_further() {
     let _turn = with_test_entry();
