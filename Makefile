@@ -1,6 +1,6 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy,
 # make test [DEVICES=real],
-# make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make apps, make lint; `make` builds,
+# make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make bench-caches, make apps, make lint; `make` builds,
 # make install [PREFIX=/usr/local] [LIBDIR=] [DESTDIR=] puts what was built in its place, make
 # uninstall takes it away, make dist writes the source archive, make deb packs for Debian.
 MPI ?= openmpi
@@ -74,6 +74,12 @@ bench:
 	$(MAKE) --no-print-directory build
 	benches/run
 
+# Registrations in MPI programs with their library's cache and without, in a guest of QEMU's.
+bench-caches:
+	scripts/setup rdma
+	$(MAKE) --no-print-directory build
+	benches/caches --docs
+
 # Applications on two ranks, without the shim and with it: results, CPU time and memory.
 apps:
 	scripts/setup apps
@@ -141,4 +147,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-copy test soak bench apps lint install uninstall dist deb clean
+.PHONY: build run run-rdma run-copy test soak bench bench-caches apps lint install uninstall dist deb clean

@@ -1,0 +1,220 @@
+"""Registrations in MPI programs: runs in the guest, and the tables of docs/caches.md."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from . import build
+from .report import table
+
+SOURCE = build.SOURCES / "caches.c"
+OPEN_MPI = ("mpirun.openmpi", "-np", "2", "--oversubscribe", "--bind-to", "none")
+OFI = "verbs;ofi_rxm"
+#: One adapter, so that a message has one registration at either end.
+ONE = {"UCX_NET_DEVICES": "rxe0:1"}
+#: How each is started, and with which compiler's program.
+STACKS = {
+    "openmpi": ("openmpi", (*OPEN_MPI, "--mca", "pml", "ucx", "--mca", "osc", "ucx")),
+    "mpich": ("mpich", ("mpirun.mpich", "-np", "2")),
+    "ofi": ("openmpi", (*OPEN_MPI, "--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", OFI,
+                        "--mca", "opal_common_ofi_provider_include", OFI)),
+}
+NAMES = {"openmpi": "Open MPI, UCX", "mpich": "MPICH, UCX", "ofi": "Open MPI, libfabric"}
+#: The library's cache, and the shim: with the default, REGALL_PIN=auto, and with populate.
+SETTINGS = [("cache", "without"), ("none", "without"), ("cache", "auto"), ("none", "auto"), ("none", "populate")]
+HEADS = ["cache", "no cache", "cache, regall", "no cache, regall", "no cache, regall, `populate`"]
+PATTERNS = {
+    "first": "the first messages of a job, one buffer",
+    "reused": "one buffer, used again and again", "fresh": "a fresh buffer for each message",
+    "remapped": "memory given back and mapped again at the same address", "small": "many small buffers", "small-again": "the same small buffers again",
+    "forked": "fork after each message", "allreduce": "growing buffers of an allreduce",
+    "first-one-sided": "the first one-sided transfers", "one-sided": "noncontiguous one-sided transfers",
+}
+#: The driver's functions behind REG_MR and DEREG_MR, whichever way a call came in.
+PROBES = {"reg": "rxe_reg_user_mr", "dereg": "rxe_dereg_mr"}
+TRACING = pathlib.Path("/sys/kernel/tracing")
+LIMIT = 240
+BEGIN, END = "<!-- figures: make bench-caches -->", "<!-- end of figures -->"
+
+
+def program(mpi):
+    return build.OUT / f"caches.{mpi}"
+
+
+def compile_all():
+    build.OUT.mkdir(parents=True, exist_ok=True)
+    for mpi in ("openmpi", "mpich"):
+        command = [f"mpicc.{mpi}", "-O2", "-Wall", "-Wextra", "-o", program(mpi), SOURCE, "-ldl"]
+        subprocess.run(command, check=True)
+
+
+def probe():
+    if not (TRACING / "kprobe_events").exists():
+        subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACING], check=True)
+    for name, function in PROBES.items():
+        # Python would seek to its end, which this file refuses.
+        fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, f"p:caches/{name} {function}\n".encode())
+        os.close(fd)
+
+
+def switched_off(regall):
+    """What --no-caches sets, for runs without the shim."""
+    plain = subprocess.run(["env"], check=True, text=True, stdout=subprocess.PIPE).stdout.splitlines()
+    said = subprocess.run([regall, "run", "--no-caches", "--", "env"], check=True, text=True, stdout=subprocess.PIPE).stdout
+    return [line for line in said.splitlines() if line.startswith(("UCX_", "FI_", "OMPI_")) and line not in plain]
+
+
+def inside(how, stacks):
+    """In the guest."""
+    os.environ.update(ONE)
+    regall = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", build.ROOT / "target")) / "release" / "regall"
+    if how == "events":
+        probe()
+    off = switched_off(regall)
+    for stack in stacks:
+        mpi, launcher = STACKS[stack]
+        for cache, shim in SETTINGS:
+            command = [*launcher, program(mpi), *(["--rdtsc"] if how == "instructions" else [])]
+            if shim != "without":
+                flags = ["--pin", shim, *(["--no-caches"] if cache == "none" else [])]
+                command = [regall, "run", *flags, "--", *command]
+            elif cache == "none":
+                command = ["env", *off, *command]
+            print(f"run {how} {stack} {cache} {shim}", flush=True)
+            try:
+                done = subprocess.run(command, timeout=LIMIT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                print(done.stdout, end="")
+                print(f"ended {done.returncode}", flush=True)
+            except subprocess.TimeoutExpired as e:
+                print((e.stdout or b"").decode(errors="replace"), end="")
+                print("ended: took too long", flush=True)
+    return 0
+
+
+def parsed(lines):
+    """{(how, stack, cache, shim): {pattern: {field: number}}}; of a run that ended well alone."""
+    found, now = {}, None
+    for line in lines:
+        words = line.split()
+        if not words:
+            continue
+        if words[0] == "run" and len(words) == 5:
+            now, key = {}, tuple(words[1:])
+        elif words[0] in ("pattern", "regions") and now is not None:
+            name, rest = (words[1], words[2:]) if words[0] == "pattern" else ("regions", words)
+            now[name] = {k: int(v) if re.fullmatch(r"-?\d+", v) else v for k, v in zip(rest[::2], rest[1::2])}
+        elif words[0] == "ended" and words[1:] == ["0"] and now is not None:
+            found[key] = now
+    return found
+
+
+def wrong(found):
+    return sum(p.get("wrong", 0) for run in found.values() for p in run.values())
+
+
+def missing(found, stacks):
+    wanted = [(how, s, *setting) for how in ("events", "instructions") for s in stacks for setting in SETTINGS]
+    return [" ".join(key) for key in wanted if key not in found]
+
+
+def row(found, how, stack, pattern, cell):
+    cells = []
+    for setting in SETTINGS:
+        figures = found.get((how, stack, *setting), {}).get(pattern)
+        cells.append("-" if figures is None else cell(figures))
+    return cells
+
+
+def each(count, figures):
+    """Of both ranks, for a message."""
+    return f"{count / figures['messages']:.2f}".rstrip("0").rstrip(".")
+
+
+def sections(found):
+    def calls(f):
+        return f"{each(f['reg_inside'], f)} / {each(f['dereg_inside'], f)}"
+
+    def alive(f):
+        return f"{f['alive']} / {f['maps']}"
+
+    def elsewhere(f):
+        return f"{each(f['reg'] - f['reg_inside'], f)}"
+
+    yield "REG_MR / DEREG_MR inside MPI calls, a message", "events", calls, PATTERNS
+    yield "REG_MR outside of MPI calls, a message", "events", elsewhere, PATTERNS
+    yield "Most regions alive at a time / mappings then, in the rank that has more", "events", alive, PATTERNS
+    patterns = [p for p in PATTERNS if any(p in run for key, run in found.items() if key[0] == "instructions")]
+    yield "Instructions of both ranks in MPI calls, a message", "instructions", lambda f: f"{f['clock']:,}", patterns
+
+
+def of(found, how, stack, setting, pattern, field):
+    return found[(how, stack, *setting)][pattern][field]
+
+
+def checks(found, stack):
+    """Rows of what was to be shown, for a stack: what, how it is, the bound, and whether it is met."""
+    cached, regall = ("cache", "without"), ("none", "auto")
+    steady = [p for p in PATTERNS if not p.startswith("first")]
+
+    def check(what, value, bound, met):
+        return [f"{NAMES[stack]}: {what}", value, bound, "pass" if met else "MISSED"]
+
+    calls = {p: of(found, "events", stack, regall, p, "reg_inside") for p in steady}
+    some = ", ".join(f"{n} ({p})" for p, n in calls.items() if n) or "0"
+    yield check("REG_MR inside MPI calls", some, "0", some == "0")
+    # One-sided transfers ask for another kind of access, so for each region once more.
+    per = max(of(found, "events", stack, regall, p, "alive") / of(found, "events", stack, regall, p, "maps")
+              / (2 if p == "one-sided" else 1) for p in steady)
+    yield check("regions alive / mappings, for each kind of access", f"{per:.2f}", "≤ 1", per <= 1)
+    bad = sum(of(found, how, stack, s, p, "wrong") for how in ("events", "instructions") for s in SETTINGS
+              for p in found[(how, stack, *s)] if p != "regions")
+    yield check("messages with a wrong byte, in all settings", str(bad), "0", bad == 0)
+    for what, hit, patterns in (("256 KiB", "reused", ("reused", "fresh", "remapped", "forked")), ("40 KiB", "small-again", ("small", "small-again"))):
+        base = of(found, "instructions", stack, cached, hit, "clock")
+        worst = max(patterns, key=lambda p: of(found, "instructions", stack, regall, p, "clock"))
+        ratio = of(found, "instructions", stack, regall, worst, "clock") / base
+        yield check(f"instructions of a message of {what} at worst ({worst}) / a hit in the cache", f"{ratio:.3f}", "≤ 1.05", ratio <= 1.05)
+        for p in patterns:
+            miss = of(found, "instructions", stack, cached, p, "clock") - base
+            if p != hit and miss > base / 100:
+                share = (of(found, "instructions", stack, regall, p, "clock") - base) / miss
+                yield check(f"what a message of {what} takes beyond a hit ({p}) / what it takes with the cache", f"{share:.2f}", "≤ 0.33",
+                            share <= 1 / 3)
+
+
+def bounds(found):
+    complete = [s for s in STACKS if all((how, s, *x) in found for how in ("events", "instructions") for x in SETTINGS)]
+    yield "**What was to be shown: no cache, with regall**"
+    yield ""
+    yield from table(["", "measured", "bound", "verdict"], [r for s in complete for r in checks(found, s)])
+    yield ""
+
+
+def tables(found):
+    yield from bounds(found)
+    for title, how, cell, patterns in sections(found):
+        rows = [[f"{NAMES[stack]}: {PATTERNS[p]}", *row(found, how, stack, p, cell)] for stack in STACKS for p in patterns
+                if any(key[:2] == (how, stack) for key in found)]
+        yield f"**{title}**"
+        yield ""
+        yield from table(["", *HEADS], rows)
+        yield ""
+    rows = [[NAMES[stack], *row(found, "events", stack, "regions", lambda f: str(f["patched_by"]))] for stack in STACKS
+            if any(key[:2] == ("events", stack) for key in found)]
+    yield "**Who has overwritten munmap**"
+    yield ""
+    yield from table(["", *HEADS], rows)
+
+
+def write(page, found, about):
+    text = page.read_text()
+    before, rest = text.split(BEGIN + "\n", 1)
+    _, after = rest.split(END, 1)
+    head = [f"{about['date']}, commit {about['commit']}; Soft-RoCE with two adapters in a guest, Debian 12's Linux 6.1 and libraries.", ""]
+    page.write_text(before + "\n".join([BEGIN, *head, *tables(found), END]) + after)
+
+
+if __name__ == "__main__":
+    sys.exit("run benches/caches")
