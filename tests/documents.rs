@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use regall_documents::{Outcome, Process, Top, Verify};
+use regall_documents::{Outcome, Process, Top, Verify, Wrong};
 use regall_tests::child::{self, Beside, Outcome as Ended};
 use regall_tests::mode::Mode;
 use regall_tests::{build, coverage, skip};
@@ -234,6 +234,38 @@ fn verify_says_what_it_says_in_words() {
     let (last, before) = rounds.split_last().expect("a round");
     assert!(last.processes.is_empty() && last.exit_code == 0, "{last:?}");
     assert!(!before.is_empty() && before.iter().all(|r| r.processes.len() == 1));
+}
+
+/// What the directory says is pinned is held against what the kernel has locked.
+#[test]
+fn memory_that_is_not_locked_is_a_gap() {
+    for (mode, bytes) in [
+        (Mode::Auto, 3 << 12),
+        (Mode::Populate, 3 << 12),
+        (Mode::Strict, 0),
+        (Mode::Off, 0),
+    ] {
+        let mut command = Command::new(build::program("unseen"));
+        mode.apply(&mut command);
+        let beside = Beside::start(&mut command);
+        let comm = format!("/proc/{}/comm", beside.pid());
+        let began = Instant::now();
+        while fs::read_to_string(&comm).expect("its name").trim() != "unlocked" {
+            assert!(began.elapsed() < TIMEOUT, "{mode:?}: it never came to it");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let done = regall(&["verify", "--json", &beside.pid().to_string()]);
+        let said: Verify = serde_json::from_str(&done.stdout).expect("a document");
+        assert_eq!(said.exit_code, u8::from(bytes != 0), "{mode:?}: {said:?}");
+        let gaps = &said.processes[0].gaps;
+        let unlocked = gaps.iter().filter(|g| g.wrong == Wrong::Unlocked);
+        let found: u64 = unlocked.map(|g| g.bytes).sum();
+        assert_eq!(
+            (gaps.len(), found),
+            (usize::from(bytes != 0), bytes),
+            "{mode:?}"
+        );
+    }
 }
 
 /// A schema's properties with what they mean, as rows of a table; those of parts follow.

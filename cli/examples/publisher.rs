@@ -77,6 +77,11 @@ const PRIMARY: u64 = 7 << 32 | 2;
 const PEERS: u64 = 9 << 32 | 3;
 
 fn main() {
+    // What is published as pinned is.
+    let all = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: no memory is read or written.
+    let locked = unsafe { libc::mlockall(all) };
+    assert_eq!(locked, 0, "RLIMIT_MEMLOCK has to let all memory be locked");
     let (file, us) = create();
     let mut backing = File(file);
     // SAFETY: only allocates space in our own file.
@@ -348,6 +353,8 @@ impl Publisher {
                 }
                 // SAFETY: our own file, whose pages we don't touch any more.
                 b't' => drop(unsafe { libc::ftruncate(self.file, 100) }),
+                // SAFETY: four pages of our own mapping.
+                b'k' => drop(unsafe { libc::munlock(self.victim.start() as *const _, 4 << 12) }),
                 b's' => drop(grow(64)),
                 b'C' => {
                     answer();

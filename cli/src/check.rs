@@ -26,6 +26,8 @@ pub enum Wrong {
     Unheld,
     /// A region holds it, and it is not mapped.
     Unmapped(Region),
+    /// The PIN column says that it is pinned, and the kernel has not locked it.
+    Unlocked,
 }
 
 impl fmt::Display for Wrong {
@@ -41,6 +43,7 @@ impl fmt::Display for Wrong {
                 "region of memory that is not mapped: domain {} pd {} lkey {:#x}",
                 r.domain, r.pd, r.lkey
             ),
+            Self::Unlocked => f.write_str("said to be pinned, but the kernel has not locked it"),
         }
     }
 }
@@ -75,6 +78,7 @@ impl Gap {
                 Wrong::Hca(_) => documents::Wrong::Hca,
                 Wrong::Unheld => documents::Wrong::Unheld,
                 Wrong::Unmapped(_) => documents::Wrong::Unmapped,
+                Wrong::Unlocked => documents::Wrong::Unlocked,
             },
             text: self.wrong.to_string(),
         }
@@ -96,8 +100,15 @@ pub struct Rules {
 /// can't be registered: that nothing is published of it yet is no gap.
 const UPROBES: &str = "[uprobes]";
 
-/// All gaps, those of mapped memory first. Both lists are sorted and without overlaps.
-pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: Rules) -> Vec<Gap> {
+/// All gaps, those of mapped memory first. The lists are sorted and without overlaps; `unlocked` is
+/// what the kernel could lock and has not.
+pub fn gaps(
+    entries: &[Entry],
+    regions: &Regions,
+    mappings: &[Mapping],
+    unlocked: &[PageRange],
+    rules: Rules,
+) -> Vec<Gap> {
     let covered = Cover::of(entries.iter().map(|e| e.range));
     let held = Cover::of(regions.primary().iter().map(|r| r.range));
     let mapped = Cover::of(mappings.iter().map(|m| m.range));
@@ -121,9 +132,15 @@ pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: R
             };
             if let Some(wrong) = rules.wrong(entry, mapping) {
                 found.push(gap(piece, wrong, Some(*entry)));
-            } else if entry.attr.hca.held() {
+                continue;
+            }
+            if entry.attr.hca.held() {
                 let holes = held.missing(piece).into_iter();
                 found.extend(holes.map(|hole| gap(hole, Wrong::Unheld, Some(*entry))));
+            }
+            if entry.attr.pin.held() {
+                let pieces = unlocked.iter().filter_map(|r| r.intersection(piece));
+                found.extend(pieces.map(|p| gap(p, Wrong::Unlocked, Some(*entry))));
             }
         }
         found.sort_by_key(|g| g.range);
@@ -139,6 +156,17 @@ pub fn gaps(entries: &[Entry], regions: &Regions, mappings: &[Mapping], rules: R
         }));
     }
     out
+}
+
+/// Bytes that are mapped and said to be pinned.
+pub fn pinned(entries: &[Entry], mappings: &[Mapping]) -> u64 {
+    let said = |m: &Mapping| {
+        let known = overlapping(entries, m.range).iter();
+        let pinned = known.filter(|e| e.attr.pin.held());
+        let pieces = pinned.filter_map(|e| e.range.intersection(m.range));
+        pieces.map(PageRange::len).sum::<u64>()
+    };
+    mappings.iter().map(said).sum()
 }
 
 /// The entries that have a byte in `range`.
@@ -190,7 +218,7 @@ mod tests {
     };
 
     fn uncovered(entries: &[Entry], mappings: &[Mapping]) -> Vec<(u64, u64)> {
-        let all = gaps(entries, &Regions::default(), mappings, LOOSE);
+        let all = gaps(entries, &Regions::default(), mappings, &[], LOOSE);
         assert!(all.iter().all(|g| g.wrong == Wrong::Uncovered));
         all.iter()
             .map(|g| (g.range.start() >> 12, g.range.end() >> 12))
@@ -224,11 +252,26 @@ mod tests {
             &[entry(10, 20)],
             &Regions::default(),
             &[mapping(10, 15), changed],
+            &[],
             LOOSE,
         );
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].range, range(15, 20));
         assert_eq!(found[0].wrong, Wrong::Protection(Prot::from_call(3, false)));
+    }
+
+    #[test]
+    fn what_is_said_to_be_pinned_is_locked() {
+        let maps = [mapping(10, 20), mapping(20, 30)];
+        let mut free = entry(20, 30);
+        free.attr.pin = Column::no(Reason::Limit);
+        let entries = [entry(10, 20), free];
+        assert_eq!(pinned(&entries, &maps), 10 << 12);
+        let unlocked = [range(15, 18), range(19, 30)];
+        let found = gaps(&entries, &Regions::default(), &maps, &unlocked, LOOSE);
+        let found: Vec<_> = found.iter().map(|g| (g.range, g.wrong)).collect();
+        let wrong = Wrong::Unlocked;
+        assert_eq!(found, [(range(15, 18), wrong), (range(19, 20), wrong)]);
     }
 
     #[test]
@@ -242,7 +285,7 @@ mod tests {
                 hca_off,
             };
             let regions = Regions::of_primary(vec![region(1, 10, 20, 1)], 1);
-            let all = gaps(&[e], &regions, &[mapping(10, 20)], rules);
+            let all = gaps(&[e], &regions, &[mapping(10, 20)], &[], rules);
             all.first().map(|g| g.wrong)
         };
         let no = Column::no;
@@ -267,7 +310,7 @@ mod tests {
     }
     /// Kind, first and last page of each gap.
     fn wrongs(entries: &[Entry], regions: Vec<Region>, maps: &[Mapping]) -> Vec<(char, u64, u64)> {
-        let all = gaps(entries, &Regions::of_primary(regions, 1), maps, LOOSE);
+        let all = gaps(entries, &Regions::of_primary(regions, 1), maps, &[], LOOSE);
         let kind = |wrong| match wrong {
             Wrong::Unheld => 'h',
             Wrong::Unmapped(_) => 'm',
@@ -384,13 +427,14 @@ mod tests {
                 }
             }
             let mut found = Vec::new();
-            for gap in gaps(&entries, &regions, &mappings, rules) {
+            for gap in gaps(&entries, &regions, &mappings, &[], rules) {
                 let kind = match gap.wrong {
                     Wrong::Uncovered => 'u',
                     Wrong::Protection(_) => 'p',
                     Wrong::Pin(_) | Wrong::Hca(_) => 's',
                     Wrong::Unheld => 'h',
                     Wrong::Unmapped(_) => 'm',
+                    Wrong::Unlocked => 'l',
                 };
                 found.extend((gap.range.start() >> 12..gap.range.end() >> 12).map(|p| (p, kind)));
             }

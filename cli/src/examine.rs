@@ -83,7 +83,13 @@ pub fn examine(pid: u32, strict: bool) -> Verdict {
             pin_off: look.header.pin_off(),
             hca_off: look.header.hca_off(),
         };
-        let gaps = check::gaps(&look.entries, &look.regions, &look.mappings, rules);
+        let gaps = check::gaps(
+            &look.entries,
+            &look.regions,
+            &look.mappings,
+            &look.unlocked,
+            rules,
+        );
         if gaps.is_empty() {
             return Verdict::Good(Box::new(summary(&look)));
         }

@@ -8,6 +8,7 @@ use regall_directory::settings::{self, Setting};
 use regall_directory::vocab::{Column, Flags, Kind, Reason};
 use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError, Region};
 
+use crate::check;
 use crate::regions::{pieces, Regions};
 
 /// What was seen.
@@ -20,6 +21,9 @@ pub struct Look {
     pub regions: Regions,
     /// /proc/PID/maps, read after the entries.
     pub mappings: Vec<Mapping>,
+    /// Of the memory that is said to be pinned, what the kernel has not locked is among these
+    /// mappings. Empty where as much is locked as is said.
+    pub unlocked: Vec<PageRange>,
     /// Hooked calls in progress when the entries were read.
     pub busy: usize,
     /// No hooked call was in progress before the mappings were read, nor after.
@@ -41,17 +45,25 @@ pub fn look_now(pid: u32) -> Result<Look, OpenError> {
     let directory = reader::find(pid)?;
     let snapshot = directory.snapshot()?;
     let mappings = directory.mappings()?;
-    let after = directory.header()?;
+    let regions = Regions::new(snapshot.regions, &snapshot.header);
+    let locked = directory.process().locked();
     let header = snapshot.header;
-    let quiet = snapshot.stable && snapshot.busy == 0 && directory.busy(&after) == 0;
-    let unchanged = header.generation == after.generation && header.image == after.image;
-    let regions = Regions::new(snapshot.regions, &header);
     let entries = grown(
         snapshot.entries,
         &mappings,
         header.stack_floor,
         regions.primary(),
     );
+    // The list that says it of each mapping takes its time.
+    let unlocked = match locked {
+        Some(bytes) if bytes < check::pinned(&entries, &mappings) => {
+            directory.process().unlocked().unwrap_or_default()
+        }
+        _ => Vec::new(),
+    };
+    let after = directory.header()?;
+    let quiet = snapshot.stable && snapshot.busy == 0 && directory.busy(&after) == 0;
+    let unchanged = header.generation == after.generation && header.image == after.image;
     Ok(Look {
         entries,
         regions,
@@ -61,6 +73,7 @@ pub fn look_now(pid: u32) -> Result<Look, OpenError> {
         start_time: directory.process().start_time,
         header,
         mappings,
+        unlocked,
     })
 }
 

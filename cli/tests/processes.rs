@@ -100,6 +100,22 @@ fn what_no_region_holds_though_it_is_said_is_a_gap() {
 }
 
 #[test]
+fn what_is_said_to_be_pinned_and_is_not_locked_is_a_gap() {
+    let mut p = Publisher::new();
+    let start = victim(&p);
+    p.tell("k");
+    let (code, said) = p.verify(&[]);
+    let gap = format!(
+        "gap {start:08x}-{:08x} rw-p (anonymous): said to be pinned, but the kernel has not locked it\n",
+        start + (4 << 12)
+    );
+    assert!(code == 1 && said.contains(&gap), "{said}");
+    assert!(said.contains(": 1 gap, 16 KiB in all"), "{said}");
+    // It is said no more.
+    p.tell("l").both_say(0);
+}
+
+#[test]
 fn a_region_of_what_is_not_mapped_is_a_gap() {
     let mut p = Publisher::new();
     let end = victim(&p) + (1 << 20);

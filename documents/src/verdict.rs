@@ -87,4 +87,6 @@ pub enum Wrong {
     Unheld,
     /// A memory region holds them, and they are not mapped.
     Unmapped,
+    /// They are said to be pinned, and the kernel has not locked them.
+    Unlocked,
 }

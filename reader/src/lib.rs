@@ -10,6 +10,7 @@
 
 mod file;
 mod find;
+mod locked;
 mod newest;
 mod process;
 mod soon;
