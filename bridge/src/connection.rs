@@ -107,10 +107,12 @@ impl Connection {
         if self.stays {
             return false;
         }
-        if self.is_made_here() {
-            // Nothing more can come from here on.
-            socket::shut_down(&self.socket);
+        if !self.is_made_here() {
+            // Its maker uses it. What waits there is left to him.
+            return socket::look(&self.socket, &mut [], Room::Nothing, false).is_err();
         }
+        // Nothing more can come from here on.
+        socket::shut_down(&self.socket);
         if socket::ask_for_senders(&self.socket).is_err() {
             return false;
         }
@@ -118,13 +120,23 @@ impl Connection {
             match socket::look(&self.socket, &mut [], Room::Sender, false) {
                 // Nothing has come, or this is the end.
                 Err(_) | Ok(Message { sender: None, .. }) => return true,
-                Ok(message) if message.has_files || !self.is_made_here() => return false,
-                Ok(_) => {
-                    let _ = socket::receive(&self.socket, &mut [], Room::Sender);
-                }
+                Ok(message) if message.has_files && !self.drops_memory() => return false,
+                Ok(message) if message.has_files => (),
+                Ok(_) => drop(socket::receive(&self.socket, &mut [], Room::Sender)),
             }
         }
         false
+    }
+
+    /// Takes the next message, if a descriptor of memory is all that comes with it: an answer that
+    /// came too late.
+    fn drops_memory(&self) -> bool {
+        let handed = socket::handed(&self.socket);
+        let fd = handed.ok().and_then(|handed| match handed {
+            Handed::One(fd) if is_of_memory(&fd) => Some(fd),
+            _ => None,
+        });
+        fd.is_some() && socket::receive(&self.socket, &mut [], Room::Sender).is_ok()
     }
 }
 
@@ -144,7 +156,7 @@ impl Drop for Connection {
         if self.can_be_closed() {
             // SAFETY: nobody uses it any more.
             unsafe { ManuallyDrop::drop(&mut self.socket) };
-        } else if let Some(uid) = self.other_user {
+        } else if let (Some(uid), true) = (self.other_user, self.is_made_here()) {
             // Each time could cost us one more descriptor.
             distrust(uid);
         }

@@ -92,6 +92,31 @@ fn what_lingers_is_not_taken() {
     drop(connection);
     assert!(socket::has_ended(&far) && !is_distrusted(user + 3));
 
+    // Nor who has answered too late.
+    let (connection, far) = to_another_user(user + 3);
+    let memory = regall_sys::file::in_memory(c"late", 0).unwrap();
+    socket::send(&far, b"x", Some(memory.raw())).unwrap();
+    socket::send(&far, b"y", None).unwrap();
+    drop(connection);
+    assert!(socket::has_ended(&far) && !is_distrusted(user + 3));
+
+    // A child of fork leaves it as it is: its parent uses it.
+    for waits in [false, true] {
+        let (mut connection, far) = to_another_user(user + 3);
+        let parents = connection.duplicate_high().unwrap();
+        connection.process = 0;
+        if waits {
+            socket::send(&far, b"x", Some(memory.raw())).unwrap();
+        }
+        drop(connection);
+        assert!(!socket::has_ended(&far) && !is_distrusted(user + 3));
+        if !waits {
+            socket::send(&far, b"x", None).unwrap();
+        }
+        let seen = socket::receive(&parents, &mut buffer, Room::Nothing).unwrap();
+        assert_eq!((seen.bytes, seen.has_files), (1, waits));
+    }
+
     // No more than so many.
     for other in 0..16 {
         distrust(user + 100 + other);
