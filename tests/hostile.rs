@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -18,6 +18,8 @@ const START: usize = 2;
 const HIGH_WATER: usize = 7;
 const SEGMENTS: usize = 8;
 const HEADER: usize = 8192;
+/// The calls in progress: the first word, and how many.
+const INFLIGHT: (usize, usize) = (16 + 64 + 48, 256);
 
 /// A real process without the shim, and a forged file that says it has one.
 struct Victim {
@@ -291,4 +293,63 @@ fn processes_that_are_not_there() {
             assert!(!done.stderr.trim().is_empty());
         }
     }
+}
+
+/// torture's calls that read the kernel's list anew; `scribble` has every place for a call taken
+/// by its main thread, as the directory says.
+fn read_anew(scribble: bool) -> u64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let stats = folder.path().join("stats");
+    let mut command = Command::new(build::program("torture"));
+    Mode::OnFault.apply(&mut command);
+    command.args(["4000", "7"]).env("REGALL_STATS_FILE", &stats);
+    let running = child::start(&mut command, Duration::from_secs(60));
+    let pid = running.pid();
+    // SAFETY: a system call without arguments.
+    let at = format!("/dev/shm/regall-{}", unsafe { libc::geteuid() });
+    let stop = std::sync::atomic::AtomicBool::new(!scribble);
+    let done = std::thread::scope(|scope| {
+        let scribbler = scope.spawn(|| {
+            let words = (1 << 32 | u64::from(pid)).to_ne_bytes().repeat(INFLIGHT.1);
+            let mut written = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let all = fs::read_dir(&at).into_iter().flatten().flatten();
+                let mut its = all.filter(|e| {
+                    let name = e.file_name();
+                    name.to_string_lossy().starts_with(&format!("{pid}."))
+                });
+                let file = its.find_map(|e| fs::File::options().write(true).open(e.path()).ok());
+                let Some(file) = file else { continue };
+                for _ in 0..100 {
+                    let wrote = file.write_all_at(&words, INFLIGHT.0 as u64 * 8);
+                    written += u32::from(wrote.is_ok());
+                }
+            }
+            written
+        });
+        let done = running.finish();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let written = scribbler.join().expect("the scribbler");
+        assert!(written > 100 || !scribble, "written {written} times");
+        done
+    });
+    done.must_succeed();
+    let stats = fs::read_to_string(stats).expect("statistics");
+    let number = stats.split_once("\"resyncs\":").expect("resyncs").1;
+    let digits = number.trim_start().split(|c: char| !c.is_ascii_digit());
+    digits
+        .into_iter()
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number")
+}
+
+#[test]
+fn what_is_written_over_calls_in_progress_is_not_believed() {
+    let undisturbed = read_anew(false);
+    let scribbled = read_anew(true);
+    assert!(
+        scribbled < 2 * undisturbed + 300,
+        "{scribbled}, without {undisturbed}"
+    );
 }

@@ -1,7 +1,8 @@
-//! Hooked calls in progress. Each has a place in a table of the directory, so
-//! that readers know when coverage may be judged, and the ranges that it is
-//! about, so that two calls that meet on the same bytes find out: whose call
-//! the kernel took first nobody can tell, so both read the range anew.
+//! Hooked calls in progress. Each has a place in a table, with the ranges that it
+//! is about, so that two calls that meet on the same bytes find out: whose call
+//! the kernel took first nobody can tell, so both read the range anew. The
+//! directory shows whose the places are, so that readers know when coverage may be
+//! judged; it is only written here, since other processes can write it, too.
 
 use super::lock::{came_back, Guard};
 use super::vacancy;
@@ -11,7 +12,7 @@ use crate::base::counters::{count, count_call, header};
 use crate::thread::{self, Thread, NESTED};
 use core::cell::Cell;
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Call, Counter, Header, INFLIGHT};
+use regall_directory::layout::{Call, Counter, INFLIGHT};
 
 struct Place {
     /// What its thread is pinning or unpinning at this moment.
@@ -30,6 +31,9 @@ const PLACE: Place = Place {
     conflict: AtomicBool::new(false),
 };
 static PLACES: [Place; INFLIGHT] = [PLACE; INFLIGHT];
+/// Whose each place is, as [`Call::in_flight`] says it; 0: free. Apart from the places, since
+/// whoever looks for a free one goes through many of them.
+static HELD: [AtomicU64; INFLIGHT] = [const { AtomicU64::new(0) }; INFLIGHT];
 /// Places whose thread is pinning something.
 static PINNING: AtomicUsize = AtomicUsize::new(0);
 /// Places from here on were never used.
@@ -37,15 +41,24 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 /// The directory that was just made, whose last place says so from the moment on at which
 /// it can be found, is in the care of a flight.
 pub fn made() {
-    if let Some(place) = header().and_then(|h| h.inflight.last()) {
-        place.store(0, Release);
+    if let Some(held) = HELD.last() {
+        show(INFLIGHT - 1, held.load(Relaxed));
+    }
+}
+
+/// Tells readers of the directory what is held of place `n`.
+#[inline]
+fn show(n: usize, word: u64) {
+    if let Some(shown) = header().and_then(|h| h.inflight.get(n)) {
+        shown.store(word, Release);
     }
 }
 
 /// After fork: no call is in progress here but the caller's own.
 pub fn reset() {
-    for p in &PLACES {
+    for (p, held) in PLACES.iter().zip(&HELD) {
         p.clear();
+        held.store(0, Relaxed);
     }
     HIGH.store(0, Relaxed);
     PINNING.store(0, Relaxed);
@@ -126,34 +139,27 @@ fn claim_place(thread: &Thread, nested: usize, call: Call) -> u32 {
     };
     let here = arrival(thread);
     // A handler may have come in while this waited: then the arrival is that one's, and in
-    // its child of fork header and thread are others.
+    // its child of fork the thread is another.
     let take = || {
         came_in.set(here);
         compiler_fence(SeqCst);
-        let word = call.in_flight(thread.tid());
-        take_place(header()?, (note, came_in, here), word)
+        take_place((note, came_in, here), call.in_flight(thread.tid()))
     };
     if let Some(place) = take() {
         return place;
     }
     // On top of a call of its own a thread does not wait: that one has a place.
     let found = match nested {
-        0 if header().is_some() => {
-            vacancy::wait(take, || _ = super::lock().map(|guard| sweep(&guard)))
-        }
+        0 => vacancy::wait(take, || _ = super::lock().map(|guard| sweep(&guard))),
         _ => None,
     };
     found.unwrap_or(NOWHERE)
 }
 
 #[inline]
-fn take_place(
-    h: &Header,
-    (note, came_in, here): (&Cell<u32>, &Cell<u64>, u64),
-    word: u64,
-) -> Option<u32> {
-    for (i, shared) in h.inflight.iter().enumerate() {
-        if shared.load(Relaxed) != 0 {
+fn take_place((note, came_in, here): (&Cell<u32>, &Cell<u64>, u64), word: u64) -> Option<u32> {
+    for (i, held) in HELD.iter().enumerate() {
+        if held.load(Relaxed) != 0 {
             continue;
         }
         // Noted first: a handler may leave for good at any point from here on,
@@ -163,7 +169,8 @@ fn take_place(
         // From here on a handler's calls are on top of this one.
         came_in.set(here);
         compiler_fence(SeqCst);
-        if shared.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
+        if held.compare_exchange(0, word, Acquire, Relaxed).is_ok() {
+            show(i, word);
             if i >= HIGH.load(Relaxed) {
                 HIGH.fetch_max(i + 1, Release);
             }
@@ -213,10 +220,12 @@ fn drop_abandoned(thread: &Thread) {
 
 /// Place `n` is free again, if it is `tid`'s; says whether it was.
 fn free(n: usize, tid: u32) -> bool {
-    if let (Some(p), Some(shared)) = (PLACES.get(n), header().and_then(|h| h.inflight.get(n))) {
-        if shared.load(Relaxed) as u32 == tid {
+    if let (Some(p), Some(held)) = (PLACES.get(n), HELD.get(n)) {
+        if held.load(Relaxed) as u32 == tid {
             p.clear();
-            shared.store(0, Release);
+            // While it is still ours: the next one's word comes later.
+            show(n, 0);
+            held.store(0, Release);
             vacancy::one_more();
             return true;
         }
@@ -227,11 +236,8 @@ fn free(n: usize, tid: u32) -> bool {
 /// Ends the flights of threads that are no more (cancelled in mid-call). Called with the lock
 /// held: of two that find the same one, the later would end whose place it is by then.
 pub fn sweep(_lock: &Guard) {
-    let Some(h) = header() else {
-        return;
-    };
-    for (n, word) in h.inflight.iter().enumerate().take(HIGH.load(Acquire)) {
-        let tid = word.load(Relaxed) as u32;
+    for (n, held) in HELD.iter().enumerate().take(HIGH.load(Acquire)) {
+        let tid = held.load(Relaxed) as u32;
         // One that ended in good order has given it to somebody else meanwhile.
         if tid != 0 && !crate::sys::thread_alive(tid) && free(n, tid) {
             count(Counter::Abandoned);
@@ -296,16 +302,17 @@ fn overtake_slowly(range: PageRange) {
 /// The places of calls in progress that are not this thread's.
 fn others() -> impl Iterator<Item = &'static Place> {
     let mine = &thread::current().flights;
-    let open = header()
-        .into_iter()
-        .flat_map(|h| PLACES.iter().zip(&h.inflight));
-    open.enumerate()
-        .take(HIGH.load(Acquire))
-        .filter(|(n, (_, word))| {
-            let is_mine = mine.iter().any(|m| m.get() as usize == n + 1);
-            word.load(Relaxed) != 0 && !is_mine
-        })
-        .map(|(_, (place, _))| place)
+    in_use()
+        .filter(|(n, _)| !mine.iter().any(|m| m.get() as usize == n + 1))
+        .map(|(_, place)| place)
+}
+
+/// The places of calls in progress, with their numbers.
+fn in_use() -> impl Iterator<Item = (usize, &'static Place)> {
+    let all = PLACES.iter().zip(&HELD).enumerate();
+    all.take(HIGH.load(Acquire))
+        .filter(|(_, (_, held))| held.load(Relaxed) != 0)
+        .map(|(n, (place, _))| (n, place))
 }
 
 /// It is done.
@@ -386,20 +393,10 @@ impl Flight {
 
     #[cold]
     fn meet(&self, range: PageRange, mutual: bool) {
-        let Some(h) = header() else {
-            return;
-        };
         let mut met = false;
-        for (n, (p, word)) in PLACES
-            .iter()
-            .zip(&h.inflight)
-            .enumerate()
-            .take(HIGH.load(Acquire))
-        {
-            if n != self.place as usize && word.load(Relaxed) != 0 && p.touches(range) {
-                p.conflict.store(true, Relaxed);
-                met = true;
-            }
+        for (_, p) in in_use().filter(|(n, p)| *n != self.place as usize && p.touches(range)) {
+            p.conflict.store(true, Relaxed);
+            met = true;
         }
         if met {
             count(Counter::Conflicts);
