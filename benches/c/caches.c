@@ -37,7 +37,7 @@ enum { REG, DEREG, EVENTS };
 static int rank, wrong, messages, by_clock;
 static int mine[EVENTS], all[EVENTS]; /* perf's descriptors: of this thread, of all threads */
 static uint64_t inside[EVENTS], base[EVENTS];
-static uint64_t cost[4 * MANY];
+static uint64_t cost[4 * MANY], beside[4 * MANY], pending;
 static int costs, peak, maps_at_peak;
 static _Atomic int *turn;
 
@@ -82,6 +82,14 @@ static uint64_t leave(void)
 }
 
 #define INSIDE(call) (enter(), (call), leave())
+
+/* What a message's memory takes beside its MPI calls; what comes after one is the next one's. */
+#define BESIDE(work)                              \
+	do {                                      \
+		uint64_t then = __rdtsc();        \
+		work;                             \
+		pending += __rdtsc() - then;      \
+	} while (0)
 
 static int mappings(void)
 {
@@ -149,7 +157,7 @@ static void message(unsigned char *p, size_t n, int round)
 	int there = 0;
 
 	if (rank == 0) {
-		fill(p, n, round);
+		BESIDE(fill(p, n, round));
 		took = INSIDE(MPI_Isend(p, (int)n, MPI_BYTE, 1, 7, MPI_COMM_WORLD, &request));
 		atomic_store(turn, step + 1);
 		until(step + 2);
@@ -164,10 +172,12 @@ static void message(unsigned char *p, size_t n, int round)
 		took = INSIDE(MPI_Irecv(p, (int)n, MPI_BYTE, 0, 7, MPI_COMM_WORLD, &request));
 		rest();
 		took += INSIDE(MPI_Wait(&request, MPI_STATUS_IGNORE));
-		check(p, n, round);
+		BESIDE(check(p, n, round));
 		atomic_store(turn, step + 2);
 	}
 	step += 2;
+	beside[costs] = pending;
+	pending = 0;
 	cost[costs++] = took;
 	messages++;
 	look();
@@ -201,10 +211,11 @@ static void fresh(void)
 {
 	/* Side by side, so that none comes back at an address that there was. */
 	for (int i = 0; i < ROUNDS; i++) {
-		unsigned char *p = map_at(NULL, MESSAGE), *beside = map_at(NULL, MESSAGE + 4096);
-		mprotect(beside + MESSAGE, 4096, PROT_NONE);
+		unsigned char *p, *apart = map_at(NULL, MESSAGE + 4096);
+		mprotect(apart + MESSAGE, 4096, PROT_NONE);
+		BESIDE(p = map_at(NULL, MESSAGE));
 		message(p, MESSAGE, i);
-		munmap(p, MESSAGE);
+		BESIDE(munmap(p, MESSAGE));
 	}
 }
 
@@ -213,8 +224,8 @@ static void remapped(void)
 	unsigned char *p = map_at(NULL, MESSAGE);
 	for (int i = 0; i < ROUNDS; i++) {
 		message(p, MESSAGE, i);
-		munmap(p, MESSAGE);
-		p = map_at(p, MESSAGE);
+		BESIDE(munmap(p, MESSAGE));
+		BESIDE(p = map_at(p, MESSAGE));
 	}
 	munmap(p, MESSAGE);
 }
@@ -224,7 +235,7 @@ static unsigned char *small[MANY];
 static void many_small(void)
 {
 	for (int i = 0; i < MANY; i++) {
-		small[i] = malloc(SMALL);
+		BESIDE(small[i] = malloc(SMALL));
 		message(small[i], SMALL, i);
 	}
 }
@@ -233,7 +244,7 @@ static void small_again(void)
 {
 	for (int i = 0; i < MANY; i++) {
 		message(small[i], SMALL, i + 1);
-		free(small[i]);
+		BESIDE(free(small[i]));
 	}
 }
 
@@ -315,7 +326,7 @@ static int by_size(const void *a, const void *b)
 /* Runs a pattern; rank 0 says what both have counted. */
 static void pattern(const char *name, void (*work)(void))
 {
-	long here[8], sum[8], most[8];
+	long here[9], sum[9], most[9];
 	messages = costs = wrong = 0;
 	peak = -1;
 	inside[REG] = inside[DEREG] = 0;
@@ -324,6 +335,7 @@ static void pattern(const char *name, void (*work)(void))
 		base[e] = counted(all[e]);
 	work();
 	qsort(cost, (size_t)costs, sizeof *cost, by_size);
+	qsort(beside, (size_t)costs, sizeof *beside, by_size);
 	here[0] = (long)inside[REG];
 	here[1] = (long)inside[DEREG];
 	here[2] = (long)(counted(all[REG]) - base[REG]);
@@ -332,11 +344,12 @@ static void pattern(const char *name, void (*work)(void))
 	here[5] = costs ? (long)cost[costs / 2] : 0;
 	here[6] = peak;
 	here[7] = maps_at_peak;
-	MPI_Reduce(here, sum, 8, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
-	MPI_Reduce(here, most, 8, MPI_LONG, MPI_MAX, 0, MPI_COMM_WORLD);
+	here[8] = costs ? (long)beside[costs / 2] : 0;
+	MPI_Reduce(here, sum, 9, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
+	MPI_Reduce(here, most, 9, MPI_LONG, MPI_MAX, 0, MPI_COMM_WORLD);
 	if (rank == 0) {
-		printf("pattern %s messages %d reg_inside %ld dereg_inside %ld reg %ld dereg %ld wrong %ld clock %ld alive %ld maps %ld\n",
-		       name, messages, sum[0], sum[1], sum[2], sum[3], sum[4], sum[5], most[6], most[7]);
+		printf("pattern %s messages %d reg_inside %ld dereg_inside %ld reg %ld dereg %ld wrong %ld clock %ld beside %ld alive %ld maps %ld\n",
+		       name, messages, sum[0], sum[1], sum[2], sum[3], sum[4], sum[5], sum[8], most[6], most[7]);
 		fflush(stdout);
 	}
 }

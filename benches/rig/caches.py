@@ -34,7 +34,7 @@ PATTERNS = {
 #: The driver's functions behind REG_MR and DEREG_MR, whichever way a call came in.
 PROBES = {"reg": "rxe_reg_user_mr", "dereg": "rxe_dereg_mr"}
 TRACING = pathlib.Path("/sys/kernel/tracing")
-LIMIT = 240
+LIMIT = 3600
 BEGIN, END = "<!-- figures: make bench-caches -->", "<!-- end of figures -->"
 
 
