@@ -196,4 +196,4 @@ fn is_distrusted(uid: u32) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::time::{Duration, Instant};
 
-fn pair() -> [Fd; 2] {
+pub(crate) fn pair() -> [Fd; 2] {
     let mut pair = [0i32; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: room for two.

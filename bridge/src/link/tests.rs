@@ -1,15 +1,7 @@
 //! What a process does with what a helper answers.
 
 use super::*;
-
-fn pair() -> [Fd; 2] {
-    let mut pair = [0i32; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: room for two.
-    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) };
-    assert_eq!(made, 0);
-    pair.map(Fd::owned)
-}
+use crate::connection::tests::pair;
 
 /// A pipe's end that can be read when nobody has the other end any more; and that one.
 fn pipe() -> [Fd; 2] {
