@@ -10,7 +10,7 @@
 
 static struct rig r;
 static char *p;
-static atomic_int calls, done, bad;
+static atomic_int calls, waits, done, bad;
 
 static double now(void)
 {
@@ -69,7 +69,10 @@ static void count(int number, siginfo_t *info, void *context)
 {
 	(void)number;
 	(void)context;
-	if (!calls++)
+	/* The thread that takes keys back has the lock at this moment, and is not running. */
+	if (info->si_syscall == SYS_futex)
+		waits++;
+	else if (!calls++)
 		which = info->si_syscall;
 }
 
@@ -116,10 +119,10 @@ int main(void)
 		for (int i = 0; i < 1000 && !done; i++)
 			usleep(10000);
 		PROMISE(done && !bad);
-		PROMISE(calls == 0);
+		PROMISE(calls == 0 && waits < 20);
 		if (calls)
 			say("the first is number %d", which);
-		fprintf(stderr, "20000 calls served with %d system calls\n", calls);
+		fprintf(stderr, "20000 calls served with %d system calls, and %d waits\n", calls, waits);
 	}
 	say("end");
 	return wrong != 0;
