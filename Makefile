@@ -101,8 +101,13 @@ lint:
 	scripts/shellcheck
 	scripts/spelling
 
+# Folders are words of commands below, rm's among them.
+where:
+	@$(foreach v,DESTDIR PREFIX LIBDIR PYTHONDIR,$(if $(word 2,$($v)),$(error $v may have no blank)))
+	@$(foreach v,PREFIX LIBDIR PYTHONDIR,$(if $(filter-out /%,$($v)),$(error $v has to be an absolute path)))
+
 # Builds nothing: root, who installs, seldom has a Rust toolchain.
-install:
+install: where
 	@test -f $(BUILT)/libregall.so || { echo "run make first" >&2; exit 1; }
 	install -d $(ROOT)/bin $(LIB)/pkgconfig $(LIB)/cmake/regall $(ROOT)/include \
 		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
@@ -127,7 +132,7 @@ install:
 	umask 022 && $(PAGES) pages $(ROOT) >/dev/null
 
 # What install puts there, and the folders that are nobody else's.
-uninstall:
+uninstall: where
 	rm -f $(addprefix $(LIB)/,libregall.so pkgconfig/regall.pc) \
 		$(addprefix $(ROOT)/,bin/regall include/regall.h include/regall.f90 share/man/man1/regall.1 share/man/man1/regall-*.1 \
 		share/man/man3/regall.3 share/man/man3/regall_*.3 share/man/man7/regall.7 \
@@ -147,4 +152,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-copy test soak bench bench-caches apps lint install uninstall dist deb clean
+.PHONY: build run run-rdma run-copy test soak bench bench-caches apps lint where install uninstall dist deb clean
