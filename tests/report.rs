@@ -146,11 +146,13 @@ fn signals_reach_the_command() {
     assert_eq!(run(command.args(["-c", hang_up])).end(), "exit 3");
 }
 
-/// SIGPIPE ignored and a signal blocked come to the command as they came to `regall run`.
+/// SIGPIPE and SIGCHLD ignored and a signal blocked come to the command as they came to
+/// `regall run`.
 #[test]
 fn signals_are_handed_on_as_they_are() {
     let start = "import os, signal, sys\n\
                  signal.signal(signal.SIGPIPE, signal.SIG_IGN)\n\
+                 signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
                  signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n\
                  os.execv(sys.argv[1], sys.argv[1:])";
     let folder = tempfile::tempdir().expect("a folder");
@@ -159,16 +161,21 @@ fn signals_are_handed_on_as_they_are() {
         vec!["run"],
         vec!["run", "--report", report.to_str().expect("a name")],
     ] {
-        let mut command = Command::new("python3");
-        command.args(["-c", start]).arg(build::regall()).args(how);
-        let done = run(command.args(["--", "cat", "/proc/self/status"]));
+        let started = |words: &[&str]| {
+            let mut command = Command::new("python3");
+            command.args(["-c", start]).arg(build::regall()).args(&how);
+            run(command.arg("--").args(words))
+        };
+        assert_eq!(started(&["sh", "-c", "exit 3"]).end(), "exit 3", "{how:?}");
+        let done = started(&["cat", "/proc/self/status"]);
         let word = |name: &str| {
             let line = done.stdout.lines().find_map(|l| l.strip_prefix(name));
             let hex = line.expect("a line").trim();
             u64::from_str_radix(hex, 16).expect("a number")
         };
         let bit = |signal: i32| 1u64 << (signal - 1);
-        assert_ne!(word("SigIgn:") & bit(libc::SIGPIPE), 0, "{}", done.stdout);
+        let ignored = bit(libc::SIGPIPE) | bit(libc::SIGCHLD);
+        assert_eq!(word("SigIgn:") & ignored, ignored, "{}", done.stdout);
         assert_eq!(word("SigBlk:"), bit(libc::SIGUSR2), "{}", done.stdout);
     }
 }
