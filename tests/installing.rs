@@ -147,9 +147,33 @@ fn example(installed: &Installed, program: &mut Command) -> String {
     done(&mut run)
 }
 
+/// What Python must not let happen to its own objects.
+const PYTHON_REFUSES: &str = "
+import regall
+R = regall.Region
+constant, memory = b'constant', bytearray(b'x' * 200)
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except BufferError:
+        return True
+    return False
+kept = R.create([memory], R.READ | R.WRITE)
+print('held', refused(memory.clear))
+print('filled', refused(kept.read_into, [constant]), refused(R.create, [constant], R.WRITE))
+print(kept.read_into([bytearray(8)]), constant.decode())
+kept.destroy()
+print('free', not refused(memory.clear))
+";
+
 #[test]
 fn python_finds_it() {
     let installed = Installed::new();
+    let said = example(
+        &installed,
+        Command::new("/usr/bin/python3").args(["-c", PYTHON_REFUSES]),
+    );
+    assert_eq!(said, "held True\nfilled True True\n8 constant\nfree True\n");
     let folder = installed.prefix().join("share/doc/regall/examples");
     let said = example(
         &installed,

@@ -131,18 +131,25 @@ def _call(name, *arguments):
     return result
 
 
-def _place(memory):
-    """Address and length of (address, length) or of anything with a buffer."""
+def _hold(memory, fills=False):
+    """Address and length of (address, length) or of anything with a buffer, and what keeps the
+    memory where it is for as long as that is kept. `fills`: it is written to."""
     if isinstance(memory, tuple):
-        return memory
+        return (*memory, None)
     view = memoryview(memory)
     if not view.contiguous:
         raise BufferError("the buffer is not contiguous")
     if view.readonly:
-        if not isinstance(memory, bytes):
+        if fills or not isinstance(memory, bytes):
             raise BufferError("the buffer can't be written: give its address and length")
-        return ctypes.cast(ctypes.c_char_p(memory), _pointer).value, view.nbytes
-    return ctypes.addressof((ctypes.c_char * view.nbytes).from_buffer(view)), view.nbytes
+        return ctypes.cast(ctypes.c_char_p(memory), _pointer).value, view.nbytes, memory
+    held = (ctypes.c_char * view.nbytes).from_buffer(view)
+    return ctypes.addressof(held), view.nbytes, held
+
+
+def _place(memory):
+    """Address and length, for a call that does not look at the memory."""
+    return _hold(memory)[:2]
 
 
 def version():
@@ -215,14 +222,14 @@ class Peer:
 
     def get_into(self, memory, address):
         """Fills memory from the peer's address; what came of it."""
-        to, length = _place(memory)
+        to, length, _held = _hold(memory, fills=True)
         done = Done()
         _call("get", self._peer, to, address, length, done)
         return done
 
     def put(self, memory, address):
         """Writes memory to the peer's address; what came of it."""
-        source, length = _place(memory)
+        source, length, _held = _hold(memory)
         done = Done()
         _call("put", self._peer, source, address, length, done)
         return done
@@ -244,9 +251,10 @@ class Peer:
         self.close()
 
 
-def _segments(memories):
-    places = [_place(memory) for memory in memories]
-    return (_Segment * len(places))(*places), len(places)
+def _segments(memories, fills=False):
+    """An array for C, its length, and what keeps the memory where it is."""
+    held = [_hold(memory, fills) for memory in memories]
+    return (_Segment * len(held))(*(place[:2] for place in held)), len(held), held
 
 
 class Region:
@@ -258,20 +266,23 @@ class Region:
 
     def __init__(self, cookie):
         self.cookie = cookie
+        self._held = None
 
     @classmethod
     def create(cls, memories, prot=READ, flags=0):
         """A region of buffers or (address, length), which have to stay."""
         cookie = _u64()
-        _call("region_create", *_segments(memories), prot, flags, cookie)
+        segments, count, held = _segments(memories, fills=prot & cls.WRITE != 0)
+        _call("region_create", segments, count, prot, flags, cookie)
         region = cls(cookie.value)
-        region._memories = list(memories)
+        region._held = held
         return region
 
     def read_into(self, memories, offset=0):
         """Fills buffers from the offset on; how many bytes."""
         done = Done()
-        _call("region_read", self.cookie, offset, *_segments(memories), done)
+        segments, count, _held = _segments(memories, fills=True)
+        _call("region_read", self.cookie, offset, segments, count, done)
         return done.bytes
 
     def read(self, length, offset=0):
@@ -282,9 +293,11 @@ class Region:
     def write(self, memories, offset=0):
         """Writes buffers from the offset on; how many bytes."""
         done = Done()
-        _call("region_write", self.cookie, offset, *_segments(memories), done)
+        segments, count, _held = _segments(memories)
+        _call("region_write", self.cookie, offset, segments, count, done)
         return done.bytes
 
     def destroy(self):
         """Destroys one of this process's."""
         _call("region_destroy", self.cookie)
+        self._held = None
