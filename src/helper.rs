@@ -1,7 +1,8 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
-use crate::base::{counters, mode, phase, settings, withheld::withheld};
+use crate::base::process::image;
+use crate::base::{mode, phase, settings, withheld::withheld};
 use crate::config::Intercept;
 use crate::regions;
 use crate::rights;
@@ -366,7 +367,7 @@ impl Us {
 
 impl Owner for Us {
     fn image(&self) -> u64 {
-        counters::header().map_or(0, |h| h.image.load(Relaxed))
+        image()
     }
 
     fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64> {

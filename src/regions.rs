@@ -1,7 +1,7 @@
 //! This process's regions, and those of others that were used: what of the bridge's state
 //! is the shim's.
 
-use crate::base::{counters, settings, withheld::withheld};
+use crate::base::{process, settings, withheld::withheld};
 use crate::host::Shim;
 use crate::ledger::Found;
 use crate::memory::{steady, touchable};
@@ -9,7 +9,6 @@ use crate::store::{REGIONS, USES};
 use crate::sys::file::{self, Fd, Kept};
 use crate::sys::{Errno, Result};
 use crate::track;
-use core::sync::atomic::Ordering::*;
 use regall_bridge::cookie::circle::Circle;
 use regall_bridge::cookie::owner::{Owner, Place};
 use regall_bridge::cookie::{Cookie, Rights};
@@ -36,8 +35,7 @@ impl Place for Here {
     }
 
     fn image(&self) -> u64 {
-        let header = counters::header();
-        header.map_or(0, |h| h.image.load(Relaxed))
+        process::image()
     }
 
     fn pid(&self) -> u32 {

@@ -434,7 +434,7 @@ fn create_exclusive(folder: &Fd, name: &CStr) -> Result<(Fd, bool), Errno> {
 fn fill_header(header: &Header, me: &Identity) {
     header.pid.store(u64::from(me.pid), Relaxed);
     header.start_time.store(me.start, Relaxed);
-    header.image.store(sys::random(), Relaxed);
+    header.image.store(process::new_image(), Relaxed);
     header.pid_namespace.store(me.namespace, Relaxed);
     header.uid.store(u64::from(sys::geteuid()), Relaxed);
     write_exe(header);

@@ -96,6 +96,8 @@ pub struct Writer {
     /// Slots in all ready segments that are not in use.
     free: usize,
     unpublished: u64,
+    /// What the header says; see [`Writer::next_generation`].
+    generation: u64,
 }
 
 // SAFETY: the pointers are to memory of the process that no thread owns more
@@ -117,32 +119,50 @@ impl Writer {
             fresh: 0,
             free: 0,
             unpublished: 0,
+            generation: 0,
         }
     }
 
     /// Begins with a new, empty file, and forgets whatever was before: nothing
     /// is freed or unmapped (after fork it isn't the child's). Private memory is used again:
-    /// a program may be left half-way by siglongjmp any number of times.
+    /// a program may be left half-way by siglongjmp any number of times. Generations go on: the
+    /// file may be the same, and readers know the entries that it had.
     ///
     /// # Safety
     /// `header` must be mapped, writable, zeroed where this type writes, and
     /// stay mapped until the next `attach` or as long as the writer is used.
     pub unsafe fn attach(&mut self, header: NonNull<Header>) {
         let links = self.segments.map(|segment| segment.links);
-        *self = Self::new();
-        self.header = Some(header);
+        *self = Self {
+            header: Some(header),
+            generation: self.generation,
+            ..Self::new()
+        };
         for (segment, links) in self.segments.iter_mut().zip(links) {
             segment.links = links;
         }
     }
 
     /// The header, for the counters and all else that this type leaves alone
-    /// (it writes `segments`, `high_water` and `unpublished`).
+    /// (it writes `segments`, `high_water`, `unpublished` and `generation`).
     #[inline]
     pub fn header(&self) -> Option<&Header> {
         // SAFETY: `attach`'s caller promised that it stays mapped; a Header is
         // all atomics, so that others may write it meanwhile.
         self.header.map(|h| unsafe { h.as_ref() })
+    }
+
+    /// A generation that this writer has not given before, which the header shows at once.
+    /// Kept in private memory: whoever put an earlier one into the file could else have two
+    /// entries share one.
+    #[inline]
+    pub fn next_generation(&mut self) -> u64 {
+        self.generation += 1;
+        let next = self.generation;
+        if let Some(header) = self.header() {
+            header.generation.store(next, Ordering::Relaxed);
+        }
+        next
     }
 
     /// Slots that [`Writer::publish`] can fill before it needs more room.

@@ -1,10 +1,25 @@
 //! Whose process this is, by the identity that its directory was made for.
 
-use crate::sys::process::Identity;
+use crate::sys::{self, process::Identity};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// When this process began and its pid namespace, as they are in its directory; 0: not known.
 static KNOWN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// The random number that tells this image from all others, as it is in its directory.
+static IMAGE: AtomicU64 = AtomicU64::new(0);
+
+/// Another number for [`image`]: of a new directory.
+pub fn new_image() -> u64 {
+    let image = sys::random();
+    IMAGE.store(image, Relaxed);
+    image
+}
+
+/// What tells this image from all others; 0 before there is a directory.
+pub fn image() -> u64 {
+    IMAGE.load(Relaxed)
+}
 
 /// The directory is made for the process `us`.
 pub fn known_as(us: &Identity) {

@@ -70,10 +70,7 @@ impl Sink for Publish<'_> {
     #[inline]
     fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
         let slot = self.writer.publish(self.generation, range, attr, id);
-        self.generation += 1;
-        if let Some(h) = self.writer.header() {
-            h.generation.store(self.generation, Relaxed);
-        }
+        self.generation = self.writer.next_generation();
         slot.map_or(0, |s| s.get().get())
     }
 
@@ -168,14 +165,10 @@ impl State {
         Some((part, self.store.shared()))
     }
 
+    /// The generation of what is published next.
     #[inline]
     pub(super) fn generation(&mut self) -> u64 {
-        let Some(h) = self.writer.header() else {
-            return 1;
-        };
-        let next = h.generation.load(Relaxed) + 1;
-        h.generation.store(next, Relaxed);
-        next
+        self.writer.next_generation()
     }
 
     /// `range` is `attr` from now on, whatever it was.

@@ -75,10 +75,11 @@ fn no_two_entries_of_one_change_have_the_same_generation() {
     assert!(writer.reserve(&mut Heap, 200));
     let mut ledger = Ledger::new(&VIEW);
     assert!(ledger.reserve(&mut Heap, 100));
+    let generation = writer.next_generation();
     let mut sink = Noting {
         to: Publish {
             writer: &mut writer,
-            generation: 1,
+            generation,
         },
         seen: HashSet::new(),
         again: 0,
@@ -111,4 +112,25 @@ fn no_two_entries_of_one_change_have_the_same_generation() {
         })
         .unwrap();
     assert!(sink.again > 10, "slots are filled again in one change");
+}
+
+/// Every process of the same user can write the header.
+#[test]
+fn what_others_write_over_the_generation_is_not_taken_up() {
+    let mut state = State::new();
+    let header = Heap::zeroed(regall_directory::layout::HEADER_BYTES).unwrap();
+    // SAFETY: zeroed, and never freed.
+    unsafe { state.writer.attach(header) };
+    let first = state.generation();
+    state.header().unwrap().generation.store(0, Relaxed);
+    let second = state.generation();
+    assert!(second > first, "an entry gets the generation of another");
+    assert_eq!(state.header().unwrap().generation.load(Relaxed), second);
+    // The file is used again (a program that left its calls in progress behind).
+    // SAFETY: as above.
+    unsafe { state.writer.attach(header) };
+    assert!(
+        state.generation() > second,
+        "entries before it had that one"
+    );
 }
