@@ -7,13 +7,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the two are made of, and what they are built by.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "src",
     "sys",
     "bridge",
     "directory",
     "ledger",
     "uverbs",
+    "patch",
     "settings",
     "beside",
     "reader",

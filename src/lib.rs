@@ -13,6 +13,7 @@
 #![cfg_attr(any(test, fuzzing, std_beside), allow(dead_code))]
 
 pub use regall_ledger as ledger;
+pub use regall_patch as patch;
 pub use regall_sys as sys;
 pub use regall_sys::text;
 pub use regall_uverbs as uverbs;

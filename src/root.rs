@@ -2,7 +2,8 @@
 //! and in which order.
 
 use crate::arch::Frame;
-use crate::intercept::{self, patch, strict};
+use crate::intercept::{self, strict};
+use crate::patch;
 use crate::track::{self, subscribers::Subscribers};
 use crate::{
     capi, copier, copying, helper, host, memory, regions, rights, rotator, startup, threads, verbs,

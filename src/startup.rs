@@ -10,9 +10,10 @@ use crate::config::{Access, Complaint, Config, Environment, Hca, Intercept, Pin,
 use crate::foreign;
 use crate::helper;
 use crate::huge;
-use crate::intercept::{patch, selftest, strict, symbols};
+use crate::intercept::{self, selftest, strict, symbols};
 use crate::limits;
 use crate::logger;
+use crate::patch;
 use crate::rights;
 use crate::stats;
 use crate::store::write_text;
@@ -222,7 +223,7 @@ fn install() -> Intercept {
             strict: asked == Intercept::Strict,
             ioctl: true,
         };
-        let report = patch::install(config, &track::VIEW);
+        let report = intercept::install(config);
         SITES[0].store(report.patched, Relaxed);
         SITES[1].store(report.refused, Relaxed);
         if report.patched > 0 && report.write_errno.is_none() {

@@ -177,12 +177,12 @@ macro_rules! numbered {
 }
 
 /// The table of the system calls that are tracked: hands its rows to the macro `$then`, which makes
-/// of them what it needs. The enum [`Call`] is made here, numbers and arguments in the shim's
-/// `base/numbers.rs`, the self-test's calls in its `intercept/selftest.rs`. A row has
+/// of them what it needs. The enum [`Call`] is made here, numbers and arguments in
+/// [`crate::numbers`], the self-test's calls in the shim's `intercept/selftest.rs`. A row has
 ///
 /// - the call's name as a value of [`Call`], its index there, and its name for people;
 /// - `numbers`: each system call that is this one, how many arguments it has, and what a trampoline
-///   does with it (a constant of `base/numbers.rs`);
+///   does with it (a constant of [`crate::numbers`]);
 /// - `functions`: libc's functions that make it, with arguments that the kernel refuses, for the
 ///   self-test;
 /// - `by_syscall`: numbers that the self-test makes by libc's `syscall()`, with such arguments.

@@ -13,6 +13,7 @@ use core::sync::atomic;
 pub mod addr;
 pub mod layout;
 pub mod maps;
+pub mod numbers;
 pub mod reader;
 pub mod settings;
 pub mod vocab;

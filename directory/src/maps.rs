@@ -103,6 +103,36 @@ pub enum LineError<E> {
     TooLong,
 }
 
+/// How often reading may fail: what it fails for may be over at once.
+const TRIES: usize = 3;
+
+/// Calls `each` with every line of what `read` reads, as [`Lines::new`] has it, until `each` says
+/// false. Lines that don't fit into the buffer, or are not the kernel's, are left out.
+///
+/// # Errors
+/// What `read` says when it fails for the third time.
+pub fn each_line<E>(
+    buffer: &mut [u8],
+    read: impl FnMut(&mut [u8]) -> Result<usize, E>,
+    mut each: impl FnMut(&Line<'_>) -> bool,
+) -> Result<(), E> {
+    let mut failures = 0;
+    let mut lines = Lines::new(buffer, read);
+    while let Some(line) = lines.next_line() {
+        match line.map(parse) {
+            Ok(Some(line)) if !each(&line) => break,
+            Err(LineError::Read(error)) => {
+                failures += 1;
+                if failures >= TRIES {
+                    return Err(error);
+                }
+            }
+            _ => (),
+        }
+    }
+    Ok(())
+}
+
 /// Cuts a stream that arrives in pieces into lines, in a buffer of the caller's.
 pub struct Lines<'b, R> {
     buffer: &'b mut [u8],

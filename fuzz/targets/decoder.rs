@@ -3,12 +3,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use regall::intercept::patch::decode::{boundary, Flow, Insn};
-use regall::intercept::patch::discover::{inspect, inspect_in, next_syscall, Text, Verdict};
-use regall::intercept::patch::elf::Bounds;
-use regall::intercept::patch::function::{Function, Room};
-use regall::intercept::patch::plan::{Plan, ZoneLayout, JUMP_BYTES, TRAMPOLINE_BYTES};
-use regall::intercept::patch::Config;
+use regall_patch::decode::{boundary, Flow, Insn};
+use regall_patch::discover::{inspect, inspect_in, next_syscall, Text, Verdict};
+use regall_patch::elf::Bounds;
+use regall_patch::function::{Function, Room};
+use regall_patch::plan::{Plan, ZoneLayout, JUMP_BYTES, TRAMPOLINE_BYTES};
+use regall_patch::Config;
 use std::cell::RefCell;
 
 /// Where the code is said to stand.

@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use regall::intercept::patch::discover::{inspect, next_syscall, Text};
-use regall::intercept::patch::elf::{tag, Module};
-use regall::intercept::patch::function::Room;
-use regall::intercept::patch::modules::Group;
-use regall::intercept::patch::Config;
+use regall_patch::discover::{inspect, next_syscall, Text};
+use regall_patch::elf::{tag, Module};
+use regall_patch::function::Room;
+use regall_patch::modules::Group;
+use regall_patch::Config;
 use regall_directory::addr::{PageRange, PAGE};
 use std::cell::RefCell;
 

@@ -1,6 +1,6 @@
 //! Everything that depends on the processor. Another architecture is another
 //! folder here with the same names; nothing outside this folder and
-//! `intercept/patch` knows registers or instruction bytes.
+//! the crate `patch` knows registers or instruction bytes.
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64/mod.rs"]
@@ -8,9 +8,5 @@ mod imp;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("regall has no src/arch file for this processor yet");
-
-#[cfg(target_arch = "x86_64")]
-#[path = "x86_64/trampoline.rs"]
-pub mod trampoline;
 
 pub use imp::*;

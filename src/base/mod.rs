@@ -5,7 +5,6 @@ pub mod claims;
 pub mod counters;
 pub mod maps;
 pub mod mode;
-pub mod numbers;
 pub mod phase;
 pub mod process;
 pub mod settings;

@@ -6,9 +6,9 @@ use crate::arch;
 #[cfg(not(any(test, fuzzing)))]
 use crate::arch::regall_resume;
 use crate::arch::Frame;
-use crate::base::numbers;
 use crate::base::{counters, mode, phase};
 use crate::config::Intercept;
+use crate::patch;
 use crate::sys::{self, time};
 use crate::thread::{self, Thread};
 use crate::track;
@@ -17,9 +17,10 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, Counter};
+use regall_directory::numbers;
 use regall_directory::vocab::Prot;
 
-pub mod patch;
+mod pool;
 pub mod selftest;
 pub mod strict;
 pub mod symbols;
@@ -143,6 +144,20 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
         track::cache::revisit();
     }
     value
+}
+
+/// Start-up: patches what is mapped.
+pub fn install(config: patch::Config) -> patch::Report {
+    let host = patch::Host {
+        entries: [
+            arch::regall_entry_call as *const () as u64,
+            arch::regall_entry_full as *const () as u64,
+        ],
+        pool: pool::range(),
+        view: &track::VIEW,
+        note: take_note,
+    };
+    patch::install(config, host)
 }
 
 /// Memory that has just become executable is searched for sites before it can

@@ -3,13 +3,13 @@
 //! happens and no seccomp filter sees it; one that does not arrive is made so
 //! that the kernel refuses it.
 
-use super::patch;
 use crate::arch::Frame;
-use crate::base::numbers;
+use crate::patch;
 use crate::sys::Errno;
 use crate::thread::{self, Thread};
 use regall_directory::each_call;
 use regall_directory::layout::Call;
+use regall_directory::numbers;
 
 /// What an expected call returns.
 pub const ANSWER: i64 = -(Errno::NOSYS.0 as i64);

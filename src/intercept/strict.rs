@@ -16,7 +16,8 @@
 //! `syscall` in libc's text.
 
 use crate::arch::{self, Frame, SignalContext};
-use crate::base::{counters, mode, phase};
+use crate::base::{counters, maps, mode, phase};
+use crate::patch;
 use crate::sys::dispatch;
 use crate::sys::file::Fd;
 use crate::sys::signal::MASK_BYTES;
@@ -25,9 +26,9 @@ use crate::track;
 use crate::track::birth::Asked;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter};
+use regall_directory::numbers;
 
-use super::{hook, patch};
-use crate::base::numbers;
+use super::hook;
 
 pub mod signals;
 
@@ -119,10 +120,10 @@ fn find_text() -> bool {
 
 /// Start and bytes of the readable text around `addr`.
 fn text_around(addr: u64) -> Option<(u64, u64)> {
-    let mut buffer = [0u8; patch::modules::BUFFER_BYTES];
+    let mut buffer = [0u8; maps::BUFFER_BYTES];
     let mut found: Option<(u64, u64)> = None;
     // One mapping, or several neighbours if some of its pages were written to.
-    let _ = patch::modules::lines(&mut buffer, |line| {
+    let _ = maps::lines(&mut buffer, |line| {
         let (start, end) = (line.range.start(), line.range.end());
         let text = line.prot.executable() && line.prot.readable();
         match found {

@@ -7,17 +7,18 @@
 //! way of every program that the shim is inert in, and other patchers would
 //! patch it instead of libc.
 
-use super::patch::elf::{tag, Module};
-use super::patch::find_function;
-use super::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::arch::Frame;
-use crate::base::numbers;
+use crate::base::maps;
+use crate::patch::elf::{tag, Module};
+use crate::patch::find_function;
+use crate::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::rights::Files;
 use crate::sys;
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::numbers;
 
 const R_X86_64_GLOB_DAT: u32 = 6;
 const R_X86_64_JUMP_SLOT: u32 = 7;
@@ -466,7 +467,7 @@ extern "C" fn dlopen(name: *const c_void, mode: i32, caller: u64) -> *mut c_void
 fn ret_near(caller: u64) -> Option<u64> {
     let mut buffer = [0u8; BUFFER_BYTES];
     let mut end = 0;
-    let found = super::patch::modules::lines(&mut buffer, |line| {
+    let found = maps::lines(&mut buffer, |line| {
         if line.range.contains(caller) && line.prot.executable() && line.prot.readable() {
             end = line.range.end();
         }

@@ -1,13 +1,13 @@
 //! Looks now and then whether somebody's breakpoints stand in the places of patches.
 
-use super::patch;
 use crate::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use crate::base::numbers;
 use crate::base::{counters, mode};
 use crate::config::Intercept;
+use crate::patch;
 use crate::sys::time;
 use crate::track;
 use regall_directory::layout::Counter;
+use regall_directory::numbers;
 
 /// Nanoseconds between two looks at the least, ...
 const INTERVAL: u64 = 250_000_000;

@@ -4,8 +4,8 @@
 //! gets there is nothing of the hook's. One with memory of its own is made in the hook, on a
 //! copy of this stack, whatever stack it asks for; when it is ready it leaves for that.
 
-use crate::arch::trampoline::{site_of_end, END_BYTES, LEFT_BYTES};
 use crate::arch::{self, Frame, Landing};
+use crate::patch::trampoline::{site_of_end, END_BYTES, LEFT_BYTES};
 use crate::sys::{self, Errno};
 use crate::thread;
 

@@ -11,7 +11,7 @@
 //! or does something that the fast paths don't know.
 
 use crate::arch::Frame;
-use crate::base::{numbers, phase};
+use crate::base::phase;
 use crate::share;
 use crate::sys;
 use crate::text::{Lossy, Text};
@@ -20,6 +20,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
+use regall_directory::numbers;
 use regall_directory::vocab::Flags;
 
 pub mod advice;

@@ -2,7 +2,7 @@
 //! takes ld.so's lock, and finds nothing from here if MPI has loaded libibverbs for
 //! itself alone (RTLD_LOCAL).
 
-use crate::intercept::patch::find_in_library;
+use crate::patch::find_in_library;
 use crate::sys;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 

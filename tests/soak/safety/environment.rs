@@ -29,6 +29,7 @@ fn of_the_sources() -> BTreeSet<String> {
         "bridge/src",
         "directory/src",
         "ledger/src",
+        "patch/src",
         "settings/src",
         "uverbs/src",
     ];

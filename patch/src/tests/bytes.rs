@@ -125,5 +125,5 @@ fn a_mutated_library_is_no_danger() {
             );
         }
     }
-    crate::intercept::patch::unmap(range);
+    crate::unmap(range);
 }

@@ -19,7 +19,7 @@ fn what_fits_into_a_line_is_stored_at_once() {
         }
         assert_eq!(peek::<256>(range.start()), expected, "{offset}");
     }
-    crate::intercept::patch::unmap(range);
+    crate::unmap(range);
 }
 
 /// In what may be running one instruction changes, at once, or the site is refused.
@@ -174,7 +174,7 @@ fn what_is_left_is_searched_before_the_lock_is_given_back() {
         // Somebody unmapped it meanwhile.
         let gone = std::thread::spawn(move || scan(ranges[2], ranges[2].end(), false));
         assert!(gone.join().unwrap().busy);
-        crate::intercept::patch::unmap(ranges[2]);
+        crate::unmap(ranges[2]);
     }
     settle(&mut report);
     assert_eq!((report.patched, report.refused), (2, 0), "{report:x?}");

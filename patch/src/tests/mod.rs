@@ -11,7 +11,7 @@ use super::modules::{groups, is_libc, Group, Origin, BUFFER_BYTES};
 use super::plan::{kind_of, Entry, Kind, Plan, ZoneLayout, TRAMPOLINE_BYTES};
 use super::write::Writer;
 use super::*;
-use crate::arch::trampoline::{site_of_end, END_BYTES};
+use crate::trampoline::{site_of_end, END_BYTES};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ mod probed;
 mod rig;
 mod running;
 
-pub use rig::alone;
+pub use rig::{alone, with_test_entry};
 
 const BASE: u64 = 0x10000;
 const ZONE: u64 = BASE + 0x1000;

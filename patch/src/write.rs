@@ -2,9 +2,9 @@
 
 use super::modules;
 use super::plan::{self, fits_at_once, LINE_BYTES, STORE_BYTES};
-use crate::sys::file::Fd;
-use crate::sys::{self, Errno, Result};
 use regall_directory::addr::PageRange;
+use regall_sys::file::Fd;
+use regall_sys::{self as sys, Errno, Result};
 
 /// Whether anybody may be running the code that is written to.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 //! be well-formed, and nothing is read that is not known to be readable.
 
 use super::modules::{Group, Segment, SEGMENTS_MAX};
-use crate::sys;
 use regall_directory::addr::{PageRange, PAGE};
+use regall_sys as sys;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;

@@ -63,6 +63,12 @@ pub struct Numbers {
 }
 
 impl Numbers {
+    /// No number.
+    const NONE: Self = Self {
+        values: [0; 4],
+        count: 0,
+        open: false,
+    };
     /// Any number.
     pub const ANY: Self = Self {
         values: [0; 4],
@@ -226,7 +232,8 @@ impl<'a> Function<'a> {
 
     /// The call numbers with which instruction `index`, a `syscall`, is reached.
     pub fn numbers(&self, index: usize) -> Numbers {
-        let mut search = Search::new();
+        // (A constant, so that no second one is on the stack.)
+        let mut search = const { Search::new() };
         search.go(index, RAX);
         while let Some((at, reg)) = search.next() {
             self.step_back(&mut search, at, reg);
@@ -348,14 +355,14 @@ struct Search {
 }
 
 impl Search {
-    fn new() -> Self {
+    const fn new() -> Self {
         Self {
             pending: [(0, 0); PENDING_MAX],
             waiting: 0,
             joins: [(0, 0); JOINS_MAX],
             seen: 0,
             steps: 0,
-            found: Numbers::default(),
+            found: Numbers::NONE,
         }
     }
 

@@ -115,7 +115,7 @@ pub fn scan_page(range: PageRange) -> Report {
 }
 
 pub fn drop_page(range: PageRange) {
-    crate::intercept::patch::unmap(range);
+    crate::unmap(range);
     forget(range);
 }
 

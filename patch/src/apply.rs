@@ -1,16 +1,15 @@
 //! Carries plans out: a trampoline, its place in the table of sites, the jump that leads to it;
 //! and takes them back when the code goes.
 
-use super::memory;
+use super::memory::Memory;
 use super::modules;
 use super::plan::{self, Plan, TABLE_BYTES};
 use super::sites::{Entry, Table};
 use super::write::{Use, Writer};
 use super::zone::{place_zone, Zone, HEADER_BYTES, TABLE_OFFSET};
 use super::{Config, Site};
-use crate::sys::{self, Errno, Result};
 use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::vocab::Kind;
+use regall_sys::{self as sys, Errno, Result};
 
 /// Zones at the most: each serves 4 GiB of addresses.
 const ZONES_MAX: usize = 64;
@@ -23,6 +22,8 @@ pub struct Patches {
     pub config: Config,
     /// Addresses of the two entry stubs.
     pub entries: [u64; 2],
+    /// Whose the memory is that is patched.
+    pub(super) memory: Memory,
     /// For reading the list of mappings while looking for a gap.
     buffer: [u8; modules::BUFFER_BYTES],
 }
@@ -63,6 +64,7 @@ impl Patches {
                 ioctl: false,
             },
             entries: [0; 2],
+            memory: Memory::UNKNOWN,
             buffer: [0; modules::BUFFER_BYTES],
         }
     }
@@ -254,9 +256,10 @@ impl Patches {
     /// so does a file's text: who patches functions there (UCX) may have moved our jump with
     /// what stood before it, and still come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
+        let memory = self.memory;
         self.drop_entries(|e| {
             let replaced =
-                |writer: &mut Writer| is_generated(e.jump) && !writer.has_jump(e.jump, e.to);
+                |writer: &mut Writer| memory.is_generated(e.jump) && !writer.has_jump(e.jump, e.to);
             is_unmapped(e.jump) || !(e.displaced && e.file) && replaced(writer)
         });
     }
@@ -317,25 +320,6 @@ fn write_jumps(plan: &Plan, jump: &[u8], writer: &mut Writer, in_use: Use) -> Re
         let _ = writer.put(at, &there, &longer, in_use);
     }
     writer.patch(plan.site, &plan::SYSCALL, &short, in_use)
-}
-
-/// Whether `at` is memory of the program's own, where what it executes is of its own making.
-fn is_generated(at: u64) -> bool {
-    memory::entry(at).is_some_and(|f| f.attr().kind == Kind::Anon)
-}
-
-/// Whether `at` is a file's text in memory of this process's own, as it was when it was patched:
-/// what is shared is others' too, and the file's.
-pub(super) fn is_private_text(at: u64) -> bool {
-    match memory::entry(at) {
-        Some(found) => {
-            let attr = found.attr();
-            let text = attr.prot.executable() && !attr.prot.shared();
-            text && attr.kind == Kind::File
-        }
-        // Unit tests have no ledger.
-        None => cfg!(test),
-    }
 }
 
 /// Whether the kernel has nothing at `at`.

@@ -115,6 +115,7 @@ impl Scanner<'_> {
 
     /// Puts back what one of our jumps has replaced, where the program has copied it with its
     /// code. `None`: it has not; false: it can't be put back.
+    #[inline(never)] // for the stack's sake
     fn mend_copy(&mut self, site: u64, before: &[u8]) -> Option<bool> {
         let (moved, len) = self.patches.copied(before, self.writer)?;
         let start = before.len().saturating_sub(len);

@@ -6,14 +6,14 @@
 //! taken out of the page tables behind that. The file's pages stay in the page cache, where
 //! they can be reclaimed.
 
-use super::memory;
-use crate::sys::{
-    self,
+use super::memory::Memory;
+use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::vocab::{Flags, Kind};
+use regall_sys::{
+    self as sys,
     pagemap::{self, Pagemap},
     DONTNEED_LOCKED,
 };
-use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::vocab::{Flags, Kind};
 
 /// Bytes that are searched at a time.
 pub const WINDOW: u64 = 2 << 20;
@@ -51,11 +51,15 @@ enum Way {
 pub fn each(
     range: PageRange,
     shared: bool,
+    memory: Memory,
     pages: &mut Pages,
     mut f: impl FnMut(PageRange, PageRange),
 ) {
     let pagemap = Pagemap::open().ok();
-    if let Some(pagemap) = pagemap.as_ref().filter(|_| !shared && is_own_memory(range)) {
+    if let Some(pagemap) = pagemap
+        .as_ref()
+        .filter(|_| !shared && is_own(range, memory))
+    {
         // No file's pages come with what is read, and none are given back.
         return pages.held(range, pagemap, |run| {
             each_readable(run, |part| f(part, part));
@@ -76,7 +80,7 @@ pub fn each(
         };
         pages.look(wide, pagemap.as_ref());
         let all = |way| way != Way::Skip;
-        pages.runs(wide, shared, all, |run| {
+        pages.runs(wide, shared, memory, all, |run| {
             let run = run
                 .before(around.end())
                 .and_then(|r| r.after(around.start()));
@@ -85,7 +89,7 @@ pub fn each(
             }
         });
         let borrowed = |way| way == Way::Borrow;
-        pages.runs(wide, shared, borrowed, |run| {
+        pages.runs(wide, shared, memory, borrowed, |run| {
             give_back(run, shared, pagemap.as_ref());
         });
     }
@@ -193,10 +197,11 @@ impl Pages {
         &self,
         around: PageRange,
         shared: bool,
+        memory: Memory,
         wanted: impl Fn(Way) -> bool,
         mut f: impl FnMut(PageRange),
     ) {
-        let mut owner = Owner::default();
+        let mut owner = Owner::new(memory);
         let pages = (around.start()..around.end()).step_by(PAGE as usize);
         let known = pages.zip(self.map.iter().zip(&self.cached));
         let ways = known.map(|(at, (map, cached))| match (map & MAPPED != 0, shared) {
@@ -210,13 +215,18 @@ impl Pages {
 }
 
 /// The private mapping that was looked up last.
-#[derive(Default)]
 struct Owner {
+    memory: Memory,
     range: Option<PageRange>,
     way: Option<Way>,
 }
 
 impl Owner {
+    fn new(memory: Memory) -> Self {
+        let (range, way) = (None, None);
+        Self { memory, range, way }
+    }
+
     /// What is done with a page at `at` that is not mapped.
     fn way(&mut self, at: u64) -> Way {
         let known = self
@@ -225,7 +235,7 @@ impl Owner {
         if let Some(way) = known {
             return way;
         }
-        let Some(found) = memory::entry(at) else {
+        let Some(found) = self.memory.entry(at) else {
             return Way::Read;
         };
         let attr = found.attr();
@@ -244,10 +254,10 @@ impl Owner {
 }
 
 /// Whether all of `range` is memory of this process's own, of no file.
-fn is_own_memory(range: PageRange) -> bool {
+fn is_own(range: PageRange, memory: Memory) -> bool {
     let mut at = range.start();
     while at < range.end() {
-        let mut owner = Owner::default();
+        let mut owner = Owner::new(memory);
         match (owner.way(at), owner.range) {
             (Way::Skip, Some(found)) if found.end() > at => at = found.end(),
             _ => return false,
@@ -351,6 +361,6 @@ mod tests {
         }
         let all = stretches.iter().flat_map(|(from, to)| *from..*to);
         assert!(words.into_iter().eq(all));
-        crate::intercept::patch::unmap(range);
+        crate::unmap(range);
     }
 }

@@ -2,22 +2,23 @@
 //!
 //! A site is a `syscall` instruction (`0f 05`). Only what stands *before* it is
 //! overwritten, by a jump to a trampoline that runs the overwritten instruction
-//! and calls an entry stub of `crate::arch`; the `syscall` itself stays, so that
+//! and calls an entry stub of the library's; the `syscall` itself stays, so that
 //! a thread that is already past the patch, or jumps past it, enters the kernel
 //! as ever. The steps, a file each: [`modules`] (what is mapped), [`elf`] (where
 //! functions are), [`decode`] and [`function`] (what the code does), [`discover`]
 //! (which sites matter), [`plan`] (the bytes), [`apply`] (writing them).
 //!
 //! No allocator, no libc, at most 8 KiB of stack, and no lock that is waited
-//! for without end: the callers are hooks of mmap and mprotect.
+//! for without end: the callers are hooks of mmap and mprotect. What it needs to know of
+//! the library that it is in, [`install`] is told.
+#![cfg_attr(not(test), no_std)]
 
-use crate::arch::tls_block;
-use crate::sys::pagemap::Pagemap;
-use crate::sys::{self, Errno, Undisturbed};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_ledger::View;
+use regall_sys::pagemap::Pagemap;
+use regall_sys::{self as sys, arch::thread_pointer, Errno, Undisturbed};
 
 pub mod apply;
 mod before;
@@ -29,22 +30,23 @@ mod left;
 mod memory;
 pub mod modules;
 pub mod plan;
-mod pool;
 pub mod probes;
 mod queue;
 mod scan;
 mod sites;
 #[cfg(test)]
 mod tests;
+pub mod trampoline;
 mod windows;
 pub mod write;
-mod zone;
+pub mod zone;
 
 use apply::{Applied, Patches};
 use before::Before;
 use discover::{next_syscall, Text};
 use elf::Module;
 use function::Room;
+use memory::Memory;
 use modules::{Group, Origin, Segment, BUFFER_BYTES};
 use queue::{Job, Ticket};
 use scan::Scanner;
@@ -59,6 +61,20 @@ pub struct Config {
     pub strict: bool,
     /// Patch ioctl sites (for UFFDIO_REGISTER).
     pub ioctl: bool,
+}
+
+/// The library that the patcher is in.
+#[derive(Clone, Copy)]
+pub struct Host {
+    /// Addresses of the entry stubs that trampolines call, [`plan::Entry::Call`]'s and
+    /// [`plan::Entry::Full`]'s. What has the first in it is the library's own and not searched.
+    pub entries: [u64; 2],
+    /// Memory of the library's for trampolines, which the stubs are in reach of; if there is any.
+    pub pool: Option<PageRange>,
+    /// What the ledger knows of the memory that code is in.
+    pub view: &'static View,
+    /// Is told what came of a search that nobody waited for.
+    pub note: fn(&Report),
 }
 
 /// What came of looking for sites.
@@ -164,10 +180,12 @@ struct State {
     copy: [u8; COPY_BYTES],
     /// The first libc and ld.so met.
     libc: [Option<Group>; 2],
+    /// [`Host::note`].
+    note: Option<fn(&Report)>,
 }
 
 struct Shared {
-    /// The thread that uses `state`, by the address of its block; 0: none.
+    /// The thread that uses `state`, by its thread pointer; 0: none.
     owner: AtomicU64,
     state: UnsafeCell<State>,
 }
@@ -185,6 +203,7 @@ static SHARED: Shared = Shared {
         before: Before::new(),
         copy: [0; COPY_BYTES],
         libc: [None; 2],
+        note: None,
     }),
 };
 
@@ -200,7 +219,7 @@ impl Guard {
     /// `None` if this thread has it already (we are in a signal handler that
     /// came upon it), or somebody else keeps it.
     fn take() -> Option<Self> {
-        let me = tls_block() as u64;
+        let me = thread_pointer();
         for n in 0..TRIES {
             match Self::try_take(me) {
                 Ok(guard) => return Some(guard),
@@ -241,16 +260,20 @@ pub fn recover() {
 }
 
 /// Searches what others left while the lock was held. To be called behind everything
-/// that holds it.
-fn settle(report: &mut Report) {
-    let me = tls_block() as u64;
+/// that holds it. Who is told of it by those that have no report; `None`: nothing was searched.
+fn settle(report: &mut Report) -> Option<fn(&Report)> {
+    let me = thread_pointer();
+    let mut note = None;
     while queue::pending() {
         // Whoever has it does this.
         let Ok(mut guard) = Guard::try_take(me) else {
-            return;
+            break;
         };
-        guard.state().search_left(report);
+        let state = guard.state();
+        state.search_left(report);
+        note = state.note;
     }
+    note
 }
 
 /// As [`settle`], for those who have no report.
@@ -258,15 +281,16 @@ pub fn search_left() {
     if queue::pending() {
         let _undisturbed = Undisturbed::new();
         let mut report = Report::default();
-        settle(&mut report);
-        super::take_note(&report);
+        if let Some(note) = settle(&mut report) {
+            note(&report);
+        }
     }
 }
 
 /// Leaves `job` to whoever has the lock, and waits until it is done.
 #[cold]
 fn hand_over(job: Job, report: &mut Report) {
-    let me = tls_block() as u64;
+    let me = thread_pointer();
     let mut ticket = None;
     // A nap takes as long as the system's timers and its load make it.
     let end = sys::time::now().saturating_add(PATIENCE);
@@ -303,17 +327,19 @@ fn hand_over(job: Job, report: &mut Report) {
 }
 
 /// Start-up: patches every executable mapping but our own. The only thread
-/// there is must be this one. `view` is asked whose memory is, from now on.
-pub fn install(config: Config, view: &'static View) -> Report {
-    memory::tell(view);
+/// there is must be this one. What `host` says is good for ever.
+pub fn install(config: Config, host: Host) -> Report {
     let Some(mut guard) = Guard::take() else {
         return Report::busy();
     };
     let state = guard.state();
-    state.prepare(config);
+    state.patches.config = config;
+    state.patches.entries = host.entries;
+    state.patches.memory = Memory::known_by(host.view);
+    state.note = Some(host.note);
     let mut report = Report::default();
     let mut writer = Writer::default();
-    if let Some(pool) = pool::range() {
+    if let Some(pool) = host.pool {
         if let Err(errno) = state.patches.take_pool(pool, &mut writer) {
             report.write_errno = Some(errno);
         }
@@ -335,9 +361,10 @@ pub fn install(config: Config, view: &'static View) -> Report {
         report: &mut report,
         in_use: Use::Fresh,
     };
+    let [ours, _] = host.entries;
     let listed = modules::groups(buffer, |group| {
         remember(libc, group);
-        if has_code(group) && !is_ours(group) {
+        if has_code(group) && !group.contains(ours) {
             before.look(group, pagemap);
             scanner.group(group, |searched| before.give_back(searched, pagemap));
         }
@@ -493,11 +520,6 @@ fn has_code(group: &Group) -> bool {
     group.origin != Origin::Kernel && group.segments().any(code)
 }
 
-fn is_ours(group: &Group) -> bool {
-    let ours = crate::arch::regall_entry_call as *const () as u64;
-    group.segments().any(|s| s.range.contains(ours))
-}
-
 fn remember(libc: &mut [Option<Group>; 2], group: &Group) {
     if group.origin == Origin::Libc {
         if let Some(free) = libc.iter_mut().find(|g| g.is_none()) {
@@ -524,19 +546,8 @@ fn module_around(
 }
 
 impl State {
-    fn prepare(&mut self, config: Config) {
-        self.patches.config = config;
-        if self.patches.entries == [0; 2] {
-            self.patches.entries = [
-                crate::arch::regall_entry_call as *const () as u64,
-                crate::arch::regall_entry_full as *const () as u64,
-            ];
-        }
-    }
-
     /// Searches what is in the caller's hands until this returns.
     fn search(&mut self, job: Job, report: &mut Report) {
-        self.prepare(self.patches.config);
         let State {
             patches,
             room,
@@ -550,7 +561,8 @@ impl State {
         let mut module = None;
         let mut writer = Writer::default();
         patches.put_back(job.range, &mut writer);
-        windows::each(job.range, !job.patch, pages, |part, window| {
+        let memory = patches.memory;
+        windows::each(job.range, !job.patch, memory, pages, |part, window| {
             // SAFETY: the caller of `search` says that the range is mapped and readable but
             // for guards, which this part has none of, and has it in hand until this returns.
             let bytes = unsafe {

@@ -105,10 +105,7 @@ fn golden(input: &Path, scratch: &Path) {
 
 #[test]
 fn golden_pairs() {
-    let folder = Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/src/intercept/patch/golden"
-    ));
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/golden"));
     let scratch = std::env::temp_dir().join(format!("regall-golden-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
     let mut inputs: Vec<_> = std::fs::read_dir(folder)

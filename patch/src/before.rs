@@ -8,8 +8,8 @@
 
 use super::modules::{Group, SEGMENTS_MAX};
 use super::windows::{drop_pages, each_run, MAPPED};
-use crate::sys::pagemap::{Pagemap, FILE, PRESENT};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_sys::pagemap::{Pagemap, FILE, PRESENT};
 
 /// Pages of a group at the most: 2 GiB. Of what is behind them, what is touched stays mapped.
 const PAGES: usize = 512 << 10;
@@ -138,9 +138,9 @@ fn each_present(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intercept::patch::windows::WINDOW;
-    use crate::intercept::patch::write::{Use, Writer};
-    use crate::intercept::patch::{modules, tests, Guard, Report, Scanner};
+    use crate::windows::WINDOW;
+    use crate::write::{Use, Writer};
+    use crate::{modules, tests, Guard, Report, Scanner};
     use std::os::unix::fs::FileExt;
     use std::os::unix::io::{AsRawFd, FromRawFd};
 
@@ -220,7 +220,6 @@ mod tests {
             .find_map(|guard| guard)
             .expect("the lock");
         let state = guard.state();
-        state.prepare(state.patches.config);
         let mut scanner = Scanner {
             patches: &mut state.patches,
             room: &mut state.room,
@@ -267,7 +266,7 @@ mod tests {
             let there = [0x90, 0xcc][usize::from(n == 700 || n == 900)];
             assert_eq!(touch(page(n)), there, "page {n}");
         }
-        crate::intercept::patch::unmap(range);
+        crate::unmap(range);
     }
 
     #[test]
@@ -279,12 +278,12 @@ mod tests {
         touch(range.start());
         before.give_back(None, Some(&pagemap));
         assert!(present(range, &pagemap)[0]);
-        crate::intercept::patch::unmap(range);
+        crate::unmap(range);
     }
 
     #[test]
     fn sites_at_the_edges_of_windows_are_found_and_little_is_left_mapped() {
-        let _turn = tests::alone();
+        let _turn = tests::with_test_entry();
         // The number before the border and the call behind it, the call's two bytes on either
         // side, one that begins a window, and one at the very end.
         let end = 3 * WINDOW;
@@ -301,13 +300,13 @@ mod tests {
             assert_eq!(touch(range.start() + at), 0xe9, "{at:#x}");
             assert_eq!(touch(range.start() + at + 6), 0x05, "{at:#x}");
         }
-        crate::intercept::patch::unmap(range);
-        crate::intercept::patch::forget(range);
+        crate::unmap(range);
+        crate::forget(range);
     }
 
     #[test]
     fn a_search_leaves_what_it_patched_and_nothing_else() {
-        let _turn = tests::alone();
+        let _turn = tests::with_test_entry();
         let (_file, range) = mapped(4 * WINDOW, &[(WINDOW + 100, &SITE)]);
         let pagemap = Pagemap::open().unwrap();
         let was = present(range, &pagemap);
@@ -318,7 +317,7 @@ mod tests {
         for (n, (now, was)) in now.iter().zip(&was).enumerate() {
             assert_eq!(*now, *was || n == patched, "page {n}");
         }
-        crate::intercept::patch::unmap(range);
-        crate::intercept::patch::forget(range);
+        crate::unmap(range);
+        crate::forget(range);
     }
 }

@@ -175,7 +175,7 @@ mod tests {
     /// One test, since there is one queue.
     #[test]
     fn every_job_is_done_once_whoever_waits() {
-        let _alone = crate::intercept::patch::tests::alone();
+        let _alone = crate::tests::alone();
         assert!(!pending());
         let first = put(job(1)).unwrap();
         let second = put(job(2)).unwrap();

@@ -16,16 +16,17 @@
 //!   takes the function to be one that has pushed nothing, as libc's are: the return
 //!   address is then an address in the word itself, whose row says so.
 
-use super::plan::{TAIL, TRAMPOLINE_BYTES, WORD};
 use core::arch::global_asm;
 use regall_directory::addr::PageRange;
+use regall_patch::plan::{TAIL, TRAMPOLINE_BYTES, WORD};
+use regall_patch::zone::HEADER_BYTES;
 
 /// Bytes of the pool.
 const POOL_BYTES: u64 = 32 << 10;
 /// Slots that share an entry of the unwind table: an unwinder reads all rows before
 /// the one that it looks for.
 const TOGETHER: u64 = 8;
-const SLOTS: u64 = (POOL_BYTES - super::zone::HEADER_BYTES) / TRAMPOLINE_BYTES as u64;
+const SLOTS: u64 = (POOL_BYTES - HEADER_BYTES) / TRAMPOLINE_BYTES as u64;
 
 // The expression counts on a slot's beginning being its address without the low 7 bits.
 const _: () = assert!(TRAMPOLINE_BYTES == 128);
@@ -74,7 +75,7 @@ regall_trampolines:
     .size regall_trampolines, . - regall_trampolines
     .text
 "#,
-    header = const super::zone::HEADER_BYTES,
+    header = const HEADER_BYTES,
     groups = const SLOTS / TOGETHER,
     together = const TOGETHER,
     tail = const TAIL,

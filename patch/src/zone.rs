@@ -2,8 +2,8 @@
 
 use super::modules;
 use super::plan::{ZoneLayout, TABLE_BYTES, TRAMPOLINE_BYTES};
-use crate::sys::{self, Errno, Result};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_sys::{self as sys, Errno, Result};
 
 /// Bytes of a zone that is mapped.
 const ZONE_BYTES: u64 = 64 << 10;

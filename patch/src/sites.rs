@@ -1,8 +1,8 @@
 //! The table of patched sites.
 
 use super::plan;
-use crate::sys::{self, Errno, Result};
 use regall_directory::addr::PageRange;
+use regall_sys::{self as sys, Errno, Result};
 
 /// A patched site.
 #[derive(Clone, Copy)]

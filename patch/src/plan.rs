@@ -4,8 +4,8 @@
 use super::decode::Insn;
 use super::function::Numbers;
 use super::Config;
-use crate::arch::trampoline::{LEAVE, SYSCALL_BYTES};
-use crate::base::numbers::{self, CLASS};
+use crate::trampoline::{LEAVE, SYSCALL_BYTES};
+use regall_directory::numbers::{self, CLASS};
 
 /// Bytes of a trampoline's place in its zone, its slot.
 pub const TRAMPOLINE_BYTES: usize = 128;
@@ -14,7 +14,7 @@ pub const TRAMPOLINE_BYTES: usize = 128;
 pub const TAIL: usize = 75;
 /// Offset in a slot of its last eight bytes: the address behind the site's `syscall`.
 pub const WORD: usize = TRAMPOLINE_BYTES - 8;
-pub use crate::arch::trampoline::JUMP_BYTES;
+pub use crate::trampoline::JUMP_BYTES;
 /// Most bytes that can move into a trampoline: five instructions of the longest kind.
 pub const MOVED_MAX: usize = 32;
 /// Bytes of `syscall`, and of the short jump that can take its place.

@@ -6,7 +6,6 @@ use super::elf::{Bounds, Module};
 use super::function::{Function, Numbers, Room};
 use super::plan::{fits_at_once, kind_of_all, Entry, Kind, Plan, BREAKPOINT, JUMP_BYTES, MOV_EAX};
 use super::Config;
-use crate::base::numbers::NUMBERS;
 use core::arch::x86_64::{
     __m128i, _mm_and_si128, _mm_cmpeq_epi32, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8,
     _mm_or_si128, _mm_set1_epi32, _mm_set1_epi8, _mm_setr_epi32, _mm_setr_epi8, _mm_sub_epi32,
@@ -14,6 +13,7 @@ use core::arch::x86_64::{
 };
 use core::iter::successors;
 use core::ops::Range;
+use regall_directory::numbers::NUMBERS;
 
 /// A wrapper function is at most this long; glibc's longest (msync) has 170 bytes.
 const WRAPPER_BYTES: u64 = 256;

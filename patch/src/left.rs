@@ -16,7 +16,6 @@ impl State {
     /// Searches what was left to whoever has the lock.
     #[cold]
     pub(super) fn search_left(&mut self, report: &mut Report) {
-        self.prepare(self.patches.config);
         queue::drain(|job, waits| {
             if job.gone {
                 self.patches.forget(job.range);
@@ -34,7 +33,8 @@ impl State {
     fn search_everything(&mut self, report: &mut Report) {
         // The list's buffer is not to be borrowed for as long as the search takes.
         let mut from = 0;
-        while let Some((job, next)) = next_code(from, &mut self.buffer) {
+        let [ours, _] = self.patches.entries;
+        while let Some((job, next)) = next_code(from, ours, &mut self.buffer) {
             from = next;
             self.search_copied(job, report);
         }
@@ -94,9 +94,8 @@ impl State {
     }
 }
 
-/// The first code at or behind `from` that is not ours, and where to go on behind it.
-fn next_code(from: u64, buffer: &mut [u8]) -> Option<(Job, u64)> {
-    let ours = crate::arch::regall_entry_call as *const () as u64;
+/// The first code at or behind `from` that has not `ours` in it, and where to go on behind it.
+fn next_code(from: u64, ours: u64, buffer: &mut [u8]) -> Option<(Job, u64)> {
     let mut found = None;
     let listed = modules::lines(buffer, |line| {
         let kernel = line.inode == 0 && line.name.starts_with(b"[v");

@@ -23,7 +23,8 @@
 //! seccomp filters may kill for); text in anonymous memory (no probe would fire, and profilers lose
 //! the file).
 
-use super::apply::{is_private_text, Patches};
+use super::apply::Patches;
+use super::memory::Memory;
 use super::plan::{BREAKPOINT, JUMP_BYTES, MOV_EAX, SHORT, SHORT_BYTES, SYSCALL};
 use super::sites::Entry;
 use super::write::{store_at_once, Use, Writer};
@@ -109,7 +110,7 @@ impl Patches {
             if entry.moved == 0 && writer.read(before, &mut first) && first == [BREAKPOINT] {
                 seen.harmless += 1;
             }
-            let finding = check_one(entry, writer);
+            let finding = check_one(entry, self.memory, writer);
             match finding {
                 Finding::Fine => continue,
                 Finding::Standing | Finding::OverJump => seen.standing += 1,
@@ -126,7 +127,7 @@ impl Patches {
 }
 
 /// Looks at one, and does what can be done.
-fn check_one(entry: &Entry, writer: &mut Writer) -> Finding {
+fn check_one(entry: &Entry, memory: Memory, writer: &mut Writer) -> Finding {
     let Some((at, ours, file, len)) = entry.patch() else {
         return Finding::Fine;
     };
@@ -143,7 +144,7 @@ fn check_one(entry: &Entry, writer: &mut Writer) -> Finding {
     // Code of the program's own making is its own to change, and what has been mapped there
     // since is not ours. Two bytes alone tell nothing: the jump that they lead to is there, too.
     let known = entry.moved != 0 || writer.has_jump(entry.jump, entry.to);
-    if finding == Finding::Fine || !known || !is_private_text(at) {
+    if finding == Finding::Fine || !known || !memory.is_private_text(at) {
         return Finding::Fine;
     }
     let rest = file.get(1..).unwrap_or(&[]);

@@ -1,10 +1,13 @@
 //! What is mapped from which file, by /proc/self/maps.
 
-pub use crate::base::maps::{lines, BUFFER_BYTES};
-use crate::sys::Result;
 use regall_directory::addr::PageRange;
-use regall_directory::maps::Line;
+use regall_directory::maps::{each_line, Line};
 use regall_directory::vocab::Prot;
+use regall_sys::{file::Fd, Result, Undisturbed};
+
+/// Bytes of buffer to read the list with. A line longer than that (a path of that length) is
+/// skipped.
+pub const BUFFER_BYTES: usize = 6144;
 
 /// Mappings of one file that are told apart; a library has four to six.
 pub const SEGMENTS_MAX: usize = 12;
@@ -61,20 +64,25 @@ impl Group {
             .map(|s| s.range)
     }
 
+    /// Whether `at` is in one of the mappings.
+    pub fn contains(&self, at: u64) -> bool {
+        self.segments().any(|s| s.range.contains(at))
+    }
+
     /// One readable mapping of a file's beginning.
-    #[cfg(any(test, fuzzing))]
     pub fn single(range: PageRange) -> Self {
-        let mut group = Self {
-            origin: Origin::File,
-            count: 1,
-            ..Self::default()
-        };
-        group.segments[0] = Some(Segment {
+        let mut segments = [None; SEGMENTS_MAX];
+        segments[0] = Some(Segment {
             range,
-            prot: Prot::from_bits(1),
+            prot: Prot::from_bits(Prot::READ),
             offset: 0,
         });
-        group
+        Self {
+            origin: Origin::File,
+            count: 1,
+            segments,
+            ..Self::default()
+        }
     }
 
     fn start(line: &Line<'_>) -> Self {
@@ -137,6 +145,14 @@ pub fn is_libc(path: &[u8]) -> bool {
         b"libpthread-2.",
     ];
     stems.iter().any(|stem| name.starts_with(stem))
+}
+
+/// Calls `each` with every line of /proc/self/maps until it says false.
+pub fn lines(buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
+    // A handler that jumps away would leave it open.
+    let _undisturbed = Undisturbed::new();
+    let fd = Fd::open_maps()?;
+    each_line(buffer, |room| fd.read(room), each)
 }
 
 /// Calls `each` with every group until it says false.

@@ -1,7 +1,7 @@
 //! Which system calls matter, by number.
 
-use regall_directory::each_call;
-use regall_directory::layout::Call;
+use crate::each_call;
+use crate::layout::Call;
 
 /// Entries of [`CLASS`]; no number that matters is beyond it.
 pub const NUMBERS: usize = 512;
