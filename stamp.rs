@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the two are made of, and what they are built by.
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 18] = [
     "src",
     "sys",
     "bridge",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 17] = [
     "settings",
     "beside",
     "reader",
+    "documents",
     "cli",
     "include",
     "docs/variables.md",
