@@ -115,7 +115,6 @@ impl Scanner<'_> {
 
     /// Puts back what one of our jumps has replaced, where the program has copied it with its
     /// code. `None`: it has not; false: it can't be put back.
-    #[inline(never)] // for the stack's sake
     fn mend_copy(&mut self, site: u64, before: &[u8]) -> Option<bool> {
         let (moved, len) = self.patches.copied(before, self.writer)?;
         let start = before.len().saturating_sub(len);
@@ -127,6 +126,7 @@ impl Scanner<'_> {
         Some(alone && self.writer.patch(at, there, moved, self.in_use).is_ok())
     }
 
+    #[inline(never)] // for the stack's sake: `inspect` is called from the same place
     fn patch(&mut self, plan: &plan::Plan, function: u64, text: &Text<'_>) {
         let mut applied = Applied::default();
         let site = Found {
