@@ -1,33 +1,52 @@
 """What rows hand to the reports."""
 import dataclasses
 
+from . import bounds
+
 
 @dataclasses.dataclass
 class Check:
-    """A bound of issue 2 or 4 and what was measured."""
+    """What was measured, the aim that the project set before it began, and the bound that
+    guards against regressions."""
     what: str
     value: float
-    limit: float
+    aim: float
     unit: str = "×"
     low: float = None
     high: float = None
 
     @property
-    def passed(self):
-        return self.value <= self.limit
+    def guard(self):
+        return bounds.guard(self.what, self.aim)
+
+    @property
+    def holds(self):
+        return self.value <= self.guard
+
+    @property
+    def reached(self):
+        return self.value <= self.aim
 
     @property
     def verdict(self):
-        if self.passed:
-            word = "pass"
+        return self.against(self.guard, "holds", "CROSSED")
+
+    @property
+    def distance(self):
+        return self.against(self.aim, "reached", "missed")
+
+    def against(self, bound, good, bad):
+        if self.value <= bound:
+            word = good
         elif self.unit == "×":
-            word = f"MISSED by {100 * (self.value / self.limit - 1):.1f} %"
+            word = f"{bad} by {100 * (self.value / bound - 1):.1f} %"
         else:
-            word = f"MISSED by {self.value - self.limit:.3g} {self.unit}"
-        unsure = self.low is not None and self.low <= self.limit < self.high
+            word = f"{bad} by {self.value - bound:.3g} {self.unit}"
+        unsure = self.low is not None and self.low <= bound < self.high
         return word + (" (within the noise)" if unsure else "")
 
     def number(self, x):
+        x = round(x, 3) + 0.0  # no -0
         if self.unit == "×":
             return f"{x:.3f}"
         return f"{x:.3f} ms" if self.unit == "ms" else f"{x:.1f} {self.unit}"
@@ -59,6 +78,5 @@ class Section:
     def as_json(self):
         plain = dataclasses.asdict(self)
         for check, source in zip(plain["checks"], self.checks):
-            check["verdict"] = source.verdict
-            check["passed"] = source.passed
+            check |= {"guard": source.guard, "holds": source.holds, "reached": source.reached}
         return plain
