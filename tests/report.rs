@@ -136,6 +136,9 @@ fn signals_reach_the_command() {
     assert_eq!(done.end(), "exit 137");
     let (done, _) = with_ranks(&[], "trap 'exit 3' TERM; kill -TERM $PPID; sleep 9 & wait");
     assert_eq!(done.end(), "exit 3");
+    // A signal of a terminal's keys, sent to this process alone by somebody else.
+    let (done, _) = with_ranks(&[], "trap 'exit 3' INT; kill -INT $PPID; sleep 9 & wait");
+    assert_eq!(done.end(), "exit 3");
     // What nohup has ignored stays ignored, in both.
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new("sh");
@@ -178,6 +181,60 @@ fn signals_are_handed_on_as_they_are() {
         assert_eq!(word("SigIgn:") & ignored, ignored, "{}", done.stdout);
         assert_eq!(word("SigBlk:"), bit(libc::SIGUSR2), "{}", done.stdout);
     }
+}
+
+/// A closed standard descriptor comes to the command closed, not as /dev/null.
+#[test]
+fn closed_descriptors_stay_closed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report");
+    let report = report.to_str().expect("a name");
+    for how in [&["run"][..], &["run", "--report", report]] {
+        for (fd, close) in ["<&-", ">&-", "2>&-"].iter().enumerate() {
+            let start = format!("exec \"$@\" {close}");
+            let look = format!("[ ! -e /proc/self/fd/{fd} ] || exit 3");
+            let mut command = Command::new("sh");
+            command.args(["-c", &start, "sh"]).arg(build::regall());
+            let done = run(command.args(how).args(["--", "sh", "-c", &look]));
+            assert_eq!(done.end(), "exit 0", "{how:?} {close}");
+        }
+    }
+}
+
+/// Interrupts a job on a terminal by its key. When the command has its SIGINT, it has a later
+/// signal handed on to it; then it counts what came before.
+const ON_A_TERMINAL: &str = r#"
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+said = b""
+try:
+    while True:
+        some = os.read(terminal, 1000)
+        if b"ready" in some:
+            os.write(terminal, b"\x03")
+        said += some
+except OSError:
+    pass
+print(said.decode().split())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+
+/// What a key of the terminal sends goes to the whole group, so it is not handed on again.
+#[test]
+fn a_key_interrupts_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = "trap 'echo int; kill -USR1 $PPID' INT; trap 'exit 3' USR1; echo ready; \
+                  while :; do sleep 0.05; done";
+    let mut command = Command::new("python3");
+    command.args(["-c", ON_A_TERMINAL]).arg(build::regall());
+    command
+        .args(["run", "--report"])
+        .arg(folder.path().join("report"));
+    let done = run(command.args(["--", "sh", "-c", script]));
+    assert_eq!(done.end(), "exit 3", "{}", done.stderr);
+    assert_eq!(done.stdout.matches("int'").count(), 1, "{}", done.stdout);
 }
 
 #[test]

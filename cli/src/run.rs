@@ -10,7 +10,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{bail, Context};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+use signal_hook::iterator::SignalsInfo;
 
 use crate::inherited;
 use crate::launcher::Launcher;
@@ -204,21 +205,22 @@ impl Parts {
     }
 }
 
-/// Runs it to its end. A terminal's signals come to both of us; others are handed on, so
-/// that whoever means the command reaches it. Its exit status, as a shell says it.
+/// Runs it to its end and returns its exit status, as a shell says it. A signal that somebody
+/// sends is handed on, so that whoever means the command reaches it. A signal that the kernel
+/// sends, for a key of the terminal, has gone to the command, too: it is in the same group.
 fn waited(command: &mut Command) -> io::Result<u8> {
     let signals = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     // A handler here would be the default action in the command.
     let heeded = signals.into_iter().filter(|s| !inherited::is_ignored(*s));
-    let mut coming = Signals::new(heeded)?;
+    let mut coming = SignalsInfo::<WithRawSiginfo>::new(heeded)?;
     let handle = coming.handle();
     let mut child = command.spawn()?;
     let pid = child.id() as i32;
     let forwarder = std::thread::spawn(move || {
         for signal in coming.forever() {
-            if !matches!(signal, SIGINT | SIGQUIT) {
+            if signal.si_code != libc::SI_KERNEL {
                 // SAFETY: no memory. The child has not been waited for while this runs.
-                unsafe { libc::kill(pid, signal) };
+                unsafe { libc::kill(pid, signal.si_signo) };
             }
         }
     });
