@@ -6,8 +6,7 @@
 MPI ?= openmpi
 KERNEL ?= 6.1
 PREFIX ?= /usr/local
-# `regall` looks for the library beside itself, then in lib, lib64 and lib/ARCH-linux-gnu of its
-# prefix.
+# `make install` leaves it in share/regall/libdir, where the command reads it.
 LIBDIR ?= $(PREFIX)/lib
 # Where the Python package goes: a folder of Python's, or one for PYTHONPATH.
 PYTHONDIR ?= $(PREFIX)/share/regall/python
@@ -28,6 +27,8 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # Files that say where they are, for everyone to read.
 FILL = umask 022 && sed 's|@PREFIX@|$(PREFIX)|g; s|@VERSION@|$(VERSION)|g; s|@LIBDIR@|$(LIBDIR)|g; \
 	s|@PCLIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|g; s|@INCLUDE@|$(INCLUDE)|g'
+# LIBDIR as seen from the command; outside of PREFIX, which may be moved, as it is.
+NOTED = $(if $(filter $(PREFIX)/%,$(LIBDIR)),$(patsubst $(PREFIX)/%,../%,$(LIBDIR)),$(LIBDIR))
 # Headers, as seen from CMake's file.
 INCLUDE = $(shell realpath -m --relative-to=$(LIBDIR)/cmake/regall $(PREFIX)/include)
 
@@ -109,6 +110,9 @@ where:
 # Builds nothing: root, who installs, seldom has a Rust toolchain.
 install: where
 	@test -f $(BUILT)/libregall.so || { echo "run make first" >&2; exit 1; }
+	@test -z "$(STATIC)" || ! readelf -lW $(BUILT)/regall 2>/dev/null | grep -q INTERP || { \
+		echo "$(BUILT)/regall is not static: run make (cargo build links it dynamically), or say STATIC=" >&2; \
+		exit 1; }
 	install -d $(ROOT)/bin $(LIB)/pkgconfig $(LIB)/cmake/regall $(ROOT)/include \
 		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
 		$(ROOT)/share/doc/regall/docs $(ROOT)/share/doc/regall/examples \
@@ -121,6 +125,7 @@ install: where
 	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
 	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
 	install -m 644 $(wildcard docs/*.md docs/*.svg) $(ROOT)/share/doc/regall/docs/
+	umask 022 && echo '$(NOTED)' >$(ROOT)/share/regall/libdir
 	$(FILL) regall.pc.in >$(LIB)/pkgconfig/regall.pc
 	$(FILL) cmake/regall-config.cmake.in >$(LIB)/cmake/regall/regall-config.cmake
 	$(FILL) cmake/regall-config-version.cmake.in \

@@ -72,7 +72,11 @@ fn uninstall_leaves_nothing() {
 #[test]
 fn libraries_may_lie_elsewhere() {
     let folder = tempfile::tempdir().expect("a folder");
-    for place in ["lib64", "lib/x86_64-linux-gnu"] {
+    // One of an earlier installation, which is not the one to take.
+    let old = folder.path().join("opt/regall/lib/libregall.so");
+    for place in ["lib64", "lib/x86_64-linux-gnu", "own/place"] {
+        std::fs::create_dir_all(old.parent().expect("a folder")).expect("a folder");
+        std::fs::write(&old, "no library").expect("a file");
         let libraries = format!("LIBDIR=/opt/regall/{place}");
         let make = |goal| {
             installed::make_with(goal, Path::new("/opt/regall"), folder.path(), &[&libraries])
@@ -102,8 +106,58 @@ fn libraries_may_lie_elsewhere() {
             .join("regall.h");
         assert!(header.is_file(), "{}", header.display());
         make("uninstall");
-        assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+        assert_eq!(files(folder.path()), std::slice::from_ref(&old));
     }
+}
+
+/// A library outside of the prefix is found, too, by its absolute path.
+#[test]
+fn libraries_may_lie_outside_of_the_prefix() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (prefix, place) = (
+        folder.path().join("prefix"),
+        folder.path().join("libraries"),
+    );
+    let libraries = format!("LIBDIR={}", place.display());
+    let make = |goal| installed::make_with(goal, &prefix, Path::new(""), &[&libraries]);
+    make("install");
+    runs_with_the_shim(&prefix.join("bin/regall"));
+    make("uninstall");
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+}
+
+/// `cargo build` links the command as usual, where `make` links it statically.
+#[test]
+fn a_dynamic_command_is_not_installed() {
+    let built = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a folder");
+    let release = built.path().join("release");
+    std::fs::create_dir(&release).expect("a folder");
+    let program = |name: &str, from: &Path| std::fs::copy(from, release.join(name)).expect(name);
+    program(
+        "libregall.so",
+        &build::target().join("release/libregall.so"),
+    );
+    program("regall", Path::new("/bin/true"));
+    let install = |word: &str| {
+        Command::new("make")
+            .args(["-s", "install", "PREFIX=/opt/regall", word])
+            .arg(format!("PAGES={}", build::regall().display()))
+            .arg(format!("DESTDIR={}", folder.path().display()))
+            .current_dir(build::root())
+            .env("CARGO_TARGET_DIR", built.path())
+            .env_remove("MAKEFLAGS")
+            .output()
+            .expect("make")
+    };
+    let out = install("STATIC=yes");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        !out.status.success() && said.contains("is not static"),
+        "{said}"
+    );
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+    assert!(install("STATIC=").status.success());
 }
 
 const PROGRAM: &str =

@@ -27,7 +27,7 @@ pub fn library() -> Finding {
         return Finding::new(
             name,
             Limits,
-            "neither beside this command nor in ../lib or ../lib64 of it",
+            "neither beside this command nor where make install puts it",
         )
         .mend(Who::You, "make && make install # or copy it there");
     };
