@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// What the two are made of, and what they are built by.
-const SOURCES: [&str; 18] = [
+const SOURCES: &[&str] = &[
     "src",
     "sys",
     "bridge",
@@ -72,7 +72,7 @@ fn commit(top: &str) -> Option<(String, String)> {
     let at = git(top, &["log", "-1", "--format=%ct"])?;
     let changed = git(
         top,
-        &[&["diff", "--name-only", "HEAD", "--"][..], &SOURCES].concat(),
+        &[&["diff", "--name-only", "HEAD", "--"][..], SOURCES].concat(),
     );
     let plus = if changed.is_none_or(|c| c.is_empty()) {
         ""
