@@ -208,7 +208,8 @@ impl Config {
             expected: Expected::Text(expected),
         };
         match name {
-            b"REGALL" | b"REGALL_ONLY" => (),
+            // The last one is of the Python package's alone.
+            b"REGALL" | b"REGALL_ONLY" | b"REGALL_LIBRARY" => (),
             b"REGALL_PIN" => self.pin = Pin::parse(value)?,
             b"REGALL_HCA" => self.set_hca(value)?,
             b"REGALL_HCA_MODE" => self.hca_odp = second(value, &pairs::HCA_MODE)?,
@@ -392,7 +393,7 @@ impl fmt::Display for Complaint<'_> {
         let name = Lossy(self.name.get(..self.name.len().min(64)).unwrap_or(&[]));
         let value = Lossy(self.value.get(..self.value.len().min(64)).unwrap_or(&[]));
         match self.problem {
-            Problem::Name => write!(f, "{name} is no variable of regall's; ignored"),
+            Problem::Name => write!(f, "{name} is not a variable of regall; ignored"),
             Problem::Value { expected } => {
                 write!(
                     f,
@@ -474,6 +475,7 @@ mod tests {
             Config::new().set(b"REGALL_PINN", b"off"),
             Err(Problem::Name)
         );
+        assert_eq!(Config::new().set(b"REGALL_LIBRARY", b"/a"), Ok(()));
         assert_eq!(
             Config::new().set(b"REGALL_EXCLUDE", &[b'x'; 5000]),
             Err(Problem::Long)
