@@ -99,6 +99,8 @@ lint:
 	scripts/oldest-rust
 	# What is linked, under which licence: the files that are installed are of this Cargo.lock.
 	scripts/notices --check
+	# Recipes have the version and the page of Cargo.toml.
+	scripts/check-packaging versions
 	scripts/shellcheck
 	scripts/spelling
 

@@ -1,11 +1,12 @@
-# In a repository of packages: packages/regall/package.py.
+# For Spack 1.0 and later, in a repository of packages: packages/regall/package.py.
+from spack_repo.builtin.build_systems.makefile import MakefilePackage
+
 from spack.package import *
 
 
 class Regall(MakefilePackage):
     """Keeps the memory of unmodified MPI programs registered and pinned."""
 
-    # Where releases are: the one line to set.
     homepage = "https://regall.invalid"
     url = homepage + "/regall-0.1.0.tar.xz"
 
