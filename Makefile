@@ -2,7 +2,7 @@
 # make test [DEVICES=real],
 # make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make bench-caches, make apps, make lint; `make` builds,
 # make install [PREFIX=/usr/local] [LIBDIR=] [DESTDIR=] puts what was built in its place, make
-# uninstall takes it away, make dist writes the source archive, make deb packs for Debian.
+# uninstall takes it away, make book makes a book of docs/, make dist writes the source archive, make deb packs for Debian.
 MPI ?= openmpi
 KERNEL ?= 6.1
 PREFIX ?= /usr/local
@@ -104,6 +104,10 @@ lint:
 	scripts/shellcheck
 	scripts/spelling
 
+# The pages of docs/ as one book: target/book/html/index.html.
+book:
+	scripts/make-book
+
 # Folders are words of commands below, rm's among them.
 where:
 	@$(foreach v,DESTDIR PREFIX LIBDIR PYTHONDIR,$(if $(word 2,$($v)),$(error $v may have no blank)))
@@ -126,7 +130,7 @@ install: where
 	install -m 644 python/example.py fortran/example.f90 $(ROOT)/share/doc/regall/examples/
 	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
 	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
-	install -m 644 $(wildcard docs/*.md docs/*.svg) $(ROOT)/share/doc/regall/docs/
+	install -m 644 $(filter-out docs/SUMMARY.md,$(wildcard docs/*.md docs/*.svg)) $(ROOT)/share/doc/regall/docs/
 	umask 022 && echo '$(NOTED)' >$(ROOT)/share/regall/libdir
 	$(FILL) regall.pc.in >$(LIB)/pkgconfig/regall.pc
 	$(FILL) cmake/regall-config.cmake.in >$(LIB)/cmake/regall/regall-config.cmake
@@ -159,4 +163,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-copy test soak bench bench-caches apps lint where install uninstall dist deb clean
+.PHONY: build run run-rdma run-copy test soak bench bench-caches apps lint book where install uninstall dist deb clean

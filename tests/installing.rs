@@ -160,68 +160,6 @@ fn a_dynamic_command_is_not_installed() {
     assert!(install("STATIC=").status.success());
 }
 
-/// One command puts page, address and date where they belong; without it nothing is ready.
-#[test]
-fn a_release_is_prepared() {
-    if !build::root().join(".git").exists() {
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let script = r#"set -e
-        git ls-files -z | tar --null -T - -c | tar -x -C "$1"
-        cd "$1"; git init -q; git add -A
-        if scripts/check-packaging release >before; then exit 3; fi
-        grep -q 'is no address' before
-        scripts/prepare-release https://example.org/regall someone@example.org 2030-02-01 >changes
-        scripts/check-packaging release
-        sed -i 's/2030-02-01/2030-02-02/' CHANGELOG.md
-        if scripts/check-packaging release >after; then exit 4; fi
-        sed -i 's/^Version: .*/Version: 7/' packaging/rpm/regall.spec
-        if scripts/check-packaging versions >>after; then exit 5; fi
-        cat after"#;
-    let said = done(
-        Command::new("bash")
-            .args(["-c", script, "bash"])
-            .arg(folder.path())
-            .current_dir(build::root()),
-    );
-    let lines: Vec<_> = said.lines().collect();
-    let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(
-        lines[0],
-        format!("release: {version} of 2030-02-01, at https://example.org/regall")
-    );
-    assert!(lines[1].contains("another date"), "{said}");
-    assert!(lines[2].contains("has not the version"), "{said}");
-}
-
-/// What is built names itself by its sources: of each crate in it.
-#[test]
-fn the_stamp_knows_every_crate() {
-    let text = |path: &Path| std::fs::read_to_string(path).expect("a file");
-    let stamp = text(&build::root().join("stamp.rs"));
-    let mut crates = vec![build::root().join("cli"), build::root().to_path_buf()];
-    let mut at = 0;
-    while let Some(folder) = crates.get(at).cloned() {
-        let manifest = text(&folder.join("Cargo.toml"));
-        let needed = manifest.split("\n[dependencies]").nth(1).expect("a table");
-        let needed = needed.split("\n[").next().unwrap_or("");
-        for path in needed.split("path = \"").skip(1) {
-            let path = path.split('"').next().unwrap_or("");
-            let path = folder.join(path).canonicalize().expect("a crate");
-            if !crates.contains(&path) {
-                crates.push(path);
-            }
-        }
-        at += 1;
-    }
-    assert!(crates.len() > 8, "{crates:?}");
-    for folder in crates.iter().filter(|c| *c != build::root()) {
-        let name = folder.file_name().and_then(|n| n.to_str()).expect("a name");
-        assert!(stamp.contains(&format!("    \"{name}\",\n")), "{name}");
-    }
-}
-
 const PROGRAM: &str =
     "#include <regall.h>\nint main(void) { return regall_version() != REGALL_VERSION; }\n";
 

@@ -195,7 +195,7 @@ const SENTENCES: [&str; 14] = [
 /// What in these files is no message: help, and names that are looked for.
 const NO_MESSAGES: [&str; 8] = [
     "Exit code",
-    "A region for a single use",
+    "A cookie for a single use",
     // Examples, and how peek is called.
     "regall ",
     "PMIx Reference RTE",
@@ -381,7 +381,12 @@ fn the_c_pages_programs_run() {
 fn links_lead_somewhere() {
     lead_somewhere(
         build::root(),
-        &["README.md", "ARCHITECTURE.md", "SECURITY.md"],
+        &[
+            "README.md",
+            "ARCHITECTURE.md",
+            "SECURITY.md",
+            "CONTRIBUTING.md",
+        ],
     );
     let folder = tempfile::tempdir().expect("a folder");
     installed::make("install", Path::new("/usr"), folder.path());
@@ -389,24 +394,93 @@ fn links_lead_somewhere() {
     lead_somewhere(&doc, &["README.md", "SECURITY.md"]);
 }
 
-/// The links of these pages, and of those in docs beside them.
-fn lead_somewhere(root: &Path, pages: &[&str]) {
-    let mut pages: Vec<_> = pages.iter().map(|page| root.join(page)).collect();
+/// The pages of these names, and those in docs beside them.
+fn pages_of(root: &Path, names: &[&str]) -> Vec<PathBuf> {
+    let mut pages: Vec<_> = names.iter().map(|page| root.join(page)).collect();
     for entry in fs::read_dir(root.join("docs")).expect("docs").flatten() {
         pages.extend(Some(entry.path()).filter(|p| p.extension().is_some_and(|e| e == "md")));
     }
+    pages
+}
+
+/// The links of these pages, and of those in docs beside them.
+fn lead_somewhere(root: &Path, names: &[&str]) {
     let mut links = 0;
-    for page in &pages {
-        let text = fs::read_to_string(page).expect("a page");
-        for rest in text.split("](").skip(1) {
-            let link = rest.split([')', '#']).next().unwrap_or("");
-            if link.is_empty() || link.contains("://") {
-                continue;
-            }
-            let to = page.parent().expect("a folder").join(link);
+    for page in pages_of(root, names) {
+        let text = fs::read_to_string(&page).expect("a page");
+        for link in links_of(&text).filter(|l| !l.contains("://")) {
+            let (file, place) = link.split_once('#').unwrap_or((link, ""));
+            let to = match file {
+                "" => page.clone(),
+                file => page.parent().expect("a folder").join(file),
+            };
             assert!(to.exists(), "{}: {link}", page.display());
+            if !place.is_empty() {
+                let text = fs::read_to_string(&to).expect("a page");
+                let found = places(&text).any(|p| p == place);
+                assert!(found, "{}: {link}: no such heading", page.display());
+            }
             links += 1;
         }
     }
     assert!(links > 10, "{}: {links}", root.display());
+}
+
+/// Where the links of a page lead to.
+fn links_of(text: &str) -> impl Iterator<Item = &str> {
+    let all = text.split("](").skip(1);
+    all.filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
+}
+
+/// The names by which links reach the headings of a page.
+fn places(text: &str) -> impl Iterator<Item = String> + '_ {
+    // Every other piece between ``` lines is shown as it is.
+    let blocks = text.split("\n```").step_by(2);
+    let headings = blocks.flat_map(str::lines).filter(|l| l.starts_with('#'));
+    headings.map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = words
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
+
+/// The book has every page, and no other.
+#[test]
+fn the_book_has_every_page() {
+    let summary = build::root().join("docs/SUMMARY.md");
+    let text = fs::read_to_string(&summary).expect("the summary");
+    let mut listed: Vec<_> = links_of(&text)
+        .map(|l| build::root().join("docs").join(l))
+        .collect();
+    let mut pages = pages_of(
+        build::root(),
+        &["README.md", "ARCHITECTURE.md", "SECURITY.md"],
+    );
+    pages.extend(
+        ["CONTRIBUTING.md", "CHANGELOG.md", "packaging/README.md"]
+            .map(|page| build::root().join(page)),
+    );
+    pages.retain(|page| *page != summary);
+    for all in [&mut listed, &mut pages] {
+        for path in all.iter_mut() {
+            *path = path
+                .canonicalize()
+                .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
+        all.sort();
+    }
+    assert_eq!(listed, pages);
+}
+
+#[test]
+fn headings_have_names() {
+    let page = "# A `b`, c-d\n```\n# no heading\n```\n## x_y: --z (1)\n";
+    assert_eq!(places(page).collect::<Vec<_>>(), ["a-b-c-d", "x_y---z-1"]);
+    let links = "[a](b.md#c) ![d](e.svg) [f](https://g)";
+    assert_eq!(
+        links_of(links).collect::<Vec<_>>(),
+        ["b.md#c", "e.svg", "https://g"]
+    );
 }
