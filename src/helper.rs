@@ -78,7 +78,9 @@ pub fn start() {
                 sys::futex_wait(&READY, SOON, PATIENCE);
             }
         }
-        Err(e) => log::warn!("no helper thread ({e}): peers must get at this process themselves"),
+        Err(e) => {
+            log::warn!("no helper thread ({e}): peers can copy only where the kernel lets them")
+        }
     }
 }
 

@@ -190,7 +190,7 @@ fn start(env: Environment) {
     track::domains::own_device();
     if mode == Intercept::Strict && !strict::start() {
         log::warn!(
-            "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict is patch here"
+            "no Syscall User Dispatch on this kernel: REGALL_INTERCEPT=strict acts as patch"
         );
         mode::not_strict();
     }
@@ -214,7 +214,7 @@ fn install() -> Intercept {
     let mut asked = settings::config().intercept;
     if asked == Intercept::Strict && strict::stacks_are_too_small() {
         log::warn!(
-            "a Go program's stacks are too small for REGALL_INTERCEPT=strict: it is patch here"
+            "a Go program's stacks are too small for REGALL_INTERCEPT=strict: it acts as patch"
         );
         asked = Intercept::Patch;
     }

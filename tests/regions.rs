@@ -116,7 +116,7 @@ fn the_example_and_peek() {
     assert!(hex.starts_with("000000000008  64 20 6d 65"), "{hex}");
     let other = peek(&["--cookie", "0x1234", "0", "1"]);
     assert_eq!(other.0, "exit 1");
-    assert!(other.2.contains("no such region"), "{}", other.2);
+    assert!(other.2.contains("no such cookie"), "{}", other.2);
     for bad in [&["--cookie", cookie, "0"][..], &[cookie, "0"], &["1"]] {
         assert_eq!(peek(bad).0, "exit 2", "{bad:?}");
     }

@@ -177,7 +177,32 @@ fn words(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use clap::CommandFactory;
+
+    use super::{words, Cli};
+
+    /// Each command says what its exit codes are, has an example and names its documents, in
+    /// lines of 80 columns.
+    #[test]
+    fn help_fits_and_is_whole() {
+        let mut all = Cli::command();
+        all.build();
+        let mut commands: Vec<_> = all.get_subcommands().cloned().collect();
+        commands.retain(|c| !c.is_hide_set() && c.get_name() != "help");
+        commands.push(all);
+        assert!(commands.len() > 10);
+        for mut command in commands {
+            let name = command.get_name().to_string();
+            let help = command.render_long_help().to_string();
+            for part in ["Exit code: ", "Example: ", "Documents: man regall"] {
+                let lines = help.lines().filter(|l| l.starts_with(part));
+                assert_eq!(lines.count(), 1, "{name}: {part}");
+            }
+            for line in help.lines() {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+        }
+    }
 
     #[test]
     fn errors_in_words_alone() {

@@ -271,7 +271,7 @@ fn variables_page() -> String {
         text += ".";
         page.item(&format!("`{}`", v.name), &text);
     }
-    page.subsection("How the budget is reckoned");
+    page.subsection("How the budget is calculated");
     for line in variables::budget() {
         match line.strip_prefix("- ") {
             Some(point) => page.item("-", point),

@@ -16,12 +16,12 @@ use regall_sys::Errno;
 
 pub const EXIT_CODES: &str = after_help!(
     "\
-A region for a single use is used up by it, and 1 MiB of it at most is read.
+A cookie for a single use is used up by this, and at most 1 MiB is read of it.
 
-REGALL_COPY says by which mechanisms, as in a program under the shim.
+REGALL_COPY chooses the mechanisms, as in a program with the shim.
 
-Exit code: 0 all was read; 1 refused: some of it is not registered, must not be read, or was
-unmapped meanwhile (what is good of it is printed); 2 could not look.",
+Exit code: 0 all was read; 1 refused: some of it is not registered, must not be read, or was \
+unmapped meanwhile (what could be read is printed); 2 could not look.",
     "regall peek --hex 4711 0x7f0000001000 64",
     "regall-peek"
 );
@@ -39,7 +39,7 @@ pub struct Args {
     /// hexadecimal with 0x
     #[arg(value_name = "NUMBER", value_parser = number, num_args = 2..=3, required = true)]
     numbers: Vec<u64>,
-    /// Read a region of that cookie, from its offset on to its end at most
+    /// Read the memory behind this cookie, from the offset on, at most to its end
     #[arg(long, value_parser = number)]
     cookie: Option<u64>,
     /// Print the bytes as they are (the default where the output is no terminal)
@@ -105,7 +105,7 @@ fn peek_by(
         return Ok(0);
     };
     let why = match e.0 {
-        libc::EINVAL => "there is no such region (any more)",
+        libc::EINVAL => "there is no such cookie, or it was used up or destroyed",
         libc::EACCES => "must not be read, by its protection",
         libc::EPERM => "is somebody else's, or no mechanism may read it (see regall doctor)",
         libc::ESTALE => "its memory was unmapped or replaced, or it was destroyed meanwhile",

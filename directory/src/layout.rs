@@ -357,7 +357,7 @@ numbered! {
     Counter {
         /// mlock calls that pinned something
         Pins = 0 => "pins",
-        /// munlock calls made to let go
+        /// munlock calls that unpinned something
         Unpins = 1 => "unpins",
         /// Bytes pinned, added up over all pins
         PinnedBytesTotal = 2 => "pinned_bytes_total",
@@ -375,10 +375,10 @@ numbered! {
         Deferred = 8 => "deferred",
         /// Events that overlapped another one in progress
         Conflicts = 9 => "conflicts",
-        /// Hooks that were left half-way (siglongjmp, cancellation)
+        /// Hooks that were left before their end (siglongjmp, cancellation)
         Abandoned = 10 => "abandoned",
-        /// Calls retried after the shim let go of its pins (RLIMIT_MEMLOCK)
-        Relented = 11 => "relented",
+        /// Calls made again after the shim unpinned memory for them (RLIMIT_MEMLOCK)
+        Retried = 11 => "retried",
         /// Nanoseconds spent pinning
         PinNanos = 12 => "pin_ns",
         /// Nanoseconds spent at start-up

@@ -211,7 +211,7 @@ pub fn take_note(report: &patch::Report) {
         );
     }
     if report.busy {
-        log::info!("code was mapped during a search that went on; it is searched behind that");
+        log::info!("code was mapped while other code was searched; it is searched next");
     }
 }
 

@@ -189,7 +189,7 @@ impl Drop for Pass {
 /// In a child of fork, which has a copy of everything but the dispatcher.
 pub fn child() {
     if ON.load(Relaxed) && !arm(thread::current()) {
-        log::warn!("no Syscall User Dispatch in this child: REGALL_INTERCEPT=strict is patch here");
+        log::warn!("no Syscall User Dispatch in this child: REGALL_INTERCEPT=strict acts as patch");
         ON.store(false, Relaxed);
         mode::not_strict();
     }
@@ -206,7 +206,7 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
             let value = track::real(frame);
             if !thread.strict.get() && !arm(thread) {
                 log::warn!(
-                    "no Syscall User Dispatch in a thread: what its unpatched sites do is missed"
+                    "no Syscall User Dispatch in a thread: calls from its unpatched sites are missed"
                 );
             }
             value

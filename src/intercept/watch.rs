@@ -64,7 +64,7 @@ fn look_now() -> bool {
     if !SAID.swap(true, Relaxed) {
         let call = seen.number.and_then(|nr| numbers::call_of(u64::from(nr)));
         log::warn!(
-            "a probe or a breakpoint is or was in the place of the hook of {}: what it hid is read anew from time to time",
+            "a probe or a breakpoint replaces the hook of {}: calls that it hides are noticed later, in the kernel's list of mappings",
             call.map_or("a call", |call| call.word())
         );
     }

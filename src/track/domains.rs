@@ -76,7 +76,7 @@ fn adopt_as(owner: Owner, fd: i32, pd: PdHandle, wanted: Access, most: usize) ->
     let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
         Ok(channel) => channel,
         Err(errno) => {
-            log::warn!("this adapter's memory can't be registered from here ({errno}): its protection domains are left alone");
+            log::warn!("memory can't be registered with this adapter from here ({errno}): its protection domains are left alone");
             if let Some(mut guard) = lock() {
                 guard.hca.refuse(owner.context);
             }
@@ -165,7 +165,9 @@ fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
         if limits.is_ok_and(|l| l.odp()) {
             class = class.with(Access::ON_DEMAND);
         } else {
-            log::warn!("the adapter has no on-demand paging: REGALL_HCA_MODE=odp is pinned there");
+            log::warn!(
+                "the adapter has no on-demand paging: REGALL_HCA_MODE=odp acts as pinned there"
+            );
         }
     }
     if !class.has(Access::ON_DEMAND) && endangered_by_fork() {

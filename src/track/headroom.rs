@@ -178,7 +178,7 @@ fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> Option<Page
         });
     }
     let hull = hull?;
-    counters::count(Counter::Relented);
+    counters::count(Counter::Retried);
     remember(hull);
     Some(hull)
 }

@@ -93,7 +93,7 @@ pub fn republish(range: PageRange) {
 #[cold]
 pub fn rebuild(guard: &mut Guard) {
     counters::count(Counter::Rebuilds);
-    log::info!("the ledger was left half-way and is read anew");
+    log::info!("the list of mappings was left incomplete and is read anew");
     anew::start_over(guard);
     if let Some(all) = everything() {
         let _ = read(guard, all, Flags::EMPTY);

@@ -81,7 +81,7 @@ pub fn begins() {
 #[inline(never)]
 fn in_this_call() {
     if !IN_CALLS.swap(true, Relaxed) {
-        log::warn!("no thread can be had that takes keys back: memory that peers may reach is registered for each request");
+        log::warn!("the thread that revokes keys can't be started: memory that peers may reach is registered for each request");
     }
     for _ in 0..PASSES {
         if !pass() {

@@ -101,7 +101,7 @@ pub fn overcommit() -> Checked {
         &finding(name),
         "limits",
         &[
-            "promises are counted",
+            "the kernel counts memory when it is mapped",
             "and not more: Cannot allocate memory",
             "vm.overcommit_memory is 2: REGALL_SHARE does nothing",
             "sysctl -w vm.overcommit_memory=0",

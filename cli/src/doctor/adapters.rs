@@ -112,7 +112,7 @@ fn on_demand(devices: &[String]) -> Finding {
         }
     }
     let without_text = format!(
-        "{} can't: REGALL_HCA_MODE=odp is pinned there",
+        "{} can't: REGALL_HCA_MODE=odp acts as pinned there",
         without.join(", ")
     );
     match (with.is_empty(), without.is_empty()) {
@@ -135,14 +135,14 @@ const MODULES: [Module; 2] = [
     Module {
         name: "KNEM",
         node: "/dev/knem",
-        without: "not loaded: regions are copied by mapping or process_vm_readv",
+        without: "not loaded: memory behind a cookie is copied by mapping or process_vm_readv",
         module: "knem",
         from: "https://knem.gitlabpages.inria.fr",
     },
     Module {
         name: "XPMEM",
         node: "/dev/xpmem",
-        without: "not loaded: peers map what is shared memory anyway",
+        without: "not loaded: peers map shared memory without it",
         module: "xpmem",
         from: "https://github.com/openucx/xpmem",
     },

@@ -21,8 +21,12 @@ pub enum Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Killed(libc::SIGSYS) => f.write_str("a seccomp filter kills who tries"),
-            Self::Killed(signal) => write!(f, "who tried was ended by signal {signal}"),
+            Self::Killed(libc::SIGSYS) => {
+                f.write_str("a seccomp filter kills the process that tries it")
+            }
+            Self::Killed(signal) => {
+                write!(f, "the process that tried it was ended by signal {signal}")
+            }
             Self::Late => write!(f, "not done within {} s", PATIENCE.as_secs()),
             Self::Silent => f.write_str("no child could be made to try it"),
         }

@@ -55,7 +55,7 @@ pub fn slurm() -> Finding {
             true => Finding::new(
                 name,
                 NotChecked,
-                "inside a job; its slurm.conf is not to be seen",
+                "inside a job; slurm.conf is not found here",
             ),
             false => Finding::new(name, Absent, "not on this node"),
         };
@@ -66,7 +66,9 @@ pub fn slurm() -> Finding {
     let handed_on = hands_on_memlock(&conf);
     let bounded = unlimited() == Some(false);
     let found = match handed_on {
-        true => format!("{where_}srun hands on RLIMIT_MEMLOCK of where it is called ({file})"),
+        true => {
+            format!("{where_}srun hands on the RLIMIT_MEMLOCK of the shell that calls it ({file})")
+        }
         false => format!("{where_}RLIMIT_MEMLOCK is slurmd's, not the caller's ({file})"),
     };
     if !(handed_on && bounded) {

@@ -196,7 +196,7 @@ fn scope() -> Option<String> {
 pub fn yama(near: &Place) -> Finding {
     let name = "Yama";
     let found = match scope().as_deref() {
-        None => return Finding::new(name, Good, "not there, so it forbids nothing"),
+        None => return Finding::new(name, Good, "not in this kernel: it forbids nothing"),
         Some("0") => return Finding::new(name, Good, "ptrace_scope 0"),
         Some("1") => "ptrace_scope 1: between ranks only who was named by PR_SET_PTRACER",
         Some("2") => "ptrace_scope 2: for administrators only",

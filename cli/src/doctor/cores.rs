@@ -135,7 +135,9 @@ pub fn dumps() -> Finding {
         }
     };
     match is {
-        [true, true] => finding(Good).effect("what REGALL_SHARE=heap shares is in them, too"),
+        [true, true] => {
+            finding(Good).effect("memory that REGALL_SHARE=heap shares is in core dumps, too")
+        }
         [false, false] => finding(Good),
         [false, true] => finding(Good).effect(
             "what REGALL_SHARE=heap shares would be in them, though private memory is not wanted \

@@ -301,7 +301,7 @@ pub fn dispatch() -> Finding {
     match tried {
         Ok([0]) => Finding::new(name, Good, "Syscall User Dispatch is there"),
         Ok([no]) => Finding::new(name, Absent, format!("Syscall User Dispatch: {}", text(no)))
-            .effect("REGALL_INTERCEPT=strict is patch here; nothing else needs it"),
+            .effect("REGALL_INTERCEPT=strict acts as patch; nothing else needs it"),
         Err(why) => Finding::new(name, Absent, format!("Syscall User Dispatch: {why}"))
             .effect("REGALL_INTERCEPT=strict can't be used here; nothing else needs it"),
     }

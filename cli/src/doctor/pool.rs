@@ -104,7 +104,7 @@ fn without(near: &Place, found: &str) -> Finding {
         "regall_alloc takes transparent huge pages instead; programs that insist on MAP_HUGETLB \
          get ENOMEM",
     );
-    let line = format!("{} # 1 GiB, for nothing else", line(BEGINNING));
+    let line = format!("{} # 1 GiB that nothing else can use", line(BEGINNING));
     near.mend_host(finding, line)
 }
 

@@ -74,7 +74,7 @@ pub fn overcommit(near: &Place) -> Finding {
     let taken = taken_by_the_shim();
     let more = taken.map_or(String::new(), |bytes| {
         format!(
-            "a process with the shim takes {} more of them, nearly all of it its stack, which is \
+            "a process with the shim maps {} more, nearly all of it for its stack, which is \
              grown to its limit if that is 64 MiB or less",
             units::bytes(bytes)
         )
@@ -84,7 +84,8 @@ pub fn overcommit(near: &Place) -> Finding {
         None => finding,
     };
     if mode != "2" {
-        let found = format!("{found}: promises of memory are not counted");
+        let found =
+            format!("{found}: the kernel does not count memory that is mapped and not used");
         return with(Finding::new(name, Good, found));
     }
     let (limit, all) = (counted("CommitLimit"), counted("Committed_AS"));
@@ -98,7 +99,7 @@ pub fn overcommit(near: &Place) -> Finding {
     };
     let amount = |bytes: Option<u64>| bytes.map_or("?".into(), units::bytes);
     let found = format!(
-        "{found}: promises are counted, {} of {} are given; {most}",
+        "{found}: the kernel counts memory when it is mapped, {} of {} so far; {most}",
         amount(all),
         amount(limit)
     );

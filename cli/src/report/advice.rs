@@ -21,8 +21,8 @@ const COUNTED: [[&str; 3]; 4] = [
         "RLIMIT_MEMLOCK, REGALL_LIMIT, or half of the adapter's regions are used up",
     ],
     [
-        "counters.relented",
-        "limited: a call of the program's failed for RLIMIT_MEMLOCK until the shim let go of its pins",
+        "counters.retried",
+        "limited: a call of the program failed for RLIMIT_MEMLOCK until the shim unpinned memory",
         "ulimit -l unlimited where ranks are started",
     ],
 ];

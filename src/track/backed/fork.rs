@@ -227,7 +227,7 @@ impl Plan {
             }
         }
         if !could {
-            log::error!("a child of fork has no memory of its own, and ends");
+            log::error!("a child of fork ends: there is no memory to copy shared memory into");
             sys::process::exit(1);
         }
     }
