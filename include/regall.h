@@ -85,10 +85,10 @@ int regall_lookup(const void *pd, const void *addr, size_t len, struct regall_ra
  * bad moment; -ENOSYS: inert. */
 int regall_register_all(void *pd);
 
-/* Has all of addr..addr+len registered in the protection domain `pd`, and says in `out` what
- * regall_lookup says then. With REGALL_PIN=auto large memory is registered when it is asked
- * for or has been touched, and not before: this asks for it, as ibv_reg_mr does, and nothing
- * has to be given back. Keys are 0 where no one memory region can hold all of the bytes
+/* Registers all of addr..addr+len in the protection domain `pd`, and fills `out` in as
+ * regall_lookup does then. With REGALL_PIN=auto large memory is registered when it is asked
+ * for or has been touched, and not before. This asks for it, as ibv_reg_mr does, and nothing
+ * has to be deregistered. Keys are 0 where no one memory region can hold all of the bytes
  * (more than 64 MiB, or memory of several kinds). Not for signal handlers.
  * 0, or what regall_lookup returns; -EOPNOTSUPP, -EMFILE, -EBUSY: as regall_register_all. */
 int regall_register(void *pd, const void *addr, size_t len, struct regall_range *out);
@@ -113,9 +113,9 @@ int regall_alloc(size_t size, void **out);
  * As regall_alloc otherwise, in ordinary pages. */
 int regall_alloc_unregistered(size_t size, void **out);
 
-/* Memory that is registered from the start and that peers can map: see regall_map. It is
- * of a memfd that can't be made shorter, all of it there before this returns, in huge pages
- * where the system allows them for shared memory. A child of fork shares it with its parent:
+/* Memory that is registered from the start and that peers can map: see regall_map. It lies
+ * in a memfd that can't be made shorter. All of it is resident before this returns, in huge
+ * pages where the system allows them for shared memory. A child of fork shares it with its parent:
  * each sees what the other writes. (Of the first 64 of them a process keeps a descriptor
  * open, below 1024, for peers that are not root to find.) Otherwise as regall_alloc. */
 int regall_alloc_shared(size_t size, void **out);
@@ -145,8 +145,8 @@ struct regall_stats {
  * 0, or -EINVAL: out is NULL or out->size is below 16; -EBUSY as above; -ENOSYS: inert. */
 int regall_stats(struct regall_stats *out);
 
-/* Compares the ledger with /proc/self/maps and mends it: for memory that came
- * or went without a call that the shim can see. 0, or -ENOSYS: inert. */
+/* Compares the shim's list of mappings with /proc/self/maps and corrects it: for memory
+ * that came or went without a call that the shim can see. 0, or -ENOSYS: inert. */
 int regall_audit(void);
 
 /* ---- Peers: one-sided access to what other processes of the node have registered ----
@@ -190,8 +190,8 @@ struct regall_done {
 /* An open peer. */
 typedef struct regall_peer regall_peer;
 
-/* Flag of regall_peer_open: who the peer is is checked after each transfer. Otherwise
- * that is left out if it was done within the last 50 microseconds. */
+/* Flag of regall_peer_open: after each transfer check that the peer is still the same
+ * process. Without it the check is left out if the last one is at most 50 microseconds ago. */
 #define REGALL_PEER_CHECK_ALWAYS 1u
 
 /* Fills `out` with processes of this user, in this pid namespace, that are tracked: as
@@ -212,7 +212,7 @@ int regall_peer_open(int pid, uint64_t start_time, unsigned flags, regall_peer *
  * finished. */
 int regall_peer_close(regall_peer *peer);
 
-/* Lets go of what is mapped here of memory that it does not have any more.
+/* Unmaps here what the peer no longer has.
  * 0 if it is still there; -ESRCH: it has ended; -ESTALE: it executes another program. */
 int regall_peer_check(regall_peer *peer);
 
@@ -224,9 +224,9 @@ int regall_peer_check(regall_peer *peer);
  * -ESTALE: the memory was unmapped or replaced meanwhile, or the peer executes another
  *          program; what is behind done->bytes is not to be used. Start again there.
  *          (A put may then have written into what is there now.) Also: the peer's helper
- *          does the copying, and has not answered for a second: the peer is stopped, say.
- * -EFAULT: it is not registered (and was not touched), or can't be had though it is: beyond
- *          the end of a file, say, or `to` is not ours to write.
+ *          does the copying, and has not answered for a second: the peer may be stopped.
+ * -EFAULT: it is not registered (and was not touched); or it is registered and can't be
+ *          read, beyond the end of a file for example; or `to` can't be written.
  * -EACCES: its protection does not permit it.
  * -ESRCH:  the peer has ended.
  * -EPERM:  no mechanism may (or REGALL_COPY=off).
@@ -246,8 +246,8 @@ int regall_putv(regall_peer *peer, const struct regall_segment *from, size_t fro
  * Whoever is given the cookie, by any means, can read or write the region at an offset
  * and needs to know nothing of its segments. Errors are KNEM's: -EINVAL for a cookie that
  * is unknown or used up, -EACCES where the region's protection does not permit it, -EPERM
- * where it is another user's; an offset behind the end is success with 0 bytes. To them
- * comes -ESTALE: the memory was unmapped or replaced since, or the region destroyed in
+ * where it is another user's; an offset behind the end is success with 0 bytes. There is
+ * also -ESTALE: the memory was unmapped or replaced since, or the region destroyed in
  * the meantime. */
 
 /* Protection. */
@@ -308,7 +308,7 @@ int regall_region_used(struct regall_use *out, size_t room);
 /* How often a region with REGALL_REGION_NOTIFY was used, or -EINVAL: there is none. */
 int64_t regall_region_uses(uint64_t cookie);
 
-/* ---- Copies that go on meanwhile ----
+/* ---- Asynchronous copies ----
  *
  * A copy is put into a queue and carried out by a thread of the shim's, one for the whole
  * process, in the order in which copies were started. A queue may be used by several

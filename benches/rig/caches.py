@@ -191,9 +191,9 @@ def checks(found, stack):
 
 def bounds(found):
     complete = [s for s in STACKS if has(found, "events", s)]
-    yield "**What was to be shown: no cache, with regall**"
+    yield "**Aims: no cache, with regall**"
     yield ""
-    yield from table(["", "measured", "bound", "verdict"], [r for s in complete for r in checks(found, s)])
+    yield from table(["", "measured", "aim", "verdict"], [r for s in complete for r in checks(found, s)])
     yield ""
 
 
