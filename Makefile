@@ -64,7 +64,7 @@ test:
 
 # Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.
 soak:
-	scripts/setup test soak fits
+	scripts/setup test rdma soak fits
 	$(MAKE) --no-print-directory build
 	# The oldest Rust that will do, from Debian's packages; 77: there are none.
 	scripts/oldest-rust --compile || [ $$? -eq 77 ]
