@@ -14,12 +14,13 @@ use crate::text::Text;
 use crate::threads::{self, Files, Thread};
 use crate::track::{self, VIEW};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use regall_bridge::cookie::Cookie;
 use regall_bridge::kind::Kind;
 use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
 use regall_bridge::vector::Segment;
+use regall_bridge::wire::BOUNCE;
 
 /// The helper thread. It has descriptors of its own: programs that close what they find do not end
 /// it, and
@@ -72,7 +73,7 @@ pub fn start() {
         return;
     }
     READY.store(SOON, Relaxed);
-    match THREAD.start(entry) {
+    match make_window().and_then(|()| THREAD.start(entry)) {
         Ok(()) => {
             if READY.load(Acquire) == SOON {
                 sys::futex_wait(&READY, SOON, PATIENCE);
@@ -82,6 +83,17 @@ pub fn start() {
             log::warn!("no helper thread ({e}): peers can copy only where the kernel lets them")
         }
     }
+}
+
+/// Where the helper maps the bounce buffer of the peer that it serves: [`BOUNCE`] bytes, which are
+/// the shim's in the ledger whatever is mapped there. 0: there are none in this process.
+static WINDOW: AtomicU64 = AtomicU64::new(0);
+
+fn make_window() -> Result<()> {
+    if WINDOW.load(Relaxed) == 0 {
+        WINDOW.store(threads::new_memory(BOUNCE, 0)?, Relaxed);
+    }
+    Ok(())
 }
 
 /// Whether other users may come: [`NO`], [`ASKED`], [`YES`] once it listens for them, or
@@ -111,6 +123,7 @@ pub fn count() -> u64 {
 
 /// A child of fork: nobody was invited there, and nothing is being carried out.
 pub fn forget() {
+    WINDOW.store(0, Relaxed);
     OTHER_USERS.store(NO, Relaxed);
     GATE.store(OPEN, Relaxed);
 }
@@ -272,6 +285,8 @@ struct Us {
     proc_is_ours: Cell<bool>,
     /// The process has other credentials by now.
     changed: Cell<bool>,
+    /// The inode of the bounce buffer in the window; 0: none.
+    mapped: Cell<u64>,
     /// By it the thread learns of [`WAKE`]. Without it, it looks from time to time.
     wakeup: Option<file::Fd>,
 }
@@ -284,6 +299,7 @@ impl Us {
             namespace: credentials::user_namespace(0).ok(),
             proc_is_ours: Cell::new(false),
             changed: Cell::new(false),
+            mapped: Cell::new(0),
             wakeup: wakeup(),
         };
         us.use_capabilities(0);
@@ -365,6 +381,18 @@ impl Us {
             _ => Ok((found.id, found.end)),
         }
     }
+}
+
+fn map_at_window(bounce: &file::Fd) -> Result<u64> {
+    let at = WINDOW.load(Relaxed);
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: the window is for this alone, and the helper is the only one to use it.
+    let made = unsafe { sys::map(at, BOUNCE, prot, flags, bounce.raw(), 0) }?;
+    // A child that is made in between finds it among its mappings, and leaves it alone.
+    // SAFETY: likewise; a child has no such thread.
+    unsafe { sys::advise_any(at, BOUNCE, libc::MADV_DONTFORK) }?;
+    Ok(made)
 }
 
 impl Owner for Us {
@@ -454,6 +482,18 @@ impl Owner for Us {
 
     fn release(&self, cookie: Cookie) {
         let _ = with_lock(|| regions::used_by_other_user(cookie));
+    }
+
+    fn map_bounce(&self, bounce: &file::Fd) -> Result<u64> {
+        let inode = bounce.stat()?.inode;
+        if self.mapped.get() == inode {
+            return Ok(WINDOW.load(Relaxed));
+        }
+        // If it fails, what is mapped is not known.
+        self.mapped.set(0);
+        let at = map_at_window(bounce)?;
+        self.mapped.set(inode);
+        Ok(at)
     }
 
     fn wakeup(&self) -> i32 {

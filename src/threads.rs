@@ -187,12 +187,7 @@ impl Thread {
     #[cold]
     fn new_memory(&self) -> Result<Parts> {
         let bytes = Parts::of(0).ok_or(Errno::NOMEM)?.bytes;
-        let flight = phase::tracking().then(track::begin_work);
-        let made = map(bytes);
-        if let Some(flight) = flight {
-            track::end(flight);
-        }
-        let at = made?;
+        let at = new_memory(bytes, GUARD)?;
         self.memory.store(at, Relaxed);
         Parts::of(at).ok_or(Errno::NOMEM)
     }
@@ -218,7 +213,19 @@ impl Thread {
     }
 }
 
-fn map(bytes: u64) -> Result<u64> {
+/// New memory of `bytes` (whole pages) for a thread, which is the shim's in the ledger, and which
+/// children don't get. Its first `guard` bytes can't be touched.
+#[cold]
+pub fn new_memory(bytes: u64, guard: u64) -> Result<u64> {
+    let flight = phase::tracking().then(track::begin_work);
+    let made = map(bytes, guard);
+    if let Some(flight) = flight {
+        track::end(flight);
+    }
+    made
+}
+
+fn map(bytes: u64, untouchable: u64) -> Result<u64> {
     let mut guard = match phase::tracking() {
         true => Some(track::lock().ok_or(Errno::BUSY)?),
         false => None,
@@ -226,7 +233,7 @@ fn map(bytes: u64) -> Result<u64> {
     let at = sys::map_private(bytes as usize)?.as_ptr() as u64;
     // SAFETY: new memory, in which nobody has anything yet. A child has no such thread.
     let made = unsafe {
-        sys::protect(at, GUARD, libc::PROT_NONE)
+        sys::protect(at, untouchable, libc::PROT_NONE)
             .and_then(|()| sys::advise_any(at, bytes, libc::MADV_DONTFORK))
     };
     if let Err(e) = made {
@@ -234,8 +241,8 @@ fn map(bytes: u64) -> Result<u64> {
         let _ = unsafe { sys::unmap(at, bytes) };
         return Err(e);
     }
-    let below = PageRange::new(at, at + GUARD);
-    let above = PageRange::new(at + GUARD, at + bytes);
+    let below = PageRange::new(at, at + untouchable);
+    let above = PageRange::new(at + untouchable, at + bytes);
     for (range, prot) in [(below, 0), (above, 3)] {
         if let (Some(guard), Some(range)) = (&mut guard, range) {
             guard.insert(range, track::own_memory(Prot::from_call(prot, false)));

@@ -227,6 +227,15 @@ fn a_process_keeps_no_other_of_its_user_out() {
 }
 
 #[test]
+fn a_file_that_is_shared_makes_nobody_wait() {
+    beside_an_owner("bridge/locked", "own");
+    if possible() {
+        beside_an_owner("bridge/locked", "users");
+        beside_an_owner("bridge/locked", "caller");
+    }
+}
+
+#[test]
 fn children_that_share_descriptors_close_none_of_their_parents() {
     table("files", Mode::Plain);
     table("files", Mode::Populate);

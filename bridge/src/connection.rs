@@ -51,6 +51,11 @@ impl Connection {
         self.process == regall_sys::getpid()
     }
 
+    /// Whether another user is at the other end.
+    pub fn is_to_other_user(&self) -> bool {
+        self.other_user.is_some()
+    }
+
     /// Who is at the other end.
     pub fn peer(&self) -> Result<Credentials> {
         socket::peer(&self.socket)

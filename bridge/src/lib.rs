@@ -32,6 +32,7 @@ pub mod process_vm;
 pub mod queue;
 pub mod rights;
 pub mod serve;
+mod staging;
 pub mod transfer;
 pub mod vector;
 pub mod view;

@@ -183,12 +183,15 @@ impl Open {
     }
 
     /// Ends it. What was asked for and is not answered is taken back: the helper finds nothing in
-    /// the bounce buffer any more, whatever it waits for or was stopped at.
+    /// the bounce buffer any more, whatever it waits for or was stopped at. Of another user's
+    /// helper this can't be had: to cut its buffer short could wait for it ([`crate::staging`]). It
+    /// looks for the end of the connection before it copies.
     pub(crate) fn end(&self) {
         if !self.is_ours() {
             return;
         }
-        if let (Some(bounce), true) = (&self.bounce, self.asked > self.answered) {
+        let takes_back = self.asked > self.answered && !self.socket.is_to_other_user();
+        if let (Some(bounce), true) = (&self.bounce, takes_back) {
             let _ = bounce.truncate(0);
         }
         // Children may have the descriptor, too: the helper must see the end all the same.

@@ -1,12 +1,13 @@
 //! The helper: serves peers that may not get at the owner's memory themselves. It runs in
 //! the owner, on a thread with descriptors of its own, and copies between the owner's
-//! memory and a peer's bounce buffer by pread(2) and pwrite(2): memory that is unmapped
-//! meanwhile is EFAULT, not a signal.
+//! memory and a peer's bounce buffer by system calls: memory that is unmapped meanwhile is
+//! EFAULT, not a signal. What a peer gets is staged ([`crate::staging`]).
 //!
 //! Peers may send what they like. A message that is not as it must be ends the connection.
 
 use crate::connection::Connection;
 use crate::cookie::Cookie;
+use crate::staging::{make_file, Staging};
 use crate::vector::Segment;
 use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
@@ -16,10 +17,10 @@ use crate::wire::{
 use places::{Guest, Party, PLACES};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd, Poll};
-use regall_sys::process::{is_filtered, Identity};
+use regall_sys::process::Identity;
 use regall_sys::socket::{self, Credentials, Room};
 use regall_sys::time::nanos;
-use regall_sys::{rlimit, Access, Errno, Result};
+use regall_sys::{Access, Errno, Result};
 
 mod behind;
 mod places;
@@ -77,6 +78,9 @@ pub trait Owner {
     fn wanted(&self) -> bool;
     /// Whether there is a process to serve from still, but for the helper. Asked now and then.
     fn lives(&self) -> bool;
+    /// Maps a bounce buffer, shared and writable, in the place of the one that was mapped before; its
+    /// address.
+    fn map_bounce(&self, bounce: &Fd) -> Result<u64>;
     /// What can be read when the owner wants to be asked all this at once; -1: nothing.
     fn wakeup(&self) -> i32;
     /// Empties that descriptor.
@@ -93,8 +97,6 @@ struct Client {
     said_hello_as: Option<(u32, u32)>,
     /// After its HELLO.
     bounce: Option<Fd>,
-    /// Of another user's: what is read from a region stays here until it is known to be of it.
-    private: Option<Fd>,
     /// Of another user, perhaps: it may use regions for all, and nothing else.
     other_user: bool,
     /// The region that it uses, and whether to write.
@@ -118,6 +120,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
     let mut clients = [const { None::<Client> }; PLACES];
     let mut polls = [Poll::readable(-1); PLACES + BEFORE];
     let mut other_users = None;
+    let mut staging = Staging::new();
     // A young process may be one that ends soon.
     let mut pause = SOONEST;
     while owner.wanted() {
@@ -153,7 +156,8 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             if poll.found == 0 {
                 continue;
             }
-            if client.as_mut().is_some_and(|c| c.attend(owner).is_err()) {
+            let attended = client.as_mut().map(|c| c.attend(owner, &mut staging));
+            if attended.is_some_and(|attended| attended.is_err()) {
                 if let Some(mut gone) = client.take() {
                     gone.let_go(owner);
                 }
@@ -193,7 +197,6 @@ fn welcome(owner: &dyn Owner, listener: &Fd, other_user: bool, clients: &mut [Op
         who,
         said_hello_as: None,
         bounce: None,
-        private: None,
         other_user,
         held: None,
         asked: ticks(),
@@ -253,7 +256,7 @@ impl Client {
 
 impl Client {
     /// Answers what it has asked. An error: no more of this one.
-    fn attend(&mut self, owner: &dyn Owner) -> Result<()> {
+    fn attend(&mut self, owner: &dyn Owner, staging: &mut Staging) -> Result<()> {
         for _ in 0..TURN {
             let mut bytes = [0; REQUEST];
             let message = match self.socket.receive(&mut bytes, Room::Sender) {
@@ -272,7 +275,7 @@ impl Client {
                 return Err(Errno::PERM);
             }
             let done = match self.is_who_it_was(owner, &sender) {
-                true => self.carry_out(owner, &request),
+                true => self.carry_out(owner, &request, staging),
                 false => Err(Errno::PERM),
             };
             owner.leave();
@@ -315,7 +318,12 @@ impl Client {
     }
 
     /// What came of a request, and what is to be sent with it. An error: it is none.
-    fn carry_out(&mut self, owner: &dyn Owner, request: &Request) -> Result<(Result<u64>, Handed)> {
+    fn carry_out(
+        &mut self,
+        owner: &dyn Owner,
+        request: &Request,
+        staging: &mut Staging,
+    ) -> Result<(Result<u64>, Handed)> {
         let bounce = match (request.what, &self.bounce) {
             (HELLO, None) => {
                 let made = self.hello(owner, request);
@@ -336,6 +344,12 @@ impl Client {
                 .offset
                 .checked_add(request.len)
                 .is_some_and(|end| end <= BOUNCE);
+        let mut job = Job {
+            owner,
+            bounce,
+            staging,
+            has_hung_up: &|| socket::has_ended(&self.socket),
+        };
         match request.what {
             DESCRIPTOR => {
                 let known = owner.entry(request.addr, request.id, false, true);
@@ -349,11 +363,9 @@ impl Client {
                 let write = request.what == COOKIE_PUT;
                 let held = self.held.filter(|(_, to_write)| *to_write == write);
                 let (cookie, _) = held.ok_or(Errno::PROTO)?;
-                let private = self.private.as_ref();
-                let copied = copy_by_cookie(owner, request, cookie, (bounce, private));
-                Ok((copied, Handed::Nothing))
+                Ok((job.copy_by_cookie(request, cookie), Handed::Nothing))
             }
-            _ => Ok((copy(owner, request, bounce), Handed::Nothing)),
+            _ => Ok((job.copy(request), Handed::Nothing)),
         }
     }
 
@@ -370,9 +382,6 @@ impl Client {
         }
         if request.len != BOUNCE {
             return Err(Errno::INVAL);
-        }
-        if self.other_user {
-            self.private = Some(make_bounce()?);
         }
         self.bounce = Some(make_bounce()?);
         Ok(())
@@ -396,25 +405,9 @@ impl Client {
 }
 
 /// A bounce buffer. Its peer can make it shorter, which read and write say, and does so when it has
-/// no answer: what is not there can't be put any more. Under a seccomp filter, which may kill who
-/// asks for a memfd, it is a file without a name.
+/// no answer: what is not there can't be put any more.
 fn make_bounce() -> Result<Fd> {
-    // Beyond it ftruncate(2) would be SIGXFSZ.
-    if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
-        return Err(Errno::FBIG);
-    }
-    if is_filtered() {
-        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-        let bounce = Fd::open(c"/dev/shm", flags, 0o600)?;
-        bounce.truncate(BOUNCE)?;
-        return Ok(bounce);
-    }
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let bounce = file::in_memory(c"regall-bounce", flags)?;
-    bounce.truncate(BOUNCE)?;
-    let seals = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    bounce.seal(seals)?;
-    Ok(bounce)
+    make_file(BOUNCE)
 }
 
 /// Listens under the name at which other users look for this process.
@@ -423,101 +416,120 @@ fn listen_for_other_users() -> Option<Fd> {
     socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()
 }
 
-/// Copies one chunk between a region and the bounce buffer.
-fn copy_by_cookie(
-    owner: &dyn Owner,
-    request: &Request,
-    cookie: Cookie,
-    (bounce, private): (&Fd, Option<&Fd>),
-) -> Result<u64> {
-    let write = request.what == COOKIE_PUT;
-    let through = private.filter(|_| !write).unwrap_or(bounce);
-    // (Of the buffer.)
-    let access = match write {
-        true => Access::Read,
-        false => Access::Write,
-    };
-    let mut done = 0;
-    let mut result = Ok(());
-    while done < request.len && result.is_ok() {
-        let at = request.addr.checked_add(done).ok_or(Errno::FAULT)?;
-        let copied = owner.part(cookie, at, write).and_then(|part| {
-            let len = part.len.min(request.len - done);
-            wait_for(part.addr, len, write);
-            // The wait may have been long: see `copy`.
-            let same = owner.stands(cookie) && owner.part(cookie, at, write) == Ok(part);
-            match same && owner.goes_on() {
+/// A copy between the owner's memory and a peer's bounce buffer.
+struct Job<'a> {
+    owner: &'a dyn Owner,
+    bounce: &'a Fd,
+    staging: &'a mut Staging,
+    /// Whether the peer waits for the answer no more. It has told its caller that this failed.
+    has_hung_up: &'a dyn Fn() -> bool,
+}
+
+impl Job<'_> {
+    /// Whether the copy may still have its effect. EPERM: it may not.
+    fn may_go_on(&self) -> Result<()> {
+        match self.owner.goes_on() && !(self.has_hung_up)() {
+            true => Ok(()),
+            false => Err(Errno::PERM),
+        }
+    }
+
+    /// Copies one chunk between a region and the bounce buffer.
+    fn copy_by_cookie(&mut self, request: &Request, cookie: Cookie) -> Result<u64> {
+        let owner = self.owner;
+        let write = request.what == COOKIE_PUT;
+        let mut done = 0;
+        let mut result = Ok(());
+        while done < request.len && result.is_ok() {
+            let at = request.addr.checked_add(done).ok_or(Errno::FAULT)?;
+            let copied = owner.part(cookie, at, write).and_then(|part| {
+                let len = part.len.min(request.len - done);
+                wait_for(part.addr, len, write);
+                // The wait may have been long: see `copy`.
+                if !owner.stands(cookie) || owner.part(cookie, at, write) != Ok(part) {
+                    return Err(Errno::STALE);
+                }
+                self.may_go_on()?;
                 // SAFETY: the owner has offered it for that; the kernel says EFAULT, not a signal,
                 // if it is there no more.
-                true => unsafe { through.copy_at(access, part.addr, len, request.offset + done) },
-                false if !same => Err(Errno::STALE),
-                false => Err(Errno::PERM),
+                unsafe { self.move_bytes(write, part.addr, len, (request.offset, done)) }
+            });
+            match copied {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(Errno::INTR) => (),
+                Err(e) => result = Err(e),
             }
-        });
-        match copied {
-            Ok(0) => break,
-            Ok(bytes) => done += bytes,
-            Err(Errno::INTR) => (),
-            Err(e) => result = Err(e),
+        }
+        // Memory that goes takes its regions with it first: what was read was of this one.
+        match owner.stands(cookie) {
+            false => Err(Errno::STALE),
+            true if done > 0 && !write => self.pass_on(request.offset, done),
+            true if done > 0 => Ok(done),
+            true => result.map(|()| 0),
         }
     }
-    // Memory that goes takes its regions with it first: what was read was of this one.
-    match owner.stands(cookie) {
-        false => Err(Errno::STALE),
-        true if done > 0 && !write => private.map_or(Ok(done), |private| {
-            pass_on(private, bounce, request.offset, done)
-        }),
-        true if done > 0 => Ok(done),
-        true => result.map(|()| 0),
-    }
-}
 
-/// Copies `bytes` from one file to another, both from `offset` on; the bytes.
-fn pass_on(from: &Fd, to: &Fd, offset: u64, bytes: u64) -> Result<u64> {
-    let mut buffer = [0u8; 8192];
-    let mut done = 0;
-    while done < bytes {
-        let (at, room) = (offset + done, (bytes - done).min(buffer.len() as u64));
-        let part = buffer.get_mut(..room as usize).unwrap_or(&mut []);
-        let read = from.read_at(part, at)?;
-        match to.write_at(part.get(..read).unwrap_or(&[]), at)? {
-            0 => break,
-            written => done += written as u64,
+    /// Copies one chunk. The peer looks after it whether the entry still is what it was.
+    fn copy(&mut self, request: &Request) -> Result<u64> {
+        let Request {
+            addr, len, offset, ..
+        } = *request;
+        let owner = self.owner;
+        let write = matches!(request.what, PUT | ATTACH_PUT);
+        let open = matches!(request.what, ATTACH_GET | ATTACH_PUT);
+        let is_good = || {
+            let end = owner.entry(addr, request.id, write, open)?;
+            match addr.checked_add(len).is_some_and(|last| last <= end) {
+                true => Ok(()),
+                false => Err(Errno::FAULT),
+            }
+        };
+        is_good()?;
+        wait_for(addr, len, write);
+        // The wait may have been long, and the memory be unmapped and mapped anew since. (What
+        // comes between this look and a put is a moment, as with any mechanism.)
+        is_good()?;
+        self.may_go_on()?;
+        // SAFETY: the owner lets peers do that; as in `copy_by_cookie`.
+        match unsafe { self.move_bytes(write, addr, len, (offset, 0)) } {
+            Err(Errno::INTR) => Ok(0),
+            Ok(bytes @ 1..) if !write => {
+                // The peer may have what was read only if it still may.
+                is_good()?;
+                self.pass_on(offset, bytes)
+            }
+            other => other,
         }
     }
-    Ok(done)
-}
 
-/// Copies one chunk. The peer looks after it whether the entry still is what it was.
-fn copy(owner: &dyn Owner, request: &Request, bounce: &Fd) -> Result<u64> {
-    let Request {
-        addr, len, offset, ..
-    } = *request;
-    let write = matches!(request.what, PUT | ATTACH_PUT);
-    let open = matches!(request.what, ATTACH_GET | ATTACH_PUT);
-    let end = owner.entry(addr, request.id, write, open)?;
-    if addr.checked_add(len).is_none_or(|last| last > end) {
-        return Err(Errno::FAULT);
+    /// From the bounce buffer into memory, if `write`; else from memory into what is staged, `done`
+    /// bytes behind its begin. How many. (To read from a file takes no lock of the file's.)
+    ///
+    /// # Safety
+    /// As [`Fd::copy_at`].
+    unsafe fn move_bytes(
+        &mut self,
+        write: bool,
+        addr: u64,
+        len: u64,
+        (offset, done): (u64, u64),
+    ) -> Result<u64> {
+        match write {
+            // SAFETY: by the contract above.
+            true => unsafe { self.bounce.copy_at(Access::Read, addr, len, offset + done) },
+            // SAFETY: likewise.
+            false => unsafe { self.staging.take(addr, len, done) },
+        }
     }
-    // (Of the buffer.)
-    let access = match write {
-        true => Access::Read,
-        false => Access::Write,
-    };
-    wait_for(addr, len, write);
-    // The wait may have been long, and the memory be unmapped and mapped anew since. (What comes
-    // between this look and the copy is a moment, as with any mechanism.)
-    let end = owner.entry(addr, request.id, write, open)?;
-    if addr + len > end {
-        return Err(Errno::FAULT);
-    }
-    if !owner.goes_on() {
-        return Err(Errno::PERM);
-    }
-    // SAFETY: the owner lets peers do that; as above.
-    match unsafe { bounce.copy_at(access, addr, len, offset) } {
-        Err(Errno::INTR) => Ok(0),
-        other => other,
+
+    /// Hands the peer what is staged, at `offset` of its bounce buffer; how many bytes.
+    fn pass_on(&mut self, offset: u64, bytes: u64) -> Result<u64> {
+        let at = self.owner.map_bounce(self.bounce)?;
+        self.may_go_on()?;
+        // SAFETY: the bounce buffer is mapped there for nothing else, and `offset` and what follows
+        // is in it (`Client::carry_out`). The bytes are for who has it.
+        unsafe { self.staging.give(at + offset, bytes) }
     }
 }
 

@@ -118,7 +118,7 @@ impl Circle {
             Ok(held) => held,
             Err(Errno::PERM) if order.has(Kind::Helper) => {
                 // SAFETY: by the contract above.
-                let done = unsafe { others::transfer(way, cookie, offset, local) };
+                let done = unsafe { others::transfer(host, way, cookie, offset, local) };
                 if done.bytes > 0 {
                     host.count(Kind::Helper, done.bytes);
                 }

@@ -3,8 +3,10 @@
 
 use super::Cookie;
 use crate::find;
+use crate::host::Host;
 use crate::kind::Kind;
 use crate::link::{Comes, Lost, Open, LOOK};
+use crate::staging::Staging;
 use crate::transfer::{Outcome, Way};
 use crate::vector::{Cursor, Few, Segment};
 use crate::wire::{open_name, Request, CHUNK, COOKIE_GET, COOKIE_PUT, HOLD};
@@ -17,25 +19,42 @@ use regall_sys::{Access, Errno, Result};
 ///
 /// # Safety
 /// The local segments are valid to be written (get) or read (put).
-pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment]) -> Outcome {
+pub unsafe fn transfer(
+    host: &dyn Host,
+    way: Way,
+    cookie: Cookie,
+    offset: u64,
+    local: &[Segment],
+) -> Outcome {
     let mut done = Outcome::NOTHING;
     let (mut open, length) = match connect(way, cookie) {
         Ok(connected) => connected,
         Err(e) => return Outcome::failed(e),
     };
+    let mut chunks = Chunks {
+        open: &mut open,
+        host,
+        way,
+        cookie,
+        staging: Staging::new(),
+        mapped: None,
+    };
     let mut here = Cursor::new(local);
     let mut left = length.saturating_sub(offset);
+    let mut was_short = false;
     while left > 0 && here.here().is_some() {
         let len = here.left(CHUNK.min(left));
         // SAFETY: by the contract above.
-        let copied = unsafe { chunk(&mut open, way, cookie, offset + done.bytes, &mut here, len) };
-        match copied {
-            // An owner that says so for ever is not asked for ever.
-            Ok(0) => {
+        match unsafe { chunks.copy(offset + done.bytes, &mut here, len) } {
+            // Why an answer was short is told by the next one. An owner that goes on like that
+            // is not asked for ever.
+            Ok(bytes) if bytes == 0 || bytes < len && was_short => {
+                done.bytes += bytes;
                 done.result = Err(Errno::FAULT);
                 break;
             }
             Ok(bytes) => {
+                was_short = bytes < len;
                 done.bytes += bytes;
                 left -= bytes;
                 done.mechanism = Some(Kind::Helper);
@@ -46,6 +65,7 @@ pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment])
             }
         }
     }
+    chunks.end();
     open.end();
     done
 }
@@ -112,39 +132,65 @@ fn why(lost: Lost, cookie: Cookie) -> Errno {
     }
 }
 
-/// Copies up to `len` bytes, which fit into the bounce buffer.
-unsafe fn chunk(
-    open: &mut Open,
+/// A transfer, chunk by chunk.
+struct Chunks<'a> {
+    open: &'a mut Open,
+    host: &'a dyn Host,
     way: Way,
     cookie: Cookie,
-    at: u64,
-    here: &mut Cursor,
-    len: u64,
-) -> Result<u64> {
-    let mut few = Few::new();
-    few.fill(*here, len);
-    let mut len = few.bytes();
-    if way == Way::Put {
-        // SAFETY: memory to be read, by the caller's contract.
-        len = unsafe { open.bounce().copy_all_at(Access::Write, few.as_slice(), 0) }?;
+    staging: Staging,
+    /// Where the bounce buffer is mapped, for a put.
+    mapped: Option<u64>,
+}
+
+impl Chunks<'_> {
+    /// Copies up to `len` bytes, which fit into the bounce buffer; how many.
+    ///
+    /// # Safety
+    /// The local bytes are valid to be written (get) or read (put).
+    unsafe fn copy(&mut self, at: u64, here: &mut Cursor, len: u64) -> Result<u64> {
+        let mut few = Few::new();
+        few.fill(*here, len);
+        let mut len = few.bytes();
+        if self.way == Way::Put {
+            let bounce = self.mapped()?;
+            // SAFETY: memory to be read, by the caller's contract.
+            let taken = unsafe { self.staging.take_all(few.as_slice()) }?;
+            // SAFETY: the bounce buffer is mapped there, and its owner is to have these.
+            len = unsafe { self.staging.give(bounce, taken) }?;
+        }
+        let request = Request {
+            addr: at,
+            len,
+            ..Request::new(match self.way {
+                Way::Get => COOKIE_GET,
+                Way::Put => COOKIE_PUT,
+            })
+        };
+        let mut bytes = ask(self.open, self.cookie, request)?.min(len);
+        if self.way == Way::Get {
+            few.cut(bytes);
+            let bounce = self.open.bounce();
+            // SAFETY: memory to be written, by the caller's contract.
+            bytes = unsafe { bounce.copy_all_at(Access::Read, few.as_slice(), 0) }?;
+        }
+        here.advance(bytes);
+        Ok(bytes)
     }
-    let request = Request {
-        addr: at,
-        len,
-        ..Request::new(match way {
-            Way::Get => COOKIE_GET,
-            Way::Put => COOKIE_PUT,
-        })
-    };
-    let mut bytes = ask(open, cookie, request)?.min(len);
-    if way == Way::Get {
-        few.cut(bytes);
-        // SAFETY: memory to be written, by the caller's contract.
-        bytes = unsafe { open.bounce().copy_all_at(Access::Read, few.as_slice(), 0) }?;
+
+    fn mapped(&mut self) -> Result<u64> {
+        if let Some(at) = self.mapped {
+            return Ok(at);
+        }
+        let at = self.host.attach(&self.open.bounce(), 0, CHUNK, true)?;
+        self.mapped = Some(at);
+        Ok(at)
     }
-    here.advance(bytes);
-    match bytes {
-        0 => Err(Errno::FAULT),
-        _ => Ok(bytes),
+
+    fn end(&mut self) {
+        if let Some(at) = self.mapped.take() {
+            // SAFETY: it is ours, and its last user is done.
+            unsafe { self.host.unmap(at, CHUNK) };
+        }
     }
 }

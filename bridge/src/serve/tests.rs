@@ -10,9 +10,22 @@ struct Fickle {
     /// How often it is good.
     good: u32,
     stands: bool,
+    /// Where the bounce buffer is mapped.
+    window: Cell<u64>,
 }
 
 impl Fickle {
+    /// At this memory, which is good so often.
+    fn at(memory: u64, good: u32) -> Self {
+        Self {
+            memory,
+            asked: Cell::new(0),
+            good,
+            stands: true,
+            window: Cell::new(0),
+        }
+    }
+
     fn first(&self) -> bool {
         self.asked.replace(self.asked.get() + 1) < self.good
     }
@@ -60,6 +73,17 @@ impl Owner for Fickle {
     fn lives(&self) -> bool {
         true
     }
+    fn map_bounce(&self, bounce: &Fd) -> Result<u64> {
+        let (at, fixed) = match self.window.get() {
+            0 => (0, 0),
+            at => (at, libc::MAP_FIXED),
+        };
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | fixed);
+        // SAFETY: what is there is the last one.
+        let at = unsafe { regall_sys::map(at, BOUNCE, prot, flags, bounce.raw(), 0) }?;
+        self.window.set(at);
+        Ok(at)
+    }
     fn wakeup(&self) -> i32 {
         -1
     }
@@ -75,21 +99,26 @@ fn request(what: u32, addr: u64) -> Request {
     }
 }
 
+fn job<'a>(owner: &'a Fickle, bounce: &'a Fd, staging: &'a mut Staging) -> Job<'a> {
+    Job {
+        owner,
+        bounce,
+        staging,
+        has_hung_up: &|| false,
+    }
+}
+
 #[test]
 fn what_its_peer_has_taken_back_is_not_put() {
     let mut memory = vec![7u8; 100];
     let addr = memory.as_mut_ptr() as u64;
-    let owner = || Fickle {
-        memory: addr,
-        asked: Cell::new(0),
-        good: 9,
-        stands: true,
-    };
     let bounce = make_bounce().unwrap();
     bounce.truncate(0).unwrap();
-    assert_eq!(copy(&owner(), &request(PUT, addr), &bounce), Ok(0));
-    let cookie = Cookie(1);
-    let put = copy_by_cookie(&owner(), &request(COOKIE_PUT, 0), cookie, (&bounce, None));
+    let staging = &mut Staging::new();
+    let put = job(&Fickle::at(addr, 9), &bounce, staging).copy(&request(PUT, addr));
+    assert_eq!(put, Ok(0));
+    let (owner, by_offset) = (Fickle::at(addr, 9), request(COOKIE_PUT, 0));
+    let put = job(&owner, &bounce, staging).copy_by_cookie(&by_offset, Cookie(1));
     assert_eq!((put, memory), (Ok(0), vec![7; 100]));
 }
 
@@ -97,16 +126,15 @@ fn what_its_peer_has_taken_back_is_not_put() {
 fn what_may_not_be_of_the_region_is_kept() {
     let mut memory = vec![7u8; 100];
     let addr = memory.as_mut_ptr() as u64;
-    let (bounce, private) = (make_bounce().unwrap(), make_bounce().unwrap());
-    let both = (&bounce, Some(&private));
+    let bounce = make_bounce().unwrap();
+    let staging = &mut Staging::new();
     for stands in [false, true] {
         let owner = Fickle {
-            memory: addr,
-            asked: Cell::new(0),
-            good: 9,
             stands,
+            ..Fickle::at(addr, 9)
         };
-        let got = copy_by_cookie(&owner, &request(COOKIE_GET, 0), Cookie(1), both);
+        let by_offset = request(COOKIE_GET, 0);
+        let got = job(&owner, &bounce, staging).copy_by_cookie(&by_offset, Cookie(1));
         let (said, bytes) = match stands {
             true => (Ok(100), [7; 100]),
             false => (Err(Errno::STALE), [0; 100]),
@@ -118,20 +146,57 @@ fn what_may_not_be_of_the_region_is_kept() {
 }
 
 #[test]
+fn memory_that_changes_during_the_copy_is_not_handed_out() {
+    let mut memory = vec![7u8; 100];
+    let addr = memory.as_mut_ptr() as u64;
+    let bounce = make_bounce().unwrap();
+    let staging = &mut Staging::new();
+    // It is good before the copy, at both looks, and not after it.
+    for (good, said, bytes) in [(2, Err(Errno::STALE), [0; 100]), (3, Ok(100), [7; 100])] {
+        let got = job(&Fickle::at(addr, good), &bounce, staging).copy(&request(GET, addr));
+        let mut passed = [1u8; 100];
+        let read = bounce.read_at(&mut passed, 0);
+        assert_eq!((got, read, passed), (said, Ok(100), bytes));
+    }
+    // What the peer has cut off is an error, and no signal.
+    bounce.truncate(0).unwrap();
+    let got = job(&Fickle::at(addr, 9), &bounce, staging).copy(&request(GET, addr));
+    assert_eq!(got, Err(Errno::FAULT));
+}
+
+#[test]
+fn who_has_hung_up_is_not_served() {
+    let mut memory = vec![7u8; 100];
+    let addr = memory.as_mut_ptr() as u64;
+    let bounce = make_bounce().unwrap();
+    let owner = Fickle::at(addr, 99);
+    let staging = &mut Staging::new();
+    for what in [PUT, GET, COOKIE_PUT, COOKIE_GET] {
+        let mut late = Job {
+            has_hung_up: &|| true,
+            ..job(&owner, &bounce, staging)
+        };
+        let done = match what {
+            PUT | GET => late.copy(&request(what, addr)),
+            _ => late.copy_by_cookie(&request(what, 0), Cookie(1)),
+        };
+        assert_eq!(done, Err(Errno::PERM));
+    }
+    let mut passed = [1u8; 100];
+    assert_eq!(bounce.read(&mut passed), Ok(100));
+    assert_eq!((passed, memory), ([0; 100], vec![7; 100]));
+}
+
+#[test]
 fn memory_that_changes_during_the_wait_is_not_touched() {
     let mut memory = vec![7u8; 100];
     let bounce = make_bounce().unwrap();
     let addr = memory.as_mut_ptr() as u64;
-    let owner = || Fickle {
-        memory: addr,
-        asked: Cell::new(0),
-        good: 1,
-        stands: true,
-    };
+    let staging = &mut Staging::new();
     let request = |what| request(what, addr);
     // A get would leave these in the bounce buffer, a put its zeros in the memory.
     for what in [PUT, GET] {
-        let copied = copy(&owner(), &request(what), &bounce);
+        let copied = job(&Fickle::at(addr, 1), &bounce, staging).copy(&request(what));
         assert_eq!(copied, Err(Errno::STALE));
     }
     for what in [COOKIE_PUT, COOKIE_GET] {
@@ -139,7 +204,8 @@ fn memory_that_changes_during_the_wait_is_not_touched() {
             addr: 0,
             ..request(what)
         };
-        let copied = copy_by_cookie(&owner(), &by_offset, Cookie(1), (&bounce, None));
+        let owner = Fickle::at(addr, 1);
+        let copied = job(&owner, &bounce, staging).copy_by_cookie(&by_offset, Cookie(1));
         assert_eq!(copied, Err(Errno::STALE));
     }
     let mut passed = [1u8; 100];
