@@ -184,7 +184,8 @@ impl Patches {
     /// Whether the `syscall` at `site`, whose patch would be at the end of
     /// `before`, is one of ours still.
     pub fn has(&self, site: u64, before: &[u8]) -> bool {
-        let Some(entry) = self.table.all().iter().find(|e| e.site == site) else {
+        // What `put_back` has not found there is not ours, whatever the bytes are.
+        let Some(entry) = self.entries().find(|e| e.site == site) else {
             return false;
         };
         if entry.moved == 0 {
@@ -219,17 +220,20 @@ impl Patches {
         whole.then_some((bytes, usize::from(entry.moved)))
     }
 
-    /// Frees the trampolines of those sites in `range` that are gone. Where something else is
-    /// mapped, that of the last code there stays until the memory goes, or other code is there.
+    /// Those sites in `range` whose jump is gone are not there any more. Their trampolines stay what
+    /// they are: the program may have moved the code, our jump with it, and put it back without a
+    /// word. `collect` frees them when there is need of room.
     pub fn forget(&mut self, range: PageRange) {
         let mut writer = Writer::default();
         let touched = |e: &Entry| range.contains(e.site) || range.contains(e.jump);
-        self.drop_entries(|e| touched(e) && (e.displaced || is_unmapped(e.jump)));
         for n in 0..self.table.len {
-            let entry = self.table.all().get(n);
-            let entry = entry.filter(|e| touched(e) && !writer.has_jump(e.jump, e.to));
-            if entry.is_some() {
-                self.table.displace(n, true);
+            let entry = self.table.all().get(n).copied();
+            let Some(entry) = entry.filter(touched) else {
+                continue;
+            };
+            let unmapped = is_unmapped(entry.jump);
+            if unmapped || !writer.has_jump(entry.jump, entry.to) {
+                self.table.displace(n, true, entry.file && !unmapped);
             }
         }
     }
@@ -245,22 +249,22 @@ impl Patches {
         for n in 0..self.table.len {
             let entry = self.table.all().get(n).filter(|e| e.displaced);
             let entry = entry.filter(touched);
-            if entry.is_some_and(|e| writer.goes(e.jump) == Some(e.to)) {
-                self.table.displace(n, false);
+            if let Some(entry) = entry.filter(|e| writer.goes(e.jump) == Some(e.to)) {
+                let file = entry.file;
+                self.table.displace(n, false, file);
             }
         }
     }
 
-    /// Frees the trampolines of code that went without a word: overwritten by its owner, or
-    /// unmapped when it had not been executable for a while. What has our jump keeps it, and
-    /// so does a file's text: who patches functions there (UCX) may have moved our jump with
-    /// what stood before it, and still come to us by it.
+    /// Frees the trampolines of code that is gone: overwritten by its owner, unmapped, or replaced
+    /// by other memory. What has our jump keeps it, and so does a file's text that was not
+    /// unmapped: who patches functions there (UCX) may have moved our jump with what stood before
+    /// it, and still come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
         let memory = self.memory;
         self.drop_entries(|e| {
-            let replaced =
-                |writer: &mut Writer| memory.is_generated(e.jump) && !writer.has_jump(e.jump, e.to);
-            is_unmapped(e.jump) || !(e.displaced && e.file) && replaced(writer)
+            let replaced = !e.file && (e.displaced || memory.is_generated(e.jump));
+            is_unmapped(e.jump) || replaced && !writer.has_jump(e.jump, e.to)
         });
     }
 

@@ -119,11 +119,13 @@ impl Table {
         }
     }
 
-    /// Says of entry `n` whether something else is mapped where its code was.
-    pub(super) fn displace(&mut self, n: usize, displaced: bool) {
+    /// Says of entry `n` whether something else is mapped where its code was, and whether that code
+    /// was a file's and may come back.
+    pub(super) fn displace(&mut self, n: usize, displaced: bool, file: bool) {
         if n < self.len {
             // SAFETY: n < len <= room; the memory is mapped and ours.
-            unsafe { (*self.at.add(n)).displaced = displaced };
+            let entry = unsafe { &mut *self.at.add(n) };
+            (entry.displaced, entry.file) = (displaced, file);
         }
     }
 

@@ -325,6 +325,54 @@ fn what_is_put_back_keeps_its_trampoline() {
     }
 }
 
+/// The same without a word to the patcher when it is back: nobody makes it executable anew.
+#[test]
+fn what_is_put_back_unseen_keeps_its_trampoline() {
+    let _turn = with_test_entry();
+    let (range, function) = elf_page(&caller(&mov_eax(9)));
+    assert_eq!(scan_page(range).patched, 1);
+    let text = peek::<4096>(range.start());
+    for unmapped in [false, false, true, true] {
+        let other = page(&caller(&mov_eax(10)));
+        match unmapped {
+            true => drop_page(range),
+            false => {
+                poke(range.start(), &[0; 4096]);
+                forget(range);
+            }
+        }
+        assert_eq!(scan_page(other).patched, 1);
+        if unmapped {
+            sys::map_at(range.start(), range.len(), 7).unwrap();
+        }
+        poke(range.start(), &text);
+        let before = arrivals();
+        assert_eq!(call_at(function, [0; 6]), 4711, "{unmapped}");
+        assert_eq!(ARRIVED[0].load(Ordering::Relaxed), 9, "{unmapped}");
+        assert_eq!(arrivals(), before + 1);
+        drop_page(other);
+    }
+    drop_page(range);
+}
+
+/// A file's text that is mapped anew has the file's bytes, in which there is no jump.
+#[test]
+fn text_that_is_mapped_anew_is_patched_again() {
+    let _turn = with_test_entry();
+    let (range, function) = padded_wrapper(9, 0xb8);
+    let text = peek::<4096>(range.start());
+    for _ in 0..3 {
+        assert_eq!(search_running(range, false).patched, 1);
+        poke(range.start(), &[0; 4096]);
+        forget(range);
+        poke(range.start(), &text);
+    }
+    assert_eq!(search_running(range, false).patched, 1);
+    assert_eq!(call_at(function, [0; 6]), 4711);
+    assert_eq!(ARRIVED[0].load(Ordering::Relaxed), 9);
+    drop_page(range);
+}
+
 #[test]
 fn a_range_that_ends_early_is_not_read_further() {
     let _turn = with_test_entry();
