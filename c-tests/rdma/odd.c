@@ -84,49 +84,73 @@ static void reregister(void)
 	CALL_AS("other", ibv_dealloc_pd(other));
 }
 
+static void window_of_type_1(struct ibv_mr *mr, char *p)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(r.pd, IBV_MW_TYPE_1);
+	say("type 1: %s", mw ? "ok" : strerrorname_np(errno));
+	if (!mw)
+		return;
+	struct ibv_mw_bind bind = {
+		.send_flags = IBV_SEND_SIGNALED,
+		.bind_info = { .mr = mr, .addr = (uintptr_t)(p + PAGE), .length = PAGE, .mw_access_flags = RR },
+	};
+	int e = ibv_bind_mw(r.qp[1], mw, &bind);
+	say("bind: %s", e ? strerrorname_np(e) : yes(complete(&r, 1)));
+	if (!e)
+		tell_remote("window", &r, p + PAGE, mw->rkey, 1);
+	CALL_AS("dealloc", ibv_dealloc_mw(mw));
+}
+
+/* A window over the second page at `p`, for this pair of queue pairs: its key; 0: there is none. */
+static uint32_t window_of_type_2(struct ibv_mr *mr, char *p)
+{
+	r.window = ibv_alloc_mw(r.pd, IBV_MW_TYPE_2);
+	say("type 2: %s", r.window ? "ok" : strerrorname_np(errno));
+	if (!r.window)
+		return 0;
+	uint32_t key = ibv_inc_rkey(r.window->rkey);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	wr.bind_mw.mw = r.window;
+	wr.bind_mw.rkey = key;
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
+		.mr = mr, .addr = (uintptr_t)(p + PAGE), .length = PAGE, .mw_access_flags = RR | RW
+	};
+	int e = ibv_post_send(r.qp[1], &wr, &bad);
+	enum ibv_wc_status status = e ? IBV_WC_FATAL_ERR : complete(&r, 1);
+	say("bind: %s", e ? strerrorname_np(e) : yes(status));
+	return status == IBV_WC_SUCCESS ? key : 0;
+}
+
+static void window_is_gone(void)
+{
+	if (r.window)
+		CALL_AS("dealloc", ibv_dealloc_mw(r.window));
+	r.window = NULL;
+}
+
 static void windows(void)
 {
 	char *p = island(4);
 	letters(p, 4, 'a');
 	struct ibv_mr *mr = reg("bindable", r.pd, p, 4 * PAGE, ALL | IBV_ACCESS_MW_BIND);
 	struct ibv_mr *plain = reg("not bindable", r.pd, p, 4 * PAGE, ALL);
-	for (int type = 1; type <= 2; type++) {
-		struct ibv_mw *mw = ibv_alloc_mw(r.pd, type == 1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
-		say("type %d: %s", type, mw ? "ok" : strerrorname_np(errno));
-		if (!mw)
-			continue;
-		if (type == 1) {
-			struct ibv_mw_bind bind = {
-				.send_flags = IBV_SEND_SIGNALED,
-				.bind_info = { .mr = mr, .addr = (uintptr_t)(p + PAGE), .length = PAGE, .mw_access_flags = RR },
-			};
-			int e = ibv_bind_mw(r.qp[1], mw, &bind);
-			say("bind: %s", e ? strerrorname_np(e) : yes(complete(&r, 1)));
-			if (!e)
-				tell_remote("window", &r, p + PAGE, mw->rkey, 1);
-		} else
-			for (int which = 0; which < 2; which++) {
-				struct ibv_mr *m = which ? plain : mr;
-				uint32_t key = ibv_inc_rkey(mw->rkey);
-				struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED }, *bad;
-				wr.bind_mw.mw = mw;
-				wr.bind_mw.rkey = key;
-				wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
-					.mr = m, .addr = (uintptr_t)(p + PAGE), .length = PAGE, .mw_access_flags = RR | RW
-				};
-				int e = ibv_post_send(r.qp[1], &wr, &bad);
-				say("bind: %s", e ? strerrorname_np(e) : yes(complete(&r, 1)));
-				if (!e && !which) {
-					tell_remote("window", &r, p + PAGE, key, 1);
-					say("beyond: %s", yes(get(&r, p + 2 * PAGE, key, 8)));
-					say("put: %s", yes(put(&r, p + PAGE, key, 'W', PAGE)));
-					tell_here("here", p, 4);
-					say("add: %s", yes(add(&r, p + PAGE, key)));
-				}
-			}
-		/* The region of a bound window. */
-		CALL_AS("dealloc", ibv_dealloc_mw(mw));
+	window_of_type_1(mr, p);
+	/* What fails takes the window with the queue pairs: each has one of its own. */
+	for (int what = 0; what < 4; what++) {
+		uint32_t key = window_of_type_2(mr, p);
+		if (key && what == 0)
+			tell_remote("window", &r, p + PAGE, key, 1);
+		else if (key && what == 1)
+			say("beyond: %s", yes(get(&r, p + 2 * PAGE, key, 8)));
+		else if (key && what == 2)
+			say("put: %s", yes(put(&r, p + PAGE, key, 'W', PAGE)));
+		else if (key)
+			say("add: %s", yes(add(&r, p + PAGE, key)));
+		tell_here("here", p, 4);
+		window_is_gone();
 	}
+	window_of_type_2(plain, p);
+	window_is_gone();
 	dereg("bindable", mr);
 	dereg("not bindable", plain);
 }

@@ -52,6 +52,7 @@ struct rig {
 	struct ibv_qp *qp[2];
 	char *buf;
 	struct ibv_mr *mr;
+	struct ibv_mw *window; /* of type 2, bound by one of the queue pairs */
 	uint64_t shift; /* where peers and queue pairs see the buffer, less where it is */
 };
 
@@ -132,9 +133,15 @@ __attribute__((unused)) static void make_pair(struct rig *r)
 
 /* As they were at first, after something went wrong. They are not reset: Soft-RoCE completes a request
    that failed before it is done with it, and where its queue pair is reset meanwhile, later requests
-   succeed that were never carried out. */
+   succeed that were never carried out. A window that one of them has bound goes first: Soft-RoCE (6.1)
+   destroys the queue pair all the same, and when the window goes it gives back what it held of it, at
+   the expense of whatever has its memory by then. That may be the next queue pair, which is dropped
+   from the table by it: packets don't arrive any more. */
 __attribute__((unused)) static void connect_again(struct rig *r)
 {
+	if (r->window)
+		NEED(ibv_dealloc_mw(r->window) == 0);
+	r->window = NULL;
 	for (int i = 0; i < 2; i++)
 		NEED(ibv_destroy_qp(r->qp[i]) == 0);
 	struct ibv_wc wc;
