@@ -109,6 +109,7 @@ impl Patches {
             libc: found.libc,
             file: found.file,
             displaced: false,
+            unmapped: false,
             zone: number as u16,
             trampoline: place as u16,
         };
@@ -184,8 +185,9 @@ impl Patches {
     /// Whether the `syscall` at `site`, whose patch would be at the end of
     /// `before`, is one of ours still.
     pub fn has(&self, site: u64, before: &[u8]) -> bool {
-        // What `put_back` has not found there is not ours, whatever the bytes are.
-        let Some(entry) = self.entries().find(|e| e.site == site) else {
+        // What is displaced has no jump there: `put_back` looks first.
+        let mut ours = self.table.all().iter().filter(|e| !e.displaced);
+        let Some(entry) = ours.find(|e| e.site == site) else {
             return false;
         };
         if entry.moved == 0 {
@@ -220,20 +222,19 @@ impl Patches {
         whole.then_some((bytes, usize::from(entry.moved)))
     }
 
-    /// Those sites in `range` whose jump is gone are not there any more. Their trampolines stay what
-    /// they are: the program may have moved the code, our jump with it, and put it back without a
-    /// word. `collect` frees them when there is need of room.
+    /// The code of those sites in `range` that have our jump no more is gone. It may come back,
+    /// our jump with it, and nobody says so: their trampolines stay until their place is needed
+    /// (`collect`), or other code is there.
     pub fn forget(&mut self, range: PageRange) {
         let mut writer = Writer::default();
         let touched = |e: &Entry| range.contains(e.site) || range.contains(e.jump);
         for n in 0..self.table.len {
-            let entry = self.table.all().get(n).copied();
-            let Some(entry) = entry.filter(touched) else {
+            let Some(entry) = self.table.all().get(n).copied().filter(touched) else {
                 continue;
             };
             let unmapped = is_unmapped(entry.jump);
             if unmapped || !writer.has_jump(entry.jump, entry.to) {
-                self.table.displace(n, true, entry.file && !unmapped);
+                self.table.displace(n, true, unmapped || entry.unmapped);
             }
         }
     }
@@ -249,22 +250,21 @@ impl Patches {
         for n in 0..self.table.len {
             let entry = self.table.all().get(n).filter(|e| e.displaced);
             let entry = entry.filter(touched);
-            if let Some(entry) = entry.filter(|e| writer.goes(e.jump) == Some(e.to)) {
-                let file = entry.file;
-                self.table.displace(n, false, file);
+            if entry.is_some_and(|e| writer.goes(e.jump) == Some(e.to)) {
+                self.table.displace(n, false, false);
             }
         }
     }
 
-    /// Frees the trampolines of code that is gone: overwritten by its owner, unmapped, or replaced
-    /// by other memory. What has our jump keeps it, and so does a file's text that was not
-    /// unmapped: who patches functions there (UCX) may have moved our jump with what stood before
-    /// it, and still come to us by it.
+    /// Frees the trampolines of code that is gone: unmapped, whatever is there now, or
+    /// overwritten by its owner. What has our jump keeps it, and so does a file's text: who
+    /// patches functions there (UCX) may have moved our jump with what stood before it, and still
+    /// come to us by it.
     fn collect(&mut self, writer: &mut Writer) {
         let memory = self.memory;
         self.drop_entries(|e| {
-            let replaced = !e.file && (e.displaced || memory.is_generated(e.jump));
-            is_unmapped(e.jump) || replaced && !writer.has_jump(e.jump, e.to)
+            let other = e.unmapped || !(e.displaced && e.file) && memory.is_generated(e.jump);
+            is_unmapped(e.jump) || other && !writer.has_jump(e.jump, e.to)
         });
     }
 

@@ -417,9 +417,8 @@ fn look(range: PageRange, valid_end: u64, running: bool, patch: bool) -> Report 
     report
 }
 
-/// Executable memory at `range` is gone or has been replaced: frees the trampolines of
-/// those of its sites that have our jump no more. Others may have mapped and patched code
-/// there meanwhile.
+/// Executable memory at `range` is gone or has been replaced: those of its sites that have our
+/// jump no more are no sites any more. Others may have mapped and patched code there meanwhile.
 pub fn forget(range: PageRange) {
     match Guard::take() {
         Some(mut guard) => guard.state().patches.forget(range),

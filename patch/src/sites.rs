@@ -25,6 +25,8 @@ pub(super) struct Entry {
     /// Whether something else has been mapped where the code was. Who moves text to huge pages
     /// puts back what was there, our jump with it: until then the trampoline stays what it is.
     pub displaced: bool,
+    /// ... and it had been unmapped: its return is not waited for when places are needed.
+    pub unmapped: bool,
     pub zone: u16,
     pub trampoline: u16,
 }
@@ -119,13 +121,12 @@ impl Table {
         }
     }
 
-    /// Says of entry `n` whether something else is mapped where its code was, and whether that code
-    /// was a file's and may come back.
-    pub(super) fn displace(&mut self, n: usize, displaced: bool, file: bool) {
+    /// Says of entry `n` whether its code is there no more, and whether it was `unmapped`.
+    pub(super) fn displace(&mut self, n: usize, displaced: bool, unmapped: bool) {
         if n < self.len {
             // SAFETY: n < len <= room; the memory is mapped and ours.
             let entry = unsafe { &mut *self.at.add(n) };
-            (entry.displaced, entry.file) = (displaced, file);
+            (entry.displaced, entry.unmapped) = (displaced, unmapped);
         }
     }
 
