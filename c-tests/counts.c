@@ -1,4 +1,6 @@
 /* Proves: the shim's counters of events grow by exactly the number of calls made; counts N makes N calls of each kind. */
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/shm.h>
 #include <sys/uio.h>
 #include "check.h"
@@ -13,6 +15,9 @@ int main(int argc, char **argv)
 	NEED(id >= 0 && self >= 0);
 	char *s = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	NEED(s != MAP_FAILED);
+	int watcher = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+	struct uffdio_api api = { .api = UFFD_API };
+	bool watches = watcher >= 0 && ioctl(watcher, UFFDIO_API, &api) == 0;
 	for (int i = 0; i < n; i++) {
 		char *p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		NEED(p != MAP_FAILED);
@@ -27,6 +32,8 @@ int main(int argc, char **argv)
 		NEED(munlock(p, 2 * PAGE) == 0);
 		NEED(msync(s, PAGE, MS_SYNC | MS_INVALIDATE) == 0);
 		NEED(syscall(SYS_remap_file_pages, s, PAGE, 0l, 1l, 0l) == 0);
+		struct uffdio_register reg = { .range = { (uintptr_t)p + 4 * PAGE, PAGE }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+		NEED(!watches || ioctl(watcher, UFFDIO_REGISTER, &reg) == 0);
 		NEED(munmap(p, 8 * PAGE) == 0);
 		NEED(brk(base + (i % 2 ? 0 : 4 * PAGE)) == 0);
 		char *at = shmat(id, NULL, 0);
@@ -34,6 +41,6 @@ int main(int argc, char **argv)
 		NEED(mlockall(MCL_FUTURE) == 0 && munlockall() == 0);
 	}
 	shmctl(id, IPC_RMID, NULL);
-	say("done");
+	say("done%s", watches ? "" : ", without a userfaultfd");
 	return 0;
 }

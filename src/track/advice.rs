@@ -7,7 +7,7 @@ use super::pinning::let_go;
 use super::settling::settle;
 use super::turns::lock_for;
 use super::{
-    backed, begin_work, end, failed, guards, lock, open, real, registering, retracting, USER_END,
+    backed, begin_work, end, failed, guards, lock, open, real, retracting, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::{counters, settings};
@@ -232,14 +232,12 @@ pub fn userfault(frame: &mut Frame) -> i64 {
         }
     }
     let value = real(frame);
-    if !failed(value) {
-        // Pages that are missing are its business, whatever it says of them then.
-        guards::guarded_somewhere();
-    }
-    let lazy = settings::config().pin != Pin::Off || registering::active() || share::any();
-    if failed(value) || !lazy {
+    if failed(value) {
         return value;
     }
+    // Pages that are missing are its business, whatever it says of them then.
+    guards::guarded_somewhere();
+    // Noted where nothing holds memory yet, too: an adapter may from its first domain on.
     let flight = open(Call::Userfault);
     // struct uffdio_register begins with the range's start and length and the mode.
     let mut words = [0u64; 3];
