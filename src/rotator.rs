@@ -75,6 +75,11 @@ fn wake() -> bool {
         // Whoever has it paused looks after what is left.
         return true;
     }
+    if !revoking::has_adapters() {
+        // It would have this thread's descriptors: one that has the process's starts it.
+        revoking::later();
+        return true;
+    }
     if AWAKE.compare_exchange(NO, YES, SeqCst, SeqCst).is_err() {
         return true;
     }

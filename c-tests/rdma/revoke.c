@@ -1,6 +1,8 @@
 /* Proves: a key that was deregistered reaches nothing any more, soon or at once, and one that is registered is good, whatever was revoked meanwhile. */
+#include <dirent.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -224,6 +226,56 @@ static void many_windows(void)
 	PROMISE(left == 0);
 }
 
+static bool rotates(void)
+{
+	bool found = false;
+	DIR *tasks = opendir("/proc/self/task");
+	NEED(tasks);
+	for (struct dirent *e; (e = readdir(tasks));) {
+		char path[300], name[32] = "";
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+		FILE *f = fopen(path, "r");
+		found |= f && fgets(name, sizeof name, f) && strcmp(name, "regall-rotator\n") == 0;
+		if (f)
+			fclose(f);
+	}
+	closedir(tasks);
+	return found;
+}
+
+/* Gives a region back where no adapter can be reached, when nobody is there who can. */
+static void *gives_back_apart(void *mr)
+{
+	NEED(unshare(CLONE_FILES) == 0 && close_range(3, ~0u, 0) == 0);
+	for (int looks = 0; rotates(); looks++) {
+		NEED(looks < 1000);
+		pause_ms(10);
+	}
+	PROMISE(ibv_dereg_mr(mr) == 0);
+	return NULL;
+}
+
+/* A thread with descriptors of its own leaves the key to one that has the process's. */
+static void apart(void)
+{
+	if (!shimmed() || exact || env_is("REGALL_HCA", "off"))
+		return;
+	char *p = island(2);
+	letters(p, 2, 'a');
+	struct ibv_mr *mr = lend(p, 2 * PAGE);
+	uint32_t rkey = mr->rkey;
+	pthread_t t;
+	NEED(pthread_create(&t, NULL, gives_back_apart, mr) == 0 && pthread_join(t, NULL) == 0);
+	enum ibv_wc_status status = IBV_WC_SUCCESS;
+	for (int looks = 0; looks < 500 && status == IBV_WC_SUCCESS; looks++) {
+		for (int i = 0; i < 100; i++)
+			munmap(anon(1), PAGE);
+		status = get(&r, p, rkey, PAGE);
+		pause_ms(10);
+	}
+	PROMISE(status != IBV_WC_SUCCESS);
+}
+
 /* A call that is for processes with one thread is as it would be. */
 static void alone(void)
 {
@@ -270,6 +322,7 @@ int main(int argc, char **argv)
 	windows();
 	many_windows();
 	looked_up();
+	apart();
 	alone();
 	rig_down(&r);
 	say("end");

@@ -142,6 +142,7 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     watch::look();
     if thread.flights[0].get() == 0 && phase::tracking() {
         track::cache::revisit();
+        track::revoking::overdue();
     }
     value
 }

@@ -6,8 +6,9 @@ use super::{lock, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
-use crate::sys::{Errno, Result};
+use crate::sys::{self, Errno, Result};
 use crate::uverbs::Mr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 
 /// An attempt that fails is made again so often.
@@ -126,9 +127,29 @@ fn postpone(deregistration: Deregistration) {
     state.adopt_own_memory();
     let kept = reserved && state.hca.bound.keep(deregistration);
     drop(guard);
-    if kept {
-        let _ = (subscribers::table().keys_idle)();
+    if kept && !(subscribers::table().keys_idle)() {
+        later();
     }
+}
+
+/// A thread could not be started by who had to: another one looks after what is idle or bound.
+static LATER: AtomicBool = AtomicBool::new(false);
+
+/// What is idle or bound is looked after by the thread that comes by next.
+#[cold]
+pub fn later() {
+    LATER.store(true, Relaxed);
+}
+
+/// Whether something waits for the next thread.
+#[inline]
+pub fn is_later() -> bool {
+    LATER.load(Relaxed)
+}
+
+/// Whether something has waited, and this thread sees to it.
+pub fn is_ours_now() -> bool {
+    LATER.swap(false, Relaxed)
 }
 
 /// Puts back what [`take`] has taken out: others may have filled its place.
@@ -168,7 +189,11 @@ pub fn retry(fd: Option<i32>) -> bool {
             continue;
         };
         let outcome = it.channel.dereg_mr(it.handle);
-        let gone = |errno: Errno| errno == Errno::BADF || GONE.contains(&errno.0);
+        // No such descriptor, or another file's: the region is gone if that is so in all threads.
+        let elsewhere = |errno| matches!(errno, Errno::BADF | Errno::NOTTY);
+        let gone = |errno: Errno| {
+            GONE.contains(&errno.0) || elsewhere(errno) && sys::has_the_process_files()
+        };
         let bound = outcome.is_err_and(|errno| !gone(errno));
         left |= bound;
         if let Some(mut guard) = lock() {

@@ -178,9 +178,7 @@ fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
     // neighbours have registrations of their own.
     let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
     let implicit = class.has(Access::ON_DEMAND) && limits.is_ok_and(|l| l.implicit_odp());
-    if revoking::rotates(class) {
-        revoking::expected();
-    }
+    revoking::expected();
     let most = most.min(MOST_REGIONS);
     let d = match enter(owner, device, class, most) {
         Ok(Some(d)) => d,

@@ -8,7 +8,7 @@
 //! Where there can be no such thread it is done in the application's call, and what peers may
 //! reach is lent no more.
 
-use super::deregistering::Deregistrations;
+use super::deregistering::{self, Deregistrations};
 use super::entering::{leave, say};
 use super::lock::Guard;
 use super::registering::{self, fits, register_uncounted, take_over, Job, Replaced};
@@ -19,13 +19,13 @@ use crate::policy;
 use crate::registrar::hca::idle::{self, Due, Looked};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::registrar::hca::DomainId;
+use crate::registrar::hca::{DomainId, State as Stage};
 use crate::sys::{self, process::filters};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Access, Column, Reason};
 
-pub use super::deregistering::retry;
+pub use super::deregistering::{later, retry};
 
 /// Whether a region with `rights` is rotated: they are more than REGALL_ACCESS gives away, which
 /// stays for as long as the memory is mapped.
@@ -47,14 +47,15 @@ pub fn lends(rights: Access) -> bool {
 /// In a child of fork: there may be one.
 pub fn forget() {
     IN_CALLS.store(false, Relaxed);
+    deregistering::is_ours_now();
     FILTERS.store(UNKNOWN, Relaxed);
 }
 
-/// The seccomp filters that this was under when the first region came that will be rotated.
+/// The seccomp filters that this was under when the first domain was opened.
 static FILTERS: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = u64::MAX;
 
-/// Regions are to come that will be rotated.
+/// Regions are to come: that rotate, or that the kernel will not forget at once.
 pub fn expected() {
     if FILTERS.load(Relaxed) == UNKNOWN {
         FILTERS.store(filters(), Relaxed);
@@ -74,6 +75,42 @@ pub fn begins() {
     if !(subscribers::table().keys_idle)() {
         in_this_call();
     }
+}
+
+/// Looks after what others could not. To be called now and then, when nothing is in progress.
+#[inline]
+pub fn overdue() {
+    if deregistering::is_later() {
+        overdue_slowly();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn overdue_slowly() {
+    if !deregistering::is_ours_now() || (subscribers::table().keys_idle)() {
+        return;
+    }
+    if has_adapters() {
+        pass();
+    }
+    if retry(None) {
+        later();
+    }
+}
+
+/// Whether this thread has the descriptors by which adapters are reached, or nobody has them any
+/// more. One with a table of descriptors of its own may have closed them (unshare(CLONE_FILES)),
+/// and a thread that it starts has none either.
+#[cold]
+pub fn has_adapters() -> bool {
+    let device = |n: usize| {
+        let guard = lock()?;
+        let d = guard.hca.find(|x| x.state == Stage::Alive).nth(n)?;
+        guard.hca.alive(d)?.device
+    };
+    let mut all = (0..).map_while(device);
+    all.all(|device| device.channel.is_open_here()) || sys::has_the_process_files()
 }
 
 /// No thread can do it: all that is idle is rotated here and now, and so is what will be.

@@ -193,6 +193,13 @@ pub fn thread_alive(tid: u32) -> bool {
     }
 }
 
+/// Whether this thread has the same table of descriptors as the process's first. False where the
+/// kernel does not tell.
+pub fn has_the_process_files() -> bool {
+    const KCMP_FILES: u64 = 2;
+    call!(libc::SYS_kcmp, gettid(), getpid(), KCMP_FILES, 0, 0) == Ok(0)
+}
+
 /// `(soft, hard)` of a resource limit, in its own units; u64::MAX: none.
 pub fn rlimit(resource: u32) -> Result<(u64, u64)> {
     let mut out = [0u64; 2];

@@ -146,6 +146,8 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
     fd: i32,
+    /// The device's number.
+    device: u64,
     way: Way,
     optional: bool,
 }
@@ -163,6 +165,7 @@ impl Channel {
                 wire::NOSPC => {
                     return Ok(Self {
                         fd,
+                        device: file::stat_fd(fd)?.rdev,
                         way: Way::Ioctl { driver: number },
                         optional: wire::knows_query_context(fd, number),
                     })
@@ -178,13 +181,19 @@ impl Channel {
     /// Errors: ENOTTY.
     pub fn by_write(fd: i32) -> Result<Self> {
         ibdev_of(fd, &mut [0; 64]).map_err(|_| wire::NOTTY)?;
+        let device = file::stat_fd(fd)?.rdev;
         Ok(Self {
             fd,
-            way: Way::Write {
-                device: file::stat_fd(fd)?.rdev,
-            },
+            device,
+            way: Way::Write { device },
             optional: false,
         })
+    }
+
+    /// Whether this thread has the device open by that descriptor: one with a table of its own
+    /// may have closed it, or another file there.
+    pub fn is_open_here(&self) -> bool {
+        file::is_device(self.fd, self.device)
     }
 
     /// The descriptor.
@@ -413,10 +422,12 @@ mod tests {
         let file = std::fs::File::create(&path).unwrap();
         let channel = Channel {
             fd: file.as_raw_fd(),
+            device: 0xe7c0,
             way: Way::Write { device: 0xe7c0 },
             optional: false,
         };
         let bad = Errno::BADF;
+        assert!(!channel.is_open_here());
         assert_eq!(channel.alloc_pd(), Err(bad));
         assert_eq!(
             channel.reg_mr(PdHandle(0), 0x1000, 0x1000, Access::NONE),
