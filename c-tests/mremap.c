@@ -122,8 +122,35 @@ static bool is_numbered(const char *p, size_t pages)
 	return true;
 }
 
+/* What the program has made several mappings by what it said of a part is several mappings. */
+static void divided(void)
+{
+	static const int kinds[][2] = {
+		{ MADV_RANDOM, MADV_NORMAL },	    { MADV_SEQUENTIAL, MADV_NORMAL },	 { MADV_DONTDUMP, MADV_DODUMP },
+		{ MADV_HUGEPAGE, MADV_NOHUGEPAGE }, { MADV_NOHUGEPAGE, MADV_HUGEPAGE },	 { MADV_MERGEABLE, MADV_UNMERGEABLE },
+		{ MADV_DONTFORK, MADV_DOFORK },	    { MADV_WIPEONFORK, MADV_KEEPONFORK },
+	};
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+		char *p = numbered(8);
+		CALL_AS("advice", madvise(p + 4 * PAGE, 4 * PAGE, kinds[i][0]));
+		char *q = MAP_AS("grow what is divided", mremap(p, 8 * PAGE, 64 * PAGE, MREMAP_MAYMOVE));
+		if (q != MAP_FAILED)
+			p = q;
+		/* On all of it, it is one again. */
+		CALL_AS("advice", madvise(p, 4 * PAGE, kinds[i][0]));
+		q = MAP_AS("grow what is one", mremap(p, 8 * PAGE, 64 * PAGE, MREMAP_MAYMOVE));
+		if (q != MAP_FAILED)
+			p = q;
+		CALL_AS("other advice", madvise(p, 4 * PAGE, kinds[i][1]));
+		MAP_AS("grow what is divided", mremap(p, 8 * PAGE, 128 * PAGE, MREMAP_MAYMOVE));
+		say("contents %d", is_numbered(p, 8));
+		quiet_point("divided");
+	}
+}
+
 int main(void)
 {
+	divided();
 	moved_in_pieces();
 	refused_half_way();
 	moved_over_a_hole();

@@ -92,7 +92,7 @@ impl Marks {
 }
 
 /// A NUMA policy.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     mode: u32,
     nodes: [u64; (NODES / 64) as usize],

@@ -7,7 +7,7 @@ use super::pinning::let_go;
 use super::settling::settle;
 use super::turns::lock_for;
 use super::{
-    backed, begin_work, end, failed, guards, lock, open, real, retracting, USER_END,
+    backed, begin_work, divided, end, failed, guards, lock, open, real, retracting, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::{counters, settings};
@@ -44,6 +44,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     if advised == GUARD_INSTALL {
         guards::guarded_somewhere();
     }
+    divided::advised(None, advised);
     let concerned = share::any() && backed::concerns(advised);
     if concerned && is_self(pidfd as i32) {
         if let Some(value) = one_by_one(frame) {
@@ -237,6 +238,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     }
     // Pages that are missing are its business, whatever it says of them then.
     guards::guarded_somewhere();
+    divided::said(userfault_range(frame));
     // Noted where nothing holds memory yet, too: an adapter may from its first domain on.
     let flight = open(Call::Userfault);
     // struct uffdio_register begins with the range's start and length and the mode.
@@ -304,6 +306,7 @@ pub fn mbind(frame: &mut Frame) -> i64 {
         backed::about_to_bind(frame);
     }
     let value = real(&moving);
+    divided::bound(PageRange::from_call(frame.args[0], frame.args[1]));
     if value == 0 && share::any() {
         backed::bound(frame);
     }
@@ -319,6 +322,7 @@ pub fn ring(frame: &mut Frame) -> i64 {
     static SAID: AtomicBool = AtomicBool::new(false);
     counters::count_call(Call::IoUringSetup);
     let value = real(frame);
+    divided::said(None);
     if !failed(value) && settings::config().pin != Pin::Off && !SAID.swap(true, Relaxed) {
         log::info!(
             "io_uring is used: IORING_OP_MADVISE with DONTNEED, FREE, COLD or PAGEOUT fails with \

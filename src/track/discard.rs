@@ -5,7 +5,9 @@
 use super::pinning::let_go;
 use super::settling::{repin, settle};
 use super::turns::lock_for;
-use super::{close, guards, lock, notes, open, real, registering, retracting, subscribers, State};
+use super::{
+    close, divided, guards, lock, notes, open, real, registering, retracting, subscribers, State,
+};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -59,6 +61,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
         guards::guarded(range);
     }
     if !other_pages && (!unlocked || settings::config().pin == Pin::Off) {
+        divided::advised(PageRange::from_call(addr, len), advice);
         counters::count_call(Call::Madvise);
         // The last that a thread does is giving its stack's pages back.
         super::pay_debts();

@@ -35,6 +35,7 @@ pub mod cache;
 pub mod deferred;
 mod deregistering;
 pub mod discard;
+mod divided;
 pub mod domains;
 mod entering;
 pub mod fitting;

@@ -9,7 +9,7 @@ use super::subscribers;
 use super::taken::{put_back, put_back_unchanged, Taken};
 use super::turns::lock_for;
 use super::{
-    backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
+    backed, close, deferred, divided, end, failed, lock, notes, open, over_budget, reading, real,
     registering, resync, retracting, seals, VIEW,
 };
 use crate::arch::Frame;
@@ -92,7 +92,8 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     let mut changed = set(libc::MREMAP_FIXED) && set(libc::MREMAP_MAYMOVE);
     // Several that are a file's are several to the application, too: see `backed::mremap`.
     if let (FAULT, Some(source), true) = (value, source, this.moved.files.is_empty()) {
-        if let Some(one) = was_one_mapping(&this.moved, source) {
+        let one = was_one_mapping(&this.moved, source);
+        if let Some(one) = one.filter(|_| !divided::is_divided(source)) {
             if one.flags.has(Flags::APP_LOCKED) {
                 // Its lock has to go with it, and to what it grows by.
                 this.put_back(true);
@@ -165,6 +166,9 @@ impl Move {
         let new = PageRange::from_call(at, frame.args[2]);
         if let (Some(source), Some(new), false) = (self.source, new, self.moved.files.is_empty()) {
             backed::moved_as_it_was(&self.moved, source, new);
+        }
+        if let (Some(source), Some(new)) = (self.source, new) {
+            divided::moved(source, new);
         }
         if let Some(new) = new {
             let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
