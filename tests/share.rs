@@ -89,6 +89,7 @@ fn same_facets(setting: Setting) {
         "wiped",
         "watched",
         "several",
+        "several_as",
     ] {
         let plain = run(PLAIN, "facets", &[word]);
         plain.must_succeed_at(format_args!("{word} alone"));

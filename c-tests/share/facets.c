@@ -450,6 +450,19 @@ static void several(void)
 	say("the next descriptor is %d", fd);
 }
 
+/* The same where there is no address space left: nothing may be mapped to find out whether the kernel can. */
+static void several_as(void)
+{
+	size_t half = MIB / 2;
+	char *p = map(MIB), *to = map(MIB);
+	memset(p, 's', MIB);
+	memset(to, 't', MIB);
+	NEED(mprotect(p + half, half, PROT_READ) == 0);
+	limit(RLIMIT_AS, of_status("VmSize:"));
+	char *q = mremap(p, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+	say("several: %s, %c", q == to ? "moved" : strerrorname_np(errno), to[0]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
@@ -459,6 +472,7 @@ int main(int argc, char **argv)
 		{ "closes", closes }, { "sealed", sealed }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
 		{ "as", as },	      { "core", core },	  { "work", work },	{ "large", large },
 		{ "patchwork", patchwork }, { "wiped", wiped },	{ "watched", watched }, { "several", several },
+		{ "several_as", several_as },
 	};
 	for (size_t i = 0; argc > 1 && i < sizeof facets / sizeof facets[0]; i++)
 		if (strcmp(argv[1], facets[i].word) == 0) {

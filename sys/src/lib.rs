@@ -140,6 +140,18 @@ pub fn release() -> Text<65> {
     name(|names| &names.release)
 }
 
+/// Whether a release, as [`release`] says it (`6.1.0-28-amd64`), is this one or a later one.
+pub fn is_since(release: &[u8], since: (u32, u32)) -> bool {
+    let mut numbers = release.split(|b| !b.is_ascii_digit()).map(|digits| {
+        let text = core::str::from_utf8(digits).ok()?;
+        text.parse::<u32>().ok()
+    });
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) >= since,
+        _ => false,
+    }
+}
+
 /// One of uname(2)'s names; empty if it fails.
 fn name(which: impl Fn(&libc::utsname) -> &[core::ffi::c_char; 65]) -> Text<65> {
     // SAFETY: all zeroes is a valid `struct utsname`.

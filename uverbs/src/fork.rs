@@ -29,7 +29,7 @@ pub fn copies() -> bool {
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     match KNOWN.load(Relaxed) {
         0 => {
-            let said = match is_recent(regall_sys::release().as_bytes()) {
+            let said = match regall_sys::is_since(regall_sys::release().as_bytes(), COPIES) {
                 true => Some(true),
                 false => says_so(),
             };
@@ -39,18 +39,6 @@ pub fn copies() -> bool {
             said.unwrap_or(false)
         }
         known => known == 2,
-    }
-}
-
-/// Whether a release as `6.1.0-28-amd64` is one that copies.
-fn is_recent(release: &[u8]) -> bool {
-    let mut numbers = release.split(|b| !b.is_ascii_digit()).map(|digits| {
-        let text = core::str::from_utf8(digits).ok()?;
-        text.parse::<u32>().ok()
-    });
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) >= COPIES,
-        _ => false,
     }
 }
 
@@ -97,10 +85,10 @@ mod tests {
     #[test]
     fn releases() {
         for recent in ["5.12.0", "5.19.0-rc1", "6.1.0-28-amd64", "10.0"] {
-            assert!(is_recent(recent.as_bytes()), "{recent}");
+            assert!(regall_sys::is_since(recent.as_bytes(), COPIES), "{recent}");
         }
         for old in ["5.11.22", "4.18.0-553.el8", "2.6.61", "", "linux", "6"] {
-            assert!(!is_recent(old.as_bytes()), "{old}");
+            assert!(!regall_sys::is_since(old.as_bytes(), COPIES), "{old}");
         }
     }
 

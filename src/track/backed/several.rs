@@ -33,10 +33,8 @@ pub fn move_each(
     if wrong || !touches(source) && !touches(target) || is_one(source) {
         return None;
     }
-    match kernel_can() {
-        Ok(true) => (),
-        Ok(false) => return None,
-        Err(errno) => return Some(-i64::from(errno.0)),
+    if !kernel_can() {
+        return None;
     }
     // A hole is what is no mapping of the kernel's.
     resync::range(source, false);
@@ -92,17 +90,29 @@ fn next_part(state: &State, range: PageRange) -> Option<PageRange> {
     }
 }
 
+/// The first release whose mremap does so.
+const SINCE: (u32, u32) = (6, 17);
+
 const UNKNOWN: u8 = 0;
 const CAN: u8 = 1;
 const CAN_NOT: u8 = 2;
 
 /// Whether the kernel moves several mappings at once: it is asked once, with two that nobody has.
-fn kernel_can() -> Result<bool, Errno> {
+/// Where these can't be had, its release tells.
+fn kernel_can() -> bool {
     static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
     match ANSWER.load(Relaxed) {
         UNKNOWN => (),
-        answer => return Ok(answer == CAN),
+        answer => return answer == CAN,
     }
+    let Ok(can) = try_it() else {
+        return sys::is_since(sys::release().as_bytes(), SINCE);
+    };
+    ANSWER.store(if can { CAN } else { CAN_NOT }, Relaxed);
+    can
+}
+
+fn try_it() -> Result<bool, Errno> {
     let _undisturbed = Undisturbed::new();
     // Whoever reads the kernel's list for the ledger has the lock.
     let _guard = lock().ok_or(Errno::NOMEM)?;
@@ -115,11 +125,9 @@ fn kernel_can() -> Result<bool, Errno> {
     });
     // SAFETY: likewise.
     let _ = unsafe { sys::unmap(at, 4 * PAGE) };
-    let can = match moved {
-        Ok(_) => true,
-        Err(Errno::FAULT) => false,
-        Err(errno) => return Err(errno),
-    };
-    ANSWER.store(if can { CAN } else { CAN_NOT }, Relaxed);
-    Ok(can)
+    match moved {
+        Ok(_) => Ok(true),
+        Err(Errno::FAULT) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
