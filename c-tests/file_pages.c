@@ -1,5 +1,43 @@
 /* Proves: remap_file_pages, file tails and files that shrink or grow under a mapping, as without the shim. */
+#include <dlfcn.h>
+#include <sys/shm.h>
+#include "../include/regall.h"
 #include "check.h"
+
+/* Sites of calls that can't be intercepted, as in code that processes share; where nobody looks for sites one
+ * more each time. */
+static unsigned long unseen(void)
+{
+	static unsigned long alone;
+	const char *how = getenv("REGALL_INTERCEPT");
+	if (how && strcmp(how, "symbols") == 0)
+		return ++alone;
+	int (*stats)(struct regall_stats *) = (int (*)(struct regall_stats *))dlsym(RTLD_DEFAULT, "regall_stats");
+	struct regall_stats s = { .size = sizeof s };
+	return stats && stats(&s) == 0 ? s.sites_refused : ++alone;
+}
+
+/* Code that comes to be shared memory is looked at, by whatever call. */
+static void shared_code(void)
+{
+	static const unsigned char munmap_stub[] = { 0xb8, SYS_munmap, 0, 0, 0, 0x0f, 0x05, 0xc3 };
+	int fd = memory_file(2 * PAGE);
+	NEED(pwrite(fd, munmap_stub, sizeof munmap_stub, PAGE + 64) == sizeof munmap_stub);
+	unsigned long before = unseen();
+	char *p = mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
+	NEED(p != MAP_FAILED);
+	CALL(syscall(SYS_remap_file_pages, p, PAGE, 0, 1, 0));
+	say("remapped code %s", unseen() > before ? "was looked at" : "WAS NOT SEEN");
+	int id = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0700);
+	NEED(id >= 0);
+	char *to = shmat(id, NULL, 0);
+	NEED(to != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0);
+	memcpy(to + 64, munmap_stub, sizeof munmap_stub);
+	before = unseen();
+	NEED(shmat(id, NULL, SHM_EXEC) != (void *)-1);
+	say("attached code %s", unseen() > before ? "was looked at" : "WAS NOT SEEN");
+	quiet_point("shared code");
+}
 
 static void remap(void)
 {
@@ -84,6 +122,7 @@ static void devices(void)
 
 int main(void)
 {
+	shared_code();
 	remap();
 	tails();
 	real_file();

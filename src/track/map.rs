@@ -20,6 +20,7 @@ use crate::policy;
 use crate::share;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
+use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
@@ -372,6 +373,9 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         origin: None,
     };
     enter(&flight, range, &new);
+    if new.attr.prot.executable() {
+        subscribers::new_code(range, range.end(), true, false);
+    }
     close(flight, range);
     value
 }
@@ -402,9 +406,39 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
             Some(range) => resync::range(range, true),
             None => resync::audit(),
         }
+        if let (Call::RemapFilePages, Some(range)) = (call, range) {
+            other_code(range);
+        }
     }
     end(flight);
     value
+}
+
+/// Other pages of a shared file have come to `range`: what of it can be executed is other code.
+#[cold]
+fn other_code(range: PageRange) {
+    let mut from = range.start();
+    while let Some(rest) = range.after(from) {
+        let mut code = None;
+        let Some(guard) = lock() else {
+            return;
+        };
+        guard.ledger.for_each(rest, |part, entry| {
+            let prot = entry.attr.prot;
+            code = Some(part).filter(|_| prot.executable() && prot.readable());
+            match code {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        drop(guard);
+        let Some(code) = code else {
+            return;
+        };
+        subscribers::code_gone(code);
+        subscribers::new_code(code, code.end(), true, false);
+        from = code.end();
+    }
 }
 
 /// Makes such a call again if our pins were in its way.
