@@ -113,8 +113,9 @@ impl Connection {
             return false;
         }
         if !self.is_made_here() {
-            // Its maker uses it. What waits there is left to him.
-            return socket::look(&self.socket, &mut [], Room::Nothing, false).is_err();
+            // Its maker uses it: what waits there is left to him, and it can't be shut down. Who
+            // looks whether something waits may look too early, and be the last that has it.
+            return false;
         }
         // Nothing more can come from here on.
         socket::shut_down(&self.socket);

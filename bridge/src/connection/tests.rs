@@ -100,16 +100,18 @@ fn what_lingers_is_not_taken() {
     drop(connection);
     assert!(socket::has_ended(&far) && !is_distrusted(user + 3));
 
-    // A child of fork leaves it as it is: its parent uses it.
+    // A child of fork leaves it as it is: its parent uses it. Something may come at any moment.
     for waits in [false, true] {
         let (mut connection, far) = to_another_user(user + 3);
         let parents = connection.duplicate_high().unwrap();
+        let childs = connection.raw();
         connection.process = 0;
         if waits {
             socket::send(&far, b"x", Some(memory.raw())).unwrap();
         }
         drop(connection);
         assert!(!socket::has_ended(&far) && !is_distrusted(user + 3));
+        assert!(regall_sys::file::stat_fd(childs).is_ok(), "closed");
         if !waits {
             socket::send(&far, b"x", None).unwrap();
         }
