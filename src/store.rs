@@ -1,11 +1,12 @@
 //! The directory's file: made at start-up, grown ahead of need, removed at the
 //! end; what the dead left behind is swept up. No descriptor stays open.
 
+mod sweep;
+
 use crate::arena::Arena;
 use crate::base::process;
 use crate::base::withheld::withheld;
 use crate::ledger::Memory;
-use crate::sys::credentials;
 use crate::sys::file::{self, next_entry, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
@@ -22,9 +23,6 @@ use regall_directory::layout::{
     SEGMENTS,
 };
 use regall_directory::writer::Backing;
-
-/// Files of other processes that one start-up looks at, at the most.
-const SWEEP: usize = 512;
 
 /// The end of the name of the file of this process's regions, beside the directory.
 pub const REGIONS: &str = "regions";
@@ -190,7 +188,7 @@ impl Store {
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
         let (folder, which) = folder::own(self.uid)?;
         self.folder = which.path();
-        sweep(&folder, &me);
+        sweep::all(&folder, &me);
         let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
         let (fd, another) = create_exclusive(&folder, name)?;
         if another {
@@ -473,27 +471,6 @@ fn with_kind<const N: usize>(name: &[u8], kind: &str) -> Text<N> {
     text
 }
 
-/// Removes the files of processes of this pid namespace that are no more.
-fn sweep(folder: &Fd, me: &Identity) {
-    let mut buf = [0u8; 2048];
-    let mut seen = 0;
-    while let Ok(n @ 1..) = folder.entries(&mut buf) {
-        let mut rest = buf.get(..n).unwrap_or(&[]);
-        while let Some((name, tail)) = next_entry(rest) {
-            rest = tail;
-            seen += 1;
-            if seen > SWEEP {
-                return;
-            }
-            if let Some(dead) = dead_entry(name, me) {
-                if let Some(name) = dead.as_cstr() {
-                    let _ = folder.unlink(name);
-                }
-            }
-        }
-    }
-}
-
 /// Calls `f` with the pid of each other process of this user's with the shim on, and
 /// how many bytes it has locked, that count, and that may become resident yet. A file that
 /// nobody has any more counts nothing, and what one claims no more than is mapped.
@@ -525,7 +502,7 @@ pub fn each_other(mut f: impl FnMut(u64, u64)) {
                 _ => (),
             }
         }
-        if seen > SWEEP {
+        if seen > sweep::MOST {
             return;
         }
     }
@@ -546,29 +523,4 @@ fn held_by(folder: &Fd, name: &[u8]) -> u64 {
         Some(Ok(8)) => u64::from_ne_bytes(word),
         _ => 0,
     }
-}
-
-/// Whether the process of this pid namespace that has this number began at `start`. In another
-/// namespace's /proc the number is somebody else's, or nobody's: there it has to do alone.
-fn is_alive(pid: u64, start: u64) -> bool {
-    let listed = match Stat::of(pid) {
-        Ok(now) => now.start == start,
-        Err(e) => !matches!(e, Errno::NOENT | Errno::SRCH),
-    };
-    listed || !credentials::is_proc_ours() && sys::process::exists(pid)
-}
-
-fn dead_entry(name: &[u8], me: &Identity) -> Option<Text<96>> {
-    // A directory, or one of the files beside it: a word comes behind.
-    let mut fields = name.splitn(4, |b| *b == b'.').map(number);
-    let (pid, start, namespace) = (fields.next()??, fields.next()??, fields.next()??);
-    if namespace != me.namespace {
-        return None;
-    }
-    if is_alive(pid, start) {
-        return None;
-    }
-    let mut dead = Text::new();
-    dead.push(name);
-    Some(dead)
 }
