@@ -295,9 +295,19 @@ fn processes_that_are_not_there() {
     }
 }
 
-/// torture's calls that read the kernel's list anew; `scribble` has every place for a call taken
-/// by its main thread, as the directory says.
-fn read_anew(scribble: bool) -> u64 {
+/// What somebody else of the same user writes over the places for calls.
+#[derive(Clone, Copy, PartialEq)]
+enum Scribble {
+    Nothing,
+    /// Each is taken by the program's main thread.
+    Taken,
+    /// Each is free, whoever has it.
+    Free,
+}
+
+/// torture's calls that read the kernel's list anew.
+fn read_anew(how: Scribble) -> u64 {
+    let scribble = how != Scribble::Nothing;
     let folder = tempfile::tempdir().expect("a folder");
     let stats = folder.path().join("stats");
     let mut command = Command::new(build::program("torture"));
@@ -310,7 +320,11 @@ fn read_anew(scribble: bool) -> u64 {
     let stop = std::sync::atomic::AtomicBool::new(!scribble);
     let done = std::thread::scope(|scope| {
         let scribbler = scope.spawn(|| {
-            let words = (1 << 32 | u64::from(pid)).to_ne_bytes().repeat(INFLIGHT.1);
+            let word = match how {
+                Scribble::Taken => 1 << 32 | u64::from(pid),
+                _ => 0,
+            };
+            let words = word.to_ne_bytes().repeat(INFLIGHT.1);
             let mut written = 0;
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 let all = fs::read_dir(&at).into_iter().flatten().flatten();
@@ -346,10 +360,12 @@ fn read_anew(scribble: bool) -> u64 {
 
 #[test]
 fn what_is_written_over_calls_in_progress_is_not_believed() {
-    let undisturbed = read_anew(false);
-    let scribbled = read_anew(true);
-    assert!(
-        scribbled < 2 * undisturbed + 300,
-        "{scribbled}, without {undisturbed}"
-    );
+    let undisturbed = read_anew(Scribble::Nothing);
+    for how in [Scribble::Taken, Scribble::Free] {
+        let scribbled = read_anew(how);
+        assert!(
+            scribbled < 2 * undisturbed + 300,
+            "{scribbled}, without {undisturbed}"
+        );
+    }
 }

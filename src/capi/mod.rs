@@ -461,8 +461,12 @@ pub unsafe extern "C" fn regall_stats(out: *mut Stats) -> c_int {
         bytes_mapped: totals.bytes,
         bytes_registered: totals.registered,
         bytes_pinned: totals.pin[Reason::None as usize],
-        budget: h.budget.load(Relaxed),
-        events: h.calls.iter().map(|n| n.load(Relaxed)).sum(),
+        budget: guard.budget(),
+        // Others of the same user can write there.
+        events: h
+            .calls
+            .iter()
+            .fold(0, |sum, n| sum.wrapping_add(n.load(Relaxed))),
         pins: counter(Counter::Pins),
         bytes_pinned_total: counter(Counter::PinnedBytesTotal),
         shim_bytes: guard.own_bytes(),

@@ -369,6 +369,11 @@ impl State {
         self.store.helper_address()
     }
 
+    /// Bytes that may be pinned.
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+
     /// Bytes that the shim has mapped for itself.
     pub fn own_bytes(&self) -> u64 {
         self.arena.bytes() + self.store.bytes()
