@@ -1,4 +1,5 @@
-/* Proves: memory that code which nobody can see has unlocked is a gap to `regall verify`; it waits to be looked at. */
+/* Proves: memory that code which nobody can see has unlocked is a gap to `regall verify`, also where as much
+ * is locked that the shim has not pinned (argument `equal`); it waits to be looked at. */
 #include "check.h"
 
 #include <sys/prctl.h>
@@ -8,7 +9,7 @@ static const unsigned char body[] = { 0xb8, 0, 0, 0, 0, 0x0f, 0x05, 0xc3 };
 
 typedef long (*two)(void *, size_t);
 
-int main(void)
+int main(int argc, char **argv)
 {
 	/* What is written into it once it is executable no call tells of. */
 	unsigned char *code =
@@ -20,6 +21,8 @@ int main(void)
 	memset(p, 1, 8 * PAGE);
 	two f = (two)(uintptr_t)code;
 	NEED(f(p + 2 * PAGE, 3 * PAGE) == 0);
+	if (argc > 1 && strcmp(argv[1], "equal") == 0)
+		NEED(mlock2(reserve(3), 3 * PAGE, MLOCK_ONFAULT) == 0);
 	prctl(PR_SET_NAME, "unlocked");
 	pause();
 	return 0;

@@ -236,24 +236,32 @@ fn verify_says_what_it_says_in_words() {
     assert!(!before.is_empty() && before.iter().all(|r| r.processes.len() == 1));
 }
 
+/// A program that has had memory unlocked behind the shim's back; `as_much`: and has locked as much
+/// that is not pinned.
+fn with_unlocked_memory(mode: Mode, as_much: bool) -> Beside {
+    let mut command = Command::new(build::program("unseen"));
+    mode.apply(command.args(as_much.then_some("equal")));
+    let beside = Beside::start(&mut command);
+    let comm = format!("/proc/{}/comm", beside.pid());
+    let began = Instant::now();
+    while fs::read_to_string(&comm).expect("its name").trim() != "unlocked" {
+        assert!(began.elapsed() < TIMEOUT, "{mode:?}: it never came to it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    beside
+}
+
 /// What the directory says is pinned is held against what the kernel has locked.
 #[test]
 fn memory_that_is_not_locked_is_a_gap() {
-    for (mode, bytes) in [
-        (Mode::Auto, 3 << 12),
-        (Mode::Populate, 3 << 12),
-        (Mode::Strict, 0),
-        (Mode::Off, 0),
+    for (mode, as_much, bytes) in [
+        (Mode::Auto, false, 3 << 12),
+        (Mode::Populate, false, 3 << 12),
+        (Mode::Populate, true, 3 << 12),
+        (Mode::Strict, false, 0),
+        (Mode::Off, false, 0),
     ] {
-        let mut command = Command::new(build::program("unseen"));
-        mode.apply(&mut command);
-        let beside = Beside::start(&mut command);
-        let comm = format!("/proc/{}/comm", beside.pid());
-        let began = Instant::now();
-        while fs::read_to_string(&comm).expect("its name").trim() != "unlocked" {
-            assert!(began.elapsed() < TIMEOUT, "{mode:?}: it never came to it");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let beside = with_unlocked_memory(mode, as_much);
         let done = regall(&["verify", "--json", &beside.pid().to_string()]);
         let said: Verify = serde_json::from_str(&done.stdout).expect("a document");
         assert_eq!(said.exit_code, u8::from(bytes != 0), "{mode:?}: {said:?}");
@@ -264,6 +272,43 @@ fn memory_that_is_not_locked_is_a_gap() {
             (gaps.len(), found),
             (usize::from(bytes != 0), bytes),
             "{mode:?}"
+        );
+    }
+}
+
+/// Where the kernel does not tell what it has locked, nothing is said to be well: in a mount
+/// namespace of the command's own, a file without a word of that covers the kernel's.
+#[test]
+fn locks_that_cannot_be_read_are_no_locks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let beside = with_unlocked_memory(Mode::Populate, false);
+    let pid = beside.pid().to_string();
+    for (file, word, code) in [
+        ("smaps", "VmFlags", 2),
+        ("status", "VmLck", 2),
+        ("maps", "VmLck", 1),
+    ] {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c"]);
+        command.arg(
+            "grep -v \"$4\" /proc/$2/$3 >\"$1\" || exit 77
+            for file in /proc/$2/$3 /proc/$2/task/$2/$3; do
+                mount --bind \"$1\" $file || exit 77
+            done
+            exec \"$5\" verify $2",
+        );
+        command.arg("sh").arg(folder.path().join(file));
+        command.args([&pid, file, word]).arg(build::regall());
+        Mode::Plain.apply(&mut command);
+        let done = child::run(&mut command, TIMEOUT);
+        if done.end() == "exit 77" {
+            return skip("nothing can be mounted over files of /proc here");
+        }
+        assert_eq!(
+            done.end(),
+            format!("exit {code}"),
+            "{file}: {}",
+            done.stderr
         );
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use regall_directory::addr::PageRange;
-use regall_directory::vocab::{Column, Prot, Reason};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_documents as documents;
 use regall_reader::{Entry, Mapping, Region};
 
@@ -158,15 +158,25 @@ pub fn gaps(
     out
 }
 
-/// Bytes that are mapped and said to be pinned.
-pub fn pinned(entries: &[Entry], mappings: &[Mapping]) -> u64 {
+/// Bytes that count as locked (`VmLck`) if it is as the entries say: what is pinned, and what the
+/// program has locked itself.
+pub fn locked(entries: &[Entry], mappings: &[Mapping]) -> u64 {
     let said = |m: &Mapping| {
         let known = overlapping(entries, m.range).iter();
-        let pinned = known.filter(|e| e.attr.pin.held());
-        let pieces = pinned.filter_map(|e| e.range.intersection(m.range));
+        let locked = known.filter(|e| counts_as_locked(e.attr));
+        let pieces = locked.filter_map(|e| e.range.intersection(m.range));
         pieces.map(PageRange::len).sum::<u64>()
     };
     mappings.iter().map(said).sum()
+}
+
+/// mlock(2) leaves some mappings as they are, and says yes. Huge pages stay anyway: they are pinned.
+fn counts_as_locked(attr: Attr) -> bool {
+    let never = matches!(
+        attr.kind,
+        Kind::Huge | Kind::Kernel | Kind::Device | Kind::Special
+    );
+    !never && (attr.pin.held() || attr.flags.has(Flags::APP_LOCKED))
 }
 
 /// The entries that have a byte in `range`.
@@ -265,8 +275,13 @@ mod tests {
         let maps = [mapping(10, 20), mapping(20, 30)];
         let mut free = entry(20, 30);
         free.attr.pin = Column::no(Reason::Limit);
-        let entries = [entry(10, 20), free];
-        assert_eq!(pinned(&entries, &maps), 10 << 12);
+        let mut entries = [entry(10, 20), free];
+        assert_eq!(locked(&entries, &maps), 10 << 12);
+        entries[1].attr.flags = Flags::APP_LOCKED;
+        assert_eq!(locked(&entries, &maps), 20 << 12, "the program's own lock");
+        entries[0].attr.kind = Kind::Huge;
+        assert_eq!(locked(&entries, &maps), 10 << 12, "huge pages don't count");
+        entries[0].attr.kind = Kind::Anon;
         let unlocked = [range(15, 18), range(19, 30)];
         let found = gaps(&entries, &Regions::default(), &maps, &unlocked, LOOSE);
         let found: Vec<_> = found.iter().map(|g| (g.range, g.wrong)).collect();

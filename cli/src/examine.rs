@@ -14,7 +14,7 @@ use regall_reader::OpenError;
 
 use crate::check::{self, Gap, Rules};
 use crate::figures::Tally;
-use crate::look::{look, Look, Settings};
+use crate::look::{look_at_locks, Look, Settings};
 
 /// How long a process may be busy before that is the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ pub fn examine(pid: u32, strict: bool) -> Verdict {
     let began = Instant::now();
     let mut evidence = Evidence::default();
     loop {
-        let look = match look(pid) {
+        let look = match look_at_locks(pid) {
             Ok(look) => look,
             Err(e) => return Verdict::Failed(Failure::Unreadable(e)),
         };
@@ -87,9 +87,13 @@ pub fn examine(pid: u32, strict: bool) -> Verdict {
             &look.entries,
             &look.regions,
             &look.mappings,
-            &look.unlocked,
+            look.unlocked.as_deref().unwrap_or(&[]),
             rules,
         );
+        // Half an answer is none, unless it is that something is wrong.
+        if let (true, Err(why)) = (gaps.is_empty(), &look.unlocked) {
+            return Verdict::Failed(Failure::Unreadable(why.clone()));
+        }
         if gaps.is_empty() {
             return Verdict::Good(Box::new(summary(&look)));
         }

@@ -6,7 +6,7 @@ use regall_directory::addr::PageRange;
 use regall_directory::layout::SETTING_HCA_OFF;
 use regall_directory::settings::{self, Setting};
 use regall_directory::vocab::{Column, Flags, Kind, Reason};
-use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError, Region};
+use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError, Process, Region};
 
 use crate::check;
 use crate::regions::{pieces, Regions};
@@ -22,8 +22,9 @@ pub struct Look {
     /// /proc/PID/maps, read after the entries.
     pub mappings: Vec<Mapping>,
     /// Of the memory that is said to be pinned, what the kernel has not locked is among these
-    /// mappings. Empty where as much is locked as is said.
-    pub unlocked: Vec<PageRange>,
+    /// mappings, if that was asked. Empty where as much is locked as is said. An error: it can't be
+    /// told.
+    pub unlocked: Result<Vec<PageRange>, OpenError>,
     /// Hooked calls in progress when the entries were read.
     pub busy: usize,
     /// No hooked call was in progress before the mappings were read, nor after.
@@ -40,13 +41,21 @@ pub fn look(pid: u32) -> Result<Look, OpenError> {
     reader::published_soon(pid, || look_now(pid))
 }
 
+/// The same, and asks the kernel what it has locked.
+pub fn look_at_locks(pid: u32) -> Result<Look, OpenError> {
+    reader::published_soon(pid, || see(pid, true))
+}
+
 /// Looks at `pid` as it is.
 pub fn look_now(pid: u32) -> Result<Look, OpenError> {
+    see(pid, false)
+}
+
+fn see(pid: u32, locks: bool) -> Result<Look, OpenError> {
     let directory = reader::find(pid)?;
     let snapshot = directory.snapshot()?;
     let mappings = directory.mappings()?;
     let regions = Regions::new(snapshot.regions, &snapshot.header);
-    let locked = directory.process().locked();
     let header = snapshot.header;
     let entries = grown(
         snapshot.entries,
@@ -54,13 +63,12 @@ pub fn look_now(pid: u32) -> Result<Look, OpenError> {
         header.stack_floor,
         regions.primary(),
     );
-    // The list that says it of each mapping takes its time.
-    let unlocked = match locked {
-        Some(bytes) if bytes < check::pinned(&entries, &mappings) => {
-            directory.process().unlocked().unwrap_or_default()
-        }
-        _ => Vec::new(),
-    };
+    let mut unlocked = Ok(Vec::new());
+    if locks {
+        let same = |after: HeaderView| header.generation == after.generation;
+        let still = directory.header().is_ok_and(same);
+        unlocked = not_locked(directory.process(), &entries, &mappings, still);
+    }
     let after = directory.header()?;
     let quiet = snapshot.stable && snapshot.busy == 0 && directory.busy(&after) == 0;
     let unchanged = header.generation == after.generation && header.image == after.image;
@@ -75,6 +83,28 @@ pub fn look_now(pid: u32) -> Result<Look, OpenError> {
         mappings,
         unlocked,
     })
+}
+
+/// Mappings that the kernel has not locked, unless it has locked as much as is said. `still`: no
+/// call has been handled since the lists were read. If so, more than is said may be other memory,
+/// behind which as much of what is said hides.
+fn not_locked(
+    process: &Process,
+    entries: &[Entry],
+    mappings: &[Mapping],
+    still: bool,
+) -> Result<Vec<PageRange>, OpenError> {
+    let said = check::locked(entries, mappings);
+    if said == 0 {
+        return Ok(Vec::new());
+    }
+    let counted = process.locked()?;
+    // The list that says it of each mapping takes its time.
+    if counted < said || still && counted != said {
+        process.unlocked()
+    } else {
+        Ok(Vec::new())
+    }
 }
 
 /// Growable entries as far down as the kernel has let them grow since they

@@ -41,6 +41,8 @@ pub enum OpenError {
     Foreign,
     /// The kernel lets this process not look at it, for another reason, which is told.
     Denied(&'static str),
+    /// /proc does not tell what the kernel has locked of it.
+    NoLocks,
     /// What was found is not what the shim writes.
     Corrupt(&'static str),
     /// The kernel said no, with this errno.
@@ -69,6 +71,10 @@ impl core::fmt::Display for OpenError {
             }
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
             Self::Denied(why) => write!(f, "permission denied: {why}"),
+            Self::NoLocks => f.write_str(
+                "what the kernel has locked is not to be learnt: /proc/PID/status has no VmLck, or \
+                 /proc/PID/smaps no VmFlags",
+            ),
             Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),
             Self::Io(errno) => write!(f, "cannot look: errno {errno}"),
         }

@@ -7,54 +7,79 @@ use std::io::{BufRead, BufReader};
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 
-use crate::{Mapping, Process};
+use crate::{Mapping, OpenError, Process};
 
 /// What mlock(2) leaves as it is (`VmFlags` of smaps, proc(5)): huge pages, which stay anyway, and
 /// mappings of devices and of the kernel's own.
 const NEVER_LOCKED: [&str; 5] = ["ht", "io", "pf", "mm", "de"];
 
 impl Process {
-    /// Bytes that count as locked (`VmLck` in /proc/PID/status). `None`: it can't be read.
-    pub fn locked(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmLck:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        kib.checked_mul(1024)
+    /// Bytes that count as locked (`VmLck` in /proc/PID/status).
+    pub fn locked(&self) -> Result<u64, OpenError> {
+        self.told("status", |status| {
+            let text = std::io::read_to_string(status).ok()?;
+            let line = text.lines().find_map(|l| l.strip_prefix("VmLck:"))?;
+            let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+            kib.checked_mul(1024)
+        })
     }
 
     /// Mappings that could be locked and are not, in order. The kernel looks at each page table for
-    /// it: some 5 ms for each resident GiB. `None`: it can't be read.
-    pub fn unlocked(&self) -> Option<Vec<PageRange>> {
-        let smaps = fs::File::open(format!("/proc/{}/smaps", self.pid)).ok()?;
-        read(BufReader::with_capacity(1 << 16, smaps))
+    /// it: some 5 ms for each resident GiB.
+    pub fn unlocked(&self) -> Result<Vec<PageRange>, OpenError> {
+        let buffered = |smaps| BufReader::with_capacity(1 << 16, smaps);
+        self.told("smaps", |smaps| read(buffered(smaps)))
+    }
+
+    /// What is read from its file `name`, or from a thread's: a first thread that called
+    /// pthread_exit has no memory any more.
+    fn told<T>(&self, name: &str, f: impl Fn(fs::File) -> Option<T>) -> Result<T, OpenError> {
+        let in_folder = |folder: &str| f(fs::File::open(format!("{folder}/{name}")).ok()?);
+        let own = format!("/proc/{}", self.pid);
+        let of_threads = || {
+            let tasks = fs::read_dir(format!("{own}/task")).ok()?.flatten();
+            let mut told = tasks.map(|task| in_folder(task.path().to_str()?));
+            told.find_map(|told| told)
+        };
+        let told = in_folder(&own).or_else(of_threads);
+        told.ok_or_else(|| self.not_told())
+    }
+
+    /// Why it is not known: the process has ended, or the kernel has no such file, or something
+    /// hides it.
+    fn not_told(&self) -> OpenError {
+        self.mappings().err().unwrap_or(OpenError::NoLocks)
     }
 }
 
+/// `None`: it says nothing of locks.
 fn read(smaps: impl BufRead) -> Option<Vec<PageRange>> {
     let mut found = Vec::new();
     let mut mapping: Option<Mapping> = None;
+    let mut told = false;
     for line in smaps.split(b'\n') {
         let line = line.ok()?;
         let Some(flags) = line.strip_prefix(b"VmFlags:") else {
             mapping = maps::parse(&line).map(Mapping::from).or(mapping);
             continue;
         };
+        told = true;
         let flags = std::str::from_utf8(flags).ok()?;
-        let locked = flags.split_ascii_whitespace().any(|flag| flag == "lo");
-        let could = |m: &Mapping| {
-            let mut flags = flags.split_ascii_whitespace();
-            // Files that are memory themselves (DAX) have huge pages wherever they can.
-            let never = |flag: &str| NEVER_LOCKED.contains(&flag) || flag == "hg" && m.inode != 0;
-            !flags.any(never)
+        let has = |flag: &str| flags.split_ascii_whitespace().any(|f| f == flag);
+        let never = |m: &Mapping| {
+            NEVER_LOCKED.iter().any(|flag| has(flag)) || has("hg") && is_on_a_device(m)
         };
-        found.extend(
-            mapping
-                .take()
-                .filter(|m| !locked && could(m))
-                .map(|m| m.range),
-        );
+        if let Some(mapping) = mapping.take().filter(|m| !has("lo") && !never(m)) {
+            found.push(mapping.range);
+        }
     }
-    Some(found)
+    told.then_some(found)
+}
+
+/// Whether it is a file that may be memory itself (DAX): such files have huge pages wherever they
+/// can. tmpfs and its like, where `hg` is somebody's advice, are on no device.
+fn is_on_a_device(mapping: &Mapping) -> bool {
+    mapping.inode != 0 && (mapping.device.0 != 0 || mapping.name.starts_with("/dev/dax"))
 }
 
 #[cfg(test)]
@@ -69,14 +94,29 @@ VmFlags: rd wr mr mw me lo ac sd \n\
 VmFlags: rd wr mr mw me ac sd \n\
 7f0000200000-7f0000400000 rw-s 00000000 00:0f 12 /anon_hugepage (deleted)\n\
 VmFlags: rd wr mr mw me de ht sd \n\
+7f0000400000-7f0000600000 rw-s 00000000 00:01 13 /dev/zero (deleted)\n\
+VmFlags: rd wr sh mr mw me ms sd hg \n\
+7f0000600000-7f0000800000 rw-s 00000000 103:01 14 /pmem/file\n\
+VmFlags: rd wr sh mr mw me ms sd hg \n\
+7f0000800000-7f0000a00000 rw-s 00000000 00:05 15 /dev/dax0.0\n\
+VmFlags: rd wr sh mr mw me ms sd hg \n\
 7ffe00000000-7ffe00001000 r-xp 00000000 00:00 0 [vdso]\n\
 VmFlags: rd ex mr mw me de sd \n";
 
     #[test]
     fn what_could_be_locked_and_is_not() {
         let page = PageRange::new(0x7f00_0000_2000, 0x7f00_0000_3000);
-        assert_eq!(read(SMAPS.as_bytes()), Some(Vec::from_iter(page)));
-        assert_eq!(read(&b""[..]), Some(Vec::new()));
+        let advised = PageRange::new(0x7f00_0040_0000, 0x7f00_0060_0000);
+        let expected: Vec<_> = page.into_iter().chain(advised).collect();
+        assert_eq!(read(SMAPS.as_bytes()), Some(expected));
+    }
+
+    #[test]
+    fn a_list_without_a_word_of_locks_is_none() {
+        let silent = SMAPS.lines().filter(|l| !l.starts_with("VmFlags"));
+        let silent = silent.collect::<Vec<_>>().join("\n");
+        assert_eq!(read(silent.as_bytes()), None);
+        assert_eq!(read(&b""[..]), None);
     }
 
     #[test]
