@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use regall_tests::child::{self, Outcome};
@@ -420,7 +421,7 @@ fn peek_reads_forged_directories() {
         state ^= state << 17;
         (state >> 16) % below
     };
-    let mut ends = Vec::new();
+    let (mut ends, mut cuts) = (Vec::new(), Vec::new());
     for round in 0..150 {
         let mut bytes = real.clone();
         let mut put = |word: u64, value: u64| {
@@ -454,8 +455,34 @@ fn peek_reads_forged_directories() {
         );
         ends.push(done.code.expect("a code"));
     }
+    // Cut short at any moment, and whole again.
+    let mut whole = real;
+    whole[8..16].copy_from_slice(&u64::from(pid).to_ne_bytes());
+    whole[16..24].copy_from_slice(&start.to_ne_bytes());
+    let over = AtomicBool::new(false);
+    let cut = || {
+        let open = fs::OpenOptions::new().write(true).open(&file).expect("it");
+        while !over.load(Relaxed) {
+            open.set_len(0).expect("it");
+            std::thread::sleep(Duration::from_micros(100));
+            open.write_all_at(&whole, 0).expect("it");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    };
+    std::thread::scope(|s| {
+        s.spawn(cut);
+        for _ in 0..40 {
+            let done = peek(&[&pid.to_string(), line.trim(), "20000"]);
+            cuts.push((done.code, done.stderr));
+        }
+        over.store(true, Relaxed);
+    });
     let _ = victim.kill();
     let _ = victim.wait();
     let _ = fs::remove_file(&file);
     assert!(ends.contains(&1), "nothing was taken for real: {ends:?}");
+    let unanswered = |(code, _): &&(Option<i32>, String)| !matches!(code, Some(0..=2));
+    assert_eq!(cuts.iter().find(unanswered), None);
+    let seen = cuts.iter().filter(|(_, said)| said.contains("cut short"));
+    println!("cut short in {} of {} looks", seen.count(), cuts.len());
 }

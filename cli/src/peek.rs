@@ -59,11 +59,27 @@ fn number(text: &str) -> Result<u64, String> {
 }
 
 pub fn peek(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
+    expect_cuts();
     match (args.cookie, args.numbers.as_slice()) {
         (None, &[pid, addr, len]) => peek_at(args, (pid, addr, len), out),
         (Some(cookie), &[offset, len]) => peek_by(args, Cookie(cookie), offset, len, out),
         _ => bail!("PID ADDR LEN, or --cookie COOKIE OFFSET LEN"),
     }
+}
+
+/// A directory is mapped here, whose owner can cut it short at any time: what is read then is
+/// SIGBUS.
+fn expect_cuts() {
+    extern "C" fn cut(_: i32) {
+        const SAID: &[u8] = b"regall: the directory was cut short meanwhile\n";
+        // SAFETY: both may be called in a handler; so many bytes are there.
+        unsafe {
+            libc::write(2, SAID.as_ptr().cast(), SAID.len());
+            libc::_exit(2);
+        }
+    }
+    // SAFETY: a handler of this signature, which does nothing that is not allowed in one.
+    unsafe { libc::signal(libc::SIGBUS, cut as *const () as libc::sighandler_t) };
 }
 
 /// A process's memory.
