@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use regall_tests::child;
-use regall_tests::fits::{compared, MIB};
+use regall_tests::fits::{compared, compared_words, MIB};
 use regall_tests::mode::Mode;
 use regall_tests::{build, skip};
 
@@ -63,6 +63,21 @@ fn freed_memory() {
 #[test]
 fn processes_that_share_a_cgroup() {
     fits("ranks", 128 * MIB);
+}
+
+/// The symmetric heaps of two OpenSHMEM PEs are large, and shared.
+#[test]
+fn symmetric_heaps() {
+    let program = build::program("openshmem/symmetric");
+    if !program.exists() {
+        return skip("no oshcc");
+    }
+    let program = program.display().to_string();
+    let words = ["oshrun", "--oversubscribe", "-np", "2", &program];
+    match compared_words("openshmem", &words, 1024 * MIB, "", Mode::Auto) {
+        Some(problems) => assert!(problems.is_empty(), "{problems:#?}"),
+        None => no_groups(),
+    }
 }
 
 /// What is mounted is this test's alone.
