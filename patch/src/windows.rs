@@ -31,7 +31,9 @@ pub const MAPPED: u64 = pagemap::PRESENT | pagemap::SWAPPED;
 pub struct Pages {
     /// /proc/self/pagemap's words.
     map: [u64; PAGES],
-    /// mincore(2)'s bytes.
+    /// The pages that these are of.
+    of: Option<PageRange>,
+    /// mincore(2)'s bytes, of shared memory.
     cached: [u8; PAGES],
 }
 
@@ -61,10 +63,12 @@ pub fn each(
         .filter(|_| !shared && is_own(range, memory))
     {
         // No file's pages come with what is read, and none are given back.
-        return pages.held(range, pagemap, |run| {
-            each_readable(run, |part| f(part, part));
+        return pages.held(range, pagemap, |run, present| match present {
+            true => f(run, run),
+            false => each_readable(run, |part| f(part, part)),
         });
     }
+    pages.of = None;
     let mut from = range.start();
     while let Some(rest) = range.after(from) {
         let end = (from & !(WINDOW - 1)).saturating_add(WINDOW);
@@ -78,7 +82,7 @@ pub fn each(
         let (Some(around), Some(wide)) = (with(MARGIN), with(REACH)) else {
             return;
         };
-        pages.look(wide, pagemap.as_ref());
+        pages.look(wide, shared, pagemap.as_ref());
         let all = |way| way != Way::Skip;
         pages.runs(wide, shared, memory, all, |run| {
             let run = run
@@ -122,19 +126,25 @@ impl Pages {
     pub const fn new() -> Self {
         Self {
             map: [0; PAGES],
+            of: None,
             cached: [0; PAGES],
         }
     }
 
-    /// Calls `f` with each run of pages in `range`, memory without a file, that hold something.
-    fn held(&mut self, range: PageRange, pagemap: &Pagemap, mut f: impl FnMut(PageRange)) {
-        let mut run: Option<(u64, u64)> = None;
-        let mut add = |start: u64, end: u64| match &mut run {
-            Some((_, to)) if *to == start => *to = end,
+    /// Calls `f` with each run of pages in `range`, memory without a file, that hold something, and
+    /// with whether all of them are present, hence without a guard.
+    fn held(&mut self, range: PageRange, pagemap: &Pagemap, mut f: impl FnMut(PageRange, bool)) {
+        let mut run: Option<(u64, u64, bool)> = None;
+        let mut add = |start: u64, end: u64, present: bool| match &mut run {
+            Some((_, to, all)) if *to == start => {
+                *to = end;
+                *all &= present;
+            }
             _ => {
-                let done = run.replace((start, end));
-                let done = done.and_then(|(start, end)| PageRange::new(start, end));
-                done.into_iter().for_each(&mut f);
+                if let Some((start, end, all)) = run.replace((start, end, present)) {
+                    let done = PageRange::new(start, end);
+                    done.into_iter().for_each(|run| f(run, all));
+                }
             }
         };
         let mut from = range.start();
@@ -142,8 +152,8 @@ impl Pages {
             from = match pagemap.held(from, range.end(), &mut self.map) {
                 Some((regions, to)) => {
                     for region in regions.chunks_exact(3) {
-                        if let &[start, end, _] = region {
-                            add(start, end);
+                        if let &[start, end, what] = region {
+                            add(start, end, what == pagemap::IS_PRESENT);
                         }
                     }
                     to
@@ -152,7 +162,7 @@ impl Pages {
             };
         }
         // What is not followed by anything.
-        add(u64::MAX, u64::MAX);
+        add(u64::MAX, u64::MAX, false);
     }
 
     /// As [`Pages::held`], where the kernel has no other way to ask it: up to where it has
@@ -163,33 +173,54 @@ impl Pages {
         from: u64,
         end: u64,
         pagemap: &Pagemap,
-        add: &mut impl FnMut(u64, u64),
+        add: &mut impl FnMut(u64, u64, bool),
     ) -> u64 {
         let pages = (end.saturating_sub(from) / PAGE).min(PAGES as u64);
         let words = self.map.get_mut(..pages as usize).unwrap_or(&mut []);
         if pagemap.read(from, words).is_err() {
             // It is searched as a whole.
-            words.fill(MAPPED);
+            words.fill(pagemap::SWAPPED);
         }
         for (at, word) in (from..).step_by(PAGE as usize).zip(words.iter()) {
             if word & MAPPED != 0 {
-                add(at, at.saturating_add(PAGE));
+                let present = word & MAPPED == pagemap::PRESENT;
+                add(at, at.saturating_add(PAGE), present);
             }
         }
         from.saturating_add(pages.max(1) * PAGE)
     }
 
-    fn look(&mut self, around: PageRange, pagemap: Option<&Pagemap>) {
+    /// Learns what the pages in `around` are before they are searched. What the last look has told
+    /// of them is not asked again: the search may have mapped them.
+    fn look(&mut self, around: PageRange, shared: bool, pagemap: Option<&Pagemap>) {
         let count = (around.len() / PAGE) as usize;
-        let map = self.map.get_mut(..count).unwrap_or(&mut []);
-        if !read_map(around.start(), map, pagemap) {
+        let known = self.keep(around);
+        let at = around.start().saturating_add(known as u64 * PAGE);
+        let map = self.map.get_mut(known..count).unwrap_or(&mut []);
+        if !map.is_empty() && !read_map(at, map, pagemap) {
             // It is searched where it is, and stays.
             map.fill(u64::MAX);
+        }
+        self.of = Some(around);
+        if !shared {
+            return;
         }
         let cached = self.cached.get_mut(..count).unwrap_or(&mut []);
         if sys::residency(around.start(), cached).is_err() {
             cached.fill(1);
         }
+    }
+
+    /// Moves what is known of the first pages of `around` to the beginning; how many they are.
+    fn keep(&mut self, around: PageRange) -> usize {
+        let known = self.of.filter(|of| of.contains(around.start()));
+        let Some(known) = known.filter(|of| of.end() <= around.end()) else {
+            return 0;
+        };
+        let first = ((around.start() - known.start()) / PAGE) as usize;
+        let end = ((known.end() - known.start()) / PAGE) as usize;
+        self.map.copy_within(first..end, 0);
+        end - first
     }
 
     /// Calls `f` with each run of pages whose way `wanted` says yes to.
@@ -274,10 +305,15 @@ fn read_map(at: u64, words: &mut [u64], pagemap: Option<&Pagemap>) -> bool {
 /// Takes `run` out of the page tables. A private mapping's pages stay if they are copies, as
 /// where something was patched.
 fn give_back(run: PageRange, shared: bool, pagemap: Option<&Pagemap>) {
-    const MANY: usize = 32;
+    const MANY: usize = 128;
     let mut words = [0u64; MANY];
     let mut from = run.start();
-    while let Some(rest) = run.after(from) {
+    loop {
+        // Most of it was given back behind the window before.
+        from = pagemap.map_or(from, |map| map.next_present(from, run.end()));
+        let Some(rest) = run.after(from) else {
+            return;
+        };
         let end = from.saturating_add(MANY as u64 * PAGE).min(run.end());
         let part = rest.before(end).unwrap_or(rest);
         from = part.end();
@@ -351,11 +387,14 @@ mod tests {
         let mut pages = Box::new(Pages::new());
         let mut found = Vec::new();
         let place = |run: PageRange| ((run.start() - at) / PAGE, (run.end() - at) / PAGE);
-        pages.held(range, &pagemap, |run| found.push(place(run)));
+        pages.held(range, &pagemap, |run, present| {
+            assert!(present, "{run:?}");
+            found.push(place(run));
+        });
         assert_eq!(found, stretches);
         let (mut from, mut words) = (range.start(), Vec::new());
         while from < range.end() {
-            from = pages.held_by_words(from, range.end(), &pagemap, &mut |start, end| {
+            from = pages.held_by_words(from, range.end(), &pagemap, &mut |start, end, _| {
                 words.extend((start - at) / PAGE..(end - at) / PAGE);
             });
         }

@@ -39,8 +39,9 @@ struct Scan {
 
 /// PAGEMAP_SCAN: `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
-/// PAGE_IS_PRESENT, PAGE_IS_SWAPPED and PAGE_IS_PFNZERO.
-const IS_PRESENT: u64 = 1 << 3;
+/// What [`Pagemap::held`] tells of pages that are in the page tables (PAGE_IS_PRESENT).
+pub const IS_PRESENT: u64 = 1 << 3;
+/// PAGE_IS_SWAPPED and PAGE_IS_PFNZERO.
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
 /// Words of a `struct page_region`: start, end, and what the pages are.
@@ -98,9 +99,8 @@ impl Pagemap {
     }
 
     /// Fills `words` with regions of pages from `from` on, below `end`, that are in the page
-    /// tables or in swap and are not the zero page. Those regions, three words each of which
-    /// the first two are start and end, and up to where it has looked. `None`: the kernel can't
-    /// be asked.
+    /// tables or in swap and are not the zero page. Those regions, three words each: start, end,
+    /// and what the pages are; and up to where it has looked. `None`: the kernel can't be asked.
     pub fn held<'a>(&self, from: u64, end: u64, words: &'a mut [u64]) -> Option<(&'a [u64], u64)> {
         if CANNOT_SCAN.load(Relaxed) {
             return None;
