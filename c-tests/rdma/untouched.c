@@ -12,17 +12,22 @@ static long rss(void)
 	return status_of("VmRSS") >> 10;
 }
 
-/* Whether a region holds it; nothing is registered by looking. */
-static bool held(char *p, size_t len)
+/* Whether a region of the protection domain holds it; nothing is registered by looking. */
+static bool in(struct ibv_pd *pd, char *p, size_t len)
 {
 	int (*lookup)(const void *, const void *, size_t, struct regall_range *) =
 		(int (*)(const void *, const void *, size_t, struct regall_range *))dlsym(RTLD_DEFAULT,
 											    "regall_lookup");
 	struct regall_range range;
-	PROMISE(lookup && lookup(r.pd, p, len, &range) == 0);
+	PROMISE(lookup && lookup(pd, p, len, &range) == 0);
 	/* It is pinned on fault, whatever the adapter has. */
 	PROMISE(range.held & REGALL_HELD_PIN);
 	return range.lkey != 0;
+}
+
+static bool held(char *p, size_t len)
+{
+	return in(r.pd, p, len);
 }
 
 /* The same of each page: regions meet at multiples of their size, wherever the memory lies. */
@@ -124,6 +129,32 @@ static void many_small(void)
 		NEED(munmap(all[i], bytes) == 0);
 }
 
+/* Mappings of 1 MiB that every domain holds at once, untouched, before one waits. */
+static int held_at_once(struct ibv_pd *second)
+{
+	enum { MOST = 512 };
+	static char *all[MOST];
+	int n = 0;
+	for (bool there = true; there && n < MOST; n++) {
+		all[n] = island(MIB / PAGE);
+		there = in(r.pd, all[n], MIB) && (!second || in(second, all[n], MIB));
+	}
+	for (int i = 0; i < n; i++)
+		NEED(munmap(all[i], MIB) == 0);
+	return n;
+}
+
+/* Memory that a second adapter registers, too, is resident once. */
+static void counted_once(void)
+{
+	int alone = held_at_once(NULL);
+	struct rig other = rig_with("rxe1", ALL);
+	PROMISE(in(other.pd, other.buf, BUFFER));
+	int both = held_at_once(other.pd);
+	PROMISE(alone > 8 && alone < 512 && both > alone * 3 / 4);
+	rig_down(&other);
+}
+
 int main(void)
 {
 	r = rig();
@@ -167,8 +198,10 @@ int main(void)
 		PROMISE(held(small, 16 * PAGE));
 
 	sparse();
-	if (shimmed())
+	if (shimmed()) {
 		many_small();
+		counted_once();
+	}
 
 	/* By the C interface: a range, and everything. */
 	if (shimmed()) {

@@ -207,7 +207,7 @@ impl<'a> Search<'a> {
         let mut from = Some(piece);
         while let Some(gap) = from.and_then(|p| hca.first_gap(self.d, p, most)) {
             let verdict = if self.waits {
-                waiting::verdict(self.state, attr, gap, self.reach, self.known)
+                self.verdict(attr, gap)
             } else {
                 Verdict::Register(gap, 0)
             };
@@ -229,6 +229,24 @@ impl<'a> Search<'a> {
             }
         }
         None
+    }
+
+    /// What is done with `gap` in a domain that waits. Memory that another domain has pinned is
+    /// resident: it does not count again, and need not wait. But a file may have been cut there
+    /// meanwhile, and its file system be full.
+    fn verdict(&self, attr: Attr, gap: PageRange) -> Verdict {
+        let pinned = |range| match waiting::may_lack_room(attr) {
+            true => (0, 0),
+            false => self.state.hca.pinned_elsewhere(self.d, range),
+        };
+        let (there, first) = pinned(gap);
+        let verdict = waiting::verdict(self.state, attr, (gap, there), self.reach, self.known);
+        if let Verdict::Register(part, ahead) = verdict {
+            let ahead = ahead.min(part.len() - pinned(part).0);
+            return Verdict::Register(part, ahead);
+        }
+        let begins = PageRange::new(gap.start(), gap.start() + first.min(CHUNK));
+        begins.map_or(verdict, |part| Verdict::Register(part, 0))
     }
 }
 

@@ -6,9 +6,9 @@
 //! seen to be resident.
 //!
 //! - *Small* is a gap between regions of at most 1/64 of the headroom (1 MiB at the least), as long
-//!   as all regions together have at most 1/16 of it that nobody has touched. Shared mappings of
-//!   files and huge pages that are not reserved are never small: their file system or pool may have
-//!   less room than the mapping.
+//!   as all regions together have at most 1/16 of it that nobody has touched. What another domain
+//!   has pinned is resident already, and does not count again. Shared mappings of files and huge pages that are not reserved
+//!   are never small: their file system or pool may have less room than the mapping.
 //! - A *request* is widened to 1/64 of the headroom (1 to 64 MiB) where that fits the 1/16, else it
 //!   registers the very bytes. One of more than 64 MiB goes to the real call.
 //! - What is *resident* is registered at audits, near a request, and near a region that has just
@@ -115,12 +115,12 @@ const RUN: u64 = 64 << 10;
 /// Whether anything has waited in this process so far.
 static WAITED: AtomicBool = AtomicBool::new(false);
 
-/// What is done with `gap`, which says `attr`, in a domain that waits. `known`: what was
-/// just seen to be resident.
+/// What is done with `gap`, which says `attr`, in a domain that waits. `there`: so many bytes of
+/// it are resident in any case. `known`: what was just seen to be resident.
 pub fn verdict(
     state: &State,
     attr: Attr,
-    gap: PageRange,
+    (gap, there): (PageRange, u64),
     reach: Reach,
     known: Option<PageRange>,
 ) -> Verdict {
@@ -129,11 +129,11 @@ pub fn verdict(
         let wanted = first.intersection(bytes).map_or(0, |part| part.len());
         return Verdict::Register(first, first.len() - wanted);
     }
-    let there = known.and_then(|k| k.intersection(first));
-    if let Some(part) = there.filter(|part| part.start() == gap.start()) {
+    let seen = known.and_then(|k| k.intersection(first));
+    if let Some(part) = seen.filter(|part| part.start() == gap.start()) {
         return Verdict::Register(part, 0);
     }
-    if !may_lack_room(attr) && is_small(state, gap.len()) {
+    if !may_lack_room(attr) && is_small(state, gap.len() - there) {
         return Verdict::Register(first, first.len());
     }
     if reach == Reach::Resident {
@@ -146,7 +146,7 @@ pub fn verdict(
 /// Whether what memory that says `attr` lies in may have less room than all of it needs: a
 /// file system, or the pool of huge pages. Resident before it is touched, it would take what
 /// others are about to touch.
-fn may_lack_room(attr: Attr) -> bool {
+pub fn may_lack_room(attr: Attr) -> bool {
     match attr.kind {
         Kind::File => attr.prot.shared(),
         Kind::Huge => attr.flags.has(Flags::NORESERVE),
