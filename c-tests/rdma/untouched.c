@@ -155,6 +155,28 @@ static void counted_once(void)
 	rig_down(&other);
 }
 
+/* What the program registers itself is no memory that is resident for the shim's sake alone. */
+static void asked_for(void)
+{
+	int n = 2 * held_at_once(NULL), held_all = 0;
+	char **all = calloc((size_t)n, sizeof *all);
+	struct ibv_mr **mr = calloc((size_t)n, sizeof *mr);
+	NEED(all && mr);
+	for (int i = 0; i < n; i++) {
+		all[i] = island(MIB / PAGE);
+		held_all += held(all[i], MIB);
+		mr[i] = ibv_reg_mr(r.pd, all[i], MIB, ALL);
+		NEED(mr[i]);
+	}
+	PROMISE(held_all == n);
+	for (int i = 0; i < n; i++) {
+		NEED(ibv_dereg_mr(mr[i]) == 0);
+		NEED(munmap(all[i], MIB) == 0);
+	}
+	free(all);
+	free(mr);
+}
+
 int main(void)
 {
 	r = rig();
@@ -200,6 +222,7 @@ int main(void)
 	sparse();
 	if (shimmed()) {
 		many_small();
+		asked_for();
 		counted_once();
 	}
 

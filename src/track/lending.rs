@@ -146,7 +146,7 @@ fn find<T>(
         any |= !request.is_exceeded_by(class);
         match offer(state, d, class, &request) {
             Offer::Lend(loan) => {
-                return match hand_out(state, &loan, make) {
+                return match hand_out(state, &loan, bytes, make) {
                     Some(made) => Found::Lent(made),
                     None => Found::Nothing,
                 };
@@ -209,12 +209,14 @@ fn offer(state: &State, d: DomainId, class: Access, request: &Request) -> Offer 
 fn hand_out<T>(
     state: &mut State,
     loan: &Loan,
+    bytes: PageRange,
     make: impl Fn(&mut Arena, &Loan) -> Option<T>,
 ) -> Option<T> {
     let made = make(&mut state.arena, loan);
     state.adopt_own_memory();
     let (made, record) = (made?, state.hca.records.get_mut(loan.record)?);
     record.borrowers += 1;
+    state.hca.is_asked_for(loan.record, bytes);
     Some(made)
 }
 

@@ -528,6 +528,24 @@ impl Hca {
         }
     }
 
+    /// The application has asked for `bytes`, which region `n` holds. Without the shim its own
+    /// registration had made them resident, so they are ahead in no domain.
+    pub fn is_asked_for(&mut self, n: u32, bytes: PageRange) {
+        let more = |r: &&mut Record| r.asked < bytes.len();
+        let Some(record) = self.records.get_mut(n).filter(more) else {
+            return;
+        };
+        record.asked = bytes.len();
+        for d in numbers() {
+            let Some((node, record)) = self.next_from(d, bytes.start()) else {
+                continue;
+            };
+            if let (Some(part), true) = (node.range.intersection(bytes), record.ahead != 0) {
+                self.is_touched(node.record, node.range.len() - part.len());
+            }
+        }
+    }
+
     /// A region has got its last borrower back, or never had one, and is out of its
     /// domain: what the kernel has to be told.
     pub fn destroy(&mut self, n: u32) -> Option<Deregistration> {

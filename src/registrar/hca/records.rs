@@ -52,8 +52,10 @@ pub struct Record {
     /// Of shared memory: others may cut it or punch holes in it, and nobody is told. Not to be
     /// lent.
     pub shared: bool,
-    /// Bytes of it that nobody had touched before it was registered.
+    /// Bytes of it that nobody had touched, or asked for, before it was registered.
     pub ahead: u64,
+    /// Bytes of the largest request that it has served.
+    pub asked: u64,
     next: u32,
 }
 
@@ -189,6 +191,7 @@ impl Record {
             life,
             shared: false,
             ahead: 0,
+            asked: 0,
             next: 0,
         }
     }
