@@ -185,9 +185,12 @@ pub const fn rank(attr: Attr) -> u8 {
     } else if attr.prot.writable() {
         0
     } else {
-        2
+        TEXT
     }
 }
+
+/// The [`rank`] of text, and of whatever else can't be written.
+pub const TEXT: u8 = 2;
 
 #[cfg(test)]
 mod tests {

@@ -177,6 +177,26 @@ static void asked_for(void)
 	free(mr);
 }
 
+/* Text, of which adapters get copies, leaves room for memory that is written. */
+static void text_leaves_room(void)
+{
+	enum { MOST = 32 };
+	size_t bytes = 8 * MIB;
+	FILE *file = tmpfile();
+	NEED(file && ftruncate(fileno(file), (off_t)bytes) == 0);
+	char *all[MOST];
+	int n = 0;
+	for (bool there = true; there && n < MOST; n++) {
+		all[n] = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fileno(file), 0);
+		NEED(all[n] != MAP_FAILED);
+		there = held(all[n], bytes);
+	}
+	PROMISE(n < MOST && held_at_once(NULL) > 8);
+	for (int i = 0; i < n; i++)
+		NEED(munmap(all[i], bytes) == 0);
+	fclose(file);
+}
+
 int main(void)
 {
 	r = rig();
@@ -223,6 +243,7 @@ int main(void)
 	if (shimmed()) {
 		many_small();
 		asked_for();
+		text_leaves_room();
 		counted_once();
 	}
 

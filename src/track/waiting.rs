@@ -7,7 +7,8 @@
 //!
 //! - *Small* is a gap between regions of at most 1/64 of the headroom (1 MiB at the least), as long
 //!   as all regions together have at most 1/16 of it that nobody has touched. What another domain
-//!   has pinned is resident already, and does not count again. Shared mappings of files and huge pages that are not reserved
+//!   has pinned is resident already, and does not count again. Text, of which adapters get copies,
+//!   has half of the 1/16 at the most. Shared mappings of files and huge pages that are not reserved
 //!   are never small: their file system or pool may have less room than the mapping.
 //! - A *request* is widened to 1/64 of the headroom (1 to 64 MiB) where that fits the 1/16, else it
 //!   registers the very bytes. One of more than 64 MiB goes to the real call.
@@ -24,6 +25,7 @@
 
 use super::{ahead, budget, lock, State, USER_END};
 use crate::limits;
+use crate::policy;
 use crate::registrar::hca::{numbers, DomainId, CHUNK};
 use crate::sys::{
     self,
@@ -133,7 +135,7 @@ pub fn verdict(
     if let Some(part) = seen.filter(|part| part.start() == gap.start()) {
         return Verdict::Register(part, 0);
     }
-    if !may_lack_room(attr) && is_small(state, gap.len() - there) {
+    if !may_lack_room(attr) && is_small(state, attr, gap.len() - there) {
         return Verdict::Register(first, first.len());
     }
     if reach == Reach::Resident {
@@ -154,9 +156,15 @@ pub fn may_lack_room(attr: Attr) -> bool {
     }
 }
 
-fn is_small(state: &State, len: u64) -> bool {
+fn is_small(state: &State, attr: Attr, len: u64) -> bool {
     let headroom = state.hca.headroom;
-    len <= (headroom / ONE).max(FLOOR) && fits_ahead(state, len)
+    // Text is seldom asked for: half is left to what is mapped later.
+    let left = if policy::rank(attr) == policy::TEXT {
+        headroom / ALL / 2
+    } else {
+        0
+    };
+    len <= (headroom / ONE).max(FLOOR) && fits_ahead(state, len.saturating_add(left))
 }
 
 /// Whether `len` more bytes may become resident that nobody has touched.
