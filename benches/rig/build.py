@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "benches" / "c"
 OUT = ROOT / "target" / "bench"
 PROGRAMS = ("calls", "heap", "growth", "lookup", "life", "spawn", "rank", "cputime", "peer", "regions", "presence")
-PRELOADS = ("empty", "mlockall", "ucm")
+PRELOADS = ("empty", "future", "mlockall", "ucm")
 
 
 def library(given):

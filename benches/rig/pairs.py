@@ -37,6 +37,7 @@ class Ways:
             "share": {**on, "REGALL_SHARE": "heap"},
             "always": {**on, "REGALL_SHARE": "always"},
             "mlockall": preload("mlockall"),
+            "future": preload("future"),
             "ucm": {**preload("ucm"), "UCX_MEM_MMAP_HOOK_MODE": "bistro"},
         }
 
@@ -63,10 +64,11 @@ TITLES = {
     "share": "SHARE=heap",
     "always": "SHARE=always",
     "mlockall": "mlockall(CURRENT\\|FUTURE)",
+    "future": "mlockall(FUTURE\\|ONFAULT)",
     "ucm": "UCX UCM, bistro",
 }
 #: Ways in which the program must have been watched by somebody.
-WATCHED = {"off", "onfault", "populate", "mlockall", "ucm"}
+WATCHED = {"off", "onfault", "populate", "mlockall", "future", "ucm"}
 
 
 class Served:

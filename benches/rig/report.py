@@ -148,7 +148,7 @@ watcher saw, so that no sleeping shim is measured.
 Peers: **UCX UCM** is `libucm` of Debian's libucx0 in bistro mode with a handler for `VM_MAPPED | VM_UNMAPPED`
 that only counts; it does not see mprotect, dlopen or raw `syscall()`. **mlockall** is a preloaded library whose
 constructor calls `mlockall(MCL_CURRENT | MCL_FUTURE)`: no hooks, the kernel locks whatever is mapped, and nothing
-can be left out. **Empty preload** is a library that does nothing. Where a row says "alone", the call does
+can be left out; with `MCL_FUTURE | MCL_ONFAULT` nothing is populated either. **Empty preload** is a library that does nothing. Where a row says "alone", the call does
 nothing else, and no memory is touched: what a program does with the memory that it maps comes on top on both sides.
 
 Not of this run: [events.svg](events.svg), the cost of a call and the bytes that the shim has for itself over

@@ -35,8 +35,8 @@ def single(bench, way, program, *args, pin=False):
 
 
 def pair(bench):
-    s = Section("pair", "mmap + munmap of 64 KiB, tracked, nothing pinned")
-    names = bench.with_ucm("none", "off", "ucm")
+    s = Section("pair", "mmap + munmap of 64 KiB, untouched")
+    names = bench.with_ucm("none", "off", "ucm", "auto", "future")
     got = alternate(bench.ways, names, "calls", "pair", "65536", **bench.rounds(10, 10))
     s.checks.append(check("mmap+munmap of 64 KiB, tracked / without the shim", got["off"], got["none"], 1.05))
     if "ucm" in got:
@@ -59,7 +59,7 @@ def heap(bench):
         "arena": ("arena by mprotect: malloc of 8 KiB blocks in a thread", "malloc of 8 KiB blocks in a thread's arena"),
     }
     for work, (what, title) in works.items():
-        names = bench.with_ucm("none", "off", "ucm", "onfault", "populate", "mlockall")
+        names = bench.with_ucm("none", "off", "ucm", "auto", "onfault", "populate", "mlockall", "future")
         got = alternate(bench.ways, names, "heap", work, **bench.rounds(5, 6), watched=False)
         s.checks.append(check(f"{what}, tracked / without", got["off"], got["none"], 1.10))
         s.tables.append(compared(title, got, name="ns a step"))

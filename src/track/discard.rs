@@ -11,6 +11,7 @@ use super::{
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
+use crate::policy;
 use crate::registrar::pin;
 use crate::sys::{file, Errno, DONTNEED_LOCKED};
 use core::ops::ControlFlow;
@@ -161,7 +162,7 @@ fn pins_in(state: &State, range: PageRange) -> Pins {
         bytes += part.len();
         private &= is_private_memory(&entry.attr);
         apps |= entry.attr.flags.has(Flags::APP_LOCKED);
-        ours |= entry.attr.pin.held();
+        ours |= entry.attr.pin.held() || policy::has_our_lock(entry.attr);
         ControlFlow::Continue(())
     });
     match (ours, apps, bytes == range.len()) {
