@@ -254,7 +254,8 @@ mod uprobes {
     }
 }
 
-/// To the pin set, REGALL_PIN=auto is REGALL_PIN=onfault: a few programs say so.
+/// To the pin set, REGALL_PIN=auto is REGALL_PIN=onfault, but for reserved memory: a few programs
+/// say so.
 mod onfault {
     use super::*;
 

@@ -122,7 +122,7 @@ macro_rules! settings {
 settings! {
     private_tracked: Off "off";
     private_populate: Populate "off";
-    private_onfault: OnFault "off";
+    private_auto: Auto "off";
     heap_tracked: Off "always";
     heap_populate: Populate "always";
     heap_onfault: OnFault "always";

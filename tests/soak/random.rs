@@ -70,7 +70,13 @@ fn populate() {
 
 #[test]
 fn other_modes() {
-    for mode in [Mode::OnFault, Mode::Off, Mode::Heap, Mode::Strict] {
+    for mode in [
+        Mode::Auto,
+        Mode::OnFault,
+        Mode::Off,
+        Mode::Heap,
+        Mode::Strict,
+    ] {
         storm(mode, soak::rounds(8_000, 500_000));
     }
 }
