@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_ledger::View;
 use regall_sys::pagemap::Pagemap;
-use regall_sys::{self as sys, arch::thread_pointer, Errno, Undisturbed};
+use regall_sys::{self as sys, arch::thread_pointer, Undisturbed};
 
 pub mod apply;
 mod before;
@@ -32,6 +32,7 @@ pub mod modules;
 pub mod plan;
 pub mod probes;
 mod queue;
+mod report;
 mod scan;
 mod sites;
 #[cfg(test)]
@@ -41,7 +42,7 @@ mod windows;
 pub mod write;
 pub mod zone;
 
-use apply::{Applied, Patches};
+use apply::Patches;
 use before::Before;
 use discover::{next_syscall, Text};
 use elf::Module;
@@ -53,6 +54,7 @@ use scan::Scanner;
 use write::{Use, Writer};
 
 pub use modules::is_libc;
+pub use report::Report;
 
 /// What the caller wants patched.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,74 +77,6 @@ pub struct Host {
     pub view: &'static View,
     /// Is told what came of a search that nobody waited for.
     pub note: fn(&Report),
-}
-
-/// What came of looking for sites.
-#[derive(Default, Clone, Copy, Debug)]
-pub struct Report {
-    /// Sites patched.
-    pub patched: u32,
-    /// Sites that matter or may matter and could not be patched, and sites that
-    /// the code can also jump past the patch of.
-    pub refused: u32,
-    /// Sites that were ours already.
-    pub already: u32,
-    /// Why code could not be written or a zone not be mapped, if that is why.
-    pub write_errno: Option<Errno>,
-    /// Memory that the patcher mapped for trampolines, `r-xp`; if all four are
-    /// taken, ask [`zones`].
-    pub new_zones: [Option<PageRange>; 4],
-    /// Memory that it mapped for its table of sites, `rw-p`.
-    pub new_table: Option<PageRange>,
-    /// Memory of both kinds that it needs no more, and that is still mapped: for
-    /// whoever takes it out of the ledger first.
-    pub gone: [Option<PageRange>; 5],
-    /// Whether a site for calls that are cancellation points was left alone.
-    pub cancellable: bool,
-    /// The patcher's lock could not be had in time: whoever has it searches the range
-    /// before it lets go.
-    pub busy: bool,
-    /// Addresses of the first sites refused; 0: none.
-    pub first_refused: [u64; 8],
-}
-
-impl Report {
-    fn busy() -> Self {
-        Self {
-            busy: true,
-            ..Self::default()
-        }
-    }
-
-    fn refuse(&mut self, site: u64) {
-        self.refused = self.refused.saturating_add(1);
-        if let Some(free) = self.first_refused.iter_mut().find(|at| **at == 0) {
-            *free = site;
-        }
-    }
-
-    fn map(&mut self, applied: &Applied) {
-        let free = self.new_zones.iter_mut().find(|z| z.is_none());
-        if let (Some(_), Some(free)) = (applied.zone, free) {
-            *free = applied.zone;
-        }
-        self.let_go(applied.gone);
-        if let Some((new, old)) = applied.table {
-            match self.new_table.replace(new) {
-                // Nobody has been told of it.
-                Some(between) => unmap(between),
-                None => self.let_go(old),
-            }
-        }
-    }
-
-    /// What there is no place for stays mapped, and is the shim's to everyone.
-    fn let_go(&mut self, gone: Option<PageRange>) {
-        let free = self.gone.iter_mut().find(|g| g.is_none());
-        if let (Some(_), Some(free)) = (gone, free) {
-            *free = gone;
-        }
-    }
 }
 
 /// Unmaps memory that the patcher has mapped and uses no more.
