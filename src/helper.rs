@@ -4,7 +4,7 @@
 use crate::base::process::image;
 use crate::base::{mode, phase, settings, withheld::withheld};
 use crate::config::Intercept;
-use crate::regions;
+use crate::cookies;
 use crate::rights;
 use crate::sys::credentials::{self, Credentials, Namespace};
 use crate::sys::file;
@@ -462,11 +462,11 @@ impl Owner for Us {
     }
 
     fn hold(&self, cookie: Cookie, write: bool) -> Result<u64> {
-        regions::hold_for_other_user(cookie, write)
+        cookies::hold_for_other_user(cookie, write)
     }
 
     fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment> {
-        let part = regions::memory_at(cookie, offset)?;
+        let part = cookies::memory_at(cookie, offset)?;
         let end = part.addr.checked_add(part.len).ok_or(Errno::FAULT)?;
         let (_, registered) = self.registered(part.addr, write, false)?;
         let len = end.min(registered) - part.addr;
@@ -477,11 +477,11 @@ impl Owner for Us {
     }
 
     fn stands(&self, cookie: Cookie) -> bool {
-        phase::tracking() && regions::stands(cookie)
+        phase::tracking() && cookies::stands(cookie)
     }
 
     fn release(&self, cookie: Cookie) {
-        let _ = with_lock(|| regions::used_by_other_user(cookie));
+        let _ = with_lock(|| cookies::used_by_other_user(cookie));
     }
 
     fn map_bounce(&self, bounce: &file::Fd) -> Result<u64> {

@@ -6,7 +6,7 @@ use crate::intercept::{self, strict};
 use crate::patch;
 use crate::track::{self, subscribers::Subscribers};
 use crate::{
-    capi, copier, copying, helper, host, memory, regions, rights, rotator, startup, threads, verbs,
+    capi, cookies, copier, copying, helper, host, memory, rights, rotator, startup, threads, verbs,
 };
 use regall_directory::layout::{Call, Header};
 
@@ -25,7 +25,7 @@ pub static ALL: Subscribers = Subscribers {
     new_directory: &[
         startup::write_settings,
         permit_tracers,
-        regions_begin_anew,
+        cookies_begin_anew,
         offer,
     ],
     budget: startup::budget,
@@ -38,9 +38,9 @@ pub static ALL: Subscribers = Subscribers {
     ],
     new_code: &[intercept::new_code],
     code_gone: &[patch::forget],
-    memory_leaves: &[regions::leave],
-    pages_replaced: &[regions::replaced],
-    pages_held: regions::shadowed,
+    memory_leaves: &[cookies::leave],
+    pages_replaced: &[cookies::replaced],
+    pages_held: cookies::shadowed,
     helpers: helper::count,
     keys_idle: rotator::begin,
     keys_pause: rotator::pause,
@@ -70,8 +70,8 @@ fn permit_tracers(_: &Header) {
     host::permit_tracers();
 }
 
-fn regions_begin_anew(_: &Header) {
-    regions::forget();
+fn cookies_begin_anew(_: &Header) {
+    cookies::forget();
     helper::forget();
 }
 

@@ -387,7 +387,7 @@ pub fn finish() {
         return;
     }
     stats::write();
-    crate::regions::end();
+    crate::cookies::end();
     if let Some(guard) = track::lock() {
         guard.remove_directory();
     }

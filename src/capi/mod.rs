@@ -2,10 +2,10 @@
 //! negative errno values.
 
 mod completion;
+mod cookies;
 mod done;
 pub mod mapping;
 mod peers;
-mod regions;
 
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;

@@ -4,9 +4,9 @@ use super::done::Done;
 use super::error;
 use super::peers::{answer, vector};
 use crate::base::phase;
+use crate::cookies;
 use crate::helper;
 use crate::intercept::strict;
-use crate::regions;
 use crate::sys::{Errno, Result};
 use core::ffi::{c_int, c_uint};
 use regall_bridge::cookie::{Cookie, Rights};
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn regall_region_create(
     };
     let _pass = strict::pass();
     super::bring_in();
-    match regions::create(segments, rights, helper::invite_other_users) {
+    match cookies::create(segments, rights, helper::invite_other_users) {
         Ok(made) => {
             // SAFETY: by the contract above.
             unsafe { cookie.write(made.0) };
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn regall_region_create(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn regall_region_destroy(cookie: u64) -> c_int {
     let _pass = strict::pass();
-    done(regions::destroy(Cookie(cookie)))
+    done(cookies::destroy(Cookie(cookie)))
 }
 
 fn done(result: Result<()>) -> c_int {
@@ -115,7 +115,7 @@ unsafe fn transfer(
     };
     let _pass = strict::pass();
     // SAFETY: by the caller's contract.
-    let outcome = unsafe { regions::transfer(way, Cookie(cookie), offset, local) };
+    let outcome = unsafe { cookies::transfer(way, Cookie(cookie), offset, local) };
     // SAFETY: by the caller's contract.
     unsafe { answer(&outcome, done) }
 }
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn regall_region_copy(
     done: *mut Done,
 ) -> c_int {
     let _pass = strict::pass();
-    let outcome = regions::copy((Cookie(from), from_offset), (Cookie(to), to_offset), len);
+    let outcome = cookies::copy((Cookie(from), from_offset), (Cookie(to), to_offset), len);
     // SAFETY: by the contract above.
     unsafe { answer(&outcome, done) }
 }
@@ -146,7 +146,7 @@ pub extern "C" fn regall_region_fd() -> c_int {
         return super::INERT;
     }
     let _pass = strict::pass();
-    regions::uses_fd().unwrap_or_else(error)
+    cookies::uses_fd().unwrap_or_else(error)
 }
 
 /// See regall.h.
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn regall_region_used(out: *mut Use, room: usize) -> c_int
     }
     let _pass = strict::pass();
     let mut count = 0;
-    regions::used(|cookie, uses| {
+    cookies::used(|cookie, uses| {
         if count < room {
             let cookie = cookie.0;
             // SAFETY: by the contract above.
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn regall_region_used(out: *mut Use, room: usize) -> c_int
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn regall_region_uses(cookie: u64) -> i64 {
     let _pass = strict::pass();
-    match regions::uses(Cookie(cookie)) {
+    match cookies::uses(Cookie(cookie)) {
         Ok(uses) => uses as i64,
         Err(e) => error(e).into(),
     }
