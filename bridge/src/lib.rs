@@ -1,8 +1,8 @@
 //! One-sided access of a node's processes to each other's registered memory.
 //!
 //! A [`peer`] is a process, known by its pid and start time. What it has registered is
-//! in its directory, of which the [`picture`] is a sorted copy and the [`view`] the live
-//! original. [`transfer`] gets and puts: it checks each piece against the picture,
+//! in its directory, of which the [`snapshot`] is a sorted copy and the [`view`] the live
+//! original. [`transfer`] gets and puts: it checks each piece against the snapshot,
 //! has a [`mechanism`] copy it, and checks the generations of the entries that it used
 //! in the view afterwards; what is mapped here of the peer's memory ([`window`]) stays
 //! for the next one. Nothing that is read from another process is trusted.
@@ -25,13 +25,13 @@ pub mod maps;
 pub mod mechanism;
 pub mod memory;
 pub mod peer;
-pub mod picture;
 pub mod pool;
 pub mod process;
 pub mod process_vm;
 pub mod queue;
 pub mod rights;
 pub mod serve;
+pub mod snapshot;
 mod staging;
 pub mod transfer;
 pub mod vector;

@@ -3,7 +3,7 @@
 use crate::find::{self, Found};
 use crate::host::Host;
 use crate::lock::{self, Lock};
-use crate::picture::{self, Picture};
+use crate::snapshot::{self, Snapshot};
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
@@ -41,7 +41,7 @@ pub struct Process {
 /// What is known of it.
 struct Known {
     view: View,
-    picture: Picture,
+    snapshot: Snapshot,
 }
 
 // SAFETY: what is not atomic is behind a lock; the pointers in it are to memory of the
@@ -91,7 +91,7 @@ impl Process {
             header,
             known: Lock::new(Known {
                 view,
-                picture: Picture::new(),
+                snapshot: Snapshot::new(),
             }),
         };
         let why_not = match (there, maps_it) {
@@ -118,7 +118,7 @@ impl Process {
             file::close(memory);
         }
         let mut known = self.known.lock();
-        known.picture.release(self.host);
+        known.snapshot.release(self.host);
         known.view.close(self.host);
     }
 
@@ -178,14 +178,14 @@ impl Process {
 
     /// The entry that holds `addr`, as it is now. EFAULT: there is none.
     #[inline]
-    pub fn known_at(&self, addr: u64) -> Result<(picture::Known, Stamp)> {
+    pub fn known_at(&self, addr: u64) -> Result<(snapshot::Known, Stamp)> {
         let mut known = self.known.lock();
         let abandoned = known.abandoned();
-        let Known { view, picture } = &mut *known;
+        let Known { view, snapshot } = &mut *known;
         if abandoned {
-            picture.forget();
+            snapshot.forget();
         }
-        picture.at(self.host, view, addr)
+        snapshot.at(self.host, view, addr)
     }
 
     /// As [`Process::look`], with the entry's number in the owner's ledger; `open`: it need not

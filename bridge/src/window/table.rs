@@ -2,7 +2,7 @@
 
 use super::{let_go, Extent, Hold, How, Wanted, Window, BYTES, WINDOW, WINDOWS};
 use crate::host::Host;
-use crate::picture::Known;
+use crate::snapshot::Known;
 use crate::view::Stamp;
 use crate::xpmem;
 use core::marker::PhantomData;

@@ -90,7 +90,7 @@ impl Known {
 }
 
 /// All of them.
-pub struct Picture {
+pub struct Snapshot {
     known: Array<Known>,
     /// Index of the last one that was found.
     last: usize,
@@ -98,13 +98,13 @@ pub struct Picture {
     whole: bool,
 }
 
-impl Default for Picture {
+impl Default for Snapshot {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Picture {
+impl Snapshot {
     /// A list of no ranges.
     pub const fn new() -> Self {
         Self {
