@@ -37,14 +37,14 @@ fn is_paused() -> bool {
 const MILLISECOND: u64 = 1_000_000;
 /// The shortest tick, in nanoseconds.
 const SHORTEST: u64 = MILLISECOND / 2;
-/// It ends when nothing was to be done for so long, in nanoseconds.
+/// The rotator ends when nothing was to be done for so long, in nanoseconds.
 const QUIET: u64 = 2000 * MILLISECOND;
 /// How often it looks whether the process lives, and asks again for what was bound, in
 /// nanoseconds.
 const GLANCE: u64 = 500 * MILLISECOND;
-/// It works for one part of the time in so many: registering holds up whoever maps memory.
+/// The rotator works for one part of the time in so many: registering holds up whoever maps memory.
 const SHARE: u64 = 4;
-/// It tries to get the lock so often, a moment apart, before it leaves a tick out.
+/// The rotator tries to get the lock so often, a moment apart, before it leaves a tick out.
 const LOOKS: u32 = 50;
 
 /// How long a tick is, in nanoseconds, and how many of them pass before a region is rotated.
@@ -156,7 +156,7 @@ impl Work {
         }
     }
 
-    /// Nobody has wanted it to end.
+    /// Whether nobody has wanted the rotator to end.
     fn may_go_on(&self) -> bool {
         PAUSES.load(SeqCst) == self.pauses
     }
@@ -254,7 +254,7 @@ pub fn pause() -> bool {
     true
 }
 
-/// It may be there again; it looks what was left, with the rights of who calls this.
+/// Lets the rotator be there again; it looks what was left, with the rights of who calls this.
 #[cold]
 pub fn resume() {
     PAUSES.fetch_sub(1, SeqCst);

@@ -35,7 +35,7 @@ pub struct Store {
     name: Text<96>,
     /// Whether there is a file; else the memory is private and nobody sees it.
     published: bool,
-    /// It is a file without a name, all of which is mapped in one: root alone can open it,
+    /// Whether the file has no name, and all of it is mapped in one: root alone can open it,
     /// through /proc/PID/map_files.
     nameless: bool,
     /// Effective uid at the time it was made.

@@ -35,7 +35,7 @@ pub fn in_some_process() {
 /// See [`marked_by`]; null: there is none.
 static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
-/// This word is 0 in a child that has a copy of this memory, until that has said [`in_process`], and
+/// Locks are told of forks by `word`: it is 0 in a child that has a copy of this memory, until that has said [`in_process`], and
 /// something else in one that shares it.
 pub fn marked_by(word: &'static AtomicU64) {
     MARK.store(core::ptr::from_ref(word).cast_mut(), Release);

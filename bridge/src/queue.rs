@@ -34,7 +34,7 @@ pub enum Vector {
 }
 
 impl Vector {
-    /// Its segments.
+    /// The vector's segments.
     ///
     /// # Safety
     /// A vector of the caller's is still valid.
@@ -64,7 +64,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// Does it.
+    /// Carries the job out.
     ///
     /// # Safety
     /// What it is about is still valid.

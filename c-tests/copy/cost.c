@@ -37,10 +37,10 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "owner") == 0)
 		return owner();
 	int repeats = argc > 1 ? atoi(argv[1]) : 5;
-	bool stranger = argc > 2;
+	bool other_user = argc > 2;
 	char *here = anon(BYTES / PAGE);
 	memset(here, 3, BYTES);
-	struct other o = start_other(!stranger, (char *[]){ "cost", "owner", NULL });
+	struct other o = start_other(!other_user, (char *[]){ "cost", "owner", NULL });
 	uint64_t at[2];
 	at[0] = hear_number(&o);
 	at[1] = hear_number(&o);

@@ -68,7 +68,7 @@ impl Scene {
     fn works(&mut self) {
         self.honest();
         let directory = regall_reader::open(self.victim.pid).expect("a directory");
-        let snapshot = directory.snapshot().expect("a picture");
+        let snapshot = directory.snapshot().expect("a snapshot");
         let regions = SLOTS as usize / 6;
         assert_eq!(snapshot.regions.len(), regions);
         assert_eq!(snapshot.entries.len(), SLOTS as usize - regions);

@@ -70,7 +70,7 @@ fn number() -> usize {
     NUMBER.with(|number| number.get())
 }
 
-/// It will never be seen again, and leaves all as it is.
+/// Ends this thread for good; it leaves all as it is.
 pub fn die() {
     dead(number()).store(true, Release);
 }
@@ -159,7 +159,7 @@ pub mod time {
 
 /// Who is asked.
 pub mod credentials {
-    /// It is: the numbers of threads are the same everywhere.
+    /// Always: the numbers of threads are the same everywhere.
     pub fn is_proc_ours() -> bool {
         true
     }

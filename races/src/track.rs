@@ -56,7 +56,7 @@ pub fn begin(header: NonNull<Header>, impatient: bool) {
     REBUILT.set(0);
 }
 
-/// It has happened.
+/// Writes down that something has happened.
 pub fn tell(what: Told) {
     TOLD.with_borrow_mut(|told| told.push(what));
 }
@@ -140,7 +140,7 @@ mod resync {
     }
 }
 
-/// Nobody wants to be told of memory.
+/// Subscribers: nobody wants to be told of memory.
 mod subscribers {
     /// Memory goes.
     pub fn memory_leaves(_: super::PageRange) {}

@@ -1,9 +1,9 @@
-//! Finds the directory of a process and takes a picture of it, for the command
+//! Finds the directory of a process and takes a snapshot of it, for the command
 //! line and other tools.
 //!
 //! The file is read with pread instead of being mapped, so that one that is cut
 //! short meanwhile is an error and not SIGBUS: [`open`] finds a process's file,
-//! and [`Directory::snapshot`] takes the picture. Nothing in it is trusted.
+//! and [`Directory::snapshot`] takes it. Nothing in it is trusted.
 //!
 //! A crate of its own because it uses std: features of a crate are united over
 //! a build, and `regall-directory` is part of a shim that has no std.

@@ -30,8 +30,7 @@ const FORKS: u32 = 4;
 
 /// What is known of the mappings of one size.
 struct Size {
-    /// Those that have gone one after the other without a peer's having mapped them, up to
-    /// [`IDLE`].
+    /// How many mappings have gone one after the other that no peer had mapped, up to [`IDLE`].
     unwanted: AtomicU8,
     /// How many mappings have been asked about in this turn.
     asked: AtomicU32,

@@ -97,7 +97,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Those from number `n` on, of `count`. The vector may be anything: it is copied the way the
+    /// The ranges from number `n` on, of `count`. The vector may be anything: it is copied the way the
     /// kernel would. `None`: it can't be read.
     fn read(vector: u64, n: u64, count: u64) -> Option<Self> {
         let mut ranges = [[0u64; 2]; BATCH];

@@ -21,7 +21,7 @@ pub struct Deregistrations {
 }
 
 impl Deregistrations {
-    /// None.
+    /// No deregistrations.
     pub const fn new() -> Self {
         Self {
             places: [None; 24],

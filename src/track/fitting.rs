@@ -81,7 +81,7 @@ impl Fitting {
         cache.saturating_sub(self.kept)
     }
 
-    /// It is to be looked at, at the end of a call, whether everything fits.
+    /// Asks for a look, at the end of a call, whether everything fits.
     pub fn look(&self) {
         DUE.store(true, Relaxed);
     }
@@ -93,7 +93,7 @@ pub fn is_due() -> bool {
     DUE.load(Relaxed)
 }
 
-/// It is to be looked at again, or not.
+/// Says whether a look at whether everything fits is due.
 pub fn set_due(due: bool) {
     DUE.store(due, Relaxed);
 }

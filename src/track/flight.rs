@@ -315,7 +315,7 @@ fn in_use() -> impl Iterator<Item = (usize, &'static Place)> {
         .map(|(n, (place, _))| (n, place))
 }
 
-/// It is done.
+/// This thread's pinning or unpinning, in its innermost call, is done.
 pub fn pin_ends() {
     if let Some(place) = innermost() {
         if place.pinning.1.swap(0, Relaxed) != 0 {

@@ -48,7 +48,7 @@ pub fn change_begins() -> bool {
     LOCKED.load(SeqCst)
 }
 
-/// It has been made.
+/// The change that began has been made.
 #[inline]
 pub fn change_ends() {
     CHANGING.fetch_sub(1, SeqCst);

@@ -196,7 +196,7 @@ static SPENT_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// Some have not come back yet: the application has unlocked memory too soon after the last
 /// time, or there was no room for them.
 static DUE: AtomicBool = AtomicBool::new(false);
-/// They come back no more often than this, but for a few times in a row: a program that locks
+/// Pins come back no more often than this, but for a few times in a row: a program that locks
 /// and unlocks at its limit all the time is not to have us do so as well.
 const PAUSE: u64 = 50_000_000;
 const IN_A_ROW: u64 = 4;

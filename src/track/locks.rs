@@ -63,7 +63,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     value
 }
 
-/// Nobody pins or unpins anything in `range` from here on but this call.
+/// Claims `range`: from here on nobody but this call pins or unpins anything there.
 fn claim(flight: &Flight, range: PageRange) {
     if let Some(guard) = lock_for(&[Some(range)]) {
         flight.claim(&guard, range);

@@ -31,7 +31,7 @@ const APART: Flags = Flags::from_bits(
 /// whatever the ledger and the kernel make of it.
 pub struct OneMapping {
     range: PageRange,
-    /// So far they are, up to here.
+    /// Up to here the pieces are one mapping.
     end: u64,
     last: Option<Attr>,
 }

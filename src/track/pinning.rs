@@ -108,11 +108,11 @@ pub fn pin(range: PageRange, whose: Whose) {
 enum Admitted {
     /// As far as the budget goes: so many bytes of it count.
     Yes(u64),
-    /// It is not to be.
+    /// The part is not to be pinned.
     No(Column),
     /// The budget is to be reckoned anew first.
     Stale,
-    /// It is beyond the budget.
+    /// The part is beyond the budget.
     Beyond,
 }
 
@@ -444,8 +444,8 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
 /// while the flight says that `part` is being pinned.
 #[cold]
 fn undo(guard: Guard, part: PageRange) {
-    let mut strangers = [None; 8];
-    let mut places = strangers.iter_mut();
+    let mut others = [None; 8];
+    let mut places = others.iter_mut();
     guard.ledger.for_each(part, |piece, entry| {
         // What is still to be pinned will be, by whom it belongs to.
         let known = policy::has_our_lock(entry.attr) || entry.attr.pin.held();
@@ -459,7 +459,7 @@ fn undo(guard: Guard, part: PageRange) {
         ControlFlow::Continue(())
     });
     drop(guard);
-    for range in strangers.iter().flatten() {
+    for range in others.iter().flatten() {
         let _ = PinSet.deregister(*range);
     }
 }

@@ -60,7 +60,7 @@ pub fn begin(total: u64) {
     }
 }
 
-/// It is done.
+/// This thread's work is done.
 pub fn end() {
     let _ = WHOSE.compare_exchange(thread::current().tid(), 0, Relaxed, Relaxed);
 }

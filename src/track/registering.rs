@@ -41,13 +41,13 @@ pub(super) struct Job {
     pub shared: bool,
     /// See [`Record::ahead`].
     pub ahead: u64,
-    /// Where.
+    /// The device that it is registered with.
     pub device: Device,
 }
 
 /// What comes next in a domain.
 enum Step {
-    /// This is to be registered.
+    /// There is something to be registered.
     Job(Job),
     /// What of this is resident is to be seen.
     Look(PageRange, Backing),
@@ -114,7 +114,7 @@ struct Search<'a> {
     state: &'a State,
     d: DomainId,
     on_demand: bool,
-    /// It has one region for all addresses.
+    /// The domain has one region for all addresses.
     implicit: bool,
     /// See [`super::waiting`].
     waits: bool,
@@ -129,10 +129,10 @@ struct Search<'a> {
 
 /// What is to be done with a piece of memory.
 enum Found {
-    /// Its HCA column says something else from now on.
+    /// The HCA column of a range says something else from now on.
     Say(PageRange, Column),
     Look(PageRange, Backing),
-    /// This gap of the entry, which may be written to or not, is to be registered.
+    /// A gap of the entry, which may be written to or not, is to be registered.
     Register {
         gap: PageRange,
         entry: PageRange,
@@ -487,9 +487,9 @@ pub fn join_in(d: DomainId, hull: PageRange) -> bool {
 /// What came of having one region in the place of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Replaced {
-    /// It is there.
+    /// The new region is there.
     Yes,
-    /// It was not wanted any more.
+    /// The region was not wanted any more.
     No,
     /// The kernel refused it.
     Refused,

@@ -312,7 +312,7 @@ fn code_moved(frame: &Frame, at: u64, source: PageRange) {
 /// What becomes of the regions of what mremap is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stayed {
-    /// They were taken out: the memory may move.
+    /// All were taken out: the memory may move.
     No,
     /// Only the end that goes was: memory that shrinks stays where it is.
     Shrinks,

@@ -203,7 +203,7 @@ fn register_survivor(cut: &Cut, part: PageRange) -> Option<Survivor> {
 type Survivor = (PageRange, core::result::Result<Mr, u8>);
 type Survivors = [Option<Survivor>; 2];
 
-/// They are not wanted after all.
+/// Drops the survivors: they are not wanted after all.
 fn drop_survivors(
     state: &mut State,
     d: DomainId,

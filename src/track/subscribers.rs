@@ -40,7 +40,7 @@ pub struct Subscribers {
     pub keys_idle: fn() -> bool,
     /// No thread that sees to that may be there, until the next is called. Whether there was one.
     pub keys_pause: fn() -> bool,
-    /// It may be there again, and is.
+    /// The rotator may be there again, and is.
     pub keys_resume: fn(),
     /// Nothing of this process is lent any more, whatever was lent before; true: and no thread
     /// of the shim's own may be there any longer.

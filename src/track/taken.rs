@@ -27,7 +27,7 @@ pub fn lock_all_again() {
     LOCKING.fetch_add(1, AcqRel);
 }
 
-/// It is done.
+/// The change of all locks is done.
 pub fn all_are_locked() {
     let _ = LOCKING.fetch_update(AcqRel, Relaxed, |n| n.checked_sub(1));
 }
@@ -74,7 +74,7 @@ impl Default for Taken {
 }
 
 impl Taken {
-    /// Nothing.
+    /// Nothing is taken out.
     pub const fn new() -> Self {
         Self {
             parts: [None; REMEMBERED],

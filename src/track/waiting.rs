@@ -41,7 +41,7 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 pub enum Reach {
     /// What is small against the headroom.
     Small,
-    /// That, and what is resident: the kernel is asked.
+    /// What is small, and what is resident: the kernel is asked.
     Resident,
     /// Everything: it holds these bytes, which were asked for.
     Asked(PageRange),
@@ -50,18 +50,18 @@ pub enum Reach {
 /// What is done with memory that no region holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It is registered. So many bytes of it may be resident for that alone.
+    /// The range is registered. So many bytes of it may be resident for that alone.
     Register(PageRange, u64),
     /// The kernel is asked what of it is resident.
     Look(Backing),
-    /// It waits.
+    /// The memory waits.
     Wait,
 }
 
 /// What the pages of memory are, for [`resident`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
-    /// This process's own, unless they are a file's that were not written to.
+    /// Pages of this process's own, unless they are a file's that were not written to.
     Private,
     /// The same, of a file.
     PrivateFile,
@@ -108,7 +108,7 @@ const FLOOR: u64 = 1 << 20;
 const ALL: u64 = 16;
 /// The kernel is asked about so many pages at a time.
 const WINDOW: usize = 512;
-/// So far around a region its neighbours are looked at.
+/// How far around a region its neighbours are looked at, in bytes.
 const NEAR: u64 = 16 << 20;
 /// Resident memory between untouched memory is registered from this size on: what is
 /// smaller would be a region for each page.

@@ -113,9 +113,9 @@ pub struct Ran<T, D = ()> {
 /// What is to be done about what came of work.
 #[must_use = "what came of it is to be written down or undone"]
 pub enum Finished<T, D = ()> {
-    /// Nobody has gone on with the memory: it is to be committed.
+    /// The work is to be committed: nobody has gone on with the memory.
     Alone(Guard, T, Mark<D>),
-    /// Somebody did not wait any longer, so it may be about other memory: it is to be undone.
+    /// The work is to be undone: somebody did not wait any longer, so it may be about other memory.
     Overtaken(Guard, T, Mark<D>),
     /// The lock can't be had: its holder is parked, and does not come on before this thread
     /// does. It is to be undone, and noted.

@@ -30,7 +30,7 @@ pub type Namespace = (u64, u64);
 const LINE: usize = 384;
 
 impl Credentials {
-    /// This thread's, without the ambient set, and with the effective ids in the place of those
+    /// This thread's credentials, without the ambient set, and with the effective ids in the place of those
     /// for files: the kernel tells them to nobody but who calls setfsuid(2), which filters
     /// forbid. `None`: a system call was refused.
     pub fn current() -> Option<Self> {
@@ -60,8 +60,8 @@ impl Credentials {
         })
     }
 
-    /// Those of process `pid`'s first thread, with the ids as this process's user namespace has
-    /// them. ESRCH: there is none, or it can't be looked at.
+    /// The credentials of process `pid`'s first thread, with the ids as this process's user
+    /// namespace has them. ESRCH: there is none, or it can't be looked at.
     pub fn of(pid: u32) -> Result<Self> {
         let path: Text<32> = Text::of(format_args!("/proc/{pid}/status"));
         Self::read(path.as_cstr().ok_or(Errno::SRCH)?).ok_or(Errno::SRCH)

@@ -9,11 +9,11 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The page is in this process's page tables.
 pub const PRESENT: u64 = 1 << 63;
-/// It is in swap space.
+/// The page is in swap space.
 pub const SWAPPED: u64 = 1 << 62;
-/// It is a file's or shared, and no copy of this process's own.
+/// The page is a file's or shared, and no copy of this process's own.
 pub const FILE: u64 = 1 << 61;
-/// Nobody else has it. Never so of the zero page.
+/// No other process maps the page. Never so of the zero page.
 pub const EXCLUSIVE: u64 = 1 << 56;
 
 /// The open file.

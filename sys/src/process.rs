@@ -63,7 +63,7 @@ impl Stat {
         Self::read(path.as_cstr().ok_or(Errno::SRCH)?)
     }
 
-    /// That of `pid`'s thread `tid`, likewise.
+    /// The status of `pid`'s thread `tid`, likewise.
     pub fn of_thread(pid: u64, tid: u64) -> Result<Self> {
         let path: Text<64> = Text::of(format_args!("/proc/{pid}/task/{tid}/stat"));
         Self::read(path.as_cstr().ok_or(Errno::SRCH)?)

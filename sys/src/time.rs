@@ -24,7 +24,7 @@ fn read(clock: i32) -> u64 {
 /// Nanoseconds in 2^20 ticks of the time-stamp counter; 0: not known.
 static RATE: AtomicU64 = AtomicU64::new(0);
 
-/// So many ticks passed while the clock went on by `nanos`.
+/// Tells how long a tick is: so many `ticks` passed while the clock went on by `nanos`.
 pub fn calibrate(ticks: u64, nanos: u64) {
     if let Some(rate) = (nanos << 20).checked_div(ticks) {
         RATE.store(rate, Relaxed);

@@ -48,7 +48,7 @@ pub fn private_shm(megabytes: usize) -> Result<(), String> {
 pub fn left_behind() -> Vec<PathBuf> {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
-        onlooker::bury();
+        onlooker::reap();
         let mut next = Command::new("true");
         Mode::Populate.apply(&mut next);
         let done = child::run(&mut next, Duration::from_secs(60));

@@ -113,7 +113,7 @@ pub enum Way {
 impl Onlooker {
     /// Begins to look at all that this process has started, and at what these start.
     pub fn begin(way: Way) -> Self {
-        // SAFETY: a system call without memory. Orphans become ours, and are seen.
+        // SAFETY: a system call without memory. Children whose parent has ended become ours, and are seen.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&stop);
@@ -132,13 +132,13 @@ impl Onlooker {
     pub fn finish(self) -> Seen {
         self.stop.store(true, Relaxed);
         let seen = self.thread.join().expect("the onlooker");
-        bury();
+        reap();
         seen
     }
 }
 
 /// Takes leave of all that has ended, and was left to us by others that have.
-pub fn bury() {
+pub fn reap() {
     // SAFETY: a system call that writes nothing.
     while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
 }

@@ -38,7 +38,7 @@ enum Device {
     Open(Kept),
 }
 
-/// This process's. A child of fork opens its own.
+/// This process's descriptor of the device. A child of fork opens its own.
 static DEVICE: Lock<Device> = Lock::new(Device::Untried);
 
 #[repr(C)]

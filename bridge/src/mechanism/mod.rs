@@ -86,7 +86,7 @@ pub trait Mechanism {
     const FEATURES: Features;
     /// What it keeps of one peer.
     type Endpoint;
-    /// Its own among all.
+    /// The mechanism's own endpoint among all.
     fn endpoint(all: &Endpoints) -> &Self::Endpoint;
     /// Copies from the beginning of one side to the end of the shorter one.
     ///

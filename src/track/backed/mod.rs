@@ -345,7 +345,7 @@ pub fn stop_sharing() {
     }
 }
 
-/// Nobody keeps account any more: what is shared is frozen for good.
+/// Freezes what is shared for good: nobody keeps account any more.
 #[cold]
 pub fn give_up(state: &mut State) {
     let mut rest = PageRange::new(0, USER_END);
