@@ -5,6 +5,7 @@
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use regall_sys::credentials::Credentials as Process;
 use regall_sys::file::Fd;
 use regall_sys::socket::{self, Credentials, Handed, Message, Room};
 use regall_sys::{Errno, Result};
@@ -163,6 +164,7 @@ impl Drop for Connection {
             // SAFETY: nobody uses it any more.
             unsafe { ManuallyDrop::drop(&mut self.socket) };
         } else if let (Some(uid), true) = (self.other_user, self.is_made_here()) {
+            LEFT_OPEN.fetch_add(1, Relaxed);
             // Each time could cost us one more descriptor.
             distrust(uid);
         }
@@ -174,9 +176,14 @@ fn is_of_memory(fd: &Fd) -> bool {
     fd.seals().is_ok()
 }
 
+/// Connections that stay open for what waits in them. Whose the next one is, that waits to be
+/// accepted, nobody can tell; so after [`MOST_LEFT`] of them no other user's is accepted or made.
+static LEFT_OPEN: AtomicU32 = AtomicU32::new(0);
+const MOST_LEFT: u32 = 16;
+
 /// Other users whose processes have handed over what is no memory; [`NOBODY`] where there is none.
-/// So many descriptors stay open at the most.
-static DISTRUSTED: [AtomicU32; 16] = [const { AtomicU32::new(NOBODY) }; 16];
+static DISTRUSTED: [AtomicU32; MOST_LEFT as usize] =
+    [const { AtomicU32::new(NOBODY) }; MOST_LEFT as usize];
 /// No user has this number.
 const NOBODY: u32 = u32::MAX;
 
@@ -196,9 +203,49 @@ fn distrust(uid: u32) {
 /// Whether nothing has to do with that user's processes. With none of other users', once there are
 /// too many of them.
 fn is_distrusted(uid: u32) -> bool {
-    let users = || DISTRUSTED.iter().map(|place| place.load(Relaxed));
-    let full = users().all(|user| user != NOBODY);
-    users().any(|user| user == uid) || full && uid != regall_sys::geteuid()
+    let mut users = DISTRUSTED.iter().map(|place| place.load(Relaxed));
+    users.any(|user| user == uid) || no_more() && uid != regall_sys::geteuid()
+}
+
+/// Whether nothing has to do with other users' processes any more.
+fn no_more() -> bool {
+    let all = || DISTRUSTED.iter().all(|place| place.load(Relaxed) != NOBODY);
+    LEFT_OPEN.load(Relaxed) >= MOST_LEFT || all()
+}
+
+/// Whether process `pid`, of another user, may be connected to: what it sends at once costs a
+/// descriptor. EPERM: it may not. Who can't be looked at may, as long as anybody may.
+pub(crate) fn may_ask(pid: u32) -> Result<()> {
+    let distrusted = |who: Process| who.uids.into_iter().any(is_distrusted);
+    match no_more() || Process::of(pid).is_ok_and(distrusted) {
+        true => Err(Errno::PERM),
+        false => Ok(()),
+    }
+}
+
+/// Where other users' processes connect.
+pub(crate) struct Listener(Fd);
+
+impl Listener {
+    /// On a socket that listens.
+    pub fn on(socket: Fd) -> Self {
+        Self(socket)
+    }
+
+    /// The descriptor by which the next one's coming is seen; -1, and nobody connects any more,
+    /// once nothing has to do with other users.
+    pub fn waits(&self) -> i32 {
+        if no_more() {
+            socket::shut_down(&self.0);
+            return -1;
+        }
+        self.0.raw()
+    }
+
+    /// Takes the next one; errors as [`socket::accept`]'s.
+    pub fn accept(&self) -> Result<Fd> {
+        socket::accept(&self.0)
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //!
 //! Peers may send what they like. A message that is not as it must be ends the connection.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Listener};
 use crate::cookie::Cookie;
 use crate::staging::{make_file, Staging};
 use crate::vector::Segment;
@@ -128,7 +128,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             other_users = listen_for_other_users();
             owner.expects_other_users(other_users.is_some());
         }
-        let open = other_users.as_ref().map_or(-1, Fd::raw);
+        let open = other_users.as_ref().map_or(-1, Listener::waits);
         let all = [listener.raw(), open, owner.wakeup()].into_iter().chain(
             clients
                 .iter()
@@ -164,10 +164,10 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             }
         }
         if let (Some(listener), true) = (&other_users, strange & libc::POLLIN != 0) {
-            welcome(owner, listener, true, &mut clients);
+            welcome(owner, listener.accept(), true, &mut clients);
         }
         if new & libc::POLLIN != 0 {
-            welcome(owner, listener, false, &mut clients);
+            welcome(owner, socket::accept(listener), false, &mut clients);
         } else if new != 0 {
             return;
         }
@@ -175,8 +175,8 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
 }
 
 /// Takes the next one in, if there is a place or somebody makes room: [`places`].
-fn welcome(owner: &dyn Owner, listener: &Fd, other_user: bool, clients: &mut [Option<Client>]) {
-    let socket = match socket::accept(listener) {
+fn welcome(owner: &dyn Owner, next: Result<Fd>, other_user: bool, clients: &mut [Option<Client>]) {
+    let socket = match next {
         Ok(socket) => socket,
         Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
             if make_room(owner, clients, None, other_user).is_none() {
@@ -411,9 +411,10 @@ fn make_bounce() -> Result<Fd> {
 }
 
 /// Listens under the name at which other users look for this process.
-fn listen_for_other_users() -> Option<Fd> {
+fn listen_for_other_users() -> Option<Listener> {
     let us = Identity::own().ok()?;
-    socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG).ok()
+    let socket = socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG);
+    socket.ok().map(Listener::on)
 }
 
 /// A copy between the owner's memory and a peer's bounce buffer.

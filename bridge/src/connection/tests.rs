@@ -125,3 +125,60 @@ fn what_lingers_is_not_taken() {
     }
     assert!(is_distrusted(user + 4) && !is_distrusted(regall_sys::geteuid()));
 }
+
+/// Listens under an abstract name, as a kernel before Linux 6.16 lets it: connections may be handed
+/// descriptors.
+fn listener(name: &[u8]) -> Listener {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name) {
+        *to = *from as i8;
+    }
+    // SAFETY: an address of that size.
+    unsafe {
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
+        let bytes = 3 + name.len() as u32;
+        assert_eq!(libc::bind(socket, (&raw const address).cast(), bytes), 0);
+        assert_eq!(libc::listen(socket, 4), 0);
+        Listener::on(Fd::owned(socket))
+    }
+}
+
+#[test]
+fn one_user_costs_no_more_than_so_many_descriptors() {
+    let us = std::process::id();
+    let uid = regall_sys::geteuid() + 5000;
+    let name = format!("regall-test-{us}");
+    let listener = listener(name.as_bytes());
+    let [_reads, poison] = pair();
+    let mut left = Vec::new();
+    for n in 0..100 {
+        assert_eq!(may_ask(us).is_ok(), n < MOST_LEFT);
+        if listener.waits() == -1 {
+            let refused = socket::connect_abstract(name.as_bytes(), 1_000_000);
+            assert_eq!(refused.err(), Some(Errno::CONNREFUSED));
+            continue;
+        }
+        let far = socket::connect_abstract(name.as_bytes(), 1_000_000).unwrap();
+        // Sent before it is accepted.
+        socket::send(&far, b"x", Some(poison.raw())).unwrap();
+        let mut connection = Connection::on(listener.accept().unwrap()).unwrap();
+        connection.other_user = Some(uid);
+        drop(connection);
+        assert!(is_distrusted(uid));
+        left.push(far);
+    }
+    assert_eq!(left.len(), MOST_LEFT as usize);
+}
+
+#[test]
+fn who_is_distrusted_is_not_asked() {
+    let us = std::process::id();
+    let uid = regall_sys::geteuid();
+    assert_eq!(may_ask(us), Ok(()));
+    // (As another user would have it.)
+    DISTRUSTED[0].store(uid, Relaxed);
+    assert_eq!(may_ask(us), Err(Errno::PERM));
+    DISTRUSTED[0].store(NOBODY, Relaxed);
+}

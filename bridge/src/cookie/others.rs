@@ -2,6 +2,7 @@
 //! be seen from here, not even where their regions are.
 
 use super::Cookie;
+use crate::connection;
 use crate::find;
 use crate::host::Host;
 use crate::kind::Kind;
@@ -86,6 +87,7 @@ fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
         true => e,
         false => Errno::PERM,
     };
+    connection::may_ask(pid)?;
     let socket = socket::connect_abstract(open_name(&owner).as_bytes(), LOOK).map_err(none)?;
     let mut open = Open::on(socket)?;
     if open.peer()?.pid != pid {
