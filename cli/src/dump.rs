@@ -4,9 +4,11 @@ use std::fmt;
 use std::io::Write;
 
 use anyhow::Context;
+use regall_directory::layout::SETTING_GAVE_UP;
 use regall_directory::vocab::{Attr, Reason};
 use regall_reader::Entry;
 
+use crate::examine::Failure;
 use crate::look::look;
 use crate::regions::{self, pieces, Regions};
 
@@ -24,6 +26,10 @@ pub struct Args {
 
 pub fn dump(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let look = look(args.pid).with_context(|| args.pid.to_string())?;
+    // What is published is what was held: it has let go of all of it.
+    if look.header.settings & SETTING_GAVE_UP != 0 {
+        anyhow::bail!("{}: {}", args.pid, Failure::GaveUp);
+    }
     let (start, generation) = (look.start_time, look.header.generation);
     let pid = args.pid;
     writeln!(
