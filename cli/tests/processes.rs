@@ -256,6 +256,22 @@ fn what_cannot_be_looked_at() {
 }
 
 #[test]
+fn names_that_are_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+    // The kernel cuts the first off in the midst of a character; the second is Latin-1.
+    for name in ["éééééééé".as_bytes(), b"caf\xe9"] {
+        let mut p = Publisher::called(std::ffi::OsStr::from_bytes(name));
+        p.both_say(0);
+        for command in ["dump", "maps", "stats"] {
+            assert_eq!(regall(&[command, &p.pid()]).0, 0, "{command}");
+        }
+        // What is pinned is looked at there, too.
+        p.tell("k");
+        assert_eq!(p.verify(&[]).0, 1);
+    }
+}
+
+#[test]
 fn two_beats_one_beats_nought() {
     let (good, mut bad) = (Publisher::new(), Publisher::new());
     bad.tell("-");

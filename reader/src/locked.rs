@@ -2,7 +2,7 @@
 //! this is what it can be held against.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
@@ -17,7 +17,10 @@ impl Process {
     /// Bytes that count as locked (`VmLck` in /proc/PID/status).
     pub fn locked(&self) -> Result<u64, OpenError> {
         self.told("status", |status| {
-            let text = std::io::read_to_string(status).ok()?;
+            // The program's name in it need not be UTF-8.
+            let mut bytes = Vec::new();
+            BufReader::new(status).read_to_end(&mut bytes).ok()?;
+            let text = String::from_utf8_lossy(&bytes);
             let line = text.lines().find_map(|l| l.strip_prefix("VmLck:"))?;
             let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
             kib.checked_mul(1024)

@@ -1,7 +1,8 @@
 //! A process as /proc shows it: who it is, its mappings, its threads.
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::Duration;
 
 use super::OpenError;
@@ -54,7 +55,7 @@ impl Process {
 
     fn found(pid: u32) -> Result<Self, OpenError> {
         let start_time = start_time(pid)?;
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let status = status(format!("/proc/{pid}/status"))?;
         let field = |name: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(name));
             line.map(str::split_ascii_whitespace)
@@ -165,7 +166,7 @@ impl Process {
             return true;
         };
         tasks.flatten().any(|t| {
-            let status = fs::read_to_string(t.path().join("status")).unwrap_or_default();
+            let status = status(t.path().join("status")).unwrap_or_default();
             let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
             let own = line.and_then(|l| l.split_ascii_whitespace().last());
             own.and_then(|n| n.parse().ok()) == Some(tid)
@@ -186,10 +187,16 @@ impl From<maps::Line<'_>> for Mapping {
     }
 }
 
+/// The text of a status file of /proc. The name in it need not be UTF-8: a program can call itself
+/// anything, and the kernel cuts a longer one off at its 15th byte.
+pub(crate) fn status(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+}
+
 /// What is needed of /proc/PID/stat.
 fn stat(pid: u32) -> Result<Stat, OpenError> {
     let read = Stat::of(pid.into());
-    read.map_err(|e| std::io::Error::from_raw_os_error(e.0).into())
+    read.map_err(|e| io::Error::from_raw_os_error(e.0).into())
 }
 
 /// When `pid` started; an error if it is not there, or only its corpse is.
@@ -225,8 +232,8 @@ impl OpenError {
 
 /// Why the kernel lets this process not look at `pid`, as far as /proc tells everybody.
 fn denied(pid: u32) -> OpenError {
-    let status = |pid: &str| fs::read_to_string(format!("/proc/{pid}/status"));
-    match (status("self"), status(&pid.to_string())) {
+    let of = |pid: &str| status(format!("/proc/{pid}/status"));
+    match (of("self"), of(&pid.to_string())) {
         (Ok(ours), Ok(theirs)) => why_denied(&ours, &theirs),
         _ => OpenError::Foreign,
     }

@@ -134,18 +134,20 @@ impl Trial {
     fn sleeps(&self) -> bool {
         let exe = fs::read_link(format!("/proc/{}/exe", self.pid())).unwrap_or_default();
         let started = Some(exe) != std::env::current_exe().ok();
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        let asleep = stat.rsplit(')').next().is_some_and(|s| s.starts_with(" S"));
+        let stat = fs::read(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        let behind_name = stat.rsplit(|b| *b == b')').next();
+        let asleep = behind_name.is_some_and(|s| s.starts_with(b" S"));
         started && asleep && (!self.on || reader::open(self.pid()).is_ok())
     }
 
     /// Ends it; what the shim has said.
     pub fn end(mut self) -> Vec<String> {
         let _ = self.child.kill();
-        let mut said = String::new();
+        let mut said = Vec::new();
         if let Some(mut pipe) = self.child.stderr.take() {
-            let _ = pipe.read_to_string(&mut said);
+            let _ = pipe.read_to_end(&mut said);
         }
+        let said = String::from_utf8_lossy(&said);
         let lines = said.lines().filter(|l| l.contains("regall"));
         // "regall[123]: warn: text", of which the number says nothing here.
         lines

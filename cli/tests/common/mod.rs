@@ -1,6 +1,7 @@
 //! A process that publishes itself, and the checks that look at it.
 #![allow(dead_code)] // no test file uses all of it
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -30,9 +31,21 @@ impl Publisher {
     }
 
     fn start(arguments: &[&str]) -> Self {
-        let path = Path::new(REGALL)
-            .with_file_name("examples")
-            .join("publisher");
+        Self::executed(&publisher(), arguments)
+    }
+
+    /// Under another name.
+    pub fn called(name: &OsStr) -> Self {
+        let folder = std::env::temp_dir().join(format!("regall-called-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(name);
+        std::fs::copy(publisher(), &path).unwrap();
+        let this = Self::executed(&path, &["0"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+        this
+    }
+
+    fn executed(path: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new(path)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -111,6 +124,11 @@ impl Drop for Publisher {
             }
         }
     }
+}
+
+fn publisher() -> PathBuf {
+    let path = Path::new(REGALL).with_file_name("examples");
+    path.join("publisher")
 }
 
 pub fn script() -> PathBuf {
