@@ -223,13 +223,14 @@ pub(crate) fn may_ask(pid: u32) -> Result<()> {
     }
 }
 
-/// Where other users' processes connect.
-pub(crate) struct Listener(Fd);
+/// Where other users' processes connect. What waits in it is let go of by who closes it last, so
+/// its thread leaves it open and ends: the kernel waits for no SO_LINGER in a thread that exits.
+pub(crate) struct Listener(ManuallyDrop<Fd>);
 
 impl Listener {
     /// On a socket that listens.
     pub fn on(socket: Fd) -> Self {
-        Self(socket)
+        Self(ManuallyDrop::new(socket))
     }
 
     /// The descriptor by which the next one's coming is seen; -1, and nobody connects any more,
@@ -245,6 +246,13 @@ impl Listener {
     /// Takes the next one; errors as [`socket::accept`]'s.
     pub fn accept(&self) -> Result<Fd> {
         socket::accept(&self.0)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Nobody connects any more.
+        socket::shut_down(&self.0);
     }
 }
 

@@ -173,6 +173,21 @@ fn one_user_costs_no_more_than_so_many_descriptors() {
 }
 
 #[test]
+fn what_waits_in_a_listener_is_not_let_go_of() {
+    let name = format!("regall-waits-{}", std::process::id());
+    let listener = listener(name.as_bytes());
+    let far = socket::connect_abstract(name.as_bytes(), 1_000_000).unwrap();
+    let [near, given] = pair();
+    socket::send(&far, b"x", Some(given.raw())).unwrap();
+    drop(given);
+    drop(listener);
+    // It would have ended if it had been closed.
+    assert!(!socket::has_ended(&near));
+    let late = socket::connect_abstract(name.as_bytes(), 1_000_000);
+    assert_eq!(late.err(), Some(Errno::CONNREFUSED));
+}
+
+#[test]
 fn who_is_distrusted_is_not_asked() {
     let us = std::process::id();
     let uid = regall_sys::geteuid();
