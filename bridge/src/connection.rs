@@ -13,7 +13,7 @@ use regall_sys::{Errno, Result};
 /// A connection.
 pub(crate) struct Connection {
     socket: ManuallyDrop<Fd>,
-    /// The user at the other end, if that is not our own.
+    /// The user at the other end, unless that is our own: [`Met::other_user`].
     other_user: Option<u32>,
     /// The process that made it: children may have it, too.
     process: u32,
@@ -21,15 +21,33 @@ pub(crate) struct Connection {
     stays: bool,
 }
 
+/// Where two processes have found each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Met {
+    /// In a folder that only its user can enter.
+    InFolder,
+    /// At an abstract name, where anybody can come.
+    ByName,
+}
+
+impl Met {
+    /// The user `uid` at the other end, unless that is proven to be our own user, `own`. That the
+    /// numbers are equal is no proof by itself: in a user namespace without a map every user has
+    /// the same.
+    fn other_user(self, uid: u32, own: u32) -> Option<u32> {
+        Some(uid).filter(|uid| self == Self::ByName || *uid != own)
+    }
+}
+
 impl Connection {
     /// On a socket by which nothing was received yet. EPERM: the user at its other end has handed
     /// over what it should not have.
-    pub fn on(socket: Fd) -> Result<Self> {
+    pub fn on(socket: Fd, met: Met) -> Result<Self> {
         let who = socket::peer(&socket);
         let uid = who.map_or(NOBODY, |who| who.uid);
         let made = Self {
             socket: ManuallyDrop::new(socket),
-            other_user: Some(uid).filter(|uid| *uid != regall_sys::geteuid()),
+            other_user: met.other_user(uid, regall_sys::geteuid()),
             process: regall_sys::getpid(),
             stays: false,
         };
@@ -190,7 +208,7 @@ const NOBODY: u32 = u32::MAX;
 /// Nothing has to do with other users' processes any more whose user is `uid`.
 #[cold]
 fn distrust(uid: u32) {
-    if uid != regall_sys::geteuid() && !is_distrusted(uid) {
+    if !is_distrusted(uid) {
         let put = |place: &AtomicU32| {
             place
                 .compare_exchange(NOBODY, uid, Relaxed, Relaxed)
@@ -200,11 +218,11 @@ fn distrust(uid: u32) {
     }
 }
 
-/// Whether nothing has to do with that user's processes. With none of other users', once there are
-/// too many of them.
+/// Whether nothing has to do with the processes of that other user. With none of other users', once
+/// there are too many of them.
 fn is_distrusted(uid: u32) -> bool {
     let mut users = DISTRUSTED.iter().map(|place| place.load(Relaxed));
-    users.any(|user| user == uid) || no_more() && uid != regall_sys::geteuid()
+    users.any(|user| user == uid) || no_more()
 }
 
 /// Whether nothing has to do with other users' processes any more.

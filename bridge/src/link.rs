@@ -1,7 +1,7 @@
 //! The connection to a peer's helper ([`crate::serve`]): requests and answers, a bounce buffer
 //! for the bytes of copies, and descriptors of the peer's files.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Met};
 use crate::find;
 use crate::kind::No;
 use crate::lock::Lock;
@@ -110,7 +110,7 @@ impl Open {
             e if find::is_shortage(e) => No::Failed(e),
             _ => No::Never,
         })?;
-        let mut open = Self::on(socket).map_err(No::Failed)?;
+        let mut open = Self::on(socket, Met::InFolder).map_err(No::Failed)?;
         // Whoever listens there must be the process that we want.
         let who = open.peer().map_err(|_| No::NotThis)?;
         if who.pid != peer.pid() || who.uid != found.uid {
@@ -128,8 +128,8 @@ impl Open {
     }
 
     /// On a socket over which nothing was said yet. Errors: as [`Connection::on`].
-    pub(crate) fn on(socket: Fd) -> Result<Self> {
-        let socket = Connection::on(socket)?.high()?;
+    pub(crate) fn on(socket: Fd, met: Met) -> Result<Self> {
+        let socket = Connection::on(socket, met)?.high()?;
         let inodes = (socket.stat()?.inode, 0);
         Ok(Self {
             socket,

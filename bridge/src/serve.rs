@@ -5,7 +5,7 @@
 //!
 //! Peers may send what they like. A message that is not as it must be ends the connection.
 
-use crate::connection::{Connection, Listener};
+use crate::connection::{Connection, Listener, Met};
 use crate::cookie::Cookie;
 use crate::staging::{make_file, Staging};
 use crate::vector::Segment;
@@ -186,7 +186,12 @@ fn welcome(owner: &dyn Owner, next: Result<Fd>, other_user: bool, clients: &mut 
         }
         Err(_) => return,
     };
-    let Ok(socket) = Connection::on(socket) else {
+    let met = if other_user {
+        Met::ByName
+    } else {
+        Met::InFolder
+    };
+    let Ok(socket) = Connection::on(socket, met) else {
         return;
     };
     let Ok(who) = socket.peer() else {

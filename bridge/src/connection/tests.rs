@@ -42,7 +42,7 @@ fn lingering() -> (Fd, TcpListener) {
 /// A connection to a user that is not ours, and its other end.
 fn to_another_user(uid: u32) -> (Connection, Fd) {
     let [near, far] = pair();
-    let mut connection = Connection::on(near).unwrap();
+    let mut connection = Connection::on(near, Met::InFolder).unwrap();
     connection.other_user = Some(uid);
     (connection, far)
 }
@@ -123,7 +123,26 @@ fn what_lingers_is_not_taken() {
     for other in 0..16 {
         distrust(user + 100 + other);
     }
-    assert!(is_distrusted(user + 4) && !is_distrusted(regall_sys::geteuid()));
+    assert!(is_distrusted(user + 4));
+    let [near, _far] = pair();
+    assert!(Connection::on(near, Met::InFolder).is_ok());
+}
+
+#[test]
+fn a_number_alone_makes_nobody_our_own_user() {
+    let unmapped = 65534;
+    for (met, other) in [(Met::ByName, Some(unmapped)), (Met::InFolder, None)] {
+        assert_eq!(met.other_user(unmapped, unmapped), other);
+    }
+    assert_eq!(Met::InFolder.other_user(7, 8), Some(7));
+
+    // So what is no memory is not taken there, whoever sends it.
+    let [near, far] = pair();
+    let [_ours, given] = pair();
+    let mut connection = Connection::on(near, Met::ByName).unwrap();
+    socket::send(&far, b"x", Some(given.raw())).unwrap();
+    let got = connection.receive(&mut [0], Room::Nothing);
+    assert_eq!(got.err(), Some(Errno::PROTO));
 }
 
 /// Listens under an abstract name, as a kernel before Linux 6.16 lets it: connections may be handed
@@ -163,7 +182,7 @@ fn one_user_costs_no_more_than_so_many_descriptors() {
         let far = socket::connect_abstract(name.as_bytes(), 1_000_000).unwrap();
         // Sent before it is accepted.
         socket::send(&far, b"x", Some(poison.raw())).unwrap();
-        let mut connection = Connection::on(listener.accept().unwrap()).unwrap();
+        let mut connection = Connection::on(listener.accept().unwrap(), Met::InFolder).unwrap();
         connection.other_user = Some(uid);
         drop(connection);
         assert!(is_distrusted(uid));

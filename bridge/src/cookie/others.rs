@@ -89,7 +89,7 @@ fn connect(way: Way, cookie: Cookie) -> Result<(Open, u64)> {
     };
     connection::may_ask(pid)?;
     let socket = socket::connect_abstract(open_name(&owner).as_bytes(), LOOK).map_err(none)?;
-    let mut open = Open::on(socket)?;
+    let mut open = Open::on(socket, connection::Met::ByName)?;
     if open.peer()?.pid != pid {
         return Err(Errno::PERM);
     }

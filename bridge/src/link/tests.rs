@@ -15,7 +15,7 @@ fn pipe() -> [Fd; 2] {
 /// Whether a greeting that is answered so, with `given`, is a success.
 fn greeted(errno: u32, number: u64, given: &Fd) -> bool {
     let [near, far] = pair();
-    let mut open = Open::on(near).unwrap();
+    let mut open = Open::on(near, Met::InFolder).unwrap();
     let answer = Answer {
         magic: crate::wire::MAGIC,
         errno,
