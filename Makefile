@@ -1,7 +1,7 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy,
 # make test [DEVICES=real],
 # make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make bench-caches, make apps, make lint; `make` builds,
-# make install [PREFIX=/usr/local] [LIBDIR=] [DESTDIR=] puts what was built in its place, make
+# make install [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] puts what was built in its place, make
 # uninstall takes it away, make book makes a book of docs/, make dist writes the source archive, make deb packs for Debian.
 MPI ?= openmpi
 KERNEL ?= 6.1
@@ -108,9 +108,14 @@ lint:
 book:
 	scripts/make-book
 
+# What a shell or sed takes for something else than a part of a path.
+SPECIAL := * ? [ ] { } ( ) < > ; & | ! ` ' " \ $$ \#
+
 # Folders are words of commands below, rm's among them.
 where:
-	@$(foreach v,DESTDIR PREFIX LIBDIR PYTHONDIR,$(if $(word 2,$($v)),$(error $v may have no blank)))
+	@$(foreach v,DESTDIR PREFIX LIBDIR PYTHONDIR,$(if $(word 2,x$($v)x),$(error $v may have no blank)))
+	@$(foreach v,DESTDIR PREFIX LIBDIR PYTHONDIR,$(foreach c,$(SPECIAL),$(if $(findstring $c,$($v)),$(error $v may have no $c))))
+	@$(foreach v,PREFIX LIBDIR PYTHONDIR,$(if $($v),,$(error $v is empty)))
 	@$(foreach v,PREFIX LIBDIR PYTHONDIR,$(if $(filter-out /%,$($v)),$(error $v has to be an absolute path)))
 
 # Builds nothing: root, who installs, seldom has a Rust toolchain.

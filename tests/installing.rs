@@ -126,6 +126,47 @@ fn libraries_may_lie_outside_of_the_prefix() {
     assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
 }
 
+/// Folders are words of `rm -rf`: what the shell would make something else of is refused.
+#[test]
+fn folders_that_are_no_plain_paths_are_refused() {
+    let asked = |goal: &str, variable: &str, value: &str, exported: bool| {
+        let mut make = Command::new("make");
+        make.args(["-n", goal, "DESTDIR=/nowhere"])
+            .current_dir(build::root())
+            .env_remove("MAKEFLAGS");
+        match exported {
+            true => make.env(variable, value),
+            // make(1) reads a dollar sign in a word's value as a reference.
+            false => make.arg(format!("{variable}={}", value.replace('$', "$$"))),
+        };
+        make.output().expect("make")
+    };
+    for goal in ["install", "uninstall"] {
+        for variable in ["PREFIX", "LIBDIR", "PYTHONDIR"] {
+            for value in [
+                "", "/*", "/a b", " /a", "/a ", "a", "/a;b", "/a$b", "/a'b", "/a\\b", "/a#b",
+                "/(a)",
+            ] {
+                for exported in [false, true] {
+                    // Of what is exported a dollar sign is a reference to nothing; what leads a
+                    // word's value is no part of it.
+                    if value.contains('$') && exported || value.starts_with(' ') && !exported {
+                        continue;
+                    }
+                    let out = asked(goal, variable, value, exported);
+                    let said = String::from_utf8_lossy(&out.stderr);
+                    assert!(
+                        !out.status.success() && out.stdout.is_empty() && said.contains(variable),
+                        "{goal} {variable}={value:?}: {said}"
+                    );
+                }
+            }
+            let out = asked(goal, variable, "/opt/a-b_c.d+e,f=g@h:i~j%k/é", true);
+            assert!(out.status.success(), "{goal} {variable}: {out:?}");
+        }
+    }
+}
+
 /// `cargo build` links the command as usual, where `make` links it statically.
 #[test]
 fn a_dynamic_command_is_not_installed() {
