@@ -257,7 +257,15 @@ kept = R.create([memory], R.READ | R.WRITE)
 print('held', refused(memory.clear))
 print('filled', refused(kept.read_into, [constant]), refused(R.create, [constant], R.WRITE))
 print(kept.read_into([bytearray(8)]), constant.decode())
+cookie = R.create([memory]).cookie
 kept.destroy()
+print('stays', refused(memory.clear))
+R(cookie).destroy()
+print('free', not refused(memory.clear))
+memory += b'x' * 200
+used = R.create([memory], flags=R.SINGLE_USE)
+used.read(8)
+used.destroy()
 print('free', not refused(memory.clear))
 ";
 
@@ -268,7 +276,10 @@ fn python_finds_it() {
         &installed,
         Command::new("/usr/bin/python3").args(["-c", PYTHON_REFUSES]),
     );
-    assert_eq!(said, "held True\nfilled True True\n8 constant\nfree True\n");
+    assert_eq!(
+        said,
+        "held True\nfilled True True\n8 constant\nstays True\nfree True\nfree True\n"
+    );
     let folder = installed.prefix().join("share/doc/regall/examples");
     let said = example(
         &installed,

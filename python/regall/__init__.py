@@ -257,6 +257,11 @@ def _segments(memories, fills=False):
     return (_Segment * len(held))(*(place[:2] for place in held)), len(held), held
 
 
+#: What keeps the memory of this process's regions where it is, by cookie: a region is there until
+#: it is destroyed, whatever becomes of its object.
+_regions = {}
+
+
 class Region:
     """Scattered memory under a cookie. Region.create makes one of this process's memory, and
     Region(cookie) reads and writes that of whoever has told the cookie."""
@@ -266,17 +271,16 @@ class Region:
 
     def __init__(self, cookie):
         self.cookie = cookie
-        self._held = None
 
     @classmethod
     def create(cls, memories, prot=READ, flags=0):
-        """A region of buffers or (address, length), which have to stay."""
+        """A region of buffers, which can't be resized or freed until it is destroyed, or of
+        (address, length), whose memory has to stay."""
         cookie = _u64()
         segments, count, held = _segments(memories, fills=prot & cls.WRITE != 0)
         _call("region_create", segments, count, prot, flags, cookie)
-        region = cls(cookie.value)
-        region._held = held
-        return region
+        _regions[cookie.value] = held
+        return cls(cookie.value)
 
     def read_into(self, memories, offset=0):
         """Fills buffers from the offset on; how many bytes."""
@@ -298,6 +302,6 @@ class Region:
         return done.bytes
 
     def destroy(self):
-        """Destroys one of this process's."""
+        """Destroys one of this process's; by its cookie alone, too."""
         _call("region_destroy", self.cookie)
-        self._held = None
+        _regions.pop(self.cookie, None)
