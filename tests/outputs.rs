@@ -314,6 +314,15 @@ fn tables_of_the_two_commands() {
 }
 
 #[test]
+fn verdicts_on_caches() {
+    if missing("python3") {
+        return;
+    }
+    let test = build::root().join("benches/caches_test.py");
+    child::run(Command::new("python3").arg(test), TIMEOUT).must_succeed();
+}
+
+#[test]
 fn what_a_machine_allows() {
     let block = shown("In the way: a trial program");
     let mut command = Command::new(build::regall());

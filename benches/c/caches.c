@@ -4,7 +4,7 @@
  * for each pattern.
  *
  *   caches            counts what the adapter's driver is asked for, by the kprobes caches/reg
- *                     and caches/dereg if they are there, inside MPI calls and in all
+ *                     and caches/dereg, inside MPI calls and in all; fails without them
  *   caches --rdtsc    counts what MPI calls take by the time stamp counter instead: under
  *                     QEMU's -icount on one CPU these are instructions, user's and kernel's
  *
@@ -41,26 +41,36 @@ static uint64_t cost[4 * MANY], beside[4 * MANY], pending;
 static int costs, peak, maps_at_peak;
 static _Atomic int *turn;
 
+/* A count that can't be had is none, not 0: the run fails. */
+static void fail(const char *what)
+{
+	perror(what);
+	_exit(3);
+}
+
 static int opened(const char *name, int inherit)
 {
+	if (by_clock)
+		return -1;
 	char path[128], id[32] = "";
 	snprintf(path, sizeof path, "/sys/kernel/tracing/events/caches/%s/id", name);
 	int fd = open(path, O_RDONLY);
-	if (fd < 0)
-		return -1;
-	if (read(fd, id, sizeof id - 1) <= 0)
-		id[0] = 0;
+	if (fd < 0 || read(fd, id, sizeof id - 1) <= 0)
+		fail(path);
 	close(fd);
 	struct perf_event_attr attr = { .type = PERF_TYPE_TRACEPOINT, .size = sizeof attr, .inherit = inherit & 1 };
 	attr.config = strtoull(id, NULL, 10);
-	return (int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+	fd = (int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+	if (fd < 0)
+		fail("perf_event_open");
+	return fd;
 }
 
 static uint64_t counted(int fd)
 {
 	uint64_t n = 0;
 	if (fd >= 0 && read(fd, &n, sizeof n) != sizeof n)
-		n = 0;
+		fail("reading a count");
 	return n;
 }
 
@@ -326,7 +336,12 @@ static int by_size(const void *a, const void *b)
 /* Runs a pattern; rank 0 says what both have counted. */
 static void pattern(const char *name, void (*work)(void))
 {
-	long here[9], sum[9], most[9];
+	long here[7], sum[7], most[2];
+	/* The rank that has more regions for its mappings. */
+	struct {
+		double share;
+		int rank;
+	} fullest;
 	messages = costs = wrong = 0;
 	peak = -1;
 	inside[REG] = inside[DEREG] = 0;
@@ -342,14 +357,17 @@ static void pattern(const char *name, void (*work)(void))
 	here[3] = (long)(counted(all[DEREG]) - base[DEREG]);
 	here[4] = wrong;
 	here[5] = costs ? (long)cost[costs / 2] : 0;
-	here[6] = peak;
-	here[7] = maps_at_peak;
-	here[8] = costs ? (long)beside[costs / 2] : 0;
-	MPI_Reduce(here, sum, 9, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
-	MPI_Reduce(here, most, 9, MPI_LONG, MPI_MAX, 0, MPI_COMM_WORLD);
+	here[6] = costs ? (long)beside[costs / 2] : 0;
+	most[0] = peak;
+	most[1] = maps_at_peak;
+	fullest.share = (double)peak / (maps_at_peak > 0 ? maps_at_peak : 1);
+	fullest.rank = rank;
+	MPI_Allreduce(MPI_IN_PLACE, &fullest, 1, MPI_DOUBLE_INT, MPI_MAXLOC, MPI_COMM_WORLD);
+	MPI_Bcast(most, 2, MPI_LONG, fullest.rank, MPI_COMM_WORLD);
+	MPI_Reduce(here, sum, 7, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
 	if (rank == 0) {
 		printf("pattern %s messages %d reg_inside %ld dereg_inside %ld reg %ld dereg %ld wrong %ld clock %ld beside %ld alive %ld maps %ld\n",
-		       name, messages, sum[0], sum[1], sum[2], sum[3], sum[4], sum[5], sum[8], most[6], most[7]);
+		       name, messages, sum[0], sum[1], sum[2], sum[3], sum[4], sum[5], sum[6], most[0], most[1]);
 		fflush(stdout);
 	}
 }
