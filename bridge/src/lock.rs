@@ -20,15 +20,81 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// is. Where nobody says so in a child, it is noticed when it has to wait.
 pub fn in_process() {
     PROCESS.store(regall_sys::getpid(), Relaxed);
+    SHARED.store(0, Relaxed);
+    SHARERS.iter().for_each(|sharer| sharer.store(0, Relaxed));
 }
 
 /// As [`in_process`], where nobody has said so yet or this is a child that has a copy of its
-/// parent's memory. One that shares the memory leaves it: the other has its locks.
+/// parent's memory. One that shares the memory leaves it, and is noted: the other has its locks.
 pub fn in_some_process() {
+    let us = regall_sys::getpid();
     match PROCESS.load(Relaxed) {
         0 => in_process(),
-        us if us != regall_sys::getpid() && !is_sharing() => in_process(),
-        _ => (),
+        known if known == us => (),
+        _ if is_sharing() => share(us),
+        _ => in_process(),
+    }
+}
+
+/// Processes that share the memory of the one that has said [`in_process`], which may have ended
+/// before them; 0: none. Their locks have their own pids in them, so that they can be told from what
+/// that one has left. There may be more of them: then the others are taken for that one.
+static SHARERS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
+
+/// Whether there has been one.
+static SHARED: AtomicU32 = AtomicU32::new(0);
+
+#[cold]
+fn share(pid: u32) {
+    if is_sharer(pid) {
+        return;
+    }
+    SHARED.store(1, Relaxed);
+    let put = |place: &AtomicU32| {
+        let there = place.load(Relaxed);
+        let is_free = there == 0 || !exists(u64::from(there));
+        is_free && place.compare_exchange(there, pid, Relaxed, Relaxed).is_ok()
+    };
+    let _ = SHARERS.iter().any(put);
+}
+
+fn is_sharer(pid: u32) -> bool {
+    SHARERS.iter().any(|sharer| sharer.load(Relaxed) == pid)
+}
+
+/// The pid that is in locks which this process holds.
+#[inline]
+fn mark() -> u32 {
+    match SHARED.load(Relaxed) {
+        0 => PROCESS.load(Relaxed),
+        _ => own_mark(),
+    }
+}
+
+#[cold]
+fn own_mark() -> u32 {
+    let us = regall_sys::getpid();
+    match is_sharer(us) {
+        true => us,
+        false => PROCESS.load(Relaxed),
+    }
+}
+
+/// Whether a lock is nobody's any more that has `holder` in it.
+#[cold]
+fn is_left(holder: u32) -> bool {
+    let (us, known) = (regall_sys::getpid(), PROCESS.load(Relaxed));
+    if known != 0 && known != us && !is_sharing() {
+        in_process();
+        return holder != us;
+    }
+    match holder {
+        0 => false,
+        holder if holder == us => false,
+        // A thread of this process, or of one that shares its memory.
+        holder if holder == known || is_sharer(holder) => !exists(u64::from(holder)),
+        // From before a fork.
+        _ => true,
     }
 }
 
@@ -74,7 +140,7 @@ impl<T> Lock<T> {
     /// Waits until it is free, and takes it.
     #[inline]
     pub fn lock(&self) -> Held<'_, T> {
-        let held = PROCESS.load(Relaxed) << BITS | HELD;
+        let held = mark() << BITS | HELD;
         let free = self.state.compare_exchange(FREE, held, Acquire, Relaxed);
         let abandoned = free.is_err() && self.wait();
         Held {
@@ -85,7 +151,7 @@ impl<T> Lock<T> {
 
     /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<Held<'_, T>> {
-        let held = PROCESS.load(Relaxed) << BITS | HELD;
+        let held = mark() << BITS | HELD;
         let free = self.state.compare_exchange(FREE, held, Acquire, Relaxed);
         free.ok().map(|_| Held {
             lock: self,
@@ -97,26 +163,21 @@ impl<T> Lock<T> {
     #[cold]
     fn wait(&self) -> bool {
         loop {
-            let us = PROCESS.load(Relaxed);
-            let awaited = us << BITS | AWAITED;
-            let holder = match self.state.swap(awaited, Acquire) {
-                FREE => return false,
-                held => held >> BITS,
+            let seen = self.state.load(Relaxed);
+            let left = seen != FREE && is_left(seen >> BITS);
+            let then = match seen == FREE || left {
+                // (Others may be waiting, too.)
+                true => mark() << BITS | AWAITED,
+                // Whose it is stays in it.
+                false => seen >> BITS << BITS | AWAITED,
             };
-            if holder != 0 && holder != us {
-                return true;
-            }
-            if us != 0 && us != regall_sys::getpid() {
-                if !is_sharing() {
-                    in_process();
-                    continue;
+            let changed = self.state.compare_exchange(seen, then, Acquire, Relaxed);
+            if changed.is_ok() {
+                if seen == FREE || left {
+                    return left;
                 }
-                // It is shared with one that has ended, and its threads with it.
-                if !exists(u64::from(us)) {
-                    return true;
-                }
+                regall_sys::futex_wait(&self.state, then, NAP);
             }
-            regall_sys::futex_wait(&self.state, awaited, NAP);
         }
     }
 
@@ -223,5 +284,86 @@ mod tests {
         // SAFETY: our child.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         assert_eq!((before, GOT_IT.load(Relaxed), status), (0, 1, 0));
+    }
+
+    /// A process whose memory two others share, all three of them its parent's children.
+    static FAMILY: Lock<()> = Lock::new(());
+    static HOLDS: AtomicU32 = AtomicU32::new(0);
+    static GOT: AtomicU32 = AtomicU32::new(0);
+
+    fn until(what: impl Fn() -> bool) {
+        while !what() {
+            regall_sys::nap(1_000_000);
+        }
+    }
+
+    /// Holds the lock for a while; 7: the other one had it, too.
+    extern "C" fn holds(_: *mut core::ffi::c_void) -> i32 {
+        until(|| !exists(u64::from(PROCESS.load(Relaxed))));
+        in_some_process();
+        let held = FAMILY.lock();
+        HOLDS.store(1, Relaxed);
+        regall_sys::nap(100_000_000);
+        let both = GOT.load(Relaxed) != 0;
+        drop(held);
+        if both {
+            7
+        } else {
+            0
+        }
+    }
+
+    /// Takes it when the other has it; 8: as one that was left.
+    extern "C" fn wants(_: *mut core::ffi::c_void) -> i32 {
+        in_some_process();
+        until(|| HOLDS.load(Relaxed) != 0);
+        let abandoned = FAMILY.lock().abandoned();
+        GOT.store(1, Relaxed);
+        if abandoned {
+            8
+        } else {
+            0
+        }
+    }
+
+    #[test]
+    fn two_that_share_what_a_third_has_left_wait_for_each_other() {
+        let mut stacks = [vec![0u128; 4096], vec![0u128; 4096]];
+        marked_by(&NOT_WIPED);
+        let mut ends = [0i32; 2];
+        // SAFETY: what is forked makes system calls alone; its children have stacks of their own,
+        // and use nothing but statics.
+        let first = unsafe {
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            match libc::fork() {
+                0 => {
+                    in_process();
+                    let mut pids = [0i32; 2];
+                    let lives = [
+                        holds as extern "C" fn(_) -> _,
+                        wants as extern "C" fn(_) -> _,
+                    ];
+                    for ((pid, life), stack) in pids.iter_mut().zip(lives).zip(&mut stacks) {
+                        let flags = libc::CLONE_VM | libc::CLONE_PARENT | libc::SIGCHLD;
+                        let top = stack.as_mut_ptr().add(4096);
+                        *pid = libc::clone(life, top.cast(), flags, core::ptr::null_mut());
+                    }
+                    libc::write(ends[1], pids.as_ptr().cast(), 8);
+                    libc::_exit(0)
+                }
+                first => first,
+            }
+        };
+        let mut pids = [0i32; 2];
+        // SAFETY: our children, and room for what is read.
+        let said = unsafe {
+            assert_eq!(libc::read(ends[0], pids.as_mut_ptr().cast(), 8), 8);
+            [first, pids[0], pids[1]].map(|pid| {
+                let mut status = -1;
+                libc::waitpid(pid, &mut status, 0);
+                libc::WEXITSTATUS(status)
+            })
+        };
+        assert_eq!(said, [0, 0, 0]);
     }
 }
