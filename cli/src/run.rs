@@ -207,7 +207,9 @@ impl Parts {
 
 /// Runs it to its end and returns its exit status, as a shell says it. A signal that somebody
 /// sends is handed on, so that whoever means the command reaches it. A signal that the kernel
-/// sends, for a key of the terminal, has gone to the command, too: it is in the same group.
+/// sends, for a key of the terminal or its end, has gone to the command, too: it is in the same
+/// group. What somebody sends to that group can't be told from what is sent to us, and reaches the
+/// command twice: to be ended twice is better than not at all.
 fn waited(command: &mut Command) -> io::Result<u8> {
     let signals = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     // A handler here would be the default action in the command.
