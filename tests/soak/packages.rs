@@ -10,8 +10,13 @@ use regall_tests::{build, skip};
 
 const PART: &str = "packages";
 
-fn is_soak() -> bool {
-    std::env::var_os("SOAK_SECONDS").is_some()
+/// Whether this is no soak; then the test is skipped.
+fn is_short() -> bool {
+    let short = std::env::var_os("SOAK_SECONDS").is_none();
+    if short {
+        skip("it takes minutes: in make soak alone");
+    }
+    short
 }
 
 /// Runs what must succeed, or end with 77: it can't be tried here. What it said, if it ran.
@@ -36,15 +41,16 @@ fn tried(row: Row, command: &mut Command) -> Option<String> {
 
 #[test]
 fn recipes() {
-    if is_soak() {
-        let row = Row::begin(PART, "rpm and Spack");
-        tried(row, &mut Command::new(build::script("check-packaging")));
+    if is_short() {
+        return;
     }
+    let row = Row::begin(PART, "rpm and Spack");
+    tried(row, &mut Command::new(build::script("check-packaging")));
 }
 
 #[test]
 fn releases_of_debian() {
-    if !is_soak() {
+    if is_short() {
         return;
     }
     for release in ["bullseye", "bookworm", "trixie", "sid"] {
@@ -91,8 +97,11 @@ fn a_program_on_the_crate_ibverbs() {
 /// The same bytes twice, and it builds and installs where there is no network.
 #[test]
 fn source_archive() {
-    if !is_soak() || !Path::new(build::root()).join(".git").exists() {
+    if is_short() {
         return;
+    }
+    if !Path::new(build::root()).join(".git").exists() {
+        return skip("this is no checkout");
     }
     let row = Row::begin(PART, "make dist, built without a network");
     let script = r#"set -e
