@@ -183,6 +183,41 @@ fn signals_are_handed_on_as_they_are() {
     }
 }
 
+/// Executes its arguments with an environment that no shell makes.
+const ODD_ENVIRONMENT: &str = "\
+import ctypes, os, sys
+words = lambda them: (ctypes.c_char_p * (len(them) + 1))(*them, None)
+odd = [b'B=1', b'A=1', b'A=2', b'novalue', b'=x', b'REGALL_PIN=off', b'REGALL_PIN=populate', b'PATH=/usr/bin:/bin']
+command = [os.fsencode(word) for word in sys.argv[1:]]
+ctypes.CDLL(None).execve(command[0], words(command), words(odd))
+";
+
+/// Doubles, names without a value and the order come to the command as they are; what a flag says
+/// is there once.
+#[test]
+fn the_environment_is_handed_on_as_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report");
+    let report = report.to_str().expect("a name");
+    for how in [&["run"][..], &["run", "--report", report]] {
+        let mut command = Command::new("python3");
+        command.args(["-c", ODD_ENVIRONMENT]).arg(build::regall());
+        let done =
+            run(command
+                .args(how)
+                .args(["--pin", "onfault", "--", "cat", "/proc/self/environ"]));
+        assert_eq!(done.end(), "exit 0", "{how:?}");
+        let all: Vec<_> = done.stdout.split_terminator('\0').collect();
+        let kept = ["B=1", "A=1", "A=2", "novalue", "=x", "PATH=/usr/bin:/bin"];
+        assert_eq!(all.get(..kept.len()), Some(&kept[..]), "{how:?}");
+        let pins: Vec<_> = all
+            .iter()
+            .filter(|v| v.starts_with("REGALL_PIN="))
+            .collect();
+        assert_eq!(pins, [&"REGALL_PIN=onfault"], "{how:?}");
+    }
+}
+
 /// A closed standard descriptor comes to the command closed, not as /dev/null.
 #[test]
 fn closed_descriptors_stay_closed() {

@@ -93,8 +93,14 @@ fn command(program: &OsStr, arguments: &[OsString], mut environment: Vec<Variabl
         None => arguments.to_vec(),
     };
     let mut command = Command::new(program);
-    command.args(arguments).envs(environment);
-    command.env(ASAN_OPTIONS, sanitizer(std::env::var_os(ASAN_OPTIONS)));
+    command.args(arguments);
+    let options = sanitizer(std::env::var_os(ASAN_OPTIONS));
+    for (name, value) in environment.into_iter().chain([(ASAN_OPTIONS, options)]) {
+        // In this process's own environment: `Command` would sort all of it, and leave out what
+        // has no `=` or a name that came before. (Of doubles ld.so and getenv take different ones.)
+        std::env::remove_var(name);
+        std::env::set_var(name, value);
+    }
     inherited::hand_on(&mut command);
     command
 }
