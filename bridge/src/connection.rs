@@ -100,11 +100,8 @@ impl Connection {
     pub fn receive_memory(&mut self, buffer: &mut [u8]) -> Result<(Message, Fd)> {
         let fd = match socket::handed(&self.socket)? {
             Handed::One(fd) if is_of_memory(&fd) => fd,
-            // What there would have been no room for is not known.
-            Handed::NoRoom => {
-                self.distrust();
-                return Err(Errno::MFILE);
-            }
+            // What there would have been no room for is not known. It waits here still.
+            Handed::NoRoom => return Err(Errno::MFILE),
             // It is a duplicate, which can be closed.
             Handed::One(_) | Handed::Other => {
                 self.distrust();
@@ -123,46 +120,64 @@ impl Connection {
         }
     }
 
-    /// Whether it can be closed without waiting for somebody.
-    fn can_be_closed(&self) -> bool {
+    /// Whether it can be closed without waiting for somebody. What can be is taken from it.
+    fn waits(&self) -> Waits {
         if self.other_user.is_none() {
-            return true;
+            return Waits::Nothing;
         }
         if self.stays {
-            return false;
+            return Waits::Somebody;
         }
         if !self.is_made_here() {
             // Its maker uses it: what waits there is left to him, and it can't be shut down. Who
             // looks whether something waits may look too early, and be the last that has it.
-            return false;
+            return Waits::Unknown;
         }
         // Nothing more can come from here on.
         socket::shut_down(&self.socket);
         if socket::ask_for_senders(&self.socket).is_err() {
-            return false;
+            return Waits::Unknown;
         }
         for _ in 0..MOST {
             match socket::look(&self.socket, &mut [], Room::Sender, false) {
                 // Nothing has come, or this is the end.
-                Err(_) | Ok(Message { sender: None, .. }) => return true,
-                Ok(message) if message.has_files && !self.drops_memory() => return false,
-                Ok(message) if message.has_files => (),
+                Err(_) | Ok(Message { sender: None, .. }) => return Waits::Nothing,
+                Ok(message) if message.has_files => match self.drop_memory() {
+                    Waits::Nothing => (),
+                    other => return other,
+                },
                 Ok(_) => drop(socket::receive(&self.socket, &mut [], Room::Sender)),
             }
         }
-        false
+        Waits::Somebody
     }
 
     /// Takes the next message, if a descriptor of memory is all that comes with it: an answer that
     /// came too late.
-    fn drops_memory(&self) -> bool {
-        let handed = socket::handed(&self.socket);
-        let fd = handed.ok().and_then(|handed| match handed {
-            Handed::One(fd) if is_of_memory(&fd) => Some(fd),
-            _ => None,
-        });
-        fd.is_some() && socket::receive(&self.socket, &mut [], Room::Sender).is_ok()
+    fn drop_memory(&self) -> Waits {
+        let fd = match socket::handed(&self.socket) {
+            Ok(Handed::One(fd)) if is_of_memory(&fd) => fd,
+            Ok(Handed::NoRoom) => return Waits::Unknown,
+            _ => return Waits::Somebody,
+        };
+        let taken = socket::receive(&self.socket, &mut [], Room::Sender);
+        // Our duplicate is closed behind it, as memory.
+        drop(fd);
+        match taken {
+            Ok(_) => Waits::Nothing,
+            Err(_) => Waits::Somebody,
+        }
     }
+}
+
+/// What closing a connection would wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waits {
+    Nothing,
+    /// Whoever has handed over what waits there.
+    Somebody,
+    /// It can't be told: there is no free descriptor to look with, or another process uses it.
+    Unknown,
 }
 
 /// Messages that wait in a connection at the most (net.unix.max_dgram_qlen, commonly 10 to 512).
@@ -178,13 +193,16 @@ impl Deref for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.can_be_closed() {
+        let waits = self.waits();
+        if waits == Waits::Nothing {
             // SAFETY: nobody uses it any more.
             unsafe { ManuallyDrop::drop(&mut self.socket) };
         } else if let (Some(uid), true) = (self.other_user, self.is_made_here()) {
             LEFT_OPEN.fetch_add(1, Relaxed);
-            // Each time could cost us one more descriptor.
-            distrust(uid);
+            if waits == Waits::Somebody {
+                // Each time could cost us one more descriptor.
+                distrust(uid);
+            }
         }
     }
 }

@@ -1,10 +1,18 @@
 //! What a process does with descriptors that another user's process should not have handed over.
 
 use super::*;
-use std::io::Write as _;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd as _, IntoRawFd as _};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time, with nobody distrusted yet.
+fn begun() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    LEFT_OPEN.store(0, Relaxed);
+    DISTRUSTED
+        .iter()
+        .for_each(|place| place.store(NOBODY, Relaxed));
+    one
+}
 
 pub(crate) fn pair() -> [Fd; 2] {
     let mut pair = [0i32; 2];
@@ -15,30 +23,6 @@ pub(crate) fn pair() -> [Fd; 2] {
     pair.map(Fd::owned)
 }
 
-/// A socket whose last closer waits for five seconds, and the one that it is connected to.
-fn lingering() -> (Fd, TcpListener) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    stream.set_nonblocking(true).unwrap();
-    while stream.write(&[0; 1 << 16]).is_ok() {}
-    let five = libc::linger {
-        l_onoff: 1,
-        l_linger: 5,
-    };
-    // SAFETY: a value of that size.
-    let set = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const five).cast(),
-            size_of_val(&five) as u32,
-        )
-    };
-    assert_eq!(set, 0);
-    (Fd::owned(stream.into_raw_fd()), listener)
-}
-
 /// A connection to a user that is not ours, and its other end.
 fn to_another_user(uid: u32) -> (Connection, Fd) {
     let [near, far] = pair();
@@ -47,38 +31,36 @@ fn to_another_user(uid: u32) -> (Connection, Fd) {
     (connection, far)
 }
 
-/// What waits for the descriptor's last closer takes no time, nor does closing the connection. What
-/// lingers is with its user.
-fn at_once<T>(uid: u32, act: impl FnOnce(&mut Connection) -> T) -> T {
+/// A descriptor that would have to be waited for is not closed, nor is the connection by which it
+/// came. Its user is not trusted any more.
+fn let_go_of_by_nobody<T>(uid: u32, act: impl FnOnce(&mut Connection) -> T) -> T {
     let (mut connection, far) = to_another_user(uid);
-    let (lingers, _listener) = lingering();
+    // (Any socket will do: it ends when it is closed.)
+    let [seen, given] = pair();
     socket::send(&far, b"x", None).unwrap();
-    socket::send(&far, b"y", Some(lingers.raw())).unwrap();
-    drop(lingers);
-    let start = Instant::now();
+    socket::send(&far, b"y", Some(given.raw())).unwrap();
+    drop(given);
     let got = act(&mut connection);
     drop(connection);
     drop(far);
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "it was waited for"
-    );
+    assert!(!socket::has_ended(&seen), "it was closed");
     assert!(is_distrusted(uid));
     got
 }
 
 #[test]
 fn what_lingers_is_not_taken() {
+    let _alone = begun();
     let user = regall_sys::geteuid() + 1000;
     let mut buffer = [0];
     // It is closed unread.
-    at_once(user, |_| ());
-    let got = at_once(user + 1, |c| {
+    let_go_of_by_nobody(user, |_| ());
+    let got = let_go_of_by_nobody(user + 1, |c| {
         assert_eq!(c.receive(&mut buffer, Room::Nothing).unwrap().bytes, 1);
         c.receive(&mut buffer, Room::Nothing).err()
     });
     assert_eq!(got, Some(Errno::PROTO));
-    let got = at_once(user + 2, |c| {
+    let got = let_go_of_by_nobody(user + 2, |c| {
         assert_eq!(c.receive(&mut buffer, Room::Nothing).unwrap().bytes, 1);
         c.receive_memory(&mut buffer).err()
     });
@@ -130,6 +112,7 @@ fn what_lingers_is_not_taken() {
 
 #[test]
 fn a_number_alone_makes_nobody_our_own_user() {
+    let _alone = begun();
     let unmapped = 65534;
     for (met, other) in [(Met::ByName, Some(unmapped)), (Met::InFolder, None)] {
         assert_eq!(met.other_user(unmapped, unmapped), other);
@@ -166,6 +149,7 @@ fn listener(name: &[u8]) -> Listener {
 
 #[test]
 fn one_user_costs_no_more_than_so_many_descriptors() {
+    let _alone = begun();
     let us = std::process::id();
     let uid = regall_sys::geteuid() + 5000;
     let name = format!("regall-test-{us}");
@@ -193,6 +177,7 @@ fn one_user_costs_no_more_than_so_many_descriptors() {
 
 #[test]
 fn what_waits_in_a_listener_is_not_let_go_of() {
+    let _alone = begun();
     let name = format!("regall-waits-{}", std::process::id());
     let listener = listener(name.as_bytes());
     let far = socket::connect_abstract(name.as_bytes(), 1_000_000).unwrap();
@@ -208,11 +193,47 @@ fn what_waits_in_a_listener_is_not_let_go_of() {
 
 #[test]
 fn who_is_distrusted_is_not_asked() {
+    let _alone = begun();
     let us = std::process::id();
     let uid = regall_sys::geteuid();
     assert_eq!(may_ask(us), Ok(()));
     // (As another user would have it.)
     DISTRUSTED[0].store(uid, Relaxed);
     assert_eq!(may_ask(us), Err(Errno::PERM));
-    DISTRUSTED[0].store(NOBODY, Relaxed);
+}
+
+/// Where there is no free descriptor, a bounce buffer can't be told from what has to be waited for.
+#[test]
+fn who_can_not_be_judged_is_not_distrusted() {
+    let _alone = begun();
+    let uid = regall_sys::geteuid() + 7000;
+    let (mut connection, far) = to_another_user(uid);
+    let (kept, other_far) = to_another_user(uid);
+    let memory = regall_sys::file::in_memory(c"bounce", 0).unwrap();
+    for socket in [&far, &other_far] {
+        socket::send(socket, b"x", Some(memory.raw())).unwrap();
+    }
+    let mut before = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let set = |limit: &libc::rlimit| {
+        // SAFETY: a limit that outlives the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+    };
+    // SAFETY: room for a limit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) };
+    set(&libc::rlimit {
+        rlim_cur: 0,
+        ..before
+    });
+    let none = connection.receive_memory(&mut [0]).err();
+    drop(kept);
+    set(&before);
+    assert_eq!(none, Some(Errno::MFILE));
+    assert!(!is_distrusted(uid) && LEFT_OPEN.load(Relaxed) == 1);
+    // It is known by now what waits there.
+    drop(connection);
+    assert!(socket::has_ended(&far));
+    assert!(!is_distrusted(uid) && LEFT_OPEN.load(Relaxed) == 1);
 }
