@@ -161,7 +161,8 @@ impl Open {
         self.send(hello)?;
         let (answer, bounce) = self.receive(gone, Comes::Memory)?;
         match (answer.errno, bounce) {
-            (0, Some(bounce)) if bounce.stat().is_ok_and(|s| s.size >= BOUNCE) => {
+            // (Whoever closes it last frees what is in it: no more than this.)
+            (0, Some(bounce)) if bounce.stat().is_ok_and(|s| s.size == BOUNCE) => {
                 let bounce = bounce.high().map_err(|_| Lost::NoRoom)?;
                 self.inodes.1 = bounce.stat().map_or(0, |s| s.inode);
                 self.bounce = Some(bounce);

@@ -35,8 +35,10 @@ fn a_bounce_buffer_is_memory_of_its_size() {
     for (errno, number) in [(libc::EPERM as u32, 1), (0, 2), (5000, 1)] {
         assert!(!greeted(errno, number, &memory), "{errno} {number}");
     }
-    memory.truncate(BOUNCE - 1).unwrap();
-    assert!(!greeted(0, 1, &memory));
+    for bytes in [BOUNCE - 1, BOUNCE + 1] {
+        memory.truncate(bytes).unwrap();
+        assert!(!greeted(0, 1, &memory), "{bytes}");
+    }
 
     // Nobody has what is no memory afterwards.
     let [reads, writes] = pipe();
