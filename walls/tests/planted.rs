@@ -152,6 +152,19 @@ fn system_calls_are_found() {
     assert_eq!(found("global_asm!(r#\"\nf:\n  syscall\n  ret\"#);"), [3]);
     assert_eq!(found("fn f() { asm!(\"nop\\n\\tsyscall\") }"), [2]);
     assert_eq!(found("use regall_sys::arch::syscall6;"), [1]);
+    assert_eq!(found("fn f() {\n unsafe { libc::mmap(a, b) }; }"), [2]);
+    assert_eq!(found("fn f() -> u8 { g(::libc::syscall(1).ok()) }"), [1]);
+    assert_eq!(
+        found("#[cfg(test)] mod tests { fn f() { libc::open(a); } }"),
+        []
+    );
+    let behind = "#[cfg(test)] mod tests; #[cfg(test)] fn g() { h() } fn f() { libc::open(a); }";
+    assert_eq!(found(behind), [1]);
+    assert_eq!(found("#[cfg(unix)] fn f() { libc::open(a); }"), [1]);
+    assert_eq!(
+        found("fn f(x: libc::c_int) { g(libc::O_RDWR, libc::major(x)) }"),
+        []
+    );
     // Others' names, what is only said, and what only is called so.
     assert_eq!(found("each_call! { rows } // call!(1)"), []);
     assert_eq!(found("/// call!(1)\nfn f() -> &str { \"syscall\" }"), []);
