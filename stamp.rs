@@ -19,6 +19,7 @@ const SOURCES: &[&str] = &[
     "beside",
     "reader",
     "documents",
+    "checking",
     "cli",
     "include",
     "docs/variables.md",

@@ -23,6 +23,7 @@ pub mod arena;
 mod atomic;
 pub mod base;
 pub mod capi;
+pub mod check;
 pub mod config;
 pub mod cookies;
 pub mod copier;

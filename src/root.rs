@@ -6,13 +6,16 @@ use crate::intercept::{self, strict};
 use crate::patch;
 use crate::track::{self, subscribers::Subscribers};
 use crate::{
-    capi, cookies, copier, copying, helper, host, memory, rights, rotator, startup, threads, verbs,
+    capi, check, cookies, copier, copying, helper, host, memory, rights, rotator, startup, threads,
+    verbs,
 };
 use regall_directory::layout::{Call, Header};
 
 /// What `track` is handed at start-up.
 pub static ALL: Subscribers = Subscribers {
     other_call,
+    before: check::events::before,
+    after: check::events::after,
     child_begins: &[
         descriptors_begin_anew,
         threads::forget,
@@ -21,6 +24,7 @@ pub static ALL: Subscribers = Subscribers {
         rights::child,
         patch::recover,
         verbs::handles::child,
+        check::life::child,
     ],
     new_directory: &[
         startup::write_settings,
@@ -35,9 +39,10 @@ pub static ALL: Subscribers = Subscribers {
         copying::forget,
         memory::forget,
         helper::start_if_needed,
+        check::life::child_tracked,
     ],
-    new_code: &[intercept::new_code],
-    code_gone: &[patch::forget],
+    new_code: &[intercept::new_code, check::life::new_code],
+    code_gone: &[patch::forget, check::life::code_gone],
     memory_leaves: &[cookies::leave],
     pages_replaced: &[cookies::replaced],
     pages_held: cookies::shadowed,
@@ -54,6 +59,7 @@ fn other_call(call: Call, frame: &mut Frame) -> i64 {
         Call::Credentials => rights::change(frame),
         Call::ThreadStart | Call::Sigaction | Call::Sigprocmask => strict::handle(call, frame),
         Call::ExitGroup => {
+            check::life::finish();
             startup::finish();
             track::real(frame)
         }
@@ -94,13 +100,14 @@ fn helper_ends(alone: bool) {
 fn construct(frame: &Frame) {
     track::subscribers::set(&ALL);
     startup::construct(frame);
+    check::life::begin();
 }
 
 // The constructor. It goes through the same entry as every call, so that a panic
 // in it finds its way back, too.
 #[cfg(not(any(test, fuzzing, std_beside)))]
 mod constructor {
-    use crate::{intercept, startup};
+    use crate::{check, intercept, startup};
     use core::arch::global_asm;
 
     global_asm!(
@@ -139,6 +146,7 @@ mod constructor {
 
     /// exit() ends here; what libc does after it is between it and the kernel.
     extern "C" fn destruct() {
+        check::life::finish();
         startup::finish();
     }
 

@@ -132,6 +132,7 @@ fn read_settings(env: Environment) -> bool {
             }
         }
     });
+    config.complete();
     if good {
         env.each(|name, value| {
             let unknown = name.starts_with(b"REGALL_")

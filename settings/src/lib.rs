@@ -61,6 +61,13 @@ words! {
         /// Large memory of every process, through any number of forks.
         Always = 2 => "always",
     }
+    /// REGALL_CHECK: what is checked of the program itself.
+    Check {
+        /// Nothing.
+        Off = 0 => "off",
+        /// What becomes of memory under its registrations with adapters.
+        Registrations = 1 => "registrations",
+    }
     /// REGALL_INTERCEPT.
     Intercept {
         /// Sites of system calls.
@@ -113,6 +120,7 @@ pub fn words(name: &str) -> Option<&'static [&'static str]> {
         "REGALL_PTRACER" => &pairs::PTRACER,
         "REGALL_SHARE" => Share::WORDS,
         "REGALL_HUGE" => &pairs::HUGE,
+        "REGALL_CHECK" => Check::WORDS,
         "REGALL_LOG" => &LEVELS,
         _ => return None,
     })
@@ -167,6 +175,10 @@ pub struct Config {
     pub exclude: Text<2048>,
     /// REGALL_STATS_FILE.
     pub stats_file: Text<1024>,
+    /// REGALL_CHECK=registrations.
+    pub check: bool,
+    /// REGALL_CHECK_FILE.
+    pub check_file: Text<1024>,
     /// REGALL_LOG.
     pub log_level: LevelFilter,
     /// REGALL_LOG_FILE.
@@ -196,6 +208,8 @@ impl Config {
             huge: None,
             exclude: Text::new(),
             stats_file: Text::new(),
+            check: false,
+            check_file: Text::new(),
             log_level: LevelFilter::Warn,
             log_file: Text::new(),
         }
@@ -233,11 +247,35 @@ impl Config {
             b"REGALL_HUGE" => self.huge = Some(!second(value, &pairs::HUGE)?),
             b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
             b"REGALL_STATS_FILE" => keep(&mut self.stats_file, value)?,
+            b"REGALL_CHECK" => self.check = Check::parse(value)? == Check::Registrations,
+            b"REGALL_CHECK_FILE" => keep(&mut self.check_file, value)?,
+            // These two are the command's.
+            b"REGALL_CHECK_SUPPRESSIONS" => keep(&mut Text::<4096>::new(), value)?,
+            b"REGALL_CHECK_EXIT" => {
+                exit_code(value).ok_or(text("an exit code, 0 to 255"))?;
+            }
             b"REGALL_LOG" => self.log_level = level(value)?,
             b"REGALL_LOG_FILE" => keep(&mut self.log_file, value)?,
             _ => return Err(Problem::Name),
         }
         Ok(())
+    }
+
+    /// All variables have been taken in: whoever checks the program does nothing else.
+    pub fn complete(&mut self) {
+        if !self.check {
+            return;
+        }
+        self.pin = Pin::Off;
+        self.hca = Hca::Off;
+        self.share = Share::Off;
+        self.copy = Order::OFF;
+        self.huge = Some(false);
+        self.fail_on_limit = false;
+        self.ptracer_any = false;
+        if self.check_file.as_bytes().is_empty() {
+            self.check_file.push(CHECK_FILE);
+        }
     }
 
     /// Whether huge pages are asked for. A huge page is resident as a whole: where nothing is
@@ -347,6 +385,14 @@ fn level(value: &[u8]) -> Result<LevelFilter, Problem> {
     })
 }
 
+/// What REGALL_CHECK_FILE is if it is not set: as core files, in the working directory.
+const CHECK_FILE: &[u8] = b"regall-check.%h.%p";
+
+/// A program's exit code.
+pub fn exit_code(value: &[u8]) -> Option<u8> {
+    u8::try_from(number(value)?).ok()
+}
+
 /// The most milliseconds of REGALL_REVOKE_MS: an hour.
 const LATEST: u64 = 3_600_000;
 
@@ -427,6 +473,7 @@ mod tests {
         ("REGALL_PTRACER", "off"),
         ("REGALL_SHARE", "off"),
         ("REGALL_HUGE", "advise"),
+        ("REGALL_CHECK", "off"),
         ("REGALL_LOG", "warn"),
     ];
 
@@ -497,6 +544,34 @@ mod tests {
         let said = Expected::Words(Pin::WORDS).to_string();
         assert_eq!(said, "auto, onfault, populate or off");
         assert_eq!(words("REGALL_LIMIT"), None);
+    }
+
+    /// Whoever checks the program's registrations makes none beside them.
+    #[test]
+    fn a_checker_does_nothing_else() {
+        let mut c = Config::new();
+        let set = "PIN=populate HCA=mlx5_0 SHARE=always COPY=helper HUGE=advise ON_LIMIT=fail \
+                   PTRACER=any";
+        for (name, value) in set.split(' ').filter_map(|pair| pair.split_once('=')) {
+            let name = format!("REGALL_{name}");
+            assert_eq!(c.set(name.as_bytes(), value.as_bytes()), Ok(()), "{name}");
+        }
+        c.complete();
+        assert!(c.pin == Pin::Populate && c.hca == Hca::Device && c.fail_on_limit);
+        assert_eq!(c.set(b"REGALL_CHECK", b"registrations"), Ok(()));
+        c.complete();
+        assert!(c.pin == Pin::Off && c.hca == Hca::Off && c.share == Share::Off);
+        assert!(c.copy == Order::OFF && !c.wants_huge());
+        assert!(!c.fail_on_limit && !c.ptracer_any);
+        assert_eq!(c.check_file.as_bytes(), CHECK_FILE);
+    }
+
+    #[test]
+    fn exit_codes() {
+        assert_eq!((exit_code(b"0"), exit_code(b"255")), (Some(0), Some(255)));
+        for bad in ["", "256", "-1", "1x"] {
+            assert_eq!(exit_code(bad.as_bytes()), None, "{bad}");
+        }
     }
 
     proptest! {

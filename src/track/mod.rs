@@ -155,6 +155,28 @@ pub fn handle(call: Call, frame: &mut Frame) -> i64 {
     if log::max_level() == log::LevelFilter::Trace {
         trace(call, frame);
     }
+    if subscribers::watching() {
+        return watched(call, frame);
+    }
+    dispatch(call, frame)
+}
+
+/// As [`handle`] where somebody is told of every call.
+#[cold]
+#[inline(never)]
+fn watched(call: Call, frame: &mut Frame) -> i64 {
+    let (table, args) = (subscribers::table(), frame.args);
+    let before = (table.before)(call, &args);
+    let value = dispatch(call, frame);
+    // A child of fork has begun anew.
+    if call != Call::Fork {
+        (table.after)(call, &args, before, value);
+    }
+    value
+}
+
+#[inline]
+fn dispatch(call: Call, frame: &mut Frame) -> i64 {
     match call {
         Call::Mmap => map::mmap(frame),
         Call::Munmap => unmap::munmap(frame),

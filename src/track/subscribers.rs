@@ -12,6 +12,10 @@ use regall_directory::layout::{Call, Header};
 pub struct Subscribers {
     /// Handles a call that is not about memory; it makes the call, too.
     pub other_call: fn(Call, &mut Frame) -> i64,
+    /// A call is about to be made; what it returns is handed to the next. After [`watch`] alone.
+    pub before: fn(Call, &[u64; 6]) -> [u64; 3],
+    /// It has been made, and what came of it. Not in a child that it has made.
+    pub after: fn(Call, &[u64; 6], [u64; 3], i64),
     /// A child of fork begins: it has this thread alone, and nothing of its parent's may be
     /// touched.
     pub child_begins: &'static [fn()],
@@ -50,6 +54,8 @@ pub struct Subscribers {
 /// As long as nobody is told of anything.
 static NOBODY: Subscribers = Subscribers {
     other_call: |_, frame| real(frame),
+    before: |_, _| [0; 3],
+    after: |_, _, _, _| (),
     child_begins: &[],
     new_directory: &[],
     budget: || (Budget::NONE, false),
@@ -72,6 +78,20 @@ static TABLE: AtomicPtr<Subscribers> = AtomicPtr::new(core::ptr::null_mut());
 /// Somebody wants to be told of memory that leaves and pages that are replaced: until then
 /// nobody pays for a look into the table.
 static LISTENING: AtomicBool = AtomicBool::new(false);
+
+/// Somebody wants to be told of every call, before and after.
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// From now on every call is told of, before and after.
+pub fn watch() {
+    WATCHING.store(true, Relaxed);
+}
+
+/// Whether every call is told of.
+#[inline]
+pub fn watching() -> bool {
+    WATCHING.load(Relaxed)
+}
 
 /// Hands the table down. Once, at start-up, before anything is intercepted.
 pub fn set(table: &'static Subscribers) {

@@ -6,6 +6,7 @@
 
 use super::handles::{self, Known};
 use super::real;
+use super::told::{self, closed, Leaving};
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;
 use crate::intercept::strict;
@@ -126,6 +127,42 @@ fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
     mr
 }
 
+/// A registration of the application's own has been made, or not: the checker is told.
+#[inline(always)] // for `is_inside`
+fn tell(mr: *mut Mr, addr: *mut c_void, length: usize, iova: u64, access: u32) -> *mut Mr {
+    if told::on() && !mr.is_null() && !is_inside() {
+        told::registered(mr, (addr as u64, length as u64), iova, access);
+    }
+    mr
+}
+
+/// The application is about to deregister: the checker is told.
+#[inline(always)] // for `is_inside`
+fn leave(mr: *mut Mr) -> Leaving {
+    match told::on() && !is_inside() {
+        true => Leaving::of(mr),
+        false => Leaving::NONE,
+    }
+}
+
+/// Makes the real ibv_rereg_mr; the checker is told that the old registration ends and another
+/// one begins. `access`: the new one, if it changes.
+#[inline(always)] // for `is_inside`
+fn changed(mr: *mut Mr, access: Option<c_int>, call: impl FnOnce() -> c_int) -> c_int {
+    let leaving = leave(mr);
+    let was = leaving.access();
+    let value = really(call);
+    if value != 0 {
+        leaving.stays();
+    } else if let Some(was) = was {
+        // SAFETY: registered anew, so it is a live handle of libibverbs'.
+        let now = unsafe { *mr };
+        let access = access.map_or(was, |a| a as u32);
+        tell(mr, now.addr, now.length, now.addr as u64, access);
+    }
+    value
+}
+
 /// Gives up pinned memory for a registration that has failed, if that can help.
 #[cold]
 #[inline(never)]
@@ -169,7 +206,8 @@ pub unsafe extern "C" fn ibv_reg_mr(
     }
     let real = real_or!(ibv_reg_mr as Register, ptr::null_mut());
     // SAFETY: the application's own call.
-    really_register(|| unsafe { real(pd, addr, length, access) })
+    let mr = really_register(|| unsafe { real(pd, addr, length, access) });
+    tell(mr, addr, length, addr as u64, access as u32)
 }
 
 /// ibv_reg_mr_iova(3).
@@ -192,7 +230,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     }
     let real = real_or!(ibv_reg_mr_iova as RegisterAt, ptr::null_mut());
     // SAFETY: the application's own call; int and unsigned are passed alike.
-    really_register(|| unsafe { real(pd, addr, length, iova, access as c_uint) })
+    let mr = really_register(|| unsafe { real(pd, addr, length, iova, access as c_uint) });
+    tell(mr, addr, length, iova, access as u32)
 }
 
 /// ibv_reg_mr_iova2: what the macro ibv_reg_mr calls.
@@ -215,7 +254,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     }
     let real = real_or!(ibv_reg_mr_iova2 as RegisterAt, ptr::null_mut());
     // SAFETY: the application's own call.
-    really_register(|| unsafe { real(pd, addr, length, iova, access) })
+    let mr = really_register(|| unsafe { real(pd, addr, length, iova, access) });
+    tell(mr, addr, length, iova, access)
 }
 
 /// ibv_dereg_mr(3).
@@ -231,8 +271,13 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     match handles::look(mr.cast()) {
         Known::Foreign => {
             let real = real_or!(ibv_dereg_mr as OfMr, EINVAL);
+            let leaving = leave(mr);
             // SAFETY: the application's own call.
-            really(|| unsafe { real(mr) })
+            let value = really(|| unsafe { real(mr) });
+            if value != 0 {
+                leaving.stays();
+            }
+            value
         }
         Known::Ours(loan) => {
             let _pass = strict::pass();
@@ -304,7 +349,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         Known::Foreign => {
             let real = real_or!(ibv_rereg_mr as Reregister, REREG_INPUT);
             // SAFETY: the application's own call.
-            return really(|| unsafe { real(mr, flags, pd, addr, length, access) });
+            let call = || unsafe { real(mr, flags, pd, addr, length, access) };
+            return changed(mr, (flags & CHANGE_ACCESS != 0).then_some(access), call);
         }
         Known::Ours(loan) => loan,
         Known::Parents | Known::Stale => return REREG_INPUT,
@@ -442,7 +488,11 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         domains::forget_context(context as u64);
     }
     // SAFETY: the application's own call.
-    really(|| unsafe { real(context) })
+    let value = really(|| unsafe { real(context) });
+    if value == 0 {
+        closed(context);
+    }
+    value
 }
 
 #[cfg(test)]

@@ -9,3 +9,4 @@
 pub mod exports;
 pub mod handles;
 pub mod real;
+mod told;

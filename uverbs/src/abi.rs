@@ -11,6 +11,12 @@ use core::ffi::c_void;
 
 /// Function pointers at the start of a context, most of them only placeholders.
 const CONTEXT_OPS: usize = 32;
+/// Where `post_srq_recv` stands among them.
+pub const POST_SRQ_RECV: usize = 20;
+/// `post_send`.
+pub const POST_SEND: usize = 25;
+/// `post_recv`.
+pub const POST_RECV: usize = 26;
 
 /// `struct ibv_context`: an open device.
 #[repr(C)]
@@ -233,6 +239,14 @@ mod tests {
             handle,
             kind as "type"
         ));
+        for (name, place) in [
+            ("post_srq_recv", POST_SRQ_RECV),
+            ("post_send", POST_SEND),
+            ("post_recv", POST_RECV),
+        ] {
+            let at = core::mem::offset_of!(Context, ops) + place * size_of::<*mut c_void>();
+            all.push(format!("offsetof(struct ibv_context, ops.{name}) == {at}"));
+        }
         check("infiniband/verbs.h", &all);
     }
 

@@ -31,6 +31,26 @@ pub fn glibc_is_loaded() -> bool {
     at != 0
 }
 
+/// The instruction, stack and frame pointers of the function that this becomes a part of: where
+/// a walk of its stack begins.
+#[inline(always)]
+pub fn registers() -> [u64; 3] {
+    let (instruction, stack, frame): (u64, u64, u64);
+    // SAFETY: reads registers.
+    unsafe {
+        asm!(
+            "lea {}, [rip]",
+            "mov {}, rsp",
+            "mov {}, rbp",
+            out(reg) instruction,
+            out(reg) stack,
+            out(reg) frame,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    [instruction, stack, frame]
+}
+
 /// The stack pointer, near enough.
 #[inline]
 pub fn stack_pointer() -> u64 {
