@@ -21,6 +21,7 @@ macro_rules! after_help {
 mod answer;
 mod caches;
 mod check;
+mod checking;
 mod cover;
 mod doctor;
 mod dump;
@@ -96,6 +97,9 @@ enum Command {
     /// Show all processes of the node that run with the shim on, live
     #[command(after_help = top::EXIT_CODES)]
     Top(top::Args),
+    /// Run a command and report what is wrong with its own registrations
+    #[command(after_help = checking::EXIT_CODES)]
+    Check(checking::Args),
     /// Make one table of what the ranks of a job wrote at exit
     #[command(after_help = report::EXIT_CODES)]
     Report(report::Args),
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
     let mut out = BufWriter::with_capacity(1 << 16, Output(io::stdout().lock()));
     let done = match Cli::parse().command {
         Command::Run(args) => return run::run(&args),
+        Command::Check(args) => return checking::check(&args),
         Command::Env(args) => env::env(&args, &mut out),
         Command::Maps(args) => maps::maps(&args, &mut out),
         Command::Dump(args) => dump::dump(&args, &mut out),

@@ -338,6 +338,14 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
              with the shim on. Nothing of that stays. For each thing in the way it says what follows from it, who \
              can mend it, and by which line. They stand in the order in which they matter.",
         ],
+        "check" => &[
+            "Runs the command with `REGALL_CHECK=registrations` and waits for it. Its processes leave what they notice \
+             of their own registrations with adapters in a folder that all nodes have to see, the working \
+             directory; then the report is made of it: errors, which are wrong data or worse, and notes.",
+            "A line of a file of suppressions is `[KIND ]function:GLOB` or `[KIND ]module:GLOB`; it leaves out the \
+             findings of which any frame of any stack is named so. Words in brackets in the report are kinds.",
+            "$ regall check --exit 9 --suppressions known.txt -- mpirun -np 2 ./app\nregall check --read regall-check.*",
+        ],
         "report" => &[
             "Reads what processes wrote to `REGALL_STATS_FILE` when they ended, and makes one table of it: least, \
              median and most of each figure, and which rank is furthest from the median; what was refused or \

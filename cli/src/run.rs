@@ -19,9 +19,9 @@ use crate::settings::{Missing, Settings, Variable, STATS_FILE};
 use crate::{complain, report, FAILED};
 
 /// As a shell says that there is no such command ...
-const NOT_FOUND: u8 = 127;
+pub const NOT_FOUND: u8 = 127;
 /// ... or that it can't be executed.
-const NOT_EXECUTABLE: u8 = 126;
+pub const NOT_EXECUTABLE: u8 = 126;
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: that of the command; 128 and its number if a signal ended it, with --report; 126 if \
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// The program with its arguments, or, of a launcher, with those that make it hand the
 /// environment on.
-fn command(program: &OsStr, arguments: &[OsString], mut environment: Vec<Variable>) -> Command {
+pub fn command(program: &OsStr, arguments: &[OsString], mut environment: Vec<Variable>) -> Command {
     let arguments = match Launcher::of(program) {
         Some(launcher) => {
             let forwarded = launcher.forward(arguments, &environment);
@@ -147,7 +147,7 @@ fn sanitizer(options: Option<OsString>) -> OsString {
 }
 
 /// Whether the command returns while the job that it starts is yet to come.
-fn only_submits(program: &OsStr, arguments: &[OsString]) -> bool {
+pub fn only_submits(program: &OsStr, arguments: &[OsString]) -> bool {
     let waits = |a: &OsString| a == "-W" || a == "--wait";
     Path::new(program).file_name() == Some(OsStr::new("sbatch")) && !arguments.iter().any(waits)
 }
@@ -216,7 +216,7 @@ impl Parts {
 /// sends, for a key of the terminal or its end, has gone to the command, too: it is in the same
 /// group. What somebody sends to that group can't be told from what is sent to us, and reaches the
 /// command twice: to be ended twice is better than not at all.
-fn waited(command: &mut Command) -> io::Result<u8> {
+pub fn waited(command: &mut Command) -> io::Result<u8> {
     let signals = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     // A handler here would be the default action in the command.
     let heeded = signals.into_iter().filter(|s| !inherited::is_ignored(*s));

@@ -72,6 +72,10 @@ settings! {
     exclude "REGALL_EXCLUDE" "none" "GLOBS" "Mappings that are never registered";
     only "REGALL_ONLY" "all but launchers and shells" "GLOBS" "Executables to be active in";
     stats_file "REGALL_STATS_FILE" "none" "PATH" "Where counters are written at exit; %p is the pid, %h the host's name";
+    check "REGALL_CHECK" "off" "off|registrations" "What is checked of the program's own registrations; see regall check";
+    check_file "REGALL_CHECK_FILE" "regall-check.%h.%p" "PATH" "Where a checked process leaves what it noticed; %p is the pid, %h the host's name";
+    check_exit "REGALL_CHECK_EXIT" "the command's" "CODE" "What regall check exits with where there are errors";
+    check_suppressions "REGALL_CHECK_SUPPRESSIONS" "none" "PATH" "What regall check does not report";
     log "REGALL_LOG" "warn" "off|error|warn|info|debug|trace" "How much is logged";
     log_file "REGALL_LOG_FILE" "stderr" "PATH" "Where the log goes instead of stderr; %p is the pid, %h the host's name";
 }

@@ -4,11 +4,13 @@
 //! these types. Whoever changes the meaning of a name, or takes one away, counts
 //! [`VERSION`] up.
 
+mod checked;
 mod process;
 mod rows;
 mod verdict;
 mod words;
 
+pub use checked::{Check, Checked, Checks, Fault, Registration, Severity, Stack, StackFrame};
 pub use process::{Bytes, Live, Process, Rates, Sites, Top};
 pub use rows::{Cure, Doctor, Figure, Finding, Maps, Measure, Region, Report, Row};
 pub use verdict::{Gap, Outcome, Verified, Verify, Wrong};
@@ -30,7 +32,7 @@ fn schema<T: JsonSchema>() -> Schema {
 }
 
 /// Each kind of document: its name, and its schema.
-pub fn schemas() -> [(&'static str, Schema); 6] {
+pub fn schemas() -> [(&'static str, Schema); 7] {
     [
         ("process", schema::<Process>()),
         ("top", schema::<Top>()),
@@ -38,5 +40,6 @@ pub fn schemas() -> [(&'static str, Schema); 6] {
         ("report", schema::<Report>()),
         ("doctor", schema::<Doctor>()),
         ("maps", schema::<Maps>()),
+        ("check", schema::<Check>()),
     ]
 }

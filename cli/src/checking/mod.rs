@@ -1,0 +1,225 @@
+//! `regall check`: runs a command with REGALL_CHECK=registrations, and says afterwards what its
+//! processes left, with names in the stacks.
+
+mod findings;
+mod object;
+mod records;
+mod suppress;
+mod text;
+mod walk;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{bail, Context};
+use regall_documents::Check;
+
+use crate::run::{command, only_submits, waited, NOT_EXECUTABLE, NOT_FOUND};
+use crate::settings::{Missing, Settings, Variable};
+use crate::{complain, print_json, FAILED};
+use suppress::Suppressions;
+
+pub const EXIT_CODES: &str = after_help!(
+    "Exit code: that of the command, 128 and its number if a signal ended it; with --exit CODE \
+     that code where there are errors. 126 and 127 as of regall run. With --read 0, or CODE. 2 if \
+     it could not look.",
+    "regall check --exit 9 -- mpirun -np 2 ./app",
+    "regall-check"
+);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Exit with this where there are errors [default: REGALL_CHECK_EXIT, or as the command]
+    #[arg(long, value_name = "CODE")]
+    exit: Option<u8>,
+    /// Leave out what this file names [default: REGALL_CHECK_SUPPRESSIONS]
+    #[arg(long, value_name = "FILE")]
+    suppressions: Option<PathBuf>,
+    /// Write the report there instead of to stderr (JSON if it is called *.json)
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print the report as JSON to stdout
+    #[arg(long, conflicts_with = "report")]
+    json: bool,
+    /// Report errors alone, as text
+    #[arg(long)]
+    errors: bool,
+    /// Leave what the processes wrote in this folder, which must not be there yet and which all
+    /// nodes have to see
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+    /// Read what was written before (REGALL_CHECK_FILE, --keep) instead of running a command
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["command", "keep"])]
+    read: Vec<PathBuf>,
+    /// The command and its arguments
+    #[arg(last = true, required_unless_present = "read", value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command, and reports.
+pub fn check(args: &Args) -> ExitCode {
+    match checked(args) {
+        Ok(code) => code.into(),
+        Err(e) => {
+            complain(&format!("{e:#}"));
+            FAILED.into()
+        }
+    }
+}
+
+fn checked(args: &Args) -> anyhow::Result<u8> {
+    let exit = match args.exit {
+        Some(code) => Some(code),
+        None => exit_code(std::env::var_os("REGALL_CHECK_EXIT"))?,
+    };
+    let from = args.suppressions.clone();
+    let from = from.or_else(|| std::env::var_os("REGALL_CHECK_SUPPRESSIONS").map(PathBuf::from));
+    let suppressions = from.as_deref().map(Suppressions::read).transpose()?;
+    let suppressions = suppressions.unwrap_or_default();
+    if let Some(report) = &args.report {
+        // Not after hours.
+        fs::File::create(report).with_context(|| report.display().to_string())?;
+    }
+    if !args.read.is_empty() {
+        let found = read(&args.read, &suppressions)?;
+        report(args, &found)?;
+        return Ok(exit.filter(|_| found.errors > 0).unwrap_or(0));
+    }
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Ok(NOT_FOUND);
+    };
+    if only_submits(program, arguments) {
+        bail!("sbatch returns before the job has run: put regall check into the job's script");
+    }
+    let folder = Folder::make(args.keep.as_deref())?;
+    let code = match run(program, arguments, &folder)? {
+        Ended::With(code) => code,
+        Ended::NeverBegan(code) => return Ok(code),
+    };
+    let found = read(std::slice::from_ref(&folder.path), &suppressions)?;
+    report(args, &found)?;
+    Ok(exit.filter(|_| found.errors > 0).unwrap_or(code))
+}
+
+fn exit_code(value: Option<OsString>) -> anyhow::Result<Option<u8>> {
+    let Some(value) = value else { return Ok(None) };
+    let code = regall_settings::exit_code(value.as_encoded_bytes());
+    let code = code.with_context(|| format!("REGALL_CHECK_EXIT={}", value.to_string_lossy()));
+    code.map(Some)
+}
+
+/// How a command ended.
+enum Ended {
+    /// With this code.
+    With(u8),
+    /// It could not be begun, which has been said.
+    NeverBegan(u8),
+}
+
+fn run(program: &OsStr, arguments: &[OsString], folder: &Folder) -> anyhow::Result<Ended> {
+    let mut environment = match Settings::default().environment() {
+        Ok(environment) => environment,
+        Err(why) => {
+            complain(&why.to_string());
+            return Ok(Ended::NeverBegan(match why {
+                Missing::Library(_) => NOT_FOUND,
+                Missing::Path(_) => NOT_EXECUTABLE,
+            }));
+        }
+    };
+    let ours: [Variable; 2] = [
+        ("REGALL_CHECK", "registrations".into()),
+        ("REGALL_CHECK_FILE", folder.path.join("%h.%p").into()),
+    ];
+    environment.retain(|(name, _)| ours.iter().all(|(ours, _)| ours != name));
+    environment.extend(ours);
+    match waited(&mut command(program, arguments, environment)) {
+        Ok(code) => Ok(Ended::With(code)),
+        Err(e) => {
+            complain(&format!("{}: {e}", program.to_string_lossy()));
+            Ok(Ended::NeverBegan(match e.kind() {
+                ErrorKind::NotFound => NOT_FOUND,
+                _ => NOT_EXECUTABLE,
+            }))
+        }
+    }
+}
+
+/// Where the processes leave their records: for this user alone, since stacks hold data.
+struct Folder {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Folder {
+    fn make(keep: Option<&Path>) -> anyhow::Result<Self> {
+        let name = format!("regall-check.{}.d", std::process::id());
+        let path = keep.map_or_else(|| PathBuf::from(name), Path::to_path_buf);
+        let said = path.display().to_string();
+        if path.as_os_str().as_encoded_bytes().contains(&b'%') {
+            bail!("{said}: a path with a % in it can't hold the records");
+        }
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| said.clone())?;
+        // Ranks have working directories of their own.
+        let path = path.canonicalize().with_context(|| said.clone())?;
+        Ok(Self {
+            path,
+            kept: keep.is_some(),
+        })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        if let Err(e) = fs::remove_dir_all(&self.path) {
+            complain(&format!("{}: {e}", self.path.display()));
+        }
+    }
+}
+
+/// Reads files, and the files of folders.
+fn read(paths: &[PathBuf], suppressions: &Suppressions) -> anyhow::Result<Check> {
+    let mut files = Vec::new();
+    for path in paths {
+        let said = || path.display().to_string();
+        if path.is_dir() {
+            for entry in fs::read_dir(path).with_context(said)? {
+                files.push(entry.with_context(said)?.path());
+            }
+        } else {
+            files.push(path.clone());
+        }
+    }
+    files.sort();
+    let mut images = Vec::new();
+    for file in files {
+        let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
+        images.extend(records::images(&bytes));
+    }
+    Ok(findings::of(&images, suppressions))
+}
+
+fn report(args: &Args, found: &Check) -> anyhow::Result<()> {
+    if args.json {
+        return Ok(print_json(found, &mut std::io::stdout().lock())?);
+    }
+    let Some(path) = &args.report else {
+        let text = text::of(found, args.errors);
+        // Whoever has closed it does not want it.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        return Ok(());
+    };
+    let text = match path.extension().is_some_and(|e| e == "json") {
+        true => serde_json::to_string_pretty(found)? + "\n",
+        false => text::of(found, args.errors),
+    };
+    fs::write(path, text).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,124 @@
+//! The report for people.
+
+use std::fmt::Write;
+
+use regall_documents::{Check, Checked, Fault, Severity, Stack, StackFrame};
+
+/// The report; `errors`: without notes.
+pub fn of(found: &Check, errors: bool) -> String {
+    let mut text = String::new();
+    for fault in &found.findings {
+        if !errors || fault.severity == Severity::Error {
+            finding(&mut text, fault);
+        }
+    }
+    for process in &found.processes {
+        remarks(&mut text, process);
+    }
+    let _ = writeln!(text, "regall check: {}", sums(found));
+    text
+}
+
+fn sums(found: &Check) -> String {
+    let many = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let mut registered = 0;
+    for process in &found.processes {
+        registered += process.counts.as_ref().map_or(0, |c| c.registered);
+    }
+    let suppressed = match found.suppressed {
+        0 => String::new(),
+        n => format!(", {n} suppressed"),
+    };
+    let images = found.processes.len() as u64;
+    format!(
+        "{}, {}{suppressed}; {} in {}",
+        many(found.errors, "error"),
+        many(found.notes, "note"),
+        many(registered, "registration"),
+        match images {
+            1 => "1 process".to_string(),
+            n => format!("{n} processes"),
+        },
+    )
+}
+
+fn finding(text: &mut String, fault: &Fault) {
+    let severity = match fault.severity {
+        Severity::Error => "error",
+        Severity::Note => "note",
+    };
+    let pids: Vec<_> = fault.pids.iter().map(u32::to_string).collect();
+    let times = match fault.count {
+        1 => String::new(),
+        n => format!(", {n} times"),
+    };
+    let _ = writeln!(
+        text,
+        "{severity}: {} [{}]\n  in {}{times}: {}-{}, of {} bytes at {} with lkey {}, rkey {}",
+        fault.text,
+        fault.kind,
+        pids.join(", "),
+        fault.start,
+        fault.end,
+        fault.registration.bytes,
+        fault.registration.addr,
+        fault.registration.lkey,
+        fault.registration.rkey,
+    );
+    for stack in &fault.stacks {
+        of_stack(text, stack);
+    }
+    text.push('\n');
+}
+
+fn of_stack(text: &mut String, stack: &Stack) {
+    let _ = writeln!(text, "  {}:", stack.what);
+    for (n, frame) in stack.frames.iter().enumerate() {
+        let _ = writeln!(text, "    #{n} {}", of_frame(frame));
+    }
+    if !stack.whole {
+        let _ = writeln!(text, "    ... further frames are not known");
+    }
+}
+
+fn of_frame(frame: &StackFrame) -> String {
+    let module = frame.module.as_deref().unwrap_or("?");
+    let name = module.rsplit('/').next().unwrap_or(module);
+    let at = match &frame.offset {
+        Some(offset) => format!("{name}+{offset}"),
+        None => format!("{name} {}", frame.address),
+    };
+    let function = frame.function.as_deref().unwrap_or("?");
+    match (&frame.file, frame.line) {
+        (Some(file), Some(line)) => format!("{function} at {file}:{line} ({at})"),
+        _ => format!("{function} ({at})"),
+    }
+}
+
+/// What is to be known of a process beside its findings.
+fn remarks(text: &mut String, process: &Checked) {
+    let mut say = |what: &str| {
+        let _ = writeln!(text, "remark: {} ({}): {what}", process.exe, process.pid);
+    };
+    if process.damaged {
+        say("what it wrote can't be read to its end");
+    }
+    let Some(counts) = &process.counts else {
+        return say("it did not come to its end; what was never deregistered is not known");
+    };
+    for (n, what) in [
+        (
+            counts.untracked,
+            "registrations were not followed: there were too many at a time",
+        ),
+        (
+            counts.crowded,
+            "ranges went away under registrations of which four were known already",
+        ),
+        (counts.dropped, "records were not written"),
+    ] {
+        if n > 0 {
+            say(&format!("{n} {what}"));
+        }
+    }
+}
