@@ -87,6 +87,8 @@ fn all_fit_their_schemas() {
     let exit = at_exit(folder.path());
     let mut all = vec![("process", "exit", exit.clone())];
     let left = at("exit");
+    let kept = at("kept");
+    regall(&["check", "--keep", &kept, "--", "true"]).must_succeed();
     for (schema, arguments) in [
         ("process", &["stats", "--json", &pid][..]),
         ("top", &["top", "--once", "--json", "--interval", "0.1"]),
@@ -96,6 +98,7 @@ fn all_fit_their_schemas() {
         ("maps", &["maps", "--json", &pid]),
         ("report", &["report", "--json", &left]),
         ("doctor", &["doctor", "--json"]),
+        ("check", &["check", "--json", "--read", &kept]),
     ] {
         all.push((schema, arguments[0], regall(arguments).stdout));
     }

@@ -18,6 +18,8 @@ use regall_tests::mode::Mode;
 use regall_tests::quiet::Watcher;
 use regall_tests::{build, unittest};
 
+#[path = "rdma/checked.rs"]
+mod checked;
 #[path = "rdma/keys.rs"]
 mod keys;
 #[path = "rdma/killed.rs"]
@@ -92,6 +94,9 @@ mod stock {
         faults = requests_that_fail();
         few_regions = on_few_regions();
         doctor = doctor_says("absent");
+        checked = checked::finds();
+        checked_exits = checked::exits();
+        checked_others = checked::others_are_right();
         machine_pool = machine::pool();
         fits = machine::fits();
         fits_with_swap = machine::fits_with_swap();
@@ -153,6 +158,7 @@ fn all_programs_are_listed() {
         stock::program::LISTED,
         odp::program::LISTED,
         machine::LISTED,
+        checked::LISTED,
     ]
     .concat();
     for entry in fs::read_dir(build::root().join("c-tests/rdma"))

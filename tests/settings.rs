@@ -101,6 +101,8 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_PTRACER", &["", "all"]),
         ("REGALL_SHARE", &["", "all", "never"]),
         ("REGALL_HUGE", &["", "always"]),
+        ("REGALL_CHECK", &["", "memory", "1"]),
+        ("REGALL_CHECK_EXIT", &["", "256", "-1"]),
         ("REGALL_LOG", &["", "loud", "WARNING"]),
     ] {
         for value in values {
@@ -126,6 +128,7 @@ fn too_long_values_leave_it_inert() {
         "REGALL_EXCLUDE",
         "REGALL_STATS_FILE",
         "REGALL_LOG_FILE",
+        "REGALL_CHECK_FILE",
         "REGALL_PIN",
         "REGALL_HCA",
     ] {
