@@ -36,9 +36,10 @@ def single(bench, way, program, *args, pin=False):
 
 def pair(bench):
     s = Section("pair", "mmap + munmap of 64 KiB, untouched")
-    names = bench.with_ucm("none", "off", "ucm", "auto", "future")
+    names = bench.with_ucm("none", "off", "checked", "ucm", "auto", "future")
     got = alternate(bench.ways, names, "calls", "pair", "65536", **bench.rounds(10, 10))
     s.checks.append(check("mmap+munmap of 64 KiB, tracked / without the shim", got["off"], got["none"], 1.05))
+    s.checks.append(check("mmap+munmap of 64 KiB, REGALL_CHECK=registrations / tracked", got["checked"], got["off"], 1.05))
     if "ucm" in got:
         s.checks.append(check("mmap+munmap of 64 KiB, tracked / UCX UCM (bistro)", got["off"], got["ucm"], 1.0))
     s.tables.append(compared("mmap + munmap of 64 KiB, untouched, between memory that nothing merges with", got, name="ns a pair"))
