@@ -66,7 +66,7 @@ fn releases_of_debian() {
 /// regions, without a system call, and behaves as without the shim.
 #[test]
 fn a_program_on_the_crate_ibverbs() {
-    if !is_soak() {
+    if is_short() {
         return;
     }
     let row = Row::begin(PART, "a program on the crate ibverbs");
