@@ -293,7 +293,7 @@ mod tests {
 
     fn until(what: impl Fn() -> bool) {
         while !what() {
-            regall_sys::nap(1_000_000);
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 
@@ -303,7 +303,7 @@ mod tests {
         in_some_process();
         let held = FAMILY.lock();
         HOLDS.store(1, Relaxed);
-        regall_sys::nap(100_000_000);
+        std::thread::sleep(std::time::Duration::from_millis(100));
         let both = GOT.load(Relaxed) != 0;
         drop(held);
         if both {
