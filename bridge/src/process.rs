@@ -7,7 +7,7 @@ use crate::snapshot::{self, Snapshot};
 use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
-use regall_directory::layout::{Header, SETTING_GAVE_UP};
+use regall_directory::layout::{Generation, Header, SETTING_GAVE_UP};
 use regall_sys::file::{self, Fd};
 use regall_sys::process::Identity;
 use regall_sys::text::Text;
@@ -25,9 +25,9 @@ pub struct Process {
     /// /proc/PID/mem: it stays with the memory that it was opened for, whoever is given
     /// the pid. -1 where that is not allowed.
     memory: AtomicI32,
-    /// Its name.
+    /// The name of that file.
     memory_path: Text<32>,
-    /// Its device and inode: the application may have closed the descriptor, and opened another
+    /// Device and inode of that file: the application may have closed the descriptor, and opened another
     /// file by that number. As long as it is open, the file of that name on that device has another
     /// inode if the pid is another process's.
     memory_file: (u64, u64),
@@ -201,7 +201,7 @@ impl Process {
     }
 
     /// Whether the entry in `slot` still is the one of `generation`.
-    pub fn publishes(&self, slot: u32, generation: u64) -> bool {
+    pub fn publishes(&self, slot: u32, generation: Generation) -> bool {
         let known = self.known.lock();
         let slot = known.view.slot(slot as usize);
         // SAFETY: the view is here.

@@ -5,6 +5,7 @@ use crate::host::Host;
 use crate::memory::Array;
 use crate::view::{Stamp, View};
 use core::sync::atomic::Ordering::*;
+use regall_directory::layout::Generation;
 use regall_directory::reader::{read_slot, Published};
 use regall_directory::vocab::{Attr, Kind, Prot};
 use regall_sys::{Errno, Result};
@@ -12,7 +13,7 @@ use regall_sys::{Errno, Result};
 /// A copy is made anew so often, at the most, while its original changes all the time.
 const PATIENCE: usize = 16;
 
-/// A range.
+/// A range that the peer published.
 #[derive(Clone, Copy)]
 pub struct Known {
     /// First address.
@@ -20,7 +21,7 @@ pub struct Known {
     /// First address behind it.
     pub end: u64,
     /// The event that published it.
-    pub generation: u64,
+    pub generation: Generation,
     slot: u32,
     prot: Prot,
     kind: Kind,
@@ -49,7 +50,7 @@ impl Known {
         self.slot
     }
 
-    fn new(range: (u64, u64), generation: u64, slot: usize, attr: Attr) -> Self {
+    fn new(range: (u64, u64), generation: Generation, slot: usize, attr: Attr) -> Self {
         Self {
             start: range.0,
             end: range.1,
@@ -224,8 +225,8 @@ impl Snapshot {
 }
 
 /// The generation, if no hooked call is in progress.
-fn quiet(view: &View) -> Option<u64> {
+fn quiet(view: &View) -> Option<Generation> {
     let header = view.header()?;
     let busy = header.inflight.iter().any(|i| i.load(Acquire) != 0);
-    (!busy).then(|| header.generation.load(Acquire))
+    (!busy).then(|| Generation::from_raw(header.generation.load(Acquire)))
 }

@@ -9,6 +9,7 @@ use crate::vector::{Cursor, Few, Segment, PIECE_BYTES, PIECE_SEGMENTS};
 use crate::view::Stamp;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{fence, Ordering::Acquire};
+use regall_directory::layout::Generation;
 use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
 
@@ -21,7 +22,7 @@ pub struct Outcome {
     /// the memory was that of the entries that it was looked up in.
     pub bytes: u64,
     /// The highest generation of those entries.
-    pub generation: u64,
+    pub generation: Generation,
     /// What copied last.
     pub mechanism: Option<Kind>,
 }
@@ -31,7 +32,7 @@ impl Outcome {
     pub const NOTHING: Self = Self {
         result: Ok(()),
         bytes: 0,
-        generation: 0,
+        generation: Generation::NONE,
         mechanism: None,
     };
 
@@ -369,8 +370,8 @@ impl Stamps {
         self.as_slice().iter().find(stale).map(|(_, from)| *from)
     }
 
-    fn newest(&self) -> u64 {
+    fn newest(&self) -> Generation {
         let generations = self.as_slice().iter().map(|(s, _)| s.generation());
-        generations.max().unwrap_or(0)
+        generations.max().unwrap_or(Generation::NONE)
     }
 }

@@ -6,7 +6,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{fence, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{
-    locate, segment_bytes, segment_offset, Header, Slot, MAGIC, SEGMENT0_SLOTS, SEGMENTS,
+    locate, segment_bytes, segment_offset, Generation, Header, Slot, MAGIC, SEGMENT0_SLOTS,
+    SEGMENTS,
 };
 use regall_sys::file::{Fd, Stat};
 use regall_sys::{Errno, Result};
@@ -134,17 +135,18 @@ impl View {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     at: NonNull<AtomicU64>,
-    generation: u64,
+    /// What stood there.
+    word: u64,
 }
 
 impl Stamp {
     /// The stamp of `slot`.
-    pub fn of(slot: NonNull<Slot>, generation: u64) -> Self {
+    pub fn of(slot: NonNull<Slot>, generation: Generation) -> Self {
         // SAFETY: a slot's first word; only its address is taken.
         let at = unsafe { &raw const (*slot.as_ptr()).generation };
         Self {
             at: NonNull::new(at.cast_mut()).unwrap_or(NonNull::dangling()),
-            generation,
+            word: generation.get(),
         }
     }
 
@@ -152,7 +154,7 @@ impl Stamp {
     pub fn of_word(word: &AtomicU64, value: u64) -> Self {
         Self {
             at: NonNull::from(word),
-            generation: value,
+            word: value,
         }
     }
 
@@ -166,7 +168,7 @@ impl Stamp {
         // its order, keeps only what comes behind it in its place.
         fence(Acquire);
         // SAFETY: by the contract above.
-        unsafe { self.at.as_ref() }.load(Acquire) == self.generation
+        unsafe { self.at.as_ref() }.load(Acquire) == self.word
     }
 
     /// The number of the entry in its owner's ledger, if it still is what it was.
@@ -187,7 +189,7 @@ impl Stamp {
     }
 
     /// The generation.
-    pub fn generation(&self) -> u64 {
-        self.generation
+    pub fn generation(&self) -> Generation {
+        Generation::from_raw(self.word)
     }
 }

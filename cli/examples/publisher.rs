@@ -16,7 +16,7 @@ use regall_directory::addr::PageRange;
 use regall_directory::layout::*;
 use regall_directory::maps::{self, Lines, LINE_MAX};
 use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
-use regall_directory::writer::{Backing, Region, SlotRef, Writer};
+use regall_directory::writer::{Backing, Region, Writer};
 use regall_reader::Process;
 
 /// Maps `bytes`: of the file from `offset` on, or anonymous.
@@ -58,7 +58,7 @@ impl Backing for File {
 
 struct Publisher {
     writer: Writer,
-    generation: u64,
+    generation: Generation,
     /// A mapping that the commands are about, apart from all others.
     victim: PageRange,
     slot: Option<SlotRef>,
@@ -110,7 +110,7 @@ fn main() {
     }
     let mut publisher = Publisher {
         writer,
-        generation: 1,
+        generation: Generation::from_raw(1),
         victim: PageRange::new(victim, victim + (1 << 20)).unwrap(),
         slot: None,
         regions: [None; 2],
@@ -198,7 +198,7 @@ impl Publisher {
             if ours || self.all_in_regions && attr.pin.held() {
                 attr.hca = Column::YES;
             }
-            let slot = self.writer.publish(1, line.range, attr, 1);
+            let slot = self.writer.publish(self.generation, line.range, attr, 1);
             if ours {
                 self.slot = slot;
             } else if attr.hca.held() {
@@ -227,7 +227,7 @@ impl Publisher {
     /// Instead of the victim's region of the primary domain two, with so many
     /// pages between them that no region holds.
     fn split(&mut self, hole: u64) {
-        self.generation += 1;
+        self.generation = self.generation.next();
         let (start, end) = (self.victim.start(), self.victim.end());
         let part = |start, end| PageRange::new(start, end).unwrap();
         let low = self.region(
@@ -246,22 +246,26 @@ impl Publisher {
         for slot in old.into_iter().flatten() {
             self.writer.retire(slot);
         }
-        self.header().generation.store(self.generation, Relaxed);
+        self.header()
+            .generation
+            .store(self.generation.get(), Relaxed);
     }
 
     /// Regions of two other domains.
     fn others(&mut self) {
-        self.generation += 1;
+        self.generation = self.generation.next();
         let half = PageRange::new(self.victim.start(), self.victim.start() + (1 << 19)).unwrap();
         self.region(self.victim, Access::NONE, LOCAL, 0x66);
         let all = Access::as_asked(1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20);
         self.region(half, all, PEERS, 0x77);
-        self.header().generation.store(self.generation, Relaxed);
+        self.header()
+            .generation
+            .store(self.generation.get(), Relaxed);
     }
 
     /// A region of a domain that reaches a page beyond the victim, or not.
     fn stray(&mut self, yes: bool, domain: u64) {
-        self.generation += 1;
+        self.generation = self.generation.next();
         let end = self.victim.end();
         if let Some(old) = self.stray.take() {
             self.writer.retire(old);
@@ -270,12 +274,14 @@ impl Publisher {
             let range = PageRange::new(end - 4096, end + 4096).unwrap();
             self.stray = self.region(range, Access::LOCAL_WRITE, domain, 0x88);
         }
-        self.header().generation.store(self.generation, Relaxed);
+        self.header()
+            .generation
+            .store(self.generation.get(), Relaxed);
     }
 
     /// Says something else of the victim, or nothing.
     fn replace(&mut self, with: Option<(Prot, Column)>) {
-        self.generation += 1;
+        self.generation = self.generation.next();
         let old = self.slot.take();
         if let Some((prot, pin)) = with {
             let attr = attr(prot, Kind::Anon, pin);
@@ -284,7 +290,9 @@ impl Publisher {
         if let Some(old) = old {
             self.writer.retire(old);
         }
-        self.header().generation.store(self.generation, Relaxed);
+        self.header()
+            .generation
+            .store(self.generation.get(), Relaxed);
     }
 
     fn header(&self) -> &Header {
@@ -295,19 +303,23 @@ impl Publisher {
     fn churn(&mut self) {
         loop {
             self.busy(true);
-            self.generation += 1;
+            self.generation = self.generation.next();
             let at = map(None, 0, 1 << 16) as u64;
             let range = PageRange::new(at, at + (1 << 16)).unwrap();
             let says = attr(Prot::from_call(3, false), Kind::Anon, Column::YES);
             let slot = self.writer.publish(self.generation, range, says, 1);
-            self.header().generation.store(self.generation, Relaxed);
+            self.header()
+                .generation
+                .store(self.generation.get(), Relaxed);
             self.busy(false);
             self.busy(true);
-            self.generation += 1;
+            self.generation = self.generation.next();
             self.writer.retire(slot.unwrap());
             // SAFETY: mapped just now.
             unsafe { libc::munmap(at as *mut _, 1 << 16) };
-            self.header().generation.store(self.generation, Relaxed);
+            self.header()
+                .generation
+                .store(self.generation.get(), Relaxed);
             self.busy(false);
         }
     }

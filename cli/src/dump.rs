@@ -30,7 +30,7 @@ pub fn dump(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     if look.header.settings & SETTING_GAVE_UP != 0 {
         anyhow::bail!("{}: {}", args.pid, Failure::GaveUp);
     }
-    let (start, generation) = (look.start_time, look.header.generation);
+    let (start, generation) = (look.start_time, look.header.generation.get());
     let pid = args.pid;
     writeln!(
         out,

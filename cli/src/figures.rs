@@ -196,7 +196,7 @@ impl Figures {
             live: Some(Live {
                 job: launched.job.clone(),
                 activity: self.activity(launched).to_string(),
-                generation: h.generation,
+                generation: h.generation.get(),
                 busy: self.busy as u64,
                 regions: self.regions as u64,
                 rates,
@@ -214,6 +214,7 @@ pub mod fixtures {
     //! A process of which nothing is known.
 
     use super::*;
+    use regall_directory::layout::Generation;
 
     /// With `pid`, executing `exe`.
     pub fn figures(pid: u32, exe: &str) -> Figures {
@@ -225,7 +226,7 @@ pub mod fixtures {
                 image: 1,
                 pid_namespace: 1,
                 uid: 0,
-                generation: 1,
+                generation: Generation::from_raw(1),
                 high_water: 0,
                 segments: 1,
                 unpublished: 0,

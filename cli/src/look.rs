@@ -200,6 +200,7 @@ pub mod fixtures {
     //! Entries and mappings by page number.
 
     use super::*;
+    use regall_directory::layout::Generation;
     use regall_directory::vocab::{Access, Attr, Prot};
 
     pub fn range(start: u64, end: u64) -> PageRange {
@@ -208,7 +209,7 @@ pub mod fixtures {
 
     pub fn entry(start: u64, end: u64) -> Entry {
         Entry {
-            generation: 1,
+            generation: Generation::from_raw(1),
             range: range(start, end),
             attr: Attr {
                 prot: Prot::from_call(3, false),
@@ -224,7 +225,7 @@ pub mod fixtures {
     /// With `key` and `key` + 1 for keys.
     pub fn region(domain: u32, start: u64, end: u64, key: u32) -> Region {
         Region {
-            generation: 1,
+            generation: Generation::from_raw(1),
             range: range(start, end),
             domain,
             pd: 7,

@@ -1,6 +1,7 @@
 //! The lines of a process's address space: what is mapped, and what is said of it.
 
 use regall_directory::addr::PageRange;
+use regall_directory::layout::Generation;
 use regall_reader::{Entry, Mapping, Region};
 
 use crate::check::overlapping;
@@ -95,7 +96,7 @@ impl Row<'_> {
     }
 
     /// What rows that are one have in common.
-    fn says(&self) -> (Option<u64>, Option<(u64, u64)>) {
+    fn says(&self) -> (Option<u64>, Option<(Generation, u64)>) {
         let region = self.region.map(|r| (r.generation, r.id));
         (self.entry.map(|e| e.attr.pack()), region)
     }

@@ -14,6 +14,7 @@
 //! the higher generation is right.
 
 use crate::atomic::AtomicU64;
+use core::num::NonZeroU32;
 
 /// First word of the file: "regall\0" and the layout's version in the top byte. The version
 /// rises with every change of what is below, [`CALLS`] and [`COUNTERS`] included: readers refuse
@@ -146,6 +147,59 @@ pub struct Slot {
 }
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
+
+/// What tells an entry of a directory from all others that it has had and will have: the newer,
+/// the higher.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// No entry's: a slot with it is free.
+    pub const NONE: Self = Self(0);
+
+    /// As a word of the file has it.
+    #[inline]
+    pub const fn from_raw(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// As a word of the file.
+    #[inline]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The one behind this.
+    #[inline]
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+/// A slot that is in use: its number plus 1, so that an `Option` of it is 4 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct SlotRef(NonZeroU32);
+
+impl SlotRef {
+    /// From what [`SlotRef::get`] gave.
+    #[inline]
+    pub const fn from_raw(raw: NonZeroU32) -> Self {
+        Self(raw)
+    }
+    /// The slot as a number to be kept.
+    #[inline]
+    pub const fn get(self) -> NonZeroU32 {
+        self.0
+    }
+    /// The slot's number, counted over all segments.
+    #[inline]
+    pub const fn number(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 /// [`Header::settings`]: REGALL_PIN, 2 bits: 0 off, 1 onfault, 2 populate, 3 auto.
 pub const SETTING_PIN_SHIFT: u32 = 0;

@@ -6,7 +6,7 @@
 
 use crate::addr::PageRange;
 use crate::atomic::{fence, Ordering};
-use crate::layout::{Slot, SLOT_BYTES};
+use crate::layout::{Generation, Slot, SLOT_BYTES};
 use crate::vocab::{Access, Attr, Kind};
 
 /// 64-bit words in a slot.
@@ -19,7 +19,7 @@ const USER_END: u64 = 1 << 56;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The event that published it; the higher one is right where two overlap.
-    pub generation: u64,
+    pub generation: Generation,
     /// The addresses.
     pub range: PageRange,
     /// What is said of them.
@@ -33,7 +33,7 @@ pub struct Entry {
 pub struct Region {
     /// The event that published it; the higher one is right where two of one
     /// domain overlap.
-    pub generation: u64,
+    pub generation: Generation,
     /// The addresses.
     pub range: PageRange,
     /// Number of its domain, from 1.
@@ -83,7 +83,7 @@ fn range(words: &[u64; SLOT_WORDS]) -> Result<Entry, Corrupt> {
         return Err(Corrupt("an entry beyond user addresses"));
     }
     Ok(Entry {
-        generation,
+        generation: Generation::from_raw(generation),
         range,
         attr,
         id,
@@ -102,7 +102,7 @@ fn region(words: &[u64; SLOT_WORDS]) -> Result<Region, Corrupt> {
         return Err(Corrupt("a region's domain"));
     }
     Ok(Region {
-        generation,
+        generation: Generation::from_raw(generation),
         range,
         domain,
         pd,

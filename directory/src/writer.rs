@@ -19,31 +19,10 @@ use core::ptr::NonNull;
 
 use crate::addr::PageRange;
 use crate::atomic::{fence, AtomicU64, Ordering};
-use crate::layout::{locate, segment_offset, Header, Slot, SEGMENT0_SLOTS, SEGMENTS, SLOT_BYTES};
+use crate::layout::{
+    locate, segment_offset, Generation, Header, Slot, SlotRef, SEGMENT0_SLOTS, SEGMENTS, SLOT_BYTES,
+};
 use crate::vocab::{Access, Attr};
-
-/// A slot that is in use: its number plus 1, so that an `Option` of it is 4 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(transparent)]
-pub struct SlotRef(NonZeroU32);
-
-impl SlotRef {
-    /// From what [`SlotRef::get`] gave.
-    #[inline]
-    pub const fn from_raw(raw: NonZeroU32) -> Self {
-        Self(raw)
-    }
-    /// The slot as a number to be kept.
-    #[inline]
-    pub const fn get(self) -> NonZeroU32 {
-        self.0
-    }
-    /// The slot's number, counted over all segments.
-    #[inline]
-    pub const fn number(self) -> usize {
-        self.0.get() as usize - 1
-    }
-}
 
 /// Where the writer's memory comes from; the shim does it with raw system calls.
 pub trait Backing {
@@ -97,7 +76,7 @@ pub struct Writer {
     free: usize,
     unpublished: u64,
     /// What the header says; see [`Writer::next_generation`].
-    generation: u64,
+    generation: Generation,
 }
 
 // SAFETY: the pointers are to memory of the process that no thread owns more
@@ -119,7 +98,7 @@ impl Writer {
             fresh: 0,
             free: 0,
             unpublished: 0,
-            generation: 0,
+            generation: Generation::NONE,
         }
     }
 
@@ -156,11 +135,11 @@ impl Writer {
     /// Kept in private memory: whoever put an earlier one into the file could else have two
     /// entries share one.
     #[inline]
-    pub fn next_generation(&mut self) -> u64 {
-        self.generation += 1;
+    pub fn next_generation(&mut self) -> Generation {
+        self.generation = self.generation.next();
         let next = self.generation;
         if let Some(header) = self.header() {
-            header.generation.store(next, Ordering::Relaxed);
+            header.generation.store(next.get(), Ordering::Relaxed);
         }
         next
     }
@@ -211,13 +190,13 @@ impl Writer {
         true
     }
 
-    /// Fills a free slot and makes it visible. `generation` is the event's
-    /// number and must not be 0. `None` if no slot is free: the entry counts as
+    /// Fills a free slot and makes it visible. `generation` is one that no
+    /// entry has had. `None` if no slot is free: the entry counts as
     /// unpublished until [`Writer::unpublished_gone`].
     #[inline]
     pub fn publish(
         &mut self,
-        generation: u64,
+        generation: Generation,
         range: PageRange,
         attr: Attr,
         id: u64,
@@ -228,7 +207,7 @@ impl Writer {
     /// As [`Writer::publish`], of a memory region with `access`.
     pub fn publish_region(
         &mut self,
-        generation: u64,
+        generation: Generation,
         range: PageRange,
         access: Access,
         id: u64,
@@ -240,7 +219,7 @@ impl Writer {
     #[inline]
     fn fill(
         &mut self,
-        generation: u64,
+        generation: Generation,
         range: PageRange,
         attr: u64,
         id: u64,
@@ -260,7 +239,7 @@ impl Writer {
         slot.id.store(id, Ordering::Relaxed);
         slot.keys.store(region.keys, Ordering::Relaxed);
         slot.domain.store(region.domain, Ordering::Relaxed);
-        slot.generation.store(generation, Ordering::Release);
+        slot.generation.store(generation.get(), Ordering::Release);
         Some(taken)
     }
 
@@ -330,8 +309,8 @@ impl Writer {
     fn take(&mut self) -> Option<(SlotRef, NonNull<Slot>)> {
         let freed = NonZeroU32::new(self.last_freed);
         let taken = match freed {
-            Some(freed) => SlotRef(freed),
-            None => SlotRef(NonZeroU32::new(u32::try_from(self.fresh + 1).ok()?)?),
+            Some(freed) => SlotRef::from_raw(freed),
+            None => SlotRef::from_raw(NonZeroU32::new(u32::try_from(self.fresh + 1).ok()?)?),
         };
         let (slot, mut link) = self.find(taken.number())?;
         // SAFETY: `find` gives links of mapped private memory, which only this

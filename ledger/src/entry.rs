@@ -1,9 +1,11 @@
 //! One range and what is said of it; bytes by what is said of them.
 
+use core::num::NonZeroU32;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 
 use crate::index::{Busy, Hint, Row, View};
+use regall_directory::layout::SlotRef;
 
 /// One range and what is said of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,8 +14,8 @@ pub struct Entry {
     pub range: PageRange,
     /// What is said of every byte of it.
     pub attr: Attr,
-    /// Its slot in the directory; 0: none.
-    pub slot: u32,
+    /// Its slot in the directory.
+    pub slot: Option<SlotRef>,
     /// Unique for the ledger's life; from 1 up.
     pub id: u64,
     /// What it is a part of.
@@ -56,8 +58,8 @@ pub struct Found {
     pub end: u64,
     /// [`Attr`], packed.
     pub packed: u64,
-    /// Slot in the directory; 0: none.
-    pub slot: u32,
+    /// Slot in the directory.
+    pub slot: Option<SlotRef>,
     /// The entry's id.
     pub id: u64,
 }
@@ -81,7 +83,7 @@ impl Found {
             start: row.start,
             end: row.end,
             packed: row.attr,
-            slot: row.slot,
+            slot: slot(&row),
             id: row.id,
         }
     }
@@ -169,6 +171,18 @@ const NONSENSE: Attr = Attr {
     hca: Column::no(Reason::Off),
 };
 
+/// The slot in the directory that says what `row` does: rows of the ledger are tagged with it.
+#[inline]
+pub(crate) fn slot(row: &Row) -> Option<SlotRef> {
+    NonZeroU32::new(row.tag).map(SlotRef::from_raw)
+}
+
+/// What such a row is tagged with.
+#[inline]
+pub(crate) fn tag(slot: Option<SlotRef>) -> u32 {
+    slot.map_or(0, |slot| slot.get().get())
+}
+
 #[inline]
 pub(crate) fn unpack(word: u64) -> Attr {
     let attr = Attr::unpack(word);
@@ -184,7 +198,7 @@ impl Entry {
         Some(Self {
             range: range?,
             attr: unpack(row.attr),
-            slot: row.slot,
+            slot: slot(&row),
             id: row.id,
             origin: Origin(row.origin),
         })

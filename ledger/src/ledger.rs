@@ -4,21 +4,22 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use regall_directory::addr::PageRange;
+use regall_directory::layout::SlotRef;
 use regall_directory::vocab::Attr;
 
 #[cfg(test)]
 use crate::entry::mergeable;
-use crate::entry::{joins, unpack, Entry, Origin, Totals, ODD, REASONS};
+use crate::entry::{joins, slot, tag, unpack, Entry, Origin, Totals, ODD, REASONS};
 use crate::index::{Index, Memory, Pos, Row, Spot, View};
 use crate::plan::{Plan, Rows};
 
 /// Where the ledger's changes go: the directory in real life, a recorder in tests.
 pub trait Sink {
-    /// `range` is from now on said to be `attr`. Returns the slot that says so; 0 if
+    /// `range` is from now on said to be `attr`. Returns the slot that says so; `None` if
     /// there is none left, which the ledger keeps and gives to `retire` like any other.
-    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32;
+    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> Option<SlotRef>;
     /// What `slot` says is no longer so. Comes after `publish` of what replaces it.
-    fn retire(&mut self, slot: u32, range: PageRange, attr: Attr);
+    fn retire(&mut self, slot: Option<SlotRef>, range: PageRange, attr: Attr);
 }
 
 /// The pool of leaves ran short before the change came to address `at`. What lies
@@ -491,7 +492,7 @@ impl Ledger {
     fn publish(&mut self, range: PageRange, attr: Attr, origin: u32, sink: &mut impl Sink) -> Row {
         let id = self.last_id.load(Relaxed).wrapping_add(1);
         self.last_id.store(id, Relaxed);
-        let slot = sink.publish(range, attr, id);
+        let tag = tag(sink.publish(range, attr, id));
         let packed = attr.pack();
         self.totals.change(range.len(), packed);
         Row {
@@ -499,7 +500,7 @@ impl Ledger {
             end: range.end(),
             attr: packed,
             id,
-            slot,
+            tag,
             origin,
         }
     }
@@ -520,7 +521,7 @@ impl Ledger {
     #[inline]
     fn retire(&mut self, row: Row, sink: &mut impl Sink) {
         if let Some(range) = PageRange::new(row.start, row.end) {
-            sink.retire(row.slot, range, unpack(row.attr));
+            sink.retire(slot(&row), range, unpack(row.attr));
             self.totals.change(range.len().wrapping_neg(), row.attr);
         }
     }

@@ -3,9 +3,11 @@
 
 use std::alloc::{alloc_zeroed, Layout};
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use regall_directory::addr::PAGE;
+use regall_directory::layout::SlotRef;
 use regall_directory::vocab::*;
 use std::ptr::NonNull;
 
@@ -45,7 +47,7 @@ fn plenty() -> Leak {
 /// Replays what it is told, and takes offence at what no ledger may say.
 #[derive(Default)]
 struct Recorder {
-    live: HashMap<u32, (PageRange, Attr, u64)>,
+    live: HashMap<SlotRef, (PageRange, Attr, u64)>,
     last: u32,
     full: bool,
     /// What happened in the current change: true: publish.
@@ -53,23 +55,24 @@ struct Recorder {
 }
 
 impl Sink for Recorder {
-    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
+    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> Option<SlotRef> {
         self.told.push((true, range));
         if self.full {
-            return 0;
+            return None;
         }
         self.last += 1;
-        self.live.insert(self.last, (range, attr, id));
-        self.last
+        let slot = SlotRef::from_raw(NonZeroU32::new(self.last)?);
+        self.live.insert(slot, (range, attr, id));
+        Some(slot)
     }
 
-    fn retire(&mut self, slot: u32, range: PageRange, attr: Attr) {
+    fn retire(&mut self, slot: Option<SlotRef>, range: PageRange, attr: Attr) {
         self.told.push((false, range));
-        if slot == 0 {
+        let Some(slot) = slot else {
             return;
-        }
+        };
         let was = self.live.remove(&slot).expect("retired, but not live");
-        assert_eq!((was.0, was.1), (range, attr), "slot {slot}");
+        assert_eq!((was.0, was.1), (range, attr), "{slot:?}");
     }
 }
 
@@ -198,7 +201,7 @@ impl Rig {
         );
         let mine: BTreeMap<_, _> = entries
             .iter()
-            .map(|e| (e.slot, (e.range, e.attr, e.id)))
+            .map(|e| (e.slot.unwrap(), (e.range, e.attr, e.id)))
             .collect();
         let told: BTreeMap<_, _> = self.sink.live.iter().map(|(s, v)| (*s, *v)).collect();
         assert_eq!(mine, told, "the sink's view");

@@ -5,7 +5,7 @@ use loom::model::Builder;
 use loom::thread;
 use regall_races::addr::PageRange;
 use regall_races::atomic::{begin, know};
-use regall_races::layout::{segment_bytes, Header, Slot, HEADER_BYTES};
+use regall_races::layout::{segment_bytes, Generation, Header, Slot, SlotRef, HEADER_BYTES};
 use regall_races::reader::{read_slot, Published};
 use regall_races::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 use regall_races::writer::{Backing, Writer};
@@ -87,10 +87,10 @@ fn attr() -> Attr {
 }
 
 /// The entry of which all fields tell the number.
-fn publish(writer: &mut Writer, generation: u64, n: u64) -> regall_races::writer::SlotRef {
+fn publish(writer: &mut Writer, generation: u64, n: u64) -> SlotRef {
     let range = PageRange::new(n << 20, (n << 20) + (n << 12)).expect("a range");
     writer
-        .publish(generation, range, attr(), n)
+        .publish(Generation::from_raw(generation), range, attr(), n)
         .expect("a slot")
 }
 

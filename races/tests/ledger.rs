@@ -60,7 +60,7 @@ fn row(n: u64, version: u64) -> Row {
         end: (n << 20) + 4096,
         attr: n * 1000 + version,
         id: n * 1000 + version,
-        slot: (n * 1000 + version) as u32,
+        tag: (n * 1000 + version) as u32,
         origin: (n * 1000 + version) as u32,
     }
 }
@@ -80,7 +80,7 @@ fn found(view: &View, n: u64, versions: &[u64]) -> Option<u64> {
     Some(version.unwrap_or(NONE))
 }
 
-/// It is not there.
+/// What stands for no row.
 const NONE: u64 = u64::MAX;
 
 /// An index with rows of these numbers.

@@ -10,8 +10,8 @@ use super::newest::{lists, words};
 use super::process::{Mapping, Process};
 use super::{Entry, OpenError, Region};
 use regall_directory::layout::{
-    segment_offset, Header, CALLS, COUNTERS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES, INFLIGHT,
-    MAGIC, SEGMENTS, SLOT_BYTES,
+    segment_offset, Generation, Header, CALLS, COUNTERS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES,
+    INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
 };
 use regall_sys::file::{major, minor};
 
@@ -44,7 +44,7 @@ pub struct HeaderView {
     pub image: u64,
     pub pid_namespace: u64,
     pub uid: u64,
-    pub generation: u64,
+    pub generation: Generation,
     pub high_water: u64,
     pub segments: u64,
     pub unpublished: u64,
@@ -66,7 +66,7 @@ pub struct HeaderView {
     pub device: String,
 }
 
-/// A picture of a directory.
+/// What a directory said at one time.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The header as it was when the entries were these.
@@ -162,7 +162,7 @@ impl Directory {
         header.inflight.iter().filter(alive).count()
     }
 
-    /// A picture of the whole.
+    /// What the whole says.
     ///
     /// Copies are not atomic, so the slots are read until two copies in a row
     /// are equal, generations included. A generation is never used twice, so
@@ -295,7 +295,7 @@ impl HeaderView {
             image: word(offset_of!(Header, image)),
             pid_namespace: word(offset_of!(Header, pid_namespace)),
             uid: word(offset_of!(Header, uid)),
-            generation: word(offset_of!(Header, generation)),
+            generation: Generation::from_raw(word(offset_of!(Header, generation))),
             high_water: word(offset_of!(Header, high_water)),
             segments: word(offset_of!(Header, segments)),
             unpublished: word(offset_of!(Header, unpublished)),

@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
 use regall_directory::addr::PageRange;
-use regall_directory::layout::SLOT_BYTES;
+use regall_directory::layout::{Generation, SLOT_BYTES};
 
 /// What is in slots: sorted, and each byte has one entry only, and one region of
 /// each domain.
@@ -51,7 +51,7 @@ fn overlap<T: Dated>(sorted: &[T]) -> bool {
 trait Dated: Copy {
     fn range(&self) -> PageRange;
     /// Higher is newer.
-    fn age(&self) -> (u64, u64);
+    fn age(&self) -> (Generation, u64);
     /// A line that is the same, but about `range`.
     fn of(self, range: PageRange) -> Self;
 }
@@ -60,7 +60,7 @@ impl Dated for Entry {
     fn range(&self) -> PageRange {
         self.range
     }
-    fn age(&self) -> (u64, u64) {
+    fn age(&self) -> (Generation, u64) {
         (self.generation, self.id)
     }
     fn of(self, range: PageRange) -> Self {
@@ -72,7 +72,7 @@ impl Dated for Region {
     fn range(&self) -> PageRange {
         self.range
     }
-    fn age(&self) -> (u64, u64) {
+    fn age(&self) -> (Generation, u64) {
         (self.generation, self.id)
     }
     fn of(self, range: PageRange) -> Self {

@@ -16,7 +16,7 @@ impl From<&Outcome> for Done {
     fn from(outcome: &Outcome) -> Self {
         Self {
             bytes: outcome.bytes,
-            generation: outcome.generation,
+            generation: outcome.generation.get(),
             mechanism: outcome.mechanism.map_or(0, |kind| kind as u32 + 1),
             reserved: 0,
         }

@@ -15,6 +15,7 @@ use regall_bridge::lock::Lock;
 use regall_bridge::peer::Peer;
 use regall_bridge::window::{How, Lease};
 use regall_directory::addr::{round_up, PageRange};
+use regall_directory::layout::Generation;
 use regall_directory::vocab::{Kind, Prot};
 
 /// REGALL_MAP_WRITE.
@@ -28,7 +29,7 @@ const UNSEALED: c_uint = 2;
 pub struct Mapping {
     at: u64,
     len: u64,
-    generation: u64,
+    generation: Generation,
     base: u64,
     bytes: u64,
     slot: u32,

@@ -7,7 +7,7 @@
 
 use super::{lock, State};
 use crate::base::counters;
-use crate::registrar::hca::records::{Life, Record};
+use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::sys::process::may_be_filtered;
 use crate::sys::{self, time, Access, Segment};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -22,10 +22,10 @@ const RECORDS: u32 = 4096;
 const SAMPLES: usize = 32;
 /// Bytes that are read of each page.
 const BYTES: usize = 64;
-/// It is done no more often than this, in nanoseconds.
+/// Regions are looked at no more often than this, in nanoseconds.
 const PAUSE: u64 = 50_000_000;
 
-/// When it was done last.
+/// When they were looked at last.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// The record to go on with.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -69,13 +69,14 @@ fn may_read() -> bool {
 }
 
 /// The next regions that have something ahead, with the numbers of their records.
-fn choose(state: &State, chosen: &mut [Option<(u32, PageRange)>; REGIONS]) {
+fn choose(state: &State, chosen: &mut [Option<(RecordId, PageRange)>; REGIONS]) {
     let high = state.hca.records.high();
     let mut places = chosen.iter_mut();
     let from = NEXT.load(Relaxed);
     for i in 0..RECORDS.min(high) {
         let n = wrapped(from, i, high);
-        let Some(record) = state.hca.records.get(n) else {
+        let id = RecordId::from_raw(n);
+        let Some(record) = state.hca.records.get(id) else {
             continue;
         };
         let fit = record.life == Life::Live && record.ahead != 0;
@@ -87,7 +88,7 @@ fn choose(state: &State, chosen: &mut [Option<(u32, PageRange)>; REGIONS]) {
         let Some(place) = places.next() else {
             return NEXT.store(n, Relaxed);
         };
-        *place = Some((n, record.range));
+        *place = Some((id, record.range));
     }
     NEXT.store(wrapped(from, RECORDS.min(high), high), Relaxed);
 }

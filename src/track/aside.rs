@@ -7,29 +7,30 @@ use crate::base::claims::{self, Claim};
 use crate::ledger::{Ledger, Origin, Sink, View};
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::layout::SlotRef;
 use regall_directory::vocab::Attr;
 
 /// A part of memory, what was said of it, and what it is a part of.
 pub type Part = (PageRange, Attr, Origin);
 
-/// Nobody looks anything up here.
+/// A view that nobody looks anything up in.
 static UNSEEN: View = View::new();
 
 /// Publishes nothing.
 struct Nowhere;
 
 impl Sink for Nowhere {
-    fn publish(&mut self, _: PageRange, _: Attr, _: u64) -> u32 {
-        0
+    fn publish(&mut self, _: PageRange, _: Attr, _: u64) -> Option<SlotRef> {
+        None
     }
 
-    fn retire(&mut self, _: u32, _: PageRange, _: Attr) {}
+    fn retire(&mut self, _: Option<SlotRef>, _: PageRange, _: Attr) {}
 }
 
 /// The parts, by their addresses.
 pub type Aside = claims::Aside<Ledger>;
 
-/// None.
+/// No parts.
 pub const fn none() -> Aside {
     Aside::new(Ledger::new(&UNSEEN))
 }

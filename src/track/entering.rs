@@ -5,7 +5,7 @@ use super::state::{State, USER_END};
 use super::waiting;
 use crate::base::settings;
 use crate::policy;
-use crate::registrar::hca::records::{Life, Record};
+use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{Device, DomainId};
 use regall_directory::addr::PageRange;
@@ -88,7 +88,7 @@ pub fn publish(state: &mut State, d: DomainId, record: Record) -> Option<Node> {
             generation,
             record.range,
             record.access,
-            u64::from(n),
+            u64::from(n.get()),
             region,
         );
         if let Some(kept) = state.hca.records.get_mut(n) {
@@ -120,7 +120,7 @@ pub fn leave(
 }
 
 /// What the directory says of `record` goes.
-pub fn retract_slot(state: &mut State, record: u32) {
+pub fn retract_slot(state: &mut State, record: RecordId) {
     let Some(record) = state.hca.records.get_mut(record) else {
         return;
     };

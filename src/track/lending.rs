@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
 use crate::limits;
 use crate::policy;
-use crate::registrar::hca::records::{Life, Record};
+use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::{idle, numbers, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{Errno, Result};
 use crate::uverbs::{MrHandle, PdHandle};
@@ -19,7 +19,7 @@ use regall_directory::vocab::Access;
 #[derive(Clone, Copy, Debug)]
 pub struct Loan {
     /// Number of the region's record.
-    pub record: u32,
+    pub record: RecordId,
     /// The kernel's handle for the region.
     pub handle: MrHandle,
     /// Local key.

@@ -17,7 +17,7 @@ use super::{begin_work, end, lock, subscribers, work};
 use crate::base::{counters, settings};
 use crate::policy;
 use crate::registrar::hca::idle::{self, Due, Looked};
-use crate::registrar::hca::records::{Life, Record};
+use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{DomainId, State as Stage};
 use crate::sys::{self, process::filters};
@@ -172,7 +172,7 @@ fn look_in(guard: &Guard, from: u32, ticks: u32) -> Looked {
 
 /// Rotates region `n`, unless somebody has come to borrow it, or is at work on its memory: then it
 /// is left for later.
-pub fn rotate(n: u32, ticks: u32) {
+pub fn rotate(n: RecordId, ticks: u32) {
     let flight = begin_work();
     if rotate_now(n, ticks).is_some() {
         counters::count(Counter::HcaRotated);
@@ -186,13 +186,13 @@ struct Old {
     d: DomainId,
     node: Node,
     record: Record,
-    /// It is the one region for all addresses.
+    /// Whether this is the one region for all addresses.
     implicit: bool,
 }
 
 impl Old {
     /// Region `n`, if it is to be rotated.
-    fn find(guard: &Guard, n: u32, ticks: u32) -> Option<Self> {
+    fn find(guard: &Guard, n: RecordId, ticks: u32) -> Option<Self> {
         let record = *guard.hca.records.get(n)?;
         let d = record.domain;
         let domain = guard.hca.alive(d)?;
@@ -215,7 +215,7 @@ impl Old {
     }
 }
 
-fn rotate_now(n: u32, ticks: u32) -> Option<()> {
+fn rotate_now(n: RecordId, ticks: u32) -> Option<()> {
     let guard = lock()?;
     let old = Old::find(&guard, n, ticks)?;
     let device = guard.hca.alive(old.d)?.device?;

@@ -17,8 +17,9 @@ use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::*;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Counter, SEGMENTS, SETTING_GAVE_UP};
+use regall_directory::layout::{Generation, SlotRef};
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
-use regall_directory::writer::{SlotRef, Writer};
+use regall_directory::writer::Writer;
 
 #[cfg(test)]
 mod tests;
@@ -64,21 +65,21 @@ struct Publish<'a> {
     /// change: one that goes on along a range fills slots anew that it has filled itself, and
     /// a peer that saw what was in one of them before would take the generation for a promise
     /// that it still is.
-    generation: u64,
+    generation: Generation,
 }
 
 impl Sink for Publish<'_> {
     #[inline]
-    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
+    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> Option<SlotRef> {
         let slot = self.writer.publish(self.generation, range, attr, id);
         self.generation = self.writer.next_generation();
-        slot.map_or(0, |s| s.get().get())
+        slot
     }
 
     #[inline]
-    fn retire(&mut self, slot: u32, _: PageRange, _: Attr) {
-        match core::num::NonZeroU32::new(slot) {
-            Some(slot) => self.writer.retire(SlotRef::from_raw(slot)),
+    fn retire(&mut self, slot: Option<SlotRef>, _: PageRange, _: Attr) {
+        match slot {
+            Some(slot) => self.writer.retire(slot),
             None => self.writer.unpublished_gone(),
         }
     }
@@ -168,7 +169,7 @@ impl State {
 
     /// The generation of what is published next.
     #[inline]
-    pub(super) fn generation(&mut self) -> u64 {
+    pub(super) fn generation(&mut self) -> Generation {
         self.writer.next_generation()
     }
 
@@ -253,7 +254,7 @@ impl State {
         }
     }
 
-    /// Nobody needs to know any more what was taken out under `claim`.
+    /// Forgets what was taken out under `claim`: nobody needs to know it any more.
     #[cold]
     pub fn forget_aside(&mut self, claim: Claim) {
         self.aside().end(claim);
@@ -445,8 +446,8 @@ pub(super) fn stop(why: &str) -> bool {
     first
 }
 
-/// Nobody would step aside for madvise any more: our locks go. What the application has locked
-/// stays locked.
+/// Lets our locks go: nobody would step aside for madvise any more. What the application has
+/// locked stays locked.
 pub(super) fn unlock_ours(state: &State) {
     let Some(all) = PageRange::new(0, USER_END) else {
         return;

@@ -3,6 +3,7 @@
 //! behind the public part, and it is never given to libibverbs.
 
 use crate::ledger::index::Memory;
+use crate::registrar::hca::records::RecordId;
 use crate::track::lending::Loan;
 use crate::uverbs::abi::{Context, Mr, Pd, VerbsMr};
 use core::ffi::c_void;
@@ -18,7 +19,7 @@ const PROVIDERS: usize = 7;
 struct Handle {
     verbs: VerbsMr,
     provider: [u64; PROVIDERS],
-    record: u32,
+    record: RecordId,
     /// Which process made it, counted over forks; 0: free.
     epoch: u32,
     next: u32,

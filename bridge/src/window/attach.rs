@@ -221,7 +221,7 @@ fn by_xpmem(
     let of = Extent {
         file: FileId {
             dev: u64::MAX,
-            inode: entry.generation,
+            inode: entry.generation.get(),
             segment: false,
         },
         offset: start,

@@ -5,6 +5,7 @@ use super::{let_go, mark, Extent, How};
 use crate::host::Host;
 use crate::process::Process;
 use regall_directory::addr::{round_up, PAGE};
+use regall_directory::layout::Generation;
 use regall_sys::{Errno, Result};
 
 /// Memory of a peer's that stays mapped here until it is given back, whatever
@@ -21,7 +22,7 @@ pub struct Lease {
     /// The entry that it is of: its slot,
     pub slot: u32,
     /// and its generation.
-    pub generation: u64,
+    pub generation: Generation,
 }
 
 impl Lease {

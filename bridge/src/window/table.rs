@@ -9,6 +9,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_directory::addr::round_up;
+use regall_directory::layout::Generation;
 use regall_sys::{Errno, Result};
 
 /// Places, at the most. One more takes the place of any.
@@ -28,7 +29,7 @@ struct Place {
     /// Where the generation of the entry stands that it lies in, in the peer's directory,
     at: *const AtomicU64,
     /// and what it was.
-    generation: u64,
+    generation: Generation,
     /// Bytes of the window before it.
     into: u64,
     /// Number of its window, from 1; 0: none.
@@ -44,7 +45,7 @@ impl Place {
         start: 0,
         end: 0,
         at: core::ptr::null(),
-        generation: 0,
+        generation: Generation::NONE,
         into: 0,
         window: 0,
         worth: 0,
@@ -56,7 +57,7 @@ impl Place {
     fn holds(&self) -> bool {
         // SAFETY: in the peer's directory, which is mapped as long as the peer is open, and
         // so are its attachments.
-        let now = unsafe { self.at.as_ref() }.map(|g| g.load(Acquire));
+        let now = unsafe { self.at.as_ref() }.map(|g| Generation::from_raw(g.load(Acquire)));
         now == Some(self.generation)
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Way {
     pub(super) version: AtomicU64,
     pub(super) attr: AtomicU64,
     pub(super) id: AtomicU64,
-    pub(super) slot: AtomicU64,
+    pub(super) halves: AtomicU64,
 }
 
 impl Hint {
@@ -54,7 +54,7 @@ impl Hint {
                     version: AtomicU64::new(0),
                     attr: AtomicU64::new(0),
                     id: AtomicU64::new(0),
-                    slot: AtomicU64::new(0),
+                    halves: AtomicU64::new(0),
                 }
             }; WAYS],
             one_thread: PhantomData,
@@ -80,7 +80,7 @@ impl Hint {
             end: start.wrapping_add(self.lens.get(n)?.load(Relaxed)),
             attr: way.attr.load(Relaxed),
             id: way.id.load(Relaxed),
-            ..Row::halves(way.slot.load(Relaxed))
+            ..Row::halves(way.halves.load(Relaxed))
         };
         let (leaf, version) = (way.leaf.load(Relaxed), way.version.load(Relaxed));
         compiler_fence(SeqCst);
@@ -117,7 +117,7 @@ impl Hint {
             way.version.store(seen.version, Relaxed);
             way.attr.store(seen.row.attr, Relaxed);
             way.id.store(seen.row.id, Relaxed);
-            way.slot.store(seen.row.slot_and_origin(), Relaxed);
+            way.halves.store(seen.row.tag_and_origin(), Relaxed);
         }
         compiler_fence(SeqCst);
         self.seq.store(seq.wrapping_add(2), Relaxed);

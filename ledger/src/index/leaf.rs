@@ -27,8 +27,8 @@ pub(super) struct Cells {
     pub(super) end: AtomicU64,
     pub(super) attr: AtomicU64,
     pub(super) id: AtomicU64,
-    /// The slot and, in the upper half, the origin.
-    pub(super) slot: AtomicU64,
+    /// The tag and, in the upper half, the origin.
+    pub(super) halves: AtomicU64,
 }
 
 /// Up to [`LEAF_ROWS`] rows. Only `starts` and `order` are kept in order; the
@@ -96,7 +96,7 @@ impl Leaf {
             end: cells.end.load(Relaxed),
             attr: cells.attr.load(Relaxed),
             id: cells.id.load(Relaxed),
-            ..Row::halves(cells.slot.load(Relaxed))
+            ..Row::halves(cells.halves.load(Relaxed))
         }
     }
 
@@ -115,7 +115,7 @@ impl Leaf {
             cells.end.store(row.end, Relaxed);
             cells.attr.store(row.attr, Relaxed);
             cells.id.store(row.id, Relaxed);
-            cells.slot.store(row.slot_and_origin(), Relaxed);
+            cells.halves.store(row.tag_and_origin(), Relaxed);
         }
     }
 

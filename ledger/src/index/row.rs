@@ -11,8 +11,8 @@ pub struct Row {
     pub attr: u64,
     /// Unique number.
     pub id: u64,
-    /// Slot in the directory.
-    pub slot: u32,
+    /// A number that the map's user keeps with it.
+    pub tag: u32,
     /// Which mapping it is of, or a part of: rows that were split off each other have the same.
     pub origin: u32,
 }
@@ -22,11 +22,11 @@ impl Row {
     pub const NONE: Self = Self::halves(0);
 
     #[inline]
-    pub(super) const fn slot_and_origin(&self) -> u64 {
-        (self.origin as u64) << 32 | self.slot as u64
+    pub(super) const fn tag_and_origin(&self) -> u64 {
+        (self.origin as u64) << 32 | self.tag as u64
     }
 
-    /// A row that has only what [`Row::slot_and_origin`] packed.
+    /// A row that has only what [`Row::tag_and_origin`] packed.
     #[inline]
     pub(super) const fn halves(word: u64) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Row {
             end: 0,
             attr: 0,
             id: 0,
-            slot: word as u32,
+            tag: word as u32,
             origin: (word >> 32) as u32,
         }
     }

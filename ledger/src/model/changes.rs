@@ -171,12 +171,12 @@ fn an_update_leaves_alone_what_stays_the_same() {
 }
 
 #[test]
-fn a_full_directory_gives_slot_0() {
+fn a_full_directory_gives_no_slot() {
     let mut rig = Rig::new();
     rig.sink.full = true;
     rig.insert(pages(0, 10), attr(0));
     rig.remove(pages(3, 4));
-    assert!(rig.entries().iter().all(|e| e.slot == 0));
+    assert!(rig.entries().iter().all(|e| e.slot.is_none()));
     rig.sink.full = false;
     rig.insert(pages(0, 10), attr(2));
     rig.check();

@@ -6,17 +6,18 @@ use super::*;
 struct Encode;
 
 impl Sink for Encode {
-    fn publish(&mut self, range: PageRange, _: Attr, _: u64) -> u32 {
+    fn publish(&mut self, range: PageRange, _: Attr, _: u64) -> Option<SlotRef> {
         code(range.start(), range.end())
     }
 
-    fn retire(&mut self, slot: u32, range: PageRange, _: Attr) {
+    fn retire(&mut self, slot: Option<SlotRef>, range: PageRange, _: Attr) {
         assert_eq!(slot, code(range.start(), range.end()));
     }
 }
 
-fn code(start: u64, end: u64) -> u32 {
-    (((start - BASE) / PAGE) as u32) << 14 ^ ((end - start) / PAGE) as u32 | 1 << 31
+fn code(start: u64, end: u64) -> Option<SlotRef> {
+    let code = (((start - BASE) / PAGE) as u32) << 14 ^ ((end - start) / PAGE) as u32 | 1 << 31;
+    NonZeroU32::new(code).map(SlotRef::from_raw)
 }
 
 /// Pages that come and go.

@@ -13,8 +13,9 @@ use crate::find::open_in;
 use crate::{Published, SLOT_WORDS};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{segment_bytes, Slot, SEGMENT0_SLOTS};
+use regall_directory::layout::{Generation, SlotRef};
 use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
-use regall_directory::writer::{self, Backing, SlotRef, Writer};
+use regall_directory::writer::{self, Backing, Writer};
 
 extern "C" {
     fn mmap(addr: *mut c_void, len: usize, prot: i32, flags: i32, fd: i32, off: i64)
@@ -99,7 +100,7 @@ impl Fixture {
         assert!(self.reserve(1));
         let range = PageRange::new(start << 12, end << 12).unwrap();
         self.writer
-            .publish(generation, range, attr(), generation)
+            .publish(Generation::from_raw(generation), range, attr(), generation)
             .unwrap()
     }
 
@@ -111,8 +112,9 @@ impl Fixture {
             domain,
             keys: (generation + 1) << 32 | generation,
         };
+        let of = Generation::from_raw(generation);
         self.writer
-            .publish_region(generation, range, Access::LOCAL_WRITE, generation, region)
+            .publish_region(of, range, Access::LOCAL_WRITE, generation, region)
             .unwrap()
     }
 
@@ -125,8 +127,14 @@ impl Fixture {
         let snapshot = self.open().unwrap().snapshot().unwrap();
         assert!(snapshot.stable);
         let all = snapshot.entries.iter();
-        all.map(|e| (e.range.start() >> 12, e.range.end() >> 12, e.generation))
-            .collect()
+        all.map(|e| {
+            (
+                e.range.start() >> 12,
+                e.range.end() >> 12,
+                e.generation.get(),
+            )
+        })
+        .collect()
     }
 
     /// The same of the regions, with their domains in front.
@@ -219,7 +227,7 @@ fn regions_are_lists_of_their_own() {
     assert_eq!(f.regions(), all);
     let snapshot = f.open().unwrap().snapshot().unwrap();
     let expected = Region {
-        generation: 3,
+        generation: Generation::from_raw(3),
         range: PageRange::new(30 << 12, 50 << 12).unwrap(),
         domain: 1,
         pd: 7,
@@ -298,7 +306,10 @@ fn without_room_it_is_counted() {
     let mut f = Fixture::new();
     assert!(!f.writer.reserve(&mut Nothing, 1));
     let range = PageRange::new(0x1000, 0x2000).unwrap();
-    assert_eq!(f.writer.publish(1, range, attr(), 1), None);
+    assert_eq!(
+        f.writer.publish(Generation::from_raw(1), range, attr(), 1),
+        None
+    );
     assert_eq!(f.open().unwrap().header().unwrap().unpublished, 1);
     f.writer.unpublished_gone();
     assert_eq!(f.open().unwrap().header().unwrap().unpublished, 0);
@@ -442,16 +453,16 @@ fn publish_numbered(f: &mut Fixture, n: u64) -> SlotRef {
     if n % 3 == 0 {
         let (access, domain, keys) = (n % 32, domain(n), n << 32 | !n as u32 as u64);
         let region = writer::Region { domain, keys };
-        let slot =
-            f.writer
-                .publish_region(n, numbered(n), Access::as_asked(access as u32), n, region);
+        let (of, access) = (Generation::from_raw(n), Access::as_asked(access as u32));
+        let slot = f.writer.publish_region(of, numbered(n), access, n, region);
         return slot.unwrap();
     }
     let attr = Attr {
         pin: Column::refused((n % 100) as u8),
         ..attr()
     };
-    f.writer.publish(n, numbered(n), attr, n).unwrap()
+    let of = Generation::from_raw(n);
+    f.writer.publish(of, numbered(n), attr, n).unwrap()
 }
 
 /// The domain word of region `n`.
@@ -468,7 +479,7 @@ fn check_numbered(p: &Published) {
 
 /// Where entry `n` of [`publish_numbered`] is, if all else of `e` is that entry's.
 fn check_number(e: &Entry) -> PageRange {
-    let n = e.generation;
+    let n = e.generation.get();
     assert_ne!(n % 3, 0);
     assert_eq!(e.id, n);
     assert_eq!(e.attr.pin.errno, (n % 100) as u8);
@@ -477,7 +488,7 @@ fn check_number(e: &Entry) -> PageRange {
 
 /// The same of a region.
 fn check_region(r: &Region) -> PageRange {
-    let n = r.generation;
+    let n = r.generation.get();
     assert_eq!(n % 3, 0);
     let (access, word) = (r.access.bits(), u64::from(r.pd) << 32 | u64::from(r.domain));
     assert_eq!((r.id, u64::from(access), word), (n, n % 32, domain(n)));
@@ -490,7 +501,7 @@ fn numbered(n: u64) -> PageRange {
     PageRange::new(start, start + ((n % 13 + 1) << 12)).unwrap()
 }
 
-/// In a picture that takes a while an entry and a later one at the same place may
+/// In a snapshot that takes a while an entry and a later one at the same place may
 /// both be seen: then the later one has its bytes, and the rest is left of the other.
 fn check_numbered_parts(snapshot: &Snapshot) {
     let entries = snapshot.entries.iter().map(|e| (e.range, check_number(e)));
@@ -560,7 +571,7 @@ fn a_range_that_is_replaced_again_and_again_is_never_missing() {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                // Bursts with rests, in which a picture can settle.
+                // Bursts with rests, in which a snapshot can settle.
                 if n % 100 == 0 {
                     std::thread::sleep(Duration::from_micros(200));
                 }

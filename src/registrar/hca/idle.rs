@@ -2,7 +2,7 @@
 //! when. Time is counted in ticks, which a thread of the shim's counts while there are such
 //! regions: to lend and give back a region costs no look at a clock.
 
-use super::records::{Life, Record, Records};
+use super::records::{Life, Record, RecordId, Records};
 use super::Deregistration;
 use crate::ledger::index::Memory;
 use core::ptr::NonNull;
@@ -27,9 +27,9 @@ pub fn tick() {
 pub enum Due {
     /// Nothing: it is borrowed, or its keys may stay.
     Never,
-    /// It is rotated unless somebody borrows it before.
+    /// The region is rotated unless somebody borrows it before.
     Later,
-    /// It is rotated.
+    /// The region is rotated.
     Now,
 }
 
@@ -55,7 +55,7 @@ const AT_ONCE: u32 = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Looked {
     /// A region that is to be rotated.
-    pub found: Option<u32>,
+    pub found: Option<RecordId>,
     /// Whether there are some that will be.
     pub later: bool,
     /// Where to go on; 0: these were the last.
@@ -69,12 +69,13 @@ impl Records {
         let end = self.high().min(from.saturating_add(AT_ONCE));
         let mut later = false;
         for n in from..end {
-            match self.get(n).map_or(Due::Never, |r| r.due(now, ticks)) {
+            let id = RecordId::from_raw(n);
+            match self.get(id).map_or(Due::Never, |r| r.due(now, ticks)) {
                 Due::Never => (),
                 Due::Later => later = true,
                 Due::Now => {
                     return Looked {
-                        found: Some(n),
+                        found: Some(id),
                         later: true,
                         next: n + 1,
                     }
@@ -102,7 +103,7 @@ unsafe impl<T: Send> Send for Bound<T> {}
 const BLOCK: usize = 32;
 
 impl<T: Copy> Bound<T> {
-    /// None.
+    /// No regions.
     pub const fn new() -> Self {
         Self {
             places: [None; BLOCK],

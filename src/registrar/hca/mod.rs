@@ -10,7 +10,7 @@ pub mod regions;
 use crate::ledger::index::{Memory, View};
 use crate::uverbs::{Channel, MrHandle, PdHandle};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use records::{Life, Record, Records};
+use records::{Life, Record, RecordId, Records};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Access;
 use regions::{Node, Regions};
@@ -335,19 +335,17 @@ impl Hca {
 
     /// Nothing of domain `d` is known any more: its context is closed.
     pub fn drop_records(&mut self, d: DomainId) {
-        let mut n = 1;
-        while n < self.records.high() {
+        for n in self.records.numbers() {
             if let Some(record) = self.records.get_mut(n) {
                 if record.life != Life::Free && record.domain == d {
                     record.borrowers = 0;
                     let _ = self.destroy(n);
                 }
             }
-            n += 1;
         }
     }
 
-    /// Every region is to be registered anew; what is not lent is to be buried.
+    /// Every region is to be registered anew; what is not lent is to be deregistered.
     pub fn rebuild(&mut self) {
         for domain in &mut self.domains {
             // The one region for all addresses goes, too: what is there is registered by parts.
@@ -356,7 +354,7 @@ impl Hca {
                 regions.rebuild();
             }
         }
-        for n in 1..self.records.high() {
+        for n in self.records.numbers() {
             let Some(record) = self.records.get_mut(n) else {
                 continue;
             };
@@ -521,7 +519,7 @@ impl Hca {
     }
 
     /// Region `n` has no more than `ahead` bytes that nobody has touched.
-    pub fn is_touched(&mut self, n: u32, ahead: u64) {
+    pub fn is_touched(&mut self, n: RecordId, ahead: u64) {
         if let Some(record) = self.records.get_mut(n).filter(|r| r.ahead > ahead) {
             self.ahead = self.ahead.saturating_sub(record.ahead - ahead);
             record.ahead = ahead;
@@ -530,7 +528,7 @@ impl Hca {
 
     /// The application has asked for `bytes`, which region `n` holds. Without the shim its own
     /// registration had made them resident, so they are ahead in no domain.
-    pub fn is_asked_for(&mut self, n: u32, bytes: PageRange) {
+    pub fn is_asked_for(&mut self, n: RecordId, bytes: PageRange) {
         let more = |r: &&mut Record| r.asked < bytes.len();
         let Some(record) = self.records.get_mut(n).filter(more) else {
             return;
@@ -548,7 +546,7 @@ impl Hca {
 
     /// A region has got its last borrower back, or never had one, and is out of its
     /// domain: what the kernel has to be told.
-    pub fn destroy(&mut self, n: u32) -> Option<Deregistration> {
+    pub fn destroy(&mut self, n: RecordId) -> Option<Deregistration> {
         let record = *self.records.get(n)?;
         if record.borrowers != 0 || record.life == Life::Free {
             return None;
@@ -571,7 +569,7 @@ impl Hca {
     }
 
     /// A region leaves its domain. If it is borrowed it stays until it is given back.
-    pub fn retire(&mut self, n: u32) -> Option<Deregistration> {
+    pub fn retire(&mut self, n: RecordId) -> Option<Deregistration> {
         let record = self.records.get_mut(n)?;
         if record.borrowers == 0 {
             return self.destroy(n);

@@ -6,8 +6,27 @@ use crate::ledger::index::Memory;
 use crate::uverbs::{Mr, MrHandle};
 use core::ptr::NonNull;
 use regall_directory::addr::PageRange;
+use regall_directory::layout::SlotRef;
 use regall_directory::vocab::Access;
-use regall_directory::writer::SlotRef;
+
+/// The number of a record, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct RecordId(u32);
+
+impl RecordId {
+    /// What [`RecordId::get`] has given, or any number: a table may have no such record.
+    #[inline]
+    pub const fn from_raw(n: u32) -> Self {
+        Self(n)
+    }
+
+    /// The number, to be kept.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
 
 /// What a record stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,24 +102,28 @@ impl Records {
         }
     }
 
-    fn place(&self, n: u32) -> Option<NonNull<Record>> {
+    fn place(&self, RecordId(n): RecordId) -> Option<NonNull<Record>> {
         let (chunk, at) = (n as usize / CHUNK, n as usize % CHUNK);
         let base = (*self.chunks.get(chunk)?)?;
         // SAFETY: a chunk has CHUNK records.
         Some(unsafe { base.add(at) })
     }
 
+    fn is_used(&self, RecordId(n): RecordId) -> bool {
+        n != 0 && n < self.high
+    }
+
     /// Record `n`.
-    pub fn get(&self, n: u32) -> Option<&Record> {
-        let place = self.place(n).filter(|_| n != 0 && n < self.high)?;
+    pub fn get(&self, n: RecordId) -> Option<&Record> {
+        let place = self.place(n).filter(|_| self.is_used(n))?;
         // SAFETY: within a chunk, below `high`, hence written by `add`; borrowed as long
         // as the table is.
         Some(unsafe { place.as_ref() })
     }
 
     /// Record `n`, to be changed.
-    pub fn get_mut(&mut self, n: u32) -> Option<&mut Record> {
-        let mut place = self.place(n).filter(|_| n != 0 && n < self.high)?;
+    pub fn get_mut(&mut self, n: RecordId) -> Option<&mut Record> {
+        let mut place = self.place(n).filter(|_| self.is_used(n))?;
         // SAFETY: as in `get`, and exclusively.
         Some(unsafe { place.as_mut() })
     }
@@ -122,13 +145,13 @@ impl Records {
     }
 
     /// Keeps `record`; its number, or `None` without room.
-    pub fn add(&mut self, record: Record) -> Option<u32> {
+    pub fn add(&mut self, record: Record) -> Option<RecordId> {
         let n = if self.free != 0 {
-            let n = self.free;
+            let n = RecordId(self.free);
             self.free = self.get(n)?.next;
             n
         } else {
-            let n = self.high;
+            let n = RecordId(self.high);
             self.place(n)?;
             self.high += 1;
             n
@@ -140,21 +163,26 @@ impl Records {
     }
 
     /// Record `n` stands for nothing any more.
-    pub fn remove(&mut self, n: u32) {
+    pub fn remove(&mut self, n: RecordId) {
         let free = self.free;
         let Some(record) = self.get_mut(n).filter(|r| r.life != Life::Free) else {
             return;
         };
         record.life = Life::Free;
         record.next = free;
-        self.free = n;
+        self.free = n.0;
     }
 
     /// Every record, with its number, that stands for something.
-    pub fn each(&self) -> impl Iterator<Item = (u32, &Record)> {
-        (1..self.high)
+    pub fn each(&self) -> impl Iterator<Item = (RecordId, &Record)> {
+        self.numbers()
             .filter_map(|n| Some((n, self.get(n)?)))
             .filter(|(_, r)| r.life != Life::Free)
+    }
+
+    /// The numbers that have been used.
+    pub fn numbers(&self) -> impl Iterator<Item = RecordId> {
+        (1..self.high).map(RecordId)
     }
 
     /// Numbers below this have been used.

@@ -1,6 +1,7 @@
 //! The memory regions of one domain, by address. They don't overlap. Changed
 //! under the track lock; looked up by any thread without one ([`View`]).
 
+use super::records::RecordId;
 use crate::ledger::index::{Index, Memory, Pos, Row, View};
 use regall_directory::addr::PageRange;
 
@@ -12,7 +13,7 @@ pub struct Node {
     /// lkey | rkey << 32; 0: nothing holds it.
     pub keys: u64,
     /// The number of the region's record.
-    pub record: u32,
+    pub record: RecordId,
 }
 
 impl Node {
@@ -20,7 +21,7 @@ impl Node {
         Some(Self {
             range: PageRange::new(row.start, row.end)?,
             keys: row.attr,
-            record: row.slot,
+            record: RecordId::from_raw(row.tag),
         })
     }
 
@@ -29,8 +30,8 @@ impl Node {
             start: self.range.start(),
             end: self.range.end(),
             attr: self.keys,
-            id: u64::from(self.record),
-            slot: self.record,
+            id: u64::from(self.record.get()),
+            tag: self.record.get(),
             ..Row::NONE
         }
     }

@@ -38,28 +38,28 @@ unsafe impl Memory for Heap {
 /// Passes on, and looks at what stands in the slot.
 struct Noting<'a> {
     to: Publish<'a>,
-    seen: HashSet<(u32, u64)>,
+    seen: HashSet<(SlotRef, u64)>,
     again: usize,
 }
 
 impl Sink for Noting<'_> {
-    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> u32 {
-        let slot = self.to.publish(range, attr, id);
+    fn publish(&mut self, range: PageRange, attr: Attr, id: u64) -> Option<SlotRef> {
+        let slot = self.to.publish(range, attr, id)?;
         let base = self.to.writer.segment_base(0).unwrap();
         // SAFETY: a slot of the first segment, which the writer has just filled.
-        let filled = unsafe { base.add(slot as usize - 1).as_ref() };
+        let filled = unsafe { base.add(slot.number()).as_ref() };
         let generation = filled.generation.load(Relaxed);
         let highest = self.to.writer.header().unwrap().generation.load(Relaxed);
         assert!(generation <= highest);
         self.again += usize::from(self.seen.iter().any(|(s, _)| *s == slot));
         assert!(
             self.seen.insert((slot, generation)),
-            "slot {slot} is filled again, as {generation}"
+            "slot {slot:?} is filled again, as {generation}"
         );
-        slot
+        Some(slot)
     }
 
-    fn retire(&mut self, slot: u32, range: PageRange, attr: Attr) {
+    fn retire(&mut self, slot: Option<SlotRef>, range: PageRange, attr: Attr) {
         self.to.retire(slot, range, attr);
     }
 }
@@ -125,7 +125,8 @@ fn what_others_write_over_the_generation_is_not_taken_up() {
     state.header().unwrap().generation.store(0, Relaxed);
     let second = state.generation();
     assert!(second > first, "an entry gets the generation of another");
-    assert_eq!(state.header().unwrap().generation.load(Relaxed), second);
+    let shown = state.header().unwrap().generation.load(Relaxed);
+    assert_eq!(Generation::from_raw(shown), second);
     // The file is used again (a program that left its calls in progress behind).
     // SAFETY: as above.
     unsafe { state.writer.attach(header) };
