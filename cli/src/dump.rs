@@ -1,16 +1,15 @@
 //! `regall dump`: the directory, for scripts. The format is an interface.
 
-use std::fmt;
 use std::io::Write;
 
 use anyhow::Context;
 use regall_directory::layout::SETTING_GAVE_UP;
-use regall_directory::vocab::{Attr, Reason};
 use regall_reader::Entry;
 
 use crate::examine::Failure;
 use crate::look::look;
 use crate::regions::{self, pieces, Regions};
+use crate::words::{reason, state, Key};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0; 2 if the process can't be looked at.",
@@ -77,40 +76,11 @@ fn print(entries: &[Entry], regions: &Regions, out: &mut impl Write) -> std::io:
     Ok(())
 }
 
-/// The word for whether any registrar holds a range.
-pub fn state(attr: &Attr) -> &'static str {
-    match attr.registered() {
-        true => "registered",
-        false => "excluded",
-    }
-}
-
-/// The one reason, or `-` of what is registered.
-pub fn reason(attr: &Attr) -> String {
-    let column = attr.reason();
-    match column.reason {
-        Reason::None => "-".to_string(),
-        _ => column.to_string(),
-    }
-}
-
-/// A key in hexadecimal, or `-`.
-pub struct Key(pub Option<u32>);
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(key) => write!(f, "{key:#x}"),
-            None => f.write_str("-"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::look::fixtures::*;
-    use regall_directory::vocab::{Access, Column, Prot};
+    use regall_directory::vocab::{Access, Column, Prot, Reason};
 
     #[test]
     fn as_the_design_has_it() {

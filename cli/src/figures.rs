@@ -5,9 +5,9 @@ use regall_directory::vocab::Reason;
 use regall_documents::{self as documents, Counts, Live, Process, Rates, Sites};
 use regall_reader::{Entry, HeaderView};
 
-use crate::dump::{reason, state};
 use crate::launched::{host, Launched};
 use crate::look::{Look, Settings};
+use crate::words::{reason, state};
 
 /// Bytes by state, by reason, and by each registrar's word.
 #[derive(Clone, Debug, Default)]

@@ -47,6 +47,7 @@ mod top;
 mod units;
 mod verify;
 mod watch;
+mod words;
 
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
 use std::process::ExitCode;

@@ -8,10 +8,10 @@ use anyhow::Context;
 use regall_documents as documents;
 use regall_reader::Region;
 
-use crate::dump::{reason, Key};
 use crate::look::{look, Look};
 use crate::regions;
 use crate::rows::{rows, Row};
+use crate::words::{reason, Key};
 use crate::{picture, print_json, units};
 
 pub const EXIT_CODES: &str = after_help!(

@@ -5,9 +5,9 @@ use regall_directory::layout::Generation;
 use regall_reader::{Entry, Mapping, Region};
 
 use crate::check::overlapping;
-use crate::dump::{reason, state};
 use crate::look::Look;
 use crate::regions::pieces;
+use crate::words::{reason, state};
 
 /// A mapping, or as much of it as one thing is said of.
 pub struct Row<'a> {

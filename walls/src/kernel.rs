@@ -21,7 +21,7 @@ const SHIM: [&str; 7] = [
     "src",
     "uverbs",
 ];
-/// Files in these that are tests.
+/// Files in these that are tests, beside those in a folder of that name.
 const TESTS: [&str; 2] = ["tests.rs", "guest.rs"];
 /// What the crate libc computes.
 const COMPUTED: [&str; 3] = ["major", "makedev", "minor"];
@@ -47,7 +47,8 @@ pub fn strays(top: &Path, roots: &[Root]) -> Result<Vec<String>, String> {
         let failed = |e: String| format!("{}: {e}", short.display());
         let text = fs::read_to_string(&file).map_err(|e| failed(e.to_string()))?;
         let mut here = entries(&text).map_err(failed)?;
-        let is_test = TESTS.iter().any(|name| file.ends_with(name));
+        let is_test = TESTS.iter().any(|name| file.ends_with(name))
+            || short.components().any(|part| part.as_os_str() == "tests");
         if is_test || !SHIM.iter().any(|folder| short.starts_with(folder)) {
             here.retain(|(_, what)| !what.starts_with("libc::"));
         }

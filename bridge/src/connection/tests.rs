@@ -86,14 +86,14 @@ fn what_lingers_is_not_taken() {
     for waits in [false, true] {
         let (mut connection, far) = to_another_user(user + 3);
         let parents = connection.duplicate_high().unwrap();
-        let childs = connection.raw();
+        let in_child = connection.raw();
         connection.process = 0;
         if waits {
             socket::send(&far, b"x", Some(memory.raw())).unwrap();
         }
         drop(connection);
         assert!(!socket::has_ended(&far) && !is_distrusted(user + 3));
-        assert!(regall_sys::file::stat_fd(childs).is_ok(), "closed");
+        assert!(regall_sys::file::stat_fd(in_child).is_ok(), "closed");
         if !waits {
             socket::send(&far, b"x", None).unwrap();
         }

@@ -7,9 +7,9 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::blocks::{Block, Part};
 use super::kind::Kinds;
-use crate::dump::Key;
 use crate::regions::{is_implicit, Regions};
 use crate::units;
+use crate::words::Key;
 
 /// Room for a name.
 pub const NAME_CHARACTERS: usize = 44;
