@@ -91,7 +91,7 @@ static WINDOW: AtomicU64 = AtomicU64::new(0);
 
 fn make_window() -> Result<()> {
     if WINDOW.load(Relaxed) == 0 {
-        WINDOW.store(threads::new_memory(BOUNCE, 0)?, Relaxed);
+        WINDOW.store(threads::new_memory(BOUNCE, 0, true)?, Relaxed);
     }
     Ok(())
 }

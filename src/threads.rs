@@ -187,7 +187,7 @@ impl Thread {
     #[cold]
     fn new_memory(&self) -> Result<Parts> {
         let bytes = Parts::of(0).ok_or(Errno::NOMEM)?.bytes;
-        let at = new_memory(bytes, GUARD)?;
+        let at = new_memory(bytes, GUARD, false)?;
         self.memory.store(at, Relaxed);
         Parts::of(at).ok_or(Errno::NOMEM)
     }
@@ -214,23 +214,27 @@ impl Thread {
 }
 
 /// New memory of `bytes` (whole pages) for a thread, which is the shim's in the ledger, and which
-/// children don't get. Its first `guard` bytes can't be touched.
+/// children don't get. Its first `guard` bytes can't be touched. `shared`: as the kernel's list has
+/// it, for memory in whose place a file is to be mapped.
 #[cold]
-pub fn new_memory(bytes: u64, guard: u64) -> Result<u64> {
+pub fn new_memory(bytes: u64, guard: u64, shared: bool) -> Result<u64> {
     let flight = phase::tracking().then(track::begin_work);
-    let made = map(bytes, guard);
+    let made = map(bytes, guard, shared);
     if let Some(flight) = flight {
         track::end(flight);
     }
     made
 }
 
-fn map(bytes: u64, untouchable: u64) -> Result<u64> {
+fn map(bytes: u64, untouchable: u64, shared: bool) -> Result<u64> {
     let mut guard = match phase::tracking() {
         true => Some(track::lock().ok_or(Errno::BUSY)?),
         false => None,
     };
-    let at = sys::map_private(bytes as usize)?.as_ptr() as u64;
+    let at = match shared {
+        true => sys::map_shared(bytes)?,
+        false => sys::map_private(bytes as usize)?.as_ptr() as u64,
+    };
     // SAFETY: new memory, in which nobody has anything yet. A child has no such thread.
     let made = unsafe {
         sys::protect(at, untouchable, libc::PROT_NONE)
@@ -245,7 +249,7 @@ fn map(bytes: u64, untouchable: u64) -> Result<u64> {
     let above = PageRange::new(at + untouchable, at + bytes);
     for (range, prot) in [(below, 0), (above, 3)] {
         if let (Some(guard), Some(range)) = (&mut guard, range) {
-            guard.insert(range, track::own_memory(Prot::from_call(prot, false)));
+            guard.insert(range, track::own_memory(Prot::from_call(prot, shared)));
         }
     }
     Ok(at)

@@ -59,6 +59,13 @@ pub fn map_private(bytes: usize) -> Result<NonNull<u8>> {
     NonNull::new(at as *mut u8).ok_or(Errno::NOMEM)
 }
 
+/// Anonymous memory of `bytes` (whole pages) that is shared with children, for the shim itself.
+pub fn map_shared(bytes: u64) -> Result<u64> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    call!(libc::SYS_mmap, apart(bytes), bytes, prot, flags, -1i64, 0)
+}
+
 /// Anonymous memory at `at` exactly, if that is free (Linux 4.17). `prot` as mmap's.
 pub fn map_at(at: u64, bytes: u64, prot: i32) -> Result<u64> {
     let got = call!(

@@ -49,13 +49,13 @@ pub unsafe fn transfer(
         match unsafe { chunks.copy(offset + done.bytes, &mut here, len) } {
             // Why an answer was short is told by the next one. An owner that goes on like that
             // is not asked for ever.
-            Ok(bytes) if bytes == 0 || bytes < len && was_short => {
+            Ok((bytes, asked)) if bytes == 0 || bytes < asked && was_short => {
                 done.bytes += bytes;
                 done.result = Err(Errno::FAULT);
                 break;
             }
-            Ok(bytes) => {
-                was_short = bytes < len;
+            Ok((bytes, asked)) => {
+                was_short = bytes < asked;
                 done.bytes += bytes;
                 left -= bytes;
                 done.mechanism = Some(Kind::Helper);
@@ -146,11 +146,12 @@ struct Chunks<'a> {
 }
 
 impl Chunks<'_> {
-    /// Copies up to `len` bytes, which fit into the bounce buffer; how many.
+    /// Copies up to `len` bytes, which fit into the bounce buffer: how many, and how many the
+    /// owner was asked for, which is less where the local memory is in many pieces.
     ///
     /// # Safety
     /// The local bytes are valid to be written (get) or read (put).
-    unsafe fn copy(&mut self, at: u64, here: &mut Cursor, len: u64) -> Result<u64> {
+    unsafe fn copy(&mut self, at: u64, here: &mut Cursor, len: u64) -> Result<(u64, u64)> {
         let mut few = Few::new();
         few.fill(*here, len);
         let mut len = few.bytes();
@@ -177,7 +178,7 @@ impl Chunks<'_> {
             bytes = unsafe { bounce.copy_all_at(Access::Read, few.as_slice(), 0) }?;
         }
         here.advance(bytes);
-        Ok(bytes)
+        Ok((bytes, len))
     }
 
     fn mapped(&mut self) -> Result<u64> {
