@@ -193,27 +193,8 @@ static void look_up_in_a_handler(void)
 	munmap(looked_up, PAGE);
 }
 
-/* Memory of which a part is open: the rest may be locked, and nobody is told but by the kernel. */
-static void out_of_a_reserve(void)
-{
-	char *p = reserve(64);
-	IS(0, mprotect(p, PAGE, PROT_READ | PROT_WRITE));
-	IS_REGISTERED(p, PAGE);
-	struct regall_range r = range_of(p + 2 * PAGE, PAGE);
-	IS(REGALL_NO_ACCESS, r.reason);
-	IS(0, r.error);
-	IS(0, r.held);
-	IS(0, api.opt_out(p + 4 * PAGE, 2 * PAGE));
-	IS(0, mprotect(p + 4 * PAGE, PAGE, PROT_READ | PROT_WRITE));
-	IS_OUT(p + 4 * PAGE, PAGE, REGALL_OPTED_OUT);
-	IS(0, mprotect(p + 8 * PAGE, PAGE, PROT_READ | PROT_WRITE));
-	IS_REGISTERED(p + 8 * PAGE, PAGE);
-	munmap(p, 64 * PAGE);
-}
-
 static void out_and_in(void)
 {
-	out_of_a_reserve();
 	char *p = anon(8);
 	memset(p, 3, 8 * PAGE);
 	/* Whole pages: those that hold any byte of it. */

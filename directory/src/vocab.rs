@@ -387,8 +387,6 @@ impl Attr {
         }
         match self.pin.reason {
             Reason::Off => self.hca,
-            // Whether it is locked is the writer's business.
-            Reason::NoAccess => Column::no(Reason::NoAccess),
             _ => self.pin,
         }
     }
