@@ -129,32 +129,9 @@ pub const fn beyond(rights: Access, access: config::Access) -> bool {
     rights.has_any(remote.without(remote_access(access)))
 }
 
-/// Whether the kernel has memory locked for the pin set's sake, and for nobody else's: it is
-/// pinned, or was locked before it could be accessed.
-pub fn has_our_lock(attr: Attr) -> bool {
-    let locked = attr.pin.held() || attr.pin == Column::LOCKED_NO_ACCESS;
-    locked && !attr.flags.has(Flags::APP_LOCKED)
-}
-
-/// `attr` of memory that has lost our lock.
-pub fn released(attr: Attr) -> Attr {
-    let (reason, flags) = match attr.pin {
-        Column::LOCKED_NO_ACCESS => (Reason::NoAccess, attr.flags.without(Flags::ONFAULT)),
-        _ => (Reason::Off, attr.flags),
-    };
-    Attr {
-        pin: Column::no(reason),
-        flags,
-        ..attr
-    }
-}
-
 /// `attr` as if the pin set had said nothing of it yet.
 pub fn unsettled(attr: Attr) -> Attr {
     let mut attr = attr;
-    if attr.pin == Column::LOCKED_NO_ACCESS {
-        attr = released(attr);
-    }
     if excluded(attr).is_none() {
         attr.pin.reason = Reason::Off;
         attr.pin.errno = 0;
@@ -182,12 +159,7 @@ pub fn described(attr: Attr, pin: Pin) -> Attr {
     let kept = [Reason::None, Reason::Limit, Reason::Refused, Reason::Scope];
     match out {
         Some(column) => {
-            // Memory keeps its lock when it can't be accessed any longer.
-            let kept = column.reason == Reason::NoAccess && has_our_lock(attr);
-            attr.pin = match kept {
-                true => Column::LOCKED_NO_ACCESS,
-                false => column,
-            };
+            attr.pin = column;
             // On demand, what can't be accessed may be registered.
             if !attr.hca.held() {
                 attr.hca = column;
@@ -252,27 +224,6 @@ mod tests {
         assert_eq!(of(Flags::EMPTY), Want::OnFault);
         assert_eq!(of(Flags::APP_LOCKED), Want::Populate);
         assert_eq!(of(Flags::APP_LOCKS), Want::OnFault);
-    }
-
-    #[test]
-    fn a_lock_outlasts_access_until_it_is_let_go() {
-        let mut open = attr(3, Kind::Anon, Flags::ONFAULT);
-        open.pin = Column::YES;
-        let closed = |a: Attr| {
-            let prot = Prot::from_bits(0);
-            described(Attr { prot, ..a }, Pin::Auto)
-        };
-        assert_eq!(closed(open).pin, Column::LOCKED_NO_ACCESS);
-        assert_eq!(described(closed(open), Pin::Auto), closed(open));
-        assert!(has_our_lock(closed(open)) && !closed(open).pin.held());
-        let none = Column::no(Reason::NoAccess);
-        assert_eq!(closed(released(open)).pin, none);
-        for gone in [released(closed(open)), unsettled(closed(open))] {
-            assert_eq!((gone.pin, gone.flags), (none, Flags::EMPTY));
-        }
-        let theirs = Flags::APP_LOCKED.with(Flags::ONFAULT);
-        let flags = theirs;
-        assert_eq!(closed(Attr { flags, ..open }).pin, none);
     }
 
     #[test]

@@ -167,8 +167,7 @@ byte_enum! {
 pub struct Column {
     /// `None` if the registrar holds the range.
     pub reason: Reason,
-    /// With [`Reason::Refused`], the kernel's errno (1 to 133); 1 in
-    /// [`Column::LOCKED_NO_ACCESS`]; else 0.
+    /// With [`Reason::Refused`], the kernel's errno (1 to 133); else 0.
     pub errno: u8,
 }
 
@@ -177,13 +176,6 @@ impl Column {
     pub const YES: Self = Self {
         reason: Reason::None,
         errno: 0,
-    };
-
-    /// Nobody can access the range, and the kernel has it locked all the same: what of it is
-    /// made accessible is pinned without a call.
-    pub const LOCKED_NO_ACCESS: Self = Self {
-        reason: Reason::NoAccess,
-        errno: 1,
     };
 
     /// A registrar that does not hold it, for `reason`.

@@ -11,7 +11,6 @@ use super::{
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
-use crate::policy;
 use crate::registrar::pin;
 use crate::sys::{file, Errno, DONTNEED_LOCKED};
 use core::ops::ControlFlow;
@@ -162,7 +161,7 @@ fn pins_in(state: &State, range: PageRange) -> Pins {
         bytes += part.len();
         private &= is_private_memory(&entry.attr);
         apps |= entry.attr.flags.has(Flags::APP_LOCKED);
-        ours |= entry.attr.pin.held() || policy::has_our_lock(entry.attr);
+        ours |= entry.attr.pin.held();
         ControlFlow::Continue(())
     });
     match (ours, apps, bytes == range.len()) {

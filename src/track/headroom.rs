@@ -130,7 +130,7 @@ impl Locked {
             let inside = within.and_then(|w| part.intersection(w));
             let inside = inside.map_or(0, |r| r.len());
             let application = entry.attr.flags.has(Flags::APP_LOCKED);
-            if application || policy::has_our_lock(entry.attr) {
+            if application || entry.attr.pin.held() {
                 sum.total += part.len();
                 sum.within += inside;
             }

@@ -62,7 +62,6 @@ pub mod reading;
 pub mod real;
 pub mod registering;
 pub mod remap;
-mod reserve;
 pub mod resync;
 pub mod retracting;
 pub mod revoking;

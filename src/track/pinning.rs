@@ -5,14 +5,14 @@
 use super::real::spent;
 use super::turns::{lock_for, postpone, stand_clear, Whose};
 use super::work::{self, Finished, Ran};
-use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, reserve, State};
+use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, State};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
-use crate::sys::{Errno, Undisturbed};
+use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -145,54 +145,37 @@ enum Done {
 /// Pins `part`, of which `counts` bytes count. In the second place: whether a limit was in the way.
 #[inline]
 fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64) -> (Done, bool) {
-    let mut ahead = reserve::behind(&guard, part, attr, want);
-    // A handler that advises what is locked beforehand would find no lock to get out of its way.
-    let _undisturbed = ahead.map(|_| Undisturbed::new());
-    let all = reserve::with(part, ahead);
-    let (begun, ()) = work::begin(guard, all, |guard| guard.reserved += counts);
+    let (begun, ()) = work::begin(guard, part, |guard| guard.reserved += counts);
     let ran = begun.run(|| {
         let populated = match want {
             Want::Populate => progress::populate(part, attr),
             _ => part.len(),
         };
-        if ahead.is_some() && pin_with(part, all) {
-            return (Outcome::Held, populated);
-        }
-        ahead = None;
         (pin_part(part, attr, want), populated)
     });
     let beyond = ran.outcome().0.is_beyond();
     match ran.finish() {
         Finished::Unlocked(_, mark) => {
             owed::reserved(counts);
-            if let Some(ahead) = ahead {
-                let _ = PinSet.deregister(ahead);
-            }
             mark.end();
             (Done::Unlocked, beyond)
         }
         Finished::Overtaken(mut guard, _, mark) => {
             guard.reserved = guard.reserved.saturating_sub(counts);
-            match ahead {
-                Some(ahead) => undo(guard, ahead),
-                None => drop(guard),
-            }
+            drop(guard);
             mark.end();
             postpone(part);
             (Done::Overtaken, beyond)
         }
         Finished::Alone(mut guard, (outcome, populated), mark) => {
             guard.reserved = guard.reserved.saturating_sub(counts);
-            let mut replaced = record(&mut guard, part, attr, want, outcome);
-            if let Some(ahead) = ahead {
-                replaced |= reserve::enter(&mut guard, ahead);
-            }
+            let replaced = record(&mut guard, part, attr, want, outcome);
             if counts != 0 && limits::is_shared() {
                 budget::tell_lazy(&guard);
             }
             let held = match replaced {
                 true => {
-                    undo(guard, all);
+                    undo(guard, part);
                     None
                 }
                 false => Some(guard),
@@ -226,8 +209,7 @@ pub fn repin(range: PageRange) -> bool {
         let (begun, ()) = work::begin(guard, rest, |guard| {
             guard.ledger.for_each(rest, |part, entry| {
                 from = part.end();
-                let ahead = entry.attr.pin == Column::LOCKED_NO_ACCESS;
-                if entry.attr.pin.held() || ahead {
+                if entry.attr.pin.held() {
                     if let Some(place) = parts.get_mut(n) {
                         *place = Some((part, entry.attr));
                         n += 1;
@@ -271,13 +253,8 @@ fn finish_at(range: PageRange, ran: Ran<()>) {
     }
 }
 
-/// Whether it went well; otherwise the ledger says that it is not pinned. What was locked before
-/// it could be accessed is not locked again, which may never be needed.
+/// Whether it went well; otherwise the ledger says that it is not pinned.
 fn repin_part(part: PageRange, attr: Attr) -> bool {
-    if attr.pin == Column::LOCKED_NO_ACCESS {
-        reserve::release(part, attr);
-        return true;
-    }
     let lazy = attr.flags.has(Flags::ONFAULT);
     let want = if lazy { Want::OnFault } else { Want::Populate };
     if let Outcome::Held = pin_part(part, attr, want) {
@@ -305,22 +282,6 @@ impl Outcome {
     fn is_beyond(&self) -> bool {
         matches!(self, Self::No(column) if column.reason == Reason::Limit)
     }
-}
-
-/// Locks `all` on fault, which is `part` and what [`reserve`] adds. If that is refused, what was
-/// added is as it was.
-fn pin_with(part: PageRange, all: PageRange) -> bool {
-    let start = arch::ticks();
-    let locked = PinSet.register(all, Want::OnFault).is_ok();
-    if let (false, Some(ahead)) = (locked, all.after(part.end())) {
-        let _ = PinSet.deregister(ahead);
-    }
-    spent(Counter::PinNanos, start);
-    if locked {
-        counters::count(Counter::Pins);
-        counters::add(Counter::PinnedBytesTotal, part.len());
-    }
-    locked
 }
 
 fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
@@ -448,8 +409,7 @@ fn undo(guard: Guard, part: PageRange) {
     let mut places = others.iter_mut();
     guard.ledger.for_each(part, |piece, entry| {
         // What is still to be pinned will be, by whom it belongs to.
-        let known = policy::has_our_lock(entry.attr) || entry.attr.pin.held();
-        let settled = !known && entry.attr.pin.reason != Reason::Off;
+        let settled = !entry.attr.pin.held() && entry.attr.pin.reason != Reason::Off;
         let ours = settled && !entry.attr.flags.has(Flags::APP_LOCKED);
         if ours && !flight::in_the_way(&guard, piece, true) {
             if let Some(place) = places.next() {
@@ -491,7 +451,8 @@ pub fn let_go_of(
         let (begun, ()) = work::begin(guard, rest, |guard| {
             guard.ledger.for_each(rest, |part, entry| {
                 from = part.end();
-                let piece = if policy::has_our_lock(entry.attr) {
+                let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
+                let piece = if ours {
                     which(guard, part, entry.attr)
                 } else {
                     None
@@ -507,7 +468,10 @@ pub fn let_go_of(
                 }
             });
             for part in parts.iter().flatten() {
-                guard.update(*part, |_, a| policy::released(a));
+                guard.update(*part, |_, a| Attr {
+                    pin: Column::no(Reason::Off),
+                    ..a
+                });
             }
         });
         let ran = begun.run(|| {

@@ -4,7 +4,6 @@
 use super::headroom;
 use super::lock::Guard;
 use super::pinning::let_go;
-use super::reserve::{self, Opens};
 use super::settling::settle;
 use super::subscribers;
 use super::turns::lock_for;
@@ -21,7 +20,7 @@ use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
@@ -51,7 +50,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if seen.opened != 0 && over_budget(seen.opened) {
         return NOMEM;
     }
-    if prot & 7 == 0 || seen.withdrawn {
+    if prot & 7 == 0 {
         // What can't be accessed can't be registered: let go before the call.
         let_go(range);
     }
@@ -106,8 +105,6 @@ struct Seen {
     running: bool,
     /// Regions of it are to be registered with other rights.
     other_rights: bool,
-    /// Some of it is locked from before it could be accessed, and is not to be any longer.
-    withdrawn: bool,
     /// The ledger says already what the kernel is yet to make true.
     told: bool,
 }
@@ -122,15 +119,9 @@ impl Seen {
         };
         let running = is_code(prot) && has_code(guard, range);
         let other_rights = registering::active() && changes_rights(guard, range, prot);
-        let opens = match settings::config().pin {
-            Pin::Off => Opens::Ready,
-            _ if prot & 7 == 0 => Opens::Unlocked,
-            _ => reserve::opens(guard, range, prot),
-        };
-        // Where nobody registers and nothing is to be locked, nothing that is said has to wait
-        // for the kernel, and one turn with the lock will do; what the kernel refuses is read
-        // anew.
-        let told = opened == 0 && opens == Opens::Ready && !registering::active();
+        // Where nobody registers, nothing that is said has to wait for the kernel, and one
+        // turn with the lock will do; what the kernel refuses is read anew.
+        let told = opened == 0 && settings::config().pin == Pin::Off && !registering::active();
         if told {
             describe_anew(guard, range, prot);
         }
@@ -138,7 +129,6 @@ impl Seen {
             opened,
             running,
             other_rights,
-            withdrawn: opens == Opens::Withdrawn,
             told,
         }
     }
@@ -220,12 +210,8 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
                 new.flags.with(text)
             };
         }
-        let ready = policy::has_our_lock(attr);
-        if was_out && !new.prot.is_none() {
-            new.pin = match ready {
-                true => Column::YES,
-                false => Column::no(Reason::Off),
-            };
+        if was_out {
+            new.pin.reason = Reason::Off;
         }
         new = policy::described(new, pin);
         pending |= new.pin.reason == Reason::Off;

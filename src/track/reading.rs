@@ -13,7 +13,7 @@ use core::sync::atomic::AtomicU8;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::maps::{self, Line, LineError, Lines};
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
 /// A page of the shim's own, to ask the kernel about.
 static OWN: AtomicU8 = AtomicU8::new(0);
@@ -168,7 +168,7 @@ impl State {
             ..attr
         };
         if attr.pin.reason == Reason::NoAccess {
-            new.pin = Column::no(Reason::Off);
+            new.pin.reason = Reason::Off;
         }
         let new = policy::described(new, settings::config().pin);
         self.update(piece, |_, _| new);

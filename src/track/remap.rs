@@ -19,7 +19,7 @@ use crate::share;
 use crate::sys::Errno;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
@@ -271,14 +271,10 @@ fn enter_tail(guard: &mut Guard, tail: PageRange, last: Attr, origin: Option<Ori
         return;
     }
     let last = policy::unregistered(last);
-    // The kernel has locked it as the rest is: another kind of lock would make two mappings of
-    // it, and no lock at all would be one that nobody knows of.
-    let theirs = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
-    let ahead = last.pin == Column::LOCKED_NO_ACCESS;
-    let attr = match theirs || ahead {
-        true => last,
-        false => pending(last),
-    };
+    // The kernel has locked it as the application has the rest: another kind of lock
+    // would make two mappings of it.
+    let locked = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
+    let attr = if locked { last } else { pending(last) };
     guard.insert_part(tail, attr, origin);
 }
 
@@ -350,9 +346,6 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
 
 fn pending(attr: Attr) -> Attr {
     let mut attr = attr;
-    if attr.pin == Column::LOCKED_NO_ACCESS {
-        attr = policy::released(attr);
-    }
     if policy::excluded(attr).is_none() {
         attr.pin.reason = Reason::Off;
     }

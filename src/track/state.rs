@@ -8,7 +8,6 @@ use crate::base::claims::Claim;
 use crate::base::{counters, phase, settings};
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
-use crate::policy;
 use crate::registrar::hca::{DomainId, Hca};
 use crate::registrar::pin::PinSet;
 use crate::share;
@@ -453,7 +452,7 @@ pub(super) fn unlock_ours(state: &State) {
         return;
     };
     state.ledger.for_each(all, |part, entry| {
-        if policy::has_our_lock(entry.attr) {
+        if entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED) {
             let _ = PinSet.deregister(part);
         }
         ControlFlow::Continue(())

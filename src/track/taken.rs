@@ -237,7 +237,7 @@ impl Taken {
     pub fn unpin(&mut self) -> bool {
         let mut any = false;
         for (range, attr, _) in self.parts.iter_mut().flatten() {
-            if policy::has_our_lock(*attr) {
+            if is_ours(*attr) {
                 any = true;
                 *attr = policy::unsettled(*attr);
                 let _ = PinSet.deregister(*range);
@@ -257,7 +257,7 @@ impl Taken {
                 return any;
             };
             from = part.end();
-            if policy::has_our_lock(attr) {
+            if is_ours(attr) {
                 any = true;
                 guard.aside().put((part, policy::unsettled(attr), origin));
                 guard.adopt_own_memory();
@@ -310,6 +310,11 @@ impl Taken {
             }
         }
     }
+}
+
+/// Whether it is pinned, and nobody but us has asked for that.
+fn is_ours(attr: Attr) -> bool {
+    attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED)
 }
 
 /// As [`put_back`], where the kernel has changed nothing: what was taken is what is there. It
