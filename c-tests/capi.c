@@ -240,6 +240,24 @@ static void out_and_in(void)
 	munmap(p, 8 * PAGE);
 }
 
+/* mremap of many mappings with a hole behind them, which moves nothing: what was out stays out. */
+static void out_over_mremap(void)
+{
+	enum { MANY = 64 };
+	char *p = anon(MANY);
+	IS(0, api.opt_out(p, MANY * PAGE));
+	for (int n = 0; n < 12; n++)
+		if (n % 2)
+			IS(0, mprotect(p + n * PAGE, PAGE, PROT_READ));
+	IS(0, munmap(p + (MANY - 1) * PAGE, PAGE));
+	char *q = mremap(p, MANY * PAGE, MANY * PAGE, 0);
+	HOLDS(q == p || q == MAP_FAILED);
+	IS_OUT(p, PAGE, REGALL_OPTED_OUT);
+	IS_OUT(p + PAGE, PAGE, REGALL_OPTED_OUT);
+	IS_OUT(p + 12 * PAGE, (MANY - 13) * PAGE, REGALL_OPTED_OUT);
+	munmap(p, MANY * PAGE);
+}
+
 static bool transparent_huge_pages(void)
 {
 	char text[64] = "[never]";
@@ -443,6 +461,7 @@ int main(void)
 			look_up();
 			look_up_in_a_handler();
 			out_and_in();
+			out_over_mremap();
 			allocate();
 			give_back_what_is_not_theirs();
 			count();

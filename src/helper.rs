@@ -285,8 +285,8 @@ struct Us {
     proc_is_ours: Cell<bool>,
     /// The process has other credentials by now.
     changed: Cell<bool>,
-    /// The inode of the bounce buffer in the window; 0: none.
-    mapped: Cell<u64>,
+    /// Device and inode of the bounce buffer in the window; 0: there is none.
+    mapped: Cell<(u64, u64)>,
     /// By it the thread learns of [`WAKE`]. Without it, it looks from time to time.
     wakeup: Option<file::Fd>,
 }
@@ -299,7 +299,7 @@ impl Us {
             namespace: credentials::user_namespace(0).ok(),
             proc_is_ours: Cell::new(false),
             changed: Cell::new(false),
-            mapped: Cell::new(0),
+            mapped: Cell::new(NONE),
             wakeup: wakeup(),
         };
         us.use_capabilities(0);
@@ -383,12 +383,18 @@ impl Us {
     }
 }
 
-fn map_at_window(bounce: &file::Fd) -> Result<u64> {
+/// No file, in [`Us::mapped`].
+const NONE: (u64, u64) = (0, 0);
+/// Some file.
+const UNKNOWN_FILE: (u64, u64) = (u64::MAX, u64::MAX);
+
+/// Maps a file in the window, or memory with MAP_ANONYMOUS among `flags`; the window's address.
+fn map_at_window(fd: i32, flags: i32) -> Result<u64> {
     let at = WINDOW.load(Relaxed);
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED | flags;
     // SAFETY: the window is for this alone, and the helper is the only one to use it.
-    let made = unsafe { sys::map(at, BOUNCE, prot, flags, bounce.raw(), 0) }?;
+    let made = unsafe { sys::map(at, BOUNCE, prot, flags, fd, 0) }?;
     // A child that is made in between finds it among its mappings, and leaves it alone.
     // SAFETY: likewise; a child has no such thread.
     unsafe { sys::advise_any(at, BOUNCE, libc::MADV_DONTFORK) }?;
@@ -485,15 +491,23 @@ impl Owner for Us {
     }
 
     fn map_bounce(&self, bounce: &file::Fd) -> Result<u64> {
-        let inode = bounce.stat()?.inode;
-        if self.mapped.get() == inode {
+        let stat = bounce.stat()?;
+        let which = (stat.dev, stat.inode);
+        if self.mapped.get() == which {
             return Ok(WINDOW.load(Relaxed));
         }
         // If it fails, what is mapped is not known.
-        self.mapped.set(0);
-        let at = map_at_window(bounce)?;
-        self.mapped.set(inode);
+        self.mapped.set(UNKNOWN_FILE);
+        let at = map_at_window(bounce.raw(), 0)?;
+        self.mapped.set(which);
         Ok(at)
+    }
+
+    fn unmap_bounce(&self) {
+        // A file that its peer cuts short is not to stay among this process's memory.
+        if self.mapped.replace(NONE) != NONE {
+            let _ = map_at_window(-1, libc::MAP_ANONYMOUS);
+        }
     }
 
     fn wakeup(&self) -> i32 {

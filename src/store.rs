@@ -422,7 +422,11 @@ fn create_exclusive(folder: &Fd, name: &CStr) -> Result<(Fd, bool), Errno> {
     match Fd::open_in(folder, name, flags, 0o600) {
         // Our own, from before an exec.
         Err(Errno::EXIST) => {
-            folder.unlink(name)?;
+            // Somebody may sweep it up just now.
+            match folder.unlink(name) {
+                Ok(()) | Err(Errno::NOENT) => (),
+                Err(e) => return Err(e),
+            }
             Ok((Fd::open_in(folder, name, flags, 0o600)?, true))
         }
         other => Ok((other?, false)),

@@ -161,6 +161,32 @@ fn it_is_started_where_it_is_asked_for_alone() {
     assert_eq!(with_helper, fds, "what it has open is not the program's");
 }
 
+/// What it maps to hand out bytes is its process's, and published as it is.
+#[test]
+fn all_memory_is_accounted_for_after_it_has_served() {
+    let mut command = Command::new("sleep");
+    Mode::OnFault.apply(command.arg("100"));
+    command.env("REGALL_COPY", "helper");
+    let beside = child::Beside::start(&mut command);
+    let pid = beside.pid().to_string();
+    let regall = |words: &[&str]| {
+        let mut command = Command::new(build::regall());
+        child::run(command.args(words).env("REGALL_COPY", "helper"), TIMEOUT)
+    };
+    let verified = || regall(&["verify", &pid]);
+    while verified().end() != "exit 0" {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let dump = regall(&["dump", &pid]).stdout;
+    let is_served = |line: &&str| line.contains(" rw-p registered ");
+    let line = dump.lines().find(is_served).expect("registered memory");
+    let address = format!("0x{}", line.split('-').next().unwrap_or_default());
+    for _ in 0..2 {
+        regall(&["peek", &pid, &address, "64"]).must_succeed();
+        verified().must_succeed();
+    }
+}
+
 #[test]
 fn nothing_is_left_of_it() {
     // SAFETY: a system call without arguments.

@@ -131,7 +131,7 @@ fn libraries_may_lie_outside_of_the_prefix() {
 fn folders_that_are_no_plain_paths_are_refused() {
     let asked = |goal: &str, variable: &str, value: &str, exported: bool| {
         let mut make = Command::new("make");
-        make.args(["-n", goal, "DESTDIR=/nowhere"])
+        make.args(["--no-print-directory", "-n", goal, "DESTDIR=/nowhere"])
             .current_dir(build::root())
             .env_remove("MAKEFLAGS");
         match exported {

@@ -79,8 +79,10 @@ pub trait Owner {
     /// Whether there is a process to serve from still, but for the helper. Asked now and then.
     fn lives(&self) -> bool;
     /// Maps a bounce buffer, shared and writable, in the place of the one that was mapped before; its
-    /// address.
+    /// address. EAGAIN: the program has all its memory locked, and may lock no more.
     fn map_bounce(&self, bounce: &Fd) -> Result<u64>;
+    /// The peer of the bounce buffer that is mapped, if any is, may have gone.
+    fn unmap_bounce(&self);
     /// What can be read when the owner wants to be asked all this at once; -1: nothing.
     fn wakeup(&self) -> i32;
     /// Empties that descriptor.
@@ -159,7 +161,7 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             let attended = client.as_mut().map(|c| c.attend(owner, &mut staging));
             if attended.is_some_and(|attended| attended.is_err()) {
                 if let Some(mut gone) = client.take() {
-                    gone.let_go(owner);
+                    gone.goes(owner);
                 }
             }
         }
@@ -233,7 +235,7 @@ fn make_room(
     let guests = all.map(|(n, c)| (n, c.as_guest(now)));
     let alike = guests.filter(|(_, g)| party.is_none_or(|p| p.is_like(g.party)));
     let place = places::who_goes(alike, party)?;
-    clients.get_mut(place)?.take()?.let_go(owner);
+    clients.get_mut(place)?.take()?.goes(owner);
     Some(place)
 }
 
@@ -353,6 +355,7 @@ impl Client {
             owner,
             bounce,
             staging,
+            own_user: !self.other_user,
             has_hung_up: &|| socket::has_ended(&self.socket),
         };
         match request.what {
@@ -407,6 +410,12 @@ impl Client {
             owner.release(cookie);
         }
     }
+
+    /// Its connection ends.
+    fn goes(&mut self, owner: &dyn Owner) {
+        self.let_go(owner);
+        owner.unmap_bounce();
+    }
 }
 
 /// A bounce buffer. Its peer can make it shorter, which read and write say, and does so when it has
@@ -427,6 +436,8 @@ struct Job<'a> {
     owner: &'a dyn Owner,
     bounce: &'a Fd,
     staging: &'a mut Staging,
+    /// The peer is the owner's user's.
+    own_user: bool,
     /// Whether the peer waits for the answer no more. It has told its caller that this failed.
     has_hung_up: &'a dyn Fn() -> bool,
 }
@@ -531,7 +542,15 @@ impl Job<'_> {
 
     /// Hands the peer what is staged, at `offset` of its bounce buffer; how many bytes.
     fn pass_on(&mut self, offset: u64, bytes: u64) -> Result<u64> {
-        let at = self.owner.map_bounce(self.bounce)?;
+        let at = match self.owner.map_bounce(self.bounce) {
+            Ok(at) => at,
+            // Who has the same user could stop this process, too.
+            Err(Errno::AGAIN) if self.own_user => {
+                self.may_go_on()?;
+                return self.staging.write_to(self.bounce, offset, bytes);
+            }
+            Err(e) => return Err(e),
+        };
         self.may_go_on()?;
         // SAFETY: the bounce buffer is mapped there for nothing else, and `offset` and what follows
         // is in it (`Client::carry_out`). The bytes are for who has it.

@@ -62,6 +62,25 @@ impl Staging {
         // SAFETY: by the contract above.
         unsafe { file.copy_at(Access::Read, addr, bytes, 0) }
     }
+
+    /// Writes the file's first `bytes` into another one, at `offset`; how many. This takes that
+    /// file's lock.
+    #[cold]
+    pub(crate) fn write_to(&mut self, to: &Fd, offset: u64, bytes: u64) -> Result<u64> {
+        let file = self.file()?;
+        let mut buffer = [0u8; 8192];
+        let mut done = 0;
+        while done < bytes {
+            let room = (bytes - done).min(buffer.len() as u64) as usize;
+            let part = buffer.get_mut(..room).unwrap_or(&mut []);
+            let read = file.read_at(part, done)?;
+            match to.write_at(part.get(..read).unwrap_or(&[]), offset + done)? {
+                0 => break,
+                written => done += written as u64,
+            }
+        }
+        Ok(done)
+    }
 }
 
 /// A file in memory, which does not grow beyond its `bytes`. Under a seccomp filter, which may kill

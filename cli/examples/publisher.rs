@@ -91,8 +91,12 @@ fn main() {
     let mut writer = Writer::new();
     // SAFETY: mapped, zeroed, never unmapped.
     unsafe { writer.attach(header) };
-    let many = std::env::args().nth(1).map_or(0, |n| n.parse().unwrap());
-    let all_in_regions = std::env::args().nth(2).is_some();
+    // (Its own name need not be text.)
+    let mut given = std::env::args_os().skip(1);
+    let many = given
+        .next()
+        .map_or(0, |n| n.to_str().unwrap().parse().unwrap());
+    let all_in_regions = given.next().is_some();
     assert!(writer.reserve(&mut backing, 3 * many + 1000));
     // Neighbours of one protection would be one mapping.
     for n in 0..many {

@@ -72,8 +72,8 @@ impl core::fmt::Display for OpenError {
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
             Self::Denied(why) => write!(f, "permission denied: {why}"),
             Self::NoLocks => f.write_str(
-                "what the kernel has locked is not to be learnt: /proc/PID/status has no VmLck, or \
-                 /proc/PID/smaps no VmFlags",
+                "/proc does not tell what the kernel has locked: no VmLck in /proc/PID/status, or no \
+                 VmFlags in /proc/PID/smaps",
             ),
             Self::Corrupt(what) => write!(f, "its directory is corrupt: {what}"),
             Self::Io(errno) => write!(f, "cannot look: errno {errno}"),

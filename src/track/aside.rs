@@ -6,7 +6,7 @@ use crate::arena::Arena;
 use crate::base::claims::{self, Claim};
 use crate::ledger::{Ledger, Origin, Sink, View};
 use core::ops::ControlFlow;
-use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::addr::PageRange;
 use regall_directory::layout::SlotRef;
 use regall_directory::vocab::Attr;
 
@@ -77,8 +77,14 @@ impl AsideRoom<'_> {
 
     /// The last part of what `claim` is about.
     pub fn last(&self, claim: Claim) -> Option<Part> {
-        let end = self.aside.range(claim)?.end();
-        self.next(claim, end - PAGE)
+        // There may be a hole at its end.
+        let mut last = None;
+        let all = self.aside.range(claim)?;
+        self.aside.parts.for_each(all, |part, entry| {
+            last = Some((part, entry.attr, entry.origin));
+            ControlFlow::Continue(())
+        });
+        last
     }
 
     /// Forgets what `claim` is about.

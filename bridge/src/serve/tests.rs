@@ -12,6 +12,8 @@ struct Fickle {
     stands: bool,
     /// Where the bounce buffer is mapped.
     window: Cell<u64>,
+    /// No more memory can be mapped.
+    locked: bool,
 }
 
 impl Fickle {
@@ -23,6 +25,7 @@ impl Fickle {
             good,
             stands: true,
             window: Cell::new(0),
+            locked: false,
         }
     }
 
@@ -74,6 +77,9 @@ impl Owner for Fickle {
         true
     }
     fn map_bounce(&self, bounce: &Fd) -> Result<u64> {
+        if self.locked {
+            return Err(Errno::AGAIN);
+        }
         let (at, fixed) = match self.window.get() {
             0 => (0, 0),
             at => (at, libc::MAP_FIXED),
@@ -84,6 +90,7 @@ impl Owner for Fickle {
         self.window.set(at);
         Ok(at)
     }
+    fn unmap_bounce(&self) {}
     fn wakeup(&self) -> i32 {
         -1
     }
@@ -104,6 +111,7 @@ fn job<'a>(owner: &'a Fickle, bounce: &'a Fd, staging: &'a mut Staging) -> Job<'
         owner,
         bounce,
         staging,
+        own_user: true,
         has_hung_up: &|| false,
     }
 }
@@ -162,6 +170,31 @@ fn memory_that_changes_during_the_copy_is_not_handed_out() {
     bounce.truncate(0).unwrap();
     let got = job(&Fickle::at(addr, 9), &bounce, staging).copy(&request(GET, addr));
     assert_eq!(got, Err(Errno::FAULT));
+}
+
+#[test]
+fn who_can_map_nothing_more_serves_its_own_user() {
+    let mut memory = vec![7u8; 100];
+    let addr = memory.as_mut_ptr() as u64;
+    let owner = Fickle {
+        locked: true,
+        ..Fickle::at(addr, 99)
+    };
+    let staging = &mut Staging::new();
+    for (own_user, said, bytes) in [
+        (false, Err(Errno::AGAIN), [0; 100]),
+        (true, Ok(100), [7; 100]),
+    ] {
+        let bounce = make_bounce().unwrap();
+        let mut job = Job {
+            own_user,
+            ..job(&owner, &bounce, staging)
+        };
+        let got = job.copy(&request(GET, addr));
+        let mut passed = [1u8; 100];
+        let read = bounce.read_at(&mut passed, 0);
+        assert_eq!((got, read, passed), (said, Ok(100), bytes));
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn checked(args: &Args) -> anyhow::Result<u8> {
     if !args.read.is_empty() {
         let found = read(&args.read, &suppressions)?;
         report(args, &found)?;
-        return Ok(exit.filter(|_| found.errors > 0).unwrap_or(0));
+        return Ok(exit_of(&found, exit, 0));
     }
     let Some((program, arguments)) = args.command.split_first() else {
         return Ok(NOT_FOUND);
@@ -95,14 +95,30 @@ fn checked(args: &Args) -> anyhow::Result<u8> {
     if only_submits(program, arguments) {
         bail!("sbatch returns before the job has run: put regall check into the job's script");
     }
-    let folder = Folder::make(args.keep.as_deref())?;
+    let mut folder = Folder::make(args.keep.as_deref())?;
     let code = match run(program, arguments, &folder)? {
         Ended::With(code) => code,
         Ended::NeverBegan(code) => return Ok(code),
     };
     let found = read(std::slice::from_ref(&folder.path), &suppressions)?;
-    report(args, &found)?;
-    Ok(exit.filter(|_| found.errors > 0).unwrap_or(code))
+    if let Err(e) = report(args, &found) {
+        // Hours of a job's may be in them.
+        folder.kept = true;
+        return Err(e.context(format!("the records stay in {}", folder.path.display())));
+    }
+    Ok(exit_of(&found, exit, code))
+}
+
+/// The exit code after a report on `found`; `code` is the command's, `exit` that for errors.
+fn exit_of(found: &Check, exit: Option<u8>, code: u8) -> u8 {
+    if found.processes.is_empty() {
+        complain(
+            "no process has left records: none was checked (a static program, or one in which \
+             the library stays off)",
+        );
+        return if code == 0 { FAILED } else { code };
+    }
+    exit.filter(|_| found.errors > 0).unwrap_or(code)
 }
 
 fn exit_code(value: Option<OsString>) -> anyhow::Result<Option<u8>> {
@@ -160,13 +176,17 @@ impl Folder {
         let name = format!("regall-check.{}.d", std::process::id());
         let path = keep.map_or_else(|| PathBuf::from(name), Path::to_path_buf);
         let said = path.display().to_string();
-        if path.as_os_str().as_encoded_bytes().contains(&b'%') {
-            bail!("{said}: a path with a % in it can't hold the records");
-        }
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| said.clone())?;
         // Ranks have working directories of their own.
         let path = path.canonicalize().with_context(|| said.clone())?;
+        if path.as_os_str().as_encoded_bytes().contains(&b'%') {
+            let _ = fs::remove_dir(&path);
+            bail!(
+                "{}: a path with a % in it can't hold the records",
+                path.display()
+            );
+        }
         Ok(Self {
             path,
             kept: keep.is_some(),
@@ -209,7 +229,12 @@ fn read(paths: &[PathBuf], suppressions: &Suppressions) -> anyhow::Result<Check>
 
 fn report(args: &Args, found: &Check) -> anyhow::Result<()> {
     if args.json {
-        return Ok(print_json(found, &mut std::io::stdout().lock())?);
+        let printed = print_json(found, &mut std::io::stdout().lock());
+        // Whoever has closed it does not want it.
+        return match printed {
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+            other => Ok(other?),
+        };
     }
     let Some(path) = &args.report else {
         let text = text::of(found, args.errors);
