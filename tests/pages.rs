@@ -235,7 +235,7 @@ fn strings(source: &str) -> Vec<String> {
 fn longest(format: &str) -> &str {
     let pieces = format.split(['{', '}']).step_by(2);
     let longest = pieces.max_by_key(|p| p.len()).unwrap_or("");
-    longest.trim_matches([' ', ',', ';', ':'])
+    longest.trim_matches([' ', ',', ';', ':', '\n'])
 }
 
 #[test]
