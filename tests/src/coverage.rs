@@ -9,6 +9,8 @@ use crate::procfs::{self, Vma};
 use crate::{build, child};
 
 const PAGE: u64 = 4096;
+/// Bytes of a helper's window.
+const WINDOW: u64 = 512 << 10;
 /// More than the shim may ever hold for itself in these tests.
 const SHIM_MOST: u64 = 256 << 20;
 
@@ -341,7 +343,12 @@ impl Facts<'_> {
             "kernel" => vma.name.starts_with("[v") || vma.name == "[uprobes]",
             "device" => vma.has("io") || vma.has("pf"),
             "shim" => {
-                vma.name.contains("regall") || vma.name.is_empty() || vma.name.starts_with("[anon")
+                // A helper's window: shared memory, or under a filter a file without a name.
+                let nameless = ["/dev/zero (deleted)", "/dev/shm/#"];
+                let is_window = vma.end - vma.start == WINDOW
+                    && nameless.iter().any(|name| vma.name.starts_with(name));
+                let plain = vma.name.is_empty() || vma.name.starts_with("[anon");
+                vma.name.contains("regall") || plain || is_window
             }
             "opted-out" => self.expected.opted_out,
             "limit" => self.expected.limited || self.lock_limit.is_some(),
