@@ -186,8 +186,7 @@ impl Patches {
     /// `before`, is one of ours still.
     pub fn has(&self, site: u64, before: &[u8]) -> bool {
         // What is displaced has no jump there: `put_back` looks first.
-        let mut ours = self.table.all().iter().filter(|e| !e.displaced);
-        let Some(entry) = ours.find(|e| e.site == site) else {
+        let Some(entry) = self.entries().find(|e| e.site == site) else {
             return false;
         };
         if entry.moved == 0 {
