@@ -3,8 +3,8 @@ import subprocess
 import time
 
 from . import build
-from .model import Section, Table
-from .pairs import TITLES, Failed, alternate, median
+from .model import Check, Section, Table
+from .pairs import TITLES, Failed, alternate, difference, median
 
 WAYS = ("none", "auto", "onfault", "populate")
 #: What benches/c/presence.c is told, and what that is.
@@ -25,13 +25,14 @@ def said(bench, way, *words):
 
 
 def memory(bench, rank_memory, launcher):
-    """PSS of a small process and of a rank."""
-    rows = []
+    """PSS of a small process and of a rank, and what a rank has with the defaults and without."""
+    rows, ranks = [], {}
     for way in WAYS:
         perl = median([said(bench, way, "perl", "-e", PERL)[0] for _ in range(3)])
-        ranks = max(size[3] for size in rank_memory(bench, launcher, way)) / 1024 if launcher else 0
-        rows.append([TITLES[way], f"{perl / 1024:.1f}", f"{ranks:.1f}" if launcher else "no Open MPI"])
-    return Table("PSS, MiB", ["", "perl", "an Open MPI rank after MPI_Init (the larger of two)"], rows)
+        if launcher:
+            ranks[way] = max(size[3] for size in rank_memory(bench, launcher, way))
+        rows.append([TITLES[way], f"{perl / 1024:.1f}", f"{ranks[way] / 1024:.1f}" if launcher else "no Open MPI"])
+    return Table("PSS, MiB", ["", "perl", "an Open MPI rank after MPI_Init (the larger of two)"], rows), ranks
 
 
 def ranks_start(bench, launcher, words, environment):
@@ -53,17 +54,23 @@ def presence(bench, check, compared, mpi):
     """`mpi`: the launcher (or None), its words, its environment, and what reads the memory of ranks."""
     s = Section("presence", "What being there costs")
     launcher, words, environment, rank_memory = mpi
-    s.tables.append(memory(bench, rank_memory, launcher))
+    table, ranks = memory(bench, rank_memory, launcher)
+    s.tables.append(table)
     if launcher:
+        s.checks.append(check("PSS of an Open MPI rank after MPI_Init, default / without", [ranks["auto"]], [ranks["none"]], 1.10))
         got = ranks_start(bench, launcher, words, environment)
+        s.checks.append(check("mpirun of two ranks that do nothing, default − without", got["auto"], got["none"], 15, difference, "ms", 1))
         s.tables.append(compared("mpirun of two ranks that do nothing, from start to end", got, name="ms"))
     for what, *sizes, title in CALLS:
         got = alternate(bench.ways, ("none", "auto", "off"), "presence", what, *sizes, **bench.rounds(2, 5), watched=False)
         s.tables.append(compared(title, got, 1e3, "µs"))
         if what == "exec" and sizes[1] != "0":
             s.checks.append(check(f"{title} / without", got["auto"], got["none"], 1.2))
+        if what == "ring":
+            s.checks.append(check(f"{title}, default − without", got["auto"], got["none"], 5, difference, "µs", 1e-3))
     counts = {way: said(bench, way, build.OUT / "presence", "mappings") for way in WAYS}
     s.tables.append(Table("mappings of a program that calls malloc much", ["", "before", "after"],
                           [[TITLES[way], *map(str, n)] for way, n in counts.items()]))
-    s.checks.append(check("mappings after much malloc / without", [counts["auto"][1]], [counts["none"][1]], 1.1))
+    grown = {way: after - before for way, (before, after) in counts.items()}
+    s.checks.append(Check("mappings that much malloc adds, default − without", grown["auto"] - grown["none"], 0, "mappings"))
     return s

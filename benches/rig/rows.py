@@ -42,6 +42,7 @@ def pair(bench):
     s.checks.append(check("mmap+munmap of 64 KiB, REGALL_CHECK=registrations / tracked", got["checked"], got["off"], 1.05))
     if "ucm" in got:
         s.checks.append(check("mmap+munmap of 64 KiB, tracked / UCX UCM (bistro)", got["off"], got["ucm"], 1.0))
+    s.checks.append(check("mmap+munmap of 64 KiB, default / bare mlockall(FUTURE|ONFAULT)", got["auto"], got["future"], 1.05))
     s.tables.append(compared("mmap + munmap of 64 KiB, untouched, between memory that nothing merges with", got, name="ns a pair"))
     got = alternate(bench.ways, names, "calls", "loose", "65536", **bench.rounds(10, 6))
     s.tables.append(compared("the same wherever the kernel puts it (what lies beside it differs, and counts for more)", got, name="ns a pair"))
@@ -63,6 +64,7 @@ def heap(bench):
         names = bench.with_ucm("none", "off", "ucm", "auto", "onfault", "populate", "mlockall", "future")
         got = alternate(bench.ways, names, "heap", work, **bench.rounds(5, 6), watched=False)
         s.checks.append(check(f"{what}, tracked / without", got["off"], got["none"], 1.10))
+        s.checks.append(check(f"{what}, default / bare mlockall(FUTURE|ONFAULT)", got["auto"], got["future"], 1.05))
         s.tables.append(compared(title, got, name="ns a step"))
     return s
 
@@ -181,7 +183,7 @@ def startup(bench):
     ways = [",".join([n, *(f"{k}={v}" for k, v in bench.ways[n].items())]) for n in names]
     lines = single(bench, "none", "spawn", str(bench.pick(300, 60)), "/bin/true", *ways).splitlines()
     got = dict(zip(names, zip(*[map(float, line.split()) for line in lines])))
-    for way, what, limit in (("off", "active, tracking only", 5), ("inert", "inert", 0.1)):
+    for way, what, limit in (("off", "active, tracking only", 1), ("inert", "inert", 0.1)):
         s.checks.append(check(f"start-up of /bin/true, {what} − empty preload", got[way], got["empty"], limit, difference, "ms", 1e-6))
     rows = [[TITLES[n], f"{median(v) / 1e6:.3f}", f"{difference(v, got['empty']) / 1e6:+.3f}"] for n, v in got.items()]
     s.tables.append(Table("posix_spawn to the end of wait", ["", "ms", "against an empty preload, ms"], rows))
