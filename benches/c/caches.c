@@ -214,6 +214,7 @@ static void first(void)
 	static double from[MESSAGE / sizeof(double)], to[MESSAGE / sizeof(double)];
 	for (int i = 0; i < 4; i++)
 		INSIDE(MPI_Allreduce(from, to, MESSAGE / sizeof(double), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD));
+	INSIDE(MPI_Sendrecv(from, MESSAGE, MPI_BYTE, 1 - rank, 9, to, MESSAGE, MPI_BYTE, 1 - rank, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
 	reused();
 }
 

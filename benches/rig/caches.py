@@ -26,7 +26,7 @@ NAMES = {"openmpi": "Open MPI, UCX", "mpich": "MPICH, UCX", "ofi": "Open MPI, li
 SETTINGS = [("cache", "without"), ("none", "without"), ("cache", "auto"), ("none", "auto"), ("none", "populate")]
 HEADS = ["cache", "no cache", "cache, regall", "no cache, regall", "no cache, regall, `populate`"]
 PATTERNS = {
-    "first": "the first messages of a job, one buffer, and four allreduces",
+    "first": "the first messages of a job, one buffer, one each way, and four allreduces",
     "reused": "one buffer, used again and again", "fresh": "a fresh buffer for each message",
     "remapped": "memory given back and mapped again at the same address", "small": "many small buffers", "small-again": "the same small buffers again",
     "forked": "fork after each message", "allreduce": "growing buffers of an allreduce",
