@@ -78,6 +78,34 @@ static void go_on(const char *label)
 	CALL(munmap(p, 9 * MIB));
 }
 
+/* Each a mapping or three of its own, none of whose descriptors is left to freeze it by. */
+static void in_many_parts(void)
+{
+	enum { PARTS = 60, EACH = 64 };
+	char *parts[PARTS];
+	for (int i = 0; i < PARTS; i++) {
+		parts[i] = anon(EACH);
+		memset(parts[i], i + 1, EACH * PAGE);
+		NEED(mprotect(parts[i], PAGE, PROT_READ) == 0);
+		NEED(munmap(parts[i] + 8 * PAGE, 8 * PAGE) == 0);
+	}
+	closefrom(3);
+	pid_t pid = fork();
+	told("fork of many parts", pid >= 0);
+	if (pid == 0) {
+		bool right = true;
+		for (int i = 0; i < PARTS; i++) {
+			right &= all_are(parts[i], 8 * PAGE, (char)(i + 1));
+			memset(parts[i] + 16 * PAGE, 99, (EACH - 16) * PAGE);
+		}
+		_exit(right ? 0 : 1);
+	}
+	if (pid > 0)
+		reap("child", pid);
+	for (int i = 0; i < PARTS; i++)
+		NEED(all_are(parts[i] + 16 * PAGE, (EACH - 16) * PAGE, (char)(i + 1)));
+}
+
 static void closes(void)
 {
 	char *p = anon(4 * MIB / PAGE);
@@ -95,6 +123,7 @@ static void closes(void)
 	say("bytes %d, grown %d", all_are(p, 2 * MIB, 9), all_are(p + 2 * MIB, 6 * MIB, 0));
 	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	say("the next descriptor is %d", fd);
+	in_many_parts();
 }
 
 static void *idle(void *arg)

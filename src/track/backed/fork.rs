@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::{Attr, Flags, Prot};
 
-/// Ranges of each kind that need no memory of their own: what is shared beyond that is frozen,
-/// what is to be wiped is in a list that grows.
+/// Ranges of each kind that need no memory of their own. What could be copied or frozen is frozen
+/// beyond that; what has to be wiped or copied is in a list that grows.
 const RANGES: usize = 64;
 /// Bytes that a child copies at the most, while its parent waits; more are frozen.
 const COPIED: u64 = 256 << 20;
@@ -30,11 +30,9 @@ const CANT_COPY: u32 = 2;
 /// made from /proc, which it may not be able to open.
 pub struct Plan {
     /// To be empty there.
-    wiped: [Option<(PageRange, Attr)>; RANGES],
-    /// As many more of them as there are.
-    more: Option<More>,
+    wiped: Ranges,
     /// Shared with the parent, and to be copied.
-    live: [Option<(PageRange, Attr)>; RANGES],
+    live: Ranges,
     /// From and to where memory was frozen.
     frozen: Option<PageRange>,
     /// Where the child says how it went.
@@ -49,7 +47,7 @@ pub fn before_fork() -> sys::Result<Plan> {
     match plan.make() {
         Ok(()) => Ok(plan),
         Err(errno) => {
-            plan.more.iter().for_each(More::release);
+            plan.release();
             share::fork_ends();
             Err(errno)
         }
@@ -67,9 +65,8 @@ impl Plan {
     /// Nothing is known of what the parent had.
     const fn none() -> Self {
         Self {
-            wiped: [None; RANGES],
-            more: None,
-            live: [None; RANGES],
+            wiped: Ranges::none(),
+            live: Ranges::none(),
             frozen: None,
             word: None,
         }
@@ -104,12 +101,12 @@ impl Plan {
             };
             rest = range.after(part.end());
             if attr.flags.has(Flags::WIPED) {
-                if !keep(&mut self.wiped, part, attr) && !self.keep_more(part, attr) {
+                if !self.wiped.keep(part, attr) {
                     return Err(Errno::NOMEM);
                 }
                 continue;
             }
-            if copies && keep(&mut self.live, part, attr) {
+            if copies && self.live.keep_among_few(part, attr) {
                 continue;
             }
             freeze(part);
@@ -123,25 +120,21 @@ impl Plan {
                     break;
                 };
                 from = left.end();
-                if !keep(&mut self.live, left, attr) {
+                if !self.live.keep(left, attr) {
                     return Err(Errno::NOMEM);
                 }
             }
         }
-        if self.live.iter().any(Option::is_some) {
+        if self.live.all().next().is_some() {
             self.word = Some(shared_page()?);
         }
         Ok(())
     }
 
-    /// Keeps one more range that is to be wiped. False if there is no memory for it.
-    #[cold]
-    fn keep_more(&mut self, part: PageRange, attr: Attr) -> bool {
-        if self.more.is_none() {
-            self.more = More::new();
-        }
-        let more = self.more.as_mut();
-        more.is_some_and(|more| more.push((part, without_locks(attr))))
+    /// Each of the two processes gives up its own lists.
+    fn release(&self) {
+        self.wiped.release();
+        self.live.release();
     }
 
     /// What the child copies must be as it is now until it has done so. Whether it could.
@@ -171,7 +164,7 @@ impl Plan {
     /// memory of its own, and is no more.
     pub fn after(&self, child: i64) -> i64 {
         let could = self.wait(child);
-        self.more.iter().for_each(More::release);
+        self.release();
         share::fork_ends();
         // Locks and registrations were those of the mappings before. Others may be at work
         // there: what is to be pinned waits for them.
@@ -188,21 +181,20 @@ impl Plan {
     /// In the child, whose ledger is as the kernel's list.
     pub fn in_child(&self) {
         let mut could = true;
-        let more = self.more.as_ref().map_or(&[][..], More::all);
-        for (part, attr) in self.wiped.iter().flatten().chain(more) {
+        for (part, attr) in self.wiped.all() {
             let flags = attr.flags.with(Flags::WIPED);
             could &= replace(*part, Attr { flags, ..*attr }).is_ok();
             settle(*part);
         }
-        for (part, attr) in self.live.iter().flatten() {
+        for (part, attr) in self.live.all() {
             could &= copy(*part, attr.prot).is_ok();
         }
-        for (part, attr) in self.live.iter().flatten() {
+        for (part, attr) in self.live.all() {
             resync::range(*part, true);
             advise_again(*part, attr.flags);
         }
         could &= copy_shared();
-        self.more.iter().for_each(More::release);
+        self.release();
         self.tell(could);
         if let Some(mut guard) = lock() {
             let State { ledger, shared, .. } = &mut *guard;
@@ -233,10 +225,50 @@ impl Plan {
     }
 }
 
-fn keep(list: &mut [Option<(PageRange, Attr)>], part: PageRange, attr: Attr) -> bool {
-    let place = list.iter_mut().find(|p| p.is_none());
-    let kept = (part, without_locks(attr));
-    place.map(|p| *p = Some(kept)).is_some()
+/// A list of ranges that needs no memory of its own while it is short.
+struct Ranges {
+    few: [Option<(PageRange, Attr)>; RANGES],
+    /// What `few` has no room for.
+    more: Option<More>,
+}
+
+impl Ranges {
+    const fn none() -> Self {
+        Self {
+            few: [None; RANGES],
+            more: None,
+        }
+    }
+
+    /// Keeps one more, if the list stays short.
+    fn keep_among_few(&mut self, part: PageRange, attr: Attr) -> bool {
+        let place = self.few.iter_mut().find(|p| p.is_none());
+        let kept = (part, without_locks(attr));
+        place.map(|p| *p = Some(kept)).is_some()
+    }
+
+    /// Keeps one more. False if there is no memory for it.
+    fn keep(&mut self, part: PageRange, attr: Attr) -> bool {
+        self.keep_among_few(part, attr) || self.keep_more(part, attr)
+    }
+
+    #[cold]
+    fn keep_more(&mut self, part: PageRange, attr: Attr) -> bool {
+        if self.more.is_none() {
+            self.more = More::new();
+        }
+        let more = self.more.as_mut();
+        more.is_some_and(|more| more.push((part, without_locks(attr))))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &(PageRange, Attr)> {
+        let more = self.more.as_ref().map_or(&[][..], More::all);
+        self.few.iter().flatten().chain(more)
+    }
+
+    fn release(&self) {
+        self.more.iter().for_each(More::release);
+    }
 }
 
 /// A child has none of its parent's locks.
