@@ -226,6 +226,18 @@ static void twice(void)
 	raise(SIGKILL);
 }
 
+/* Legal, and a region for nothing; with other rights, or after the first is gone, it is not for nothing. */
+static void registered_again(void)
+{
+	char *p = island(2);
+	struct ibv_mr *first = ibv_reg_mr(r.pd, p, PAGE, ALL), *same = ibv_reg_mr(r.pd, p, PAGE, ALL);
+	struct ibv_mr *fewer = ibv_reg_mr(r.pd, p, PAGE, IBV_ACCESS_LOCAL_WRITE), *more = ibv_reg_mr(r.pd, p, 2 * PAGE, ALL);
+	NEED(first && same && fewer && more);
+	NEED(ibv_dereg_mr(same) == 0 && ibv_dereg_mr(first) == 0);
+	first = ibv_reg_mr(r.pd, p, PAGE, ALL);
+	NEED(first && ibv_dereg_mr(first) == 0 && ibv_dereg_mr(fewer) == 0 && ibv_dereg_mr(more) == 0);
+}
+
 /* Many of one kind, and many registrations at a time: all of it is bounded. */
 static void many(void)
 {
@@ -276,6 +288,7 @@ static const struct {
 	{ "leak", leaks },
 	{ "not-writable", not_writable },
 	{ "twice", twice },
+	{ "again", registered_again },
 	{ "many", many },
 	{ "cost", costs },
 };

@@ -62,6 +62,9 @@ numbered! {
         Ended = 10 => "ended",
         /// The program ends; the words are [`Sums`].
         End = 11 => "end",
+        /// The same memory is registered twice, in one protection domain and with one access.
+        /// Stacks: who registered first, who registers now.
+        Again = 12 => "registered-twice",
     }
     /// How memory went away.
     How {
@@ -326,10 +329,10 @@ mod tests {
 
     #[test]
     fn words_and_numbers() {
-        for n in 1..12 {
+        for n in 1..13 {
             assert_eq!(Kind::from_number(n).map(|k| k as u64), Some(n));
         }
-        assert_eq!(Kind::from_number(12), None);
+        assert_eq!(Kind::from_number(13), None);
         for n in 0..9 {
             assert_eq!(How::from_number(n).map(|h| h as u64), Some(n));
         }

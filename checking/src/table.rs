@@ -187,6 +187,17 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// A registration that was there before `new`, of the same memory in the same protection
+    /// domain and with the same access, and its slot's number.
+    pub fn earlier(&self, new: &Registration) -> Option<(usize, Registration)> {
+        let what = |r: &Registration| (r.start, r.end, r.pd, r.access);
+        self.used().find_map(|(n, slot)| {
+            let found = slot.read()?;
+            let same = what(&found) == what(new) && found.serial < new.serial;
+            same.then_some((n, found))
+        })
+    }
+
     /// The slots that may be in use, with their numbers.
     fn used(&self) -> impl Iterator<Item = (usize, &'a Slot)> {
         let high = self.high.load(Acquire) as usize;

@@ -109,6 +109,15 @@ fn enter(area: &Area, new: &Registration) {
     };
     REGISTERED.fetch_add(1, Relaxed);
     let new = Registration { serial, ..*new };
+    if let Some((n, first)) = area.table().earlier(&new) {
+        let stacks = Stacks {
+            saved: area.saved(n),
+            here: true,
+        };
+        write(head(Kind::Again, &first), stacks, &|| {
+            area.table().holds(n, first.serial)
+        });
+    }
     if !is_writable(&new) {
         say(area, Kind::ReadOnly, n, &new);
     }

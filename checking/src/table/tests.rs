@@ -179,3 +179,25 @@ fn threads_do_not_disturb_each_other() {
     });
     assert!(room.slots.iter().all(|s| s.read().is_none()));
 }
+
+#[test]
+fn what_was_registered_before_is_found() {
+    let room = Room::new(4);
+    let table = room.table();
+    let with = |of: Registration, serial| Registration { serial, ..of };
+    let first = with(at(0x1000, 0x2000, 7), 1);
+    table.add(&first, |_| ());
+    assert_eq!(table.earlier(&first), None, "itself");
+    table.add(&at(0x1000, 0x3000, 8), |_| ());
+    let again = with(at(0x1000, 0x2000, 9), 3);
+    assert_eq!(table.earlier(&again), Some((0, first)));
+    for other in [
+        Registration { pd: 1, ..again },
+        Registration { access: 1, ..again },
+        Registration { end: 0x2001, ..again },
+    ] {
+        assert_eq!(table.earlier(&other), None);
+    }
+    table.take(7);
+    assert_eq!(table.earlier(&again), None);
+}

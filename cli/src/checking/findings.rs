@@ -108,6 +108,7 @@ fn fault(record: &Record, gone: Option<&Record>, later: &After, files: &mut File
     };
     let first = match record.kind {
         Kind::Twice => "deregistered first",
+        Kind::Again => "registered first",
         _ => "registered",
     };
     add(first, record, 0);
@@ -121,6 +122,7 @@ fn fault(record: &Record, gone: Option<&Record>, later: &After, files: &mut File
         Kind::Gone => went(head),
         Kind::Used => "posted".to_string(),
         Kind::Twice => "deregistered again".to_string(),
+        Kind::Again => "registered again".to_string(),
         Kind::Forked => "forked".to_string(),
         _ => String::new(),
     };
@@ -187,6 +189,9 @@ fn sentence(record: &Record, later: &After) -> String {
             };
             format!("registered memory was {}{then}{end}", how.word())
         }
+        Kind::Again => "memory was registered that is registered already, in the same protection \
+                        domain with the same access"
+            .to_string(),
         Kind::Leaked => "a registration was never deregistered".to_string(),
         Kind::ReadOnly => "memory was registered that is not mapped for writing".to_string(),
         Kind::Forked => "fork with registered memory, on a kernel that does not copy it: whoever \
