@@ -13,6 +13,9 @@ PYTHONDIR ?= $(PREFIX)/share/regall/python
 # The command is linked statically where there is a libc.a, so that one build serves systems
 # with an older libc than here, too: the library needs none. `make STATIC=` links it as usual.
 STATIC ?= $(if $(wildcard $(shell $(CC) -print-file-name=libc.a)),yes)
+# A debugger takes `break lock` for each function of that name, the library's own among them: what
+# is installed has no symbols but those that it exports. `make install STRIP=` keeps them.
+STRIP ?= strip
 # Where cargo puts what it builds.
 BUILT = $(or $(CARGO_TARGET_DIR),target)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)release
 # Writes manual pages and completions; of another machine's, one that runs here.
@@ -130,6 +133,7 @@ install: where
 		$(DESTDIR)$(PYTHONDIR)/regall
 	install -m 755 $(BUILT)/regall $(ROOT)/bin/
 	install -m 755 $(BUILT)/libregall.so $(LIB)/
+	$(if $(STRIP),$(STRIP) --strip-unneeded $(ROOT)/bin/regall $(LIB)/libregall.so)
 	install -m 644 include/regall.h fortran/regall.f90 $(ROOT)/include/
 	install -m 644 python/regall/__init__.py $(DESTDIR)$(PYTHONDIR)/regall/
 	install -m 644 python/example.py fortran/example.f90 $(ROOT)/share/doc/regall/examples/

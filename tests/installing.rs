@@ -68,6 +68,19 @@ fn uninstall_leaves_nothing() {
     assert_eq!(files(installed.0.path()), Vec::<PathBuf>::new());
 }
 
+/// `break lock` in gdb means the program's own function.
+#[test]
+fn debuggers_see_no_names_of_the_library() {
+    let installed = Installed::new();
+    let library = installed.prefix().join("lib/libregall.so");
+    let sections = done(Command::new("readelf").arg("-SW").arg(&library));
+    assert!(sections.contains(".dynsym"), "{sections}");
+    assert!(
+        !sections.contains(".symtab") && !sections.contains(".debug"),
+        "{sections}"
+    );
+}
+
 /// LIBDIR: all that says where the library is says so, and the command finds it.
 #[test]
 fn libraries_may_lie_elsewhere() {
