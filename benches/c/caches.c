@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -36,6 +37,7 @@ enum { REG, DEREG, EVENTS };
 
 static int rank, wrong, messages, by_clock;
 static int mine[EVENTS], all[EVENTS]; /* perf's descriptors: of this thread, of all threads */
+static int refused; /* as `all`: registrations that the driver has refused */
 static uint64_t inside[EVENTS], base[EVENTS];
 static uint64_t cost[4 * MANY], beside[4 * MANY], pending;
 static int costs, peak, maps_at_peak;
@@ -114,7 +116,7 @@ static int mappings(void)
 
 static int alive(void)
 {
-	return (int)(counted(all[REG]) - counted(all[DEREG]));
+	return (int)(counted(all[REG]) - counted(refused) - counted(all[DEREG]));
 }
 
 static void look(void)
@@ -423,6 +425,9 @@ int main(int argc, char **argv)
 	mine[DEREG] = opened("dereg", 0);
 	all[REG] = opened("reg", 1);
 	all[DEREG] = opened("dereg", 1);
+	refused = opened("refused", 1);
+	if (refused >= 0 && ioctl(refused, PERF_EVENT_IOC_SET_FILTER, "ret < 0 && ret > -4096") != 0)
+		fail("PERF_EVENT_IOC_SET_FILTER");
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 

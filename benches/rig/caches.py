@@ -34,7 +34,11 @@ PATTERNS = {
     "one-sided": "noncontiguous one-sided transfers, and their window",
 }
 #: The driver's functions behind REG_MR and DEREG_MR, whichever way a call came in.
-PROBES = {"reg": "rxe_reg_user_mr", "dereg": "rxe_dereg_mr"}
+PROBES = {
+    "reg": "p:caches/reg rxe_reg_user_mr", "dereg": "p:caches/dereg rxe_dereg_mr",
+    # Its results: what is refused is not alive.
+    "refused": "r:caches/refused rxe_reg_user_mr ret=$retval:s64",
+}
 TRACING = pathlib.Path("/sys/kernel/tracing")
 LIMIT = 3600
 #: Instructions of the program's loop by which it measures its clock.
@@ -56,10 +60,10 @@ def compile_all():
 def probe():
     if not (TRACING / "kprobe_events").exists():
         subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACING], check=True)
-    for name, function in PROBES.items():
+    for event in PROBES.values():
         # Python would seek to its end, which this file refuses.
         fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
-        os.write(fd, f"p:caches/{name} {function}\n".encode())
+        os.write(fd, f"{event}\n".encode())
         os.close(fd)
 
 
