@@ -9,6 +9,9 @@ fn main() {
     // Run before every other constructor, while libc's text is still as it was
     // shipped: UCX and Open MPI patch function entries in theirs.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // Code that is patched jumps into it for as long as the process lives: dlclose of the last
+    // handle, by a program that uses the C interface by dlopen, must leave it where it is.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // All relocations are done before the constructor runs: no lazy binding on
     // the hook path, where ld.so's lock may be held by the caller.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");

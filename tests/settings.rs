@@ -550,6 +550,7 @@ fn needs_only_libc() {
         );
     }
     assert!(done.stdout.contains("INITFIRST"), "{}", done.stdout);
+    assert!(done.stdout.contains("NODELETE"), "{}", done.stdout);
 }
 
 /// musl's loader calls constructors without arguments.
