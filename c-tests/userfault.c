@@ -25,6 +25,30 @@ static void *serve(void *arg)
 	}
 }
 
+/* Who asks for it is told of pages that go (UFFD_EVENT_REMOVE), and whoever lets them go waits until that is read: nobody may
+ * have to be told before there is somebody to read it. */
+static void told_of_what_goes(void)
+{
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+	NEED(fd >= 0);
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_EVENT_REMOVE };
+	CALL(ioctl(fd, UFFDIO_API, &api));
+	char *p = anon(PAGES);
+	CALL(madvise(p, PAGES * PAGE, MADV_NOHUGEPAGE));
+	CALL(madvise(p, PAGES * PAGE, MADV_DONTNEED));
+	struct uffdio_register reg = { .range = { (uintptr_t)p, PAGES * PAGE }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+	CALL(ioctl(fd, UFFDIO_REGISTER, &reg));
+	reg.mode |= UFFDIO_REGISTER_MODE_WP;
+	CALL_AS("once more", ioctl(fd, UFFDIO_REGISTER, &reg));
+	struct uffd_msg m;
+	say("told of %d", read(fd, &m, sizeof m) == sizeof m ? m.event : 0);
+	quiet_claim(p, PAGES * PAGE, "registered");
+	quiet_point("watched");
+	close(fd);
+	say("zeroes %d", all_are(p, PAGES * PAGE, 0));
+	CALL(munmap(p, PAGES * PAGE));
+}
+
 int main(void)
 {
 	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
@@ -32,6 +56,7 @@ int main(void)
 		say("userfaultfd: %s", strerrorname_np(errno));
 		return 0;
 	}
+	told_of_what_goes();
 	struct uffdio_api api = { .api = UFFD_API };
 	CALL(ioctl(fd, UFFDIO_API, &api));
 	char *p = anon(PAGES);

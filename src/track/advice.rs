@@ -19,7 +19,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Flags, Kind};
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// UFFDIO_REGISTER_MODE_MISSING.
 const MODE_MISSING: u64 = 1;
@@ -208,14 +208,15 @@ fn is_self(pidfd: i32) -> bool {
         .is_some_and(|pid| pid == u64::from(sys::getpid()))
 }
 
-/// The range of a struct uffdio_register.
+/// The range of a struct uffdio_register, and the mode.
 #[cold]
 #[inline(never)]
-fn userfault_range(frame: &Frame) -> Option<PageRange> {
-    let mut words = [0u64; 2];
-    // SAFETY: two words of room.
-    let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 16) };
-    PageRange::from_call(words[0], words[1]).filter(|_| copied == Ok(16))
+fn userfault_range(frame: &Frame) -> Option<(PageRange, u64)> {
+    let mut words = [0u64; 3];
+    // SAFETY: three words of room.
+    let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 24) };
+    let range = PageRange::from_call(words[0], words[1]).filter(|_| copied == Ok(24));
+    range.map(|range| (range, words[2]))
 }
 
 /// ioctl(UFFDIO_REGISTER): from here on a missing page is the application's
@@ -224,39 +225,76 @@ fn userfault_range(frame: &Frame) -> Option<PageRange> {
 #[cold]
 #[inline(never)]
 pub fn userfault(frame: &mut Frame) -> i64 {
-    if share::any() {
-        if let Some(range) = userfault_range(frame) {
-            // What is copied is for a while not what is published.
-            let flight = begin_work();
-            backed::about_to_watch(range);
-            end(flight);
-        }
+    let asked = userfault_range(frame);
+    if let (true, Some((range, _))) = (share::any(), asked) {
+        // What is copied is for a while not what is published.
+        let flight = begin_work();
+        backed::about_to_watch(range);
+        end(flight);
+    }
+    let missing = asked.filter(|(_, mode)| mode & MODE_MISSING != 0);
+    let ours = missing.map(|(range, _)| range).filter(|range| {
+        let pinned = settings::config().pin != Pin::Off;
+        pinned && only_ours_to_drop(*range)
+    });
+    if let Some(range) = ours {
+        // Before the call: afterwards the kernel may announce to the application what goes
+        // (UFFD_EVENT_REMOVE), and waits until somebody has read it. Nobody may be there yet.
+        let flight = begin_work();
+        give_back_untouched(range);
+        end(flight);
     }
     let value = real(frame);
     if failed(value) {
+        if let Some(range) = ours {
+            let flight = begin_work();
+            settle(range);
+            end(flight);
+        }
         return value;
     }
     // Pages that are missing are its business, whatever it says of them then.
     guards::guarded_somewhere();
-    divided::said(userfault_range(frame));
+    divided::said(asked.map(|(range, _)| range));
     // Noted where nothing holds memory yet, too: an adapter may from its first domain on.
     let flight = open(Call::Userfault);
-    // struct uffdio_register begins with the range's start and length and the mode.
-    let mut words = [0u64; 3];
-    // SAFETY: three words of room.
-    let copied = unsafe { sys::copy_checked(frame.args[2], words.as_mut_ptr().cast(), 24) };
-    if let (Ok(24), Some(range)) = (copied, PageRange::from_call(words[0], words[1])) {
+    if let Some((range, _)) = asked {
         keep_lazy(range);
         retracting::refresh(range);
-        let pinned = settings::config().pin != Pin::Off;
-        if words[2] & MODE_MISSING != 0 && pinned && only_ours_to_drop(range) {
-            let_go(range);
-            drop_untouched(range);
-        }
         settle(range);
     }
     end(flight);
     value
+}
+
+/// What we populated. The rest is left alone: a userfaultfd may watch it already.
+fn is_populated(attr: &Attr) -> bool {
+    attr.pin.held() && !attr.flags.has(Flags::ONFAULT)
+}
+
+/// Gives back the pages of `range` that we populated and that hold nothing but zeroes.
+#[cold]
+#[inline(never)]
+fn give_back_untouched(range: PageRange) {
+    let mut rest = Some(range);
+    while let Some(range) = rest {
+        let mut found = None;
+        if let Some(guard) = lock() {
+            guard.ledger.for_each(range, |part, e| {
+                if is_populated(&e.attr) {
+                    found = Some(part);
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        let Some(part) = found else {
+            return;
+        };
+        let_go(part);
+        drop_untouched(part);
+        rest = range.after(part.end());
+    }
 }
 
 /// Whether all of `range` is private anonymous memory, where a page of zeroes that
@@ -266,7 +304,7 @@ fn only_ours_to_drop(range: PageRange) -> bool {
     let (mut any, mut all) = (false, true);
     if let Some(guard) = lock() {
         guard.ledger.for_each(range, |_, e| {
-            any |= e.attr.pin.held() && !e.attr.flags.has(Flags::ONFAULT);
+            any |= is_populated(&e.attr);
             all &= e.attr.kind == Kind::Anon && !e.attr.prot.shared();
             ControlFlow::Continue(())
         });
