@@ -80,6 +80,7 @@ fn same_facets(setting: Setting) {
     let mut problems = Vec::new();
     for word in [
         "closes",
+        "gone",
         "sealed",
         "fsize",
         "nofile",

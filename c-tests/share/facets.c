@@ -78,34 +78,6 @@ static void go_on(const char *label)
 	CALL(munmap(p, 9 * MIB));
 }
 
-/* Each a mapping or three of its own, none of whose descriptors is left to freeze it by. */
-static void in_many_parts(void)
-{
-	enum { PARTS = 60, EACH = 64 };
-	char *parts[PARTS];
-	for (int i = 0; i < PARTS; i++) {
-		parts[i] = anon(EACH);
-		memset(parts[i], i + 1, EACH * PAGE);
-		NEED(mprotect(parts[i], PAGE, PROT_READ) == 0);
-		NEED(munmap(parts[i] + 8 * PAGE, 8 * PAGE) == 0);
-	}
-	closefrom(3);
-	pid_t pid = fork();
-	told("fork of many parts", pid >= 0);
-	if (pid == 0) {
-		bool right = true;
-		for (int i = 0; i < PARTS; i++) {
-			right &= all_are(parts[i], 8 * PAGE, (char)(i + 1));
-			memset(parts[i] + 16 * PAGE, 99, (EACH - 16) * PAGE);
-		}
-		_exit(right ? 0 : 1);
-	}
-	if (pid > 0)
-		reap("child", pid);
-	for (int i = 0; i < PARTS; i++)
-		NEED(all_are(parts[i] + 16 * PAGE, (EACH - 16) * PAGE, (char)(i + 1)));
-}
-
 static void closes(void)
 {
 	char *p = anon(4 * MIB / PAGE);
@@ -123,7 +95,56 @@ static void closes(void)
 	say("bytes %d, grown %d", all_are(p, 2 * MIB, 9), all_are(p + 2 * MIB, 6 * MIB, 0));
 	fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	say("the next descriptor is %d", fd);
-	in_many_parts();
+}
+
+/* Descriptors can be gone of any number of mappings: a child of vfork has them in a table of its own, others close them. */
+static void gone(void)
+{
+	enum { MANY = 100 };
+	size_t half = MIB / 4;
+	static char *all[MANY];
+	for (int i = 0; i < MANY; i++) {
+		pid_t pid = i % 2 ? vfork() : 0;
+		NEED(pid >= 0);
+		if (pid == 0) {
+			all[i] = map(2 * half);
+			if (all[i] != MAP_FAILED) {
+				memset(all[i], 'a' + i % 7, 2 * half);
+				/* No part joins another one. */
+				(void)mprotect(all[i] + half, half, PROT_READ);
+			}
+			if (i % 2)
+				_exit(0);
+		} else {
+			NEED(waitpid(pid, NULL, 0) == pid);
+		}
+		NEED(all[i] != MAP_FAILED);
+	}
+	closefrom(3);
+	int until[2];
+	NEED(pipe(until) == 0);
+	pid_t pid = fork();
+	if (pid < 0) {
+		told("fork", false);
+		return;
+	}
+	if (pid == 0) {
+		char go;
+		int wrong = read(until[0], &go, 1) != 1;
+		for (int i = 0; i < MANY; i++) {
+			wrong += !all_are(all[i], 2 * half, (char)('a' + i % 7));
+			all[i][0] = 'x';
+		}
+		_exit(wrong);
+	}
+	for (int i = 0; i < MANY; i++)
+		all[i][1] = 'y';
+	NEED(write(until[1], "g", 1) == 1);
+	reap("child", pid);
+	int wrong = 0;
+	for (int i = 0; i < MANY; i++)
+		wrong += all[i][0] != 'a' + i % 7 || all[i][1] != 'y';
+	say("the child's writes here: %d", wrong);
 }
 
 static void *idle(void *arg)
@@ -498,7 +519,7 @@ int main(int argc, char **argv)
 		const char *word;
 		void (*run)(void);
 	} facets[] = {
-		{ "closes", closes }, { "sealed", sealed }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
+		{ "closes", closes }, { "gone", gone }, { "sealed", sealed }, { "fsize", fsize }, { "nofile", nofile }, { "data", data },
 		{ "as", as },	      { "core", core },	  { "work", work },	{ "large", large },
 		{ "patchwork", patchwork }, { "wiped", wiped },	{ "watched", watched }, { "several", several },
 		{ "several_as", several_as },
