@@ -2,7 +2,7 @@
 
 use crate::arch::{self, Frame};
 use crate::base::{
-    counters, maps, mode,
+    copies, counters, maps, mode,
     phase::{self, Phase},
     process, settings,
 };
@@ -59,6 +59,10 @@ pub fn construct(frame: &Frame) {
         return;
     }
     logger::start(settings::config());
+    if copies::is_another_on() {
+        log::warn!("another copy of libregall.so is on in this process: this one stays off");
+        return;
+    }
     if under_valgrind(env) {
         log::warn!(
             "valgrind translates this program's code, so it can't be patched: regall stays off"

@@ -65,6 +65,28 @@ fn unchanged(outcome: &Outcome, what: &str) {
     assert_eq!(outcome.others_stderr(), plain.stderr, "{what}");
 }
 
+/// Two copies would patch each other: the one that comes later stays off, and says so.
+#[test]
+fn another_copy_stays_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = folder.path().join("another.so");
+    std::fs::copy(build::library(), &copy).expect("a copy");
+    for pin in ["auto", "off"] {
+        let mut command = hello(Mode::Plain, &[("REGALL", "1"), ("REGALL_PIN", pin)]);
+        let both = format!("{}:{}", build::library().display(), copy.display());
+        command.env("LD_PRELOAD", both);
+        let outcome = child::run(&mut command, TIMEOUT);
+        outcome.must_succeed();
+        let says = |line: &&str| line.contains("another copy of libregall.so is on");
+        assert_eq!(
+            outcome.stderr.lines().filter(says).count(),
+            1,
+            "{}",
+            outcome.stderr
+        );
+    }
+}
+
 #[test]
 fn malformed_values_leave_it_inert() {
     for (name, values) in [

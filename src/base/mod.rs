@@ -2,6 +2,7 @@
 //! shim is in its life, whose process this is, and the counters. Knows none of the parts.
 
 pub mod claims;
+pub mod copies;
 pub mod counters;
 pub mod maps;
 pub mod mode;

@@ -10,7 +10,7 @@ use super::{
     backed, begin_work, divided, end, failed, guards, lock, open, real, retracting, USER_END,
 };
 use crate::arch::Frame;
-use crate::base::{counters, settings};
+use crate::base::{copies, counters, settings};
 use crate::config::Pin;
 use crate::share;
 use crate::sys::{self, file};
@@ -26,6 +26,9 @@ const MODE_MISSING: u64 = 1;
 /// madvise(2).
 #[inline(never)]
 pub fn madvise(frame: &mut Frame) -> i64 {
+    if let Some(answer) = copies::answer(frame.args[2]) {
+        return answer;
+    }
     let advice = frame.args[2] as i32;
     if (share::any() || share::on()) && backed::concerns(advice) {
         if let Some(value) = backed::madvise(frame) {

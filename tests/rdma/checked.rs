@@ -56,7 +56,11 @@ const CASES: &[Case] = &[
         &["never-deregistered", "never-deregistered"],
         &["cache_get", "leaks", "main"],
     ),
-    ("again", &["registered-twice"], &["registered_again", "main"]),
+    (
+        "again",
+        &["registered-twice"],
+        &["registered_again", "main"],
+    ),
     ("not-writable", &["not-writable"], &["not_writable"]),
     ("late", &["gone"], &["cache_get", "hooked_by_cache"]),
     (

@@ -194,7 +194,10 @@ fn what_was_registered_before_is_found() {
     for other in [
         Registration { pd: 1, ..again },
         Registration { access: 1, ..again },
-        Registration { end: 0x2001, ..again },
+        Registration {
+            end: 0x2001,
+            ..again
+        },
     ] {
         assert_eq!(table.earlier(&other), None);
     }
