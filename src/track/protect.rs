@@ -8,8 +8,8 @@ use super::settling::settle;
 use super::subscribers;
 use super::turns::lock_for;
 use super::{
-    backed, close, failed, lock, notes, open, over_budget, real, registering, resync, retracting,
-    State, VIEW,
+    backed, close, failed, lock, notes, open, over_budget, reading, real, registering, resync,
+    retracting, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -70,7 +70,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64 != 0 {
         // The kernel extends the range to the end of a stack.
         resync::around(range);
-    } else if !seen.told || registering::active() {
+    } else if seen.told_at != Some(reading::count()) || registering::active() {
         reprotect(range, prot);
     }
     if is_code(prot) {
@@ -105,8 +105,9 @@ struct Seen {
     running: bool,
     /// Regions of it are to be registered with other rights.
     other_rights: bool,
-    /// The ledger says already what the kernel is yet to make true.
-    told: bool,
+    /// The ledger says already what the kernel is yet to make true, as it does until the
+    /// kernel's list is read: [`reading::count`] then.
+    told_at: Option<u64>,
 }
 
 impl Seen {
@@ -129,7 +130,7 @@ impl Seen {
             opened,
             running,
             other_rights,
-            told,
+            told_at: told.then(reading::count),
         }
     }
 }

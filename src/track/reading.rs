@@ -9,11 +9,20 @@ use crate::policy;
 use crate::share;
 use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
 use crate::text::Text;
-use core::sync::atomic::AtomicU8;
+use core::sync::atomic::{AtomicU64, AtomicU8, Ordering::SeqCst};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::maps::{self, Line, LineError, Lines};
 use regall_directory::vocab::{Attr, Flags, Kind, Reason};
+
+/// How often the kernel's list has been read.
+static READS: AtomicU64 = AtomicU64::new(0);
+
+/// How often the kernel's list has been read. What a call has told the ledger before the kernel
+/// does it is undone by who reads the list in between: it says so again if this has changed.
+pub fn count() -> u64 {
+    READS.load(SeqCst)
+}
 
 /// A page of the shim's own, to ask the kernel about.
 static OWN: AtomicU8 = AtomicU8::new(0);
@@ -58,6 +67,7 @@ fn read_once(guard: &mut Guard, range: PageRange, extra: Flags) -> PageRange {
         log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
         return range;
     };
+    READS.fetch_add(1, SeqCst);
     let (state, buffer) = guard.with_room();
     let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));
     let mut from = range.start();
