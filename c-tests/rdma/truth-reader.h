@@ -1,17 +1,14 @@
 /*
  * The reader of truth.c: RDMA-reads the owner's memory by the keys of `regall dump`
- * and compares it with /proc/PID/mem, while the owner's threads sleep.
+ * and compares it with /proc/PID/mem, while the owner's threads sleep. With TRUTH_FETCHER
+ * in the environment another node's fetcher (truth-fetch.h), which that command starts,
+ * does the reading.
  */
 #ifndef REGALL_TRUTH_READER_H
 #define REGALL_TRUTH_READER_H
 
 #include <dirent.h>
-#include <spawn.h>
-#include <time.h>
-#include "truth.h"
-
-#define DEPTH 8
-#define PIECE (1ul << 20)
+#include "truth-fetch.h"
 
 /* A stretch of memory with its remote key, as the dump or the owner has it. */
 struct line {
@@ -29,7 +26,8 @@ struct lines {
 struct piece {
 	uint64_t at, n;
 	const struct line *line;
-	bool used, done;
+	bool done;
+	uint64_t sum[SUMS]; /* what the fetcher has read */
 };
 
 static struct {
@@ -39,21 +37,15 @@ static struct {
 	int mem;
 	char *landing, *truth;
 	struct ibv_mr *mr;
+	int to_fetcher, from_fetcher; /* 0: there is none, the reader reads itself */
 	struct account account[THREADS];
 	struct piece piece[DEPTH];
-	unsigned head, tail; /* pieces head..tail are under way */
+	unsigned head, tail, answered; /* pieces head..tail are under way; answered..tail by the fetcher */
 	struct quiet quiet;
 	struct lines now, before;
 	uint64_t ranges, bytes, loans, keys, rounds;
 	double waited, dumped, read;
 } r;
-
-static double now_s(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 static bool owner_read(void *p, uint64_t from, size_t n)
 {
@@ -101,13 +93,59 @@ static bool failed(const char *what, const struct line *l, uint64_t at)
 	return false;
 }
 
+/* What came of a read. */
+static bool came(uint32_t slot, enum ibv_wc_status status)
+{
+	struct piece *got = &r.piece[slot];
+	if (status != IBV_WC_SUCCESS) {
+		say("RDMA read: %s", ibv_wc_status_str(status));
+		return failed("not readable by its key", got->line, got->at);
+	}
+	got->done = true;
+	return true;
+}
+
+static bool completion(const struct piece *p)
+{
+	struct ibv_wc wc;
+	if (!completed(&r.end, &wc))
+		return failed("no completion within 60 s", p->line, p->at);
+	return came((uint32_t)wc.wr_id, wc.status);
+}
+
+/* The fetcher's next answer; it answers in order. */
+static bool answer(void)
+{
+	struct answer a;
+	if (!take(r.from_fetcher, &a, sizeof a))
+		return failed("the fetcher is gone", NULL, 0);
+	NEED(a.slot == r.answered++ % DEPTH);
+	if (a.status == ~0u)
+		return failed("no completion within 60 s", r.piece[a.slot].line, r.piece[a.slot].at);
+	memcpy(r.piece[a.slot].sum, a.sum, sizeof a.sum);
+	return came(a.slot, a.status);
+}
+
 static bool compare(const struct piece *p)
 {
-	const char *got = r.landing + (size_t)(p - r.piece) * PIECE;
+	size_t slot = (size_t)(p - r.piece);
+	char *got = r.landing + slot * PIECE;
 	if (!owner_read(r.truth, p->at, p->n))
 		return failed("no /proc/PID/mem", p->line, p->at);
+	if (r.to_fetcher) {
+		uint64_t sum[SUMS] = { 0 };
+		sum_pages(r.truth, p->n, sum);
+		if (memcmp(sum, p->sum, sizeof sum) == 0)
+			return true;
+		struct request q = { .n = p->n, .slot = (uint32_t)slot, .show = 1 };
+		NEED(give(r.to_fetcher, &q, sizeof q));
+		/* Answers to what was asked for since come before it. */
+		while (r.answered != r.tail)
+			NEED(answer());
+		NEED(take(r.from_fetcher, got, p->n));
+	}
 	if (memcmp(got, r.truth, p->n) == 0)
-		return true;
+		return r.to_fetcher ? failed("another sum of the same bytes", p->line, p->at) : true;
 	size_t first = 0, wrong = 0;
 	for (size_t i = p->n; i-- > 0;)
 		if (got[i] != r.truth[i]) {
@@ -123,24 +161,9 @@ static bool compare(const struct piece *p)
 static bool finish_one(void)
 {
 	struct piece *p = &r.piece[r.head % DEPTH];
-	double until = now_s() + 60;
-	while (!p->done) {
-		struct ibv_wc wc;
-		int n = ibv_poll_cq(r.end.cq, 1, &wc);
-		NEED(n >= 0);
-		if (n == 0 && now_s() > until)
-			return failed("no completion within 60 s", p->line, p->at);
-		if (n == 0) {
-			sched_yield();
-			continue;
-		}
-		struct piece *got = &r.piece[wc.wr_id];
-		if (wc.status != IBV_WC_SUCCESS) {
-			say("RDMA read: %s", ibv_wc_status_str(wc.status));
-			return failed("not readable by its key", got->line, got->at);
-		}
-		got->done = true;
-	}
+	while (!p->done)
+		if (!(r.to_fetcher ? answer() : completion(p)))
+			return false;
 	r.head++;
 	return compare(p);
 }
@@ -154,18 +177,11 @@ static bool read_line(const struct line *l)
 			return false;
 		unsigned slot = r.tail++ % DEPTH;
 		r.piece[slot] = (struct piece){ .at = at, .n = n, .line = l };
-		struct ibv_sge sge = { (uint64_t)r.landing + slot * PIECE, (uint32_t)n, r.mr->lkey };
-		struct ibv_send_wr *bad, wr = {
-			.wr_id = slot,
-			.sg_list = &sge,
-			.num_sge = 1,
-			.opcode = IBV_WR_RDMA_READ,
-			.send_flags = IBV_SEND_SIGNALED,
-			.wr.rdma = { at, l->rkey },
-		};
-		/* What was there of the last piece must not pass for this one. */
-		memset(r.landing + slot * PIECE, 0xa5, n);
-		NEED(ibv_post_send(r.end.qp, &wr, &bad) == 0);
+		struct request q = { .at = at, .n = n, .rkey = l->rkey, .slot = slot };
+		if (r.to_fetcher)
+			NEED(give(r.to_fetcher, &q, sizeof q));
+		else
+			post_read(&r.end, r.mr, r.landing + slot * PIECE, &q);
 		r.bytes += n;
 	}
 	return true;
@@ -403,14 +419,23 @@ static int reader(int in, int out, const char *regall, const char *device)
 {
 	char path[64], verdict;
 	r.regall = regall;
-	r.end = open_end(device, DEPTH);
-	r.landing = anon(DEPTH * PIECE / PAGE);
-	r.truth = anon(PIECE / PAGE);
-	NEED(r.mr = ibv_reg_mr(r.end.pd, r.landing, DEPTH * PIECE, IBV_ACCESS_LOCAL_WRITE));
+	r.landing = anon(DEPTH * SUMS);
+	r.truth = anon(SUMS);
 	if (!take(in, &r.hello, sizeof r.hello))
 		return 4;
-	connect_end(&r.end, &r.hello.place);
-	NEED(give(out, &r.end.place, sizeof r.end.place) && take(in, &verdict, 1));
+	const char *fetch = getenv("TRUTH_FETCHER");
+	struct place place;
+	if (fetch) {
+		start_fetcher(fetch, &r.to_fetcher, &r.from_fetcher);
+		NEED(take(r.from_fetcher, &place, sizeof place));
+		NEED(give(r.to_fetcher, &r.hello.place, sizeof r.hello.place) && take(r.from_fetcher, &verdict, 1));
+	} else {
+		r.end = open_end(device, DEPTH);
+		NEED(r.mr = ibv_reg_mr(r.end.pd, r.landing, DEPTH * PIECE, IBV_ACCESS_LOCAL_WRITE));
+		connect_end(&r.end, &r.hello.place);
+		place = r.end.place;
+	}
+	NEED(give(out, &place, sizeof place) && take(in, &verdict, 1));
 	snprintf(path, sizeof path, "/proc/%d/mem", r.hello.pid);
 	NEED((r.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
 	double start = now_s();

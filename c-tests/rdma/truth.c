@@ -681,6 +681,8 @@ int main(int argc, char **argv)
 {
 	if (argc > 5 && strcmp(argv[1], "--reader") == 0)
 		return reader(atoi(argv[2]), atoi(argv[3]), argv[4], argv[5]);
+	if (argc > 2 && strcmp(argv[1], "--fetcher") == 0)
+		return fetcher(argv[2]);
 	if (argc < 4) {
 		say("truth ROUNDS SEED REGALL [lend|all|both] [DEVICE]");
 		return 2;

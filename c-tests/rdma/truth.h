@@ -1,5 +1,5 @@
 /*
- * What the two roles of truth.c have in common: the account of what the owner's
+ * What the roles of truth.c have in common: the account of what the owner's
  * threads did, which the reader reads out of the owner's memory, the messages, and
  * the way to a connected queue pair.
  */
@@ -57,11 +57,13 @@ struct quiet {
 /* Whole messages through a pipe; false: the other end is gone. */
 static bool give(int fd, const void *p, size_t n)
 {
-	ssize_t w;
-	do
-		w = write(fd, p, n); /* below PIPE_BUF: never in part */
-	while (w < 0 && errno == EINTR);
-	return w == (ssize_t)n;
+	for (size_t done = 0; done < n;) {
+		ssize_t w = write(fd, (const char *)p + done, n - done);
+		if (w < 0 && errno != EINTR)
+			return false;
+		done += w > 0 ? (size_t)w : 0;
+	}
+	return true;
 }
 
 static bool take(int fd, void *p, size_t n)
