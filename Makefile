@@ -1,4 +1,4 @@
-# make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-copy,
+# make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-cluster [PARTS="srun ssh"], make run-copy,
 # make test [DEVICES=real],
 # make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make bench-caches, make apps, make lint; `make` builds,
 # make install [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] puts what was built in its place, make
@@ -51,6 +51,12 @@ run-rdma:
 	$(MAKE) --no-print-directory build
 	scripts/run-rdma $(KERNEL)
 
+# The same between two such guests, under Slurm and over ssh.
+run-cluster:
+	scripts/setup cluster
+	$(MAKE) --no-print-directory build
+	scripts/run-cluster $(KERNEL) $(PARTS)
+
 # What a message between two ranks of the node costs: without the shim, with huge pages,
 # and with memory that peers can map.
 run-copy:
@@ -67,7 +73,7 @@ test:
 
 # Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.
 soak:
-	scripts/setup test rdma soak fits
+	scripts/setup test rdma cluster soak fits
 	$(MAKE) --no-print-directory build
 	# The oldest Rust that will do, from Debian's packages; 77: there are none.
 	scripts/oldest-rust --compile || [ $$? -eq 77 ]
@@ -129,6 +135,7 @@ install: where
 		exit 1; }
 	install -d $(ROOT)/bin $(LIB)/pkgconfig $(LIB)/cmake/regall $(ROOT)/include \
 		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
+		$(ROOT)/share/regall/containers $(ROOT)/share/regall/kubernetes \
 		$(ROOT)/share/doc/regall/docs $(ROOT)/share/doc/regall/examples \
 		$(DESTDIR)$(PYTHONDIR)/regall
 	install -m 755 $(BUILT)/regall $(ROOT)/bin/
@@ -149,6 +156,11 @@ install: where
 	$(FILL) cluster/modulefile.lua.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION).lua
 	$(FILL) cluster/task-prolog.in >$(ROOT)/share/regall/slurm/task-prolog
 	chmod 755 $(ROOT)/share/regall/slurm/task-prolog
+	for file in oci-hook oci-hook.json cdi.json enroot-hook; do \
+		$(FILL) packaging/containers/$$file.in >$(ROOT)/share/regall/containers/$$file || exit; \
+	done
+	chmod 755 $(ROOT)/share/regall/containers/oci-hook $(ROOT)/share/regall/containers/enroot-hook
+	install -m 644 packaging/kubernetes/*.yaml $(ROOT)/share/regall/kubernetes/
 	umask 022 && $(PAGES) pages $(ROOT) >/dev/null
 
 # What install puts there, and the folders that are nobody else's.
@@ -172,4 +184,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-copy test soak bench bench-caches apps lint book where install uninstall dist deb clean
+.PHONY: build run run-rdma run-cluster run-copy test soak bench bench-caches apps lint book where install uninstall dist deb clean

@@ -61,6 +61,9 @@ fn uninstall_leaves_nothing() {
         "share/doc/regall/sbom.cdx.json",
         "share/doc/regall/docs/troubleshooting.md",
         "share/regall/slurm/task-prolog",
+        "share/regall/containers/oci-hook",
+        "share/regall/containers/cdi.json",
+        "share/regall/kubernetes/mpijob.yaml",
     ] {
         assert!(installed.prefix().join(path).is_file(), "{path}");
     }
@@ -568,4 +571,90 @@ fn the_debian_package() {
     dpkg(&["--purge", "regall"]);
     assert_eq!(files(&root.join("usr")), Vec::<PathBuf>::new());
     assert!(!root.join("usr/share/doc/regall").exists());
+}
+
+/// Containers of crun's with the hook, in the folder that is the working directory: how often a
+/// program in it has the library mapped.
+const CONTAINERS: &str = r#"
+set -e
+# crun has no use for control groups here, and refuses to start among those of both versions.
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+prefix=$1
+mkdir -p rootfs/etc rootfs/proc rootfs/usr rootfs/dev rootfs/sys
+for l in lib lib64 bin sbin; do ln -sfn usr/$l rootfs/$l; done
+# container NAME [VARIABLE]: mappings of the library in a program of a container's.
+container() {
+    cat >config.json <<END
+{
+    "ociVersion": "1.0.0",
+    "process": {
+        "user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["grep", "-c", "libregall", "/proc/self/maps"],
+        "env": ["PATH=/usr/bin:/bin"${2:+, \"$2\"}]
+    },
+    "root": {"path": "rootfs", "readonly": false},
+    "mounts": [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"]}
+    ],
+    "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]},
+    "hooks": {"createContainer": [{"path": "$prefix/share/regall/containers/oci-hook", "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}]}
+}
+END
+    echo "$1: $(crun --root "$PWD/state" --cgroup-manager=disabled run "regall-$1-$$" 2>said)"
+}
+container without
+container with REGALL=1
+# The image's own list is kept.
+echo /usr/lib/libnone.so >rootfs/etc/ld.so.preload
+container listed REGALL=1
+cat rootfs/etc/ld.so.preload
+# A link could lead out of the container.
+rm -rf "rootfs${prefix%%/regall}"
+mkdir -p "rootfs$(dirname "${prefix%%/regall}")" outside
+ln -s "$PWD/outside" "rootfs${prefix%%/regall}"
+container linked REGALL=1
+ls outside
+"#;
+
+/// The hook brings what is installed into the containers that ask for it, and into no other one,
+/// and out of none.
+#[test]
+fn the_hook_brings_it_into_containers() {
+    // SAFETY: a system call without memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return regall_tests::skip("the hook is run as root");
+    }
+    if missing("crun") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefix = folder.path().join("opt/regall");
+    installed::make("install", &prefix, Path::new(""));
+    let work = folder.path().join("work");
+    std::fs::create_dir(&work).expect("a folder");
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "-m",
+            "--propagation",
+            "private",
+            "bash",
+            "-c",
+            CONTAINERS,
+            "bash",
+        ])
+        .arg(&prefix)
+        .current_dir(&work)
+        .env_remove("LD_PRELOAD");
+    let said = done(&mut command);
+    let told = std::fs::read_to_string(work.join("said")).unwrap_or_default();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 5, "{said}{told}");
+    assert_eq!(lines[0], "without: 0", "{told}");
+    assert!(
+        !lines[1].ends_with(": 0") && lines[1].starts_with("with: "),
+        "{said}{told}"
+    );
+    assert_eq!(lines[2], lines[1].replace("with", "listed"), "{told}");
+    assert_eq!(lines[3..], ["/usr/lib/libnone.so", "linked: 0"], "{told}");
 }
