@@ -5,39 +5,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use regall_tests::soak::Row;
+use regall_tests::soak::{is_short, tried, Row};
 use regall_tests::{build, skip};
 
 const PART: &str = "packages";
-
-/// Whether this is no soak; then the test is skipped.
-fn is_short() -> bool {
-    let short = std::env::var_os("SOAK_SECONDS").is_none();
-    if short {
-        skip("it takes minutes: in make soak alone");
-    }
-    short
-}
-
-/// Runs what must succeed, or end with 77: it can't be tried here. What it said, if it ran.
-fn tried(row: Row, command: &mut Command) -> Option<String> {
-    let out = command
-        .current_dir(build::root())
-        .env("CARGO_TARGET_DIR", build::target())
-        .env_remove("MAKEFLAGS")
-        .output()
-        .expect("a command");
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    if out.status.code() == Some(77) {
-        row.skipped(&said);
-        skip(said.trim());
-        return None;
-    }
-    let wrong = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{command:?}\n{said}{wrong}");
-    row.passed(said.trim());
-    Some(said)
-}
 
 #[test]
 fn recipes() {

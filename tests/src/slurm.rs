@@ -114,7 +114,8 @@ impl Cluster {
             .map(|p| p.local_addr().expect("a port").port())
             .collect();
         let user = done(Command::new("id").arg("-un"));
-        let text = CONFIGURATION
+        let text = [COMMON, CONFIGURATION]
+            .concat()
             .replace("@USER@", user.trim())
             .replace("@PORT0@", &ports[0].to_string())
             .replace("@PORT1@", &ports[1].to_string())
@@ -395,31 +396,14 @@ fn namespace() -> Command {
     all
 }
 
-/// For two nodes at addresses of the loopback; nothing is accounted for, measured or confined.
+/// What is said of a Slurm in the guests of scripts/rdma-cluster, too.
+const COMMON: &str = include_str!("../../scripts/rdma-cluster.d/slurm.conf");
+
+/// For two nodes at addresses of the loopback.
 const CONFIGURATION: &str = "\
-ClusterName=regall
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort=@PORT0@
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
-SlurmUser=@USER@
-SlurmdUser=@USER@
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket=@FOLDER@/munge.socket
-StateSaveLocation=@FOLDER@/state
-SlurmdSpoolDir=@FOLDER@/%n
-TmpFS=@FOLDER@/tmp-%n
-SlurmctldPidFile=@FOLDER@/slurmctld.pid
-SlurmdPidFile=@FOLDER@/%n/pid
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/linear
-SwitchType=switch/none
-MpiDefault=none
-SchedulerParameters=batch_sched_delay=0
-KillWait=2
 NodeName=node1 NodeAddr=127.0.0.1 Port=@PORT1@ CPUs=2
 NodeName=node2 NodeAddr=127.0.0.1 Port=@PORT2@ CPUs=2
 PartitionName=all Nodes=node1,node2 Default=YES State=UP

@@ -3,7 +3,10 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+use crate::{build, skip};
 
 /// How long each thing is tried: SOAK_SECONDS, or 3 seconds.
 pub fn duration() -> Duration {
@@ -18,6 +21,36 @@ pub fn rounds(short: u64, long: u64) -> u64 {
         return short;
     }
     (long * duration().as_secs() / 60).max(short)
+}
+
+/// Whether this is no soak; then the test is skipped: it takes minutes.
+pub fn is_short() -> bool {
+    let short = std::env::var_os("SOAK_SECONDS").is_none();
+    if short {
+        skip("it takes minutes: in make soak alone");
+    }
+    short
+}
+
+/// Runs what must succeed, or end with 77: it can't be tried here. What it said, if it ran.
+pub fn tried(row: Row, command: &mut Command) -> Option<String> {
+    let out = command
+        .current_dir(build::root())
+        .env("CARGO_TARGET_DIR", build::target())
+        .env_remove("MAKEFLAGS")
+        .output()
+        .expect("a command");
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&out.stderr);
+    if out.status.code() == Some(77) {
+        let why = if said.is_empty() { &*wrong } else { &said };
+        row.skipped(why);
+        skip(why.trim());
+        return None;
+    }
+    assert!(out.status.success(), "{command:?}\n{said}{wrong}");
+    row.passed(said.trim());
+    Some(said)
 }
 
 /// A line of the table. One that is dropped before anything good was said of it failed.
