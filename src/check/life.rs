@@ -41,6 +41,7 @@ pub fn child() {
         area.forget();
         registrations::forget();
         writer::child();
+        posts::child();
         FINISHED.store(false, Relaxed);
     }
 }

@@ -102,23 +102,46 @@ pub unsafe fn watch(context: *mut Context) {
         return;
     }
     let at = context as u64;
-    let device = WATCHED.iter().find(|d| d.context.load(Relaxed) == at);
-    let device = device.or_else(|| WATCHED.iter().find(|d| d.context.load(Relaxed) == 0));
-    if let Some(device) = device {
+    let with = |context| WATCHED.iter().find(|d| d.context.load(Relaxed) == context);
+    if let Some(device) = with(at) {
+        for ((place, post), own) in PLACES.iter().zip(&device.own) {
+            // What is there instead leads to us in the end, if somebody has put it over us: to
+            // lead to it as well would be a circle.
+            let own = own.load(Relaxed);
+            if !own.is_null() && word(*place).load(Relaxed) == own {
+                word(*place).store(*post as *mut c_void, Release);
+            }
+        }
+    } else if let Some(device) = with(0) {
         for ((place, post), own) in PLACES.iter().zip(&device.own) {
             let theirs = word(*place).load(Relaxed);
-            if !theirs.is_null() && theirs != *post as *mut c_void {
-                own.store(theirs, Release);
-            }
+            let theirs = Some(theirs).filter(|theirs| *theirs != *post as *mut c_void);
+            own.store(theirs.unwrap_or(core::ptr::null_mut()), Release);
         }
         device.context.store(at, Release);
         for ((place, post), own) in PLACES.iter().zip(&device.own) {
-            if !own.load(Relaxed).is_null() && !word(*place).load(Relaxed).is_null() {
+            if !own.load(Relaxed).is_null() {
                 word(*place).store(*post as *mut c_void, Release);
             }
         }
     }
     CHANGING.store(false, Release);
+}
+
+/// The application has closed this device: another one may come to its address.
+pub fn closed(context: *const Context) {
+    let at = context as u64;
+    for device in WATCHED
+        .iter()
+        .filter(|d| at != 0 && d.context.load(Relaxed) == at)
+    {
+        device.context.store(0, Release);
+    }
+}
+
+/// A child of fork: who was changing it is in the parent.
+pub fn child() {
+    CHANGING.store(false, Relaxed);
 }
 
 /// Looks at a request, and makes the provider's call.
@@ -207,4 +230,88 @@ fn named(piece: Piece) {
             write(head, stacks, &|| area.table().holds(n, found.serial));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU32;
+
+    static TOOLS: AtomicU32 = AtomicU32::new(0);
+    static PROVIDERS: AtomicU32 = AtomicU32::new(0);
+
+    unsafe extern "C" fn tool(q: *mut c_void, list: *const Request, bad: *mut c_void) -> c_int {
+        assert!(TOOLS.fetch_add(1, Relaxed) < 10, "it goes round in circles");
+        // SAFETY: as it was called.
+        unsafe { post_send(q, list, bad) }
+    }
+
+    unsafe extern "C" fn provider(_: *mut c_void, _: *const Request, _: *mut c_void) -> c_int {
+        PROVIDERS.fetch_add(1, Relaxed);
+        7
+    }
+
+    fn context() -> *mut Context {
+        // SAFETY: zeroes are a value of each of its fields.
+        Box::into_raw(Box::new(unsafe { core::mem::zeroed::<Context>() }))
+    }
+
+    /// What is called for `context` by who posts a request to send.
+    fn send(context: *mut Context) -> c_int {
+        // SAFETY: a context of ours, with a function of that kind in that place.
+        let post = unsafe { core::mem::transmute::<*mut c_void, Post>((*context).ops[POST_SEND]) };
+        let mut queue = [context as u64];
+        // SAFETY: the functions look at the queue's context alone.
+        unsafe {
+            post(
+                (&raw mut queue).cast(),
+                core::ptr::null(),
+                core::ptr::null_mut(),
+            )
+        }
+    }
+
+    #[test]
+    fn who_is_put_over_us_is_not_taken_for_the_provider() {
+        let device = context();
+        let put = |f: Post| {
+            // SAFETY: a context of ours.
+            unsafe { (*device).ops[POST_SEND] = f as *mut c_void }
+        };
+        put(provider);
+        // SAFETY: a context of ours, as in what follows.
+        unsafe { watch(device) };
+        assert_eq!((send(device), PROVIDERS.load(Relaxed)), (7, 1));
+        put(tool);
+        unsafe { watch(device) };
+        assert_eq!((send(device), PROVIDERS.load(Relaxed)), (7, 2));
+        assert_eq!(TOOLS.load(Relaxed), 1);
+        // The provider's own comes back, past us and the tool: it is looked at again.
+        put(provider);
+        unsafe { watch(device) };
+        let ours = post_send as Post as *mut c_void;
+        // SAFETY: a context of ours.
+        assert_eq!(unsafe { (*device).ops[POST_SEND] }, ours);
+        // Another device at the same address.
+        closed(device);
+        assert!(!is_known(device));
+        put(tool);
+        unsafe { watch(device) };
+        assert!(is_known(device));
+        closed(device);
+    }
+
+    #[test]
+    fn a_child_does_not_wait_for_who_is_in_its_parent() {
+        let device = context();
+        // SAFETY: a context of ours, as in what follows.
+        unsafe { (*device).ops[POST_SEND] = provider as Post as *mut c_void };
+        CHANGING.store(true, Relaxed);
+        unsafe { watch(device) };
+        assert!(!is_known(device));
+        child();
+        unsafe { watch(device) };
+        assert!(is_known(device));
+        closed(device);
+    }
 }

@@ -268,6 +268,7 @@ pub fn closed(context: *const Context) {
     let Some(area) = area() else {
         return;
     };
+    posts::closed(context);
     area.table().each(|n, _, found| {
         if found.context == context as u64 {
             leaked(area, n, found);
