@@ -2,7 +2,7 @@
 //! have it, and not where the application has asked for it.
 
 use super::records::{Life, Record, RecordId};
-use super::{numbers, DomainId, Hca};
+use super::{numbers, DomainId, Hca, State};
 use regall_directory::addr::PageRange;
 
 /// Regions of another domain that are looked at for what is resident.
@@ -32,6 +32,56 @@ impl Hca {
             self.ahead = self.ahead.saturating_sub(record.ahead - ahead);
             record.ahead = ahead;
         }
+    }
+
+    /// Region `n` is about to go. With its domain, what it has ahead stays resident where another
+    /// domain has it pinned, and counts there.
+    pub(super) fn hand_over(&mut self, n: RecordId) {
+        let Some(record) = self.records.get(n).filter(|r| r.ahead != 0).copied() else {
+            return;
+        };
+        if self
+            .domain(record.domain)
+            .is_none_or(|d| d.state != State::Closing)
+        {
+            return;
+        }
+        let mut left = record.ahead;
+        let mut rest = Some(record.range);
+        for _ in 0..PARTS {
+            let Some((part, heir)) = rest.and_then(|r| self.pinned_next(record.domain, r)) else {
+                break;
+            };
+            rest = record.range.after(part.end());
+            let share = record.ahead_of(part.len()).min(left);
+            if let Some(heir) = self.records.get_mut(heir) {
+                let share = share.min(heir.range.len().saturating_sub(heir.ahead));
+                heir.ahead += share;
+                left -= share;
+            }
+        }
+        if let Some(record) = self.records.get_mut(n) {
+            record.ahead = left;
+        }
+    }
+
+    /// The first part of `range` that a region of another domain than `d` has pinned, as far as
+    /// the one does that reaches furthest.
+    fn pinned_next(&self, d: DomainId, range: PageRange) -> Option<(PageRange, RecordId)> {
+        let pins = |d: &DomainId| self.alive(*d).is_some_and(|x| !x.on_demand());
+        let others = numbers().filter(|other| *other != d).filter(pins);
+        let parts = others.filter_map(|other| {
+            let mut at = range.start();
+            let regions = core::iter::from_fn(|| {
+                let (node, record) = self.next_from(other, at)?;
+                at = node.range.end();
+                Some((node, record.life))
+            });
+            let mut live = regions.take(PARTS).filter(|(_, life)| *life == Life::Live);
+            let (node, _) = live.next()?;
+            Some((node.range.intersection(range)?, node.record))
+        });
+        parts.min_by_key(|(part, _)| (part.start(), core::cmp::Reverse(part.end())))
     }
 
     /// The application has asked for `bytes`, which region `n` holds. Without the shim its own
@@ -71,12 +121,26 @@ fn pinned_by(regions: impl Iterator<Item = (PageRange, Life)>, range: PageRange)
 
 #[cfg(test)]
 mod tests {
+    use super::super::regions::{Node, Regions};
     use super::*;
+    use crate::ledger::index::Memory;
+    use core::ptr::NonNull;
+    use core::sync::atomic::Ordering::Relaxed;
     use regall_directory::addr::PAGE;
+    use regall_directory::vocab::Access;
+
+    struct Heap;
+    // SAFETY: the heap's memory, of that size and alignment, never given back.
+    unsafe impl Memory for Heap {
+        fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+            let layout = std::alloc::Layout::from_size_align(bytes, 64).ok()?;
+            // SAFETY: more than 0 bytes.
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+        }
+    }
 
     #[test]
     fn what_regions_have_pinned_of_a_range_is_counted_once() {
-        let pages = |from: u64, to: u64| PageRange::new(from * PAGE, to * PAGE).unwrap();
         let of = |regions: &[(PageRange, Life)], range| {
             let (bytes, first) = pinned_by(regions.iter().copied(), range);
             (bytes / PAGE, first / PAGE)
@@ -96,5 +160,74 @@ mod tests {
             let first = [(pages(10, 12), life), (pages(12, 14), Life::Live)];
             assert_eq!(of(&first, range), (2, 0));
         }
+    }
+
+    fn pages(from: u64, to: u64) -> PageRange {
+        PageRange::new(from * PAGE, to * PAGE).unwrap()
+    }
+
+    /// An account with so many domains that are alive.
+    fn account(domains: usize) -> Hca {
+        let mut hca = Hca::new();
+        for (domain, view) in hca
+            .domains
+            .iter_mut()
+            .zip(&super::super::VIEWS)
+            .take(domains)
+        {
+            let mut regions = Regions::new(view);
+            assert!(regions.reserve(&mut Heap));
+            domain.regions = Some(regions);
+            domain.state = State::Alive;
+        }
+        super::super::HIGH.store(domains as u32, Relaxed);
+        hca
+    }
+
+    /// A region of domain `d` with so many pages ahead.
+    fn add(hca: &mut Hca, d: u32, range: PageRange, ahead: u64) -> RecordId {
+        let d = DomainId(d);
+        assert!(hca.reserve(&mut Heap, d));
+        let mut record = Record::new(range, d, Access::LOCAL_WRITE, Life::Live);
+        record.ahead = ahead * PAGE;
+        hca.ahead += record.ahead;
+        let n = hca.records.add(record).unwrap();
+        let node = Node {
+            range,
+            keys: 1,
+            record: n,
+        };
+        hca.regions_mut(d).unwrap().add(node);
+        n
+    }
+
+    #[test]
+    fn what_another_domain_has_pinned_stays_in_the_account() {
+        let mut hca = account(3);
+        let gone = [
+            add(&mut hca, 0, pages(0, 8), 8),
+            add(&mut hca, 0, pages(8, 16), 4),
+        ];
+        // The same memory, in other pieces, and a part of it twice.
+        let first = add(&mut hca, 1, pages(0, 4), 0);
+        let all = add(&mut hca, 2, pages(2, 6), 0);
+        let full = add(&mut hca, 1, pages(8, 16), 6);
+        let left = |hca: &Hca| [first, all, full].map(|n| hca.records.get(n).unwrap().ahead / PAGE);
+        // Memory that is unmapped is out of all domains: nothing is handed over.
+        hca.hand_over(gone[0]);
+        assert_eq!(left(&hca), [0, 0, 6]);
+        hca.domains[0].state = State::Closing;
+        assert!(hca.destroy(gone[0]).is_none(), "a domain without a device");
+        // Pages 0 to 5 are pinned elsewhere, 6 and 7 by nobody.
+        assert_eq!(left(&hca), [4, 2, 6]);
+        assert_eq!(hca.ahead / PAGE, 4 + 2 + 6 + 4);
+        // No region has more ahead than it has bytes.
+        assert!(hca.destroy(gone[1]).is_none());
+        assert_eq!(left(&hca), [4, 2, 8]);
+        assert_eq!(hca.ahead / PAGE, 4 + 2 + 8);
+        for n in [first, all, full] {
+            let _ = hca.destroy(n);
+        }
+        assert_eq!(hca.ahead, 0);
     }
 }

@@ -506,6 +506,8 @@ impl Hca {
         if record.borrowers != 0 || record.life == Life::Free {
             return None;
         }
+        self.hand_over(n);
+        let record = *self.records.get(n)?;
         let len = record.range.len();
         self.ahead = self.ahead.saturating_sub(record.ahead);
         let held = !matches!(record.life, Life::Refused(_));
