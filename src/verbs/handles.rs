@@ -27,10 +27,12 @@ struct Handle {
 
 const _: () = assert!(size_of::<Handle>() == 128);
 
-/// Handles in a chunk.
-const CHUNK: usize = 2048;
-/// Chunks at the most.
-const CHUNKS: usize = 64;
+/// Handles in the first chunk. Each further one has as many as all before it, so that so few
+/// chunks have all numbers there are, and to look through them takes no longer the more there
+/// are.
+const FIRST: u32 = 2048;
+/// Chunks for all numbers.
+const CHUNKS: usize = (u32::BITS - FIRST.trailing_zeros()) as usize + 1;
 
 /// Where the chunks are. A handle is known by its address alone, in a child of fork
 /// too, which has a copy of its parent's.
@@ -47,31 +49,43 @@ pub fn child() {
     EPOCH.fetch_add(1, Relaxed);
 }
 
+/// Chunk `n`: the number of its first handle, and how many there are.
+const fn chunk(n: usize) -> (u32, u32) {
+    match n {
+        0 => (0, FIRST),
+        n => (FIRST << (n - 1), FIRST << (n - 1)),
+    }
+}
+
+/// The chunk that handle `n` is in.
+const fn chunk_of(n: u32) -> usize {
+    (u32::BITS - (n / FIRST).leading_zeros()) as usize
+}
+
 fn place(n: u32) -> Option<NonNull<Handle>> {
-    let base = TABLE.get(n as usize / CHUNK)?.load(Relaxed) as *mut Handle;
-    // SAFETY: a chunk has CHUNK handles; null stays null only for the first of a
+    let c = chunk_of(n);
+    let base = TABLE.get(c)?.load(Relaxed) as *mut Handle;
+    let offset = n - chunk(c).0;
+    // SAFETY: it is a chunk's, by `chunk_of`; null stays null only for the first of a
     // chunk that is not there, and NonNull says so of it.
-    NonNull::new(base).map(|base| unsafe { base.add(n as usize % CHUNK) })
+    NonNull::new(base).map(|base| unsafe { base.add(offset as usize) })
 }
 
 /// The number of the handle at `mr`, if it is one of ours.
 fn number(mr: *const c_void) -> Option<u32> {
     let at = mr as u64;
-    let bytes = (CHUNK * size_of::<Handle>()) as u64;
-    let used = USED.load(Relaxed) as usize / CHUNK + 1;
-    TABLE
-        .iter()
-        .take(used)
-        .enumerate()
-        .find_map(|(chunk, base)| {
-            let base = base.load(Relaxed);
-            let offset = at.checked_sub(base).filter(|o| base != 0 && *o < bytes)?;
-            let size = size_of::<Handle>() as u64;
-            (offset % size == 0).then(|| (chunk * CHUNK) as u32 + (offset / size) as u32)
-        })
+    let size = size_of::<Handle>() as u64;
+    let used = chunk_of(USED.load(Relaxed)) + 1;
+    TABLE.iter().take(used).enumerate().find_map(|(c, base)| {
+        let (first, many) = chunk(c);
+        let base = base.load(Relaxed);
+        let offset = at.checked_sub(base)?;
+        let here = base != 0 && offset < u64::from(many) * size && offset % size == 0;
+        here.then(|| first + (offset / size) as u32)
+    })
 }
 
-/// A handle for `loan`. `None`: there are too many. Called with the track lock held.
+/// A handle for `loan`. `None`: there is no memory for one. Called with the track lock held.
 pub fn make(
     memory: &mut impl Memory,
     loan: &Loan,
@@ -85,12 +99,15 @@ pub fn make(
         n => n - 1,
     };
     if n == USED.load(Relaxed) {
-        let chunk = TABLE.get(n as usize / CHUNK)?;
-        if chunk.load(Relaxed) == 0 {
-            let fresh = memory.alloc(CHUNK * size_of::<Handle>())?;
-            chunk.store(fresh.as_ptr() as u64, Relaxed);
+        // A free one is remembered by its number plus 1.
+        let used = n.checked_add(1)?;
+        let base = TABLE.get(chunk_of(n))?;
+        if base.load(Relaxed) == 0 {
+            let (_, many) = chunk(chunk_of(n));
+            let fresh = memory.alloc(many as usize * size_of::<Handle>())?;
+            base.store(fresh.as_ptr() as u64, Relaxed);
         }
-        USED.store(n + 1, Relaxed);
+        USED.store(used, Relaxed);
     } else {
         // SAFETY: a handle in a chunk; free, so only the lock's holder looks at it.
         FREE.store(unsafe { place(n)?.as_ref() }.next, Relaxed);
@@ -190,4 +207,62 @@ pub fn change(mr: *mut Mr, loan: &Loan, pd: *mut Pd, addr: *mut c_void, length: 
         rkey: loan.rkey,
         ..handle.verbs.mr
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uverbs::MrHandle;
+
+    struct Heap;
+    // SAFETY: the heap's memory, of that size and alignment, never given back.
+    unsafe impl Memory for Heap {
+        fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+            let layout = std::alloc::Layout::from_size_align(bytes, 64).ok()?;
+            // SAFETY: more than 0 bytes.
+            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+        }
+    }
+
+    #[test]
+    fn a_chunk_has_as_many_as_all_before_it() {
+        let mut next = 0u64;
+        for n in 0..CHUNKS {
+            let (first, many) = chunk(n);
+            assert_eq!(u64::from(first), next);
+            assert_eq!((chunk_of(first), chunk_of(first + (many - 1))), (n, n));
+            next += u64::from(many);
+        }
+        assert_eq!(next, 1 << 32, "all numbers there are");
+    }
+
+    #[test]
+    fn there_are_as_many_handles_as_are_asked_for() {
+        const MANY: u32 = 300_000;
+        let null = core::ptr::null_mut::<c_void>();
+        let mut one = |key: u32| {
+            let loan = Loan {
+                record: RecordId::from_raw(1),
+                handle: MrHandle(key),
+                lkey: key,
+                rkey: key,
+                access: Access::LOCAL_WRITE,
+            };
+            let mr = make(&mut Heap, &loan, null.cast(), null.cast(), null, 0);
+            mr.expect("a handle").as_ptr()
+        };
+        let all: Vec<_> = (0..MANY).map(&mut one).collect();
+        for (key, mr) in (0..).zip(&all) {
+            let Known::Ours(loan) = look(mr.cast()) else {
+                panic!("handle {key} is not known");
+            };
+            assert_eq!(loan.lkey, key);
+            let inside = mr.wrapping_byte_add(8);
+            assert!(matches!(look(inside.cast()), Known::Foreign));
+        }
+        let last = all[MANY as usize - 1];
+        free(last.cast());
+        assert!(matches!(look(last.cast()), Known::Stale));
+        assert_eq!(one(MANY), last, "it is used again");
+    }
 }
