@@ -14,13 +14,14 @@ use super::lock::Guard;
 use super::registering::{self, fits, register_uncounted, take_over, Job, Replaced};
 use super::turns::{in_the_way_of, postpone};
 use super::{begin_work, end, lock, subscribers, work};
+use crate::arch;
 use crate::base::{counters, settings};
 use crate::policy;
 use crate::registrar::hca::idle::{self, Due, Looked};
 use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{DomainId, State as Stage};
-use crate::sys::{self, process::filters};
+use crate::sys::{self, process::filters, time};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Access, Column, Reason};
@@ -88,6 +89,10 @@ pub fn overdue() {
 #[cold]
 #[inline(never)]
 fn overdue_slowly() {
+    let since = time::nanos(arch::ticks().wrapping_sub(LEFT_AT.load(Relaxed)));
+    if since < PAUSE && LEFT_AT.load(Relaxed) != 0 {
+        return;
+    }
     if !deregistering::is_ours_now() || (subscribers::table().keys_idle)() {
         return;
     }
@@ -95,9 +100,15 @@ fn overdue_slowly() {
         pass();
     }
     if retry(None) {
+        LEFT_AT.store(arch::ticks(), Relaxed);
         later();
     }
 }
+
+/// When something was left for later by who came by last, in ticks; 0: never.
+static LEFT_AT: AtomicU64 = AtomicU64::new(0);
+/// In nanoseconds: what was left is not tried again in each call.
+const PAUSE: u64 = 1_000_000;
 
 /// Whether this thread has the descriptors by which adapters are reached, or nobody has them any
 /// more. One with a table of descriptors of its own may have closed them (unshare(CLONE_FILES)),

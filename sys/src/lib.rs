@@ -9,6 +9,7 @@ use text::Text;
 
 pub mod arch;
 pub mod credentials;
+mod descriptors;
 pub mod dispatch;
 pub mod file;
 pub mod folder;
@@ -21,6 +22,7 @@ pub mod socket;
 pub mod text;
 pub mod time;
 
+pub use descriptors::*;
 pub use memory::*;
 
 /// An error number of the kernel, 1 to 4095. Unknown ones stay what they are.
@@ -203,13 +205,6 @@ pub fn thread_alive(tid: u32) -> bool {
         // Somebody else's: 0 is the same memory. Who must not ask does not judge.
         _ => call!(libc::SYS_kcmp, us, tid, KCMP_VM, 0, 0).unwrap_or(0) == 0,
     }
-}
-
-/// Whether this thread has the same table of descriptors as the process's first. False where the
-/// kernel does not tell.
-pub fn has_the_process_files() -> bool {
-    const KCMP_FILES: u64 = 2;
-    call!(libc::SYS_kcmp, gettid(), getpid(), KCMP_FILES, 0, 0) == Ok(0)
 }
 
 /// `(soft, hard)` of a resource limit, in its own units; u64::MAX: none.
