@@ -201,6 +201,23 @@ impl Patches {
         jump.is_some_and(|jump| entry.jump_bytes().is_some_and(|ours| jump == ours))
     }
 
+    /// Where jumps of ours were behind functions whose code was mapped anew: that of the site at
+    /// `site`, and the first one behind it; 0: nowhere.
+    pub fn landed(&self, site: u64) -> [u64; 2] {
+        let mut found = [0; 2];
+        let [own, next] = &mut found;
+        let short = |e: &&Entry| e.displaced && e.moved == 0;
+        for entry in self.table.all().iter().filter(short) {
+            if entry.site == site {
+                *own = entry.jump;
+            }
+            if entry.jump > site && (*next == 0 || entry.jump < *next) {
+                *next = entry.jump;
+            }
+        }
+        found
+    }
+
     /// What one of our jumps, of which there is a copy at the end of `before`, has replaced, and
     /// its bytes. Where it goes is counted from where it was made for: a copy elsewhere goes
     /// wrong. `None`: there is none, or what it has replaced is not known.

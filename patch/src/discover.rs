@@ -36,6 +36,19 @@ pub struct Text<'a> {
     pub module: Option<&'a Module>,
     /// What is to be patched.
     pub config: Config,
+    /// Where jumps of ours were before their code was mapped anew, near the site that is looked at;
+    /// 0: nowhere. Such a place may still be said to be a part of the function before it.
+    pub landed: [u64; 2],
+}
+
+impl Text<'_> {
+    /// `function` as its file has it, without a jump of ours behind it.
+    fn as_in_file(&self, function: Bounds) -> Bounds {
+        let there = function.end.saturating_sub(JUMP_BYTES as u64);
+        let ours = there > function.start && self.landed.contains(&there);
+        let end = if ours { there } else { function.end };
+        Bounds { end, ..function }
+    }
 }
 
 /// What a `syscall` in the bytes turned out to be.
@@ -108,7 +121,7 @@ fn number_before(bytes: &[u8], at: usize) -> Option<u32> {
 /// Decides about the `0f 05` at offset `at`. `room` is to work in.
 pub fn inspect(text: &Text<'_>, at: usize, room: &mut Room) -> Verdict {
     let site = text.base.saturating_add(at as u64);
-    let bounds = || text.module.and_then(|m| m.function(site));
+    let bounds = || Some(text.as_in_file(text.module?.function(site)?));
     let near = number_before(text.bytes, at);
     if let Some((Kind::Pass, _)) = near.map(|nr| kind_of_all(&Numbers::one(nr), text.config)) {
         return past_number(text, at, bounds(), room).unwrap_or(Verdict::Nothing);
@@ -328,10 +341,11 @@ fn landing(text: &Text<'_>, bounds: Bounds, plan: Plan) -> Option<Plan> {
     let before = successors(last(&bounds), last).take_while(near);
     let mut found = None;
     for function in behind.chain(before) {
+        let function = text.as_in_file(function);
         if falls_through(text, function) {
             continue;
         }
-        let Some(there) = padding(text, module, function.end) else {
+        let Some(there) = padding(text, module, function) else {
             continue;
         };
         // Rather where unwinders can be told that the landing is a part of the function.
@@ -354,25 +368,39 @@ fn landing(text: &Text<'_>, bounds: Bounds, plan: Plan) -> Option<Plan> {
 /// Whether the code of `function` goes on behind its end, or it can't be told. A compiler ends
 /// a function with a call only if that does not come back.
 fn falls_through(text: &Text<'_>, function: Bounds) -> bool {
-    let mut here = function.start;
     let mut goes_on = true;
-    while here < function.end {
-        let code = here
-            .checked_sub(text.base)
-            .and_then(|at| text.bytes.get(usize::try_from(at).ok()?..));
-        let Some(insn) = code.and_then(Insn::decode) else {
-            return true;
-        };
-        here = here.saturating_add(u64::from(insn.len));
+    let end = walk(text, function, |insn, _| {
         goes_on = matches!(insn.flow(), Flow::Next | Flow::Branch(_));
-    }
-    goes_on || here != function.end
+        true
+    });
+    goes_on || end != Some(function.end)
 }
 
-/// What is at `at`, if there is room for a jump, in no function and where nobody comes.
-fn padding(text: &Text<'_>, module: &Module, at: u64) -> Option<[u8; JUMP_BYTES]> {
+/// Calls `f` with each instruction of `function` and the address behind it, until it says no. Where
+/// the last one ends; `None`: something there is no instruction, or not in the text.
+fn walk(text: &Text<'_>, function: Bounds, mut f: impl FnMut(&Insn, u64) -> bool) -> Option<u64> {
+    let mut here = function.start;
+    while here < function.end {
+        let at = usize::try_from(here.checked_sub(text.base)?).ok()?;
+        let insn = Insn::decode(text.bytes.get(at..)?)?;
+        here = here.saturating_add(u64::from(insn.len));
+        if !f(&insn, here) {
+            break;
+        }
+    }
+    Some(here)
+}
+
+/// What is behind `function`, if there is room for a jump, in no other one and where nobody comes.
+fn padding(text: &Text<'_>, module: &Module, function: Bounds) -> Option<[u8; JUMP_BYTES]> {
+    let at = function.end;
     let room = at..at.saturating_add(JUMP_BYTES as u64);
-    if room.clone().any(|byte| module.function(byte).is_some()) {
+    let other = |byte| {
+        module
+            .function(byte)
+            .is_some_and(|f| f.start != function.start)
+    };
+    if room.clone().any(other) {
         return None;
     }
     let code = |at: u64| {
@@ -429,24 +457,14 @@ fn entered(
 
 /// Whether the code in `part` jumps into `middle`, or can't be told.
 fn jumps_into(text: &Text<'_>, part: Bounds, middle: &Range<u64>) -> bool {
-    let mut here = part.start;
-    while here < part.end {
-        let code = here
-            .checked_sub(text.base)
-            .and_then(|at| text.bytes.get(usize::try_from(at).ok()?..));
-        let Some(insn) = code.and_then(Insn::decode) else {
-            return true;
-        };
-        here = here.saturating_add(u64::from(insn.len));
-        let distance = match insn.flow() {
-            Flow::Jump(distance) | Flow::Branch(distance) => i64::from(distance),
-            _ => continue,
-        };
-        if middle.contains(&here.wrapping_add_signed(distance)) {
-            return true;
+    let mut found = false;
+    let end = walk(text, part, |insn, behind| {
+        if let Flow::Jump(distance) | Flow::Branch(distance) = insn.flow() {
+            found = middle.contains(&behind.wrapping_add_signed(i64::from(distance)));
         }
-    }
-    false
+        !found
+    });
+    found || end.is_none()
 }
 
 /// Decides where nothing tells the function's bounds. It may be data, and what is

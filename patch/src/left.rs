@@ -76,6 +76,7 @@ impl State {
                 libc: false,
                 module: module.as_ref(),
                 config: patches.config,
+                landed: [0; 2],
             };
             Scanner {
                 patches,

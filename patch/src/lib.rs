@@ -520,6 +520,7 @@ impl State {
                 libc: false,
                 module: module.as_ref(),
                 config: patches.config,
+                landed: [0; 2],
             };
             Scanner {
                 patches,

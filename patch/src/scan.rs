@@ -51,6 +51,7 @@ impl Scanner<'_> {
             libc: group.origin == Origin::Libc,
             module,
             config: self.patches.config,
+            landed: [0; 2],
         };
         let mut from = 0;
         while from < bytes.len() {
@@ -86,6 +87,7 @@ impl Scanner<'_> {
             self.report.already = self.report.already.saturating_add(1);
             return;
         }
+        let landed = self.patches.landed(site);
         self.patches.forget_site(site);
         match patch.then(|| self.mend_copy(site, before)).flatten() {
             // What is searched is a copy, too, and does not show it.
@@ -93,7 +95,8 @@ impl Scanner<'_> {
             Some(_) => return self.report.refuse(site),
             None => (),
         }
-        match inspect(text, at, self.room) {
+        let anew = Text { landed, ..*text };
+        match inspect(&anew, at, self.room) {
             Verdict::Nothing => (),
             Verdict::Refuse => self.report.refuse(site),
             Verdict::Cancellable => {

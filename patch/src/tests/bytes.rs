@@ -52,7 +52,7 @@ proptest! {
             bytes[..at.saturating_sub(5)].fill(0x90);
         }
         let config = Config { strict, ioctl: strict };
-        let text = Text { base: BASE, bytes: &bytes, libc: shape == 3, module: None, config };
+        let text = Text { base: BASE, bytes: &bytes, libc: shape == 3, module: None, config, landed: [0; 2] };
         let bounds = with_bounds.then_some(Bounds { start: BASE, end: BASE + bytes.len() as u64, lands: false });
         let mut from = 0;
         while let Some(at) = next_syscall(&bytes, from) {

@@ -71,6 +71,7 @@ fn golden(input: &Path, scratch: &Path) {
         libc: marks.contains("libc"),
         module: None,
         config,
+        landed: [0; 2],
     };
     let end = BASE + end.unwrap_or(code.len()) as u64;
     let bounds = marks.contains("function").then_some(Bounds {

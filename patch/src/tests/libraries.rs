@@ -17,6 +17,7 @@ fn verdicts(group: &Group, config: Config) -> Vec<(u64, Verdict)> {
             libc: true,
             module: Some(&module),
             config,
+            landed: [0; 2],
         };
         let mut from = 0;
         while let Some(at) = next_syscall(bytes, from) {

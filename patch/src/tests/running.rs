@@ -354,6 +354,31 @@ fn code_that_comes_again_as_it_was_is_patched_again() {
     drop_page(range);
 }
 
+/// Its text alone comes again, and the tables behind which our jump is a part of a function stay.
+#[test]
+fn text_that_comes_again_alone_is_patched_in_the_same_way() {
+    let _turn = with_test_entry();
+    let (range, function) = padded_wrapper(9, 0xb8);
+    // The length of the function's description, which says nothing but where it is.
+    poke(range.start() + 320 + 32, &20u32.to_le_bytes());
+    let (text, file) = (peek::<64>(function), peek::<512>(range.start()));
+    let mut tables = None;
+    for round in 0..3 {
+        assert_eq!(search_running(range, false).patched, 1);
+        assert_eq!(peek(function), [0xb8, 9, 0, 0, 0, 0xeb, 7, 0x48], "{round}");
+        let now = peek::<512>(range.start());
+        assert_eq!(*tables.get_or_insert(now), now, "{round}");
+        let before = arrivals();
+        assert_eq!(call_at(function, [0; 6]), 4711);
+        assert_eq!(arrivals(), before + 1);
+        poke(function, &[0; 64]);
+        forget(range);
+        poke(function, &text);
+    }
+    assert_ne!(tables, Some(file), "unwinders know of the jump");
+    drop_page(range);
+}
+
 /// Whoever moves text does not always say so: nothing that is searched becomes executable.
 #[test]
 fn text_that_is_moved_again_and_again_keeps_its_trampoline() {
