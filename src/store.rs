@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::base::process;
 use crate::base::withheld::withheld;
 use crate::ledger::Memory;
-use crate::sys::file::{self, next_entry, Fd};
+use crate::sys::file::{self, Fd};
 use crate::sys::folder;
 use crate::sys::process::{Identity, Stat};
 use crate::sys::{self, Errno, Undisturbed};
@@ -482,34 +482,25 @@ pub fn each_other(mut f: impl FnMut(u64, u64)) {
     let (Ok(me), Ok((folder, _))) = (Identity::own(), folder::own(sys::geteuid())) else {
         return;
     };
-    let mut buf = [0u8; 2048];
-    let mut seen = 0;
-    while let Ok(n @ 1..) = folder.entries(&mut buf) {
-        let mut rest = buf.get(..n).unwrap_or(&[]);
-        while let Some((name, tail)) = next_entry(rest) {
-            rest = tail;
-            seen += 1;
-            let mut fields = name.split(|b| *b == b'.').map(number);
-            let (pid, start, space) = (fields.next(), fields.next(), fields.next());
-            let (Some(Some(pid)), Some(Some(start)), Some(Some(space)), None) =
-                (pid, start, space, fields.next())
-            else {
-                continue;
-            };
-            if space != me.namespace || pid == u64::from(me.pid) {
-                continue;
-            }
-            match Stat::of(pid) {
-                Ok(it) if it.start == start && !it.over() => {
-                    f(pid, held_by(&folder, name).min(it.absent));
-                }
-                _ => (),
-            }
+    let _ = folder.each_entry(sweep::MOST, |name| {
+        let mut fields = name.split(|b| *b == b'.').map(number);
+        let (pid, start, space) = (fields.next(), fields.next(), fields.next());
+        let (Some(Some(pid)), Some(Some(start)), Some(Some(space)), None) =
+            (pid, start, space, fields.next())
+        else {
+            return true;
+        };
+        if space != me.namespace || pid == u64::from(me.pid) {
+            return true;
         }
-        if seen > sweep::MOST {
-            return;
+        match Stat::of(pid) {
+            Ok(it) if it.start == start && !it.over() => {
+                f(pid, held_by(&folder, name).min(it.absent));
+            }
+            _ => (),
         }
-    }
+        true
+    });
 }
 
 /// [`Counter::LazyBytes`] in the directory `name`.

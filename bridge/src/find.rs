@@ -3,7 +3,7 @@
 use crate::wire;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, SEGMENTS};
 use regall_sys::credentials;
-use regall_sys::file::{next_entry, Fd};
+use regall_sys::file::Fd;
 use regall_sys::folder::{self, Folder};
 use regall_sys::process::{own_namespace, Identity, Stat};
 use regall_sys::text::{number, Text};
@@ -250,14 +250,10 @@ fn each_file(uid: u32, mut tell: impl FnMut(&Identity, Folder)) {
 
 /// Calls `tell` for each name in an open folder.
 fn each_name(folder: &Fd, mut tell: impl FnMut(&[u8])) {
-    let mut buf = [0u8; 2048];
-    while let Ok(n @ 1..) = folder.entries(&mut buf) {
-        let mut rest = buf.get(..n).unwrap_or(&[]);
-        while let Some((name, tail)) = next_entry(rest) {
-            rest = tail;
-            tell(name);
-        }
-    }
+    let _ = folder.each_entry(usize::MAX, |name| {
+        tell(name);
+        true
+    });
 }
 
 #[cfg(test)]

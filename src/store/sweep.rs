@@ -1,7 +1,7 @@
 //! What processes that are no more have left in the folder of directories.
 
 use crate::sys::credentials;
-use crate::sys::file::{next_entry, Fd};
+use crate::sys::file::Fd;
 use crate::sys::process::{Identity, Stat};
 use crate::sys::{self, Errno};
 use crate::text::{number, Text};
@@ -11,23 +11,14 @@ pub const MOST: usize = 512;
 
 /// Removes the files of processes that are no more.
 pub fn all(folder: &Fd, me: &Identity) {
-    let mut buf = [0u8; 2048];
-    let mut seen = 0;
-    while let Ok(n @ 1..) = folder.entries(&mut buf) {
-        let mut rest = buf.get(..n).unwrap_or(&[]);
-        while let Some((name, tail)) = next_entry(rest) {
-            rest = tail;
-            seen += 1;
-            if seen > MOST {
-                return;
-            }
-            if is_of_the_dead(name, me, folder) {
-                let mut dead: Text<128> = Text::new();
-                dead.push(name);
-                let _ = dead.as_cstr().map(|name| folder.unlink(name));
-            }
+    let _ = folder.each_entry(MOST, |name| {
+        if is_of_the_dead(name, me, folder) {
+            let mut dead: Text<128> = Text::new();
+            dead.push(name);
+            let _ = dead.as_cstr().map(|name| folder.unlink(name));
         }
-    }
+        true
+    });
 }
 
 /// Whether the process of this pid namespace that has this number began at `start`. In another

@@ -279,9 +279,25 @@ impl Fd {
         unsafe { crate::map(hint, len, prot, libc::MAP_SHARED, self.0, offset) }
     }
 
-    /// Raw directory entries (getdents64), 0 at the end.
-    pub fn entries(&self, buf: &mut [u8]) -> Result<usize> {
-        call!(libc::SYS_getdents64, self.0, buf.as_mut_ptr(), buf.len()).map(|n| n as usize)
+    /// Calls `f` with the name of each entry of this folder, of the first `most`, until it says no.
+    /// Errors: the kernel's.
+    pub fn each_entry(&self, most: usize, mut f: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        let mut buf = [0u8; 2048];
+        let mut left = most;
+        loop {
+            let n = call!(libc::SYS_getdents64, self.0, buf.as_mut_ptr(), buf.len())?;
+            let mut rest = buf.get(..n as usize).unwrap_or(&[]);
+            if rest.is_empty() {
+                return Ok(());
+            }
+            while let Some((name, tail)) = next_entry(rest) {
+                rest = tail;
+                if left == 0 || !f(name) {
+                    return Ok(());
+                }
+                left -= 1;
+            }
+        }
     }
 
     /// Makes a named pipe `name` below this folder.
@@ -439,7 +455,7 @@ pub fn write_foreign(fd: i32, buf: &[u8]) {
 }
 
 /// The name of the first of the kernel's directory entries, and the rest.
-pub fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
+fn next_entry(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     // struct linux_dirent64: inode, offset, length of the entry, type, name.
     let length = u16::from_ne_bytes([*entries.get(16)?, *entries.get(17)?]) as usize;
     let name = entries.get(19..length)?;

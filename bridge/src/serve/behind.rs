@@ -3,7 +3,7 @@
 use crate::window::source::{is_sealed, is_write_sealed};
 use regall_directory::maps::Line;
 use regall_directory::vocab::Prot;
-use regall_sys::file::{self, next_entry, Fd};
+use regall_sys::file::{self, Fd};
 use regall_sys::text::{Lossy, Text};
 use regall_sys::{Errno, Result};
 
@@ -44,25 +44,15 @@ fn open_among_descriptors(prot: Prot, is_it: impl Fn(&file::Stat) -> bool) -> Re
         false => libc::O_RDONLY,
     };
     let folder = Fd::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
-    let mut buffer = [0u8; 2048];
-    loop {
-        let used = folder.entries(&mut buffer)?;
-        let mut rest = buffer.get(..used).unwrap_or(&[]);
-        if rest.is_empty() {
-            return Err(Errno::NOENT);
-        }
-        while let Some((name, tail)) = next_entry(rest) {
-            rest = tail;
-            let path: Text<64> = Text::of(format_args!("/proc/self/fd/{}", Lossy(name)));
-            let Some(path) = path.as_cstr() else { continue };
-            if !file::stat_path(path, false).is_ok_and(|s| is_it(&s)) {
-                continue;
-            }
-            // It may have been closed meanwhile, and be another one.
-            let opened = Fd::open(path, flags | libc::O_NONBLOCK, 0);
-            if let Some(fd) = opened.ok().filter(|fd| fd.stat().is_ok_and(|s| is_it(&s))) {
-                return Ok(fd);
-            }
-        }
-    }
+    let mut found = None;
+    folder.each_entry(usize::MAX, |name| {
+        let path: Text<64> = Text::of(format_args!("/proc/self/fd/{}", Lossy(name)));
+        let path = path.as_cstr();
+        let path = path.filter(|path| file::stat_path(path, false).is_ok_and(|s| is_it(&s)));
+        // It may have been closed meanwhile, and be another one.
+        let opened = path.and_then(|path| Fd::open(path, flags | libc::O_NONBLOCK, 0).ok());
+        found = opened.filter(|fd| fd.stat().is_ok_and(|s| is_it(&s)));
+        found.is_none()
+    })?;
+    found.ok_or(Errno::NOENT)
 }

@@ -11,7 +11,7 @@
 
 use regall_directory::addr::round_up;
 use regall_directory::maps::Line;
-use regall_sys::file::{self, next_entry, Fd, Stat};
+use regall_sys::file::{self, Fd, Stat};
 use regall_sys::text::{number, Text};
 use regall_sys::{Errno, Result};
 
@@ -166,26 +166,18 @@ fn by_descriptor(pid: u32, backing: &Backing, access: i32) -> Option<Fd> {
     let same = |s: &Stat| is_plain(s) && backing.is(s);
     let path: Text<32> = Text::of(format_args!("/proc/{pid}/fd"));
     let folder = Fd::open(path.as_cstr()?, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?;
-    let mut buf = [0u8; 1024];
-    while let Ok(n @ 1..) = folder.entries(&mut buf) {
-        let mut rest = buf.get(..n).unwrap_or(&[]);
-        while let Some((name, tail)) = next_entry(rest) {
-            rest = tail;
-            let Some(number) = number(name) else {
-                continue;
-            };
-            let path: Text<64> = Text::of(format_args!("/proc/{pid}/fd/{number}"));
-            let Some(path) = path.as_cstr() else {
-                continue;
-            };
-            if file::stat_path(path, false).is_ok_and(|s| same(&s)) {
-                if let Some(fd) = open_plain(path, access, same) {
-                    return Some(fd);
-                }
-            }
-        }
-    }
-    None
+    let mut found = None;
+    let _ = folder.each_entry(usize::MAX, |name| {
+        let Some(number) = number(name) else {
+            return true;
+        };
+        let path: Text<64> = Text::of(format_args!("/proc/{pid}/fd/{number}"));
+        let path = path.as_cstr();
+        let path = path.filter(|path| file::stat_path(path, false).is_ok_and(|s| same(&s)));
+        found = path.and_then(|path| open_plain(path, access, same));
+        found.is_none()
+    });
+    found
 }
 
 fn is_plain(stat: &Stat) -> bool {
