@@ -271,6 +271,11 @@ mod tests {
         }
     }
 
+    fn look_at(device: *mut Context) {
+        // SAFETY: the tests' own.
+        unsafe { watch(device) };
+    }
+
     #[test]
     fn who_is_put_over_us_is_not_taken_for_the_provider() {
         let device = context();
@@ -279,16 +284,15 @@ mod tests {
             unsafe { (*device).ops[POST_SEND] = f as *mut c_void }
         };
         put(provider);
-        // SAFETY: a context of ours, as in what follows.
-        unsafe { watch(device) };
+        look_at(device);
         assert_eq!((send(device), PROVIDERS.load(Relaxed)), (7, 1));
         put(tool);
-        unsafe { watch(device) };
+        look_at(device);
         assert_eq!((send(device), PROVIDERS.load(Relaxed)), (7, 2));
         assert_eq!(TOOLS.load(Relaxed), 1);
         // The provider's own comes back, past us and the tool: it is looked at again.
         put(provider);
-        unsafe { watch(device) };
+        look_at(device);
         let ours = post_send as Post as *mut c_void;
         // SAFETY: a context of ours.
         assert_eq!(unsafe { (*device).ops[POST_SEND] }, ours);
@@ -296,7 +300,7 @@ mod tests {
         closed(device);
         assert!(!is_known(device));
         put(tool);
-        unsafe { watch(device) };
+        look_at(device);
         assert!(is_known(device));
         closed(device);
     }
@@ -304,13 +308,13 @@ mod tests {
     #[test]
     fn a_child_does_not_wait_for_who_is_in_its_parent() {
         let device = context();
-        // SAFETY: a context of ours, as in what follows.
+        // SAFETY: a context of ours.
         unsafe { (*device).ops[POST_SEND] = provider as Post as *mut c_void };
         CHANGING.store(true, Relaxed);
-        unsafe { watch(device) };
+        look_at(device);
         assert!(!is_known(device));
         child();
-        unsafe { watch(device) };
+        look_at(device);
         assert!(is_known(device));
         closed(device);
     }

@@ -68,10 +68,8 @@ mod tests {
             filter: steps.as_ptr().cast_mut(),
         };
         // SAFETY: no memory.
-        assert_eq!(
-            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) },
-            0
-        );
+        let bound = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        assert_eq!(bound, 0);
         let filter = libc::SECCOMP_MODE_FILTER;
         // SAFETY: `program` and its steps outlive the call, which copies them.
         let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, filter, &program) };
