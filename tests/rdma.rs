@@ -91,6 +91,7 @@ mod stock {
         killed = kills(100);
         blind = truth_of_the_blind();
         sharing_fork = fork_that_shares();
+        named_devices = devices_by_name();
         faults = requests_that_fail();
         few_regions = on_few_regions();
         doctor = doctor_says("absent");
@@ -303,6 +304,30 @@ fn fork_that_shares() -> Checked {
             let said = done.stderr.matches("fork does not copy registered").count();
             assert_eq!(said, usize::from(!adopted), "{}", done.stderr);
         }
+    }
+    Ok(())
+}
+
+/// In protection domains of adapters that REGALL_HCA_DEVICES does not name nothing is registered.
+fn devices_by_name() -> Checked {
+    need("ibv_rc_pingpong")?;
+    let options = ["-d", "rxe0", "-g", "0", "-c", "-n", "20", "-s", "65536"];
+    let server = [&["ibv_rc_pingpong"], &options[..]].concat();
+    let client = [&server[..], &["localhost"]].concat();
+    for (devices, adopted) in [("mlx5_*,rxe[1-9]", false), ("mlx5_*,rxe?", true)] {
+        let prepare = |command: &mut Command| {
+            command.env("REGALL_HCA_DEVICES", devices);
+        };
+        let ready = || listens(18515);
+        let (server, client, stats) = pair_of(&server, &client, Mode::Populate, ready, prepare);
+        well(&[&server, &client]);
+        let above = |name: &str| {
+            let each = stats.counter("ibv_rc_pingpong", name);
+            assert_eq!(each.len(), 2, "{name}");
+            each.iter().map(|n| *n > 0).collect::<Vec<_>>()
+        };
+        assert_eq!(above("domains"), [adopted; 2], "{devices}");
+        assert_eq!(above("pd_left_out"), [!adopted; 2], "{devices}");
     }
     Ok(())
 }

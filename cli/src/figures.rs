@@ -73,13 +73,16 @@ impl Tally {
 }
 
 /// The HCA registrar's counters.
-pub const HCA: [Counter; 12] = [
+pub const HCA: [Counter; 15] = [
     Counter::Domains,
     Counter::Registrations,
     Counter::Deregistrations,
     Counter::Served,
     Counter::Passed,
     Counter::HcaRotated,
+    Counter::PdWaits,
+    Counter::PdLeftOut,
+    Counter::DomainsFull,
     Counter::HcaRefused,
     Counter::HcaLimited,
     Counter::HcaBytes,

@@ -55,6 +55,7 @@ macro_rules! settings {
 settings! {
     pin "REGALL_PIN" "auto" "auto|onfault|populate|off" "How memory is locked";
     hca "REGALL_HCA" "adopt" "adopt|DEVICE|off" "Where memory is registered with an adapter";
+    hca_devices "REGALL_HCA_DEVICES" "all" "GLOBS" "Adapters in whose protection domains memory is registered";
     hca_mode "REGALL_HCA_MODE" "pinned" "pinned|odp" "Pinned or on-demand registration";
     hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether a kernel whose fork does not copy registered memory keeps adapters out";
     scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";

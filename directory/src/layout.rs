@@ -498,6 +498,13 @@ numbered! {
         /// Memory regions rotated: new keys, since peers had the old ones and the application had
         /// deregistered them. Neither these registrations nor their ends are counted elsewhere
         HcaRotated = 43 => "hca_rotated",
+        /// Registrations passed on since their protection domain is adopted at its fourth only
+        PdWaits = 44 => "pd_waits",
+        /// Registrations passed on since REGALL_HCA_DEVICES leaves their adapter out
+        PdLeftOut = 45 => "pd_left_out",
+        /// Registrations passed on since there are as many domains, or kinds of access in their
+        /// protection domain, as there can be
+        DomainsFull = 46 => "domains_full",
     }
 }
 

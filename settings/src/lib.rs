@@ -143,6 +143,8 @@ pub struct Config {
     pub hca: Hca,
     /// The device that REGALL_HCA names.
     pub hca_device: Text<64>,
+    /// REGALL_HCA_DEVICES; empty: all.
+    pub hca_devices: Text<1024>,
     /// REGALL_HCA_MODE=odp.
     pub hca_odp: bool,
     /// REGALL_HCA_FORK=unsafe.
@@ -192,6 +194,7 @@ impl Config {
             pin: Pin::Auto,
             hca: Hca::Adopt,
             hca_device: Text::new(),
+            hca_devices: Text::new(),
             hca_odp: false,
             hca_fork_unsafe: false,
             scope_data: false,
@@ -226,6 +229,7 @@ impl Config {
             b"REGALL" | b"REGALL_ONLY" | b"REGALL_LIBRARY" => (),
             b"REGALL_PIN" => self.pin = Pin::parse(value)?,
             b"REGALL_HCA" => self.set_hca(value)?,
+            b"REGALL_HCA_DEVICES" => keep(&mut self.hca_devices, value)?,
             b"REGALL_HCA_MODE" => self.hca_odp = second(value, &pairs::HCA_MODE)?,
             b"REGALL_HCA_FORK" => self.hca_fork_unsafe = second(value, &pairs::HCA_FORK)?,
             b"REGALL_SCOPE" => self.scope_data = second(value, &pairs::SCOPE)?,

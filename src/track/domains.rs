@@ -8,12 +8,14 @@ use super::{
 };
 use crate::base::{counters, settings};
 use crate::config;
+use crate::glob;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::{numbers, Device, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
-use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork, Channel, PdHandle};
+use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
+use crate::uverbs::{ibdev_of, Channel, PdHandle};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -55,6 +57,57 @@ pub const fn with_local_write(access: Access) -> Access {
 /// too many domains.
 pub fn adopt(owner: Owner, fd: i32, pd: PdHandle, wanted: Access) -> Result<()> {
     adopt_as(owner, fd, pd, wanted, CLASSES)
+}
+
+/// As [`adopt`], if it is time for that: see [`candidates`](crate::registrar::hca::candidates).
+/// Errors: EAGAIN if it is not, ENODEV if the user leaves the device out.
+pub fn adopt_when_due(owner: Owner, fd: i32, pd: PdHandle, wanted: Access) -> Result<()> {
+    if is_left_out(owner.context, fd) {
+        counters::count(Counter::PdLeftOut);
+        return Err(Errno::NODEV);
+    }
+    let due = {
+        let mut guard = lock().ok_or(Errno::BUSY)?;
+        let known = guard.hca.find(|d| d.owner == owner).next().is_some();
+        let known = known || guard.hca.refuses(owner.context);
+        let adopted = guard.hca.adopted();
+        known || guard.hca.candidates.is_due(owner.pd, adopted)
+    };
+    if !due {
+        counters::count(Counter::PdWaits);
+        return Err(Errno::AGAIN);
+    }
+    let adopted = adopt(owner, fd, pd, wanted);
+    if adopted == Err(Errno::MFILE) {
+        counters::count(Counter::DomainsFull);
+    }
+    adopted
+}
+
+/// Whether REGALL_HCA_DEVICES names other devices than the one behind `context`, which is open as
+/// `fd`. What can't be told is not left out.
+fn is_left_out(context: u64, fd: i32) -> bool {
+    let devices = settings::config().hca_devices.as_bytes();
+    if devices.is_empty() {
+        return false;
+    }
+    if lock().is_some_and(|guard| guard.hca.candidates.is_left_out(context)) {
+        return true;
+    }
+    let mut name = [0; 64];
+    let Ok(name) = ibdev_of(fd, &mut name) else {
+        return false;
+    };
+    let out = !glob::matches_any(devices, name);
+    if let (true, Some(mut guard)) = (out, lock()) {
+        guard.hca.candidates.leave_out(context);
+        drop(guard);
+        log::info!(
+            "REGALL_HCA_DEVICES does not name {}: its protection domains are left alone",
+            Lossy(name)
+        );
+    }
+    out
 }
 
 /// As [`adopt`], with the access of REGALL_ACCESS, for a program that looks keys up: they stay for
@@ -349,12 +402,20 @@ pub fn revive(pd: u64) {
 
 /// The call succeeded. Another thread may have got a new one at the same address already.
 pub fn forget_vacated(pd: u64) {
+    no_candidate(pd);
     forget(|owner, stage| owner.pd == pd && stage == Stage::Closing);
 }
 
 /// A new one has come to the address of one that went in a way that was not seen.
 pub fn forget_pd(pd: u64) {
+    no_candidate(pd);
     forget(|owner, _| owner.pd == pd);
+}
+
+fn no_candidate(pd: u64) {
+    if let Some(mut guard) = lock() {
+        guard.hca.candidates.forget(pd);
+    }
 }
 
 /// The context is about to be closed, and everything in it with it.

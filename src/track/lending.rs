@@ -1,7 +1,7 @@
 //! Registrations that the application asks for, served from those that are there.
 
 use super::deregistering::deregister;
-use super::domains::{adopt, adopt_for_look_ups};
+use super::domains::{adopt_for_look_ups, adopt_when_due};
 use super::{asking, domains, inherited, lock, revoking, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
@@ -74,7 +74,7 @@ pub fn lend<T>(
                 }
             }
             Found::NoDomain => {
-                adopt(owner, fd, pd, wanted).ok()?;
+                adopt_when_due(owner, fd, pd, wanted).ok()?;
             }
             Found::Ask(d) if !asked => {
                 asked = true;

@@ -4,20 +4,23 @@
 //! lock; `track::registering` carries it out.
 
 mod ahead;
+pub mod candidates;
 pub mod idle;
 pub mod records;
 pub mod regions;
 
 use crate::ledger::index::{Memory, View};
 use crate::uverbs::{Channel, MrHandle, PdHandle};
+use candidates::Candidates;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use records::{Life, Record, RecordId, Records};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::vocab::Access;
 use regions::{Node, Regions};
 
-/// Domains at one time; what is asked for beyond them is passed on.
-pub const DOMAINS: usize = 16;
+/// Domains at one time: 32 adapters, two protection domains on each, two classes of access for each
+/// ordering. What is asked for beyond them is passed on.
+pub const DOMAINS: usize = 256;
 /// Bytes of one region at the most: what an event costs is bounded by it.
 pub const CHUNK: u64 = 64 << 20;
 /// The most bytes of a region where nothing is pinned.
@@ -202,6 +205,8 @@ pub struct Hca {
     pub headroom: u64,
     /// What the kernel would not forget yet: a memory window is bound to it.
     pub bound: idle::Bound,
+    /// Protection domains that are not adopted.
+    pub candidates: Candidates,
     /// Contexts of devices that can't be served; 0: none.
     refused: [u64; DOMAINS],
 }
@@ -217,8 +222,15 @@ impl Hca {
             ahead: 0,
             headroom: 0,
             bound: idle::Bound::new(),
+            candidates: Candidates::new(),
             refused: [0; DOMAINS],
         }
+    }
+
+    /// The domains that were ever in use, by number.
+    fn used(&self) -> &[Domain] {
+        let many = HIGH.load(Relaxed) as usize;
+        self.domains.get(..many).unwrap_or(&self.domains)
     }
 
     /// Domain number `d`, if it is alive.
@@ -240,22 +252,19 @@ impl Hca {
 
     /// Numbers of the domains that `which` says yes to, among those in use.
     pub fn find(&self, which: impl Fn(&Domain) -> bool) -> impl Iterator<Item = DomainId> {
-        let found: [bool; DOMAINS] = core::array::from_fn(|d| {
-            self.domains
-                .get(d)
-                .is_some_and(|x| x.state != State::Free && which(x))
-        });
-        (0..DOMAINS as u32)
-            .map(DomainId)
-            .filter(move |d| found.get(d.index()).copied().unwrap_or(false))
+        let mut found = [false; DOMAINS];
+        for (found, x) in found.iter_mut().zip(self.used()) {
+            *found = x.state != State::Free && which(x);
+        }
+        numbers().filter(move |d| found.get(d.index()).copied().unwrap_or(false))
     }
 
     /// The domain that the HCA column tells of: our own, else the first that is alive.
     pub fn primary(&self) -> Option<DomainId> {
         let alive = |d: &&Domain| d.state == State::Alive;
         let own = |d: &Domain| d.state == State::Alive && d.owner.pd == 0;
-        let first = self.domains.iter().position(|d| alive(&d));
-        let found = self.domains.iter().position(own).or(first);
+        let first = self.used().iter().position(|d| alive(&d));
+        let found = self.used().iter().position(own).or(first);
         found.map(|n| DomainId(n as u32))
     }
 
@@ -285,10 +294,11 @@ impl Hca {
         domain.bytes = 0;
         domain.at_work = 0;
         domain.state = State::Alive;
-        HIGH.fetch_max(d as u32 + 1, Relaxed);
         if let Some(pd) = PDS.get(d) {
             pd.store(if rotates { NO_PD } else { owner.pd }, Release);
         }
+        // Who looks at it without the lock finds the whole of it.
+        HIGH.fetch_max(d as u32 + 1, Release);
         ACTIVE.fetch_add(1, Relaxed);
         Some(DomainId(d as u32))
     }
@@ -329,6 +339,7 @@ impl Hca {
         for place in self.refused.iter_mut().filter(|c| **c == context) {
             *place = 0;
         }
+        self.candidates.forget_context(context);
     }
 
     /// Nothing of domain `d` is known any more: its context is closed.
@@ -386,6 +397,7 @@ impl Hca {
         }
         self.records.clear();
         self.bound.clear();
+        self.candidates = Candidates::new();
         self.refused = [0; DOMAINS];
         self.bytes = 0;
         self.retired = 0;
@@ -571,7 +583,7 @@ pub struct Held {
 /// at some moment during the call. No lock, no system call.
 #[inline]
 pub fn look(pd: u64, addr: u64) -> Option<Held> {
-    let mut all = PDS.iter().zip(&VIEWS);
+    let mut all = PDS.iter().zip(&VIEWS).take(HIGH.load(Acquire) as usize);
     all.find_map(|(at, view)| {
         let row = (at.load(Acquire) == pd).then(|| view.row_at(addr).ok().flatten())??;
         (row.attr != 0).then_some(Held {
