@@ -143,6 +143,13 @@ pub fn unsettled(attr: Attr) -> Attr {
     attr
 }
 
+/// Whether the pin set, set to `pin`, may have locked it: it says so, or is yet to say what becomes
+/// of it, as behind a call that others did not wait for any longer.
+pub fn may_be_locked(attr: Attr, pin: Pin) -> bool {
+    let unsettled = attr.pin.reason == Reason::Off && excluded(attr).is_none();
+    attr.pin.held() || pin != Pin::Off && unsettled
+}
+
 /// `attr` of memory that has come to another address, or back: no domain holds it there.
 pub fn unregistered(attr: Attr) -> Attr {
     Attr {

@@ -1,11 +1,13 @@
 //! Calls that throw pages away, look at them or say where they go, as the application makes them:
 //! madvise, process_madvise, userfaultfd, mbind, io_uring.
 
-use super::discard::{self, alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED};
+use super::discard::{
+    self, alone, call_alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED,
+};
 use super::flight::Flight;
-use super::pinning::let_go;
 use super::settling::settle;
 use super::turns::lock_for;
+use super::unpinning::let_go;
 use super::{
     backed, begin_work, divided, end, failed, guards, lock, open, real, retracting, USER_END,
 };
@@ -13,7 +15,7 @@ use crate::arch::Frame;
 use crate::base::{copies, counters, settings};
 use crate::config::Pin;
 use crate::share;
-use crate::sys::{self, file};
+use crate::sys::{self, file, Errno};
 use crate::text::{number, Text};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -151,7 +153,12 @@ fn advise_batch(frame: &Frame, flight: &Flight, vector: u64, batch: &Batch) -> i
     let mut some = *frame;
     some.args[1] = vector;
     some.args[2] = batch.known().len() as u64;
-    let value = real(&some);
+    let mut value = real(&some);
+    // How far it came says how much was done: less where something is locked.
+    let short = |v: i64| v == -i64::from(Errno::INVAL.0) || (0..batch.bytes()).contains(&v);
+    if let (Some(hull), true) = (hull, short(value) && flight.lost_track()) {
+        value = call_alone(hull, each.clone(), value, short, || real(&some));
+    }
     for range in each {
         settle(range);
     }

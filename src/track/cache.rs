@@ -3,7 +3,7 @@
 
 use super::budget::reckon;
 use super::fitting::{is_due, is_ours, set_due};
-use super::pinning::let_go_of;
+use super::unpinning::let_go_of;
 use super::{flight, lock, USER_END};
 use crate::base::counters;
 use crate::limits;

@@ -2,15 +2,17 @@
 //! for it, so that it does what it does without the shim; then the pins come back, on the new
 //! pages.
 
-use super::pinning::let_go;
+use super::flight::Flight;
 use super::settling::{repin, settle};
 use super::turns::lock_for;
+use super::unpinning::{call_unpinned, let_go};
 use super::{
     close, divided, guards, lock, notes, open, real, registering, retracting, subscribers, State,
 };
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
+use crate::policy;
 use crate::registrar::pin;
 use crate::sys::{file, Errno, DONTNEED_LOCKED};
 use core::ops::ControlFlow;
@@ -43,6 +45,10 @@ const NEW_PAGES: [i32; 5] = [
 ];
 
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
+const BUSY: i64 = -(Errno::BUSY.0 as i64);
+/// Who waits for a call that is made where nobody pins does not wait for ever: it is made so
+/// often.
+const TRIES: u32 = 3;
 
 /// Whether this advice replaces pages that an adapter or the KNEM module has hold of.
 pub fn replaces_pages(advice: i32) -> bool {
@@ -85,7 +91,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     if other_pages {
         retracting::refresh(range);
     }
-    let value = despite(pins, frame, range);
+    let value = despite(pins, &flight, frame, range);
     if other_pages {
         settle(range);
     }
@@ -102,28 +108,83 @@ pub fn madvise(frame: &mut Frame) -> i64 {
 
 /// Makes the call where pins of ours are, or are not, in its way.
 #[inline]
-fn despite(pins: Pins, frame: &mut Frame, range: PageRange) -> i64 {
+fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> i64 {
     let advice = frame.args[2] as i32;
     match pins {
-        Pins::None => real(frame),
         _ if advice == DONTNEED_LOCKED => {
             let value = real(frame);
-            repin(range);
+            if pins != Pins::None {
+                repin(range);
+            }
             value
         }
-        Pins::OnlyOurs { .. } if advice == libc::MADV_DONTNEED => drop_locked(frame, range),
+        Pins::None => insist(flight, range, real(frame), INVAL, || real(frame)),
+        Pins::OnlyOurs { .. } if advice == libc::MADV_DONTNEED => drop_locked(flight, frame, range),
         // Locked again, it could not be freed when memory is short: it is freed now.
-        Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE => drop_locked(frame, range),
+        Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE => {
+            drop_locked(flight, frame, range)
+        }
         _ => {
             let_go(range);
             if advice == GUARD_INSTALL {
                 keep_lazy(range);
             }
-            let value = real(frame);
+            let value = insist(flight, range, real(frame), INVAL, || real(frame));
             settle(range);
             value
         }
     }
+}
+
+/// A call that needs unlocked memory came to `value`, with our pins out of its way. If that is
+/// `refusal`, and another thread's call is about the same memory, that one may have pinned
+/// something there before the kernel had this call: it is made `again` where nobody can.
+#[inline]
+fn insist(
+    flight: &Flight,
+    range: PageRange,
+    value: i64,
+    refusal: i64,
+    again: impl Fn() -> i64,
+) -> i64 {
+    // Pins come of calls that meet this one; all others wait for it to end.
+    if value != refusal || !flight.lost_track() {
+        return value;
+    }
+    let value = call_alone(
+        range,
+        core::iter::once(range),
+        value,
+        |v| v == refusal,
+        again,
+    );
+    settle(range);
+    value
+}
+
+/// Makes a call about `ranges` in `all` once more, which came to `value`, with nothing of ours
+/// pinned there, and nobody who could. What it needs for that is left to be settled.
+#[cold]
+#[inline(never)]
+pub fn call_alone(
+    all: PageRange,
+    ranges: impl Iterator<Item = PageRange> + Clone,
+    mut value: i64,
+    refused: impl Fn(i64) -> bool,
+    call: impl Fn() -> i64,
+) -> i64 {
+    for _ in 0..TRIES {
+        match call_unpinned(all, ranges.clone(), &call) {
+            Some((overtaken, again)) => {
+                value = again;
+                if !overtaken || !refused(value) {
+                    break;
+                }
+            }
+            None => break,
+        }
+    }
+    value
 }
 
 #[cold]
@@ -156,12 +217,12 @@ enum Pins {
 
 fn pins_in(state: &State, range: PageRange) -> Pins {
     let (mut ours, mut apps, mut bytes) = (false, false, 0);
-    let mut private = true;
+    let (mut private, pin) = (true, settings::config().pin);
     state.ledger.for_each(range, |part, entry| {
         bytes += part.len();
         private &= is_private_memory(&entry.attr);
         apps |= entry.attr.flags.has(Flags::APP_LOCKED);
-        ours |= entry.attr.pin.held();
+        ours |= policy::may_be_locked(entry.attr, pin);
         ControlFlow::Continue(())
     });
     match (ours, apps, bytes == range.len()) {
@@ -214,11 +275,11 @@ fn frame_with(frame: &Frame, advice: i32) -> Frame {
 
 /// MADV_DONTNEED, or MADV_FREE of memory that is freed at once, in one call that leaves the
 /// pins in place, where the kernel can.
-fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
+fn drop_locked(flight: &Flight, frame: &mut Frame, range: PageRange) -> i64 {
     let mut value = real(&frame_with(frame, DONTNEED_LOCKED));
     if value == INVAL {
         let_go(range);
-        value = real(frame);
+        value = insist(flight, range, real(frame), INVAL, || real(frame));
         settle(range);
     } else {
         repin(range);
@@ -247,8 +308,11 @@ pub fn msync(frame: &mut Frame) -> i64 {
         return real(frame);
     };
     let flight = open(Call::Msync);
+    if let Some(guard) = lock_for(&[Some(range)]) {
+        flight.claim(&guard, range);
+    }
     let_go(range);
-    let value = real(frame);
+    let value = insist(&flight, range, real(frame), BUSY, || real(frame));
     settle(range);
     close(flight, range);
     value

@@ -5,8 +5,8 @@
 //! them. They are pinned again at the end of the call, as far as they fit, and once more when
 //! the application unlocks something.
 
-use super::pinning::let_go_of;
 use super::turns::postpone;
+use super::unpinning::let_go_of;
 use super::{failed, flight, lock, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};

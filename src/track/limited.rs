@@ -1,9 +1,9 @@
 //! Calls from which on RLIMIT_MEMLOCK may bind: our locks on mappings that grow downwards go
 //! before them ([`growing`]), and come back behind them if it does not.
 
-use super::pinning::let_go;
 use super::settling::settle_postponed;
 use super::turns::postpone;
+use super::unpinning::let_go;
 use super::{flight, growing, lock, State, USER_END};
 use crate::base::maps::mapping_at;
 use crate::limits;

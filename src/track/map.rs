@@ -3,11 +3,11 @@
 
 use super::flight::Flight;
 use super::headroom::{self, Charge};
-use super::pinning::let_go;
 use super::settling::{settle, settle_new};
 use super::subscribers;
 use super::taken::{put_back, Taken};
 use super::turns::lock_for;
+use super::unpinning::let_go;
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
     real, resync, retracting, seals, sparse,

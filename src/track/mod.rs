@@ -73,16 +73,17 @@ pub mod subscribers;
 pub mod taken;
 pub mod turns;
 pub mod unmap;
+pub mod unpinning;
 mod vacancy;
 pub mod waiting;
 pub mod whole;
 mod work;
 
 pub use budget::over_budget;
-pub use pinning::let_go;
 pub use real::{failed, real};
 pub use settling::settle;
 pub use state::{own_memory, State, USER_END, VIEW};
+pub use unpinning::let_go;
 
 use flight::Flight;
 use lock::Guard;

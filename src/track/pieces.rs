@@ -2,9 +2,9 @@
 //! populated at different times do not merge.
 
 use super::headroom::{self, Charge};
-use super::pinning::let_go;
 use super::taken::Taken;
 use super::turns::postpone;
+use super::unpinning::let_go;
 use super::{lock, real, seals, State};
 use crate::arch::Frame;
 use crate::base::maps::each_mapping;

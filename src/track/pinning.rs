@@ -14,6 +14,7 @@ use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::sys::Errno;
 use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
@@ -163,6 +164,7 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
         Finished::Overtaken(mut guard, _, mark) => {
             guard.reserved = guard.reserved.saturating_sub(counts);
             drop(guard);
+            OVERTAKEN.store(true, Relaxed);
             mark.end();
             postpone(part);
             (Done::Overtaken, beyond)
@@ -236,20 +238,27 @@ pub fn repin(range: PageRange) -> bool {
 }
 
 /// Locks or unlocks in `range` are done. If others did not wait for that, nobody knows
-/// what is locked there now: it is settled again after this call.
-fn finish_at(range: PageRange, ran: Ran<()>) {
+/// what is locked there now: it is settled again after this call. Whether it was so, and what
+/// came of the work.
+pub fn finish_at<T>(range: PageRange, ran: Ran<T>) -> (bool, T) {
     match ran.finish() {
-        Finished::Overtaken(mut guard, (), mark) => {
+        Finished::Overtaken(mut guard, outcome, mark) => {
             guard.update(range, |_, a| policy::unsettled(a));
             drop(guard);
+            OVERTAKEN.store(true, Relaxed);
             postpone(range);
             mark.end();
+            (true, outcome)
         }
-        Finished::Alone(guard, (), mark) => {
+        Finished::Alone(guard, outcome, mark) => {
             drop(guard);
             mark.end();
+            (false, outcome)
         }
-        Finished::Unlocked((), mark) => mark.end(),
+        Finished::Unlocked(outcome, mark) => {
+            mark.end();
+            (false, outcome)
+        }
     }
 }
 
@@ -399,6 +408,14 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
     }
 }
 
+/// Others have gone on with memory that was being locked or unlocked.
+static OVERTAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether that has happened since it was asked last.
+pub fn were_any_overtaken() -> bool {
+    OVERTAKEN.swap(false, Relaxed)
+}
+
 /// Lets go of what of `part` the ledger says is not to be pinned: a lock that
 /// nobody knows of would split the application's mapping for the kernel. What the
 /// ledger does not know, or another call is about, may not be done yet. Called
@@ -421,69 +438,5 @@ fn undo(guard: Guard, part: PageRange) {
     drop(guard);
     for range in others.iter().flatten() {
         let _ = PinSet.deregister(*range);
-    }
-}
-
-/// Pins in `range` are let go (not those that the application asked for), since
-/// the call that follows fails on locked memory or is charged for it. They come
-/// back with [`settle`]. Says whether there was anything.
-pub fn let_go(range: PageRange) -> bool {
-    let_go_of(range, |_, part, _| Some(part))
-}
-
-/// As [`let_go`], of what `which` names of each part with the lock held.
-pub fn let_go_of(
-    range: PageRange,
-    mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
-) -> bool {
-    let mut any = false;
-    let mut from = range.start();
-    loop {
-        // A handful at a time: system calls are made without the lock.
-        let mut parts = [None; 8];
-        let mut n = 0;
-        let Some(rest) = range.after(from) else {
-            return any;
-        };
-        let Some(guard) = lock_for(&[Some(rest)]) else {
-            return any;
-        };
-        let (begun, ()) = work::begin(guard, rest, |guard| {
-            guard.ledger.for_each(rest, |part, entry| {
-                from = part.end();
-                let ours = entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED);
-                let piece = if ours {
-                    which(guard, part, entry.attr)
-                } else {
-                    None
-                };
-                if let (Some(piece), Some(place)) = (piece, parts.get_mut(n)) {
-                    *place = Some(piece);
-                    n += 1;
-                }
-                if n == 8 {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
-            for part in parts.iter().flatten() {
-                guard.update(*part, |_, a| Attr {
-                    pin: Column::no(Reason::Off),
-                    ..a
-                });
-            }
-        });
-        let ran = begun.run(|| {
-            for part in parts.iter().flatten() {
-                any = true;
-                counters::count(Counter::Unpins);
-                let _ = PinSet.deregister(*part);
-            }
-        });
-        finish_at(rest, ran);
-        if n < 8 {
-            return any;
-        }
     }
 }

@@ -3,10 +3,10 @@
 
 use super::headroom;
 use super::lock::Guard;
-use super::pinning::let_go;
 use super::settling::settle;
 use super::subscribers;
 use super::turns::lock_for;
+use super::unpinning::let_go;
 use super::{
     backed, close, failed, lock, notes, open, over_budget, reading, real, registering, resync,
     retracting, State, VIEW,

@@ -2,7 +2,7 @@
 
 use super::turns::Whose;
 use super::waiting::Reach;
-use super::{flight, pinning, registering};
+use super::{flight, pinning, registering, unpinning};
 use crate::sys;
 use crate::thread;
 use regall_directory::addr::PageRange;
@@ -51,6 +51,7 @@ fn settle_postponed_slowly(thread: &thread::Thread) {
     let (start, end) = thread.postponed.replace((0, 0));
     if let Some(range) = PageRange::new(start, end) {
         settle_foreign(range);
+        unpinning::let_go_of_late(range);
     }
     drop(flight);
 }
