@@ -148,9 +148,51 @@ static void divided(void)
 	}
 }
 
+/* The kernel takes the application's lock from all of the mapping that MREMAP_DONTUNMAP moves a part
+ * of, and from no other. */
+static void unlocked_around(unsigned how)
+{
+	char *p = reserve(34) + PAGE;
+	NEED(mprotect(p, 32 * PAGE, PROT_READ | PROT_WRITE) == 0);
+	memset(p, 'l', 32 * PAGE);
+	NEED(mlock2(p, 16 * PAGE, how) == 0 && mlock2(p + 20 * PAGE, 12 * PAGE, how) == 0);
+	char *q = MAP_AS("dontunmap, locked",
+			 mremap(p + 4 * PAGE, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL));
+	CALL_AS("msync before", msync(p, 4 * PAGE, MS_INVALIDATE));
+	CALL_AS("msync of what stays", msync(p + 4 * PAGE, 2 * PAGE, MS_INVALIDATE));
+	CALL_AS("msync behind", msync(p + 6 * PAGE, 14 * PAGE, MS_INVALIDATE));
+	CALL_AS("msync of another", msync(p + 20 * PAGE, 12 * PAGE, MS_INVALIDATE));
+	CALL_AS("msync of what moved", msync(q, 2 * PAGE, MS_INVALIDATE));
+	quiet_claim(p, 32 * PAGE, "registered");
+	quiet_claim(q, 2 * PAGE, "registered");
+	quiet_point("dontunmap, locked");
+}
+
+/* What is locked in two ways, or in part, is two mappings. */
+static void locked_in_two_ways(void)
+{
+	for (int n = 0; n < 4; n++) {
+		char *p = reserve(10) + PAGE;
+		NEED(mprotect(p, 8 * PAGE, PROT_READ | PROT_WRITE) == 0);
+		memset(p, 'w', 8 * PAGE);
+		NEED(mlock2(p, 4 * PAGE, n & 1 ? MLOCK_ONFAULT : 0) == 0);
+		if (n & 2)
+			NEED(mlock2(p + 4 * PAGE, 4 * PAGE, n & 1 ? 0 : MLOCK_ONFAULT) == 0);
+		char label[64];
+		snprintf(label, sizeof label, "grow what is locked in two ways, %d", n);
+		MAP_AS(label, mremap(p, 8 * PAGE, 16 * PAGE, MREMAP_MAYMOVE));
+		CALL_AS("msync", msync(p, 4 * PAGE, MS_INVALIDATE));
+		quiet_claim(p, 8 * PAGE, "registered");
+		quiet_point(label);
+	}
+}
+
 int main(void)
 {
 	divided();
+	unlocked_around(0);
+	unlocked_around(MLOCK_ONFAULT);
+	locked_in_two_ways();
 	moved_in_pieces();
 	refused_half_way();
 	moved_over_a_hole();

@@ -4,7 +4,7 @@
 use super::flight::Flight;
 use super::lock::Guard;
 use super::pieces::{in_pieces, longer, was_one_mapping, with_room, FAULT};
-use super::settling::settle;
+use super::settling::{settle, settle_read};
 use super::subscribers;
 use super::taken::{put_back, put_back_unchanged, Taken};
 use super::turns::lock_for;
@@ -13,10 +13,12 @@ use super::{
     registering, resync, retracting, seals, VIEW,
 };
 use crate::arch::Frame;
+use crate::base::maps::mapping_at;
 use crate::ledger::Origin;
 use crate::policy;
 use crate::share;
 use crate::sys::Errno;
+use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Reason};
@@ -76,9 +78,10 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     } else {
         Stayed::No
     };
-    if set(libc::MREMAP_DONTUNMAP) {
-        // The kernel takes the lock from all of the mapping that the source is a part of
-        // (mm/mremap.c, dontunmap_complete): no more of it than without ours.
+    // Without the shim these are several mappings, which the kernel judges; and it takes the lock
+    // from all of the mapping that the source of MREMAP_DONTUNMAP is a part of (mm/mremap.c,
+    // dontunmap_complete): no more of it than without ours.
+    if set(libc::MREMAP_DONTUNMAP) || this.moved.is_divided_by_locks() {
         this.moved.unpin();
     }
     let mut value = match stayed {
@@ -110,7 +113,13 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         this.put_back(changed);
     } else {
         let regions_stay = stayed != Stayed::No && value == old as i64;
+        let unlocked = source.filter(|_| set(libc::MREMAP_DONTUNMAP) && this.moved.is_app_locked());
+        // Before it is locked again, which may make other mappings of it.
+        let around = unlocked.and_then(|source| mapping_at(source.start()));
         this.done(frame, value as u64, regions_stay);
+        if let (Some(source), Some(around)) = (unlocked, around) {
+            lock_is_gone(source, around, this.moved.locks());
+        }
     }
     this.close();
     value
@@ -260,6 +269,50 @@ impl Move {
             }
         }
     }
+}
+
+/// The kernel has taken the lock from all of the mapping `around`, for what was moved from `source`,
+/// which the application had locked by `locks`. What lies around `source` and was locked in the same
+/// way was one mapping with it without the shim, too, and is not the application's lock any more;
+/// what else is pinned there is pinned again.
+#[cold]
+#[inline(never)]
+fn lock_is_gone(source: PageRange, around: PageRange, locks: Flags) {
+    let same = |a: Attr| a.flags.bits() & Flags::APP_LOCKS.bits() == locks.bits();
+    let Some(mut guard) = lock() else {
+        return notes::later(around);
+    };
+    let (mut from, mut to) = (around.start(), around.end());
+    if let Some(before) = around.before(source.start()) {
+        guard.ledger.for_each(before, |part, entry| {
+            from = if same(entry.attr) { from } else { part.end() };
+            ControlFlow::Continue(())
+        });
+    }
+    if let Some(behind) = around.after(source.end()) {
+        guard
+            .ledger
+            .for_each(behind, |part, entry| match same(entry.attr) {
+                true => ControlFlow::Continue(()),
+                false => {
+                    to = part.start();
+                    ControlFlow::Break(())
+                }
+            });
+    }
+    guard.update(around, |part, a| {
+        let lost = from <= part.start() && part.end() <= to;
+        let flags = match lost && same(a) {
+            true => a.flags.without(Flags::APP_LOCKS),
+            false => a.flags,
+        };
+        match a.pin.held() {
+            true => policy::unsettled(Attr { flags, ..a }),
+            false => Attr { flags, ..a },
+        }
+    });
+    drop(guard);
+    settle_read(around);
 }
 
 /// Enters what a mapping, the last of which is `last`, has grown by.

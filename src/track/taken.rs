@@ -4,7 +4,7 @@ use super::aside::{AsideRoom, Part};
 use super::settling::settle;
 use super::state::State;
 use super::{lock, resync};
-use crate::base::claims::Claim;
+use crate::base::{claims::Claim, settings};
 use crate::ledger::Entry;
 use crate::policy;
 use crate::registrar::pin::PinSet;
@@ -59,6 +59,8 @@ pub struct Taken {
     bytes: u64,
     /// Flags that any of them had, remembered or not.
     flags: Flags,
+    /// The application's locks that each of them had.
+    locks: Flags,
     /// Of those that are set aside ([`super::aside`]).
     rest: Option<Claim>,
     /// [`ALL_CHANGED`] when the first of them was taken.
@@ -81,6 +83,7 @@ impl Taken {
             count: 0,
             bytes: 0,
             flags: Flags::EMPTY,
+            locks: Flags::APP_LOCKS,
             rest: None,
             since: 0,
             files: share::Left::new(),
@@ -118,6 +121,7 @@ impl Taken {
         self.count += 1;
         self.bytes += range.len();
         self.flags = self.flags.with(entry.attr.flags);
+        self.locks = locks_of(self.locks.bits() & entry.attr.flags.bits());
         there
     }
 
@@ -210,6 +214,17 @@ impl Taken {
         self.flags.has(Flags::APP_LOCKED)
     }
 
+    /// The application's locks that all of it had.
+    pub fn locks(&self) -> Flags {
+        self.locks
+    }
+
+    /// Whether the application has locked some of it in another way than the rest: then it is
+    /// more than one mapping of the kernel's, but for our pins, which may make one of them.
+    pub fn is_divided_by_locks(&self) -> bool {
+        self.count != 0 && self.locks != locks_of(self.flags.bits())
+    }
+
     /// Whether it may be one mapping of the kernel's without our pins: all of `range`, of one
     /// protection, and all private anonymous memory or of one kind. (MAP_STACK is nothing to
     /// the kernel before Linux 6.7.)
@@ -223,8 +238,8 @@ impl Taken {
             let file = matches!(attr.kind, Kind::File | Kind::Shm | Kind::Huge);
             let own = !attr.prot.shared() && (!file || attr.flags.has(Flags::BACKED));
             let kind = (!own).then_some(attr.kind);
-            let locked = attr.flags.has(Flags::APP_LOCKED);
-            let told = (kind, attr.prot.bits() & 7, attr.prot.shared(), locked);
+            let locks = locks_of(attr.flags.bits());
+            let told = (kind, attr.prot.bits() & 7, attr.prot.shared(), locks);
             if part.start() != end || *same.get_or_insert(told) != told {
                 return false;
             }
@@ -312,9 +327,14 @@ impl Taken {
     }
 }
 
+/// The application's locks among these flags.
+const fn locks_of(bits: u16) -> Flags {
+    Flags::from_bits(bits & Flags::APP_LOCKS.bits())
+}
+
 /// Whether it is pinned, and nobody but us has asked for that.
 fn is_ours(attr: Attr) -> bool {
-    attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED)
+    policy::may_be_locked(attr, settings::config().pin) && !attr.flags.has(Flags::APP_LOCKED)
 }
 
 /// As [`put_back`], where the kernel has changed nothing: what was taken is what is there. It
