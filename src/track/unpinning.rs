@@ -13,7 +13,7 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
 /// Pins in `range` are let go (not those that the application asked for), since
 /// the call that follows fails on locked memory or is charged for it. They come
-/// back with [`settle`]. Says whether there was anything.
+/// back with [`settle`](super::settling::settle). Says whether there was anything.
 pub fn let_go(range: PageRange) -> bool {
     let_go_by(range, pinned_by_us)
 }
@@ -55,10 +55,9 @@ fn let_go_by(
 }
 
 /// Makes a call about `ranges`, all of which lie in `all`, with none of our pins there, whether
-/// the ledger knows of them or not. Who is
-/// about to pin something in `all` waits until it is made, while behind [`let_go`] it may come
-/// in between. Whether somebody has not waited, and what came of the call. `None`: the lock
-/// can't be had, and the call is not made.
+/// the ledger knows of them or not. Who is about to pin something in `all` waits until it is made,
+/// while behind [`let_go`] it may come in between. Whether somebody has not waited, and what came
+/// of the call. `None`: the lock can't be had, and the call is not made.
 #[cold]
 #[inline(never)]
 pub fn call_unpinned(
