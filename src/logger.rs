@@ -1,7 +1,8 @@
 //! The log: one line a message, made on the stack and written with one system
 //! call to standard error or to REGALL_LOG_FILE. Never to standard output.
 
-use crate::base::settings;
+use crate::base::{launched, settings};
+use crate::config::names::Names;
 use crate::config::Config;
 use crate::sys::{self, file};
 use crate::text::Text;
@@ -82,35 +83,18 @@ fn write(text: &Text<LINE>) {
     }
 }
 
-/// `pattern` with each `%p` replaced by the pid, `%h` by the host's name, and `%%` by a
-/// percent sign.
+/// `pattern` with what each `%` and its letter stand for in this process.
 pub fn with_names<const N: usize>(pattern: &[u8]) -> Text<N> {
-    let mut out = Text::new();
-    let mut rest = pattern;
-    while let Some((&c, tail)) = rest.split_first() {
-        rest = tail;
-        let known = match (c, tail.first()) {
-            (b'%', Some(b'p')) => {
-                let _ = write!(out, "{}", sys::getpid());
-                true
-            }
-            (b'%', Some(b'h')) => {
-                out.push(sys::host().as_bytes());
-                true
-            }
-            (b'%', Some(b'%')) => {
-                out.push(b"%");
-                true
-            }
-            _ => false,
-        };
-        if known {
-            rest = tail.get(1..).unwrap_or(&[]);
-        } else {
-            out.push(&[c]);
-        }
-    }
-    out
+    let host = sys::host();
+    let names = Names {
+        pid: sys::getpid(),
+        uid: sys::geteuid(),
+        host: host.as_bytes(),
+        job: launched::job(),
+        rank: launched::rank(),
+        day: launched::day(),
+    };
+    names.expand(pattern)
 }
 
 impl log::Log for Logger {
@@ -137,18 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percent_p_is_the_pid() {
+    fn names_are_this_process() {
         let pid = std::process::id();
-        let t: Text<64> = with_names(b"/tmp/%p.%%.%x.%");
-        assert_eq!(
-            std::str::from_utf8(t.as_bytes()).unwrap(),
-            format!("/tmp/{pid}.%.%x.%")
-        );
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-        let t: Text<128> = with_names(b"%h.%%h");
+        let t: Text<128> = with_names(b"/tmp/%p.%%.%h.%r");
         assert_eq!(
             std::str::from_utf8(t.as_bytes()).unwrap(),
-            format!("{}.%h", host.trim_end())
+            format!("/tmp/{pid}.%.{}.none", host.trim_end())
         );
     }
 }

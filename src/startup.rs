@@ -2,7 +2,7 @@
 
 use crate::arch::{self, Frame};
 use crate::base::{
-    copies, counters, maps, mode,
+    copies, counters, launched, maps, mode,
     phase::{self, Phase},
     process, settings,
 };
@@ -58,6 +58,8 @@ pub fn construct(frame: &Frame) {
     if !read_settings(env) {
         return;
     }
+    // SAFETY: nothing is logged or written yet, and the program has one thread.
+    unsafe { launched::remember(env) };
     logger::start(settings::config());
     if copies::is_another_on() {
         log::warn!("another copy of libregall.so is on in this process: this one stays off");
@@ -69,7 +71,6 @@ pub fn construct(frame: &Frame) {
         );
         return;
     }
-    stats::remember(env);
     arch::init();
     let ready = time::now();
     time::calibrate(

@@ -1,36 +1,23 @@
 //! REGALL_STATS_FILE: the counters as JSON, at exit. Written by hand into a
 //! fixed buffer: no allocator here, and the libraries for it want one.
 
-use crate::base::{counters, settings};
-use crate::config::Environment;
+use crate::base::{counters, launched, settings};
+use crate::config::names;
 use crate::limits;
 use crate::logger::with_names;
 use crate::sys::file::Fd;
-use crate::sys::{self, Errno};
-use crate::text::{number, JsonText, Text};
+use crate::sys::process::Identity;
+use crate::sys::{self, folder, Errno};
+use crate::text::{JsonText, Text};
 use crate::track;
 use crate::version;
 use core::fmt::{self, Write};
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::{Call, Counter, Header, SETTING_FORKED, SETTING_GAVE_UP};
-use regall_directory::settings::{each as each_setting, RANKS, SIZES};
+use regall_directory::settings::each as each_setting;
 use regall_directory::vocab::{Attr, Column, Reason};
-
-/// The rank and the number of ranks; u64::MAX: no launcher says.
-static PLACE: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];
-
-/// Keeps what launchers say of this process, from the constructor.
-pub fn remember(env: Environment) {
-    let all: [&[&[u8]]; 2] = [&RANKS, &SIZES];
-    for (place, names) in PLACE.iter().zip(all) {
-        let said = |name: &&[u8]| env.with(name, number).flatten();
-        if let Some(n) = names.iter().find_map(said) {
-            place.store(n, Relaxed);
-        }
-    }
-}
 
 /// Writes the file, if one is asked for.
 #[cold]
@@ -40,11 +27,11 @@ pub fn write() {
     if pattern.is_empty() {
         return;
     }
-    let path: Text<1100> = with_names(pattern);
-    let written = path.as_cstr().ok_or(Errno::INVAL).and_then(|path| {
-        // A pipe that nobody has opened is not waited for.
-        let how = libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NONBLOCK;
-        let fd = Fd::open(path, libc::O_WRONLY | how, 0o644)?;
+    let opened = match pattern {
+        names::NODE => on_this_node(),
+        _ => at(pattern),
+    };
+    let written = opened.and_then(|fd| {
         let mut out = Out {
             fd,
             text: Text::new(),
@@ -61,6 +48,31 @@ pub fn write() {
     if let Err(errno) = written {
         log::warn!("REGALL_STATS_FILE can't be written: {errno}");
     }
+}
+
+/// The file that a pattern names.
+fn at(pattern: &[u8]) -> Result<Fd, Errno> {
+    let path: Text<1100> = with_names(pattern);
+    // A pipe that nobody has opened is not waited for.
+    let how = libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    let path = path.as_cstr().ok_or(Errno::INVAL)?;
+    Fd::open(path, libc::O_WRONLY | how, 0o644)
+}
+
+/// A new file of this process's in the memory of the node, in a folder that nobody else can
+/// enter. Its name begins with the job and the rank, so that who merges a job's opens no other.
+fn on_this_node() -> Result<Fd, Errno> {
+    let uid = sys::geteuid();
+    let me = Identity::own()?;
+    let (_, which) = folder::own(uid)?;
+    let (mut path, statistics) = (which.path(), core::str::from_utf8(names::STATISTICS));
+    let _ = write!(path, "/{}", statistics.unwrap_or_default());
+    let inside = folder::open(path.as_cstr().ok_or(Errno::INVAL)?, uid)?;
+    let mut name: Text<192> = with_names(b"%j,%r,");
+    let _ = write!(name, "{}.{}.{}", me.pid, me.start, me.namespace);
+    let how = libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let name = name.as_cstr().ok_or(Errno::INVAL)?;
+    Fd::open_in(&inside, name, libc::O_WRONLY | how, 0o600)
 }
 
 /// Text on its way to a file.
@@ -162,8 +174,8 @@ fn who(out: &mut Out, h: &Header) -> fmt::Result {
         sys::getpid(),
         JsonText(exe.get(..end).unwrap_or(&[])),
         JsonText(sys::host().as_bytes()),
-        Known(PLACE[0].load(Relaxed)),
-        Known(PLACE[1].load(Relaxed)),
+        Known(launched::rank().unwrap_or(u64::MAX)),
+        Known(launched::ranks().unwrap_or(u64::MAX)),
     )?;
     write!(
         out,

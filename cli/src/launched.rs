@@ -3,17 +3,8 @@
 
 use std::fs;
 
-use regall_directory::settings::{RANKS, SIZES};
+use regall_directory::settings::{JOBS, RANKS, SIZES};
 use regall_reader::Process;
-
-/// Batch systems' names for the number of a job.
-const JOBS: [&[u8]; 5] = [
-    b"SLURM_JOB_ID",
-    b"PBS_JOBID",
-    b"LSB_JOBID",
-    b"FLUX_JOB_ID",
-    b"JOB_ID",
-];
 
 /// What is known of a process beside its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,10 @@
 //! in one table.
 
 mod advice;
+mod alike;
 mod gather;
+mod job;
+mod merge;
 
 use std::fmt;
 use std::io::Write;
@@ -11,13 +14,16 @@ use std::path::PathBuf;
 use regall_documents as documents;
 
 use crate::{complain, print_json, units, FAILED};
-use gather::Job;
+use gather::Gathered;
 pub use gather::PATTERN;
+use job::{Job, Values};
 
 pub const EXIT_CODES: &str = after_help!(
     "The files are those of REGALL_STATS_FILE; in one folder for \
-    all nodes, name them %h.%p.json.\n\nExit code: 0; 1 if a rank wrote nothing; 2 if a file \
-    could not be read, or there is none.",
+    all nodes, name them %h.%p.json. --merge makes one of many, and of what was merged before; \
+    without DIR_OR_FILE, of what this job has left on this node with REGALL_STATS_FILE=node, which \
+    is removed then. Files that can't be right are left out and named.\n\nExit code: 0; 1 if a rank \
+    wrote nothing (not with --merge); 2 if a file was left out, or there is none.",
     "regall report /shared/job",
     "regall-report"
 );
@@ -25,30 +31,42 @@ pub const EXIT_CODES: &str = after_help!(
 #[derive(clap::Args)]
 pub struct Args {
     /// Files that processes wrote at exit, or folders of them
-    #[arg(required = true, value_name = "DIR_OR_FILE")]
+    #[arg(required_unless_present = "merge", value_name = "DIR_OR_FILE")]
     places: Vec<PathBuf>,
     /// As JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "merge")]
     json: bool,
+    /// Merge them into one file, without a table; %h is the host's name, %j the job, %u the user's
+    /// number, %d the date
+    #[arg(long, value_name = "FILE")]
+    merge: Option<PathBuf>,
+    /// Only if no other process of this job runs on this node with the shim on
+    #[arg(long, requires = "merge")]
+    last: bool,
 }
 
 pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
+    if let Some(pattern) = &args.merge {
+        return merge::merge(pattern, &args.places, args.last);
+    }
     let gathered = gather::read(&args.places);
-    let report = Report::of(&gathered.job);
+    let report = Report::of(&gathered);
+    let empty = gathered.job.is_empty();
     match args.json {
         true => print_json(&report.told(), out)?,
-        false if gathered.job.is_empty() => (),
+        false if empty => (),
         false => write!(out, "{report}")?,
     }
-    if gathered.job.is_empty() && gathered.problems.is_empty() {
+    if empty && gathered.left_out == 0 {
         let all = args.places.iter();
         all.for_each(|place| complain(&format!("{}: no file of a process's", place.display())));
     }
-    for problem in &gathered.problems {
-        complain(problem);
-    }
+    gathered
+        .problems()
+        .iter()
+        .for_each(|problem| complain(problem));
     Ok(match () {
-        () if !gathered.problems.is_empty() || gathered.job.is_empty() => FAILED,
+        () if gathered.left_out > 0 || empty => FAILED,
         () if !report.missing.is_empty() => 1,
         () => 0,
     })
@@ -57,13 +75,13 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
 /// The job's report as text, or as JSON if the file that it is for says so.
 pub fn write(places: &[PathBuf], file: &std::path::Path) -> anyhow::Result<Vec<String>> {
     let gathered = gather::read(places);
-    let report = Report::of(&gathered.job);
+    let report = Report::of(&gathered);
     let text = match file.extension().is_some_and(|e| e == "json") {
         true => serde_json::to_string_pretty(&report.told())? + "\n",
         false => report.to_string(),
     };
     std::fs::write(file, text)?;
-    let mut said = gathered.problems;
+    let mut said = gathered.problems();
     if gathered.job.is_empty() {
         said.push(
             "no process with the shim wrote anything: were the ranks shells, static, killed, or had \
@@ -107,49 +125,73 @@ impl Unit {
 struct Row {
     name: String,
     unit: Unit,
-    /// Ascending: what each has, and who.
-    values: Vec<(u64, String)>,
+    least: u64,
+    median: u64,
+    most: u64,
+    /// Who is furthest from the median; nobody if all are the same.
+    outlier: Option<usize>,
 }
 
 impl Row {
-    fn least(&self) -> u64 {
-        self.values.first().map_or(0, |(n, _)| *n)
+    /// None: nobody has it.
+    fn of(name: String, unit: Unit, values: &[(u64, usize)]) -> Option<Self> {
+        let least = *values.iter().min_by_key(|(n, _)| n)?;
+        let most = values.iter().fold(least, |most, one| match one.0 > most.0 {
+            true => *one,
+            false => most,
+        });
+        let mut sorted: Vec<_> = values.iter().map(|(n, _)| *n).collect();
+        let median = median(&mut sorted);
+        let (below, above) = (
+            median.saturating_sub(least.0),
+            most.0.saturating_sub(median),
+        );
+        let furthest = if above >= below { most } else { least };
+        Some(Self {
+            name,
+            unit,
+            least: least.0,
+            median,
+            most: most.0,
+            outlier: (below + above > 0).then_some(furthest.1),
+        })
     }
+}
 
-    fn most(&self) -> u64 {
-        self.values.last().map_or(0, |(n, _)| *n)
+/// The one in the middle, or what is between the two that are. They change their places.
+fn median(values: &mut [u64]) -> u64 {
+    let count = values.len();
+    if count == 0 {
+        return 0;
     }
-
-    /// The one in the middle, or what is between the two that are.
-    fn median(&self) -> u64 {
-        let value = |at: usize| self.values.get(at).map_or(0, |(n, _)| *n);
-        let count = self.values.len();
-        let (below, above) = (value(count.saturating_sub(1) / 2), value(count / 2));
-        below + above.saturating_sub(below) / 2
-    }
-
-    /// Who is furthest from the median; nobody if all are the same.
-    fn outlier(&self) -> Option<&str> {
-        let (median, first, last) = (self.median(), self.values.first()?, self.values.last()?);
-        let (below, above) = (median - first.0, last.0 - median);
-        let furthest = if above >= below { last } else { first };
-        (below + above > 0).then_some(furthest.1.as_str())
-    }
+    let (smaller, above, _) = values.select_nth_unstable(count / 2);
+    let below = match count % 2 {
+        1 => *above,
+        _ => smaller.iter().copied().max().unwrap_or(*above),
+    };
+    below + (*above - below) / 2
 }
 
 /// What is told of a job.
 struct Report<'a> {
     job: &'a Job,
+    left_out: u64,
     rows: Vec<Row>,
     missing: Vec<u64>,
+    hosts: std::collections::BTreeSet<String>,
+    groups: alike::Groups,
     advice: Vec<String>,
 }
 
 impl<'a> Report<'a> {
-    fn of(job: &'a Job) -> Self {
+    fn of(gathered: &'a Gathered) -> Self {
+        let job = &gathered.job;
         Self {
+            left_out: gathered.left_out,
             rows: rows(job),
             missing: job.missing(),
+            hosts: job.hosts(),
+            groups: alike::Groups::of(job),
             advice: advice::of(job),
             job,
         }
@@ -166,24 +208,31 @@ impl<'a> Report<'a> {
         let figure = |r: &Row| documents::Figure {
             figure: r.name.clone(),
             unit: r.unit.word().to_string(),
-            min: r.least(),
-            median: r.median(),
-            max: r.most(),
-            outlier: r.outlier().map(str::to_string),
+            min: r.least,
+            median: r.median,
+            max: r.most,
+            outlier: r.outlier.map(|at| self.job.place(at)),
         };
         documents::Report {
             version: documents::VERSION,
-            counted: self.job.ranks.len() as u64,
+            counted: self.job.count() as u64,
             ranks: self.job.size,
-            hosts: self.job.hosts(),
-            children: self.job.children as u64,
+            hosts: self.hosts.clone(),
+            children: self.job.children,
             libraries: self.job.libraries(),
             missing: self.missing.clone(),
+            left_out: self.left_out,
+            alike: self.groups.alike.clone(),
+            unlike: self.groups.unlike.clone(),
+            different: self.groups.different,
             figures: self.rows.iter().map(figure).collect(),
             advice: self.advice.clone(),
         }
     }
 }
+
+/// So many spans are told; the others are counted.
+const MOST_SPANS: usize = 16;
 
 /// `0, 2-5`
 fn spans(numbers: &[u64]) -> String {
@@ -194,50 +243,60 @@ fn spans(numbers: &[u64]) -> String {
             _ => all.push((n, n)),
         }
     }
-    let shown = all.iter().map(|(a, b)| match a == b {
+    let shown = all.iter().take(MOST_SPANS).map(|(a, b)| match a == b {
         true => a.to_string(),
         false => format!("{a}-{b}"),
     });
-    shown.collect::<Vec<_>>().join(", ")
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let more: u64 = all.iter().skip(MOST_SPANS).map(|(a, b)| b - a + 1).sum();
+    match more {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// What a figure counts, by its name.
+fn unit(name: &str) -> Unit {
+    match group(name) {
+        ("bytes.state" | "bytes.reason", _) | ("", "budget_bytes" | "memlock_bytes") => Unit::Bytes,
+        ("counters", n) if n.ends_with("_ns") => Unit::Nanoseconds,
+        ("counters", n) if n.contains("bytes") || n == "retired" => Unit::Bytes,
+        _ => Unit::Number,
+    }
+}
+
+/// The figures that are told, in their order. (`ranges` are mappings.)
+fn figures(job: &Job) -> Vec<String> {
+    let mut all: Vec<String> = vec!["mappings".into(), "bytes.state.registered".into()];
+    for group in ["bytes.reason", "events", "counters"] {
+        let names = job.names(group).into_iter();
+        all.extend(names.map(|name| format!("{group}.{name}")));
+    }
+    all.retain(|name| name != "counters.ranges");
+    all.extend(["sites.refused".into(), "budget_bytes".into()]);
+    all
 }
 
 /// Each figure that somebody has, and the two that everybody asks for.
 fn rows(job: &Job) -> Vec<Row> {
-    let mut figures: Vec<(String, Unit)> = vec![
-        ("mappings".into(), Unit::Number),
-        ("bytes.state.registered".into(), Unit::Bytes),
-    ];
-    for reason in job.keys(|p| &p.bytes.reason) {
-        figures.push((format!("bytes.reason.{reason}"), Unit::Bytes));
-    }
-    for call in job.keys(|p| &p.events) {
-        figures.push((format!("events.{call}"), Unit::Number));
-    }
-    for name in job.keys(|p| &p.counters) {
-        let unit = match name.as_str() {
-            n if n.ends_with("_ns") => Unit::Nanoseconds,
-            n if n.contains("bytes") || n == "retired" => Unit::Bytes,
-            _ => Unit::Number,
+    let row = |name: String| {
+        let column = job.figure(&name)?;
+        let value = |at| Some((column.get(at).get()?, at));
+        // All of them are the same as the first.
+        let least = match job.same(column) {
+            Some(_) => 1,
+            None => usize::MAX,
         };
-        // As mappings.
-        if name != "ranges" {
-            figures.push((format!("counters.{name}"), unit));
-        }
-    }
-    figures.push(("sites.refused".into(), Unit::Number));
-    figures.push(("budget_bytes".into(), Unit::Bytes));
-    let row = |(name, unit): (String, Unit)| {
-        let value = |p: &gather::Process| Some((p.figure(&name)?, p.place.clone()));
-        let mut values: Vec<_> = job.ranks.iter().filter_map(value).collect();
-        values.sort();
-        Row { values, name, unit }
+        let values: Vec<_> = job.ranks().take(least).filter_map(value).collect();
+        let unit = unit(&name);
+        Row::of(name, unit, &values)
     };
     let always = |r: &Row| !["bytes.reason", "events", "counters"].contains(&group(&r.name).0);
-    let told = |r: &Row| r.most() > 0 || always(r);
-    figures
+    let told = |r: &Row| r.most > 0 || always(r);
+    figures(job)
         .into_iter()
-        .map(row)
-        .filter(|r| told(r) && !r.values.is_empty())
+        .filter_map(row)
+        .filter(told)
         .collect()
 }
 
@@ -247,7 +306,7 @@ impl fmt::Display for Report<'_> {
         if self.job.is_empty() {
             return Ok(());
         }
-        writeln!(f)?;
+        writeln!(f, "{}", self.groups)?;
         self.table(f)?;
         if !self.advice.is_empty() {
             writeln!(f)?;
@@ -262,15 +321,15 @@ impl Report<'_> {
     /// Whose figures these are, and whose are missing.
     fn head(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let job = self.job;
-        let count = |n: usize, one: &str, many: &str| match n {
+        let count = |n: u64, one: &str, many: &str| match n {
             1 => format!("1 {one}"),
             n => format!("{n} {many}"),
         };
-        write!(f, "{}", count(job.ranks.len(), "process", "processes"))?;
+        write!(f, "{}", count(job.count() as u64, "process", "processes"))?;
         if let Some(size) = job.size {
-            write!(f, " of {}", count(size as usize, "rank", "ranks"))?;
+            write!(f, " of {}", count(size, "rank", "ranks"))?;
         }
-        writeln!(f, " on {}", count(job.hosts().len(), "node", "nodes"))?;
+        writeln!(f, " on {}", count(self.hosts.len() as u64, "node", "nodes"))?;
         if job.children > 0 {
             writeln!(
                 f,
@@ -290,12 +349,12 @@ impl Report<'_> {
         for row in &self.rows {
             let figure = plain(&row.name);
             let show = |n| row.unit.show(n);
-            let who = row.outlier().unwrap_or("-").to_string();
+            let who = row.outlier.map_or("-".into(), |at| self.job.place(at));
             table.push([
                 figure,
-                show(row.least()),
-                show(row.median()),
-                show(row.most()),
+                show(row.least),
+                show(row.median),
+                show(row.most),
                 who,
             ]);
         }
@@ -359,36 +418,28 @@ fn counted(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn row(values: &[u64]) -> Row {
-        let mut values: Vec<_> = values
-            .iter()
-            .copied()
-            .enumerate()
-            .map(|(i, n)| (n, format!("rank {i}")))
-            .collect();
-        values.sort();
-        Row {
-            name: String::new(),
-            unit: Unit::Number,
-            values,
-        }
+    fn row(values: &[u64]) -> Option<Row> {
+        let values: Vec<_> = (values.iter().copied().zip(0..)).collect();
+        Row::of(String::new(), Unit::Number, &values)
     }
 
     #[test]
     fn the_outlier_is_furthest_from_the_median() {
-        let odd = row(&[5, 100, 7]);
+        let odd = row(&[5, 100, 7]).unwrap();
         assert_eq!(
-            (odd.least(), odd.median(), odd.most(), odd.outlier()),
-            (5, 7, 100, Some("rank 1"))
+            (odd.least, odd.median, odd.most, odd.outlier),
+            (5, 7, 100, Some(1))
         );
-        assert_eq!(row(&[50, 1, 51, 52]).outlier(), Some("rank 1"));
-        assert_eq!(row(&[3, 3, 3]).outlier(), None);
-        assert_eq!(row(&[9]).outlier(), None);
-        assert_eq!(row(&[]).median(), 0);
-        assert_eq!(row(&[1, 2, 4, 5]).median(), 3);
-        assert_eq!(row(&[10, 20]).median(), 15);
-        assert_eq!(row(&[u64::MAX, u64::MAX - 2]).median(), u64::MAX - 1);
-        assert_eq!(row(&[4, 6]).outlier(), Some("rank 1"));
+        let outlier = |values: &[u64]| row(values).unwrap().outlier;
+        assert_eq!(outlier(&[50, 1, 51, 52]), Some(1));
+        assert_eq!(outlier(&[3, 3, 3]), None);
+        assert_eq!(outlier(&[9]), None);
+        assert_eq!(outlier(&[4, 6]), Some(1));
+        assert!(row(&[]).is_none());
+        let median = |values: &[u64]| row(values).unwrap().median;
+        assert_eq!(median(&[5, 1, 4, 2]), 3);
+        assert_eq!(median(&[10, 20]), 15);
+        assert_eq!(median(&[u64::MAX, u64::MAX - 2]), u64::MAX - 1);
     }
 
     #[test]
@@ -409,5 +460,11 @@ mod tests {
     fn numbers_in_a_row_are_one_span() {
         assert_eq!(spans(&[0, 2, 3, 4, 9, 10]), "0, 2-4, 9-10");
         assert_eq!(spans(&[]), "");
+        let odd: Vec<_> = (0..40).map(|n| n * 2).collect();
+        assert!(
+            spans(&odd).ends_with(", 28, 30 and 24 more"),
+            "{}",
+            spans(&odd)
+        );
     }
 }

@@ -72,7 +72,8 @@ settings! {
     huge "REGALL_HUGE" "advise" "advise|off" "Whether huge pages are asked for";
     exclude "REGALL_EXCLUDE" "none" "GLOBS" "Mappings that are never registered";
     only "REGALL_ONLY" "all but launchers and shells" "GLOBS" "Executables to be active in";
-    stats_file "REGALL_STATS_FILE" "none" "PATH" "Where counters are written at exit; %p is the pid, %h the host's name";
+    stats_file "REGALL_STATS_FILE" "none" "PATH|node" "Where counters are written at exit; %p is the pid, %h the host's name, %r the rank, %j the job, %u the user's number, %d the date; node: in the node's memory, for regall report --merge";
+    merge_file "REGALL_MERGE_FILE" "none" "PATH" "Where Slurm's task-epilog merges what stats-file node has left on a node";
     check "REGALL_CHECK" "off" "off|registrations" "What is checked of the program's own registrations; see regall check";
     check_file "REGALL_CHECK_FILE" "regall-check.%h.%p" "PATH" "Where a checked process leaves what it noticed; %p is the pid, %h the host's name";
     check_exit "REGALL_CHECK_EXIT" "the command's" "CODE" "What regall check exits with where there are errors";

@@ -31,6 +31,15 @@ pub const SIZES: [&[u8]; 3] = [
     b"SLURM_STEP_NUM_TASKS",
 ];
 
+/// Batch systems' names for the number of a job.
+pub const JOBS: [&[u8]; 5] = [
+    b"SLURM_JOB_ID",
+    b"PBS_JOBID",
+    b"LSB_JOBID",
+    b"FLUX_JOB_ID",
+    b"JOB_ID",
+];
+
 /// A setting that has one of a few values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {

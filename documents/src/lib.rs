@@ -5,14 +5,18 @@
 //! [`VERSION`] up.
 
 mod checked;
+mod merged;
 mod process;
 mod rows;
 mod verdict;
 mod words;
 
 pub use checked::{Check, Checked, Checks, Fault, Registration, Severity, Stack, StackFrame};
+pub use merged::{Column, Kind, Known, Merged};
 pub use process::{Bytes, Live, Process, Rates, Sites, Top};
-pub use rows::{Cure, Doctor, Figure, Finding, Maps, Measure, Region, Report, Row};
+pub use rows::{
+    Alike, Cure, Different, Doctor, Figure, Finding, Maps, Measure, Region, Report, Row, Unlike,
+};
 pub use verdict::{Gap, Outcome, Verified, Verify, Wrong};
 pub use words::{Counts, Words};
 
@@ -32,12 +36,13 @@ fn schema<T: JsonSchema>() -> Schema {
 }
 
 /// Each kind of document: its name, and its schema.
-pub fn schemas() -> [(&'static str, Schema); 7] {
+pub fn schemas() -> [(&'static str, Schema); 8] {
     [
         ("process", schema::<Process>()),
         ("top", schema::<Top>()),
         ("verify", schema::<Verify>()),
         ("report", schema::<Report>()),
+        ("merged", schema::<Merged>()),
         ("doctor", schema::<Doctor>()),
         ("maps", schema::<Maps>()),
         ("check", schema::<Check>()),

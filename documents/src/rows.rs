@@ -27,10 +27,59 @@ pub struct Report {
     pub libraries: BTreeMap<String, u64>,
     /// Ranks that wrote nothing.
     pub missing: Vec<u64>,
+    /// Files that were left out, because they could not be read or are no process's.
+    pub left_out: u64,
+    /// Groups of processes that are alike; the largest one comes first.
+    pub alike: Vec<Alike>,
+    /// The processes that are in none of these groups, by rank; the first 10,000 of them.
+    pub unlike: Vec<Unlike>,
+    /// How many these are.
+    pub different: u64,
     /// The figures over all ranks.
     pub figures: Vec<Figure>,
     /// What was refused or limited, and how to mend it.
     pub advice: Vec<String>,
+}
+
+/// Processes that are alike: the same program under the same settings, with figures that differ
+/// by less than half or twice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Alike {
+    /// How many they are.
+    pub count: u64,
+    /// On how many nodes.
+    pub nodes: u64,
+    /// The file that they execute.
+    pub exe: String,
+    /// In what they differ from the first group.
+    pub differs: Vec<Different>,
+}
+
+/// A process that is in no group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Unlike {
+    /// Its MPI rank; null: no launcher says.
+    pub rank: Option<u64>,
+    /// Its pid.
+    pub pid: u32,
+    /// The name of its node.
+    pub host: String,
+    /// In what it differs from the first group; the largest difference comes first.
+    pub differs: Vec<Different>,
+}
+
+/// In what a process or a group differs from the first group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Different {
+    /// The figure's place in a process's document, or `library`, `exe`, `settings.pin` and so on.
+    pub figure: String,
+    /// What is there.
+    pub has: Value,
+    /// The first group's median, or its word; null: it has none.
+    pub others: Value,
 }
 
 /// One figure over all ranks.

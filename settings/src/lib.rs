@@ -4,6 +4,8 @@
 //! so that a value that one takes the other takes, too.
 #![cfg_attr(not(test), no_std)]
 
+pub mod names;
+
 use core::fmt;
 use log::LevelFilter;
 use regall_bridge::kind::Order;
@@ -253,7 +255,8 @@ impl Config {
             b"REGALL_STATS_FILE" => keep(&mut self.stats_file, value)?,
             b"REGALL_CHECK" => self.check = Check::parse(value)? == Check::Registrations,
             b"REGALL_CHECK_FILE" => keep(&mut self.check_file, value)?,
-            // These two are the command's.
+            // These three are the command's.
+            b"REGALL_MERGE_FILE" => keep(&mut Text::<1024>::new(), value)?,
             b"REGALL_CHECK_SUPPRESSIONS" => keep(&mut Text::<4096>::new(), value)?,
             b"REGALL_CHECK_EXIT" => {
                 exit_code(value).ok_or(text("an exit code, 0 to 255"))?;

@@ -8,6 +8,11 @@ pub fn now() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// Days since 1970-01-01, in UTC.
+pub fn day() -> u64 {
+    read(libc::CLOCK_REALTIME) / (86_400 * 1_000_000_000)
+}
+
 /// Nanoseconds of processor time that this thread has had.
 pub fn spent() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)

@@ -12,6 +12,7 @@ pub mod filter;
 pub mod fits;
 pub mod guest;
 pub mod installed;
+pub mod many;
 pub mod mode;
 pub mod onlooker;
 pub mod procfs;

@@ -1,6 +1,6 @@
 //! What was refused or limited, and how to mend it.
 
-use super::gather::{Job, Process};
+use super::Job;
 use crate::units::bytes;
 
 /// What is counted: the counter, what it says of ranges, and what to do.
@@ -36,22 +36,30 @@ pub fn of(job: &Job) -> Vec<String> {
 }
 
 /// The most that a process has of something, which process that is, and how many have any.
-fn most(job: &Job, f: impl Fn(&Process) -> Option<u64>) -> Option<(u64, &Process, usize)> {
-    let values = job.ranks.iter().filter_map(|p| Some((f(p)?, p)));
+fn most(job: &Job, f: impl Fn(usize) -> Option<u64>) -> Option<(u64, usize, usize)> {
+    let values = job.ranks().filter_map(|at| Some((f(at)?, at)));
     let over = values.filter(|(n, _)| *n > 0);
-    let count = over.clone().count();
-    over.max_by_key(|(n, _)| *n).map(|(n, p)| (n, p, count))
+    let mut count = 0;
+    let most = over.inspect(|_| count += 1).max_by_key(|(n, _)| *n);
+    most.map(|(n, at)| (n, at, count))
+}
+
+/// The same of a figure.
+fn most_of(job: &Job, name: &str) -> Option<(u64, usize, usize)> {
+    let figure = job.figure(name)?;
+    most(job, |at| figure.get(at).get())
 }
 
 fn share(job: &Job, count: usize) -> String {
-    format!("in {count} of {} processes", job.ranks.len())
+    format!("in {count} of {} processes", job.count())
 }
 
 fn over_budget(job: &Job) -> Option<String> {
-    let (_, p, count) = most(job, |p| p.figure("counters.pin_limited"))?;
-    let left = p.figure("bytes.reason.limit").unwrap_or(0);
-    let budget = p.figure("budget_bytes").map_or("the budget".into(), bytes);
-    let mend = match p.figure("memlock_bytes") {
+    let (_, at, count) = most_of(job, "counters.pin_limited")?;
+    let figure = |name| job.value(at, name);
+    let left = figure("bytes.reason.limit").unwrap_or(0);
+    let budget = figure("budget_bytes").map_or("the budget".into(), bytes);
+    let mend = match figure("memlock_bytes") {
         Some(limit) => format!(
             "RLIMIT_MEMLOCK is {}: ulimit -l unlimited where ranks are started (a batch system's \
              daemon: LimitMEMLOCK=infinity; Slurm, too: PropagateResourceLimitsExcept=MEMLOCK), \
@@ -64,18 +72,18 @@ fn over_budget(job: &Job) -> Option<String> {
         "limited: ranges were over {budget} {}, {} at the end of {}; {mend}",
         share(job, count),
         bytes(left),
-        p.place
+        job.place(at)
     ))
 }
 
 fn counted(job: &Job, [counter, what, mend]: &[&str; 3]) -> Option<String> {
-    let (n, p, count) = most(job, |p| p.figure(counter))?;
-    let (share, place) = (share(job, count), &p.place);
+    let (n, at, count) = most_of(job, counter)?;
+    let (share, place) = (share(job, count), job.place(at));
     Some(format!("{what} {share}, {n} times in {place}; {mend}"))
 }
 
 fn unpublished(job: &Job) -> Option<String> {
-    let (n, _, count) = most(job, |p| p.figure("unpublished"))?;
+    let (n, _, count) = most_of(job, "unpublished")?;
     Some(format!(
         "limited: {n} ranges could not be published {}: /dev/shm is full",
         share(job, count)
@@ -83,9 +91,14 @@ fn unpublished(job: &Job) -> Option<String> {
 }
 
 fn missed(job: &Job) -> Option<String> {
-    let (_, p, count) = most(job, |p| Some(p.missed().len() as u64))?;
+    let missed = |at| Some(&job.kind(at)?.1.selftest_missed);
+    let (_, at, count) = most(job, |at| Some(missed(at)?.len() as u64))?;
     let word = |w: &&String| w.len() < 40 && w.bytes().all(|b| b.is_ascii_graphic());
-    let calls: Vec<_> = p.missed().iter().filter(word).map(String::as_str).collect();
+    let calls: Vec<_> = missed(at)?
+        .iter()
+        .filter(word)
+        .map(String::as_str)
+        .collect();
     Some(format!(
         "missed: {} did not arrive in the shim {}; see what else is preloaded, regall must come \
          first",

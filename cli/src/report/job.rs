@@ -1,0 +1,597 @@
+//! The processes of a job. A process's document is taken apart when it comes: what is the same in
+//! many is kept once, and a figure is eight bytes a process, or none while all have the same. So
+//! 100,000 ranks fit where their documents would not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+
+use anyhow::bail;
+use regall_documents::{self as documents, Column, Kind, Known, Merged};
+
+/// More processes than that are no job's: a number that somebody made up.
+const MOST: u64 = 1 << 24;
+/// More figures than that no version has.
+const MOST_FIGURES: usize = 256;
+
+/// What tells processes apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Who {
+    rank: Known,
+    start: u64,
+    pid: u32,
+    host: u32,
+    kind: u32,
+}
+
+/// A job's processes.
+#[derive(Default)]
+pub struct Job {
+    /// In the order in which they came.
+    all: Vec<Who>,
+    /// The places in `all` of one process for each rank, by rank; see [`Job::settle`].
+    ranks: Vec<u32>,
+    known: HashSet<Who>,
+    hosts: Distinct<String>,
+    kinds: Distinct<Kind>,
+    figures: Figures,
+    /// How many ranks there were, if a launcher said so.
+    pub size: Option<u64>,
+    /// Processes that ranks have started.
+    pub children: u64,
+}
+
+/// Values, each once, and their places.
+struct Distinct<T> {
+    places: HashMap<T, u32>,
+    all: Vec<T>,
+}
+
+impl<T> Default for Distinct<T> {
+    fn default() -> Self {
+        Self {
+            places: HashMap::new(),
+            all: Vec::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Distinct<T> {
+    fn place(&mut self, value: T) -> u32 {
+        if let Some(place) = self.places.get(&value) {
+            return *place;
+        }
+        let place = self.all.len() as u32;
+        self.all.push(value.clone());
+        self.places.insert(value, place);
+        place
+    }
+}
+
+impl Job {
+    /// Takes in what a process wrote; one that is there already counts once.
+    pub fn add(&mut self, told: documents::Process) -> anyhow::Result<()> {
+        version(told.version)?;
+        let kind = Kind {
+            library: told.library.as_deref().map(plain),
+            exe: plain(&told.exe),
+            forked: told.forked,
+            gave_up: told.gave_up,
+            settings: told.settings.into_iter().collect(),
+            selftest_missed: told.selftest_missed,
+        };
+        let who = Who {
+            rank: told.rank.into(),
+            start: told.start_time,
+            pid: told.pid,
+            host: self.hosts.place(plain(&told.host)),
+            kind: self.kinds.place(kind),
+        };
+        self.has_size(told.ranks);
+        let Some(at) = self.enter(who)? else {
+            return Ok(());
+        };
+        let figures = &mut self.figures;
+        figures.set("", "mappings", at, told.mappings.into());
+        figures.set("", "unpublished", at, told.unpublished.into());
+        figures.set("", "budget_bytes", at, told.budget_bytes.into());
+        figures.set("", "memlock_bytes", at, told.memlock_bytes.into());
+        for (group, counts) in [
+            ("bytes.state", &told.bytes.state),
+            ("bytes.reason", &told.bytes.reason),
+            ("bytes.pin", &told.bytes.pin),
+            ("bytes.hca", &told.bytes.hca),
+            ("events", &told.events),
+            ("counters", &told.counters),
+        ] {
+            for (name, n) in counts {
+                figures.set(group, name, at, (*n).into());
+            }
+        }
+        figures.set("sites", "patched", at, told.sites.patched.into());
+        figures.set("sites", "refused", at, told.sites.refused.into());
+        Ok(())
+    }
+
+    /// Takes in what was merged before.
+    pub fn add_merged(&mut self, told: Merged) -> anyhow::Result<()> {
+        version(told.version)?;
+        let count = told.pid.len();
+        let each = |column: &Column| match column {
+            Column::Same(_) => true,
+            Column::Each(all) => all.len() == count,
+        };
+        let within = |places: &[u32], all: usize| places.iter().all(|n| (*n as usize) < all);
+        let whole = told.merged == count as u64
+            && [told.host.len(), told.kind.len(), told.start_time.len()] == [count; 3]
+            && told.rank.len() == count
+            && within(&told.host, told.hosts.len())
+            && within(&told.kind, told.kinds.len())
+            && told.figures.values().all(each);
+        if !whole {
+            bail!("no merged statistics: its columns do not fit together");
+        }
+        self.has_size(told.ranks);
+        self.children = self.children.saturating_add(told.children);
+        let hosts = told.hosts.iter().map(|h| self.hosts.place(plain(h)));
+        let hosts: Vec<_> = hosts.collect();
+        let kinds: Vec<_> = told
+            .kinds
+            .into_iter()
+            .map(|k| self.kinds.place(k))
+            .collect();
+        let mut places = Vec::with_capacity(count);
+        let who = (told.rank.iter().zip(&told.start_time)).zip(&told.pid);
+        for (((rank, start), pid), (host, kind)) in who.zip(told.host.iter().zip(&told.kind)) {
+            let at = |all: &[u32], n: u32| all.get(n as usize).copied().unwrap_or(0);
+            places.push(self.enter(Who {
+                rank: *rank,
+                start: *start,
+                pid: *pid,
+                host: at(&hosts, *host),
+                kind: at(&kinds, *kind),
+            })?);
+        }
+        for (name, column) in told.figures {
+            let (group, name) = super::group(&name);
+            for (n, at) in places
+                .iter()
+                .enumerate()
+                .filter_map(|(n, at)| Some((n, (*at)?)))
+            {
+                let value = match &column {
+                    Column::Same(value) => Some(value),
+                    Column::Each(all) => all.get(n),
+                };
+                if !self
+                    .figures
+                    .set(group, name, at, *value.unwrap_or(&Known::NOT))
+                {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has_size(&mut self, size: Option<u64>) {
+        self.size = self.size.max(size.filter(|n| *n <= MOST));
+    }
+
+    /// A place for a process; none if it is there already.
+    fn enter(&mut self, who: Who) -> anyhow::Result<Option<usize>> {
+        if !self.known.insert(who) {
+            return Ok(None);
+        }
+        if self.all.len() as u64 >= MOST {
+            bail!("more processes than a job has");
+        }
+        self.all.push(who);
+        Ok(Some(self.all.len() - 1))
+    }
+
+    /// All have been taken in: of each rank the first process counts, which started its others.
+    /// Without a rank each is its own.
+    pub fn settle(&mut self) {
+        self.known = HashSet::new();
+        let forked = |who: &Who| {
+            self.kinds
+                .all
+                .get(who.kind as usize)
+                .is_some_and(|k| k.forked)
+        };
+        let mut order: Vec<u32> = (0..self.all.len() as u32).collect();
+        let of = |n: &u32| self.all.get(*n as usize);
+        order.sort_by_cached_key(|n| of(n).map(|w| (w.rank, forked(w), w.start)));
+        order.dedup_by(|later, first| match (of(later), of(first)) {
+            (Some(later), Some(first)) => later.rank == first.rank && later.rank.get().is_some(),
+            _ => false,
+        });
+        self.children += (self.all.len() - order.len()) as u64;
+        self.ranks = order;
+    }
+
+    /// All of it as a document, after [`Job::settle`].
+    pub fn merged(&self) -> Merged {
+        let who = || self.ranks.iter().filter_map(|n| self.all.get(*n as usize));
+        let column = |column: &Values| match self.same(column) {
+            Some(same) => Column::Same(same),
+            None => Column::Each(self.ranks.iter().map(|n| column.get(*n as usize)).collect()),
+        };
+        let figures = self.figures.all.iter();
+        Merged {
+            version: documents::VERSION,
+            merged: self.ranks.len() as u64,
+            ranks: self.size,
+            children: self.children,
+            hosts: self.hosts.all.clone(),
+            kinds: self.kinds.all.clone(),
+            host: who().map(|w| w.host).collect(),
+            kind: who().map(|w| w.kind).collect(),
+            pid: who().map(|w| w.pid).collect(),
+            start_time: who().map(|w| w.start).collect(),
+            rank: who().map(|w| w.rank).collect(),
+            figures: figures.map(|(name, c)| (name.clone(), column(c))).collect(),
+        }
+    }
+
+    /// How many processes count.
+    pub fn count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// The processes that count, by rank.
+    pub fn ranks(&self) -> impl Iterator<Item = usize> + Clone + '_ {
+        self.ranks.iter().map(|n| *n as usize)
+    }
+
+    /// `rank 3 on host`, or `pid 77 on host`.
+    pub fn place(&self, at: usize) -> String {
+        let host = self.host(at);
+        match self.rank(at) {
+            Some(rank) => format!("rank {rank} on {host}"),
+            None => format!("pid {} on {host}", self.pid(at)),
+        }
+    }
+
+    pub fn rank(&self, at: usize) -> Option<u64> {
+        self.all.get(at)?.rank.get()
+    }
+
+    pub fn pid(&self, at: usize) -> u32 {
+        self.all.get(at).map_or(0, |w| w.pid)
+    }
+
+    pub fn host(&self, at: usize) -> &str {
+        let host = self
+            .all
+            .get(at)
+            .and_then(|w| self.hosts.all.get(w.host as usize));
+        host.map_or("?", String::as_str)
+    }
+
+    /// What its program is, and a number for that.
+    pub fn kind(&self, at: usize) -> Option<(u32, &Kind)> {
+        let kind = self.all.get(at)?.kind;
+        Some((kind, self.kinds.all.get(kind as usize)?))
+    }
+
+    /// A figure of all processes, by its place in their documents: `mappings`, `counters.served`.
+    /// A reason that nothing is left out for is not written, which is 0; what is null is not
+    /// there.
+    pub fn figure(&self, name: &str) -> Option<&Values> {
+        let (group, key) = super::group(name);
+        self.figures.get(group, key)
+    }
+
+    /// A figure of one process.
+    pub fn value(&self, at: usize, name: &str) -> Option<u64> {
+        self.figure(name)?.get(at).get()
+    }
+
+    /// What all processes have of a figure, if that is the same.
+    pub fn same(&self, figure: &Values) -> Option<Known> {
+        figure.same(self.all.len())
+    }
+
+    /// The names in a group, in the order in which they came.
+    pub fn names(&self, group: &str) -> Vec<String> {
+        let all = self.figures.all.iter();
+        let of = |name: &String| {
+            let (g, key) = super::group(name);
+            (g == group).then(|| key.to_string())
+        };
+        all.filter_map(|(name, _)| of(name)).collect()
+    }
+
+    /// Ranks of which there is no file.
+    pub fn missing(&self) -> Vec<u64> {
+        let mut there = self.ranks().filter_map(|at| self.rank(at)).peekable();
+        let mut missing = Vec::new();
+        for n in 0..self.size.unwrap_or(0) {
+            while there.next_if(|r| *r < n).is_some() {}
+            if there.peek() != Some(&n) {
+                missing.push(n);
+            }
+        }
+        missing
+    }
+
+    pub fn hosts(&self) -> BTreeSet<String> {
+        let all = self.ranks().filter_map(|at| Some(self.all.get(at)?.host));
+        let places: BTreeSet<_> = all.collect();
+        let host = |n: &u32| self.hosts.all.get(*n as usize).cloned();
+        places.iter().filter_map(host).collect()
+    }
+
+    /// What the library calls itself, and in how many processes.
+    pub fn libraries(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for (_, kind) in self.ranks().filter_map(|at| self.kind(at)) {
+            let name = kind.library.as_deref().unwrap_or("?");
+            match all.get_mut(name) {
+                Some(n) => *n += 1,
+                None => {
+                    all.insert(name.to_string(), 1);
+                }
+            }
+        }
+        all
+    }
+}
+
+fn version(version: u32) -> anyhow::Result<()> {
+    if version != documents::VERSION {
+        bail!("statistics of another version ({version}): read them with the regall of that one");
+    }
+    Ok(())
+}
+
+/// Text as it may be printed.
+fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// The figures of all processes, by name.
+#[derive(Default)]
+struct Figures {
+    all: Vec<(String, Values)>,
+    /// By group, and the name in it.
+    places: HashMap<String, HashMap<String, Option<usize>>>,
+}
+
+impl Figures {
+    /// Whether there is a place for such a figure.
+    fn set(&mut self, group: &str, name: &str, at: usize, value: Known) -> bool {
+        let known = self.places.get(group).and_then(|names| names.get(name));
+        let place = match known {
+            Some(place) => *place,
+            None => self.new_place(group, name),
+        };
+        let column = place.and_then(|n| self.all.get_mut(n));
+        column.map(|(_, column)| column.set(at, value)).is_some()
+    }
+
+    /// A new figure; none if it has no name that can be printed, or nobody has so many.
+    fn new_place(&mut self, group: &str, name: &str) -> Option<usize> {
+        let good = |b: u8| b.is_ascii_alphanumeric() || b"_-:".contains(&b);
+        let plain = name.len() < 64 && name.bytes().all(good);
+        if !plain || self.all.len() >= MOST_FIGURES {
+            return None;
+        }
+        let place = self.all.len();
+        let full = if group.is_empty() {
+            name.into()
+        } else {
+            format!("{group}.{name}")
+        };
+        self.all.push((full, Values::default()));
+        let names = self.places.entry(group.to_string()).or_default();
+        names.insert(name.to_string(), Some(place));
+        Some(place)
+    }
+
+    fn get(&self, group: &str, name: &str) -> Option<&Values> {
+        let place = (*self.places.get(group)?.get(name)?)?;
+        self.all.get(place).map(|(_, values)| values)
+    }
+}
+
+/// One figure of all processes, by their places; 0 where nothing was said.
+#[derive(Default)]
+pub struct Values {
+    /// What the first `upto` have, while all have the same.
+    same: Option<Known>,
+    upto: usize,
+    each: Vec<Known>,
+}
+
+impl Values {
+    const NOTHING: Known = Known::ZERO;
+
+    /// Places come in ascending order.
+    fn set(&mut self, at: usize, value: Known) {
+        if self.each.is_empty() {
+            let skipped = self.upto < at;
+            let same = self
+                .same
+                .unwrap_or(if skipped { Self::NOTHING } else { value });
+            if same == value && (!skipped || value == Self::NOTHING) {
+                (self.same, self.upto) = (Some(same), at + 1);
+                return;
+            }
+            self.each = vec![same; self.upto];
+        }
+        self.each.resize(at, Self::NOTHING);
+        self.each.push(value);
+    }
+
+    /// What a process has.
+    pub fn get(&self, at: usize) -> Known {
+        match self.each.is_empty() {
+            true if at < self.upto => self.same.unwrap_or(Self::NOTHING),
+            true => Self::NOTHING,
+            false => self.each.get(at).copied().unwrap_or(Self::NOTHING),
+        }
+    }
+
+    /// What all of `count` have, if that is the same.
+    fn same(&self, count: usize) -> Option<Known> {
+        let same = self.same.unwrap_or(Self::NOTHING);
+        let all = self.upto >= count || same == Self::NOTHING;
+        (self.each.is_empty() && all).then_some(same)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(rank: Option<u64>, start: u64, forked: bool) -> documents::Process {
+        documents::Process {
+            version: documents::VERSION,
+            rank,
+            ranks: Some(4),
+            start_time: start,
+            forked,
+            host: "h\u{1b}".into(),
+            ..documents::Process::default()
+        }
+    }
+
+    fn job(all: Vec<documents::Process>) -> Job {
+        let mut job = Job::default();
+        all.into_iter().for_each(|p| job.add(p).unwrap());
+        job.settle();
+        job
+    }
+
+    #[test]
+    fn a_rank_is_the_process_that_started_its_others() {
+        let mut all = vec![
+            process(Some(2), 9, false),
+            process(Some(0), 5, true),
+            process(Some(0), 7, false),
+            process(Some(0), 8, false),
+            process(None, 1, false),
+            process(None, 1, false),
+        ];
+        all[5].pid = 3;
+        let job = job(all);
+        let starts: Vec<_> = job.ranks().map(|at| job.all[at].start).collect();
+        assert_eq!(starts, [7, 9, 1, 1]);
+        assert_eq!((job.children, job.size), (2, Some(4)));
+        assert_eq!(job.missing(), [1, 3]);
+        assert_eq!(job.hosts().into_iter().collect::<Vec<_>>(), ["h"]);
+        assert_eq!(job.place(0), "rank 2 on h");
+    }
+
+    #[test]
+    fn a_number_of_ranks_that_nobody_has_is_not_believed() {
+        let mut p = process(Some(0), 1, false);
+        p.ranks = Some(u64::MAX);
+        assert!(job(vec![p]).missing().is_empty());
+    }
+
+    #[test]
+    fn a_process_counts_once() {
+        let twice = || vec![process(Some(0), 1, false), process(Some(1), 2, false)];
+        let first = job([twice(), twice()].concat());
+        assert_eq!((first.count(), first.children), (2, 0));
+        let told = first.merged();
+        let mut fresh = Job::default();
+        fresh.add_merged(told.clone()).unwrap();
+        fresh.add_merged(told).unwrap();
+        twice().into_iter().for_each(|p| fresh.add(p).unwrap());
+        fresh.settle();
+        assert_eq!((fresh.count(), fresh.children), (2, 0));
+    }
+
+    #[test]
+    fn values_are_what_was_set() {
+        let lists: [&[(usize, u64)]; 7] = [
+            &[],
+            &[(0, 7), (1, 7), (2, 7)],
+            &[(0, 7), (1, 7), (2, 8), (3, 7)],
+            &[(2, 0), (5, 0)],
+            &[(2, 7), (5, 7)],
+            &[(0, 7), (4, 7)],
+            &[(0, 0), (4, 7), (5, 0)],
+        ];
+        for list in lists {
+            let mut values = Values::default();
+            list.iter().for_each(|(at, n)| values.set(*at, (*n).into()));
+            let expected: Vec<_> = (0..8)
+                .map(|at| list.iter().find(|(n, _)| *n == at).map_or(0, |(_, v)| *v))
+                .collect();
+            let got: Vec<_> = (0..8).filter_map(|at| values.get(at).get()).collect();
+            assert_eq!(got, expected, "{list:?}");
+            let same = expected.iter().all(|n| *n == expected[0]);
+            if let Some(value) = values.same(8) {
+                assert!(same && value.get() == Some(expected[0]), "{list:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_merged_is_what_was_told() {
+        let told = |rank: u64| {
+            let mut p = process(Some(rank), rank, false);
+            p.host = format!("n{}", rank % 2);
+            p.mappings = 100;
+            p.counters.insert("served".into(), rank);
+            p.budget_bytes = (rank == 1).then_some(5);
+            p
+        };
+        let direct = job((0..4).map(told).collect());
+        let parts = [vec![told(3), told(1)], vec![told(0), told(2)]];
+        let mut tree = Job::default();
+        for part in parts {
+            let text = serde_json::to_string(&job(part).merged()).unwrap();
+            tree.add_merged(serde_json::from_str(&text).unwrap())
+                .unwrap();
+        }
+        tree.settle();
+        for rank in 0..4 {
+            let of = |job: &Job, name: &str| {
+                let at = job.ranks().nth(rank).unwrap();
+                (job.place(at), job.value(at, name))
+            };
+            for name in [
+                "mappings",
+                "counters.served",
+                "budget_bytes",
+                "bytes.state.x",
+            ] {
+                assert_eq!(of(&tree, name), of(&direct, name), "{name}");
+            }
+        }
+        assert_eq!(tree.value(0, "bytes.state.x"), None);
+        assert!(tree.missing().is_empty());
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_are_refused() {
+        let good = job(vec![process(Some(0), 1, false)]).merged();
+        let break_it: [fn(&mut Merged); 7] = [
+            |m| m.merged = 2,
+            |m| m.host.clear(),
+            |m| m.host[0] = 1,
+            |m| m.kind[0] = u32::MAX,
+            |m| m.rank.push(Known::NOT),
+            |m| m.version = 2,
+            |m| {
+                m.figures.insert("x".into(), Column::Each(Vec::new()));
+            },
+        ];
+        for broken in break_it {
+            let mut told = good.clone();
+            broken(&mut told);
+            assert!(Job::default().add_merged(told).is_err());
+        }
+        assert!(Job::default().add_merged(good).is_ok());
+    }
+}

@@ -1,0 +1,245 @@
+//! `regall report --merge`: many files of statistics become one. What this node's processes have
+//! left in its memory goes when it is merged.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context};
+use regall_directory::settings::JOBS;
+use regall_settings::names::{self, Names, STATISTICS};
+use regall_sys::folder::{self, Folder};
+use regall_sys::text::Text;
+use regall_sys::time;
+
+use super::gather::Gathered;
+use crate::launched::{host, Launched};
+use crate::{complain, FAILED};
+
+/// So long another merge into the same file is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Merges `places`, or what this job has left on this node, into the file that `pattern` names;
+/// what is in that file already stays in it.
+pub fn merge(pattern: &Path, places: &[PathBuf], last: bool) -> anyhow::Result<u8> {
+    let place = Place::of_this_process();
+    if last && place.others_run() {
+        return Ok(0);
+    }
+    let into = place.expand(pattern)?;
+    let described = || into.display().to_string();
+    let _lock = Lock::take(&into).with_context(described)?;
+    let mut gathered = Gathered::default();
+    gathered.taken = Some(Vec::new());
+    match places {
+        [] => place.gather(&mut gathered),
+        places => places.iter().for_each(|place| gathered.place(place)),
+    }
+    let taken = gathered.taken.take().unwrap_or_default();
+    let problems = gathered.problems();
+    problems.iter().for_each(|problem| complain(problem));
+    let failed = match problems.is_empty() {
+        true => 0,
+        false => FAILED,
+    };
+    let before = fs::symlink_metadata(&into).is_ok();
+    if taken.is_empty() {
+        if !before && failed == 0 && !last {
+            complain("no file of a process's to merge");
+            return Ok(FAILED);
+        }
+        // Another merge has taken all of it.
+        return Ok(failed);
+    }
+    if before {
+        let left_out = gathered.left_out;
+        gathered.place(&into);
+        if gathered.left_out > left_out {
+            bail!(
+                "{}: is there, and no merged statistics: nothing is written",
+                described()
+            );
+        }
+    }
+    gathered.job.settle();
+    write(&into, &gathered).with_context(described)?;
+    if places.is_empty() {
+        for file in taken {
+            fs::remove_file(&file).with_context(|| file.display().to_string())?;
+        }
+    }
+    Ok(failed)
+}
+
+/// Writes a file that is whole as soon as it has its name.
+fn write(into: &Path, gathered: &Gathered) -> anyhow::Result<()> {
+    let part = beside(into, "part")?;
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o644);
+    let written = options.open(&part).and_then(|file| {
+        let mut out = BufWriter::with_capacity(1 << 16, file);
+        serde_json::to_writer(&mut out, &gathered.job.merged())?;
+        out.write_all(b"\n")?;
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        // Of another node it must not be seen empty, and its parts are about to go.
+        file.sync_all()?;
+        fs::rename(&part, into)
+    });
+    if written
+        .as_ref()
+        .is_err_and(|e| e.kind() != ErrorKind::AlreadyExists)
+    {
+        let _ = fs::remove_file(&part);
+    }
+    Ok(written?)
+}
+
+/// A hidden file's name beside another's, of this process's alone.
+fn beside(file: &Path, what: &str) -> anyhow::Result<PathBuf> {
+    let name = file.file_name().context("it needs a file's name")?;
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    let own = match what {
+        "lock" => ".lock".to_string(),
+        _ => format!(".{}.{}.{what}", host(), std::process::id()),
+    };
+    hidden.push(own);
+    Ok(file.with_file_name(hidden))
+}
+
+/// Keeps other merges into the same file away, as long as it is there.
+struct Lock {
+    path: PathBuf,
+    /// None: the file system has no locks.
+    file: Option<File>,
+}
+
+impl Lock {
+    fn take(into: &Path) -> anyhow::Result<Self> {
+        let path = beside(into, "lock")?;
+        let began = Instant::now();
+        loop {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(false).mode(0o600);
+            let file = options
+                .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+                .open(&path)?;
+            // SAFETY: no memory; the descriptor is open.
+            let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+            let error = io::Error::last_os_error();
+            match (locked, error.raw_os_error()) {
+                // Who had it before may have removed its name.
+                (0, _) if is_named(&file, &path) => {
+                    return Ok(Self {
+                        path,
+                        file: Some(file),
+                    })
+                }
+                (0, _) => continue,
+                (_, Some(libc::EWOULDBLOCK | libc::EINTR)) => (),
+                (_, Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                    return Ok(Self { path, file: None })
+                }
+                _ => bail!("{}: {error}", path.display()),
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("another merge has been at work for a minute; try again");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn is_named(file: &File, path: &Path) -> bool {
+    let of = |m: fs::Metadata| (m.dev(), m.ino());
+    let named = fs::symlink_metadata(path).map(of);
+    matches!((file.metadata().map(of), named), (Ok(a), Ok(b)) if a == b)
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // While it is held: nobody else has a lock of this name then. Without locks the name
+        // tells nobody anything.
+        let _ = fs::remove_file(&self.path);
+        drop(self.file.take());
+    }
+}
+
+/// Where in which job this process is.
+struct Place {
+    uid: u32,
+    launched: Launched,
+    job: names::Job,
+}
+
+impl Place {
+    fn of_this_process() -> Self {
+        let said = JOBS.iter().find_map(|name| {
+            let value = std::env::var_os(OsString::from_vec(name.to_vec()))?;
+            let job = names::job(value.as_bytes());
+            (!job.as_bytes().is_empty()).then_some(job)
+        });
+        Self {
+            // SAFETY: a system call without memory.
+            uid: unsafe { libc::geteuid() },
+            launched: Launched::of(std::process::id()),
+            job: said.unwrap_or_default(),
+        }
+    }
+
+    fn expand(&self, pattern: &Path) -> anyhow::Result<PathBuf> {
+        let host = host();
+        let all = Names {
+            pid: std::process::id(),
+            uid: self.uid,
+            host: host.as_bytes(),
+            job: self.job.as_bytes(),
+            rank: self.launched.rank,
+            day: time::day(),
+        };
+        let text: Text<4096> = all.expand(pattern.as_os_str().as_bytes());
+        if text.was_cut() {
+            bail!("{}: too long", pattern.display());
+        }
+        Ok(OsString::from_vec(text.as_bytes().to_vec()).into())
+    }
+
+    /// What this job's processes have left in the memory of this node. In a user namespace the
+    /// folder may be another one.
+    fn gather(&self, gathered: &mut Gathered) {
+        let mut wanted = match self.job.as_bytes() {
+            [] => names::UNKNOWN.to_vec(),
+            job => job.to_vec(),
+        };
+        wanted.push(b',');
+        for n in 0..folder::NAMES {
+            let folder = Folder { uid: self.uid, n }.path();
+            let ours = folder
+                .as_cstr()
+                .map(|path| folder::open_existing(path, self.uid));
+            let Some(Ok(_)) = ours else { continue };
+            let mut path = PathBuf::from(OsString::from_vec(folder.as_bytes().to_vec()));
+            path.push(std::ffi::OsStr::from_bytes(STATISTICS));
+            if fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir()) {
+                gathered.folder(&path, |name| name.starts_with(&wanted));
+            }
+        }
+    }
+
+    /// Whether processes of this job still run on this node with the shim on.
+    fn others_run(&self) -> bool {
+        let all = regall_reader::published().unwrap_or_default();
+        let mut jobs = all
+            .iter()
+            .filter(|pid| regall_reader::find(**pid).is_ok())
+            .map(|pid| Launched::of(*pid));
+        jobs.any(|l| {
+            names::job(l.job.unwrap_or_default().as_bytes()).as_bytes() == self.job.as_bytes()
+        })
+    }
+}
