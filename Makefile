@@ -155,7 +155,8 @@ install: where
 	$(FILL) cluster/modulefile.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION)
 	$(FILL) cluster/modulefile.lua.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION).lua
 	$(FILL) cluster/task-prolog.in >$(ROOT)/share/regall/slurm/task-prolog
-	chmod 755 $(ROOT)/share/regall/slurm/task-prolog
+	$(FILL) cluster/task-epilog.in >$(ROOT)/share/regall/slurm/task-epilog
+	chmod 755 $(addprefix $(ROOT)/share/regall/slurm/,task-prolog task-epilog)
 	for file in oci-hook oci-hook.json cdi.json enroot-hook; do \
 		$(FILL) packaging/containers/$$file.in >$(ROOT)/share/regall/containers/$$file || exit; \
 	done

@@ -64,6 +64,7 @@ fn uninstall_leaves_nothing() {
         "share/regall/containers/oci-hook",
         "share/regall/containers/cdi.json",
         "share/regall/kubernetes/mpijob.yaml",
+        "share/regall/slurm/task-epilog",
     ] {
         assert!(installed.prefix().join(path).is_file(), "{path}");
     }

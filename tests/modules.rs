@@ -236,6 +236,7 @@ fn everyone_can_read_them() {
         (format!("modulefiles/regall/{}", number(&version)), 0o644),
         (lua, 0o644),
         ("slurm/task-prolog".to_string(), 0o755),
+        ("slurm/task-epilog".to_string(), 0o755),
         ("slurm".to_string(), 0o755),
         ("modulefiles/regall".to_string(), 0o755),
     ] {

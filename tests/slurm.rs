@@ -194,6 +194,90 @@ fn the_prolog_goes_with_others() {
     assert!(table.starts_with(first), "{table}");
 }
 
+/// Each node's tasks leave their statistics in its memory, and its last one's epilog makes one
+/// file of them.
+#[test]
+fn a_report_is_of_one_file_a_node() {
+    let Some(cluster) = Cluster::start("") else {
+        return;
+    };
+    let report = cluster.folder().join("out/report.json");
+    let file = report.display().to_string();
+    let run = ["regall", "run", "--report", &file, "--"];
+    let rank = [
+        "/bin/sh",
+        "-c",
+        "cat /dev/null; echo $REGALL_STATS_FILE $SLURM_PROCID; sleep 0.$SLURM_PROCID",
+    ];
+    let said = cluster.done(&[&run[..], &TASKS, &rank].concat());
+    assert_eq!(
+        said.lines().filter(|l| l.starts_with("node ")).count(),
+        4,
+        "{said}"
+    );
+    let text = std::fs::read_to_string(&report).expect("a report");
+    let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(
+        (&told["counted"], &told["left_out"]),
+        (&4.into(), &0.into()),
+        "{told}"
+    );
+    assert_eq!(told["hosts"], serde_json::json!(NODES), "{told}");
+    assert_eq!(told["missing"], serde_json::json!([]), "{told}");
+    // The nodes keep nothing, and the report's folder is gone.
+    let look = [
+        "srun",
+        "-Q",
+        "-N2",
+        "-n2",
+        "sh",
+        "-c",
+        "ls /dev/shm/regall-*/statistics | wc -l",
+    ];
+    assert_eq!(cluster.done(&look), "0\n0\n");
+    let beside = std::fs::read_dir(cluster.folder().join("out"))
+        .expect("a folder")
+        .flatten();
+    let left: Vec<_> = beside
+        .map(|e| e.file_name())
+        .filter(|n| n.to_string_lossy().contains(".d"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// A job that stages the library, and what its nodes have in the end.
+const STAGED: &str = "#!/bin/sh
+PATH=@PREFIX@/bin:$PATH
+regall run --stage -- srun -Q -N2 -n4 grep -m1 -o '/[^ ]*libregall[^ ]*' /proc/self/maps
+srun -Q -N2 -n2 sh -c 'ls /dev/shm/regall-*/library | grep -c libregall'
+";
+
+#[test]
+fn srun_stages_on_its_nodes() {
+    let Some(cluster) = Cluster::start("") else {
+        return;
+    };
+    let script = cluster.script("job", STAGED);
+    let job = script.display().to_string();
+    let done = cluster.run(&["sbatch", "--wait", "-N2", "-n4", "-o", "said", &job]);
+    let said = std::fs::read_to_string(cluster.folder().join("out/said")).unwrap_or_default();
+    let lines: Vec<_> = said.lines().collect();
+    let staged = |l: &&&str| l.starts_with("/dev/shm/regall-") && l.contains("/library/libregall-");
+    assert_eq!(lines.iter().filter(staged).count(), 4, "{said}{done:?}");
+    assert_eq!(lines.iter().filter(|l| **l == "0").count(), 2, "{said}");
+    // Without an allocation nobody knows which nodes these will be.
+    let early = [
+        "regall", "run", "--stage", "--", "srun", "-Q", "-N2", "true",
+    ];
+    let done = cluster.run(&early);
+    assert_eq!(done.end(), "exit 2");
+    assert!(
+        done.stderr.contains("srun has no allocation yet"),
+        "{}",
+        done.stderr
+    );
+}
+
 fn ring(mpi: &str, plugin: &str) {
     let Some(cluster) = Cluster::start("") else {
         return;

@@ -237,6 +237,11 @@ fn with_ours(list: &str, variables: &[Variable]) -> OsString {
     theirs.chain(ours).collect::<Vec<_>>().join(",").into()
 }
 
+/// Whether a word among arguments is the name of a program.
+pub fn is_program(word: &OsStr) -> bool {
+    !word.as_bytes().starts_with(b"-") && find(word).is_some_and(|file| file.is_file())
+}
+
 /// Where a command is, as a shell finds it.
 fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {

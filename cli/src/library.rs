@@ -21,6 +21,14 @@ const MULTIARCH: &str = "../lib/x86_64-linux-gnu";
 #[cfg(target_arch = "aarch64")]
 const MULTIARCH: &str = "../lib/aarch64-linux-gnu";
 
+/// Whether a file's name is that of a copy of it in a node's memory.
+pub fn is_copy(name: &str) -> bool {
+    let hash = name
+        .strip_prefix("libregall-")
+        .and_then(|n| n.strip_suffix(".so"));
+    hash.is_some_and(|h| h.len() == 32 && h.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 /// Its absolute path, or the places in which it is not.
 pub fn find() -> Result<PathBuf, Vec<PathBuf>> {
     let Ok(this) = std::env::current_exe() else {

@@ -42,6 +42,7 @@ mod report;
 mod rows;
 mod run;
 mod settings;
+mod stage;
 mod stats;
 mod top;
 mod units;
@@ -104,6 +105,9 @@ enum Command {
     /// Make one table of what the ranks of a job wrote at exit
     #[command(after_help = report::EXIT_CODES)]
     Report(report::Args),
+    /// Copy the library into this node's own memory, and print where
+    #[command(after_help = stage::EXIT_CODES)]
+    Stage(stage::Args),
     /// Say what this machine allows, and how to mend what it does not
     #[command(after_help = doctor::EXIT_CODES)]
     Doctor(doctor::Args),
@@ -125,6 +129,7 @@ fn main() -> ExitCode {
         Command::Peek(args) => peek::peek(&args, &mut out),
         Command::Top(args) => top::top(&args, &mut out),
         Command::Report(args) => report::report(&args, &mut out),
+        Command::Stage(args) => stage::stage(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
         Command::Pages(args) => manual::pages(&args, &mut out),
     };

@@ -303,6 +303,13 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
              variable, so that ranks on other nodes have them, and srun what `sbatch --export` keeps from it.",
             "With `--report` it waits for the command instead, and gathers what the ranks wrote when they ended. The \
              file's folder must be one that all nodes see; sbatch needs `--wait`.",
+            "With `--stage` a copy of the library in each node's own memory is preloaded; see `regall-stage`(1).",
+        ],
+        "stage" => &[
+            "On a thousand nodes a library on a shared file system is opened by every program of every rank at once. This \
+             copies it into a folder in /dev/shm that nobody else can enter, under a name that is made of its \
+             content, and prints the path. If it is there already, nothing is copied.",
+            "`regall run --stage` does this by itself, on each node of a launcher that it starts.",
         ],
         "env" => &[
             "For job scripts that start the launcher themselves:",
@@ -349,7 +356,12 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
         "report" => &[
             "Reads what processes wrote to `REGALL_STATS_FILE` when they ended, and makes one table of it: least, \
              median and most of each figure, and which rank is furthest from the median; what was refused or \
-             limited, and how to mend it; ranks that wrote nothing.",
+             limited, and how to mend it; ranks that wrote nothing. Processes that are alike are one line, and each that \
+             is not is named.",
+            "With `--merge` it makes one file of many instead, which a report is made of as of the many. Without \
+             DIR_OR_FILE these are what the processes of this batch job have left on this node with \
+             `REGALL_STATS_FILE=node`.",
+            "$ srun --ntasks-per-node=1 regall report --merge /shared/job.d/%h.json\nregall report /shared/job.d",
             "$ mkdir /shared/job\nsrun $(regall env --for srun --stats-file /shared/job/%h.%p.json) ./app\nregall report \
              /shared/job",
         ],

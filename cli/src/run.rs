@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -13,9 +14,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::iterator::SignalsInfo;
 
+use regall_directory::settings::RANKS;
+
 use crate::inherited;
 use crate::launcher::Launcher;
-use crate::settings::{Missing, Settings, Variable, STATS_FILE};
+use crate::settings::{Missing, Settings, Variable, MERGE_FILE, STATS_FILE};
+use crate::stage::{self, Nodes};
 use crate::{complain, report, FAILED};
 
 /// As a shell says that there is no such command ...
@@ -35,6 +39,10 @@ pub const EXIT_CODES: &str = after_help!(
 pub struct Args {
     #[command(flatten)]
     settings: Settings,
+    /// Preload a copy of the library that is in each node's own memory, so that nothing is opened
+    /// on a shared file system (docs/scale.md)
+    #[arg(long)]
+    stage: bool,
     /// When it has ended, write one table of all ranks there (JSON if it is called *.json);
     /// its folder must be one that all nodes see
     #[arg(long, value_name = "FILE", conflicts_with = "stats_file")]
@@ -46,7 +54,25 @@ pub struct Args {
 
 /// Becomes the command; returns only if it can't, or after it has ended with a report.
 pub fn run(args: &Args) -> ExitCode {
-    let mut environment = match args.settings.environment() {
+    let Some((program, arguments)) = args.command.split_first() else {
+        return NOT_FOUND.into();
+    };
+    let staged = match args
+        .stage
+        .then(|| Staged::of(program, arguments))
+        .transpose()
+    {
+        Ok(staged) => staged.flatten(),
+        Err(why) => {
+            complain(&format!("{why:#}"));
+            return FAILED.into();
+        }
+    };
+    let environment = match &staged {
+        Some(staged) => args.settings.environment_of(&staged.copy.path),
+        None => args.settings.environment(),
+    };
+    let mut environment = match environment {
         Ok(environment) => environment,
         Err(why) => {
             complain(&why.to_string());
@@ -55,9 +81,6 @@ pub fn run(args: &Args) -> ExitCode {
                 Missing::Path(_) => NOT_EXECUTABLE.into(),
             };
         }
-    };
-    let Some((program, arguments)) = args.command.split_first() else {
-        return NOT_FOUND.into();
     };
     if args.report.is_some() && only_submits(program, arguments) {
         complain(
@@ -74,10 +97,92 @@ pub fn run(args: &Args) -> ExitCode {
         }
     };
     if let Some(parts) = &parts {
-        environment.retain(|(name, _)| *name != STATS_FILE);
-        environment.push((STATS_FILE, parts.pattern()));
+        environment.retain(|(name, _)| ![STATS_FILE, MERGE_FILE].contains(name));
+        environment.extend(parts.variables(program, arguments));
     }
-    become_it(command(program, arguments, environment), program, parts)
+    become_it(
+        command(program, arguments, environment),
+        program,
+        parts,
+        staged,
+    )
+}
+
+/// What is left in the node's memory when it ends: copies of the library.
+struct Staged {
+    copy: stage::Copy,
+    /// The nodes of the ranks, if the command is a launcher, and who this is there.
+    nodes: Option<(Nodes, String)>,
+}
+
+impl Staged {
+    /// None, and says why, if the copies can't be had: then the library is preloaded from where
+    /// it is.
+    fn of(program: &OsStr, arguments: &[OsString]) -> anyhow::Result<Option<Self>> {
+        let launcher = Launcher::of(program);
+        let nodes = launcher
+            .map(|l| Nodes::of(l, program, arguments))
+            .transpose()?;
+        let lease = format!("{}.{}", crate::launched::host(), std::process::id());
+        let lease = nodes.is_some().then_some(lease);
+        let copy = match stage::here(lease.as_deref()) {
+            Ok(copy) => copy,
+            Err(why) => {
+                complain(&format!("the library is not staged: {why:#}"));
+                return Ok(None);
+            }
+        };
+        let staged = Self {
+            copy,
+            nodes: nodes.zip(lease),
+        };
+        let path = staged.copy.path.as_os_str();
+        if !staged.on_nodes(&["--expect".as_ref(), path]) {
+            complain("the library is not staged on all nodes, so it is preloaded from where it is");
+            staged.remove();
+            return Ok(None);
+        }
+        Ok(Some(staged))
+    }
+
+    /// Runs `regall stage` on all nodes of the ranks.
+    fn on_nodes(&self, arguments: &[&OsStr]) -> bool {
+        let Some((nodes, lease)) = &self.nodes else {
+            return true;
+        };
+        let Ok(this) = std::env::current_exe() else {
+            return false;
+        };
+        let mut words = vec![
+            this.as_os_str(),
+            "stage".as_ref(),
+            "--lease".as_ref(),
+            lease.as_ref(),
+        ];
+        words.extend(arguments);
+        nodes.run(&words).unwrap_or(false)
+    }
+
+    /// Whether somebody has to wait for the command's end to remove what is there. A rank becomes
+    /// the command: the launcher is not to see another process in its place.
+    fn waits(&self) -> bool {
+        let rank = || {
+            RANKS
+                .iter()
+                .any(|name| std::env::var_os(OsStr::from_bytes(name)).is_some())
+        };
+        self.nodes.is_some() || !rank()
+    }
+
+    /// Removes the copies that nobody else uses.
+    fn remove(self) {
+        let gone = self.on_nodes(&["--remove".as_ref()]);
+        let lease = self.nodes.as_ref().map(|(_, lease)| lease.clone());
+        drop(self);
+        if !gone || stage::clear(lease.as_deref()).is_err() {
+            complain("copies of the library may be left on nodes: regall stage --remove");
+        }
+    }
 }
 
 /// The program with its arguments, or, of a launcher, with those that make it hand the
@@ -106,19 +211,30 @@ pub fn command(program: &OsStr, arguments: &[OsString], mut environment: Vec<Var
 }
 
 /// Executes it, or, for a report, waits for it and gathers its parts.
-fn become_it(mut command: Command, program: &OsStr, parts: Option<Parts>) -> ExitCode {
-    let failed = match parts {
-        None => command.exec(),
-        Some(parts) => match waited(&mut command) {
-            Ok(code) => {
-                parts.gather();
-                return code.into();
+fn become_it(
+    mut command: Command,
+    program: &OsStr,
+    parts: Option<Parts>,
+    staged: Option<Staged>,
+) -> ExitCode {
+    let failed = match parts.is_some() || staged.as_ref().is_some_and(Staged::waits) {
+        false => command.exec(),
+        true => {
+            let ended = waited(&mut command);
+            if let Some(staged) = staged.filter(Staged::waits) {
+                staged.remove();
             }
-            Err(e) => {
-                parts.remove();
-                e
+            match (ended, parts) {
+                (Ok(code), parts) => {
+                    parts.into_iter().for_each(Parts::gather);
+                    return code.into();
+                }
+                (Err(e), parts) => {
+                    parts.iter().for_each(Parts::remove);
+                    e
+                }
             }
-        },
+        }
     };
     complain(&format!("{}: {failed}", program.to_string_lossy()));
     match failed.kind() {
@@ -150,6 +266,19 @@ fn sanitizer(options: Option<OsString>) -> OsString {
 pub fn only_submits(program: &OsStr, arguments: &[OsString]) -> bool {
     let waits = |a: &OsString| a == "-W" || a == "--wait";
     Path::new(program).file_name() == Some(OsStr::new("sbatch")) && !arguments.iter().any(waits)
+}
+
+/// What srun has run for each task when it has ended.
+const TASK_EPILOG: &str = "SLURM_TASK_EPILOG";
+
+/// The one of this installation, which merges what a node's tasks have left.
+fn epilog() -> Option<PathBuf> {
+    let this = std::env::current_exe().ok()?;
+    let script = this
+        .parent()?
+        .parent()?
+        .join("share/regall/slurm/task-epilog");
+    script.is_file().then_some(script)
 }
 
 /// The folder in which the processes leave what they counted, beside the report: where
@@ -187,8 +316,22 @@ impl Parts {
         Ok(Self { folder, report })
     }
 
-    fn pattern(&self) -> OsString {
-        self.folder.join(report::PATTERN).into()
+    /// Where the ranks write. Under srun each node's stay on it until its last task has ended,
+    /// whose epilog makes one file of them: 64,000 ranks are 1,000 files.
+    fn variables(&self, program: &OsStr, arguments: &[OsString]) -> Vec<Variable> {
+        let theirs = std::env::var_os(TASK_EPILOG).is_some()
+            || arguments
+                .iter()
+                .any(|a| a.as_encoded_bytes().starts_with(b"--task-epilog"));
+        let srun = Launcher::of(program) == Some(Launcher::Srun) && !theirs;
+        match srun.then(epilog).flatten() {
+            Some(epilog) => vec![
+                (STATS_FILE, "node".into()),
+                (MERGE_FILE, self.folder.join("%h.json").into()),
+                (TASK_EPILOG, epilog.into()),
+            ],
+            None => vec![(STATS_FILE, self.folder.join(report::PATTERN).into())],
+        }
     }
 
     /// Makes the report, and says what is wrong with it.

@@ -120,7 +120,31 @@ pub type Variable = (&'static str, OsString);
 impl Settings {
     /// All that a program needs in its environment, wherever it is started.
     pub fn environment(&self) -> Result<Vec<Variable>, Missing> {
-        let mut all = preloaded()?;
+        self.with(preloaded()?)
+    }
+
+    /// The same with a copy of the library in its place.
+    pub fn environment_of(&self, copy: &Path) -> Result<Vec<Variable>, Missing> {
+        let other = library::find().ok();
+        let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        let staged = |entry: &Path| {
+            let name = entry.file_name().and_then(OsStr::to_str);
+            name.is_some_and(library::is_copy)
+        };
+        let ours = |entry: &[u8]| {
+            let entry = Path::new(OsStr::from_bytes(entry));
+            Some(entry) == other.as_deref() || staged(entry)
+        };
+        let left = before
+            .as_bytes()
+            .split(separator)
+            .filter(|e| !e.is_empty() && !ours(e));
+        let left = left.collect::<Vec<_>>().join(&b':');
+        let preload = preload(copy, Some(OsStr::from_bytes(&left))).map_err(Missing::Path)?;
+        self.with(vec![("REGALL", "1".into()), ("LD_PRELOAD", preload)])
+    }
+
+    fn with(&self, mut all: Vec<Variable>) -> Result<Vec<Variable>, Missing> {
         all.extend(self.variables());
         if self.no_caches {
             let off = Off::beside(|name| std::env::var_os(name).is_some());
@@ -165,6 +189,9 @@ const LOG: &str = "REGALL_LOG";
 /// The variable that has counters written at exit.
 pub const STATS_FILE: &str = "REGALL_STATS_FILE";
 
+/// The variable that says where a node's are merged.
+pub const MERGE_FILE: &str = "REGALL_MERGE_FILE";
+
 /// Why there is no environment to be had.
 #[derive(Debug)]
 pub enum Missing {
@@ -184,11 +211,15 @@ impl std::fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
+/// What ld.so takes to stand between two libraries.
+fn separator(b: &u8) -> bool {
+    matches!(b, b':' | b' ')
+}
+
 /// LD_PRELOAD with the shim first: before whatever else patches libc. ld.so
 /// takes both colons and blanks as separators, so what is there is kept as it
 /// is, and a path that contains one can't be preloaded at all (ld.so(8)).
 fn preload(library: &Path, before: Option<&OsStr>) -> Result<OsString, String> {
-    let separator = |b: &u8| matches!(b, b':' | b' ');
     let path = library.as_os_str();
     if path.as_bytes().iter().any(separator) {
         return Err(format!(
@@ -197,7 +228,7 @@ fn preload(library: &Path, before: Option<&OsStr>) -> Result<OsString, String> {
         ));
     }
     let before = before.unwrap_or_default();
-    let mut entries = before.as_bytes().split(|b| separator(b));
+    let mut entries = before.as_bytes().split(separator);
     if entries.find(|e| !e.is_empty()) == Some(path.as_bytes()) {
         return Ok(before.to_os_string());
     }

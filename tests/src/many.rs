@@ -73,7 +73,7 @@ impl Made {
         }
         for sums in [&mut p.bytes.state, &mut p.bytes.pin] {
             for (_, bytes) in sums {
-                *bytes += (3 << 30) + (self.state >> 40 << 12);
+                *bytes += (3 << 30) + (self.random(1 << 18) << 12);
             }
         }
         p

@@ -20,7 +20,7 @@ pub const PATTERN: &str = "%h.%p.json";
 
 /// A process's statistics have some 3 KiB ...
 const LONGEST: u64 = 1 << 20;
-/// ... and merged ones some 300 bytes a process.
+/// ... and merged ones some 150 bytes a process.
 const LONGEST_MERGED: u64 = 1 << 28;
 /// So many problems are told; the others are counted.
 const MOST_TOLD: usize = 20;
@@ -151,6 +151,9 @@ fn contents(path: &Path, whose: Whose) -> anyhow::Result<Vec<u8>> {
         let is = file.metadata()?;
         if !is.is_file() {
             bail!("no statistics of a process: no regular file");
+        }
+        if is.len() > LONGEST_MERGED {
+            bail!("no merged statistics: too long");
         }
         // SAFETY: a system call without memory.
         let ours = unsafe { libc::geteuid() };
