@@ -134,7 +134,7 @@ install: where
 		echo "$(BUILT)/regall is not static: run make (cargo build links it dynamically), or say STATIC=" >&2; \
 		exit 1; }
 	install -d $(ROOT)/bin $(LIB)/pkgconfig $(LIB)/cmake/regall $(ROOT)/include \
-		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/modulefiles/regall \
+		$(ROOT)/share/regall/slurm $(ROOT)/share/regall/monitoring $(ROOT)/share/regall/modulefiles/regall \
 		$(ROOT)/share/regall/containers $(ROOT)/share/regall/kubernetes \
 		$(ROOT)/share/doc/regall/docs $(ROOT)/share/doc/regall/examples \
 		$(DESTDIR)$(PYTHONDIR)/regall
@@ -156,6 +156,9 @@ install: where
 	$(FILL) cluster/modulefile.lua.in >$(ROOT)/share/regall/modulefiles/regall/$(VERSION).lua
 	$(FILL) cluster/task-prolog.in >$(ROOT)/share/regall/slurm/task-prolog
 	$(FILL) cluster/task-epilog.in >$(ROOT)/share/regall/slurm/task-epilog
+	$(FILL) cluster/monitoring/regall-metrics.service.in >$(ROOT)/share/regall/monitoring/regall-metrics.service
+	$(FILL) cluster/monitoring/regall-metrics.timer.in >$(ROOT)/share/regall/monitoring/regall-metrics.timer
+	install -m 644 cluster/monitoring/grafana.json $(ROOT)/share/regall/monitoring/
 	chmod 755 $(addprefix $(ROOT)/share/regall/slurm/,task-prolog task-epilog)
 	for file in oci-hook oci-hook.json cdi.json enroot-hook; do \
 		$(FILL) packaging/containers/$$file.in >$(ROOT)/share/regall/containers/$$file || exit; \

@@ -2,16 +2,19 @@
 //! in `make soak`. What is asserted is what it says and how much memory it takes; times are told.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use regall_documents::Report;
-use regall_tests::build;
-use regall_tests::child::{self, Outcome};
+use regall_tests::child::{self, Beside, Outcome};
 use regall_tests::many::Made;
 use regall_tests::mode::Mode;
 use regall_tests::soak::{self, Row};
+use regall_tests::{build, dashboard};
+use serde_json::Value;
 
 const TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -63,21 +66,15 @@ fn is_whole(report: &Report, job: &Made) {
     }
 }
 
-#[test]
-fn a_job_of_many_ranks() {
-    let ranks = soak::rounds(2_000, 100_000);
-    let mut job = Made::new(ranks, 100);
-    let row = Row::begin("account", format!("{ranks} ranks, {} nodes", job.nodes()));
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name);
-    let (all, nodes) = (at("all"), at("nodes"));
-    [&all, &nodes].map(|f| fs::create_dir(f).expect("a folder"));
-    let odd = odd(ranks);
+/// A file for each rank in `all`, and one for each node in `nodes`, which is merged of them; how
+/// long that took.
+fn make(job: &mut Made, folder: &Path, all: &Path, nodes: &Path) -> Duration {
+    let odd = odd(job.ranks);
     let mut merging = Duration::ZERO;
     for node in 0..job.nodes() {
-        let parts = at("parts");
+        let parts = folder.join("parts");
         fs::create_dir(&parts).expect("a folder");
-        for rank in node * job.per_node..((node + 1) * job.per_node).min(ranks) {
+        for rank in node * job.per_node..((node + 1) * job.per_node).min(job.ranks) {
             let told = match odd.contains(&rank) {
                 true => job.odd(rank),
                 false => job.rank(rank),
@@ -94,6 +91,21 @@ fn a_job_of_many_ranks() {
         }
         fs::remove_dir(&parts).expect("an empty folder");
     }
+    merging
+}
+
+#[test]
+fn a_job_of_many_ranks() {
+    let ranks = soak::rounds(2_000, 100_000);
+    let mut job = Made::new(ranks, 100);
+    let row = Row::begin("account", format!("{ranks} ranks, {} nodes", job.nodes()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (all, nodes) = (at("all"), at("nodes"));
+    for made in [&all, &nodes] {
+        fs::create_dir(made).expect("a folder");
+    }
+    let merging = make(&mut job, folder.path(), &all, &nodes);
     // Each rank's file at once, into one.
     let whole = at("whole.json");
     let (done, flat) = regall(&["report".as_ref(), "--merge".as_ref(), &whole, &all]);
@@ -106,7 +118,7 @@ fn a_job_of_many_ranks() {
     table.must_succeed();
     let lines = table.stdout.lines().count();
     assert!(lines < 80, "{lines} lines: {}", table.stdout);
-    let line = format!("alike: {} of /shared/apps/solver", ranks - odd.len() as u64);
+    let line = format!("alike: {} of /shared/apps/solver", ranks - 10);
     assert!(table.stdout.contains(&line), "{}", table.stdout);
     let json = "--json".as_ref();
     let reports = [&all, &whole, &nodes, &top].map(|place| {
@@ -126,4 +138,94 @@ fn a_job_of_many_ranks() {
         size(&nodes.join("0.json")),
         size(&top),
     ));
+}
+
+/// What an HTTP server on the loopback answers.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut to = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(to, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
+    let mut text = String::new();
+    to.read_to_string(&mut text).ok()?;
+    Some(text.split_once("\r\n\r\n")?.1.to_string())
+}
+
+fn encoded(query: &str) -> String {
+    query.bytes().map(|b| format!("%{b:02x}")).collect()
+}
+
+/// A port that nobody has just now.
+fn port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("a port").port()
+}
+
+/// Debian's Prometheus scrapes Debian's node exporter, which reads what `regall top` wrote; each
+/// query of the dashboard has an answer.
+#[test]
+fn scraped() {
+    let row = Row::begin("account", "prometheus and node exporter");
+    if std::env::var_os("SOAK_SECONDS").is_none() {
+        return row.skipped("make soak tries it");
+    }
+    let unpacked = |path: &str| build::target().join("unpacked").join(path);
+    let exporter = unpacked("prometheus-node-exporter/usr/bin/prometheus-node-exporter");
+    let prometheus = unpacked("prometheus/usr/bin/prometheus");
+    if !exporter.exists() || !prometheus.exists() {
+        return row.skipped("scripts/setup soak unpacks them");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    fs::create_dir(at("metrics")).expect("a folder");
+    let mut rank = Command::new("/bin/sh");
+    Mode::Auto.apply(&mut rank);
+    rank.env("REGALL_ONLY", "*")
+        .env("PMI_RANK", "3")
+        .env("SLURM_JOB_ID", "4711");
+    let _rank = Beside::start(rank.args(["-c", "while :; do sleep 0.1; done"]));
+    let (first, second) = (port(), port());
+    let mut command = Command::new(exporter);
+    Mode::Plain.apply(&mut command);
+    let only = ["--collector.disable-defaults", "--collector.textfile"];
+    command
+        .args(only)
+        .arg(format!("--collector.textfile.directory={}", at("metrics")));
+    let _exporter = Beside::start(command.arg(format!("--web.listen-address=127.0.0.1:{first}")));
+    let settings = format!(
+        "scrape_configs:\n- job_name: node\n  scrape_interval: 1s\n  static_configs:\n  - targets: ['127.0.0.1:{first}']\n"
+    );
+    fs::write(at("prometheus.yml"), settings).expect("a file");
+    let mut command = Command::new(prometheus);
+    Mode::Plain.apply(&mut command);
+    command.arg(format!("--config.file={}", at("prometheus.yml")));
+    command.arg(format!("--storage.tsdb.path={}", at("data")));
+    let _prometheus =
+        Beside::start(command.arg(format!("--web.listen-address=127.0.0.1:{second}")));
+    let mut open = dashboard::queries();
+    // There is nothing over the limit, which is no series.
+    open.retain(|query| !query.contains("reason=\"limit\""));
+    let asked = open.len();
+    let began = Instant::now();
+    while !open.is_empty() {
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "no answer: {open:#?}"
+        );
+        let metrics = at("metrics");
+        let words = ["top", "--once", "--textfile", &metrics].map(Path::new);
+        // 2 where others have processes that can't be looked at.
+        let done = regall(&words).0;
+        assert!(Path::new(&at("metrics/regall.prom")).is_file(), "{done:?}");
+        std::thread::sleep(Duration::from_secs(1));
+        open.retain(|query| {
+            let path = format!("/api/v1/query?query={}", encoded(query));
+            let said = get(second, &path).unwrap_or_default();
+            let said: Value = serde_json::from_str(&said).unwrap_or_default();
+            assert_ne!(said["status"], "error", "{query}: {said}");
+            said["data"]["result"].as_array().is_none_or(Vec::is_empty)
+        });
+    }
+    let query = encoded("regall_processes{exported_job=\"4711\",rank=\"3\"}");
+    let said = get(second, &format!("/api/v1/query?query={query}")).unwrap_or_default();
+    assert!(said.contains("\"regall_processes\""), "{said}");
+    row.passed(format!("{asked} queries of the dashboard answered"));
 }

@@ -6,6 +6,7 @@ pub mod apart;
 pub mod build;
 pub mod child;
 pub mod coverage;
+pub mod dashboard;
 pub mod devices;
 pub mod figures;
 pub mod filter;
