@@ -361,6 +361,102 @@ int regall_putv_start(regall_queue *queue, regall_peer *peer, const struct regal
  * fork. */
 int regall_queue_poll(regall_queue *queue, struct regall_completion *out, size_t room);
 int regall_queue_wait(regall_queue *queue, struct regall_completion *out, size_t room, int timeout_ms);
+/* ---- Messages: boxes ----
+ *
+ * A process has a box, to which its peers send short messages. It is made by the first call of
+ * regall_box_open, regall_box_fd, regall_poll or regall_wait. The first messages of a peer go to
+ * the box's mailbox, which all peers share; after REGALL_BOX_THRESHOLD of them the peer gets a ring
+ * of its own, if one is free. Nobody waits for anybody: a message is in the box when regall_send
+ * returns 0, or it is not sent.
+ *
+ * Messages of one thread by one regall_peer arrive in the order in which they were sent, whichever
+ * of the functions below has sent them. Other messages are not ordered.
+ *
+ * In the words of the C11 memory model, a message is published by a release operation and taken by
+ * an acquire operation: what the sender did before regall_send happens before what the receiver
+ * does after the regall_poll that has returned the message.
+ *
+ * Any number of threads may send to one peer and take messages at the same time. These functions
+ * are not for signal handlers. In a child of fork there is no box until the child makes its own,
+ * and a regall_peer that it has inherited sends as the child. */
+
+/* What a message is: regall_message.kind. */
+enum regall_message_kind {
+	REGALL_MESSAGE_DATA = 1, /* regall_send */
+	REGALL_MESSAGE_PUT = 2,  /* regall_put_notify: the bytes are in this process's memory */
+	REGALL_MESSAGE_GET = 3   /* regall_get_notify: the bytes were read, and may be overwritten */
+};
+
+/* A message, in front of its data. `pid` and `start_time` are what the sender says of itself: any
+ * process of the same user could say the same. */
+struct regall_message {
+	uint64_t size;       /* bytes from here to the next message */
+	uint64_t tag;        /* the sender's */
+	uint64_t bytes;      /* of the data; or how many were put or got: then there are no data */
+	uint64_t start_time; /* of the sender, as in regall_process */
+	int32_t pid;         /* 0: the sender is in another pid namespace */
+	uint32_t kind;       /* enum regall_message_kind */
+};
+
+/* The data of a message (const void *); the message behind it. */
+#define regall_message_data(message) ((const void *)((message) + 1))
+#define regall_message_next(message) \
+	((const struct regall_message *)((const char *)(message) + (message)->size))
+
+/* Makes this process's box, if there is none yet, so that peers can send before it is first read.
+ * 0, or -ENOSYS: inert; -ENOMEM; -EMFILE, -ENFILE: no descriptor for it. */
+int regall_box_open(void);
+
+/* Sends `len` bytes at `data`, and `tag`, to a peer's box. Does not wait: at most, of the threads
+ * of this process, for one that sends to the same peer at this moment.
+ * 0, or
+ * -EAGAIN:   there is no room; nothing was sent.
+ * -EMSGSIZE: the message is longer than the peer's REGALL_BOX_LIMIT (4 KiB).
+ * -ENOTCONN: the peer has no box yet.
+ * -ESRCH:    the peer has ended. Messages that it has not taken are lost, as are those that are
+ *            sent within the next 10 ms.
+ * -ESTALE:   it executes another program.
+ * -EPERM:    its box is not for this process: as for regall_get by its helper, or, without a helper,
+ *            what /proc/PID/fd says.
+ * -EINVAL:   peer is NULL, or data is though len is not 0. -ENOSYS: inert.
+ * -EMFILE, -ENFILE, -ENOMEM, errors of open(2) and mmap(2): the box can't be mapped (at the first
+ *            message), or there is no descriptor by which to wake its owner. */
+int regall_send(regall_peer *peer, uint64_t tag, const void *data, size_t len);
+
+/* Takes messages, oldest first of each sender, as many as fit into the `room` bytes at `out`: each
+ * is a struct regall_message, aligned to 8 bytes if `out` is, and its data.
+ * regall_wait waits for the first: up to timeout_ms milliseconds, without end if that is negative.
+ * How many there are, or -EMSGSIZE: the first needs more room, and stays in the box; -EINVAL: out is
+ * NULL though room is not 0; errors of regall_box_open. */
+int regall_poll(void *out, size_t room);
+int regall_wait(void *out, size_t room, int timeout_ms);
+
+/* A descriptor to wait on with poll(2) and its kin: readable if something has come since
+ * regall_poll has last returned 0 (perhaps also if not). It is not to be read, written or closed.
+ * From then on a sender makes a system call if this process may be waiting. It is passed to senders
+ * by this process's helper thread, which is started.
+ * The descriptor, or -EOPNOTSUPP: there is no helper (REGALL_COPY has none); -EMFILE, -ENFILE;
+ * -ENOENT: no /proc; errors of regall_box_open. */
+int regall_box_fd(void);
+
+/* As regall_put and regall_get, and then sends the peer a message with `tag` and the number of bytes.
+ * The peer that has taken the message of a put sees the bytes; after that of a get it may overwrite
+ * what was read: the copy happens before what it does then. If not all was copied, no message is sent.
+ * 0, or the errors of regall_put and regall_get, and of regall_send: then nothing was copied. (-ESTALE
+ * can also mean that the bytes were copied and the peer has thrown this process's ring away.) */
+int regall_put_notify(regall_peer *peer, const void *from, uint64_t to, size_t len, uint64_t tag,
+		      struct regall_done *done);
+int regall_get_notify(regall_peer *peer, void *to, uint64_t from, size_t len, uint64_t tag,
+		      struct regall_done *done);
+
+/* The same by the queue's thread; `notice` is the message's tag, `tag` the completion's. Errors as
+ * regall_put_start's; -ENOSYS: inert. Where the peer's box is full when it is the copy's turn, the
+ * completion says -EAGAIN, and nothing was copied. */
+int regall_put_notify_start(regall_queue *queue, regall_peer *peer, const void *from, uint64_t to,
+			    size_t len, uint64_t notice, uint64_t tag);
+int regall_get_notify_start(regall_queue *queue, regall_peer *peer, void *to, uint64_t from,
+			    size_t len, uint64_t notice, uint64_t tag);
+
 /* ---- A peer's memory, mapped ----
  *
  * Memory that a peer shares can be mapped here, and be read, reduced or written where it

@@ -3,6 +3,7 @@
 
 use crate::base::process::image;
 use crate::base::{mode, phase, settings, withheld::withheld};
+use crate::boxes;
 use crate::config::Intercept;
 use crate::cookies;
 use crate::rights;
@@ -524,6 +525,10 @@ impl Owner for Us {
 
     fn lives(&self) -> bool {
         !threads::alone()
+    }
+
+    fn of_box(&self, event: bool) -> Result<file::Fd> {
+        boxes::file(event)
     }
 
     fn wanted(&self) -> bool {

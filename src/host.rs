@@ -14,7 +14,7 @@ use regall_bridge::kind::Kind as Mechanism;
 use regall_bridge::mechanism::knem;
 use regall_bridge::xpmem;
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Call, Header};
+use regall_directory::layout::{Call, Counter, Header};
 use regall_directory::vocab::{Kind, Prot};
 
 /// The shim as the bridge's host.
@@ -95,6 +95,13 @@ impl Host for Shim {
         let (transfers, total) = mechanism.counters();
         counters::count(transfers);
         counters::add(total, bytes);
+    }
+
+    #[inline]
+    fn tally(&self, counter: Counter, n: u64) {
+        if n > 0 {
+            counters::add(counter, n);
+        }
     }
 }
 

@@ -22,6 +22,7 @@ pub mod arch;
 pub mod arena;
 mod atomic;
 pub mod base;
+pub mod boxes;
 pub mod capi;
 pub mod check;
 pub mod config;

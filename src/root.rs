@@ -6,8 +6,8 @@ use crate::intercept::{self, strict};
 use crate::patch;
 use crate::track::{self, subscribers::Subscribers};
 use crate::{
-    capi, check, cookies, copier, copying, helper, host, memory, rights, rotator, startup, threads,
-    verbs,
+    boxes, capi, check, cookies, copier, copying, helper, host, memory, rights, rotator, startup,
+    threads, verbs,
 };
 use regall_directory::layout::{Call, Header};
 
@@ -20,6 +20,7 @@ pub static ALL: Subscribers = Subscribers {
         descriptors_begin_anew,
         threads::forget,
         copier::forget,
+        boxes::forget,
         rotator::forget,
         rights::child,
         patch::recover,
@@ -31,6 +32,7 @@ pub static ALL: Subscribers = Subscribers {
         permit_tracers,
         cookies_begin_anew,
         offer,
+        boxes::publish,
     ],
     budget: startup::budget,
     child_tracked: &[

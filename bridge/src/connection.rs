@@ -98,8 +98,24 @@ impl Connection {
     /// As [`Connection::receive`], with the descriptor of memory that comes with it. EMFILE: there
     /// is no room for it; EPROTO: that is not what comes.
     pub fn receive_memory(&mut self, buffer: &mut [u8]) -> Result<(Message, Fd)> {
+        self.receive_file(buffer, is_of_memory)
+    }
+
+    /// As [`Connection::receive_memory`], with the descriptor of a pipe. EPERM: another user's.
+    pub fn receive_pipe(&mut self, buffer: &mut [u8]) -> Result<(Message, Fd)> {
+        match self.other_user {
+            None => self.receive_file(buffer, is_pipe),
+            Some(_) => Err(Errno::PERM),
+        }
+    }
+
+    fn receive_file(
+        &mut self,
+        buffer: &mut [u8],
+        is_good: impl Fn(&Fd) -> bool,
+    ) -> Result<(Message, Fd)> {
         let fd = match socket::handed(&self.socket)? {
-            Handed::One(fd) if is_of_memory(&fd) => fd,
+            Handed::One(fd) if is_good(&fd) => fd,
             // What there would have been no room for is not known. It waits here still.
             Handed::NoRoom => return Err(Errno::MFILE),
             // It is a duplicate, which can be closed.
@@ -210,6 +226,12 @@ impl Drop for Connection {
 /// Whether it is memory: reading, writing and closing it waits for nobody.
 fn is_of_memory(fd: &Fd) -> bool {
     fd.seals().is_ok()
+}
+
+/// Whether it is a pipe, which nobody waits for who does not block: our own user's.
+fn is_pipe(fd: &Fd) -> bool {
+    fd.stat()
+        .is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFIFO)
 }
 
 /// Connections that stay open for what waits in them. Whose the next one is, that waits to be

@@ -14,6 +14,7 @@
 // What races/ checks names its atomics so; see there.
 use core::sync::atomic;
 
+pub mod boxes;
 mod connection;
 pub mod cookie;
 pub mod find;

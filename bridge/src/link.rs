@@ -6,7 +6,7 @@ use crate::find;
 use crate::kind::No;
 use crate::lock::Lock;
 use crate::process::Process;
-use crate::wire::{Answer, Request, ANSWER, BOUNCE, DESCRIPTOR, HELLO};
+use crate::wire::{Answer, Request, ANSWER, BOUNCE, BOX_EVENT, BOX_FILE, DESCRIPTOR, HELLO};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, borrow, Borrowed, Fd};
 use regall_sys::socket::{self, Credentials, Message, Room};
@@ -243,12 +243,15 @@ impl Open {
 
     /// Takes the next message. A descriptor comes along only with what it belongs to.
     fn take(&mut self, bytes: &mut [u8; ANSWER], comes: Comes) -> Result<(Message, Option<Fd>)> {
-        if comes == Comes::Memory {
+        if comes != Comes::Alone {
             let fits = self.socket.look(bytes)? == ANSWER;
             let answer = Answer::from_bytes(*bytes).ok().filter(|_| fits);
             let good = |a: Answer| a.errno == 0 && a.number == self.answered + 1;
             if answer.is_some_and(good) {
-                let (message, fd) = self.socket.receive_memory(bytes)?;
+                let (message, fd) = match comes {
+                    Comes::Pipe => self.socket.receive_pipe(bytes),
+                    _ => self.socket.receive_memory(bytes),
+                }?;
                 return Ok((message, Some(fd)));
             }
         }
@@ -280,6 +283,8 @@ pub(crate) enum Comes {
     Alone,
     /// The descriptor of memory.
     Memory,
+    /// The descriptor of a pipe.
+    Pipe,
 }
 
 /// Why there will be no more answers on this link.
@@ -330,19 +335,35 @@ fn left(peer: &Process) -> Option<Errno> {
 /// helper, or it doesn't want us; EFAULT, EACCES, ESTALE, ESRCH: as a transfer's.
 pub fn descriptor(peer: &Process, link: &Lock<Link>, addr: u64) -> Result<(Fd, u64)> {
     let (_, id) = peer.entry(addr, false, true)?;
+    let request = Request {
+        addr,
+        id,
+        ..Request::new(DESCRIPTOR)
+    };
+    file(peer, link, request, Comes::Memory)
+}
+
+/// The file of the peer's box, from its helper. ENOTCONN: it has no box; EPERM: there is no helper,
+/// or it doesn't want us; others as [`descriptor`]'s.
+pub fn box_file(peer: &Process, link: &Lock<Link>) -> Result<Fd> {
+    file(peer, link, Request::new(BOX_FILE), Comes::Memory).map(|(fd, _)| fd)
+}
+
+/// The pipe by which the peer is woken that waits for messages, likewise.
+pub fn box_event(peer: &Process, link: &Lock<Link>) -> Result<Fd> {
+    file(peer, link, Request::new(BOX_EVENT), Comes::Pipe).map(|(fd, _)| fd)
+}
+
+/// What the helper hands over when it is asked for a file, and the number that it says with it.
+fn file(peer: &Process, link: &Lock<Link>, request: Request, comes: Comes) -> Result<(Fd, u64)> {
     let mut link = link.lock();
     let abandoned = link.abandoned();
     let open = link.ready(peer, abandoned).map_err(|no| match no {
         No::Failed(e) => e,
         No::Never | No::NotThis => Errno::PERM,
     })?;
-    let request = Request {
-        addr,
-        id,
-        ..Request::new(DESCRIPTOR)
-    };
     let answered = match open.send(request) {
-        Ok(()) => open.receive(|| peer.gone(), Comes::Memory),
+        Ok(()) => open.receive(|| peer.gone(), comes),
         Err(lost) => Err(lost),
     };
     match answered {

@@ -36,6 +36,13 @@ pub fn in_some_process() {
     }
 }
 
+/// This process, as it is in locks: another number in a child of fork that has a copy of its
+/// parent's memory. 0: not known yet.
+#[inline]
+pub fn process() -> u32 {
+    PROCESS.load(Relaxed)
+}
+
 /// Processes that share the memory of the one that has said [`in_process`], which may have ended
 /// before them; 0: none. Their locks have their own pids in them, so that they can be told from what
 /// that one has left. There may be more of them: then the others are taken for that one.

@@ -1,5 +1,6 @@
 //! A process whose memory is got at from here, and what mechanisms have of it.
 
+use crate::boxes::outbox::Outbox;
 use crate::host::Host;
 use crate::kind::{Kind, Order};
 use crate::mechanism::Endpoints;
@@ -29,6 +30,7 @@ const GONE: u64 = 0;
 pub struct Peer {
     process: Process,
     endpoints: Endpoints,
+    outbox: Outbox,
     order: Order,
     flags: u32,
 }
@@ -59,6 +61,7 @@ impl Peer {
         let peer = Self {
             process: Process::open(host, pid, start)?,
             endpoints: Endpoints::new(),
+            outbox: Outbox::new(),
             order,
             flags,
         };
@@ -74,6 +77,7 @@ impl Peer {
         let host = unsafe { peer.as_ref() }.host();
         // SAFETY: likewise.
         let peer = unsafe { memory::take(host, peer) };
+        peer.outbox.close(&peer);
         peer.endpoints.release(host, peer.process.is_ours());
         peer.process.release();
     }
@@ -87,6 +91,12 @@ impl Peer {
     #[inline]
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints
+    }
+
+    /// Its box, as far as it is known here.
+    #[inline]
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     /// Lets go of what is of memory that has changed since it was mapped here.

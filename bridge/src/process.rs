@@ -160,6 +160,12 @@ impl Process {
         (segment != 0).then_some(segment)
     }
 
+    /// Where it has its box, as it says.
+    pub fn box_address(&self) -> Option<u64> {
+        let at = self.header().boxes.load(Acquire);
+        (at != 0).then_some(at)
+    }
+
     /// Its memory as a file, if that can be had.
     #[inline]
     pub fn memory(&self) -> Option<i32> {

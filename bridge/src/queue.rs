@@ -5,6 +5,7 @@
 //! Room is bounded: for [`JOBS`] copies not finished, and in each queue for [`ROOM`] that
 //! are not finished or not asked for.
 
+use crate::boxes::notify::transfer_and_tell;
 use crate::host::Host;
 use crate::lock::{self, Lock};
 use crate::memory;
@@ -60,6 +61,8 @@ pub enum Job {
         local: Vector,
         /// The peer's memory.
         remote: Vector,
+        /// What the peer is told with when it is done; `None`: it is not told.
+        notice: Option<u64>,
     },
 }
 
@@ -75,12 +78,17 @@ impl Job {
                 way,
                 local,
                 remote,
+                notice,
             } => {
                 // SAFETY: by the contract above.
                 let (peer, local, remote) =
                     unsafe { (peer.as_ref(), local.segments(), remote.segments()) };
-                // SAFETY: by the contract above.
-                unsafe { transfer(peer, *way, local, remote) }
+                match notice {
+                    // SAFETY: by the contract above.
+                    None => unsafe { transfer(peer, *way, local, remote) },
+                    // SAFETY: likewise.
+                    Some(tag) => unsafe { transfer_and_tell(peer, *way, local, remote, *tag) },
+                }
             }
         }
     }

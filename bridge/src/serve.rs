@@ -11,8 +11,8 @@ use crate::staging::{make_file, Staging};
 use crate::vector::Segment;
 use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
-    ATTACH_GET, ATTACH_PUT, COOKIE_GET, COOKIE_PUT, DESCRIPTOR, GET, HELLO, HOLD, MAGIC, PUT,
-    REQUEST,
+    ATTACH_GET, ATTACH_PUT, BOX_EVENT, BOX_FILE, COOKIE_GET, COOKIE_PUT, DESCRIPTOR, GET, HELLO,
+    HOLD, MAGIC, PUT, REQUEST,
 };
 use places::{Guest, Party, PLACES};
 use regall_sys::arch::ticks;
@@ -74,6 +74,8 @@ pub trait Owner {
     fn stands(&self, cookie: Cookie) -> bool;
     /// A region that was held is not any more.
     fn release(&self, cookie: Cookie);
+    /// The file of the owner's box, or the pipe by which it is woken. ENOTCONN: there is none.
+    fn of_box(&self, event: bool) -> Result<Fd>;
     /// Whether the helper is to go on.
     fn wanted(&self) -> bool;
     /// Whether there is a process to serve from still, but for the helper. Asked now and then.
@@ -338,11 +340,10 @@ impl Client {
                 return Ok((made.map(|()| 0), handed));
             }
             (HOLD, Some(_)) => return Ok((self.hold(owner, request), Handed::Nothing)),
-            (GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR, Some(bounce))
-                if !self.other_user =>
-            {
-                bounce
-            }
+            (
+                GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR | BOX_FILE | BOX_EVENT,
+                Some(bounce),
+            ) if !self.other_user => bounce,
             (COOKIE_GET | COOKIE_PUT, Some(bounce)) => bounce,
             _ => return Err(Errno::PROTO),
         };
@@ -366,6 +367,10 @@ impl Client {
                     Err(e) => (Err(e), Handed::Nothing),
                 })
             }
+            BOX_FILE | BOX_EVENT => Ok(match owner.of_box(request.what == BOX_EVENT) {
+                Ok(fd) => (Ok(0), Handed::File(fd)),
+                Err(e) => (Err(e), Handed::Nothing),
+            }),
             _ if !fits => Err(Errno::PROTO),
             COOKIE_GET | COOKIE_PUT => {
                 let write = request.what == COOKIE_PUT;

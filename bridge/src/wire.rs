@@ -38,6 +38,10 @@ pub const COOKIE_PUT: u32 = 7;
 pub const ATTACH_GET: u32 = 8;
 /// See [`ATTACH_GET`].
 pub const ATTACH_PUT: u32 = 9;
+/// The file of the owner's box.
+pub const BOX_FILE: u32 = 10;
+/// The pipe by which the owner is woken, to be written to.
+pub const BOX_EVENT: u32 = 11;
 
 /// A peer's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +117,7 @@ impl Request {
     pub fn from_bytes(bytes: [u8; REQUEST]) -> Result<Self> {
         // SAFETY: integers without padding: any bytes are some.
         let it: Self = unsafe { core::mem::transmute(bytes) };
-        let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=ATTACH_PUT).contains(&it.what);
+        let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=BOX_EVENT).contains(&it.what);
         good.then_some(it).ok_or(Errno::PROTO)
     }
 }

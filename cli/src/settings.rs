@@ -68,6 +68,10 @@ settings! {
     fork "REGALL_FORK" "inherit" "inherit|all" "What a forked child registers";
     copy "REGALL_COPY" "auto" "auto|LIST|off" "How peers' memory is copied";
     ptracer "REGALL_PTRACER" "off" "off|any" "Whether Yama lets every process of the user trace this one";
+    box_limit "REGALL_BOX_LIMIT" "4K" "BYTES" "The longest message that this process takes";
+    box_size "REGALL_BOX_SIZE" "32K" "BYTES" "What a sender's ring has";
+    box_max "REGALL_BOX_MAX" "32" "RINGS" "Senders that have a ring of their own at one time";
+    box_threshold "REGALL_BOX_THRESHOLD" "16" "MESSAGES" "After how many messages a sender gets a ring";
     share "REGALL_SHARE" "off" "off|heap|always" "Whether peers can map large anonymous memory";
     huge "REGALL_HUGE" "advise" "advise|off" "Whether huge pages are asked for";
     exclude "REGALL_EXCLUDE" "none" "GLOBS" "Mappings that are never registered";

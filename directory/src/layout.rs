@@ -19,7 +19,7 @@ use core::num::NonZeroU32;
 /// First word of the file: "regall\0" and the layout's version in the top byte. The version
 /// rises with every change of what is below, [`CALLS`] and [`COUNTERS`] included: readers refuse
 /// any other one.
-pub const MAGIC: u64 = 0x03_00_6c_6c_61_67_65_72;
+pub const MAGIC: u64 = 0x04_00_6c_6c_61_67_65_72;
 
 /// What the file of a directory that is for root alone is called (memfd_create(2)).
 pub const NAMELESS: &core::ffi::CStr = c"regall.directory";
@@ -114,6 +114,8 @@ pub struct Header {
     pub primary: AtomicU64,
     /// Number of the XPMEM segment that is the whole address space; 0: none.
     pub xpmem: AtomicU64,
+    /// Where the box is mapped to which others send messages for this process; 0: there is none.
+    pub boxes: AtomicU64,
     /// The device that REGALL_HCA names, NUL-padded; empty: none.
     pub device: [AtomicU64; DEVICE_WORDS],
 }
@@ -505,6 +507,18 @@ numbered! {
         /// Registrations passed on since there are as many domains, or kinds of access in their
         /// protection domain, as there can be
         DomainsFull = 46 => "domains_full",
+        /// Messages sent to boxes, notes of puts and gets included
+        BoxSent = 47 => "box_sent",
+        /// Messages taken from this process's box
+        BoxReceived = 48 => "box_received",
+        /// Rings that this process has had in others' boxes, one after another
+        BoxRings = 49 => "box_rings",
+        /// Rings in this process's box that their senders have left, or that were idle
+        BoxRingsReturned = 50 => "box_rings_returned",
+        /// Messages that were not sent since there was no room
+        BoxFull = 51 => "box_full",
+        /// What others have left in this process's box that is no message
+        BoxRubbish = 52 => "box_rubbish",
     }
 }
 

@@ -124,6 +124,13 @@ macro_rules! atomic {
             pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
                 self.word().fetch_sub(value as u64, order) as $value
             }
+            pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                self.word().fetch_or(value as u64, order) as $value
+            }
+            pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                // All that is above a shorter word is zeroes.
+                self.word().fetch_and(value as u64, order) as $value
+            }
             pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
                 self.word().fetch_max(value as u64, order) as $value
             }

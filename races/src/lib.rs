@@ -3,8 +3,8 @@
 //! also what a processor of ours never does. The sources are those of the other crates, not
 //! copies; they name their atomics `crate::atomic`.
 //!
-//! A test runs with up to two or three preemptions. Those of the directory, the cookies and the
-//! bridge's lock are complete; the others stop after 6 or 8 seconds, `calls` and `notes` with orders
+//! A test runs with up to two or three preemptions. Those of the directory, the cookies, the
+//! boxes and the bridge's lock are complete; the others stop after 6 or 8 seconds, `calls` and `notes` with orders
 //! of two preemptions, after all with one as far as the time lasts. Around the ledger's lock the
 //! system is made up (`sys`): a sleeper is woken only by a wake, so a missed one is a deadlock, or,
 //! where the code counts on being awake again, by a clock; threads die and leave what they held.
@@ -40,6 +40,7 @@ pub mod writer;
 #[path = "../../ledger/src/index/mod.rs"]
 pub mod index;
 
+pub mod boxes;
 #[path = "../../bridge/src/cookie/layout.rs"]
 pub mod cookie;
 #[path = "../../bridge/src/lock.rs"]

@@ -8,6 +8,7 @@ pub mod names;
 
 use core::fmt;
 use log::LevelFilter;
+use regall_bridge::boxes::layout::{MOST_LIMIT, MOST_SIZE, MOST_THRESHOLD, RINGS};
 use regall_bridge::kind::Order;
 use regall_sys::text::{number, Lossy, Text};
 
@@ -171,6 +172,14 @@ pub struct Config {
     pub copy: Order,
     /// REGALL_PTRACER=any.
     pub ptracer_any: bool,
+    /// REGALL_BOX_LIMIT: bytes of the longest message.
+    pub box_limit: u64,
+    /// REGALL_BOX_SIZE: bytes of a ring.
+    pub box_size: u64,
+    /// REGALL_BOX_MAX: rings of this process's box.
+    pub box_max: u64,
+    /// REGALL_BOX_THRESHOLD: messages before a sender has a ring.
+    pub box_threshold: u64,
     /// REGALL_SHARE.
     pub share: Share,
     /// REGALL_HUGE=advise.
@@ -209,6 +218,10 @@ impl Config {
             fork_all: false,
             copy: Order::AUTO,
             ptracer_any: false,
+            box_limit: 4 << 10,
+            box_size: 32 << 10,
+            box_max: 32,
+            box_threshold: 16,
             share: Share::Off,
             huge: None,
             exclude: Text::new(),
@@ -249,6 +262,19 @@ impl Config {
             b"REGALL_FORK" => self.fork_all = second(value, &pairs::FORK)?,
             b"REGALL_COPY" => self.copy = Order::parse(value).ok_or(text(Order::VALUES))?,
             b"REGALL_PTRACER" => self.ptracer_any = second(value, &pairs::PTRACER)?,
+            b"REGALL_BOX_LIMIT" => {
+                self.box_limit = bytes(value, MOST_LIMIT).ok_or(text("bytes, 1 to 64K"))?
+            }
+            b"REGALL_BOX_SIZE" => {
+                self.box_size = bytes(value, MOST_SIZE).ok_or(text("bytes, 1 to 1M"))?
+            }
+            b"REGALL_BOX_MAX" => {
+                self.box_max = up_to(value, RINGS as u64).ok_or(text("rings, 0 to 62"))?
+            }
+            b"REGALL_BOX_THRESHOLD" => {
+                self.box_threshold =
+                    up_to(value, MOST_THRESHOLD).ok_or(text("messages, 0 to 1048576"))?
+            }
             b"REGALL_SHARE" => self.share = Share::parse(value)?,
             b"REGALL_HUGE" => self.huge = Some(!second(value, &pairs::HUGE)?),
             b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
@@ -431,6 +457,19 @@ fn limit(value: &[u8]) -> Option<Limit> {
     number(head)?.checked_mul(1 << shift).map(Limit::Bytes)
 }
 
+/// Bytes, 1 to `most`, with K and its like.
+fn bytes(value: &[u8], most: u64) -> Option<u64> {
+    match limit(value)? {
+        Limit::Bytes(bytes) => Some(bytes).filter(|n| (1..=most).contains(n)),
+        Limit::Percent(_) => None,
+    }
+}
+
+/// A number up to `most`.
+fn up_to(value: &[u8], most: u64) -> Option<u64> {
+    number(value).filter(|n| *n <= most)
+}
+
 /// A variable's problem as a line for the user.
 pub struct Complaint<'a> {
     /// The variable.
@@ -478,6 +517,10 @@ mod tests {
         ("REGALL_FORK", "inherit"),
         ("REGALL_COPY", "auto"),
         ("REGALL_PTRACER", "off"),
+        ("REGALL_BOX_LIMIT", "4K"),
+        ("REGALL_BOX_SIZE", "32K"),
+        ("REGALL_BOX_MAX", "32"),
+        ("REGALL_BOX_THRESHOLD", "16"),
         ("REGALL_SHARE", "off"),
         ("REGALL_HUGE", "advise"),
         ("REGALL_CHECK", "off"),
@@ -571,6 +614,26 @@ mod tests {
         assert!(c.copy == Order::OFF && !c.wants_huge());
         assert!(!c.fail_on_limit && !c.ptracer_any);
         assert_eq!(c.check_file.as_bytes(), CHECK_FILE);
+    }
+
+    #[test]
+    fn numbers_of_boxes_have_bounds() {
+        for (name, value, good) in [
+            ("LIMIT", "64K", true),
+            ("LIMIT", "65537", false),
+            ("LIMIT", "0", false),
+            ("LIMIT", "50%", false),
+            ("SIZE", "1M", true),
+            ("SIZE", "2M", false),
+            ("MAX", "0", true),
+            ("MAX", "62", true),
+            ("MAX", "63", false),
+            ("THRESHOLD", "0", true),
+            ("THRESHOLD", "1048577", false),
+        ] {
+            let set = Config::new().set(format!("REGALL_BOX_{name}").as_bytes(), value.as_bytes());
+            assert_eq!(set.is_ok(), good, "{name}={value}");
+        }
     }
 
     #[test]

@@ -146,7 +146,7 @@ pub unsafe extern "C" fn regall_get_start(
 ) -> c_int {
     let (to, from) = (Vector::One(one(to, len)), Vector::One(one(from, len)));
     // SAFETY: by the contract above.
-    answer(unsafe { start(queue, peer, Way::Get, Some(to), Some(from), tag) })
+    answer(unsafe { start(queue, peer, Way::Get, Some(to), Some(from), None, tag) })
 }
 
 /// See regall.h.
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn regall_put_start(
 ) -> c_int {
     let (from, to) = (Vector::One(one(from, len)), Vector::One(one(to, len)));
     // SAFETY: by the contract above.
-    answer(unsafe { start(queue, peer, Way::Put, Some(from), Some(to), tag) })
+    answer(unsafe { start(queue, peer, Way::Put, Some(from), Some(to), None, tag) })
 }
 
 /// See regall.h.
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn regall_getv_start(
 ) -> c_int {
     let (to, from) = (vector(to, tos), vector(from, froms));
     // SAFETY: by the contract above.
-    answer(unsafe { start(queue, peer, Way::Get, to, from, tag) })
+    answer(unsafe { start(queue, peer, Way::Get, to, from, None, tag) })
 }
 
 /// See regall.h.
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn regall_putv_start(
 ) -> c_int {
     let (from, to) = (vector(from, froms), vector(to, tos));
     // SAFETY: by the contract above.
-    answer(unsafe { start(queue, peer, Way::Put, from, to, tag) })
+    answer(unsafe { start(queue, peer, Way::Put, from, to, None, tag) })
 }
 
 /// A vector of the caller's, which stays where it is; `None` if it is NULL though it has
@@ -216,12 +216,17 @@ fn vector(at: *const Segment, count: usize) -> Option<Vector> {
     }
 }
 
-unsafe fn start(
+/// Starts a copy, of which the peer is told with `notice`.
+///
+/// # Safety
+/// As [`regall_getv_start`] and [`regall_putv_start`].
+pub(super) unsafe fn start(
     queue: *const Queue,
     peer: *mut Peer,
     way: Way,
     local: Option<Vector>,
     remote: Option<Vector>,
+    notice: Option<u64>,
     tag: u64,
 ) -> Result<()> {
     // SAFETY: by the callers' contract.
@@ -235,6 +240,7 @@ unsafe fn start(
         way,
         local,
         remote,
+        notice,
     };
     let engine = copier::engine().ok_or(Errno::INVAL)?;
     // SAFETY: by the callers' contract.

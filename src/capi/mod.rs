@@ -1,6 +1,7 @@
 //! The C interface (`include/regall.h`): decode, delegate, encode. Errors are
 //! negative errno values.
 
+mod boxes;
 mod completion;
 mod cookies;
 mod done;

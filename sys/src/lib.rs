@@ -51,12 +51,14 @@ impl Errno {
     pub const FBIG: Self = Self(libc::EFBIG);
     pub const IO: Self = Self(libc::EIO);
     pub const MFILE: Self = Self(libc::EMFILE);
+    pub const MSGSIZE: Self = Self(libc::EMSGSIZE);
     pub const NAMETOOLONG: Self = Self(libc::ENAMETOOLONG);
     pub const NFILE: Self = Self(libc::ENFILE);
     pub const NOBUFS: Self = Self(libc::ENOBUFS);
     pub const NODEV: Self = Self(libc::ENODEV);
     pub const NOEXEC: Self = Self(libc::ENOEXEC);
     pub const NOSPC: Self = Self(libc::ENOSPC);
+    pub const NOTCONN: Self = Self(libc::ENOTCONN);
     pub const NOTTY: Self = Self(libc::ENOTTY);
     pub const NXIO: Self = Self(libc::ENXIO);
     pub const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
@@ -264,6 +266,18 @@ pub fn futex_wake_all(word: &core::sync::atomic::AtomicU32) {
         libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
         i32::MAX
     );
+}
+
+/// As [`futex_wait`], on a word that other processes have mapped, too.
+pub fn futex_wait_shared(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) -> bool {
+    let timeout = [0u64, u64::from(nanos)];
+    let (at, how) = (word.as_ptr(), libc::FUTEX_WAIT);
+    call!(libc::SYS_futex, at, how, seen, timeout.as_ptr()) == Err(Errno::TIMEDOUT)
+}
+
+/// Wakes all sleepers on such a word, in whatever process.
+pub fn futex_wake_shared(word: &core::sync::atomic::AtomicU32) {
+    let _ = call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
 }
 
 /// Sleeps for `nanos`, less if a signal comes.

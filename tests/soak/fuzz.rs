@@ -100,4 +100,4 @@ macro_rules! targets {
     };
 }
 
-targets!(decoder elf maps environment directory cookies);
+targets!(decoder elf maps environment directory cookies boxes);

@@ -70,6 +70,9 @@ impl Owner for Fickle {
         self.stands || self.asked.get() < 2
     }
     fn release(&self, _: Cookie) {}
+    fn of_box(&self, _: bool) -> Result<Fd> {
+        Err(Errno::NOTCONN)
+    }
     fn wanted(&self) -> bool {
         true
     }

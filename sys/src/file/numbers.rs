@@ -109,6 +109,11 @@ impl Kept {
         ((stat.dev, stat.inode) == self.file).then_some(self.fd)
     }
 
+    /// Whether `stat` is of the same file.
+    pub fn is_of(&self, stat: &Stat) -> bool {
+        (stat.dev, stat.inode) == self.file
+    }
+
     /// Closes it, if it is ours.
     pub fn close(&self) {
         self.ours().into_iter().for_each(close);

@@ -1,0 +1,39 @@
+//! A copy of which the owner of the memory is told: the bytes, then a message in its box.
+
+use super::layout::Kind;
+use crate::peer::Peer;
+use crate::transfer::{transfer, Outcome, Way};
+use crate::vector::Segment;
+
+/// As [`transfer`], and then tells the peer of it, with `tag`. Nothing is copied if its box has no
+/// room for that, and nothing is told if not everything was copied. Errors as [`transfer`]'s, and
+/// those of [`super::outbox::Outbox::send`].
+///
+/// What is told is published by a release operation after the last byte was copied: whoever has
+/// taken the message sees the bytes that were put, and may write to those that were got.
+///
+/// # Safety
+/// As [`transfer`].
+pub unsafe fn transfer_and_tell(
+    peer: &Peer,
+    way: Way,
+    local: &[Segment],
+    remote: &[Segment],
+    tag: u64,
+) -> Outcome {
+    let outbox = peer.outbox();
+    let room = match outbox.keep(peer) {
+        Ok(room) => room,
+        Err(e) => return Outcome::failed(e),
+    };
+    // SAFETY: by the contract above.
+    let mut outcome = unsafe { transfer(peer, way, local, remote) };
+    let kind = match way {
+        Way::Put => Kind::Put,
+        Way::Get => Kind::Get,
+    };
+    let note = outcome.result.map(|()| (kind, tag, outcome.bytes));
+    let settled = outbox.settle(peer, room, note.ok());
+    outcome.result = outcome.result.and(settled);
+    outcome
+}
