@@ -1,8 +1,9 @@
 //! The receiver's side of its box. One thread reads at a time; what it knows of rings and cells is
 //! its own memory, and nothing that a sender writes is used before it was copied and checked.
 
-use super::layout::{Head, Kind, Shape, CELLS, LINE, RINGS};
+use super::layout::{Head, Shape, CELLS, RINGS};
 use super::mailbox::{Mailbox, Sender, Waiting};
+pub use super::out::{Message, Out};
 use super::ring::{Control, Lines, Reader, Turn};
 use super::summary::{EVENT, SLEEPS};
 use crate::find;
@@ -28,84 +29,6 @@ const LOOKS: u32 = 1024;
 /// How long who waits looks before he sleeps, and sleeps before he looks again, in nanoseconds.
 const SPIN: u64 = 5_000;
 const NAP: u64 = 500_000_000;
-
-/// `struct regall_message`: a message, in front of its data.
-#[repr(C)]
-pub struct Message {
-    /// Bytes from here to the next one.
-    size: u64,
-    tag: u64,
-    /// Bytes of its data, or bytes that were put or got.
-    bytes: u64,
-    start_time: u64,
-    pid: i32,
-    kind: u32,
-}
-
-const HEAD: u64 = size_of::<Message>() as u64;
-
-/// Where messages are written to.
-pub struct Out {
-    at: u64,
-    room: u64,
-    used: u64,
-    count: usize,
-    too_small: bool,
-}
-
-impl Out {
-    /// # Safety
-    /// `room` bytes at `at` are valid to be written, as long as this is used.
-    pub unsafe fn new(at: u64, room: u64) -> Self {
-        Self {
-            at,
-            room,
-            used: 0,
-            count: 0,
-            too_small: false,
-        }
-    }
-
-    /// How many there are. EMSGSIZE: there is no room for the first.
-    pub fn count(&self) -> Result<usize> {
-        match self.too_small && self.count == 0 {
-            true => Err(Errno::MSGSIZE),
-            false => Ok(self.count),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count == 0 && !self.too_small
-    }
-
-    /// Where the data of the next one go to. `None`: there is no room for it.
-    #[inline]
-    fn next(&mut self, from: &Sender, kind: Kind, tag: u64, len: u64) -> Option<u64> {
-        let data = if kind == Kind::Data { len } else { 0 };
-        let size = (HEAD + data).next_multiple_of(8);
-        if size > self.room - self.used {
-            self.too_small = true;
-            return None;
-        }
-        let at = self.at + self.used;
-        let message = Message {
-            size,
-            tag,
-            bytes: data,
-            start_time: from.start,
-            pid: from.pid as i32,
-            kind: kind as u32,
-        };
-        // SAFETY: within the room, by the contract of `Out::new`; nothing is said of alignment.
-        unsafe { (at as *mut Message).write_unaligned(message) };
-        self.used += size;
-        self.count += 1;
-        Some(match kind {
-            Kind::Data => at + HEAD,
-            _ => at + core::mem::offset_of!(Message, bytes) as u64,
-        })
-    }
-}
 
 /// What is known of a ring.
 #[derive(Clone, Copy)]
@@ -260,8 +183,8 @@ impl Inbox {
         if state.sleepers > 0 {
             self.leave_to_sleepers(&mut state);
         }
-        if out.count > 0 {
-            host.tally(Counter::BoxReceived, out.count as u64);
+        if out.taken() > 0 {
+            host.tally(Counter::BoxReceived, out.taken());
         }
     }
 
@@ -656,4 +579,4 @@ impl Judge {
     }
 }
 
-const _: () = assert!(CELLS < 62 && LINE == 64);
+const _: () = assert!(CELLS < 62);

@@ -10,6 +10,7 @@ pub mod inbox;
 pub mod layout;
 pub mod mailbox;
 pub mod notify;
+mod out;
 pub mod outbox;
 pub mod ring;
 pub mod summary;
