@@ -15,7 +15,7 @@ SIZES = {"8 B": (8, 0.8, 1 / 1.2), "256 B": (256, None, 1 / 1.2), "4 KiB": (4096
 
 
 def words(bench, *args):
-    run = subprocess.run([build.OUT / "boxes", *map(str, args)], env=bench.ways.environment("off"), text=True,
+    run = subprocess.run([build.OUT / "boxes", *map(str, args)], env=bench.ways.environment("auto"), text=True,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
     if run.returncode:
         raise Failed(f"`boxes {' '.join(map(str, args))}`: status {run.returncode}: {run.stderr.strip()[-300:]}")

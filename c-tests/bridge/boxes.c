@@ -219,6 +219,8 @@ static int forked(void)
 	hear(&other, line, sizeof line);
 	regall_peer *peer = open_peer(other.pid, 0);
 	NEED(regall_box_open() == 0);
+	/* 1200 of ours and 100 of the child's. */
+	NEED(dprintf(other.to, "1300\n") > 0);
 	send_some(peer, tag_of(1, 0), 100, 100);
 	HOLDS(boxes_in("/proc/self/maps") == 2);
 	/* The parent sends on while its child does: by one peer, but not by one ring. */
@@ -242,8 +244,7 @@ static int forked(void)
 	send_some(peer, tag_of(1, 1100), 100, 100);
 	take_some(8, 1, 100);
 	IS(0, regall_poll(NULL, 0));
-	/* 1200 of ours and 100 of the child's. */
-	IS(1300, ask(&other, "1300"));
+	IS(1300, hear_number(&other));
 	/* A child of vfork shares our memory, and sends as we do. */
 	pid = vfork();
 	if (pid == 0)

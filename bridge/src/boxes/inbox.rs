@@ -52,7 +52,7 @@ struct State {
     waiting: Waiting,
     /// The ring to be looked at first.
     next: u32,
-    /// Looks that have found nothing.
+    /// Looks that have found nothing, since ever.
     empty: u32,
     /// When rings were looked for that are idle, in ticks.
     swept: u64,
@@ -172,11 +172,10 @@ impl Inbox {
         loop {
             self.gather(host, &mut state, out);
             if !out.is_empty() {
-                state.empty = 0;
                 break;
             }
             self.glance(host, &mut state);
-            if self.has_event.load(Relaxed) == 0 || !self.arms_event(&mut state) {
+            if self.has_event.load(Relaxed) == 0 || !self.arms_event(host, &mut state) {
                 break;
             }
         }
@@ -209,7 +208,7 @@ impl Inbox {
             if left == 0 {
                 return;
             }
-            self.sleep(left);
+            self.sleep(host, left);
             self.poll(host, out);
             if !out.is_empty() {
                 return;
@@ -217,12 +216,13 @@ impl Inbox {
         }
     }
 
-    fn sleep(&self, nanos: u64) {
+    fn sleep(&self, host: &dyn Host, nanos: u64) {
         let sequence = &self.head().sequence;
         let seen = sequence.load(Acquire);
         let has_come = {
             let mut state = self.state.lock();
             state.sleepers += 1;
+            self.look_around(host, &mut state);
             self.arm(&mut state, SLEEPS)
         };
         if !has_come {
@@ -399,7 +399,7 @@ impl Inbox {
     #[inline]
     fn glance(&self, host: &dyn Host, state: &mut State) {
         state.empty = state.empty.wrapping_add(1);
-        if state.empty % GLANCES == 1 {
+        if state.empty % GLANCES == 0 {
             self.look_around(host, state);
         }
     }
@@ -407,7 +407,7 @@ impl Inbox {
     #[cold]
     fn look_around(&self, host: &dyn Host, state: &mut State) {
         let now = ticks();
-        if state.empty % LOOKS == 1 {
+        if state.empty % LOOKS == 0 {
             self.hush(state, state.active & !state.heard, now);
             state.heard = 0;
         }
@@ -497,10 +497,11 @@ impl Inbox {
     /// Nothing has come: empties the pipe, and has the next sender fill it. Whether something has
     /// come now.
     #[cold]
-    fn arms_event(&self, state: &mut State) -> bool {
+    fn arms_event(&self, host: &dyn Host, state: &mut State) -> bool {
         if state.is_armed {
             return false;
         }
+        self.look_around(host, state);
         if let Some(event) = state.event.and_then(|e| e.ours()) {
             let mut bytes = [0; 64];
             while let Ok(1..) = file::borrow(event).read(&mut bytes) {}

@@ -25,6 +25,8 @@ const UNSEEN_FULL: u64 = 1_000_000;
 /// are let run.
 const TURNS: u32 = 2000;
 const SPINS: u32 = 100;
+/// The same for a message for which room was kept, in so many times [`TURNS`].
+const PATIENCE: u32 = 1000;
 /// Messages by the mailbox between two looks for a free ring.
 const AGAIN: u64 = 64;
 /// Bits of [`Outbox::ring`] in which the ring's number is, plus 1; the others are its
@@ -415,14 +417,10 @@ impl Outbox {
 
     fn settle_lines(&self, ring: u64, note: Option<(Kind, u64, u64)>) -> Result<()> {
         let (n, control, lines) = self.lines(ring).ok_or(Errno::STALE)?;
-        let held = loop {
-            match self.turn(control, ring) {
-                Ok(held) => break held,
-                // It was promised, and whoever has the turn is at work on it.
-                Err(No::Busy) => regall_sys::yield_now(),
-                Err(No::Gone) => return Err(Errno::STALE),
-            }
-        };
+        // It was promised, and whoever has the turn is at work on it.
+        let mut turns = (0..PATIENCE).map(|_| self.turn(control, ring));
+        let held = turns.find(|turn| *turn != Err(No::Busy));
+        let held = held.and_then(|turn| turn.ok()).ok_or(Errno::STALE)?;
         let held = self.writer.let_go(NOTE, held);
         let written = note.map(|(kind, tag, bytes)| {
             let data = (&raw const bytes as u64, NOTE);
