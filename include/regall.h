@@ -284,8 +284,8 @@ int regall_region_write(uint64_t cookie, uint64_t offset, const struct regall_se
 			size_t froms, struct regall_done *done);
 
 /* Copies up to `len` bytes between two regions, of whichever processes; errors likewise. One
- * copy if either is this process's, else two. They must not overlap, and be of processes of
- * this user (-EPERM). */
+ * copy if either is this process's, or can be mapped here (see regall_map) and it pays; else two.
+ * They must not overlap, and be of processes of this user (-EPERM). */
 int regall_region_copy(uint64_t from, uint64_t from_offset, uint64_t to, uint64_t to_offset,
 		       uint64_t len, struct regall_done *done);
 
@@ -354,6 +354,18 @@ int regall_getv_start(regall_queue *queue, regall_peer *peer, const struct regal
 int regall_putv_start(regall_queue *queue, regall_peer *peer, const struct regall_segment *from,
 		      size_t froms, const struct regall_segment *to, size_t tos, uint64_t tag);
 
+/* The same by cookie; the rest is as for the functions without _start. Until its completion has
+ * been polled the caller's memory and vector must stay. What is wrong with a cookie is told by
+ * the completion. A copy that waits in a queue does not hold the region: destroyed meanwhile, it is
+ * -EINVAL or -ESTALE.
+ * 0, -EAGAIN, -EINVAL, -ECHILD: as above. */
+int regall_region_read_start(regall_queue *queue, uint64_t cookie, uint64_t offset,
+			     const struct regall_segment *to, size_t tos, uint64_t tag);
+int regall_region_write_start(regall_queue *queue, uint64_t cookie, uint64_t offset,
+			      const struct regall_segment *from, size_t froms, uint64_t tag);
+int regall_region_copy_start(regall_queue *queue, uint64_t from, uint64_t from_offset, uint64_t to,
+			     uint64_t to_offset, uint64_t len, uint64_t tag);
+
 /* Takes up to `room` completions, oldest first. regall_queue_wait waits for the first of
  * them: up to timeout_ms milliseconds, without end if that is negative, and not at all if
  * nothing is under way.
@@ -361,6 +373,7 @@ int regall_putv_start(regall_queue *queue, regall_peer *peer, const struct regal
  * fork. */
 int regall_queue_poll(regall_queue *queue, struct regall_completion *out, size_t room);
 int regall_queue_wait(regall_queue *queue, struct regall_completion *out, size_t room, int timeout_ms);
+
 /* ---- Messages: boxes ----
  *
  * A process has a box, to which its peers send short messages. It is made by the first call of

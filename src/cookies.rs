@@ -14,6 +14,7 @@ use regall_bridge::cookie::owner::{Owner, Place};
 use regall_bridge::cookie::{Cookie, Rights};
 use regall_bridge::kind::Kind;
 use regall_bridge::lock::Lock;
+use regall_bridge::queue::{Job, Vector};
 use regall_bridge::transfer::{Outcome, Way};
 use regall_bridge::vector::Segment;
 use regall_directory::addr::PageRange;
@@ -242,4 +243,26 @@ pub unsafe fn transfer(way: Way, cookie: Cookie, offset: u64, local: &[Segment])
 /// Copies between regions; see [`Circle::copy`].
 pub fn copy(from: (Cookie, u64), to: (Cookie, u64), length: u64) -> Outcome {
     CIRCLE.copy(&Shim, settings::config().copy, from, to, length)
+}
+
+/// As [`transfer`], to be put into a queue.
+pub fn transfer_job(way: Way, region: (Cookie, u64), local: Vector) -> Job {
+    Job::Region {
+        circle: &CIRCLE,
+        order: settings::config().copy,
+        way,
+        region,
+        local,
+    }
+}
+
+/// As [`copy`], to be put into a queue.
+pub fn copy_job(from: (Cookie, u64), to: (Cookie, u64), length: u64) -> Job {
+    Job::Regions {
+        circle: &CIRCLE,
+        order: settings::config().copy,
+        from,
+        to,
+        length,
+    }
 }

@@ -40,6 +40,7 @@ chapters! {
         a_single_use_is_one_of_eight_racers "single",
         who_may_not_use_it_does_not_use_it_up "claims",
         copies_between_any_two "copies",
+        copies_between_any_two_that_are_mapped "mapped",
         no_use_is_lost "notify";
     region_stale:
         memory_that_goes_takes_its_regions_with_it "stale",
@@ -49,6 +50,9 @@ chapters! {
         readers_are_killed "kills",
         children_of_readers_read "forks",
         nothing_is_left "leftovers";
+    region_queues:
+        copies_that_are_not_waited_for "async",
+        owners_die_amid_copies "deaths";
     region_hostile:
         a_million_guesses "guess";
 }
@@ -132,4 +136,41 @@ fn the_example_and_peek() {
     owner.wait().expect("our child");
     assert_eq!(read("5", "100").0, "exit 1");
     assert_eq!(peek(&["--cookie", cookie, "0", "1"]).0, "exit 1");
+}
+
+/// The process's counters after a chapter, by mechanism: bytes copied.
+fn copied(name: &str, copy: &str) -> [u64; 2] {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(build::program("bridge/region_queues"));
+    Mode::Populate.apply(&mut command);
+    // Forked workers leave theirs elsewhere.
+    command.env("REGALL_STATS_FILE", folder.path().join("%p"));
+    command.env("REGALL_COPY", copy);
+    let mut child = command.arg(name).spawn().expect("the program");
+    let status = child.wait().expect("its end");
+    assert!(status.success(), "{name} {copy}: {status}");
+    let file = folder.path().join(child.id().to_string());
+    let text = std::fs::read_to_string(file).expect("statistics");
+    let stats: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    ["copy_map_bytes", "copy_cma_bytes"].map(|counter| {
+        let found = stats.pointer(&format!("/counters/{counter}"));
+        found.and_then(serde_json::Value::as_u64).expect(counter)
+    })
+}
+
+/// Four times 6 MiB between regions of two other processes: once each, and not by way of a buffer.
+#[test]
+fn a_third_party_copies_what_it_maps_once() {
+    const ONCE: u64 = 24 << 20;
+    assert_eq!(copied("both", "map"), [ONCE, 0]);
+    assert_eq!(copied("source", "map,cma"), [0, ONCE]);
+    assert_eq!(copied("target", "map,cma"), [0, ONCE]);
+    // Neither way of mapping: into the buffer, and out of it.
+    assert_eq!(copied("both", "cma"), [0, 2 * ONCE]);
+    // At first it does not pay to map it.
+    let [mapped, by_kernel] = copied("both", "auto");
+    assert!(
+        mapped + by_kernel < ONCE + ONCE / 4,
+        "{mapped}, {by_kernel}"
+    );
 }

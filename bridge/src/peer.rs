@@ -3,10 +3,11 @@
 use crate::boxes::outbox::Outbox;
 use crate::host::Host;
 use crate::kind::{Kind, Order};
-use crate::mechanism::Endpoints;
+use crate::mechanism::{map, Endpoints};
 use crate::memory;
 use crate::process::Process;
 use crate::vector::Way;
+use crate::window::Hold;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use regall_sys::arch::ticks;
@@ -97,6 +98,19 @@ impl Peer {
     #[inline]
     pub fn outbox(&self) -> &Outbox {
         &self.outbox
+    }
+
+    /// Where `bytes` at its address `addr` are mapped here, or as many as are, if they are or can
+    /// be; `eager`: even if it does not pay to map them for this once.
+    pub fn mapped(
+        &self,
+        addr: u64,
+        bytes: u64,
+        write: bool,
+        eager: bool,
+    ) -> Option<(u64, Hold<'_>)> {
+        let by = (&self.endpoints, &self.order);
+        map::hold(&self.process, by, (addr, bytes), write, eager)
     }
 
     /// Lets go of what is of memory that has changed since it was mapped here.

@@ -6,7 +6,10 @@
 //! are not finished or not asked for.
 
 use crate::boxes::notify::transfer_and_tell;
+use crate::cookie::circle::Circle;
+use crate::cookie::Cookie;
 use crate::host::Host;
+use crate::kind::Order;
 use crate::lock::{self, Lock};
 use crate::memory;
 use crate::peer::Peer;
@@ -64,6 +67,32 @@ pub enum Job {
         /// What the peer is told with when it is done; `None`: it is not told.
         notice: Option<u64>,
     },
+    /// See [`Circle::transfer`].
+    Region {
+        /// Those whose regions were used.
+        circle: &'static Circle,
+        /// In which order mechanisms are tried.
+        order: Order,
+        /// Whether it is read or written.
+        way: Way,
+        /// The region, and where in it.
+        region: (Cookie, u64),
+        /// Our memory.
+        local: Vector,
+    },
+    /// See [`Circle::copy`].
+    Regions {
+        /// Those whose regions were used.
+        circle: &'static Circle,
+        /// In which order mechanisms are tried.
+        order: Order,
+        /// The region that is read, and where in it.
+        from: (Cookie, u64),
+        /// The region that is written, and where in it.
+        to: (Cookie, u64),
+        /// Bytes, at the most.
+        length: u64,
+    },
 }
 
 impl Job {
@@ -71,7 +100,7 @@ impl Job {
     ///
     /// # Safety
     /// What it is about is still valid.
-    unsafe fn carry_out(&self) -> Outcome {
+    unsafe fn carry_out(&self, host: &'static dyn Host) -> Outcome {
         match self {
             Self::Transfer {
                 peer,
@@ -90,6 +119,25 @@ impl Job {
                     Some(tag) => unsafe { transfer_and_tell(peer, *way, local, remote, *tag) },
                 }
             }
+            Self::Region {
+                circle,
+                order,
+                way,
+                region,
+                local,
+            } => {
+                // SAFETY: by the contract above.
+                let local = unsafe { local.segments() };
+                // SAFETY: by the contract above.
+                unsafe { circle.transfer(host, *order, *way, *region, local) }
+            }
+            Self::Regions {
+                circle,
+                order,
+                from,
+                to,
+                length,
+            } => circle.copy(host, *order, *from, *to, *length),
         }
     }
 
@@ -97,6 +145,8 @@ impl Job {
     fn uses(&self, of: NonNull<Peer>) -> bool {
         match self {
             Self::Transfer { peer, .. } => *peer == of,
+            // They open the owners themselves.
+            Self::Region { .. } | Self::Regions { .. } => false,
         }
     }
 }
@@ -188,7 +238,9 @@ impl Engine {
                 continue;
             };
             // SAFETY: by the contract of `Queue::start`.
-            let outcome = unsafe { job.carry_out() };
+            let host = unsafe { queue.as_ref() }.host;
+            // SAFETY: likewise.
+            let outcome = unsafe { job.carry_out(host) };
             // Whoever is told may close the peer.
             self.ring.lock().current = None;
             // SAFETY: a queue is not closed as long as a job of its is not finished.

@@ -11,6 +11,7 @@
 
 /* There or not, as with any preloaded library. */
 #pragma weak regall_active
+#pragma weak regall_alloc_shared
 #pragma weak regall_audit
 #pragma weak regall_opt_out
 #pragma weak regall_opt_in
@@ -86,6 +87,8 @@ struct worker {
 };
 
 static char *worker_arena;
+/* Whether the next worker's arena is memory that others can map. */
+static bool arenas_are_shared;
 
 /* What a worker does when it is asked; ASK_CREATE's segments count from its arena on. */
 __attribute__((unused)) static void do_work(struct work *w)
@@ -133,6 +136,8 @@ __attribute__((unused)) static struct worker start_worker(void)
 		close(from[0]);
 		worker_arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		NEED(worker_arena != MAP_FAILED);
+		if (arenas_are_shared)
+			NEED(regall_alloc_shared(ARENA, (void **)&worker_arena) == 0);
 		while (read(to[0], &c, 1) == 1 && worker.work->ask != ASK_END) {
 			do_work(worker.work);
 			NEED(write(from[1], &c, 1) == 1);

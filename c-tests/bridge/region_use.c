@@ -180,7 +180,7 @@ static void destroy(struct worker *w, uint64_t cookie)
 	IS(0, ask(w, ASK_DESTROY));
 }
 
-static void copies(void)
+static void copies_of(size_t first, size_t last, bool first_shared, bool second_shared)
 {
 	static const struct {
 		uint64_t length, from, to, len, want;
@@ -191,15 +191,18 @@ static void copies(void)
 		{ 3 * MIB + 5, MIB - 1, 3, 2 * MIB, 2 * MIB },
 		{ 3 * MIB + 5, 17, MIB, UINT64_MAX, 2 * MIB + 5 },
 	};
-	struct worker a = start_worker(), b = start_worker();
+	arenas_are_shared = first_shared;
+	struct worker a = start_worker();
+	arenas_are_shared = second_shared;
+	struct worker b = start_worker();
 	struct worker *of[] = { NULL, &a, &b };
 	own_arena = anon(ARENA / PAGE);
 	static char copy[ARENA];
-	/* Own to foreign, foreign to own, both of one foreign process, of two, both own. */
-	static const int pairs[][2] = { { 0, 1 }, { 1, 0 }, { 1, 1 }, { 1, 2 }, { 0, 0 } };
-	for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
+	/* Own to foreign, foreign to own, both own, both of one foreign process, of two. */
+	static const int pairs[][2] = { { 0, 1 }, { 1, 0 }, { 0, 0 }, { 1, 1 }, { 1, 2 }, { 2, 1 } };
+	for (size_t p = first; p <= last; p++)
 		for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
-			for (unsigned flags = 0; flags < 2; flags++) {
+			for (unsigned flags = 0; flags < (first_shared ? 1 : 2); flags++) {
 				struct worker *source = of[pairs[p][0]], *target = of[pairs[p][1]];
 				uint64_t n = cases[c].length;
 				struct regall_done done;
@@ -240,6 +243,18 @@ static void copies(void)
 			}
 	end_worker(&a);
 	end_worker(&b);
+}
+
+static void copies(void)
+{
+	copies_of(0, 4, false, false);
+}
+
+/* Where memory can be mapped: of both, or of one. */
+static void mapped(void)
+{
+	copies_of(4, 4, true, true);
+	copies_of(4, 5, true, false);
 }
 
 static bool rings(int timeout)
@@ -332,7 +347,8 @@ static void notify(void)
 int main(int argc, char **argv)
 {
 	static const struct chapter all[] = {
-		{ "single", single }, { "claims", claims }, { "copies", copies }, { "notify", notify },
+		{ "single", single }, { "claims", claims }, { "copies", copies },
+		{ "mapped", mapped }, { "notify", notify },
 	};
 	return run_chapter(argc, argv, all, sizeof all / sizeof *all, 60);
 }

@@ -2,6 +2,7 @@
 
 use super::done::{one, Done};
 use super::error;
+use crate::cookies;
 use crate::copier;
 use crate::host::Shim;
 use crate::intercept::strict;
@@ -9,6 +10,7 @@ use crate::sys::{Errno, Result};
 use crate::track;
 use core::ffi::{c_int, c_uint};
 use core::ptr::NonNull;
+use regall_bridge::cookie::Cookie;
 use regall_bridge::peer::Peer;
 use regall_bridge::queue::{Completion, Job, Queue, Vector};
 use regall_bridge::transfer::Way;
@@ -229,12 +231,8 @@ pub(super) unsafe fn start(
     notice: Option<u64>,
     tag: u64,
 ) -> Result<()> {
-    // SAFETY: by the callers' contract.
-    let queue = unsafe { queue.as_ref() };
-    let all = queue.zip(NonNull::new(peer)).zip(local.zip(remote));
-    let ((queue, peer), (local, remote)) = all.ok_or(Errno::INVAL)?;
-    let _pass = strict::pass();
-    track::fork::check();
+    let all = NonNull::new(peer).zip(local.zip(remote));
+    let (peer, (local, remote)) = all.ok_or(Errno::INVAL)?;
     let job = Job::Transfer {
         peer,
         way,
@@ -242,9 +240,86 @@ pub(super) unsafe fn start(
         remote,
         notice,
     };
+    // SAFETY: by the callers' contract.
+    unsafe { begin(queue, job, tag) }
+}
+
+unsafe fn begin(queue: *const Queue, job: Job, tag: u64) -> Result<()> {
+    // SAFETY: by the callers' contract.
+    let queue = unsafe { queue.as_ref() }.ok_or(Errno::INVAL)?;
+    let _pass = strict::pass();
+    track::fork::check();
     let engine = copier::engine().ok_or(Errno::INVAL)?;
     // SAFETY: by the callers' contract.
     unsafe { queue.start(engine, job, tag) }
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// `queue` is NULL or an open queue. Until the completion: `to` is valid, and each of its `tos`
+/// segments is valid for writing.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_region_read_start(
+    queue: *const Queue,
+    cookie: u64,
+    offset: u64,
+    to: *const Segment,
+    tos: usize,
+    tag: u64,
+) -> c_int {
+    let region = (Cookie(cookie), offset);
+    // SAFETY: by the contract above.
+    answer(unsafe { start_region(queue, Way::Get, region, vector(to, tos), tag) })
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// As [`regall_region_read_start`], with segments that are valid for reading.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_region_write_start(
+    queue: *const Queue,
+    cookie: u64,
+    offset: u64,
+    from: *const Segment,
+    froms: usize,
+    tag: u64,
+) -> c_int {
+    let region = (Cookie(cookie), offset);
+    // SAFETY: by the contract above.
+    answer(unsafe { start_region(queue, Way::Put, region, vector(from, froms), tag) })
+}
+
+unsafe fn start_region(
+    queue: *const Queue,
+    way: Way,
+    region: (Cookie, u64),
+    local: Option<Vector>,
+    tag: u64,
+) -> Result<()> {
+    let job = cookies::transfer_job(way, region, local.ok_or(Errno::INVAL)?);
+    // SAFETY: by the callers' contract.
+    unsafe { begin(queue, job, tag) }
+}
+
+/// See regall.h.
+///
+/// # Safety
+/// `queue` is NULL or an open queue.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn regall_region_copy_start(
+    queue: *const Queue,
+    from: u64,
+    from_offset: u64,
+    to: u64,
+    to_offset: u64,
+    len: u64,
+    tag: u64,
+) -> c_int {
+    let (from, to) = ((Cookie(from), from_offset), (Cookie(to), to_offset));
+    // SAFETY: by the contract above; the regions' memory is their owners'.
+    answer(unsafe { begin(queue, cookies::copy_job(from, to, len), tag) })
 }
 
 /// Whether `peer` can be closed.

@@ -1,7 +1,9 @@
 //! Those whose cookies were used: their peers and tables are kept open, up to so many. What
-//! is done with a region once it is found is in [`held`].
+//! is done with a region once it is found is in [`held`]; copies between two of which neither
+//! is ours are in [`third`].
 
 mod held;
+mod third;
 
 use held::{Both, Held};
 

@@ -10,7 +10,8 @@
 //! [`Host::ours`]: crate::host::Host::ours
 
 use super::{any_memory, Copied, Endpoints, Features, Job, Mechanism};
-use crate::kind::No;
+use crate::kind::{Kind, No, Order};
+use crate::process::Process;
 use crate::vector::{Cursor, Segment, Way};
 use crate::window::{By, Bytes, Hold, Wanted, Windows};
 use regall_sys::{file, Access, Errno, Result};
@@ -33,6 +34,34 @@ impl Mechanism for Map {
         // SAFETY: by the contract above.
         let copied = unsafe { through(by, windows, job) };
         copied.map(Copied::unproven)
+    }
+}
+
+/// A peer's memory where it is mapped here, for who has a use for it beside copying; attached now
+/// if it is not and that pays, or if `eager`. `None`: it is not mapped, or the order of mechanisms
+/// leaves mapping out.
+pub fn hold<'a>(
+    peer: &Process,
+    (endpoints, order): (&'a Endpoints, &Order),
+    (addr, bytes): (u64, u64),
+    write: bool,
+    eager: bool,
+) -> Option<(u64, Hold<'a>)> {
+    if !order.has(Kind::Map) {
+        return None;
+    }
+    let wanted = Wanted {
+        by: endpoints.by_file(order),
+        addr,
+        bytes,
+        write,
+        eager: eager || !order.is_auto() || !endpoints.kernel_copies(),
+        mapped: true,
+    };
+    let hold = endpoints.map.hold(peer, &wanted).ok()?;
+    match hold.bytes() {
+        Ok(Bytes::At(at)) => Some((at, hold)),
+        _ => None,
     }
 }
 

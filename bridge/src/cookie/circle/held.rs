@@ -11,9 +11,6 @@ use crate::vector::{Cursor, Segment, PIECE_SEGMENTS};
 use core::mem::MaybeUninit;
 use regall_sys::{Errno, Result};
 
-/// Bytes that are copied at a time between two regions of which neither is ours.
-const BOUNCE: u64 = 1 << 20;
-
 /// A region that is about to be used.
 pub(super) struct Held<'a> {
     pub circle: &'a Circle,
@@ -101,14 +98,14 @@ impl Both<'_> {
         claimed.inspect_err(|_| self.source.region.unclaim())
     }
 
-    /// In one go if one of them is ours, else through memory of ours.
+    /// In one go if one of them is ours or mapped here, else through memory of ours.
     pub fn copy(&self, host: &'static dyn Host, length: u64, done: &mut Outcome) {
         if self.source.is_own() {
             self.with_own(Way::Put, length, done);
         } else if self.target.is_own() {
             self.with_own(Way::Get, length, done);
         } else {
-            self.by_way_of_us(host, length, done);
+            self.of_others(host, length, done);
         }
     }
 
@@ -145,42 +142,6 @@ impl Both<'_> {
             }
         }
     }
-
-    fn by_way_of_us(&self, host: &'static dyn Host, length: u64, done: &mut Outcome) {
-        let bounce = match host.map(BOUNCE) {
-            Ok(bounce) => bounce,
-            Err(e) => {
-                done.result = Err(e);
-                return;
-            }
-        };
-        while done.bytes < length && done.result.is_ok() {
-            let mut read = Outcome::NOTHING;
-            let len = BOUNCE.min(length - done.bytes);
-            let local = [Segment { addr: bounce, len }];
-            let (from, to) = (
-                self.from.saturating_add(done.bytes),
-                self.to.saturating_add(done.bytes),
-            );
-            let mut here = Cursor::new(&local);
-            // SAFETY: the memory is ours, and that long.
-            unsafe { self.source.go_on(Way::Get, from, len, &mut here, &mut read) };
-            let local = [Segment {
-                addr: bounce,
-                len: read.bytes,
-            }];
-            let before = done.bytes;
-            let mut here = Cursor::new(&local);
-            // SAFETY: likewise.
-            unsafe { self.target.go_on(Way::Put, to, len, &mut here, done) };
-            done.result = done.result.and(read.result);
-            if done.bytes - before < len {
-                break;
-            }
-        }
-        // SAFETY: mapped above for these copies, which are done.
-        unsafe { host.unmap(bounce, BOUNCE) };
-    }
 }
 
 /// A place in a region's segments, and how far to go from there.
@@ -202,7 +163,7 @@ impl Walk {
         }
     }
 
-    /// The next segments.
+    /// The next segments, as many as there is room for.
     pub fn take<'f>(&mut self, region: &Entry, few: &'f mut Segments) -> &'f [Segment] {
         let mut used = 0;
         while let (Some(s), true) = (region.segment(self.n), self.left > 0) {
@@ -229,7 +190,8 @@ impl Walk {
     }
 }
 
-pub(super) type Segments = [MaybeUninit<Segment>; PIECE_SEGMENTS];
+/// Room for segments.
+pub(super) type Segments = [MaybeUninit<Segment>];
 
 /// Tells the owner that it has something to look at: a byte in its pipe. If that is full,
 /// it knows.
