@@ -241,6 +241,48 @@ int regall_getv(regall_peer *peer, const struct regall_segment *to, size_t tos,
 int regall_putv(regall_peer *peer, const struct regall_segment *from, size_t froms,
 		const struct regall_segment *to, size_t tos, struct regall_done *done);
 
+/* ---- Atomic operations on words of a peer's memory ----
+ *
+ * Each is carried out by one instruction of the processor: here, where the memory can be mapped
+ * (see regall_map: regall_alloc_shared, REGALL_SHARE=heap, other shared memory); elsewhere by the
+ * peer's helper, in the peer, where that runs (REGALL_COPY; some 50 microseconds). All of these, of
+ * whichever processes, and what the peer itself does to the word by C11 atomics, are atomic with
+ * each other. They are not atomic with regall_put, process_vm_writev(2), write(2) and read(2) into
+ * the memory, nor with atomics of an adapter's, unless that says so (IBV_ATOMIC_GLOB). Mapped, the
+ * same is had for less: C11 atomics on regall_mapping.at.
+ *
+ * Of the C11 memory model they are: load memory_order_acquire, store memory_order_release, the
+ * others memory_order_acq_rel. `addr` is the word's address in the peer, naturally aligned.
+ *
+ * 0, or -EINVAL: peer is NULL, addr is not a multiple of the word's size, or `value` of a load is
+ * NULL; -EOPNOTSUPP: the memory can't be mapped, and no helper does it (there is none, or the peer
+ * is under a seccomp filter); -EAGAIN, -ENOMEM: the helper can't do it now; -EFAULT, -EACCES,
+ * -EPERM: as regall_get and regall_put; none of these was carried out. -ESTALE and -ESRCH, as
+ * regall_put: whether it was carried out, and on what, is not known. (Memory that
+ * comes or goes beside the word seldom causes it.) */
+
+/* Adds, modulo 2^32 or 2^64. What was there goes to *before, if that is not NULL. */
+int regall_fetch_add32(regall_peer *peer, uint64_t addr, uint32_t add, uint32_t *before);
+int regall_fetch_add64(regall_peer *peer, uint64_t addr, uint64_t add, uint64_t *before);
+
+/* Puts `desired` there if `expected` is there. What was there goes to *before, if that is not NULL:
+ * `expected` if it was done. (A comparison that fails is 0, too, and needs memory that can be
+ * written.) */
+int regall_compare_swap32(regall_peer *peer, uint64_t addr, uint32_t expected, uint32_t desired,
+			  uint32_t *before);
+int regall_compare_swap64(regall_peer *peer, uint64_t addr, uint64_t expected, uint64_t desired,
+			  uint64_t *before);
+
+/* Puts `value` there. What was there goes to *before, if that is not NULL. */
+int regall_swap32(regall_peer *peer, uint64_t addr, uint32_t value, uint32_t *before);
+int regall_swap64(regall_peer *peer, uint64_t addr, uint64_t value, uint64_t *before);
+
+/* Reads, whole, into *value; writes `value`, whole. */
+int regall_load32(regall_peer *peer, uint64_t addr, uint32_t *value);
+int regall_load64(regall_peer *peer, uint64_t addr, uint64_t *value);
+int regall_store32(regall_peer *peer, uint64_t addr, uint32_t value);
+int regall_store64(regall_peer *peer, uint64_t addr, uint64_t value);
+
 /* ---- Regions: scattered memory under a cookie, in KNEM's manner ----
  *
  * Whoever is given the cookie, by any means, can read or write the region at an offset

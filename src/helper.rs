@@ -1,6 +1,7 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
+use crate::apart;
 use crate::base::process::image;
 use crate::base::{mode, phase, settings, withheld::withheld};
 use crate::boxes;
@@ -22,6 +23,7 @@ use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
 use regall_bridge::vector::Segment;
 use regall_bridge::wire::BOUNCE;
+use regall_bridge::word::Operation;
 
 /// The helper thread. It has descriptors of its own: programs that close what they find do not end
 /// it, and
@@ -413,6 +415,10 @@ impl Owner for Us {
             Err(e @ (Errno::FAULT | Errno::ACCES)) => Err(e),
             _ => Err(Errno::STALE),
         }
+    }
+
+    fn operate(&self, operation: &Operation) -> Result<u64> {
+        apart::operate(operation)
     }
 
     fn admits(&self, who: &socket::Credentials) -> bool {

@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "benches" / "c"
 OUT = ROOT / "target" / "bench"
-PROGRAMS = ("calls", "heap", "growth", "lookup", "life", "spawn", "rank", "cputime", "peer", "regions", "presence", "boxes")
+PROGRAMS = ("calls", "heap", "growth", "lookup", "life", "spawn", "rank", "cputime", "peer", "regions", "words", "presence", "boxes")
 PRELOADS = ("empty", "future", "mlockall", "ucm")
 
 

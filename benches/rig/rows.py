@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import boxes, build, copy, presence, regions, sharing
+from . import boxes, build, copy, presence, regions, sharing, words
 from .model import Check, Section, Table
 from .pairs import CPU, TITLES, Failed, alternate, difference, interval, median, ratio
 
@@ -369,6 +369,7 @@ def rank_memory(bench, launcher, way):
 ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other": other,
         "lookup": lookup, "startup": startup, "hpcc": hpcc, "bridge": bridge,
         "regions": lambda bench: regions.regions(bench, single),
+        "words": lambda bench: words.words(bench, single),
         "copy": lambda bench: copy.copy(bench, mpirun, mpi_environment, check, compared),
         "boxes": lambda bench: boxes.boxes(bench, mpirun, mpi_environment, check),
         "hugepages": lambda bench: copy.hugepages(bench, check, compared), "pinning": pinning,

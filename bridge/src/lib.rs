@@ -7,6 +7,8 @@
 //! in the view afterwards; what is mapped here of the peer's memory ([`window`]) stays
 //! for the next one. Nothing that is read from another process is trusted.
 //!
+//! [`word`] operates on single words, atomically.
+//!
 //! Without std and without an allocator, as the shim that it is part of; memory and
 //! counters are the [`host`]'s.
 #![cfg_attr(not(test), no_std)]
@@ -25,6 +27,7 @@ pub mod lock;
 pub mod maps;
 pub mod mechanism;
 pub mod memory;
+pub mod operate;
 pub mod peer;
 pub mod pool;
 pub mod process;
@@ -39,4 +42,5 @@ pub mod vector;
 pub mod view;
 pub mod window;
 pub mod wire;
+pub mod word;
 pub mod xpmem;

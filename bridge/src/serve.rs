@@ -11,9 +11,10 @@ use crate::staging::{make_file, Staging};
 use crate::vector::Segment;
 use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
-    ATTACH_GET, ATTACH_PUT, BOX_EVENT, BOX_FILE, COOKIE_GET, COOKIE_PUT, DESCRIPTOR, GET, HELLO,
-    HOLD, MAGIC, PUT, REQUEST,
+    ADD, ATTACH_GET, ATTACH_PUT, BOX_EVENT, BOX_FILE, COMPARE_SWAP, COOKIE_GET, COOKIE_PUT,
+    DESCRIPTOR, GET, HELLO, HOLD, LOAD, MAGIC, PUT, REQUEST, STORE, SWAP,
 };
+use crate::word::Operation;
 use places::{Guest, Party, PLACES};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd, Poll};
@@ -24,6 +25,7 @@ use regall_sys::{Access, Errno, Result};
 
 mod behind;
 mod places;
+mod words;
 
 /// What is waited for beside peers.
 const BEFORE: usize = 3;
@@ -45,6 +47,9 @@ pub trait Owner {
     /// Where the entry `id` ends, which holds `addr`; `open`: it need not be registered. ESTALE: it
     /// is another one by now; EFAULT: it is not registered; EACCES: its protection says no.
     fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64>;
+    /// Carries out an operation on a word of this process's memory; what was there. EFAULT: it is
+    /// not mapped, or its protection says no; EOPNOTSUPP: that can't be done here without danger.
+    fn operate(&self, operation: &Operation) -> Result<u64>;
     /// Whether the process that has connected, as the kernel says, may reach this one's memory:
     /// [`crate::rights`]. Asked before it is served anything, and at a time at which it was
     /// alive, for it has spoken since.
@@ -340,6 +345,12 @@ impl Client {
                 return Ok((made.map(|()| 0), handed));
             }
             (HOLD, Some(_)) => return Ok((self.hold(owner, request), Handed::Nothing)),
+            (ADD | COMPARE_SWAP | SWAP | LOAD | STORE, Some(_)) if !self.other_user => {
+                let operation = request.operation()?;
+                let waits = || !socket::has_ended(&self.socket);
+                let done = words::operate(owner, &operation, request.id, waits);
+                return Ok((done, Handed::Nothing));
+            }
             (
                 GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR | BOX_FILE | BOX_EVENT,
                 Some(bounce),

@@ -38,6 +38,19 @@
 #pragma weak regall_getv_start
 #pragma weak regall_queue_poll
 #pragma weak regall_queue_wait
+#pragma weak regall_region_read_start
+#pragma weak regall_region_write_start
+#pragma weak regall_region_copy_start
+#pragma weak regall_fetch_add32
+#pragma weak regall_fetch_add64
+#pragma weak regall_compare_swap32
+#pragma weak regall_compare_swap64
+#pragma weak regall_swap32
+#pragma weak regall_swap64
+#pragma weak regall_load32
+#pragma weak regall_load64
+#pragma weak regall_store32
+#pragma weak regall_store64
 
 enum { PLAYGROUND = 64, COOKIES = 16, PIECES = 5 };
 
@@ -260,6 +273,25 @@ static void peers(void)
 	}
 }
 
+static void words(void)
+{
+	regall_peer *p = draw(32) ? peer : NULL;
+	uint64_t at = draw(4) ? any() & ~7ull : any(), whole;
+	uint32_t half;
+	switch (draw(10)) {
+	case 0: answer(regall_fetch_add32(p, at, (uint32_t)any(), draw(2) ? &half : NULL)); break;
+	case 1: answer(regall_fetch_add64(p, at, any(), draw(2) ? &whole : NULL)); break;
+	case 2: answer(regall_compare_swap32(p, at, 0, (uint32_t)any(), draw(2) ? &half : NULL)); break;
+	case 3: answer(regall_compare_swap64(p, at, any(), any(), draw(2) ? &whole : NULL)); break;
+	case 4: answer(regall_swap32(p, at, (uint32_t)any(), draw(2) ? &half : NULL)); break;
+	case 5: answer(regall_swap64(p, at, any(), draw(2) ? &whole : NULL)); break;
+	case 6: answer(regall_load32(p, at, draw(8) ? &half : NULL)); break;
+	case 7: answer(regall_load64(p, at, draw(8) ? &whole : NULL)); break;
+	case 8: answer(regall_store32(p, at, (uint32_t)any())); break;
+	default: answer(regall_store64(p, at, any()));
+	}
+}
+
 static void regions(void)
 {
 	struct regall_segment here[PIECES];
@@ -308,12 +340,24 @@ static void regions(void)
 static void queues(void)
 {
 	static regall_queue *queue;
+	/* Vectors have to stay until their copies are finished. */
+	static struct regall_segment here;
 	struct regall_completion some[64];
+	here = piece(ground, PAGE);
 	size_t len;
 	char *at = mine(&len);
 	if (!queue)
 		NEED(regall_queue_open(0, &queue) == 0);
-	switch (draw(7)) {
+	switch (draw(9)) {
+	case 7:
+		if (draw(2))
+			answer(regall_region_read_start(queue, cookie(), any(), &here, draw(2), any()));
+		else
+			answer(regall_region_write_start(draw(32) ? queue : NULL, cookie(), any(), &here, draw(2), any()));
+		break;
+	case 8:
+		answer(regall_region_copy_start(queue, cookie(), any(), cookie(), any(), any(), any()));
+		break;
 	case 0:
 		answer(regall_get_start(draw(32) ? queue : NULL, draw(32) ? peer : NULL, at, any(), len, any()));
 		break;
@@ -378,7 +422,7 @@ int main(int argc, char **argv)
 	uint64_t until = now_ns() + (uint64_t)seconds * 1000000000u;
 	while (now_ns() < until && wrong < 10) {
 		for (int i = 0; i < 200; i++)
-			switch (draw(8)) {
+			switch (draw(9)) {
 			case 0:
 				memory();
 				break;
@@ -389,6 +433,9 @@ int main(int argc, char **argv)
 				break;
 			case 7:
 				queues();
+				break;
+			case 8:
+				words();
 				break;
 			default:
 				regions();

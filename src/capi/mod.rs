@@ -7,6 +7,7 @@ mod cookies;
 mod done;
 pub mod mapping;
 mod peers;
+mod words;
 
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;

@@ -12,6 +12,7 @@ use crate::lock::Lock;
 use crate::process::Process;
 use crate::vector::{Cursor, Few, Segment, Way};
 use crate::wire::{Answer, Request, ATTACH_GET, ATTACH_PUT, CHUNK, GET, PUT, SLOTS};
+use crate::word::Operation;
 use regall_sys::{Access, Errno, Result};
 
 /// The mechanism by a thread of the owner.
@@ -83,6 +84,34 @@ pub unsafe fn copy_of(
             (0, Some(e)) => Err(No::Failed(e)),
             (bytes, _) => Ok(bytes),
         },
+    }
+}
+
+/// Has the owner carry out an operation on a word of its memory; what was there.
+#[cold]
+#[inline(never)]
+pub fn operate(
+    peer: &Process,
+    link: &Lock<Link>,
+    operation: &Operation,
+) -> core::result::Result<u64, No> {
+    let (_, id) = peer
+        .entry(operation.addr, operation.writes(), false)
+        .map_err(No::Failed)?;
+    let mut link = link.lock();
+    let abandoned = link.abandoned();
+    let open = link.ready(peer, abandoned)?;
+    let answered = match open.send(Request::for_word(operation, id)) {
+        Ok(()) => open.receive(|| peer.gone(), Comes::Alone),
+        Err(lost) => Err(lost),
+    };
+    match answered {
+        Ok((answer, _)) if answer.errno == 0 => Ok(answer.bytes),
+        Ok((answer, _)) => Err(No::Failed(Errno(answer.errno as i32))),
+        Err(lost) => {
+            link.close();
+            Err(No::Failed(lost.why(peer)))
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //! of `each_mechanism` in directory/src/settings.rs, from which [`crate::kind`], [`features`] and
 //! [`run`] are made; one with an endpoint is a field of [`Endpoints`], too. Who chooses between
 //! mechanisms asks for features. By name they are asked for only where a caller speaks to one of
-//! them: `process_vm` to the mapped memory, the kernel and the helper, `cookie` and the shim to the
-//! helper and KNEM.
+//! them: `process_vm` to the mapped memory, the kernel and the helper, `peer` to the mapped memory,
+//! `word`, `cookie` and the shim to the helper, `cookie` and the shim to KNEM.
 
 pub mod cma;
 pub mod helper;

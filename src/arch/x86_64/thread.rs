@@ -108,3 +108,45 @@ unsafe extern "C" {
         entry: extern "C" fn() -> !,
     ) -> i64;
 }
+
+// regall_run_apart(flags, entry, argument): clone(2) of a process that runs on this thread's own
+// stack, below what is in use, while this one waits (CLONE_VM, CLONE_VFORK). It calls `entry`, which
+// does not return.
+global_asm!(
+    r#"
+    .hidden regall_run_apart
+    .globl regall_run_apart
+    .type regall_run_apart, @function
+regall_run_apart:
+    .cfi_startproc
+    mov r9, rsi
+    xor esi, esi
+    mov eax, {clone}
+    syscall
+    test rax, rax
+    jz 2f
+    ret
+    // A process begins here. Its maker still needs what is at the stack's end.
+2:  .cfi_undefined rip
+    xor ebp, ebp
+    and rsp, -16
+    cld
+    mov rdi, rdx
+    call r9
+    ud2
+    .cfi_endproc
+    .size regall_run_apart, . - regall_run_apart
+"#,
+    clone = const libc::SYS_clone,
+);
+
+unsafe extern "C" {
+    /// Makes a process with clone(2)'s `flags`, of which CLONE_VM and CLONE_VFORK must be two, that
+    /// calls `entry` with `argument`; returns when it has ended: clone's result, its number or
+    /// -errno.
+    pub fn regall_run_apart(
+        flags: u64,
+        entry: extern "C" fn(*mut core::ffi::c_void) -> !,
+        argument: *mut core::ffi::c_void,
+    ) -> i64;
+}

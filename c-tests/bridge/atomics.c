@@ -1,0 +1,481 @@
+/* Proves: operations on a peer's words are atomic with each other, by instructions here or by the owner's helper, and with the owner's own; memory that goes hurts nobody. */
+#include "peers.h"
+#include "linear.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/prctl.h>
+
+#pragma weak regall_alloc_shared
+#pragma weak regall_fetch_add32
+#pragma weak regall_fetch_add64
+#pragma weak regall_compare_swap32
+#pragma weak regall_compare_swap64
+#pragma weak regall_swap32
+#pragma weak regall_swap64
+#pragma weak regall_load32
+#pragma weak regall_load64
+#pragma weak regall_store32
+#pragma weak regall_store64
+
+static char *shared_pages(size_t pages)
+{
+	void *p = NULL;
+	NEED(regall_alloc_shared(pages * PAGE, &p) == 0);
+	return p;
+}
+
+/* ---- what each does, and what is refused ---- */
+
+static int owner(void)
+{
+	char *mapped = shared_pages(2), *private = anon(4), line[64];
+	memset(private, 0, 4 * PAGE);
+	NEED(mprotect(private + PAGE, PAGE, PROT_READ) == 0);
+	NEED(regall_opt_out(private + 2 * PAGE, PAGE) == 0);
+	say("%#lx", (unsigned long)(uintptr_t)mapped);
+	say("%#lx", (unsigned long)(uintptr_t)private);
+	while (line_from(0, line, sizeof line)) {
+		uint64_t at;
+		NEED(sscanf(line, "%lx", &at) == 1);
+		say("%#lx", *(uint64_t *)(uintptr_t)at);
+	}
+	return 0;
+}
+
+static uint64_t word_of(const struct other *o, uint64_t at)
+{
+	char line[32];
+	snprintf(line, sizeof line, "%lx", (unsigned long)at);
+	return ask(o, line);
+}
+
+static void each(regall_peer *peer, const struct other *o, uint64_t at)
+{
+	uint64_t before = 99, other;
+	uint32_t half = 99;
+	IS(0, regall_store64(peer, at, 0xfffffffffffffffe));
+	IS(0, regall_fetch_add64(peer, at, 5, &before));
+	HOLDS(before == 0xfffffffffffffffe);
+	IS(3, word_of(o, at));
+	IS(0, regall_fetch_add64(peer, at, (uint64_t)-1, NULL));
+	IS(0, regall_compare_swap64(peer, at, 3, 7, &before));
+	IS(2, before);
+	IS(0, regall_compare_swap64(peer, at, 2, 1ull << 40 | 7, &before));
+	IS(2, before);
+	IS(0, regall_swap64(peer, at, 1ull << 50 | 9, &before));
+	HOLDS(before == (1ull << 40 | 7));
+	IS(0, regall_load64(peer, at, &other));
+	HOLDS(other == (1ull << 50 | 9) && word_of(o, at) == other);
+	/* Half of it. */
+	IS(0, regall_store32(peer, at, 0xffffffff));
+	IS(0, regall_fetch_add32(peer, at, 2, &half));
+	IS(0xffffffff, half);
+	HOLDS(word_of(o, at) == (1ull << 50 | 1));
+	IS(0, regall_compare_swap32(peer, at + 4, 1u << 18, 77, &half));
+	IS(1u << 18, half);
+	IS(0, regall_swap32(peer, at + 4, 78, &half));
+	IS(77, half);
+	IS(0, regall_load32(peer, at + 4, &half));
+	IS(78, half);
+	HOLDS(word_of(o, at) == (78ull << 32 | 1));
+	/* Not aligned. */
+	IS(-EINVAL, regall_fetch_add64(peer, at + 4, 1, &before));
+	IS(-EINVAL, regall_fetch_add32(peer, at + 2, 1, &half));
+	IS(-EINVAL, regall_load64(peer, at + 1, &before));
+	IS(-EINVAL, regall_load64(peer, at, NULL));
+	IS(-EINVAL, regall_load64(NULL, at, &before));
+	HOLDS(word_of(o, at) == (78ull << 32 | 1));
+}
+
+static void semantics(char *argv0, const char *way)
+{
+	struct other o = start_other(true, (char *[]){ argv0, "owner", NULL });
+	uint64_t mapped = hear_number(&o), private = hear_number(&o), word;
+	regall_peer *peer = open_peer(o.pid, 0);
+	bool helped = strcmp(way, "helped") == 0;
+	each(peer, &o, mapped + 8);
+	each(peer, &o, mapped + 2 * PAGE - 8);
+	if (helped) {
+		each(peer, &o, private + 16);
+	} else {
+		IS(-EOPNOTSUPP, regall_fetch_add64(peer, private + 16, 1, &word));
+		IS(-EOPNOTSUPP, regall_load64(peer, private + 16, &word));
+		IS(0, word_of(&o, private + 16));
+	}
+	IS(-EACCES, regall_fetch_add64(peer, private + PAGE, 1, &word));
+	IS(helped ? 0 : -EOPNOTSUPP, regall_load64(peer, private + PAGE, &word));
+	IS(-EFAULT, regall_fetch_add64(peer, private + 2 * PAGE, 1, &word));
+	IS(-EFAULT, regall_fetch_add64(peer, 64, 1, &word));
+	end_other(&o);
+	IS(-ESRCH, regall_fetch_add64(peer, mapped + 8, 1, &word));
+	IS(-ESRCH, regall_load64(peer, private + 16, &word));
+	IS(0, regall_peer_close(peer));
+}
+
+/* ---- histories ---- */
+
+enum { CLIENTS = 3, THREADS = 2, PARTIES = (CLIENTS + 1) * THREADS, EVENTS = 6 };
+/* Ones that each adds at first: an operation by the owner's helper takes a thousand times as long. */
+enum { QUICK_ONES = 40000, SLOW_ONES = 150 };
+
+/* In a file that all of them have. */
+struct common {
+	uint64_t at;		 /* of the owner's word */
+	unsigned broken, narrow; /* the clients' operations are not atomic; the word's half */
+	unsigned ones;
+	_Atomic unsigned round, ready, done;
+	_Atomic int failed;
+	struct history history;
+};
+
+static struct common *common;
+
+static struct common *common_of(int fd)
+{
+	void *p = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NEED(p != MAP_FAILED);
+	return p;
+}
+
+/* As C11 has them, on the owner's own word. */
+static uint64_t own_operation(const struct event *e, uint64_t at, bool narrow)
+{
+	uint64_t before = e->expected;
+	uint32_t half = (uint32_t)e->expected;
+	_Atomic uint64_t *word = (_Atomic uint64_t *)(uintptr_t)at;
+	_Atomic uint32_t *low = (_Atomic uint32_t *)(uintptr_t)at;
+	switch (e->act) {
+	case ADD:
+		return narrow ? atomic_fetch_add(low, (uint32_t)e->operand) : atomic_fetch_add(word, e->operand);
+	case COMPARE_SWAP:
+		if (narrow)
+			atomic_compare_exchange_strong(low, &half, (uint32_t)e->operand);
+		else
+			atomic_compare_exchange_strong(word, &before, e->operand);
+		return narrow ? half : before;
+	case SWAP:
+		return narrow ? atomic_exchange(low, (uint32_t)e->operand) : atomic_exchange(word, e->operand);
+	case LOAD:
+		return narrow ? atomic_load_explicit(low, memory_order_acquire) :
+				atomic_load_explicit(word, memory_order_acquire);
+	default:
+		if (narrow)
+			atomic_store_explicit(low, (uint32_t)e->operand, memory_order_release);
+		else
+			atomic_store_explicit(word, e->operand, memory_order_release);
+		return 0;
+	}
+}
+
+/* What is not to pass: a get, and a put of what comes of it. */
+static int broken_operation(regall_peer *peer, const struct event *e, size_t bytes, uint64_t *before)
+{
+	*before = 0;
+	int r = regall_get(peer, before, common->at, bytes, NULL);
+	uint64_t after = e->act == ADD ? *before + e->operand : e->operand;
+	if (e->act == LOAD || (e->act == COMPARE_SWAP && *before != e->expected))
+		return r;
+	return r ? r : regall_put(peer, &after, common->at, bytes, NULL);
+}
+
+static int operation(regall_peer *peer, const struct event *e, uint64_t *before)
+{
+	uint64_t at = common->at;
+	uint32_t half = 0, operand = (uint32_t)e->operand;
+	int r;
+	*before = 0;
+	if (common->broken)
+		return broken_operation(peer, e, common->narrow ? 4 : 8, before);
+	if (!common->narrow)
+		switch (e->act) {
+		case ADD: return regall_fetch_add64(peer, at, e->operand, before);
+		case COMPARE_SWAP: return regall_compare_swap64(peer, at, e->expected, e->operand, before);
+		case SWAP: return regall_swap64(peer, at, e->operand, before);
+		case LOAD: return regall_load64(peer, at, before);
+		default: return regall_store64(peer, at, e->operand);
+		}
+	switch (e->act) {
+	case ADD: r = regall_fetch_add32(peer, at, operand, &half); break;
+	case COMPARE_SWAP: r = regall_compare_swap32(peer, at, (uint32_t)e->expected, operand, &half); break;
+	case SWAP: r = regall_swap32(peer, at, operand, &half); break;
+	case LOAD: r = regall_load32(peer, at, &half); break;
+	default: r = regall_store32(peer, at, operand); break;
+	}
+	*before = half;
+	return r;
+}
+
+/* Waits until the word is that. */
+static void await(_Atomic unsigned *word, unsigned value)
+{
+	for (unsigned n = 0; atomic_load(word) != value; n++)
+		if (n > 200)
+			sched_yield();
+}
+
+static _Atomic unsigned last_round;
+
+struct party {
+	unsigned number;
+	regall_peer *peer; /* NULL: the owner itself */
+};
+
+static uint64_t carry_out(const struct party *me, const struct event *e)
+{
+	uint64_t before;
+	if (me->peer == NULL)
+		return own_operation(e, common->at, common->narrow);
+	if (operation(me->peer, e, &before) != 0)
+		atomic_fetch_add(&common->failed, 1);
+	return before;
+}
+
+/* Adds ones, by fetch-and-add and by compare-and-swap in turn. */
+static void add_ones_as(const struct party *me)
+{
+	struct event add = { .act = ADD, .operand = 1 }, swap = { .act = COMPARE_SWAP };
+	uint64_t seen = 0, found;
+	for (unsigned n = 0; n < common->ones && !common->failed; n += 2) {
+		seen = carry_out(me, &add) + 1;
+		do {
+			swap.expected = seen;
+			swap.operand = common->narrow ? (uint32_t)(seen + 1) : seen + 1;
+			found = carry_out(me, &swap);
+			seen = found == swap.expected ? seen : found;
+		} while (found != swap.expected && !common->failed);
+	}
+}
+
+static void *take_part(void *arg)
+{
+	struct party *me = arg;
+	struct event *mine = common->history.event[me->number];
+	uint64_t random = 0x9e3779b97f4a7c15ull * (me->number + 1), seen = 0;
+	for (unsigned round = 1; round <= last_round; round++) {
+		await(&common->round, round);
+		atomic_fetch_add(&common->ready, 1);
+		await(&common->ready, PARTIES);
+		if (common->ones)
+			add_ones_as(me);
+		for (unsigned n = 0; n < EVENTS && !common->ones; n++) {
+			random = random * 6364136223846793005ull + 1442695040888963407ull;
+			struct event *e = &mine[n];
+			e->act = (enum act)((random >> 40) % ACTS);
+			/* Nobody else ever puts that there. */
+			e->operand = e->act == ADD ? 1 + (random >> 50) % 3 :
+						     (uint64_t)(me->number + 1) << 26 | (round % 4096) << 10 | n << 5;
+			e->expected = seen;
+			e->begun = now_ns();
+			e->before = carry_out(me, e);
+			e->ended = now_ns();
+			seen = e->act == STORE ? e->operand : e->before;
+		}
+		atomic_fetch_add(&common->done, 1);
+	}
+	return NULL;
+}
+
+static void take_part_twice(unsigned first, regall_peer *peer, pthread_t threads[THREADS])
+{
+	static struct party parties[THREADS];
+	for (unsigned n = 0; n < THREADS; n++) {
+		parties[n] = (struct party){ first + n, peer };
+		NEED(pthread_create(&threads[n], NULL, take_part, &parties[n]) == 0);
+	}
+}
+
+static int client(int fd, pid_t pid, unsigned number, unsigned rounds)
+{
+	pthread_t threads[THREADS];
+	common = common_of(fd);
+	last_round = rounds;
+	take_part_twice(number * THREADS, open_peer(pid, 0), threads);
+	for (unsigned n = 0; n < THREADS; n++)
+		pthread_join(threads[n], NULL);
+	return 0;
+}
+
+/* One round; whether it is linearizable, or of the first two, whether each one was added. */
+static bool one_round(unsigned round, _Atomic uint64_t *word)
+{
+	struct history *h = &common->history;
+	uint64_t first = atomic_load(word);
+	common->narrow = round % 2;
+	uint64_t mask = common->narrow ? UINT32_MAX : UINT64_MAX;
+	atomic_store(&common->done, 0);
+	atomic_store(&common->ready, 0);
+	atomic_store(&common->round, round);
+	await(&common->done, PARTIES);
+	uint64_t last = atomic_load(word);
+	if (common->ones)
+		return last == ((first + common->ones * PARTIES) & mask) + (first & ~mask);
+	h->threads = PARTIES;
+	for (unsigned t = 0; t < PARTIES; t++)
+		h->count[t] = EVENTS;
+	/* What is beside half of a word stays. */
+	return (first & ~mask) == (last & ~mask) && is_linearizable(h, first & mask, last & mask, mask);
+}
+
+/* Four processes, two threads each: those of the owner by C11 atomics. `ways` says for each of the
+ * others by what it does it; "broken": by what is not atomic, which must be found out. */
+static void histories(char *argv0, const char *memory, const char *ways, unsigned rounds)
+{
+	bool broken = strcmp(ways, "broken") == 0, is_slow = strcmp(ways, "mapped") && !broken;
+	int fd = memfd_create("common", 0);
+	char number[4][16];
+	pid_t pids[CLIENTS];
+	NEED(fd >= 0 && ftruncate(fd, sizeof *common) == 0);
+	common = common_of(fd);
+	_Atomic uint64_t *word = (void *)(strcmp(memory, "shared") ? anon(1) : shared_pages(1));
+	atomic_store(word, 1ull << 40 | 5);
+	common->at = (uintptr_t)word;
+	common->broken = broken;
+	last_round = rounds;
+	for (unsigned n = 0; n < CLIENTS; n++) {
+		bool helped = strcmp(ways, "helped") == 0 || (strcmp(ways, "both") == 0 && n % 2);
+		snprintf(number[0], 16, "%d", fd);
+		snprintf(number[1], 16, "%d", getpid());
+		snprintf(number[2], 16, "%u", n + 1);
+		snprintf(number[3], 16, "%u", rounds);
+		setenv("REGALL_COPY", helped ? "helper" : broken ? "cma,map" : "map", 1);
+		char *args[] = { argv0, "client", number[0], number[1], number[2], number[3], NULL };
+		pids[n] = fork();
+		NEED(pids[n] >= 0);
+		if (pids[n] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			execv("/proc/self/exe", args);
+			_exit(91);
+		}
+	}
+	pthread_t threads[THREADS];
+	take_part_twice(0, NULL, threads);
+	unsigned bad = 0;
+	for (unsigned round = 1; round <= rounds; round++) {
+		common->ones = round > 2 ? 0 : is_slow ? SLOW_ONES : QUICK_ONES;
+		bad += !one_round(round, word);
+	}
+	for (unsigned n = 0; n < THREADS; n++)
+		pthread_join(threads[n], NULL);
+	for (unsigned n = 0; n < CLIENTS; n++) {
+		int status = -1;
+		waitpid(pids[n], &status, 0);
+		IS(0, status);
+	}
+	IS(0, common->failed);
+	if (broken)
+		HOLDS(bad > 0);
+	else
+		IS(0, bad);
+}
+
+/* ---- memory that goes, an owner that stops, that may not make processes, and that ends ---- */
+
+static void *map_and_unmap(void *arg)
+{
+	char *place = arg;
+	for (;;) {
+		char *p = mmap(place, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		NEED(p == place);
+		p[8]++;
+		pause_us(200);
+		NEED(munmap(p, PAGE) == 0);
+	}
+	return NULL;
+}
+
+static void *add_ones(void *arg)
+{
+	for (;;)
+		atomic_fetch_add((_Atomic uint64_t *)arg, 1ull << 32);
+	return NULL;
+}
+
+static int restless_owner(bool filtered)
+{
+	/* Each between memory that nothing merges with. */
+	char *place = anon(5), *word = place + 3 * PAGE, line[16];
+	pthread_t thread;
+	for (int n = 0; n < 5; n += 2)
+		NEED(mprotect(place + (size_t)n * PAGE, PAGE, PROT_NONE) == 0);
+	NEED(munmap(place + PAGE, PAGE) == 0);
+	NEED(pthread_create(&thread, NULL, map_and_unmap, place + PAGE) == 0);
+	NEED(pthread_create(&thread, NULL, add_ones, word) == 0);
+	if (filtered) {
+		struct sock_filter all[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+		struct sock_fprog program = { 1, all };
+		NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+		NEED(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+	}
+	say("%#lx", (unsigned long)(uintptr_t)place + PAGE);
+	say("%#lx", (unsigned long)(uintptr_t)word);
+	while (line_from(0, line, sizeof line)) {
+		struct rusage children;
+		/* Nobody was told of a child, and wait finds none. */
+		NEED(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
+		NEED(getrusage(RUSAGE_CHILDREN, &children) == 0);
+		say("%lu", *(uint64_t *)word & UINT32_MAX);
+	}
+	return 0;
+}
+
+static void troubles(char *argv0)
+{
+	struct other o = start_other(true, (char *[]){ argv0, "restless", NULL });
+	uint64_t place = hear_number(&o), word = hear_number(&o), before;
+	regall_peer *peer = open_peer(o.pid, 0);
+	unsigned done = 0, gone = 0;
+	for (unsigned n = 0; n < 1500; n++) {
+		int r = regall_fetch_add64(peer, place + 8, 1, &before);
+		HOLDS(r == 0 || r == -EFAULT || r == -ESTALE);
+		*(r ? &gone : &done) += 1;
+		if (n % 4 == 0)
+			IS(0, regall_fetch_add64(peer, word, 1, &before));
+	}
+	HOLDS(done > 0 && gone > 0);
+	IS(375, ask(&o, ""));
+	/* One that is stopped does it neither now nor later. */
+	int status;
+	IS(0, kill(o.pid, SIGSTOP));
+	NEED(waitpid(o.pid, &status, WUNTRACED) == o.pid && WIFSTOPPED(status));
+	IS(-ESTALE, regall_fetch_add64(peer, word, 1, &before));
+	IS(0, kill(o.pid, SIGCONT));
+	IS(375, ask(&o, ""));
+	IS(0, regall_fetch_add64(peer, word, 1, &before));
+	IS(376, ask(&o, ""));
+	end_other(&o);
+	IS(-ESRCH, regall_fetch_add64(peer, word, 1, &before));
+	IS(0, regall_peer_close(peer));
+
+	o = start_other(true, (char *[]){ argv0, "restless", "filtered", NULL });
+	hear_number(&o);
+	word = hear_number(&o);
+	peer = open_peer(o.pid, 0);
+	IS(-EOPNOTSUPP, regall_fetch_add64(peer, word, 1, &before));
+	IS(0, ask(&o, ""));
+	IS(0, regall_peer_close(peer));
+	end_other(&o);
+}
+
+int main(int argc, char **argv)
+{
+	no_longer_than(100);
+	const char *what = argc > 1 ? argv[1] : "";
+	if (strcmp(what, "owner") == 0)
+		return owner();
+	if (strcmp(what, "restless") == 0)
+		return restless_owner(argc > 2);
+	if (strcmp(what, "client") == 0 && argc > 5)
+		return client(atoi(argv[2]), atoi(argv[3]), (unsigned)atoi(argv[4]), (unsigned)atoi(argv[5]));
+	if (strcmp(what, "semantics") == 0 && argc > 2)
+		semantics(argv[0], argv[2]);
+	else if (strcmp(what, "histories") == 0 && argc > 4)
+		histories(argv[0], argv[2], argv[3], (unsigned)atoi(argv[4]));
+	else if (strcmp(what, "troubles") == 0)
+		troubles(argv[0]);
+	else
+		return 2;
+	return verdict();
+}
