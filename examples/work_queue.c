@@ -4,14 +4,17 @@
  *   gcc -o work_queue work_queue.c $(pkg-config --cflags --libs regall)
  *   regall run -- ./work_queue WORKERS TASKS
  *
- * The first process lays a board out in memory that others can map: the number of the next task,
- * and room for what comes of each. A worker takes a number by fetch-and-add, works, adds its result
- * to the task's place, and counts the task as done. So nobody waits for anybody, and who is quick
- * does more. With WORKERS 0 the first process does it all itself; the last line is the same.
+ * The first process lays a board out in memory that others can map: the number of the next task.
+ * A worker takes a number by fetch-and-add, works, and sends what has come of it to the first
+ * process's box. So nobody waits for who hands tasks out, and who is quick does more. With WORKERS 0
+ * the first process does it all itself; the last line is the same.
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <regall.h>
 
+#include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +23,7 @@
 
 /* What the workers find at the address that they are told. */
 struct board {
-	uint64_t next, done, tasks;
-	uint64_t result[];
+	uint64_t next, tasks;
 };
 
 static uint64_t at_of(const void *p)
@@ -47,6 +49,15 @@ static uint64_t work(uint64_t task)
 	return steps + 1;
 }
 
+/* Tells the owner of the board what has come of a task. */
+static void report(regall_peer *owner, uint64_t task, uint64_t result)
+{
+	int r;
+	while ((r = regall_send(owner, task, &result, sizeof result)) == -EAGAIN)
+		sched_yield(); /* its box is full: it reads as fast as it can */
+	need(r, "regall_send");
+}
+
 /* Takes tasks from the owner's board until there are none left. */
 static int be_worker(pid_t pid, uint64_t board)
 {
@@ -58,14 +69,32 @@ static int be_worker(pid_t pid, uint64_t board)
 		need(regall_fetch_add64(owner, board + offsetof(struct board, next), 1, &task), "the next task");
 		if (task >= tasks)
 			break;
-		uint64_t place = board + offsetof(struct board, result) + task * sizeof(uint64_t);
-		/* Added, so that a task that was done twice would show. */
-		need(regall_fetch_add64(owner, place, work(task), NULL), "the result");
-		/* After the result, as everybody sees it. */
-		need(regall_fetch_add64(owner, board + offsetof(struct board, done), 1, NULL), "the count");
+		report(owner, task, work(task));
 	}
 	fprintf(stderr, "worker %d: %" PRIu64 " tasks\n", getpid(), mine);
 	return regall_peer_close(owner) < 0;
+}
+
+/* Takes the workers' messages until each task has its result; how many have. */
+static uint64_t gather(uint64_t *result, uint64_t tasks)
+{
+	static uint64_t room[8192];
+	uint64_t done = 0;
+	while (done < tasks) {
+		int got = regall_wait(room, sizeof room, 1000);
+		const struct regall_message *m = (const struct regall_message *)room;
+		need(got, "regall_wait");
+		/* Nothing comes any more from who has ended. */
+		if (got == 0 && waitpid(-1, NULL, WNOHANG) < 0)
+			break;
+		for (; got > 0; got--, m = regall_message_next(m)) {
+			if (m->tag >= tasks || m->bytes != sizeof *result || result[m->tag])
+				return done; /* not a task, or one that was done before */
+			memcpy(&result[m->tag], regall_message_data(m), sizeof *result);
+			done++;
+		}
+	}
+	return done;
 }
 
 static void start_worker(const char *self, const struct board *board)
@@ -89,24 +118,27 @@ int main(int argc, char **argv)
 	}
 	int workers = atoi(argv[1]), status, failed = 0;
 	uint64_t tasks = strtoull(argv[2], NULL, 0), sum = 0;
+	uint64_t *result = calloc(tasks + 1, sizeof *result);
 	struct board *board;
-	need(regall_alloc_shared(sizeof *board + tasks * sizeof(uint64_t), (void **)&board), "regall_alloc_shared");
+	if (!result)
+		need(-ENOMEM, "results");
+	need(regall_alloc_shared(sizeof *board, (void **)&board), "regall_alloc_shared");
 	board->tasks = tasks;
+	need(workers ? regall_box_open() : 0, "regall_box_open");
 	for (int n = 0; n < workers; n++)
 		start_worker(argv[0], board);
-	while (workers == 0 && board->done < tasks) {
-		board->result[board->next] += work(board->next);
-		board->next++;
-		board->done++;
-	}
+	uint64_t done = workers ? gather(result, tasks) : 0;
+	for (; workers == 0 && done < tasks; done++)
+		result[done] = work(done);
 	while (wait(&status) > 0)
 		failed |= status;
 	for (uint64_t task = 0; task < tasks; task++)
-		sum = sum * 31 + board->result[task];
-	if (failed || board->done != tasks) {
-		fprintf(stderr, "work_queue: %" PRIu64 " of %" PRIu64 " tasks done\n", board->done, tasks);
+		sum = sum * 31 + result[task];
+	if (failed || done != tasks) {
+		fprintf(stderr, "work_queue: %" PRIu64 " of %" PRIu64 " tasks done\n", done, tasks);
 		return 1;
 	}
 	printf("%" PRIu64 " tasks, checksum %#" PRIx64 "\n", tasks, sum);
-	return regall_free(board, sizeof *board + tasks * sizeof(uint64_t)) < 0;
+	free(result);
+	return regall_free(board, sizeof *board) < 0;
 }
