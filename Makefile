@@ -143,7 +143,7 @@ install: where
 	$(if $(STRIP),$(STRIP) --strip-unneeded $(ROOT)/bin/regall $(LIB)/libregall.so)
 	install -m 644 include/regall.h fortran/regall.f90 $(ROOT)/include/
 	install -m 644 python/regall/__init__.py $(DESTDIR)$(PYTHONDIR)/regall/
-	install -m 644 python/example.py fortran/example.f90 $(wildcard examples/*.c) $(ROOT)/share/doc/regall/examples/
+	install -m 644 python/example.py fortran/example.f90 $(wildcard examples/*.c examples/*.h) $(ROOT)/share/doc/regall/examples/
 	install -m 755 scripts/verify-maps.sh $(ROOT)/share/regall/
 	install -m 644 $(DOCS) $(ROOT)/share/doc/regall/
 	install -m 644 $(filter-out docs/SUMMARY.md,$(wildcard docs/*.md docs/*.svg)) $(ROOT)/share/doc/regall/docs/
