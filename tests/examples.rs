@@ -15,7 +15,14 @@ fn compile(name: &str, folder: &Path) -> PathBuf {
     let libraries = build::shim().with_file_name("");
     let program = folder.join(name);
     let mut command = Command::new("gcc");
-    command.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    command.args([
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+    ]);
     command.arg("-I").arg(root.join("include"));
     command.arg("-o").arg(&program);
     command.arg(root.join("examples").join(format!("{name}.c")));
@@ -42,6 +49,10 @@ fn a_work_queue_does_each_task_once() {
     let alone = run(&program, &["0", "400"], "auto");
     assert!(alone.starts_with("400 tasks, checksum 0x"), "{alone}");
     for (workers, copy) in [("1", "auto"), ("4", "auto"), ("3", "helper")] {
-        assert_eq!(run(&program, &[workers, "400"], copy), alone, "{workers} {copy}");
+        assert_eq!(
+            run(&program, &[workers, "400"], copy),
+            alone,
+            "{workers} {copy}"
+        );
     }
 }
