@@ -1,6 +1,7 @@
 //! A process whose memory is got at from here, and what mechanisms have of it.
 
 use crate::boxes::outbox::Outbox;
+use crate::boxes::target::Target;
 use crate::host::Host;
 use crate::kind::{Kind, Order};
 use crate::mechanism::{map, Endpoints};
@@ -78,7 +79,7 @@ impl Peer {
         let host = unsafe { peer.as_ref() }.host();
         // SAFETY: likewise.
         let peer = unsafe { memory::take(host, peer) };
-        peer.outbox.close(&peer);
+        peer.outbox.close(&peer.target());
         peer.endpoints.release(host, peer.process.is_ours());
         peer.process.release();
     }
@@ -111,6 +112,16 @@ impl Peer {
     ) -> Option<(u64, Hold<'_>)> {
         let by = (&self.endpoints, &self.order);
         map::hold(&self.process, by, (addr, bytes), write, eager)
+    }
+
+    /// The peer, as its box is sent to.
+    #[inline]
+    pub fn target(&self) -> Target<'_> {
+        Target {
+            process: &self.process,
+            link: self.endpoints.link(),
+            order: &self.order,
+        }
     }
 
     /// Lets go of what is of memory that has changed since it was mapped here.

@@ -6,6 +6,8 @@ mod copy;
 pub mod layout;
 #[path = "../../bridge/src/boxes/mailbox.rs"]
 pub mod mailbox;
+#[path = "../../bridge/src/boxes/message.rs"]
+pub mod message;
 #[path = "../../bridge/src/boxes/ring.rs"]
 pub mod ring;
 #[path = "../../bridge/src/boxes/summary.rs"]

@@ -12,7 +12,7 @@ use crate::sys::{Errno, Result};
 use crate::track;
 use core::ffi::{c_int, c_void};
 use regall_bridge::boxes::inbox::{Inbox, Out};
-use regall_bridge::boxes::layout::Kind;
+use regall_bridge::boxes::message::Kind;
 use regall_bridge::boxes::notify::transfer_and_tell;
 use regall_bridge::boxes::outbox::Parcel;
 use regall_bridge::peer::Peer;
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn regall_send(
         len: len as u64,
     };
     // SAFETY: by the contract above.
-    let sent = unsafe { peer.outbox().send(peer, &parcel) };
+    let sent = unsafe { peer.outbox().send(&peer.target(), &parcel) };
     sent.map_or_else(error, |()| 0)
 }
 

@@ -4,10 +4,9 @@
 //! Whoever may map it may write anything there. So each word is copied once and checked before it
 //! is used, on both sides; only what is private says where something is.
 
+pub use super::message::{Kind, LINE};
 use crate::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Bytes of a line of the processor's cache: what a message is aligned to.
-pub const LINE: u64 = 64;
 const PAGE: u64 = 4096;
 
 /// First word of a box that is ready; the last digit is the version.
@@ -27,8 +26,6 @@ pub const CELLS: usize = SMALL_CELLS + LARGE_CELLS;
 pub const CELL_HEAD: u64 = 32;
 /// Bytes of a small cell, with those.
 pub const SMALL_CELL: u64 = 256;
-/// Bytes in front of a message's data in a ring.
-pub const RING_HEAD: u64 = 16;
 
 /// The longest message that a box can be made for, in bytes.
 pub const MOST_LIMIT: u64 = 64 << 10;
@@ -170,45 +167,6 @@ impl Head {
     }
 }
 
-/// What a message is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// Bytes that were sent.
-    Data = 1,
-    /// Bytes were put into the receiver's memory; the message's data are how many.
-    Put = 2,
-    /// Bytes were got from it.
-    Get = 3,
-}
-
-impl Kind {
-    /// From a word of the box.
-    pub fn from_raw(kind: u64) -> Option<Self> {
-        match kind {
-            1 => Some(Self::Data),
-            2 => Some(Self::Put),
-            3 => Some(Self::Get),
-            _ => None,
-        }
-    }
-}
-
-/// A message's kind and length as one word, and back.
-pub fn described(kind: Kind, len: u64) -> u64 {
-    (kind as u64) << 32 | len
-}
-
-/// See [`described`]. `None`: it is no such word, or the message would be longer than `limit`.
-pub fn understood(word: u64, limit: u64) -> Option<(Kind, u64)> {
-    let (kind, len) = (Kind::from_raw(word >> 32 & 0xff)?, word & 0xffff_ffff);
-    let fits = match kind {
-        Kind::Data => len <= limit,
-        Kind::Put | Kind::Get => len == 8,
-    };
-    fits.then_some((kind, len))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,16 +204,5 @@ mod tests {
     fn a_quiet_box_is_small() {
         let shape = Shape::near(4096, 32 << 10, 32, 16);
         assert!(shape.first_ring() <= 56 << 10, "{}", shape.first_ring());
-    }
-
-    #[test]
-    fn lengths_and_kinds_are_checked() {
-        assert_eq!(
-            understood(described(Kind::Data, 10), 10),
-            Some((Kind::Data, 10))
-        );
-        assert_eq!(understood(described(Kind::Data, 11), 10), None);
-        assert_eq!(understood(described(Kind::Put, 9), 100), None);
-        assert_eq!(understood(4 << 32, 100), None);
     }
 }

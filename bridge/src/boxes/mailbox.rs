@@ -7,7 +7,8 @@
 //! number, delivers in each sender's order. No system call is made here.
 
 use super::copy::{copy_in, copy_out};
-use super::layout::{described, understood, Head, Kind, Shape, CELLS, CELL_HEAD};
+use super::layout::{Head, Shape, CELLS, CELL_HEAD};
+use super::message::{described, understood, Kind};
 use crate::atomic::{AtomicU64, Ordering::*};
 
 /// A cell's word in the head: the state, and above it the sender's pid.

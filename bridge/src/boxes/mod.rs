@@ -9,11 +9,13 @@ mod copy;
 pub mod inbox;
 pub mod layout;
 pub mod mailbox;
+pub mod message;
 pub mod notify;
 mod out;
 pub mod outbox;
 pub mod ring;
 pub mod summary;
+pub mod target;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! A copy of which the owner of the memory is told: the bytes, then a message in its box.
 
-use super::layout::Kind;
+use super::message::Kind;
 use crate::peer::Peer;
 use crate::transfer::{transfer, Outcome, Way};
 use crate::vector::Segment;
@@ -21,8 +21,8 @@ pub unsafe fn transfer_and_tell(
     remote: &[Segment],
     tag: u64,
 ) -> Outcome {
-    let outbox = peer.outbox();
-    let room = match outbox.keep(peer) {
+    let (outbox, target) = (peer.outbox(), peer.target());
+    let room = match outbox.keep(&target) {
         Ok(room) => room,
         Err(e) => return Outcome::failed(e),
     };
@@ -33,7 +33,7 @@ pub unsafe fn transfer_and_tell(
         Way::Get => Kind::Get,
     };
     let note = outcome.result.map(|()| (kind, tag, outcome.bytes));
-    let settled = outbox.settle(peer, room, note.ok());
+    let settled = outbox.settle(&target, room, note.ok());
     outcome.result = outcome.result.and(settled);
     outcome
 }

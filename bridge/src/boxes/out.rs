@@ -1,7 +1,7 @@
 //! The memory that a receiver's messages are written to.
 
-use super::layout::Kind;
 use super::mailbox::Sender;
+use super::message::Kind;
 use regall_sys::{Errno, Result};
 
 /// `struct regall_message`: a message, in front of its data.

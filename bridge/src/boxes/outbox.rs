@@ -2,13 +2,15 @@
 //! once there were some. In a child of fork all of it is begun anew: the mapping is not inherited,
 //! so that a child can't write into what its parent has.
 
-use super::layout::{Head, Kind, Shape};
+use super::layout::{Head, Shape};
 use super::mailbox::{Mailbox, Place, Sender};
+use super::message::Kind;
 use super::ring::{Control, Lines, No, Turn, Writer};
 use super::summary::{EVENT, SLEEPS};
+use super::target::Target;
+use crate::kind::Kind as Mechanism;
 use crate::link;
 use crate::lock::{self, Lock};
-use crate::peer::Peer;
 use crate::window::source::{self, Backing};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::Counter;
@@ -137,7 +139,7 @@ impl Outbox {
     /// # Safety
     /// The data are valid to be read.
     #[inline]
-    pub unsafe fn send(&self, peer: &Peer, parcel: &Parcel) -> Result<()> {
+    pub unsafe fn send(&self, peer: &Target, parcel: &Parcel) -> Result<()> {
         self.ready(peer)?;
         if parcel.len > self.limit.load(Relaxed) {
             return Err(Errno::MSGSIZE);
@@ -161,7 +163,7 @@ impl Outbox {
 
     /// The peer lives, and its box is mapped in this process.
     #[inline]
-    fn ready(&self, peer: &Peer) -> Result<()> {
+    fn ready(&self, peer: &Target) -> Result<()> {
         if self.process.load(Acquire) != lock::process() {
             self.attach(peer)?;
         }
@@ -176,7 +178,7 @@ impl Outbox {
     }
 
     #[cold]
-    fn full(&self, peer: &Peer) -> Errno {
+    fn full(&self, peer: &Target) -> Errno {
         let now = ticks();
         if time::nanos(now.wrapping_sub(peer.seen())) >= UNSEEN_FULL {
             if let Err(e) = peer.check(now) {
@@ -256,7 +258,7 @@ impl Outbox {
     /// # Safety
     /// As [`Outbox::send`].
     #[cold]
-    unsafe fn by_mailbox(&self, peer: &Peer, parcel: &Parcel) -> Tried {
+    unsafe fn by_mailbox(&self, peer: &Target, parcel: &Parcel) -> Tried {
         let mut slow = self.slow.lock();
         let Some(shape) = slow.shape else {
             return Tried::Full;
@@ -285,7 +287,7 @@ impl Outbox {
 
     /// Claims a ring, if it is time. Not while a cell is kept: what comes by it would come behind
     /// what is sent by the ring.
-    fn gets_ring(&self, peer: &Peer, slow: &mut Slow, shape: &Shape) -> bool {
+    fn gets_ring(&self, peer: &Target, slow: &mut Slow, shape: &Shape) -> bool {
         if slow.sent < shape.threshold.max(slow.look) || slow.kept > 0 || slow.from.pid == 0 {
             return false;
         }
@@ -363,7 +365,7 @@ fn is_there(at: u64, bytes: u64) -> bool {
 impl Outbox {
     /// Keeps room for a message that tells of bytes that are put or got. Errors as
     /// [`Outbox::send`]'s.
-    pub fn keep(&self, peer: &Peer) -> Result<Room> {
+    pub fn keep(&self, peer: &Target) -> Result<Room> {
         self.ready(peer)?;
         loop {
             let ring = self.ring.load(Acquire);
@@ -379,7 +381,7 @@ impl Outbox {
         }
     }
 
-    fn keep_cell(&self, peer: &Peer) -> core::result::Result<Room, Tried> {
+    fn keep_cell(&self, peer: &Target) -> core::result::Result<Room, Tried> {
         let mut slow = self.slow.lock();
         let shape = slow.shape.ok_or(Tried::Full)?;
         if self.ring.load(Relaxed) != 0 || self.gets_ring(peer, &mut slow, &shape) {
@@ -404,7 +406,7 @@ impl Outbox {
 
     /// Uses the room: tells of `bytes` bytes. Without a note gives it back. ESTALE: the peer has
     /// taken the room away.
-    pub fn settle(&self, peer: &Peer, room: Room, note: Option<(Kind, u64, u64)>) -> Result<()> {
+    pub fn settle(&self, peer: &Target, room: Room, note: Option<(Kind, u64, u64)>) -> Result<()> {
         match room {
             Room::Ring(ring) => self.settle_lines(ring, note)?,
             Room::Cell(place) => self.settle_cell(place, note)?,
@@ -465,7 +467,7 @@ const NOTE: u64 = 8;
 impl Outbox {
     /// Maps the peer's box in this process.
     #[cold]
-    fn attach(&self, peer: &Peer) -> Result<()> {
+    fn attach(&self, peer: &Target) -> Result<()> {
         let mut slow = self.slow.lock();
         let us = lock::process();
         if self.process.load(Relaxed) == us {
@@ -513,10 +515,10 @@ impl Outbox {
 
     /// Has the peer's helper pass the descriptor by which the peer is woken.
     #[cold]
-    fn learn_to_signal(&self, peer: &Peer) -> Result<()> {
+    fn learn_to_signal(&self, peer: &Target) -> Result<()> {
         let mut slow = self.slow.lock();
         if slow.event.is_none() {
-            let fd = link::box_event(peer, peer.endpoints().link())?;
+            let fd = link::box_event(peer, peer.link)?;
             slow.event = Some(Kept::new(&fd)?);
         }
         self.can_signal.store(true, Relaxed);
@@ -524,7 +526,7 @@ impl Outbox {
     }
 
     /// Leaves the ring to the peer, and unmaps the box. Nobody uses it any more.
-    pub fn close(&self, peer: &Peer) {
+    pub fn close(&self, peer: &Target) {
         let mut slow = self.slow.lock();
         let us = lock::process();
         if us == 0 || self.process.load(Relaxed) != us {
@@ -553,7 +555,7 @@ impl Outbox {
 const MOST: u64 = 128 << 20;
 
 /// Who we are, as the peer may know us; nobody, where its numbers are others.
-fn name(peer: &Peer) -> Result<Sender> {
+fn name(peer: &Target) -> Result<Sender> {
     let us = Identity::own()?;
     let pid = match us.namespace == peer.identity().namespace {
         true => us.pid,
@@ -564,7 +566,7 @@ fn name(peer: &Peer) -> Result<Sender> {
 }
 
 /// The file of the peer's box: as the kernel lets us have it, else from its helper.
-fn open(peer: &Peer) -> Result<Fd> {
+fn open(peer: &Target) -> Result<Fd> {
     let at = peer.box_address().ok_or(Errno::NOTCONN)?;
     let backing = Backing::find(peer.pid(), at);
     let opened = backing.and_then(|backing| source::open(peer.pid(), &backing, true));
@@ -573,10 +575,10 @@ fn open(peer: &Peer) -> Result<Fd> {
         Err(e) if crate::find::is_shortage(e) => Err(e),
         Err(_) => {
             peer.check(ticks())?;
-            if !peer.order().has(crate::kind::Kind::Helper) {
+            if !peer.order.has(Mechanism::Helper) {
                 return Err(Errno::PERM);
             }
-            link::box_file(peer, peer.endpoints().link())
+            link::box_file(peer, peer.link)
         }
     }
 }

@@ -13,7 +13,7 @@
 //! ring. No system call is made here, and nothing is waited for.
 
 use super::copy::{copy_in, copy_out};
-use super::layout::{described, understood, Kind, LINE, RING_HEAD};
+use super::message::{described, understood, Kind, LINE, RING_HEAD};
 use crate::atomic::{AtomicU64, Ordering::*};
 use core::marker::PhantomData;
 
