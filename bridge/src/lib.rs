@@ -27,6 +27,7 @@ pub mod lock;
 pub mod maps;
 pub mod mechanism;
 pub mod memory;
+pub mod notify;
 pub mod operate;
 pub mod peer;
 pub mod pool;

@@ -5,13 +5,13 @@
 //! Room is bounded: for [`JOBS`] copies not finished, and in each queue for [`ROOM`] that
 //! are not finished or not asked for.
 
-use crate::boxes::notify::transfer_and_tell;
 use crate::cookie::circle::Circle;
 use crate::cookie::Cookie;
 use crate::host::Host;
 use crate::kind::Order;
 use crate::lock::{self, Lock};
 use crate::memory;
+use crate::notify::transfer_and_tell;
 use crate::peer::Peer;
 use crate::transfer::{transfer, Outcome, Way};
 use crate::vector::Segment;

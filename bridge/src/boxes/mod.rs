@@ -10,7 +10,6 @@ pub mod inbox;
 pub mod layout;
 pub mod mailbox;
 pub mod message;
-pub mod notify;
 mod out;
 pub mod outbox;
 pub mod ring;

@@ -1,13 +1,13 @@
 //! A copy of which the owner of the memory is told: the bytes, then a message in its box.
 
-use super::message::Kind;
+use crate::boxes::message::Kind;
 use crate::peer::Peer;
 use crate::transfer::{transfer, Outcome, Way};
 use crate::vector::Segment;
 
 /// As [`transfer`], and then tells the peer of it, with `tag`. Nothing is copied if its box has no
 /// room for that, and nothing is told if not everything was copied. Errors as [`transfer`]'s, and
-/// those of [`super::outbox::Outbox::send`].
+/// those of [`crate::boxes::outbox::Outbox::send`].
 ///
 /// What is told is published by a release operation after the last byte was copied: whoever has
 /// taken the message sees the bytes that were put, and may write to those that were got.
