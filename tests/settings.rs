@@ -70,10 +70,10 @@ fn unchanged(outcome: &Outcome, what: &str) {
 fn another_copy_stays_off() {
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("another.so");
-    std::fs::copy(build::library(), &copy).expect("a copy");
+    std::fs::copy(build::shim(), &copy).expect("a copy");
     for pin in ["auto", "off"] {
         let mut command = hello(Mode::Plain, &[("REGALL", "1"), ("REGALL_PIN", pin)]);
-        let both = format!("{}:{}", build::library().display(), copy.display());
+        let both = format!("{}:{}", build::shim().display(), copy.display());
         command.env("LD_PRELOAD", both);
         let outcome = child::run(&mut command, TIMEOUT);
         outcome.must_succeed();

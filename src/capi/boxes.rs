@@ -46,7 +46,7 @@ pub extern "C" fn regall_box_fd() -> c_int {
     if helper::count() == 0 {
         return -libc::EOPNOTSUPP;
     }
-    inbox.wants_event().map_or_else(error, |fd| fd)
+    inbox.wants_event().unwrap_or_else(error)
 }
 
 /// See regall.h.

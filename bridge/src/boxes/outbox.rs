@@ -146,9 +146,10 @@ impl Outbox {
         }
         loop {
             let ring = self.ring.load(Acquire);
-            // SAFETY: by the contract above, in each case.
             let tried = match ring {
+                // SAFETY: by the contract above.
                 0 => unsafe { self.by_mailbox(peer, parcel) },
+                // SAFETY: likewise.
                 _ => unsafe { self.by_ring(ring, parcel) },
             };
             match tried {

@@ -253,6 +253,7 @@ fn a_ring_that_was_taken_back_comes_before_the_mailbox() {
     assert!(ring.control.leave(ring.whose));
     let _ = home.head().summary.ring(0);
     // Is noticed, with nothing taken: there is no room.
+    // SAFETY: room for nothing.
     let mut out = unsafe { Out::new(0, 0) };
     inbox.poll(&Plain, &mut out);
     assert!(out.count().is_err());
