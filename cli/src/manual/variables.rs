@@ -53,6 +53,7 @@ mod tests {
 
     const SETTINGS: &str = include_str!("../../../directory/src/settings.rs");
     const CONFIG: &str = include_str!("../../../settings/src/lib.rs");
+    const DEFAULTS: &str = include_str!("../../../settings/src/tests.rs");
 
     /// What is between two marks, wherever both are in that order.
     fn between<'a>(text: &'a str, before: &'a str, behind: char) -> impl Iterator<Item = &'a str> {
@@ -86,7 +87,7 @@ mod tests {
         let mut told: Vec<_> = all().map(|v| v.name.to_string()).collect();
         told.sort();
         assert_eq!(taken, told);
-        let pairs = between(CONFIG, "(\"REGALL_", ')')
+        let pairs = between(DEFAULTS, "(\"REGALL_", ')')
             .filter_map(|pair| pair.strip_suffix('"')?.split_once("\", \""))
             .map(|(name, value)| (format!("REGALL_{name}"), value));
         let defaults: BTreeMap<_, _> = pairs.collect();
