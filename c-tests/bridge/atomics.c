@@ -223,6 +223,16 @@ struct party {
 	regall_peer *peer; /* NULL: the owner itself */
 };
 
+/* What comes before is done for all processors, and nothing that follows has begun: a release store
+ * may wait in its processor while the clock is read, and a load be ahead of it. */
+static void at_once(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+#ifdef __x86_64__
+	__builtin_ia32_lfence();
+#endif
+}
+
 static uint64_t carry_out(const struct party *me, const struct event *e)
 {
 	uint64_t before;
@@ -269,7 +279,9 @@ static void *take_part(void *arg)
 						     (uint64_t)(me->number + 1) << 26 | (round % 4096) << 10 | n << 5;
 			e->expected = seen;
 			e->begun = now_ns();
+			at_once();
 			e->before = carry_out(me, e);
+			at_once();
 			e->ended = now_ns();
 			seen = e->act == STORE ? e->operand : e->before;
 		}
