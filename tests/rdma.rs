@@ -123,6 +123,8 @@ mod stock {
         revoke_in_calls_again = "revoke" ["shut", "again"] [] Same;
         revoke_soon = "revoke" [] [("REGALL_REVOKE_MS", "1"), ("REGALL_PIN", "auto")] Alone;
         domains = "domains" [] [] Same;
+        loaded = "loaded" [] [] Same;
+        loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;
         limits = "limits" [] [] Same;
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;

@@ -146,6 +146,35 @@ extern "C" fn change<const N: usize>(a: u64, b: u64, c: u64) -> i32 {
     crate::rights::change_by(files, || i64::from(real(a, b, c))) as i32
 }
 
+/// Points the slots by which the library that has `inside` in its text calls itself, and that
+/// hold one of `ours`, at its own functions of these names. How many there were; `None`: the
+/// library was not found.
+#[cold]
+#[inline(never)]
+pub fn let_it_call_itself(inside: u64, ours: &[(&str, u64)]) -> Option<u32> {
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut found = None;
+    let _ = groups(&mut buffer, |group| {
+        let is_it = group.segments().any(|s| s.range.contains(inside));
+        if is_it {
+            found = Module::open(group).map(|module| {
+                let own = |name: &[u8], now: u64| {
+                    let mut all = ours.iter();
+                    let (name, ours) = all.find(|(n, _)| n.as_bytes() == name)?;
+                    // Its own: ld.so has not looked the function up as yet.
+                    let own = group.segments().any(|s| s.range.contains(now));
+                    module
+                        .symbol(name.as_bytes())
+                        .filter(|_| own || *ours == now)
+                };
+                rewrite_tables(group, &module, &own)
+            });
+        }
+        !is_it
+    });
+    found
+}
+
 /// Rewrites the slots of one module.
 fn rewrite(group: &Group) -> u32 {
     let ours = install as *const () as u64;
@@ -161,13 +190,25 @@ fn rewrite(group: &Group) -> u32 {
     let Some(module) = Module::open(group) else {
         return 0;
     };
+    rewrite_tables(group, &module, &|name, _| replacement(name))
+}
+
+/// What is to be in the slot of a function with this name that holds that address now.
+type Wanted<'a> = &'a dyn Fn(&[u8], u64) -> Option<u64>;
+
+fn rewrite_tables(group: &Group, module: &Module, wanted: Wanted) -> u32 {
     let tables = [(tag::JMPREL, tag::PLTRELSZ), (tag::RELA, tag::RELASZ)];
-    let each =
-        tables.map(|(start, bytes)| rewrite_table(group, &module, start, bytes).unwrap_or(0));
+    let each = tables
+        .map(|(start, bytes)| rewrite_table(group, module, (start, bytes), wanted).unwrap_or(0));
     each.iter().sum()
 }
 
-fn rewrite_table(group: &Group, module: &Module, start: u64, bytes: u64) -> Option<u32> {
+fn rewrite_table(
+    group: &Group,
+    module: &Module,
+    (start, bytes): (u64, u64),
+    wanted: Wanted,
+) -> Option<u32> {
     let (at, entries) = (module.pointer(start)?, module.dynamic(bytes)? / 24);
     let mut rewritten = 0u32;
     for n in 0..entries {
@@ -177,10 +218,12 @@ fn rewrite_table(group: &Group, module: &Module, start: u64, bytes: u64) -> Opti
             continue;
         }
         let name = module.name_at((info >> 32) as u32)?;
-        let Some(new) = module.memory().string(name, NAME_MAX).and_then(replacement) else {
+        let slot = module.bias.wrapping_add(module.memory().u64(entry)?);
+        let now = module.memory().u64(slot).unwrap_or(0);
+        let name = module.memory().string(name, NAME_MAX);
+        let Some(new) = name.and_then(|name| wanted(name, now)) else {
             continue;
         };
-        let slot = module.bias.wrapping_add(module.memory().u64(entry)?);
         rewritten = rewritten.saturating_add(u32::from(set_slot(group, slot, new)));
     }
     Some(rewritten)

@@ -9,7 +9,7 @@ use super::real;
 use super::told::{self, closed, Leaving};
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;
-use crate::intercept::strict;
+use crate::intercept::{strict, symbols};
 use crate::registrar::hca::{Owner, SERVED};
 use crate::thread::{self, here};
 use crate::track::{self, asking, domains, lending, registering};
@@ -17,6 +17,7 @@ use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
 
@@ -53,10 +54,41 @@ fn is_inside() -> bool {
     entered != 0 && here() < entered
 }
 
+/// Whether libibverbs' calls of itself go to itself.
+static CALLS_ITSELF: AtomicBool = AtomicBool::new(false);
+
+/// Sees to it that libibverbs' calls of its own functions do not come by the exports here. Whether
+/// they may have so far: then this call may be one of them.
+///
+/// A program that has `ibv_reg_mr` by dlvsym (NCCL) calls the library's own, which jumps on to
+/// `ibv_reg_mr_iova2` by its symbol, and so to the export. What that would lend goes to the
+/// library's own `ibv_dereg_mr`, which frees it: the program would die.
+#[cold]
+#[inline(never)]
+fn may_have_called_itself() -> bool {
+    if !phase::tracking() {
+        return false;
+    }
+    let _pass = strict::pass();
+    let Some(inside) = real::ibv_reg_mr() else {
+        return false;
+    };
+    let ours = [
+        ("ibv_reg_mr", ibv_reg_mr as *const () as u64),
+        ("ibv_reg_mr_iova", ibv_reg_mr_iova as *const () as u64),
+        ("ibv_reg_mr_iova2", ibv_reg_mr_iova2 as *const () as u64),
+        ("ibv_dereg_mr", ibv_dereg_mr as *const () as u64),
+        ("ibv_rereg_mr", ibv_rereg_mr as *const () as u64),
+    ];
+    let changed = symbols::let_it_call_itself(inside as u64, &ours);
+    CALLS_ITSELF.store(changed.is_some(), Relaxed);
+    changed != Some(0)
+}
+
 /// A region that is there already, as the application's own; null: it has to make one.
 #[inline(always)] // for `is_inside`
 fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut Mr {
-    match is_inside() {
+    match is_inside() || !CALLS_ITSELF.load(Relaxed) && may_have_called_itself() {
         true => ptr::null_mut(),
         false => lend(pd, addr, length, access),
     }
@@ -423,6 +455,8 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *m
 
 /// Another one may have been at its address and gone in a way that was not seen.
 fn new_pd(pd: *mut Pd) -> *mut Pd {
+    // The library may have been loaded anew.
+    let _ = may_have_called_itself();
     if !pd.is_null() && registering::active() {
         let _pass = strict::pass();
         track::fork::check();
