@@ -10,11 +10,12 @@ import re
 GUARDS = [
     (r"mmap\+munmap of 64 KiB, tracked / without", 1.40),
     (r"mmap\+munmap of 64 KiB, tracked / UCX UCM", 1.30),
+    (r"mmap\+munmap of 64 KiB, REGALL_CHECK", 1.15),
     (r"mmap\+munmap of 64 KiB, default / bare", 1.90),
     (r"heap by brk: sbrk of 132 KiB alone, default", 5.00),
     (r"heap by brk: malloc of 16 KiB blocks, default", 1.30),
     (r"arena by mprotect: mprotect of 16 KiB alone, default", 4.80),
-    (r"arena by mprotect: malloc of 8 KiB blocks in a thread, default", 1.90),
+    (r"arena by mprotect: malloc of 8 KiB blocks in a thread, default", 2.30),
     (r"heap by brk: sbrk", 1.40),
     (r"heap by brk: malloc", 1.15),
     (r"arena by mprotect: mprotect", 1.50),
