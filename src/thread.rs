@@ -26,6 +26,8 @@ pub struct Thread {
     /// From where to where this thread has left pinning for when it has no call in
     /// progress any more; end 0: nothing.
     pub postponed: Cell<(u64, u64)>,
+    /// Whether others have gone on with memory there that this thread was locking or unlocking.
+    pub overtaken: Cell<bool>,
     /// Stack pointer while this thread takes or holds the track lock.
     pub lock_sp: Cell<u64>,
     /// The arrival that is being handled, for `intercept::stand_down`.
@@ -106,6 +108,7 @@ impl Thread {
         self.lock_sp.set(0);
         self.owes_audit.set(false);
         self.postponed.set((0, 0));
+        self.overtaken.set(false);
         self.strict.set(false);
         self.dispatch.set(0);
         self.sigsys_pending.set(false);

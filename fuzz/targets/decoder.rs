@@ -58,6 +58,7 @@ fn sites(how: u8, code: &[u8], room: &mut Room) {
         bytes: code,
         libc: how & 1 != 0,
         module: None,
+        landed: [0; 2],
         config: Config {
             strict: how & 2 != 0,
             ioctl: how & 4 != 0,

@@ -100,6 +100,7 @@ fn look(at: u64, room: &mut Room, data: &[u8]) {
         bytes,
         libc: true,
         module: Some(&module),
+        landed: [0; 2],
         config: Config::default(),
     };
     let mut from = 0;

@@ -15,6 +15,7 @@ use crate::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::rights::Files;
 use crate::sys;
 use core::arch::global_asm;
+use core::cell::Cell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
@@ -147,17 +148,17 @@ extern "C" fn change<const N: usize>(a: u64, b: u64, c: u64) -> i32 {
 }
 
 /// Points the slots by which the library that has `inside` in its text calls itself, and that
-/// hold one of `ours`, at its own functions of these names. How many there were; `None`: the
-/// library was not found.
+/// hold one of `ours`, at its own functions of these names. Whether none holds one of them now.
 #[cold]
 #[inline(never)]
-pub fn let_it_call_itself(inside: u64, ours: &[(&str, u64)]) -> Option<u32> {
+pub fn let_it_call_itself(inside: u64, ours: &[(&str, u64)]) -> bool {
     let mut buffer = [0u8; BUFFER_BYTES];
-    let mut found = None;
+    let mut done = false;
     let _ = groups(&mut buffer, |group| {
         let is_it = group.segments().any(|s| s.range.contains(inside));
         if is_it {
-            found = Module::open(group).map(|module| {
+            if let Some(module) = Module::open(group) {
+                let left = Cell::new(0u32);
                 let own = |name: &[u8], now: u64| {
                     let mut all = ours.iter();
                     let (name, ours) = all.find(|(n, _)| n.as_bytes() == name)?;
@@ -167,12 +168,22 @@ pub fn let_it_call_itself(inside: u64, ours: &[(&str, u64)]) -> Option<u32> {
                         .symbol(name.as_bytes())
                         .filter(|_| own || *ours == now)
                 };
-                rewrite_tables(group, &module, &own)
-            });
+                rewrite_tables(group, &module, &own);
+                // What could not be changed is there still.
+                let look = |name: &[u8], now: u64| {
+                    let of_ours = ours
+                        .iter()
+                        .any(|(n, at)| n.as_bytes() == name && *at == now);
+                    left.set(left.get() + u32::from(of_ours));
+                    None
+                };
+                rewrite_tables(group, &module, &look);
+                done = left.get() == 0;
+            }
         }
         !is_it
     });
-    found
+    done
 }
 
 /// Rewrites the slots of one module.

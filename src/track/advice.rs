@@ -5,6 +5,7 @@ use super::discard::{
     self, alone, call_alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED,
 };
 use super::flight::Flight;
+use super::pinning::may_be_late;
 use super::settling::settle;
 use super::turns::lock_for;
 use super::unpinning::let_go;
@@ -156,7 +157,7 @@ fn advise_batch(frame: &Frame, flight: &Flight, vector: u64, batch: &Batch) -> i
     let mut value = real(&some);
     // How far it came says how much was done: less where something is locked.
     let short = |v: i64| v == -i64::from(Errno::INVAL.0) || (0..batch.bytes()).contains(&v);
-    if let (Some(hull), true) = (hull, short(value) && flight.lost_track()) {
+    if let (Some(hull), true) = (hull, short(value) && (flight.lost_track() || may_be_late())) {
         value = call_alone(hull, each.clone(), value, short, || real(&some));
     }
     for range in each {

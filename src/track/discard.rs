@@ -3,6 +3,7 @@
 //! pages.
 
 use super::flight::Flight;
+use super::pinning::may_be_late;
 use super::settling::{repin, settle};
 use super::turns::lock_for;
 use super::unpinning::{call_unpinned, let_go};
@@ -48,7 +49,7 @@ const INVAL: i64 = -(Errno::INVAL.0 as i64);
 const BUSY: i64 = -(Errno::BUSY.0 as i64);
 /// Who waits for a call that is made where nobody pins does not wait for ever: it is made so
 /// often.
-const TRIES: u32 = 3;
+const TRIES: u32 = 64;
 
 /// Whether this advice replaces pages that an adapter or the KNEM module has hold of.
 pub fn replaces_pages(advice: i32) -> bool {
@@ -147,8 +148,8 @@ fn insist(
     refusal: i64,
     again: impl Fn() -> i64,
 ) -> i64 {
-    // Pins come of calls that meet this one; all others wait for it to end.
-    if value != refusal || !flight.lost_track() {
+    // Pins come of calls that meet this one, or were overtaken; all others wait for it to end.
+    if value != refusal || !flight.lost_track() && !may_be_late() {
         return value;
     }
     let value = call_alone(

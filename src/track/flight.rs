@@ -349,6 +349,21 @@ fn others_at(range: PageRange, claims: bool) -> bool {
     others().any(|p| p.pins(range) || claims && p.touches(range))
 }
 
+/// Whether another thread's call may be locking bytes of `range` for the application at this
+/// moment: the ledger says so only when the call is done. Called with the lock held.
+#[cold]
+pub fn is_being_locked(_lock: &Guard, range: PageRange) -> bool {
+    let mine = &thread::current().flights;
+    let is_other = |n: usize| !mine.iter().any(|m| m.get() as usize == n + 1);
+    in_use().any(|(n, place)| {
+        let word = HELD.get(n).map_or(0, |held| held.load(Relaxed));
+        let is = |call: Call| word >> 32 == call.in_flight(0) >> 32;
+        let locks =
+            is(Call::Mlockall) || (is(Call::Mlock) || is(Call::Mlock2)) && place.touches(range);
+        locks && is_other(n)
+    })
+}
+
 /// `range` is being read from the kernel: calls that are about it and not yet
 /// done must look again. Called with the lock held.
 pub fn disturb(range: PageRange) {

@@ -13,6 +13,7 @@ use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::sys::Errno;
+use crate::thread;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
@@ -164,7 +165,7 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
         Finished::Overtaken(mut guard, _, mark) => {
             guard.reserved = guard.reserved.saturating_sub(counts);
             drop(guard);
-            OVERTAKEN.store(true, Relaxed);
+            overtaken();
             mark.end();
             postpone(part);
             (Done::Overtaken, beyond)
@@ -245,7 +246,7 @@ pub fn finish_at<T>(range: PageRange, ran: Ran<T>) -> (bool, T) {
         Finished::Overtaken(mut guard, outcome, mark) => {
             guard.update(range, |_, a| policy::unsettled(a));
             drop(guard);
-            OVERTAKEN.store(true, Relaxed);
+            overtaken();
             postpone(range);
             mark.end();
             (true, outcome)
@@ -408,12 +409,23 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
     }
 }
 
-/// Others have gone on with memory that was being locked or unlocked.
-static OVERTAKEN: AtomicBool = AtomicBool::new(false);
+/// Whether any thread ever was: a lock of ours may be where the ledger does not say so.
+static EVER_OVERTAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether that has happened since it was asked last.
+fn overtaken() {
+    thread::current().overtaken.set(true);
+    EVER_OVERTAKEN.store(true, Relaxed);
+}
+
+/// Whether a lock of ours may have come late, and be where the ledger does not say so.
+pub fn may_be_late() -> bool {
+    EVER_OVERTAKEN.load(Relaxed)
+}
+
+/// Whether others have gone on with memory that this thread was locking or unlocking, since it
+/// was asked last.
 pub fn were_any_overtaken() -> bool {
-    OVERTAKEN.swap(false, Relaxed)
+    thread::current().overtaken.replace(false)
 }
 
 /// Lets go of what of `part` the ledger says is not to be pinned: a lock that

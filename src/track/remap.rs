@@ -14,6 +14,8 @@ use super::{
 };
 use crate::arch::Frame;
 use crate::base::maps::mapping_at;
+use crate::base::settings;
+use crate::config::Pin;
 use crate::ledger::Origin;
 use crate::policy;
 use crate::share;
@@ -23,6 +25,8 @@ use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
+/// Bytes of a huge page; less gets no advice.
+const HUGE_PAGE: u64 = 2 << 20;
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
 /// mremap(2), all flags.
@@ -94,7 +98,8 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     // The kernel unmaps a fixed target before it looks at the source, if it may move that.
     let mut changed = set(libc::MREMAP_FIXED) && set(libc::MREMAP_MAYMOVE);
     // Several that are a file's are several to the application, too: see `backed::mremap`.
-    if let (FAULT, Some(source), true) = (value, source, this.moved.files.is_empty()) {
+    let may_be = value == FAULT && this.moved.files.is_empty();
+    if let Some(source) = source.filter(|s| may_be && is_divided_by_us(*s)) {
         let one = was_one_mapping(&this.moved, source);
         if let Some(one) = one.filter(|_| !divided::is_divided(source)) {
             if one.flags.has(Flags::APP_LOCKED) {
@@ -269,6 +274,16 @@ impl Move {
             }
         }
     }
+}
+
+/// Whether the shim may have made several mappings of one, by locks, files or advice about huge
+/// pages. Where it has not, nobody notes what the application has locked, and the kernel's word
+/// stands.
+#[cold]
+fn is_divided_by_us(source: PageRange) -> bool {
+    let config = settings::config();
+    let huge = config.wants_huge() && source.len() >= HUGE_PAGE;
+    config.pin != Pin::Off || share::any() || share::on() || huge
 }
 
 /// The kernel has taken the lock from all of the mapping `around`, for what was moved from `source`,

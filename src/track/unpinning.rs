@@ -2,7 +2,7 @@
 
 use super::pinning::{finish_at, were_any_overtaken};
 use super::turns::{lock_alone, lock_for};
-use super::{lock, lock::Guard, work};
+use super::{flight, lock, lock::Guard, work};
 use crate::base::{counters, settings};
 use crate::policy;
 use crate::registrar::pin::PinSet;
@@ -18,9 +18,12 @@ pub fn let_go(range: PageRange) -> bool {
     let_go_by(range, pinned_by_us)
 }
 
-/// All of `part` if it may be pinned, as `attr` says.
-fn pinned_by_us(_: &Guard, part: PageRange, attr: Attr) -> Option<PageRange> {
-    policy::may_be_locked(attr, settings::config().pin).then_some(part)
+/// All of `part` if it may be pinned, as `attr` says, and not be about to be the application's.
+fn pinned_by_us(guard: &Guard, part: PageRange, attr: Attr) -> Option<PageRange> {
+    let may_be = attr.pin.held()
+        || policy::may_be_locked(attr, settings::config().pin)
+            && !flight::is_being_locked(guard, part);
+    may_be.then_some(part)
 }
 
 /// As [`let_go`], of what `which` names of each part that is pinned, with the lock held.
@@ -54,10 +57,11 @@ fn let_go_by(
     any
 }
 
-/// Makes a call about `ranges`, all of which lie in `all`, with none of our pins there, whether
-/// the ledger knows of them or not. Who is about to pin something in `all` waits until it is made,
-/// while behind [`let_go`] it may come in between. Whether somebody has not waited, and what came
-/// of the call. `None`: the lock can't be had, and the call is not made.
+/// Makes a call about `ranges`, all of which lie in `all`, with none of our pins there. Who is
+/// about to pin something in `all` waits until it is made, while behind [`let_go`] it may come in
+/// between. Whether somebody has not waited, and what came of the call. `None`: the lock can't be
+/// had, or another thread is locking memory there for the application, whose lock may be what was
+/// in the way. Then the call is not made.
 #[cold]
 #[inline(never)]
 pub fn call_unpinned(
@@ -66,12 +70,18 @@ pub fn call_unpinned(
     call: impl FnOnce() -> i64,
 ) -> Option<(bool, i64)> {
     let guard = lock_for(&[Some(all)])?;
+    if flight::is_being_locked(&guard, all) {
+        return None;
+    }
     let (begun, ()) = work::begin(guard, all, |_| ());
     let ran = begun.run(|| {
         for range in ranges {
             let mut rest = Some(range);
             while let (Some(range), Some(mut guard)) = (rest, lock()) {
-                let some = Handful::take(&mut guard, range, |_, part, _| Some(part));
+                // Whether the ledger knows of them or not: a lock of ours may have come late.
+                let some = Handful::take(&mut guard, range, |guard, part, _| {
+                    Some(part).filter(|_| !flight::is_being_locked(guard, part))
+                });
                 drop(guard);
                 some.unlock();
                 rest = some.rest;
@@ -173,8 +183,8 @@ fn unlock_late(range: PageRange) {
             return;
         };
         let (begun, some) = work::begin(guard, part, |guard| {
-            Handful::take(guard, part, |_, part, attr| {
-                Some(part).filter(|_| not_to_be(attr))
+            Handful::take(guard, part, |guard, part, attr| {
+                Some(part).filter(|_| not_to_be(attr) && !flight::is_being_locked(guard, part))
             })
         });
         finish_at(part, begun.run(|| some.unlock()));

@@ -17,7 +17,7 @@ use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
 
@@ -54,25 +54,30 @@ fn is_inside() -> bool {
     entered != 0 && here() < entered
 }
 
-/// Whether libibverbs' calls of itself go to itself.
-static CALLS_ITSELF: AtomicBool = AtomicBool::new(false);
+/// Where the libibverbs has its ibv_reg_mr whose calls of itself go to itself; 0: none does yet.
+static CALLS_ITSELF: AtomicUsize = AtomicUsize::new(0);
 
-/// Sees to it that libibverbs' calls of its own functions do not come by the exports here. Whether
-/// they may have so far: then this call may be one of them.
+/// Sees to it that libibverbs' calls of its own functions do not come by the exports here. Until
+/// that is so, a call may be one of them, and is passed on; this one, too.
 ///
 /// A program that has `ibv_reg_mr` by dlvsym (NCCL) calls the library's own, which jumps on to
 /// `ibv_reg_mr_iova2` by its symbol, and so to the export. What that would lend goes to the
 /// library's own `ibv_dereg_mr`, which frees it: the program would die.
 #[cold]
 #[inline(never)]
-fn may_have_called_itself() -> bool {
-    if !phase::tracking() {
-        return false;
+fn see_that_it_calls_itself() {
+    let lends = settings::config().hca != Hca::Off;
+    if !phase::tracking() || !lends && !told::on() {
+        return;
     }
     let _pass = strict::pass();
     let Some(inside) = real::ibv_reg_mr() else {
-        return false;
+        return;
     };
+    // It may have been loaded anew.
+    if CALLS_ITSELF.load(Relaxed) == inside as usize {
+        return;
+    }
     let ours = [
         ("ibv_reg_mr", ibv_reg_mr as *const () as u64),
         ("ibv_reg_mr_iova", ibv_reg_mr_iova as *const () as u64),
@@ -80,15 +85,25 @@ fn may_have_called_itself() -> bool {
         ("ibv_dereg_mr", ibv_dereg_mr as *const () as u64),
         ("ibv_rereg_mr", ibv_rereg_mr as *const () as u64),
     ];
-    let changed = symbols::let_it_call_itself(inside as u64, &ours);
-    CALLS_ITSELF.store(changed.is_some(), Relaxed);
-    changed != Some(0)
+    if symbols::let_it_call_itself(inside as u64, &ours) {
+        CALLS_ITSELF.store(inside as usize, Relaxed);
+    }
+}
+
+/// Whether this call may be libibverbs' own.
+#[inline(always)] // for `is_inside`
+fn may_be_its_own() -> bool {
+    let may_be = CALLS_ITSELF.load(Relaxed) == 0;
+    if may_be {
+        see_that_it_calls_itself();
+    }
+    may_be || is_inside()
 }
 
 /// A region that is there already, as the application's own; null: it has to make one.
 #[inline(always)] // for `is_inside`
 fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut Mr {
-    match is_inside() || !CALLS_ITSELF.load(Relaxed) && may_have_called_itself() {
+    match may_be_its_own() {
         true => ptr::null_mut(),
         false => lend(pd, addr, length, access),
     }
@@ -159,10 +174,23 @@ fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
     mr
 }
 
-/// A registration of the application's own has been made, or not: the checker is told.
+/// Whether a call that begins now is the application's, and not libibverbs' own.
+#[inline]
+fn is_applications() -> bool {
+    CALLS_ITSELF.load(Relaxed) != 0
+}
+
+/// A registration has been made, or not: the checker is told, if it `is_known` whose it is.
 #[inline(always)] // for `is_inside`
-fn tell(mr: *mut Mr, addr: *mut c_void, length: usize, iova: u64, access: u32) -> *mut Mr {
-    if told::on() && !mr.is_null() && !is_inside() {
+fn tell(
+    is_known: bool,
+    mr: *mut Mr,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> *mut Mr {
+    if is_known && told::on() && !mr.is_null() && !is_inside() {
         told::registered(mr, (addr as u64, length as u64), iova, access);
     }
     mr
@@ -190,7 +218,7 @@ fn changed(mr: *mut Mr, access: Option<c_int>, call: impl FnOnce() -> c_int) -> 
         // SAFETY: registered anew, so it is a live handle of libibverbs'.
         let now = unsafe { *mr };
         let access = access.map_or(was, |a| a as u32);
-        tell(mr, now.addr, now.length, now.addr as u64, access);
+        tell(true, mr, now.addr, now.length, now.addr as u64, access);
     }
     value
 }
@@ -232,6 +260,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut Mr {
+    let is_known = is_applications();
     let lent = borrow(pd, addr, length, Access::as_asked(access as u32));
     if !lent.is_null() {
         return lent;
@@ -239,7 +268,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     let real = real_or!(ibv_reg_mr as Register, ptr::null_mut());
     // SAFETY: the application's own call.
     let mr = really_register(|| unsafe { real(pd, addr, length, access) });
-    tell(mr, addr, length, addr as u64, access as u32)
+    tell(is_known, mr, addr, length, addr as u64, access as u32)
 }
 
 /// ibv_reg_mr_iova(3).
@@ -254,6 +283,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut Mr {
+    let is_known = is_applications();
     if iova == addr as u64 {
         let lent = borrow(pd, addr, length, Access::as_asked(access as u32));
         if !lent.is_null() {
@@ -263,7 +293,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     let real = real_or!(ibv_reg_mr_iova as RegisterAt, ptr::null_mut());
     // SAFETY: the application's own call; int and unsigned are passed alike.
     let mr = really_register(|| unsafe { real(pd, addr, length, iova, access as c_uint) });
-    tell(mr, addr, length, iova, access as u32)
+    tell(is_known, mr, addr, length, iova, access as u32)
 }
 
 /// ibv_reg_mr_iova2: what the macro ibv_reg_mr calls.
@@ -278,6 +308,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut Mr {
+    let is_known = is_applications();
     if iova == addr as u64 {
         let lent = borrow(pd, addr, length, Access::as_asked(access));
         if !lent.is_null() {
@@ -287,7 +318,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     let real = real_or!(ibv_reg_mr_iova2 as RegisterAt, ptr::null_mut());
     // SAFETY: the application's own call.
     let mr = really_register(|| unsafe { real(pd, addr, length, iova, access) });
-    tell(mr, addr, length, iova, access)
+    tell(is_known, mr, addr, length, iova, access)
 }
 
 /// ibv_dereg_mr(3).
@@ -455,8 +486,7 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *m
 
 /// Another one may have been at its address and gone in a way that was not seen.
 fn new_pd(pd: *mut Pd) -> *mut Pd {
-    // The library may have been loaded anew.
-    let _ = may_have_called_itself();
+    see_that_it_calls_itself();
     if !pd.is_null() && registering::active() {
         let _pass = strict::pass();
         track::fork::check();

@@ -5,7 +5,7 @@ use super::layout::{Head, Shape, CELLS, RINGS};
 use super::mailbox::{Mailbox, Sender, Waiting};
 pub use super::out::{Message, Out};
 use super::ring::{Control, Lines, Reader, Turn};
-use super::summary::{EVENT, SLEEPS};
+use super::summary::{EVENT, SLEEPS, WAYS};
 use crate::find;
 use crate::host::Host;
 use crate::lock::Lock;
@@ -26,6 +26,8 @@ const SWEEP_SOON: u64 = 10_000_000;
 /// summary in which nothing comes.
 const GLANCES: u32 = 256;
 const LOOKS: u32 = 1024;
+/// How often a poll looks again because something seems to have come.
+const NEWS: u32 = 64;
 /// How long who waits looks before he sleeps, and sleeps before he looks again, in nanoseconds.
 const SPIN: u64 = 5_000;
 const NAP: u64 = 500_000_000;
@@ -169,7 +171,8 @@ impl Inbox {
     /// Takes what has come, as far as there is room.
     pub fn poll(&self, host: &dyn Host, out: &mut Out) {
         let mut state = self.state.lock();
-        loop {
+        // A sender that sets bits all the time, and sends nothing, holds nobody here.
+        for _ in 0..NEWS {
             self.gather(host, &mut state, out);
             if !out.is_empty() {
                 break;
@@ -252,11 +255,12 @@ impl Inbox {
         if state.draining != 0 && !self.drain(host, state, out) {
             return;
         }
-        let new = summary.take_rings(self.shape.ring_bits());
+        // Bits of no ring and no cell are taken, too: one that stays would be news for ever.
+        let new = summary.take_rings(!WAYS) & self.shape.ring_bits();
         if new != 0 {
             self.adopt(state, new);
         }
-        let cells = summary.take_cells((1 << CELLS) - 1);
+        let cells = summary.take_cells(!WAYS) & ((1 << CELLS) - 1);
         if cells != 0 {
             let rubbish = self.mailbox().collect(cells, &mut state.waiting);
             host.tally(Counter::BoxRubbish, rubbish);

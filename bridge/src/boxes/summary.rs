@@ -10,7 +10,8 @@ use crate::atomic::{AtomicU64, Ordering::*};
 pub const SLEEPS: u64 = 1 << 63;
 /// The receiver waits for its descriptor.
 pub const EVENT: u64 = 1 << 62;
-const WAYS: u64 = SLEEPS | EVENT;
+/// Both: the other bits are of rings or cells.
+pub const WAYS: u64 = SLEEPS | EVENT;
 
 /// The two words.
 #[repr(C)]

@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 /// Variables that launchers set, which the shim looks at (SECURITY.md lists them).
-const OF_LAUNCHERS: [&str; 13] = [
+const OF_LAUNCHERS: [&str; 14] = [
     "MPI_LOCALNRANKS",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "OMPI_COMM_WORLD_RANK",
@@ -15,6 +15,7 @@ const OF_LAUNCHERS: [&str; 13] = [
     "PMI_RANK",
     "PMI_SIZE",
     "SLURM_NTASKS_PER_NODE",
+    "SLURM_JOB_ID",
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
     "SLURM_STEP_TASKS_PER_NODE",
