@@ -40,6 +40,18 @@ impl Shared {
         self.0.path().join("lib/libregall.so")
     }
 
+    /// `copy` is the library, byte for byte.
+    fn has_the_same_bytes(&self, copy: &Path) {
+        let same = |path: &Path| fs::read(path).expect("it");
+        assert_eq!(same(copy), same(&self.library()));
+    }
+
+    /// `regall stage --remove` removes `copy`.
+    fn removes(&self, copy: &Path) {
+        child::run(self.command().args(["stage", "--remove"]), TIMEOUT);
+        assert!(!copy.exists());
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(self.regall());
         Mode::Plain.apply(&mut command);
@@ -150,13 +162,9 @@ fn many_ranks_make_one_copy() {
         (is.mode() & 0o777, is.len()),
         (0o500, fs::metadata(shared.library()).expect("it").len())
     );
-    assert_eq!(
-        fs::read(&copy).expect("it"),
-        fs::read(shared.library()).expect("it")
-    );
+    shared.has_the_same_bytes(&copy);
     // Nobody waited for their end; whoever comes by removes it.
-    child::run(shared.command().args(["stage", "--remove"]), TIMEOUT);
-    assert!(!copy.exists());
+    shared.removes(&copy);
 }
 
 #[test]
@@ -249,13 +257,9 @@ fn what_is_no_copy_is_made_anew() {
         assert!(began.elapsed() < TIMEOUT);
         let is = fs::symlink_metadata(&copy).expect("a copy");
         assert!(is.is_file() && is.mode() & 0o777 == 0o500, "{spoil}");
-        assert_eq!(
-            fs::read(&copy).expect("it"),
-            fs::read(shared.library()).expect("it")
-        );
+        shared.has_the_same_bytes(&copy);
     }
-    child::run(shared.command().args(["stage", "--remove"]), TIMEOUT);
-    assert!(!copy.exists());
+    shared.removes(&copy);
 }
 
 /// Without a folder for it the command runs as it would have.

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use regall_sys::credentials::Credentials as Process;
 use regall_sys::file::Fd;
 use regall_sys::socket::{self, Credentials, Handed, Message, Room};
+use regall_sys::text::Text;
 use regall_sys::{Errno, Result};
 
 /// A connection.
@@ -101,10 +102,18 @@ impl Connection {
         self.receive_file(buffer, is_of_memory)
     }
 
-    /// As [`Connection::receive_memory`], with the descriptor of a pipe. EPERM: another user's.
+    /// As [`Connection::receive_memory`], with the descriptor of a pipe, to which nobody makes
+    /// this process wait. EPERM: another user's.
     pub fn receive_pipe(&mut self, buffer: &mut [u8]) -> Result<(Message, Fd)> {
         match self.other_user {
-            None => self.receive_file(buffer, is_pipe),
+            None => {
+                let (message, passed) = self.receive_file(buffer, is_pipe)?;
+                // Without /proc it is as the peer has it.
+                match never_waiting(&passed) {
+                    Err(Errno::NOENT) => Ok((message, passed)),
+                    own => own.map(|own| (message, own)),
+                }
+            }
             Some(_) => Err(Errno::PERM),
         }
     }
@@ -232,6 +241,18 @@ fn is_of_memory(fd: &Fd) -> bool {
 fn is_pipe(fd: &Fd) -> bool {
     fd.stat()
         .is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFIFO)
+}
+
+/// The pipe behind `passed`, opened anew so that nobody else says whether writing to it waits.
+fn never_waiting(passed: &Fd) -> Result<Fd> {
+    let path: Text<32> = Text::of(format_args!("/proc/self/fd/{}", passed.raw()));
+    let path = path.as_cstr().ok_or(Errno::NOENT)?;
+    let opened = Fd::open(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC, 0)?;
+    let (was, is) = (passed.stat()?, opened.stat()?);
+    match (was.dev, was.inode) == (is.dev, is.inode) {
+        true => Ok(opened),
+        false => Err(Errno::PERM),
+    }
 }
 
 /// Connections that stay open for what waits in them. Whose the next one is, that waits to be

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include "peers.h"
+#include "words.h"
 
 #pragma weak regall_version
 #pragma weak regall_region_create
@@ -41,16 +42,6 @@
 #pragma weak regall_region_read_start
 #pragma weak regall_region_write_start
 #pragma weak regall_region_copy_start
-#pragma weak regall_fetch_add32
-#pragma weak regall_fetch_add64
-#pragma weak regall_compare_swap32
-#pragma weak regall_compare_swap64
-#pragma weak regall_swap32
-#pragma weak regall_swap64
-#pragma weak regall_load32
-#pragma weak regall_load64
-#pragma weak regall_store32
-#pragma weak regall_store64
 
 enum { PLAYGROUND = 64, COOKIES = 16, PIECES = 5 };
 

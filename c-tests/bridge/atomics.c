@@ -1,5 +1,6 @@
 /* Proves: operations on a peer's words are atomic with each other, by instructions here or by the owner's helper, and with the owner's own; memory that goes hurts nobody. */
 #include "peers.h"
+#include "words.h"
 #include "linear.h"
 
 #include <linux/filter.h>
@@ -9,16 +10,6 @@
 #include <sys/prctl.h>
 
 #pragma weak regall_alloc_shared
-#pragma weak regall_fetch_add32
-#pragma weak regall_fetch_add64
-#pragma weak regall_compare_swap32
-#pragma weak regall_compare_swap64
-#pragma weak regall_swap32
-#pragma weak regall_swap64
-#pragma weak regall_load32
-#pragma weak regall_load64
-#pragma weak regall_store32
-#pragma weak regall_store64
 
 static char *shared_pages(size_t pages)
 {

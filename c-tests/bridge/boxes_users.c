@@ -14,23 +14,16 @@ static void become(unsigned user)
 	NEED(setresgid(user, user, user) == 0 && setresuid(user, user, user) == 0);
 }
 
+static void become_if_root(unsigned user)
+{
+	if (geteuid() == 0)
+		become(user);
+}
+
 /* This program again, of that user from its start on. */
 static struct other start_as(unsigned user, char *const argv[])
 {
-	int there[2], back[2];
-	NEED(pipe2(there, O_CLOEXEC) == 0 && pipe2(back, O_CLOEXEC) == 0);
-	pid_t pid = fork();
-	NEED(pid >= 0);
-	if (pid == 0) {
-		NEED(dup2(there[0], 0) == 0 && dup2(back[1], 1) == 1);
-		if (geteuid() == 0)
-			become(user);
-		execv("/proc/self/exe", argv);
-		_exit(91);
-	}
-	close(there[0]);
-	close(back[1]);
-	return (struct other){ pid, there[1], back[0] };
+	return start_after(become_if_root, user, argv);
 }
 
 /* Has a box; says how many messages have come when it is asked. */

@@ -168,26 +168,20 @@ static void without_attaching(unsigned action)
 	without(SYS_process_vm_readv, SYS_process_vm_writev, action);
 }
 
+/* In a process without the shim's threads. */
+static void leave_namespace(unsigned unused)
+{
+	(void)unused;
+	if (syscall(SYS_unshare, CLONE_NEWUSER) != 0) {
+		say("no namespaces: %s", strerrorname_np(errno));
+		_exit(0);
+	}
+}
+
 /* Starts this program in a user namespace of its own. */
 static struct other start_apart(char *const argv[])
 {
-	int there[2], back[2];
-	NEED(pipe2(there, O_CLOEXEC) == 0 && pipe2(back, O_CLOEXEC) == 0);
-	pid_t pid = fork();
-	NEED(pid >= 0);
-	if (pid == 0) {
-		NEED(dup2(there[0], 0) == 0 && dup2(back[1], 1) == 1);
-		/* From a process without the shim's threads. */
-		if (syscall(SYS_unshare, CLONE_NEWUSER) != 0) {
-			say("no namespaces: %s", strerrorname_np(errno));
-			_exit(0);
-		}
-		execv("/proc/self/exe", argv);
-		_exit(91);
-	}
-	close(there[0]);
-	close(back[1]);
-	return (struct other){ pid, there[1], back[0] };
+	return start_after(leave_namespace, 0, argv);
 }
 
 /* ---- gets and puts ---- */

@@ -61,8 +61,8 @@ __attribute__((unused)) static bool line_from(int fd, char *line, size_t room)
 	return true;
 }
 
-/* Starts this program with the arguments; without the shim if `shim` is false. */
-__attribute__((unused)) static struct other start_other(bool shim, char *const argv[])
+/* Starts this program with the arguments, once `first` has prepared the new process. */
+static struct other start_after(void (*first)(unsigned), unsigned how, char *const argv[])
 {
 	int there[2], back[2];
 	NEED(pipe2(there, O_CLOEXEC) == 0 && pipe2(back, O_CLOEXEC) == 0);
@@ -70,16 +70,27 @@ __attribute__((unused)) static struct other start_other(bool shim, char *const a
 	NEED(pid >= 0);
 	if (pid == 0) {
 		NEED(dup2(there[0], 0) == 0 && dup2(back[1], 1) == 1);
-		if (shim)
-			setenv("REGALL", "1", 1);
-		else
-			unsetenv("LD_PRELOAD");
+		first(how);
 		execv("/proc/self/exe", argv);
 		_exit(91);
 	}
 	close(there[0]);
 	close(back[1]);
 	return (struct other){ pid, there[1], back[0] };
+}
+
+static void have_shim(unsigned shim)
+{
+	if (shim)
+		setenv("REGALL", "1", 1);
+	else
+		unsetenv("LD_PRELOAD");
+}
+
+/* Starts this program with the arguments; without the shim if `shim` is false. */
+__attribute__((unused)) static struct other start_other(bool shim, char *const argv[])
+{
+	return start_after(have_shim, shim, argv);
 }
 
 /* One line from it, which must come. */

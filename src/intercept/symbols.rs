@@ -157,33 +157,30 @@ pub fn let_it_call_itself(inside: u64, ours: &[(&str, u64)]) -> bool {
     let _ = groups(&mut buffer, |group| {
         let is_it = group.segments().any(|s| s.range.contains(inside));
         if is_it {
-            if let Some(module) = Module::open(group) {
-                let left = Cell::new(0u32);
-                let own = |name: &[u8], now: u64| {
-                    let mut all = ours.iter();
-                    let (name, ours) = all.find(|(n, _)| n.as_bytes() == name)?;
-                    // Its own: ld.so has not looked the function up as yet.
-                    let own = group.segments().any(|s| s.range.contains(now));
-                    module
-                        .symbol(name.as_bytes())
-                        .filter(|_| own || *ours == now)
-                };
-                rewrite_tables(group, &module, &own);
-                // What could not be changed is there still.
-                let look = |name: &[u8], now: u64| {
-                    let of_ours = ours
-                        .iter()
-                        .any(|(n, at)| n.as_bytes() == name && *at == now);
-                    left.set(left.get() + u32::from(of_ours));
-                    None
-                };
-                rewrite_tables(group, &module, &look);
-                done = left.get() == 0;
-            }
+            done = Module::open(group).is_some_and(|module| give_own(group, &module, ours));
         }
         !is_it
     });
     done
+}
+
+/// Puts the module's own functions into its slots that hold one of `ours`. Whether none is left.
+fn give_own(group: &Group, module: &Module, ours: &[(&str, u64)]) -> bool {
+    let of_ours = |name: &[u8]| ours.iter().find(|(n, _)| n.as_bytes() == name);
+    rewrite_tables(group, module, &|name, now| {
+        let (_, at) = of_ours(name)?;
+        // One that holds an address of the module's own: ld.so has not looked it up as yet.
+        let is_own = || group.segments().any(|s| s.range.contains(now));
+        let is_meant = *at == now || is_own();
+        is_meant.then(|| module.symbol(name)).flatten()
+    });
+    // What could not be changed is there still.
+    let left = Cell::new(false);
+    rewrite_tables(group, module, &|name, now| {
+        left.set(left.get() || of_ours(name).is_some_and(|(_, at)| *at == now));
+        None
+    });
+    !left.get()
 }
 
 /// Rewrites the slots of one module.

@@ -2,4 +2,6 @@
 //! is to be done with it; a registrar does it and says what came of it.
 
 pub mod hca;
+#[cfg(test)]
+pub mod heap;
 pub mod pin;

@@ -301,10 +301,13 @@ fn overtake_slowly(range: PageRange) {
 
 /// The places of calls in progress that are not this thread's.
 fn others() -> impl Iterator<Item = &'static Place> {
+    others_in_use().map(|(_, place)| place)
+}
+
+/// As [`others`], with their numbers.
+fn others_in_use() -> impl Iterator<Item = (usize, &'static Place)> {
     let mine = &thread::current().flights;
-    in_use()
-        .filter(|(n, _)| !mine.iter().any(|m| m.get() as usize == n + 1))
-        .map(|(_, place)| place)
+    in_use().filter(|(n, _)| !mine.iter().any(|m| m.get() as usize == n + 1))
 }
 
 /// The places of calls in progress, with their numbers.
@@ -353,14 +356,10 @@ fn others_at(range: PageRange, claims: bool) -> bool {
 /// moment: the ledger says so only when the call is done. Called with the lock held.
 #[cold]
 pub fn is_being_locked(_lock: &Guard, range: PageRange) -> bool {
-    let mine = &thread::current().flights;
-    let is_other = |n: usize| !mine.iter().any(|m| m.get() as usize == n + 1);
-    in_use().any(|(n, place)| {
+    others_in_use().any(|(n, place)| {
         let word = HELD.get(n).map_or(0, |held| held.load(Relaxed));
         let is = |call: Call| word >> 32 == call.in_flight(0) >> 32;
-        let locks =
-            is(Call::Mlockall) || (is(Call::Mlock) || is(Call::Mlock2)) && place.touches(range);
-        locks && is_other(n)
+        is(Call::Mlockall) || (is(Call::Mlock) || is(Call::Mlock2)) && place.touches(range)
     })
 }
 

@@ -82,9 +82,8 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     } else {
         Stayed::No
     };
-    // Without the shim these are several mappings, which the kernel judges; and it takes the lock
-    // from all of the mapping that the source of MREMAP_DONTUNMAP is a part of (mm/mremap.c,
-    // dontunmap_complete): no more of it than without ours.
+    // The kernel judges as without our pins, and takes the lock from no more than without them: from
+    // all of the mapping that the source is a part of (mm/mremap.c, dontunmap_complete).
     if set(libc::MREMAP_DONTUNMAP) || this.moved.is_divided_by_locks() {
         this.moved.unpin();
     }
@@ -118,11 +117,9 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         this.put_back(changed);
     } else {
         let regions_stay = stayed != Stayed::No && value == old as i64;
-        let unlocked = source.filter(|_| set(libc::MREMAP_DONTUNMAP) && this.moved.is_app_locked());
-        // Before it is locked again, which may make other mappings of it.
-        let around = unlocked.and_then(|source| mapping_at(source.start()));
+        let unlocked = this.unlocked(frame);
         this.done(frame, value as u64, regions_stay);
-        if let (Some(source), Some(around)) = (unlocked, around) {
+        if let Some((source, around)) = unlocked {
             lock_is_gone(source, around, this.moved.locks());
         }
     }
@@ -171,6 +168,17 @@ impl Move {
                 None => (),
             }
         }
+    }
+
+    /// What the kernel has moved and left behind unlocked (MREMAP_DONTUNMAP), if the application
+    /// had locked it, and the mapping that it is a part of. Before it is locked again, which may
+    /// make other mappings of it.
+    fn unlocked(&self, frame: &Frame) -> Option<(PageRange, PageRange)> {
+        let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
+        let source = self
+            .source
+            .filter(|_| stays && self.moved.is_app_locked())?;
+        Some((source, mapping_at(source.start())?))
     }
 
     /// The kernel has moved it to `at`.

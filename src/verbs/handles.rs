@@ -212,17 +212,8 @@ pub fn change(mr: *mut Mr, loan: &Loan, pd: *mut Pd, addr: *mut c_void, length: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registrar::heap::Heap;
     use crate::uverbs::MrHandle;
-
-    struct Heap;
-    // SAFETY: the heap's memory, of that size and alignment, never given back.
-    unsafe impl Memory for Heap {
-        fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-            let layout = std::alloc::Layout::from_size_align(bytes, 64).ok()?;
-            // SAFETY: more than 0 bytes.
-            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
-        }
-    }
 
     #[test]
     fn a_chunk_has_as_many_as_all_before_it() {

@@ -17,7 +17,6 @@ use regall_directory::layout::Counter;
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd, Kept};
 use regall_sys::process::Identity;
-use regall_sys::text::Text;
 use regall_sys::{time, Errno, Result};
 
 /// The receiver is looked at before a message if it was not for so long, in nanoseconds; sooner
@@ -355,18 +354,6 @@ fn wait_for_turn(control: &Control, whose: u64) -> core::result::Result<Turn, No
     Err(No::Busy)
 }
 
-/// The pipe behind `passed`, opened anew so that nobody else says whether writing to it waits.
-fn never_waiting(passed: &Fd) -> Result<Fd> {
-    let path: Text<32> = Text::of(format_args!("/proc/self/fd/{}", passed.raw()));
-    let path = path.as_cstr().ok_or(Errno::NOENT)?;
-    let opened = Fd::open(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC, 0)?;
-    let (was, is) = (passed.stat()?, opened.stat()?);
-    match (was.dev, was.inode) == (is.dev, is.inode) {
-        true => Ok(opened),
-        false => Err(Errno::PERM),
-    }
-}
-
 /// Whether the memory of a ring could be had: if not now, then to touch it would be a signal.
 fn is_there(at: u64, bytes: u64) -> bool {
     match regall_sys::advise(at, bytes, libc::MADV_POPULATE_WRITE) {
@@ -533,12 +520,7 @@ impl Outbox {
         let mut slow = self.slow.lock();
         if slow.event.is_none() {
             let fd = link::box_event(peer, peer.link)?;
-            // Without /proc it is as the peer has it.
-            let own = match never_waiting(&fd) {
-                Err(Errno::NOENT) => fd,
-                own => own?,
-            };
-            slow.event = Some(Kept::new(&own)?);
+            slow.event = Some(Kept::new(&fd)?);
         }
         self.can_signal.store(true, Relaxed);
         Ok(())

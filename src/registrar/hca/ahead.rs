@@ -123,21 +123,10 @@ fn pinned_by(regions: impl Iterator<Item = (PageRange, Life)>, range: PageRange)
 mod tests {
     use super::super::regions::{Node, Regions};
     use super::*;
-    use crate::ledger::index::Memory;
-    use core::ptr::NonNull;
+    use crate::registrar::heap::Heap;
     use core::sync::atomic::Ordering::Relaxed;
     use regall_directory::addr::PAGE;
     use regall_directory::vocab::Access;
-
-    struct Heap;
-    // SAFETY: the heap's memory, of that size and alignment, never given back.
-    unsafe impl Memory for Heap {
-        fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-            let layout = std::alloc::Layout::from_size_align(bytes, 64).ok()?;
-            // SAFETY: more than 0 bytes.
-            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
-        }
-    }
 
     #[test]
     fn what_regions_have_pinned_of_a_range_is_counted_once() {

@@ -196,18 +196,9 @@ impl<T: Copy> Default for Bound<T> {
 mod tests {
     use super::super::DomainId;
     use super::*;
+    use crate::registrar::heap::Heap;
     use regall_directory::addr::PageRange;
     use regall_directory::vocab::Access;
-
-    struct Heap;
-    // SAFETY: the heap's memory, of that size and alignment, never given back.
-    unsafe impl Memory for Heap {
-        fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>> {
-            let layout = std::alloc::Layout::from_size_align(bytes, 64).ok()?;
-            // SAFETY: more than 0 bytes.
-            NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
-        }
-    }
 
     #[test]
     fn as_many_are_bound_as_there_are() {
