@@ -89,7 +89,7 @@ int regall_register_all(void *pd);
  * regall_lookup does then. With REGALL_PIN=auto large memory is registered when it is asked
  * for or has been touched, and not before. This asks for it, as ibv_reg_mr does, and nothing
  * has to be deregistered. Keys are 0 where no one memory region can hold all of the bytes
- * (more than 64 MiB, or memory of several kinds). Not for signal handlers.
+ * (more than 2 GiB, or memory of several kinds). Not for signal handlers.
  * 0, or what regall_lookup returns; -EOPNOTSUPP, -EMFILE, -EBUSY: as regall_register_all. */
 int regall_register(void *pd, const void *addr, size_t len, struct regall_range *out);
 

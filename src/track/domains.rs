@@ -11,6 +11,7 @@ use crate::config;
 use crate::glob;
 use crate::limits;
 use crate::policy;
+use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{numbers, Device, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
@@ -233,7 +234,13 @@ fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
     let implicit = class.has(Access::ON_DEMAND) && limits.is_ok_and(|l| l.implicit_odp());
     revoking::expected();
     let most = most.min(MOST_REGIONS);
-    let d = match enter(owner, device, class, most) {
+    // A driver that does not say how much it registers at once is believed to register all.
+    let bytes = limits.map_or(0, |l| l.max_mr_size);
+    let bytes = match bytes & !(regall_directory::addr::PAGE - 1) {
+        ..CHUNK => u64::MAX,
+        bytes => bytes,
+    };
+    let d = match enter(owner, device, class, (most, bytes)) {
         Ok(Some(d)) => d,
         other => {
             file::close(device.channel.fd());
@@ -247,12 +254,46 @@ fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
         device.pd.0,
         class.bits()
     );
+    say_sizes(d);
     fill(d, class, implicit);
     Ok(())
 }
 
+/// Says what regions of a domain are to be, and why.
+fn say_sizes(d: DomainId) {
+    if !progress::wanted() {
+        return;
+    }
+    let Some(guard) = lock() else {
+        return;
+    };
+    let Some(domain) = guard.hca.alive(d) else {
+        return;
+    };
+    let large = domain.most_of(u64::MAX, false, guard.total);
+    let (asked, most) = (domain.most_asked(), domain.most_regions);
+    let why = match (domain.on_demand(), domain.waits) {
+        _ if asked == domain.most_bytes => "the adapter takes no more at once",
+        (true, _) => "nothing is pinned",
+        (_, true) => "1/64 of the budget",
+        (_, false) => "all of a region is registered again around a hole",
+    };
+    drop(guard);
+    log::info!(
+        "domain {}: regions of up to {} MiB ({why}), {} MiB for who asks for them, {most} at the most",
+        d.named(),
+        large >> 20,
+        asked >> 20
+    );
+}
+
 /// Gives the domain a place among the others; its number. None: another thread was faster.
-fn enter(owner: Owner, device: Device, class: Access, most: usize) -> Result<Option<DomainId>> {
+fn enter(
+    owner: Owner,
+    device: Device,
+    class: Access,
+    most: (usize, u64),
+) -> Result<Option<DomainId>> {
     let mut guard = lock().ok_or(Errno::BUSY)?;
     let state = &mut *guard;
     let mut twins = state.hca.find(|d| d.owner == owner && d.access == class);

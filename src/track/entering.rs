@@ -136,7 +136,9 @@ pub fn refuse(state: &mut State, d: DomainId, gap: PageRange, life: Life) {
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
         return;
     }
-    let record = Record::new(gap, d, Access::NONE, life);
+    let mut record = Record::new(gap, d, Access::NONE, life);
+    // The kernel has refused more than a small region has, or there is no room for one.
+    record.cut = true;
     let Some(node) = publish(state, d, record) else {
         return;
     };

@@ -349,7 +349,9 @@ pub fn in_the_way(_lock: &Guard, range: PageRange, claims: bool) -> bool {
 
 #[cold]
 fn others_at(range: PageRange, claims: bool) -> bool {
-    others().any(|p| p.pins(range) || claims && p.touches(range))
+    // Who was overtaken is not waited for again.
+    let pins = |p: &Place| p.pins(range) && !p.overtaken.load(Relaxed);
+    others().any(|p| pins(p) || claims && p.touches(range))
 }
 
 /// Whether another thread's call may be locking bytes of `range` for the application at this

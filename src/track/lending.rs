@@ -2,12 +2,14 @@
 
 use super::deregistering::deregister;
 use super::domains::{adopt_for_look_ups, adopt_when_due};
+use super::registering::fits;
 use super::{asking, domains, inherited, lock, revoking, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::records::{Life, Record, RecordId};
+use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{idle, numbers, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{Errno, Result};
 use crate::uverbs::{MrHandle, PdHandle};
@@ -180,7 +182,11 @@ fn offer(state: &State, d: DomainId, class: Access, request: &Request) -> Offer 
     }
     // What is registered now is lent in the next round.
     if !tight && !request.is_exceeded_by(class) && state.hca.is_waiting(d, bytes) {
-        return Offer::Ask;
+        // Smaller regions would use the budget up and not serve it.
+        return match bytes.len() <= CHUNK || fits(state, d, bytes.len(), class) {
+            true => Offer::Ask,
+            false => Offer::Nothing,
+        };
     }
     let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
         return Offer::Nothing;
@@ -220,8 +226,8 @@ fn hand_out<T>(
     Some(made)
 }
 
-/// The regions that together hold `bytes`, if they touch, are alike, and are no more
-/// than one region may be.
+/// The regions that together hold `bytes`, if they touch, are alike, and are not much more than
+/// `bytes`, nor than one region may be.
 fn hull(state: &State, d: DomainId, bytes: PageRange, access: Access) -> Option<PageRange> {
     let (first, _) = state.hca.next_from(d, bytes.start())?;
     let mut end = first.range.start();
@@ -234,7 +240,9 @@ fn hull(state: &State, d: DomainId, bytes: PageRange, access: Access) -> Option<
         end = node.range.end();
     }
     let hull = PageRange::new(first.range.start(), end)?;
-    (hull.len() <= crate::registrar::hca::CHUNK).then_some(hull)
+    let domain = state.hca.alive(d)?;
+    let most = bytes.len().saturating_mul(2).max(CHUNK);
+    (hull.len() <= most.min(domain.most_asked())).then_some(hull)
 }
 
 /// A region of exactly these bytes, of its own, for one borrower.
@@ -346,14 +354,16 @@ pub fn ask(owner: Owner, (fd, pd): (i32, PdHandle), bytes: PageRange) -> Result<
 fn ask_by_chunks(d: DomainId, bytes: PageRange) -> Result<()> {
     let mut rest = Some(bytes);
     while let Some(todo) = rest {
-        let end = todo
-            .end()
-            .min(todo.start().saturating_add(crate::registrar::hca::CHUNK));
-        rest = todo.after(end);
-        let Some(chunk) = PageRange::new(todo.start(), end) else {
+        let guard = lock().ok_or(Errno::BUSY)?;
+        let Some(domain) = guard.hca.alive(d) else {
             break;
         };
-        if lock().ok_or(Errno::BUSY)?.hca.is_waiting(d, chunk) {
+        let end = todo.start().saturating_add(domain.most_asked());
+        let chunk = todo.before(end).unwrap_or(todo);
+        rest = todo.after(chunk.end());
+        let waits = guard.hca.is_waiting(d, chunk);
+        drop(guard);
+        if waits {
             asking::ask(d, chunk);
         }
     }

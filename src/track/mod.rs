@@ -32,6 +32,7 @@ pub mod backed;
 pub mod birth;
 pub mod budget;
 pub mod cache;
+mod choosing;
 pub mod deferred;
 mod deregistering;
 pub mod discard;

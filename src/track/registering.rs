@@ -2,56 +2,29 @@
 //! the lock being held ([`super::work`]): a flight says what memory is being worked on, and others
 //! wait.
 
+use super::choosing::{next_step, How, Job, Step};
 use super::deregistering::{deregister, Deregistrations};
-use super::entering::{column_of, enter, publish, refuse};
+use super::entering::{enter, publish, refuse};
 use super::lock::Guard;
 use super::real::spent;
 use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Whose};
-use super::waiting::{self, Backing, Reach, Verdict};
+use super::waiting::{self, Reach};
 use super::work::{self, Finished};
 use super::{lock, notes, owed, progress, State, USER_END};
 use crate::arch;
-use crate::base::{counters, phase, settings};
-use crate::ledger::Entry;
+use crate::base::counters;
 use crate::limits;
-use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
-use crate::registrar::hca::{numbers, Device, Domain, DomainId, CHUNK, LAZY_CHUNK};
+use crate::registrar::hca::sizes::CHUNK;
+use crate::registrar::hca::{numbers, Device, DomainId};
 use crate::registrar::pin::is_limit;
 use crate::sys::{Errno, Result};
 use crate::uverbs::Mr;
-use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Access, Attr, Column, Flags, Reason};
+use regall_directory::vocab::Access;
 
 pub use crate::registrar::hca::active;
-
-/// One region to be registered.
-#[derive(Clone, Copy)]
-pub(super) struct Job {
-    /// All of the region. Memory of one entry of the ledger that nothing holds, and smaller regions
-    /// before it that become one with it.
-    pub range: PageRange,
-    /// What of it is new.
-    pub gap: PageRange,
-    /// With what access.
-    pub access: Access,
-    /// See [`Record::shared`].
-    pub shared: bool,
-    /// See [`Record::ahead`].
-    pub ahead: u64,
-    /// The device that it is registered with.
-    pub device: Device,
-}
-
-/// What comes next in a domain.
-enum Step {
-    /// There is something to be registered.
-    Job(Job),
-    /// What of this is resident is to be seen.
-    Look(PageRange, Backing),
-}
 
 /// Registers everything in `range` that is to be and is not, in every domain.
 #[inline]
@@ -79,13 +52,18 @@ fn settle_slowly(range: PageRange, whose: Whose, reach: Reach) {
 /// As [`settle`], in domain `d`. Whether anything was registered.
 pub fn settle_in(d: DomainId, range: PageRange, whose: Whose, reach: Reach) -> bool {
     let mut clear = stand_clear(range, whose);
-    let (mut any, mut known) = (false, None);
+    let (mut any, mut known, mut small) = (false, None, None);
     while !clear.is_done() {
         let Some(mut guard) = lock() else {
             notes::later(clear.rest());
             break;
         };
-        let job = match next_step(&mut guard, d, clear.rest(), (reach, known)) {
+        let how = How {
+            reach,
+            known,
+            small,
+        };
+        let job = match next_step(&mut guard, d, clear.rest(), how) {
             None => break,
             Some(Step::Job(job)) => job,
             Some(Step::Look(gap, backing)) => {
@@ -102,227 +80,39 @@ pub fn settle_in(d: DomainId, range: PageRange, whose: Whose, reach: Reach) -> b
         let Some(guard) = clear.of(guard, job.range) else {
             continue;
         };
-        carry_out(guard, d, job);
-        clear.pass(job.gap.end());
+        match carry_out(guard, d, job) {
+            Fit::Yes => clear.pass(job.gap.end()),
+            Fit::TooLarge => small = Some(job.gap),
+        }
         any = true;
     }
     any
 }
 
-/// What is known of a domain while the next step in it is looked for.
-struct Search<'a> {
-    state: &'a State,
-    d: DomainId,
-    on_demand: bool,
-    /// The domain has one region for all addresses.
-    implicit: bool,
-    /// See [`super::waiting`].
-    waits: bool,
-    /// The HCA column is about it.
-    primary: bool,
-    /// Nothing that comes later in the order of a budget.
-    upto: u8,
-    reach: Reach,
-    /// What was just seen to be resident.
-    known: Option<PageRange>,
-}
-
-/// What is to be done with a piece of memory.
-enum Found {
-    /// The HCA column of a range says something else from now on.
-    Say(PageRange, Column),
-    Look(PageRange, Backing),
-    /// A gap of the entry, which may be written to or not, is to be registered.
-    Register {
-        gap: PageRange,
-        entry: PageRange,
-        writable: bool,
-        shared: bool,
-        ahead: u64,
-    },
-}
-
-impl<'a> Search<'a> {
-    fn of(
-        state: &'a State,
-        d: DomainId,
-        domain: &Domain,
-        (reach, known): (Reach, Option<PageRange>),
-    ) -> Self {
-        Self {
-            state,
-            d,
-            on_demand: domain.on_demand(),
-            implicit: domain.implicit,
-            waits: domain.waits,
-            primary: state.hca.primary() == Some(d),
-            upto: domain.upto_rank,
-            reach,
-            known,
-        }
-    }
-
-    /// The first thing to do in `rest`.
-    fn first(&self, rest: PageRange) -> Option<Found> {
-        let mut found = None;
-        self.state.ledger.for_each(rest, |piece, entry| {
-            found = self.of_piece(piece, entry);
-            match found {
-                Some(_) => ControlFlow::Break(()),
-                None => ControlFlow::Continue(()),
-            }
-        });
-        found
-    }
-
-    fn of_piece(&self, piece: PageRange, entry: &Entry) -> Option<Found> {
-        let attr = entry.attr;
-        if policy::rank(attr) > self.upto {
-            return None;
-        }
-        let scope = settings::config().scope_data;
-        match policy::registering(attr, entry.range.len(), self.on_demand, scope) {
-            Registering::Leave(column) => {
-                (self.primary && attr.hca != column).then_some(Found::Say(piece, column))
-            }
-            Registering::With(_) if self.implicit => {
-                (self.primary && !attr.hca.held()).then_some(Found::Say(piece, Column::YES))
-            }
-            Registering::With(writable) => self.gap_in(piece, entry, writable),
-        }
-    }
-
-    fn gap_in(&self, piece: PageRange, entry: &Entry, writable: bool) -> Option<Found> {
-        let (attr, hca) = (entry.attr, &self.state.hca);
-        // A call that read the kernel's list was faster than the one that
-        // mapped this, which then entered it knowing nothing of the region.
-        let said = attr.hca.reason;
-        if self.primary && matches!(said, Reason::Off | Reason::Untouched) {
-            if let Some((part, life)) = hca.held_by(self.d, piece) {
-                return Some(Found::Say(part, column_of(life)));
-            }
-        }
-        let chunk = if self.on_demand { LAZY_CHUNK } else { CHUNK };
-        let most = if self.waits { u64::MAX } else { chunk };
-        let mut from = Some(piece);
-        while let Some(gap) = from.and_then(|p| hca.first_gap(self.d, p, most)) {
-            let verdict = if self.waits {
-                self.verdict(attr, gap)
-            } else {
-                Verdict::Register(gap, 0)
-            };
-            match verdict {
-                Verdict::Register(gap, ahead) => {
-                    return Some(Found::Register {
-                        gap,
-                        entry: entry.range,
-                        writable,
-                        shared: attr.prot.shared() && !attr.flags.has(Flags::BACKED),
-                        ahead,
-                    });
-                }
-                Verdict::Look(backing) => return Some(Found::Look(gap, backing)),
-                Verdict::Wait if self.primary && said == Reason::Off => {
-                    return Some(Found::Say(gap, Column::no(Reason::Untouched)));
-                }
-                Verdict::Wait => from = piece.after(gap.end()),
-            }
-        }
-        None
-    }
-
-    /// What is done with `gap` in a domain that waits. Memory that another domain has pinned is
-    /// resident: it does not count again, and need not wait. But a file may have been cut there
-    /// meanwhile, and its file system be full.
-    fn verdict(&self, attr: Attr, gap: PageRange) -> Verdict {
-        let pinned = |range| match waiting::may_lack_room(attr) {
-            true => (0, 0),
-            false => self.state.hca.pinned_elsewhere(self.d, range),
-        };
-        let (there, first) = pinned(gap);
-        let verdict = waiting::verdict(self.state, attr, (gap, there), self.reach, self.known);
-        if let Verdict::Register(part, ahead) = verdict {
-            let ahead = ahead.min(part.len() - pinned(part).0);
-            return Verdict::Register(part, ahead);
-        }
-        let begins = PageRange::new(gap.start(), gap.start() + first.min(CHUNK));
-        begins.map_or(verdict, |part| Verdict::Register(part, 0))
-    }
-}
-
-/// What is to be done next in domain `d`. Ranges that are only to be described are.
-fn next_step(
-    state: &mut State,
-    d: DomainId,
-    rest: PageRange,
-    how: (Reach, Option<PageRange>),
-) -> Option<Step> {
-    let device = state.hca.alive(d)?.device?;
-    loop {
-        let domain = state.hca.alive(d)?;
-        let found = Search::of(state, d, domain, how).first(rest);
-        if !phase::tracking() {
-            return None;
-        }
-        match found? {
-            Found::Say(piece, column) => {
-                state.update(piece, |_, a| Attr { hca: column, ..a });
-            }
-            Found::Look(gap, backing) => return Some(Step::Look(gap, backing)),
-            Found::Register {
-                gap,
-                entry,
-                writable,
-                shared,
-                ahead,
-            } => {
-                let access = domain.access_for(writable);
-                let (range, with_them) = with_smaller(state, d, gap, entry, access);
-                return Some(Step::Job(Job {
-                    range,
-                    gap,
-                    access,
-                    shared,
-                    ahead: ahead.saturating_add(with_them),
-                    device,
-                }));
-            }
-        }
-    }
-}
-
-/// Memory that grows a little at a time would be a region for every step: a new piece
-/// takes those before it in that are no larger, so that each byte is registered again
-/// no more often than the size has doubled. With what those had [`Record::ahead`].
-fn with_smaller(
-    state: &State,
-    d: DomainId,
-    gap: PageRange,
-    entry: PageRange,
-    access: Access,
-) -> (PageRange, u64) {
-    let (mut start, mut ahead) = (gap.start(), 0u64);
-    while let Some((node, record)) = state.hca.ending_at(d, start) {
-        let len = gap.end() - start;
-        let fits = node.range.len() <= len && node.range.len() + len <= CHUNK;
-        let same = record.life == Life::Live && record.access == access && record.borrowers == 0;
-        if !(fits && same) || node.range.start() < entry.start() {
-            break;
-        }
-        start = node.range.start();
-        ahead = ahead.saturating_add(record.ahead);
-    }
-    (PageRange::new(start, gap.end()).unwrap_or(gap), ahead)
+/// Whether memory can be as large a region as was tried.
+#[derive(PartialEq, Eq)]
+enum Fit {
+    /// It is one, or can't be one however large.
+    Yes,
+    /// It is to be tried as smaller ones: a part of it may do.
+    TooLarge,
 }
 
 /// Registers `job` and writes down what came of it. Takes the lock that it was found
 /// under, so that nobody comes between.
-fn carry_out(mut guard: Guard, d: DomainId, job: Job) {
+fn carry_out(mut guard: Guard, d: DomainId, job: Job) -> Fit {
+    // What nothing is pinned for is as large however often it is tried.
+    let large = job.gap.len() > CHUNK && !job.access.has(Access::ON_DEMAND);
     owed::give_back(&mut guard);
     if !fits(&guard, d, job.gap.len(), job.access) {
+        if large {
+            return Fit::TooLarge;
+        }
         counters::count(Counter::HcaLimited);
-        return refuse(&mut guard, d, job.gap, Life::Refused(0));
+        refuse(&mut guard, d, job.gap, Life::Refused(0));
+        return Fit::Yes;
     }
+    let mut fit = Fit::Yes;
     let mut leaving = Deregistrations::new();
     match run(guard, d, &job, register) {
         Finished::Unlocked(outcome, mark) => {
@@ -336,6 +126,9 @@ fn carry_out(mut guard: Guard, d: DomainId, job: Job) {
             // Whose memory it is now nobody knows.
             leaving.add_if_there(job.device, outcome);
             guard.hca.refund(d, job.range.len());
+            if large {
+                guard.hca.hurried.add(job.gap);
+            }
             postpone(job.gap);
             guard.show_regions();
             drop(guard);
@@ -346,6 +139,10 @@ fn carry_out(mut guard: Guard, d: DomainId, job: Job) {
         Finished::Alone(mut guard, outcome, mark) => {
             match outcome {
                 Ok(keys) => enter(&mut guard, d, job.device, job.record(d, keys), &mut leaving),
+                Err(_) if large => {
+                    guard.hca.refund(d, job.range.len());
+                    fit = Fit::TooLarge;
+                }
                 Err(errno) => {
                     guard.hca.refund(d, job.range.len());
                     let life = job.refused(errno);
@@ -356,9 +153,12 @@ fn carry_out(mut guard: Guard, d: DomainId, job: Job) {
             drop(guard);
             leaving.deregister();
             mark.end();
-            progress::done(job.gap.len());
+            if fit == Fit::Yes {
+                progress::done(job.gap.len());
+            }
         }
     }
+    fit
 }
 
 /// Has the kernel register `job`, which is what `how` does.
@@ -380,6 +180,7 @@ impl Job {
     fn record(&self, d: DomainId, keys: Mr) -> Record {
         let mut record = Record::new(self.range, d, self.access, Life::Live).with(keys);
         record.shared = self.shared;
+        record.cut = self.cut;
         record.ahead = self.ahead;
         record
     }
@@ -473,6 +274,7 @@ pub fn join_in(d: DomainId, hull: PageRange) -> bool {
         gap: hull,
         access,
         shared: false,
+        cut: false,
         ahead: ahead_in(&guard, d, hull),
         device,
     };

@@ -16,7 +16,8 @@ use crate::base::{counters, settings};
 use crate::policy::{self, Registering};
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::regions::Node;
-use crate::registrar::hca::{numbers, Device, DomainId};
+use crate::registrar::hca::sizes::{around_hole, next_to_hole};
+use crate::registrar::hca::{numbers, Device, Domain, DomainId};
 use crate::uverbs::Mr;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
@@ -75,6 +76,9 @@ struct Cut {
     todo: PageRange,
     /// What lies before that and behind it.
     parts: [Option<PageRange>; 2],
+    /// What is left of that: it is not next to the hole. It waits until somebody asks for it, or
+    /// becomes small regions when the call is done.
+    left: [Option<PageRange>; 2],
     /// Which of it is registered anew: what another call is about that will see to itself.
     survivors: [Option<PageRange>; 2],
 }
@@ -90,9 +94,15 @@ fn touched(state: &State, d: DomainId, todo: PageRange) -> Option<(Node, Record)
 fn retract_one(d: DomainId, todo: PageRange) -> Option<PageRange> {
     let (guard, node, record) = wait_for_first(d, todo)?;
     flight::overtake_pins(&guard, node.range);
-    let parts = [
+    let both = [
         node.range.before(todo.start()),
         node.range.after(todo.end()),
+    ];
+    let parts = next_to(&guard, d, &record, both);
+    let [before, behind] = parts;
+    let left = [
+        both[0].zip(before).and_then(|(b, p)| b.before(p.start())),
+        both[1].zip(behind).and_then(|(b, p)| b.after(p.end())),
     ];
     let sound = record.life != Life::Spoiled;
     let cut = Cut {
@@ -102,6 +112,7 @@ fn retract_one(d: DomainId, todo: PageRange) -> Option<PageRange> {
         device: guard.hca.alive(d)?.device?,
         todo,
         parts,
+        left,
         survivors: parts.map(|part| part.filter(|p| sound && !in_the_way_of(&guard, *p))),
     };
     let overtaken = carry_out(guard, d, &cut)?;
@@ -111,6 +122,22 @@ fn retract_one(d: DomainId, todo: PageRange) -> Option<PageRange> {
         postpone(part);
     }
     todo.after(node.range.end())
+}
+
+/// What of `both`, which lie before and behind a hole in a region of domain `d`, is registered anew.
+fn next_to(
+    state: &State,
+    d: DomainId,
+    record: &Record,
+    both: [Option<PageRange>; 2],
+) -> [Option<PageRange>; 2] {
+    // On demand nothing is pinned, and how much it is costs nothing.
+    if state.hca.domain(d).is_none_or(Domain::on_demand) || record.life != Life::Live {
+        return both;
+    }
+    let mapping = |part: &PageRange| state.ledger.get(part.start()).map(|e| e.range.len());
+    let len = both.iter().flatten().filter_map(mapping).max();
+    next_to_hole(both, around_hole(len.unwrap_or(0)))
 }
 
 /// The lock, when nobody works on the first region that touches `todo`, and the region.
@@ -166,9 +193,12 @@ fn carry_out(guard: Guard, d: DomainId, cut: &Cut) -> Option<bool> {
             return None;
         }
     };
+    let ours = |part: &PageRange| !overtaken && !in_the_way_of(&guard, *part);
+    let quiet = cut.left.map(|part| part.is_some_and(|p| ours(&p)));
     let state = &mut *guard;
-    let still = state.hca.next_from(d, node.range.start());
-    if still.is_some_and(|(n, _)| n == *node) {
+    let there = state.hca.next_from(d, node.range.start());
+    let still = there.is_some_and(|(n, _)| n == *node);
+    if still {
         replace(state, d, cut, &registered, overtaken, &mut leaving);
     } else {
         // Whoever went on meanwhile has done this, too.
@@ -182,11 +212,35 @@ fn carry_out(guard: Guard, d: DomainId, cut: &Cut) -> Option<bool> {
             say(state, range, Column::no(Reason::Off));
         }
     }
+    if still {
+        leave_alone(state, d, cut, quiet);
+    }
     state.show_regions();
     drop(guard);
     leaving.deregister();
     mark.end();
     Some(overtaken)
+}
+
+/// What of `cut` is not next to the hole waits, if the domain does and `quiet` says that nobody else
+/// is about it, or becomes small regions when the call is done.
+fn leave_alone(state: &mut State, d: DomainId, cut: &Cut, quiet: [bool; 2]) {
+    let waits = state.hca.domain(d).is_some_and(|domain| domain.waits);
+    for (part, quiet) in cut.left.into_iter().zip(quiet) {
+        let Some(part) = part else {
+            continue;
+        };
+        let why = match waits && quiet {
+            true => Reason::Untouched,
+            false => Reason::Off,
+        };
+        if state.hca.primary() == Some(d) {
+            say(state, part, Column::no(why));
+        }
+        if why == Reason::Off {
+            postpone(part);
+        }
+    }
 }
 
 /// Registers `part` as all of the region was. Without the lock.
@@ -241,6 +295,7 @@ fn replace(
         };
         let mut new = Record::new(*range, d, record.access, Life::Live);
         new.shared = record.shared;
+        new.cut = true;
         new.ahead = record.ahead_of(range.len());
         match outcome {
             Ok(keys) => new = new.with(*keys),

@@ -8,10 +8,11 @@
 //! Where there can be no such thread it is done in the application's call, and what peers may
 //! reach is lent no more.
 
+use super::choosing::Job;
 use super::deregistering::{self, Deregistrations};
 use super::entering::{leave, say};
 use super::lock::Guard;
-use super::registering::{self, fits, register_uncounted, take_over, Job, Replaced};
+use super::registering::{self, fits, register_uncounted, take_over, Replaced};
 use super::turns::{in_the_way_of, postpone};
 use super::{begin_work, end, lock, subscribers, work};
 use crate::arch;
@@ -235,6 +236,7 @@ fn rotate_now(n: RecordId, ticks: u32) -> Option<()> {
         gap: old.node.range,
         access: old.record.access,
         shared: old.record.shared,
+        cut: old.record.cut,
         ahead: old.record.ahead,
         device,
     };

@@ -11,7 +11,8 @@
 //!   has half of the 1/16 at the most. Shared mappings of files and huge pages that are not reserved
 //!   are never small: their file system or pool may have less room than the mapping.
 //! - A *request* is widened to 1/64 of the headroom (1 to 64 MiB) where that fits the 1/16, else it
-//!   registers the very bytes. One of more than 64 MiB goes to the real call.
+//!   registers the very bytes. One of more than 2 GiB goes to the real call.
+//! - What was a large region and is *not next to a hole* waits likewise, though it is resident.
 //! - What is *resident* is registered at audits, near a request, and near a region that has just
 //!   been registered. /proc/self/pagemap is asked without the lock, behind PAGEMAP_SCAN (Linux 6.7);
 //!   what it says is a hint. A page of private memory counts if it is this process's own: not the
@@ -26,7 +27,8 @@
 use super::{ahead, budget, lock, State, USER_END};
 use crate::limits;
 use crate::policy;
-use crate::registrar::hca::{numbers, DomainId, CHUNK};
+use crate::registrar::hca::sizes::CHUNK;
+use crate::registrar::hca::{numbers, DomainId};
 use crate::sys::{
     self,
     pagemap::{self, Pagemap},
@@ -108,6 +110,8 @@ const FLOOR: u64 = 1 << 20;
 const ALL: u64 = 16;
 /// The kernel is asked about so many pages at a time.
 const WINDOW: usize = 512;
+/// So much resident memory is one region at the most, and is looked at at a time.
+const MOST_SEEN: u64 = 1 << 30;
 /// How far around a region its neighbours are looked at, in bytes.
 const NEAR: u64 = 16 << 20;
 /// Resident memory between untouched memory is registered from this size on: what is
@@ -117,16 +121,16 @@ const RUN: u64 = 64 << 10;
 /// Whether anything has waited in this process so far.
 static WAITED: AtomicBool = AtomicBool::new(false);
 
-/// What is done with `gap`, which says `attr`, in a domain that waits. `there`: so many bytes of
-/// it are resident in any case. `known`: what was just seen to be resident.
+/// What is done with `gap`, which says `attr` and of which `first` may be one region, in a domain
+/// that waits. `there`: so many bytes of it are resident in any case. `known`: what was just seen to
+/// be resident.
 pub fn verdict(
     state: &State,
     attr: Attr,
     (gap, there): (PageRange, u64),
-    reach: Reach,
-    known: Option<PageRange>,
+    first: PageRange,
+    (reach, known): (Reach, Option<PageRange>),
 ) -> Verdict {
-    let first = PageRange::new(gap.start(), gap.end().min(gap.start() + CHUNK)).unwrap_or(gap);
     if let Reach::Asked(bytes) = reach {
         let wanted = first.intersection(bytes).map_or(0, |part| part.len());
         return Verdict::Register(first, first.len() - wanted);
@@ -204,6 +208,9 @@ pub fn waits(state: &mut State, d: DomainId, gap: PageRange) {
 /// The part of `bytes`' chunk that is registered with them: as much more as may become
 /// resident untouched.
 pub fn chunk_of(state: &State, bytes: PageRange) -> PageRange {
+    if bytes.len() >= CHUNK {
+        return bytes;
+    }
     let size = (state.hca.headroom / ONE).clamp(FLOOR, CHUNK);
     let size = 1 << size.ilog2();
     let entry = |addr| state.ledger.get(addr);
@@ -279,7 +286,7 @@ pub fn resident(gap: PageRange, backing: Backing) -> Option<PageRange> {
                 _ => (),
             }
             at += PAGE;
-            if run.is_some_and(|start| at - start >= CHUNK) {
+            if run.is_some_and(|start| at - start >= MOST_SEEN) {
                 break 'gap;
             }
         }

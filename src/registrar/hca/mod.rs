@@ -8,23 +8,20 @@ pub mod candidates;
 pub mod idle;
 pub mod records;
 pub mod regions;
+pub mod sizes;
 
 use crate::ledger::index::{Memory, View};
 use crate::uverbs::{Channel, MrHandle, PdHandle};
 use candidates::Candidates;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use records::{Life, Record, RecordId, Records};
-use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::addr::PageRange;
 use regall_directory::vocab::Access;
 use regions::{Node, Regions};
 
 /// Domains at one time: 32 adapters, two protection domains on each, two classes of access for each
 /// ordering. What is asked for beyond them is passed on.
 pub const DOMAINS: usize = 256;
-/// Bytes of one region at the most: what an event costs is bounded by it.
-pub const CHUNK: u64 = 64 << 20;
-/// The most bytes of a region where nothing is pinned.
-pub const LAZY_CHUNK: u64 = 1 << 30;
 
 /// Access that a borrowed handle can have.
 pub const SERVED: Access = Access::LOCAL_WRITE
@@ -129,6 +126,8 @@ pub struct Domain {
     pub rotates: bool,
     /// Regions that the shim may have on the device.
     pub most_regions: usize,
+    /// Bytes that the device registers at once.
+    pub most_bytes: u64,
     /// Bytes registered in it or about to be, retired regions included.
     pub bytes: u64,
     /// Calls that register or deregister in it at this moment.
@@ -163,6 +162,7 @@ impl Domain {
             waits: false,
             rotates: false,
             most_regions: 0,
+            most_bytes: 0,
             bytes: 0,
             at_work: 0,
             regions: None,
@@ -205,6 +205,8 @@ pub struct Hca {
     pub headroom: u64,
     /// What the kernel would not forget yet: a memory window is bound to it.
     pub bound: idle::Bound,
+    /// What is not to be large regions.
+    pub hurried: sizes::Hurried,
     /// Protection domains that are not adopted.
     pub candidates: Candidates,
     /// Contexts of devices that can't be served; 0: none.
@@ -222,6 +224,7 @@ impl Hca {
             ahead: 0,
             headroom: 0,
             bound: idle::Bound::new(),
+            hurried: sizes::Hurried::new(),
             candidates: Candidates::new(),
             refused: [0; DOMAINS],
         }
@@ -275,7 +278,7 @@ impl Hca {
         owner: Owner,
         device: Device,
         (access, rotates): (Access, bool),
-        most_regions: usize,
+        (most_regions, most_bytes): (usize, u64),
     ) -> Option<DomainId> {
         let d = self.domains.iter().position(|d| d.state == State::Free)?;
         let (domain, view) = (self.domains.get_mut(d)?, VIEWS.get(d)?);
@@ -291,6 +294,7 @@ impl Hca {
         domain.waits = false;
         domain.rotates = rotates;
         domain.most_regions = most_regions;
+        domain.most_bytes = most_bytes;
         domain.bytes = 0;
         domain.at_work = 0;
         domain.state = State::Alive;
@@ -478,9 +482,9 @@ impl Hca {
         (node.range.start() < new.range.end() && node.record != new.record).then_some(node)
     }
 
-    /// The part of `piece` from its start that no node of domain `d` covers, cut to
-    /// `most` bytes; `None`: there are nodes everywhere.
-    pub fn first_gap(&self, d: DomainId, piece: PageRange, most: u64) -> Option<PageRange> {
+    /// The first part of `piece` that no node of domain `d` covers; `None`: there are nodes
+    /// everywhere.
+    pub fn first_gap(&self, d: DomainId, piece: PageRange) -> Option<PageRange> {
         let mut at = piece.start();
         while at < piece.end() {
             let end = match self.next_from(d, at) {
@@ -491,7 +495,7 @@ impl Hca {
                 Some((node, _)) => node.range.start().min(piece.end()),
                 None => piece.end(),
             };
-            return PageRange::new(at, end.min(at.saturating_add(most)));
+            return PageRange::new(at, end);
         }
         None
     }
@@ -499,8 +503,8 @@ impl Hca {
     /// Whether domain `d` leaves alone what is large, and no node of it covers some of
     /// `bytes`, which are no more than one region may have.
     pub fn is_waiting(&self, d: DomainId, bytes: PageRange) -> bool {
-        let waits = self.alive(d).is_some_and(|d| d.waits);
-        waits && bytes.len() <= CHUNK && self.first_gap(d, bytes, PAGE).is_some()
+        let takes = |d: &Domain| d.waits && bytes.len() <= d.most_asked();
+        self.alive(d).is_some_and(takes) && self.first_gap(d, bytes).is_some()
     }
 
     /// The beginning of `piece` as far as one node of domain `d` covers it, and what

@@ -71,6 +71,8 @@ pub struct Record {
     /// Of shared memory: others may cut it or punch holes in it, and nobody is told. Not to be
     /// lent.
     pub shared: bool,
+    /// There was a hole beside it: it is not to be part of a large region.
+    pub cut: bool,
     /// Bytes of it that nobody had touched, or asked for, before it was registered.
     pub ahead: u64,
     /// Bytes of the largest request that it has served.
@@ -218,6 +220,7 @@ impl Record {
             slot: None,
             life,
             shared: false,
+            cut: false,
             ahead: 0,
             asked: 0,
             next: 0,

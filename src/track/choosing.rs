@@ -1,0 +1,267 @@
+//! What is to be registered next in a domain, and as how large a region: looked for under the
+//! lock, in the ledger and among the regions that are there.
+
+use super::entering::column_of;
+use super::waiting::{self, Backing, Reach, Verdict};
+use super::State;
+use crate::base::{phase, settings};
+use crate::ledger::Entry;
+use crate::policy::{self, Registering};
+use crate::registrar::hca::records::Life;
+use crate::registrar::hca::sizes::CHUNK;
+use crate::registrar::hca::{Device, Domain, DomainId};
+use core::ops::ControlFlow;
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::{Access, Attr, Column, Flags, Reason};
+
+/// One region to be registered.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    /// All of the region. Memory of one entry of the ledger that nothing holds, and smaller regions
+    /// before it that become one with it.
+    pub range: PageRange,
+    /// What of it is new.
+    pub gap: PageRange,
+    /// With what access.
+    pub access: Access,
+    /// See [`Record::shared`].
+    pub shared: bool,
+    /// See [`Record::cut`].
+    pub cut: bool,
+    /// See [`Record::ahead`].
+    pub ahead: u64,
+    /// The device that it is registered with.
+    pub device: Device,
+}
+
+/// What comes next in a domain.
+pub(super) enum Step {
+    /// There is something to be registered.
+    Job(Job),
+    /// What of this is resident is to be seen.
+    Look(PageRange, Backing),
+}
+
+/// How the next step is looked for.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    /// How much is registered.
+    pub reach: Reach,
+    /// What was just seen to be resident.
+    pub known: Option<PageRange>,
+    /// What has just been refused as one region: it becomes small ones.
+    pub small: Option<PageRange>,
+}
+
+/// What is known of a domain while the next step in it is looked for.
+struct Search<'a> {
+    state: &'a State,
+    d: DomainId,
+    domain: &'a Domain,
+    /// The HCA column is about it.
+    primary: bool,
+    how: How,
+}
+
+/// What is to be done with a piece of memory.
+enum Found {
+    /// The HCA column of a range says something else from now on.
+    Say(PageRange, Column),
+    Look(PageRange, Backing),
+    /// A gap of the entry, which may be written to or not, is to be registered.
+    Register {
+        gap: PageRange,
+        entry: PageRange,
+        writable: bool,
+        shared: bool,
+        cut: bool,
+        ahead: u64,
+    },
+}
+
+impl<'a> Search<'a> {
+    fn of(state: &'a State, d: DomainId, domain: &'a Domain, how: How) -> Self {
+        Self {
+            state,
+            d,
+            domain,
+            primary: state.hca.primary() == Some(d),
+            how,
+        }
+    }
+
+    /// The first thing to do in `rest`.
+    fn first(&self, rest: PageRange) -> Option<Found> {
+        let mut found = None;
+        self.state.ledger.for_each(rest, |piece, entry| {
+            found = self.of_piece(piece, entry);
+            match found {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        found
+    }
+
+    fn of_piece(&self, piece: PageRange, entry: &Entry) -> Option<Found> {
+        let attr = entry.attr;
+        // Nothing that comes later in the order of a budget.
+        if policy::rank(attr) > self.domain.upto_rank {
+            return None;
+        }
+        let scope = settings::config().scope_data;
+        let on_demand = self.domain.on_demand();
+        match policy::registering(attr, entry.range.len(), on_demand, scope) {
+            Registering::Leave(column) => {
+                (self.primary && attr.hca != column).then_some(Found::Say(piece, column))
+            }
+            Registering::With(_) if self.domain.implicit => {
+                (self.primary && !attr.hca.held()).then_some(Found::Say(piece, Column::YES))
+            }
+            Registering::With(writable) => self.gap_in(piece, entry, writable),
+        }
+    }
+
+    fn gap_in(&self, piece: PageRange, entry: &Entry, writable: bool) -> Option<Found> {
+        let (attr, hca) = (entry.attr, &self.state.hca);
+        // A call that read the kernel's list was faster than the one that
+        // mapped this, which then entered it knowing nothing of the region.
+        let said = attr.hca.reason;
+        if self.primary && matches!(said, Reason::Off | Reason::Untouched) {
+            if let Some((part, life)) = hca.held_by(self.d, piece) {
+                return Some(Found::Say(part, column_of(life)));
+            }
+        }
+        let mut from = Some(piece);
+        while let Some(gap) = from.and_then(|p| hca.first_gap(self.d, p)) {
+            let (first, cut) = self.one_region_of(gap, entry);
+            let verdict = if self.domain.waits {
+                self.verdict(attr, gap, first)
+            } else {
+                Verdict::Register(first, 0)
+            };
+            match verdict {
+                Verdict::Register(gap, ahead) => {
+                    return Some(Found::Register {
+                        gap,
+                        entry: entry.range,
+                        writable,
+                        shared: attr.prot.shared() && !attr.flags.has(Flags::BACKED),
+                        cut,
+                        ahead,
+                    });
+                }
+                Verdict::Look(backing) => return Some(Found::Look(gap, backing)),
+                Verdict::Wait if self.primary && said == Reason::Off => {
+                    return Some(Found::Say(gap, Column::no(Reason::Untouched)));
+                }
+                Verdict::Wait => from = piece.after(gap.end()),
+            }
+        }
+        None
+    }
+
+    /// What of `gap` may become one region, and whether it is memory of small ones.
+    fn one_region_of(&self, gap: PageRange, entry: &Entry) -> (PageRange, bool) {
+        let refused = self.how.small.is_some_and(|s| s.contains(gap.start()));
+        let same = |addr| {
+            let there = self.state.ledger.get(addr);
+            there.is_some_and(|e| e.origin == entry.origin)
+        };
+        let cut = refused || self.state.hca.is_cut(self.d, gap, same);
+        let upto = |most| gap.start().saturating_add(most);
+        let end = upto(
+            self.domain
+                .most_of(entry.range.len(), cut, self.state.total),
+        );
+        let end = match self.how.reach {
+            // Who asks for much has it in one region, if that can be.
+            Reach::Asked(bytes) if !refused => {
+                end.max(upto(self.domain.most_asked()).min(bytes.end()))
+            }
+            _ => end,
+        };
+        (gap.before(end).unwrap_or(gap), cut)
+    }
+
+    /// What is done with `gap`, of which `first` may be one region, in a domain that waits. Memory
+    /// that another domain has pinned is resident: it does not count again, and need not wait. But
+    /// a file may have been cut there meanwhile, and its file system be full.
+    fn verdict(&self, attr: Attr, gap: PageRange, first: PageRange) -> Verdict {
+        let pinned = |range| match waiting::may_lack_room(attr) {
+            true => (0, 0),
+            false => self.state.hca.pinned_elsewhere(self.d, range),
+        };
+        let (there, pinned_first) = pinned(gap);
+        let how = (self.how.reach, self.how.known);
+        let verdict = waiting::verdict(self.state, attr, (gap, there), first, how);
+        if let Verdict::Register(part, ahead) = verdict {
+            let ahead = ahead.min(part.len() - pinned(part).0);
+            return Verdict::Register(part, ahead);
+        }
+        let begins = first.before(gap.start() + pinned_first);
+        begins.map_or(verdict, |part| Verdict::Register(part, 0))
+    }
+}
+
+/// What is to be done next in domain `d`. Ranges that are only to be described are.
+pub(super) fn next_step(state: &mut State, d: DomainId, rest: PageRange, how: How) -> Option<Step> {
+    let device = state.hca.alive(d)?.device?;
+    loop {
+        let domain = state.hca.alive(d)?;
+        let found = Search::of(state, d, domain, how).first(rest);
+        if !phase::tracking() {
+            return None;
+        }
+        match found? {
+            Found::Say(piece, column) => {
+                state.update(piece, |_, a| Attr { hca: column, ..a });
+            }
+            Found::Look(gap, backing) => return Some(Step::Look(gap, backing)),
+            Found::Register {
+                gap,
+                entry,
+                writable,
+                shared,
+                cut,
+                ahead,
+            } => {
+                let access = domain.access_for(writable);
+                let (range, with_them) = with_smaller(state, d, gap, entry, access);
+                return Some(Step::Job(Job {
+                    range,
+                    gap,
+                    access,
+                    shared,
+                    cut,
+                    ahead: ahead.saturating_add(with_them),
+                    device,
+                }));
+            }
+        }
+    }
+}
+
+/// Memory that grows a little at a time would be a region for every step: a new piece
+/// takes those before it in that are no larger, so that each byte is registered again
+/// no more often than the size has doubled. With what those had [`Record::ahead`].
+fn with_smaller(
+    state: &State,
+    d: DomainId,
+    gap: PageRange,
+    entry: PageRange,
+    access: Access,
+) -> (PageRange, u64) {
+    let (mut start, mut ahead) = (gap.start(), 0u64);
+    while let Some((node, record)) = state.hca.ending_at(d, start) {
+        let len = gap.end() - start;
+        let fits = node.range.len() <= len && node.range.len() + len <= CHUNK;
+        let same = record.life == Life::Live && record.access == access && record.borrowers == 0;
+        if !(fits && same) || node.range.start() < entry.start() {
+            break;
+        }
+        start = node.range.start();
+        ahead = ahead.saturating_add(record.ahead);
+    }
+    (PageRange::new(start, gap.end()).unwrap_or(gap), ahead)
+}
