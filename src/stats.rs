@@ -27,9 +27,9 @@ pub fn write() {
     if pattern.is_empty() {
         return;
     }
-    let opened = match pattern {
-        names::NODE => on_this_node(),
-        _ => at(pattern),
+    let opened = match names::on_node(pattern) {
+        Some(name) => on_this_node(&name),
+        None => at(pattern),
     };
     let written = opened.and_then(|fd| {
         let mut out = Out {
@@ -60,19 +60,29 @@ fn at(pattern: &[u8]) -> Result<Fd, Errno> {
 }
 
 /// A new file of this process's in the memory of the node, in a folder that nobody else can
-/// enter. Its name begins with the job and the rank, so that who merges a job's opens no other.
-fn on_this_node() -> Result<Fd, Errno> {
+/// enter. Its name begins with `name`, or else the job, and the rank, so that who merges those
+/// opens no other.
+fn on_this_node(name: &names::Job) -> Result<Fd, Errno> {
     let uid = sys::geteuid();
     let me = Identity::own()?;
     let (_, which) = folder::own(uid)?;
     let (mut path, statistics) = (which.path(), core::str::from_utf8(names::STATISTICS));
     let _ = write!(path, "/{}", statistics.unwrap_or_default());
     let inside = folder::open(path.as_cstr().ok_or(Errno::INVAL)?, uid)?;
-    let mut name: Text<192> = with_names(b"%j,%r,");
-    let _ = write!(name, "{}.{}.{}", me.pid, me.start, me.namespace);
+    let mut file: Text<192> = match name.as_bytes() {
+        [] => with_names(b"%j,%r,"),
+        name => {
+            let mut file = Text::new();
+            file.push(name);
+            let rest: Text<32> = with_names(b",%r,");
+            file.push(rest.as_bytes());
+            file
+        }
+    };
+    let _ = write!(file, "{}.{}.{}", me.pid, me.start, me.namespace);
     let how = libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let name = name.as_cstr().ok_or(Errno::INVAL)?;
-    Fd::open_in(&inside, name, libc::O_WRONLY | how, 0o600)
+    let file = file.as_cstr().ok_or(Errno::INVAL)?;
+    Fd::open_in(&inside, file, libc::O_WRONLY | how, 0o600)
 }
 
 /// Text on its way to a file.

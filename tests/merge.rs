@@ -60,6 +60,15 @@ fn number(n: u32) -> String {
     format!("test{}.{n}", std::process::id())
 }
 
+/// Waits for a process's directory.
+fn published(pid: u32) {
+    let began = std::time::Instant::now();
+    while coverage::dump(pid).is_err() {
+        assert!(began.elapsed() < TIMEOUT, "it never was published");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn on_this_node(job: &str) -> Vec<PathBuf> {
     // SAFETY: a system call without memory.
     let folder = format!("/dev/shm/regall-{}/statistics", unsafe { libc::geteuid() });
@@ -116,6 +125,55 @@ fn what_a_job_left_on_the_node() {
     assert!(on_this_node(&other).is_empty());
 }
 
+/// Two steps of one job, on one node at one time: each has a name, and so an account of its own.
+#[test]
+fn a_name_keeps_two_steps_apart() {
+    let job = number(4);
+    let folder = tempfile::tempdir().expect("a folder");
+    let step = |name: &str, rank: &str| {
+        let mut command = Command::new("/bin/true");
+        Mode::Auto.apply(&mut command);
+        command
+            .env("REGALL_STATS_FILE", format!("node:{job}/{name}"))
+            .env("SLURM_JOB_ID", &job)
+            .env("PMI_RANK", rank);
+        child::run(&mut command, TIMEOUT).must_succeed();
+    };
+    step("a", "0");
+    step("a", "1");
+    step("b", "0");
+    task(&job, "0");
+    let at = |name: &str| folder.path().join(name);
+    for (name, counted) in [("a", 2), ("b", 1)] {
+        let (of, into) = (format!("{job}/{name}"), at(name));
+        let words = ["--name", &of, "--merge", into.to_str().expect("a name")];
+        report(Some(&job), &words).must_succeed();
+        assert_eq!(told(&into).counted, counted, "{name}");
+        // Nothing is left, which is no failure here.
+        report(Some(&job), &words).must_succeed();
+    }
+    // An epilog has the name in its environment, and heeds processes of that name alone.
+    step("c", "0");
+    let mut beside = Command::new("/bin/sleep");
+    Mode::Auto.apply(&mut beside);
+    beside.arg("1000").env("SLURM_JOB_ID", &job);
+    let beside = Beside::start(beside.env("REGALL_STATS_FILE", format!("node:{job}/d")));
+    published(beside.pid());
+    let mut epilog = Command::new(build::regall());
+    Mode::Plain.apply(&mut epilog);
+    epilog.args(["report", "--last", "--merge"]).arg(at("c"));
+    epilog
+        .env("SLURM_JOB_ID", &job)
+        .env("REGALL_STATS_FILE", format!("node:{job}/c"));
+    child::run(&mut epilog, TIMEOUT).must_succeed();
+    assert_eq!(told(&at("c")).counted, 1);
+    drop(beside);
+    assert_eq!(on_this_node(&job).len(), 1, "the task without a name");
+    let into = at("job");
+    report(Some(&job), &["--merge", into.to_str().expect("a name")]).must_succeed();
+    assert_eq!(told(&into).counted, 1);
+}
+
 /// A TaskEpilog runs for each task, while others may run.
 #[test]
 fn the_last_one_merges() {
@@ -129,11 +187,7 @@ fn the_last_one_merges() {
     let mut command = Command::new("/bin/sleep");
     Mode::Auto.apply(&mut command);
     let beside = Beside::start(command.arg("1000").env("SLURM_JOB_ID", &job));
-    let began = std::time::Instant::now();
-    while coverage::dump(beside.pid()).is_err() {
-        assert!(began.elapsed() < TIMEOUT, "it never was published");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    published(beside.pid());
     report(Some(&job), &words).must_succeed();
     assert!(!into.exists() && on_this_node(&job).len() == 1);
     drop(beside);

@@ -175,12 +175,19 @@ fn every_message_is_in_the_page_and_no_other() {
 
 /// Where the command's sentences for people are: what is wrong, and what to do. The doctor's
 /// are explained where they stand.
-const SENTENCES: [&str; 14] = [
+const SENTENCES: [&str; 21] = [
     "cli/src/run.rs",
+    "cli/src/run/parts.rs",
+    "cli/src/stage.rs",
+    "cli/src/stage/folder.rs",
+    "cli/src/stage/nodes.rs",
+    "cli/src/stage/users.rs",
     "cli/src/launcher.rs",
     "cli/src/settings.rs",
     "cli/src/report/gather.rs",
     "cli/src/report/advice.rs",
+    "cli/src/report/job.rs",
+    "cli/src/report/merge.rs",
     "cli/src/peek.rs",
     "cli/src/examine.rs",
     "cli/src/check.rs",
@@ -193,7 +200,7 @@ const SENTENCES: [&str; 14] = [
 ];
 
 /// What in these files is no message: help, and names that are looked for.
-const NO_MESSAGES: [&str; 8] = [
+const NO_MESSAGES: [&str; 10] = [
     "Exit code",
     "A cookie for a single use",
     // Examples, and how peek is called.
@@ -203,6 +210,8 @@ const NO_MESSAGES: [&str; 8] = [
     "in {count} of {} processes",
     "{pid}: ok, ",
     "{} not found; looked for",
+    "srun --ntasks-per-node",
+    "The copy is in ",
 ];
 
 /// The strings of a Rust source, but for those of its tests, with their lines joined.

@@ -1,5 +1,7 @@
 //! A report of a whole job: of both MPIs, with a rank that is killed, and under a limit.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -80,6 +82,98 @@ fn four_ranks_of_openmpi() {
 #[test]
 fn four_ranks_of_mpich() {
     four_ranks("mpiexec.mpich", &[], "mpich");
+}
+
+/// As ssh to a machine that has a /dev/shm of its own: what is in $SHM, and a name of its own.
+const SSH: &str = "#!/bin/sh
+unset REGALL LD_PRELOAD
+while [ \"${1#-}\" != \"$1\" ]; do shift; done
+shift
+exec unshare -m -u --propagation private sh -c 'mount --bind \"$SHM\" /dev/shm; hostname elsewhere; unset SHM; exec sh -c \"$1\"' sh \"$*\"
+";
+
+/// Two ranks here and two on another node: two files are left for the report, and none on either.
+fn a_file_a_node(launcher: &str, options: &[&str]) {
+    // SAFETY: a system call without memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return regall_tests::skip("another node is made as root");
+    }
+    if missing(launcher) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (ssh, shm) = (at("ssh"), at("shm"));
+    std::fs::write(&ssh, SSH).expect("a script");
+    std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).expect("a mode");
+    std::fs::create_dir(&shm).expect("a folder");
+    std::fs::set_permissions(&shm, PermissionsExt::from_mode(0o1777)).expect("a mode");
+    let job = |report: &Path| {
+        let mut command = Command::new(build::regall());
+        command.args(["run", "--report"]).arg(report);
+        command.args(["--", launcher]).args(options).arg(&ssh);
+        command.args(["-np", "4", "cat", "/dev/null"]);
+        let done = run(command.env("SHM", &shm));
+        done.must_succeed();
+        done
+    };
+    let done = job(&at("report.json"));
+    assert_eq!(done.regall_lines(), Vec::<&str>::new());
+    let report = json(&at("report.json"));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    assert_eq!(report["counted"], 4, "{report}");
+    assert_eq!(report["ranks"], 4, "{report}");
+    let mut hosts = [host.trim(), "elsewhere"];
+    hosts.sort();
+    assert_eq!(report["hosts"], serde_json::json!(hosts), "{report}");
+    // A report that can't be written leaves its parts.
+    std::fs::create_dir(at("kept")).expect("a folder");
+    let done = job(&at("kept"));
+    let said = done.regall_lines();
+    let (_, parts) = said[0]
+        .split_once("the parts stay in ")
+        .expect("where they are");
+    let files = std::fs::read_dir(parts).expect("parts").flatten();
+    let mut files: Vec<_> = files.map(|e| e.file_name()).collect();
+    files.sort();
+    assert_eq!(
+        files,
+        hosts.map(|host| std::ffi::OsString::from(format!("{host}.json")))
+    );
+    // (The name begins with the pid of `regall run`, which no test knows.)
+    let own = std::path::PathBuf::from("/dev/shm/regall-0");
+    for there in [own, shm.join("regall-0")] {
+        let files = std::fs::read_dir(there.join("statistics")).into_iter();
+        let names = files
+            .flatten()
+            .flatten()
+            .map(|e| e.file_name().into_string());
+        let left: Vec<_> = names
+            .flatten()
+            .filter(|name| name.contains(&format!(".{},", host.trim())))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[test]
+fn a_file_a_node_with_openmpi() {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    let hosts = format!("{}:2,elsewhere:2", host.trim());
+    let options = ["--host", &hosts, "--mca", "plm_rsh_agent"];
+    a_file_a_node("mpirun.openmpi", &options);
+}
+
+#[test]
+fn a_file_a_node_with_mpich() {
+    let options = [
+        "-hosts",
+        "localhost,elsewhere",
+        "-ppn",
+        "2",
+        "-launcher-exec",
+    ];
+    a_file_a_node("mpiexec.mpich", &options);
 }
 
 /// As a launcher would start it: four processes, of which one is killed.

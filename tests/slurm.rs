@@ -211,7 +211,7 @@ fn a_report_is_of_one_file_a_node() {
     ];
     let said = cluster.done(&[&run[..], &TASKS, &rank].concat());
     assert_eq!(
-        said.lines().filter(|l| l.starts_with("node ")).count(),
+        said.lines().filter(|l| l.starts_with("node:")).count(),
         4,
         "{said}"
     );

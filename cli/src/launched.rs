@@ -5,6 +5,9 @@ use std::fs;
 
 use regall_directory::settings::{JOBS, RANKS, SIZES};
 use regall_reader::Process;
+use regall_settings::names;
+
+use crate::settings::STATS_FILE;
 
 /// What is known of a process beside its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +18,9 @@ pub struct Launched {
     pub ranks: Option<u64>,
     /// The number of its batch job.
     pub job: Option<String>,
+    /// The name under which its statistics stay on the node ([`names::on_node`]); empty, too, if
+    /// they don't.
+    pub kept: String,
     /// Its state's letter, as in proc(5); `?` if that could not be seen.
     pub state: char,
 }
@@ -26,6 +32,7 @@ impl Launched {
         rank: None,
         ranks: None,
         job: None,
+        kept: String::new(),
         state: '?',
     };
 
@@ -57,6 +64,7 @@ impl Launched {
                 .filter_map(value)
                 .find(plain)
                 .map(str::to_string),
+            kept: kept(value(&STATS_FILE.as_bytes()).unwrap_or_default()),
             state: '?',
         }
     }
@@ -73,6 +81,12 @@ impl Launched {
             _ => "unknown",
         }
     }
+}
+
+/// The name that a value of REGALL_STATS_FILE has for what stays on the node.
+pub fn kept(stats_file: &str) -> String {
+    let name = names::on_node(stats_file.as_bytes()).unwrap_or_default();
+    String::from_utf8_lossy(name.as_bytes()).into_owned()
 }
 
 /// The name of this node.
@@ -97,5 +111,7 @@ mod tests {
         assert_eq!(of("PMI_SIZE=4 PBS_JOBID=7.host").ranks, Some(4));
         assert_eq!(of("PBS_JOBID=7.host").job.as_deref(), Some("7.host"));
         assert_eq!(of("SLURM_JOB_ID= PBS_JOBID=\u{e4}").job, None);
+        assert_eq!(of("REGALL_STATS_FILE=node:a/b").kept, "a_b");
+        assert_eq!(of("REGALL_STATS_FILE=a:b").kept, "");
     }
 }

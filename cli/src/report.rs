@@ -9,7 +9,7 @@ mod merge;
 
 use std::fmt;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use regall_documents as documents;
 
@@ -43,11 +43,20 @@ pub struct Args {
     /// Only if no other process of this job runs on this node with the shim on
     #[arg(long, requires = "merge")]
     last: bool,
+    /// Merge what was left on this node with REGALL_STATS_FILE=node:NAME, if anything was; default:
+    /// the name in this command's own REGALL_STATS_FILE, else the batch job's number
+    #[arg(long, requires = "merge", conflicts_with = "places")]
+    name: Option<String>,
 }
 
 pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     if let Some(pattern) = &args.merge {
-        return merge::merge(pattern, &args.places, args.last);
+        let place = merge::Place::of_this_process(args.name.as_deref());
+        let may_be_none = args.last || args.name.is_some();
+        return match args.last && place.others_run() {
+            true => Ok(0),
+            false => place.merge(pattern, &args.places, may_be_none),
+        };
     }
     let gathered = gather::read(&args.places);
     let report = Report::of(&gathered);
@@ -72,8 +81,19 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     })
 }
 
+/// Merges what processes left on this node under a name, if anything, into `pattern`'s file.
+pub fn merge_here(pattern: &Path, name: &str) -> anyhow::Result<u8> {
+    merge::Place::of_this_process(Some(name)).merge(pattern, &[], true)
+}
+
+/// Whether a folder has statistics of all ranks that there were.
+pub fn is_whole(folder: &Path) -> bool {
+    let job = gather::read(&[folder.into()]).job;
+    job.size.is_some() && job.missing().is_empty()
+}
+
 /// The job's report as text, or as JSON if the file that it is for says so.
-pub fn write(places: &[PathBuf], file: &std::path::Path) -> anyhow::Result<Vec<String>> {
+pub fn write(places: &[PathBuf], file: &Path) -> anyhow::Result<Vec<String>> {
     let gathered = gather::read(places);
     let report = Report::of(&gathered);
     let text = match file.extension().is_some_and(|e| e == "json") {

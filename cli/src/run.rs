@@ -1,15 +1,15 @@
 //! `regall run`: becomes the command, with the shim in its environment; or waits for it, to
 //! report on the whole job.
 
+mod parts;
+
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::{bail, Context};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::iterator::SignalsInfo;
@@ -20,7 +20,8 @@ use crate::inherited;
 use crate::launcher::Launcher;
 use crate::settings::{Missing, Settings, Variable, MERGE_FILE, STATS_FILE};
 use crate::stage::{self, Nodes};
-use crate::{complain, report, FAILED};
+use crate::{complain, FAILED};
+use parts::Parts;
 
 /// As a shell says that there is no such command ...
 pub const NOT_FOUND: u8 = 127;
@@ -89,7 +90,11 @@ pub fn run(args: &Args) -> ExitCode {
         );
         return FAILED.into();
     }
-    let parts = match args.report.as_deref().map(Parts::new).transpose() {
+    let parts = args.report.as_deref();
+    let parts = match parts
+        .map(|report| Parts::new(report, program, arguments))
+        .transpose()
+    {
         Ok(parts) => parts,
         Err(why) => {
             complain(&format!("{why:#}"));
@@ -98,7 +103,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     if let Some(parts) = &parts {
         environment.retain(|(name, _)| ![STATS_FILE, MERGE_FILE].contains(name));
-        environment.extend(parts.variables(program, arguments));
+        environment.extend(parts.variables());
     }
     become_it(
         command(program, arguments, environment),
@@ -221,18 +226,16 @@ fn become_it(
         false => command.exec(),
         true => {
             let ended = waited(&mut command);
+            match &ended {
+                Ok(_) => parts.into_iter().for_each(Parts::gather),
+                Err(_) => parts.iter().for_each(Parts::remove),
+            }
             if let Some(staged) = staged.filter(Staged::waits) {
                 staged.remove();
             }
-            match (ended, parts) {
-                (Ok(code), parts) => {
-                    parts.into_iter().for_each(Parts::gather);
-                    return code.into();
-                }
-                (Err(e), parts) => {
-                    parts.iter().for_each(Parts::remove);
-                    e
-                }
+            match ended {
+                Ok(code) => return code.into(),
+                Err(e) => e,
             }
         }
     };
@@ -266,92 +269,6 @@ fn sanitizer(options: Option<OsString>) -> OsString {
 pub fn only_submits(program: &OsStr, arguments: &[OsString]) -> bool {
     let waits = |a: &OsString| a == "-W" || a == "--wait";
     Path::new(program).file_name() == Some(OsStr::new("sbatch")) && !arguments.iter().any(waits)
-}
-
-/// What srun has run for each task when it has ended.
-const TASK_EPILOG: &str = "SLURM_TASK_EPILOG";
-
-/// The one of this installation, which merges what a node's tasks have left.
-fn epilog() -> Option<PathBuf> {
-    let this = std::env::current_exe().ok()?;
-    let script = this
-        .parent()?
-        .parent()?
-        .join("share/regall/slurm/task-epilog");
-    script.is_file().then_some(script)
-}
-
-/// The folder in which the processes leave what they counted, beside the report: where
-/// that can be written from one node, it most often can from all.
-struct Parts {
-    folder: PathBuf,
-    report: PathBuf,
-}
-
-impl Parts {
-    fn new(report: &Path) -> anyhow::Result<Self> {
-        let mut name = report
-            .file_name()
-            .context("--report needs a file's name")?
-            .to_os_string();
-        name.push(format!(".{}.d", std::process::id()));
-        let beside = match report.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        // Ranks have working directories of their own.
-        let beside = beside
-            .canonicalize()
-            .with_context(|| beside.display().to_string())?;
-        let folder = beside.join(name);
-        let described = || folder.display().to_string();
-        if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
-            bail!(
-                "{}: a path with a % in it can't hold the report",
-                described()
-            );
-        }
-        fs::create_dir(&folder).with_context(described)?;
-        let report = beside.join(report.file_name().unwrap_or_default());
-        Ok(Self { folder, report })
-    }
-
-    /// Where the ranks write. Under srun each node's stay on it until its last task has ended,
-    /// whose epilog makes one file of them: 64,000 ranks are 1,000 files.
-    fn variables(&self, program: &OsStr, arguments: &[OsString]) -> Vec<Variable> {
-        let theirs = std::env::var_os(TASK_EPILOG).is_some()
-            || arguments
-                .iter()
-                .any(|a| a.as_encoded_bytes().starts_with(b"--task-epilog"));
-        let srun = Launcher::of(program) == Some(Launcher::Srun) && !theirs;
-        match srun.then(epilog).flatten() {
-            Some(epilog) => vec![
-                (STATS_FILE, "node".into()),
-                (MERGE_FILE, self.folder.join("%h.json").into()),
-                (TASK_EPILOG, epilog.into()),
-            ],
-            None => vec![(STATS_FILE, self.folder.join(report::PATTERN).into())],
-        }
-    }
-
-    /// Makes the report, and says what is wrong with it.
-    fn gather(self) {
-        match report::write(std::slice::from_ref(&self.folder), &self.report) {
-            Ok(said) => said.iter().for_each(|line| complain(line)),
-            Err(e) => {
-                let (report, folder) = (self.report.display(), self.folder.display());
-                complain(&format!("{report}: {e:#}; the parts stay in {folder}"));
-                return;
-            }
-        }
-        self.remove();
-    }
-
-    fn remove(&self) {
-        if let Err(e) = fs::remove_dir_all(&self.folder) {
-            complain(&format!("{}: {e}", self.folder.display()));
-        }
-    }
 }
 
 /// Runs it to its end and returns its exit status, as a shell says it. A signal that somebody

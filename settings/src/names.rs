@@ -4,7 +4,7 @@ use core::fmt::{self, Write};
 use regall_sys::text::Text;
 
 /// What REGALL_STATS_FILE is where the statistics stay on the node until they are merged.
-pub const NODE: &[u8] = b"node";
+const NODE: &[u8] = b"node";
 
 /// The folder of such statistics, in the user's folder below /dev/shm.
 pub const STATISTICS: &[u8] = b"statistics";
@@ -14,6 +14,16 @@ pub const UNKNOWN: &[u8] = b"none";
 
 /// A batch job's number, as part of a file's name.
 pub type Job = Text<64>;
+
+/// The name under which the statistics stay on the node, by REGALL_STATS_FILE: that of
+/// `node:NAME`; of `node` it is empty, which stands for the job. None: they go to a path.
+pub fn on_node(stats_file: &[u8]) -> Option<Job> {
+    match stats_file.strip_prefix(NODE)? {
+        [] => Some(Job::new()),
+        [b':', name @ ..] => Some(job(name)),
+        _ => None,
+    }
+}
 
 /// What the letters stand for.
 pub struct Names<'a> {
@@ -181,5 +191,19 @@ mod tests {
             assert_eq!(job(value.as_bytes()).as_bytes(), name.as_bytes(), "{value}");
         }
         assert_eq!(job(&[b'x'; 200]).as_bytes().len(), 63);
+    }
+
+    #[test]
+    fn statistics_stay_on_the_node_under_a_name() {
+        let name = |value: &str| {
+            let name = on_node(value.as_bytes())?;
+            Some(String::from_utf8(name.as_bytes().to_vec()).unwrap())
+        };
+        assert_eq!(name("node").as_deref(), Some(""));
+        assert_eq!(name("node:7.n1").as_deref(), Some("7.n1"));
+        assert_eq!(name("node:../%j").as_deref(), Some("_.__j"));
+        for path in ["", "nod", "nodes", "node.json", "node/x", "./node"] {
+            assert_eq!(name(path), None, "{path}");
+        }
     }
 }

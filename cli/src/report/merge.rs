@@ -18,63 +18,11 @@ use regall_sys::text::Text;
 use regall_sys::time;
 
 use super::gather::Gathered;
-use crate::launched::{host, Launched};
+use crate::launched::{self, host, Launched};
 use crate::{complain, FAILED};
 
 /// So long another merge into the same file is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Merges `places`, or what this job has left on this node, into the file that `pattern` names;
-/// what is in that file already stays in it.
-pub fn merge(pattern: &Path, places: &[PathBuf], last: bool) -> anyhow::Result<u8> {
-    let place = Place::of_this_process();
-    if last && place.others_run() {
-        return Ok(0);
-    }
-    let into = place.expand(pattern)?;
-    let described = || into.display().to_string();
-    let _lock = Lock::take(&into).with_context(described)?;
-    let mut gathered = Gathered::default();
-    gathered.taken = Some(Vec::new());
-    match places {
-        [] => place.gather(&mut gathered),
-        places => places.iter().for_each(|place| gathered.place(place)),
-    }
-    let taken = gathered.taken.take().unwrap_or_default();
-    let problems = gathered.problems();
-    problems.iter().for_each(|problem| complain(problem));
-    let failed = match problems.is_empty() {
-        true => 0,
-        false => FAILED,
-    };
-    let before = fs::symlink_metadata(&into).is_ok();
-    if taken.is_empty() {
-        if !before && failed == 0 && !last {
-            complain("no file of a process's to merge");
-            return Ok(FAILED);
-        }
-        // Another merge has taken all of it.
-        return Ok(failed);
-    }
-    if before {
-        let left_out = gathered.left_out;
-        gathered.place(&into);
-        if gathered.left_out > left_out {
-            bail!(
-                "{}: is there, and no merged statistics: nothing is written",
-                described()
-            );
-        }
-    }
-    gathered.job.settle();
-    write(&into, &gathered).with_context(described)?;
-    if places.is_empty() {
-        for file in taken {
-            fs::remove_file(&file).with_context(|| file.display().to_string())?;
-        }
-    }
-    Ok(failed)
-}
 
 /// Writes a file that is whole as soon as it has its name.
 fn write(into: &Path, gathered: &Gathered) -> anyhow::Result<()> {
@@ -171,23 +119,86 @@ impl Drop for Lock {
 }
 
 /// Where in which job this process is.
-struct Place {
+pub struct Place {
     uid: u32,
     launched: Launched,
     job: names::Job,
+    /// Under which name the statistics stay; empty: the job's.
+    kept: String,
 }
 
 impl Place {
-    fn of_this_process() -> Self {
+    /// Merges `places`, or what was left on this node, into the file that `pattern` names; what is
+    /// in that file already stays in it. `may_be_none`: it is no failure if nothing was left.
+    pub fn merge(
+        &self,
+        pattern: &Path,
+        places: &[PathBuf],
+        may_be_none: bool,
+    ) -> anyhow::Result<u8> {
+        let into = self.expand(pattern)?;
+        let described = || into.display().to_string();
+        let _lock = Lock::take(&into).with_context(described)?;
+        let mut gathered = Gathered::default();
+        gathered.taken = Some(Vec::new());
+        match places {
+            [] => self.gather(&mut gathered),
+            places => places.iter().for_each(|place| gathered.place(place)),
+        }
+        let taken = gathered.taken.take().unwrap_or_default();
+        let problems = gathered.problems();
+        problems.iter().for_each(|problem| complain(problem));
+        let failed = match problems.is_empty() {
+            true => 0,
+            false => FAILED,
+        };
+        let before = fs::symlink_metadata(&into).is_ok();
+        if taken.is_empty() {
+            if !before && failed == 0 && !may_be_none {
+                complain("no file of a process's to merge");
+                return Ok(FAILED);
+            }
+            // Another merge has taken all of it.
+            return Ok(failed);
+        }
+        if before {
+            let left_out = gathered.left_out;
+            gathered.place(&into);
+            if gathered.left_out > left_out {
+                bail!(
+                    "{}: is there, and no merged statistics: nothing is written",
+                    described()
+                );
+            }
+        }
+        gathered.job.settle();
+        write(&into, &gathered).with_context(described)?;
+        if places.is_empty() {
+            for file in taken {
+                fs::remove_file(&file).with_context(|| file.display().to_string())?;
+            }
+        }
+        Ok(failed)
+    }
+}
+
+impl Place {
+    /// Of `name`, or else of what this process's own REGALL_STATS_FILE says.
+    pub fn of_this_process(name: Option<&str>) -> Self {
         let said = JOBS.iter().find_map(|name| {
             let value = std::env::var_os(OsString::from_vec(name.to_vec()))?;
             let job = names::job(value.as_bytes());
             (!job.as_bytes().is_empty()).then_some(job)
         });
+        let launched = Launched::of(std::process::id());
         Self {
             // SAFETY: a system call without memory.
             uid: unsafe { libc::geteuid() },
-            launched: Launched::of(std::process::id()),
+            kept: match name {
+                Some(name) => launched::kept(&format!("node:{name}")),
+                None => launched.kept.clone(),
+            },
+            launched,
             job: said.unwrap_or_default(),
         }
     }
@@ -209,12 +220,13 @@ impl Place {
         Ok(OsString::from_vec(text.as_bytes().to_vec()).into())
     }
 
-    /// What this job's processes have left in the memory of this node. In a user namespace the
-    /// folder may be another one.
+    /// What is left in the memory of this node, under the name or by this job's processes. In a
+    /// user namespace the folder may be another one.
     fn gather(&self, gathered: &mut Gathered) {
-        let mut wanted = match self.job.as_bytes() {
-            [] => names::UNKNOWN.to_vec(),
-            job => job.to_vec(),
+        let mut wanted = match (self.kept.as_bytes(), self.job.as_bytes()) {
+            ([], []) => names::UNKNOWN.to_vec(),
+            ([], job) => job.to_vec(),
+            (kept, _) => kept.to_vec(),
         };
         wanted.push(b',');
         for n in 0..folder::NAMES {
@@ -231,15 +243,16 @@ impl Place {
         }
     }
 
-    /// Whether processes of this job still run on this node with the shim on.
-    fn others_run(&self) -> bool {
+    /// Whether processes of this job, and with this name, still run on this node with the shim on.
+    pub fn others_run(&self) -> bool {
         let all = regall_reader::published().unwrap_or_default();
         let mut jobs = all
             .iter()
             .filter(|pid| regall_reader::find(**pid).is_ok())
             .map(|pid| Launched::of(*pid));
         jobs.any(|l| {
-            names::job(l.job.unwrap_or_default().as_bytes()).as_bytes() == self.job.as_bytes()
+            let job = names::job(l.job.unwrap_or_default().as_bytes());
+            job.as_bytes() == self.job.as_bytes() && l.kept == self.kept
         })
     }
 }

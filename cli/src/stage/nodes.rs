@@ -41,6 +41,18 @@ const MPICH: [(&str, usize); 9] = [
     ("-rmk", 1),
 ];
 
+/// What batch systems other than Slurm, and hydra's own settings, tell launchers of nodes by.
+const BATCH: [&str; 8] = [
+    "HYDRA_HOST_FILE",
+    "HYDRA_RMK",
+    "PBS_NODEFILE",
+    "LSB_HOSTS",
+    "LSB_MCPU_HOSTS",
+    "PE_HOSTFILE",
+    "COBALT_NODEFILE",
+    "LOADL_HOSTFILE",
+];
+
 impl Nodes {
     /// Those of a command that starts ranks.
     pub fn of(launcher: Launcher, program: &OsStr, arguments: &[OsString]) -> anyhow::Result<Self> {
@@ -77,10 +89,34 @@ impl Nodes {
         Ok(Self { words })
     }
 
-    /// Runs it once on each, and says whether it went well on all.
+    /// Whether the job may have more nodes than this one, and [`Nodes::of`] has them all: there is
+    /// one program, and what else can name nodes to MPICH's launcher is not there.
+    pub fn are_several(launcher: Launcher, arguments: &[OsString]) -> bool {
+        if arguments.iter().any(|a| a == ":") {
+            return false;
+        }
+        let by_batch_system = || BATCH.iter().any(|name| std::env::var_os(name).is_some());
+        let allocated = slurm_nodes().is_some_and(|n| n > 1);
+        match launcher {
+            Launcher::Openmpi => {
+                let options = among(arguments, &OPENMPI);
+                let names = |word: &OsString| OPENMPI.iter().take(7).any(|(name, _)| word == name);
+                allocated || options.iter().any(names) || by_batch_system()
+            }
+            Launcher::Mpich => match hosts(&among(arguments, &MPICH)) {
+                Some(count) => count > 1,
+                None => allocated && !by_batch_system(),
+            },
+            Launcher::Srun => allocated,
+        }
+    }
+
+    /// Runs it once on each, without the shim, and says whether it went well on all.
     pub fn run(&self, command: &[&OsStr]) -> anyhow::Result<bool> {
         let (program, arguments) = self.words.split_first().context("no launcher")?;
         let mut all = Command::new(program);
+        // (This process has the command's in its own environment.)
+        all.env_remove("REGALL");
         all.args(arguments)
             .args(command)
             .stdin(Stdio::null())
@@ -167,5 +203,14 @@ mod tests {
         assert_eq!(taken("--hostfile"), "--hostfile");
         assert_eq!(hosts(&words("-hosts a,b,c")), Some(3));
         assert_eq!(hosts(&words("-launcher ssh")), None);
+    }
+
+    #[test]
+    fn several_nodes_are_those_that_somebody_names() {
+        let openmpi = |text: &str| Nodes::are_several(Launcher::Openmpi, &words(text));
+        assert!(openmpi("-np 4 --host a:2,b:2 ./a") && openmpi("-hostfile f ./a"));
+        assert!(!openmpi("--host a:2 -np 2 ./a : --host b -np 1 ./b"));
+        let mpich = |text: &str| Nodes::are_several(Launcher::Mpich, &words(text));
+        assert!(mpich("-hosts a,b -n 4 ./a") && !mpich("-hosts a -n 4 ./a"));
     }
 }
