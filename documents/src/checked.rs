@@ -16,6 +16,9 @@ pub struct Check {
     pub notes: u64,
     /// Findings that the suppressions have left out.
     pub suppressed: u64,
+    /// How often memory went away before its registration was deregistered, without a use in
+    /// between; 0 with `--late`, which has these among the findings.
+    pub late: u64,
     /// The program images that were checked.
     pub processes: Vec<Checked>,
     /// Errors first, and each once, however often it happened.

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{bail, Context};
 use regall_documents::Check;
 
-use crate::run::{command, only_submits, waited, NOT_EXECUTABLE, NOT_FOUND};
+use crate::run::{self, only_submits, waited, NOT_EXECUTABLE, NOT_FOUND};
 use crate::settings::{Missing, Settings, Variable};
 use crate::{complain, print_json, FAILED};
 use suppress::Suppressions;
@@ -48,6 +48,10 @@ pub struct Args {
     /// Report errors alone, as text
     #[arg(long)]
     errors: bool,
+    /// Also note memory that went away before its registration was deregistered, although nothing
+    /// used the registration in between
+    #[arg(long)]
+    late: bool,
     /// Leave what the processes wrote in this folder, which must not be there yet and which all
     /// nodes have to see
     #[arg(long, value_name = "FOLDER")]
@@ -80,27 +84,29 @@ fn checked(args: &Args) -> anyhow::Result<u8> {
     let from = from.or_else(|| std::env::var_os("REGALL_CHECK_SUPPRESSIONS").map(PathBuf::from));
     let suppressions = from.as_deref().map(Suppressions::read).transpose()?;
     let suppressions = suppressions.unwrap_or_default();
+    let command = args.command.split_first();
+    if command.is_some_and(|(program, arguments)| only_submits(program, arguments)) {
+        bail!("sbatch returns before the job has run: put regall check into the job's script");
+    }
     if let Some(report) = &args.report {
-        // Not after hours.
-        fs::File::create(report).with_context(|| report.display().to_string())?;
+        // Not after hours. What an earlier run has left there stays until there is a report.
+        let opened = fs::File::options().append(true).create(true).open(report);
+        opened.with_context(|| report.display().to_string())?;
     }
     if !args.read.is_empty() {
-        let found = read(&args.read, &suppressions)?;
+        let found = read(&args.read, &suppressions, args.late)?;
         report(args, &found)?;
         return Ok(exit_of(&found, exit, 0));
     }
-    let Some((program, arguments)) = args.command.split_first() else {
+    let Some((program, arguments)) = command else {
         return Ok(NOT_FOUND);
     };
-    if only_submits(program, arguments) {
-        bail!("sbatch returns before the job has run: put regall check into the job's script");
-    }
     let mut folder = Folder::make(args.keep.as_deref())?;
-    let code = match run(program, arguments, &folder)? {
+    let code = match recorded(program, arguments, &folder)? {
         Ended::With(code) => code,
         Ended::NeverBegan(code) => return Ok(code),
     };
-    let found = read(std::slice::from_ref(&folder.path), &suppressions)?;
+    let found = read(std::slice::from_ref(&folder.path), &suppressions, args.late)?;
     if let Err(e) = report(args, &found) {
         // Hours of a job's may be in them.
         folder.kept = true;
@@ -136,7 +142,8 @@ enum Ended {
     NeverBegan(u8),
 }
 
-fn run(program: &OsStr, arguments: &[OsString], folder: &Folder) -> anyhow::Result<Ended> {
+/// Runs the command, whose processes leave their records in `folder`.
+fn recorded(program: &OsStr, arguments: &[OsString], folder: &Folder) -> anyhow::Result<Ended> {
     let mut environment = match Settings::default().environment() {
         Ok(environment) => environment,
         Err(why) => {
@@ -153,7 +160,7 @@ fn run(program: &OsStr, arguments: &[OsString], folder: &Folder) -> anyhow::Resu
     ];
     environment.retain(|(name, _)| ours.iter().all(|(ours, _)| ours != name));
     environment.extend(ours);
-    match waited(&mut command(program, arguments, environment)) {
+    match waited(&mut run::command(program, arguments, environment)) {
         Ok(code) => Ok(Ended::With(code)),
         Err(e) => {
             complain(&format!("{}: {e}", program.to_string_lossy()));
@@ -206,7 +213,7 @@ impl Drop for Folder {
 }
 
 /// Reads files, and the files of folders.
-fn read(paths: &[PathBuf], suppressions: &Suppressions) -> anyhow::Result<Check> {
+fn read(paths: &[PathBuf], suppressions: &Suppressions, late: bool) -> anyhow::Result<Check> {
     let mut files = Vec::new();
     for path in paths {
         let said = || path.display().to_string();
@@ -224,7 +231,7 @@ fn read(paths: &[PathBuf], suppressions: &Suppressions) -> anyhow::Result<Check>
         let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
         images.extend(records::images(&bytes));
     }
-    Ok(findings::of(&images, suppressions))
+    Ok(findings::of(&images, suppressions, late))
 }
 
 fn report(args: &Args, found: &Check) -> anyhow::Result<()> {

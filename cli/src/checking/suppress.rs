@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{bail, Context};
+use regall_checking::record::Kind;
 use regall_documents::{Fault, StackFrame};
 
 #[derive(Default)]
@@ -27,24 +28,10 @@ impl Suppressions {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let mut rules = Vec::new();
         for (n, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or("").trim();
-            if line.is_empty() {
-                continue;
+            let line = without_comment(line).trim();
+            if !line.is_empty() {
+                rules.push(Rule::parse(line).with_context(|| format!("line {}", n + 1))?);
             }
-            let (kind, what) = match line.split_once(char::is_whitespace) {
-                Some((kind, what)) => (Some(kind.to_string()), what.trim()),
-                None => (None, line),
-            };
-            let (of_function, glob) = match what.split_once(':') {
-                Some(("function", glob)) => (true, glob),
-                Some(("module", glob)) => (false, glob),
-                _ => bail!("line {}: expected function:GLOB or module:GLOB", n + 1),
-            };
-            rules.push(Rule {
-                kind,
-                of_function,
-                glob: glob.to_string(),
-            });
         }
         Ok(Self(rules))
     }
@@ -59,7 +46,52 @@ impl Suppressions {
     }
 }
 
+/// A comment begins with the line or behind a blank: C++ has `#` in names of lambdas.
+fn without_comment(line: &str) -> &str {
+    let mut before = ' ';
+    for (at, c) in line.char_indices() {
+        if c == '#' && before.is_whitespace() {
+            return &line[..at];
+        }
+        before = c;
+    }
+    line
+}
+
+/// Kinds of findings.
+fn kinds() -> impl Iterator<Item = &'static str> {
+    use Kind::*;
+    [Used, Twice, Gone, Leaked, Again, ReadOnly, Forked]
+        .into_iter()
+        .map(Kind::word)
+}
+
 impl Rule {
+    /// Of a line without its comment. A name may have blanks.
+    fn parse(line: &str) -> anyhow::Result<Self> {
+        fn of(what: &str) -> Option<(bool, &str)> {
+            let function = what.strip_prefix("function:").map(|glob| (true, glob));
+            function.or_else(|| what.strip_prefix("module:").map(|glob| (false, glob)))
+        }
+        let (kind, what) = match (of(line), line.split_once(char::is_whitespace)) {
+            (Some(what), _) => (None, Some(what)),
+            (None, Some((kind, what))) => (Some(kind), of(what.trim_start())),
+            (None, None) => (None, None),
+        };
+        let Some((of_function, glob)) = what else {
+            bail!("expected function:GLOB or module:GLOB, with a kind before it or none");
+        };
+        if let Some(unknown) = kind.filter(|kind| !kinds().any(|k| k == *kind)) {
+            let known: Vec<_> = kinds().collect();
+            bail!("no kind {unknown}; there are {}", known.join(", "));
+        }
+        Ok(Self {
+            kind: kind.map(str::to_string),
+            of_function,
+            glob: glob.to_string(),
+        })
+    }
+
     fn names(&self, frame: &StackFrame) -> bool {
         let matches = |name: &str| matches(self.glob.as_bytes(), name.as_bytes());
         if self.of_function {
@@ -115,8 +147,36 @@ mod tests {
     fn files() {
         let good = "# ours\n\nfunction:a*\nstale-use module:libx.so*  # why\n";
         assert_eq!(Suppressions::parse(good).unwrap().0.len(), 2);
-        for bad in ["a*", "functions:a", "a b c:d"] {
+        for bad in [
+            "a*",
+            "functions:a",
+            "gone b c:d",
+            "stale function:a",
+            "gone",
+        ] {
             assert!(Suppressions::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn names_with_blanks() {
+        let one = |line: &str| Suppressions::parse(line).unwrap().0.remove(0);
+        let with = |kind: Option<&str>, line: &str, name: &str| {
+            let rule = one(line);
+            assert_eq!(
+                (rule.kind.as_deref(), rule.glob.as_str()),
+                (kind, name),
+                "{line}"
+            );
+        };
+        let name = "cache<int, char>::get(void const*, unsigned long)";
+        with(None, &format!("function:{name}"), name);
+        with(
+            Some("gone"),
+            &format!("gone  function:{name}  # theirs"),
+            name,
+        );
+        let lambda = "main::{lambda()#1}::operator()";
+        with(None, &format!("function:{lambda}"), lambda);
     }
 }

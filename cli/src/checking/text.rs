@@ -29,9 +29,13 @@ fn sums(found: &Check) -> String {
         0 => String::new(),
         n => format!(", {n} suppressed"),
     };
+    let late = match found.late {
+        0 => String::new(),
+        n => format!(", {n} deregistered late (--late has them)"),
+    };
     let images = found.processes.len() as u64;
     format!(
-        "{}, {}{suppressed}; {} in {}",
+        "{}, {}{suppressed}{late}; {} in {}",
         many(found.errors, "error"),
         many(found.notes, "note"),
         many(registered, "registration"),
