@@ -98,6 +98,7 @@ mod stock {
         checked = checked::finds();
         checked_exits = checked::exits();
         checked_others = checked::others_are_right();
+        checked_ucx = checked::caches_of_ucx();
         machine_pool = machine::pool();
         fits = machine::fits();
         fits_with_swap = machine::fits_with_swap();
@@ -145,6 +146,7 @@ mod odp {
         write_bw_odp = perftest("ib_write_bw", &["-s", "262144", "--odp"]);
         python = rdma_core(&["test_odp", "test_mr"]);
         doctor = doctor_says("good");
+        checked = checked::finds_process_madvise();
     }
 
     programs! { Odp:

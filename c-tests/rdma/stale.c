@@ -1,6 +1,8 @@
 /* Proves: REGALL_CHECK finds registration caches that go stale, each after a public report, and other wrong registrations; and says nothing of a cache that is right. The argument says which. */
 #include "rdma.h"
 
+#include <sys/uio.h>
+
 #define LEN (64 * PAGE)
 
 static struct rig r;
@@ -141,6 +143,32 @@ static void discarded(void)
 	send_it("second", p, 'b');
 }
 
+/* By process_madvise of itself, which Linux 6.13 and later do: the last of two ranges. */
+static void advised_itself(void)
+{
+	struct iovec ranges[2] = { { island(1), PAGE }, { island(LEN / PAGE), LEN } };
+	char *p = ranges[1].iov_base;
+	int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	NEED(self >= 0);
+	send_it("first", p, 'a');
+	NEED(syscall(SYS_process_madvise, self, ranges, 2, MADV_DONTNEED, 0) == (long)(PAGE + LEN));
+	send_it("second", p, 'b');
+	close(self);
+}
+
+/* The first of them alone. */
+static void advised_elsewhere(void)
+{
+	struct iovec one = { island(1), PAGE };
+	char *p = island(LEN / PAGE);
+	int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	NEED(self >= 0);
+	send_it("first", p, 'a');
+	NEED(syscall(SYS_process_madvise, self, &one, 1, MADV_DONTNEED, 0) == (long)PAGE);
+	send_it("second", p, 'b');
+	close(self);
+}
+
 static void replaced(void)
 {
 	char *p = island(LEN / PAGE);
@@ -278,6 +306,8 @@ static const struct {
 	{ "external-event", external_event },
 	{ "brk", heap_shrinks },
 	{ "discarded", discarded },
+	{ "advised-itself", advised_itself },
+	{ "advised-elsewhere", advised_elsewhere },
 	{ "replaced", replaced },
 	{ "moved", moved },
 	{ "received", received },

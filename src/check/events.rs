@@ -6,6 +6,8 @@ use super::writer::{head, write, Stacks};
 use crate::base::maps::attached;
 use crate::sys;
 use crate::thread;
+use crate::track::advice::{is_self, Batch};
+use crate::track::discard::GUARD_INSTALL;
 use crate::track::{failed, VIEW};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_checking::record::{Head, How, Kind};
@@ -41,6 +43,8 @@ pub fn before(call: Call, args: &[u64; 6]) -> Before {
             forks(area);
             [0; 3]
         }
+        // Of other processes' memory, or about what takes nothing away: not looked at again.
+        Call::ProcessMadvise if !discards(args[3] as i32) || !is_self(args[0] as i32) => [0; 3],
         _ => [now, 0, 0],
     }
 }
@@ -64,6 +68,7 @@ pub fn after(call: Call, args: &[u64; 6], before: Before, value: i64) {
         Call::Mremap => told.moved(args, value as u64),
         Call::Brk => told.heap(from, value as u64),
         Call::Madvise => told.advised(range, args[2] as i32),
+        Call::ProcessMadvise => told.advised_all(args, value as u64),
         Call::Mprotect | Call::PkeyMprotect => match args[2] & 7 {
             0 => told.gone(range, How::Inaccessible, false),
             _ => told.back(range),
@@ -145,7 +150,7 @@ impl Told {
 
     fn advised(&self, range: Option<PageRange>, advice: i32) {
         match advice {
-            libc::MADV_DONTNEED | sys::DONTNEED_LOCKED => {
+            libc::MADV_DONTNEED | sys::DONTNEED_LOCKED | GUARD_INSTALL => {
                 // Pages that are shared are only unmapped here, and stay.
                 let shared = range
                     .and_then(|r| VIEW.lookup(r.start()).ok().flatten())
@@ -160,6 +165,24 @@ impl Told {
                 KEPT_FROM_CHILDREN.store(true, Relaxed);
             }
             _ => (),
+        }
+    }
+
+    /// process_madvise(2), which came as far as `bytes` of the ranges that its vector names. The
+    /// kernel lets a process take pages away from itself alone, and from Linux 6.13 on.
+    fn advised_all(&self, args: &[u64; 6], bytes: u64) {
+        let [_, vector, count, advice, ..] = *args;
+        let (mut n, mut rest) = (0, bytes);
+        while let Some(batch) = Batch::read(vector, n, count) {
+            for [at, len] in batch.known() {
+                let len = (*len).min(rest);
+                rest -= len;
+                self.advised(PageRange::from_call(*at, len), advice as i32);
+            }
+            n += batch.known().len() as u64;
+            if n >= count || rest == 0 {
+                return;
+            }
         }
     }
 
@@ -237,6 +260,18 @@ impl Told {
         let serial = about.serial;
         write(head, stacks, &|| self.area.table().holds(n, serial))
     }
+}
+
+/// Whether advice takes pages away that a registration may hold.
+fn discards(advice: i32) -> bool {
+    matches!(
+        advice,
+        libc::MADV_DONTNEED
+            | sys::DONTNEED_LOCKED
+            | libc::MADV_REMOVE
+            | libc::MADV_FREE
+            | GUARD_INSTALL
+    )
 }
 
 /// Whether a part of a registration is known to have gone.

@@ -97,7 +97,7 @@ const MOST_RANGES: u64 = 1024;
 const BATCH: usize = 128;
 
 /// Some of a vector's ranges: address and length.
-struct Batch {
+pub struct Batch {
     ranges: [[u64; 2]; BATCH],
     known: usize,
 }
@@ -105,7 +105,7 @@ struct Batch {
 impl Batch {
     /// The ranges from number `n` on, of `count`. The vector may be anything: it is copied the way the
     /// kernel would. `None`: it can't be read.
-    fn read(vector: u64, n: u64, count: u64) -> Option<Self> {
+    pub fn read(vector: u64, n: u64, count: u64) -> Option<Self> {
         let mut ranges = [[0u64; 2]; BATCH];
         let known = (count.saturating_sub(n) as usize).min(BATCH);
         let from = vector.wrapping_add(16 * n);
@@ -114,7 +114,8 @@ impl Batch {
         (copied == Ok(known * 16)).then_some(Self { ranges, known })
     }
 
-    fn known(&self) -> &[[u64; 2]] {
+    /// The ranges that were read: address and length.
+    pub fn known(&self) -> &[[u64; 2]] {
         self.ranges.get(..self.known).unwrap_or(&[])
     }
 
@@ -203,7 +204,7 @@ fn one_by_one(frame: &Frame) -> Option<i64> {
 /// Whether a pidfd stands for this process: the kernel says so in fdinfo.
 #[cold]
 #[inline(never)]
-fn is_self(pidfd: i32) -> bool {
+pub fn is_self(pidfd: i32) -> bool {
     // PIDFD_SELF_THREAD and PIDFD_SELF_THREAD_GROUP (Linux 6.14).
     if matches!(pidfd, -10000 | -10001) {
         return true;
