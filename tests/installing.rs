@@ -261,7 +261,7 @@ fn example(installed: &Installed, program: &mut Command) -> String {
 
 /// What Python must not let happen to its own objects.
 const PYTHON_REFUSES: &str = "
-import regall
+import os, sys, regall
 R = regall.Region
 constant, memory = b'constant', bytearray(b'x' * 200)
 def refused(call, *arguments):
@@ -284,6 +284,18 @@ used = R.create([memory], flags=R.SINGLE_USE)
 used.read(8)
 used.destroy()
 print('free', not refused(memory.clear))
+sys.stdout.flush()
+memory += b'x' * 200
+child = R.create([memory])
+if os.fork() == 0:
+    try:
+        child.destroy()
+    except OSError as error:
+        print(error.strerror, not refused(memory.clear), flush=True)
+    os._exit(0)
+os.wait()
+print('held', refused(memory.clear), flush=True)
+child.destroy()
 ";
 
 #[test]
@@ -295,7 +307,8 @@ fn python_finds_it() {
     );
     assert_eq!(
         said,
-        "held True\nfilled True True\n8 constant\nstays True\nfree True\nfree True\n"
+        "held True\nfilled True True\n8 constant\nstays True\nfree True\nfree True\n\
+         Operation not permitted True\nheld True\n"
     );
     let folder = installed.prefix().join("share/doc/regall/examples");
     let said = example(

@@ -303,5 +303,11 @@ class Region:
 
     def destroy(self):
         """Destroys one of this process's; by its cookie alone, too."""
-        _call("region_destroy", self.cookie)
+        try:
+            _call("region_destroy", self.cookie)
+        except OSError as error:
+            # This process has none of that cookie, as in a child of fork: nobody reads its memory.
+            if error.errno in (errno.EINVAL, errno.EPERM):
+                _regions.pop(self.cookie, None)
+            raise
         _regions.pop(self.cookie, None)
