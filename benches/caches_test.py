@@ -9,8 +9,8 @@ sys.dont_write_bytecode = True
 from rig import caches  # noqa: E402
 
 STACK = "mpich"
-FIGURES = {"messages": 16, "reg": 0, "dereg": 0, "reg_inside": 0, "dereg_inside": 0, "wrong": 0, "clock": 100, "beside": 0, "alive": 1,
-           "maps": 10}
+FIGURES = {"messages": 16, "reg": 0, "dereg": 0, "reg_inside": 0, "dereg_inside": 0, "wrong": 0, "clock": 100, "beside": 0, "map": 0,
+           "map_inside": 0, "alive": 1, "maps": 10}
 REGIONS = {"regions": 5, "counted": 5, "patched_by": "nobody", "ticks": 2_000_100}
 
 

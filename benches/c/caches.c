@@ -4,7 +4,8 @@
  * for each pattern.
  *
  *   caches            counts what the adapter's driver is asked for, by the kprobes caches/reg
- *                     and caches/dereg, inside MPI calls and in all; fails without them
+ *                     and caches/dereg, and memory that is mapped anew, by caches/map, inside
+ *                     MPI calls and in all; fails without them
  *   caches --rdtsc    counts what MPI calls take by the time stamp counter instead: under
  *                     QEMU's -icount on one CPU these are instructions, user's and kernel's
  *
@@ -33,7 +34,7 @@
 #define SMALL (40u << 10)
 #define MANY 64
 
-enum { REG, DEREG, EVENTS };
+enum { REG, DEREG, MAP, EVENTS };
 
 static int rank, wrong, messages, by_clock;
 static int mine[EVENTS], all[EVENTS]; /* perf's descriptors: of this thread, of all threads */
@@ -339,7 +340,7 @@ static int by_size(const void *a, const void *b)
 /* Runs a pattern; rank 0 says what both have counted. */
 static void pattern(const char *name, void (*work)(void))
 {
-	long here[7], sum[7], most[2];
+	long here[9], sum[9], most[2];
 	/* The rank that has more regions for its mappings. */
 	struct {
 		double share;
@@ -347,7 +348,7 @@ static void pattern(const char *name, void (*work)(void))
 	} fullest;
 	messages = costs = wrong = 0;
 	peak = -1;
-	inside[REG] = inside[DEREG] = 0;
+	memset(inside, 0, sizeof inside);
 	MPI_Barrier(MPI_COMM_WORLD);
 	for (int e = 0; e < EVENTS; e++)
 		base[e] = counted(all[e]);
@@ -361,16 +362,18 @@ static void pattern(const char *name, void (*work)(void))
 	here[4] = wrong;
 	here[5] = costs ? (long)cost[costs / 2] : 0;
 	here[6] = costs ? (long)beside[costs / 2] : 0;
+	here[7] = (long)inside[MAP];
+	here[8] = (long)(counted(all[MAP]) - base[MAP]);
 	most[0] = peak;
 	most[1] = maps_at_peak;
 	fullest.share = (double)peak / (maps_at_peak > 0 ? maps_at_peak : 1);
 	fullest.rank = rank;
 	MPI_Allreduce(MPI_IN_PLACE, &fullest, 1, MPI_DOUBLE_INT, MPI_MAXLOC, MPI_COMM_WORLD);
 	MPI_Bcast(most, 2, MPI_LONG, fullest.rank, MPI_COMM_WORLD);
-	MPI_Reduce(here, sum, 7, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
+	MPI_Reduce(here, sum, 9, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
 	if (rank == 0) {
-		printf("pattern %s messages %d reg_inside %ld dereg_inside %ld reg %ld dereg %ld wrong %ld clock %ld beside %ld alive %ld maps %ld\n",
-		       name, messages, sum[0], sum[1], sum[2], sum[3], sum[4], sum[5], sum[6], most[0], most[1]);
+		printf("pattern %s messages %d reg_inside %ld dereg_inside %ld reg %ld dereg %ld wrong %ld clock %ld beside %ld map_inside %ld map %ld alive %ld maps %ld\n",
+		       name, messages, sum[0], sum[1], sum[2], sum[3], sum[4], sum[5], sum[6], sum[7], sum[8], most[0], most[1]);
 		fflush(stdout);
 	}
 }
@@ -421,10 +424,11 @@ static void regions(void)
 int main(int argc, char **argv)
 {
 	by_clock = argc > 1 && strcmp(argv[1], "--rdtsc") == 0;
-	mine[REG] = opened("reg", 0);
-	mine[DEREG] = opened("dereg", 0);
-	all[REG] = opened("reg", 1);
-	all[DEREG] = opened("dereg", 1);
+	static const char *const names[EVENTS] = { "reg", "dereg", "map" };
+	for (int e = 0; e < EVENTS; e++) {
+		mine[e] = opened(names[e], 0);
+		all[e] = opened(names[e], 1);
+	}
 	refused = opened("refused", 1);
 	if (refused >= 0 && ioctl(refused, PERF_EVENT_IOC_SET_FILTER, "ret < 0 && ret > -4096") != 0)
 		fail("PERF_EVENT_IOC_SET_FILTER");

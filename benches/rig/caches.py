@@ -34,11 +34,13 @@ PATTERNS = {
     "one-sided": "noncontiguous one-sided transfers, and their window",
 }
 #: The driver's functions behind REG_MR and DEREG_MR, whichever way a call came in.
-PROBES = {
-    "reg": "p:caches/reg rxe_reg_user_mr", "dereg": "p:caches/dereg rxe_dereg_mr",
+PROBES = [
+    "p:caches/reg rxe_reg_user_mr", "p:caches/dereg rxe_dereg_mr",
     # Its results: what is refused is not alive.
-    "refused": "r:caches/refused rxe_reg_user_mr ret=$retval:s64",
-}
+    "r:caches/refused rxe_reg_user_mr ret=$retval:s64",
+    # Memory that comes: by mmap and mremap, by brk, and opened by mprotect. One event of several places.
+    "p:caches/map mmap_region", "p:caches/map do_brk_flags", "p:caches/map mprotect_fixup",
+]
 TRACING = pathlib.Path("/sys/kernel/tracing")
 LIMIT = 3600
 #: Instructions of the program's loop by which it measures its clock.
@@ -60,7 +62,7 @@ def compile_all():
 def probe():
     if not (TRACING / "kprobe_events").exists():
         subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACING], check=True)
-    for event in PROBES.values():
+    for event in PROBES:
         # Python would seek to its end, which this file refuses.
         fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
         os.write(fd, f"{event}\n".encode())
@@ -160,8 +162,12 @@ def sections(found):
     def elsewhere(f):
         return f"{each(f['reg'] - f['reg_inside'], f)}"
 
+    def mapped(f):
+        return f"{each(f['map_inside'], f)} / {each(f['map'] - f['map_inside'], f)}"
+
     yield "REG_MR / DEREG_MR inside MPI calls, a message", "events", calls, PATTERNS
     yield "REG_MR outside of MPI calls, a message", "events", elsewhere, PATTERNS
+    yield "Memory mapped anew inside MPI calls / outside of them, a message", "events", mapped, PATTERNS
     yield "Most regions alive at a time / mappings then, in the rank that has more for its mappings", "events", alive, PATTERNS
     patterns = [p for p in PATTERNS if any(p in run for key, run in found.items() if key[0] == "instructions")]
     yield "Instructions of both ranks in MPI calls, a message", "instructions", lambda f: f"{f['clock']:,}", patterns
