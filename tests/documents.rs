@@ -279,6 +279,19 @@ fn memory_that_is_not_locked_is_a_gap() {
     }
 }
 
+/// What refuses to begin leaves the last report as it is.
+#[test]
+fn a_refused_check_keeps_the_report() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report.txt");
+    fs::write(&report, "yesterday's\n").expect("a file");
+    let report = report.display().to_string();
+    let done = regall(&["check", "--report", &report, "--", "sbatch", "job"]);
+    assert_eq!(done.end(), "exit 2");
+    assert!(done.stderr.contains("sbatch"), "{}", done.stderr);
+    assert_eq!(fs::read_to_string(&report).expect("a file"), "yesterday's\n");
+}
+
 /// Where the kernel does not tell what it has locked, nothing is said to be well: in a mount
 /// namespace of the command's own, a file without a word of that covers the kernel's.
 #[test]
