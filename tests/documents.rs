@@ -289,7 +289,10 @@ fn a_refused_check_keeps_the_report() {
     let done = regall(&["check", "--report", &report, "--", "sbatch", "job"]);
     assert_eq!(done.end(), "exit 2");
     assert!(done.stderr.contains("sbatch"), "{}", done.stderr);
-    assert_eq!(fs::read_to_string(&report).expect("a file"), "yesterday's\n");
+    assert_eq!(
+        fs::read_to_string(&report).expect("a file"),
+        "yesterday's\n"
+    );
 }
 
 /// Where the kernel does not tell what it has locked, nothing is said to be well: in a mount
