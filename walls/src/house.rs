@@ -50,7 +50,8 @@ fn of_package(top: &Path, folder: &str) -> Result<Vec<Root>, String> {
         .split_once("[package]")
         .ok_or(format!("{folder}: no package"))?;
     let name = value_of(package, "name").ok_or(format!("{folder}: a package without a name"))?;
-    let name = name.replace('-', "_");
+    let workspace = text(&top.join("Cargo.toml"))?;
+    let name = imported_as(&workspace, &name).replace('-', "_");
     let mut roots = Vec::new();
     let mut add = |name: String, file: PathBuf| {
         if file.exists() && !roots.iter().any(|r: &Root| r.file == file) {
@@ -73,6 +74,14 @@ fn of_package(top: &Path, folder: &str) -> Result<Vec<Root>, String> {
         add(format!("{name} ({stem})"), file.clone());
     }
     Ok(roots)
+}
+
+/// The name by which a package is imported: another one, if the shim's dependencies say so.
+fn imported_as(workspace: &str, package: &str) -> String {
+    let asked = format!("package = \"{package}\"");
+    let mut lines = workspace.lines().filter(|l| l.contains(&asked));
+    let renamed = lines.find_map(|l| l.split_once(" = {"));
+    renamed.map_or(package, |(key, _)| key).to_string()
 }
 
 fn sources_in(folder: &Path) -> Vec<PathBuf> {

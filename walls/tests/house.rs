@@ -14,7 +14,14 @@ fn top() -> PathBuf {
 fn sources() -> (Vec<Arrow>, Vec<Root>) {
     let (world, roots) = house::read(&top()).unwrap();
     assert!(world.crates().count() > 9, "crates are missing");
-    (world.arrows(), roots)
+    let arrows = world.arrows();
+    // By the name that its imports have, which is not its package's.
+    let to_sys = |a: &&Arrow| a.to.crate_name == "regall_sys";
+    assert!(
+        arrows.iter().filter(to_sys).count() > 9,
+        "imports of sys are missing"
+    );
+    (arrows, roots)
 }
 
 #[test]
