@@ -22,8 +22,8 @@ pub struct View {
 impl View {
     /// Maps the beginning of the directory of `found`.
     ///
-    /// ENOENT: it runs without the shim, or executes another program by now; ENOEXEC:
-    /// what is there is not a directory of this version; and the errors of open(2) and
+    /// ENOENT: it runs without the shim, executes another program by now, or has not published
+    /// anything yet; ENOEXEC: what is there is not a directory of this version; and the errors of open(2) and
     /// mmap(2).
     pub fn open(host: &dyn Host, found: &Found) -> Result<Self> {
         let fd = find::open_directory(found)?;
@@ -35,22 +35,26 @@ impl View {
         };
         view.map(host, &fd, 0)?;
         match view.valid() {
-            true => Ok(view),
-            false => {
+            Ok(()) => Ok(view),
+            Err(e) => {
                 view.close(host);
-                Err(Errno::NOEXEC)
+                Err(e)
             }
         }
     }
 
-    fn valid(&self) -> bool {
-        let id = &self.found.identity;
-        self.header().is_some_and(|h| {
-            h.magic.load(Acquire) == MAGIC
-                && h.pid.load(Relaxed) == u64::from(id.pid)
-                && h.start_time.load(Relaxed) == id.start
-                && h.pid_namespace.load(Relaxed) == id.namespace
-        })
+    fn valid(&self) -> Result<()> {
+        let (id, h) = (&self.found.identity, self.header().ok_or(Errno::NOEXEC)?);
+        let magic = h.magic.load(Acquire);
+        let is_its = h.pid.load(Relaxed) == u64::from(id.pid)
+            && h.start_time.load(Relaxed) == id.start
+            && h.pid_namespace.load(Relaxed) == id.namespace;
+        match magic {
+            MAGIC if is_its => Ok(()),
+            // Its writer stores that last: it is being made.
+            0 => Err(Errno::NOENT),
+            _ => Err(Errno::NOEXEC),
+        }
     }
 
     /// The file: device, inode and size when it was opened.

@@ -197,6 +197,12 @@ int main(int argc, char **argv)
 	IS(0, regall_get(peer, &byte, victim_memory, 1, NULL));
 	IS(1, byte);
 	regall_peer_close(peer);
+	/* The first word is stored last: without it the directory is being made. */
+	file[0] = 0;
+	IS(-ENOENT, regall_peer_open(v.pid, 0, 0, &peer));
+	file[0] = good[0] + 1;
+	IS(-ENOEXEC, regall_peer_open(v.pid, 0, 0, &peer));
+	file[0] = good[0];
 	pthread_t thread;
 	NEED(pthread_create(&thread, NULL, scribble_on, NULL) == 0);
 	uint64_t longest = 0;
