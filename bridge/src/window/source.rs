@@ -190,20 +190,27 @@ fn open_plain(path: &core::ffi::CStr, flags: i32, is: impl Fn(&Stat) -> bool) ->
 }
 
 /// Whether nobody can cut the file short, so that touching what its size covers never is
-/// SIGBUS: a memfd sealed so, or memory of the kernel's own mount of tmpfs that nobody has
-/// a name or a descriptor for (MAP_SHARED|MAP_ANONYMOUS).
+/// SIGBUS: a memfd sealed so ([`is_sealed`]), or memory of the kernel's own mount of tmpfs that
+/// nobody has a name or a descriptor for (MAP_SHARED|MAP_ANONYMOUS).
 pub fn is_steady(fd: &Fd, backing: &Backing) -> bool {
     match fd.seals() {
-        Ok(seals) if seals & libc::F_SEAL_SHRINK != 0 => true,
+        Ok(seals) if seals & libc::F_SEAL_SHRINK != 0 => has_its_pages(fd),
         // memfds are on that mount, too, and named so by the kernel.
         Ok(_) => !backing.name.as_bytes().starts_with(b"/memfd:") && on_kernels_mount(fd),
         Err(_) => false,
     }
 }
 
-/// Whether it is a memfd that nobody can cut short.
+/// Whether it is a memfd that nobody can cut short, or take pages from that don't come again.
 pub fn is_sealed(fd: &Fd) -> bool {
-    has_seal(fd, libc::F_SEAL_SHRINK)
+    has_seal(fd, libc::F_SEAL_SHRINK) && has_its_pages(fd)
+}
+
+/// Whether pages that somebody punches out of a memfd come again when they are touched. Those of
+/// MFD_HUGETLB don't: with the page goes its reservation, and once the pool is empty the next touch
+/// is SIGBUS, whatever the seals are.
+fn has_its_pages(fd: &Fd) -> bool {
+    file::is_on_tmpfs(fd.raw())
 }
 
 /// Whether it is a memfd that nobody can write to who opens it anew, as who has any descriptor
@@ -317,10 +324,15 @@ pub fn covered(fd: &Fd, offset: u64) -> Result<u64> {
         .ok_or(Errno::FAULT)
 }
 
-/// Bytes of the System V segment behind `backing`, in whole pages.
+/// Bytes of the System V segment behind `backing`, in whole pages. ENOENT: its number means another
+/// one here; EOPNOTSUPP: it is of huge pages (SHM_HUGETLB), see [`has_its_pages`].
 pub fn segment(pid: u32, backing: &Backing) -> Result<u64> {
     if !same_segments(pid) {
         return Err(Errno::NOENT);
+    }
+    let own = memory_file(libc::MFD_CLOEXEC)?.stat()?;
+    if (own.dev_major(), own.dev_minor()) != backing.dev {
+        return Err(Errno::NOTSUP);
     }
     let bytes = regall_sys::shm_bytes(backing.id().inode)?;
     round_up(bytes).filter(|b| *b > 0).ok_or(Errno::INVAL)
@@ -384,7 +396,17 @@ mod tests {
         let backing = Backing::find(std::process::id(), at).unwrap();
         assert!(!is_steady(&sealed, &backing));
         sealed.seal(libc::F_SEAL_SHRINK).unwrap();
-        assert!(is_steady(&sealed, &backing));
+        assert!(is_steady(&sealed, &backing) && is_sealed(&sealed));
+        // Seals don't keep huge pages. (Such a file is had without any of them.)
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
+        match memory_file(flags) {
+            Ok(huge) => {
+                huge.seal(libc::F_SEAL_SHRINK | libc::F_SEAL_GROW).unwrap();
+                assert!(!is_steady(&huge, &backing) && !is_sealed(&huge));
+            }
+            // A kernel without them.
+            Err(e) => assert!(matches!(e, Errno::NOSYS | Errno::INVAL), "{e:?}"),
+        }
         unmap(at, 1 << 12);
         let path = c"/dev/shm/regall-steady-test";
         let named = Fd::open(path, libc::O_RDWR | libc::O_CREAT, 0o600).unwrap();

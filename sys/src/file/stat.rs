@@ -133,6 +133,13 @@ fn file_system(fd: i32) -> Result<u64> {
     Ok(stat[0])
 }
 
+/// Whether `fd`'s file is on a tmpfs, as memfds are that are not of huge pages.
+pub fn is_on_tmpfs(fd: i32) -> bool {
+    // From the kernel's magic.h.
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    file_system(fd) == Ok(TMPFS_MAGIC)
+}
+
 /// Whether a descriptor is of a POSIX message queue.
 pub fn is_message_queue(fd: i32) -> bool {
     // From the kernel's ipc/mqueue.c.
