@@ -59,6 +59,14 @@ fn what_is_not_atomic_is_found_out() {
     quiet(&args, "cma,map", Mode::Populate);
 }
 
+/// What is remembered of a page is not used for another one, and keeps nothing.
+#[test]
+fn mapped_memory_that_is_replaced() {
+    quiet(&["moves"], "map", Mode::Populate);
+    quiet(&["moves", "checked"], "map", Mode::Populate);
+    quiet(&["moves"], "auto", Mode::OnFault);
+}
+
 #[test]
 fn memory_that_goes_and_owners_that_stop_or_end() {
     quiet(&["troubles"], "helper", Mode::Populate);

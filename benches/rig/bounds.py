@@ -38,7 +38,7 @@ GUARDS = [
     (r"mapped read of 256 KiB / ", 1.07),
     (r"read of (1 byte|4 KiB) by cookie / ", 1.20),
     (r"1,024 remote segments in one region / ", 0.40),
-    (r"regall_fetch_add64 on a word that is mapped / ", 28.0),
+    (r"regall_fetch_add64 on a word that is mapped / ", 4.40),
     (r"message of 64 KiB, regall, HUGE=advise", 1.25),
     (r"message of 64 KiB, regall, SHARE=heap", 1.00),
     (r"message of 1 MiB, regall, HUGE=advise", 1.15),

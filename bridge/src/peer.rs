@@ -8,7 +8,7 @@ use crate::mechanism::{map, Endpoints};
 use crate::memory;
 use crate::process::Process;
 use crate::vector::Way;
-use crate::window::Hold;
+use crate::window::{Hold, Spots};
 use core::ops::Deref;
 use core::ptr::NonNull;
 use regall_sys::arch::ticks;
@@ -114,6 +114,18 @@ impl Peer {
         map::hold(&self.process, by, (addr, bytes), write, eager)
     }
 
+    /// Pages whose words were operated on lately. None are kept where everything is checked each time.
+    #[inline]
+    pub fn spots(&self) -> Option<&Spots> {
+        (self.flags & CHECK_ALWAYS == 0).then(|| self.endpoints.windows().spots())
+    }
+
+    /// Whether it is not known to be gone.
+    #[inline]
+    pub fn is_thought_here(&self) -> bool {
+        self.process.seen() != GONE
+    }
+
     /// The peer, as its box is sent to.
     #[inline]
     pub fn target(&self) -> Target<'_> {
@@ -167,8 +179,9 @@ impl Peer {
         self.was_seen(ticks())
     }
 
+    /// Whether that was so within as long before `now`, in ticks.
     #[inline]
-    fn was_seen(&self, now: u64) -> bool {
+    pub fn was_seen(&self, now: u64) -> bool {
         let since = regall_sys::time::nanos(now.wrapping_sub(self.process.seen()));
         since < UNCHECKED
     }

@@ -462,6 +462,81 @@ static void troubles(char *argv0)
 	end_other(&o);
 }
 
+/* ---- mapped memory that is replaced, and whose owner ends ---- */
+
+/* A page, of another file each time, whose word is a thousand times its number. */
+static int mover(void)
+{
+	char *place = anon(3) + PAGE, line[16];
+	uint64_t number = 0;
+	int fd = -1;
+	say("%#lx", (unsigned long)(uintptr_t)place);
+	while (line_from(0, line, sizeof line)) {
+		if (line[0] == 'm') {
+			uint64_t word = ++number * 1000;
+			close(fd);
+			fd = memfd_create("mover", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+			NEED(fd >= 0 && ftruncate(fd, PAGE) == 0 && pwrite(fd, &word, sizeof word, 8) == sizeof word);
+			NEED(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+			NEED(mmap(place, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == place);
+		} else if (line[0] == 'u') {
+			NEED(munmap(place, PAGE) == 0);
+			say("0");
+			continue;
+		}
+		say("%lu", *(uint64_t *)(place + 8));
+	}
+	return 0;
+}
+
+/* Mappings of its files in this process. */
+static int mappings_of_mover(void)
+{
+	char line[512];
+	int count = 0;
+	FILE *f = fopen("/proc/self/maps", "re");
+	NEED(f != NULL);
+	while (fgets(line, sizeof line, f))
+		count += strstr(line, "memfd:mover") != NULL;
+	fclose(f);
+	return count;
+}
+
+static void moves(char *argv0, unsigned flags)
+{
+	struct other o = start_other(true, (char *[]){ argv0, "mover", NULL });
+	uint64_t at = hear_number(&o) + 8, before;
+	regall_peer *peer = open_peer(o.pid, flags);
+	for (unsigned n = 1; n <= 5; n++) {
+		IS(n * 1000, ask(&o, "m"));
+		for (unsigned i = 0; i < 300; i++) {
+			IS(0, regall_fetch_add64(peer, at, 1, &before));
+			IS(n * 1000 + i, before);
+		}
+		IS(0, regall_load64(peer, at, &before));
+		IS(n * 1000 + 300, before);
+		IS(n * 1000 + 300, ask(&o, "?"));
+	}
+	HOLDS(mappings_of_mover() > 0);
+	IS(0, ask(&o, "u"));
+	IS(-EFAULT, regall_fetch_add64(peer, at, 1, &before));
+	/* Nothing here keeps what the owner has not. */
+	IS(0, regall_peer_check(peer));
+	IS(0, mappings_of_mover());
+	IS(6000, ask(&o, "m"));
+	for (unsigned i = 0; i < 1000; i++)
+		IS(0, regall_fetch_add64(peer, at, 1, &before));
+	end_other(&o);
+	pause_us(200);
+	int late = 0;
+	while (regall_fetch_add64(peer, at, 1, &before) == 0)
+		late++;
+	HOLDS(late <= (flags ? 0 : 15));
+	IS(-ESRCH, regall_fetch_add64(peer, at, 1, &before));
+	IS(0, mappings_of_mover());
+	IS(0, regall_peer_close(peer));
+}
+
 int main(int argc, char **argv)
 {
 	no_longer_than(100);
@@ -470,12 +545,16 @@ int main(int argc, char **argv)
 		return owner();
 	if (strcmp(what, "restless") == 0)
 		return restless_owner(argc > 2);
+	if (strcmp(what, "mover") == 0)
+		return mover();
 	if (strcmp(what, "client") == 0 && argc > 5)
 		return client(atoi(argv[2]), atoi(argv[3]), (unsigned)atoi(argv[4]), (unsigned)atoi(argv[5]));
 	if (strcmp(what, "semantics") == 0 && argc > 2)
 		semantics(argv[0], argv[2]);
 	else if (strcmp(what, "histories") == 0 && argc > 4)
 		histories(argv[0], argv[2], argv[3], (unsigned)atoi(argv[4]));
+	else if (strcmp(what, "moves") == 0)
+		moves(argv[0], argc > 2 ? REGALL_PEER_CHECK_ALWAYS : 0);
 	else if (strcmp(what, "troubles") == 0)
 		troubles(argv[0]);
 	else

@@ -20,9 +20,11 @@ mod attach;
 mod lease;
 pub mod mark;
 pub mod source;
+mod spot;
 mod table;
 
 pub use lease::Lease;
+pub use spot::{Page, Spots};
 
 use crate::host::Host;
 use crate::kind::No;
@@ -31,6 +33,7 @@ use crate::lock::Lock;
 use crate::process::Process;
 use crate::xpmem;
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_sys::file;
@@ -167,6 +170,13 @@ impl Hold<'_> {
     }
 }
 
+impl Hold<'_> {
+    /// Stays a user: whoever has the count of users is to take one off.
+    fn into_users(self) -> NonNull<AtomicU32> {
+        ManuallyDrop::new(self).users
+    }
+}
+
 impl Drop for Hold<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -181,6 +191,7 @@ pub struct Windows {
     /// Whether there is a table.
     any: AtomicBool,
     unshared: Unshared,
+    spots: Spots,
 }
 
 // SAFETY: the table is this one's own, and behind the lock; only the windows' counts
@@ -219,7 +230,14 @@ impl Windows {
             table: Lock::new(None),
             any: AtomicBool::new(false),
             unshared: Unshared::new(),
+            spots: Spots::new(),
         }
+    }
+
+    /// Pages whose words were operated on lately.
+    #[inline]
+    pub fn spots(&self) -> &Spots {
+        &self.spots
     }
 
     /// A hold on the memory at an address, attached now if that is wanted or pays.
@@ -272,6 +290,8 @@ impl Windows {
         if !table.pays(&entry, &stamp, wanted) {
             return Err(No::NotThis);
         }
+        // Windows that only they have may be needed.
+        self.spots.clear();
         attach::attach(table, peer, (&entry, &stamp), wanted);
         let found = table.find(peer.host(), wanted.addr, wanted.write);
         found.ok_or(No::NotThis)
@@ -279,6 +299,7 @@ impl Windows {
 
     /// Lets go of what is of entries that have changed since.
     pub fn tidy(&self, host: &dyn Host) {
+        self.spots.clear();
         if let Some(mut table) = *self.table.lock() {
             // SAFETY: as above.
             unsafe { table.as_mut() }.sweep(host);
@@ -287,6 +308,7 @@ impl Windows {
 
     /// Lets go of everything that is not in use.
     pub fn clear(&self, host: &dyn Host) {
+        self.spots.clear();
         if let Some(mut table) = *self.table.lock() {
             // SAFETY: as above.
             unsafe { table.as_mut() }.clear(host);
@@ -295,6 +317,7 @@ impl Windows {
 
     /// Gives everything back. Nobody uses it any more.
     pub fn release(&self, host: &dyn Host) {
+        self.spots.clear();
         if let Some(mut at) = self.table.lock().take() {
             // SAFETY: as above.
             unsafe { at.as_mut() }.clear(host);
