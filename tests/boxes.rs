@@ -121,30 +121,6 @@ fn a_process_that_hides_is_reached_by_its_helper_alone() {
     );
 }
 
-/// The example in examples/, and the same by MPI.
-#[test]
-fn a_halo_exchange_ends_as_by_mpi() {
-    let ours = run("halo", &[], Mode::OnFault, &[]);
-    ours.must_succeed();
-    let mut mpi = Command::new("mpirun");
-    mpi.args(["--oversubscribe", "--allow-run-as-root", "-np", "4"]);
-    let Some(name) = ["openmpi", "mpich"]
-        .into_iter()
-        .find(|n| build::have(&format!("mpicc.{n}")))
-    else {
-        return skip("the same by MPI: no MPI");
-    };
-    if name == "mpich" {
-        mpi = Command::new("mpirun.mpich");
-        mpi.args(["-np", "4"]);
-    }
-    mpi.arg(build::program("bridge/halo_mpi"));
-    let theirs = child::run(&mut mpi, TIMEOUT);
-    theirs.must_succeed();
-    assert!(ours.stdout.starts_with("checksum "), "{}", ours.stdout);
-    assert_eq!(ours.stdout, theirs.stdout);
-}
-
 #[test]
 fn a_notice_comes_behind_its_bytes_by_every_mechanism() {
     for copy in ["auto", "map,cma", "cma", "helper"] {

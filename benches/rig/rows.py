@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from . import boxes, build, copy, presence, regions, sharing, words
+from . import allreduce, boxes, build, copy, presence, regions, sharing, words
 from .model import Check, Section, Table
 from .pairs import CPU, TITLES, Failed, alternate, difference, interval, median, ratio
 
@@ -372,6 +372,7 @@ ROWS = {"pair": pair, "heap": heap, "growth": growth, "map": pinned_map, "other"
         "words": lambda bench: words.words(bench, single),
         "copy": lambda bench: copy.copy(bench, mpirun, mpi_environment, check, compared),
         "boxes": lambda bench: boxes.boxes(bench, mpirun, mpi_environment, check),
+        "allreduce": lambda bench: allreduce.allreduce(bench, mpi_environment),
         "hugepages": lambda bench: copy.hugepages(bench, check, compared), "pinning": pinning,
         "presence": lambda bench: presence.presence(bench, check, compared,
                                                     (mpirun(), MPIRUN, mpi_environment(bench), rank_memory)),
