@@ -15,8 +15,11 @@ SIZES = {"8 B": (8, 0.8, 1 / 1.2), "256 B": (256, None, 1 / 1.2), "4 KiB": (4096
 
 
 def words(bench, *args):
-    run = subprocess.run([build.OUT / "boxes", *map(str, args)], env=bench.ways.environment("auto"), text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    try:
+        run = subprocess.run([build.OUT / "boxes", *map(str, args)], env=bench.ways.environment("auto"), text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    except subprocess.TimeoutExpired as e:
+        raise Failed(f"`boxes {' '.join(map(str, args))}` has not ended") from e
     if run.returncode:
         raise Failed(f"`boxes {' '.join(map(str, args))}`: status {run.returncode}: {run.stderr.strip()[-300:]}")
     return [[float(w) for w in line.split()] for line in run.stdout.splitlines()]
@@ -45,8 +48,9 @@ def by_mpi(environment, launcher, program, *args, ranks=2):
     return [float(line) for line in run.stdout.split()]
 
 
-def by_ucx(environment, size, count):
-    """ns one way of UCX's active messages over POSIX shared memory; none where that can't be had."""
+def by_ucx(environment, size, count, test="am_lat"):
+    """ns one way of UCX's active messages over POSIX shared memory, whose receiver does not look at the data, or of
+    its tag matching (`tag_lat`), whose receiver has them in its buffer; none where that can't be had."""
     program = shutil.which("ucx_perftest")
     if not program:
         return []
@@ -54,8 +58,8 @@ def by_ucx(environment, size, count):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     env = {**environment, "UCX_TLS": "posix,self,tcp", "UCX_SHM_DEVICES": "memory"}
-    common = ["-p", str(port), "-t", "am_lat", "-d", "memory", "-x", "posix", "-D", "short" if size <= 64 else "bcopy",
-              "-s", str(size), "-n", str(count)]
+    transport = ["-d", "memory", "-x", "posix", "-D", "short" if size <= 64 else "bcopy"] if test == "am_lat" else []
+    common = ["-p", str(port), "-t", test, *transport, "-s", str(size), "-n", str(count)]
     server = subprocess.Popen(["taskset", "-c", "0", program, *common], env=env, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     try:
@@ -77,18 +81,21 @@ def boxes(bench, mpirun, environment, check):
         return s
     env = environment(bench)
     turns, count = bench.pick(5, 2), bench.pick(100_000, 20_000)
-    one_way = Table("One way, ns", ["", "regall", "Open MPI (vader)", "UCX (posix)"], [])
+    one_way = Table("One way, ns", ["", "regall", "Open MPI (vader)", "UCX am_lat (posix)", "UCX tag_lat"], [])
+    s.notes.append("The receiver of `ucx_perftest -t am_lat` does not look at what has come; the others have it copied into memory "
+                   "of their own, as that of `-t tag_lat`.")
     rates = Table("A message, ns, of one and of four senders", ["", "regall", "Open MPI (vader)"], [])
     for name, (size, aim, aim_rate) in SIZES.items():
-        ours, mpi, ucx = [], [], []
+        ours, mpi, ucx, tag = [], [], [], []
         for _ in range(turns):
             ours += figures(bench, "lat", size, count)
             mpi += by_mpi(env, launcher, program, "lat", size, count)
             ucx += by_ucx(env, size, count)
+            tag += by_ucx(env, size, count, "tag_lat")
         best = min((v for v in (mpi, ucx) if v), key=median)
         if aim:
             s.checks.append(check(f"{name} one way / the better of vader and UCX", ours, best, aim))
-        one_way.rows.append([name, *(f"{median(v):,.0f}" if v else "-" for v in (ours, mpi, ucx))])
+        one_way.rows.append([name, *(f"{median(v):,.0f}" if v else "-" for v in (ours, mpi, ucx, tag))])
         for senders in (1, 4) if aim_rate else ():
             ours, mpi = [], []
             for _ in range(turns):
