@@ -21,7 +21,7 @@ def compiled(compiler, source, *flags):
     product = build.OUT / f"{source}.{compiler}"
     files = [EXAMPLES / f"{source}.c", EXAMPLES / "allreduce.h"]
     if not product.exists() or product.stat().st_mtime < max(f.stat().st_mtime for f in files):
-        subprocess.run([compiler, "-std=gnu11", "-O3", *flags, "-o", product, files[0]], check=True)
+        subprocess.run([compiler, "-std=gnu11", "-O3", "-o", product, files[0], *flags], check=True)
     return product
 
 
