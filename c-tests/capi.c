@@ -6,6 +6,7 @@
  */
 #include <dlfcn.h>
 #include "expect.h"
+#include "reserves.h"
 #include "../include/regall.h"
 
 #define HUGE_PAGE (2ul << 20)
@@ -240,6 +241,19 @@ static void out_and_in(void)
 	munmap(p, 8 * PAGE);
 }
 
+/* A part of a reserve that comes in again is one mapping with the rest of it. */
+static void in_a_reserve(void)
+{
+	char *p = apart(8);
+	open_more(p, 1);
+	close_again(p, 1);
+	IS(0, api.opt_out(p + 4 * PAGE, PAGE));
+	IS_OUT(p + 4 * PAGE, PAGE, REGALL_NO_ACCESS);
+	IS(0, api.opt_in(p + 4 * PAGE, PAGE));
+	IS(1, mappings(p, 8, false));
+	munmap(p - PAGE, 10 * PAGE);
+}
+
 /* mremap of many mappings with a hole behind them, which moves nothing: what was out stays out. */
 static void out_over_mremap(void)
 {
@@ -461,7 +475,8 @@ int main(void)
 			look_up();
 			look_up_in_a_handler();
 			out_and_in();
-			out_over_mremap();
+			in_a_reserve();
+	out_over_mremap();
 			allocate();
 			give_back_what_is_not_theirs();
 			count();

@@ -254,7 +254,10 @@ fn describe(found: &Found) -> Range {
         prot: u32::from(attr.prot.bits()),
         held: u32::from(attr.pin.held()) | u32::from(attr.hca.held()) << 1,
         reason: reason.reason as u32,
-        error: i32::from(reason.errno),
+        error: match reason.reason {
+            Reason::Refused => i32::from(reason.errno),
+            _ => 0,
+        },
         lkey: 0,
         rkey: 0,
     }
@@ -293,6 +296,7 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
         Some(mut guard) => {
             let whole = guard.ledger.covered(range);
             guard.update(range, |_, a| opted(a, out));
+            let _ = track::reserve::even(&mut guard, range);
             whole
         }
         None => return error(Errno::BUSY),

@@ -22,13 +22,29 @@ impl PinSet {
         if !can_be_undone() {
             return Err(Errno::NOSYS);
         }
-        sys::lock_memory(range.start(), range.len(), onfault)
+        pieces(range).try_for_each(|(at, bytes)| sys::lock_memory(at, bytes, onfault))
     }
 
-    /// Unlocks `range`.
+    /// Unlocks `range`. On failure some of it may be locked still.
     pub fn deregister(&self, range: PageRange) -> Result<()> {
-        unlock(range.start(), range.len())
+        let mut done = Ok(());
+        for (at, bytes) in pieces(range) {
+            done = unlock(at, bytes).and(done);
+        }
+        done
     }
+}
+
+/// The most bytes for one call: the kernel counts its pages in an int (mm/mlock.c, mlock_fixup), and
+/// from 8 TiB on what it holds against RLIMIT_MEMLOCK is wrong from then on.
+pub const AT_ONCE: u64 = 1 << 42;
+
+/// `range` by parts that are no more than that: addresses and bytes.
+#[inline]
+fn pieces(range: PageRange) -> impl Iterator<Item = (u64, u64)> {
+    let (start, end) = (range.start(), range.end());
+    let more = (start..end).step_by(AT_ONCE as usize);
+    more.map(move |at| (at, AT_ONCE.min(end - at)))
 }
 
 /// munlock(2). What stays locked makes the application's next call fail: what kept the kernel

@@ -5,7 +5,7 @@ use super::discard::{
     self, alone, call_alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED,
 };
 use super::flight::Flight;
-use super::pinning::may_be_late;
+use super::overtaken::may_be_late;
 use super::settling::settle;
 use super::turns::lock_for;
 use super::unpinning::let_go;

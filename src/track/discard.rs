@@ -3,7 +3,7 @@
 //! pages.
 
 use super::flight::Flight;
-use super::pinning::may_be_late;
+use super::overtaken::may_be_late;
 use super::settling::{repin, settle};
 use super::turns::lock_for;
 use super::unpinning::{call_unpinned, let_go};

@@ -5,7 +5,7 @@
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
     anew, aside, backed, budget, deferred, flight, give_up, growing, inherited, lock, open, owed,
-    progress, real, subscribers, taken, whole, State, APP_FUTURE, USER_END,
+    progress, real, reserve, subscribers, taken, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
@@ -228,6 +228,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     regall_bridge::lock::in_process();
     thread::current().forget();
     growing::child();
+    reserve::child();
     taken::child();
     sys::own_memory();
     // A child has none of its parent's locks.

@@ -6,8 +6,8 @@
 //! the application unlocks something.
 
 use super::turns::postpone;
-use super::unpinning::let_go_of;
-use super::{failed, flight, lock, real, APP_FUTURE, USER_END};
+use super::unpinning::{let_go_of, unlock_around, unlock_reserves};
+use super::{failed, flight, lock, real, reserve, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -17,7 +17,7 @@ use crate::sys::{file, time, Errno};
 use crate::text::number;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use regall_directory::addr::{round_up, PageRange};
+use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Column, Flags, Reason};
 
@@ -95,6 +95,8 @@ fn make_room(charge: Charge) -> bool {
     let (Some(limit), Some(all)) = (limits::memlock_now(), PageRange::new(0, USER_END)) else {
         return false;
     };
+    // Under a limit no more than is opened is worth a lock.
+    let freed = reserve::is_any() && unlock_reserves();
     let locked = Locked::read(all, charge.within);
     if locked.application.saturating_add(charge.bytes) > limit {
         return false;
@@ -106,7 +108,7 @@ fn make_room(charge: Charge) -> bool {
         0 => None,
         _ => give_up(all, need, charge.within),
     };
-    given.map(postpone).is_some()
+    given.map(postpone).is_some() || freed
 }
 
 /// Bytes that are locked, as the ledger says.
@@ -130,7 +132,7 @@ impl Locked {
             let inside = within.and_then(|w| part.intersection(w));
             let inside = inside.map_or(0, |r| r.len());
             let application = entry.attr.flags.has(Flags::APP_LOCKED);
-            if application || entry.attr.pin.held() {
+            if application || policy::is_locked(entry.attr) {
                 sum.total += part.len();
                 sum.within += inside;
             }
@@ -290,6 +292,10 @@ const SPARE: u64 = 64;
 /// way of the next call.
 #[inline]
 pub fn retry_crowded(frame: &Frame, value: i64) -> i64 {
+    if value != -i64::from(Errno::NOMEM.0) {
+        return value;
+    }
+    let value = without_reserves(frame, value);
     if value != -i64::from(Errno::NOMEM.0) || !limits::bound() {
         return value;
     }
@@ -311,27 +317,78 @@ fn crowded(frame: &Frame, hull: PageRange) -> i64 {
     value
 }
 
+/// Makes a call again that has failed with ENOMEM, without the locks on memory without access,
+/// where there are many mappings. The kernel may have made more of them than the ledger knows: what
+/// differs in nothing that is told there (advice, a policy for nodes).
+#[cold]
+#[inline(never)]
+fn without_reserves(frame: &Frame, value: i64) -> i64 {
+    match reserve::is_any() && are_many(2) && unlock_reserves() {
+        true => real(frame),
+        false => value,
+    }
+}
+
+/// Makes an mprotect of `range` again that has failed with ENOMEM where there are many mappings: what
+/// becomes one mapping with its neighbours makes no further one, but where these are locked and it
+/// is not. They are pinned again at the end of the call, together with it.
+#[inline]
+pub fn retry_beside(frame: &Frame, value: i64, range: PageRange) -> i64 {
+    if value != -i64::from(Errno::NOMEM.0) {
+        return value;
+    }
+    beside(frame, value, range)
+}
+
+#[cold]
+#[inline(never)]
+fn beside(frame: &Frame, value: i64, range: PageRange) -> i64 {
+    if settings::config().pin == Pin::Off || !are_many(2) {
+        return value;
+    }
+    let sides = [range.start().wrapping_sub(PAGE), range.end()];
+    let mut any = false;
+    for page in sides
+        .into_iter()
+        .filter_map(|at| PageRange::from_call(at, PAGE))
+    {
+        any |= unlock_around(page);
+    }
+    match any {
+        true => real(frame),
+        false => value,
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn make_mappings() -> Option<PageRange> {
-    if settings::config().pin == Pin::Off {
+    if settings::config().pin == Pin::Off || !are_many(1) {
         return None;
+    }
+    give_up(PageRange::new(0, USER_END)?, u64::MAX, None)
+}
+
+/// As many mappings as a process may have, as was read last; 0: it was not read yet.
+static MOST: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there are about as many mappings as a process may have, or would be if the ledger's
+/// entries were so many `times` as many. What may be is read where it matters alone: calls that
+/// fail with ENOMEM for another reason cost no more for it.
+fn are_many(times: u64) -> bool {
+    let entries = lock().map_or(0, |guard| guard.ledger.len() as u64);
+    let there = (entries + SPARE) * times;
+    if there < MOST.load(Relaxed) {
+        return false;
     }
     let mut buf = [0u8; 32];
     let text = file::read_small(c"/proc/sys/vm/max_map_count", &mut buf);
     let most = text
         .ok()
-        .and_then(|t| number(t.strip_suffix(b"\n").unwrap_or(t)));
-    let all = PageRange::new(0, USER_END)?;
-    let mut entries = 0;
-    lock()?.ledger.for_each(all, |_, _| {
-        entries += 1;
-        ControlFlow::Continue(())
-    });
-    if entries + SPARE < most.unwrap_or(USUAL_MAPPINGS) {
-        return None;
-    }
-    give_up(all, u64::MAX, None)
+        .and_then(|t| number(t.strip_suffix(b"\n").unwrap_or(t)))
+        .unwrap_or(USUAL_MAPPINGS);
+    MOST.store(most, Relaxed);
+    there >= most
 }
 
 #[cfg(test)]

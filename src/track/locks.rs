@@ -7,11 +7,13 @@ use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
 use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
 use super::turns::lock_for;
-use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
+use super::{close, end, failed, lock, open, real, reserve, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::limits;
+use crate::policy;
+use crate::registrar::pin::{self, PinSet};
 use crate::share;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
@@ -123,10 +125,11 @@ pub fn munlock(frame: &mut Frame) -> i64 {
         Some(range)
     };
     if let Some(done) = done {
-        mark(done, |a| Attr {
-            flags: a.flags.without(app),
-            ..a
-        });
+        mark(done, |a| without(a, app));
+        if let Some(mut guard) = lock() {
+            let _ = reserve::even(&mut guard, done);
+        }
+        // (What nobody can access is settled below.)
         repin(done);
         headroom::unlocked();
     }
@@ -169,15 +172,13 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
 pub fn munlockall(frame: &mut Frame) -> i64 {
     let flight = open(Call::Munlockall);
     drop(lock_for(&[PageRange::new(0, USER_END)]));
+    unlock_huge();
     let value = real(frame);
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
         let app = Flags::APP_LOCKS;
         lock_all_again();
-        everywhere(Flags::EMPTY, |a| Attr {
-            flags: a.flags.without(app),
-            ..a
-        });
+        everywhere(Flags::EMPTY, |a| without(a, app));
         if let Some(all) = PageRange::new(0, USER_END) {
             repin(all);
             headroom::unlocked();
@@ -187,6 +188,37 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     }
     end(flight);
     value
+}
+
+/// Unlocks mappings that are larger than the kernel counts right when it unlocks all
+/// ([`pin::AT_ONCE`]); they are locked again behind the call, as everything is.
+fn unlock_huge() {
+    let mut rest = PageRange::new(0, USER_END);
+    while let (Some(range), Some(guard)) = (rest, lock()) {
+        let mut found = None;
+        guard.ledger.for_each(range, |part, entry| {
+            found = Some(part)
+                .filter(|part| part.len() > pin::AT_ONCE && policy::has_our_lock(entry.attr));
+            match found {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        drop(guard);
+        if let Some(part) = found {
+            let _ = PinSet.deregister(part);
+        }
+        rest = found.and_then(|part| range.after(part.end()));
+    }
+}
+
+/// `attr` without the application's locks, and as it is then: memory without access has lost
+/// ours with them.
+fn without(attr: Attr, app: Flags) -> Attr {
+    policy::unlocked(Attr {
+        flags: attr.flags.without(app),
+        ..attr
+    })
 }
 
 /// The application has `locks` on everything from now on.

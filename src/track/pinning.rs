@@ -2,10 +2,12 @@
 //! a call needs unlocked memory. The kernel works without the lock being held, so
 //! whoever pins or unpins says so in its flight, and others wait ([`super::turns`]).
 
+use super::overtaken::{finish_at, overtaken};
 use super::real::spent;
 use super::turns::{lock_for, postpone, stand_clear, Whose};
-use super::work::{self, Finished, Ran};
-use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, State};
+use super::unpinning::{unlock_reserves, unlock_run};
+use super::work::{self, Finished};
+use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, reserve, State};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -13,9 +15,7 @@ use crate::limits;
 use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::sys::Errno;
-use crate::thread;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
@@ -32,6 +32,10 @@ fn next_to_pin(
 ) -> Option<(PageRange, Attr, Want)> {
     let mut found = None;
     state.ledger.for_each(range, |part, entry| {
+        if entry.attr.pin == Column::TO_LOCK_NO_ACCESS {
+            found = Some((part, entry.attr, Want::OnFault));
+            return ControlFlow::Break(());
+        }
         if entry.attr.pin.reason != Reason::Off {
             return ControlFlow::Continue(());
         }
@@ -75,6 +79,11 @@ pub fn pin(range: PageRange, whose: Whose) {
         let Some(mut guard) = clear.of(guard, part) else {
             continue;
         };
+        if attr.prot.is_none() && !reserve::is_wanted(&guard, attr) {
+            leave_alone(guard, part);
+            clear.pass(part.end());
+            continue;
+        }
         let column = match admit(&guard, part, attr, want, looked) {
             Admitted::No(column) => column,
             Admitted::Stale => {
@@ -101,8 +110,32 @@ pub fn pin(range: PageRange, whose: Whose) {
         };
         guard.update(part, |_, a| Attr { pin: column, ..a });
     }
+    is_through(over);
+}
+
+/// What follows from pinning. `over`: something is over the limit.
+fn is_through(over: bool) {
     if over {
         budget::is_exceeded();
+    }
+    if reserve::is_due() {
+        unlock_reserves();
+    }
+}
+
+/// Nobody can access `part`, which may be locked and is not to be: it is unlocked, unless the
+/// application has locked it.
+#[cold]
+#[inline(never)]
+fn leave_alone(mut guard: Guard, part: PageRange) {
+    guard.update(part, |_, a| match reserve::may_have_our_lock(a) {
+        true => a,
+        false => policy::left_alone(a),
+    });
+    drop(guard);
+    let mut rest = Some(part);
+    while let Some(run) = rest.and_then(unlock_run) {
+        rest = part.after(run.end());
     }
 }
 
@@ -138,7 +171,7 @@ fn admit(state: &State, part: PageRange, attr: Attr, want: Want, looked: bool) -
 enum Done {
     /// The ledger says what came of it.
     Written,
-    /// Somebody else went on with the memory: it is left for later.
+    /// It is left for later: somebody else went on with the memory, or it is pinned with more.
     Overtaken,
     /// The lock can't be had.
     Unlocked,
@@ -146,15 +179,16 @@ enum Done {
 
 /// Pins `part`, of which `counts` bytes count. In the second place: whether a limit was in the way.
 #[inline]
-fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64) -> (Done, bool) {
-    let (begun, ()) = work::begin(guard, part, |guard| guard.reserved += counts);
-    let ran = begun.run(|| {
-        let populated = match want {
-            Want::Populate => progress::populate(part, attr),
-            _ => part.len(),
-        };
-        (pin_part(part, attr, want), populated)
-    });
+fn carry_out(
+    mut guard: Guard,
+    part: PageRange,
+    attr: Attr,
+    want: Want,
+    counts: u64,
+) -> (Done, bool) {
+    let all = reserve::with_sides(&mut guard, part, attr, want).unwrap_or(part);
+    let (begun, ()) = work::begin(guard, all, |guard| guard.reserved += counts);
+    let ran = begun.run(|| pin_with_sides(part, all, attr, want));
     let beyond = ran.outcome().0.is_beyond();
     match ran.finish() {
         Finished::Unlocked(_, mark) => {
@@ -167,18 +201,25 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
             drop(guard);
             overtaken();
             mark.end();
-            postpone(part);
+            // What lies beside the part says that it may be locked.
+            postpone(all);
             (Done::Overtaken, beyond)
         }
-        Finished::Alone(mut guard, (outcome, populated), mark) => {
+        Finished::Alone(mut guard, (outcome, populated, locked), mark) => {
             guard.reserved = guard.reserved.saturating_sub(counts);
-            let replaced = record(&mut guard, part, attr, want, outcome);
+            let together = matches!(outcome, Outcome::Together);
+            let mut replaced = record(&mut guard, part, attr, want, outcome);
+            if locked {
+                replaced |= reserve::enter(&mut guard, all, part);
+            } else if all != part {
+                reserve::leave_sides(&mut guard, all, part);
+            }
             if counts != 0 && limits::is_shared() {
                 budget::tell_lazy(&guard);
             }
             let held = match replaced {
                 true => {
-                    undo(guard, part);
+                    undo(guard, all);
                     None
                 }
                 false => Some(guard),
@@ -186,9 +227,35 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
             mark.end();
             drop(held);
             progress::done(part.len() - populated);
+            if together {
+                postpone(all);
+                return (Done::Overtaken, beyond);
+            }
             (Done::Written, beyond)
         }
     }
+}
+
+/// Pins `part` and, if it can be, the rest of `all`, which nobody can access. What came of it, how
+/// many bytes of `part` were populated, and whether the rest of `all` is or may be locked.
+#[inline]
+fn pin_with_sides(part: PageRange, all: PageRange, attr: Attr, want: Want) -> (Outcome, u64, bool) {
+    let populated = match want {
+        Want::Populate => progress::populate(part, attr),
+        _ => part.len(),
+    };
+    let closed = attr.prot.is_none();
+    if !closed && all == part {
+        return (pin_part(part, attr, want), populated, false);
+    }
+    let (outcome, locked) = match lock_reserve(all, if closed { 0 } else { part.len() }) {
+        Locked::All => (Outcome::Held, true),
+        // What the kernel has not unlocked either: it goes with all others.
+        Locked::Some if closed => (Outcome::Held, true),
+        Locked::None if closed => (Outcome::No(Column::no(Reason::NoAccess)), false),
+        other => (pin_part(part, attr, want), other == Locked::Some),
+    };
+    (outcome, populated, locked)
 }
 
 /// What is said to be pinned in `range` is pinned again: the kernel has let go of
@@ -238,31 +305,6 @@ pub fn repin(range: PageRange) -> bool {
     !refused
 }
 
-/// Locks or unlocks in `range` are done. If others did not wait for that, nobody knows
-/// what is locked there now: it is settled again after this call. Whether it was so, and what
-/// came of the work.
-pub fn finish_at<T>(range: PageRange, ran: Ran<T>) -> (bool, T) {
-    match ran.finish() {
-        Finished::Overtaken(mut guard, outcome, mark) => {
-            guard.update(range, |_, a| policy::unsettled(a));
-            drop(guard);
-            overtaken();
-            postpone(range);
-            mark.end();
-            (true, outcome)
-        }
-        Finished::Alone(guard, outcome, mark) => {
-            drop(guard);
-            mark.end();
-            (false, outcome)
-        }
-        Finished::Unlocked(outcome, mark) => {
-            mark.end();
-            (false, outcome)
-        }
-    }
-}
-
 /// Whether it went well; otherwise the ledger says that it is not pinned.
 fn repin_part(part: PageRange, attr: Attr) -> bool {
     let lazy = attr.flags.has(Flags::ONFAULT);
@@ -284,6 +326,9 @@ enum Outcome {
     Held,
     /// Only up to this address: the file ends there.
     UpTo(u64),
+    /// Not now: it is one mapping with what lies beside it, which is to be pinned, too, and there
+    /// may be no more mappings.
+    Together,
     No(Column),
 }
 
@@ -291,6 +336,34 @@ impl Outcome {
     /// Whether a limit was in the way.
     fn is_beyond(&self) -> bool {
         matches!(self, Self::No(column) if column.reason == Reason::Limit)
+    }
+}
+
+/// How much of a reserve is locked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Locked {
+    All,
+    /// Nobody knows how much.
+    Some,
+    None,
+}
+
+/// Locks `all` on fault, of which no more than `open` bytes can be accessed. If that is refused,
+/// none is tried again.
+fn lock_reserve(all: PageRange, open: u64) -> Locked {
+    let start = arch::ticks();
+    let refused = PinSet.register(all, Want::OnFault).err();
+    spent(Counter::PinNanos, start);
+    let Some(errno) = refused else {
+        counters::count(Counter::Pins);
+        counters::add(Counter::PinnedBytesTotal, open);
+        return Locked::All;
+    };
+    log::info!("mlock of {all:?}, with memory without access, refused: {errno}");
+    reserve::is_over();
+    match PinSet.deregister(all) {
+        Ok(()) => Locked::None,
+        Err(_) => Locked::Some,
     }
 }
 
@@ -325,12 +398,24 @@ fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {
         // page, a guard, a userfaultfd): locked as far as it is there.
         return Outcome::Held;
     }
+    if errno == Errno::NOMEM && !limited && is_part_of_pending(part) {
+        return Outcome::Together;
+    }
     counters::count(Counter::PinRefused);
     if limited {
         return Outcome::No(Column::no(Reason::Limit));
     }
     log::info!("mlock of {part:?} refused: {errno}");
     Outcome::No(Column::refused(errno.byte()))
+}
+
+/// Whether `part` is to be pinned, and more of the same beside it.
+#[cold]
+fn is_part_of_pending(part: PageRange) -> bool {
+    lock().is_some_and(|guard| {
+        let own = guard.ledger.get(part.start());
+        own.is_some_and(|e| e.range.end() >= part.end() && e.range != part)
+    })
 }
 
 /// Whether the ledger still says `attr` of all of `part`, which nobody locked but us.
@@ -350,25 +435,23 @@ fn still_there(part: PageRange, attr: Attr) -> bool {
 /// is somebody else's.
 fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) -> bool {
     let lazy = want == Want::OnFault;
-    let held = |a: Attr| {
-        let flags = if lazy {
-            a.flags.with(Flags::ONFAULT)
-        } else {
-            a.flags.without(Flags::ONFAULT)
-        };
-        Attr {
+    let held = |a: Attr| match lazy || a.prot.is_none() {
+        true => policy::locked(a),
+        false => Attr {
             pin: Column::YES,
-            flags,
+            flags: a.flags.without(Flags::ONFAULT),
             ..a
-        }
+        },
     };
     let mut known = 0;
     let mut same = |piece: PageRange, a: Attr| {
-        let same = a.kind == attr.kind && a.pin.reason == Reason::Off;
-        known += if same || a.pin.held() { piece.len() } else { 0 };
+        let same = a.kind == attr.kind && policy::is_pending(a);
+        let there = same || policy::is_locked(a);
+        known += if there { piece.len() } else { 0 };
         same
     };
     match outcome {
+        Outcome::Together => false,
         Outcome::Held if !growing::may_stay(attr) => {
             let limit = Column::no(Reason::Limit);
             state.update(part, |piece, a| match same(piece, a) {
@@ -409,25 +492,6 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
     }
 }
 
-/// Whether any thread ever was: a lock of ours may be where the ledger does not say so.
-static EVER_OVERTAKEN: AtomicBool = AtomicBool::new(false);
-
-fn overtaken() {
-    thread::current().overtaken.set(true);
-    EVER_OVERTAKEN.store(true, Relaxed);
-}
-
-/// Whether a lock of ours may have come late, and be where the ledger does not say so.
-pub fn may_be_late() -> bool {
-    EVER_OVERTAKEN.load(Relaxed)
-}
-
-/// Whether others have gone on with memory that this thread was locking or unlocking, since it
-/// was asked last.
-pub fn were_any_overtaken() -> bool {
-    thread::current().overtaken.replace(false)
-}
-
 /// Lets go of what of `part` the ledger says is not to be pinned: a lock that
 /// nobody knows of would split the application's mapping for the kernel. What the
 /// ledger does not know, or another call is about, may not be done yet. Called
@@ -438,7 +502,7 @@ fn undo(guard: Guard, part: PageRange) {
     let mut places = others.iter_mut();
     guard.ledger.for_each(part, |piece, entry| {
         // What is still to be pinned will be, by whom it belongs to.
-        let settled = !entry.attr.pin.held() && entry.attr.pin.reason != Reason::Off;
+        let settled = !policy::is_locked(entry.attr) && !policy::is_pending(entry.attr);
         let ours = settled && !entry.attr.flags.has(Flags::APP_LOCKED);
         if ours && !flight::in_the_way(&guard, piece, true) {
             if let Some(place) = places.next() {
@@ -449,6 +513,11 @@ fn undo(guard: Guard, part: PageRange) {
     });
     drop(guard);
     for range in others.iter().flatten() {
-        let _ = PinSet.deregister(*range);
+        let done = PinSet.deregister(*range);
+        if let (Err(_), Some(mut guard)) = (done, lock()) {
+            guard.update(*range, |_, a| policy::still_locked(a));
+            reserve::there_is();
+            reserve::is_over();
+        }
     }
 }

@@ -3,10 +3,11 @@
 
 use super::headroom;
 use super::lock::Guard;
+use super::reserve::{self, Change};
 use super::settling::settle;
 use super::subscribers;
 use super::turns::lock_for;
-use super::unpinning::let_go;
+use super::unpinning::{let_go_of_closed, unlock_reserves};
 use super::{
     backed, close, failed, lock, notes, open, over_budget, reading, real, registering, resync,
     retracting, State, VIEW,
@@ -20,7 +21,7 @@ use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
@@ -50,14 +51,15 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if seen.opened != 0 && over_budget(seen.opened) {
         return NOMEM;
     }
-    if prot & 7 == 0 {
-        // What can't be accessed can't be registered: let go before the call.
-        let_go(range);
+    let mut doubtful = false;
+    if seen.change == Change::LetsGo || reserve::is_due() {
+        doubtful = lets_go(range, seen.change);
     }
     if seen.other_rights {
         retracting::refresh(range);
     }
-    let value = headroom::retry_crowded(frame, real(frame));
+    let first = real(frame);
+    let value = headroom::retry_beside(frame, headroom::retry_crowded(frame, first), range);
     if failed(value) {
         // It may have changed a part before it failed.
         resync::range(range, false);
@@ -70,8 +72,10 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64 != 0 {
         // The kernel extends the range to the end of a stack.
         resync::around(range);
-    } else if seen.told_at != Some(reading::count()) || registering::active() {
-        reprotect(range, prot);
+    } else if seen.told_at != Some(reading::count()) || registering::active() || value != first {
+        reprotect(range, prot, doubtful || value != first);
+    } else if seen.pending {
+        settle(range);
     }
     if is_code(prot) {
         let shared = lock()
@@ -81,6 +85,17 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
+}
+
+/// Lets go of pins before the call. Whether some of what is to go is still locked.
+#[cold]
+#[inline(never)]
+fn lets_go(range: PageRange, change: Change) -> bool {
+    if reserve::is_due() {
+        unlock_reserves();
+    }
+    // What can't be accessed can't be registered. Of what is part of a reserve the lock stays.
+    change == Change::LetsGo && let_go_of_closed(range)
 }
 
 /// Makes the call where the ledger's lock can't be had, and has the range read later.
@@ -105,9 +120,13 @@ struct Seen {
     running: bool,
     /// Regions of it are to be registered with other rights.
     other_rights: bool,
+    /// What becomes of pins.
+    change: Change,
     /// The ledger says already what the kernel is yet to make true, as it does until the
     /// kernel's list is read: [`reading::count`] then.
     told_at: Option<u64>,
+    /// There is something to be pinned afterwards, of what it says already.
+    pending: bool,
 }
 
 impl Seen {
@@ -120,17 +139,22 @@ impl Seen {
         };
         let running = is_code(prot) && has_code(guard, range);
         let other_rights = registering::active() && changes_rights(guard, range, prot);
-        // Where nobody registers, nothing that is said has to wait for the kernel, and one
-        // turn with the lock will do; what the kernel refuses is read anew.
-        let told = opened == 0 && settings::config().pin == Pin::Off && !registering::active();
-        if told {
-            describe_anew(guard, range, prot);
-        }
+        let change = match settings::config().pin {
+            Pin::Off => Change::Ready,
+            _ => reserve::change(guard, range, prot),
+        };
+        // Where nobody registers and nothing is to be locked, nothing that is said has to wait
+        // for the kernel, and one turn with the lock will do; what the kernel refuses is read
+        // anew.
+        let told = opened == 0 && change == Change::Ready && !registering::active();
+        let pending = told && describe_anew(guard, range, prot, false);
         Self {
             opened,
             running,
             other_rights,
+            change,
             told_at: told.then(reading::count),
+            pending,
         }
     }
 }
@@ -181,9 +205,9 @@ fn without_access(state: &State, range: PageRange) -> u64 {
     bytes
 }
 
-fn reprotect(range: PageRange, prot: u64) {
+fn reprotect(range: PageRange, prot: u64, doubtful: bool) {
     let pending = match lock() {
-        Some(mut guard) => describe_anew(&mut guard, range, prot),
+        Some(mut guard) => describe_anew(&mut guard, range, prot, doubtful),
         None => return notes::later(range),
     };
     if pending || registering::active() {
@@ -191,14 +215,16 @@ fn reprotect(range: PageRange, prot: u64) {
     }
 }
 
-/// What is mapped in `range` can be accessed as `prot` says. Whether there is
-/// something to be pinned now.
+/// What is mapped in `range` can be accessed as `prot` says. `doubtful`: some of what can't be
+/// accessed any longer may be locked still. Whether there is something to be pinned now, or to be
+/// looked at.
 #[inline]
-fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
+fn describe_anew(state: &mut State, range: PageRange, prot: u64, doubtful: bool) -> bool {
     let pin = settings::config().pin;
     let mut pending = false;
+    let on = pin != Pin::Off && reserve::is_on(state);
     state.update(range, |_, attr| {
-        let was_out = attr.pin.reason == Reason::NoAccess;
+        let was_out = attr.prot.is_none();
         let mut new = Attr {
             prot: attr.prot.with_prot(prot),
             ..attr
@@ -211,12 +237,24 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
                 new.flags.with(text)
             };
         }
-        if was_out {
-            new.pin.reason = Reason::Off;
+        let closed = new.prot.is_none();
+        if was_out && !closed && attr.pin.reason == Reason::NoAccess {
+            new.pin = match on && policy::has_our_lock(attr) {
+                true => Column::YES,
+                false => Column::no(Reason::Off),
+            };
         }
         new = policy::described(new, pin);
-        pending |= new.pin.reason == Reason::Off;
+        if !was_out && closed && (on && !attr.pin.held() || doubtful) {
+            // It may be locked, or what lies beside it is.
+            new = policy::doubted(new);
+        }
+        pending |= policy::is_pending(new);
         new
     });
+    if prot & 7 == 0 && on {
+        reserve::there_is();
+        pending |= reserve::even(state, range);
+    }
     pending
 }

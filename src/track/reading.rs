@@ -1,7 +1,7 @@
 //! Reading the kernel's own list into the ledger.
 
 use super::lock::Guard;
-use super::{flight, State};
+use super::{flight, reserve, State};
 use crate::base::{counters, settings};
 use crate::ledger::Origin;
 use crate::mounts::{self, Mounted};
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, AtomicU8, Ordering::SeqCst};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::maps::{self, Line, LineError, Lines};
-use regall_directory::vocab::{Attr, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
 /// How often the kernel's list has been read.
 static READS: AtomicU64 = AtomicU64::new(0);
@@ -177,10 +177,17 @@ impl State {
             prot: line.prot,
             ..attr
         };
-        if attr.pin.reason == Reason::NoAccess {
-            new.pin.reason = Reason::Off;
+        if attr.pin.reason == Reason::NoAccess && !new.prot.is_none() {
+            new.pin = Column::no(Reason::Off);
         }
-        let new = policy::described(new, settings::config().pin);
+        let pin = settings::config().pin;
+        let mut new = policy::described(new, pin);
+        if new.prot.is_none() && policy::may_be_locked(attr, pin) {
+            reserve::there_is();
+            if !policy::is_locked(attr) {
+                new = policy::doubted(new);
+            }
+        }
         self.update(piece, |_, _| new);
     }
 

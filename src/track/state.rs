@@ -8,6 +8,7 @@ use crate::base::claims::Claim;
 use crate::base::{counters, phase, settings};
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
+use crate::policy;
 use crate::registrar::hca::{DomainId, Hca};
 use crate::registrar::pin::PinSet;
 use crate::share;
@@ -451,10 +452,24 @@ pub(super) fn unlock_ours(state: &State) {
     let Some(all) = PageRange::new(0, USER_END) else {
         return;
     };
+    // As much at once as lies side by side: to unlock a part of a mapping makes more mappings.
+    let pin = settings::config().pin;
+    let mut run: Option<PageRange> = None;
     state.ledger.for_each(all, |part, entry| {
-        if entry.attr.pin.held() && !entry.attr.flags.has(Flags::APP_LOCKED) {
-            let _ = PinSet.deregister(part);
+        let theirs = entry.attr.flags.has(Flags::APP_LOCKED);
+        if theirs || !policy::may_be_locked(entry.attr, pin) {
+            return ControlFlow::Continue(());
         }
+        let longer = run
+            .filter(|r| r.end() == part.start())
+            .and_then(|r| PageRange::new(r.start(), part.end()));
+        if let (Some(done), None) = (run, longer) {
+            let _ = PinSet.deregister(done);
+        }
+        run = longer.or(Some(part));
         ControlFlow::Continue(())
     });
+    if let Some(last) = run {
+        let _ = PinSet.deregister(last);
+    }
 }

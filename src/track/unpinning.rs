@@ -1,60 +1,82 @@
 //! Letting go of what is pinned, for calls that locked memory makes fail or that are charged for it.
 
-use super::pinning::{finish_at, were_any_overtaken};
-use super::turns::{lock_alone, lock_for};
-use super::{flight, lock, lock::Guard, work};
+use super::overtaken::{finish_at, overtaken, were_any_overtaken};
+use super::turns::{lock_alone, lock_for, postpone};
+use super::work::Finished;
+use super::{flight, lock, lock::Guard, notes, reserve, work, State};
 use crate::base::{counters, settings};
+use crate::ledger::Entry;
 use crate::policy;
-use crate::registrar::pin::PinSet;
+use crate::registrar::pin::{self, PinSet};
 use core::ops::ControlFlow;
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Counter;
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// Pins in `range` are let go (not those that the application asked for), since
 /// the call that follows fails on locked memory or is charged for it. They come
 /// back with [`settle`](super::settling::settle). Says whether there was anything.
 pub fn let_go(range: PageRange) -> bool {
-    let_go_by(range, pinned_by_us)
+    let_go_by(range, pinned_by_us).any
+}
+
+/// As [`let_go`], of what nobody can access from now on, but for what keeps its lock all the same.
+/// Whether the kernel has refused to unlock some of it.
+pub fn let_go_of_closed(range: PageRange) -> bool {
+    let which = |guard: &Guard, part, attr| match reserve::keeps(guard, attr) {
+        true => None,
+        false => pinned_by_us(guard, part, attr),
+    };
+    let_go_by(range, which).refused
 }
 
 /// All of `part` if it may be pinned, as `attr` says, and not be about to be the application's.
 fn pinned_by_us(guard: &Guard, part: PageRange, attr: Attr) -> Option<PageRange> {
-    let may_be = attr.pin.held()
+    let may_be = policy::is_locked(attr)
         || policy::may_be_locked(attr, settings::config().pin)
             && !flight::is_being_locked(guard, part);
     may_be.then_some(part)
 }
 
-/// As [`let_go`], of what `which` names of each part that is pinned, with the lock held.
+/// As [`let_go`], of what `which` names of each part that is locked, with the lock held.
 pub fn let_go_of(
     range: PageRange,
     mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
 ) -> bool {
-    let_go_by(range, |guard, part, attr| match attr.pin.held() {
+    let locked = |guard: &Guard, part, attr| match policy::is_locked(attr) {
         true => which(guard, part, attr),
         false => None,
-    })
+    };
+    let_go_by(range, locked).any
+}
+
+/// What letting go came to.
+#[derive(Default)]
+struct Gone {
+    /// There was something.
+    any: bool,
+    /// The kernel has not unlocked all of it.
+    refused: bool,
 }
 
 fn let_go_by(
     range: PageRange,
     mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
-) -> bool {
-    let mut any = false;
+) -> Gone {
+    let mut gone = Gone::default();
     let mut rest = Some(range);
     while let Some(range) = rest {
-        let Some(guard) = lock_for(&[Some(range)]) else {
+        let Some(mut guard) = lock_for(&[Some(range)]) else {
             break;
         };
-        let (begun, some) = work::begin(guard, range, |guard| {
-            Handful::take(guard, range, &mut which)
-        });
-        finish_at(range, begun.run(|| some.unlock()));
-        any |= some.many != 0;
+        let some = Handful::take(&mut guard, range, &mut which);
         rest = some.rest;
+        if let Some(hull) = some.hull() {
+            gone.any = true;
+            gone.refused |= !some.carry_out(guard, hull);
+        }
     }
-    any
+    gone
 }
 
 /// Makes a call about `ranges`, all of which lie in `all`, with none of our pins there. Who is
@@ -83,7 +105,7 @@ pub fn call_unpinned(
                     Some(part).filter(|_| !flight::is_being_locked(guard, part))
                 });
                 drop(guard);
-                some.unlock();
+                let _ = some.unlock();
                 rest = some.rest;
             }
         }
@@ -129,23 +151,176 @@ impl Handful {
             ControlFlow::Continue(())
         });
         for part in some.parts.iter().flatten() {
-            guard.update(*part, |_, a| match a.pin.held() {
-                true => Attr {
-                    pin: Column::no(Reason::Off),
-                    ..a
-                },
-                false => a,
-            });
+            guard.update(*part, |_, a| policy::released(a));
         }
         some
     }
 
-    fn unlock(&self) {
+    /// From the first of them to the last.
+    fn hull(&self) -> Option<PageRange> {
+        let mut parts = self.parts.iter().flatten();
+        let first = parts.next()?;
+        PageRange::new(first.start(), parts.last().unwrap_or(first).end())
+    }
+
+    /// Has the kernel unlock them: nobody else pins anything in `hull` meanwhile. Whether it has.
+    fn carry_out(&self, guard: Guard, hull: PageRange) -> bool {
+        self.try_to(guard, hull) || self.insist(hull)
+    }
+
+    fn try_to(&self, guard: Guard, hull: PageRange) -> bool {
+        // What this thread is locking there itself, below a handler, does not count.
+        flight::overrun(hull);
+        let (begun, ()) = work::begin(guard, hull, |_| ());
+        finish_at(hull, begun.run(|| self.unlock())).1
+    }
+
+    /// The kernel unlocks a part of a mapping only where there may be another mapping. The locks on
+    /// memory without access go, whole mappings at a time; and of what else is a part, the rest.
+    #[cold]
+    #[inline(never)]
+    fn insist(&self, hull: PageRange) -> bool {
+        let again = |guard| self.try_to(guard, hull);
+        let mut done = false;
+        // (What a filter forbids is not tried in other ways.)
+        if !pin::is_forbidden_to_undo() {
+            unlock_reserves();
+            done = lock_for(&[Some(hull)]).is_some_and(again)
+                || self.parts.iter().flatten().all(|part| unlock_around(*part));
+        }
+        if let (false, Some(mut guard)) = (done, lock()) {
+            for part in self.parts.iter().flatten() {
+                guard.update(*part, |_, a| policy::still_locked(a));
+            }
+        }
+        done
+    }
+
+    /// Whether the kernel has unlocked all of them.
+    fn unlock(&self) -> bool {
+        let mut all = true;
         for part in self.parts.iter().flatten() {
             counters::count(Counter::Unpins);
-            let _ = PinSet.deregister(*part);
+            all &= PinSet.deregister(*part).is_ok();
+        }
+        all
+    }
+}
+
+/// Unlocks all that is like `part` around it, and that nobody has locked but us. It is pinned again
+/// at the end of the call. Whether the kernel has done it.
+#[cold]
+#[inline(never)]
+pub fn unlock_around(part: PageRange) -> bool {
+    let Some(mut guard) = lock_for(&[Some(part)]) else {
+        return false;
+    };
+    let Some(all) = all_like(&guard, part).filter(|all| !flight::in_the_way(&guard, *all, true))
+    else {
+        return false;
+    };
+    guard.update(all, |_, a| policy::released(a));
+    flight::overrun(all);
+    let (begun, ()) = work::begin(guard, all, |_| ());
+    let (_, done) = finish_at(all, begun.run(|| PinSet.deregister(all).is_ok()));
+    postpone(all);
+    done
+}
+
+/// `part`, and what around it can be accessed in the same way, is of the same kind, and may be
+/// locked by us alone.
+fn all_like(state: &State, part: PageRange) -> Option<PageRange> {
+    let how = settings::config().pin;
+    let own = state.at(part.start())?;
+    if !policy::may_be_locked(own, how) || own.flags.has(Flags::APP_LOCKED) {
+        return None;
+    }
+    let alike = |e: &Entry| {
+        let same = (e.attr.prot, e.attr.kind) == (own.prot, own.kind);
+        same && policy::may_be_locked(e.attr, how) && !e.attr.flags.has(Flags::APP_LOCKED)
+    };
+    let (mut start, mut end) = (part.start(), part.end());
+    while let Some(e) = state.ledger.get(start.wrapping_sub(PAGE)).filter(alike) {
+        start = e.range.start();
+    }
+    while let Some(e) = state.ledger.get(end).filter(alike) {
+        end = e.range.end();
+    }
+    PageRange::new(start, end)
+}
+
+/// Lets go of all locks on memory without access, for good. Whether there were any.
+#[cold]
+#[inline(never)]
+pub fn unlock_reserves() -> bool {
+    let mut any = false;
+    let mut from = reserve::take_any().then_some(0);
+    while let Some(at) = from {
+        let Some(guard) = lock() else {
+            reserve::there_is();
+            break;
+        };
+        let Some(run) = reserve::next_run(&guard, at) else {
+            break;
+        };
+        drop(guard);
+        any = true;
+        from = Some(unlock_run(run).unwrap_or(run).end());
+    }
+    any
+}
+
+/// Unlocks a run of memory without access that begins in `range`: all of it at once, since to
+/// unlock a part makes more mappings, and there may be as many as there may be. What the kernel
+/// refuses to unlock stays locked to the ledger. What was worked on; `None`: nothing.
+#[cold]
+#[inline(never)]
+pub fn unlock_run(range: PageRange) -> Option<PageRange> {
+    let Some(guard) = lock_for(&[Some(range)]) else {
+        reserve::there_is();
+        return None;
+    };
+    // As it is now that nobody is in the way; its neighbours may be locked since.
+    let run = reserve::next_run(&guard, range.start()).filter(|run| run.start() < range.end())?;
+    if flight::is_being_locked(&guard, run) || flight::in_the_way(&guard, run, false) {
+        // It is looked at again by what comes next.
+        reserve::there_is();
+        return Some(run);
+    }
+    flight::overrun(run);
+    let (begun, ()) = work::begin(guard, run, |_| ());
+    let ran = begun.run(|| {
+        counters::count(Counter::Unpins);
+        PinSet.deregister(run).is_ok()
+    });
+    match ran.finish() {
+        Finished::Alone(mut guard, done, mark) => {
+            let becomes = match done {
+                true => policy::left_alone,
+                false => policy::still_locked,
+            };
+            guard.update(run, |_, a| match reserve::may_have_our_lock(a) {
+                true => becomes(a),
+                false => a,
+            });
+            drop(guard);
+            mark.end();
+        }
+        Finished::Overtaken(mut guard, _, mark) => {
+            // What has been opened meanwhile may have lost its lock, too.
+            guard.update(run, |_, a| policy::unsettled(a));
+            drop(guard);
+            overtaken();
+            postpone(run);
+            mark.end();
+        }
+        Finished::Unlocked(_, mark) => {
+            reserve::there_is();
+            mark.end();
+            notes::later(run);
         }
     }
+    Some(run)
 }
 
 /// What has been postponed in `range` is settled. Where others had not waited, a lock of ours may
@@ -160,7 +335,7 @@ pub fn let_go_of_late(range: PageRange) {
 #[inline(never)]
 fn unlock_late(range: PageRange) {
     let not_to_be = |a: Attr| {
-        let kept = a.pin.held() || a.pin.reason == Reason::Off;
+        let kept = policy::is_locked(a) || policy::is_pending(a);
         !kept && !a.flags.has(Flags::APP_LOCKED) && a.kind != Kind::Shim
     };
     let mut rest = Some(range);
@@ -179,14 +354,14 @@ fn unlock_late(range: PageRange) {
         };
         rest = range.after(part.end());
         // Whoever is about it may be about to lock it for the application.
-        let Some(guard) = lock_alone(part) else {
+        let Some(mut guard) = lock_alone(part) else {
             return;
         };
-        let (begun, some) = work::begin(guard, part, |guard| {
-            Handful::take(guard, part, |guard, part, attr| {
-                Some(part).filter(|_| not_to_be(attr) && !flight::is_being_locked(guard, part))
-            })
+        let some = Handful::take(&mut guard, part, |guard, part, attr| {
+            Some(part).filter(|_| not_to_be(attr) && !flight::is_being_locked(guard, part))
         });
-        finish_at(part, begun.run(|| some.unlock()));
+        if let Some(hull) = some.hull() {
+            let _ = some.carry_out(guard, hull);
+        }
     }
 }

@@ -1,0 +1,54 @@
+//! What becomes of locks and unlocks that others did not wait for: nobody knows what is locked there
+//! then, and it is settled again.
+
+use super::turns::postpone;
+use super::work::{Finished, Ran};
+use crate::policy;
+use crate::thread;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use regall_directory::addr::PageRange;
+
+/// Whether any thread ever was: a lock of ours may be where the ledger does not say so.
+static EVER_OVERTAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Others have gone on with memory that this thread was locking or unlocking.
+pub(super) fn overtaken() {
+    thread::current().overtaken.set(true);
+    EVER_OVERTAKEN.store(true, Relaxed);
+}
+
+/// Whether a lock of ours may have come late, and be where the ledger does not say so.
+pub fn may_be_late() -> bool {
+    EVER_OVERTAKEN.load(Relaxed)
+}
+
+/// Whether others have gone on with memory that this thread was locking or unlocking, since it
+/// was asked last.
+pub fn were_any_overtaken() -> bool {
+    thread::current().overtaken.replace(false)
+}
+
+/// Locks or unlocks in `range` are done. If others did not wait for that, nobody knows
+/// what is locked there now: it is settled again after this call. Whether it was so, and what
+/// came of the work.
+pub fn finish_at<T>(range: PageRange, ran: Ran<T>) -> (bool, T) {
+    match ran.finish() {
+        Finished::Overtaken(mut guard, outcome, mark) => {
+            guard.update(range, |_, a| policy::unsettled(a));
+            drop(guard);
+            overtaken();
+            postpone(range);
+            mark.end();
+            (true, outcome)
+        }
+        Finished::Alone(guard, outcome, mark) => {
+            drop(guard);
+            mark.end();
+            (false, outcome)
+        }
+        Finished::Unlocked(outcome, mark) => {
+            mark.end();
+            (false, outcome)
+        }
+    }
+}
