@@ -482,31 +482,6 @@ impl Hca {
         (node.range.start() < new.range.end() && node.record != new.record).then_some(node)
     }
 
-    /// The first part of `piece` that no node of domain `d` covers; `None`: there are nodes
-    /// everywhere.
-    pub fn first_gap(&self, d: DomainId, piece: PageRange) -> Option<PageRange> {
-        let mut at = piece.start();
-        while at < piece.end() {
-            let end = match self.next_from(d, at) {
-                Some((node, _)) if node.range.start() <= at => {
-                    at = node.range.end();
-                    continue;
-                }
-                Some((node, _)) => node.range.start().min(piece.end()),
-                None => piece.end(),
-            };
-            return PageRange::new(at, end);
-        }
-        None
-    }
-
-    /// Whether domain `d` leaves alone what is large, and no node of it covers some of
-    /// `bytes`, which are no more than one region may have.
-    pub fn is_waiting(&self, d: DomainId, bytes: PageRange) -> bool {
-        let takes = |d: &Domain| d.waits && bytes.len() <= d.most_asked();
-        self.alive(d).is_some_and(takes) && self.first_gap(d, bytes).is_some()
-    }
-
     /// The beginning of `piece` as far as one node of domain `d` covers it, and what
     /// that node is.
     pub fn held_by(&self, d: DomainId, piece: PageRange) -> Option<(PageRange, Life)> {

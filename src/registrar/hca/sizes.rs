@@ -104,6 +104,31 @@ impl Domain {
 }
 
 impl Hca {
+    /// The first part of `piece` that no node of domain `d` covers; `None`: there are nodes
+    /// everywhere.
+    pub fn first_gap(&self, d: DomainId, piece: PageRange) -> Option<PageRange> {
+        let mut at = piece.start();
+        while at < piece.end() {
+            let end = match self.next_from(d, at) {
+                Some((node, _)) if node.range.start() <= at => {
+                    at = node.range.end();
+                    continue;
+                }
+                Some((node, _)) => node.range.start().min(piece.end()),
+                None => piece.end(),
+            };
+            return PageRange::new(at, end);
+        }
+        None
+    }
+
+    /// Whether domain `d` leaves alone what is large, and no node of it covers some of
+    /// `bytes`, which are no more than one region may have.
+    pub fn is_waiting(&self, d: DomainId, bytes: PageRange) -> bool {
+        let takes = |d: &Domain| d.waits && bytes.len() <= d.most_asked();
+        self.alive(d).is_some_and(takes) && self.first_gap(d, bytes).is_some()
+    }
+
     /// Whether `gap`, which has no region in domain `d`, lies beside one of the same mapping that
     /// was cut, or is memory that was. `same`: whether the byte at an address is of that mapping.
     pub fn is_cut(&self, d: DomainId, gap: PageRange, same: impl Fn(u64) -> bool) -> bool {
