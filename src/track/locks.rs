@@ -115,6 +115,11 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     };
     let flight = open(Call::Munlock);
     claim(&flight, range);
+    let huge = range.len() > pin::AT_ONCE;
+    if huge {
+        unlock_huge(range, policy::has_our_lock);
+        mark(range, policy::unlocked);
+    }
     let value = real(frame);
     // Done by the kernel up to a hole, if it failed. Our pins went with it and
     // come back.
@@ -132,6 +137,9 @@ pub fn munlock(frame: &mut Frame) -> i64 {
         // (What nobody can access is settled below.)
         repin(done);
         headroom::unlocked();
+    }
+    if huge {
+        repin(range);
     }
     settle(range);
     close(flight, range);
@@ -172,7 +180,11 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
 pub fn munlockall(frame: &mut Frame) -> i64 {
     let flight = open(Call::Munlockall);
     drop(lock_for(&[PageRange::new(0, USER_END)]));
-    unlock_huge();
+    if let Some(all) = PageRange::new(0, USER_END) {
+        unlock_huge(all, |a| {
+            policy::is_locked(a) || a.flags.has(Flags::APP_LOCKED)
+        });
+    }
     let value = real(frame);
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
@@ -190,15 +202,15 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     value
 }
 
-/// Unlocks mappings that are larger than the kernel counts right when it unlocks all
-/// ([`pin::AT_ONCE`]); they are locked again behind the call, as everything is.
-fn unlock_huge() {
-    let mut rest = PageRange::new(0, USER_END);
+/// Unlocks of `range` what `which` names and is larger than the kernel counts right when it unlocks
+/// all of it ([`pin::AT_ONCE`]); it is locked again behind the call, as everything is.
+fn unlock_huge(range: PageRange, which: impl Fn(Attr) -> bool) {
+    let all = range;
+    let mut rest = Some(range);
     while let (Some(range), Some(guard)) = (rest, lock()) {
         let mut found = None;
         guard.ledger.for_each(range, |part, entry| {
-            found = Some(part)
-                .filter(|part| part.len() > pin::AT_ONCE && policy::has_our_lock(entry.attr));
+            found = Some(part).filter(|part| part.len() > pin::AT_ONCE && which(entry.attr));
             match found {
                 Some(_) => ControlFlow::Break(()),
                 None => ControlFlow::Continue(()),
@@ -208,7 +220,7 @@ fn unlock_huge() {
         if let Some(part) = found {
             let _ = PinSet.deregister(part);
         }
-        rest = found.and_then(|part| range.after(part.end()));
+        rest = found.and_then(|part| all.after(part.end()));
     }
 }
 

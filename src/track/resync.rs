@@ -19,7 +19,12 @@ pub fn range(range: PageRange, repin: bool) {
         Some(mut guard) => {
             let reach = read(&mut guard, range, Flags::EMPTY);
             if repin {
-                guard.update(range, |_, a| policy::unlocked(a));
+                // The kernel may have locked what the ledger has just learnt about.
+                let now = match reserve::is_any() {
+                    true => policy::doubted,
+                    false => policy::unlocked,
+                };
+                guard.update(range, |_, a| now(a));
             }
             reach
         }

@@ -185,8 +185,7 @@ impl Handful {
         // (What a filter forbids is not tried in other ways.)
         if !pin::is_forbidden_to_undo() {
             unlock_reserves();
-            done = lock_for(&[Some(hull)]).is_some_and(again)
-                || self.parts.iter().flatten().all(|part| unlock_around(*part));
+            done = lock_for(&[Some(hull)]).is_some_and(again) || self.unlock_around_each();
         }
         if let (false, Some(mut guard)) = (done, lock()) {
             for part in self.parts.iter().flatten() {
@@ -194,6 +193,15 @@ impl Handful {
             }
         }
         done
+    }
+
+    /// Whether all of them are unlocked, by [`unlock_around`].
+    fn unlock_around_each(&self) -> bool {
+        let mut all = true;
+        for part in self.parts.iter().flatten() {
+            all &= unlock_around(*part) || is_left_alone(*part);
+        }
+        all
     }
 
     /// Whether the kernel has unlocked all of them.
@@ -225,6 +233,23 @@ pub fn unlock_around(part: PageRange) -> bool {
     let (_, done) = finish_at(all, begun.run(|| PinSet.deregister(all).is_ok()));
     postpone(all);
     done
+}
+
+/// Whether nothing in `part` may have a lock of ours, as behind [`unlock_reserves`].
+fn is_left_alone(part: PageRange) -> bool {
+    let how = settings::config().pin;
+    let Some(guard) = lock() else {
+        return false;
+    };
+    let mut alone = true;
+    guard.ledger.for_each(part, |_, entry| {
+        alone &= !policy::may_be_locked(entry.attr, how);
+        match alone {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    });
+    alone
 }
 
 /// `part`, and what around it can be accessed in the same way, is of the same kind, and may be
