@@ -439,13 +439,17 @@ static void huge(void)
 	const size_t bytes = 64ul << 40;
 	char line[256];
 	unsigned long kb = 0;
-	for (int all = 0; all < 2; all++) {
+	for (int way = 0; way < 4; way++) {
 		char *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		NEED(p != MAP_FAILED);
 		open_more(p + (1ul << 41), 1);
 		open_more(p + (1ul << 45), STEP);
-		if (all)
+		if (way == 2)
+			CALL(mlockall(MCL_CURRENT | MCL_ONFAULT));
+		if (way == 1 || way == 2)
 			CALL(munlockall());
+		if (way == 3)
+			CALL(munlock(p, bytes));
 		NEED(munmap(p, bytes) == 0);
 	}
 	FILE *status = fopen("/proc/self/status", "re");
@@ -456,6 +460,22 @@ static void huge(void)
 	say("locked when all has gone: %s", kb < 1ul << 40 ? "not much" : "more than there can be");
 	void *page = anon(1);
 	CALL(mlock(page, PAGE));
+}
+
+/* A move that the kernel makes in part leaves reserved memory where it was, with the lock that it had. */
+static void half_moved(void)
+{
+	char *p = reserve(64);
+	open_more(p + 8 * PAGE, 4);
+	NEED(munmap(p + 20 * PAGE, 4 * PAGE) == 0);
+	open_more(p + 44 * PAGE, 1);
+	/* (Before Linux 6.17 it is refused as a whole.) */
+	bool moved = mremap(p + 16 * PAGE, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, p + 40 * PAGE) != MAP_FAILED;
+	say("a source with a hole: %s", moved ? "moved" : "refused");
+	for (int i = 0; i < 2; i++) {
+		CALL(madvise(p + 45 * PAGE, 2 * PAGE, MADV_COLD));
+		CALL(msync(p + 45 * PAGE, 2 * PAGE, MS_INVALIDATE));
+	}
 }
 
 int main(int argc, char **argv)
@@ -487,6 +507,7 @@ int main(int argc, char **argv)
 	merged();
 	in_child("refused", refuse_large_locks, NULL);
 	beside_failures();
+	half_moved();
 	huge();
 	quiet_point("all");
 	return 0;

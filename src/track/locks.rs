@@ -181,9 +181,8 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     let flight = open(Call::Munlockall);
     drop(lock_for(&[PageRange::new(0, USER_END)]));
     if let Some(all) = PageRange::new(0, USER_END) {
-        unlock_huge(all, |a| {
-            policy::is_locked(a) || a.flags.has(Flags::APP_LOCKED)
-        });
+        // (What the application alone has locked was counted at once, too.)
+        unlock_huge(all, policy::is_locked);
     }
     let value = real(frame);
     if !failed(value) {
