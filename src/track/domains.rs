@@ -12,7 +12,7 @@ use crate::glob;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::sizes::CHUNK;
-use crate::registrar::hca::{numbers, Device, DomainId, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{numbers, Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
@@ -475,18 +475,29 @@ fn forget(whose: impl Fn(&Owner, Stage) -> bool) {
             };
             let domain = guard.hca.domain_mut(d);
             let domain = domain.filter(|x| x.state != Stage::Free && whose(&x.owner, x.state));
-            domain.map(|x| x.state = Stage::Closing).is_some()
+            domain.map(|x| {
+                x.state = Stage::Closing;
+                (x.owner, x.device.map(|device| device.channel.fd()))
+            })
         };
-        if !ours {
+        let Some(ours) = ours else {
             continue;
-        }
+        };
         empty(d);
         let device = {
             let Some(mut guard) = lock() else {
                 return;
             };
             let state = &mut *guard;
-            let device = state.hca.domain(d).and_then(|x| x.device);
+            // Another thread may have closed it meanwhile, and its place be a new one's.
+            let same = |x: &&Domain| {
+                let is = (x.owner, x.device.map(|device| device.channel.fd()));
+                x.state == Stage::Closing && is == ours
+            };
+            let Some(domain) = state.hca.domain(d).filter(same) else {
+                continue;
+            };
+            let device = domain.device;
             state.hca.drop_records(d);
             if let Some(fd) = device.map(|x| x.channel.fd()) {
                 // All that there was behind the descriptor goes with it.
