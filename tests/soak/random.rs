@@ -85,12 +85,10 @@ fn other_modes() {
 /// with private memory that is shared behind the program's back, pinned in three ways.
 #[test]
 fn one_digest() {
-    let (seed, steps) = (seed(), soak::rounds(3_000, 1_000_000));
+    let (first, steps) = (seed(), soak::rounds(3_000, 1_000_000));
     let timeout = Duration::from_secs(120 + steps / 500);
     let row = Row::begin("random", "differ, REGALL_SHARE=always");
-    let what = format!("differ {steps} {seed}; TESTS_SEED={seed} makes these calls again");
-    println!("{what}");
-    let run = |mode: Mode| {
+    let run = |mode: Mode, seed: u64| {
         let mut command = Command::new(build::program("share/differ"));
         mode.apply(command.args([&steps.to_string(), &seed.to_string()]));
         if mode != Mode::Plain {
@@ -98,10 +96,17 @@ fn one_digest() {
         }
         child::run(&mut command, timeout)
     };
-    let plain = run(Mode::Plain);
+    // (One seed in very many, as 142894772, has the program read what it has unmapped itself.
+    // Without the shim it dies, too, which says nothing about the shim: the next one is taken.)
+    let dies_alone = |plain: &child::Outcome| plain.end() == "exit 82";
+    let tries = (first..first + 3).map(|seed| (seed, run(Mode::Plain, seed)));
+    let mut tries = tries.skip_while(|(_, plain)| dies_alone(plain));
+    let (seed, plain) = tries.next().expect("three seeds at which the program dies");
+    let what = format!("differ {steps} {seed}; TESTS_SEED={seed} makes these calls again");
+    println!("{what}");
     plain.must_succeed_at(&what);
     for mode in [Mode::Off, Mode::OnFault, Mode::Populate] {
-        let problems = run(mode).differences(&plain);
+        let problems = run(mode, seed).differences(&plain);
         assert!(problems.is_empty(), "{what}, {mode:?}: {problems:#?}");
     }
     row.passed(format!("{steps} steps, seed {seed}"));
