@@ -1,20 +1,6 @@
 /* Proves: advice that locked memory refuses ends as without the shim, whatever memory it is given on. */
 #include <sys/shm.h>
-#include "check.h"
-
-#define MADV_DONTNEED_LOCKED_ 24
-#define MADV_GUARD_INSTALL_ 102
-
-static void advise(const char *what, char *p, size_t pages)
-{
-	static const int kinds[] = { MADV_DONTNEED, MADV_FREE, MADV_REMOVE, MADV_COLD,
-				     MADV_PAGEOUT, MADV_GUARD_INSTALL_, MADV_DONTNEED_LOCKED_ };
-	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-		errno = 0;
-		int r = madvise(p, pages * PAGE, kinds[i]);
-		say("%s, advice %d: %s", what, kinds[i], r == 0 ? "ok" : strerrorname_np(errno));
-	}
-}
+#include "advised.h"
 
 /* Fills 64 KiB a level, so that the stack grows; where that has been. */
 __attribute__((noinline)) static char *deep(int levels)
@@ -28,10 +14,10 @@ __attribute__((noinline)) static char *deep(int levels)
 static void stacks(void)
 {
 	char *p = deep(60);
-	advise("a stack", p - (uintptr_t)p % PAGE, 8);
+	advise_all("a stack", p - (uintptr_t)p % PAGE, 8);
 	p = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN, -1, 0);
 	NEED(p != MAP_FAILED);
-	advise("MAP_GROWSDOWN", p, 4);
+	advise_all("MAP_GROWSDOWN", p, 4);
 	NEED(munmap(p, 64 * PAGE) == 0);
 }
 
@@ -39,39 +25,39 @@ static void holes(void)
 {
 	char *p = anon(64);
 	NEED(munmap(p + 10 * PAGE, PAGE) == 0);
-	advise("around a hole", p, 64);
+	advise_all("around a hole", p, 64);
 	CALL(mprotect(p + 20 * PAGE, 8 * PAGE, PROT_NONE));
-	advise("a hole and no access", p, 64);
+	advise_all("a hole and no access", p, 64);
 	CALL(mprotect(p + 20 * PAGE, 8 * PAGE, PROT_READ | PROT_WRITE));
-	advise("access again", p + 12 * PAGE, 40);
+	advise_all("access again", p + 12 * PAGE, 40);
 	char *n = reserve(64);
-	advise("no access", n, 64);
+	advise_all("no access", n, 64);
 	NEED(munmap(n + 10 * PAGE, PAGE) == 0);
-	advise("no access around a hole", n, 64);
+	advise_all("no access around a hole", n, 64);
 	pid_t pid = fork();
 	NEED(pid >= 0);
 	if (pid == 0) {
-		advise("around a hole, in a child", p, 64);
+		advise_all("around a hole, in a child", p, 64);
 		_exit(0);
 	}
 	reap("child", pid);
 	CALL(mlock(p, 4 * PAGE));
-	advise("locked in part", p, 64);
+	advise_all("locked in part", p, 64);
 	CALL(munlock(p, 4 * PAGE));
-	advise("unlocked again", p, 64);
+	advise_all("unlocked again", p, 64);
 }
 
 static void moved(void)
 {
 	char *p = mremap(anon(64), 64 * PAGE, 128 * PAGE, MREMAP_MAYMOVE);
 	NEED(p != MAP_FAILED);
-	advise("grown", p, 128);
+	advise_all("grown", p, 128);
 	char *q = mremap(p, 64 * PAGE, 64 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
 	NEED(q != MAP_FAILED);
-	advise("left behind", p, 128);
-	advise("moved", q, 64);
+	advise_all("left behind", p, 128);
+	advise_all("moved", q, 64);
 	CALL(madvise(q, 32 * PAGE, MADV_DONTFORK));
-	advise("MADV_DONTFORK", q, 64);
+	advise_all("MADV_DONTFORK", q, 64);
 }
 
 static void shared(void)
@@ -79,12 +65,12 @@ static void shared(void)
 	int id = shmget(IPC_PRIVATE, 64 * PAGE, 0600);
 	char *p = shmat(id, NULL, 0);
 	NEED(id >= 0 && p != (char *)-1 && shmctl(id, IPC_RMID, NULL) == 0);
-	advise("System V", p, 64);
+	advise_all("System V", p, 64);
 	NEED(shmdt(p) == 0);
 	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	p = mmap(NULL, 2 * PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
 	NEED(fd >= 0 && p != MAP_FAILED);
-	advise("a file", p, 2);
+	advise_all("a file", p, 2);
 	close(fd);
 	/* The kernel keeps it locked by itself. */
 	fd = (int)syscall(447, 0); /* memfd_secret(2) */
@@ -96,7 +82,7 @@ static void shared(void)
 	p = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	NEED(p != MAP_FAILED);
 	p[0] = 5;
-	advise("secret", p, 8);
+	advise_all("secret", p, 8);
 	close(fd);
 }
 
@@ -105,18 +91,18 @@ static void heap(void)
 	char *p = sbrk(100 * PAGE);
 	NEED(p != (char *)-1);
 	p += -(uintptr_t)p % PAGE;
-	advise("the heap", p, 90);
+	advise_all("the heap", p, 90);
 	NEED(munmap(p + 10 * PAGE, 2 * PAGE) == 0);
-	advise("the heap around a hole", p, 90);
+	advise_all("the heap around a hole", p, 90);
 }
 
 static void application(void)
 {
 	CALL(mlockall(MCL_FUTURE));
 	char *p = anon(16);
-	advise("under MCL_FUTURE", p, 16);
+	advise_all("under MCL_FUTURE", p, 16);
 	CALL(munlockall());
-	advise("after munlockall", p, 16);
+	advise_all("after munlockall", p, 16);
 }
 
 int main(void)

@@ -6,10 +6,9 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include "advised.h"
 #include "reserves.h"
 
-#define MADV_GUARD_INSTALL_ 102
-#define MADV_DONTNEED_LOCKED_ 24
 #define PAGES 1024ul
 #define STEP 16ul
 #define BIG (64ul << 20)
@@ -26,13 +25,7 @@ static int resident(char *p, size_t pages)
 
 static void advise(const char *what, char *p, size_t pages)
 {
-	static const int kinds[] = { MADV_DONTNEED, MADV_FREE, MADV_REMOVE, MADV_COLD,
-				     MADV_PAGEOUT, MADV_GUARD_INSTALL_, MADV_DONTNEED_LOCKED_ };
-	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-		errno = 0;
-		int r = madvise(p, pages * PAGE, kinds[i]);
-		say("%s, advice %d: %s", what, kinds[i], r == 0 ? "ok" : strerrorname_np(errno));
-	}
+	advise_all(what, p, pages);
 	say("%s, msync: %s", what, msync(p, pages * PAGE, MS_ASYNC | MS_INVALIDATE) == 0 ? "ok" : strerrorname_np(errno));
 }
 

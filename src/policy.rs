@@ -197,9 +197,14 @@ pub fn unlocked(attr: Attr) -> Attr {
     }
 }
 
+/// Whether `attr` is that of memory without access that could be locked all the same.
+fn is_closed(attr: Attr) -> bool {
+    attr.prot.is_none() && is_reserve(attr) && attr.pin.reason == Reason::NoAccess
+}
+
 /// `attr` of what the kernel has not unlocked.
 pub fn still_locked(attr: Attr) -> Attr {
-    match attr.prot.is_none() && is_reserve(attr) && attr.pin.reason == Reason::NoAccess {
+    match is_closed(attr) {
         true => Attr {
             pin: Column::LOCKED_NO_ACCESS,
             ..attr
@@ -210,7 +215,7 @@ pub fn still_locked(attr: Attr) -> Attr {
 
 /// `attr` where memory without access, which may be locked, is to be looked at again.
 pub fn doubted(attr: Attr) -> Attr {
-    match attr.prot.is_none() && is_reserve(attr) && attr.pin.reason == Reason::NoAccess {
+    match is_closed(attr) {
         true => Attr {
             pin: Column::TO_LOCK_NO_ACCESS,
             flags: attr.flags.without(Flags::ONFAULT),

@@ -1,5 +1,5 @@
 /* Proves: with REGALL_PIN=auto a request for much is served by one region; a hole in it costs little, and memory that was cut has small regions from then on; an adapter reaches what is there, all the time. */
-#include "rdma.h"
+#include "reaches.h"
 
 #define MIB (1ul << 20)
 #define LARGE (320 * MIB)
@@ -39,23 +39,9 @@ static struct held held_of(char *p, size_t len)
 	return held;
 }
 
-/* A peer reads there what is written, and the other way round. */
 static void works(const char *label, char *p)
 {
-	struct ibv_mr *mr = reg(label, r.pd, p, PAGE, ALL);
-	NEED(mr);
-	memset(p, 'a', PAGE);
-	bool good = get(&r, p, mr->rkey, PAGE) == IBV_WC_SUCCESS && all_are(r.buf, PAGE, 'a');
-	good &= put(&r, p, mr->rkey, 'b', PAGE) == IBV_WC_SUCCESS && all_are(p, PAGE, 'b');
-	say("%s: %s", label, good ? "works" : "DOES NOT WORK");
-	dereg(label, mr);
-}
-
-/* Has what is resident registered. */
-static void audit(void)
-{
-	int (*call)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "regall_audit");
-	PROMISE(call && call() == 0);
+	reaches(&r, label, p, PAGE);
 }
 
 /* Memory in one region, as it was asked for. */
@@ -84,7 +70,7 @@ static void found(void)
 	char *p = island(LARGE / PAGE);
 	memset(p, 'x', LARGE);
 	if (shimmed()) {
-		audit();
+		PROMISE(call_audit());
 		struct held held = held_of(p, LARGE);
 		PROMISE(held.bytes == LARGE && held.largest <= SMALL);
 	}
@@ -109,7 +95,7 @@ static void cut(char *p, size_t len)
 	works("far from it", p);
 	works("at the end", p + len - PAGE);
 	if (shimmed()) {
-		audit();
+		PROMISE(call_audit());
 		struct held held = held_of(p, len);
 		PROMISE(held.bytes == len && held.largest <= SMALL);
 	}

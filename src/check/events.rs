@@ -7,7 +7,7 @@ use crate::base::maps::attached;
 use crate::sys;
 use crate::thread;
 use crate::track::advice::{is_self, Batch};
-use crate::track::discard::GUARD_INSTALL;
+use crate::track::discard::{takes_pages, GUARD_INSTALL};
 use crate::track::{failed, VIEW};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_checking::record::{Head, How, Kind};
@@ -44,7 +44,7 @@ pub fn before(call: Call, args: &[u64; 6]) -> Before {
             [0; 3]
         }
         // Of other processes' memory, or about what takes nothing away: not looked at again.
-        Call::ProcessMadvise if !discards(args[3] as i32) || !is_self(args[0] as i32) => [0; 3],
+        Call::ProcessMadvise if !takes_pages(args[3] as i32) || !is_self(args[0] as i32) => [0; 3],
         _ => [now, 0, 0],
     }
 }
@@ -260,18 +260,6 @@ impl Told {
         let serial = about.serial;
         write(head, stacks, &|| self.area.table().holds(n, serial))
     }
-}
-
-/// Whether advice takes pages away that a registration may hold.
-fn discards(advice: i32) -> bool {
-    matches!(
-        advice,
-        libc::MADV_DONTNEED
-            | sys::DONTNEED_LOCKED
-            | libc::MADV_REMOVE
-            | libc::MADV_FREE
-            | GUARD_INSTALL
-    )
 }
 
 /// Whether a part of a registration is known to have gone.

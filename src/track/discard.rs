@@ -51,9 +51,14 @@ const BUSY: i64 = -(Errno::BUSY.0 as i64);
 /// often.
 const TRIES: u32 = 64;
 
+/// Whether an address may stand for other pages after this advice.
+pub fn takes_pages(advice: i32) -> bool {
+    NEW_PAGES.contains(&advice)
+}
+
 /// Whether this advice replaces pages that an adapter or the KNEM module has hold of.
 pub fn replaces_pages(advice: i32) -> bool {
-    NEW_PAGES.contains(&advice) && (registering::active() || subscribers::pages_held())
+    takes_pages(advice) && (registering::active() || subscribers::pages_held())
 }
 
 /// madvise(2), of memory that is no file's behind the application's back.

@@ -1,6 +1,7 @@
 //! What becomes of locks and unlocks that others did not wait for: nobody knows what is locked there
 //! then, and it is settled again.
 
+use super::lock::Guard;
 use super::turns::postpone;
 use super::work::{Finished, Ran};
 use crate::policy;
@@ -28,16 +29,22 @@ pub fn were_any_overtaken() -> bool {
     thread::current().overtaken.replace(false)
 }
 
+/// Others have gone on with `range`, and nobody knows what is locked there now: it is settled again
+/// after this call.
+pub(super) fn settle_again(mut guard: Guard, range: PageRange) {
+    guard.update(range, |_, a| policy::unsettled(a));
+    drop(guard);
+    overtaken();
+    postpone(range);
+}
+
 /// Locks or unlocks in `range` are done. If others did not wait for that, nobody knows
 /// what is locked there now: it is settled again after this call. Whether it was so, and what
 /// came of the work.
 pub fn finish_at<T>(range: PageRange, ran: Ran<T>) -> (bool, T) {
     match ran.finish() {
-        Finished::Overtaken(mut guard, outcome, mark) => {
-            guard.update(range, |_, a| policy::unsettled(a));
-            drop(guard);
-            overtaken();
-            postpone(range);
+        Finished::Overtaken(guard, outcome, mark) => {
+            settle_again(guard, range);
             mark.end();
             (true, outcome)
         }

@@ -1,6 +1,6 @@
 //! Letting go of what is pinned, for calls that locked memory makes fail or that are charged for it.
 
-use super::overtaken::{finish_at, overtaken, were_any_overtaken};
+use super::overtaken::{finish_at, settle_again, were_any_overtaken};
 use super::turns::{lock_alone, lock_for, postpone};
 use super::work::Finished;
 use super::{flight, lock, lock::Guard, notes, reserve, work, State};
@@ -331,12 +331,9 @@ pub fn unlock_run(range: PageRange) -> Option<PageRange> {
             drop(guard);
             mark.end();
         }
-        Finished::Overtaken(mut guard, _, mark) => {
+        Finished::Overtaken(guard, _, mark) => {
             // What has been opened meanwhile may have lost its lock, too.
-            guard.update(run, |_, a| policy::unsettled(a));
-            drop(guard);
-            overtaken();
-            postpone(run);
+            settle_again(guard, run);
             mark.end();
         }
         Finished::Unlocked(_, mark) => {

@@ -126,7 +126,7 @@ pub struct Domain {
     pub rotates: bool,
     /// Regions that the shim may have on the device.
     pub most_regions: usize,
-    /// Bytes that the device registers at once.
+    /// Bytes that the device registers at once, whole pages.
     pub most_bytes: u64,
     /// Bytes registered in it or about to be, retired regions included.
     pub bytes: u64,

@@ -99,7 +99,7 @@ impl Domain {
 
     /// So many bytes, as far as the device registers them at once.
     fn takes(&self, bytes: u64) -> u64 {
-        bytes.min(self.most_bytes & !(PAGE - 1)).max(PAGE)
+        bytes.min(self.most_bytes)
     }
 }
 
