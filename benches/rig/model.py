@@ -80,3 +80,9 @@ class Section:
         for check, source in zip(plain["checks"], self.checks):
             check |= {"guard": source.guard, "holds": source.holds, "reached": source.reached}
         return plain
+
+    @classmethod
+    def of_json(cls, plain):
+        fields = [f.name for f in dataclasses.fields(Check)]
+        return cls(**plain | {"checks": [Check(**{f: c[f] for f in fields}) for c in plain["checks"]],
+                              "tables": [Table(**t) for t in plain["tables"]]})

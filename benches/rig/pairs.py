@@ -65,8 +65,8 @@ TITLES = {
     "share": "SHARE=heap",
     "always": "SHARE=always",
     "checked": "regall, CHECK=registrations",
-    "mlockall": "mlockall(CURRENT\\|FUTURE)",
-    "future": "mlockall(FUTURE\\|ONFAULT)",
+    "mlockall": "mlockall(CURRENT|FUTURE)",
+    "future": "mlockall(FUTURE|ONFAULT)",
     "ucm": "UCX UCM, bistro",
 }
 #: Ways in which the program must have been watched by somebody.

@@ -7,13 +7,9 @@ import time
 from . import build
 
 
-def plain(text):
-    return text.replace("\\|", "|")
-
-
 def grid(columns, rows):
     """Lines of a table with its columns lined up, numbers to the right."""
-    cells = [[plain(c) for c in row] for row in [columns, *rows]]
+    cells = [columns, *rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     for row in cells:
         yield "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
@@ -226,4 +222,4 @@ def table(columns, rows):
     yield "| " + " | ".join(columns) + " |"
     yield "|---" + "|---:" * (len(columns) - 1) + "|"
     for row in rows:
-        yield "| " + " | ".join(row) + " |"
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
