@@ -6,6 +6,8 @@
  * boxes rate BYTES COUNT N     ns a message, N senders, the receiver's clock
  * boxes put BYTES COUNT        a put with a notice, and memcpy with one word, both seen by the
  *                              owner: two numbers a line, ns
+ * boxes cold BYTES COUNT       a get of what its owner has just written, and memcpy of the same
+ *                              where it is mapped: two numbers a line, ns
  * boxes poll PEERS COUNT       ns a poll that finds a message of one peer, of so many
  */
 #define _GNU_SOURCE
@@ -31,6 +33,7 @@
 #pragma weak regall_send
 #pragma weak regall_poll
 #pragma weak regall_put_notify
+#pragma weak regall_get
 
 #define ROUNDS 9
 
@@ -221,6 +224,58 @@ static void put(size_t bytes, long count)
 	waitpid(pid, NULL, 0);
 }
 
+/* The owner writes to each cache line, time and again. */
+static void writer(size_t bytes, long count)
+{
+	void *area;
+	on(1);
+	need(regall_alloc_shared(bytes, &area) == 0, "no memory");
+	memset(area, 1, bytes);
+	atomic_store(&common->address, (uintptr_t)area);
+	for (uint64_t n = 1; n <= 2u * (uint64_t)count * (ROUNDS + 1); n++) {
+		while (atomic_load_explicit(&common->word, memory_order_acquire) != n)
+			;
+		for (size_t at = 0; at < bytes; at += 64)
+			++*((volatile unsigned char *)area + at);
+		atomic_store_explicit(&common->word, n | 1ull << 63, memory_order_release);
+	}
+	_exit(0);
+}
+
+static void cold(size_t bytes, long count)
+{
+	pid_t pid = child();
+	if (pid == 0)
+		writer(bytes, count);
+	on(0);
+	regall_peer *peer = peer_of(pid);
+	while (!atomic_load(&common->address))
+		;
+	uint64_t there = atomic_load(&common->address), n = 0;
+	struct regall_mapping here;
+	need(regall_map(peer, there, bytes, 0, &here) == 0, "map");
+	double clock = now();
+	for (int i = 0; i < 1000; i++)
+		now();
+	clock = (now() - clock) / 1001;
+	for (int round = -1; round < ROUNDS; round++) {
+		double spent[2] = { 0, 0 };
+		for (long i = 0; i < 2 * count; i++) {
+			atomic_store_explicit(&common->word, ++n, memory_order_release);
+			answered(n);
+			double begin = now();
+			if (i % 2)
+				memcpy(data, here.at, bytes);
+			else
+				need(regall_get(peer, data, there, bytes, NULL) == 0, "get");
+			spent[i % 2] += now() - begin - clock;
+		}
+		if (round >= 0)
+			printf("%.1f %.1f\n", spent[0] / count, spent[1] / count);
+	}
+	waitpid(pid, NULL, 0);
+}
+
 static void polls(int peers, long count)
 {
 	need(regall_box_open() == 0, "no box");
@@ -250,7 +305,7 @@ static void polls(int peers, long count)
 
 int main(int argc, char **argv)
 {
-	need(argc > 3, "lat|rate|put|poll BYTES|PEERS COUNT [SENDERS]");
+	need(argc > 3, "lat|rate|put|cold|poll BYTES|PEERS COUNT [SENDERS]");
 	size_t bytes = strtoul(argv[2], NULL, 0);
 	long count = atol(argv[3]);
 	need(regall_active && regall_active() == 1, "the shim is not here");
@@ -262,6 +317,8 @@ int main(int argc, char **argv)
 		rate(bytes, count, argc > 4 ? atoi(argv[4]) : 1);
 	else if (strcmp(argv[1], "put") == 0)
 		put(bytes, count);
+	else if (strcmp(argv[1], "cold") == 0)
+		cold(bytes, count);
 	else
 		polls((int)bytes, count);
 	return 0;

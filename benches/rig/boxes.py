@@ -83,7 +83,8 @@ def boxes(bench, mpirun, environment, check):
     turns, count = bench.pick(5, 2), bench.pick(100_000, 20_000)
     one_way = Table("One way, ns", ["", "regall", "Open MPI (vader)", "UCX am_lat (posix)", "UCX tag_lat"], [])
     s.notes.append("The receiver of `ucx_perftest -t am_lat` does not look at what has come; the others have it copied into memory "
-                   "of their own, as that of `-t tag_lat`.")
+                   "of their own, as that of `-t tag_lat`. A message of 4 KiB is copied twice then, each time from cache lines of the "
+                   "other processor: the table on 4 KiB says what one such copy takes.")
     rates = Table("A message, ns, of one and of four senders", ["", "regall", "Open MPI (vader)"], [])
     for name, (size, aim, aim_rate) in SIZES.items():
         ours, mpi, ucx, tag = [], [], [], []
@@ -107,6 +108,12 @@ def boxes(bench, mpirun, environment, check):
     for name, size, count in (("64 KiB", 65536, bench.pick(5000, 1000)), ("1 MiB", 1 << 20, bench.pick(300, 60))):
         pairs = [p for _ in range(turns) for p in words(bench, "put", size, count)]
         s.checks.append(check(f"put_notify of {name} / memcpy and a word", [p[0] for p in pairs], [p[1] for p in pairs], 1.05))
+    pairs = [p for _ in range(turns) for p in words(bench, "cold", 4096, bench.pick(50_000, 10_000))]
+    s.checks.append(check("get of 4 KiB that the peer has just written, mapped / memcpy", [p[0] for p in pairs],
+                          [p[1] for p in pairs], 1.3))
+    s.tables.append(Table("4 KiB that the peer has just written, ns", ["", "ns"],
+                          [["regall_get", f"{median([p[0] for p in pairs]):,.0f}"],
+                           ["memcpy where regall_map has it", f"{median([p[1] for p in pairs]):,.0f}"]]))
     got = {n: [] for n in (1, 8, 64, 256)}
     for _ in range(turns):
         for peers, values in got.items():
