@@ -3,6 +3,8 @@
  *   gcc -O3 -o allreduce allreduce.c $(pkg-config --cflags --libs regall)
  *   regall run -- ./allreduce sums|time [BYTES [PROCESSES]]
  *
+ * Each process needs 33 MiB of locked memory (ulimit -l).
+ *
  * Each process has an area by regall_alloc_shared, tells the others by message where it is, and
  * maps theirs. From then on there are no calls: flags are C11 atomics in mapped memory, stored with
  * release and loaded with acquire.

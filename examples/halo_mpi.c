@@ -1,4 +1,4 @@
-/* halo.c by MPI: mpirun -np 4 ./halo_mpi says the same. */
+/* halo.c by MPI: mpicc -o halo_mpi halo_mpi.c && mpirun -np 4 ./halo_mpi says the same. */
 #include <inttypes.h>
 #include <mpi.h>
 #include <stdio.h>

@@ -113,7 +113,8 @@ int regall_alloc(size_t size, void **out);
  * As regall_alloc otherwise, in ordinary pages. */
 int regall_alloc_unregistered(size_t size, void **out);
 
-/* Memory that is registered from the start and that peers can map: see regall_map. It lies
+/* Memory that is registered from the start, as far as RLIMIT_MEMLOCK and the budget allow
+ * (regall_lookup tells), and that peers can map: see regall_map. It lies
  * in a memfd that can't be made shorter. All of it is resident before this returns, in huge
  * pages where the system allows them for shared memory. A child of fork shares it with its parent:
  * each sees what the other writes. (Of the first 64 of them a process keeps a descriptor
@@ -226,9 +227,10 @@ int regall_peer_check(regall_peer *peer);
  *          (A put may then have written into what is there now.) Also: the peer's helper
  *          does the copying, and has not answered for a second: the peer may be stopped.
  * -EFAULT: it is not registered (and was not touched); or it is registered and can't be
- *          read, beyond the end of a file for example; or `to` can't be written.
+ *          read, beyond the end of a file for example; or the caller's own memory can't be
+ *          written (get) or read (put).
  * -EACCES: its protection does not permit it.
- * -ESRCH:  the peer has ended.
+ * -ESRCH:  the peer has ended, whatever the address is; so -ESTALE where it executes another program.
  * -EPERM:  no mechanism may (or REGALL_COPY=off).
  * -EINVAL: peer is NULL. -ENOMEM. */
 int regall_get(regall_peer *peer, void *to, uint64_t from, size_t len, struct regall_done *done);
@@ -482,7 +484,8 @@ int regall_box_open(void);
 int regall_send(regall_peer *peer, uint64_t tag, const void *data, size_t len);
 
 /* Takes messages, oldest first of each sender, as many as fit into the `room` bytes at `out`: each
- * is a struct regall_message, aligned to 8 bytes if `out` is, and its data.
+ * is a struct regall_message, aligned to 8 bytes if `out` is, and its data, rounded up to a multiple
+ * of 8 bytes. Nothing checks that `out` can be written, nor that the data of regall_send can be read.
  * regall_wait waits for the first: up to timeout_ms milliseconds, without end if that is negative.
  * How many there are, or -EMSGSIZE: the first needs more room, and stays in the box; -EINVAL: out is
  * NULL though room is not 0; errors of regall_box_open. */

@@ -101,6 +101,11 @@ fn a_dead_receiver_is_told() {
 }
 
 #[test]
+fn the_end_of_a_peer_without_a_box_is_told() {
+    quiet("boxes_end", &["boxless"], &[]);
+}
+
+#[test]
 fn a_box_is_for_its_own_user() {
     quiet("boxes_users", &["others"], &[]);
     quiet("boxes_users", &["others"], &[("COPY", "map,cma,helper")]);

@@ -8,6 +8,7 @@ use crate::view::{Stamp, View};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 use regall_directory::layout::{Generation, Header, SETTING_GAVE_UP};
+use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd};
 use regall_sys::process::Identity;
 use regall_sys::text::Text;
@@ -174,12 +175,24 @@ impl Process {
     }
 
     /// Looks `addr` up: the end of the entry that holds it, and its stamp. EFAULT: it is
-    /// not registered; EACCES: its protection says no.
+    /// not registered; EACCES: its protection says no; ESRCH, ESTALE: as [`Process::check`].
     #[inline]
     pub fn look(&self, addr: u64, write: bool) -> Result<(u64, Stamp)> {
-        let (entry, stamp) = self.known_at(addr)?;
-        entry.permits(write)?;
-        Ok((entry.end, stamp))
+        let found = self.known_at(addr).and_then(|(entry, stamp)| {
+            entry.permits(write)?;
+            Ok((entry.end, stamp))
+        });
+        found.map_err(|e| self.or_gone(e))
+    }
+
+    /// Why something is not to be had, where `e` may be because the process is gone.
+    #[cold]
+    #[inline(never)]
+    pub fn or_gone(&self, e: Errno) -> Errno {
+        match self.check(ticks()) {
+            Err(gone @ (Errno::SRCH | Errno::STALE)) => gone,
+            _ => e,
+        }
     }
 
     /// The entry that holds `addr`, as it is now. EFAULT: there is none.

@@ -3,6 +3,7 @@
  * boxes_end dies mail|ring: a sender dies while its message is copied.
  * boxes_end stops mail|ring: it is stopped there, and goes on later.
  * boxes_end receiver: how soon a sender learns that its receiver was killed is said.
+ * boxes_end boxless: so it learns of one that never had a box, and of memory that was never there.
  */
 #include "boxes.h"
 
@@ -164,12 +165,51 @@ static int receiver_ends(void)
 	return verdict();
 }
 
+/* A process that never had a box, and ends or executes another program. */
+static void boxless(bool executes, int error)
+{
+	int ready[2], go[2];
+	NEED(pipe(ready) == 0 && pipe(go) == 0);
+	pid_t pid = begin_child();
+	char c = 0;
+	if (pid == 0) {
+		NEED(write(ready[1], "!", 1) == 1 && read(go[0], &c, 1) == 1);
+		if (executes)
+			execlp("sleep", "sleep", "100", (char *)NULL);
+		_exit(0);
+	}
+	NEED(read(ready[0], &c, 1) == 1);
+	regall_peer *peer = open_peer(pid, 0);
+	uint64_t word = 0;
+	IS(-ENOTCONN, regall_send(peer, 0, "", 0));
+	IS(-EFAULT, regall_get(peer, &word, 4096, 8, NULL));
+	NEED(write(go[1], "!", 1) == 1);
+	while (regall_peer_check(peer) == 0)
+		pause_us(100);
+	IS(error, regall_peer_check(peer));
+	IS(error, regall_send(peer, 0, "", 0));
+	IS(error, regall_put_notify(peer, &word, (uintptr_t)&word, 8, 0, NULL));
+	IS(error, regall_get(peer, &word, 4096, 8, NULL));
+	IS(0, regall_peer_close(peer));
+	kill(pid, SIGKILL);
+	NEED(waitpid(pid, NULL, 0) == pid);
+}
+
+static int without_a_box(void)
+{
+	boxless(false, -ESRCH);
+	boxless(true, -ESTALE);
+	return verdict();
+}
+
 int main(int argc, char **argv)
 {
 	no_longer_than(100);
 	const char *what = argc > 1 ? argv[1] : "", *where = argc > 2 ? argv[2] : "";
 	if (strcmp(what, "receiver") == 0)
 		return receiver_ends();
+	if (strcmp(what, "boxless") == 0)
+		return without_a_box();
 	before = strcmp(where, "ring") == 0 ? 50 : 5;
 	return sender_ends(strcmp(what, "stops") == 0);
 }

@@ -583,6 +583,8 @@ static void mapped(void)
 		HOLDS(is_filled(m.at, 100, len - 200, 78)); /* still there */
 		IS(0, api.unmap(&m));
 		IS(-EINVAL, api.map_check(peer, &m));
+		memset(&m, 0x5a, sizeof m);
+		IS(-EINVAL, api.map_check(peer, &m));
 		windows_are(0);
 	}
 	uint64_t addr = map_there(SEALED, 4 * PAGE, 0);

@@ -80,6 +80,12 @@ pub unsafe extern "C" fn regall_map(
     0
 }
 
+/// How it is mapped. `None`: it is not.
+fn how(mapping: &Mapping) -> Option<How> {
+    let is = |how: &How| mapping.how == *how as u32;
+    [How::Mapped, How::Segment].into_iter().find(is)
+}
+
 /// See regall.h.
 ///
 /// # Safety
@@ -90,7 +96,7 @@ pub unsafe extern "C" fn regall_map_check(peer: *const Peer, mapping: *const Map
     let (Some(peer), Some(mapping)) = (unsafe { (peer.as_ref(), mapping.as_ref()) }) else {
         return error(Errno::INVAL);
     };
-    if mapping.how == How::Free as u32 {
+    if how(mapping).is_none() {
         return error(Errno::INVAL);
     }
     let _pass = strict::pass();
@@ -113,10 +119,8 @@ pub unsafe extern "C" fn regall_unmap(mapping: *mut Mapping) -> c_int {
     let Some(mapping) = (unsafe { mapping.as_mut() }) else {
         return error(Errno::INVAL);
     };
-    let how = match mapping.how {
-        n if n == How::Mapped as u32 => How::Mapped,
-        n if n == How::Segment as u32 => How::Segment,
-        _ => return error(Errno::INVAL),
+    let Some(how) = how(mapping) else {
+        return error(Errno::INVAL);
     };
     let _pass = strict::pass();
     let Mapping {

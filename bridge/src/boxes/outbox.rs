@@ -568,7 +568,9 @@ fn name(peer: &Target) -> Result<Sender> {
 
 /// The file of the peer's box: as the kernel lets us have it, else from its helper.
 fn open(peer: &Target) -> Result<Fd> {
-    let at = peer.box_address().ok_or(Errno::NOTCONN)?;
+    let at = peer
+        .box_address()
+        .ok_or_else(|| peer.or_gone(Errno::NOTCONN))?;
     let backing = Backing::find(peer.pid(), at);
     let opened = backing.and_then(|backing| source::open(peer.pid(), &backing, true));
     match opened {

@@ -238,7 +238,7 @@ mod tests {
                 unsafe {
                     core::ptr::copy(moved.as_ptr().add(from), moved.as_mut_ptr().add(to), len)
                 };
-                let source: Vec<u8> = pattern()[from..from + len].iter().copied().collect();
+                let source: Vec<u8> = pattern()[from..from + len].to_vec();
                 for (place, byte) in expected[to..].iter_mut().zip(source) {
                     *place = byte;
                 }
