@@ -4,6 +4,8 @@
  * of a device gets a memfd of its own, made known by its inode, which is what ioctls are
  * told by; everything else goes on in the kernel as if nobody had looked.
  *
+ * A device may have files below /sys, too, which are opened elsewhere.
+ *
  * A device that wants to know is told of descriptors that are closed (close, close_range, dup2,
  * dup3; not of those that exec or a thread's end closes) and of execve.
  *
@@ -17,6 +19,7 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/netlink.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
@@ -52,6 +55,8 @@
 /* How long descendants that outlive COMMAND are served. */
 #define LINGER_MS 2000
 #define DEVICES 4
+/* Bytes of a path that are looked at. */
+#define PATH_BYTES 256
 
 pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct device *devices[DEVICES];
@@ -260,46 +265,100 @@ int standin_give(const struct call *c, int fd)
 	return r < 0 ? -errno : r;
 }
 
-static const struct device *device_at(pid_t tid, uint64_t address)
+dev_t standin_number(const struct device *d)
 {
-	char path[32] = { 0 };
-	struct iovec here = { path, sizeof path - 1 };
+	unsigned i = 0;
+	while (devices[i] != d)
+		i++;
+	return makedev(10, 60 + i);
+}
+
+static bool read_path(pid_t tid, uint64_t address, char path[PATH_BYTES])
+{
+	struct iovec here = { path, PATH_BYTES - 1 };
 	/* In two parts, so that a string in front of unmapped memory is read up to there. */
 	size_t first = PAGE - address % PAGE;
-	if (first > sizeof path - 1)
-		first = sizeof path - 1;
+	if (first > PATH_BYTES - 1)
+		first = PATH_BYTES - 1;
 	struct iovec there[] = { { (void *)address, first },
-				 { (void *)(address + first), sizeof path - 1 - first } };
-	if (process_vm_readv(tid, &here, 1, there, 2, 0) <= 0)
-		return NULL;
+				 { (void *)(address + first), PATH_BYTES - 1 - first } };
+	memset(path, 0, PATH_BYTES);
+	return process_vm_readv(tid, &here, 1, there, 2, 0) > 0;
+}
+
+static const struct device *device_of(const struct call *c, int fd)
+{
+	struct handle *h = standin_handle(c->tid, fd);
+	return h ? h->device : NULL;
+}
+
+static const struct device *device_at(const char *path)
+{
 	for (int i = 0; i < device_count; i++)
 		if (strcmp(path, devices[i]->path) == 0)
 			return devices[i];
 	return NULL;
 }
 
-static void serve_open(struct call *c, uint64_t path, int flags)
+static bool is_elsewhere(const char *path, char real[PATH_BYTES])
 {
-	const struct device *d = device_at(c->tid, path);
+	for (int i = 0; i < device_count; i++)
+		if (devices[i]->elsewhere && devices[i]->elsewhere(path, real, PATH_BYTES))
+			return true;
+	return false;
+}
+
+static void open_elsewhere(struct call *c, const char *real, int flags)
+{
+	int fd = open(real, (flags & (O_ACCMODE | O_DIRECTORY)) | O_CLOEXEC);
+	if (fd < 0)
+		return standin_answer(c, -errno);
+	int theirs = standin_give(c, fd);
+	close(fd);
+	standin_answer(c, theirs);
+}
+
+static void serve_open(struct call *c, uint64_t address, int flags)
+{
+	char path[PATH_BYTES], real[PATH_BYTES];
+	const struct device *d = NULL;
+	if (read_path(c->tid, address, path))
+		d = device_at(path);
 	if (d)
 		open_device(c, d, flags);
+	else if (is_elsewhere(path, real))
+		open_elsewhere(c, real, flags);
 	else
 		go_on(c);
 }
 
-/* libxpmem asks for a character device before it opens one. */
+static void tell_stat(struct call *c, const struct stat *s, uint64_t buffer)
+{
+	bool told = standin_waits(c) && standin_write(c->tid, buffer, s, sizeof *s);
+	standin_answer(c, told ? 0 : -EFAULT);
+}
+
+/* libxpmem asks for a character device before it opens one, libibverbs for its number. */
 static void serve_stat(struct call *c, const struct device *d, uint64_t buffer)
 {
 	if (!d)
 		return go_on(c);
-	struct stat s = { .st_mode = S_IFCHR | 0666, .st_nlink = 1, .st_blksize = PAGE };
-	for (int i = 0; i < device_count; i++)
-		if (devices[i] == d) {
-			s.st_ino = 1000u + (unsigned)i;
-			s.st_rdev = makedev(10, 60 + (unsigned)i);
-		}
-	bool told = standin_waits(c) && standin_write(c->tid, buffer, &s, sizeof s);
-	standin_answer(c, told ? 0 : -EFAULT);
+	dev_t number = standin_number(d);
+	struct stat s = { .st_mode = S_IFCHR | 0666, .st_nlink = 1, .st_blksize = PAGE,
+			  .st_ino = 1000u + minor(number), .st_rdev = number };
+	tell_stat(c, &s, buffer);
+}
+
+static void serve_stat_at(struct call *c, uint64_t address, uint64_t buffer)
+{
+	char path[PATH_BYTES], real[PATH_BYTES];
+	struct stat s;
+	const struct device *d = NULL;
+	if (read_path(c->tid, address, path))
+		d = device_at(path);
+	if (!d && is_elsewhere(path, real) && stat(real, &s) == 0)
+		return tell_stat(c, &s, buffer);
+	serve_stat(c, d, buffer);
 }
 
 static void serve_ioctl(struct call *c, int fd, unsigned cmd, uint64_t arg)
@@ -314,12 +373,6 @@ static void serve_ioctl(struct call *c, int fd, unsigned cmd, uint64_t arg)
 	int64_t value = h->device->ioctl(c, h);
 	if (!c->answered)
 		standin_answer(c, value);
-}
-
-static const struct device *device_of(const struct call *c, int fd)
-{
-	struct handle *h = standin_handle(c->tid, fd);
-	return h ? h->device : NULL;
 }
 
 static bool tell_closing(struct call *c, int fd)
@@ -355,7 +408,7 @@ static void serve(const struct seccomp_notif *n)
 	case SYS_open:
 		return serve_open(&c, a[0], (int)a[1]);
 	case SYS_stat:
-		return serve_stat(&c, device_at(c.tid, a[0]), a[1]);
+		return serve_stat_at(&c, a[0], a[1]);
 	case SYS_dup2:
 #endif
 	case SYS_dup3:
@@ -365,7 +418,10 @@ static void serve(const struct seccomp_notif *n)
 	case SYS_openat:
 		return serve_open(&c, a[1], (int)a[2]);
 	case SYS_newfstatat:
-		return serve_stat(&c, device_at(c.tid, a[1]), a[2]);
+		/* As glibc before 2.39 makes fstat. */
+		if (a[3] & AT_EMPTY_PATH)
+			return serve_stat(&c, device_of(&c, (int)a[0]), a[2]);
+		return serve_stat_at(&c, a[1], a[2]);
 	case SYS_fstat:
 		return serve_stat(&c, device_of(&c, (int)a[0]), a[1]);
 	case SYS_close:
@@ -418,7 +474,7 @@ static void *worker(void *unused)
 
 static int install_filter(void)
 {
-	struct sock_filter code[48 + 2 * DEVICES];
+	struct sock_filter code[56 + 2 * DEVICES];
 	unsigned short n = 0;
 	const unsigned paths[] = { SYS_openat, SYS_newfstatat, SYS_fstat,
 #ifdef SYS_open
@@ -430,12 +486,22 @@ static int install_filter(void)
 				  SYS_dup2,
 #endif
 	};
-	bool told = false;
-	for (int i = 0; i < device_count; i++)
+	bool told = false, apart = false;
+	for (int i = 0; i < device_count; i++) {
 		told |= devices[i]->closing != NULL;
+		apart |= devices[i]->elsewhere != NULL;
+	}
+	const struct sock_filter netlink[] = {
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 6), LOAD(args[0]),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 3), LOAD(args[2]),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NETLINK_RDMA, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPROTONOSUPPORT), LOAD(nr),
+	};
 	const struct sock_filter head[] = { LOAD(arch), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0), ALLOW, LOAD(nr) };
 	for (size_t i = 0; i < sizeof head / sizeof *head; i++)
 		code[n++] = head[i];
+	for (size_t i = 0; apart && i < sizeof netlink / sizeof *netlink; i++)
+		code[n++] = netlink[i];
 	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
 		code[n++] = (struct sock_filter)ONLY_IF(paths[i]);
 		code[n++] = (struct sock_filter)NOTIFY;
@@ -605,5 +671,8 @@ int main(int argc, char **argv)
 	int status = wait_for_command(pidfd);
 	if (count)
 		report(count);
+	for (int i = 0; i < device_count; i++)
+		if (devices[i]->ended)
+			devices[i]->ended();
 	_exit(status);
 }

@@ -61,12 +61,21 @@ struct device {
 	int64_t (*ioctl)(struct call *, struct handle *);
 	/* What was served, on one line without its end. */
 	void (*report)(FILE *);
+	/* Whether a path below /sys is the device's, and where its file really is: there it is opened,
+	 * and looked at. Netlink, which would tell of other devices, is refused then (NETLINK_RDMA).
+	 * May be NULL. */
+	bool (*elsewhere)(const char *path, char *real, size_t size);
+	/* COMMAND has ended. May be NULL. */
+	void (*ended)(void);
 };
 
 extern pthread_mutex_t standin_lock;
 
 /* To be called from a constructor. */
 void standin_offer(const struct device *);
+
+/* A device's number, as stat tells it (st_rdev). */
+dev_t standin_number(const struct device *);
 
 /* Whether anybody still has it open; closes it if not. With the lock held. */
 bool standin_open(struct handle *);

@@ -75,13 +75,13 @@ pub fn script(name: &str) -> PathBuf {
 pub fn program(name: &str) -> PathBuf {
     static COMPILED: OnceLock<PathBuf> = OnceLock::new();
     COMPILED
-        .get_or_init(|| compile(&["all", "bridge"]))
+        .get_or_init(|| compile(&["all", "bridge", "uverbs"]))
         .join(name)
 }
 
 /// Compiles those of c-tests/rdma, too.
 pub fn all_programs() {
-    compile(&["all", "bridge", "rdma"]);
+    compile(&["all", "bridge", "uverbs", "rdma"]);
 }
 
 /// Compiles what is out of date. Several test processes come here at once: one

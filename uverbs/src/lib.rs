@@ -46,9 +46,9 @@ impl Driver {
     /// Numbers that are tried; the last that Linux 6.1 has is 19.
     const NUMBERS: core::ops::Range<u32> = 0..64;
 
-    /// What GET_CONTEXT wants to hear. Only rxe's was tried; the others are read
-    /// from `drivers/infiniband/hw/*` of Linux 6.x. Drivers that are not named
-    /// here want nothing. EFA is left out: it negotiates features that we have not.
+    /// What GET_CONTEXT wants to hear. Only rxe's and siw's were tried; the others are read
+    /// from `drivers/infiniband/hw/*` of Linux 6.x, and hold against what rdma-core's libraries
+    /// send (`tests/soak/adapters.rs`). Drivers that are not named here want nothing.
     fn context_data(self) -> DriverData<'static> {
         let send: &[u32] = match self {
             // struct mlx5_ib_alloc_ucontext_req: doorbell registers, and of these
@@ -56,6 +56,10 @@ impl Driver {
             Self::MLX5 => &[16, 4],
             // struct irdma_alloc_ucontext_req: userspace_ver 5 in the fifth byte.
             Self::IRDMA => &[0, 5, 0, 0],
+            // struct efa_ibv_alloc_ucontext_cmd: that send queues have a largest batch and a
+            // smallest depth is understood. No queue is made here; without these bits the
+            // driver refuses (EOPNOTSUPP) where the device has such bounds.
+            Self::EFA => &[3, 0],
             _ => &[],
         };
         DriverData {
@@ -73,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// What REG_MR wants to hear. Not tried either; all others take no data.
+    /// What REG_MR wants to hear; all others take no data. Tried with siw.
     fn memory_data(self) -> DriverData<'static> {
         match self {
             // struct irdma_mem_reg_req: IRDMA_MEMREG_TYPE_MEM is 0.
