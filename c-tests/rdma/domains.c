@@ -71,7 +71,7 @@ static void busy(void)
 static void again_and_again(void)
 {
 	say("-- 200 protection domains, one after the other");
-	struct ibv_context *ctx = open_device("rxe0");
+	struct ibv_context *ctx = open_device(ADAPTER("0"));
 	char *p = island(4);
 	int good = 0, fds = 0, mrs = 0;
 	long pinned = 0;
@@ -83,15 +83,15 @@ static void again_and_again(void)
 		good += mr && other && ibv_dereg_mr(mr) == 0 && ibv_dereg_mr(other) == 0 && ibv_dealloc_pd(pd) == 0;
 		if (i == 20) {
 			fds = descriptors();
-			mrs = objects("rxe0", "mr");
+			mrs = objects(ADAPTER("0"), "mr");
 			pinned = status_of("VmPin");
 		}
 	}
 	say("%d of 200", good);
 	say("descriptors: %d more", descriptors() - fds);
-	say("regions: %d more", objects("rxe0", "mr") - mrs);
+	say("regions: %d more", objects(ADAPTER("0"), "mr") - mrs);
 	say("pinned: %ld more", status_of("VmPin") - pinned);
-	say("regions: %d, pinned: %ld", objects("rxe0", "mr"), status_of("VmPin"));
+	say("regions: %d, pinned: %ld", objects(ADAPTER("0"), "mr"), status_of("VmPin"));
 	CALL_AS("closed", ibv_close_device(ctx));
 }
 
@@ -109,7 +109,7 @@ static bool shared(struct ibv_pd *pd, char *p)
 static void many_at_a_time(void)
 {
 	say("-- 24 protection domains at a time");
-	struct ibv_context *ctx = open_device("rxe0");
+	struct ibv_context *ctx = open_device(ADAPTER("0"));
 	char *p = island(4);
 	letters(p, 4, 'a');
 	struct rig r[24];
@@ -145,14 +145,14 @@ static void many_at_a_time(void)
 		NEED(ibv_dereg_mr(r[i].mr) == 0);
 		NEED(ibv_dealloc_pd(r[i].pd) == 0);
 	}
-	say("regions: %d, pinned: %ld", objects("rxe0", "mr"), status_of("VmPin"));
+	say("regions: %d, pinned: %ld", objects(ADAPTER("0"), "mr"), status_of("VmPin"));
 	CALL_AS("closed", ibv_close_device(ctx));
 }
 
 static void two_devices(void)
 {
 	say("-- two devices");
-	struct rig a = rig_with("rxe0", ALL), b = rig_with("rxe1", ALL);
+	struct rig a = rig_with(ADAPTER("0"), ALL), b = rig_with(ADAPTER("1"), ALL);
 	char *p = island(4);
 	letters(p, 4, 'a');
 	struct ibv_mr *ma = reg("a", a.pd, p, 4 * PAGE, ALL), *mb = reg("b", b.pd, p, 4 * PAGE, ALL);
@@ -165,7 +165,7 @@ static void two_devices(void)
 	tell_remote("b", &b, p, mb->rkey, 4);
 	dereg("b", mb);
 	rig_down(&b);
-	say("regions: %d and %d, pinned: %ld", objects("rxe0", "mr"), objects("rxe1", "mr"), status_of("VmPin"));
+	say("regions: %d and %d, pinned: %ld", objects(ADAPTER("0"), "mr"), objects(ADAPTER("1"), "mr"), status_of("VmPin"));
 }
 
 static void closed(void)
@@ -188,7 +188,7 @@ static void closed(void)
 		NEED(ibv_close_device(r.ctx) == 0);
 		if (i == 1)
 			fds = descriptors();
-		say("regions: %d, pairs: %d, pinned: %ld", objects("rxe0", "mr"), objects("rxe0", "qp"), status_of("VmPin"));
+		say("regions: %d, pairs: %d, pinned: %ld", objects(ADAPTER("0"), "mr"), objects(ADAPTER("0"), "qp"), status_of("VmPin"));
 	}
 	say("descriptors: %d more", descriptors() - fds);
 }
@@ -273,7 +273,7 @@ static void children(void)
 	tell_remote("mr", &r, p, mr->rkey, 4);
 	dereg("mr", mr);
 	rig_down(&r);
-	say("regions: %d, pinned: %ld", objects("rxe0", "mr"), status_of("VmPin"));
+	say("regions: %d, pinned: %ld", objects(ADAPTER("0"), "mr"), status_of("VmPin"));
 }
 
 int main(void)

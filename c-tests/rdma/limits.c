@@ -35,7 +35,7 @@ int main(void)
 	size_t bytes = limit.rlim_cur == RLIM_INFINITY ? 64ul << 20 : limit.rlim_cur;
 	bool bound = limit.rlim_cur != RLIM_INFINITY;
 	say("bound: %s", bound ? "yes" : "no");
-	struct rig r = { .ctx = open_device("rxe0") };
+	struct rig r = { .ctx = open_device(ADAPTER("0")) };
 	NEED(r.ctx);
 	r.pd = ibv_alloc_pd(r.ctx);
 	NEED(r.pd);

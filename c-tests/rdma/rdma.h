@@ -3,6 +3,9 @@
  * operations over it, and a way to show what an adapter sees of memory. Output as by
  * ../check.h: no keys, addresses or times, so that runs with and without the shim are the
  * same byte by byte. What only the shim promises is checked without a word (PROMISE).
+ *
+ * With IWARP they are for siw0 and siw1, which connect otherwise and have neither atomic
+ * operations nor windows.
  */
 #ifndef REGALL_RDMA_H
 #define REGALL_RDMA_H
@@ -11,12 +14,24 @@
 #include <infiniband/verbs.h>
 #include "../check.h"
 #include "../../include/regall.h"
+#ifdef IWARP
+#include "iwarp.h"
+#endif
 
 #define LW IBV_ACCESS_LOCAL_WRITE
 #define RR IBV_ACCESS_REMOTE_READ
 #define RW IBV_ACCESS_REMOTE_WRITE
 #define RA IBV_ACCESS_REMOTE_ATOMIC
 #define ALL (LW | RR | RW | RA)
+
+/* The guest's adapters, by their number. */
+#ifdef IWARP
+#define ADAPTER(n) "siw" n
+#define HAS_ATOMICS false
+#else
+#define ADAPTER(n) "rxe" n
+#define HAS_ATOMICS true
+#endif
 
 /* Bytes of a rig's own buffer. */
 #define BUFFER (256 * PAGE)
@@ -53,6 +68,9 @@ struct rig {
 	char *buf;
 	struct ibv_mr *mr;
 	struct ibv_mw *window; /* of type 2, bound by one of the queue pairs */
+#ifdef IWARP
+	struct iwarp connection;
+#endif
 	uint64_t shift; /* where peers and queue pairs see the buffer, less where it is */
 };
 
@@ -84,11 +102,8 @@ __attribute__((unused)) static struct ibv_context *open_device(const char *name)
 	return ctx;
 }
 
-/* Two queue pairs that are connected with each other. */
-__attribute__((unused)) static void connect_pair(struct rig *r)
+__attribute__((unused)) static void make_queue_pairs(struct rig *r)
 {
-	union ibv_gid gid;
-	NEED(ibv_query_gid(r->ctx, 1, 0, &gid) == 0);
 	for (int i = 0; i < 2; i++) {
 		struct ibv_qp_init_attr init = {
 			.send_cq = r->cq,
@@ -98,6 +113,39 @@ __attribute__((unused)) static void connect_pair(struct rig *r)
 		};
 		r->qp[i] = ibv_create_qp(r->pd, &init);
 		NEED(r->qp[i]);
+	}
+}
+
+#ifdef IWARP
+
+__attribute__((unused)) static void connect_pair(struct rig *r)
+{
+	/* What a copy of a rig has is the other's. */
+	r->connection = (struct iwarp){ 0 };
+	make_queue_pairs(r);
+	for (int i = 0; i < 2; i++)
+		iwarp_ready(r->qp[i], RR | RW);
+	uint16_t port = iwarp_listen(&r->connection, r->ctx);
+	iwarp_ask(&r->connection, r->qp[0], port);
+	iwarp_accept(&r->connection, r->qp[1]);
+	for (int i = 0; i < 2; i++)
+		iwarp_event(&r->connection, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+static void disconnect_pair(struct rig *r)
+{
+	iwarp_end(&r->connection);
+}
+
+#else
+
+/* Two queue pairs that are connected with each other. */
+__attribute__((unused)) static void connect_pair(struct rig *r)
+{
+	union ibv_gid gid;
+	NEED(ibv_query_gid(r->ctx, 1, 0, &gid) == 0);
+	make_queue_pairs(r);
+	for (int i = 0; i < 2; i++) {
 		struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
 		NEED(ibv_modify_qp(r->qp[i], &a,
 				   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
@@ -123,6 +171,13 @@ __attribute__((unused)) static void connect_pair(struct rig *r)
 	}
 }
 
+static void disconnect_pair(struct rig *r)
+{
+	(void)r;
+}
+
+#endif
+
 /* Queue pairs in `pd`, which is there already. */
 __attribute__((unused)) static void make_pair(struct rig *r)
 {
@@ -142,6 +197,7 @@ __attribute__((unused)) static void connect_again(struct rig *r)
 	if (r->window)
 		NEED(ibv_dealloc_mw(r->window) == 0);
 	r->window = NULL;
+	disconnect_pair(r);
 	for (int i = 0; i < 2; i++)
 		NEED(ibv_destroy_qp(r->qp[i]) == 0);
 	struct ibv_wc wc;
@@ -167,11 +223,12 @@ __attribute__((unused)) static struct rig rig_with(const char *device, int acces
 
 __attribute__((unused)) static struct rig rig(void)
 {
-	return rig_with("rxe0", ALL);
+	return rig_with(ADAPTER("0"), ALL);
 }
 
 __attribute__((unused)) static void drop_pair(struct rig *r)
 {
+	disconnect_pair(r);
 	for (int i = 0; i < 2; i++)
 		NEED(ibv_destroy_qp(r->qp[i]) == 0);
 	NEED(ibv_destroy_cq(r->cq) == 0);
@@ -191,6 +248,9 @@ __attribute__((unused)) static enum ibv_wc_status complete(struct rig *r, int ma
 {
 	enum ibv_wc_status status = IBV_WC_SUCCESS;
 	struct timespec start, now;
+#ifdef IWARP
+	unsigned idle = 0;
+#endif
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	while (many > 0) {
 		struct ibv_wc wc;
@@ -204,6 +264,13 @@ __attribute__((unused)) static enum ibv_wc_status complete(struct rig *r, int ma
 		if (!n) {
 			sched_yield();
 			clock_gettime(CLOCK_MONOTONIC, &now);
+#ifdef IWARP
+			/* What was posted before has completed by then. */
+			if (iwarp_is_over(&r->connection) && ++idle > 1000) {
+				status = status == IBV_WC_SUCCESS ? IBV_WC_WR_FLUSH_ERR : status;
+				break;
+			}
+#endif
 			if (now.tv_sec - start.tv_sec > 20) {
 				say("nothing completes");
 				_exit(91);
@@ -213,6 +280,27 @@ __attribute__((unused)) static enum ibv_wc_status complete(struct rig *r, int ma
 	if (status != IBV_WC_SUCCESS)
 		connect_again(r);
 	return status;
+}
+
+/*
+ * Whether what was written is there. Over iWARP a write completes when it is sent: whether it was taken
+ * a read behind it tells, here of no bytes.
+ */
+__attribute__((unused)) static enum ibv_wc_status landed(struct rig *r)
+{
+#ifdef IWARP
+	struct ibv_sge sge = { .addr = (uintptr_t)r->buf, .length = 0, .lkey = r->mr->lkey };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED
+	}, *bad;
+	wr.wr.rdma.remote_addr = (uintptr_t)r->buf;
+	wr.wr.rdma.rkey = r->mr->rkey;
+	NEED(ibv_post_send(r->qp[0], &wr, &bad) == 0);
+	return complete(r, 1);
+#else
+	(void)r;
+	return IBV_WC_SUCCESS;
+#endif
 }
 
 /* One-sided operation `op` of the first queue pair on the second one's side. */
@@ -232,8 +320,11 @@ __attribute__((unused)) static enum ibv_wc_status one_sided(struct rig *r, enum 
 		wr.wr.atomic.compare_add = 1;
 		wr.wr.atomic.swap = 7;
 	}
+	if (!HAS_ATOMICS && (op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP))
+		return IBV_WC_GENERAL_ERR;
 	NEED(ibv_post_send(r->qp[0], &wr, &bad) == 0);
-	return complete(r, 1);
+	enum ibv_wc_status status = complete(r, 1);
+	return op == IBV_WR_RDMA_WRITE && status == IBV_WC_SUCCESS ? landed(r) : status;
 }
 
 /* Into, or out of, the rig's own buffer. */

@@ -49,7 +49,7 @@ int main(void)
 		if (!(kinds[first].bits & LW))
 			continue;
 		say("first %s", kinds[first].name);
-		struct rig r = rig_with("rxe0", kinds[first].bits);
+		struct rig r = rig_with(ADAPTER("0"), kinds[first].bits);
 		for (int i = 0; i < KINDS; i++)
 			try(&r, p, (first + i) % KINDS);
 		say("read-only memory");

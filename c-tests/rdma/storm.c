@@ -140,7 +140,7 @@ int main(int argc, char **argv)
 {
 	if (argc > 1)
 		seconds = atoi(argv[1]);
-	ctx = open_device("rxe0");
+	ctx = open_device(ADAPTER("0"));
 	NEED(ctx);
 	pd = ibv_alloc_pd(ctx);
 	NEED(pd);

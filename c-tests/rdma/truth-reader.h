@@ -432,10 +432,13 @@ static int reader(int in, int out, const char *regall, const char *device)
 	} else {
 		r.end = open_end(device, DEPTH);
 		NEED(r.mr = ibv_reg_mr(r.end.pd, r.landing, DEPTH * PIECE, IBV_ACCESS_LOCAL_WRITE));
+		r.end.asks = true;
 		connect_end(&r.end, &r.hello.place);
 		place = r.end.place;
 	}
 	NEED(give(out, &place, sizeof place) && take(in, &verdict, 1));
+	if (!fetch)
+		end_is_connected(&r.end);
 	snprintf(path, sizeof path, "/proc/%d/mem", r.hello.pid);
 	NEED((r.mem = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
 	double start = now_s();

@@ -689,7 +689,7 @@ int main(int argc, char **argv)
 	}
 	rounds = (uint32_t)atol(argv[1]);
 	first_seed = strtoul(argv[2], NULL, 0);
-	const char *mode = argc > 4 ? argv[4] : "lend", *device = argc > 5 ? argv[5] : "rxe0";
+	const char *mode = argc > 4 ? argv[4] : "lend", *device = argc > 5 ? argv[5] : ADAPTER;
 	two_classes = strcmp(mode, "both") == 0;
 	int to, from;
 	pid_t pid = start_reader(argv[3], device, &to, &from);

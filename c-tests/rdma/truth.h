@@ -8,11 +8,19 @@
 
 #include <infiniband/verbs.h>
 #include "../check.h"
+#ifdef IWARP
+#include "iwarp.h"
+#endif
 
 #define THREADS 4
 #define OPS 256 /* more than a thread notes in a round */
 #define LOANS 4
 #define GID_INDEX 0
+#ifdef IWARP
+#define ADAPTER "siw0"
+#else
+#define ADAPTER "rxe0"
+#endif
 
 /* What was done to a stretch of memory. */
 struct op {
@@ -83,6 +91,10 @@ struct end {
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
 	struct place place;
+	bool asks; /* speaks first: where it matters who does */
+#ifdef IWARP
+	struct iwarp connection;
+#endif
 };
 
 /* A queue pair on the device called `name`, not connected yet. */
@@ -108,9 +120,35 @@ static struct end open_end(const char *name, int depth)
 	NEED(e.qp = ibv_create_qp(e.pd, &init));
 	NEED(ibv_query_gid(e.context, 1, GID_INDEX, &e.place.gid) == 0);
 	e.place.qp = e.qp->qp_num;
+#ifdef IWARP
+	e.place.psn = iwarp_listen(&e.connection, e.context);
+#else
 	e.place.psn = (uint32_t)getpid() & 0xffffff;
+#endif
 	return e;
 }
+
+#ifdef IWARP
+
+/* The one that asks waits for its answer afterwards (end_is_connected): the other is to hear of it
+ * first. */
+static void connect_end(struct end *e, const struct place *other)
+{
+	iwarp_ready(e->qp, IBV_ACCESS_REMOTE_READ);
+	if (e->asks) {
+		iwarp_ask(&e->connection, e->qp, (uint16_t)other->psn);
+		return;
+	}
+	iwarp_accept(&e->connection, e->qp);
+	iwarp_event(&e->connection, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+static void end_is_connected(struct end *e)
+{
+	iwarp_event(&e->connection, RDMA_CM_EVENT_ESTABLISHED);
+}
+
+#else
 
 static void connect_end(struct end *e, const struct place *other)
 {
@@ -138,5 +176,12 @@ static void connect_end(struct end *e, const struct place *other)
 			   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				   IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
+
+static void end_is_connected(struct end *e)
+{
+	(void)e;
+}
+
+#endif
 
 #endif

@@ -136,7 +136,7 @@ static int held_at_once(struct ibv_pd *second)
 static void counted_once(void)
 {
 	int alone = held_at_once(NULL);
-	struct rig other = rig_with("rxe1", ALL);
+	struct rig other = rig_with(ADAPTER("1"), ALL);
 	PROMISE(in(other.pd, other.buf, BUFFER));
 	int both = held_at_once(other.pd);
 	PROMISE(alone > 8 && alone < 512 && both > alone * 3 / 4);

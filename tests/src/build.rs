@@ -84,6 +84,11 @@ pub fn all_programs() {
     compile(&["all", "bridge", "uverbs", "rdma"]);
 }
 
+/// Compiles those of c-tests/rdma for iWARP.
+pub fn siw_programs() {
+    compile(&["siw"]);
+}
+
 /// Compiles what is out of date. Several test processes come here at once: one
 /// of them does it and the others wait. In the guest it is done, and can't be.
 fn compile(goals: &[&str]) -> PathBuf {
