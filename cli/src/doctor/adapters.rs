@@ -1,8 +1,10 @@
 //! RDMA adapters, each tried by a program with the shim on; and the kernel modules
 //! for copies that are not in the kernel itself.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs;
+
+use rustix::fs::{access, Access};
 
 use super::place::{names, Place, Who};
 use super::shim::Trial;
@@ -190,11 +192,7 @@ fn has_module(dependencies: &str, name: &str) -> bool {
 }
 
 fn accessible(path: &str) -> bool {
-    let Ok(path) = CString::new(path) else {
-        return false;
-    };
-    // SAFETY: a NUL-terminated path, which access(2) only reads.
-    unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) == 0 }
+    access(path, Access::READ_OK | Access::WRITE_OK).is_ok()
 }
 
 #[cfg(test)]

@@ -1,8 +1,16 @@
 //! Things that are tried: in a child of fork, so that nothing of what they do
 //! stays, and a filter that kills takes the child alone.
 
-use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
 use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::{self, Errno};
+use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
+use rustix::pipe::{pipe_with, PipeFlags};
+use rustix::process::{kill_process, set_parent_process_death_signal, waitid, waitpid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 /// How long a child may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,36 +43,29 @@ impl std::fmt::Display for Failure {
 
 /// A child of fork. It is killed when this is dropped.
 pub struct Child {
-    pid: i32,
-    pipe: i32,
+    pid: Pid,
+    pipe: OwnedFd,
 }
 
 impl Child {
     /// Starts one that calls `answer` with the end of a pipe, and then ends. This
     /// process has one thread, so the child may do all that we may.
-    pub fn start(answer: impl FnOnce(i32)) -> Result<Self, Failure> {
-        let mut ends = [0i32; 2];
-        // SAFETY: room for two descriptors.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(Failure::Silent);
-        }
+    pub fn start(answer: impl FnOnce(BorrowedFd)) -> Result<Self, Failure> {
+        let (pipe, end) = pipe_with(PipeFlags::CLOEXEC).map_err(|_| Failure::Silent)?;
         // SAFETY: no threads, and nothing of ours is held.
         match unsafe { libc::fork() } {
             0 => {
-                // SAFETY: no memory; it must not outlive us.
-                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                answer(ends[1]);
+                // It must not outlive us.
+                let _ = set_parent_process_death_signal(Some(Signal::KILL));
+                answer(end.as_fd());
                 // SAFETY: ends the child, with nothing of the parent's flushed.
                 unsafe { libc::_exit(0) }
             }
-            pid => {
-                close(ends[1]);
-                let this = Self { pid, pipe: ends[0] };
-                match pid < 0 {
-                    true => Err(Failure::Silent),
-                    false => Ok(this),
-                }
-            }
+            ..0 => Err(Failure::Silent),
+            pid => match Pid::from_raw(pid) {
+                Some(pid) => Ok(Self { pid, pipe }),
+                None => Err(Failure::Silent),
+            },
         }
     }
 
@@ -75,23 +76,13 @@ impl Child {
         let mut have = 0;
         while have < bytes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let mut wait = libc::pollfd {
-                fd: self.pipe,
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            // SAFETY: one structure, which outlives the call.
-            let ready = unsafe { libc::poll(&mut wait, 1, left.as_millis() as i32) };
-            if ready < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
-                continue;
+            let left = Timespec::try_from(left).map_err(|_| Failure::Late)?;
+            match poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&left)) {
+                Err(Errno::INTR) => continue,
+                Ok(1..) => (),
+                _ => return Err(Failure::Late),
             }
-            if ready <= 0 {
-                return Err(Failure::Late);
-            }
-            let rest = &mut bytes[have..];
-            // SAFETY: room for as many bytes as are asked for.
-            let got = unsafe { libc::read(self.pipe, rest.as_mut_ptr().cast(), rest.len()) };
-            match usize::try_from(got) {
+            match io::read(&self.pipe, &mut bytes[have..]) {
                 Ok(0) | Err(_) => return Err(self.end()),
                 Ok(n) => have += n,
             }
@@ -104,48 +95,36 @@ impl Child {
     }
 
     pub fn pid(&self) -> i32 {
-        self.pid
+        self.pid.as_raw_nonzero().get()
     }
 
     /// How it ended, without taking that away from [`Drop`].
     fn end(&self) -> Failure {
-        // SAFETY: all zeroes is a valid `siginfo_t`.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        let what = libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: `info` outlives the call. The pipe is closed, so it is about to end.
-        if unsafe { libc::waitid(libc::P_PID, self.pid as u32, &mut info, what) } != 0 {
-            return Failure::Silent;
-        }
-        // SAFETY: waitid filled it in for a child.
-        match (info.si_code, unsafe { info.si_status() }) {
-            (libc::CLD_KILLED | libc::CLD_DUMPED, signal) => Failure::Killed(signal),
-            _ => Failure::Silent,
+        // The pipe is closed, so it is about to end.
+        let ended = waitid(
+            WaitId::Pid(self.pid),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        );
+        match ended.ok().flatten().and_then(|s| s.terminating_signal()) {
+            Some(signal) => Failure::Killed(signal),
+            None => Failure::Silent,
         }
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        close(self.pipe);
-        if self.pid > 0 {
-            // SAFETY: no memory; our own child, which has not been waited for.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
-            // SAFETY: a status is not asked for.
-            unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
-        }
+        // It has not been waited for, so the number is still its own.
+        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = waitpid(Some(self.pid), WaitOptions::empty());
     }
 }
 
-fn close(fd: i32) {
-    // SAFETY: a descriptor of ours that is not used any more.
-    unsafe { libc::close(fd) };
-}
-
 /// Says numbers to whoever holds the other end of `pipe`.
-pub fn say(pipe: i32, numbers: &[i64]) {
+pub fn say(pipe: BorrowedFd, numbers: &[i64]) {
     let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
-    // SAFETY: as many bytes as there are; less than a pipe holds, so all or nothing.
-    unsafe { libc::write(pipe, bytes.as_ptr().cast(), bytes.len()) };
+    // Less than a pipe holds, so all or nothing.
+    let _ = io::write(pipe, &bytes);
 }
 
 /// What `f` says when a child calls it.
@@ -153,38 +132,40 @@ pub fn in_child<const N: usize>(f: impl FnOnce() -> [i64; N]) -> Result<[i64; N]
     Child::start(|pipe| say(pipe, &f()))?.numbers()
 }
 
-/// What a system call that answers 0 or more, or -1 and errno, has said: 0, or the errno.
-pub fn errno(answer: i64) -> i64 {
-    match answer {
-        -1 => i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(0)),
-        _ => 0,
-    }
+/// What a call has said: 0, or the errno.
+pub fn errno<T>(answer: io::Result<T>) -> i64 {
+    answer.map_or_else(|no| no.raw_os_error().into(), |_| 0)
+}
+
+/// The errno of the call of libc's that has just failed.
+pub fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// What an errno is called.
 pub fn text(errno: i64) -> String {
-    crate::words(&io::Error::from_raw_os_error(errno as i32).to_string())
+    crate::words(&std::io::Error::from_raw_os_error(errno as i32).to_string())
 }
+
+/// What a child may do with its memory.
+pub const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Anonymous memory of `bytes` for a child, never given back.
-pub fn map(bytes: usize, prot: i32, flags: i32) -> Option<*mut u8> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+pub fn map(bytes: usize, prot: ProtFlags, flags: MapFlags) -> io::Result<*mut u8> {
+    let flags = MapFlags::PRIVATE | flags;
     // SAFETY: new memory, at an address of the kernel's choosing.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0) };
-    (at != libc::MAP_FAILED).then_some(at.cast())
+    unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, flags) }.map(|at| at.cast())
 }
 
-/// The least time of some calls of `f`, nanoseconds; `None` if one failed.
-pub fn fastest(times: usize, mut f: impl FnMut() -> bool) -> Option<i64> {
+/// The least time of some calls of `f`, nanoseconds, if none failed.
+pub fn fastest(times: usize, mut f: impl FnMut() -> io::Result<()>) -> io::Result<i64> {
     let mut least = i64::MAX;
     for _ in 0..times {
         let began = Instant::now();
-        if !f() {
-            return None;
-        }
+        f()?;
         least = least.min(began.elapsed().as_nanos() as i64);
     }
-    Some(least)
+    Ok(least)
 }
 
 /// Nanoseconds as people read them.
@@ -205,8 +186,7 @@ mod tests {
     fn a_child_says_what_it_found_and_how_it_ended() {
         assert_eq!(in_child(|| [1, -2]), Ok([1, -2]));
         let killed = in_child(|| -> [i64; 1] {
-            // SAFETY: ends the child.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
             [0]
         });
         assert_eq!(killed, Err(Failure::Killed(libc::SIGKILL)));

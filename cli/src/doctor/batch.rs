@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::locking::{limits, MEMLOCK};
 use super::place::{read, Who};
 use super::{Finding, Standing::*};
 
@@ -64,7 +65,7 @@ pub fn slurm() -> Finding {
         return Finding::new(name, NotChecked, format!("{where_}{file} can't be read"));
     };
     let handed_on = hands_on_memlock(&conf);
-    let bounded = unlimited() == Some(false);
+    let bounded = limits(MEMLOCK).is_some_and(|(soft, _)| soft != "unlimited");
     let found = match handed_on {
         true => {
             format!("{where_}srun hands on the RLIMIT_MEMLOCK of the shell that calls it ({file})")
@@ -80,17 +81,6 @@ pub fn slurm() -> Finding {
             Who::Administrator,
             format!("echo PropagateResourceLimitsExcept=MEMLOCK | sudo tee -a {file} && sudo scontrol reconfigure"),
         )
-}
-
-/// Whether this process has no limit of locked memory to hand on.
-fn unlimited() -> Option<bool> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: room for the answer.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (answer == 0).then_some(limit.rlim_cur == libc::RLIM_INFINITY)
 }
 
 #[cfg(test)]

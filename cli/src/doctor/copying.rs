@@ -1,7 +1,11 @@
 //! Copies between two processes that stand to each other as ranks do: neither is the
 //! other's parent, which Yama would let pass.
 
-use super::attempt::{errno, fastest, in_child, say, text, time, Child};
+use rustix::event::pause;
+use rustix::io::{self, Errno};
+use rustix::process::{set_ptracer, PTracer};
+
+use super::attempt::{errno, fastest, in_child, last, say, text, time, Child};
 use super::pages::{in_huge_pages, touched, HUGE_PAGE};
 use super::place::{read, Place, Who};
 use super::{Finding, Standing::*};
@@ -23,13 +27,13 @@ impl Owner {
     fn start(willing: bool) -> Option<Self> {
         let child = Child::start(|pipe| {
             if willing {
-                // SAFETY: no memory. PR_SET_PTRACER_ANY; EINVAL without Yama.
-                unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+                // EINVAL without Yama.
+                let _ = set_ptracer(PTracer::Any);
             }
             let at = |huge| touched(HUGE_PAGE, huge).map_or(0, |p| p as i64);
             say(pipe, &[at(false), at(true)]);
-            // SAFETY: waits for its parent to kill it.
-            unsafe { libc::pause() };
+            // Its parent kills it.
+            pause();
         })
         .ok()?;
         let [small, huge] = child.numbers().ok()?;
@@ -47,8 +51,8 @@ impl Owner {
     }
 }
 
-/// Reads from a process; whether all of it came.
-fn get(pid: i32, from: usize, to: *mut u8, bytes: usize) -> bool {
+/// Reads from a process, all of it.
+fn get(pid: i32, from: usize, to: *mut u8, bytes: usize) -> io::Result<()> {
     let local = libc::iovec {
         iov_base: to.cast(),
         iov_len: bytes,
@@ -58,8 +62,11 @@ fn get(pid: i32, from: usize, to: *mut u8, bytes: usize) -> bool {
         iov_len: bytes,
     };
     // SAFETY: `to` has room for as much; the other side is the kernel's to check.
-    let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
-    got == bytes as isize
+    match unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) } {
+        ..0 => Err(last()),
+        got if got as usize == bytes => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
 }
 
 /// Nanoseconds for a copy of each size; the errno of what failed.
@@ -79,13 +86,10 @@ fn times(pid: i32, from: usize) -> Result<Times, String> {
         let Some(to) = touched(HUGE_PAGE, true) else {
             return [i64::from(libc::ENOMEM), 0, 0];
         };
-        if !get(pid, from, to, 1) {
-            return [errno(-1), 0, 0];
-        }
         let [small, large] = SIZES.map(|n| fastest(TIMES, || get(pid, from, to, n)));
         match (small, large) {
-            (Some(small), Some(large)) => [0, small, large],
-            _ => [errno(-1), 0, 0],
+            (Ok(small), Ok(large)) => [0, small, large],
+            (Err(no), _) | (_, Err(no)) => [no.raw_os_error().into(), 0, 0],
         }
     });
     match tried {
@@ -106,7 +110,7 @@ fn mapped() -> Option<Times> {
                 // SAFETY: two pieces of memory of this child's own, each with room.
                 unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
                 std::hint::black_box(to);
-                true
+                Ok(())
             };
             fastest(TIMES, copy).unwrap_or(-1)
         })
@@ -162,9 +166,9 @@ fn forbidden(near: &Place, why: &str) -> Finding {
     let itself = in_child(|| {
         let (from, mut to) = (1u8, 0u8);
         let this = std::process::id() as i32;
-        [i64::from(get(this, &raw const from as usize, &mut to, 1))]
+        [errno(get(this, &raw const from as usize, &mut to, 1))]
     });
-    if itself != Ok([1]) {
+    if itself != Ok([0]) {
         // Whose memory it is does not matter: the call itself is filtered.
         return near.mend(
             finding,

@@ -2,16 +2,21 @@
 //! that is shared memory, which has a bit of its own in coredump_filter (core(5)).
 
 use std::fs::{self, DirBuilder};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::ptr;
 
-use super::attempt::{in_child, map, Failure};
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::io;
+use rustix::mm::{mmap, MapFlags};
+use rustix::process::{chdir, setrlimit, Resource, Rlimit};
+
+use super::attempt::{in_child, map, Failure, READ_WRITE};
+use super::locking::limits;
 use super::place::{read, Who};
 use super::shim::sharing;
 use super::{Finding, Standing::*};
 
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const FILTER: &str = "/proc/self/coredump_filter";
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";
 const PRIVATE: u64 = 1;
@@ -24,36 +29,37 @@ fn marked(seed: u64) -> [u64; PAGE / 8] {
 }
 
 /// In a child: a private and a shared page, and the end.
-fn crash(folder: &std::ffi::CStr, seeds: [u64; 2]) -> [i64; 1] {
-    // SAFETY: a NUL-terminated path.
-    if unsafe { libc::chdir(folder.as_ptr()) } != 0 {
-        return [1];
-    }
-    // SAFETY: a NUL-terminated name.
-    let fd = unsafe { libc::memfd_create(c"regall-doctor".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: no memory.
-    unsafe { libc::ftruncate(fd, PAGE as i64) };
-    let (flags, none) = (libc::MAP_SHARED, std::ptr::null_mut());
-    // SAFETY: new memory, at an address of the kernel's choosing.
-    let shared = unsafe { libc::mmap(none, PAGE, READ_WRITE, flags, fd, 0) };
-    let Some(private) = map(PAGE, READ_WRITE, 0).filter(|_| shared != libc::MAP_FAILED) else {
+fn crash(folder: &Path, seeds: [u64; 2], core: Rlimit) -> [i64; 1] {
+    let Ok(pages) = pages(folder) else {
         return [1];
     };
-    for (at, seed) in [private, shared.cast()].into_iter().zip(seeds) {
+    for (at, seed) in pages.into_iter().zip(seeds) {
         // SAFETY: a page, which begins where any number can.
         unsafe { at.cast::<[u64; PAGE / 8]>().write(marked(seed)) };
     }
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: room for the answer.
-    unsafe { libc::getrlimit(libc::RLIMIT_CORE, &mut limit) };
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: a structure that outlives the call.
-    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &limit) };
-    // SAFETY: ends this child.
-    unsafe { libc::abort() }
+    let _ = setrlimit(Resource::Core, core);
+    std::process::abort()
+}
+
+/// The two, in a process whose core goes into `folder`.
+fn pages(folder: &Path) -> io::Result<[*mut u8; 2]> {
+    chdir(folder)?;
+    let file = memfd_create("regall-doctor", MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, PAGE as u64)?;
+    let none = ptr::null_mut();
+    // SAFETY: new memory, at an address of the kernel's choosing.
+    let shared = unsafe { mmap(none, PAGE, READ_WRITE, MapFlags::SHARED, &file, 0) }?;
+    Ok([map(PAGE, READ_WRITE, MapFlags::empty())?, shared.cast()])
+}
+
+/// The most that this process may ask for.
+fn as_long_as_may_be() -> Option<Rlimit> {
+    let (_, hard) = limits("Max core file size")?;
+    let most = hard.parse().ok();
+    Some(Rlimit {
+        current: most,
+        maximum: most,
+    })
 }
 
 /// Whether a private and a shared page are in a core that is really written; `None` where
@@ -65,13 +71,13 @@ fn tried() -> Option<[bool; 2]> {
     }
     let pid = std::process::id();
     let folder = Folder::new(std::env::temp_dir().join(format!("regall-doctor-{pid}")))?;
-    let path = std::ffi::CString::new(folder.0.as_os_str().as_bytes()).ok()?;
+    let core = as_long_as_may_be()?;
     // Numbers that this program's own pages do not hold in a row.
     let seeds = [
         u64::from(pid) << 32 | 1 << 16,
         u64::from(pid) << 32 | 2 << 16,
     ];
-    match in_child(|| crash(&path, seeds)) {
+    match in_child(|| crash(&folder.0, seeds, core)) {
         Err(Failure::Killed(libc::SIGABRT)) => (),
         _ => return None,
     }

@@ -1,11 +1,14 @@
 //! What the kernel lets one do to code, which calls a filter takes away, and what
 //! only newer kernels have.
 
-use super::attempt::{errno, in_child, map, text, Failure};
+use rustix::fs::{open, Mode, OFlags};
+use rustix::io::pwrite;
+use rustix::ioctl::{ioctl, opcode, Opcode, Updater};
+use rustix::mm::{mprotect, MapFlags, MprotectFlags};
+
+use super::attempt::{errno, in_child, last, map, text, Failure, READ_WRITE};
 use super::place::{field, read, Place, Who};
 use super::{Finding, Standing::*};
-
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Whether the instructions of mapped code can be changed, as the shim does it: by
 /// mprotect, else through /proc/self/mem.
@@ -14,9 +17,9 @@ pub fn patching(near: &Place) -> Finding {
     let tried = in_child(|| {
         // A page of this very code: a private mapping of a file, as libc's is.
         let page = (patching as fn(&Place) -> Finding as usize) & !4095;
-        let all = READ_WRITE | libc::PROT_EXEC;
+        let all = MprotectFlags::READ | MprotectFlags::WRITE | MprotectFlags::EXEC;
         // SAFETY: nothing is written, and only a child of fork sees the protection.
-        let by_mprotect = errno(i64::from(unsafe { libc::mprotect(page as _, 4096, all) }));
+        let by_mprotect = errno(unsafe { mprotect(page as _, 4096, all) });
         [by_mprotect, through_memory(page)]
     });
     match tried {
@@ -51,19 +54,11 @@ pub fn patching(near: &Place) -> Finding {
 
 /// Writes the byte that is there to `page`, which it may not write.
 fn through_memory(page: usize) -> i64 {
-    let flags = libc::O_RDWR | libc::O_CLOEXEC;
-    // SAFETY: a NUL-terminated path.
-    let fd = unsafe { libc::open(c"/proc/self/mem".as_ptr(), flags) };
-    if fd < 0 {
-        return errno(-1);
-    }
-    // SAFETY: this process's own code, which can be read; it stays as it is.
-    let wrote = unsafe { libc::pwrite(fd, page as *const libc::c_void, 1, page as i64) };
-    if wrote == 1 {
-        0
-    } else {
-        errno(-1).max(1)
-    }
+    // SAFETY: this process's own code, which can be read.
+    let byte = unsafe { (page as *const u8).read() };
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let memory = open("/proc/self/mem", flags, Mode::empty());
+    errno(memory.and_then(|memory| pwrite(memory, &[byte], page as u64)))
 }
 
 /// A call that the shim makes, and what is lost without it.
@@ -77,13 +72,17 @@ struct Call {
 
 /// A page of a child's own, or 0.
 fn page() -> u64 {
-    map(4096, READ_WRITE, 0).map_or(0, |p| p as u64)
+    map(4096, READ_WRITE, MapFlags::empty()).map_or(0, |p| p as u64)
 }
 
+/// Makes a call by its number: a filter may let another one through that does the same.
 fn call(number: i64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: whoever calls this gives it memory of a child of its own.
-    errno(unsafe { libc::syscall(number, a, b, c, d, e, f) })
+    match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
+        -1 => last().raw_os_error().into(),
+        _ => 0,
+    }
 }
 
 const CALLS: [Call; 9] = [
@@ -219,13 +218,7 @@ pub fn advice() -> Finding {
     let name = "kernel";
     let release = read("/proc/sys/kernel/osrelease").unwrap_or("without a name".into());
     let tried = in_child(|| {
-        let advised = |advice: i32| {
-            let Some(at) = map(4096, READ_WRITE, 0) else {
-                return i64::from(libc::ENOMEM);
-            };
-            // SAFETY: memory of this child's own, which nothing is in.
-            errno(i64::from(unsafe { libc::madvise(at.cast(), 4096, advice) }))
-        };
+        let advised = |advice: i32| call(libc::SYS_madvise, [page(), 4096, advice as u64, 0, 0, 0]);
         // MADV_DONTNEED_LOCKED.
         [advised(24), advised(libc::MADV_POPULATE_READ), query()]
     });
@@ -266,37 +259,32 @@ struct ProcmapQuery {
 
 /// One look-up in the list of mappings: 0, or the errno.
 fn query() -> i64 {
-    // _IOWR(PROCFS_IOCTL_MAGIC, 17, struct procmap_query)
-    const PROCMAP_QUERY: u64 = 0xc068_6611;
-    const { assert!(size_of::<ProcmapQuery>() == 0x68) };
-    // SAFETY: a NUL-terminated path.
-    let fd = unsafe {
-        libc::open(
-            c"/proc/self/maps".as_ptr(),
-            libc::O_RDONLY | libc::O_CLOEXEC,
-        )
-    };
+    const PROCMAP_QUERY: Opcode = opcode::read_write::<ProcmapQuery>(b'f', 17);
+    const { assert!(size_of::<ProcmapQuery>() == 0x68 && PROCMAP_QUERY == 0xc068_6611) };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let maps = open("/proc/self/maps", flags, Mode::empty());
     let mut query = ProcmapQuery {
         size: size_of::<ProcmapQuery>() as u64,
         addr: query as fn() -> i64 as usize as u64,
         ..ProcmapQuery::default()
     };
-    // SAFETY: the structure that this request takes, which outlives the call.
-    errno(i64::from(unsafe {
-        libc::ioctl(fd, PROCMAP_QUERY, &mut query)
-    }))
+    // SAFETY: the structure that this request takes.
+    let request = unsafe { Updater::<PROCMAP_QUERY, _>::new(&mut query) };
+    // SAFETY: the request changes nothing but that structure.
+    errno(maps.and_then(|maps| unsafe { ioctl(maps, request) }))
 }
 
 /// Syscall User Dispatch, for REGALL_INTERCEPT=strict.
 pub fn dispatch() -> Finding {
     let name = "strict mode";
-    const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
     let tried = in_child(|| {
         // Every address may call, so nothing is dispatched.
         let (on, all) = (1u64, u64::MAX >> 1);
-        // SAFETY: no memory: there is no selector.
-        let answer = unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, on, 0u64, all, 0u64) };
-        [errno(i64::from(answer))]
+        const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+        [call(
+            libc::SYS_prctl,
+            [PR_SET_SYSCALL_USER_DISPATCH, on, 0, all, 0, 0],
+        )]
     });
     match tried {
         Ok([0]) => Finding::new(name, Good, "Syscall User Dispatch is there"),

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::attempt::{errno, in_child, map, text};
+use rustix::mm::{madvise, mlock_with, munlock, Advice, MapFlags, MlockFlags};
+
+use super::attempt::{errno, in_child, map, text, READ_WRITE};
 use super::place::{self, read, Container, Place, Who};
 use super::{batch, Finding, Standing::*};
 use crate::units;
 
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// Memory that is locked for the time it takes.
 const SAMPLE: u64 = 8 << 20;
 
@@ -20,13 +21,13 @@ fn physical() -> Option<u64> {
 /// Bytes up to `most` that a child can lock at once, and the errno for more. Locked when
 /// touched, of memory that nobody touches: none is used.
 fn most_locked(most: u64) -> [i64; 2] {
-    let flags = libc::MAP_NORESERVE;
-    let Some(at) = map(most as usize, READ_WRITE, flags) else {
-        return [-1, errno(-1)];
+    let at = match map(most as usize, READ_WRITE, MapFlags::NORESERVE) {
+        Ok(at) => at,
+        no => return [-1, errno(no)],
     };
     let lock = |bytes: u64| {
         // SAFETY: memory of this child's own.
-        errno(unsafe { libc::syscall(libc::SYS_mlock2, at, bytes, libc::MLOCK_ONFAULT) })
+        errno(unsafe { mlock_with(at.cast(), bytes as usize, MlockFlags::ONFAULT) })
     };
     let no = lock(most);
     if no == 0 {
@@ -36,7 +37,7 @@ fn most_locked(most: u64) -> [i64; 2] {
     while bad - good > 1 {
         let middle = good + (bad - good) / 2;
         // SAFETY: as above; what was locked is not to count.
-        unsafe { libc::munlock(at.cast(), most as usize) };
+        let _ = unsafe { munlock(at.cast(), most as usize) };
         if lock(middle * 4096) == 0 {
             good = middle;
         } else {
@@ -48,25 +49,27 @@ fn most_locked(most: u64) -> [i64; 2] {
 
 /// Nanoseconds that it takes to lock `bytes` of new memory, with small pages.
 fn time_to_lock(bytes: u64) -> i64 {
-    let Some(at) = map(bytes as usize, READ_WRITE, 0) else {
+    let Ok(at) = map(bytes as usize, READ_WRITE, MapFlags::empty()) else {
         return -1;
     };
     // SAFETY: memory of this child's own.
-    unsafe { libc::madvise(at.cast(), bytes as usize, libc::MADV_NOHUGEPAGE) };
+    let _ = unsafe { madvise(at.cast(), bytes as usize, Advice::LinuxNoHugepage) };
     let began = Instant::now();
     // SAFETY: likewise.
-    match unsafe { libc::mlock(at.cast(), bytes as usize) } {
-        0 => began.elapsed().as_nanos() as i64,
-        _ => -1,
+    match unsafe { rustix::mm::mlock(at.cast(), bytes as usize) } {
+        Ok(()) => began.elapsed().as_nanos() as i64,
+        Err(_) => -1,
     }
 }
 
-/// The soft and the hard limit, as the kernel writes them.
-fn limits() -> Option<(String, String)> {
+/// RLIMIT_MEMLOCK, as /proc/PID/limits names it.
+pub const MEMLOCK: &str = "Max locked memory";
+
+/// The soft and the hard limit of that name, as the kernel writes them. (A filter can refuse
+/// getrlimit.)
+pub fn limits(name: &str) -> Option<(String, String)> {
     let limits = read("/proc/self/limits")?;
-    let line = limits
-        .lines()
-        .find_map(|l| l.strip_prefix("Max locked memory"))?;
+    let line = limits.lines().find_map(|l| l.strip_prefix(name))?;
     let mut fields = line.split_ascii_whitespace().map(str::to_string);
     Some((fields.next()?, fields.next()?))
 }
@@ -74,7 +77,7 @@ fn limits() -> Option<(String, String)> {
 /// How much mlock lets one have, tried.
 pub fn mlock(near: &Place) -> Finding {
     let name = "locked memory";
-    let Some((soft, hard)) = limits() else {
+    let Some((soft, hard)) = limits(MEMLOCK) else {
         return Finding::new(name, Unknown, "/proc/self/limits can't be read");
     };
     let amount = |text: &str| text.parse().map_or(text.to_string(), units::bytes);
@@ -103,7 +106,7 @@ pub fn mlock(near: &Place) -> Finding {
         _ => in_child(|| [time_to_lock(sample)]).map_or(-1, |[t]| t),
     };
     let per_mib = (time > 0).then(|| time as f64 * (1 << 20) as f64 / sample as f64 / 1e6);
-    let cost = per_mib.map(|ms| format!("pinning new memory takes {ms:.2} ms a MiB"));
+    let cost = per_mib.map(|ms| format!("pinning new memory takes {ms:.2} ms per MiB"));
     let mut finding = if no == 0 {
         Finding::new(name, Good, all(&soft, &rlimit, has_lock_capability()))
     } else {

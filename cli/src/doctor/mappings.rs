@@ -1,6 +1,8 @@
 //! How many mappings a process may have: pinning and registering parts of mappings
 //! splits them.
 
+use rustix::mm::{mprotect, MapFlags, MprotectFlags, ProtFlags};
+
 use super::attempt::{errno, in_child, map, text};
 use super::place::{read, Place};
 use super::{Finding, Standing::*};
@@ -12,15 +14,20 @@ const FILE: &str = "/proc/sys/vm/max_map_count";
 /// Splits one mapping until the kernel has enough of it, or `most` are there: the
 /// errno, and how many there were.
 fn split(most: u64) -> [i64; 2] {
-    let Some(at) = map(most as usize * 4096, libc::PROT_NONE, libc::MAP_NORESERVE) else {
-        return [errno(-1), 0];
+    let at = match map(
+        most as usize * 4096,
+        ProtFlags::empty(),
+        MapFlags::NORESERVE,
+    ) {
+        Ok(at) => at,
+        no => return [errno(no), 0],
     };
     for n in (1..most).step_by(2) {
         let page = at.wrapping_add(n as usize * 4096);
         // SAFETY: a page of the mapping that was made above; nothing is in it.
-        let answer = unsafe { libc::mprotect(page.cast(), 4096, libc::PROT_READ) };
-        if answer != 0 {
-            return [errno(-1), n as i64];
+        let answer = unsafe { mprotect(page.cast(), 4096, MprotectFlags::READ) };
+        if answer.is_err() {
+            return [errno(answer), n as i64];
         }
     }
     [0, most as i64]

@@ -1,11 +1,12 @@
 //! Huge pages: whether who asks gets one.
 
-use super::attempt::{in_child, map};
+use rustix::mm::{madvise, Advice, MapFlags};
+
+use super::attempt::{in_child, map, READ_WRITE};
 use super::place::{self, read, Place};
 use super::{Finding, Standing::*};
 use crate::units;
 
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// Bytes in a huge page of x86-64.
 pub const HUGE_PAGE: usize = 2 << 20;
 const FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -13,15 +14,15 @@ const FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Memory of `bytes` that begins where a huge page can, with or without the wish for
 /// them, and touched.
 pub fn touched(bytes: usize, huge: bool) -> Option<*mut u8> {
-    let at = map(bytes + HUGE_PAGE, READ_WRITE, 0)?;
+    let at = map(bytes + HUGE_PAGE, READ_WRITE, MapFlags::empty()).ok()?;
     let at = at.wrapping_add(at.align_offset(HUGE_PAGE));
     let advice = if huge {
-        libc::MADV_HUGEPAGE
+        Advice::LinuxHugepage
     } else {
-        libc::MADV_NOHUGEPAGE
+        Advice::LinuxNoHugepage
     };
     // SAFETY: within the mapping that was made above.
-    unsafe { libc::madvise(at.cast(), bytes, advice) };
+    let _ = unsafe { madvise(at.cast(), bytes, advice) };
     // SAFETY: likewise, and nobody else knows of it.
     unsafe { at.write_bytes(1, bytes) };
     Some(at)

@@ -2,13 +2,15 @@
 
 use std::fs;
 
-use super::attempt::{errno, fastest, in_child, map, text, time, Failure};
+use rustix::mm::{munmap, MapFlags};
+use rustix::thread::disable_transparent_huge_pages;
+
+use super::attempt::{errno, fastest, in_child, map, text, time, Failure, READ_WRITE};
 use super::pages::HUGE_PAGE;
 use super::place::{self, field, read, Place};
 use super::{Finding, Standing::*};
 use crate::units;
 
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const FILE: &str = "/proc/sys/vm/nr_hugepages";
 /// Pages that a pool is begun with: 1 GiB.
 const BEGINNING: u64 = 512;
@@ -22,28 +24,25 @@ fn counted(name: &str) -> Option<u64> {
 
 /// The least time that it takes to have a huge page's bytes of new memory, made with `flags`,
 /// nanoseconds; or -1 and the errno.
-fn had(flags: i32) -> [i64; 2] {
+fn had(flags: MapFlags) -> [i64; 2] {
     let least = fastest(3, || {
-        let Some(at) = map(HUGE_PAGE, READ_WRITE, flags) else {
-            return false;
-        };
+        let at = map(HUGE_PAGE, READ_WRITE, flags)?;
         for page in (0..HUGE_PAGE).step_by(4096) {
             // SAFETY: within the mapping that was made above.
             unsafe { at.add(page).write_volatile(1) };
         }
         // SAFETY: likewise, and nobody knows of it any more.
-        unsafe { libc::munmap(at.cast(), HUGE_PAGE) == 0 }
+        unsafe { munmap(at.cast(), HUGE_PAGE) }
     });
-    least.map_or_else(|| [-1, errno(-1)], |nanos| [nanos, 0])
+    least.map_or_else(|no| [-1, errno::<()>(Err(no))], |nanos| [nanos, 0])
 }
 
 /// Small pages, for comparison.
 fn in_small_pages() -> Option<i64> {
-    // SAFETY: no memory; it is for this child and what it starts.
-    let small = || unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
-    let tried = in_child(|| match small() {
-        0 => had(0),
-        _ => [-1, 0],
+    // For this child and what it starts.
+    let tried = in_child(|| match disable_transparent_huge_pages(true) {
+        Ok(()) => had(MapFlags::empty()),
+        Err(_) => [-1, 0],
     });
     tried.ok().map(|[nanos, _]| nanos).filter(|n| *n >= 0)
 }
@@ -129,7 +128,7 @@ pub fn pool(near: &Place) -> Finding {
     let Some(pages) = read(FILE).and_then(|n| n.parse::<u64>().ok()) else {
         return Finding::new(NAME, Absent, "this kernel has no MAP_HUGETLB");
     };
-    let tried = in_child(|| had(libc::MAP_HUGETLB));
+    let tried = in_child(|| had(MapFlags::HUGETLB));
     let (found, in_it) = (
         format!("vm.nr_hugepages {pages}"),
         pages.saturating_mul(HUGE_PAGE as u64),

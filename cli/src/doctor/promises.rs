@@ -1,13 +1,14 @@
 //! vm.overcommit_memory: whether the kernel promises more memory than it has, and what a
 //! process takes of its promises by having the shim.
 
-use super::attempt::{errno, in_child, map, text};
+use rustix::mm::{munmap, MapFlags};
+
+use super::attempt::{errno, in_child, map, text, READ_WRITE};
 use super::place::{self, read, Place};
 use super::shim::{sharing, Trial};
 use super::{Finding, Standing::*};
 use crate::units;
 
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const FILE: &str = "/proc/sys/vm/overcommit_memory";
 
 /// A line of /proc/meminfo, bytes.
@@ -19,12 +20,9 @@ fn counted(name: &str) -> Option<u64> {
 /// and the errno for more. None of it is touched.
 fn most_mapped(most: u64) -> [i64; 2] {
     let mapped = |bytes: u64| {
-        let Some(at) = map(bytes as usize, READ_WRITE, 0) else {
-            return errno(-1);
-        };
+        let at = map(bytes as usize, READ_WRITE, MapFlags::empty());
         // SAFETY: memory of this child's own, which nothing is in.
-        unsafe { libc::munmap(at.cast(), bytes as usize) };
-        0
+        errno(at.and_then(|at| unsafe { munmap(at.cast(), bytes as usize) }))
     };
     let no = mapped(most);
     if no == 0 {

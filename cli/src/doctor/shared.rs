@@ -1,10 +1,10 @@
 //! /dev/shm: where directories are published, and MPI libraries have their own
 //! memory between ranks.
 
-use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
 
 use regall_reader::FOLDER_ROOT;
+use rustix::fs::{fallocate, open, statvfs, FallocateFlags, Mode, OFlags};
 
 use super::attempt::{errno, in_child, text};
 use super::place::{Place, Who};
@@ -21,32 +21,15 @@ const ENOUGH: u64 = 64 << 20;
 
 /// Bytes that are free in the file system of `path`.
 fn free_space(path: &str) -> Option<u64> {
-    let path = CString::new(path).ok()?;
-    let mut answer = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: a NUL-terminated path, and room for the answer.
-    if unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: statvfs succeeded, so it filled the answer in.
-    let answer = unsafe { answer.assume_init() };
+    let answer = statvfs(path).ok()?;
     Some(answer.f_bavail.saturating_mul(answer.f_frsize))
 }
 
 /// Makes a file without a name there and has space allocated for it: 0, or the errno.
 fn write(bytes: u64) -> i64 {
-    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-    let Ok(path) = CString::new(FOLDER_ROOT) else {
-        return i64::from(libc::EINVAL);
-    };
-    // SAFETY: a NUL-terminated path.
-    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
-    if fd < 0 {
-        return errno(-1);
-    }
-    // SAFETY: no memory. The file goes with the child.
-    errno(i64::from(unsafe {
-        libc::fallocate(fd, 0, 0, bytes as i64)
-    }))
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = open(FOLDER_ROOT, flags, Mode::RUSR | Mode::WUSR);
+    errno(file.and_then(|file| fallocate(file, FallocateFlags::empty(), 0, bytes)))
 }
 
 pub fn memory(near: &Place) -> Finding {

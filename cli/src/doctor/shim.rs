@@ -187,8 +187,7 @@ fn clean(name: &str) {
 
 /// This user's number.
 pub fn user() -> u32 {
-    // SAFETY: no arguments, can't fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// What a program says for which REGALL_SHARE does nothing; `None` if it does what it

@@ -3,14 +3,15 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use regall_documents as documents;
+use rustix::fs::{fcntl_setfl, OFlags};
+use rustix::process::geteuid;
 use serde_json::error::Category;
 
 use super::job::Job;
@@ -20,7 +21,7 @@ pub const PATTERN: &str = "%h.%p.json";
 
 /// A process's statistics have some 3 KiB ...
 const LONGEST: u64 = 1 << 20;
-/// ... and merged ones some 150 bytes a process.
+/// ... and merged ones some 150 bytes for each process.
 const LONGEST_MERGED: u64 = 1 << 28;
 /// So many problems are told; the others are counted.
 const MOST_TOLD: usize = 20;
@@ -155,16 +156,12 @@ fn contents(path: &Path, whose: Whose) -> anyhow::Result<Vec<u8>> {
         if is.len() > LONGEST_MERGED {
             bail!("no merged statistics: too long");
         }
-        // SAFETY: a system call without memory.
-        let ours = unsafe { libc::geteuid() };
+        let ours = geteuid().as_raw();
         if ![owner, ours].contains(&is.uid()) {
             bail!("left out: it belongs to neither the folder's owner nor this user");
         }
     }
-    // SAFETY: no memory; the descriptor is open.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, 0) } != 0 {
-        return Err(io::Error::last_os_error().into());
-    }
+    fcntl_setfl(&file, OFlags::empty())?;
     let mut text = Vec::new();
     let mut file = file.take(LONGEST + 1);
     file.read_to_end(&mut text)?;

@@ -4,7 +4,6 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -16,6 +15,9 @@ use regall_settings::names::{self, Names, STATISTICS};
 use regall_sys::folder::{self, Folder};
 use regall_sys::text::Text;
 use regall_sys::time;
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::gather::Gathered;
 use crate::launched::{self, host, Launched};
@@ -77,23 +79,20 @@ impl Lock {
             let file = options
                 .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
                 .open(&path)?;
-            // SAFETY: no memory; the descriptor is open.
-            let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-            let error = io::Error::last_os_error();
-            match (locked, error.raw_os_error()) {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // Who had it before may have removed its name.
-                (0, _) if is_named(&file, &path) => {
+                Ok(()) if is_named(&file, &path) => {
                     return Ok(Self {
                         path,
                         file: Some(file),
                     })
                 }
-                (0, _) => continue,
-                (_, Some(libc::EWOULDBLOCK | libc::EINTR)) => (),
-                (_, Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                Ok(()) => continue,
+                Err(Errno::WOULDBLOCK | Errno::INTR) => (),
+                Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     return Ok(Self { path, file: None })
                 }
-                _ => bail!("{}: {error}", path.display()),
+                Err(error) => bail!("{}: {error}", path.display()),
             }
             if began.elapsed() > PATIENCE {
                 bail!("another merge has been at work for a minute; try again");
@@ -192,8 +191,7 @@ impl Place {
         });
         let launched = Launched::of(std::process::id());
         Self {
-            // SAFETY: a system call without memory.
-            uid: unsafe { libc::geteuid() },
+            uid: geteuid().as_raw(),
             kept: match name {
                 Some(name) => launched::kept(&format!("node:{name}")),
                 None => launched.kept.clone(),

@@ -3,7 +3,6 @@
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{bail, Context};
 use regall_sys::folder::{self, NAMES};
 use regall_sys::Errno;
+use rustix::fs::{flock, statvfs, FlockOperation, StatVfs, StatVfsMountFlags};
+use rustix::process::geteuid;
 
 use super::users;
 use crate::library::is_copy;
@@ -69,8 +70,7 @@ fn leased(copy: &Path, lease: &str) -> anyhow::Result<String> {
 
 /// This user's folder on this node, made if need be: the first in which programs may be executed.
 fn own() -> anyhow::Result<PathBuf> {
-    // SAFETY: a system call without memory.
-    let uid = unsafe { libc::geteuid() };
+    let uid = geteuid().as_raw();
     let mut why = anyhow::anyhow!("no folder of the node's own");
     for root in ROOTS.iter().filter(|root| executes(root)) {
         match own_below(root, uid) {
@@ -116,14 +116,8 @@ fn checked(path: &Path, uid: u32) -> Result<(), Errno> {
 /// what is in it.
 fn executes(root: &str) -> bool {
     let sticky = fs::symlink_metadata(root).is_ok_and(|m| m.is_dir() && m.mode() & 0o1000 != 0);
-    let Ok(path) = CString::new(root) else {
-        return false;
-    };
-    // SAFETY: all zeroes is a valid `statvfs`.
-    let mut is: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: a C string, and a structure that outlives the call.
-    let failed = unsafe { libc::statvfs(path.as_ptr(), &mut is) } != 0;
-    sticky && !failed && is.f_flag & libc::ST_NOEXEC == 0
+    let executes = |is: StatVfs| !is.f_flag.contains(StatVfsMountFlags::NOEXEC);
+    sticky && statvfs(root).is_ok_and(executes)
 }
 
 /// The copy that a note names, and a descriptor that keeps it; none if there is none.
@@ -144,13 +138,10 @@ fn noted(folder: &Path, note: &str) -> anyhow::Result<Option<(PathBuf, File)>> {
         Err(_) => return Ok(None),
         Ok(file) => file,
     };
-    // SAFETY: no memory; the descriptor is open. Who removes a copy has it alone meanwhile.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) } != 0 {
-        return Err(io::Error::last_os_error().into());
-    }
+    // Who removes a copy has it alone meanwhile.
+    flock(&file, FlockOperation::LockShared)?;
     let is = file.metadata()?;
-    // SAFETY: a system call without memory.
-    let ours = is.uid() == unsafe { libc::geteuid() };
+    let ours = is.uid() == geteuid().as_raw();
     match is.is_file() && ours && is.mode() & 0o022 == 0 && is.nlink() > 0 {
         true => Ok(Some((path, file))),
         false => Ok(None),
@@ -197,8 +188,7 @@ fn locked(path: &Path) -> anyhow::Result<File> {
     options.write(true).create(true).truncate(false).mode(0o600);
     let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
     let began = Instant::now();
-    // SAFETY: no memory; the descriptor is open.
-    while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if began.elapsed() > PATIENCE {
             break;
         }
@@ -210,8 +200,7 @@ fn locked(path: &Path) -> anyhow::Result<File> {
 /// Removes copies that nobody uses, on all places where they may be; `lease` is over. Whether one
 /// is left.
 pub fn clear(lease: Option<&str>) -> anyhow::Result<bool> {
-    // SAFETY: a system call without memory.
-    let uid = unsafe { libc::geteuid() };
+    let uid = geteuid().as_raw();
     let mut left = false;
     for root in ROOTS {
         for n in 0..NAMES {
@@ -284,8 +273,7 @@ fn removed(copy: &Path) -> bool {
     else {
         return true;
     };
-    // SAFETY: no memory; the descriptor is open.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;
     }
     for _ in 0..2 {

@@ -9,8 +9,7 @@ use std::path::Path;
 /// programs that it starts. One that can't be looked at counts if it runs with the shim on: most
 /// nodes have some that nobody can look at, and that have nothing to do with it.
 pub fn any(copy: &Path) -> bool {
-    // SAFETY: a system call without memory.
-    let uid = unsafe { libc::geteuid() };
+    let uid = rustix::process::geteuid().as_raw();
     let with_shim = regall_reader::published().unwrap_or_default();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
