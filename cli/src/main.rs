@@ -44,6 +44,7 @@ mod run;
 mod settings;
 mod stage;
 mod stats;
+mod table;
 mod top;
 mod units;
 mod verify;
@@ -81,7 +82,7 @@ enum Command {
     /// Print what a job script gives its launcher to put the shim into the ranks
     #[command(after_help = env::EXIT_CODES, next_line_help = true)]
     Env(Box<env::Args>),
-    /// Show a process's address space: a line a mapping
+    /// Show a process's address space, one line per mapping
     #[command(after_help = maps::EXIT_CODES)]
     Maps(maps::Args),
     /// Print a process's directory for scripts

@@ -1,4 +1,4 @@
-//! `regall maps`: the address space for people, a line a mapping.
+//! `regall maps`: the address space for people, one line for each mapping.
 
 use std::fs;
 use std::io::Write;
@@ -11,6 +11,7 @@ use regall_reader::Region;
 use crate::look::{look, Look};
 use crate::regions;
 use crate::rows::{rows, Row};
+use crate::table::table;
 use crate::words::{reason, Key};
 use crate::{picture, print_json, units};
 
@@ -46,7 +47,8 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     } else if args.json {
         print_json(&told(args.pid, &look, &rows), out)?;
     } else {
-        table(&rows, out)?;
+        let heads = ["RANGE", " SIZE", "PROT", "STATE", "REASON", "KEYS", "NAME"];
+        write!(out, "{}", table(heads, rows.iter().map(shown)))?;
     }
     Ok(0)
 }
@@ -77,25 +79,18 @@ fn key(key: Option<u32>) -> Option<String> {
     key.map(|k| Key(Some(k)).to_string())
 }
 
-fn table(rows: &[Row], out: &mut impl Write) -> std::io::Result<()> {
-    writeln!(
-        out,
-        "{:<33} {:>9} {:4} {:<10} {:<11} {:<21} NAME",
-        "RANGE", "SIZE", "PROT", "STATE", "REASON", "KEYS"
-    )?;
-    for row in rows {
-        let (start, end) = (row.range.start(), row.range.end());
-        let addresses = format!("{start:08x}-{end:08x}");
-        let (size, prot) = (units::bytes(row.range.len()), row.mapping.prot);
-        let name = units::printable(&row.mapping.name);
-        let (state, reason) = (row.state(), row.reason());
-        let line = format!(
-            "{addresses:<33} {size:>9} {prot} {state:<10} {reason:<11} {:<21} {name}",
-            keys(row)
-        );
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    Ok(())
+/// A row as people read it.
+fn shown(row: &Row) -> [String; 7] {
+    let (start, end) = (row.range.start(), row.range.end());
+    [
+        format!("{start:08x}-{end:08x}"),
+        units::bytes(row.range.len()),
+        row.mapping.prot.to_string(),
+        row.state().to_string(),
+        row.reason(),
+        keys(row),
+        units::printable(&row.mapping.name),
+    ]
 }
 
 fn keys(row: &Row) -> String {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use regall_documents as documents;
 
+use crate::table::table;
 use crate::{complain, print_json, units, FAILED};
 use gather::Gathered;
 pub use gather::PATTERN;
@@ -363,40 +364,15 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// A line a figure, in columns as wide as what stands in them.
+    /// A line for each figure.
     fn table(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let mut table = vec![["FIGURE", "MIN", "MEDIAN", "MAX", "OUTLIER"].map(String::from)];
-        for row in &self.rows {
-            let figure = plain(&row.name);
-            let show = |n| row.unit.show(n);
+        let rows = self.rows.iter().map(|row| {
+            let [least, median, most] = [row.least, row.median, row.most].map(|n| row.unit.show(n));
             let who = row.outlier.map_or("-".into(), |at| self.job.place(at));
-            table.push([
-                figure,
-                show(row.least),
-                show(row.median),
-                show(row.most),
-                who,
-            ]);
-        }
-        let width = |n: usize| {
-            table
-                .iter()
-                .filter_map(|r| r.get(n))
-                .map(|c| c.len())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<_> = (0..4).map(width).collect();
-        for [figure, least, median, most, who] in &table {
-            let &[a, b, c, d] = widths.as_slice() else {
-                break;
-            };
-            writeln!(
-                f,
-                "{figure:<a$}  {least:>b$}  {median:>c$}  {most:>d$}  {who}"
-            )?;
-        }
-        Ok(())
+            [plain(&row.name), least, median, most, who]
+        });
+        let heads = ["FIGURE", " MIN", " MEDIAN", " MAX", "OUTLIER"];
+        write!(f, "{}", table(heads, rows))
     }
 }
 

@@ -37,7 +37,7 @@ pub fn stats(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// For people: a line a value, without the counters that are 0.
+/// For people: one value in a line, without the counters that are 0.
 fn print(value: &Value, path: &str, out: &mut impl Write) -> std::io::Result<()> {
     let (section, name) = path.split_once('.').unwrap_or(("", path));
     let counters = matches!(section, "events" | "counters");
