@@ -161,13 +161,9 @@ pub fn gaps(
 /// Bytes that count as locked (`VmLck`) if it is as the entries say: what is pinned, and what the
 /// program has locked itself.
 pub fn locked(entries: &[Entry], mappings: &[Mapping]) -> u64 {
-    let said = |m: &Mapping| {
-        let known = overlapping(entries, m.range).iter();
-        let locked = known.filter(|e| counts_as_locked(e.attr));
-        let pieces = locked.filter_map(|e| e.range.intersection(m.range));
-        pieces.map(PageRange::len).sum::<u64>()
-    };
-    mappings.iter().map(said).sum()
+    let all = entries.iter().filter(|e| counts_as_locked(e.attr));
+    let locked = Cover::of(all.map(|e| e.range));
+    mappings.iter().map(|m| locked.bytes(m.range)).sum()
 }
 
 /// mlock(2) leaves some mappings as they are, and says yes. Huge pages stay anyway: they are pinned.
@@ -386,24 +382,6 @@ mod tests {
         assert_eq!(found(vec![whole]), []);
     }
 
-    /// Pages of the model below.
-    const PAGES: u64 = 24;
-
-    /// Ranges without overlaps, in order, each with a number of its own choice.
-    fn ranges() -> impl Strategy<Value = Vec<(u64, u64, u8)>> {
-        let steps = proptest::collection::vec((0..4u64, 1..6u64, 0..4u8), 0..8);
-        steps.prop_map(|steps| {
-            let mut at = 0;
-            let step = |(hole, len, kind)| {
-                let start = at + hole;
-                at = start + len;
-                (start, at, kind)
-            };
-            let all: Vec<_> = steps.into_iter().map(step).collect();
-            all.into_iter().filter(|r| r.1 <= PAGES).collect()
-        })
-    }
-
     proptest! {
         /// Each page is looked at on its own, and what is wrong with it is what is found.
         #[test]
@@ -415,6 +393,7 @@ mod tests {
                 let mut e = entry(start, end);
                 e.attr.prot = prot(kind);
                 e.attr.hca = if kind < 2 { Column::YES } else { Column::no(Reason::Limit) };
+                e.attr.pin = if kind < 3 { Column::YES } else { Column::no(Reason::Limit) };
                 e
             }).collect();
             let mappings: Vec<_> = maps.iter().map(|&(start, end, kind)| {
@@ -427,12 +406,13 @@ mod tests {
             };
             let regions = Regions::of_primary([of(1, &held), of(2, &other)].concat(), 1);
             let rules = Rules { strict, ..LOOSE };
-            let mut expected = Vec::new();
+            let (mut expected, mut pinned) = (Vec::new(), 0);
             for page in 0..PAGES {
                 let at = |all: &[(u64, u64, u8)]| {
                     all.iter().find(|r| (r.0..r.1).contains(&page)).map(|r| r.2)
                 };
                 let (entry, map, region) = (at(&said), at(&maps), at(&held));
+                pinned += u64::from(map.is_some() && matches!(entry, Some(..3)));
                 match (map, entry) {
                     (Some(_), None) => expected.push((page, 'u')),
                     (Some(m), Some(e)) if m % 2 != e % 2 => expected.push((page, 'p')),
@@ -459,6 +439,7 @@ mod tests {
             }
             found.sort_unstable();
             prop_assert_eq!(found, expected);
+            prop_assert_eq!(locked(&entries, &mappings), pinned << 12);
         }
     }
 }

@@ -19,4 +19,12 @@ impl Cover {
         gaps.filter_map(|gap| PageRange::new(gap.start, gap.end))
             .collect()
     }
+
+    /// How many bytes of `range` it has.
+    pub fn bytes(&self, range: PageRange) -> u64 {
+        let within = range.start()..range.end();
+        let had = self.0.overlapping(&within);
+        had.map(|r| r.end.min(within.end) - r.start.max(within.start))
+            .sum()
+    }
 }

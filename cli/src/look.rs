@@ -200,8 +200,27 @@ pub mod fixtures {
     //! Entries and mappings by page number.
 
     use super::*;
+    use proptest::prelude::Strategy;
     use regall_directory::layout::Generation;
     use regall_directory::vocab::{Access, Attr, Prot};
+
+    /// Pages that [`ranges`] may have.
+    pub const PAGES: u64 = 24;
+
+    /// Ranges without overlaps, in order, each with a number of its own choice.
+    pub fn ranges() -> impl Strategy<Value = Vec<(u64, u64, u8)>> {
+        let steps = proptest::collection::vec((0..4u64, 1..6u64, 0..4u8), 0..8);
+        steps.prop_map(|steps| {
+            let mut at = 0;
+            let step = |(hole, len, kind)| {
+                let start = at + hole;
+                at = start + len;
+                (start, at, kind)
+            };
+            let all: Vec<_> = steps.into_iter().map(step).collect();
+            all.into_iter().filter(|r| r.1 <= PAGES).collect()
+        })
+    }
 
     pub fn range(start: u64, end: u64) -> PageRange {
         PageRange::new(start << 12, end << 12).unwrap()

@@ -101,3 +101,66 @@ impl Row<'_> {
         (self.entry.map(|e| e.attr.pack()), region)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rangemap::RangeMap;
+    use regall_directory::vocab::{Column, Reason};
+
+    use super::*;
+    use crate::figures::fixtures::figures;
+    use crate::look::fixtures::*;
+    use crate::regions::Regions;
+
+    /// Says of what lies in `map` what `say` makes of what was said before.
+    fn put<T: Copy + Eq>(map: &mut RangeMap<u64, T>, range: PageRange, say: impl Fn(T) -> T) {
+        let within = range.start()..range.end();
+        let had = map.overlapping(&within);
+        let had = had.map(|(r, v)| (r.start.max(within.start)..r.end.min(within.end), *v));
+        for (range, value) in had.collect::<Vec<_>>() {
+            map.insert(range, say(value));
+        }
+    }
+
+    proptest! {
+        /// Rows are what a range map has of each mapping, into which entries and then regions
+        /// are put: equal neighbours are one.
+        #[test]
+        fn as_a_range_map_has_them(said in ranges(), maps in ranges(), held in ranges()) {
+            let entries: Vec<_> = said.iter().map(|&(start, end, kind)| {
+                let mut e = entry(start, end);
+                e.attr.pin = if kind < 2 { Column::YES } else { Column::no(Reason::Limit) };
+                e
+            }).collect();
+            let held = held.iter().zip(1..).map(|(r, key)| region(1, r.0, r.1, key));
+            let regions = Regions::of_primary(held.collect(), 1);
+            let look = Look {
+                header: figures(1, "a").header,
+                mappings: maps.iter().map(|r| mapping(r.0, r.1)).collect(),
+                entries,
+                regions,
+                unlocked: Ok(Vec::new()),
+                busy: 0,
+                quiet: true,
+                clean: true,
+                start_time: 1,
+            };
+            let mut expected = Vec::new();
+            for mapping in &look.mappings {
+                let mut map = RangeMap::new();
+                map.insert(mapping.range.start()..mapping.range.end(), (None, None));
+                for e in &look.entries {
+                    put(&mut map, e.range, |_| (Some(e.attr.pack()), None));
+                }
+                for r in look.regions.primary() {
+                    put(&mut map, r.range, |(entry, _)| (entry, Some((r.generation, r.id))));
+                }
+                expected.extend(map.into_iter().map(|(r, said)| (r.start, r.end, said)));
+            }
+            let rows = rows(&look);
+            let rows: Vec<_> = rows.iter().map(|r| (r.range.start(), r.range.end(), r.says())).collect();
+            prop_assert_eq!(rows, expected);
+        }
+    }
+}
