@@ -366,6 +366,72 @@ fn a_key_interrupts_once() {
     assert_eq!(done.stdout.matches("int'").count(), 1, "{}", done.stdout);
 }
 
+/// Interrupts `regall run` as often as it is told to, each time when the one before has arrived.
+const INTERRUPTING: &str = "
+n=0 most=$1
+trap 'n=$((n + 1))' INT
+sleep 0.01
+for i in $(seq $most); do
+    kill -INT $PPID
+    while [ $n -lt $i ]; do sleep 0.05; done
+done
+exit 3";
+
+/// The first SIGINT is for the command, and the report is made. Who sends another one does not
+/// want to wait for that: the parts are left, from which it can be made.
+#[test]
+fn the_second_interrupt_leaves_the_parts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for times in ["1", "2"] {
+        let report = folder.path().join(times);
+        let mut command = Command::new(build::regall());
+        command.args(["run", "--report"]).arg(&report);
+        let done = run(command.args(["--", "sh", "-c", INTERRUPTING, "sh", times]));
+        assert_eq!(done.end(), "exit 3", "{}", done.stderr);
+        assert_eq!(report.exists(), times == "1", "{}", done.stderr);
+        let said = done.regall_lines();
+        if times == "1" {
+            assert!(said.is_empty(), "{said:?}");
+            continue;
+        }
+        let (_, parts) = said[0].split_once("its parts stay in ").expect("where");
+        let (parts, _) = parts.split_once(": regall report").expect("how");
+        let done = run(Command::new(build::regall()).arg("report").arg(parts));
+        done.must_succeed();
+        assert!(done.stdout.contains("MEDIAN"), "{}", done.stdout);
+    }
+}
+
+/// As a launcher whose nodes do not answer when they are asked for what their ranks counted.
+const NODES_THAT_HANG: &str = "#!/bin/sh
+case \"$*\" in
+*--merge*)
+    exec 2>/dev/null
+    kill -INT $PPID
+    sleep 3
+    ;;
+esac
+";
+
+/// When the command has ended, a signal is meant for `regall run`, which is ended by it.
+#[test]
+fn the_report_can_be_interrupted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (launcher, report) = (
+        folder.path().join("mpirun.openmpi"),
+        folder.path().join("report"),
+    );
+    std::fs::write(&launcher, NODES_THAT_HANG).expect("a script");
+    std::fs::set_permissions(&launcher, PermissionsExt::from_mode(0o755)).expect("a mode");
+    let mut command = Command::new(build::regall());
+    command.args(["run", "--report"]).arg(&report).arg("--");
+    let done = run(command.arg(&launcher).args(["--host", "a,b", "true"]));
+    assert_eq!(done.end(), "signal 2", "{}", done.stderr);
+    let said = done.regall_lines();
+    assert!(said[0].contains("its parts are on nodes"), "{said:?}");
+    assert!(!report.exists());
+}
+
 #[test]
 fn files_that_are_none() {
     let folder = tempfile::tempdir().expect("a folder");

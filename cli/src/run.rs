@@ -2,17 +2,14 @@
 //! report on the whole job.
 
 mod parts;
+pub mod waiting;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::exfiltrator::WithRawSiginfo;
-use signal_hook::iterator::SignalsInfo;
 
 use regall_directory::settings::RANKS;
 
@@ -22,6 +19,7 @@ use crate::settings::{Missing, Settings, Variable, MERGE_FILE, STATS_FILE};
 use crate::stage::{self, Nodes};
 use crate::{complain, FAILED};
 use parts::Parts;
+use waiting::waited;
 
 /// As a shell says that there is no such command ...
 pub const NOT_FOUND: u8 = 127;
@@ -31,7 +29,8 @@ pub const NOT_EXECUTABLE: u8 = 126;
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: that of the command; 128 and its number if a signal ended it, with --report; 126 if \
      the command can't be executed, or ld.so can't preload the library; 127 if the command or the library is not there; 2 if \
-     a flag is wrong: nothing is started then.",
+     a flag is wrong: nothing is started then. With --report, signals are passed on to the command. \
+     After a second SIGINT or SIGTERM no report is made, and its parts stay.",
     "regall run --pin onfault -- mpirun -np 2 ./app",
     "regall-run"
 );
@@ -113,6 +112,9 @@ pub fn run(args: &Args) -> ExitCode {
     )
 }
 
+/// What is said where they are not removed.
+const COPIES_LEFT: &str = "copies of the library may be left on nodes: regall stage --remove";
+
 /// What is left in the node's memory when it ends: copies of the library.
 struct Staged {
     copy: stage::Copy,
@@ -185,7 +187,7 @@ impl Staged {
         let lease = self.nodes.as_ref().map(|(_, lease)| lease.clone());
         drop(self);
         if !gone || stage::clear(lease.as_deref()).is_err() {
-            complain("copies of the library may be left on nodes: regall stage --remove");
+            complain(COPIES_LEFT);
         }
     }
 }
@@ -225,8 +227,10 @@ fn become_it(
     let failed = match parts.is_some() || staged.as_ref().is_some_and(Staged::waits) {
         false => command.exec(),
         true => {
-            let ended = waited(&mut command);
+            let left = parts.as_ref().map(Parts::left);
+            let ended = waited(&mut command, left.or_else(|| Some(COPIES_LEFT.into())));
             match &ended {
+                Ok(ended) if ended.at_once => parts.iter().for_each(|p| complain(&p.left())),
                 Ok(_) => parts.into_iter().for_each(Parts::gather),
                 Err(_) => parts.iter().for_each(Parts::remove),
             }
@@ -234,7 +238,7 @@ fn become_it(
                 staged.remove();
             }
             match ended {
-                Ok(code) => return code.into(),
+                Ok(ended) => return ended.code.into(),
                 Err(e) => e,
             }
         }
@@ -269,60 +273,6 @@ fn sanitizer(options: Option<OsString>) -> OsString {
 pub fn only_submits(program: &OsStr, arguments: &[OsString]) -> bool {
     let waits = |a: &OsString| a == "-W" || a == "--wait";
     Path::new(program).file_name() == Some(OsStr::new("sbatch")) && !arguments.iter().any(waits)
-}
-
-/// Runs it to its end and returns its exit status, as a shell says it. A signal that somebody
-/// sends is handed on, so that whoever means the command reaches it. A signal that the kernel
-/// sends, for a key of the terminal or its end, has gone to the command, too: it is in the same
-/// group. What somebody sends to that group can't be told from what is sent to us, and reaches the
-/// command twice: to be ended twice is better than not at all.
-pub fn waited(command: &mut Command) -> io::Result<u8> {
-    let signals = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
-    // A handler here would be the default action in the command.
-    let heeded = signals.into_iter().filter(|s| !inherited::is_ignored(*s));
-    let mut coming = SignalsInfo::<WithRawSiginfo>::new(heeded)?;
-    let handle = coming.handle();
-    let mut child = command.spawn()?;
-    let pid = child.id() as i32;
-    let forwarder = std::thread::spawn(move || {
-        for signal in coming.forever() {
-            if signal.si_code != libc::SI_KERNEL {
-                // SAFETY: no memory. The child has not been waited for while this runs.
-                unsafe { libc::kill(pid, signal.si_signo) };
-            }
-        }
-    });
-    let ended = ended(pid);
-    // From here on its number may be somebody else's.
-    handle.close();
-    let _ = forwarder.join();
-    ended?;
-    let status = child.wait()?;
-    let code = status.code().or_else(|| Some(128 + status.signal()?));
-    Ok(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(u8::MAX))
-}
-
-/// Waits for a child's end and leaves it to be waited for.
-fn ended(pid: i32) -> io::Result<()> {
-    loop {
-        // SAFETY: all zeroes is a valid `siginfo_t`.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `info` outlives the call.
-        let done = unsafe {
-            libc::waitid(
-                libc::P_PID,
-                pid as u32,
-                &mut info,
-                libc::WEXITED | libc::WNOWAIT,
-            )
-        };
-        let error = io::Error::last_os_error();
-        match done {
-            0 => return Ok(()),
-            _ if error.kind() == ErrorKind::Interrupted => continue,
-            _ => return Err(error),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use anyhow::{bail, Context};
 use regall_documents::Check;
 
-use crate::run::{self, only_submits, waited, NOT_EXECUTABLE, NOT_FOUND};
+use crate::run::waiting::waited;
+use crate::run::{self, only_submits, NOT_EXECUTABLE, NOT_FOUND};
 use crate::settings::{Missing, Settings, Variable};
 use crate::{complain, print_json, FAILED};
 use suppress::Suppressions;
@@ -160,8 +161,8 @@ fn recorded(program: &OsStr, arguments: &[OsString], folder: &Folder) -> anyhow:
     ];
     environment.retain(|(name, _)| ours.iter().all(|(ours, _)| ours != name));
     environment.extend(ours);
-    match waited(&mut run::command(program, arguments, environment)) {
-        Ok(code) => Ok(Ended::With(code)),
+    match waited(&mut run::command(program, arguments, environment), None) {
+        Ok(ended) => Ok(Ended::With(ended.code)),
         Err(e) => {
             complain(&format!("{}: {e}", program.to_string_lossy()));
             Ok(Ended::NeverBegan(match e.kind() {

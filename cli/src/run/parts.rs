@@ -165,6 +165,20 @@ impl Parts {
         self.remove();
     }
 
+    /// What is to be said where no report is made.
+    pub fn left(&self) -> String {
+        let folder = self.folder.display();
+        match &self.way {
+            Way::Nodes { name, .. } => format!(
+                "interrupted: no report; its parts are on nodes, below /dev/shm: regall report \
+                 --name {name} --merge FILE on each brings them into a file"
+            ),
+            _ => format!(
+                "interrupted: no report; its parts stay in {folder}: regall report {folder} makes it"
+            ),
+        }
+    }
+
     pub fn remove(&self) {
         if let Err(e) = fs::remove_dir_all(&self.folder) {
             complain(&format!("{}: {e}", self.folder.display()));
