@@ -123,6 +123,21 @@ fn the_recipe_of_spack_installs() {
     assert!(said.contains("spack: installed, and runs"), "{said}");
 }
 
+/// What programs of others read directories with can be published: versions, licence, page and
+/// documents are there, and what is packed builds.
+#[test]
+fn the_readers_crates_can_be_published() {
+    let mut script = Command::new(build::script("check-packaging"));
+    script
+        .arg("crates")
+        .env("CARGO_TARGET_DIR", build::target());
+    let said = done(script.env_remove("MAKEFLAGS"));
+    assert!(
+        said.contains("regall-reader are packed, and build"),
+        "{said}"
+    );
+}
+
 /// One command puts page, address and date where they belong; without it nothing is ready.
 #[test]
 fn a_release_is_prepared() {

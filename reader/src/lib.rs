@@ -1,9 +1,10 @@
-//! Finds the directory of a process and takes a snapshot of it, for the command
-//! line and other tools.
+#![doc = include_str!("../README.md")]
+//!
+//! # How
 //!
 //! The file is read with pread instead of being mapped, so that one that is cut
 //! short meanwhile is an error and not SIGBUS: [`open`] finds a process's file,
-//! and [`Directory::snapshot`] takes it. Nothing in it is trusted.
+//! and [`Directory::snapshot`] takes it.
 //!
 //! A crate of its own because it uses std: features of a crate are united over
 //! a build, and `regall-directory` is part of a shim that has no std.
@@ -34,8 +35,7 @@ pub enum OpenError {
     /// The process has no directory yet, or one that is still being made.
     Unpublished,
     /// The process had a directory, which has been removed: it is about to end, or somebody has
-    /// cleared
-    /// /dev/shm.
+    /// cleared /dev/shm.
     Removed,
     /// The process belongs to someone else.
     Foreign,
