@@ -108,6 +108,9 @@ lint:
 	scripts/oldest-rust
 	# What is linked, under which licence: the files that are installed are of this Cargo.lock.
 	scripts/notices --check
+	# The same of all crates, tests' too, where cargo-deny is installed. (It needs the network only
+	# for advisories, which are looked at before a release.)
+	! cargo deny --version >/dev/null 2>&1 || cargo deny --offline --workspace check licenses bans sources
 	# Recipes have the version and the page of Cargo.toml.
 	scripts/check-packaging versions
 	scripts/shellcheck
