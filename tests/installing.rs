@@ -499,10 +499,16 @@ fn shells_complete() {
     let installed = Installed::new();
     let share = installed.prefix().join("share");
     let bash = share.join("bash-completion/completions/regall");
-    let script = "source \"$1\"; COMP_WORDS=(regall ver); COMP_CWORD=1; \
-                  _regall regall ver regall; echo \"${COMPREPLY[@]}\"";
-    let offered = done(Command::new("bash").args(["-c", script, "bash"]).arg(bash));
-    assert_eq!(offered, "verify\n");
+    let offered = |words: &[&str]| {
+        let script = "source \"$1\"; shift; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
+                      _regall regall \"${@: -1}\" \"${@: -2:1}\"; echo \"${COMPREPLY[@]}\"";
+        let mut shell = Command::new("bash");
+        shell.args(["-c", script, "bash"]).arg(&bash);
+        done(shell.args(words))
+    };
+    assert_eq!(offered(&["regall", "ver"]), "verify\n");
+    let values = offered(&["regall", "run", "--pin", ""]);
+    assert_eq!(values, "auto onfault populate off\n");
     if !missing("zsh") {
         done(
             Command::new("zsh")
@@ -513,12 +519,17 @@ fn shells_complete() {
     if !missing("fish") {
         let file = share.join("fish/vendor_completions.d/regall.fish");
         let home = tempfile::tempdir().expect("a folder");
-        let script = "source $argv[1]; complete -C 'regall ver'";
+        let script = "source $argv[1]; complete -C 'regall ver'; complete -C 'regall run --pin on'";
         let mut fish = Command::new("fish");
         fish.args(["--no-config", "-c", script])
             .arg(file)
             .env("HOME", home.path());
-        assert!(done(&mut fish).starts_with("verify\t"));
+        let offered = done(&mut fish);
+        let mut words = offered.lines().filter_map(|l| l.split('\t').next());
+        assert_eq!(
+            (words.next(), words.next()),
+            (Some("verify"), Some("onfault"))
+        );
     }
 }
 

@@ -406,6 +406,16 @@ fn links_lead_somewhere() {
     lead_somewhere(&doc, &["README.md", "SECURITY.md"]);
 }
 
+/// Who has never seen the project reads these first.
+#[test]
+fn the_first_pages_are_short() {
+    for (page, most) in [("README.md", 1500), ("docs/quick-start.md", 500)] {
+        let text = fs::read_to_string(build::root().join(page)).expect(page);
+        let words = text.split_whitespace().count();
+        assert!(words <= most, "{page}: {words} words");
+    }
+}
+
 /// The pages of these names, and those in docs beside them.
 fn pages_of(root: &Path, names: &[&str]) -> Vec<PathBuf> {
     let mut pages: Vec<_> = names.iter().map(|page| root.join(page)).collect();

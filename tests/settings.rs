@@ -529,6 +529,30 @@ fn fork_all_registers_what_is_inherited() {
 }
 
 /// `regall run` gives the command the same environment as one sets by hand.
+/// A bad value of a variable leaves the shim inert; a bad flag starts nothing.
+#[test]
+fn a_wrong_flag_starts_nothing() {
+    for flags in [
+        &["--limit", "10X"][..],
+        &["--pin", "foo"],
+        &["--share=yes"],
+        &["--pni", "off"],
+    ] {
+        let mut command = Command::new(build::regall());
+        command
+            .arg("run")
+            .args(flags)
+            .args(["--", "echo", "started"]);
+        let done = child::run(&mut command, TIMEOUT);
+        assert_eq!(
+            (done.end().as_str(), done.stdout.as_str()),
+            ("exit 2", ""),
+            "{flags:?}"
+        );
+        assert!(done.stderr.starts_with("error: "), "{}", done.stderr);
+    }
+}
+
 #[test]
 fn regall_run() {
     let mut command = Command::new(build::regall());
