@@ -28,7 +28,8 @@ pub struct Question {
     /// With --all: exit code 0 although no process is found
     #[arg(long, conflicts_with_all = ["pids", "expect"])]
     allow_none: bool,
-    /// With --all: fewer than N processes found is exit code 2; with --watch, in all of the time
+    /// With --all: exit code 2 if fewer than N processes are found; with --watch, in all rounds
+    /// together
     #[arg(long, value_name = "N", conflicts_with = "pids")]
     expect: Option<usize>,
     /// What is over the limit, refused, off, untouched or inherited is a gap too

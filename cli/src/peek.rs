@@ -35,8 +35,8 @@ const BLOCK: u64 = 1 << 20;
 #[command(override_usage = "regall peek [--raw | --hex] PID ADDR LEN
        regall peek [--raw | --hex] --cookie COOKIE OFFSET LEN")]
 pub struct Args {
-    /// A process, an address of its, and bytes; with --cookie, an offset and bytes. Decimal, or
-    /// hexadecimal with 0x
+    /// A process, an address in it, and how many bytes; with --cookie, an offset and how many.
+    /// Decimal, or hexadecimal with 0x
     #[arg(value_name = "NUMBER", value_parser = number, num_args = 2..=3, required = true)]
     numbers: Vec<u64>,
     /// Read the memory behind this cookie, from the offset on, at most to its end

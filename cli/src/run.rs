@@ -43,8 +43,8 @@ pub struct Args {
     /// on a shared file system (docs/scale.md)
     #[arg(long)]
     stage: bool,
-    /// When it has ended, write one table of all ranks there (JSON if it is called *.json);
-    /// its folder must be one that all nodes see
+    /// When the command has ended, write one table of all ranks into FILE (JSON if its name ends in
+    /// .json); all nodes must see its folder
     #[arg(long, value_name = "FILE", conflicts_with = "stats_file")]
     report: Option<PathBuf>,
     /// The command and its arguments

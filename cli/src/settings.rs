@@ -57,7 +57,7 @@ settings! {
     hca "REGALL_HCA" "adopt" "adopt|DEVICE|off" "Where memory is registered with an adapter";
     hca_devices "REGALL_HCA_DEVICES" "all" "GLOBS" "Adapters in whose protection domains memory is registered";
     hca_mode "REGALL_HCA_MODE" "pinned" "pinned|odp" "Pinned or on-demand registration";
-    hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether a kernel whose fork does not copy registered memory keeps adapters out";
+    hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether memory is registered on a kernel whose fork does not copy registered memory: safe leaves it out";
     scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
     keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
     revoke_ms "REGALL_REVOKE_MS" "100" "MS|off" "How long peers still reach what was deregistered";
@@ -69,8 +69,8 @@ settings! {
     copy "REGALL_COPY" "auto" "auto|LIST|off" "How peers' memory is copied";
     ptracer "REGALL_PTRACER" "off" "off|any" "Whether Yama lets every process of the user trace this one";
     box_limit "REGALL_BOX_LIMIT" "4K" "BYTES" "The longest message that this process takes";
-    box_size "REGALL_BOX_SIZE" "32K" "BYTES" "What a sender's ring has";
-    box_max "REGALL_BOX_MAX" "32" "RINGS" "Senders that have a ring of their own at one time";
+    box_size "REGALL_BOX_SIZE" "32K" "BYTES" "The size of a sender's ring";
+    box_max "REGALL_BOX_MAX" "32" "RINGS" "How many senders have a ring of their own at one time";
     box_threshold "REGALL_BOX_THRESHOLD" "16" "MESSAGES" "After how many messages a sender gets a ring";
     share "REGALL_SHARE" "off" "off|heap|always" "Whether peers can map large anonymous memory";
     huge "REGALL_HUGE" "advise" "advise|off" "Whether huge pages are asked for";

@@ -22,8 +22,8 @@ use metrics::{Form, Metrics};
 use sample::{Sample, Sampler};
 
 pub const EXIT_CODES: &str = after_help!(
-    "Exit code: 0, also if there is none; with --once 2 if one could \
-    not be looked at. Keys are shown below the table, ? explains all.",
+    "Exit code: 0, also if there is no process; with --once 2 if one could \
+    not be looked at. The keys are shown below the table; ? explains them.",
     "regall top --once --sort RANK",
     "regall-top"
 );
@@ -42,13 +42,13 @@ pub struct Args {
     /// Write metrics into DIR/regall.prom, for the node exporter of Prometheus to read
     #[arg(long, value_name = "DIR", requires = "once", conflicts_with_all = ["json", "openmetrics"])]
     textfile: Option<PathBuf>,
-    /// Look every so many seconds; rates are over that time
+    /// Look every SECONDS; rates are over that time
     #[arg(long, value_name = "SECONDS", value_parser = units::seconds, default_value = "1")]
     interval: Duration,
-    /// By which column the table is sorted
+    /// Sort the table by this column
     #[arg(long, value_name = "COLUMN", default_value = "PID")]
     sort: String,
-    /// The other way round
+    /// Sort in reverse order
     #[arg(long)]
     reverse: bool,
     /// Only those whose pid, name, state or rank=N has all of these words

@@ -10,7 +10,7 @@ use crate::{print_json, units, watch};
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0 no gap (without --strict, memory over the limit is none), 1 a gap (printed), 2 \
     could not look (vanished, foreign, inert, corrupt, busy for 5 s, or /proc does not tell what \
-    is locked). 2 beats 1 beats 0. With --all, no process found is 2 unless --allow-none is given, \
+    is locked). The highest code of all processes counts. With --all, no process found is 2 unless --allow-none is given, \
     and so are fewer than --expect N: --all does not see a process in which the shim is off.",
     "regall verify --all --expect 2",
     "regall-verify"
