@@ -228,7 +228,7 @@ fn become_it(
         false => command.exec(),
         true => {
             let left = parts.as_ref().map(Parts::left);
-            let ended = waited(&mut command, left.or_else(|| Some(COPIES_LEFT.into())));
+            let ended = waited(&mut command, left.unwrap_or_else(|| COPIES_LEFT.into()));
             match &ended {
                 Ok(ended) if ended.at_once => parts.iter().for_each(|p| complain(&p.left())),
                 Ok(_) => parts.into_iter().for_each(Parts::gather),

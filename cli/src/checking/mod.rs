@@ -161,7 +161,11 @@ fn recorded(program: &OsStr, arguments: &[OsString], folder: &Folder) -> anyhow:
     ];
     environment.retain(|(name, _)| ours.iter().all(|(ours, _)| ours != name));
     environment.extend(ours);
-    match waited(&mut run::command(program, arguments, environment), None) {
+    let left = format!(
+        "interrupted: no report; the records stay in {0}: regall check --read {0} makes it",
+        folder.path.display()
+    );
+    match waited(&mut run::command(program, arguments, environment), left) {
         Ok(ended) => Ok(Ended::With(ended.code)),
         Err(e) => {
             complain(&format!("{}: {e}", program.to_string_lossy()));

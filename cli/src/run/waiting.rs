@@ -30,7 +30,7 @@ pub struct Ended {
 /// not at all.
 ///
 /// From then on SIGINT, SIGTERM and SIGQUIT end this process, which says what is `undone` then.
-pub fn waited(command: &mut Command, undone: Option<String>) -> io::Result<Ended> {
+pub fn waited(command: &mut Command, undone: String) -> io::Result<Ended> {
     let signals = heeded(&[SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]);
     let mut coming = SignalsInfo::<WithRawSiginfo>::new(signals)?;
     let handle = coming.handle();
@@ -78,10 +78,10 @@ fn is_end(signal: i32) -> bool {
 }
 
 /// The next of these signals ends this process, as if nobody had asked for it.
-fn end_with(mut signals: Signals, undone: Option<String>) {
+fn end_with(mut signals: Signals, undone: String) {
     thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            undone.iter().for_each(|line| complain(line));
+            complain(&undone);
             let _ = emulate_default_handler(signal);
         }
     });
