@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::locking::{limits, MEMLOCK};
-use super::place::{read, Who};
+use super::place::{limits, read, Who, MEMLOCK};
 use super::{Finding, Standing::*};
 
 /// Places of Slurm's settings where SLURM_CONF does not name one.

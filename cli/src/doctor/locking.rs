@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::mm::{madvise, mlock_with, munlock, Advice, MapFlags, MlockFlags};
 
 use super::attempt::{errno, in_child, map, text, READ_WRITE};
-use super::place::{self, read, Container, Place, Who};
+use super::place::{self, limits, read, Container, Place, Who, MEMLOCK};
 use super::{batch, Finding, Standing::*};
 use crate::units;
 
@@ -60,18 +60,6 @@ fn time_to_lock(bytes: u64) -> i64 {
         Ok(()) => began.elapsed().as_nanos() as i64,
         Err(_) => -1,
     }
-}
-
-/// RLIMIT_MEMLOCK, as /proc/PID/limits names it.
-pub const MEMLOCK: &str = "Max locked memory";
-
-/// The soft and the hard limit of that name, as the kernel writes them. (A filter can refuse
-/// getrlimit.)
-pub fn limits(name: &str) -> Option<(String, String)> {
-    let limits = read("/proc/self/limits")?;
-    let line = limits.lines().find_map(|l| l.strip_prefix(name))?;
-    let mut fields = line.split_ascii_whitespace().map(str::to_string);
-    Some((fields.next()?, fields.next()?))
 }
 
 /// How much mlock lets one have, tried.

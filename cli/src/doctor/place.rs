@@ -58,6 +58,18 @@ impl Container {
     }
 }
 
+/// RLIMIT_MEMLOCK, as /proc/PID/limits names it.
+pub const MEMLOCK: &str = "Max locked memory";
+
+/// The soft and the hard limit of that name, as the kernel writes them. (A filter can refuse
+/// getrlimit.)
+pub fn limits(name: &str) -> Option<(String, String)> {
+    let limits = read("/proc/self/limits")?;
+    let line = limits.lines().find_map(|l| l.strip_prefix(name))?;
+    let mut fields = line.split_ascii_whitespace().map(str::to_string);
+    Some((fields.next()?, fields.next()?))
+}
+
 /// A small file's text without white space around it.
 pub fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_string())
