@@ -12,8 +12,7 @@ use rustix::mm::{mmap, MapFlags};
 use rustix::process::{chdir, setrlimit, Resource, Rlimit};
 
 use super::attempt::{in_child, map, Failure, READ_WRITE};
-use super::place::limits;
-use super::place::{read, Who};
+use super::place::{limits, read, Who};
 use super::shim::sharing;
 use super::{Finding, Standing::*};
 
