@@ -74,15 +74,11 @@ fn memory_given_out_again_keeps_its_descriptor() {
     if !build::have("strace") {
         return skip("a munmap that returns late: no strace");
     }
-    let mut inner = Command::new("env");
-    Mode::Populate.apply(&mut inner);
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=munmap"]);
     command.args(["-e", "inject=munmap:delay_exit=100000"]);
-    for (name, value) in inner.get_envs() {
-        if let (Some(name), Some(value)) = (name.to_str(), value.and_then(|v| v.to_str())) {
-            command.args(["-E", &format!("{name}={value}")]);
-        }
+    for (name, value) in Mode::Populate.settings() {
+        command.args(["-E", &format!("{name}={value}")]);
     }
     let program = build::program("bridge/descriptors");
     let outcome = child::run(command.arg(program).arg("freed"), TIMEOUT);

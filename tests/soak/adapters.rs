@@ -87,12 +87,8 @@ fn over(adapter: &Adapter, mode: Mode, hca: &str, way: &[&str]) -> (Outcome, Vec
     command.arg(format!("--record={}", record.path().display()));
     command.arg("env");
     // For the program alone: the stand-in is not under the shim.
-    let mut shim = Command::new("true");
-    mode.apply(&mut shim);
-    for (name, value) in shim.get_envs() {
-        if let (Some(name), Some(value)) = (name.to_str(), value.and_then(|v| v.to_str())) {
-            command.arg(format!("{name}={value}"));
-        }
+    for (name, value) in mode.settings() {
+        command.arg(format!("{name}={value}"));
     }
     command.arg(format!("REGALL_HCA={hca}"));
     command.arg(build::program("uverbs/register")).args(way);

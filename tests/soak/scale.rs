@@ -218,8 +218,6 @@ fn ranks(mpi: &str, mode: Mode) {
     let count = soak::rounds(8, 64);
     let row = Row::begin("scale", format!("{count} ranks, {mpi}, {mode:?}"));
     let folder = tempfile::tempdir().expect("a folder");
-    let mut inner = Command::new("env");
-    mode.apply(&mut inner);
     let mut command = Command::new(format!("mpirun.{mpi}"));
     if mpi == "openmpi" {
         command.args(["--oversubscribe", "--bind-to", "none"]);
@@ -227,10 +225,8 @@ fn ranks(mpi: &str, mode: Mode) {
         command.args(["--mca", "mpi_yield_when_idle", "1"]);
     }
     command.args(["-np", &count.to_string(), "env"]);
-    for (name, value) in inner.get_envs() {
-        if let (Some(name), Some(value)) = (name.to_str(), value.and_then(|v| v.to_str())) {
-            command.arg(format!("{name}={value}"));
-        }
+    for (name, value) in mode.settings() {
+        command.arg(format!("{name}={value}"));
     }
     command.arg(format!("REGALL_STATS_FILE={}/%p", folder.path().display()));
     command.arg(build::program(&format!("ring.{mpi}")));

@@ -57,12 +57,8 @@ impl Device {
             }
         };
         // For the program alone: the stand-in is not under the shim.
-        let mut shim = Command::new("true");
-        mode.apply(&mut shim);
-        for (name, value) in shim.get_envs() {
-            if let (Some(name), Some(value)) = (name.to_str(), value.and_then(|v| v.to_str())) {
-                command.arg(format!("{name}={value}"));
-            }
+        for (name, value) in mode.settings() {
+            command.arg(format!("{name}={value}"));
         }
         command.arg(format!("REGALL_COPY={copy}"));
         command.arg(build::program(program[0])).args(&program[1..]);
