@@ -167,15 +167,32 @@ static void rate(size_t bytes, long count, int senders)
 		;
 }
 
+/* Memory that peers can map, and are told of. */
+static void *offers(size_t bytes)
+{
+	void *area;
+	need(regall_alloc_shared(bytes, &area) == 0, "no memory");
+	memset(area, 1, bytes);
+	atomic_store(&common->address, (uintptr_t)area);
+	return area;
+}
+
+/* What a process offers, mapped here; where it has it. */
+static uint64_t maps_of(regall_peer *peer, size_t bytes, unsigned flags, struct regall_mapping *here)
+{
+	while (!atomic_load(&common->address))
+		;
+	uint64_t there = atomic_load(&common->address);
+	need(regall_map(peer, there, bytes, flags, here) == 0, "map");
+	return there;
+}
+
 /* The owner answers each by a word. */
 static void owner(size_t bytes, long count)
 {
-	void *area;
 	on(1);
-	need(regall_alloc_shared(bytes, &area) == 0, "no memory");
 	need(regall_box_open() == 0, "no box");
-	memset(area, 1, bytes);
-	atomic_store(&common->address, (uintptr_t)area);
+	offers(bytes);
 	for (uint64_t n = 1; n <= 2u * (uint64_t)count * (ROUNDS + 1); n++) {
 		if ((n - 1) / (uint64_t)count % 2)
 			while (atomic_load_explicit(&common->word, memory_order_acquire) != n)
@@ -200,11 +217,8 @@ static void put(size_t bytes, long count)
 		owner(bytes, count);
 	on(0);
 	regall_peer *peer = peer_of(pid);
-	while (!atomic_load(&common->address))
-		;
-	uint64_t there = atomic_load(&common->address), n = 0;
 	struct regall_mapping here;
-	need(regall_map(peer, there, bytes, REGALL_MAP_WRITE, &here) == 0, "map");
+	uint64_t there = maps_of(peer, bytes, REGALL_MAP_WRITE, &here), n = 0;
 	for (int round = -1; round < ROUNDS; round++) {
 		double begin = now(), between, end;
 		for (long i = 0; i < count; i++) {
@@ -227,16 +241,13 @@ static void put(size_t bytes, long count)
 /* The owner writes to each cache line, time and again. */
 static void writer(size_t bytes, long count)
 {
-	void *area;
 	on(1);
-	need(regall_alloc_shared(bytes, &area) == 0, "no memory");
-	memset(area, 1, bytes);
-	atomic_store(&common->address, (uintptr_t)area);
+	volatile unsigned char *area = offers(bytes);
 	for (uint64_t n = 1; n <= 2u * (uint64_t)count * (ROUNDS + 1); n++) {
 		while (atomic_load_explicit(&common->word, memory_order_acquire) != n)
 			;
 		for (size_t at = 0; at < bytes; at += 64)
-			++*((volatile unsigned char *)area + at);
+			++area[at];
 		atomic_store_explicit(&common->word, n | 1ull << 63, memory_order_release);
 	}
 	_exit(0);
@@ -249,11 +260,8 @@ static void cold(size_t bytes, long count)
 		writer(bytes, count);
 	on(0);
 	regall_peer *peer = peer_of(pid);
-	while (!atomic_load(&common->address))
-		;
-	uint64_t there = atomic_load(&common->address), n = 0;
 	struct regall_mapping here;
-	need(regall_map(peer, there, bytes, 0, &here) == 0, "map");
+	uint64_t there = maps_of(peer, bytes, 0, &here), n = 0;
 	double clock = now();
 	for (int i = 0; i < 1000; i++)
 		now();

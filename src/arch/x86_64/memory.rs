@@ -212,7 +212,7 @@ strlen:
 
 #[cfg(test)]
 mod tests {
-    /// Places of 2,048 bytes to copy from and to: apart, and on top of each other.
+    /// Places of 2,300 bytes to copy from and to: apart, and on top of each other.
     const PLACES: [(usize, usize); 9] = [
         (0, 1100),
         (3, 1101),
