@@ -5,7 +5,7 @@
 use super::flight::Flight;
 use super::overtaken::may_be_late;
 use super::settling::{repin, settle};
-use super::turns::lock_for;
+use super::turns::{lock_for, wait_for_what_is_taken};
 use super::unpinning::{call_unpinned, let_go};
 use super::{
     close, divided, guards, lock, notes, open, real, registering, retracting, subscribers, State,
@@ -169,7 +169,8 @@ fn insist(
 }
 
 /// Makes a call about `ranges` in `all` once more, which came to `value`, with nothing of ours
-/// pinned there, and nobody who could. What it needs for that is left to be settled.
+/// pinned there, and nobody who could. What another call is about to replace may be pinned still:
+/// that one is waited for. What it needs for that is left to be settled.
 #[cold]
 #[inline(never)]
 pub fn call_alone(
@@ -183,7 +184,7 @@ pub fn call_alone(
         match call_unpinned(all, ranges.clone(), &call) {
             Some((overtaken, again)) => {
                 value = again;
-                if !overtaken || !refused(value) {
+                if !refused(value) || !overtaken && !wait_for_what_is_taken(ranges.clone()) {
                     break;
                 }
             }

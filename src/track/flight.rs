@@ -354,6 +354,11 @@ fn others_at(range: PageRange, claims: bool) -> bool {
     others().any(|p| pins(p) || claims && p.touches(range))
 }
 
+/// Whether another thread's call is about bytes of `range`. Called with the lock held.
+pub fn is_claimed(_lock: &Guard, range: PageRange) -> bool {
+    others().any(|place| place.touches(range))
+}
+
 /// Whether another thread's call may be locking bytes of `range` for the application at this
 /// moment: the ledger says so only when the call is done. Called with the lock held.
 #[cold]

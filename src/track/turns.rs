@@ -5,6 +5,7 @@ use super::lock::Guard;
 use super::{flight, lock};
 use crate::sys;
 use crate::thread;
+use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 
 /// Takes the lock when nobody is pinning or unpinning anything in `ranges`.
@@ -37,11 +38,7 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
             return Some(guard);
         }
         drop(guard);
-        if nap < 16 {
-            sys::yield_now();
-        } else {
-            sys::nap(250_000);
-        }
+        pause(nap);
     }
     let guard = lock()?;
     flight::sweep(&guard);
@@ -49,6 +46,52 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
         flight::overtake(&guard, *range);
     }
     Some(guard)
+}
+
+/// Waits for calls that have taken memory in `ranges` out of the ledger to replace it, to move it or
+/// to unmap it: until the kernel has done that, our pins are there, and nobody but that call knows of
+/// them. Whether there were any, and all are done.
+#[cold]
+#[inline(never)]
+pub fn wait_for_what_is_taken(ranges: impl Iterator<Item = PageRange> + Clone) -> bool {
+    for nap in 0..NAPS {
+        let Some(guard) = lock() else {
+            return false;
+        };
+        if !ranges.clone().any(|range| is_some_taken(&guard, range)) {
+            return nap > 0;
+        }
+        drop(guard);
+        pause(nap);
+    }
+    false
+}
+
+/// Whether another call is about bytes of `range` that the ledger does not have.
+fn is_some_taken(guard: &Guard, range: PageRange) -> bool {
+    let about = |from, end| {
+        let hole = PageRange::new(from, end);
+        hole.is_some_and(|hole| flight::is_claimed(guard, hole))
+    };
+    let (mut from, mut taken) = (range.start(), false);
+    guard.ledger.for_each(range, |part, _| {
+        taken = about(from, part.start());
+        from = part.end();
+        match taken {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    taken || about(from, range.end())
+}
+
+/// Lets others go on, for longer from nap to nap.
+fn pause(nap: u32) {
+    if nap < 16 {
+        sys::yield_now();
+    } else {
+        sys::nap(250_000);
+    }
 }
 
 /// Takes the lock when no other call is about `range`, nor pins anything there.
