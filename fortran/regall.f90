@@ -17,7 +17,8 @@ module regall
         enumerator :: REGALL_REGISTERED = 0, REGALL_NO_ACCESS = 1, REGALL_KERNEL = 2, &
             REGALL_DEVICE = 3, REGALL_SHIM = 4, REGALL_OPTED_OUT = 5, REGALL_SCOPE = 6, &
             REGALL_LIMIT = 7, REGALL_INHERITED = 8, REGALL_OFF = 9, REGALL_REFUSED = 10, &
-            REGALL_UNTOUCHED = 11
+            REGALL_UNTOUCHED = 11, &
+            REGALL_MANAGED = 12
     end enum
 
     ! prot and flags of regall_region_create. Fortran knows no case: REGALL_REGION_READ would be

@@ -47,7 +47,8 @@ enum regall_reason {
 	REGALL_INHERITED = 8,
 	REGALL_OFF = 9,
 	REGALL_REFUSED = 10,
-	REGALL_UNTOUCHED = 11
+	REGALL_UNTOUCHED = 11,
+	REGALL_MANAGED = 12
 };
 
 /* What is known of the range around an address. */

@@ -33,6 +33,7 @@ pub fn excluded(attr: Attr) -> Option<Column> {
         Kind::Shim => Reason::Shim,
         Kind::Kernel => Reason::Kernel,
         Kind::Device => Reason::Device,
+        Kind::Managed => Reason::Managed,
         // mlock says yes to VM_DONTEXPAND and VM_MIXEDMAP mappings and does
         // nothing (mlock_fixup, VM_SPECIAL): that is a refusal.
         Kind::Special => return Some(Column::refused(Errno::INVAL.byte())),

@@ -190,7 +190,7 @@ macro_rules! programs {
 }
 
 programs! {
-    address_limit advised bound brk capi charged clone contended crowd descriptors exec exits file_pages fork heap held holes jit letgo libraries madvise many mlock
+    address_limit advised bound brk capi charged clone contended crowd descriptors exec exits file_pages fork heap held holes jit letgo libraries madvise managed many mlock
     mlock_limit mmap mprotect mremap msync on_top park pins_stay process_madvise raw_calls reserved second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused
@@ -551,6 +551,56 @@ fn a_seal_is_counted() {
         let missed = stats["selftest_missed"].as_array().map(Vec::len);
         assert_eq!(missed, Some(0), "{mode:?}: {stats}");
     }
+}
+
+/// Memory that a driver moves is neither locked nor brought to the host by a look at it, and is no
+/// gap, however strictly one looks.
+#[test]
+fn managed_memory_is_left_alone() {
+    if !build::have("strace") {
+        return skip("strace is not installed");
+    }
+    let verified = Watcher::new(|point| {
+        let mut command = Command::new(build::regall());
+        Mode::Plain.apply(&mut command);
+        command.args(["verify", "--strict", &point.pid.to_string()]);
+        let done = child::run(&mut command, TIMEOUT);
+        let fine = done.end() == "exit 0";
+        (!fine).then(|| format!("{done:?}")).into_iter().collect()
+    });
+    let mut command = Command::new("strace");
+    command.args(["-y", "-e", "trace=mmap,mlock,mlock2,madvise"]);
+    for (name, value) in Mode::Populate.settings() {
+        command.args(["-E", &format!("{name}={value}")]);
+    }
+    command.args(["-E", "REGALL_HCA=off"]);
+    command.env("QUIET_SOCKET", verified.socket());
+    command.arg(build::program("managed")).arg("short");
+    let outcome = child::run(&mut command, TIMEOUT);
+    let findings = verified.finish();
+    if outcome.stdout.starts_with("skip") {
+        return skip("managed: no device node can be made here");
+    }
+    assert!(
+        findings.problems.is_empty() && findings.looks == 1,
+        "{findings:?}"
+    );
+    let (_, behind) = outcome
+        .stderr
+        .split_once("/nvidia-uvm")
+        .expect("its mapping");
+    let at = behind.lines().next().and_then(|l| l.rsplit_once("= 0x"));
+    let at = at.and_then(|(_, hex)| u64::from_str_radix(hex, 16).ok());
+    let at = at.expect("an address");
+    let told = behind.lines().skip(1).filter(|line| {
+        let arg = line.split_once("(0x").map(|(_, rest)| rest);
+        let arg = arg.and_then(|rest| rest.split([',', ')']).next());
+        let arg = arg.and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        arg.is_some_and(|addr| (at..at + (256 << 10)).contains(&addr))
+    });
+    assert_eq!(told.collect::<Vec<_>>(), Vec::<&str>::new());
+    // The others of its mappings were locked: the calls are seen.
+    assert!(outcome.stderr.contains("mlock"), "{}", outcome.stderr);
 }
 
 /// What this machine can't show, said where the summary counts it.

@@ -170,7 +170,7 @@ pub fn locked(entries: &[Entry], mappings: &[Mapping]) -> u64 {
 fn counts_as_locked(attr: Attr) -> bool {
     let never = matches!(
         attr.kind,
-        Kind::Huge | Kind::Kernel | Kind::Device | Kind::Special
+        Kind::Huge | Kind::Kernel | Kind::Device | Kind::Managed | Kind::Special
     );
     let locked = attr.pin.held() || attr.pin == Column::LOCKED_NO_ACCESS;
     !never && (locked || attr.flags.has(Flags::APP_LOCKED))
@@ -312,6 +312,8 @@ mod tests {
         assert_eq!(found(off, Column::YES, true, false), None);
         assert_eq!(found(off, Column::YES, false, false), Some(Wrong::Pin(off)));
         assert_eq!(found(no(Reason::NoAccess), off, false, true), None);
+        let managed = no(Reason::Managed);
+        assert_eq!(found(managed, managed, false, false), None);
         for bad in [
             no(Reason::Limit),
             Column::refused(12),

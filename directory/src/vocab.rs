@@ -127,6 +127,8 @@ byte_enum! {
         Special = 10 => "special",
         /// A hardware shadow stack.
         ShadowStack = 11 => "shadow-stack",
+        /// Memory that a driver moves between host and device (CUDA's managed memory).
+        Managed = 12 => "managed",
     }
 }
 
@@ -158,6 +160,8 @@ byte_enum! {
         /// Large memory that nobody has touched or asked for yet: an adapter would make
         /// it resident (the HCA column, REGALL_PIN=auto).
         Untouched = 11 => "untouched",
+        /// Memory that a driver moves between host and device: pinned, it could not.
+        Managed = 12 => "managed",
     }
 }
 
@@ -379,6 +383,7 @@ impl Attr {
                     | Reason::Shim
                     | Reason::Kernel
                     | Reason::Device
+                    | Reason::Managed
                     | Reason::NoAccess
             )
     }

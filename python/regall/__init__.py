@@ -37,6 +37,7 @@ class Reason(enum.IntEnum):
     OFF = 9
     REFUSED = 10
     UNTOUCHED = 11
+    MANAGED = 12
 
 
 class Mechanism(enum.IntEnum):

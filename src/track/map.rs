@@ -286,6 +286,9 @@ fn describe_file(
         }
         return (Kind::File, facts, stat.size.saturating_sub(offset));
     }
+    if stat.is_character_device() && is_managed(fd, &stat) {
+        return (Kind::Managed, facts, u64::MAX);
+    }
     // Devices, sockets, rings: what the kernel made of it, it says in smaps.
     (
         reading::special_kind(range.start()).unwrap_or(Kind::Anon),
@@ -302,6 +305,15 @@ fn is_secret(fd: i32) -> bool {
     let mut buf = [0u8; 64];
     let name = name_of(fd, &mut buf);
     matches!(name, Some(b"/secretmem" | b"/secretmem (deleted)"))
+}
+
+/// Whether the memory of `fd`, a device, is its driver's to move. Asked before anything is asked of
+/// its pages, which would bring one of them to the host.
+#[cold]
+#[inline(never)]
+fn is_managed(fd: i32, status: &file::Stat) -> bool {
+    let mut buf = [0u8; 1024];
+    name_of(fd, &mut buf).is_some_and(|name| reading::is_managed(name, status))
 }
 
 #[cold]

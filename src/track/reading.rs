@@ -7,7 +7,7 @@ use crate::ledger::Origin;
 use crate::mounts::{self, Mounted};
 use crate::policy;
 use crate::share;
-use crate::sys::{self, file, file::Fd, Errno, Undisturbed};
+use crate::sys::{self, file, file::Fd, file::Stat, Errno, Undisturbed};
 use crate::text::Text;
 use core::sync::atomic::{AtomicU64, AtomicU8, Ordering::SeqCst};
 use regall_directory::addr::{round_up, PageRange, PAGE};
@@ -219,7 +219,9 @@ fn plausible(kind: Kind, line: &Line) -> bool {
         }
         Kind::Heap => line.inode == 0,
         Kind::Stack | Kind::Kernel => line.inode == 0,
-        Kind::File | Kind::Shm | Kind::Huge | Kind::Device | Kind::Special => line.inode != 0,
+        Kind::File | Kind::Shm | Kind::Huge | Kind::Device | Kind::Managed | Kind::Special => {
+            line.inode != 0
+        }
         Kind::Shim => true,
     }
 }
@@ -250,6 +252,7 @@ fn describe(line: &Line, extra: Flags) -> Described {
         name if name.starts_with(b"/anon_hugepage") => Kind::Huge,
         // (No disk's: it has no name of its own in any folder.)
         b"/secretmem" | b"/secretmem (deleted)" if line.dev_major == 0 => Kind::Special,
+        _ if is_managed_line(line) => Kind::Managed,
         name if odd_name(name) => special_in_smaps(line.range.start()).unwrap_or(Kind::File),
         share::NAME => {
             flags = flags.with(Flags::BACKED);
@@ -280,6 +283,30 @@ fn describe(line: &Line, extra: Flags) -> Described {
     }
     let attr = policy::described(policy::fresh(line.prot, kind, flags), config.pin);
     Described { attr, file_end }
+}
+
+/// Whether memory is mapped from the device `name`, which is `status`, whose driver moves it between
+/// host and device. nvidia-uvm has VM_MIXEDMAP mappings and puts other pages there whenever it likes
+/// (`uvm_mmap` of kernel-open/nvidia-uvm/uvm.c), so an adapter would go on with pages that are left.
+/// Its number differs from boot to boot: it is known by its name, wherever its node lies.
+pub fn is_managed(name: &[u8], status: &Stat) -> bool {
+    name.ends_with(b"/nvidia-uvm") && status.is_character_device()
+}
+
+/// As [`is_managed`], of a mapping that is there already.
+#[cold]
+#[inline(never)]
+fn is_managed_line(line: &Line) -> bool {
+    // (The name first: the rest costs.)
+    if !line.name.ends_with(b"/nvidia-uvm")
+        || mounts::of_device(line.dev_major, line.dev_minor) == Mounted::Remote
+    {
+        return false;
+    }
+    let mut path = Text::<1024>::new();
+    path.push(line.name);
+    let status = path.as_cstr().map(|path| file::stat_path(path, false));
+    matches!(status, Some(Ok(status)) if is_managed(line.name, &status))
 }
 
 /// Names behind which there may be something else than a file's pages.
@@ -384,4 +411,20 @@ fn special_in_smaps(start: u64) -> Option<Kind> {
 /// Every address, the kernel's own included: `[vsyscall]` is listed, too.
 pub fn everything() -> Option<PageRange> {
     PageRange::new(0, !(PAGE - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managed_memory_is_known_by_its_device() {
+        let device = file::stat_path(c"/dev/zero", false).unwrap();
+        assert!(is_managed(b"/dev/nvidia-uvm", &device));
+        assert!(is_managed(b"/somewhere/dev/nvidia-uvm", &device));
+        assert!(!is_managed(b"/dev/nvidia-uvm-tools", &device));
+        assert!(!is_managed(b"/dev/not-nvidia-uvm", &device));
+        let regular = file::stat_path(c"/proc/self/maps", false).unwrap();
+        assert!(!is_managed(b"/tmp/nvidia-uvm", &regular));
+    }
 }

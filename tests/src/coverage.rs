@@ -342,6 +342,8 @@ impl Facts<'_> {
             "no-access" => vma.prot.starts_with("---"),
             "kernel" => vma.name.starts_with("[v") || vma.name == "[uprobes]",
             "device" => vma.has("io") || vma.has("pf"),
+            // (The stand-in of c-tests/managed.c, of which the kernel shows what it is.)
+            "managed" => vma.name == "/dev/zero (deleted)",
             "shim" => {
                 // A helper's window: shared memory, or under a filter a file without a name.
                 let nameless = ["/dev/zero (deleted)", "/dev/shm/#"];

@@ -97,6 +97,7 @@ fn why(column: Column) -> String {
         Reason::NoAccess => "no access allowed (PROT_NONE)",
         Reason::Kernel => "the kernel's own",
         Reason::Device => "a device's",
+        Reason::Managed => "a driver moves it between host and device",
         Reason::Shim => "regall's own",
         Reason::OptedOut => "somebody asked for that",
         Reason::Scope => "REGALL_SCOPE leaves it out",

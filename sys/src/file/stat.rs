@@ -34,6 +34,11 @@ impl Stat {
     pub const fn dev_minor(&self) -> u32 {
         minor(self.dev)
     }
+
+    /// Whether it is a character device.
+    pub const fn is_character_device(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFCHR
+    }
 }
 
 /// Major number of a device, as makedev(3) packs it.
@@ -161,7 +166,7 @@ pub fn namespace_kind(fd: i32) -> Result<Option<i32>> {
 
 /// Whether a descriptor is of the device that has the number `rdev`.
 pub fn is_device(fd: i32, rdev: u64) -> bool {
-    stat_fd(fd).is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFCHR && s.rdev == rdev)
+    stat_fd(fd).is_ok_and(|s| s.is_character_device() && s.rdev == rdev)
 }
 
 /// Metadata of `path`; a link itself if `nofollow`.
