@@ -171,6 +171,12 @@ def sections(found):
     yield "Most regions alive at a time / mappings then, in the rank that has more for its mappings", "events", alive, PATTERNS
     patterns = [p for p in PATTERNS if any(p in run for key, run in found.items() if key[0] == "instructions")]
     yield "Instructions of both ranks in MPI calls, a message", "instructions", lambda f: f"{f['clock']:,}", patterns
+    yield "The same with mmap or malloc, writing or reading the buffer, and munmap or free", "instructions", lambda f: f"{whole(f):,}", patterns
+
+
+def whole(f):
+    """Instructions of a message with what its memory takes."""
+    return f["clock"] + f["beside"]
 
 
 def of(found, how, stack, setting, pattern, field):
@@ -227,6 +233,26 @@ def checks(found, stack):
             yield check(f"instructions in MPI calls beyond a hit, {size}, {p} / with the cache", value, "≤ 0.33", met)
 
 
+def beyond_whole(found):
+    """What a whole message takes beyond a hit in the cache, without the cache and with regall, as a part of what it takes with
+    the cache: registering that has moved into mmap and munmap is in it."""
+    settings = ("cache", "without"), ("none", "auto")
+    rows = []
+    for stack in STACKS:
+        if not all(("instructions", stack, *setting) in found for setting in settings):
+            continue
+        for hit, pattern in (("reused", "fresh"), ("reused", "remapped"), ("small-again", "small")):
+            at_hit, cached, regall = (whole(found[("instructions", stack, *setting)][p])
+                                      for setting, p in ((settings[0], hit), (settings[0], pattern), (settings[1], pattern)))
+            rows.append([f"{NAMES[stack]}: {PATTERNS[pattern]}", f"{cached - at_hit:,}", f"{regall - at_hit:,}",
+                         beyond(regall - at_hit, cached - at_hit)[0]])
+    if rows:
+        yield "**Instructions of a whole message beyond a hit in the cache**"
+        yield ""
+        yield from table(["", "cache", "no cache, regall", "ratio"], rows)
+        yield ""
+
+
 def bounds(found):
     complete = [s for s in STACKS if has(found, "events", s)]
     yield "**Aims: no cache, with regall**"
@@ -244,6 +270,7 @@ def tables(found):
         yield ""
         yield from table(["", *HEADS], rows)
         yield ""
+    yield from beyond_whole(found)
     rows = [[NAMES[stack], *row(found, "events", stack, "regions", lambda f: str(f["patched_by"]))] for stack in STACKS
             if any(key[:2] == ("events", stack) for key in found)]
     yield "**Who has overwritten munmap**"
