@@ -109,6 +109,7 @@ mod stock {
     programs! { Stock:
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         sizes = "sizes" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        grows = "grows" [] [("REGALL_PIN", "auto")] Same;
         keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
         borrow_auto = "borrow" [] [("REGALL_PIN", "auto")] Same;
         busy_auto = "busy" ["100"] [("REGALL_PIN", "auto")] Same;

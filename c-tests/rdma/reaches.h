@@ -17,7 +17,7 @@ static void reaches(struct rig *r, const char *label, char *p, size_t len)
 }
 
 /* Has what is resident registered. */
-static bool call_audit(void)
+__attribute__((unused)) static bool call_audit(void)
 {
 	int (*audit)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "regall_audit");
 	return audit && audit() == 0;

@@ -6,19 +6,25 @@ use super::waiting::{self, Backing, Reach, Verdict};
 use super::State;
 use crate::base::{phase, settings};
 use crate::ledger::Entry;
+use crate::limits;
 use crate::policy::{self, Registering};
-use crate::registrar::hca::records::Life;
+use crate::registrar::hca::growth::Growth;
+use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId};
 use core::ops::ControlFlow;
-use regall_directory::addr::PageRange;
-use regall_directory::vocab::{Access, Attr, Column, Flags, Reason};
+use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Reason};
+
+/// Regions that were replaced while they were lent have this part of the budget at the most. (At a
+/// tenth nothing is lent any more.)
+const KEPT: u64 = 20;
 
 /// One region to be registered.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
-    /// All of the region. Memory of one entry of the ledger that nothing holds, and smaller regions
-    /// before it that become one with it.
+    /// All of the region. Memory of one entry of the ledger that nothing holds, and regions before it
+    /// that become one with it.
     pub range: PageRange,
     /// What of it is new.
     pub gap: PageRange,
@@ -28,6 +34,8 @@ pub(super) struct Job {
     pub shared: bool,
     /// See [`Record::cut`].
     pub cut: bool,
+    /// See [`Record::growth`].
+    pub growth: Growth,
     /// See [`Record::ahead`].
     pub ahead: u64,
     /// The device that it is registered with.
@@ -226,42 +234,91 @@ pub(super) fn next_step(state: &mut State, d: DomainId, rest: PageRange, how: Ho
                 cut,
                 ahead,
             } => {
-                let access = domain.access_for(writable);
-                let (range, with_them) = with_smaller(state, d, gap, entry, access);
-                return Some(Step::Job(Job {
-                    range,
+                let mut job = Job {
+                    range: gap,
                     gap,
-                    access,
+                    access: domain.access_for(writable),
                     shared,
                     cut,
-                    ahead: ahead.saturating_add(with_them),
+                    growth: Growth::NEW,
+                    ahead,
                     device,
-                }));
+                };
+                if !how.small.is_some_and(|s| s.contains(gap.start())) {
+                    take_earlier(state, d, &mut job, entry, how.reach == Reach::Small);
+                }
+                return Some(Step::Job(job));
             }
         }
     }
 }
 
-/// Memory that grows a little at a time would be a region for every step: a new piece
-/// takes those before it in that are no larger, so that each byte is registered again
-/// no more often than the size has doubled. With what those had [`Record::ahead`].
-fn with_smaller(
-    state: &State,
-    d: DomainId,
-    gap: PageRange,
-    entry: PageRange,
-    access: Access,
-) -> (PageRange, u64) {
-    let (mut start, mut ahead) = (gap.start(), 0u64);
-    while let Some((node, record)) = state.hca.ending_at(d, start) {
-        let len = gap.end() - start;
-        let fits = node.range.len() <= len && node.range.len() + len <= CHUNK;
-        let same = record.life == Life::Live && record.access == access && record.borrowers == 0;
-        if !(fits && same) || node.range.start() < entry.start() {
+/// Memory that grows a little at a time would be a region for every step: a new piece takes those
+/// before it in that are no larger, so that each byte is registered again no more often than the
+/// size has doubled. What is `new` takes a larger one in, too, if requests lie across it and what it
+/// grows by.
+fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new: bool) {
+    let Some(domain) = state.hca.domain(d) else {
+        return;
+    };
+    let most = CHUNK.min(domain.most_bytes);
+    while let Some((node, record)) = state.hca.ending_at(d, job.range.start()) {
+        let like =
+            record.life == Life::Live && record.access == job.access && record.shared == job.shared;
+        let len = node.range.len();
+        if !like || len + job.range.len() > most {
             break;
         }
-        start = node.range.start();
-        ahead = ahead.saturating_add(record.ahead);
+        let grows = new && grows_from(state, job.range.start());
+        let small = is_small_beside(record, job)
+            && (node.range.start() >= entry.start() || grows && !record.cut);
+        if grows && spans(state, domain, record, job) {
+            job.growth = record.growth.grown(job.gap.start());
+        } else if !small {
+            break;
+        }
+        let Some(range) = PageRange::new(node.range.start(), job.range.end()) else {
+            break;
+        };
+        job.range = range;
+        job.cut |= record.cut;
+        job.ahead = job.ahead.saturating_add(record.ahead);
     }
-    (PageRange::new(start, gap.end()).unwrap_or(gap), ahead)
+}
+
+/// Whether the region of `record`, which nobody borrows, is no larger than what takes it in.
+fn is_small_beside(record: &Record, job: &Job) -> bool {
+    record.borrowers == 0 && record.range.len() <= job.range.len()
+}
+
+/// Whether requests lie, or may, across the region of `record` and what comes behind it. One that
+/// is lent stays beside the new one until it is given back.
+fn spans(state: &State, domain: &Domain, record: &Record, job: &Job) -> bool {
+    let (len, more) = (record.range.len(), job.gap.len());
+    let room = domain.bytes.saturating_add(len + job.range.len()) <= state.total;
+    if !room || limits::memlock().is_some() {
+        return false;
+    }
+    let kept = state.hca.retired.saturating_add(len);
+    match record.borrowers {
+        0 => {
+            let tried = record.growth.is_tried(record.asked != 0, len, more);
+            record.growth.is_proven() || tried && !record.cut
+        }
+        _ => record.growth.is_proven() && kept <= state.total / KEPT,
+    }
+}
+
+/// Whether the memory from `addr` on is what that before it has grown by: the heap, or more of one
+/// mapping.
+fn grows_from(state: &State, addr: u64) -> bool {
+    let at = |addr| state.ledger.get(addr);
+    let Some((before, behind)) = at(addr - PAGE).zip(at(addr)) else {
+        return false;
+    };
+    match (before.attr.kind, behind.attr.kind) {
+        (Kind::Heap, Kind::Heap) => true,
+        (Kind::Anon, Kind::Anon) => before.origin == behind.origin,
+        _ => false,
+    }
 }

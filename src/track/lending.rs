@@ -222,6 +222,7 @@ fn hand_out<T>(
     state.adopt_own_memory();
     let (made, record) = (made?, state.hca.records.get_mut(loan.record)?);
     record.borrowers += 1;
+    record.growth.is_asked_for(bytes);
     state.hca.is_asked_for(loan.record, bytes);
     Some(made)
 }

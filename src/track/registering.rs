@@ -14,6 +14,7 @@ use super::{lock, notes, owed, progress, State, USER_END};
 use crate::arch;
 use crate::base::counters;
 use crate::limits;
+use crate::registrar::hca::growth::Growth;
 use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{numbers, Device, DomainId};
@@ -139,7 +140,8 @@ fn carry_out(mut guard: Guard, d: DomainId, job: Job) -> Fit {
         Finished::Alone(mut guard, outcome, mark) => {
             match outcome {
                 Ok(keys) => enter(&mut guard, d, job.device, job.record(d, keys), &mut leaving),
-                Err(_) if large => {
+                // What it grows from may be too much with it, and what is new do.
+                Err(_) if large || job.range != job.gap => {
                     guard.hca.refund(d, job.range.len());
                     fit = Fit::TooLarge;
                 }
@@ -181,6 +183,7 @@ impl Job {
         let mut record = Record::new(self.range, d, self.access, Life::Live).with(keys);
         record.shared = self.shared;
         record.cut = self.cut;
+        record.growth = self.growth;
         record.ahead = self.ahead;
         record
     }
@@ -275,6 +278,7 @@ pub fn join_in(d: DomainId, hull: PageRange) -> bool {
         access,
         shared: false,
         cut: false,
+        growth: Growth::PROVEN,
         ahead: ahead_in(&guard, d, hull),
         device,
     };

@@ -296,6 +296,7 @@ fn replace(
         let mut new = Record::new(*range, d, record.access, Life::Live);
         new.shared = record.shared;
         new.cut = true;
+        new.growth = record.growth.cut();
         new.ahead = record.ahead_of(range.len());
         match outcome {
             Ok(keys) => new = new.with(*keys),

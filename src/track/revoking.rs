@@ -237,6 +237,7 @@ fn rotate_now(n: RecordId, ticks: u32) -> Option<()> {
         access: old.record.access,
         shared: old.record.shared,
         cut: old.record.cut,
+        growth: old.record.growth,
         ahead: old.record.ahead,
         device,
     };

@@ -5,6 +5,7 @@
 
 mod ahead;
 pub mod candidates;
+pub mod growth;
 pub mod idle;
 pub mod records;
 pub mod regions;

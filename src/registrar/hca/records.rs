@@ -1,6 +1,7 @@
 //! What is known of each memory region, by number: a table that grows and never
 //! moves. All of it is private memory under the track lock.
 
+use super::growth::Growth;
 use super::DomainId;
 use crate::ledger::index::Memory;
 use crate::uverbs::{Mr, MrHandle};
@@ -77,6 +78,8 @@ pub struct Record {
     pub ahead: u64,
     /// Bytes of the largest request that it has served.
     pub asked: u64,
+    /// Whether it is made one with what its memory grows by.
+    pub growth: Growth,
     next: u32,
 }
 
@@ -223,6 +226,7 @@ impl Record {
             cut: false,
             ahead: 0,
             asked: 0,
+            growth: Growth::NEW,
             next: 0,
         }
     }

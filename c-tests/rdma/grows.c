@@ -1,0 +1,96 @@
+/* Proves: where requests lie across what the heap has grown by, it is one region with what was there from brk on, and no request registers anything; where none does, it stays apart. */
+#include "reaches.h"
+
+#include <sys/wait.h>
+
+#define STEP (33 * PAGE)
+#define ACROSS (10 * PAGE)
+#define STEPS 12
+
+static struct rig r;
+
+/* The numbers of this process's regions, as the kernel lists them; it gives each number once. */
+static void listed(char *text, size_t size)
+{
+	char line[512], mine[32];
+	size_t len = 0;
+	snprintf(mine, sizeof mine, " pid %d ", (int)getpid());
+	FILE *said = popen("rdma resource show mr", "r");
+	NEED(said);
+	while (fgets(line, sizeof line, said)) {
+		const char *number = strstr(line, " mrn ");
+		if (strstr(line, mine) && number && len < size)
+			len += (size_t)snprintf(text + len, size - len, "%.*s ", (int)strcspn(number + 5, " "), number + 5);
+	}
+	NEED(pclose(said) == 0 && len > 0 && len < size);
+}
+
+/* Where the region begins that has `p`; NULL: none has. */
+static char *region_of(char *p)
+{
+	int (*lookup)(const void *, const void *, size_t, struct regall_range *) =
+		(int (*)(const void *, const void *, size_t, struct regall_range *))dlsym(RTLD_DEFAULT, "regall_lookup");
+	struct regall_range range;
+	PROMISE(lookup && lookup(r.pd, p, PAGE, &range) == 0);
+	return range.lkey ? (char *)range.start : NULL;
+}
+
+static char *grown(void)
+{
+	char *seam = sbrk(STEP);
+	NEED(seam != (void *)-1);
+	memset(seam, 'x', STEP);
+	return seam;
+}
+
+/* A request across `seam`. Whether the kernel was asked for nothing. */
+static bool asked_for(char *seam)
+{
+	static char before[1 << 16], after[1 << 16];
+	listed(before, sizeof before);
+	struct ibv_mr *mr = reg("across", r.pd, seam - ACROSS / 2, ACROSS, LW);
+	NEED(mr);
+	listed(after, sizeof after);
+	dereg("across", mr);
+	return strcmp(before, after) == 0;
+}
+
+int main(void)
+{
+	r = rig();
+	/* What malloc needs for reading the kernel's list is there from here on. */
+	static char text[1 << 16];
+	listed(text, sizeof text);
+	NEED((uintptr_t)sbrk(0) % PAGE == 0);
+	char *first = sbrk(3 * STEP);
+	NEED(first != (void *)-1);
+	memset(first, 'x', 3 * STEP);
+	struct ibv_mr *mr = reg("in it", r.pd, first, PAGE, LW);
+	NEED(mr);
+	dereg("in it", mr);
+
+	int quiet = 0;
+	for (int i = 0; i < STEPS; i++)
+		quiet += asked_for(grown());
+	if (shimmed())
+		PROMISE(quiet == STEPS);
+	/* It shrinks and grows by as much. */
+	for (int i = 0; i < 3; i++) {
+		NEED(sbrk(-(intptr_t)STEP) != (void *)-1);
+		quiet = asked_for(grown());
+		if (shimmed())
+			PROMISE(quiet);
+	}
+	reaches(&r, "the heap", sbrk(0) - STEP - 2 * PAGE, 4 * PAGE);
+
+	/* Nobody asks any more. The first steps are joined all the same, and one takes in those before it that are no larger. */
+	int apart = 0;
+	for (int i = 0; i < 3 * STEPS; i++) {
+		char *seam = grown();
+		apart += shimmed() && region_of(seam) == seam;
+	}
+	if (shimmed())
+		PROMISE(apart > STEPS / 2 && apart <= 3 * STEPS / 2);
+	rig_down(&r);
+	return wrong;
+}
