@@ -31,6 +31,7 @@ use regall_directory::numbers;
 use super::hook;
 
 pub mod signals;
+pub mod waits;
 
 use signals::Info;
 

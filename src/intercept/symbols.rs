@@ -9,6 +9,7 @@
 
 use crate::arch::Frame;
 use crate::base::maps;
+use crate::intercept::strict::{self, waits};
 use crate::patch::elf::{tag, Module};
 use crate::patch::find_function;
 use crate::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
@@ -60,8 +61,11 @@ pub fn install() -> u32 {
 
 /// As [`install`], for calls of libc that are cancellation points: it makes them by a site that
 /// must not be patched (`patch::discover`). Of the modules that are loaded now.
-pub fn install_cancellable() {
+pub fn install_cancellable(strict: bool) {
     CANCELLABLE_ALONE.store(true, Relaxed);
+    if strict {
+        waits::find_real();
+    }
     install();
 }
 
@@ -91,7 +95,7 @@ fn replacement(name: &[u8]) -> Option<u64> {
     let with_real =
         |real: &AtomicU64, ours: *const ()| (real.load(Relaxed) != 0).then_some(ours as u64);
     if CANCELLABLE_ALONE.load(Relaxed) && name != b"msync" {
-        return None;
+        return waits::replacement(name);
     }
     match name {
         b"msync" => with_real(&REAL_MSYNC, msync_of_libc as _),
@@ -350,6 +354,7 @@ extern "C" fn posix_madvise(addr: u64, len: u64, advice: i32) -> i32 {
 /// Only what fails on pinned memory is ours; else it stays a cancellation point.
 extern "C" fn msync_of_libc(addr: u64, len: u64, flags: i32) -> i32 {
     if flags & libc::MS_INVALIDATE != 0 {
+        let _pass = strict::pass();
         return msync(addr, len, flags);
     }
     // SAFETY: the address of libc's msync, saved before any slot pointed here.

@@ -118,6 +118,14 @@ fn load(at: u64) -> Option<u64> {
     (sys::can_read(at) != Some(false)).then(|| unsafe { (at as *const u64).read_unaligned() })
 }
 
+/// The mask at `at` without SIGSYS; none if it can't be read.
+pub fn without_sigsys(at: u64) -> Option<u64> {
+    // SAFETY: somebody is about to give it to the kernel, which reads the same bytes.
+    let set =
+        (sys::can_read(at) == Some(true)).then(|| unsafe { (at as *const u64).read_unaligned() });
+    Some(set? & !SIGSYS)
+}
+
 /// Shows SIGSYS in the mask that the kernel has just written to `at`, if any.
 fn show(at: u64) {
     if at != 0 {
