@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::build;
-use crate::child::{self, Outcome};
+use crate::child::{self, Outcome, Running};
 
 /// A way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +95,12 @@ pub const AS_ROOT: [(&str, &str); 2] = [
 
 /// Runs a launcher without the shim; what it starts may have it.
 pub fn launch(command: &mut Command, timeout: Duration) -> Outcome {
+    begin(command, timeout).finish()
+}
+
+/// Starts it.
+pub fn begin(command: &mut Command, timeout: Duration) -> Running {
     Mode::Plain.apply(command);
     command.env_remove("LD_PRELOAD").envs(AS_ROOT);
-    child::run(command, timeout)
+    child::start(command, timeout)
 }
