@@ -107,6 +107,8 @@ mod stock {
     }
 
     programs! { Stock:
+        managed = "managed" [] [] Same;
+        managed_reached = "managed" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         sizes = "sizes" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         grows = "grows" [] [("REGALL_PIN", "auto")] Same;
