@@ -187,6 +187,11 @@ impl Drop for Pass {
     }
 }
 
+/// Whether calls are dispatched.
+pub fn is_on() -> bool {
+    ON.load(Relaxed)
+}
+
 /// In a child of fork, which has a copy of everything but the dispatcher.
 pub fn child() {
     if ON.load(Relaxed) && !arm(thread::current()) {

@@ -202,7 +202,12 @@ fn rewrite(group: &Group) -> u32 {
     let Some(module) = Module::open(group) else {
         return 0;
     };
-    rewrite_tables(group, &module, &|name, _| replacement(name))
+    // What ld.so has not looked up yet leads back into the module.
+    let unresolved = |now| group.segments().any(|s| s.range.contains(now));
+    rewrite_tables(group, &module, &|name, now| {
+        let libcs_own = waits::is_real(name, now) || unresolved(now);
+        libcs_own.then(|| replacement(name))?
+    })
 }
 
 /// What is to be in the slot of a function with this name that holds that address now.

@@ -262,6 +262,7 @@ fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new
         return;
     };
     let most = CHUNK.min(domain.most_bytes);
+    let mut grown = None;
     while let Some((node, record)) = state.hca.ending_at(d, job.range.start()) {
         let like =
             record.life == Life::Live && record.access == job.access && record.shared == job.shared;
@@ -269,11 +270,11 @@ fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new
         if !like || len + job.range.len() > most {
             break;
         }
-        let grows = new && grows_from(state, job.range.start());
-        let small = is_small_beside(record, job)
-            && (node.range.start() >= entry.start() || grows && !record.cut);
-        if grows && spans(state, domain, record, job) {
-            job.growth = record.growth.grown(job.gap.start());
+        let small = is_small_beside(record, job) && node.range.start() >= entry.start();
+        if new && grows_from(state, job.range.start()) && spans(state, domain, record, job) {
+            let growth = record.growth.grown(job.gap.start());
+            job.growth = grown.map_or(growth, |before: Growth| before.or(growth));
+            grown = Some(job.growth);
         } else if !small {
             break;
         }
@@ -294,31 +295,27 @@ fn is_small_beside(record: &Record, job: &Job) -> bool {
 /// Whether requests lie, or may, across the region of `record` and what comes behind it. One that
 /// is lent stays beside the new one until it is given back.
 fn spans(state: &State, domain: &Domain, record: &Record, job: &Job) -> bool {
-    let (len, more) = (record.range.len(), job.gap.len());
+    let len = record.range.len();
     let room = domain.bytes.saturating_add(len + job.range.len()) <= state.total;
-    if !room || limits::memlock().is_some() {
+    if !room || !Growth::is_worth(len, job.gap.len()) {
         return false;
     }
     let kept = state.hca.retired.saturating_add(len);
-    match record.borrowers {
+    let wanted = match record.borrowers {
         0 => {
-            let tried = record.growth.is_tried(record.asked != 0, len, more);
+            let tried = record.growth.is_tried(record.asked != 0);
             record.growth.is_proven() || tried && !record.cut
         }
         _ => record.growth.is_proven() && kept <= state.total / KEPT,
-    }
+    };
+    wanted && limits::memlock().is_none()
 }
 
-/// Whether the memory from `addr` on is what that before it has grown by: the heap, or more of one
-/// mapping.
+/// Whether the memory from `addr` on is what the heap before it has grown by.
 fn grows_from(state: &State, addr: u64) -> bool {
-    let at = |addr| state.ledger.get(addr);
-    let Some((before, behind)) = at(addr - PAGE).zip(at(addr)) else {
-        return false;
+    let is_heap = |addr| {
+        let entry = state.ledger.get(addr);
+        entry.is_some_and(|entry| entry.attr.kind == Kind::Heap)
     };
-    match (before.attr.kind, behind.attr.kind) {
-        (Kind::Heap, Kind::Heap) => true,
-        (Kind::Anon, Kind::Anon) => before.origin == behind.origin,
-        _ => false,
-    }
+    is_heap(addr - PAGE) && is_heap(addr)
 }

@@ -354,9 +354,23 @@ fn others_at(range: PageRange, claims: bool) -> bool {
     others().any(|p| pins(p) || claims && p.touches(range))
 }
 
-/// Whether another thread's call is about bytes of `range`. Called with the lock held.
-pub fn is_claimed(_lock: &Guard, range: PageRange) -> bool {
-    others().any(|place| place.touches(range))
+/// Whether another thread's call is replacing, moving or unmapping bytes of `range`. Called with
+/// the lock held.
+#[cold]
+pub fn is_being_replaced(_lock: &Guard, range: PageRange) -> bool {
+    const TAKE: [Call; 6] = [
+        Call::Mmap,
+        Call::Munmap,
+        Call::Mremap,
+        Call::Brk,
+        Call::Shmat,
+        Call::Shmdt,
+    ];
+    others_in_use().any(|(n, place)| {
+        let word = HELD.get(n).map_or(0, |held| held.load(Relaxed));
+        let takes = |call: &Call| word >> 32 == call.in_flight(0) >> 32;
+        place.touches(range) && TAKE.iter().any(takes)
+    })
 }
 
 /// Whether another thread's call may be locking bytes of `range` for the application at this

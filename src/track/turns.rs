@@ -64,14 +64,18 @@ pub fn wait_for_what_is_taken(ranges: impl Iterator<Item = PageRange> + Clone) -
         drop(guard);
         pause(nap);
     }
+    // Its thread may have ended in the midst of it.
+    if let Some(guard) = lock() {
+        flight::sweep(&guard);
+    }
     false
 }
 
-/// Whether another call is about bytes of `range` that the ledger does not have.
+/// Whether another call has taken bytes of `range` out of the ledger.
 fn is_some_taken(guard: &Guard, range: PageRange) -> bool {
     let about = |from, end| {
         let hole = PageRange::new(from, end);
-        hole.is_some_and(|hole| flight::is_claimed(guard, hole))
+        hole.is_some_and(|hole| flight::is_being_replaced(guard, hole))
     };
     let (mut from, mut taken) = (range.start(), false);
     guard.ledger.for_each(range, |part, _| {

@@ -5,8 +5,8 @@
 //!
 //! Not hidden: the mask that a signal handler finds in its context, and what a
 //! program started by exec inherits. Not kept away: SIGSYS blocked by way of that
-//! context, or for the length of ppoll, pselect and epoll_pwait called in glibc 2.41
-//! and later. A SIGSYS that is sent is not found pending, nor by sigwait.
+//! context, or for the length of waits with a mask of glibc 2.41 and later that are not made
+//! by the slots of `waits`. A SIGSYS that is sent is not found pending, nor by sigwait.
 
 use super::{call_from_libc, enter, on_sigsys, ALLOW};
 use crate::arch::{Frame, SignalContext};

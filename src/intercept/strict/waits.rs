@@ -10,13 +10,14 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 type Wait = extern "C" fn(u64, u64, u64, u64, u64, u64) -> i32;
 
 /// Names, what stands in for them, and which argument is the mask's address.
-const WAITS: [(&str, Wait, usize); 6] = [
+const WAITS: [(&str, Wait, usize); 7] = [
     ("sigsuspend", wait::<0>, 0),
     ("ppoll", wait::<1>, 3),
     ("__ppoll_chk", wait::<2>, 3),
     ("pselect", wait::<3>, 5),
     ("epoll_pwait", wait::<4>, 4),
     ("epoll_pwait2", wait::<5>, 4),
+    ("__sigsuspend", wait::<6>, 0),
 ];
 
 /// libc's own functions of these names.
@@ -27,6 +28,14 @@ pub fn find_real() {
     for ((name, ..), place) in WAITS.iter().zip(&REAL) {
         place.store(find_function(name).unwrap_or(0), Relaxed);
     }
+}
+
+/// Whether `address` is libc's own function `name`. Another one stays in a slot: a library that stands
+/// in for it calls libc's itself, through a slot of its own.
+pub fn is_real(name: &[u8], address: u64) -> bool {
+    let n = WAITS.iter().position(|(n, ..)| n.as_bytes() == name);
+    let real = n.and_then(|n| REAL.get(n));
+    real.is_none_or(|real| real.load(Relaxed) == address)
 }
 
 /// Our function for libc's `name`, if there is one and libc's own is known.
@@ -42,7 +51,7 @@ extern "C" fn wait<const N: usize>(a: u64, b: u64, c: u64, d: u64, e: u64, f: u6
     // As large as libc's type.
     let mut mask = [0u64; 16];
     let place = WAITS.get(N).and_then(|(.., n)| args.get_mut(*n));
-    if let Some(at) = place.filter(|at| **at != 0) {
+    if let Some(at) = place.filter(|at| **at != 0 && super::is_on()) {
         let pass = super::pass();
         if let Some(set) = signals::without_sigsys(*at) {
             mask[0] = set;

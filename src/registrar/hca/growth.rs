@@ -6,11 +6,12 @@
 
 use regall_directory::addr::PageRange;
 
-/// So often a region is made one with what its memory grows by, after a request lay across such a
-/// place.
-const PROVEN: u8 = 8;
-/// Without such a request a region is so many times larger than what it grows by, at the most.
-const TRIAL: u64 = 64;
+/// A region is made one with what its memory grows by once less often than this, after a request lay
+/// across such a place.
+const PROVEN: u8 = 4;
+/// It is so many times larger than what it grows by, at the most: so many times what the memory grows by
+/// is registered again, whatever is asked for.
+const TIMES: u64 = 32;
 
 /// Places where a region has grown that are remembered.
 const SEAMS: usize = 4;
@@ -49,10 +50,23 @@ impl Growth {
         self.left > 1
     }
 
-    /// Whether a region of `len` bytes, in which something was asked for or not, is made one with
-    /// `more` bytes for a trial.
-    pub const fn is_tried(self, asked: bool, len: u64, more: u64) -> bool {
-        self.left == 1 && asked && len <= more.saturating_mul(TRIAL)
+    /// Whether it is made one with what it grows by for a trial, if something was asked for in it.
+    pub const fn is_tried(self, asked: bool) -> bool {
+        self.left == 1 && asked
+    }
+
+    /// Whether a region of `len` bytes is not too large to be made one with `more`.
+    pub const fn is_worth(len: u64, more: u64) -> bool {
+        len <= more.saturating_mul(TIMES)
+    }
+
+    /// Of a region that is made of two: the one of which more is known.
+    pub fn or(self, other: Self) -> Self {
+        if other.left > self.left {
+            other
+        } else {
+            self
+        }
     }
 
     /// The region has become one with what its memory has grown by, from `seam` on.
@@ -76,6 +90,7 @@ impl Growth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use regall_directory::addr::PAGE;
 
     const KIB: u64 = 1 << 10;
 
@@ -86,10 +101,38 @@ mod tests {
     #[test]
     fn what_nobody_asks_for_grows_apart() {
         assert!(!Growth::NEW.is_proven());
-        assert!(!Growth::NEW.is_tried(false, 400 * KIB, 132 * KIB));
-        assert!(Growth::NEW.is_tried(true, 400 * KIB, 132 * KIB));
+        assert!(!Growth::NEW.is_tried(false));
+        assert!(Growth::NEW.is_tried(true));
         // All of it is registered again.
-        assert!(!Growth::NEW.is_tried(true, 65 * 132 * KIB, 132 * KIB));
+        assert!(Growth::is_worth(400 * KIB, 132 * KIB));
+        assert!(!Growth::is_worth(33 * 132 * KIB, 132 * KIB));
+    }
+
+    /// The heap grows to 1 GiB by 132 KiB, and now and then somebody asks across.
+    #[test]
+    fn what_is_registered_again_is_bounded_by_what_it_grows_by() {
+        const STEP: u64 = 132 * KIB;
+        for every in 1..20u64 {
+            let (mut at, mut region, mut all) = (1 << 30, (1u64 << 30, Growth::NEW), 0);
+            for n in 0..(1u64 << 30) / STEP {
+                let (start, growth) = region;
+                let joins = growth.is_proven() && Growth::is_worth(at - start, STEP);
+                let grown = if joins { growth.grown(at) } else { Growth::NEW };
+                let start = if joins { start } else { at };
+                at += STEP;
+                all += at - start;
+                region = (start, grown);
+                if n % every == 0 {
+                    // Across where it has grown last: joined in the request, if it is not yet.
+                    let across = PageRange::new(at - STEP - PAGE, at - STEP + PAGE).unwrap();
+                    region.1.is_asked_for(across);
+                    if !joins {
+                        region.1 = Growth::PROVEN;
+                    }
+                }
+            }
+            assert!(all <= (TIMES + 1) * (1 << 30), "every {every}: {all}");
+        }
     }
 
     #[test]
@@ -97,7 +140,7 @@ mod tests {
         let mut grown = Growth::NEW.grown(3 << 20);
         for beside in [bytes(1, 3), bytes(3, 5)] {
             grown.is_asked_for(beside);
-            assert!(!grown.is_proven() && !grown.is_tried(true, KIB, KIB));
+            assert!(!grown.is_proven() && !grown.is_tried(true));
         }
         grown.is_asked_for(bytes(2, 4));
         assert!(grown.is_proven());
