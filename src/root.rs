@@ -14,6 +14,8 @@ use regall_directory::layout::{Call, Header};
 /// What `track` is handed at start-up.
 pub static ALL: Subscribers = Subscribers {
     other_call,
+    verbs: verbs::requests::handle,
+    contexts_closed: verbs::requests::closed,
     before: check::events::before,
     after: check::events::after,
     child_begins: &[

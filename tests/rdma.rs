@@ -134,6 +134,10 @@ mod stock {
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
         cost = "cost" [] [] Same;
+        requests = "requests" [] [] Same;
+        requests_auto = "requests" [] [("REGALL_PIN", "auto")] Same;
+        requests_exact = "requests" [] [("REGALL_KEYS", "exact")] Same;
+        requests_within = "requests_within" [] [] Same;
         storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
@@ -156,6 +160,7 @@ mod odp {
         keys = "keys" [] [] Same;
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
+        requests = "requests" [] [] Same;
         truth = "truth" ["30", "2", REGALL, "lend"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
 }

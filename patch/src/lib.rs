@@ -61,7 +61,7 @@ pub use report::Report;
 pub struct Config {
     /// Patch the sites of class STRICT too.
     pub strict: bool,
-    /// Patch ioctl sites (for UFFDIO_REGISTER).
+    /// Patch ioctl sites (for UFFDIO_REGISTER and RDMA_VERBS_IOCTL).
     pub ioctl: bool,
 }
 

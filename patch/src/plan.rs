@@ -43,7 +43,7 @@ pub enum Kind {
     Hook = 1,
     /// Into the hook if it copies the address space.
     Clone = 2,
-    /// Into the hook if it is UFFDIO_REGISTER.
+    /// Into the hook if it is UFFDIO_REGISTER or RDMA_VERBS_IOCTL.
     Ioctl = 3,
     /// Decides by the call's number, from the zone's table.
     Any = 4,
@@ -382,11 +382,15 @@ fn clone_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<
     back.add(code, JNE)
 }
 
-/// ioctl goes on only with UFFDIO_REGISTER.
+/// ioctl goes on only with UFFDIO_REGISTER and RDMA_VERBS_IOCTL.
 fn ioctl_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<()> {
+    code.put(&[0x81, 0xfe])?; // cmp esi, RDMA_VERBS_IOCTL
+    code.put(&(numbers::RDMA_VERBS_IOCTL as u32).to_le_bytes())?;
+    let known = code.short(JE)?;
     code.put(&[0x81, 0xfe])?; // cmp esi, UFFDIO_REGISTER
     code.put(&(numbers::UFFDIO_REGISTER as u32).to_le_bytes())?;
-    back.add(code, JNE)
+    back.add(code, JNE)?;
+    code.land(known)
 }
 
 /// Looks the number up. The kernel goes by eax, whatever is above it in rax.

@@ -11,7 +11,7 @@ use crate::config::Intercept;
 use crate::patch;
 use crate::sys::{self, time};
 use crate::thread::{self, Thread};
-use crate::track;
+use crate::track::{self, subscribers};
 #[cfg(not(any(test, fuzzing)))]
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -106,9 +106,11 @@ pub unsafe extern "C" fn left(outer: *const Outer, value: i64) -> i64 {
 pub fn event(frame: &mut Frame) -> i64 {
     let call = match frame.nr as libc::c_long {
         // The trampoline has looked at the request already; other ways in have not.
-        libc::SYS_ioctl if frame.args[1] as u32 as u64 == numbers::UFFDIO_REGISTER => {
-            Some(Call::Userfault)
-        }
+        libc::SYS_ioctl => match u64::from(frame.args[1] as u32) {
+            numbers::UFFDIO_REGISTER => Some(Call::Userfault),
+            numbers::RDMA_VERBS_IOCTL => return (subscribers::table().verbs)(frame),
+            _ => None,
+        },
         _ => numbers::call_of(frame.nr),
     };
     let Some(call) = call else {
@@ -143,6 +145,9 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     if thread.flights[0].get() == 0 && phase::tracking() {
         track::cache::revisit();
         track::revoking::overdue();
+        if track::files::any() && track::files::is_due() {
+            (subscribers::table().contexts_closed)();
+        }
     }
     value
 }

@@ -287,7 +287,7 @@ fn dispatched(thread: &Thread, info: &Info, context: &mut SignalContext) {
             value
         }
         libc::SYS_clone | libc::SYS_clone3 => make_process(&frame, context),
-        _ if numbers::call_of(frame.nr).is_some() || registers_userfaults(&frame) => arrive(&frame),
+        _ if numbers::call_of(frame.nr).is_some() || is_tracked_ioctl(&frame) => arrive(&frame),
         _ => signals::with_mask(&frame, call_from_libc),
     };
     context.set_result(value);
@@ -306,9 +306,8 @@ fn ask(nr: libc::c_long, [a, b, c, d]: [u64; 4]) {
     });
 }
 
-fn registers_userfaults(frame: &Frame) -> bool {
-    frame.nr == libc::SYS_ioctl as u64
-        && u64::from(frame.args[1] as u32) == numbers::UFFDIO_REGISTER
+fn is_tracked_ioctl(frame: &Frame) -> bool {
+    frame.nr == libc::SYS_ioctl as u64 && numbers::is_tracked_ioctl(frame.args[1])
 }
 
 /// What the kernel's own code for probes calls, at a function's return and at a probe. It

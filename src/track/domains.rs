@@ -1,18 +1,15 @@
-//! The life of a domain, from a protection domain's first registration to its end.
+//! The life of a domain, from a protection domain's first registration on.
 
-use super::turns::{lock_for, Whose};
+use super::turns::Whose;
 use super::waiting::Reach;
-use super::{
-    begin_work, deregistering, end, entering, lock, progress, registering, retracting, revoking,
-    State, USER_END,
-};
+use super::{begin_work, end, files, lock, progress, registering, revoking, State, USER_END};
 use crate::base::{counters, settings};
 use crate::config;
 use crate::glob;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::sizes::CHUNK;
-use crate::registrar::hca::{numbers, Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
 use crate::sys::{file, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
@@ -119,6 +116,7 @@ pub fn adopt_for_look_ups(owner: Owner, fd: i32, pd: PdHandle) -> Result<()> {
 }
 
 fn adopt_as(owner: Owner, fd: i32, pd: PdHandle, wanted: Access, most: usize) -> Result<()> {
+    files::bind(owner, fd, pd);
     let refused = |state: &State| state.hca.refuses(owner.context);
     let class = {
         let guard = lock().ok_or(Errno::BUSY)?;
@@ -296,7 +294,8 @@ fn enter(
 ) -> Result<Option<DomainId>> {
     let mut guard = lock().ok_or(Errno::BUSY)?;
     let state = &mut *guard;
-    let mut twins = state.hca.find(|d| d.owner == owner && d.access == class);
+    let same = |d: &Domain| d.owner == owner || d.is_of(owner.file(), device.pd);
+    let mut twins = state.hca.find(|d| same(d) && d.access == class);
     if twins.next().is_some() {
         return Ok(None);
     }
@@ -385,162 +384,4 @@ fn probe(channel: Channel, pd: PdHandle, class: Access) -> Result<Channel> {
             Err(errno)
         }
     }
-}
-
-/// Whether regions of the protection domain at `pd` are lent.
-fn lent(state: &State, d: DomainId) -> bool {
-    state
-        .hca
-        .records
-        .each()
-        .any(|(_, r)| r.domain == d && r.borrowers != 0)
-}
-
-/// The protection domain is about to be deallocated: nothing of ours may be in it.
-/// True if something was, and [`revive`] brings it back if the call fails.
-pub fn vacate(pd: u64) -> bool {
-    let mut any = false;
-    for d in numbers() {
-        let ours = {
-            let Some(mut guard) = lock() else {
-                return any;
-            };
-            let here = guard.hca.alive(d).is_some_and(|x| x.owner.pd == pd);
-            // With a registration of the application's the call fails anyway.
-            let ours = here && !lent(&guard, d);
-            if let (true, Some(domain)) = (ours, guard.hca.domain_mut(d)) {
-                domain.state = Stage::Closing;
-            }
-            ours
-        };
-        if ours {
-            any = true;
-            empty(d);
-        }
-    }
-    any
-}
-
-/// The call failed: everything is registered again.
-pub fn revive(pd: u64) {
-    if let Some(mut guard) = lock() {
-        for d in guard
-            .hca
-            .find(|d| d.owner.pd == pd && d.state == Stage::Closing)
-        {
-            if let Some(domain) = guard.hca.domain_mut(d) {
-                domain.state = Stage::Alive;
-            }
-        }
-        entering::new_primary(&mut guard);
-    }
-    let flight = begin_work();
-    if let Some(all) = PageRange::new(0, USER_END) {
-        registering::settle(all, Whose::Foreign, Reach::Resident);
-    }
-    end(flight);
-}
-
-/// The call succeeded. Another thread may have got a new one at the same address already.
-pub fn forget_vacated(pd: u64) {
-    no_candidate(pd);
-    forget(|owner, stage| owner.pd == pd && stage == Stage::Closing);
-}
-
-/// A new one has come to the address of one that went in a way that was not seen.
-pub fn forget_pd(pd: u64) {
-    no_candidate(pd);
-    forget(|owner, _| owner.pd == pd);
-}
-
-fn no_candidate(pd: u64) {
-    if let Some(mut guard) = lock() {
-        guard.hca.candidates.forget(pd);
-    }
-}
-
-/// The context is about to be closed, and everything in it with it.
-pub fn forget_context(context: u64) {
-    forget(|owner, _| owner.context == context);
-    if let Some(mut guard) = lock() {
-        guard.hca.accept(context);
-    }
-}
-
-fn forget(whose: impl Fn(&Owner, Stage) -> bool) {
-    for d in numbers() {
-        let ours = {
-            let Some(mut guard) = lock() else {
-                return;
-            };
-            let domain = guard.hca.domain_mut(d);
-            let domain = domain.filter(|x| x.state != Stage::Free && whose(&x.owner, x.state));
-            domain.map(|x| {
-                x.state = Stage::Closing;
-                (x.owner, x.device.map(|device| device.channel.fd()))
-            })
-        };
-        let Some(ours) = ours else {
-            continue;
-        };
-        empty(d);
-        let device = {
-            let Some(mut guard) = lock() else {
-                return;
-            };
-            let state = &mut *guard;
-            // Another thread may have closed it meanwhile, and its place be a new one's.
-            let same = |x: &&Domain| {
-                let is = (x.owner, x.device.map(|device| device.channel.fd()));
-                x.state == Stage::Closing && is == ours
-            };
-            let Some(domain) = state.hca.domain(d).filter(same) else {
-                continue;
-            };
-            let device = domain.device;
-            state.hca.drop_records(d);
-            if let Some(fd) = device.map(|x| x.channel.fd()) {
-                // All that there was behind the descriptor goes with it.
-                for n in 0..state.hca.bound.room() {
-                    let _ = state.hca.bound.take(n, |it| it.channel.fd() == fd);
-                }
-            }
-            state.hca.close(d);
-            state.show_regions();
-            device
-        };
-        if let Some(device) = device {
-            file::close(device.channel.fd());
-        }
-    }
-}
-
-/// Milliseconds, or more, that others may still be at work in a domain that closes.
-const PATIENCE: u32 = 2_000;
-
-/// Deregisters everything in domain `d` that is not lent. Nobody registers in it any
-/// more: it is closing.
-fn empty(d: DomainId) {
-    let Some(all) = PageRange::new(0, USER_END) else {
-        return;
-    };
-    let flight = begin_work();
-    // Whoever began before is waited for, unless it was left for good.
-    for _ in 0..PATIENCE {
-        match lock() {
-            Some(guard) if guard.hca.domain(d).is_some_and(|x| x.at_work != 0) => drop(guard),
-            _ => break,
-        }
-        crate::sys::nap(1_000_000);
-    }
-    if let Some(mut guard) = lock_for(&[Some(all)]) {
-        entering::new_primary(&mut guard);
-    }
-    retracting::clear(d);
-    let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
-    if fd.is_some() {
-        // Only what is bound still is left then, and in the way of the application's call.
-        deregistering::retry(fd);
-    }
-    end(flight);
 }

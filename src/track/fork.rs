@@ -4,8 +4,8 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    anew, aside, backed, budget, deferred, flight, give_up, growing, inherited, lock, open, owed,
-    progress, real, reserve, subscribers, taken, whole, State, APP_FUTURE, USER_END,
+    anew, aside, backed, budget, deferred, files, flight, give_up, growing, inherited, lock, open,
+    owed, progress, real, reserve, subscribers, taken, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
@@ -266,6 +266,7 @@ fn child(late: bool) -> Option<flight::Flight> {
 #[inline(never)]
 fn start_anew(state: &mut State) {
     deferred::reset();
+    files::child();
     flight::reset();
     progress::forget();
     state.ledger.rebuild();

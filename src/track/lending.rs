@@ -3,16 +3,19 @@
 use super::deregistering::deregister;
 use super::domains::{adopt_for_look_ups, adopt_when_due};
 use super::registering::fits;
-use super::{asking, domains, inherited, lock, revoking, State};
+use super::{asking, domains, files, inherited, lock, revoking, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
 use crate::limits;
 use crate::policy;
+use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::sizes::CHUNK;
-use crate::registrar::hca::{idle, numbers, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
+use crate::registrar::hca::{
+    idle, numbers, Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE, SERVED,
+};
 use crate::sys::{Errno, Result};
-use crate::uverbs::{MrHandle, PdHandle};
+use crate::uverbs::{Mr, MrHandle, PdHandle};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
@@ -30,6 +33,13 @@ pub struct Loan {
     pub rkey: u32,
     /// With what access it is registered.
     pub access: Access,
+}
+
+/// Whether a region that is there can stand for one with this access. What peers may
+/// write has to be writable locally (EINVAL, by the real call).
+pub const fn servable(access: Access) -> bool {
+    let writes = access.has_any(Access::REMOTE_WRITE.with(Access::REMOTE_ATOMIC));
+    SERVED.has(access) && (!writes || access.has(Access::LOCAL_WRITE))
 }
 
 /// What came of looking for a region.
@@ -63,8 +73,8 @@ pub fn lend<T>(
     inherited::bring_in();
     let bytes = PageRange::covering(addr, len)?;
     let mut asked = false;
-    // A new domain, a question, and a join, at the most.
-    for _ in 0..4 {
+    // A domain that is known by its file, a new one, a question, and a join, at the most.
+    for _ in 0..5 {
         match find(owner, bytes, wanted, &make) {
             Found::Lent(made) => {
                 counters::count(Counter::Served);
@@ -75,9 +85,8 @@ pub fn lend<T>(
                     return None;
                 }
             }
-            Found::NoDomain => {
-                adopt_when_due(owner, fd, pd, wanted).ok()?;
-            }
+            Found::NoDomain if files::bind(owner, fd, pd) => (),
+            Found::NoDomain => adopt_when_due(owner, fd, pd, wanted).ok()?,
             Found::Ask(d) if !asked => {
                 asked = true;
                 asking::ask(d, bytes);
@@ -284,6 +293,34 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: Access) -> Option<Loan> 
         rkey: keys.rkey,
         access: wanted,
     })
+}
+
+/// A region that is the application's own, in nobody's account but its.
+pub struct Apart {
+    device: Device,
+    /// The region.
+    pub mr: Mr,
+}
+
+impl Apart {
+    /// It is not wanted.
+    pub fn deregister(self) {
+        deregister(self.device.deregistration(self.mr.handle));
+    }
+}
+
+/// Registers these bytes in a protection domain that has a domain, for [`Apart`]. Errors: the
+/// kernel's; ENOENT if there is none.
+pub fn apart(file: FileId, pd: PdHandle, (at, len): (u64, u64), access: Access) -> Result<Apart> {
+    let device = {
+        let guard = lock().ok_or(Errno::BUSY)?;
+        let alive = |x: &Domain| x.state == Stage::Alive && x.is_of(file, pd);
+        let d = guard.hca.find(alive).next();
+        let device = d.and_then(|d| guard.hca.alive(d)?.device);
+        device.ok_or(Errno::NOENT)?
+    };
+    let mr = device.channel.reg_mr(device.pd, at, len, access)?;
+    Ok(Apart { device, mr })
 }
 
 /// What was lent is not used any more; `free` is called under the lock. False in a

@@ -5,14 +5,14 @@
 //! version of a definition only if there is one).
 
 use super::handles::{self, Known};
-use super::real;
 use super::told::{self, closed, Leaving};
+use super::{is_inside, real, requests};
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;
 use crate::intercept::{strict, symbols};
-use crate::registrar::hca::{Owner, SERVED};
+use crate::registrar::hca::Owner;
 use crate::thread::{self, here};
-use crate::track::{self, asking, domains, lending, registering};
+use crate::track::{self, asking, ending, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
@@ -36,22 +36,6 @@ fn owner_of(pd: *const Pd) -> Option<(Owner, i32, PdHandle)> {
         context: context as u64,
     };
     Some((owner, fd, handle))
-}
-
-/// Whether a region that is there can stand for one with this access. What peers may
-/// write has to be writable locally (EINVAL, by the real call).
-const fn servable(access: Access) -> bool {
-    let writes = access.has_any(Access::REMOTE_WRITE.with(Access::REMOTE_ATOMIC));
-    SERVED.has(access) && (!writes || access.has(Access::LOCAL_WRITE))
-}
-
-/// Whether the function that this is a part of is called by libibverbs itself. A jump out of
-/// it (siglongjmp) leaves its mark, at a place of the stack that is no further out than what
-/// is called afterwards.
-#[inline(always)]
-fn is_inside() -> bool {
-    let entered = thread::current().in_verbs.get();
-    entered != 0 && here() < entered
 }
 
 /// Where the libibverbs has its ibv_reg_mr whose calls of itself go to itself; 0: none does yet.
@@ -118,7 +102,7 @@ fn lend(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut M
     let _pass = strict::pass();
     track::fork::check();
     let lent = owner_of(pd).and_then(|(owner, fd, handle)| {
-        if !servable(access) {
+        if !lending::servable(access) {
             return None;
         }
         let context = owner.context as *mut Context;
@@ -385,7 +369,7 @@ fn refused(old: &Mr, was: Access, request: impl FnOnce(*mut Mr) -> c_int) -> Opt
 /// What is lent of the memory, or, where it is not to be served, a region of its own.
 fn loan_for(pd: *mut Pd, at: u64, len: u64, access: Access) -> Option<lending::Loan> {
     let (owner, fd, handle) = owner_of(pd)?;
-    let lent = servable(access)
+    let lent = lending::servable(access)
         .then(|| lending::lend(owner, (fd, handle), at, len, access, |_, loan| Some(*loan)));
     lent.flatten()
         .or_else(|| lending::exact(owner, at, len, access))
@@ -490,7 +474,7 @@ fn new_pd(pd: *mut Pd) -> *mut Pd {
     if !pd.is_null() && registering::active() {
         let _pass = strict::pass();
         track::fork::check();
-        domains::forget_pd(pd as u64);
+        ending::forget_pd(pd as u64);
     }
     pd
 }
@@ -505,16 +489,16 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     let ours = registering::active() && !is_inside() && {
         let _pass = strict::pass();
         track::fork::check();
-        domains::vacate(pd as u64)
+        ending::vacate(|x| x.owner.pd == pd as u64)
     };
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(pd) });
     if ours {
         let _pass = strict::pass();
         if value == 0 {
-            domains::forget_vacated(pd as u64);
+            ending::forget_vacated(pd as u64);
         } else {
-            domains::revive(pd as u64);
+            ending::revive(|x| x.owner.pd == pd as u64);
         }
     }
     value
@@ -530,7 +514,7 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut Pd) {
     if registering::active() {
         let _pass = strict::pass();
         track::fork::check();
-        domains::forget_pd(pd as u64);
+        ending::forget_pd(pd as u64);
     }
     // SAFETY: the application's own call.
     really(|| unsafe { real(pd) });
@@ -549,7 +533,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     if registering::active() {
         let _pass = strict::pass();
         track::fork::check();
-        domains::forget_context(context as u64);
+        ending::forget_context(context as u64);
+        requests::forget_numbers();
     }
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(context) });

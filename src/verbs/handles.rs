@@ -3,12 +3,14 @@
 //! behind the public part, and it is never given to libibverbs.
 
 use crate::ledger::index::Memory;
+use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::records::RecordId;
 use crate::track::lending::Loan;
 use crate::uverbs::abi::{Context, Mr, Pd, VerbsMr};
+use crate::uverbs::MrHandle;
 use core::ffi::c_void;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use regall_directory::vocab::Access;
 
 /// Room behind the private part for what a provider keeps there; zeroes say "nothing
@@ -23,6 +25,8 @@ struct Handle {
     /// Which process made it, counted over forks; 0: free.
     epoch: u32,
     next: u32,
+    /// The open file in which its number stands for it, if it is known by that.
+    file: FileId,
 }
 
 const _: () = assert!(size_of::<Handle>() == 128);
@@ -130,6 +134,7 @@ pub fn make(
         record: loan.record,
         epoch: EPOCH.load(Relaxed),
         next: 0,
+        file: FileId::NONE,
     };
     let at = place(n)?;
     // SAFETY: as above.
@@ -189,6 +194,131 @@ pub fn free(mr: *const c_void) {
     }
 }
 
+/// Numbers of ours begin here; the kernel counts from 0, and gives none that is as high.
+const FIRST_NUMBER: u32 = 1 << 31;
+/// No record: a region of the application's own.
+const REAL: RecordId = RecordId::from_raw(0);
+
+/// Whether a number was ever given.
+static NUMBERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a number was ever given.
+#[inline]
+pub fn has_numbers() -> bool {
+    NUMBERED.load(Relaxed)
+}
+
+/// Whether `number` is one of ours.
+#[inline]
+pub const fn is_number(number: u32) -> bool {
+    number >= FIRST_NUMBER
+}
+
+/// The handle at `made`, which is new, is known by a number in `file`, which is returned; `asked`
+/// is the access that was asked for. Called with the track lock held.
+pub fn give_number(made: NonNull<Mr>, file: FileId, asked: Access) -> Option<u32> {
+    let n = number(made.as_ptr().cast()).filter(|n| !is_number(*n));
+    let Some((n, mut at)) = n.and_then(|n| Some((n, place(n)?))) else {
+        free(made.as_ptr().cast());
+        return None;
+    };
+    // SAFETY: in a chunk; nobody knows it yet.
+    let handle = unsafe { at.as_mut() };
+    NUMBERED.store(true, Relaxed);
+    handle.file = file;
+    handle.provider[0] = asked.bits().into();
+    Some(FIRST_NUMBER + n)
+}
+
+/// What a number of ours stands for.
+pub enum Stands {
+    /// A region that is lent.
+    Lent(Loan),
+    /// A region of the application's own, by the kernel's number.
+    Real(MrHandle),
+    /// Something of the parent's, in its child.
+    Parents,
+}
+
+/// A handle that is known by a number.
+pub struct Numbered {
+    /// What it stands for.
+    pub stands: Stands,
+    /// The open file in which it does.
+    pub file: FileId,
+    /// The kernel's number of the protection domain.
+    pub pd: u32,
+    /// Address and length.
+    pub bytes: (u64, u64),
+    /// The access that was asked for.
+    pub access: Access,
+}
+
+fn at_number(number: u32) -> Option<NonNull<Handle>> {
+    let n = number.checked_sub(FIRST_NUMBER)?;
+    place(n).filter(|_| n < USED.load(Relaxed))
+}
+
+/// What `number` stands for. `None`: nothing.
+pub fn numbered(number: u32) -> Option<Numbered> {
+    // SAFETY: in a chunk, which is never unmapped; the application, which owns the number, is in
+    // this very call.
+    let handle = unsafe { at_number(number)?.as_ref() };
+    if handle.epoch == 0 || handle.file == FileId::NONE {
+        return None;
+    }
+    let mr = handle.verbs.mr;
+    let stands = match handle.epoch == EPOCH.load(Relaxed) {
+        false => Stands::Parents,
+        true if handle.record == REAL => Stands::Real(mr.handle),
+        true => Stands::Lent(Loan {
+            record: handle.record,
+            handle: mr.handle,
+            lkey: mr.lkey,
+            rkey: mr.rkey,
+            access: Access::as_asked(handle.verbs.access as u32),
+        }),
+    };
+    Some(Numbered {
+        stands,
+        file: handle.file,
+        pd: mr.pd as usize as u32,
+        bytes: (mr.addr as u64, mr.length as u64),
+        access: Access::as_asked(handle.provider[0] as u32),
+    })
+}
+
+/// `number` is free. Called with the track lock held.
+pub fn free_number(number: u32) {
+    if let Some(at) = at_number(number) {
+        free(at.as_ptr().cast());
+    }
+}
+
+/// `number` stands for a region of the application's own. Called with the track lock held.
+pub fn be_real(number: u32, region: MrHandle) {
+    if let Some(mut at) = at_number(number) {
+        // SAFETY: as in `numbered`, and the lock is held.
+        let handle = unsafe { at.as_mut() };
+        handle.record = REAL;
+        handle.verbs.mr.handle = region;
+    }
+}
+
+/// Frees the numbers of what is lent in files that `is_there` says no to. Called with the track
+/// lock held.
+pub fn sweep(is_there: impl Fn(FileId) -> bool) {
+    let epoch = EPOCH.load(Relaxed);
+    for at in (0..USED.load(Relaxed)).filter_map(place) {
+        // SAFETY: as in `numbered`, and the lock is held.
+        let handle = unsafe { at.as_ref() };
+        let lent = handle.epoch == epoch && handle.file != FileId::NONE && handle.record != REAL;
+        if lent && !is_there(handle.file) {
+            free(at.as_ptr().cast());
+        }
+    }
+}
+
 /// The handle at `mr` stands for something else from now on.
 pub fn change(mr: *mut Mr, loan: &Loan, pd: *mut Pd, addr: *mut c_void, length: usize) {
     let Some(mut at) = number(mr.cast()).and_then(place) else {
@@ -213,7 +343,6 @@ pub fn change(mr: *mut Mr, loan: &Loan, pd: *mut Pd, addr: *mut c_void, length: 
 mod tests {
     use super::*;
     use crate::registrar::heap::Heap;
-    use crate::uverbs::MrHandle;
 
     #[test]
     fn a_chunk_has_as_many_as_all_before_it() {

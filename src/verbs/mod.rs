@@ -9,4 +9,16 @@
 pub mod exports;
 pub mod handles;
 pub mod real;
+pub mod requests;
 mod told;
+
+use crate::thread::{self, here};
+
+/// Whether the function that this is a part of is called by libibverbs itself. A jump out of
+/// it (siglongjmp) leaves its mark, at a place of the stack that is no further out than what
+/// is called afterwards.
+#[inline(always)]
+fn is_inside() -> bool {
+    let entered = thread::current().in_verbs.get();
+    entered != 0 && here() < entered
+}

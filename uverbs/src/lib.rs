@@ -26,6 +26,7 @@ use wire::{perform, Answer, DriverData, Number, Way};
 pub mod abi;
 pub mod device;
 pub mod fork;
+pub mod requests;
 pub mod wire;
 
 /// A kernel driver, `enum rdma_driver_id`. Unknown ones stay what they are.
@@ -198,6 +199,14 @@ impl Channel {
     /// may have closed it, or another file there.
     pub fn is_open_here(&self) -> bool {
         file::is_device(self.fd, self.device)
+    }
+
+    /// Whether descriptor `fd` may be of the same device: where the kernel does not say, it may.
+    pub fn may_be(&self, fd: i32) -> bool {
+        match file::stat_fd(fd) {
+            Ok(stat) => stat.mode & libc::S_IFMT == libc::S_IFCHR && stat.rdev == self.device,
+            Err(errno) => errno != Errno::BADF,
+        }
     }
 
     /// The descriptor.

@@ -10,6 +10,7 @@
 //! now an ordinary file would be written to.
 
 use core::mem::offset_of;
+use regall_directory::numbers;
 use regall_sys::{file, Errno, Result};
 
 mod structures;
@@ -17,7 +18,7 @@ mod structures;
 pub use structures::*;
 
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
-pub const VERBS_IOCTL: u32 = 0xc018_1b01;
+pub const VERBS_IOCTL: u32 = numbers::RDMA_VERBS_IOCTL as u32;
 
 /// `enum ib_uverbs_write_cmds`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +35,17 @@ pub enum Number {
     QueryDeviceEx = 0x8000_0001,
 }
 
-const OBJECT_DEVICE: u16 = 0;
-const METHOD_INVOKE_WRITE: u16 = 0;
-const METHOD_GET_CONTEXT: u16 = 3;
-const METHOD_QUERY_CONTEXT: u16 = 4;
-const ATTR_CORE_IN: u16 = 0;
-const ATTR_CORE_OUT: u16 = 1;
-const ATTR_WRITE_CMD: u16 = 2;
-const ATTR_DRIVER_IN: u16 = 0x1000;
-const ATTR_DRIVER_OUT: u16 = 0x1001;
+pub(crate) const OBJECT_DEVICE: u16 = 0;
+pub(crate) const METHOD_INVOKE_WRITE: u16 = 0;
+pub(crate) const METHOD_GET_CONTEXT: u16 = 3;
+pub(crate) const METHOD_QUERY_CONTEXT: u16 = 4;
+pub(crate) const ATTR_CORE_IN: u16 = 0;
+pub(crate) const ATTR_CORE_OUT: u16 = 1;
+pub(crate) const ATTR_WRITE_CMD: u16 = 2;
+pub(crate) const ATTR_DRIVER_IN: u16 = 0x1000;
+pub(crate) const ATTR_DRIVER_OUT: u16 = 0x1001;
 /// UVERBS_ATTR_F_MANDATORY: a kernel that doesn't know it must refuse.
-const MANDATORY: u16 = 1;
+pub(crate) const MANDATORY: u16 = 1;
 
 /// Attributes of the largest command.
 const ATTRS: usize = 5;
@@ -52,12 +53,12 @@ const ATTRS: usize = 5;
 /// `struct ib_uverbs_attr`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Attr {
-    id: u16,
-    len: u16,
-    flags: u16,
-    reserved: u16,
-    data: u64,
+pub(crate) struct Attr {
+    pub id: u16,
+    pub len: u16,
+    pub flags: u16,
+    pub reserved: u16,
+    pub data: u64,
 }
 
 impl Attr {

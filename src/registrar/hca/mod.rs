@@ -5,6 +5,7 @@
 
 mod ahead;
 pub mod candidates;
+pub mod files;
 pub mod growth;
 pub mod idle;
 pub mod records;
@@ -15,6 +16,7 @@ use crate::ledger::index::{Memory, View};
 use crate::uverbs::{Channel, MrHandle, PdHandle};
 use candidates::Candidates;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use files::FileId;
 use records::{Life, Record, RecordId, Records};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Access;
@@ -115,6 +117,8 @@ pub struct Domain {
     pub owner: Owner,
     /// Where it is.
     pub device: Option<Device>,
+    /// The open file that its device is, if that has been looked at.
+    pub file: FileId,
     /// The class: what is registered with memory that can be written.
     pub access: Access,
     /// While it is new: what ranks higher ([`crate::policy::rank`]) has to wait.
@@ -157,6 +161,7 @@ impl Domain {
             state: State::Free,
             owner: Owner { pd: 0, context: 0 },
             device: None,
+            file: FileId::NONE,
             access: Access::NONE,
             upto_rank: 0,
             implicit: false,
@@ -289,6 +294,7 @@ impl Hca {
         }
         domain.owner = owner;
         domain.device = Some(device);
+        domain.file = owner.file();
         domain.access = access;
         domain.upto_rank = 0;
         domain.implicit = false;

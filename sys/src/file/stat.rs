@@ -1,6 +1,6 @@
 //! What a file is: its metadata, its file system, and which device or namespace it stands for.
 
-use crate::{call, Result};
+use crate::{call, Errno, Result};
 use core::ffi::CStr;
 
 /// What is needed of `struct stat`.
@@ -167,6 +167,23 @@ pub fn namespace_kind(fd: i32) -> Result<Option<i32>> {
 /// Whether a descriptor is of the device that has the number `rdev`.
 pub fn is_device(fd: i32, rdev: u64) -> bool {
     stat_fd(fd).is_ok_and(|s| s.is_character_device() && s.rdev == rdev)
+}
+
+/// Whether descriptors `a` and `b` are of one open file. Errors: EBADF if one of them is none;
+/// others where nobody says (Linux before 6.10 without kcmp(2), or with a seccomp filter).
+pub fn is_same(a: i32, b: i32) -> Result<bool> {
+    const F_DUPFD_QUERY: i32 = 1024 + 3;
+    const KCMP_FILE: u64 = 0;
+    match call!(libc::SYS_fcntl, a, F_DUPFD_QUERY, b) {
+        Ok(same) => return Ok(same == 1),
+        // Said of `a` or, by kernels that know the question, of `b`.
+        Err(Errno::BADF) => return Err(Errno::BADF),
+        Err(_) => (),
+    }
+    // A thread may have a table of descriptors of its own.
+    let own = crate::gettid();
+    let told = call!(libc::SYS_kcmp, own, own, KCMP_FILE, a, b);
+    told.map(|difference| difference == 0)
 }
 
 /// Metadata of `path`; a link itself if `nofollow`.

@@ -1,0 +1,202 @@
+//! The end of a domain: its protection domain is deallocated, or its adapter is closed.
+
+use super::turns::{lock_for, Whose};
+use super::waiting::Reach;
+use super::{
+    begin_work, deregistering, end, entering, lock, registering, retracting, State, USER_END,
+};
+use crate::registrar::hca::files::FileId;
+use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
+use crate::sys::file;
+use regall_directory::addr::PageRange;
+
+/// Whether regions of domain `d` are lent.
+fn lent(state: &State, d: DomainId) -> bool {
+    state
+        .hca
+        .records
+        .each()
+        .any(|(_, r)| r.domain == d && r.borrowers != 0)
+}
+
+/// A protection domain, of which `are` says which domains are its own, is about to be
+/// deallocated: nothing of ours may be in it. True if something was, and [`revive`] brings it back
+/// if the call fails.
+pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
+    let mut any = false;
+    for d in numbers() {
+        let ours = {
+            let Some(mut guard) = lock() else {
+                return any;
+            };
+            let here = guard.hca.alive(d).is_some_and(&are);
+            // With a registration of the application's the call fails anyway.
+            let ours = here && !lent(&guard, d);
+            if let (true, Some(domain)) = (ours, guard.hca.domain_mut(d)) {
+                domain.state = Stage::Closing;
+            }
+            ours
+        };
+        if ours {
+            any = true;
+            empty(d);
+        }
+    }
+    any
+}
+
+/// The call failed: everything is registered again.
+pub fn revive(are: impl Fn(&Domain) -> bool) {
+    if let Some(mut guard) = lock() {
+        for d in guard.hca.find(|d| d.state == Stage::Closing && are(d)) {
+            if let Some(domain) = guard.hca.domain_mut(d) {
+                domain.state = Stage::Alive;
+            }
+        }
+        entering::new_primary(&mut guard);
+    }
+    let flight = begin_work();
+    if let Some(all) = PageRange::new(0, USER_END) {
+        registering::settle(all, Whose::Foreign, Reach::Resident);
+    }
+    end(flight);
+}
+
+/// The call succeeded. Another thread may have got a new one at the same address already.
+pub fn forget_vacated(pd: u64) {
+    no_candidate(pd);
+    keep_lent(pd);
+    forget(|x| x.owner.pd == pd && x.state == Stage::Closing);
+}
+
+/// The same for what [`vacate`] has emptied by `are`, whatever address it is at.
+pub fn forget_empty(are: impl Fn(&Domain) -> bool) {
+    forget(|x| x.state == Stage::Closing && are(x));
+}
+
+/// A new one has come to the address of one that went in a way that was not seen.
+pub fn forget_pd(pd: u64) {
+    no_candidate(pd);
+    keep_lent(pd);
+    forget(|x| x.owner.pd == pd);
+}
+
+/// What is lent by ioctl of the protection domain at `pd`, whose structure goes, outlives it: the
+/// kernel's protection domain does, as where another one was made over it (ibv_alloc_parent_domain).
+fn keep_lent(pd: u64) {
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    let state = &mut *guard;
+    let known = |x: &Domain| {
+        x.owner.pd == pd
+            && x.state == Stage::Alive
+            && x.file != FileId::NONE
+            && !x.owner.is_of_file()
+    };
+    for d in state.hca.find(known) {
+        if !lent(state, d) {
+            continue;
+        }
+        let found = state
+            .hca
+            .alive(d)
+            .and_then(|x| Some((x.file, x.device?.pd)));
+        if let Some((file, pd)) = found {
+            state.hca.rename(d, Owner::of_file(file, pd));
+        }
+    }
+}
+
+fn no_candidate(pd: u64) {
+    if let Some(mut guard) = lock() {
+        guard.hca.candidates.forget(pd);
+    }
+}
+
+/// The context is about to be closed, and everything in it with it.
+pub fn forget_context(context: u64) {
+    forget(|x| x.owner.context == context);
+    if let Some(mut guard) = lock() {
+        guard.hca.accept(context);
+    }
+}
+
+/// Nothing is known any more of the domains that `are` says yes to.
+pub fn forget(are: impl Fn(&Domain) -> bool) {
+    for d in numbers() {
+        let ours = {
+            let Some(mut guard) = lock() else {
+                return;
+            };
+            let domain = guard.hca.domain_mut(d);
+            let domain = domain.filter(|x| x.state != Stage::Free && are(x));
+            domain.map(|x| {
+                x.state = Stage::Closing;
+                (x.owner, x.device.map(|device| device.channel.fd()))
+            })
+        };
+        let Some(ours) = ours else {
+            continue;
+        };
+        empty(d);
+        let device = {
+            let Some(mut guard) = lock() else {
+                return;
+            };
+            let state = &mut *guard;
+            // Another thread may have closed it meanwhile, and its place be a new one's.
+            let same = |x: &&Domain| {
+                let is = (x.owner, x.device.map(|device| device.channel.fd()));
+                x.state == Stage::Closing && is == ours
+            };
+            let Some(domain) = state.hca.domain(d).filter(same) else {
+                continue;
+            };
+            let device = domain.device;
+            state.hca.drop_records(d);
+            if let Some(fd) = device.map(|x| x.channel.fd()) {
+                // All that there was behind the descriptor goes with it.
+                for n in 0..state.hca.bound.room() {
+                    let _ = state.hca.bound.take(n, |it| it.channel.fd() == fd);
+                }
+            }
+            state.hca.close(d);
+            state.show_regions();
+            device
+        };
+        if let Some(device) = device {
+            file::close(device.channel.fd());
+        }
+    }
+}
+
+/// Milliseconds, or more, that others may still be at work in a domain that closes.
+const PATIENCE: u32 = 2_000;
+
+/// Deregisters everything in domain `d` that is not lent. Nobody registers in it any
+/// more: it is closing.
+fn empty(d: DomainId) {
+    let Some(all) = PageRange::new(0, USER_END) else {
+        return;
+    };
+    let flight = begin_work();
+    // Whoever began before is waited for, unless it was left for good.
+    for _ in 0..PATIENCE {
+        match lock() {
+            Some(guard) if guard.hca.domain(d).is_some_and(|x| x.at_work != 0) => drop(guard),
+            _ => break,
+        }
+        crate::sys::nap(1_000_000);
+    }
+    if let Some(mut guard) = lock_for(&[Some(all)]) {
+        entering::new_primary(&mut guard);
+    }
+    retracting::clear(d);
+    let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
+    if fd.is_some() {
+        // Only what is bound still is left then, and in the way of the application's call.
+        deregistering::retry(fd);
+    }
+    end(flight);
+}

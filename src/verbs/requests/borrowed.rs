@@ -1,0 +1,138 @@
+//! Requests about a registration that has a number of ours.
+
+use super::copy::Copy;
+use super::Asked;
+use crate::sys::{file, Errno, Result};
+use crate::track::{self, files, lending};
+use crate::uverbs::requests::{Message, Write};
+use crate::uverbs::wire::VERBS_IOCTL;
+use crate::uverbs::{Mr, PdHandle};
+use crate::verbs::handles::{self, Numbered, Stands};
+
+fn error(errno: i32) -> i64 {
+    -i64::from(errno)
+}
+
+/// What stands behind a number that came by a descriptor. Errors: ENOENT, as the kernel's.
+fn find(asked: &Asked, number: u32) -> core::result::Result<Numbered, i64> {
+    let found = handles::numbered(number).ok_or(error(libc::ENOENT))?;
+    match found.stands {
+        // The region is the parent's, which goes on using it.
+        Stands::Parents => Ok(found),
+        _ if files::is(asked.fd(), found.file) => Ok(found),
+        _ => Err(error(libc::ENOENT)),
+    }
+}
+
+/// The registration ends.
+pub fn deregister(asked: &Asked, number: u32) -> i64 {
+    let found = match find(asked, number) {
+        Ok(found) => found,
+        Err(value) => return value,
+    };
+    match found.stands {
+        Stands::Parents => {
+            let _guard = track::lock();
+            handles::free_number(number);
+            0
+        }
+        Stands::Lent(loan) => match lending::give_back(&loan, || handles::free_number(number)) {
+            true => 0,
+            false => error(libc::EBUSY),
+        },
+        Stands::Real(handle) => {
+            let value = ask_about(asked, handle.0, |_| ());
+            if value >= 0 {
+                let _guard = track::lock();
+                handles::free_number(number);
+            }
+            value
+        }
+    }
+}
+
+/// The kernel is asked for the same of region `handle`. `then`: it has answered.
+fn ask_about(asked: &Asked, handle: u32, then: impl FnOnce(&Message)) -> i64 {
+    let (mut message, mut core) = (asked.message, asked.core);
+    message.be_about(handle, &mut core);
+    // SAFETY: a message of that interface, which is the program's own but for the object.
+    let value = unsafe { file::borrow(asked.fd()).ioctl(VERBS_IOCTL.into(), message.place()) };
+    match value {
+        Ok(value) => {
+            let said = message.said(&asked.message, asked.at());
+            said.for_each(|w| put(&w));
+            then(&message);
+            value as i64
+        }
+        Err(Errno(errno)) => error(errno),
+    }
+}
+
+/// The kernel has written there just now.
+fn put(write: &Write) {
+    let _ = Copy::of(write.at, write.bytes().len()).write(write.bytes());
+}
+
+/// A region like the one that is lent, of its own: just the bytes that were asked for.
+fn made_real(found: &Numbered) -> Result<lending::Apart> {
+    let pd = PdHandle(found.pd);
+    let (at, len) = found.bytes;
+    lending::apart(found.file, pd, (at, len), found.access)
+}
+
+/// The registration changes: it is made a real one first, and if the kernel does not take the
+/// change it is lent as before.
+pub fn change(asked: &Asked, number: u32) -> i64 {
+    let found = match find(asked, number) {
+        Ok(found) => found,
+        Err(value) => return value,
+    };
+    let old = match found.stands {
+        Stands::Parents => return error(libc::ENOENT),
+        Stands::Real(handle) => return ask_about(asked, handle.0, |_| ()),
+        Stands::Lent(loan) => loan,
+    };
+    let region = match made_real(&found) {
+        Ok(region) => region,
+        Err(Errno(errno)) => return error(errno),
+    };
+    let value = ask_about(asked, region.mr.handle.0, |_| ());
+    if value < 0 {
+        region.deregister();
+        return value;
+    }
+    if lending::give_back(&old, || handles::be_real(number, region.mr.handle)) {
+        return value;
+    }
+    region.deregister();
+    error(libc::EBUSY)
+}
+
+/// What the registration is like: what the kernel says of one like it, but for the keys.
+pub fn query(asked: &Asked, number: u32) -> i64 {
+    let found = match find(asked, number) {
+        Ok(found) => found,
+        Err(value) => return value,
+    };
+    let loan = match found.stands {
+        Stands::Parents => return error(libc::ENOENT),
+        Stands::Real(handle) => return ask_about(asked, handle.0, |_| ()),
+        Stands::Lent(loan) => loan,
+    };
+    let region = match made_real(&found) {
+        Ok(region) => region,
+        Err(Errno(errno)) => return error(errno),
+    };
+    let keys = Mr {
+        handle: loan.handle,
+        lkey: loan.lkey,
+        rkey: loan.rkey,
+    };
+    let value = ask_about(asked, region.mr.handle.0, |message| {
+        let keys = message.keys(&keys);
+        let all = keys.iter().flatten();
+        all.for_each(put);
+    });
+    region.deregister();
+    value
+}

@@ -1,0 +1,123 @@
+//! Bytes of the program's that a request names. They may be anything: where the kernel would say
+//! EFAULT there must be no signal.
+
+use crate::memory;
+use crate::sys::{self, Errno, Segment};
+use crate::thread::here;
+
+/// What libibverbs makes its requests of lies on the stack, not further out than this.
+const NEAR: u64 = 64 << 10;
+
+/// A piece of memory that the program names.
+#[derive(Clone, Copy)]
+pub struct Copy {
+    at: u64,
+    len: u64,
+}
+
+/// Whether a copy could be made.
+enum Made {
+    Yes,
+    No,
+    /// A filter forbids the call that finds out.
+    Forbidden,
+}
+
+impl Copy {
+    /// `len` bytes at `at`.
+    pub const fn of(at: u64, len: usize) -> Self {
+        Self {
+            at,
+            len: len as u64,
+        }
+    }
+
+    /// Whether they are on this thread's stack, further out than this function, where nothing goes
+    /// before the call returns.
+    #[inline]
+    fn is_on_stack(&self) -> bool {
+        let distance = self.at.wrapping_sub(here());
+        distance < NEAR && distance + self.len <= NEAR
+    }
+
+    /// Whether the ledger knows them to be there and to stay.
+    #[inline]
+    fn is_steady(&self, writable: bool) -> bool {
+        memory::steady(self.at, self.len, writable)
+    }
+
+    /// Copies them to `to`, which has the room. Whether that could be done.
+    #[inline]
+    pub fn read(&self, to: *mut u8) -> bool {
+        if self.len == 0 {
+            return true;
+        }
+        if !(self.is_on_stack() && self.is_steady(false)) {
+            return self.read_slowly(to);
+        }
+        // SAFETY: readable memory of this thread's stack, and the room that the caller has.
+        unsafe { core::ptr::copy_nonoverlapping(self.at as *const u8, to, self.len as usize) };
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_slowly(&self, to: *mut u8) -> bool {
+        match self.copy_checked(sys::Access::Read, to) {
+            Made::Yes => true,
+            Made::No => false,
+            Made::Forbidden if self.is_steady(false) => {
+                // SAFETY: the ledger has it, and nobody but the program can take it away in the
+                // midst of its own request.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(self.at as *const u8, to, self.len as usize);
+                }
+                true
+            }
+            Made::Forbidden => false,
+        }
+    }
+
+    /// Writes `from`, which is as long. Whether that could be done.
+    #[inline]
+    pub fn write(&self, from: &[u8]) -> bool {
+        debug_assert_eq!(self.len, from.len() as u64);
+        if !(self.is_on_stack() && self.is_steady(true)) {
+            return self.write_slowly(from);
+        }
+        // SAFETY: writable memory of this thread's stack, which the program gives for this.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), self.at as *mut u8, from.len()) };
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_slowly(&self, from: &[u8]) -> bool {
+        match self.copy_checked(sys::Access::Write, from.as_ptr().cast_mut()) {
+            Made::Yes => true,
+            Made::No => false,
+            Made::Forbidden if self.is_steady(true) => {
+                // SAFETY: as in `read_slowly`.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(from.as_ptr(), self.at as *mut u8, from.len());
+                }
+                true
+            }
+            Made::Forbidden => false,
+        }
+    }
+
+    /// Has the kernel copy between them and `own`.
+    fn copy_checked(&self, access: sys::Access, own: *mut u8) -> Made {
+        let (addr, len) = (own as u64, self.len);
+        let there = Segment { addr: self.at, len };
+        let own = Segment { addr, len };
+        // SAFETY: `own` is as long, and the caller's; what is there is the program's, which names
+        // it to be read or written by this very request.
+        match unsafe { sys::copy_between(access, sys::getpid(), &[own], &[there]) } {
+            Ok(n) if n == len => Made::Yes,
+            Ok(_) | Err(Errno::FAULT) => Made::No,
+            Err(_) => Made::Forbidden,
+        }
+    }
+}

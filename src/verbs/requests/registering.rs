@@ -1,0 +1,84 @@
+//! A registration that is asked for by ioctl.
+
+use super::copy::Copy;
+use super::Asked;
+use crate::base::counters;
+use crate::track::{self, asking, failed, files, lending, registering};
+use crate::uverbs::abi::{Context, Pd};
+use crate::uverbs::requests::Register;
+use crate::uverbs::{wire, Mr, PdHandle};
+use crate::verbs::handles;
+use regall_directory::layout::Counter;
+use regall_directory::vocab::Access;
+
+/// Answers with a region that is there, or has the kernel make one.
+pub fn register(asked: &Asked, what: Register) -> i64 {
+    match lend(asked, what) {
+        Some(value) => value,
+        None => {
+            counters::count(Counter::Passed);
+            pass_on(asked)
+        }
+    }
+}
+
+fn lend(asked: &Asked, what: Register) -> Option<i64> {
+    let access = Access::as_asked(what.access);
+    if !lending::servable(access) || what.length == 0 {
+        return None;
+    }
+    let (fd, pd) = (asked.fd(), PdHandle(what.pd));
+    if files::is_new(fd) {
+        super::closed();
+    }
+    let (owner, driver) = files::owner(fd, pd)?;
+    let asks = asked.message.driver();
+    // The kernel refuses what is for another driver, or no device.
+    let is_taken = match driver {
+        Some(driver) => driver == asks,
+        None => wire::greet(fd, asks.0) == wire::NOSPC,
+    };
+    if !is_taken {
+        return None;
+    }
+    let file = files::of(fd)?;
+    let (addr, length) = (what.start, what.length);
+    let lent = lending::lend(owner, (fd, pd), addr, length, access, |memory, loan| {
+        // The handle stands for what the kernel is asked with: a file, and a number in it.
+        let (pd, context) = (pd.0 as usize as *mut Pd, core::ptr::null_mut::<Context>());
+        let place = addr as *mut core::ffi::c_void;
+        let made = handles::make(memory, loan, pd, context, place, length as usize)?;
+        let number = handles::give_number(made, file, access)?;
+        Some((number, *loan))
+    });
+    let (number, loan) = lent?;
+    let keys = Mr {
+        handle: loan.handle,
+        lkey: loan.lkey,
+        rkey: loan.rkey,
+    };
+    let answer = asked.message.answer(asked.at(), number, &keys);
+    let mut writes = answer.iter().flatten();
+    if writes.all(|w| Copy::of(w.at, w.bytes().len()).write(w.bytes())) {
+        return Some(0);
+    }
+    lending::give_back(&loan, || handles::free_number(number));
+    Some(-i64::from(libc::EFAULT))
+}
+
+/// The kernel is asked. If that fails while regions of ours hold pinned memory they make room, and
+/// it is asked once more.
+pub fn pass_on(asked: &Asked) -> i64 {
+    const LIMITS: [i32; 4] = [libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::ENOSPC];
+    let value = track::real(asked.frame);
+    let full = failed(value) && LIMITS.contains(&(-value as i32));
+    if !full || !registering::active() || !asking::evict() {
+        return value;
+    }
+    let value = track::real(asked.frame);
+    if failed(value) {
+        // It was not for us.
+        asking::readmit();
+    }
+    value
+}
