@@ -18,7 +18,7 @@ const PIECES: usize = 8;
 /// Whether all of it is in the ledger, to be read or written, and `is` holds of each entry
 /// that it lies in.
 #[inline]
-pub fn touchable(at: u64, bytes: u64, writable: bool, is: impl Fn(&Found) -> bool) -> bool {
+pub fn touchable(at: u64, bytes: u64, writable: bool, mut is: impl FnMut(&Found) -> bool) -> bool {
     let Some(end) = at.checked_add(bytes) else {
         return false;
     };
@@ -62,16 +62,34 @@ pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {
     if guards::elsewhere() || counters::keys_in_use() {
         return false;
     }
-    touchable(at, bytes, writable, |found| {
-        let attr = found.attr();
-        match (attr.kind, attr.prot.shared()) {
-            (Kind::Anon | Kind::Heap | Kind::Stack | Kind::Shm, _) => true,
-            (Kind::ThreadStack, _) => !guards::in_stacks(),
-            (Kind::File, shared) => known(found, shared),
-            (Kind::Huge, _) => !attr.flags.has(Flags::NORESERVE),
-            _ => false,
-        }
-    })
+    touchable(at, bytes, writable, stays)
+}
+
+/// As [`steady`] of a byte at `at`, and of all behind it to the end of what `to` is told.
+#[inline]
+pub fn steady_from(at: u64, writable: bool, to: impl FnOnce(u64)) {
+    if guards::elsewhere() || counters::keys_in_use() {
+        return;
+    }
+    let mut end = at;
+    let all = touchable(at, 1, writable, |found| {
+        end = found.end;
+        stays(found)
+    });
+    if all {
+        to(end);
+    }
+}
+
+fn stays(found: &Found) -> bool {
+    let attr = found.attr();
+    match (attr.kind, attr.prot.shared()) {
+        (Kind::Anon | Kind::Heap | Kind::Stack | Kind::Shm, _) => true,
+        (Kind::ThreadStack, _) => !guards::in_stacks(),
+        (Kind::File, shared) => known(found, shared),
+        (Kind::Huge, _) => !attr.flags.has(Flags::NORESERVE),
+        _ => false,
+    }
 }
 
 /// Whether nobody can cut short the file behind a mapping, or nobody would: a module's data

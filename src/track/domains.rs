@@ -127,6 +127,8 @@ fn adopt_as(owner: Owner, fd: i32, pd: PdHandle, wanted: Access, most: usize) ->
     };
     let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
         Ok(channel) => channel,
+        // A number that is no protection domain's: nobody has looked before.
+        Err(Errno::NOENT) if owner.is_of_file() => return Err(Errno::NOENT),
         Err(errno) => {
             log::warn!("memory can't be registered with this adapter from here ({errno}): its protection domains are left alone");
             if let Some(mut guard) = lock() {

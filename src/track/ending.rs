@@ -45,6 +45,14 @@ pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
     any
 }
 
+/// Whether some of them are still empty.
+pub fn any_vacated(are: impl Fn(&Domain) -> bool) -> bool {
+    lock().is_some_and(|guard| {
+        let mut empty = guard.hca.find(|x| x.state == Stage::Closing && are(x));
+        empty.next().is_some()
+    })
+}
+
 /// The call failed: everything is registered again.
 pub fn revive(are: impl Fn(&Domain) -> bool) {
     if let Some(mut guard) = lock() {

@@ -5,7 +5,7 @@
 //! its open file and the kernel's handle to who comes by ioctl. Both are one domain: who comes by a
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
-use super::{ending, lock, revoking, State};
+use super::{ending, lock, revoking};
 use crate::arch;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Device, Domain, DomainId, Owner, State as Stage};
@@ -134,6 +134,13 @@ pub fn is_of(domain: &Domain, fd: i32, pd: PdHandle) -> bool {
     domain.device.is_some_and(|x| x.pd == pd) && may_be_same(domain, fd)
 }
 
+/// Whether a domain that [`is_of`] says yes to is of a protection domain that is no more: for
+/// certain, or the kernel does not know its number.
+pub fn is_of_gone(domain: &Domain, fd: i32, pd: PdHandle) -> bool {
+    let gone = |x: Device| x.channel.knows_pd(x.pd) == Ok(false);
+    is_of(domain, fd, pd) && (is_same(domain, fd) || domain.device.is_some_and(gone))
+}
+
 /// Whose the domains of a protection domain behind `fd` are, and by which driver, if there are any.
 pub fn owner(fd: i32, pd: PdHandle) -> Option<(Owner, Option<Driver>)> {
     let file = of(fd)?;
@@ -142,14 +149,10 @@ pub fn owner(fd: i32, pd: PdHandle) -> Option<(Owner, Option<Driver>)> {
         return Some((owner, Some(driver)));
     }
     // It may have come by libibverbs' symbols meanwhile.
-    let unknown = |state: &State| {
-        let mut all = state.hca.find(|x| x.file == FileId::NONE && x.owner.pd != 0);
-        all.next().is_some()
-    };
-    let file = match unknown(&*lock()?) {
-        true => look(fd)?,
-        false => file,
-    };
+    let unknown = |x: &Domain| x.file == FileId::NONE && x.owner.pd != 0;
+    // Not in the condition: the lock would be held in the block, too.
+    let all_are_known = lock()?.hca.find(unknown).next().is_none();
+    let file = if all_are_known { file } else { look(fd)? };
     let found = there(file).map(|(owner, driver)| (owner, Some(driver)));
     found.or(Some((Owner::of_file(file, pd), None)))
 }
@@ -284,8 +287,7 @@ fn is_open_elsewhere(device: Device) -> Option<bool> {
     let list = all.each_entry(usize::MAX, |name| {
         let fd = number(name).map(|n| n as i32).filter(|fd| !is_ours(*fd));
         open |= fd.is_some_and(|fd| {
-            device.channel.may_be(fd)
-                && !matches!(is_one(own, fd), Ok(false) | Err(Errno::BADF))
+            device.channel.may_be(fd) && !matches!(is_one(own, fd), Ok(false) | Err(Errno::BADF))
         });
         !open
     });

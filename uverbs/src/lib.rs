@@ -313,6 +313,18 @@ impl Channel {
         self.dereg_mr(self.reg_mr(pd, start, length, access)?.handle)
     }
 
+    /// Whether there is such a protection domain: nothing can be registered in it either way.
+    /// Errors: the kernel's.
+    pub fn knows_pd(&self, pd: PdHandle) -> Result<bool> {
+        // (EINVAL for no bytes comes after the PD has been looked up, or before; ENOENT for it.)
+        match self.reg_mr(pd, 0, 0, Access::NONE) {
+            Ok(mr) => self.dereg_mr(mr.handle).map(|()| true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::INVAL | Errno::FAULT) => Ok(true),
+            Err(other) => Err(other),
+        }
+    }
+
     fn destroy(&self, number: Number, handle: u32) -> Result<()> {
         let core = wire::Handle { handle };
         let data = DriverData::default();

@@ -60,7 +60,7 @@ fn ask_about(asked: &Asked, handle: u32, then: impl FnOnce(&Message)) -> i64 {
     match value {
         Ok(value) => {
             let said = message.said(&asked.message, asked.at());
-            said.for_each(|w| put(&w));
+            said.for_each(|w| put(asked, &w));
             then(&message);
             value as i64
         }
@@ -69,8 +69,8 @@ fn ask_about(asked: &Asked, handle: u32, then: impl FnOnce(&Message)) -> i64 {
 }
 
 /// The kernel has written there just now.
-fn put(write: &Write) {
-    let _ = Copy::of(write.at, write.bytes().len()).write(write.bytes());
+fn put(asked: &Asked, write: &Write) {
+    let _ = Copy::of(write.at, write.bytes().len()).write(&asked.stack, write.bytes());
 }
 
 /// A region like the one that is lent, of its own: just the bytes that were asked for.
@@ -131,7 +131,7 @@ pub fn query(asked: &Asked, number: u32) -> i64 {
     let value = ask_about(asked, region.mr.handle.0, |message| {
         let keys = message.keys(&keys);
         let all = keys.iter().flatten();
-        all.for_each(put);
+        all.for_each(|w| put(asked, w));
     });
     region.deregister();
     value

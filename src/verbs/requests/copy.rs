@@ -1,12 +1,31 @@
 //! Bytes of the program's that a request names. They may be anything: where the kernel would say
 //! EFAULT there must be no signal.
 
+use crate::arch::Frame;
 use crate::memory;
 use crate::sys::{self, Errno, Segment};
-use crate::thread::here;
 
 /// What libibverbs makes its requests of lies on the stack, not further out than this.
 const NEAR: u64 = 64 << 10;
+
+/// This thread's stack, further out than what the shim has there, where nothing goes before the call
+/// returns.
+#[derive(Clone, Copy)]
+pub struct Stack {
+    start: u64,
+    bytes: u64,
+}
+
+impl Stack {
+    /// What the ledger knows of it to be there and to stay.
+    #[inline]
+    pub fn further_out(frame: &Frame) -> Self {
+        let start = core::ptr::from_ref(frame).addr() as u64 + size_of::<Frame>() as u64;
+        let mut bytes = 0;
+        memory::steady_from(start, true, |end| bytes = (end - start).min(NEAR));
+        Self { start, bytes }
+    }
+}
 
 /// A piece of memory that the program names.
 #[derive(Clone, Copy)]
@@ -32,12 +51,11 @@ impl Copy {
         }
     }
 
-    /// Whether they are on this thread's stack, further out than this function, where nothing goes
-    /// before the call returns.
+    /// Whether they are on the stack.
     #[inline]
-    fn is_on_stack(&self) -> bool {
-        let distance = self.at.wrapping_sub(here());
-        distance < NEAR && distance + self.len <= NEAR
+    const fn is_on(&self, stack: &Stack) -> bool {
+        let distance = self.at.wrapping_sub(stack.start);
+        distance <= stack.bytes && self.len <= stack.bytes - distance
     }
 
     /// Whether the ledger knows them to be there and to stay.
@@ -48,11 +66,11 @@ impl Copy {
 
     /// Copies them to `to`, which has the room. Whether that could be done.
     #[inline]
-    pub fn read(&self, to: *mut u8) -> bool {
+    pub fn read(&self, stack: &Stack, to: *mut u8) -> bool {
         if self.len == 0 {
             return true;
         }
-        if !(self.is_on_stack() && self.is_steady(false)) {
+        if !self.is_on(stack) {
             return self.read_slowly(to);
         }
         // SAFETY: readable memory of this thread's stack, and the room that the caller has.
@@ -80,9 +98,9 @@ impl Copy {
 
     /// Writes `from`, which is as long. Whether that could be done.
     #[inline]
-    pub fn write(&self, from: &[u8]) -> bool {
+    pub fn write(&self, stack: &Stack, from: &[u8]) -> bool {
         debug_assert_eq!(self.len, from.len() as u64);
-        if !(self.is_on_stack() && self.is_steady(true)) {
+        if !self.is_on(stack) {
             return self.write_slowly(from);
         }
         // SAFETY: writable memory of this thread's stack, which the program gives for this.

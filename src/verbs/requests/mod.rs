@@ -14,14 +14,17 @@ use super::{handles, is_inside};
 use crate::arch::Frame;
 use crate::base::{phase, settings};
 use crate::config::Hca;
+use crate::registrar::hca::Domain;
 use crate::track::{self, deferred, ending, files, registering as regions};
 use crate::uverbs::requests::{Message, Request, CORE};
 use crate::uverbs::PdHandle;
-use copy::Copy;
+use copy::{Copy, Stack};
 
 /// A program's request.
 struct Asked<'a> {
     frame: &'a Frame,
+    /// Where most of it lies.
+    stack: Stack,
     /// A copy of its message.
     message: Message,
     /// What the message names, likewise.
@@ -48,48 +51,47 @@ pub fn handle(frame: &mut Frame) -> i64 {
     if settings::config().hca == Hca::Off || !lends {
         return track::real(frame);
     }
-    let mut message = Message::default();
-    let head = Copy::of(frame.args[2], Message::HEAD);
-    if !head.read(message.place()) {
-        return track::real(frame);
+    let mut asked = Asked {
+        frame,
+        stack: Stack::further_out(frame),
+        message: Message::default(),
+        core: [0; CORE],
+    };
+    let head = Copy::of(asked.at(), Message::HEAD);
+    if !head.read(&asked.stack, asked.message.place()) {
+        return track::real(asked.frame);
     }
-    match message.rest() {
-        Some(bytes) => handle_message(frame, message, bytes),
-        None => track::real(frame),
+    match asked.message.rest() {
+        Some(bytes) => handle_message(&mut asked, bytes),
+        None => track::real(asked.frame),
     }
 }
 
-#[inline(never)]
-fn handle_message(frame: &mut Frame, mut message: Message, bytes: usize) -> i64 {
+fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
     if phase::tracking() {
         track::fork::check();
     }
-    let behind = frame.args[2].wrapping_add(Message::HEAD as u64);
+    let behind = asked.at().wrapping_add(Message::HEAD as u64);
     // SAFETY: within the message, which has room for as many bytes as `rest` says.
-    let place = unsafe { message.place().add(Message::HEAD) };
-    if !Copy::of(behind, bytes).read(place) {
-        return track::real(frame);
+    let place = unsafe { asked.message.place().add(Message::HEAD) };
+    if !Copy::of(behind, bytes).read(&asked.stack, place) {
+        return track::real(asked.frame);
     }
-    let mut core = [0; CORE];
-    let whole = message.core().is_none_or(|(at, len)| {
-        let len = len.min(CORE);
-        Copy::of(at, len).read(core.as_mut_ptr())
-    });
-    let request = message.request(&core);
-    let asked = Asked {
-        frame,
-        message,
-        core,
-    };
+    if let Some((at, len)) = asked.message.core() {
+        let core = Copy::of(at, len.min(CORE));
+        if !core.read(&asked.stack, asked.core.as_mut_ptr()) {
+            return track::real(asked.frame);
+        }
+    }
+    let request = asked.message.request(&asked.core);
     let value = match request {
-        _ if !whole => track::real(asked.frame),
-        Request::Register(what) if !is_inside() => registering::register(&asked, what),
-        Request::Registration if !is_inside() => registering::pass_on(&asked),
-        Request::Deregister(n) if handles::is_number(n) => borrowed::deregister(&asked, n),
-        Request::Change(n) if handles::is_number(n) => borrowed::change(&asked, n),
-        Request::Query(n) if handles::is_number(n) => borrowed::query(&asked, n),
-        Request::DeallocPd(pd) => dealloc_pd(&asked, PdHandle(pd)),
-        Request::Context => context(&asked),
+        Request::Register(what) if !is_inside() => registering::register(asked, what),
+        Request::Registration if !is_inside() => registering::pass_on(asked),
+        Request::Deregister(n) if handles::is_number(n) => borrowed::deregister(asked, n),
+        Request::Change(n) if handles::is_number(n) => borrowed::change(asked, n),
+        Request::Query(n) if handles::is_number(n) => borrowed::query(asked, n),
+        Request::DeallocPd(pd) => dealloc_pd(asked, PdHandle(pd)),
+        Request::Context => context(asked),
         _ => track::real(asked.frame),
     };
     // A handler may have come upon the lock meanwhile.
@@ -102,12 +104,16 @@ fn handle_message(frame: &mut Frame, mut message: Message, bytes: usize) -> i64 
 #[cold]
 fn dealloc_pd(asked: &Asked, pd: PdHandle) -> i64 {
     let fd = asked.fd();
-    let ours = regions::active() && ending::vacate(|x| files::is_of(x, fd, pd));
+    // What libibverbs' symbols see to ends there.
+    let inside = is_inside();
+    let here = |x: &Domain| (x.owner.is_of_file() || !inside) && files::is_of(x, fd, pd);
+    let ours = regions::active() && ending::vacate(here);
     let value = track::real(asked.frame);
-    if ours && track::failed(value) {
-        ending::revive(|x| files::is_of(x, fd, pd));
-    } else if ours {
-        ending::forget_empty(|x| files::is_of(x, fd, pd));
+    if ours && value == 0 {
+        ending::forget_empty(|x| here(x) && files::is_of_gone(x, fd, pd));
+    }
+    if ours && ending::any_vacated(here) {
+        ending::revive(here);
     }
     if value == 0 {
         files::forget_candidate(fd, pd);

@@ -59,7 +59,7 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
     };
     let answer = asked.message.answer(asked.at(), number, &keys);
     let mut writes = answer.iter().flatten();
-    if writes.all(|w| Copy::of(w.at, w.bytes().len()).write(w.bytes())) {
+    if writes.all(|w| Copy::of(w.at, w.bytes().len()).write(&asked.stack, w.bytes())) {
         return Some(0);
     }
     lending::give_back(&loan, || handles::free_number(number));
