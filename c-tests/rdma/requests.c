@@ -50,7 +50,7 @@ static void find_functions(void)
 /* A message as libibverbs makes it, by which every request below is sent. */
 struct message {
 	struct ib_uverbs_ioctl_hdr head;
-	struct ib_uverbs_attr attr[6];
+	struct ib_uverbs_attr attr[8];
 };
 
 static struct ib_uverbs_attr *with(struct message *m, int id, size_t len, uint64_t data)
@@ -93,6 +93,26 @@ static int raw_reg(int fd, struct asked *a, uint32_t pd, void *at, size_t len, u
 	with(&a->m, UVERBS_ATTR_CORE_IN, 40, (uintptr_t)&a->in);
 	with(&a->m, UVERBS_ATTR_CORE_OUT, 12, (uintptr_t)&a->out);
 	return send_to(fd, &a->m);
+}
+
+/* By the method of its own, which Linux has from 6.17 on. */
+enum { REG_MR = UVERBS_METHOD_REG_DMABUF_MR + 1 };
+
+static int raw_reg_by_method(int fd, struct asked *a, uint32_t pd, void *at, size_t len, uint32_t access)
+{
+	a->out = (struct ib_uverbs_reg_mr_resp){ 0 };
+	a->m = empty(UVERBS_OBJECT_MR, REG_MR);
+	with(&a->m, 0, 0, 0);
+	with(&a->m, 1, 0, pd);
+	with(&a->m, 3, 8, (uintptr_t)at);
+	with(&a->m, 4, 8, (uintptr_t)at);
+	with(&a->m, 5, 8, len);
+	with(&a->m, 6, 4, access);
+	with(&a->m, 9, 4, (uintptr_t)&a->out.lkey);
+	with(&a->m, 10, 4, (uintptr_t)&a->out.rkey);
+	int error = send_to(fd, &a->m);
+	a->out.mr_handle = (uint32_t)a->m.attr[0].data;
+	return error;
 }
 
 static int raw_destroy(int fd, uint32_t mr)
@@ -241,6 +261,36 @@ static void bad_memory(void)
 	say("away: %d", raw_destroy(fd, away->out.mr_handle));
 }
 
+static void query(uint32_t mr, uint32_t key)
+{
+	uint32_t lkey = 0, rkey = 0;
+	uint64_t length = 0, iova = 0;
+	struct message m = empty(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR);
+	with(&m, UVERBS_ATTR_QUERY_MR_HANDLE, 0, mr);
+	with(&m, UVERBS_ATTR_QUERY_MR_RESP_LKEY, 4, (uintptr_t)&lkey);
+	with(&m, UVERBS_ATTR_QUERY_MR_RESP_RKEY, 4, (uintptr_t)&rkey);
+	with(&m, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, 8, (uintptr_t)&length);
+	with(&m, UVERBS_ATTR_QUERY_MR_RESP_IOVA, 8, (uintptr_t)&iova);
+	say("asked: %d, flags %d %d %d", send_to(r.ctx->cmd_fd, &m), m.attr[1].flags, m.attr[3].flags, m.attr[4].flags);
+	say("length %zu, at its place: %d, key: %d", (size_t)length, iova == (uintptr_t)p, lkey == key);
+}
+
+static void by_method(void)
+{
+	int fd = r.ctx->cmd_fd;
+	struct asked a;
+	int error = raw_reg_by_method(fd, &a, r.pd->handle, p, 4 * PAGE, ALL);
+	say("by its method: %d", error);
+	if (error)
+		return;
+	say("flags: %d %d %d", a.m.attr[0].flags, a.m.attr[6].flags, a.m.attr[7].flags);
+	if (shimmed() && !env_is("REGALL_KEYS", "exact"))
+		PROMISE(is_ours(a.out.mr_handle));
+	query(a.out.mr_handle, a.out.lkey);
+	say("write: %d", one_sided(&r, IBV_WR_RDMA_WRITE, p, a.out.lkey, p + PAGE, a.out.rkey, PAGE));
+	say("destroyed: %d", raw_destroy(fd, a.out.mr_handle));
+}
+
 static void changes(void)
 {
 	struct ibv_mr *mr = own_reg(r.pd, p, 4 * PAGE, LW);
@@ -251,16 +301,7 @@ static void changes(void)
 	with(&m, UVERBS_ATTR_CORE_IN, sizeof in, (uintptr_t)&in);
 	with(&m, UVERBS_ATTR_CORE_OUT, sizeof out, (uintptr_t)&out);
 	say("changed: %d", send_to(r.ctx->cmd_fd, &m));
-	uint32_t lkey = 0, rkey = 0;
-	uint64_t length = 0, iova = 0;
-	m = empty(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR);
-	with(&m, UVERBS_ATTR_QUERY_MR_HANDLE, 0, mr->handle);
-	with(&m, UVERBS_ATTR_QUERY_MR_RESP_LKEY, 4, (uintptr_t)&lkey);
-	with(&m, UVERBS_ATTR_QUERY_MR_RESP_RKEY, 4, (uintptr_t)&rkey);
-	with(&m, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, 8, (uintptr_t)&length);
-	with(&m, UVERBS_ATTR_QUERY_MR_RESP_IOVA, 8, (uintptr_t)&iova);
-	say("asked: %d, flags %d %d %d", send_to(r.ctx->cmd_fd, &m), m.attr[1].flags, m.attr[3].flags, m.attr[4].flags);
-	say("length %zu, at its place: %d, key: %d", (size_t)length, iova == (uintptr_t)p, out.lkey ? lkey == out.lkey : lkey == mr->lkey);
+	query(mr->handle, out.lkey ? out.lkey : mr->lkey);
 	say("dereg: %d", own_dereg(mr));
 }
 
@@ -380,6 +421,7 @@ int main(void)
 	requests();
 	bad_memory();
 	changes();
+	by_method();
 	children();
 	pass_to_another(to, child);
 	closing();

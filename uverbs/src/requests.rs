@@ -5,24 +5,21 @@
 //! goes where in the program's memory. What is not known by every byte is [`Request::Other`], or
 //! [`Request::Registration`] if it registers something: the kernel knows better.
 
-use crate::wire::{self, Attr};
+use crate::wire::{self, Attr, METHOD_REG_MR, OBJECT_MR};
 use crate::{Driver, Mr};
 use core::mem::offset_of;
 
 const OBJECT_PD: u16 = 1;
-const OBJECT_MR: u16 = 7;
 const METHOD_PD_DESTROY: u16 = 0;
 const METHOD_DM_MR_REG: u16 = 0;
 const METHOD_MR_DESTROY: u16 = 1;
 const METHOD_QUERY_MR: u16 = 3;
 const METHOD_REG_DMABUF_MR: u16 = 4;
-/// UVERBS_METHOD_REG_MR, of Linux 6.17 (July 2025). No header of Debian's has it yet.
-const METHOD_REG_MR: u16 = 5;
 
 /// Write commands, beside [`wire::Number`].
 const REREG_MR: u64 = 11;
 
-/// `enum uverbs_attrs_reg_mr_cmd_attr_ids`, likewise.
+/// `enum uverbs_attrs_reg_mr_cmd_attr_ids`, of the same kernel.
 const REG_MR_HANDLE: u16 = 0;
 const REG_MR_PD_HANDLE: u16 = 1;
 const REG_MR_IOVA: u16 = 3;
@@ -166,6 +163,11 @@ impl Message {
     /// The driver that it is for.
     pub fn driver(&self) -> Driver {
         Driver(self.head.driver)
+    }
+
+    /// Whether it registers by UVERBS_METHOD_REG_MR, which older kernels do not know.
+    pub fn is_by_method(&self) -> bool {
+        self.is(OBJECT_MR, METHOD_REG_MR)
     }
 
     /// Its attributes.
@@ -345,7 +347,7 @@ impl Message {
             Write::of(field(at, n, offset_of!(Attr, flags)), &flags.to_ne_bytes())
         };
         let (lkey, rkey) = (mr.lkey.to_ne_bytes(), mr.rkey.to_ne_bytes());
-        if self.is(OBJECT_MR, METHOD_REG_MR) {
+        if self.is_by_method() {
             if let Some((n, _)) = self.only(REG_MR_HANDLE) {
                 let id = u64::from(handle).to_ne_bytes();
                 put(Write::of(field(at, n, offset_of!(Attr, data)), &id));

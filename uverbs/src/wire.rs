@@ -36,6 +36,9 @@ pub enum Number {
 }
 
 pub(crate) const OBJECT_DEVICE: u16 = 0;
+pub(crate) const OBJECT_MR: u16 = 7;
+/// UVERBS_METHOD_REG_MR, of Linux 6.17. No header of Debian's has it yet.
+pub(crate) const METHOD_REG_MR: u16 = 5;
 pub(crate) const METHOD_INVOKE_WRITE: u16 = 0;
 pub(crate) const METHOD_GET_CONTEXT: u16 = 3;
 pub(crate) const METHOD_QUERY_CONTEXT: u16 = 4;
@@ -353,6 +356,13 @@ pub fn greet(fd: i32, driver: u32) -> Errno {
 pub fn knows_query_context(fd: i32, driver: u32) -> bool {
     let none = [None; ATTRS];
     Message::new(driver, METHOD_QUERY_CONTEXT, none).send(fd) != Err(PROTONOSUPPORT)
+}
+
+/// Whether the kernel knows UVERBS_METHOD_REG_MR (Linux 6.17), likewise.
+pub fn knows_reg_mr(fd: i32, driver: u32) -> bool {
+    let mut message = Message::new(driver, METHOD_REG_MR, [None; ATTRS]);
+    message.object = OBJECT_MR;
+    message.send(fd) == Err(Errno::INVAL)
 }
 
 /// The kernel has the ioctl interface, but not this method.

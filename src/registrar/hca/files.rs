@@ -66,6 +66,13 @@ impl Hca {
         Some((found.owner, found.device?.channel.driver()))
     }
 
+    /// The open file of a new domain of `owner`'s, if it is known.
+    pub(super) fn file_of(&self, owner: Owner) -> FileId {
+        let mut twins = self.used().iter().filter(|x| x.owner == owner);
+        let known = twins.find(|x| x.state != State::Free && x.file != FileId::NONE);
+        known.map_or(owner.file(), |x| x.file)
+    }
+
     /// Domain `d` is `owner`'s from now on, which stands for the same protection domain.
     pub fn rename(&mut self, d: DomainId, owner: Owner) {
         let Some(domain) = self.domain_mut(d) else {

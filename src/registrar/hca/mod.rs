@@ -286,6 +286,7 @@ impl Hca {
         (access, rotates): (Access, bool),
         (most_regions, most_bytes): (usize, u64),
     ) -> Option<DomainId> {
+        let file = self.file_of(owner);
         let d = self.domains.iter().position(|d| d.state == State::Free)?;
         let (domain, view) = (self.domains.get_mut(d)?, VIEWS.get(d)?);
         let regions = domain.regions.get_or_insert_with(|| Regions::new(view));
@@ -294,7 +295,7 @@ impl Hca {
         }
         domain.owner = owner;
         domain.device = Some(device);
-        domain.file = owner.file();
+        domain.file = file;
         domain.access = access;
         domain.upto_rank = 0;
         domain.implicit = false;

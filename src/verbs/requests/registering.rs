@@ -6,8 +6,9 @@ use crate::base::counters;
 use crate::track::{self, asking, failed, files, lending, registering};
 use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::Register;
-use crate::uverbs::{wire, Mr, PdHandle};
+use crate::uverbs::{wire, Driver, Mr, PdHandle};
 use crate::verbs::handles;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
 
@@ -38,7 +39,7 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         Some(driver) => driver == asks,
         None => wire::greet(fd, asks.0) == wire::NOSPC,
     };
-    if !is_taken {
+    if !is_taken || asked.message.is_by_method() && !knows_method(fd, asks) {
         return None;
     }
     let file = files::of(fd)?;
@@ -64,6 +65,22 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
     }
     lending::give_back(&loan, || handles::free_number(number));
     Some(-i64::from(libc::EFAULT))
+}
+
+/// Whether this kernel has the method for registrations: what it does not know it refuses.
+fn knows_method(fd: i32, driver: Driver) -> bool {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    match KNOWN.load(Relaxed) {
+        NO => false,
+        YES => true,
+        _ => {
+            let knows = wire::knows_reg_mr(fd, driver.0);
+            KNOWN.store(if knows { YES } else { NO }, Relaxed);
+            knows
+        }
+    }
 }
 
 /// The kernel is asked. If that fails while regions of ours hold pinned memory they make room, and

@@ -204,3 +204,21 @@ pub fn stat_path(path: &CStr, nofollow: bool) -> Result<Stat> {
     )?;
     Ok((&s).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn one_open_file_has_several_descriptors() {
+        let open = || std::fs::File::open("/dev/null").unwrap();
+        let (one, other) = (open(), open());
+        let twin = one.try_clone().unwrap();
+        let is = |a: &std::fs::File, b: &std::fs::File| is_same(a.as_raw_fd(), b.as_raw_fd());
+        assert_eq!(is(&one, &twin), Ok(true));
+        assert_eq!(is(&one, &other), Ok(false));
+        assert_eq!(is_same(-1, one.as_raw_fd()), Err(Errno::BADF));
+        assert_ne!(is_same(one.as_raw_fd(), 1 << 20), Ok(true));
+    }
+}
