@@ -284,10 +284,11 @@ static void by_method(void)
 	if (error)
 		return;
 	say("flags: %d %d %d", a.m.attr[0].flags, a.m.attr[6].flags, a.m.attr[7].flags);
-	if (shimmed() && !env_is("REGALL_KEYS", "exact"))
+	/* Linux 7.2 itself leaves the region's length 0 there, and Soft-RoCE takes that at its word. */
+	if (shimmed() && !env_is("REGALL_KEYS", "exact")) {
 		PROMISE(is_ours(a.out.mr_handle));
-	query(a.out.mr_handle, a.out.lkey);
-	say("write: %d", one_sided(&r, IBV_WR_RDMA_WRITE, p, a.out.lkey, p + PAGE, a.out.rkey, PAGE));
+		PROMISE(one_sided(&r, IBV_WR_RDMA_WRITE, p, a.out.lkey, p + PAGE, a.out.rkey, PAGE) == IBV_WC_SUCCESS);
+	}
 	say("destroyed: %d", raw_destroy(fd, a.out.mr_handle));
 }
 
