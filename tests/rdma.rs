@@ -136,6 +136,7 @@ mod stock {
         cost = "cost" [] [] Same;
         requests = "requests" [] [] Same;
         requests_auto = "requests" [] [("REGALL_PIN", "auto")] Same;
+        requests_off = "requests" [] [("REGALL_HCA", "off")] Same;
         requests_exact = "requests" [] [("REGALL_KEYS", "exact")] Same;
         requests_within = "requests_within" [] [] Same;
         storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;

@@ -10,7 +10,6 @@
 //! now an ordinary file would be written to.
 
 use core::mem::offset_of;
-use regall_directory::numbers;
 use regall_sys::{file, Errno, Result};
 
 mod structures;
@@ -18,7 +17,7 @@ mod structures;
 pub use structures::*;
 
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`.
-pub const VERBS_IOCTL: u32 = numbers::RDMA_VERBS_IOCTL as u32;
+pub const VERBS_IOCTL: u32 = 0xc018_1b01;
 
 /// `enum ib_uverbs_write_cmds`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

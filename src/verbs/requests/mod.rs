@@ -17,8 +17,13 @@ use crate::config::Hca;
 use crate::registrar::hca::Domain;
 use crate::track::{self, deferred, ending, files, registering as regions};
 use crate::uverbs::requests::{Message, Request, CORE};
+use crate::uverbs::wire::VERBS_IOCTL;
 use crate::uverbs::PdHandle;
 use copy::{Copy, Stack};
+use regall_directory::numbers;
+
+// Sites look for this one.
+const _: () = assert!(VERBS_IOCTL as u64 == numbers::RDMA_VERBS_IOCTL);
 
 /// A program's request.
 struct Asked<'a> {

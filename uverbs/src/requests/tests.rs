@@ -18,8 +18,7 @@ fn attr(id: u16, len: u16, data: u64) -> Attr {
 }
 
 fn message(object: u16, method: u16, driver: u32, attrs: &[Attr]) -> Message {
-    let mut message = Message::default();
-    message.head = Head {
+    let head = Head {
         length: (24 + 16 * attrs.len()) as u16,
         object,
         method,
@@ -27,6 +26,10 @@ fn message(object: u16, method: u16, driver: u32, attrs: &[Attr]) -> Message {
         reserved1: 0,
         driver,
         reserved2: 0,
+    };
+    let mut message = Message {
+        head,
+        ..Message::default()
     };
     message.attrs[..attrs.len()].copy_from_slice(attrs);
     message
@@ -219,7 +222,7 @@ fn memory_is_registered_by_a_method_of_its_own() {
         of(&attrs) == Request::Registration
     };
     for n in 0..by_method().len() {
-        assert!(is_passed(&|a| drop(a.remove(n))), "without {n}");
+        assert!(is_passed(&|a| _ = a.remove(n)), "without {n}");
     }
     assert!(is_passed(&|a| a[4].data += 0x1000));
     assert!(is_passed(&|a| (a[7].len, a[7].data) = (8, 1 << 32)));
