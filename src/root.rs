@@ -15,7 +15,6 @@ use regall_directory::layout::{Call, Header};
 pub static ALL: Subscribers = Subscribers {
     other_call,
     verbs: verbs::requests::handle,
-    contexts_closed: verbs::requests::closed,
     before: check::events::before,
     after: check::events::after,
     child_begins: &[

@@ -145,9 +145,6 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     if thread.flights[0].get() == 0 && phase::tracking() {
         track::cache::revisit();
         track::revoking::overdue();
-        if track::files::any() && track::files::is_due() {
-            (subscribers::table().contexts_closed)();
-        }
     }
     value
 }

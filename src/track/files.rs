@@ -6,12 +6,11 @@
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
 use super::{ending, lock, revoking};
-use crate::arch;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Device, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file::{self, Fd};
 use crate::sys::text::number;
-use crate::sys::{self, time, Errno, Result};
+use crate::sys::{self, Errno, Result};
 use crate::uverbs::{Driver, PdHandle};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -131,7 +130,9 @@ pub fn is(fd: i32, file: FileId) -> bool {
 
 /// Whether a domain is of the protection domain with this handle behind `fd`, or may be.
 pub fn is_of(domain: &Domain, fd: i32, pd: PdHandle) -> bool {
-    domain.device.is_some_and(|x| x.pd == pd) && may_be_same(domain, fd)
+    let other = known(fd).is_some_and(|file| domain.file != FileId::NONE && domain.file != file);
+    let device = domain.device.filter(|x| x.pd == pd && !other);
+    device.is_some_and(|x| x.channel.may_be(fd)) && may_be_same(domain, fd)
 }
 
 /// Whether a domain that [`is_of`] says yes to is of a protection domain that is no more: for
@@ -141,20 +142,21 @@ pub fn is_of_gone(domain: &Domain, fd: i32, pd: PdHandle) -> bool {
     is_of(domain, fd, pd) && (is_same(domain, fd) || domain.device.is_some_and(gone))
 }
 
-/// Whose the domains of a protection domain behind `fd` are, and by which driver, if there are any.
-pub fn owner(fd: i32, pd: PdHandle) -> Option<(Owner, Option<Driver>)> {
+/// The open file behind `fd`, whose the domains of a protection domain there are, and by which
+/// driver, if there are any.
+pub fn owner(fd: i32, pd: PdHandle) -> Option<(FileId, Owner, Option<Driver>)> {
     let file = of(fd)?;
     let there = |file| lock()?.hca.owner_of(file, pd);
     if let Some((owner, driver)) = there(file) {
-        return Some((owner, Some(driver)));
+        return Some((file, owner, Some(driver)));
     }
     // It may have come by libibverbs' symbols meanwhile.
     let unknown = |x: &Domain| x.file == FileId::NONE && x.owner.pd != 0;
     // Not in the condition: the lock would be held in the block, too.
     let all_are_known = lock()?.hca.find(unknown).next().is_none();
     let file = if all_are_known { file } else { look(fd)? };
-    let found = there(file).map(|(owner, driver)| (owner, Some(driver)));
-    found.or(Some((Owner::of_file(file, pd), None)))
+    let found = there(file).map(|(owner, driver)| (file, owner, Some(driver)));
+    found.or(Some((file, Owner::of_file(file, pd), None)))
 }
 
 /// The protection domain is no more: another one may get its number.
@@ -211,33 +213,23 @@ pub fn any() -> bool {
     ANY.load(Relaxed)
 }
 
-/// Whether it is some time that anybody has looked after what the program has closed.
-pub fn is_due() -> bool {
-    const PAUSE: u64 = 100_000_000;
-    let now = arch::ticks();
-    let since = time::nanos(now.wrapping_sub(LOOKED_AT.load(Relaxed)));
-    let due = since >= PAUSE;
-    if due {
-        LOOKED_AT.store(now, Relaxed);
-    }
-    due
-}
-
-/// When that was, in ticks.
-static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-
 /// Forgets the domains whose open file the program has closed, which nobody may have told: our own
 /// descriptor would keep it open. Whether there were any. To be called now and then, when nothing
 /// is in progress.
 #[cold]
 #[inline(never)]
 pub fn look_after() -> bool {
+    // A child that shares the memory (vfork) may have closed what its parent has open.
+    if sys::getpid() != sys::memory_owner() {
+        return false;
+    }
     let mut gone = false;
     for d in numbers() {
         let Some((file, device)) = reached(d) else {
             continue;
         };
-        if is_open(file, device) {
+        // What a thread with descriptors of its own has opened is not for this one to look at.
+        if !device.channel.is_open_here() || is_open(file, device) {
             continue;
         }
         gone = true;

@@ -325,20 +325,30 @@ pub fn apart(file: FileId, pd: PdHandle, (at, len): (u64, u64), access: Access) 
 
 /// What was lent is not used any more; `free` is called under the lock. False in a
 /// signal handler at a bad moment: then nothing was done.
+#[inline]
 pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
-    let Some(mut guard) = lock() else {
-        return false;
+    let freed = || {
+        free();
+        true
     };
-    free();
+    give_back_if(loan, freed).is_some()
+}
+
+/// As [`give_back`], if `free` says that it was lent still; what it says. `None`: nothing was done.
+pub fn give_back_if(loan: &Loan, free: impl FnOnce() -> bool) -> Option<bool> {
+    let mut guard = lock()?;
+    if !free() {
+        return Some(false);
+    }
     let state = &mut *guard;
     let Some(record) = state.hca.records.get_mut(loan.record) else {
-        return true;
+        return Some(true);
     };
     let lent =
         matches!(record.life, Life::Live | Life::Retired | Life::Spoiled) && record.borrowers != 0;
     if !lent || record.handle != loan.handle || record.lkey != loan.lkey {
         // Its device has been closed meanwhile.
-        return true;
+        return Some(true);
     }
     record.borrowers -= 1;
     let retired = record.life == Life::Retired;
@@ -357,7 +367,7 @@ pub fn give_back(loan: &Loan, free: impl FnOnce()) -> bool {
     if rotates {
         revoking::begins();
     }
-    true
+    Some(true)
 }
 
 /// Has `bytes` registered in the protection domain for a program that asks for it, in one

@@ -295,6 +295,21 @@ pub fn free_number(number: u32) {
     }
 }
 
+/// `number` is free, if it stands for `loan` still: another thread may have given that back. Whether
+/// it did. Called with the track lock held.
+pub fn take_number(number: u32, loan: &Loan) -> bool {
+    let still = numbered(number).is_some_and(|found| match found.stands {
+        Stands::Lent(now) => {
+            (now.record, now.handle, now.lkey) == (loan.record, loan.handle, loan.lkey)
+        }
+        _ => false,
+    });
+    if still {
+        free_number(number);
+    }
+    still
+}
+
 /// `number` stands for a region of the application's own. Called with the track lock held.
 pub fn be_real(number: u32, region: MrHandle) {
     if let Some(mut at) = at_number(number) {

@@ -32,19 +32,25 @@ pub fn deregister(asked: &Asked, number: u32) -> i64 {
     };
     match found.stands {
         Stands::Parents => {
-            let _guard = track::lock();
-            handles::free_number(number);
+            if let Some(_guard) = track::lock() {
+                handles::free_number(number);
+            }
             0
         }
-        Stands::Lent(loan) => match lending::give_back(&loan, || handles::free_number(number)) {
-            true => 0,
-            false => error(libc::EBUSY),
-        },
+        Stands::Lent(loan) => {
+            let still = || handles::take_number(number, &loan);
+            match lending::give_back_if(&loan, still) {
+                Some(true) => 0,
+                Some(false) => error(libc::ENOENT),
+                None => error(libc::EBUSY),
+            }
+        }
         Stands::Real(handle) => {
             let value = ask_about(asked, handle.0, |_| ());
             if value >= 0 {
-                let _guard = track::lock();
-                handles::free_number(number);
+                if let Some(_guard) = track::lock() {
+                    handles::free_number(number);
+                }
             }
             value
         }

@@ -4,6 +4,7 @@
 use crate::arch::Frame;
 use crate::memory;
 use crate::sys::{self, Errno, Segment};
+use crate::track::revoking;
 
 /// What libibverbs makes its requests of lies on the stack, not further out than this.
 const NEAR: u64 = 64 << 10;
@@ -35,8 +36,11 @@ pub struct Copy {
 }
 
 /// Whether a copy could be made.
-enum Made {
+#[derive(PartialEq, Eq)]
+pub enum Made {
+    /// It was.
     Yes,
+    /// The memory is not there.
     No,
     /// A filter forbids the call that finds out.
     Forbidden,
@@ -70,63 +74,35 @@ impl Copy {
         if self.len == 0 {
             return true;
         }
-        if !self.is_on(stack) {
-            return self.read_slowly(to);
+        if !self.is_on(stack) && !self.is_steady(false) {
+            return self.copy_checked(sys::Access::Read, to) == Made::Yes;
         }
-        // SAFETY: readable memory of this thread's stack, and the room that the caller has.
+        // SAFETY: readable memory, which nobody but the program can take away in the midst of its own
+        // request, and the room that the caller has.
         unsafe { core::ptr::copy_nonoverlapping(self.at as *const u8, to, self.len as usize) };
         true
     }
 
-    #[cold]
-    #[inline(never)]
-    fn read_slowly(&self, to: *mut u8) -> bool {
-        match self.copy_checked(sys::Access::Read, to) {
-            Made::Yes => true,
-            Made::No => false,
-            Made::Forbidden if self.is_steady(false) => {
-                // SAFETY: the ledger has it, and nobody but the program can take it away in the
-                // midst of its own request.
-                unsafe {
-                    core::ptr::copy_nonoverlapping(self.at as *const u8, to, self.len as usize);
-                }
-                true
-            }
-            Made::Forbidden => false,
-        }
-    }
-
-    /// Writes `from`, which is as long. Whether that could be done.
+    /// Writes `from`, which is as long.
     #[inline]
-    pub fn write(&self, stack: &Stack, from: &[u8]) -> bool {
+    pub fn write(&self, stack: &Stack, from: &[u8]) -> Made {
         debug_assert_eq!(self.len, from.len() as u64);
-        if !self.is_on(stack) {
-            return self.write_slowly(from);
+        if !self.is_on(stack) && !self.is_steady(true) {
+            return self.copy_checked(sys::Access::Write, from.as_ptr().cast_mut());
         }
-        // SAFETY: writable memory of this thread's stack, which the program gives for this.
+        // SAFETY: writable memory, likewise, which the program gives for this.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), self.at as *mut u8, from.len()) };
-        true
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn write_slowly(&self, from: &[u8]) -> bool {
-        match self.copy_checked(sys::Access::Write, from.as_ptr().cast_mut()) {
-            Made::Yes => true,
-            Made::No => false,
-            Made::Forbidden if self.is_steady(true) => {
-                // SAFETY: as in `read_slowly`.
-                unsafe {
-                    core::ptr::copy_nonoverlapping(from.as_ptr(), self.at as *mut u8, from.len());
-                }
-                true
-            }
-            Made::Forbidden => false,
-        }
+        Made::Yes
     }
 
     /// Has the kernel copy between them and `own`.
+    #[cold]
+    #[inline(never)]
     fn copy_checked(&self, access: sys::Access, own: *mut u8) -> Made {
+        // Who makes a call that is forbidden may be killed.
+        if revoking::is_shut_in() {
+            return Made::Forbidden;
+        }
         let (addr, len) = (own as u64, self.len);
         let there = Segment { addr: self.at, len };
         let own = Segment { addr, len };

@@ -1,11 +1,11 @@
 //! A registration that is asked for by ioctl.
 
-use super::copy::Copy;
+use super::copy::{Copy, Made};
 use super::Asked;
 use crate::base::counters;
 use crate::track::{self, asking, failed, files, lending, registering};
 use crate::uverbs::abi::{Context, Pd};
-use crate::uverbs::requests::Register;
+use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
 use crate::verbs::handles;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -32,7 +32,7 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
     if files::is_new(fd) {
         super::closed();
     }
-    let (owner, driver) = files::owner(fd, pd)?;
+    let (file, owner, driver) = files::owner(fd, pd)?;
     let asks = asked.message.driver();
     // The kernel refuses what is for another driver, or no device.
     let is_taken = match driver {
@@ -42,7 +42,6 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
     if !is_taken || asked.message.is_by_method() && !knows_method(fd, asks) {
         return None;
     }
-    let file = files::of(fd)?;
     let (addr, length) = (what.start, what.length);
     let lent = lending::lend(owner, (fd, pd), addr, length, access, |memory, loan| {
         // The handle stands for what the kernel is asked with: a file, and a number in it.
@@ -59,12 +58,15 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         rkey: loan.rkey,
     };
     let answer = asked.message.answer(asked.at(), number, &keys);
-    let mut writes = answer.iter().flatten();
-    if writes.all(|w| Copy::of(w.at, w.bytes().len()).write(&asked.stack, w.bytes())) {
+    let writes = answer.iter().flatten();
+    let write = |w: &Write| Copy::of(w.at, w.bytes().len()).write(&asked.stack, w.bytes());
+    let mut made = writes.map(write);
+    let Some(failed) = made.find(|made| *made != Made::Yes) else {
         return Some(0);
-    }
-    lending::give_back(&loan, || handles::free_number(number));
-    Some(-i64::from(libc::EFAULT))
+    };
+    lending::give_back_if(&loan, || handles::take_number(number, &loan));
+    // The kernel may be able to do what the shim may not.
+    (failed == Made::No).then_some(-i64::from(libc::EFAULT))
 }
 
 /// Whether this kernel has the method for registrations: what it does not know it refuses.
