@@ -231,6 +231,7 @@ fn install() -> Intercept {
         let config = patch::Config {
             strict: asked == Intercept::Strict,
             ioctl: true,
+            verbs: settings::config().answers_ioctl(),
         };
         let report = intercept::install(config);
         SITES[0].store(report.patched, Relaxed);

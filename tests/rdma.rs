@@ -35,6 +35,8 @@ use others::*;
 type Checked = Result<(), Skipped>;
 
 const TIMEOUT: Duration = Duration::from_secs(150);
+/// Registrations are answered at the kernel's ioctl, too.
+const BY_IOCTL: (&str, &str) = ("REGALL_VERBS", "ioctl");
 
 macro_rules! checks {
     ($kernel:ident: $($name:ident = $body:expr;)*) => { $(
@@ -134,11 +136,13 @@ mod stock {
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
         cost = "cost" [] [] Same;
-        requests = "requests" [] [] Same;
-        requests_auto = "requests" [] [("REGALL_PIN", "auto")] Same;
-        requests_off = "requests" [] [("REGALL_HCA", "off")] Same;
-        requests_exact = "requests" [] [("REGALL_KEYS", "exact")] Same;
-        requests_within = "requests_within" [] [] Same;
+        cost_requests = "cost" [] [BY_IOCTL] Same;
+        requests = "requests" [] [BY_IOCTL] Same;
+        requests_auto = "requests" [] [BY_IOCTL, ("REGALL_PIN", "auto")] Same;
+        requests_off = "requests" [] [BY_IOCTL, ("REGALL_HCA", "off")] Same;
+        requests_exact = "requests" [] [BY_IOCTL, ("REGALL_KEYS", "exact")] Same;
+        requests_within = "requests_within" [] [BY_IOCTL] Same;
+        requests_by_symbols = "requests" [] [] Same;
         storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
@@ -161,7 +165,7 @@ mod odp {
         keys = "keys" [] [] Same;
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
-        requests = "requests" [] [] Same;
+        requests = "requests" [] [BY_IOCTL] Same;
         truth = "truth" ["30", "2", REGALL, "lend"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
 }

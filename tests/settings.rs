@@ -96,6 +96,7 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_HCA_FORK", &["", "no"]),
         ("REGALL_SCOPE", &["", "text"]),
         ("REGALL_KEYS", &["", "both"]),
+        ("REGALL_VERBS", &["", "both"]),
         (
             "REGALL_REVOKE_MS",
             &["", "never", "1.5", "100ms", "3600001"],

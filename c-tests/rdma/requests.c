@@ -1,7 +1,7 @@
 /*
  * Proves: a program that has libibverbs' functions by dlopen and dlvsym, as NCCL, or has them in
  * itself (libibverbs.a), or makes the requests itself, sees what it would see without the shim:
- * keys that work, errors, and when objects go.
+ * keys that work, errors, and when objects go. Served or not, as REGALL_VERBS says.
  */
 #ifdef WITHIN
 #define RDMA_STATIC_PROVIDERS rxe
@@ -186,7 +186,7 @@ static bool is_ours(uint32_t handle)
 /* Whether the shim answers registrations. */
 static bool is_lent(void)
 {
-	return shimmed() && !env_is("REGALL_KEYS", "exact") && !env_is("REGALL_HCA", "off");
+	return shimmed() && env_is("REGALL_VERBS", "ioctl") && !env_is("REGALL_KEYS", "exact") && !env_is("REGALL_HCA", "off");
 }
 
 static void keys_work(struct ibv_pd *pd, const char *what)
@@ -195,8 +195,7 @@ static void keys_work(struct ibv_pd *pd, const char *what)
 	volatile unsigned int access = ALL;
 	struct ibv_mr *b = reg_iova2(pd, p + 8 * PAGE, 8 * PAGE, (uintptr_t)p + 8 * PAGE, access);
 	NEED(a && b);
-	if (is_lent())
-		PROMISE(is_ours(a->handle) && is_ours(b->handle));
+	PROMISE(is_ours(a->handle) == is_lent() && is_ours(b->handle) == is_lent());
 	say("%s: %d", what, a->pd == pd && a->addr == p && a->length == 8 * PAGE);
 	if (pd == r.pd) {
 		memset(p, 'x', PAGE);

@@ -60,6 +60,7 @@ settings! {
     hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether memory is registered on a kernel whose fork does not copy registered memory: safe leaves it out";
     scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
     keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
+    verbs "REGALL_VERBS" "symbols" "symbols|ioctl" "Where registrations with an adapter are answered: at libibverbs' symbols alone, or at the kernel's ioctl, too";
     revoke_ms "REGALL_REVOKE_MS" "100" "MS|off" "How long peers still reach what was deregistered";
     access "REGALL_ACCESS" "local" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
     limit "REGALL_LIMIT" "90%" "BYTES|PERCENT" "The most that may be pinned";

@@ -23,12 +23,6 @@ pub const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 /// RDMA_VERBS_IOCTL: _IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr).
 pub const RDMA_VERBS_IOCTL: u64 = 0xc018_1b01;
 
-/// Whether an ioctl with this request is looked at. The kernel goes by its low 32 bits.
-#[inline]
-pub const fn is_tracked_ioctl(request: u64) -> bool {
-    matches!(request as u32 as u64, UFFDIO_REGISTER | RDMA_VERBS_IOCTL)
-}
-
 /// The numbers of system calls, also of one that is newer than libc's list.
 pub mod raw {
     pub use libc::*;

@@ -62,6 +62,7 @@ impl Patches {
             config: Config {
                 strict: false,
                 ioctl: false,
+                verbs: false,
             },
             entries: [0; 2],
             memory: Memory::UNKNOWN,

@@ -291,6 +291,7 @@ fn by_function(text: &Text<'_>, at: usize, bounds: Bounds, room: &mut Room) -> O
     let entry = if wrapper { Entry::Call } else { Entry::Full };
     let site = text.base.checked_add(at as u64)?;
     let mut plan = Plan::new(site, kind, entry, number, moved)?;
+    plan.verbs = text.config.verbs;
     // Where a function is entered a probe is put; what it replaces is to be the file's.
     let prologue = code.get(..end.checked_sub(len)?)?;
     // And a jump that can't be stored at once can't be put back while others run there.
@@ -503,7 +504,8 @@ fn by_number(text: &Text<'_>, at: usize, number: u32) -> Option<Verdict> {
         _ => return None,
     };
     let site = text.base.checked_add(at as u64)?;
-    let plan = Plan::new(site, kind, Entry::Full, number, moved)?;
+    let mut plan = Plan::new(site, kind, Entry::Full, number, moved)?;
+    plan.verbs = text.config.verbs;
     Some(Verdict::Patch(plan, 0, false))
 }
 

@@ -61,8 +61,10 @@ pub use report::Report;
 pub struct Config {
     /// Patch the sites of class STRICT too.
     pub strict: bool,
-    /// Patch ioctl sites (for UFFDIO_REGISTER and RDMA_VERBS_IOCTL).
+    /// Patch ioctl sites (for UFFDIO_REGISTER).
     pub ioctl: bool,
+    /// They hook RDMA_VERBS_IOCTL, too.
+    pub verbs: bool,
 }
 
 /// The library that the patcher is in.

@@ -43,7 +43,7 @@ pub enum Kind {
     Hook = 1,
     /// Into the hook if it copies the address space.
     Clone = 2,
-    /// Into the hook if it is UFFDIO_REGISTER or RDMA_VERBS_IOCTL.
+    /// Into the hook if it is UFFDIO_REGISTER, or RDMA_VERBS_IOCTL if that is asked for.
     Ioctl = 3,
     /// Decides by the call's number, from the zone's table.
     Any = 4,
@@ -89,6 +89,8 @@ pub struct Plan {
     pub site: u64,
     /// What the trampoline does.
     pub kind: Kind,
+    /// Whether an ioctl with RDMA_VERBS_IOCTL goes into the hook, too.
+    pub verbs: bool,
     /// Where it goes.
     pub entry: Entry,
     /// Its number, if it has only one.
@@ -123,6 +125,7 @@ impl Plan {
         fits.then_some(Self {
             site,
             kind,
+            verbs: false,
             entry,
             number,
             moved,
@@ -219,8 +222,8 @@ impl Plan {
             Kind::Pass => return None,
             Kind::Hook => (),
             Kind::Clone => clone_check(&mut code, &mut back)?,
-            Kind::Ioctl => ioctl_check(&mut code, &mut back)?,
-            Kind::Any => any_check(&mut code, &mut back, zone)?,
+            Kind::Ioctl => ioctl_check(&mut code, &mut back, self.verbs)?,
+            Kind::Any => any_check(&mut code, &mut back, zone, self.verbs)?,
         }
         Some((code, back))
     }
@@ -382,15 +385,23 @@ fn clone_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<
     back.add(code, JNE)
 }
 
-/// ioctl goes on only with UFFDIO_REGISTER and RDMA_VERBS_IOCTL.
-fn ioctl_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack) -> Option<()> {
-    code.put(&[0x81, 0xfe])?; // cmp esi, RDMA_VERBS_IOCTL
-    code.put(&(numbers::RDMA_VERBS_IOCTL as u32).to_le_bytes())?;
-    let known = code.short(JE)?;
+/// ioctl goes on only with UFFDIO_REGISTER and, if `verbs`, RDMA_VERBS_IOCTL.
+fn ioctl_check<const N: usize>(code: &mut Code<N>, back: &mut ToBack, verbs: bool) -> Option<()> {
+    let known = match verbs {
+        true => {
+            code.put(&[0x81, 0xfe])?; // cmp esi, RDMA_VERBS_IOCTL
+            code.put(&(numbers::RDMA_VERBS_IOCTL as u32).to_le_bytes())?;
+            Some(code.short(JE)?)
+        }
+        false => None,
+    };
     code.put(&[0x81, 0xfe])?; // cmp esi, UFFDIO_REGISTER
     code.put(&(numbers::UFFDIO_REGISTER as u32).to_le_bytes())?;
     back.add(code, JNE)?;
-    code.land(known)
+    match known {
+        Some(jump) => code.land(jump),
+        None => Some(()),
+    }
 }
 
 /// Looks the number up. The kernel goes by eax, whatever is above it in rax.
@@ -398,6 +409,7 @@ fn any_check<const N: usize>(
     code: &mut Code<N>,
     back: &mut ToBack,
     zone: &ZoneLayout,
+    verbs: bool,
 ) -> Option<()> {
     code.put(&[0x3d])?; // cmp eax, TABLE_BYTES
     code.put(&(TABLE_BYTES as u32).to_le_bytes())?;
@@ -410,7 +422,7 @@ fn any_check<const N: usize>(
     code.put(&[0x83, 0xf9, Kind::Clone as u8])?; // cmp ecx, Clone
     let hook = code.short(JB)?;
     let clone = code.short(JE)?;
-    ioctl_check(code, back)?;
+    ioctl_check(code, back, verbs)?;
     let checked = code.short(JE)?;
     code.land(clone)?;
     clone_check(code, back)?;

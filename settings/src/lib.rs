@@ -99,6 +99,7 @@ mod pairs {
     pub const HCA_FORK: [&str; 2] = ["safe", "unsafe"];
     pub const SCOPE: [&str; 2] = ["all", "data"];
     pub const KEYS: [&str; 2] = ["mapping", "exact"];
+    pub const VERBS: [&str; 2] = ["symbols", "ioctl"];
     pub const ON_LIMIT: [&str; 2] = ["skip", "fail"];
     pub const FORK: [&str; 2] = ["inherit", "all"];
     pub const PTRACER: [&str; 2] = ["off", "any"];
@@ -116,6 +117,7 @@ pub fn words(name: &str) -> Option<&'static [&'static str]> {
         "REGALL_HCA_FORK" => &pairs::HCA_FORK,
         "REGALL_SCOPE" => &pairs::SCOPE,
         "REGALL_KEYS" => &pairs::KEYS,
+        "REGALL_VERBS" => &pairs::VERBS,
         "REGALL_ACCESS" => Access::WORDS,
         "REGALL_ON_LIMIT" => &pairs::ON_LIMIT,
         "REGALL_INTERCEPT" => Intercept::WORDS,
@@ -156,6 +158,8 @@ pub struct Config {
     pub scope_data: bool,
     /// REGALL_KEYS=exact.
     pub keys_exact: bool,
+    /// REGALL_VERBS=ioctl.
+    pub verbs_ioctl: bool,
     /// REGALL_REVOKE_MS; `None`: off.
     pub revoke_ms: Option<u32>,
     /// REGALL_ACCESS.
@@ -210,6 +214,7 @@ impl Config {
             hca_fork_unsafe: false,
             scope_data: false,
             keys_exact: false,
+            verbs_ioctl: false,
             revoke_ms: Some(100),
             access: Access::Local,
             limit: Limit::Percent(90),
@@ -249,6 +254,7 @@ impl Config {
             b"REGALL_HCA_FORK" => self.hca_fork_unsafe = second(value, &pairs::HCA_FORK)?,
             b"REGALL_SCOPE" => self.scope_data = second(value, &pairs::SCOPE)?,
             b"REGALL_KEYS" => self.keys_exact = second(value, &pairs::KEYS)?,
+            b"REGALL_VERBS" => self.verbs_ioctl = second(value, &pairs::VERBS)?,
             b"REGALL_REVOKE_MS" => {
                 self.revoke_ms = revoke(value).ok_or(text("milliseconds, 0 to 3600000, or off"))?
             }
@@ -315,6 +321,12 @@ impl Config {
     /// to be that nobody has touched, they are not, unless the user says so.
     pub fn wants_huge(&self) -> bool {
         self.huge.unwrap_or(self.pin != Pin::Auto)
+    }
+
+    /// Whether requests to an adapter's driver are answered that come by the kernel's ioctl.
+    #[inline]
+    pub fn answers_ioctl(&self) -> bool {
+        self.verbs_ioctl && self.hca != Hca::Off
     }
 
     fn set_hca(&mut self, value: &[u8]) -> Result<(), Problem> {

@@ -10,6 +10,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("REGALL_HCA_FORK", "safe"),
     ("REGALL_SCOPE", "all"),
     ("REGALL_KEYS", "mapping"),
+    ("REGALL_VERBS", "symbols"),
     ("REGALL_REVOKE_MS", "100"),
     ("REGALL_ACCESS", "local"),
     ("REGALL_LIMIT", "90%"),
@@ -102,18 +103,19 @@ fn words_are_what_is_taken() {
 fn a_checker_does_nothing_else() {
     let mut c = Config::new();
     let set = "PIN=populate HCA=mlx5_0 SHARE=always COPY=helper HUGE=advise ON_LIMIT=fail \
-               PTRACER=any";
+               PTRACER=any VERBS=ioctl";
     for (name, value) in set.split(' ').filter_map(|pair| pair.split_once('=')) {
         let name = format!("REGALL_{name}");
         assert_eq!(c.set(name.as_bytes(), value.as_bytes()), Ok(()), "{name}");
     }
     c.complete();
     assert!(c.pin == Pin::Populate && c.hca == Hca::Device && c.fail_on_limit);
+    assert!(c.answers_ioctl() && !Config::new().answers_ioctl());
     assert_eq!(c.set(b"REGALL_CHECK", b"registrations"), Ok(()));
     c.complete();
     assert!(c.pin == Pin::Off && c.hca == Hca::Off && c.share == Share::Off);
     assert!(c.copy == Order::OFF && !c.wants_huge());
-    assert!(!c.fail_on_limit && !c.ptracer_any);
+    assert!(!c.fail_on_limit && !c.ptracer_any && !c.answers_ioctl());
     assert_eq!(c.check_file.as_bytes(), CHECK_FILE);
 }
 

@@ -6,7 +6,7 @@ use crate::arch;
 #[cfg(not(any(test, fuzzing)))]
 use crate::arch::regall_resume;
 use crate::arch::Frame;
-use crate::base::{counters, mode, phase};
+use crate::base::{counters, mode, phase, settings};
 use crate::config::Intercept;
 use crate::patch;
 use crate::sys::{self, time};
@@ -101,15 +101,25 @@ pub unsafe extern "C" fn left(outer: *const Outer, value: i64) -> i64 {
     value
 }
 
+/// Whether an ioctl with this request is handled. The kernel goes by its low 32 bits.
+#[inline]
+fn is_tracked_ioctl(request: u64) -> bool {
+    match u64::from(request as u32) {
+        numbers::UFFDIO_REGISTER => true,
+        numbers::RDMA_VERBS_IOCTL => settings::config().answers_ioctl(),
+        _ => false,
+    }
+}
+
 /// An application's call, from wherever it came.
 #[inline]
 pub fn event(frame: &mut Frame) -> i64 {
     let call = match frame.nr as libc::c_long {
         // The trampoline has looked at the request already; other ways in have not.
+        libc::SYS_ioctl if !is_tracked_ioctl(frame.args[1]) => None,
         libc::SYS_ioctl => match u64::from(frame.args[1] as u32) {
-            numbers::UFFDIO_REGISTER => Some(Call::Userfault),
             numbers::RDMA_VERBS_IOCTL => return (subscribers::table().verbs)(frame),
-            _ => None,
+            _ => Some(Call::Userfault),
         },
         _ => numbers::call_of(frame.nr),
     };

@@ -307,7 +307,7 @@ fn ask(nr: libc::c_long, [a, b, c, d]: [u64; 4]) {
 }
 
 fn is_tracked_ioctl(frame: &Frame) -> bool {
-    frame.nr == libc::SYS_ioctl as u64 && numbers::is_tracked_ioctl(frame.args[1])
+    frame.nr == libc::SYS_ioctl as u64 && super::is_tracked_ioctl(frame.args[1])
 }
 
 /// What the kernel's own code for probes calls, at a function's return and at a probe. It

@@ -485,7 +485,7 @@ extern "C" fn any_call(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) 
 }
 
 extern "C" fn ioctl(fd: i32, request: u64, argument: u64) -> i64 {
-    if numbers::is_tracked_ioctl(request) {
+    if super::is_tracked_ioctl(request) {
         let args = [fd as u64, request, argument, 0, 0, 0];
         return converted(event(libc::SYS_ioctl, args));
     }

@@ -41,8 +41,9 @@ fn known(fd: i32) -> Option<FileId> {
 
 /// In a child of fork: nothing of its parent's is known.
 pub fn child() {
-    KNOWN.iter().for_each(|row| row.store(0, Relaxed));
-    ANY.store(false, Relaxed);
+    if ANY.swap(false, Relaxed) {
+        KNOWN.iter().for_each(|row| row.store(0, Relaxed));
+    }
 }
 
 /// Whether nobody has come by `fd` since a context was got there.
@@ -85,8 +86,8 @@ pub fn look(fd: i32) -> Option<FileId> {
     if found == FileId::NONE {
         found = new();
     }
-    place(fd).store(row(fd, found), Relaxed);
     ANY.store(true, Relaxed);
+    place(fd).store(row(fd, found), Relaxed);
     Some(found)
 }
 

@@ -534,7 +534,9 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         let _pass = strict::pass();
         track::fork::check();
         ending::forget_context(context as u64);
-        requests::forget_numbers();
+        if handles::has_numbers() {
+            requests::forget_numbers();
+        }
     }
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(context) });

@@ -29,11 +29,8 @@ trampoline:
     cmp ecx, 2
     jb hook
     je clone
-    cmp esi, 0xc0181b01
-    je known
     cmp esi, 0xc020aa00
     jne back
-known:
     je hook
 clone:
     test edi, 0x100

@@ -14,8 +14,6 @@ slot:
     .skip 75 - (tail - trampoline)
 trampoline:
     mov eax, 16
-    cmp esi, 0xc0181b01
-    je tail
     cmp esi, 0xc020aa00
     jne back
 tail:

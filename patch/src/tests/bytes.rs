@@ -51,7 +51,7 @@ proptest! {
         if shape > 1 {
             bytes[..at.saturating_sub(5)].fill(0x90);
         }
-        let config = Config { strict, ioctl: strict };
+        let config = Config { strict, ioctl: strict, verbs: strict };
         let text = Text { base: BASE, bytes: &bytes, libc: shape == 3, module: None, config, landed: [0; 2] };
         let bounds = with_bounds.then_some(Bounds { start: BASE, end: BASE + bytes.len() as u64, lands: false });
         let mut from = 0;
@@ -82,6 +82,7 @@ fn what_is_left_alone() {
         let config = Config {
             strict,
             ioctl: strict,
+            verbs: strict,
         };
         for nr in [libc::SYS_vfork, libc::SYS_read, libc::SYS_getpid, 512, 9999] {
             assert_eq!(kind_of(nr as u32, config), Kind::Pass, "{nr}");

@@ -64,6 +64,7 @@ fn golden(input: &Path, scratch: &Path) {
     let config = Config {
         strict: marks.contains("strict"),
         ioctl: marks.contains("ioctl"),
+        verbs: marks.contains("verbs"),
     };
     let text = Text {
         base: BASE,

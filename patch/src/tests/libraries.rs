@@ -64,6 +64,7 @@ fn the_sites_of_libc_are_those_that_objdump_sees() {
             let config = Config {
                 strict,
                 ioctl: strict,
+                verbs: strict,
             };
             let (group, path) = group_named(stem);
             let (expected, others) = by_objdump(&path, config);

@@ -13,7 +13,6 @@ mod registering;
 use super::{handles, is_inside};
 use crate::arch::Frame;
 use crate::base::{phase, settings};
-use crate::config::Hca;
 use crate::registrar::hca::Domain;
 use crate::track::{self, deferred, ending, files, registering as regions};
 use crate::uverbs::requests::{Message, Request, CORE};
@@ -53,7 +52,7 @@ impl Asked<'_> {
 pub fn handle(frame: &mut Frame) -> i64 {
     // What has a number of ours stays ours if the shim gives up.
     let lends = phase::tracking() || handles::has_numbers();
-    if settings::config().hca == Hca::Off || !lends {
+    if !settings::config().answers_ioctl() || !lends {
         return track::real(frame);
     }
     let mut asked = Asked {

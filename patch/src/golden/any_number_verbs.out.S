@@ -1,0 +1,53 @@
+    .intel_syntax noprefix
+    .text
+start:
+    mov rax, rdi
+    mov rdi, rsi
+    mov rsi, rdx
+    mov rdx, rcx
+    mov r10, r8
+    mov r8, r9
+    {disp32} jmp trampoline
+site:
+    syscall
+behind:
+    ret
+    .set call_slot, start + 0x1000
+    .set full_slot, start + 0x1008
+    .set table, start + 0x1040
+    .org 0x1400
+slot:
+    .skip 75 - (tail - trampoline)
+trampoline:
+    mov r9, [rsp + 8]
+    cmp eax, 512
+    jae back
+    mov ecx, eax
+    lea r11, [rip + table]
+    movzx ecx, byte ptr [r11 + rcx]
+    jrcxz back
+    cmp ecx, 2
+    jb hook
+    je clone
+    cmp esi, 0xc0181b01
+    je known
+    cmp esi, 0xc020aa00
+    jne back
+known:
+    je hook
+clone:
+    test edi, 0x100
+    jne back
+hook:
+    mov eax, eax
+tail:
+    lea rsp, [rsp - 128]
+    push [rip + resume]
+    call [rip + call_slot]
+    lea rsp, [rsp + 136]
+    {disp32} jmp behind
+back:
+    {disp32} jmp site
+    .org 0x1400 + 120, 0xcc
+resume:
+    .quad 0x10000 + behind - start

@@ -1,0 +1,6 @@
+# libc, function, ioctl, verbs
+    .intel_syntax noprefix
+    .text
+    mov eax, 16
+    syscall
+    ret
