@@ -1,6 +1,6 @@
 //! Requests about a registration that has a number of ours.
 
-use super::copy::Copy;
+use super::copy::{Copy, Made};
 use super::Asked;
 use crate::sys::{file, Errno, Result};
 use crate::track::{self, files, lending};
@@ -66,7 +66,7 @@ fn ask_about(asked: &Asked, handle: u32, then: impl FnOnce(&Message)) -> i64 {
     match value {
         Ok(value) => {
             let said = message.said(&asked.message, asked.at());
-            said.for_each(|w| put(asked, &w));
+            said.for_each(|w| _ = put(asked, &w));
             then(&message);
             value as i64
         }
@@ -74,9 +74,10 @@ fn ask_about(asked: &Asked, handle: u32, then: impl FnOnce(&Message)) -> i64 {
     }
 }
 
-/// The kernel has written there just now.
-fn put(asked: &Asked, write: &Write) {
-    let _ = Copy::of(write.at, write.bytes().len()).write(&asked.stack, write.bytes());
+/// The kernel has written there just now. Whether that could be done.
+fn put(asked: &Asked, write: &Write) -> bool {
+    let place = Copy::of(write.at, write.bytes().len());
+    place.write(&asked.stack, write.bytes()) == Made::Yes
 }
 
 /// A region like the one that is lent, of its own: just the bytes that were asked for.
@@ -134,11 +135,15 @@ pub fn query(asked: &Asked, number: u32) -> i64 {
         lkey: loan.lkey,
         rkey: loan.rkey,
     };
+    // What stands there otherwise are the keys of a region that goes.
+    let mut written = false;
     let value = ask_about(asked, region.mr.handle.0, |message| {
         let keys = message.keys(&keys);
-        let all = keys.iter().flatten();
-        all.for_each(|w| put(asked, w));
+        written = keys.iter().flatten().all(|w| put(asked, w));
     });
     region.deregister();
-    value
+    match value {
+        0.. if !written => error(libc::EFAULT),
+        _ => value,
+    }
 }
