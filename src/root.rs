@@ -51,6 +51,7 @@ pub static ALL: Subscribers = Subscribers {
     pages_held: cookies::shadowed,
     helpers: helper::count,
     keys_idle: rotator::begin,
+    domain_opened: rotator::begin_now,
     keys_pause: rotator::pause,
     keys_resume: rotator::resume,
     nothing_lent: &[withdraw, helper_ends],

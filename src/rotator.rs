@@ -1,11 +1,12 @@
 //! The rotating thread: takes back keys that peers were given, some time after the application has
-//! deregistered them ([`revoking`]). It is started when the first such region has lost its last
-//! borrower, and ends when there has been nothing to do for a while.
+//! deregistered them ([`revoking`]), and registers what is mapped in domains that have just been
+//! opened ([`adopting`]). It is started when the first such region has lost its last borrower, or
+//! such a domain has much to be registered, and ends when there has been nothing to do for a while.
 
 use crate::base::settings;
 use crate::sys::{self, signal, time};
 use crate::threads::{self, Files, Thread};
-use crate::track::{self, revoking};
+use crate::track::{self, adopting, revoking};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The rotating thread. Regions are known to the kernel by descriptors of the process.
@@ -64,6 +65,14 @@ pub fn begin() -> bool {
     AWAKE.load(SeqCst) == YES || wake()
 }
 
+/// As [`begin`], for a domain that is to be filled: that does not wait for the next tick.
+#[cold]
+pub fn begin_now() -> bool {
+    let begun = begin();
+    sys::futex_wake(&PAUSES);
+    begun
+}
+
 /// A thread that ends is waited for so often.
 const TRIES: u32 = 2000;
 
@@ -112,8 +121,11 @@ fn run() {
         if done || !work.lives() {
             return;
         }
-        sys::futex_wait(&PAUSES, pauses, rest.min(GLANCE) as u32);
+        if rest != 0 {
+            sys::futex_wait(&PAUSES, pauses, rest.min(GLANCE) as u32);
+        }
     }
+    adopting::leave();
     AWAKE.store(NO, SeqCst);
 }
 
@@ -174,11 +186,15 @@ impl Work {
             revoking::count_tick();
             self.any = self.rotate();
         }
-        self.quiet = match self.any {
+        let filled = adopting::go_on();
+        self.quiet = match self.any || filled {
             true => 0,
             false => self.quiet.saturating_add(passed),
         };
-        self.next.saturating_sub(now)
+        match filled {
+            true => 0,
+            false => self.next.saturating_sub(now),
+        }
     }
 
     /// Rotates what is due, from where it was. Whether something is left, or was there.
@@ -226,7 +242,8 @@ impl Work {
         AWAKE.store(NO, SeqCst);
         self.from = 1;
         // Who comes from here on starts the next one.
-        self.rotate() && AWAKE.compare_exchange(NO, YES, SeqCst, SeqCst).is_ok()
+        (self.rotate() || adopting::is_left())
+            && AWAKE.compare_exchange(NO, YES, SeqCst, SeqCst).is_ok()
     }
 }
 

@@ -109,6 +109,8 @@ mod stock {
     }
 
     programs! { Stock:
+        adopting = "adopting" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        adopting_in_the_call = "adopting" ["shut"] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         managed = "managed" [] [] Same;
         managed_reached = "managed" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;

@@ -6,13 +6,13 @@ use super::entering::{leave, refuse};
 use super::registering::{join_in, settle, settle_in};
 use super::turns::{in_the_way_of, Whose};
 use super::waiting::{self, Reach};
-use super::{begin_work, end, lock, USER_END};
+use super::{adopting, begin_work, end, lock, USER_END};
 use crate::registrar::hca::records::Life;
 use crate::registrar::hca::{numbers, Domain, DomainId};
 use regall_directory::addr::PageRange;
 
 /// Registers all of `bytes` in domain `d`, which the application asks for, and what is
-/// resident near them.
+/// resident near them, unless a thread is about to do that.
 #[cold]
 pub fn ask(d: DomainId, bytes: PageRange) {
     let flight = begin_work();
@@ -24,7 +24,9 @@ pub fn ask(d: DomainId, bytes: PageRange) {
         Whose::Foreign,
         Reach::Asked(bytes),
     );
-    settle_in(d, waiting::around(bytes), Whose::Read, Reach::Resident);
+    if !adopting::is_left() {
+        settle_in(d, waiting::around(bytes), Whose::Read, Reach::Resident);
+    }
     end(flight);
 }
 

@@ -59,6 +59,8 @@ pub(super) struct How {
     pub known: Option<PageRange>,
     /// What has just been refused as one region: it becomes small ones.
     pub small: Option<PageRange>,
+    /// What ranks higher ([`policy::rank`]) is left alone.
+    pub upto: u8,
 }
 
 /// What is known of a domain while the next step in it is looked for.
@@ -114,7 +116,7 @@ impl<'a> Search<'a> {
     fn of_piece(&self, piece: PageRange, entry: &Entry) -> Option<Found> {
         let attr = entry.attr;
         // Nothing that comes later in the order of a budget.
-        if policy::rank(attr) > self.domain.upto_rank {
+        if policy::rank(attr) > self.how.upto {
             return None;
         }
         let scope = settings::config().scope_data;

@@ -1,5 +1,6 @@
 //! The life of a domain, from a protection domain's first registration on.
 
+use super::adopting::{self, When};
 use super::turns::Whose;
 use super::waiting::Reach;
 use super::{begin_work, end, files, lock, progress, registering, revoking, State, USER_END};
@@ -54,7 +55,7 @@ pub const fn with_local_write(access: Access) -> Access {
 /// Errors: the kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for
 /// too many domains.
 pub fn adopt(owner: Owner, fd: i32, pd: PdHandle, wanted: Access) -> Result<()> {
-    adopt_as(owner, fd, pd, wanted, CLASSES)
+    adopt_as(owner, fd, pd, wanted, (CLASSES, When::Meanwhile))
 }
 
 /// As [`adopt`], if it is time for that: see [`candidates`](crate::registrar::hca::candidates).
@@ -112,10 +113,16 @@ fn is_left_out(context: u64, fd: i32) -> bool {
 /// as long as the memory is mapped.
 pub fn adopt_for_look_ups(owner: Owner, fd: i32, pd: PdHandle) -> Result<()> {
     let wanted = with_local_write(policy::remote_access(settings::config().access));
-    adopt_as(owner, fd, pd, wanted, CLASSES + 1)
+    adopt_as(owner, fd, pd, wanted, (CLASSES + 1, When::AtOnce))
 }
 
-fn adopt_as(owner: Owner, fd: i32, pd: PdHandle, wanted: Access, most: usize) -> Result<()> {
+fn adopt_as(
+    owner: Owner,
+    fd: i32,
+    pd: PdHandle,
+    wanted: Access,
+    (most, when): (usize, When),
+) -> Result<()> {
     files::bind(owner, fd, pd);
     let refused = |state: &State| state.hca.refuses(owner.context);
     let class = {
@@ -137,7 +144,7 @@ fn adopt_as(owner: Owner, fd: i32, pd: PdHandle, wanted: Access, most: usize) ->
             return Err(Errno::OPNOTSUPP);
         }
     };
-    let opened = open(owner, Device { channel, pd }, class);
+    let opened = open(owner, Device { channel, pd }, class, when);
     if opened == Err(Errno::OPNOTSUPP) {
         if let Some(mut guard) = lock() {
             guard.hca.refuse(owner.context);
@@ -194,7 +201,8 @@ pub fn own(name: &[u8]) -> Result<()> {
     let channel = device.channel();
     let pd = channel.alloc_pd()?;
     let class = with_local_write(policy::remote_access(settings::config().access));
-    open(Owner { pd: 0, context: 0 }, Device { channel, pd }, class)
+    let nobody = Owner { pd: 0, context: 0 };
+    open(nobody, Device { channel, pd }, class, When::AtOnce)
 }
 
 /// Whether fork may take registered pages away from this process. Says so once.
@@ -211,7 +219,7 @@ fn endangered_by_fork() -> bool {
 
 /// Opens a domain, and registers in it what is mapped. Errors: EOPNOTSUPP if fork would take
 /// registered pages away; EMFILE for too many domains.
-fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
+fn open(owner: Owner, device: Device, class: Access, when: When) -> Result<()> {
     limits::memlock(); // for [`limits::bound`]
     let limits = device.channel.query_device();
     let mut class = class;
@@ -255,7 +263,7 @@ fn open(owner: Owner, device: Device, class: Access) -> Result<()> {
         class.bits()
     );
     say_sizes(d);
-    fill(d, class, implicit);
+    adopting::fill(d, class, implicit, when);
     Ok(())
 }
 
@@ -311,45 +319,6 @@ fn enter(
     }
     state.show_regions();
     d.map(Some).ok_or(Errno::MFILE)
-}
-
-/// Registers what is mapped in domain `d`, which has just been opened.
-fn fill(d: DomainId, class: Access, implicit: bool) {
-    let flight = begin_work();
-    if implicit {
-        registering::register_implicitly(d);
-    }
-    if progress::wanted() {
-        progress::begin(to_register(class));
-    }
-    if let Some(all) = PageRange::new(0, USER_END) {
-        // In the order in which a budget is to be spent.
-        for rank in 0..3 {
-            if let Some(domain) = lock().as_deref_mut().and_then(|s| s.hca.domain_mut(d)) {
-                domain.upto_rank = rank;
-            }
-            registering::settle(all, Whose::Foreign, Reach::Resident);
-        }
-    }
-    progress::end();
-    end(flight);
-}
-
-/// Bytes that a new domain will have registered, as far as the budget goes.
-#[cold]
-fn to_register(class: Access) -> u64 {
-    let on_demand = class.has(Access::ON_DEMAND);
-    let scope = settings::config().scope_data;
-    let Some(state) = lock() else {
-        return 0;
-    };
-    let bytes = progress::sum(&state, |attr, len| {
-        matches!(
-            policy::registering(attr, len, on_demand, scope),
-            policy::Registering::With(_)
-        )
-    });
-    bytes.min(state.total)
 }
 
 /// A descriptor of our own for the context: the application may close its own.

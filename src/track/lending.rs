@@ -3,7 +3,7 @@
 use super::deregistering::deregister;
 use super::domains::{adopt_for_look_ups, adopt_when_due};
 use super::registering::fits;
-use super::{asking, domains, files, inherited, lock, revoking, State};
+use super::{adopting, asking, domains, files, inherited, lock, revoking, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
 use crate::limits;
@@ -90,6 +90,7 @@ pub fn lend<T>(
             Found::Ask(d) if !asked => {
                 asked = true;
                 asking::ask(d, bytes);
+                adopting::remind();
             }
             Found::Ask(_) | Found::Nothing => return None,
         }

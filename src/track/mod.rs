@@ -23,6 +23,7 @@ use regall_directory::layout::Call;
 use regall_directory::numbers;
 use regall_directory::vocab::Flags;
 
+pub mod adopting;
 pub mod advice;
 mod ahead;
 pub mod anew;

@@ -7,7 +7,7 @@ use super::deregistering::{deregister, Deregistrations};
 use super::entering::{enter, publish, refuse};
 use super::lock::Guard;
 use super::real::spent;
-use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Whose};
+use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Clear, Whose};
 use super::waiting::{self, Reach};
 use super::work::{self, Finished};
 use super::{lock, notes, owed, progress, State, USER_END};
@@ -53,19 +53,47 @@ fn settle_slowly(range: PageRange, whose: Whose, reach: Reach) {
 /// As [`settle`], in domain `d`. Whether anything was registered.
 pub fn settle_in(d: DomainId, range: PageRange, whose: Whose, reach: Reach) -> bool {
     let mut clear = stand_clear(range, whose);
+    work_through(d, &mut clear, (reach, policy::TEXT), || false)
+}
+
+/// Registers what is resident or small in `range` in domain `d`, up to memory of a certain rank,
+/// until it is `enough`, which is asked after each region. What is left of the range.
+pub fn settle_some(
+    d: DomainId,
+    range: PageRange,
+    upto: u8,
+    enough: impl Fn() -> bool,
+) -> Option<PageRange> {
+    let mut clear = stand_clear(range, Whose::Foreign);
+    work_through(d, &mut clear, (Reach::Resident, upto), enough);
+    (!clear.is_done()).then(|| clear.rest())
+}
+
+/// Registers what is still to be looked at of `clear`. Whether anything was registered.
+fn work_through(
+    d: DomainId,
+    clear: &mut Clear,
+    (reach, upto): (Reach, u8),
+    enough: impl Fn() -> bool,
+) -> bool {
     let (mut any, mut known, mut small) = (false, None, None);
     while !clear.is_done() {
         let Some(mut guard) = lock() else {
             notes::later(clear.rest());
+            clear.finish();
             break;
         };
         let how = How {
             reach,
             known,
             small,
+            upto,
         };
         let job = match next_step(&mut guard, d, clear.rest(), how) {
-            None => break,
+            None => {
+                clear.finish();
+                break;
+            }
             Some(Step::Job(job)) => job,
             Some(Step::Look(gap, backing)) => {
                 drop(guard);
@@ -86,6 +114,9 @@ pub fn settle_in(d: DomainId, range: PageRange, whose: Whose, reach: Reach) -> b
             Fit::TooLarge => small = Some(job.gap),
         }
         any = true;
+        if enough() {
+            break;
+        }
     }
     any
 }

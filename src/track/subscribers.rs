@@ -44,7 +44,10 @@ pub struct Subscribers {
     /// A region that peers may reach has lost its last borrower, or the kernel would not forget
     /// one yet. False: no thread of the shim's sees to it.
     pub keys_idle: fn() -> bool,
-    /// No thread that sees to that may be there, until the next is called. Whether there was one.
+    /// A domain is to be filled ([`adopting`](super::adopting)). False: no thread of the shim's
+    /// sees to it.
+    pub domain_opened: fn() -> bool,
+    /// No thread that sees to those may be there, until the next is called. Whether there was one.
     pub keys_pause: fn() -> bool,
     /// The rotator may be there again, and is.
     pub keys_resume: fn(),
@@ -70,6 +73,7 @@ static NOBODY: Subscribers = Subscribers {
     pages_held: || false,
     helpers: || 0,
     keys_idle: || false,
+    domain_opened: || false,
     keys_pause: || false,
     keys_resume: || (),
     nothing_lent: &[],

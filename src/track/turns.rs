@@ -153,6 +153,11 @@ impl Clear {
         self.rest = self.rest().after(addr);
     }
 
+    /// All of it is done.
+    pub fn finish(&mut self) {
+        self.rest = None;
+    }
+
     /// Whether nothing is.
     pub fn is_done(&self) -> bool {
         self.rest.is_none()

@@ -109,6 +109,19 @@ pub struct Device {
     pub pd: PdHandle,
 }
 
+/// How far a domain has come that is being filled with what was mapped when it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Filling {
+    /// Another one for each domain that was ever filled.
+    pub stamp: u32,
+    /// What has this [`rank`](crate::policy::rank) is looked at.
+    pub rank: u8,
+    /// Where, from this address on.
+    pub from: u64,
+    /// How much there is, if anybody is to be told.
+    pub total: u64,
+}
+
 /// One domain.
 pub struct Domain {
     /// The domain's state.
@@ -121,8 +134,8 @@ pub struct Domain {
     pub file: FileId,
     /// The class: what is registered with memory that can be written.
     pub access: Access,
-    /// While it is new: what ranks higher ([`crate::policy::rank`]) has to wait.
-    pub upto_rank: u8,
+    /// What is still to be done until everything is registered in it.
+    pub filling: Option<Filling>,
     /// One region over all addresses, which the adapter pages on demand.
     pub implicit: bool,
     /// What is large waits until it is touched or asked for.
@@ -163,7 +176,7 @@ impl Domain {
             device: None,
             file: FileId::NONE,
             access: Access::NONE,
-            upto_rank: 0,
+            filling: None,
             implicit: false,
             waits: false,
             rotates: false,
@@ -297,7 +310,7 @@ impl Hca {
         domain.device = Some(device);
         domain.file = file;
         domain.access = access;
-        domain.upto_rank = 0;
+        domain.filling = None;
         domain.implicit = false;
         domain.waits = false;
         domain.rotates = rotates;
@@ -325,6 +338,7 @@ impl Hca {
         }
         domain.state = State::Free;
         domain.device = None;
+        domain.filling = None;
         if let Some(pd) = PDS.get(d.index()) {
             pd.store(NO_PD, Release);
         }

@@ -1,0 +1,187 @@
+//! What is mapped is registered in a domain that has just been opened.
+//!
+//! The request for which a protection domain is adopted needs its own bytes, and no others. So
+//! where much is resident that request is answered as soon as they are registered, and a thread of
+//! the shim's registers the rest ([`go_on`]), in the order in which a budget is to be spent. What
+//! is mapped meanwhile is registered before its call returns, what is asked for when it is asked
+//! for, and the HCA column says `off` of what the thread has not come to.
+//!
+//! All at once, in the call: with little memory; where there can be no such thread; where
+//! RLIMIT_MEMLOCK is finite, which may bind once the program gives up its rights, or refuse the
+//! application's own registrations for ours; and wherever everything was asked for (REGALL_PIN
+//! other than `auto`, a device in REGALL_HCA, the C interface).
+
+use super::turns::Whose;
+use super::waiting::{self, Reach};
+use super::{begin_work, end, lock, progress, registering, subscribers, USER_END};
+use crate::base::settings;
+use crate::limits;
+use crate::policy;
+use crate::registrar::hca::{DomainId, Filling, State as Stage};
+use crate::sys::{self, time};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::Access;
+
+/// When a new domain is to have everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Before it is used.
+    AtOnce,
+    /// While the application goes on, if there is much.
+    Meanwhile,
+}
+
+/// A process with so many bytes resident does not wait for them: a card takes 16 ms and more.
+const MUCH: u64 = 256 << 20;
+
+/// The thread looks about after so many nanoseconds, and one more region.
+const STEP: u64 = 10_000_000;
+
+/// Numbers of [`Filling`]s.
+static STAMPS: AtomicU32 = AtomicU32::new(0);
+
+/// Registers in domain `d`, which has just been opened with the access `class`, what is mapped, or
+/// has that done. `implicit`: the device pages all addresses on demand.
+pub fn fill(d: DomainId, class: Access, implicit: bool, when: When) {
+    if when == When::Meanwhile && !implicit && may_wait(d) && begin(d, class) {
+        return;
+    }
+    let flight = begin_work();
+    if implicit {
+        registering::register_implicitly(d);
+    }
+    if progress::wanted() {
+        progress::begin(to_register(class));
+    }
+    if let Some(all) = PageRange::new(0, USER_END) {
+        waiting::refresh();
+        for rank in 0..=policy::TEXT {
+            let _ = registering::settle_some(d, all, rank, || false);
+        }
+        // What has been touched since others were opened is theirs, too.
+        registering::settle(all, Whose::Foreign, Reach::Resident);
+    }
+    progress::end();
+    end(flight);
+}
+
+/// Whether it is worth a thread, and right.
+fn may_wait(d: DomainId) -> bool {
+    let waits = lock().is_some_and(|guard| guard.hca.alive(d).is_some_and(|x| x.waits));
+    // (A child of vfork has its parent's memory, and none of its threads.)
+    let ours = sys::getpid() == sys::memory_owner();
+    waits && ours && !limits::has_memlock() && limits::resident() >= MUCH
+}
+
+/// Has the thread fill domain `d`. False: there is none.
+fn begin(d: DomainId, class: Access) -> bool {
+    let total = match progress::wanted() {
+        true => to_register(class),
+        false => 0,
+    };
+    let set = |filling| {
+        let mut guard = lock()?;
+        let domain = guard.hca.domain_mut(d)?;
+        let alive = domain.state == Stage::Alive;
+        domain.filling = Some(filling).filter(|_| alive).flatten();
+        alive.then_some(())
+    };
+    let filling = Filling {
+        stamp: STAMPS.fetch_add(1, Relaxed),
+        rank: 0,
+        from: 0,
+        total,
+    };
+    if set(Some(filling)).is_none() {
+        return false;
+    }
+    let begun = (subscribers::table().domain_opened)();
+    if !begun {
+        let _ = set(None);
+    }
+    begun
+}
+
+/// Whether a domain is still to be filled.
+pub fn is_left() -> bool {
+    lock().is_some_and(|guard| next(&guard).is_some())
+}
+
+fn next(state: &super::State) -> Option<(DomainId, Filling)> {
+    let mut left = state.hca.find(|x| x.filling.is_some());
+    left.find_map(|d| Some((d, state.hca.alive(d)?.filling?)))
+}
+
+/// Does some of what is left. Whether there was anything.
+#[cold]
+pub fn go_on() -> bool {
+    let Some((d, filling)) = lock().and_then(|guard| next(&guard)) else {
+        return false;
+    };
+    if filling.from == 0 && filling.rank == 0 && progress::wanted() {
+        progress::begin(filling.total);
+    }
+    let flight = begin_work();
+    waiting::refresh();
+    let began = time::now();
+    let rest = PageRange::new(filling.from, USER_END);
+    let rest = rest.and_then(|rest| {
+        registering::settle_some(d, rest, filling.rank, || {
+            time::now().saturating_sub(began) >= STEP
+        })
+    });
+    let after = match rest {
+        Some(rest) => Some(Filling {
+            from: rest.start(),
+            ..filling
+        }),
+        None => (filling.rank < policy::TEXT).then_some(Filling {
+            rank: filling.rank + 1,
+            from: 0,
+            ..filling
+        }),
+    };
+    if let Some(mut guard) = lock() {
+        // Another domain may have come to its number.
+        let domain = guard.hca.domain_mut(d);
+        if let Some(domain) = domain.filter(|x| x.filling == Some(filling)) {
+            domain.filling = after;
+        }
+    }
+    if after.is_none() {
+        progress::end();
+    }
+    end(flight);
+    true
+}
+
+/// Where the thread has not come to be, it is tried again.
+#[cold]
+pub fn remind() {
+    if is_left() {
+        let _ = (subscribers::table().keys_idle)();
+    }
+}
+
+/// The thread ends, and what is left may be for another one.
+pub fn leave() {
+    progress::end();
+}
+
+/// Bytes that a new domain will have registered, as far as the budget goes.
+#[cold]
+fn to_register(class: Access) -> u64 {
+    let on_demand = class.has(Access::ON_DEMAND);
+    let scope = settings::config().scope_data;
+    let Some(state) = lock() else {
+        return 0;
+    };
+    let bytes = progress::sum(&state, |attr, len| {
+        matches!(
+            policy::registering(attr, len, on_demand, scope),
+            policy::Registering::With(_)
+        )
+    });
+    bytes.min(state.total)
+}
