@@ -12,7 +12,7 @@ use crate::config::Intercept;
 use crate::limits;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, file, Errno};
-use crate::track::{self, limited, subscribers};
+use crate::track::{self, adopting, limited, subscribers};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
@@ -140,7 +140,11 @@ pub fn change(frame: &Frame) -> i64 {
                 _ => (second, new != 0),
             };
             return match set && resource as u32 == libc::RLIMIT_MEMLOCK {
-                true => limited::around(|| track::real(frame)),
+                true => {
+                    // What comes later would be refused.
+                    adopting::finish();
+                    limited::around(|| track::real(frame))
+                }
                 false => track::real(frame),
             };
         }

@@ -4,9 +4,14 @@
 //! such a domain has much to be registered, and ends when there has been nothing to do for a while.
 
 use crate::base::settings;
-use crate::sys::{self, signal, time};
+use crate::sys::{
+    self,
+    scheduling::{self, Processors},
+    signal, time,
+};
 use crate::threads::{self, Files, Thread};
 use crate::track::{self, adopting, revoking};
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The rotating thread. Regions are known to the kernel by descriptors of the process.
@@ -65,12 +70,38 @@ pub fn begin() -> bool {
     AWAKE.load(SeqCst) == YES || wake()
 }
 
-/// As [`begin`], for a domain that is to be filled: that does not wait for the next tick.
+/// As [`begin`], for a domain that is to be filled: that does not wait for the next tick. False,
+/// too, if it is not certain that there is one.
 #[cold]
 pub fn begin_now() -> bool {
     let begun = begin();
     sys::futex_wake(&PAUSES);
-    begun
+    // Who has it paused looks after what is left.
+    begun && (is_paused() || goes_on())
+}
+
+/// Whether it is there, and nobody has wanted it to end.
+fn goes_on() -> bool {
+    AWAKE.load(SeqCst) == YES && BEGAN.load(SeqCst) == PAUSES.load(SeqCst)
+}
+
+/// The processors that the program was started with.
+struct Allowed(UnsafeCell<Processors>);
+// SAFETY: written once, at start-up, before there is another thread of ours.
+unsafe impl Sync for Allowed {}
+static ALLOWED: Allowed = Allowed(UnsafeCell::new(Processors::NONE));
+
+/// At start-up.
+pub fn init() {
+    if adopting::is_on() {
+        // SAFETY: nobody reads it before a domain is opened.
+        unsafe { *ALLOWED.0.get() = Processors::allowed() };
+    }
+}
+
+/// How many of it there are that may be there for a domain that is filled: one, or none.
+pub fn fillers() -> u64 {
+    u64::from(adopting::is_on() && THREAD.exists())
 }
 
 /// A thread that ends is waited for so often.
@@ -114,16 +145,20 @@ extern "C" fn entry() -> ! {
 
 fn run() {
     let pauses = BEGAN.load(SeqCst);
+    if adopting::is_on() {
+        // Whoever started it may be bound to one processor, which is busy.
+        scheduling::stand_back();
+        // SAFETY: written at start-up.
+        unsafe { &*ALLOWED.0.get() }.take();
+    }
     let mut work = Work::new(pace(), pauses);
     while work.may_go_on() {
         let rest = work.go_on();
         let done = work.quiet >= QUIET && !work.has_more();
         if done || !work.lives() {
-            return;
+            return adopting::leave();
         }
-        if rest != 0 {
-            sys::futex_wait(&PAUSES, pauses, rest.min(GLANCE) as u32);
-        }
+        sys::futex_wait(&PAUSES, pauses, rest.min(GLANCE) as u32);
     }
     adopting::leave();
     AWAKE.store(NO, SeqCst);
@@ -143,6 +178,8 @@ struct Work {
     next: u64,
     /// Nanoseconds that it has worked beyond its share.
     debt: u64,
+    /// When it may go on to fill domains.
+    fills: u64,
     /// Whether something was to be done in this tick, or will be.
     any: bool,
     /// Nanoseconds since there was.
@@ -162,6 +199,7 @@ impl Work {
             now,
             next: now,
             debt: 0,
+            fills: 0,
             any: true,
             quiet: 0,
             glance: 0,
@@ -186,15 +224,31 @@ impl Work {
             revoking::count_tick();
             self.any = self.rotate();
         }
-        let filled = adopting::go_on();
+        let filled = self.fill();
         self.quiet = match self.any || filled {
             true => 0,
             false => self.quiet.saturating_add(passed),
         };
-        match filled {
-            true => 0,
-            false => self.next.saturating_sub(now),
+        let until = match filled {
+            true => self.next.min(self.fills),
+            false => self.next,
+        };
+        until.saturating_sub(now)
+    }
+
+    /// Fills domains for a while, and rests for as long as its share says. Whether something is
+    /// left, or was there.
+    fn fill(&mut self) -> bool {
+        let start = time::now();
+        if start < self.fills {
+            return true;
         }
+        let filled = adopting::go_on(|| !self.may_go_on());
+        if filled {
+            let end = time::now();
+            self.fills = end.saturating_add(end.saturating_sub(start).saturating_mul(SHARE - 1));
+        }
+        filled
     }
 
     /// Rotates what is due, from where it was. Whether something is left, or was there.
@@ -275,7 +329,13 @@ pub fn pause() -> bool {
 #[cold]
 pub fn resume() {
     PAUSES.fetch_sub(1, SeqCst);
-    if !is_paused() && !begin() {
+    if is_paused() {
+        return;
+    }
+    let begun = begin();
+    // One that was not waited for any longer ends nevertheless.
+    adopting::remind();
+    if !begun && (!adopting::is_on() || revoking::any_rotates()) {
         revoking::begins();
     }
 }

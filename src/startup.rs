@@ -15,6 +15,7 @@ use crate::limits;
 use crate::logger;
 use crate::patch;
 use crate::rights;
+use crate::rotator;
 use crate::stats;
 use crate::store::write_text;
 use crate::sys::{self, file, time};
@@ -167,6 +168,7 @@ fn start(env: Environment) {
     sys::own_memory();
     regall_bridge::lock::in_process();
     rights::init();
+    rotator::init();
     let budget = limits::first_budget(settings::config().limit, env);
     BUDGET.store(budget.pins, Relaxed);
     MAPPED.store(budget.mapped, Relaxed);

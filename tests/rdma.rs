@@ -109,8 +109,11 @@ mod stock {
     }
 
     programs! { Stock:
-        adopting = "adopting" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
-        adopting_in_the_call = "adopting" ["shut"] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        adopting = "adopting" [] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        adopting_in_the_call = "adopting" ["shut"] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        adopting_goes_on = "adopting" ["goes"] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        adopting_refused = "adopting" ["refused"] [("REGALL_HCA_FILL", "later"), ("REGALL_LIMIT", "200G"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        adopting_now = "adopting" ["now"] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         managed = "managed" [] [] Same;
         managed_reached = "managed" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;

@@ -94,6 +94,7 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_HCA", &["", "mlx5/0", "a b"]),
         ("REGALL_HCA_MODE", &["", "ODP", "x"]),
         ("REGALL_HCA_FORK", &["", "no"]),
+        ("REGALL_HCA_FILL", &["", "never", "Later"]),
         ("REGALL_SCOPE", &["", "text"]),
         ("REGALL_KEYS", &["", "both"]),
         ("REGALL_VERBS", &["", "both"]),

@@ -58,6 +58,7 @@ settings! {
     hca_devices "REGALL_HCA_DEVICES" "all" "GLOBS" "Adapters in whose protection domains memory is registered";
     hca_mode "REGALL_HCA_MODE" "pinned" "pinned|odp" "Pinned or on-demand registration";
     hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether memory is registered on a kernel whose fork does not copy registered memory: safe leaves it out";
+    hca_fill "REGALL_HCA_FILL" "now" "now|later" "Whether the first request in a protection domain waits until all memory is registered: later has a thread register the rest";
     scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
     keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
     verbs "REGALL_VERBS" "symbols" "symbols|ioctl" "Where registrations with an adapter are answered: at libibverbs' symbols alone, or at the kernel's ioctl, too";

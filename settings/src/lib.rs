@@ -97,6 +97,7 @@ pub enum Hca {
 mod pairs {
     pub const HCA_MODE: [&str; 2] = ["pinned", "odp"];
     pub const HCA_FORK: [&str; 2] = ["safe", "unsafe"];
+    pub const HCA_FILL: [&str; 2] = ["now", "later"];
     pub const SCOPE: [&str; 2] = ["all", "data"];
     pub const KEYS: [&str; 2] = ["mapping", "exact"];
     pub const VERBS: [&str; 2] = ["symbols", "ioctl"];
@@ -115,6 +116,7 @@ pub fn words(name: &str) -> Option<&'static [&'static str]> {
         "REGALL_PIN" => Pin::WORDS,
         "REGALL_HCA_MODE" => &pairs::HCA_MODE,
         "REGALL_HCA_FORK" => &pairs::HCA_FORK,
+        "REGALL_HCA_FILL" => &pairs::HCA_FILL,
         "REGALL_SCOPE" => &pairs::SCOPE,
         "REGALL_KEYS" => &pairs::KEYS,
         "REGALL_VERBS" => &pairs::VERBS,
@@ -154,6 +156,8 @@ pub struct Config {
     pub hca_odp: bool,
     /// REGALL_HCA_FORK=unsafe.
     pub hca_fork_unsafe: bool,
+    /// REGALL_HCA_FILL=later.
+    pub hca_fill_later: bool,
     /// REGALL_SCOPE=data.
     pub scope_data: bool,
     /// REGALL_KEYS=exact.
@@ -212,6 +216,7 @@ impl Config {
             hca_devices: Text::new(),
             hca_odp: false,
             hca_fork_unsafe: false,
+            hca_fill_later: false,
             scope_data: false,
             keys_exact: false,
             verbs_ioctl: false,
@@ -252,6 +257,7 @@ impl Config {
             b"REGALL_HCA_DEVICES" => keep(&mut self.hca_devices, value)?,
             b"REGALL_HCA_MODE" => self.hca_odp = second(value, &pairs::HCA_MODE)?,
             b"REGALL_HCA_FORK" => self.hca_fork_unsafe = second(value, &pairs::HCA_FORK)?,
+            b"REGALL_HCA_FILL" => self.hca_fill_later = second(value, &pairs::HCA_FILL)?,
             b"REGALL_SCOPE" => self.scope_data = second(value, &pairs::SCOPE)?,
             b"REGALL_KEYS" => self.keys_exact = second(value, &pairs::KEYS)?,
             b"REGALL_VERBS" => self.verbs_ioctl = second(value, &pairs::VERBS)?,

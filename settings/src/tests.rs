@@ -8,6 +8,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("REGALL_HCA", "adopt"),
     ("REGALL_HCA_MODE", "pinned"),
     ("REGALL_HCA_FORK", "safe"),
+    ("REGALL_HCA_FILL", "now"),
     ("REGALL_SCOPE", "all"),
     ("REGALL_KEYS", "mapping"),
     ("REGALL_VERBS", "symbols"),

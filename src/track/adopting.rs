@@ -1,15 +1,17 @@
 //! What is mapped is registered in a domain that has just been opened.
 //!
-//! The request for which a protection domain is adopted needs its own bytes, and no others. So
-//! where much is resident that request is answered as soon as they are registered, and a thread of
-//! the shim's registers the rest ([`go_on`]), in the order in which a budget is to be spent. What
-//! is mapped meanwhile is registered before its call returns, what is asked for when it is asked
-//! for, and the HCA column says `off` of what the thread has not come to.
+//! The request for which a protection domain is adopted needs its own bytes, and no others. So with
+//! REGALL_HCA_FILL=later that request is answered as soon as they are registered, if much is
+//! resident, and a thread of the shim's registers the rest ([`go_on`]), in the order in which a
+//! budget is to be spent. What is mapped meanwhile is registered before its call returns if it is
+//! no later in that order than what the thread is at, what is asked for when it is asked for, and
+//! the HCA column says `off` of what the thread has not come to.
 //!
-//! All at once, in the call: with little memory; where there can be no such thread; where
-//! RLIMIT_MEMLOCK is finite, which may bind once the program gives up its rights, or refuse the
-//! application's own registrations for ours; and wherever everything was asked for (REGALL_PIN
-//! other than `auto`, a device in REGALL_HCA, the C interface).
+//! All at once, in the call: without that setting; with little memory; where there can be no such
+//! thread, or it would be in the way of a caller with a real-time policy; where RLIMIT_MEMLOCK is
+//! finite, which may bind once the program gives up its rights, or refuse the application's own
+//! registrations for ours; and wherever everything was asked for (REGALL_PIN other than `auto`, a
+//! device in REGALL_HCA, the C interface).
 
 use super::turns::Whose;
 use super::waiting::{self, Reach};
@@ -35,8 +37,10 @@ pub enum When {
 /// A process with so many bytes resident does not wait for them: a card takes 16 ms and more.
 const MUCH: u64 = 256 << 20;
 
-/// The thread looks about after so many nanoseconds, and one more region.
+/// The thread looks about after so many nanoseconds, and one more region ...
 const STEP: u64 = 10_000_000;
+/// ... which has so many bytes at the most: others wait for it.
+const MOST: u64 = 256 << 20;
 
 /// Numbers of [`Filling`]s.
 static STAMPS: AtomicU32 = AtomicU32::new(0);
@@ -55,12 +59,14 @@ pub fn fill(d: DomainId, class: Access, implicit: bool, when: When) {
         progress::begin(to_register(class));
     }
     if let Some(all) = PageRange::new(0, USER_END) {
-        waiting::refresh();
+        // In the order in which a budget is to be spent.
         for rank in 0..=policy::TEXT {
-            let _ = registering::settle_some(d, all, rank, || false);
+            if let Some(domain) = lock().as_deref_mut().and_then(|s| s.hca.domain_mut(d)) {
+                domain.upto_rank = rank;
+            }
+            // What has been touched since others were opened is theirs, too.
+            registering::settle(all, Whose::Foreign, Reach::Resident);
         }
-        // What has been touched since others were opened is theirs, too.
-        registering::settle(all, Whose::Foreign, Reach::Resident);
     }
     progress::end();
     end(flight);
@@ -68,6 +74,9 @@ pub fn fill(d: DomainId, class: Access, implicit: bool, when: When) {
 
 /// Whether it is worth a thread, and right.
 fn may_wait(d: DomainId) -> bool {
+    if !is_on() || sys::scheduling::is_real_time() {
+        return false;
+    }
     let waits = lock().is_some_and(|guard| guard.hca.alive(d).is_some_and(|x| x.waits));
     // (A child of vfork has its parent's memory, and none of its threads.)
     let ours = sys::getpid() == sys::memory_owner();
@@ -103,9 +112,15 @@ fn begin(d: DomainId, class: Access) -> bool {
     begun
 }
 
+/// Whether there is ever anything for a thread to do (REGALL_HCA_FILL).
+#[inline]
+pub fn is_on() -> bool {
+    settings::config().hca_fill_later
+}
+
 /// Whether a domain is still to be filled.
 pub fn is_left() -> bool {
-    lock().is_some_and(|guard| next(&guard).is_some())
+    is_on() && lock().is_some_and(|guard| next(&guard).is_some())
 }
 
 fn next(state: &super::State) -> Option<(DomainId, Filling)> {
@@ -113,9 +128,27 @@ fn next(state: &super::State) -> Option<(DomainId, Filling)> {
     left.find_map(|d| Some((d, state.hca.alive(d)?.filling?)))
 }
 
-/// Does some of what is left. Whether there was anything.
+/// Does some of what is left, less if somebody `wants` it to end. Whether there was anything.
+pub fn go_on(wants: impl Fn() -> bool) -> bool {
+    let began = time::now();
+    is_on()
+        && step(MOST, || {
+            wants() || time::now().saturating_sub(began) >= STEP
+        })
+}
+
+/// Does all that is left, here and now.
 #[cold]
-pub fn go_on() -> bool {
+pub fn finish() {
+    if is_on() && sys::getpid() == sys::memory_owner() {
+        while step(u64::MAX, || false) {}
+    }
+}
+
+/// Does some of what is left, in regions of `most` bytes, until it is `enough`. Whether there was
+/// anything.
+#[cold]
+fn step(most: u64, enough: impl Fn() -> bool) -> bool {
     let Some((d, filling)) = lock().and_then(|guard| next(&guard)) else {
         return false;
     };
@@ -124,13 +157,8 @@ pub fn go_on() -> bool {
     }
     let flight = begin_work();
     waiting::refresh();
-    let began = time::now();
     let rest = PageRange::new(filling.from, USER_END);
-    let rest = rest.and_then(|rest| {
-        registering::settle_some(d, rest, filling.rank, || {
-            time::now().saturating_sub(began) >= STEP
-        })
-    });
+    let rest = rest.and_then(|rest| registering::settle_some(d, rest, most, enough));
     let after = match rest {
         Some(rest) => Some(Filling {
             from: rest.start(),
@@ -147,6 +175,7 @@ pub fn go_on() -> bool {
         let domain = guard.hca.domain_mut(d);
         if let Some(domain) = domain.filter(|x| x.filling == Some(filling)) {
             domain.filling = after;
+            domain.upto_rank = after.map_or(policy::TEXT, |x| x.rank);
         }
     }
     if after.is_none() {
@@ -156,17 +185,20 @@ pub fn go_on() -> bool {
     true
 }
 
-/// Where the thread has not come to be, it is tried again.
+/// Where the thread has not come to be, it is tried again; if there can be none, or this thread
+/// would not let it work, all that is left is done here and now.
 #[cold]
 pub fn remind() {
-    if is_left() {
-        let _ = (subscribers::table().keys_idle)();
+    if is_left() && (sys::scheduling::is_real_time() || !(subscribers::table().domain_opened)()) {
+        finish();
     }
 }
 
 /// The thread ends, and what is left may be for another one.
 pub fn leave() {
-    progress::end();
+    if is_on() {
+        progress::end();
+    }
 }
 
 /// Bytes that a new domain will have registered, as far as the budget goes.

@@ -59,8 +59,8 @@ pub(super) struct How {
     pub known: Option<PageRange>,
     /// What has just been refused as one region: it becomes small ones.
     pub small: Option<PageRange>,
-    /// What ranks higher ([`policy::rank`]) is left alone.
-    pub upto: u8,
+    /// What a thread does at a time, where one registers what was there.
+    pub most: u64,
 }
 
 /// What is known of a domain while the next step in it is looked for.
@@ -115,8 +115,10 @@ impl<'a> Search<'a> {
 
     fn of_piece(&self, piece: PageRange, entry: &Entry) -> Option<Found> {
         let attr = entry.attr;
-        // Nothing that comes later in the order of a budget.
-        if policy::rank(attr) > self.how.upto {
+        // Nothing that comes later in the order of a budget, unless it is asked for while a thread
+        // goes through the rest.
+        let asked = matches!(self.how.reach, Reach::Asked(_)) && self.domain.filling.is_some();
+        if policy::rank(attr) > self.domain.upto_rank && !asked {
             return None;
         }
         let scope = settings::config().scope_data;
@@ -189,7 +191,7 @@ impl<'a> Search<'a> {
             Reach::Asked(bytes) if !refused => {
                 end.max(upto(self.domain.most_asked()).min(bytes.end()))
             }
-            _ => end,
+            _ => end.min(upto(self.how.most)),
         };
         (gap.before(end).unwrap_or(gap), cut)
     }

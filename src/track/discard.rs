@@ -326,9 +326,9 @@ pub fn msync(frame: &mut Frame) -> i64 {
 }
 
 /// Whether this is the process's only thread, but for the helper: what peers have it put
-/// there, they can put there themselves, too.
+/// there, they can put there themselves, too. A thread that fills a domain writes to no memory.
 pub fn alone() -> bool {
-    let helped = subscribers::helpers();
+    let helped = subscribers::helpers() + (subscribers::table().fillers)();
     // Two entries for the folder itself and its parent, and one for each thread.
     file::stat_path(c"/proc/self/task", false).is_ok_and(|s| s.links == 3 + helped)
 }

@@ -6,6 +6,7 @@ use super::{
     begin_work, deregistering, end, entering, lock, registering, retracting, State, USER_END,
 };
 use crate::base::settings;
+use crate::policy;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file;
@@ -60,6 +61,10 @@ pub fn revive(are: impl Fn(&Domain) -> bool) {
         for d in guard.hca.find(|d| d.state == Stage::Closing && are(d)) {
             if let Some(domain) = guard.hca.domain_mut(d) {
                 domain.state = Stage::Alive;
+                // What a thread had still to do is done here.
+                if domain.filling.take().is_some() {
+                    domain.upto_rank = policy::TEXT;
+                }
             }
         }
         entering::new_primary(&mut guard);

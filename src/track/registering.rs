@@ -53,19 +53,20 @@ fn settle_slowly(range: PageRange, whose: Whose, reach: Reach) {
 /// As [`settle`], in domain `d`. Whether anything was registered.
 pub fn settle_in(d: DomainId, range: PageRange, whose: Whose, reach: Reach) -> bool {
     let mut clear = stand_clear(range, whose);
-    work_through(d, &mut clear, (reach, policy::TEXT), || false)
+    work_through(d, &mut clear, (reach, u64::MAX), || false)
 }
 
-/// Registers what is resident or small in `range` in domain `d`, up to memory of a certain rank,
-/// until it is `enough`, which is asked after each region. What is left of the range.
+/// Registers what is resident or small in `range` in domain `d`, in regions of at most so many
+/// bytes, until it is `enough`: that is asked after each region, and after each part in which
+/// there was nothing to be registered. What is left of the range.
 pub fn settle_some(
     d: DomainId,
     range: PageRange,
-    upto: u8,
+    most: u64,
     enough: impl Fn() -> bool,
 ) -> Option<PageRange> {
     let mut clear = stand_clear(range, Whose::Foreign);
-    work_through(d, &mut clear, (Reach::Resident, upto), enough);
+    work_through(d, &mut clear, (Reach::Resident, most), enough);
     (!clear.is_done()).then(|| clear.rest())
 }
 
@@ -73,7 +74,7 @@ pub fn settle_some(
 fn work_through(
     d: DomainId,
     clear: &mut Clear,
-    (reach, upto): (Reach, u8),
+    (reach, most): (Reach, u64),
     enough: impl Fn() -> bool,
 ) -> bool {
     let (mut any, mut known, mut small) = (false, None, None);
@@ -87,7 +88,7 @@ fn work_through(
             reach,
             known,
             small,
-            upto,
+            most,
         };
         let job = match next_step(&mut guard, d, clear.rest(), how) {
             None => {
@@ -97,12 +98,18 @@ fn work_through(
             Some(Step::Job(job)) => job,
             Some(Step::Look(gap, backing)) => {
                 drop(guard);
+                let end = gap.start().saturating_add(most);
+                let gap = gap.before(end).unwrap_or(gap);
                 known = waiting::resident(gap, backing);
                 let upto = known.map_or(gap.end(), |k| k.start());
                 if let (Some(untouched), Some(mut guard)) = (gap.before(upto), lock()) {
                     waiting::waits(&mut guard, d, untouched);
                 }
                 clear.pass(upto);
+                // What was found is registered first: else it would be looked for again.
+                if known.is_none() && enough() {
+                    break;
+                }
                 continue;
             }
         };
@@ -114,7 +121,9 @@ fn work_through(
             Fit::TooLarge => small = Some(job.gap),
         }
         any = true;
-        if enough() {
+        // All of what was refused is tried first: else it would be refused again.
+        let refused = |gap: PageRange| !clear.is_done() && clear.rest().start() < gap.end();
+        if !small.is_some_and(refused) && enough() {
             break;
         }
     }

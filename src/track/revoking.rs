@@ -160,6 +160,11 @@ fn pass() -> bool {
     any
 }
 
+/// Whether there is a domain whose regions rotate.
+pub fn any_rotates() -> bool {
+    lock().is_none_or(|guard| guard.hca.find(|x| x.rotates).next().is_some())
+}
+
 /// A tick has passed.
 pub fn count_tick() {
     idle::tick();

@@ -47,6 +47,8 @@ pub struct Subscribers {
     /// A domain is to be filled ([`adopting`](super::adopting)). False: no thread of the shim's
     /// sees to it.
     pub domain_opened: fn() -> bool,
+    /// How many threads there are that fill domains.
+    pub fillers: fn() -> u64,
     /// No thread that sees to those may be there, until the next is called. Whether there was one.
     pub keys_pause: fn() -> bool,
     /// The rotator may be there again, and is.
@@ -74,6 +76,7 @@ static NOBODY: Subscribers = Subscribers {
     helpers: || 0,
     keys_idle: || false,
     domain_opened: || false,
+    fillers: || 0,
     keys_pause: || false,
     keys_resume: || (),
     nothing_lent: &[],

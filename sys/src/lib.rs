@@ -17,6 +17,7 @@ mod memory;
 pub mod netlink;
 pub mod pagemap;
 pub mod process;
+pub mod scheduling;
 pub mod signal;
 pub mod socket;
 pub mod text;

@@ -134,7 +134,9 @@ pub struct Domain {
     pub file: FileId,
     /// The class: what is registered with memory that can be written.
     pub access: Access,
-    /// What is still to be done until everything is registered in it.
+    /// While it is new: what ranks higher ([`crate::policy::rank`]) has to wait.
+    pub upto_rank: u8,
+    /// What is still to be done until everything is registered in it, if a thread does that.
     pub filling: Option<Filling>,
     /// One region over all addresses, which the adapter pages on demand.
     pub implicit: bool,
@@ -176,6 +178,7 @@ impl Domain {
             device: None,
             file: FileId::NONE,
             access: Access::NONE,
+            upto_rank: 0,
             filling: None,
             implicit: false,
             waits: false,
@@ -310,6 +313,7 @@ impl Hca {
         domain.device = Some(device);
         domain.file = file;
         domain.access = access;
+        domain.upto_rank = 0;
         domain.filling = None;
         domain.implicit = false;
         domain.waits = false;
