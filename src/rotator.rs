@@ -4,14 +4,9 @@
 //! such a domain has much to be registered, and ends when there has been nothing to do for a while.
 
 use crate::base::settings;
-use crate::sys::{
-    self,
-    scheduling::{self, Processors},
-    signal, time,
-};
+use crate::sys::{self, signal, time};
 use crate::threads::{self, Files, Thread};
 use crate::track::{self, adopting, revoking};
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The rotating thread. Regions are known to the kernel by descriptors of the process.
@@ -85,20 +80,6 @@ fn goes_on() -> bool {
     AWAKE.load(SeqCst) == YES && BEGAN.load(SeqCst) == PAUSES.load(SeqCst)
 }
 
-/// The processors that the program was started with.
-struct Allowed(UnsafeCell<Processors>);
-// SAFETY: written once, at start-up, before there is another thread of ours.
-unsafe impl Sync for Allowed {}
-static ALLOWED: Allowed = Allowed(UnsafeCell::new(Processors::NONE));
-
-/// At start-up.
-pub fn init() {
-    if adopting::is_on() {
-        // SAFETY: nobody reads it before a domain is opened.
-        unsafe { *ALLOWED.0.get() = Processors::allowed() };
-    }
-}
-
 /// How many of it there are that may be there for a domain that is filled: one, or none.
 pub fn fillers() -> u64 {
     u64::from(adopting::is_on() && THREAD.exists())
@@ -145,12 +126,7 @@ extern "C" fn entry() -> ! {
 
 fn run() {
     let pauses = BEGAN.load(SeqCst);
-    if adopting::is_on() {
-        // Whoever started it may be bound to one processor, which is busy.
-        scheduling::stand_back();
-        // SAFETY: written at start-up.
-        unsafe { &*ALLOWED.0.get() }.take();
-    }
+    adopting::enter();
     let mut work = Work::new(pace(), pauses);
     while work.may_go_on() {
         let rest = work.go_on();

@@ -15,7 +15,6 @@ use crate::limits;
 use crate::logger;
 use crate::patch;
 use crate::rights;
-use crate::rotator;
 use crate::stats;
 use crate::store::write_text;
 use crate::sys::{self, file, time};
@@ -168,7 +167,7 @@ fn start(env: Environment) {
     sys::own_memory();
     regall_bridge::lock::in_process();
     rights::init();
-    rotator::init();
+    track::adopting::init();
     let budget = limits::first_budget(settings::config().limit, env);
     BUDGET.store(budget.pins, Relaxed);
     MAPPED.store(budget.mapped, Relaxed);

@@ -20,7 +20,12 @@ use crate::base::settings;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::{DomainId, Filling, State as Stage};
-use crate::sys::{self, time};
+use crate::sys::{
+    self,
+    scheduling::{self, Processors},
+    time,
+};
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Access;
@@ -74,7 +79,7 @@ pub fn fill(d: DomainId, class: Access, implicit: bool, when: When) {
 
 /// Whether it is worth a thread, and right.
 fn may_wait(d: DomainId) -> bool {
-    if !is_on() || sys::scheduling::is_real_time() {
+    if !is_on() || scheduling::is_real_time() {
         return false;
     }
     let waits = lock().is_some_and(|guard| guard.hca.alive(d).is_some_and(|x| x.waits));
@@ -189,8 +194,32 @@ fn step(most: u64, enough: impl Fn() -> bool) -> bool {
 /// would not let it work, all that is left is done here and now.
 #[cold]
 pub fn remind() {
-    if is_left() && (sys::scheduling::is_real_time() || !(subscribers::table().domain_opened)()) {
+    if is_left() && (scheduling::is_real_time() || !(subscribers::table().domain_opened)()) {
         finish();
+    }
+}
+
+/// The processors that the program was started with.
+struct Allowed(UnsafeCell<Processors>);
+// SAFETY: written once, at start-up, before there is another thread of ours.
+unsafe impl Sync for Allowed {}
+static ALLOWED: Allowed = Allowed(UnsafeCell::new(Processors::NONE));
+
+/// At start-up.
+pub fn init() {
+    if is_on() {
+        // SAFETY: nobody reads it before a domain is opened.
+        unsafe { *ALLOWED.0.get() = Processors::allowed() };
+    }
+}
+
+/// The thread begins, and lets all others go first: who started it may be bound to one processor,
+/// which is busy.
+pub fn enter() {
+    if is_on() {
+        scheduling::stand_back();
+        // SAFETY: not written any more.
+        unsafe { &*ALLOWED.0.get() }.take();
     }
 }
 
