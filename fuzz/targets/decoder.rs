@@ -62,6 +62,7 @@ fn sites(how: u8, code: &[u8], room: &mut Room) {
         config: Config {
             strict: how & 2 != 0,
             ioctl: how & 4 != 0,
+            verbs: how & 16 != 0,
         },
     };
     let bounds = Bounds {
