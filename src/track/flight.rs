@@ -366,11 +366,13 @@ pub fn is_being_replaced(_lock: &Guard, range: PageRange) -> bool {
         Call::Shmat,
         Call::Shmdt,
     ];
-    others_in_use().any(|(n, place)| {
-        let word = HELD.get(n).map_or(0, |held| held.load(Relaxed));
-        let takes = |call: &Call| word >> 32 == call.in_flight(0) >> 32;
-        place.touches(range) && TAKE.iter().any(takes)
-    })
+    others_in_use().any(|(n, place)| place.touches(range) && TAKE.iter().any(|c| holds(n, *c)))
+}
+
+/// Whether the call that has place `n` is a `call`.
+fn holds(n: usize, call: Call) -> bool {
+    let word = HELD.get(n).map_or(0, |held| held.load(Relaxed));
+    word >> 32 == call.in_flight(0) >> 32
 }
 
 /// Whether another thread's call may be locking bytes of `range` for the application at this
@@ -378,8 +380,7 @@ pub fn is_being_replaced(_lock: &Guard, range: PageRange) -> bool {
 #[cold]
 pub fn is_being_locked(_lock: &Guard, range: PageRange) -> bool {
     others_in_use().any(|(n, place)| {
-        let word = HELD.get(n).map_or(0, |held| held.load(Relaxed));
-        let is = |call: Call| word >> 32 == call.in_flight(0) >> 32;
+        let is = |call| holds(n, call);
         is(Call::Mlockall) || (is(Call::Mlock) || is(Call::Mlock2)) && place.touches(range)
     })
 }

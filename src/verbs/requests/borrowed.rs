@@ -87,21 +87,28 @@ fn made_real(found: &Numbered) -> Result<lending::Apart> {
     lending::apart(found.file, pd, (at, len), found.access)
 }
 
+/// The loan that a number stands for, and a region like it. Where the number stands for no loan, or
+/// there can be no such region: what the call comes to instead.
+fn lent_and_real(
+    asked: &Asked,
+    number: u32,
+) -> core::result::Result<(lending::Loan, lending::Apart), i64> {
+    let found = find(asked, number)?;
+    let loan = match found.stands {
+        Stands::Parents => return Err(error(libc::ENOENT)),
+        Stands::Real(handle) => return Err(ask_about(asked, handle.0, |_| ())),
+        Stands::Lent(loan) => loan,
+    };
+    let region = made_real(&found).map_err(|Errno(errno)| error(errno))?;
+    Ok((loan, region))
+}
+
 /// The registration changes: it is made a real one first, and if the kernel does not take the
 /// change it is lent as before.
 pub fn change(asked: &Asked, number: u32) -> i64 {
-    let found = match find(asked, number) {
-        Ok(found) => found,
+    let (old, region) = match lent_and_real(asked, number) {
+        Ok(both) => both,
         Err(value) => return value,
-    };
-    let old = match found.stands {
-        Stands::Parents => return error(libc::ENOENT),
-        Stands::Real(handle) => return ask_about(asked, handle.0, |_| ()),
-        Stands::Lent(loan) => loan,
-    };
-    let region = match made_real(&found) {
-        Ok(region) => region,
-        Err(Errno(errno)) => return error(errno),
     };
     let value = ask_about(asked, region.mr.handle.0, |_| ());
     if value < 0 {
@@ -117,18 +124,9 @@ pub fn change(asked: &Asked, number: u32) -> i64 {
 
 /// What the registration is like: what the kernel says of one like it, but for the keys.
 pub fn query(asked: &Asked, number: u32) -> i64 {
-    let found = match find(asked, number) {
-        Ok(found) => found,
+    let (loan, region) = match lent_and_real(asked, number) {
+        Ok(both) => both,
         Err(value) => return value,
-    };
-    let loan = match found.stands {
-        Stands::Parents => return error(libc::ENOENT),
-        Stands::Real(handle) => return ask_about(asked, handle.0, |_| ()),
-        Stands::Lent(loan) => loan,
-    };
-    let region = match made_real(&found) {
-        Ok(region) => region,
-        Err(Errno(errno)) => return error(errno),
     };
     let keys = Mr {
         handle: loan.handle,
