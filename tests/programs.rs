@@ -78,8 +78,12 @@ fn held(expected: Expected) -> Watcher {
             return quiet::look(point, &expected);
         }
         let mut dump = Command::new(build::regall());
-        let said = child::run(dump.args(["dump", &point.pid.to_string()]), TIMEOUT).stdout;
+        let done = child::run(dump.args(["dump", &point.pid.to_string()]), TIMEOUT);
+        let said = &done.stdout;
         let mut problems = Vec::new();
+        if done.end() != "exit 0" {
+            problems.push(format!("regall dump: {}: {}", done.end(), done.stderr));
+        }
         let busy = if expected.mode.pins() { 256 } else { 0 };
         let head = said.lines().next().unwrap_or_default();
         if !head.ends_with(&format!(" busy {busy}")) {
