@@ -6,6 +6,7 @@
 mod ahead;
 pub mod candidates;
 pub mod files;
+pub mod given;
 pub mod growth;
 pub mod idle;
 pub mod records;
@@ -571,30 +572,4 @@ impl Default for Hca {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// A region as it is found without the lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
-    /// First address.
-    pub start: u64,
-    /// First address behind it.
-    pub end: u64,
-    /// lkey | rkey << 32.
-    pub keys: u64,
-}
-
-/// The region that holds `addr` in the protection domain at `pd` (0: our own), as it was
-/// at some moment during the call. No lock, no system call.
-#[inline]
-pub fn look(pd: u64, addr: u64) -> Option<Held> {
-    let mut all = PDS.iter().zip(&VIEWS).take(HIGH.load(Acquire) as usize);
-    all.find_map(|(at, view)| {
-        let row = (at.load(Acquire) == pd).then(|| view.row_at(addr).ok().flatten())??;
-        (row.attr != 0).then_some(Held {
-            start: row.start,
-            end: row.end,
-            keys: row.attr,
-        })
-    })
 }
