@@ -13,6 +13,7 @@ static struct rig r;
 
 static __typeof__(regall_lookup) *lookup;
 static __typeof__(regall_register) *asked;
+static __typeof__(regall_register_all) *all;
 
 /* A page, and a key that was looked up for it; 0: none. */
 struct key {
@@ -87,24 +88,33 @@ static void heap(void)
 	say("all of the heap's: %d of %d", good, 1 + STEPS);
 }
 
-/* Memory is opened at the end of what is there, as malloc's arenas grow, in steps, twice as large each. */
+/* Memory is opened at the end of what is there, as malloc's arenas grow, in steps, twice as large each. In each of two protection
+   domains the first key stays. */
 static void beside(void)
 {
+	struct rig other = rig();
+	struct rig *both[] = { &r, &other };
+	if (shimmed())
+		PROMISE(all(other.pd) == 0);
 	char *at = reserve(256), *next = at + 16 * PAGE;
-	struct key keys[6];
+	struct key keys[6][2];
 	int good = 0;
 	for (int i = 0; i < 6; i++) {
 		size_t pages = 1ul << i;
 		NEED(mprotect(next, pages * PAGE, PROT_READ | PROT_WRITE) == 0);
 		memset(next, 'a' + i, pages * PAGE);
-		keys[i] = i % 3 ? keys[0] : key_of(next);
+		for (int d = 0; d < 2; d++) {
+			keys[i][d] = i % 3 ? keys[0][d] : key_in(both[d]->pd, next);
+			good += reads(both[d], keys[0][d]);
+		}
 		next += pages * PAGE;
-		good += reads(&r, keys[0]);
 	}
 	for (int i = 0; i < 6; i++)
-		good += reads(&r, keys[i]);
-	say("beside: %d of 12", good);
+		for (int d = 0; d < 2; d++)
+			good += reads(both[d], keys[i][d]);
+	say("beside: %d of 24", good);
 	NEED(munmap(at, 256 * PAGE) == 0);
+	rig_down(&other);
 }
 
 /* A request lies across two regions, of one of which a key was looked up. */
@@ -229,7 +239,7 @@ int main(void)
 {
 	lookup = (__typeof__(lookup))dlsym(RTLD_DEFAULT, "regall_lookup");
 	asked = (__typeof__(asked))dlsym(RTLD_DEFAULT, "regall_register");
-	__typeof__(regall_register_all) *all = (__typeof__(all))dlsym(RTLD_DEFAULT, "regall_register_all");
+	all = (__typeof__(all))dlsym(RTLD_DEFAULT, "regall_register_all");
 	r = rig();
 	if (shimmed())
 		NEED(lookup && asked && all && all(r.pd) == 0);
