@@ -112,7 +112,7 @@ fn construct(frame: &Frame) {
 // in it finds its way back, too.
 #[cfg(not(any(test, fuzzing, std_beside)))]
 mod constructor {
-    use crate::{check, intercept, startup};
+    use crate::{check, intercept, startup, thread};
     use core::arch::global_asm;
 
     global_asm!(
@@ -151,6 +151,9 @@ mod constructor {
 
     /// exit() ends here; what libc does after it is between it and the kernel.
     extern "C" fn destruct() {
+        if thread::current().selftest.get() == thread::STRICT {
+            return;
+        }
         check::life::finish();
         startup::finish();
     }

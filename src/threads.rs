@@ -13,7 +13,7 @@ use crate::base::phase;
 use crate::sys::file;
 use crate::sys::process::Stat;
 use crate::sys::{self, check, Errno, Result, Undisturbed};
-use crate::track;
+use crate::{thread, track};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_bridge::xpmem;
@@ -143,6 +143,10 @@ impl Thread {
     }
 
     fn begin(&self, entry: extern "C" fn() -> !) -> Result<()> {
+        // A filter may kill who makes a thread.
+        if !sys::filter::lets(libc::SYS_clone, [FLAGS as u64, 0, 0, 0, 0, 0]) {
+            return Err(Errno::PERM);
+        }
         // It may still be on its stack.
         while self.tid.load(Acquire) != 0 {
             sys::yield_now();
@@ -194,6 +198,8 @@ impl Thread {
 
     /// The thread's life, on the thread.
     pub fn live(&self) -> ! {
+        // What the program's threads bring for themselves from here on is not over this one.
+        thread::current().filters();
         sys::process::name_thread(self.name);
         let left = match self.files {
             Files::Shared => Left::All,
