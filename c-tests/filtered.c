@@ -239,7 +239,7 @@ static void one_by_one(void)
 	NEED(pthread_create(&thread, NULL, shut_in_alone, old) == 0);
 	pthread_barrier_wait(&both);
 	pthread_join(thread, NULL);
-	say("%ld", (long)getppid() > 0);
+	say("parent: %d", getppid() > 0);
 	NEED(enter(FOR_ALL, SECCOMP_RET_KILL_PROCESS, false, threads, COUNT(threads)));
 	move(late);
 	exit(0);

@@ -13,7 +13,7 @@ use crate::base::phase;
 use crate::sys::file;
 use crate::sys::process::Stat;
 use crate::sys::{self, check, Errno, Result, Undisturbed};
-use crate::{thread, track};
+use crate::track;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_bridge::xpmem;
@@ -199,7 +199,7 @@ impl Thread {
     /// The thread's life, on the thread.
     pub fn live(&self) -> ! {
         // What the program's threads bring for themselves from here on is not over this one.
-        thread::current().filters();
+        track::filters::begin_thread();
         sys::process::name_thread(self.name);
         let left = match self.files {
             Files::Shared => Left::All,

@@ -1,13 +1,14 @@
 //! The program puts itself under a seccomp filter. What the filter says is kept, so that no call of
 //! the shim's is made that the program would be killed for ([`filter`]).
 
-use super::{begin_work, end, lock, own_memory, real};
+use super::{begin_work, end, lock, own_memory, real, subscribers};
 use crate::arch::Frame;
 use crate::base::phase;
+use crate::base::withheld::withhold;
 use crate::sys::filter::{self, Coming};
 use crate::sys::{self, Errno, Result};
 use crate::text::{Lossy, Text};
-use crate::thread::{self, Thread, STRICT};
+use crate::thread::{self, STRICT};
 use core::fmt::Write;
 use core::ptr::NonNull;
 use regall_directory::addr::PageRange;
@@ -16,6 +17,11 @@ use regall_directory::vocab::Prot;
 /// At start-up, on the program's first thread.
 pub fn init() {
     filter::set_marks(|| thread::current().filters());
+    begin_thread();
+}
+
+/// What other threads put themselves under from here on is not over this one.
+pub fn begin_thread() {
     thread::current().filters();
 }
 
@@ -95,21 +101,48 @@ fn put_under(asked: Asked, frame: &Frame) -> i64 {
             coming.give_room(room);
         }
     }
+    let paused = prepare(asked, &coming);
     thread.filters.set(before | coming.bit);
     if asked.is_for_all() {
         coming.for_all(before);
     }
     let value = real(frame);
-    if !asked.is_done(value) {
+    if asked.is_done(value) {
+        thread.filters.set(before | taken(asked, coming));
+    } else {
         coming.refused();
         thread.filters.set(before);
-        return value;
     }
-    thread.filters.set(before | taken(asked, coming));
-    if let Asked::Program { .. } = asked {
-        tell(thread);
+    if paused {
+        (subscribers::table().keys_resume)();
     }
     value
+}
+
+/// What threads of the shim's own can't wait, or end, without.
+const LIVED_BY: [libc::c_long; 3] = [libc::SYS_exit, libc::SYS_futex, libc::SYS_ppoll];
+
+/// Before the kernel is asked: what can't be found out later is found out, and what is to be left out
+/// is said. Threads of the shim's own end before a filter for all that stops what they live by;
+/// whether there may be another rotator afterwards.
+fn prepare(asked: Asked, coming: &Coming) -> bool {
+    let Asked::Program { at, .. } = asked else {
+        return false;
+    };
+    subscribers::filter_comes();
+    let is_read = coming.read(at);
+    if is_read && log::max_level() >= log::LevelFilter::Info {
+        tell(coming);
+    }
+    let harmless = is_read && !LIVED_BY.iter().any(|nr| coming.would_stop(*nr));
+    if harmless || !asked.is_for_all() {
+        return false;
+    }
+    if subscribers::helpers() != 0 {
+        withhold();
+        subscribers::nothing_lent(true);
+    }
+    (subscribers::table().keys_pause)()
 }
 
 fn taken(asked: Asked, coming: Coming) -> u64 {
@@ -163,10 +196,10 @@ const MISSED: [(&str, libc::c_long); 12] = [
 ];
 
 #[cold]
-fn tell(thread: &Thread) {
+fn tell(coming: &Coming) {
     let mut names: Text<160> = Text::new();
     for (name, nr) in MISSED {
-        if !filter::lets(nr, [0; 6]) {
+        if coming.would_stop(nr) {
             let comma = if names.as_bytes().is_empty() {
                 ""
             } else {
@@ -177,8 +210,8 @@ fn tell(thread: &Thread) {
     }
     if !names.as_bytes().is_empty() {
         log::info!(
-            "thread {} has put itself under a seccomp filter that stops {}: regall makes no such call there",
-            thread.tid(),
+            "thread {} asks for a seccomp filter that stops {}: regall makes no such call under it",
+            thread::current().tid(),
             Lossy(names.as_bytes())
         );
     }

@@ -218,6 +218,32 @@ impl Coming {
         }
     }
 
+    /// Reads the program that the kernel is to be asked for, with its `struct sock_fprog` at `at`, for
+    /// [`Coming::would_stop`]. Whether it can be read.
+    pub fn read(&self, at: u64) -> bool {
+        let Some(place) = self.place().filter(|_| !self.wants_room()) else {
+            return false;
+        };
+        let (mut head, code) = ([0u64; 2], place.code.load(Relaxed));
+        // SAFETY: room of this function's.
+        let read = unsafe { crate::copy_checked(at, head.as_mut_ptr().cast(), size_of_val(&head)) };
+        let steps = usize::from(head[0] as u16);
+        if read != Ok(size_of_val(&head)) || steps > STEPS {
+            return false;
+        }
+        let bytes = steps * size_of::<libc::sock_filter>();
+        place.steps.store(steps as u32, Relaxed);
+        // SAFETY: the place's room, which nobody else reads before it is KEPT.
+        unsafe { crate::copy_checked(head[1], code.cast(), bytes) == Ok(bytes) }
+    }
+
+    /// Whether the program that has been read stops this call.
+    pub fn would_stop(&self, nr: i64) -> bool {
+        let call = [nr as u64, 0, 0, 0, 0, 0, 0];
+        self.place()
+            .is_none_or(|place| !passes(answer(place.program(), &call)))
+    }
+
     /// The kernel has not taken it.
     pub fn refused(self) {
         ALL.fetch_and(!self.to_all, SeqCst);
