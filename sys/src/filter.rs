@@ -306,13 +306,21 @@ fn is_equal(one: &[libc::sock_filter], other: &[libc::sock_filter]) -> bool {
     one.iter().map(words).eq(other.iter().map(words))
 }
 
-/// Whether the kernel makes the call, or refuses it, and nobody else is asked or told.
+/// Whether the kernel makes the call, or refuses it, and nobody else is asked or told. What is not
+/// made and yet said to have come to 0 does not pass, nor what would be tried again for ever.
 fn passes(answer: Option<u32>) -> bool {
-    let action = answer.map(|answer| answer & libc::SECCOMP_RET_ACTION_FULL);
-    matches!(
-        action,
-        Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG | libc::SECCOMP_RET_ERRNO)
-    )
+    const AGAIN: u32 = libc::EINTR as u32;
+    let said = |answer| {
+        (
+            answer & libc::SECCOMP_RET_ACTION_FULL,
+            answer & libc::SECCOMP_RET_DATA,
+        )
+    };
+    match answer.map(said) {
+        Some((libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG, _)) => true,
+        Some((libc::SECCOMP_RET_ERRNO, errno)) => errno != 0 && errno != AGAIN,
+        _ => false,
+    }
 }
 
 /// What a filter says of `call`, number and arguments: classic BPF on a `struct seccomp_data`, as

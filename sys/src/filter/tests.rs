@@ -119,6 +119,8 @@ fn what_others_are_asked_or_told_of_does_not_pass() {
         SECCOMP_RET_TRAP | 7,
         libc::SECCOMP_RET_USER_NOTIF,
         libc::SECCOMP_RET_TRACE,
+        SECCOMP_RET_ERRNO,
+        SECCOMP_RET_ERRNO | libc::EINTR as u32,
         0x1234_0000,
     ];
     for stopped in stopped {
