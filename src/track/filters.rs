@@ -85,8 +85,7 @@ impl Asked {
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
     // A child of vfork puts itself alone under one, and executes another program.
-    let shares = sys::getpid() != sys::memory_owner();
-    match asked(frame).filter(|_| !shares) {
+    match asked(frame).filter(|_| sys::getpid() == sys::memory_owner()) {
         Some(asked) => put_under(asked, frame),
         None => real(frame),
     }
