@@ -221,7 +221,7 @@ pub fn any() -> bool {
 #[inline(never)]
 pub fn look_after() -> bool {
     // A child that shares the memory (vfork) may have closed what its parent has open.
-    if sys::getpid() != sys::memory_owner() {
+    if !sys::is_memory_owner() {
         return false;
     }
     let mut gone = false;
