@@ -64,10 +64,10 @@ fn unlock(at: u64, bytes: u64) -> Result<()> {
     done
 }
 
-/// Whether the filters over this thread that are known let munlock(2) through.
+/// Whether the filters over this thread that are known have the kernel make munlock(2).
 #[inline]
 fn this_thread_may() -> bool {
-    filter::lets(libc::SYS_munlock, [0; 6])
+    filter::makes(libc::SYS_munlock)
 }
 
 /// Whether the kernel lets munlock(2) be called: not known yet, [`ALLOWED`] or [`FORBIDDEN`].
