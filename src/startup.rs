@@ -165,6 +165,7 @@ fn read_settings(env: Environment) -> bool {
 #[inline(never)]
 fn start(env: Environment) {
     sys::own_memory();
+    track::filters::init();
     regall_bridge::lock::in_process();
     rights::init();
     track::adopting::init();
@@ -391,10 +392,7 @@ pub fn write_settings(h: &Header) {
 #[cold]
 #[inline(never)]
 pub fn finish() {
-    if phase::phase() == Phase::Inert
-        || sys::getpid() != sys::memory_owner()
-        || !process::is_known()
-    {
+    if phase::phase() == Phase::Inert || !sys::is_memory_owner() || !process::is_known() {
         return;
     }
     stats::write();

@@ -181,7 +181,7 @@ macro_rules! programs {
         /// A program that nobody listed would never run.
         #[test]
         fn all_programs_are_listed() {
-            let listed = [$(stringify!($name)),*, "counts", "hello", "lockall", "lodger", "newborn", "torture", "unseen", "uprobes", "victim"];
+            let listed = [$(stringify!($name)),*, "counts", "hello", "lockall", "lodger", "newborn", "pinned_under", "torture", "unseen", "uprobes", "victim"];
             for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
                 let path = entry.path();
                 if path.extension().is_some_and(|e| e == "c") {
@@ -197,7 +197,7 @@ macro_rules! programs {
 mod slow;
 
 programs! {
-    address_limit advised bound brk capi charged clone contended crowd descriptors exec exits file_pages fork heap held holes jit letgo libraries madvise managed many mlock
+    address_limit advised bound brk capi charged clone contended crowd descriptors exec exits file_pages filtered fork heap held holes jit letgo libraries madvise managed many mlock
     mlock_limit mmap mprotect mremap msync on_top park pins_stay process_madvise raw_calls reserved second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused

@@ -1,7 +1,9 @@
 /*
  * Makes system calls fail that libregall.so makes, from outside, by ptrace. Those of the
  * application, which the library makes in its place, are left alone: it notes where in its
- * text they are made (section .regall.application).
+ * text they are made (section .regall.application). Its own are all made by one instruction
+ * (section .regall.entered): their site is the address that it was called from, which is on
+ * top of the stack.
  *
  *   inject LIBRARY REPORT list COMMAND...
  *   inject LIBRARY REPORT SITE:CALL:NTH:ERRNO COMMAND...
@@ -38,11 +40,11 @@ static int with_errno;
 static bool list;
 static int report;
 
-/* The library: its name, text segment, and where it makes the application's calls. */
+/* The library: its name, text segment, and where it makes the application's calls and its own. */
 static const char *library;
 static uint64_t text_address, text_offset;
-static uint64_t *application;
-static size_t applications;
+static uint64_t *application, *own;
+static size_t applications, owns;
 
 /* A thread that is traced. */
 struct thread {
@@ -78,14 +80,20 @@ static void read_library(void)
 			text_address = segment[i].p_vaddr;
 			text_offset = segment[i].p_offset;
 		}
-	for (int i = 0; i < head->e_shnum; i++)
+	for (int i = 0; i < head->e_shnum; i++) {
+		uint64_t *at = (uint64_t *)(uintptr_t)(p + section[i].sh_offset);
 		if (strcmp(names + section[i].sh_name, ".regall.application") == 0) {
-			application = (uint64_t *)(uintptr_t)(p + section[i].sh_offset);
-			applications = section[i].sh_size / sizeof *application;
+			application = at;
+			applications = section[i].sh_size / sizeof *at;
 		}
-	if (applications == 0) {
+		if (strcmp(names + section[i].sh_name, ".regall.entered") == 0) {
+			own = at;
+			owns = section[i].sh_size / sizeof *at;
+		}
+	}
+	if (applications == 0 || owns == 0) {
 		errno = ENOENT;
-		die("the library does not say where it makes the application's calls");
+		die("the library does not say where it makes the application's calls and its own");
 	}
 }
 
@@ -130,10 +138,10 @@ static void find_library(struct thread *t)
 		fclose(maps);
 }
 
-static bool is_applications(uint64_t site)
+static bool is_among(const uint64_t *sites, size_t n, uint64_t site)
 {
-	for (size_t i = 0; i < applications; i++)
-		if (application[i] == site)
+	for (size_t i = 0; i < n; i++)
+		if (sites[i] == site)
 			return true;
 	return false;
 }
@@ -145,8 +153,14 @@ static void entered(struct thread *t, const struct __ptrace_syscall_info *info)
 	if (!t->known || at < t->from || at >= t->to)
 		return;
 	uint64_t site = at - t->bias;
-	if (is_applications(site))
+	if (is_among(application, applications, site))
 		return;
+	if (is_among(own, owns, site)) {
+		errno = 0;
+		site = (uint64_t)ptrace(PTRACE_PEEKDATA, t->tid, info->stack_pointer, 0) - t->bias;
+		if (errno != 0)
+			return; /* killed meanwhile */
+	}
 	if (!list) {
 		if ((want_site != UINT64_MAX && want_site != site) ||
 		    (want_call != UINT64_MAX && want_call != info->entry.nr))

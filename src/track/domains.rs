@@ -3,7 +3,9 @@
 use super::adopting::{self, When};
 use super::turns::Whose;
 use super::waiting::Reach;
-use super::{begin_work, end, files, lock, progress, registering, revoking, State, USER_END};
+use super::{
+    begin_work, end, files, filters, lock, progress, registering, revoking, State, USER_END,
+};
 use crate::base::{counters, settings};
 use crate::config;
 use crate::glob;
@@ -240,7 +242,7 @@ fn open(owner: Owner, device: Device, class: Access, when: When) -> Result<()> {
     // neighbours have registrations of their own.
     let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
     let implicit = class.has(Access::ON_DEMAND) && limits.is_ok_and(|l| l.implicit_odp());
-    revoking::expected();
+    filters::expected();
     let most = most.min(MOST_REGIONS);
     // A driver that does not say how much it registers at once is believed to register all.
     let bytes = limits.map_or(0, |l| l.max_mr_size);

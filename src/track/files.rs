@@ -5,7 +5,7 @@
 //! its open file and the kernel's handle to who comes by ioctl. Both are one domain: who comes by a
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
-use super::{ending, lock, revoking};
+use super::{ending, filters, lock};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Device, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file::{self, Fd};
@@ -63,7 +63,7 @@ pub fn of(fd: i32) -> Option<FileId> {
 #[cold]
 #[inline(never)]
 pub fn look(fd: i32) -> Option<FileId> {
-    revoking::expected();
+    filters::expected();
     let mut guard = lock()?;
     let state = &mut *guard;
     let mut found = known(fd).unwrap_or(FileId::NONE);
@@ -98,7 +98,7 @@ fn new() -> FileId {
 /// Whether two descriptors are of one open file. Errors: EPERM where the program has put itself
 /// under a seccomp filter since, which may kill who asks; others as [`file::is_same`]'s.
 fn is_one(own: i32, fd: i32) -> Result<bool> {
-    match revoking::is_shut_in() {
+    match filters::is_shut_in() {
         true => Err(Errno::PERM),
         false => file::is_same(own, fd),
     }
@@ -221,7 +221,7 @@ pub fn any() -> bool {
 #[inline(never)]
 pub fn look_after() -> bool {
     // A child that shares the memory (vfork) may have closed what its parent has open.
-    if sys::getpid() != sys::memory_owner() {
+    if !sys::is_memory_owner() {
         return false;
     }
     let mut gone = false;

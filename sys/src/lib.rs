@@ -12,6 +12,7 @@ pub mod credentials;
 mod descriptors;
 pub mod dispatch;
 pub mod file;
+pub mod filter;
 pub mod folder;
 mod memory;
 pub mod netlink;
@@ -106,7 +107,8 @@ pub fn check(ret: i64) -> Result<u64> {
 }
 
 /// A raw system call: `call!(number, arguments...)`, up to six of them, each cast to
-/// u64. Safe to write down, so it stays in this crate, whose functions answer for what the call
+/// u64. EPERM, too, if a filter of the program's does not let it through: it is not made then
+/// ([`filter`]). Safe to write down, so it stays in this crate, whose functions answer for what the call
 /// does to memory.
 macro_rules! call {
     ($nr:expr $(, $a:expr)*) => { $crate::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
@@ -114,7 +116,7 @@ macro_rules! call {
         let (nr, a, b, c, d, e, f) = ($nr as u64, $a, $b, $c, $d, $e, $f);
         // SAFETY: by the function that this stands in: what it can't answer for itself is in
         // its contract.
-        $crate::check(unsafe { $crate::arch::syscall6(nr, a, b, c, d, e, f) })
+        $crate::check(unsafe { $crate::arch::enter([nr, a, b, c, d, e, f]) })
     }};
 }
 pub(crate) use call;
@@ -130,9 +132,34 @@ pub unsafe fn real(frame: &Frame) -> i64 {
     unsafe { arch::application_call(frame) }
 }
 
-/// This process's id in its own namespace.
+/// This process's id in its own namespace. Where filters keep it back, and all that it could be known
+/// from, that of the process whose memory this is.
 pub fn getpid() -> u32 {
-    call!(libc::SYS_getpid).unwrap_or(0) as u32
+    known_pid().unwrap_or_else(memory_owner)
+}
+
+/// This process's id, if it can be known.
+fn known_pid() -> Option<u32> {
+    match call!(libc::SYS_getpid) {
+        Ok(pid) => Some(pid as u32),
+        Err(_) => pid_otherwise(),
+    }
+}
+
+/// The same where a filter keeps getpid(2) back. A child that shares memory has another thread id
+/// than any of its parent's threads.
+#[cold]
+#[inline(never)]
+fn pid_otherwise() -> Option<u32> {
+    let owner = memory_owner();
+    if let (Ok(tid), true) = (call!(libc::SYS_gettid), owner != 0) {
+        if tid == u64::from(owner) || call!(libc::SYS_tgkill, owner, tid, 0).is_ok() {
+            return Some(owner);
+        }
+    }
+    let mut text = [0u8; 16];
+    let text = file::read_link(c"/proc/self", &mut text).ok()?;
+    core::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// This machine's name; empty if the kernel won't say.
@@ -185,7 +212,21 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// This process's memory is its own from now on.
 pub fn own_memory() {
-    OWNER.store(getpid(), Relaxed);
+    OWNER.store(0, Relaxed);
+    // (Who begins has one thread.)
+    let pid = known_pid().or_else(|| call!(libc::SYS_gettid).ok().map(|tid| tid as u32));
+    OWNER.store(pid.unwrap_or(0), Relaxed);
+}
+
+/// Whether this process's memory may be its own: as [`is_memory_owner`], and where nobody knows.
+pub fn may_own_memory() -> bool {
+    known_pid().is_none_or(|pid| pid == memory_owner())
+}
+
+/// Whether this process's memory is known to be its own: a child of vfork has its parent's. Not
+/// where filters keep back all that it could be known from.
+pub fn is_memory_owner() -> bool {
+    known_pid().is_some_and(|pid| pid != 0 && pid == memory_owner())
 }
 
 /// The process whose memory this is; 0: nobody has said.
@@ -236,16 +277,40 @@ pub fn random() -> u64 {
 
 /// Sleeps until `word` is no longer `seen`, someone wakes it, or `nanos` are over:
 /// then the answer is true.
-pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) -> bool {
-    let timeout = [0u64, u64::from(nanos)];
-    let woken = call!(
-        libc::SYS_futex,
-        word.as_ptr(),
+pub fn futex_wait(word: &AtomicU32, seen: u32, nanos: u32) -> bool {
+    wait_by(
         libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+        word,
         seen,
-        timeout.as_ptr()
-    );
-    woken == Err(Errno::TIMEDOUT)
+        nanos,
+    )
+}
+
+fn wait_by(how: i32, word: &AtomicU32, seen: u32, nanos: u32) -> bool {
+    let timeout = [0u64, u64::from(nanos)];
+    match call!(libc::SYS_futex, word.as_ptr(), how, seen, timeout.as_ptr()) {
+        Err(Errno::PERM) => wait_awake(word, seen, nanos),
+        woken => woken == Err(Errno::TIMEDOUT),
+    }
+}
+
+/// The same where a filter forbids to sleep.
+#[cold]
+#[inline(never)]
+fn wait_awake(word: &AtomicU32, seen: u32, nanos: u32) -> bool {
+    /// Nanoseconds of a nap, at first and at the most.
+    const NAPS: (u64, u64) = (50_000, 10_000_000);
+    let since = arch::ticks();
+    let mut long = NAPS.0;
+    while word.load(Relaxed) == seen {
+        let left = u64::from(nanos).saturating_sub(time::nanos(arch::ticks().wrapping_sub(since)));
+        if left == 0 {
+            return true;
+        }
+        nap(long.min(left));
+        long = (long * 2).min(NAPS.1);
+    }
+    false
 }
 
 /// Wakes one sleeper on `word`; says whether there was one.
@@ -271,9 +336,7 @@ pub fn futex_wake_all(word: &core::sync::atomic::AtomicU32) {
 
 /// As [`futex_wait`], on a word that other processes have mapped, too.
 pub fn futex_wait_shared(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) -> bool {
-    let timeout = [0u64, u64::from(nanos)];
-    let (at, how) = (word.as_ptr(), libc::FUTEX_WAIT);
-    call!(libc::SYS_futex, at, how, seen, timeout.as_ptr()) == Err(Errno::TIMEDOUT)
+    wait_by(libc::FUTEX_WAIT, word, seen, nanos)
 }
 
 /// Wakes all sleepers on such a word, in whatever process.
@@ -281,21 +344,50 @@ pub fn futex_wake_shared(word: &core::sync::atomic::AtomicU32) {
     let _ = call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
 }
 
-/// Sleeps for `nanos`, less if a signal comes.
+/// Sleeps for `nanos` (less than a second), less if a signal comes; only gives the processor away
+/// where filters forbid every way to sleep.
 pub fn nap(nanos: u64) {
     let time = [0u64, nanos];
-    let _ = call!(libc::SYS_nanosleep, time.as_ptr(), 0);
+    if call!(libc::SYS_nanosleep, time.as_ptr(), 0) == Err(Errno::PERM) {
+        nap_otherwise(&time);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn nap_otherwise(time: &[u64; 2]) {
+    static NOBODY_WAKES: AtomicU32 = AtomicU32::new(0);
+    let (word, how) = (
+        NOBODY_WAKES.as_ptr(),
+        libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+    );
+    let at = time.as_ptr();
+    let done = |slept: Result<u64>| slept != Err(Errno::PERM);
+    let slept = done(call!(
+        libc::SYS_clock_nanosleep,
+        libc::CLOCK_MONOTONIC,
+        0,
+        at,
+        0
+    )) || done(call!(libc::SYS_ppoll, 0, 0, at, 0, 8))
+        || done(call!(libc::SYS_futex, word, how, 0, at));
+    if !slept {
+        yield_now();
+    }
 }
 
 /// Gives the processor away.
 pub fn yield_now() {
-    let _ = call!(libc::SYS_sched_yield);
+    if call!(libc::SYS_sched_yield).is_err() {
+        core::hint::spin_loop();
+    }
 }
 
 /// Signals are held back from this thread while this lives: what is begun is finished,
 /// whatever their handlers do (siglongjmp), or libc's cancellation.
 pub struct Undisturbed {
-    mask: u64,
+    /// What was held back before; `None`: a filter keeps the mask as it is.
+    mask: Option<u64>,
 }
 
 impl Undisturbed {
@@ -303,13 +395,17 @@ impl Undisturbed {
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         let mut mask = 0;
-        let _ = signal::change_mask(libc::SIG_SETMASK, &u64::MAX, Some(&mut mask));
-        Self { mask }
+        let changed = signal::change_mask(libc::SIG_SETMASK, &u64::MAX, Some(&mut mask));
+        Self {
+            mask: changed.is_ok().then_some(mask),
+        }
     }
 }
 
 impl Drop for Undisturbed {
     fn drop(&mut self) {
-        let _ = signal::change_mask(libc::SIG_SETMASK, &self.mask, None);
+        if let Some(mask) = &self.mask {
+            let _ = signal::change_mask(libc::SIG_SETMASK, mask, None);
+        }
     }
 }

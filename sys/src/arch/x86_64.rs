@@ -1,6 +1,10 @@
 //! x86-64 Linux: the system-call instruction and the time-stamp counter.
 
-use core::arch::asm;
+use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicPtr, Ordering::Release};
+
+/// What seccomp filters see of the processor: AUDIT_ARCH_X86_64.
+pub const AUDIT: u32 = 0xc000_003e;
 
 /// What a system-call site had in its registers.
 #[repr(C)]
@@ -40,7 +44,112 @@ pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) 
     ret
 }
 
-/// The same for the application's own call. Where the instruction stands is noted in a
+/// Says whether a call, number and arguments, is not to be made.
+pub type IsStopped = extern "C" fn(&[u64; 7]) -> bool;
+
+/// Who is asked before each call; null: nobody.
+static ASKED: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has `is_stopped` asked before each call of [`enter`]'s from now on.
+pub fn ask_first(is_stopped: IsStopped) {
+    ASKED.store(is_stopped as *mut (), Release);
+}
+
+/// Enters the kernel as [`syscall6`] does with `call`, number and arguments. If who is asked first
+/// ([`ask_first`]) stops the call it is not made, and -EPERM is returned. There is one instruction
+/// for all calls, in `regall_enter`: to ask at each place would make the library a tenth larger.
+///
+/// # Safety
+/// As of [`syscall6`].
+#[inline]
+pub unsafe fn enter(call: [u64; 7]) -> i64 {
+    let [nr, a, b, c, d, e, f] = call;
+    let ret: i64;
+    // SAFETY: the function clobbers what any function may, and the stack below.
+    unsafe {
+        asm!(
+            "call {enter}",
+            enter = sym regall_enter,
+            inlateout("rax") nr as i64 => ret,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
+            clobber_abi("sysv64"),
+        );
+    }
+    ret
+}
+
+extern "C" {
+    /// Takes what the kernel takes, where the kernel takes it.
+    fn regall_enter();
+}
+
+// At the instruction the stack's top is the address that the call came from: what looks on from
+// outside (tests, by ptrace) tells the places apart by it. Where the instruction stands is noted as
+// that of the application's calls is.
+global_asm!(
+    ".pushsection .text.regall_enter,\"ax\",@progbits",
+    ".globl regall_enter",
+    ".hidden regall_enter",
+    ".type regall_enter,@function",
+    ".p2align 4",
+    "regall_enter:",
+    ".cfi_startproc",
+    "cmp qword ptr [rip + {asked}], 0",
+    "jne 3f",
+    "2: syscall",
+    "ret",
+    // The array that is asked about lies on the stack.
+    "3: push r9",
+    ".cfi_adjust_cfa_offset 8",
+    "push r8",
+    ".cfi_adjust_cfa_offset 8",
+    "push r10",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "mov rdi, rsp",
+    "call qword ptr [rip + {asked}]",
+    "mov ecx, eax",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdi",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rsi",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r10",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r8",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r9",
+    ".cfi_adjust_cfa_offset -8",
+    "test cl, cl",
+    "je 2b",
+    "mov rax, {stopped}",
+    "ret",
+    ".cfi_endproc",
+    ".size regall_enter, . - regall_enter",
+    ".popsection",
+    ".pushsection .regall.entered,\"\",@progbits",
+    ".quad 2b",
+    ".popsection",
+    asked = sym ASKED,
+    stopped = const -(crate::Errno::PERM.0),
+);
+
+/// As [`syscall6`], for the application's own call. Where the instruction stands is noted in a
 /// section that is never loaded, so that what looks on from outside (tests, by ptrace) can
 /// tell the application's calls from the shim's: both come from this library's text.
 ///
