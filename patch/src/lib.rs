@@ -425,15 +425,16 @@ fn find_exported(name: &str) -> Option<u64> {
         .find_map(|module| module.symbol(name.as_bytes()))
 }
 
-/// Address of the function `name` that the library exports whose file's name begins
-/// with `stem`, as [`find_function`]. The first, if it is loaded several times.
-pub fn find_in_library(stem: &[u8], name: &str) -> Option<u64> {
-    let found = find_in(stem, name);
+/// Addresses of the functions `names` that the library exports whose file's name begins
+/// with `stem`, as [`find_function`]. The first, if it is loaded several times. `None`: there is no
+/// such library, or nobody can say.
+pub fn find_in_library<const N: usize>(stem: &[u8], names: [&str; N]) -> Option<[Option<u64>; N]> {
+    let found = find_in(stem, names);
     search_left();
     found
 }
 
-fn find_in(stem: &[u8], name: &str) -> Option<u64> {
+fn find_in<const N: usize>(stem: &[u8], names: [&str; N]) -> Option<[Option<u64>; N]> {
     let mut guard = Guard::take()?;
     let State { buffer, .. } = guard.state();
     let mut found = None;
@@ -448,7 +449,8 @@ fn find_in(stem: &[u8], name: &str) -> Option<u64> {
         found.is_none()
     })
     .ok()?;
-    module_around(found?, buffer, Module::open)?.symbol(name.as_bytes())
+    let library = module_around(found?, buffer, Module::open)?;
+    Some(names.map(|name| library.symbol(name.as_bytes())))
 }
 
 fn has_code(group: &Group) -> bool {

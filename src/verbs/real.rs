@@ -17,19 +17,23 @@ macro_rules! functions {
         $(
             /// The library's function of this name, its default version.
             pub fn $name() -> Option<*const ()> {
-                find(&places::$name, stringify!($name))
+                find(&places::$name)
             }
         )*
 
-        /// Finds all that the library has, if one was ever wanted: under a seccomp filter the
-        /// kernel's list may not be there to be read.
-        pub fn find_all() {
-            if [$(&places::$name),*].iter().any(|place| place.at.load(Relaxed) != 0) {
-                $(let _ = find_in(LIBRARY, &places::$name, stringify!($name));)*
-                let _ = errno();
-            }
-        }
+        /// All of them, and their names.
+        const ALL: [(&Place, &str); [$(stringify!($name)),*].len()] =
+            [$((&places::$name, stringify!($name))),*];
     };
+}
+
+/// Finds all that the library has, if one was ever wanted: under a seccomp filter the kernel's list
+/// may not be there to be read.
+pub fn find_all() {
+    if ALL.iter().any(|(place, _)| place.at.load(Relaxed) != 0) {
+        look(LIBRARY, ALL);
+        let _ = errno();
+    }
 }
 
 const LIBRARY: &[u8] = b"libibverbs";
@@ -50,10 +54,13 @@ functions! {
 /// The C library's errno of this thread; `None` where it has none that can be found.
 pub fn errno() -> Option<i32> {
     static AT: Place = Place::new();
-    let at = find_in(b"libc.so", &AT, "__errno_location")?;
+    let at = AT.known().or_else(|| {
+        look(b"libc.so", [(&AT, "__errno_location")]);
+        AT.known()
+    })?;
     // SAFETY: glibc's function of that name: it takes nothing, returns the address of
     // an int of the calling thread's, and needs no lock.
-    Some(unsafe { *core::mem::transmute::<*const (), extern "C" fn() -> *const i32>(at)() })
+    Some(unsafe { *core::mem::transmute::<usize, extern "C" fn() -> *const i32>(at)() })
 }
 
 /// Looks this often, a millisecond apart: another thread may be at the patcher's memory
@@ -61,13 +68,24 @@ pub fn errno() -> Option<i32> {
 /// have called.
 const TRIES: u32 = 500;
 
-fn find(place: &Place, name: &str) -> Option<*const ()> {
-    (0..TRIES).find_map(|n| {
+fn find(place: &Place) -> Option<*const ()> {
+    let at = place.known().or_else(|| find_slowly(place))?;
+    Some(at as *const ())
+}
+
+/// With it come all others: who deallocates may have no descriptor left to read the kernel's list by.
+#[cold]
+#[inline(never)]
+fn find_slowly(place: &Place) -> Option<usize> {
+    let found = (0..TRIES).find_map(|n| {
         if n != 0 {
             sys::nap(1_000_000);
         }
-        find_in(LIBRARY, place, name)
-    })
+        look(LIBRARY, ALL);
+        place.known()
+    });
+    let _ = errno();
+    found
 }
 
 /// Where a function was found. The library may be unloaded and come back elsewhere
@@ -115,11 +133,13 @@ fn first_bytes(at: usize) -> Option<[u64; 2]> {
     }
 }
 
-fn find_in(library: &[u8], place: &Place, name: &str) -> Option<*const ()> {
-    if let Some(at) = place.known() {
-        return Some(at as *const ());
+/// Looks for functions in a library, and remembers those that are found.
+fn look<const N: usize>(library: &[u8], functions: [(&Place, &str); N]) {
+    let found = find_in_library(library, functions.map(|(_, name)| name));
+    for ((place, _), at) in functions.into_iter().zip(found.into_iter().flatten()) {
+        match at {
+            Some(at) if place.known().is_none() => place.remember(at as usize),
+            _ => (),
+        }
     }
-    let at = find_in_library(library, name)? as usize;
-    place.remember(at);
-    Some(at as *const ())
 }
