@@ -141,6 +141,10 @@ mod stock {
         revoke_in_calls_again = "revoke" ["shut", "again"] [] Same;
         revoke_soon = "revoke" [] [("REGALL_REVOKE_MS", "1"), ("REGALL_PIN", "auto")] Alone;
         domains = "domains" [] [] Same;
+        inherited = "inherited" [] [] Same;
+        inherited_auto = "inherited" [] [("REGALL_PIN", "auto")] Same;
+        inherited_later = "inherited" [] [("REGALL_HCA_FILL", "later")] Same;
+        no_files = "no_files" [] [] Same;
         late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded = "loaded" [] [] Same;
         loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;

@@ -13,19 +13,6 @@ static int descriptors(void)
 	return n;
 }
 
-/* Objects of this kind on the device, of all processes, by the kernel's account. */
-static int objects(const char *device, const char *kind)
-{
-	char command[64], line[512] = "", word[16];
-	snprintf(command, sizeof command, "rdma res show %s", device);
-	FILE *f = popen(command, "r");
-	NEED(f && fgets(line, sizeof line, f));
-	pclose(f);
-	snprintf(word, sizeof word, " %s ", kind);
-	char *at = strstr(line, word);
-	return at ? atoi(at + strlen(word)) : -1;
-}
-
 static void busy(void)
 {
 	say("-- deallocated with things left in it");

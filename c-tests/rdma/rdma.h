@@ -424,6 +424,19 @@ __attribute__((unused)) static void dereg(const char *label, struct ibv_mr *mr)
 	say("%s: deregistered: %s", label, e ? strerrorname_np(e) : "ok");
 }
 
+/* Objects of this kind on the device, of all processes, by the kernel's account. */
+__attribute__((unused)) static int objects(const char *device, const char *kind)
+{
+	char command[64], line[512] = "", word[16];
+	snprintf(command, sizeof command, "rdma res show %s", device);
+	FILE *f = popen(command, "r");
+	NEED(f && fgets(line, sizeof line, f));
+	pclose(f);
+	snprintf(word, sizeof word, " %s ", kind);
+	char *at = strstr(line, word);
+	return at ? atoi(at + strlen(word)) : -1;
+}
+
 /* A number from /proc/self/status, in KiB for memory. */
 __attribute__((unused)) static long status_of(const char *field)
 {

@@ -13,11 +13,11 @@ use crate::limits;
 use crate::policy;
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
-use crate::sys::{file, Errno, Result};
+use crate::sys::{self, file, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
 use crate::uverbs::{ibdev_of, Channel, PdHandle};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
@@ -134,25 +134,44 @@ fn adopt_as(
         }
         class_for(&guard, owner, wanted, most).ok_or(Errno::MFILE)?
     };
+    if files::is_parents(fd) {
+        return Err(say_parents());
+    }
     let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
         Ok(channel) => channel,
         // A number that is no protection domain's: nobody has looked before.
         Err(Errno::NOENT) if owner.is_of_file() => return Err(Errno::NOENT),
+        // There is no descriptor or no memory left at the moment: the next request asks again.
+        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(Errno::OPNOTSUPP),
         Err(errno) => {
             log::warn!("memory can't be registered with this adapter from here ({errno}): its protection domains are left alone");
-            if let Some(mut guard) = lock() {
-                guard.hca.refuse(owner.context);
-            }
+            refuse(owner.context);
             return Err(Errno::OPNOTSUPP);
         }
     };
     let opened = open(owner, Device { channel, pd }, class, when);
     if opened == Err(Errno::OPNOTSUPP) {
-        if let Some(mut guard) = lock() {
-            guard.hca.refuse(owner.context);
-        }
+        refuse(owner.context);
     }
     opened
+}
+
+/// Protection domains of `context` are not adopted as long as it is open.
+pub fn refuse(context: u64) {
+    if let Some(mut guard) = lock() {
+        guard.hca.refuse(context);
+    }
+}
+
+/// Says once that the parent has the adapter open, too. (It may close it, or end.)
+#[cold]
+fn say_parents() -> Errno {
+    static SAID: AtomicU32 = AtomicU32::new(0);
+    let us = sys::getpid();
+    if SAID.swap(us, Relaxed) != us {
+        log::info!("the parent of process {us} has the same adapter open: its protection domains are left alone there");
+    }
+    Errno::OPNOTSUPP
 }
 
 /// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS: nothing

@@ -39,6 +39,31 @@ fn known(fd: i32) -> Option<FileId> {
     same.then(|| FileId::from_raw(row as u32))
 }
 
+/// Who has made this process by fork; 0: nobody, or one who is not known.
+static PARENT: AtomicU32 = AtomicU32::new(0);
+
+/// In a child of fork, whose parent has the id `parent`.
+pub fn inherited_from(parent: u32) {
+    PARENT.store(parent, Relaxed);
+}
+
+/// Whether the parent may have the open file behind `fd` as well: the adapter would keep what a
+/// child registers there, after its end, for as long as the parent has it.
+pub fn is_parents(fd: i32) -> bool {
+    let parent = PARENT.load(Relaxed);
+    if parent == 0 {
+        return false;
+    }
+    // In a pid namespace of its own the parent's id is somebody else's.
+    if sys::getppid() == 0 {
+        return true;
+    }
+    match file::is_same_in(parent, fd) {
+        Ok(same) => same,
+        Err(errno) => !matches!(errno, Errno::BADF | Errno::SRCH),
+    }
+}
+
 /// In a child of fork: nothing of its parent's is known.
 pub fn child() {
     if ANY.swap(false, Relaxed) {

@@ -231,6 +231,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     growing::child();
     reserve::child();
     taken::child();
+    files::inherited_from(sys::memory_owner());
     sys::own_memory();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);
@@ -276,9 +277,11 @@ fn start_anew(state: &mut State) {
     state.ledger.rebuild();
     aside::rebuild(&mut state.aside);
     // The descriptors are copies of the parent's: they keep its regions alive.
-    state
-        .hca
-        .forget(|device| file::close_inherited(device.channel.fd()));
+    state.hca.forget(|device| {
+        if device.channel.is_open_here() {
+            file::close_inherited(device.channel.fd());
+        }
+    });
     state.reserved = 0;
     owed::forget();
     state.adopting = false;

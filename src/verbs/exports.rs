@@ -12,7 +12,7 @@ use crate::config::Hca;
 use crate::intercept::{strict, symbols};
 use crate::registrar::hca::Owner;
 use crate::thread::{self, here};
-use crate::track::{self, asking, ending, lending, registering};
+use crate::track::{self, asking, domains, ending, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
@@ -465,6 +465,12 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *m
     );
     // SAFETY: the application's own call.
     let pd = really(|| unsafe { real(context, handle) });
+    if !pd.is_null() && registering::active() {
+        // Another process may have the context open: it would keep what is registered for this one.
+        let _pass = strict::pass();
+        track::fork::check();
+        domains::refuse(context as u64);
+    }
     new_pd(pd)
 }
 

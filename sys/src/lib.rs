@@ -206,6 +206,11 @@ pub fn geteuid() -> u32 {
     call!(libc::SYS_geteuid).unwrap_or(0) as u32
 }
 
+/// The id of this process's parent; 0: it is in another pid namespace, or nobody says.
+pub fn getppid() -> u32 {
+    call!(libc::SYS_getppid).unwrap_or(0) as u32
+}
+
 /// The process whose memory this is, as it sees itself. One that shares it (a child of vfork
 /// or CLONE_VM) has another pid, and finds this one here.
 static OWNER: AtomicU32 = AtomicU32::new(0);

@@ -344,6 +344,9 @@ impl Hca {
 
     /// The device behind `context` can't be served.
     pub fn refuse(&mut self, context: u64) {
+        if self.refuses(context) {
+            return;
+        }
         if let Some(place) = self.refused.iter_mut().find(|c| **c == 0) {
             *place = context;
         }

@@ -169,11 +169,13 @@ pub fn is_device(fd: i32, rdev: u64) -> bool {
     stat_fd(fd).is_ok_and(|s| s.is_character_device() && s.rdev == rdev)
 }
 
+/// From the kernel's kcmp.h.
+const KCMP_FILE: u64 = 0;
+
 /// Whether descriptors `a` and `b` are of one open file. Errors: EBADF if one of them is none;
 /// others where nobody says (Linux before 6.10 without kcmp(2), or with a seccomp filter).
 pub fn is_same(a: i32, b: i32) -> Result<bool> {
     const F_DUPFD_QUERY: i32 = 1024 + 3;
-    const KCMP_FILE: u64 = 0;
     match call!(libc::SYS_fcntl, a, F_DUPFD_QUERY, b) {
         Ok(same) => return Ok(same == 1),
         // Said of `a` or, by kernels that know the question, of `b`.
@@ -183,6 +185,13 @@ pub fn is_same(a: i32, b: i32) -> Result<bool> {
     // A thread may have a table of descriptors of its own.
     let own = crate::gettid();
     let told = call!(libc::SYS_kcmp, own, own, KCMP_FILE, a, b);
+    told.map(|difference| difference == 0)
+}
+
+/// Whether process `pid` has the open file behind `fd` of this one under the same number. Errors:
+/// EBADF if it has nothing there, ESRCH if there is no such process; others where nobody says.
+pub fn is_same_in(pid: u32, fd: i32) -> Result<bool> {
+    let told = call!(libc::SYS_kcmp, pid, crate::gettid(), KCMP_FILE, fd, fd);
     told.map(|difference| difference == 0)
 }
 

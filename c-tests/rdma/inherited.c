@@ -1,0 +1,172 @@
+/*
+ * Proves: a child of fork that registers by a context of its parent's leaves nothing behind there
+ * when it ends. The kernel would keep what the library registered as long as anybody has the
+ * context open.
+ */
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "rdma.h"
+
+#define DEVICE ADAPTER("1")
+/* So that it is seen if more than a page of it is registered. */
+#define PAGES 1024ul
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+
+static void open_all(void)
+{
+	ctx = open_device(DEVICE);
+	NEED(ctx);
+	pd = ibv_alloc_pd(ctx);
+	NEED(pd);
+}
+
+static char *memory(void)
+{
+	return memset(island(PAGES), 'm', PAGES * PAGE);
+}
+
+/* Registers fresh memory, and gives it back. */
+static void once(struct ibv_pd *in)
+{
+	struct ibv_mr *mr = reg("fresh", in, memory(), PAGE, ALL);
+	dereg("fresh", mr);
+	fflush(stdout);
+}
+
+static void left(const char *when)
+{
+	say("%s: %d regions", when, objects(DEVICE, "mr"));
+}
+
+static void end_in_several_ways(void)
+{
+	say("-- children that end");
+	for (int how = 0; how < 3; how++) {
+		fflush(stdout);
+		pid_t child = fork();
+		NEED(child >= 0);
+		if (child == 0) {
+			once(pd);
+			if (how == 0)
+				_exit(0);
+			if (how == 1)
+				exit(0);
+			raise(SIGKILL);
+		}
+		reap("child", child);
+		left("after it");
+	}
+}
+
+/* The same where the parent has registered there itself, and goes on to. */
+static void beside_the_parent(void)
+{
+	say("-- beside the parent's own");
+	struct ibv_mr *mr = reg("parent", pd, memory(), PAGE, ALL);
+	int before = objects(DEVICE, "mr");
+	fflush(stdout);
+	pid_t child = fork();
+	NEED(child >= 0);
+	if (child == 0) {
+		once(pd);
+		/* A context of its own goes with it. */
+		struct ibv_context *mine = open_device(DEVICE);
+		NEED(mine);
+		struct ibv_pd *in = ibv_alloc_pd(mine);
+		NEED(in);
+		once(in);
+		_exit(0);
+	}
+	reap("child", child);
+	PROMISE(objects(DEVICE, "mr") == before);
+	dereg("parent", mr);
+}
+
+/* Whether a second request is answered with the first one's region. */
+static bool is_served(void)
+{
+	char *p = memory();
+	struct ibv_mr *a = ibv_reg_mr(pd, p, PAGE, ALL), *b = ibv_reg_mr(pd, p + PAGE, PAGE, ALL);
+	NEED(a && b);
+	bool same = a->lkey == b->lkey;
+	NEED(ibv_dereg_mr(a) == 0 && ibv_dereg_mr(b) == 0);
+	return same;
+}
+
+/* As daemon(3) does: what the parent had open is the child's alone when the parent has ended. */
+static void of_a_daemon(void)
+{
+	say("-- a daemon");
+	NEED(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+	fflush(stdout);
+	pid_t parent = fork();
+	NEED(parent >= 0);
+	if (parent == 0) {
+		open_all();
+		pid_t us = getpid(), child = fork();
+		NEED(child >= 0);
+		if (child != 0)
+			_exit(0);
+		while (getppid() == us)
+			usleep(1000);
+		usleep(20000);
+		once(pd);
+		bool serves = shimmed() && !env_is("REGALL_HCA", "off") && !env_is("REGALL_KEYS", "exact");
+		PROMISE(!serves || is_served());
+		say("dealloc: %d", ibv_dealloc_pd(pd));
+		say("close: %d", ibv_close_device(ctx));
+		fflush(stdout);
+		_exit(wrong);
+	}
+	reap("parent", parent);
+	int status = -1;
+	NEED(waitpid(-1, &status, 0) > 0);
+	say("daemon: %d", status);
+}
+
+/* Files of the program's own under the numbers that descriptors of the library's have. */
+static void over_ours(void)
+{
+	say("-- numbers");
+	int file = memfd_create("a file", 0);
+	NEED(file >= 0);
+	struct ibv_mr *mr = reg("parent", pd, memory(), PAGE, ALL);
+	for (int fd = 960; fd < 1024; fd++)
+		NEED(dup2(file, fd) == fd);
+	fflush(stdout);
+	pid_t child = fork();
+	NEED(child >= 0);
+	if (child == 0) {
+		memory();
+		int lost = 0;
+		for (int fd = 960; fd < 1024; fd++)
+			lost += fcntl(fd, F_GETFD) < 0;
+		say("lost by fork: %d", lost);
+		fflush(stdout);
+		_exit(0);
+	}
+	reap("child", child);
+	for (int fd = 960; fd < 1024; fd++)
+		close(fd);
+	(void)mr;
+}
+
+int main(void)
+{
+	open_all();
+	end_in_several_ways();
+	say("dealloc: %d", ibv_dealloc_pd(pd));
+	pd = ibv_alloc_pd(ctx);
+	NEED(pd);
+	beside_the_parent();
+	say("dealloc: %d", ibv_dealloc_pd(pd));
+	say("close: %d", ibv_close_device(ctx));
+	left("closed");
+	of_a_daemon();
+	open_all();
+	over_ours();
+	return wrong;
+}
