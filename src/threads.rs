@@ -291,8 +291,13 @@ fn map(bytes: u64, untouchable: u64, shared: bool) -> Result<u64> {
 /// the process (since Linux 6.1 or so), and that must be it.
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether our threads are all that is left of the process.
+/// Whether our threads are all that is left of the process. No descriptor is made as long as its first
+/// thread is there: a program that closes one and opens another counts on getting its number.
 pub fn alone() -> bool {
+    // A zombie has no memory, and so no program.
+    if file::read_link(c"/proc/self/exe", &mut [0; 1]).is_ok() {
+        return false;
+    }
     let ours = all().filter(|t| t.runs()).count() as u64;
     match Stat::read(c"/proc/self/stat") {
         // The first thread stays in the count until the process ends.
