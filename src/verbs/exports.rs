@@ -534,12 +534,14 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         let _pass = strict::pass();
         track::fork::check();
         ending::forget_context(context as u64);
-        if handles::has_numbers() {
-            requests::forget_numbers();
-        }
     }
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(context) });
+    if handles::has_numbers() {
+        // What was lent by ioctl goes with its last descriptor.
+        let _pass = strict::pass();
+        requests::closed();
+    }
     if value == 0 {
         closed(context);
     }
