@@ -6,6 +6,7 @@
 #ifdef WITHIN
 #define RDMA_STATIC_PROVIDERS rxe
 #endif
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include "requests.h"
@@ -129,7 +130,7 @@ static void bad_memory(void)
 	say("away: %d", raw_destroy(fd, away->out.mr_handle));
 }
 
-static void query(uint32_t mr, uint32_t key)
+static void query(uint32_t mr, uint32_t key, const char *at)
 {
 	uint32_t lkey = 0, rkey = 0;
 	uint64_t length = 0, iova = 0;
@@ -140,7 +141,7 @@ static void query(uint32_t mr, uint32_t key)
 	with(&m, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, 8, (uintptr_t)&length);
 	with(&m, UVERBS_ATTR_QUERY_MR_RESP_IOVA, 8, (uintptr_t)&iova);
 	say("asked: %d, flags %d %d %d", send_to(r.ctx->cmd_fd, &m), m.attr[1].flags, m.attr[3].flags, m.attr[4].flags);
-	say("length %zu, at its place: %d, key: %d", (size_t)length, iova == (uintptr_t)p, lkey == key);
+	say("length %zu, at its place: %d, key: %d", (size_t)length, iova == (uintptr_t)at, lkey == key);
 }
 
 static void by_method(void)
@@ -170,8 +171,47 @@ static void changes(void)
 	with(&m, UVERBS_ATTR_CORE_IN, sizeof in, (uintptr_t)&in);
 	with(&m, UVERBS_ATTR_CORE_OUT, sizeof out, (uintptr_t)&out);
 	say("changed: %d", send_to(r.ctx->cmd_fd, &m));
-	query(mr->handle, out.lkey ? out.lkey : mr->lkey);
+	query(mr->handle, out.lkey ? out.lkey : mr->lkey, p);
 	say("dereg: %d", own_dereg(mr));
+}
+
+/* A region is what it was also when its memory is not mapped any more. */
+static void unmapped(void)
+{
+	char *at = island(4);
+	struct asked a;
+	NEED(raw_reg(r.ctx->cmd_fd, &a, r.pd->handle, at, 3 * PAGE, ALL) == 0);
+	NEED(munmap(at, 4 * PAGE) == 0);
+	query(a.out.mr_handle, a.out.lkey, at);
+	say("destroyed: %d", raw_destroy(r.ctx->cmd_fd, a.out.mr_handle));
+}
+
+static void *message_to_be_unmapped;
+static volatile int over;
+
+/* Another thread takes the message away and puts it back: EFAULT now and then, but no signal. */
+static void *unmap_and_map(void *arg)
+{
+	while (!over) {
+		NEED(munmap(message_to_be_unmapped, PAGE) == 0);
+		anon_at(message_to_be_unmapped, 1);
+	}
+	return arg;
+}
+
+static void contended(void)
+{
+	message_to_be_unmapped = island(1);
+	pthread_t t;
+	NEED(pthread_create(&t, NULL, unmap_and_map, NULL) == 0);
+	int bad = 0;
+	for (int i = 0; i < 20000; i++) {
+		int error = send_to(r.ctx->cmd_fd, message_to_be_unmapped);
+		bad += error != EFAULT && error != EINVAL && error != EPROTONOSUPPORT;
+	}
+	over = 1;
+	NEED(pthread_join(t, NULL) == 0);
+	say("contended: %d", bad);
 }
 
 /* The region is the parent's, whatever the child does. */
@@ -290,6 +330,8 @@ int main(void)
 	requests();
 	bad_memory();
 	changes();
+	unmapped();
+	contended();
 	by_method();
 	children();
 	pass_to_another(to, child);

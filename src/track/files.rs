@@ -5,7 +5,7 @@
 //! its open file and the kernel's handle to who comes by ioctl. Both are one domain: who comes by a
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
-use super::{ending, lock, revoking};
+use super::{ending, lock, revoking, State};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{active, numbers, Device, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file::{self, Fd};
@@ -147,10 +147,9 @@ pub fn look(fd: i32) -> Option<FileId> {
             continue;
         };
         let mut guard = lock()?;
-        let used = |file| guard.hca.find(|x| x.file == file).next().is_some();
         let file = match (seen.file, found) {
             (FileId::NONE, Some((file, _))) => file,
-            (FileId::NONE, None) => believed(fd).filter(|f| !used(*f)).unwrap_or_else(new),
+            (FileId::NONE, None) => unused(&guard, fd),
             (file, _) => file,
         };
         let Some(domain) = guard.hca.domain_mut(d).filter(|x| seen.is(x)) else {
@@ -159,18 +158,33 @@ pub fn look(fd: i32) -> Option<FileId> {
         domain.file = file;
         found = found.or(Some((file, seen.device.channel.fd())));
     }
+    let guard = lock()?;
     let (file, own) = match found {
-        Some((file, own)) => (file, Some(own)),
-        None => {
-            let guard = lock()?;
-            let used = |file| guard.hca.find(|x| x.file == file).next().is_some();
-            let file = believed(fd).filter(|f| !used(*f)).unwrap_or_else(new);
-            (file, None)
+        Some((file, own)) => {
+            // It may have been given up meanwhile, and its number be another one's.
+            let fd = |x: &Domain| x.device.map(|x| x.channel.fd());
+            let there = |x: &Domain| x.file == file && fd(x) == Some(own);
+            let own = guard.hca.find(there).next().map(|_| own);
+            (file, own)
         }
+        None => (unused(&guard, fd), None),
     };
     ANY.store(true, Relaxed);
     remember(fd, file, own);
     Some(file)
+}
+
+/// A number for the file behind `fd`, of which there is no domain: the one that it had, unless that
+/// may be another file's, too.
+fn unused(state: &State, fd: i32) -> FileId {
+    let used = |file| state.hca.find(|x| x.file == file).next().is_some();
+    let rows = |file: FileId| {
+        KNOWN
+            .iter()
+            .filter(move |row| row.load(Relaxed) as u32 == file.get())
+    };
+    let own = believed(fd).filter(|file| !used(*file) && rows(*file).count() == 1);
+    own.unwrap_or_else(new)
 }
 
 fn new() -> FileId {
@@ -257,6 +271,11 @@ pub fn owner(fd: i32, pd: PdHandle) -> Option<(FileId, Owner, Option<Driver>)> {
     let file = if all_are_known { file } else { look(fd)? };
     let found = there(file).map(|(owner, driver)| (file, owner, Some(driver)));
     found.or(Some((file, Owner::of_file(file, pd), None)))
+}
+
+/// The driver of a protection domain in an open file, if there is a domain of it.
+pub fn driver_of(file: FileId, pd: PdHandle) -> Option<Driver> {
+    lock()?.hca.owner_of(file, pd).map(|(_, driver)| driver)
 }
 
 /// The protection domain is no more: another one may get its number.

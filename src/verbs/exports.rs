@@ -12,7 +12,7 @@ use crate::config::Hca;
 use crate::intercept::{strict, symbols};
 use crate::registrar::hca::Owner;
 use crate::thread::{self, here};
-use crate::track::{self, asking, ending, lending, registering};
+use crate::track::{self, asking, ending, files, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
@@ -537,7 +537,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     }
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(context) });
-    if handles::has_numbers() {
+    if files::any() {
         // What was lent by ioctl goes with its last descriptor.
         let _pass = strict::pass();
         requests::closed();

@@ -22,6 +22,7 @@ use crate::uverbs::requests::{Message, Request, CORE};
 use crate::uverbs::wire::VERBS_IOCTL;
 use crate::uverbs::PdHandle;
 use copy::{Copy, Stack};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::numbers;
 
 // Sites look for this one.
@@ -36,6 +37,31 @@ struct Asked<'a> {
     message: Message,
     /// What the message names, likewise.
     core: [u8; CORE],
+}
+
+/// What the kernel has said once, yes or no.
+struct Answered(AtomicU8);
+
+impl Answered {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
+    const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    fn or_ask(&self, ask: impl FnOnce() -> bool) -> bool {
+        match self.0.load(Relaxed) {
+            Self::NO => false,
+            Self::YES => true,
+            _ => {
+                let yes = ask();
+                self.0
+                    .store(if yes { Self::YES } else { Self::NO }, Relaxed);
+                yes
+            }
+        }
+    }
 }
 
 impl Asked<'_> {

@@ -1,7 +1,7 @@
 //! A registration that is asked for by ioctl.
 
 use super::copy::{Copy, Made};
-use super::Asked;
+use super::{Answered, Asked};
 use crate::base::counters;
 use crate::intercept::closing;
 use crate::track::{self, asking, failed, files, lending, registering};
@@ -9,7 +9,7 @@ use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
 use crate::verbs::handles;
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
 
@@ -79,18 +79,8 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
 
 /// Whether this kernel has the method for registrations: what it does not know it refuses.
 fn knows_method(fd: i32, driver: Driver) -> bool {
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    match KNOWN.load(Relaxed) {
-        NO => false,
-        YES => true,
-        _ => {
-            let knows = wire::knows_reg_mr(fd, driver.0);
-            KNOWN.store(if knows { YES } else { NO }, Relaxed);
-            knows
-        }
-    }
+    static KNOWN: Answered = Answered::new();
+    KNOWN.or_ask(|| wire::knows_reg_mr(fd, driver.0))
 }
 
 /// The kernel is asked. If that fails while regions of ours hold pinned memory they make room, and
