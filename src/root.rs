@@ -45,7 +45,11 @@ pub static ALL: Subscribers = Subscribers {
         helper::start_if_needed,
         check::life::child_tracked,
     ],
-    new_code: &[intercept::new_code, check::life::new_code],
+    new_code: &[
+        intercept::new_code,
+        intercept::closing::code_came,
+        check::life::new_code,
+    ],
     code_gone: &[patch::forget, check::life::code_gone],
     memory_leaves: &[cookies::leave],
     pages_replaced: &[cookies::replaced],

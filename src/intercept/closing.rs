@@ -3,12 +3,15 @@
 //! the time. So nothing is put there before an adapter is known by its open file.
 //!
 //! Missed: what libc does inside itself, system calls that a program makes by itself, io_uring,
-//! modules that are loaded after the last adapter was opened, and functions found by dlsym.
+//! functions found by dlsym, modules that are loaded after the last registration and opening of an
+//! adapter, and, where another library has a function of the same name, who has not called it yet.
 
-use crate::intercept::{strict, symbols};
-use crate::patch::find_function;
+use crate::intercept::strict;
+use crate::intercept::symbols::{self, Stand};
+use crate::patch::{find_function, find_in_library};
 use crate::track::{files, revoking, subscribers};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use regall_directory::addr::PageRange;
 
 /// Which of libc's functions there are, each with ours.
 const NAMES: [(&str, *const ()); 6] = [
@@ -23,24 +26,50 @@ const NAMES: [(&str, *const ()); 6] = [
 /// Addresses of libc's own; 0: it has none.
 static REAL: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
+/// Modules may have come since [`see`].
+static DUE: AtomicBool = AtomicBool::new(true);
+
+/// Code has come somewhere.
+pub fn code_came(_: PageRange, _: u64, _: bool, _: bool) {
+    DUE.store(true, Relaxed);
+}
+
 /// Sees to it that modules that are loaded now are seen to close adapters.
+#[inline]
+pub fn see() {
+    if DUE.load(Relaxed) {
+        see_now();
+    }
+}
+
 #[cold]
 #[inline(never)]
-pub fn see() {
+fn see_now() {
     // Who makes slots writable may be killed.
     if revoking::is_shut_in() {
         return;
     }
+    DUE.store(false, Relaxed);
     for (place, (name, _)) in REAL.iter().zip(NAMES) {
         if place.load(Relaxed) == 0 {
             place.store(find_function(name).unwrap_or(0), Relaxed);
         }
     }
-    symbols::replace(|name| {
-        let n = NAMES.iter().position(|(n, _)| n.as_bytes() == name)?;
-        let real = REAL.get(n)?.load(Relaxed);
-        (real != 0).then_some((real, NAMES.get(n)?.1 as u64))
-    });
+    // Another thread may be searching code.
+    if REAL[0].load(Relaxed) == 0 {
+        return DUE.store(true, Relaxed);
+    }
+    let mut n = 0;
+    symbols::stand_in(NAMES.map(|(name, ours)| {
+        let real = REAL.get(n).map_or(0, |r| r.load(Relaxed));
+        n += 1;
+        let other = find_in_library(b"libpthread", name).unwrap_or(0);
+        Stand {
+            name,
+            theirs: [real, if real == 0 { 0 } else { other }],
+            ours: ours as u64,
+        }
+    }));
 }
 
 /// libc's own function of number `n`, with its arguments.

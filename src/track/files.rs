@@ -127,6 +127,11 @@ impl Seen {
         match self.is_by(fd) {
             Ok(same) => same,
             Err(Errno::BADF) => false,
+            // A filter may kill who asks further.
+            Err(_) if revoking::is_shut_in() => {
+                let other = |file| self.file != FileId::NONE && self.file != file;
+                !believed(fd).is_some_and(other)
+            }
             Err(_) => self.device.channel.may_be(fd),
         }
     }

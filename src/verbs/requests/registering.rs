@@ -9,12 +9,8 @@ use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
 use crate::verbs::handles;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
-
-/// Whether close() and its kin are seen.
-static SEES: AtomicBool = AtomicBool::new(false);
 
 /// Answers with a region that is there, or has the kernel make one.
 pub fn register(asked: &Asked, what: Register) -> i64 {
@@ -37,9 +33,7 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         super::closed();
     }
     // Who registers for the first time by ioctl may close so, too.
-    if !SEES.swap(true, Relaxed) {
-        closing::see();
-    }
+    closing::see();
     let (file, owner, driver) = files::owner(fd, pd)?;
     let asks = asked.message.driver();
     // The kernel refuses what is for another driver, or no device.
