@@ -16,6 +16,7 @@ pub static ALL: Subscribers = Subscribers {
     other_call,
     verbs: verbs::requests::handle,
     adapters_closed: verbs::requests::closed,
+    adapter_known: rotator::look_after,
     before: check::events::before,
     after: check::events::after,
     child_begins: &[
@@ -45,11 +46,7 @@ pub static ALL: Subscribers = Subscribers {
         helper::start_if_needed,
         check::life::child_tracked,
     ],
-    new_code: &[
-        intercept::new_code,
-        intercept::closing::code_came,
-        check::life::new_code,
-    ],
+    new_code: &[intercept::new_code, check::life::new_code],
     code_gone: &[patch::forget, check::life::code_gone],
     memory_leaves: &[cookies::leave],
     pages_replaced: &[cookies::replaced],

@@ -187,66 +187,19 @@ fn give_own(group: &Group, module: &Module, ours: &[(&str, u64)]) -> bool {
     !left.get()
 }
 
-/// A function of ours for one of libc's.
-#[derive(Clone, Copy)]
-pub struct Stand {
-    /// libc's name for it.
-    pub name: &'static str,
-    /// Where libc, and libpthread before glibc 2.34, have theirs; 0: nowhere.
-    pub theirs: [u64; 2],
-    /// Where ours is.
-    pub ours: u64,
-}
-
-impl Stand {
-    /// Whether libc has it at `address`.
-    fn is_at(&self, address: u64) -> bool {
-        address != 0 && self.theirs.contains(&address)
-    }
-}
-
-/// Puts functions of ours into the slots of all modules but this one that hold libc's own, or
-/// nothing as yet. Where some other module has a function of that name, what holds nothing is left
-/// alone: it may be meant.
-pub fn stand_in<const N: usize>(all: [Stand; N]) {
-    let mut buffer = [0u8; BUFFER_BYTES];
-    let mut alone = all.map(|x| x.is_at(x.theirs[0]));
-    let _ = groups(&mut buffer, |group| {
-        if let Some(module) = foreign(group) {
-            for (alone, x) in alone.iter_mut().zip(&all) {
-                let there = module.symbol(x.name.as_bytes());
-                *alone &= there.is_none_or(|at| x.is_at(at));
-            }
-        }
-        true
-    });
-    let _ = groups(&mut buffer, |group| {
-        if let Some(module) = foreign(group) {
-            let unresolved = |now| group.segments().any(|s| s.range.contains(now));
-            rewrite_tables(group, &module, &|name, now| {
-                let n = all.iter().position(|x| x.name.as_bytes() == name)?;
-                let (x, alone) = (all.get(n)?, *alone.get(n)?);
-                (x.is_at(now) || alone && unresolved(now)).then_some(x.ours)
-            });
-        }
-        true
-    });
-}
-
-/// A module that is not this one.
-fn foreign(group: &Group) -> Option<Module> {
-    let ours = install as *const () as u64;
-    let is_ours = group.segments().any(|s| s.range.contains(ours));
-    let is_none = matches!(
-        group.origin,
-        Origin::Kernel | Origin::Heap | Origin::Stack | Origin::Anonymous
-    );
-    (!is_ours && !is_none).then(|| Module::open(group))?
-}
-
 /// Rewrites the slots of one module.
 fn rewrite(group: &Group) -> u32 {
-    let Some(module) = foreign(group) else {
+    let ours = install as *const () as u64;
+    let is_ours = group.segments().any(|s| s.range.contains(ours));
+    if is_ours
+        || matches!(
+            group.origin,
+            Origin::Kernel | Origin::Heap | Origin::Stack | Origin::Anonymous
+        )
+    {
+        return 0;
+    }
+    let Some(module) = Module::open(group) else {
         return 0;
     };
     // What ld.so has not looked up yet leads back into the module.
