@@ -9,7 +9,8 @@
 use crate::intercept::strict;
 use crate::intercept::symbols::{self, Stand};
 use crate::patch::{find_function, find_in_library};
-use crate::track::{files, revoking, subscribers};
+use crate::track::files::{self, Whose};
+use crate::track::{revoking, subscribers};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 
@@ -60,7 +61,7 @@ fn see_now() {
         return DUE.store(true, Relaxed);
     }
     let mut n = 0;
-    symbols::stand_in(NAMES.map(|(name, ours)| {
+    let all = NAMES.map(|(name, ours)| {
         let real = REAL.get(n).map_or(0, |r| r.load(Relaxed));
         n += 1;
         let other = find_in_library(b"libpthread", name).unwrap_or(0);
@@ -69,7 +70,8 @@ fn see_now() {
             theirs: [real, if real == 0 { 0 } else { other }],
             ours: ours as u64,
         }
-    }));
+    });
+    symbols::while_all_stay(&|| symbols::stand_in(all));
 }
 
 /// libc's own function of number `n`, with its arguments.
@@ -90,42 +92,76 @@ fn told(were: bool) {
     }
 }
 
-/// Whether that is so of `fd`, which is about to be closed.
-fn is_watched(fd: i32) -> bool {
-    files::any() && {
-        let _pass = strict::pass();
-        files::is_watched(fd)
+/// Whose `fd` is, which is about to be closed.
+fn whose(fd: i32) -> Whose {
+    if !files::any() {
+        return Whose::Other;
     }
+    let _pass = strict::pass();
+    files::whose(fd)
 }
 
+/// Closes `fd`. One of ours is none of the program's: whoever closes all that there may be (a
+/// daemon) has not opened it.
 extern "C" fn close(fd: i32) -> i32 {
-    let were = is_watched(fd);
+    let whose = whose(fd);
+    if whose == Whose::Ours {
+        // EBADF, by libc.
+        return real(0, -1i64 as u64, 0, 0);
+    }
     let value = real(0, fd as u64, 0, 0);
-    told(were);
+    told(whose == Whose::Programs);
     value
 }
 
 extern "C" fn dup2(old: i32, new: i32) -> i32 {
-    let were = old != new && is_watched(new);
+    let were = old != new && whose(new) != Whose::Other;
     let value = real(2, old as u64, new as u64, 0);
     told(were);
     value
 }
 
 extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
-    let were = old != new && is_watched(new);
+    let were = old != new && whose(new) != Whose::Other;
     let value = real(3, old as u64, new as u64, flags as u64);
     told(were);
     value
 }
 
+/// The first descriptor from `first` to `last` that is ours.
+fn first_of_ours(first: u32, last: u32) -> Option<u32> {
+    if !files::any() {
+        return None;
+    }
+    let _pass = strict::pass();
+    files::first_of_ours(first, last)
+}
+
+/// Closes `first..=last`, but for ours.
 extern "C" fn close_range(first: u32, last: u32, flags: i32) -> i32 {
-    let value = real(4, first.into(), last.into(), flags as u64);
+    const UNSHARE: i32 = 1 << 1;
+    let (mut from, mut flags) = (first, flags);
+    let mut value = 0;
+    while let (0, Some(ours)) = (value, first_of_ours(from, last)) {
+        if from < ours {
+            value = real(4, from.into(), (ours - 1).into(), flags as u64);
+            flags &= !UNSHARE;
+        }
+        from = ours + 1;
+    }
+    // Nothing may be left; what is wrong with the request the kernel says.
+    if value == 0 && (from <= last || from == first) {
+        value = real(4, from.into(), last.into(), flags as u64);
+    }
     told(value == 0 && files::any());
     value
 }
 
 extern "C" fn closefrom(first: i32) {
-    real(5, first as u64, 0, 0);
-    told(files::any());
+    let from = first.max(0) as u32;
+    let whole = first_of_ours(from, u32::MAX).is_none();
+    if whole || close_range(from, u32::MAX, 0) != 0 {
+        real(5, first as u64, 0, 0);
+        told(files::any());
+    }
 }

@@ -187,6 +187,27 @@ fn give_own(group: &Group, module: &Module, ours: &[(&str, u64)]) -> bool {
     !left.get()
 }
 
+/// Does something while ld.so unmaps no module, which another thread may be about to have it do:
+/// dl_iterate_phdr(3) holds the lock for that, which nobody holds for long. Nothing is done where
+/// libc has no such function.
+pub fn while_all_stay(then: &dyn Fn()) {
+    type Told = unsafe extern "C" fn(*const c_void, usize, *mut c_void) -> i32;
+    unsafe extern "C" fn first(_: *const c_void, _: usize, then: *mut c_void) -> i32 {
+        // SAFETY: what is handed in below, which is there until that returns.
+        unsafe { (*then.cast::<&dyn Fn()>())() };
+        // That was all.
+        1
+    }
+    let Some(at) = find_function("dl_iterate_phdr") else {
+        return;
+    };
+    // SAFETY: the address of libc's function of that name.
+    let iterate: extern "C" fn(Told, *mut c_void) -> i32 =
+        unsafe { core::mem::transmute(at as *const ()) };
+    let mut then = then;
+    iterate(first, (&raw mut then).cast());
+}
+
 /// A function of ours for one of libc's.
 #[derive(Clone, Copy)]
 pub struct Stand {

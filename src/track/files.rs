@@ -341,30 +341,67 @@ pub fn any() -> bool {
     ANY.load(Relaxed)
 }
 
-/// Whether `fd`, which is about to be closed, may be the last descriptor by which the program has a
-/// device that is known by its file.
+/// Whose a descriptor is that is about to be closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Nobody's that is looked after.
+    Other,
+    /// It may be the program's last one of a device that is known by its file.
+    Programs,
+    /// A domain's: the program closes what it has not opened.
+    Ours,
+}
+
+/// Whose `fd` is.
 #[inline]
-pub fn is_watched(fd: i32) -> bool {
-    any() && active() && is_watched_device(fd)
+pub fn whose(fd: i32) -> Whose {
+    match any() && active() {
+        true => whose_device(fd),
+        false => Whose::Other,
+    }
 }
 
 #[cold]
 #[inline(never)]
-fn is_watched_device(fd: i32) -> bool {
-    if revoking::is_shut_in() || sys::getpid() != sys::memory_owner() {
-        return false;
+fn whose_device(fd: i32) -> Whose {
+    if revoking::is_shut_in() {
+        return Whose::Other;
     }
-    let Some(device) = file::device_of(fd) else {
-        return false;
+    let device = file::device_of(fd);
+    let Some(device) = device.filter(|_| sys::getpid() == sys::memory_owner()) else {
+        return Whose::Other;
     };
     let Some(guard) = lock() else {
         // Whoever is interrupted may be at it.
-        return true;
+        return Whose::Programs;
     };
-    let of = |x: Device| x.channel.device() == device;
-    let known = |x: &Domain| x.file != FileId::NONE && x.device.is_some_and(of);
-    let mut all = guard.hca.find(known);
-    all.next().is_some()
+    let of = |x: &Domain| x.device.filter(|x| x.channel.device() == device);
+    let ours = |x: &Domain| of(x).is_some_and(|x| x.channel.fd() == fd);
+    let known = |x: &Domain| x.file != FileId::NONE && of(x).is_some();
+    let is_ours = guard.hca.find(ours).next().is_some();
+    let is_known = guard.hca.find(known).next().is_some();
+    match (is_ours, is_known) {
+        (true, _) => Whose::Ours,
+        (_, true) => Whose::Programs,
+        _ => Whose::Other,
+    }
+}
+
+/// The first descriptor from `first` to `last` that is a domain's.
+#[cold]
+pub fn first_of_ours(first: u32, last: u32) -> Option<u32> {
+    if revoking::is_shut_in() || sys::getpid() != sys::memory_owner() {
+        return None;
+    }
+    let mut found = None;
+    for device in numbers().filter_map(|d| Some(Seen::of(d)?.device)) {
+        let fd = device.channel.fd() as u32;
+        let lower = found.is_none_or(|found| fd < found);
+        if (first..=last).contains(&fd) && lower && device.channel.is_open_here() {
+            found = Some(fd);
+        }
+    }
+    found
 }
 
 /// Forgets the domains whose open file the program has closed, which nobody else may have told: our
