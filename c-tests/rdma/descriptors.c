@@ -157,6 +157,26 @@ static void closed(void)
 	}
 }
 
+/* Who closes what there may be closes nothing that is there without the shim. */
+static void closed_by_a_daemon(void)
+{
+	int fd = raw_open(second), closed = 0;
+	uint32_t pd = raw_pd(fd);
+	struct asked a, b;
+	NEED(raw_reg(fd, &a, pd, p, PAGE, ALL) == 0);
+	for (int i = 900; i < 1100; i++)
+		closed += close(i) == 0 || errno != EBADF;
+	say("closed one by one: %d", closed);
+	say("close_range: %d", close_range(900, ~0u, 0));
+	closefrom(900);
+	NEED(raw_reg(fd, &b, pd, p, PAGE, ALL) == 0);
+	PROMISE(b.out.mr_handle >> 31 == a.out.mr_handle >> 31);
+	say("destroyed: %d %d", raw_destroy(fd, a.out.mr_handle), raw_destroy(fd, b.out.mr_handle));
+	say("dealloc: %d", raw_dealloc(fd, pd));
+	close(fd);
+	tell_left("closed");
+}
+
 /* What was asked for stays as long as a child has the file, and no longer. */
 static void held_by_a_child(void)
 {
@@ -260,6 +280,7 @@ int main(int argc, char **argv)
 	with_two_tables();
 	deallocated();
 	closed();
+	closed_by_a_daemon();
 	held_by_a_child();
 	in_flight();
 	closed_by_its_function();
