@@ -11,7 +11,7 @@ use crate::limits;
 use crate::policy;
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
-use crate::sys::{file, Errno, Result};
+use crate::sys::{self, file, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
 use crate::uverbs::{ibdev_of, Channel, PdHandle};
@@ -144,7 +144,8 @@ fn adopt_as(
             return Err(Errno::OPNOTSUPP);
         }
     };
-    let opened = open(owner, Device { channel, pd }, class, when);
+    let from = if sys::has_the_process_files() { fd } else { -1 };
+    let opened = open(owner, Device { channel, pd, from }, class, when);
     if opened == Err(Errno::OPNOTSUPP) {
         if let Some(mut guard) = lock() {
             guard.hca.refuse(owner.context);
@@ -202,7 +203,12 @@ pub fn own(name: &[u8]) -> Result<()> {
     let pd = channel.alloc_pd()?;
     let class = with_local_write(policy::remote_access(settings::config().access));
     let nobody = Owner { pd: 0, context: 0 };
-    open(nobody, Device { channel, pd }, class, When::AtOnce)
+    let device = Device {
+        channel,
+        pd,
+        from: -1,
+    };
+    open(nobody, device, class, When::AtOnce)
 }
 
 /// Whether fork may take registered pages away from this process. Says so once.
@@ -333,7 +339,7 @@ fn own_channel(fd: i32) -> Result<Channel> {
 
 /// A duplicate of `fd` under a number that no other domain has for its own: the program may have
 /// closed that one, or have it in another thread's table, and by the number two files would be one.
-fn own_number(fd: i32) -> Result<i32> {
+pub(super) fn own_number(fd: i32) -> Result<i32> {
     let mut own = file::duplicate_high(fd)?;
     loop {
         let taken = {

@@ -5,7 +5,7 @@
 //! its open file and the kernel's handle to who comes by ioctl. Both are one domain: who comes by a
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
-use super::{ending, lock, revoking, State};
+use super::{ending, lock, own, revoking, State};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{active, numbers, Device, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file::{self, Fd};
@@ -122,6 +122,19 @@ impl Seen {
         is_one(self.device.channel.fd(), fd)
     }
 
+    /// Domain `d`, if its device is the open file behind `fd`; if it has lost its own descriptor it
+    /// may get another by this one.
+    fn by(d: DomainId, fd: i32) -> Option<Self> {
+        let seen = Self::of(d)?;
+        match seen.is_by(fd) {
+            Ok(true) => Some(seen),
+            _ if seen.device.from < 0 || !seen.device.channel.may_be(fd) => None,
+            _ => (own::see(d, Some(fd)))
+                .then(|| Self::of(d))?
+                .filter(|x| x.is_by(fd) == Ok(true)),
+        }
+    }
+
     /// Whether it may be: where the kernel does not say, one of the same device may.
     fn may_be_by(&self, fd: i32) -> bool {
         match self.is_by(fd) {
@@ -148,7 +161,7 @@ pub fn look(fd: i32) -> Option<FileId> {
     }
     let mut found = None;
     for d in numbers() {
-        let Some(seen) = Seen::of(d).filter(|x| x.is_by(fd) == Ok(true)) else {
+        let Some(seen) = Seen::by(d, fd) else {
             continue;
         };
         let mut guard = lock()?;
@@ -215,8 +228,10 @@ pub fn is(fd: i32, file: FileId) -> bool {
 #[cold]
 #[inline(never)]
 fn is_slowly(fd: i32, file: FileId) -> bool {
-    let mut all = numbers().filter_map(Seen::of);
-    all.any(|x| x.file == file && x.may_be_by(fd))
+    let same = |d: DomainId| Seen::of(d).is_some_and(|x| x.file == file);
+    let may_be = |d: DomainId| Seen::of(d).is_some_and(|x| x.may_be_by(fd));
+    let mut all = numbers().filter(|d| same(*d));
+    all.any(|d| may_be(d) || Seen::by(d, fd).is_some())
 }
 
 /// Domains, by what tells one from another.
@@ -247,6 +262,11 @@ impl Few {
 
 /// The domains of the protection domain with this handle behind `fd`, which are so for certain.
 pub fn domains_of(fd: i32, pd: PdHandle) -> Few {
+    for d in numbers() {
+        let named = Seen::of(d).is_some_and(|x| x.device.pd == pd);
+        // It gets another descriptor if it has lost its own.
+        let _ = named.then(|| Seen::by(d, fd));
+    }
     Few::of(|x| x.device.pd == pd && x.is_by(fd) == Ok(true))
 }
 
@@ -364,8 +384,7 @@ pub fn look_after(gone: impl Fn(FileId)) {
         let Some((file, device)) = reached(d) else {
             continue;
         };
-        // What a thread with descriptors of its own has opened is not for this one to look at.
-        if !device.channel.is_open_here() || is_open(file, device) {
+        if is_open(d, file, device) {
             continue;
         }
         log::info!(
@@ -391,34 +410,62 @@ fn reached(d: DomainId) -> Option<(FileId, Device)> {
     (domain.file != FileId::NONE).then_some((domain.file, domain.device?))
 }
 
-/// Whether the program has the file open: by a descriptor by which it has come, or by any other.
-/// Yes where nobody says.
-fn is_open(file: FileId, device: Device) -> bool {
-    let own = device.channel.fd();
-    let reached = KNOWN.iter().map(|row| row.load(Relaxed));
-    let mut reached = reached.filter(|row| *row as u32 == file.get());
-    let number = |row: u64| (row >> 32).wrapping_sub(1) as i32;
-    reached.any(|row| is_one(own, number(row)) == Ok(true))
-        || !sys::has_the_process_files()
-        || is_open_elsewhere(device).unwrap_or(true)
+/// The numbers by which the program has come to the file of domain `d`.
+pub fn numbers_of(d: DomainId) -> impl Iterator<Item = i32> {
+    let file = Seen::of(d).map_or(FileId::NONE, |x| x.file);
+    let rows = KNOWN.iter().map(|row| row.load(Relaxed));
+    let rows = rows.filter(move |row| file != FileId::NONE && *row as u32 == file.get());
+    rows.map(|row| (row >> 32).wrapping_sub(1) as i32)
 }
 
-/// Whether some descriptor of the program's is of the device's file, or may be. `None`: /proc does
-/// not say.
-fn is_open_elsewhere(device: Device) -> Option<bool> {
+/// Whether the program has the file of domain `d` open: by a descriptor by which it has come, or by
+/// any other. Yes where nobody says, and of what a thread with descriptors of its own has opened.
+fn is_open(d: DomainId, file: FileId, device: Device) -> bool {
+    let own = device.channel.fd();
+    numbers_of(d).any(|fd| is_one(own, fd) == Ok(true))
+        || !sys::has_the_process_files()
+        || match own::see(d, None) {
+            // It may have another now.
+            true => reached(d).is_none_or(|(now, device)| {
+                now != file || is_open_elsewhere(file, device).unwrap_or(true)
+            }),
+            // It has none: neither the program's files nor a region can be asked about by it.
+            false => device.from < 0 || is_there_elsewhere(d, device).unwrap_or(true),
+        }
+}
+
+/// Whether `is` says yes to some descriptor of the program's that may be of the device. `None`: /proc
+/// does not say.
+fn is_any(device: Device, mut is: impl FnMut(i32) -> bool) -> Option<bool> {
     let _undisturbed = sys::Undisturbed::new();
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     let all = Fd::open(c"/proc/thread-self/fd", flags, 0).ok()?;
-    let own = device.channel.fd();
-    let mut open = false;
+    let mut any = false;
     let list = all.each_entry(usize::MAX, |name| {
         let fd = number(name).map(|n| n as i32).filter(|fd| !is_ours(*fd));
-        open |= fd.is_some_and(|fd| {
-            device.channel.may_be(fd) && !matches!(is_one(own, fd), Ok(false) | Err(Errno::BADF))
-        });
-        !open
+        any |= fd.is_some_and(|fd| device.channel.may_be(fd) && is(fd));
+        !any
     });
-    list.ok().map(|()| open)
+    list.ok().map(|()| any)
+}
+
+/// Whether some descriptor of the program's is of the device's file, or may be.
+fn is_open_elsewhere(file: FileId, device: Device) -> Option<bool> {
+    let own = device.channel.fd();
+    is_any(device, |fd| {
+        let same = is_one(own, fd);
+        // The next look begins with it.
+        if same == Ok(true) && believed(fd).is_none() {
+            remember(fd, file, Some(own));
+        }
+        !matches!(same, Ok(false) | Err(Errno::BADF))
+    })
+}
+
+/// Whether some descriptor has the regions of domain `d`, which has lost its own and gets another by
+/// that one.
+fn is_there_elsewhere(d: DomainId, device: Device) -> Option<bool> {
+    is_any(device, |fd| own::see(d, Some(fd)) || own::is_there(d, fd))
 }
 
 /// Whether `fd` is a descriptor of ours.

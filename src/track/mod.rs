@@ -60,6 +60,7 @@ pub mod map;
 pub mod notes;
 mod overtaken;
 mod owed;
+mod own;
 pub mod pieces;
 pub mod pinning;
 pub mod progress;
