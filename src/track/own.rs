@@ -112,6 +112,10 @@ pub fn see(d: DomainId, by: Option<i32>) -> bool {
     let listed = files::numbers_of(d);
     let mut all = by.into_iter().chain([known.device.from]).chain(listed);
     let found = all.find(|fd| known.has(*fd) == Some(true));
+    // What a `struct ibv_context` is open by is that context's, also where the kernel does not say.
+    let by_symbols = !known.owner.is_of_file();
+    let from = Some(known.device.from).filter(|fd| by_symbols && known.has(*fd).is_none());
+    let found = found.or(from);
     let own = found.and_then(|fd| domains::own_number(fd).ok());
     let done = lock().is_some_and(|mut guard| put(&mut guard, d, &known, own.unwrap_or(-1)));
     match own {
