@@ -288,7 +288,7 @@ fn say_sizes(d: DomainId) {
     };
     drop(guard);
     log::info!(
-        "domain {}: regions of up to {} MiB ({why}), {} MiB for who asks for them, {most} at the most",
+        "domain {}: regions of up to {} MiB ({why}), {} MiB on request, {most} regions at most",
         d.named(),
         large >> 20,
         asked >> 20
