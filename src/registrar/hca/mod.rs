@@ -10,6 +10,7 @@ pub mod files;
 pub mod given;
 pub mod growth;
 pub mod idle;
+pub mod marks;
 pub mod records;
 pub mod regions;
 pub mod sizes;
