@@ -119,6 +119,8 @@ mod stock {
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         sizes = "sizes" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         grows = "grows" [] [("REGALL_PIN", "auto")] Same;
+        looked_up = "looked_up" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        looked_up_at_once = "looked_up" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
         borrow_auto = "borrow" [] [("REGALL_PIN", "auto")] Same;
         busy_auto = "busy" ["100"] [("REGALL_PIN", "auto")] Same;

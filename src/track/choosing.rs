@@ -260,7 +260,7 @@ pub(super) fn next_step(state: &mut State, d: DomainId, rest: PageRange, how: Ho
 /// Memory that grows a little at a time would be a region for every step: a new piece takes those
 /// before it in that are no larger, so that each byte is registered again no more often than the
 /// size has doubled. What is `new` takes a larger one in, too, if requests lie across it and what it
-/// grows by.
+/// grows by. Regions whose keys were looked up stay as they are.
 fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new: bool) {
     let Some(domain) = state.hca.domain(d) else {
         return;
@@ -271,7 +271,7 @@ fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new
         let like =
             record.life == Life::Live && record.access == job.access && record.shared == job.shared;
         let len = node.range.len();
-        if !like || len + job.range.len() > most {
+        if !like || node.is_given() || len + job.range.len() > most {
             break;
         }
         let small = is_small_beside(record, job) && node.range.start() >= entry.start();

@@ -6,7 +6,7 @@ use super::{lock, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
-use crate::sys::{self, Errno, Result};
+use crate::sys::{self, file, Errno, Result};
 use crate::uverbs::Mr;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
@@ -175,7 +175,7 @@ fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Dereg
         put_back(state, it);
         return None;
     };
-    state.hca.work(d, 1);
+    state.hca.work_begins(d);
     Some((d, it))
 }
 
@@ -196,11 +196,14 @@ pub fn retry(fd: Option<i32>) -> bool {
         };
         let bound = outcome.is_err_and(|errno| !gone(errno));
         left |= bound;
-        if let Some(mut guard) = lock() {
-            guard.hca.work(d, -1);
+        let closed = lock().and_then(|mut guard| {
             if bound {
                 put_back(&mut guard, it);
             }
+            guard.hca.work_ends(d)
+        });
+        if let Some(device) = closed {
+            file::close(device.channel.fd());
         }
     }
     left

@@ -178,7 +178,8 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
                     let _ = state.hca.bound.take(n, |it| it.channel.fd() == fd);
                 }
             }
-            state.hca.close(d);
+            // Who is still at work there closes the descriptor.
+            let device = state.hca.close(d);
             state.show_regions();
             device
         };
