@@ -20,6 +20,7 @@ use regall_directory::layout::{Call, Counter};
 use regall_directory::numbers;
 use regall_directory::vocab::Prot;
 
+pub mod closing;
 mod pool;
 pub mod selftest;
 pub mod strict;

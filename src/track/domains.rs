@@ -323,12 +323,31 @@ fn enter(
 
 /// A descriptor of our own for the context: the application may close its own.
 fn own_channel(fd: i32) -> Result<Channel> {
-    let own = file::duplicate_high(fd)?;
+    let own = own_number(fd)?;
     let channel = Channel::adopt(own);
     if channel.is_err() {
         file::close(own);
     }
     channel
+}
+
+/// A duplicate of `fd` under a number that no other domain has for its own: the program may have
+/// closed that one, or have it in another thread's table, and by the number two files would be one.
+fn own_number(fd: i32) -> Result<i32> {
+    let mut own = file::duplicate_high(fd)?;
+    loop {
+        let taken = {
+            let guard = lock();
+            let of = |x: &Domain| x.device.is_some_and(|x| x.channel.fd() == own);
+            guard.is_some_and(|guard| guard.hca.find(of).next().is_some())
+        };
+        if !taken {
+            return Ok(own);
+        }
+        let next = file::duplicate_above(fd, own);
+        file::close(own);
+        own = next?;
+    }
 }
 
 /// Regions in one domain at the most.

@@ -5,9 +5,9 @@
 //! its open file and the kernel's handle to who comes by ioctl. Both are one domain: who comes by a
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
-use super::{ending, lock, revoking};
+use super::{ending, lock, revoking, State};
 use crate::registrar::hca::files::FileId;
-use crate::registrar::hca::{numbers, Device, Domain, DomainId, Owner, State as Stage};
+use crate::registrar::hca::{active, numbers, Device, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file::{self, Fd};
 use crate::sys::text::number;
 use crate::sys::{self, Errno, Result};
@@ -16,27 +16,57 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Descriptors that are remembered.
 const MANY: usize = 64;
-/// Which file each is: the descriptor + 1, shifted left by 32, and the file. A context is got by
-/// ioctl, too: [`renew`].
+/// Which file each was when it was looked at: the descriptor + 1, shifted left by 32, and the file.
 static KNOWN: [AtomicU64; MANY] = [const { AtomicU64::new(0) }; MANY];
+/// By which descriptor of ours that can be seen, at the same place: the file, shifted left by 32,
+/// and the descriptor + 1. No two domains have one number for theirs, in whatever table.
+static OWN: [AtomicU64; MANY] = [const { AtomicU64::new(0) }; MANY];
 /// Numbers of files that were given.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
 /// Whether there has been a domain that is known by its file.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-fn place(fd: i32) -> &'static AtomicU64 {
+fn place(fd: i32) -> usize {
+    fd as u32 as usize % MANY
+}
+
+fn at(rows: &'static [AtomicU64; MANY], fd: i32) -> &'static AtomicU64 {
     // Never out of bounds.
-    KNOWN.get(fd as u32 as usize % MANY).unwrap_or(&KNOWN[0])
+    rows.get(place(fd)).unwrap_or(&rows[0])
 }
 
-fn row(fd: i32, file: FileId) -> u64 {
-    (u64::from(fd as u32) + 1) << 32 | u64::from(file.get())
-}
-
-fn known(fd: i32) -> Option<FileId> {
-    let row = place(fd).load(Relaxed);
+/// The open file behind `fd` when it was last looked at: it may be another one now.
+fn believed(fd: i32) -> Option<FileId> {
+    let row = at(&KNOWN, fd).load(Relaxed);
     let same = row >> 32 == u64::from(fd as u32) + 1;
     same.then(|| FileId::from_raw(row as u32))
+}
+
+/// The open file behind `fd`, if it is the one that it was, by one question to the kernel: what
+/// puts another file under a number (dup2, close and whatever opens a file) is not seen, and one
+/// number may be two files in two threads.
+#[inline]
+fn certain(fd: i32) -> Option<FileId> {
+    let file = believed(fd)?;
+    let own = at(&OWN, fd).load(Relaxed);
+    let same = own >> 32 == u64::from(file.get()) && own as u32 != 0;
+    let own = (own as u32).wrapping_sub(1) as i32;
+    (same && is_one(own, fd) == Ok(true)).then_some(file)
+}
+
+/// `fd` is `file`, as descriptor `own` of ours is.
+fn remember(fd: i32, file: FileId, own: Option<i32>) {
+    let file = u64::from(file.get());
+    let own = own.map_or(0, |own| file << 32 | (u64::from(own as u32) + 1));
+    at(&OWN, fd).store(own, Relaxed);
+    at(&KNOWN, fd).store((u64::from(fd as u32) + 1) << 32 | file, Relaxed);
+}
+
+/// Descriptor `own` of ours is about to be closed.
+pub fn is_given_up(own: i32) {
+    let same = |row: &&AtomicU64| row.load(Relaxed) as u32 == (own as u32).wrapping_add(1);
+    let rows = OWN.iter().filter(same);
+    rows.for_each(|row| row.store(0, Relaxed));
 }
 
 /// In a child of fork: nothing of its parent's is known.
@@ -49,46 +79,112 @@ pub fn child() {
 /// Whether nobody has come by `fd` since a context was got there.
 #[inline]
 pub fn is_new(fd: i32) -> bool {
-    known(fd).is_none()
+    believed(fd).is_none()
 }
 
-/// The open file behind `fd`. Without a system call if the descriptor is known.
+/// The open file behind `fd`. `None`: the kernel does not say which it is (Linux before 6.10 where
+/// kcmp(2) is refused, or a filter), or this is a signal handler at a bad moment.
 #[inline]
 pub fn of(fd: i32) -> Option<FileId> {
-    known(fd).or_else(|| look(fd))
+    certain(fd).or_else(|| look(fd))
+}
+
+/// What is known of a domain, to be asked about without the lock.
+#[derive(Clone, Copy)]
+struct Seen {
+    file: FileId,
+    device: Device,
+    owner: Owner,
+}
+
+impl Seen {
+    /// Domain `d`, if it is in use.
+    fn of(d: DomainId) -> Option<Self> {
+        let guard = lock()?;
+        let domain = guard.hca.domain(d)?;
+        (domain.state != Stage::Free).then_some(Self {
+            file: domain.file,
+            device: domain.device?,
+            owner: domain.owner,
+        })
+    }
+
+    /// Whether it is that domain still.
+    fn is(&self, domain: &Domain) -> bool {
+        let fd = |x: Device| x.channel.fd();
+        domain.state != Stage::Free
+            && domain.owner == self.owner
+            && domain.device.map(fd) == Some(fd(self.device))
+    }
+
+    /// Whether its device is the open file behind `fd`. Errors: as [`is_one`]'s.
+    fn is_by(&self, fd: i32) -> Result<bool> {
+        is_one(self.device.channel.fd(), fd)
+    }
+
+    /// Whether it may be: where the kernel does not say, one of the same device may.
+    fn may_be_by(&self, fd: i32) -> bool {
+        match self.is_by(fd) {
+            Ok(same) => same,
+            Err(Errno::BADF) => false,
+            Err(_) => self.device.channel.may_be(fd),
+        }
+    }
 }
 
 /// The open file behind `fd`, by what is there: the domains of that file are known by it from now
-/// on. `None` in a signal handler at a bad moment.
+/// on. `None` as [`of`]'s.
 #[cold]
 #[inline(never)]
 pub fn look(fd: i32) -> Option<FileId> {
     revoking::expected();
-    let mut guard = lock()?;
-    let state = &mut *guard;
-    let mut found = known(fd).unwrap_or(FileId::NONE);
+    if is_one(fd, fd) != Ok(true) {
+        return None;
+    }
+    let mut found = None;
     for d in numbers() {
-        let Some(domain) = state.hca.domain_mut(d) else {
+        let Some(seen) = Seen::of(d).filter(|x| x.is_by(fd) == Ok(true)) else {
             continue;
         };
-        let other = domain.file != FileId::NONE && found != FileId::NONE;
-        if domain.state == Stage::Free || other || !is_same(domain, fd) {
+        let mut guard = lock()?;
+        let file = match (seen.file, found) {
+            (FileId::NONE, Some((file, _))) => file,
+            (FileId::NONE, None) => unused(&guard, fd),
+            (file, _) => file,
+        };
+        let Some(domain) = guard.hca.domain_mut(d).filter(|x| seen.is(x)) else {
             continue;
-        }
-        if found == FileId::NONE {
-            found = match domain.file {
-                FileId::NONE => new(),
-                file => file,
-            };
-        }
-        domain.file = found;
+        };
+        domain.file = file;
+        found = found.or(Some((file, seen.device.channel.fd())));
     }
-    if found == FileId::NONE {
-        found = new();
-    }
+    let guard = lock()?;
+    let (file, own) = match found {
+        Some((file, own)) => {
+            // It may have been given up meanwhile, and its number be another one's.
+            let fd = |x: &Domain| x.device.map(|x| x.channel.fd());
+            let there = |x: &Domain| x.file == file && fd(x) == Some(own);
+            let own = guard.hca.find(there).next().map(|_| own);
+            (file, own)
+        }
+        None => (unused(&guard, fd), None),
+    };
     ANY.store(true, Relaxed);
-    place(fd).store(row(fd, found), Relaxed);
-    Some(found)
+    remember(fd, file, own);
+    Some(file)
+}
+
+/// A number for the file behind `fd`, of which there is no domain: the one that it had, unless that
+/// may be another file's, too.
+fn unused(state: &State, fd: i32) -> FileId {
+    let used = |file| state.hca.find(|x| x.file == file).next().is_some();
+    let rows = |file: FileId| {
+        KNOWN
+            .iter()
+            .filter(move |row| row.load(Relaxed) as u32 == file.get())
+    };
+    let own = believed(fd).filter(|file| !used(*file) && rows(*file).count() == 1);
+    own.unwrap_or_else(new)
 }
 
 fn new() -> FileId {
@@ -97,6 +193,7 @@ fn new() -> FileId {
 
 /// Whether two descriptors are of one open file. Errors: EPERM where the program has put itself
 /// under a seccomp filter since, which may kill who asks; others as [`file::is_same`]'s.
+#[inline]
 fn is_one(own: i32, fd: i32) -> Result<bool> {
     match revoking::is_shut_in() {
         true => Err(Errno::PERM),
@@ -104,43 +201,59 @@ fn is_one(own: i32, fd: i32) -> Result<bool> {
     }
 }
 
-/// Whether a domain's device is the open file behind `fd`, for certain.
-fn is_same(domain: &Domain, fd: i32) -> bool {
-    let own = domain.device.map(|x| x.channel.fd());
-    own.is_some_and(|own| is_one(own, fd) == Ok(true))
-}
-
-/// Whether a domain's device may be the open file behind `fd`: where the kernel does not say, it
-/// may.
-fn may_be_same(domain: &Domain, fd: i32) -> bool {
-    let own = domain.device.map(|x| x.channel.fd());
-    own.is_some_and(|own| !matches!(is_one(own, fd), Ok(false) | Err(Errno::BADF)))
-}
-
 /// Whether the open file behind `fd` is `file`, or may be.
+#[inline]
 pub fn is(fd: i32, file: FileId) -> bool {
-    if known(fd) == Some(file) {
-        return true;
+    certain(fd) == Some(file) || is_slowly(fd, file)
+}
+
+#[cold]
+#[inline(never)]
+fn is_slowly(fd: i32, file: FileId) -> bool {
+    let mut all = numbers().filter_map(Seen::of);
+    all.any(|x| x.file == file && x.may_be_by(fd))
+}
+
+/// Domains, by what tells one from another.
+#[derive(Clone, Copy)]
+pub struct Few([Option<(Owner, i32)>; 16]);
+
+impl Few {
+    fn of(which: impl Fn(&Seen) -> bool) -> Self {
+        let mut few = Self([None; 16]);
+        let all = numbers().filter_map(Seen::of).filter(which);
+        for (place, x) in few.0.iter_mut().zip(all) {
+            *place = Some((x.owner, x.device.channel.fd()));
+        }
+        few
     }
-    let Some(guard) = lock() else {
-        return false;
-    };
-    let mut there = guard.hca.find(|x| x.file == file && may_be_same(x, fd));
-    there.next().is_some()
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0[0].is_none()
+    }
+
+    /// Whether it is one of them.
+    pub fn has(&self, domain: &Domain) -> bool {
+        let device = domain.device.map(|x| x.channel.fd());
+        device.is_some_and(|fd| self.0.contains(&Some((domain.owner, fd))))
+    }
 }
 
-/// Whether a domain is of the protection domain with this handle behind `fd`, or may be.
-pub fn is_of(domain: &Domain, fd: i32, pd: PdHandle) -> bool {
-    let other = known(fd).is_some_and(|file| domain.file != FileId::NONE && domain.file != file);
-    let device = domain.device.filter(|x| x.pd == pd && !other);
-    device.is_some_and(|x| x.channel.may_be(fd)) && may_be_same(domain, fd)
+/// The domains of the protection domain with this handle behind `fd`, which are so for certain.
+pub fn domains_of(fd: i32, pd: PdHandle) -> Few {
+    Few::of(|x| x.device.pd == pd && x.is_by(fd) == Ok(true))
 }
 
-/// Whether a domain that [`is_of`] says yes to is of a protection domain that is no more: for
-/// certain, or the kernel does not know its number.
-pub fn is_of_gone(domain: &Domain, fd: i32, pd: PdHandle) -> bool {
-    let gone = |x: Device| x.channel.knows_pd(x.pd) == Ok(false);
-    is_of(domain, fd, pd) && (is_same(domain, fd) || domain.device.is_some_and(gone))
+/// Those of which the kernel does not say.
+pub fn perhaps_of(fd: i32, pd: PdHandle) -> Few {
+    Few::of(|x| x.device.pd == pd && x.is_by(fd) != Ok(true) && x.may_be_by(fd))
+}
+
+/// Those of them whose protection domain is no more.
+pub fn gone_of(few: Few) -> Few {
+    let listed = |x: &Seen| few.0.contains(&Some((x.owner, x.device.channel.fd())));
+    Few::of(|x| listed(x) && x.device.channel.knows_pd(x.device.pd) == Ok(false))
 }
 
 /// The open file behind `fd`, whose the domains of a protection domain there are, and by which
@@ -160,9 +273,14 @@ pub fn owner(fd: i32, pd: PdHandle) -> Option<(FileId, Owner, Option<Driver>)> {
     found.or(Some((file, Owner::of_file(file, pd), None)))
 }
 
+/// The driver of a protection domain in an open file, if there is a domain of it.
+pub fn driver_of(file: FileId, pd: PdHandle) -> Option<Driver> {
+    lock()?.hca.owner_of(file, pd).map(|(_, driver)| driver)
+}
+
 /// The protection domain is no more: another one may get its number.
 pub fn forget_candidate(fd: i32, pd: PdHandle) {
-    if let (Some(file), Some(mut guard)) = (known(fd), lock()) {
+    if let (Some(file), Some(mut guard)) = (believed(fd), lock()) {
         guard.hca.candidates.forget(Owner::of_file(file, pd).pd);
     }
 }
@@ -177,16 +295,20 @@ pub fn bind(owner: Owner, fd: i32, pd: PdHandle) -> bool {
 #[cold]
 #[inline(never)]
 fn bind_slowly(owner: Owner, fd: i32, pd: PdHandle) -> bool {
-    let Some(mut guard) = lock() else {
-        return false;
-    };
-    let state = &mut *guard;
-    let by_file = |x: &Domain| x.state == Stage::Alive && x.owner.is_of_file();
-    let same = |x: &Domain| by_file(x) && x.device.is_some_and(|x| x.pd == pd) && is_same(x, fd);
     let mut any = false;
-    for d in state.hca.find(same) {
-        state.hca.rename(d, owner);
-        any = true;
+    for d in numbers() {
+        let by_file = |x: &Seen| x.owner.is_of_file() && x.device.pd == pd;
+        let seen = Seen::of(d).filter(by_file);
+        let Some(seen) = seen.filter(|x| x.is_by(fd) == Ok(true)) else {
+            continue;
+        };
+        let Some(mut guard) = lock() else {
+            return any;
+        };
+        if guard.hca.alive(d).is_some_and(|x| seen.is(x)) {
+            guard.hca.rename(d, owner);
+            any = true;
+        }
     }
     any
 }
@@ -196,10 +318,10 @@ fn bind_slowly(owner: Owner, fd: i32, pd: PdHandle) -> bool {
 #[cold]
 #[inline(never)]
 pub fn renew(fd: i32) {
-    let Some(old) = known(fd) else {
+    let Some(old) = believed(fd) else {
         return;
     };
-    place(fd).store(0, Relaxed);
+    at(&KNOWN, fd).store(0, Relaxed);
     if let Some(mut guard) = lock() {
         let mut there = guard.hca.find(|x| x.file == old);
         if there.next().is_none() {
@@ -214,17 +336,44 @@ pub fn any() -> bool {
     ANY.load(Relaxed)
 }
 
-/// Forgets the domains whose open file the program has closed, which nobody may have told: our own
-/// descriptor would keep it open. Whether there were any. To be called now and then, when nothing
-/// is in progress.
+/// Whether `fd`, which is about to be closed, may be the last descriptor by which the program has a
+/// device that is known by its file.
+#[inline]
+pub fn is_watched(fd: i32) -> bool {
+    any() && active() && is_watched_device(fd)
+}
+
 #[cold]
 #[inline(never)]
-pub fn look_after() -> bool {
-    // A child that shares the memory (vfork) may have closed what its parent has open.
-    if sys::getpid() != sys::memory_owner() {
+fn is_watched_device(fd: i32) -> bool {
+    if revoking::is_shut_in() || sys::getpid() != sys::memory_owner() {
         return false;
     }
-    let mut gone = false;
+    let Some(device) = file::device_of(fd) else {
+        return false;
+    };
+    let Some(guard) = lock() else {
+        // Whoever is interrupted may be at it.
+        return true;
+    };
+    let of = |x: Device| x.channel.device() == device;
+    let known = |x: &Domain| x.file != FileId::NONE && x.device.is_some_and(of);
+    let mut all = guard.hca.find(known);
+    all.next().is_some()
+}
+
+/// Forgets the domains whose open file the program has closed, which nobody else may have told: our
+/// own descriptor would keep it open. What is not lent is deregistered. What is lent goes with the
+/// file: at once, or with the last descriptor of another process that has it. `gone` is called for
+/// each such file.
+#[cold]
+#[inline(never)]
+pub fn look_after(gone: impl Fn(FileId)) {
+    // A child that shares the memory (vfork) may have closed what its parent has open, and a filter
+    // may kill who looks.
+    if sys::getpid() != sys::memory_owner() || revoking::is_shut_in() {
+        return;
+    }
     for d in numbers() {
         let Some((file, device)) = reached(d) else {
             continue;
@@ -233,7 +382,6 @@ pub fn look_after() -> bool {
         if !device.channel.is_open_here() || is_open(file, device) {
             continue;
         }
-        gone = true;
         log::info!(
             "protection domain {}: the program has closed the adapter",
             device.pd.0
@@ -246,8 +394,8 @@ pub fn look_after() -> bool {
         if let Some(mut guard) = lock() {
             guard.hca.accept(Owner::of_file(file, PdHandle(0)).context);
         }
+        gone(file);
     }
-    gone
 }
 
 /// Domain `d`, if it is known by its file.

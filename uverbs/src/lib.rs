@@ -195,6 +195,11 @@ impl Channel {
         })
     }
 
+    /// The device's number, as `st_rdev` has it.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
     /// Whether this thread has the device open by that descriptor: one with a table of its own
     /// may have closed it, or another file there.
     pub fn is_open_here(&self) -> bool {

@@ -36,6 +36,7 @@ pub enum Number {
 
 pub(crate) const OBJECT_DEVICE: u16 = 0;
 pub(crate) const OBJECT_MR: u16 = 7;
+pub(crate) const METHOD_QUERY_MR: u16 = 3;
 /// UVERBS_METHOD_REG_MR, of Linux 6.17. No header of Debian's has it yet.
 pub(crate) const METHOD_REG_MR: u16 = 5;
 pub(crate) const METHOD_INVOKE_WRITE: u16 = 0;
@@ -360,6 +361,17 @@ pub fn knows_query_context(fd: i32, driver: u32) -> bool {
 /// Whether the kernel knows UVERBS_METHOD_REG_MR (Linux 6.17), likewise.
 pub fn knows_reg_mr(fd: i32, driver: u32) -> bool {
     let mut message = Message::new(driver, METHOD_REG_MR, [None; ATTRS]);
+    message.object = OBJECT_MR;
+    message.send(fd) == Err(Errno::INVAL)
+}
+
+/// Whether the kernel knows UVERBS_METHOD_QUERY_MR, and what peers' addresses begin with there
+/// (UVERBS_ATTR_QUERY_MR_RESP_IOVA), likewise.
+pub fn knows_query_mr(fd: i32, driver: u32) -> bool {
+    const IOVA: u16 = 4;
+    let mut iova = 0u64;
+    let place = Attr::output(IOVA, (&raw mut iova).cast(), size_of::<u64>());
+    let mut message = Message::new(driver, METHOD_QUERY_MR, [place, None, None, None, None]);
     message.object = OBJECT_MR;
     message.send(fd) == Err(Errno::INVAL)
 }

@@ -1,16 +1,20 @@
 //! A registration that is asked for by ioctl.
 
 use super::copy::{Copy, Made};
-use super::Asked;
+use super::{Answered, Asked};
 use crate::base::counters;
+use crate::intercept::closing;
 use crate::track::{self, asking, failed, files, lending, registering};
 use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
 use crate::verbs::handles;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
+
+/// Whether close() and its kin are seen.
+static SEES: AtomicBool = AtomicBool::new(false);
 
 /// Answers with a region that is there, or has the kernel make one.
 pub fn register(asked: &Asked, what: Register) -> i64 {
@@ -31,6 +35,10 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
     let (fd, pd) = (asked.fd(), PdHandle(what.pd));
     if files::is_new(fd) {
         super::closed();
+    }
+    // Who registers for the first time by ioctl may close so, too.
+    if !SEES.swap(true, Relaxed) {
+        closing::see();
     }
     let (file, owner, driver) = files::owner(fd, pd)?;
     let asks = asked.message.driver();
@@ -71,18 +79,8 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
 
 /// Whether this kernel has the method for registrations: what it does not know it refuses.
 fn knows_method(fd: i32, driver: Driver) -> bool {
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    match KNOWN.load(Relaxed) {
-        NO => false,
-        YES => true,
-        _ => {
-            let knows = wire::knows_reg_mr(fd, driver.0);
-            KNOWN.store(if knows { YES } else { NO }, Relaxed);
-            knows
-        }
-    }
+    static KNOWN: Answered = Answered::new();
+    KNOWN.or_ask(|| wire::knows_reg_mr(fd, driver.0))
 }
 
 /// The kernel is asked. If that fails while regions of ours hold pinned memory they make room, and

@@ -25,6 +25,12 @@ pub fn duplicate_high(fd: i32) -> Result<i32> {
         .map(|fd| fd as i32)
 }
 
+/// A duplicate of `fd` at a number above `low`, close-on-exec. Errors: EINVAL: the limit is there.
+pub fn duplicate_above(fd: i32, low: i32) -> Result<i32> {
+    let lowest = low.saturating_add(1);
+    call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest).map(|fd| fd as i32)
+}
+
 /// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
 /// taken meanwhile. For a process with one thread, and a table that nobody shares. Where there is
 /// no room, at any number.
