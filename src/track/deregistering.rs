@@ -2,11 +2,11 @@
 //! as soon as the lock is free.
 
 use super::real::spent;
-use super::{lock, subscribers, State};
+use super::{files, lock, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
-use crate::sys::{self, file, Errno, Result};
+use crate::sys::{self, Errno, Result};
 use crate::uverbs::Mr;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
@@ -203,7 +203,7 @@ pub fn retry(fd: Option<i32>) -> bool {
             guard.hca.work_ends(d)
         });
         if let Some(device) = closed {
-            file::close(device.channel.fd());
+            files::close_own(device);
         }
     }
     left

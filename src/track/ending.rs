@@ -9,7 +9,6 @@ use crate::base::settings;
 use crate::policy;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
-use crate::sys::file;
 use regall_directory::addr::PageRange;
 
 /// Whether regions of domain `d` are lent.
@@ -183,8 +182,7 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             device
         };
         if let Some(device) = device {
-            files::is_given_up(device.channel.fd());
-            file::close(device.channel.fd());
+            files::close_own(device);
         }
     }
 }

@@ -62,11 +62,13 @@ fn remember(fd: i32, file: FileId, own: Option<i32>) {
     at(&KNOWN, fd).store((u64::from(fd as u32) + 1) << 32 | file, Relaxed);
 }
 
-/// Descriptor `own` of ours is about to be closed.
-pub fn is_given_up(own: i32) {
+/// Closes our own descriptor of a device. Nothing is compared with it any more.
+pub fn close_own(device: Device) {
+    let own = device.channel.fd();
     let same = |row: &&AtomicU64| row.load(Relaxed) as u32 == (own as u32).wrapping_add(1);
     let rows = OWN.iter().filter(same);
     rows.for_each(|row| row.store(0, Relaxed));
+    file::close(own);
 }
 
 /// In a child of fork: nothing of its parent's is known.
