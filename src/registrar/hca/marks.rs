@@ -4,8 +4,8 @@
 //! Who looks keys up sets it before they are handed out. Who is about to replace the region
 //! withholds them first: only one of both comes to pass.
 
-use crate::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use crate::ledger::index::Memory;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 /// Marks in a chunk.
 const CHUNK: usize = 512;
