@@ -68,8 +68,12 @@ struct regall_range {
  * call; may be called from a signal handler. `pd` is the struct ibv_pd * whose keys
  * are wanted, or NULL for the shim's own protection domain (REGALL_HCA=<device>). Keys
  * are 0 if no one memory region there holds all of the bytes; if one does, start and
- * end are of the part of the range that it holds. They are good until the memory is
- * unmapped, or its protection or pages change. Keys of regions that ibv_reg_mr has lent with
+ * end are of the part of the range that it holds. An adapter has one pair of keys for all of
+ * a region. So they are good until a call unmaps, moves, protects or discards any page of it,
+ * also one beside addr..addr+len (free() may make such calls), or regall_opt_out names one, or
+ * the protection domain goes. What is left has other keys then. Memory that comes beside it and
+ * requests that lie across do not change them. To learn whether keys are good still, look them
+ * up again: others, or 0, mean that they have ended. Keys of regions that ibv_reg_mr has lent with
  * more access for peers than REGALL_ACCESS gives are taken back some time after ibv_dereg_mr:
  * these are never looked up, and regall_register_all makes others.
  * 0, or -ENOENT: some of it is not mapped or the bytes lie in several ranges;
@@ -90,7 +94,8 @@ int regall_register_all(void *pd);
  * regall_lookup does then. With REGALL_PIN=auto large memory is registered when it is asked
  * for or has been touched, and not before. This asks for it, as ibv_reg_mr does, and nothing
  * has to be deregistered. Keys are 0 where no one memory region can hold all of the bytes
- * (more than 2 GiB, or memory of several kinds). Not for signal handlers.
+ * (more than 2 GiB, memory of several kinds, or a part of them is in a region whose keys were
+ * looked up, which is not replaced by a larger one). Not for signal handlers.
  * 0, or what regall_lookup returns; -EOPNOTSUPP, -EMFILE, -EBUSY: as regall_register_all. */
 int regall_register(void *pd, const void *addr, size_t len, struct regall_range *out);
 

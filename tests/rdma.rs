@@ -137,6 +137,7 @@ mod stock {
         revoke_in_calls_again = "revoke" ["shut", "again"] [] Same;
         revoke_soon = "revoke" [] [("REGALL_REVOKE_MS", "1"), ("REGALL_PIN", "auto")] Alone;
         domains = "domains" [] [] Same;
+        late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded = "loaded" [] [] Same;
         loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;
         limits = "limits" [] [] Same;

@@ -4,8 +4,8 @@
 //! Who looks keys up sets it before they are handed out. Who is about to replace the region
 //! withholds them first: only one of both comes to pass.
 
-use crate::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use crate::ledger::index::Memory;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 /// Marks in a chunk.
 const CHUNK: usize = 512;
@@ -97,5 +97,46 @@ pub fn withhold(n: u32, keys: u64) -> bool {
 pub fn release(n: u32) {
     if let Some(mark) = mark(n) {
         let _ = mark.compare_exchange(WITHHELD, 0, Release, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registrar::heap::Heap;
+
+    const KEYS: u64 = 7 << 32 | 7;
+    /// The first of a chunk that no other test comes to.
+    const FIRST: u32 = (CHUNKS as u32 - 1) * CHUNK as u32;
+
+    #[test]
+    fn keys_are_handed_out_or_withheld() {
+        assert!(!give(FIRST - 1, KEYS, || true), "there is no such mark");
+        assert!(reserve(&mut Heap, FIRST));
+        assert!(give(FIRST, KEYS, || true) && is_given(FIRST, KEYS));
+        assert!(!withhold(FIRST, KEYS), "they were handed out");
+        assert!(give(FIRST, KEYS, || panic!("it is known")));
+        forget(FIRST);
+        assert!(!is_given(FIRST, KEYS) && withhold(FIRST, KEYS));
+        assert!(!give(FIRST, KEYS, || true) && !is_given(FIRST, KEYS));
+        release(FIRST);
+        assert!(give(FIRST, KEYS, || true) && is_given(FIRST, KEYS));
+        // What has no keys has none to give.
+        assert!(withhold(FIRST + 1, 0) && !is_given(FIRST + 1, 0));
+    }
+
+    /// A look-up that was held up meets the number as another region's.
+    #[test]
+    fn a_late_mark_is_of_no_use_to_another_region() {
+        assert!(reserve(&mut Heap, FIRST));
+        assert!(!give(FIRST + 2, KEYS, || false), "it has left");
+        let other = KEYS + 1;
+        assert!(!is_given(FIRST + 2, other));
+        assert!(give(FIRST + 2, other, || true) && is_given(FIRST + 2, other));
+        assert!(!give(FIRST + 2, KEYS, || false) && is_given(FIRST + 2, other));
+        // One that nobody took back is not in the way.
+        forget(FIRST + 2);
+        assert!(!give(FIRST + 2, KEYS, || false));
+        assert!(withhold(FIRST + 2, other));
     }
 }

@@ -14,6 +14,8 @@ pub mod marks;
 pub mod records;
 pub mod regions;
 pub mod sizes;
+#[cfg(test)]
+pub mod trial;
 
 use crate::ledger::index::{Memory, View};
 use crate::uverbs::{Channel, MrHandle, PdHandle};
