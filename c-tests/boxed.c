@@ -1,4 +1,4 @@
-/* Proves: in a seccomp sandbox memory moves and becomes executable as without the shim, whatever of it can't be read and whatever the filter refuses. */
+/* Proves: in a seccomp sandbox memory moves and becomes executable as without the shim, whatever of it can't be read and whatever the filter refuses or kills for. */
 #include "filter.h"
 
 #ifndef MADV_GUARD_INSTALL
@@ -59,7 +59,7 @@ static const struct memory {
 	{ "a key", keyed },
 };
 
-enum { ALL = 1, NO_ADVICE = 2, FALSE_ADVICE = 4 };
+enum { ALL = 1, NO_ADVICE = 2, FALSE_ADVICE = 4, KILLS = 8 };
 
 static const struct box {
 	const char *name;
@@ -71,6 +71,10 @@ static const struct box {
 	{ "all but reading", 0 },
 	{ "all but reading and advice", NO_ADVICE },
 	{ "all but reading, advice is said to be taken", FALSE_ADVICE },
+	{ "nothing but memory calls, or it kills", ALL | KILLS },
+	{ "memory calls without advice, or it kills", ALL | NO_ADVICE | KILLS },
+	{ "memory calls, advice is said to be taken, or it kills", ALL | FALSE_ADVICE | KILLS },
+	{ "all but reading and advice, or it kills", NO_ADVICE | KILLS },
 };
 
 /* With REGALL_INTERCEPT=strict a call from code that can't be searched is a signal. */
@@ -91,7 +95,7 @@ static size_t answer(struct sock_filter *code, size_t n, unsigned call, unsigned
 static void lock_in(int what)
 {
 	struct sock_filter code[2 * FILTER_MOST + 2];
-	unsigned refused = SECCOMP_RET_ERRNO | EPERM;
+	unsigned refused = what & KILLS ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM;
 	size_t n = 0;
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
 	unsigned advice = what & NO_ADVICE ? refused : what & FALSE_ADVICE ? SECCOMP_RET_ERRNO : SECCOMP_RET_ALLOW;

@@ -12,7 +12,7 @@ use crate::config::Intercept;
 use crate::limits;
 use crate::sys::credentials::Credentials;
 use crate::sys::{self, file, Errno};
-use crate::track::{self, adopting, limited, subscribers};
+use crate::track::{self, adopting, filters, limited, subscribers};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
@@ -128,11 +128,13 @@ pub fn first() -> Credentials {
     }
 }
 
-/// A call that may change this thread's credentials, or its limit of locked memory.
+/// A call that may change this thread's credentials, its limit of locked memory, or what calls it may
+/// make.
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
     let [first, second, new, ..] = frame.args;
     let may_bind = match frame.nr as libc::c_long {
+        libc::SYS_prctl | libc::SYS_seccomp => return filters::change(frame),
         libc::SYS_setrlimit | libc::SYS_prlimit64 => {
             // prlimit(2) takes the number of any thread, and changes the whole process's limit.
             let (resource, set) = match frame.nr as libc::c_long {

@@ -165,6 +165,7 @@ fn read_settings(env: Environment) -> bool {
 #[inline(never)]
 fn start(env: Environment) {
     sys::own_memory();
+    track::filters::init();
     regall_bridge::lock::in_process();
     rights::init();
     track::adopting::init();

@@ -3,12 +3,16 @@
 
 use crate::arch::{tls_block, Frame, TLS_BYTES};
 use crate::ledger::Hint;
-use crate::sys;
+use crate::sys::{self, filter};
 use core::cell::Cell;
 
 /// Flights of one thread that can be open at the same time: the hooked call
 /// itself and those of signal handlers nested in it.
 pub const NESTED: usize = 4;
+
+/// In [`Thread::selftest`]: the thread is in SECCOMP_MODE_STRICT, which kills for all but four calls
+/// and takes the time-stamp counter away.
+pub const STRICT: u64 = u64::MAX;
 
 /// One thread's block.
 #[repr(C)]
@@ -36,7 +40,8 @@ pub struct Thread {
     pub real_done: Cell<bool>,
     /// See `real_done`.
     pub real_value: Cell<i64>,
-    /// Number of the call that the self-test expects; the hook ends it.
+    /// Number of the call that the self-test expects, and 1; the hook ends it. [`STRICT`]: nothing
+    /// is done here but the application's calls.
     pub selftest: Cell<u64>,
     /// Events since the last one that was timed.
     pub untimed: Cell<u32>,
@@ -56,6 +61,9 @@ pub struct Thread {
     pub sigsys_blocked: Cell<bool>,
     /// Strict mode: a SIGSYS came meanwhile.
     pub sigsys_pending: Cell<bool>,
+    /// Which of the program's seccomp filters may be over this thread ([`filter`]); 0: not asked
+    /// yet.
+    pub filters: Cell<u64>,
     /// The look-up's memory.
     pub hint: Hint,
 }
@@ -90,6 +98,8 @@ impl Thread {
 
     #[cold]
     fn learn_tid(&self) -> u32 {
+        // What other threads bring for themselves from here on is not over this one.
+        self.filters();
         // Never refused but by filters made for that; the ledger's lock goes by it, so it has to
         // be the same each time, and nobody else's.
         let tid = (0..3).map(|_| sys::gettid()).find(|tid| *tid != 0);
@@ -99,7 +109,16 @@ impl Thread {
         tid
     }
 
-    /// After fork: everything here is the parent's.
+    /// Which of the program's seccomp filters may be over this thread. Whoever began it may have
+    /// been under any that there was then.
+    pub fn filters(&self) -> u64 {
+        if self.filters.get() == 0 {
+            self.filters.set(filter::every());
+        }
+        self.filters.get()
+    }
+
+    /// After fork: everything here is the parent's, but for the filters, which are inherited.
     pub fn forget(&self) {
         self.tid.set(0);
         for f in &self.flights {

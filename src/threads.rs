@@ -160,6 +160,10 @@ impl Thread {
     }
 
     fn begin(&self, entry: extern "C" fn() -> !) -> Result<()> {
+        // A filter may kill who makes a thread.
+        if !sys::filter::lets(libc::SYS_clone, [FLAGS as u64, 0, 0, 0, 0, 0]) {
+            return Err(Errno::PERM);
+        }
         // It may still be on its stack.
         while self.tid.load(Acquire) != 0 {
             sys::yield_now();
@@ -211,6 +215,8 @@ impl Thread {
 
     /// The thread's life, on the thread.
     pub fn live(&self) -> ! {
+        // What the program's threads bring for themselves from here on is not over this one.
+        track::filters::begin_thread();
         sys::process::name_thread(self.name);
         let left = match self.files {
             Files::Shared => Left::All,

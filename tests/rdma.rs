@@ -121,6 +121,10 @@ mod stock {
         grows = "grows" [] [("REGALL_PIN", "auto")] Same;
         looked_up = "looked_up" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         looked_up_at_once = "looked_up" [] [("REGALL_ACCESS", "remote-atomic")] Same;
+        filtered = "filtered" [] [("REGALL_PIN", "auto")] Same;
+        filtered_reached = "filtered" [] [("REGALL_ACCESS", "remote-atomic")] Same;
+        filtered_requests = "filtered" [] [BY_IOCTL, ("REGALL_PIN", "auto")] Same;
+        filtered_later = "filtered" [] [("REGALL_HCA_FILL", "later")] Same;
         keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
         borrow_auto = "borrow" [] [("REGALL_PIN", "auto")] Same;
         busy_auto = "busy" ["100"] [("REGALL_PIN", "auto")] Same;

@@ -378,12 +378,12 @@ macro_rules! each_call {
                 functions [], by_syscall [];
             /// setuid and its like, setfsuid, setfsgid, capset, unshare and setns (what arrives of
             /// setrlimit and prlimit64 is not counted)
-            // No user is -1.
+            // (Nor what arrives of prctl and seccomp.) No user is -1.
             Credentials = 31 => "set_credentials",
                 numbers [SYS_setuid 1 HOOK, SYS_setgid 1 HOOK, SYS_setreuid 2 HOOK, SYS_setregid 2 HOOK,
                 SYS_setresuid 3 HOOK, SYS_setresgid 3 HOOK, SYS_setfsuid 1 HOOK, SYS_setfsgid 1 HOOK,
                 SYS_capset 2 HOOK, SYS_unshare 1 HOOK, SYS_setns 2 HOOK, SYS_setrlimit 2 HOOK,
-                SYS_prlimit64 4 HOOK],
+                SYS_prlimit64 4 HOOK, SYS_prctl 5 HOOK, SYS_seccomp 3 HOOK],
                 functions [("setuid", [u64::MAX, 0, 0, 0, 0, 0])], by_syscall [];
         }
     };

@@ -6,13 +6,14 @@
 use crate::arch::Frame;
 use crate::patch;
 use crate::sys::Errno;
-use crate::thread::{self, Thread};
+use crate::thread::{self, Thread, STRICT};
+use crate::track;
 use regall_directory::each_call;
 use regall_directory::layout::Call;
 use regall_directory::numbers;
 
 /// What an expected call returns.
-pub const ANSWER: i64 = -(Errno::NOSYS.0 as i64);
+const ANSWER: i64 = -(Errno::NOSYS.0 as i64);
 
 /// A C function that makes a system call.
 type Function = extern "C" fn(u64, u64, u64, u64, u64, u64, u64) -> i64;
@@ -85,14 +86,18 @@ fn took(thread: &Thread) -> bool {
     thread.selftest.replace(0) == 0
 }
 
-/// A call has arrived while the test expects one: whether it is that one.
+/// A call has arrived while the test expects one, or of a thread that is [`STRICT`]: what comes of it,
+/// if that is known here.
 #[cold]
-pub fn arrived(thread: &Thread, frame: &Frame) -> bool {
-    let expected = thread.selftest.get() == frame.nr + 1;
-    if expected {
-        thread.selftest.set(0);
+pub fn arrived(thread: &Thread, frame: &Frame) -> Option<i64> {
+    match thread.selftest.get() {
+        STRICT => Some(track::real(frame)),
+        expected if expected == frame.nr + 1 => {
+            thread.selftest.set(0);
+            Some(ANSWER)
+        }
+        _ => None,
     }
-    expected
 }
 
 fn number_of(call: Call) -> u64 {

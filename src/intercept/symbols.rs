@@ -353,6 +353,8 @@ wrappers! {
     b"munlock" => munlock(addr: u64, len: u64) -> i32 = SYS_munlock;
     b"unshare" => unshare(flags: i32) -> i32 = SYS_unshare;
     b"setns" => setns(fd: i32, kind: i32) -> i32 = SYS_setns;
+    // Variadic in C, as mremap.
+    b"prctl" => prctl(option: i32, a: u64, b: u64, c: u64, d: u64) -> i32 = SYS_prctl;
     b"setrlimit" | b"setrlimit64" => setrlimit(resource: u32, new: u64) -> i32 = SYS_setrlimit;
     b"prlimit" | b"prlimit64" => prlimit(pid: i32, resource: u32, new: u64, old: u64) -> i32 = SYS_prlimit64;
     b"mlockall" => mlockall(flags: i32) -> i32 = SYS_mlockall;

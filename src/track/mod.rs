@@ -42,6 +42,7 @@ pub mod domains;
 pub mod ending;
 mod entering;
 pub mod files;
+pub mod filters;
 pub mod fitting;
 pub mod flight;
 pub mod fork;
@@ -229,6 +230,7 @@ fn untracked(call: Call, frame: &mut Frame) -> i64 {
             (subscribers::table().other_call)(call, frame)
         }
         Call::Fork => fork::untracked(frame),
+        Call::Credentials => filters::change(frame),
         _ => real(frame),
     }
 }

@@ -22,7 +22,7 @@ use crate::registrar::hca::idle::{self, Due, Looked};
 use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{DomainId, State as Stage};
-use crate::sys::{self, process::filters, time};
+use crate::sys::{self, filter, time};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Access, Column, Reason};
@@ -53,22 +53,22 @@ pub fn forget() {
     FILTERS.store(UNKNOWN, Relaxed);
 }
 
-/// The seccomp filters that this was under when the first domain was opened.
+/// The seccomp filters that the program had put itself under when the first domain was opened.
 static FILTERS: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = u64::MAX;
 
 /// Regions are to come: that rotate, or that the kernel will not forget at once.
 pub fn expected() {
     if FILTERS.load(Relaxed) == UNKNOWN {
-        FILTERS.store(filters(), Relaxed);
+        FILTERS.store(filter::count().into(), Relaxed);
     }
 }
 
 /// Whether the program has put itself under a seccomp filter since: that may kill who makes a
-/// thread.
+/// thread. Without a system call.
 pub fn is_shut_in() -> bool {
     let before = Some(FILTERS.load(Relaxed)).filter(|n| *n != UNKNOWN);
-    filters() > before.unwrap_or(0)
+    u64::from(filter::count()) > before.unwrap_or(0)
 }
 
 /// A region that is to be rotated has lost its last borrower.

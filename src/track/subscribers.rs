@@ -58,6 +58,9 @@ pub struct Subscribers {
     /// Nothing of this process is lent any more, whatever was lent before; true: and no thread
     /// of the shim's own may be there any longer.
     pub nothing_lent: &'static [fn(bool)],
+    /// The program is about to put itself under a seccomp filter: what may not be found out then is
+    /// to be found out now.
+    pub filter_comes: fn(),
 }
 
 /// As long as nobody is told of anything.
@@ -83,6 +86,7 @@ static NOBODY: Subscribers = Subscribers {
     keys_pause: || false,
     keys_resume: || (),
     nothing_lent: &[],
+    filter_comes: || (),
 };
 
 /// The table; null: [`NOBODY`].
@@ -161,6 +165,11 @@ pub fn new_code(range: PageRange, end: u64, shared: bool, running: bool) {
     for told in table().new_code {
         told(range, end, shared, running);
     }
+}
+
+/// The program is about to put itself under a seccomp filter.
+pub fn filter_comes() {
+    (table().filter_comes)()
 }
 
 /// Nothing of this process is lent any more; `alone`: and no thread of the shim's own may be

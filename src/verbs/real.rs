@@ -2,19 +2,37 @@
 //! takes ld.so's lock, and finds nothing from here if MPI has loaded libibverbs for
 //! itself alone (RTLD_LOCAL).
 
+use crate::memory;
 use crate::patch::find_in_library;
-use crate::sys;
+use crate::sys::{self, Errno};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 macro_rules! functions {
-    ($($name:ident),* $(,)?) => { $(
-        /// The library's function of this name, its default version.
-        pub fn $name() -> Option<*const ()> {
-            static AT: Place = Place::new();
-            find(&AT, stringify!($name))
+    ($($name:ident),* $(,)?) => {
+        #[allow(non_upper_case_globals)]
+        mod places {
+            $(pub static $name: super::Place = super::Place::new();)*
         }
-    )* };
+
+        $(
+            /// The library's function of this name, its default version.
+            pub fn $name() -> Option<*const ()> {
+                find(&places::$name, stringify!($name))
+            }
+        )*
+
+        /// Finds all that the library has, if one was ever wanted: under a seccomp filter the
+        /// kernel's list may not be there to be read.
+        pub fn find_all() {
+            if [$(&places::$name),*].iter().any(|place| place.at.load(Relaxed) != 0) {
+                $(let _ = find_in(LIBRARY, &places::$name, stringify!($name));)*
+                let _ = errno();
+            }
+        }
+    };
 }
+
+const LIBRARY: &[u8] = b"libibverbs";
 
 functions! {
     ibv_reg_mr,
@@ -48,7 +66,7 @@ fn find(place: &Place, name: &str) -> Option<*const ()> {
         if n != 0 {
             sys::nap(1_000_000);
         }
-        find_in(b"libibverbs", place, name)
+        find_in(LIBRARY, place, name)
     })
 }
 
@@ -88,7 +106,13 @@ fn first_bytes(at: usize) -> Option<[u64; 2]> {
     let mut words = [0u64; 2];
     // SAFETY: room for 16 bytes.
     let copied = unsafe { sys::copy_checked(at as u64, words.as_mut_ptr().cast(), 16) };
-    (copied == Ok(16)).then_some(words)
+    match copied {
+        Ok(16) => Some(words),
+        Ok(_) | Err(Errno::FAULT) => None,
+        // SAFETY: code that the ledger knows to be there; nobody shortens a library that is in use.
+        Err(_) => memory::touchable(at as u64, 16, false, |_| true)
+            .then(|| unsafe { (at as *const [u64; 2]).read_unaligned() }),
+    }
 }
 
 fn find_in(library: &[u8], place: &Place, name: &str) -> Option<*const ()> {

@@ -12,6 +12,7 @@ pub mod credentials;
 mod descriptors;
 pub mod dispatch;
 pub mod file;
+pub mod filter;
 pub mod folder;
 mod memory;
 pub mod netlink;
@@ -106,15 +107,20 @@ pub fn check(ret: i64) -> Result<u64> {
 }
 
 /// A raw system call: `call!(number, arguments...)`, up to six of them, each cast to
-/// u64. Safe to write down, so it stays in this crate, whose functions answer for what the call
+/// u64. EPERM, too, if a filter of the program's does not let it through: it is not made then
+/// ([`filter`]). Safe to write down, so it stays in this crate, whose functions answer for what the call
 /// does to memory.
 macro_rules! call {
     ($nr:expr $(, $a:expr)*) => { $crate::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
     (@ $nr:expr, [$a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr $(, $_rest:expr)*]) => {{
         let (nr, a, b, c, d, e, f) = ($nr as u64, $a, $b, $c, $d, $e, $f);
-        // SAFETY: by the function that this stands in: what it can't answer for itself is in
-        // its contract.
-        $crate::check(unsafe { $crate::arch::syscall6(nr, a, b, c, d, e, f) })
+        if $crate::filter::any() && $crate::filter::stops(nr, a, b, c, d, e, f) {
+            Err($crate::Errno::PERM)
+        } else {
+            // SAFETY: by the function that this stands in: what it can't answer for itself is in
+            // its contract.
+            $crate::check(unsafe { $crate::arch::syscall6(nr, a, b, c, d, e, f) })
+        }
     }};
 }
 pub(crate) use call;
@@ -130,9 +136,10 @@ pub unsafe fn real(frame: &Frame) -> i64 {
     unsafe { arch::application_call(frame) }
 }
 
-/// This process's id in its own namespace.
+/// This process's id in its own namespace. Where a filter keeps it back, that of the process whose
+/// memory this is.
 pub fn getpid() -> u32 {
-    call!(libc::SYS_getpid).unwrap_or(0) as u32
+    call!(libc::SYS_getpid).map_or_else(|_| memory_owner(), |pid| pid as u32)
 }
 
 /// This machine's name; empty if the kernel won't say.
@@ -185,7 +192,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// This process's memory is its own from now on.
 pub fn own_memory() {
-    OWNER.store(getpid(), Relaxed);
+    OWNER.store(call!(libc::SYS_getpid).unwrap_or(0) as u32, Relaxed);
 }
 
 /// The process whose memory this is; 0: nobody has said.
@@ -236,16 +243,35 @@ pub fn random() -> u64 {
 
 /// Sleeps until `word` is no longer `seen`, someone wakes it, or `nanos` are over:
 /// then the answer is true.
-pub fn futex_wait(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) -> bool {
-    let timeout = [0u64, u64::from(nanos)];
-    let woken = call!(
-        libc::SYS_futex,
-        word.as_ptr(),
+pub fn futex_wait(word: &AtomicU32, seen: u32, nanos: u32) -> bool {
+    wait_by(
         libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+        word,
         seen,
-        timeout.as_ptr()
-    );
-    woken == Err(Errno::TIMEDOUT)
+        nanos,
+    )
+}
+
+fn wait_by(how: i32, word: &AtomicU32, seen: u32, nanos: u32) -> bool {
+    let timeout = [0u64, u64::from(nanos)];
+    match call!(libc::SYS_futex, word.as_ptr(), how, seen, timeout.as_ptr()) {
+        Err(Errno::PERM) => wait_awake(word, seen, nanos),
+        woken => woken == Err(Errno::TIMEDOUT),
+    }
+}
+
+/// The same where a filter forbids to sleep.
+#[cold]
+#[inline(never)]
+fn wait_awake(word: &AtomicU32, seen: u32, nanos: u32) -> bool {
+    let since = arch::ticks();
+    while word.load(Relaxed) == seen {
+        if time::nanos(arch::ticks().wrapping_sub(since)) >= u64::from(nanos) {
+            return true;
+        }
+        nap(50_000);
+    }
+    false
 }
 
 /// Wakes one sleeper on `word`; says whether there was one.
@@ -271,9 +297,7 @@ pub fn futex_wake_all(word: &core::sync::atomic::AtomicU32) {
 
 /// As [`futex_wait`], on a word that other processes have mapped, too.
 pub fn futex_wait_shared(word: &core::sync::atomic::AtomicU32, seen: u32, nanos: u32) -> bool {
-    let timeout = [0u64, u64::from(nanos)];
-    let (at, how) = (word.as_ptr(), libc::FUTEX_WAIT);
-    call!(libc::SYS_futex, at, how, seen, timeout.as_ptr()) == Err(Errno::TIMEDOUT)
+    wait_by(libc::FUTEX_WAIT, word, seen, nanos)
 }
 
 /// Wakes all sleepers on such a word, in whatever process.
@@ -281,21 +305,27 @@ pub fn futex_wake_shared(word: &core::sync::atomic::AtomicU32) {
     let _ = call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
 }
 
-/// Sleeps for `nanos`, less if a signal comes.
+/// Sleeps for `nanos`, less if a signal comes; only gives the processor away where a filter forbids
+/// to sleep.
 pub fn nap(nanos: u64) {
     let time = [0u64, nanos];
-    let _ = call!(libc::SYS_nanosleep, time.as_ptr(), 0);
+    if call!(libc::SYS_nanosleep, time.as_ptr(), 0) == Err(Errno::PERM) {
+        yield_now();
+    }
 }
 
 /// Gives the processor away.
 pub fn yield_now() {
-    let _ = call!(libc::SYS_sched_yield);
+    if call!(libc::SYS_sched_yield).is_err() {
+        core::hint::spin_loop();
+    }
 }
 
 /// Signals are held back from this thread while this lives: what is begun is finished,
 /// whatever their handlers do (siglongjmp), or libc's cancellation.
 pub struct Undisturbed {
-    mask: u64,
+    /// What was held back before; `None`: a filter keeps the mask as it is.
+    mask: Option<u64>,
 }
 
 impl Undisturbed {
@@ -303,13 +333,17 @@ impl Undisturbed {
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         let mut mask = 0;
-        let _ = signal::change_mask(libc::SIG_SETMASK, &u64::MAX, Some(&mut mask));
-        Self { mask }
+        let changed = signal::change_mask(libc::SIG_SETMASK, &u64::MAX, Some(&mut mask));
+        Self {
+            mask: changed.is_ok().then_some(mask),
+        }
     }
 }
 
 impl Drop for Undisturbed {
     fn drop(&mut self) {
-        let _ = signal::change_mask(libc::SIG_SETMASK, &self.mask, None);
+        if let Some(mask) = &self.mask {
+            let _ = signal::change_mask(libc::SIG_SETMASK, mask, None);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::file::{self, Fd};
 use crate::text::{number, Text};
-use crate::{call, Errno, Result, PAGE};
+use crate::{call, filter, Errno, Result, PAGE};
 use core::ffi::CStr;
 
 /// Who a process is: a pid can come again, pid and start time together don't.
@@ -146,18 +146,12 @@ const FILTER: u64 = 2;
 /// Whether /proc says that this thread is under a seccomp filter, which may forbid any call, and
 /// kill who makes it. Without /proc nobody says so.
 pub fn is_filtered() -> bool {
-    own_status(b"Seccomp:") == Some(FILTER)
-}
-
-/// How many seccomp filters this thread is under, as /proc says. Linux before 5.9 says only
-/// whether it is under any: that is 1.
-pub fn filters() -> u64 {
-    own_number(b"Seccomp_filters:", 10).unwrap_or_else(|| is_filtered().into())
+    filter::count() != 0 || own_status(b"Seccomp:") == Some(FILTER)
 }
 
 /// As [`is_filtered`], for what can be left undone: without /proc there may be one.
 pub fn may_be_filtered() -> bool {
-    own_status(b"Seccomp:") != Some(0)
+    filter::count() != 0 || own_status(b"Seccomp:") != Some(0)
 }
 
 /// Whether this program has rights that whoever started it has not: setuid, setgid, or
@@ -268,6 +262,8 @@ pub fn reap(pid: u64) {
 pub fn exit_thread(status: u32) -> ! {
     loop {
         let _ = call!(libc::SYS_exit, status);
+        // A filter forbids it.
+        crate::yield_now();
     }
 }
 

@@ -22,7 +22,8 @@ fn read(clock: i32) -> u64 {
     let mut ts = [0u64; 2];
     match call!(libc::SYS_clock_gettime, clock, ts.as_mut_ptr()) {
         Ok(_) => ts[0].wrapping_mul(1_000_000_000).wrapping_add(ts[1]),
-        Err(_) => 0,
+        // A filter keeps it back: what differences are taken of goes on all the same.
+        Err(_) => nanos(crate::arch::ticks()),
     }
 }
 

@@ -2,6 +2,9 @@
 
 use core::arch::asm;
 
+/// What seccomp filters see of the processor: AUDIT_ARCH_X86_64.
+pub const AUDIT: u32 = 0xc000_003e;
+
 /// What a system-call site had in its registers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,218 @@
+//! The program puts itself under a seccomp filter. What the filter says is kept, so that no call of
+//! the shim's is made that the program would be killed for ([`filter`]).
+
+use super::{begin_work, end, lock, own_memory, real, subscribers};
+use crate::arch::Frame;
+use crate::base::phase;
+use crate::base::withheld::withhold;
+use crate::sys::filter::{self, Coming};
+use crate::sys::{self, Errno, Result};
+use crate::text::{Lossy, Text};
+use crate::thread::{self, STRICT};
+use core::fmt::Write;
+use core::ptr::NonNull;
+use regall_directory::addr::PageRange;
+use regall_directory::vocab::Prot;
+
+/// At start-up, on the program's first thread.
+pub fn init() {
+    filter::set_marks(|| thread::current().filters());
+    begin_thread();
+}
+
+/// What other threads put themselves under from here on is not over this one.
+pub fn begin_thread() {
+    thread::current().filters();
+}
+
+/// What the kernel is asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// SECCOMP_MODE_STRICT.
+    Strict,
+    /// The filter with the `struct sock_fprog` at this address.
+    Program { at: u64, flags: u64 },
+}
+
+/// What prctl(2) or seccomp(2) asks for, if it is that.
+fn asked(frame: &Frame) -> Option<Asked> {
+    let [what, second, third, ..] = frame.args;
+    const STRICT: u64 = libc::SECCOMP_MODE_STRICT as u64;
+    const FILTER: u64 = libc::SECCOMP_MODE_FILTER as u64;
+    match (frame.nr as libc::c_long, what as i32) {
+        (libc::SYS_prctl, libc::PR_SET_SECCOMP) => match second {
+            STRICT => Some(Asked::Strict),
+            FILTER => Some(Asked::Program {
+                at: third,
+                flags: 0,
+            }),
+            _ => None,
+        },
+        (libc::SYS_seccomp, _) => match what as u32 {
+            libc::SECCOMP_SET_MODE_STRICT => Some(Asked::Strict),
+            libc::SECCOMP_SET_MODE_FILTER => Some(Asked::Program {
+                at: third,
+                flags: second,
+            }),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Asked {
+    fn is_for_all(self) -> bool {
+        match self {
+            Self::Strict => false,
+            Self::Program { flags, .. } => flags & libc::SECCOMP_FILTER_FLAG_TSYNC != 0,
+        }
+    }
+
+    /// Whether the kernel has done it. With SECCOMP_FILTER_FLAG_TSYNC alone it may say which thread
+    /// is in the way.
+    fn is_done(self, value: i64) -> bool {
+        match self {
+            Self::Program { flags, .. } if flags & libc::SECCOMP_FILTER_FLAG_NEW_LISTENER != 0 => {
+                value >= 0
+            }
+            _ => value == 0,
+        }
+    }
+}
+
+/// A call of prctl(2) or seccomp(2).
+#[cold]
+#[inline(never)]
+pub fn change(frame: &Frame) -> i64 {
+    // A child of vfork puts itself alone under one, and executes another program.
+    let shares = sys::getpid() != sys::memory_owner();
+    match asked(frame).filter(|_| !shares) {
+        Some(asked) => put_under(asked, frame),
+        None => real(frame),
+    }
+}
+
+fn put_under(asked: Asked, frame: &Frame) -> i64 {
+    let thread = thread::current();
+    let before = thread.filters();
+    let mut coming = filter::begin();
+    if coming.wants_room() {
+        if let Ok(room) = room() {
+            coming.give_room(room);
+        }
+    }
+    let paused = prepare(asked, &coming);
+    thread.filters.set(before | coming.bit);
+    if asked.is_for_all() {
+        coming.for_all(before);
+    }
+    let value = real(frame);
+    if asked.is_done(value) {
+        thread.filters.set(before | taken(asked, coming));
+    } else {
+        coming.refused();
+        thread.filters.set(before);
+    }
+    if paused {
+        (subscribers::table().keys_resume)();
+    }
+    value
+}
+
+/// What threads of the shim's own can't wait, or end, without.
+const LIVED_BY: [libc::c_long; 3] = [libc::SYS_exit, libc::SYS_futex, libc::SYS_ppoll];
+
+/// Before the kernel is asked: what can't be found out later is found out, and what is to be left out
+/// is said. Threads of the shim's own end before a filter for all that stops what they live by;
+/// whether there may be another rotator afterwards.
+fn prepare(asked: Asked, coming: &Coming) -> bool {
+    let Asked::Program { at, .. } = asked else {
+        return false;
+    };
+    subscribers::filter_comes();
+    let is_read = coming.read(at);
+    if is_read && log::max_level() >= log::LevelFilter::Info {
+        tell(coming);
+    }
+    let harmless = is_read && !LIVED_BY.iter().any(|nr| coming.would_stop(*nr));
+    if harmless || !asked.is_for_all() {
+        return false;
+    }
+    if subscribers::helpers() != 0 {
+        withhold();
+        subscribers::nothing_lent(true);
+    }
+    (subscribers::table().keys_pause)()
+}
+
+fn taken(asked: Asked, coming: Coming) -> u64 {
+    match asked {
+        Asked::Strict => {
+            thread::current().selftest.set(STRICT);
+            coming.taken_strict()
+        }
+        // SAFETY: the kernel has just read it, and the filter that it names.
+        Asked::Program { at, .. } => unsafe { coming.taken(at as *const libc::sock_fprog) },
+    }
+}
+
+/// Room for a filter's program, which is the shim's in the ledger.
+fn room() -> Result<NonNull<u8>> {
+    let flight = phase::tracking().then(begin_work);
+    let made = map();
+    if let Some(flight) = flight {
+        end(flight);
+    }
+    made
+}
+
+fn map() -> Result<NonNull<u8>> {
+    let mut guard = match phase::tracking() {
+        true => Some(lock().ok_or(Errno::BUSY)?),
+        false => None,
+    };
+    let at = sys::map_private(filter::ROOM)?;
+    let (start, bytes) = (at.as_ptr() as u64, filter::ROOM as u64);
+    if let (Some(guard), Some(range)) = (&mut guard, PageRange::new(start, start + bytes)) {
+        guard.insert(range, own_memory(Prot::from_call(3, false)));
+    }
+    Ok(at)
+}
+
+/// Calls of the shim's that people would miss.
+const MISSED: [(&str, libc::c_long); 12] = [
+    ("mlock", libc::SYS_mlock),
+    ("mlock2", libc::SYS_mlock2),
+    ("munlock", libc::SYS_munlock),
+    ("ioctl", libc::SYS_ioctl),
+    ("openat", libc::SYS_openat),
+    ("close", libc::SYS_close),
+    ("pread64", libc::SYS_pread64),
+    ("process_vm_readv", libc::SYS_process_vm_readv),
+    ("madvise", libc::SYS_madvise),
+    ("rt_sigprocmask", libc::SYS_rt_sigprocmask),
+    ("futex", libc::SYS_futex),
+    ("clone", libc::SYS_clone),
+];
+
+#[cold]
+fn tell(coming: &Coming) {
+    let mut names: Text<160> = Text::new();
+    for (name, nr) in MISSED {
+        if coming.would_stop(nr) {
+            let comma = if names.as_bytes().is_empty() {
+                ""
+            } else {
+                ", "
+            };
+            let _ = write!(names, "{comma}{name}");
+        }
+    }
+    if !names.as_bytes().is_empty() {
+        log::info!(
+            "thread {} asks for a seccomp filter that stops {}: regall makes no such call under it",
+            thread::current().tid(),
+            Lossy(names.as_bytes())
+        );
+    }
+}
