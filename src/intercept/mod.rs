@@ -20,7 +20,6 @@ use regall_directory::layout::{Call, Counter};
 use regall_directory::numbers;
 use regall_directory::vocab::Prot;
 
-pub mod closing;
 mod pool;
 pub mod selftest;
 pub mod strict;

@@ -187,36 +187,19 @@ fn give_own(group: &Group, module: &Module, ours: &[(&str, u64)]) -> bool {
     !left.get()
 }
 
-/// Puts what `wanted` says for a function of libc's into the slots of all modules but this one that
-/// hold libc's own, or nothing as yet: a name and an address that must be libc's own.
-pub fn replace(wanted: impl Fn(&[u8]) -> Option<(u64, u64)>) {
-    let mut buffer = [0u8; BUFFER_BYTES];
-    let _ = groups(&mut buffer, |group| {
-        if let Some(module) = foreign(group) {
-            let unresolved = |now| group.segments().any(|s| s.range.contains(now));
-            rewrite_tables(group, &module, &|name, now| {
-                let (libcs, ours) = wanted(name)?;
-                (now == libcs || unresolved(now)).then_some(ours)
-            });
-        }
-        true
-    });
-}
-
-/// A module that is not this one.
-fn foreign(group: &Group) -> Option<Module> {
-    let ours = install as *const () as u64;
-    let is_ours = group.segments().any(|s| s.range.contains(ours));
-    let is_none = matches!(
-        group.origin,
-        Origin::Kernel | Origin::Heap | Origin::Stack | Origin::Anonymous
-    );
-    (!is_ours && !is_none).then(|| Module::open(group))?
-}
-
 /// Rewrites the slots of one module.
 fn rewrite(group: &Group) -> u32 {
-    let Some(module) = foreign(group) else {
+    let ours = install as *const () as u64;
+    let is_ours = group.segments().any(|s| s.range.contains(ours));
+    if is_ours
+        || matches!(
+            group.origin,
+            Origin::Kernel | Origin::Heap | Origin::Stack | Origin::Anonymous
+        )
+    {
+        return 0;
+    }
+    let Some(module) = Module::open(group) else {
         return 0;
     };
     // What ld.so has not looked up yet leads back into the module.

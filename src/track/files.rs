@@ -129,6 +129,11 @@ impl Seen {
         match self.is_by(fd) {
             Ok(same) => same,
             Err(Errno::BADF) => false,
+            // A filter may kill who asks further.
+            Err(_) if revoking::is_shut_in() => {
+                let other = |file| self.file != FileId::NONE && self.file != file;
+                !believed(fd).is_some_and(other)
+            }
             Err(_) => self.device.channel.may_be(fd),
         }
     }
@@ -338,30 +343,11 @@ pub fn any() -> bool {
     ANY.load(Relaxed)
 }
 
-/// Whether `fd`, which is about to be closed, may be the last descriptor by which the program has a
-/// device that is known by its file.
-#[inline]
-pub fn is_watched(fd: i32) -> bool {
-    any() && active() && is_watched_device(fd)
-}
-
-#[cold]
-#[inline(never)]
-fn is_watched_device(fd: i32) -> bool {
-    if revoking::is_shut_in() || sys::getpid() != sys::memory_owner() {
-        return false;
-    }
-    let Some(device) = file::device_of(fd) else {
-        return false;
-    };
-    let Some(guard) = lock() else {
-        // Whoever is interrupted may be at it.
-        return true;
-    };
-    let of = |x: Device| x.channel.device() == device;
-    let known = |x: &Domain| x.file != FileId::NONE && x.device.is_some_and(of);
-    let mut all = guard.hca.find(known);
-    all.next().is_some()
+/// Whether there is such a domain now.
+pub fn any_there() -> bool {
+    let known = |guard: &State| guard.hca.find(|x| x.file != FileId::NONE).next().is_some();
+    // Who interrupts the holder of the lock does not know.
+    any() && active() && lock().is_none_or(|guard| known(&guard))
 }
 
 /// Forgets the domains whose open file the program has closed, which nobody else may have told: our

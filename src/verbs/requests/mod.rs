@@ -13,7 +13,6 @@ mod registering;
 use super::{handles, is_inside};
 use crate::arch::Frame;
 use crate::base::{phase, settings};
-use crate::intercept::closing;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::Domain;
 use crate::track::files::Few;
@@ -194,10 +193,6 @@ fn with_emptied(
 fn context(asked: &Asked) -> i64 {
     files::renew(asked.fd());
     closed();
-    if files::any() {
-        // There may be modules that were not there before.
-        closing::see();
-    }
     track::real(asked.frame)
 }
 

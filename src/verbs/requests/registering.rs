@@ -3,18 +3,13 @@
 use super::copy::{Copy, Made};
 use super::{Answered, Asked};
 use crate::base::counters;
-use crate::intercept::closing;
-use crate::track::{self, asking, failed, files, lending, registering};
+use crate::track::{self, asking, failed, files, lending, registering, revoking, subscribers};
 use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
 use crate::verbs::handles;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
-
-/// Whether close() and its kin are seen.
-static SEES: AtomicBool = AtomicBool::new(false);
 
 /// Answers with a region that is there, or has the kernel make one.
 pub fn register(asked: &Asked, what: Register) -> i64 {
@@ -36,10 +31,6 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
     if files::is_new(fd) {
         super::closed();
     }
-    // Who registers for the first time by ioctl may close so, too.
-    if !SEES.swap(true, Relaxed) {
-        closing::see();
-    }
     let (file, owner, driver) = files::owner(fd, pd)?;
     let asks = asked.message.driver();
     // The kernel refuses what is for another driver, or no device.
@@ -60,6 +51,9 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         Some((number, *loan))
     });
     let (number, loan) = lent?;
+    if !(subscribers::table().adapter_known)() {
+        revoking::later();
+    }
     let keys = Mr {
         handle: loan.handle,
         lkey: loan.lkey,
