@@ -124,7 +124,7 @@ const TRIES: u32 = 2000;
 #[inline(never)]
 fn wake() -> bool {
     let pauses = PAUSES.load(SeqCst);
-    if is_paused() || sys::getpid() != sys::memory_owner() {
+    if is_paused() || !sys::is_memory_owner() {
         // Whoever has it paused looks after what is left.
         return true;
     }
@@ -371,7 +371,7 @@ const PATIENCE: u64 = 1000 * MILLISECOND;
 #[cold]
 pub fn pause() -> bool {
     let tid = THREAD.id();
-    if tid == 0 || sys::getpid() != sys::memory_owner() {
+    if tid == 0 || !sys::is_memory_owner() {
         return false;
     }
     SINCE.store(time::now(), Relaxed);

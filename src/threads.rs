@@ -160,8 +160,9 @@ impl Thread {
     }
 
     fn begin(&self, entry: extern "C" fn() -> !) -> Result<()> {
-        // A filter may kill who makes a thread.
-        if !sys::filter::lets(libc::SYS_clone, [FLAGS as u64, 0, 0, 0, 0, 0]) {
+        // A filter may kill who makes a thread, or what the thread calls then.
+        let may = sys::filter::lets(libc::SYS_clone, [FLAGS as u64, 0, 0, 0, 0, 0]);
+        if !may || !track::filters::threads_can_live() {
             return Err(Errno::PERM);
         }
         // It may still be on its stack.

@@ -359,7 +359,7 @@ pub fn any_there() -> bool {
 pub fn look_after(gone: impl Fn(FileId)) {
     // A child that shares the memory (vfork) may have closed what its parent has open, and a filter
     // may kill who looks.
-    if sys::getpid() != sys::memory_owner() || revoking::is_shut_in() {
+    if !sys::is_memory_owner() || revoking::is_shut_in() {
         return;
     }
     for d in numbers() {

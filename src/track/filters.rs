@@ -1,7 +1,7 @@
 //! The program puts itself under a seccomp filter. What the filter says is kept, so that no call of
 //! the shim's is made that the program would be killed for ([`filter`]).
 
-use super::{begin_work, end, lock, own_memory, real, subscribers};
+use super::{begin_work, end, lock, own_memory, real, subscribers, Guard};
 use crate::arch::Frame;
 use crate::base::phase;
 use crate::base::withheld::withhold;
@@ -11,6 +11,7 @@ use crate::text::{Lossy, Text};
 use crate::thread::{self, STRICT};
 use core::fmt::Write;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Prot;
 
@@ -85,8 +86,7 @@ impl Asked {
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
     // A child of vfork puts itself alone under one, and executes another program.
-    let shares = sys::getpid() != sys::memory_owner();
-    match asked(frame).filter(|_| !shares) {
+    match asked(frame).filter(|_| sys::may_own_memory()) {
         Some(asked) => put_under(asked, frame),
         None => real(frame),
     }
@@ -94,24 +94,19 @@ pub fn change(frame: &Frame) -> i64 {
 
 fn put_under(asked: Asked, frame: &Frame) -> i64 {
     let thread = thread::current();
-    let before = thread.filters();
-    let mut coming = filter::begin();
+    thread.filters();
+    let mut coming = filter::begin(&thread.filters);
     if coming.wants_room() {
         if let Ok(room) = room() {
             coming.give_room(room);
         }
     }
-    let paused = prepare(asked, &coming);
-    thread.filters.set(before | coming.bit);
-    if asked.is_for_all() {
-        coming.for_all(before);
-    }
+    let paused = prepare(asked, &mut coming);
+    coming.put_over(asked.is_for_all());
     let value = real(frame);
-    if asked.is_done(value) {
-        thread.filters.set(before | taken(asked, coming));
-    } else {
-        coming.refused();
-        thread.filters.set(before);
+    match asked.is_done(value) {
+        true => taken(asked, coming),
+        false => coming.refused(),
     }
     if paused {
         (subscribers::table().keys_resume)();
@@ -119,22 +114,52 @@ fn put_under(asked: Asked, frame: &Frame) -> i64 {
     value
 }
 
-/// What threads of the shim's own can't wait, or end, without.
-const LIVED_BY: [libc::c_long; 3] = [libc::SYS_exit, libc::SYS_futex, libc::SYS_ppoll];
+/// What threads of the shim's own can't wait, or end, without. (A wait that a signal has stopped for a
+/// while goes on by restart_syscall.)
+const LIVED_BY: [libc::c_long; 4] = [
+    libc::SYS_exit,
+    libc::SYS_futex,
+    libc::SYS_ppoll,
+    libc::SYS_restart_syscall,
+];
+
+/// Whether threads of the shim's own can live under the filters that are over this one.
+pub fn threads_can_live() -> bool {
+    LIVED_BY.iter().all(|nr| filter::makes(*nr))
+}
+
+/// In a child of fork: the room of filters is the shim's there, too.
+pub fn enter_rooms(guard: &mut Guard) {
+    for start in filter::rooms() {
+        if let Some(range) = PageRange::new(start, start + filter::ROOM as u64) {
+            guard.insert(range, own_memory(Prot::from_call(3, false)));
+        }
+    }
+}
 
 /// Before the kernel is asked: what can't be found out later is found out, and what is to be left out
 /// is said. Threads of the shim's own end before a filter for all that stops what they live by;
 /// whether there may be another rotator afterwards.
-fn prepare(asked: Asked, coming: &Coming) -> bool {
+fn prepare(asked: Asked, coming: &mut Coming) -> bool {
     let Asked::Program { at, .. } = asked else {
         return false;
     };
     subscribers::filter_comes();
-    let is_read = coming.read(at);
+    let is_read = match coming.read(at) {
+        // The kernel takes no such filter; a program asks in this way what the kernel can do.
+        Err(Errno::FAULT | Errno::INVAL) => return false,
+        read => read.is_ok(),
+    };
+    if coming.is_one_of_many() && !MANY.swap(true, Relaxed) {
+        log::warn!(
+            "more than {} different seccomp filters: of further ones only the calls are made that each lets through whatever the arguments",
+            filter::MOST
+        );
+    }
     if is_read && log::max_level() >= log::LevelFilter::Info {
         tell(coming);
     }
-    let harmless = is_read && !LIVED_BY.iter().any(|nr| coming.would_stop(*nr));
+    let harmless = is_read && LIVED_BY.iter().all(|nr| coming.would_make(*nr));
     if harmless || !asked.is_for_all() {
         return false;
     }
@@ -145,7 +170,10 @@ fn prepare(asked: Asked, coming: &Coming) -> bool {
     (subscribers::table().keys_pause)()
 }
 
-fn taken(asked: Asked, coming: Coming) -> u64 {
+/// Whether more filters came than are kept.
+static MANY: AtomicBool = AtomicBool::new(false);
+
+fn taken(asked: Asked, coming: Coming) {
     match asked {
         Asked::Strict => {
             thread::current().selftest.set(STRICT);
