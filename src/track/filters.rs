@@ -50,7 +50,9 @@ fn asked(frame: &Frame) -> Option<Asked> {
             _ => None,
         },
         (libc::SYS_seccomp, _) => match what as u32 {
-            libc::SECCOMP_SET_MODE_STRICT => Some(Asked::Strict),
+            libc::SECCOMP_SET_MODE_STRICT if (second as u32, third) == (0, 0) => {
+                Some(Asked::Strict)
+            }
             libc::SECCOMP_SET_MODE_FILTER => Some(Asked::Program {
                 at: third,
                 flags: second,
@@ -142,6 +144,8 @@ pub fn enter_rooms(guard: &mut Guard) {
 /// whether there may be another rotator afterwards.
 fn prepare(asked: Asked, coming: &mut Coming) -> bool {
     let Asked::Program { at, .. } = asked else {
+        // It ends by a signal soon, if nobody else is there; with us it would end by exit.
+        end_helpers();
         return false;
     };
     subscribers::filter_comes();
@@ -163,11 +167,15 @@ fn prepare(asked: Asked, coming: &mut Coming) -> bool {
     if harmless || !asked.is_for_all() {
         return false;
     }
+    end_helpers();
+    (subscribers::table().keys_pause)()
+}
+
+fn end_helpers() {
     if subscribers::helpers() != 0 {
         withhold();
         subscribers::nothing_lent(true);
     }
-    (subscribers::table().keys_pause)()
 }
 
 /// Whether more filters came than are kept.

@@ -131,12 +131,18 @@ pub fn lets(nr: i64, args: [u64; 6]) -> bool {
 
 /// Whether the kernel makes a call with this number for this thread: no filter has it fail, either.
 pub fn makes(nr: i64) -> bool {
-    !any() || is_seen(ERA.load(Acquire), nr as u64) || makes_with(nr as u64)
+    !any() || {
+        let era = ERA.load(Acquire);
+        is_seen(era, nr as u64) || makes_with(era, nr as u64)
+    }
 }
 
 #[cold]
 #[inline(never)]
-fn makes_with(nr: u64) -> bool {
+fn makes_with(era: u32, nr: u64) -> bool {
+    if all_make(era, nr) {
+        return true;
+    }
     let call = [nr, 0, 0, 0, 0, 0, 0];
     let over = over_this_thread();
     (over & OTHERS == 0 || others_let(nr))
@@ -160,8 +166,7 @@ fn is_seen(era: u32, nr: u64) -> bool {
 
 #[inline(never)]
 fn are_asked(era: u32, call: &[u64; 7]) -> bool {
-    let seen = SEEN.get(call[0] as usize);
-    if seen.is_some_and(|seen| seen.load(Relaxed) != era) && all_make(era, call[0]) {
+    if all_make(era, call[0]) {
         return false;
     }
     let over = over_this_thread();
@@ -180,9 +185,13 @@ fn over_each(set: u64) -> impl Iterator<Item = &'static Place> {
 }
 
 /// Whether all filters that there are have the kernel make a call, whatever the arguments; which is
-/// kept for as long as no other filter comes.
+/// kept for as long as no other filter comes. Not true of what is known not to be so.
 #[cold]
 fn all_make(era: u32, nr: u64) -> bool {
+    let seen = SEEN.get(nr as usize);
+    if seen.is_none_or(|seen| seen.load(Relaxed) == era) {
+        return false;
+    }
     // (In this order: of what comes after this the era is another.)
     if PLACES.iter().any(|p| p.state.load(Acquire) == PENDING) {
         return false;
@@ -191,7 +200,7 @@ fn all_make(era: u32, nr: u64) -> bool {
     let others = USED.load(Acquire) as usize > MOST;
     let all =
         PLACES.iter().all(|place| place.says(&number, is_made)) && (!others || others_let(nr));
-    if let Some(seen) = SEEN.get(nr as usize) {
+    if let Some(seen) = seen {
         seen.store(era | u32::from(all), Relaxed);
     }
     all

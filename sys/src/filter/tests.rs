@@ -350,6 +350,7 @@ fn filters_come_and_go() {
         assert!(!stops(nr, 0, 0, 0, 0, 0, 0));
     }
     assert_eq!((seen(39), seen(2)), (era() | 1, era()));
+    assert!(makes(40) && seen(40) == era() | 1);
     bring(39, false, &taken);
     assert!(!stops(39, 0, 0, 0, 0, 0, 0));
     assert_eq!(seen(39), era());
