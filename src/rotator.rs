@@ -10,7 +10,7 @@
 use crate::base::settings;
 use crate::sys::{self, signal, time};
 use crate::threads::{self, Files, Thread};
-use crate::track::{self, adopting, files, revoking, subscribers};
+use crate::track::{self, adopting, files, filters, revoking, subscribers};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The rotating thread. Regions are known to the kernel by descriptors of the process.
@@ -144,7 +144,7 @@ fn wake() -> bool {
     }
     let ends = THREAD.runs();
     BEGAN.store(pauses, SeqCst);
-    let started = !ends && !revoking::is_shut_in() && THREAD.start(entry).is_ok();
+    let started = !ends && !filters::may_be_shut_in() && THREAD.start(entry).is_ok();
     if !started {
         AWAKE.store(NO, SeqCst);
     }

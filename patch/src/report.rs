@@ -1,26 +1,9 @@
 //! What a search tells those who asked for it.
 
 use super::apply::Applied;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use super::refused;
 use regall_directory::addr::PageRange;
 use regall_sys::Errno;
-
-/// Sites that were refused: code that is made writable and executable again, as UCX does with libc's
-/// functions, is searched again, and its sites are no more than they were. Each has one place.
-static REFUSED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-
-fn place(site: u64) -> Option<&'static AtomicU64> {
-    REFUSED.get((site / 16) as usize % REFUSED.len())
-}
-
-/// The code in `range` is gone.
-pub(super) fn forget(range: PageRange) {
-    let gone = |at: &&AtomicU64| range.contains(at.load(Relaxed));
-    REFUSED
-        .iter()
-        .filter(gone)
-        .for_each(|at| at.store(0, Relaxed));
-}
 
 /// What came of looking for sites.
 #[derive(Default, Clone, Copy, Debug)]
@@ -60,7 +43,7 @@ impl Report {
     }
 
     pub(super) fn refuse(&mut self, site: u64) {
-        if place(site).is_some_and(|at| at.swap(site, Relaxed) == site) {
+        if !refused::is_new(site) {
             return;
         }
         self.refused = self.refused.saturating_add(1);
@@ -90,25 +73,5 @@ impl Report {
         if let (Some(_), Some(free)) = (gone, free) {
             *free = gone;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_site_that_is_refused_again_counts_once() {
-        let (site, page) = (0x5e_0123_4560, 0x5e_0123_4000);
-        let refused = || {
-            let mut report = Report::default();
-            report.refuse(site);
-            report.refused
-        };
-        assert_eq!([refused(), refused(), refused()], [1, 0, 0]);
-        forget(PageRange::new(page + 0x1000, page + 0x2000).unwrap());
-        assert_eq!(refused(), 0);
-        forget(PageRange::new(page, page + 0x1000).unwrap());
-        assert_eq!([refused(), refused()], [1, 0]);
     }
 }

@@ -2,7 +2,7 @@
 //! as soon as the lock is free.
 
 use super::real::spent;
-use super::{files, lock, subscribers, State};
+use super::{lock, own, remembered, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
@@ -91,11 +91,18 @@ pub fn deregister(deregistration: Deregistration) {
 /// As [`deregister`], uncounted.
 fn forget(deregistration: Deregistration) {
     let start = arch::ticks();
+    let mut deregistration = deregistration;
     let mut outcome = deregistration.channel.dereg_mr(deregistration.handle);
+    if let Err(Errno::BADF | Errno::NOTTY) = outcome {
+        if let Some(channel) = own::instead_of(deregistration.channel) {
+            deregistration.channel = channel;
+            outcome = channel.dereg_mr(deregistration.handle);
+        }
+    }
     for _ in 0..TRIES {
         match outcome {
             // No descriptor, in a thread that has a table of its own: others may have it.
-            Err(Errno::BADF) => break,
+            Err(Errno::BADF | Errno::NOTTY) => break,
             Err(errno) if !GONE.contains(&errno.0) => {
                 outcome = deregistration.channel.dereg_mr(deregistration.handle);
             }
@@ -203,7 +210,7 @@ pub fn retry(fd: Option<i32>) -> bool {
             guard.hca.work_ends(d)
         });
         if let Some(device) = closed {
-            files::close_own(device);
+            remembered::close_own(device);
         }
     }
     left

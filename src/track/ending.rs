@@ -3,7 +3,8 @@
 use super::turns::{lock_for, Whose};
 use super::waiting::Reach;
 use super::{
-    begin_work, deregistering, end, entering, files, lock, registering, retracting, State, USER_END,
+    begin_work, deregistering, end, entering, lock, own, registering, remembered, retracting,
+    State, USER_END,
 };
 use crate::base::settings;
 use crate::policy;
@@ -40,6 +41,7 @@ pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
         };
         if ours {
             any = true;
+            own::see(d, None);
             empty(d);
         }
     }
@@ -147,13 +149,19 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             let domain = guard.hca.domain_mut(d);
             let domain = domain.filter(|x| x.state != Stage::Free && are(x));
             domain.map(|x| {
-                x.state = Stage::Closing;
-                (x.owner, x.device.map(|device| device.channel.fd()))
+                let was = core::mem::replace(&mut x.state, Stage::Closing);
+                (x.owner, was == Stage::Closing)
             })
         };
-        let Some(ours) = ours else {
+        let Some((owner, emptied)) = ours else {
             continue;
         };
+        // What was emptied just now has nothing left that proves it.
+        if !(emptied && is_of_its_device(d) || own::see(d, None)) {
+            own::give_up(d);
+        }
+        let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
+        let ours = (owner, fd);
         empty(d);
         let device = {
             let Some(mut guard) = lock() else {
@@ -182,9 +190,15 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             device
         };
         if let Some(device) = device {
-            files::close_own(device);
+            remembered::close_own(device);
         }
     }
+}
+
+/// Whether what is behind domain `d`'s descriptor is its device.
+fn is_of_its_device(d: DomainId) -> bool {
+    let device = lock().and_then(|guard| guard.hca.domain(d)?.device);
+    device.is_some_and(|x| x.channel.is_open_here())
 }
 
 /// Milliseconds, or more, that others may still be at work in a domain that closes.

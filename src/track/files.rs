@@ -5,42 +5,20 @@
 //! its open file and the kernel's handle to who comes by ioctl. Both are one domain: who comes by a
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
-use super::{ending, lock, revoking, State};
+use super::remembered::{self, believed, own_of, remember};
+use super::{ending, filters, lock, own, State};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{active, numbers, Device, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file::{self, Fd};
 use crate::sys::text::number;
 use crate::sys::{self, Errno, Result};
 use crate::uverbs::{Driver, PdHandle};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// Descriptors that are remembered.
-const MANY: usize = 64;
-/// Which file each was when it was looked at: the descriptor + 1, shifted left by 32, and the file.
-static KNOWN: [AtomicU64; MANY] = [const { AtomicU64::new(0) }; MANY];
-/// By which descriptor of ours that can be seen, at the same place: the file, shifted left by 32,
-/// and the descriptor + 1. No two domains have one number for theirs, in whatever table.
-static OWN: [AtomicU64; MANY] = [const { AtomicU64::new(0) }; MANY];
 /// Numbers of files that were given.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
 /// Whether there has been a domain that is known by its file.
 static ANY: AtomicBool = AtomicBool::new(false);
-
-fn place(fd: i32) -> usize {
-    fd as u32 as usize % MANY
-}
-
-fn at(rows: &'static [AtomicU64; MANY], fd: i32) -> &'static AtomicU64 {
-    // Never out of bounds.
-    rows.get(place(fd)).unwrap_or(&rows[0])
-}
-
-/// The open file behind `fd` when it was last looked at: it may be another one now.
-fn believed(fd: i32) -> Option<FileId> {
-    let row = at(&KNOWN, fd).load(Relaxed);
-    let same = row >> 32 == u64::from(fd as u32) + 1;
-    same.then(|| FileId::from_raw(row as u32))
-}
 
 /// The open file behind `fd`, if it is the one that it was, by one question to the kernel: what
 /// puts another file under a number (dup2, close and whatever opens a file) is not seen, and one
@@ -48,33 +26,14 @@ fn believed(fd: i32) -> Option<FileId> {
 #[inline]
 fn certain(fd: i32) -> Option<FileId> {
     let file = believed(fd)?;
-    let own = at(&OWN, fd).load(Relaxed);
-    let same = own >> 32 == u64::from(file.get()) && own as u32 != 0;
-    let own = (own as u32).wrapping_sub(1) as i32;
-    (same && is_one(own, fd) == Ok(true)).then_some(file)
-}
-
-/// `fd` is `file`, as descriptor `own` of ours is.
-fn remember(fd: i32, file: FileId, own: Option<i32>) {
-    let file = u64::from(file.get());
-    let own = own.map_or(0, |own| file << 32 | (u64::from(own as u32) + 1));
-    at(&OWN, fd).store(own, Relaxed);
-    at(&KNOWN, fd).store((u64::from(fd as u32) + 1) << 32 | file, Relaxed);
-}
-
-/// Closes our own descriptor of a device. Nothing is compared with it any more.
-pub fn close_own(device: Device) {
-    let own = device.channel.fd();
-    let same = |row: &&AtomicU64| row.load(Relaxed) as u32 == (own as u32).wrapping_add(1);
-    let rows = OWN.iter().filter(same);
-    rows.for_each(|row| row.store(0, Relaxed));
-    file::close(own);
+    let own = own_of(fd, file)?;
+    (is_one(own, fd) == Ok(true)).then_some(file)
 }
 
 /// In a child of fork: nothing of its parent's is known.
 pub fn child() {
     if ANY.swap(false, Relaxed) {
-        KNOWN.iter().for_each(|row| row.store(0, Relaxed));
+        remembered::clear();
     }
 }
 
@@ -124,13 +83,26 @@ impl Seen {
         is_one(self.device.channel.fd(), fd)
     }
 
+    /// Domain `d`, if its device is the open file behind `fd`; if it has lost its own descriptor it
+    /// may get another by this one.
+    fn by(d: DomainId, fd: i32) -> Option<Self> {
+        let seen = Self::of(d)?;
+        match seen.is_by(fd) {
+            Ok(true) => Some(seen),
+            _ if seen.device.from < 0 || !seen.device.channel.may_be(fd) => None,
+            _ => (own::see(d, Some(fd)))
+                .then(|| Self::of(d))?
+                .filter(|x| x.is_by(fd) == Ok(true)),
+        }
+    }
+
     /// Whether it may be: where the kernel does not say, one of the same device may.
     fn may_be_by(&self, fd: i32) -> bool {
         match self.is_by(fd) {
             Ok(same) => same,
             Err(Errno::BADF) => false,
             // A filter may kill who asks further.
-            Err(_) if revoking::is_shut_in() => {
+            Err(_) if filters::is_shut_in() => {
                 let other = |file| self.file != FileId::NONE && self.file != file;
                 !believed(fd).is_some_and(other)
             }
@@ -144,13 +116,13 @@ impl Seen {
 #[cold]
 #[inline(never)]
 pub fn look(fd: i32) -> Option<FileId> {
-    revoking::expected();
+    filters::expected();
     if is_one(fd, fd) != Ok(true) {
         return None;
     }
     let mut found = None;
     for d in numbers() {
-        let Some(seen) = Seen::of(d).filter(|x| x.is_by(fd) == Ok(true)) else {
+        let Some(seen) = Seen::by(d, fd) else {
             continue;
         };
         let mut guard = lock()?;
@@ -185,12 +157,8 @@ pub fn look(fd: i32) -> Option<FileId> {
 /// may be another file's, too.
 fn unused(state: &State, fd: i32) -> FileId {
     let used = |file| state.hca.find(|x| x.file == file).next().is_some();
-    let rows = |file: FileId| {
-        KNOWN
-            .iter()
-            .filter(move |row| row.load(Relaxed) as u32 == file.get())
-    };
-    let own = believed(fd).filter(|file| !used(*file) && rows(*file).count() == 1);
+    let alone = |file: FileId| remembered::numbers_of(file).count() == 1;
+    let own = believed(fd).filter(|file| !used(*file) && alone(*file));
     own.unwrap_or_else(new)
 }
 
@@ -202,7 +170,7 @@ fn new() -> FileId {
 /// under a seccomp filter since, which may kill who asks; others as [`file::is_same`]'s.
 #[inline]
 fn is_one(own: i32, fd: i32) -> Result<bool> {
-    match revoking::is_shut_in() {
+    match filters::is_shut_in() {
         true => Err(Errno::PERM),
         false => file::is_same(own, fd),
     }
@@ -217,8 +185,10 @@ pub fn is(fd: i32, file: FileId) -> bool {
 #[cold]
 #[inline(never)]
 fn is_slowly(fd: i32, file: FileId) -> bool {
-    let mut all = numbers().filter_map(Seen::of);
-    all.any(|x| x.file == file && x.may_be_by(fd))
+    let same = |d: DomainId| Seen::of(d).is_some_and(|x| x.file == file);
+    let may_be = |d: DomainId| Seen::of(d).is_some_and(|x| x.may_be_by(fd));
+    let mut all = numbers().filter(|d| same(*d));
+    all.any(|d| may_be(d) || Seen::by(d, fd).is_some())
 }
 
 /// Domains, by what tells one from another.
@@ -249,6 +219,11 @@ impl Few {
 
 /// The domains of the protection domain with this handle behind `fd`, which are so for certain.
 pub fn domains_of(fd: i32, pd: PdHandle) -> Few {
+    for d in numbers() {
+        let named = Seen::of(d).is_some_and(|x| x.device.pd == pd);
+        // It gets another descriptor if it has lost its own.
+        let _ = named.then(|| Seen::by(d, fd));
+    }
     Few::of(|x| x.device.pd == pd && x.is_by(fd) == Ok(true))
 }
 
@@ -328,7 +303,7 @@ pub fn renew(fd: i32) {
     let Some(old) = believed(fd) else {
         return;
     };
-    at(&KNOWN, fd).store(0, Relaxed);
+    remembered::forget_number(fd);
     if let Some(mut guard) = lock() {
         let mut there = guard.hca.find(|x| x.file == old);
         if there.next().is_none() {
@@ -359,25 +334,21 @@ pub fn any_there() -> bool {
 pub fn look_after(gone: impl Fn(FileId)) {
     // A child that shares the memory (vfork) may have closed what its parent has open, and a filter
     // may kill who looks.
-    if !sys::is_memory_owner() || revoking::is_shut_in() {
+    if !sys::is_memory_owner() || filters::is_shut_in() {
         return;
     }
     for d in numbers() {
         let Some((file, device)) = reached(d) else {
             continue;
         };
-        // What a thread with descriptors of its own has opened is not for this one to look at.
-        if !device.channel.is_open_here() || is_open(file, device) {
+        if is_open(d, file, device) {
             continue;
         }
         log::info!(
             "protection domain {}: the program has closed the adapter",
             device.pd.0
         );
-        KNOWN
-            .iter()
-            .filter(|row| row.load(Relaxed) as u32 == file.get())
-            .for_each(|row| row.store(0, Relaxed));
+        remembered::forget(file);
         ending::forget(|x| x.file == file);
         if let Some(mut guard) = lock() {
             guard.hca.accept(Owner::of_file(file, PdHandle(0)).context);
@@ -393,34 +364,54 @@ fn reached(d: DomainId) -> Option<(FileId, Device)> {
     (domain.file != FileId::NONE).then_some((domain.file, domain.device?))
 }
 
-/// Whether the program has the file open: by a descriptor by which it has come, or by any other.
-/// Yes where nobody says.
-fn is_open(file: FileId, device: Device) -> bool {
+/// Whether the program has the file of domain `d` open: by a descriptor by which it has come, or by
+/// any other. Yes where nobody says, and of what a thread with descriptors of its own has opened.
+fn is_open(d: DomainId, file: FileId, device: Device) -> bool {
     let own = device.channel.fd();
-    let reached = KNOWN.iter().map(|row| row.load(Relaxed));
-    let mut reached = reached.filter(|row| *row as u32 == file.get());
-    let number = |row: u64| (row >> 32).wrapping_sub(1) as i32;
-    reached.any(|row| is_one(own, number(row)) == Ok(true))
+    own::numbers_of(d).any(|fd| is_one(own, fd) == Ok(true))
         || !sys::has_the_process_files()
-        || is_open_elsewhere(device).unwrap_or(true)
+        || match own::see(d, None) {
+            // It may have another now.
+            true => reached(d).is_none_or(|(now, device)| {
+                now != file || is_open_elsewhere(file, device).unwrap_or(true)
+            }),
+            // It has none: neither the program's files nor a region can be asked about by it.
+            false => device.from < 0 || is_there_elsewhere(d, device).unwrap_or(true),
+        }
 }
 
-/// Whether some descriptor of the program's is of the device's file, or may be. `None`: /proc does
-/// not say.
-fn is_open_elsewhere(device: Device) -> Option<bool> {
+/// Whether `is` says yes to some descriptor of the program's that may be of the device. `None`: /proc
+/// does not say.
+fn is_any(device: Device, mut is: impl FnMut(i32) -> bool) -> Option<bool> {
     let _undisturbed = sys::Undisturbed::new();
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     let all = Fd::open(c"/proc/thread-self/fd", flags, 0).ok()?;
-    let own = device.channel.fd();
-    let mut open = false;
+    let mut any = false;
     let list = all.each_entry(usize::MAX, |name| {
         let fd = number(name).map(|n| n as i32).filter(|fd| !is_ours(*fd));
-        open |= fd.is_some_and(|fd| {
-            device.channel.may_be(fd) && !matches!(is_one(own, fd), Ok(false) | Err(Errno::BADF))
-        });
-        !open
+        any |= fd.is_some_and(|fd| device.channel.may_be(fd) && is(fd));
+        !any
     });
-    list.ok().map(|()| open)
+    list.ok().map(|()| any)
+}
+
+/// Whether some descriptor of the program's is of the device's file, or may be.
+fn is_open_elsewhere(file: FileId, device: Device) -> Option<bool> {
+    let own = device.channel.fd();
+    is_any(device, |fd| {
+        let same = is_one(own, fd);
+        // The next look begins with it.
+        if same == Ok(true) && believed(fd).is_none() {
+            remember(fd, file, Some(own));
+        }
+        !matches!(same, Ok(false) | Err(Errno::BADF))
+    })
+}
+
+/// Whether some descriptor has the regions of domain `d`, which has lost its own and gets another by
+/// that one.
+fn is_there_elsewhere(d: DomainId, device: Device) -> Option<bool> {
+    is_any(device, |fd| own::see(d, Some(fd)) || own::is_there(d, fd))
 }
 
 /// Whether `fd` is a descriptor of ours.

@@ -6,12 +6,12 @@ use crate::arch::Frame;
 use crate::base::phase;
 use crate::base::withheld::withhold;
 use crate::sys::filter::{self, Coming};
-use crate::sys::{self, Errno, Result};
+use crate::sys::{self, process, Errno, Result};
 use crate::text::{Lossy, Text};
 use crate::thread::{self, STRICT};
 use core::fmt::Write;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Prot;
 
@@ -251,4 +251,40 @@ fn tell(coming: &Coming) {
             Lossy(names.as_bytes())
         );
     }
+}
+
+/// The seccomp filters that the program had put itself under when the first domain was opened, and,
+/// above them, those that /proc told of.
+static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
+const UNKNOWN: u64 = u64::MAX;
+
+/// Regions are to come: that rotate, or that the kernel will not forget at once.
+pub fn expected() {
+    if BEFORE.load(Relaxed) == UNKNOWN {
+        let count = u64::from(filter::count());
+        BEFORE.store(count | process::filters() << 32, Relaxed);
+    }
+}
+
+fn before() -> u64 {
+    Some(BEFORE.load(Relaxed))
+        .filter(|n| *n != UNKNOWN)
+        .unwrap_or(0)
+}
+
+/// Whether the program has put itself under a seccomp filter since. No system call.
+#[inline]
+pub fn is_shut_in() -> bool {
+    filter::count() > before() as u32
+}
+
+/// Whether it has, or may have by a call that was not seen: that may kill who makes a thread. /proc
+/// tells, where it may be read.
+pub fn may_be_shut_in() -> bool {
+    is_shut_in() || process::filters() > before() >> 32
+}
+
+/// In a child of fork.
+pub fn forget() {
+    BEFORE.store(UNKNOWN, Relaxed);
 }

@@ -112,6 +112,9 @@ pub struct Device {
     pub channel: Channel,
     /// Handle of the protection domain.
     pub pd: PdHandle,
+    /// The program's own descriptor when the domain was opened, in the table of the process; -1:
+    /// none, or in a table of one thread's.
+    pub from: i32,
 }
 
 /// How far a domain has come that is being filled with what was mapped when it was opened.

@@ -1,0 +1,199 @@
+//! Whether a domain's descriptor is ours still. The program may have closed it, as who closes all
+//! numbers that there may be does, and have a file of its own there now, even one of the same device.
+//! That must be neither closed nor asked for anything.
+//!
+//! A region of ours proves it: its handle and its keys are found in its own context alone. Where the
+//! descriptor is lost, one of the program's that has the region gives us another.
+
+use super::{lock, remembered, State};
+use crate::registrar::hca::files::FileId;
+use crate::registrar::hca::{Deregistration, Device, Domain, DomainId, Owner, State as Stage};
+use crate::sys::{self, file, Errno, Result};
+use crate::uverbs::{Channel, Mr};
+
+/// Regions that are looked for: some may go meanwhile.
+const REGIONS: usize = 4;
+/// How often others are taken, if none of those is found.
+const TRIES: usize = 3;
+
+/// A duplicate of `fd` under a number that no other domain has for its own: the program may have
+/// closed that one, or have it in another thread's table, and by the number two files would be one.
+pub fn own_number(fd: i32) -> Result<i32> {
+    let mut own = file::duplicate_high(fd)?;
+    loop {
+        let taken = {
+            let guard = lock();
+            let of = |x: &Domain| x.device.is_some_and(|x| x.channel.fd() == own);
+            guard.is_some_and(|guard| guard.hca.find(of).next().is_some())
+        };
+        if !taken {
+            return Ok(own);
+        }
+        let next = file::duplicate_above(fd, own);
+        file::close(own);
+        own = next?;
+    }
+}
+
+/// The numbers by which the program has come to the file of domain `d`.
+pub fn numbers_of(d: DomainId) -> impl Iterator<Item = i32> {
+    let file = lock().and_then(|guard| Some(guard.hca.domain(d)?.file));
+    let file = file.unwrap_or(FileId::NONE);
+    remembered::numbers_of(file).filter(move |_| file != FileId::NONE)
+}
+
+/// What is known of a domain, to be asked about without the lock.
+struct Known {
+    owner: Owner,
+    device: Device,
+    regions: [Option<Mr>; REGIONS],
+}
+
+impl Known {
+    fn of(d: DomainId) -> Option<Self> {
+        let guard = lock()?;
+        let domain = guard.hca.domain(d).filter(|x| x.state != Stage::Free)?;
+        let mut known = Self {
+            owner: domain.owner,
+            device: domain.device?,
+            regions: [None; REGIONS],
+        };
+        let all = guard.hca.records.each().filter(|(_, r)| r.domain == d);
+        for (place, (_, r)) in known.regions.iter_mut().zip(all) {
+            *place = Some(Mr {
+                handle: r.handle,
+                lkey: r.lkey,
+                rkey: r.rkey,
+            });
+        }
+        Some(known)
+    }
+
+    /// Whether it is that domain still.
+    fn is(&self, domain: &Domain) -> bool {
+        let fd = |x: Device| x.channel.fd();
+        domain.state != Stage::Free
+            && domain.owner == self.owner
+            && domain.device.map(fd) == Some(fd(self.device))
+    }
+
+    /// Whether the domain's regions are behind `fd`. `None`: there are none, or the kernel does not
+    /// say.
+    fn has(&self, fd: i32) -> Option<bool> {
+        let channel = self.device.channel.by(fd);
+        if fd < 0 || !channel.may_be(fd) {
+            return Some(false);
+        }
+        let said = |mr: &Mr| channel.has(mr);
+        let mut all = self.regions.iter().flatten().map(said);
+        all.try_fold(None, |_, said| match said {
+            Some(false) => Ok(said),
+            said => Err(said),
+        })
+        .unwrap_or_else(|said| said)
+    }
+
+    /// Whether its own descriptor is ours, by another of the program's where there are no regions.
+    /// Where nobody can say either way it is: as before Linux 5.8 without kcmp(2).
+    fn by_the_programs(&self) -> bool {
+        let (own, from) = (self.device.channel.fd(), self.device.from);
+        match file::is_same(own, from) {
+            Ok(same) => same,
+            Err(Errno::BADF) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+/// Whether the descriptor of domain `d` is ours; and what is known of the domain.
+fn ask(d: DomainId) -> Option<(bool, Known)> {
+    for _ in 0..TRIES {
+        let known = Known::of(d)?;
+        match known.has(known.device.channel.fd()) {
+            Some(true) => return Some((true, known)),
+            Some(false) => (),
+            None => return Some((known.by_the_programs(), known)),
+        }
+    }
+    Some((false, Known::of(d)?))
+}
+
+/// Sees to it that domain `d` has a descriptor that is ours: the one that it had, or another. `by`:
+/// one by which somebody has come. False: it has none, and is not to be reached any more.
+#[cold]
+#[inline(never)]
+pub fn see(d: DomainId, by: Option<i32>) -> bool {
+    let Some((ours, known)) = ask(d) else {
+        return false;
+    };
+    if ours {
+        return true;
+    }
+    // Another thread's table may have it, and a child has its parent's domains.
+    if known.device.from < 0
+        || !sys::has_the_process_files()
+        || sys::getpid() != sys::memory_owner()
+    {
+        return false;
+    }
+    let listed = numbers_of(d);
+    let mut all = by.into_iter().chain([known.device.from]).chain(listed);
+    let found = all.find(|fd| known.has(*fd) == Some(true));
+    let own = found.and_then(|fd| own_number(fd).ok());
+    let done = lock().is_some_and(|mut guard| put(&mut guard, d, &known, own.unwrap_or(-1)));
+    match own {
+        Some(own) if !done => {
+            file::close(own);
+            false
+        }
+        own => own.is_some(),
+    }
+}
+
+/// Whether the regions of domain `d` are behind `fd`.
+pub fn is_there(d: DomainId, fd: i32) -> bool {
+    Known::of(d).is_some_and(|known| known.has(fd) == Some(true))
+}
+
+/// Domain `d` is reached by `own` from now on. Whether it is that domain still.
+fn put(state: &mut State, d: DomainId, known: &Known, own: i32) -> bool {
+    let old = known.device.channel;
+    let Some(domain) = state.hca.domain_mut(d).filter(|x| known.is(x)) else {
+        return false;
+    };
+    let channel = old.by(own);
+    domain.device = Some(Device {
+        channel,
+        ..known.device
+    });
+    for n in 0..state.hca.bound.room() {
+        let is_there = |it: &Deregistration| it.channel == old;
+        if let Some(mut it) = state.hca.bound.take(n, is_there) {
+            it.channel = channel;
+            state.hca.bound.keep(it);
+        }
+    }
+    true
+}
+
+/// Another way to where `channel` has led, if its descriptor is lost.
+#[cold]
+pub fn instead_of(channel: Channel) -> Option<Channel> {
+    if channel.fd() < 0 {
+        return None;
+    }
+    let fd = |x: &Domain| x.device.map(|x| x.channel.fd());
+    let d = lock()?.hca.find(|x| fd(x) == Some(channel.fd())).next()?;
+    let there = see(d, None).then(|| Some(lock()?.hca.domain(d)?.device?.channel))?;
+    there.filter(|now| *now != channel)
+}
+
+/// Nothing is asked of domain `d`'s descriptor any more: it is not ours.
+pub fn give_up(d: DomainId) {
+    if let Some(mut guard) = lock() {
+        let device = guard.hca.domain_mut(d).and_then(|x| x.device.as_mut());
+        if let Some(device) = device {
+            device.channel = device.channel.by(-1);
+        }
+    }
+}
