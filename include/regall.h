@@ -2,8 +2,8 @@
  *
  * Link with -lregall (pkg-config regall), or load the shim with LD_PRELOAD and
  * look the functions up with dlsym. Every function may be called when the shim
- * is inert (REGALL is not 1, or the executable is left out); it then says so,
- * or does the nearest harmless thing.
+ * is inert (REGALL is not 1, or the executable is left out): it then returns
+ * -ENOSYS, or does something harmless.
  *
  * In a child of fork, the first call that is not a look-up or a statistic registers
  * what the child has inherited.
@@ -68,8 +68,12 @@ struct regall_range {
  * call; may be called from a signal handler. `pd` is the struct ibv_pd * whose keys
  * are wanted, or NULL for the shim's own protection domain (REGALL_HCA=<device>). Keys
  * are 0 if no one memory region there holds all of the bytes; if one does, start and
- * end are of the part of the range that it holds. They are good until the memory is
- * unmapped, or its protection or pages change. Keys of regions that ibv_reg_mr has lent with
+ * end are of the part of the range that it holds. An adapter has one pair of keys for all of
+ * a region. So they are good until a call unmaps, moves, protects or discards any page of it,
+ * also one beside addr..addr+len (free() may make such calls), or regall_opt_out names one, or
+ * the protection domain goes. What is left has other keys then. Memory that comes beside it and
+ * requests that lie across do not change them. To learn whether keys are good still, look them
+ * up again: others, or 0, mean that they have ended. Keys of regions that ibv_reg_mr has lent with
  * more access for peers than REGALL_ACCESS gives are taken back some time after ibv_dereg_mr:
  * these are never looked up, and regall_register_all makes others.
  * 0, or -ENOENT: some of it is not mapped or the bytes lie in several ranges;
@@ -90,7 +94,8 @@ int regall_register_all(void *pd);
  * regall_lookup does then. With REGALL_PIN=auto large memory is registered when it is asked
  * for or has been touched, and not before. This asks for it, as ibv_reg_mr does, and nothing
  * has to be deregistered. Keys are 0 where no one memory region can hold all of the bytes
- * (more than 2 GiB, or memory of several kinds). Not for signal handlers.
+ * (more than 2 GiB, memory of several kinds, or a part of them is in a region whose keys were
+ * looked up, which is not replaced by a larger one). Not for signal handlers.
  * 0, or what regall_lookup returns; -EOPNOTSUPP, -EMFILE, -EBUSY: as regall_register_all. */
 int regall_register(void *pd, const void *addr, size_t len, struct regall_range *out);
 
@@ -123,7 +128,7 @@ int regall_alloc_unregistered(size_t size, void **out);
 int regall_alloc_shared(size_t size, void **out);
 
 /* Gives back memory of any of these kinds; `addr` and `size` as regall_alloc had them.
- * It is munmap for them: anything else that is mapped there goes, too.
+ * It is munmap for them: anything else that is mapped there is unmapped, too.
  * 0, or -EINVAL: addr is not page-aligned or size is 0. */
 int regall_free(void *addr, size_t size);
 
@@ -181,7 +186,7 @@ enum regall_mechanism {
 	REGALL_COPY_HELPER = 5  /* a thread of the owner's */
 };
 
-/* What came of a transfer, also of one that failed. */
+/* The result of a transfer, also of one that failed. */
 struct regall_done {
 	uint64_t bytes;      /* from the beginning, transferred and good */
 	uint64_t generation; /* the highest of the directory entries that they were in */
@@ -251,8 +256,8 @@ int regall_putv(regall_peer *peer, const struct regall_segment *from, size_t fro
  * peer's helper, in the peer, where that runs (REGALL_COPY; some 50 microseconds). All of these, of
  * whichever processes, and what the peer itself does to the word by C11 atomics, are atomic with
  * each other. They are not atomic with regall_put, process_vm_writev(2), write(2) and read(2) into
- * the memory, nor with atomics of an adapter's, unless that says so (IBV_ATOMIC_GLOB). Mapped, the
- * same is had for less: C11 atomics on regall_mapping.at.
+ * the memory, nor with atomics of an adapter, unless the adapter says so (IBV_ATOMIC_GLOB). On
+ * mapped memory, C11 atomics on regall_mapping.at do the same at a lower cost.
  *
  * Of the C11 memory model they are: load memory_order_acquire, store memory_order_release, the
  * others memory_order_acq_rel. `addr` is the word's address in the peer, naturally aligned.
@@ -362,7 +367,7 @@ int64_t regall_region_uses(uint64_t cookie);
  * threads at once. It is of the process that opened it: in a child of fork there is
  * nothing under way, and a queue of the parent's can only be closed. */
 
-/* What came of a copy. */
+/* The result of a copy. */
 struct regall_completion {
 	uint64_t tag;     /* as it was started with */
 	int32_t result;   /* 0 or negative: what regall_get and regall_put return */
@@ -379,7 +384,7 @@ typedef struct regall_queue regall_queue;
 int regall_queue_open(unsigned flags, regall_queue **out);
 
 /* Waits until nothing of it is under way, and closes it; completions that were not
- * polled are gone. 0, or -EINVAL: it is NULL. */
+ * polled are lost. 0, or -EINVAL: it is NULL. */
 int regall_queue_close(regall_queue *queue);
 
 /* A descriptor to wait on with poll(2) and its kin: readable as long as there are
@@ -402,9 +407,9 @@ int regall_putv_start(regall_queue *queue, regall_peer *peer, const struct regal
 		      size_t froms, const struct regall_segment *to, size_t tos, uint64_t tag);
 
 /* The same by cookie; the rest is as for the functions without _start. Until its completion has
- * been polled the caller's memory and vector must stay. What is wrong with a cookie is told by
- * the completion. A copy that waits in a queue does not hold the region: destroyed meanwhile, it is
- * -EINVAL or -ESTALE.
+ * been polled the caller's memory and vector must stay. What is wrong with a cookie is in
+ * the completion's result. A copy that waits in a queue does not keep the region: if that is
+ * destroyed meanwhile, the result is -EINVAL or -ESTALE.
  * 0, -EAGAIN, -EINVAL, -ECHILD: as above. */
 int regall_region_read_start(regall_queue *queue, uint64_t cookie, uint64_t offset,
 			     const struct regall_segment *to, size_t tos, uint64_t tag);

@@ -14,9 +14,6 @@ static READY: AtomicU32 = AtomicU32::new(SOON);
 const SOON: u32 = 0;
 const STANDS: u32 = 1;
 const GAVE_UP: u32 = 2;
-/// How long to wait for that, in nanoseconds, and how often.
-const PATIENCE: u32 = 50_000_000;
-const LOOKS: usize = 40;
 /// How long it sleeps before it looks whether it is alone, in nanoseconds.
 const NAP: u32 = 500_000_000;
 
@@ -29,12 +26,7 @@ pub fn stands() -> bool {
             return false;
         }
     }
-    for _ in 0..LOOKS {
-        if READY.load(Acquire) != SOON || !THREAD.runs() {
-            break;
-        }
-        sys::futex_wait(&READY, SOON, PATIENCE);
-    }
+    THREAD.await_change(&READY, SOON);
     READY.load(Acquire) == STANDS
 }
 

@@ -77,11 +77,8 @@ pub fn start() {
     }
     READY.store(SOON, Relaxed);
     match make_window().and_then(|()| THREAD.start(entry)) {
-        Ok(()) => {
-            if READY.load(Acquire) == SOON {
-                sys::futex_wait(&READY, SOON, PATIENCE);
-            }
-        }
+        // Peers that find nobody there take it that there is no helper.
+        Ok(()) => THREAD.await_change(&READY, SOON),
         Err(e) => {
             log::warn!("no helper thread ({e}): peers can copy only where the kernel lets them")
         }
@@ -115,7 +112,7 @@ pub fn invite_other_users() {
         .is_ok()
     {
         wake();
-        sys::futex_wait(&OTHER_USERS, ASKED, PATIENCE);
+        THREAD.await_change(&OTHER_USERS, ASKED);
     }
 }
 

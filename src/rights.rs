@@ -229,7 +229,7 @@ fn wants_one_thread(frame: &Frame) -> bool {
 #[cold]
 #[inline(never)]
 fn alone() {
-    if sys::getpid() == sys::memory_owner() && subscribers::helpers() != 0 {
+    if sys::is_memory_owner() && subscribers::helpers() != 0 {
         withhold();
         subscribers::nothing_lent(true);
     }
@@ -259,7 +259,7 @@ fn around(files: Option<(Files, u32)>, make: impl FnOnce() -> i64) -> i64 {
     let value = make();
     // Whether it failed does not matter, and setfsuid(2) would not say. A child of vfork changes
     // its own, not its parent's.
-    let ours = sys::getpid() == sys::memory_owner();
+    let ours = sys::is_memory_owner();
     if ours && !withheld() && !is_unchanged_by(files) {
         withhold();
         subscribers::nothing_lent(false);

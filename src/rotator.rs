@@ -10,7 +10,7 @@
 use crate::base::settings;
 use crate::sys::{self, signal, time};
 use crate::threads::{self, Files, Thread};
-use crate::track::{self, adopting, files, revoking, subscribers};
+use crate::track::{self, adopting, files, filters, revoking, subscribers};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The rotating thread. Regions are known to the kernel by descriptors of the process.
@@ -124,7 +124,7 @@ const TRIES: u32 = 2000;
 #[inline(never)]
 fn wake() -> bool {
     let pauses = PAUSES.load(SeqCst);
-    if is_paused() || sys::getpid() != sys::memory_owner() {
+    if is_paused() || !sys::is_memory_owner() {
         // Whoever has it paused looks after what is left.
         return true;
     }
@@ -144,7 +144,7 @@ fn wake() -> bool {
     }
     let ends = THREAD.runs();
     BEGAN.store(pauses, SeqCst);
-    let started = !ends && !revoking::is_shut_in() && THREAD.start(entry).is_ok();
+    let started = !ends && !filters::may_be_shut_in() && THREAD.start(entry).is_ok();
     if !started {
         AWAKE.store(NO, SeqCst);
     }
@@ -371,7 +371,7 @@ const PATIENCE: u64 = 1000 * MILLISECOND;
 #[cold]
 pub fn pause() -> bool {
     let tid = THREAD.id();
-    if tid == 0 || sys::getpid() != sys::memory_owner() {
+    if tid == 0 || !sys::is_memory_owner() {
         return false;
     }
     SINCE.store(time::now(), Relaxed);

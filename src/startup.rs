@@ -392,10 +392,7 @@ pub fn write_settings(h: &Header) {
 #[cold]
 #[inline(never)]
 pub fn finish() {
-    if phase::phase() == Phase::Inert
-        || sys::getpid() != sys::memory_owner()
-        || !process::is_known()
-    {
+    if phase::phase() == Phase::Inert || !sys::is_memory_owner() || !process::is_known() {
         return;
     }
     stats::write();

@@ -112,8 +112,19 @@ impl Thread {
     /// Which of the program's seccomp filters may be over this thread. Whoever began it may have
     /// been under any that there was then.
     pub fn filters(&self) -> u64 {
-        if self.filters.get() == 0 {
-            self.filters.set(filter::every());
+        match self.filters.get() {
+            0 => self.learn_filters(),
+            known => known,
+        }
+    }
+
+    #[cold]
+    fn learn_filters(&self) -> u64 {
+        let every = filter::every();
+        self.filters.set(every);
+        // (What is read for that is put to all of them.)
+        if every != filter::KNOWN && sys::process::is_free() && self.filters.get() == every {
+            self.filters.set(filter::KNOWN);
         }
         self.filters.get()
     }

@@ -12,7 +12,7 @@ use crate::arch;
 use crate::base::phase;
 use crate::sys::file;
 use crate::sys::process::Stat;
-use crate::sys::{self, check, Errno, Result, Undisturbed};
+use crate::sys::{self, check, time, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -24,6 +24,11 @@ use regall_directory::vocab::Prot;
 const STACK: u64 = 128 << 10;
 /// Below it, so that overrunning it is a fault and nobody's data.
 const GUARD: u64 = PAGE;
+
+/// How long whoever starts a thread waits for it, and between two looks at it, in nanoseconds: one
+/// of thirty busy processes on a processor gets its turn after 100 ms.
+const PATIENCE: u64 = 2_000_000_000;
+const GLANCE: u32 = 50_000_000;
 
 /// Whose descriptors a thread sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,6 +121,18 @@ impl Thread {
         self.tid.load(Acquire)
     }
 
+    /// Waits until the thread has changed `word` from `now` and woken who waits there. It does
+    /// not where the thread ends, or gets no processor for two seconds.
+    pub fn await_change(&self, word: &AtomicU32, now: u32) {
+        let since = time::now();
+        while word.load(Acquire) == now
+            && self.exists()
+            && time::now().saturating_sub(since) < PATIENCE
+        {
+            sys::futex_wait(word, now, GLANCE);
+        }
+    }
+
     /// In a child of fork: it is not there, nor is its memory.
     pub fn forget(&self) {
         self.state.store(IDLE, Relaxed);
@@ -143,8 +160,9 @@ impl Thread {
     }
 
     fn begin(&self, entry: extern "C" fn() -> !) -> Result<()> {
-        // A filter may kill who makes a thread.
-        if !sys::filter::lets(libc::SYS_clone, [FLAGS as u64, 0, 0, 0, 0, 0]) {
+        // A filter may kill who makes a thread, or what the thread calls then.
+        let may = sys::filter::lets(libc::SYS_clone, [FLAGS as u64, 0, 0, 0, 0, 0]);
+        if !may || !track::filters::threads_can_live() {
             return Err(Errno::PERM);
         }
         // It may still be on its stack.

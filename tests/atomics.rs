@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use regall_tests::build;
 use regall_tests::child;
+use regall_tests::missing;
 use regall_tests::mode::Mode;
 
 /// The program ends itself after 100 s.
@@ -32,6 +33,26 @@ fn what_the_owner_does() {
     quiet(&["semantics", "helped"], "helper", Mode::Populate);
     quiet(&["semantics", "helped"], "map,helper", Mode::OnFault);
     quiet(&["semantics", "helped"], "helper", Mode::Strict);
+}
+
+/// On a node with more to do than processors the helper's thread gets its turn late.
+#[test]
+fn a_helper_that_starts_slowly() {
+    if missing("strace") {
+        return;
+    }
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-q", "--output=/dev/null", "--trace=bind"]);
+    strace.arg("--inject=bind:delay_enter=300000");
+    for (name, value) in Mode::Populate.settings() {
+        strace.arg(format!("--env={name}={value}"));
+    }
+    strace.arg("--env=REGALL_COPY=helper");
+    strace.arg(build::program("bridge/atomics"));
+    strace.args(["semantics", "helped"]);
+    let done = child::run(&mut strace, TIMEOUT);
+    done.must_succeed();
+    assert_eq!(done.stdout, "");
 }
 
 #[test]

@@ -78,8 +78,12 @@ fn held(expected: Expected) -> Watcher {
             return quiet::look(point, &expected);
         }
         let mut dump = Command::new(build::regall());
-        let said = child::run(dump.args(["dump", &point.pid.to_string()]), TIMEOUT).stdout;
+        let done = child::run(dump.args(["dump", &point.pid.to_string()]), TIMEOUT);
+        let said = &done.stdout;
         let mut problems = Vec::new();
+        if done.end() != "exit 0" {
+            problems.push(format!("regall dump: {}: {}", done.end(), done.stderr));
+        }
         let busy = if expected.mode.pins() { 256 } else { 0 };
         let head = said.lines().next().unwrap_or_default();
         if !head.ends_with(&format!(" busy {busy}")) {
@@ -189,40 +193,14 @@ macro_rules! programs {
     };
 }
 
+#[path = "programs/slow.rs"]
+mod slow;
+
 programs! {
     address_limit advised bound brk capi charged clone contended crowd descriptors exec exits file_pages filtered fork heap held holes jit letgo libraries madvise managed many mlock
     mlock_limit mmap mprotect mremap msync on_top park pins_stay process_madvise raw_calls reserved second_libc shm signals seccomp
     special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused
-}
-
-/// A mapping that the kernel is slow to replace stays pinned until it is replaced. strace holds each
-/// mmap back for longer than some advice is given in: without the wait, every other run is refused.
-#[test]
-fn contended_by_a_slow_mmap() {
-    if missing("strace") {
-        return;
-    }
-    let program = build::program("contended");
-    let plain = run("contended", &[], Mode::Plain);
-    let mut strace = Command::new("strace");
-    strace.args([
-        "-f",
-        "-q",
-        "--seccomp-bpf",
-        "--output=/dev/null",
-        "--trace=mmap",
-    ]);
-    strace.arg("--inject=mmap:delay_enter=60000:when=2+");
-    for (name, value) in Mode::Auto.settings() {
-        strace.arg(format!("--env={name}={value}"));
-    }
-    strace.arg(program);
-    for _ in 0..4 {
-        let slow = child::run(&mut strace, TIMEOUT);
-        assert_eq!(slow.end(), plain.end(), "{}", slow.stderr);
-        assert_eq!(slow.stdout, plain.stdout);
-    }
 }
 
 /// What is resident is as without the shim where nothing is populated.

@@ -119,6 +119,8 @@ mod stock {
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         sizes = "sizes" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         grows = "grows" [] [("REGALL_PIN", "auto")] Same;
+        looked_up = "looked_up" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        looked_up_at_once = "looked_up" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         filtered = "filtered" [] [("REGALL_PIN", "auto")] Same;
         filtered_reached = "filtered" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         filtered_requests = "filtered" [] [BY_IOCTL, ("REGALL_PIN", "auto")] Same;
@@ -139,6 +141,7 @@ mod stock {
         revoke_in_calls_again = "revoke" ["shut", "again"] [] Same;
         revoke_soon = "revoke" [] [("REGALL_REVOKE_MS", "1"), ("REGALL_PIN", "auto")] Alone;
         domains = "domains" [] [] Same;
+        late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded = "loaded" [] [] Same;
         loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;
         limits = "limits" [] [] Same;

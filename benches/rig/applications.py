@@ -192,16 +192,15 @@ WORDS = """\
 Written by `benches/apps --docs` (the figures) and `benches/rig/applications.py` (the words); `make apps` installs
 all of them and measures again. Each application runs as it is installed, on two ranks of one node, with one thread a
 rank: without the shim, with it by default (`REGALL_PIN=auto`), with the other modes of pinning, and with
-`REGALL_SHARE=heap`. The inputs are small (`benches/apps.d`), so that the start of a rank is a large part of each
-run: what it costs weighs more here than in a run of hours.
+`REGALL_SHARE=heap`. The inputs are small (`benches/apps.d`), so the start of a rank is a large part of each run.
+In a run of hours the cost of the start counts for less.
 
-CPU time is that of all processes of the job, the least of a few runs in turns, there and back. PSS is the most that
-all ranks had together, looked at every 50 ms in a run of its own. /dev/shm is what was in use of a file system of
-the job's own.
+CPU time is that of all processes of the job: the smallest of a few runs, whose settings alternate. PSS is the largest
+sum over all ranks, read every 50 ms in a separate run. /dev/shm is what the job used of a file system of its own.
 
-The search for call sites at start-up reads all code that is mapped then, and takes out of the page tables again what
-was not in them before. What PSS is still more with `auto` is for the most part the shim's own code, data and directory:
-0.8 MiB for each of two ranks.
+The search for call sites at start-up reads all code that is mapped then. Afterwards it removes from the page tables
+the pages that were not in them before. PSS is still larger with `auto`, mostly by the shim's own code, data and
+directory: 0.8 MiB for each of two ranks.
 """
 
 
@@ -217,7 +216,7 @@ def markdown():
         yield f"{about['date']}, commit {about['commit']}; {about['cpus']} CPUs of {about['cpu']}, Linux {about['kernel']},"
         yield f"{about['libc']}; a virtual machine, with other work on it; runs of each for CPU time: {rounds}."
         if rounds < 3:
-            yield "That few runs beside other work say little of CPU time: ratios from 0.7 to 1.3 are within the noise."
+            yield "With so few runs, and other work on the machine, CPU times are not exact: ratios from 0.7 to 1.3 are within the noise."
     titles = list(WAYS.values())
     for title, what, scale, unit in (("CPU time / without", "cpu", 1, "s"), ("PSS / without", "pss", MIB, "MiB")):
         yield ""

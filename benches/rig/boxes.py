@@ -82,8 +82,8 @@ def boxes(bench, mpirun, environment, check):
     env = environment(bench)
     turns, count = bench.pick(5, 2), bench.pick(100_000, 20_000)
     one_way = Table("One way, ns", ["", "regall", "Open MPI (vader)", "UCX am_lat (posix)", "UCX tag_lat"], [])
-    s.notes.append("The receiver of `ucx_perftest -t am_lat` does not look at what has come; the others have it copied into memory "
-                   "of their own, as that of `-t tag_lat`. A message of 4 KiB is copied twice then, each time from cache lines of the "
+    s.notes.append("The receiver of `ucx_perftest -t am_lat` does not read the message; the other receivers, that of `-t tag_lat` too, "
+                   "copy it into memory of their own. So a message of 4 KiB is copied twice, each time from cache lines of the "
                    "other processor: the table on 4 KiB says what one such copy takes.")
     rates = Table("A message, ns, of one and of four senders", ["", "regall", "Open MPI (vader)"], [])
     for name, (size, aim, aim_rate) in SIZES.items():

@@ -1,4 +1,4 @@
-"""What being there costs: memory of small processes and of ranks, start-up, mappings, and calls beside much memory."""
+"""What the presence of the shim costs: memory of small processes and of ranks, start-up, mappings, and calls beside much memory."""
 import subprocess
 import time
 
@@ -52,7 +52,7 @@ def ranks_start(bench, launcher, words, environment):
 
 def presence(bench, check, compared, mpi):
     """`mpi`: the launcher (or None), its words, its environment, and what reads the memory of ranks."""
-    s = Section("presence", "What being there costs")
+    s = Section("presence", "What the presence of the shim costs")
     launcher, words, environment, rank_memory = mpi
     table, ranks = memory(bench, rank_memory, launcher)
     s.tables.append(table)

@@ -113,7 +113,7 @@ def felt(sections, checks):
     """What a user notices, in a few rows."""
     yield "## What a user notices"
     yield ""
-    yield "Ratios are with the shim / without it, so less than 1 is a gain. Times are what is added. The shim runs with"
+    yield "Ratios are with the shim / without it, so less than 1 is a gain. Times are the extra time with the shim. The shim runs with"
     yield "`REGALL_PIN=off`; *What pinning costs*, below, has the other modes, and [applications.md](applications.md) whole"
     yield "applications with the defaults."
     yield ""
@@ -128,27 +128,27 @@ def felt(sections, checks):
 
 
 METHOD = """\
-Every row runs the **same program** several times side by side, differing in the environment alone: without the
-shim, with it, and with a peer. A driver (`benches/run`) gives each process in turn a slice of about 10 ms, there
-and back (A B C, C B A), on one CPU, so that all of them see the same machine, and starts them anew for every few
-rounds, so that addresses fall out differently. A slice answers with the median of its batches, in CPU time of the
-thread. Ratios are ratios of medians over all rounds; *95 %* is the bootstrap interval over rounds (for look-ups
-the least and the most of the runs). Start-up is
-the wall time from `posix_spawn` to the end of `wait`, hpcc the ranks' user + system time from `wait4`. Look-ups
+Every row runs the **same program** several times side by side, in different environments: without the
+shim, with it, and with a peer. A driver (`benches/run`) gives each process in turn a slice of about 10 ms on one
+CPU, forwards and then backwards (A B C, C B A), so that all of them see the same machine. It starts them anew
+every few rounds, so that their addresses differ. The result of a slice is the median of its batches, in CPU time
+of the thread. Ratios are ratios of medians over all rounds; *95 %* is the bootstrap interval over rounds (for
+look-ups: the smallest and the largest of the runs). Start-up is the wall time from `posix_spawn` to the end of
+`wait`; hpcc is the ranks' user + system time from `wait4`. Look-ups
 include the reading of the address from an array. Transfers of the bridge and the system calls that they are
 compared with alternate in bursts of about 0.1 ms in one process, on one CPU, and the ratio is the median of the
 ratios of neighbouring bursts. A guard is crossed, and an aim missed, as soon as the measured value is over it;
-"within the noise" says that the interval holds the bound. After each run the program says how many events its
-watcher saw, so that no sleeping shim is measured.
+"within the noise" means that the interval includes the bound. After each run the program says how many calls the
+shim saw, so that a shim that is off is not measured by mistake.
 
 Peers: **UCX UCM** is `libucm` of Debian's libucx0 in bistro mode with a handler for `VM_MAPPED | VM_UNMAPPED`
 that only counts; it does not see mprotect, dlopen or raw `syscall()`. **mlockall** is a preloaded library whose
 constructor calls `mlockall(MCL_CURRENT | MCL_FUTURE)`: no hooks, the kernel locks whatever is mapped, and nothing
 can be left out; with `MCL_FUTURE | MCL_ONFAULT` nothing is populated either. **Empty preload** is a library that does nothing. Where a row says "alone", the call does
-nothing else, and no memory is touched: what a program does with the memory that it maps comes on top on both sides.
+nothing else, and no memory is touched. What a program does with its memory takes extra time, with and without the shim.
 
-Not of this run: [events.svg](events.svg), the cost of a call and the bytes that the shim has for itself over
-200,000 calls of one program. `make soak` draws it over a day's.
+[events.svg](events.svg) is not of this run. It shows the cost of a call and the shim's own memory over 200,000
+calls of one program. `make soak` draws it over a day's calls.
 """
 
 

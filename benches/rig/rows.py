@@ -45,7 +45,7 @@ def pair(bench):
     s.checks.append(check("mmap+munmap of 64 KiB, default / bare mlockall(FUTURE|ONFAULT)", got["auto"], got["future"], 1.05))
     s.tables.append(compared("mmap + munmap of 64 KiB, untouched, between memory that nothing merges with", got, name="ns a pair"))
     got = alternate(bench.ways, names, "calls", "loose", "65536", **bench.rounds(10, 6))
-    s.tables.append(compared("the same wherever the kernel puts it (what lies beside it differs, and counts for more)", got, name="ns a pair"))
+    s.tables.append(compared("the same at the address that the kernel chooses (which memory lies beside it differs, and has the larger effect)", got, name="ns a pair"))
     names = bench.with_ucm("none", "off", "ucm", "onfault", "populate", "mlockall")
     got = alternate(bench.ways, names, "calls", "touched", "65536", **bench.rounds(4, 6))
     s.tables.append(compared("mmap + write to each page + munmap of 64 KiB", got, name="ns a pair"))
@@ -318,7 +318,7 @@ TRANSFERS = [
 def bridge(bench):
     """Issue 4. Regions (read by cookie, many readers) are a section of their own."""
     s = Section("bridge", "The bridge: a peer's memory by Cross Memory Attach, and mapped")
-    table = Table("A transfer, CPU time of who makes it", ["", "regall, µs", "system calls, µs", "ratio"], [])
+    table = Table("A transfer, CPU time of the process that makes it", ["", "regall, µs", "system calls, µs", "ratio"], [])
     for args, what, limit in TRANSFERS:
         pairs = []
         for _ in range(bench.pick(5, 2)):

@@ -14,7 +14,7 @@ def words(bench, single):
         for line in single(bench, "populate", "words", str(bench.pick(100, 40))).splitlines():
             name, *numbers = line.split()
             pairs.setdefault(name, []).append([float(n) for n in numbers])
-    table = Table("ns, nobody else at the line", ["", "the one", "the other"], [])
+    table = Table("ns, no other process uses the cache line", ["", "the one", "the other"], [])
     for name, what, limit in BOUNDS:
         one, other = zip(*pairs[name])
         s.checks.append(Check(what, per_burst(one, other), limit, "×", *interval(per_burst, one, other)))

@@ -88,13 +88,13 @@ static int shut_in(const struct box *box)
 	CALL(mprotect(moved, 16 * PAGE, PROT_READ));
 	CALL(madvise(moved + 16 * PAGE, 16 * PAGE, MADV_DONTNEED));
 	say("dropped: %d", all_are(moved + 16 * PAGE, 16 * PAGE, 0));
-	char *grown = MAP_AS("grow", mremap(moved, 64 * PAGE, 128 * PAGE, MREMAP_MAYMOVE));
-	say("kept: %d", grown != MAP_FAILED && all_are(grown + 32 * PAGE, 32 * PAGE, 'm'));
+	char *grown = MAP_AS("grow", mremap(moved + 32 * PAGE, 32 * PAGE, 64 * PAGE, MREMAP_MAYMOVE));
+	say("kept: %d", grown != MAP_FAILED && all_are(grown, 32 * PAGE, 'm'));
 	for (int i = 0; i < 600; i++)
 		munmap(anon(4), 4 * PAGE);
 	if (!box->verbs)
 		return 3;
-	show(&r, "grown", grown + 32 * PAGE, 32, 'm');
+	show(&r, "grown", grown, 32, 'm');
 	show(&r, "new", memset(island(64), 'n', 64 * PAGE), 64, 'n');
 	CALL_AS("deregister held", ibv_dereg_mr(mr));
 	CALL(munmap(held, 32 * PAGE));

@@ -242,7 +242,12 @@ int main(void)
 											    "regall_register");
 		struct regall_range range;
 		PROMISE(ask && ask(r.pd, p + 220 * MIB, MIB, &range) == 0 && range.lkey != 0);
-		PROMISE(ask(r.pd, p + 176 * MIB, 12 * MIB, &range) == 0 && range.lkey != 0);
+		/* Some of it is registered already. */
+		memset(p + 160 * MIB, 'x', 4 * MIB);
+		PROMISE(call_audit());
+		PROMISE(ask(r.pd, p + 156 * MIB, 12 * MIB, &range) == 0 && range.lkey != 0);
+		/* And has been looked up: it keeps its keys, so it is no part of another region. */
+		PROMISE(ask(r.pd, p + 176 * MIB, 12 * MIB, &range) == 0 && range.lkey == 0);
 		PROMISE(ask(r.pd, p, 0, &range) == -EINVAL && ask(r.pd, p, 1, NULL) == -EINVAL);
 		PROMISE(!held(p + 240 * MIB, PAGE));
 		int (*all)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "regall_register_all");

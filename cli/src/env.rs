@@ -8,9 +8,9 @@ use crate::settings::Settings;
 
 pub const EXIT_CODES: &str = after_help!(
     "The words go between the launcher and the program: \
-    mpirun $(regall env --for openmpi) -np 2 ./app. Where a value holds what a shell would \
-    change they are quoted: paste them, or eval \"mpirun $(regall env ...) ./app\". Variables of \
-    regall's that are exported are among them; a flag is stronger.\n\n\
+    mpirun $(regall env --for openmpi) -np 2 ./app. A word that a shell would \
+    change is quoted: paste the words, or eval \"mpirun $(regall env ...) ./app\". Variables of \
+    regall that are exported are among them; a flag overrides its variable.\n\n\
     Exit code: 0; 2 if there is no library or the launcher can't be told such a value.",
     "mpirun $(regall env --for openmpi) -np 2 ./app",
     "regall-env"

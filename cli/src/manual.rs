@@ -126,11 +126,11 @@ fn main_page(command: &Command) -> anyhow::Result<String> {
     synopsis(&mut page, command);
     page.section("DESCRIPTION").text(
         "`libregall.so` is preloaded into an unmodified MPI program. From before `main` to the program's end, it \
-         keeps memory pinned, and registered with RDMA adapters; what it leaves out has a named reason. `regall` puts it into programs, and looks at those that have it. It does nothing at all in a \
+         keeps memory pinned, and registered with RDMA adapters; what it leaves out has a named reason. `regall` preloads it into programs, and examines programs that have it. The library does nothing at all in a \
          program unless `REGALL=1` is in its environment.",
     );
     page.paragraph("What a process has published is read from its directory below /dev/shm, and from /proc. The \
-         process is not asked: one that is stopped answers like any other.");
+         process itself is not asked, so it can be a stopped process.");
     page.section("COMMANDS");
     for sub in shown(command) {
         let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
@@ -143,17 +143,18 @@ fn main_page(command: &Command) -> anyhow::Result<String> {
          `regall run` has that of the command that it runs.".replace("\\(aq", "'").as_str(),
     );
     page.section("FILES");
-    page.item("`/dev/shm/regall-UID/`", "the directories of a user's processes, a file each. What a dead process left is removed by the next one that starts.");
+    page.item("`/dev/shm/regall-UID/`", "the directories of a user's processes, a file each. The next process that starts removes what a dead process left.");
     page.item(
         "`libregall.so`",
         "is looked for beside `regall` itself, then in ../lib and ../lib64.",
     );
-    page.section("EXAMPLES")
-        .text("A job, looked at while it runs:");
+    page.section("EXAMPLES").text("Check a job while it runs:");
     page.code("regall run -- mpirun -np 2 ./app &\nregall verify --all\nregall top");
-    page.paragraph("What it did, in one table, when it has ended:");
+    page.paragraph("One table of what a job did, when it has ended:");
     page.code("regall run --report report.txt -- mpirun -np 2 ./app");
-    page.paragraph("What keeps registration from working on this machine, and what mends it:");
+    page.paragraph(
+        "What keeps registration from working on this machine, and the line that mends it:",
+    );
     page.code("regall doctor");
     page.section("SEE ALSO");
     let pages = shown(command).map(|s| format!("`regall-{}`(1), ", s.get_name()));
@@ -256,15 +257,15 @@ fn variables_page() -> String {
     let mut page = Page::new("regall", 7, "the variables that libregall.so reads");
     page.section("DESCRIPTION").text(
         "The environment is read once, before main. With `REGALL=1` a bad value is one line on stderr and the shim \
-         stays off; an unknown name that begins with `REGALL_` is one warning. Without it, nothing is said and \
-         nothing is done.",
+         stays off; an unknown name that begins with `REGALL_` is one warning. Without `REGALL=1` the shim prints \
+         nothing and does nothing.",
     );
     page.paragraph(
         "Each variable has a flag of `regall-run`(1): `REGALL_ON_LIMIT=fail` is `--on-limit fail`.",
     );
     page.section("ENVIRONMENT");
     for v in variables::all() {
-        let mut text = v.meaning.to_string();
+        let mut text = variables::without_links(v.meaning);
         if !v.default.is_empty() {
             text += &format!(". Default: `{}`", v.default);
         }
@@ -280,8 +281,8 @@ fn variables_page() -> String {
     }
     page.subsection("Executables that are left out by default")
         .text(
-            "Launchers, shells and wrappers, by the executable's file name, links resolved; setting `REGALL_ONLY` \
-             replaces the list:",
+            "Launchers, shells and wrappers are left out, by the executable's file name, with links resolved. Setting \
+             `REGALL_ONLY` replaces the list:",
         )
         .paragraph(&format!("{}.", variables::left_out()));
     page.section("NOTES").text(
@@ -298,16 +299,16 @@ fn variables_page() -> String {
 fn description(command: &str) -> Option<&'static [&'static str]> {
     Some(match command {
         "run" => &[
-            "Sets `REGALL=1` and `LD_PRELOAD` and becomes the command. Launchers and shells that it starts stay as \
-             they are, by their names; the ranks are what is registered. Open MPI's mpirun is also given `-x` for each \
-             variable, so that ranks on other nodes have them, and srun what `sbatch --export` keeps from it.",
+            "Sets `REGALL=1` and `LD_PRELOAD` and becomes the command. In launchers and shells, which it knows by \
+             their names, the library does nothing; it registers the memory of the ranks. Open MPI's mpirun also gets `-x` for each \
+             variable, so that ranks on other nodes have them, and srun gets the variables that `sbatch --export` would leave out.",
             "With `--report` it waits for the command instead, and gathers what the ranks wrote when they ended. The \
              file's folder must be one that all nodes see; sbatch needs `--wait`.",
             "With `--stage` a copy of the library in each node's own memory is preloaded; see `regall-stage`(1).",
         ],
         "stage" => &[
             "On a thousand nodes a library on a shared file system is opened by every program of every rank at once. This \
-             copies it into a folder in /dev/shm that nobody else can enter, under a name that is made of its \
+             copies it into a folder in /dev/shm that nobody else can enter, under a name that is made from its \
              content, and prints the path. If it is there already, nothing is copied.",
             "`regall run --stage` does this by itself, on each node of a launcher that it starts.",
         ],
@@ -326,40 +327,40 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
         ],
         "peek" => &[
             "Reads what another process has registered, through the bridge, as a peer would: at an \
-             address, or by the cookie of a region. What is not registered is refused without being \
-             touched. On a terminal the bytes are shown in hexadecimal; elsewhere they come as they \
+             address, or by the cookie of a region. Memory that is not registered is refused, and not \
+             accessed. On a terminal the bytes are shown in hexadecimal; elsewhere they come as they \
              are.",
         ],
         "verify" => &[
-            "Compares what is published with /proc/PID/maps. A byte that is mapped and of which nothing is said is a \
-             gap, and a bug. A gap counts only if it is seen twice with nothing changed in between.",
+            "Compares what is published with /proc/PID/maps. A mapped byte that is not in the directory is a \
+             gap, which is a bug. A gap counts only if it is seen twice with nothing changed in between.",
         ],
-        "stats" => &["One counter a line, or an object of the same names. `REGALL_STATS_FILE` has the same object written at exit. Its JSON Schema is share/regall/schema/process.json of the installation."],
+        "stats" => &["Prints one counter on each line, or a JSON object with the same names. `REGALL_STATS_FILE` has the same object written at exit. Its JSON Schema is share/regall/schema/process.json of the installation."],
         "top" => &[
-            "All processes with the shim on that you may look at. `s` chooses the column to sort by, `r` turns the \
-             order round, `/` filters, Enter shows all that is known of one process, `?` explains, `q` ends it.",
+            "All processes with the shim on that you may look at. `s` chooses the column to sort by, `r` reverses the \
+             order, `/` filters, Enter shows all that is known of one process, `?` explains, `q` quits.",
         ],
         "doctor" => &[
             "Tries what registration and single copy need, as the user and in the place where it is run: locking \
              memory, changing code, calls that a seccomp filter may forbid, copies between two processes, a program \
-             with the shim on. Nothing of that stays. For each thing in the way it says what follows from it, who \
-             can mend it, and by which line. They stand in the order in which they matter.",
+             with the shim on. It leaves nothing behind. For each obstacle it prints the effect, who \
+             can mend it, and the line that does. The findings are in the order in which they matter.",
         ],
         "check" => &[
             "Runs the command with `REGALL_CHECK=registrations` and waits for it. Its processes leave what they notice \
-             of their own registrations with adapters in a folder that all nodes have to see, the working \
-             directory; then the report is made of it: errors, which are wrong data or worse, and notes.",
-            "A line of a file of suppressions is `[KIND ]function:GLOB` or `[KIND ]module:GLOB`; it leaves out the \
-             findings of which any frame of any stack is named so. Words in brackets in the report are kinds.",
+             of their own registrations with adapters in a folder in the working directory, which all nodes must share. \
+             Then it makes the report from these: errors, which are wrong data or worse, and notes.",
+            "A line of a file of suppressions is `[KIND ]function:GLOB` or `[KIND ]module:GLOB`; it suppresses the \
+             findings with such a frame in any stack. KIND is a word that the report has in brackets.",
             "$ regall check --exit 9 --suppressions known.txt -- mpirun -np 2 ./app\nregall check --read regall-check.*",
         ],
         "report" => &[
             "Reads what processes wrote to `REGALL_STATS_FILE` when they ended, and makes one table of it: least, \
              median and most of each figure, and which rank is furthest from the median; what was refused or \
-             limited, and how to mend it; ranks that wrote nothing. Processes that are alike are one line, and each that \
-             is not is named.",
-            "With `--merge` it makes one file of many instead, which a report is made of as of the many. Without \
-             DIR_OR_FILE these are what the processes of this batch job have left on this node with \
+             limited, and how to mend it; ranks that wrote nothing. Processes that are alike share one line, and each other one \
+             is named.",
+            "With `--merge` it makes one file of many instead, from which the same report can be made. Without \
+             DIR_OR_FILE it merges what the processes of this batch job have left on this node with \
              `REGALL_STATS_FILE=node`.",
             "$ srun --ntasks-per-node=1 regall report --merge /shared/job.d/%h.json\nregall report /shared/job.d",
             "$ mkdir /shared/job\nsrun $(regall env --for srun --stats-file /shared/job/%h.%p.json) ./app\nregall report \
@@ -383,6 +384,26 @@ mod tests {
             let path = format!("share/man/man1/regall-{name}.1");
             assert!(names.contains(&PathBuf::from(&path)), "{path}");
         }
+    }
+
+    /// Nobody can follow a link of Markdown in a terminal.
+    #[test]
+    fn no_page_has_a_link() {
+        for (path, text) in all().unwrap() {
+            let Content::Text(text) = text else { continue };
+            let text = String::from_utf8(text).unwrap();
+            let page = path.starts_with("share/man");
+            assert!(!page || !text.contains("]("), "{}", path.display());
+        }
+        let plain = variables::without_links;
+        assert_eq!(
+            plain("`[heap]`, [a.md](a.md#b) and [c](d.md)"),
+            "`[heap]`, docs/a.md and c"
+        );
+        assert_eq!(
+            plain("`m_[0-3]`; [not (a link)"),
+            "`m_[0-3]`; [not (a link)"
+        );
     }
 
     #[test]

@@ -21,7 +21,7 @@ A cookie for a single use is used up by this, and at most 1 MiB is read of it.
 REGALL_COPY chooses the mechanisms, as in a program with the shim.
 
 Exit code: 0 all was read; 1 refused: some of it is not registered, must not be read, or was \
-unmapped meanwhile (what could be read is printed); 2 could not look.",
+unmapped meanwhile (what could be read is printed); 2 the process could not be looked at.",
     "regall peek --hex 4711 0x7f0000001000 64",
     "regall-peek"
 );

@@ -21,10 +21,10 @@ use job::{Job, Values};
 
 pub const EXIT_CODES: &str = after_help!(
     "The files are those of REGALL_STATS_FILE; in one folder for \
-    all nodes, name them %h.%p.json. --merge makes one of many, and of what was merged before; \
-    without DIR_OR_FILE, of what this job has left on this node with REGALL_STATS_FILE=node, which \
-    is removed then. Files that can't be right are left out and named.\n\nExit code: 0; 1 if a rank \
-    wrote nothing (not with --merge); 2 if a file was left out, or there is none.",
+    all nodes, name them %h.%p.json. --merge makes one file of many, also of files that were merged \
+    before. Without DIR_OR_FILE it takes what this job has left on this node with \
+    REGALL_STATS_FILE=node, and removes that. Files that are not valid are left out and named.\n\nExit code: 0; 1 if a rank \
+    wrote nothing (not with --merge); 2 if a file was left out, or no file was found.",
     "regall report /shared/job",
     "regall-report"
 );
@@ -41,7 +41,7 @@ pub struct Args {
     /// number, %d the date
     #[arg(long, value_name = "FILE")]
     merge: Option<PathBuf>,
-    /// Only if no other process of this job runs on this node with the shim on
+    /// Do nothing while another process of this job runs on this node with the shim on
     #[arg(long, requires = "merge")]
     last: bool,
     /// Merge what was left on this node with REGALL_STATS_FILE=node:NAME, if anything was; default:

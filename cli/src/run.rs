@@ -27,10 +27,10 @@ pub const NOT_FOUND: u8 = 127;
 pub const NOT_EXECUTABLE: u8 = 126;
 
 pub const EXIT_CODES: &str = after_help!(
-    "Exit code: that of the command; 128 and its number if a signal ended it, with --report; 126 if \
+    "Exit code: that of the command; with --report, 128 and the signal's number if a signal ended it; 126 if \
      the command can't be executed, or ld.so can't preload the library; 127 if the command or the library is not there; 2 if \
      a flag is wrong: nothing is started then. With --report, signals are passed on to the command. \
-     After a second SIGINT or SIGTERM no report is made, and its parts stay.",
+     After a second SIGINT or SIGTERM no report is made, and the ranks' files stay.",
     "regall run --pin onfault -- mpirun -np 2 ./app",
     "regall-run"
 );

@@ -28,7 +28,7 @@ pub const EXIT_CODES: &str = after_help!(
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Remove all copies that no process of this user's uses on this node
+    /// Remove all copies on this node that no process of this user uses
     #[arg(long)]
     remove: bool,
     /// The path that the copy must have

@@ -23,7 +23,7 @@ use sample::{Sample, Sampler};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0, also if there is no process; with --once 2 if one could \
-    not be looked at. The keys are shown below the table; ? explains them.",
+    not be read. The keys are shown below the table; ? explains them.",
     "regall top --once --sort RANK",
     "regall-top"
 );
@@ -36,10 +36,10 @@ pub struct Args {
     /// As JSON
     #[arg(long, requires = "once")]
     json: bool,
-    /// As OpenMetrics, a time series for each rank
+    /// Print metrics in the OpenMetrics format, a time series for each rank
     #[arg(long, requires = "once", conflicts_with = "json")]
     openmetrics: bool,
-    /// Write metrics into DIR/regall.prom, for the node exporter of Prometheus to read
+    /// Write metrics in Prometheus's text format into DIR/regall.prom, for its node exporter
     #[arg(long, value_name = "DIR", requires = "once", conflicts_with_all = ["json", "openmetrics"])]
     textfile: Option<PathBuf>,
     /// Look every SECONDS; rates are over that time
@@ -51,7 +51,7 @@ pub struct Args {
     /// Sort in reverse order
     #[arg(long)]
     reverse: bool,
-    /// Only those whose pid, name, state or rank=N has all of these words
+    /// Only processes whose pid, name, state or rank=N has all of these words
     #[arg(long, value_name = "WORDS", default_value = "")]
     filter: String,
     /// Without colours; NO_COLOR does the same

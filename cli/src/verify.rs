@@ -8,10 +8,12 @@ use crate::examine::examine;
 use crate::{print_json, units, watch};
 
 pub const EXIT_CODES: &str = after_help!(
-    "Exit code: 0 no gap (without --strict, memory over the limit is none), 1 a gap (printed), 2 \
-    could not look (vanished, foreign, inert, corrupt, busy for 5 s, or /proc does not tell what \
-    is locked). The highest code of all processes counts. With --all, no process found is 2 unless --allow-none is given, \
-    and so are fewer than --expect N: --all does not see a process in which the shim is off.",
+    "Exit code: 0 no gap (memory over the limit is a gap only with --strict); 1 a gap, which is \
+    printed; 2 a process could not be checked: it has ended, belongs to another user, has the shim \
+    off, has a corrupt directory, was busy for 5 s, or /proc does not tell what is locked. The \
+    highest code of all processes counts. With --all, 2 also if no process is found (unless \
+    --allow-none is given) or fewer than --expect N: --all does not see a process in which the \
+    shim is off.",
     "regall verify --all --expect 2",
     "regall-verify"
 );

@@ -491,33 +491,33 @@ numbered! {
         CopyHelper = 38 => "copy_helper",
         /// Bytes of transfers by `helper`
         CopyHelperBytes = 39 => "copy_helper_bytes",
-        /// Breakpoints (probes, debuggers) found in the place of a hook, once a look
+        /// Breakpoints (probes, debuggers) found in the place of a hook, counted once a check
         Probed = 40 => "probed",
         /// Bytes locked on fault that count against the budget: some may not be resident yet
         LazyBytes = 41 => "lazy_bytes",
         /// Bytes resident, never touched: adapters have them, and the program has not used them yet
         AheadBytes = 42 => "resident_untouched_bytes",
-        /// Memory regions rotated: new keys, since peers had the old ones and the application had
-        /// deregistered them. Neither these registrations nor their ends are counted elsewhere
+        /// Memory regions rotated: given new keys, because peers had the old ones and the
+        /// application had deregistered them. Neither these registrations nor their ends are counted elsewhere
         HcaRotated = 43 => "hca_rotated",
-        /// Registrations passed on since their protection domain is adopted at its fourth only
+        /// Registrations passed on because their protection domain is adopted only at its fourth
         PdWaits = 44 => "pd_waits",
-        /// Registrations passed on since REGALL_HCA_DEVICES leaves their adapter out
+        /// Registrations passed on because REGALL_HCA_DEVICES leaves their adapter out
         PdLeftOut = 45 => "pd_left_out",
-        /// Registrations passed on since there are as many domains, or kinds of access in their
+        /// Registrations passed on because there are as many domains, or kinds of access in their
         /// protection domain, as there can be
         DomainsFull = 46 => "domains_full",
         /// Messages sent to boxes, notes of puts and gets included
         BoxSent = 47 => "box_sent",
         /// Messages taken from this process's box
         BoxReceived = 48 => "box_received",
-        /// Rings that this process has had in others' boxes, one after another
+        /// Rings that this process was given in others' boxes, one after another
         BoxRings = 49 => "box_rings",
         /// Rings in this process's box that their senders have left, or that were idle
         BoxRingsReturned = 50 => "box_rings_returned",
-        /// Messages that were not sent since there was no room
+        /// Messages that were not sent because there was no room
         BoxFull = 51 => "box_full",
-        /// What others have left in this process's box that is no message
+        /// Data in this process's box that is no valid message
         BoxRubbish = 52 => "box_rubbish",
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
     /// Findings that are errors.

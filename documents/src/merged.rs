@@ -15,7 +15,7 @@ use crate::words::Words;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Merged {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
     /// How many processes are in it.
@@ -46,7 +46,7 @@ pub struct Merged {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kind {
-    /// What the library calls itself.
+    /// The library's name and version.
     pub library: Option<String>,
     /// The file that they execute.
     pub exe: String,

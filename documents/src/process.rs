@@ -10,10 +10,10 @@ use crate::words::{self, Counts, Words};
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
-    /// What the library calls itself; null: it was not asked (the process runs).
+    /// The library's name and version; null for a running process.
     pub library: Option<String>,
     /// Its pid: in REGALL_STATS_FILE as the process sees it, else as the reader does.
     pub pid: u32,
@@ -33,7 +33,7 @@ pub struct Process {
     pub gave_up: bool,
     /// The most that may be pinned; null: there is no such limit.
     pub budget_bytes: Option<u64>,
-    /// RLIMIT_MEMLOCK where it binds; null: it does not, or it was not asked (the process runs).
+    /// RLIMIT_MEMLOCK where it binds; null where it does not, and for a running process.
     pub memlock_bytes: Option<u64>,
     /// Ranges that could not be published because /dev/shm is full; not 0: the directory is
     /// incomplete.
@@ -42,7 +42,7 @@ pub struct Process {
     pub mappings: u64,
     /// The variables as they are in force, by name without REGALL_, in small letters.
     pub settings: Words,
-    /// Bytes by what is said of them.
+    /// Bytes, by what the directory says of them.
     pub bytes: Bytes,
     /// How often each call was handled.
     #[schemars(transform = words::calls)]
@@ -56,11 +56,11 @@ pub struct Process {
     /// shim. It makes most kinds, not all (not fork, for instance), and one of each function of
     /// libc.
     pub selftest_missed: Vec<String>,
-    /// What only a look at a running process tells; null in REGALL_STATS_FILE.
+    /// What is known of a running process only; null in REGALL_STATS_FILE.
     pub live: Option<Live>,
 }
 
-/// Bytes by what is said of them.
+/// Bytes, by what the directory says of them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bytes {
@@ -70,10 +70,10 @@ pub struct Bytes {
     /// The excluded ones by the reason.
     #[schemars(transform = words::reasons)]
     pub reason: Counts,
-    /// All, by what the pin set says: `yes` or a reason.
+    /// All bytes, by the pin set's answer: `yes` or a reason.
     #[schemars(transform = words::columns)]
     pub pin: Counts,
-    /// All, by what the HCA registrar says.
+    /// All bytes, by the answer of the HCA registrar.
     #[schemars(transform = words::columns)]
     pub hca: Counts,
 }
@@ -88,7 +88,7 @@ pub struct Sites {
     pub refused: u64,
 }
 
-/// What only a look at a running process tells.
+/// What is known of a running process only.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Live {
@@ -123,7 +123,7 @@ pub struct Rates {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Top {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
     /// In the order that was asked for.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
     /// How many processes are counted: one for each rank.
@@ -23,7 +23,7 @@ pub struct Report {
     pub hosts: BTreeSet<String>,
     /// Processes that ranks have started, which are not counted.
     pub children: u64,
-    /// What the library calls itself, and in how many processes.
+    /// The library's name and version, and in how many processes.
     pub libraries: BTreeMap<String, u64>,
     /// Ranks that wrote nothing.
     pub missing: Vec<u64>,
@@ -104,7 +104,7 @@ pub struct Figure {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Doctor {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
     /// What was found, in the order in which it matters.
@@ -158,7 +158,7 @@ pub struct Cure {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Maps {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
     /// The process.

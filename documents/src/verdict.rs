@@ -10,7 +10,7 @@ use crate::process::Bytes;
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
-    /// The version of this form.
+    /// The version of this format.
     #[schemars(extend("const" = crate::version()))]
     pub version: u32,
     /// The exit code; with `--watch` the worst so far.
@@ -31,7 +31,7 @@ pub struct Verified {
     pub why: Option<String>,
     /// The kernel's lines of it; null where there are gaps, or it could not be looked at.
     pub mappings: Option<u64>,
-    /// Bytes by what is said of them; null likewise.
+    /// Bytes, by what the directory says of them; null likewise.
     pub bytes: Option<Bytes>,
     /// Ranges that could not be published: /dev/shm is full.
     pub unpublished: u64,

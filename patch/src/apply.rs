@@ -4,6 +4,7 @@
 use super::memory::Memory;
 use super::modules;
 use super::plan::{self, Plan, TABLE_BYTES};
+use super::refused;
 use super::sites::{Entry, Table};
 use super::write::{Use, Writer};
 use super::zone::{place_zone, Zone, HEADER_BYTES, TABLE_OFFSET};
@@ -243,6 +244,7 @@ impl Patches {
     /// our jump with it, and nobody says so: their trampolines stay until their place is needed
     /// (`collect`), or other code is there.
     pub fn forget(&mut self, range: PageRange) {
+        refused::forget(range);
         let mut writer = Writer::default();
         let touched = |e: &Entry| range.contains(e.site) || range.contains(e.jump);
         for n in 0..self.table.len {

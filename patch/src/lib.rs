@@ -32,6 +32,7 @@ pub mod modules;
 pub mod plan;
 pub mod probes;
 mod queue;
+mod refused;
 mod report;
 mod scan;
 mod sites;

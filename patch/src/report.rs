@@ -1,6 +1,7 @@
 //! What a search tells those who asked for it.
 
 use super::apply::Applied;
+use super::refused;
 use regall_directory::addr::PageRange;
 use regall_sys::Errno;
 
@@ -10,7 +11,7 @@ pub struct Report {
     /// Sites patched.
     pub patched: u32,
     /// Sites that matter or may matter and could not be patched, and sites that
-    /// the code can also jump past the patch of.
+    /// the code can also jump past the patch of. Those of an earlier search do not count.
     pub refused: u32,
     /// Sites that were ours already.
     pub already: u32,
@@ -42,6 +43,9 @@ impl Report {
     }
 
     pub(super) fn refuse(&mut self, site: u64) {
+        if !refused::is_new(site) {
+            return;
+        }
         self.refused = self.refused.saturating_add(1);
         if let Some(free) = self.first_refused.iter_mut().find(|at| **at == 0) {
             *free = site;

@@ -80,7 +80,7 @@ class Process(_Struct):
 
 
 class Done(_Struct):
-    """What came of a transfer: struct regall_done."""
+    """The result of a transfer: struct regall_done."""
 
     _fields_ = [("bytes", _u64), ("generation", _u64), ("mechanism", _u32), ("reserved", _u32)]
 

@@ -192,7 +192,7 @@ fn a_dead_one_s_place_is_given_back_once() {
             sys::die();
         });
         dead.join().expect("it");
-        let other = sys::spawn(2, || flight::sweep(&locked()));
+        let other = sys::spawn(2, || _ = flight::sweep(&locked()));
         flight::sweep(&locked());
         let (flight, _) = flight::begin(Call::Mmap);
         flight.claim(&locked(), range());

@@ -14,7 +14,7 @@ use crate::config::Hca;
 use crate::huge::HUGE_PAGE;
 use crate::intercept::strict;
 use crate::ledger::{Busy, Found};
-use crate::registrar::hca::{self, Owner};
+use crate::registrar::hca::{self, given, Owner};
 use crate::sys::{self, check, Errno};
 use crate::thread;
 use crate::track::{self, domains, lending, map, resync, settle, VIEW};
@@ -146,7 +146,7 @@ fn again(addr: u64, end: u64) -> Result<Found, Errno> {
 /// The keys of the region that holds all of `addr..end`, and of `range` the part that
 /// it holds.
 fn with_keys(range: &mut Range, pd: u64, addr: u64, end: u64) {
-    if let Some(held) = hca::look(pd, addr).filter(|held| end <= held.end) {
+    if let Some(held) = given::look(pd, addr, end) {
         range.start = range.start.max(held.start);
         range.end = range.end.min(held.end);
         range.lkey = held.keys as u32;

@@ -70,7 +70,7 @@ pub fn finish() {
     let Some(area) = area() else {
         return;
     };
-    let ours = sys::getpid() == sys::memory_owner() && process::is_known();
+    let ours = sys::is_memory_owner() && process::is_known();
     if !ours || FINISHED.swap(true, Relaxed) {
         return;
     }

@@ -2,7 +2,7 @@
 //! counts and shows (VmLck, `lo` in smaps).
 
 use crate::policy::Want;
-use crate::sys::{self, Errno, Result};
+use crate::sys::{self, filter, Errno, Result};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 
@@ -57,13 +57,20 @@ fn pieces(range: PageRange) -> impl Iterator<Item = (u64, u64)> {
 fn unlock(at: u64, bytes: u64) -> Result<()> {
     let once = || sys::unlock_memory(at, bytes);
     let done = once().or_else(|_| once());
-    if let Err(Errno::PERM | Errno::NOSYS) = done {
+    // (A filter that is known says it again for each thread, and it may be over this one alone.)
+    if matches!(done, Err(Errno::PERM | Errno::NOSYS)) && this_thread_may() {
         UNDOING.store(FORBIDDEN, Relaxed);
     }
     done
 }
 
-/// Whether munlock(2) may be called: not known yet, [`ALLOWED`] or [`FORBIDDEN`].
+/// Whether the filters over this thread that are known have the kernel make munlock(2).
+#[inline]
+fn this_thread_may() -> bool {
+    filter::makes(libc::SYS_munlock)
+}
+
+/// Whether the kernel lets munlock(2) be called: not known yet, [`ALLOWED`] or [`FORBIDDEN`].
 static UNDOING: AtomicU8 = AtomicU8::new(0);
 const ALLOWED: u8 = 1;
 const FORBIDDEN: u8 = 2;
@@ -73,15 +80,16 @@ const FORBIDDEN: u8 = 2;
 #[inline]
 fn can_be_undone() -> bool {
     match UNDOING.load(Relaxed) {
+        _ if !this_thread_may() => false,
         ALLOWED => true,
         FORBIDDEN => false,
         _ => try_to_undo(),
     }
 }
 
-/// Whether it has been seen that what is pinned can't be unpinned.
+/// Whether it has been seen that what is pinned can't be unpinned, by this thread at least.
 pub fn is_forbidden_to_undo() -> bool {
-    UNDOING.load(Relaxed) == FORBIDDEN
+    UNDOING.load(Relaxed) == FORBIDDEN || !this_thread_may()
 }
 
 #[cold]

@@ -84,7 +84,7 @@ fn may_wait(d: DomainId) -> bool {
     }
     let waits = lock().is_some_and(|guard| guard.hca.alive(d).is_some_and(|x| x.waits));
     // (A child of vfork has its parent's memory, and none of its threads.)
-    let ours = sys::getpid() == sys::memory_owner();
+    let ours = sys::is_memory_owner();
     waits && ours && !limits::has_memlock() && limits::resident() >= MUCH
 }
 
@@ -145,7 +145,7 @@ pub fn go_on(wants: impl Fn() -> bool) -> bool {
 /// Does all that is left, here and now.
 #[cold]
 pub fn finish() {
-    if is_on() && sys::getpid() == sys::memory_owner() {
+    if is_on() && sys::is_memory_owner() {
         while step(u64::MAX, || false) {}
     }
 }

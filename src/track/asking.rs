@@ -38,7 +38,7 @@ pub fn join(d: DomainId, hull: PageRange) -> bool {
     joined
 }
 
-/// Lets go of everything that is not lent: the application's own registration has
+/// Lets go of everything that is not lent and of which no keys were looked up: the application's own registration has
 /// failed, and what ours hold counts against its limit. Whether there was anything.
 #[cold]
 #[inline(never)]
@@ -60,7 +60,7 @@ pub fn evict() -> bool {
                 break;
             };
             from = node.range.end();
-            let (life, lent) = (record.life, record.borrowers != 0);
+            let (life, lent) = (record.life, record.borrowers != 0 || node.is_given());
             if life != Life::Live || lent || in_the_way_of(&guard, node.range) {
                 continue;
             }

@@ -260,7 +260,7 @@ pub(super) fn next_step(state: &mut State, d: DomainId, rest: PageRange, how: Ho
 /// Memory that grows a little at a time would be a region for every step: a new piece takes those
 /// before it in that are no larger, so that each byte is registered again no more often than the
 /// size has doubled. What is `new` takes a larger one in, too, if requests lie across it and what it
-/// grows by.
+/// grows by. Regions whose keys were looked up stay as they are.
 fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new: bool) {
     let Some(domain) = state.hca.domain(d) else {
         return;
@@ -271,7 +271,7 @@ fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new
         let like =
             record.life == Life::Live && record.access == job.access && record.shared == job.shared;
         let len = node.range.len();
-        if !like || len + job.range.len() > most {
+        if !like || node.is_given() || len + job.range.len() > most {
             break;
         }
         let small = is_small_beside(record, job) && node.range.start() >= entry.start();
@@ -322,4 +322,170 @@ fn grows_from(state: &State, addr: u64) -> bool {
         entry.is_some_and(|entry| entry.attr.kind == Kind::Heap)
     };
     is_heap(addr - PAGE) && is_heap(addr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registrar::hca::trial::{account, add, device};
+    use crate::registrar::hca::{given, marks};
+    use regall_directory::vocab::Prot;
+
+    fn pages(from: u64, to: u64) -> PageRange {
+        PageRange::new(from * PAGE, to * PAGE).unwrap()
+    }
+
+    /// The heap's pages 100 to 200, and so many domains. Once in a process: so often there are views.
+    fn heap(domains: usize) -> State {
+        let mut state = State::new();
+        state.hca = account(domains);
+        let attr = Attr {
+            prot: Prot::from_call(3, false),
+            kind: Kind::Heap,
+            flags: Flags::EMPTY,
+            pin: Column::YES,
+            hca: Column::YES,
+        };
+        state.insert(pages(100, 200), attr);
+        state
+    }
+
+    /// The one region of domain `d`, of which a request has been served.
+    fn only(state: &mut State, range: PageRange, growth: Growth) {
+        state
+            .hca
+            .regions_mut(first())
+            .unwrap()
+            .remove(pages(1, 1000));
+        region(state, first(), range, growth, 7);
+    }
+
+    /// A region of domain `d`, of which a request has been served.
+    fn region(state: &mut State, d: DomainId, range: PageRange, growth: Growth, keys: u32) {
+        let mut record = Record::new(range, d, Access::LOCAL_WRITE, Life::Live);
+        record.growth = growth;
+        record.asked = PAGE;
+        (record.lkey, record.rkey) = (keys, keys);
+        add(&mut state.hca, record);
+    }
+
+    /// What of domain `d` is registered with pages that the heap has grown by.
+    fn joined(state: &State, d: DomainId, gap: PageRange, new: bool) -> Job {
+        let mut job = Job {
+            range: gap,
+            gap,
+            access: Access::LOCAL_WRITE,
+            shared: false,
+            cut: false,
+            growth: Growth::NEW,
+            ahead: 0,
+            device: device(),
+        };
+        take_earlier(state, d, &mut job, gap, new);
+        job
+    }
+
+    fn first() -> DomainId {
+        crate::registrar::hca::numbers().next().unwrap()
+    }
+
+    #[test]
+    fn the_heap_takes_in_what_requests_lie_across() {
+        let mut state = heap(1);
+        for (growth, new, from) in [
+            (Growth::PROVEN, true, 100),
+            // For a trial, since something was asked for in it.
+            (Growth::NEW, true, 100),
+            (Growth::NEW.grown(3), true, 190),
+            // Memory that is not new, as where a domain is filled.
+            (Growth::PROVEN, false, 190),
+        ] {
+            only(&mut state, pages(100, 190), growth);
+            let job = joined(&state, first(), pages(190, 200), new);
+            assert_eq!(job.range, pages(from, 200), "{growth:?} {new}");
+            let seam = job.growth == growth.grown(190 * PAGE);
+            assert_eq!(seam, from == 100, "{growth:?} {new}");
+        }
+    }
+
+    #[test]
+    fn what_it_is_too_small_for_is_left_alone() {
+        // 33 times what it grows by; the budget has no room for both; it is not the heap.
+        let mut state = heap(1);
+        let whole = u64::MAX;
+        for (before, gap, total, taken) in [
+            (pages(101, 197), pages(197, 200), whole, true),
+            // More than 32 times what it grows by.
+            (pages(100, 197), pages(197, 200), whole, false),
+            // The budget has room for both, or not.
+            (pages(100, 190), pages(190, 200), 100 * PAGE, true),
+            (pages(100, 190), pages(190, 200), 99 * PAGE, false),
+            // It is not the heap.
+            (pages(150, 200), pages(200, 210), whole, false),
+        ] {
+            state.total = total;
+            only(&mut state, before, Growth::PROVEN);
+            let job = joined(&state, first(), gap, true);
+            assert_eq!(job.range != gap, taken, "{before:?} {gap:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_lent_is_taken_in_as_long_as_little_is_kept() {
+        let mut state = heap(1);
+        state.total = 10_000 * PAGE;
+        for (retired, from) in [(0, 100), (410, 100), (411, 190)] {
+            only(&mut state, pages(100, 190), Growth::PROVEN);
+            let (node, _) = state.hca.next_from(first(), 0).unwrap();
+            state.hca.records.get_mut(node.record).unwrap().borrowers = 1;
+            state.hca.retired = retired * PAGE;
+            let job = joined(&state, first(), pages(190, 200), true);
+            assert_eq!(job.range, pages(from, 200), "{retired}");
+        }
+    }
+
+    #[test]
+    fn keys_that_were_looked_up_stay_in_their_domain() {
+        let mut state = heap(2);
+        let both = || crate::registrar::hca::numbers();
+        for (d, keys) in both().zip([7, 8]) {
+            region(&mut state, d, pages(100, 190), Growth::PROVEN, keys);
+        }
+        let node = |state: &State, d| state.hca.next_from(d, 0).unwrap().0;
+        let looked_up = node(&state, both().next().unwrap());
+        assert!(marks::give(looked_up.record.get(), looked_up.keys, || true));
+        assert!(looked_up.is_given());
+        let of = |state: &State| {
+            let all = both().map(|d| joined(state, d, pages(190, 200), true).range);
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(of(&state), [pages(190, 200), pages(100, 200)]);
+        // Nor may what was chosen before the look-up take its place.
+        let withheld: Vec<_> = both()
+            .map(|d| state.hca.withhold(d, pages(100, 200)))
+            .collect();
+        assert_eq!(withheld, [false, true]);
+        // And keys that are withheld are not found.
+        assert!(given::look(3, 100 * PAGE, 101 * PAGE).is_none());
+    }
+
+    #[test]
+    fn if_one_was_looked_up_all_may_be_after_all() {
+        let mut state = heap(1);
+        for (n, keys) in [(0, 7), (1, 8), (2, 9)] {
+            let range = pages(100 + 10 * n, 110 + 10 * n);
+            region(&mut state, first(), range, Growth::NEW, keys);
+        }
+        let nodes: Vec<_> = [100, 110, 120]
+            .map(|p| state.hca.next_from(first(), p * PAGE).unwrap().0)
+            .into();
+        let give = |n: usize| marks::give(nodes[n].record.get(), nodes[n].keys, || true);
+        assert!(give(1));
+        assert!(!state.hca.withhold(first(), pages(100, 130)));
+        assert!(give(0), "it was left withheld");
+        assert!(state.hca.withhold(first(), pages(120, 130)));
+        assert!(!give(2));
+        state.hca.release(first(), pages(120, 130));
+        assert!(give(2));
+    }
 }

@@ -2,7 +2,7 @@
 //! as soon as the lock is free.
 
 use super::real::spent;
-use super::{lock, own, subscribers, State};
+use super::{lock, own, remembered, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
@@ -182,7 +182,7 @@ fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Dereg
         put_back(state, it);
         return None;
     };
-    state.hca.work(d, 1);
+    state.hca.work_begins(d);
     Some((d, it))
 }
 
@@ -203,11 +203,14 @@ pub fn retry(fd: Option<i32>) -> bool {
         };
         let bound = outcome.is_err_and(|errno| !gone(errno));
         left |= bound;
-        if let Some(mut guard) = lock() {
-            guard.hca.work(d, -1);
+        let closed = lock().and_then(|mut guard| {
             if bound {
                 put_back(&mut guard, it);
             }
+            guard.hca.work_ends(d)
+        });
+        if let Some(device) = closed {
+            remembered::close_own(device);
         }
     }
     left

@@ -5,10 +5,11 @@
 use super::flight::Flight;
 use super::overtaken::may_be_late;
 use super::settling::{repin, settle};
-use super::turns::{lock_for, wait_for_what_is_taken};
+use super::turns::{lock_for, wait_for_what_is_taken, Taken};
 use super::unpinning::{call_unpinned, let_go};
 use super::{
-    close, divided, guards, lock, notes, open, real, registering, retracting, subscribers, State,
+    close, divided, guards, lock, notes, open, real, registering, resync, retracting, subscribers,
+    State,
 };
 use crate::arch::Frame;
 use crate::base::{counters, settings};
@@ -184,8 +185,13 @@ pub fn call_alone(
         match call_unpinned(all, ranges.clone(), &call) {
             Some((overtaken, again)) => {
                 value = again;
-                if !refused(value) || !overtaken && !wait_for_what_is_taken(ranges.clone()) {
+                if !refused(value) {
                     break;
+                }
+                match wait_for_what_is_taken(ranges.clone()) {
+                    Taken::Nothing if !overtaken => break,
+                    Taken::Nothing | Taken::Done => (),
+                    Taken::Left => resync::range(all, false),
                 }
             }
             None => break,

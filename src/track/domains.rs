@@ -3,7 +3,9 @@
 use super::adopting::{self, When};
 use super::turns::Whose;
 use super::waiting::Reach;
-use super::{begin_work, end, files, lock, progress, registering, revoking, State, USER_END};
+use super::{
+    begin_work, end, files, filters, lock, own, progress, registering, revoking, State, USER_END,
+};
 use crate::base::{counters, settings};
 use crate::config;
 use crate::glob;
@@ -246,7 +248,7 @@ fn open(owner: Owner, device: Device, class: Access, when: When) -> Result<()> {
     // neighbours have registrations of their own.
     let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
     let implicit = class.has(Access::ON_DEMAND) && limits.is_ok_and(|l| l.implicit_odp());
-    revoking::expected();
+    filters::expected();
     let most = most.min(MOST_REGIONS);
     // A driver that does not say how much it registers at once is believed to register all.
     let bytes = limits.map_or(0, |l| l.max_mr_size);
@@ -294,7 +296,7 @@ fn say_sizes(d: DomainId) {
     };
     drop(guard);
     log::info!(
-        "domain {}: regions of up to {} MiB ({why}), {} MiB for who asks for them, {most} at the most",
+        "domain {}: regions of up to {} MiB ({why}), {} MiB on request, {most} regions at most",
         d.named(),
         large >> 20,
         asked >> 20
@@ -329,31 +331,12 @@ fn enter(
 
 /// A descriptor of our own for the context: the application may close its own.
 fn own_channel(fd: i32) -> Result<Channel> {
-    let own = own_number(fd)?;
+    let own = own::own_number(fd)?;
     let channel = Channel::adopt(own);
     if channel.is_err() {
         file::close(own);
     }
     channel
-}
-
-/// A duplicate of `fd` under a number that no other domain has for its own: the program may have
-/// closed that one, or have it in another thread's table, and by the number two files would be one.
-pub(super) fn own_number(fd: i32) -> Result<i32> {
-    let mut own = file::duplicate_high(fd)?;
-    loop {
-        let taken = {
-            let guard = lock();
-            let of = |x: &Domain| x.device.is_some_and(|x| x.channel.fd() == own);
-            guard.is_some_and(|guard| guard.hca.find(of).next().is_some())
-        };
-        if !taken {
-            return Ok(own);
-        }
-        let next = file::duplicate_above(fd, own);
-        file::close(own);
-        own = next?;
-    }
 }
 
 /// Regions in one domain at the most.

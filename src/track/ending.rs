@@ -3,14 +3,13 @@
 use super::turns::{lock_for, Whose};
 use super::waiting::Reach;
 use super::{
-    begin_work, deregistering, end, entering, files, lock, own, registering, retracting, State,
-    USER_END,
+    begin_work, deregistering, end, entering, lock, own, registering, remembered, retracting,
+    State, USER_END,
 };
 use crate::base::settings;
 use crate::policy;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
-use crate::sys::file;
 use regall_directory::addr::PageRange;
 
 /// Whether regions of domain `d` are lent.
@@ -185,16 +184,13 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
                     let _ = state.hca.bound.take(n, |it| it.channel.fd() == fd);
                 }
             }
-            state.hca.close(d);
+            // Who is still at work there closes the descriptor.
+            let device = state.hca.close(d);
             state.show_regions();
             device
         };
         if let Some(device) = device {
-            let fd = device.channel.fd();
-            files::is_given_up(fd);
-            if fd >= 0 {
-                file::close(fd);
-            }
+            remembered::close_own(device);
         }
     }
 }

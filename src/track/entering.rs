@@ -24,26 +24,51 @@ pub fn say(state: &mut State, range: PageRange, column: Column) {
     });
 }
 
-/// The region of `record` is there: it takes the place of those that it took in.
+/// What came of a new region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entered {
+    /// It is in its domain.
+    Yes,
+    /// It is not: the domain is on its way out, or there is no memory for it.
+    No,
+    /// It is not: somebody has looked up keys of a region that it was to replace.
+    Given,
+}
+
+/// The region of `record` is there: it takes the place of those that it took in, or goes.
 pub fn enter(
     state: &mut State,
     d: DomainId,
     device: Device,
     record: Record,
     leaving: &mut Deregistrations,
-) {
+) -> Entered {
+    let entered = replace(state, d, record, leaving);
+    if entered != Entered::Yes {
+        leaving.add(device.deregistration(record.handle));
+        state.hca.refund(d, record.range.len());
+    }
+    entered
+}
+
+fn replace(
+    state: &mut State,
+    d: DomainId,
+    record: Record,
+    leaving: &mut Deregistrations,
+) -> Entered {
     let range = record.range;
     // Not on the way out (a PD that is being freed at this moment).
     if state.hca.alive(d).is_none() || !state.hca_ready(d) {
-        leaving.add(device.deregistration(record.handle));
-        state.hca.refund(d, range.len());
-        return;
+        return Entered::No;
+    }
+    if !state.hca.withhold(d, range) {
+        return Entered::Given;
     }
     // Published before what it replaces goes.
     let Some(node) = publish(state, d, record) else {
-        leaving.add(device.deregistration(record.handle));
-        state.hca.refund(d, range.len());
-        return;
+        state.hca.release(d, range);
+        return Entered::No;
     };
     let first = state.hca.next_from(d, range.start());
     let first = first
@@ -53,7 +78,7 @@ pub fn enter(
     match (state.hca.regions_mut(d), first) {
         (Some(regions), Some(first)) => regions.split(first.range.start(), [Some(node), None]),
         (Some(regions), None) => regions.add(node),
-        (None, _) => return,
+        (None, _) => return Entered::Yes,
     }
     while let Some(gone) = old {
         let next = state.hca.following(d, gone.range.end(), node);
@@ -65,6 +90,7 @@ pub fn enter(
     if state.hca.primary() == Some(d) && !implicit {
         say(state, range, Column::YES);
     }
+    Entered::Yes
 }
 
 /// Keeps `record` and shows it to others.

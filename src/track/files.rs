@@ -5,42 +5,20 @@
 //! its open file and the kernel's handle to who comes by ioctl. Both are one domain: who comes by a
 //! way that it is not known by looks whether it is there ([`bind`], [`of`]).
 
-use super::{ending, lock, own, revoking, State};
+use super::remembered::{self, believed, own_of, remember};
+use super::{ending, filters, lock, own, State};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{active, numbers, Device, Domain, DomainId, Owner, State as Stage};
 use crate::sys::file::{self, Fd};
 use crate::sys::text::number;
 use crate::sys::{self, Errno, Result};
 use crate::uverbs::{Driver, PdHandle};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// Descriptors that are remembered.
-const MANY: usize = 64;
-/// Which file each was when it was looked at: the descriptor + 1, shifted left by 32, and the file.
-static KNOWN: [AtomicU64; MANY] = [const { AtomicU64::new(0) }; MANY];
-/// By which descriptor of ours that can be seen, at the same place: the file, shifted left by 32,
-/// and the descriptor + 1. No two domains have one number for theirs, in whatever table.
-static OWN: [AtomicU64; MANY] = [const { AtomicU64::new(0) }; MANY];
 /// Numbers of files that were given.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
 /// Whether there has been a domain that is known by its file.
 static ANY: AtomicBool = AtomicBool::new(false);
-
-fn place(fd: i32) -> usize {
-    fd as u32 as usize % MANY
-}
-
-fn at(rows: &'static [AtomicU64; MANY], fd: i32) -> &'static AtomicU64 {
-    // Never out of bounds.
-    rows.get(place(fd)).unwrap_or(&rows[0])
-}
-
-/// The open file behind `fd` when it was last looked at: it may be another one now.
-fn believed(fd: i32) -> Option<FileId> {
-    let row = at(&KNOWN, fd).load(Relaxed);
-    let same = row >> 32 == u64::from(fd as u32) + 1;
-    same.then(|| FileId::from_raw(row as u32))
-}
 
 /// The open file behind `fd`, if it is the one that it was, by one question to the kernel: what
 /// puts another file under a number (dup2, close and whatever opens a file) is not seen, and one
@@ -48,31 +26,14 @@ fn believed(fd: i32) -> Option<FileId> {
 #[inline]
 fn certain(fd: i32) -> Option<FileId> {
     let file = believed(fd)?;
-    let own = at(&OWN, fd).load(Relaxed);
-    let same = own >> 32 == u64::from(file.get()) && own as u32 != 0;
-    let own = (own as u32).wrapping_sub(1) as i32;
-    (same && is_one(own, fd) == Ok(true)).then_some(file)
-}
-
-/// `fd` is `file`, as descriptor `own` of ours is.
-fn remember(fd: i32, file: FileId, own: Option<i32>) {
-    let file = u64::from(file.get());
-    let own = own.map_or(0, |own| file << 32 | (u64::from(own as u32) + 1));
-    at(&OWN, fd).store(own, Relaxed);
-    at(&KNOWN, fd).store((u64::from(fd as u32) + 1) << 32 | file, Relaxed);
-}
-
-/// Descriptor `own` of ours is about to be closed.
-pub fn is_given_up(own: i32) {
-    let same = |row: &&AtomicU64| row.load(Relaxed) as u32 == (own as u32).wrapping_add(1);
-    let rows = OWN.iter().filter(same);
-    rows.for_each(|row| row.store(0, Relaxed));
+    let own = own_of(fd, file)?;
+    (is_one(own, fd) == Ok(true)).then_some(file)
 }
 
 /// In a child of fork: nothing of its parent's is known.
 pub fn child() {
     if ANY.swap(false, Relaxed) {
-        KNOWN.iter().for_each(|row| row.store(0, Relaxed));
+        remembered::clear();
     }
 }
 
@@ -141,7 +102,7 @@ impl Seen {
             Ok(same) => same,
             Err(Errno::BADF) => false,
             // A filter may kill who asks further.
-            Err(_) if revoking::is_shut_in() => {
+            Err(_) if filters::is_shut_in() => {
                 let other = |file| self.file != FileId::NONE && self.file != file;
                 !believed(fd).is_some_and(other)
             }
@@ -155,7 +116,7 @@ impl Seen {
 #[cold]
 #[inline(never)]
 pub fn look(fd: i32) -> Option<FileId> {
-    revoking::expected();
+    filters::expected();
     if is_one(fd, fd) != Ok(true) {
         return None;
     }
@@ -196,12 +157,8 @@ pub fn look(fd: i32) -> Option<FileId> {
 /// may be another file's, too.
 fn unused(state: &State, fd: i32) -> FileId {
     let used = |file| state.hca.find(|x| x.file == file).next().is_some();
-    let rows = |file: FileId| {
-        KNOWN
-            .iter()
-            .filter(move |row| row.load(Relaxed) as u32 == file.get())
-    };
-    let own = believed(fd).filter(|file| !used(*file) && rows(*file).count() == 1);
+    let alone = |file: FileId| remembered::numbers_of(file).count() == 1;
+    let own = believed(fd).filter(|file| !used(*file) && alone(*file));
     own.unwrap_or_else(new)
 }
 
@@ -213,7 +170,7 @@ fn new() -> FileId {
 /// under a seccomp filter since, which may kill who asks; others as [`file::is_same`]'s.
 #[inline]
 fn is_one(own: i32, fd: i32) -> Result<bool> {
-    match revoking::is_shut_in() {
+    match filters::is_shut_in() {
         true => Err(Errno::PERM),
         false => file::is_same(own, fd),
     }
@@ -346,7 +303,7 @@ pub fn renew(fd: i32) {
     let Some(old) = believed(fd) else {
         return;
     };
-    at(&KNOWN, fd).store(0, Relaxed);
+    remembered::forget_number(fd);
     if let Some(mut guard) = lock() {
         let mut there = guard.hca.find(|x| x.file == old);
         if there.next().is_none() {
@@ -377,7 +334,7 @@ pub fn any_there() -> bool {
 pub fn look_after(gone: impl Fn(FileId)) {
     // A child that shares the memory (vfork) may have closed what its parent has open, and a filter
     // may kill who looks.
-    if sys::getpid() != sys::memory_owner() || revoking::is_shut_in() {
+    if !sys::is_memory_owner() || filters::is_shut_in() {
         return;
     }
     for d in numbers() {
@@ -391,10 +348,7 @@ pub fn look_after(gone: impl Fn(FileId)) {
             "protection domain {}: the program has closed the adapter",
             device.pd.0
         );
-        KNOWN
-            .iter()
-            .filter(|row| row.load(Relaxed) as u32 == file.get())
-            .for_each(|row| row.store(0, Relaxed));
+        remembered::forget(file);
         ending::forget(|x| x.file == file);
         if let Some(mut guard) = lock() {
             guard.hca.accept(Owner::of_file(file, PdHandle(0)).context);
@@ -410,19 +364,11 @@ fn reached(d: DomainId) -> Option<(FileId, Device)> {
     (domain.file != FileId::NONE).then_some((domain.file, domain.device?))
 }
 
-/// The numbers by which the program has come to the file of domain `d`.
-pub fn numbers_of(d: DomainId) -> impl Iterator<Item = i32> {
-    let file = Seen::of(d).map_or(FileId::NONE, |x| x.file);
-    let rows = KNOWN.iter().map(|row| row.load(Relaxed));
-    let rows = rows.filter(move |row| file != FileId::NONE && *row as u32 == file.get());
-    rows.map(|row| (row >> 32).wrapping_sub(1) as i32)
-}
-
 /// Whether the program has the file of domain `d` open: by a descriptor by which it has come, or by
 /// any other. Yes where nobody says, and of what a thread with descriptors of its own has opened.
 fn is_open(d: DomainId, file: FileId, device: Device) -> bool {
     let own = device.channel.fd();
-    numbers_of(d).any(|fd| is_one(own, fd) == Ok(true))
+    own::numbers_of(d).any(|fd| is_one(own, fd) == Ok(true))
         || !sys::has_the_process_files()
         || match own::see(d, None) {
             // It may have another now.

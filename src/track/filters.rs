@@ -1,16 +1,17 @@
 //! The program puts itself under a seccomp filter. What the filter says is kept, so that no call of
 //! the shim's is made that the program would be killed for ([`filter`]).
 
-use super::{begin_work, end, lock, own_memory, real, subscribers};
+use super::{begin_work, end, lock, own_memory, real, subscribers, Guard};
 use crate::arch::Frame;
 use crate::base::phase;
 use crate::base::withheld::withhold;
 use crate::sys::filter::{self, Coming};
-use crate::sys::{self, Errno, Result};
+use crate::sys::{self, process, Errno, Result};
 use crate::text::{Lossy, Text};
 use crate::thread::{self, STRICT};
 use core::fmt::Write;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Prot;
 
@@ -49,7 +50,9 @@ fn asked(frame: &Frame) -> Option<Asked> {
             _ => None,
         },
         (libc::SYS_seccomp, _) => match what as u32 {
-            libc::SECCOMP_SET_MODE_STRICT => Some(Asked::Strict),
+            libc::SECCOMP_SET_MODE_STRICT if (second as u32, third) == (0, 0) => {
+                Some(Asked::Strict)
+            }
             libc::SECCOMP_SET_MODE_FILTER => Some(Asked::Program {
                 at: third,
                 flags: second,
@@ -85,8 +88,7 @@ impl Asked {
 #[inline(never)]
 pub fn change(frame: &Frame) -> i64 {
     // A child of vfork puts itself alone under one, and executes another program.
-    let shares = sys::getpid() != sys::memory_owner();
-    match asked(frame).filter(|_| !shares) {
+    match asked(frame).filter(|_| sys::may_own_memory()) {
         Some(asked) => put_under(asked, frame),
         None => real(frame),
     }
@@ -94,24 +96,19 @@ pub fn change(frame: &Frame) -> i64 {
 
 fn put_under(asked: Asked, frame: &Frame) -> i64 {
     let thread = thread::current();
-    let before = thread.filters();
-    let mut coming = filter::begin();
+    thread.filters();
+    let mut coming = filter::begin(&thread.filters);
     if coming.wants_room() {
         if let Ok(room) = room() {
             coming.give_room(room);
         }
     }
-    let paused = prepare(asked, &coming);
-    thread.filters.set(before | coming.bit);
-    if asked.is_for_all() {
-        coming.for_all(before);
-    }
+    let paused = prepare(asked, &mut coming);
+    coming.put_over(asked.is_for_all());
     let value = real(frame);
-    if asked.is_done(value) {
-        thread.filters.set(before | taken(asked, coming));
-    } else {
-        coming.refused();
-        thread.filters.set(before);
+    match asked.is_done(value) {
+        true => taken(asked, coming),
+        false => coming.refused(),
     }
     if paused {
         (subscribers::table().keys_resume)();
@@ -119,33 +116,72 @@ fn put_under(asked: Asked, frame: &Frame) -> i64 {
     value
 }
 
-/// What threads of the shim's own can't wait, or end, without.
-const LIVED_BY: [libc::c_long; 3] = [libc::SYS_exit, libc::SYS_futex, libc::SYS_ppoll];
+/// What threads of the shim's own can't wait, or end, without. (A wait that a signal has stopped for a
+/// while goes on by restart_syscall.)
+const LIVED_BY: [libc::c_long; 4] = [
+    libc::SYS_exit,
+    libc::SYS_futex,
+    libc::SYS_ppoll,
+    libc::SYS_restart_syscall,
+];
+
+/// Whether threads of the shim's own can live under the filters that are over this one.
+pub fn threads_can_live() -> bool {
+    LIVED_BY.iter().all(|nr| filter::makes(*nr))
+}
+
+/// In a child of fork: the room of filters is the shim's there, too.
+pub fn enter_rooms(guard: &mut Guard) {
+    for start in filter::rooms() {
+        if let Some(range) = PageRange::new(start, start + filter::ROOM as u64) {
+            guard.insert(range, own_memory(Prot::from_call(3, false)));
+        }
+    }
+}
 
 /// Before the kernel is asked: what can't be found out later is found out, and what is to be left out
 /// is said. Threads of the shim's own end before a filter for all that stops what they live by;
 /// whether there may be another rotator afterwards.
-fn prepare(asked: Asked, coming: &Coming) -> bool {
+fn prepare(asked: Asked, coming: &mut Coming) -> bool {
     let Asked::Program { at, .. } = asked else {
+        // It ends by a signal soon, if nobody else is there; with us it would end by exit.
+        end_helpers();
         return false;
     };
     subscribers::filter_comes();
-    let is_read = coming.read(at);
+    let is_read = match coming.read(at) {
+        // The kernel takes no such filter; a program asks in this way what the kernel can do.
+        Err(Errno::FAULT | Errno::INVAL) => return false,
+        read => read.is_ok(),
+    };
+    if coming.is_one_of_many() && !MANY.swap(true, Relaxed) {
+        log::warn!(
+            "more than {} different seccomp filters: of further ones only the calls are made that each lets through whatever the arguments",
+            filter::MOST
+        );
+    }
     if is_read && log::max_level() >= log::LevelFilter::Info {
         tell(coming);
     }
-    let harmless = is_read && !LIVED_BY.iter().any(|nr| coming.would_stop(*nr));
+    let harmless = is_read && LIVED_BY.iter().all(|nr| coming.would_make(*nr));
     if harmless || !asked.is_for_all() {
         return false;
     }
+    end_helpers();
+    (subscribers::table().keys_pause)()
+}
+
+fn end_helpers() {
     if subscribers::helpers() != 0 {
         withhold();
         subscribers::nothing_lent(true);
     }
-    (subscribers::table().keys_pause)()
 }
 
-fn taken(asked: Asked, coming: Coming) -> u64 {
+/// Whether more filters came than are kept.
+static MANY: AtomicBool = AtomicBool::new(false);
+
+fn taken(asked: Asked, coming: Coming) {
     match asked {
         Asked::Strict => {
             thread::current().selftest.set(STRICT);
@@ -215,4 +251,40 @@ fn tell(coming: &Coming) {
             Lossy(names.as_bytes())
         );
     }
+}
+
+/// The seccomp filters that the program had put itself under when the first domain was opened, and,
+/// above them, those that /proc told of.
+static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
+const UNKNOWN: u64 = u64::MAX;
+
+/// Regions are to come: that rotate, or that the kernel will not forget at once.
+pub fn expected() {
+    if BEFORE.load(Relaxed) == UNKNOWN {
+        let count = u64::from(filter::count());
+        BEFORE.store(count | process::filters() << 32, Relaxed);
+    }
+}
+
+fn before() -> u64 {
+    Some(BEFORE.load(Relaxed))
+        .filter(|n| *n != UNKNOWN)
+        .unwrap_or(0)
+}
+
+/// Whether the program has put itself under a seccomp filter since. No system call.
+#[inline]
+pub fn is_shut_in() -> bool {
+    filter::count() > before() as u32
+}
+
+/// Whether it has, or may have by a call that was not seen: that may kill who makes a thread. /proc
+/// tells, where it may be read.
+pub fn may_be_shut_in() -> bool {
+    is_shut_in() || process::filters() > before() >> 32
+}
+
+/// In a child of fork.
+pub fn forget() {
+    BEFORE.store(UNKNOWN, Relaxed);
 }

@@ -5,7 +5,7 @@
 //! judged; it is only written here, since other processes can write it, too.
 
 use super::lock::{came_back, Guard};
-use super::vacancy;
+use super::{notes, vacancy};
 use crate::arch;
 use crate::atomic::{compiler_fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters::{count, count_call, header};
@@ -81,6 +81,16 @@ impl Place {
     fn pins(&self, range: PageRange) -> bool {
         let (start, end) = &self.pinning;
         start.load(Relaxed) < range.end() && range.start() < end.load(Relaxed)
+    }
+
+    /// What its thread's call is about.
+    fn about(&self) -> [Option<PageRange>; 2] {
+        let range = |(s, e): &(AtomicU64, AtomicU64)| {
+            let (start, end) = (s.load(Relaxed), e.load(Relaxed));
+            PageRange::new(start, end)
+        };
+        let [a, b] = &self.ranges;
+        [range(a), range(b)]
     }
 
     fn touches(&self, range: PageRange) -> bool {
@@ -233,16 +243,30 @@ fn free(n: usize, tid: u32) -> bool {
     false
 }
 
-/// Ends the flights of threads that are no more (cancelled in mid-call). Called with the lock
-/// held: of two that find the same one, the later would end whose place it is by then.
-pub fn sweep(_lock: &Guard) {
-    for (n, held) in HELD.iter().enumerate().take(HIGH.load(Acquire)) {
+/// Ends the flights of threads that are no more (cancelled in mid-call). How far they have come
+/// nobody knows: what they were about is to be read anew. Whether there were any. Called with the
+/// lock held: of two that find the same one, the later would end whose place it is by then.
+pub fn sweep(_lock: &Guard) -> bool {
+    let mut any = false;
+    for ((n, held), place) in HELD
+        .iter()
+        .enumerate()
+        .zip(&PLACES)
+        .take(HIGH.load(Acquire))
+    {
         let tid = held.load(Relaxed) as u32;
+        if tid == 0 || crate::sys::thread_alive(tid) {
+            continue;
+        }
+        let about = place.about();
         // One that ended in good order has given it to somebody else meanwhile.
-        if tid != 0 && !crate::sys::thread_alive(tid) && free(n, tid) {
+        if free(n, tid) {
             count(Counter::Abandoned);
+            about.into_iter().flatten().for_each(notes::later);
+            any = true;
         }
     }
+    any
 }
 
 /// This thread begins to pin or unpin `range`, in its innermost call. Others that

@@ -4,8 +4,9 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    anew, aside, backed, budget, deferred, files, flight, give_up, growing, inherited, lock, open,
-    owed, progress, real, reserve, subscribers, taken, whole, State, APP_FUTURE, USER_END,
+    anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing, inherited,
+    lock, open, owed, progress, real, reserve, subscribers, taken, whole, State, APP_FUTURE,
+    USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
@@ -63,7 +64,7 @@ pub fn check() {
 fn is_child() -> bool {
     let header = counters::header().map(|h| &raw const *h as u64);
     let is_gone = |at| sys::can_read(at) == Some(false);
-    sys::getpid() != sys::memory_owner() && header.is_some_and(is_gone)
+    !sys::is_memory_owner() && header.is_some_and(is_gone)
 }
 
 /// In a child of a fork that was not seen: late, but better than never.
@@ -256,6 +257,9 @@ fn child(late: bool) -> Option<flight::Flight> {
     whole::first(extra);
     for told in subscribers::table().child_tracked {
         told();
+    }
+    if let Some(mut guard) = lock() {
+        filters::enter_rooms(&mut guard);
     }
     Some(flight)
 }

@@ -237,15 +237,15 @@ fn hand_out<T>(
     Some(made)
 }
 
-/// The regions that together hold `bytes`, if they touch, are alike, and are not much more than
-/// `bytes`, nor than one region may be.
+/// The regions that together hold `bytes`, if they touch, are alike, no keys of them were looked
+/// up, and they are not much more than `bytes`, nor than one region may be.
 fn hull(state: &State, d: DomainId, bytes: PageRange, access: Access) -> Option<PageRange> {
     let (first, _) = state.hca.next_from(d, bytes.start())?;
     let mut end = first.range.start();
     while end < bytes.end() {
         let (node, record) = state.hca.next_from(d, end)?;
         let like = record.life == Life::Live && record.access == access && !record.shared;
-        if node.range.start() != end || !like {
+        if node.range.start() != end || !like || node.is_given() {
             return None;
         }
         end = node.range.end();

@@ -32,7 +32,7 @@ pub fn around(make: impl FnOnce() -> i64) -> i64 {
     let value = make();
     // A child of vfork changes its own rights. Its parent's stack is locked again by what its
     // parent does next.
-    let ours = sys::getpid() == sys::memory_owner();
+    let ours = sys::is_memory_owner();
     if ours && limits::memlock_now().is_some() {
         growing::note_bound();
     } else {

@@ -69,6 +69,7 @@ pub mod reading;
 pub mod real;
 pub mod registering;
 pub mod remap;
+mod remembered;
 pub mod reserve;
 pub mod resync;
 pub mod retracting;

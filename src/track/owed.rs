@@ -3,13 +3,15 @@
 
 use super::state::State;
 use crate::registrar::hca::{numbers, DomainId, DOMAINS};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 static ANY: AtomicBool = AtomicBool::new(false);
 /// Bytes of [`State::reserved`].
 static RESERVED: AtomicU64 = AtomicU64::new(0);
 /// Bytes that each domain was charged for.
 static CHARGED: [AtomicU64; DOMAINS] = [const { AtomicU64::new(0) }; DOMAINS];
+/// Calls that were at work in each domain, and are not any more.
+static WORKED: [AtomicU32; DOMAINS] = [const { AtomicU32::new(0) }; DOMAINS];
 
 /// `bytes` were reserved to be pinned, and are not pinned.
 #[cold]
@@ -23,6 +25,15 @@ pub fn reserved(bytes: u64) {
 pub fn charged(d: DomainId, bytes: u64) {
     if let Some(owed) = CHARGED.get(d.index()) {
         owed.fetch_add(bytes, Relaxed);
+        ANY.store(true, Release);
+    }
+}
+
+/// A call's work in domain `d` is over.
+#[cold]
+pub fn worked(d: DomainId) {
+    if let Some(owed) = WORKED.get(d.index()) {
+        owed.fetch_add(1, Relaxed);
         ANY.store(true, Release);
     }
 }
@@ -41,8 +52,9 @@ fn give_back_all(state: &mut State) {
     ANY.swap(false, Acquire);
     let reserved = RESERVED.swap(0, Relaxed);
     state.reserved = state.reserved.saturating_sub(reserved);
-    for (d, owed) in numbers().zip(&CHARGED) {
-        state.hca.refund(d, owed.swap(0, Relaxed));
+    for ((d, bytes), calls) in numbers().zip(&CHARGED).zip(&WORKED) {
+        state.hca.refund(d, bytes.swap(0, Relaxed));
+        state.hca.work_has_ended(d, calls.swap(0, Relaxed));
     }
 }
 
@@ -55,6 +67,7 @@ pub fn forget_reserved() {
 pub fn forget() {
     forget_reserved();
     CHARGED.iter().for_each(|owed| owed.store(0, Relaxed));
+    WORKED.iter().for_each(|owed| owed.store(0, Relaxed));
 }
 
 #[cfg(test)]

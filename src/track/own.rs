@@ -5,15 +5,42 @@
 //! A region of ours proves it: its handle and its keys are found in its own context alone. Where the
 //! descriptor is lost, one of the program's that has the region gives us another.
 
-use super::{domains, files, lock, State};
+use super::{lock, remembered, State};
+use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{Deregistration, Device, Domain, DomainId, Owner, State as Stage};
-use crate::sys::{self, file, Errno};
+use crate::sys::{self, file, Errno, Result};
 use crate::uverbs::{Channel, Mr};
 
 /// Regions that are looked for: some may go meanwhile.
 const REGIONS: usize = 4;
 /// How often others are taken, if none of those is found.
 const TRIES: usize = 3;
+
+/// A duplicate of `fd` under a number that no other domain has for its own: the program may have
+/// closed that one, or have it in another thread's table, and by the number two files would be one.
+pub fn own_number(fd: i32) -> Result<i32> {
+    let mut own = file::duplicate_high(fd)?;
+    loop {
+        let taken = {
+            let guard = lock();
+            let of = |x: &Domain| x.device.is_some_and(|x| x.channel.fd() == own);
+            guard.is_some_and(|guard| guard.hca.find(of).next().is_some())
+        };
+        if !taken {
+            return Ok(own);
+        }
+        let next = file::duplicate_above(fd, own);
+        file::close(own);
+        own = next?;
+    }
+}
+
+/// The numbers by which the program has come to the file of domain `d`.
+pub fn numbers_of(d: DomainId) -> impl Iterator<Item = i32> {
+    let file = lock().and_then(|guard| Some(guard.hca.domain(d)?.file));
+    let file = file.unwrap_or(FileId::NONE);
+    remembered::numbers_of(file).filter(move |_| file != FileId::NONE)
+}
 
 /// What is known of a domain, to be asked about without the lock.
 struct Known {
@@ -109,14 +136,14 @@ pub fn see(d: DomainId, by: Option<i32>) -> bool {
     {
         return false;
     }
-    let listed = files::numbers_of(d);
+    let listed = numbers_of(d);
     let mut all = by.into_iter().chain([known.device.from]).chain(listed);
     let found = all.find(|fd| known.has(*fd) == Some(true));
     // What a `struct ibv_context` is open by is that context's, also where the kernel does not say.
     let by_symbols = !known.owner.is_of_file();
     let from = Some(known.device.from).filter(|fd| by_symbols && known.has(*fd).is_none());
     let found = found.or(from);
-    let own = found.and_then(|fd| domains::own_number(fd).ok());
+    let own = found.and_then(|fd| own_number(fd).ok());
     let done = lock().is_some_and(|mut guard| put(&mut guard, d, &known, own.unwrap_or(-1)));
     match own {
         Some(own) if !done => {

@@ -4,7 +4,7 @@
 
 use super::choosing::{next_step, How, Job, Step};
 use super::deregistering::{deregister, Deregistrations};
-use super::entering::{enter, publish, refuse};
+use super::entering::{enter, publish, refuse, Entered};
 use super::lock::Guard;
 use super::real::spent;
 use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Clear, Whose};
@@ -179,7 +179,13 @@ fn carry_out(mut guard: Guard, d: DomainId, job: Job) -> Fit {
         }
         Finished::Alone(mut guard, outcome, mark) => {
             match outcome {
-                Ok(keys) => enter(&mut guard, d, job.device, job.record(d, keys), &mut leaving),
+                Ok(keys) => {
+                    let record = job.record(d, keys);
+                    // What it grows from stays then, and what is new becomes a region of its own.
+                    if enter(&mut guard, d, job.device, record, &mut leaving) == Entered::Given {
+                        fit = Fit::TooLarge;
+                    }
+                }
                 // What it grows from may be too much with it, and what is new do.
                 Err(_) if large || job.range != job.gap => {
                     guard.hca.refund(d, job.range.len());
@@ -352,9 +358,13 @@ pub(super) fn take_over(
 ) -> (Replaced, work::Mark<work::InDomain>) {
     let (held, outcome, mark) = match outcome {
         Finished::Alone(mut guard, Ok(keys), mark) if wanted(&guard) => {
-            enter(&mut guard, d, job.device, job.record(d, keys), leaving);
+            let entered = enter(&mut guard, d, job.device, job.record(d, keys), leaving);
             guard.show_regions();
-            return (Replaced::Yes, mark);
+            let done = match entered {
+                Entered::Given => Replaced::No,
+                Entered::Yes | Entered::No => Replaced::Yes,
+            };
+            return (done, mark);
         }
         Finished::Alone(guard, outcome, mark) | Finished::Overtaken(guard, outcome, mark) => {
             (Some(guard), outcome, mark)

@@ -14,7 +14,7 @@ use super::entering::{leave, say};
 use super::lock::Guard;
 use super::registering::{self, fits, register_uncounted, take_over, Replaced};
 use super::turns::{in_the_way_of, postpone};
-use super::{begin_work, end, files, lock, subscribers, work};
+use super::{begin_work, end, files, filters, lock, subscribers, work};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::policy;
@@ -22,7 +22,7 @@ use crate::registrar::hca::idle::{self, Due, Looked};
 use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::regions::Node;
 use crate::registrar::hca::{DomainId, State as Stage};
-use crate::sys::{self, filter, time};
+use crate::sys::{self, time};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Access, Column, Reason};
@@ -50,25 +50,7 @@ pub fn lends(rights: Access) -> bool {
 pub fn forget() {
     IN_CALLS.store(false, Relaxed);
     deregistering::is_ours_now();
-    FILTERS.store(UNKNOWN, Relaxed);
-}
-
-/// The seccomp filters that the program had put itself under when the first domain was opened.
-static FILTERS: AtomicU64 = AtomicU64::new(UNKNOWN);
-const UNKNOWN: u64 = u64::MAX;
-
-/// Regions are to come: that rotate, or that the kernel will not forget at once.
-pub fn expected() {
-    if FILTERS.load(Relaxed) == UNKNOWN {
-        FILTERS.store(filter::count().into(), Relaxed);
-    }
-}
-
-/// Whether the program has put itself under a seccomp filter since: that may kill who makes a
-/// thread. Without a system call.
-pub fn is_shut_in() -> bool {
-    let before = Some(FILTERS.load(Relaxed)).filter(|n| *n != UNKNOWN);
-    u64::from(filter::count()) > before.unwrap_or(0)
+    filters::forget();
 }
 
 /// A region that is to be rotated has lost its last borrower.

@@ -44,7 +44,7 @@ pub fn settle_postponed() {
 #[inline(never)]
 fn settle_postponed_slowly(thread: &thread::Thread) {
     // A child of vfork has this from its parent, whose rights may be others.
-    if sys::getpid() != sys::memory_owner() {
+    if !sys::is_memory_owner() {
         return;
     }
     let (flight, _) = flight::begin(Call::Mmap);

@@ -29,6 +29,10 @@ fn is_free(guard: &Guard, ranges: &[Option<PageRange>], claims: bool) -> bool {
 /// left half-way is not waited for longer than this, in naps. If it was not left but
 /// slow, it finds that it was overtaken, and what came of it does not count.
 const NAPS: u32 = if cfg!(feature = "impatient") { 1 } else { 400 };
+/// The first naps only let others go on.
+const YIELDS: u32 = 16;
+/// Once in so many naps it is asked whether the threads that are waited for are still there.
+const LOOK: u32 = 64;
 
 #[cold]
 fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
@@ -48,27 +52,40 @@ fn wait_for(ranges: &[Option<PageRange>], claims: bool) -> Option<Guard> {
     Some(guard)
 }
 
+/// What has become of calls that have taken memory out of the ledger.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// There were none, or they have taken too long.
+    Nothing,
+    /// All are done.
+    Done,
+    /// A thread has ended in the midst of one: what is there now only the kernel knows.
+    Left,
+}
+
 /// Waits for calls that have taken memory in `ranges` out of the ledger to replace it, to move it or
 /// to unmap it: until the kernel has done that, our pins are there, and nobody but that call knows of
-/// them. Whether there were any, and all are done.
+/// them.
 #[cold]
 #[inline(never)]
-pub fn wait_for_what_is_taken(ranges: impl Iterator<Item = PageRange> + Clone) -> bool {
+pub fn wait_for_what_is_taken(ranges: impl Iterator<Item = PageRange> + Clone) -> Taken {
     for nap in 0..NAPS {
         let Some(guard) = lock() else {
-            return false;
+            return Taken::Nothing;
         };
         if !ranges.clone().any(|range| is_some_taken(&guard, range)) {
-            return nap > 0;
+            return match nap {
+                0 => Taken::Nothing,
+                _ => Taken::Done,
+            };
+        }
+        if nap % LOOK == YIELDS && flight::sweep(&guard) {
+            return Taken::Left;
         }
         drop(guard);
         pause(nap);
     }
-    // Its thread may have ended in the midst of it.
-    if let Some(guard) = lock() {
-        flight::sweep(&guard);
-    }
-    false
+    Taken::Nothing
 }
 
 /// Whether another call has taken bytes of `range` out of the ledger.
@@ -91,7 +108,7 @@ fn is_some_taken(guard: &Guard, range: PageRange) -> bool {
 
 /// Lets others go on, for longer from nap to nap.
 fn pause(nap: u32) {
-    if nap < 16 {
+    if nap < YIELDS {
         sys::yield_now();
     } else {
         sys::nap(250_000);

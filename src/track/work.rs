@@ -10,7 +10,7 @@
 //! ([`super::turns`]). Each step consumes the one before, so there is no other order.
 
 use super::lock::Guard;
-use super::{flight, lock};
+use super::{flight, lock, owed, remembered};
 use crate::registrar::hca::DomainId;
 use crate::sys::Undisturbed;
 use regall_directory::addr::PageRange;
@@ -35,7 +35,8 @@ impl<D> Drop for Mark<D> {
     }
 }
 
-/// Work in a domain: who empties the domain waits for it. No handler comes between, which might
+/// Work in a domain: who empties the domain waits for it, and if it is closed without that, the
+/// context stays open until this is over. No handler comes between, which might
 /// jump away and leave the kernel's half of it behind.
 pub struct InDomain {
     d: DomainId,
@@ -44,8 +45,14 @@ pub struct InDomain {
 
 impl Drop for InDomain {
     fn drop(&mut self) {
-        if let Some(mut guard) = lock() {
-            guard.hca.work(self.d, -1);
+        let Some(mut guard) = lock() else {
+            return owed::worked(self.d);
+        };
+        owed::give_back(&mut guard);
+        let closed = guard.hca.work_ends(self.d);
+        drop(guard);
+        if let Some(device) = closed {
+            remembered::close_own(device);
         }
     }
 }
@@ -80,7 +87,7 @@ pub fn begin_in(
 ) -> Begun<InDomain> {
     let undisturbed = Undisturbed::new();
     reserve(&mut guard);
-    guard.hca.work(d, 1);
+    guard.hca.work_begins(d);
     flight::pin_begins(&guard, range);
     drop(guard);
     let mark = Mark {

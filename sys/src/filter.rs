@@ -8,12 +8,18 @@
 //! Filters only ever add up, and are inherited. Which are over a thread is a set of bits in its
 //! block: the caller says where ([`set_marks`]). Filters from before the start are not known here.
 
+mod program;
+
+use self::program::{answer, is_equal, is_made, passes};
 use crate::arch::{self, ticks};
+use crate::{Errno, Result};
+use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
-/// Filters that are kept. Where there are more, nothing is let through to who is under those.
-const MOST: u32 = 62;
-/// In a thread's set: it is under one that is not kept.
+/// Filters that are kept, each different. Of more than that is known only which numbers all of them
+/// let through.
+pub const MOST: usize = 62;
+/// In a thread's set: it is under one of those.
 const OTHERS: u64 = 1 << MOST;
 /// In a thread's set: it is known.
 pub const KNOWN: u64 = 1 << 63;
@@ -21,6 +27,8 @@ pub const KNOWN: u64 = 1 << 63;
 const STEPS: usize = 4096;
 /// Bytes of room that one needs.
 pub const ROOM: usize = STEPS * size_of::<libc::sock_filter>();
+/// Above all numbers of system calls.
+const NUMBERS: usize = 512;
 
 /// Nothing: its program was refused, or there was none yet.
 const FREE: u32 = 0;
@@ -32,6 +40,8 @@ const KEPT: u32 = 2;
 const STRICT: u32 = 3;
 /// It is there, and its program is not known.
 const UNKNOWN: u32 = 4;
+/// The kernel is asked to take it, and its program is there: it holds already.
+const COMING: u32 = 5;
 
 struct Place {
     state: AtomicU32,
@@ -42,21 +52,31 @@ struct Place {
     by: AtomicU64,
 }
 
-static PLACES: [Place; MOST as usize] = [const {
+/// The last is where those are read that no place is left for, one at a time.
+static PLACES: [Place; MOST + 1] = [const {
     Place {
         state: AtomicU32::new(FREE),
         steps: AtomicU32::new(0),
         code: AtomicPtr::new(core::ptr::null_mut()),
         by: AtomicU64::new(0),
     }
-}; MOST as usize];
+}; MOST + 1];
 
+/// The calls that all for which no place was left have the kernel make, whatever the arguments: a bit
+/// for each number.
+static OTHERS_LET: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(u64::MAX) }; NUMBERS / 64];
 /// Places that were ever used; more than [`MOST`]: there were others.
 static USED: AtomicU32 = AtomicU32::new(0);
 /// What is over all threads (SECCOMP_FILTER_FLAG_TSYNC).
 static ALL: AtomicU64 = AtomicU64::new(0);
 /// Says which are over this thread; null: nobody says.
 static MARKS: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Goes up by 2 whenever a filter comes.
+static ERA: AtomicU32 = AtomicU32::new(2);
+/// For each number the era in which all filters of all threads were asked about it; and 1: whatever
+/// the arguments, each of them has the kernel make the call.
+static SEEN: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
 
 /// `marks` says, without a system call, which filters may be over the calling thread.
 pub fn set_marks(marks: fn() -> u64) {
@@ -69,12 +89,20 @@ pub fn any() -> bool {
     USED.load(Relaxed) != 0
 }
 
-/// The set of a thread of which nothing is known: all that there have been.
+/// The set of a thread of which nothing is known: all that there are. (No thread comes from one in
+/// SECCOMP_MODE_STRICT, nor is a filter over it that is not over who brings it as yet.)
 pub fn every() -> u64 {
-    match USED.load(Acquire) {
-        used if used > MOST => KNOWN | OTHERS | (OTHERS - 1),
-        used => KNOWN | ((1 << used) - 1),
-    }
+    let others = match USED.load(Acquire) as usize > MOST {
+        true => OTHERS,
+        false => 0,
+    };
+    let places = (0..MOST).zip(&PLACES);
+    places.fold(KNOWN | others, |set, (n, place)| {
+        match place.state.load(Acquire) {
+            KEPT | UNKNOWN => set | 1 << n,
+            _ => set,
+        }
+    })
 }
 
 /// The set of the calling thread.
@@ -101,29 +129,113 @@ pub fn lets(nr: i64, args: [u64; 6]) -> bool {
     !any() || !stops(nr as u64, a, b, c, d, e, f)
 }
 
+/// Whether the kernel makes a call with this number for this thread: no filter has it fail, either.
+pub fn makes(nr: i64) -> bool {
+    !any() || {
+        let era = ERA.load(Acquire);
+        is_seen(era, nr as u64) || makes_with(era, nr as u64)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn makes_with(era: u32, nr: u64) -> bool {
+    if all_make(era, nr) {
+        return true;
+    }
+    let call = [nr, 0, 0, 0, 0, 0, 0];
+    let over = over_this_thread();
+    (over & OTHERS == 0 || others_let(nr))
+        && over_each(over).all(|place| place.says(&call, is_made))
+}
+
 /// Whether the filters over this thread do anything but let the call through, or have it fail.
 #[cold]
 #[inline(never)]
 pub(crate) fn stops(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> bool {
-    let call = [nr, a, b, c, d, e, f];
+    let era = ERA.load(Acquire);
+    !is_seen(era, nr) && are_asked(era, &[nr, a, b, c, d, e, f])
+}
+
+/// Whether it is known that all filters of all threads have the kernel make this call.
+#[inline]
+fn is_seen(era: u32, nr: u64) -> bool {
+    let seen = SEEN.get(nr as usize);
+    seen.is_some_and(|seen| seen.load(Relaxed) == era | 1)
+}
+
+#[inline(never)]
+fn are_asked(era: u32, call: &[u64; 7]) -> bool {
+    if all_make(era, call[0]) {
+        return false;
+    }
     let over = over_this_thread();
-    let mut places = PLACES.iter().enumerate();
-    over & OTHERS != 0 || places.any(|(n, place)| over & 1 << n != 0 && place.stops(&call))
+    over & OTHERS != 0 && !others_let(call[0])
+        || over_each(over).any(|place| !place.says(call, passes))
+}
+
+/// Those that are kept of a set.
+fn over_each(set: u64) -> impl Iterator<Item = &'static Place> {
+    let mut left = set & (OTHERS - 1);
+    core::iter::from_fn(move || {
+        let place = PLACES.get(left.trailing_zeros() as usize);
+        left &= left.wrapping_sub(1);
+        place
+    })
+}
+
+/// Whether all filters that there are have the kernel make a call, whatever the arguments; which is
+/// kept for as long as no other filter comes. Not true of what is known not to be so.
+#[cold]
+fn all_make(era: u32, nr: u64) -> bool {
+    let seen = SEEN.get(nr as usize);
+    if seen.is_none_or(|seen| seen.load(Relaxed) == era) {
+        return false;
+    }
+    // (In this order: of what comes after this the era is another.)
+    if PLACES.iter().any(|p| p.state.load(Acquire) == PENDING) {
+        return false;
+    }
+    let number = [nr];
+    let others = USED.load(Acquire) as usize > MOST;
+    let all =
+        PLACES.iter().all(|place| place.says(&number, is_made)) && (!others || others_let(nr));
+    if let Some(seen) = seen {
+        seen.store(era | u32::from(all), Relaxed);
+    }
+    all
+}
+
+fn others_let(nr: u64) -> bool {
+    let word = OTHERS_LET.get(nr as usize / 64);
+    word.is_some_and(|word| word.load(Acquire) & 1 << (nr % 64) != 0)
+}
+
+/// Of what no place is left for `program` is one; `None`: it may say anything.
+fn one_of_others(program: Option<&[libc::sock_filter]>) {
+    for (n, word) in (0..).step_by(64).zip(&OTHERS_LET) {
+        let made = |nr| program.is_some_and(|it| is_made(answer(it, &[nr])));
+        let bits = (0..64).filter(|bit| made(n + bit));
+        word.fetch_and(bits.fold(0, |all, bit| all | 1 << bit), SeqCst);
+    }
 }
 
 impl Place {
-    fn stops(&self, call: &[u64; 7]) -> bool {
+    /// Whether its answer to `call`, number and arguments, is `good`; of a number alone, whether it is
+    /// certain to be.
+    fn says(&self, call: &[u64], good: fn(Option<u32>) -> bool) -> bool {
         match self.decided() {
-            FREE => false,
-            KEPT => !passes(answer(self.program(), call)),
-            STRICT => ![
+            FREE => true,
+            KEPT | COMING => good(answer(self.program(), call)),
+            STRICT => [
                 libc::SYS_read,
                 libc::SYS_write,
                 libc::SYS_exit,
                 libc::SYS_rt_sigreturn,
             ]
-            .contains(&(call[0] as i64)),
-            _ => true,
+            .iter()
+            .any(|nr| call.first() == Some(&(*nr as u64))),
+            _ => false,
         }
     }
 
@@ -155,243 +267,234 @@ impl Place {
 
     fn program(&self) -> &[libc::sock_filter] {
         let (code, steps) = (self.code.load(Relaxed), self.steps.load(Relaxed));
-        // SAFETY: who has set the state to KEPT has filled so many, in memory that stays.
-        unsafe { core::slice::from_raw_parts(code, steps as usize) }
-    }
-}
-
-/// A filter that the kernel is about to be asked for. Whoever is under it makes no call of ours
-/// until it is known what it says.
-pub struct Coming {
-    /// Its bit in a thread's set.
-    pub bit: u64,
-    /// What it added to [`ALL`].
-    to_all: u64,
-}
-
-/// A filter comes. Before the kernel is asked, the caller puts [`Coming::bit`] into this thread's
-/// set, and says if it is for all.
-pub fn begin() -> Coming {
-    let bit = match take_place() {
-        Some(n) => 1 << n,
-        None => OTHERS,
-    };
-    Coming { bit, to_all: 0 }
-}
-
-fn take_place() -> Option<u32> {
-    for (n, place) in (0..).zip(&PLACES) {
-        let free = place
-            .state
-            .compare_exchange(FREE, PENDING, AcqRel, Relaxed)
-            .is_ok();
-        if free {
-            place.by.store(arch::thread_pointer(), Relaxed);
-            USED.fetch_max(n + 1, SeqCst);
-            return Some(n);
+        match code.is_null() {
+            true => &[],
+            // SAFETY: who has set the state to KEPT or COMING has filled so many, in memory that
+            // stays.
+            false => unsafe { core::slice::from_raw_parts(code, steps as usize) },
         }
     }
-    USED.store(MOST + 1, SeqCst);
-    None
+
+    fn take(&self) -> bool {
+        let taken = self
+            .state
+            .compare_exchange(FREE, PENDING, SeqCst, Relaxed)
+            .is_ok();
+        if taken {
+            self.by.store(arch::thread_pointer(), Relaxed);
+        }
+        taken
+    }
+
+    fn leave(&self, state: u32) {
+        self.state.store(state, Release);
+    }
+
+    /// Which place has the same program.
+    fn same(&self) -> Option<usize> {
+        (0..MOST).zip(&PLACES).find_map(|(n, other)| {
+            let same =
+                other.state.load(Acquire) == KEPT && is_equal(other.program(), self.program());
+            same.then_some(n)
+        })
+    }
 }
 
-impl Coming {
-    fn place(&self) -> Option<&'static Place> {
-        PLACES.get(self.bit.trailing_zeros() as usize)
+/// A filter that the kernel is about to be asked for.
+pub struct Coming<'a> {
+    /// This thread's set, and what it added to it.
+    set: &'a Cell<u64>,
+    to_set: u64,
+    /// What it added to [`ALL`].
+    to_all: u64,
+    /// Its place among [`PLACES`], whose number is that of its bit; `None`: there is none, not even
+    /// to read it.
+    place: Option<&'static Place>,
+    bit: u64,
+    /// Whether it brings its program: it is not there already.
+    brings: bool,
+}
+
+/// A filter comes to the calling thread, whose set this is.
+pub fn begin(set: &Cell<u64>) -> Coming<'_> {
+    let last = &PLACES[MOST];
+    let n = PLACES.iter().take(MOST).position(Place::take);
+    let place = match n {
+        Some(n) => Some(&PLACES[n]),
+        None => Some(last).filter(|last| last.take() || last.decided() == FREE && last.take()),
+    };
+    let n = n.unwrap_or(MOST);
+    USED.fetch_max(n as u32 + 1, SeqCst);
+    // (Behind the place's state.)
+    ERA.fetch_add(2, SeqCst);
+    if place.is_none() {
+        one_of_others(None);
+    }
+    Coming {
+        set,
+        to_set: 0,
+        to_all: 0,
+        place,
+        bit: 1 << n,
+        brings: true,
+    }
+}
+
+impl Coming<'_> {
+    /// Whether there is no place left to keep it.
+    pub fn is_one_of_many(&self) -> bool {
+        self.bit == OTHERS
     }
 
     /// Whether there is no room for its program as yet.
     pub fn wants_room(&self) -> bool {
-        self.place().is_some_and(|p| p.code.load(Relaxed).is_null())
-    }
-
-    /// It is to be over all threads, and with it the others over this one: `over`.
-    pub fn for_all(&mut self, over: u64) {
-        let added = (over | self.bit) & !KNOWN;
-        self.to_all = added & !ALL.fetch_or(added, SeqCst);
+        self.place.is_some_and(|p| p.code.load(Relaxed).is_null())
     }
 
     /// Gives it [`ROOM`] bytes, which nobody else uses and which stay.
     pub fn give_room(&self, room: core::ptr::NonNull<u8>) {
-        if let Some(place) = self.place() {
+        if let Some(place) = self.place {
             place.code.store(room.as_ptr().cast(), Relaxed);
         }
     }
 
-    /// Reads the program that the kernel is to be asked for, with its `struct sock_fprog` at `at`, for
-    /// [`Coming::would_stop`]. Whether it can be read.
-    pub fn read(&self, at: u64) -> bool {
-        let Some(place) = self.place().filter(|_| !self.wants_room()) else {
-            return false;
+    /// Reads the program that the kernel is to be asked for, with its `struct sock_fprog` at `at`:
+    /// from now on it is asked as those are that hold. Errors: EFAULT and EINVAL, which are the
+    /// kernel's answer, too; others if it can't be read.
+    pub fn read(&mut self, at: u64) -> Result<()> {
+        let read = self.copied(at);
+        let Some(place) = self.place.filter(|_| read.is_ok()) else {
+            if self.is_one_of_many() && !matches!(read, Err(Errno::FAULT | Errno::INVAL)) {
+                one_of_others(None);
+            }
+            return read;
         };
-        let (mut head, code) = ([0u64; 2], place.code.load(Relaxed));
-        // SAFETY: room of this function's.
-        let read = unsafe { crate::copy_checked(at, head.as_mut_ptr().cast(), size_of_val(&head)) };
-        let steps = usize::from(head[0] as u16);
-        if read != Ok(size_of_val(&head)) || steps > STEPS {
-            return false;
+        if self.is_one_of_many() {
+            one_of_others(Some(place.program()));
+        } else if let Some(n) = place.same() {
+            place.leave(FREE);
+            (self.place, self.bit, self.brings) = (PLACES.get(n), 1 << n, false);
+        } else {
+            place.leave(COMING);
         }
-        let bytes = steps * size_of::<libc::sock_filter>();
+        Ok(())
+    }
+
+    fn copied(&self, at: u64) -> Result<()> {
+        let place = self
+            .place
+            .filter(|_| !self.wants_room())
+            .ok_or(Errno::NOMEM)?;
+        let (mut head, code) = ([0u64; 2], place.code.load(Relaxed));
+        let copy = |from, to: *mut u8, bytes| {
+            // SAFETY: room of this function's, or the place's, which nobody else reads as yet.
+            match unsafe { crate::copy_checked(from, to, bytes) }? {
+                n if n == bytes => Ok(()),
+                _ => Err(Errno::FAULT),
+            }
+        };
+        copy(at, head.as_mut_ptr().cast(), size_of_val(&head))?;
+        let steps = usize::from(head[0] as u16);
+        if steps == 0 || steps > STEPS {
+            return Err(Errno::INVAL);
+        }
         place.steps.store(steps as u32, Relaxed);
-        // SAFETY: the place's room, which nobody else reads before it is KEPT.
-        unsafe { crate::copy_checked(head[1], code.cast(), bytes) == Ok(bytes) }
+        copy(head[1], code.cast(), steps * size_of::<libc::sock_filter>())
     }
 
     /// Whether the program that has been read stops this call.
     pub fn would_stop(&self, nr: i64) -> bool {
         let call = [nr as u64, 0, 0, 0, 0, 0, 0];
-        self.place()
+        self.place
             .is_none_or(|place| !passes(answer(place.program(), &call)))
+    }
+
+    /// Whether the kernel makes this call under the program that has been read: it does not fail.
+    pub fn would_make(&self, nr: i64) -> bool {
+        let call = [nr as u64, 0, 0, 0, 0, 0, 0];
+        self.place
+            .is_some_and(|place| is_made(answer(place.program(), &call)))
+    }
+
+    /// It is over this thread from now on, until the kernel refuses it; `all`: and, with the others
+    /// over this one, over all threads.
+    pub fn put_over(&mut self, all: bool) {
+        let before = self.set.get();
+        self.to_set = self.bit & !before;
+        self.set.set(before | self.bit);
+        if all {
+            let added = (before | self.bit) & !KNOWN;
+            self.to_all = added & !ALL.fetch_or(added, SeqCst);
+        }
     }
 
     /// The kernel has not taken it.
     pub fn refused(self) {
         ALL.fetch_and(!self.to_all, SeqCst);
+        self.set.set(self.set.get() & !self.to_set);
         self.leave(FREE);
     }
 
-    /// The kernel has: it is SECCOMP_MODE_STRICT. As [`Coming::taken`].
-    pub fn taken_strict(self) -> u64 {
+    /// The kernel has: it is SECCOMP_MODE_STRICT.
+    pub fn taken_strict(self) {
         self.leave(STRICT);
-        self.bit
     }
 
-    /// The kernel has, and it is this program. The bit that is to stand for it in this thread's
-    /// set: that of a filter which says the same, if there is one, so that a filter which each
-    /// thread brings for itself takes one place.
+    /// The kernel has, and it is this program. One that says the same as another takes no place: each
+    /// thread may bring it for itself.
     ///
     /// # Safety
     /// `program` is what the kernel has taken, in memory that is there still.
-    pub unsafe fn taken(self, program: *const libc::sock_fprog) -> u64 {
-        let bit = self.bit;
+    pub unsafe fn taken(self, program: *const libc::sock_fprog) {
+        let pending = |place: &&Place| self.brings && place.state.load(Relaxed) == PENDING;
+        let Some(place) = self
+            .place
+            .filter(pending)
+            .filter(|_| !self.is_one_of_many())
+        else {
+            return self.leave(KEPT);
+        };
         // SAFETY: by the contract above.
         let (from, steps) = unsafe { ((*program).filter, usize::from((*program).len)) };
-        let Some(place) = self
-            .place()
-            .filter(|_| !self.wants_room() && steps <= STEPS)
-        else {
-            self.leave(UNKNOWN);
-            return bit;
-        };
+        if self.wants_room() || steps > STEPS {
+            return self.leave(UNKNOWN);
+        }
         let to = place.code.load(Relaxed);
         // SAFETY: likewise, into room for as many.
         unsafe { core::ptr::copy_nonoverlapping(from.cast_const(), to, steps) };
         place.steps.store(steps as u32, Relaxed);
-        let same = |other: &Place| {
-            other.state.load(Acquire) == KEPT && is_equal(other.program(), place.program())
-        };
-        match PLACES.iter().position(same) {
-            Some(n) => {
-                let (other, all) = (1 << n, self.to_all & bit != 0);
-                ALL.fetch_or(if all { other } else { 0 }, SeqCst);
-                self.leave(FREE);
-                other
-            }
-            None => {
-                self.leave(KEPT);
-                bit
-            }
+        match place.same() {
+            Some(n) => self.replaced_by(1 << n),
+            None => self.leave(KEPT),
         }
+    }
+
+    /// The one with this bit stands for it.
+    fn replaced_by(self, other: u64) {
+        self.set.set(self.set.get() | other);
+        if self.to_all & self.bit != 0 {
+            ALL.fetch_or(other, SeqCst);
+            ALL.fetch_and(!self.bit, SeqCst);
+        }
+        self.set.set(self.set.get() & !self.bit);
+        self.leave(FREE);
     }
 
     fn leave(&self, state: u32) {
-        if let Some(place) = self.place() {
-            place.state.store(state, Release);
-        }
-    }
-}
-
-fn is_equal(one: &[libc::sock_filter], other: &[libc::sock_filter]) -> bool {
-    let words = |step: &libc::sock_filter| (step.code, step.jt, step.jf, step.k);
-    one.iter().map(words).eq(other.iter().map(words))
-}
-
-/// Whether the kernel makes the call, or refuses it, and nobody else is asked or told.
-fn passes(answer: Option<u32>) -> bool {
-    let action = answer.map(|answer| answer & libc::SECCOMP_RET_ACTION_FULL);
-    matches!(
-        action,
-        Some(libc::SECCOMP_RET_ALLOW | libc::SECCOMP_RET_LOG | libc::SECCOMP_RET_ERRNO)
-    )
-}
-
-/// What a filter says of `call`, number and arguments: classic BPF on a `struct seccomp_data`, as
-/// the kernel has checked it (seccomp_check_filter). `None`: it divides by zero, or goes by where
-/// the instruction is.
-fn answer(steps: &[libc::sock_filter], call: &[u64; 7]) -> Option<u32> {
-    let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
-    let mut at = 0;
-    // Jumps go forward only.
-    loop {
-        let step = steps.get(at)?;
-        at += 1;
-        let (code, k) = (u32::from(step.code), step.k);
-        let operand = if code & libc::BPF_X == 0 { k } else { x };
-        let loaded = || match code & 0xe0 {
-            libc::BPF_IMM => Some(k),
-            libc::BPF_ABS => word(call, k),
-            libc::BPF_MEM => memory.get(k as usize).copied(),
-            _ => Some(DATA_BYTES), // BPF_LEN
+        let state = match self.is_one_of_many() {
+            true => FREE,
+            false => state,
         };
-        match code & 7 {
-            libc::BPF_LD => a = loaded()?,
-            libc::BPF_LDX => x = loaded()?,
-            libc::BPF_ST => *memory.get_mut(k as usize)? = a,
-            libc::BPF_STX => *memory.get_mut(k as usize)? = x,
-            libc::BPF_ALU => a = calculated(code & 0xf0, a, operand)?,
-            libc::BPF_JMP if code & 0xf0 == libc::BPF_JA => at = at.checked_add(k as usize)?,
-            libc::BPF_JMP => {
-                let holds = compares(code & 0xf0, a, operand);
-                at += usize::from(if holds { step.jt } else { step.jf });
-            }
-            libc::BPF_RET => return Some(if code & 0x18 == BPF_A { a } else { k }),
-            _ if code & 0xf8 == BPF_TXA => a = x,
-            _ => x = a, // BPF_TAX
+        if let Some(place) = self.place.filter(|_| self.brings) {
+            place.leave(state);
         }
     }
 }
 
-/// Bytes of a `struct seccomp_data`: number, processor, address, six arguments.
-const DATA_BYTES: u32 = 64;
-const BPF_A: u32 = 0x10;
-const BPF_TXA: u32 = 0x80;
-
-/// The word at `k` of a `struct seccomp_data`. `None`: a part of the instruction's address.
-fn word(call: &[u64; 7], k: u32) -> Option<u32> {
-    match k {
-        0 => Some(call[0] as u32),
-        4 => Some(arch::AUDIT),
-        8 | 12 => None,
-        _ => {
-            let argument = *call.get((k as usize - 8) / 8)?;
-            Some((argument >> ((k & 4) * 8)) as u32)
-        }
-    }
-}
-
-fn calculated(operation: u32, a: u32, b: u32) -> Option<u32> {
-    Some(match operation {
-        libc::BPF_ADD => a.wrapping_add(b),
-        libc::BPF_SUB => a.wrapping_sub(b),
-        libc::BPF_MUL => a.wrapping_mul(b),
-        libc::BPF_DIV => a.checked_div(b)?,
-        libc::BPF_OR => a | b,
-        libc::BPF_AND => a & b,
-        libc::BPF_LSH => a.wrapping_shl(b),
-        libc::BPF_RSH => a.wrapping_shr(b),
-        libc::BPF_XOR => a ^ b,
-        libc::BPF_NEG => a.wrapping_neg(),
-        _ => return None,
-    })
-}
-
-fn compares(how: u32, a: u32, b: u32) -> bool {
-    match how {
-        libc::BPF_JEQ => a == b,
-        libc::BPF_JGT => a > b,
-        libc::BPF_JGE => a >= b,
-        _ => a & b != 0, // BPF_JSET
-    }
+/// Room that there is for programs: where it begins.
+pub fn rooms() -> impl Iterator<Item = u64> {
+    let rooms = PLACES.iter().map(|place| place.code.load(Relaxed) as u64);
+    rooms.filter(|at| *at != 0)
 }
 
 #[cfg(test)]

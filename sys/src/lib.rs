@@ -114,16 +114,26 @@ macro_rules! call {
     ($nr:expr $(, $a:expr)*) => { $crate::call!(@ $nr, [$($a as u64,)* 0, 0, 0, 0, 0, 0]) };
     (@ $nr:expr, [$a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr $(, $_rest:expr)*]) => {{
         let (nr, a, b, c, d, e, f) = ($nr as u64, $a, $b, $c, $d, $e, $f);
-        if $crate::filter::any() && $crate::filter::stops(nr, a, b, c, d, e, f) {
-            Err($crate::Errno::PERM)
-        } else {
-            // SAFETY: by the function that this stands in: what it can't answer for itself is in
-            // its contract.
-            $crate::check(unsafe { $crate::arch::syscall6(nr, a, b, c, d, e, f) })
-        }
+        // SAFETY: by the function that this stands in: what it can't answer for itself is in
+        // its contract.
+        $crate::check(unsafe { $crate::enter(nr, a, b, c, d, e, f) })
     }};
 }
 pub(crate) use call;
+
+/// Enters the kernel, unless a filter of the program's stops the call. (In one place: in each it
+/// would be a tenth of the library's code.)
+///
+/// # Safety
+/// As of [`arch::syscall6`].
+#[inline(never)]
+pub(crate) unsafe fn enter(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
+    if filter::any() && filter::stops(nr, a, b, c, d, e, f) {
+        return -i64::from(Errno::PERM.0);
+    }
+    // SAFETY: by the contract above.
+    unsafe { arch::syscall6(nr, a, b, c, d, e, f) }
+}
 
 /// The application's own call, made for it: from this library's text, so that
 /// `strace -k` shows that it came through here.
@@ -136,10 +146,34 @@ pub unsafe fn real(frame: &Frame) -> i64 {
     unsafe { arch::application_call(frame) }
 }
 
-/// This process's id in its own namespace. Where a filter keeps it back, that of the process whose
-/// memory this is.
+/// This process's id in its own namespace. Where filters keep it back, and all that it could be known
+/// from, that of the process whose memory this is.
 pub fn getpid() -> u32 {
-    call!(libc::SYS_getpid).map_or_else(|_| memory_owner(), |pid| pid as u32)
+    known_pid().unwrap_or_else(memory_owner)
+}
+
+/// This process's id, if it can be known.
+fn known_pid() -> Option<u32> {
+    match call!(libc::SYS_getpid) {
+        Ok(pid) => Some(pid as u32),
+        Err(_) => pid_otherwise(),
+    }
+}
+
+/// The same where a filter keeps getpid(2) back. A child that shares memory has another thread id
+/// than any of its parent's threads.
+#[cold]
+#[inline(never)]
+fn pid_otherwise() -> Option<u32> {
+    let owner = memory_owner();
+    if let (Ok(tid), true) = (call!(libc::SYS_gettid), owner != 0) {
+        if tid == u64::from(owner) || call!(libc::SYS_tgkill, owner, tid, 0).is_ok() {
+            return Some(owner);
+        }
+    }
+    let mut text = [0u8; 16];
+    let text = file::read_link(c"/proc/self", &mut text).ok()?;
+    core::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// This machine's name; empty if the kernel won't say.
@@ -192,7 +226,21 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// This process's memory is its own from now on.
 pub fn own_memory() {
-    OWNER.store(call!(libc::SYS_getpid).unwrap_or(0) as u32, Relaxed);
+    OWNER.store(0, Relaxed);
+    // (Who begins has one thread.)
+    let pid = known_pid().or_else(|| call!(libc::SYS_gettid).ok().map(|tid| tid as u32));
+    OWNER.store(pid.unwrap_or(0), Relaxed);
+}
+
+/// Whether this process's memory may be its own: as [`is_memory_owner`], and where nobody knows.
+pub fn may_own_memory() -> bool {
+    known_pid().is_none_or(|pid| pid == memory_owner())
+}
+
+/// Whether this process's memory is known to be its own: a child of vfork has its parent's. Not
+/// where filters keep back all that it could be known from.
+pub fn is_memory_owner() -> bool {
+    known_pid().is_some_and(|pid| pid != 0 && pid == memory_owner())
 }
 
 /// The process whose memory this is; 0: nobody has said.
@@ -264,12 +312,17 @@ fn wait_by(how: i32, word: &AtomicU32, seen: u32, nanos: u32) -> bool {
 #[cold]
 #[inline(never)]
 fn wait_awake(word: &AtomicU32, seen: u32, nanos: u32) -> bool {
+    /// Nanoseconds of a nap, at first and at the most.
+    const NAPS: (u64, u64) = (50_000, 10_000_000);
     let since = arch::ticks();
+    let mut long = NAPS.0;
     while word.load(Relaxed) == seen {
-        if time::nanos(arch::ticks().wrapping_sub(since)) >= u64::from(nanos) {
+        let left = u64::from(nanos).saturating_sub(time::nanos(arch::ticks().wrapping_sub(since)));
+        if left == 0 {
             return true;
         }
-        nap(50_000);
+        nap(long.min(left));
+        long = (long * 2).min(NAPS.1);
     }
     false
 }
@@ -305,11 +358,34 @@ pub fn futex_wake_shared(word: &core::sync::atomic::AtomicU32) {
     let _ = call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
 }
 
-/// Sleeps for `nanos`, less if a signal comes; only gives the processor away where a filter forbids
-/// to sleep.
+/// Sleeps for `nanos` (less than a second), less if a signal comes; only gives the processor away
+/// where filters forbid every way to sleep.
 pub fn nap(nanos: u64) {
     let time = [0u64, nanos];
     if call!(libc::SYS_nanosleep, time.as_ptr(), 0) == Err(Errno::PERM) {
+        nap_otherwise(&time);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn nap_otherwise(time: &[u64; 2]) {
+    static NOBODY_WAKES: AtomicU32 = AtomicU32::new(0);
+    let (word, how) = (
+        NOBODY_WAKES.as_ptr(),
+        libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+    );
+    let at = time.as_ptr();
+    let done = |slept: Result<u64>| slept != Err(Errno::PERM);
+    let slept = done(call!(
+        libc::SYS_clock_nanosleep,
+        libc::CLOCK_MONOTONIC,
+        0,
+        at,
+        0
+    )) || done(call!(libc::SYS_ppoll, 0, 0, at, 0, 8))
+        || done(call!(libc::SYS_futex, word, how, 0, at));
+    if !slept {
         yield_now();
     }
 }

@@ -149,6 +149,17 @@ pub fn is_filtered() -> bool {
     filter::count() != 0 || own_status(b"Seccomp:") == Some(FILTER)
 }
 
+/// Whether /proc says that this thread is under no seccomp filter.
+pub fn is_free() -> bool {
+    own_status(b"Seccomp:") == Some(0)
+}
+
+/// How many seccomp filters this thread is under, as /proc says. Linux before 5.9 says only
+/// whether it is under any: that is 1.
+pub fn filters() -> u64 {
+    own_number(b"Seccomp_filters:", 10).unwrap_or_else(|| is_filtered().into())
+}
+
 /// As [`is_filtered`], for what can be left undone: without /proc there may be one.
 pub fn may_be_filtered() -> bool {
     filter::count() != 0 || own_status(b"Seccomp:") != Some(0)
@@ -263,7 +274,7 @@ pub fn exit_thread(status: u32) -> ! {
     loop {
         let _ = call!(libc::SYS_exit, status);
         // A filter forbids it.
-        crate::yield_now();
+        crate::nap(500_000_000);
     }
 }
 

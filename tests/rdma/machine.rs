@@ -81,7 +81,7 @@ pub fn pool() -> Checked {
         "good",
         &[
             "0 free",
-            "had by python3 (1 process, 12 MiB)",
+            "used by python3 (1 process, 12 MiB)",
             "not to be had: Cannot allocate memory",
         ],
     );

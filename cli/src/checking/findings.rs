@@ -181,7 +181,7 @@ fn went(head: &Head) -> String {
 }
 
 fn mapped(head: &Head) -> String {
-    format!("other memory came ({})", call(head))
+    format!("other memory was mapped ({})", call(head))
 }
 
 fn sentence(record: &Record, later: &After) -> String {
@@ -211,8 +211,8 @@ fn sentence(record: &Record, later: &After) -> String {
             .to_string(),
         Kind::Leaked => "a registration was never deregistered".to_string(),
         Kind::ReadOnly => "memory was registered that is not mapped for writing".to_string(),
-        Kind::Forked => "fork with registered memory, on a kernel that does not copy it: whoever \
-                         writes first gets other pages"
+        Kind::Forked => "fork with registered memory, on a kernel that does not copy it: the \
+                         process that writes first gets other pages"
             .to_string(),
         kind => kind.word().to_string(),
     }

@@ -25,22 +25,22 @@ use crate::{complain, print_json, FAILED};
 use suppress::Suppressions;
 
 pub const EXIT_CODES: &str = after_help!(
-    "Exit code: that of the command, 128 and its number if a signal ended it; with --exit CODE \
-     that code where there are errors. 126 and 127 as of regall run. With --read 0, or CODE. 2 if \
-     it could not look.",
+    "Exit code: that of the command; 128 and the signal's number if a signal ended it; with --exit \
+     CODE, that code if there are errors; 126 and 127 as for regall run. With --read: 0, or CODE if \
+     there are errors. 2 if something could not be read.",
     "regall check --exit 9 -- mpirun -np 2 ./app",
     "regall-check"
 );
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Exit with this where there are errors [default: REGALL_CHECK_EXIT, or as the command]
+    /// Exit with this code if there are errors [default: REGALL_CHECK_EXIT, or as the command]
     #[arg(long, value_name = "CODE")]
     exit: Option<u8>,
-    /// Leave out what this file names [default: REGALL_CHECK_SUPPRESSIONS]
+    /// Do not report what this file names [default: REGALL_CHECK_SUPPRESSIONS]
     #[arg(long, value_name = "FILE")]
     suppressions: Option<PathBuf>,
-    /// Write the report there instead of to stderr (JSON if it is called *.json)
+    /// Write the report into this file, not to stderr (JSON if its name ends in .json)
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print the report as JSON to stdout
@@ -49,12 +49,12 @@ pub struct Args {
     /// Report errors alone, as text
     #[arg(long)]
     errors: bool,
-    /// Also note memory that went away before its registration was deregistered, although nothing
-    /// used the registration in between
+    /// Also note memory that was unmapped before its registration was deregistered, although no
+    /// request used the registration in between
     #[arg(long)]
     late: bool,
-    /// Leave what the processes wrote in this folder, which must not be there yet and which all
-    /// nodes have to see
+    /// Keep what the processes wrote in this folder, which must not exist yet, and which all nodes
+    /// must see
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
     /// Read what was written before (REGALL_CHECK_FILE, --keep) instead of running a command

@@ -108,7 +108,7 @@ fn remarks(text: &mut String, process: &Checked) {
         say("what it wrote can't be read to its end");
     }
     let Some(counts) = &process.counts else {
-        return say("it did not come to its end; what was never deregistered is not known");
+        return say("it did not end by exit; what was never deregistered is not known");
     };
     for (n, what) in [
         (
@@ -117,7 +117,7 @@ fn remarks(text: &mut String, process: &Checked) {
         ),
         (
             counts.crowded,
-            "ranges went away under registrations of which four were known already",
+            "more ranges were unmapped of registrations for which four are recorded already",
         ),
         (counts.dropped, "records were not written"),
     ] {

@@ -67,7 +67,7 @@ pub fn slurm() -> Finding {
     let bounded = limits(MEMLOCK).is_some_and(|(soft, _)| soft != "unlimited");
     let found = match handed_on {
         true => {
-            format!("{where_}srun hands on the RLIMIT_MEMLOCK of the shell that calls it ({file})")
+            format!("{where_}srun passes on the RLIMIT_MEMLOCK of the shell that calls it ({file})")
         }
         false => format!("{where_}RLIMIT_MEMLOCK is slurmd's, not the caller's ({file})"),
     };
@@ -75,7 +75,7 @@ pub fn slurm() -> Finding {
         return Finding::new(name, Good, found);
     }
     Finding::new(name, Limits, found)
-        .effect("ranks that are started from here have this shell's limit, which is not unlimited")
+        .effect("ranks that are started from here get this shell's limit, which is finite")
         .mend(
             Who::Administrator,
             format!("echo PropagateResourceLimitsExcept=MEMLOCK | sudo tee -a {file} && sudo scontrol reconfigure"),

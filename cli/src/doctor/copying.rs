@@ -133,10 +133,7 @@ pub fn single_copy(near: &Place) -> Finding {
         false => None,
     };
     let mapped = mapped();
-    let found = format!(
-        "process_vm_readv from a process beside it: {}",
-        small.text()
-    );
+    let found = format!("process_vm_readv from a sibling process: {}", small.text());
     let effect = [
         huge.map(|t| format!("with huge pages there {}", t.text())),
         mapped.map(|t| format!("mapped {}", t.text())),
@@ -158,7 +155,7 @@ pub fn single_copy(near: &Place) -> Finding {
 
 /// What is in the way, found out by leaving one thing after the other away.
 fn forbidden(near: &Place, why: &str) -> Finding {
-    let found = format!("process_vm_readv from a process beside it: {why}");
+    let found = format!("process_vm_readv from a sibling process: {why}");
     let finding = Finding::new("single copy", Limits, found).effect(
         "MPI libraries copy twice, or say \"Read -1, expected N\"; with regall on both sides \
          copies are served by mapping, /proc/PID/mem or a helper thread",
@@ -202,16 +199,16 @@ pub fn yama(near: &Place) -> Finding {
     let found = match scope().as_deref() {
         None => return Finding::new(name, Good, "not in this kernel: it forbids nothing"),
         Some("0") => return Finding::new(name, Good, "ptrace_scope 0"),
-        Some("1") => "ptrace_scope 1: between ranks only who was named by PR_SET_PTRACER",
+        Some("1") => "ptrace_scope 1: a rank may read only ranks that allow it by PR_SET_PTRACER",
         Some("2") => "ptrace_scope 2: for administrators only",
-        Some("3") => "ptrace_scope 3: nobody, until the next boot",
+        Some("3") => "ptrace_scope 3: for nobody, until the next boot",
         Some(other) => {
-            let found = format!("ptrace_scope {other}, whatever that is");
+            let found = format!("ptrace_scope {other}, which this version does not know");
             return Finding::new(name, Unknown, found);
         }
     };
     let finding = Finding::new(name, Limits, found)
-        .effect("MPICH does not try a single copy with any but 0, Open MPI not with 2 and 3");
+        .effect("MPICH tries a single copy only with 0, Open MPI with 0 and 1");
     let finding = near.mend_host(finding, YAMA);
     match found.contains("scope 3") {
         true => finding.mend(Who::Administrator, "sudo reboot # it can't be lowered"),

@@ -47,7 +47,7 @@ pub fn patching(near: &Place) -> Finding {
             )
         }
         Err(why) => Finding::new(name, Limits, why.to_string())
-            .effect("programs are killed for what the shim does")
+            .effect("programs with the shim are killed when it patches code")
             .mend(Who::You, "REGALL_INTERCEPT=symbols"),
     }
 }
@@ -204,7 +204,7 @@ pub fn seccomp(near: &Place) -> Finding {
         format!("a filter forbids {}", words.join(", ")),
     )
     .measured("forbidden", words)
-    .effect("what needs these calls is left out, or the program killed for them")
+    .effect("the shim does without these calls, or the program is killed for them")
     .mend(Who::You, settings.join(" "));
     near.mend(
         finding,

@@ -56,7 +56,8 @@ pub fn huge(near: &Place) -> Finding {
             units::bytes(had as u64)
         ),
     };
-    let slow = "single copies between ranks find each page of 4 KiB on its own (see single copy)";
+    let slow =
+        "in single copies between ranks the kernel looks up each 4 KiB page (see single copy)";
     if setting.contains("[never]") {
         let line = format!("echo madvise | sudo tee {FILE}");
         return near.mend_host(Finding::new(name, Limits, found).effect(slow), line);

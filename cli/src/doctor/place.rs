@@ -163,7 +163,7 @@ impl Place {
     pub fn finding(&self) -> Finding {
         let name = "container";
         match self.container {
-            None => Finding::new(name, Absent, "none that shows"),
+            None => Finding::new(name, Absent, "none detected"),
             Some(kind) => Finding::new(name, Good, format!("in {}", kind.word()))
                 .effect("its limits and devices are those that it was started with"),
         }

@@ -86,9 +86,13 @@ fn used_by() -> String {
     };
     let words: Vec<_> = users.iter().take(4).map(word).collect();
     match users.len() {
-        0 => "no process that is to be seen has any".into(),
-        1..=4 => format!("had by {}", words.join(", ")),
-        more => format!("had by {} and {} more programs", words.join(", "), more - 4),
+        0 => "no process that can be seen uses any".into(),
+        1..=4 => format!("used by {}", words.join(", ")),
+        more => format!(
+            "used by {} and {} more programs",
+            words.join(", "),
+            more - 4
+        ),
     }
 }
 

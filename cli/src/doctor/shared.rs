@@ -117,7 +117,7 @@ pub fn folder() -> Finding {
     Finding::new(
         name,
         Limits,
-        format!("{why}; the other names are no better"),
+        format!("{why}; the other seven names can't be used either"),
     )
     .effect("the shim does not trust it: no directory can be published")
     .mend(

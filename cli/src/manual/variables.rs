@@ -41,6 +41,27 @@ pub fn budget() -> impl Iterator<Item = &'static str> {
     section.lines().filter(|line| !line.is_empty())
 }
 
+/// A text of the page without its links: a page of docs/ by its path, all else by its words.
+pub fn without_links(text: &str) -> String {
+    let (mut all, mut rest) = (String::new(), text);
+    while let Some((before, behind)) = rest.split_once('[') {
+        all += before;
+        let link = behind.split_once("](").filter(|(w, _)| !w.contains('['));
+        let link = link.and_then(|(words, to)| Some((words, to.split_once(')')?.1)));
+        let Some((words, after)) = link else {
+            all.push('[');
+            rest = behind;
+            continue;
+        };
+        if words.ends_with(".md") {
+            all += "docs/";
+        }
+        all += words;
+        rest = after;
+    }
+    all + rest
+}
+
 /// Executables that are left out by default, with commas and in lines as the page has them.
 pub fn left_out() -> &'static str {
     PAGE.split("\n```").nth(1).unwrap_or("").trim()

@@ -23,7 +23,7 @@ const MARK: usize = 1;
 const KEYS: &str =
     "q quit  Enter detail  s/S sort  r reverse  / filter  Left/Right columns  ? help";
 const KEYS_TEXT: &str = "q quit  Esc back  Up/Down PgUp/PgDn move  +/- slower, faster";
-const KEYS_FILTER: &str = "Enter keep  Esc as before";
+const KEYS_FILTER: &str = "Enter keep  Esc cancel";
 
 impl Look {
     /// With or without colours.
@@ -219,16 +219,13 @@ fn help(columns: &[Column]) -> Vec<detail::Line> {
     lines.push(("keys".to_string(), true));
     let keys = [
         ("Up Down PgUp PgDn Home End", "choose a process"),
-        ("Enter", "all there is to know of it"),
-        ("s  S", "sort by the next column, by the one before"),
-        ("r", "the other way round"),
-        (
-            "/",
-            "show those alone whose pid, name, state or rank=N has all words",
-        ),
+        ("Enter", "show all that is known of it"),
+        ("s  S", "sort by the next column, by the previous one"),
+        ("r", "reverse the order"),
+        ("/", "filter by words: pid, name, state or rank=N"),
         ("Esc", "show all"),
         ("Left Right", "see other columns"),
-        ("+  -", "look less often, more often"),
+        ("+  -", "update less often, more often"),
         ("Ctrl-Z", "stop, as in a shell"),
         ("q  Ctrl-C", "quit"),
     ];

@@ -121,10 +121,8 @@ fn pinned_by(regions: impl Iterator<Item = (PageRange, Life)>, range: PageRange)
 
 #[cfg(test)]
 mod tests {
-    use super::super::regions::{Node, Regions};
+    use super::super::trial::{self, account};
     use super::*;
-    use crate::registrar::heap::Heap;
-    use core::sync::atomic::Ordering::Relaxed;
     use regall_directory::addr::PAGE;
     use regall_directory::vocab::Access;
 
@@ -155,39 +153,12 @@ mod tests {
         PageRange::new(from * PAGE, to * PAGE).unwrap()
     }
 
-    /// An account with so many domains that are alive.
-    fn account(domains: usize) -> Hca {
-        let mut hca = Hca::new();
-        for (domain, view) in hca
-            .domains
-            .iter_mut()
-            .zip(&super::super::VIEWS)
-            .take(domains)
-        {
-            let mut regions = Regions::new(view);
-            assert!(regions.reserve(&mut Heap));
-            domain.regions = Some(regions);
-            domain.state = State::Alive;
-        }
-        super::super::HIGH.store(domains as u32, Relaxed);
-        hca
-    }
-
     /// A region of domain `d` with so many pages ahead.
     fn add(hca: &mut Hca, d: u32, range: PageRange, ahead: u64) -> RecordId {
-        let d = DomainId(d);
-        assert!(hca.reserve(&mut Heap, d));
-        let mut record = Record::new(range, d, Access::LOCAL_WRITE, Life::Live);
+        let mut record = Record::new(range, DomainId(d), Access::LOCAL_WRITE, Life::Live);
         record.ahead = ahead * PAGE;
         hca.ahead += record.ahead;
-        let n = hca.records.add(record).unwrap();
-        let node = Node {
-            range,
-            keys: 1,
-            record: n,
-        };
-        hca.regions_mut(d).unwrap().add(node);
-        n
+        trial::add(hca, record).record
     }
 
     #[test]

@@ -5,12 +5,17 @@
 
 mod ahead;
 pub mod candidates;
+pub mod closing;
 pub mod files;
+pub mod given;
 pub mod growth;
 pub mod idle;
+pub mod marks;
 pub mod records;
 pub mod regions;
 pub mod sizes;
+#[cfg(test)]
+pub mod trial;
 
 use crate::ledger::index::{Memory, View};
 use crate::uverbs::{Channel, MrHandle, PdHandle};
@@ -306,7 +311,7 @@ impl Hca {
         (most_regions, most_bytes): (usize, u64),
     ) -> Option<DomainId> {
         let file = self.file_of(owner);
-        let d = self.domains.iter().position(|d| d.state == State::Free)?;
+        let d = self.domains.iter().position(Domain::is_free)?;
         let (domain, view) = (self.domains.get_mut(d)?, VIEWS.get(d)?);
         let regions = domain.regions.get_or_insert_with(|| Regions::new(view));
         if !regions.reserve(memory) {
@@ -333,26 +338,6 @@ impl Hca {
         HIGH.fetch_max(d as u32 + 1, Release);
         ACTIVE.fetch_add(1, Relaxed);
         Some(DomainId(d as u32))
-    }
-
-    /// Domain `d` is no more. Its regions are gone.
-    pub fn close(&mut self, d: DomainId) {
-        let Some(domain) = self.domain_mut(d) else {
-            return;
-        };
-        if domain.state == State::Free {
-            return;
-        }
-        domain.state = State::Free;
-        domain.device = None;
-        domain.filling = None;
-        if let Some(pd) = PDS.get(d.index()) {
-            pd.store(NO_PD, Release);
-        }
-        if let Some(regions) = &mut domain.regions {
-            regions.rebuild();
-        }
-        ACTIVE.fetch_sub(1, Relaxed);
     }
 
     /// Whether the device behind `context` was found not to be one that can be served.
@@ -418,30 +403,6 @@ impl Hca {
         let found = self.records.each().find(|(_, r)| lone(r));
         let n = found.map(|(n, _)| n)?;
         self.destroy(n)
-    }
-
-    /// In a child: everything here is its parent's. `each` is told of every descriptor.
-    pub fn forget(&mut self, mut each: impl FnMut(Device)) {
-        for d in numbers() {
-            if let Some(device) = self.domain(d).and_then(|d| d.device) {
-                each(device);
-            }
-            self.close(d);
-        }
-        self.records.clear();
-        self.bound.clear();
-        self.candidates = Candidates::new();
-        self.refused = [0; DOMAINS];
-        self.bytes = 0;
-        self.retired = 0;
-        self.ahead = 0;
-    }
-
-    /// A call begins (1) or ends (-1) to work in domain `d`.
-    pub fn work(&mut self, d: DomainId, by: i32) {
-        if let Some(domain) = self.domain_mut(d) {
-            domain.at_work = domain.at_work.saturating_add_signed(by);
-        }
     }
 
     /// `len` bytes are about to be registered in domain `d`.
@@ -574,30 +535,4 @@ impl Default for Hca {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// A region as it is found without the lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
-    /// First address.
-    pub start: u64,
-    /// First address behind it.
-    pub end: u64,
-    /// lkey | rkey << 32.
-    pub keys: u64,
-}
-
-/// The region that holds `addr` in the protection domain at `pd` (0: our own), as it was
-/// at some moment during the call. No lock, no system call.
-#[inline]
-pub fn look(pd: u64, addr: u64) -> Option<Held> {
-    let mut all = PDS.iter().zip(&VIEWS).take(HIGH.load(Acquire) as usize);
-    all.find_map(|(at, view)| {
-        let row = (at.load(Acquire) == pd).then(|| view.row_at(addr).ok().flatten())??;
-        (row.attr != 0).then_some(Held {
-            start: row.start,
-            end: row.end,
-            keys: row.attr,
-        })
-    })
 }

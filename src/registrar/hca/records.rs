@@ -2,7 +2,7 @@
 //! moves. All of it is private memory under the track lock.
 
 use super::growth::Growth;
-use super::DomainId;
+use super::{marks, DomainId};
 use crate::ledger::index::Memory;
 use crate::uverbs::{Mr, MrHandle};
 use core::ptr::NonNull;
@@ -86,7 +86,7 @@ pub struct Record {
 /// Records in a chunk.
 const CHUNK: usize = 512;
 /// Chunks at the most: a quarter of a million regions.
-const CHUNKS: usize = 512;
+const CHUNKS: usize = marks::CHUNKS;
 
 /// The table of all regions' records.
 pub struct Records {
@@ -146,7 +146,7 @@ impl Records {
                 .alloc(CHUNK * size_of::<Record>())
                 .map(NonNull::cast::<Record>);
         }
-        chunk.is_some()
+        chunk.is_some() && marks::reserve(memory, self.high)
     }
 
     /// Keeps `record`; its number, or `None` without room.
@@ -164,6 +164,7 @@ impl Records {
         let place = self.place(n)?;
         // SAFETY: within a chunk of memory that only this table uses.
         unsafe { place.write(record) };
+        marks::forget(n.0);
         Some(n)
     }
 

@@ -4,7 +4,7 @@
 use crate::arch::Frame;
 use crate::memory;
 use crate::sys::{self, Errno, Segment};
-use crate::track::revoking;
+use crate::track::filters;
 
 /// What libibverbs makes its requests of lies on the stack, not further out than this.
 const NEAR: u64 = 64 << 10;
@@ -100,7 +100,7 @@ impl Copy {
     #[inline(never)]
     fn copy_checked(&self, access: sys::Access, own: *mut u8) -> Made {
         // Who makes a call that is forbidden may be killed.
-        if revoking::is_shut_in() {
+        if filters::is_shut_in() {
             return Made::Forbidden;
         }
         let (addr, len) = (own as u64, self.len);

@@ -1,3 +1,4 @@
+use super::program::{BPF_A, BPF_TXA};
 use super::*;
 use libc::{sock_filter, BPF_ABS, BPF_ALU, BPF_IMM, BPF_JMP, BPF_K, BPF_LD, BPF_LDX, BPF_LEN};
 use libc::{BPF_MEM, BPF_MISC, BPF_RET, BPF_ST, BPF_STX, BPF_W, BPF_X};
@@ -119,6 +120,8 @@ fn what_others_are_asked_or_told_of_does_not_pass() {
         SECCOMP_RET_TRAP | 7,
         libc::SECCOMP_RET_USER_NOTIF,
         libc::SECCOMP_RET_TRACE,
+        SECCOMP_RET_ERRNO,
+        SECCOMP_RET_ERRNO | libc::EINTR as u32,
         0x1234_0000,
     ];
     for stopped in stopped {
@@ -266,4 +269,96 @@ fn kernel_says(steps: &[sock_filter], call: &[u64; 7]) -> u32 {
         libc::waitpid(pid, core::ptr::null_mut(), 0);
     }
     said
+}
+
+fn program(steps: &[sock_filter]) -> libc::sock_fprog {
+    libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_ptr().cast_mut(),
+    }
+}
+
+/// Nothing stops; of number `k` it goes by the arguments.
+fn harmless(k: u32) -> [sock_filter; 5] {
+    [
+        load(0),
+        jump(BPF_JMP | libc::BPF_JEQ | BPF_K, k, 0, 1),
+        load(16),
+        returns(SECCOMP_RET_ALLOW),
+        returns(SECCOMP_RET_ALLOW),
+    ]
+}
+
+#[test]
+fn of_a_number_alone_is_known_what_no_argument_changes() {
+    let steps = harmless(9);
+    assert_eq!(answer(&steps, &[8]), Some(SECCOMP_RET_ALLOW));
+    assert_eq!(answer(&steps, &[9]), None);
+    assert_eq!(answer(&steps, &CALL), Some(SECCOMP_RET_ALLOW));
+}
+
+/// (In one test: the filters are the process's.)
+#[test]
+fn filters_come_and_go() {
+    let set = Cell::new(KNOWN);
+    let room = || {
+        let words: &'static mut [u64] = vec![0; ROOM / 8].leak();
+        core::ptr::NonNull::from(words).cast()
+    };
+    let bring = |k: u32, all: bool, how: &dyn Fn(Coming<'_>, &libc::sock_fprog)| {
+        let steps = harmless(k);
+        let program = program(&steps);
+        let mut coming = begin(&set);
+        if coming.wants_room() {
+            coming.give_room(room());
+        }
+        assert_eq!(coming.read(&raw const program as u64), Ok(()));
+        coming.put_over(all);
+        how(coming, &program);
+    };
+    // SAFETY: the program is there.
+    let taken = |coming: Coming<'_>, program: &libc::sock_fprog| unsafe { coming.taken(program) };
+    // What is refused leaves nothing, not even in the set of who comes then.
+    let mut probe = begin(&set);
+    probe.give_room(room());
+    assert_eq!(probe.read(0), Err(Errno::FAULT));
+    probe.put_over(true);
+    assert_eq!((set.get(), ALL.load(SeqCst)), (KNOWN | 1, 1));
+    assert!(stops(39, 0, 0, 0, 0, 0, 0));
+    probe.refused();
+    bring(1, true, &|coming, _| coming.refused());
+    assert_eq!((set.get(), ALL.load(SeqCst), every()), (KNOWN, 0, KNOWN));
+    // The same takes one place, for whomever.
+    bring(1, false, &taken);
+    bring(1, true, &taken);
+    bring(1, true, &|coming, _| coming.refused());
+    assert_eq!(
+        (set.get(), ALL.load(SeqCst), every()),
+        (KNOWN | 1, 1, KNOWN | 1)
+    );
+    // One that comes holds, and is not over others.
+    bring(2, false, &|coming, program| {
+        assert_eq!((set.get(), every()), (KNOWN | 3, KNOWN | 1));
+        assert!(!stops(39, 0, 0, 0, 0, 0, 0));
+        taken(coming, program);
+    });
+    assert_eq!((ALL.load(SeqCst), every()), (1, KNOWN | 3));
+    // What all let through is known, until another comes.
+    let seen = |nr: usize| SEEN[nr].load(SeqCst);
+    let era = || ERA.load(SeqCst);
+    for nr in [39, 2] {
+        assert!(!stops(nr, 0, 0, 0, 0, 0, 0));
+    }
+    assert_eq!((seen(39), seen(2)), (era() | 1, era()));
+    assert!(makes(40) && seen(40) == era() | 1);
+    bring(39, false, &taken);
+    assert!(!stops(39, 0, 0, 0, 0, 0, 0));
+    assert_eq!(seen(39), era());
+    // Of more than there is place for is known what all let through.
+    for k in 100..200 {
+        bring(k, false, &taken);
+    }
+    assert_eq!((set.get(), every()), (u64::MAX, u64::MAX));
+    let stopped: Vec<_> = (0..512).filter(|nr| stops(*nr, 0, 0, 0, 0, 0, 0)).collect();
+    assert_eq!(stopped, Vec::from_iter(159..200));
 }
