@@ -48,7 +48,8 @@ static void replaced(void)
 	int kept = dup(one);
 	NEED(dup2(other, one) == one);
 	tell_whose("after dup2", one, pd, other);
-	say("another file's: %d, its own: %d", raw_destroy(one, a.out.mr_handle), raw_destroy(kept, a.out.mr_handle));
+	int others = raw_destroy(one, a.out.mr_handle);
+	say("another file's: %d, its own: %d", others, raw_destroy(kept, a.out.mr_handle));
 	NEED(dup3(kept, one, O_CLOEXEC) == one);
 	tell_whose("after dup3", one, pd, kept);
 	NEED(syscall(SYS_close, one) == 0 && fcntl(other, F_DUPFD, one) == one);
@@ -92,10 +93,7 @@ static void with_two_tables(void)
 	NEED(pthread_join(t, NULL) == 0);
 	close(apart.one);
 	close(apart.other);
-	/* The thread's table may outlive it for a moment (2 s, if a thread of the shim's shares it). */
-	for (int i = 0; i < 40 && count_of("ctx", "rxe1") > 1; i++)
-		usleep(100000);
-	say("contexts: %d", count_of("ctx", "rxe1"));
+	/* How long the adapter stays open is another matter: docs/limits.md. */
 }
 
 static int by_close(int fd)
@@ -175,7 +173,8 @@ static void closed_by_a_daemon(void)
 	close_others(fd);
 	NEED(raw_reg(fd, &b, pd, p, PAGE, ALL) == 0);
 	PROMISE(b.out.mr_handle >> 31 == a.out.mr_handle >> 31);
-	say("destroyed: %d %d", raw_destroy(fd, a.out.mr_handle), raw_destroy(fd, b.out.mr_handle));
+	int first = raw_destroy(fd, a.out.mr_handle);
+	say("destroyed: %d %d", first, raw_destroy(fd, b.out.mr_handle));
 	say("dealloc: %d", raw_dealloc(fd, pd));
 	close(fd);
 	tell_left("closed", 1);
@@ -183,7 +182,8 @@ static void closed_by_a_daemon(void)
 	struct ibv_mr *mr = domain ? ibv_reg_mr(domain, p, PAGE, ALL) : NULL;
 	NEED(mr);
 	close_others(second->cmd_fd);
-	say("by symbols: %d %d", ibv_dereg_mr(mr), ibv_dealloc_pd(domain));
+	int gone = ibv_dereg_mr(mr);
+	say("by symbols: %d %d", gone, ibv_dealloc_pd(domain));
 	tell_left("deallocated", 1);
 }
 
@@ -207,7 +207,8 @@ static void under_our_numbers(void)
 	NEED(mr);
 	for (int i = 0; i < MANY; i++)
 		files[i] = dup2(STDERR_FILENO, FIRST + i);
-	say("by symbols: %d %d", ibv_dereg_mr(mr), ibv_dealloc_pd(domain));
+	int gone = ibv_dereg_mr(mr);
+	say("by symbols: %d %d", gone, ibv_dealloc_pd(domain));
 	say("lost: %d", lost_of(files));
 	for (int i = 0; i < MANY; i++)
 		close(files[i]);
@@ -349,7 +350,6 @@ int main(int argc, char **argv)
 	second = open_device(ADAPTER("1"));
 	NEED(second);
 	replaced();
-	with_two_tables();
 	deallocated();
 	closed();
 	closed_by_a_daemon();
@@ -358,6 +358,8 @@ int main(int argc, char **argv)
 	held_by_a_child();
 	in_flight();
 	closed_by_its_function();
+	/* Last: its contexts may stay. */
+	with_two_tables();
 	say("end");
 	return wrong != 0;
 }
