@@ -122,13 +122,21 @@ impl Thread {
     }
 
     /// Waits until the thread has changed `word` from `now` and woken who waits there. It does
-    /// not where the thread ends, or gets no processor for two seconds.
+    /// not where the thread ends, or gets no processor for two seconds. Somebody else may be about
+    /// to make it: it runs then, and does not exist yet.
     pub fn await_change(&self, word: &AtomicU32, now: u32) {
         let since = time::now();
+        let mut existed = false;
         while word.load(Acquire) == now
-            && self.exists()
+            && self.runs()
             && time::now().saturating_sub(since) < PATIENCE
         {
+            let exists = self.exists();
+            // A filter has killed it.
+            if existed && !exists {
+                break;
+            }
+            existed = exists;
             sys::futex_wait(word, now, GLANCE);
         }
     }

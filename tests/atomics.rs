@@ -41,12 +41,7 @@ fn a_helper_that_starts_slowly() {
     if missing("strace") {
         return;
     }
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-q", "--output=/dev/null", "--trace=bind"]);
-    strace.arg("--inject=bind:delay_enter=300000");
-    for (name, value) in Mode::Populate.settings() {
-        strace.arg(format!("--env={name}={value}"));
-    }
+    let mut strace = Mode::Populate.under_strace("bind", "delay_enter=300000");
     strace.arg("--env=REGALL_COPY=helper");
     strace.arg(build::program("bridge/atomics"));
     strace.args(["semantics", "helped"]);

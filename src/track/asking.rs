@@ -38,8 +38,8 @@ pub fn join(d: DomainId, hull: PageRange) -> bool {
     joined
 }
 
-/// Lets go of everything that is not lent and of which no keys were looked up: the application's own registration has
-/// failed, and what ours hold counts against its limit. Whether there was anything.
+/// Lets go of everything that is not lent and of which no keys were looked up: the application's own
+/// registration has failed, and what ours hold counts against its limit. Whether there was anything.
 #[cold]
 #[inline(never)]
 pub fn evict() -> bool {

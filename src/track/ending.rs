@@ -173,17 +173,10 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
                 let is = (x.owner, x.device.map(|device| device.channel.fd()));
                 x.state == Stage::Closing && is == ours
             };
-            let Some(domain) = state.hca.domain(d).filter(same) else {
+            if state.hca.domain(d).filter(same).is_none() {
                 continue;
-            };
-            let device = domain.device;
-            state.hca.drop_records(d);
-            if let Some(fd) = device.map(|x| x.channel.fd()) {
-                // All that there was behind the descriptor goes with it.
-                for n in 0..state.hca.bound.room() {
-                    let _ = state.hca.bound.take(n, |it| it.channel.fd() == fd);
-                }
             }
+            state.hca.drop_records(d);
             // Who is still at work there closes the descriptor.
             let device = state.hca.close(d);
             state.show_regions();

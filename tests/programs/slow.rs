@@ -10,14 +10,8 @@ fn contended(how: &str, call: &str, what: &str, runs: usize) {
     }
     let program = build::program("contended");
     let plain = run("contended", &[how], Mode::Plain);
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-q", "--seccomp-bpf", "--output=/dev/null"]);
-    strace.arg(format!("--trace={call}"));
-    strace.arg(format!("--inject={call}:{what}"));
-    for (name, value) in Mode::Auto.settings() {
-        strace.arg(format!("--env={name}={value}"));
-    }
-    strace.arg(program).arg(how);
+    let mut strace = Mode::Auto.under_strace(call, what);
+    strace.arg("--seccomp-bpf").arg(program).arg(how);
     for _ in 0..runs {
         let slow = child::run(&mut strace, TIMEOUT);
         assert_eq!(slow.end(), plain.end(), "{}", slow.stderr);

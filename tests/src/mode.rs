@@ -70,6 +70,19 @@ impl Mode {
         set.map(|(name, value)| (text(name), text(value))).collect()
     }
 
+    /// strace as it is told to do `what` to each call of a name, where it runs a program in this
+    /// mode: the program is still to be named.
+    pub fn under_strace(self, call: &str, what: &str) -> Command {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-q", "--output=/dev/null"]);
+        strace.arg(format!("--trace={call}"));
+        strace.arg(format!("--inject={call}:{what}"));
+        for (name, value) in self.settings() {
+            strace.arg(format!("--env={name}={value}"));
+        }
+        strace
+    }
+
     /// Whether every byte must be accounted for at a quiet point.
     pub fn is_complete(self) -> bool {
         matches!(

@@ -33,7 +33,9 @@ impl Hca {
     #[must_use = "the descriptor is to be closed"]
     pub fn work_ends(&mut self, d: DomainId) -> Option<Device> {
         self.work_has_ended(d, 1);
-        self.let_go_of(d)
+        let device = self.let_go_of(d)?;
+        self.drop_bound(device);
+        Some(device)
     }
 
     /// As [`Hca::work_ends`], of so many calls that could not say so then. If the domain was closed
@@ -61,19 +63,24 @@ impl Hca {
             pd.store(NO_PD, Release);
         }
         ACTIVE.fetch_sub(1, Relaxed);
+        if let Some(device) = self.domain(d).and_then(|domain| domain.device) {
+            self.drop_bound(device);
+        }
         self.let_go_of(d)
+    }
+
+    /// All that there was behind the descriptor goes with it.
+    fn drop_bound(&mut self, device: Device) {
+        let fd = device.channel.fd();
+        for n in 0..self.bound.room() {
+            let _ = self.bound.take(n, |it| it.channel.fd() == fd);
+        }
     }
 
     /// The device of domain `d`, if the number is free.
     fn let_go_of(&mut self, d: DomainId) -> Option<Device> {
         let domain = self.domain_mut(d).filter(|domain| domain.is_left())?;
-        let device = domain.device.take()?;
-        // All that there was behind the descriptor goes with it.
-        for n in 0..self.bound.room() {
-            let there = |fd| fd == device.channel.fd();
-            let _ = self.bound.take(n, |it| there(it.channel.fd()));
-        }
-        Some(device)
+        domain.device.take()
     }
 
     /// In a child: everything here is its parent's, and nobody is at work. `each` is told of every

@@ -7,8 +7,8 @@
 use crate::ledger::index::Memory;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
-/// Marks in a chunk.
-const CHUNK: usize = 512;
+/// Marks in a chunk, as there are records in one.
+pub const CHUNK: usize = 512;
 /// Chunks at the most, for as many marks as there may be records.
 pub const CHUNKS: usize = 512;
 

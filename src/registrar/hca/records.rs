@@ -2,7 +2,8 @@
 //! moves. All of it is private memory under the track lock.
 
 use super::growth::Growth;
-use super::{marks, DomainId};
+use super::marks::{self, CHUNK, CHUNKS};
+use super::DomainId;
 use crate::ledger::index::Memory;
 use crate::uverbs::{Mr, MrHandle};
 use core::ptr::NonNull;
@@ -83,12 +84,7 @@ pub struct Record {
     next: u32,
 }
 
-/// Records in a chunk.
-const CHUNK: usize = 512;
-/// Chunks at the most: a quarter of a million regions.
-const CHUNKS: usize = marks::CHUNKS;
-
-/// The table of all regions' records.
+/// The table of all regions' records: a quarter of a million at the most.
 pub struct Records {
     chunks: [Option<NonNull<Record>>; CHUNKS],
     /// Numbers below this have been used.
