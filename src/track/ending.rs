@@ -157,7 +157,7 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             continue;
         };
         // What was emptied just now has nothing left that proves it.
-        if !(emptied && is_of_its_device(d) || own::see(d, None)) {
+        if !(emptied && own::may_be(d) || own::see(d, None)) {
             own::give_up(d);
         }
         let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
@@ -186,12 +186,6 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             remembered::close_own(device);
         }
     }
-}
-
-/// Whether what is behind domain `d`'s descriptor is its device.
-fn is_of_its_device(d: DomainId) -> bool {
-    let device = lock().and_then(|guard| guard.hca.domain(d)?.device);
-    device.is_some_and(|x| x.channel.is_open_here())
 }
 
 /// Milliseconds, or more, that others may still be at work in a domain that closes.

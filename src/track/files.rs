@@ -414,8 +414,9 @@ fn is_there_elsewhere(d: DomainId, device: Device) -> Option<bool> {
     is_any(device, |fd| own::see(d, Some(fd)) || own::is_there(d, fd))
 }
 
-/// Whether `fd` is a descriptor of ours.
+/// Whether `fd` is a descriptor of ours, and not one of the program's under such a number.
 fn is_ours(fd: i32) -> bool {
     let of = |x: &Domain| x.device.is_some_and(|x| x.channel.fd() == fd);
-    lock().is_some_and(|guard| guard.hca.find(of).next().is_some())
+    let named = lock().is_some_and(|guard| guard.hca.find(of).next().is_some());
+    named && file::is_closed_by_exec(fd)
 }

@@ -2,19 +2,22 @@
 //! numbers that there may be does, and have a file of its own there now, even one of the same device.
 //! That must be neither closed nor asked for anything.
 //!
-//! A region of ours proves it: its handle and its keys are found in its own context alone. Where the
-//! descriptor is lost, one of the program's that has the region gives us another.
+//! All of ours are closed by exec(2), which what dup2 and open put under a number is not by itself.
+//! Beyond that a region of ours proves it: its handle and its keys are found in its own context
+//! alone. A domain without a region goes by the program's own descriptor. Where ours is lost, one of
+//! the program's that has the region gives us another.
 
 use super::{lock, remembered, State};
 use crate::registrar::hca::files::FileId;
+use crate::registrar::hca::records::Record;
 use crate::registrar::hca::{Deregistration, Device, Domain, DomainId, Owner, State as Stage};
-use crate::sys::{self, file, Errno, Result};
+use crate::sys::{self, file, Result};
 use crate::uverbs::{Channel, Mr};
 
 /// Regions that are looked for: some may go meanwhile.
 const REGIONS: usize = 4;
-/// How often others are taken, if none of those is found.
-const TRIES: usize = 3;
+/// How often others are taken, if all of those have gone meanwhile.
+const TRIES: usize = 8;
 
 /// A duplicate of `fd` under a number that no other domain has for its own: the program may have
 /// closed that one, or have it in another thread's table, and by the number two files would be one.
@@ -58,7 +61,9 @@ impl Known {
             device: domain.device?,
             regions: [None; REGIONS],
         };
-        let all = guard.hca.records.each().filter(|(_, r)| r.domain == d);
+        // What was refused has a record, too.
+        let there = |r: &Record| r.domain == d && r.has_region();
+        let all = guard.hca.records.each().filter(|(_, r)| there(r));
         for (place, (_, r)) in known.regions.iter_mut().zip(all) {
             *place = Some(Mr {
                 handle: r.handle,
@@ -93,29 +98,57 @@ impl Known {
         .unwrap_or_else(|said| said)
     }
 
-    /// Whether its own descriptor is ours, by another of the program's where there are no regions.
-    /// Where nobody can say either way it is: as before Linux 5.8 without kcmp(2).
-    fn by_the_programs(&self) -> bool {
-        let (own, from) = (self.device.channel.fd(), self.device.from);
-        match file::is_same(own, from) {
-            Ok(same) => same,
-            Err(Errno::BADF) => false,
-            Err(_) => true,
-        }
+    /// Whether a region of `earlier` is there still.
+    fn has_one_of(&self, earlier: &Self) -> bool {
+        let mut all = self.regions.iter().flatten();
+        all.any(|mr| earlier.regions.contains(&Some(*mr)))
     }
+
+    /// Whether its own descriptor, which [`may_be_ours`], is ours: by another of the program's. No
+    /// where that is another file of the device. Where nobody can say it is: the program has closed
+    /// its own, or has another file there, or the kernel does not say (Linux before 6.10 without
+    /// kcmp(2)).
+    fn by_the_programs(&self) -> bool {
+        let (channel, from) = (self.device.channel, self.device.from);
+        let differs = file::is_same(channel.fd(), from) == Ok(false);
+        !differs || !channel.may_be(from)
+    }
+}
+
+/// Whether what is there may be our descriptor of `channel`: it is of the device, and closed by
+/// exec(2).
+fn may_be_ours(channel: Channel) -> bool {
+    let fd = channel.fd();
+    fd >= 0 && file::is_closed_by_exec(fd) && channel.may_be(fd)
 }
 
 /// Whether the descriptor of domain `d` is ours; and what is known of the domain.
 fn ask(d: DomainId) -> Option<(bool, Known)> {
+    let mut known = Known::of(d)?;
     for _ in 0..TRIES {
-        let known = Known::of(d)?;
-        match known.has(known.device.channel.fd()) {
+        let channel = known.device.channel;
+        if !may_be_ours(channel) {
+            return Some((false, known));
+        }
+        match known.has(channel.fd()) {
             Some(true) => return Some((true, known)),
             Some(false) => (),
-            None => return Some((known.by_the_programs(), known)),
+            None => break,
         }
+        // A region leaves the records before the kernel forgets it.
+        let now = Known::of(d)?;
+        if now.has_one_of(&known) {
+            return Some((false, now));
+        }
+        known = now;
     }
-    Some((false, Known::of(d)?))
+    Some((known.by_the_programs(), known))
+}
+
+/// Whether what is there may be domain `d`'s descriptor, which had nothing left to prove it by.
+pub fn may_be(d: DomainId) -> bool {
+    let device = lock().and_then(|guard| guard.hca.domain(d)?.device);
+    device.is_some_and(|x| may_be_ours(x.channel))
 }
 
 /// Sees to it that domain `d` has a descriptor that is ours: the one that it had, or another. `by`:

@@ -221,14 +221,14 @@ impl Channel {
 
     /// Whether the region is there, by its handle and with its keys. These are the device's own, and
     /// no two regions have the same at a time: so it is this context and no other. `None`: the
-    /// kernel does not say (Linux before 5.8).
+    /// kernel does not say (Linux before 5.8, or the device was taken out).
     pub fn has(&self, mr: &Mr) -> Option<bool> {
         let Way::Ioctl { driver } = self.way else {
             return None;
         };
         match wire::query_mr(self.fd, driver, mr.handle.0) {
             Ok(keys) => Some(keys == (mr.lkey, mr.rkey)),
-            Err(wire::PROTONOSUPPORT | Errno::PERM) => None,
+            Err(wire::PROTONOSUPPORT | Errno::PERM | Errno::IO) => None,
             Err(_) => Some(false),
         }
     }

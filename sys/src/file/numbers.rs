@@ -31,6 +31,12 @@ pub fn duplicate_above(fd: i32, low: i32) -> Result<i32> {
     call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest).map(|fd| fd as i32)
 }
 
+/// Whether exec(2) closes `fd`. No where it is none.
+pub fn is_closed_by_exec(fd: i32) -> bool {
+    let flags = call!(libc::SYS_fcntl, fd, libc::F_GETFD);
+    flags.is_ok_and(|flags| flags & libc::FD_CLOEXEC as u64 != 0)
+}
+
 /// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
 /// taken meanwhile. For a process with one thread, and a table that nobody shares. Where there is
 /// no room, at any number.
@@ -138,9 +144,11 @@ mod tests {
         let high = duplicate_high(null.raw()).unwrap();
         let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE).unwrap();
         assert!(high as u64 >= soft.min(HIGH) - RESERVED);
-        let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
-        assert_eq!(flags, libc::FD_CLOEXEC as u64);
+        assert!(is_closed_by_exec(high));
+        let same = call!(libc::SYS_dup3, null.raw(), high, 0);
+        assert!(same == Ok(high as u64) && !is_closed_by_exec(high));
         close(high);
+        assert!(!is_closed_by_exec(-1));
     }
 
     #[test]
