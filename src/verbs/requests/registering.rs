@@ -2,7 +2,7 @@
 
 use super::copy::{Copy, Made};
 use super::{Answered, Asked};
-use crate::base::counters;
+use crate::base::{counters, settings};
 use crate::track::{self, asking, failed, files, lending, registering, revoking, subscribers};
 use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
@@ -23,6 +23,10 @@ pub fn register(asked: &Asked, what: Register) -> i64 {
 }
 
 fn lend(asked: &Asked, what: Register) -> Option<i64> {
+    // Nothing is lent then, and a descriptor of ours would keep open what the program closes.
+    if settings::config().keys_exact {
+        return None;
+    }
     let access = Access::as_asked(what.access);
     if !lending::servable(access) || what.length == 0 {
         return None;
@@ -50,10 +54,11 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         let number = handles::give_number(made, file, access)?;
         Some((number, *loan))
     });
-    let (number, loan) = lent?;
-    if !(subscribers::table().adapter_known)() {
+    // There may be a domain now also where nothing was lent.
+    if (lent.is_some() || files::any_there()) && !(subscribers::table().adapter_known)() {
         revoking::later();
     }
+    let (number, loan) = lent?;
     let keys = Mr {
         handle: loan.handle,
         lkey: loan.lkey,
