@@ -117,7 +117,7 @@ impl Seen {
 #[inline(never)]
 pub fn look(fd: i32) -> Option<FileId> {
     filters::expected();
-    if is_one(fd, fd) != Ok(true) {
+    if filters::is_shut_in() || file::is_same(fd, fd) != Ok(true) {
         return None;
     }
     let mut found = None;
@@ -166,13 +166,15 @@ fn new() -> FileId {
     FileId::from_raw(GIVEN.fetch_add(1, Relaxed).wrapping_add(1) & 0x7fff_ffff)
 }
 
-/// Whether two descriptors are of one open file. Errors: EPERM where the program has put itself
-/// under a seccomp filter since, which may kill who asks; others as [`file::is_same`]'s.
+/// Whether `fd` is of one open file with `own`, a descriptor of ours. Errors: EBADF where the program
+/// has put a file of its own there; EPERM where it has put itself under a seccomp filter since, which
+/// may kill who asks; others as [`file::is_same`]'s.
 #[inline]
 fn is_one(own: i32, fd: i32) -> Result<bool> {
     match filters::is_shut_in() {
         true => Err(Errno::PERM),
-        false => file::is_same(own, fd),
+        false if file::is_closed_by_exec(own) => file::is_same(own, fd),
+        false => Err(Errno::BADF),
     }
 }
 
@@ -338,12 +340,9 @@ pub fn look_after(gone: impl Fn(FileId)) {
         return;
     }
     for d in numbers() {
-        let Some((file, device)) = reached(d) else {
+        let Some((file, device)) = closed(d) else {
             continue;
         };
-        if is_open(d, file, device) {
-            continue;
-        }
         log::info!(
             "protection domain {}: the program has closed the adapter",
             device.pd.0
@@ -355,6 +354,28 @@ pub fn look_after(gone: impl Fn(FileId)) {
         }
         gone(file);
     }
+}
+
+/// Looks in a row after which an adapter counts as closed: a descriptor that the program moves
+/// meanwhile, by a duplicate, may be seen nowhere by one of them.
+const LOOKS: u32 = 3;
+/// Between them, in nanoseconds.
+const MOMENT: u64 = 1_000_000;
+
+/// Domain `d`, if it is known by its file, which the program has closed.
+fn closed(d: DomainId) -> Option<(FileId, Device)> {
+    let mut found = None;
+    for look in 0..LOOKS {
+        let (file, device) = reached(d)?;
+        if is_open(d, file, device) {
+            return None;
+        }
+        if look + 1 < LOOKS {
+            sys::nap(MOMENT);
+        }
+        found = Some((file, device));
+    }
+    found
 }
 
 /// Domain `d`, if it is known by its file.

@@ -275,10 +275,13 @@ fn start_anew(state: &mut State) {
     progress::forget();
     state.ledger.rebuild();
     aside::rebuild(&mut state.aside);
-    // The descriptors are copies of the parent's: they keep its regions alive.
-    state
-        .hca
-        .forget(|device| file::close_inherited(device.channel.fd()));
+    // The descriptors are copies of the parent's: they keep its regions alive. The program may have
+    // files of its own there.
+    state.hca.forget(|device| {
+        if device.channel.may_be_own() {
+            file::close_inherited(device.channel.fd());
+        }
+    });
     state.reserved = 0;
     owed::forget();
     state.adopting = false;

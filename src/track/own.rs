@@ -104,7 +104,7 @@ impl Known {
         all.any(|mr| earlier.regions.contains(&Some(*mr)))
     }
 
-    /// Whether its own descriptor, which [`may_be_ours`], is ours: by another of the program's. No
+    /// Whether its own descriptor, which [may be ours](Channel::may_be_own), is: by another of the program's. No
     /// where that is another file of the device. Where nobody can say it is: the program has closed
     /// its own, or has another file there, or the kernel does not say (Linux before 6.10 without
     /// kcmp(2)).
@@ -115,19 +115,12 @@ impl Known {
     }
 }
 
-/// Whether what is there may be our descriptor of `channel`: it is of the device, and closed by
-/// exec(2).
-fn may_be_ours(channel: Channel) -> bool {
-    let fd = channel.fd();
-    fd >= 0 && file::is_closed_by_exec(fd) && channel.may_be(fd)
-}
-
 /// Whether the descriptor of domain `d` is ours; and what is known of the domain.
 fn ask(d: DomainId) -> Option<(bool, Known)> {
     let mut known = Known::of(d)?;
     for _ in 0..TRIES {
         let channel = known.device.channel;
-        if !may_be_ours(channel) {
+        if !channel.may_be_own() {
             return Some((false, known));
         }
         match known.has(channel.fd()) {
@@ -148,7 +141,7 @@ fn ask(d: DomainId) -> Option<(bool, Known)> {
 /// Whether what is there may be domain `d`'s descriptor, which had nothing left to prove it by.
 pub fn may_be(d: DomainId) -> bool {
     let device = lock().and_then(|guard| guard.hca.domain(d)?.device);
-    device.is_some_and(|x| may_be_ours(x.channel))
+    device.is_some_and(|x| x.channel.may_be_own())
 }
 
 /// Sees to it that domain `d` has a descriptor that is ours: the one that it had, or another. `by`:

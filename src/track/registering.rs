@@ -19,7 +19,7 @@ use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{numbers, Device, DomainId};
 use crate::registrar::pin::is_limit;
-use crate::sys::{Errno, Result};
+use crate::sys::{file, Errno, Result};
 use crate::uverbs::Mr;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -408,12 +408,18 @@ pub fn register(device: Device, range: PageRange, access: Access) -> Result<Mr> 
     outcome
 }
 
-/// As [`register`], for what takes the place of a region that is the same.
+/// As [`register`], for what takes the place of a region that is the same. Errors: the kernel's; EBADF
+/// where the program has put a file of its own under our number, by which another protection domain
+/// may have this one's.
 pub(super) fn register_uncounted(device: Device, range: PageRange, access: Access) -> Result<Mr> {
     let start = arch::ticks();
-    let outcome = device
-        .channel
-        .reg_mr(device.pd, range.start(), range.len(), access);
+    let outcome = match file::is_closed_by_exec(device.channel.fd()) {
+        true => {
+            let (start, len) = (range.start(), range.len());
+            device.channel.reg_mr(device.pd, start, len, access)
+        }
+        false => Err(Errno::BADF),
+    };
     spent(Counter::HcaNanos, start);
     outcome
 }

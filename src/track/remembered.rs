@@ -67,14 +67,15 @@ pub fn clear() {
     KNOWN.iter().for_each(|row| row.store(0, Relaxed));
 }
 
-/// Closes our own descriptor of a device, if it has one. Nothing is compared with it any more.
+/// Closes our own descriptor of a device, if it has one that may be ours still. Nothing is compared
+/// with it any more.
 pub fn close_own(device: Device) {
     let own = device.channel.fd();
     let same = |row: &&AtomicU64| row.load(Relaxed) as u32 == (own as u32).wrapping_add(1);
     OWN.iter()
         .filter(same)
         .for_each(|row| row.store(0, Relaxed));
-    if own >= 0 {
+    if device.channel.may_be_own() {
         file::close(own);
     }
 }

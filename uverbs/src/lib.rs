@@ -214,6 +214,12 @@ impl Channel {
         }
     }
 
+    /// Whether what is there may be a descriptor that we have made: of the device, and closed by
+    /// exec(2), which what the program puts under a number (dup2) is not by itself.
+    pub fn may_be_own(&self) -> bool {
+        self.fd >= 0 && file::is_closed_by_exec(self.fd) && self.may_be(self.fd)
+    }
+
     /// The same device by another descriptor.
     pub fn by(&self, fd: i32) -> Self {
         Self { fd, ..*self }
@@ -221,15 +227,15 @@ impl Channel {
 
     /// Whether the region is there, by its handle and with its keys. These are the device's own, and
     /// no two regions have the same at a time: so it is this context and no other. `None`: the
-    /// kernel does not say (Linux before 5.8, or the device was taken out).
+    /// kernel does not say (Linux before 5.8, or the device was taken out: EIO).
     pub fn has(&self, mr: &Mr) -> Option<bool> {
         let Way::Ioctl { driver } = self.way else {
             return None;
         };
         match wire::query_mr(self.fd, driver, mr.handle.0) {
             Ok(keys) => Some(keys == (mr.lkey, mr.rkey)),
-            Err(wire::PROTONOSUPPORT | Errno::PERM | Errno::IO) => None,
-            Err(_) => Some(false),
+            Err(Errno::NOENT | Errno::INVAL | Errno::BADF | Errno::NOTTY) => Some(false),
+            Err(_) => None,
         }
     }
 
