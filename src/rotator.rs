@@ -49,7 +49,8 @@ const QUIET: u64 = 2000 * MILLISECOND;
 /// How often it looks whether the process lives, and asks again for what was bound, in
 /// nanoseconds.
 const GLANCE: u64 = 500 * MILLISECOND;
-/// How often it looks whether adapters are open still, in nanoseconds, at the most and at the least.
+/// How often it looks whether adapters are open still, in nanoseconds, at the most and at the least:
+/// the longer nobody has asked for anything by ioctl, the less often.
 const LOOK: core::ops::RangeInclusive<u64> = 100 * MILLISECOND..=GLANCE;
 /// The rotator works for one part of the time in so many: registering holds up whoever maps memory.
 const SHARE: u64 = 4;
@@ -67,7 +68,7 @@ fn pace() -> (u64, u32) {
     }
 }
 
-/// How often it looks whether adapters are open still, in nanoseconds.
+/// How often it looks whether adapters are open still while requests come, in nanoseconds.
 fn look_every() -> u64 {
     let ms = settings::config().revoke_ms;
     let wanted = ms.map_or(0, |ms| u64::from(ms) * MILLISECOND);
@@ -269,6 +270,10 @@ impl Work {
     fn look_after(&mut self) {
         let now = time::now();
         if now >= self.looks && self.watches() {
+            self.every = match files::were_used() {
+                true => look_every(),
+                false => self.every.saturating_mul(2).min(*LOOK.end()),
+            };
             self.looks = now.saturating_add(self.every);
             (subscribers::table().adapters_closed)();
         }

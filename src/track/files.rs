@@ -19,6 +19,22 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 static GIVEN: AtomicU32 = AtomicU32::new(0);
 /// Whether there has been a domain that is known by its file.
 static ANY: AtomicBool = AtomicBool::new(false);
+/// Whether a request has come since somebody has asked.
+static USED: AtomicBool = AtomicBool::new(false);
+
+/// A request about a registration, or a protection domain, has come by ioctl.
+#[inline]
+pub fn use_now() {
+    // The cache line stays shared while it is set.
+    if !USED.load(Relaxed) {
+        USED.store(true, Relaxed);
+    }
+}
+
+/// Whether one has come since this was called last.
+pub fn were_used() -> bool {
+    USED.swap(false, Relaxed)
+}
 
 /// The open file behind `fd`, if it is the one that it was, by one question to the kernel: what
 /// puts another file under a number (dup2, close and whatever opens a file) is not seen, and one

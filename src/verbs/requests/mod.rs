@@ -116,6 +116,7 @@ fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
         }
     }
     let request = asked.message.request(&asked.core);
+    files::use_now();
     let value = match request {
         Request::Register(what) if !is_inside() => registering::register(asked, what),
         Request::Registration if !is_inside() => registering::pass_on(asked),
