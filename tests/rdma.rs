@@ -155,7 +155,10 @@ mod stock {
         requests_exact = "requests" [] [BY_IOCTL, ("REGALL_KEYS", "exact")] Same;
         requests_within = "requests_within" [] [BY_IOCTL] Same;
         requests_by_symbols = "requests" [] [] Same;
+        closed = "closed" [] [] Same;
+        closed_requests = "closed" [] [BY_IOCTL] Same;
         descriptors = "descriptors" [] [BY_IOCTL] Same;
+        descriptors_exact = "descriptors" [] [BY_IOCTL, ("REGALL_KEYS", "exact")] Same;
         descriptors_refused = "descriptors" ["refused"] [BY_IOCTL] Same;
         storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
