@@ -374,7 +374,7 @@ pub fn look_after(gone: impl Fn(FileId)) {
 
 /// Looks in a row after which an adapter counts as closed: a descriptor that the program moves
 /// meanwhile, by a duplicate, may be seen nowhere by one of them.
-const LOOKS: u32 = 3;
+const LOOKS: u32 = 16;
 /// Between them, in nanoseconds.
 const MOMENT: u64 = 1_000_000;
 

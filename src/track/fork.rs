@@ -278,7 +278,7 @@ fn start_anew(state: &mut State) {
     // The descriptors are copies of the parent's: they keep its regions alive. The program may have
     // files of its own there.
     state.hca.forget(|device| {
-        if device.channel.may_be_own() {
+        if device.may_be_own() {
             file::close_inherited(device.channel.fd());
         }
     });

@@ -2,16 +2,16 @@
 //! numbers that there may be does, and have a file of its own there now, even one of the same device.
 //! That must be neither closed nor asked for anything.
 //!
-//! All of ours are closed by exec(2), which what dup2 and open put under a number is not by itself.
-//! Beyond that a region of ours proves it: its handle and its keys are found in its own context
-//! alone. A domain without a region goes by the program's own descriptor. Where ours is lost, one of
-//! the program's that has the region gives us another.
+//! All of ours are closed by exec(2), which what dup2 and open put under a number is not by itself:
+//! that is asked before each use. Beyond that a region of ours proves it: its handle and its keys are
+//! found in its own context alone. A domain without a region goes by the program's own descriptor.
+//! Where ours is lost, one of the program's that has the region gives us another.
 
 use super::{lock, remembered, State};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::records::Record;
 use crate::registrar::hca::{Deregistration, Device, Domain, DomainId, Owner, State as Stage};
-use crate::sys::{self, file, Result};
+use crate::sys::{self, file, Errno, Result};
 use crate::uverbs::{Channel, Mr};
 
 /// Regions that are looked for: some may go meanwhile.
@@ -104,29 +104,26 @@ impl Known {
         all.any(|mr| earlier.regions.contains(&Some(*mr)))
     }
 
-    /// Whether its own descriptor, which [may be ours](Channel::may_be_own), is: by another of the program's. No
+    /// Whether its own descriptor is ours where no region says so: by another of the program's. No
     /// where that is another file of the device. Where nobody can say it is: the program has closed
     /// its own, or has another file there, or the kernel does not say (Linux before 6.10 without
     /// kcmp(2)).
     fn by_the_programs(&self) -> bool {
         let (channel, from) = (self.device.channel, self.device.from);
-        let differs = file::is_same(channel.fd(), from) == Ok(false);
-        !differs || !channel.may_be(from)
+        let differs = || file::is_same(channel.fd(), from) == Ok(false) && channel.may_be(from);
+        self.device.may_be_own() && !differs()
     }
 }
 
-/// Whether the descriptor of domain `d` is ours; and what is known of the domain.
+/// Whether the descriptor of domain `d` is ours; and what is known of the domain. One that is, is
+/// closed by exec(2) from then on: the program may have changed that for all that it found.
 fn ask(d: DomainId) -> Option<(bool, Known)> {
     let mut known = Known::of(d)?;
+    let mut said = None;
     for _ in 0..TRIES {
-        let channel = known.device.channel;
-        if !channel.may_be_own() {
-            return Some((false, known));
-        }
-        match known.has(channel.fd()) {
-            Some(true) => return Some((true, known)),
-            Some(false) => (),
-            None => break,
+        said = known.has(known.device.channel.fd());
+        if said != Some(false) {
+            break;
         }
         // A region leaves the records before the kernel forgets it.
         let now = Known::of(d)?;
@@ -135,13 +132,27 @@ fn ask(d: DomainId) -> Option<(bool, Known)> {
         }
         known = now;
     }
-    Some((known.by_the_programs(), known))
+    let ours = said == Some(true) || known.by_the_programs();
+    let own = known.device.channel.fd();
+    if ours && !file::is_closed_by_exec(own) {
+        file::set_closed_by_exec(own);
+    }
+    Some((ours, known))
 }
 
 /// Whether what is there may be domain `d`'s descriptor, which had nothing left to prove it by.
 pub fn may_be(d: DomainId) -> bool {
     let device = lock().and_then(|guard| guard.hca.domain(d)?.device);
-    device.is_some_and(|x| x.channel.may_be_own())
+    device.is_some_and(|x| x.may_be_own())
+}
+
+/// The way to where `channel` leads: itself, unless the program has put something of its own there, or
+/// has closed it. Errors: EBADF: there is none.
+pub fn sure(channel: Channel) -> Result<Channel> {
+    match file::is_closed_by_exec(channel.fd()) {
+        true => Ok(channel),
+        false => instead_of(channel).ok_or(Errno::BADF),
+    }
 }
 
 /// Sees to it that domain `d` has a descriptor that is ours: the one that it had, or another. `by`:
@@ -206,16 +217,16 @@ fn put(state: &mut State, d: DomainId, known: &Known, own: i32) -> bool {
     true
 }
 
-/// Another way to where `channel` has led, if its descriptor is lost.
+/// A way to where `channel` has led: another one if its descriptor is lost.
 #[cold]
-pub fn instead_of(channel: Channel) -> Option<Channel> {
+#[inline(never)]
+fn instead_of(channel: Channel) -> Option<Channel> {
     if channel.fd() < 0 {
         return None;
     }
     let fd = |x: &Domain| x.device.map(|x| x.channel.fd());
     let d = lock()?.hca.find(|x| fd(x) == Some(channel.fd())).next()?;
-    let there = see(d, None).then(|| Some(lock()?.hca.domain(d)?.device?.channel))?;
-    there.filter(|now| *now != channel)
+    see(d, None).then(|| Some(lock()?.hca.domain(d)?.device?.channel))?
 }
 
 /// Nothing is asked of domain `d`'s descriptor any more: it is not ours.

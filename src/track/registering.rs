@@ -10,7 +10,7 @@ use super::real::spent;
 use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Clear, Whose};
 use super::waiting::{self, Reach};
 use super::work::{self, Finished};
-use super::{lock, notes, owed, progress, State, USER_END};
+use super::{lock, notes, owed, own, progress, State, USER_END};
 use crate::arch;
 use crate::base::counters;
 use crate::limits;
@@ -19,7 +19,7 @@ use crate::registrar::hca::records::{Life, Record};
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{numbers, Device, DomainId};
 use crate::registrar::pin::is_limit;
-use crate::sys::{file, Errno, Result};
+use crate::sys::{Errno, Result};
 use crate::uverbs::Mr;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -413,13 +413,9 @@ pub fn register(device: Device, range: PageRange, access: Access) -> Result<Mr> 
 /// may have this one's.
 pub(super) fn register_uncounted(device: Device, range: PageRange, access: Access) -> Result<Mr> {
     let start = arch::ticks();
-    let outcome = match file::is_closed_by_exec(device.channel.fd()) {
-        true => {
-            let (start, len) = (range.start(), range.len());
-            device.channel.reg_mr(device.pd, start, len, access)
-        }
-        false => Err(Errno::BADF),
-    };
+    let (at, len) = (range.start(), range.len());
+    let channel = own::sure(device.channel);
+    let outcome = channel.and_then(|channel| channel.reg_mr(device.pd, at, len, access));
     spent(Counter::HcaNanos, start);
     outcome
 }

@@ -75,7 +75,7 @@ pub fn close_own(device: Device) {
     OWN.iter()
         .filter(same)
         .for_each(|row| row.store(0, Relaxed));
-    if device.channel.may_be_own() {
+    if device.may_be_own() {
         file::close(own);
     }
 }

@@ -214,12 +214,6 @@ impl Channel {
         }
     }
 
-    /// Whether what is there may be a descriptor that we have made: of the device, and closed by
-    /// exec(2), which what the program puts under a number (dup2) is not by itself.
-    pub fn may_be_own(&self) -> bool {
-        self.fd >= 0 && file::is_closed_by_exec(self.fd) && self.may_be(self.fd)
-    }
-
     /// The same device by another descriptor.
     pub fn by(&self, fd: i32) -> Self {
         Self { fd, ..*self }

@@ -44,6 +44,11 @@ pub fn is_closed_by_exec(fd: i32) -> bool {
     flags.is_ok_and(|flags| flags & libc::FD_CLOEXEC as u64 != 0)
 }
 
+/// From now on exec(2) closes `fd`.
+pub fn set_closed_by_exec(fd: i32) {
+    let _ = call!(libc::SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
+}
+
 /// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
 /// taken meanwhile. For a process with one thread, and a table that nobody shares. Where there is
 /// no room, at any number.
@@ -152,6 +157,8 @@ mod tests {
         assert!(is_closed_by_exec(high));
         let same = call!(libc::SYS_dup3, null.raw(), high, 0);
         assert!(same == Ok(high as u64) && !is_closed_by_exec(high));
+        set_closed_by_exec(high);
+        assert!(is_closed_by_exec(high));
         close(high);
         assert!(!is_closed_by_exec(-1));
     }
