@@ -65,16 +65,23 @@ pub fn steady(at: u64, bytes: u64, writable: bool) -> bool {
     touchable(at, bytes, writable, stays)
 }
 
-/// As [`steady`] of a byte at `at`, and of all behind it to the end of what `to` is told.
+/// As [`steady`], by what is known already: what would have to be read from /proc is not.
+pub fn steady_unasked(at: u64, bytes: u64, writable: bool) -> bool {
+    let mut end = at;
+    steady_unasked_from(at, writable, |to| end = to);
+    at.checked_add(bytes).is_some_and(|to| to <= end)
+}
+
+/// As [`steady_unasked`] of a byte at `at`, and of all behind it to the end of what `to` is told.
 #[inline]
-pub fn steady_from(at: u64, writable: bool, to: impl FnOnce(u64)) {
+pub fn steady_unasked_from(at: u64, writable: bool, to: impl FnOnce(u64)) {
     if guards::elsewhere() || counters::keys_in_use() {
         return;
     }
     let mut end = at;
     let all = touchable(at, 1, writable, |found| {
         end = found.end;
-        stays(found)
+        stays_by(found, |found, _| is_known(found) == Some(true))
     });
     if all {
         to(end);
@@ -82,6 +89,10 @@ pub fn steady_from(at: u64, writable: bool, to: impl FnOnce(u64)) {
 }
 
 fn stays(found: &Found) -> bool {
+    stays_by(found, known)
+}
+
+fn stays_by(found: &Found, known: impl Fn(&Found, bool) -> bool) -> bool {
     let attr = found.attr();
     match (attr.kind, attr.prot.shared()) {
         (Kind::Anon | Kind::Heap | Kind::Stack | Kind::Shm, _) => true,
@@ -92,25 +103,32 @@ fn stays(found: &Found) -> bool {
     }
 }
 
+/// What is known of the file behind a mapping already: see [`known`].
+fn is_known(found: &Found) -> Option<bool> {
+    let said = FILES.get(found.id as usize % KNOWN)?.load(Relaxed);
+    let no = found.id << 1;
+    match said {
+        _ if said == no | 1 => Some(true),
+        _ if said == no && no != 0 => Some(false),
+        _ => None,
+    }
+}
+
 /// Whether nobody can cut short the file behind a mapping, or nobody would: a module's data
 /// are in its file until they are written to. Asked once an entry.
 fn known(found: &Found, shared: bool) -> bool {
+    if let Some(said) = is_known(found) {
+        return said;
+    }
     let Some(known) = FILES.get(found.id as usize % KNOWN) else {
         return false;
     };
-    let (said, no) = (known.load(Relaxed), found.id << 1);
-    match said {
-        _ if said == no | 1 => true,
-        _ if said == no && no != 0 => false,
-        _ => {
-            let steady = match shared {
-                true => can_not_shrink(found.start),
-                false => is_of_a_module(found.start),
-            };
-            known.store(no | u64::from(steady), Relaxed);
-            steady
-        }
-    }
+    let steady = match shared {
+        true => can_not_shrink(found.start),
+        false => is_of_a_module(found.start),
+    };
+    known.store(found.id << 1 | u64::from(steady), Relaxed);
+    steady
 }
 
 #[cold]

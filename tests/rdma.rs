@@ -159,6 +159,11 @@ mod stock {
         requests_exact = "requests" [] [BY_IOCTL, ("REGALL_KEYS", "exact")] Same;
         requests_within = "requests_within" [] [BY_IOCTL] Same;
         requests_by_symbols = "requests" [] [] Same;
+        closed = "closed" [] [] Same;
+        closed_requests = "closed" [] [BY_IOCTL] Same;
+        descriptors = "descriptors" [] [BY_IOCTL] Same;
+        descriptors_exact = "descriptors" [] [BY_IOCTL, ("REGALL_KEYS", "exact")] Same;
+        descriptors_refused = "descriptors" ["refused"] [BY_IOCTL] Same;
         storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
@@ -182,6 +187,7 @@ mod odp {
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
         requests = "requests" [] [BY_IOCTL] Same;
+        descriptors = "descriptors" [] [BY_IOCTL] Same;
         truth = "truth" ["30", "2", REGALL, "lend"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
 }

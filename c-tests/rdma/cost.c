@@ -1,13 +1,12 @@
 /*
- * Proves: a registration that is served makes no system call, by libibverbs' symbols or (REGALL_VERBS=ioctl)
- * by its request to the kernel, and says (on standard error) what it costs beside a real one.
+ * Proves: a registration that is served makes no system call by libibverbs' symbols and, by its request to
+ * the kernel (REGALL_VERBS=ioctl), none but the question whose file the descriptor is; and says (on standard
+ * error) what it costs beside a real one.
  */
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <sys/prctl.h>
+#include <ucontext.h>
 #include <time.h>
 #include "rdma.h"
 
@@ -95,17 +94,41 @@ static void tell_costs(void)
 	}
 }
 
-static atomic_int which;
+static atomic_int which, asks;
 
+/* Whether system calls are signals. They are dispatched, not filtered: under a filter nothing is served. */
+static volatile char selector = SYSCALL_DISPATCH_FILTER_ALLOW;
+
+/* Counts a call, and makes it. */
 static void count(int number, siginfo_t *info, void *context)
 {
 	(void)number;
-	(void)context;
-	/* The thread that takes keys back has the lock at this moment, and is not running. */
-	if (info->si_syscall == SYS_futex)
+	selector = SYSCALL_DISPATCH_FILTER_ALLOW;
+	greg_t *g = ((ucontext_t *)context)->uc_mcontext.gregs;
+	switch (info->si_syscall) {
+	case SYS_futex: /* the thread that takes keys back has the lock at this moment, and is not running */
 		waits++;
-	else if (!calls++)
-		which = info->si_syscall;
+		break;
+	case SYS_fcntl: /* F_DUPFD_QUERY */
+	case SYS_gettid:
+	case SYS_kcmp:
+		asks++;
+		break;
+	default:
+		if (!calls++)
+			which = info->si_syscall;
+	}
+	long value = syscall(info->si_syscall, g[REG_RDI], g[REG_RSI], g[REG_RDX], g[REG_R10], g[REG_R8], g[REG_R9]);
+	g[REG_RAX] = value == -1 ? -errno : value;
+	selector = SYSCALL_DISPATCH_FILTER_BLOCK;
+}
+
+/* Where signal handlers return to: that call alone is not dispatched. */
+static unsigned long restorer(void)
+{
+	unsigned long act[4];
+	NEED(syscall(SYS_rt_sigaction, SIGSYS, NULL, act, 8) == 0);
+	return act[2];
 }
 
 /* In a thread for which every system call is a signal. It ends with the program. */
@@ -115,15 +138,8 @@ static void *without_calls(void *arg)
 	/* A thread's first is when the shim asks for its number, and malloc for its memory. */
 	struct ibv_mr *warm = way->reg(r.pd, p, PAGE, (uintptr_t)p, ALL);
 	NEED(warm && way->dereg(warm) == 0);
-	struct sock_filter all[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-	};
-	struct sock_fprog filter = { .len = 4, .filter = all };
-	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+	NEED(prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, restorer(), 16, &selector) == 0);
+	selector = SYSCALL_DISPATCH_FILTER_BLOCK;
 	for (int i = 0; i < 10000; i++) {
 		volatile int access = ALL;
 		char *at = p + i % 1000;
@@ -131,9 +147,10 @@ static void *without_calls(void *arg)
 		if (!mr || way->dereg(mr))
 			bad++;
 	}
+	selector = SYSCALL_DISPATCH_FILTER_ALLOW;
 	done = 1;
 	for (;;)
-		;
+		pause();
 }
 
 int main(void)
@@ -150,15 +167,17 @@ int main(void)
 		tell_costs();
 		for (int w = 0; w < served_ways; w++) {
 			pthread_t t;
-			done = calls = waits = 0;
+			done = calls = waits = asks = 0;
 			NEED(pthread_create(&t, NULL, without_calls, &ways[w]) == 0);
-			for (int i = 0; i < 1000 && !done; i++)
+			for (int i = 0; i < 3000 && !done; i++)
 				usleep(10000);
 			PROMISE(done && !bad);
 			PROMISE(calls == 0 && waits < 20);
+			PROMISE(w == 0 ? asks == 0 : asks > 0 && asks < 40100);
 			if (calls)
 				say("%s: the first is number %d", ways[w].name, which);
-			fprintf(stderr, "%s: 20000 calls served with %d system calls, and %d waits\n", ways[w].name, calls, waits);
+			fprintf(stderr, "%s: 20000 calls served with %d system calls, %d questions and %d waits\n", ways[w].name, calls,
+				asks, waits);
 		}
 	}
 	say("end");

@@ -139,36 +139,39 @@ static void disconnect_pair(struct rig *r)
 
 #else
 
+/* Makes a queue pair ready to work with number `dest` of the same adapter; it gives up after `patience`
+   attempts more than one. */
+__attribute__((unused)) static void join(struct ibv_context *ctx, struct ibv_qp *qp, uint32_t dest, uint8_t patience)
+{
+	union ibv_gid gid;
+	NEED(ibv_query_gid(ctx, 1, 0, &gid) == 0);
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
+	NEED(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+	a = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = dest,
+		.max_dest_rd_atomic = 4,
+		.min_rnr_timer = 12,
+		.ah_attr = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 }, .port_num = 1 },
+	};
+	NEED(ibv_modify_qp(qp, &a,
+			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+	a = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = patience, .rnr_retry = 6, .max_rd_atomic = 4
+	};
+	NEED(ibv_modify_qp(qp, &a,
+			   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				   IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
 /* Two queue pairs that are connected with each other. */
 __attribute__((unused)) static void connect_pair(struct rig *r)
 {
-	union ibv_gid gid;
-	NEED(ibv_query_gid(r->ctx, 1, 0, &gid) == 0);
 	make_queue_pairs(r);
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
-		NEED(ibv_modify_qp(r->qp[i], &a,
-				   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
-	}
-	for (int i = 0; i < 2; i++) {
-		struct ibv_qp_attr a = {
-			.qp_state = IBV_QPS_RTR,
-			.path_mtu = IBV_MTU_1024,
-			.dest_qp_num = r->qp[1 - i]->qp_num,
-			.max_dest_rd_atomic = 4,
-			.min_rnr_timer = 12,
-			.ah_attr = { .is_global = 1, .grh = { .dgid = gid, .hop_limit = 1 }, .port_num = 1 },
-		};
-		NEED(ibv_modify_qp(r->qp[i], &a,
-				   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-					   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-		a = (struct ibv_qp_attr){
-			.qp_state = IBV_QPS_RTS, .timeout = 17, .retry_cnt = 6, .rnr_retry = 6, .max_rd_atomic = 4
-		};
-		NEED(ibv_modify_qp(r->qp[i], &a,
-				   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-					   IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
-	}
+	for (int i = 0; i < 2; i++)
+		join(r->ctx, r->qp[i], r->qp[1 - i]->qp_num, 6);
 }
 
 static void disconnect_pair(struct rig *r)

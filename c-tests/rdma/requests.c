@@ -6,16 +6,10 @@
 #ifdef WITHIN
 #define RDMA_STATIC_PROVIDERS rxe
 #endif
-#include <rdma/ib_user_ioctl_cmds.h>
-#include <rdma/ib_user_verbs.h>
-#include <rdma/rdma_user_ioctl_cmds.h>
-#include <sys/ioctl.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <fcntl.h>
-#include "rdma.h"
-
-enum { RXE = 14 };
+#include "requests.h"
 
 static struct rig r;
 static char *p;
@@ -45,136 +39,6 @@ static void find_functions(void)
 	dealloc_pd = (typeof(dealloc_pd))dlvsym(all, "ibv_dealloc_pd", "IBVERBS_1.1");
 	NEED(own_reg && reg_iova2 && own_dereg && alloc_pd && dealloc_pd);
 #endif
-}
-
-/* A message as libibverbs makes it, by which every request below is sent. */
-struct message {
-	struct ib_uverbs_ioctl_hdr head;
-	struct ib_uverbs_attr attr[8];
-};
-
-static struct ib_uverbs_attr *with(struct message *m, int id, size_t len, uint64_t data)
-{
-	struct ib_uverbs_attr *a = &m->attr[m->head.num_attrs++];
-	*a = (struct ib_uverbs_attr){ .attr_id = id, .len = len, .flags = UVERBS_ATTR_F_MANDATORY, .data = data };
-	m->head.length = sizeof m->head + m->head.num_attrs * sizeof *a;
-	return a;
-}
-
-static struct message empty(int object, int method)
-{
-	return (struct message){ .head = { .object_id = object, .method_id = method, .driver_id = RXE, .length = sizeof(struct ib_uverbs_ioctl_hdr) } };
-}
-
-static struct message command(int number)
-{
-	struct message m = empty(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
-	with(&m, UVERBS_ATTR_WRITE_CMD, 8, number);
-	return m;
-}
-
-/* 0, or the error. */
-static int send_to(int fd, void *m)
-{
-	return ioctl(fd, RDMA_VERBS_IOCTL, m) ? errno : 0;
-}
-
-struct asked {
-	struct ib_uverbs_reg_mr in;
-	struct ib_uverbs_reg_mr_resp out;
-	struct message m;
-};
-
-static int raw_reg(int fd, struct asked *a, uint32_t pd, void *at, size_t len, uint32_t access)
-{
-	a->in = (struct ib_uverbs_reg_mr){ .start = (uintptr_t)at, .length = len, .hca_va = (uintptr_t)at, .pd_handle = pd, .access_flags = access };
-	a->out = (struct ib_uverbs_reg_mr_resp){ 0 };
-	a->m = command(IB_USER_VERBS_CMD_REG_MR);
-	with(&a->m, UVERBS_ATTR_CORE_IN, 40, (uintptr_t)&a->in);
-	with(&a->m, UVERBS_ATTR_CORE_OUT, 12, (uintptr_t)&a->out);
-	return send_to(fd, &a->m);
-}
-
-/* By the method of its own, which Linux has from 6.17 on. */
-enum { REG_MR = UVERBS_METHOD_REG_DMABUF_MR + 1 };
-
-static int raw_reg_by_method(int fd, struct asked *a, uint32_t pd, void *at, size_t len, uint32_t access)
-{
-	a->out = (struct ib_uverbs_reg_mr_resp){ 0 };
-	a->m = empty(UVERBS_OBJECT_MR, REG_MR);
-	with(&a->m, 0, 0, 0);
-	with(&a->m, 1, 0, pd);
-	with(&a->m, 3, 8, (uintptr_t)at);
-	with(&a->m, 4, 8, (uintptr_t)at);
-	with(&a->m, 5, 8, len);
-	with(&a->m, 6, 4, access);
-	with(&a->m, 9, 4, (uintptr_t)&a->out.lkey);
-	with(&a->m, 10, 4, (uintptr_t)&a->out.rkey);
-	int error = send_to(fd, &a->m);
-	a->out.mr_handle = (uint32_t)a->m.attr[0].data;
-	return error;
-}
-
-static int raw_destroy(int fd, uint32_t mr)
-{
-	struct message m = empty(UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY);
-	with(&m, UVERBS_ATTR_DESTROY_MR_HANDLE, 0, mr);
-	return send_to(fd, &m);
-}
-
-static int raw_dereg(int fd, uint32_t mr)
-{
-	struct message m = command(IB_USER_VERBS_CMD_DEREG_MR);
-	with(&m, UVERBS_ATTR_CORE_IN, 4, mr);
-	return send_to(fd, &m);
-}
-
-static int raw_dealloc(int fd, uint32_t pd)
-{
-	struct message m = empty(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY);
-	with(&m, UVERBS_ATTR_DESTROY_PD_HANDLE, 0, pd);
-	return send_to(fd, &m);
-}
-
-static uint32_t raw_pd(int fd)
-{
-	uint32_t pd = 0;
-	struct ib_uverbs_alloc_pd in = { 0 };
-	struct message m = command(IB_USER_VERBS_CMD_ALLOC_PD);
-	with(&m, UVERBS_ATTR_CORE_IN, 8, in.response);
-	with(&m, UVERBS_ATTR_CORE_OUT, 4, (uintptr_t)&pd);
-	NEED(send_to(fd, &m) == 0);
-	return pd;
-}
-
-/* The same device, opened anew, without libibverbs. */
-static int raw_open(void)
-{
-	char path[64];
-	NEED(snprintf(path, sizeof path, "/proc/self/fd/%d", r.ctx->cmd_fd) > 0);
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	NEED(fd >= 0);
-	uint32_t vectors = 0;
-	uint64_t support = 0;
-	struct message m = empty(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT);
-	with(&m, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, 4, (uintptr_t)&vectors);
-	with(&m, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, 8, (uintptr_t)&support);
-	NEED(send_to(fd, &m) == 0);
-	return fd;
-}
-
-/* Objects of this process that the kernel knows of. */
-static int count(const char *what)
-{
-	char command[128], line[512];
-	snprintf(command, sizeof command, "rdma res show %s pid %d", what, getpid());
-	FILE *f = popen(command, "r");
-	NEED(f);
-	int n = 0;
-	while (fgets(line, sizeof line, f))
-		n++;
-	pclose(f);
-	return n;
 }
 
 /* Whether the number is one that the shim made up. */
@@ -266,7 +130,7 @@ static void bad_memory(void)
 	say("away: %d", raw_destroy(fd, away->out.mr_handle));
 }
 
-static void query(uint32_t mr, uint32_t key)
+static void query(uint32_t mr, uint32_t key, const char *at)
 {
 	uint32_t lkey = 0, rkey = 0;
 	uint64_t length = 0, iova = 0;
@@ -277,7 +141,7 @@ static void query(uint32_t mr, uint32_t key)
 	with(&m, UVERBS_ATTR_QUERY_MR_RESP_LENGTH, 8, (uintptr_t)&length);
 	with(&m, UVERBS_ATTR_QUERY_MR_RESP_IOVA, 8, (uintptr_t)&iova);
 	say("asked: %d, flags %d %d %d", send_to(r.ctx->cmd_fd, &m), m.attr[1].flags, m.attr[3].flags, m.attr[4].flags);
-	say("length %zu, at its place: %d, key: %d", (size_t)length, iova == (uintptr_t)p, lkey == key);
+	say("length %zu, at its place: %d, key: %d", (size_t)length, iova == (uintptr_t)at, lkey == key);
 }
 
 static void by_method(void)
@@ -307,8 +171,47 @@ static void changes(void)
 	with(&m, UVERBS_ATTR_CORE_IN, sizeof in, (uintptr_t)&in);
 	with(&m, UVERBS_ATTR_CORE_OUT, sizeof out, (uintptr_t)&out);
 	say("changed: %d", send_to(r.ctx->cmd_fd, &m));
-	query(mr->handle, out.lkey ? out.lkey : mr->lkey);
+	query(mr->handle, out.lkey ? out.lkey : mr->lkey, p);
 	say("dereg: %d", own_dereg(mr));
+}
+
+/* A region is what it was also when its memory is not mapped any more. */
+static void unmapped(void)
+{
+	char *at = island(4);
+	struct asked a;
+	NEED(raw_reg(r.ctx->cmd_fd, &a, r.pd->handle, at, 3 * PAGE, ALL) == 0);
+	NEED(munmap(at, 4 * PAGE) == 0);
+	query(a.out.mr_handle, a.out.lkey, at);
+	say("destroyed: %d", raw_destroy(r.ctx->cmd_fd, a.out.mr_handle));
+}
+
+static void *message_to_be_unmapped;
+static volatile int over;
+
+/* Another thread takes the message away and puts it back: EFAULT now and then, but no signal. */
+static void *unmap_and_map(void *arg)
+{
+	while (!over) {
+		NEED(munmap(message_to_be_unmapped, PAGE) == 0);
+		anon_at(message_to_be_unmapped, 1);
+	}
+	return arg;
+}
+
+static void contended(void)
+{
+	message_to_be_unmapped = island(1);
+	pthread_t t;
+	NEED(pthread_create(&t, NULL, unmap_and_map, NULL) == 0);
+	int bad = 0;
+	for (int i = 0; i < 20000; i++) {
+		int error = send_to(r.ctx->cmd_fd, message_to_be_unmapped);
+		bad += error != EFAULT && error != EINVAL && error != EPROTONOSUPPORT;
+	}
+	over = 1;
+	NEED(pthread_join(t, NULL) == 0);
+	say("contended: %d", bad);
 }
 
 /* The region is the parent's, whatever the child does. */
@@ -384,26 +287,26 @@ static void pass_to_another(int to, pid_t child)
 	say("ended: %d", status);
 }
 
-/* What is closed goes with its last descriptor, and is not waited for longer than until the next
- * device is opened. */
+/* What is closed goes with its last descriptor, before close() returns. */
 static void closing(void)
 {
 	int contexts = count("ctx");
-	int fd = raw_open(), other = dup(fd);
+	int fd = raw_open(r.ctx), other = dup(fd);
 	uint32_t pd = raw_pd(fd);
 	struct asked a;
 	NEED(raw_reg(fd, &a, pd, p, PAGE, ALL) == 0);
 	say("busy: %d", raw_dealloc(fd, pd));
 	close(fd);
-	int next = raw_open();
+	int next = raw_open(r.ctx);
 	say("there by another descriptor: %d", raw_destroy(other, a.out.mr_handle));
 	say("dealloc: %d", raw_dealloc(other, pd));
 	pd = raw_pd(other);
 	NEED(raw_reg(other, &a, pd, p, PAGE, ALL) == 0);
 	say("contexts: %d", count("ctx") - contexts);
 	close(other);
+	say("contexts: %d", count("ctx") - contexts);
 	close(next);
-	next = raw_open();
+	next = raw_open(r.ctx);
 	say("contexts: %d", count("ctx") - contexts);
 	/* Under the old numbers others: of what was closed nothing is left. */
 	say("gone: %d", raw_destroy(next, a.out.mr_handle));
@@ -427,6 +330,8 @@ int main(void)
 	requests();
 	bad_memory();
 	changes();
+	unmapped();
+	contended();
 	by_method();
 	children();
 	pass_to_another(to, child);

@@ -2,11 +2,11 @@
 //! as soon as the lock is free.
 
 use super::real::spent;
-use super::{lock, subscribers, State};
+use super::{lock, own, remembered, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
-use crate::sys::{self, file, Errno, Result};
+use crate::sys::{self, Errno, Result};
 use crate::uverbs::Mr;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
@@ -82,6 +82,13 @@ impl Deregistrations {
 /// else it is tried again, since what stays is in the way of the application.
 const GONE: [i32; 3] = [libc::ENOENT, libc::ENODEV, libc::EIO];
 
+/// Asks the kernel once, by another descriptor if ours is lost. Errors: the kernel's; EBADF where there
+/// is none.
+fn ask(it: &mut Deregistration) -> Result<()> {
+    it.channel = own::sure(it.channel)?;
+    it.channel.dereg_mr(it.handle)
+}
+
 /// Has the kernel forget a region. Called without the lock.
 pub fn deregister(deregistration: Deregistration) {
     counters::count(Counter::Deregistrations);
@@ -91,13 +98,14 @@ pub fn deregister(deregistration: Deregistration) {
 /// As [`deregister`], uncounted.
 fn forget(deregistration: Deregistration) {
     let start = arch::ticks();
-    let mut outcome = deregistration.channel.dereg_mr(deregistration.handle);
+    let mut deregistration = deregistration;
+    let mut outcome = ask(&mut deregistration);
     for _ in 0..TRIES {
         match outcome {
             // No descriptor, in a thread that has a table of its own: others may have it.
-            Err(Errno::BADF) => break,
+            Err(Errno::BADF | Errno::NOTTY) => break,
             Err(errno) if !GONE.contains(&errno.0) => {
-                outcome = deregistration.channel.dereg_mr(deregistration.handle);
+                outcome = ask(&mut deregistration);
             }
             _ => break,
         }
@@ -185,10 +193,10 @@ pub fn retry(fd: Option<i32>) -> bool {
     let mut left = false;
     let room = lock().map_or(0, |guard| guard.hca.bound.room());
     for n in 0..room {
-        let Some((d, it)) = lock().and_then(|mut guard| take(&mut guard, n, fd)) else {
+        let Some((d, mut it)) = lock().and_then(|mut guard| take(&mut guard, n, fd)) else {
             continue;
         };
-        let outcome = it.channel.dereg_mr(it.handle);
+        let outcome = ask(&mut it);
         // No such descriptor, or another file's: the region is gone if that is so in all threads.
         let elsewhere = |errno| matches!(errno, Errno::BADF | Errno::NOTTY);
         let gone = |errno: Errno| {
@@ -203,7 +211,7 @@ pub fn retry(fd: Option<i32>) -> bool {
             guard.hca.work_ends(d)
         });
         if let Some(device) = closed {
-            file::close(device.channel.fd());
+            remembered::close_own(device);
         }
     }
     left

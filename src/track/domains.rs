@@ -4,7 +4,7 @@ use super::adopting::{self, When};
 use super::turns::Whose;
 use super::waiting::Reach;
 use super::{
-    begin_work, end, files, filters, lock, progress, registering, revoking, State, USER_END,
+    begin_work, end, files, filters, lock, own, progress, registering, revoking, State, USER_END,
 };
 use crate::base::{counters, settings};
 use crate::config;
@@ -149,7 +149,8 @@ fn adopt_as(
             return Err(Errno::OPNOTSUPP);
         }
     };
-    let opened = open(owner, Device { channel, pd }, class, when);
+    let from = if sys::has_the_process_files() { fd } else { -1 };
+    let opened = open(owner, Device { channel, pd, from }, class, when);
     if opened == Err(Errno::OPNOTSUPP) {
         refuse(owner.context);
     }
@@ -223,7 +224,12 @@ pub fn own(name: &[u8]) -> Result<()> {
     let pd = channel.alloc_pd()?;
     let class = with_local_write(policy::remote_access(settings::config().access));
     let nobody = Owner { pd: 0, context: 0 };
-    open(nobody, Device { channel, pd }, class, When::AtOnce)
+    let device = Device {
+        channel,
+        pd,
+        from: -1,
+    };
+    open(nobody, device, class, When::AtOnce)
 }
 
 /// Whether fork may take registered pages away from this process. Says so once.
@@ -344,7 +350,7 @@ fn enter(
 
 /// A descriptor of our own for the context: the application may close its own.
 fn own_channel(fd: i32) -> Result<Channel> {
-    let own = file::duplicate_high(fd)?;
+    let own = own::own_number(fd)?;
     let channel = Channel::adopt(own);
     if channel.is_err() {
         file::close(own);

@@ -3,13 +3,13 @@
 use super::turns::{lock_for, Whose};
 use super::waiting::Reach;
 use super::{
-    begin_work, deregistering, end, entering, lock, registering, retracting, State, USER_END,
+    begin_work, deregistering, end, entering, lock, own, registering, remembered, retracting,
+    State, USER_END,
 };
 use crate::base::settings;
 use crate::policy;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
-use crate::sys::file;
 use regall_directory::addr::PageRange;
 
 /// Whether regions of domain `d` are lent.
@@ -41,6 +41,7 @@ pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
         };
         if ours {
             any = true;
+            own::see(d, None);
             empty(d);
         }
     }
@@ -79,7 +80,7 @@ pub fn revive(are: impl Fn(&Domain) -> bool) {
 /// The call succeeded. Another thread may have got a new one at the same address already.
 pub fn forget_vacated(pd: u64) {
     no_candidate(pd);
-    keep_lent(pd);
+    keep_lent(|x| x.owner.pd == pd);
     forget(|x| x.owner.pd == pd && x.state == Stage::Closing);
 }
 
@@ -91,13 +92,14 @@ pub fn forget_empty(are: impl Fn(&Domain) -> bool) {
 /// A new one has come to the address of one that went in a way that was not seen.
 pub fn forget_pd(pd: u64) {
     no_candidate(pd);
-    keep_lent(pd);
+    keep_lent(|x| x.owner.pd == pd);
     forget(|x| x.owner.pd == pd);
 }
 
-/// What is lent by ioctl of the protection domain at `pd`, whose structure goes, outlives it: the
-/// kernel's protection domain does, as where another one was made over it (ibv_alloc_parent_domain).
-fn keep_lent(pd: u64) {
+/// What is lent by ioctl of protection domains that `are` says, whose structures go, outlives them:
+/// the kernel's protection domain does, as where another one was made over it
+/// (ibv_alloc_parent_domain), or where another descriptor of the file is open.
+fn keep_lent(are: impl Fn(&Domain) -> bool) {
     if !settings::config().answers_ioctl() {
         return;
     }
@@ -106,10 +108,7 @@ fn keep_lent(pd: u64) {
     };
     let state = &mut *guard;
     let known = |x: &Domain| {
-        x.owner.pd == pd
-            && x.state == Stage::Alive
-            && x.file != FileId::NONE
-            && !x.owner.is_of_file()
+        are(x) && x.state == Stage::Alive && x.file != FileId::NONE && !x.owner.is_of_file()
     };
     for d in state.hca.find(known) {
         if !lent(state, d) {
@@ -133,6 +132,7 @@ fn no_candidate(pd: u64) {
 
 /// The context is about to be closed, and everything in it with it.
 pub fn forget_context(context: u64) {
+    keep_lent(|x| x.owner.context == context);
     forget(|x| x.owner.context == context);
     if let Some(mut guard) = lock() {
         guard.hca.accept(context);
@@ -149,13 +149,19 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             let domain = guard.hca.domain_mut(d);
             let domain = domain.filter(|x| x.state != Stage::Free && are(x));
             domain.map(|x| {
-                x.state = Stage::Closing;
-                (x.owner, x.device.map(|device| device.channel.fd()))
+                let was = core::mem::replace(&mut x.state, Stage::Closing);
+                (x.owner, was == Stage::Closing)
             })
         };
-        let Some(ours) = ours else {
+        let Some((owner, emptied)) = ours else {
             continue;
         };
+        // What was emptied just now has nothing left that proves it.
+        if !(emptied && own::may_be(d) || own::see(d, None)) {
+            own::give_up(d);
+        }
+        let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
+        let ours = (owner, fd);
         empty(d);
         let device = {
             let Some(mut guard) = lock() else {
@@ -177,7 +183,7 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             device
         };
         if let Some(device) = device {
-            file::close(device.channel.fd());
+            remembered::close_own(device);
         }
     }
 }

@@ -276,9 +276,10 @@ fn start_anew(state: &mut State) {
     progress::forget();
     state.ledger.rebuild();
     aside::rebuild(&mut state.aside);
-    // The descriptors are copies of the parent's: they keep its regions alive.
+    // The descriptors are copies of the parent's: they keep its regions alive. The program may have
+    // files of its own there.
     state.hca.forget(|device| {
-        if device.channel.is_open_here() {
+        if device.may_be_own() {
             file::close_inherited(device.channel.fd());
         }
     });

@@ -345,8 +345,7 @@ pub fn give_back_if(loan: &Loan, free: impl FnOnce() -> bool) -> Option<bool> {
     let Some(record) = state.hca.records.get_mut(loan.record) else {
         return Some(true);
     };
-    let lent =
-        matches!(record.life, Life::Live | Life::Retired | Life::Spoiled) && record.borrowers != 0;
+    let lent = record.has_region() && record.borrowers != 0;
     if !lent || record.handle != loan.handle || record.lkey != loan.lkey {
         // Its device has been closed meanwhile.
         return Some(true);

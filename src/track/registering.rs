@@ -10,7 +10,7 @@ use super::real::spent;
 use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Clear, Whose};
 use super::waiting::{self, Reach};
 use super::work::{self, Finished};
-use super::{lock, notes, owed, progress, State, USER_END};
+use super::{lock, notes, owed, own, progress, State, USER_END};
 use crate::arch;
 use crate::base::counters;
 use crate::limits;
@@ -408,12 +408,14 @@ pub fn register(device: Device, range: PageRange, access: Access) -> Result<Mr> 
     outcome
 }
 
-/// As [`register`], for what takes the place of a region that is the same.
+/// As [`register`], for what takes the place of a region that is the same. Errors: the kernel's; EBADF
+/// where the program has put a file of its own under our number, by which another protection domain
+/// may have this one's.
 pub(super) fn register_uncounted(device: Device, range: PageRange, access: Access) -> Result<Mr> {
     let start = arch::ticks();
-    let outcome = device
-        .channel
-        .reg_mr(device.pd, range.start(), range.len(), access);
+    let (at, len) = (range.start(), range.len());
+    let channel = own::sure(device.channel);
+    let outcome = channel.and_then(|channel| channel.reg_mr(device.pd, at, len, access));
     spent(Counter::HcaNanos, start);
     outcome
 }

@@ -14,7 +14,7 @@ use super::entering::{leave, say};
 use super::lock::Guard;
 use super::registering::{self, fits, register_uncounted, take_over, Replaced};
 use super::turns::{in_the_way_of, postpone};
-use super::{begin_work, end, filters, lock, subscribers, work};
+use super::{begin_work, end, files, filters, lock, subscribers, work};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::policy;
@@ -73,7 +73,9 @@ pub fn overdue() {
 #[inline(never)]
 fn overdue_slowly() {
     let since = time::nanos(arch::ticks().wrapping_sub(LEFT_AT.load(Relaxed)));
-    if since < PAUSE && LEFT_AT.load(Relaxed) != 0 {
+    let watches = files::any_there();
+    let pause = if watches { LOOK } else { PAUSE };
+    if since < pause && LEFT_AT.load(Relaxed) != 0 {
         return;
     }
     if !deregistering::is_ours_now() || (subscribers::table().keys_idle)() {
@@ -82,7 +84,10 @@ fn overdue_slowly() {
     if has_adapters() {
         pass();
     }
-    if retry(None) {
+    if watches {
+        (subscribers::table().adapters_closed)();
+    }
+    if retry(None) | watches {
         LEFT_AT.store(arch::ticks(), Relaxed);
         later();
     }
@@ -92,6 +97,8 @@ fn overdue_slowly() {
 static LEFT_AT: AtomicU64 = AtomicU64::new(0);
 /// In nanoseconds: what was left is not tried again in each call.
 const PAUSE: u64 = 1_000_000;
+/// Nor is it looked in each call whether adapters are open still.
+const LOOK: u64 = 100_000_000;
 
 /// Whether this thread has the descriptors by which adapters are reached, or nobody has them any
 /// more. One with a table of descriptors of its own may have closed them (unshare(CLONE_FILES)),

@@ -10,9 +10,9 @@
 //! ([`super::turns`]). Each step consumes the one before, so there is no other order.
 
 use super::lock::Guard;
-use super::{flight, lock, owed};
+use super::{flight, lock, owed, remembered};
 use crate::registrar::hca::DomainId;
-use crate::sys::{file, Undisturbed};
+use crate::sys::Undisturbed;
 use regall_directory::addr::PageRange;
 
 /// Memory is being worked on, in this thread's innermost call. The mark ends when it is dropped.
@@ -52,7 +52,7 @@ impl Drop for InDomain {
         let closed = guard.hca.work_ends(self.d);
         drop(guard);
         if let Some(device) = closed {
-            file::close(device.channel.fd());
+            remembered::close_own(device);
         }
     }
 }

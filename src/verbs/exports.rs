@@ -12,7 +12,7 @@ use crate::config::Hca;
 use crate::intercept::{strict, symbols};
 use crate::registrar::hca::Owner;
 use crate::thread::{self, here};
-use crate::track::{self, asking, domains, ending, lending, registering};
+use crate::track::{self, asking, domains, ending, files, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
@@ -540,12 +540,14 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         let _pass = strict::pass();
         track::fork::check();
         ending::forget_context(context as u64);
-        if handles::has_numbers() {
-            requests::forget_numbers();
-        }
     }
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(context) });
+    if files::any() {
+        // What was lent by ioctl goes with its last descriptor.
+        let _pass = strict::pass();
+        requests::closed();
+    }
     if value == 0 {
         closed(context);
     }

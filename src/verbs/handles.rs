@@ -320,15 +320,13 @@ pub fn be_real(number: u32, region: MrHandle) {
     }
 }
 
-/// Frees the numbers of what is lent in files that `is_there` says no to. Called with the track
-/// lock held.
-pub fn sweep(is_there: impl Fn(FileId) -> bool) {
+/// Frees the numbers of what was in `file`, which is closed. Called with the track lock held.
+pub fn sweep(file: FileId) {
     let epoch = EPOCH.load(Relaxed);
     for at in (0..USED.load(Relaxed)).filter_map(place) {
         // SAFETY: as in `numbered`, and the lock is held.
         let handle = unsafe { at.as_ref() };
-        let lent = handle.epoch == epoch && handle.file != FileId::NONE && handle.record != REAL;
-        if lent && !is_there(handle.file) {
+        if handle.epoch == epoch && handle.file == file {
             free(at.as_ptr().cast());
         }
     }

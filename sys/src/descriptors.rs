@@ -14,9 +14,14 @@ pub fn has_the_process_files() -> bool {
     const KCMP_FILES: u64 = 2;
     if !may_be_filtered() {
         let told = call!(libc::SYS_kcmp, gettid(), getpid(), KCMP_FILES, 0, 0);
-        // Kernels may be built without it.
+        // The process's first thread has none any more once it has ended. (Kernels may be built
+        // without kcmp.)
+        let ended = || {
+            file::read_link(c"/proc/self/exe", &mut [0]) == Err(Errno::NOENT)
+                && file::stat_path(c"/proc/self/task", false).is_ok()
+        };
         if let Ok(difference) = told {
-            return difference == 0;
+            return difference == 0 || ended();
         }
     }
     sees_own_file().unwrap_or(true)

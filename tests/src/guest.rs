@@ -3,7 +3,7 @@
 //! A boot takes longer than most checks, so one boot makes all those that want the same
 //! kernel: the first test to come runs this very test binary in the guest, where each
 //! check leaves a file with its result; the others, each in a process of its own, wait
-//! and read theirs. TESTS_RDMA=NAME has only checks made whose names begin so.
+//! and read theirs. TESTS_RDMA=NAME,... has only checks made whose names begin so.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -69,7 +69,8 @@ pub fn check(kernel: Kernel, name: &str, body: Check) {
     if let Some(folder) = std::env::var_os(build::IN_GUEST) {
         return make(&Path::new(&folder).join(name), name, body);
     }
-    if std::env::var("TESTS_RDMA").is_ok_and(|only| !name.starts_with(&only)) {
+    let begins = |only: String| only.split(',').any(|only| name.starts_with(only));
+    if std::env::var("TESTS_RDMA").is_ok_and(|only| !begins(only)) {
         return skip("TESTS_RDMA names others");
     }
     let results = match results(kernel) {
@@ -188,7 +189,8 @@ fn boot(kernel: Kernel, folder: &Path) -> String {
     ]);
     command.arg(binary);
     let only = std::env::var("TESTS_RDMA").unwrap_or_default();
-    command.arg(format!("{}::{only}", kernel.module()));
+    let only = only.split(',');
+    command.args(only.map(|only| format!("{}::{only}", kernel.module())));
     command.args(["--test-threads=1", "--nocapture"]);
     let done = child::run(&mut command, Duration::from_secs(u64::from(TIMEOUT) + 250));
     let log = format!("{}\n{}\n", done.stdout, done.stderr);

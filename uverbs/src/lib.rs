@@ -195,6 +195,11 @@ impl Channel {
         })
     }
 
+    /// The device's number, as `st_rdev` has it.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
     /// Whether this thread has the device open by that descriptor: one with a table of its own
     /// may have closed it, or another file there.
     pub fn is_open_here(&self) -> bool {
@@ -206,6 +211,25 @@ impl Channel {
         match file::stat_fd(fd) {
             Ok(stat) => stat.mode & libc::S_IFMT == libc::S_IFCHR && stat.rdev == self.device,
             Err(errno) => errno != Errno::BADF,
+        }
+    }
+
+    /// The same device by another descriptor.
+    pub fn by(&self, fd: i32) -> Self {
+        Self { fd, ..*self }
+    }
+
+    /// Whether the region is there, by its handle and with its keys. These are the device's own, and
+    /// no two regions have the same at a time: so it is this context and no other. `None`: the
+    /// kernel does not say (Linux before 5.8, or the device was taken out: EIO).
+    pub fn has(&self, mr: &Mr) -> Option<bool> {
+        let Way::Ioctl { driver } = self.way else {
+            return None;
+        };
+        match wire::query_mr(self.fd, driver, mr.handle.0) {
+            Ok(keys) => Some(keys == (mr.lkey, mr.rkey)),
+            Err(Errno::NOENT | Errno::INVAL | Errno::BADF | Errno::NOTTY) => Some(false),
+            Err(_) => None,
         }
     }
 

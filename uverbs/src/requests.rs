@@ -5,7 +5,7 @@
 //! goes where in the program's memory. What is not known by every byte is [`Request::Other`], or
 //! [`Request::Registration`] if it registers something: the kernel knows better.
 
-use crate::wire::{self, Attr, METHOD_REG_MR, OBJECT_MR};
+use crate::wire::{self, Attr, METHOD_QUERY_MR, METHOD_REG_MR, OBJECT_MR};
 use crate::{Driver, Mr};
 use core::mem::offset_of;
 
@@ -13,7 +13,6 @@ const OBJECT_PD: u16 = 1;
 const METHOD_PD_DESTROY: u16 = 0;
 const METHOD_DM_MR_REG: u16 = 0;
 const METHOD_MR_DESTROY: u16 = 1;
-const METHOD_QUERY_MR: u16 = 3;
 const METHOD_REG_DMABUF_MR: u16 = 4;
 
 /// Write commands, beside [`wire::Number`].
@@ -405,6 +404,33 @@ impl Message {
                 let place = field(at, n, offset_of!(Attr, flags));
                 Write::of(place, &now.flags.to_ne_bytes())
             })
+    }
+
+    /// What the kernel writes when it is asked what a region is like, whose keys are `mr`'s and which
+    /// is `length` bytes at `iova`, by this message, which is at `at`. `None`: it is asked for more.
+    pub fn described(&self, at: u64, mr: &Mr, length: u64, iova: u64) -> Option<Answer> {
+        // UVERBS_ATTR_QUERY_MR_HANDLE, and what follows it in order.
+        const KNOWN: [u16; 5] = [0, 1, 2, 3, 4];
+        if !self.is(OBJECT_MR, METHOD_QUERY_MR) || !self.has_only(&KNOWN) {
+            return None;
+        }
+        self.held(0, 0)?;
+        let (lkey, rkey) = (mr.lkey.to_ne_bytes(), mr.rkey.to_ne_bytes());
+        let (length, iova) = (length.to_ne_bytes(), iova.to_ne_bytes());
+        let parts: [(u16, &[u8]); 4] = [(1, &lkey), (2, &rkey), (3, &length), (4, &iova)];
+        let mut answer = Answer::default();
+        let mut places = answer.iter_mut();
+        for (id, bytes) in parts {
+            // The last one is the only one that may be left out.
+            if id == 4 && !self.attrs().iter().any(|a| a.id == id) {
+                break;
+            }
+            let (n, attr) = self.output(id, bytes.len())?;
+            let flags = (attr.flags | VALID_OUTPUT).to_ne_bytes();
+            *places.next()? = Some(Write::of(attr.data, bytes));
+            *places.next()? = Some(Write::of(field(at, n, offset_of!(Attr, flags)), &flags));
+        }
+        Some(answer)
     }
 
     /// Where the keys of a region that is asked about go, if they do: what stands there when the

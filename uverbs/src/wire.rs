@@ -36,6 +36,7 @@ pub enum Number {
 
 pub(crate) const OBJECT_DEVICE: u16 = 0;
 pub(crate) const OBJECT_MR: u16 = 7;
+pub(crate) const METHOD_QUERY_MR: u16 = 3;
 /// UVERBS_METHOD_REG_MR, of Linux 6.17. No header of Debian's has it yet.
 pub(crate) const METHOD_REG_MR: u16 = 5;
 pub(crate) const METHOD_INVOKE_WRITE: u16 = 0;
@@ -362,6 +363,45 @@ pub fn knows_reg_mr(fd: i32, driver: u32) -> bool {
     let mut message = Message::new(driver, METHOD_REG_MR, [None; ATTRS]);
     message.object = OBJECT_MR;
     message.send(fd) == Err(Errno::INVAL)
+}
+
+/// Whether the kernel knows UVERBS_METHOD_QUERY_MR, and what peers' addresses begin with there
+/// (UVERBS_ATTR_QUERY_MR_RESP_IOVA), likewise.
+pub fn knows_query_mr(fd: i32, driver: u32) -> bool {
+    const IOVA: u16 = 4;
+    let mut iova = 0u64;
+    let place = Attr::output(IOVA, (&raw mut iova).cast(), size_of::<u64>());
+    let mut message = Message::new(driver, METHOD_QUERY_MR, [place, None, None, None, None]);
+    message.object = OBJECT_MR;
+    message.send(fd) == Err(Errno::INVAL)
+}
+
+/// Local and remote key of region `handle` (UVERBS_METHOD_QUERY_MR, Linux 5.8). Errors: ENOENT: no
+/// such region; EPROTONOSUPPORT.
+pub fn query_mr(fd: i32, driver: u32, handle: u32) -> Result<(u32, u32)> {
+    // What libibverbs names UVERBS_ATTR_QUERY_MR_*, in order.
+    const HANDLE: u16 = 0;
+    const LKEY: u16 = 1;
+    const RKEY: u16 = 2;
+    const LENGTH: u16 = 3;
+    let (mut lkey, mut rkey, mut length) = (0u32, 0u32, 0u64);
+    let attrs = [
+        Attr::of(HANDLE, 0, handle.into()),
+        Attr::output(LKEY, (&raw mut lkey).cast(), size_of::<u32>()),
+        Attr::output(RKEY, (&raw mut rkey).cast(), size_of::<u32>()),
+        Attr::output(LENGTH, (&raw mut length).cast(), size_of::<u64>()),
+        None,
+    ];
+    let mut message = Message::new(driver, METHOD_QUERY_MR, attrs);
+    message.object = OBJECT_MR;
+    message.send(fd)?;
+    // SAFETY: ours; the kernel has written there.
+    Ok(unsafe {
+        (
+            (&raw const lkey).read_volatile(),
+            (&raw const rkey).read_volatile(),
+        )
+    })
 }
 
 /// The kernel has the ioctl interface, but not this method.

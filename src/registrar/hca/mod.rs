@@ -18,6 +18,7 @@ pub mod sizes;
 pub mod trial;
 
 use crate::ledger::index::{Memory, View};
+use crate::sys::file;
 use crate::uverbs::{Channel, MrHandle, PdHandle};
 use candidates::Candidates;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -112,6 +113,21 @@ pub struct Device {
     pub channel: Channel,
     /// Handle of the protection domain.
     pub pd: PdHandle,
+    /// The program's own descriptor when the domain was opened, in the table of the process; -1:
+    /// none, or in a table of one thread's.
+    pub from: i32,
+}
+
+impl Device {
+    /// Whether what is at our number may be a descriptor that we have made: of the device, and closed
+    /// by exec(2), which what the program puts there (dup2) is not by itself, or of one file with the
+    /// program's.
+    pub fn may_be_own(&self) -> bool {
+        let own = self.channel.fd();
+        own >= 0
+            && self.channel.may_be(own)
+            && (file::is_closed_by_exec(own) || file::is_same(own, self.from) == Ok(true))
+    }
 }
 
 /// How far a domain has come that is being filled with what was mapped when it was opened.

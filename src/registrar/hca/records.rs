@@ -245,13 +245,19 @@ impl Record {
         }
     }
 
+    /// Whether there is a region: [`Life::Refused`] has none.
+    pub const fn has_region(&self) -> bool {
+        match self.life {
+            Life::Live | Life::Retired | Life::Spoiled => true,
+            Life::Free | Life::Refused(_) => false,
+        }
+    }
+
     /// Both keys as the directory has them; 0 if nothing holds the memory.
     pub const fn keys(&self) -> u64 {
-        match self.life {
-            Life::Live | Life::Retired | Life::Spoiled => {
-                self.lkey as u64 | (self.rkey as u64) << 32
-            }
-            Life::Free | Life::Refused(_) => 0,
+        match self.has_region() {
+            true => self.lkey as u64 | (self.rkey as u64) << 32,
+            false => 0,
         }
     }
 }

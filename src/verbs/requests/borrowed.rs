@@ -1,26 +1,36 @@
 //! Requests about a registration that has a number of ours.
 
 use super::copy::{Copy, Made};
-use super::Asked;
+use super::{Answered, Asked};
 use crate::sys::{file, Errno, Result};
 use crate::track::{self, files, lending};
 use crate::uverbs::requests::{Message, Write};
-use crate::uverbs::wire::VERBS_IOCTL;
-use crate::uverbs::{Mr, PdHandle};
+use crate::uverbs::wire::{self, VERBS_IOCTL};
+use crate::uverbs::{Driver, Mr, PdHandle};
 use crate::verbs::handles::{self, Numbered, Stands};
 
 fn error(errno: i32) -> i64 {
     -i64::from(errno)
 }
 
-/// What stands behind a number that came by a descriptor. Errors: ENOENT, as the kernel's.
+/// What stands behind a number that came by a descriptor. Errors: as the kernel's.
 fn find(asked: &Asked, number: u32) -> core::result::Result<Numbered, i64> {
     let found = handles::numbered(number).ok_or(error(libc::ENOENT))?;
     match found.stands {
         // The region is the parent's, which goes on using it.
         Stands::Parents => Ok(found),
         _ if files::is(asked.fd(), found.file) => Ok(found),
-        _ => Err(error(libc::ENOENT)),
+        _ => Err(not_there(asked)),
+    }
+}
+
+/// What the kernel says of an object that is not there: what is wrong with the descriptor it says
+/// first.
+#[cold]
+fn not_there(asked: &Asked) -> i64 {
+    match wire::greet(asked.fd(), asked.message.driver().0) {
+        Errno(0) | wire::NOSPC => error(libc::ENOENT),
+        Errno(errno) => error(errno),
     }
 }
 
@@ -122,17 +132,52 @@ pub fn change(asked: &Asked, number: u32) -> i64 {
     error(libc::EBUSY)
 }
 
-/// What the registration is like: what the kernel says of one like it, but for the keys.
+/// What the registration is like. That is known here, also of memory that is not mapped any more;
+/// where more is asked for, the kernel says it of a region like it, but for the keys.
 pub fn query(asked: &Asked, number: u32) -> i64 {
+    match known(asked, number) {
+        Some(value) => value,
+        None => query_another(asked, number),
+    }
+}
+
+fn known(asked: &Asked, number: u32) -> Option<i64> {
+    let found = find(asked, number).ok()?;
+    let Stands::Lent(loan) = found.stands else {
+        return None;
+    };
+    let driver = files::driver_of(found.file, PdHandle(found.pd))?;
+    if driver != asked.message.driver() || !knows_method(asked.fd(), driver) {
+        return None;
+    }
+    let (at, length) = found.bytes;
+    let answer = asked
+        .message
+        .described(asked.at(), &keys_of(&loan), length, at);
+    let written = answer?.iter().flatten().all(|w| put(asked, w));
+    Some(if written { 0 } else { error(libc::EFAULT) })
+}
+
+/// Whether this kernel has the method that asks: what it does not know it refuses.
+fn knows_method(fd: i32, driver: Driver) -> bool {
+    static KNOWN: Answered = Answered::new();
+    KNOWN.or_ask(|| wire::knows_query_mr(fd, driver.0))
+}
+
+fn keys_of(loan: &lending::Loan) -> Mr {
+    Mr {
+        handle: loan.handle,
+        lkey: loan.lkey,
+        rkey: loan.rkey,
+    }
+}
+
+fn query_another(asked: &Asked, number: u32) -> i64 {
     let (loan, region) = match lent_and_real(asked, number) {
         Ok(both) => both,
         Err(value) => return value,
     };
-    let keys = Mr {
-        handle: loan.handle,
-        lkey: loan.lkey,
-        rkey: loan.rkey,
-    };
+    let keys = keys_of(&loan);
     // What stands there otherwise are the keys of a region that goes.
     let mut written = false;
     let value = ask_about(asked, region.mr.handle.0, |message| {

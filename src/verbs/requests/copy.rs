@@ -23,7 +23,7 @@ impl Stack {
     pub fn further_out(frame: &Frame) -> Self {
         let start = core::ptr::from_ref(frame).addr() as u64 + size_of::<Frame>() as u64;
         let mut bytes = 0;
-        memory::steady_from(start, true, |end| bytes = (end - start).min(NEAR));
+        memory::steady_unasked_from(start, true, |end| bytes = (end - start).min(NEAR));
         Self { start, bytes }
     }
 }
@@ -62,20 +62,17 @@ impl Copy {
         distance <= stack.bytes && self.len <= stack.bytes - distance
     }
 
-    /// Whether the ledger knows them to be there and to stay.
-    #[inline]
-    fn is_steady(&self, writable: bool) -> bool {
-        memory::steady(self.at, self.len, writable)
-    }
-
     /// Copies them to `to`, which has the room. Whether that could be done.
     #[inline]
     pub fn read(&self, stack: &Stack, to: *mut u8) -> bool {
         if self.len == 0 {
             return true;
         }
-        if !self.is_on(stack) && !self.is_steady(false) {
-            return self.copy_checked(sys::Access::Read, to) == Made::Yes;
+        if !self.is_on(stack) {
+            match self.copy_checked(sys::Access::Read, to) {
+                Made::Forbidden if memory::steady_unasked(self.at, self.len, false) => (),
+                made => return made == Made::Yes,
+            }
         }
         // SAFETY: readable memory, which nobody but the program can take away in the midst of its own
         // request, and the room that the caller has.
@@ -87,8 +84,11 @@ impl Copy {
     #[inline]
     pub fn write(&self, stack: &Stack, from: &[u8]) -> Made {
         debug_assert_eq!(self.len, from.len() as u64);
-        if !self.is_on(stack) && !self.is_steady(true) {
-            return self.copy_checked(sys::Access::Write, from.as_ptr().cast_mut());
+        if !self.is_on(stack) {
+            match self.copy_checked(sys::Access::Write, from.as_ptr().cast_mut()) {
+                Made::Forbidden if memory::steady_unasked(self.at, self.len, true) => (),
+                made => return made,
+            }
         }
         // SAFETY: writable memory, likewise, which the program gives for this.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), self.at as *mut u8, from.len()) };

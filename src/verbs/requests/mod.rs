@@ -13,12 +13,15 @@ mod registering;
 use super::{handles, is_inside};
 use crate::arch::Frame;
 use crate::base::{phase, settings};
+use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::Domain;
+use crate::track::files::Few;
 use crate::track::{self, deferred, ending, files, registering as regions};
 use crate::uverbs::requests::{Message, Request, CORE};
 use crate::uverbs::wire::VERBS_IOCTL;
 use crate::uverbs::PdHandle;
 use copy::{Copy, Stack};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::numbers;
 
 // Sites look for this one.
@@ -33,6 +36,31 @@ struct Asked<'a> {
     message: Message,
     /// What the message names, likewise.
     core: [u8; CORE],
+}
+
+/// What the kernel has said once, yes or no.
+struct Answered(AtomicU8);
+
+impl Answered {
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
+    const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    fn or_ask(&self, ask: impl FnOnce() -> bool) -> bool {
+        match self.0.load(Relaxed) {
+            Self::NO => false,
+            Self::YES => true,
+            _ => {
+                let yes = ask();
+                self.0
+                    .store(if yes { Self::YES } else { Self::NO }, Relaxed);
+                yes
+            }
+        }
+    }
 }
 
 impl Asked<'_> {
@@ -88,6 +116,7 @@ fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
         }
     }
     let request = asked.message.request(&asked.core);
+    files::use_now();
     let value = match request {
         Request::Register(what) if !is_inside() => registering::register(asked, what),
         Request::Registration if !is_inside() => registering::pass_on(asked),
@@ -108,19 +137,53 @@ fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
 #[cold]
 fn dealloc_pd(asked: &Asked, pd: PdHandle) -> i64 {
     let fd = asked.fd();
+    let value = match regions::active() {
+        true => dealloc_emptied(asked, fd, pd),
+        false => track::real(asked.frame),
+    };
+    if value == 0 {
+        files::forget_candidate(fd, pd);
+    }
+    value
+}
+
+/// Empties what is the protection domain for certain. What may be another one of that number, in
+/// another context of the device, is emptied only if the call fails otherwise: all there is
+/// registered anew then, with other keys.
+fn dealloc_emptied(asked: &Asked, fd: i32, pd: PdHandle) -> i64 {
     // What libibverbs' symbols see to ends there.
     let inside = is_inside();
-    let here = |x: &Domain| (x.owner.is_of_file() || !inside) && files::is_of(x, fd, pd);
-    let ours = regions::active() && ending::vacate(here);
-    let value = track::real(asked.frame);
+    let few = files::domains_of(fd, pd);
+    let real = || track::real(asked.frame);
+    let value = with_emptied(&few, inside, |few| few, real);
+    if value != -i64::from(libc::EBUSY) {
+        return value;
+    }
+    let perhaps = files::perhaps_of(fd, pd);
+    if perhaps.is_empty() {
+        return value;
+    }
+    let both = || with_emptied(&perhaps, inside, files::gone_of, real);
+    with_emptied(&few, inside, |few| few, both)
+}
+
+/// Makes `call` while nothing of ours is in `few`. If that succeeds, those are forgotten that `gone`
+/// says; all others have everything again afterwards.
+fn with_emptied(
+    few: &Few,
+    inside: bool,
+    gone: impl FnOnce(Few) -> Few,
+    call: impl FnOnce() -> i64,
+) -> i64 {
+    let here = |x: &Domain| (x.owner.is_of_file() || !inside) && few.has(x);
+    let ours = !few.is_empty() && ending::vacate(here);
+    let value = call();
     if ours && value == 0 {
-        ending::forget_empty(|x| here(x) && files::is_of_gone(x, fd, pd));
+        let gone = gone(*few);
+        ending::forget_empty(|x| here(x) && gone.has(x));
     }
     if ours && ending::any_vacated(here) {
         ending::revive(here);
-    }
-    if value == 0 {
-        files::forget_candidate(fd, pd);
     }
     value
 }
@@ -137,16 +200,14 @@ fn context(asked: &Asked) -> i64 {
 /// Looks whether the program has closed a device, whose handles mean nothing then.
 #[cold]
 pub fn closed() {
-    if files::any() && regions::active() && files::look_after() {
-        forget_numbers();
+    if files::any() && regions::active() {
+        files::look_after(forget_numbers);
     }
 }
 
-/// Frees the numbers of contexts that are not known any more.
-#[cold]
-pub fn forget_numbers() {
-    if let Some(guard) = track::lock() {
-        let there = |file| guard.hca.find(|x| x.file == file).next().is_some();
-        handles::sweep(there);
+/// Frees the numbers of what was in an open file that is no more.
+fn forget_numbers(file: FileId) {
+    if let Some(_guard) = track::lock() {
+        handles::sweep(file);
     }
 }

@@ -1,14 +1,13 @@
 //! A registration that is asked for by ioctl.
 
 use super::copy::{Copy, Made};
-use super::Asked;
-use crate::base::counters;
-use crate::track::{self, asking, failed, files, lending, registering};
+use super::{Answered, Asked};
+use crate::base::{counters, settings};
+use crate::track::{self, asking, failed, files, lending, registering, revoking, subscribers};
 use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
 use crate::verbs::handles;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
 
@@ -24,6 +23,10 @@ pub fn register(asked: &Asked, what: Register) -> i64 {
 }
 
 fn lend(asked: &Asked, what: Register) -> Option<i64> {
+    // Nothing is lent then, and a descriptor of ours would keep open what the program closes.
+    if settings::config().keys_exact {
+        return None;
+    }
     let access = Access::as_asked(what.access);
     if !lending::servable(access) || what.length == 0 {
         return None;
@@ -51,6 +54,10 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         let number = handles::give_number(made, file, access)?;
         Some((number, *loan))
     });
+    // There may be a domain now also where nothing was lent.
+    if (lent.is_some() || files::any_there()) && !(subscribers::table().adapter_known)() {
+        revoking::later();
+    }
     let (number, loan) = lent?;
     let keys = Mr {
         handle: loan.handle,
@@ -71,18 +78,8 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
 
 /// Whether this kernel has the method for registrations: what it does not know it refuses.
 fn knows_method(fd: i32, driver: Driver) -> bool {
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    match KNOWN.load(Relaxed) {
-        NO => false,
-        YES => true,
-        _ => {
-            let knows = wire::knows_reg_mr(fd, driver.0);
-            KNOWN.store(if knows { YES } else { NO }, Relaxed);
-            knows
-        }
-    }
+    static KNOWN: Answered = Answered::new();
+    KNOWN.or_ask(|| wire::knows_reg_mr(fd, driver.0))
 }
 
 /// The kernel is asked. If that fails while regions of ours hold pinned memory they make room, and

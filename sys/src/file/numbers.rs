@@ -15,22 +15,45 @@ const HIGH: u64 = 1024;
 /// How many of them there is room for.
 const RESERVED: u64 = 64;
 
+/// The lowest of them. Under a low limit there is less room, and more for the program, which is given
+/// the lowest that is free.
+fn lowest_of_ours() -> Result<u64> {
+    let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    let most = soft.min(HIGH);
+    Ok(most - RESERVED.min(most / 4))
+}
+
 /// A duplicate of `fd` at a high number, close-on-exec: programs that close what they
 /// find begin at the low ones.
 pub fn duplicate_high(fd: i32) -> Result<i32> {
-    let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE)?;
-    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
+    let lowest = lowest_of_ours()?;
     let high = call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest);
     high.or_else(|_| call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0))
         .map(|fd| fd as i32)
+}
+
+/// A duplicate of `fd` at a number above `low`, close-on-exec. Errors: EINVAL: the limit is there.
+pub fn duplicate_above(fd: i32, low: i32) -> Result<i32> {
+    let lowest = low.saturating_add(1);
+    call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest).map(|fd| fd as i32)
+}
+
+/// Whether exec(2) closes `fd`. No where it is none.
+pub fn is_closed_by_exec(fd: i32) -> bool {
+    let flags = call!(libc::SYS_fcntl, fd, libc::F_GETFD);
+    flags.is_ok_and(|flags| flags & libc::FD_CLOEXEC as u64 != 0)
+}
+
+/// From now on exec(2) closes `fd`.
+pub fn set_closed_by_exec(fd: i32) {
+    let _ = call!(libc::SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
 }
 
 /// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
 /// taken meanwhile. For a process with one thread, and a table that nobody shares. Where there is
 /// no room, at any number.
 pub fn above_the_low(open: impl FnOnce() -> Result<Fd>) -> Result<Fd> {
-    let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE)?;
-    let lowest = soft.min(HIGH).saturating_sub(RESERVED);
+    let lowest = lowest_of_ours()?;
     // Closing it does nothing.
     let filler = Fd::open(c"/", libc::O_PATH, 0)?;
     let mut taken = [0u64; HIGH as usize / 64];
@@ -130,11 +153,14 @@ mod tests {
     fn duplicates_are_high_and_close_on_exec() {
         let null = Fd::open(c"/dev/null", libc::O_RDWR, 0).unwrap();
         let high = duplicate_high(null.raw()).unwrap();
-        let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE).unwrap();
-        assert!(high as u64 >= soft.min(HIGH) - RESERVED);
-        let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD).unwrap();
-        assert_eq!(flags, libc::FD_CLOEXEC as u64);
+        assert!(high as u64 >= lowest_of_ours().unwrap());
+        assert!(is_closed_by_exec(high));
+        let same = call!(libc::SYS_dup3, null.raw(), high, 0);
+        assert!(same == Ok(high as u64) && !is_closed_by_exec(high));
+        set_closed_by_exec(high);
+        assert!(is_closed_by_exec(high));
         close(high);
+        assert!(!is_closed_by_exec(-1));
     }
 
     #[test]

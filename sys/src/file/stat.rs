@@ -2,6 +2,7 @@
 
 use crate::{call, Errno, Result};
 use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What is needed of `struct stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,18 +170,31 @@ pub fn is_device(fd: i32, rdev: u64) -> bool {
     stat_fd(fd).is_ok_and(|s| s.is_character_device() && s.rdev == rdev)
 }
 
+/// The number of the character device that is open as `fd`, if it is one.
+pub fn device_of(fd: i32) -> Option<u64> {
+    let stat = stat_fd(fd).ok()?;
+    stat.is_character_device().then_some(stat.rdev)
+}
+
+/// Whether this kernel does not know F_DUPFD_QUERY.
+static KNOWS_NO_QUERY: AtomicBool = AtomicBool::new(false);
+
 /// From the kernel's kcmp.h.
 const KCMP_FILE: u64 = 0;
 
-/// Whether descriptors `a` and `b` are of one open file. Errors: EBADF if one of them is none;
-/// others where nobody says (Linux before 6.10 without kcmp(2), or with a seccomp filter).
+/// Whether descriptors `a` and `b` are of one open file, by one system call (F_DUPFD_QUERY) or, on
+/// Linux before 6.10, two. Errors: EBADF if one of them is none; others where nobody says (Linux
+/// before 6.10 without kcmp(2), or with a seccomp filter).
 pub fn is_same(a: i32, b: i32) -> Result<bool> {
     const F_DUPFD_QUERY: i32 = 1024 + 3;
-    match call!(libc::SYS_fcntl, a, F_DUPFD_QUERY, b) {
-        Ok(same) => return Ok(same == 1),
-        // Said of `a` or, by kernels that know the question, of `b`.
-        Err(Errno::BADF) => return Err(Errno::BADF),
-        Err(_) => (),
+    if !KNOWS_NO_QUERY.load(Relaxed) {
+        match call!(libc::SYS_fcntl, a, F_DUPFD_QUERY, b) {
+            Ok(same) => return Ok(same == 1),
+            // Said of `a` or, by kernels that know the question, of `b`.
+            Err(Errno::BADF) => return Err(Errno::BADF),
+            Err(Errno::INVAL) => KNOWS_NO_QUERY.store(true, Relaxed),
+            Err(_) => (),
+        }
     }
     // A thread may have a table of descriptors of its own.
     let own = crate::gettid();

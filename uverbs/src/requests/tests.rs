@@ -96,6 +96,8 @@ fn layouts_and_numbers_are_as_in_the_headers() {
         ("UVERBS_ATTR_QUERY_MR_HANDLE", 0),
         ("UVERBS_ATTR_QUERY_MR_RESP_LKEY", 1),
         ("UVERBS_ATTR_QUERY_MR_RESP_RKEY", 2),
+        ("UVERBS_ATTR_QUERY_MR_RESP_LENGTH", 3),
+        ("UVERBS_ATTR_QUERY_MR_RESP_IOVA", 4),
     ];
     let all = all.map(|(name, n)| format!("{name} == {n}"));
     check("rdma/ib_user_ioctl_cmds.h", &all);
@@ -279,6 +281,44 @@ fn the_method_is_answered_as_by_the_kernel() {
         (AT + 24 + 32 + 4, vec![3, 0]),
     ];
     assert_eq!(written(&message.answer(AT, OURS, &KEYS)), expected);
+}
+
+#[test]
+fn a_region_is_described_as_by_the_kernel() {
+    let mut attrs = vec![
+        attr(0, 0, OURS.into()),
+        attr(1, 4, 0x2000),
+        attr(2, 4, 0x2004),
+        attr(3, 8, 0x2008),
+        attr(4, 8, 0x2010),
+    ];
+    let described = |attrs: &[Attr]| {
+        let message = message(OBJECT_MR, METHOD_QUERY_MR, RXE, attrs);
+        let answer = message.described(AT, &KEYS, 0x3000, 0x7000);
+        answer.map(|answer| written(&answer))
+    };
+    let flags = |n: u64| (AT + 24 + 16 * n + 4, vec![3, 0]);
+    let expected = vec![
+        (0x2000, vec![4, 3, 2, 1]),
+        flags(1),
+        (0x2004, vec![8, 7, 6, 5]),
+        flags(2),
+        (0x2008, vec![0, 0x30, 0, 0, 0, 0, 0, 0]),
+        flags(3),
+        (0x2010, vec![0, 0x70, 0, 0, 0, 0, 0, 0]),
+        flags(4),
+    ];
+    assert_eq!(described(&attrs), Some(expected.clone()));
+    // Older libraries do not ask for the last one.
+    assert_eq!(described(&attrs[..4]), Some(expected[..6].to_vec()));
+    // The kernel knows what follows from anything else.
+    assert_eq!(described(&attrs[..3]), None);
+    attrs.push(attr(5, 8, 0x2018));
+    assert_eq!(described(&attrs), None);
+    attrs[5] = attr(1, 4, 0x2018);
+    assert_eq!(described(&attrs), None);
+    attrs[4].len = 4;
+    assert_eq!(described(&attrs[..5]), None);
 }
 
 #[test]

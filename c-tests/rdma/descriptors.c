@@ -1,0 +1,365 @@
+/*
+ * Proves: a registration by ioctl belongs to the open file, whatever number it was asked for by: a
+ * number that comes to mean another adapter (dup2, close, a thread's own table) gets that one's
+ * regions, an adapter is closed within a second of its last descriptor, by whatever call that goes,
+ * and what another process has open stays.
+ */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include "requests.h"
+
+static struct rig r;
+static struct ibv_context *second;
+static char *p;
+
+/* Whether a region by its number is the file's behind `fd`: only that one ends it. */
+static void tell_whose(const char *what, int by, uint32_t pd, int file)
+{
+	struct asked a;
+	int error = raw_reg(by, &a, pd, p, 4 * PAGE, ALL);
+	say("%s: %d, ended by its file: %d", what, error, raw_destroy(file, a.out.mr_handle));
+}
+
+/* Two files of two adapters whose protection domains have one number. */
+static void open_both(int *one, int *other, uint32_t *pd)
+{
+	*one = raw_open(r.ctx);
+	*other = raw_open(second);
+	*pd = raw_pd(*one);
+	NEED(raw_pd(*other) == *pd);
+	tell_whose("one", *one, *pd, *one);
+	tell_whose("other", *other, *pd, *other);
+}
+
+static void replaced(void)
+{
+	int one, other;
+	uint32_t pd;
+	open_both(&one, &other, &pd);
+	struct asked a;
+	NEED(raw_reg(one, &a, pd, p, PAGE, ALL) == 0);
+	int kept = dup(one);
+	NEED(dup2(other, one) == one);
+	tell_whose("after dup2", one, pd, other);
+	int others = raw_destroy(one, a.out.mr_handle);
+	say("another file's: %d, its own: %d", others, raw_destroy(kept, a.out.mr_handle));
+	NEED(dup3(kept, one, O_CLOEXEC) == one);
+	tell_whose("after dup3", one, pd, kept);
+	NEED(syscall(SYS_close, one) == 0 && fcntl(other, F_DUPFD, one) == one);
+	tell_whose("after close", one, pd, other);
+	NEED(syscall(SYS_dup2, kept, one) == one);
+	tell_whose("after a call past libc", one, pd, kept);
+	close(one);
+	close(other);
+	close(kept);
+}
+
+static struct {
+	int one, other;
+	uint32_t pd;
+	pthread_barrier_t turn;
+} apart;
+
+/* In a thread with a table of its own `one` is the other adapter. */
+static void *with_its_own(void *arg)
+{
+	NEED(unshare(CLONE_FILES) == 0 && dup2(apart.other, apart.one) == apart.one);
+	for (int i = 0; i < 2; i++) {
+		pthread_barrier_wait(&apart.turn);
+		tell_whose("in a thread", apart.one, apart.pd, apart.other);
+		pthread_barrier_wait(&apart.turn);
+	}
+	return arg;
+}
+
+static void with_two_tables(void)
+{
+	open_both(&apart.one, &apart.other, &apart.pd);
+	pthread_t t;
+	NEED(pthread_barrier_init(&apart.turn, NULL, 2) == 0);
+	NEED(pthread_create(&t, NULL, with_its_own, NULL) == 0);
+	for (int i = 0; i < 2; i++) {
+		tell_whose("beside it", apart.one, apart.pd, apart.one);
+		pthread_barrier_wait(&apart.turn);
+		pthread_barrier_wait(&apart.turn);
+	}
+	NEED(pthread_join(t, NULL) == 0);
+	close(apart.one);
+	close(apart.other);
+	/* How long the adapter stays open is another matter: docs/limits.md. */
+}
+
+static int by_close(int fd)
+{
+	return close(fd);
+}
+
+static int by_dup2(int fd)
+{
+	return dup2(STDERR_FILENO, fd) == fd ? close(fd) : -1;
+}
+
+static int by_dup3(int fd)
+{
+	return dup3(STDERR_FILENO, fd, 0) == fd ? close(fd) : -1;
+}
+
+static int by_close_range(int fd)
+{
+	return close_range((unsigned int)fd, (unsigned int)fd, 0);
+}
+
+static int by_system_call(int fd)
+{
+	return (int)syscall(SYS_close, fd);
+}
+
+/* Contexts and regions of this process with the second adapter, when there are so many contexts, or
+ * after a second. */
+static void tell_left(const char *what, int contexts)
+{
+	for (int i = 0; i < 20 && count_of("ctx", "rxe1") != contexts; i++)
+		usleep(50000);
+	say("%s: %d contexts, %d regions", what, count_of("ctx", "rxe1"), count_of("mr", "rxe1"));
+}
+
+static int open_second(void)
+{
+	int fd = raw_open(second);
+	uint32_t pd = raw_pd(fd);
+	struct asked a;
+	NEED(raw_reg(fd, &a, pd, p, PAGE, ALL) == 0);
+	return fd;
+}
+
+static void closed(void)
+{
+	static const struct {
+		const char *name;
+		int (*close)(int);
+	} ways[] = { { "close", by_close }, { "dup2", by_dup2 }, { "dup3", by_dup3 }, { "close_range", by_close_range }, { "a system call", by_system_call } };
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		int fd = open_second(), other = fcntl(fd, F_DUPFD, 200);
+		NEED(ways[i].close(fd) == 0);
+		usleep(300000);
+		say("%s, another is open: %d", ways[i].name, count_of("ctx", "rxe1"));
+		NEED(ways[i].close(other) == 0);
+		tell_left(ways[i].name, 1);
+	}
+}
+
+/* Who closes all numbers that there may be, but for what is in use, closes ours, too. */
+static void close_others(int fd)
+{
+	for (int i = 3; i < 1100; i++)
+		if (i != fd && i != second->cmd_fd && i != second->async_fd && i != r.ctx->cmd_fd && i != r.ctx->async_fd)
+			close(i);
+}
+
+/* Nothing stays behind then, by whichever way it was asked for. */
+static void closed_by_a_daemon(void)
+{
+	int fd = raw_open(second);
+	uint32_t pd = raw_pd(fd);
+	struct asked a, b;
+	NEED(raw_reg(fd, &a, pd, p, PAGE, ALL) == 0);
+	close_others(fd);
+	NEED(raw_reg(fd, &b, pd, p, PAGE, ALL) == 0);
+	PROMISE(b.out.mr_handle >> 31 == a.out.mr_handle >> 31);
+	int first = raw_destroy(fd, a.out.mr_handle);
+	say("destroyed: %d %d", first, raw_destroy(fd, b.out.mr_handle));
+	say("dealloc: %d", raw_dealloc(fd, pd));
+	close(fd);
+	tell_left("closed", 1);
+	struct ibv_pd *domain = ibv_alloc_pd(second);
+	struct ibv_mr *mr = domain ? ibv_reg_mr(domain, p, PAGE, ALL) : NULL;
+	NEED(mr);
+	close_others(second->cmd_fd);
+	int gone = ibv_dereg_mr(mr);
+	say("by symbols: %d %d", gone, ibv_dealloc_pd(domain));
+	tell_left("deallocated", 1);
+}
+
+enum { FIRST = 940, MANY = 80 };
+
+/* Files of the program's take the numbers from FIRST on, wherever ours are: how many are lost. */
+static int lost_of(const int *files)
+{
+	int lost = 0;
+	for (int i = 0; i < MANY; i++)
+		lost += files[i] >= 0 && fcntl(files[i], F_GETFD) < 0;
+	return lost;
+}
+
+/* The program's files stay open, also where they have a number of ours. */
+static void under_our_numbers(void)
+{
+	int files[MANY];
+	struct ibv_pd *domain = ibv_alloc_pd(second);
+	struct ibv_mr *mr = domain ? ibv_reg_mr(domain, p, PAGE, ALL) : NULL;
+	NEED(mr);
+	for (int i = 0; i < MANY; i++)
+		files[i] = dup2(STDERR_FILENO, FIRST + i);
+	int gone = ibv_dereg_mr(mr);
+	say("by symbols: %d %d", gone, ibv_dealloc_pd(domain));
+	say("lost: %d", lost_of(files));
+	for (int i = 0; i < MANY; i++)
+		close(files[i]);
+	tell_left("deallocated", 1);
+}
+
+/* The same with files of the same device, each with a protection domain of the same number. */
+static void of_the_same_device(void)
+{
+	enum { FILES = 8 };
+	int files[MANY], fd = open_second();
+	uint32_t pd[FILES];
+	struct asked a[FILES];
+	close_others(-1);
+	for (int i = 0; i < MANY; i++)
+		files[i] = -1;
+	for (int i = 0; i < FILES; i++) {
+		int new = raw_open(second);
+		files[i] = fcntl(new, F_DUPFD, 956 + i);
+		close(new);
+		pd[i] = raw_pd(files[i]);
+		NEED(raw_reg(files[i], &a[i], pd[i], p, PAGE, ALL) == 0);
+	}
+	(void)fd;
+	for (int i = 0; i < 3000; i++) {
+		char *m = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		*m = 1;
+		munmap(m, 64 * PAGE);
+	}
+	usleep(300000);
+	say("lost: %d", lost_of(files));
+	int wrong_ones = 0;
+	for (int i = 0; i < FILES; i++) {
+		wrong_ones += raw_destroy(files[i], a[i].out.mr_handle) != 0;
+		wrong_ones += raw_dealloc(files[i], pd[i]) != 0;
+		close(files[i]);
+	}
+	say("wrong: %d", wrong_ones);
+	tell_left("closed", 1);
+}
+
+/* What was asked for stays as long as a child has the file, and no longer. */
+static void held_by_a_child(void)
+{
+	int fd = open_second(), ends[2];
+	NEED(pipe(ends) == 0);
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		char c;
+		close(ends[1]);
+		_exit(read(ends[0], &c, 1) != 0);
+	}
+	close(ends[0]);
+	close(fd);
+	usleep(500000);
+	tell_left("held by a child", 2);
+	close(ends[1]);
+	int status;
+	NEED(waitpid(child, &status, 0) == child && status == 0);
+	tell_left("and not", 1);
+}
+
+static void in_flight(void)
+{
+	int fd = open_second(), ends[2];
+	NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	char data = 'x', control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec part = { &data, 1 };
+	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	*c = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) };
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	NEED(sendmsg(ends[0], &m, 0) == 1);
+	close(fd);
+	usleep(500000);
+	tell_left("in flight", 2);
+	NEED(recvmsg(ends[1], &m, 0) == 1);
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+	close(ends[0]);
+	close(ends[1]);
+	uint32_t pd = raw_pd(fd);
+	tell_whose("received", fd, pd, fd);
+	close(fd);
+	tell_left("received and closed", 1);
+}
+
+/* libibverbs closes its descriptor; a duplicate is another. */
+static void closed_by_its_function(void)
+{
+	struct ibv_context *ctx = open_device(ADAPTER("1"));
+	NEED(ctx);
+	struct ibv_pd *pd = ibv_alloc_pd(ctx);
+	NEED(pd);
+	uint32_t number = pd->handle;
+	int other = dup(ctx->cmd_fd);
+	struct asked a;
+	NEED(raw_reg(other, &a, number, p, PAGE, ALL) == 0);
+	say("ibv_close_device: %d", ibv_close_device(ctx));
+	say("by the duplicate: %d, %d", raw_destroy(other, a.out.mr_handle), raw_dealloc(other, number));
+	close(other);
+	tell_left("closed", 1);
+}
+
+/* The kernel does not say whether two descriptors are one. */
+static void forbid_kcmp(void)
+{
+	struct sock_filter all[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_kcmp, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = { .len = 4, .filter = all };
+	NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	NEED(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+/* A protection domain goes by whatever number of its file, also if it is libibverbs' own. */
+static void deallocated(void)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(second);
+	NEED(pd);
+	struct ibv_mr *mr = ibv_reg_mr(pd, p, 8 * PAGE, ALL);
+	NEED(mr && ibv_dereg_mr(mr) == 0);
+	int other = dup(second->cmd_fd);
+	tell_whose("by a duplicate", other, pd->handle, second->cmd_fd);
+	say("dealloc: %d", raw_dealloc(second->cmd_fd, pd->handle));
+	close(other);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "refused") == 0)
+		forbid_kcmp();
+	r = rig();
+	p = island(64);
+	memset(p, 'a', 64 * PAGE);
+	second = open_device(ADAPTER("1"));
+	NEED(second);
+	replaced();
+	deallocated();
+	closed();
+	closed_by_a_daemon();
+	under_our_numbers();
+	of_the_same_device();
+	held_by_a_child();
+	in_flight();
+	closed_by_its_function();
+	/* Last: its contexts may stay. */
+	with_two_tables();
+	say("end");
+	return wrong != 0;
+}
