@@ -447,14 +447,14 @@ impl Coming<'_> {
     /// # Safety
     /// `program` is what the kernel has taken, in memory that is there still.
     pub unsafe fn taken(self, program: *const libc::sock_fprog) {
-        let pending = |place: &&Place| self.brings && place.state.load(Relaxed) == PENDING;
-        let Some(place) = self
-            .place
-            .filter(pending)
-            .filter(|_| !self.is_one_of_many())
-        else {
+        let keeps = self.brings && !self.is_one_of_many();
+        let Some(place) = self.place.filter(|_| keeps) else {
             return self.leave(KEPT);
         };
+        // (Not so PENDING alone: others may have given up waiting.)
+        if place.state.load(Relaxed) == COMING {
+            return self.keep();
+        }
         // SAFETY: by the contract above.
         let (from, steps) = unsafe { ((*program).filter, usize::from((*program).len)) };
         if self.wants_room() || steps > STEPS {
@@ -464,7 +464,12 @@ impl Coming<'_> {
         // SAFETY: likewise, into room for as many.
         unsafe { core::ptr::copy_nonoverlapping(from.cast_const(), to, steps) };
         place.steps.store(steps as u32, Relaxed);
-        match place.same() {
+        self.keep();
+    }
+
+    /// Its program is known. Another thread may have brought the same one meanwhile.
+    fn keep(self) {
+        match self.place.and_then(Place::same) {
             Some(n) => self.replaced_by(1 << n),
             None => self.leave(KEPT),
         }
