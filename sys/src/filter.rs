@@ -144,9 +144,23 @@ fn makes_with(era: u32, nr: u64) -> bool {
         return true;
     }
     let call = [nr, 0, 0, 0, 0, 0, 0];
-    let over = over_this_thread();
-    (over & OTHERS == 0 || others_let(nr))
-        && over_each(over).all(|place| place.says(&call, is_made))
+    are_all(|over| {
+        (over & OTHERS == 0 || others_let(nr))
+            && over_each(over).all(|place| place.says(&call, is_made))
+    })
+}
+
+/// Whether `good` holds for the set of the calling thread. While a filter of it is waited for, another
+/// may take its place.
+fn are_all(good: impl Fn(u64) -> bool) -> bool {
+    let mut over = over_this_thread();
+    loop {
+        let is_good = good(over);
+        let before = core::mem::replace(&mut over, over_this_thread());
+        if !is_good || before == over {
+            return is_good;
+        }
+    }
 }
 
 /// Whether the filters over this thread do anything but let the call through, or have it fail. Asked
@@ -169,9 +183,10 @@ fn are_asked(era: u32, call: &[u64; 7]) -> bool {
     if all_make(era, call[0]) {
         return false;
     }
-    let over = over_this_thread();
-    over & OTHERS != 0 && !others_let(call[0])
-        || over_each(over).any(|place| !place.says(call, passes))
+    !are_all(|over| {
+        (over & OTHERS == 0 || others_let(call[0]))
+            && over_each(over).all(|place| place.says(call, passes))
+    })
 }
 
 /// Those that are kept of a set.
@@ -478,7 +493,8 @@ impl Coming<'_> {
     /// The one with this bit stands for it.
     fn replaced_by(self, other: u64) {
         self.set.set(self.set.get() | other);
-        if self.to_all & self.bit != 0 {
+        // (A handler's may have put it over all.)
+        if ALL.load(SeqCst) & self.bit != 0 {
             ALL.fetch_or(other, SeqCst);
             ALL.fetch_and(!self.bit, SeqCst);
         }
