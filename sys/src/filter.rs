@@ -43,6 +43,9 @@ const UNKNOWN: u32 = 4;
 /// The kernel is asked to take it, and its program is there: it holds already.
 const COMING: u32 = 5;
 
+/// Ticks of the processor: about 100 ms.
+const PATIENCE: u64 = 300_000_000;
+
 struct Place {
     state: AtomicU32,
     steps: AtomicU32,
@@ -257,8 +260,6 @@ impl Place {
     /// Its state. One that another thread brings for all is waited for: the kernel's answer comes
     /// at once, and what a thread has begun (its signals are blocked) it must be able to end.
     fn decided(&self) -> u32 {
-        /// About 100 ms.
-        const PATIENCE: u64 = 300_000_000;
         let state = self.state.load(Acquire);
         if state != PENDING || self.by.load(Relaxed) == arch::thread_pointer() {
             return state;
@@ -301,6 +302,12 @@ impl Place {
         taken
     }
 
+    /// Whether another thread is asking the kernel for it.
+    fn is_brought(&self) -> bool {
+        let comes = matches!(self.state.load(Acquire), PENDING | COMING);
+        comes && self.by.load(Relaxed) != arch::thread_pointer()
+    }
+
     fn leave(&self, state: u32) {
         self.state.store(state, Release);
     }
@@ -330,10 +337,27 @@ pub struct Coming<'a> {
     brings: bool,
 }
 
+/// Takes a place, if one is free or becomes so: many threads may bring the same filter at once, of
+/// which one stays.
+fn free_place() -> Option<usize> {
+    let places = || PLACES.iter().take(MOST);
+    let since = ticks();
+    loop {
+        let taken = places().position(Place::take);
+        if taken.is_some()
+            || !places().any(Place::is_brought)
+            || ticks().wrapping_sub(since) > PATIENCE
+        {
+            return taken;
+        }
+        crate::yield_now();
+    }
+}
+
 /// A filter comes to the calling thread, whose set this is.
 pub fn begin(set: &Cell<u64>) -> Coming<'_> {
     let last = &PLACES[MOST];
-    let n = PLACES.iter().take(MOST).position(Place::take);
+    let n = free_place();
     let place = match n {
         Some(n) => Some(&PLACES[n]),
         None => Some(last).filter(|last| last.take() || last.decided() == FREE && last.take()),
