@@ -206,6 +206,27 @@ static void children(void)
 	threads("after a child of vfork");
 }
 
+/* A child of fork under a filter that kills who makes anything that has its descriptors. */
+static void flags(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_FILES, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, KILL),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	install_filter(code, sizeof code / sizeof *code);
+	int status;
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(0);
+	NEED(waitpid(pid, &status, 0) == pid);
+	say("child: %x", (unsigned)status);
+	threads("before");
+}
+
 /* Threads of the library's own go before a filter that they could not live under. */
 static void for_all(void)
 {
@@ -237,6 +258,7 @@ int main(int count, char **args)
 	} all[] = {
 		{ "ends", ends },	  { "probes", probes }, { "twice", twice }, { "each", each },
 		{ "children", children }, { "for_all", for_all }, { "faked", faked },
+		{ "flags", flags },
 	};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (strcmp(args[1], all[i].name) == 0)

@@ -169,8 +169,7 @@ impl Thread {
 
     fn begin(&self, entry: extern "C" fn() -> !) -> Result<()> {
         // A filter may kill who makes a thread, or what the thread calls then.
-        let may = sys::filter::lets(libc::SYS_clone, [FLAGS as u64, 0, 0, 0, 0, 0]);
-        if !may || !track::filters::threads_can_live() {
+        if !may_be_made() || !track::filters::threads_can_live() {
             return Err(Errno::PERM);
         }
         // It may still be on its stack.
@@ -243,6 +242,13 @@ impl Thread {
         self.state.store(IDLE, Release);
         end()
     }
+}
+
+/// Whether filters let a thread be made, whosever descriptors it is to have.
+fn may_be_made() -> bool {
+    [FLAGS, FLAGS | libc::CLONE_FILES]
+        .iter()
+        .all(|flags| sys::filter::lets(libc::SYS_clone, [*flags as u64, 0, 0, 0, 0, 0]))
 }
 
 /// New memory of `bytes` (whole pages) for a thread, which is the shim's in the ledger, and which

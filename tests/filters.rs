@@ -138,3 +138,12 @@ fn threads_end_before_what_they_can_not_live_under() {
 fn a_call_that_a_filter_fakes_is_not_taken_for_made() {
     assert_eq!(under("faked", &[]), ["standard input is open"]);
 }
+
+/// A filter may go by the flags that a thread is made with.
+#[test]
+fn a_child_has_no_helper_where_its_flags_are_forbidden() {
+    assert_eq!(
+        under("flags", &[("REGALL_COPY", "helper")]),
+        ["child: 0", "before: 2 threads"]
+    );
+}

@@ -9,7 +9,10 @@ use crate::policy;
 use crate::share;
 use crate::sys::{self, file, file::Fd, file::Stat, Errno, Undisturbed};
 use crate::text::Text;
-use core::sync::atomic::{AtomicU64, AtomicU8, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicU8,
+    Ordering::{Relaxed, SeqCst},
+};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::maps::{self, Line, LineError, Lines};
@@ -55,6 +58,9 @@ const PASSES: usize = 3;
 /// How often opening the kernel's list, or reading it, may fail in one pass.
 const READ_TRIES: usize = 3;
 
+/// Whether it could not be opened when it was last wanted.
+static UNREAD: AtomicBool = AtomicBool::new(false);
+
 fn read_once(guard: &mut Guard, range: PageRange, extra: Flags) -> PageRange {
     counters::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
@@ -64,9 +70,13 @@ fn read_once(guard: &mut Guard, range: PageRange, extra: Flags) -> PageRange {
     // What it fails for may be over at once: a table of descriptors that is full, no memory.
     let opened = (0..READ_TRIES).find_map(|_| Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok());
     let Some(fd) = opened else {
-        log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
+        // Once, until it can be opened again: a filter may forbid it for good.
+        if !UNREAD.swap(true, Relaxed) {
+            log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
+        }
         return range;
     };
+    UNREAD.store(false, Relaxed);
     READS.fetch_add(1, SeqCst);
     let (state, buffer) = guard.with_room();
     let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));

@@ -43,6 +43,9 @@ const UNKNOWN: u32 = 4;
 /// The kernel is asked to take it, and its program is there: it holds already.
 const COMING: u32 = 5;
 
+/// Ticks of the processor: about 100 ms.
+const PATIENCE: u64 = 300_000_000;
+
 struct Place {
     state: AtomicU32,
     steps: AtomicU32,
@@ -144,9 +147,23 @@ fn makes_with(era: u32, nr: u64) -> bool {
         return true;
     }
     let call = [nr, 0, 0, 0, 0, 0, 0];
-    let over = over_this_thread();
-    (over & OTHERS == 0 || others_let(nr))
-        && over_each(over).all(|place| place.says(&call, is_made))
+    are_all(|over| {
+        (over & OTHERS == 0 || others_let(nr))
+            && over_each(over).all(|place| place.says(&call, is_made))
+    })
+}
+
+/// Whether `good` holds for the set of the calling thread. While a filter of it is waited for, another
+/// may take its place.
+fn are_all(good: impl Fn(u64) -> bool) -> bool {
+    let mut over = over_this_thread();
+    loop {
+        let is_good = good(over);
+        let before = core::mem::replace(&mut over, over_this_thread());
+        if !is_good || before == over {
+            return is_good;
+        }
+    }
 }
 
 /// Whether the filters over this thread do anything but let the call through, or have it fail. Asked
@@ -169,9 +186,10 @@ fn are_asked(era: u32, call: &[u64; 7]) -> bool {
     if all_make(era, call[0]) {
         return false;
     }
-    let over = over_this_thread();
-    over & OTHERS != 0 && !others_let(call[0])
-        || over_each(over).any(|place| !place.says(call, passes))
+    !are_all(|over| {
+        (over & OTHERS == 0 || others_let(call[0]))
+            && over_each(over).all(|place| place.says(call, passes))
+    })
 }
 
 /// Those that are kept of a set.
@@ -242,8 +260,6 @@ impl Place {
     /// Its state. One that another thread brings for all is waited for: the kernel's answer comes
     /// at once, and what a thread has begun (its signals are blocked) it must be able to end.
     fn decided(&self) -> u32 {
-        /// About 100 ms.
-        const PATIENCE: u64 = 300_000_000;
         let state = self.state.load(Acquire);
         if state != PENDING || self.by.load(Relaxed) == arch::thread_pointer() {
             return state;
@@ -286,6 +302,12 @@ impl Place {
         taken
     }
 
+    /// Whether another thread is asking the kernel for it.
+    fn is_brought(&self) -> bool {
+        let comes = matches!(self.state.load(Acquire), PENDING | COMING);
+        comes && self.by.load(Relaxed) != arch::thread_pointer()
+    }
+
     fn leave(&self, state: u32) {
         self.state.store(state, Release);
     }
@@ -315,10 +337,27 @@ pub struct Coming<'a> {
     brings: bool,
 }
 
+/// Takes a place, if one is free or becomes so: many threads may bring the same filter at once, of
+/// which one stays.
+fn free_place() -> Option<usize> {
+    let places = || PLACES.iter().take(MOST);
+    let since = ticks();
+    loop {
+        let taken = places().position(Place::take);
+        if taken.is_some()
+            || !places().any(Place::is_brought)
+            || ticks().wrapping_sub(since) > PATIENCE
+        {
+            return taken;
+        }
+        crate::yield_now();
+    }
+}
+
 /// A filter comes to the calling thread, whose set this is.
 pub fn begin(set: &Cell<u64>) -> Coming<'_> {
     let last = &PLACES[MOST];
-    let n = PLACES.iter().take(MOST).position(Place::take);
+    let n = free_place();
     let place = match n {
         Some(n) => Some(&PLACES[n]),
         None => Some(last).filter(|last| last.take() || last.decided() == FREE && last.take()),
@@ -447,14 +486,14 @@ impl Coming<'_> {
     /// # Safety
     /// `program` is what the kernel has taken, in memory that is there still.
     pub unsafe fn taken(self, program: *const libc::sock_fprog) {
-        let pending = |place: &&Place| self.brings && place.state.load(Relaxed) == PENDING;
-        let Some(place) = self
-            .place
-            .filter(pending)
-            .filter(|_| !self.is_one_of_many())
-        else {
+        let keeps = self.brings && !self.is_one_of_many();
+        let Some(place) = self.place.filter(|_| keeps) else {
             return self.leave(KEPT);
         };
+        // (Not so PENDING alone: others may have given up waiting.)
+        if place.state.load(Relaxed) == COMING {
+            return self.keep();
+        }
         // SAFETY: by the contract above.
         let (from, steps) = unsafe { ((*program).filter, usize::from((*program).len)) };
         if self.wants_room() || steps > STEPS {
@@ -464,7 +503,12 @@ impl Coming<'_> {
         // SAFETY: likewise, into room for as many.
         unsafe { core::ptr::copy_nonoverlapping(from.cast_const(), to, steps) };
         place.steps.store(steps as u32, Relaxed);
-        match place.same() {
+        self.keep();
+    }
+
+    /// Its program is known. Another thread may have brought the same one meanwhile.
+    fn keep(self) {
+        match self.place.and_then(Place::same) {
             Some(n) => self.replaced_by(1 << n),
             None => self.leave(KEPT),
         }
@@ -473,7 +517,8 @@ impl Coming<'_> {
     /// The one with this bit stands for it.
     fn replaced_by(self, other: u64) {
         self.set.set(self.set.get() | other);
-        if self.to_all & self.bit != 0 {
+        // (A handler's may have put it over all.)
+        if ALL.load(SeqCst) & self.bit != 0 {
             ALL.fetch_or(other, SeqCst);
             ALL.fetch_and(!self.bit, SeqCst);
         }
