@@ -22,7 +22,7 @@ macro_rules! functions {
         )*
 
         /// All of them, and their names.
-        const ALL: [(&Place, &str); [$(stringify!($name)),*].len()] =
+        static ALL: [(&Place, &str); [$(stringify!($name)),*].len()] =
             [$((&places::$name, stringify!($name))),*];
     };
 }
