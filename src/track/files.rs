@@ -12,6 +12,7 @@ use crate::registrar::hca::{active, numbers, Device, Domain, DomainId, Owner, St
 use crate::sys::file::{self, Fd};
 use crate::sys::text::number;
 use crate::sys::{self, Errno, Result};
+use crate::thread;
 use crate::uverbs::{Driver, PdHandle};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -40,7 +41,7 @@ pub fn were_used() -> bool {
 /// puts another file under a number (dup2, close and whatever opens a file) is not seen, and one
 /// number may be two files in two threads.
 #[inline]
-fn certain(fd: i32) -> Option<FileId> {
+fn certain(fd: i32, is_one: fn(i32, i32) -> Result<bool>) -> Option<FileId> {
     let file = believed(fd)?;
     let own = own_of(fd, file)?;
     (is_one(own, fd) == Ok(true)).then_some(file)
@@ -88,7 +89,7 @@ pub fn is_new(fd: i32) -> bool {
 /// kcmp(2) is refused, or a filter), or this is a signal handler at a bad moment.
 #[inline]
 pub fn of(fd: i32) -> Option<FileId> {
-    certain(fd).or_else(|| look(fd))
+    certain(fd, is_one).or_else(|| look(fd))
 }
 
 /// What is known of a domain, to be asked about without the lock.
@@ -212,17 +213,26 @@ fn new() -> FileId {
 /// may kill who asks; others as [`file::is_same`]'s.
 #[inline]
 fn is_one(own: i32, fd: i32) -> Result<bool> {
+    match filters::is_shut_in() || file::is_closed_by_exec(own) {
+        true => is_one_now(own, fd),
+        false => Err(Errno::BADF),
+    }
+}
+
+/// As [`is_one`], of whatever file `own` is now: by the number of a region of ours, which no other file
+/// has, nothing else can be meant.
+#[inline]
+fn is_one_now(own: i32, fd: i32) -> Result<bool> {
     match filters::is_shut_in() {
         true => Err(Errno::PERM),
-        false if file::is_closed_by_exec(own) => file::is_same(own, fd),
-        false => Err(Errno::BADF),
+        false => file::is_same_to(thread::current().tid(), own, fd),
     }
 }
 
 /// Whether the open file behind `fd` is `file`, or may be.
 #[inline]
 pub fn is(fd: i32, file: FileId) -> bool {
-    certain(fd) == Some(file) || is_slowly(fd, file)
+    certain(fd, is_one_now) == Some(file) || is_slowly(fd, file)
 }
 
 #[cold]

@@ -182,10 +182,14 @@ static KNOWS_NO_QUERY: AtomicBool = AtomicBool::new(false);
 /// From the kernel's kcmp.h.
 const KCMP_FILE: u64 = 0;
 
-/// Whether descriptors `a` and `b` are of one open file, by one system call (F_DUPFD_QUERY) or, on
-/// Linux before 6.10, two. Errors: EBADF if one of them is none; others where nobody says (Linux
-/// before 6.10 without kcmp(2), or with a seccomp filter).
+/// Whether descriptors `a` and `b` are of one open file. Errors: EBADF if one of them is none; others
+/// where nobody says (Linux before 6.10 without kcmp(2), or with a seccomp filter).
 pub fn is_same(a: i32, b: i32) -> Result<bool> {
+    is_same_to(0, a, b)
+}
+
+/// The same where `me` is what the caller knows to be this thread's id, by one system call; 0: nothing.
+pub fn is_same_to(me: u32, a: i32, b: i32) -> Result<bool> {
     const F_DUPFD_QUERY: i32 = 1024 + 3;
     if !KNOWS_NO_QUERY.load(Relaxed) {
         match call!(libc::SYS_fcntl, a, F_DUPFD_QUERY, b) {
@@ -197,8 +201,12 @@ pub fn is_same(a: i32, b: i32) -> Result<bool> {
         }
     }
     // A thread may have a table of descriptors of its own.
-    let own = crate::gettid();
-    let told = call!(libc::SYS_kcmp, own, own, KCMP_FILE, a, b);
+    let ask = |me: u32| call!(libc::SYS_kcmp, me, me, KCMP_FILE, a, b);
+    let told = match ask(me) {
+        // There is no such thread.
+        Err(Errno::SRCH) => ask(crate::gettid()),
+        told => told,
+    };
     told.map(|difference| difference == 0)
 }
 
