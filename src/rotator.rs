@@ -362,7 +362,7 @@ impl Work {
         AWAKE.store(then, SeqCst);
         self.from = 1;
         // Who comes from here on starts the next one, or wakes this one.
-        (self.rotate() || adopting::is_left())
+        (self.rotate() || adopting::is_left() || then == NO && self.watches())
             && AWAKE.compare_exchange(then, YES, SeqCst, SeqCst).is_ok()
     }
 }

@@ -182,13 +182,14 @@ pub fn see(d: DomainId, by: Option<i32>) -> bool {
     let found = found.or(from);
     let own = found.and_then(|fd| own_number(fd).ok());
     let done = lock().is_some_and(|mut guard| put(&mut guard, d, &known, own.unwrap_or(-1)));
-    match own {
-        Some(own) if !done => {
-            file::close(own);
-            false
-        }
-        own => own.is_some(),
+    if done {
+        return own.is_some();
     }
+    if let Some(own) = own {
+        file::close(own);
+    }
+    // Another thread may have been faster.
+    ask(d).is_some_and(|(ours, _)| ours)
 }
 
 /// Whether the regions of domain `d` are behind `fd`.
