@@ -80,6 +80,9 @@ static ERA: AtomicU32 = AtomicU32::new(2);
 /// For each number the era in which all filters of all threads were asked about it; and 1: whatever
 /// the arguments, each of them has the kernel make the call.
 static SEEN: [AtomicU32; NUMBERS] = [const { AtomicU32::new(0) }; NUMBERS];
+/// For each number the filters that were last found to stop the call, whatever its arguments: as
+/// [`to_keep`] has them.
+static STOPPED: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
 
 /// `marks` says, without a system call, which filters may be over the calling thread.
 pub fn set_marks(marks: fn() -> u64) {
@@ -171,7 +174,33 @@ fn are_all(good: impl Fn(u64) -> bool) -> bool {
 #[cold]
 extern "C" fn is_stopped(call: &[u64; 7]) -> bool {
     let era = ERA.load(Acquire);
-    !is_seen(era, call[0]) && are_asked(era, call)
+    !is_seen(era, call[0])
+        && (is_known_to_stop(era, over_this_thread, call[0]) || are_asked(era, call))
+}
+
+/// A set of filters in an era, in a word. Two of them may have the same: then a call is left out that
+/// could be made, until another filter comes.
+fn to_keep(era: u32, over: u64) -> u64 {
+    // Knuth's multiplicative hash.
+    u64::from(era | 1) << 32 | over.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+/// Whether it is known that filters stop this call, whatever its arguments.
+fn is_known_to_stop(era: u32, over: impl FnOnce() -> u64, nr: u64) -> bool {
+    let kept = STOPPED.get(nr as usize);
+    let kept = kept.map_or(0, |kept| kept.load(Relaxed));
+    kept >> 32 == u64::from(era | 1) && kept == to_keep(era, over())
+}
+
+/// Keeps that one of these filters stops this call, if it does so whatever the arguments.
+fn keep_stopped(era: u32, over: u64, nr: u64) {
+    let is_certain = |place: &Place| match place.state.load(Acquire) {
+        KEPT => answer(place.program(), &[nr]).is_some_and(|said| !passes(Some(said))),
+        _ => false,
+    };
+    if let (Some(kept), true) = (STOPPED.get(nr as usize), over_each(over).any(is_certain)) {
+        kept.store(to_keep(era, over), Relaxed);
+    }
 }
 
 /// Whether it is known that all filters of all threads have the kernel make this call.
@@ -187,8 +216,12 @@ fn are_asked(era: u32, call: &[u64; 7]) -> bool {
         return false;
     }
     !are_all(|over| {
-        (over & OTHERS == 0 || others_let(call[0]))
-            && over_each(over).all(|place| place.says(call, passes))
+        let passes = (over & OTHERS == 0 || others_let(call[0]))
+            && over_each(over).all(|place| place.says(call, passes));
+        if !passes {
+            keep_stopped(era, over, call[0]);
+        }
+        passes
     })
 }
 

@@ -344,6 +344,36 @@ fn what_other_threads_do(set: &Cell<u64>) {
     ALL.fetch_and(!(1 << 60), SeqCst);
 }
 
+/// Whoever is stopped once is known to be, until another filter comes.
+fn what_is_stopped(set: &Cell<u64>) {
+    const NR: u32 = 300;
+    let steps = [
+        load(0),
+        jump(BPF_JMP | libc::BPF_JEQ | BPF_K, NR, 1, 0),
+        returns(SECCOMP_RET_ALLOW),
+        returns(libc::SECCOMP_RET_KILL_PROCESS),
+    ];
+    let program = program(&steps);
+    let mut coming = begin(set);
+    coming.give_room(room());
+    assert_eq!(coming.read(&raw const program as u64), Ok(()));
+    coming.put_over(false);
+    // SAFETY: the program is there.
+    unsafe { coming.taken(&raw const program) };
+    let (nr, era) = (u64::from(NR), || ERA.load(SeqCst));
+    let known = || is_known_to_stop(era(), over_this_thread, nr);
+    assert!(!known());
+    assert!(is_stopped(&[nr, 0, 0, 0, 0, 0, 0]) && known());
+    // Not of another thread, nor what passes.
+    assert!(!is_known_to_stop(era(), || KNOWN | 1, nr));
+    assert!(!is_stopped(&[39, 0, 0, 0, 0, 0, 0]));
+    assert!(!is_known_to_stop(era(), over_this_thread, 39));
+    let set = Cell::new(KNOWN);
+    let other = begin(&set);
+    assert!(!known());
+    other.refused();
+}
+
 /// The place that is found where another thread is about to leave one and all are taken.
 fn wait_for_a_place() -> usize {
     let taken: Vec<_> = std::iter::from_fn(free_place).collect();
@@ -415,9 +445,10 @@ fn filters_come_and_go() {
     assert!(!is_stopped(&[39, 0, 0, 0, 0, 0, 0]));
     assert_eq!(seen(39), era());
     what_other_threads_do(&set);
+    what_is_stopped(&set);
     // Of more than there is place for is known what all let through. (A place that another is about to
-    // leave is waited for.)
-    assert!(wait_for_a_place() < MOST);
+    // leave is waited for; on a busy machine that thread may come too late.)
+    assert!((0..100).any(|_| wait_for_a_place() < MOST));
     for k in 100..200 {
         bring(k, false, &taken);
     }
@@ -425,5 +456,5 @@ fn filters_come_and_go() {
     let stopped: Vec<_> = (0..512)
         .filter(|nr| is_stopped(&[*nr, 0, 0, 0, 0, 0, 0]))
         .collect();
-    assert_eq!(stopped, Vec::from_iter(157..200));
+    assert_eq!(stopped, Vec::from_iter((156..200).chain([300])));
 }
