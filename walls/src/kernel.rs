@@ -129,7 +129,7 @@ fn walk(tokens: TokenStream, found: &mut Vec<(usize, String)>) {
             TokenTree::Ident(i) => {
                 name = i.to_string();
                 called = false;
-                if name == "syscall6" {
+                if name == "regall_enter" {
                     found.push((line, name.clone()));
                 }
             }

@@ -151,7 +151,7 @@ fn system_calls_are_found() {
     );
     assert_eq!(found("global_asm!(r#\"\nf:\n  syscall\n  ret\"#);"), [3]);
     assert_eq!(found("fn f() { asm!(\"nop\\n\\tsyscall\") }"), [2]);
-    assert_eq!(found("use regall_sys::arch::syscall6;"), [1]);
+    assert_eq!(found("extern \"C\" { fn regall_enter(); }"), [1]);
     assert_eq!(found("fn f() {\n unsafe { libc::mmap(a, b) }; }"), [2]);
     assert_eq!(found("fn f() -> u8 { g(::libc::syscall(1).ok()) }"), [1]);
     assert_eq!(

@@ -16,34 +16,6 @@ pub struct Frame {
     pub args: [u64; 6],
 }
 
-/// Enters the kernel with `nr` and up to six arguments. Returns what the kernel
-/// left in rax: a value, or -errno in -4095..=-1.
-///
-/// # Safety
-/// The caller answers for what the call does to the process.
-#[inline]
-pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
-    let ret: i64;
-    // SAFETY: the kernel clobbers rax, rcx and r11 only; memory effects are the
-    // caller's responsibility and the asm block is not `nomem`.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") nr as i64 => ret,
-            in("rdi") a,
-            in("rsi") b,
-            in("rdx") c,
-            in("r10") d,
-            in("r8") e,
-            in("r9") f,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    ret
-}
-
 /// Says whether a call, number and arguments, is not to be made.
 pub type IsStopped = extern "C" fn(&[u64; 7]) -> bool;
 
@@ -55,14 +27,15 @@ pub fn ask_first(is_stopped: IsStopped) {
     ASKED.store(is_stopped as *mut (), Release);
 }
 
-/// Enters the kernel as [`syscall6`] does with `call`, number and arguments. If who is asked first
-/// ([`ask_first`]) stops the call it is not made, and -EPERM is returned. There is one instruction
-/// for all calls, in `regall_enter`: to ask at each place would make the library a tenth larger.
+/// Enters the kernel with `call`, number and up to six arguments. Returns what the kernel left in
+/// rax: a value, or -errno in -4095..=-1. If who is asked first ([`ask_first`]) stops the call it is
+/// not made, and -EPERM is returned. There is one instruction for all calls, in `regall_enter`: to ask
+/// at each place would make the library a tenth larger.
 ///
 /// # Safety
-/// As of [`syscall6`].
+/// The caller answers for what the call does to the process.
 #[inline]
-pub unsafe fn enter(call: [u64; 7]) -> i64 {
+pub(crate) unsafe fn enter(call: [u64; 7]) -> i64 {
     let [nr, a, b, c, d, e, f] = call;
     let ret: i64;
     // SAFETY: the function clobbers what any function may, and the stack below.
@@ -149,8 +122,8 @@ global_asm!(
     stopped = const -(crate::Errno::PERM.0),
 );
 
-/// As [`syscall6`], for the application's own call. Where the instruction stands is noted in a
-/// section that is never loaded, so that what looks on from outside (tests, by ptrace) can
+/// The same for the application's own call, of which nobody is asked. Where the instruction stands is
+/// noted in a section that is never loaded, so that what looks on from outside (tests, by ptrace) can
 /// tell the application's calls from the shim's: both come from this library's text.
 ///
 /// # Safety
@@ -159,7 +132,8 @@ global_asm!(
 pub unsafe fn application_call(frame: &Frame) -> i64 {
     let [a, b, c, d, e, f] = frame.args;
     let ret: i64;
-    // SAFETY: as above.
+    // SAFETY: the kernel clobbers rax, rcx and r11 only; memory effects are the
+    // caller's responsibility and the asm block is not `nomem`.
     unsafe {
         asm!(
             "2: syscall",

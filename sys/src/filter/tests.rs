@@ -254,7 +254,10 @@ fn kernel_says(steps: &[sock_filter], call: &[u64; 7]) -> u32 {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
             let filter = libc::SECCOMP_MODE_FILTER;
             let set = libc::prctl(libc::PR_SET_SECCOMP, filter, &program);
-            let value = crate::arch::syscall6(nr, a, b, c, d, e, f);
+            let value = match libc::syscall(nr as i64, a, b, c, d, e, f) {
+                -1 => -i64::from(*libc::__errno_location()),
+                value => value,
+            };
             let said = if set == 0 { (-value) as u32 } else { u32::MAX };
             libc::write(ends[1], (&raw const said).cast(), 4);
             libc::_exit(0);
