@@ -61,6 +61,32 @@ static void end_in_several_ways(void)
 	}
 }
 
+/* The same by a child whose own parent has ended. */
+static void by_a_grandchild(void)
+{
+	say("-- a child's child");
+	NEED(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+	fflush(stdout);
+	pid_t child = fork();
+	NEED(child >= 0);
+	if (child == 0) {
+		pid_t us = getpid(), grandchild = fork();
+		NEED(grandchild >= 0);
+		if (grandchild != 0)
+			_exit(0);
+		while (getppid() == us)
+			usleep(1000);
+		usleep(20000);
+		once(pd);
+		_exit(0);
+	}
+	reap("child", child);
+	int status = -1;
+	NEED(waitpid(-1, &status, 0) > 0);
+	say("its child: %d", status);
+	left("after it");
+}
+
 /* The same where the parent has registered there itself, and goes on to. */
 static void beside_the_parent(void)
 {
@@ -158,6 +184,7 @@ int main(void)
 {
 	open_all();
 	end_in_several_ways();
+	by_a_grandchild();
 	say("dealloc: %d", ibv_dealloc_pd(pd));
 	pd = ibv_alloc_pd(ctx);
 	NEED(pd);

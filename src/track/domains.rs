@@ -134,8 +134,8 @@ fn adopt_as(
         }
         class_for(&guard, owner, wanted, most).ok_or(Errno::MFILE)?
     };
-    if files::is_parents(fd) {
-        return Err(say_parents());
+    if files::is_ancestors(fd) {
+        return Err(say_ancestors());
     }
     let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
         Ok(channel) => channel,
@@ -164,13 +164,13 @@ pub fn refuse(context: u64) {
     }
 }
 
-/// Says once that the parent has the adapter open, too. (It may close it, or end.)
+/// Says once that an ancestor has the adapter open, too. (It may close it, or end.)
 #[cold]
-fn say_parents() -> Errno {
+fn say_ancestors() -> Errno {
     static SAID: AtomicU32 = AtomicU32::new(0);
     let us = sys::getpid();
     if SAID.swap(us, Relaxed) != us {
-        log::info!("the parent of process {us} has the same adapter open: its protection domains are left alone there");
+        log::info!("a parent of process {us} has the same adapter open: its protection domains are left alone there");
     }
     Errno::OPNOTSUPP
 }
