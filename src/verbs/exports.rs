@@ -465,13 +465,28 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *m
     );
     // SAFETY: the application's own call.
     let pd = really(|| unsafe { real(context, handle) });
-    if !pd.is_null() && registering::active() {
-        // Another process may have the context open: it would keep what is registered for this one.
+    new_pd(pd)
+}
+
+/// ibv_import_device(3). Another process may have the file open, and would keep what is registered
+/// there when this one has ended: its protection domains are left alone.
+///
+/// # Safety
+/// As the real one.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ibv_import_device(fd: c_int) -> *mut Context {
+    let real = real_or!(
+        ibv_import_device as unsafe extern "C" fn(c_int) -> *mut Context,
+        ptr::null_mut()
+    );
+    // SAFETY: the application's own call.
+    let context = really(|| unsafe { real(fd) });
+    if !context.is_null() && registering::active() {
         let _pass = strict::pass();
         track::fork::check();
         domains::refuse(context as u64);
     }
-    new_pd(pd)
+    context
 }
 
 /// Another one may have been at its address and gone in a way that was not seen.

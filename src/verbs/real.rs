@@ -46,6 +46,7 @@ functions! {
     ibv_rereg_mr,
     ibv_alloc_pd,
     ibv_dealloc_pd,
+    ibv_import_device,
     ibv_import_pd,
     ibv_unimport_pd,
     ibv_close_device,
