@@ -11,7 +11,7 @@
 use crate::arch;
 use crate::base::phase;
 use crate::sys::file;
-use crate::sys::process::Stat;
+use crate::sys::process::{first_thread_has_ended, Stat};
 use crate::sys::{self, check, time, Errno, Result, Undisturbed};
 use crate::track;
 use core::ffi::CStr;
@@ -300,8 +300,7 @@ static ENDED: AtomicU32 = AtomicU32::new(0);
 /// Whether our threads are all that is left of the process. No descriptor is made as long as its first
 /// thread is there: a program that closes one and opens another counts on getting its number.
 pub fn alone() -> bool {
-    // A zombie has no memory, and so no program.
-    if file::read_link(c"/proc/self/exe", &mut [0; 1]).is_ok() {
+    if first_thread_has_ended() == Some(false) {
         return false;
     }
     let ours = all().filter(|t| t.runs()).count() as u64;

@@ -1,7 +1,7 @@
 //! Whose descriptors a thread has.
 
 use crate::file::{self, Fd};
-use crate::process::may_be_filtered;
+use crate::process::{first_thread_has_ended, may_be_filtered};
 use crate::text::Text;
 use crate::{call, getpid, gettid, Errno};
 
@@ -14,14 +14,10 @@ pub fn has_the_process_files() -> bool {
     const KCMP_FILES: u64 = 2;
     if !may_be_filtered() {
         let told = call!(libc::SYS_kcmp, gettid(), getpid(), KCMP_FILES, 0, 0);
-        // The process's first thread has none any more once it has ended. (Kernels may be built
-        // without kcmp.)
-        let ended = || {
-            file::read_link(c"/proc/self/exe", &mut [0]) == Err(Errno::NOENT)
-                && file::stat_path(c"/proc/self/task", false).is_ok()
-        };
+        // Kernels may be built without it.
         if let Ok(difference) = told {
-            return difference == 0 || ended();
+            // The process's first thread has none any more once it has ended.
+            return difference == 0 || first_thread_has_ended() == Some(true);
         }
     }
     sees_own_file().unwrap_or(true)

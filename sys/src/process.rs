@@ -37,6 +37,17 @@ pub fn own_namespace() -> Result<u64> {
     file::stat_path(c"/proc/self/ns/pid", false).map(|s| s.inode)
 }
 
+/// Whether this process's first thread has ended: a zombie has no memory, and so no program. `None`:
+/// /proc does not say. No descriptor is made.
+pub fn first_thread_has_ended() -> Option<bool> {
+    match file::read_link(c"/proc/self/exe", &mut [0]) {
+        Ok(_) => Some(false),
+        // Or there is no /proc.
+        Err(Errno::NOENT) if file::stat_path(c"/proc/self/task", false).is_ok() => Some(true),
+        Err(_) => None,
+    }
+}
+
 /// What is needed of a /proc/PID/stat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {

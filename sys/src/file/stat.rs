@@ -202,7 +202,8 @@ pub fn is_same_to(me: u32, a: i32, b: i32) -> Result<bool> {
     }
     // A thread may have a table of descriptors of its own.
     let ask = |me: u32| call!(libc::SYS_kcmp, me, me, KCMP_FILE, a, b);
-    let told = match ask(me) {
+    let known = if me == 0 { Err(Errno::SRCH) } else { ask(me) };
+    let told = match known {
         // There is no such thread.
         Err(Errno::SRCH) => ask(crate::gettid()),
         told => told,
