@@ -150,10 +150,12 @@ fn makes_with(era: u32, nr: u64) -> bool {
         return true;
     }
     let call = [nr, 0, 0, 0, 0, 0, 0];
-    are_all(|over| {
-        (over & OTHERS == 0 || others_let(nr))
-            && over_each(over).all(|place| place.says(&call, is_made))
-    })
+    are_all(|over| all_say(over, &call, is_made))
+}
+
+/// Whether what each filter of a set says of a call is `good`.
+fn all_say(over: u64, call: &[u64; 7], good: fn(Option<u32>) -> bool) -> bool {
+    (over & OTHERS == 0 || others_let(call[0])) && over_each(over).all(|x| x.says(call, good))
 }
 
 /// Whether `good` holds for the set of the calling thread. While a filter of it is waited for, another
@@ -216,12 +218,11 @@ fn are_asked(era: u32, call: &[u64; 7]) -> bool {
         return false;
     }
     !are_all(|over| {
-        let passes = (over & OTHERS == 0 || others_let(call[0]))
-            && over_each(over).all(|place| place.says(call, passes));
-        if !passes {
+        let pass = all_say(over, call, passes);
+        if !pass {
             keep_stopped(era, over, call[0]);
         }
-        passes
+        pass
     })
 }
 
@@ -374,16 +375,20 @@ pub struct Coming<'a> {
 /// which one stays.
 fn free_place() -> Option<usize> {
     let places = || PLACES.iter().take(MOST);
+    let take = || places().position(Place::take);
+    let taken = take();
+    if taken.is_some() || !places().any(Place::is_brought) {
+        return taken;
+    }
+    // (Not before: the program may have had the counter taken away.)
     let since = ticks();
     loop {
-        let taken = places().position(Place::take);
-        if taken.is_some()
-            || !places().any(Place::is_brought)
-            || ticks().wrapping_sub(since) > PATIENCE
-        {
+        crate::yield_now();
+        let taken = take();
+        let late = ticks().wrapping_sub(since) > PATIENCE;
+        if taken.is_some() || late || !places().any(Place::is_brought) {
             return taken;
         }
-        crate::yield_now();
     }
 }
 
