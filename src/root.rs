@@ -58,7 +58,7 @@ pub static ALL: Subscribers = Subscribers {
     keys_pause: rotator::pause,
     keys_resume: rotator::resume,
     nothing_lent: &[withdraw, helper_ends],
-    filter_comes: verbs::real::find_all,
+    filter_comes: verbs::real::find_again,
 };
 
 fn other_call(call: Call, frame: &mut Frame) -> i64 {

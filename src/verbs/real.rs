@@ -27,11 +27,14 @@ macro_rules! functions {
     };
 }
 
-/// Finds all that the library has, if one was ever wanted: under a seccomp filter the kernel's list
-/// may not be there to be read.
-pub fn find_all() {
-    if ALL.iter().any(|(place, _)| place.at.load(Relaxed) != 0) {
-        look(LIBRARY, ALL);
+/// Finds all that the library has, if what was found has moved: under a seccomp filter the kernel's
+/// list may not be there to be read. (The first that was wanted has had all of them found.)
+pub fn find_again() {
+    let mut wanted = ALL.iter().filter(|(place, _)| place.was_found()).peekable();
+    if wanted.peek().is_some() {
+        if wanted.any(|(place, _)| place.known().is_none()) {
+            look(LIBRARY, ALL);
+        }
         let _ = errno();
     }
 }
@@ -109,6 +112,11 @@ impl Place {
         let now = first_bytes(at)?;
         let then = [&self.begins[0], &self.begins[1]].map(|w| w.load(Relaxed));
         (now == then).then_some(at)
+    }
+
+    /// Whether it ever was; it may be there no more.
+    fn was_found(&self) -> bool {
+        self.at.load(Relaxed) != 0
     }
 
     fn remember(&self, at: usize) {
