@@ -4,7 +4,8 @@ use super::adopting::{self, When};
 use super::turns::Whose;
 use super::waiting::Reach;
 use super::{
-    begin_work, end, files, filters, lock, own, progress, registering, revoking, State, USER_END,
+    ancestors, begin_work, end, files, filters, lock, own, progress, registering, revoking, State,
+    USER_END,
 };
 use crate::base::{counters, settings};
 use crate::config;
@@ -134,7 +135,7 @@ fn adopt_as(
         }
         class_for(&guard, owner, wanted, most).ok_or(Errno::MFILE)?
     };
-    if files::is_ancestors(fd) {
+    if ancestors::may_have(fd) {
         return Err(say_ancestors());
     }
     let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {

@@ -47,39 +47,6 @@ fn certain(fd: i32, is_one: fn(i32, i32) -> Result<bool>) -> Option<FileId> {
     (is_one(own, fd) == Ok(true)).then_some(file)
 }
 
-/// Who has made this process by fork, who has made that one, and so on, the first one first; 0: nobody.
-static ANCESTORS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
-/// There are more of them, or one that is not known.
-const UNKNOWN: u32 = u32::MAX;
-
-/// In a child of fork, whose parent has the id `parent`; 0: nobody says.
-pub fn inherited_from(parent: u32) {
-    let parent = if parent == 0 { UNKNOWN } else { parent };
-    let unused = |place: &&AtomicU32| place.load(Relaxed) == 0;
-    let (last, _) = ANCESTORS.split_last().unwrap_or((&ANCESTORS[0], &[]));
-    match ANCESTORS.iter().find(unused) {
-        Some(place) => place.store(parent, Relaxed),
-        None => last.store(UNKNOWN, Relaxed),
-    }
-}
-
-/// Whether an ancestor may have the open file behind `fd` as well: the adapter would keep what a
-/// child registers there, after its end, for as long as the ancestor has it.
-pub fn is_ancestors(fd: i32) -> bool {
-    let all = ANCESTORS.iter().map(|place| place.load(Relaxed));
-    let mut all = all.take_while(|pid| *pid != 0).peekable();
-    // In a pid namespace of its own a parent's id is somebody else's.
-    let unknown = all.peek().is_some() && sys::getppid() == 0;
-    unknown
-        || all.any(|pid| {
-            pid == UNKNOWN
-                || match file::is_same_in(pid, fd) {
-                    Ok(same) => same,
-                    Err(errno) => !matches!(errno, Errno::BADF | Errno::SRCH),
-                }
-        })
-}
-
 /// In a child of fork: nothing of its parent's is known.
 pub fn child() {
     if ANY.swap(false, Relaxed) {

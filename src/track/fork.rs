@@ -4,9 +4,9 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing, inherited,
-    lock, open, owed, progress, real, reserve, subscribers, taken, whole, State, APP_FUTURE,
-    USER_END,
+    ancestors, anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing,
+    inherited, lock, open, owed, progress, real, reserve, subscribers, taken, whole, State,
+    APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
@@ -231,7 +231,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     growing::child();
     reserve::child();
     taken::child();
-    files::inherited_from(sys::memory_owner());
+    ancestors::inherited_from(sys::memory_owner());
     sys::own_memory();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);

@@ -26,6 +26,7 @@ use regall_directory::vocab::Flags;
 pub mod adopting;
 pub mod advice;
 mod ahead;
+mod ancestors;
 pub mod anew;
 pub mod aside;
 pub mod asking;
