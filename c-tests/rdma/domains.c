@@ -82,17 +82,6 @@ static void again_and_again(void)
 	CALL_AS("closed", ibv_close_device(ctx));
 }
 
-/* Whether two registrations of `p` are of one region. */
-static bool shared(struct ibv_pd *pd, char *p)
-{
-	volatile int access = ALL;
-	struct ibv_mr *a = ibv_reg_mr(pd, p, 4 * PAGE, access), *b = ibv_reg_mr(pd, p, 4 * PAGE, access);
-	NEED(a && b);
-	bool same = a->lkey == b->lkey;
-	NEED(ibv_dereg_mr(a) == 0 && ibv_dereg_mr(b) == 0);
-	return same;
-}
-
 static void many_at_a_time(void)
 {
 	say("-- 24 protection domains at a time");
@@ -119,8 +108,8 @@ static void many_at_a_time(void)
 	say("%d work", good);
 	/* Four are adopted at once, the others with the fourth registration: two have been made. */
 	for (int i = 0; shimmed() && i < 24; i++) {
-		PROMISE(shared(r[i].pd, p) == (i < 4));
-		PROMISE(shared(r[i].pd, p));
+		PROMISE(of_one_region(r[i].pd, p) == (i < 4));
+		PROMISE(of_one_region(r[i].pd, p));
 	}
 	/* A key is of its own protection domain. */
 	struct ibv_mr *mr = ibv_reg_mr(r[1].pd, p, 4 * PAGE, ALL);
@@ -192,7 +181,7 @@ static void children(void)
 	if (pid == 0) {
 		wrong = 0;
 		/* Without the shim this takes the region from the parent. */
-		if (shimmed() && !env_is("REGALL_KEYS", "exact") && !env_is("REGALL_HCA", "off"))
+		if (lends())
 			PROMISE(ibv_dereg_mr(mr) == 0);
 		exit(wrong);
 	}

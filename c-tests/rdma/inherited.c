@@ -61,15 +61,15 @@ static void end_in_several_ways(void)
 	}
 }
 
-/* The same by a child whose own parent has ended. */
-static void by_a_grandchild(void)
+/* A child calls `first`; its own child calls `then` and ends with `wrong`, after that one has ended. */
+static void by_a_grandchild(void (*first)(void), void (*then)(void))
 {
-	say("-- a child's child");
 	NEED(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
 	fflush(stdout);
 	pid_t child = fork();
 	NEED(child >= 0);
 	if (child == 0) {
+		first();
 		pid_t us = getpid(), grandchild = fork();
 		NEED(grandchild >= 0);
 		if (grandchild != 0)
@@ -77,14 +77,23 @@ static void by_a_grandchild(void)
 		while (getppid() == us)
 			usleep(1000);
 		usleep(20000);
-		once(pd);
-		_exit(0);
+		then();
+		fflush(stdout);
+		_exit(wrong);
 	}
 	reap("child", child);
 	int status = -1;
 	NEED(waitpid(-1, &status, 0) > 0);
 	say("its child: %d", status);
-	left("after it");
+}
+
+static void nothing(void)
+{
+}
+
+static void register_once(void)
+{
+	once(pd);
 }
 
 /* The same where the parent has registered there itself, and goes on to. */
@@ -111,46 +120,12 @@ static void beside_the_parent(void)
 	dereg("parent", mr);
 }
 
-/* Whether a second request is answered with the first one's region. */
-static bool is_served(void)
+static void serve(void)
 {
-	char *p = memory();
-	struct ibv_mr *a = ibv_reg_mr(pd, p, PAGE, ALL), *b = ibv_reg_mr(pd, p + PAGE, PAGE, ALL);
-	NEED(a && b);
-	bool same = a->lkey == b->lkey;
-	NEED(ibv_dereg_mr(a) == 0 && ibv_dereg_mr(b) == 0);
-	return same;
-}
-
-/* As daemon(3) does: what the parent had open is the child's alone when the parent has ended. */
-static void of_a_daemon(void)
-{
-	say("-- a daemon");
-	NEED(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
-	fflush(stdout);
-	pid_t parent = fork();
-	NEED(parent >= 0);
-	if (parent == 0) {
-		open_all();
-		pid_t us = getpid(), child = fork();
-		NEED(child >= 0);
-		if (child != 0)
-			_exit(0);
-		while (getppid() == us)
-			usleep(1000);
-		usleep(20000);
-		once(pd);
-		bool serves = shimmed() && !env_is("REGALL_HCA", "off") && !env_is("REGALL_KEYS", "exact");
-		PROMISE(!serves || is_served());
-		say("dealloc: %d", ibv_dealloc_pd(pd));
-		say("close: %d", ibv_close_device(ctx));
-		fflush(stdout);
-		_exit(wrong);
-	}
-	reap("parent", parent);
-	int status = -1;
-	NEED(waitpid(-1, &status, 0) > 0);
-	say("daemon: %d", status);
+	once(pd);
+	PROMISE(!lends() || of_one_region(pd, memory()));
+	say("dealloc: %d", ibv_dealloc_pd(pd));
+	say("close: %d", ibv_close_device(ctx));
 }
 
 /* Files of the program's own under the numbers that descriptors of the library's have. */
@@ -184,7 +159,9 @@ int main(void)
 {
 	open_all();
 	end_in_several_ways();
-	by_a_grandchild();
+	say("-- a child whose own parent has ended");
+	by_a_grandchild(nothing, register_once);
+	left("after it");
 	say("dealloc: %d", ibv_dealloc_pd(pd));
 	pd = ibv_alloc_pd(ctx);
 	NEED(pd);
@@ -192,7 +169,9 @@ int main(void)
 	say("dealloc: %d", ibv_dealloc_pd(pd));
 	say("close: %d", ibv_close_device(ctx));
 	left("closed");
-	of_a_daemon();
+	/* As daemon(3) does: what the parent had open is the child's alone when the parent has ended. */
+	say("-- a daemon");
+	by_a_grandchild(open_all, serve);
 	open_all();
 	over_ours();
 	return wrong;

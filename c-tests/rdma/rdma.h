@@ -60,6 +60,12 @@ __attribute__((unused)) static bool shimmed(void)
 	return active && active() == 1;
 }
 
+/* Whether it answers registrations with regions of its own. */
+__attribute__((unused)) static bool lends(void)
+{
+	return shimmed() && !env_is("REGALL_KEYS", "exact") && !env_is("REGALL_HCA", "off");
+}
+
 struct rig {
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
@@ -425,6 +431,17 @@ __attribute__((unused)) static void dereg(const char *label, struct ibv_mr *mr)
 		return;
 	int e = ibv_dereg_mr(mr);
 	say("%s: deregistered: %s", label, e ? strerrorname_np(e) : "ok");
+}
+
+/* Whether two registrations of `p` are of one region. */
+__attribute__((unused)) static bool of_one_region(struct ibv_pd *pd, char *p)
+{
+	volatile int access = ALL;
+	struct ibv_mr *a = ibv_reg_mr(pd, p, 4 * PAGE, access), *b = ibv_reg_mr(pd, p, 4 * PAGE, access);
+	NEED(a && b);
+	bool same = a->lkey == b->lkey;
+	NEED(ibv_dereg_mr(a) == 0 && ibv_dereg_mr(b) == 0);
+	return same;
 }
 
 /* Objects of this kind on the device, of all processes, by the kernel's account. */

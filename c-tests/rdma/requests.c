@@ -47,12 +47,6 @@ static bool is_ours(uint32_t handle)
 	return handle >= 1u << 31;
 }
 
-/* Whether the shim answers registrations. */
-static bool is_lent(void)
-{
-	return shimmed() && env_is("REGALL_VERBS", "ioctl") && !env_is("REGALL_KEYS", "exact") && !env_is("REGALL_HCA", "off");
-}
-
 static void keys_work(struct ibv_pd *pd, const char *what)
 {
 	struct ibv_mr *a = own_reg(pd, p, 8 * PAGE, ALL);

@@ -129,6 +129,12 @@ __attribute__((unused)) static int raw_open(const struct ibv_context *ctx)
 	return fd;
 }
 
+/* Whether the shim answers registrations by ioctl. */
+__attribute__((unused)) static bool is_lent(void)
+{
+	return lends() && env_is("REGALL_VERBS", "ioctl");
+}
+
 /* Objects of this process, of any device whose name begins so, that the kernel knows of. */
 __attribute__((unused)) static int count_of(const char *what, const char *device)
 {
