@@ -131,13 +131,16 @@ fn differences(plain: &Run, other: &Run, room: u64) -> Vec<String> {
     if other.kills != plain.kills {
         all.push(format!("{} processes were killed", other.kills));
     }
-    if let (Some(was), Some(is)) = (plain.peak, other.peak) {
-        println!("peak: {} KiB without, {} KiB with", was >> 10, is >> 10);
-        if is > was + was / 10 + 16 * MIB + room {
-            all.push(format!("a peak of {is} bytes instead of {was}"));
-        }
-    }
+    all.extend(higher_peak(plain, other, room));
     all
+}
+
+/// A peak that is too high.
+fn higher_peak(plain: &Run, other: &Run, room: u64) -> Option<String> {
+    let (was, is) = (plain.peak?, other.peak?);
+    println!("peak: {} KiB without, {} KiB with", was >> 10, is >> 10);
+    let higher = is > was + was / 10 + 16 * MIB + room;
+    higher.then(|| format!("a peak of {is} bytes instead of {was}"))
 }
 
 /// A row of c-tests/fits/fits.c, as [`compared_words`].
@@ -184,6 +187,12 @@ fn compared_runs(
         return None;
     }
     plain.outcome.must_succeed_at(name);
-    let other = run(name, words, limit, prepare, mode)?;
+    let with = || run(name, words, limit, prepare, mode);
+    let mut other = with()?;
+    // Page cache is charged to the group whose process is the first to read the file. With the shim
+    // more of the programs' code is read, so only a second run shows what the process itself needs.
+    if higher_peak(&plain, &other, room).is_some() {
+        other = with()?;
+    }
     Some(differences(&plain, &other, room))
 }
