@@ -7,7 +7,7 @@ tester=(setpriv --reuid=tester --regid=tester --clear-groups)
 work="$present; id; '$BIN/frames' 20; grep -E '^Cap(Eff|Prm)' /proc/self/status"
 run unshare --user --map-root-user bash -c "$work"
 run unshare --user bash -c "$work"
-run unshare --user --map-root-user --mount --pid --fork --mount-proc --net --uts --ipc --cgroup bash -c "$work; echo \$\$; ls /proc | grep -c '^[0-9]'"
+run unshare --user --map-root-user --mount --pid --fork --mount-proc --net --uts --ipc --cgroup bash -c "$work; echo \$\$; all=\$(ls /proc); grep -c '^[0-9]' <<< \"\$all\""
 run "${tester[@]}" unshare --user --map-root-user --mount --pid --fork bash -c "$work; mount -t tmpfs none /mnt && touch /mnt/x && ls /mnt"
 run "${tester[@]}" unshare --user --map-current-user bash -c "$work"
 # One in another, and in another.
