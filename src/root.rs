@@ -16,7 +16,6 @@ pub static ALL: Subscribers = Subscribers {
     other_call,
     verbs: verbs::requests::handle,
     adapters_closed: verbs::requests::closed,
-    adapter_known: rotator::look_after,
     before: check::events::before,
     after: check::events::after,
     child_begins: &[

@@ -2,15 +2,11 @@
 //! deregistered them ([`revoking`]), and registers what is mapped in domains that have just been
 //! opened ([`adopting`]). It is started when the first such region has lost its last borrower, or
 //! such a domain has much to be registered, and ends when there has been nothing to do for a while.
-//!
-//! While the program has an adapter that is known by its open file alone ([`files`]), it looks from
-//! time to time whether that is so still: nobody else says when the program closes one, by whatever
-//! call. It dozes in between.
 
 use crate::base::settings;
 use crate::sys::{self, signal, time};
 use crate::threads::{self, Files, Thread};
-use crate::track::{self, adopting, files, filters, revoking, subscribers};
+use crate::track::{self, adopting, filters, reaching, revoking, subscribers};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The rotating thread. Regions are known to the kernel by descriptors of the process.
@@ -20,8 +16,6 @@ static THREAD: Thread = Thread::new(c"regall-rotator", Files::Shared, run);
 static AWAKE: AtomicU32 = AtomicU32::new(NO);
 const NO: u32 = 0;
 const YES: u32 = 1;
-/// It only looks after adapters: it has to be woken.
-const DOZES: u32 = 2;
 
 /// How many want it to end, and that it is not started; above that how often somebody has: one
 /// that has gone on for longer than it was waited for ends all the same.
@@ -49,9 +43,6 @@ const QUIET: u64 = 2000 * MILLISECOND;
 /// How often it looks whether the process lives, and asks again for what was bound, in
 /// nanoseconds.
 const GLANCE: u64 = 500 * MILLISECOND;
-/// How often it looks whether adapters are open still, in nanoseconds, at the most and at the least:
-/// the longer nobody has asked for anything by ioctl, the less often.
-const LOOK: core::ops::RangeInclusive<u64> = 100 * MILLISECOND..=GLANCE;
 /// The rotator works for one part of the time in so many: registering holds up whoever maps memory.
 const SHARE: u64 = 4;
 /// The rotator tries to get the lock so often, a moment apart, before it leaves a tick out.
@@ -66,30 +57,6 @@ fn pace() -> (u64, u32) {
         // The first may be as good as over.
         Some(ms) => ((u64::from(ms) * MILLISECOND / 2).max(SHORTEST), 3),
     }
-}
-
-/// How often it looks whether adapters are open still while requests come, in nanoseconds.
-fn look_every() -> u64 {
-    let ms = settings::config().revoke_ms;
-    let wanted = ms.map_or(0, |ms| u64::from(ms) * MILLISECOND);
-    wanted.clamp(*LOOK.start(), *LOOK.end())
-}
-
-/// An adapter is known by its open file: somebody has to look whether it is open still. False: there
-/// can be no thread that does.
-#[inline]
-pub fn look_after() -> bool {
-    // One with the descriptors of a thread that has its own would keep these open.
-    AWAKE.load(SeqCst) != NO || sys::has_the_process_files() && wake()
-}
-
-/// Ends its doze. Whether it dozed.
-fn rouse() -> bool {
-    let dozed = AWAKE.compare_exchange(DOZES, YES, SeqCst, SeqCst).is_ok();
-    if dozed {
-        sys::futex_wake(&AWAKE);
-    }
-    dozed
 }
 
 /// A region is to be rotated. False: there can be no thread that does.
@@ -115,7 +82,7 @@ fn goes_on() -> bool {
 
 /// How many of it there are that may be there for a domain that is filled: one, or none.
 pub fn fillers() -> u64 {
-    u64::from(THREAD.exists())
+    u64::from(adopting::is_on() && THREAD.exists())
 }
 
 /// A thread that ends is waited for so often.
@@ -129,12 +96,13 @@ fn wake() -> bool {
         // Whoever has it paused looks after what is left.
         return true;
     }
-    if !revoking::has_adapters() {
-        // It would have this thread's descriptors: one that has the process's starts it.
+    if !sys::has_the_process_files() {
+        // It would have this thread's descriptors, and keep open what the thread closes: one that has
+        // the process's starts it.
         revoking::later();
         return true;
     }
-    if rouse() || AWAKE.compare_exchange(NO, YES, SeqCst, SeqCst).is_err() {
+    if AWAKE.compare_exchange(NO, YES, SeqCst, SeqCst).is_err() {
         return true;
     }
     for _ in 0..TRIES {
@@ -163,14 +131,11 @@ fn run() {
     let mut work = Work::new(pace(), pauses);
     while work.may_go_on() {
         let rest = work.go_on();
-        let then = if work.watches() { DOZES } else { NO };
-        let done = work.quiet >= QUIET && !work.has_more(then);
-        if done && then == NO || !work.lives() || done && !work.doze() {
+        let done = work.quiet >= QUIET && !work.has_more();
+        if done || !work.lives() {
             return adopting::leave();
         }
-        if !done {
-            sys::futex_wait(&PAUSES, pauses, rest.min(GLANCE) as u32);
-        }
+        sys::futex_wait(&PAUSES, pauses, rest.min(GLANCE) as u32);
     }
     adopting::leave();
     AWAKE.store(NO, SeqCst);
@@ -198,11 +163,6 @@ struct Work {
     quiet: u64,
     /// Nanoseconds since it looked at what it looks at now and then.
     glance: u64,
-    /// How often it looks after adapters, and when it does so next.
-    every: u64,
-    looks: u64,
-    /// Whether it is known to have the process's descriptors.
-    shares: bool,
 }
 
 impl Work {
@@ -220,9 +180,6 @@ impl Work {
             any: true,
             quiet: 0,
             glance: 0,
-            every: look_every(),
-            looks: now.saturating_add(look_every()),
-            shares: false,
         }
     }
 
@@ -239,7 +196,6 @@ impl Work {
         self.now = now;
         self.glance = self.glance.saturating_add(passed);
         self.debt = self.debt.saturating_sub(passed / SHARE);
-        self.look_after();
         if now >= self.next {
             self.next = now.saturating_add(self.tick);
             revoking::count_tick();
@@ -255,50 +211,6 @@ impl Work {
             false => self.next,
         };
         until.saturating_sub(now)
-    }
-
-    /// Whether it looks after adapters: there are some, and the descriptors that it sees are the
-    /// process's.
-    fn watches(&mut self) -> bool {
-        files::any_there() && {
-            self.shares = self.shares || sys::has_the_process_files();
-            self.shares
-        }
-    }
-
-    /// Looks whether the adapters are open still, if it is time for that.
-    fn look_after(&mut self) {
-        let now = time::now();
-        if now >= self.looks && self.watches() {
-            self.every = match files::were_used() {
-                true => look_every(),
-                false => self.every.saturating_mul(2).min(*LOOK.end()),
-            };
-            self.looks = now.saturating_add(self.every);
-            (subscribers::table().adapters_closed)();
-        }
-    }
-
-    /// Looks after adapters only, until it is woken or there is none. Whether there is a process to
-    /// work for.
-    fn doze(&mut self) -> bool {
-        while self.may_go_on() && self.watches() {
-            let rest = self.looks.saturating_sub(time::now());
-            sys::futex_wait(&AWAKE, DOZES, rest.clamp(SHORTEST, self.every) as u32);
-            if AWAKE.load(SeqCst) != DOZES {
-                self.quiet = 0;
-                break;
-            }
-            self.look_after();
-            self.glance = self.glance.saturating_add(self.every);
-            if !self.lives() {
-                return false;
-            }
-        }
-        rouse();
-        self.now = time::now();
-        self.next = self.now;
-        true
     }
 
     /// Fills domains for a while, and rests for as long as its share says. Whether something is
@@ -350,20 +262,22 @@ impl Work {
             return true;
         }
         self.glance = 0;
+        if reaching::was_lost() {
+            (subscribers::table().adapters_closed)();
+        }
         if revoking::is_any_bound() {
             revoking::retry(None);
         }
         !threads::alone()
     }
 
-    /// Nothing was to be done: says so, and looks whether something has come meanwhile. `then`:
-    /// what [`AWAKE`] is to be.
-    fn has_more(&mut self, then: u32) -> bool {
-        AWAKE.store(then, SeqCst);
+    /// Nothing was to be done: says so, and looks whether something has come meanwhile.
+    fn has_more(&mut self) -> bool {
+        AWAKE.store(NO, SeqCst);
         self.from = 1;
-        // Who comes from here on starts the next one, or wakes this one.
-        (self.rotate() || adopting::is_left() || then == NO && self.watches())
-            && AWAKE.compare_exchange(then, YES, SeqCst, SeqCst).is_ok()
+        // Who comes from here on starts the next one.
+        (self.rotate() || adopting::is_left())
+            && AWAKE.compare_exchange(NO, YES, SeqCst, SeqCst).is_ok()
     }
 }
 
@@ -382,7 +296,6 @@ pub fn pause() -> bool {
     SINCE.store(time::now(), Relaxed);
     PAUSES.fetch_add(PAUSE, SeqCst);
     sys::futex_wake(&PAUSES);
-    rouse();
     let since = time::now();
     // Its id is cleared a moment before it is gone.
     let counts = || THREAD.exists() || signal::send(tid, 0).is_ok();

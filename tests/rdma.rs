@@ -145,6 +145,8 @@ mod stock {
         inherited_auto = "inherited" [] [("REGALL_PIN", "auto")] Same;
         inherited_later = "inherited" [] [("REGALL_HCA_FILL", "later")] Same;
         no_files = "no_files" [] [] Same;
+        whose = "whose" [] [] Same;
+        whose_requests = "whose" [] [BY_IOCTL] Same;
         late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded = "loaded" [] [] Same;
         loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;

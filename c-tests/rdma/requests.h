@@ -8,6 +8,7 @@
 #include <rdma/ib_user_verbs.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <fcntl.h>
 #include "rdma.h"
 
@@ -126,6 +127,29 @@ __attribute__((unused)) static int raw_open(const struct ibv_context *ctx)
 	with(&m, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, 4, (uintptr_t)&vectors);
 	with(&m, UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, 8, (uintptr_t)&support);
 	NEED(send_to(fd, &m) == 0);
+	return fd;
+}
+
+/* A descriptor, and a number with it. */
+__attribute__((unused)) static void send_fd(int to, int fd, uint32_t number)
+{
+	char control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec part = { &number, sizeof number };
+	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	*c = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int)) };
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+	NEED(sendmsg(to, &m, 0) == sizeof number);
+}
+
+__attribute__((unused)) static int receive_fd(int from, uint32_t *number)
+{
+	int fd;
+	char control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec part = { number, sizeof *number };
+	struct msghdr m = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+	NEED(recvmsg(from, &m, 0) == sizeof *number);
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
 	return fd;
 }
 

@@ -2,13 +2,12 @@
 //! as soon as the lock is free.
 
 use super::real::spent;
-use super::{lock, own, remembered, subscribers, State};
+use super::{later, lock, reaching, subscribers, State};
 use crate::arch;
 use crate::base::counters;
 use crate::registrar::hca::{Deregistration, Device, DomainId, State as Stage};
-use crate::sys::{self, Errno, Result};
+use crate::sys::{Errno, Result};
 use crate::uverbs::Mr;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 
 /// An attempt that fails is made again so often.
@@ -82,11 +81,11 @@ impl Deregistrations {
 /// else it is tried again, since what stays is in the way of the application.
 const GONE: [i32; 3] = [libc::ENOENT, libc::ENODEV, libc::EIO];
 
-/// Asks the kernel once, by another descriptor if ours is lost. Errors: the kernel's; EBADF where there
-/// is none.
-fn ask(it: &mut Deregistration) -> Result<()> {
-    it.channel = own::sure(it.channel)?;
-    it.channel.dereg_mr(it.handle)
+/// Asks the kernel once. Errors: the kernel's; EBADF: this thread has no descriptor of the device.
+fn ask(it: &Deregistration) -> Result<()> {
+    reaching::reach_undisturbed(&it.device)?
+        .channel()
+        .dereg_mr(it.handle)
 }
 
 /// Has the kernel forget a region. Called without the lock.
@@ -97,15 +96,18 @@ pub fn deregister(deregistration: Deregistration) {
 
 /// As [`deregister`], uncounted.
 fn forget(deregistration: Deregistration) {
+    // The program has closed the device: the kernel has forgotten all that was there.
+    if deregistration.device.hint.fd() < 0 {
+        return;
+    }
     let start = arch::ticks();
-    let mut deregistration = deregistration;
-    let mut outcome = ask(&mut deregistration);
+    let mut outcome = ask(&deregistration);
     for _ in 0..TRIES {
         match outcome {
             // No descriptor, in a thread that has a table of its own: others may have it.
             Err(Errno::BADF | Errno::NOTTY) => break,
             Err(errno) if !GONE.contains(&errno.0) => {
-                outcome = ask(&mut deregistration);
+                outcome = ask(&deregistration);
             }
             _ => break,
         }
@@ -136,28 +138,8 @@ fn postpone(deregistration: Deregistration) {
     let kept = reserved && state.hca.bound.keep(deregistration);
     drop(guard);
     if kept && !(subscribers::table().keys_idle)() {
-        later();
+        later::later();
     }
-}
-
-/// A thread could not be started by who had to: another one looks after what is idle or bound.
-static LATER: AtomicBool = AtomicBool::new(false);
-
-/// What is idle or bound is looked after by the thread that comes by next.
-#[cold]
-pub fn later() {
-    LATER.store(true, Relaxed);
-}
-
-/// Whether something waits for the next thread.
-#[inline]
-pub fn is_later() -> bool {
-    LATER.load(Relaxed)
-}
-
-/// Whether something has waited, and this thread sees to it.
-pub fn is_ours_now() -> bool {
-    LATER.swap(false, Relaxed)
 }
 
 /// Puts back what [`take`] has taken out: others may have filled its place.
@@ -170,12 +152,12 @@ fn put_back(state: &mut State, it: Deregistration) {
 
 /// Takes number `n` of them out, and says in which domain it is: work begins there, for which
 /// waits who closes the descriptor.
-fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Deregistration)> {
-    let named = |it: &Deregistration| fd.is_none_or(|fd| it.channel.fd() == fd);
+fn take(state: &mut State, n: usize, of: Option<Device>) -> Option<(DomainId, Deregistration)> {
+    let named = |it: &Deregistration| of.is_none_or(|of| it.device.is_one_with(&of));
     let it = state.hca.bound.take(n, named)?;
-    let of = |x: Device| x.channel.fd() == it.channel.fd();
     // Who empties a domain names it, and does not wait for others.
-    let free = |stage| fd.is_some() || stage == Stage::Alive;
+    let free = |stage| of.is_some() || stage == Stage::Alive;
+    let of = |x: Device| x.is_one_with(&it.device);
     let mut there = state
         .hca
         .find(|x| free(x.state) && x.device.is_some_and(of));
@@ -187,22 +169,19 @@ fn take(state: &mut State, n: usize, fd: Option<i32>) -> Option<(DomainId, Dereg
     Some((d, it))
 }
 
-/// Asks once more for all that the kernel would not forget, of the context behind descriptor
-/// `fd` if one is named. Whether something is left.
-pub fn retry(fd: Option<i32>) -> bool {
+/// Asks once more for all that the kernel would not forget, in one protection domain if that is
+/// named. Whether something is left.
+pub fn retry(of: Option<Device>) -> bool {
     let mut left = false;
     let room = lock().map_or(0, |guard| guard.hca.bound.room());
     for n in 0..room {
-        let Some((d, mut it)) = lock().and_then(|mut guard| take(&mut guard, n, fd)) else {
+        let Some((d, it)) = lock().and_then(|mut guard| take(&mut guard, n, of)) else {
             continue;
         };
-        let outcome = ask(&mut it);
-        // No such descriptor, or another file's: the region is gone if that is so in all threads.
-        let elsewhere = |errno| matches!(errno, Errno::BADF | Errno::NOTTY);
-        let gone = |errno: Errno| {
-            GONE.contains(&errno.0) || elsewhere(errno) && sys::has_the_process_files()
-        };
-        let bound = outcome.is_err_and(|errno| !gone(errno));
+        let outcome = ask(&it);
+        // Without a descriptor nobody knows: if the file is closed, the domain goes with all that is
+        // bound there.
+        let bound = outcome.is_err_and(|errno| !GONE.contains(&errno.0));
         left |= bound;
         let closed = lock().and_then(|mut guard| {
             if bound {
@@ -211,7 +190,7 @@ pub fn retry(fd: Option<i32>) -> bool {
             guard.hca.work_ends(d)
         });
         if let Some(device) = closed {
-            remembered::close_own(device);
+            reaching::close_own(&device);
         }
     }
     left

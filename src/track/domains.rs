@@ -1,23 +1,24 @@
 //! The life of a domain, from a protection domain's first registration on.
 
 use super::adopting::{self, When};
+use super::reaching::{self, Reached};
 use super::turns::Whose;
 use super::waiting::Reach;
 use super::{
-    ancestors, begin_work, end, files, filters, lock, own, progress, registering, revoking, State,
-    USER_END,
+    begin_work, end, files, filters, lock, progress, registering, revoking, State, USER_END,
 };
 use crate::base::{counters, settings};
 use crate::config;
 use crate::glob;
 use crate::limits;
 use crate::policy;
+use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
-use crate::sys::{self, file, Errno, Result};
+use crate::sys::{self, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
-use crate::uverbs::{ibdev_of, Channel, PdHandle};
+use crate::uverbs::{ibdev_of, PdHandle};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
@@ -135,11 +136,12 @@ fn adopt_as(
         }
         class_for(&guard, owner, wanted, most).ok_or(Errno::MFILE)?
     };
-    if ancestors::may_have(fd) {
-        return Err(say_ancestors());
-    }
-    let channel = match own_channel(fd).and_then(|c| probe(c, pd, class)) {
-        Ok(channel) => channel,
+    let file = match files::known(fd) {
+        Err(Errno::XDEV) => return Err(say_others()),
+        known => known.map_err(|_| Errno::OPNOTSUPP)?,
+    };
+    let reached = match reach(fd, file, pd, class) {
+        Ok(reached) => reached,
         // A number that is no protection domain's: nobody has looked before.
         Err(Errno::NOENT) if owner.is_of_file() => return Err(Errno::NOENT),
         // There is no descriptor or no memory left at the moment: the next request asks again.
@@ -150,8 +152,13 @@ fn adopt_as(
             return Err(Errno::OPNOTSUPP);
         }
     };
-    let from = if sys::has_the_process_files() { fd } else { -1 };
-    let opened = open(owner, Device { channel, pd, from }, class, when);
+    let device = Device {
+        hint: reached.channel().by(fd),
+        pd,
+        file,
+        ours: false,
+    };
+    let opened = open(owner, device, reached, class, when);
     if opened == Err(Errno::OPNOTSUPP) {
         refuse(owner.context);
     }
@@ -165,13 +172,13 @@ pub fn refuse(context: u64) {
     }
 }
 
-/// Says once that an ancestor has the adapter open, too. (It may close it, or end.)
+/// Says once that another process has the adapter open, too. (It may close it, or end.)
 #[cold]
-fn say_ancestors() -> Errno {
+fn say_others() -> Errno {
     static SAID: AtomicU32 = AtomicU32::new(0);
     let us = sys::getpid();
     if SAID.swap(us, Relaxed) != us {
-        log::info!("a parent of process {us} has the same adapter open: its protection domains are left alone there");
+        log::info!("another process than {us} has the same adapter open: its protection domains are left alone in {us}");
     }
     Errno::OPNOTSUPP
 }
@@ -220,17 +227,28 @@ pub fn own_device() {
 
 /// As [`adopt`], for a protection domain of our own on the device `name`.
 pub fn own(name: &[u8]) -> Result<()> {
-    let device = OwnDevice::open(name)?;
-    let channel = device.channel();
-    let pd = channel.alloc_pd()?;
+    let opened = OwnDevice::open(name)?;
+    let channel = opened.channel();
+    let begun = channel.alloc_pd().and_then(|pd| {
+        let file = files::known(channel.fd())?;
+        Ok((pd, file, reaching::reach_new(channel.fd(), file)?))
+    });
+    let (pd, file, reached) = match begun {
+        Ok(begun) => begun,
+        Err(errno) => {
+            opened.close();
+            return Err(errno);
+        }
+    };
     let class = with_local_write(policy::remote_access(settings::config().access));
     let nobody = Owner { pd: 0, context: 0 };
     let device = Device {
-        channel,
+        hint: channel,
         pd,
-        from: -1,
+        file,
+        ours: true,
     };
-    open(nobody, device, class, When::AtOnce)
+    open(nobody, device, reached, class, When::AtOnce)
 }
 
 /// Whether fork may take registered pages away from this process. Says so once.
@@ -247,9 +265,10 @@ fn endangered_by_fork() -> bool {
 
 /// Opens a domain, and registers in it what is mapped. Errors: EOPNOTSUPP if fork would take
 /// registered pages away; EMFILE for too many domains.
-fn open(owner: Owner, device: Device, class: Access, when: When) -> Result<()> {
+fn open(owner: Owner, device: Device, reached: Reached, class: Access, when: When) -> Result<()> {
     limits::memlock(); // for [`limits::bound`]
-    let limits = device.channel.query_device();
+    let limits = reached.channel().query_device();
+    drop(reached);
     let mut class = class;
     if settings::config().hca_odp {
         if limits.is_ok_and(|l| l.odp()) {
@@ -261,7 +280,7 @@ fn open(owner: Owner, device: Device, class: Access, when: When) -> Result<()> {
         }
     }
     if !class.has(Access::ON_DEMAND) && endangered_by_fork() {
-        file::close(device.channel.fd());
+        reaching::close_own(&device);
         return Err(Errno::OPNOTSUPP);
     }
     // At most half of what the device has is the shim's: the application and its
@@ -279,7 +298,7 @@ fn open(owner: Owner, device: Device, class: Access, when: When) -> Result<()> {
     let d = match enter(owner, device, class, (most, bytes)) {
         Ok(Some(d)) => d,
         other => {
-            file::close(device.channel.fd());
+            reaching::close_own(&device);
             return other.map(drop);
         }
     };
@@ -349,16 +368,6 @@ fn enter(
     d.map(Some).ok_or(Errno::MFILE)
 }
 
-/// A descriptor of our own for the context: the application may close its own.
-fn own_channel(fd: i32) -> Result<Channel> {
-    let own = own::own_number(fd)?;
-    let channel = Channel::adopt(own);
-    if channel.is_err() {
-        file::close(own);
-    }
-    channel
-}
-
 /// Regions in one domain at the most.
 const MOST_REGIONS: usize = if cfg!(feature = "few-regions") {
     48
@@ -374,13 +383,15 @@ struct Page(core::cell::UnsafeCell<[u8; 4096]>);
 unsafe impl Sync for Page {}
 static PAGE: Page = Page(core::cell::UnsafeCell::new([0; 4096]));
 
-fn probe(channel: Channel, pd: PdHandle, class: Access) -> Result<Channel> {
-    match channel.try_reg(pd, PAGE.0.get() as u64, 4096, class) {
+/// The way to the device behind `fd`, if memory can be registered there. Errors: the kernel's.
+fn reach(fd: i32, file: FileId, pd: PdHandle, class: Access) -> Result<Reached> {
+    let reached = reaching::reach_new(fd, file)?;
+    match reached
+        .channel()
+        .try_reg(pd, PAGE.0.get() as u64, 4096, class)
+    {
         // The limit is reached, or will be: that is said range by range.
-        Ok(()) | Err(Errno::NOMEM | Errno::PERM) => Ok(channel),
-        Err(errno) => {
-            file::close(channel.fd());
-            Err(errno)
-        }
+        Ok(()) | Err(Errno::NOMEM | Errno::PERM) => Ok(reached),
+        Err(errno) => Err(errno),
     }
 }

@@ -3,12 +3,11 @@
 use super::turns::{lock_for, Whose};
 use super::waiting::Reach;
 use super::{
-    begin_work, deregistering, end, entering, lock, own, registering, remembered, retracting,
-    State, USER_END,
+    begin_work, deregistering, end, entering, lock, reaching, registering, retracting, State,
+    USER_END,
 };
 use crate::base::settings;
 use crate::policy;
-use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
 use regall_directory::addr::PageRange;
 
@@ -41,7 +40,6 @@ pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
         };
         if ours {
             any = true;
-            own::see(d, None);
             empty(d);
         }
     }
@@ -107,19 +105,13 @@ fn keep_lent(are: impl Fn(&Domain) -> bool) {
         return;
     };
     let state = &mut *guard;
-    let known = |x: &Domain| {
-        are(x) && x.state == Stage::Alive && x.file != FileId::NONE && !x.owner.is_of_file()
-    };
+    let known = |x: &Domain| are(x) && x.state == Stage::Alive && !x.owner.is_of_file();
     for d in state.hca.find(known) {
         if !lent(state, d) {
             continue;
         }
-        let found = state
-            .hca
-            .alive(d)
-            .and_then(|x| Some((x.file, x.device?.pd)));
-        if let Some((file, pd)) = found {
-            state.hca.rename(d, Owner::of_file(file, pd));
+        if let Some(device) = state.hca.alive(d).and_then(|x| x.device) {
+            state.hca.rename(d, Owner::of_file(device.file, device.pd));
         }
     }
 }
@@ -149,19 +141,13 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             let domain = guard.hca.domain_mut(d);
             let domain = domain.filter(|x| x.state != Stage::Free && are(x));
             domain.map(|x| {
-                let was = core::mem::replace(&mut x.state, Stage::Closing);
-                (x.owner, was == Stage::Closing)
+                x.state = Stage::Closing;
+                (x.owner, x.device.map(|device| device.file))
             })
         };
-        let Some((owner, emptied)) = ours else {
+        let Some(ours) = ours else {
             continue;
         };
-        // What was emptied just now has nothing left that proves it.
-        if !(emptied && own::may_be(d) || own::see(d, None)) {
-            own::give_up(d);
-        }
-        let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
-        let ours = (owner, fd);
         empty(d);
         let device = {
             let Some(mut guard) = lock() else {
@@ -170,20 +156,20 @@ pub fn forget(are: impl Fn(&Domain) -> bool) {
             let state = &mut *guard;
             // Another thread may have closed it meanwhile, and its place be a new one's.
             let same = |x: &&Domain| {
-                let is = (x.owner, x.device.map(|device| device.channel.fd()));
+                let is = (x.owner, x.device.map(|device| device.file));
                 x.state == Stage::Closing && is == ours
             };
             if state.hca.domain(d).filter(same).is_none() {
                 continue;
             }
             state.hca.drop_records(d);
-            // Who is still at work there closes the descriptor.
+            // Who is still at work there closes a descriptor of ours.
             let device = state.hca.close(d);
             state.show_regions();
             device
         };
         if let Some(device) = device {
-            remembered::close_own(device);
+            reaching::close_own(&device);
         }
     }
 }
@@ -210,10 +196,10 @@ fn empty(d: DomainId) {
         entering::new_primary(&mut guard);
     }
     retracting::clear(d);
-    let fd = lock().and_then(|guard| Some(guard.hca.domain(d)?.device?.channel.fd()));
-    if fd.is_some() {
+    let device = lock().and_then(|guard| guard.hca.domain(d)?.device);
+    if device.is_some() {
         // Only what is bound still is left then, and in the way of the application's call.
-        deregistering::retry(fd);
+        deregistering::retry(device);
     }
     end(flight);
 }

@@ -5,8 +5,8 @@
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
     ancestors, anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing,
-    inherited, lock, open, owed, progress, real, reserve, subscribers, taken, whole, State,
-    APP_FUTURE, USER_END,
+    hands, inherited, lock, open, owed, progress, real, registering, reserve, subscribers, tags,
+    taken, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
@@ -156,6 +156,7 @@ fn made(birth: &Birth) -> i64 {
 
 fn fork_here(birth: &Birth) -> i64 {
     let flight = begun(birth);
+    let _still = still(birth);
     let value = made(birth);
     if value == 0 {
         // The flight is the parent's.
@@ -165,6 +166,11 @@ fn fork_here(birth: &Birth) -> i64 {
     }
     drop(flight);
     value
+}
+
+/// Nothing comes or goes that a child of fork has to close.
+fn still(birth: &Birth) -> Option<hands::Still> {
+    (!birth.vfork && registering::active()).then(hands::Still::begin)
 }
 
 /// Who waits for a child to exec (CLONE_VFORK) is not in the midst of anything.
@@ -180,6 +186,7 @@ fn fork_apart(birth: &Birth) -> i64 {
     // A handler in between would see, or write to, what is not yet its process's own.
     let _undisturbed = sys::Undisturbed::new();
     let flight = begun(birth);
+    let _still = still(birth);
     let plan = match backed::before_fork() {
         Ok(plan) => plan,
         Err(errno) => return -i64::from(errno.0),
@@ -276,11 +283,12 @@ fn start_anew(state: &mut State) {
     progress::forget();
     state.ledger.rebuild();
     aside::rebuild(&mut state.aside);
-    // The descriptors are copies of the parent's: they keep its regions alive. The program may have
-    // files of its own there.
+    // What the shim has opened for itself is a copy of the parent's: it keeps its regions alive. The
+    // program may have files of its own there.
     state.hca.forget(|device| {
-        if device.may_be_own() {
-            file::close_inherited(device.channel.fd());
+        let fd = device.hint.fd();
+        if device.ours && tags::is_parents(fd) {
+            file::close_inherited(fd);
         }
     });
     state.reserved = 0;

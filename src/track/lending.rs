@@ -3,7 +3,7 @@
 use super::deregistering::deregister;
 use super::domains::{adopt_for_look_ups, adopt_when_due};
 use super::registering::fits;
-use super::{adopting, asking, domains, files, inherited, lock, revoking, State};
+use super::{adopting, asking, domains, files, inherited, lock, reaching, revoking, State};
 use crate::arena::Arena;
 use crate::base::{counters, phase, settings};
 use crate::limits;
@@ -267,7 +267,7 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: Access) -> Option<Loan> 
             .next()?;
         (d, guard.hca.alive(d)?.device?)
     };
-    let keys = device.channel.reg_mr(device.pd, addr, len, wanted).ok()?;
+    let keys = register(&device, addr, len, wanted).ok()?;
     let gone = device.deregistration(keys.handle);
     let Some(mut guard) = lock() else {
         deregister(gone);
@@ -296,6 +296,11 @@ pub fn exact(owner: Owner, addr: u64, len: u64, wanted: Access) -> Option<Loan> 
     })
 }
 
+fn register(device: &Device, at: u64, len: u64, access: Access) -> Result<Mr> {
+    let reached = reaching::reach_undisturbed(device)?;
+    reached.channel().reg_mr(device.pd, at, len, access)
+}
+
 /// A region that is the application's own, in nobody's account but its.
 pub struct Apart {
     device: Device,
@@ -320,7 +325,7 @@ pub fn apart(file: FileId, pd: PdHandle, (at, len): (u64, u64), access: Access) 
         let device = d.and_then(|d| guard.hca.alive(d)?.device);
         device.ok_or(Errno::NOENT)?
     };
-    let mr = device.channel.reg_mr(device.pd, at, len, access)?;
+    let mr = register(&device, at, len, access)?;
     Ok(Apart { device, mr })
 }
 

@@ -10,7 +10,7 @@ use super::real::spent;
 use super::turns::{in_the_way_of, lock_for, postpone, stand_clear, Clear, Whose};
 use super::waiting::{self, Reach};
 use super::work::{self, Finished};
-use super::{lock, notes, owed, own, progress, State, USER_END};
+use super::{lock, notes, owed, progress, reaching, State, USER_END};
 use crate::arch;
 use crate::base::counters;
 use crate::limits;
@@ -298,7 +298,8 @@ pub fn register_implicitly(d: DomainId) {
 
 /// Has the kernel register all addresses, to be paged on demand.
 pub(super) fn register_all_addresses(device: Device, access: Access) -> Result<Mr> {
-    device.channel.reg_mr(device.pd, 0, u64::MAX, access)
+    let reached = reaching::reach(&device)?;
+    reached.channel().reg_mr(device.pd, 0, u64::MAX, access)
 }
 
 /// The regions that make up `hull` become one. Whether they did.
@@ -408,14 +409,13 @@ pub fn register(device: Device, range: PageRange, access: Access) -> Result<Mr> 
     outcome
 }
 
-/// As [`register`], for what takes the place of a region that is the same. Errors: the kernel's; EBADF
-/// where the program has put a file of its own under our number, by which another protection domain
-/// may have this one's.
+/// As [`register`], for what takes the place of a region that is the same. Errors: the kernel's;
+/// EBADF: this thread has no descriptor of the device.
 pub(super) fn register_uncounted(device: Device, range: PageRange, access: Access) -> Result<Mr> {
     let start = arch::ticks();
     let (at, len) = (range.start(), range.len());
-    let channel = own::sure(device.channel);
-    let outcome = channel.and_then(|channel| channel.reg_mr(device.pd, at, len, access));
+    let reached = reaching::reach(&device);
+    let outcome = reached.and_then(|to| to.channel().reg_mr(device.pd, at, len, access));
     spent(Counter::HcaNanos, start);
     outcome
 }

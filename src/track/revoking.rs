@@ -9,12 +9,13 @@
 //! reach is lent no more.
 
 use super::choosing::Job;
-use super::deregistering::{self, Deregistrations};
+use super::deregistering::Deregistrations;
 use super::entering::{leave, say};
+use super::later::{is_later, is_ours_now};
 use super::lock::Guard;
 use super::registering::{self, fits, register_uncounted, take_over, Replaced};
 use super::turns::{in_the_way_of, postpone};
-use super::{begin_work, end, files, filters, lock, subscribers, work};
+use super::{begin_work, end, filters, lock, reaching, subscribers, work};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::policy;
@@ -27,7 +28,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Access, Column, Reason};
 
-pub use super::deregistering::{later, retry};
+pub use super::deregistering::retry;
+pub use super::later::later;
 
 /// Whether a region with `rights` is rotated: they are more than REGALL_ACCESS gives away, which
 /// stays for as long as the memory is mapped.
@@ -49,7 +51,7 @@ pub fn lends(rights: Access) -> bool {
 /// In a child of fork: there may be one.
 pub fn forget() {
     IN_CALLS.store(false, Relaxed);
-    deregistering::is_ours_now();
+    is_ours_now();
     filters::forget();
 }
 
@@ -64,7 +66,7 @@ pub fn begins() {
 /// Looks after what others could not. To be called now and then, when nothing is in progress.
 #[inline]
 pub fn overdue() {
-    if deregistering::is_later() {
+    if is_later() {
         overdue_slowly();
     }
 }
@@ -73,21 +75,26 @@ pub fn overdue() {
 #[inline(never)]
 fn overdue_slowly() {
     let since = time::nanos(arch::ticks().wrapping_sub(LEFT_AT.load(Relaxed)));
-    let watches = files::any_there();
-    let pause = if watches { LOOK } else { PAUSE };
-    if since < pause && LEFT_AT.load(Relaxed) != 0 {
+    if since < PAUSE && LEFT_AT.load(Relaxed) != 0 {
         return;
     }
-    if !deregistering::is_ours_now() || (subscribers::table().keys_idle)() {
+    // A thread with a table of descriptors of its own (unshare(CLONE_FILES)) may do it where it has
+    // the adapters, but a thread that it started would keep open what it closes.
+    let shares = sys::has_the_process_files();
+    if !shares && !has_adapters() {
+        return LEFT_AT.store(arch::ticks(), Relaxed);
+    }
+    if !is_ours_now() {
         return;
     }
-    if has_adapters() {
-        pass();
-    }
-    if watches {
+    if shares && reaching::was_lost() {
         (subscribers::table().adapters_closed)();
     }
-    if retry(None) | watches {
+    if shares && (subscribers::table().keys_idle)() {
+        return;
+    }
+    pass();
+    if retry(None) {
         LEFT_AT.store(arch::ticks(), Relaxed);
         later();
     }
@@ -97,21 +104,17 @@ fn overdue_slowly() {
 static LEFT_AT: AtomicU64 = AtomicU64::new(0);
 /// In nanoseconds: what was left is not tried again in each call.
 const PAUSE: u64 = 1_000_000;
-/// Nor is it looked in each call whether adapters are open still.
-const LOOK: u64 = 100_000_000;
 
-/// Whether this thread has the descriptors by which adapters are reached, or nobody has them any
-/// more. One with a table of descriptors of its own may have closed them (unshare(CLONE_FILES)),
-/// and a thread that it starts has none either.
+/// Whether this thread has descriptors of all adapters.
 #[cold]
-pub fn has_adapters() -> bool {
+fn has_adapters() -> bool {
     let device = |n: usize| {
         let guard = lock()?;
         let d = guard.hca.find(|x| x.state == Stage::Alive).nth(n)?;
         guard.hca.alive(d)?.device
     };
     let mut all = (0..).map_while(device);
-    all.all(|device| device.channel.is_open_here()) || sys::has_the_process_files()
+    all.all(|device| reaching::has(&device))
 }
 
 /// No thread can do it: all that is idle is rotated here and now, and so is what will be.

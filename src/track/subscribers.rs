@@ -14,10 +14,8 @@ pub struct Subscribers {
     pub other_call: fn(Call, &mut Frame) -> i64,
     /// Handles a request to an adapter (RDMA_VERBS_IOCTL); it makes the call, too.
     pub verbs: fn(&mut Frame) -> i64,
-    /// The program may have closed an adapter that is known by its open file.
+    /// The program may have closed an adapter.
     pub adapters_closed: fn(),
-    /// There is such an adapter. False: no thread of the shim's looks after it.
-    pub adapter_known: fn() -> bool,
     /// A call is about to be made; what it returns is handed to the next. After [`watch`] alone.
     pub before: fn(Call, &[u64; 6]) -> [u64; 3],
     /// It has been made, and what came of it. Not in a child that it has made.
@@ -70,7 +68,6 @@ static NOBODY: Subscribers = Subscribers {
     other_call: |_, frame| real(frame),
     verbs: |frame| real(frame),
     adapters_closed: || (),
-    adapter_known: || false,
     before: |_, _| [0; 3],
     after: |_, _, _, _| (),
     child_begins: &[],

@@ -10,7 +10,7 @@
 //! ([`super::turns`]). Each step consumes the one before, so there is no other order.
 
 use super::lock::Guard;
-use super::{flight, lock, owed, remembered};
+use super::{flight, lock, owed, reaching};
 use crate::registrar::hca::DomainId;
 use crate::sys::Undisturbed;
 use regall_directory::addr::PageRange;
@@ -52,7 +52,7 @@ impl Drop for InDomain {
         let closed = guard.hca.work_ends(self.d);
         drop(guard);
         if let Some(device) = closed {
-            remembered::close_own(device);
+            reaching::close_own(&device);
         }
     }
 }

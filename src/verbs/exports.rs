@@ -555,10 +555,14 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         let _pass = strict::pass();
         track::fork::check();
         ending::forget_context(context as u64);
+        // SAFETY: the application's own context.
+        if let Some(fd) = unsafe { abi::fd_of(context.cast()) } {
+            files::closes(fd);
+        }
     }
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(context) });
-    if files::any() {
+    if registering::active() {
         // What was lent by ioctl goes with its last descriptor.
         let _pass = strict::pass();
         requests::closed();

@@ -8,9 +8,11 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
 mod numbers;
+mod owner;
 mod stat;
 
 pub use numbers::*;
+pub use owner::*;
 pub use stat::*;
 
 /// An open descriptor; closed when dropped.

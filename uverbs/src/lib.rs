@@ -200,37 +200,9 @@ impl Channel {
         self.device
     }
 
-    /// Whether this thread has the device open by that descriptor: one with a table of its own
-    /// may have closed it, or another file there.
-    pub fn is_open_here(&self) -> bool {
-        file::is_device(self.fd, self.device)
-    }
-
-    /// Whether descriptor `fd` may be of the same device: where the kernel does not say, it may.
-    pub fn may_be(&self, fd: i32) -> bool {
-        match file::stat_fd(fd) {
-            Ok(stat) => stat.mode & libc::S_IFMT == libc::S_IFCHR && stat.rdev == self.device,
-            Err(errno) => errno != Errno::BADF,
-        }
-    }
-
     /// The same device by another descriptor.
     pub fn by(&self, fd: i32) -> Self {
         Self { fd, ..*self }
-    }
-
-    /// Whether the region is there, by its handle and with its keys. These are the device's own, and
-    /// no two regions have the same at a time: so it is this context and no other. `None`: the
-    /// kernel does not say (Linux before 5.8, or the device was taken out: EIO).
-    pub fn has(&self, mr: &Mr) -> Option<bool> {
-        let Way::Ioctl { driver } = self.way else {
-            return None;
-        };
-        match wire::query_mr(self.fd, driver, mr.handle.0) {
-            Ok(keys) => Some(keys == (mr.lkey, mr.rkey)),
-            Err(Errno::NOENT | Errno::INVAL | Errno::BADF | Errno::NOTTY) => Some(false),
-            Err(_) => None,
-        }
     }
 
     /// The descriptor.
@@ -335,18 +307,6 @@ impl Channel {
     /// Errors: [`Channel::reg_mr`]'s.
     pub fn try_reg(&self, pd: PdHandle, start: u64, length: u64, access: Access) -> Result<()> {
         self.dereg_mr(self.reg_mr(pd, start, length, access)?.handle)
-    }
-
-    /// Whether there is such a protection domain: nothing can be registered in it either way.
-    /// Errors: the kernel's.
-    pub fn knows_pd(&self, pd: PdHandle) -> Result<bool> {
-        // (EINVAL for no bytes comes after the PD has been looked up, or before; ENOENT for it.)
-        match self.reg_mr(pd, 0, 0, Access::NONE) {
-            Ok(mr) => self.dereg_mr(mr.handle).map(|()| true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(Errno::INVAL | Errno::FAULT) => Ok(true),
-            Err(other) => Err(other),
-        }
     }
 
     fn destroy(&self, number: Number, handle: u32) -> Result<()> {
@@ -476,7 +436,6 @@ mod tests {
             optional: false,
         };
         let bad = Errno::BADF;
-        assert!(!channel.is_open_here());
         assert_eq!(channel.alloc_pd(), Err(bad));
         assert_eq!(
             channel.reg_mr(PdHandle(0), 0x1000, 0x1000, Access::NONE),

@@ -65,7 +65,9 @@ pub struct Message {
 pub enum Request {
     /// Nothing that is looked at.
     Other,
-    /// A context for the open file, or what one is like that is there already.
+    /// A context for the open file, which has none.
+    Open,
+    /// What the context is like that it has.
     Context,
     /// Memory is registered in a way that only the kernel can.
     Registration,
@@ -234,6 +236,7 @@ impl Message {
     pub fn request(&self, core: &[u8; CORE]) -> Request {
         match (self.head.object, self.head.method) {
             (wire::OBJECT_DEVICE, wire::METHOD_INVOKE_WRITE) => self.by_write_command(core),
+            (wire::OBJECT_DEVICE, wire::METHOD_GET_CONTEXT) => Request::Open,
             (wire::OBJECT_DEVICE, _) => Request::Context,
             (OBJECT_PD, _) => self.object(0).map_or(Request::Other, Request::DeallocPd),
             (_, METHOD_MR_DESTROY) => self.object(0).map_or(Request::Other, Request::Deregister),
@@ -252,7 +255,7 @@ impl Message {
         const DEREG_MR: u64 = wire::Number::DeregMr as u64;
         let handle = || self.held(wire::ATTR_CORE_IN, 4).map(|h| h as u32);
         match self.write_command() {
-            Some(GET_CONTEXT) => Request::Context,
+            Some(GET_CONTEXT) => Request::Open,
             Some(DEALLOC_PD) => handle().map_or(Request::Other, Request::DeallocPd),
             Some(DEREG_MR) => handle().map_or(Request::Other, Request::Deregister),
             Some(REREG_MR) if self.core().is_some() => Request::Change(word(core, 8)),

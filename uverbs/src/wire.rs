@@ -376,34 +376,6 @@ pub fn knows_query_mr(fd: i32, driver: u32) -> bool {
     message.send(fd) == Err(Errno::INVAL)
 }
 
-/// Local and remote key of region `handle` (UVERBS_METHOD_QUERY_MR, Linux 5.8). Errors: ENOENT: no
-/// such region; EPROTONOSUPPORT.
-pub fn query_mr(fd: i32, driver: u32, handle: u32) -> Result<(u32, u32)> {
-    // What libibverbs names UVERBS_ATTR_QUERY_MR_*, in order.
-    const HANDLE: u16 = 0;
-    const LKEY: u16 = 1;
-    const RKEY: u16 = 2;
-    const LENGTH: u16 = 3;
-    let (mut lkey, mut rkey, mut length) = (0u32, 0u32, 0u64);
-    let attrs = [
-        Attr::of(HANDLE, 0, handle.into()),
-        Attr::output(LKEY, (&raw mut lkey).cast(), size_of::<u32>()),
-        Attr::output(RKEY, (&raw mut rkey).cast(), size_of::<u32>()),
-        Attr::output(LENGTH, (&raw mut length).cast(), size_of::<u64>()),
-        None,
-    ];
-    let mut message = Message::new(driver, METHOD_QUERY_MR, attrs);
-    message.object = OBJECT_MR;
-    message.send(fd)?;
-    // SAFETY: ours; the kernel has written there.
-    Ok(unsafe {
-        (
-            (&raw const lkey).read_volatile(),
-            (&raw const rkey).read_volatile(),
-        )
-    })
-}
-
 /// The kernel has the ioctl interface, but not this method.
 pub const PROTONOSUPPORT: Errno = Errno::PROTONOSUPPORT;
 /// The errno of a descriptor that has no such ioctl.

@@ -69,11 +69,15 @@ impl Hca {
         self.let_go_of(d)
     }
 
-    /// All that there was behind the descriptor goes with it.
+    /// All that there was in its protection domain goes with it.
     fn drop_bound(&mut self, device: Device) {
-        let fd = device.channel.fd();
+        // Another class of access, or a new one of the same number.
+        let there = |x: &Domain| x.device.is_some_and(|x| x.is_one_with(&device));
+        if self.find(there).next().is_some() {
+            return;
+        }
         for n in 0..self.bound.room() {
-            let _ = self.bound.take(n, |it| it.channel.fd() == fd);
+            let _ = self.bound.take(n, |it| it.device.is_one_with(&device));
         }
     }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Release;
 /// Set in what stands for an address in an [`Owner`] that has none: no address of a program has it.
 const BY_FILE: u64 = 1 << 63;
 
-/// The number of an open file of a device, from 1. Files are told apart by `track::files`.
+/// The number of an open file of a device, from 1. Files are told apart by `track::tags`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct FileId(u32);
@@ -54,7 +54,12 @@ impl Owner {
 impl Domain {
     /// Whether it is of the protection domain with this handle in an open file.
     pub fn is_of(&self, file: FileId, pd: PdHandle) -> bool {
-        file != FileId::NONE && self.file == file && self.device.is_some_and(|x| x.pd == pd)
+        self.is_in(file) && self.device.is_some_and(|x| x.pd == pd)
+    }
+
+    /// Whether its protection domain is in that file.
+    pub fn is_in(&self, file: FileId) -> bool {
+        file != FileId::NONE && self.device.is_some_and(|x| x.file == file)
     }
 }
 
@@ -63,14 +68,7 @@ impl Hca {
     pub fn owner_of(&self, file: FileId, pd: PdHandle) -> Option<(Owner, Driver)> {
         let mut all = self.used().iter();
         let found = all.find(|x| x.state == State::Alive && x.is_of(file, pd))?;
-        Some((found.owner, found.device?.channel.driver()))
-    }
-
-    /// The open file of a new domain of `owner`'s, if it is known.
-    pub(super) fn file_of(&self, owner: Owner) -> FileId {
-        let mut twins = self.used().iter().filter(|x| x.owner == owner);
-        let known = twins.find(|x| x.state != State::Free && x.file != FileId::NONE);
-        known.map_or(owner.file(), |x| x.file)
+        Some((found.owner, found.device?.hint.driver()))
     }
 
     /// Domain `d` is `owner`'s from now on, which stands for the same protection domain.

@@ -18,7 +18,6 @@ pub mod sizes;
 pub mod trial;
 
 use crate::ledger::index::{Memory, View};
-use crate::sys::file;
 use crate::uverbs::{Channel, MrHandle, PdHandle};
 use candidates::Candidates;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -107,27 +106,17 @@ pub enum State {
 }
 
 /// What the kernel needs to know of a domain.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Our own way to the device's context.
-    pub channel: Channel,
+    /// By which descriptor the device's context was reached last: the program may have another file
+    /// there by now. -1: it is closed.
+    pub hint: Channel,
     /// Handle of the protection domain.
     pub pd: PdHandle,
-    /// The program's own descriptor when the domain was opened, in the table of the process; -1:
-    /// none, or in a table of one thread's.
-    pub from: i32,
-}
-
-impl Device {
-    /// Whether what is at our number may be a descriptor that we have made: of the device, and closed
-    /// by exec(2), which what the program puts there (dup2) is not by itself, or of one file with the
-    /// program's.
-    pub fn may_be_own(&self) -> bool {
-        let own = self.channel.fd();
-        own >= 0
-            && self.channel.may_be(own)
-            && (file::is_closed_by_exec(own) || file::is_same(own, self.from) == Ok(true))
-    }
+    /// The open file that it is.
+    pub file: FileId,
+    /// Whether the shim has opened it for itself.
+    pub ours: bool,
 }
 
 /// How far a domain has come that is being filled with what was mapped when it was opened.
@@ -151,8 +140,6 @@ pub struct Domain {
     pub owner: Owner,
     /// Where it is.
     pub device: Option<Device>,
-    /// The open file that its device is, if that has been looked at.
-    pub file: FileId,
     /// The class: what is registered with memory that can be written.
     pub access: Access,
     /// While it is new: what ranks higher ([`crate::policy::rank`]) has to wait.
@@ -177,10 +164,15 @@ pub struct Domain {
 }
 
 impl Device {
+    /// Whether it is the same protection domain.
+    pub fn is_one_with(&self, other: &Self) -> bool {
+        self.file == other.file && self.pd == other.pd
+    }
+
     /// The region `handle` there, to be forgotten.
     pub const fn deregistration(self, handle: MrHandle) -> Deregistration {
         Deregistration {
-            channel: self.channel,
+            device: self,
             handle,
         }
     }
@@ -197,7 +189,6 @@ impl Domain {
             state: State::Free,
             owner: Owner { pd: 0, context: 0 },
             device: None,
-            file: FileId::NONE,
             access: Access::NONE,
             upto_rank: 0,
             filling: None,
@@ -323,7 +314,6 @@ impl Hca {
         (access, rotates): (Access, bool),
         (most_regions, most_bytes): (usize, u64),
     ) -> Option<DomainId> {
-        let file = self.file_of(owner);
         let d = self.domains.iter().position(Domain::is_free)?;
         let (domain, view) = (self.domains.get_mut(d)?, VIEWS.get(d)?);
         let regions = domain.regions.get_or_insert_with(|| Regions::new(view));
@@ -332,7 +322,6 @@ impl Hca {
         }
         domain.owner = owner;
         domain.device = Some(device);
-        domain.file = file;
         domain.access = access;
         domain.upto_rank = 0;
         domain.filling = None;
@@ -516,10 +505,7 @@ impl Hca {
         }
         let device = self.domain(record.domain).and_then(|d| d.device);
         self.records.remove(n);
-        held.then_some(Deregistration {
-            channel: device?.channel,
-            handle: record.handle,
-        })
+        held.then_some(device?.deregistration(record.handle))
     }
 
     /// A region leaves its domain. If it is borrowed it stays until it is given back.
@@ -542,7 +528,7 @@ impl Hca {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deregistration {
     /// Where it is registered.
-    pub channel: Channel,
+    pub device: Device,
     /// The region's handle.
     pub handle: MrHandle,
 }

@@ -15,7 +15,6 @@ use crate::arch::Frame;
 use crate::base::{phase, settings};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::Domain;
-use crate::track::files::Few;
 use crate::track::{self, deferred, ending, files, registering as regions};
 use crate::uverbs::requests::{Message, Request, CORE};
 use crate::uverbs::wire::VERBS_IOCTL;
@@ -116,7 +115,6 @@ fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
         }
     }
     let request = asked.message.request(&asked.core);
-    files::use_now();
     let value = match request {
         Request::Register(what) if !is_inside() => registering::register(asked, what),
         Request::Registration if !is_inside() => registering::pass_on(asked),
@@ -124,6 +122,7 @@ fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
         Request::Change(n) if handles::is_number(n) => borrowed::change(asked, n),
         Request::Query(n) if handles::is_number(n) => borrowed::query(asked, n),
         Request::DeallocPd(pd) => dealloc_pd(asked, PdHandle(pd)),
+        Request::Open => open(asked),
         Request::Context => context(asked),
         _ => track::real(asked.frame),
     };
@@ -147,40 +146,18 @@ fn dealloc_pd(asked: &Asked, pd: PdHandle) -> i64 {
     value
 }
 
-/// Empties what is the protection domain for certain. What may be another one of that number, in
-/// another context of the device, is emptied only if the call fails otherwise: all there is
-/// registered anew then, with other keys.
+/// Makes the call while nothing of ours is in the protection domain.
 fn dealloc_emptied(asked: &Asked, fd: i32, pd: PdHandle) -> i64 {
+    let Some(file) = files::of(fd) else {
+        return track::real(asked.frame);
+    };
     // What libibverbs' symbols see to ends there.
     let inside = is_inside();
-    let few = files::domains_of(fd, pd);
-    let real = || track::real(asked.frame);
-    let value = with_emptied(&few, inside, |few| few, real);
-    if value != -i64::from(libc::EBUSY) {
-        return value;
-    }
-    let perhaps = files::perhaps_of(fd, pd);
-    if perhaps.is_empty() {
-        return value;
-    }
-    let both = || with_emptied(&perhaps, inside, files::gone_of, real);
-    with_emptied(&few, inside, |few| few, both)
-}
-
-/// Makes `call` while nothing of ours is in `few`. If that succeeds, those are forgotten that `gone`
-/// says; all others have everything again afterwards.
-fn with_emptied(
-    few: &Few,
-    inside: bool,
-    gone: impl FnOnce(Few) -> Few,
-    call: impl FnOnce() -> i64,
-) -> i64 {
-    let here = |x: &Domain| (x.owner.is_of_file() || !inside) && few.has(x);
-    let ours = !few.is_empty() && ending::vacate(here);
-    let value = call();
+    let here = |x: &Domain| (x.owner.is_of_file() || !inside) && x.is_of(file, pd);
+    let ours = ending::vacate(here);
+    let value = track::real(asked.frame);
     if ours && value == 0 {
-        let gone = gone(*few);
-        ending::forget_empty(|x| here(x) && gone.has(x));
+        ending::forget_empty(here);
     }
     if ours && ending::any_vacated(here) {
         ending::revive(here);
@@ -188,11 +165,20 @@ fn with_emptied(
     value
 }
 
-/// A context is new, or the program asks for what it has: the number of the descriptor may have
-/// stood for another file before.
+/// A context is new. Only who has opened it is served: whoever gets the descriptor from another
+/// process would leave behind in the context what it has registered there.
+#[cold]
+fn open(asked: &Asked) -> i64 {
+    let value = context(asked);
+    if value >= 0 && phase::tracking() {
+        files::opened(asked.fd());
+    }
+    value
+}
+
+/// The program asks for a context, or for what it has: others may have been closed before.
 #[cold]
 fn context(asked: &Asked) -> i64 {
-    files::renew(asked.fd());
     closed();
     track::real(asked.frame)
 }
@@ -200,7 +186,7 @@ fn context(asked: &Asked) -> i64 {
 /// Looks whether the program has closed a device, whose handles mean nothing then.
 #[cold]
 pub fn closed() {
-    if files::any() && regions::active() {
+    if regions::active() {
         files::look_after(forget_numbers);
     }
 }

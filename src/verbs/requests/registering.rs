@@ -3,7 +3,7 @@
 use super::copy::{Copy, Made};
 use super::{Answered, Asked};
 use crate::base::{counters, settings};
-use crate::track::{self, asking, failed, files, lending, registering, revoking, subscribers};
+use crate::track::{self, asking, failed, files, lending, registering};
 use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
@@ -23,7 +23,7 @@ pub fn register(asked: &Asked, what: Register) -> i64 {
 }
 
 fn lend(asked: &Asked, what: Register) -> Option<i64> {
-    // Nothing is lent then, and a descriptor of ours would keep open what the program closes.
+    // Nothing is lent then.
     if settings::config().keys_exact {
         return None;
     }
@@ -32,9 +32,6 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         return None;
     }
     let (fd, pd) = (asked.fd(), PdHandle(what.pd));
-    if files::is_new(fd) {
-        super::closed();
-    }
     let (file, owner, driver) = files::owner(fd, pd)?;
     let asks = asked.message.driver();
     // The kernel refuses what is for another driver, or no device.
@@ -54,10 +51,6 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         let number = handles::give_number(made, file, access)?;
         Some((number, *loan))
     });
-    // There may be a domain now also where nothing was lent.
-    if (lent.is_some() || files::any_there()) && !(subscribers::table().adapter_known)() {
-        revoking::later();
-    }
     let (number, loan) = lent?;
     let keys = Mr {
         handle: loan.handle,

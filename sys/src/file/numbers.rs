@@ -1,8 +1,62 @@
 //! Descriptors by their numbers: high ones, those that stay open, and those of a parent.
 
 use super::{stat_fd, Fd, Stat};
-use crate::{call, Errno, Result};
+use crate::text::{number, Text};
+use crate::{call, Errno, Result, Undisturbed};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Calls `f` with each descriptor of this thread's table, until it says no. Where nobody lists them
+/// (there is no /proc, or no descriptor left to read it by), with each number that there may be, up to
+/// 4096.
+pub fn each_descriptor(mut f: impl FnMut(i32) -> bool) {
+    const NUMBERS: u64 = 4096;
+    if each_in(c"/proc/thread-self/fd", |fd, own| fd == own || f(fd)).is_err() {
+        let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE).unwrap_or((NUMBERS, 0));
+        let _ = (0..soft.min(NUMBERS)).all(|fd| f(fd as i32));
+    }
+}
+
+/// Calls `f` with each number that names an entry of a folder in /proc, until it says no; and with the
+/// descriptor by which it is read.
+fn each_in(folder: &CStr, mut f: impl FnMut(i32, i32) -> bool) -> Result<()> {
+    let _undisturbed = Undisturbed::new();
+    let all = Fd::open(folder, libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    all.each_entry(usize::MAX, |name| {
+        number(name).is_none_or(|n| f(n as i32, all.raw()))
+    })
+}
+
+/// Whether a thread with a table of descriptors of its own has the device with this number open. No
+/// where nobody says which threads those are.
+pub fn is_in_another_table(rdev: u64) -> bool {
+    let us = crate::gettid();
+    let mut found = false;
+    let _ = each_in(c"/proc/self/task", |thread, _| {
+        const KCMP_FILES: u64 = 2;
+        let differs = call!(libc::SYS_kcmp, us, thread, KCMP_FILES, 0, 0);
+        if thread as u32 != us && differs.is_ok_and(|difference| difference != 0) {
+            found = found || has_device(thread, rdev);
+        }
+        !found
+    });
+    found
+}
+
+fn has_device(thread: i32, rdev: u64) -> bool {
+    let mut found = false;
+    let folder: Text<48> = Text::of(format_args!("/proc/self/task/{thread}/fd"));
+    let of = |stat: Stat| stat.is_character_device() && stat.rdev == rdev;
+    let _ = folder.as_cstr().map(|path| {
+        each_in(path, |fd, _| {
+            let path: Text<64> = Text::of(format_args!("/proc/self/task/{thread}/fd/{fd}"));
+            let stat = path.as_cstr().map(|path| super::stat_path(path, false));
+            found = stat.is_some_and(|stat| stat.is_ok_and(of));
+            !found
+        })
+    });
+    found
+}
 
 /// Closes the descriptors `first..=last`; `flags` as close_range(2)'s.
 pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
@@ -32,24 +86,14 @@ pub fn duplicate_high(fd: i32) -> Result<i32> {
         .map(|fd| fd as i32)
 }
 
-/// A duplicate of `fd` at a number above `low`, close-on-exec. Errors: EINVAL: the limit is there.
-pub fn duplicate_above(fd: i32, low: i32) -> Result<i32> {
-    let lowest = low.saturating_add(1);
-    call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest).map(|fd| fd as i32)
-}
-
-/// Whether exec(2) closes `fd`. No where it is none, yes where nobody says: a filter of the program's
-/// may forbid to ask.
-pub fn is_closed_by_exec(fd: i32) -> bool {
-    match call!(libc::SYS_fcntl, fd, libc::F_GETFD) {
-        Ok(flags) => flags & libc::FD_CLOEXEC as u64 != 0,
-        Err(errno) => errno != Errno::BADF,
+/// As [`duplicate_high`], by one system call: at no number below those where the soft limit is an
+/// ordinary one.
+pub fn duplicate_for_a_moment(fd: i32) -> Result<i32> {
+    match call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, HIGH - RESERVED) {
+        // The limit is lower.
+        Err(Errno::INVAL) => duplicate_high(fd),
+        other => other.map(|fd| fd as i32),
     }
-}
-
-/// From now on exec(2) closes `fd`.
-pub fn set_closed_by_exec(fd: i32) {
-    let _ = call!(libc::SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC);
 }
 
 /// What `open` opens, at a high number, where a duplicate would not do: all numbers below are
@@ -156,13 +200,13 @@ mod tests {
         let null = Fd::open(c"/dev/null", libc::O_RDWR, 0).unwrap();
         let high = duplicate_high(null.raw()).unwrap();
         assert!(high as u64 >= lowest_of_ours().unwrap());
-        assert!(is_closed_by_exec(high));
-        let same = call!(libc::SYS_dup3, null.raw(), high, 0);
-        assert!(same == Ok(high as u64) && !is_closed_by_exec(high));
-        set_closed_by_exec(high);
-        assert!(is_closed_by_exec(high));
+        let flags = call!(libc::SYS_fcntl, high, libc::F_GETFD);
+        assert_eq!(flags, Ok(libc::FD_CLOEXEC as u64));
         close(high);
-        assert!(!is_closed_by_exec(-1));
+        let moment = duplicate_for_a_moment(null.raw()).unwrap();
+        assert!(moment as u64 >= lowest_of_ours().unwrap());
+        close(moment);
+        assert_eq!(duplicate_for_a_moment(-1), Err(Errno::BADF));
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! What a file is: its metadata, its file system, and which device or namespace it stands for.
 
-use crate::{call, Errno, Result};
+use crate::{call, Result};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What is needed of `struct stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,46 +169,8 @@ pub fn is_device(fd: i32, rdev: u64) -> bool {
     stat_fd(fd).is_ok_and(|s| s.is_character_device() && s.rdev == rdev)
 }
 
-/// The number of the character device that is open as `fd`, if it is one.
-pub fn device_of(fd: i32) -> Option<u64> {
-    let stat = stat_fd(fd).ok()?;
-    stat.is_character_device().then_some(stat.rdev)
-}
-
-/// Whether this kernel does not know F_DUPFD_QUERY.
-static KNOWS_NO_QUERY: AtomicBool = AtomicBool::new(false);
-
 /// From the kernel's kcmp.h.
 const KCMP_FILE: u64 = 0;
-
-/// Whether descriptors `a` and `b` are of one open file. Errors: EBADF if one of them is none; others
-/// where nobody says (Linux before 6.10 without kcmp(2), or with a seccomp filter).
-pub fn is_same(a: i32, b: i32) -> Result<bool> {
-    is_same_to(0, a, b)
-}
-
-/// The same where `me` is what the caller knows to be this thread's id, by one system call; 0: nothing.
-pub fn is_same_to(me: u32, a: i32, b: i32) -> Result<bool> {
-    const F_DUPFD_QUERY: i32 = 1024 + 3;
-    if !KNOWS_NO_QUERY.load(Relaxed) {
-        match call!(libc::SYS_fcntl, a, F_DUPFD_QUERY, b) {
-            Ok(same) => return Ok(same == 1),
-            // Said of `a` or, by kernels that know the question, of `b`.
-            Err(Errno::BADF) => return Err(Errno::BADF),
-            Err(Errno::INVAL) => KNOWS_NO_QUERY.store(true, Relaxed),
-            Err(_) => (),
-        }
-    }
-    // A thread may have a table of descriptors of its own.
-    let ask = |me: u32| call!(libc::SYS_kcmp, me, me, KCMP_FILE, a, b);
-    let known = if me == 0 { Err(Errno::SRCH) } else { ask(me) };
-    let told = match known {
-        // There is no such thread.
-        Err(Errno::SRCH) => ask(crate::gettid()),
-        told => told,
-    };
-    told.map(|difference| difference == 0)
-}
 
 /// Whether process `pid` has the open file behind `fd` of this one under the same number. Errors:
 /// EBADF if it has nothing there, ESRCH if there is no such process; others where nobody says.
@@ -235,22 +196,4 @@ pub fn stat_path(path: &CStr, nofollow: bool) -> Result<Stat> {
         flags
     )?;
     Ok((&s).into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsRawFd;
-
-    #[test]
-    fn one_open_file_has_several_descriptors() {
-        let open = || std::fs::File::open("/dev/null").unwrap();
-        let (one, other) = (open(), open());
-        let twin = one.try_clone().unwrap();
-        let is = |a: &std::fs::File, b: &std::fs::File| is_same(a.as_raw_fd(), b.as_raw_fd());
-        assert_eq!(is(&one, &twin), Ok(true));
-        assert_eq!(is(&one, &other), Ok(false));
-        assert_eq!(is_same(-1, one.as_raw_fd()), Err(Errno::BADF));
-        assert_ne!(is_same(one.as_raw_fd(), 1 << 20), Ok(true));
-    }
 }

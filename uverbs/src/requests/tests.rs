@@ -333,7 +333,7 @@ fn objects_are_named_in_both_ways() {
     };
     assert_eq!(by(13).request(&none), Request::Deregister(OURS));
     assert_eq!(by(4).request(&none), Request::DeallocPd(OURS));
-    assert_eq!(by(0).request(&none), Request::Context);
+    assert_eq!(by(0).request(&none), Request::Open);
     let of = |object, method| {
         let attrs = [
             attr(0, 0, u64::from(OURS)),
@@ -353,8 +353,11 @@ fn objects_are_named_in_both_ways() {
     assert_eq!(keys, expected.map(Some));
     let pd = of(OBJECT_PD, METHOD_PD_DESTROY);
     assert_eq!(pd.request(&none), Request::DeallocPd(OURS));
-    for method in [wire::METHOD_GET_CONTEXT, wire::METHOD_QUERY_CONTEXT] {
-        assert_eq!(of(0, method).request(&none), Request::Context);
+    for (method, request) in [
+        (wire::METHOD_GET_CONTEXT, Request::Open),
+        (wire::METHOD_QUERY_CONTEXT, Request::Context),
+    ] {
+        assert_eq!(of(0, method).request(&none), request);
     }
     // A handle that is none.
     let attrs = [attr(0, 0, 1 << 32 | u64::from(OURS))];

@@ -1,0 +1,148 @@
+//! Descriptors of ours that exist for one call each ([`super::reaching`]). A child of fork gets a copy of
+//! those that other threads have at that moment, and closes it: it would keep the adapter open. So each
+//! has a place, and while a process forks none comes or goes: the kernel copies the descriptors and the
+//! memory one after the other.
+
+use crate::sys::{self, file, Errno, Result};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+
+/// How many there may be at a time.
+const MANY: usize = 128;
+/// There is none.
+const FREE: i32 = -1;
+/// One is being made, or closed.
+const CHANGES: i32 = -2;
+
+static PLACES: [AtomicI32; MANY] = [const { AtomicI32::new(FREE) }; MANY];
+
+/// How many threads are making a child.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The place of a descriptor of ours.
+pub struct Place(&'static AtomicI32);
+
+/// A fork is waited for, and waits, so often at the most (for more than a second): who is in its midst
+/// may have been jumped away from, or be stopped.
+const TRIES: u32 = 20_000;
+/// In nanoseconds.
+const MOMENT: u64 = 50_000;
+
+/// What was `from` changes from now on, and no fork is in progress. Whether it was.
+fn begin_change(place: &AtomicI32, from: i32) -> bool {
+    for n in 0..=TRIES {
+        if FORKS.load(SeqCst) != 0 && n < TRIES {
+            sys::nap(MOMENT);
+            continue;
+        }
+        if place
+            .compare_exchange(from, CHANGES, SeqCst, SeqCst)
+            .is_err()
+        {
+            return false;
+        }
+        if FORKS.load(SeqCst) == 0 || n == TRIES {
+            return true;
+        }
+        place.store(from, SeqCst);
+    }
+    false
+}
+
+/// A duplicate of `fd`. Errors: EBADF, and others: there can be none.
+pub fn duplicate(fd: i32) -> Result<(i32, Place)> {
+    let mut free = PLACES.iter().filter(|place| place.load(SeqCst) == FREE);
+    let place = free.find(|place| begin_change(place, FREE));
+    let place = place.ok_or(Errno::MFILE)?;
+    let own = file::duplicate_for_a_moment(fd);
+    place.store(own.unwrap_or(FREE), SeqCst);
+    Ok((own?, Place(place)))
+}
+
+impl Place {
+    /// Closes the descriptor, which has this place.
+    pub fn close(self, fd: i32) {
+        // In a child that a signal handler has made just now it is closed.
+        if begin_change(self.0, fd) {
+            file::close(fd);
+            self.0.store(FREE, SeqCst);
+        }
+    }
+}
+
+/// Whether `fd` is one of them.
+pub fn has(fd: i32) -> bool {
+    PLACES.iter().any(|place| place.load(SeqCst) == fd)
+}
+
+/// While it lives none comes or goes.
+pub struct Still(());
+
+impl Still {
+    /// From now on.
+    pub fn begin() -> Self {
+        FORKS.fetch_add(1, SeqCst);
+        let changes = |place: &AtomicI32| place.load(SeqCst) == CHANGES;
+        for _ in 0..TRIES {
+            if !PLACES.iter().any(changes) {
+                break;
+            }
+            sys::nap(MOMENT);
+        }
+        Self(())
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        // A child has begun anew.
+        let _ = FORKS.fetch_update(SeqCst, SeqCst, |forks| forks.checked_sub(1));
+    }
+}
+
+/// In a child of fork: closes those that are `parents`.
+pub fn child(parents: impl Fn(i32) -> bool) {
+    for place in &PLACES {
+        let fd = place.swap(FREE, SeqCst);
+        if fd >= 0 && parents(fd) {
+            file::close_inherited(fd);
+        }
+    }
+    FORKS.store(0, SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    /// Many threads have descriptors for a moment, while others hold them still: none is left.
+    #[test]
+    fn none_is_left() {
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        let fd = file.as_raw_fd();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        let (own, place) = duplicate(fd).expect("a descriptor");
+                        assert!(has(own));
+                        place.close(own);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let still = Still::begin();
+                    let all = || PLACES.iter().map(|place| place.load(SeqCst));
+                    let before: Vec<_> = all().collect();
+                    sys::nap(200_000);
+                    assert!(!before.contains(&CHANGES));
+                    let now: Vec<_> = all().collect();
+                    assert_eq!(before, now);
+                    drop(still);
+                }
+            });
+        });
+        assert!(PLACES.iter().all(|place| place.load(SeqCst) == FREE));
+    }
+}

@@ -1,0 +1,264 @@
+//! The way to a device's open file. The shim keeps no descriptor of its own there: when the program
+//! closes its last one, the kernel gives back all that was registered, at once. Each call to the
+//! kernel goes by a descriptor that is made for it, of the number where the file was seen last; its
+//! tag says whether it is that file still ([`tags`]). If it is another one, the file is looked for
+//! among all descriptors.
+
+use super::hands::{self, Place};
+use super::tags::{self, Tag};
+use super::{later, lock};
+use crate::arch;
+use crate::registrar::hca::files::FileId;
+use crate::registrar::hca::Device;
+use crate::sys::{self, file, time, Errno, Result, Undisturbed};
+use crate::uverbs::Channel;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// A descriptor of a device's file, for one call.
+pub struct Reached {
+    channel: Channel,
+    /// Its place, if it is ours.
+    place: Option<Place>,
+    /// A handler that jumped away would leave a descriptor behind.
+    _undisturbed: Option<Undisturbed>,
+}
+
+impl Reached {
+    /// The way there.
+    pub const fn channel(&self) -> &Channel {
+        &self.channel
+    }
+}
+
+impl Drop for Reached {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.close(self.channel.fd());
+        }
+    }
+}
+
+/// A descriptor of the file behind `fd`, if that is `file`, and its place if it is ours. Errors: EBADF:
+/// it is not.
+fn hold(fd: i32, file: FileId) -> Result<(i32, Option<Place>)> {
+    // Closing a descriptor of another file may have consequences: record locks go with it.
+    if fd < 0 || tags::is_another(fd, file) {
+        return Err(Errno::BADF);
+    }
+    let is_it = |fd| match tags::of(fd) {
+        Tag::Unknown => true,
+        Tag::Ours(found) => found == file,
+        _ => false,
+    };
+    let own = match hands::duplicate(fd) {
+        Ok(own) => own,
+        Err(Errno::BADF) => return Err(Errno::BADF),
+        // There is none left, or a filter forbids it.
+        Err(_) => return is_it(fd).then_some((fd, None)).ok_or(Errno::BADF),
+    };
+    let (own, place) = own;
+    if is_it(own) {
+        return Ok((own, Some(place)));
+    }
+    place.close(own);
+    Err(Errno::BADF)
+}
+
+/// The way to the file of `device`, for who is [undisturbed](sys::Undisturbed). Errors: EBADF: this
+/// thread has no descriptor of it.
+pub fn reach(device: &Device) -> Result<Reached> {
+    let hint = device.hint;
+    let held = hold(hint.fd(), device.file);
+    let (fd, place) = held.or_else(|_| hold_elsewhere(device))?;
+    Ok(Reached {
+        channel: hint.by(fd),
+        place,
+        _undisturbed: None,
+    })
+}
+
+/// The same for who is not.
+pub fn reach_undisturbed(device: &Device) -> Result<Reached> {
+    let undisturbed = Undisturbed::new();
+    let mut reached = reach(device)?;
+    reached._undisturbed = Some(undisturbed);
+    Ok(reached)
+}
+
+/// The same of a file that no domain has yet, behind `fd`.
+pub fn reach_new(fd: i32, file: FileId) -> Result<Reached> {
+    let undisturbed = Undisturbed::new();
+    let (held, place) = hold(fd, file)?;
+    match Channel::adopt(held) {
+        Ok(channel) => Ok(Reached {
+            channel,
+            place,
+            _undisturbed: Some(undisturbed),
+        }),
+        Err(errno) => {
+            if let Some(place) = place {
+                place.close(held);
+            }
+            Err(errno)
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn hold_elsewhere(device: &Device) -> Result<(i32, Option<Place>)> {
+    let file = device.file;
+    if device.hint.fd() < 0 || Absent::is_known(file) {
+        return Err(Errno::BADF);
+    }
+    let found = number_of(file);
+    let held = found.map_or(Err(Errno::BADF), |fd| hold(fd, file));
+    if found.is_none() {
+        Absent::remember(file);
+    }
+    // Another thread's table may have another file there.
+    if sys::has_the_process_files() && sys::is_memory_owner() {
+        match found {
+            Some(fd) => move_to(file, fd),
+            None => lost(),
+        }
+    }
+    held
+}
+
+/// Which thread has not found which file just now: it does not look again in each call.
+struct Absent;
+
+impl Absent {
+    /// In nanoseconds.
+    const PAUSE: u64 = 5_000_000;
+
+    fn row(file: FileId) -> u64 {
+        u64::from(file.get()) << 32 | u64::from(sys::gettid())
+    }
+
+    fn is_known(file: FileId) -> bool {
+        let last = ABSENT.load(Relaxed);
+        last >> 32 == u64::from(file.get())
+            && is_within(Self::PAUSE, &ABSENT_AT)
+            && last == Self::row(file)
+    }
+
+    fn remember(file: FileId) {
+        ABSENT_AT.store(arch::ticks(), Relaxed);
+        ABSENT.store(Self::row(file), Relaxed);
+    }
+}
+
+static ABSENT: AtomicU64 = AtomicU64::new(0);
+static ABSENT_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether less than `nanos` have passed since `at`, in ticks; 0: never.
+fn is_within(nanos: u64, at: &AtomicU64) -> bool {
+    let at = at.load(Relaxed);
+    at != 0 && time::nanos(arch::ticks().wrapping_sub(at)) < nanos
+}
+
+/// A file was not found: the program may have closed it.
+static LOST: AtomicBool = AtomicBool::new(false);
+/// When one that was not found was seen to be open in another thread's table, and which.
+static ELSEWHERE_AT: AtomicU64 = AtomicU64::new(0);
+static ELSEWHERE: AtomicU32 = AtomicU32::new(0);
+/// How long that is taken for granted, in nanoseconds.
+const ELSEWHERE_FOR: u64 = 1_000_000_000;
+
+fn lost() {
+    LOST.store(true, Relaxed);
+    later::later();
+}
+
+/// Whether a file was not found since this was called last.
+pub fn was_lost() -> bool {
+    LOST.load(Relaxed) && LOST.swap(false, Relaxed)
+}
+
+/// A descriptor of the program's for `file`.
+fn number_of(file: FileId) -> Option<i32> {
+    let is = |fd| !hands::has(fd) && tags::of(fd) == Tag::Ours(file);
+    let (mut found, mut highest) = (None, 0);
+    file::each_descriptor(|fd| {
+        found = is(fd).then_some(fd);
+        highest = highest.max(fd);
+        found.is_none()
+    });
+    // What moves all the time is not where it was listed any more.
+    found.or_else(|| (0..=highest.min(HIGHEST)).find(|fd| is(*fd)))
+}
+
+/// Numbers above are not tried without being listed.
+const HIGHEST: i32 = 4096;
+
+/// The file is looked for under this number first.
+fn move_to(file: FileId, fd: i32) {
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    for d in guard.hca.find(|x| x.is_in(file)) {
+        let device = guard.hca.domain_mut(d).and_then(|x| x.device.as_mut());
+        if let Some(device) = device {
+            device.hint = device.hint.by(fd);
+        }
+    }
+}
+
+/// Nothing is asked of `file` any more: it is closed.
+pub fn give_up(file: FileId) {
+    move_to(file, -1);
+}
+
+/// Looks in a row after which a file counts as closed: one that the program moves meanwhile, by a
+/// duplicate, may be seen nowhere by one of them.
+const LOOKS: u32 = 16;
+
+/// Whether the program has the file of `device` open, in whatever thread's table. Yes where this
+/// thread's table is not the process's.
+pub fn is_open(device: &Device) -> bool {
+    let (file, fd) = (device.file, device.hint.fd());
+    let here = |tag: Tag| tag == Tag::Ours(file) || tag == Tag::Unknown;
+    if fd >= 0 && !hands::has(fd) && here(tags::of(fd)) {
+        return true;
+    }
+    let elsewhere = || ELSEWHERE.load(Relaxed) == file.get();
+    if !sys::has_the_process_files() || elsewhere() && is_within(ELSEWHERE_FOR, &ELSEWHERE_AT) {
+        return true;
+    }
+    if let Some(fd) = (0..LOOKS).find_map(|_| number_of(file)) {
+        move_to(file, fd);
+        return true;
+    }
+    let open = file::is_in_another_table(device.hint.device());
+    if open {
+        ELSEWHERE_AT.store(arch::ticks(), Relaxed);
+        ELSEWHERE.store(file.get(), Relaxed);
+    }
+    open
+}
+
+/// Whether this thread has the file of `device`.
+pub fn has(device: &Device) -> bool {
+    let fd = device.hint.fd();
+    fd >= 0 && !tags::is_another(fd, device.file)
+        || !Absent::is_known(device.file) && number_of(device.file).is_some()
+}
+
+/// Closes the descriptor of a device that the shim has opened for itself.
+pub fn close_own(device: &Device) {
+    let fd = device.hint.fd();
+    if device.ours && tags::of(fd) == Tag::Ours(device.file) {
+        file::close(fd);
+        tags::forget(device.file);
+    }
+}
+
+/// In a child of fork, after [`tags::child`].
+pub fn child() {
+    hands::child(tags::is_parents);
+    LOST.store(false, Relaxed);
+    ABSENT.store(0, Relaxed);
+    ELSEWHERE.store(0, Relaxed);
+}
