@@ -35,8 +35,8 @@ use others::*;
 type Checked = Result<(), Skipped>;
 
 const TIMEOUT: Duration = Duration::from_secs(150);
-/// Registrations are answered at the kernel's ioctl, too.
-const BY_IOCTL: (&str, &str) = ("REGALL_VERBS", "ioctl");
+/// Registrations are answered at libibverbs' symbols alone, and not at the kernel's ioctl.
+const BY_SYMBOLS: (&str, &str) = ("REGALL_VERBS", "symbols");
 
 macro_rules! checks {
     ($kernel:ident: $($name:ident = $body:expr;)*) => { $(
@@ -123,7 +123,7 @@ mod stock {
         looked_up_at_once = "looked_up" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         filtered = "filtered" [] [("REGALL_PIN", "auto")] Same;
         filtered_reached = "filtered" [] [("REGALL_ACCESS", "remote-atomic")] Same;
-        filtered_requests = "filtered" [] [BY_IOCTL, ("REGALL_PIN", "auto")] Same;
+        filtered_by_symbols = "filtered" [] [BY_SYMBOLS, ("REGALL_PIN", "auto")] Same;
         filtered_later = "filtered" [] [("REGALL_HCA_FILL", "later")] Same;
         keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
         borrow_auto = "borrow" [] [("REGALL_PIN", "auto")] Same;
@@ -146,7 +146,7 @@ mod stock {
         inherited_later = "inherited" [] [("REGALL_HCA_FILL", "later")] Same;
         no_files = "no_files" [] [] Same;
         whose = "whose" [] [] Same;
-        whose_requests = "whose" [] [BY_IOCTL] Same;
+        whose_by_symbols = "whose" [] [BY_SYMBOLS] Same;
         late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded = "loaded" [] [] Same;
         loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;
@@ -154,18 +154,20 @@ mod stock {
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
         cost = "cost" [] [] Same;
-        cost_requests = "cost" [] [BY_IOCTL] Same;
-        requests = "requests" [] [BY_IOCTL] Same;
-        requests_auto = "requests" [] [BY_IOCTL, ("REGALL_PIN", "auto")] Same;
-        requests_off = "requests" [] [BY_IOCTL, ("REGALL_HCA", "off")] Same;
-        requests_exact = "requests" [] [BY_IOCTL, ("REGALL_KEYS", "exact")] Same;
-        requests_within = "requests_within" [] [BY_IOCTL] Same;
-        requests_by_symbols = "requests" [] [] Same;
+        cost_by_symbols = "cost" [] [BY_SYMBOLS] Same;
+        requests = "requests" [] [] Same;
+        requests_auto = "requests" [] [("REGALL_PIN", "auto")] Same;
+        requests_off = "requests" [] [("REGALL_HCA", "off")] Same;
+        requests_exact = "requests" [] [("REGALL_KEYS", "exact")] Same;
+        requests_within = "requests_within" [] [] Same;
+        requests_by_symbols = "requests" [] [BY_SYMBOLS] Same;
         closed = "closed" [] [] Same;
-        closed_requests = "closed" [] [BY_IOCTL] Same;
-        descriptors = "descriptors" [] [BY_IOCTL] Same;
-        descriptors_exact = "descriptors" [] [BY_IOCTL, ("REGALL_KEYS", "exact")] Same;
-        descriptors_refused = "descriptors" ["refused"] [BY_IOCTL] Same;
+        closed_by_symbols = "closed" [] [BY_SYMBOLS] Same;
+        descriptors = "descriptors" [] [] Same;
+        descriptors_exact = "descriptors" [] [("REGALL_KEYS", "exact")] Same;
+        descriptors_refused = "descriptors" ["refused"] [] Same;
+        borrow_by_symbols = "borrow" [] [BY_SYMBOLS] Same;
+        inherited_by_symbols = "inherited" [] [BY_SYMBOLS] Same;
         storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
@@ -188,8 +190,8 @@ mod odp {
         keys = "keys" [] [] Same;
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
-        requests = "requests" [] [BY_IOCTL] Same;
-        descriptors = "descriptors" [] [BY_IOCTL] Same;
+        requests = "requests" [] [] Same;
+        descriptors = "descriptors" [] [] Same;
         truth = "truth" ["30", "2", REGALL, "lend"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
 }

@@ -61,7 +61,7 @@ settings! {
     hca_fill "REGALL_HCA_FILL" "now" "now|later" "Whether the first request in a protection domain waits until all memory is registered: later has a thread register the rest";
     scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
     keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
-    verbs "REGALL_VERBS" "symbols" "symbols|ioctl" "Where registrations with an adapter are answered: at libibverbs' symbols alone, or at the kernel's ioctl, too";
+    verbs "REGALL_VERBS" "ioctl" "symbols|ioctl" "Where registrations with an adapter are answered: at libibverbs' symbols alone, or at the kernel's ioctl, too";
     revoke_ms "REGALL_REVOKE_MS" "100" "MS|off" "How long peers still reach what was deregistered";
     access "REGALL_ACCESS" "local" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
     limit "REGALL_LIMIT" "90%" "BYTES|PERCENT" "The most that may be pinned";

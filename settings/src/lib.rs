@@ -100,7 +100,7 @@ mod pairs {
     pub const HCA_FILL: [&str; 2] = ["now", "later"];
     pub const SCOPE: [&str; 2] = ["all", "data"];
     pub const KEYS: [&str; 2] = ["mapping", "exact"];
-    pub const VERBS: [&str; 2] = ["symbols", "ioctl"];
+    pub const VERBS: [&str; 2] = ["ioctl", "symbols"];
     pub const ON_LIMIT: [&str; 2] = ["skip", "fail"];
     pub const FORK: [&str; 2] = ["inherit", "all"];
     pub const PTRACER: [&str; 2] = ["off", "any"];
@@ -219,7 +219,7 @@ impl Config {
             hca_fill_later: false,
             scope_data: false,
             keys_exact: false,
-            verbs_ioctl: false,
+            verbs_ioctl: true,
             revoke_ms: Some(100),
             access: Access::Local,
             limit: Limit::Percent(90),
@@ -260,7 +260,7 @@ impl Config {
             b"REGALL_HCA_FILL" => self.hca_fill_later = second(value, &pairs::HCA_FILL)?,
             b"REGALL_SCOPE" => self.scope_data = second(value, &pairs::SCOPE)?,
             b"REGALL_KEYS" => self.keys_exact = second(value, &pairs::KEYS)?,
-            b"REGALL_VERBS" => self.verbs_ioctl = second(value, &pairs::VERBS)?,
+            b"REGALL_VERBS" => self.verbs_ioctl = !second(value, &pairs::VERBS)?,
             b"REGALL_REVOKE_MS" => {
                 self.revoke_ms = revoke(value).ok_or(text("milliseconds, 0 to 3600000, or off"))?
             }
