@@ -30,9 +30,13 @@ const MOMENT: u64 = 50_000;
 /// What was `from` changes from now on, and no fork is in progress. Whether it was.
 fn begin_change(place: &AtomicI32, from: i32) -> bool {
     for n in 0..=TRIES {
-        if FORKS.load(SeqCst) != 0 && n < TRIES {
-            sys::nap(MOMENT);
-            continue;
+        if FORKS.load(SeqCst) != 0 {
+            if n < TRIES {
+                sys::nap(MOMENT);
+                continue;
+            }
+            // Nobody waits for it again.
+            FORKS.store(0, SeqCst);
         }
         if place
             .compare_exchange(from, CHANGES, SeqCst, SeqCst)
@@ -84,9 +88,13 @@ impl Still {
         let changes = |place: &AtomicI32| place.load(SeqCst) == CHANGES;
         for _ in 0..TRIES {
             if !PLACES.iter().any(changes) {
-                break;
+                return Self(());
             }
             sys::nap(MOMENT);
+        }
+        // Nobody waits for those again.
+        for place in PLACES.iter().filter(|place| changes(place)) {
+            let _ = place.compare_exchange(CHANGES, FREE, SeqCst, SeqCst);
         }
         Self(())
     }
