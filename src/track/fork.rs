@@ -144,8 +144,12 @@ static SHARING: AtomicU32 = AtomicU32::new(0);
 /// Such a child was left to find out by itself that it is one.
 static SHARING_LATER: AtomicBool = AtomicBool::new(false);
 
-/// The call itself.
+/// The call itself. Nothing comes or goes meanwhile that a child of fork has to close, in whatever
+/// thread; and no handler in this one, which would wait for itself, or jump away.
 fn made(birth: &Birth) -> i64 {
+    let adapters = !birth.vfork && registering::active();
+    let _undisturbed = adapters.then(sys::Undisturbed::new);
+    let _still = adapters.then(hands::Still::begin);
     SHARING.fetch_add(u32::from(birth.files), Relaxed);
     let value = birth.call(real);
     if value != 0 {
@@ -156,7 +160,6 @@ fn made(birth: &Birth) -> i64 {
 
 fn fork_here(birth: &Birth) -> i64 {
     let flight = begun(birth);
-    let _still = still(birth);
     let value = made(birth);
     if value == 0 {
         // The flight is the parent's.
@@ -166,11 +169,6 @@ fn fork_here(birth: &Birth) -> i64 {
     }
     drop(flight);
     value
-}
-
-/// Nothing comes or goes that a child of fork has to close.
-fn still(birth: &Birth) -> Option<hands::Still> {
-    (!birth.vfork && registering::active()).then(hands::Still::begin)
 }
 
 /// Who waits for a child to exec (CLONE_VFORK) is not in the midst of anything.
@@ -186,7 +184,6 @@ fn fork_apart(birth: &Birth) -> i64 {
     // A handler in between would see, or write to, what is not yet its process's own.
     let _undisturbed = sys::Undisturbed::new();
     let flight = begun(birth);
-    let _still = still(birth);
     let plan = match backed::before_fork() {
         Ok(plan) => plan,
         Err(errno) => return -i64::from(errno.0),

@@ -17,6 +17,8 @@ static PLACES: [AtomicI32; MANY] = [const { AtomicI32::new(FREE) }; MANY];
 
 /// How many threads are making a child.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+/// How many threads wait for that to end.
+static WAIT: AtomicU32 = AtomicU32::new(0);
 
 /// The place of a descriptor of ours.
 pub struct Place(&'static AtomicI32);
@@ -26,9 +28,21 @@ pub struct Place(&'static AtomicI32);
 const TRIES: u32 = 20_000;
 /// In nanoseconds.
 const MOMENT: u64 = 50_000;
+/// So often does a fork let others go first who wait: where one follows the other they would never.
+const FIRST: u32 = 200;
 
 /// What was `from` changes from now on, and no fork is in progress. Whether it was.
 fn begin_change(place: &AtomicI32, from: i32) -> bool {
+    if FORKS.load(SeqCst) == 0 {
+        return change(place, from);
+    }
+    WAIT.fetch_add(1, SeqCst);
+    let changes = change(place, from);
+    WAIT.fetch_sub(1, SeqCst);
+    changes
+}
+
+fn change(place: &AtomicI32, from: i32) -> bool {
     for n in 0..=TRIES {
         if FORKS.load(SeqCst) != 0 {
             if n < TRIES {
@@ -84,6 +98,12 @@ pub struct Still(());
 impl Still {
     /// From now on.
     pub fn begin() -> Self {
+        for _ in 0..FIRST {
+            if WAIT.load(SeqCst) == 0 {
+                break;
+            }
+            sys::nap(MOMENT);
+        }
         FORKS.fetch_add(1, SeqCst);
         let changes = |place: &AtomicI32| place.load(SeqCst) == CHANGES;
         for _ in 0..TRIES {
@@ -116,6 +136,7 @@ pub fn child(parents: impl Fn(i32) -> bool) {
         }
     }
     FORKS.store(0, SeqCst);
+    WAIT.store(0, SeqCst);
 }
 
 #[cfg(test)]
