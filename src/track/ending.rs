@@ -98,22 +98,26 @@ pub fn forget_pd(pd: u64) {
 /// the kernel's protection domain does, as where another one was made over it
 /// (ibv_alloc_parent_domain), or where another descriptor of the file is open.
 fn keep_lent(are: impl Fn(&Domain) -> bool) {
-    if !settings::config().answers_ioctl() {
-        return;
+    if settings::config().answers_ioctl() {
+        let known = |x: &Domain| are(x) && !x.owner.is_of_file();
+        for d in numbers() {
+            keep_lent_of(d, known);
+        }
     }
+}
+
+/// The same of domain `d`. Whether it is kept.
+fn keep_lent_of(d: DomainId, known: impl Fn(&Domain) -> bool) -> bool {
     let Some(mut guard) = lock() else {
-        return;
+        return false;
     };
-    let state = &mut *guard;
-    let known = |x: &Domain| are(x) && x.state == Stage::Alive && !x.owner.is_of_file();
-    for d in state.hca.find(known) {
-        if !lent(state, d) {
-            continue;
-        }
-        if let Some(device) = state.hca.alive(d).and_then(|x| x.device) {
-            state.hca.rename(d, Owner::of_file(device.file, device.pd));
-        }
-    }
+    let device = guard.hca.alive(d).filter(|x| known(x));
+    let device = device.and_then(|x| x.device);
+    let Some(device) = device.filter(|_| lent(&guard, d)) else {
+        return false;
+    };
+    guard.hca.rename(d, Owner::of_file(device.file, device.pd));
+    true
 }
 
 fn no_candidate(pd: u64) {
@@ -122,13 +126,28 @@ fn no_candidate(pd: u64) {
     }
 }
 
-/// The context is about to be closed, and everything in it with it.
-pub fn forget_context(context: u64) {
-    keep_lent(|x| x.owner.context == context);
+/// The context is about to be closed, and everything in it with it. What is not lent there goes
+/// before: queues that are mapped keep the file open, and nobody can reach it any more. Whether
+/// something is kept, which [`revive`] brings back if the file has another descriptor.
+pub fn forget_context(context: u64) -> bool {
+    let mut any = false;
+    if settings::config().answers_ioctl() {
+        let known = |x: &Domain| x.owner.context == context && !x.owner.is_of_file();
+        for d in numbers() {
+            if keep_lent_of(d, known) {
+                any = true;
+                if let Some(domain) = lock().as_mut().and_then(|guard| guard.hca.domain_mut(d)) {
+                    domain.state = Stage::Closing;
+                }
+                empty(d);
+            }
+        }
+    }
     forget(|x| x.owner.context == context);
     if let Some(mut guard) = lock() {
         guard.hca.accept(context);
     }
+    any
 }
 
 /// Nothing is known any more of the domains that `are` says yes to.

@@ -132,7 +132,10 @@ pub fn look_after(gone: impl Fn(FileId)) {
         return;
     }
     for d in numbers() {
-        let device = lock().and_then(|guard| guard.hca.alive(d)?.device);
+        let device = lock().and_then(|guard| {
+            let domain = guard.hca.domain(d)?;
+            domain.device.filter(|_| domain.state != Stage::Free)
+        });
         let Some(device) = device else {
             continue;
         };

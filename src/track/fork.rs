@@ -106,19 +106,19 @@ pub fn fork(frame: &mut Frame) -> i64 {
     if let Some(all) = PageRange::new(0, USER_END) {
         subscribers::pages_replaced(all);
     }
-    let value = if crate::share::any() {
-        if birth.moves() && !backed::stack_is_inherited() {
+    let apart = crate::share::any();
+    // Otherwise nothing has to be done before it, and the child finds out by itself.
+    let seen = apart || !birth.vfork && registering::active();
+    if birth.moves() && !(seen && backed::stack_is_inherited()) {
+        if apart {
             backed::stop_sharing();
-            SHARING_LATER.fetch_or(birth.files, Relaxed);
-            return at_its_site(frame);
         }
-        fork_apart(&birth)
-    } else if birth.moves() {
         SHARING_LATER.fetch_or(birth.files, Relaxed);
-        // Nothing has to be done before it, and the child finds out by itself.
         return at_its_site(frame);
-    } else {
-        fork_here(&birth)
+    }
+    let value = match apart {
+        true => fork_apart(&birth),
+        false => fork_here(&birth),
     };
     if value == 0 && birth.moves() {
         // SAFETY: the arrival that is being handled; nothing is left to drop.

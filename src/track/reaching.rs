@@ -104,6 +104,9 @@ pub fn reach_new(fd: i32, file: FileId) -> Result<Reached> {
     }
 }
 
+/// So often is a file looked for that is under another number by the time it is found.
+const CHASES: u32 = 4;
+
 #[cold]
 #[inline(never)]
 fn hold_elsewhere(device: &Device) -> Result<(i32, Option<Place>)> {
@@ -111,8 +114,15 @@ fn hold_elsewhere(device: &Device) -> Result<(i32, Option<Place>)> {
     if device.hint.fd() < 0 || Absent::is_known(file) {
         return Err(Errno::BADF);
     }
-    let found = number_of(file);
-    let held = found.map_or(Err(Errno::BADF), |fd| hold(fd, file));
+    let mut found = None;
+    let mut held = Err(Errno::BADF);
+    for _ in 0..CHASES {
+        found = Look::for_file(file).at;
+        held = found.map_or(Err(Errno::BADF), |fd| hold(fd, file));
+        if found.is_none() || held.is_ok() {
+            break;
+        }
+    }
     if found.is_none() {
         Absent::remember(file);
     }
@@ -177,21 +187,36 @@ pub fn was_lost() -> bool {
     LOST.load(Relaxed) && LOST.swap(false, Relaxed)
 }
 
-/// A descriptor of the program's for `file`.
-fn number_of(file: FileId) -> Option<i32> {
-    let is = |fd| !hands::has(fd) && tags::of(fd) == Tag::Ours(file);
-    let (mut found, mut highest) = (None, 0);
-    file::each_descriptor(|fd| {
-        found = is(fd).then_some(fd);
-        highest = highest.max(fd);
-        found.is_none()
-    });
-    // What moves all the time is not where it was listed any more.
-    found.or_else(|| (0..=highest.min(HIGHEST)).find(|fd| is(*fd)))
+/// A look at all descriptors.
+struct Look {
+    /// A descriptor of the program's for the file.
+    at: Option<i32>,
+    /// How many numbers were looked at.
+    numbers: u32,
 }
 
-/// Numbers above are not tried without being listed.
-const HIGHEST: i32 = 4096;
+impl Look {
+    /// Numbers above are not tried without being listed.
+    const HIGHEST: i32 = 4096;
+
+    fn for_file(file: FileId) -> Self {
+        let mut numbers = 0;
+        let mut is = |fd| {
+            numbers += 1;
+            !hands::has(fd) && tags::is_or_was(fd, file)
+        };
+        let (mut at, mut highest) = (None, 0);
+        file::each_descriptor(|fd| {
+            at = is(fd).then_some(fd);
+            highest = highest.max(fd);
+            at.is_none()
+        });
+        // What moves all the time is not where it was listed any more. A duplicate's number is mostly
+        // a higher one: it is met from above.
+        let at = at.or_else(|| (0..=highest.min(Self::HIGHEST)).rev().find(|fd| is(*fd)));
+        Self { at, numbers }
+    }
+}
 
 /// The file is looked for under this number first.
 fn move_to(file: FileId, fd: i32) {
@@ -214,6 +239,21 @@ pub fn give_up(file: FileId) {
 /// Looks in a row after which a file counts as closed: one that the program moves meanwhile, by a
 /// duplicate, may be seen nowhere by one of them.
 const LOOKS: u32 = 16;
+/// The same in numbers looked at, where there are many descriptors.
+const NUMBERS: u32 = 4096;
+
+/// Where the program has `file`, if it does.
+fn look_often(file: FileId) -> Option<i32> {
+    let mut numbers = 0;
+    for n in 1..=LOOKS {
+        let look = Look::for_file(file);
+        numbers += look.numbers;
+        if look.at.is_some() || n > 1 && numbers >= NUMBERS {
+            return look.at;
+        }
+    }
+    None
+}
 
 /// Whether the program has the file of `device` open, in whatever thread's table. Yes where this
 /// thread's table is not the process's.
@@ -227,7 +267,7 @@ pub fn is_open(device: &Device) -> bool {
     if !sys::has_the_process_files() || elsewhere() && is_within(ELSEWHERE_FOR, &ELSEWHERE_AT) {
         return true;
     }
-    if let Some(fd) = (0..LOOKS).find_map(|_| number_of(file)) {
+    if let Some(fd) = look_often(file) {
         move_to(file, fd);
         return true;
     }
@@ -243,7 +283,7 @@ pub fn is_open(device: &Device) -> bool {
 pub fn has(device: &Device) -> bool {
     let fd = device.hint.fd();
     fd >= 0 && !tags::is_another(fd, device.file)
-        || !Absent::is_known(device.file) && number_of(device.file).is_some()
+        || !Absent::is_known(device.file) && Look::for_file(device.file).at.is_some()
 }
 
 /// Closes the descriptor of a device that the shim has opened for itself.

@@ -103,6 +103,17 @@ pub fn is_another(fd: i32, file: FileId) -> bool {
     }
 }
 
+/// Whether the file behind `fd` is `file`, or has been until this moment: between two system calls
+/// another thread may move it to another number.
+pub fn is_or_was(fd: i32, file: FileId) -> bool {
+    let signal = file::signal_of(fd).unwrap_or(0);
+    let same = at(signal).is_some_and(|at| at.load(Relaxed) == file.get());
+    same && match file::owner_of(fd) {
+        Ok(pid) => pid == sys::memory_owner(),
+        Err(errno) => errno == Errno::BADF,
+    }
+}
+
 /// The file behind `fd`, which gets a tag if it has none. Errors: EBADF; EXDEV: another process uses
 /// it, which keeps what is registered there when this one ends; EMFILE: too many have one; EBUSY in a
 /// signal handler at a bad moment; others where the kernel, or a filter, does not let it be set.

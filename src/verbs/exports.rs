@@ -551,12 +551,14 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         ibv_close_device as unsafe extern "C" fn(*mut Context) -> c_int,
         -1
     );
+    let mut kept = None;
     if registering::active() {
         let _pass = strict::pass();
         track::fork::check();
-        ending::forget_context(context as u64);
+        let any = ending::forget_context(context as u64);
         // SAFETY: the application's own context.
         if let Some(fd) = unsafe { abi::fd_of(context.cast()) } {
+            kept = files::of(fd).filter(|_| any);
             files::closes(fd);
         }
     }
@@ -566,6 +568,9 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         // What was lent by ioctl goes with its last descriptor.
         let _pass = strict::pass();
         requests::closed();
+        if let Some(file) = kept {
+            ending::revive(|x| x.owner.is_of_file() && x.is_in(file));
+        }
     }
     if value == 0 {
         closed(context);
