@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include "requests.h"
 
-enum { THREADS = 4, WORKERS = 40 };
+enum { THREADS = 4, WORKERS = 16, ROUNDS = 120 };
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -118,7 +118,7 @@ static void of_a_thread(void)
 	NEED(pthread_barrier_init(&turn, NULL, 2) == 0);
 	NEED(pthread_create(&t, NULL, with_its_own, NULL) == 0);
 	pthread_barrier_wait(&turn);
-	for (int i = 0; i < 400; i++) {
+	for (int i = 0; i < ROUNDS; i++) {
 		map_and_unmap();
 		usleep(500);
 	}
@@ -151,7 +151,7 @@ static void moves(void)
 	NEED(raw_reg(moved, &a, handle, p, PAGE, ALL) == 0);
 	over = 0;
 	NEED(pthread_create(&t, NULL, move, NULL) == 0);
-	for (int i = 0; i < 400; i++)
+	for (int i = 0; i < ROUNDS; i++)
 		map_and_unmap();
 	over = 1;
 	NEED(pthread_join(t, NULL) == 0);
