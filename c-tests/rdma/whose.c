@@ -2,7 +2,7 @@
  * Proves: an adapter is open for as long as the program has it open, in whatever process and thread, and
  * no longer: children of fork get nothing of the shim's, other threads' tables count, so does a descriptor
  * that moves, and who gets one from another process leaves nothing behind. What is no adapter is not
- * touched.
+ * touched. Threads may begin with adapters at one moment, and children have the stack that they are given.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -206,16 +206,107 @@ static void sent(void)
 	close(ends[1]);
 }
 
+static pthread_barrier_t together;
+
+static void *begin_with(void *arg)
+{
+	struct ibv_context *own = arg;
+	pthread_barrier_wait(&together);
+	struct ibv_pd *of_own = ibv_alloc_pd(own);
+	NEED(of_own && ibv_dealloc_pd(of_own) == 0);
+	return NULL;
+}
+
+/* In new processes several threads have the first protection domain at one moment. */
+static void at_one_moment(void)
+{
+	int died = 0;
+	fflush(stdout);
+	for (int i = 0; i < 12; i++) {
+		pid_t child = fork();
+		if (child == 0) {
+			pthread_t threads[THREADS];
+			struct ibv_context *own = open_device(ADAPTER("1"));
+			NEED(own && pthread_barrier_init(&together, NULL, THREADS) == 0);
+			for (int t = 0; t < THREADS; t++)
+				NEED(pthread_create(&threads[t], NULL, begin_with, own) == 0);
+			for (int t = 0; t < THREADS; t++)
+				NEED(pthread_join(threads[t], NULL) == 0);
+			_exit(0);
+		}
+		int status;
+		NEED(waitpid(child, &status, 0) == child);
+		died += status != 0;
+	}
+	say("died at the first protection domain: %d", died);
+}
+
+/* Queues that are mapped keep a file open when its context is closed: what is left there is the
+ * program's own. */
+static void with_queues(void)
+{
+	struct rig r = rig_with(ADAPTER("1"), ALL);
+	uint32_t handle = raw_pd(r.ctx->cmd_fd);
+	struct asked a;
+	NEED(raw_reg(r.ctx->cmd_fd, &a, handle, p, PAGE, ALL) == 0);
+	int more = count_of("mr", "rxe1") > 2;
+	NEED(ibv_close_device(r.ctx) == 0);
+	say("with queues: %d", count_of("mr", "rxe1"));
+	if (shimmed())
+		PROMISE(more);
+}
+
+static char stack_of_child[64 * PAGE] __attribute__((aligned(16)));
+
+static int end_well(void *arg)
+{
+	volatile char used[16 * PAGE];
+	memset((void *)used, 1, sizeof used);
+	return arg ? used[PAGE] : 0;
+}
+
+/* Children with a stack of their own, of a thread whose stack they would share. */
+static void *make_children(void *arg)
+{
+	int good = 0;
+	for (int i = 0; i < 20; i++) {
+		pid_t child = clone(end_well, stack_of_child + sizeof stack_of_child, SIGCHLD, NULL);
+		int status = 1;
+		good += child > 0 && waitpid(child, &status, 0) == child && status == 0;
+	}
+	say("children: %d", good);
+	return arg;
+}
+
+static void on_shared_stacks(void)
+{
+	pthread_t t;
+	pthread_attr_t attr;
+	size_t bytes = 256 * PAGE;
+	void *stack = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	NEED(stack != MAP_FAILED && pthread_attr_init(&attr) == 0);
+	NEED(pthread_attr_setstack(&attr, stack, bytes) == 0);
+	open_rxe1();
+	NEED(pthread_create(&t, &attr, make_children, NULL) == 0);
+	NEED(pthread_join(t, NULL) == 0);
+	make_children(NULL);
+	close_rxe1("of children");
+	munmap(stack, bytes);
+}
+
 int main(void)
 {
+	at_one_moment();
 	p = island(64);
 	memset(p, 'a', 64 * PAGE);
 	no_adapter();
+	on_shared_stacks();
 	sent();
 	moves();
 	of_a_thread();
 	over = 0;
 	workers();
+	with_queues();
 	say("end");
 	return wrong != 0;
 }

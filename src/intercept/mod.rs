@@ -22,6 +22,7 @@ use regall_directory::vocab::Prot;
 
 mod pool;
 pub mod selftest;
+mod slots;
 pub mod strict;
 pub mod symbols;
 mod watch;

@@ -9,6 +9,7 @@
 
 use crate::arch::Frame;
 use crate::base::maps;
+use crate::intercept::slots::Turn;
 use crate::intercept::strict::{self, waits};
 use crate::patch::elf::{tag, Module};
 use crate::patch::find_function;
@@ -18,7 +19,7 @@ use crate::sys;
 use core::arch::global_asm;
 use core::cell::Cell;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::numbers;
 
@@ -44,12 +45,18 @@ static CANCELLABLE_ALONE: AtomicBool = AtomicBool::new(false);
 static REAL_CREDENTIALS: [AtomicU64; CREDENTIALS.len()] =
     [const { AtomicU64::new(0) }; CREDENTIALS.len()];
 
+/// Naps until another thread has rewritten slots: a second or more, and twenty milliseconds.
+const LONG: u32 = 20_000;
+const SHORT: u32 = 400;
+
 /// Rewrites the slots of every module that is loaded now. Returns how many
 /// were; 0 if libc was not found.
 pub fn install() -> u32 {
     if !find_real() {
         return 0;
     }
+    // All modules must be rewritten, whoever else does not come to an end.
+    let _turn = Turn::begin(LONG);
     let mut buffer = [0u8; BUFFER_BYTES];
     let mut rewritten = 0u32;
     let _ = groups(&mut buffer, |group| {
@@ -152,10 +159,14 @@ extern "C" fn change<const N: usize>(a: u64, b: u64, c: u64) -> i32 {
 }
 
 /// Points the slots by which the library that has `inside` in its text calls itself, and that
-/// hold one of `ours`, at its own functions of these names. Whether none holds one of them now.
+/// hold one of `ours`, at its own functions of these names. Whether none holds one of them now; not if
+/// another thread rewrites slots meanwhile.
 #[cold]
 #[inline(never)]
 pub fn let_it_call_itself(inside: u64, ours: &[(&str, u64)]) -> bool {
+    let Some(_turn) = Turn::begin(SHORT) else {
+        return false;
+    };
     let mut buffer = [0u8; BUFFER_BYTES];
     let mut done = false;
     let _ = groups(&mut buffer, |group| {

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::base::settings;
 use crate::policy;
+use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
 use regall_directory::addr::PageRange;
 
@@ -47,15 +48,18 @@ pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
 }
 
 /// Whether some of them are still empty.
-pub fn any_vacated(are: impl Fn(&Domain) -> bool) -> bool {
+fn any_vacated(are: impl Fn(&Domain) -> bool) -> bool {
     lock().is_some_and(|guard| {
         let mut empty = guard.hca.find(|x| x.state == Stage::Closing && are(x));
         empty.next().is_some()
     })
 }
 
-/// The call failed: everything is registered again.
+/// The call failed: if some of them are still empty, everything is registered again.
 pub fn revive(are: impl Fn(&Domain) -> bool) {
+    if !any_vacated(&are) {
+        return;
+    }
     if let Some(mut guard) = lock() {
         for d in guard.hca.find(|d| d.state == Stage::Closing && are(d)) {
             if let Some(domain) = guard.hca.domain_mut(d) {
@@ -98,26 +102,22 @@ pub fn forget_pd(pd: u64) {
 /// the kernel's protection domain does, as where another one was made over it
 /// (ibv_alloc_parent_domain), or where another descriptor of the file is open.
 fn keep_lent(are: impl Fn(&Domain) -> bool) {
-    if settings::config().answers_ioctl() {
-        let known = |x: &Domain| are(x) && !x.owner.is_of_file();
-        for d in numbers() {
-            keep_lent_of(d, known);
+    if !settings::config().answers_ioctl() {
+        return;
+    }
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    let state = &mut *guard;
+    let known = |x: &Domain| are(x) && x.state == Stage::Alive && !x.owner.is_of_file();
+    for d in state.hca.find(known) {
+        if !lent(state, d) {
+            continue;
+        }
+        if let Some(device) = state.hca.alive(d).and_then(|x| x.device) {
+            state.hca.rename(d, Owner::of_file(device.file, device.pd));
         }
     }
-}
-
-/// The same of domain `d`. Whether it is kept.
-fn keep_lent_of(d: DomainId, known: impl Fn(&Domain) -> bool) -> bool {
-    let Some(mut guard) = lock() else {
-        return false;
-    };
-    let device = guard.hca.alive(d).filter(|x| known(x));
-    let device = device.and_then(|x| x.device);
-    let Some(device) = device.filter(|_| lent(&guard, d)) else {
-        return false;
-    };
-    guard.hca.rename(d, Owner::of_file(device.file, device.pd));
-    true
 }
 
 fn no_candidate(pd: u64) {
@@ -126,26 +126,41 @@ fn no_candidate(pd: u64) {
     }
 }
 
-/// The context is about to be closed, and everything in it with it. What is not lent there goes
-/// before: queues that are mapped keep the file open, and nobody can reach it any more. Whether
-/// something is kept, which [`revive`] brings back if the file has another descriptor.
-pub fn forget_context(context: u64) -> bool {
+/// The context is about to be closed, and everything in it with it; `file` is the open file. What is
+/// lent by ioctl there may be kept, and of that, too, what is not lent goes before: queues that are
+/// mapped keep the file open, and nobody can reach it any more. Whether something is kept, which
+/// [`revive`] brings back if the file has another descriptor.
+pub fn forget_context(context: u64, file: Option<FileId>) -> bool {
+    let by_file = |x: &Domain| x.owner.is_of_file() && file.is_some_and(|file| x.is_in(file));
     let mut any = false;
     if settings::config().answers_ioctl() {
-        let known = |x: &Domain| x.owner.context == context && !x.owner.is_of_file();
-        for d in numbers() {
-            if keep_lent_of(d, known) {
-                any = true;
-                if let Some(domain) = lock().as_mut().and_then(|guard| guard.hca.domain_mut(d)) {
-                    domain.state = Stage::Closing;
-                }
-                empty(d);
-            }
-        }
+        keep_lent(|x| x.owner.context == context);
+        any = empty_kept(by_file);
     }
     forget(|x| x.owner.context == context);
     if let Some(mut guard) = lock() {
         guard.hca.accept(context);
+    }
+    any
+}
+
+/// Deregisters what is not lent in the domains that `are` says; their requests go to the kernel from now
+/// on. Whether there are any.
+fn empty_kept(are: impl Fn(&Domain) -> bool) -> bool {
+    let mut any = false;
+    for d in numbers() {
+        let here = {
+            let Some(mut guard) = lock() else {
+                return any;
+            };
+            let domain = guard.hca.domain_mut(d);
+            let domain = domain.filter(|x| x.state == Stage::Alive && are(x));
+            domain.map(|x| x.state = Stage::Closing).is_some()
+        };
+        if here {
+            any = true;
+            empty(d);
+        }
     }
     any
 }

@@ -28,7 +28,8 @@ pub struct Place(&'static AtomicI32);
 const TRIES: u32 = 20_000;
 /// In nanoseconds.
 const MOMENT: u64 = 50_000;
-/// So often does a fork let others go first who wait: where one follows the other they would never.
+/// So often does a fork let others go first who wait, and could: where one follows the other they would
+/// never.
 const FIRST: u32 = 200;
 
 /// What was `from` changes from now on, and no fork is in progress. Whether it was.
@@ -98,8 +99,11 @@ pub struct Still(());
 impl Still {
     /// From now on.
     pub fn begin() -> Self {
-        for _ in 0..FIRST {
-            if WAIT.load(SeqCst) == 0 {
+        let mut free = 0;
+        for _ in 0..TRIES {
+            // Forks that overlap would be in progress all the time.
+            free += u32::from(FORKS.load(SeqCst) == 0);
+            if WAIT.load(SeqCst) == 0 || free > FIRST {
                 break;
             }
             sys::nap(MOMENT);

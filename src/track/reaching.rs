@@ -38,17 +38,21 @@ impl Drop for Reached {
     }
 }
 
-/// A descriptor of the file behind `fd`, if that is `file`, and its place if it is ours. Errors: EBADF:
-/// it is not.
-fn hold(fd: i32, file: FileId) -> Result<(i32, Option<Place>)> {
+/// A descriptor of the file behind `fd`, if that is `file`, and its place if it is ours; `rdev`: of which
+/// device, if that is known. A program may give files of its own the same owner and signal. Errors:
+/// EBADF: it is not.
+fn hold(fd: i32, file: FileId, rdev: Option<u64>) -> Result<(i32, Option<Place>)> {
     // Closing a descriptor of another file may have consequences: record locks go with it.
     if fd < 0 || tags::is_another(fd, file) {
         return Err(Errno::BADF);
     }
-    let is_it = |fd| match tags::of(fd) {
-        Tag::Unknown => true,
-        Tag::Ours(found) => found == file,
-        _ => false,
+    let is_it = |fd| {
+        let tagged = match tags::of(fd) {
+            Tag::Unknown => true,
+            Tag::Ours(found) => found == file,
+            _ => false,
+        };
+        tagged && !rdev.is_some_and(|rdev| file::is_no_device(fd, rdev))
     };
     let own = match hands::duplicate(fd) {
         Ok(own) => own,
@@ -68,7 +72,7 @@ fn hold(fd: i32, file: FileId) -> Result<(i32, Option<Place>)> {
 /// thread has no descriptor of it.
 pub fn reach(device: &Device) -> Result<Reached> {
     let hint = device.hint;
-    let held = hold(hint.fd(), device.file);
+    let held = hold(hint.fd(), device.file, Some(hint.device()));
     let (fd, place) = held.or_else(|_| hold_elsewhere(device))?;
     Ok(Reached {
         channel: hint.by(fd),
@@ -88,7 +92,7 @@ pub fn reach_undisturbed(device: &Device) -> Result<Reached> {
 /// The same of a file that no domain has yet, behind `fd`.
 pub fn reach_new(fd: i32, file: FileId) -> Result<Reached> {
     let undisturbed = Undisturbed::new();
-    let (held, place) = hold(fd, file)?;
+    let (held, place) = hold(fd, file, None)?;
     match Channel::adopt(held) {
         Ok(channel) => Ok(Reached {
             channel,
@@ -117,8 +121,10 @@ fn hold_elsewhere(device: &Device) -> Result<(i32, Option<Place>)> {
     let mut found = None;
     let mut held = Err(Errno::BADF);
     for _ in 0..CHASES {
-        found = Look::for_file(file).at;
-        held = found.map_or(Err(Errno::BADF), |fd| hold(fd, file));
+        found = Look::of(device).at;
+        held = found.map_or(Err(Errno::BADF), |fd| {
+            hold(fd, file, Some(device.hint.device()))
+        });
         if found.is_none() || held.is_ok() {
             break;
         }
@@ -199,11 +205,13 @@ impl Look {
     /// Numbers above are not tried without being listed.
     const HIGHEST: i32 = 4096;
 
-    fn for_file(file: FileId) -> Self {
+    fn of(device: &Device) -> Self {
+        let (file, rdev) = (device.file, device.hint.device());
         let mut numbers = 0;
         let mut is = |fd| {
             numbers += 1;
-            !hands::has(fd) && tags::is_or_was(fd, file)
+            let tagged = !hands::has(fd) && tags::is_or_was(fd, file);
+            tagged && !file::is_no_device(fd, rdev)
         };
         let (mut at, mut highest) = (None, 0);
         file::each_descriptor(|fd| {
@@ -242,11 +250,11 @@ const LOOKS: u32 = 16;
 /// The same in numbers looked at, where there are many descriptors.
 const NUMBERS: u32 = 4096;
 
-/// Where the program has `file`, if it does.
-fn look_often(file: FileId) -> Option<i32> {
+/// Where the program has the file of `device`, if it does.
+fn look_often(device: &Device) -> Option<i32> {
     let mut numbers = 0;
     for n in 1..=LOOKS {
-        let look = Look::for_file(file);
+        let look = Look::of(device);
         numbers += look.numbers;
         if look.at.is_some() || n > 1 && numbers >= NUMBERS {
             return look.at;
@@ -259,15 +267,16 @@ fn look_often(file: FileId) -> Option<i32> {
 /// thread's table is not the process's.
 pub fn is_open(device: &Device) -> bool {
     let (file, fd) = (device.file, device.hint.fd());
+    let rdev = device.hint.device();
     let here = |tag: Tag| tag == Tag::Ours(file) || tag == Tag::Unknown;
-    if fd >= 0 && !hands::has(fd) && here(tags::of(fd)) {
+    if fd >= 0 && !hands::has(fd) && here(tags::of(fd)) && !file::is_no_device(fd, rdev) {
         return true;
     }
     let elsewhere = || ELSEWHERE.load(Relaxed) == file.get();
     if !sys::has_the_process_files() || elsewhere() && is_within(ELSEWHERE_FOR, &ELSEWHERE_AT) {
         return true;
     }
-    if let Some(fd) = look_often(file) {
+    if let Some(fd) = look_often(device) {
         move_to(file, fd);
         return true;
     }
@@ -282,8 +291,9 @@ pub fn is_open(device: &Device) -> bool {
 /// Whether this thread has the file of `device`.
 pub fn has(device: &Device) -> bool {
     let fd = device.hint.fd();
-    fd >= 0 && !tags::is_another(fd, device.file)
-        || !Absent::is_known(device.file) && Look::for_file(device.file).at.is_some()
+    let may_be = !tags::is_another(fd, device.file);
+    fd >= 0 && may_be && !file::is_no_device(fd, device.hint.device())
+        || !Absent::is_known(device.file) && Look::of(device).at.is_some()
 }
 
 /// Closes the descriptor of a device that the shim has opened for itself.

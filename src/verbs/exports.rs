@@ -555,10 +555,12 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     if registering::active() {
         let _pass = strict::pass();
         track::fork::check();
-        let any = ending::forget_context(context as u64);
         // SAFETY: the application's own context.
-        if let Some(fd) = unsafe { abi::fd_of(context.cast()) } {
-            kept = files::of(fd).filter(|_| any);
+        let fd = unsafe { abi::fd_of(context.cast()) };
+        let file = fd.and_then(files::of);
+        let any = ending::forget_context(context as u64, file);
+        kept = file.filter(|_| any);
+        if let Some(fd) = fd {
             files::closes(fd);
         }
     }

@@ -355,7 +355,11 @@ fn runs_on_shared_memory() -> bool {
 pub fn stack_is_inherited() -> bool {
     let at = crate::arch::stack_pointer();
     let attr = lock().and_then(|guard| guard.at(at));
-    !attr.is_some_and(|a| a.flags.has(Flags::WIPED) || a.flags.has(Flags::NOT_FORKED))
+    !attr.is_some_and(|a| {
+        // What is shared behind the application's back is copied.
+        let shared = a.prot.shared() && !a.flags.has(Flags::BACKED);
+        shared || a.flags.has(Flags::WIPED) || a.flags.has(Flags::NOT_FORKED)
+    })
 }
 
 /// A page that a child of fork and its parent both see.

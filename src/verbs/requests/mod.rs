@@ -159,7 +159,7 @@ fn dealloc_emptied(asked: &Asked, fd: i32, pd: PdHandle) -> i64 {
     if ours && value == 0 {
         ending::forget_empty(here);
     }
-    if ours && ending::any_vacated(here) {
+    if ours {
         ending::revive(here);
     }
     value

@@ -169,6 +169,11 @@ pub fn is_device(fd: i32, rdev: u64) -> bool {
     stat_fd(fd).is_ok_and(|s| s.is_character_device() && s.rdev == rdev)
 }
 
+/// Whether it is of something else; not if nobody says, or there is no such descriptor.
+pub fn is_no_device(fd: i32, rdev: u64) -> bool {
+    stat_fd(fd).is_ok_and(|s| !s.is_character_device() || s.rdev != rdev)
+}
+
 /// From the kernel's kcmp.h.
 const KCMP_FILE: u64 = 0;
 
