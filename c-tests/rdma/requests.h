@@ -180,4 +180,14 @@ __attribute__((unused)) static int count(const char *what)
 	return count_of(what, "");
 }
 
+/* Contexts of all processes with the second adapter. */
+__attribute__((unused)) static int contexts_of_all(void)
+{
+	FILE *f = popen("rdma resource show ctx 2>/dev/null | grep -c " ADAPTER("1"), "r");
+	int n = -1;
+	NEED(f && fscanf(f, "%d", &n) == 1);
+	pclose(f);
+	return n;
+}
+
 #endif

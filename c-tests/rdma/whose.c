@@ -57,16 +57,6 @@ static void *register_memory(void *arg)
 	return arg;
 }
 
-/* Contexts of all processes. */
-static int contexts_of_all(void)
-{
-	FILE *f = popen("rdma resource show ctx 2>/dev/null | grep -c rxe1", "r");
-	int n = -1;
-	NEED(f && fscanf(f, "%d", &n) == 1);
-	pclose(f);
-	return n;
-}
-
 /* Workers that close what they have inherited of the adapter, made while threads register. */
 static void workers(void)
 {
