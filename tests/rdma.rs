@@ -147,6 +147,9 @@ mod stock {
         no_files = "no_files" [] [] Same;
         whose = "whose" [] [] Same;
         whose_by_symbols = "whose" [] [BY_SYMBOLS] Same;
+        forks = "forks" [] [] Same;
+        forks_by_symbols = "forks" [] [BY_SYMBOLS] Same;
+        forks_that_share = "forks" ["share"] [("REGALL_SHARE", "always")] Same;
         late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded = "loaded" [] [] Same;
         loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;

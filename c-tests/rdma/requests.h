@@ -180,14 +180,20 @@ __attribute__((unused)) static int count(const char *what)
 	return count_of(what, "");
 }
 
-/* Contexts of all processes with the second adapter. */
-__attribute__((unused)) static int contexts_of_all(void)
+/* What a command prints. */
+__attribute__((unused)) static int number_from(const char *command)
 {
-	FILE *f = popen("rdma resource show ctx 2>/dev/null | grep -c " ADAPTER("1"), "r");
+	FILE *f = popen(command, "r");
 	int n = -1;
 	NEED(f && fscanf(f, "%d", &n) == 1);
 	pclose(f);
 	return n;
+}
+
+/* Contexts of all processes with the second adapter. */
+__attribute__((unused)) static int contexts_of_all(void)
+{
+	return number_from("rdma resource show ctx 2>/dev/null | grep -c " ADAPTER("1"));
 }
 
 #endif
