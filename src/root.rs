@@ -14,7 +14,7 @@ use regall_directory::layout::{Call, Header};
 /// What `track` is handed at start-up.
 pub static ALL: Subscribers = Subscribers {
     other_call,
-    verbs: verbs::requests::handle,
+    verbs: verbs::handle,
     adapters_closed: verbs::requests::closed,
     before: check::events::before,
     after: check::events::after,

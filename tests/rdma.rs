@@ -149,6 +149,7 @@ mod stock {
         whose_by_symbols = "whose" [] [BY_SYMBOLS] Same;
         forks = "forks" [] [] Same;
         forks_by_symbols = "forks" [] [BY_SYMBOLS] Same;
+        forks_on_stacks = "forks" ["on_stacks"] [] Same;
         forks_that_share = "forks" ["share"] [("REGALL_SHARE", "always")] Same;
         late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded = "loaded" [] [] Same;

@@ -46,6 +46,9 @@ int main(void)
 			ibv_reg_mr_iova_(pd, at, 2 * PAGE, (uintptr_t)at, IBV_ACCESS_LOCAL_WRITE),
 			ibv_reg_mr_iova2_(pd, at, PAGE, (uintptr_t)at, IBV_ACCESS_LOCAL_WRITE),
 		};
+		/* The first one, too, is of the region that is there. */
+		if (shimmed() && !getenv("REGALL_VERBS"))
+			PROMISE(mr[0] && mr[2] && mr[0]->lkey == mr[2]->lkey);
 		for (int n = 0; n < 3; n++)
 			right += mr[n] && mr[n]->pd == pd && mr[n]->addr == at && ibv_dereg_mr_(mr[n]) == 0;
 	}
@@ -53,5 +56,5 @@ int main(void)
 	/* Not EBUSY: nobody else has regions in it. */
 	CALL_AS("ibv_dealloc_pd", ibv_dealloc_pd_(pd));
 	CALL_AS("ibv_close_device", ibv_close_device_(context));
-	return 0;
+	return wrong != 0;
 }

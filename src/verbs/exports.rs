@@ -49,7 +49,7 @@ static CALLS_ITSELF: AtomicUsize = AtomicUsize::new(0);
 /// library's own `ibv_dereg_mr`, which frees it: the program would die.
 #[cold]
 #[inline(never)]
-fn see_that_it_calls_itself() {
+pub(super) fn see_that_it_calls_itself() {
     let lends = settings::config().hca != Hca::Off;
     if !phase::tracking() || !lends && !told::on() {
         return;

@@ -12,7 +12,14 @@ pub mod real;
 pub mod requests;
 mod told;
 
+use crate::arch::Frame;
 use crate::thread::{self, here};
+
+/// Handles an ioctl with RDMA_VERBS_IOCTL. Who opens a context that way has libibverbs by then, but may
+/// not come by its symbols.
+pub fn handle(frame: &mut Frame) -> i64 {
+    requests::handle(frame, exports::see_that_it_calls_itself)
+}
 
 /// Whether the function that this is a part of is called by libibverbs itself. A jump out of
 /// it (siglongjmp) leaves its mark, at a place of the stack that is no further out than what

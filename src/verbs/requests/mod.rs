@@ -74,9 +74,10 @@ impl Asked<'_> {
     }
 }
 
-/// Handles an ioctl with RDMA_VERBS_IOCTL, whatever descriptor it is for.
+/// Handles an ioctl with RDMA_VERBS_IOCTL, whatever descriptor it is for. `begins` is called when it has
+/// opened a context.
 #[inline(never)]
-pub fn handle(frame: &mut Frame) -> i64 {
+pub fn handle(frame: &mut Frame, begins: fn()) -> i64 {
     // What has a number of ours stays ours if the shim gives up.
     let lends = phase::tracking() || handles::has_numbers();
     if !settings::config().answers_ioctl() || !lends {
@@ -93,12 +94,12 @@ pub fn handle(frame: &mut Frame) -> i64 {
         return track::real(asked.frame);
     }
     match asked.message.rest() {
-        Some(bytes) => handle_message(&mut asked, bytes),
+        Some(bytes) => handle_message(&mut asked, bytes, begins),
         None => track::real(asked.frame),
     }
 }
 
-fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
+fn handle_message(asked: &mut Asked, bytes: usize, begins: fn()) -> i64 {
     if phase::tracking() {
         track::fork::check();
     }
@@ -122,7 +123,7 @@ fn handle_message(asked: &mut Asked, bytes: usize) -> i64 {
         Request::Change(n) if handles::is_number(n) => borrowed::change(asked, n),
         Request::Query(n) if handles::is_number(n) => borrowed::query(asked, n),
         Request::DeallocPd(pd) => dealloc_pd(asked, PdHandle(pd)),
-        Request::Open => open(asked),
+        Request::Open => open(asked, begins),
         Request::Context => context(asked),
         _ => track::real(asked.frame),
     };
@@ -168,10 +169,11 @@ fn dealloc_emptied(asked: &Asked, fd: i32, pd: PdHandle) -> i64 {
 /// A context is new. Only who has opened it is served: whoever gets the descriptor from another
 /// process would leave behind in the context what it has registered there.
 #[cold]
-fn open(asked: &Asked) -> i64 {
+fn open(asked: &Asked, begins: fn()) -> i64 {
     let value = context(asked);
     if value >= 0 && phase::tracking() {
         files::opened(asked.fd());
+        begins();
     }
     value
 }
