@@ -15,10 +15,17 @@ mod told;
 use crate::arch::Frame;
 use crate::thread::{self, here};
 
-/// Handles an ioctl with RDMA_VERBS_IOCTL. Who opens a context that way has libibverbs by then, but may
-/// not come by its symbols.
+/// Handles an ioctl with RDMA_VERBS_IOCTL.
 pub fn handle(frame: &mut Frame) -> i64 {
-    requests::handle(frame, exports::see_that_it_calls_itself)
+    requests::handle(frame, opened)
+}
+
+/// A context is new. Who has opened it has libibverbs by then, but may not come by its symbols.
+#[cold]
+fn opened() {
+    if real::is_loaded() {
+        exports::see_that_it_calls_itself();
+    }
 }
 
 /// Whether the function that this is a part of is called by libibverbs itself. A jump out of

@@ -77,6 +77,15 @@ fn find(place: &Place) -> Option<*const ()> {
     Some(at as *const ())
 }
 
+/// Whether the library is there, by one look at most: a program may have it linked statically.
+pub fn is_loaded() -> bool {
+    let place = &places::ibv_reg_mr;
+    if place.known().is_none() {
+        look(LIBRARY, ALL);
+    }
+    place.known().is_some()
+}
+
 /// With it come all others: who deallocates may have no descriptor left to read the kernel's list by.
 #[cold]
 #[inline(never)]
