@@ -21,7 +21,8 @@ impl Turn {
     /// still.
     pub fn begin(naps: u32) -> Option<Self> {
         let _undisturbed = sys::Undisturbed::new();
-        let us = sys::memory_owner();
+        // 0 says that nobody rewrites; a process may have no number.
+        let us = sys::memory_owner().max(1);
         for n in 0..=naps {
             let now = WRITES.load(Relaxed);
             if now != us && WRITES.compare_exchange(now, us, Acquire, Relaxed).is_ok() {
@@ -50,7 +51,7 @@ mod tests {
         let turn = Turn::begin(0);
         assert!(turn.is_some() && Turn::begin(1).is_none());
         drop(turn);
-        WRITES.store(sys::memory_owner() + 1, Relaxed);
+        WRITES.store(sys::memory_owner().max(1) + 1, Relaxed);
         // A parent's.
         assert!(Turn::begin(0).is_some());
     }
