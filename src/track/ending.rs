@@ -25,21 +25,26 @@ fn lent(state: &State, d: DomainId) -> bool {
 /// deallocated: nothing of ours may be in it. True if something was, and [`revive`] brings it back
 /// if the call fails.
 pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
+    // With a registration of the application's the call fails anyway.
+    empty_all(|state, d| state.hca.alive(d).is_some_and(&are) && !lent(state, d))
+}
+
+/// Deregisters what is not lent in the domains that are alive and that `are` says; their requests go to
+/// the kernel from now on. Whether there are any.
+fn empty_all(are: impl Fn(&State, DomainId) -> bool) -> bool {
     let mut any = false;
     for d in numbers() {
-        let ours = {
+        let here = {
             let Some(mut guard) = lock() else {
                 return any;
             };
-            let here = guard.hca.alive(d).is_some_and(&are);
-            // With a registration of the application's the call fails anyway.
-            let ours = here && !lent(&guard, d);
-            if let (true, Some(domain)) = (ours, guard.hca.domain_mut(d)) {
+            let here = are(&guard, d);
+            if let (true, Some(domain)) = (here, guard.hca.domain_mut(d)) {
                 domain.state = Stage::Closing;
             }
-            ours
+            here
         };
-        if ours {
+        if here {
             any = true;
             empty(d);
         }
@@ -47,21 +52,12 @@ pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
     any
 }
 
-/// Whether some of them are still empty.
-fn any_vacated(are: impl Fn(&Domain) -> bool) -> bool {
-    lock().is_some_and(|guard| {
-        let mut empty = guard.hca.find(|x| x.state == Stage::Closing && are(x));
-        empty.next().is_some()
-    })
-}
-
 /// The call failed: if some of them are still empty, everything is registered again.
 pub fn revive(are: impl Fn(&Domain) -> bool) {
-    if !any_vacated(&are) {
-        return;
-    }
+    let mut any = false;
     if let Some(mut guard) = lock() {
         for d in guard.hca.find(|d| d.state == Stage::Closing && are(d)) {
+            any = true;
             if let Some(domain) = guard.hca.domain_mut(d) {
                 domain.state = Stage::Alive;
                 // What a thread had still to do is done here.
@@ -70,7 +66,12 @@ pub fn revive(are: impl Fn(&Domain) -> bool) {
                 }
             }
         }
-        entering::new_primary(&mut guard);
+        if any {
+            entering::new_primary(&mut guard);
+        }
+    }
+    if !any {
+        return;
     }
     let flight = begin_work();
     if let Some(all) = PageRange::new(0, USER_END) {
@@ -135,32 +136,11 @@ pub fn forget_context(context: u64, file: Option<FileId>) -> bool {
     let mut any = false;
     if settings::config().answers_ioctl() {
         keep_lent(|x| x.owner.context == context);
-        any = empty_kept(by_file);
+        any = empty_all(|state, d| state.hca.alive(d).is_some_and(by_file));
     }
     forget(|x| x.owner.context == context);
     if let Some(mut guard) = lock() {
         guard.hca.accept(context);
-    }
-    any
-}
-
-/// Deregisters what is not lent in the domains that `are` says; their requests go to the kernel from now
-/// on. Whether there are any.
-fn empty_kept(are: impl Fn(&Domain) -> bool) -> bool {
-    let mut any = false;
-    for d in numbers() {
-        let here = {
-            let Some(mut guard) = lock() else {
-                return any;
-            };
-            let domain = guard.hca.domain_mut(d);
-            let domain = domain.filter(|x| x.state == Stage::Alive && are(x));
-            domain.map(|x| x.state = Stage::Closing).is_some()
-        };
-        if here {
-            any = true;
-            empty(d);
-        }
     }
     any
 }

@@ -20,8 +20,11 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// How many threads wait for that to end.
 static WAIT: AtomicU32 = AtomicU32::new(0);
 
-/// The place of a descriptor of ours.
-pub struct Place(&'static AtomicI32);
+/// A descriptor of ours, which is closed in the end.
+pub struct Held {
+    fd: i32,
+    place: &'static AtomicI32,
+}
 
 /// A fork is waited for, and waits, so often at the most (for more than a second): who is in its midst
 /// may have been jumped away from, or be stopped.
@@ -68,22 +71,28 @@ fn change(place: &AtomicI32, from: i32) -> bool {
 }
 
 /// A duplicate of `fd`. Errors: EBADF, and others: there can be none.
-pub fn duplicate(fd: i32) -> Result<(i32, Place)> {
+pub fn duplicate(fd: i32) -> Result<Held> {
     let mut free = PLACES.iter().filter(|place| place.load(SeqCst) == FREE);
     let place = free.find(|place| begin_change(place, FREE));
     let place = place.ok_or(Errno::MFILE)?;
     let own = file::duplicate_for_a_moment(fd);
     place.store(own.unwrap_or(FREE), SeqCst);
-    Ok((own?, Place(place)))
+    Ok(Held { fd: own?, place })
 }
 
-impl Place {
-    /// Closes the descriptor, which has this place.
-    pub fn close(self, fd: i32) {
+impl Held {
+    /// Its number.
+    pub const fn fd(&self) -> i32 {
+        self.fd
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
         // In a child that a signal handler has made just now it is closed.
-        if begin_change(self.0, fd) {
-            file::close(fd);
-            self.0.store(FREE, SeqCst);
+        if begin_change(self.place, self.fd) {
+            file::close(self.fd);
+            self.place.store(FREE, SeqCst);
         }
     }
 }
@@ -157,9 +166,9 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(move || {
                     for _ in 0..2000 {
-                        let (own, place) = duplicate(fd).expect("a descriptor");
-                        assert!(has(own));
-                        place.close(own);
+                        let own = duplicate(fd).expect("a descriptor");
+                        assert!(has(own.fd()));
+                        drop(own);
                     }
                 });
             }

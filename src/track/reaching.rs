@@ -4,7 +4,7 @@
 //! tag says whether it is that file still ([`tags`]). If it is another one, the file is looked for
 //! among all descriptors.
 
-use super::hands::{self, Place};
+use super::hands::{self, Held};
 use super::tags::{self, Tag};
 use super::{later, lock};
 use crate::arch;
@@ -17,8 +17,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// A descriptor of a device's file, for one call.
 pub struct Reached {
     channel: Channel,
-    /// Its place, if it is ours.
-    place: Option<Place>,
+    /// Closed before handlers come again.
+    _way: Way,
     /// A handler that jumped away would leave a descriptor behind.
     _undisturbed: Option<Undisturbed>,
 }
@@ -30,42 +30,43 @@ impl Reached {
     }
 }
 
-impl Drop for Reached {
-    fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            place.close(self.channel.fd());
+/// By which descriptor a call goes.
+enum Way {
+    /// One of ours.
+    Own(Held),
+    /// The program's: there can be none of ours.
+    Programs(i32),
+}
+
+impl Way {
+    const fn fd(&self) -> i32 {
+        match self {
+            Self::Own(held) => held.fd(),
+            Self::Programs(fd) => *fd,
         }
     }
 }
 
-/// A descriptor of the file behind `fd`, if that is `file`, and its place if it is ours; `rdev`: of which
-/// device, if that is known. A program may give files of its own the same owner and signal. Errors:
-/// EBADF: it is not.
-fn hold(fd: i32, file: FileId, rdev: Option<u64>) -> Result<(i32, Option<Place>)> {
+/// A descriptor of the file behind `fd`, if that is `file`; `rdev`: of which device, if that is known. A
+/// program may give files of its own the same owner and signal. Errors: EBADF: it is not.
+fn hold(fd: i32, file: FileId, rdev: Option<u64>) -> Result<Way> {
     // Closing a descriptor of another file may have consequences: record locks go with it.
     if fd < 0 || tags::is_another(fd, file) {
         return Err(Errno::BADF);
     }
-    let is_it = |fd| {
-        let tagged = match tags::of(fd) {
-            Tag::Unknown => true,
-            Tag::Ours(found) => found == file,
-            _ => false,
-        };
-        tagged && !rdev.is_some_and(|rdev| file::is_no_device(fd, rdev))
-    };
-    let own = match hands::duplicate(fd) {
-        Ok(own) => own,
+    let way = match hands::duplicate(fd) {
+        Ok(held) => Way::Own(held),
         Err(Errno::BADF) => return Err(Errno::BADF),
         // There is none left, or a filter forbids it.
-        Err(_) => return is_it(fd).then_some((fd, None)).ok_or(Errno::BADF),
+        Err(_) => Way::Programs(fd),
     };
-    let (own, place) = own;
-    if is_it(own) {
-        return Ok((own, Some(place)));
-    }
-    place.close(own);
-    Err(Errno::BADF)
+    let tagged = match tags::of(way.fd()) {
+        Tag::Unknown => true,
+        Tag::Ours(found) => found == file,
+        _ => false,
+    };
+    let is_it = tagged && !rdev.is_some_and(|rdev| file::is_no_device(way.fd(), rdev));
+    is_it.then_some(way).ok_or(Errno::BADF)
 }
 
 /// The way to the file of `device`, for who is [undisturbed](sys::Undisturbed). Errors: EBADF: this
@@ -73,10 +74,10 @@ fn hold(fd: i32, file: FileId, rdev: Option<u64>) -> Result<(i32, Option<Place>)
 pub fn reach(device: &Device) -> Result<Reached> {
     let hint = device.hint;
     let held = hold(hint.fd(), device.file, Some(hint.device()));
-    let (fd, place) = held.or_else(|_| hold_elsewhere(device))?;
+    let way = held.or_else(|_| hold_elsewhere(device))?;
     Ok(Reached {
-        channel: hint.by(fd),
-        place,
+        channel: hint.by(way.fd()),
+        _way: way,
         _undisturbed: None,
     })
 }
@@ -92,20 +93,12 @@ pub fn reach_undisturbed(device: &Device) -> Result<Reached> {
 /// The same of a file that no domain has yet, behind `fd`.
 pub fn reach_new(fd: i32, file: FileId) -> Result<Reached> {
     let undisturbed = Undisturbed::new();
-    let (held, place) = hold(fd, file, None)?;
-    match Channel::adopt(held) {
-        Ok(channel) => Ok(Reached {
-            channel,
-            place,
-            _undisturbed: Some(undisturbed),
-        }),
-        Err(errno) => {
-            if let Some(place) = place {
-                place.close(held);
-            }
-            Err(errno)
-        }
-    }
+    let way = hold(fd, file, None)?;
+    Ok(Reached {
+        channel: Channel::adopt(way.fd())?,
+        _way: way,
+        _undisturbed: Some(undisturbed),
+    })
 }
 
 /// So often is a file looked for that is under another number by the time it is found.
@@ -113,7 +106,7 @@ const CHASES: u32 = 4;
 
 #[cold]
 #[inline(never)]
-fn hold_elsewhere(device: &Device) -> Result<(i32, Option<Place>)> {
+fn hold_elsewhere(device: &Device) -> Result<Way> {
     let file = device.file;
     if device.hint.fd() < 0 || Absent::is_known(file) {
         return Err(Errno::BADF);

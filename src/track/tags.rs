@@ -50,6 +50,11 @@ fn at(signal: u32) -> Option<&'static AtomicU32> {
     FILES.get(signal.wrapping_sub(1) as usize)
 }
 
+/// Whether `signal` is that of `file`.
+fn is_of(signal: u32, file: FileId) -> bool {
+    at(signal).is_some_and(|at| at.load(Relaxed) == file.get())
+}
+
 /// The tag of the file behind `fd`, by two system calls; by one if it has none.
 #[inline]
 pub fn of(fd: i32) -> Tag {
@@ -98,7 +103,7 @@ fn seen() -> u64 {
 #[inline]
 pub fn is_another(fd: i32, file: FileId) -> bool {
     match file::signal_of(fd) {
-        Ok(signal) => at(signal).is_none_or(|at| at.load(Relaxed) != file.get()),
+        Ok(signal) => !is_of(signal, file),
         Err(errno) => errno == Errno::BADF,
     }
 }
@@ -106,12 +111,11 @@ pub fn is_another(fd: i32, file: FileId) -> bool {
 /// Whether the file behind `fd` is `file`, or has been until this moment: between two system calls
 /// another thread may move it to another number.
 pub fn is_or_was(fd: i32, file: FileId) -> bool {
-    let signal = file::signal_of(fd).unwrap_or(0);
-    let same = at(signal).is_some_and(|at| at.load(Relaxed) == file.get());
-    same && match file::owner_of(fd) {
-        Ok(pid) => pid == sys::memory_owner(),
-        Err(errno) => errno == Errno::BADF,
-    }
+    is_of(file::signal_of(fd).unwrap_or(0), file)
+        && match file::owner_of(fd) {
+            Ok(pid) => pid == sys::memory_owner(),
+            Err(errno) => errno == Errno::BADF,
+        }
 }
 
 /// The file behind `fd`, which gets a tag if it has none. Errors: EBADF; EXDEV: another process uses

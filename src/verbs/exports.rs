@@ -6,10 +6,10 @@
 
 use super::handles::{self, Known};
 use super::told::{self, closed, Leaving};
-use super::{is_inside, real, requests};
+use super::{is_inside, itself, real, requests};
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;
-use crate::intercept::{strict, symbols};
+use crate::intercept::strict;
 use crate::registrar::hca::Owner;
 use crate::thread::{self, here};
 use crate::track::{self, asking, domains, ending, files, lending, registering};
@@ -17,7 +17,6 @@ use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
 
@@ -38,46 +37,23 @@ fn owner_of(pd: *const Pd) -> Option<(Owner, i32, PdHandle)> {
     Some((owner, fd, handle))
 }
 
-/// Where the libibverbs has its ibv_reg_mr whose calls of itself go to itself; 0: none does yet.
-static CALLS_ITSELF: AtomicUsize = AtomicUsize::new(0);
-
-/// Sees to it that libibverbs' calls of its own functions do not come by the exports here. Until
-/// that is so, a call may be one of them, and is passed on; this one, too.
-///
-/// A program that has `ibv_reg_mr` by dlvsym (NCCL) calls the library's own, which jumps on to
-/// `ibv_reg_mr_iova2` by its symbol, and so to the export. What that would lend goes to the
-/// library's own `ibv_dereg_mr`, which frees it: the program would die.
+/// Sees to it that libibverbs' calls of its own functions do not come by the exports here.
 #[cold]
 #[inline(never)]
 pub(super) fn see_that_it_calls_itself() {
-    let lends = settings::config().hca != Hca::Off;
-    if !phase::tracking() || !lends && !told::on() {
-        return;
-    }
-    let _pass = strict::pass();
-    let Some(inside) = real::ibv_reg_mr() else {
-        return;
-    };
-    // It may have been loaded anew.
-    if CALLS_ITSELF.load(Relaxed) == inside as usize {
-        return;
-    }
-    let ours = [
+    itself::see(&[
         ("ibv_reg_mr", ibv_reg_mr as *const () as u64),
         ("ibv_reg_mr_iova", ibv_reg_mr_iova as *const () as u64),
         ("ibv_reg_mr_iova2", ibv_reg_mr_iova2 as *const () as u64),
         ("ibv_dereg_mr", ibv_dereg_mr as *const () as u64),
         ("ibv_rereg_mr", ibv_rereg_mr as *const () as u64),
-    ];
-    if symbols::let_it_call_itself(inside as u64, &ours) {
-        CALLS_ITSELF.store(inside as usize, Relaxed);
-    }
+    ]);
 }
 
 /// Whether this call may be libibverbs' own.
 #[inline(always)] // for `is_inside`
 fn may_be_its_own() -> bool {
-    let may_be = CALLS_ITSELF.load(Relaxed) == 0;
+    let may_be = !itself::is_seen_to();
     if may_be {
         see_that_it_calls_itself();
     }
@@ -161,7 +137,7 @@ fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
 /// Whether a call that begins now is the application's, and not libibverbs' own.
 #[inline]
 fn is_applications() -> bool {
-    CALLS_ITSELF.load(Relaxed) != 0
+    itself::is_seen_to()
 }
 
 /// A registration has been made, or not: the checker is told, if it `is_known` whose it is.

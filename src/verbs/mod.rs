@@ -8,6 +8,7 @@
 
 pub mod exports;
 pub mod handles;
+mod itself;
 pub mod real;
 pub mod requests;
 mod told;
