@@ -3,7 +3,7 @@
 
 use crate::apart;
 use crate::base::process::image;
-use crate::base::{mode, phase, settings, withheld::withheld};
+use crate::base::{launched, mode, phase, settings, withheld::withheld};
 use crate::boxes;
 use crate::config::Intercept;
 use crate::cookies;
@@ -16,7 +16,7 @@ use crate::text::Text;
 use crate::threads::{self, Files, Thread};
 use crate::track::{self, VIEW};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_bridge::cookie::Cookie;
 use regall_bridge::kind::Kind;
 use regall_bridge::rights as rule;
@@ -39,13 +39,25 @@ const GAVE_UP: u32 = 2;
 /// How long to wait, in nanoseconds.
 const PATIENCE: u32 = 50_000_000;
 
-/// Starts it where REGALL_COPY names it, and with `auto` where peers can't, or may not be able
-/// to, get at this process otherwise: a thread changes what a program sees of itself, and
-/// there are calls that it may not make with more than one (unshare(2)).
+/// Starts it where REGALL_COPY names it. With `auto` it starts only in a rank of a job and in a
+/// program that uses the C interface ([`for_interface`]), and there only where peers can't, or may
+/// not be able to, get at this process otherwise. A thread changes what a program sees of itself:
+/// sandboxes count their threads, and unshare(2) fails with more than one.
 pub fn start_if_needed() {
     let order = settings::config().copy;
-    if order.has(Kind::Helper) && (!order.is_auto() || needed()) {
+    let has_peers = launched::rank().is_some() || INTERFACE.load(Relaxed);
+    if order.has(Kind::Helper) && (!order.is_auto() || has_peers && needed()) {
         start();
+    }
+}
+
+/// Whether this process has named a peer, or memory for peers, through the C interface.
+static INTERFACE: AtomicBool = AtomicBool::new(false);
+
+/// Starts it where it is needed, at the first use of the part of the C interface that is for peers.
+pub fn for_interface() {
+    if phase::tracking() && !INTERFACE.swap(true, Relaxed) {
+        start_if_needed();
     }
 }
 
@@ -124,6 +136,7 @@ pub fn count() -> u64 {
 /// A child of fork: nobody was invited there, and nothing is being carried out.
 pub fn forget() {
     WINDOW.store(0, Relaxed);
+    INTERFACE.store(false, Relaxed);
     OTHER_USERS.store(NO, Relaxed);
     GATE.store(OPEN, Relaxed);
 }

@@ -30,6 +30,7 @@ fn own() -> Result<&'static Inbox> {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn regall_box_open() -> c_int {
     let _pass = strict::pass();
+    helper::for_interface();
     own().map_or_else(error, |_| 0)
 }
 

@@ -43,6 +43,7 @@ pub unsafe extern "C" fn regall_region_create(
         return error(Errno::INVAL);
     };
     let _pass = strict::pass();
+    helper::for_interface();
     super::bring_in();
     match cookies::create(segments, rights, helper::invite_other_users) {
         Ok(made) => {

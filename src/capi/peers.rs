@@ -3,6 +3,7 @@
 use super::done::{one, Done};
 use super::{completion, error};
 use crate::base::settings;
+use crate::helper;
 use crate::host::Shim;
 use crate::intercept::strict;
 use crate::sys::Errno;
@@ -62,6 +63,7 @@ pub unsafe extern "C" fn regall_peer_open(
         return error(Errno::INVAL);
     };
     let _pass = strict::pass();
+    helper::for_interface();
     match Peer::open(&Shim, pid, start_time, flags, settings::config().copy) {
         Ok(peer) => {
             // SAFETY: by the contract above.
