@@ -1,0 +1,18 @@
+//! The `regall` command, and its settings.
+
+#[path = "../doctor.rs"]
+mod doctor;
+#[path = "../hostile.rs"]
+mod hostile;
+#[path = "../merge.rs"]
+mod merge;
+#[path = "../monitoring.rs"]
+mod monitoring;
+#[path = "../outputs.rs"]
+mod outputs;
+#[path = "../report.rs"]
+mod report;
+#[path = "../settings.rs"]
+mod settings;
+#[path = "../top.rs"]
+mod top;

@@ -1,0 +1,6 @@
+//! Other people's programs, and what fits on a machine.
+
+#[path = "../fits.rs"]
+mod fits;
+#[path = "../others.rs"]
+mod others;
