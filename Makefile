@@ -22,6 +22,8 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUIL
 PAGES ?= $(BUILT)/regall
 # With the crates of the source archive nothing is fetched.
 CARGO_FLAGS = --release --locked $(if $(wildcard vendor),--offline)
+# How long each part of a run of the tests takes; .ci/run has begun the file, and says so.
+BEGIN_STAGES = test -n "$$TESTS_STAGES" || rm -f target/stages.tsv
 ROOT = $(DESTDIR)$(PREFIX)
 LIB = $(DESTDIR)$(LIBDIR)
 DOCS = README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE \
@@ -67,8 +69,9 @@ run-copy:
 # DEVICES=real: with the modules of XPMEM and KNEM, which have to be loaded, in place of what
 # stands in for them elsewhere.
 test:
-	scripts/setup test rdma soak
-	$(MAKE) --no-print-directory build
+	@$(BEGIN_STAGES)
+	scripts/timed set-up scripts/setup test rdma soak
+	scripts/timed build $(MAKE) --no-print-directory build
 	TESTS_DEVICES=$(DEVICES) scripts/run-tests
 
 # Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.

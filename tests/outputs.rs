@@ -321,6 +321,15 @@ fn verdicts_on_caches() {
 }
 
 #[test]
+fn times_of_the_tests() {
+    if missing("python3") {
+        return;
+    }
+    let test = build::root().join("tests/times_test.py");
+    child::run(Command::new("python3").arg(test), TIMEOUT).must_succeed();
+}
+
+#[test]
 fn what_a_machine_allows() {
     let block = shown("In the way: a trial program");
     let mut command = Command::new(build::regall());

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::{build, child, skip};
+use crate::{again, build, child, skip, stage};
 
 /// For the whole of a boot, in seconds.
 const TIMEOUT: u32 = 1800;
@@ -138,7 +138,7 @@ fn results(kernel: Kernel) -> Result<PathBuf, Skipped> {
         // Its kernel may die before the first check, where QEMU has to emulate one that rewrites its
         // own code on a busy machine.
         if end == BROKEN && !has_results(&folder) {
-            println!("the guest is started once more");
+            again("the guest died before the first check");
             end = boot(kernel, &folder);
         }
         fs::write(&stamp, format!("{run}\n{end}")).expect("the guest's stamp");
@@ -195,6 +195,7 @@ fn boot(kernel: Kernel, folder: &Path) -> String {
     let done = child::run(&mut command, Duration::from_secs(u64::from(TIMEOUT) + 250));
     let log = format!("{}\n{}\n", done.stdout, done.stderr);
     fs::write(folder.join("log"), log).expect("the guest's log");
+    stage(&format!("guest {}", kernel.option()), start.elapsed());
     println!(
         "the guest with kernel {}: {} after {} s",
         kernel.option(),

@@ -27,13 +27,37 @@ pub mod unittest;
 /// Prints why a test is not run; scripts/run-tests counts these lines.
 pub fn skip(reason: &str) {
     println!("SKIPPED: {reason}");
-    if let Some(folder) = std::env::var_os("TESTS_SKIPS") {
-        let name = std::thread::current()
-            .name()
-            .unwrap_or("?")
-            .replace(':', "_");
-        let line = format!("{}: {reason}\n", name.replace("__", "::"));
-        let _ = std::fs::write(std::path::Path::new(&folder).join(name), line);
+    note("TESTS_SKIPS", reason);
+}
+
+/// Prints what is tried again; scripts/run-tests shows it in its last lines.
+pub fn again(what: &str) {
+    println!("TRIED AGAIN: {what}");
+    note("TESTS_AGAIN", what);
+}
+
+/// Leaves a line of this test's in the folder that a variable names, if it does.
+fn note(variable: &str, text: &str) {
+    let Some(folder) = std::env::var_os(variable) else {
+        return;
+    };
+    let name = std::thread::current()
+        .name()
+        .unwrap_or("?")
+        .replace(':', "_");
+    let line = format!("{}: {text}\n", name.replace("__", "::"));
+    let _ = std::fs::write(std::path::Path::new(&folder).join(name), line);
+}
+
+/// Notes how long something took, as scripts/timed does.
+pub fn stage(name: &str, took: std::time::Duration) {
+    if let Some(file) = std::env::var_os("TESTS_STAGES") {
+        let line = format!("{name}\t{:.1}\n", took.as_secs_f64());
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file);
+        let _ = file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()));
     }
 }
 
