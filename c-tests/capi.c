@@ -250,7 +250,7 @@ static void in_a_reserve(void)
 	IS(0, api.opt_out(p + 4 * PAGE, PAGE));
 	IS_OUT(p + 4 * PAGE, PAGE, REGALL_NO_ACCESS);
 	IS(0, api.opt_in(p + 4 * PAGE, PAGE));
-	IS(1, mappings(p, 8, false));
+	IS(1, mappings(p, 8));
 	munmap(p - PAGE, 10 * PAGE);
 }
 

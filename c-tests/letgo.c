@@ -1,4 +1,4 @@
-/* Proves: locks that the shim has put on memory without access are out of the program's way where it is hard to let go of
+/* Proves: the shim's locks on memory that is opened and closed are out of the program's way where it is hard to let go of
  * them: with as many mappings as there may be, with a handler in the midst of it, among threads, and under a limit. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -98,7 +98,7 @@ static void at_the_limit(void *none)
 	advise("refused, full", p + 20 * PAGE, 8);
 	NEED(munmap(filler, ROOM * PAGE) == 0);
 	say("refused afterwards: %d", refused(p, 64) + refused(other, 64));
-	say("%d and %d mappings", mappings(p, 64, false), mappings(other, 64, false));
+	say("%d and %d mappings", mappings(p, 64), mappings(other, 64));
 	quiet_claim(p, 7 * PAGE, "registered");
 	quiet_claim(p + 7 * PAGE, 57 * PAGE, "no-access");
 	quiet_claim(other, 24 * PAGE, "registered");

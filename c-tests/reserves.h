@@ -14,23 +14,16 @@ __attribute__((unused)) static void close_again(char *p, size_t pages)
 	NEED(mprotect(p, pages * PAGE, PROT_NONE) == 0);
 }
 
-/* How many mappings of the kernel's lie in these pages; with `locked`, only those that are locked and without access. */
-__attribute__((unused)) static int mappings(char *p, size_t pages, bool locked)
+/* How many mappings of the kernel's lie in these pages. */
+__attribute__((unused)) static int mappings(char *p, size_t pages)
 {
 	static char line[4352];
 	unsigned long at = (unsigned long)p, end = at + pages * PAGE, from, to;
-	char rights[5];
-	bool here = false;
 	int n = 0;
-	FILE *maps = fopen(locked ? "/proc/self/smaps" : "/proc/self/maps", "re");
+	FILE *maps = fopen("/proc/self/maps", "re");
 	NEED(maps);
 	while (fgets(line, sizeof line, maps))
-		if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3) {
-			here = from < end && at < to && (!locked || strncmp(rights, "---", 3) == 0);
-			n += here && !locked;
-		} else if (here && locked && strncmp(line, "VmFlags:", 8) == 0) {
-			n += strstr(line, " lo") != NULL;
-		}
+		n += sscanf(line, "%lx-%lx", &from, &to) == 2 && from < end && at < to;
 	fclose(maps);
 	return n;
 }

@@ -130,44 +130,22 @@ pub const fn beyond(rights: Access, access: config::Access) -> bool {
     rights.has_any(remote.without(remote_access(access)))
 }
 
-/// Whether `attr` is that of memory whose lock may stay when nobody can access it: private
-/// memory that is nothing but bytes, and that the pin set may have.
-pub fn is_reserve(attr: Attr) -> bool {
-    const NOT: Flags = Flags::OPTED_OUT
-        .with(Flags::INHERITED)
-        .with(Flags::EXCLUDED)
-        .with(Flags::GROWSDOWN)
-        .with(Flags::BACKED);
-    attr.kind == Kind::Anon && !attr.prot.shared() && attr.flags.bits() & NOT.bits() == 0
-}
-
 /// Whether the pin set is to lock memory that says `attr`, and has not yet.
 #[inline]
 pub fn is_pending(attr: Attr) -> bool {
-    attr.pin.reason == Reason::Off || attr.pin == Column::TO_LOCK_NO_ACCESS
+    attr.pin.reason == Reason::Off
 }
 
-/// Whether memory that says `attr` is pinned, or nobody can access it and it is locked all the
-/// same.
-#[inline]
-pub fn is_locked(attr: Attr) -> bool {
-    attr.pin.held() || attr.pin == Column::LOCKED_NO_ACCESS
-}
-
-/// Whether the kernel has memory locked for the pin set's sake, and for nobody else's: it is
-/// pinned, or nobody can access it and it is locked all the same.
+/// Whether the kernel has memory locked for the pin set's sake, and for nobody else's.
 #[inline]
 pub fn has_our_lock(attr: Attr) -> bool {
-    is_locked(attr) && !attr.flags.has(Flags::APP_LOCKED)
+    attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED)
 }
 
-/// `attr` of memory that was locked on fault: it is pinned, or nobody can access it.
+/// `attr` of memory that was locked on fault.
 pub fn locked(attr: Attr) -> Attr {
     Attr {
-        pin: match attr.prot.is_none() {
-            true => Column::LOCKED_NO_ACCESS,
-            false => Column::YES,
-        },
+        pin: Column::YES,
         flags: attr.flags.with(Flags::ONFAULT),
         ..attr
     }
@@ -182,65 +160,13 @@ pub fn released(attr: Attr) -> Attr {
             flags: attr.flags.without(Flags::ONFAULT),
             ..attr
         },
-        false => unlocked(attr),
-    }
-}
-
-/// `attr` where memory without access has lost its lock, which is to come back.
-pub fn unlocked(attr: Attr) -> Attr {
-    match attr.pin {
-        Column::LOCKED_NO_ACCESS => Attr {
-            pin: Column::TO_LOCK_NO_ACCESS,
-            flags: attr.flags.without(Flags::ONFAULT),
-            ..attr
-        },
-        _ => attr,
-    }
-}
-
-/// Whether `attr` is that of memory without access that could be locked all the same.
-fn is_closed(attr: Attr) -> bool {
-    attr.prot.is_none() && is_reserve(attr) && attr.pin.reason == Reason::NoAccess
-}
-
-/// `attr` of what the kernel has not unlocked.
-pub fn still_locked(attr: Attr) -> Attr {
-    match is_closed(attr) {
-        true => Attr {
-            pin: Column::LOCKED_NO_ACCESS,
-            ..attr
-        },
-        false => attr,
-    }
-}
-
-/// `attr` where memory without access, which may be locked, is to be looked at again.
-pub fn doubted(attr: Attr) -> Attr {
-    match is_closed(attr) {
-        true => Attr {
-            pin: Column::TO_LOCK_NO_ACCESS,
-            flags: attr.flags.without(Flags::ONFAULT),
-            ..attr
-        },
-        false => attr,
-    }
-}
-
-/// `attr` of memory that has been unlocked and is to stay so: nobody can access it.
-pub fn left_alone(attr: Attr) -> Attr {
-    match attr.pin.reason == Reason::NoAccess && attr.pin != Column::no(Reason::NoAccess) {
-        true => Attr {
-            pin: Column::no(Reason::NoAccess),
-            flags: attr.flags.without(Flags::ONFAULT),
-            ..attr
-        },
         false => attr,
     }
 }
 
 /// `attr` as if the pin set had said nothing of it yet.
 pub fn unsettled(attr: Attr) -> Attr {
-    let mut attr = unlocked(attr);
+    let mut attr = attr;
     if excluded(attr).is_none() {
         attr.pin.reason = Reason::Off;
         attr.pin.errno = 0;
@@ -255,9 +181,8 @@ pub fn unsettled(attr: Attr) -> Attr {
 /// Whether the pin set, set to `pin`, may have locked it: it says so, or is yet to say what becomes
 /// of it, as behind a call that others did not wait for any longer.
 pub fn may_be_locked(attr: Attr, pin: Pin) -> bool {
-    let unsettled = attr.pin.reason == Reason::Off && excluded(attr).is_none();
-    let doubtful = attr.pin == Column::TO_LOCK_NO_ACCESS;
-    is_locked(attr) || pin != Pin::Off && (unsettled || doubtful)
+    let unsettled = is_pending(attr) && excluded(attr).is_none();
+    attr.pin.held() || pin != Pin::Off && unsettled
 }
 
 /// `attr` of memory that has come to another address, or back: no domain holds it there.
@@ -276,13 +201,7 @@ pub fn described(attr: Attr, pin: Pin) -> Attr {
     let kept = [Reason::None, Reason::Limit, Reason::Refused, Reason::Scope];
     match out {
         Some(column) => {
-            attr.pin = match attr.pin {
-                _ if column.reason != Reason::NoAccess || !is_reserve(attr) => column,
-                // Memory keeps its lock when it can't be accessed any longer.
-                Column::YES => Column::LOCKED_NO_ACCESS,
-                told if told.reason == Reason::NoAccess => told,
-                _ => column,
-            };
+            attr.pin = column;
             // On demand, what can't be accessed may be registered.
             if !attr.hca.held() {
                 attr.hca = column;
@@ -347,44 +266,6 @@ mod tests {
         assert_eq!(of(Flags::EMPTY), Want::OnFault);
         assert_eq!(of(Flags::APP_LOCKED), Want::Populate);
         assert_eq!(of(Flags::APP_LOCKS), Want::OnFault);
-    }
-
-    #[test]
-    fn a_lock_outlasts_access_until_it_is_let_go() {
-        let mut open = attr(3, Kind::Anon, Flags::ONFAULT);
-        open.pin = Column::YES;
-        let closed = |a: Attr| {
-            let prot = Prot::from_bits(0);
-            described(Attr { prot, ..a }, Pin::Auto)
-        };
-        assert_eq!(closed(open).pin, Column::LOCKED_NO_ACCESS);
-        assert_eq!(described(closed(open), Pin::Auto), closed(open));
-        assert!(has_our_lock(closed(open)) && !closed(open).pin.held());
-        let none = Column::no(Reason::NoAccess);
-        assert_eq!(closed(released(open)).pin, none);
-        for gone in [released(closed(open)), unsettled(closed(open))] {
-            let to_come = (Column::TO_LOCK_NO_ACCESS, Flags::EMPTY);
-            assert_eq!((gone.pin, gone.flags), to_come);
-            // It may be locked until it has been unlocked.
-            assert!(may_be_locked(gone, Pin::Auto) && is_pending(gone));
-            assert_eq!(released(gone), gone);
-            assert_eq!(still_locked(gone).pin, Column::LOCKED_NO_ACCESS);
-            assert_eq!(left_alone(gone).pin, none);
-        }
-        let theirs = Attr {
-            flags: Flags::APP_LOCKED.with(Flags::ONFAULT),
-            ..open
-        };
-        assert!(!has_our_lock(closed(theirs)));
-        assert_eq!(left_alone(closed(open)).pin, none);
-        assert_eq!(doubted(left_alone(closed(open))), released(closed(open)));
-        assert_eq!((doubted(open), still_locked(open)), (open, open));
-        let stack = Attr {
-            kind: Kind::ThreadStack,
-            ..open
-        };
-        assert_eq!(closed(stack).pin, none);
-        assert_eq!(closed(attr(0, Kind::Anon, Flags::EMPTY)).pin, none);
     }
 
     #[test]

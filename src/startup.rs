@@ -19,7 +19,7 @@ use crate::stats;
 use crate::store::write_text;
 use crate::sys::{self, file, time};
 use crate::text::{Lossy, Text};
-use crate::track::{self, anew, flight, fork, reserve, whole};
+use crate::track::{self, anew, flight, fork, whole};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter, Header, SETTING_HCA_OFF};
@@ -173,9 +173,6 @@ fn start(env: Environment) {
     BUDGET.store(budget.pins, Relaxed);
     MAPPED.store(budget.mapped, Relaxed);
     ONLY_CACHE.store(only_cache(), Relaxed);
-    if ONLY_CACHE.load(Relaxed) {
-        reserve::try_a_page();
-    }
     let mark = fork::init();
     prepare_stack();
     huge::init();

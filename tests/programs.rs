@@ -198,7 +198,7 @@ mod slow;
 
 programs! {
     address_limit advised bound brk capi charged clone contended crowd descriptors exec exits file_pages filtered fork heap held holes jit letgo libraries madvise managed many mlock
-    mlock_limit mmap mprotect mremap msync on_top park pins_stay process_madvise raw_calls reserved second_libc shm signals seccomp single
+    mlock_limit mmap mprotect mremap msync on_top park pins_stay process_madvise raw_calls second_libc shm signals seccomp single
     special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused
 }
@@ -332,33 +332,6 @@ mod torture {
     fn shared() {
         survives(Mode::Heap, "100000", "5");
     }
-}
-
-/// Memory that is opened and closed a little at a time is pinned by a few calls, however many
-/// parts there are; by one for each where the kernel does not lock a page without access: then
-/// it is not asked to lock more of them.
-#[test]
-fn reserved_memory_is_locked_beforehand() {
-    if run("lockall", &[], Mode::Plain).stdout.starts_with("skip") {
-        return skip("memory that is locked beforehand: RLIMIT_MEMLOCK binds");
-    }
-    if std::fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
-        return skip("memory that is locked beforehand: there is swap");
-    }
-    let calls = |arguments: &[&str]| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("stats");
-        let mut command = Command::new(build::program("reserved"));
-        Mode::Auto.apply(command.args(arguments));
-        command.env("REGALL_STATS_FILE", &file);
-        child::run(&mut command, TIMEOUT).must_succeed();
-        let stats = stats_in(&file);
-        counter(&stats, "pins") + counter(&stats, "unpins")
-    };
-    let (few, many) = (calls(&["8"]), calls(&["808"]));
-    assert!(many < few + 80, "{few} with 8 parts, {many} with 808");
-    let refused = calls(&["808", "refused"]);
-    assert!(refused >= 808, "{refused} calls where a page is refused");
 }
 
 /// Two crowds of threads that end at once, on few processors: nobody is taken for gone who

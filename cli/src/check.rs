@@ -172,8 +172,7 @@ fn counts_as_locked(attr: Attr) -> bool {
         attr.kind,
         Kind::Huge | Kind::Kernel | Kind::Device | Kind::Managed | Kind::Special
     );
-    let locked = attr.pin.held() || attr.pin == Column::LOCKED_NO_ACCESS;
-    !never && (locked || attr.flags.has(Flags::APP_LOCKED))
+    !never && (attr.pin.held() || attr.flags.has(Flags::APP_LOCKED))
 }
 
 /// The entries that have a byte in `range`.
@@ -279,9 +278,6 @@ mod tests {
         entries[0].attr.kind = Kind::Huge;
         assert_eq!(locked(&entries, &maps), 10 << 12, "huge pages don't count");
         entries[0].attr.kind = Kind::Anon;
-        entries[0].attr.pin = Column::LOCKED_NO_ACCESS;
-        assert_eq!(locked(&entries, &maps), 20 << 12, "reserved, and locked");
-        entries[0].attr.pin = Column::YES;
         let unlocked = [range(15, 18), range(19, 30)];
         let found = gaps(&entries, &Regions::default(), &maps, &unlocked, LOOSE);
         let found: Vec<_> = found.iter().map(|g| (g.range, g.wrong)).collect();

@@ -171,8 +171,7 @@ byte_enum! {
 pub struct Column {
     /// `None` if the registrar holds the range.
     pub reason: Reason,
-    /// With [`Reason::Refused`], the kernel's errno (1 to 133); with [`Reason::NoAccess`] what
-    /// [`Column::LOCKED_NO_ACCESS`] and [`Column::TO_LOCK_NO_ACCESS`] say; else 0.
+    /// With [`Reason::Refused`], the kernel's errno (1 to 133); else 0.
     pub errno: u8,
 }
 
@@ -181,19 +180,6 @@ impl Column {
     pub const YES: Self = Self {
         reason: Reason::None,
         errno: 0,
-    };
-
-    /// Nobody can access the range, and the kernel has it locked all the same: what of it is
-    /// made accessible is pinned without a call.
-    pub const LOCKED_NO_ACCESS: Self = Self {
-        reason: Reason::NoAccess,
-        errno: 1,
-    };
-
-    /// Nobody can access the range, and the kernel is to lock it all the same.
-    pub const TO_LOCK_NO_ACCESS: Self = Self {
-        reason: Reason::NoAccess,
-        errno: 2,
     };
 
     /// A registrar that does not hold it, for `reason`.

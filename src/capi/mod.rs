@@ -296,7 +296,6 @@ fn opt(addr: u64, len: usize, out: bool) -> c_int {
         Some(mut guard) => {
             let whole = guard.ledger.covered(range);
             guard.update(range, |_, a| opted(a, out));
-            let _ = track::reserve::even(&mut guard, range);
             whole
         }
         None => return error(Errno::BUSY),

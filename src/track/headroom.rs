@@ -6,8 +6,8 @@
 //! the application unlocks something.
 
 use super::turns::postpone;
-use super::unpinning::{let_go_of, unlock_around, unlock_reserves};
-use super::{failed, flight, lock, real, reserve, APP_FUTURE, USER_END};
+use super::unpinning::{let_go_of, unlock_around};
+use super::{failed, flight, lock, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -95,8 +95,6 @@ fn make_room(charge: Charge) -> bool {
     let (Some(limit), Some(all)) = (limits::memlock_now(), PageRange::new(0, USER_END)) else {
         return false;
     };
-    // Under a limit no more than is opened is worth a lock.
-    let freed = reserve::is_any() && unlock_reserves();
     let locked = Locked::read(all, charge.within);
     if locked.application.saturating_add(charge.bytes) > limit {
         return false;
@@ -108,7 +106,7 @@ fn make_room(charge: Charge) -> bool {
         0 => None,
         _ => give_up(all, need, charge.within),
     };
-    given.map(postpone).is_some() || freed
+    given.map(postpone).is_some()
 }
 
 /// Bytes that are locked, as the ledger says.
@@ -132,7 +130,7 @@ impl Locked {
             let inside = within.and_then(|w| part.intersection(w));
             let inside = inside.map_or(0, |r| r.len());
             let application = entry.attr.flags.has(Flags::APP_LOCKED);
-            if application || policy::is_locked(entry.attr) {
+            if application || entry.attr.pin.held() {
                 sum.total += part.len();
                 sum.within += inside;
             }
@@ -292,10 +290,6 @@ const SPARE: u64 = 64;
 /// way of the next call.
 #[inline]
 pub fn retry_crowded(frame: &Frame, value: i64) -> i64 {
-    if value != -i64::from(Errno::NOMEM.0) {
-        return value;
-    }
-    let value = without_reserves(frame, value);
     if value != -i64::from(Errno::NOMEM.0) || !limits::bound() {
         return value;
     }
@@ -315,18 +309,6 @@ fn crowded(frame: &Frame, hull: PageRange) -> i64 {
         guard.update(hull, |_, a| with_reason(a, Reason::Off, Reason::Limit));
     }
     value
-}
-
-/// Makes a call again that has failed with ENOMEM, without the locks on memory without access,
-/// where there are many mappings. The kernel may have made more of them than the ledger knows: what
-/// differs in nothing that is told there (advice, a policy for nodes).
-#[cold]
-#[inline(never)]
-fn without_reserves(frame: &Frame, value: i64) -> i64 {
-    match reserve::is_any() && are_many(2) && unlock_reserves() {
-        true => real(frame),
-        false => value,
-    }
 }
 
 /// Makes an mprotect of `range` again that has failed with ENOMEM where there are many mappings: what

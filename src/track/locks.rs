@@ -7,7 +7,7 @@ use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
 use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
 use super::turns::lock_for;
-use super::{close, end, failed, lock, open, real, reserve, APP_FUTURE, USER_END};
+use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -118,7 +118,6 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     let huge = range.len() > pin::AT_ONCE;
     if huge {
         unlock_huge(range, policy::has_our_lock);
-        mark(range, policy::unlocked);
     }
     let value = real(frame);
     // Done by the kernel up to a hole, if it failed. Our pins went with it and
@@ -131,10 +130,6 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     };
     if let Some(done) = done {
         mark(done, |a| without(a, app));
-        if let Some(mut guard) = lock() {
-            let _ = reserve::even(&mut guard, done);
-        }
-        // (What nobody can access is settled below.)
         repin(done);
         headroom::unlocked();
     }
@@ -182,7 +177,7 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     drop(lock_for(&[PageRange::new(0, USER_END)]));
     if let Some(all) = PageRange::new(0, USER_END) {
         // (What the application alone has locked was counted at once, too.)
-        unlock_huge(all, policy::is_locked);
+        unlock_huge(all, |attr| attr.pin.held());
     }
     let value = real(frame);
     if !failed(value) {
@@ -223,13 +218,12 @@ fn unlock_huge(range: PageRange, which: impl Fn(Attr) -> bool) {
     }
 }
 
-/// `attr` without the application's locks, and as it is then: memory without access has lost
-/// ours with them.
+/// `attr` without the application's locks.
 fn without(attr: Attr, app: Flags) -> Attr {
-    policy::unlocked(Attr {
+    Attr {
         flags: attr.flags.without(app),
         ..attr
-    })
+    }
 }
 
 /// The application has `locks` on everything from now on.

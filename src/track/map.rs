@@ -10,7 +10,7 @@ use super::turns::lock_for;
 use super::unpinning::let_go;
 use super::{
     backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
-    real, reserve, resync, retracting, seals, sparse,
+    real, resync, retracting, seals, sparse,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -191,9 +191,6 @@ fn enter(flight: &Flight, range: PageRange, new: &New) {
             flight.touch(&guard, range);
             if let Some(head) = range.before(end) {
                 guard.insert_part(head, new.attr, new.origin);
-            }
-            if new.attr.prot.is_none() {
-                let _ = reserve::even(&mut guard, range);
             }
             if let Some(tail) = range.after(end) {
                 let flags = new.attr.flags.with(Flags::TAIL);

@@ -72,7 +72,6 @@ pub mod reading;
 pub mod real;
 pub mod registering;
 pub mod remap;
-pub mod reserve;
 pub mod resync;
 pub mod retracting;
 pub mod revoking;

@@ -5,9 +5,8 @@
 use super::overtaken::{finish_at, overtaken};
 use super::real::spent;
 use super::turns::{lock_for, postpone, stand_clear, Whose};
-use super::unpinning::{unlock_reserves, unlock_run};
 use super::work::{self, Finished};
-use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, reserve, State};
+use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, State};
 use crate::arch;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -32,11 +31,7 @@ fn next_to_pin(
 ) -> Option<(PageRange, Attr, Want)> {
     let mut found = None;
     state.ledger.for_each(range, |part, entry| {
-        if entry.attr.pin == Column::TO_LOCK_NO_ACCESS {
-            found = Some((part, entry.attr, Want::OnFault));
-            return ControlFlow::Break(());
-        }
-        if entry.attr.pin.reason != Reason::Off {
+        if !policy::is_pending(entry.attr) {
             return ControlFlow::Continue(());
         }
         // The limit matters for growing stacks only: elsewhere the kernel says so.
@@ -79,11 +74,6 @@ pub fn pin(range: PageRange, whose: Whose) {
         let Some(mut guard) = clear.of(guard, part) else {
             continue;
         };
-        if attr.prot.is_none() && !reserve::is_wanted(&guard, attr) {
-            leave_alone(guard, part);
-            clear.pass(part.end());
-            continue;
-        }
         let column = match admit(&guard, part, attr, want, looked) {
             Admitted::No(column) => column,
             Admitted::Stale => {
@@ -110,32 +100,8 @@ pub fn pin(range: PageRange, whose: Whose) {
         };
         guard.update(part, |_, a| Attr { pin: column, ..a });
     }
-    is_through(over);
-}
-
-/// What follows from pinning. `over`: something is over the limit.
-fn is_through(over: bool) {
     if over {
         budget::is_exceeded();
-    }
-    if reserve::is_due() {
-        unlock_reserves();
-    }
-}
-
-/// Nobody can access `part`, which may be locked and is not to be: it is unlocked, unless the
-/// application has locked it.
-#[cold]
-#[inline(never)]
-fn leave_alone(mut guard: Guard, part: PageRange) {
-    guard.update(part, |_, a| match reserve::may_have_our_lock(a) {
-        true => a,
-        false => policy::left_alone(a),
-    });
-    drop(guard);
-    let mut rest = Some(part);
-    while let Some(run) = rest.and_then(unlock_run) {
-        rest = part.after(run.end());
     }
 }
 
@@ -179,16 +145,15 @@ enum Done {
 
 /// Pins `part`, of which `counts` bytes count. In the second place: whether a limit was in the way.
 #[inline]
-fn carry_out(
-    mut guard: Guard,
-    part: PageRange,
-    attr: Attr,
-    want: Want,
-    counts: u64,
-) -> (Done, bool) {
-    let all = reserve::with_sides(&mut guard, part, attr, want).unwrap_or(part);
-    let (begun, ()) = work::begin(guard, all, |guard| guard.reserved += counts);
-    let ran = begun.run(|| pin_with_sides(part, all, attr, want));
+fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64) -> (Done, bool) {
+    let (begun, ()) = work::begin(guard, part, |guard| guard.reserved += counts);
+    let ran = begun.run(|| {
+        let populated = match want {
+            Want::Populate => progress::populate(part, attr),
+            _ => part.len(),
+        };
+        (pin_part(part, attr, want), populated)
+    });
     let beyond = ran.outcome().0.is_beyond();
     match ran.finish() {
         Finished::Unlocked(_, mark) => {
@@ -201,25 +166,19 @@ fn carry_out(
             drop(guard);
             overtaken();
             mark.end();
-            // What lies beside the part says that it may be locked.
-            postpone(all);
+            postpone(part);
             (Done::Overtaken, beyond)
         }
-        Finished::Alone(mut guard, (outcome, populated, locked), mark) => {
+        Finished::Alone(mut guard, (outcome, populated), mark) => {
             guard.reserved = guard.reserved.saturating_sub(counts);
             let together = matches!(outcome, Outcome::Together);
-            let mut replaced = record(&mut guard, part, attr, want, outcome);
-            if locked {
-                replaced |= reserve::enter(&mut guard, all, part);
-            } else if all != part {
-                reserve::leave_sides(&mut guard, all, part);
-            }
+            let replaced = record(&mut guard, part, attr, want, outcome);
             if counts != 0 && limits::is_shared() {
                 budget::tell_lazy(&guard);
             }
             let held = match replaced {
                 true => {
-                    undo(guard, all);
+                    undo(guard, part);
                     None
                 }
                 false => Some(guard),
@@ -228,34 +187,12 @@ fn carry_out(
             drop(held);
             progress::done(part.len() - populated);
             if together {
-                postpone(all);
+                postpone(part);
                 return (Done::Overtaken, beyond);
             }
             (Done::Written, beyond)
         }
     }
-}
-
-/// Pins `part` and, if it can be, the rest of `all`, which nobody can access. What came of it, how
-/// many bytes of `part` were populated, and whether the rest of `all` is or may be locked.
-#[inline]
-fn pin_with_sides(part: PageRange, all: PageRange, attr: Attr, want: Want) -> (Outcome, u64, bool) {
-    let populated = match want {
-        Want::Populate => progress::populate(part, attr),
-        _ => part.len(),
-    };
-    let closed = attr.prot.is_none();
-    if !closed && all == part {
-        return (pin_part(part, attr, want), populated, false);
-    }
-    let (outcome, locked) = match lock_reserve(all, if closed { 0 } else { part.len() }) {
-        Locked::All => (Outcome::Held, true),
-        // What the kernel has not unlocked either: it goes with all others.
-        Locked::Some if closed => (Outcome::Held, true),
-        Locked::None if closed => (Outcome::No(Column::no(Reason::NoAccess)), false),
-        other => (pin_part(part, attr, want), other == Locked::Some),
-    };
-    (outcome, populated, locked)
 }
 
 /// What is said to be pinned in `range` is pinned again: the kernel has let go of
@@ -339,34 +276,6 @@ impl Outcome {
     }
 }
 
-/// How much of a reserve is locked.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Locked {
-    All,
-    /// Nobody knows how much.
-    Some,
-    None,
-}
-
-/// Locks `all` on fault, of which no more than `open` bytes can be accessed. If that is refused,
-/// none is tried again.
-fn lock_reserve(all: PageRange, open: u64) -> Locked {
-    let start = arch::ticks();
-    let refused = PinSet.register(all, Want::OnFault).err();
-    spent(Counter::PinNanos, start);
-    let Some(errno) = refused else {
-        counters::count(Counter::Pins);
-        counters::add(Counter::PinnedBytesTotal, open);
-        return Locked::All;
-    };
-    log::info!("mlock of {all:?}, with memory without access, refused: {errno}");
-    reserve::is_over();
-    match PinSet.deregister(all) {
-        Ok(()) => Locked::None,
-        Err(_) => Locked::Some,
-    }
-}
-
 fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
     let start = arch::ticks();
     let outcome = match PinSet.register(part, want) {
@@ -435,7 +344,7 @@ fn still_there(part: PageRange, attr: Attr) -> bool {
 /// is somebody else's.
 fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: Outcome) -> bool {
     let lazy = want == Want::OnFault;
-    let held = |a: Attr| match lazy || a.prot.is_none() {
+    let held = |a: Attr| match lazy {
         true => policy::locked(a),
         false => Attr {
             pin: Column::YES,
@@ -446,7 +355,7 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
     let mut known = 0;
     let mut same = |piece: PageRange, a: Attr| {
         let same = a.kind == attr.kind && policy::is_pending(a);
-        let there = same || policy::is_locked(a);
+        let there = same || a.pin.held();
         known += if there { piece.len() } else { 0 };
         same
     };
@@ -502,7 +411,7 @@ fn undo(guard: Guard, part: PageRange) {
     let mut places = others.iter_mut();
     guard.ledger.for_each(part, |piece, entry| {
         // What is still to be pinned will be, by whom it belongs to.
-        let settled = !policy::is_locked(entry.attr) && !policy::is_pending(entry.attr);
+        let settled = !entry.attr.pin.held() && !policy::is_pending(entry.attr);
         let ours = settled && !entry.attr.flags.has(Flags::APP_LOCKED);
         if ours && !flight::in_the_way(&guard, piece, true) {
             if let Some(place) = places.next() {
@@ -513,11 +422,6 @@ fn undo(guard: Guard, part: PageRange) {
     });
     drop(guard);
     for range in others.iter().flatten() {
-        let done = PinSet.deregister(*range);
-        if let (Err(_), Some(mut guard)) = (done, lock()) {
-            guard.update(*range, |_, a| policy::still_locked(a));
-            reserve::there_is();
-            reserve::is_over();
-        }
+        let _ = PinSet.deregister(*range);
     }
 }

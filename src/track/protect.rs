@@ -3,14 +3,12 @@
 
 use super::headroom;
 use super::lock::Guard;
-use super::reserve::{self, Change};
 use super::settling::settle;
 use super::subscribers;
 use super::turns::lock_for;
-use super::unpinning::{let_go_of_closed, unlock_reserves};
 use super::{
-    backed, close, failed, lock, notes, open, over_budget, reading, real, registering, resync,
-    retracting, State, VIEW,
+    backed, close, failed, let_go, lock, notes, open, over_budget, reading, real, registering,
+    resync, retracting, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -51,9 +49,8 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     if seen.opened != 0 && over_budget(seen.opened) {
         return NOMEM;
     }
-    let mut doubtful = false;
-    if seen.change == Change::LetsGo || reserve::is_due() {
-        doubtful = lets_go(range, seen.change);
+    if seen.change == Change::LetsGo {
+        let_go(range);
     }
     if seen.other_rights {
         retracting::refresh(range);
@@ -73,7 +70,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         // The kernel extends the range to the end of a stack.
         resync::around(range);
     } else if seen.told_at != Some(reading::count()) || registering::active() || value != first {
-        reprotect(range, prot, doubtful || value != first);
+        reprotect(range, prot);
     } else if seen.pending {
         settle(range);
     }
@@ -85,17 +82,6 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
-}
-
-/// Lets go of pins before the call. Whether some of what is to go is still locked.
-#[cold]
-#[inline(never)]
-fn lets_go(range: PageRange, change: Change) -> bool {
-    if reserve::is_due() {
-        unlock_reserves();
-    }
-    // What can't be accessed can't be registered. Of what is part of a reserve the lock stays.
-    change == Change::LetsGo && let_go_of_closed(range)
 }
 
 /// Makes the call where the ledger's lock can't be had, and has the range read later.
@@ -141,13 +127,13 @@ impl Seen {
         let other_rights = registering::active() && changes_rights(guard, range, prot);
         let change = match settings::config().pin {
             Pin::Off => Change::Ready,
-            _ => reserve::change(guard, range, prot),
+            _ => change(guard, range, prot),
         };
         // Where nobody registers and nothing is to be locked, nothing that is said has to wait
         // for the kernel, and one turn with the lock will do; what the kernel refuses is read
         // anew.
         let told = opened == 0 && change == Change::Ready && !registering::active();
-        let pending = told && describe_anew(guard, range, prot, false);
+        let pending = told && describe_anew(guard, range, prot);
         Self {
             opened,
             running,
@@ -157,6 +143,38 @@ impl Seen {
             pending,
         }
     }
+}
+
+/// What becomes of pins in a range whose protection changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// They stay as they are.
+    Ready,
+    /// Some of it is to be pinned afterwards.
+    Pins,
+    /// Some of it may be pinned, and is not to be when nobody can access it.
+    LetsGo,
+}
+
+/// What making `range` accessible as `prot` says finds.
+#[inline]
+fn change(state: &State, range: PageRange, prot: u64) -> Change {
+    let closes = prot & 7 == 0;
+    let mut found = Change::Ready;
+    state.ledger.for_each(range, |_, entry| {
+        let attr = entry.attr;
+        match (attr.prot.is_none(), closes) {
+            (true, true) => (),
+            (false, true) => {
+                found = Change::LetsGo;
+                return ControlFlow::Break(());
+            }
+            (false, false) if policy::has_our_lock(attr) => (),
+            (_, false) => found = Change::Pins,
+        }
+        ControlFlow::Continue(())
+    });
+    found
 }
 
 /// Whether there can be code to be searched: not in what may only be run.
@@ -205,9 +223,9 @@ fn without_access(state: &State, range: PageRange) -> u64 {
     bytes
 }
 
-fn reprotect(range: PageRange, prot: u64, doubtful: bool) {
+fn reprotect(range: PageRange, prot: u64) {
     let pending = match lock() {
-        Some(mut guard) => describe_anew(&mut guard, range, prot, doubtful),
+        Some(mut guard) => describe_anew(&mut guard, range, prot),
         None => return notes::later(range),
     };
     if pending || registering::active() {
@@ -215,14 +233,12 @@ fn reprotect(range: PageRange, prot: u64, doubtful: bool) {
     }
 }
 
-/// What is mapped in `range` can be accessed as `prot` says. `doubtful`: some of what can't be
-/// accessed any longer may be locked still. Whether there is something to be pinned now, or to be
-/// looked at.
+/// What is mapped in `range` can be accessed as `prot` says. Whether there is something to be
+/// pinned now.
 #[inline]
-fn describe_anew(state: &mut State, range: PageRange, prot: u64, doubtful: bool) -> bool {
+fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
     let pin = settings::config().pin;
     let mut pending = false;
-    let on = pin != Pin::Off && reserve::is_on(state);
     state.update(range, |_, attr| {
         let was_out = attr.prot.is_none();
         let mut new = Attr {
@@ -237,24 +253,12 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64, doubtful: bool)
                 new.flags.with(text)
             };
         }
-        let closed = new.prot.is_none();
-        if was_out && !closed && attr.pin.reason == Reason::NoAccess {
-            new.pin = match on && policy::has_our_lock(attr) {
-                true => Column::YES,
-                false => Column::no(Reason::Off),
-            };
+        if was_out && !new.prot.is_none() && attr.pin.reason == Reason::NoAccess {
+            new.pin = Column::no(Reason::Off);
         }
         new = policy::described(new, pin);
-        if !was_out && closed && (on && !attr.pin.held() || doubtful) {
-            // It may be locked, or what lies beside it is.
-            new = policy::doubted(new);
-        }
         pending |= policy::is_pending(new);
         new
     });
-    if prot & 7 == 0 && on {
-        reserve::there_is();
-        pending |= reserve::even(state, range);
-    }
     pending
 }

@@ -1,7 +1,7 @@
 //! Reading the kernel's own list into the ledger.
 
 use super::lock::Guard;
-use super::{flight, reserve, State};
+use super::{flight, State};
 use crate::base::{counters, settings};
 use crate::ledger::Origin;
 use crate::mounts::{self, Mounted};
@@ -191,13 +191,7 @@ impl State {
             new.pin = Column::no(Reason::Off);
         }
         let pin = settings::config().pin;
-        let mut new = policy::described(new, pin);
-        if new.prot.is_none() && policy::may_be_locked(attr, pin) {
-            reserve::there_is();
-            if !policy::is_locked(attr) {
-                new = policy::doubted(new);
-            }
-        }
+        let new = policy::described(new, pin);
         self.update(piece, |_, _| new);
     }
 

@@ -10,7 +10,7 @@ use super::taken::{put_back, put_back_unchanged, Taken};
 use super::turns::lock_for;
 use super::{
     backed, close, deferred, divided, end, failed, lock, notes, open, over_budget, reading, real,
-    registering, reserve, resync, retracting, seals, VIEW,
+    registering, resync, retracting, seals, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::maps::mapping_at;
@@ -23,7 +23,7 @@ use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
 /// Bytes of a huge page; less gets no advice.
 const HUGE_PAGE: u64 = 2 << 20;
@@ -248,7 +248,6 @@ impl Move {
                 .map(|((_, _, origin), source)| origin.moved(source.start(), new.start()));
             enter_tail(&mut guard, tail, last, origin);
         }
-        let _ = reserve::even(&mut guard, new);
         drop(guard);
         settle(new);
         if let (Some(source), true) = (source, stays) {
@@ -330,7 +329,7 @@ fn lock_is_gone(source: PageRange, around: PageRange, locks: Flags) {
             true => a.flags.without(Flags::APP_LOCKS),
             false => a.flags,
         };
-        match policy::is_locked(a) {
+        match a.pin.held() {
             true => policy::unsettled(Attr { flags, ..a }),
             false => Attr { flags, ..a },
         }
@@ -351,8 +350,7 @@ fn enter_tail(guard: &mut Guard, tail: PageRange, last: Attr, origin: Option<Ori
     // The kernel has locked it as the rest is: another kind of lock would make two mappings of
     // it, and no lock at all would be one that nobody knows of.
     let theirs = last.flags.has(Flags::APP_LOCKED) && last.pin.held();
-    let locked = theirs || last.pin == Column::LOCKED_NO_ACCESS;
-    let attr = if locked { last } else { pending(last) };
+    let attr = if theirs { last } else { pending(last) };
     guard.insert_part(tail, attr, origin);
 }
 
@@ -423,7 +421,7 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
 }
 
 fn pending(attr: Attr) -> Attr {
-    let mut attr = policy::unlocked(attr);
+    let mut attr = attr;
     if policy::excluded(attr).is_none() {
         attr.pin.reason = Reason::Off;
     }

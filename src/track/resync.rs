@@ -3,9 +3,8 @@
 
 use super::reading::{everything, read};
 use super::settling::{self, settle_foreign, settle_read};
-use super::{anew, flight, lock, lock::Guard, notes, registering, reserve, retracting, USER_END};
+use super::{anew, flight, lock, lock::Guard, notes, registering, retracting, USER_END};
 use crate::base::counters;
-use crate::policy;
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Counter;
@@ -16,18 +15,7 @@ use regall_directory::vocab::Flags;
 #[cold]
 pub fn range(range: PageRange, repin: bool) {
     let reach = match lock() {
-        Some(mut guard) => {
-            let reach = read(&mut guard, range, Flags::EMPTY);
-            if repin {
-                // The kernel may have locked what the ledger has just learnt about.
-                let now = match reserve::is_any() {
-                    true => policy::doubted,
-                    false => policy::unlocked,
-                };
-                guard.update(range, |_, a| now(a));
-            }
-            reach
-        }
+        Some(mut guard) => read(&mut guard, range, Flags::EMPTY),
         None => return notes::later(range),
     };
     if repin {
@@ -109,7 +97,6 @@ pub fn rebuild(guard: &mut Guard) {
     anew::start_over(guard);
     if let Some(all) = everything() {
         let _ = read(guard, all, Flags::EMPTY);
-        reserve::is_forgotten(guard, all);
         notes::later(all); // pinned again when the lock is free
     }
 }

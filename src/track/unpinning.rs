@@ -1,9 +1,8 @@
 //! Letting go of what is pinned, for calls that locked memory makes fail or that are charged for it.
 
-use super::overtaken::{finish_at, settle_again, were_any_overtaken};
+use super::overtaken::{finish_at, were_any_overtaken};
 use super::turns::{lock_alone, lock_for, postpone};
-use super::work::Finished;
-use super::{flight, lock, lock::Guard, notes, reserve, work, State};
+use super::{flight, lock, lock::Guard, work, State};
 use crate::base::{counters, settings};
 use crate::ledger::Entry;
 use crate::policy;
@@ -17,22 +16,12 @@ use regall_directory::vocab::{Attr, Flags, Kind};
 /// the call that follows fails on locked memory or is charged for it. They come
 /// back with [`settle`](super::settling::settle). Says whether there was anything.
 pub fn let_go(range: PageRange) -> bool {
-    let_go_by(range, pinned_by_us).any
-}
-
-/// As [`let_go`], of what nobody can access from now on, but for what keeps its lock all the same.
-/// Whether the kernel has refused to unlock some of it.
-pub fn let_go_of_closed(range: PageRange) -> bool {
-    let which = |guard: &Guard, part, attr| match reserve::keeps(guard, attr) {
-        true => None,
-        false => pinned_by_us(guard, part, attr),
-    };
-    let_go_by(range, which).refused
+    let_go_by(range, pinned_by_us)
 }
 
 /// All of `part` if it may be pinned, as `attr` says, and not be about to be the application's.
 fn pinned_by_us(guard: &Guard, part: PageRange, attr: Attr) -> Option<PageRange> {
-    let may_be = policy::is_locked(attr)
+    let may_be = attr.pin.held()
         || policy::may_be_locked(attr, settings::config().pin)
             && !flight::is_being_locked(guard, part);
     may_be.then_some(part)
@@ -43,27 +32,18 @@ pub fn let_go_of(
     range: PageRange,
     mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
 ) -> bool {
-    let locked = |guard: &Guard, part, attr| match policy::is_locked(attr) {
+    let locked = |guard: &Guard, part, attr: Attr| match attr.pin.held() {
         true => which(guard, part, attr),
         false => None,
     };
-    let_go_by(range, locked).any
-}
-
-/// What letting go came to.
-#[derive(Default)]
-struct Gone {
-    /// There was something.
-    any: bool,
-    /// The kernel has not unlocked all of it.
-    refused: bool,
+    let_go_by(range, locked)
 }
 
 fn let_go_by(
     range: PageRange,
     mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
-) -> Gone {
-    let mut gone = Gone::default();
+) -> bool {
+    let mut any = false;
     let mut rest = Some(range);
     while let Some(range) = rest {
         let Some(mut guard) = lock_for(&[Some(range)]) else {
@@ -72,11 +52,11 @@ fn let_go_by(
         let some = Handful::take(&mut guard, range, &mut which);
         rest = some.rest;
         if let Some(hull) = some.hull() {
-            gone.any = true;
-            gone.refused |= !some.carry_out(guard, hull);
+            any = true;
+            some.carry_out(guard, hull);
         }
     }
-    gone
+    any
 }
 
 /// Makes a call about `ranges`, all of which lie in `all`, with none of our pins there. Who is
@@ -163,9 +143,11 @@ impl Handful {
         PageRange::new(first.start(), parts.last().unwrap_or(first).end())
     }
 
-    /// Has the kernel unlock them: nobody else pins anything in `hull` meanwhile. Whether it has.
-    fn carry_out(&self, guard: Guard, hull: PageRange) -> bool {
-        self.try_to(guard, hull) || self.insist(hull)
+    /// Has the kernel unlock them: nobody else pins anything in `hull` meanwhile.
+    fn carry_out(&self, guard: Guard, hull: PageRange) {
+        if !self.try_to(guard, hull) {
+            self.insist();
+        }
     }
 
     fn try_to(&self, guard: Guard, hull: PageRange) -> bool {
@@ -175,33 +157,16 @@ impl Handful {
         finish_at(hull, begun.run(|| self.unlock())).1
     }
 
-    /// The kernel unlocks a part of a mapping only where there may be another mapping. The locks on
-    /// memory without access go, whole mappings at a time; and of what else is a part, the rest.
+    /// The kernel unlocks a part of a mapping only where there may be another mapping: the rest of
+    /// it goes, too. (What a filter forbids is not tried in other ways.)
     #[cold]
     #[inline(never)]
-    fn insist(&self, hull: PageRange) -> bool {
-        let again = |guard| self.try_to(guard, hull);
-        let mut done = false;
-        // (What a filter forbids is not tried in other ways.)
+    fn insist(&self) {
         if !pin::is_forbidden_to_undo() {
-            unlock_reserves();
-            done = lock_for(&[Some(hull)]).is_some_and(again) || self.unlock_around_each();
-        }
-        if let (false, Some(mut guard)) = (done, lock()) {
             for part in self.parts.iter().flatten() {
-                guard.update(*part, |_, a| policy::still_locked(a));
+                let _ = unlock_around(*part);
             }
         }
-        done
-    }
-
-    /// Whether all of them are unlocked, by [`unlock_around`].
-    fn unlock_around_each(&self) -> bool {
-        let mut all = true;
-        for part in self.parts.iter().flatten() {
-            all &= unlock_around(*part) || is_left_alone(*part);
-        }
-        all
     }
 
     /// Whether the kernel has unlocked all of them.
@@ -235,23 +200,6 @@ pub fn unlock_around(part: PageRange) -> bool {
     done
 }
 
-/// Whether nothing in `part` may have a lock of ours, as behind [`unlock_reserves`].
-fn is_left_alone(part: PageRange) -> bool {
-    let how = settings::config().pin;
-    let Some(guard) = lock() else {
-        return false;
-    };
-    let mut alone = true;
-    guard.ledger.for_each(part, |_, entry| {
-        alone &= !policy::may_be_locked(entry.attr, how);
-        match alone {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        }
-    });
-    alone
-}
-
 /// `part`, and what around it can be accessed in the same way, is of the same kind, and may be
 /// locked by us alone.
 fn all_like(state: &State, part: PageRange) -> Option<PageRange> {
@@ -274,77 +222,6 @@ fn all_like(state: &State, part: PageRange) -> Option<PageRange> {
     PageRange::new(start, end)
 }
 
-/// Lets go of all locks on memory without access, for good. Whether there were any.
-#[cold]
-#[inline(never)]
-pub fn unlock_reserves() -> bool {
-    let mut any = false;
-    let mut from = reserve::take_any().then_some(0);
-    while let Some(at) = from {
-        let Some(guard) = lock() else {
-            reserve::there_is();
-            break;
-        };
-        let Some(run) = reserve::next_run(&guard, at) else {
-            break;
-        };
-        drop(guard);
-        any = true;
-        from = Some(unlock_run(run).unwrap_or(run).end());
-    }
-    any
-}
-
-/// Unlocks a run of memory without access that begins in `range`: all of it at once, since to
-/// unlock a part makes more mappings, and there may be as many as there may be. What the kernel
-/// refuses to unlock stays locked to the ledger. What was worked on; `None`: nothing.
-#[cold]
-#[inline(never)]
-pub fn unlock_run(range: PageRange) -> Option<PageRange> {
-    let Some(guard) = lock_for(&[Some(range)]) else {
-        reserve::there_is();
-        return None;
-    };
-    // As it is now that nobody is in the way; its neighbours may be locked since.
-    let run = reserve::next_run(&guard, range.start()).filter(|run| run.start() < range.end())?;
-    if flight::is_being_locked(&guard, run) || flight::in_the_way(&guard, run, false) {
-        // It is looked at again by what comes next.
-        reserve::there_is();
-        return Some(run);
-    }
-    flight::overrun(run);
-    let (begun, ()) = work::begin(guard, run, |_| ());
-    let ran = begun.run(|| {
-        counters::count(Counter::Unpins);
-        PinSet.deregister(run).is_ok()
-    });
-    match ran.finish() {
-        Finished::Alone(mut guard, done, mark) => {
-            let becomes = match done {
-                true => policy::left_alone,
-                false => policy::still_locked,
-            };
-            guard.update(run, |_, a| match reserve::may_have_our_lock(a) {
-                true => becomes(a),
-                false => a,
-            });
-            drop(guard);
-            mark.end();
-        }
-        Finished::Overtaken(guard, _, mark) => {
-            // What has been opened meanwhile may have lost its lock, too.
-            settle_again(guard, run);
-            mark.end();
-        }
-        Finished::Unlocked(_, mark) => {
-            reserve::there_is();
-            mark.end();
-            notes::later(run);
-        }
-    }
-    Some(run)
-}
-
 /// What has been postponed in `range` is settled. Where others had not waited, a lock of ours may
 /// have come late to what is not to be pinned any more, as after mprotect to nothing.
 pub fn let_go_of_late(range: PageRange) {
@@ -357,7 +234,7 @@ pub fn let_go_of_late(range: PageRange) {
 #[inline(never)]
 fn unlock_late(range: PageRange) {
     let not_to_be = |a: Attr| {
-        let kept = policy::is_locked(a) || policy::is_pending(a);
+        let kept = a.pin.held() || policy::is_pending(a);
         !kept && !a.flags.has(Flags::APP_LOCKED) && a.kind != Kind::Shim
     };
     let mut rest = Some(range);
@@ -383,7 +260,7 @@ fn unlock_late(range: PageRange) {
             Some(part).filter(|_| not_to_be(attr) && !flight::is_being_locked(guard, part))
         });
         if let Some(hull) = some.hull() {
-            let _ = some.carry_out(guard, hull);
+            some.carry_out(guard, hull);
         }
     }
 }
