@@ -118,6 +118,10 @@ pub struct Totals {
     pub hca: [u64; REASONS],
     /// Bytes that the pin set holds and that are [`Flags::CACHE`].
     pub cache: u64,
+    /// Bytes that the application has locked ([`Flags::APP_LOCKED`]).
+    pub app_locked: u64,
+    /// Bytes of System V segments ([`Kind::Shm`]).
+    pub shm: u64,
 }
 
 /// Values of [`Reason`].
@@ -135,6 +139,12 @@ impl Totals {
         let flags = Flags::from_bits((packed >> 16) as u16);
         if pin == Reason::None as u8 && flags.has(Flags::CACHE) {
             self.cache = self.cache.wrapping_add(bytes);
+        }
+        if flags.has(Flags::APP_LOCKED) {
+            self.app_locked = self.app_locked.wrapping_add(bytes);
+        }
+        if (packed >> 8) as u8 == Kind::Shm as u8 {
+            self.shm = self.shm.wrapping_add(bytes);
         }
         if let Some(n) = self.pin.get_mut(usize::from(pin)) {
             *n = n.wrapping_add(bytes);

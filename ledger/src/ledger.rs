@@ -52,6 +52,8 @@ impl Ledger {
                 pin: [0; REASONS],
                 hca: [0; REASONS],
                 cache: 0,
+                app_locked: 0,
+                shm: 0,
             },
             last_id: AtomicU64::new(0),
         }

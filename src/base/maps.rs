@@ -1,20 +1,111 @@
-//! The kernel's list of this process's mappings, line by line.
+//! The kernel's list of this process's mappings: line by line, or by address.
 
 use crate::sys::file::Fd;
-use crate::sys::{Result, Undisturbed};
-use regall_directory::addr::PageRange;
+use crate::sys::mappings::{Mapping, Wanted};
+use crate::sys::{shm_bytes, Result, Undisturbed};
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::maps::{each_line, parse, Line, LineError, Lines};
+use regall_directory::vocab::Prot;
 
 /// Bytes of buffer to read the list with. A line longer than that (a path of
 /// that length) is skipped.
 pub const BUFFER_BYTES: usize = 6144;
 
+/// The kernel's list of this process's mappings, to be gone through.
+pub struct Mappings {
+    fd: Fd,
+    /// A handler that jumps away would leave it open.
+    _undisturbed: Undisturbed,
+}
+
+impl Mappings {
+    /// Opens the list.
+    ///
+    /// # Errors
+    /// open(2)'s.
+    pub fn open() -> Result<Self> {
+        let _undisturbed = Undisturbed::new();
+        let fd = Fd::open_maps()?;
+        Ok(Self { fd, _undisturbed })
+    }
+
+    /// Calls `each` with every mapping, in their order, until it says false.
+    ///
+    /// # Errors
+    /// read(2)'s.
+    pub fn each(&self, buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
+        let mut at = 0;
+        let read = |room: &mut [u8]| {
+            let n = self.fd.read_at(room, at)?;
+            at += n as u64;
+            Ok(n)
+        };
+        each_line(buffer, read, each)
+    }
+
+    /// As [`Mappings::each`], of the mappings that end above `addr` and are `wanted`. That costs
+    /// what is gone through; before Linux 6.11 what lies below, too. Of the kernel's own addresses
+    /// only the whole list tells.
+    ///
+    /// # Errors
+    /// read(2)'s.
+    pub fn each_from(
+        &self,
+        addr: u64,
+        wanted: Wanted,
+        buffer: &mut [u8],
+        mut each: impl FnMut(&Line<'_>) -> bool,
+    ) -> Result<()> {
+        let mut from = addr;
+        loop {
+            let next = match self.fd.mapping_from(from, wanted, buffer) {
+                Err(_) if from == addr => break,
+                next => next?,
+            };
+            match next.as_ref().and_then(line_of) {
+                Some(line) if each(&line) => from = line.range.end(),
+                _ => return Ok(()),
+            }
+        }
+        self.each(buffer, |line| line.range.end() <= addr || each(line))
+    }
+}
+
 /// Calls `each` with every line of /proc/self/maps until it says false.
 pub fn lines(buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
-    // A handler that jumps away would leave it open.
-    let _undisturbed = Undisturbed::new();
-    let fd = Fd::open_maps()?;
-    each_line(buffer, |room| fd.read(room), each)
+    Mappings::open()?.each(buffer, each)
+}
+
+/// Calls `each` with every mapping that meets `range`, in their order, until it says false.
+///
+/// # Errors
+/// The list can't be opened or read.
+pub fn in_range(
+    range: PageRange,
+    buffer: &mut [u8],
+    mut each: impl FnMut(&Line<'_>) -> bool,
+) -> Result<()> {
+    let mappings = Mappings::open()?;
+    let mut meets = |line: &Line<'_>| line.range.start() < range.end() && each(line);
+    match range.end() > i64::MAX as u64 {
+        true => mappings.each(buffer, |line| {
+            line.range.end() <= range.start() || meets(line)
+        }),
+        false => mappings.each_from(range.start(), Wanted::Any, buffer, meets),
+    }
+}
+
+/// Returns what the kernel has said as a line of its list.
+fn line_of<'n>(mapping: &Mapping<'n>) -> Option<Line<'n>> {
+    Some(Line {
+        range: PageRange::new(mapping.start, mapping.end)?,
+        prot: Prot::from_call(mapping.prot as u64, mapping.shared),
+        offset: mapping.offset,
+        dev_major: mapping.device.0,
+        dev_minor: mapping.device.1,
+        inode: mapping.inode,
+        name: mapping.name,
+    })
 }
 
 /// The kernel's mapping that holds `addr`.
@@ -23,11 +114,10 @@ pub fn lines(buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<(
 pub fn mapping_at(addr: u64) -> Option<PageRange> {
     let mut buffer = [0u8; BUFFER_BYTES];
     let mut found = None;
-    let _ = lines(&mut buffer, |line| {
-        if line.range.contains(addr) {
-            found = Some(line.range);
-        }
-        found.is_none()
+    let page = PageRange::covering(addr, 1)?;
+    let _ = in_range(page, &mut buffer, |line| {
+        found = Some(line.range);
+        false
     });
     found
 }
@@ -39,11 +129,11 @@ pub fn mapping_at(addr: u64) -> Option<PageRange> {
 pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> bool {
     let mut buffer = [0u8; BUFFER_BYTES];
     let mut never = true;
-    let read = lines(&mut buffer, |line| {
+    let read = in_range(range, &mut buffer, |line| {
         if let Some(part) = line.range.intersection(range) {
             never = f(part);
         }
-        never && line.range.end() < range.end()
+        never
     });
     never && read.is_ok()
 }
@@ -84,23 +174,102 @@ pub fn each_with_flags(range: PageRange, mut f: impl FnMut(PageRange, &[u8]) -> 
 }
 
 /// The mappings of the System V segment that was attached at `addr`: how many
-/// there are, and as many of them as there are places for.
+/// there are, and as many of them as there are places for. As the kernel looks for them (shmdt(2)):
+/// from `addr` on, and no further than the segment is long.
 #[cold]
 #[inline(never)]
 pub fn attached(addr: u64, places: &mut [Option<PageRange>]) -> usize {
-    let mut buffer = [0u8; BUFFER_BYTES];
-    let (mut segment, mut count) = (None, 0);
-    let _ = lines(&mut buffer, |line| {
+    let (mut segment, mut count, mut end) = (None, 0, i64::MAX as u64 & !(PAGE - 1));
+    // Whether there may be more.
+    let note = |line: &Line<'_>| {
         let begins = line.range.start().wrapping_sub(line.offset);
         let here = begins == addr && line.name.starts_with(b"/SYSV");
         // Another one's piece may seem to begin there: the first decides.
         if here && *segment.get_or_insert(line.inode) == line.inode {
+            if count == 0 {
+                // (A segment's inode has the segment's number.)
+                let bytes = shm_bytes(line.inode).ok();
+                let behind = bytes.and_then(|bytes| addr.checked_add(bytes));
+                end = behind.unwrap_or(end);
+            }
             if let Some(place) = places.get_mut(count) {
                 *place = Some(line.range);
             }
             count += 1;
         }
-        true
-    });
+        line.range.end() < end
+    };
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let _ = Mappings::open().and_then(|all| all.each_from(addr, Wanted::Files, &mut buffer, note));
     count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    type Told = (PageRange, Prot, u64, u64, Vec<u8>);
+
+    fn told(line: &Line<'_>) -> Told {
+        (
+            line.range,
+            line.prot,
+            line.offset,
+            line.inode,
+            line.name.to_vec(),
+        )
+    }
+
+    #[test]
+    fn by_address_as_by_line() {
+        let mut buffer = [0; BUFFER_BYTES];
+        // (Other tests' threads map memory meanwhile: a library stays.)
+        let is_ours = |line: &Line<'_>| line.inode != 0 && line.name.starts_with(b"/");
+        let (mut listed, mut asked) = (Vec::<Told>::new(), Vec::<Told>::new());
+        lines(&mut buffer, |line| {
+            listed.extend(Some(told(line)).filter(|_| is_ours(line)));
+            true
+        })
+        .unwrap();
+        assert!(listed.len() > 4);
+        let (first, last) = (listed.first().unwrap().0, listed.last().unwrap().0);
+        let all = PageRange::new(first.start(), last.end()).unwrap();
+        in_range(all, &mut buffer, |line| {
+            asked.extend(Some(told(line)).filter(|_| is_ours(line)));
+            true
+        })
+        .unwrap();
+        assert_eq!(asked, listed);
+        for (range, ..) in &listed {
+            assert_eq!(mapping_at(range.end() - 1), Some(*range));
+        }
+        // Not what only touches it, and no more than is wanted.
+        let mut seen = 0;
+        in_range(first, &mut buffer, |line| {
+            seen += 1;
+            assert_eq!(line.range, first);
+            true
+        })
+        .unwrap();
+        assert_eq!(seen, 1);
+    }
+
+    #[test]
+    fn the_kernels_own_addresses_are_listed() {
+        let all = PageRange::new(0, !(PAGE - 1)).unwrap();
+        let (mut buffer, mut listed, mut asked) = ([0; BUFFER_BYTES], false, false);
+        let is_there = |line: &Line<'_>| line.name == b"[vsyscall]";
+        lines(&mut buffer, |line| {
+            listed |= is_there(line);
+            true
+        })
+        .unwrap();
+        in_range(all, &mut buffer, |line| {
+            asked |= is_there(line);
+            true
+        })
+        .unwrap();
+        assert_eq!(asked, listed);
+    }
 }

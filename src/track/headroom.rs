@@ -95,7 +95,7 @@ fn make_room(charge: Charge) -> bool {
     let (Some(limit), Some(all)) = (limits::memlock_now(), PageRange::new(0, USER_END)) else {
         return false;
     };
-    let locked = Locked::read(all, charge.within);
+    let locked = Locked::read(charge.within);
     if locked.application.saturating_add(charge.bytes) > limit {
         return false;
     }
@@ -121,24 +121,26 @@ struct Locked {
 }
 
 impl Locked {
-    fn read(all: PageRange, within: Option<PageRange>) -> Self {
-        let mut sum = Self::default();
+    fn read(within: Option<PageRange>) -> Self {
         let Some(guard) = lock() else {
-            return sum;
+            return Self::default();
         };
-        guard.ledger.for_each(all, |part, entry| {
-            let inside = within.and_then(|w| part.intersection(w));
-            let inside = inside.map_or(0, |r| r.len());
-            let application = entry.attr.flags.has(Flags::APP_LOCKED);
-            if application || entry.attr.pin.held() {
-                sum.total += part.len();
-                sum.within += inside;
-            }
-            if application {
-                sum.application += part.len() - inside;
-            }
-            ControlFlow::Continue(())
-        });
+        let totals = guard.ledger.totals();
+        let mut sum = Self {
+            total: guard.pinned().max(totals.app_locked),
+            application: totals.app_locked,
+            within: 0,
+        };
+        if let Some(range) = within {
+            sum.application = guard.locked_outside(range);
+            guard.ledger.for_each(range, |part, entry| {
+                let theirs = entry.attr.flags.has(Flags::APP_LOCKED);
+                if theirs || entry.attr.pin.held() {
+                    sum.within += part.len();
+                }
+                ControlFlow::Continue(())
+            });
+        }
         sum
     }
 }

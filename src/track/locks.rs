@@ -7,7 +7,7 @@ use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
 use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
 use super::turns::lock_for;
-use super::{close, end, failed, lock, open, real, APP_FUTURE, USER_END};
+use super::{close, end, failed, lock, open, real, State, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -79,16 +79,8 @@ pub fn refused(range: PageRange) -> Option<Errno> {
     if limit == 0 {
         return Some(Errno::PERM);
     }
-    let mut bytes = range.len();
     let guard = lock()?;
-    guard
-        .ledger
-        .for_each(PageRange::new(0, USER_END)?, |part, entry| {
-            if entry.attr.flags.has(Flags::APP_LOCKED) {
-                bytes += part.len() - part.intersection(range).map_or(0, |r| r.len());
-            }
-            ControlFlow::Continue(())
-        });
+    let bytes = range.len() + guard.locked_outside(range);
     (bytes > limit).then_some(Errno::NOMEM)
 }
 
@@ -174,8 +166,9 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
 #[inline(never)]
 pub fn munlockall(frame: &mut Frame) -> i64 {
     let flight = open(Call::Munlockall);
-    drop(lock_for(&[PageRange::new(0, USER_END)]));
-    if let Some(all) = PageRange::new(0, USER_END) {
+    let all = PageRange::new(0, USER_END);
+    let any = lock_for(&[all]).is_none_or(|guard| is_any_locked(&guard));
+    if let (true, Some(all)) = (any, all) {
         // (What the application alone has locked was counted at once, too.)
         unlock_huge(all, |attr| attr.pin.held());
     }
@@ -184,16 +177,25 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
         APP_FUTURE.store(0, Relaxed);
         let app = Flags::APP_LOCKS;
         lock_all_again();
-        everywhere(Flags::EMPTY, |a| without(a, app));
-        if let Some(all) = PageRange::new(0, USER_END) {
+        let any = any || lock().is_none_or(|guard| is_any_locked(&guard));
+        if let (true, Some(all)) = (any, all) {
+            everywhere(Flags::EMPTY, |a| without(a, app));
             repin(all);
             headroom::unlocked();
             settle(all);
+        } else {
+            all_locks_changed(Flags::EMPTY);
         }
         all_are_locked();
     }
     end(flight);
     value
+}
+
+/// Returns whether anything is locked, by whomever: to go through all mappings costs more than to
+/// unlock them.
+fn is_any_locked(state: &State) -> bool {
+    state.ledger.totals().app_locked != 0 || state.pinned() != 0
 }
 
 /// Unlocks of `range` what `which` names and is larger than the kernel counts right when it unlocks

@@ -2,6 +2,7 @@
 
 use super::lock::Guard;
 use super::{flight, State};
+use crate::base::maps::in_range;
 use crate::base::{counters, settings};
 use crate::ledger::Origin;
 use crate::mounts::{self, Mounted};
@@ -55,63 +56,41 @@ pub fn read(guard: &mut Guard, range: PageRange, extra: Flags) -> PageRange {
 /// Passes of [`read`] at the most.
 const PASSES: usize = 3;
 
-/// How often opening the kernel's list, or reading it, may fail in one pass.
-const READ_TRIES: usize = 3;
-
-/// Whether it could not be opened when it was last wanted.
+/// Whether it could not be read when it was last wanted.
 static UNREAD: AtomicBool = AtomicBool::new(false);
 
 fn read_once(guard: &mut Guard, range: PageRange, extra: Flags) -> PageRange {
     counters::count(Counter::Resyncs);
     // Calls in progress there may be seen half-way: they look again when they are done.
     flight::disturb(range);
-    // A handler that jumps away would leave the descriptor open.
-    let _undisturbed = Undisturbed::new();
-    // What it fails for may be over at once: a table of descriptors that is full, no memory.
-    let opened = (0..READ_TRIES).find_map(|_| Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).ok());
-    let Some(fd) = opened else {
-        // Once, until it can be opened again: a filter may forbid it for good.
-        if !UNREAD.swap(true, Relaxed) {
-            log::warn!("/proc/self/maps can't be read: coverage of {range:?} is not checked");
-        }
-        return range;
-    };
-    UNREAD.store(false, Relaxed);
     READS.fetch_add(1, SeqCst);
     let (state, buffer) = guard.with_room();
-    let mut lines = Lines::new(buffer, |b: &mut [u8]| fd.read(b));
     let mut from = range.start();
     let mut reach = range;
-    let mut failures = 0;
-    while let Some(line) = lines.next_line() {
-        if let Err(LineError::Read(errno)) = line {
-            failures += 1;
-            if failures < READ_TRIES {
-                continue;
-            }
-            // What was not read is left as the ledger has it.
-            log::warn!("/proc/self/maps can't be read ({errno}): coverage from {from:#x} on is not checked");
-            return reach;
-        }
-        let Some(line) = line.ok().and_then(maps::parse) else {
-            continue;
-        };
-        if line.range.start() >= range.end() {
-            break;
-        }
+    let read = in_range(range, buffer, |line| {
         let Some(part) = line.range.intersection(range) else {
-            continue;
+            return true;
         };
         if let Some(hole) = PageRange::new(from, part.start()) {
             state.forget(hole);
         }
         from = part.end();
-        if state.agree(line.range, &line, extra) {
+        if state.agree(line.range, line, extra) {
             let start = reach.start().min(line.range.start());
             reach = PageRange::new(start, reach.end().max(line.range.end())).unwrap_or(reach);
             flight::disturb(line.range);
         }
+        true
+    });
+    if let Err(errno) = read {
+        // Once, until it can be read again: a filter may forbid it for good. What was not read is
+        // left as the ledger has it.
+        if !UNREAD.swap(true, Relaxed) {
+            log::warn!("/proc/self/maps can't be read ({errno}): coverage of {range:?} from {from:#x} on is not checked");
+        }
+        return reach;
     }
+    UNREAD.store(false, Relaxed);
     if let Some(hole) = PageRange::new(from, range.end()) {
         state.forget(hole);
     }

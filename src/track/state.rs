@@ -299,6 +299,18 @@ impl State {
         held.saturating_add(self.reserved)
     }
 
+    /// Bytes that the application has locked outside of `range`.
+    pub fn locked_outside(&self, range: PageRange) -> u64 {
+        let mut bytes = self.ledger.totals().app_locked;
+        self.ledger.for_each(range, |part, entry| {
+            if entry.attr.flags.has(Flags::APP_LOCKED) {
+                bytes = bytes.saturating_sub(part.len());
+            }
+            ControlFlow::Continue(())
+        });
+        bytes
+    }
+
     /// Whether locking memory that says `attr` costs something: whether the kernel could have
     /// it back otherwise.
     pub(super) fn counts(&self, attr: Attr) -> bool {

@@ -14,6 +14,7 @@ pub mod dispatch;
 pub mod file;
 pub mod filter;
 pub mod folder;
+pub mod mappings;
 mod memory;
 pub mod netlink;
 pub mod pagemap;

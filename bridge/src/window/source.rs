@@ -12,6 +12,7 @@
 use regall_directory::addr::round_up;
 use regall_directory::maps::Line;
 use regall_sys::file::{self, Fd, Stat};
+use regall_sys::mappings::Wanted;
 use regall_sys::text::{number, Text};
 use regall_sys::{Errno, Result};
 
@@ -252,67 +253,22 @@ pub fn is_here(at: u64, backing: &Backing) -> bool {
         .is_ok_and(|own| own.id() == backing.id() && own.start == at && own.offset == 0)
 }
 
-/// `struct procmap_query` of linux/fs.h.
-#[repr(C)]
-#[derive(Default)]
-struct Query {
-    size: u64,
-    flags: u64,
-    addr: u64,
-    start: u64,
-    end: u64,
-    vma_flags: u64,
-    page_size: u64,
-    offset: u64,
-    inode: u64,
-    major: u32,
-    minor: u32,
-    name_size: u32,
-    build_id_size: u32,
-    name: u64,
-    build_id: u64,
-}
-
-const _: () = assert!(size_of::<Query>() == 104);
-
-/// PROCMAP_QUERY: one mapping, without the text of all of them.
-const QUERY: u64 = 0xc068_6611;
-/// PROCMAP_QUERY_VMA_SHARED.
-const SHARED: u64 = 8;
-
-/// ENOTTY: this kernel can't (before 6.11).
+/// As [`Backing::read`], by address. ENOTTY: this kernel can't (before 6.11).
 fn query(path: &core::ffi::CStr, addr: u64) -> Result<Backing> {
     let fd = Fd::open(path, libc::O_RDONLY, 0)?;
-    let mut name = [0u8; NAME];
-    let mut ask = Query {
-        size: size_of::<Query>() as u64,
-        addr,
-        name_size: NAME as u32,
-        name: name.as_mut_ptr() as u64,
-        ..Query::default()
-    };
-    // SAFETY: the file is one of the kernel's lists of mappings, which takes that, and writes
-    // at most `name_size` bytes to `name`.
-    match unsafe { fd.ioctl(QUERY, &raw mut ask) } {
-        Err(Errno::NAMETOOLONG) => {
-            (ask.name_size, ask.name) = (0, 0);
-            // SAFETY: as above.
-            unsafe { fd.ioctl(QUERY, &raw mut ask) }?;
-        }
-        other => drop(other?),
-    }
-    let mut text = Text::new();
-    // With its NUL.
-    let used = (ask.name_size as usize).saturating_sub(1);
-    text.push(name.get(..used).unwrap_or(&[]));
+    let mut room = [0u8; NAME];
+    let found = fd.mapping_from(addr, Wanted::Here, &mut room)?;
+    let mapping = found.ok_or(Errno::NOENT)?;
+    let mut name = Text::new();
+    name.push(mapping.name);
     Ok(Backing {
-        start: ask.start,
-        end: ask.end,
-        offset: ask.offset,
-        dev: (ask.major, ask.minor),
-        inode: ask.inode,
-        shared: ask.vma_flags & SHARED != 0,
-        name: text,
+        start: mapping.start,
+        end: mapping.end,
+        offset: mapping.offset,
+        dev: mapping.device,
+        inode: mapping.inode,
+        shared: mapping.shared,
+        name,
     })
 }
 
