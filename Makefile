@@ -164,10 +164,10 @@ install: where
 	$(FILL) cluster/monitoring/regall-metrics.timer.in >$(ROOT)/share/regall/monitoring/regall-metrics.timer
 	install -m 644 cluster/monitoring/grafana.json $(ROOT)/share/regall/monitoring/
 	chmod 755 $(addprefix $(ROOT)/share/regall/slurm/,task-prolog task-epilog)
-	for file in oci-hook oci-hook.json cdi.json enroot-hook; do \
+	for file in cdi.json enroot-hook; do \
 		$(FILL) packaging/containers/$$file.in >$(ROOT)/share/regall/containers/$$file || exit; \
 	done
-	chmod 755 $(ROOT)/share/regall/containers/oci-hook $(ROOT)/share/regall/containers/enroot-hook
+	chmod 755 $(ROOT)/share/regall/containers/enroot-hook
 	install -m 644 packaging/kubernetes/*.yaml $(ROOT)/share/regall/kubernetes/
 	umask 022 && $(PAGES) pages $(ROOT) >/dev/null
 

@@ -1,5 +1,6 @@
-//! Containers: the hooks of `make install` under a runtime, and ranks that are in one each.
+//! Containers: what `make install` has for runtimes, and ranks that are in one each.
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -8,59 +9,65 @@ use std::time::Duration;
 use regall_tests::installed::{self, done};
 use regall_tests::mode::launch;
 use regall_tests::{build, missing};
+use serde_json::{json, Value};
 
-/// Containers of crun's with the hook, in the folder that is the working directory: how often a
-/// program in it has the library mapped.
-const CONTAINERS: &str = r#"
-set -e
-# crun has no use for control groups here, and refuses to start among those of both versions.
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-prefix=$1
-mkdir -p rootfs/etc rootfs/proc rootfs/usr rootfs/dev rootfs/sys tmp
-for l in lib lib64 bin sbin; do ln -sfn usr/$l rootfs/$l; done
-# container NAME [VARIABLE]: mappings of the library in a program of a container's.
-container() {
-    cat >config.json <<END
-{
-    "ociVersion": "1.0.0",
-    "process": {
-        "user": {"uid": 0, "gid": 0}, "cwd": "/", "args": ["grep", "-c", "libregall", "/proc/self/maps"],
-        "env": ["PATH=/usr/bin:/bin"${2:+, \"$2\"}]
-    },
-    "root": {"path": "rootfs", "readonly": false},
-    "mounts": [
-        {"destination": "/proc", "type": "proc", "source": "proc"},
-        {"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"]}
-    ],
-    "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]},
-    "hooks": {"createContainer": [{"path": "$prefix/share/regall/containers/oci-hook", "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=$PWD/tmp"]}]}
-}
-END
-    echo "$1: $(crun --root "$PWD/state" --cgroup-manager=disabled run "regall-$1-$$" 2>said)"
-}
-container without
-container with REGALL=1
-# The image's own list is kept.
-echo /usr/lib/libnone.so >rootfs/etc/ld.so.preload
-container listed REGALL=1
-cat rootfs/etc/ld.so.preload
-# A link could lead out of the container.
-rm -rf "rootfs${prefix%%/regall}"
-mkdir -p "rootfs$(dirname "${prefix%%/regall}")" outside
-ln -s "$PWD/outside" "rootfs${prefix%%/regall}"
-container linked REGALL=1
-ls outside
-# The hook leaves nothing of its own, on whichever way it ends.
-ls tmp
-"#;
-
-/// The hook brings what is installed into the containers that ask for it, and into no other one,
-/// and out of none.
+/// What is for containers is data, and a hook that runs as the user: none runs as root, on files
+/// that an image has made.
 #[test]
-fn the_hook_brings_it_into_containers() {
+fn nothing_runs_as_root_for_a_container() {
+    let folder = tempfile::tempdir().expect("a folder");
+    installed::make("install", &folder.path().join("regall"), Path::new(""));
+    let files = fs::read_dir(folder.path().join("regall/share/regall/containers"));
+    let files = files.expect("a folder").flatten();
+    let mut names: Vec<_> = files.map(|e| e.file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["cdi.json", "enroot-hook"]);
+}
+
+/// How often a program in a container of crun's has the library mapped, if the runtime carries out
+/// these edits of a CDI device's.
+fn mapped_in_a_container(work: &Path, edits: &Value) -> u32 {
+    let bind = |from: &Value, to: &Value, options: &Value| json!({"type": "bind", "source": from, "destination": to, "options": options});
+    let mut mounts = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+        bind(&json!("/usr"), &json!("/usr"), &json!(["rbind", "ro"])),
+    ];
+    let list = |name: &str| edits[name].as_array().cloned().unwrap_or_default();
+    for m in list("mounts") {
+        mounts.push(bind(&m["hostPath"], &m["containerPath"], &m["options"]));
+    }
+    let env: Vec<_> = [json!("PATH=/usr/bin:/bin")]
+        .into_iter()
+        .chain(list("env"))
+        .collect();
+    let kinds = ["pid", "mount", "ipc", "uts"];
+    let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
+    let config = json!({
+        "ociVersion": "1.0.0",
+        "process": {
+            "user": {"uid": 0, "gid": 0}, "cwd": "/", "env": env,
+            "args": ["sh", "-c", "grep -c libregall /proc/self/maps || :"],
+        },
+        "root": {"path": "rootfs", "readonly": false},
+        "mounts": mounts,
+        "linux": {"namespaces": namespaces},
+    });
+    fs::write(work.join("config.json"), config.to_string()).expect("a file");
+    // crun has no use for control groups here, and refuses to start among those of both versions.
+    let script = "mount -t cgroup2 cgroup2 /sys/fs/cgroup &&
+        exec crun --root \"$PWD/state\" --cgroup-manager=disabled run \"regall-$$\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "bash", "-c", script]);
+    let said = done(command.current_dir(work).env_remove("LD_PRELOAD"));
+    said.trim().parse().expect("a number")
+}
+
+/// What `cdi.json` says is enough for a program in a container.
+#[test]
+fn a_device_brings_it_into_containers() {
     // SAFETY: a system call without memory.
     if unsafe { libc::geteuid() } != 0 {
-        return regall_tests::skip("the hook is run as root");
+        return regall_tests::skip("containers are made as root");
     }
     if missing("crun") {
         return;
@@ -68,33 +75,55 @@ fn the_hook_brings_it_into_containers() {
     let folder = tempfile::tempdir().expect("a folder");
     let prefix = folder.path().join("opt/regall");
     installed::make("install", &prefix, Path::new(""));
+    let root = folder.path().join("work/rootfs");
+    for name in ["etc", "proc", "usr", "dev", "sys"] {
+        fs::create_dir_all(root.join(name)).expect("a folder");
+    }
+    for name in ["lib", "lib64", "bin", "sbin"] {
+        let usr = Path::new("usr").join(name);
+        std::os::unix::fs::symlink(usr, root.join(name)).expect("a link");
+    }
+    let cdi = fs::read_to_string(prefix.join("share/regall/containers/cdi.json"));
+    let cdi: Value = serde_json::from_str(&cdi.expect("a file")).expect("JSON");
+    let edits = &cdi["devices"][0]["containerEdits"];
     let work = folder.path().join("work");
-    std::fs::create_dir(&work).expect("a folder");
-    let mut command = Command::new("unshare");
-    command
-        .args([
-            "-m",
-            "--propagation",
-            "private",
-            "bash",
-            "-c",
-            CONTAINERS,
-            "bash",
-        ])
-        .arg(&prefix)
-        .current_dir(&work)
-        .env_remove("LD_PRELOAD");
-    let said = done(&mut command);
-    let told = std::fs::read_to_string(work.join("said")).unwrap_or_default();
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines.len(), 5, "{said}{told}");
-    assert_eq!(lines[0], "without: 0", "{told}");
-    assert!(
-        !lines[1].ends_with(": 0") && lines[1].starts_with("with: "),
-        "{said}{told}"
+    assert_eq!(mapped_in_a_container(&work, &Value::Null), 0);
+    assert!(mapped_in_a_container(&work, edits) > 0);
+}
+
+/// The hook of Enroot's appends to the lists that Enroot gives it, for a container that asks. What
+/// an image has in its environment is text, and becomes no second variable.
+#[test]
+fn enroots_hook_appends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefix = folder.path().join("regall");
+    installed::make("install", &prefix, Path::new(""));
+    let (environ, mounts) = (folder.path().join("environ"), folder.path().join("mounts"));
+    let hook = |before: &str| {
+        fs::write(&environ, before).expect("a file");
+        fs::write(&mounts, "").expect("a file");
+        let mut command = Command::new(prefix.join("share/regall/containers/enroot-hook"));
+        command
+            .env("ENROOT_ENVIRON", &environ)
+            .env("ENROOT_MOUNTS", &mounts);
+        done(&mut command);
+        let read = |file: &Path| fs::read_to_string(file).expect("a file");
+        let after = read(&environ);
+        let more = after.strip_prefix(before).expect("what was there");
+        (more.to_string(), read(&mounts).lines().count())
+    };
+    let library = format!("LD_PRELOAD={}/lib/libregall.so", prefix.display());
+    assert_eq!(hook("A=REGALL=1\n"), (String::new(), 0));
+    assert_eq!(hook("REGALL=1\n"), (format!("{library}\n"), 2));
+    assert_eq!(
+        hook("REGALL=1\nLD_PRELOAD=/a/libregall.so\n"),
+        (String::new(), 2)
     );
-    assert_eq!(lines[2], lines[1].replace("with", "listed"), "{told}");
-    assert_eq!(lines[3..], ["/usr/lib/libnone.so", "linked: 0"], "{told}");
+    let odd = r"/a b.so\nREGALL_LOG_FILE=/x\c";
+    let said = hook(&format!(
+        "LD_PRELOAD=/first.so\nREGALL=1\nLD_PRELOAD={odd}\n"
+    ));
+    assert_eq!(said, (format!("{library}:{odd}\n"), 2));
 }
 
 /// A rank in a container of crun's: it has the machine's processes and /dev/shm, as ranks of a node

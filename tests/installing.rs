@@ -61,7 +61,6 @@ fn uninstall_leaves_nothing() {
         "share/doc/regall/sbom.cdx.json",
         "share/doc/regall/docs/troubleshooting.md",
         "share/regall/slurm/task-prolog",
-        "share/regall/containers/oci-hook",
         "share/regall/containers/cdi.json",
         "share/regall/kubernetes/mpijob.yaml",
         "share/regall/slurm/task-epilog",
