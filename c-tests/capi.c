@@ -430,7 +430,7 @@ static void child(void)
 		IS(0, api.free(p, PAGE));
 		/* Whoever allocates here is not a child that execs at once: all of it comes in. */
 		IS_REGISTERED(before, 2 * PAGE);
-		if (pins)
+		if (pins && !limited)
 			HOLDS(has_vm_flag(before, "lo") && has_vm_flag(&wrong, "lo"));
 		IS(0, api.alloc_unregistered(PAGE, &p));
 		IS_OUT(p, PAGE, REGALL_OPTED_OUT);

@@ -26,10 +26,11 @@ int main(void)
 	}
 	say("no such library %d", dlopen("libnowhere.so", RTLD_NOW) == NULL);
 	say("not a library %d", dlopen("/proc/self/maps", RTLD_NOW) == NULL);
-	int fd = open("/tmp/regall-test-broken.so", O_CREAT | O_RDWR | O_TRUNC, 0600);
+	char broken[] = "/tmp/regall-broken-XXXXXX";
+	int fd = mkstemp(broken);
 	NEED(fd >= 0 && write(fd, "\177ELF\2\1\1", 7) == 7 && ftruncate(fd, 100000) == 0);
-	say("broken library %d", dlopen("/tmp/regall-test-broken.so", RTLD_NOW) == NULL);
-	unlink("/tmp/regall-test-broken.so");
+	say("broken library %d", dlopen(broken, RTLD_NOW) == NULL);
+	unlink(broken);
 	quiet_point("end");
 	return 0;
 }

@@ -1,17 +1,16 @@
 //! Every program of c-tests: the same results, errors, output and exit status
 //! with the shim as without it; and at its quiet points every byte accounted for.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use regall_tests::child::{self, Outcome};
 use regall_tests::coverage::Expected;
 use regall_tests::mode::Mode;
 use regall_tests::quiet::{Findings, Watcher};
-use regall_tests::{build, coverage, missing, quiet, skip};
+use regall_tests::rows::{self, User};
+use regall_tests::{build, coverage, missing, quiet, skip, thorough};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -22,13 +21,7 @@ fn run(program: &str, args: &[&str], mode: Mode) -> Outcome {
 }
 
 fn run_watched(program: &str, args: &[&str], mode: Mode, timeout: Duration) -> (Outcome, Findings) {
-    let mut expected = Expected::of(mode);
-    expected.opted_out = program == "capi"; // it leaves memory out, by regall.h
-    let watcher = match program {
-        "many" => frugal(expected),
-        "held" => held(expected),
-        _ => Watcher::of_coverage(expected),
-    };
+    let watcher = watcher(program, mode, User::Root);
     let mut command = Command::new(build::program(program));
     mode.apply(command.args(args));
     command.env("QUIET_SOCKET", watcher.socket());
@@ -47,71 +40,6 @@ fn counter(stats: &serde_json::Value, name: &str) -> u64 {
     counter.unwrap_or_else(|| panic!("{name} in {stats}"))
 }
 
-/// As [`Watcher::of_coverage`]; and what the shim has mapped for itself is in proportion
-/// to the most mappings that each process has had. (It gives nothing back.)
-fn frugal(expected: Expected) -> Watcher {
-    let most = Mutex::new(HashMap::new());
-    Watcher::new(move |point| {
-        let mut problems = quiet::look(point, &expected);
-        match coverage::own_memory(point.pid) {
-            Ok((mappings, own)) => {
-                let mut most = most.lock().expect("the most mappings");
-                let most = most.entry(point.pid).or_insert(0);
-                *most = mappings.max(*most);
-                let allowed = (1 << 20) + 200 * *most as u64;
-                if own > allowed {
-                    problems.push(format!("{own} bytes are the shim's, with {most} mappings"));
-                }
-            }
-            Err(why) => problems.push(why),
-        }
-        problems
-    })
-}
-
-/// As [`Watcher::of_coverage`]; but at the point `held` every place for a call in progress is
-/// taken (if mlock is one that matters), so nobody can judge coverage: what is claimed of memory
-/// must be in the directory.
-fn held(expected: Expected) -> Watcher {
-    Watcher::new(move |point| {
-        if point.label != "held" {
-            return quiet::look(point, &expected);
-        }
-        let mut dump = Command::new(build::regall());
-        let done = child::run(dump.args(["dump", &point.pid.to_string()]), TIMEOUT);
-        let said = &done.stdout;
-        let mut problems = Vec::new();
-        if done.end() != "exit 0" {
-            problems.push(format!("regall dump: {}: {}", done.end(), done.stderr));
-        }
-        let busy = if expected.mode.pins() { 256 } else { 0 };
-        let head = said.lines().next().unwrap_or_default();
-        if !head.ends_with(&format!(" busy {busy}")) {
-            problems.push(format!("not {busy} calls: {head}"));
-        }
-        for claim in &point.claims {
-            let tells = |line: &&str| {
-                let mut words = line.split(['-', ' ']);
-                let mut address = || u64::from_str_radix(words.next()?, 16).ok();
-                let (Some(start), Some(end)) = (address(), address()) else {
-                    return false;
-                };
-                start <= claim.start && claim.end <= end
-            };
-            let line = said.lines().find(tells).unwrap_or("no line");
-            let word = if expected.mode.pins() {
-                "registered"
-            } else {
-                "off"
-            };
-            if !line.split(' ').any(|w| w == word) {
-                problems.push(format!("{:x} is not {word}: {line}", claim.start));
-            }
-        }
-        problems
-    })
-}
-
 fn same(program: &str, mode: Mode) {
     let plain = run(program, &[], Mode::Plain);
     assert_ne!(plain.end(), "time-out", "{program} alone");
@@ -123,12 +51,7 @@ fn same(program: &str, mode: Mode) {
     if plain.stdout.starts_with("uprobes: ") {
         return skip("probes by the kernel: it has no uprobes, or not for us");
     }
-    if plain.stdout.starts_with("userfaultfd: ") {
-        return skip("page faults of its own: userfaultfd is not there, or not for everybody");
-    }
-    // Sites that can't be patched are covered in strict mode alone.
-    let covered = mode.is_complete() && (program != "strict" || mode == Mode::Strict);
-    let (other, mut findings) = if covered {
+    let (other, findings) = if mode.is_complete() {
         let (outcome, findings) = run_watched(program, &[], mode, TIMEOUT);
         assert!(
             findings.looks > 0 || outcome.end() != plain.end(),
@@ -138,10 +61,6 @@ fn same(program: &str, mode: Mode) {
     } else {
         (run(program, &[], mode), Findings::default())
     };
-    if program == "strict" && other.stderr.contains("no Syscall User Dispatch") {
-        skip("coverage of sites that can't be patched: this kernel has no Syscall User Dispatch");
-        findings.problems.clear();
-    }
     let mut all = other.differences(&plain);
     if mode == Mode::Inert && !other.regall_lines().is_empty() {
         all.push(format!("an inert shim says {:?}", other.regall_lines()));
@@ -158,25 +77,26 @@ fn same(program: &str, mode: Mode) {
 }
 
 macro_rules! programs {
-    ($($name:ident)*) => { $(
-        mod $name {
-            use super::*;
-            #[test]
-            fn inert() { same(stringify!($name), Mode::Inert) }
-            #[test]
-            fn populate() { same(stringify!($name), Mode::Populate) }
-            #[test]
-            fn auto() { same(stringify!($name), Mode::Auto) }
-            #[test]
-            fn off() { same(stringify!($name), Mode::Off) }
-            #[test]
-            fn symbols() { same(stringify!($name), Mode::Symbols) }
-            #[test]
-            fn strict() { same(stringify!($name), Mode::Strict) }
-            #[test]
-            fn shared() { same(stringify!($name), Mode::Heap) }
+    ($($name:ident)*) => {
+        /// Each program, without the shim and in its rows.
+        mod rows_of {
+            $(
+                #[test]
+                fn $name() {
+                    super::each::in_rows(stringify!($name));
+                }
+            )*
         }
-    )*
+
+        /// Each row is some program's, in `make test` too.
+        #[test]
+        fn each_row_has_a_program() {
+            let programs = [$(stringify!($name)),*];
+            let run = programs.map(|p| rows::of(p, rows::FEW)).concat();
+            for row in rows::all() {
+                assert!(run.contains(&row), "{row:?}");
+            }
+        }
 
         /// A program that nobody listed would never run.
         #[test]
@@ -193,8 +113,12 @@ macro_rules! programs {
     };
 }
 
+#[path = "programs/each.rs"]
+mod each;
 #[path = "programs/slow.rs"]
 mod slow;
+
+use each::watcher;
 
 programs! {
     address_limit advised bound brk capi charged clone contended crowd descriptors exec exits failing file_pages filtered fork heap held holes jit letgo libraries madvise managed many mlock
@@ -261,37 +185,12 @@ mod uprobes {
     }
 }
 
-/// To the pin set, REGALL_PIN=auto is REGALL_PIN=onfault, but for reserved memory: a few programs
-/// say so.
-mod onfault {
-    use super::*;
-
-    #[test]
-    fn mmap() {
-        same("mmap", Mode::OnFault);
-    }
-
-    #[test]
-    fn madvise() {
-        same("madvise", Mode::OnFault);
-    }
-
-    #[test]
-    fn fork() {
-        same("fork", Mode::OnFault);
-    }
-
-    #[test]
-    fn refused() {
-        same("refused", Mode::OnFault);
-    }
-}
-
 mod torture {
     use super::*;
 
     fn calls() -> String {
-        std::env::var("TESTS_TORTURE").unwrap_or_else(|_| "1000000".into())
+        let usual = if thorough() { "1000000" } else { "200000" };
+        std::env::var("TESTS_TORTURE").unwrap_or_else(|_| usual.into())
     }
 
     fn survives(mode: Mode, calls: &str, seed: &str) {

@@ -18,11 +18,18 @@ pub mod mode;
 pub mod onlooker;
 pub mod procfs;
 pub mod quiet;
+pub mod rows;
 pub mod screen;
 pub mod slurm;
 pub mod soak;
 pub mod truth;
 pub mod unittest;
+
+/// Whether a test may take its time: in `make test-all` and `make soak`. In `make test` it makes a
+/// few of its rounds.
+pub fn thorough() -> bool {
+    std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile != "default")
+}
 
 /// Prints why a test is not run; scripts/run-tests counts these lines.
 pub fn skip(reason: &str) {
