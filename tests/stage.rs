@@ -265,7 +265,14 @@ fn what_is_no_copy_is_made_anew() {
 /// Without a folder for it the command runs as it would have.
 #[test]
 fn what_can_not_be_staged_runs_all_the_same() {
-    let shared = Shared::new();
+    // From where it is not hidden: the work tree may be below /tmp.
+    let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let copied = |file: PathBuf| {
+        let copy = folder.path().join(file.file_name().expect("a name"));
+        fs::copy(file, &copy).expect("a copy");
+        copy
+    };
+    let (regall, _) = (copied(build::regall()), copied(build::shim()));
     let mut command = Command::new("unshare");
     Mode::Plain.apply(&mut command);
     let mounted = "mount -t tmpfs -o ro a /dev/shm && mount -t tmpfs -o ro b /tmp && exec \"$@\"";
@@ -274,8 +281,6 @@ fn what_can_not_be_staged_runs_all_the_same() {
     if !probe.is_ok_and(|o| o.status.success()) {
         return skip("namespaces are not allowed here");
     }
-    // From where it is not hidden.
-    let (regall, _) = (build::regall(), &shared);
     command
         .args(script)
         .arg(regall)
