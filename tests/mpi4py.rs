@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use regall_tests::mode::{Mode, AS_ROOT};
 use regall_tests::unittest::{self, Results};
-use regall_tests::{build, child, skip};
+use regall_tests::{build, child, skip, thorough};
 
 /// Left out with and without the shim: of which MPI (or all), which, and why.
 const LEFT_OUT: &[(&str, &str, &str)] = &[
@@ -23,6 +23,9 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
         "hangs in MPICH 4.0.2 without the shim too",
     ),
 ];
+
+/// Messages between two, collective ones, one-sided ones and files: all that `make test` has time for.
+const SOME: &[&str] = &["test_p2p_buf", "test_cco_buf", "test_rma$", "test_io"];
 
 fn left_out(mpi: &str) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     let of_this = move |(which, ..): &&(&str, _, _)| which.is_empty() || *which == mpi;
@@ -55,6 +58,9 @@ fn suite(mpi: &str, mode: Mode) -> Result<Results, String> {
         .arg("-v");
     for (module, _) in left_out(mpi) {
         command.args(["-e", module]);
+    }
+    if !thorough() {
+        command.args(SOME.iter().flat_map(|module| ["-i", module]));
     }
     command.current_dir(build::target().join("mpi4py/source"));
     let done = child::run(&mut command, Duration::from_secs(400));
@@ -108,7 +114,8 @@ fn same(mpi: &str) {
         "{mpi}: {} results without the shim, {passes} of them ok",
         plain.len()
     );
-    assert!(passes > 1500, "only {passes} tests pass without the shim");
+    let enough = if thorough() { 1500 } else { 150 };
+    assert!(passes > enough, "only {passes} tests pass without the shim");
     // For a moment in make test: one mode each.
     let modes = match (std::env::var_os("SOAK_SECONDS"), mpi) {
         (Some(_), _) => &[Mode::Auto, Mode::Populate, Mode::Heap][..],

@@ -12,7 +12,8 @@ use regall_tests::quiet::{Findings, Watcher};
 use regall_tests::rows::{self, User};
 use regall_tests::{build, coverage, missing, quiet, skip, thorough};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+/// For a hang: with many mappings each look takes seconds, on a busy machine a minute.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn run(program: &str, args: &[&str], mode: Mode) -> Outcome {
     let mut command = Command::new(build::program(program));

@@ -366,7 +366,7 @@ fn any_size_and_back() {
     screen.keys(&["Right", "Right", "Right"]);
     screen.wait("others", |s| has(s, "LIMIT") && !has(s, "MAPS"));
     screen.resize(3, 2);
-    std::thread::sleep(Duration::from_millis(300));
+    screen.wait("hardly any room", |s| s.len() == 2);
     screen.resize(80, 24);
     screen.wait("all again", |s| {
         row(s, &one).is_some() && s[23].starts_with("q quit")

@@ -55,14 +55,21 @@ pub fn kills(times: u32) -> Checked {
     well(&[&busy(&["21"], TIMEOUT).finish()]);
     let usual = start.elapsed();
     // What is looked for can be seen.
-    let one = busy(&[], usual * 5);
-    std::thread::sleep(usual * 2);
-    let (during, regions) = (held(), "memory regions");
-    assert!(
-        during.iter().all(|(what, n)| *n > before[what]) && during[regions] > 100,
-        "before {before:?}, while it runs {during:?}"
-    );
-    one.finish();
+    let one = busy(&[], TIMEOUT);
+    let regions = "memory regions";
+    let all_seen = |during: &BTreeMap<&str, i64>| {
+        during.iter().all(|(what, n)| *n > before[what]) && during[regions] > 100
+    };
+    let mut during = held();
+    while !all_seen(&during) {
+        assert!(
+            start.elapsed() < TIMEOUT,
+            "before {before:?}, while it runs {during:?}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+        during = held();
+    }
+    drop(one);
     let (mut early, mut most) = (0, 0);
     for i in 0..times {
         let delay = random(usual.as_micros() as u64 * 3 / 2);
@@ -83,7 +90,7 @@ pub fn kills(times: u32) -> Checked {
         "{times} killed, {early} of them before they were busy; at most {most} directories left"
     );
     assert!(early < times, "nobody got as far as registering");
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + TIMEOUT;
     let mut after = held();
     while after["KiB locked"] > before["KiB locked"] && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(100));

@@ -146,7 +146,7 @@ pub fn pair_of(
         command
     };
     let running = child::start(&mut command(server), TIMEOUT);
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + TIMEOUT;
     while !ready() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }

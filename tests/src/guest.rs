@@ -3,7 +3,8 @@
 //! A boot takes longer than most checks, so one boot makes all those that want the same
 //! kernel: the first test to come runs this very test binary in the guest, where each
 //! check leaves a file with its result; the others, each in a process of its own, wait
-//! and read theirs. TESTS_RDMA=NAME,... has only checks made whose names begin so.
+//! and read theirs. TESTS_RDMA=NAME,... has only checks made whose names begin so; `make test` makes
+//! those of `stock` alone.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,7 +15,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::{again, build, child, skip, stage};
+use crate::{again, build, child, skip, stage, thorough};
 
 /// For the whole of a boot, in seconds.
 const TIMEOUT: u32 = 1800;
@@ -49,12 +50,18 @@ impl Kernel {
         }
     }
 
-    /// The module of the test binary that holds its checks.
-    fn module(self) -> &'static str {
+    /// The modules of the test binary that hold its checks.
+    fn modules(self) -> &'static [&'static str] {
         match self {
-            Self::Stock => "stock",
-            Self::Odp => "odp",
+            Self::Stock if thorough() => &["stock", "stock_more"],
+            Self::Stock => &["stock"],
+            Self::Odp => &["odp"],
         }
+    }
+
+    /// The folder with its results.
+    fn name(self) -> &'static str {
+        self.modules()[0]
     }
 }
 
@@ -119,14 +126,14 @@ fn make(file: &Path, name: &str, body: Check) {
 /// The folder with the results of this run's boot, which is made by whoever comes first.
 fn results(kernel: Kernel) -> Result<PathBuf, Skipped> {
     let top = build::target().join("guest");
-    let folder = top.join(kernel.module());
+    let folder = top.join(kernel.name());
     fs::create_dir_all(&folder).expect("a folder for the guest's results");
-    let lock = File::create(top.join(format!("{}.lock", kernel.module()))).expect("a lock");
+    let lock = File::create(top.join(format!("{}.lock", kernel.name()))).expect("a lock");
     // SAFETY: a system call without memory, for a descriptor that is open.
     while unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) } != 0 {}
     // nextest runs each test in a process of its own, and says which run it is.
     let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
-    let stamp = top.join(format!("{}.run", kernel.module()));
+    let stamp = top.join(format!("{}.run", kernel.name()));
     let last = fs::read_to_string(&stamp).unwrap_or_default();
     let (id, end) = last.split_once('\n').unwrap_or_default();
     let end = if id == run {
@@ -162,7 +169,7 @@ fn has_results(folder: &Path) -> bool {
 /// Runs the checks of one kernel in the guest; how that ended.
 fn boot(kernel: Kernel, folder: &Path) -> String {
     build::all_programs();
-    build::all_variants(&[BLIND, FAULTY, FEW]);
+    build::all_variants();
     let start = Instant::now();
     let mut command = Command::new(build::script("rdma-vm"));
     command.args([
@@ -181,7 +188,10 @@ fn boot(kernel: Kernel, folder: &Path) -> String {
     }
     command.arg("--console").arg(folder.join("console"));
     let target = format!("TESTS_TARGET={}", build::target().display());
+    let profile = std::env::var("NEXTEST_PROFILE").unwrap_or_default();
     command.args([
+        "--env",
+        &format!("NEXTEST_PROFILE={profile}"),
         "--env",
         &target,
         "--env",
@@ -189,8 +199,10 @@ fn boot(kernel: Kernel, folder: &Path) -> String {
     ]);
     command.arg(binary);
     let only = std::env::var("TESTS_RDMA").unwrap_or_default();
-    let only = only.split(',');
-    command.args(only.map(|only| format!("{}::{only}", kernel.module())));
+    for module in kernel.modules() {
+        let only = only.split(',');
+        command.args(only.map(|only| format!("{module}::{only}")));
+    }
     command.args(["--test-threads=1", "--nocapture"]);
     let done = child::run(&mut command, Duration::from_secs(u64::from(TIMEOUT) + 250));
     let log = format!("{}\n{}\n", done.stdout, done.stderr);
