@@ -48,7 +48,8 @@ enum regall_reason {
 	REGALL_OFF = 9,
 	REGALL_REFUSED = 10,
 	REGALL_UNTOUCHED = 11,
-	REGALL_MANAGED = 12
+	REGALL_MANAGED = 12,
+	REGALL_ON_REQUEST = 13
 };
 
 /* What is known of the range around an address. */
@@ -76,6 +77,9 @@ struct regall_range {
  * up again: others, or 0, mean that they have ended. Keys of regions that ibv_reg_mr has lent with
  * more access for peers than REGALL_ACCESS gives are taken back some time after ibv_dereg_mr:
  * these are never looked up, and regall_register_all makes others.
+ * Memory of files has keys only with REGALL_PIN=populate or onfault, a device in REGALL_HCA, or
+ * after regall_register_all. Such keys may go stale: when the file is cut or rewritten by anybody,
+ * they reach the old pages.
  * 0, or -ENOENT: some of it is not mapped or the bytes lie in several ranges;
  * -EINVAL: len is 0 or wraps, or `out` is NULL; -EBUSY: the ledger was changing all the
  * time (a signal handler that interrupted a change); -ENOSYS: inert. */
@@ -92,9 +96,10 @@ int regall_register_all(void *pd);
 
 /* Registers all of addr..addr+len in the protection domain `pd`, and fills `out` in as
  * regall_lookup does then. With REGALL_PIN=auto large memory is registered when it is asked
- * for or has been touched, and not before. This asks for it, as ibv_reg_mr does, and nothing
- * has to be deregistered. Keys are 0 where no one memory region can hold all of the bytes
- * (more than 2 GiB, memory of several kinds, or a part of them is in a region whose keys were
+ * for or has been touched, shared memory and thread stacks when they are asked for, and not
+ * before. This asks for it, as ibv_reg_mr does, and nothing has to be deregistered. Keys are 0
+ * where no one memory region can hold all of the bytes (more than 2 GiB, memory of files with
+ * REGALL_PIN=auto, memory of several kinds, or a part of them is in a region whose keys were
  * looked up, which is not replaced by a larger one). Not for signal handlers.
  * 0, or what regall_lookup returns; -EOPNOTSUPP, -EMFILE, -EBUSY: as regall_register_all. */
 int regall_register(void *pd, const void *addr, size_t len, struct regall_range *out);

@@ -48,7 +48,7 @@ cat >"$work/check.awk" <<'AWK'
 function wide(hex) { return substr("0000000000000000" hex, length(hex) + 1) }
 function wrong(text) { print "dump line " FNR ": " text ": " $0; bad = 1 }
 function word_ok(word) {
-    return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|untouched|managed|refused:[0-9]+)$/
+    return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|untouched|managed|on-request|refused:[0-9]+)$/
 }
 function key_ok(key) { return key == "-" || key ~ /^0x[0-9a-f]+$/ }
 function access_ok(list,    words, count, k) {

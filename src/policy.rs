@@ -92,6 +92,19 @@ pub enum Registering {
 /// malloc arena: registering would populate it.
 const RESERVE: u64 = 64 << 20;
 
+/// Returns whether others may change what memory that says `attr` holds, and nobody is told: they
+/// write to its file, cut it, or punch holes in it.
+pub const fn is_of_others(attr: Attr) -> bool {
+    let backed = attr.flags.has(Flags::BACKED);
+    !backed && (matches!(attr.kind, Kind::File | Kind::Shm) || attr.prot.shared())
+}
+
+/// Returns whether REGALL_PIN=auto registers memory that says `attr` exactly as it is asked for,
+/// when it is: programs seldom send from it.
+pub const fn is_on_request(attr: Attr) -> bool {
+    is_of_others(attr) || matches!(attr.kind, Kind::ThreadStack)
+}
+
 /// What a domain is to do with `len` bytes. `on_demand`: it pins nothing, and faults pages
 /// in when they are accessed. `data_only`: REGALL_SCOPE=data.
 pub fn registering(attr: Attr, len: u64, on_demand: bool, data_only: bool) -> Registering {

@@ -54,8 +54,10 @@ fn pace() -> (u64, u32) {
         // What was bound is asked for all the same.
         None => (GLANCE, u32::MAX),
         Some(0) => (SHORTEST, 0),
-        // The first may be as good as over.
-        Some(ms) => ((u64::from(ms) * MILLISECOND / 2).max(SHORTEST), 3),
+        Some(ms) => (
+            (u64::from(ms) * MILLISECOND / 2).max(SHORTEST),
+            revoking::KEPT,
+        ),
     }
 }
 

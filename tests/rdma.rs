@@ -102,6 +102,9 @@ mod stock {
     programs! { Stock:
         adopting = "adopting" [] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         managed = "managed" [] [] Same;
+        unseen = "unseen" [] [("REGALL_PIN", "auto")] Same;
+        unseen_ring = "unseen" ["ring"] [("REGALL_PIN", "auto")] Same;
+        unseen_code = "unseen" ["code"] [("REGALL_PIN", "auto")] Same;
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         sizes = "sizes" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         grows = "grows" [] [("REGALL_PIN", "auto")] Same;
@@ -109,7 +112,7 @@ mod stock {
         filtered = "filtered" [] [("REGALL_PIN", "auto")] Same;
         keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
         busy_auto = "busy" ["100"] [("REGALL_PIN", "auto")] Same;
-        borrow = "borrow" [] [] Same;
+        borrow = "borrow" [] [("REGALL_REVOKE_MS", "off")] Same;
         rights = "rights" [] [] Same;
         revoke = "revoke" [] [] Same;
         domains = "domains" [] [] Same;
@@ -154,6 +157,7 @@ mod stock_more {
         adopting_goes_on = "adopting" ["goes"] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         adopting_refused = "adopting" ["refused"] [("REGALL_HCA_FILL", "later"), ("REGALL_LIMIT", "200G"), ("REGALL_ACCESS", "remote-atomic")] Same;
         adopting_now = "adopting" ["now"] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        unseen_code_at_once = "unseen" ["code"] [] Same;
         managed_reached = "managed" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         looked_up_at_once = "looked_up" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         filtered_reached = "filtered" [] [("REGALL_ACCESS", "remote-atomic")] Same;
@@ -528,7 +532,8 @@ fn own(program: &str, args: &[&str], env: &[(&str, &str)], how: How) -> Checked 
         shimmed.env("QUIET_SOCKET", watcher.socket());
     }
     let stats = Stats::new();
-    let rotates = env.iter().any(|(name, _)| *name == "REGALL_REVOKE_MS");
+    let revokes = |(name, value): &(&str, &str)| *name == "REGALL_REVOKE_MS" && *value != "off";
+    let rotates = env.iter().any(revokes);
     if rotates {
         stats.ask(&mut shimmed);
     }

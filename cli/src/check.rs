@@ -204,7 +204,11 @@ impl Rules {
 /// say of the range; whether that is good enough its own column decides.
 fn lacks(column: Column, switched_off: bool, other: Column) -> bool {
     match column.reason {
-        Reason::Limit | Reason::Refused | Reason::Inherited | Reason::Untouched => true,
+        Reason::Limit
+        | Reason::Refused
+        | Reason::Inherited
+        | Reason::Untouched
+        | Reason::OnRequest => true,
         Reason::Off => !switched_off || other.reason == Reason::Off,
         _ => false,
     }

@@ -373,8 +373,10 @@ macro_rules! each_call {
                 numbers [SYS_mseal 3 HOOK],
                 functions [("mseal", [UNALIGNED, 0, NONSENSE, 0, 0, 0])], by_syscall [(SYS_mseal, [UNALIGNED, 0, NONSENSE, 0, 0, 0])];
             /// io_uring_setup (advice that is given through a ring is not seen)
+            // (What arrives of io_uring_enter is not counted: it tells of a ring that another
+            // process has set up.)
             IoUringSetup = 30 => "io_uring_setup",
-                numbers [SYS_io_uring_setup 2 HOOK],
+                numbers [SYS_io_uring_setup 2 HOOK, SYS_io_uring_enter 6 HOOK],
                 functions [], by_syscall [];
             /// setuid and its like, setfsuid, setfsgid, capset, unshare and setns (what arrives of
             /// setrlimit and prlimit64 is not counted)
@@ -519,6 +521,15 @@ numbered! {
         BoxFull = 51 => "box_full",
         /// Data in this process's box that is no valid message
         BoxRubbish = 52 => "box_rubbish",
+        /// Registrations passed on because the process uses io_uring, through which memory is
+        /// discarded unseen
+        UnlentRing = 53 => "unlent_ring",
+        /// Registrations passed on because system calls may be unseen: memory was writable and
+        /// executable at once, or REGALL_INTERCEPT is `symbols`
+        UnlentCode = 54 => "unlent_code",
+        /// Registrations passed on because their memory is a file's or shared, which others change
+        /// unseen, or a thread's stack
+        UnlentMemory = 55 => "unlent_memory",
     }
 }
 

@@ -102,7 +102,16 @@ mod tests {
         let words: Vec<_> = six.filter_map(call_of).map(Call::word).collect();
         let mask = "rt_sigprocmask";
         let copies = ["process_vm_readv", "process_vm_writev"];
-        let all = ["mmap", "mbind", mask, mask, copies[0], copies[1], mask];
+        let all = [
+            "mmap",
+            "mbind",
+            mask,
+            mask,
+            copies[0],
+            copies[1],
+            "io_uring_setup",
+            mask,
+        ];
         assert_eq!(words, all);
     }
 

@@ -162,6 +162,9 @@ byte_enum! {
         Untouched = 11 => "untouched",
         /// Memory that a driver moves between host and device: pinned, it could not.
         Managed = 12 => "managed",
+        /// Memory of files, shared memory and threads' stacks: registered exactly as it is asked
+        /// for, when it is (the HCA column, REGALL_PIN=auto).
+        OnRequest = 13 => "on-request",
     }
 }
 

@@ -38,6 +38,7 @@ class Reason(enum.IntEnum):
     REFUSED = 10
     UNTOUCHED = 11
     MANAGED = 12
+    ON_REQUEST = 13
 
 
 class Mechanism(enum.IntEnum):

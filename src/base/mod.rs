@@ -10,4 +10,5 @@ pub mod mode;
 pub mod phase;
 pub mod process;
 pub mod settings;
+pub mod unseen;
 pub mod withheld;

@@ -17,6 +17,7 @@ use super::turns::Whose;
 use super::waiting::{self, Reach};
 use super::{begin_work, end, lock, progress, registering, subscribers, USER_END};
 use crate::base::settings;
+use crate::config::Pin;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::{DomainId, Filling, State as Stage};
@@ -234,15 +235,16 @@ pub fn leave() {
 #[cold]
 fn to_register(class: Access) -> u64 {
     let on_demand = class.has(Access::ON_DEMAND);
-    let scope = settings::config().scope_data;
+    let (scope, auto) = (
+        settings::config().scope_data,
+        settings::config().pin == Pin::Auto,
+    );
     let Some(state) = lock() else {
         return 0;
     };
     let bytes = progress::sum(&state, |attr, len| {
-        matches!(
-            policy::registering(attr, len, on_demand, scope),
-            policy::Registering::With(_)
-        )
+        let registers = policy::registering(attr, len, on_demand, scope);
+        matches!(registers, policy::Registering::With(_)) && !(auto && policy::is_on_request(attr))
     });
     bytes.min(state.total)
 }

@@ -13,7 +13,7 @@ use super::{
     backed, begin_work, divided, end, failed, guards, lock, open, real, retracting, USER_END,
 };
 use crate::arch::Frame;
-use crate::base::{copies, counters, settings};
+use crate::base::{copies, counters, settings, unseen};
 use crate::config::Pin;
 use crate::share;
 use crate::sys::{self, file, Errno};
@@ -364,12 +364,17 @@ pub fn mbind(frame: &mut Frame) -> i64 {
     value
 }
 
-/// io_uring_setup(2). Advice that is given through a ring (IORING_OP_MADVISE) is carried out
-/// by a thread of the kernel's: no call is made that we could step aside for.
+/// io_uring_setup(2), and io_uring_enter(2), by which a ring of another process's is used. Advice
+/// that is given through a ring (IORING_OP_MADVISE) is carried out by a thread of the kernel's: no
+/// call is made that we could step aside for.
 #[cold]
 #[inline(never)]
 pub fn ring(frame: &mut Frame) -> i64 {
     static SAID: AtomicBool = AtomicBool::new(false);
+    unseen::ring();
+    if frame.nr == libc::SYS_io_uring_enter as u64 {
+        return real(frame);
+    }
     counters::count_call(Call::IoUringSetup);
     let value = real(frame);
     divided::said(None);

@@ -14,7 +14,7 @@ use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId};
 use core::ops::ControlFlow;
 use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Reason};
+use regall_directory::vocab::{Access, Attr, Column, Kind, Reason};
 
 /// Regions that were replaced while they were lent have this part of the budget at the most. (At a
 /// tenth nothing is lent any more.)
@@ -30,8 +30,8 @@ pub(super) struct Job {
     pub gap: PageRange,
     /// With what access.
     pub access: Access,
-    /// See [`Record::shared`].
-    pub shared: bool,
+    /// See [`Record::of_others`].
+    pub of_others: bool,
     /// See [`Record::cut`].
     pub cut: bool,
     /// See [`Record::growth`].
@@ -83,7 +83,7 @@ enum Found {
         gap: PageRange,
         entry: PageRange,
         writable: bool,
-        shared: bool,
+        of_others: bool,
         cut: bool,
         ahead: u64,
     },
@@ -130,8 +130,24 @@ impl<'a> Search<'a> {
             Registering::With(_) if self.domain.implicit => {
                 (self.primary && !attr.hca.held()).then_some(Found::Say(piece, Column::YES))
             }
+            Registering::With(_) if self.domain.waits && policy::is_on_request(attr) => {
+                self.on_request(piece, entry)
+            }
             Registering::With(writable) => self.gap_in(piece, entry, writable),
         }
+    }
+
+    /// What is done with a piece of memory that is registered exactly as it is asked for. Of files
+    /// nothing is: the program's own registration is the only one that is right.
+    fn on_request(&self, piece: PageRange, entry: &Entry) -> Option<Found> {
+        let asked = match self.how.reach {
+            Reach::Asked(bytes) if entry.attr.kind != Kind::File => piece.intersection(bytes),
+            _ => None,
+        };
+        let found = asked.and_then(|part| self.gap_in(part, entry, entry.attr.prot.writable()));
+        let says = self.primary && entry.attr.hca.reason == Reason::Off;
+        let word = Column::no(Reason::OnRequest);
+        found.or_else(|| says.then_some(Found::Say(piece, word)))
     }
 
     fn gap_in(&self, piece: PageRange, entry: &Entry, writable: bool) -> Option<Found> {
@@ -139,7 +155,7 @@ impl<'a> Search<'a> {
         // A call that read the kernel's list was faster than the one that
         // mapped this, which then entered it knowing nothing of the region.
         let said = attr.hca.reason;
-        if self.primary && matches!(said, Reason::Off | Reason::Untouched) {
+        if self.primary && matches!(said, Reason::Off | Reason::Untouched | Reason::OnRequest) {
             if let Some((part, life)) = hca.held_by(self.d, piece) {
                 return Some(Found::Say(part, column_of(life)));
             }
@@ -158,7 +174,7 @@ impl<'a> Search<'a> {
                         gap,
                         entry: entry.range,
                         writable,
-                        shared: attr.prot.shared() && !attr.flags.has(Flags::BACKED),
+                        of_others: policy::is_of_others(attr),
                         cut,
                         ahead,
                     });
@@ -197,8 +213,7 @@ impl<'a> Search<'a> {
     }
 
     /// What is done with `gap`, of which `first` may be one region, in a domain that waits. Memory
-    /// that another domain has pinned is resident: it does not count again, and need not wait. But
-    /// a file may have been cut there meanwhile, and its file system be full.
+    /// that another domain has pinned is resident: it does not count again, and need not wait.
     fn verdict(&self, attr: Attr, gap: PageRange, first: PageRange) -> Verdict {
         let pinned = |range| match waiting::may_lack_room(attr) {
             true => (0, 0),
@@ -234,7 +249,7 @@ pub(super) fn next_step(state: &mut State, d: DomainId, rest: PageRange, how: Ho
                 gap,
                 entry,
                 writable,
-                shared,
+                of_others,
                 cut,
                 ahead,
             } => {
@@ -242,7 +257,7 @@ pub(super) fn next_step(state: &mut State, d: DomainId, rest: PageRange, how: Ho
                     range: gap,
                     gap,
                     access: domain.access_for(writable),
-                    shared,
+                    of_others,
                     cut,
                     growth: Growth::NEW,
                     ahead,
@@ -268,8 +283,9 @@ fn take_earlier(state: &State, d: DomainId, job: &mut Job, entry: PageRange, new
     let most = CHUNK.min(domain.most_bytes);
     let mut grown = None;
     while let Some((node, record)) = state.hca.ending_at(d, job.range.start()) {
-        let like =
-            record.life == Life::Live && record.access == job.access && record.shared == job.shared;
+        let like = record.life == Life::Live
+            && record.access == job.access
+            && record.of_others == job.of_others;
         let len = node.range.len();
         if !like || node.is_given() || len + job.range.len() > most {
             break;
@@ -329,7 +345,7 @@ mod tests {
     use super::*;
     use crate::registrar::hca::trial::{account, add, device};
     use crate::registrar::hca::{given, marks};
-    use regall_directory::vocab::Prot;
+    use regall_directory::vocab::{Flags, Prot};
 
     fn pages(from: u64, to: u64) -> PageRange {
         PageRange::new(from * PAGE, to * PAGE).unwrap()
@@ -375,7 +391,7 @@ mod tests {
             range: gap,
             gap,
             access: Access::LOCAL_WRITE,
-            shared: false,
+            of_others: false,
             cut: false,
             growth: Growth::NEW,
             ahead: 0,

@@ -5,17 +5,17 @@ use super::domains::{adopt_for_look_ups, adopt_when_due};
 use super::registering::fits;
 use super::{adopting, asking, domains, files, inherited, lock, reaching, revoking, State};
 use crate::arena::Arena;
-use crate::base::{counters, phase, settings};
+use crate::base::{counters, phase, settings, unseen};
+use crate::config::Pin;
 use crate::limits;
 use crate::policy;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::sizes::CHUNK;
-use crate::registrar::hca::{
-    idle, numbers, Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE, SERVED,
-};
+use crate::registrar::hca::{numbers, Device, Domain, DomainId, Owner, State as Stage, SERVED};
 use crate::sys::{Errno, Result};
 use crate::uverbs::{Mr, MrHandle, PdHandle};
+use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
@@ -35,11 +35,10 @@ pub struct Loan {
     pub access: Access,
 }
 
-/// Whether a region that is there can stand for one with this access. What peers may
-/// write has to be writable locally (EINVAL, by the real call).
+/// Returns whether a region that is there can stand for one with this access. Memory that can be
+/// written is registered ahead for local writes, too: it is not lent to who did not ask for them.
 pub const fn servable(access: Access) -> bool {
-    let writes = access.has_any(Access::REMOTE_WRITE.with(Access::REMOTE_ATOMIC));
-    SERVED.has(access) && (!writes || access.has(Access::LOCAL_WRITE))
+    SERVED.has(access) && access.has(Access::LOCAL_WRITE)
 }
 
 /// What came of looking for a region.
@@ -68,6 +67,10 @@ pub fn lend<T>(
     make: impl Fn(&mut Arena, &Loan) -> Option<T>,
 ) -> Option<T> {
     if !phase::tracking() || !revoking::lends(wanted) {
+        return None;
+    }
+    if let Some(why) = unseen::reason() {
+        counters::count(why);
         return None;
     }
     inherited::bring_in();
@@ -102,20 +105,19 @@ pub fn lend<T>(
 struct Request {
     owner: Owner,
     bytes: PageRange,
-    wanted: Access,
+    /// The access of the one region that may be lent: what the application asked for, and what the
+    /// user gives peers (REGALL_ACCESS).
+    access: Access,
     /// RLIMIT_MEMLOCK binds, and what is lent can't make room: a byte more than was asked for
     /// would be one less for the application's next registration.
     tight: bool,
 }
 
 impl Request {
-    /// Whether peers may do more with a key for `access` than the application asked for, or the
-    /// user.
-    fn is_exceeded_by(&self, access: Access) -> bool {
-        let may = self
-            .wanted
-            .with(policy::remote_access(settings::config().access));
-        access.has_any(ALL_REMOTE.without(may))
+    /// Returns whether `access` is exactly what a region for it has. (Paging on demand is the
+    /// user's choice.)
+    fn is_met_by(&self, access: Access) -> bool {
+        access.without(Access::ON_DEMAND) == self.access
     }
 }
 
@@ -142,11 +144,16 @@ fn find<T>(
     if state.hca.retired > state.total / 10 {
         return Found::Nothing;
     }
+    if is_left_to_the_program(state, bytes) {
+        counters::count(Counter::UnlentMemory);
+        return Found::Nothing;
+    }
+    let user = policy::remote_access(settings::config().access);
     let request = Request {
         owner,
         bytes,
         // Where nothing is lent a domain is for look-ups.
-        wanted: domains::class_of(wanted),
+        access: domains::class_of(wanted).with(user),
         tight: limits::bound(),
     };
     let mut any = false;
@@ -155,7 +162,7 @@ fn find<T>(
         let Some(class) = class_for(state, d, &request) else {
             continue;
         };
-        any |= !request.is_exceeded_by(class);
+        any = true;
         match offer(state, d, class, &request) {
             Offer::Lend(loan) => {
                 return match hand_out(state, &loan, bytes, make) {
@@ -176,12 +183,26 @@ fn find<T>(
     }
 }
 
+/// Returns whether some of `bytes` is memory that others may change unseen, or, with
+/// REGALL_PIN=auto, memory that is registered exactly as it is asked for: the application's own
+/// registration is right.
+fn is_left_to_the_program(state: &State, bytes: PageRange) -> bool {
+    let auto = settings::config().pin == Pin::Auto;
+    let mut any = false;
+    state.ledger.for_each(bytes, |_, entry| {
+        any = policy::is_of_others(entry.attr) || auto && policy::is_on_request(entry.attr);
+        match any {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    any
+}
+
 /// The access of domain `d`, if it can serve such requests.
 fn class_for(state: &State, d: DomainId, request: &Request) -> Option<Access> {
-    let relaxed = |a: Access| a.has(Access::RELAXED_ORDERING);
     let domain = state.hca.alive(d).filter(|x| x.owner == request.owner)?;
-    let (class, wanted) = (domain.access, request.wanted);
-    (relaxed(class) == relaxed(wanted) && class.has(wanted)).then_some(class)
+    request.is_met_by(domain.access).then_some(domain.access)
 }
 
 /// What domain `d`, of the access `class`, has for a request.
@@ -191,7 +212,7 @@ fn offer(state: &State, d: DomainId, class: Access, request: &Request) -> Offer 
         return Offer::Nothing;
     }
     // What is registered now is lent in the next round.
-    if !tight && !request.is_exceeded_by(class) && state.hca.is_waiting(d, bytes) {
+    if !tight && state.hca.is_waiting(d, bytes) {
         // Smaller regions would use the budget up and not serve it.
         return match bytes.len() <= CHUNK || fits(state, d, bytes.len(), class) {
             true => Offer::Ask,
@@ -201,9 +222,8 @@ fn offer(state: &State, d: DomainId, class: Access, request: &Request) -> Offer 
     let Some((node, record)) = state.hca.next_from(d, bytes.start()) else {
         return Offer::Nothing;
     };
-    let live = record.life == Life::Live && !record.shared;
-    let enough = live && record.access.has(request.wanted);
-    if !enough || request.is_exceeded_by(record.access) || tight && node.range != bytes {
+    let lendable = record.life == Life::Live && !record.is_to_go();
+    if !lendable || !request.is_met_by(record.access) || tight && node.range != bytes {
         return Offer::Nothing;
     }
     if node.range.start() > bytes.start() {
@@ -244,7 +264,7 @@ fn hull(state: &State, d: DomainId, bytes: PageRange, access: Access) -> Option<
     let mut end = first.range.start();
     while end < bytes.end() {
         let (node, record) = state.hca.next_from(d, end)?;
-        let like = record.life == Life::Live && record.access == access && !record.shared;
+        let like = record.life == Life::Live && record.access == access && !record.is_to_go();
         if node.range.start() != end || !like || node.is_given() {
             return None;
         }
@@ -357,9 +377,9 @@ pub fn give_back_if(loan: &Loan, free: impl FnOnce() -> bool) -> Option<bool> {
     }
     record.borrowers -= 1;
     let retired = record.life == Life::Retired;
-    let rotates = !retired && record.borrowers == 0 && revoking::rotates(record.access);
+    let rotates = !retired && revoking::rotates(record.access);
     if rotates {
-        record.idle = idle::now();
+        record.begin_to_go();
     }
     let gone = retired.then(|| state.hca.destroy(loan.record)).flatten();
     if gone.is_some() {

@@ -11,7 +11,7 @@ use super::{
     resync, retracting, State, VIEW,
 };
 use crate::arch::Frame;
-use crate::base::settings;
+use crate::base::{settings, unseen};
 use crate::config::Pin;
 use crate::policy;
 use crate::share;
@@ -19,7 +19,7 @@ use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
@@ -237,6 +237,7 @@ fn reprotect(range: PageRange, prot: u64) {
 /// pinned now.
 #[inline]
 fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
+    unseen::protection(Prot::from_call(prot, false));
     let pin = settings::config().pin;
     let mut pending = false;
     state.update(range, |_, attr| {

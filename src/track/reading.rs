@@ -3,7 +3,7 @@
 use super::lock::Guard;
 use super::{flight, State};
 use crate::base::maps::in_range;
-use crate::base::{counters, settings};
+use crate::base::{counters, settings, unseen};
 use crate::ledger::Origin;
 use crate::mounts::{self, Mounted};
 use crate::policy;
@@ -162,6 +162,7 @@ impl State {
             let new = describe(line, Flags::EMPTY);
             return self.enter_described(piece, line, new);
         }
+        unseen::protection(line.prot);
         let mut new = Attr {
             prot: line.prot,
             ..attr

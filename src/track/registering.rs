@@ -227,7 +227,7 @@ impl Job {
     /// What is kept of it in domain `d`.
     fn record(&self, d: DomainId, keys: Mr) -> Record {
         let mut record = Record::new(self.range, d, self.access, Life::Live).with(keys);
-        record.shared = self.shared;
+        record.of_others = self.of_others;
         record.cut = self.cut;
         record.growth = self.growth;
         record.ahead = self.ahead;
@@ -323,7 +323,7 @@ pub fn join_in(d: DomainId, hull: PageRange) -> bool {
         range: hull,
         gap: hull,
         access,
-        shared: false,
+        of_others: false,
         cut: false,
         growth: Growth::PROVEN,
         ahead: ahead_in(&guard, d, hull),

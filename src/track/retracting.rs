@@ -294,7 +294,7 @@ fn replace(
             continue;
         };
         let mut new = Record::new(*range, d, record.access, Life::Live);
-        new.shared = record.shared;
+        new.of_others = record.of_others;
         new.cut = true;
         new.growth = record.growth.cut();
         new.ahead = record.ahead_of(range.len());

@@ -30,6 +30,7 @@ use regall_directory::vocab::{Access, Column, Reason};
 
 pub use super::deregistering::retry;
 pub use super::later::later;
+pub use crate::registrar::hca::idle::KEPT;
 
 /// Whether a region with `rights` is rotated: they are more than REGALL_ACCESS gives away, which
 /// stays for as long as the memory is mapped.
@@ -232,7 +233,7 @@ fn rotate_now(n: RecordId, ticks: u32) -> Option<()> {
         range: old.node.range,
         gap: old.node.range,
         access: old.record.access,
-        shared: old.record.shared,
+        of_others: old.record.of_others,
         cut: old.record.cut,
         growth: old.record.growth,
         ahead: old.record.ahead,

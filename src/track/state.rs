@@ -5,7 +5,7 @@ use super::fitting::Fitting;
 use super::{aside, hiding, subscribers};
 use crate::arena::Arena;
 use crate::base::claims::Claim;
-use crate::base::{counters, phase, settings};
+use crate::base::{counters, phase, settings, unseen};
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
 use crate::policy;
@@ -182,6 +182,7 @@ impl State {
     /// As [`State::insert`], of what is known to be a part of `origin`.
     #[inline]
     pub fn insert_part(&mut self, range: PageRange, attr: Attr, origin: Option<Origin>) {
+        unseen::protection(attr.prot);
         loop {
             let generation = self.generation();
             let mut sink = Publish {

@@ -1,24 +1,26 @@
 //! What a domain leaves alone until it is asked for or touched (REGALL_PIN=auto).
 //!
-//! Registering makes memory resident, and a program that fits without the shim has to fit
-//! with it. So a domain registers at once what is small against the headroom; the rest says
-//! `untouched` in the HCA column, and has no region, until somebody asks for it or it is
-//! seen to be resident.
+//! Memory of files, shared memory and threads' stacks are `on-request`: programs seldom send from
+//! them, and others may change them unseen. They are registered exactly as they are asked for, by
+//! the program itself; the C interface has shared memory registered so, too.
+//!
+//! For private memory: registering makes it resident, and a program that fits without the shim has
+//! to fit with it. So a domain registers at once what is small against the headroom; the rest says
+//! `untouched` in the HCA column, and has no region, until somebody asks for it or it is seen to be
+//! resident.
 //!
 //! - *Small* is a gap between regions of at most 1/64 of the headroom (1 MiB at the least), as long
 //!   as all regions together have at most 1/16 of it that nobody has touched. What another domain
-//!   has pinned is resident already, and does not count again. Text, of which adapters get copies,
-//!   has half of the 1/16 at the most. Shared mappings of files and huge pages that are not reserved
-//!   are never small: their file system or pool may have less room than the mapping.
+//!   has pinned is resident already, and does not count again. Huge pages that are not reserved are
+//!   never small: their pool may have less room than the mapping.
 //! - A *request* is widened to 1/64 of the headroom (1 to 64 MiB) where that fits the 1/16, else it
 //!   registers the very bytes. One of more than 2 GiB goes to the real call.
 //! - What was a large region and is *not next to a hole* waits likewise, though it is resident.
 //! - What is *resident* is registered at audits, near a request, and near a region that has just
 //!   been registered. /proc/self/pagemap is asked without the lock, behind PAGEMAP_SCAN (Linux 6.7);
 //!   what it says is a hint. A page of private memory counts if it is this process's own: not the
-//!   zero page, not a file's page that was only read (registering would copy it), not one that a
-//!   child of fork has too. mincore says "resident" of the zero page, and of every page of a file
-//!   that one may not write, so it is asked only where /proc can't be read.
+//!   zero page, not one that a child of fork has too. mincore says "resident" of the zero page, so
+//!   it is asked only where /proc can't be read.
 //!
 //! The headroom is the budget less what is resident or registered. /proc/self/statm is read for it
 //! at requests, at audits and after registrations, never in a call that registers nothing. A device
@@ -63,42 +65,28 @@ pub enum Verdict {
 /// What the pages of memory are, for [`resident`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
-    /// Pages of this process's own, unless they are a file's that were not written to.
+    /// Pages of this process's own.
     Private,
-    /// The same, of a file.
-    PrivateFile,
-    /// Shared with whoever maps them, too.
+    /// Pages of a file of the shim's (REGALL_SHARE).
     Shared,
-    /// The same, of a file that may not be written here.
-    ReadOnlyFile,
 }
 
 impl Backing {
     fn of(attr: Attr) -> Self {
-        let file = attr.kind == Kind::File;
-        match (attr.prot.shared(), file) {
-            (false, false) => Self::Private,
-            (false, true) => Self::PrivateFile,
-            (true, true) if !attr.prot.writable() => Self::ReadOnlyFile,
-            (true, _) => Self::Shared,
+        match attr.prot.shared() {
+            false => Self::Private,
+            true => Self::Shared,
         }
     }
 
-    /// Whether a page with this word of /proc/self/pagemap is resident, and stays the only
-    /// copy when it is registered. The zero page and a file's page under a private mapping
-    /// would be copied.
+    /// Returns whether a page with this word of /proc/self/pagemap is resident, and stays the only
+    /// copy when it is registered. The zero page would be copied.
     const fn has(self, word: u64) -> bool {
         const OWN: u64 = pagemap::PRESENT | pagemap::EXCLUSIVE;
         match self {
-            Self::Private | Self::PrivateFile => word & (OWN | pagemap::FILE) == OWN,
-            Self::Shared | Self::ReadOnlyFile => word & pagemap::PRESENT != 0,
+            Self::Private => word & (OWN | pagemap::FILE) == OWN,
+            Self::Shared => word & pagemap::PRESENT != 0,
         }
-    }
-
-    /// Whether mincore(2) tells. Of files it speaks of the page cache, and of those that
-    /// the process may not write it says that every page is resident.
-    const fn is_told_by_mincore(self) -> bool {
-        matches!(self, Self::Private | Self::Shared)
     }
 }
 
@@ -139,7 +127,7 @@ pub fn verdict(
     if let Some(part) = seen.filter(|part| part.start() == gap.start()) {
         return Verdict::Register(part, 0);
     }
-    if !may_lack_room(attr) && is_small(state, attr, gap.len() - there) {
+    if !may_lack_room(attr) && is_small(state, gap.len() - there) {
         return Verdict::Register(first, first.len());
     }
     if reach == Reach::Resident {
@@ -149,26 +137,15 @@ pub fn verdict(
     Verdict::Wait
 }
 
-/// Whether what memory that says `attr` lies in may have less room than all of it needs: a
-/// file system, or the pool of huge pages. Resident before it is touched, it would take what
-/// others are about to touch.
+/// Returns whether memory that says `attr` is huge pages that are not reserved: there may be fewer
+/// than all of it needs. Resident before it is touched, it would take what others are about to
+/// touch.
 pub fn may_lack_room(attr: Attr) -> bool {
-    match attr.kind {
-        Kind::File => attr.prot.shared(),
-        Kind::Huge => attr.flags.has(Flags::NORESERVE),
-        _ => false,
-    }
+    attr.kind == Kind::Huge && attr.flags.has(Flags::NORESERVE)
 }
 
-fn is_small(state: &State, attr: Attr, len: u64) -> bool {
-    let headroom = state.hca.headroom;
-    // Text is seldom asked for: half is left to what is mapped later.
-    let left = if policy::rank(attr) == policy::TEXT {
-        headroom / ALL / 2
-    } else {
-        0
-    };
-    len <= (headroom / ONE).max(FLOOR) && fits_ahead(state, len.saturating_add(left))
+fn is_small(state: &State, len: u64) -> bool {
+    len <= (state.hca.headroom / ONE).max(FLOOR) && fits_ahead(state, len)
 }
 
 /// Whether `len` more bytes may become resident that nobody has touched.
@@ -193,13 +170,16 @@ pub fn around(range: PageRange) -> PageRange {
 pub fn waits(state: &mut State, d: DomainId, gap: PageRange) {
     if state.hca.primary() == Some(d) {
         state.update(gap, |_, a| {
-            if a.hca == Column::no(Reason::Off) && !a.prot.is_none() {
-                Attr {
-                    hca: Column::no(Reason::Untouched),
+            let why = match policy::is_on_request(a) {
+                true => Reason::OnRequest,
+                false => Reason::Untouched,
+            };
+            match a.hca == Column::no(Reason::Off) && !a.prot.is_none() {
+                true => Attr {
+                    hca: Column::no(why),
                     ..a
-                }
-            } else {
-                a
+                },
+                false => a,
             }
         });
     }
@@ -300,7 +280,7 @@ pub fn resident(gap: PageRange, backing: Backing) -> Option<PageRange> {
 /// does not say.
 fn look(pagemap: Option<&Pagemap>, at: u64, words: &mut [u64], backing: Backing) -> bool {
     let Some(pagemap) = pagemap else {
-        return backing.is_told_by_mincore() && look_by_mincore(at, words);
+        return look_by_mincore(at, words);
     };
     let read = pagemap.read(at, words).is_ok();
     words.iter_mut().for_each(|w| *w = backing.has(*w).into());
@@ -323,18 +303,16 @@ fn look_by_mincore(at: u64, words: &mut [u64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-    use std::os::fd::AsRawFd;
 
     const LEN: usize = 4 << 20;
 
-    /// A fresh mapping; of file `fd`, or of none.
-    fn mapped(prot: i32, flags: i32, fd: Option<i32>) -> (*mut u8, PageRange) {
-        let flags = flags | if fd.is_none() { libc::MAP_ANONYMOUS } else { 0 };
+    /// A fresh mapping.
+    fn mapped(prot: i32) -> (*mut u8, PageRange) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: fresh memory at a place of the kernel's choice. Huge pages would be
         // resident beyond what is touched.
         let p = unsafe {
-            let p = libc::mmap(core::ptr::null_mut(), LEN, prot, flags, fd.unwrap_or(-1), 0);
+            let p = libc::mmap(core::ptr::null_mut(), LEN, prot, flags, -1, 0);
             assert_ne!(p, libc::MAP_FAILED);
             libc::madvise(p, LEN, libc::MADV_NOHUGEPAGE);
             p.cast()
@@ -363,47 +341,10 @@ mod tests {
     #[test]
     fn the_zero_page_is_not_resident() {
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        let (p, range) = mapped(both, libc::MAP_PRIVATE, None);
+        let (p, range) = mapped(both);
         each_page(p, 0..1024, false);
         assert_eq!(resident(range, Backing::Private), None);
         each_page(p, 600..800, true);
         assert_eq!(resident(range, Backing::Private), pages(range, 600, 800));
-    }
-
-    #[test]
-    fn what_others_have_of_a_file_is_not_resident() {
-        let mut file = tempfile();
-        file.write_all(&vec![7; LEN]).unwrap();
-        let fd = Some(file.as_raw_fd());
-        let (p, range) = mapped(libc::PROT_READ, libc::MAP_SHARED, fd);
-        assert_eq!(resident(range, Backing::ReadOnlyFile), None);
-        each_page(p, 0..1024, false);
-        assert_eq!(resident(range, Backing::ReadOnlyFile), Some(range));
-    }
-
-    #[test]
-    fn copies_of_a_files_pages_are_resident() {
-        let mut file = tempfile();
-        file.write_all(&vec![7; LEN]).unwrap();
-        let fd = Some(file.as_raw_fd());
-        let both = libc::PROT_READ | libc::PROT_WRITE;
-        let (p, range) = mapped(both, libc::MAP_PRIVATE, fd);
-        each_page(p, 0..1024, false);
-        assert_eq!(resident(range, Backing::PrivateFile), None);
-        each_page(p, 100..200, true);
-        assert_eq!(
-            resident(range, Backing::PrivateFile),
-            pages(range, 100, 200)
-        );
-    }
-
-    fn tempfile() -> std::fs::File {
-        let name = std::format!("regall-waiting-{:?}", std::thread::current().id());
-        let path = std::env::temp_dir().join(name);
-        let mut options = std::fs::File::options();
-        let open = options.read(true).write(true).create(true).truncate(true);
-        let file = open.open(&path).unwrap();
-        std::fs::remove_file(path).unwrap();
-        file
     }
 }

@@ -105,6 +105,7 @@ fn why(column: Column) -> String {
         Reason::Inherited => "inherited at fork",
         Reason::Off => "no registrar is active",
         Reason::Untouched => "nobody has touched it or asked for it yet",
+        Reason::OnRequest => "registered when it is asked for",
         Reason::Refused => {
             let errno = std::io::Error::from_raw_os_error(column.errno.into());
             return format!("refused, {errno}").replace(" (os error ", " (errno ");

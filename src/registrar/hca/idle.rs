@@ -1,6 +1,6 @@
-//! Regions that nobody borrows any more, whose keys peers still have: which they are, and since
-//! when. Time is counted in ticks, which a thread of the shim's counts while there are such
-//! regions: to lend and give back a region costs no look at a clock.
+//! Regions that were given back, whose keys peers still have: which they are, and since when. Time
+//! is counted in ticks, half of REGALL_REVOKE_MS each, which a thread of the shim's counts while
+//! there are such regions: to lend and give back a region costs no look at a clock.
 
 use super::records::{Life, Record, RecordId, Records};
 use super::Deregistration;
@@ -33,17 +33,38 @@ pub enum Due {
     Now,
 }
 
+/// Ticks from the moment at which a region was first given back: then nobody gets it any more ...
+const LENT: u32 = 2;
+/// ... and it goes, as soon as nobody has it. (The first tick may be as good as over.)
+pub const KEPT: u32 = 3;
+
 impl Record {
+    /// Notes that a borrower has given it back: its keys are to go.
+    pub fn begin_to_go(&mut self) {
+        if self.idle == 0 {
+            self.idle = now();
+        }
+    }
+
+    /// Ticks since then. `None`: its keys may stay. After an overrun of the count (years) they go at
+    /// once.
+    fn passed(&self, now: u32) -> Option<u32> {
+        (self.idle != 0).then(|| now.checked_sub(self.idle).unwrap_or(u32::MAX))
+    }
+
+    /// Returns whether its keys are about to go, so that nobody else gets them.
+    pub fn is_to_go(&self) -> bool {
+        self.passed(now()).is_some_and(|passed| passed >= LENT)
+    }
+
     /// What is to be done about it in tick `now`, if so many ticks have to pass.
     pub fn due(&self, now: u32, ticks: u32) -> Due {
         let there = matches!(self.life, Life::Live | Life::Spoiled);
-        if self.idle == 0 || self.borrowers != 0 || !there {
-            return Due::Never;
-        }
-        // After an overrun of the count (years) a region waits once more, and no longer.
-        match now.checked_sub(self.idle) {
-            Some(passed) if passed < ticks => Due::Later,
-            _ => Due::Now,
+        match self.passed(now) {
+            Some(passed) if there && passed < ticks => Due::Later,
+            Some(_) if there && self.borrowers == 0 => Due::Now,
+            // Who gives it back last has the thread look at it.
+            _ => Due::Never,
         }
     }
 }
@@ -230,9 +251,10 @@ mod tests {
         assert_eq!(record(6).due(9, 3), Due::Now);
         assert_eq!(record(9).due(9, 0), Due::Now);
         assert_eq!(record(9).due(2, 3), Due::Now, "the count began anew");
-        let mut lent = record(1);
+        let mut lent = record(7);
         lent.borrowers = 1;
-        assert_eq!(lent.due(9, 3), Due::Never);
+        assert_eq!(lent.due(9, 3), Due::Later);
+        assert_eq!(lent.due(10, 3), Due::Never, "who has it gives it back");
         for (life, due) in [
             (Life::Retired, Due::Never),
             (Life::Refused(1), Due::Never),

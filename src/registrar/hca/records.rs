@@ -63,16 +63,16 @@ pub struct Record {
     pub domain: DomainId,
     /// Handles that the application holds on it.
     pub borrowers: u32,
-    /// When its last borrower gave it back, in ticks of [`super::idle`]; 0: it has never been lent,
-    /// or its keys may stay.
+    /// When a borrower first gave it back, in ticks of [`super::idle`]; 0: nobody has, or its keys
+    /// may stay.
     pub idle: u32,
     /// Its slot in the directory.
     pub slot: Option<SlotRef>,
     /// What it stands for.
     pub life: Life,
-    /// Of shared memory: others may cut it or punch holes in it, and nobody is told. Not to be
-    /// lent.
-    pub shared: bool,
+    /// Whether its memory is a file's or shared: others may change it, and nobody is told. It is
+    /// not lent.
+    pub of_others: bool,
     /// There was a hole beside it: it is not to be part of a large region.
     pub cut: bool,
     /// Bytes of it that nobody had touched, or asked for, before it was registered.
@@ -219,7 +219,7 @@ impl Record {
             idle: 0,
             slot: None,
             life,
-            shared: false,
+            of_others: false,
             cut: false,
             ahead: 0,
             asked: 0,
