@@ -114,7 +114,7 @@ impl Script {
 
         let mut command = Command::new("unshare");
         Mode::Plain.apply(&mut command);
-        command.args(["--mount", "--pid", "--net", "--ipc", "--fork"]);
+        command.args(["--mount", "--uts", "--pid", "--net", "--ipc", "--fork"]);
         command.args(["--kill-child", "bash", "-c"]);
         command.arg(r#"exec 3>"$WRONG"; . "$FOLDER/machine.sh"; . "$FOLDER/$NAME.sh""#);
         command.env(

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use regall_tests::apart::private_shm;
 use regall_tests::child::{self, Beside, Outcome};
 use regall_tests::mode::Mode;
 use regall_tests::screen::Screen;
@@ -134,6 +135,8 @@ fn rates_are_those_of_a_busy_process() {
 
 #[test]
 fn once_is_plain_text() {
+    // Other tests forge directories, which it would tell of.
+    let _ = private_shm(64);
     let (one, other) = (sleeper(&[]), busy(&[]));
     let done = regall(&["top", "--once", "--interval", "0.2", "--sort", "maps"]);
     assert_eq!((done.end().as_str(), done.stderr.as_str()), ("exit 0", ""));
