@@ -37,7 +37,7 @@ fn is_paused() -> bool {
 
 const MILLISECOND: u64 = 1_000_000;
 /// The shortest tick, in nanoseconds.
-const SHORTEST: u64 = MILLISECOND / 2;
+const SHORTEST: u64 = MILLISECOND / 4;
 /// The rotator ends when nothing was to be done for so long, in nanoseconds.
 const QUIET: u64 = 2000 * MILLISECOND;
 /// How often it looks whether the process lives, and asks again for what was bound, in
@@ -55,7 +55,7 @@ fn pace() -> (u64, u32) {
         None => (GLANCE, u32::MAX),
         Some(0) => (SHORTEST, 0),
         Some(ms) => (
-            (u64::from(ms) * MILLISECOND / 2).max(SHORTEST),
+            (u64::from(ms) * MILLISECOND / 4).max(SHORTEST),
             revoking::KEPT,
         ),
     }

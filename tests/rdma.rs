@@ -125,7 +125,7 @@ mod stock {
         limits = "limits" [] [] Same;
         odd = "odd" [] [] Same;
         settings = "settings" [] [] Same;
-        cost = "cost" [] [] Same;
+        cost = "cost" [] [("REGALL_REVOKE_MS", "off")] Same;
         requests = "requests" [] [] Same;
         requests_auto = "requests" [] [("REGALL_PIN", "auto")] Same;
         requests_within = "requests_within" [] [] Same;
@@ -163,7 +163,7 @@ mod stock_more {
         filtered_reached = "filtered" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         filtered_by_symbols = "filtered" [] [BY_SYMBOLS, ("REGALL_PIN", "auto")] Same;
         filtered_later = "filtered" [] [("REGALL_HCA_FILL", "later")] Same;
-        borrow_auto = "borrow" [] [("REGALL_PIN", "auto")] Same;
+        borrow_auto = "borrow" [] [("REGALL_PIN", "auto"), ("REGALL_REVOKE_MS", "off")] Same;
         truth_auto = "truth" ["24", "3", REGALL, "both"] [("REGALL_ACCESS", "remote-read"), ("REGALL_PIN", "auto"), ("REGALL_REVOKE_MS", "1")] Alone;
         busy = "busy" ["300"] [] Same;
         keys = "keys" [] [] Same;
@@ -180,14 +180,14 @@ mod stock_more {
         forks_on_stacks = "forks" ["on_stacks"] [] Same;
         forks_that_share = "forks" ["share"] [("REGALL_SHARE", "always")] Same;
         loaded = "loaded" [] [] Same;
-        cost_by_symbols = "cost" [] [BY_SYMBOLS] Same;
+        cost_by_symbols = "cost" [] [BY_SYMBOLS, ("REGALL_REVOKE_MS", "off")] Same;
         requests_off = "requests" [] [("REGALL_HCA", "off")] Same;
         requests_exact = "requests" [] [("REGALL_KEYS", "exact")] Same;
         requests_by_symbols = "requests" [] [BY_SYMBOLS] Same;
         closed_by_symbols = "closed" [] [BY_SYMBOLS] Same;
         descriptors_exact = "descriptors" [] [("REGALL_KEYS", "exact")] Same;
         descriptors_refused = "descriptors" ["refused"] [] Same;
-        borrow_by_symbols = "borrow" [] [BY_SYMBOLS] Same;
+        borrow_by_symbols = "borrow" [] [BY_SYMBOLS, ("REGALL_REVOKE_MS", "off")] Same;
         inherited_by_symbols = "inherited" [] [BY_SYMBOLS] Same;
         storm = "storm" ["6"] [("REGALL_REVOKE_MS", "1")] Same;
     }

@@ -1,5 +1,5 @@
 //! Regions that were given back, whose keys peers still have: which they are, and since when. Time
-//! is counted in ticks, half of REGALL_REVOKE_MS each, which a thread of the shim's counts while
+//! is counted in ticks, a quarter of REGALL_REVOKE_MS each, which a thread of the shim's counts while
 //! there are such regions: to lend and give back a region costs no look at a clock.
 
 use super::records::{Life, Record, RecordId, Records};
@@ -33,10 +33,9 @@ pub enum Due {
     Now,
 }
 
-/// Ticks from the moment at which a region was first given back: then nobody gets it any more ...
-const LENT: u32 = 2;
-/// ... and it goes, as soon as nobody has it. (The first tick may be as good as over.)
-pub const KEPT: u32 = 3;
+/// Ticks from the moment at which a region was first given back: then nobody gets it any more, and
+/// it goes, as soon as nobody has it. (The first tick may be as good as over.)
+pub const KEPT: u32 = 4;
 
 impl Record {
     /// Notes that a borrower has given it back: its keys are to go.
@@ -54,7 +53,7 @@ impl Record {
 
     /// Returns whether its keys are about to go, so that nobody else gets them.
     pub fn is_to_go(&self) -> bool {
-        self.passed(now()).is_some_and(|passed| passed >= LENT)
+        self.passed(now()).is_some_and(|passed| passed >= KEPT)
     }
 
     /// What is to be done about it in tick `now`, if so many ticks have to pass.
