@@ -2,6 +2,7 @@
 
 use crate::config::{self, Pin};
 use crate::sys::Errno;
+use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
 
 /// What the pin set is to do with a range.
@@ -161,6 +162,20 @@ pub fn locked(attr: Attr) -> Attr {
         pin: Column::YES,
         flags: attr.flags.with(Flags::ONFAULT),
         ..attr
+    }
+}
+
+/// Returns whether the kernel does not merge again what was divided of a mapping that says `attr`: a
+/// System V segment or huge pages (vm_ops->close).
+pub fn stays_divided(attr: Attr) -> bool {
+    matches!(attr.kind, Kind::Shm | Kind::Huge)
+}
+
+/// What is locked or unlocked together with `part` of the mapping `whole`, which says `attr`.
+pub fn with_rest(attr: Attr, part: PageRange, whole: PageRange) -> PageRange {
+    match stays_divided(attr) {
+        true => whole,
+        false => part,
     }
 }
 

@@ -98,6 +98,12 @@ impl View {
         Ok(self.row_at(addr)?.map(Found::of))
     }
 
+    /// As [`View::lookup`], for a signal handler that may have interrupted a writer: [`Busy`] at once.
+    #[inline]
+    pub fn lookup_now(&self, addr: u64) -> Result<Option<Found>, Busy> {
+        Ok(self.row_now(addr)?.map(Found::of))
+    }
+
     /// Looks `addr` up, first among the ranges that this thread found lately.
     #[inline]
     pub fn lookup_hinted(&self, addr: u64, hint: &Hint) -> Result<Option<Found>, Busy> {

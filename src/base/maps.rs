@@ -4,7 +4,7 @@ use crate::sys::file::Fd;
 use crate::sys::mappings::{Mapping, Wanted};
 use crate::sys::{shm_bytes, Result, Undisturbed};
 use regall_directory::addr::{PageRange, PAGE};
-use regall_directory::maps::{each_line, parse, Line, LineError, Lines};
+use regall_directory::maps::{each_line, Line};
 use regall_directory::vocab::Prot;
 
 /// Bytes of buffer to read the list with. A line longer than that (a path of
@@ -136,41 +136,6 @@ pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> b
         never
     });
     never && read.is_ok()
-}
-
-/// Calls `f` with the part of each of the kernel's mappings that lies in `range`, and with the words
-/// for what it is (`VmFlags` in proc(5)), until it says no. The kernel looks at the pages of all
-/// mappings before, too.
-#[cold]
-#[inline(never)]
-pub fn each_with_flags(range: PageRange, mut f: impl FnMut(PageRange, &[u8]) -> bool) {
-    let mut buffer = [0u8; BUFFER_BYTES];
-    // A handler that jumps away would leave it open.
-    let _undisturbed = Undisturbed::new();
-    let Ok(fd) = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0) else {
-        return;
-    };
-    let mut mapping: Option<PageRange> = None;
-    let mut lines = Lines::new(&mut buffer, |room| fd.read(room));
-    while let Some(line) = lines.next_line() {
-        let line = match line {
-            Ok(line) => line,
-            Err(LineError::TooLong) => continue,
-            Err(LineError::Read(_)) => return,
-        };
-        let Some(flags) = line.strip_prefix(b"VmFlags:") else {
-            mapping = parse(line).map(|line| line.range).or(mapping);
-            continue;
-        };
-        let Some(mapping) = mapping.take() else {
-            continue;
-        };
-        let wanted = mapping.intersection(range);
-        let go_on = wanted.is_none_or(|part| f(part, flags));
-        if !go_on || mapping.end() >= range.end() {
-            return;
-        }
-    }
 }
 
 /// The mappings of the System V segment that was attached at `addr`: how many

@@ -2,21 +2,18 @@
 //! madvise, process_madvise, userfaultfd, mbind, io_uring.
 
 use super::discard::{
-    self, alone, call_alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED,
+    self, alone, keep_lazy, replaces_pages, unpinned, GUARD_INSTALL, NEEDS_UNLOCKED,
 };
 use super::flight::Flight;
-use super::overtaken::may_be_late;
 use super::settling::settle;
 use super::turns::lock_for;
 use super::unpinning::let_go;
-use super::{
-    backed, begin_work, divided, end, failed, guards, lock, open, real, retracting, USER_END,
-};
+use super::{backed, begin_work, end, failed, guards, lock, open, real, retracting, USER_END};
 use crate::arch::Frame;
 use crate::base::{copies, counters, settings, unseen};
 use crate::config::Pin;
 use crate::share;
-use crate::sys::{self, file, Errno};
+use crate::sys::{self, file};
 use crate::text::{number, Text};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -50,7 +47,6 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
     if advised == GUARD_INSTALL {
         guards::guarded_somewhere();
     }
-    divided::advised(None, advised);
     let concerned = share::any() && backed::concerns(advised);
     if concerned && is_self(pidfd as i32) {
         if let Some(value) = one_by_one(frame) {
@@ -150,21 +146,14 @@ fn advise_batch(frame: &Frame, flight: &Flight, vector: u64, batch: &Batch) -> i
     }
     for range in each.clone() {
         retracting::refresh(range);
-        let_go(range);
     }
     let mut some = *frame;
     some.args[1] = vector;
     some.args[2] = batch.known().len() as u64;
-    let mut value = real(&some);
-    // How far it came says how much was done: less where something is locked.
-    let short = |v: i64| v == -i64::from(Errno::INVAL.0) || (0..batch.bytes()).contains(&v);
-    if let (Some(hull), true) = (hull, short(value) && (flight.lost_track() || may_be_late())) {
-        value = call_alone(hull, each.clone(), value, short, || real(&some));
+    match hull {
+        Some(hull) => unpinned(flight, hull, each, || real(&some)),
+        None => real(&some),
     }
-    for range in each {
-        settle(range);
-    }
-    value
 }
 
 /// process_madvise(2) of this process's own memory, some of which may be a file's behind the
@@ -267,7 +256,6 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     }
     // Pages that are missing are its business, whatever it says of them then.
     guards::guarded_somewhere();
-    divided::said(asked.map(|(range, _)| range));
     // Noted where nothing holds memory yet, too: an adapter may from its first domain on.
     let flight = open(Call::Userfault);
     if let Some((range, _)) = asked {
@@ -356,7 +344,6 @@ pub fn mbind(frame: &mut Frame) -> i64 {
         backed::about_to_bind(frame);
     }
     let value = real(&moving);
-    divided::bound(PageRange::from_call(frame.args[0], frame.args[1]));
     if value == 0 && share::any() {
         backed::bound(frame);
     }
@@ -377,7 +364,6 @@ pub fn ring(frame: &mut Frame) -> i64 {
     }
     counters::count_call(Call::IoUringSetup);
     let value = real(frame);
-    divided::said(None);
     if !failed(value) && settings::config().pin != Pin::Off && !SAID.swap(true, Relaxed) {
         log::info!(
             "io_uring is used: IORING_OP_MADVISE with DONTNEED, FREE, COLD or PAGEOUT fails with \

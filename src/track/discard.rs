@@ -3,22 +3,22 @@
 //! pages.
 
 use super::flight::Flight;
-use super::overtaken::may_be_late;
 use super::settling::{repin, settle};
 use super::turns::{lock_for, wait_for_what_is_taken, Taken};
 use super::unpinning::{call_unpinned, let_go};
 use super::{
-    close, divided, guards, lock, notes, open, real, registering, resync, retracting, subscribers,
-    State,
+    close, guards, lock, notes, open, real, registering, resync, retracting, subscribers, State,
+    VIEW,
 };
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::policy;
-use crate::registrar::pin;
-use crate::sys::{file, Errno, DONTNEED_LOCKED};
+use crate::registrar::pin::{self, PinSet};
+use crate::sys::{self, file, Errno, DONTNEED_LOCKED};
 use core::ops::ControlFlow;
-use regall_directory::addr::PageRange;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind};
 
@@ -47,9 +47,8 @@ const NEW_PAGES: [i32; 5] = [
 ];
 
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
-const BUSY: i64 = -(Errno::BUSY.0 as i64);
-/// Who waits for a call that is made where nobody pins does not wait for ever: it is made so
-/// often.
+
+/// Who waits for others does not wait for ever: they are waited for so often.
 const TRIES: u32 = 64;
 
 /// Whether an address may stand for other pages after this advice.
@@ -74,7 +73,6 @@ pub fn madvise(frame: &mut Frame) -> i64 {
         guards::guarded(range);
     }
     if !other_pages && (!unlocked || settings::config().pin == Pin::Off) {
-        divided::advised(PageRange::from_call(addr, len), advice);
         counters::count_call(Call::Madvise);
         // The last that a thread does is giving its stack's pages back.
         super::pay_debts();
@@ -85,12 +83,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     };
     let flight = open(Call::Madvise);
     let Some(guard) = lock_for(&[Some(range)]) else {
-        // In a handler on top of the lock's holder: if the pins are in the way
-        // it fails, as it may for an application that locks its memory itself.
-        subscribers::pages_replaced(range);
-        let value = real(frame);
-        notes::later(range);
-        return value;
+        return without_the_lock(frame, range, unlocked);
     };
     flight.claim(&guard, range);
     let pins = pins_in(&guard, range);
@@ -113,6 +106,48 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     value
 }
 
+/// madvise(2) in a handler on top of the lock's holder. What the index knows to be locked by us alone is
+/// unlocked; the rest is left to the kernel.
+#[cold]
+#[inline(never)]
+fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
+    subscribers::pages_replaced(range);
+    let any = unlocked && settings::config().pin != Pin::Off && unlock_known(range);
+    let value = real(frame);
+    match any && !registering::active() {
+        true => notes::unlocked(range),
+        false => notes::later(range),
+    }
+    value
+}
+
+/// Entries that a handler looks up at the most.
+const LOOK_UPS: usize = 64;
+
+/// Whether something was unlocked.
+fn unlock_known(range: PageRange) -> bool {
+    let (mut at, mut any) = (range.start(), false);
+    for _ in 0..LOOK_UPS {
+        let Ok(Some(found)) = VIEW.lookup_now(at) else {
+            break;
+        };
+        let attr = found.attr();
+        let ours = attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED);
+        if let Some(part) = found
+            .range()
+            .and_then(|r| r.intersection(range))
+            .filter(|_| ours)
+        {
+            any |= PinSet.deregister(part).is_ok();
+        }
+        at = found.end;
+        if at >= range.end() {
+            break;
+        }
+    }
+    any
+}
+
 /// Makes the call where pins of ours are, or are not, in its way.
 #[inline]
 fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> i64 {
@@ -125,78 +160,52 @@ fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> 
             }
             value
         }
-        Pins::None => insist(flight, range, real(frame), INVAL, || real(frame)),
-        Pins::OnlyOurs { .. } if advice == libc::MADV_DONTNEED => drop_locked(flight, frame, range),
+        Pins::OnlyOurs { .. } if advice == libc::MADV_DONTNEED && knows_locked() => {
+            drop_locked(frame, range)
+        }
         // Locked again, it could not be freed when memory is short: it is freed now.
-        Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE => {
-            drop_locked(flight, frame, range)
+        Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE && knows_locked() => {
+            drop_locked(frame, range)
         }
         _ => {
-            let_go(range);
             if advice == GUARD_INSTALL {
                 keep_lazy(range);
             }
-            let value = insist(flight, range, real(frame), INVAL, || real(frame));
-            settle(range);
-            value
+            unpinned(flight, range, core::iter::once(range), || real(frame))
         }
     }
 }
 
-/// A call that needs unlocked memory came to `value`, with our pins out of its way. If that is
-/// `refusal`, and another thread's call is about the same memory, that one may have pinned
-/// something there before the kernel had this call: it is made `again` where nobody can.
+/// Makes a call about `ranges` in `all` that needs unlocked memory: once, with none of our pins there,
+/// and nobody who could pin something. What another call is about to replace may be pinned still: that
+/// one is waited for.
 #[inline]
-fn insist(
+pub fn unpinned(
     flight: &Flight,
-    range: PageRange,
-    value: i64,
-    refusal: i64,
-    again: impl Fn() -> i64,
-) -> i64 {
-    // Pins come of calls that meet this one, or were overtaken; all others wait for it to end.
-    if value != refusal || !flight.lost_track() && !may_be_late() {
-        return value;
-    }
-    let value = call_alone(
-        range,
-        core::iter::once(range),
-        value,
-        |v| v == refusal,
-        again,
-    );
-    settle(range);
-    value
-}
-
-/// Makes a call about `ranges` in `all` once more, which came to `value`, with nothing of ours
-/// pinned there, and nobody who could. What another call is about to replace may be pinned still:
-/// that one is waited for. What it needs for that is left to be settled.
-#[cold]
-#[inline(never)]
-pub fn call_alone(
     all: PageRange,
     ranges: impl Iterator<Item = PageRange> + Clone,
-    mut value: i64,
-    refused: impl Fn(i64) -> bool,
     call: impl Fn() -> i64,
 ) -> i64 {
-    for _ in 0..TRIES {
-        match call_unpinned(all, ranges.clone(), &call) {
-            Some((overtaken, again)) => {
-                value = again;
-                if !refused(value) {
-                    break;
-                }
-                match wait_for_what_is_taken(ranges.clone()) {
-                    Taken::Nothing if !overtaken => break,
-                    Taken::Nothing | Taken::Done => (),
-                    Taken::Left => resync::range(all, false),
-                }
+    let mut value = None;
+    for tries in 0..TRIES {
+        let patient = flight.lost_track() && tries + 1 < TRIES;
+        match call_unpinned(all, ranges.clone(), patient, &call) {
+            Some(None) => match wait_for_what_is_taken(ranges.clone()) {
+                Taken::Left => resync::range(all, false),
+                Taken::Nothing | Taken::Done => (),
+            },
+            done => {
+                value = done.flatten();
+                break;
             }
-            None => break,
         }
     }
+    let value = value.unwrap_or_else(|| {
+        // In a handler on top of the lock's holder; or the application is locking it.
+        let_go(all);
+        call()
+    });
+    settle(all);
     value
 }
 
@@ -287,17 +296,25 @@ fn frame_with(frame: &Frame, advice: i32) -> Frame {
 }
 
 /// MADV_DONTNEED, or MADV_FREE of memory that is freed at once, in one call that leaves the
-/// pins in place, where the kernel can.
-fn drop_locked(flight: &Flight, frame: &mut Frame, range: PageRange) -> i64 {
-    let mut value = real(&frame_with(frame, DONTNEED_LOCKED));
-    if value == INVAL {
-        let_go(range);
-        value = insist(flight, range, real(frame), INVAL, || real(frame));
-        settle(range);
-    } else {
-        repin(range);
-    }
+/// pins in place.
+fn drop_locked(frame: &mut Frame, range: PageRange) -> i64 {
+    let value = real(&frame_with(frame, DONTNEED_LOCKED));
+    repin(range);
     value
+}
+
+/// Returns whether the kernel knows MADV_DONTNEED_LOCKED (Linux 5.18).
+fn knows_locked() -> bool {
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    match ANSWER.load(Relaxed) {
+        0 => {
+            // SAFETY: advice about no memory at all, of which the kernel looks at the number alone.
+            let knows = unsafe { sys::advise_any(PAGE, 0, DONTNEED_LOCKED) }.is_ok();
+            ANSWER.store(1 + u8::from(knows), Relaxed);
+            knows
+        }
+        answer => answer == 2,
+    }
 }
 
 /// What is pinned of `range` is pinned on fault from now on: to populate guards is an error.
@@ -324,9 +341,7 @@ pub fn msync(frame: &mut Frame) -> i64 {
     if let Some(guard) = lock_for(&[Some(range)]) {
         flight.claim(&guard, range);
     }
-    let_go(range);
-    let value = insist(&flight, range, real(frame), BUSY, || real(frame));
-    settle(range);
+    let value = unpinned(&flight, range, core::iter::once(range), || real(frame));
     close(flight, range);
     value
 }

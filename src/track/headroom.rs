@@ -1,13 +1,13 @@
 //! Room under RLIMIT_MEMLOCK for a call that our pins have taken it from.
 //!
-//! The kernel charges a few calls for locked memory and refuses them beyond the limit. Such a
-//! call is made again without some of our pins, but only if it fits under the limit without
-//! them. They are pinned again at the end of the call, as far as they fit, and once more when
+//! The kernel charges a few calls for locked memory and refuses them beyond the limit. Some of our
+//! pins go for such a call, but only if it fits under the limit without them: before it, if it may
+//! change something and fail, else when it has failed, and it is made again once. They are pinned again at the end of the call, as far as they fit, and once more when
 //! the application unlocks something.
 
 use super::turns::postpone;
 use super::unpinning::{let_go_of, unlock_around};
-use super::{failed, flight, lock, real, APP_FUTURE, USER_END};
+use super::{flight, lock, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
@@ -20,10 +20,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Column, Flags, Reason};
-
-/// Another thread may pin something in the room that was made: a call is made again this
-/// often at most.
-const TRIES: u32 = 3;
 
 /// What a call is charged for.
 #[derive(Clone, Copy)]
@@ -57,25 +53,19 @@ impl Charge {
     }
 }
 
-/// Makes a call again that was `refused` for its `charge`, with room made for it. Returns
-/// what the kernel says in the end.
+/// Makes a call again, once, that was `refused` for its `charge`, and that has changed nothing: with
+/// room made for it. Returns what the kernel says in the end.
 #[inline]
 pub fn retry(
     frame: &Frame,
-    mut value: i64,
+    value: i64,
     refused: impl Fn(i64) -> bool,
     charge: Option<Charge>,
 ) -> i64 {
-    let Some(charge) = charge else {
-        return value;
-    };
-    for _ in 0..TRIES {
-        if !refused(value) || !make_room(charge) {
-            break;
-        }
-        value = real(frame);
+    match charge.is_some_and(|charge| refused(value) && make_room(charge)) {
+        true => real(frame),
+        false => value,
     }
-    value
 }
 
 /// Whether the kernel has said that a new mapping is beyond the limit.
@@ -88,7 +78,7 @@ pub fn is_beyond(value: i64) -> bool {
 /// our pins either, or if they are not in its way.
 #[cold]
 #[inline(never)]
-fn make_room(charge: Charge) -> bool {
+pub fn make_room(charge: Charge) -> bool {
     if settings::config().pin == Pin::Off {
         return false;
     }
@@ -285,72 +275,52 @@ const USUAL_MAPPINGS: u64 = 65_530;
 /// Mappings of the kernel's that one call may need beyond those that there are.
 const SPARE: u64 = 64;
 
-/// Makes a call again that has failed with ENOMEM where there are as many mappings as there
-/// may be: under a limit our pins are in parts of mappings, which makes more of them.
+/// Lets go of our pins where there are about as many mappings as there may be: under a limit they are
+/// in parts of mappings, which makes more of them. Whether there were any.
 ///
 /// They stay away until the application unlocks something: pinned again they would be in the
 /// way of the next call.
 #[inline]
-pub fn retry_crowded(frame: &Frame, value: i64) -> i64 {
-    if value != -i64::from(Errno::NOMEM.0) || !limits::bound() {
-        return value;
-    }
-    match make_mappings() {
-        Some(hull) => crowded(frame, hull),
-        None => value,
-    }
+pub fn thin_out() -> bool {
+    limits::bound() && are_many(1) && thin_out_now()
 }
 
 #[cold]
 #[inline(never)]
-fn crowded(frame: &Frame, hull: PageRange) -> i64 {
-    let value = real(frame);
-    if failed(value) {
-        postpone(hull);
-    } else if let Some(mut guard) = lock() {
+fn thin_out_now() -> bool {
+    if settings::config().pin == Pin::Off {
+        return false;
+    }
+    let all = PageRange::new(0, USER_END);
+    let Some(hull) = all.and_then(|all| give_up(all, u64::MAX, None)) else {
+        return false;
+    };
+    if let Some(mut guard) = lock() {
         guard.update(hull, |_, a| with_reason(a, Reason::Off, Reason::Limit));
     }
-    value
+    true
 }
 
-/// Makes an mprotect of `range` again that has failed with ENOMEM where there are many mappings: what
-/// becomes one mapping with its neighbours makes no further one, but where these are locked and it
-/// is not. They are pinned again at the end of the call, together with it.
+/// Whether the kernel has said that there may be no more mappings, or no more memory.
 #[inline]
-pub fn retry_beside(frame: &Frame, value: i64, range: PageRange) -> i64 {
-    if value != -i64::from(Errno::NOMEM.0) {
-        return value;
-    }
-    beside(frame, value, range)
+pub fn is_crowded(value: i64) -> bool {
+    value == -i64::from(Errno::NOMEM.0)
 }
 
+/// Unlocks what lies beside `range` where there are many mappings: what becomes one mapping with its
+/// neighbours makes no further one, but where these are locked and it is not. They are pinned again at
+/// the end of the call, together with it. Whether there was anything.
 #[cold]
 #[inline(never)]
-fn beside(frame: &Frame, value: i64, range: PageRange) -> i64 {
+pub fn unlock_beside(range: PageRange) -> bool {
     if settings::config().pin == Pin::Off || !are_many(2) {
-        return value;
+        return false;
     }
     let sides = [range.start().wrapping_sub(PAGE), range.end()];
-    let mut any = false;
-    for page in sides
+    let pages = sides
         .into_iter()
-        .filter_map(|at| PageRange::from_call(at, PAGE))
-    {
-        any |= unlock_around(page);
-    }
-    match any {
-        true => real(frame),
-        false => value,
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn make_mappings() -> Option<PageRange> {
-    if settings::config().pin == Pin::Off || !are_many(1) {
-        return None;
-    }
-    give_up(PageRange::new(0, USER_END)?, u64::MAX, None)
+        .filter_map(|at| PageRange::from_call(at, PAGE));
+    pages.filter(|page| unlock_around(*page)).count() != 0
 }
 
 /// As many mappings as a process may have, as was read last; 0: it was not read yet.

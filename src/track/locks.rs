@@ -7,18 +7,19 @@ use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
 use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
 use super::turns::lock_for;
+use super::unpinning::let_go_of;
 use super::{close, end, failed, lock, open, real, State, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::limits;
-use crate::policy;
+use crate::policy::{self, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::share;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::Relaxed;
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
 
@@ -28,10 +29,16 @@ fn counts() -> bool {
     settings::config().pin != Pin::Off || share::any() || share::on()
 }
 
+/// The pages that a lock of `len` bytes at `addr` is about: of no bytes within a page, that page.
+fn pages_of(addr: u64, len: u64) -> Option<PageRange> {
+    let within = addr % PAGE;
+    PageRange::from_call(addr - within, len.checked_add(within)?)
+}
+
 /// mlock(2) and mlock2(2).
 #[inline(never)]
 pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
-    let range = PageRange::covering(frame.args[0], frame.args[1]);
+    let range = pages_of(frame.args[0], frame.args[1]);
     let known = call == Call::Mlock || frame.args[2] & !u64::from(libc::MLOCK_ONFAULT) == 0;
     let ours = known && counts();
     let (Some(range), true) = (range, ours) else {
@@ -100,7 +107,7 @@ fn up_to_hole(range: PageRange) -> Option<PageRange> {
 /// munlock(2).
 #[inline(never)]
 pub fn munlock(frame: &mut Frame) -> i64 {
-    let range = PageRange::covering(frame.args[0], frame.args[1]);
+    let range = pages_of(frame.args[0], frame.args[1]);
     let (Some(range), true) = (range, counts()) else {
         counters::count_call(Call::Munlock);
         return real(frame);
@@ -111,6 +118,10 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     if huge {
         unlock_huge(range, policy::has_our_lock);
     }
+    // (What is not merged again is not divided.)
+    let_go_of(range, |_, part, attr| {
+        Some(part).filter(|_| policy::stays_divided(attr))
+    });
     let value = real(frame);
     // Done by the kernel up to a hole, if it failed. Our pins went with it and
     // come back.
@@ -220,11 +231,17 @@ fn unlock_huge(range: PageRange, which: impl Fn(Attr) -> bool) {
     }
 }
 
-/// `attr` without the application's locks.
+/// `attr` without the application's locks. What they have populated we lock on fault, where nothing is
+/// populated.
 fn without(attr: Attr, app: Flags) -> Attr {
-    Attr {
-        flags: attr.flags.without(app),
-        ..attr
+    let flags = attr.flags.without(app);
+    let attr = Attr { flags, ..attr };
+    match policy::wanted(attr, settings::config().pin, false) {
+        Want::OnFault if attr.pin.held() => Attr {
+            flags: flags.with(Flags::ONFAULT),
+            ..attr
+        },
+        _ => attr,
     }
 }
 

@@ -16,6 +16,7 @@ use crate::arch::Frame;
 use crate::base::settings;
 use crate::huge;
 use crate::ledger::Origin;
+use crate::limits;
 use crate::policy;
 use crate::share;
 use crate::sys::{self, file, Errno};
@@ -58,11 +59,11 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     let flight = open(Call::Mmap);
     let mut taken = Taken::new();
     if let Some(target) = target {
-        take_target(&flight, target, &mut taken);
+        take_target(&flight, target, charge(frame), &mut taken);
     }
     let mut value = real(frame);
-    if failed(value) {
-        value = with_room(frame, value, &mut taken);
+    if failed(value) && target.is_none() {
+        value = with_room(frame, value);
     }
     if failed(value) {
         match target {
@@ -101,17 +102,40 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     value
 }
 
-/// Takes what a fixed mapping is to replace out of the ledger and of the regions.
+/// Takes what a fixed mapping is to replace out of the ledger and of the regions. The kernel may unmap
+/// it and refuse the rest, so the call is made once: what is charged for it has room before.
 #[inline]
-fn take_target(flight: &Flight, target: PageRange, taken: &mut Taken) {
-    match lock_for(&[Some(target)]) {
-        Some(mut guard) => {
-            flight.claim(&guard, target);
-            taken.take(&mut guard, target);
+fn take_target(flight: &Flight, target: PageRange, charge: Option<Charge>, taken: &mut Taken) {
+    let mut locked = lock_for(&[Some(target)]);
+    if let Some(guard) = &locked {
+        flight.claim(guard, target);
+    }
+    if limits::bound() {
+        drop(locked);
+        headroom::thin_out();
+        if let Some(charge) = charge {
+            let_go(target);
+            headroom::make_room(charge);
         }
+        locked = lock_for(&[Some(target)]);
+    }
+    match locked {
+        Some(mut guard) => taken.take(&mut guard, target),
         None => deferred::gone(target),
     }
     retracting::retract(target);
+}
+
+/// What an mmap is charged for. What memfd_secret(2) has made is charged as locked memory is.
+#[inline]
+fn charge(frame: &Frame) -> Option<Charge> {
+    let [_, len, _, flags, ..] = frame.args;
+    let set = |bit: i32| flags & bit as u64 != 0;
+    let file = !set(libc::MAP_ANONYMOUS) && set(libc::MAP_SHARED);
+    match set(libc::MAP_LOCKED) || file {
+        true => Some(Charge::more(len)),
+        false => Charge::future(len),
+    }
 }
 
 /// Makes new private memory a memfd's, or has huge pages come to it, as the settings say.
@@ -127,24 +151,14 @@ fn improve(range: PageRange, flags: u64, attr: &mut Attr) {
     }
 }
 
-/// Makes an mmap again that our pins were in the way of. What memfd_secret(2) has made is
-/// charged as locked memory is.
+/// Makes an mmap of the kernel's choice again, once, that our pins were in the way of.
 #[cold]
 #[inline(never)]
-fn with_room(frame: &Frame, value: i64, replaced: &mut Taken) -> i64 {
-    let [_, len, _, flags, ..] = frame.args;
-    let set = |bit: i32| flags & bit as u64 != 0;
-    let file = !set(libc::MAP_ANONYMOUS) && set(libc::MAP_SHARED);
-    let charge = match set(libc::MAP_LOCKED) || file {
-        true => Some(Charge::more(len)),
-        false => Charge::future(len),
-    };
-    let mut value = value;
-    if headroom::is_beyond(value) && charge.is_some() && replaced.unpin() {
-        value = real(frame);
+fn with_room(frame: &Frame, value: i64) -> i64 {
+    match value {
+        crowded if headroom::is_crowded(crowded) && headroom::thin_out() => real(frame),
+        other => headroom::retry(frame, other, headroom::is_beyond, charge(frame)),
     }
-    value = headroom::retry(frame, value, headroom::is_beyond, charge);
-    headroom::retry_crowded(frame, value)
 }
 
 /// Whether new memory is private, anonymous, to be written to, and not there before it is
@@ -344,19 +358,12 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         None
     };
     let mut taken = Taken::new();
-    if let (Some(target), Some(mut guard)) = (target, lock_for(&[target])) {
-        flight.claim(&guard, target);
-        taken.take(&mut guard, target);
-    }
+    let charge = Charge::future(bytes);
     if let Some(target) = target {
-        retracting::retract(target);
+        take_target(&flight, target, charge, &mut taken);
     }
-    let value = headroom::retry(
-        frame,
-        real(frame),
-        headroom::is_beyond,
-        Charge::future(bytes),
-    );
+    let charge = charge.filter(|_| target.is_none());
+    let value = headroom::retry(frame, real(frame), headroom::is_beyond, charge);
     if failed(value) {
         if let Some(target) = target {
             put_back(target, &taken);
@@ -402,11 +409,19 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
         return -i64::from(Errno::INVAL.0); // as for any private memory
     }
     if let (Call::RemapFilePages, Some(range)) = (call, remapped) {
+        if limits::bound() {
+            // What is locked is mapped anew as locked memory, and charged.
+            let_go(range);
+            headroom::make_room(Charge::more(range.len()));
+        }
         retracting::retract(range);
     }
     let mut value = real(frame);
     if failed(value) {
-        value = odd_with_room(call, frame, value, remapped);
+        value = odd_with_room(call, frame, value);
+        if let (Call::RemapFilePages, Some(range)) = (call, remapped) {
+            settle(range);
+        }
     }
     if !failed(value) {
         let range = match call {
@@ -454,30 +469,13 @@ fn other_code(range: PageRange) {
 }
 
 /// Makes such a call again if our pins were in its way.
-fn odd_with_room(call: Call, frame: &Frame, value: i64, remapped: Option<PageRange>) -> i64 {
+fn odd_with_room(call: Call, frame: &Frame, value: i64) -> i64 {
     let [first, second, ..] = frame.args;
-    match (call, remapped) {
-        (Call::RemapFilePages, Some(range)) => {
-            // What is locked is mapped anew as locked memory, and charged.
-            let again = headroom::is_beyond(value) && let_go(range);
-            let mut value = if again { real(frame) } else { value };
-            if headroom::is_beyond(value) {
-                value = headroom::retry(
-                    frame,
-                    value,
-                    headroom::is_beyond,
-                    Some(Charge::more(second)),
-                );
-            }
-            if failed(value) {
-                settle(range);
-            }
-            value
-        }
-        (Call::MapShadowStack, _) => {
+    match call {
+        Call::MapShadowStack => {
             headroom::retry(frame, value, headroom::is_beyond, Charge::future(second))
         }
-        (Call::IoSetup, _) => {
+        Call::IoSetup => {
             // The kernel doubles the number of events, and adds some for each processor.
             let ring = first.saturating_mul(2 * IO_EVENT).saturating_add(64 << 10);
             let no_memory = |value| value == NOMEM;

@@ -38,7 +38,6 @@ mod choosing;
 pub mod deferred;
 mod deregistering;
 pub mod discard;
-mod divided;
 pub mod domains;
 pub mod ending;
 mod entering;

@@ -7,6 +7,7 @@
 use super::State;
 use crate::atomic::{fence, AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters;
+use crate::policy;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Attr;
@@ -29,6 +30,8 @@ enum What {
     Unpinned = 4,
     /// Being written, or being worked off: nobody else's to take.
     Busy = 6,
+    /// Our locks on the range are gone.
+    Unlocked = 7,
     /// As changed; and what is registered there with adapters is about other memory.
     Spoiled = 5,
 }
@@ -110,6 +113,12 @@ pub fn spoiled(range: PageRange) {
     take(What::Spoiled, range, 0);
 }
 
+/// `range` is not locked by us any more.
+#[cold]
+pub fn unlocked(range: PageRange) {
+    take(What::Unlocked, range, 0);
+}
+
 /// `range` has been mapped and is `attr`.
 pub fn mapped(range: PageRange, attr: Attr) {
     take(What::Mapped, range, attr.pack());
@@ -164,6 +173,8 @@ fn apply_slowly(state: &mut State) {
             state.hca.spoil(range);
         } else if what == What::Spoiled as u64 && becomes(What::Changed) {
             state.hca.spoil(range);
+        } else if what == What::Unlocked as u64 && becomes(What::Unpinned) {
+            state.update(range, |_, a| policy::released(a));
         } else if let (true, Some(attr)) = (what == What::Mapped as u64, attr) {
             if becomes(What::Unpinned) {
                 state.insert(range, attr);

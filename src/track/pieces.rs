@@ -1,11 +1,7 @@
 //! mremap of what is one mapping to the application and several to the kernel: parts that were
 //! populated at different times do not merge.
 
-use super::headroom::{self, Charge};
-use super::taken::Taken;
-use super::turns::postpone;
-use super::unpinning::let_go;
-use super::{lock, real, seals, State};
+use super::{seals, State};
 use crate::arch::Frame;
 use crate::base::maps::each_mapping;
 use crate::sys::{self, Errno};
@@ -72,20 +68,6 @@ impl OneMapping {
     pub fn attr(&self) -> Option<Attr> {
         self.last.filter(|_| self.end == self.range.end())
     }
-}
-
-/// What has just left the ledger, if it is one mapping to the application.
-#[cold]
-#[inline(never)]
-pub fn was_one_mapping(moved: &Taken, source: PageRange) -> Option<Attr> {
-    let mut guard = lock()?;
-    let mut one = OneMapping::new(source);
-    let mut from = source.start();
-    while let Some((part, attr, _)) = moved.next(&mut guard, from) {
-        one.add(part, attr);
-        from = part.end();
-    }
-    one.attr()
 }
 
 /// mremap that makes a mapping longer where it is, whatever the kernel makes of its parts:
@@ -203,26 +185,4 @@ fn bring_back(range: PageRange, to: u64) {
 fn place(at: u64, len: u64, there: u64) -> sys::Result<()> {
     // SAFETY: a part of what the application moves, and of where it moves that to.
     unsafe { sys::move_mapping(at, len, there) }
-}
-
-/// Makes an mremap again that our pins were in the way of. What is locked is charged for what
-/// it grows by: ours is unlocked for it.
-#[cold]
-#[inline(never)]
-pub fn with_room(frame: &Frame, value: i64, moved: &mut Taken) -> i64 {
-    let [old, old_len, new_len, ..] = frame.args;
-    let beyond = headroom::is_beyond(value);
-    // With a length of 0 it is another mapping of the same shared pages.
-    let doubled = PageRange::from_call(old, new_len).filter(|_| old_len == 0 && beyond);
-    let mut value = value;
-    let split = value == FAULT && moved.may_be_one(PageRange::from_call(old, old_len));
-    if (beyond || split) && moved.unpin() || doubled.is_some_and(let_go) {
-        value = real(frame);
-    }
-    if let Some(doubled) = doubled {
-        postpone(doubled);
-    }
-    let more = Charge::more(new_len.saturating_sub(old_len));
-    value = headroom::retry(frame, value, headroom::is_beyond, Some(more));
-    headroom::retry_crowded(frame, value)
 }

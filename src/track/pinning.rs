@@ -40,7 +40,10 @@ fn next_to_pin(
         match policy::wanted(entry.attr, pin, binds) {
             Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
             want => {
-                let part = if whole { entry.range } else { part };
+                let part = match whole {
+                    true => entry.range,
+                    false => policy::with_rest(entry.attr, part, entry.range),
+                };
                 found = Some((part, entry.attr, want));
                 ControlFlow::Break(())
             }

@@ -56,7 +56,14 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
         retracting::refresh(range);
     }
     let first = real(frame);
-    let value = headroom::retry_beside(frame, headroom::retry_crowded(frame, first), range);
+    let mut value = first;
+    // It has changed nothing that another call could have met.
+    if headroom::is_crowded(value)
+        && !flight.lost_track()
+        && (headroom::unlock_beside(range) || headroom::thin_out())
+    {
+        value = real(frame);
+    }
     if failed(value) {
         // It may have changed a part before it failed.
         resync::range(range, false);

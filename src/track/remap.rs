@@ -2,31 +2,30 @@
 //! it is then.
 
 use super::flight::Flight;
+use super::headroom::{self, Charge};
 use super::lock::Guard;
-use super::pieces::{in_pieces, longer, was_one_mapping, with_room, FAULT};
 use super::settling::{settle, settle_read};
 use super::subscribers;
-use super::taken::{put_back, put_back_unchanged, Taken};
-use super::turns::lock_for;
+use super::taken::{find_locks, put_all_back, put_moved_back, Taken};
+use super::turns::{lock_for, postpone};
+use super::unpinning::let_go;
 use super::{
-    backed, close, deferred, divided, end, failed, lock, notes, open, over_budget, reading, real,
-    registering, resync, retracting, seals, VIEW,
+    backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
+    registering, resync, retracting, seals, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::maps::mapping_at;
 use crate::base::settings;
 use crate::config::Pin;
 use crate::ledger::Origin;
+use crate::limits;
 use crate::policy;
 use crate::share;
 use crate::sys::Errno;
-use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
-/// Bytes of a huge page; less gets no advice.
-const HUGE_PAGE: u64 = 2 << 20;
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
 /// mremap(2), all flags.
@@ -63,11 +62,11 @@ pub fn mremap(frame: &mut Frame) -> i64 {
     as_it_is(frame, source, target)
 }
 
-/// What the kernel moves, the kernel moves as it is.
+/// What the kernel moves, the kernel moves as it is. The call is made once: one that fails may have
+/// moved some of several mappings (Linux 6.17).
 #[inline(never)]
 fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRange>) -> i64 {
-    let [old, _, _, flags, ..] = frame.args;
-    let set = |bit: i32| flags & bit as u64 != 0;
+    let old = frame.args[0];
     let mut this = Move {
         flight: open(Call::Mremap),
         source,
@@ -75,52 +74,30 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         moved: Taken::new(),
         replaced: Taken::new(),
         twin: None,
+        around: None,
     };
-    this.take_out(old);
+    let one = this.take_out(frame);
     let stayed = if registering::active() {
         stay(frame, source, target)
     } else {
         Stayed::No
     };
-    // The kernel judges as without our pins, and takes the lock from no more than without them: from
-    // all of the mapping that the source is a part of (mm/mremap.c, dontunmap_complete).
-    if set(libc::MREMAP_DONTUNMAP) || this.moved.is_divided_by_locks() {
-        this.moved.unpin();
-    }
-    let mut value = match stayed {
+    let value = match stayed {
         Stayed::Grown => old as i64,
         _ => real(frame),
     };
     if failed(value) {
-        value = with_room(frame, value, &mut this.moved);
-    }
-    // The kernel unmaps a fixed target before it looks at the source, if it may move that.
-    let mut changed = set(libc::MREMAP_FIXED) && set(libc::MREMAP_MAYMOVE);
-    // Several that are a file's are several to the application, too: see `backed::mremap`.
-    let may_be = value == FAULT && this.moved.files.is_empty();
-    if let Some(source) = source.filter(|s| may_be && is_divided_by_us(*s)) {
-        let one = was_one_mapping(&this.moved, source);
-        if let Some(one) = one.filter(|_| !divided::is_divided(source)) {
-            if one.flags.has(Flags::APP_LOCKED) {
-                // Its lock has to go with it, and to what it grows by.
-                this.put_back(true);
-                end(this.flight);
-                return backed::carry_locked(frame, source, target, one);
-            }
-            changed = true;
-            value = longer(frame, source, one.prot)
-                .or_else(|| in_pieces(frame, source, one.prot))
-                .unwrap_or(value);
+        let all = [(target, &this.replaced), (source, &this.moved)];
+        match one || settings::config().pin == Pin::Off {
+            true => put_all_back(&all),
+            false => put_moved_back(&all, this.moved.locks_of_any()),
         }
-    }
-    if failed(value) {
-        this.put_back(changed);
     } else {
         let regions_stay = stayed != Stayed::No && value == old as i64;
-        let unlocked = this.unlocked(frame);
         this.done(frame, value as u64, regions_stay);
-        if let Some((source, around)) = unlocked {
-            lock_is_gone(source, around, this.moved.locks());
+        if let Some(around) = this.around {
+            find_locks(around, Flags::EMPTY);
+            settle_read(around);
         }
     }
     this.close();
@@ -136,61 +113,87 @@ struct Move {
     replaced: Taken,
     /// What of which an old_len of 0 makes another mapping of the same shared pages.
     twin: Option<Attr>,
+    /// The mappings that the source is a part of, if it stays without its pages (MREMAP_DONTUNMAP):
+    /// the kernel takes the lock from all of them (mm/mremap.c, dontunmap_complete).
+    around: Option<PageRange>,
 }
 
 impl Move {
-    /// Takes out of the ledger what is moved, from `old` on, and what is replaced.
+    /// Takes out of the ledger what is moved and what is replaced. What of our pins would be in the
+    /// kernel's way goes before. Whether the source is known to be one mapping.
     #[inline]
-    fn take_out(&mut self, old: u64) {
+    fn take_out(&mut self, frame: &Frame) -> bool {
         let ranges = [self.source, self.target];
-        let Some(mut guard) = lock_for(&ranges) else {
-            return ranges.into_iter().flatten().for_each(deferred::gone);
-        };
-        self.twin = guard.at(old);
-        for range in ranges.iter().flatten() {
-            self.flight.claim(&guard, *range);
+        let mut locked = lock_for(&ranges);
+        let mut one = false;
+        if let Some(guard) = &locked {
+            for range in ranges.iter().flatten() {
+                self.flight.claim(guard, *range);
+            }
+            one = self.source.is_some_and(|source| is_one(guard, source));
+            if is_in_the_way(guard, frame, one) {
+                let theirs = guard.at(frame.args[0]);
+                drop(locked);
+                self.step_aside(
+                    frame,
+                    theirs.is_some_and(|a| a.flags.has(Flags::APP_LOCKED)),
+                );
+                locked = lock_for(&ranges);
+            }
         }
+        let Some(mut guard) = locked else {
+            ranges.into_iter().flatten().for_each(deferred::gone);
+            return false;
+        };
+        self.twin = guard.at(frame.args[0]);
         if let Some(target) = self.target {
             self.replaced.take(&mut guard, target);
         }
         if let Some(source) = self.source {
             self.moved.take(&mut guard, source);
         }
+        one
     }
 
-    /// Puts back what was taken out. `changed`: the kernel may have taken some of it.
-    fn put_back(&self, changed: bool) {
-        let both = [(self.target, &self.replaced), (self.source, &self.moved)];
-        for (range, taken) in both {
-            match range {
-                Some(range) if changed => put_back(range, taken),
-                Some(range) => put_back_unchanged(range, taken),
-                None => (),
-            }
+    /// Lets go of our pins on what is moved and replaced. `theirs`: the application has locked the
+    /// beginning, and what that grows by is charged as its lock.
+    #[cold]
+    #[inline(never)]
+    fn step_aside(&mut self, frame: &Frame, theirs: bool) {
+        let [old, old_len, new_len, flags, ..] = frame.args;
+        if flags & libc::MREMAP_DONTUNMAP as u64 != 0 {
+            self.around = self.source.and_then(around);
+            // Where our lock lies between two of the application's, they are not one mapping.
+            self.around.map(let_go);
         }
-    }
-
-    /// What the kernel has moved and left behind unlocked (MREMAP_DONTUNMAP), if the application
-    /// had locked it, and the mapping that it is a part of. Before it is locked again, which may
-    /// make other mappings of it.
-    fn unlocked(&self, frame: &Frame) -> Option<(PageRange, PageRange)> {
-        let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
-        let source = self
-            .source
-            .filter(|_| stays && self.moved.is_app_locked())?;
-        Some((source, mapping_at(source.start())?))
+        // With a length of 0 it is another mapping of the same shared pages.
+        let doubled = PageRange::from_call(old, new_len).filter(|_| old_len == 0);
+        for range in [self.source, self.target, doubled].into_iter().flatten() {
+            let_go(range);
+        }
+        doubled.into_iter().for_each(postpone);
+        headroom::thin_out();
+        if theirs && new_len > old_len {
+            headroom::make_room(Charge::more(new_len - old_len));
+        }
     }
 
     /// The kernel has moved it to `at`.
     #[inline]
     fn done(&mut self, frame: &Frame, at: u64, regions_stay: bool) {
+        // The kernel skips holes: what was behind them at the target is still there.
+        if self
+            .source
+            .is_some_and(|source| self.moved.has_holes(source))
+        {
+            if let Some(mut guard) = lock() {
+                self.replaced.restore(&mut guard);
+            }
+        }
         self.replaced.done();
         let new = PageRange::from_call(at, frame.args[2]);
         if let (Some(source), Some(new), false) = (self.source, new, self.moved.files.is_empty()) {
             backed::moved_as_it_was(&self.moved, source, new);
-        }
-        if let (Some(source), Some(new)) = (self.source, new) {
-            divided::moved(source, new);
         }
         if let Some(new) = new {
             let stays = frame.args[3] & libc::MREMAP_DONTUNMAP as u64 != 0;
@@ -207,10 +210,9 @@ impl Move {
 
     #[inline]
     fn close(self) {
-        // The kernel skips holes: what was behind them at the target is still there.
         let holes = self.source.is_some_and(|s| self.moved.has_holes(s));
         if let (true, Some(target)) = (holes || self.flight.lost_track(), self.target) {
-            resync::range(target, true);
+            resync::range(target, self.flight.lost_track());
         }
         match self.source.or(self.target) {
             Some(range) => close(self.flight, range),
@@ -284,58 +286,30 @@ impl Move {
     }
 }
 
-/// Whether the shim may have made several mappings of one, by locks, files or advice about huge
-/// pages. Where it has not, nobody notes what the application has locked, and the kernel's word
-/// stands.
-#[cold]
-fn is_divided_by_us(source: PageRange) -> bool {
-    let config = settings::config();
-    let huge = config.wants_huge() && source.len() >= HUGE_PAGE;
-    config.pin != Pin::Off || share::any() || share::on() || huge
+/// Returns whether the ledger knows all of `source` as one mapping.
+fn is_one(state: &State, source: PageRange) -> bool {
+    let first = state.ledger.get(source.start());
+    first.is_some_and(|entry| entry.range.end() >= source.end())
 }
 
-/// The kernel has taken the lock from all of the mapping `around`, for what was moved from `source`,
-/// which the application had locked by `locks`. What lies around `source` and was locked in the same
-/// way was one mapping with it without the shim, too, and is not the application's lock any more;
-/// what else is pinned there is pinned again.
+/// Returns whether our pins may be in the way of an mremap. `one`: its source is one mapping.
+#[inline]
+fn is_in_the_way(state: &State, frame: &Frame, one: bool) -> bool {
+    let [_, old_len, new_len, flags, ..] = frame.args;
+    if settings::config().pin == Pin::Off || state.pinned() == 0 {
+        return false;
+    }
+    // The kernel charges for what a locked mapping grows by.
+    let stays = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
+    !one || stays || new_len > old_len && limits::bound()
+}
+
+/// Returns what is mapped from the mapping at the beginning of `source` to the one at its end.
 #[cold]
-#[inline(never)]
-fn lock_is_gone(source: PageRange, around: PageRange, locks: Flags) {
-    let same = |a: Attr| a.flags.bits() & Flags::APP_LOCKS.bits() == locks.bits();
-    let Some(mut guard) = lock() else {
-        return notes::later(around);
-    };
-    let (mut from, mut to) = (around.start(), around.end());
-    if let Some(before) = around.before(source.start()) {
-        guard.ledger.for_each(before, |part, entry| {
-            from = if same(entry.attr) { from } else { part.end() };
-            ControlFlow::Continue(())
-        });
-    }
-    if let Some(behind) = around.after(source.end()) {
-        guard
-            .ledger
-            .for_each(behind, |part, entry| match same(entry.attr) {
-                true => ControlFlow::Continue(()),
-                false => {
-                    to = part.start();
-                    ControlFlow::Break(())
-                }
-            });
-    }
-    guard.update(around, |part, a| {
-        let lost = from <= part.start() && part.end() <= to;
-        let flags = match lost && same(a) {
-            true => a.flags.without(Flags::APP_LOCKS),
-            false => a.flags,
-        };
-        match a.pin.held() {
-            true => policy::unsettled(Attr { flags, ..a }),
-            false => Attr { flags, ..a },
-        }
-    });
-    drop(guard);
-    settle_read(around);
+fn around(source: PageRange) -> Option<PageRange> {
+    let (first, last) = (mapping_at(source.start()), mapping_at(source.end() - PAGE));
+    let start = first.map_or(source.start(), PageRange::start);
+    PageRange::new(start, last.map_or(source.end(), PageRange::end))
 }
 
 /// Enters what a mapping, the last of which is `last`, has grown by.

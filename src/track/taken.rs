@@ -1,17 +1,17 @@
 //! What a call has taken out of the ledger, for the case that it fails.
 
 use super::aside::{AsideRoom, Part};
-use super::settling::settle;
+use super::reading::read;
 use super::state::State;
 use super::{lock, resync};
-use crate::base::{claims::Claim, settings};
+use crate::base::claims::Claim;
 use crate::ledger::Entry;
 use crate::policy;
-use crate::registrar::pin::PinSet;
 use crate::share;
+use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
-use regall_directory::vocab::{Attr, Flags, Kind};
+use regall_directory::vocab::{Attr, Flags};
 
 /// How often mlockall(2) and munlockall(2) have changed the locks of everything that is mapped,
 /// times 4, and in the lower bits what the last of them has left ([`LOCKED`], [`LAZY`]).
@@ -59,8 +59,6 @@ pub struct Taken {
     bytes: u64,
     /// Flags that any of them had, remembered or not.
     flags: Flags,
-    /// The application's locks that each of them had.
-    locks: Flags,
     /// Of those that are set aside ([`super::aside`]).
     rest: Option<Claim>,
     /// [`ALL_CHANGED`] when the first of them was taken.
@@ -83,7 +81,6 @@ impl Taken {
             count: 0,
             bytes: 0,
             flags: Flags::EMPTY,
-            locks: Flags::APP_LOCKS,
             rest: None,
             since: 0,
             files: share::Left::new(),
@@ -121,7 +118,6 @@ impl Taken {
         self.count += 1;
         self.bytes += range.len();
         self.flags = self.flags.with(entry.attr.flags);
-        self.locks = locks_of(self.locks.bits() & entry.attr.flags.bits());
         there
     }
 
@@ -214,73 +210,9 @@ impl Taken {
         self.flags.has(Flags::APP_LOCKED)
     }
 
-    /// The application's locks that all of it had.
-    pub fn locks(&self) -> Flags {
-        self.locks
-    }
-
-    /// Whether the application has locked some of it in another way than the rest: then it is
-    /// more than one mapping of the kernel's, but for our pins, which may make one of them.
-    pub fn is_divided_by_locks(&self) -> bool {
-        self.count != 0 && self.locks != locks_of(self.flags.bits())
-    }
-
-    /// Whether it may be one mapping of the kernel's without our pins: all of `range`, of one
-    /// protection, and all private anonymous memory or of one kind. (MAP_STACK is nothing to
-    /// the kernel before Linux 6.7.)
-    pub fn may_be_one(&self, range: Option<PageRange>) -> bool {
-        let Some(range) = range.filter(|_| !self.has_more()) else {
-            return true;
-        };
-        let mut end = range.start();
-        let mut same = None;
-        for (part, attr, _) in self.parts.iter().flatten() {
-            let file = matches!(attr.kind, Kind::File | Kind::Shm | Kind::Huge);
-            let own = !attr.prot.shared() && (!file || attr.flags.has(Flags::BACKED));
-            let kind = (!own).then_some(attr.kind);
-            let locks = locks_of(attr.flags.bits());
-            let told = (kind, attr.prot.bits() & 7, attr.prot.shared(), locks);
-            if part.start() != end || *same.get_or_insert(told) != told {
-                return false;
-            }
-            end = part.end();
-        }
-        end == range.end()
-    }
-
-    /// Lets go of our pins on what was taken; says whether there were any.
-    pub fn unpin(&mut self) -> bool {
-        let mut any = false;
-        for (range, attr, _) in self.parts.iter_mut().flatten() {
-            if is_ours(*attr) {
-                any = true;
-                *attr = policy::unsettled(*attr);
-                let _ = PinSet.deregister(*range);
-            }
-        }
-        self.unpin_rest() || any
-    }
-
-    #[cold]
-    fn unpin_rest(&self) -> bool {
-        let (mut any, mut from) = (false, 0);
-        while let Some(rest) = self.rest {
-            let Some(mut guard) = lock() else {
-                return any;
-            };
-            let Some((part, attr, origin)) = guard.aside().next(rest, from) else {
-                return any;
-            };
-            from = part.end();
-            if is_ours(attr) {
-                any = true;
-                guard.aside().put((part, policy::unsettled(attr), origin));
-                guard.adopt_own_memory();
-                drop(guard);
-                let _ = PinSet.deregister(part);
-            }
-        }
-        any
+    /// The application's locks that any of it had.
+    pub fn locks_of_any(&self) -> Flags {
+        Flags::from_bits(self.flags.bits() & Flags::APP_LOCKS.bits())
     }
 
     /// Whether there may have been code.
@@ -327,40 +259,67 @@ impl Taken {
     }
 }
 
-/// The application's locks among these flags.
-const fn locks_of(bits: u16) -> Flags {
-    Flags::from_bits(bits & Flags::APP_LOCKS.bits())
-}
-
-/// Whether it is pinned, and nobody but us has asked for that.
-fn is_ours(attr: Attr) -> bool {
-    policy::may_be_locked(attr, settings::config().pin) && !attr.flags.has(Flags::APP_LOCKED)
-}
-
-/// As [`put_back`], where the kernel has changed nothing: what was taken is what is there. It
-/// costs no more than the parts do, however many mappings there are elsewhere.
-#[cold]
-#[inline(never)]
-pub fn put_back_unchanged(range: PageRange, taken: &Taken) {
-    let restored = lock().is_some_and(|mut guard| {
-        let known = taken.is_known(&mut guard);
-        if known {
-            taken.restore(&mut guard);
-        }
-        known
-    });
-    match restored {
-        true => settle(range),
-        false => put_back(range, taken),
-    }
-}
-
-/// A call that was to take `range` away failed, and may have changed a part of it before.
+/// A call that was to take `range` away failed, and may have changed a part of it before: what the
+/// kernel shows of it, and of the rest what it was.
 #[cold]
 #[inline(never)]
 pub fn put_back(range: PageRange, taken: &Taken) {
-    if let Some(mut guard) = lock() {
-        taken.restore(&mut guard);
+    put_all_back(&[(Some(range), taken)]);
+}
+
+/// As [`put_back`], of all that the call was about: what has not yet been put back would be read from
+/// the kernel as memory that nobody knows.
+#[cold]
+#[inline(never)]
+pub fn put_all_back(all: &[(Option<PageRange>, &Taken)]) {
+    restore_all(all);
+    for range in all.iter().filter_map(|(range, _)| *range) {
+        resync::range(range, false); // and pins what is not
     }
-    resync::range(range, false); // and pins what is not
+}
+
+/// As [`put_all_back`], where none of our pins was there, and the kernel may have moved some of several
+/// mappings: what is locked there is locked by the application, as `locks` says.
+#[cold]
+#[inline(never)]
+pub fn put_moved_back(all: &[(Option<PageRange>, &Taken)], locks: Flags) {
+    restore_all(all);
+    let ranges = || all.iter().filter_map(|(range, _)| *range);
+    for range in ranges() {
+        if let Some(mut guard) = lock() {
+            let _ = read(&mut guard, range, Flags::EMPTY);
+        }
+        find_locks(range, locks);
+    }
+    for range in ranges() {
+        resync::range(range, false);
+    }
+}
+
+fn restore_all(all: &[(Option<PageRange>, &Taken)]) {
+    if let Some(mut guard) = lock() {
+        for (_, taken) in all {
+            taken.restore(&mut guard);
+        }
+    }
+}
+
+/// What is locked of `range`, where none of our pins is, the application has locked, as `locks` says: the
+/// kernel is asked of each part.
+#[cold]
+#[inline(never)]
+pub fn find_locks(range: PageRange, locks: Flags) {
+    if let Some(mut guard) = lock() {
+        guard.update(range, |part, a| found_locked(part, a, locks));
+    }
+}
+
+/// `a` with the application's locks that `part` has, as the kernel says.
+fn found_locked(part: PageRange, a: Attr, locks: Flags) -> Attr {
+    let with = |flags: Flags| Attr { flags, ..a };
+    match sys::is_locked(part.start()) {
+        Some(true) if !a.flags.has(Flags::APP_LOCKED) => with(a.flags.with(locks)),
+        Some(false) => with(a.flags.without(Flags::APP_LOCKS)),
+        _ => a,
+    }
 }

@@ -89,7 +89,7 @@ pub fn wait_for_what_is_taken(ranges: impl Iterator<Item = PageRange> + Clone) -
 }
 
 /// Whether another call has taken bytes of `range` out of the ledger.
-fn is_some_taken(guard: &Guard, range: PageRange) -> bool {
+pub fn is_some_taken(guard: &Guard, range: PageRange) -> bool {
     let about = |from, end| {
         let hole = PageRange::new(from, end);
         hole.is_some_and(|hole| flight::is_being_replaced(guard, hole))

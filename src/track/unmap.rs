@@ -22,6 +22,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         return value;
     }
     let flight = open(Call::Munmap);
+    headroom::thin_out();
     let mut taken = Taken::new();
     match lock_for(&[Some(range)]) {
         Some(mut guard) => {
@@ -31,7 +32,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         None => deferred::gone(range),
     }
     retracting::retract(range);
-    let value = headroom::retry_crowded(frame, real(frame));
+    let value = real(frame);
     if failed(value) {
         put_back(range, &taken);
     } else {

@@ -1,7 +1,7 @@
 //! Letting go of what is pinned, for calls that locked memory makes fail or that are charged for it.
 
-use super::overtaken::{finish_at, were_any_overtaken};
-use super::turns::{lock_alone, lock_for, postpone};
+use super::overtaken::{finish_at, may_be_late, were_any_overtaken};
+use super::turns::{is_some_taken, lock_alone, lock_for, postpone};
 use super::{flight, lock, lock::Guard, work, State};
 use crate::base::{counters, settings};
 use crate::ledger::Entry;
@@ -61,16 +61,18 @@ fn let_go_by(
 
 /// Makes a call about `ranges`, all of which lie in `all`, with none of our pins there. Who is
 /// about to pin something in `all` waits until it is made, while behind [`let_go`] it may come in
-/// between. Whether somebody has not waited, and what came of the call. `None`: the lock can't be
-/// had, or another thread is locking memory there for the application, whose lock may be what was
-/// in the way. Then the call is not made.
+/// between. What came of the call. `None`: the lock can't be had, or another thread is locking memory
+/// there for the application; `Some(None)`, if `patient`: another call is about to replace some of it,
+/// where our pins may be still. Then the call is not made.
 #[cold]
 #[inline(never)]
 pub fn call_unpinned(
     all: PageRange,
-    ranges: impl Iterator<Item = PageRange>,
+    ranges: impl Iterator<Item = PageRange> + Clone,
+    patient: bool,
     call: impl FnOnce() -> i64,
-) -> Option<(bool, i64)> {
+) -> Option<Option<i64>> {
+    let mut more = ranges.clone().filter(|_| patient);
     let guard = lock_for(&[Some(all)])?;
     if flight::is_being_locked(&guard, all) {
         return None;
@@ -80,18 +82,27 @@ pub fn call_unpinned(
         for range in ranges {
             let mut rest = Some(range);
             while let (Some(range), Some(mut guard)) = (rest, lock()) {
-                // Whether the ledger knows of them or not: a lock of ours may have come late.
-                let some = Handful::take(&mut guard, range, |guard, part, _| {
-                    Some(part).filter(|_| !flight::is_being_locked(guard, part))
+                let some = Handful::take(&mut guard, range, |guard, part, attr| {
+                    // A lock of ours may have come late to what the ledger does not say it of.
+                    match may_be_late() {
+                        true => Some(part).filter(|_| !flight::is_being_locked(guard, part)),
+                        false => pinned_by_us(guard, part, attr),
+                    }
                 });
                 drop(guard);
-                let _ = some.unlock();
+                if !some.unlock() {
+                    some.parts
+                        .iter()
+                        .flatten()
+                        .for_each(|part| unlock_like(*part));
+                }
                 rest = some.rest;
             }
         }
-        call()
+        let taken = lock().is_some_and(|guard| more.any(|range| is_some_taken(&guard, range)));
+        (!(taken && patient)).then(call)
     });
-    Some(finish_at(all, ran))
+    Some(finish_at(all, ran).1)
 }
 
 /// A handful of our pins that are to go: the kernel unlocks without the lock being held.
@@ -118,7 +129,8 @@ impl Handful {
         guard.ledger.for_each(range, |part, entry| {
             let piece = match entry.attr.flags.has(Flags::APP_LOCKED) {
                 true => None,
-                false => which(guard, part, entry.attr),
+                false => which(guard, part, entry.attr)
+                    .map(|piece| policy::with_rest(entry.attr, piece, entry.range)),
             };
             if let (Some(piece), Some(place)) = (piece, some.parts.get_mut(some.many)) {
                 *place = Some(piece);
@@ -198,6 +210,20 @@ pub fn unlock_around(part: PageRange) -> bool {
     let (_, done) = finish_at(all, begun.run(|| PinSet.deregister(all).is_ok()));
     postpone(all);
     done
+}
+
+/// As [`unlock_around`], where nobody else pins anything.
+#[cold]
+fn unlock_like(part: PageRange) {
+    let Some(mut guard) = lock() else {
+        return;
+    };
+    if let Some(all) = all_like(&guard, part) {
+        guard.update(all, |_, a| policy::released(a));
+        drop(guard);
+        let _ = PinSet.deregister(all);
+        postpone(all);
+    }
 }
 
 /// `part`, and what around it can be accessed in the same way, is of the same kind, and may be

@@ -356,6 +356,22 @@ pub unsafe fn detach_segment(at: u64) -> Result<()> {
     call!(libc::SYS_shmdt, at).map(drop)
 }
 
+/// Returns whether the page at `at` is locked: msync(2) says so. `None`: nothing is mapped there, or
+/// the kernel can't be asked.
+pub fn is_locked(at: u64) -> Option<bool> {
+    // Without MS_SYNC nothing is written, and MS_INVALIDATE does nothing else.
+    match call!(
+        libc::SYS_msync,
+        at,
+        4096,
+        libc::MS_ASYNC | libc::MS_INVALIDATE
+    ) {
+        Ok(_) => Some(false),
+        Err(Errno::BUSY) => Some(true),
+        Err(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

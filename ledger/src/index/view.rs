@@ -84,6 +84,14 @@ impl View {
         Err(Busy)
     }
 
+    /// As [`View::row_at`], without waiting for a writer: it may be this very thread.
+    pub fn row_now(&self, addr: u64) -> Result<Option<Row>, Busy> {
+        match key(addr) == NO_KEY {
+            true => Ok(None),
+            false => Ok(self.try_find(addr).ok_or(Busy)?.map(|seen| seen.row)),
+        }
+    }
+
     /// The row that holds `addr`, as it was at some moment during the call. Any
     /// thread, at any time, in a signal handler too: no lock, no system call.
     #[inline]

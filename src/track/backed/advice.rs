@@ -5,6 +5,7 @@ use super::{first, is_backed, make_private, make_room_to_mark, touches, ADVISED}
 use crate::arch::Frame;
 use crate::base::settings;
 use crate::policy;
+use crate::registrar::pin::PinSet;
 use crate::share;
 use crate::share::marks::{self, Kept, Marks};
 use crate::sys::{self, Errno, DONTNEED_LOCKED};
@@ -320,7 +321,16 @@ pub(super) fn replace(part: PageRange, attr: Attr) -> sys::Result<()> {
 /// `part` is private anonymous memory now, that nobody has touched.
 pub(super) fn enter_fresh(part: PageRange, like: Attr) {
     let prot = Prot::from_call(u64::from(like.prot.bits() & 7), false);
-    let flags = future_flags().with(Flags::from_bits(like.flags.bits() & KEPT.bits()));
+    let kept = Flags::from_bits(like.flags.bits() & KEPT.bits());
+    // What we map in the application's name is locked if what it stands for was.
+    let future = future_flags();
+    let flags = match like.flags.has(Flags::APP_LOCKED) {
+        true => future.with(kept),
+        false => kept,
+    };
+    if future.has(Flags::APP_LOCKED) && !like.flags.has(Flags::APP_LOCKED) {
+        let _ = PinSet.deregister(part);
+    }
     let attr = policy::fresh(prot, Kind::Anon, flags);
     let attr = policy::described(attr, settings::config().pin);
     if let Some(mut guard) = lock() {

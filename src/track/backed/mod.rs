@@ -34,7 +34,7 @@ mod several;
 use advice::advise_again;
 pub use advice::{concerns, madvise};
 pub use fork::{before_fork, late_child, stack_is_inherited};
-pub use remap::{carry_locked, moved_as_it_was, mremap};
+pub use remap::{moved_as_it_was, mremap};
 pub use several::move_each;
 
 /// What was advised about children.

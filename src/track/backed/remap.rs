@@ -3,18 +3,21 @@
 use super::advice::{advise_again, enter_fresh, mark, KEPT};
 use super::touches;
 use crate::arch::Frame;
+use crate::limits;
 use crate::policy;
 use crate::share::marks::Kept;
 use crate::share::table::Part;
 use crate::share::Left;
 use crate::sys::{self, Errno};
 use crate::track::flight::Flight;
-use crate::track::pieces::{in_pieces, longer, with_room, OneMapping};
+use crate::track::pieces::{in_pieces, longer, OneMapping};
 use crate::track::settling::settle;
 use crate::track::taken::{put_back, Taken};
 use crate::track::turns::lock_for;
 use crate::track::unmap::munmap;
-use crate::track::{close, end, failed, lock, locks, open, real, resync, retracting, State};
+use crate::track::{
+    close, end, failed, let_go, lock, locks, open, real, resync, retracting, State,
+};
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -125,15 +128,16 @@ fn shrink(frame: &Frame, tail: PageRange) -> i64 {
 fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
     let flight = open(Call::Mremap);
     let mut moved = Taken::new();
+    if limits::bound() {
+        // What is locked is charged for what it grows by.
+        let_go(source);
+    }
     if let Some(mut guard) = lock_for(&[Some(source)]) {
         flight.claim(&guard, source);
         moved.take(&mut guard, source);
     }
     retracting::retract(source);
-    let mut value = real(frame);
-    if failed(value) {
-        value = with_room(frame, value, &mut moved);
-    }
+    let value = real(frame);
     let new = PageRange::from_call(value as u64, frame.args[2]).filter(|_| !failed(value));
     match (new, moved.files.only()) {
         (Some(new), Some(part)) => {
@@ -178,23 +182,6 @@ fn enter_moved(state: &mut State, from: u64, new: PageRange, moved: &Taken) {
     }
 }
 
-/// mremap of memory that the application has locked, and that pinning its parts at different
-/// times has made several mappings to the kernel, though it is one.
-#[cold]
-#[inline(never)]
-pub fn carry_locked(
-    frame: &Frame,
-    source: PageRange,
-    target: Option<PageRange>,
-    like: Attr,
-) -> i64 {
-    let more = round_up(frame.args[2]).unwrap_or(0);
-    if refuses(source, more.saturating_sub(source.len())) {
-        return -i64::from(Errno::AGAIN.0);
-    }
-    carry(frame, source, target, like)
-}
-
 /// Whether a limit forbids to lock so many bytes `more` behind `source`.
 fn refuses(source: PageRange, more: u64) -> bool {
     let tail = PageRange::from_call(source.end(), more);
@@ -228,7 +215,9 @@ fn leave_behind(kept: PageRange, like: Attr, asked: &Kept) {
     let rights = u64::from(like.prot.bits() & 7);
     if call_at(kept, rights) {
         let _ = asked.give(kept, rights);
-        enter_fresh(kept, like);
+        // (The kernel leaves no lock behind.)
+        let flags = like.flags.without(Flags::APP_LOCKS);
+        enter_fresh(kept, Attr { flags, ..like });
         advise_again(kept, like.flags);
         settle(kept);
     }
