@@ -128,6 +128,19 @@ programs! {
     beside_jit boxed probed refused
 }
 
+/// Where the shim locks nothing, what the kernel has locked is what the program has, after any sequence
+/// of calls.
+#[test]
+fn locks_are_the_programs_alone() {
+    for seed in 100..130 {
+        let args = [&*seed.to_string(), "40", "locks"];
+        let plain = run("sequences", &args, Mode::Plain);
+        let off = run("sequences", &args, Mode::Off);
+        assert_eq!(plain.end(), "exit 0", "{}", plain.stderr);
+        assert_eq!(off.stdout, plain.stdout, "seed {seed}");
+    }
+}
+
 /// What is resident is as without the shim where nothing is populated.
 mod lockall {
     use super::*;
