@@ -5,6 +5,7 @@ use super::reading::read;
 use super::state::State;
 use super::{lock, resync};
 use crate::base::claims::Claim;
+use crate::base::maps::each_mapping;
 use crate::ledger::Entry;
 use crate::policy;
 use crate::share;
@@ -305,19 +306,23 @@ fn restore_all(all: &[(Option<PageRange>, &Taken)]) {
 }
 
 /// What is locked of `range`, where none of our pins is, the application has locked, as `locks` says: the
-/// kernel is asked of each part.
+/// kernel is asked of each of its mappings. (One of the ledger's may be several of them.)
 #[cold]
 #[inline(never)]
 pub fn find_locks(range: PageRange, locks: Flags) {
-    if let Some(mut guard) = lock() {
-        guard.update(range, |part, a| found_locked(part, a, locks));
-    }
+    each_mapping(range, |part| {
+        let is = sys::is_locked(part.start());
+        if let Some(mut guard) = lock() {
+            guard.update(part, |_, a| found_locked(a, is, locks));
+        }
+        true
+    });
 }
 
-/// `a` with the application's locks that `part` has, as the kernel says.
-fn found_locked(part: PageRange, a: Attr, locks: Flags) -> Attr {
+/// `a` with the application's locks as the kernel says.
+fn found_locked(a: Attr, is: Option<bool>, locks: Flags) -> Attr {
     let with = |flags: Flags| Attr { flags, ..a };
-    match sys::is_locked(part.start()) {
+    match is {
         Some(true) if !a.flags.has(Flags::APP_LOCKED) => with(a.flags.with(locks)),
         Some(false) => with(a.flags.without(Flags::APP_LOCKS)),
         _ => a,
