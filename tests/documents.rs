@@ -418,6 +418,7 @@ fn metrics_are_as_prometheus_wants_them() {
     let page = fs::read_to_string(build::root().join("docs/monitoring.md")).expect("the page");
     let known = [
         "host",
+        "user",
         "job",
         "rank",
         "state",
@@ -438,9 +439,9 @@ fn metrics_are_as_prometheus_wants_them() {
         assert!(page.contains(&format!("`regall_{name}{end}`")), "{line}");
     }
     let has = |line: &str| assert!(strict.lines().any(|l| l == line), "{line}: {strict}");
-    has("memory_bytes gauge host rank state");
-    has("events counter call host rank");
-    has("hook_seconds counter host rank");
+    has("memory_bytes gauge host rank state user");
+    has("events counter call host rank user");
+    has("hook_seconds counter host rank user");
     checked(&at("regall.prom"));
     // Into a folder that is not there nothing is written.
     let nowhere = regall(&[&one[..], &["--textfile", &at("nowhere")]].concat());

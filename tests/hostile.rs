@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{chown, DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -13,19 +14,19 @@ use regall_tests::quiet::Watcher;
 use regall_tests::{build, child};
 
 /// Words of the header (directory/src/layout.rs).
-const PID: usize = 1;
+pub const PID: usize = 1;
 const START: usize = 2;
-const HIGH_WATER: usize = 7;
+pub const HIGH_WATER: usize = 7;
 const SEGMENTS: usize = 8;
-const HEADER: usize = 8192;
+pub const HEADER: usize = 8192;
 /// The calls in progress: the first word, and how many.
-const INFLIGHT: (usize, usize) = (16 + 64 + 48, 256);
+pub const INFLIGHT: (usize, usize) = (16 + 64 + 48, 256);
 
 /// A real process without the shim, and a forged file that says it has one.
-struct Victim {
-    process: Child,
-    file: PathBuf,
-    good: Vec<u8>,
+pub struct Victim {
+    pub process: Child,
+    pub file: PathBuf,
+    pub good: Vec<u8>,
 }
 
 impl Drop for Victim {
@@ -41,7 +42,7 @@ fn remove(path: &Path) {
     let _ = fs::remove_dir(path);
 }
 
-fn start_time(pid: u32) -> u64 {
+pub fn start_time(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
     let rest = stat.rsplit_once(')').expect("a name").1;
     rest.split_whitespace()
@@ -50,42 +51,56 @@ fn start_time(pid: u32) -> u64 {
         .expect("a start time")
 }
 
-fn put(bytes: &mut [u8], word: usize, value: u64) {
+pub fn put(bytes: &mut [u8], word: usize, value: u64) {
     bytes[word * 8..word * 8 + 8].copy_from_slice(&value.to_ne_bytes());
 }
 
-impl Victim {
-    fn new() -> Self {
-        // SAFETY: a system call without arguments.
-        let uid = unsafe { libc::geteuid() };
-        let folder = PathBuf::from(format!("/dev/shm/regall-{uid}"));
-        let (send, receive) = mpsc::channel();
-        let in_watcher = folder.clone();
-        let watcher = Watcher::new(move |point| {
-            let prefix = format!("{}.", point.pid);
-            let mine = fs::read_dir(&in_watcher).into_iter().flatten().flatten();
-            let file = mine.map(|e| e.path()).find(|p| {
-                p.file_name()
-                    .is_some_and(|n| n.to_string_lossy().starts_with(&prefix))
-            });
-            let _ = send.send(file.and_then(|f| fs::read(f).ok()));
-            Vec::new()
+/// What a directory of hello's says.
+pub fn hellos() -> Vec<u8> {
+    // SAFETY: a system call without arguments.
+    let uid = unsafe { libc::geteuid() };
+    let folder = PathBuf::from(format!("/dev/shm/regall-{uid}"));
+    let (send, receive) = mpsc::channel();
+    let in_watcher = folder.clone();
+    let watcher = Watcher::new(move |point| {
+        let prefix = format!("{}.", point.pid);
+        let mine = fs::read_dir(&in_watcher).into_iter().flatten().flatten();
+        let file = mine.map(|e| e.path()).find(|p| {
+            p.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with(&prefix))
         });
-        let mut command = Command::new(build::program("hello"));
-        Mode::Populate.apply(&mut command);
-        command.env("QUIET_SOCKET", watcher.socket());
-        child::run(&mut command, Duration::from_secs(30));
-        watcher.finish();
-        let mut good = receive
-            .recv()
-            .expect("a look")
-            .expect("hello's directory file");
+        let _ = send.send(file.and_then(|f| fs::read(f).ok()));
+        Vec::new()
+    });
+    let mut command = Command::new(build::program("hello"));
+    Mode::Populate.apply(&mut command);
+    command.env("QUIET_SOCKET", watcher.socket());
+    child::run(&mut command, Duration::from_secs(30));
+    watcher.finish();
+    let file = receive.recv().expect("a look");
+    file.expect("hello's directory file")
+}
 
-        let mut process = Command::new(build::program("victim"))
+impl Victim {
+    pub fn new() -> Self {
+        // SAFETY: a system call without arguments.
+        Self::of(unsafe { libc::geteuid() }, &hellos(), &[])
+    }
+
+    /// A user's process, with `good` as its directory.
+    pub fn of(uid: u32, good: &[u8], arguments: &[&str]) -> Self {
+        let mut good = good.to_vec();
+        let mut process = Command::new(build::program("victim"));
+        let mut process = process
+            .args(arguments)
+            .uid(uid)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("victim");
+        let folder = PathBuf::from(format!("/dev/shm/regall-{uid}"));
+        let _ = fs::DirBuilder::new().mode(0o700).create(&folder);
+        chown(&folder, Some(uid), None).expect("root, or the same user");
         let pid = process.id();
         let start = start_time(pid);
         put(&mut good, PID, pid.into());
@@ -96,6 +111,7 @@ impl Victim {
         let file = folder.join(format!("{pid}.{start}.{namespace}"));
         // A file counts only if the process has it mapped.
         fs::write(&file, &good).expect("a forged file");
+        chown(&file, Some(uid), None).expect("root, or the same user");
         let mut stdin = process.stdin.take().expect("a pipe");
         writeln!(stdin, "{}", file.display()).expect("a pipe");
         let mut said = [0; 7];

@@ -1,13 +1,14 @@
 //! What is asked of `regall verify`, and what it says of one process.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
-use regall_documents::{self as documents, Outcome, Verified, Verify};
-use regall_reader::{self as reader, OpenError};
+use regall_documents::{self as documents, Outcome, User, Verified, Verify};
+use regall_reader::{self as reader, OpenError, Seen};
 
 use crate::check::Gap;
-use crate::examine::{Failure, Summary, Verdict};
-use crate::{complain, units, words};
+use crate::examine::{Failure, Summary, Verdict, MOST_GAPS};
+use crate::{complain, units, users, words};
 
 /// No gap.
 pub const GOOD: u8 = 0;
@@ -25,6 +26,9 @@ pub struct Question {
     /// All processes that run with the shim and may be looked at
     #[arg(long, conflicts_with = "pids")]
     pub all: bool,
+    /// With --all: only the processes of this user, by name or number
+    #[arg(long, value_name = "NAME", requires = "all")]
+    user: Option<String>,
     /// With --all: exit code 0 although no process is found
     #[arg(long, conflicts_with_all = ["pids", "expect"])]
     allow_none: bool,
@@ -38,12 +42,29 @@ pub struct Question {
 }
 
 impl Question {
-    /// The processes to look at, as of now.
-    pub fn processes(&self) -> anyhow::Result<Vec<u32>> {
-        match self.all {
-            false => Ok(self.pids.clone()),
-            true => Ok(reader::published()?),
-        }
+    /// The processes that are named.
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// Whether `--all` means this user's processes.
+    fn means(&self) -> anyhow::Result<impl Fn(u32) -> bool> {
+        let user = self.user.as_deref().map(users::number).transpose()?;
+        Ok(move |uid| user.is_none_or(|user| user == uid))
+    }
+
+    /// The processes that `--all` means, as of now.
+    pub fn published(&self) -> anyhow::Result<Vec<Seen>> {
+        let means = self.means()?;
+        let all = reader::published()?.into_iter();
+        Ok(all.filter(|seen| means(seen.uid)).collect())
+    }
+
+    /// Of these users, how many processes are in pid namespaces that can't be seen from here.
+    pub fn unseen(&self) -> anyhow::Result<Vec<(u32, usize)>> {
+        let means = self.means()?;
+        let all = reader::unseen().into_iter();
+        Ok(all.filter(|(uid, _)| means(*uid)).collect())
     }
 
     /// The exit code for how many processes were found, with a line on stderr if they are too
@@ -84,6 +105,61 @@ pub fn vanished(verdict: &Verdict) -> bool {
     )
 }
 
+/// What became clear of each user's processes.
+#[derive(Default)]
+pub struct Users(BTreeMap<u32, User>);
+
+impl Users {
+    fn of(&mut self, uid: u32) -> &mut User {
+        self.0.entry(uid).or_insert_with(|| User {
+            uid,
+            name: None,
+            exit_code: GOOD,
+            processes: 0,
+            unseen: 0,
+        })
+    }
+
+    /// Counts a process with this exit code.
+    pub fn add(&mut self, uid: u32, code: u8) {
+        let user = self.of(uid);
+        user.processes += 1;
+        user.exit_code = user.exit_code.max(code);
+    }
+
+    /// Says of whom there are processes that can't be seen from here.
+    pub fn add_unseen(&mut self, unseen: Vec<(u32, usize)>) {
+        for (uid, n) in unseen {
+            let user = self.of(uid);
+            user.unseen = n as u64;
+            user.exit_code = BLIND;
+            complain(&not_seen(uid, n));
+        }
+    }
+
+    /// The worst exit code of all, and how many processes there were.
+    pub fn sums(&self) -> (u8, usize) {
+        let codes = self.0.values().map(|user| user.exit_code);
+        let found: u64 = self.0.values().map(|user| user.processes).sum();
+        (codes.max().unwrap_or(GOOD), found as usize)
+    }
+
+    /// For programs.
+    fn told(self) -> Vec<User> {
+        let named = |user: User| User {
+            name: users::name(user.uid),
+            ..user
+        };
+        self.0.into_values().map(named).collect()
+    }
+}
+
+/// What is said of processes that have a directory and can't be seen.
+pub fn not_seen(uid: u32, n: usize) -> String {
+    let processes = if n == 1 { "process" } else { "processes" };
+    format!("user {uid}: {n} more {processes} in pid namespaces that can't be seen from here")
+}
+
 /// What is said of processes: at once for people, in one document for programs.
 pub enum Answers {
     /// A line or more for each.
@@ -105,6 +181,7 @@ impl Answers {
     pub fn report(
         &mut self,
         pid: u32,
+        uid: Option<u32>,
         verdict: &Verdict,
         out: &mut impl Write,
     ) -> std::io::Result<u8> {
@@ -117,7 +194,7 @@ impl Answers {
             Verdict::Failed(_) => BLIND,
         };
         match (self, verdict) {
-            (Self::Json(all), _) => all.push(told(pid, verdict)),
+            (Self::Json(all), _) => all.push(told(pid, uid, verdict)),
             (Self::Text, Verdict::Good(s)) => print_good(pid, s, out)?,
             (Self::Text, Verdict::Gaps(gaps, unpublished)) => {
                 print_gaps(pid, gaps, *unpublished, out)?
@@ -128,21 +205,27 @@ impl Answers {
     }
 
     /// The document on what was said since the last one.
-    pub fn document(&mut self, exit_code: u8) -> Option<Verify> {
-        match self {
-            Self::Text => None,
-            Self::Json(all) => Some(Verify {
-                version: documents::VERSION,
-                exit_code,
-                processes: std::mem::take(all),
-            }),
+    pub fn document(&mut self, exit_code: u8, users: Users) -> Option<Verify> {
+        let Self::Json(all) = self else {
+            return None;
+        };
+        // With --all they come as they become clear.
+        if !users.0.is_empty() {
+            all.sort_by_key(|process| process.pid);
         }
+        Some(Verify {
+            version: documents::VERSION,
+            exit_code,
+            processes: std::mem::take(all),
+            users: users.told(),
+        })
     }
 }
 
-fn told(pid: u32, verdict: &Verdict) -> Verified {
+fn told(pid: u32, uid: Option<u32>, verdict: &Verdict) -> Verified {
     let empty = Verified {
         pid,
+        uid,
         outcome: Outcome::Ok,
         why: None,
         mappings: None,
@@ -194,8 +277,13 @@ fn print_gaps(
     let bytes: u64 = gaps.iter().map(|g| g.range.len()).sum();
     write!(
         out,
-        "{pid}: {}, {} in all",
+        "{pid}: {}{}, {} in all",
         units::many(gaps.len(), "gap"),
+        if gaps.len() < MOST_GAPS {
+            ""
+        } else {
+            " and more"
+        },
         units::bytes(bytes)
     )?;
     if unpublished != 0 {

@@ -7,10 +7,11 @@
 //! at rest for that long is believed to have a gap that stands in many looks
 //! over seconds: chance can't leave the same picture so often.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use regall_directory::layout::SETTING_GAVE_UP;
-use regall_reader::OpenError;
+use regall_reader::{OpenError, Seen, Soon};
 
 use crate::check::{self, Gap, Rules};
 use crate::figures::Tally;
@@ -22,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STANDING: Duration = Duration::from_secs(2);
 /// ... in so many looks is believed though no look was clean.
 const STANDING_LOOKS: u32 = 30;
+/// So long a user's processes are looked at before it is the next one's turn.
+const TURN: Duration = Duration::from_millis(50);
+/// Gaps of a process that are remembered and told.
+pub const MOST_GAPS: usize = 500;
 
 /// What became clear of a process.
 pub enum Verdict {
@@ -69,21 +74,110 @@ impl std::fmt::Display for Failure {
 /// Looks at `pid` until it is clear.
 pub fn examine(pid: u32, strict: bool) -> Verdict {
     let began = Instant::now();
-    let mut evidence = Evidence::default();
+    let mut examination = Examination::new(pid, strict);
     loop {
-        let look = match look_at_locks(pid) {
+        if let Some(verdict) = examination.look() {
+            return verdict;
+        }
+        if began.elapsed() > PATIENCE {
+            return examination.not_clear();
+        }
+        std::thread::sleep(examination.evidence.pause());
+    }
+}
+
+/// Looks at each of these processes once, and calls `clear` with what became clear of it. Those
+/// of which nothing did are then looked at again, all of them together, for as long as one may be
+/// busy: each user's for the same time, so that nobody has others not reached.
+pub fn examine_all(
+    all: &[Seen],
+    strict: bool,
+    mut clear: impl FnMut(&Seen, &Verdict) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let mut busy: BTreeMap<u32, VecDeque<(Seen, Examination)>> = BTreeMap::new();
+    for seen in all {
+        let mut examination = Examination::new(seen.pid, strict);
+        match examination.look() {
+            Some(verdict) => clear(seen, &verdict)?,
+            None => {
+                let users = busy.entry(seen.uid).or_default();
+                users.push_back((*seen, examination));
+            }
+        }
+    }
+    let began = Instant::now();
+    let mut rounds = 0;
+    while began.elapsed() < PATIENCE && busy.values().any(|users| !users.is_empty()) {
+        std::thread::sleep(pause(rounds));
+        rounds += 1;
+        for users in busy.values_mut() {
+            let began = Instant::now();
+            for _ in 0..users.len() {
+                let Some((seen, mut examination)) = users.pop_front() else {
+                    break;
+                };
+                match examination.look() {
+                    Some(verdict) => clear(&seen, &verdict)?,
+                    None => users.push_back((seen, examination)),
+                }
+                if began.elapsed() > TURN {
+                    break;
+                }
+            }
+        }
+    }
+    for (seen, examination) in busy.into_values().flatten() {
+        clear(&seen, &examination.not_clear())?;
+    }
+    Ok(())
+}
+
+/// What has been seen of a process of which nothing is clear yet.
+struct Examination {
+    pid: u32,
+    strict: bool,
+    began: Instant,
+    soon: Soon,
+    /// Why there was nothing to look at.
+    absent: Option<OpenError>,
+    evidence: Evidence,
+}
+
+impl Examination {
+    fn new(pid: u32, strict: bool) -> Self {
+        Self {
+            pid,
+            strict,
+            began: Instant::now(),
+            soon: Soon::new(pid),
+            absent: None,
+            evidence: Evidence::default(),
+        }
+    }
+
+    /// Looks once; returns what is clear now.
+    fn look(&mut self) -> Option<Verdict> {
+        let failed = |why| Some(Verdict::Failed(why));
+        self.absent = None;
+        let look = match look_at_locks(self.pid) {
             Ok(look) => look,
-            Err(e) => return Verdict::Failed(Failure::Unreadable(e)),
+            Err(why) => match self.soon.wait_after(why.clone()) {
+                Ok(()) => {
+                    self.absent = Some(why);
+                    return None;
+                }
+                Err(why) => return failed(Failure::Unreadable(why)),
+            },
         };
         if look.header.settings & SETTING_GAVE_UP != 0 {
-            return Verdict::Failed(Failure::GaveUp);
+            return failed(Failure::GaveUp);
         }
         let rules = Rules {
-            strict,
+            strict: self.strict,
             pin_off: look.header.pin_off(),
             hca_off: look.header.hca_off(),
         };
-        let gaps = check::gaps(
+        let mut gaps = check::gaps(
             &look.entries,
             &look.regions,
             &look.mappings,
@@ -92,19 +186,23 @@ pub fn examine(pid: u32, strict: bool) -> Verdict {
         );
         // Half an answer is none, unless it is that something is wrong.
         if let (true, Err(why)) = (gaps.is_empty(), &look.unlocked) {
-            return Verdict::Failed(Failure::Unreadable(why.clone()));
+            return failed(Failure::Unreadable(why.clone()));
         }
         if gaps.is_empty() {
-            return Verdict::Good(Box::new(summary(&look)));
+            return Some(Verdict::Good(Box::new(summary(&look))));
         }
-        let proven = evidence.add(gaps, &look, began.elapsed());
-        if !proven.is_empty() {
-            return Verdict::Gaps(proven, look.header.unpublished);
-        }
-        if began.elapsed() > PATIENCE {
-            return Verdict::Failed(Failure::Busy);
-        }
-        std::thread::sleep(evidence.pause());
+        gaps.truncate(MOST_GAPS);
+        gaps.shrink_to_fit();
+        let proven = self.evidence.add(gaps, &look, self.began.elapsed());
+        (!proven.is_empty()).then(|| Verdict::Gaps(proven, look.header.unpublished))
+    }
+
+    /// The verdict if there is no time for another look.
+    fn not_clear(&self) -> Verdict {
+        Verdict::Failed(match &self.absent {
+            Some(why) => Failure::Unreadable(why.clone()),
+            None => Failure::Busy,
+        })
     }
 }
 
@@ -144,11 +242,15 @@ impl Evidence {
         often.map(|(gap, _)| gap.clone()).collect()
     }
 
-    /// A few milliseconds, never twice the same in a row, so as not to keep
-    /// step with a program that does something periodically.
     fn pause(&self) -> Duration {
-        Duration::from_micros(2000 + u64::from(self.looks * 977 % 5000))
+        pause(self.looks)
     }
+}
+
+/// A few milliseconds, never twice the same in a row, so as not to keep
+/// step with a program that does something periodically.
+fn pause(looks: u32) -> Duration {
+    Duration::from_micros(2000 + u64::from(looks.wrapping_mul(977) % 5000))
 }
 
 fn summary(look: &Look) -> Summary {

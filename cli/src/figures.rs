@@ -96,6 +96,8 @@ pub const HCA: [Counter; 15] = [
 pub struct Figures {
     /// Its pid, as we see it.
     pub pid: u32,
+    /// Whose it is.
+    pub uid: u32,
     /// Its directory's header.
     pub header: HeaderView,
     /// Hooked calls in progress.
@@ -117,6 +119,7 @@ impl Figures {
     pub fn of(pid: u32, look: &Look) -> Self {
         Self {
             pid,
+            uid: look.uid,
             busy: look.busy,
             mappings: look.mappings.len(),
             entries: look.entries.len(),
@@ -197,6 +200,7 @@ impl Figures {
             },
             selftest_missed: self.missed().into_iter().map(str::to_string).collect(),
             live: Some(Live {
+                user: self.uid,
                 job: launched.job.clone(),
                 activity: self.activity(launched).to_string(),
                 generation: h.generation.get(),
@@ -223,6 +227,7 @@ pub mod fixtures {
     pub fn figures(pid: u32, exe: &str) -> Figures {
         Figures {
             pid,
+            uid: 7,
             header: HeaderView {
                 pid: pid.into(),
                 start_time: 1,

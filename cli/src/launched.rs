@@ -1,10 +1,8 @@
 //! Where in a job a process is, by what its launcher put into its environment, and what it
 //! does.
 
-use std::fs;
-
 use regall_directory::settings::{JOBS, RANKS, SIZES};
-use regall_reader::Process;
+use regall_reader::{procfs, Process};
 use regall_settings::names;
 
 use crate::settings::STATS_FILE;
@@ -38,7 +36,8 @@ impl Launched {
 
     /// Of `pid`.
     pub fn of(pid: u32) -> Self {
-        let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        // (What is longer is not known.)
+        let environ = procfs::whole(format!("/proc/{pid}/environ")).unwrap_or_default();
         let state = Process::find(pid).and_then(|p| p.state());
         Self {
             state: state.unwrap_or('?'),

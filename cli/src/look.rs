@@ -33,6 +33,8 @@ pub struct Look {
     pub clean: bool,
     /// When the process started, in clock ticks since boot.
     pub start_time: u64,
+    /// Whose the process is.
+    pub uid: u32,
 }
 
 /// Looks at `pid`; one that has just been forked or started has a moment to publish what it
@@ -41,9 +43,9 @@ pub fn look(pid: u32) -> Result<Look, OpenError> {
     reader::published_soon(pid, || look_now(pid))
 }
 
-/// The same, and asks the kernel what it has locked.
+/// Looks at `pid` as it is, and asks the kernel what it has locked.
 pub fn look_at_locks(pid: u32) -> Result<Look, OpenError> {
-    reader::published_soon(pid, || see(pid, true))
+    see(pid, true)
 }
 
 /// Looks at `pid` as it is.
@@ -52,7 +54,7 @@ pub fn look_now(pid: u32) -> Result<Look, OpenError> {
 }
 
 fn see(pid: u32, locks: bool) -> Result<Look, OpenError> {
-    let directory = reader::find(pid)?;
+    let directory = reader::open(pid)?;
     let snapshot = directory.snapshot()?;
     let mappings = directory.mappings()?;
     let regions = Regions::new(snapshot.regions, &snapshot.header);
@@ -79,6 +81,7 @@ fn see(pid: u32, locks: bool) -> Result<Look, OpenError> {
         quiet,
         clean: quiet && unchanged,
         start_time: directory.process().start_time,
+        uid: directory.user(),
         header,
         mappings,
         unlocked,

@@ -28,6 +28,7 @@ mod dump;
 mod env;
 mod examine;
 mod figures;
+mod files;
 mod inherited;
 mod launched;
 mod launcher;
@@ -47,6 +48,7 @@ mod stats;
 mod table;
 mod top;
 mod units;
+mod users;
 mod verify;
 mod watch;
 mod words;
@@ -171,7 +173,11 @@ fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> io::Result
 
 /// One line on stderr; not being able to write it is no reason to panic.
 fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "regall: {}", words(text));
+    let _ = io::stderr().write_all(complaint(text).as_bytes());
+}
+
+fn complaint(text: &str) -> String {
+    format!("regall: {}\n", units::printable(&words(text)))
 }
 
 /// What std says of errors, in words alone: `(os error 2)` tells nobody more than they do.
@@ -191,7 +197,7 @@ fn words(text: &str) -> String {
 mod tests {
     use clap::CommandFactory;
 
-    use super::{words, Cli};
+    use super::{complaint, units::evil, words, Cli};
 
     /// Each command says what its exit codes are, has an example and names its documents, in
     /// lines of 80 columns.
@@ -214,6 +220,12 @@ mod tests {
                 assert!(line.chars().count() <= 80, "{name}: {line}");
             }
         }
+    }
+
+    /// A file's name, above all.
+    #[test]
+    fn what_goes_wrong_commands_no_terminal() {
+        evil::is_harmless(&complaint(evil::TEXT));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! `regall maps`: the address space for people, one line for each mapping.
 
-use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -13,7 +12,7 @@ use crate::regions;
 use crate::rows::{rows, Row};
 use crate::table::table;
 use crate::words::{reason, Key};
-use crate::{picture, print_json, units};
+use crate::{files, picture, print_json, units};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0; 2 if the process can't be looked at.",
@@ -43,7 +42,8 @@ pub fn maps(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
             rows: &rows,
             regions: &look.regions,
         });
-        fs::write(file, svg).with_context(|| file.display().to_string())?;
+        let written = files::write(file, |out| out.write_all(svg.as_bytes()));
+        written.with_context(|| file.display().to_string())?;
     } else if args.json {
         print_json(&told(args.pid, &look, &rows), out)?;
     } else {

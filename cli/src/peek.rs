@@ -178,7 +178,7 @@ fn order() -> anyhow::Result<Order> {
 
 fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
     // One that has just been forked gets a moment.
-    let found = regall_reader::published_soon(pid, || regall_reader::find(pid).map(drop));
+    let found = regall_reader::published_soon(pid, || regall_reader::open(pid).map(drop));
     let denied = || match &found {
         Err(why @ (OpenError::Foreign | OpenError::Denied(_))) => Some(why.clone()),
         _ => None,

@@ -5,6 +5,7 @@ mod advice;
 mod alike;
 mod gather;
 mod job;
+mod kind;
 mod merge;
 
 use std::fmt;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use regall_documents as documents;
 
 use crate::table::table;
-use crate::{complain, print_json, units, FAILED};
+use crate::{complain, files, print_json, units, FAILED};
 use gather::Gathered;
 pub use gather::PATTERN;
 use job::{Job, Values};
@@ -101,7 +102,7 @@ pub fn write(places: &[PathBuf], file: &Path) -> anyhow::Result<Vec<String>> {
         true => serde_json::to_string_pretty(&report.told())? + "\n",
         false => report.to_string(),
     };
-    std::fs::write(file, text)?;
+    files::write(file, |out| out.write_all(text.as_bytes()))?;
     let mut said = gathered.problems();
     if gathered.job.is_empty() {
         said.push(
@@ -417,6 +418,67 @@ mod tests {
     fn row(values: &[u64]) -> Option<Row> {
         let values: Vec<_> = (values.iter().copied().zip(0..)).collect();
         Row::of(String::new(), Unit::Number, &values)
+    }
+
+    /// Whatever a process writes as its statistics, also as merged ones.
+    #[test]
+    fn a_process_commands_no_terminal() {
+        use crate::units::evil::{self, everywhere};
+        use serde_json::{from_value, json, to_value};
+        let mut one = documents::Process {
+            version: documents::VERSION,
+            library: Some("x".into()),
+            selftest_missed: vec!["x".into()],
+            unpublished: 3,
+            ..documents::Process::default()
+        };
+        let mut job = Job::default();
+        for (n, merged) in (0..8).zip([false, true].into_iter().cycle()) {
+            one.rank = Some(n);
+            one.mappings = 1 << (8 * (n % 2));
+            let mut told = everywhere(to_value(&one).unwrap());
+            let name = format!("{}{n}", evil::TEXT);
+            for path in [
+                "/settings",
+                "/bytes/reason",
+                "/bytes/state",
+                "/events",
+                "/counters",
+            ] {
+                let value = if path == "/settings" {
+                    json!(name)
+                } else {
+                    json!(n)
+                };
+                let there = told.pointer_mut(path).unwrap();
+                *there = json!({ name.as_str(): value });
+            }
+            let told: documents::Process = from_value(told).unwrap();
+            match merged {
+                false => job.add(told).unwrap(),
+                true => {
+                    let mut part = Job::default();
+                    part.add(told).unwrap();
+                    part.settle();
+                    let mut part = to_value(part.merged()).unwrap();
+                    let hosts = part["hosts"].take();
+                    part["hosts"] = everywhere(hosts);
+                    let kinds = part["kinds"].take();
+                    part["kinds"] = everywhere(kinds);
+                    part["kinds"][0]["settings"] = json!({ name.as_str(): name });
+                    job.add_merged(from_value(part).unwrap()).unwrap();
+                }
+            }
+        }
+        job.settle();
+        let mut gathered = Gathered::default();
+        gathered.job = job;
+        let said = Report::of(&gathered).to_string();
+        assert!(
+            said.contains("settings") || said.contains("title"),
+            "{said}"
+        );
+        evil::is_harmless(&said);
     }
 
     #[test]

@@ -136,6 +136,7 @@ mod tests {
             let held = held.iter().zip(1..).map(|(r, key)| region(1, r.0, r.1, key));
             let regions = Regions::of_primary(held.collect(), 1);
             let look = Look {
+                uid: 0,
                 header: figures(1, "a").header,
                 mappings: maps.iter().map(|r| mapping(r.0, r.1)).collect(),
                 entries,

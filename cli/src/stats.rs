@@ -57,10 +57,28 @@ fn print(value: &Value, path: &str, out: &mut impl Write) -> std::io::Result<()>
         }
         Value::Array(words) if !words.is_empty() => {
             let words: Vec<_> = words.iter().filter_map(Value::as_str).collect();
-            writeln!(out, "{path:<34} {}", words.join(" "))
+            let words = units::printable(&words.join(" "));
+            writeln!(out, "{path:<34} {words}")
         }
         Value::Array(_) | Value::Null => writeln!(out, "{path:<34} none"),
-        Value::String(text) => writeln!(out, "{path:<34} {text}"),
+        Value::String(text) => writeln!(out, "{path:<34} {}", units::printable(text)),
         other => writeln!(out, "{path:<34} {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::fixtures::figures;
+    use crate::units::evil;
+
+    #[test]
+    fn a_process_commands_no_terminal() {
+        let told = figures(1, "/bin/a").told(&Launched::UNKNOWN, None);
+        let mut told = serde_json::to_value(told).unwrap();
+        told["settings"] = [("pin", "auto")].into_iter().collect();
+        let mut said = Vec::new();
+        print(&evil::everywhere(told), "", &mut said).unwrap();
+        evil::is_harmless(&String::from_utf8(said).unwrap());
     }
 }

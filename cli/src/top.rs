@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 use regall_documents as documents;
+use regall_reader::Seen;
 
+use crate::answer::not_seen;
 use crate::{complain, print_json, units, FAILED};
 use app::{App, Choice};
 use column::Layout;
@@ -105,7 +107,9 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     let rows = choice.apply(&columns, &round.samples);
     let processes = || rows.iter().map(|s| s.told()).collect::<Vec<_>>();
     if args.metrics() {
-        let metrics = Metrics::of(&processes(), round.blind.len());
+        let blind = round.blind.iter().map(|(seen, _)| (seen.uid, 1));
+        let blind: Vec<_> = blind.chain(round.unseen.iter().copied()).collect();
+        let metrics = Metrics::of(&processes(), &blind);
         match &args.textfile {
             Some(folder) => metrics.write(folder)?,
             None => out.write_all(metrics.text(Form::Open).as_bytes())?,
@@ -117,10 +121,14 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     } else {
         print(&columns, &rows, out)?;
     }
-    for (pid, why) in &round.blind {
+    for (Seen { pid, .. }, why) in &round.blind {
         complain(&format!("{pid}: {why}"));
     }
-    Ok(if round.blind.is_empty() { 0 } else { FAILED })
+    for (uid, n) in &round.unseen {
+        complain(&not_seen(*uid, *n));
+    }
+    let whole = round.blind.is_empty() && round.unseen.is_empty();
+    Ok(if whole { 0 } else { FAILED })
 }
 
 /// All columns, or as many as the terminal has room for.

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-/// `name` as a terminal may see it: a file's name can hold the terminal's own commands.
-pub fn printable(name: &str) -> String {
-    let shown = |c: char| if c.is_control() { '?' } else { c };
-    name.chars().map(shown).collect()
+/// Text of somebody else's as a terminal may see it, in one line: names of files and whatever else
+/// a process says of itself can hold the terminal's own commands, or turn the direction in which
+/// what follows is read. All such text that is printed for people goes through here.
+pub fn printable(text: &str) -> String {
+    let turns = |c| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let shown = |c: char| if c.is_control() || turns(c) { '?' } else { c };
+    text.chars().map(shown).collect()
 }
 
 /// Bytes with a binary unit: `4 KiB`, `1.5 GiB`.
@@ -69,6 +72,44 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
+pub mod evil {
+    //! What somebody writes who wants a terminal to do what he says, or others to be believed to
+    //! have said it.
+
+    use serde_json::Value;
+
+    /// Sets a title, is red, and begins a line of its own.
+    pub const TEXT: &str = "\u{1b}]0;title\u{7}\u{9b}31m\r\nFAKE line\u{202e}";
+
+    /// The same document with that in each text of it.
+    pub fn everywhere(document: Value) -> Value {
+        match document {
+            Value::String(_) => TEXT.into(),
+            Value::Array(all) => all.into_iter().map(everywhere).collect(),
+            Value::Object(all) => {
+                let all = all
+                    .into_iter()
+                    .map(|(name, value)| (name, everywhere(value)));
+                all.collect()
+            }
+            other => other,
+        }
+    }
+
+    /// Fails if text that is printed does what [`TEXT`] wants.
+    #[track_caller]
+    pub fn is_harmless(printed: &str) {
+        assert!(printed.contains("title"), "it is not there: {printed:?}");
+        let commands = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        assert!(!printed.chars().any(commands), "{printed:?}");
+        assert!(
+            !printed.lines().any(|l| l.starts_with("FAKE")),
+            "{printed:?}"
+        );
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -78,6 +119,7 @@ mod tests {
             printable("/lib/\u{1b}]0;x\u{7}\u{1b}[31mé.so"),
             "/lib/?]0;x??[31mé.so"
         );
+        assert_eq!(printable("a\u{9b}1m\nb\u{202e}c\u{2028}"), "a?1m?b?c?");
     }
 
     #[test]

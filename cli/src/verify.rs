@@ -3,15 +3,17 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::answer::{vanished, Answers, Question, GOOD};
-use crate::examine::examine;
+use crate::answer::{vanished, Answers, Question, Users, GOOD};
+use crate::examine::{examine, examine_all};
 use crate::{print_json, units, watch};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0 no gap (memory over the limit is a gap only with --strict); 1 a gap, which is \
     printed; 2 a process could not be checked: it has ended, belongs to another user, has the shim \
     off, has a corrupt directory, was busy for 5 s, or /proc does not tell what is locked. The \
-    highest code of all processes counts. With --all, 2 also if no process is found (unless \
+    highest code of all processes counts. With --all, those that are busy have 5 s in all, and \
+    processes in pid namespaces that can't be seen from here count as not checked; --user leaves \
+    all but one user's out. With --all, 2 also if no process is found (unless \
     --allow-none is given) or fewer than --expect N: --all does not see a process in which the \
     shim is off.",
     "regall verify --all --expect 2",
@@ -37,17 +39,24 @@ pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let mut answers = Answers::new(args.json);
     let asked = &args.question;
     let mut worst = GOOD;
-    let mut found = 0;
-    for pid in asked.processes()? {
-        let verdict = examine(pid, asked.strict);
-        if asked.all && vanished(&verdict) {
-            continue;
-        }
-        found += 1;
-        worst = worst.max(answers.report(pid, &verdict, out)?);
+    for pid in asked.pids() {
+        let verdict = examine(*pid, asked.strict);
+        worst = worst.max(answers.report(*pid, None, &verdict, out)?);
     }
-    let code = worst.max(asked.found(found));
-    if let Some(document) = answers.document(code) {
+    let mut users = Users::default();
+    if asked.all {
+        examine_all(&asked.published()?, asked.strict, |seen, verdict| {
+            if !vanished(verdict) {
+                let code = answers.report(seen.pid, Some(seen.uid), verdict, out)?;
+                users.add(seen.uid, code);
+            }
+            Ok(())
+        })?;
+        users.add_unseen(asked.unseen()?);
+    }
+    let (of_all, found) = users.sums();
+    let code = worst.max(of_all).max(asked.found(found));
+    if let Some(document) = answers.document(code, users) {
         print_json(&document, out)?;
     }
     Ok(code)

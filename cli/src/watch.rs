@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use regall_documents::Verify;
 use regall_reader::{self as reader, OpenError, Process};
 
-use crate::answer::{vanished, Answers, Question, BLIND, GOOD};
+use crate::answer::{vanished, Answers, Question, Users, BLIND, GOOD};
 use crate::examine::{examine, Failure, Verdict};
 
 /// A process that just lost its directory is either ending or between two
@@ -19,6 +19,8 @@ type Watched = BTreeMap<u32, Watch>;
 
 struct Watch {
     process: Option<Process>,
+    /// Whose it is, with `--all`.
+    uid: Option<u32>,
     seen: bool,
 }
 
@@ -40,20 +42,23 @@ pub fn watch(
             add(&mut watched, asked)?;
         }
         first = false;
+        let mut users = Users::default();
         for (pid, watch) in std::mem::take(&mut watched) {
+            let uid = watch.uid;
             let (code, going_on) = step(pid, watch, asked, &mut answers, out)?;
             if code != GOOD || going_on.is_some() {
                 found.insert(pid);
+                uid.into_iter().for_each(|uid| users.add(uid, code));
             }
             worst = worst.max(code);
             watched.extend(going_on.map(|w| (pid, w)));
         }
-        let document = answers.document(worst);
+        let document = answers.document(worst, users);
         line(document.filter(|d| !d.processes.is_empty()), out)?;
         out.flush()?;
         if watched.is_empty() {
             let code = worst.max(asked.found(found.len()));
-            line(answers.document(code), out)?;
+            line(answers.document(code, Users::default()), out)?;
             return Ok(code);
         }
         std::thread::sleep(pause.saturating_sub(began.elapsed()));
@@ -70,9 +75,16 @@ fn line(document: Option<Verify>, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 fn add(watched: &mut Watched, asked: &Question) -> anyhow::Result<()> {
-    for pid in asked.processes()? {
+    let named = asked.pids().iter().map(|pid| (*pid, None));
+    let published = match asked.all {
+        true => asked.published()?,
+        false => Vec::new(),
+    };
+    let published = published.into_iter().map(|seen| (seen.pid, Some(seen.uid)));
+    for (pid, uid) in named.chain(published) {
         watched.entry(pid).or_insert_with(|| Watch {
             process: Process::find(pid).ok(),
+            uid,
             seen: false,
         });
     }
@@ -100,12 +112,12 @@ fn step(
             Settled::Ended => Ok((GOOD, None)),
             Settled::Back => Ok((GOOD, Some(watch))),
             Settled::Inert if asked.all => Ok((GOOD, None)),
-            Settled::Inert => Ok((answers.report(pid, &verdict, out)?, None)),
+            Settled::Inert => Ok((answers.report(pid, watch.uid, &verdict, out)?, None)),
         },
         v if vanished(v) && excused => Ok((GOOD, None)),
         v if excused && matches!(v, Verdict::Failed(_)) && ended(&watch) => Ok((GOOD, None)),
         Verdict::Failed(_) => {
-            let code = answers.report(pid, &verdict, out)?;
+            let code = answers.report(pid, watch.uid, &verdict, out)?;
             // These pass; the rest does not.
             let again = matches!(
                 verdict,
@@ -114,7 +126,7 @@ fn step(
             Ok((code.max(BLIND), again.then_some(watch)))
         }
         _ => {
-            let code = answers.report(pid, &verdict, out)?;
+            let code = answers.report(pid, watch.uid, &verdict, out)?;
             Ok((
                 code,
                 Some(Watch {

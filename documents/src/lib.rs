@@ -17,7 +17,7 @@ pub use process::{Bytes, Live, Process, Rates, Sites, Top};
 pub use rows::{
     Alike, Cure, Different, Doctor, Figure, Finding, Maps, Measure, Region, Report, Row, Unlike,
 };
-pub use verdict::{Gap, Outcome, Verified, Verify, Wrong};
+pub use verdict::{Gap, Outcome, User, Verified, Verify, Wrong};
 pub use words::{Counts, Words};
 
 use schemars::{JsonSchema, Schema};

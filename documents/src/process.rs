@@ -92,6 +92,8 @@ pub struct Sites {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Live {
+    /// The number of its user.
+    pub user: u32,
     /// The number of its batch job; null: no batch system says.
     pub job: Option<String>,
     /// What it does: `running`, `sleeping`, `waiting`, `stopped`, `traced`, `ending`,

@@ -17,6 +17,24 @@ pub struct Verify {
     pub exit_code: u8,
     /// The processes that were looked at.
     pub processes: Vec<Verified>,
+    /// What became clear of each user's, with `--all`.
+    pub users: Vec<User>,
+}
+
+/// What became clear of a user's processes.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// The user's number.
+    pub uid: u32,
+    /// The user's name; null: it has none here.
+    pub name: Option<String>,
+    /// What the exit code would be if nobody else had processes.
+    pub exit_code: u8,
+    /// How many processes were found.
+    pub processes: u64,
+    /// How many more there are in pid namespaces that can't be seen from here.
+    pub unseen: u64,
 }
 
 /// What became clear of a process.
@@ -25,6 +43,8 @@ pub struct Verify {
 pub struct Verified {
     /// Its pid.
     pub pid: u32,
+    /// The number of its user; null: it was named by its pid.
+    pub uid: Option<u32>,
     /// What became clear.
     pub outcome: Outcome,
     /// Why it could not be looked at; null: it could.
@@ -35,7 +55,7 @@ pub struct Verified {
     pub bytes: Option<Bytes>,
     /// Ranges that could not be published: /dev/shm is full.
     pub unpublished: u64,
-    /// The gaps.
+    /// The gaps; of more than 500 the first.
     pub gaps: Vec<Gap>,
 }
 

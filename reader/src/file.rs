@@ -3,27 +3,45 @@
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::newest::{lists, words};
 use super::process::{Mapping, Process};
-use super::{Entry, OpenError, Region};
+use super::{procfs, Entry, OpenError, Region, SLOT_WORDS};
 use regall_directory::layout::{
     segment_offset, Generation, Header, CALLS, COUNTERS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES,
     INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
 };
-use regall_sys::file::{major, minor};
 
 /// A snapshot that the writer keeps from settling is given up after this.
 const PATIENCE: Duration = Duration::from_millis(30);
+
+/// Bytes that are read at a time.
+const BLOCK: usize = 1024 * SLOT_BYTES;
+/// Slots in use, beside those of ranges, for each mapping that a process can have: memory regions
+/// of its domains.
+const REGIONS: usize = 2;
 
 /// A live process's directory, open.
 #[derive(Debug)]
 pub struct Directory {
     file: File,
     process: Process,
-    path: PathBuf,
+}
+
+/// A slot in use, as it was copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Copied {
+    n: u32,
+    words: [u64; SLOT_WORDS],
+}
+
+/// The slots in use, in order, and what tells whether anything stands in the others that was not
+/// there in another copy.
+#[derive(PartialEq, Eq)]
+struct Slots {
+    used: Vec<Copied>,
+    others: u64,
 }
 
 /// A hooked call in progress.
@@ -84,19 +102,13 @@ pub struct Snapshot {
 }
 
 impl Directory {
-    /// The directory in `file`, which must be the user's and say that it is the process's.
-    pub(crate) fn of(
-        file: File,
-        process: &Process,
-        path: PathBuf,
-        uid: u32,
-    ) -> Result<Self, OpenError> {
+    /// The directory in `file`, which must say that it is the process's.
+    pub(crate) fn of(file: File, process: &Process) -> Result<Self, OpenError> {
         let directory = Self {
             file,
             process: process.clone(),
-            path,
         };
-        directory.check_file(uid)?;
+        directory.check_file()?;
         directory.header()?;
         Ok(directory)
     }
@@ -106,18 +118,22 @@ impl Directory {
         &self.process
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Whose lines it writes: the process's effective user; of a file that belongs neither to that
+    /// user, nor to the one whom it can become again, nor to root, the file's owner, who may have
+    /// put it into a setuid program.
+    pub fn user(&self) -> u32 {
+        let [effective, _, saved] = self.process.uids;
+        let owner = self.file.metadata().map_or(effective, |m| m.uid());
+        match [effective, saved, 0].contains(&owner) {
+            true => effective,
+            false => owner,
+        }
     }
 
-    fn check_file(&self, uid: u32) -> Result<(), OpenError> {
+    fn check_file(&self) -> Result<(), OpenError> {
         let meta = self.file.metadata()?;
         if !meta.is_file() {
             return Err(OpenError::Corrupt("its file is no regular file"));
-        }
-        if meta.uid() != uid {
-            return Err(OpenError::Corrupt("its file belongs to someone else"));
         }
         if meta.len() == 0 {
             // Just created: its writer allocates its first part in one step.
@@ -134,10 +150,8 @@ impl Directory {
     /// executed another program since.
     pub fn mappings(&self) -> Result<Vec<Mapping>, OpenError> {
         let meta = self.file.metadata()?;
-        let device = (major(meta.dev()), minor(meta.dev()));
         let mappings = self.process.mappings()?;
-        let ours = |m: &Mapping| m.inode == meta.ino() && m.device == device;
-        match mappings.iter().any(ours) {
+        match mappings.iter().any(|m| m.is_of(&meta)) {
             true => Ok(mappings),
             false => Err(OpenError::Inert),
         }
@@ -145,7 +159,9 @@ impl Directory {
 
     /// The header alone.
     pub fn header(&self) -> Result<HeaderView, OpenError> {
-        let header: Vec<u64> = words(&self.read(0, HEADER_BYTES)?).collect();
+        let mut bytes = vec![0; HEADER_BYTES];
+        self.file.read_exact_at(&mut bytes, 0)?;
+        let header: Vec<u64> = words(&bytes).collect();
         let header = HeaderView::from_words(&header)?;
         if header.pid != u64::from(self.process.own_pid)
             || header.start_time != self.process.start_time
@@ -158,8 +174,8 @@ impl Directory {
 
     /// Calls in progress whose threads are alive.
     pub fn busy(&self, header: &HeaderView) -> usize {
-        let alive = |i: &&Inflight| self.process.has_thread(i.tid);
-        header.inflight.iter().filter(alive).count()
+        let threads: Vec<_> = header.inflight.iter().map(|i| i.tid).collect();
+        self.process.threads(&threads)
     }
 
     /// What the whole says.
@@ -170,13 +186,14 @@ impl Directory {
     /// copies, at one of which the header was read.
     pub fn snapshot(&self) -> Result<Snapshot, OpenError> {
         let began = Instant::now();
-        let mut slots = self.slots()?;
+        let mut before = self.slots()?;
         loop {
             let header = self.header()?;
-            let (stable, changed) = self.reread(&mut slots)?;
+            let mut now = self.slots()?;
+            let stable = now == before;
             if stable || began.elapsed() > PATIENCE {
-                self.settle(&mut slots, &changed)?;
-                let (entries, regions) = lists(&slots)?;
+                self.settle(&mut now.used, before)?;
+                let (entries, regions) = lists(now.used.into_iter().map(|slot| slot.words))?;
                 return Ok(Snapshot {
                     busy: self.busy(&header),
                     entries,
@@ -185,68 +202,80 @@ impl Directory {
                     stable,
                 });
             }
+            before = now;
         }
     }
 
-    /// Makes a newer copy of an earlier one; whether they are equal, and the
-    /// numbers of the slots that differ (of those that are new, from free ones).
-    fn reread(&self, slots: &mut Vec<u8>) -> Result<(bool, Vec<usize>), OpenError> {
-        let bytes = self.used()?;
-        let as_many = slots.len() == bytes;
-        slots.resize(bytes, 0);
-        let mut changed = Vec::new();
-        let mut block = vec![0; 1024 * SLOT_BYTES];
-        for (k, known) in slots.chunks_mut(block.len()).enumerate() {
-            let Some(new) = block.get_mut(..known.len()) else {
-                continue;
-            };
-            let at = k * 1024;
-            self.file
-                .read_exact_at(new, (HEADER_BYTES + at * SLOT_BYTES) as u64)?;
-            if *new == *known {
-                continue;
+    /// Reads each slot that is not as it was `before` until it is the same twice in a row; those
+    /// that never are go.
+    fn settle(&self, slots: &mut Vec<Copied>, before: Slots) -> Result<(), OpenError> {
+        let mut before = before.used.into_iter().peekable();
+        let mut wrong = None;
+        slots.retain_mut(|slot| {
+            while before.next_if(|b| b.n < slot.n).is_some() {}
+            if before.next_if_eq(slot).is_some() {
+                return true;
             }
-            let both = new
-                .chunks_exact(SLOT_BYTES)
-                .zip(known.chunks_exact(SLOT_BYTES));
-            let differ = both.enumerate().filter(|(_, (new, known))| new != known);
-            changed.extend(differ.map(|(n, _)| at + n));
-            known.copy_from_slice(new);
-        }
-        Ok((as_many && changed.is_empty(), changed))
-    }
-
-    /// Reads each slot of these numbers until it is the same twice in a row; the
-    /// copy loses the one that never is.
-    fn settle(&self, slots: &mut [u8], changed: &[usize]) -> Result<(), OpenError> {
-        for at in changed.iter().map(|n| n * SLOT_BYTES) {
-            let Some(slot) = slots.get_mut(at..at + SLOT_BYTES) else {
-                continue;
-            };
-            let mut settled = false;
             for _ in 0..100 {
-                let mut again = [0; SLOT_BYTES];
-                self.file
-                    .read_exact_at(&mut again, (HEADER_BYTES + at) as u64)?;
-                settled = *slot == again;
-                slot.copy_from_slice(&again);
-                if settled {
-                    break;
+                let again = match self.slot(slot.n) {
+                    Ok(words) => words,
+                    Err(why) => {
+                        wrong = Some(why);
+                        return false;
+                    }
+                };
+                if std::mem::replace(&mut slot.words, again) == again {
+                    return true;
                 }
             }
-            if !settled {
-                slot.fill(0);
+            false
+        });
+        wrong.map_or(Ok(()), Err)
+    }
+
+    fn slot(&self, n: u32) -> Result<[u64; SLOT_WORDS], OpenError> {
+        let mut bytes = [0; SLOT_BYTES];
+        let at = HEADER_BYTES as u64 + u64::from(n) * SLOT_BYTES as u64;
+        self.file.read_exact_at(&mut bytes, at)?;
+        Ok(slot(&bytes))
+    }
+
+    /// A copy of the slots in use. [`OpenError::TooLong`]: they are more than a process can need.
+    fn slots(&self) -> Result<Slots, OpenError> {
+        let all = self.used()?;
+        let most = procfs::most_mappings();
+        let (mut ranges, mut regions) = (0, 0);
+        let mut slots = Slots {
+            used: Vec::new(),
+            others: 0,
+        };
+        let mut block = vec![0; BLOCK];
+        let mut n = 0;
+        while (n as usize) < all {
+            let count = (all - n as usize).min(BLOCK / SLOT_BYTES);
+            let bytes = block.get_mut(..count * SLOT_BYTES).unwrap_or_default();
+            let at = HEADER_BYTES as u64 + u64::from(n) * SLOT_BYTES as u64;
+            self.file.read_exact_at(bytes, at)?;
+            for bytes in bytes.chunks_exact(SLOT_BYTES) {
+                let words = slot(bytes);
+                match words {
+                    [0, rest @ ..] => slots.others = mixed(slots.others, &rest),
+                    [.., 0, _] => ranges += 1,
+                    _ => regions += 1,
+                }
+                if words.first() != Some(&0) {
+                    slots.used.push(Copied { n, words });
+                }
+                n += 1;
+            }
+            if ranges > most || regions > most.saturating_mul(REGIONS) {
+                return Err(OpenError::TooLong);
             }
         }
-        Ok(())
+        Ok(slots)
     }
 
-    /// A copy of the slots that have been used.
-    fn slots(&self) -> Result<Vec<u8>, OpenError> {
-        self.read(HEADER_BYTES, self.used()?)
-    }
-
-    /// Bytes of the slots that have been used.
+    /// How many slots have been used.
     fn used(&self) -> Result<usize, OpenError> {
         let high_water = self.header()?.high_water;
         let bytes = high_water.saturating_mul(SLOT_BYTES as u64);
@@ -256,15 +285,23 @@ impl Directory {
         if end > meta.len() || end > meta.blocks().saturating_mul(512) {
             return Err(OpenError::Corrupt("more slots than its file holds"));
         }
-        Ok(bytes as usize)
+        Ok(high_water as usize)
     }
+}
 
-    /// `count` bytes of the file from byte `offset` on.
-    fn read(&self, offset: usize, count: usize) -> Result<Vec<u8>, OpenError> {
-        let mut bytes = vec![0; count];
-        self.file.read_exact_at(&mut bytes, offset as u64)?;
-        Ok(bytes)
-    }
+/// The words of one slot.
+fn slot(bytes: &[u8]) -> [u64; SLOT_WORDS] {
+    let mut all = [0; SLOT_WORDS];
+    all.iter_mut().zip(words(bytes)).for_each(|(w, n)| *w = n);
+    all
+}
+
+/// A sum of words in which their order counts.
+fn mixed(sum: u64, words: &[u64]) -> u64 {
+    // (Odd, and near the golden ratio of 2^64.)
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |sum: u64, word: &u64| (sum.rotate_left(5) ^ word).wrapping_mul(FACTOR);
+    words.iter().fold(sum, mix)
 }
 
 impl HeaderView {
@@ -316,4 +353,4 @@ impl HeaderView {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,15 +11,17 @@
 
 mod file;
 mod find;
+pub mod foreign;
 mod locked;
 mod newest;
 mod process;
+pub mod procfs;
 mod soon;
 
 pub use file::{Directory, HeaderView, Inflight, Snapshot};
-pub use find::{find, kept_free, open, open_in, published, FOLDER_ROOT};
+pub use find::{kept_free, open, open_in, published, unseen, Seen, FOLDER_ROOT};
 pub use process::{Mapping, Process};
-pub use soon::published_soon;
+pub use soon::{published_soon, Soon};
 
 pub use regall_directory::reader::{
     decode, read_slot, Corrupt, Entry, Published, Region, SLOT_WORDS,
@@ -37,6 +39,10 @@ pub enum OpenError {
     /// The process had a directory, which has been removed: it is about to end, or somebody has
     /// cleared /dev/shm.
     Removed,
+    /// The process has a directory in a /dev/shm that is not this one.
+    Elsewhere,
+    /// The process has more mappings, longer names or more entries than a process can have.
+    TooLong,
     /// The process belongs to someone else.
     Foreign,
     /// The kernel lets this process not look at it, for another reason, which is told.
@@ -69,6 +75,11 @@ impl core::fmt::Display for OpenError {
             Self::Removed => {
                 f.write_str("is about to end, or somebody has removed its directory from /dev/shm")
             }
+            Self::Elsewhere => f.write_str("its directory is in another /dev/shm than this one"),
+            Self::TooLong => f.write_str(
+                "not looked at: it has more mappings or entries than vm.max_map_count allows, or \
+                 longer names",
+            ),
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
             Self::Denied(why) => write!(f, "permission denied: {why}"),
             Self::NoLocks => f.write_str(
@@ -89,6 +100,7 @@ impl From<std::io::Error> for OpenError {
         match (e.kind(), e.raw_os_error()) {
             (std::io::ErrorKind::NotFound, _) | (_, Some(ESRCH)) => Self::NoSuchProcess,
             (std::io::ErrorKind::PermissionDenied, _) => Self::Foreign,
+            (std::io::ErrorKind::FileTooLarge, _) => Self::TooLong,
             (std::io::ErrorKind::UnexpectedEof, _) => Self::Corrupt("the file is cut short"),
             (_, errno) => Self::Io(errno.unwrap_or(0)),
         }

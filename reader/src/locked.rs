@@ -2,12 +2,16 @@
 //! this is what it can be held against.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::path::Path;
 
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 
-use crate::{Mapping, OpenError, Process};
+use crate::{procfs, Mapping, OpenError, Process};
+
+/// Lines that smaps has for a mapping, at the most.
+const LINES: usize = 64;
 
 /// What mlock(2) leaves as it is (`VmFlags` of smaps, proc(5)): huge pages, which stay anyway, and
 /// mappings of devices and of the kernel's own.
@@ -17,10 +21,7 @@ impl Process {
     /// Bytes that count as locked (`VmLck` in /proc/PID/status).
     pub fn locked(&self) -> Result<u64, OpenError> {
         self.told("status", |status| {
-            // The program's name in it need not be UTF-8.
-            let mut bytes = Vec::new();
-            BufReader::new(status).read_to_end(&mut bytes).ok()?;
-            let text = String::from_utf8_lossy(&bytes);
+            let text = procfs::text(status).ok()?;
             let line = text.lines().find_map(|l| l.strip_prefix("VmLck:"))?;
             let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
             kib.checked_mul(1024)
@@ -30,14 +31,13 @@ impl Process {
     /// Mappings that could be locked and are not, in order. The kernel looks at each page table for
     /// it: some 5 ms for each resident GiB.
     pub fn unlocked(&self) -> Result<Vec<PageRange>, OpenError> {
-        let buffered = |smaps| BufReader::with_capacity(1 << 16, smaps);
-        self.told("smaps", |smaps| read(buffered(smaps)))
+        self.told("smaps", |smaps| read(Path::new(smaps)))
     }
 
     /// What is read from its file `name`, or from a thread's: a first thread that called
     /// pthread_exit has no memory any more.
-    fn told<T>(&self, name: &str, f: impl Fn(fs::File) -> Option<T>) -> Result<T, OpenError> {
-        let in_folder = |folder: &str| f(fs::File::open(format!("{folder}/{name}")).ok()?);
+    fn told<T>(&self, name: &str, f: impl Fn(&str) -> Option<T>) -> Result<T, OpenError> {
+        let in_folder = |folder: &str| f(&format!("{folder}/{name}"));
         let own = format!("/proc/{}", self.pid);
         let of_threads = || {
             let tasks = fs::read_dir(format!("{own}/task")).ok()?.flatten();
@@ -55,28 +55,34 @@ impl Process {
     }
 }
 
-/// `None`: it says nothing of locks.
-fn read(smaps: impl BufRead) -> Option<Vec<PageRange>> {
+/// `None`: it says nothing of locks, or too much.
+fn read(smaps: &Path) -> Option<Vec<PageRange>> {
     let mut found = Vec::new();
     let mut mapping: Option<Mapping> = None;
     let mut told = false;
-    for line in smaps.split(b'\n') {
-        let line = line.ok()?;
+    let most = procfs::most_mappings().saturating_mul(LINES);
+    let mut each = |line: &[u8]| {
         let Some(flags) = line.strip_prefix(b"VmFlags:") else {
-            mapping = maps::parse(&line).map(Mapping::from).or(mapping);
-            continue;
+            mapping = maps::parse(line).map(Mapping::from).or(mapping.take());
+            return;
         };
         told = true;
-        let flags = std::str::from_utf8(flags).ok()?;
-        let has = |flag: &str| flags.split_ascii_whitespace().any(|f| f == flag);
+        let has = |flag: &str| {
+            let mut flags = flags.split(u8::is_ascii_whitespace);
+            flags.any(|f| f == flag.as_bytes())
+        };
         let never = |m: &Mapping| {
             NEVER_LOCKED.iter().any(|flag| has(flag)) || has("hg") && is_on_a_device(m)
         };
         if let Some(mapping) = mapping.take().filter(|m| !has("lo") && !never(m)) {
             found.push(mapping.range);
         }
-    }
-    told.then_some(found)
+    };
+    let read = procfs::each_line(smaps, most, |line| {
+        each(line);
+        ControlFlow::Continue(())
+    });
+    (read.is_ok() && told).then_some(found)
 }
 
 /// Whether it is a file that may be memory itself (DAX): such files have huge pages wherever they
@@ -106,20 +112,28 @@ VmFlags: rd wr sh mr mw me ms sd hg \n\
 7ffe00000000-7ffe00001000 r-xp 00000000 00:00 0 [vdso]\n\
 VmFlags: rd ex mr mw me de sd \n";
 
+    fn told(text: &str) -> Option<Vec<PageRange>> {
+        let path = std::env::temp_dir().join(format!("regall-smaps-{}", std::process::id()));
+        fs::write(&path, text).expect("a file");
+        let told = read(&path);
+        fs::remove_file(&path).expect("a file");
+        told
+    }
+
     #[test]
     fn what_could_be_locked_and_is_not() {
         let page = PageRange::new(0x7f00_0000_2000, 0x7f00_0000_3000);
         let advised = PageRange::new(0x7f00_0040_0000, 0x7f00_0060_0000);
         let expected: Vec<_> = page.into_iter().chain(advised).collect();
-        assert_eq!(read(SMAPS.as_bytes()), Some(expected));
+        assert_eq!(told(SMAPS), Some(expected));
     }
 
     #[test]
     fn a_list_without_a_word_of_locks_is_none() {
         let silent = SMAPS.lines().filter(|l| !l.starts_with("VmFlags"));
         let silent = silent.collect::<Vec<_>>().join("\n");
-        assert_eq!(read(silent.as_bytes()), None);
-        assert_eq!(read(&b""[..]), None);
+        assert_eq!(told(&silent), None);
+        assert_eq!(told(""), None);
     }
 
     #[test]

@@ -4,16 +4,16 @@ use std::collections::BinaryHeap;
 
 use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
 use regall_directory::addr::PageRange;
-use regall_directory::layout::{Generation, SLOT_BYTES};
+use regall_directory::layout::Generation;
 
 /// What is in slots: sorted, and each byte has one entry only, and one region of
 /// each domain.
-pub fn lists(slots: &[u8]) -> Result<(Vec<Entry>, Vec<Region>), OpenError> {
+pub fn lists(
+    slots: impl Iterator<Item = [u64; SLOT_WORDS]>,
+) -> Result<(Vec<Entry>, Vec<Region>), OpenError> {
     let (mut entries, mut regions) = (Vec::new(), Vec::new());
-    for slot in slots.chunks_exact(SLOT_BYTES) {
-        let mut all = [0; SLOT_WORDS];
-        all.iter_mut().zip(words(slot)).for_each(|(w, n)| *w = n);
-        match decode(&all)? {
+    for slot in slots {
+        match decode(&slot)? {
             Some(Published::Range(entry)) => entries.push(entry),
             Some(Published::Region(region)) => regions.push(region),
             None => {}

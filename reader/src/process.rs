@@ -1,18 +1,27 @@
 //! A process as /proc shows it: who it is, its mappings, its threads.
 
+use std::collections::HashSet;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::OpenError;
+use super::{procfs, OpenError};
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 use regall_directory::vocab::Prot;
+use regall_sys::file::{major, minor};
 use regall_sys::process::Stat;
 
 /// Ticks a second of the times in /proc/PID/stat: USER_HZ, which is part of the kernel's ABI.
 const CLOCK_TICKS: f64 = 100.0;
+
+/// Bytes of all names of a process's mappings, at the most.
+const LONGEST_NAMES: usize = 8 << 20;
+/// Threads of a process in another pid namespace whose numbers there are looked for.
+const MOST_THREADS: usize = 4096;
 
 /// Who a process is; a pid alone can be used again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,8 +63,21 @@ impl Process {
     }
 
     fn found(pid: u32) -> Result<Self, OpenError> {
+        Self::of(pid, namespace)
+    }
+
+    /// Looks up a process that may not be looked at: it is taken to be in pid namespace `ours`,
+    /// if it does not show in which it is.
+    pub(crate) fn listed(pid: u32, ours: u64) -> Result<Self, OpenError> {
+        Self::of(pid, |pid| match namespace(pid) {
+            Err(OpenError::Foreign) => Ok(ours),
+            other => other,
+        })
+    }
+
+    fn of(pid: u32, namespace: impl Fn(u32) -> Result<u64, OpenError>) -> Result<Self, OpenError> {
         let start_time = start_time(pid)?;
-        let status = status(format!("/proc/{pid}/status"))?;
+        let status = procfs::text(format!("/proc/{pid}/status"))?;
         let field = |name: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(name));
             line.map(str::split_ascii_whitespace)
@@ -100,15 +122,21 @@ impl Process {
     /// Whether the file of its directory has been removed, while it is mapped: the shim does so
     /// when the process ends, and somebody may have cleared /dev/shm.
     pub fn has_lost_its_directory(&self) -> Result<bool, OpenError> {
-        let (pid, start, namespace) = (self.own_pid, self.start_time, self.namespace);
-        let name = format!("/{pid}.{start}.{namespace} (deleted)");
-        let mappings = self.mappings()?;
-        Ok(mappings.iter().any(|m| m.name.ends_with(&name)))
+        let name = format!("/{} (deleted)", self.file_name());
+        let mut lost = false;
+        self.each_mapping(|line| {
+            lost = line.name.ends_with(name.as_bytes());
+            match lost {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })?;
+        Ok(lost)
     }
 
     /// How long ago it was started, or forked; None if that can't be told.
     pub fn age(&self) -> Option<Duration> {
-        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        let uptime = procfs::text("/proc/uptime").ok()?;
         let seconds: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
         let age = seconds - self.start_time as f64 / CLOCK_TICKS;
         Some(Duration::try_from_secs_f64(age).unwrap_or_default())
@@ -121,56 +149,116 @@ impl Process {
     }
 
     /// Its mappings, in order. [`OpenError::NoSuchProcess`] if it has none: it
-    /// is ending (or a kernel thread).
+    /// is ending (or a kernel thread). [`OpenError::TooLong`] if it has more than a process can
+    /// have, or longer names than are worth their memory.
     ///
     /// The kernel hands them out a few dozen at a time, so a list that was
     /// changed meanwhile mixes before and after.
     pub fn mappings(&self) -> Result<Vec<Mapping>, OpenError> {
-        self.mapped().map_err(|why| why.of(self.pid))
+        let (mut all, mut named) = (Vec::new(), 0);
+        self.each_mapping(|line| {
+            named += line.name.len();
+            all.push(Mapping::from(*line));
+            match named > LONGEST_NAMES {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })?;
+        match named > LONGEST_NAMES {
+            true => Err(OpenError::TooLong),
+            false => Ok(all),
+        }
     }
 
-    fn mapped(&self) -> Result<Vec<Mapping>, OpenError> {
-        let mut text = Vec::new();
-        fs::File::open(format!("/proc/{}/maps", self.pid))?.read_to_end(&mut text)?;
-        if text.is_empty() {
-            text = self.threads_maps()?;
+    /// Calls `each` with each of its mappings, until it says so; errors as [`Self::mappings`].
+    pub(crate) fn each_mapping(
+        &self,
+        mut each: impl FnMut(&maps::Line<'_>) -> ControlFlow<()>,
+    ) -> Result<(), OpenError> {
+        let mut told = || -> io::Result<usize> {
+            match self.lines(format!("/proc/{}/maps", self.pid), &mut each)? {
+                0 => self.threads_lines(&mut each),
+                n => Ok(n),
+            }
+        };
+        match told() {
+            Ok(n) if n > 0 && self.alive() => Ok(()),
+            Ok(_) => Err(OpenError::NoSuchProcess),
+            Err(why) => Err(OpenError::from(why).of(self.pid)),
         }
-        if text.is_empty() || !self.alive() {
-            return Err(OpenError::NoSuchProcess);
+    }
+
+    fn lines(
+        &self,
+        path: impl AsRef<Path>,
+        each: &mut impl FnMut(&maps::Line<'_>) -> ControlFlow<()>,
+    ) -> io::Result<usize> {
+        let mut strange = false;
+        let n = procfs::each_line(path, procfs::most_mappings(), |line| {
+            match maps::parse(line) {
+                Some(line) => each(&line),
+                None => {
+                    strange = true;
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        match strange {
+            true => Err(io::ErrorKind::InvalidData.into()),
+            false => Ok(n),
         }
-        let lines = text.split(|&b| b == b'\n').filter(|l| !l.is_empty());
-        let parsed = lines.map(|l| maps::parse(l).map(Mapping::from));
-        parsed.collect::<Option<Vec<_>>>().ok_or(OpenError::Io(0))
     }
 
     /// The maps as another thread than the first has them: a first thread that
     /// called pthread_exit is a zombie without memory while the process lives.
-    fn threads_maps(&self) -> Result<Vec<u8>, OpenError> {
+    fn threads_lines(
+        &self,
+        each: &mut impl FnMut(&maps::Line<'_>) -> ControlFlow<()>,
+    ) -> io::Result<usize> {
         for task in fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten() {
-            match fs::read(task.path().join("maps")) {
-                Ok(text) if !text.is_empty() => return Ok(text),
-                _ => continue,
+            match self.lines(task.path().join("maps"), each) {
+                Ok(0) | Err(_) => continue,
+                n => return n,
             }
         }
-        Ok(Vec::new())
+        Ok(0)
     }
 
-    /// Whether it has a thread of this number, as it sees its threads itself.
-    pub fn has_thread(&self, tid: u32) -> bool {
+    /// How many of these threads it has, by their numbers as it sees them itself. Where they are
+    /// others here, and it has more threads than are looked at, all of them are there.
+    pub fn threads(&self, tids: &[u32]) -> usize {
         let task = format!("/proc/{}/task", self.pid);
         if self.own_pid == self.pid {
-            return tid != 0 && fs::exists(format!("{task}/{tid}")).unwrap_or(true);
+            let there =
+                |tid: &&u32| **tid != 0 && fs::exists(format!("{task}/{tid}")).unwrap_or(true);
+            return tids.iter().filter(there).count();
         }
         // Another pid namespace: its numbers are not ours.
+        if tids.is_empty() {
+            return 0;
+        }
         let Ok(tasks) = fs::read_dir(task) else {
-            return true;
+            return tids.len();
         };
-        tasks.flatten().any(|t| {
-            let status = status(t.path().join("status")).unwrap_or_default();
+        let mut own = HashSet::new();
+        for (n, task) in tasks.flatten().enumerate() {
+            if n == MOST_THREADS {
+                return tids.len();
+            }
+            let status = procfs::text(task.path().join("status")).unwrap_or_default();
             let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"));
-            let own = line.and_then(|l| l.split_ascii_whitespace().last());
-            own.and_then(|n| n.parse().ok()) == Some(tid)
-        })
+            let last = line.and_then(|l| l.split_ascii_whitespace().last());
+            own.extend(last.and_then(|n| n.parse::<u32>().ok()));
+        }
+        tids.iter().filter(|tid| own.contains(tid)).count()
+    }
+}
+
+impl Mapping {
+    /// Whether it is of that very file.
+    pub(crate) fn is_of(&self, file: &fs::Metadata) -> bool {
+        let device = (major(file.dev()), minor(file.dev()));
+        self.inode == file.ino() && self.device == device
     }
 }
 
@@ -185,12 +273,6 @@ impl From<maps::Line<'_>> for Mapping {
             name: String::from_utf8_lossy(line.name).into_owned(),
         }
     }
-}
-
-/// The text of a status file of /proc. The name in it need not be UTF-8: a program can call itself
-/// anything, and the kernel cuts a longer one off at its 15th byte.
-pub(crate) fn status(path: impl AsRef<Path>) -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// What is needed of /proc/PID/stat.
@@ -232,7 +314,7 @@ impl OpenError {
 
 /// Why the kernel lets this process not look at `pid`, as far as /proc tells everybody.
 fn denied(pid: u32) -> OpenError {
-    let of = |pid: &str| status(format!("/proc/{pid}/status"));
+    let of = |pid: &str| procfs::text(format!("/proc/{pid}/status"));
     match (of("self"), of(&pid.to_string())) {
         (Ok(ours), Ok(theirs)) => why_denied(&ours, &theirs),
         _ => OpenError::Foreign,
@@ -315,7 +397,7 @@ mod tests {
             .iter()
             .any(|m| m.name.starts_with("[stack")));
         assert!(us.age().is_some_and(|age| age < Duration::from_secs(600)));
-        assert!(us.has_thread(us.own_pid) && !us.has_thread(0));
+        assert_eq!(us.threads(&[us.own_pid, 0]), 1);
         assert!(us.state().is_ok_and(|s| "RSD".contains(s)));
     }
 

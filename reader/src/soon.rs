@@ -5,12 +5,12 @@
 //! lives is asked behind everything that is concluded from what was read of it.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Seek};
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use regall_directory::settings::LAUNCHERS;
 
-use super::{OpenError, Process};
+use super::{procfs, OpenError, Process};
 
 /// How long a process has to publish its directory. A child of fork needs about a millisecond,
 /// and longer on a busy machine.
@@ -22,10 +22,6 @@ const NEW: Duration = Duration::from_secs(2);
 /// One that gets no processor is waited for up to this.
 const STARVED: Duration = Duration::from_secs(5);
 
-/// Bytes that an environment is taken to have, and what the kernel allows: three quarters of
-/// 8 MiB, with the arguments.
-const ENVIRONMENTS: [usize; 2] = [64 << 10, 8 << 20];
-
 /// Calls `look` until `pid` has published its directory, if it is about to.
 ///
 /// [`OpenError::Unpublished`] if it has not, and may still do so; [`OpenError::Removed`] if it
@@ -34,28 +30,52 @@ pub fn published_soon<T>(
     pid: u32,
     look: impl Fn() -> Result<T, OpenError>,
 ) -> Result<T, OpenError> {
-    let mut waited = Waited::new(pid);
+    let mut soon = Soon::new(pid);
     loop {
-        let why = match look() {
-            Err(why @ (OpenError::Inert | OpenError::Unpublished)) => why,
-            done => return done,
-        };
-        let asked = is_asked(pid);
-        let process = living(pid)?;
+        match look() {
+            Ok(done) => return Ok(done),
+            Err(why) => soon.wait_after(why)?,
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A process that has no directory, and whether it is about to have one.
+pub struct Soon {
+    pid: u32,
+    waited: Waited,
+}
+
+impl Soon {
+    /// Nothing has been waited for yet.
+    pub fn new(pid: u32) -> Self {
+        let waited = Waited::new(pid);
+        Self { pid, waited }
+    }
+
+    /// Returns whether another look, in a moment, may see more than one that failed with `why`;
+    /// if not, that is an error, in words of [`published_soon`]'s.
+    pub fn wait_after(&mut self, why: OpenError) -> Result<(), OpenError> {
+        if !matches!(why, OpenError::Inert | OpenError::Unpublished) {
+            return Err(why);
+        }
+        let asked = is_asked(self.pid);
+        let process = living(self.pid)?;
         if why == OpenError::Inert && !asked {
             return Err(why);
         }
         let new = process.age().is_some_and(|age| age < NEW);
-        if waited.more_than(&process, if new { PATIENCE } else { AFTER_EXEC }) {
-            let removed = process.has_lost_its_directory()?;
-            living(pid)?;
-            return Err(match removed {
-                true => OpenError::Removed,
-                false if new => OpenError::Unpublished,
-                false => why,
-            });
+        let patience = if new { PATIENCE } else { AFTER_EXEC };
+        if !self.waited.more_than(&process, patience) {
+            return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(2));
+        let removed = process.has_lost_its_directory()?;
+        living(self.pid)?;
+        Err(match removed {
+            true => OpenError::Removed,
+            false if new => OpenError::Unpublished,
+            false => why,
+        })
     }
 }
 
@@ -104,7 +124,7 @@ impl Waited {
 
 /// Nanoseconds for which the first thread of `pid` has run (proc(5), `schedstat`).
 fn ran(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let text = procfs::text(format!("/proc/{pid}/schedstat")).ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
 }
 
@@ -112,27 +132,15 @@ fn ran(pid: u32) -> Option<u64> {
 /// nevertheless, as launchers are. One that is about to execute a program has no environment
 /// for a moment, and one that is ending has none any more.
 fn is_asked(pid: u32) -> bool {
-    match environment(pid) {
+    match procfs::whole(format!("/proc/{pid}/environ")) {
         Ok(environment) if environment.is_empty() => executes_a_file(pid),
         Ok(environment) => asks(&environment) && !is_launcher(pid, &environment),
-        Err(why) => why.kind() != ErrorKind::PermissionDenied,
+        // One that is too long to be read is not known.
+        Err(why) => !matches!(
+            why.kind(),
+            ErrorKind::PermissionDenied | ErrorKind::FileTooLarge
+        ),
     }
-}
-
-/// The environment that `pid` was started with; empty if it has none just now. It is read by one
-/// call: who executes another program between two has the rest of it no more.
-fn environment(pid: u32) -> std::io::Result<Vec<u8>> {
-    let mut file = fs::File::open(format!("/proc/{pid}/environ"))?;
-    for room in ENVIRONMENTS {
-        let mut text = vec![0; room];
-        let bytes = file.read(&mut text)?;
-        if bytes < room {
-            text.truncate(bytes);
-            return Ok(text);
-        }
-        file.rewind()?;
-    }
-    Err(ErrorKind::FileTooLarge.into())
 }
 
 /// Not so of the kernel's threads.

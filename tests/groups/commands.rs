@@ -12,6 +12,8 @@ mod monitoring;
 mod outputs;
 #[path = "../report.rs"]
 mod report;
+#[path = "../root.rs"]
+mod root;
 #[path = "../settings.rs"]
 mod settings;
 #[path = "../top.rs"]

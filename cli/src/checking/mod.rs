@@ -11,13 +11,14 @@ mod walk;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{bail, Context};
 use regall_documents::Check;
 
+use crate::files::{self, Whose};
 use crate::run::waiting::waited;
 use crate::run::{self, only_submits, NOT_EXECUTABLE, NOT_FOUND};
 use crate::settings::{Missing, Settings, Variable};
@@ -91,8 +92,7 @@ fn checked(args: &Args) -> anyhow::Result<u8> {
     }
     if let Some(report) = &args.report {
         // Not after hours. What an earlier run has left there stays until there is a report.
-        let opened = fs::File::options().append(true).create(true).open(report);
-        opened.with_context(|| report.display().to_string())?;
+        files::can_write(report).with_context(|| report.display().to_string())?;
     }
     if !args.read.is_empty() {
         let found = read(&args.read, &suppressions, args.late)?;
@@ -219,21 +219,23 @@ impl Drop for Folder {
 
 /// Reads files, and the files of folders.
 fn read(paths: &[PathBuf], suppressions: &Suppressions, late: bool) -> anyhow::Result<Check> {
-    let mut files = Vec::new();
+    let mut found = Vec::new();
     for path in paths {
         let said = || path.display().to_string();
         if path.is_dir() {
+            let owner = fs::metadata(path).with_context(said)?.uid();
             for entry in fs::read_dir(path).with_context(said)? {
-                files.push(entry.with_context(said)?.path());
+                found.push((entry.with_context(said)?.path(), Whose::In(owner)));
             }
         } else {
-            files.push(path.clone());
+            found.push((path.clone(), Whose::Named));
         }
     }
-    files.sort();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
     let mut images = Vec::new();
-    for file in files {
-        let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
+    for (file, whose) in found {
+        let bytes = files::read(&file, whose, files::LONGEST);
+        let bytes = bytes.with_context(|| file.display().to_string())?;
         images.extend(records::images(&bytes));
     }
     Ok(findings::of(&images, suppressions, late))
@@ -258,5 +260,6 @@ fn report(args: &Args, found: &Check) -> anyhow::Result<()> {
         true => serde_json::to_string_pretty(found)? + "\n",
         false => text::of(found, args.errors),
     };
-    fs::write(path, text).with_context(|| path.display().to_string())
+    let written = files::write(path, |out| out.write_all(text.as_bytes()));
+    written.with_context(|| path.display().to_string())
 }

@@ -1,7 +1,6 @@
 //! Files that are mapped: what an unwinder, and whoever looks for names, need of them.
 
 use std::cell::OnceCell;
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
@@ -10,6 +9,11 @@ use std::sync::Arc;
 use framehop::ExplicitModuleSectionInfo;
 use gimli::{EndianArcSlice, RunTimeEndian};
 use object::{Object as _, ObjectSection, ObjectSegment, ObjectSymbol};
+
+use crate::files::{self, Whose};
+
+/// Bytes of a program or a library, at the most.
+const LONGEST: u64 = 1 << 30;
 
 /// What sections are held as.
 pub type Bytes = Arc<[u8]>;
@@ -49,9 +53,7 @@ pub struct Place {
 impl Object {
     /// Reads a file. `None`: it is not there, or none that can be executed.
     pub fn read(path: &Path) -> Option<Rc<Self>> {
-        // Not what is read for ever.
-        let plain = fs::metadata(path).is_ok_and(|m| m.is_file());
-        let data = plain.then(|| fs::read(path).ok()).flatten()?;
+        let data = files::read(path, Whose::Named, LONGEST).ok()?;
         let file = object::File::parse(&*data).ok()?;
         let executable = |flags| match flags {
             object::SegmentFlags::Elf { p_flags } => p_flags & object::elf::PF_X != 0,

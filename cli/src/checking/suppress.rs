@@ -1,12 +1,13 @@
 //! What is not to be reported: a line each, `[KIND ]function:GLOB` or `[KIND ]module:GLOB`, of
 //! any frame of any of a finding's stacks. `#` begins a comment.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{bail, Context};
 use regall_checking::record::Kind;
 use regall_documents::{Fault, StackFrame};
+
+use crate::files::{self, Whose};
 
 #[derive(Default)]
 pub struct Suppressions(Vec<Rule>);
@@ -21,8 +22,8 @@ impl Suppressions {
     /// Of a file.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let said = || path.display().to_string();
-        let text = fs::read_to_string(path).with_context(said)?;
-        Self::parse(&text).with_context(said)
+        let text = files::read(path, Whose::Named, files::LONGEST).with_context(said)?;
+        Self::parse(&String::from_utf8_lossy(&text)).with_context(said)
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {

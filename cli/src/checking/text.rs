@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use regall_documents::{Check, Checked, Fault, Severity, Stack, StackFrame};
 
+use crate::units;
+
 /// The report; `errors`: without notes.
 pub fn of(found: &Check, errors: bool) -> String {
     let mut text = String::new();
@@ -86,15 +88,16 @@ fn of_stack(text: &mut String, stack: &Stack) {
 }
 
 fn of_frame(frame: &StackFrame) -> String {
-    let module = frame.module.as_deref().unwrap_or("?");
+    let plain = |text: &Option<String>| units::printable(text.as_deref().unwrap_or("?"));
+    let module = &plain(&frame.module);
     let name = module.rsplit('/').next().unwrap_or(module);
     let at = match &frame.offset {
         Some(offset) => format!("{name}+{offset}"),
         None => format!("{name} {}", frame.address),
     };
-    let function = frame.function.as_deref().unwrap_or("?");
-    match (&frame.file, frame.line) {
-        (Some(file), Some(line)) => format!("{function} at {file}:{line} ({at})"),
+    let function = plain(&frame.function);
+    match (frame.line, plain(&frame.file)) {
+        (Some(line), file) if frame.file.is_some() => format!("{function} at {file}:{line} ({at})"),
         _ => format!("{function} ({at})"),
     }
 }
@@ -102,7 +105,8 @@ fn of_frame(frame: &StackFrame) -> String {
 /// What is to be known of a process beside its findings.
 fn remarks(text: &mut String, process: &Checked) {
     let mut say = |what: &str| {
-        let _ = writeln!(text, "remark: {} ({}): {what}", process.exe, process.pid);
+        let exe = units::printable(&process.exe);
+        let _ = writeln!(text, "remark: {exe} ({}): {what}", process.pid);
     };
     if process.damaged {
         say("what it wrote can't be read to its end");
@@ -124,5 +128,37 @@ fn remarks(text: &mut String, process: &Checked) {
         if n > 0 {
             say(&format!("{n} {what}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::evil;
+
+    /// Names of functions, sources, libraries and programs: what stands in a file that somebody has
+    /// made.
+    #[test]
+    fn names_command_no_terminal() {
+        let evil = || Some(evil::TEXT.to_string());
+        let frame = StackFrame {
+            address: "0x1".into(),
+            function: evil(),
+            file: evil(),
+            line: Some(1),
+            module: evil(),
+            offset: Some("0x1".into()),
+            build_id: evil(),
+        };
+        evil::is_harmless(&of_frame(&frame));
+        let process = Checked {
+            pid: 1,
+            exe: evil::TEXT.into(),
+            counts: None,
+            damaged: true,
+        };
+        let mut text = String::new();
+        remarks(&mut text, &process);
+        evil::is_harmless(&text);
     }
 }

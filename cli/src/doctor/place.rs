@@ -72,7 +72,7 @@ pub fn limits(name: &str) -> Option<(String, String)> {
 
 /// A small file's text without white space around it.
 pub fn read(path: impl AsRef<Path>) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_string())
+    Some(regall_reader::procfs::text(path).ok()?.trim().to_string())
 }
 
 /// Names in a folder, sorted.

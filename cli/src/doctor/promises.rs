@@ -1,6 +1,9 @@
 //! vm.overcommit_memory: whether the kernel promises more memory than it has, and what a
 //! process takes of its promises by having the shim.
 
+use std::ops::ControlFlow;
+
+use regall_reader::procfs;
 use rustix::mm::{munmap, MapFlags};
 
 use super::attempt::{errno, in_child, map, text, READ_WRITE};
@@ -41,17 +44,19 @@ fn most_mapped(most: u64) -> [i64; 2] {
 
 /// Bytes of `pid`'s that count as promised (`ac` in its smaps).
 fn promised(pid: u32) -> Option<u64> {
-    let smaps = read(format!("/proc/{pid}/smaps"))?;
     let (mut sum, mut size) = (0u64, 0);
-    for line in smaps.lines() {
+    let each = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
         if let Some(kilobytes) = line.strip_prefix("Size:") {
-            size = place::in_bytes(kilobytes)?;
+            size = place::in_bytes(kilobytes).unwrap_or(0);
         } else if let Some(flags) = line.strip_prefix("VmFlags:") {
             if flags.split(' ').any(|f| f == "ac") {
                 sum += size;
             }
         }
-    }
+        ControlFlow::Continue(())
+    };
+    procfs::each_line(format!("/proc/{pid}/smaps"), usize::MAX, each).ok()?;
     Some(sum)
 }
 

@@ -134,7 +134,7 @@ impl Trial {
     fn sleeps(&self) -> bool {
         let exe = fs::read_link(format!("/proc/{}/exe", self.pid())).unwrap_or_default();
         let started = Some(exe) != std::env::current_exe().ok();
-        let stat = fs::read(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        let stat = reader::procfs::whole(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
         let behind_name = stat.rsplit(|b| *b == b')').next();
         let asleep = behind_name.is_some_and(|s| s.starts_with(b" S"));
         started && asleep && (!self.on || reader::open(self.pid()).is_ok())

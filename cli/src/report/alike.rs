@@ -269,8 +269,7 @@ impl fmt::Display for Groups {
                 1 => "1 node".to_string(),
                 n => format!("{n} nodes"),
             };
-            let exe = crate::units::printable(&group.exe);
-            write!(f, "alike: {count} of {exe} on {nodes}")?;
+            write!(f, "alike: {count} of {} on {nodes}", group.exe)?;
             match group.differs.is_empty() {
                 true => writeln!(f)?,
                 false => writeln!(f, "; {}", listed(&group.differs))?,
@@ -337,7 +336,7 @@ fn listed(all: &[Different]) -> String {
             Value::Null => "none".to_string(),
             Value::Number(n) => unit(&d.figure).show(n.as_u64().unwrap_or(0)),
             Value::String(text) if text.is_empty() => "none".to_string(),
-            Value::String(text) => crate::units::printable(text),
+            Value::String(text) => text.clone(),
             other => other.to_string(),
         };
         let name = match d.figure.strip_prefix("settings.") {

@@ -1,28 +1,25 @@
 //! The files of a job. Nothing that stands in them is trusted: they may be half written, and lie
 //! where others write. One is read at a time, and what it says is taken apart at once.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use regall_documents as documents;
-use rustix::fs::{fcntl_setfl, OFlags};
-use rustix::process::geteuid;
 use serde_json::error::Category;
 
 use super::job::Job;
+use crate::files::{self, Whose};
 
 /// What makes a file's name of each process of a job.
 pub const PATTERN: &str = "%h.%p.json";
 
-/// A process's statistics have some 3 KiB ...
+/// A process's statistics have some 3 KiB; merged ones have some 150 bytes for each process.
 const LONGEST: u64 = 1 << 20;
-/// ... and merged ones some 150 bytes for each process.
-const LONGEST_MERGED: u64 = 1 << 28;
 /// So many problems are told; the others are counted.
 const MOST_TOLD: usize = 20;
 
@@ -58,26 +55,39 @@ impl Gathered {
     /// The files in a folder whose names are wanted, but for hidden ones: those are being
     /// written.
     pub fn folder(&mut self, folder: &Path, wanted: impl Fn(&[u8]) -> bool) {
-        let listed = fs::metadata(folder).and_then(|of| {
-            let wanted =
-                |name: &OsStr| !name.as_bytes().starts_with(b".") && wanted(name.as_bytes());
-            let mut names = Vec::new();
-            for entry in fs::read_dir(folder)? {
-                let entry = entry?;
-                let inside = entry.file_type().is_ok_and(|t| t.is_dir());
-                if !inside && wanted(&entry.file_name()) {
-                    names.push(entry.file_name());
-                }
-            }
-            names.sort();
-            Ok((of.uid(), names))
-        });
-        match listed {
+        match self.names(folder, wanted) {
             Ok((owner, names)) => names
                 .iter()
                 .for_each(|name| self.file(&folder.join(name), Whose::In(owner))),
             Err(e) => self.left_out(folder, &e.into()),
         }
+    }
+
+    /// The folder's owner, and the names in order. Those of files that don't count are not kept:
+    /// others can make many of them.
+    fn names(
+        &mut self,
+        folder: &Path,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> std::io::Result<(u32, Vec<OsString>)> {
+        let owner = fs::metadata(folder)?.uid();
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.as_bytes().starts_with(b".") || !wanted(name.as_bytes()) {
+                continue;
+            }
+            match entry.metadata() {
+                Ok(is) if is.is_dir() => (),
+                Ok(is) if !files::counts(&is, owner) => {
+                    self.left_out(&entry.path(), &anyhow!(files::OTHERS));
+                }
+                _ => names.push(name),
+            }
+        }
+        names.sort();
+        Ok((owner, names))
     }
 
     fn file(&mut self, file: &Path, whose: Whose) {
@@ -124,51 +134,23 @@ impl Gathered {
     }
 }
 
-/// How a file came to be read.
-#[derive(Clone, Copy)]
-enum Whose {
-    /// Somebody named it, and means it whatever it is.
-    Named,
-    /// It lies in a folder of this user's. Others may be able to put files there.
-    In(u32),
-}
-
-/// What is in a file, up to one byte more than statistics can have. A pipe that nobody has open
-/// to write is empty, and not waited for; else it is read to its end.
+/// What is in a file, up to one byte more than statistics can have.
 fn contents(path: &Path, whose: Whose) -> anyhow::Result<Vec<u8>> {
-    let link = match whose {
-        Whose::Named => 0,
-        Whose::In(_) => libc::O_NOFOLLOW,
-    };
-    let mut options = fs::OpenOptions::new();
-    options
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | link);
-    let file = options.open(path).map_err(|e| match e.raw_os_error() {
-        Some(libc::ELOOP) if link != 0 => anyhow!("no statistics of a process: a symbolic link"),
-        _ => e.into(),
-    })?;
-    if let Whose::In(owner) = whose {
-        let is = file.metadata()?;
-        if !is.is_file() {
-            bail!("no statistics of a process: no regular file");
-        }
-        if is.len() > LONGEST_MERGED {
-            bail!("no merged statistics: too long");
-        }
-        let ours = geteuid().as_raw();
-        if ![owner, ours].contains(&is.uid()) {
-            bail!("left out: it belongs to neither the folder's owner nor this user");
-        }
-    }
-    fcntl_setfl(&file, OFlags::empty())?;
+    let file = files::open(path, whose, files::LONGEST);
+    let file =
+        file.map_err(
+            |why| match why.is::<std::io::Error>() || why.to_string() == files::OTHERS {
+                true => why,
+                false => why.context("no statistics of a process"),
+            },
+        )?;
     let mut text = Vec::new();
     let mut file = file.take(LONGEST + 1);
     file.read_to_end(&mut text)?;
     if text.len() as u64 > LONGEST && is_merged(&text) {
-        file.set_limit(LONGEST_MERGED);
+        file.set_limit(files::LONGEST);
         file.read_to_end(&mut text)?;
-        if text.len() as u64 > LONGEST_MERGED {
+        if text.len() as u64 > files::LONGEST {
             bail!("no merged statistics: too long");
         }
     }

@@ -8,6 +8,9 @@ use std::hash::Hash;
 use anyhow::bail;
 use regall_documents::{self as documents, Column, Kind, Known, Merged};
 
+use super::kind::plain;
+use crate::units::printable;
+
 /// More processes than that are no job's: a number that somebody made up.
 const MOST: u64 = 1 << 24;
 /// More figures than that no version has.
@@ -72,8 +75,8 @@ impl Job {
     pub fn add(&mut self, told: documents::Process) -> anyhow::Result<()> {
         version(told.version)?;
         let kind = Kind {
-            library: told.library.as_deref().map(plain),
-            exe: plain(&told.exe),
+            library: told.library,
+            exe: told.exe,
             forked: told.forked,
             gave_up: told.gave_up,
             settings: told.settings.into_iter().collect(),
@@ -83,8 +86,8 @@ impl Job {
             rank: told.rank.into(),
             start: told.start_time,
             pid: told.pid,
-            host: self.hosts.place(plain(&told.host)),
-            kind: self.kinds.place(kind),
+            host: self.hosts.place(printable(&told.host)),
+            kind: self.kinds.place(plain(kind)),
         };
         self.has_size(told.ranks);
         let Some(at) = self.enter(who)? else {
@@ -132,12 +135,12 @@ impl Job {
         }
         self.has_size(told.ranks);
         self.children = self.children.saturating_add(told.children);
-        let hosts = told.hosts.iter().map(|h| self.hosts.place(plain(h)));
+        let hosts = told.hosts.iter().map(|h| self.hosts.place(printable(h)));
         let hosts: Vec<_> = hosts.collect();
         let kinds: Vec<_> = told
             .kinds
             .into_iter()
-            .map(|k| self.kinds.place(k))
+            .map(|k| self.kinds.place(plain(k)))
             .collect();
         let mut places = Vec::with_capacity(count);
         let who = (told.rank.iter().zip(&told.start_time)).zip(&told.pid);
@@ -350,11 +353,6 @@ fn version(version: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Text as it may be printed.
-fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
-}
-
 /// The figures of all processes, by name.
 #[derive(Default)]
 struct Figures {
@@ -485,8 +483,8 @@ mod tests {
         assert_eq!(starts, [7, 9, 1, 1]);
         assert_eq!((job.children, job.size), (2, Some(4)));
         assert_eq!(job.missing(), [1, 3]);
-        assert_eq!(job.hosts().into_iter().collect::<Vec<_>>(), ["h"]);
-        assert_eq!(job.place(0), "rank 2 on h");
+        assert_eq!(job.hosts().into_iter().collect::<Vec<_>>(), ["h?"]);
+        assert_eq!(job.place(0), "rank 2 on h?");
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -21,44 +20,17 @@ use rustix::process::geteuid;
 
 use super::gather::Gathered;
 use crate::launched::{self, host, Launched};
-use crate::{complain, FAILED};
+use crate::{complain, files, FAILED};
 
 /// So long another merge into the same file is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Writes a file that is whole as soon as it has its name.
-fn write(into: &Path, gathered: &Gathered) -> anyhow::Result<()> {
-    let part = beside(into, "part")?;
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o644);
-    let written = options.open(&part).and_then(|file| {
-        let mut out = BufWriter::with_capacity(1 << 16, file);
-        serde_json::to_writer(&mut out, &gathered.job.merged())?;
-        out.write_all(b"\n")?;
-        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        // Of another node it must not be seen empty, and its parts are about to go.
-        file.sync_all()?;
-        fs::rename(&part, into)
-    });
-    if written
-        .as_ref()
-        .is_err_and(|e| e.kind() != ErrorKind::AlreadyExists)
-    {
-        let _ = fs::remove_file(&part);
-    }
-    Ok(written?)
-}
-
-/// A hidden file's name beside another's, of this process's alone.
-fn beside(file: &Path, what: &str) -> anyhow::Result<PathBuf> {
+/// The hidden name beside a file's that its lock has.
+fn lock_of(file: &Path) -> anyhow::Result<PathBuf> {
     let name = file.file_name().context("it needs a file's name")?;
     let mut hidden = OsString::from(".");
     hidden.push(name);
-    let own = match what {
-        "lock" => ".lock".to_string(),
-        _ => format!(".{}.{}.{what}", host(), std::process::id()),
-    };
-    hidden.push(own);
+    hidden.push(".lock");
     Ok(file.with_file_name(hidden))
 }
 
@@ -71,7 +43,7 @@ struct Lock {
 
 impl Lock {
     fn take(into: &Path) -> anyhow::Result<Self> {
-        let path = beside(into, "lock")?;
+        let path = lock_of(into)?;
         let began = Instant::now();
         loop {
             let mut options = OpenOptions::new();
@@ -171,7 +143,12 @@ impl Place {
             }
         }
         gathered.job.settle();
-        write(&into, &gathered).with_context(described)?;
+        let merged = gathered.job.merged();
+        let written = files::replace(&into, |out| {
+            serde_json::to_writer(&mut *out, &merged)?;
+            out.write_all(b"\n")
+        });
+        written.with_context(described)?;
         if places.is_empty() {
             for file in taken {
                 fs::remove_file(&file).with_context(|| file.display().to_string())?;
@@ -246,8 +223,8 @@ impl Place {
         let all = regall_reader::published().unwrap_or_default();
         let mut jobs = all
             .iter()
-            .filter(|pid| regall_reader::find(**pid).is_ok())
-            .map(|pid| Launched::of(*pid));
+            .filter(|seen| regall_reader::open(seen.pid).is_ok())
+            .map(|seen| Launched::of(seen.pid));
         jobs.any(|l| {
             let job = names::job(l.job.unwrap_or_default().as_bytes());
             job.as_bytes() == self.job.as_bytes() && l.kept == self.kept

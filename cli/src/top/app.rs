@@ -316,7 +316,7 @@ mod tests {
     fn round(samples: Vec<Sample>) -> Round {
         Round {
             samples,
-            blind: Vec::new(),
+            ..Round::default()
         }
     }
 

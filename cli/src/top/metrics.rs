@@ -1,19 +1,19 @@
 //! The processes of the node as metrics: OpenMetrics, or the text format that Prometheus'
 //! node exporter reads from files.
 //!
-//! A rank is a time series: what its processes have is added up. No mapping's name is in it.
+//! A rank of a user's is a time series: what its processes have is added up. Job and rank are what
+//! a process's environment says, so nobody's figures are added to another user's. No mapping's name
+//! is in it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::Context;
 use regall_directory::layout::Counter;
 use regall_documents::Process;
 
+use crate::files;
 use crate::launched::host;
 use crate::manual::counters;
 
@@ -48,12 +48,16 @@ struct Family {
 pub struct Metrics(Vec<Family>);
 
 impl Metrics {
-    /// Of these processes; `blind` others could not be looked at.
-    pub fn of(processes: &[Process], blind: usize) -> Self {
+    /// Of these processes; `blind` others of these users could not be looked at.
+    pub fn of(processes: &[Process], blind: &[(u32, usize)]) -> Self {
         let mut all = Self::default();
-        let node = vec![("host", host())];
-        let help = "processes with the shim on that could not be looked at";
-        all.gauge("unreadable_processes", help, &node, blind as u64);
+        let users = processes.iter().filter_map(|p| p.live.as_ref());
+        let users = users.map(|live| (live.user, 0));
+        for (user, n) in users.chain(blind.iter().copied()) {
+            let labels = vec![("host", host()), ("user", user.to_string())];
+            let help = "processes with the shim on that could not be looked at";
+            all.gauge("unreadable_processes", help, &labels, n as u64);
+        }
         let meanings = counters::all();
         for process in processes {
             all.process(process);
@@ -159,28 +163,10 @@ impl Metrics {
 
     /// Into `regall.prom` in a folder. Whoever reads it there sees the old file or the new one.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
-        let (file, part) = (
-            folder.join("regall.prom"),
-            folder.join(format!(".regall.prom.{}", std::process::id())),
-        );
-        let write = || {
-            // Not through what somebody else has put there.
-            let mut options = fs::OpenOptions::new();
-            let mut out = options
-                .write(true)
-                .create_new(true)
-                .mode(0o644)
-                .open(&part)?;
-            out.write_all(self.text(Form::Text).as_bytes())?;
-            fs::rename(&part, &file)
-        };
-        let done = write();
-        if done
-            .as_ref()
-            .is_err_and(|e| e.kind() != std::io::ErrorKind::AlreadyExists)
-        {
-            let _ = fs::remove_file(&part);
-        }
+        let file = folder.join("regall.prom");
+        // (Not through what somebody else has put there.)
+        let text = self.text(Form::Text);
+        let done = files::replace(&file, |out| out.write_all(text.as_bytes()));
         done.with_context(|| file.display().to_string())
     }
 }
@@ -188,6 +174,8 @@ impl Metrics {
 /// The labels of a process's rank.
 fn rank(p: &Process) -> Labels {
     let mut labels = vec![("host", p.host.clone())];
+    let user = p.live.as_ref().map(|l| l.user.to_string());
+    labels.extend(user.map(|user| ("user", user)));
     let job = p.live.as_ref().and_then(|l| l.job.clone());
     labels.extend(job.map(|job| ("job", job)));
     labels.extend(p.rank.map(|n| ("rank", n.to_string())));
@@ -294,8 +282,9 @@ mod tests {
 
     #[test]
     fn a_rank_is_one_series() {
-        let told = |pid: u32, rank| {
+        let told = |pid: u32, user, rank| {
             let mut one = sample(pid, "/bin/a", 3);
+            one.figures.uid = user;
             one.launched.rank = rank;
             one.launched.job = Some("7\"".into());
             one.figures.header.counters[Counter::HookNanos as usize] = 1_000_000_001;
@@ -303,14 +292,27 @@ mod tests {
             told.host = "h".into();
             told
         };
-        let all = [told(1, Some(0)), told(2, Some(0)), told(3, None)];
-        let metrics = Metrics::of(&all, 1);
+        let all = [
+            told(1, 7, Some(0)),
+            told(2, 7, Some(0)),
+            told(3, 7, None),
+            // Whoever gives his process another user's job and rank.
+            told(4, 8, Some(0)),
+        ];
+        let metrics = Metrics::of(&all, &[(8, 1)]);
         let (open, text) = (metrics.text(Form::Open), metrics.text(Form::Text));
         for said in [&open, &text] {
             let has = |line: &str| assert!(said.lines().any(|l| l == line), "{line}: {said}");
-            has("regall_mappings{host=\"h\",job=\"7\\\"\",rank=\"0\"} 6");
-            has("regall_mappings{host=\"h\",job=\"7\\\"\"} 3");
-            has("regall_hook_seconds_total{host=\"h\",job=\"7\\\"\",rank=\"0\"} 2.000000002");
+            let of = |user| format!("host=\"h\",user=\"{user}\",job=\"7\\\"\"");
+            has(&format!("regall_mappings{{{},rank=\"0\"}} 6", of(7)));
+            has(&format!("regall_mappings{{{}}} 3", of(7)));
+            has(&format!("regall_mappings{{{},rank=\"0\"}} 3", of(8)));
+            let hooks = "regall_hook_seconds_total";
+            has(&format!("{hooks}{{{},rank=\"0\"}} 2.000000002", of(7)));
+            for (user, n) in [(7, 0), (8, 1)] {
+                let labels = format!("host=\"{}\",user=\"{user}\"", host());
+                has(&format!("regall_unreadable_processes{{{labels}}} {n}"));
+            }
         }
         assert!(open.ends_with("\n# EOF\n") && !text.contains("EOF"));
         assert!(open.contains("# TYPE regall_hook_seconds counter\n"));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use regall_directory::layout::{Call, Counter, CALLS, COUNTERS};
 use regall_documents as documents;
-use regall_reader::{self as reader, OpenError};
+use regall_reader::{self as reader, OpenError, Seen};
 
 use crate::figures::Figures;
 use crate::launched::Launched;
@@ -42,7 +42,9 @@ pub struct Round {
     /// The processes that could be looked at, by pid.
     pub samples: Vec<Sample>,
     /// Processes that could not be looked at, and why.
-    pub blind: Vec<(u32, OpenError)>,
+    pub blind: Vec<(Seen, OpenError)>,
+    /// Of these users, how many more processes can't be seen from here.
+    pub unseen: Vec<(u32, usize)>,
 }
 
 /// Makes one round after the other.
@@ -70,16 +72,20 @@ impl Sampler {
     /// Looks at all processes that may be looked at. Those that end meanwhile, or
     /// that execute something without the shim, are not there.
     pub fn round(&mut self) -> Result<Round, OpenError> {
-        let mut round = Round::default();
+        let mut round = Round {
+            unseen: reader::unseen(),
+            ..Round::default()
+        };
         let mut now = HashMap::new();
-        for pid in reader::published()? {
+        for seen in reader::published()? {
+            let pid = seen.pid;
             let look = match look_now(pid) {
                 Ok(look) => look,
                 Err(OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished) => {
                     continue
                 }
                 Err(e) => {
-                    round.blind.push((pid, e));
+                    round.blind.push((seen, e));
                     continue;
                 }
             };

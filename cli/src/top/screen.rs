@@ -10,6 +10,7 @@ use super::app::{App, View};
 use super::column::{Column, Layout};
 use super::detail;
 use super::sample::Sample;
+use crate::answer::not_seen;
 use crate::units;
 
 /// How things look; without colour by weight and reversal alone.
@@ -145,13 +146,16 @@ fn status(app: &App) -> Line<'static> {
             app.choice.filter
         ));
     }
-    if let Some((pid, why)) = app.round.blind.first() {
+    if let Some((seen, why)) = app.round.blind.first() {
+        let pid = seen.pid;
         let others = match app.round.blind.len() {
             1 => String::new(),
             n => format!(" and {} more", n - 1),
         };
         parts.push(format!("can't look at {pid}{others}: {why}"));
     }
+    let unseen = app.round.unseen.iter();
+    parts.extend(unseen.map(|(uid, n)| not_seen(*uid, *n)));
     Line::raw(parts.join("; "))
 }
 
@@ -242,7 +246,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent};
     use ratatui::Terminal;
-    use regall_reader::OpenError;
+    use regall_reader::{OpenError, Seen};
     use std::time::Duration;
 
     fn app(processes: u32) -> App {
@@ -255,7 +259,7 @@ mod tests {
         let samples = (0..processes).map(|n| sample(100 + n, "/bin/app", 7));
         app.take(Round {
             samples: samples.collect(),
-            blind: Vec::new(),
+            ..Round::default()
         });
         app
     }
@@ -329,18 +333,21 @@ mod tests {
 
     #[test]
     fn what_can_not_be_seen_is_said() {
+        let blind = |pid, why| (Seen { pid, uid: 7 }, why);
         let mut app = app(0);
         assert!(picture(&mut app, 80, 24)[3].contains("no process runs"));
         app.take(Round {
             samples: vec![sample(1, "/bin/app", 1)],
-            blind: vec![(7, OpenError::Foreign), (8, OpenError::Inert)],
+            blind: vec![blind(7, OpenError::Foreign), blind(8, OpenError::Inert)],
+            unseen: vec![(1000, 3)],
         });
-        let seen = picture(&mut app, 120, 24);
-        assert!(
-            seen[1].contains("can't look at 7 and 1 more: permission"),
-            "{}",
-            seen[1]
-        );
+        let seen = picture(&mut app, 220, 24);
+        for part in [
+            "can't look at 7 and 1 more: permission",
+            "user 1000: 3 more processes in pid namespaces",
+        ] {
+            assert!(seen[1].contains(part), "{}", seen[1]);
+        }
         assert!(seen[0].starts_with("1 process: "));
     }
 }

@@ -15,8 +15,9 @@ fn attr() -> Attr {
     }
 }
 
-fn bytes(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+fn slots(words: &[u64]) -> impl Iterator<Item = [u64; SLOT_WORDS]> + '_ {
+    let slots = words.chunks_exact(SLOT_WORDS);
+    slots.map(|slot| slot.try_into().unwrap())
 }
 
 /// Words such as a slot has, some of them absurd.
@@ -58,15 +59,15 @@ fn good_slots(all: &[(u64, u64, u64, u64)]) -> Vec<u64> {
 proptest! {
     #[test]
     fn random_words_never_make_it_panic(words in proptest::collection::vec(any::<u64>(), 0..2000)) {
-        let _ = lists(&bytes(&words));
+        let _ = lists(slots(&words));
     }
 
     #[test]
-    fn random_slots_come_out_sorted_or_corrupt(slots in proptest::collection::vec(any_slot(), 0..40)) {
+    fn random_slots_come_out_sorted_or_corrupt(all in proptest::collection::vec(any_slot(), 0..40)) {
         // All at once are mostly corrupt, each half of them and each alone less so.
-        let (half, alone) = (slots.len() / 2 + 1, 1);
-        for part in [slots.len().max(1), half, alone].into_iter().flat_map(|n| slots.chunks(n)) {
-            let Ok((entries, regions)) = lists(&bytes(&part.concat())) else { continue };
+        let (half, alone) = (all.len() / 2 + 1, 1);
+        for part in [all.len().max(1), half, alone].into_iter().flat_map(|n| all.chunks(n)) {
+            let Ok((entries, regions)) = lists(part.iter().copied()) else { continue };
             prop_assert!(entries.windows(2).all(|w| w[0].range.end() <= w[1].range.start()));
             prop_assert!(regions.iter().all(|r| r.domain != 0));
             let apart = |w: &[Region]| match w[0].domain.cmp(&w[1].domain) {
@@ -82,7 +83,7 @@ proptest! {
     fn each_page_has_its_newest_of_each_list(
         all in proptest::collection::vec((0u64..4, 0u64..60, 1u64..20, 1u64..30), 0..40)
     ) {
-        let (entries, regions) = lists(&bytes(&good_slots(&all))).unwrap();
+        let (entries, regions) = lists(slots(&good_slots(&all))).unwrap();
         for (domain, page) in (0..4).flat_map(|d| (0..90).map(move |p| (d, p))) {
             let slots = all.iter().enumerate();
             let has = |&(_, &(d, start, len, _)): &(usize, &(u64, u64, u64, u64))| {

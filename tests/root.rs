@@ -1,0 +1,281 @@
+//! Root's commands beside a user who forges what they read: they take no more memory for him, and
+//! say nothing else of others.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{chown, DirBuilderExt, MetadataExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use regall_tests::child;
+use regall_tests::mode::Mode;
+use regall_tests::{build, coverage};
+use serde_json::Value;
+
+use super::hostile::{hellos, put, start_time, Victim, HEADER, HIGH_WATER, INFLIGHT};
+
+/// Users that nobody else is: a test each.
+const FIRST_USER: u32 = 54_321;
+/// The most that a command of root's may have resident, in KiB.
+const MOST_KIB: i64 = 64 << 10;
+
+fn is_root() -> bool {
+    // SAFETY: a system call without memory.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        regall_tests::skip("other users are made by root alone");
+    }
+    root
+}
+
+/// Runs a command of root's to its end: its status, what it said, and how much memory it had.
+fn regall(arguments: &[&str]) -> (ExitStatus, String, i64) {
+    let mut command = Command::new(build::regall());
+    let mut child = command
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("regall");
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let read = |pipe: Option<_>| std::io::read_to_string(pipe.expect("a pipe")).expect("text");
+    let errors = std::thread::spawn(move || read(stderr));
+    let said = std::io::read_to_string(stdout.expect("a pipe")).expect("text");
+    let said = said + &errors.join().expect("a reader");
+    // SAFETY: zeroes are a good value of it.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let mut status = 0;
+    // SAFETY: both are ours, and nobody else waits for the child.
+    let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
+    assert_eq!(waited, child.id() as i32);
+    (ExitStatus::from_raw(status), said, usage.ru_maxrss)
+}
+
+/// The commands that look at everybody, and one of this process.
+fn fit_into_memory(pid: u32, what: &str) {
+    let pid = pid.to_string();
+    let all: [&[&str]; 5] = [
+        &["top", "--once", "--json", "--interval", "0.1"],
+        &["top", "--once", "--openmetrics"],
+        &["verify", "--all", "--json"],
+        &["stats", &pid],
+        &["verify", &pid],
+    ];
+    for arguments in all {
+        let (_, said, kib) = regall(arguments);
+        assert!(kib < MOST_KIB, "{what}: regall {arguments:?}: {kib} KiB");
+        assert!(!said.contains("panicked"), "{what}: {said}");
+    }
+}
+
+#[test]
+fn a_long_environment_is_not_read() {
+    if !is_root() {
+        return;
+    }
+    let own = Folder::of(FIRST_USER);
+    let victim = Victim::of(own.uid, &hellos(), &["1024"]);
+    let environ = fs::File::open(format!("/proc/{}/environ", victim.process.id()));
+    let mut some = vec![1; 1 << 20];
+    std::io::Read::read_exact(&mut environ.expect("environ"), &mut some).expect("a long one");
+    assert!(some.iter().all(|b| *b == 0));
+    fit_into_memory(victim.process.id(), "a long environment");
+}
+
+/// Gives a process a directory with this many slots, of which each is made from its number. (Not
+/// in memory: what this process had at the most counts for those that it starts.)
+fn forge(victim: &Victim, slots: u64, slot: impl Fn(u64) -> [u64; 8]) {
+    let file = fs::File::create(&victim.file).expect("a forged file");
+    let mut out = std::io::BufWriter::new(file);
+    let mut header = victim.good[..HEADER].to_vec();
+    put(&mut header, HIGH_WATER, slots);
+    let all = (1..=slots).flat_map(|n| slot(n).map(u64::to_ne_bytes));
+    let mut write = |bytes: &[u8]| out.write_all(bytes).expect("a forged file");
+    write(&header);
+    all.for_each(|word| write(&word));
+    out.flush().expect("a forged file");
+}
+
+#[test]
+fn a_long_directory_is_not_kept() {
+    if !is_root() {
+        return;
+    }
+    let (own, good) = (Folder::of(FIRST_USER + 1), hellos());
+    // Of the first entry in it: its attributes.
+    let attributes = good[HEADER + 24..HEADER + 32].try_into().expect("a word");
+    let attributes = u64::from_ne_bytes(attributes);
+    let page = |n: u64| 0x1_0000_0000 + (n << 12);
+    let slot = |n: u64, start, end| [n, start, end, attributes, n, 0, 0, 0];
+    for (slots, what, bytes) in [
+        (
+            1 << 20,
+            "a page each",
+            &(|n| slot(n, page(n), page(n + 1))) as &dyn Fn(u64) -> _,
+        ),
+        (65_000, "one in another", &|n| {
+            slot(n, page(n), page(200_000 - n))
+        }),
+        (1 << 20, "free", &|n| [0, n, n, n, n, n, n, n]),
+        (100_000, "regions", &|n| {
+            [n, page(n), page(n + 1), 1, n, n << 32 | n, 1 << 32 | 1, 0]
+        }),
+    ] {
+        let victim = Victim::of(own.uid, &good, &[]);
+        forge(&victim, slots, bytes);
+        fit_into_memory(victim.process.id(), what);
+    }
+}
+
+/// Each of them says that a call of its own is in progress.
+#[test]
+fn the_busy_are_waited_for_together() {
+    if !is_root() {
+        return;
+    }
+    let (own, good) = (Folder::of(FIRST_USER + 2), hellos());
+    let victims: Vec<_> = (0..12).map(|_| Victim::of(own.uid, &good, &[])).collect();
+    for victim in &victims {
+        let mut bytes = victim.good.clone();
+        let of_main = 1 << 32 | u64::from(victim.process.id());
+        put(&mut bytes, INFLIGHT.0, of_main);
+        fs::write(&victim.file, &bytes).expect("a forged file");
+    }
+    let user = own.uid.to_string();
+    let mut command = Command::new(build::regall());
+    let command = command.args(["verify", "--all", "--user", &user]);
+    // (One after another they have a minute.)
+    let done = child::run(command, Duration::from_secs(40));
+    assert_eq!(done.end(), "exit 2", "{}", done.stderr);
+    for victim in &victims {
+        let line = format!("{}: busy for 5 s", victim.process.id());
+        assert!(done.stderr.contains(&line), "{line}: {}", done.stderr);
+    }
+}
+
+/// A user's folder, of whatever name.
+struct Folder {
+    uid: u32,
+    path: PathBuf,
+}
+
+impl Folder {
+    fn of(uid: u32) -> Self {
+        Self::named(uid, uid)
+    }
+
+    fn named(name: u32, uid: u32) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/regall-{name}"));
+        let _ = fs::remove_dir_all(&path);
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .expect("a folder");
+        chown(&path, Some(uid), None).expect("a user");
+        Self { uid, path }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A process that is there until it is dropped.
+struct Sleeper(std::process::Child);
+
+impl Sleeper {
+    fn of(uid: u32, shim: bool) -> Self {
+        let mut command = Command::new("sleep");
+        if shim {
+            Mode::Auto.apply(&mut command);
+        }
+        Self(command.arg("1000").uid(uid).spawn().expect("sleep"))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Names of other users' processes, in a folder of another user's name.
+#[test]
+fn a_name_says_nothing_of_others() {
+    if !is_root() {
+        return;
+    }
+    let taken = FIRST_USER + 3;
+    let folder = Folder::named(taken, taken + 1);
+    let others = [Sleeper::of(taken, false), Sleeper::of(0, false)];
+    let namespace = fs::metadata("/proc/self/ns/pid")
+        .expect("a namespace")
+        .ino();
+    let first = folder.path.join("first");
+    fs::write(&first, hellos()).expect("a file");
+    chown(&first, Some(folder.uid), None).expect("a user");
+    for Sleeper(other) in &others {
+        let name = format!("{}.{}.{namespace}", other.id(), start_time(other.id()));
+        fs::hard_link(&first, folder.path.join(name)).expect("a link");
+    }
+    for arguments in [&["verify", "--all"][..], &["top", "--once"]] {
+        let (_, said, _) = regall(arguments);
+        for Sleeper(other) in &others {
+            let line = |l: &str| l.split([':', ' ']).any(|w| w == other.id().to_string());
+            assert!(!said.lines().any(line), "{arguments:?}: {said}");
+        }
+    }
+}
+
+/// What `verify --all` says of one user is that user's alone.
+#[test]
+fn each_user_has_a_status() {
+    if !is_root() {
+        return;
+    }
+    let [bad, good] = [5, 6].map(|n| Folder::of(FIRST_USER + n));
+    let hostile = Victim::of(bad.uid, &hellos(), &[]);
+    let honest = Sleeper::of(good.uid, true);
+    while coverage::dump(honest.0.id()).is_err() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let verify = |user: Option<u32>| {
+        let user = user.map(|user| user.to_string());
+        let mut arguments = vec!["verify", "--all", "--json"];
+        if let Some(user) = &user {
+            arguments.extend(["--user", user]);
+        }
+        let (status, said, _) = regall(&arguments);
+        let begin = said.find('{').expect("JSON");
+        let mut documents = serde_json::Deserializer::from_str(&said[begin..]).into_iter();
+        let told: Value = documents.next().expect("JSON").expect("JSON");
+        (status.code(), told)
+    };
+    let of = |told: &Value, user: u32| {
+        let users = told["users"].as_array().expect("users").clone();
+        let its = users.into_iter().find(|u| u["uid"] == user);
+        its.map(|u| (u["exit_code"].clone(), u["processes"].clone()))
+    };
+    let (code, told) = verify(Some(good.uid));
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(of(&told, good.uid), Some((0.into(), 1.into())), "{told}");
+    assert_eq!(told["users"].as_array().map(Vec::len), Some(1), "{told}");
+    assert_eq!(told["processes"][0]["uid"], good.uid, "{told}");
+    let (code, told) = verify(Some(bad.uid));
+    assert_eq!(code, Some(1), "{told}");
+    assert_eq!(told["processes"][0]["pid"], hostile.process.id(), "{told}");
+    let (code, told) = verify(None);
+    assert!(code > Some(0), "{told}");
+    assert_eq!(of(&told, good.uid), Some((0.into(), 1.into())), "{told}");
+    assert_eq!(of(&told, bad.uid), Some((1.into(), 1.into())), "{told}");
+    let (status, said, _) = regall(&["verify", "--all", "--user", "no such user"]);
+    assert!(
+        status.code() == Some(2) && said.contains("no user"),
+        "{said}"
+    );
+}
