@@ -16,6 +16,18 @@ pub fn set(config: &mut Config, name: &[u8], value: &[u8]) -> Result<(), Problem
     config.set(name, value)
 }
 
+/// Variables that name files, which are written. [`Environment::names_the_library`] says where
+/// they count; REGALL_CHECK has a name for its file if none is set.
+pub const FILES: [&[u8]; 4] = [
+    b"REGALL_CHECK",
+    b"REGALL_CHECK_FILE",
+    b"REGALL_LOG_FILE",
+    b"REGALL_STATS_FILE",
+];
+
+/// What the library's file, and each copy of it, is called.
+const LIBRARY: &[u8] = b"libregall";
+
 /// The program's environment, as the kernel put it on the stack.
 #[derive(Clone, Copy)]
 pub struct Environment(*const *const core::ffi::c_char);
@@ -25,6 +37,19 @@ impl Environment {
     /// `envp` is a NULL-terminated array of C strings, or NULL.
     pub const unsafe fn new(envp: *const *const core::ffi::c_char) -> Self {
         Self(envp)
+    }
+
+    /// Returns whether LD_PRELOAD in it names the library. If not, something else has loaded it:
+    /// /etc/ld.so.preload, or the program is linked with it. Then somebody who may not choose what
+    /// this program loads may have chosen the environment: who ran a setuid program that has
+    /// executed this one. (ld.so takes LD_PRELOAD out of such a program's environment.)
+    pub fn names_the_library(self) -> bool {
+        let named = |list: &[u8]| {
+            let all = list.split(|b| matches!(b, b':' | b' '));
+            let mut names = all.filter_map(|path| path.rsplit(|b| *b == b'/').next());
+            names.any(|name| name.starts_with(LIBRARY))
+        };
+        self.with(b"LD_PRELOAD", named) == Some(true)
     }
 
     /// Calls `f` with each name and value.

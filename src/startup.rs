@@ -6,7 +6,9 @@ use crate::base::{
     phase::{self, Phase},
     process, settings,
 };
-use crate::config::{Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem, Share};
+use crate::config::{
+    Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem, Share, FILES,
+};
 use crate::foreign;
 use crate::helper;
 use crate::huge;
@@ -116,8 +118,12 @@ fn read_settings(env: Environment) -> bool {
     // SAFETY: single-threaded constructor, before any reader.
     let config = unsafe { settings::to_be_read() };
     let mut good = true;
+    let chosen = env.names_the_library();
     env.each(|name, value| {
         if name != b"REGALL" && !name.starts_with(b"REGALL_") {
+            return;
+        }
+        if !chosen && FILES.contains(&name) {
             return;
         }
         if let Err(problem) = crate::config::set(config, name, value) {

@@ -4,7 +4,7 @@
 use crate::base::{counters, launched, settings};
 use crate::config::names;
 use crate::limits;
-use crate::logger::with_names;
+use crate::logger::{open_named, with_names};
 use crate::sys::file::Fd;
 use crate::sys::process::Identity;
 use crate::sys::{self, folder, Errno};
@@ -53,10 +53,7 @@ pub fn write() {
 /// The file that a pattern names.
 fn at(pattern: &[u8]) -> Result<Fd, Errno> {
     let path: Text<1100> = with_names(pattern);
-    // A pipe that nobody has opened is not waited for.
-    let how = libc::O_CREAT | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let path = path.as_cstr().ok_or(Errno::INVAL)?;
-    Fd::open(path, libc::O_WRONLY | how, 0o644)
+    open_named(path.as_cstr().ok_or(Errno::INVAL)?, libc::O_TRUNC, 0o644)
 }
 
 /// A new file of this process's in the memory of the node, in a folder that nobody else can

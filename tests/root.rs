@@ -279,3 +279,85 @@ fn each_user_has_a_status() {
         "{said}"
     );
 }
+
+/// Under an administrator's list, whoever runs a setuid program chooses the environment of what
+/// that executes as another user.
+#[test]
+fn without_a_choice_no_variable_names_a_file() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().display();
+    let shim = build::shim();
+    let run = |preload: &str| {
+        let script = format!(
+            "rm -rf {at}/etc {at}/work; cp -a /etc {at}/etc; mkdir {at}/work; cd {at}/work
+             echo {shim} >{at}/etc/ld.so.preload; mount --bind {at}/etc /etc
+             exec env -u LD_PRELOAD {preload} REGALL=1 REGALL_LOG=debug REGALL_CHECK=registrations \
+             REGALL_LOG_FILE=log REGALL_STATS_FILE=stats REGALL_CHECK_FILE=check \
+             grep -c VmLck:.*[1-9] /proc/self/status",
+            shim = shim.display(),
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-e", "-c", &script]);
+        command
+            .env_remove("LD_PRELOAD")
+            .env("REGALL_PIN", "onfault");
+        let done = child::run(&mut command, Duration::from_secs(60));
+        let files = fs::read_dir(folder.path().join("work")).expect("a folder");
+        let mut files: Vec<_> = files.flatten().map(|e| e.file_name()).collect();
+        files.sort();
+        (done, files)
+    };
+    let (done, files) = run("A=B");
+    if done.stderr.contains("unshare: ") {
+        return regall_tests::skip("no mount namespaces");
+    }
+    assert_eq!(done.stdout, "1\n", "it is not at work: {}", done.stderr);
+    assert!(files.is_empty(), "{files:?}");
+    let (_, files) = run(&format!("LD_PRELOAD={}", shim.display()));
+    assert_eq!(files, ["check", "log", "stats"]);
+}
+
+/// What variables name in a folder where others write, too.
+#[test]
+fn no_link_and_no_file_of_others_is_written() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let run = |log: &str, stats: &str| {
+        let mut command = Command::new("true");
+        Mode::Auto.apply(&mut command);
+        let variables = [
+            ("REGALL_LOG", "debug"),
+            ("REGALL_LOG_FILE", log),
+            ("REGALL_STATS_FILE", stats),
+            ("REGALL_CHECK", "registrations"),
+            ("REGALL_CHECK_FILE", stats),
+        ];
+        child::run(
+            command.envs(variables).current_dir(folder.path()),
+            Duration::from_secs(60),
+        )
+    };
+    for name in ["log", "stats"] {
+        std::os::unix::fs::symlink(at("real"), at(name)).expect("a link");
+    }
+    run("log", "stats").must_succeed();
+    assert!(!at("real").exists(), "a link was followed");
+    for name in ["log", "stats"] {
+        fs::remove_file(at(name)).expect("a link");
+        fs::write(at(name), "theirs").expect("a file");
+        chown(at(name), Some(FIRST_USER + 7), None).expect("a user");
+    }
+    run("log", "stats").must_succeed();
+    for name in ["log", "stats"] {
+        assert_eq!(fs::read_to_string(at(name)).expect("a file"), "theirs");
+    }
+    let done = run("/dev/stderr", "/dev/stdout");
+    assert!(done.stderr.contains("regall["), "{}", done.stderr);
+    assert!(done.stdout.contains("\"counters\""), "{}", done.stdout);
+}

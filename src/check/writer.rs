@@ -5,8 +5,8 @@ use super::area::{area, Saved, Taken, RECORD};
 use super::stack;
 use crate::arch;
 use crate::base::{maps, settings};
-use crate::logger::with_names;
-use crate::sys::file::{self, Fd};
+use crate::logger::{open_named, with_names};
+use crate::sys::file;
 use crate::sys::{self, time, Errno, Undisturbed};
 use crate::text::Text;
 use core::fmt::Write;
@@ -251,17 +251,9 @@ fn append(scratch: &mut Taken, head: Head) -> bool {
         to.copy_from_slice(&word.to_ne_bytes());
     }
     let path: Text<1100> = with_names(settings::config().check_file.as_bytes());
-    // Nobody else's file is followed to, and no pipe is waited for.
-    let how = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_NOFOLLOW;
-    let how = how | libc::O_NOCTTY | libc::O_NONBLOCK;
     let written = path.as_cstr().ok_or(Errno::INVAL).and_then(|path| {
-        let fd = Fd::open(path, how, 0o600)?;
-        // Stacks hold data: not into a file that somebody else has put there.
-        let there = fd.stat()?;
-        let is_file = there.mode & libc::S_IFMT == libc::S_IFREG;
-        if is_file && there.uid != sys::geteuid() {
-            return Err(Errno::PERM);
-        }
+        // (Stacks hold data: not into a file that somebody else has put there.)
+        let fd = open_named(path, libc::O_APPEND, 0o600)?;
         fd.write_all(bytes.get(..head.bytes as usize).unwrap_or(&[]))
     });
     if let Err(errno) = written {
