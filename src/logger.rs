@@ -5,7 +5,7 @@ use crate::base::{launched, settings};
 use crate::config::names::Names;
 use crate::config::Config;
 use crate::sys::{self, file, Errno};
-use crate::text::{number, Text};
+use crate::text::Text;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -67,15 +67,11 @@ fn write(text: &Text<LINE>) {
         let _undisturbed = sys::Undisturbed::new();
         let pattern = &settings::config().log_file;
         let path: Text<1100> = with_names(pattern.as_bytes());
-        match path.as_cstr().map(|path| (own_descriptor(path), path)) {
-            Some((Some(fd), _)) => file::write_foreign(fd, out.as_bytes()),
-            Some((None, path)) => {
-                // Where it would have to wait for who reads a pipe the line is left out.
-                if let Ok(fd) = open_named(path, libc::O_APPEND, 0o600) {
-                    let _ = fd.write_all(out.as_bytes());
-                }
+        if let Some(path) = path.as_cstr() {
+            // Where it would have to wait for who reads a pipe the line is left out.
+            if let Ok(fd) = open_named(path, libc::O_APPEND, 0o600) {
+                let _ = fd.write_all(out.as_bytes());
             }
-            None => (),
         }
         return;
     }
@@ -86,25 +82,23 @@ fn write(text: &Text<LINE>) {
     }
 }
 
-/// The number of the program's own descriptor that a path names.
-fn own_descriptor(path: &CStr) -> Option<i32> {
-    let number = match path.to_bytes() {
-        b"/dev/stdout" => 1,
-        b"/dev/stderr" => 2,
-        path => number(path.strip_prefix(b"/dev/fd/")?)?,
-    };
-    i32::try_from(number).ok()
+/// Returns whether a path names what one of the program's own descriptors is open to.
+pub fn is_own(path: &[u8]) -> bool {
+    let folders: [&[u8]; 2] = [b"/dev/fd/", b"/proc/self/fd/"];
+    matches!(path, b"/dev/stdout" | b"/dev/stderr") || folders.iter().any(|f| path.starts_with(f))
 }
 
-/// Opens what a variable names, to write it: the program's own descriptor, or a file that is there
-/// or is made, with O_TRUNC in `how` an empty one. No link is followed, and no pipe waited for.
-/// EPERM: it is a file of another user's.
+/// Opens what a variable names, to write it: what a descriptor of the program's is open to, at its
+/// end; or a file that is there or is made, with O_TRUNC in `how` an empty one. No link is
+/// followed, and no pipe waited for, now or when it is written to. EPERM: it is a file of another
+/// user's.
 pub fn open_named(path: &CStr, how: i32, mode: u32) -> Result<file::Fd, Errno> {
-    if let Some(own) = own_descriptor(path) {
-        return file::duplicate_high(own).map(file::Fd::owned);
+    let always = libc::O_WRONLY | libc::O_NOCTTY | libc::O_NONBLOCK;
+    if is_own(path.to_bytes()) {
+        return file::Fd::open(path, always | libc::O_APPEND, 0);
     }
-    let how = how | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let fd = file::Fd::open(path, libc::O_WRONLY | how & !libc::O_TRUNC, mode)?;
+    let how = how | libc::O_CREAT | libc::O_NOFOLLOW;
+    let fd = file::Fd::open(path, always | how & !libc::O_TRUNC, mode)?;
     let there = fd.stat()?;
     if there.mode & libc::S_IFMT == libc::S_IFREG {
         if there.uid != sys::geteuid() {

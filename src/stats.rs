@@ -4,7 +4,7 @@
 use crate::base::{counters, launched, settings};
 use crate::config::names;
 use crate::limits;
-use crate::logger::{open_named, with_names};
+use crate::logger::{is_own, open_named, with_names};
 use crate::sys::file::Fd;
 use crate::sys::process::Identity;
 use crate::sys::{self, folder, Errno};
@@ -39,7 +39,7 @@ pub fn write() {
         };
         let _ = json(&mut out);
         out.flush();
-        if out.failed.is_some() {
+        if out.failed.is_some() && !is_own(pattern) {
             // Nobody takes an empty file for a whole one. (What is in a pipe stays.)
             let _ = out.fd.truncate(0);
         }

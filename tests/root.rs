@@ -54,8 +54,8 @@ fn regall(arguments: &[&str]) -> (ExitStatus, String, i64) {
 }
 
 /// The commands that look at everybody, and one of this process.
-fn fit_into_memory(pid: u32, what: &str) {
-    let pid = pid.to_string();
+fn fit_into_memory(pid: u32, uid: u32, what: &str) {
+    let (pid, label) = (pid.to_string(), format!("user=\"{uid}\""));
     let all: [&[&str]; 5] = [
         &["top", "--once", "--json", "--interval", "0.1"],
         &["top", "--once", "--openmetrics"],
@@ -67,6 +67,11 @@ fn fit_into_memory(pid: u32, what: &str) {
         let (_, said, kib) = regall(arguments);
         assert!(kib < MOST_KIB, "{what}: regall {arguments:?}: {kib} KiB");
         assert!(!said.contains("panicked"), "{what}: {said}");
+        let named = said.contains(&pid) || said.contains(&label);
+        assert!(
+            named,
+            "{what}: regall {arguments:?} says nothing of {pid}: {said}"
+        );
     }
 }
 
@@ -81,7 +86,7 @@ fn a_long_environment_is_not_read() {
     let mut some = vec![1; 1 << 20];
     std::io::Read::read_exact(&mut environ.expect("environ"), &mut some).expect("a long one");
     assert!(some.iter().all(|b| *b == 0));
-    fit_into_memory(victim.process.id(), "a long environment");
+    fit_into_memory(victim.process.id(), own.uid, "a long environment");
 }
 
 /// Gives a process a directory with this many slots, of which each is made from its number. (Not
@@ -125,7 +130,7 @@ fn a_long_directory_is_not_kept() {
     ] {
         let victim = Victim::of(own.uid, &good, &[]);
         forge(&victim, slots, bytes);
-        fit_into_memory(victim.process.id(), what);
+        fit_into_memory(victim.process.id(), own.uid, what);
     }
 }
 

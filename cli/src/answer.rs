@@ -6,8 +6,8 @@ use std::io::Write;
 use regall_documents::{self as documents, Outcome, User, Verified, Verify};
 use regall_reader::{self as reader, OpenError, Seen};
 
-use crate::check::Gap;
-use crate::examine::{Failure, Summary, Verdict, MOST_GAPS};
+use crate::check::{self, Gap};
+use crate::examine::{Failure, Summary, Verdict};
 use crate::{complain, units, users, words};
 
 /// No gap.
@@ -279,7 +279,7 @@ fn print_gaps(
         out,
         "{pid}: {}{}, {} in all",
         units::many(gaps.len(), "gap"),
-        if gaps.len() < MOST_GAPS {
+        if gaps.len() < check::MOST {
             ""
         } else {
             " and more"

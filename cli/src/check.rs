@@ -100,7 +100,10 @@ pub struct Rules {
 /// can't be registered: that nothing is published of it yet is no gap.
 const UPROBES: &str = "[uprobes]";
 
-/// All gaps, those of mapped memory first. The lists are sorted and without overlaps; `unlocked` is
+/// Gaps of a process that are remembered and told.
+pub const MOST: usize = 500;
+
+/// All gaps, those of mapped memory first; of more than [`MOST`] about as many. The lists are sorted and without overlaps; `unlocked` is
 /// what the kernel could lock and has not.
 pub fn gaps(
     entries: &[Entry],
@@ -114,6 +117,9 @@ pub fn gaps(
     let mapped = Cover::of(mappings.iter().map(|m| m.range));
     let mut out = Vec::new();
     for mapping in mappings {
+        if out.len() >= MOST {
+            break;
+        }
         let known = overlapping(entries, mapping.range);
         if mapping.name == UPROBES && known.is_empty() {
             continue;
@@ -124,9 +130,14 @@ pub fn gaps(
             mapping: Some(mapping.clone()),
             entry,
         };
-        let missed = covered.missing(mapping.range).into_iter();
+        let room = MOST - out.len();
+        let missed = covered.missing(mapping.range).into_iter().take(room);
         let mut found: Vec<_> = missed.map(|r| gap(r, Wrong::Uncovered, None)).collect();
         for entry in known {
+            let left = room.saturating_sub(found.len());
+            if left == 0 {
+                break;
+            }
             let Some(piece) = mapping.range.intersection(entry.range) else {
                 continue;
             };
@@ -135,11 +146,13 @@ pub fn gaps(
                 continue;
             }
             if entry.attr.hca.held() {
-                let holes = held.missing(piece).into_iter();
+                let holes = held.missing(piece).into_iter().take(left);
                 found.extend(holes.map(|hole| gap(hole, Wrong::Unheld, Some(*entry))));
             }
             if entry.attr.pin.held() {
-                let pieces = unlocked.iter().filter_map(|r| r.intersection(piece));
+                let from = unlocked.partition_point(|r| r.end() <= piece.start());
+                let pieces = unlocked.get(from..).unwrap_or(&[]).iter();
+                let pieces = pieces.map_while(|r| r.intersection(piece)).take(left);
                 found.extend(pieces.map(|p| gap(p, Wrong::Unlocked, Some(*entry))));
             }
         }
@@ -147,7 +160,11 @@ pub fn gaps(
         out.append(&mut found);
     }
     for region in regions.all().iter().filter(|r| !is_implicit(r)) {
-        let holes = mapped.missing(region.range).into_iter();
+        let room = MOST.saturating_sub(out.len());
+        if room == 0 {
+            break;
+        }
+        let holes = mapped.missing(region.range).into_iter().take(room);
         out.extend(holes.map(|range| Gap {
             range,
             wrong: Wrong::Unmapped(*region),

@@ -25,8 +25,6 @@ const STANDING: Duration = Duration::from_secs(2);
 const STANDING_LOOKS: u32 = 30;
 /// So long a user's processes are looked at before it is the next one's turn.
 const TURN: Duration = Duration::from_millis(50);
-/// Gaps of a process that are remembered and told.
-pub const MOST_GAPS: usize = 500;
 
 /// What became clear of a process.
 pub enum Verdict {
@@ -105,9 +103,9 @@ pub fn examine_all(
             }
         }
     }
-    let began = Instant::now();
+    let first = Instant::now();
     let mut rounds = 0;
-    while began.elapsed() < PATIENCE && busy.values().any(|users| !users.is_empty()) {
+    while first.elapsed() < PATIENCE && busy.values().any(|users| !users.is_empty()) {
         std::thread::sleep(pause(rounds));
         rounds += 1;
         for users in busy.values_mut() {
@@ -120,7 +118,7 @@ pub fn examine_all(
                     Some(verdict) => clear(&seen, &verdict)?,
                     None => users.push_back((seen, examination)),
                 }
-                if began.elapsed() > TURN {
+                if began.elapsed() > TURN || first.elapsed() > PATIENCE {
                     break;
                 }
             }
@@ -177,7 +175,7 @@ impl Examination {
             pin_off: look.header.pin_off(),
             hca_off: look.header.hca_off(),
         };
-        let mut gaps = check::gaps(
+        let gaps = check::gaps(
             &look.entries,
             &look.regions,
             &look.mappings,
@@ -191,8 +189,6 @@ impl Examination {
         if gaps.is_empty() {
             return Some(Verdict::Good(Box::new(summary(&look))));
         }
-        gaps.truncate(MOST_GAPS);
-        gaps.shrink_to_fit();
         let proven = self.evidence.add(gaps, &look, self.began.elapsed());
         (!proven.is_empty()).then(|| Verdict::Gaps(proven, look.header.unpublished))
     }

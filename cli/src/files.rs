@@ -4,7 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -14,8 +15,14 @@ use rustix::process::geteuid;
 
 /// Bytes that are read of a file that somebody else may have made, at the most.
 pub const LONGEST: u64 = 1 << 28;
+/// The same where it is somebody else's, and nobody has named it.
+const LONGEST_OF_OTHERS: u64 = 1 << 24;
+/// Links that are followed one after the other, as the kernel has it.
+const MOST_LINKS: usize = 40;
 /// Names that are tried for a file that is not whole yet.
 const TRIES: usize = 8;
+/// Bytes of a file's name that go into such a name, which may have 255.
+const LONGEST_NAME: usize = 200;
 /// Major numbers of terminals: virtual ones, /dev/tty and its like, and those of Unix 98.
 const TERMINALS: [u32; 3] = [4, 5, 136];
 
@@ -58,6 +65,10 @@ enum Target {
 
 impl Target {
     fn of(path: &Path) -> io::Result<Self> {
+        Self::behind(path, MOST_LINKS)
+    }
+
+    fn behind(path: &Path, links: usize) -> io::Result<Self> {
         if let Some(descriptor) = descriptor(path) {
             return duplicate(descriptor).map(Self::As);
         }
@@ -69,18 +80,22 @@ impl Target {
         // A link of somebody else's leads where that one wants.
         if there.is_symlink() && (own || there.uid() == 0) {
             return match fs::canonicalize(path) {
-                Ok(real) if real != path => Self::of(&real),
-                Ok(_) => Err(ErrorKind::InvalidInput.into()),
+                Ok(real) if links > 0 => Self::behind(&real, links - 1),
                 // To what is not there yet.
-                Err(_) => Self::of(&path.parent().unwrap_or(path).join(fs::read_link(path)?)),
+                Err(e) if e.kind() == ErrorKind::NotFound && links > 0 => {
+                    let folder = path.parent().unwrap_or(path);
+                    Self::behind(&folder.join(fs::read_link(path)?), links - 1)
+                }
+                Err(e) => Err(e),
+                Ok(_) => Err(io::Error::from_raw_os_error(libc::ELOOP)),
             };
         }
         let is = there.file_type();
         let device = there.rdev();
         let (major, minor) = (libc::major(device), libc::minor(device));
         let terminal = TERMINALS.contains(&major) || (137..144).contains(&major);
-        let as_it_is = is.is_char_device() && (terminal || (major, minor) == (1, 3))
-            || (is.is_fifo() || is.is_socket()) && own;
+        let as_it_is =
+            is.is_char_device() && (terminal || (major, minor) == (1, 3)) || is.is_fifo() && own;
         match as_it_is {
             true => Ok(Self::Open(path.into())),
             false if is.is_file() || is.is_symlink() => Ok(Self::File(path.into())),
@@ -119,7 +134,13 @@ fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {
 /// another process, and of another node, it is seen whole or not at all.
 pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let (part, file) = part_of(path)?;
+    let there = fs::symlink_metadata(path)
+        .ok()
+        .filter(fs::Metadata::is_file);
     let write = || {
+        if let Some(there) = there.filter(|there| there.uid() == geteuid().as_raw()) {
+            file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o777))?;
+        }
         let mut out = BufWriter::with_capacity(1 << 16, file);
         fill(&mut out)?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -136,8 +157,9 @@ fn part_of(path: &Path) -> io::Result<(PathBuf, File)> {
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
     let mut tried = Err(ErrorKind::AlreadyExists.into());
     for _ in 0..TRIES {
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
+        let mut hidden = b".".to_vec();
+        hidden.extend(name.as_bytes().iter().take(LONGEST_NAME));
+        let mut hidden = std::ffi::OsString::from_vec(hidden);
         hidden.push(format!(
             ".{:016x}.part",
             RandomState::new().build_hasher().finish()
@@ -157,6 +179,8 @@ fn part_of(path: &Path) -> io::Result<(PathBuf, File)> {
 pub enum Whose {
     /// Somebody named it, and means it whatever it is.
     Named,
+    /// Somebody else named it: a regular file, wherever it lies.
+    Others,
     /// It lies in a folder of this user's. Others may be able to put files there.
     In(u32),
 }
@@ -169,18 +193,24 @@ pub fn open(path: &Path, whose: Whose, most: u64) -> anyhow::Result<File> {
         return Ok(duplicate(descriptor)?.into());
     }
     let found = match whose {
-        Whose::Named => Foreign::at(path)?,
+        Whose::Named | Whose::Others => Foreign::at(path)?,
         Whose::In(_) => Foreign::named(path)?,
     };
     let is = found.is.file_type();
+    let own = found.is.uid() == geteuid().as_raw();
     match whose {
-        Whose::Named if is.is_file() || is.is_fifo() => (),
-        Whose::Named => bail!("no file"),
+        Whose::Named if is.is_file() || is.is_fifo() && own => (),
+        Whose::Others if is.is_file() => (),
+        Whose::Named | Whose::Others => bail!("no file"),
         Whose::In(_) if is.is_symlink() => bail!("a symbolic link"),
         Whose::In(_) if !is.is_file() => bail!("no regular file"),
         Whose::In(owner) if counts(&found.is, owner) => (),
         Whose::In(_) => bail!(OTHERS),
     }
+    let most = match whose {
+        Whose::In(_) if !own => most.min(LONGEST_OF_OTHERS),
+        _ => most,
+    };
     if is.is_file() && found.is.len() > most {
         bail!("too long");
     }
@@ -277,6 +307,12 @@ mod tests {
             assert_eq!(fs::read_to_string(at("real")).unwrap(), text);
         }
         assert_eq!(folder.names(), ["link", "real"]);
+        std::os::unix::fs::symlink(at("round"), at("round")).unwrap();
+        assert!(write(&at("round"), hello).is_err() && can_write(&at("round")).is_err());
+        fs::set_permissions(at("real"), fs::Permissions::from_mode(0o600)).unwrap();
+        write(&at("real"), |out| out.write_all(b"there")).unwrap();
+        assert_eq!(at("real").metadata().unwrap().mode() & 0o777, 0o600);
+        write(&at(&"n".repeat(255)), hello).unwrap();
         let made = std::process::Command::new("mkfifo")
             .arg(at("pipe"))
             .status();
@@ -297,6 +333,8 @@ mod tests {
             ("real", Whose::In(uid), true),
             ("link", Whose::In(uid), false),
             ("pipe", Whose::In(uid), false),
+            ("real", Whose::Others, true),
+            ("pipe", Whose::Others, false),
         ] {
             assert_eq!(read(&at(name), whose, 9).is_ok(), good, "{name}");
         }

@@ -1,10 +1,11 @@
 //! Finds the files of processes: by what each of them has mapped, as the kernel tells it. What
 //! lies in a folder under a process's name says nothing of that process.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::file::Directory;
 use super::foreign::Foreign;
@@ -22,7 +23,9 @@ pub const FOLDER_ROOT: &str = "/dev/shm";
 const PREFIX: &str = "regall-";
 /// Inode number of the first pid namespace, in which all processes are (PROC_PID_INIT_INO).
 const ALL_PROCESSES: u64 = 0xefff_fffc;
-/// Folders, and files of each, that are looked through for processes of other pid namespaces.
+/// Folders of a user's, and files of each, that are looked through for processes of other pid
+/// namespaces.
+const MOST_FOLDERS: usize = 8;
 const MOST: usize = 4096;
 
 /// Opens the directory of `pid`.
@@ -88,7 +91,7 @@ fn opened(root: &Path, process: &Process, mapping: &Mapping) -> Result<Directory
         let folder = Path::new(&mapping.name).parent().and_then(Path::file_name);
         let folder = root.join(folder.unwrap_or_default());
         let folder = Foreign::named(&folder).map_err(missing_is_elsewhere)?;
-        if !folder.is.is_dir() || folder.is.mode() & 0o077 != 0 {
+        if !is_private(&folder.is) {
             return Err(OpenError::Corrupt("its folder is open to others"));
         }
         let file = folder.inside(&process.file_name());
@@ -151,7 +154,7 @@ pub fn published() -> Result<Vec<Seen>, OpenError> {
             Ok(found) => found.iter().any(|m| !is_nameless(m.name.as_bytes())),
             // Of those that have one it is to be said that they can't be looked at.
             Err(OpenError::Foreign | OpenError::Denied(_) | OpenError::TooLong) => {
-                process.is_named()
+                process.is_named(&us)
             }
             Err(_) => false,
         };
@@ -177,8 +180,13 @@ impl Process {
         format!("{pid}.{start}.{namespace}")
     }
 
-    /// Whether a folder of its user's has a file of its name.
-    fn is_named(&self) -> bool {
+    /// Whether a folder of its user's has a file of its name, as far as that concerns `us`: nobody
+    /// but root asks for others.
+    fn is_named(&self, us: &Self) -> bool {
+        let [own, ..] = us.uids;
+        if own != 0 && !self.uids.contains(&own) {
+            return false;
+        }
         let name = self.file_name();
         let mut folders = self.uids.iter().flat_map(|uid| {
             let names = 0..folder::NAMES;
@@ -186,10 +194,14 @@ impl Process {
         });
         folders.any(|(path, uid)| {
             let path = Path::new(std::str::from_utf8(path.as_bytes()).unwrap_or_default());
-            let own = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == uid);
+            let own = fs::symlink_metadata(path).is_ok_and(|m| is_private(&m) && m.uid() == uid);
             own && path.join(&name).symlink_metadata().is_ok()
         })
     }
+}
+
+fn is_private(is: &fs::Metadata) -> bool {
+    is.is_dir() && is.mode() & 0o077 == 0
 }
 
 /// How many processes there are with a directory in a pid namespace that can't be seen from here,
@@ -208,38 +220,32 @@ pub fn unseen() -> Vec<(u32, usize)> {
         let process = pid.and_then(|pid| Process::find(pid).ok());
         known.extend(process.map(|p| p.file_name()));
     }
-    let mut all: Vec<(u32, usize)> = Vec::new();
-    for folder in entries(Path::new(FOLDER_ROOT)) {
-        let named = folder
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()));
-        let Some(is) = folder
-            .symlink_metadata()
-            .ok()
-            .filter(|is| named && is.is_dir())
-        else {
+    // Of each user, how many folders were looked through, and how many processes there are.
+    let mut all: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let folders = fs::read_dir(FOLDER_ROOT).into_iter().flatten().flatten();
+    for folder in folders {
+        let name = folder.file_name();
+        let ours = name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        let is = ours.then(|| folder.metadata().ok()).flatten();
+        let Some(is) = is.filter(is_private) else {
             continue;
         };
-        let elsewhere = entries(&folder).filter(|file| {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            let of = parse_name(&name).filter(|namespace| *namespace != us.namespace);
-            of.is_some() && !known.contains(&*name) && is_written(file)
-        });
-        match elsewhere.count() {
-            0 => (),
-            n => match all.iter_mut().find(|(uid, _)| *uid == is.uid()) {
-                Some((_, sum)) => *sum += n,
-                None => all.push((is.uid(), n)),
-            },
+        let (folders, sum) = all.entry(is.uid()).or_default();
+        *folders += 1;
+        if *folders > MOST_FOLDERS {
+            continue;
         }
+        let files = fs::read_dir(folder.path()).into_iter().flatten().flatten();
+        let elsewhere = files.take(MOST).filter(|file| {
+            let name = file.file_name();
+            let name = name.to_string_lossy();
+            let of = parse_name(&name).filter(|namespace| *namespace != us.namespace);
+            of.is_some() && !known.contains(&*name) && is_written(&file.path())
+        });
+        *sum += elsewhere.count();
     }
-    all
-}
-
-/// The first files of a folder.
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let all = fs::read_dir(folder).into_iter().flatten().flatten();
-    all.take(MOST).map(|entry| entry.path())
+    let all = all.into_iter().map(|(uid, (_, sum))| (uid, sum));
+    all.filter(|(_, sum)| *sum > 0).collect()
 }
 
 /// The pid namespace in a file's name, `PID.STARTTIME.NAMESPACE`.
@@ -253,7 +259,9 @@ fn parse_name(name: &str) -> Option<u64> {
 /// Whether a process has it mapped, and so is alive.
 fn is_written(file: &Path) -> bool {
     use std::os::fd::IntoRawFd;
-    let opened = Foreign::named(file).ok().filter(|file| file.is.is_file());
+    // (Of a file with many names one would count as many processes.)
+    let plain = |file: &Foreign| file.is.is_file() && file.is.nlink() == 1;
+    let opened = Foreign::named(file).ok().filter(plain);
     let opened = opened.and_then(|file| file.open().ok());
     opened.is_some_and(|file| !Fd::owned(file.into_raw_fd()).is_written_by_nobody())
 }

@@ -77,8 +77,8 @@ impl core::fmt::Display for OpenError {
             }
             Self::Elsewhere => f.write_str("its directory is in another /dev/shm than this one"),
             Self::TooLong => f.write_str(
-                "not looked at: it has more mappings or entries than vm.max_map_count allows, or \
-                 longer names",
+                "not looked at: it has more mappings or entries than vm.max_map_count allows by \
+                 default (65,530), or longer names",
             ),
             Self::Foreign => f.write_str("permission denied: it belongs to someone else"),
             Self::Denied(why) => write!(f, "permission denied: {why}"),

@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 pub const LONGEST: usize = 256 << 10;
 /// Bytes that most of them have.
 const USUAL: usize = 16 << 10;
+/// What vm.max_map_count is if nobody changes it.
+const DEFAULT: usize = 65_530;
 /// Bytes of a line of maps or smaps: the columns, and a path of which each byte may be `\012`.
 const LONGEST_LINE: u64 = 4 * 4096 + 200;
 
@@ -79,14 +81,14 @@ pub fn each_line(
     Ok(0)
 }
 
-/// Returns how many mappings a process can have: vm.max_map_count, one more, and the kernel's own
-/// vsyscall page.
+/// Returns how many mappings of a process are looked at: vm.max_map_count, but no more than its
+/// default, one more, and the kernel's own vsyscall page.
 pub fn most_mappings() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| {
         let allowed = text("/proc/sys/vm/max_map_count");
         let allowed = allowed.ok().and_then(|n| n.trim().parse().ok());
-        allowed.unwrap_or(65_530_usize).saturating_add(2)
+        allowed.map_or(DEFAULT, |n: usize| n.min(DEFAULT)) + 2
     })
 }
 

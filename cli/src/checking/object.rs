@@ -53,7 +53,7 @@ pub struct Place {
 impl Object {
     /// Reads a file. `None`: it is not there, or none that can be executed.
     pub fn read(path: &Path) -> Option<Rc<Self>> {
-        let data = files::read(path, Whose::Named, LONGEST).ok()?;
+        let data = files::read(path, Whose::Others, LONGEST).ok()?;
         let file = object::File::parse(&*data).ok()?;
         let executable = |flags| match flags {
             object::SegmentFlags::Elf { p_flags } => p_flags & object::elf::PF_X != 0,

@@ -1,6 +1,7 @@
 //! Which file is taken for a process's.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use super::*;
