@@ -144,6 +144,15 @@ fn read_settings(env: Environment) -> bool {
         }
     });
     config.complete();
+    if good && !chosen && config.log_level >= log::LevelFilter::Warn {
+        env.each(|name, _| {
+            if FILES.contains(&name) {
+                let name = Lossy(name);
+                let why = format_args!("{name} is ignored: LD_PRELOAD does not name the library");
+                logger::early("warn", why);
+            }
+        });
+    }
     if good {
         env.each(|name, value| {
             let unknown = name.starts_with(b"REGALL_")

@@ -321,6 +321,10 @@ fn without_a_choice_no_variable_names_a_file() {
     }
     assert_eq!(done.stdout, "1\n", "it is not at work: {}", done.stderr);
     assert!(files.is_empty(), "{files:?}");
+    let ignored = done
+        .stderr
+        .matches(" is ignored: LD_PRELOAD does not name the library");
+    assert_eq!(ignored.count(), 4, "{}", done.stderr);
     let (_, files) = run(&format!("LD_PRELOAD={}", shim.display()));
     assert_eq!(files, ["check", "log", "stats"]);
 }
