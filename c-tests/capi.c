@@ -20,7 +20,8 @@ static struct {
 } api;
 
 /* What is expected of memory that nothing is in the way of. */
-static bool on, pins, limited, patched;
+/* `pins`: memory is held. `keeps`: without a lock. */
+static bool on, pins, keeps, limited, patched;
 
 static bool env_is(const char *name, const char *value)
 {
@@ -62,6 +63,7 @@ static void find_out(void)
 {
 	on = env_is("REGALL", "1");
 	pins = on && !env_is("REGALL_PIN", "off");
+	keeps = is_kept();
 	limited = memlock_binds() || getenv("REGALL_LIMIT");
 	struct regall_stats stats = { .size = sizeof stats };
 	if (on && api.stats(&stats) == 0)
@@ -104,10 +106,12 @@ static void is_registered_at(int line, const void *p, size_t len)
 	if (!pins) {
 		IS(0, r.held);
 		IS(REGALL_OFF, r.reason);
+	} else if (keeps && r.reason == REGALL_CACHE) {
+		IS(0, r.held);
 	} else if (!(limited && r.reason == REGALL_LIMIT)) {
 		IS(REGALL_REGISTERED, r.reason);
-		IS(REGALL_HELD_PIN, r.held);
-		HOLDS(has_vm_flag(p, "lo"));
+		IS(keeps ? REGALL_HELD_KEPT : REGALL_HELD_PIN, r.held);
+		IS(!keeps, has_vm_flag(p, "lo"));
 	}
 	IS(0, r.error);
 	if (wrong != before)
@@ -356,12 +360,12 @@ static void count(void)
 	HOLDS(b.bytes_mapped - a.bytes_mapped >= 16 * PAGE);
 	HOLDS(b.shim_bytes > 0 && b.shim_bytes < 256 << 20);
 	HOLDS(b.resyncs > 0); /* the first list was read from the kernel */
-	if (pins && !limited) {
+	if (pins && !keeps && !limited) {
 		HOLDS(b.pins > a.pins);
 		HOLDS(b.bytes_pinned - a.bytes_pinned >= 16 * PAGE);
 		HOLDS(b.bytes_pinned_total - a.bytes_pinned_total >= 16 * PAGE);
 	}
-	if (!pins) {
+	if (!pins || keeps) {
 		IS(0, b.bytes_pinned);
 		IS(0, b.pins);
 	}
@@ -430,7 +434,7 @@ static void child(void)
 		IS(0, api.free(p, PAGE));
 		/* Whoever allocates here is not a child that execs at once: all of it comes in. */
 		IS_REGISTERED(before, 2 * PAGE);
-		if (pins && !limited)
+		if (pins && !keeps && !limited)
 			HOLDS(has_vm_flag(before, "lo") && has_vm_flag(&wrong, "lo"));
 		IS(0, api.alloc_unregistered(PAGE, &p));
 		IS_OUT(p, PAGE, REGALL_OPTED_OUT);

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -79,6 +80,15 @@ __attribute__((unused)) static char *anon(size_t pages)
 	char *p = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	NEED(p != MAP_FAILED);
 	return p;
+}
+
+/* Whether nothing is locked: REGALL_PIN is `auto`, and there is no swap space. */
+__attribute__((unused)) static bool is_kept(void)
+{
+	const char *on = getenv("REGALL"), *pin = getenv("REGALL_PIN");
+	struct sysinfo machine;
+	NEED(sysinfo(&machine) == 0);
+	return on && strcmp(on, "1") == 0 && (!pin || strcmp(pin, "auto") == 0) && machine.totalswap == 0;
 }
 
 /* A free stretch of address space that nothing else is likely to take: mapped

@@ -25,7 +25,7 @@ int main(int argc, char **argv)
 	quiet_point("start");
 	char *p = anon(4096);
 	memset(p, 1, 4096 * PAGE);
-	quiet_claim(p + 64 * PAGE, 4000 * PAGE, "limit");
+	quiet_claim(p + 64 * PAGE, 4000 * PAGE, is_kept() ? "registered" : "limit");
 	quiet_point("16 MiB");
 	p = mremap(p, 4096 * PAGE, 8192 * PAGE, MREMAP_MAYMOVE);
 	NEED(p != MAP_FAILED);

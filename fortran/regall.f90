@@ -18,7 +18,7 @@ module regall
             REGALL_DEVICE = 3, REGALL_SHIM = 4, REGALL_OPTED_OUT = 5, REGALL_SCOPE = 6, &
             REGALL_LIMIT = 7, REGALL_INHERITED = 8, REGALL_OFF = 9, REGALL_REFUSED = 10, &
             REGALL_UNTOUCHED = 11, &
-            REGALL_MANAGED = 12, REGALL_ON_REQUEST = 13
+            REGALL_MANAGED = 12, REGALL_ON_REQUEST = 13, REGALL_CACHE = 15
     end enum
 
     ! prot and flags of regall_region_create. Fortran knows no case: REGALL_REGION_READ would be

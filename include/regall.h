@@ -30,6 +30,7 @@ int regall_active(void);
 /* Bits of regall_range.held: who holds the range registered. */
 #define REGALL_HELD_PIN 1u
 #define REGALL_HELD_HCA 2u
+#define REGALL_HELD_KEPT 4u /* by nobody: there is no swap space to which it could be written */
 
 /* Bits of regall_range.prot, as PROT_READ, PROT_WRITE, PROT_EXEC; and shared. */
 #define REGALL_PROT_SHARED 8u
@@ -49,7 +50,8 @@ enum regall_reason {
 	REGALL_REFUSED = 10,
 	REGALL_UNTOUCHED = 11,
 	REGALL_MANAGED = 12,
-	REGALL_ON_REQUEST = 13
+	REGALL_ON_REQUEST = 13,
+	REGALL_CACHE = 15
 };
 
 /* What is known of the range around an address. */

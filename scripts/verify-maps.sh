@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks from outside that every byte of a process's address space is accounted
 # for, from /proc/PID/maps and `regall dump` alone. Shares no code with regall.
-# What HCA says `yes` of must have a key, and `# key` lines must be of mapped memory.
+# What HCA says `yes` of must have a key, and `# key` lines must be of mapped memory. What PIN says
+# `kept` of may not be written to swap space: /proc/swaps, and memory.swap.max of its cgroup.
 #
 #   scripts/verify-maps.sh PID [REGALL_BINARY]
 #
@@ -48,7 +49,7 @@ cat >"$work/check.awk" <<'AWK'
 function wide(hex) { return substr("0000000000000000" hex, length(hex) + 1) }
 function wrong(text) { print "dump line " FNR ": " text ": " $0; bad = 1 }
 function word_ok(word) {
-    return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|untouched|managed|on-request|refused:[0-9]+)$/
+    return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|untouched|managed|on-request|kept|cache|refused:[0-9]+)$/
 }
 function key_ok(key) { return key == "-" || key ~ /^0x[0-9a-f]+$/ }
 function access_ok(list,    words, count, k) {
@@ -93,10 +94,10 @@ FILENAME == ARGV[1] {
     if ($2 !~ /^[r-][w-][x-][ps]$/) wrong("protection")
     if ($3 == "registered") {
         if ($4 != "-") wrong("registered with a reason")
-        if ($7 != "yes" && $8 != "yes") wrong("registered by nobody")
+        if ($7 != "yes" && $7 != "kept" && $8 != "yes") wrong("registered by nobody")
     } else if ($3 == "excluded") {
         if (!word_ok($4)) wrong("reason")
-        if ($7 == "yes" || $8 == "yes") wrong("excluded and held")
+        if ($7 == "yes" || $7 == "kept" || $8 == "yes") wrong("excluded and held")
     } else wrong("state")
     if (!key_ok($5) || !key_ok($6)) wrong("keys")
     if ($7 != "yes" && !word_ok($7)) wrong("PIN")
@@ -104,6 +105,7 @@ FILENAME == ARGV[1] {
     n++
     start[n] = from; end[n] = to; prot[n] = $2
     unheld[n] = $8 == "yes" && $5 == "-"
+    unkept[n] = $7 == "kept" && (swap == "all" || swap == "shared" && $2 ~ /s$/)
     next
 }
 
@@ -127,6 +129,9 @@ FILENAME == ARGV[1] {
             gaps = 1
         } else if (unheld[i]) {
             print "gap " at "-" stop " said to be registered, but no region holds it: " $0
+            gaps = 1
+        } else if (unkept[i]) {
+            print "gap " at "-" stop " said to be kept, but swap has come since: " $0
             gaps = 1
         }
         at = stop
@@ -158,6 +163,28 @@ cannot_look() {
     exit 2
 }
 
+# What may be written to swap space: none, shared memory, or all. What is not known counts.
+swap() {
+    if [ -r /proc/swaps ] && [ "$(wc -l </proc/swaps)" -le 1 ]; then
+        echo none
+        return
+    fi
+    group=$(sed -n 's/^0:://p' "/proc/$pid/cgroup" 2>/dev/null)
+    case $group in
+    *..*) group= ;;
+    esac
+    while [ -n "$group" ]; do
+        if [ "$(cat "/sys/fs/cgroup$group/memory.swap.max" 2>/dev/null)" = 0 ]; then
+            echo shared
+            return
+        fi
+        [ "$group" = / ] && break
+        group=${group%/*}
+        [ -n "$group" ] || group=/
+    done
+    echo all
+}
+
 # One look: maps, dump, maps, header. Sets $found to the check's status, and
 # $clean if nothing changed meanwhile and no hooked call was in progress.
 look() {
@@ -165,7 +192,7 @@ look() {
     "$regall" dump "$pid" >"$work/dump" 2>"$work/why" || cannot_look "$(cat "$work/why")"
     cat "/proc/$pid/maps" >"$work/after" 2>/dev/null || cannot_look "vanished"
     [ -s "$work/after" ] || cannot_look "vanished"
-    awk -v "pid=$pid" -f "$work/check.awk" "$work/dump" "$work/after" >"$work/gaps"
+    awk -v "pid=$pid" -v "swap=$(swap)" -f "$work/check.awk" "$work/dump" "$work/after" >"$work/gaps"
     found=$?
     [ "$found" -eq 0 ] && return
     clean=

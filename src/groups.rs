@@ -152,20 +152,54 @@ fn about_memory(line: &[u8]) -> Option<(bool, &[u8])> {
 /// Calls `f` with each group that this process is in and that has a limit.
 pub fn each(mut f: impl FnMut(Group)) {
     each_path(c"/proc/self/cgroup", |v1, path| {
-        let mut path = path;
-        loop {
+        each_level(path, |path| {
             let files = if v1 { &V1 } else { &V2 };
             let limits = files.limits.iter();
             let limits = limits.filter_map(|file| read_number(files, path, file));
             if let Some(limit) = limits.min().filter(|l| *l < NONE) {
                 f(Group { path, v1, limit });
             }
-            match path.iter().rposition(|b| *b == b'/') {
-                Some(cut) if path.len() > 1 => path = path.get(..cut.max(1)).unwrap_or(b"/"),
-                _ => break,
-            }
+        });
+    });
+}
+
+/// Returns a number for the cgroup of version 2 that this process is in: its path's. `None`: it is
+/// not known.
+pub fn own() -> Option<u64> {
+    let mut own = None;
+    each_path(c"/proc/self/cgroup", |v1, path| {
+        if !v1 {
+            // FNV-1a. The lowest bit is set: it is never 0.
+            let add = |sum: u64, b: &u8| (sum ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
+            own = Some(path.iter().fold(0xcbf2_9ce4_8422_2325, add) | 1);
         }
     });
+    own
+}
+
+/// Returns whether `memory.swap.max` is 0 in this process's cgroup of version 2, or above it.
+pub fn may_not_swap() -> bool {
+    let mut none = false;
+    each_path(c"/proc/self/cgroup", |v1, path| {
+        if !v1 {
+            each_level(path, |path| {
+                none |= read_number(&V2, path, b"/memory.swap.max") == Some(0);
+            });
+        }
+    });
+    none
+}
+
+/// Calls `f` with `path` and each path above it, up to the root.
+fn each_level(path: &[u8], mut f: impl FnMut(&[u8])) {
+    let mut path = path;
+    loop {
+        f(path);
+        match path.iter().rposition(|b| *b == b'/') {
+            Some(cut) if path.len() > 1 => path = path.get(..cut.max(1)).unwrap_or(b"/"),
+            _ => break,
+        }
+    }
 }
 
 fn name(files: &Files, path: &[u8], file: &[u8]) -> Text<1024> {

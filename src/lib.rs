@@ -51,6 +51,7 @@ pub mod share;
 pub mod startup;
 pub mod stats;
 pub mod store;
+pub mod swap;
 pub mod thread;
 pub mod threads;
 pub mod track;

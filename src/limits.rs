@@ -9,10 +9,8 @@
 //! directories). It is reckoned anew when a quarter of what was left has been used up, in the call
 //! that does so, and at most every 100 ms.
 //!
-//! With `auto` and a percentage only page cache counts (`Flags::CACHE`: mappings of files that are
-//! not on tmpfs): without swap space anonymous memory stays where it is, locked or not. With swap
-//! space, with RLIMIT_MEMLOCK, with a budget in bytes and in the other modes everything pinned
-//! counts. Mapped bytes count, not resident ones, because nothing is asked at a page fault.
+//! Mapped bytes count, not resident ones, because nothing is asked at a page fault. What is held
+//! without a lock counts nowhere.
 
 use crate::config::{Environment, Limit};
 use crate::groups;
@@ -85,12 +83,10 @@ pub fn is_shared() -> bool {
 /// What this process may have, in bytes; u64::MAX: no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Budget {
-    /// Pinned, of what counts.
+    /// Pinned.
     pub pins: u64,
     /// Resident or registered with an adapter.
     pub all: u64,
-    /// Mapped, while page cache is locked.
-    pub mapped: u64,
 }
 
 impl Budget {
@@ -98,21 +94,16 @@ impl Budget {
     pub const NONE: Self = Self {
         pins: u64::MAX,
         all: u64::MAX,
-        mapped: u64::MAX,
     };
 }
 
 /// What this process has, in bytes.
 #[derive(Clone, Copy, Default)]
 pub struct Held {
-    /// Pinned, of what counts.
-    pub counted: u64,
-    /// Pinned, counted, and perhaps not resident yet.
+    /// Pinned.
+    pub pinned: u64,
+    /// Pinned, and perhaps not resident yet.
     pub lazy: u64,
-    /// Page cache that is locked.
-    pub cache: u64,
-    /// Whether page cache alone counts.
-    pub only_cache: bool,
 }
 
 impl Budget {
@@ -120,7 +111,6 @@ impl Budget {
         Self {
             pins: bytes,
             all: bytes,
-            mapped: bytes,
         }
     }
 }
@@ -134,12 +124,7 @@ pub fn first_budget(limit: Limit, env: Environment) -> Budget {
 /// The budget that `limit` means here and now, for a process that has `held`.
 pub fn budget(limit: Limit, held: Held) -> Budget {
     let percent = match limit {
-        Limit::Bytes(bytes) => {
-            return Budget {
-                mapped: u64::MAX,
-                ..Budget::of(bytes)
-            }
-        }
+        Limit::Bytes(bytes) => return Budget::of(bytes),
         Limit::Percent(p) => p,
     };
     GROUPED.store(true, Relaxed);
@@ -152,9 +137,6 @@ pub fn budget(limit: Limit, held: Held) -> Budget {
         let left = group.limit.saturating_sub(group.used());
         share.bound(&mut base, left, &|pid| group.has(pid));
     });
-    if held.only_cache {
-        base.pins = base.mapped;
-    }
     if let Some(memlock) = memlock().map(|bytes| share.percent_of(bytes)) {
         base.pins = base.pins.min(memlock);
         base.all = base.all.min(memlock);
@@ -168,10 +150,9 @@ struct Share {
     /// Ranks on this node, and who has started them (0: it has no number here).
     ranks: u64,
     parent: u64,
-    /// Bytes that are charged to this process already, and that it has pinned.
-    mine: u64,
+    /// Bytes that are charged to this process already, or pinned.
     all: u64,
-    counted: u64,
+    pinned: u64,
     /// Pinned bytes that may not be charged yet.
     lazy: u64,
 }
@@ -179,19 +160,14 @@ struct Share {
 impl Share {
     fn of(percent: u64, held: Held) -> Self {
         let there = Resident::read();
-        // What is resident is charged already. Of the page cache, only what is locked.
-        let mine = there.private.saturating_add(there.cache.min(held.cache));
         Self {
             percent,
             ranks: RANKS.load(Relaxed),
             parent: own_parent().unwrap_or(0),
-            mine,
-            all: there.all().max(held.counted),
-            counted: held.counted,
-            lazy: held.lazy.saturating_sub(match held.only_cache {
-                true => there.cache,
-                false => mine,
-            }),
+            all: there.all().max(held.pinned),
+            pinned: held.pinned,
+            // What is resident is charged already.
+            lazy: held.lazy.saturating_sub(there.all()),
         }
     }
 
@@ -217,10 +193,8 @@ impl Share {
             ours = ours.max(self.ranks);
         }
         let left = left.saturating_sub(theirs);
-        let mapped = self.mine.saturating_add(self.percent_of(left / ours));
-        base.mapped = base.mapped.min(mapped);
         let share = self.percent_of(left.saturating_sub(self.lazy) / ours);
-        base.pins = base.pins.min(self.counted.saturating_add(share));
+        base.pins = base.pins.min(self.pinned.saturating_add(share));
         base.all = base.all.min(self.all.saturating_add(share));
     }
 }

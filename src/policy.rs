@@ -49,19 +49,69 @@ pub fn excluded(attr: Attr) -> Option<Column> {
     Some(Column::no(reason))
 }
 
-/// What the pin set, set to `pin`, is to do. `memlock_binds`: RLIMIT_MEMLOCK
-/// counts for this process.
-pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
-    if let Some(column) = excluded(attr) {
+/// How memory is held: what REGALL_PIN comes to on this machine at this time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Holding {
+    /// Not at all.
+    Off,
+    /// `auto` without swap space: by nobody, since nothing is taken away but page cache.
+    Kept,
+    /// `auto` where private memory alone is not written to swap space: the rest by locks.
+    KeptPrivate,
+    /// `auto` with swap space: by locks on fault, but for page cache.
+    Touched,
+    /// By locks on fault.
+    OnFault,
+    /// By locks that make it resident.
+    Populate,
+}
+
+impl Holding {
+    /// Returns how memory is held with REGALL_PIN set to `pin` where there is swap space.
+    pub const fn with_swap(pin: Pin) -> Self {
+        match pin {
+            Pin::Off => Self::Off,
+            Pin::Auto => Self::Touched,
+            Pin::OnFault => Self::OnFault,
+            Pin::Populate => Self::Populate,
+        }
+    }
+
+    /// Returns whether any memory is locked.
+    #[inline]
+    pub const fn locks(self) -> bool {
+        !matches!(self, Self::Off | Self::Kept)
+    }
+}
+
+/// Returns what is said of memory that the pin set may have and does not lock.
+pub fn unlocked(attr: Attr, holding: Holding) -> Option<Column> {
+    match holding {
+        Holding::Off => Some(Column::no(Reason::Off)),
+        Holding::OnFault | Holding::Populate => None,
+        _ if is_cache(attr) && attr.flags.has(Flags::APP_LOCKED) => Some(Column::YES),
+        _ if is_cache(attr) => Some(Column::no(Reason::Cache)),
+        Holding::Kept => Some(Column::no(Reason::Kept)),
+        // (Shared memory is charged to whoever touched it first.)
+        Holding::KeptPrivate if !attr.is_shmem() => Some(Column::no(Reason::Kept)),
+        Holding::KeptPrivate | Holding::Touched => None,
+    }
+}
+
+/// Returns whether `attr` is that of page cache. What is written to private memory is not.
+fn is_cache(attr: Attr) -> bool {
+    attr.flags.has(Flags::CACHE) && (attr.prot.shared() || !attr.prot.writable())
+}
+
+/// Returns what the pin set is to do. `memlock_binds`: RLIMIT_MEMLOCK counts for this process.
+pub fn wanted(attr: Attr, holding: Holding, memlock_binds: bool) -> Want {
+    if let Some(column) = excluded(attr).or_else(|| unlocked(attr, holding)) {
         return Want::Leave(column);
     }
     if attr.flags.has(Flags::GROWSDOWN) && memlock_binds {
         // A locked stack that grows past the limit is a SIGSEGV.
-        return Want::Leave(Column::no(if pin == Pin::Off {
-            Reason::Off
-        } else {
-            Reason::Limit
-        }));
+        return Want::Leave(Column::no(Reason::Limit));
     }
     let lazy = matches!(attr.kind, Kind::ThreadStack | Kind::Stack)
         || [Flags::NORESERVE, Flags::GROWSDOWN, Flags::KEEP_LAZY]
@@ -71,12 +121,10 @@ pub fn wanted(attr: Attr, pin: Pin, memlock_binds: bool) -> Want {
         || attr.flags.has(Flags::BACKED) && !attr.prot.shared();
     // A lock of the application's own stays what it is: mremap populates what grows under it.
     let theirs = attr.flags.has(Flags::APP_LOCKED) && !attr.flags.has(Flags::APP_ONFAULT);
-    match pin {
-        Pin::Off => Want::Leave(Column::no(Reason::Off)),
+    match holding {
         _ if theirs => Want::Populate,
-        Pin::Auto | Pin::OnFault => Want::OnFault,
-        Pin::Populate if lazy => Want::OnFault,
-        Pin::Populate => Want::Populate,
+        Holding::Populate if !lazy => Want::Populate,
+        _ => Want::OnFault,
     }
 }
 
@@ -193,11 +241,10 @@ pub fn released(attr: Attr) -> Attr {
 }
 
 /// `attr` as if the pin set had said nothing of it yet.
-pub fn unsettled(attr: Attr) -> Attr {
+pub fn unsettled(attr: Attr, holding: Holding) -> Attr {
     let mut attr = attr;
     if excluded(attr).is_none() {
-        attr.pin.reason = Reason::Off;
-        attr.pin.errno = 0;
+        attr.pin = untold(attr, holding);
         attr.flags = attr.flags.without(Flags::ONFAULT);
         if !attr.hca.held() {
             attr.hca = Column::no(Reason::Off);
@@ -206,11 +253,16 @@ pub fn unsettled(attr: Attr) -> Attr {
     attr
 }
 
-/// Whether the pin set, set to `pin`, may have locked it: it says so, or is yet to say what becomes
+/// Returns what is said of memory of which the pin set has said nothing yet.
+pub fn untold(attr: Attr, holding: Holding) -> Column {
+    unlocked(attr, holding).unwrap_or(Column::no(Reason::Off))
+}
+
+/// Returns whether the pin set may have locked it: it says so, or is yet to say what becomes
 /// of it, as behind a call that others did not wait for any longer.
-pub fn may_be_locked(attr: Attr, pin: Pin) -> bool {
+pub fn may_be_locked(attr: Attr, holding: Holding) -> bool {
     let unsettled = is_pending(attr) && excluded(attr).is_none();
-    attr.pin.held() || pin != Pin::Off && unsettled
+    attr.pin.held() || holding.locks() && unsettled
 }
 
 /// `attr` of memory that has come to another address, or back: no domain holds it there.
@@ -222,8 +274,8 @@ pub fn unregistered(attr: Attr) -> Attr {
 }
 
 /// `attr` with its columns as they are before any registrar has acted: what is
-/// excluded says so, the rest says `off`, what is held stays held.
-pub fn described(attr: Attr, pin: Pin) -> Attr {
+/// excluded says so, the rest says why it is not locked or `off`, what is held stays held.
+pub fn described(attr: Attr, holding: Holding) -> Attr {
     let mut attr = attr;
     let out = excluded(attr);
     let kept = [Reason::None, Reason::Limit, Reason::Refused, Reason::Scope];
@@ -236,8 +288,12 @@ pub fn described(attr: Attr, pin: Pin) -> Attr {
             }
         }
         None => {
-            if pin == Pin::Off {
-                attr.pin = Column::no(Reason::Off);
+            let no_word = matches!(attr.pin.reason, Reason::Kept | Reason::Cache);
+            match unlocked(attr, holding) {
+                // (What is locked stays so, whatever it can be accessed for.)
+                Some(column) if !holding.locks() || !attr.pin.held() => attr.pin = column,
+                None if no_word => attr.pin = Column::no(Reason::Off),
+                _ => (),
             }
             if !kept.contains(&attr.hca.reason) {
                 attr.hca = Column::no(Reason::Off);
@@ -278,29 +334,100 @@ mod tests {
             (Kind::Stack, Flags::GROWSDOWN),
         ] {
             assert_eq!(
-                wanted(attr(3, kind, flags), Pin::Populate, false),
+                wanted(attr(3, kind, flags), Holding::Populate, false),
                 Want::OnFault
             );
         }
         assert_eq!(
-            wanted(attr(3, Kind::Anon, Flags::EMPTY), Pin::Populate, true),
+            wanted(attr(3, Kind::Anon, Flags::EMPTY), Holding::Populate, true),
             Want::Populate
         );
     }
 
     #[test]
     fn a_lock_of_the_applications_is_never_on_fault() {
-        let of = |flags| wanted(attr(3, Kind::Anon, flags), Pin::Auto, false);
+        let of = |flags| wanted(attr(3, Kind::Anon, flags), Holding::Touched, false);
         assert_eq!(of(Flags::EMPTY), Want::OnFault);
         assert_eq!(of(Flags::APP_LOCKED), Want::Populate);
         assert_eq!(of(Flags::APP_LOCKS), Want::OnFault);
     }
 
     #[test]
+    fn without_swap_space_nothing_is_locked() {
+        let of = |prot, kind, flags, holding| described(attr(prot, kind, flags), holding).pin;
+        let no = Column::no;
+        let (private, shared) = (3, 3 | 8);
+        let tmpfs = Flags::EMPTY;
+        let all = [
+            (
+                private,
+                Kind::Anon,
+                Flags::EMPTY,
+                Reason::Kept,
+                Reason::Kept,
+            ),
+            (shared, Kind::Anon, Flags::EMPTY, Reason::Kept, Reason::Off),
+            (shared, Kind::Shm, Flags::EMPTY, Reason::Kept, Reason::Off),
+            (1, Kind::File, tmpfs, Reason::Kept, Reason::Off),
+            (
+                private,
+                Kind::File,
+                Flags::CACHE,
+                Reason::Kept,
+                Reason::Kept,
+            ),
+            (1, Kind::File, Flags::CACHE, Reason::Cache, Reason::Cache),
+            (
+                shared,
+                Kind::File,
+                Flags::CACHE,
+                Reason::Cache,
+                Reason::Cache,
+            ),
+        ];
+        for (prot, kind, flags, none, private_alone) in all {
+            assert_eq!(of(prot, kind, flags, Holding::Kept), no(none));
+            assert_eq!(
+                of(prot, kind, flags, Holding::KeptPrivate),
+                no(private_alone)
+            );
+            let swap = match none {
+                Reason::Cache => Reason::Cache,
+                _ => Reason::Off,
+            };
+            assert_eq!(of(prot, kind, flags, Holding::Touched), no(swap));
+            assert_eq!(of(prot, kind, flags, Holding::OnFault), no(Reason::Off));
+        }
+        let locked = Flags::CACHE.with(Flags::APP_LOCKED);
+        assert_eq!(of(1, Kind::File, locked, Holding::Kept), Column::YES);
+        assert_eq!(
+            of(0, Kind::Anon, Flags::EMPTY, Holding::Kept),
+            no(Reason::NoAccess)
+        );
+    }
+
+    #[test]
+    fn what_was_kept_is_locked_once_there_is_swap_space() {
+        let kept = described(attr(3, Kind::Anon, Flags::EMPTY), Holding::Kept);
+        assert!(!is_pending(kept) && !may_be_locked(kept, Holding::Kept));
+        let now = described(kept, Holding::Touched);
+        assert!(is_pending(now));
+        assert_eq!(wanted(now, Holding::Touched, false), Want::OnFault);
+        // What can't be written any longer stays locked.
+        let read_only = Attr {
+            prot: Prot::from_bits(1),
+            flags: Flags::CACHE,
+            kind: Kind::File,
+            ..locked(now)
+        };
+        assert_eq!(described(read_only, Holding::Touched).pin, Column::YES);
+    }
+
+    #[test]
     fn a_growing_stack_is_not_locked_under_a_limit() {
         let stack = attr(3, Kind::Stack, Flags::GROWSDOWN);
         assert_eq!(
-            wanted(stack, Pin::Populate, true),
+            wanted(stack, Holding::Populate, true),
             Want::Leave(Column::no(Reason::Limit))
         );
     }
@@ -321,7 +448,7 @@ mod tests {
         );
         assert_eq!(excluded(attr(3, Kind::Anon, Flags::EMPTY)), None);
         assert_eq!(
-            described(attr(3, Kind::Anon, Flags::EMPTY), Pin::Off).reason(),
+            described(attr(3, Kind::Anon, Flags::EMPTY), Holding::Off).reason(),
             Column::no(Reason::Off)
         );
     }

@@ -21,17 +21,15 @@ use crate::stats;
 use crate::store::write_text;
 use crate::sys::{self, file, time};
 use crate::text::{Lossy, Text};
-use crate::track::{self, anew, flight, fork, whole};
+use crate::track::{self, anew, flight, fork, kept, whole};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter, Header, SETTING_HCA_OFF};
 use regall_directory::settings::{each as each_setting, Setting, LAUNCHERS};
 use regall_directory::vocab::{Flags, Prot};
 
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
 /// [`limits::Budget::mapped`] at start-up.
-static MAPPED: AtomicU64 = AtomicU64::new(u64::MAX);
-static ONLY_CACHE: AtomicBool = AtomicBool::new(false);
 static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
 static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
 static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -186,8 +184,7 @@ fn start(env: Environment) {
     track::adopting::init();
     let budget = limits::first_budget(settings::config().limit, env);
     BUDGET.store(budget.pins, Relaxed);
-    MAPPED.store(budget.mapped, Relaxed);
-    ONLY_CACHE.store(only_cache(), Relaxed);
+    kept::begin(settings::config().pin);
     let mark = fork::init();
     prepare_stack();
     huge::init();
@@ -219,15 +216,6 @@ fn start(env: Environment) {
     }
     helper::start_if_needed();
     say_on();
-}
-
-/// Whether the budget bounds page cache alone. Locked on fault, anonymous memory is as hard
-/// to have back as it is without a lock, where there is no swap space and no limit of locks;
-/// a budget in bytes, or one that is to be an error, bounds all that is pinned.
-fn only_cache() -> bool {
-    let c = settings::config();
-    let plain = matches!(c.limit, crate::config::Limit::Percent(_)) && !c.fail_on_limit;
-    c.pin == Pin::Auto && plain && !limits::has_swap() && limits::memlock().is_none()
 }
 
 /// Puts the hooks in and tests them. Returns what is in force.
@@ -374,15 +362,13 @@ fn say_on() {
     log::info!("on: {settings} in {program}");
 }
 
-/// What may be pinned, as it was reckoned at start-up, and whether that counts page cache alone.
-pub fn budget() -> (limits::Budget, bool) {
+/// What may be pinned, as it was reckoned at start-up.
+pub fn budget() -> limits::Budget {
     let bytes = BUDGET.load(Relaxed);
-    let budget = limits::Budget {
+    limits::Budget {
         pins: bytes,
         all: bytes,
-        mapped: MAPPED.load(Relaxed),
-    };
-    (budget, ONLY_CACHE.load(Relaxed))
+    }
 }
 
 /// The header's words that don't change, in a new directory.

@@ -285,7 +285,7 @@ fn tables_of_the_two_commands() {
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        titles(&shown("run-mpi: mpirun.openmpi")),
+        titles(&shown("run-mpi: REGALL_PIN=populate")),
         titles(&done.stdout)
     );
 

@@ -10,7 +10,7 @@ use regall_tests::coverage::Expected;
 use regall_tests::mode::Mode;
 use regall_tests::quiet::{Findings, Watcher};
 use regall_tests::rows::{self, User};
-use regall_tests::{build, coverage, missing, quiet, skip, thorough};
+use regall_tests::{build, coverage, missing, procfs, quiet, skip, thorough};
 
 /// For a hang: with many mappings each look takes seconds, on a busy machine a minute.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -465,6 +465,30 @@ fn managed_memory_is_left_alone() {
     assert_eq!(told.collect::<Vec<_>>(), Vec::<&str>::new());
     // The others of its mappings were locked: the calls are seen.
     assert!(outcome.stderr.contains("mlock"), "{}", outcome.stderr);
+}
+
+/// Without swap space the default locks nothing: a start makes no call that does.
+#[test]
+fn without_swap_space_nothing_is_locked() {
+    if !build::have("strace") {
+        return skip("strace is not installed");
+    }
+    if procfs::has_swap() {
+        return skip("memory that is held without a lock: there is swap space");
+    }
+    let locks = |mode: Mode| {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-e", "trace=mlock,mlock2,mlockall"]);
+        for (name, value) in mode.settings() {
+            command.args(["-E", &format!("{name}={value}")]);
+        }
+        command.arg(build::program("hello"));
+        let outcome = child::run(&mut command, TIMEOUT);
+        assert_eq!(outcome.end(), "exit 7", "{}", outcome.stderr);
+        outcome.stderr.matches("mlock").count()
+    };
+    assert_eq!(locks(Mode::Auto), 0);
+    assert!(locks(Mode::OnFault) > 10, "the calls are seen");
 }
 
 /// What this machine can't show, said where the summary counts it.

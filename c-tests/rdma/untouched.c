@@ -20,8 +20,8 @@ static bool in(struct ibv_pd *pd, char *p, size_t len)
 											    "regall_lookup");
 	struct regall_range range;
 	PROMISE(lookup && lookup(pd, p, len, &range) == 0);
-	/* It is pinned on fault, whatever the adapter has. */
-	PROMISE(range.held & REGALL_HELD_PIN);
+	/* There is no swap space: it is held, whatever the adapter has. */
+	PROMISE(range.held & REGALL_HELD_KEPT);
 	return range.lkey != 0;
 }
 

@@ -36,7 +36,7 @@ pub struct Question {
     /// together
     #[arg(long, value_name = "N", conflicts_with = "pids")]
     expect: Option<usize>,
-    /// What is over the limit, refused, off, untouched or inherited is a gap too
+    /// What is over the limit, refused, off, page cache, untouched or inherited is a gap too
     #[arg(long)]
     pub strict: bool,
 }

@@ -9,6 +9,7 @@ use regall_reader::{Entry, Mapping, Region};
 
 use crate::cover::Cover;
 use crate::regions::{is_implicit, Regions};
+use crate::swap::Swap;
 
 /// What a gap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +29,8 @@ pub enum Wrong {
     Unmapped(Region),
     /// The PIN column says that it is pinned, and the kernel has not locked it.
     Unlocked,
+    /// The PIN column says that it is held without a lock, and it may be written to swap space.
+    Swap,
 }
 
 impl fmt::Display for Wrong {
@@ -44,6 +47,7 @@ impl fmt::Display for Wrong {
                 r.domain, r.pd, r.lkey
             ),
             Self::Unlocked => f.write_str("said to be pinned, but the kernel has not locked it"),
+            Self::Swap => f.write_str("said to be kept, but swap has come since"),
         }
     }
 }
@@ -79,6 +83,7 @@ impl Gap {
                 Wrong::Unheld => documents::Wrong::Unheld,
                 Wrong::Unmapped(_) => documents::Wrong::Unmapped,
                 Wrong::Unlocked => documents::Wrong::Unlocked,
+                Wrong::Swap => documents::Wrong::Swap,
             },
             text: self.wrong.to_string(),
         }
@@ -86,7 +91,7 @@ impl Gap {
 }
 
 /// What counts as a gap beside bytes that no entry covers.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Rules {
     /// Registrars must hold all that could be held.
     pub strict: bool,
@@ -94,6 +99,8 @@ pub struct Rules {
     pub pin_off: bool,
     /// The user switched the HCA registrar off.
     pub hca_off: bool,
+    /// What may be written to swap space.
+    pub swap: Swap,
 }
 
 /// The page that the kernel maps, without a call, when a uprobe is hit for the first time. It
@@ -206,6 +213,14 @@ impl Rules {
         if attr.prot != mapping.prot {
             return Some(Wrong::Protection(attr.prot));
         }
+        let swapped = match self.swap {
+            Swap::None => false,
+            Swap::Shared => attr.is_shmem(),
+            Swap::All => true,
+        };
+        if swapped && attr.pin.reason == Reason::Kept {
+            return Some(Wrong::Swap);
+        }
         if !self.strict {
             return None;
         }
@@ -225,7 +240,8 @@ fn lacks(column: Column, switched_off: bool, other: Column) -> bool {
         | Reason::Refused
         | Reason::Inherited
         | Reason::Untouched
-        | Reason::OnRequest => true,
+        | Reason::OnRequest
+        | Reason::Cache => true,
         Reason::Off => !switched_off || other.reason == Reason::Off,
         _ => false,
     }
@@ -242,6 +258,7 @@ mod tests {
         strict: false,
         pin_off: false,
         hca_off: false,
+        swap: Swap::None,
     };
 
     fn uncovered(entries: &[Entry], mappings: &[Mapping]) -> Vec<(u64, u64)> {
@@ -307,6 +324,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_has_no_swap_space() {
+        let map = mapping(10, 20);
+        let mut kept = entry(10, 20);
+        kept.attr.pin = Column::no(Reason::Kept);
+        let found = |swap, shared, held| {
+            let (mut e, mut m) = (kept, map.clone());
+            m.prot = Prot::from_call(3, shared);
+            e.attr.prot = m.prot;
+            if held {
+                e.attr.pin = Column::YES;
+            }
+            let rules = Rules { swap, ..LOOSE };
+            let all = gaps(&[e], &Regions::default(), &[m], &[], rules);
+            all.iter().map(|g| g.wrong).collect::<Vec<_>>()
+        };
+        assert_eq!(found(Swap::None, true, false), []);
+        assert_eq!(found(Swap::Shared, false, false), []);
+        assert_eq!(found(Swap::Shared, true, false), [Wrong::Swap]);
+        assert_eq!(found(Swap::All, false, false), [Wrong::Swap]);
+        assert_eq!(found(Swap::All, true, true), []);
+    }
+
+    #[test]
     fn strictly_both_registrars_must_hold_it() {
         let found = |pin, hca, pin_off, hca_off| {
             let mut e = entry(10, 20);
@@ -315,6 +355,7 @@ mod tests {
                 strict: true,
                 pin_off,
                 hca_off,
+                swap: Swap::None,
             };
             let regions = Regions::of_primary(vec![region(1, 10, 20, 1)], 1);
             let all = gaps(&[e], &regions, &[mapping(10, 20)], &[], rules);
@@ -331,11 +372,15 @@ mod tests {
         assert_eq!(found(no(Reason::NoAccess), off, false, true), None);
         let managed = no(Reason::Managed);
         assert_eq!(found(managed, managed, false, false), None);
+        let kept = no(Reason::Kept);
+        assert_eq!(found(kept, off, false, true), None);
+        assert_eq!(found(kept, off, false, false), Some(Wrong::Hca(off)));
         for bad in [
             no(Reason::Limit),
             Column::refused(12),
             no(Reason::Inherited),
             no(Reason::Untouched),
+            no(Reason::Cache),
         ] {
             assert_eq!(found(bad, Column::YES, false, false), Some(Wrong::Pin(bad)));
             assert_eq!(found(Column::YES, bad, false, false), Some(Wrong::Hca(bad)));

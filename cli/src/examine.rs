@@ -16,6 +16,7 @@ use regall_reader::{OpenError, Seen, Soon};
 use crate::check::{self, Gap, Rules};
 use crate::figures::Tally;
 use crate::look::{look_at_locks, Look, Settings};
+use crate::swap::Swap;
 
 /// How long a process may be busy before that is the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -174,6 +175,7 @@ impl Examination {
             strict: self.strict,
             pin_off: look.header.pin_off(),
             hca_off: look.header.hca_off(),
+            swap: Swap::of(pid),
         };
         let gaps = check::gaps(
             &look.entries,

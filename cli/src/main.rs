@@ -45,6 +45,7 @@ mod run;
 mod settings;
 mod stage;
 mod stats;
+mod swap;
 mod table;
 mod top;
 mod units;

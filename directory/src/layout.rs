@@ -19,7 +19,7 @@ use core::num::NonZeroU32;
 /// First word of the file: "regall\0" and the layout's version in the top byte. The version
 /// rises with every change of what is below, [`CALLS`] and [`COUNTERS`] included: readers refuse
 /// any other one.
-pub const MAGIC: u64 = 0x04_00_6c_6c_61_67_65_72;
+pub const MAGIC: u64 = 0x05_00_6c_6c_61_67_65_72;
 
 /// What the file of a directory that is for root alone is called (memfd_create(2)).
 pub const NAMELESS: &core::ffi::CStr = c"regall.directory";

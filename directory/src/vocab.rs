@@ -165,6 +165,12 @@ byte_enum! {
         /// Memory of files, shared memory and threads' stacks: registered exactly as it is asked
         /// for, when it is (the HCA column, REGALL_PIN=auto).
         OnRequest = 13 => "on-request",
+        /// Held without a lock: there is no swap space that it could be written to (the PIN
+        /// column, REGALL_PIN=auto).
+        Kept = 14 => "kept",
+        /// Page cache, which the kernel may drop and reads again (the PIN column,
+        /// REGALL_PIN=auto).
+        Cache = 15 => "cache",
     }
 }
 
@@ -198,7 +204,7 @@ impl Column {
             errno,
         }
     }
-    /// Whether the registrar holds the range.
+    /// Whether the registrar holds the range. ([`Reason::Kept`] is not held by a registrar.)
     #[inline]
     pub const fn held(self) -> bool {
         matches!(self.reason, Reason::None)
@@ -354,10 +360,17 @@ impl Attr {
         ((word >> 32) as u8, (word >> 48) as u8)
     }
 
-    /// Whether at least one registrar holds the range.
+    /// Whether the range is held: by at least one registrar, or by the absence of swap space.
     #[inline]
     pub const fn registered(self) -> bool {
-        self.pin.held() || self.hca.held()
+        self.pin.held() || self.hca.held() || matches!(self.pin.reason, Reason::Kept)
+    }
+
+    /// Returns whether the kernel keeps it as shared memory, or some of it: what it maps is shared,
+    /// or a file's that is on no disk.
+    pub const fn is_shmem(self) -> bool {
+        let no_disk = matches!(self.kind, Kind::File) && !self.flags.has(Flags::CACHE);
+        self.prot.shared() || self.flags.has(Flags::BACKED) || no_disk
     }
 
     /// Whether it is memory of the program's that may be reached where its protection lets one:

@@ -109,4 +109,6 @@ pub enum Wrong {
     Unmapped,
     /// They are said to be pinned, and the kernel has not locked them.
     Unlocked,
+    /// They are said to be held without a lock, and may be written to swap space.
+    Swap,
 }

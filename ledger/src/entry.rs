@@ -116,22 +116,20 @@ impl View {
 pub struct Totals {
     /// Bytes mapped.
     pub bytes: u64,
-    /// Bytes held by at least one registrar.
+    /// Bytes held by at least one registrar, or by the absence of swap space.
     pub registered: u64,
     /// By the pin set's word; index is [`Reason`] as a number ([`Reason::None`]: held).
     pub pin: [u64; REASONS],
     /// By the HCA registrar's word, likewise.
     pub hca: [u64; REASONS],
-    /// Bytes that the pin set holds and that are [`Flags::CACHE`].
-    pub cache: u64,
     /// Bytes that the application has locked ([`Flags::APP_LOCKED`]).
     pub app_locked: u64,
     /// Bytes of System V segments ([`Kind::Shm`]).
     pub shm: u64,
 }
 
-/// Values of [`Reason`].
-pub const REASONS: usize = Reason::ALL.len();
+/// The numbers that a [`Reason`] may have.
+pub const REASONS: usize = 1 + Reason::Cache as usize;
 
 impl Totals {
     /// `bytes` more, or fewer (its two's complement), are said to be `packed`.
@@ -139,13 +137,11 @@ impl Totals {
     pub(crate) fn change(&mut self, bytes: u64, packed: u64) {
         let (pin, hca) = Attr::packed_reasons(packed);
         self.bytes = self.bytes.wrapping_add(bytes);
-        if pin == Reason::None as u8 || hca == Reason::None as u8 {
+        let kept = pin == Reason::Kept as u8;
+        if kept || pin == Reason::None as u8 || hca == Reason::None as u8 {
             self.registered = self.registered.wrapping_add(bytes);
         }
         let flags = Flags::from_bits((packed >> 16) as u16);
-        if pin == Reason::None as u8 && flags.has(Flags::CACHE) {
-            self.cache = self.cache.wrapping_add(bytes);
-        }
         if flags.has(Flags::APP_LOCKED) {
             self.app_locked = self.app_locked.wrapping_add(bytes);
         }

@@ -51,7 +51,6 @@ impl Ledger {
                 registered: 0,
                 pin: [0; REASONS],
                 hca: [0; REASONS],
-                cache: 0,
                 app_locked: 0,
                 shm: 0,
             },

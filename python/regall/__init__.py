@@ -39,6 +39,7 @@ class Reason(enum.IntEnum):
     UNTOUCHED = 11
     MANAGED = 12
     ON_REQUEST = 13
+    CACHE = 15
 
 
 class Mechanism(enum.IntEnum):

@@ -252,7 +252,9 @@ fn describe(found: &Found) -> Range {
         end: found.end,
         id: found.id,
         prot: u32::from(attr.prot.bits()),
-        held: u32::from(attr.pin.held()) | u32::from(attr.hca.held()) << 1,
+        held: u32::from(attr.pin.held())
+            | u32::from(attr.hca.held()) << 1
+            | u32::from(attr.pin.reason == Reason::Kept) << 2,
         reason: reason.reason as u32,
         error: match reason.reason {
             Reason::Refused => i32::from(reason.errno),
@@ -320,7 +322,7 @@ fn opted(attr: Attr, out: bool) -> Attr {
     if attr.pin.reason == Reason::OptedOut {
         attr.pin.reason = Reason::Off;
     }
-    crate::policy::described(attr, settings::config().pin)
+    crate::policy::described(attr, crate::registrar::pin::holding())
 }
 
 /// See regall.h.

@@ -156,7 +156,6 @@ fn timed(thread: &Thread, call: Call, frame: &mut Frame) -> i64 {
     counters::add(Counter::HookNanos, spent.saturating_mul(u64::from(TIMED)));
     watch::look();
     if thread.flights[0].get() == 0 && phase::tracking() {
-        track::cache::revisit();
         track::revoking::overdue();
     }
     value

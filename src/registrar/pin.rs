@@ -1,13 +1,42 @@
 //! The pin set: memory locked with mlock(2), whose locked bytes the kernel
 //! counts and shows (VmLck, `lo` in smaps).
 
-use crate::policy::Want;
+use crate::policy::{Holding, Want};
 use crate::sys::{self, filter, Errno, Result};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 
 /// The one pin set of the process.
 pub struct PinSet;
+
+/// How memory is held: a [`Holding`].
+static HOLDING: AtomicU8 = AtomicU8::new(Holding::Off as u8);
+
+/// Returns how memory is held here and now.
+#[inline]
+pub fn holding() -> Holding {
+    const ALL: [Holding; 6] = [
+        Holding::Off,
+        Holding::Kept,
+        Holding::KeptPrivate,
+        Holding::Touched,
+        Holding::OnFault,
+        Holding::Populate,
+    ];
+    let n = usize::from(HOLDING.load(Relaxed));
+    ALL.get(n).copied().unwrap_or(Holding::Off)
+}
+
+/// Returns whether any memory is locked by us.
+#[inline]
+pub fn locks() -> bool {
+    holding().locks()
+}
+
+/// From here on memory is held as `holding` says. With the ledger's lock held, or at start-up.
+pub fn hold(holding: Holding) {
+    HOLDING.store(holding as u8, Relaxed);
+}
 
 // Called without any lock held, with nothing of libc at hand.
 impl PinSet {

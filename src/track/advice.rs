@@ -12,6 +12,7 @@ use super::{backed, begin_work, end, failed, guards, lock, open, real, retractin
 use crate::arch::Frame;
 use crate::base::{copies, counters, settings, unseen};
 use crate::config::Pin;
+use crate::registrar::pin;
 use crate::share;
 use crate::sys::{self, file};
 use crate::text::{number, Text};
@@ -53,8 +54,7 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
             return value;
         }
     }
-    let in_the_way = NEEDS_UNLOCKED.contains(&advised) && settings::config().pin != Pin::Off
-        || replaces_pages(advised);
+    let in_the_way = NEEDS_UNLOCKED.contains(&advised) && pin::locks() || replaces_pages(advised);
     if !in_the_way || !is_self(pidfd as i32) {
         counters::count_call(Call::ProcessMadvise);
         return real(frame);
@@ -235,7 +235,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
     }
     let missing = asked.filter(|(_, mode)| mode & MODE_MISSING != 0);
     let ours = missing.map(|(range, _)| range).filter(|range| {
-        let pinned = settings::config().pin != Pin::Off;
+        let pinned = pin::locks();
         pinned && only_ours_to_drop(*range)
     });
     if let Some(range) = ours {
@@ -364,7 +364,7 @@ pub fn ring(frame: &mut Frame) -> i64 {
     }
     counters::count_call(Call::IoUringSetup);
     let value = real(frame);
-    if !failed(value) && settings::config().pin != Pin::Off && !SAID.swap(true, Relaxed) {
+    if !failed(value) && pin::locks() && !SAID.swap(true, Relaxed) {
         log::info!(
             "io_uring is used: IORING_OP_MADVISE with DONTNEED, FREE, COLD or PAGEOUT fails with \
              EINVAL on memory that is pinned"

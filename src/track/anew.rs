@@ -37,8 +37,7 @@ pub fn new_directory(state: &mut State) {
     };
     // SAFETY: just mapped, zeroed, and replaced only here.
     unsafe { state.writer.attach(header) };
-    let (budget, only_cache) = (subscribers::table().budget)();
-    state.set_budget(budget, only_cache);
+    state.set_budget((subscribers::table().budget)());
     for told in subscribers::table().new_directory {
         // SAFETY: mapped as long as it is the directory.
         told(unsafe { header.as_ref() });

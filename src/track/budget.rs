@@ -3,8 +3,9 @@
 
 use super::{lock, State, USER_END};
 use crate::base::settings;
-use crate::config::Pin;
 use crate::limits;
+use crate::policy::Holding;
+use crate::registrar::pin;
 use crate::sys::time;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -85,7 +86,6 @@ static RECKONED: AtomicU64 = AtomicU64::new(0);
 /// What was reckoned is not of this process: it is reckoned anew before anything else is pinned.
 pub fn look_again(state: &mut State) {
     state.next_look = 0;
-    state.fitting.look_again();
     RECKONED.store(0, Relaxed);
 }
 
@@ -103,24 +103,22 @@ pub fn reckon() {
     };
     let budget = limits::budget(settings::config().limit, held);
     if let Some(mut guard) = lock() {
-        guard.set_budget(budget, held.only_cache);
+        guard.set_budget(budget);
     }
 }
 
 fn held(state: &State) -> limits::Held {
     limits::Held {
-        counted: state.counted(),
+        pinned: state.pinned(),
         lazy: lazy(state),
-        cache: state.ledger.totals().cache,
-        only_cache: state.only_cache,
     }
 }
 
-/// Bytes that are locked, that count, and that may become resident yet.
+/// Bytes that are locked and that may become resident yet.
 pub fn lazy(state: &State) -> u64 {
-    match settings::config().pin {
-        Pin::Off | Pin::Populate => 0,
-        Pin::Auto | Pin::OnFault => state.counted(),
+    match pin::holding() {
+        Holding::Populate => 0,
+        _ => state.pinned(),
     }
 }
 
@@ -158,6 +156,6 @@ pub fn is_exceeded() {
 pub fn over_budget(bytes: u64) -> bool {
     let config = settings::config();
     config.fail_on_limit
-        && config.pin != Pin::Off
-        && lock().is_some_and(|g| g.counted().saturating_add(bytes) > g.budget)
+        && pin::locks()
+        && lock().is_some_and(|g| g.pinned().saturating_add(bytes) > g.budget)
 }

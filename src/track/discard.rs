@@ -11,8 +11,7 @@ use super::{
     VIEW,
 };
 use crate::arch::Frame;
-use crate::base::{counters, settings};
-use crate::config::Pin;
+use crate::base::counters;
 use crate::policy;
 use crate::registrar::pin::{self, PinSet};
 use crate::sys::{self, file, Errno, DONTNEED_LOCKED};
@@ -72,7 +71,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     if let (GUARD_INSTALL, Some(range)) = (advice, PageRange::from_call(addr, len)) {
         guards::guarded(range);
     }
-    if !other_pages && (!unlocked || settings::config().pin == Pin::Off) {
+    if !other_pages && (!unlocked || !pin::locks()) {
         counters::count_call(Call::Madvise);
         // The last that a thread does is giving its stack's pages back.
         super::pay_debts();
@@ -112,7 +111,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
 #[inline(never)]
 fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     subscribers::pages_replaced(range);
-    let any = unlocked && settings::config().pin != Pin::Off && unlock_known(range);
+    let any = unlocked && pin::locks() && unlock_known(range);
     let value = real(frame);
     match any && !registering::active() {
         true => notes::unlocked(range),
@@ -239,12 +238,12 @@ enum Pins {
 
 fn pins_in(state: &State, range: PageRange) -> Pins {
     let (mut ours, mut apps, mut bytes) = (false, false, 0);
-    let (mut private, pin) = (true, settings::config().pin);
+    let (mut private, holding) = (true, pin::holding());
     state.ledger.for_each(range, |part, entry| {
         bytes += part.len();
         private &= is_private_memory(&entry.attr);
         apps |= entry.attr.flags.has(Flags::APP_LOCKED);
-        ours |= policy::may_be_locked(entry.attr, pin);
+        ours |= policy::may_be_locked(entry.attr, holding);
         ControlFlow::Continue(())
     });
     match (ours, apps, bytes == range.len()) {
@@ -332,7 +331,7 @@ pub fn keep_lazy(range: PageRange) {
 pub fn msync(frame: &mut Frame) -> i64 {
     let [addr, len, flags, ..] = frame.args;
     let range = PageRange::from_call(addr, len);
-    let plain = flags & libc::MS_INVALIDATE as u64 == 0 || settings::config().pin == Pin::Off;
+    let plain = flags & libc::MS_INVALIDATE as u64 == 0 || !pin::locks();
     let (Some(range), false) = (range, plain) else {
         counters::count_call(Call::Msync);
         return real(frame);

@@ -5,8 +5,8 @@
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
     ancestors, anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing,
-    hands, inherited, lock, open, owed, progress, real, registering, subscribers, tags, taken,
-    whole, State, APP_FUTURE, USER_END,
+    hands, inherited, kept, lock, open, owed, progress, real, registering, subscribers, tags,
+    taken, whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
@@ -233,6 +233,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     regall_bridge::lock::in_process();
     thread::current().forget();
     growing::child();
+    kept::look_soon();
     taken::child();
     ancestors::inherited_from(sys::memory_owner());
     sys::own_memory();

@@ -9,10 +9,10 @@ use super::turns::postpone;
 use super::unpinning::{let_go_of, unlock_around};
 use super::{flight, lock, real, APP_FUTURE, USER_END};
 use crate::arch::Frame;
-use crate::base::{counters, settings};
-use crate::config::Pin;
+use crate::base::counters;
 use crate::limits::{self, kilobytes};
 use crate::policy;
+use crate::registrar::pin;
 use crate::sys::{file, time, Errno};
 use crate::text::number;
 use core::ops::ControlFlow;
@@ -79,7 +79,7 @@ pub fn is_beyond(value: i64) -> bool {
 #[cold]
 #[inline(never)]
 pub fn make_room(charge: Charge) -> bool {
-    if settings::config().pin == Pin::Off {
+    if !pin::locks() {
         return false;
     }
     let (Some(limit), Some(all)) = (limits::memlock_now(), PageRange::new(0, USER_END)) else {
@@ -288,7 +288,7 @@ pub fn thin_out() -> bool {
 #[cold]
 #[inline(never)]
 fn thin_out_now() -> bool {
-    if settings::config().pin == Pin::Off {
+    if !pin::locks() {
         return false;
     }
     let all = PageRange::new(0, USER_END);
@@ -313,7 +313,7 @@ pub fn is_crowded(value: i64) -> bool {
 #[cold]
 #[inline(never)]
 pub fn unlock_beside(range: PageRange) -> bool {
-    if settings::config().pin == Pin::Off || !are_many(2) {
+    if !pin::locks() || !are_many(2) {
         return false;
     }
     let sides = [range.start().wrapping_sub(PAGE), range.end()];

@@ -13,6 +13,7 @@ use crate::arch::Frame;
 use crate::base::settings;
 use crate::huge;
 use crate::policy;
+use crate::registrar::pin;
 use crate::share;
 use crate::sys::Errno;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -46,7 +47,7 @@ fn attr() -> Attr {
     }
     policy::described(
         policy::fresh(Prot::from_call(3, false), Kind::Heap, flags),
-        config.pin,
+        pin::holding(),
     )
 }
 

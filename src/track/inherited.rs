@@ -2,6 +2,7 @@
 
 use super::{domains, lock, whole, USER_END};
 use crate::policy;
+use crate::registrar::pin;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Flags};
@@ -33,7 +34,7 @@ fn bring_in_slowly() {
     match lock() {
         Some(mut guard) => guard.update(all, |_, a| {
             let flags = a.flags.without(Flags::INHERITED);
-            policy::unsettled(Attr { flags, ..a })
+            policy::unsettled(Attr { flags, ..a }, pin::holding())
         }),
         // In a handler at a bad moment: the next call does it.
         None => return LEFT_ALONE.store(true, Relaxed),

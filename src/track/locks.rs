@@ -23,8 +23,8 @@ use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
 
-/// Whether it matters what the application has locked: our pins are on top of it, or memory
-/// is put in the place of other memory.
+/// Whether it matters what the application has locked: our pins are on top of it or may be, it is
+/// said of page cache, or memory is put in the place of other memory.
 fn counts() -> bool {
     settings::config().pin != Pin::Off || share::any() || share::on()
 }
@@ -48,7 +48,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
     let flight = open(call);
     claim(&flight, range);
-    if let Some(errno) = refused(range) {
+    if let Some(errno) = pin::locks().then(|| refused(range)).flatten() {
         return -i64::from(errno.0);
     }
     let no_memory = |value| value == -i64::from(Errno::NOMEM.0);
@@ -62,10 +62,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
         if onfault {
             flags = flags.with(Flags::APP_ONFAULT);
         }
-        mark(locked, |a| Attr {
-            flags: a.flags.with(flags),
-            ..a
-        });
+        mark(locked, |a| with(a, flags));
     }
     settle(range);
     close(flight, range);
@@ -163,10 +160,7 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
         };
         APP_FUTURE.store(u64::from(future), Relaxed);
         if flags & libc::MCL_CURRENT != 0 {
-            everywhere(locked, |a| Attr {
-                flags: a.flags.with(locked),
-                ..a
-            });
+            everywhere(locked, |a| with(a, locked));
         }
     }
     end(flight);
@@ -231,17 +225,33 @@ fn unlock_huge(range: PageRange, which: impl Fn(Attr) -> bool) {
     }
 }
 
+/// `attr` with locks of the application's.
+fn with(attr: Attr, locks: Flags) -> Attr {
+    let flags = attr.flags.with(locks);
+    described(Attr { flags, ..attr })
+}
+
 /// `attr` without the application's locks. What they have populated we lock on fault, where nothing is
 /// populated.
 fn without(attr: Attr, app: Flags) -> Attr {
     let flags = attr.flags.without(app);
-    let attr = Attr { flags, ..attr };
-    match policy::wanted(attr, settings::config().pin, false) {
+    let attr = described(Attr { flags, ..attr });
+    match policy::wanted(attr, pin::holding(), false) {
         Want::OnFault if attr.pin.held() => Attr {
             flags: flags.with(Flags::ONFAULT),
             ..attr
         },
         _ => attr,
+    }
+}
+
+/// `attr` as it is where nothing of ours is locked: the application's lock is all that there is.
+fn described(attr: Attr) -> Attr {
+    let none = policy::unlocked(attr, pin::holding());
+    let column = none.filter(|_| policy::excluded(attr).is_none());
+    Attr {
+        pin: column.unwrap_or(attr.pin),
+        ..attr
     }
 }
 

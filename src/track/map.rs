@@ -18,6 +18,7 @@ use crate::huge;
 use crate::ledger::Origin;
 use crate::limits;
 use crate::policy;
+use crate::registrar::pin;
 use crate::share;
 use crate::sys::{self, file, Errno};
 use crate::text::Text;
@@ -210,7 +211,7 @@ fn enter(flight: &Flight, range: PageRange, new: &New) {
                 let flags = new.attr.flags.with(Flags::TAIL);
                 guard.insert_part(
                     tail,
-                    policy::described(Attr { flags, ..new.attr }, settings::config().pin),
+                    policy::described(Attr { flags, ..new.attr }, pin::holding()),
                     new.origin,
                 );
             }
@@ -250,7 +251,7 @@ fn describe(frame: &Frame, range: PageRange) -> New {
     } else {
         (Kind::Anon, facts, u64::MAX)
     };
-    let attr = policy::described(policy::fresh(prot, kind, facts), settings::config().pin);
+    let attr = policy::described(policy::fresh(prot, kind, facts), pin::holding());
     New {
         attr,
         backed,
@@ -387,7 +388,7 @@ pub fn shmat(frame: &mut Frame) -> i64 {
     }
     let attr = policy::fresh(Prot::from_call(prot, true), Kind::Shm, future_flags());
     let new = New {
-        attr: policy::described(attr, settings::config().pin),
+        attr: policy::described(attr, pin::holding()),
         backed: u64::MAX,
         origin: None,
     };
@@ -498,7 +499,7 @@ pub fn own_allocation(range: PageRange, prot: Prot, kind: Kind, out: bool) {
     let attr = policy::fresh(prot, kind, flags);
     let flight = open(Call::Mmap);
     let new = New {
-        attr: policy::described(attr, settings::config().pin),
+        attr: policy::described(attr, pin::holding()),
         backed: u64::MAX,
         origin: None,
     };

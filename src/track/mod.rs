@@ -33,7 +33,6 @@ pub mod asking;
 pub mod backed;
 pub mod birth;
 pub mod budget;
-pub mod cache;
 mod choosing;
 pub mod deferred;
 mod deregistering;
@@ -43,7 +42,6 @@ pub mod ending;
 mod entering;
 pub mod files;
 pub mod filters;
-pub mod fitting;
 pub mod flight;
 pub mod fork;
 pub mod growing;
@@ -53,6 +51,7 @@ pub mod headroom;
 pub mod heap;
 mod hiding;
 pub mod inherited;
+pub mod kept;
 mod later;
 pub mod lending;
 pub mod limited;
@@ -295,6 +294,7 @@ fn owing_nothing((flight, abandoned): (Flight, bool)) -> Flight {
 #[cold]
 pub fn audit() {
     fork::check();
+    kept::look_soon();
     resync::audit();
 }
 
@@ -315,7 +315,7 @@ pub fn end(flight: Flight) {
     drop(flight);
     settling::settle_postponed();
     deferred::drain();
-    cache::keep();
+    kept::look();
 }
 
 /// Flags that new memory of the application's gets from its mlockall(MCL_FUTURE).

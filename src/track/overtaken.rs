@@ -5,6 +5,7 @@ use super::lock::Guard;
 use super::turns::postpone;
 use super::work::{Finished, Ran};
 use crate::policy;
+use crate::registrar::pin;
 use crate::thread;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
@@ -32,7 +33,7 @@ pub fn were_any_overtaken() -> bool {
 /// Others have gone on with `range`, and nobody knows what is locked there now: it is settled again
 /// after this call.
 pub(super) fn settle_again(mut guard: Guard, range: PageRange) {
-    guard.update(range, |_, a| policy::unsettled(a));
+    guard.update(range, |_, a| policy::unsettled(a, pin::holding()));
     drop(guard);
     overtaken();
     postpone(range);

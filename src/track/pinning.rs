@@ -8,10 +8,9 @@ use super::turns::{lock_for, postpone, stand_clear, Whose};
 use super::work::{self, Finished};
 use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, State};
 use crate::arch;
-use crate::base::{counters, settings};
-use crate::config::Pin;
+use crate::base::counters;
 use crate::limits;
-use crate::policy::{self, Want};
+use crate::policy::{self, Holding, Want};
 use crate::registrar::pin::{self, PinSet};
 use crate::sys::Errno;
 use core::ops::ControlFlow;
@@ -26,19 +25,20 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 fn next_to_pin(
     state: &State,
     range: PageRange,
-    pin: Pin,
+    holding: Holding,
     whole: bool,
 ) -> Option<(PageRange, Attr, Want)> {
     let mut found = None;
     state.ledger.for_each(range, |part, entry| {
-        if !policy::is_pending(entry.attr) {
+        let late = || entry.attr.pin.reason == Reason::Kept;
+        if !policy::is_pending(entry.attr) && !late() {
             return ControlFlow::Continue(());
         }
         // The limit matters for growing stacks only: elsewhere the kernel says so.
         let grows = entry.attr.flags.has(Flags::GROWSDOWN);
         let binds = grows && growing::stay_unlocked();
-        match policy::wanted(entry.attr, pin, binds) {
-            Want::Leave(column) if column.reason == Reason::Off => ControlFlow::Continue(()),
+        match policy::wanted(entry.attr, holding, binds) {
+            Want::Leave(column) if column == entry.attr.pin => ControlFlow::Continue(()),
             want => {
                 let part = match whole {
                     true => entry.range,
@@ -54,8 +54,7 @@ fn next_to_pin(
 
 /// Pins everything in `range` that is to be pinned and is not.
 pub fn pin(range: PageRange, whose: Whose) {
-    let config = settings::config();
-    if config.pin == Pin::Off {
+    if !pin::locks() {
         return;
     }
     let whole = whose != Whose::Own;
@@ -69,7 +68,8 @@ pub fn pin(range: PageRange, whose: Whose) {
             return notes::later(clear.rest());
         };
         owed::give_back(&mut guard);
-        let Some((part, attr, want)) = next_to_pin(&guard, clear.rest(), config.pin, whole) else {
+        let holding = pin::holding();
+        let Some((part, attr, want)) = next_to_pin(&guard, clear.rest(), holding, whole) else {
             break;
         };
         // What lies before it is done: not to be gone through again for each part.
@@ -77,7 +77,12 @@ pub fn pin(range: PageRange, whose: Whose) {
         let Some(mut guard) = clear.of(guard, part) else {
             continue;
         };
-        let column = match admit(&guard, part, attr, want, looked) {
+        if !policy::is_pending(attr) {
+            // Described before there was swap space.
+            guard.update(part, |_, a| policy::described(a, holding));
+            continue;
+        }
+        let column = match admit(&guard, part, want, looked) {
             Admitted::No(column) => column,
             Admitted::Stale => {
                 drop(guard);
@@ -90,8 +95,8 @@ pub fn pin(range: PageRange, whose: Whose) {
                 over = true;
                 Column::no(Reason::Limit)
             }
-            Admitted::Yes(counts) => {
-                let (done, beyond) = carry_out(guard, part, attr, want, counts);
+            Admitted::Yes => {
+                let (done, beyond) = carry_out(guard, part, attr, want);
                 over |= beyond;
                 match done {
                     Done::Written => (),
@@ -110,8 +115,8 @@ pub fn pin(range: PageRange, whose: Whose) {
 
 /// Whether a part may be pinned.
 enum Admitted {
-    /// As far as the budget goes: so many bytes of it count.
-    Yes(u64),
+    /// As far as the budget goes.
+    Yes,
     /// The part is not to be pinned.
     No(Column),
     /// The budget is to be reckoned anew first.
@@ -120,19 +125,15 @@ enum Admitted {
     Beyond,
 }
 
-/// Whether `part`, which says `attr`, may be pinned as `want` says. `looked`: the budget has just
-/// been reckoned.
+/// Whether `part` may be pinned as `want` says. `looked`: the budget has just been reckoned.
 #[inline]
-fn admit(state: &State, part: PageRange, attr: Attr, want: Want, looked: bool) -> Admitted {
-    let counts = if state.counts(attr) { part.len() } else { 0 };
-    let after = state.counted().saturating_add(counts);
-    let cache = state.fitting.concerns(attr);
-    let stale = counts != 0 && after > state.next_look || cache && state.is_fitting_stale();
+fn admit(state: &State, part: PageRange, want: Want, looked: bool) -> Admitted {
+    let after = state.pinned().saturating_add(part.len());
     match want {
         Want::Leave(column) => Admitted::No(column),
-        _ if !looked && stale => Admitted::Stale,
-        _ if counts != 0 && after > state.budget || cache && !state.fits() => Admitted::Beyond,
-        _ => Admitted::Yes(counts),
+        _ if !looked && after > state.next_look => Admitted::Stale,
+        _ if after > state.budget => Admitted::Beyond,
+        _ => Admitted::Yes,
     }
 }
 
@@ -146,10 +147,11 @@ enum Done {
     Unlocked,
 }
 
-/// Pins `part`, of which `counts` bytes count. In the second place: whether a limit was in the way.
+/// Pins `part`. In the second place: whether a limit was in the way.
 #[inline]
-fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64) -> (Done, bool) {
-    let (begun, ()) = work::begin(guard, part, |guard| guard.reserved += counts);
+fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want) -> (Done, bool) {
+    let bytes = part.len();
+    let (begun, ()) = work::begin(guard, part, |guard| guard.reserved += bytes);
     let ran = begun.run(|| {
         let populated = match want {
             Want::Populate => progress::populate(part, attr),
@@ -160,12 +162,12 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
     let beyond = ran.outcome().0.is_beyond();
     match ran.finish() {
         Finished::Unlocked(_, mark) => {
-            owed::reserved(counts);
+            owed::reserved(bytes);
             mark.end();
             (Done::Unlocked, beyond)
         }
         Finished::Overtaken(mut guard, _, mark) => {
-            guard.reserved = guard.reserved.saturating_sub(counts);
+            guard.reserved = guard.reserved.saturating_sub(bytes);
             drop(guard);
             overtaken();
             mark.end();
@@ -173,10 +175,10 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
             (Done::Overtaken, beyond)
         }
         Finished::Alone(mut guard, (outcome, populated), mark) => {
-            guard.reserved = guard.reserved.saturating_sub(counts);
+            guard.reserved = guard.reserved.saturating_sub(bytes);
             let together = matches!(outcome, Outcome::Together);
             let replaced = record(&mut guard, part, attr, want, outcome);
-            if counts != 0 && limits::is_shared() {
+            if limits::is_shared() {
                 budget::tell_lazy(&guard);
             }
             let held = match replaced {
@@ -204,7 +206,7 @@ fn carry_out(guard: Guard, part: PageRange, attr: Attr, want: Want, counts: u64)
 /// has refused none of it.
 #[must_use]
 pub fn repin(range: PageRange) -> bool {
-    if settings::config().pin == Pin::Off {
+    if !pin::locks() {
         return true;
     }
     let mut from = range.start();
@@ -253,10 +255,13 @@ fn repin_part(part: PageRange, attr: Attr) -> bool {
         return true;
     }
     if let Some(mut guard) = lock() {
-        guard.update(
-            part,
-            |_, a| if a == attr { policy::unsettled(a) } else { a },
-        );
+        guard.update(part, |_, a| {
+            if a == attr {
+                policy::unsettled(a, pin::holding())
+            } else {
+                a
+            }
+        });
     }
     false
 }
@@ -394,7 +399,7 @@ fn record(state: &mut State, part: PageRange, attr: Attr, want: Want, outcome: O
                             flags: a.flags.with(Flags::TAIL),
                             ..a
                         },
-                        Pin::Populate,
+                        Holding::Populate,
                     )
                 };
                 state.update(tail, |piece, a| if same(piece, a) { beyond(a) } else { a });

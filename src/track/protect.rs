@@ -12,8 +12,8 @@ use super::{
 };
 use crate::arch::Frame;
 use crate::base::{settings, unseen};
-use crate::config::Pin;
 use crate::policy;
+use crate::registrar::pin;
 use crate::share;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
@@ -132,9 +132,9 @@ impl Seen {
         };
         let running = is_code(prot) && has_code(guard, range);
         let other_rights = registering::active() && changes_rights(guard, range, prot);
-        let change = match settings::config().pin {
-            Pin::Off => Change::Ready,
-            _ => change(guard, range, prot),
+        let change = match pin::locks() {
+            false => Change::Ready,
+            true => change(guard, range, prot),
         };
         // Where nobody registers and nothing is to be locked, nothing that is said has to wait
         // for the kernel, and one turn with the lock will do; what the kernel refuses is read
@@ -245,7 +245,7 @@ fn reprotect(range: PageRange, prot: u64) {
 #[inline]
 fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
     unseen::protection(Prot::from_call(prot, false));
-    let pin = settings::config().pin;
+    let holding = pin::holding();
     let mut pending = false;
     state.update(range, |_, attr| {
         let was_out = attr.prot.is_none();
@@ -264,7 +264,7 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
         if was_out && !new.prot.is_none() && attr.pin.reason == Reason::NoAccess {
             new.pin = Column::no(Reason::Off);
         }
-        new = policy::described(new, pin);
+        new = policy::described(new, holding);
         pending |= policy::is_pending(new);
         new
     });

@@ -7,6 +7,7 @@ use crate::base::{counters, settings, unseen};
 use crate::ledger::Origin;
 use crate::mounts::{self, Mounted};
 use crate::policy;
+use crate::registrar::pin;
 use crate::share;
 use crate::sys::{self, file, file::Fd, file::Stat, Errno, Undisturbed};
 use crate::text::Text;
@@ -170,8 +171,7 @@ impl State {
         if attr.pin.reason == Reason::NoAccess && !new.prot.is_none() {
             new.pin = Column::no(Reason::Off);
         }
-        let pin = settings::config().pin;
-        let new = policy::described(new, pin);
+        let new = policy::described(new, pin::holding());
         self.update(piece, |_, _| new);
     }
 
@@ -186,11 +186,7 @@ impl State {
         if let Some(tail) = piece.after(end) {
             let flags = new.attr.flags.with(Flags::TAIL);
             let attr = Attr { flags, ..new.attr };
-            self.insert_part(
-                tail,
-                policy::described(attr, settings::config().pin),
-                origin,
-            );
+            self.insert_part(tail, policy::described(attr, pin::holding()), origin);
         }
     }
 }
@@ -265,7 +261,7 @@ fn describe(line: &Line, extra: Flags) -> Described {
     ) {
         flags = flags.with(Flags::EXCLUDED);
     }
-    let attr = policy::described(policy::fresh(line.prot, kind, flags), config.pin);
+    let attr = policy::described(policy::fresh(line.prot, kind, flags), pin::holding());
     Described { attr, file_end }
 }
 

@@ -15,16 +15,15 @@ use super::{
 };
 use crate::arch::Frame;
 use crate::base::maps::mapping_at;
-use crate::base::settings;
-use crate::config::Pin;
 use crate::ledger::Origin;
 use crate::limits;
 use crate::policy;
+use crate::registrar::pin;
 use crate::share;
 use crate::sys::Errno;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind, Reason};
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
@@ -88,7 +87,7 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     };
     if failed(value) {
         let all = [(target, &this.replaced), (source, &this.moved)];
-        match one || settings::config().pin == Pin::Off {
+        match one || !pin::locks() {
             true => put_all_back(&all),
             false => put_moved_back(&all, this.moved.locks_of_any()),
         }
@@ -296,7 +295,7 @@ fn is_one(state: &State, source: PageRange) -> bool {
 #[inline]
 fn is_in_the_way(state: &State, frame: &Frame, one: bool) -> bool {
     let [_, old_len, new_len, flags, ..] = frame.args;
-    if settings::config().pin == Pin::Off || state.pinned() == 0 {
+    if !pin::locks() || state.pinned() == 0 {
         return false;
     }
     // The kernel charges for what a locked mapping grows by.
@@ -397,7 +396,7 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
 fn pending(attr: Attr) -> Attr {
     let mut attr = attr;
     if policy::excluded(attr).is_none() {
-        attr.pin.reason = Reason::Off;
+        attr.pin = policy::untold(attr, pin::holding());
     }
     attr
 }

@@ -1,16 +1,15 @@
 //! Everything behind the ledger's lock: the ledger, its writer, and what they live in.
 
 use super::aside::{Aside, AsideRoom};
-use super::fitting::Fitting;
 use super::{aside, hiding, subscribers};
 use crate::arena::Arena;
 use crate::base::claims::Claim;
-use crate::base::{counters, phase, settings, unseen};
+use crate::base::{counters, phase, unseen};
 use crate::ledger::{Entry, Ledger, Origin, Sink, View};
 use crate::limits::Budget;
 use crate::policy;
 use crate::registrar::hca::{DomainId, Hca};
-use crate::registrar::pin::PinSet;
+use crate::registrar::pin::{self, PinSet};
 use crate::share;
 use crate::store::{Room, Store};
 use core::ops::ControlFlow;
@@ -49,12 +48,8 @@ pub struct State {
     pub(super) budget: u64,
     /// Bytes that may be resident or registered; u64::MAX: no limit.
     pub(super) total: u64,
-    /// The budget is for page cache alone: other memory can't be had back, locked or not.
-    pub(super) only_cache: bool,
-    /// When so many bytes count the budget is reckoned anew.
+    /// When so many bytes are pinned the budget is reckoned anew.
     pub(super) next_look: u64,
-    /// What may be mapped while page cache is locked, and how it stands.
-    pub(super) fitting: Fitting,
     pub(super) adopting: bool,
 }
 
@@ -99,9 +94,7 @@ impl State {
             reserved: 0,
             budget: u64::MAX,
             total: u64::MAX,
-            only_cache: false,
             next_look: u64::MAX,
-            fitting: Fitting::new(),
             adopting: false,
         }
     }
@@ -190,7 +183,7 @@ impl State {
                 generation,
             };
             match self.ledger.insert_part(range, attr, origin, &mut sink) {
-                Ok(()) => return self.watch(),
+                Ok(()) => return,
                 Err(_) if self.make_room() => (),
                 Err(_) => return give_up_with(self, "no memory for the ledger"),
             }
@@ -272,7 +265,7 @@ impl State {
                 generation,
             };
             match self.ledger.update(range, &mut sink, &mut f) {
-                Ok(()) => return self.watch(),
+                Ok(()) => return,
                 Err(_) if self.make_room() => (),
                 Err(_) => return give_up_with(self, "no memory for the ledger"),
             }
@@ -289,17 +282,6 @@ impl State {
         self.ledger.totals().pin[Reason::None as usize].saturating_add(self.reserved)
     }
 
-    /// Bytes that the pin set holds or is about to, and that count against the budget.
-    pub fn counted(&self) -> u64 {
-        let totals = self.ledger.totals();
-        let held = if self.only_cache {
-            totals.cache
-        } else {
-            totals.pin[Reason::None as usize]
-        };
-        held.saturating_add(self.reserved)
-    }
-
     /// Bytes that the application has locked outside of `range`.
     pub fn locked_outside(&self, range: PageRange) -> u64 {
         let mut bytes = self.ledger.totals().app_locked;
@@ -312,60 +294,16 @@ impl State {
         bytes
     }
 
-    /// Whether locking memory that says `attr` costs something: whether the kernel could have
-    /// it back otherwise.
-    pub(super) fn counts(&self, attr: Attr) -> bool {
-        !self.only_cache || attr.flags.has(Flags::CACHE)
-    }
-
-    /// No more than `budget` says may be pinned or registered; with `only_cache` only page
-    /// cache counts as pinned.
-    pub fn set_budget(&mut self, budget: Budget, only_cache: bool) {
+    /// No more than `budget` says may be pinned or registered.
+    pub fn set_budget(&mut self, budget: Budget) {
         let bytes = budget.pins;
         self.budget = bytes;
         self.total = budget.all;
-        self.only_cache = only_cache;
-        let counted = self.counted();
-        let left = bytes.saturating_sub(counted);
-        self.next_look = counted.saturating_add((left / 4).max(1 << 20));
-        self.fitting
-            .set(budget.mapped, self.mapped(), settings::config().pin);
+        let pinned = self.pinned();
+        let left = bytes.saturating_sub(pinned);
+        self.next_look = pinned.saturating_add((left / 4).max(1 << 20));
         if let Some(h) = self.header() {
             h.budget.store(bytes, Relaxed);
-        }
-    }
-
-    /// Bytes that are mapped and may become resident.
-    fn mapped(&self) -> u64 {
-        let totals = self.ledger.totals();
-        let never = [Reason::NoAccess, Reason::Kernel, Reason::Device];
-        let never = never.map(|r| totals.pin.get(r as usize).copied().unwrap_or(0));
-        totals
-            .bytes
-            .saturating_sub(never.iter().fold(0, |sum, n| sum.saturating_add(*n)))
-    }
-
-    /// Whether everything that is mapped fits.
-    pub(super) fn fits(&self) -> bool {
-        self.fitting.has_room_for(self.mapped())
-    }
-
-    /// Whether others' part is to be looked at first.
-    pub(super) fn is_fitting_stale(&self) -> bool {
-        self.fitting.is_stale(self.mapped())
-    }
-
-    /// Bytes of page cache that are locked and could be let go of.
-    #[inline]
-    pub(super) fn cache_to_give(&self) -> u64 {
-        self.fitting.to_give(self.ledger.totals().cache)
-    }
-
-    /// The ledger has changed.
-    #[inline]
-    fn watch(&self) {
-        if self.cache_to_give() != 0 && self.is_fitting_stale() {
-            self.fitting.look();
         }
     }
 
@@ -466,11 +404,11 @@ pub(super) fn unlock_ours(state: &State) {
         return;
     };
     // As much at once as lies side by side: to unlock a part of a mapping makes more mappings.
-    let pin = settings::config().pin;
+    let holding = pin::holding();
     let mut run: Option<PageRange> = None;
     state.ledger.for_each(all, |part, entry| {
         let theirs = entry.attr.flags.has(Flags::APP_LOCKED);
-        if theirs || !policy::may_be_locked(entry.attr, pin) {
+        if theirs || !policy::may_be_locked(entry.attr, holding) {
             return ControlFlow::Continue(());
         }
         let longer = run

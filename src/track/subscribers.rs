@@ -25,8 +25,8 @@ pub struct Subscribers {
     pub child_begins: &'static [fn()],
     /// A process has a directory that nobody has been shown yet.
     pub new_directory: &'static [fn(&Header)],
-    /// What may be pinned, and whether that counts page cache alone.
-    pub budget: fn() -> (Budget, bool),
+    /// What may be pinned.
+    pub budget: fn() -> Budget,
     /// A child of fork is tracked.
     pub child_tracked: &'static [fn()],
     /// Code has come to a range, which can be read up to an address; whether that is shared
@@ -72,7 +72,7 @@ static NOBODY: Subscribers = Subscribers {
     after: |_, _, _, _| (),
     child_begins: &[],
     new_directory: &[],
-    budget: || (Budget::NONE, false),
+    budget: || Budget::NONE,
     child_tracked: &[],
     new_code: &[],
     code_gone: &[],

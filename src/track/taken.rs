@@ -8,6 +8,7 @@ use crate::base::claims::Claim;
 use crate::base::maps::each_mapping;
 use crate::ledger::Entry;
 use crate::policy;
+use crate::registrar::pin;
 use crate::share;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -152,7 +153,7 @@ impl Taken {
             return match LOCKING.load(Acquire) {
                 0 => part,
                 // It may have come from where it was still to be locked.
-                _ => (range, policy::unsettled(attr), origin),
+                _ => (range, policy::unsettled(attr, pin::holding()), origin),
             };
         }
         let mut flags = attr.flags.without(Flags::APP_LOCKS);
@@ -161,7 +162,11 @@ impl Taken {
                 flags = flags.with(flag);
             }
         }
-        (range, policy::unsettled(Attr { flags, ..attr }), origin)
+        (
+            range,
+            policy::unsettled(Attr { flags, ..attr }, pin::holding()),
+            origin,
+        )
     }
 
     /// The first part that ends above `addr`.

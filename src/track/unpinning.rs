@@ -3,7 +3,7 @@
 use super::overtaken::{finish_at, may_be_late, were_any_overtaken};
 use super::turns::{is_some_taken, lock_alone, lock_for, postpone};
 use super::{flight, lock, lock::Guard, work, State};
-use crate::base::{counters, settings};
+use crate::base::counters;
 use crate::ledger::Entry;
 use crate::policy;
 use crate::registrar::pin::{self, PinSet};
@@ -22,8 +22,7 @@ pub fn let_go(range: PageRange) -> bool {
 /// All of `part` if it may be pinned, as `attr` says, and not be about to be the application's.
 fn pinned_by_us(guard: &Guard, part: PageRange, attr: Attr) -> Option<PageRange> {
     let may_be = attr.pin.held()
-        || policy::may_be_locked(attr, settings::config().pin)
-            && !flight::is_being_locked(guard, part);
+        || policy::may_be_locked(attr, pin::holding()) && !flight::is_being_locked(guard, part);
     may_be.then_some(part)
 }
 
@@ -229,7 +228,7 @@ fn unlock_like(part: PageRange) {
 /// `part`, and what around it can be accessed in the same way, is of the same kind, and may be
 /// locked by us alone.
 fn all_like(state: &State, part: PageRange) -> Option<PageRange> {
-    let how = settings::config().pin;
+    let how = pin::holding();
     let own = state.at(part.start())?;
     if !policy::may_be_locked(own, how) || own.flags.has(Flags::APP_LOCKED) {
         return None;

@@ -4,9 +4,8 @@
 use super::reading::{everything, read};
 use super::settling::settle;
 use super::{budget, growing, lock, progress, State, USER_END};
-use crate::base::settings;
-use crate::config::Pin;
 use crate::policy;
+use crate::registrar::pin;
 use crate::sys::Errno;
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::{Attr, Column, Flags, Reason};
@@ -52,18 +51,18 @@ pub fn settle_all() {
 /// Bytes that are to be populated now, as far as the budget goes.
 #[cold]
 fn to_populate(state: &State, binds: bool) -> u64 {
-    let pin = settings::config().pin;
+    let holding = pin::holding();
     let pending = |a: Attr| {
-        a.pin.reason == Reason::Off && policy::wanted(a, pin, binds) == policy::Want::Populate
+        a.pin.reason == Reason::Off && policy::wanted(a, holding, binds) == policy::Want::Populate
     };
     let bytes = progress::sum(state, |a, _| pending(a));
-    bytes.min(state.budget.saturating_sub(state.counted()))
+    bytes.min(state.budget.saturating_sub(state.pinned()))
 }
 
 /// Marks what is to be pinned later than rank 0 as over the limit for now.
 fn hold_back(state: &mut State, binds: bool) {
-    let pin = settings::config().pin;
-    if pin == Pin::Off {
+    let holding = pin::holding();
+    if !holding.locks() {
         return;
     }
     let Some(users) = PageRange::new(0, USER_END) else {
@@ -71,7 +70,7 @@ fn hold_back(state: &mut State, binds: bool) {
     };
     state.update(users, |_, a| {
         let pending = a.pin.reason == Reason::Off
-            && !matches!(policy::wanted(a, pin, binds), policy::Want::Leave(_));
+            && !matches!(policy::wanted(a, holding, binds), policy::Want::Leave(_));
         if pending && policy::rank(a) > 0 {
             Attr {
                 pin: HELD_BACK,

@@ -37,6 +37,13 @@ pub fn calibrate(ticks: u64, nanos: u64) {
     }
 }
 
+/// Nanoseconds as ticks, as [`nanos`] has it the other way round.
+pub fn ticks(nanos: u64) -> u64 {
+    let rate = u128::from(RATE.load(Relaxed));
+    let ticks = (u128::from(nanos) << 20).checked_div(rate);
+    ticks.map_or(nanos, |ticks| ticks as u64)
+}
+
 /// Ticks as nanoseconds; before [`calibrate`], as if the counter ran at 1 GHz.
 pub fn nanos(ticks: u64) -> u64 {
     match RATE.load(Relaxed) {

@@ -226,7 +226,7 @@ pub fn check(pid: u32, claims: &[Claim], expected: &Expected) -> Vec<String> {
     problems.extend(dump.keys.iter().flat_map(|k| unmapped(k, &maps)));
     if expected.mode.pins() {
         let claims = claims.iter();
-        problems.extend(claims.flat_map(|c| unkept(c, &dump.lines, expected.limited)));
+        problems.extend(claims.flat_map(|c| unkept(c, &dump.lines, expected)));
     }
     problems
 }
@@ -327,7 +327,8 @@ impl Facts<'_> {
         if line.prot != vma.prot {
             return Err(format!("protection is said to be {}", line.prot));
         }
-        let registered = line.pin == "yes" || line.hca == "yes";
+        let held = ["yes", "kept"].contains(&line.pin.as_str());
+        let registered = held || line.hca == "yes";
         if (line.state == "registered") != registered || registered != (line.reason == "-") {
             return Err(format!(
                 "state {}, reason {}, hca {}",
@@ -358,6 +359,8 @@ impl Facts<'_> {
             "limit" => self.expected.limited || self.lock_limit.is_some(),
             "inherited" => self.forked,
             "off" => self.expected.mode == Mode::Off,
+            "kept" => self.expected.mode == Mode::Auto && !procfs::has_swap() && !is_cache(vma),
+            "cache" => self.expected.mode == Mode::Auto && is_cache(vma) && !vma.has("lo"),
             "refused:1" if procfs::is_filtered(self.pid) => true,
             refused if refused.starts_with("refused:") => self.refusable(vma, part),
             _ => false,
@@ -416,17 +419,35 @@ impl Facts<'_> {
     }
 }
 
+/// Returns whether a mapping is of a file's pages that the kernel can read again.
+fn is_cache(vma: &Vma) -> bool {
+    let memory = [
+        "/memfd:",
+        "/dev/zero",
+        "/dev/shm/",
+        "/SYSV",
+        "/anon_hugepage",
+        "/[aio]",
+    ];
+    let file = vma.name.starts_with('/') && !memory.iter().any(|m| vma.name.starts_with(m));
+    file && (vma.prot.ends_with('s') || !vma.prot.contains('w')) && !procfs::is_on_tmpfs(vma)
+}
+
 /// What of a claim is not so. Where there is a limit that the program has not reckoned with, what
-/// it calls registered may be beyond it.
-fn unkept(claim: &Claim, dump: &[Line], limited: bool) -> Vec<String> {
+/// it calls registered may be beyond it, and `auto` calls page cache what it is.
+fn unkept(claim: &Claim, dump: &[Line], expected: &Expected) -> Vec<String> {
     let mut problems = Vec::new();
     let mut at = claim.start;
     for line in dump
         .iter()
         .filter(|l| l.start < claim.end && l.end > claim.start)
     {
-        let beyond = limited && claim.word == "registered" && line.word() == "limit";
-        if line.word() != claim.word && !beyond {
+        let other = match line.word() {
+            "limit" => expected.limited,
+            "cache" => expected.mode == Mode::Auto,
+            _ => false,
+        };
+        if line.word() != claim.word && !(other && claim.word == "registered") {
             problems.push(format!(
                 "{:x}-{:x} is {}, not {} as the program says",
                 line.start,
@@ -532,15 +553,52 @@ mod tests {
             end,
             word: word.into(),
         };
-        assert!(unkept(&claim(0x1000, 0x3000, "registered"), &dump, false).is_empty());
-        assert!(!unkept(&claim(0x1000, 0x4000, "registered"), &dump, false).is_empty());
-        assert!(!unkept(&claim(0, 0x2000, "registered"), &dump, false).is_empty());
-        assert!(!unkept(&claim(0x1000, 0x3000, "limit"), &dump, false).is_empty());
+        let of = |mode, limited| Expected {
+            limited,
+            ..Expected::of(mode)
+        };
+        assert!(unkept(
+            &claim(0x1000, 0x3000, "registered"),
+            &dump,
+            &of(Mode::Populate, false)
+        )
+        .is_empty());
+        assert!(!unkept(
+            &claim(0x1000, 0x4000, "registered"),
+            &dump,
+            &of(Mode::Populate, false)
+        )
+        .is_empty());
+        assert!(!unkept(
+            &claim(0, 0x2000, "registered"),
+            &dump,
+            &of(Mode::Populate, false)
+        )
+        .is_empty());
+        assert!(!unkept(
+            &claim(0x1000, 0x3000, "limit"),
+            &dump,
+            &of(Mode::Populate, false)
+        )
+        .is_empty());
         let limit = parse(7, "# regall 1 pid 7 start 1 generation 1 busy 0\n1000-3000 rw-p excluded limit - - limit off\n").unwrap().lines;
-        let claimed = |word: &str, limited| unkept(&claim(0x1000, 0x3000, word), &limit, limited);
+        let claimed = |word: &str, limited| {
+            let expected = of(Mode::Populate, limited);
+            unkept(&claim(0x1000, 0x3000, word), &limit, &expected)
+        };
         assert!(claimed("registered", true).is_empty());
         assert!(!claimed("registered", false).is_empty());
         assert!(!claimed("off", true).is_empty());
+        let cache = parse(7, "# regall 1 pid 7 start 1 generation 1 busy 0\n1000-3000 r--p excluded cache - - cache off\n").unwrap().lines;
+        let claimed = |mode| {
+            unkept(
+                &claim(0x1000, 0x3000, "registered"),
+                &cache,
+                &of(mode, true),
+            )
+        };
+        assert!(claimed(Mode::Auto).is_empty());
+        assert!(!claimed(Mode::OnFault).is_empty());
         assert!(parse(7, "# regall 1 pid 7 start 1 generation 1 busy 2\n").is_err());
         assert!(parse(8, "# regall 1 pid 7 start 1 generation 1 busy 0\n").is_err());
     }

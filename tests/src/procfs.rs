@@ -114,3 +114,24 @@ pub fn is_filtered(pid: u32) -> bool {
         .lines()
         .any(|l| l.starts_with("Seccomp:") && l.ends_with('2'))
 }
+
+/// Whether there is swap space on this machine.
+pub fn has_swap() -> bool {
+    fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().count() > 1)
+}
+
+/// Whether a mapping's file is on a file system that is memory alone, as its path says.
+pub fn is_on_tmpfs(vma: &Vma) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        Some((words.next()?, words.next()?))
+    });
+    let below = |at: &str| {
+        let rest = vma.name.strip_prefix(at.trim_end_matches('/'));
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    let over = mounts.filter(|(at, _)| below(at));
+    let nearest = over.max_by_key(|(at, _)| at.len());
+    nearest.is_some_and(|(_, kind)| ["tmpfs", "devtmpfs", "ramfs"].contains(&kind))
+}

@@ -55,24 +55,31 @@ fn kind(row: &Row) -> (Fill, String) {
         true => Fill::Half,
         false => Fill::Held,
     };
-    match (pin.held(), hca.held()) {
-        (true, true) => (
+    let how = match pin.reason {
+        Reason::None => Some("pinned"),
+        Reason::Kept => Some("kept without a lock"),
+        _ => None,
+    };
+    match (how, hca.held()) {
+        (Some(how), true) => (
             Fill::Held,
-            "registered: pinned, and with the adapter".into(),
+            format!("registered: {how}, and with the adapter"),
         ),
-        (true, false) if hca.reason == Reason::Off => (Fill::Held, "registered: pinned".into()),
-        (true, false) => (
+        (Some(how), false) if hca.reason == Reason::Off => {
+            (Fill::Held, format!("registered: {how}"))
+        }
+        (Some(how), false) => (
             fill_of(hca),
-            format!("registered: pinned; adapter: {}", why(hca)),
+            format!("registered: {how}; adapter: {}", why(hca)),
         ),
-        (false, true) if pin.reason == Reason::Off => {
+        (None, true) if pin.reason == Reason::Off => {
             (Fill::Held, "registered: with the adapter".into())
         }
-        (false, true) => {
+        (None, true) => {
             let words = format!("registered: with the adapter; pin: {}", why(pin));
             (fill_of(pin), words)
         }
-        (false, false) => {
+        (None, false) => {
             let column = entry.attr.reason();
             let fill = match trouble(column) {
                 true => Fill::Trouble,
@@ -104,6 +111,8 @@ fn why(column: Column) -> String {
         Reason::Limit => "over the limit",
         Reason::Inherited => "inherited at fork",
         Reason::Off => "no registrar is active",
+        Reason::Kept => "held without a lock: no swap space",
+        Reason::Cache => "page cache, which the kernel reads again",
         Reason::Untouched => "nobody has touched it or asked for it yet",
         Reason::OnRequest => "registered when it is asked for",
         Reason::Refused => {

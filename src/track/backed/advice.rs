@@ -3,9 +3,8 @@
 use super::mark as mark_file;
 use super::{first, is_backed, make_private, make_room_to_mark, touches, ADVISED};
 use crate::arch::Frame;
-use crate::base::settings;
 use crate::policy;
-use crate::registrar::pin::PinSet;
+use crate::registrar::pin::{self, PinSet};
 use crate::share;
 use crate::share::marks::{self, Kept, Marks};
 use crate::sys::{self, Errno, DONTNEED_LOCKED};
@@ -332,7 +331,7 @@ pub(super) fn enter_fresh(part: PageRange, like: Attr) {
         let _ = PinSet.deregister(part);
     }
     let attr = policy::fresh(prot, Kind::Anon, flags);
-    let attr = policy::described(attr, settings::config().pin);
+    let attr = policy::described(attr, pin::holding());
     if let Some(mut guard) = lock() {
         guard.remove(part, |_, _| ());
         guard.insert(part, attr);

@@ -18,6 +18,7 @@ use super::{future_flags, guards, lock, resync, retracting, seals, State, USER_E
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::policy;
+use crate::registrar::pin;
 use crate::share::marks::{self, Kept, Marks, Policy};
 use crate::share::{self, table::Part};
 use crate::sys::{self, Errno, Undisturbed};
@@ -44,10 +45,7 @@ const ADVISED: Flags = Flags::WIPED.with(Flags::NOT_FORKED);
 fn attr_of(prot: Prot) -> Attr {
     let prot = Prot::from_call(u64::from(prot.bits()), true);
     let flags = future_flags().with(Flags::BACKED);
-    policy::described(
-        policy::fresh(prot, Kind::File, flags),
-        settings::config().pin,
-    )
+    policy::described(policy::fresh(prot, Kind::File, flags), pin::holding())
 }
 
 /// Puts a file behind a mapping that is new, if that can be; `attr` says so then.
@@ -160,7 +158,7 @@ fn freeze_piece(state: &mut State, file: &Part, attr: Attr) {
     // First for peers: what they have mapped is not what we write to any more.
     state.update(range, |_, a| {
         let a = Attr { prot, ..a };
-        policy::unregistered(policy::unsettled(a))
+        policy::unregistered(policy::unsettled(a, pin::holding()))
     });
     let rights = u64::from(prot.bits());
     let (fd, kept) = (file.file.fd, Kept::of(file.marks, file.range.start()));
