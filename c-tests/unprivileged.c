@@ -58,6 +58,9 @@ int main(int argc, char **argv)
 	CALL(mlock(s, 8 * PAGE));
 	CALL(mlock(s, 32 * PAGE));
 	CALL(munlock(s, 64 * PAGE));
+	/* What the limit refuses is not locked, and not said to be. */
+	CALL(mlock(s, 64 * PAGE));
+	CALL(mlock2(s, 64 * PAGE, MLOCK_ONFAULT));
 	quiet_point("end");
 	return 0;
 }

@@ -49,7 +49,7 @@ cat >"$work/check.awk" <<'AWK'
 function wide(hex) { return substr("0000000000000000" hex, length(hex) + 1) }
 function wrong(text) { print "dump line " FNR ": " text ": " $0; bad = 1 }
 function word_ok(word) {
-    return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|untouched|managed|on-request|kept|cache|refused:[0-9]+)$/
+    return word ~ /^(no-access|kernel|device|shim|opted-out|scope|limit|inherited|off|untouched|managed|on-request|refused:[0-9]+)$/
 }
 function key_ok(key) { return key == "-" || key ~ /^0x[0-9a-f]+$/ }
 function access_ok(list,    words, count, k) {
@@ -96,11 +96,11 @@ FILENAME == ARGV[1] {
         if ($4 != "-") wrong("registered with a reason")
         if ($7 != "yes" && $7 != "kept" && $8 != "yes") wrong("registered by nobody")
     } else if ($3 == "excluded") {
-        if (!word_ok($4)) wrong("reason")
+        if (!word_ok($4) && $4 != "cache") wrong("reason")
         if ($7 == "yes" || $7 == "kept" || $8 == "yes") wrong("excluded and held")
     } else wrong("state")
     if (!key_ok($5) || !key_ok($6)) wrong("keys")
-    if ($7 != "yes" && !word_ok($7)) wrong("PIN")
+    if ($7 != "yes" && $7 != "kept" && $7 != "cache" && !word_ok($7)) wrong("PIN")
     if ($8 != "yes" && !word_ok($8)) wrong("HCA")
     n++
     start[n] = from; end[n] = to; prot[n] = $2
@@ -163,9 +163,15 @@ cannot_look() {
     exit 2
 }
 
-# What may be written to swap space: none, shared memory, or all. What is not known counts.
+# What may be written to swap space: none, shared memory, or all; nothing if /proc does not tell.
 swap() {
-    if [ -r /proc/swaps ] && [ "$(wc -l </proc/swaps)" -le 1 ]; then
+    if [ -r /proc/swaps ]; then
+        total=$(($(wc -l </proc/swaps) - 1))
+    else
+        total=$(awk '$1 == "SwapTotal:" { print $2 }' /proc/meminfo 2>/dev/null)
+        [ -n "$total" ] || return
+    fi
+    if [ "$total" -le 0 ]; then
         echo none
         return
     fi
@@ -192,7 +198,9 @@ look() {
     "$regall" dump "$pid" >"$work/dump" 2>"$work/why" || cannot_look "$(cat "$work/why")"
     cat "/proc/$pid/maps" >"$work/after" 2>/dev/null || cannot_look "vanished"
     [ -s "$work/after" ] || cannot_look "vanished"
-    awk -v "pid=$pid" -v "swap=$(swap)" -f "$work/check.awk" "$work/dump" "$work/after" >"$work/gaps"
+    space=$(swap)
+    [ -n "$space" ] || ! grep -q ' kept ' "$work/dump" || cannot_look "/proc does not tell whether there is swap space"
+    awk -v "pid=$pid" -v "swap=$space" -f "$work/check.awk" "$work/dump" "$work/after" >"$work/gaps"
     found=$?
     [ "$found" -eq 0 ] && return
     clean=

@@ -181,7 +181,9 @@ pub fn own() -> Option<u64> {
 pub fn may_not_swap() -> bool {
     let mut none = false;
     each_path(c"/proc/self/cgroup", |v1, path| {
-        if !v1 {
+        // What lies outside of the process's namespace can't be read.
+        let outside = path.windows(3).any(|part| part == b"/..");
+        if !v1 && !outside {
             each_level(path, |path| {
                 none |= read_number(&V2, path, b"/memory.swap.max") == Some(0);
             });

@@ -242,9 +242,9 @@ pub fn kilobytes(text: &[u8], name: &[u8]) -> Option<u64> {
     number(digits)
 }
 
-/// Whether the kernel may write memory to swap space.
+/// Whether the kernel may write memory to swap space, or it can't be told.
 pub fn has_swap() -> bool {
-    sys::machine().is_ok_and(|info| info.totalswap != 0)
+    sys::machine().map_or(true, |info| info.totalswap != 0)
 }
 
 /// Bytes of memory that a process of this machine and cgroup can have; u64::MAX: not known.

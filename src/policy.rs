@@ -87,10 +87,12 @@ impl Holding {
 
 /// Returns what is said of memory that the pin set may have and does not lock.
 pub fn unlocked(attr: Attr, holding: Holding) -> Option<Column> {
+    // Page cache that the application has locked is held by that.
+    let theirs = attr.flags.has(Flags::APP_LOCKED);
     match holding {
         Holding::Off => Some(Column::no(Reason::Off)),
         Holding::OnFault | Holding::Populate => None,
-        _ if is_cache(attr) && attr.flags.has(Flags::APP_LOCKED) => Some(Column::YES),
+        _ if is_cache(attr) && theirs => Some(Column::YES),
         _ if is_cache(attr) => Some(Column::no(Reason::Cache)),
         Holding::Kept => Some(Column::no(Reason::Kept)),
         // (Shared memory is charged to whoever touched it first.)

@@ -16,6 +16,7 @@ use crate::intercept::{self, selftest, strict, symbols};
 use crate::limits;
 use crate::logger;
 use crate::patch;
+use crate::registrar::pin;
 use crate::rights;
 use crate::stats;
 use crate::store::write_text;
@@ -29,7 +30,6 @@ use regall_directory::settings::{each as each_setting, Setting, LAUNCHERS};
 use regall_directory::vocab::{Flags, Prot};
 
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
-/// [`limits::Budget::mapped`] at start-up.
 static SELFTEST_MISSED: AtomicU64 = AtomicU64::new(0);
 static STACK_FLOOR: AtomicU64 = AtomicU64::new(0);
 static SITES: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -290,7 +290,7 @@ fn prepare_stack() {
         .saturating_sub(soft)
         .next_multiple_of(regall_directory::addr::PAGE);
     STACK_FLOOR.store(floor, Relaxed);
-    let pinned = settings::config().pin != Pin::Off && limits::memlock().is_none();
+    let pinned = pin::locks() && limits::memlock().is_none();
     if pinned && soft <= STACK_TOUCHED && floor < sp {
         // One access grows the mapping; the pages between stay untouched. The
         // kernel makes it for us: should the stack not grow, there is no SIGSEGV.

@@ -7,6 +7,7 @@
 use crate::groups;
 use crate::limits;
 use crate::policy::Holding;
+use crate::sys::Undisturbed;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The cgroup in which this process, or the one whose memory it inherited, was started; 0: unknown.
@@ -14,18 +15,22 @@ static BEGAN_IN: AtomicU64 = AtomicU64::new(0);
 
 /// Remembers the cgroup that the process is in when it begins.
 pub fn begin() {
+    let _undisturbed = Undisturbed::new();
     BEGAN_IN.store(groups::own().unwrap_or(0), Relaxed);
 }
 
-/// Returns how memory is held with REGALL_PIN=auto, by what swap space there is now.
-pub fn found() -> Holding {
+/// Returns how memory is held with REGALL_PIN=auto, by what swap space there is now, and whether
+/// that is known for certain.
+pub fn found() -> (Holding, bool) {
     if !limits::has_swap() {
-        return Holding::Kept;
+        return (Holding::Kept, true);
     }
-    let began = BEGAN_IN.load(Relaxed);
-    let same = began != 0 && groups::own() == Some(began);
+    // Nobody jumps away and leaves a file open.
+    let _undisturbed = Undisturbed::new();
+    let (began, now) = (BEGAN_IN.load(Relaxed), groups::own());
+    let same = began != 0 && now == Some(began);
     match same && groups::may_not_swap() {
-        true => Holding::KeptPrivate,
-        false => Holding::Touched,
+        true => (Holding::KeptPrivate, true),
+        false => (Holding::Touched, began == 0 || now.is_some()),
     }
 }

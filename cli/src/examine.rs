@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use regall_directory::layout::SETTING_GAVE_UP;
-use regall_reader::{OpenError, Seen, Soon};
+use regall_directory::vocab::Reason;
+use regall_reader::{Entry, OpenError, Seen, Soon};
 
 use crate::check::{self, Gap, Rules};
 use crate::figures::Tally;
@@ -58,6 +59,8 @@ pub enum Failure {
     Busy,
     /// The shim no longer tracks.
     GaveUp,
+    /// /proc does not tell whether there is swap space.
+    NoSwapTold,
 }
 
 impl std::fmt::Display for Failure {
@@ -66,6 +69,7 @@ impl std::fmt::Display for Failure {
             Self::Unreadable(e) => e.fmt(f),
             Self::Busy => write!(f, "busy for {} s", PATIENCE.as_secs()),
             Self::GaveUp => f.write_str("the shim has given up"),
+            Self::NoSwapTold => f.write_str("/proc does not tell whether there is swap space"),
         }
     }
 }
@@ -171,11 +175,12 @@ impl Examination {
         if look.header.settings & SETTING_GAVE_UP != 0 {
             return failed(Failure::GaveUp);
         }
+        let swap = Swap::of(self.pid);
         let rules = Rules {
             strict: self.strict,
             pin_off: look.header.pin_off(),
             hca_off: look.header.hca_off(),
-            swap: Swap::of(pid),
+            swap: swap.unwrap_or(Swap::None),
         };
         let gaps = check::gaps(
             &look.entries,
@@ -187,6 +192,10 @@ impl Examination {
         // Half an answer is none, unless it is that something is wrong.
         if let (true, Err(why)) = (gaps.is_empty(), &look.unlocked) {
             return failed(Failure::Unreadable(why.clone()));
+        }
+        let kept = |e: &Entry| e.attr.pin.reason == Reason::Kept;
+        if gaps.is_empty() && swap.is_none() && look.entries.iter().any(kept) {
+            return failed(Failure::NoSwapTold);
         }
         if gaps.is_empty() {
             return Some(Verdict::Good(Box::new(summary(&look))));

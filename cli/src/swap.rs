@@ -1,5 +1,5 @@
-//! Whether the kernel may write a process's memory to swap space, by a look of our own. What is
-//! not known counts as swap space.
+//! Whether the kernel may write a process's memory to swap space, by a look of our own. A cgroup
+//! that can't be read keeps nothing from it.
 
 use std::fs;
 use std::path::Path;
@@ -16,18 +16,32 @@ pub enum Swap {
 }
 
 impl Swap {
-    /// Returns what of process `pid` may be written to swap space.
-    pub fn of(pid: u32) -> Self {
+    /// Returns what of process `pid` may be written to swap space; none if /proc does not tell
+    /// whether there is any.
+    pub fn of(pid: u32) -> Option<Self> {
         let swaps = fs::read_to_string("/proc/swaps");
-        if swaps.is_ok_and(|text| !has_space(&text)) {
-            return Self::None;
+        let space = swaps.map(|text| has_space(&text)).or_else(|_| {
+            let memory = fs::read_to_string("/proc/meminfo")?;
+            total(&memory).ok_or(std::io::ErrorKind::InvalidData.into())
+        });
+        let space: std::io::Result<bool> = space;
+        if !space.ok()? {
+            return Some(Self::None);
         }
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"));
         match groups.is_ok_and(|text| may_not(&text, Path::new("/sys/fs/cgroup"))) {
-            true => Self::Shared,
-            false => Self::All,
+            true => Some(Self::Shared),
+            false => Some(Self::All),
         }
     }
+}
+
+/// Returns whether the line of /proc/meminfo says that there is some.
+fn total(memory: &str) -> Option<bool> {
+    let line = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("SwapTotal:"))?;
+    Some(line.split_whitespace().next()? != "0")
 }
 
 /// Returns whether there is a line behind the title.
@@ -60,6 +74,9 @@ mod tests {
     fn a_line_behind_the_title_is_swap_space() {
         let title = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
         assert!(!has_space(title) && !has_space(""));
+        assert_eq!(total("MemFree: 1 kB\nSwapTotal:       0 kB\n"), Some(false));
+        assert_eq!(total("SwapTotal:  1048572 kB\n"), Some(true));
+        assert_eq!(total("MemFree: 1 kB\n"), None);
         assert!(has_space(&format!("{title}/swap file 1 0 -2\n")));
     }
 

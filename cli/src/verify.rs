@@ -10,8 +10,8 @@ use crate::{print_json, units, watch};
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0 no gap (memory over the limit is a gap only with --strict); 1 a gap, which is \
     printed; 2 a process could not be checked: it has ended, belongs to another user, has the shim \
-    off, has a corrupt directory, was busy for 5 s, or /proc does not tell what is locked. The \
-    highest code of all processes counts. With --all, those that are busy have 5 s in all, and \
+    off, has a corrupt directory, was busy for 5 s, or /proc does not tell what is locked \
+    or whether there is swap. The highest code of all processes counts. With --all, those that are busy have 5 s in all, and \
     processes in pid namespaces that can't be seen from here count as not checked; --user leaves \
     all but one user's out. With --all, 2 also if no process is found (unless \
     --allow-none is given) or fewer than --expect N: --all does not see a process in which the \

@@ -14,6 +14,7 @@ use crate::base::{copies, counters, settings, unseen};
 use crate::config::Pin;
 use crate::registrar::pin;
 use crate::share;
+use crate::sys::Errno;
 use crate::sys::{self, file};
 use crate::text::{number, Text};
 use core::ops::ControlFlow;
@@ -54,10 +55,16 @@ pub fn process_madvise(frame: &mut Frame) -> i64 {
             return value;
         }
     }
-    let in_the_way = NEEDS_UNLOCKED.contains(&advised) && pin::locks() || replaces_pages(advised);
+    let unlocked = NEEDS_UNLOCKED.contains(&advised);
+    let in_the_way = unlocked && pin::locks() || replaces_pages(advised);
     if !in_the_way || !is_self(pidfd as i32) {
         counters::count_call(Call::ProcessMadvise);
-        return real(frame);
+        let value = real(frame);
+        // Since we looked there may be swap space, and locks.
+        let refused = value == -i64::from(Errno::INVAL.0) && unlocked && pin::locks();
+        if !refused || !is_self(pidfd as i32) {
+            return value;
+        }
     }
     // What the kernel refuses before it begins, it refuses at once.
     let mut batches = (0..count.min(MOST_RANGES)).step_by(BATCH);

@@ -46,6 +46,7 @@ const NEW_PAGES: [i32; 5] = [
 ];
 
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
+const BUSY: i64 = -(Errno::BUSY.0 as i64);
 
 /// Who waits for others does not wait for ever: they are waited for so often.
 const TRIES: u32 = 64;
@@ -75,7 +76,11 @@ pub fn madvise(frame: &mut Frame) -> i64 {
         counters::count_call(Call::Madvise);
         // The last that a thread does is giving its stack's pages back.
         super::pay_debts();
-        return real(frame);
+        let value = real(frame);
+        // Since we looked there may be swap space, and locks.
+        if value != INVAL || !unlocked || !pin::locks() {
+            return value;
+        }
     }
     let Some(range) = PageRange::from_call(addr, len) else {
         return real(frame);
@@ -331,9 +336,16 @@ pub fn keep_lazy(range: PageRange) {
 pub fn msync(frame: &mut Frame) -> i64 {
     let [addr, len, flags, ..] = frame.args;
     let range = PageRange::from_call(addr, len);
-    let plain = flags & libc::MS_INVALIDATE as u64 == 0 || !pin::locks();
-    let (Some(range), false) = (range, plain) else {
+    let unlocked = flags & libc::MS_INVALIDATE as u64 != 0;
+    if !unlocked || !pin::locks() {
         counters::count_call(Call::Msync);
+        let value = real(frame);
+        // As for madvise.
+        if value != BUSY || !unlocked || !pin::locks() {
+            return value;
+        }
+    }
+    let Some(range) = range else {
         return real(frame);
     };
     let flight = open(Call::Msync);

@@ -14,12 +14,15 @@ use crate::registrar::pin;
 use crate::swap;
 use crate::sys::{self, time};
 use crate::thread;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
 
 /// When it is to be looked at again, in ticks; 0: never.
 static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The last look could not tell.
+static UNKNOWN: AtomicBool = AtomicBool::new(false);
 
 /// Nanoseconds between two looks at the end of calls.
 const INTERVAL: u64 = 1_000_000_000;
@@ -30,7 +33,7 @@ pub fn begin(how: Pin) {
         return pin::hold(Holding::with_swap(how));
     }
     swap::begin();
-    let holding = swap::found();
+    let (holding, _) = swap::found();
     pin::hold(holding);
     if holding != Holding::Touched {
         wait();
@@ -67,11 +70,19 @@ fn look_now() {
         return;
     }
     wait();
-    let found = swap::found();
-    // What was in the way once stays: pages may have been written there.
-    if found as u8 > pin::holding() as u8 {
+    let (found, known) = swap::found();
+    // What can't be told may be so for a moment (no descriptor is left): the second time it counts.
+    let doubtful = !known && !UNKNOWN.load(Relaxed);
+    UNKNOWN.store(!known, Relaxed);
+    if is_more(found) && !doubtful {
         lock_all(found);
     }
+}
+
+/// Whether more is to be locked than is. What was written to swap space once may be there still:
+/// there is no way back.
+fn is_more(found: Holding) -> bool {
+    found as u8 > pin::holding() as u8
 }
 
 /// There is swap space: what was held without a lock is locked, as `holding` says.
@@ -83,6 +94,9 @@ fn lock_all(holding: Holding) {
     let Some(mut guard) = lock() else {
         return look_soon();
     };
+    if !is_more(holding) {
+        return;
+    }
     pin::hold(holding);
     guard.update(all, |_, a| policy::described(a, holding));
     drop(guard);

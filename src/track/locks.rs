@@ -56,7 +56,11 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     // Within the limit it fails only where something is not mapped or can't be
     // populated: what lies before a hole is locked all the same.
     let bad_flags = value == -i64::from(Errno::INVAL.0);
-    let locked = if bad_flags { None } else { up_to_hole(range) };
+    let beyond = failed(value) && refused(range).is_some();
+    let locked = match bad_flags || beyond {
+        true => None,
+        false => up_to_hole(range),
+    };
     if let Some(locked) = locked {
         let mut flags = Flags::APP_LOCKED;
         if onfault {

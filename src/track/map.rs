@@ -271,7 +271,8 @@ fn describe_file(
 ) -> (Kind, Flags, u64) {
     let mut facts = facts;
     let Ok(stat) = file::stat_fd(fd) else {
-        return (Kind::File, facts, u64::MAX);
+        // It may be a disk's.
+        return (Kind::File, facts.with(Flags::CACHE), u64::MAX);
     };
     if excluded_by_name(fd) {
         facts = facts.with(Flags::EXCLUDED);

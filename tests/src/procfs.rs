@@ -117,7 +117,9 @@ pub fn is_filtered(pid: u32) -> bool {
 
 /// Whether there is swap space on this machine.
 pub fn has_swap() -> bool {
-    fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().count() > 1)
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = info.lines().find_map(|l| l.strip_prefix("SwapTotal:"));
+    total.is_none_or(|total| total.trim() != "0 kB")
 }
 
 /// Whether a mapping's file is on a file system that is memory alone, as its path says.
