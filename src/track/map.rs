@@ -130,10 +130,10 @@ fn take_target(flight: &Flight, target: PageRange, charge: Option<Charge>, taken
 /// What an mmap is charged for. What memfd_secret(2) has made is charged as locked memory is.
 #[inline]
 fn charge(frame: &Frame) -> Option<Charge> {
-    let [_, len, _, flags, ..] = frame.args;
+    let [_, len, _, flags, fd, _] = frame.args;
     let set = |bit: i32| flags & bit as u64 != 0;
     let file = !set(libc::MAP_ANONYMOUS) && set(libc::MAP_SHARED);
-    match set(libc::MAP_LOCKED) || file {
+    match set(libc::MAP_LOCKED) || file && is_secret(fd as i32) {
         true => Some(Charge::more(len)),
         false => Charge::future(len),
     }

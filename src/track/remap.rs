@@ -96,9 +96,10 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         this.done(frame, value as u64, regions_stay);
         if let Some(around) = this.around {
             find_locks(around, Flags::EMPTY);
-            settle_read(around);
         }
     }
+    // Our pins there have been let go of, whatever came of the call.
+    this.around.into_iter().for_each(settle_read);
     this.close();
     value
 }

@@ -30,7 +30,9 @@ use regall_directory::vocab::{Access, Column, Reason};
 
 pub use super::deregistering::retry;
 pub use super::later::later;
-pub use crate::registrar::hca::idle::KEPT;
+
+/// Ticks after which a region goes that was given back.
+pub const KEPT: u32 = idle::KEPT;
 
 /// Whether a region with `rights` is rotated: they are more than REGALL_ACCESS gives away, which
 /// stays for as long as the memory is mapped.
