@@ -498,6 +498,7 @@ mod tests {
                     Wrong::Unheld => 'h',
                     Wrong::Unmapped(_) => 'm',
                     Wrong::Unlocked => 'l',
+                    Wrong::Swap => 'k',
                 };
                 found.extend((gap.range.start() >> 12..gap.range.end() >> 12).map(|p| (p, kind)));
             }
