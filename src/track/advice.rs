@@ -2,7 +2,7 @@
 //! madvise, process_madvise, userfaultfd, mbind, io_uring.
 
 use super::discard::{
-    self, alone, is_hint, keep_lazy, replaces_pages, unpinned, GUARD_INSTALL, NEEDS_UNLOCKED,
+    self, alone, keep_lazy, replaces_pages, unpinned, GUARD_INSTALL, NEEDS_UNLOCKED,
 };
 use super::flight::Flight;
 use super::settling::settle;
@@ -158,10 +158,7 @@ fn advise_batch(frame: &Frame, flight: &Flight, vector: u64, batch: &Batch) -> i
     some.args[1] = vector;
     some.args[2] = batch.known().len() as u64;
     match hull {
-        Some(hull) => {
-            let hint = is_hint(frame.args[3] as i32);
-            unpinned(flight, hull, each, hint, || real(&some))
-        }
+        Some(hull) => unpinned(flight, hull, each, || real(&some)),
         None => real(&some),
     }
 }

@@ -48,11 +48,6 @@ const NEW_PAGES: [i32; 5] = [
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
 const BUSY: i64 = -(Errno::BUSY.0 as i64);
 
-/// Returns whether this advice leaves what memory holds as it is.
-pub const fn is_hint(advice: i32) -> bool {
-    matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT)
-}
-
 /// Who waits for others does not wait for ever: no further one is waited for after so long, in
 /// nanoseconds.
 const PATIENCE: u64 = 90_000_000;
@@ -181,27 +176,24 @@ fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> 
             if advice == GUARD_INSTALL {
                 keep_lazy(range);
             }
-            let range_alone = core::iter::once(range);
-            unpinned(flight, range, range_alone, is_hint(advice), || real(frame))
+            unpinned(flight, range, core::iter::once(range), || real(frame))
         }
     }
 }
 
 /// Makes a call about `ranges` in `all` that needs unlocked memory: once, with none of our pins there,
 /// and nobody who could pin something. What another call is about to replace may be pinned still: that
-/// one is waited for. A call that `changes_nothing` but where pages are kept is made again where the
-/// kernel refuses it for a lock.
+/// one is waited for.
 #[inline]
 pub fn unpinned(
     flight: &Flight,
     all: PageRange,
     ranges: impl Iterator<Item = PageRange> + Clone,
-    changes_nothing: bool,
     call: impl Fn() -> i64,
 ) -> i64 {
     let (mut patient, mut since) = (flight.lost_track(), None);
     let value = loop {
-        match call_unpinned(all, ranges.clone(), patient, &call) {
+        match call_unpinned(flight, all, ranges.clone(), patient, &call) {
             Some(None) => {
                 let since = *since.get_or_insert_with(time::now);
                 wait(all, ranges.clone());
@@ -210,21 +202,11 @@ pub fn unpinned(
             done => break done.flatten(),
         }
     };
-    let mut value = value.unwrap_or_else(|| {
+    let value = value.unwrap_or_else(|| {
         // In a handler on top of the lock's holder; or the application is locking it.
         let_go(all);
         call()
     });
-    while changes_nothing && matches!(value, INVAL | BUSY) && flight.lost_track() {
-        // A pin has come in between, with memory that another call has moved there.
-        let since = *since.get_or_insert_with(time::now);
-        if time::now().saturating_sub(since) > PATIENCE {
-            break;
-        }
-        wait(all, ranges.clone());
-        let again = call_unpinned(all, ranges.clone(), true, &call);
-        value = again.flatten().unwrap_or(value);
-    }
     settle(all);
     value
 }
@@ -378,9 +360,7 @@ pub fn msync(frame: &mut Frame) -> i64 {
     if let Some(guard) = lock_for(&[Some(range)]) {
         flight.claim(&guard, range);
     }
-    let value = unpinned(&flight, range, core::iter::once(range), true, || {
-        real(frame)
-    });
+    let value = unpinned(&flight, range, core::iter::once(range), || real(frame));
     close(flight, range);
     value
 }

@@ -2,7 +2,7 @@
 
 use super::overtaken::{finish_at, may_be_late, were_any_overtaken};
 use super::turns::{is_some_taken, lock_alone, lock_for, postpone};
-use super::{flight, lock, lock::Guard, work, State};
+use super::{flight, flight::Flight, lock, lock::Guard, work, State};
 use crate::base::counters;
 use crate::ledger::Entry;
 use crate::policy;
@@ -66,6 +66,7 @@ fn let_go_by(
 #[cold]
 #[inline(never)]
 pub fn call_unpinned(
+    flight: &Flight,
     all: PageRange,
     ranges: impl Iterator<Item = PageRange> + Clone,
     patient: bool,
@@ -82,8 +83,9 @@ pub fn call_unpinned(
             let mut rest = Some(range);
             while let (Some(range), Some(mut guard)) = (rest, lock()) {
                 let some = Handful::take(&mut guard, range, |guard, part, attr| {
-                    // A lock of ours may have come late to what the ledger does not say it of.
-                    match may_be_late() {
+                    // A lock of ours may have come late to what the ledger does not say it of: from
+                    // a call that this one has met, or that others did not wait for.
+                    match flight.lost_track() || may_be_late() {
                         true => Some(part).filter(|_| !flight::is_being_locked(guard, part)),
                         false => pinned_by_us(guard, part, attr),
                     }
