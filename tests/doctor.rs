@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use regall_tests::apart::private_shm;
 use regall_tests::filter::{self, Fate};
 use regall_tests::mode::Mode;
-use regall_tests::{build, child, skip};
+use regall_tests::{build, child, procfs, skip};
 use serde_json::Value;
 
 #[path = "doctor/memory.rs"]
@@ -213,7 +213,7 @@ fn as_it_is_here() {
     }
     let program = &said.of("a trial program")["measured"];
     assert!(
-        program["registered_bytes"].as_u64() > Some(1 << 20),
+        program["registered_bytes"].as_u64() > Some(512 << 10),
         "{program}"
     );
     // What keeps everything from working comes first.
@@ -280,7 +280,9 @@ fn little_locked_memory() {
             said.of("locked memory")
         );
         let program = &said.of("a trial program")["measured"];
-        assert!(program["limit_bytes"].as_u64() > Some(1 << 20), "{program}");
+        // Where nothing is locked, nothing is over a limit.
+        let over = program["limit_bytes"].as_u64().expect("a number");
+        assert_eq!(over > 1 << 20, procfs::has_swap(), "{program}");
     }
     if may_raise() {
         let said = ask(&mut as_nobody(&regall, libc::RLIM_INFINITY));
@@ -323,7 +325,9 @@ fn a_filter_that_kills_who_locks() {
     let said = ask(&mut command);
     said.limits("seccomp", "mlock2 (kills)", "REGALL_PIN=off");
     said.limits("locked memory", "kills", "REGALL_PIN=off");
-    assert_eq!(said.of("a trial program")["standing"], "limits");
+    // The program calls neither where there is no swap space.
+    let standing = if procfs::has_swap() { "limits" } else { "good" };
+    assert_eq!(said.of("a trial program")["standing"], standing);
     said.good("single copy");
 }
 

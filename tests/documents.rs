@@ -258,7 +258,7 @@ fn with_unlocked_memory(mode: Mode, as_much: bool) -> Beside {
 #[test]
 fn memory_that_is_not_locked_is_a_gap() {
     for (mode, as_much, bytes) in [
-        (Mode::Auto, false, 3 << 12),
+        (Mode::OnFault, false, 3 << 12),
         (Mode::Populate, false, 3 << 12),
         (Mode::Populate, true, 3 << 12),
         (Mode::Strict, false, 0),

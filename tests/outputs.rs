@@ -218,7 +218,7 @@ fn a_report() {
     let report = folder.path().join("report.txt");
     let mut command = Command::new(build::regall());
     command
-        .args(["run", "--limit", "16M", "--report"])
+        .args(["run", "--pin", "onfault", "--limit", "16M", "--report"])
         .arg(&report);
     command.args([
         "--",

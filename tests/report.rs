@@ -275,7 +275,7 @@ fn who_was_killed_is_named() {
 
 #[test]
 fn what_was_limited_and_how_to_mend_it() {
-    let (_, text) = with_ranks(&["--limit", "1M"], RANKS);
+    let (_, text) = with_ranks(&["--pin", "onfault", "--limit", "1M"], RANKS);
     assert!(
         text.contains("limited: ranges were over 1 MiB in 3 of 3 processes"),
         "{text}"
