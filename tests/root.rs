@@ -33,6 +33,8 @@ fn is_root() -> bool {
 /// Runs a command of root's to its end: its status, what it said, and how much memory it had.
 fn regall(arguments: &[&str]) -> (ExitStatus, String, i64) {
     let mut command = Command::new(build::regall());
+    // (wait4 below waits for it, to learn of its memory.)
+    #[allow(clippy::zombie_processes)]
     let mut child = command
         .args(arguments)
         .stdout(Stdio::piped())

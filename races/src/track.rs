@@ -104,6 +104,9 @@ impl State {
         tell(Told::Gone(range));
     }
 
+    /// Nobody looks at locks here.
+    pub fn unlocked(&mut self, _: PageRange) {}
+
     /// `range` is mapped from now on.
     pub fn insert(&mut self, range: PageRange, _: Attr) {
         exclusively();

@@ -7,7 +7,6 @@
 use super::State;
 use crate::atomic::{fence, AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters;
-use crate::policy;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Attr;
@@ -174,7 +173,7 @@ fn apply_slowly(state: &mut State) {
         } else if what == What::Spoiled as u64 && becomes(What::Changed) {
             state.hca.spoil(range);
         } else if what == What::Unlocked as u64 && becomes(What::Unpinned) {
-            state.update(range, |_, a| policy::released(a));
+            state.unlocked(range);
         } else if let (true, Some(attr)) = (what == What::Mapped as u64, attr) {
             if becomes(What::Unpinned) {
                 state.insert(range, attr);

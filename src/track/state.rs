@@ -197,6 +197,12 @@ impl State {
         self.is_gone(range);
     }
 
+    /// Our locks on `range` are gone.
+    #[cold]
+    pub fn unlocked(&mut self, range: PageRange) {
+        self.update(range, |_, a| policy::released(a));
+    }
+
     /// What was taken out of `range` has gone for good.
     #[inline]
     pub(super) fn is_gone(&mut self, range: PageRange) {
