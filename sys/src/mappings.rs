@@ -93,7 +93,11 @@ impl Fd {
             },
             addr,
             name_size: room.len() as u32,
-            name_addr: room.as_mut_ptr() as u64,
+            // (The kernel takes no address where there is no room.)
+            name_addr: match room.is_empty() {
+                true => 0,
+                false => room.as_mut_ptr() as u64,
+            },
             ..Query::default()
         };
         // SAFETY: a struct procmap_query, and as much room for a name as it says.
