@@ -56,7 +56,13 @@ impl Soon {
     /// Returns whether another look, in a moment, may see more than one that failed with `why`;
     /// if not, that is an error, in words of [`published_soon`]'s.
     pub fn wait_after(&mut self, why: OpenError) -> Result<(), OpenError> {
-        if !matches!(why, OpenError::Inert | OpenError::Unpublished) {
+        // (A directory goes before its process does, and is mapped still.)
+        let passes = [
+            OpenError::Inert,
+            OpenError::Unpublished,
+            OpenError::Elsewhere,
+        ];
+        if !passes.contains(&why) {
             return Err(why);
         }
         let asked = is_asked(self.pid);

@@ -5,7 +5,7 @@ use super::{counters, mode};
 use crate::config::Intercept;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
-use regall_directory::vocab::Prot;
+use regall_directory::vocab::{Attr, Kind};
 
 /// A kernel thread may discard memory for this process (IORING_OP_MADVISE).
 static RING: AtomicBool = AtomicBool::new(false);
@@ -15,16 +15,15 @@ static CODE: AtomicBool = AtomicBool::new(false);
 /// Notes that the process uses io_uring.
 #[inline]
 pub fn ring() {
-    if !RING.load(Relaxed) {
-        RING.store(true, Relaxed);
-        log::info!("io_uring is used: registrations are made as they are asked for");
-    }
+    RING.store(true, Relaxed);
 }
 
-/// Notes the protection of a mapping.
+/// Notes how memory that says `attr` can be accessed. A library's code that somebody has made
+/// writable to patch it (UCX, Open MPI and libfabric do) is searched as it is made executable.
 #[inline]
-pub fn protection(prot: Prot) {
-    if prot.writable() && prot.executable() && !CODE.load(Relaxed) {
+pub fn memory(attr: Attr) {
+    let library = matches!(attr.kind, Kind::File) && !attr.prot.shared();
+    if attr.prot.writable() && attr.prot.executable() && !library && !CODE.load(Relaxed) {
         CODE.store(true, Relaxed);
     }
 }
@@ -50,14 +49,19 @@ pub fn count(why: Counter) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy;
+    use regall_directory::vocab::{Flags, Prot};
 
     #[test]
     fn memory_that_is_written_and_executed_at_once_ends_lending() {
+        let of = |bits, kind| memory(policy::fresh(Prot::from_bits(bits), kind, Flags::EMPTY));
         for bits in [3, 5, 1] {
-            protection(Prot::from_bits(bits));
+            of(bits, Kind::Anon);
         }
+        // A library that is patched.
+        of(7, Kind::File);
         assert!(!CODE.load(Relaxed));
-        protection(Prot::from_bits(7));
+        of(7, Kind::Anon);
         assert!(CODE.load(Relaxed));
     }
 }

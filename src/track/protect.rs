@@ -19,7 +19,7 @@ use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
+use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 
@@ -244,7 +244,6 @@ fn reprotect(range: PageRange, prot: u64) {
 /// pinned now.
 #[inline]
 fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
-    unseen::protection(Prot::from_call(prot, false));
     let holding = pin::holding();
     let mut pending = false;
     state.update(range, |_, attr| {
@@ -253,6 +252,7 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
             prot: attr.prot.with_prot(prot),
             ..attr
         };
+        unseen::memory(new);
         if new.kind == Kind::File && !new.prot.shared() {
             let text = Flags::TEXT;
             new.flags = if new.prot.writable() {

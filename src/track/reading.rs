@@ -163,11 +163,11 @@ impl State {
             let new = describe(line, Flags::EMPTY);
             return self.enter_described(piece, line, new);
         }
-        unseen::protection(line.prot);
         let mut new = Attr {
             prot: line.prot,
             ..attr
         };
+        unseen::memory(new);
         if attr.pin.reason == Reason::NoAccess && !new.prot.is_none() {
             new.pin = Column::no(Reason::Off);
         }

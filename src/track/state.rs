@@ -175,7 +175,7 @@ impl State {
     /// As [`State::insert`], of what is known to be a part of `origin`.
     #[inline]
     pub fn insert_part(&mut self, range: PageRange, attr: Attr, origin: Option<Origin>) {
-        unseen::protection(attr.prot);
+        unseen::memory(attr);
         loop {
             let generation = self.generation();
             let mut sink = Publish {

@@ -3,8 +3,8 @@
 use super::advice::{advise_again, enter_fresh, mark, KEPT};
 use super::touches;
 use crate::arch::Frame;
-use crate::limits;
 use crate::policy;
+use crate::registrar::pin;
 use crate::share::marks::Kept;
 use crate::share::table::Part;
 use crate::share::Left;
@@ -128,8 +128,9 @@ fn shrink(frame: &Frame, tail: PageRange) -> i64 {
 fn with_its_file(frame: &Frame, source: PageRange) -> i64 {
     let flight = open(Call::Mremap);
     let mut moved = Taken::new();
-    if limits::bound() {
-        // What is locked is charged for what it grows by.
+    if pin::locks() {
+        // Parts that were locked at different times are several mappings, and what is locked is
+        // charged for what it grows by.
         let_go(source);
     }
     if let Some(mut guard) = lock_for(&[Some(source)]) {
