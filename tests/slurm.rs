@@ -319,7 +319,7 @@ fn mpi_mpich_by_pmi2() {
 /// KiB, and the report.
 fn limited(settings: &str) -> Option<(Vec<String>, String)> {
     let cluster = Cluster::start(settings)?;
-    let script = "ulimit -S -l 64 && exec regall run --report limits.txt -- \
+    let script = "ulimit -S -l 64 && exec regall run --pin onfault --report limits.txt -- \
                   srun -Q -N2 -n2 sh -c 'ulimit -S -l; cat /dev/null'";
     let mut command = cluster.command(&[]);
     // SAFETY: a system call without memory.

@@ -4,6 +4,7 @@
 use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::lock::Guard;
+use super::pieces::{in_pieces, longer};
 use super::settling::{settle, settle_read};
 use super::subscribers;
 use super::taken::{find_locks, put_all_back, put_moved_back, Taken};
@@ -23,9 +24,10 @@ use crate::share;
 use crate::sys::Errno;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind};
+use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+const FAULT: i64 = -(Errno::FAULT.0 as i64);
 
 /// mremap(2), all flags.
 #[inline(never)]
@@ -74,6 +76,7 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         replaced: Taken::new(),
         twin: None,
         around: None,
+        in_pieces: None,
     };
     let one = this.take_out(frame);
     let stayed = if registering::active() {
@@ -81,10 +84,15 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     } else {
         Stayed::No
     };
-    let value = match stayed {
+    let mut value = match stayed {
         Stayed::Grown => old as i64,
         _ => real(frame),
     };
+    if let (FAULT, Some(source), Some(prot)) = (value, source, this.in_pieces) {
+        value = longer(frame, source, prot)
+            .or_else(|| in_pieces(frame, source, prot))
+            .unwrap_or(value);
+    }
     if failed(value) {
         let all = [(target, &this.replaced), (source, &this.moved)];
         match one || !pin::locks() {
@@ -116,6 +124,9 @@ struct Move {
     /// The mappings that the source is a part of, if it stays without its pages (MREMAP_DONTUNMAP):
     /// the kernel takes the lock from all of them (mm/mremap.c, dontunmap_complete).
     around: Option<PageRange>,
+    /// The protection of one mapping that was shared by REGALL_SHARE, or lies beside what was: the
+    /// kernel may have it as several.
+    in_pieces: Option<Prot>,
 }
 
 impl Move {
@@ -131,6 +142,10 @@ impl Move {
                 self.flight.claim(guard, *range);
             }
             one = self.source.is_some_and(|source| is_one(guard, source));
+            let like = guard.at(frame.args[0]).filter(|_| one && share::any());
+            self.in_pieces = like
+                .filter(|a| !a.flags.has(Flags::APP_LOCKED))
+                .map(|a| a.prot);
             if is_in_the_way(guard, frame, one) {
                 let theirs = guard.at(frame.args[0]);
                 drop(locked);
