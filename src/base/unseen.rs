@@ -1,7 +1,7 @@
 //! Whether memory may change without a call that the shim sees. Then no region is lent: its pages
 //! may be others than those that are mapped when the next request comes.
 
-use super::{counters, mode};
+use super::mode;
 use crate::config::Intercept;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::layout::Counter;
@@ -38,12 +38,6 @@ pub fn reason() -> Option<Counter> {
         Intercept::Patch => CODE.load(Relaxed).then_some(Counter::UnlentCode),
         Intercept::Symbols => Some(Counter::UnlentCode),
     }
-}
-
-/// Counts a request that is not served for `why`.
-#[cold]
-pub fn count(why: Counter) {
-    counters::count(why);
 }
 
 #[cfg(test)]
