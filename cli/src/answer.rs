@@ -47,7 +47,7 @@ impl Question {
         &self.pids
     }
 
-    /// Whether `--all` means this user's processes.
+    /// Returns a function that tells whether `--all` means a user's processes.
     fn means(&self) -> anyhow::Result<impl Fn(u32) -> bool> {
         let user = self.user.as_deref().map(users::number).transpose()?;
         Ok(move |uid| user.is_none_or(|user| user == uid))
@@ -105,7 +105,7 @@ pub fn vanished(verdict: &Verdict) -> bool {
     )
 }
 
-/// What became clear of each user's processes.
+/// The verdicts on each user's processes.
 #[derive(Default)]
 pub struct Users(BTreeMap<u32, User>);
 
@@ -154,7 +154,7 @@ impl Users {
     }
 }
 
-/// What is said of processes that have a directory and can't be seen.
+/// Names processes that have a directory and can't be seen.
 pub fn not_seen(uid: u32, n: usize) -> String {
     let processes = if n == 1 { "process" } else { "processes" };
     format!("user {uid}: {n} more {processes} in pid namespaces that can't be seen from here")

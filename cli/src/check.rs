@@ -99,7 +99,7 @@ pub struct Rules {
     pub pin_off: bool,
     /// The user switched the HCA registrar off.
     pub hca_off: bool,
-    /// What may be written to swap space.
+    /// The memory that may be written to swap space.
     pub swap: Swap,
 }
 

@@ -135,7 +135,7 @@ pub fn examine_all(
     Ok(())
 }
 
-/// What has been seen of a process of which nothing is clear yet.
+/// A process of which nothing is clear yet.
 struct Examination {
     pid: u32,
     strict: bool,

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-/// What may be written to swap space.
+/// The memory that may be written to swap space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Swap {
     /// Nothing: there is no swap space.
