@@ -404,7 +404,8 @@ fn truth_of_the_blind() -> Checked {
     let mut command = Command::new(build::program("rdma/truth"));
     command.args(["30", "5"]).arg(build::regall()).arg("lend");
     Mode::Populate.apply(&mut command);
-    command.env("LD_PRELOAD", build::variant(guest::BLIND));
+    command.env("LD_PRELOAD", build::planted());
+    command.env("REGALL_PLANTED", "blind-to-madvise");
     command.envs([("REGALL_ACCESS", "remote-read"), ("REGALL_PIN", "off")]);
     let done = child::run(&mut command, TIMEOUT);
     let said = format!("{}{}", done.stdout, done.stderr);
@@ -419,7 +420,7 @@ fn requests_that_fail() -> Checked {
     let options = ["-d", "rxe0", "-g", "0", "-c", "-n", "20", "-s", "65536"];
     let server = [&["ibv_rc_pingpong"], &options[..]].concat();
     let client = [&server[..], &["localhost"]].concat();
-    let shim = build::variant(guest::FAULTY);
+    let shim = build::planted();
     for (n, errno) in (1..290)
         .step_by(if thorough() { 12 } else { 67 })
         .zip([libc::ENOMEM, libc::EINVAL].iter().cycle())
@@ -459,7 +460,8 @@ fn on_few_regions() -> Checked {
             let mut command = Command::new(build::program(&format!("rdma/{program}")));
             mode.apply(&mut command);
             if mode != Mode::Plain {
-                command.env("LD_PRELOAD", build::variant(guest::FEW));
+                command.env("LD_PRELOAD", build::planted());
+                command.env("REGALL_PLANTED", "few-regions");
             }
             child::run(&mut command, TIMEOUT)
         };

@@ -15,6 +15,7 @@ use crate::policy;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
+use crate::sys::planted::Fault;
 use crate::sys::{self, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
@@ -285,10 +286,10 @@ fn open(owner: Owner, device: Device, reached: Reached, class: Access, when: Whe
     }
     // At most half of what the device has is the shim's: the application and its
     // neighbours have registrations of their own.
-    let most = limits.map_or(MOST_REGIONS, |l| (l.max_mr as usize / 2).max(1));
+    let most = limits.map_or(most_regions(), |l| (l.max_mr as usize / 2).max(1));
     let implicit = class.has(Access::ON_DEMAND) && limits.is_ok_and(|l| l.implicit_odp());
     filters::expected();
-    let most = most.min(MOST_REGIONS);
+    let most = most.min(most_regions());
     // A driver that does not say how much it registers at once is believed to register all.
     let bytes = limits.map_or(0, |l| l.max_mr_size);
     let bytes = match bytes & !(regall_directory::addr::PAGE - 1) {
@@ -369,11 +370,13 @@ fn enter(
 }
 
 /// Regions in one domain at the most.
-const MOST_REGIONS: usize = if cfg!(feature = "few-regions") {
-    48
-} else {
-    1 << 18
-};
+fn most_regions() -> usize {
+    if Fault::FewRegions.is_planted() {
+        48
+    } else {
+        1 << 18
+    }
+}
 
 /// A page of ours, registered once to see whether that works at all.
 #[repr(C, align(4096))]

@@ -14,6 +14,7 @@ use crate::arch::Frame;
 use crate::base::phase;
 use crate::share;
 use crate::sys;
+use crate::sys::planted::Fault;
 use crate::text::{Lossy, Text};
 use crate::thread;
 use core::fmt::Write;
@@ -192,7 +193,7 @@ fn dispatch(call: Call, frame: &mut Frame) -> i64 {
         Call::Mremap => remap::mremap(frame),
         Call::Mprotect | Call::PkeyMprotect => protect::mprotect(call, frame),
         Call::Brk => heap::brk(frame),
-        Call::Madvise if cfg!(feature = "blind-to-madvise") => real(frame),
+        Call::Madvise if Fault::BlindToMadvise.is_planted() => real(frame),
         Call::Madvise => advice::madvise(frame),
         Call::ProcessMadvise => advice::process_madvise(frame),
         Call::Shmat => map::shmat(frame),

@@ -38,17 +38,17 @@ fn built(name: &str) -> PathBuf {
     path
 }
 
-/// A shim with one of the features that are for tests: it is broken, or made to fail.
-pub fn variant(feature: &str) -> PathBuf {
-    target().join("variants").join(feature).join("libregall.so")
+/// The shim that can be broken on purpose: REGALL_PLANTED chooses how.
+pub fn planted() -> PathBuf {
+    target().join("planted").join("libregall.so")
 }
 
-/// Builds those of them that are older than the shim, outside of the guest.
-pub fn all_variants() {
-    let done = Command::new(script("build-variants"))
+/// Builds it where it is older than the shim, outside of the guest.
+pub fn build_planted() {
+    let done = Command::new(script("build-planted"))
         .env("TESTS_TARGET", target())
         .output()
-        .expect("build-variants");
+        .expect("build-planted");
     assert!(
         done.status.success(),
         "{}",

@@ -25,13 +25,6 @@ const NO_GUEST: &str = "exit 77";
 /// How one ends that died.
 const BROKEN: &str = "exit 125";
 
-/// A shim that does not notice madvise.
-pub const BLIND: &str = "blind-to-madvise";
-/// One whose request number REGALL_FAIL_REQUEST to an adapter fails.
-pub const FAULTY: &str = "failing-requests";
-/// One for which adapters have few memory regions.
-pub const FEW: &str = "few-regions";
-
 /// Which guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
@@ -174,7 +167,7 @@ fn has_results(folder: &Path) -> bool {
 /// Runs the checks of one kernel in the guest; how that ended.
 fn boot(kernel: Kernel, folder: &Path) -> String {
     build::all_programs();
-    build::all_variants();
+    build::build_planted();
     let start = Instant::now();
     let mut command = Command::new(build::script("rdma-vm"));
     command.args([

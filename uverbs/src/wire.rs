@@ -268,7 +268,7 @@ pub mod faults {
 
     /// Whether it is this request, and how it fails.
     pub fn due() -> Option<Errno> {
-        if !cfg!(feature = "failing-requests") {
+        if !cfg!(feature = "planted") {
             return None;
         }
         let n = MADE.fetch_add(1, Relaxed) + 1;
