@@ -130,8 +130,8 @@ fn malformed_values_leave_it_inert() {
         ("REGALL_LOG", &["", "loud", "WARNING"]),
     ] {
         // (The parser's unit tests have all of them.)
-        let few = if thorough() { values.len() } else { 2 };
-        for value in values.iter().take(few) {
+        let few = if thorough() { values.len() } else { 1 };
+        for value in values.iter().rev().take(few) {
             let what = format!("{name}={value}");
             let (outcome, findings) = watched(Mode::Populate, &[(name, value)], inert);
             assert!(

@@ -14,6 +14,7 @@ JUNIT = f"""<?xml version="1.0" encoding="UTF-8"?>
 <testcase name="broken" time="5"><failure type="test failure"/></testcase>
 </testsuite><testsuite name="crate::two">{CASES}</testsuite></testsuites>
 """
+LOG = "running 3 tests\nstock::a: 3.0 s: passed\nstock::b: 4.5 s: failed\nelse: 3 s\n"
 WANTED = """
 stages (some run beside others):
   set-up         1.5 s
@@ -35,11 +36,15 @@ slowest tests:
   crate::two quick_5      0.5 s
   crate::two quick_4      0.4 s
   crate::two quick_3      0.3 s
+
+slowest checks in the guest:
+  stock::b      4.5 s
+  stock::a      3.0 s
 """
 
 
 def shown(folder, stages, junit):
-    words = [sys.executable, SCRIPT, folder / stages, folder / junit]
+    words = [sys.executable, SCRIPT, folder / stages, folder / junit, folder / "log"]
     return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -47,6 +52,7 @@ with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
     (folder / "stages").write_text(STAGES)
     (folder / "junit.xml").write_text(JUNIT)
+    (folder / "log").write_text(LOG)
     said = shown(folder, "stages", "junit.xml")
     assert said == WANTED, f"{said}\ninstead of\n{WANTED}"
     assert "no times: " in shown(folder, "stages", "none"), "a missing file is not said"
