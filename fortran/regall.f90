@@ -24,8 +24,7 @@ module regall
     ! prot and flags of regall_region_create. Fortran knows no case: REGALL_REGION_READ would be
     ! the function.
     integer(c_int), parameter :: REGALL_MAY_READ = 1, REGALL_MAY_WRITE = 2
-    integer(c_int), parameter :: REGALL_REGION_SINGLE_USE = 1, REGALL_REGION_ANY_USER = 2, &
-        REGALL_REGION_NOTIFY = 4
+    integer(c_int), parameter :: REGALL_REGION_SINGLE_USE = 1, REGALL_REGION_NOTIFY = 4
 
     type, bind(c) :: regall_range
         integer(c_int64_t) :: start, end, id

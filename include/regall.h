@@ -314,7 +314,7 @@ int regall_store64(regall_peer *peer, uint64_t addr, uint64_t value);
 #define REGALL_REGION_WRITE 2u
 /* Flags. */
 #define REGALL_REGION_SINGLE_USE 1u /* the first that reads, writes or copies it is the last */
-#define REGALL_REGION_ANY_USER 2u   /* other users may, too */
+#define REGALL_REGION_ANY_USER 2u   /* as KNEM's, for other users, too: there are no such regions */
 #define REGALL_REGION_NOTIFY 4u     /* uses are counted, and regall_region_fd tells of them */
 
 /* Makes a region of `count` segments, which may be empty or overlap. It lasts until it is
@@ -322,9 +322,9 @@ int regall_store64(regall_peer *peer, uint64_t addr, uint64_t value);
  * it. Its memory stays the process's: what is unmapped or replaced takes the region out
  * of use.
  * 0 and *cookie, or -EINVAL: no segments, a protection or flag that there is not, NULL;
- * -EFAULT: some of it is not registered, or its protection is less than `prot`; -ENOSPC: too
- * many regions (65,280) or segments; -ENOSYS: inert; -ENOMEM; errors of open(2), fallocate(2)
- * and mmap(2) of the file under /dev/shm that says so. */
+ * -EOPNOTSUPP: REGALL_REGION_ANY_USER; -EFAULT: some of it is not registered, or its protection
+ * is less than `prot`; -ENOSPC: too many regions (65,280) or segments; -ENOSYS: inert; -ENOMEM;
+ * errors of open(2), fallocate(2) and mmap(2) of the file under /dev/shm that says so. */
 int regall_region_create(const struct regall_segment *segments, size_t count, unsigned prot,
 			 unsigned flags, uint64_t *cookie);
 
@@ -335,8 +335,7 @@ int regall_region_destroy(uint64_t cookie);
 /* Copies from a region, `offset` bytes from its beginning, into the vector `to`, or from
  * the vector `from` into the region; ends where the shorter side does.
  * 0, or the errors above and those of regall_get; -ESRCH: its owner has ended meanwhile;
- * -EXDEV: its owner is in another pid namespace; -EBUSY: more than 128 owners at once. Another
- * user's region is copied by its owner's helper thread, over a connection each time. */
+ * -EXDEV: its owner is in another pid namespace; -EBUSY: more than 128 owners at once. */
 int regall_region_read(uint64_t cookie, uint64_t offset, const struct regall_segment *to,
 		       size_t tos, struct regall_done *done);
 int regall_region_write(uint64_t cookie, uint64_t offset, const struct regall_segment *from,

@@ -83,14 +83,10 @@ pub fn end() {
 }
 
 /// Makes a region. As [`Owner::create`]; EFAULT also: some of it is not registered, or its
-/// protection permits less than `rights`. `invite` has other users let in, before there is a
-/// region for them.
-pub fn create(segments: &[Segment], rights: Rights, invite: fn()) -> Result<Cookie> {
+/// protection permits less than `rights`.
+pub fn create(segments: &[Segment], rights: Rights) -> Result<Cookie> {
     if rights.has(Rights::NOTIFY) {
         uses_fd()?;
-    }
-    if rights.has(Rights::ANY_USER) {
-        invite();
     }
     let knem = settings::config().copy.has(Kind::Knem) && !withheld();
     let pinnable = &|s: &Segment| knem && stays(s);
@@ -115,54 +111,6 @@ fn stays(segment: &Segment) -> bool {
     };
     touchable(segment.addr, segment.len, true, private) && steady(segment.addr, segment.len, true)
 }
-
-/// A region for all that somebody of another user wants to use: its bytes. Claimed, if it
-/// is for a single use.
-pub fn hold_for_other_user(cookie: Cookie, write: bool) -> Result<u64> {
-    OWNER.with_region(cookie, |region| {
-        if !region.rights.has(Rights::ANY_USER) {
-            return Err(Errno::PERM);
-        }
-        if !region.rights.permits(write) {
-            return Err(Errno::ACCES);
-        }
-        region.claim()?;
-        Ok(region.length)
-    })
-}
-
-/// The memory at `offset` of a region of ours, as far as it is in one segment.
-pub fn memory_at(cookie: Cookie, offset: u64) -> Result<Segment> {
-    OWNER.with_region(cookie, |region| {
-        let mut into = offset;
-        for s in (0..region.count).map_while(|n| region.segment(n)) {
-            if into < s.len {
-                let (addr, len) = (s.addr.wrapping_add(into), s.len - into);
-                return Ok(Segment { addr, len });
-            }
-            into -= s.len;
-        }
-        Err(Errno::FAULT)
-    })
-}
-
-/// Whether a region of ours can be used.
-pub fn stands(cookie: Cookie) -> bool {
-    OWNER.with_region(cookie, |_| Ok(())).is_ok()
-}
-
-/// Somebody of another user has used a region.
-pub fn used_by_other_user(cookie: Cookie) {
-    let told = OWNER.with_region(cookie, |region| Ok(region.used()));
-    if told == Ok(true) {
-        // By its name: the helper's descriptors are others.
-        if let Some(pipe) = track::lock().and_then(|g| g.store().open_beside(USES, RING).ok()) {
-            file::write_foreign(pipe.raw(), &[1]);
-        }
-    }
-}
-
-const RING: i32 = libc::O_WRONLY | libc::O_NONBLOCK;
 
 /// Whether all of a segment is registered, with protection enough.
 fn permitted(segment: &Segment, rights: Rights) -> Result<()> {

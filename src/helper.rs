@@ -6,7 +6,6 @@ use crate::base::process::image;
 use crate::base::{launched, mode, phase, settings, withheld::withheld};
 use crate::boxes;
 use crate::config::Intercept;
-use crate::cookies;
 use crate::rights;
 use crate::sys::credentials::{self, Credentials, Namespace};
 use crate::sys::file;
@@ -17,11 +16,9 @@ use crate::threads::{self, Files, Thread};
 use crate::track::{self, VIEW};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use regall_bridge::cookie::Cookie;
 use regall_bridge::kind::Kind;
 use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
-use regall_bridge::vector::Segment;
 use regall_bridge::wire::BOUNCE;
 use regall_bridge::word::Operation;
 
@@ -108,36 +105,15 @@ fn make_window() -> Result<()> {
     Ok(())
 }
 
-/// Whether other users may come: [`NO`], [`ASKED`], [`YES`] once it listens for them, or
-/// [`CANT`].
-static OTHER_USERS: AtomicU32 = AtomicU32::new(NO);
-const NO: u32 = 0;
-const ASKED: u32 = 1;
-const YES: u32 = 2;
-const CANT: u32 = 3;
-
-/// Other users may come from now on, to regions that are for all.
-pub fn invite_other_users() {
-    start();
-    if OTHER_USERS
-        .compare_exchange(NO, ASKED, AcqRel, Acquire)
-        .is_ok()
-    {
-        wake();
-        THREAD.await_change(&OTHER_USERS, ASKED);
-    }
-}
-
 /// How many there are: one, or none.
 pub fn count() -> u64 {
     u64::from(THREAD.exists())
 }
 
-/// A child of fork: nobody was invited there, and nothing is being carried out.
+/// A child of fork: nothing is being carried out there.
 pub fn forget() {
     WINDOW.store(0, Relaxed);
     INTERFACE.store(false, Relaxed);
-    OTHER_USERS.store(NO, Relaxed);
     GATE.store(OPEN, Relaxed);
 }
 
@@ -473,38 +449,6 @@ impl Owner for Us {
 
     fn goes_on(&self) -> bool {
         GATE.load(SeqCst) & SHUT == 0 && !withheld()
-    }
-
-    fn wants_other_users(&self) -> bool {
-        OTHER_USERS.load(Acquire) == ASKED
-    }
-
-    fn expects_other_users(&self, listens: bool) {
-        OTHER_USERS.store(if listens { YES } else { CANT }, Release);
-        sys::futex_wake(&OTHER_USERS);
-    }
-
-    fn hold(&self, cookie: Cookie, write: bool) -> Result<u64> {
-        cookies::hold_for_other_user(cookie, write)
-    }
-
-    fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment> {
-        let part = cookies::memory_at(cookie, offset)?;
-        let end = part.addr.checked_add(part.len).ok_or(Errno::FAULT)?;
-        let (_, registered) = self.registered(part.addr, write, false)?;
-        let len = end.min(registered) - part.addr;
-        Ok(Segment {
-            addr: part.addr,
-            len,
-        })
-    }
-
-    fn stands(&self, cookie: Cookie) -> bool {
-        phase::tracking() && cookies::stands(cookie)
-    }
-
-    fn release(&self, cookie: Cookie) {
-        let _ = with_lock(|| cookies::used_by_other_user(cookie));
     }
 
     fn map_bounce(&self, bounce: &file::Fd) -> Result<u64> {

@@ -216,24 +216,13 @@ fn what_peers_hand_over_is_not_taken() {
 }
 
 #[test]
-fn one_user_keeps_no_other_out() {
-    if possible() {
-        beside_an_owner("bridge/crowded", "users");
-    }
-}
-
-#[test]
 fn a_process_keeps_no_other_of_its_user_out() {
-    beside_an_owner("bridge/crowded", "own");
+    beside_an_owner("bridge/crowded", "");
 }
 
 #[test]
 fn a_file_that_is_shared_makes_nobody_wait() {
-    beside_an_owner("bridge/locked", "own");
-    if possible() {
-        beside_an_owner("bridge/locked", "users");
-        beside_an_owner("bridge/locked", "caller");
-    }
+    beside_an_owner("bridge/locked", "");
 }
 
 #[test]

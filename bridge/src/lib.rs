@@ -17,7 +17,6 @@
 use core::sync::atomic;
 
 pub mod boxes;
-mod connection;
 pub mod cookie;
 pub mod find;
 pub mod host;

@@ -1,7 +1,6 @@
 //! The connection to a peer's helper ([`crate::serve`]): requests and answers, a bounce buffer
 //! for the bytes of copies, and descriptors of the peer's files.
 
-use crate::connection::{Connection, Met};
 use crate::find;
 use crate::kind::No;
 use crate::lock::Lock;
@@ -9,7 +8,8 @@ use crate::process::Process;
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, BOX_EVENT, BOX_FILE, DESCRIPTOR, HELLO};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, borrow, Borrowed, Fd};
-use regall_sys::socket::{self, Credentials, Message, Room};
+use regall_sys::socket::{self, Message, Room};
+use regall_sys::text::Text;
 use regall_sys::{rlimit, time, Errno, Result};
 
 /// How long a helper may leave us without an answer, in nanoseconds. It is stopped then,
@@ -31,7 +31,9 @@ pub struct Link {
 
 /// What there is of a link.
 pub(crate) struct Open {
-    socket: Connection,
+    socket: Fd,
+    /// The process that made it: children may have it, too.
+    process: u32,
     /// The bounce buffer, after [`Open::greet`].
     bounce: Option<Fd>,
     /// Their inodes: the application may have closed our descriptors and opened others.
@@ -52,7 +54,7 @@ impl Link {
     /// Closes it, unless it is the parent's, which has it open still.
     pub fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let made_here = open.socket.is_made_here();
+        let made_here = open.is_made_here();
         let ours = made_here || !file::are_inherited_shared();
         if made_here {
             open.end();
@@ -72,7 +74,7 @@ impl Link {
         if rlimit(libc::RLIMIT_FSIZE).is_ok_and(|(soft, _)| soft < BOUNCE) {
             return Err(No::NotThis);
         }
-        let is_inherited = |open: &Open| !open.socket.is_made_here();
+        let is_inherited = |open: &Open| !open.is_made_here();
         if abandoned || self.open.as_ref().is_some_and(is_inherited) {
             self.close();
         }
@@ -100,6 +102,11 @@ impl Open {
     /// Connects and introduces us.
     fn new(peer: &Process) -> core::result::Result<Self, No> {
         let found = peer.found();
+        // In another user's folder anybody may listen, and hand over what takes long to close. That
+        // user's helper serves this one in no case.
+        if found.uid != regall_sys::geteuid() {
+            return Err(No::Never);
+        }
         let path = found.socket();
         let path = path.as_cstr().ok_or(No::Never)?;
         let socket = socket::connect(path, LOOK).map_err(|e| match e {
@@ -110,9 +117,9 @@ impl Open {
             e if find::is_shortage(e) => No::Failed(e),
             _ => No::Never,
         })?;
-        let mut open = Self::on(socket, Met::InFolder).map_err(No::Failed)?;
+        let mut open = Self::on(socket).map_err(No::Failed)?;
         // Whoever listens there must be the process that we want.
-        let who = open.peer().map_err(|_| No::NotThis)?;
+        let who = socket::peer(&open.socket).map_err(|_| No::NotThis)?;
         if who.pid != peer.pid() || who.uid != found.uid {
             return Err(No::Never);
         }
@@ -127,12 +134,13 @@ impl Open {
         }
     }
 
-    /// On a socket over which nothing was said yet. Errors: as [`Connection::on`].
-    pub(crate) fn on(socket: Fd, met: Met) -> Result<Self> {
-        let socket = Connection::on(socket, met)?.high()?;
+    /// On a socket over which nothing was said yet. EMFILE: there is no free descriptor.
+    fn on(socket: Fd) -> Result<Self> {
+        let socket = socket.high()?;
         let inodes = (socket.stat()?.inode, 0);
         Ok(Self {
             socket,
+            process: regall_sys::getpid(),
             bounce: None,
             inodes,
             asked: 0,
@@ -141,9 +149,8 @@ impl Open {
         })
     }
 
-    /// Whose helper it is.
-    pub(crate) fn peer(&self) -> Result<Credentials> {
-        self.socket.peer()
+    fn is_made_here(&self) -> bool {
+        self.process == regall_sys::getpid()
     }
 
     /// Introduces us, who have read of this image, and takes the bounce buffer; or what the
@@ -184,14 +191,12 @@ impl Open {
     }
 
     /// Ends it. What was asked for and is not answered is taken back: the helper finds nothing in
-    /// the bounce buffer any more, whatever it waits for or was stopped at. Of another user's
-    /// helper this can't be had: to cut its buffer short could wait for it ([`crate::staging`]). It
-    /// looks for the end of the connection before it copies.
+    /// the bounce buffer any more, whatever it waits for or was stopped at.
     pub(crate) fn end(&self) {
         if !self.is_ours() {
             return;
         }
-        let takes_back = self.asked > self.answered && !self.socket.is_to_other_user();
+        let takes_back = self.asked > self.answered;
         if let (Some(bounce), true) = (&self.bounce, takes_back) {
             let _ = bounce.truncate(0);
         }
@@ -241,22 +246,22 @@ impl Open {
         }
     }
 
-    /// Takes the next message. A descriptor comes along only with what it belongs to.
-    fn take(&mut self, bytes: &mut [u8; ANSWER], comes: Comes) -> Result<(Message, Option<Fd>)> {
-        if comes != Comes::Alone {
-            let fits = self.socket.look(bytes)? == ANSWER;
-            let answer = Answer::from_bytes(*bytes).ok().filter(|_| fits);
-            let good = |a: Answer| a.errno == 0 && a.number == self.answered + 1;
-            if answer.is_some_and(good) {
-                let (message, fd) = match comes {
-                    Comes::Pipe => self.socket.receive_pipe(bytes),
-                    _ => self.socket.receive_memory(bytes),
-                }?;
-                return Ok((message, Some(fd)));
-            }
-        }
-        let message = self.socket.receive(bytes, Room::Nothing)?;
-        Ok((message, None))
+    /// Takes the next message. A descriptor comes along only with what it belongs to. EPROTO: another
+    /// one has come; EMFILE: there is no room for it.
+    fn take(&self, bytes: &mut [u8; ANSWER], comes: Comes) -> Result<(Message, Option<Fd>)> {
+        let room = match comes {
+            Comes::Alone => Room::Nothing,
+            Comes::Memory | Comes::Pipe => Room::File,
+        };
+        let mut message = socket::receive(&self.socket, bytes, room)?;
+        let fd = match (message.file.take(), comes) {
+            (Some(fd), Comes::Memory) if fd.seals().is_ok() => Some(fd),
+            (Some(fd), Comes::Pipe) if is_pipe(&fd) => Some(never_waiting(fd)?),
+            (None, Comes::Memory | Comes::Pipe) if message.has_files => return Err(Errno::MFILE),
+            (None, _) if !message.has_files => None,
+            _ => return Err(Errno::PROTO),
+        };
+        Ok((message, fd))
     }
 
     fn understand(
@@ -268,8 +273,8 @@ impl Open {
         let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Closed)?;
         self.answered += 1;
         let whole = message.bytes == ANSWER && !message.cut;
-        let is_plain = message.has_files == fd.is_some();
-        match whole && is_plain && answer.number == self.answered {
+        let fits = fd.is_none() || answer.errno == 0;
+        match whole && fits && answer.number == self.answered {
             true => Ok((answer, fd)),
             false => Err(Lost::Closed),
         }
@@ -285,6 +290,28 @@ pub(crate) enum Comes {
     Memory,
     /// The descriptor of a pipe.
     Pipe,
+}
+
+/// Whether it is a pipe.
+fn is_pipe(fd: &Fd) -> bool {
+    fd.stat()
+        .is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFIFO)
+}
+
+/// The pipe behind `passed`, opened anew so that nobody else says whether writing to it waits.
+/// Without /proc it is as the peer has it.
+fn never_waiting(passed: Fd) -> Result<Fd> {
+    let path: Text<32> = Text::of(format_args!("/proc/self/fd/{}", passed.raw()));
+    let path = path.as_cstr().ok_or(Errno::NOENT)?;
+    let opened = match Fd::open(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC, 0) {
+        Err(Errno::NOENT) => return Ok(passed),
+        opened => opened?,
+    };
+    let (was, is) = (passed.stat()?, opened.stat()?);
+    match (was.dev, was.inode) == (is.dev, is.inode) {
+        true => Ok(opened),
+        false => Err(Errno::PERM),
+    }
 }
 
 /// Why there will be no more answers on this link.

@@ -5,20 +5,16 @@
 //!
 //! Peers may send what they like. A message that is not as it must be ends the connection.
 
-use crate::connection::{Connection, Listener, Met};
-use crate::cookie::Cookie;
 use crate::staging::{make_file, Staging};
-use crate::vector::Segment;
-use crate::wire::{open_name, Answer, Request, ANSWER, BOUNCE, CHUNK};
+use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
-    ADD, ATTACH_GET, ATTACH_PUT, BOX_EVENT, BOX_FILE, COMPARE_SWAP, COOKIE_GET, COOKIE_PUT,
-    DESCRIPTOR, GET, HELLO, HOLD, LOAD, MAGIC, PUT, REQUEST, STORE, SWAP,
+    ADD, ATTACH_GET, ATTACH_PUT, BOX_EVENT, BOX_FILE, COMPARE_SWAP, DESCRIPTOR, GET, HELLO, LOAD,
+    MAGIC, PUT, REQUEST, STORE, SWAP,
 };
 use crate::word::Operation;
-use places::{Guest, Party, PLACES};
+use places::{Guest, PLACES};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd, Poll};
-use regall_sys::process::Identity;
 use regall_sys::socket::{self, Credentials, Room};
 use regall_sys::time::nanos;
 use regall_sys::{Access, Errno, Result};
@@ -28,7 +24,7 @@ mod places;
 mod words;
 
 /// What is waited for beside peers.
-const BEFORE: usize = 3;
+const BEFORE: usize = 2;
 /// Requests of one peer that are answered before the others are looked at.
 const TURN: usize = 8;
 /// How long to wait when there are no descriptors left, in nanoseconds.
@@ -65,20 +61,6 @@ pub trait Owner {
     /// Whether what was entered may still have its effect: the owner may have stopped waiting
     /// for it.
     fn goes_on(&self) -> bool;
-    /// Whether other users may come, too, for regions that are for all.
-    fn wants_other_users(&self) -> bool;
-    /// A listener for them was opened, or could not be.
-    fn expects_other_users(&self, listens: bool);
-    /// A region for all, which is claimed if it is for a single use: its bytes. Errors as
-    /// [`crate::cookie::circle::Circle::transfer`].
-    fn hold(&self, cookie: Cookie, write: bool) -> Result<u64>;
-    /// The memory at `offset` of a region, as far as it is in one piece. EFAULT: it is not
-    /// registered, or that is behind the end.
-    fn part(&self, cookie: Cookie, offset: u64, write: bool) -> Result<Segment>;
-    /// Whether the region can still be used.
-    fn stands(&self, cookie: Cookie) -> bool;
-    /// A region that was held is not any more.
-    fn release(&self, cookie: Cookie);
     /// The file of the owner's box, or the pipe by which it is woken. ENOTCONN: there is none.
     fn of_box(&self, event: bool) -> Result<Fd>;
     /// Whether the helper is to go on.
@@ -98,7 +80,7 @@ pub trait Owner {
 
 /// A peer that has connected.
 struct Client {
-    socket: Connection,
+    socket: Fd,
     /// Who has connected. It alone is served: what another process sends, which was given the
     /// connection or has the number of one that ended, ends it.
     who: Credentials,
@@ -106,10 +88,6 @@ struct Client {
     said_hello_as: Option<(u32, u32)>,
     /// After its HELLO.
     bounce: Option<Fd>,
-    /// Of another user, perhaps: it may use regions for all, and nothing else.
-    other_user: bool,
-    /// The region that it uses, and whether to write.
-    held: Option<(Cookie, bool)>,
     /// When it last asked for something, in ticks; when it connected, until it is introduced.
     asked: u64,
 }
@@ -128,17 +106,11 @@ enum Handed {
 pub fn serve(owner: &dyn Owner, listener: &Fd) {
     let mut clients = [const { None::<Client> }; PLACES];
     let mut polls = [Poll::readable(-1); PLACES + BEFORE];
-    let mut other_users = None;
     let mut staging = Staging::new();
     // A young process may be one that ends soon.
     let mut pause = SOONEST;
     while owner.wanted() {
-        if owner.wants_other_users() && other_users.is_none() {
-            other_users = listen_for_other_users();
-            owner.expects_other_users(other_users.is_some());
-        }
-        let open = other_users.as_ref().map_or(-1, Listener::waits);
-        let all = [listener.raw(), open, owner.wakeup()].into_iter().chain(
+        let all = [listener.raw(), owner.wakeup()].into_iter().chain(
             clients
                 .iter()
                 .map(|c| c.as_ref().map_or(-1, |c| c.socket.raw())),
@@ -157,7 +129,6 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
         }
         let mut found = polls.iter();
         let new = found.next().map_or(0, |p| p.found);
-        let strange = found.next().map_or(0, |p| p.found);
         if found.next().is_some_and(|p| p.found != 0) {
             owner.heard();
         }
@@ -167,16 +138,11 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             }
             let attended = client.as_mut().map(|c| c.attend(owner, &mut staging));
             if attended.is_some_and(|attended| attended.is_err()) {
-                if let Some(mut gone) = client.take() {
-                    gone.goes(owner);
-                }
+                end(owner, client);
             }
         }
-        if let (Some(listener), true) = (&other_users, strange & libc::POLLIN != 0) {
-            welcome(owner, listener.accept(), true, &mut clients);
-        }
         if new & libc::POLLIN != 0 {
-            welcome(owner, socket::accept(listener), false, &mut clients);
+            welcome(owner, socket::accept(listener), &mut clients);
         } else if new != 0 {
             return;
         }
@@ -184,85 +150,57 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
 }
 
 /// Takes the next one in, if there is a place or somebody makes room: [`places`].
-fn welcome(owner: &dyn Owner, next: Result<Fd>, other_user: bool, clients: &mut [Option<Client>]) {
+fn welcome(owner: &dyn Owner, next: Result<Fd>, clients: &mut [Option<Client>]) {
     let socket = match next {
         Ok(socket) => socket,
         Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-            if make_room(owner, clients, None, other_user).is_none() {
+            if make_room(owner, clients, None).is_none() {
                 regall_sys::nap(PAUSE);
             }
             return;
         }
         Err(_) => return,
     };
-    let met = if other_user {
-        Met::ByName
-    } else {
-        Met::InFolder
-    };
-    let Ok(socket) = Connection::on(socket, met) else {
+    let Ok(who) = socket::peer(&socket) else {
         return;
     };
-    let Ok(who) = socket.peer() else {
-        return;
-    };
-    let new = Client {
-        socket,
-        who,
-        said_hello_as: None,
-        bounce: None,
-        other_user,
-        held: None,
-        asked: ticks(),
-    };
-    let party = new.party();
-    let alike = clients.iter().flatten().map(Client::party);
-    let place = match alike.filter(|p| p.is_like(party)).count() < party.places() {
-        true => clients.iter().position(Option::is_none),
-        false => make_room(owner, clients, Some(party), other_user),
+    let place = match clients.iter().position(Option::is_none) {
+        None => make_room(owner, clients, Some(who.pid)),
+        free => free,
     };
     if let Some(place) = place.and_then(|place| clients.get_mut(place)) {
-        *place = Some(new);
+        *place = Some(Client {
+            socket,
+            who,
+            said_hello_as: None,
+            bounce: None,
+            asked: ticks(),
+        });
     }
 }
 
-/// Ends the connection of who makes room for `party` ([`places::who_goes`]); its place. Other users
-/// have none but other users'.
+/// Ends the connection of who makes room for the process `pid` ([`places::who_goes`]); its place.
 #[cold]
-fn make_room(
-    owner: &dyn Owner,
-    clients: &mut [Option<Client>],
-    party: Option<Party>,
-    other_user: bool,
-) -> Option<usize> {
+fn make_room(owner: &dyn Owner, clients: &mut [Option<Client>], pid: Option<u32>) -> Option<usize> {
     let now = ticks();
-    let all = clients.iter().enumerate();
-    let all = all.filter_map(|(n, c)| c.as_ref().map(|c| (n, c)));
-    let all = all.filter(|(_, c)| c.other_user || !other_user);
-    let guests = all.map(|(n, c)| (n, c.as_guest(now)));
-    let alike = guests.filter(|(_, g)| party.is_none_or(|p| p.is_like(g.party)));
-    let place = places::who_goes(alike, party)?;
-    clients.get_mut(place)?.take()?.goes(owner);
+    let guests = clients.iter().enumerate();
+    let guests = guests.filter_map(|(n, c)| c.as_ref().map(|c| (n, c.as_guest(now))));
+    let place = places::who_goes(guests, pid)?;
+    end(owner, clients.get_mut(place)?);
     Some(place)
 }
 
+/// Ends a client's connection.
+fn end(owner: &dyn Owner, client: &mut Option<Client>) {
+    *client = None;
+    owner.unmap_bounce();
+}
+
 impl Client {
-    fn party(&self) -> Party {
-        match self.other_user {
-            true => Party::User(self.who.uid),
-            false => Party::Process(self.who.pid),
-        }
-    }
-
-    /// Whether it can ask for bytes.
-    fn is_introduced(&self) -> bool {
-        self.bounce.is_some() && (!self.other_user || self.held.is_some())
-    }
-
     fn as_guest(&self, now: u64) -> Guest {
         Guest {
-            party: self.party(),
-            introduced: self.is_introduced(),
+            pid: self.who.pid,
+            introduced: self.bounce.is_some(),
             quiet: nanos(now.wrapping_sub(self.asked)),
         }
     }
@@ -273,7 +211,7 @@ impl Client {
     fn attend(&mut self, owner: &dyn Owner, staging: &mut Staging) -> Result<()> {
         for _ in 0..TURN {
             let mut bytes = [0; REQUEST];
-            let message = match self.socket.receive(&mut bytes, Room::Sender) {
+            let message = match socket::receive(&self.socket, &mut bytes, Room::Sender) {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 other => other?,
             };
@@ -294,7 +232,7 @@ impl Client {
             };
             owner.leave();
             let (done, handed) = done?;
-            if self.is_introduced() {
+            if self.bounce.is_some() {
                 self.asked = ticks();
             }
             if !owner.goes_on() {
@@ -315,20 +253,16 @@ impl Client {
                 Handed::File(fd) => Some(fd.raw()),
             };
             socket::send(&self.socket, &bytes, fd)?;
-            if request.what == HOLD {
-                // A wrong cookie can be tried once a connection: guessing takes its time.
-                done?;
-            }
         }
         Ok(())
     }
 
     /// Whether the process may still have what it was let in for: it may have given rights up
-    /// since, for good. (Of other users' processes nothing was asked.)
+    /// since, for good.
     fn is_who_it_was(&mut self, owner: &dyn Owner, sender: &Credentials) -> bool {
         let now = (sender.uid, sender.gid);
         let as_then = *self.said_hello_as.get_or_insert(now) == now;
-        self.other_user || self.bounce.is_none() || as_then && owner.still_admits(&self.who)
+        self.bounce.is_none() || as_then && owner.still_admits(&self.who)
     }
 
     /// What came of a request, and what is to be sent with it. An error: it is none.
@@ -344,8 +278,7 @@ impl Client {
                 let handed = made.map_or(Handed::Nothing, |()| Handed::Bounce);
                 return Ok((made.map(|()| 0), handed));
             }
-            (HOLD, Some(_)) => return Ok((self.hold(owner, request), Handed::Nothing)),
-            (ADD | COMPARE_SWAP | SWAP | LOAD | STORE, Some(_)) if !self.other_user => {
+            (ADD | COMPARE_SWAP | SWAP | LOAD | STORE, Some(_)) => {
                 let operation = request.operation()?;
                 let waits = || !socket::has_ended(&self.socket);
                 let done = words::operate(owner, &operation, request.id, waits);
@@ -354,8 +287,7 @@ impl Client {
             (
                 GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR | BOX_FILE | BOX_EVENT,
                 Some(bounce),
-            ) if !self.other_user => bounce,
-            (COOKIE_GET | COOKIE_PUT, Some(bounce)) => bounce,
+            ) => bounce,
             _ => return Err(Errno::PROTO),
         };
         let fits = (1..=CHUNK).contains(&request.len)
@@ -367,7 +299,6 @@ impl Client {
             owner,
             bounce,
             staging,
-            own_user: !self.other_user,
             has_hung_up: &|| socket::has_ended(&self.socket),
         };
         match request.what {
@@ -383,26 +314,18 @@ impl Client {
                 Err(e) => (Err(e), Handed::Nothing),
             }),
             _ if !fits => Err(Errno::PROTO),
-            COOKIE_GET | COOKIE_PUT => {
-                let write = request.what == COOKIE_PUT;
-                let held = self.held.filter(|(_, to_write)| *to_write == write);
-                let (cookie, _) = held.ok_or(Errno::PROTO)?;
-                Ok((job.copy_by_cookie(request, cookie), Handed::Nothing))
-            }
             _ => Ok((job.copy(request), Handed::Nothing)),
         }
     }
 
     fn hello(&mut self, owner: &dyn Owner, request: &Request) -> Result<()> {
-        if !self.other_user {
-            if request.image != owner.image() {
-                return Err(Errno::STALE);
-            }
-            // What it sends from now on it sends after it was looked at, and then it lives: so
-            // it is the process that was looked at, and not one that has its number since.
-            if !owner.admits(&self.who) || socket::has_more(&self.socket) {
-                return Err(Errno::PERM);
-            }
+        if request.image != owner.image() {
+            return Err(Errno::STALE);
+        }
+        // What it sends from now on it sends after it was looked at, and then it lives: so it is
+        // the process that was looked at, and not one that has its number since.
+        if !owner.admits(&self.who) || socket::has_more(&self.socket) {
+            return Err(Errno::PERM);
         }
         if request.len != BOUNCE {
             return Err(Errno::INVAL);
@@ -412,39 +335,10 @@ impl Client {
     }
 }
 
-impl Client {
-    fn hold(&mut self, owner: &dyn Owner, request: &Request) -> Result<u64> {
-        self.let_go(owner);
-        let (cookie, write) = (Cookie(request.id), request.addr != 0);
-        let bytes = owner.hold(cookie, write)?;
-        self.held = Some((cookie, write));
-        Ok(bytes)
-    }
-
-    fn let_go(&mut self, owner: &dyn Owner) {
-        if let Some((cookie, _)) = self.held.take() {
-            owner.release(cookie);
-        }
-    }
-
-    /// Its connection ends.
-    fn goes(&mut self, owner: &dyn Owner) {
-        self.let_go(owner);
-        owner.unmap_bounce();
-    }
-}
-
 /// A bounce buffer. Its peer can make it shorter, which read and write say, and does so when it has
 /// no answer: what is not there can't be put any more.
 fn make_bounce() -> Result<Fd> {
     make_file(BOUNCE)
-}
-
-/// Listens under the name at which other users look for this process.
-fn listen_for_other_users() -> Option<Listener> {
-    let us = Identity::own().ok()?;
-    let socket = socket::listen_abstract(open_name(&us).as_bytes(), BACKLOG);
-    socket.ok().map(Listener::on)
 }
 
 /// A copy between the owner's memory and a peer's bounce buffer.
@@ -452,8 +346,6 @@ struct Job<'a> {
     owner: &'a dyn Owner,
     bounce: &'a Fd,
     staging: &'a mut Staging,
-    /// The peer is the owner's user's.
-    own_user: bool,
     /// Whether the peer waits for the answer no more. It has told its caller that this failed.
     has_hung_up: &'a dyn Fn() -> bool,
 }
@@ -464,42 +356,6 @@ impl Job<'_> {
         match self.owner.goes_on() && !(self.has_hung_up)() {
             true => Ok(()),
             false => Err(Errno::PERM),
-        }
-    }
-
-    /// Copies one chunk between a region and the bounce buffer.
-    fn copy_by_cookie(&mut self, request: &Request, cookie: Cookie) -> Result<u64> {
-        let owner = self.owner;
-        let write = request.what == COOKIE_PUT;
-        let mut done = 0;
-        let mut result = Ok(());
-        while done < request.len && result.is_ok() {
-            let at = request.addr.checked_add(done).ok_or(Errno::FAULT)?;
-            let copied = owner.part(cookie, at, write).and_then(|part| {
-                let len = part.len.min(request.len - done);
-                wait_for(part.addr, len, write);
-                // The wait may have been long: see `copy`.
-                if !owner.stands(cookie) || owner.part(cookie, at, write) != Ok(part) {
-                    return Err(Errno::STALE);
-                }
-                self.may_go_on()?;
-                // SAFETY: the owner has offered it for that; the kernel says EFAULT, not a signal,
-                // if it is there no more.
-                unsafe { self.move_bytes(write, part.addr, len, (request.offset, done)) }
-            });
-            match copied {
-                Ok(0) => break,
-                Ok(bytes) => done += bytes,
-                Err(Errno::INTR) => (),
-                Err(e) => result = Err(e),
-            }
-        }
-        // Memory that goes takes its regions with it first: what was read was of this one.
-        match owner.stands(cookie) {
-            false => Err(Errno::STALE),
-            true if done > 0 && !write => self.pass_on(request.offset, done),
-            true if done > 0 => Ok(done),
-            true => result.map(|()| 0),
         }
     }
 
@@ -524,8 +380,15 @@ impl Job<'_> {
         // comes between this look and a put is a moment, as with any mechanism.)
         is_good()?;
         self.may_go_on()?;
-        // SAFETY: the owner lets peers do that; as in `copy_by_cookie`.
-        match unsafe { self.move_bytes(write, addr, len, (offset, 0)) } {
+        // (To read from a file takes no lock of the file's.)
+        let copied = match write {
+            // SAFETY: the owner lets peers do that; the kernel says EFAULT, not a signal, if it is
+            // there no more.
+            true => unsafe { self.bounce.copy_at(Access::Read, addr, len, offset) },
+            // SAFETY: likewise.
+            false => unsafe { self.staging.take(addr, len) },
+        };
+        match copied {
             Err(Errno::INTR) => Ok(0),
             Ok(bytes @ 1..) if !write => {
                 // The peer may have what was read only if it still may.
@@ -536,32 +399,12 @@ impl Job<'_> {
         }
     }
 
-    /// From the bounce buffer into memory, if `write`; else from memory into what is staged, `done`
-    /// bytes behind its begin. How many. (To read from a file takes no lock of the file's.)
-    ///
-    /// # Safety
-    /// As [`Fd::copy_at`].
-    unsafe fn move_bytes(
-        &mut self,
-        write: bool,
-        addr: u64,
-        len: u64,
-        (offset, done): (u64, u64),
-    ) -> Result<u64> {
-        match write {
-            // SAFETY: by the contract above.
-            true => unsafe { self.bounce.copy_at(Access::Read, addr, len, offset + done) },
-            // SAFETY: likewise.
-            false => unsafe { self.staging.take(addr, len, done) },
-        }
-    }
-
     /// Hands the peer what is staged, at `offset` of its bounce buffer; how many bytes.
     fn pass_on(&mut self, offset: u64, bytes: u64) -> Result<u64> {
         let at = match self.owner.map_bounce(self.bounce) {
             Ok(at) => at,
             // Who has the same user could stop this process, too.
-            Err(Errno::AGAIN) if self.own_user => {
+            Err(Errno::AGAIN) => {
                 self.may_go_on()?;
                 return self.staging.write_to(self.bounce, offset, bytes);
             }

@@ -7,7 +7,6 @@
 //! mapping of the other one: a page fault of shared memory takes no such lock, and what has been
 //! cut off is EFAULT.
 
-use crate::vector::Segment;
 use crate::wire::CHUNK;
 use regall_sys::file::{self, Fd};
 use regall_sys::process::is_filtered;
@@ -31,25 +30,15 @@ impl Staging {
         self.file.as_ref().ok_or(Errno::NOMEM)
     }
 
-    /// Reads `len` bytes of this process at `addr` into the file, at `offset`; how many. EFAULT:
+    /// Reads `len` bytes of this process at `addr` into the file, to its begin; how many. EFAULT:
     /// they are not mapped.
     ///
     /// # Safety
     /// As [`Fd::copy_at`].
-    pub(crate) unsafe fn take(&mut self, addr: u64, len: u64, offset: u64) -> Result<u64> {
+    pub(crate) unsafe fn take(&mut self, addr: u64, len: u64) -> Result<u64> {
         let file = self.file()?;
         // SAFETY: by the contract above.
-        unsafe { file.copy_at(Access::Write, addr, len, offset) }
-    }
-
-    /// The same with several pieces of memory, to the file's begin.
-    ///
-    /// # Safety
-    /// As [`Fd::copy_all_at`].
-    pub(crate) unsafe fn take_all(&mut self, segments: &[Segment]) -> Result<u64> {
-        let file = self.file()?;
-        // SAFETY: by the contract above.
-        unsafe { file.copy_all_at(Access::Write, segments, 0) }
+        unsafe { file.copy_at(Access::Write, addr, len, 0) }
     }
 
     /// Writes the file's first `bytes` to `addr`; how many. EFAULT: the file that is mapped there

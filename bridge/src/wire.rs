@@ -2,7 +2,6 @@
 //! Neither trusts the other.
 
 use crate::word::{Act, Operation, Width};
-use regall_sys::process::Identity;
 use regall_sys::text::Text;
 use regall_sys::{Errno, Result};
 
@@ -26,14 +25,7 @@ pub const GET: u32 = 2;
 pub const PUT: u32 = 3;
 /// The file behind a shared mapping.
 pub const DESCRIPTOR: u32 = 4;
-
-/// A region is going to be used: its cookie is in [`Request::id`], and 1 in [`Request::addr`]
-/// if it is to be written. The answer's bytes are the region's.
-pub const HOLD: u32 = 5;
-/// As [`GET`] and [`PUT`], from the held region, at the offset in [`Request::addr`].
-pub const COOKIE_GET: u32 = 6;
-/// See [`COOKIE_GET`].
-pub const COOKIE_PUT: u32 = 7;
+// (5 to 7 were about regions of other users.)
 /// As [`GET`] and [`PUT`], as process_vm_readv and process_vm_writev have it: the memory need
 /// not be registered, unless the owner has opted it out.
 pub const ATTACH_GET: u32 = 8;
@@ -63,7 +55,7 @@ pub struct Request {
     /// [`MAGIC`].
     pub magic: u32,
     /// [`HELLO`], which comes first, and whose answer has the bounce buffer's descriptor;
-    /// [`GET`]; [`PUT`]; [`DESCRIPTOR`]; or about a region.
+    /// [`GET`]; [`PUT`]; [`DESCRIPTOR`]; or another of these.
     pub what: u32,
     /// Counts requests; the answer has the same.
     pub number: u64,
@@ -205,13 +197,3 @@ pub fn socket_path(folder: &[u8], name: &[u8]) -> Text<108> {
 
 /// What the name of a helper's socket ends in.
 pub const SOCKET: &str = "sock";
-
-/// The abstract name of a process's socket for other users.
-pub fn open_name(process: &Identity) -> Text<96> {
-    let Identity {
-        pid,
-        start,
-        namespace,
-    } = process;
-    Text::of(format_args!("regall.{pid}.{start}.{namespace}"))
-}

@@ -18,7 +18,7 @@ struct reply {
 	uint32_t magic, error;
 	uint64_t number, bytes, reserved;
 };
-enum { HELLO = 1, GET, PUT, DESCRIPTOR, HOLD };
+enum { HELLO = 1, GET, PUT, DESCRIPTOR };
 #define MAGIC 0x72676802u
 #define BOUNCE (512ul << 10)
 

@@ -20,10 +20,8 @@
 #define KNEM_FLAG_PINLOCAL (1u << 4)
 #define KNEM_FLAG_SINGLEUSE (1u << 5)
 #define KNEM_FLAG_NOTIFY_FD (1u << 6)
-#define KNEM_FLAG_ANY_USER_ACCESS (1u << 7)
 #define KNEM_FLAG_ANY_THREAD_MASK (KNEM_FLAG_DMATHREAD | KNEM_FLAG_MEMCPYTHREAD)
 #define KNEM_FLAG_ANY_ASYNC_MASK (KNEM_FLAG_ASYNCDMACOMPLETE | KNEM_FLAG_ANY_THREAD_MASK)
-#define KNEM_FLAG_ANY_CREATE_MASK (KNEM_FLAG_SINGLEUSE | KNEM_FLAG_ANY_USER_ACCESS)
 
 #define KNEM_BIND_FLAG_CUSTOM (1u << 0)
 #define KNEM_BIND_FLAG_CURRENT (1u << 1)
@@ -84,7 +82,7 @@ struct knem_cmd_inline_copy_bounded {
 #define KNEM_CMD_COPY_BOUNDED _IOR('K', 0x34, struct knem_cmd_copy_bounded)
 #define KNEM_CMD_INLINE_COPY_BOUNDED _IOR('K', 0x35, struct knem_cmd_inline_copy_bounded)
 
-_Static_assert(KNEM_FLAG_NOTIFY_FD == 0x40 && KNEM_FLAG_ANY_USER_ACCESS == 0x80, "number");
+_Static_assert(KNEM_FLAG_NOTIFY_FD == 0x40, "number");
 _Static_assert(KNEM_CMD_GET_INFO == 0x40104b10, "number");
 _Static_assert(KNEM_CMD_BIND_OFFLOAD == 0x80104b11, "number");
 _Static_assert(KNEM_CMD_CREATE_REGION == 0xc0204b21, "number");

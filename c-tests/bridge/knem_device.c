@@ -55,7 +55,7 @@ struct segments {
 struct region {
 	struct segments memory;
 	uint32_t protection;
-	bool single_use, any_user;
+	bool single_use;
 	int users; /* the table is one */
 };
 
@@ -340,12 +340,14 @@ static int64_t create_region(struct call *c, struct context *ctx)
 	struct knem_cmd_create_region p;
 	if (!standin_read(c->tid, c->arg, &p, sizeof p))
 		return -EFAULT;
+	/* Regions for all users are not made here. */
+	if (p.flags & ~KNEM_FLAG_SINGLEUSE)
+		return -EINVAL;
 	struct region *r = calloc(1, sizeof *r);
 	if (!r)
 		return -ENOMEM;
 	*r = (struct region){ .protection = p.protection,
 			      .single_use = p.flags & KNEM_FLAG_SINGLEUSE,
-			      .any_user = p.flags & KNEM_FLAG_ANY_USER_ACCESS,
 			      .users = 1 };
 	int e = read_segments(c, p.iovec_array, p.iovec_nr, &r->memory);
 	if (!e && !can_pin(&r->memory, p.protection & PROT_WRITE))
@@ -405,7 +407,7 @@ static int find_region_locked(const struct call *c, uint64_t cookie, uint32_t pr
 	struct region *r = number < ctx->room ? ctx->regions[number] : NULL;
 	if (!r)
 		return EINVAL;
-	if (!r->any_user && ctx->handle->uid != c->uid)
+	if (ctx->handle->uid != c->uid)
 		return EPERM;
 	if (!(r->protection & protection))
 		return EACCES;

@@ -167,6 +167,8 @@ static void refusals(void)
 	IS(-EINVAL, regall_region_create(s, 1, 0, 0, &cookie));
 	IS(-EINVAL, regall_region_create(s, 1, 4, 0, &cookie));
 	IS(-EINVAL, regall_region_create(s, 1, BOTH, 8, &cookie));
+	IS(-EOPNOTSUPP, regall_region_create(s, 1, BOTH, REGALL_REGION_ANY_USER, &cookie));
+	IS(-EOPNOTSUPP, regall_region_create(s, 1, BOTH, REGALL_REGION_ANY_USER | REGALL_REGION_NOTIFY, &cookie));
 	const struct {
 		void *p;
 		uint64_t len;

@@ -22,7 +22,7 @@
 #include <sys/fsuid.h>
 #include <sys/prctl.h>
 
-#pragma weak regall_region_create
+#pragma weak regall_box_fd
 
 #define USER 54321
 #define OTHER 54322
@@ -327,11 +327,8 @@ static int ends(const char *name)
 	/* For good, in children, too, and whatever is asked for. */
 	/* (For this thread alone: after a raw call libc's threads differ, which it ends the program for.) */
 	NEED(syscall(SYS_setresuid, -1, 0, -1) == 0 || errno == EPERM);
-	uint64_t cookie;
-	static char bytes[64];
-	struct regall_segment all = { (uintptr_t)bytes, sizeof bytes };
-	if (regall_region_create)
-		regall_region_create(&all, 1, REGALL_REGION_READ, REGALL_REGION_ANY_USER, &cookie);
+	if (regall_box_fd)
+		regall_box_fd();
 	IS(0, helpers());
 	pid_t pid = fork();
 	NEED(pid >= 0);

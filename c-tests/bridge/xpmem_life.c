@@ -15,7 +15,7 @@
 #include "peers.h"
 #include "xpmem_abi.h"
 
-#pragma weak regall_region_create
+#pragma weak regall_box_fd
 
 #define BYTES (16 * PAGE)
 #define TRAPS 64
@@ -178,9 +178,7 @@ static void own_segments(void)
 	int fd = open(XPMEM_DEVICE, O_RDWR | O_CLOEXEC);
 	struct xpmem_cmd_make make = { (uint64_t)(uintptr_t)p, PAGE, XPMEM_PERMIT_MODE, 0600, 0 };
 	NEED(fd >= 0 && ioctl(fd, XPMEM_CMD_MAKE, &make) == 0);
-	struct regall_segment s = { (uint64_t)(uintptr_t)p, PAGE };
-	uint64_t cookie;
-	IS(0, regall_region_create(&s, 1, REGALL_REGION_READ, REGALL_REGION_ANY_USER, &cookie));
+	EXPECT(regall_box_fd() >= 0);
 	pid_t child = fork();
 	NEED(child >= 0);
 	if (child == 0) {

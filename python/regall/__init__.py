@@ -270,7 +270,7 @@ class Region:
     Region(cookie) reads and writes that of whoever has told the cookie."""
 
     READ, WRITE = 1, 2
-    SINGLE_USE, ANY_USER, NOTIFY = 1, 2, 4
+    SINGLE_USE, NOTIFY = 1, 4
 
     def __init__(self, cookie):
         self.cookie = cookie

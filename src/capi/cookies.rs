@@ -13,6 +13,9 @@ use regall_bridge::cookie::{Cookie, Rights};
 use regall_bridge::transfer::Way;
 use regall_bridge::vector::Segment;
 
+/// KNEM's flag for regions of all users. A region is for one user's processes.
+const ANY_USER: c_uint = 2;
+
 /// `struct regall_use`.
 #[repr(C)]
 pub struct Use {
@@ -35,6 +38,9 @@ pub unsafe extern "C" fn regall_region_create(
     if !phase::tracking() {
         return super::INERT;
     }
+    if flags & ANY_USER != 0 {
+        return error(Errno::NOTSUP);
+    }
     // SAFETY: by the contract above.
     let segments = unsafe { vector(segments, count) };
     let (Some(segments), Some(rights), false) =
@@ -45,7 +51,7 @@ pub unsafe extern "C" fn regall_region_create(
     let _pass = strict::pass();
     helper::for_interface();
     super::bring_in();
-    match cookies::create(segments, rights, helper::invite_other_users) {
+    match cookies::create(segments, rights) {
         Ok(made) => {
             // SAFETY: by the contract above.
             unsafe { cookie.write(made.0) };

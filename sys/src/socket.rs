@@ -24,6 +24,8 @@ pub enum Room {
     Nothing,
     /// Who sends it, on connections to a listener.
     Sender,
+    /// A descriptor.
+    File,
 }
 
 impl Room {
@@ -32,6 +34,7 @@ impl Room {
         match self {
             Self::Nothing => 0,
             Self::Sender => 32,
+            Self::File => size_of::<Ancillary>(),
         }
     }
 }
@@ -46,16 +49,9 @@ pub struct Message {
     pub cut: bool,
     /// Descriptors came with it.
     pub has_files: bool,
-}
-
-/// The descriptors of a message that waits to be received.
-pub enum Handed {
-    /// There is one: this is a duplicate.
-    One(Fd),
-    /// There is one, and the process has no room for it.
-    NoRoom,
-    /// There are none, or several.
-    Other,
+    /// The descriptor that came with it ([`Room::File`]). `None`, and they came: there were several,
+    /// or this process has no free one.
+    pub file: Option<Fd>,
 }
 
 /// One descriptor with its header (cmsg(3)): CMSG_SPACE(sizeof(int)) bytes.
@@ -72,8 +68,8 @@ struct Ancillary {
 const ONE_FD: usize = 20;
 /// Bytes in front of what a message of the kernel's holds.
 const HEAD: usize = 16;
-/// Words for CMSG_SPACE(sizeof(struct ucred)), and for two descriptors.
-const ROOM: usize = 4 + 3;
+/// Words for CMSG_SPACE(sizeof(struct ucred)).
+const ROOM: usize = 4;
 
 /// What has come with a message: the sender, and the descriptors.
 struct Extras {
@@ -136,19 +132,6 @@ fn address(path: &CStr) -> Result<(libc::sockaddr_un, usize)> {
     Ok((address, 2 + bytes.len()))
 }
 
-/// `name` as an address in the kernel's own space of names (unix(7), abstract). EINVAL if it
-/// is longer than 107 bytes.
-fn abstract_address(name: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as u16;
-    let room = address.sun_path.get_mut(1..name.len() + 1);
-    for (to, from) in room.ok_or(Errno::INVAL)?.iter_mut().zip(name) {
-        *to = *from as core::ffi::c_char;
-    }
-    Ok((address, 3 + name.len()))
-}
-
 /// A socket to listen with. Of each message on connections to it the kernel says which process
 /// sent it (SO_PASSCRED). Only who has CAP_SYS_ADMIN over its own pid namespace can name another
 /// process there, and only one of that namespace. And who sends a descriptor gets EPERM, where
@@ -156,7 +139,7 @@ fn abstract_address(name: &[u8]) -> Result<(libc::sockaddr_un, usize)> {
 fn new_listener() -> Result<Fd> {
     const PASS_RIGHTS: i32 = 83;
     let socket = new()?;
-    ask_for_senders(&socket)?;
+    set(&socket, libc::SO_PASSCRED, 1)?;
     let _ = set(&socket, PASS_RIGHTS, 0);
     Ok(socket)
 }
@@ -171,12 +154,6 @@ fn set(socket: &Fd, option: i32, value: i32) -> Result<()> {
         size_of_val(&value)
     )
     .map(drop)
-}
-
-/// Who has sent a message is told from here on ([`Room::Sender`]). At the end of the connection
-/// nobody has.
-pub fn ask_for_senders(socket: &Fd) -> Result<()> {
-    set(socket, libc::SO_PASSCRED, 1)
 }
 
 /// Whether there is something to be received at once, or the other end is closed.
@@ -213,21 +190,6 @@ pub fn shut_down(socket: &Fd) {
     let _ = call!(libc::SYS_shutdown, socket.raw(), libc::SHUT_RDWR);
 }
 
-/// Listens under an abstract name, for anybody in this network namespace.
-pub fn listen_abstract(name: &[u8], backlog: u32) -> Result<Fd> {
-    let socket = new_listener()?;
-    let (address, bytes) = abstract_address(name)?;
-    call!(libc::SYS_bind, socket.raw(), &raw const address, bytes)?;
-    call!(libc::SYS_listen, socket.raw(), backlog)?;
-    Ok(socket)
-}
-
-/// As [`connect`], to an abstract name.
-pub fn connect_abstract(name: &[u8], patience: u64) -> Result<Fd> {
-    let (address, bytes) = abstract_address(name)?;
-    connect_to(&address, bytes, patience)
-}
-
 /// Listens at `path`, which must not exist yet; for its owner alone.
 pub fn listen(path: &CStr, backlog: u32) -> Result<Fd> {
     let socket = new_listener()?;
@@ -248,10 +210,6 @@ pub fn listen(path: &CStr, backlog: u32) -> Result<Fd> {
 /// receiving end with EAGAIN after `patience` (nanoseconds).
 pub fn connect(path: &CStr, patience: u64) -> Result<Fd> {
     let (address, bytes) = address(path)?;
-    connect_to(&address, bytes, patience)
-}
-
-fn connect_to(address: &libc::sockaddr_un, bytes: usize, patience: u64) -> Result<Fd> {
     let socket = new()?;
     let time = [patience / 1_000_000_000, patience % 1_000_000_000 / 1000];
     for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
@@ -264,8 +222,7 @@ fn connect_to(address: &libc::sockaddr_un, bytes: usize, patience: u64) -> Resul
             size_of_val(&time)
         )?;
     }
-    let address: *const libc::sockaddr_un = address;
-    call!(libc::SYS_connect, socket.raw(), address, bytes)?;
+    call!(libc::SYS_connect, socket.raw(), &raw const address, bytes)?;
     Ok(socket)
 }
 
@@ -322,62 +279,20 @@ pub fn send(socket: &Fd, message: &[u8], fd: Option<i32>) -> Result<()> {
 }
 
 /// Receives one message into `buffer`. EAGAIN: none has come in time.
-///
-/// The kernel lets go of the descriptors that come with it. Where the sender is to be feared that
-/// is not to be done: the last one to let go of a socket may wait for as long as SO_LINGER says.
-/// See [`look`] and [`handed`].
 pub fn receive(socket: &Fd, buffer: &mut [u8], room: Room) -> Result<Message> {
-    take(socket, buffer, room, 0)
-}
-
-/// As [`receive`]; the message stays there, and so do its descriptors. The bytes are all that it
-/// has. EAGAIN, if nobody `waits` for one: there is none now.
-pub fn look(socket: &Fd, buffer: &mut [u8], room: Room, waits: bool) -> Result<Message> {
-    let flags = if waits { 0 } else { libc::MSG_DONTWAIT };
-    take(
-        socket,
-        buffer,
-        room,
-        flags | libc::MSG_PEEK | libc::MSG_TRUNC,
-    )
-}
-
-fn take(socket: &Fd, buffer: &mut [u8], room: Room, flags: i32) -> Result<Message> {
     let mut extras = [0u64; ROOM];
     let mut part = [buffer.as_mut_ptr() as u64, buffer.len() as u64];
     let mut header = header(&mut part, extras.as_mut_ptr().cast(), room.bytes());
-    let flags = (flags | libc::MSG_CMSG_CLOEXEC) as u32;
+    let flags = libc::MSG_CMSG_CLOEXEC as u32;
     let bytes = call!(libc::SYS_recvmsg, socket.raw(), &raw mut header, flags)?;
     let extras = Extras::of(&extras, header.msg_controllen.min(room.bytes()));
+    let lost_some = header.msg_flags & libc::MSG_CTRUNC != 0;
     Ok(Message {
         bytes: bytes as usize,
         sender: extras.sender,
         cut: header.msg_flags & libc::MSG_TRUNC != 0,
-        has_files: header.msg_flags & libc::MSG_CTRUNC != 0 || extras.many != 0,
-    })
-}
-
-/// What descriptors come with the message that waits, which stays there and keeps them: closing a
-/// duplicate waits for nothing. Errors as [`receive`]'s.
-pub fn handed(socket: &Fd) -> Result<Handed> {
-    let mut byte = 0u8;
-    let mut extras = [0u64; ROOM];
-    let mut part = [&raw mut byte as u64, 1];
-    let room = size_of_val(&extras);
-    let mut header = header(&mut part, extras.as_mut_ptr().cast(), room);
-    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_PEEK;
-    call!(
-        libc::SYS_recvmsg,
-        socket.raw(),
-        &raw mut header,
-        flags as u32
-    )?;
-    let cut = header.msg_flags & libc::MSG_CTRUNC != 0;
-    let extras = Extras::of(&extras, header.msg_controllen.min(room));
-    Ok(match (extras.fd, extras.many) {
-        (Some(fd), 1) if !cut => Handed::One(fd),
-        (None, _) if cut => Handed::NoRoom,
-        _ => Handed::Other,
+        has_files: lost_some || extras.many != 0,
+        file: extras.fd.filter(|_| extras.many == 1 && !lost_some),
     })
 }
 
@@ -408,7 +323,7 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
-    fn descriptors_are_seen_and_stay_where_they_are() {
+    fn one_descriptor_is_taken_and_no_other() {
         let mut pair = [0i32; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         let made = call!(
@@ -421,33 +336,26 @@ mod tests {
         made.unwrap();
         let [near, far] = pair.map(Fd::owned);
         let mut buffer = [0; 1];
-        let mut seen = |many: usize| {
+        let mut received = |many: usize, room| {
             let mut words = [16 + 4 * many as u64, 0, 0, 0];
             words[1] =
                 u64::from(libc::SCM_RIGHTS as u32) << 32 | u64::from(libc::SOL_SOCKET as u32);
             words[2] = u64::from(near.raw() as u32) << 32 | u64::from(near.raw() as u32);
             words[3] = words[2];
             let mut part = [buffer.as_ptr() as u64, 1];
-            let room = if many == 0 { 0 } else { 16 + 4 * many };
-            let message = header(&mut part, words.as_mut_ptr().cast(), room);
+            let bytes = if many == 0 { 0 } else { 16 + 4 * many };
+            let message = header(&mut part, words.as_mut_ptr().cast(), bytes);
             call!(libc::SYS_sendmsg, near.raw(), &raw const message, 0).unwrap();
-            let seen = look(&far, &mut buffer, Room::Nothing, true).unwrap();
-            assert_eq!(seen.has_files, many != 0, "{many}");
-            let handed = handed(&far).unwrap();
-            // It is still there.
-            assert!(has_more(&far));
-            let got = receive(&far, &mut buffer, Room::Nothing).unwrap();
+            let got = receive(&far, &mut buffer, room).unwrap();
             assert!(got.bytes == 1 && got.has_files == (many != 0) && !has_more(&far));
-            handed
+            got.file
         };
-        assert!(matches!(seen(0), Handed::Other));
-        let Handed::One(fd) = seen(1) else {
-            panic!("one was sent");
-        };
+        assert!(received(0, Room::File).is_none() && received(1, Room::Nothing).is_none());
+        let fd = received(1, Room::File).expect("one was sent");
         assert_eq!(fd.stat().unwrap().inode, near.stat().unwrap().inode);
         drop(fd);
         for many in [2, 3] {
-            assert!(matches!(seen(many), Handed::Other), "{many}");
+            assert!(received(many, Room::File).is_none(), "{many}");
         }
         // What the kernel has cut off is nothing to be read.
         assert!(Extras::of(&[u64::MAX; ROOM], 15).fd.is_none());
@@ -474,13 +382,9 @@ mod tests {
         assert!(has_more(&far));
         send(&near, b"four", None).unwrap();
         let mut buffer = [0; 3];
-        let seen = look(&far, &mut buffer, Room::Sender, true).unwrap();
-        assert!(seen.bytes == 3 && &buffer == b"one" && !seen.cut);
         let first = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert!(first.bytes == 3 && &buffer == b"one" && !first.cut);
         assert_eq!(first.sender, Some(us));
-        let seen = look(&far, &mut buffer, Room::Sender, true).unwrap();
-        assert!(seen.bytes == 4 && &buffer == b"fou" && seen.cut);
         let second = receive(&far, &mut buffer, Room::Sender).unwrap();
         assert!(second.bytes == 3 && second.cut);
         assert_eq!(second.sender, Some(us));
@@ -488,21 +392,15 @@ mod tests {
         match send(&near, b"fd", Some(listener.raw())) {
             Err(e) => assert_eq!(e, Errno::PERM),
             Ok(()) => {
-                let seen = look(&far, &mut buffer, Room::Sender, false).unwrap();
-                assert!(seen.has_files && seen.sender == Some(us));
                 let got = receive(&far, &mut buffer, Room::Sender).unwrap();
-                assert!(got.has_files);
+                assert!(got.has_files && got.sender == Some(us));
             }
         }
         send(&far, b"two", Some(listener.raw())).unwrap();
-        let Ok(Handed::One(fd)) = handed(&near) else {
-            panic!("one was sent");
-        };
-        assert_eq!(fd.stat().unwrap().inode, listener.stat().unwrap().inode);
-        let other_way = receive(&near, &mut buffer, Room::Nothing).unwrap();
+        let other_way = receive(&near, &mut buffer, Room::File).unwrap();
         assert!(other_way.sender.is_none() && other_way.has_files);
-        let none = look(&near, &mut buffer, Room::Nothing, false);
-        assert_eq!(none.err(), Some(Errno::AGAIN));
+        let fd = other_way.file.expect("one was sent");
+        assert_eq!(fd.stat().unwrap().inode, listener.stat().unwrap().inode);
         let got = receive(&far, &mut buffer, Room::Sender);
         assert_eq!(got.err(), Some(Errno::AGAIN));
         let before = std::time::Instant::now();

@@ -1,7 +1,7 @@
 //! What another user, a program with more rights, a folder that somebody else has put there
 //! and the environment can and can't do. SECURITY.md says it in words.
 //!
-//! Elsewhere: another user's `regall peek`, regions of other users and cookies in
+//! Elsewhere: another user's `regall peek`, cookies in
 //! tests/bridge.rs and tests/regions.rs; forged directories in tests/hostile.rs.
 
 use std::ffi::CString;

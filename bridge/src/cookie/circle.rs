@@ -8,9 +8,9 @@ mod third;
 use held::{Both, Held};
 
 use super::table::Table;
-use super::{others, Cookie};
+use super::Cookie;
 use crate::host::Host;
-use crate::kind::{Kind, Order};
+use crate::kind::Order;
 use crate::lock::Lock;
 use crate::peer::Peer;
 use crate::transfer::{Outcome, Way};
@@ -118,14 +118,6 @@ impl Circle {
         let found = self.hold(host, order, way, cookie);
         let held = match &found {
             Ok(held) => held,
-            Err(Errno::PERM) if order.has(Kind::Helper) => {
-                // SAFETY: by the contract above.
-                let done = unsafe { others::transfer(host, way, cookie, offset, local) };
-                if done.bytes > 0 {
-                    host.count(Kind::Helper, done.bytes);
-                }
-                return done;
-            }
             Err(e) => return Outcome::failed(*e),
         };
         if let Err(e) = held.region.claim() {

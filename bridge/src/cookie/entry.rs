@@ -28,8 +28,6 @@ pub(super) fn segment(part: Part, slot: &Slot, n: usize) -> Option<Segment> {
 pub struct Entry<'a> {
     part: Part,
     slot: &'a Slot,
-    /// Where its uses are claimed and counted.
-    counted: &'a Slot,
     cookie: Cookie,
     /// What may be done with it.
     pub rights: Rights,
@@ -48,7 +46,6 @@ impl<'a> Entry<'a> {
         let region = Self {
             part,
             slot,
-            counted: slot,
             cookie,
             rights: Rights::from_bits(terms.rights),
             length: terms.length,
@@ -62,12 +59,6 @@ impl<'a> Entry<'a> {
             true => Ok(region),
             false => Err(Errno::STALE),
         }
-    }
-
-    /// The same, whose uses are claimed and counted in another slot: the file's.
-    pub(super) fn counted_in(mut self, slot: &'a Slot) -> Self {
-        self.counted = slot;
-        self
     }
 
     /// Whether it still is what it was; to be asked after its words were read.
@@ -102,7 +93,7 @@ impl<'a> Entry<'a> {
 
     #[inline(never)]
     fn claim_the_one(&self) -> Result<()> {
-        let claimed = self.counted.uses.claim(self.cookie.place());
+        let claimed = self.slot.uses.claim(self.cookie.place());
         claimed.map_err(|denied| match denied {
             Denied::Claimed => Errno::INVAL,
             Denied::Gone => Errno::STALE,
@@ -113,7 +104,7 @@ impl<'a> Entry<'a> {
     #[cold]
     pub fn unclaim(&self) {
         if self.rights.has(Rights::SINGLE_USE) {
-            self.counted.uses.unclaim(self.cookie.place());
+            self.slot.uses.unclaim(self.cookie.place());
         }
     }
 
@@ -122,7 +113,7 @@ impl<'a> Entry<'a> {
     pub fn used(&self) -> bool {
         let tell = self.rights.has(Rights::NOTIFY);
         if tell {
-            self.counted.uses.add(self.cookie.place());
+            self.slot.uses.add(self.cookie.place());
         }
         tell
     }

@@ -12,7 +12,6 @@
 pub mod circle;
 pub mod entry;
 pub mod layout;
-pub mod others;
 pub mod owner;
 pub mod table;
 
@@ -61,15 +60,13 @@ impl Rights {
     pub const WRITE: u32 = 2;
     /// The first that uses it is the last.
     pub const SINGLE_USE: u32 = 1;
-    /// Other users may, too.
-    pub const ANY_USER: u32 = 2;
     /// The owner is told of uses.
     pub const NOTIFY: u32 = 4;
 
     /// From protection and flags; `None` if there are bits without a meaning, or it
     /// could neither be read nor written.
     pub const fn new(prot: u32, flags: u32) -> Option<Self> {
-        let known = flags & !(Self::SINGLE_USE | Self::ANY_USER | Self::NOTIFY) == 0;
+        let known = flags & !(Self::SINGLE_USE | Self::NOTIFY) == 0;
         let prots = prot & !(Self::READ | Self::WRITE) == 0 && prot != 0;
         match known && prots {
             true => Some(Self::from_bits(prot as u64 | (flags as u64) << 32)),

@@ -6,7 +6,7 @@
 //! it can be used) is in private memory in the same layout; which slots and segments are taken
 //! is known privately, too. The hooks only look at it ([`Owner::leave`]), without a lock.
 
-use super::entry::{segment, Entry, BEING_MADE};
+use super::entry::{segment, BEING_MADE};
 use super::layout::*;
 use super::{Cookie, Rights};
 use crate::host::Host;
@@ -208,20 +208,6 @@ impl Owner {
         let taken = self.taken.lock();
         let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
         part.slot(n).map(tell).ok_or(Errno::INVAL)
-    }
-
-    /// What `tell` says of a region that can be used. EINVAL: there is none of that cookie here;
-    /// ESTALE: its memory has gone.
-    pub fn with_region<T>(
-        &self,
-        cookie: Cookie,
-        tell: impl FnOnce(&Entry) -> Result<T>,
-    ) -> Result<T> {
-        let taken = self.taken.lock();
-        let (part, n) = self.find(&taken, cookie).ok_or(Errno::INVAL)?;
-        let own = self.own(part.k).ok_or(Errno::INVAL)?;
-        let (slot, shared) = own.slot(n).zip(part.slot(n)).ok_or(Errno::INVAL)?;
-        tell(&Entry::read(own, slot, cookie)?.counted_in(shared))
     }
 
     /// Calls `tell` for each region that there is, until it says false.

@@ -1,7 +1,15 @@
 //! What a process does with what a helper answers.
 
 use super::*;
-use crate::connection::tests::pair;
+
+fn pair() -> [Fd; 2] {
+    let mut pair = [0i32; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) };
+    assert_eq!(made, 0);
+    pair.map(Fd::owned)
+}
 
 /// A pipe's end that can be read when nobody has the other end any more; and that one.
 fn pipe() -> [Fd; 2] {
@@ -15,7 +23,7 @@ fn pipe() -> [Fd; 2] {
 /// Whether a greeting that is answered so, with `given`, is a success.
 fn greeted(errno: u32, number: u64, given: &Fd) -> bool {
     let [near, far] = pair();
-    let mut open = Open::on(near, Met::InFolder).unwrap();
+    let mut open = Open::on(near).unwrap();
     let answer = Answer {
         magic: crate::wire::MAGIC,
         errno,

@@ -6,11 +6,9 @@ use core::cell::Cell;
 
 /// An owner whose memory is good when it is first asked for, and gone after that.
 struct Fickle {
-    memory: u64,
     asked: Cell<u32>,
     /// How often it is good.
     good: u32,
-    stands: bool,
     /// Where the bounce buffer is mapped.
     window: Cell<u64>,
     /// No more memory can be mapped.
@@ -18,13 +16,11 @@ struct Fickle {
 }
 
 impl Fickle {
-    /// At this memory, which is good so often.
-    fn at(memory: u64, good: u32) -> Self {
+    /// Whose memory is good so often.
+    fn good(good: u32) -> Self {
         Self {
-            memory,
             asked: Cell::new(0),
             good,
-            stands: true,
             window: Cell::new(0),
             locked: false,
         }
@@ -41,11 +37,6 @@ impl Owner for Fickle {
     }
     fn entry(&self, addr: u64, _: u64, _: bool, _: bool) -> Result<u64> {
         self.first().then_some(addr + CHUNK).ok_or(Errno::STALE)
-    }
-    fn part(&self, _: Cookie, _: u64, _: bool) -> Result<Segment> {
-        let (addr, len) = (self.memory, CHUNK);
-        let part = Segment { addr, len };
-        self.first().then_some(part).ok_or(Errno::FAULT)
     }
     fn operate(&self, operation: &Operation) -> Result<u64> {
         // SAFETY: a word of the test's.
@@ -64,17 +55,6 @@ impl Owner for Fickle {
     fn goes_on(&self) -> bool {
         true
     }
-    fn wants_other_users(&self) -> bool {
-        false
-    }
-    fn expects_other_users(&self, _: bool) {}
-    fn hold(&self, _: Cookie, _: bool) -> Result<u64> {
-        Ok(CHUNK)
-    }
-    fn stands(&self, _: Cookie) -> bool {
-        self.stands || self.asked.get() < 2
-    }
-    fn release(&self, _: Cookie) {}
     fn of_box(&self, _: bool) -> Result<Fd> {
         Err(Errno::NOTCONN)
     }
@@ -105,7 +85,7 @@ impl Owner for Fickle {
     fn heard(&self) {}
 }
 
-/// What is asked for of 100 bytes, at their address or at their offset in a region.
+/// What is asked for of 100 bytes at their address.
 fn request(what: u32, addr: u64) -> Request {
     Request {
         addr,
@@ -119,7 +99,6 @@ fn job<'a>(owner: &'a Fickle, bounce: &'a Fd, staging: &'a mut Staging) -> Job<'
         owner,
         bounce,
         staging,
-        own_user: true,
         has_hung_up: &|| false,
     }
 }
@@ -131,34 +110,8 @@ fn what_its_peer_has_taken_back_is_not_put() {
     let bounce = make_bounce().unwrap();
     bounce.truncate(0).unwrap();
     let staging = &mut Staging::new();
-    let put = job(&Fickle::at(addr, 9), &bounce, staging).copy(&request(PUT, addr));
-    assert_eq!(put, Ok(0));
-    let (owner, by_offset) = (Fickle::at(addr, 9), request(COOKIE_PUT, 0));
-    let put = job(&owner, &bounce, staging).copy_by_cookie(&by_offset, Cookie(1));
+    let put = job(&Fickle::good(9), &bounce, staging).copy(&request(PUT, addr));
     assert_eq!((put, memory), (Ok(0), vec![7; 100]));
-}
-
-#[test]
-fn what_may_not_be_of_the_region_is_kept() {
-    let mut memory = vec![7u8; 100];
-    let addr = memory.as_mut_ptr() as u64;
-    let bounce = make_bounce().unwrap();
-    let staging = &mut Staging::new();
-    for stands in [false, true] {
-        let owner = Fickle {
-            stands,
-            ..Fickle::at(addr, 9)
-        };
-        let by_offset = request(COOKIE_GET, 0);
-        let got = job(&owner, &bounce, staging).copy_by_cookie(&by_offset, Cookie(1));
-        let (said, bytes) = match stands {
-            true => (Ok(100), [7; 100]),
-            false => (Err(Errno::STALE), [0; 100]),
-        };
-        let mut passed = [1u8; 100];
-        let read = bounce.read_at(&mut passed, 0);
-        assert_eq!((got, read, passed), (said, Ok(100), bytes));
-    }
 }
 
 #[test]
@@ -169,40 +122,31 @@ fn memory_that_changes_during_the_copy_is_not_handed_out() {
     let staging = &mut Staging::new();
     // It is good before the copy, at both looks, and not after it.
     for (good, said, bytes) in [(2, Err(Errno::STALE), [0; 100]), (3, Ok(100), [7; 100])] {
-        let got = job(&Fickle::at(addr, good), &bounce, staging).copy(&request(GET, addr));
+        let got = job(&Fickle::good(good), &bounce, staging).copy(&request(GET, addr));
         let mut passed = [1u8; 100];
         let read = bounce.read_at(&mut passed, 0);
         assert_eq!((got, read, passed), (said, Ok(100), bytes));
     }
     // What the peer has cut off is an error, and no signal.
     bounce.truncate(0).unwrap();
-    let got = job(&Fickle::at(addr, 9), &bounce, staging).copy(&request(GET, addr));
+    let got = job(&Fickle::good(9), &bounce, staging).copy(&request(GET, addr));
     assert_eq!(got, Err(Errno::FAULT));
 }
 
 #[test]
-fn who_can_map_nothing_more_serves_its_own_user() {
+fn who_can_map_nothing_more_serves_all_the_same() {
     let mut memory = vec![7u8; 100];
     let addr = memory.as_mut_ptr() as u64;
     let owner = Fickle {
         locked: true,
-        ..Fickle::at(addr, 99)
+        ..Fickle::good(99)
     };
     let staging = &mut Staging::new();
-    for (own_user, said, bytes) in [
-        (false, Err(Errno::AGAIN), [0; 100]),
-        (true, Ok(100), [7; 100]),
-    ] {
-        let bounce = make_bounce().unwrap();
-        let mut job = Job {
-            own_user,
-            ..job(&owner, &bounce, staging)
-        };
-        let got = job.copy(&request(GET, addr));
-        let mut passed = [1u8; 100];
-        let read = bounce.read_at(&mut passed, 0);
-        assert_eq!((got, read, passed), (said, Ok(100), bytes));
-    }
+    let bounce = make_bounce().unwrap();
+    let got = job(&owner, &bounce, staging).copy(&request(GET, addr));
+    let mut passed = [1u8; 100];
+    let read = bounce.read_at(&mut passed, 0);
+    assert_eq!((got, read, passed), (Ok(100), Ok(100), [7; 100]));
 }
 
 #[test]
@@ -210,18 +154,14 @@ fn who_has_hung_up_is_not_served() {
     let mut memory = vec![7u8; 100];
     let addr = memory.as_mut_ptr() as u64;
     let bounce = make_bounce().unwrap();
-    let owner = Fickle::at(addr, 99);
+    let owner = Fickle::good(99);
     let staging = &mut Staging::new();
-    for what in [PUT, GET, COOKIE_PUT, COOKIE_GET] {
+    for what in [PUT, GET] {
         let mut late = Job {
             has_hung_up: &|| true,
             ..job(&owner, &bounce, staging)
         };
-        let done = match what {
-            PUT | GET => late.copy(&request(what, addr)),
-            _ => late.copy_by_cookie(&request(what, 0), Cookie(1)),
-        };
-        assert_eq!(done, Err(Errno::PERM));
+        assert_eq!(late.copy(&request(what, addr)), Err(Errno::PERM));
     }
     let mut passed = [1u8; 100];
     assert_eq!(bounce.read(&mut passed), Ok(100));
@@ -237,16 +177,7 @@ fn memory_that_changes_during_the_wait_is_not_touched() {
     let request = |what| request(what, addr);
     // A get would leave these in the bounce buffer, a put its zeros in the memory.
     for what in [PUT, GET] {
-        let copied = job(&Fickle::at(addr, 1), &bounce, staging).copy(&request(what));
-        assert_eq!(copied, Err(Errno::STALE));
-    }
-    for what in [COOKIE_PUT, COOKIE_GET] {
-        let by_offset = Request {
-            addr: 0,
-            ..request(what)
-        };
-        let owner = Fickle::at(addr, 1);
-        let copied = job(&owner, &bounce, staging).copy_by_cookie(&by_offset, Cookie(1));
+        let copied = job(&Fickle::good(1), &bounce, staging).copy(&request(what));
         assert_eq!(copied, Err(Errno::STALE));
     }
     let mut passed = [1u8; 100];
@@ -264,7 +195,7 @@ fn a_word_that_goes_while_its_page_is_awaited_is_left_alone() {
         operand: 1,
         expected: 0,
     };
-    let owner = |good| Fickle::at(operation.addr, good);
+    let owner = |good| Fickle::good(good);
     let done = |good, waits| words::operate(&owner(good), &operation, 1, || waits);
     assert_eq!(done(0, true), Err(Errno::STALE));
     assert_eq!(done(1, true), Err(Errno::STALE));
