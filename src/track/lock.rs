@@ -42,11 +42,15 @@ fn sp_of(word: u64) -> u64 {
 }
 
 /// A sleeper looks after its owner's health this often, in nanoseconds.
-const PATIENCE: u32 = 20_000_000;
+const PATIENCE: u32 = 500_000;
 
 /// Looks at which one and the same holder was found asleep, before it is taken for
-/// parked.
-const PARKED: u32 = 5;
+/// parked: a millisecond in all.
+const LOOKS: u32 = 2;
+
+/// [`WORD`], without its bit 0, of a holder that was found parked, as long as it has the lock: nobody
+/// else waits for it.
+static PARKED: AtomicU64 = AtomicU64::new(0);
 
 struct Shared(UnsafeCell<State>);
 // SAFETY: all access goes through a Guard, and there is one at a time.
@@ -131,6 +135,9 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
                 false => continue,
             }
         }
+        if word & !SLEEPERS == PARKED.load(Relaxed) {
+            break;
+        }
         tries += 1;
         if tries < 64 {
             core::hint::spin_loop();
@@ -147,15 +154,26 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
                 }
             }
         }
-        if naps > PARKED {
+        if naps >= LOOKS {
             // A handler may have parked the holder until this very thread goes
-            // on (stop-the-world collectors): the call is made, and noted.
+            // on (stop-the-world collectors), or a debugger has stopped it: the
+            // call is made, and noted.
+            park(word & !SLEEPERS);
             break;
         }
     }
     thread.lock_sp.set(outer_sp);
     Err(Nested)
 }
+
+/// Nobody waits for the holder of the lock any more, if it is still `holder`.
+fn park(holder: u64) {
+    PARKED.store(holder, SeqCst);
+    if WORD.load(SeqCst) & !SLEEPERS != holder {
+        let _ = PARKED.compare_exchange(holder, 0, Relaxed, Relaxed);
+    }
+}
+
 /// The lock's word becomes `new` if it is `old`.
 fn turns(old: u64, new: u64) -> bool {
     let changed = WORD.compare_exchange(old, new, Acquire, Relaxed);
@@ -223,7 +241,8 @@ enum Owner {
     /// At work, or waiting for a processor or a page.
     Busy,
     /// Sleeping in a system call, deeper on its stack than where it took the lock or on an
-    /// alternate one: in a signal handler, unless it reads a slow file.
+    /// alternate one: in a signal handler, unless it reads a slow file. Or stopped, by SIGSTOP or a
+    /// debugger.
     Asleep,
     /// Ended, or sleeping further out on its stack: it has left the lock for good.
     Gone,
@@ -245,13 +264,15 @@ fn owner(word: u64) -> Owner {
     let Some(Ok(text)) = syscall.as_cstr().map(|p| file::read_small(p, &mut buf)) else {
         return Owner::Asleep;
     };
-    // "NR a b c d e f SP PC", or "running".
+    // "NR a b c d e f SP PC"; "-1 SP PC" outside of a call, where a page is waited for or somebody
+    // has stopped it; or "running".
     let text = text.strip_suffix(b"\n").unwrap_or(text);
-    match text
-        .split(|b| *b == b' ')
-        .nth(7)
-        .and_then(|sp| hex(sp.strip_prefix(b"0x")?))
-    {
+    let mut words = text.split(|b| *b == b' ');
+    let sp = match words.next() {
+        Some(b"-1") => words.next(),
+        _ => words.nth(6),
+    };
+    match sp.and_then(|sp| hex(sp.strip_prefix(b"0x")?)) {
         None => Owner::Busy,
         // (So waits who has made a vfork child, which has its number and may hold the lock.)
         Some(_) if waits_for_the_kernel(tid) => Owner::Busy,
@@ -321,6 +342,7 @@ pub fn is_below_us() -> bool {
 /// After fork: whoever held it is not here.
 pub fn reset() {
     WORD.store(0, Relaxed);
+    PARKED.store(0, Relaxed);
     BROKEN.store(false, Relaxed);
 }
 
@@ -387,8 +409,10 @@ fn release_slowly(tid: u32) {
         if tid_of(word) != tid {
             return;
         }
-        if WORD.compare_exchange(word, 0, Release, Relaxed).is_ok() {
+        if WORD.compare_exchange(word, 0, SeqCst, Relaxed).is_ok() {
             if word & SLEEPERS != 0 {
+                // (Who has just found it parked sees that it is not any more, or is seen here.)
+                PARKED.store(0, SeqCst);
                 TURN.fetch_add(1, Release);
                 sys::futex_wake(&TURN);
             }
