@@ -245,6 +245,8 @@ int regall_peer_check(regall_peer *peer);
  * -EACCES: its protection does not permit it.
  * -ESRCH:  the peer has ended, whatever the address is; so -ESTALE where it executes another program.
  * -EPERM:  no mechanism may (or REGALL_COPY=off).
+ * -EAGAIN: more processes copy by the peer's helper than it has places for (256), and none of them
+ *          made room within 10 s.
  * -EINVAL: peer is NULL. -ENOMEM. */
 int regall_get(regall_peer *peer, void *to, uint64_t from, size_t len, struct regall_done *done);
 int regall_put(regall_peer *peer, const void *from, uint64_t to, size_t len, struct regall_done *done);
@@ -258,11 +260,10 @@ int regall_putv(regall_peer *peer, const struct regall_segment *from, size_t fro
 
 /* ---- Atomic operations on words of a peer's memory ----
  *
- * Each is carried out by one instruction of the processor: here, where the memory can be mapped
- * (see regall_map: regall_alloc_shared, REGALL_SHARE=heap, other shared memory); elsewhere by the
- * peer's helper, in the peer, where that runs (REGALL_COPY; some 50 microseconds). All of these, of
- * whichever processes, and what the peer itself does to the word by C11 atomics, are atomic with
- * each other. They are not atomic with regall_put, process_vm_writev(2), write(2) and read(2) into
+ * Each is carried out by one instruction of the processor, on memory that can be mapped here (see
+ * regall_map: regall_alloc_shared, REGALL_SHARE=heap, other shared memory); other memory has none
+ * (-EOPNOTSUPP). All of these, of whichever processes, and what the peer itself does to the word by
+ * C11 atomics, are atomic with each other. They are not atomic with regall_put, process_vm_writev(2), write(2) and read(2) into
  * the memory, nor with atomics of an adapter, unless the adapter says so (IBV_ATOMIC_GLOB). On
  * mapped memory, C11 atomics on regall_mapping.at do the same at a lower cost.
  *
@@ -270,9 +271,8 @@ int regall_putv(regall_peer *peer, const struct regall_segment *from, size_t fro
  * others memory_order_acq_rel. `addr` is the word's address in the peer, naturally aligned.
  *
  * 0, or -EINVAL: peer is NULL, addr is not a multiple of the word's size, or `value` of a load is
- * NULL; -EOPNOTSUPP: the memory can't be mapped, and no helper does it (there is none, or the peer
- * is under a seccomp filter); -EAGAIN, -ENOMEM: the helper can't do it now; -EFAULT, -EACCES,
- * -EPERM: as regall_get and regall_put; none of these was carried out. -ESTALE and -ESRCH, as
+ * NULL; -EOPNOTSUPP: the memory can't be mapped; -EFAULT, -EACCES, -EPERM: as regall_get and
+ * regall_put; none of these was carried out. -ESTALE and -ESRCH, as
  * regall_put: whether it was carried out, and on what, is not known. (Memory that
  * comes or goes beside the word seldom causes it.) After a run of more than 64 operations on mapped
  * memory that follow each other within 3 microseconds, up to 15 more on the same page may succeed though the peer

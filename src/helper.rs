@@ -1,9 +1,8 @@
 //! The helper thread: lets peers at our registered memory where the kernel does not.
 //! [`regall_bridge::serve`] is what it does.
 
-use crate::apart;
 use crate::base::process::image;
-use crate::base::{launched, mode, phase, settings, withheld::withheld};
+use crate::base::{counters, launched, mode, phase, settings, withheld::withheld};
 use crate::boxes;
 use crate::config::Intercept;
 use crate::rights;
@@ -20,7 +19,6 @@ use regall_bridge::kind::Kind;
 use regall_bridge::rights as rule;
 use regall_bridge::serve::{self, Owner};
 use regall_bridge::wire::BOUNCE;
-use regall_bridge::word::Operation;
 
 /// The helper thread. It has descriptors of its own: programs that close what they find do not end
 /// it, and
@@ -403,10 +401,6 @@ impl Owner for Us {
         }
     }
 
-    fn operate(&self, operation: &Operation) -> Result<u64> {
-        apart::operate(operation)
-    }
-
     fn admits(&self, who: &socket::Credentials) -> bool {
         let Some(own) = self.credentials() else {
             return false;
@@ -442,6 +436,9 @@ impl Owner for Us {
     }
 
     fn leave(&self) {
+        if let Some(header) = counters::header() {
+            header.answered.fetch_add(1, Relaxed);
+        }
         if GATE.fetch_and(!BUSY, SeqCst) & SHUT != 0 {
             sys::futex_wake(&GATE);
         }

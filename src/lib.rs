@@ -18,7 +18,6 @@ pub use regall_sys as sys;
 pub use regall_sys::text;
 pub use regall_uverbs as uverbs;
 
-pub mod apart;
 pub mod arch;
 pub mod arena;
 mod atomic;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use regall_tests::build;
 use regall_tests::child;
-use regall_tests::missing;
 use regall_tests::mode::Mode;
 
 /// The program ends itself after 100 s.
@@ -23,55 +22,27 @@ fn quiet(args: &[&str], copy: &str, mode: Mode) {
 
 #[test]
 fn what_is_mapped_here() {
-    quiet(&["semantics", "mapped"], "map", Mode::Populate);
-    quiet(&["semantics", "mapped"], "auto", Mode::OnFault);
-    quiet(&["semantics", "mapped"], "map", Mode::Strict);
+    quiet(&["semantics"], "map", Mode::Populate);
+    quiet(&["semantics"], "auto", Mode::OnFault);
+    quiet(&["semantics"], "map", Mode::Strict);
 }
 
+/// A helper does none of it.
 #[test]
-fn what_the_owner_does() {
-    quiet(&["semantics", "helped"], "helper", Mode::Populate);
-    quiet(&["semantics", "helped"], "map,helper", Mode::OnFault);
-    quiet(&["semantics", "helped"], "helper", Mode::Strict);
-}
-
-/// On a node with more to do than processors the helper's thread gets its turn late.
-#[test]
-fn a_helper_that_starts_slowly() {
-    if missing("strace") {
-        return;
-    }
-    let mut strace = Mode::Populate.under_strace("bind", "delay_enter=300000");
-    strace.arg("--env=REGALL_COPY=helper");
-    strace.arg(build::program("bridge/atomics"));
-    strace.args(["semantics", "helped"]);
-    let done = child::run(&mut strace, TIMEOUT);
-    done.must_succeed();
-    assert_eq!(done.stdout, "");
+fn what_is_not_mapped_has_none() {
+    quiet(&["semantics"], "map,helper", Mode::Populate);
 }
 
 #[test]
 fn histories_by_instructions_here_are_linearizable() {
-    let args = ["histories", "shared", "mapped", "400"];
+    let args = ["histories", "mapped", "400"];
     quiet(&args, "map", Mode::Populate);
-}
-
-#[test]
-fn histories_by_the_owner_are_linearizable() {
-    let args = ["histories", "private", "helped", "60"];
-    quiet(&args, "helper", Mode::Populate);
-}
-
-#[test]
-fn both_ways_on_one_word_are_linearizable() {
-    let args = ["histories", "shared", "both", "100"];
-    quiet(&args, "map,helper", Mode::Populate);
 }
 
 /// A get and a put of what comes of it: the check of the histories finds that out.
 #[test]
 fn what_is_not_atomic_is_found_out() {
-    let args = ["histories", "shared", "broken", "60"];
+    let args = ["histories", "broken", "60"];
     quiet(&args, "cma,map", Mode::Populate);
 }
 
@@ -81,9 +52,4 @@ fn mapped_memory_that_is_replaced() {
     quiet(&["moves"], "map", Mode::Populate);
     quiet(&["moves", "checked"], "map", Mode::Populate);
     quiet(&["moves"], "auto", Mode::OnFault);
-}
-
-#[test]
-fn memory_that_goes_and_owners_that_stop_or_end() {
-    quiet(&["troubles"], "helper", Mode::Populate);
 }

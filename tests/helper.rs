@@ -66,6 +66,14 @@ fn it_reaches_who_is_not_dumpable() {
     helped("undumpable", "cma,helper", Mode::Populate);
 }
 
+/// More processes than it has places for.
+#[test]
+fn three_hundred_readers_have_their_turns() {
+    let done = run("bridge/turns", &["300"], "helper", Mode::Populate);
+    assert_eq!(done.stdout, "");
+    done.must_succeed();
+}
+
 #[test]
 fn it_reaches_into_other_user_namespaces() {
     helped("namespaces", "auto", Mode::Populate);

@@ -12,14 +12,20 @@ use regall_sys::socket::{self, Message, Room};
 use regall_sys::text::Text;
 use regall_sys::{rlimit, time, Errno, Result};
 
-/// How long a helper may leave us without an answer, in nanoseconds. It is stopped then,
-/// or waits for a page of its own memory.
+/// How long a helper may answer nobody, in nanoseconds. It is stopped then, or waits for a page of
+/// its own memory.
 const PATIENCE: u64 = 900_000_000;
 /// How long to wait before its owner's health is looked at, in nanoseconds.
 pub(crate) const LOOK: u64 = 100_000_000;
 /// One that was not used for so long may have been ended by the helper, to make room for others
 /// (`crate::serve::places`), in nanoseconds.
-const UNUSED: u64 = 100_000_000;
+const UNUSED: u64 = 5_000_000;
+/// How long to wait for a turn, or for an answer, where the helper is busy with others, in
+/// nanoseconds.
+const TURN: u64 = 10_000_000_000;
+/// Between two tries to have one, at first and at the most, in nanoseconds.
+const SOON: u64 = 1_000_000;
+const LATER: u64 = 50_000_000;
 /// Between two looks at one that ends, in nanoseconds.
 const GLANCE: u64 = 500_000;
 
@@ -27,6 +33,24 @@ const GLANCE: u64 = 500_000;
 pub struct Link {
     /// A child has to make its own.
     open: Option<Open>,
+}
+
+/// How the helper at the other end does.
+pub(crate) trait Health {
+    /// Requests that it has answered, whosoever.
+    fn answered(&self) -> u64;
+    /// What is to be said when it does not answer. ESRCH: its process is gone.
+    fn gone(&self) -> Errno;
+}
+
+impl Health for Process {
+    fn answered(&self) -> u64 {
+        Self::answered(self)
+    }
+
+    fn gone(&self) -> Errno {
+        Self::gone(self)
+    }
 }
 
 /// What there is of a link.
@@ -99,8 +123,24 @@ impl Link {
 }
 
 impl Open {
-    /// Connects and introduces us.
+    /// Connects and introduces us; waits for a turn. EAGAIN: it did not come.
     fn new(peer: &Process) -> core::result::Result<Self, No> {
+        let (since, mut nap) = (time::now(), SOON);
+        loop {
+            if let Some(open) = Self::try_new(peer)? {
+                return Ok(open);
+            }
+            let late = time::now().saturating_sub(since) > TURN;
+            if let Some(e) = went(peer).or(late.then_some(Errno::AGAIN)) {
+                return Err(No::Failed(e));
+            }
+            regall_sys::nap(nap);
+            nap = (nap * 2).min(LATER);
+        }
+    }
+
+    /// The same without waiting. `None`: the helper has as many peers as it can have.
+    fn try_new(peer: &Process) -> core::result::Result<Option<Self>, No> {
         let found = peer.found();
         // In another user's folder anybody may listen, and hand over what takes long to close. That
         // user's helper serves this one in no case.
@@ -109,28 +149,35 @@ impl Open {
         }
         let path = found.socket();
         let path = path.as_cstr().ok_or(No::Never)?;
-        let socket = socket::connect(path, LOOK).map_err(|e| match e {
-            // None yet, or no more.
-            Errno::NOENT => No::NotThis,
-            Errno::CONNREFUSED => left(peer).map_or(No::NotThis, No::Failed),
-            Errno::AGAIN => No::Failed(peer.gone()),
-            e if find::is_shortage(e) => No::Failed(e),
-            _ => No::Never,
-        })?;
+        let socket = match socket::connect(path, LOOK) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN) if !is_stopped(peer) => return Ok(None),
+            Err(e) => {
+                return Err(match e {
+                    // None yet, or no more.
+                    Errno::NOENT => No::NotThis,
+                    Errno::CONNREFUSED => left(peer).map_or(No::NotThis, No::Failed),
+                    Errno::AGAIN => No::Failed(peer.gone()),
+                    e if find::is_shortage(e) => No::Failed(e),
+                    _ => No::Never,
+                });
+            }
+        };
         let mut open = Self::on(socket).map_err(No::Failed)?;
         // Whoever listens there must be the process that we want.
         let who = socket::peer(&open.socket).map_err(|_| No::NotThis)?;
         if who.pid != peer.pid() || who.uid != found.uid {
             return Err(No::Never);
         }
-        match open.greet(peer.image(), || peer.gone()) {
-            Ok(Ok(())) => Ok(open),
+        match open.greet(peer.image(), peer) {
+            Ok(Ok(())) => Ok(Some(open)),
             Ok(Err(Errno::STALE)) => Err(No::Failed(Errno::STALE)),
             Ok(Err(_)) => Err(No::Never),
             Err(Lost::Silent) => Err(No::Failed(peer.gone())),
+            Err(Lost::Late) => Err(No::Failed(Errno::AGAIN)),
             Err(Lost::NoRoom) => Err(No::Failed(Errno::MFILE)),
-            // It did not like our user, or has as many peers as it can have.
-            Err(Lost::Closed) => Err(left(peer).map_or(No::NotThis, No::Failed)),
+            Err(Lost::Closed) => Ok(None),
+            Err(Lost::Nonsense) => Err(No::NotThis),
         }
     }
 
@@ -158,7 +205,7 @@ impl Open {
     pub(crate) fn greet(
         &mut self,
         image: u64,
-        gone: impl Fn() -> Errno,
+        health: &impl Health,
     ) -> core::result::Result<Result<()>, Lost> {
         let hello = Request {
             image,
@@ -166,7 +213,7 @@ impl Open {
             ..Request::new(HELLO)
         };
         self.send(hello)?;
-        let (answer, bounce) = self.receive(gone, Comes::Memory)?;
+        let (answer, bounce) = self.receive(health, Comes::Memory)?;
         match (answer.errno, bounce) {
             // (Whoever closes it last frees what is in it: no more than this.)
             (0, Some(bounce)) if bounce.stat().is_ok_and(|s| s.size == BOUNCE) => {
@@ -226,22 +273,30 @@ impl Open {
     /// The answer to the oldest request, with what comes along if it is a good one.
     pub(crate) fn receive(
         &mut self,
-        gone: impl Fn() -> Errno,
+        health: &impl Health,
         comes: Comes,
     ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
         let since = time::now();
+        let (mut heard, mut answered) = (since, health.answered());
         loop {
             let mut bytes = [0; ANSWER];
             match self.take(&mut bytes, comes) {
                 Ok((message, fd)) => return self.understand(&message, bytes, fd),
                 Err(Errno::INTR) => (),
-                Err(Errno::AGAIN) if gone() == Errno::SRCH => return Err(Lost::Closed),
+                Err(Errno::AGAIN) if health.gone() == Errno::SRCH => return Err(Lost::Closed),
                 Err(Errno::AGAIN) => (),
                 Err(Errno::MFILE) => return Err(Lost::NoRoom),
+                Err(Errno::PROTO | Errno::PERM) => return Err(Lost::Nonsense),
                 Err(_) => return Err(Lost::Closed),
             }
-            if time::now().saturating_sub(since) > PATIENCE {
-                return Err(Lost::Silent);
+            let now = time::now();
+            if core::mem::replace(&mut answered, health.answered()) != answered {
+                heard = now;
+            }
+            match (now.saturating_sub(heard), now.saturating_sub(since)) {
+                (quiet, _) if quiet > PATIENCE => return Err(Lost::Silent),
+                (_, waited) if waited > TURN => return Err(Lost::Late),
+                _ => (),
             }
         }
     }
@@ -270,13 +325,16 @@ impl Open {
         bytes: [u8; ANSWER],
         fd: Option<Fd>,
     ) -> core::result::Result<(Answer, Option<Fd>), Lost> {
-        let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Closed)?;
+        if message.bytes == 0 {
+            return Err(Lost::Closed);
+        }
+        let answer = Answer::from_bytes(bytes).map_err(|_| Lost::Nonsense)?;
         self.answered += 1;
         let whole = message.bytes == ANSWER && !message.cut;
         let fits = fd.is_none() || answer.errno == 0;
         match whole && fits && answer.number == self.answered {
             true => Ok((answer, fd)),
-            false => Err(Lost::Closed),
+            false => Err(Lost::Nonsense),
         }
     }
 }
@@ -316,20 +374,35 @@ fn never_waiting(passed: Fd) -> Result<Fd> {
 
 /// Why there will be no more answers on this link.
 pub(crate) enum Lost {
-    /// The other end is closed, or speaks nonsense.
+    /// The other end is closed: the helper has ended, or lets another peer have its turn.
     Closed,
-    /// No answer for too long.
+    /// What has come is no answer.
+    Nonsense,
+    /// It answers nobody any more.
     Silent,
+    /// It answers others, and not us.
+    Late,
     /// There is no free descriptor for what has come.
     NoRoom,
 }
 
 impl Lost {
+    /// Whether what was asked for since `since`, of which nothing was answered, can be asked for once
+    /// more, on a connection that is made anew; else what is to be said of it.
+    pub(crate) fn if_final(self, peer: &Process, since: u64) -> Result<()> {
+        match self {
+            Self::Closed if time::now().saturating_sub(since) <= TURN => Ok(()),
+            Self::Closed => Err(went(peer).unwrap_or(Errno::AGAIN)),
+            other => Err(other.why(peer)),
+        }
+    }
+
     /// What is to be said of it.
     pub(crate) fn why(self, peer: &Process) -> Errno {
         match self {
-            Self::Closed => left(peer).unwrap_or_else(|| peer.gone()),
+            Self::Closed | Self::Nonsense => left(peer).unwrap_or_else(|| peer.gone()),
             Self::Silent => peer.gone(),
+            Self::Late => Errno::AGAIN,
             Self::NoRoom => Errno::MFILE,
         }
     }
@@ -342,17 +415,25 @@ impl Lost {
 fn left(peer: &Process) -> Option<Errno> {
     let since = time::now();
     loop {
-        if let Err(e) = peer.check(ticks()) {
-            return Some(e);
-        }
-        if peer.gone() == Errno::SRCH {
-            return Some(Errno::SRCH);
-        }
-        if time::now().saturating_sub(since) > LOOK {
-            return None;
+        let went = went(peer);
+        if went.is_some() || time::now().saturating_sub(since) > LOOK {
+            return went;
         }
         regall_sys::nap(GLANCE);
     }
+}
+
+/// What has become of a process that is not what it was any more.
+fn went(peer: &Process) -> Option<Errno> {
+    match peer.check(ticks()) {
+        Ok(()) => Some(peer.gone()).filter(|e| *e == Errno::SRCH),
+        Err(e) => Some(e),
+    }
+}
+
+/// Whether it can't be anybody's turn, because the process was stopped.
+fn is_stopped(peer: &Process) -> bool {
+    find::stat(peer.pid()).is_ok_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
 /// The file behind the shared mapping at the peer's address `addr`, with the rights that
@@ -384,25 +465,29 @@ pub fn box_event(peer: &Process, link: &Lock<Link>) -> Result<Fd> {
 /// What the helper hands over when it is asked for a file, and the number that it says with it.
 fn file(peer: &Process, link: &Lock<Link>, request: Request, comes: Comes) -> Result<(Fd, u64)> {
     let mut link = link.lock();
-    let abandoned = link.abandoned();
-    let open = link.ready(peer, abandoned).map_err(|no| match no {
-        No::Failed(e) => e,
-        No::Never | No::NotThis => Errno::PERM,
-    })?;
-    let answered = match open.send(request) {
-        Ok(()) => open.receive(|| peer.gone(), comes),
-        Err(lost) => Err(lost),
-    };
-    match answered {
-        Ok((answer, Some(fd))) => Ok((fd, answer.bytes)),
-        Ok((answer, None)) if answer.errno != 0 => Err(Errno(answer.errno as i32)),
-        Ok((_, None)) => {
-            link.close();
-            Err(Errno::PERM)
-        }
-        Err(lost) => {
-            link.close();
-            Err(lost.why(peer))
+    let mut abandoned = link.abandoned();
+    let since = time::now();
+    loop {
+        let open = link.ready(peer, abandoned).map_err(|no| match no {
+            No::Failed(e) => e,
+            No::Never | No::NotThis => Errno::PERM,
+        })?;
+        abandoned = false;
+        let answered = match open.send(request) {
+            Ok(()) => open.receive(peer, comes),
+            Err(lost) => Err(lost),
+        };
+        match answered {
+            Ok((answer, Some(fd))) => return Ok((fd, answer.bytes)),
+            Ok((answer, None)) if answer.errno != 0 => return Err(Errno(answer.errno as i32)),
+            Ok((_, None)) => {
+                link.close();
+                return Err(Errno::PERM);
+            }
+            Err(lost) => {
+                link.close();
+                lost.if_final(peer, since)?;
+            }
         }
     }
 }

@@ -1,16 +1,13 @@
 //! Atomic operations on words of a peer's memory.
 //!
-//! What is mapped here is operated on by an instruction of the processor. Elsewhere the owner's
-//! helper does it, by the same instruction on the same memory. So operations of both kinds are
-//! atomic with each other, and with what the owner itself does by such instructions: they all meet
-//! in the caches of one machine.
+//! What is mapped here is operated on by an instruction of the processor, and nothing else is. So
+//! operations are atomic with each other, and with what the owner itself does by such instructions:
+//! they all meet in the caches of one machine.
 //!
 //! The page of the last operation is remembered (`window::Spots`): the next one takes a spot by one
 //! locked instruction, and looks at the entry's generation before and after. Whether the peer lives
 //! is asked of the kernel every 50 µs, and of the clock not each time (`is_seen`).
 
-use crate::kind::{Kind, No};
-use crate::mechanism::helper;
 use crate::peer::{Peer, UNCHECKED};
 use crate::vector::Way;
 use crate::window::Page;
@@ -23,9 +20,9 @@ use regall_sys::{Errno, Result};
 /// Carries `operation` out on a word of `peer`'s; what was there.
 ///
 /// EINVAL: it is not aligned; EFAULT: it is not registered; EACCES: its protection says no;
-/// EOPNOTSUPP: it can't be mapped here, and no helper of the owner's does it; EPERM: no mechanism
-/// may; ESTALE: the memory was unmapped or replaced meanwhile, or the peer executes another program,
-/// or its helper has not answered, and it may have been done; ESRCH: the peer is gone.
+/// EOPNOTSUPP: it can't be mapped here; EPERM: no mechanism may; ESTALE: the memory was unmapped or
+/// replaced meanwhile, or the peer executes another program, and it may have been done; ESRCH: the
+/// peer is gone.
 #[inline]
 pub fn operate(peer: &Peer, operation: &Operation) -> Result<u64> {
     if !operation.is_aligned() {
@@ -132,7 +129,9 @@ fn anywhere(peer: &Peer, operation: &Operation) -> Result<u64> {
             return Ok(before);
         }
     }
-    by_helper(peer, operation)
+    peer.still()?;
+    let none = peer.order().kinds().next().is_none();
+    Err(if none { Errno::PERM } else { Errno::NOTSUP })
 }
 
 /// The entry that the word was in is another one. Whether that has the same memory there: then only
@@ -149,24 +148,5 @@ fn is_there_again(peer: &Peer, operation: &Operation, at: u64) -> Result<()> {
     match same && unsafe { stamp.holds() } {
         true => Ok(()),
         false => Err(Errno::STALE),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn by_helper(peer: &Peer, operation: &Operation) -> Result<u64> {
-    let order = peer.order();
-    if !order.has(Kind::Helper) {
-        let none = order.kinds().next().is_none();
-        return Err(if none { Errno::PERM } else { Errno::NOTSUP });
-    }
-    match helper::operate(peer, peer.endpoints().link(), operation) {
-        // It has looked again itself.
-        Ok(before) => Ok(before),
-        Err(No::Never | No::NotThis) => match peer.still() {
-            Ok(()) => Err(Errno::NOTSUP),
-            Err(e) => Err(e),
-        },
-        Err(No::Failed(e)) => Err(e),
     }
 }

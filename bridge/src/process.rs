@@ -305,6 +305,11 @@ impl Process {
             .is_some_and(|fd| file::borrow(fd).read_at(&mut [0], 0) == Err(Errno::IO))
     }
 
+    /// Requests that its helper has answered.
+    pub fn answered(&self) -> u64 {
+        self.header().answered.load(Relaxed)
+    }
+
     /// What is to be said when its memory is not there any more.
     pub fn gone(&self) -> Errno {
         match find::stat(self.found.pid) {

@@ -8,10 +8,8 @@
 use crate::staging::{make_file, Staging};
 use crate::wire::{Answer, Request, ANSWER, BOUNCE, CHUNK};
 use crate::wire::{
-    ADD, ATTACH_GET, ATTACH_PUT, BOX_EVENT, BOX_FILE, COMPARE_SWAP, DESCRIPTOR, GET, HELLO, LOAD,
-    MAGIC, PUT, REQUEST, STORE, SWAP,
+    ATTACH_GET, ATTACH_PUT, BOX_EVENT, BOX_FILE, DESCRIPTOR, GET, HELLO, MAGIC, PUT, REQUEST,
 };
-use crate::word::Operation;
 use places::{Guest, PLACES};
 use regall_sys::arch::ticks;
 use regall_sys::file::{self, Fd, Poll};
@@ -21,7 +19,6 @@ use regall_sys::{Access, Errno, Result};
 
 mod behind;
 mod places;
-mod words;
 
 /// What is waited for beside peers.
 const BEFORE: usize = 2;
@@ -33,8 +30,8 @@ const PAUSE: u64 = 10_000_000;
 /// and at the most, in nanoseconds.
 const SOONEST: u64 = 5_000_000;
 const LATEST: u64 = 1_000_000_000;
-/// Connections that may wait to be accepted.
-pub const BACKLOG: u32 = 64;
+/// Connections that may wait to be accepted, and that are accepted at a time.
+pub const BACKLOG: u32 = 512;
 
 /// The process that is served from, as the helper needs it.
 pub trait Owner {
@@ -43,9 +40,6 @@ pub trait Owner {
     /// Where the entry `id` ends, which holds `addr`; `open`: it need not be registered. ESTALE: it
     /// is another one by now; EFAULT: it is not registered; EACCES: its protection says no.
     fn entry(&self, addr: u64, id: u64, write: bool, open: bool) -> Result<u64>;
-    /// Carries out an operation on a word of this process's memory; what was there. EFAULT: it is
-    /// not mapped, or its protection says no; EOPNOTSUPP: that can't be done here without danger.
-    fn operate(&self, operation: &Operation) -> Result<u64>;
     /// Whether the process that has connected, as the kernel says, may reach this one's memory:
     /// [`crate::rights`]. Asked before it is served anything, and at a time at which it was
     /// alive, for it has spoken since.
@@ -88,7 +82,9 @@ struct Client {
     said_hello_as: Option<(u32, u32)>,
     /// After its HELLO.
     bounce: Option<Fd>,
-    /// When it last asked for something, in ticks; when it connected, until it is introduced.
+    /// After its first request behind that.
+    introduced: bool,
+    /// When it last asked for something, in ticks; when it connected, until its HELLO.
     asked: u64,
 }
 
@@ -142,52 +138,74 @@ pub fn serve(owner: &dyn Owner, listener: &Fd) {
             }
         }
         if new & libc::POLLIN != 0 {
-            welcome(owner, socket::accept(listener), &mut clients);
+            let mut full = false;
+            let mut next = || welcome(owner, socket::accept(listener), &mut clients, &mut full);
+            (0..BACKLOG).take_while(|_| next()).for_each(drop);
         } else if new != 0 {
             return;
         }
     }
 }
 
-/// Takes the next one in, if there is a place or somebody makes room: [`places`].
-fn welcome(owner: &dyn Owner, next: Result<Fd>, clients: &mut [Option<Client>]) {
+/// Takes the next one in, if there is a place or somebody makes room: [`places`]. Whom nobody makes
+/// room for is sent away, and comes again: all are, once nobody would make room for anybody
+/// (`full`). Whether there may be more.
+fn welcome(
+    owner: &dyn Owner,
+    next: Result<Fd>,
+    clients: &mut [Option<Client>],
+    full: &mut bool,
+) -> bool {
     let socket = match next {
         Ok(socket) => socket,
         Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
             if make_room(owner, clients, None).is_none() {
                 regall_sys::nap(PAUSE);
             }
-            return;
+            return false;
         }
-        Err(_) => return,
+        Err(_) => return false,
     };
     let Ok(who) = socket::peer(&socket) else {
-        return;
+        return true;
     };
     let place = match clients.iter().position(Option::is_none) {
+        None if *full => None,
         None => make_room(owner, clients, Some(who.pid)),
         free => free,
     };
+    *full = place.is_none() && clients.iter().flatten().all(|c| c.who.pid != who.pid) || *full;
     if let Some(place) = place.and_then(|place| clients.get_mut(place)) {
         *place = Some(Client {
             socket,
             who,
             said_hello_as: None,
             bounce: None,
+            introduced: false,
             asked: ticks(),
         });
     }
+    true
 }
 
 /// Ends the connection of who makes room for the process `pid` ([`places::who_goes`]); its place.
 #[cold]
 fn make_room(owner: &dyn Owner, clients: &mut [Option<Client>], pid: Option<u32>) -> Option<usize> {
     let now = ticks();
-    let guests = clients.iter().enumerate();
-    let guests = guests.filter_map(|(n, c)| c.as_ref().map(|c| (n, c.as_guest(now))));
-    let place = places::who_goes(guests, pid)?;
-    end(owner, clients.get_mut(place)?);
-    Some(place)
+    loop {
+        let guests = clients.iter().enumerate();
+        let guests = guests.filter_map(|(n, c)| c.as_ref().map(|c| (n, c.as_guest(now))));
+        let place = places::who_goes(guests, pid)?;
+        let client = clients.get_mut(place)?;
+        match client {
+            // It has asked for something since, and will be heard.
+            Some(c) if c.asked != now && socket::has_more(&c.socket) => c.asked = now,
+            _ => {
+                end(owner, client);
+                return Some(place);
+            }
+        }
+    }
 }
 
 /// Ends a client's connection.
@@ -200,7 +218,7 @@ impl Client {
     fn as_guest(&self, now: u64) -> Guest {
         Guest {
             pid: self.who.pid,
-            introduced: self.bounce.is_some(),
+            introduced: self.introduced,
             quiet: nanos(now.wrapping_sub(self.asked)),
         }
     }
@@ -233,6 +251,7 @@ impl Client {
             owner.leave();
             let (done, handed) = done?;
             if self.bounce.is_some() {
+                self.introduced = request.what != HELLO;
                 self.asked = ticks();
             }
             if !owner.goes_on() {
@@ -277,12 +296,6 @@ impl Client {
                 let made = self.hello(owner, request);
                 let handed = made.map_or(Handed::Nothing, |()| Handed::Bounce);
                 return Ok((made.map(|()| 0), handed));
-            }
-            (ADD | COMPARE_SWAP | SWAP | LOAD | STORE, Some(_)) => {
-                let operation = request.operation()?;
-                let waits = || !socket::has_ended(&self.socket);
-                let done = words::operate(owner, &operation, request.id, waits);
-                return Ok((done, Handed::Nothing));
             }
             (
                 GET | PUT | ATTACH_GET | ATTACH_PUT | DESCRIPTOR | BOX_FILE | BOX_EVENT,

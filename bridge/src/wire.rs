@@ -1,7 +1,6 @@
 //! What a peer and a helper say to each other: messages of a fixed size, each way one.
 //! Neither trusts the other.
 
-use crate::word::{Act, Operation, Width};
 use regall_sys::text::Text;
 use regall_sys::{Errno, Result};
 
@@ -35,19 +34,6 @@ pub const ATTACH_PUT: u32 = 9;
 pub const BOX_FILE: u32 = 10;
 /// The pipe by which the owner is woken, to be written to.
 pub const BOX_EVENT: u32 = 11;
-/// An atomic operation on the word of [`Request::len`] bytes at [`Request::addr`]: the operand is in
-/// [`Request::offset`], and what is expected in [`Request::image`]. The answer's bytes are what was
-/// there. This adds.
-pub const ADD: u32 = 12;
-/// See [`ADD`].
-pub const COMPARE_SWAP: u32 = 13;
-/// See [`ADD`].
-pub const SWAP: u32 = 14;
-/// See [`ADD`].
-pub const LOAD: u32 = 15;
-/// See [`ADD`].
-pub const STORE: u32 = 16;
-
 /// A peer's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -59,7 +45,7 @@ pub struct Request {
     pub what: u32,
     /// Counts requests; the answer has the same.
     pub number: u64,
-    /// The directory's image that the peer has read ([`HELLO`]); see [`ADD`].
+    /// The directory's image that the peer has read ([`HELLO`]).
     pub image: u64,
     /// Address in the owner's memory.
     pub addr: u64,
@@ -67,7 +53,7 @@ pub struct Request {
     pub len: u64,
     /// Number of the entry that holds `addr`, in the owner's ledger.
     pub id: u64,
-    /// Where in the bounce buffer; see [`ADD`].
+    /// Where in the bounce buffer.
     pub offset: u64,
     /// 0.
     pub reserved: u64,
@@ -83,8 +69,7 @@ pub struct Answer {
     pub errno: u32,
     /// The number of the request.
     pub number: u64,
-    /// Bytes that were copied; of a [`DESCRIPTOR`], where in the file the address is; of an
-    /// operation, see [`ADD`].
+    /// Bytes that were copied; of a [`DESCRIPTOR`], where in the file the address is.
     pub bytes: u64,
     /// 0.
     pub reserved: u64,
@@ -119,53 +104,11 @@ impl Request {
         unsafe { core::mem::transmute(self) }
     }
 
-    /// One for an operation on a word, which lies in entry `id`.
-    pub fn for_word(operation: &Operation, id: u64) -> Self {
-        Self {
-            image: operation.expected,
-            addr: operation.addr,
-            len: operation.width.bytes(),
-            id,
-            offset: operation.operand,
-            ..Self::new(match operation.act {
-                Act::Add => ADD,
-                Act::CompareSwap => COMPARE_SWAP,
-                Act::Swap => SWAP,
-                Act::Load => LOAD,
-                Act::Store => STORE,
-            })
-        }
-    }
-
-    /// The operation that is asked for. EPROTO: none that there is.
-    pub fn operation(&self) -> Result<Operation> {
-        let operation = Operation {
-            act: match self.what {
-                ADD => Act::Add,
-                COMPARE_SWAP => Act::CompareSwap,
-                SWAP => Act::Swap,
-                LOAD => Act::Load,
-                STORE => Act::Store,
-                _ => return Err(Errno::PROTO),
-            },
-            width: match self.len {
-                4 => Width::Four,
-                8 => Width::Eight,
-                _ => return Err(Errno::PROTO),
-            },
-            addr: self.addr,
-            operand: self.offset,
-            expected: self.image,
-        };
-        let good = operation.is_aligned();
-        good.then_some(operation).ok_or(Errno::PROTO)
-    }
-
     /// From what has come. EPROTO: it is no request.
     pub fn from_bytes(bytes: [u8; REQUEST]) -> Result<Self> {
         // SAFETY: integers without padding: any bytes are some.
         let it: Self = unsafe { core::mem::transmute(bytes) };
-        let good = it.magic == MAGIC && it.reserved == 0 && (HELLO..=STORE).contains(&it.what);
+        let good = it.magic == MAGIC && it.reserved == 0;
         good.then_some(it).ok_or(Errno::PROTO)
     }
 }

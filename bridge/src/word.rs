@@ -1,5 +1,4 @@
-//! Words of memory, and atomic operations on them: by instructions of the processor, wherever they
-//! are carried out.
+//! Words of memory, and atomic operations on them: by instructions of the processor.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 

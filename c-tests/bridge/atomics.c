@@ -1,10 +1,8 @@
-/* Proves: operations on a peer's words are atomic with each other, by instructions here or by the owner's helper, and with the owner's own; memory that goes hurts nobody. */
+/* Proves: operations on a peer's words are atomic with each other and with the owner's own; memory that can't be mapped has none, and memory that goes hurts nobody. */
 #include "peers.h"
 #include "words.h"
 #include "linear.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/prctl.h>
@@ -81,23 +79,18 @@ static void each(regall_peer *peer, const struct other *o, uint64_t at)
 	HOLDS(word_of(o, at) == (78ull << 32 | 1));
 }
 
-static void semantics(char *argv0, const char *way)
+static void semantics(char *argv0)
 {
 	struct other o = start_other(true, (char *[]){ argv0, "owner", NULL });
 	uint64_t mapped = hear_number(&o), private = hear_number(&o), word;
 	regall_peer *peer = open_peer(o.pid, 0);
-	bool helped = strcmp(way, "helped") == 0;
 	each(peer, &o, mapped + 8);
 	each(peer, &o, mapped + 2 * PAGE - 8);
-	if (helped) {
-		each(peer, &o, private + 16);
-	} else {
-		IS(-EOPNOTSUPP, regall_fetch_add64(peer, private + 16, 1, &word));
-		IS(-EOPNOTSUPP, regall_load64(peer, private + 16, &word));
-		IS(0, word_of(&o, private + 16));
-	}
+	IS(-EOPNOTSUPP, regall_fetch_add64(peer, private + 16, 1, &word));
+	IS(-EOPNOTSUPP, regall_load64(peer, private + 16, &word));
+	IS(0, word_of(&o, private + 16));
 	IS(-EACCES, regall_fetch_add64(peer, private + PAGE, 1, &word));
-	IS(helped ? 0 : -EOPNOTSUPP, regall_load64(peer, private + PAGE, &word));
+	IS(-EOPNOTSUPP, regall_load64(peer, private + PAGE, &word));
 	IS(-EFAULT, regall_fetch_add64(peer, private + 2 * PAGE, 1, &word));
 	IS(-EFAULT, regall_fetch_add64(peer, 64, 1, &word));
 	end_other(&o);
@@ -109,8 +102,8 @@ static void semantics(char *argv0, const char *way)
 /* ---- histories ---- */
 
 enum { CLIENTS = 3, THREADS = 2, PARTIES = (CLIENTS + 1) * THREADS, EVENTS = 6 };
-/* Ones that each adds at first: an operation by the owner's helper takes a thousand times as long. */
-enum { QUICK_ONES = 150000, BROKEN_ONES = 4000, SLOW_ONES = 150 };
+/* Ones that each adds at first. */
+enum { ONES = 150000, BROKEN_ONES = 4000 };
 
 /* In a file that all of them have. */
 struct common {
@@ -322,28 +315,26 @@ static bool one_round(unsigned round, _Atomic uint64_t *word)
 	return (first & ~mask) == (last & ~mask) && is_linearizable(h, first & mask, last & mask, mask);
 }
 
-/* Four processes, two threads each: those of the owner by C11 atomics. `ways` says for each of the
- * others by what it does it; "broken": by what is not atomic, which must be found out. */
-static void histories(char *argv0, const char *memory, const char *ways, unsigned rounds)
+/* Four processes, two threads each: those of the owner by C11 atomics, and the others' `broken` by
+ * what is not atomic, which must be found out. */
+static void histories(char *argv0, bool broken, unsigned rounds)
 {
-	bool broken = strcmp(ways, "broken") == 0, is_slow = strcmp(ways, "mapped") && !broken;
 	int fd = memfd_create("common", 0);
 	char number[4][16];
 	pid_t pids[CLIENTS];
 	NEED(fd >= 0 && ftruncate(fd, sizeof *common) == 0);
 	common = common_of(fd);
-	_Atomic uint64_t *word = (void *)(strcmp(memory, "shared") ? anon(1) : shared_pages(1));
+	_Atomic uint64_t *word = (void *)shared_pages(1);
 	atomic_store(word, 1ull << 40 | 5);
 	common->at = (uintptr_t)word;
 	common->broken = broken;
 	last_round = rounds;
 	for (unsigned n = 0; n < CLIENTS; n++) {
-		bool helped = strcmp(ways, "helped") == 0 || (strcmp(ways, "both") == 0 && n % 2);
 		snprintf(number[0], 16, "%d", fd);
 		snprintf(number[1], 16, "%d", getpid());
 		snprintf(number[2], 16, "%u", n + 1);
 		snprintf(number[3], 16, "%u", rounds);
-		setenv("REGALL_COPY", helped ? "helper" : broken ? "cma,map" : "map", 1);
+		setenv("REGALL_COPY", broken ? "cma,map" : "map", 1);
 		char *args[] = { argv0, "client", number[0], number[1], number[2], number[3], NULL };
 		pids[n] = fork();
 		NEED(pids[n] >= 0);
@@ -357,7 +348,7 @@ static void histories(char *argv0, const char *memory, const char *ways, unsigne
 	take_part_twice(0, NULL, threads);
 	unsigned bad = 0;
 	for (unsigned round = 1; round <= rounds; round++) {
-		common->ones = round > 2 ? 0 : broken ? BROKEN_ONES : is_slow ? SLOW_ONES : QUICK_ONES;
+		common->ones = round > 2 ? 0 : broken ? BROKEN_ONES : ONES;
 		bad += !one_round(round, word);
 	}
 	for (unsigned n = 0; n < THREADS; n++)
@@ -372,94 +363,6 @@ static void histories(char *argv0, const char *memory, const char *ways, unsigne
 		HOLDS(bad > 0);
 	else
 		IS(0, bad);
-}
-
-/* ---- memory that goes, an owner that stops, that may not make processes, and that ends ---- */
-
-static void *map_and_unmap(void *arg)
-{
-	char *place = arg;
-	for (;;) {
-		char *p = mmap(place, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-		NEED(p == place);
-		p[8]++;
-		pause_us(200);
-		NEED(munmap(p, PAGE) == 0);
-	}
-	return NULL;
-}
-
-static void *add_ones(void *arg)
-{
-	for (;;)
-		atomic_fetch_add((_Atomic uint64_t *)arg, 1ull << 32);
-	return NULL;
-}
-
-static int restless_owner(bool filtered)
-{
-	/* Each between memory that nothing merges with. */
-	char *place = anon(5), *word = place + 3 * PAGE, line[16];
-	pthread_t thread;
-	for (int n = 0; n < 5; n += 2)
-		NEED(mprotect(place + (size_t)n * PAGE, PAGE, PROT_NONE) == 0);
-	NEED(munmap(place + PAGE, PAGE) == 0);
-	NEED(pthread_create(&thread, NULL, map_and_unmap, place + PAGE) == 0);
-	NEED(pthread_create(&thread, NULL, add_ones, word) == 0);
-	if (filtered) {
-		struct sock_filter all[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
-		struct sock_fprog program = { 1, all };
-		NEED(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-		NEED(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
-	}
-	say("%#lx", (unsigned long)(uintptr_t)place + PAGE);
-	say("%#lx", (unsigned long)(uintptr_t)word);
-	while (line_from(0, line, sizeof line)) {
-		struct rusage children;
-		/* Nobody was told of a child, and wait finds none. */
-		NEED(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
-		NEED(getrusage(RUSAGE_CHILDREN, &children) == 0);
-		say("%lu", *(uint64_t *)word & UINT32_MAX);
-	}
-	return 0;
-}
-
-static void troubles(char *argv0)
-{
-	struct other o = start_other(true, (char *[]){ argv0, "restless", NULL });
-	uint64_t place = hear_number(&o), word = hear_number(&o), before;
-	regall_peer *peer = open_peer(o.pid, 0);
-	unsigned done = 0, gone = 0;
-	for (unsigned n = 0; n < 1500; n++) {
-		int r = regall_fetch_add64(peer, place + 8, 1, &before);
-		HOLDS(r == 0 || r == -EFAULT || r == -ESTALE);
-		*(r ? &gone : &done) += 1;
-		if (n % 4 == 0)
-			IS(0, regall_fetch_add64(peer, word, 1, &before));
-	}
-	HOLDS(done > 0 && gone > 0);
-	IS(375, ask(&o, ""));
-	/* One that is stopped does it neither now nor later. */
-	int status;
-	IS(0, kill(o.pid, SIGSTOP));
-	NEED(waitpid(o.pid, &status, WUNTRACED) == o.pid && WIFSTOPPED(status));
-	IS(-ESTALE, regall_fetch_add64(peer, word, 1, &before));
-	IS(0, kill(o.pid, SIGCONT));
-	IS(375, ask(&o, ""));
-	IS(0, regall_fetch_add64(peer, word, 1, &before));
-	IS(376, ask(&o, ""));
-	end_other(&o);
-	IS(-ESRCH, regall_fetch_add64(peer, word, 1, &before));
-	IS(0, regall_peer_close(peer));
-
-	o = start_other(true, (char *[]){ argv0, "restless", "filtered", NULL });
-	hear_number(&o);
-	word = hear_number(&o);
-	peer = open_peer(o.pid, 0);
-	IS(-EOPNOTSUPP, regall_fetch_add64(peer, word, 1, &before));
-	IS(0, ask(&o, ""));
-	IS(0, regall_peer_close(peer));
-	end_other(&o);
 }
 
 /* ---- mapped memory that is replaced, and whose owner ends ---- */
@@ -543,20 +446,16 @@ int main(int argc, char **argv)
 	const char *what = argc > 1 ? argv[1] : "";
 	if (strcmp(what, "owner") == 0)
 		return owner();
-	if (strcmp(what, "restless") == 0)
-		return restless_owner(argc > 2);
 	if (strcmp(what, "mover") == 0)
 		return mover();
 	if (strcmp(what, "client") == 0 && argc > 5)
 		return client(atoi(argv[2]), atoi(argv[3]), (unsigned)atoi(argv[4]), (unsigned)atoi(argv[5]));
-	if (strcmp(what, "semantics") == 0 && argc > 2)
-		semantics(argv[0], argv[2]);
-	else if (strcmp(what, "histories") == 0 && argc > 4)
-		histories(argv[0], argv[2], argv[3], (unsigned)atoi(argv[4]));
+	if (strcmp(what, "semantics") == 0)
+		semantics(argv[0]);
+	else if (strcmp(what, "histories") == 0 && argc > 3)
+		histories(argv[0], strcmp(argv[2], "broken") == 0, (unsigned)atoi(argv[3]));
 	else if (strcmp(what, "moves") == 0)
 		moves(argv[0], argc > 2 ? REGALL_PEER_CHECK_ALWAYS : 0);
-	else if (strcmp(what, "troubles") == 0)
-		troubles(argv[0]);
 	else
 		return 2;
 	return verdict();

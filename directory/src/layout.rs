@@ -118,6 +118,8 @@ pub struct Header {
     pub boxes: AtomicU64,
     /// The device that REGALL_HCA names, NUL-padded; empty: none.
     pub device: [AtomicU64; DEVICE_WORDS],
+    /// Requests that the helper has answered. As long as it counts, it is not stuck.
+    pub answered: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);

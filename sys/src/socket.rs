@@ -114,8 +114,8 @@ impl Extras {
     }
 }
 
-fn new() -> Result<Fd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+fn new(flags: i32) -> Result<Fd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
     call!(libc::SYS_socket, libc::AF_UNIX, kind, 0).map(|fd| Fd::owned(fd as i32))
 }
 
@@ -138,7 +138,7 @@ fn address(path: &CStr) -> Result<(libc::sockaddr_un, usize)> {
 /// the kernel can do that (SO_PASSRIGHTS, Linux 6.16).
 fn new_listener() -> Result<Fd> {
     const PASS_RIGHTS: i32 = 83;
-    let socket = new()?;
+    let socket = new(libc::SOCK_NONBLOCK)?;
     set(&socket, libc::SO_PASSCRED, 1)?;
     let _ = set(&socket, PASS_RIGHTS, 0);
     Ok(socket)
@@ -210,7 +210,7 @@ pub fn listen(path: &CStr, backlog: u32) -> Result<Fd> {
 /// receiving end with EAGAIN after `patience` (nanoseconds).
 pub fn connect(path: &CStr, patience: u64) -> Result<Fd> {
     let (address, bytes) = address(path)?;
-    let socket = new()?;
+    let socket = new(0)?;
     let time = [patience / 1_000_000_000, patience % 1_000_000_000 / 1000];
     for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
         call!(
@@ -369,6 +369,7 @@ mod tests {
         let listener = listen(&path, 4).unwrap();
         let near = connect(&path, 20_000_000).unwrap();
         let far = accept(&listener).unwrap();
+        assert_eq!(accept(&listener).err(), Some(Errno::AGAIN));
         let us = Credentials {
             pid: std::process::id(),
             uid: crate::geteuid(),

@@ -12,8 +12,7 @@ use crate::lock::Lock;
 use crate::process::Process;
 use crate::vector::{Cursor, Few, Segment, Way};
 use crate::wire::{Answer, Request, ATTACH_GET, ATTACH_PUT, CHUNK, GET, PUT, SLOTS};
-use crate::word::Operation;
-use regall_sys::{Access, Errno, Result};
+use regall_sys::{time, Access, Errno, Result};
 
 /// The mechanism by a thread of the owner.
 pub struct Helper;
@@ -56,61 +55,27 @@ pub unsafe fn copy_of(
     open_memory: bool,
 ) -> core::result::Result<u64, No> {
     let mut link = link.lock();
-    let abandoned = link.abandoned();
-    let open = link.ready(peer, abandoned)?;
-    let mut work = Work {
-        way,
-        open: open_memory,
-        here: Cursor::new(local),
-        there: Cursor::new(remote),
-        left: Cursor::new(local)
-            .left(u64::MAX)
-            .min(Cursor::new(remote).left(u64::MAX)),
-        chunks: [0; SLOTS as usize],
-        sent: 0,
-        taken: 0,
-        bytes: 0,
-        gap: false,
-        stopped: None,
-    };
-    // SAFETY: by the contract above.
-    match unsafe { work.carry_out(open, peer) } {
+    let mut abandoned = link.abandoned();
+    let since = time::now();
+    loop {
+        let open = link.ready(peer, abandoned)?;
+        abandoned = false;
+        let mut work = Work::new(way, local, remote, open_memory);
+        // SAFETY: by the contract above.
+        let lost = match unsafe { work.carry_out(open, peer) } {
+            Ok(()) => {
+                return match (work.bytes, work.stopped) {
+                    (0, Some(e)) => Err(No::Failed(e)),
+                    (bytes, _) => Ok(bytes),
+                }
+            }
+            Err(lost) => lost,
+        };
         // What is to come on this link would be answers to old requests.
-        Err(lost) => {
-            link.close();
-            Err(No::Failed(lost.why(peer)))
-        }
-        Ok(()) => match (work.bytes, work.stopped) {
-            (0, Some(e)) => Err(No::Failed(e)),
-            (bytes, _) => Ok(bytes),
-        },
-    }
-}
-
-/// Has the owner carry out an operation on a word of its memory; what was there.
-#[cold]
-#[inline(never)]
-pub fn operate(
-    peer: &Process,
-    link: &Lock<Link>,
-    operation: &Operation,
-) -> core::result::Result<u64, No> {
-    let (_, id) = peer
-        .entry(operation.addr, operation.writes(), false)
-        .map_err(No::Failed)?;
-    let mut link = link.lock();
-    let abandoned = link.abandoned();
-    let open = link.ready(peer, abandoned)?;
-    let answered = match open.send(Request::for_word(operation, id)) {
-        Ok(()) => open.receive(|| peer.gone(), Comes::Alone),
-        Err(lost) => Err(lost),
-    };
-    match answered {
-        Ok((answer, _)) if answer.errno == 0 => Ok(answer.bytes),
-        Ok((answer, _)) => Err(No::Failed(Errno(answer.errno as i32))),
-        Err(lost) => {
-            link.close();
-            Err(No::Failed(lost.why(peer)))
+        link.close();
+        match (lost, work.bytes) {
+            (Lost::Closed, bytes @ 1..) => return Ok(bytes),
+            (lost, _) => lost.if_final(peer, since).map_err(No::Failed)?,
         }
     }
 }
@@ -138,7 +103,24 @@ struct Work<'a> {
     stopped: Option<Errno>,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    fn new(way: Way, local: &'a [Segment], remote: &'a [Segment], open: bool) -> Self {
+        let (here, there) = (Cursor::new(local), Cursor::new(remote));
+        Self {
+            way,
+            open,
+            here,
+            there,
+            left: here.left(u64::MAX).min(there.left(u64::MAX)),
+            chunks: [0; SLOTS as usize],
+            sent: 0,
+            taken: 0,
+            bytes: 0,
+            gap: false,
+            stopped: None,
+        }
+    }
+
     /// # Safety
     /// As [`copy`].
     unsafe fn carry_out(
@@ -157,7 +139,7 @@ impl Work<'_> {
             if self.sent == self.taken {
                 return Ok(());
             }
-            let (answer, _) = open.receive(|| peer.gone(), Comes::Alone)?;
+            let (answer, _) = open.receive(peer, Comes::Alone)?;
             // SAFETY: by the contract above.
             unsafe { self.take(open, &answer) }?;
         }
@@ -211,7 +193,7 @@ impl Work<'_> {
         let len = self.chunks.get(slot).copied().unwrap_or(0);
         self.taken += 1;
         if answer.bytes > len {
-            return Err(Lost::Closed);
+            return Err(Lost::Nonsense);
         }
         if self.gap {
             return Ok(());

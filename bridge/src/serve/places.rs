@@ -6,18 +6,20 @@ pub const PLACES: usize = 256;
 /// Places that a process keeps, if it asks for something now and then, though another has fewer.
 const SHARE: usize = PLACES / 4;
 
-/// How long a place is kept for who asks for nothing, in nanoseconds.
-pub const QUIET: u64 = 1_000_000_000;
+/// How long a place is kept for who has not asked for anything yet, in nanoseconds.
+const QUIET: u64 = 1_000_000_000;
+/// How long a place is kept for who asks for nothing more, in nanoseconds. Its peer connects anew.
+const IDLE: u64 = 20_000_000;
 
 /// Who has a place.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest {
     /// The process.
     pub pid: u32,
-    /// Whether it has said what it must before it can ask for bytes.
+    /// Whether it has asked for something behind its greeting.
     pub introduced: bool,
-    /// For how long it has asked for nothing, in nanoseconds; since it connected, if it is not
-    /// introduced.
+    /// For how long it has asked for nothing, in nanoseconds; since it connected, if it has not
+    /// greeted.
     pub quiet: u64,
 }
 
@@ -30,11 +32,11 @@ pub fn who_goes(
     let places_of = |pid| guests.clone().filter(|(_, g)| g.pid == pid).count();
     let wanted = pid.map_or(0, places_of);
     let rated = guests.clone().filter_map(|(place, guest)| {
-        let (has, quiet) = (places_of(guest.pid), guest.quiet >= QUIET);
-        let rank = match guest.introduced {
-            false if quiet => 2,
-            true if quiet && has >= wanted => 1,
-            _ if pid.is_some() && has > SHARE && has >= wanted + 2 => 0,
+        let has = || places_of(guest.pid);
+        let (rank, has) = match guest.introduced {
+            false if guest.quiet >= QUIET => (2, has()),
+            true if guest.quiet >= IDLE && has() >= wanted => (1, has()),
+            _ if pid.is_some() && has() > SHARE.max(wanted + 1) => (0, has()),
             _ => return None,
         };
         Some(((rank, has, guest.quiet), place))
@@ -45,8 +47,6 @@ pub fn who_goes(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: u64 = QUIET;
 
     fn guest(pid: u32, introduced: bool, quiet: u64) -> Guest {
         Guest {
@@ -86,13 +86,13 @@ mod tests {
         let mut all: Vec<Guest> = (0..PLACES as u32).map(|pid| guest(pid, true, 10)).collect();
         // All of them are at work.
         assert_eq!(goes(&all, 999), None);
-        all[3] = guest(3, true, SECOND);
+        all[3] = guest(3, true, IDLE);
         assert_eq!(goes(&all, 999), Some(3));
         // Not for one that has more already.
         all[0] = guest(1, true, 0);
         assert_eq!(goes(&all, 1), None);
-        all[4] = guest(4, false, SECOND + 1);
-        all[5] = guest(5, false, SECOND - 1);
+        all[4] = guest(4, false, QUIET + 1);
+        all[5] = guest(5, false, QUIET - 1);
         for pid in [999, 1] {
             assert_eq!(goes(&all, pid), Some(4));
         }
@@ -114,9 +114,9 @@ mod tests {
         let any = |all: &[Guest]| who_goes(all.iter().copied().enumerate(), None);
         let mut all = [guest(1, true, 5); 8];
         assert_eq!(any(&all), None);
-        all[2].quiet = SECOND;
+        all[2].quiet = IDLE;
         assert_eq!(any(&all), Some(2));
-        all[6] = guest(2, false, SECOND);
+        all[6] = guest(2, false, QUIET);
         assert_eq!(any(&all), Some(6));
     }
 }

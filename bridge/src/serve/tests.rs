@@ -1,7 +1,6 @@
 //! What the helper does when memory changes while it waits for its pages.
 
 use super::*;
-use crate::word::{Act, Width};
 use core::cell::Cell;
 
 /// An owner whose memory is good when it is first asked for, and gone after that.
@@ -37,10 +36,6 @@ impl Owner for Fickle {
     }
     fn entry(&self, addr: u64, _: u64, _: bool, _: bool) -> Result<u64> {
         self.first().then_some(addr + CHUNK).ok_or(Errno::STALE)
-    }
-    fn operate(&self, operation: &Operation) -> Result<u64> {
-        // SAFETY: a word of the test's.
-        Ok(unsafe { operation.carry_out(operation.addr) })
     }
     fn admits(&self, _: &Credentials) -> bool {
         true
@@ -183,43 +178,4 @@ fn memory_that_changes_during_the_wait_is_not_touched() {
     let mut passed = [1u8; 100];
     assert_eq!(bounce.read(&mut passed), Ok(100));
     assert_eq!((passed, memory), ([0; 100], vec![7; 100]));
-}
-
-#[test]
-fn a_word_that_goes_while_its_page_is_awaited_is_left_alone() {
-    let mut word = 7u64;
-    let operation = Operation {
-        act: Act::Add,
-        width: Width::Eight,
-        addr: core::ptr::from_mut(&mut word) as u64,
-        operand: 1,
-        expected: 0,
-    };
-    let owner = |good| Fickle::good(good);
-    let done = |good, waits| words::operate(&owner(good), &operation, 1, || waits);
-    assert_eq!(done(0, true), Err(Errno::STALE));
-    assert_eq!(done(1, true), Err(Errno::STALE));
-    assert_eq!(done(2, false), Err(Errno::PERM));
-    // SAFETY: a word of ours.
-    let now = || unsafe { (operation.addr as *const u64).read_volatile() };
-    assert_eq!(now(), 7);
-    assert_eq!(done(2, true), Err(Errno::STALE));
-    assert_eq!(now(), 8);
-    assert_eq!(done(3, true), Ok(8));
-}
-
-#[test]
-fn what_is_no_operation_is_no_request() {
-    let good = Request {
-        len: 8,
-        ..request(ADD, 64)
-    };
-    assert_eq!(good.operation().map(|it| it.act), Ok(Act::Add));
-    for bad in [
-        Request { len: 2, ..good },
-        Request { addr: 68, ..good },
-        Request { what: GET, ..good },
-    ] {
-        assert_eq!(bad.operation(), Err(Errno::PROTO));
-    }
 }
