@@ -111,6 +111,11 @@ fn a_box_is_for_its_own_user() {
     quiet("boxes_users", &["others"], &[("COPY", "map,cma,helper")]);
 }
 
+#[test]
+fn who_has_no_descriptors_is_told_so() {
+    quiet("boxes_users", &["few"], &[]);
+}
+
 /// What the kernel keeps apart the helper brings together, unless there is to be none.
 #[test]
 fn a_process_that_hides_is_reached_by_its_helper_alone() {

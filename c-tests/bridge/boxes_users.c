@@ -3,8 +3,11 @@
  * boxes_users others: as root, by processes of two users.
  * boxes_users hidden sent|refused: to a process that is not dumpable; REGALL_COPY says whether it
  *   has a helper.
+ * boxes_users few: by a process that has few free descriptors, or none.
  */
 #include "boxes.h"
+
+#include <sys/resource.h>
 
 #define USER 54321
 #define OTHER 54322
@@ -43,24 +46,65 @@ static int receives(const char *how)
 	return verdict();
 }
 
-/* What comes of opening the process and sending to it: 0, or the error of either. */
-static int sends(pid_t to)
+/* Leaves this process so many free descriptors. */
+static void keep_free(int count)
+{
+	struct rlimit most = { 64, 64 };
+	int fd, last = -1;
+	NEED(setrlimit(RLIMIT_NOFILE, &most) == 0);
+	while ((fd = open("/dev/null", O_RDONLY)) >= 0)
+		last = fd;
+	for (; count > 0; count--)
+		NEED(close(last--) == 0);
+}
+
+/* What comes of opening the process and sending to it, with so many free descriptors (-1: enough):
+ * 0, or the error of either. */
+static int sends(pid_t to, int free)
 {
 	regall_peer *peer;
 	int r = regall_peer_open(to, 0, 0, &peer);
+	if (free >= 0)
+		keep_free(free);
 	say("%d", r == 0 ? regall_send(peer, 1, "x", 1) : r);
 	return 0;
 }
 
-static long sent_by(unsigned user, pid_t to)
+static long sent_with(unsigned user, pid_t to, int free)
 {
-	char pid[16];
+	char pid[16], count[16];
 	snprintf(pid, sizeof pid, "%d", to);
-	struct other sender = start_as(user, (char *[]){ "boxes_users", "send", pid, NULL });
+	snprintf(count, sizeof count, "%d", free);
+	struct other sender = start_as(user, (char *[]){ "boxes_users", "send", pid, count, NULL });
 	char line[32];
 	hear(&sender, line, sizeof line);
 	end_other(&sender);
 	return atol(line);
+}
+
+static long sent_by(unsigned user, pid_t to)
+{
+	return sent_with(user, to, -1);
+}
+
+static int few(void)
+{
+	struct other o = start_as(USER, (char *[]){ "boxes_users", "receive", "open", NULL });
+	char line[32];
+	long sent = 0;
+	if (!line_from(o.from, line, sizeof line)) {
+		say("SKIPPED: becoming another user: it can't run programs from here");
+		return 0;
+	}
+	for (int free = 0; free < 8; free++) {
+		long r = sent_with(USER, o.pid, free);
+		HOLDS(r == 0 || r == -EMFILE);
+		sent += r == 0;
+	}
+	HOLDS(sent > 0 && sent < 8);
+	IS(sent, ask(&o, "how many"));
+	end_other(&o);
+	return verdict();
 }
 
 static int others(void)
@@ -119,6 +163,8 @@ int main(int argc, char **argv)
 	if (strcmp(what, "receive") == 0)
 		return receives(more);
 	if (strcmp(what, "send") == 0)
-		return sends(atoi(more));
+		return sends(atoi(more), argc > 3 ? atoi(argv[3]) : -1);
+	if (strcmp(what, "few") == 0)
+		return few();
 	return strcmp(what, "hidden") == 0 ? hidden(more) : others();
 }

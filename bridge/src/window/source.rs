@@ -9,6 +9,7 @@
 //! Where the list can't be read there is nothing to go by here: the owner's helper passes a
 //! descriptor over its socket (`super::attach`).
 
+use crate::find::is_shortage;
 use regall_directory::addr::round_up;
 use regall_directory::maps::Line;
 use regall_sys::file::{self, Fd, Stat};
@@ -132,62 +133,83 @@ pub fn open(pid: u32, backing: &Backing, writable: bool) -> Result<Fd> {
         true => libc::O_RDWR,
         false => libc::O_RDONLY,
     };
-    by_map_files(pid, backing, access)
-        .or_else(|| by_path(backing, access))
-        .or_else(|| by_descriptor(pid, backing, access))
-        .ok_or(Errno::NOENT)
+    let found = by_map_files(pid, backing, access)
+        .or_else(|e| may_go_on(e).and_then(|()| by_path(backing, access)))
+        .or_else(|e| may_go_on(e).and_then(|()| by_descriptor(pid, backing, access)));
+    found.map_err(|e| may_go_on(e).err().unwrap_or(Errno::NOENT))
+}
+
+/// Whether there is more to be learnt after this error: the error, if it says that there is no
+/// descriptor to look with.
+fn may_go_on(e: Errno) -> Result<()> {
+    match is_shortage(e) {
+        true => Err(e),
+        false => Ok(()),
+    }
 }
 
 /// The file of just these addresses. Which file that is has to be looked at again by whoever
 /// doubts that the mapping is still the one that `backing` tells of.
-fn by_map_files(pid: u32, backing: &Backing, access: i32) -> Option<Fd> {
+fn by_map_files(pid: u32, backing: &Backing, access: i32) -> Result<Fd> {
     let Backing { start, end, .. } = backing;
     let path: Text<64> = Text::of(format_args!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-    let path = path.as_cstr()?;
-    file::stat_path(path, false).ok().filter(is_plain)?;
+    let path = path.as_cstr().ok_or(Errno::NOENT)?;
+    look_at(path, false, is_plain)?;
     open_plain(path, access, is_plain)
 }
 
-fn by_path(backing: &Backing, access: i32) -> Option<Fd> {
+fn by_path(backing: &Backing, access: i32) -> Result<Fd> {
     let name = backing.name.as_bytes();
     if !name.starts_with(b"/") || name.ends_with(b" (deleted)") {
-        return None;
+        return Err(Errno::NOENT);
     }
-    let path = backing.name.as_cstr()?;
+    let path = backing.name.as_cstr().ok_or(Errno::NOENT)?;
     let same = |s: &Stat| is_plain(s) && backing.is(s);
     // Looked at before it is opened: opening a device may do something.
-    file::stat_path(path, true).ok().filter(same)?;
+    look_at(path, true, same)?;
     open_plain(path, access | libc::O_NOFOLLOW, same)
 }
 
-fn by_descriptor(pid: u32, backing: &Backing, access: i32) -> Option<Fd> {
+fn by_descriptor(pid: u32, backing: &Backing, access: i32) -> Result<Fd> {
     if backing.is_segment() {
-        return None;
+        return Err(Errno::NOENT);
     }
     let same = |s: &Stat| is_plain(s) && backing.is(s);
     let path: Text<32> = Text::of(format_args!("/proc/{pid}/fd"));
-    let folder = Fd::open(path.as_cstr()?, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?;
-    let mut found = None;
+    let path = path.as_cstr().ok_or(Errno::NOENT)?;
+    let folder = Fd::open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    let mut found = Err(Errno::NOENT);
     let _ = folder.each_entry(usize::MAX, |name| {
         let Some(number) = number(name) else {
             return true;
         };
         let path: Text<64> = Text::of(format_args!("/proc/{pid}/fd/{number}"));
-        let path = path.as_cstr();
-        let path = path.filter(|path| file::stat_path(path, false).is_ok_and(|s| same(&s)));
-        found = path.and_then(|path| open_plain(path, access, same));
-        found.is_none()
+        let path = path.as_cstr().ok_or(Errno::NOENT);
+        found = path.and_then(|path| {
+            look_at(path, false, same)?;
+            open_plain(path, access, same)
+        });
+        found.as_ref().is_err_and(|e| !is_shortage(*e))
     });
     found
+}
+
+/// Whether the file at a path is the one. ENOENT: another one.
+fn look_at(path: &core::ffi::CStr, nofollow: bool, is: impl Fn(&Stat) -> bool) -> Result<()> {
+    let found = file::stat_path(path, nofollow)?;
+    is(&found).then_some(()).ok_or(Errno::NOENT)
 }
 
 fn is_plain(stat: &Stat) -> bool {
     stat.mode & libc::S_IFMT == libc::S_IFREG
 }
 
-fn open_plain(path: &core::ffi::CStr, flags: i32, is: impl Fn(&Stat) -> bool) -> Option<Fd> {
-    let fd = Fd::open(path, flags | libc::O_NONBLOCK | libc::O_NOCTTY, 0).ok()?;
-    fd.stat().is_ok_and(|s| is(&s)).then_some(fd)
+fn open_plain(path: &core::ffi::CStr, flags: i32, is: impl Fn(&Stat) -> bool) -> Result<Fd> {
+    let fd = Fd::open(path, flags | libc::O_NONBLOCK | libc::O_NOCTTY, 0)?;
+    match is(&fd.stat()?) {
+        true => Ok(fd),
+        false => Err(Errno::NOENT),
+    }
 }
 
 /// Whether nobody can cut the file short, so that touching what its size covers never is
@@ -337,11 +359,11 @@ mod tests {
         let at = mapped(&fd, 1 << 12);
         let pid = std::process::id();
         let backing = Backing::find(pid, at).unwrap();
-        assert!(by_path(&backing, libc::O_RDONLY).is_none());
+        assert!(by_path(&backing, libc::O_RDONLY).is_err());
         let again = by_descriptor(pid, &backing, libc::O_RDWR).unwrap();
         assert_eq!(again.stat().unwrap().inode, fd.stat().unwrap().inode);
         drop((fd, again));
-        assert!(by_descriptor(pid, &backing, libc::O_RDWR).is_none());
+        assert!(by_descriptor(pid, &backing, libc::O_RDWR).is_err());
         unmap(at, 1 << 12);
     }
 
