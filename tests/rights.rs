@@ -284,3 +284,34 @@ fn a_folder_of_somebody_elses_hides_nobody() {
     }
     remove();
 }
+
+/// A process with more rights than its user has its directory for root alone: that is what is said,
+/// not that it is somebody else's.
+#[test]
+fn whose_the_directory_of_a_privileged_process_is_is_told() {
+    if !possible() {
+        return;
+    }
+    let privileged = |program: &std::path::Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=54321", "--regid=54321", "--clear-groups"]);
+        command.args(["--inh-caps=+ipc_lock", "--ambient-caps=+ipc_lock"]);
+        command.arg(program);
+        command
+    };
+    let mut sleeps = privileged("sleep".as_ref());
+    Mode::OnFault.apply(sleeps.arg("60"));
+    let beside = child::Beside::start(&mut sleeps);
+    let mut said = String::new();
+    // It has to become what it is first.
+    for _ in 0..200 {
+        let mut verify = privileged(&build::regall());
+        let done = child::run(verify.args(["verify", &beside.pid().to_string()]), TIMEOUT);
+        said = done.stderr;
+        if said.contains("for root alone") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{said}");
+}

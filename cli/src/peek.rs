@@ -193,7 +193,7 @@ fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
             )
         }
         Err(Errno::ACCES | Errno::PERM) => {
-            bail!(denied().unwrap_or(OpenError::Foreign))
+            bail!(found.err().unwrap_or(OpenError::Foreign))
         }
         Err(Errno::NOEXEC) => bail!("its directory is corrupt, or of another version"),
         Err(e) => Err(std::io::Error::from_raw_os_error(e.0).into()),

@@ -86,7 +86,7 @@ fn opened(root: &Path, process: &Process, mapping: &Mapping) -> Result<Directory
     let file = if is_nameless(mapping.name.as_bytes()) {
         // The kernel opens what a process has mapped for nobody but root.
         let path = format!("/proc/{}/map_files/{start:x}-{end:x}", process.pid);
-        Foreign::at(Path::new(&path)).map_err(missing_is_inert)?
+        Foreign::at(Path::new(&path)).map_err(refused_is_roots)?
     } else {
         let folder = Path::new(&mapping.name).parent().and_then(Path::file_name);
         let folder = root.join(folder.unwrap_or_default());
@@ -114,9 +114,12 @@ pub fn kept_free(header: &HeaderView, mappings: &[Mapping]) -> u64 {
     nameless.map_or(0, |m| m.range.len().saturating_sub(used))
 }
 
-fn missing_is_inert(e: std::io::Error) -> OpenError {
+fn refused_is_roots(e: std::io::Error) -> OpenError {
     match e.kind() {
         std::io::ErrorKind::NotFound => OpenError::Inert,
+        std::io::ErrorKind::PermissionDenied => OpenError::Denied(
+            "its directory is for root alone, since it may do more than its user's other processes",
+        ),
         _ => e.into(),
     }
 }

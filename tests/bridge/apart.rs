@@ -211,3 +211,21 @@ fn yama_is_not_asked_for_leave() {
         traced.stderr
     );
 }
+
+#[test]
+fn a_broken_directory_is_called_so() {
+    let owner = Owner::new();
+    // SAFETY: a system call without arguments.
+    let folder = format!("/dev/shm/regall-{}", unsafe { libc::geteuid() });
+    let prefix = format!("{}.", owner.pid());
+    let names = fs::read_dir(folder).expect("a folder").flatten();
+    let is_directory = |name: &str| name.starts_with(&prefix) && !name.ends_with(".sock");
+    let mut found = names.filter(|f| is_directory(&f.file_name().to_string_lossy()));
+    let path = found.next().expect("a directory").path();
+    let file = fs::OpenOptions::new().write(true).open(path);
+    file.and_then(|f| f.set_len(100)).expect("cut short");
+    let refused = peek(&[&owner.pid(), "0x10000", "16"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("corrupt"), "{}", refused.stderr);
+    one_line(&refused, "a broken directory");
+}
