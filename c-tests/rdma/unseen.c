@@ -56,6 +56,38 @@ static void file(const char *label, int prot, int access, int how)
 	NEED(close(fd) == 0 && close(other) == 0 && unlink(name) == 0);
 }
 
+static void pool(const char *pages)
+{
+	int fd = open("/proc/sys/vm/nr_hugepages", O_WRONLY);
+	NEED(fd >= 0 && write(fd, pages, strlen(pages)) == (ssize_t)strlen(pages));
+	close(fd);
+}
+
+/* The same of a file of huge pages, which is cut. */
+static void huge(void)
+{
+	size_t len = 2ul << 20;
+	pool("4");
+	int fd = memfd_create("unseen", MFD_HUGETLB);
+	NEED(fd >= 0 && ftruncate(fd, (off_t)len) == 0);
+	char *all = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_HUGETLB, fd, 0);
+	NEED(all != MAP_FAILED && p != MAP_FAILED);
+	memset(all, 'o', len);
+	struct ibv_mr *mr = lend(p, ALL);
+	say("huge pages");
+	tell_remote("before", &r, p, mr->rkey, 4);
+	dereg("it", mr);
+	NEED(ftruncate(fd, 0) == 0 && ftruncate(fd, (off_t)len) == 0);
+	memset(all, 'n', len);
+	tell_here("here", p, 4);
+	mr = lend(p, ALL);
+	tell_remote("registered again", &r, p, mr->rkey, 4);
+	dereg("it", mr);
+	NEED(munmap(all, len) == 0 && munmap(p, len) == 0 && close(fd) == 0);
+	pool("0");
+}
+
 static long ms(void)
 {
 	struct timespec t;
@@ -155,6 +187,7 @@ int main(int argc, char **argv)
 		file("read, cut", PROT_READ, RR, O_TRUNC);
 		file("written, in place", both, LW | RR, 0);
 		file("written, cut", both, LW | RR, O_TRUNC);
+		huge();
 		steady();
 	}
 	rig_down(&r);

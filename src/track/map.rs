@@ -239,10 +239,10 @@ fn describe(frame: &Frame, range: PageRange) -> New {
         facts = facts.with(Flags::APP_LOCKED);
     }
     let mut origin = None;
-    let (kind, facts, backed) = if set(libc::MAP_HUGETLB) {
-        (Kind::Huge, facts, u64::MAX)
-    } else if !set(libc::MAP_ANONYMOUS) {
+    let (kind, facts, backed) = if !set(libc::MAP_ANONYMOUS) {
         describe_file(fd as i32, offset, prot, facts, range, &mut origin)
+    } else if set(libc::MAP_HUGETLB) {
+        (Kind::Huge, facts, u64::MAX)
     } else if kind == MAP_DROPPABLE {
         // mlock takes it and does nothing.
         (Kind::Special, facts, u64::MAX)
