@@ -233,7 +233,7 @@ fn install() -> Intercept {
         let config = patch::Config {
             strict: asked == Intercept::Strict,
             ioctl: true,
-            verbs: settings::config().answers_ioctl(),
+            verbs: settings::config().hca != Hca::Off,
         };
         let report = intercept::install(config);
         SITES[0].store(report.patched, Relaxed);

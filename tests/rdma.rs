@@ -102,6 +102,8 @@ mod stock {
     programs! { Stock:
         adopting = "adopting" [] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         managed = "managed" [] [] Same;
+        prices = "prices" [] [("REGALL_PIN", "auto"), ("REGALL_REVOKE_MS", "off")] Same;
+        crowded = "crowded" [] [("REGALL_PIN", "auto")] Same;
         unseen = "unseen" [] [("REGALL_PIN", "auto")] Same;
         unseen_ring = "unseen" ["ring"] [("REGALL_PIN", "auto")] Same;
         unseen_code = "unseen" ["code"] [("REGALL_PIN", "auto")] Same;
@@ -156,6 +158,8 @@ mod stock_more {
         adopting_in_the_call = "adopting" ["shut"] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         adopting_goes_on = "adopting" ["goes"] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         adopting_refused = "adopting" ["refused"] [("REGALL_HCA_FILL", "later"), ("REGALL_LIMIT", "200G"), ("REGALL_ACCESS", "remote-atomic")] Same;
+        crowded_at_once = "crowded" [] [] Same;
+        crowded_by_symbols = "crowded" [] [BY_SYMBOLS, ("REGALL_PIN", "auto")] Same;
         adopting_now = "adopting" ["now"] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         unseen_code_at_once = "unseen" ["code"] [] Same;
         managed_reached = "managed" [] [("REGALL_ACCESS", "remote-atomic")] Same;

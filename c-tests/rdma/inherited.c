@@ -123,6 +123,7 @@ static void beside_the_parent(void)
 static void serve(void)
 {
 	once(pd);
+	pay(pd, ALL);
 	PROMISE(!lends() || of_one_region(pd, memory()));
 	say("dealloc: %d", ibv_dealloc_pd(pd));
 	say("close: %d", ibv_close_device(ctx));

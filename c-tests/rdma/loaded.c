@@ -37,8 +37,18 @@ int main(void)
 	NEED(context);
 	struct ibv_pd *pd = ibv_alloc_pd_(context);
 	NEED(pd);
-	char *p = anon(64);
+	char *p = anon(64), *much = anon(1024);
 	unsigned right = 0;
+	/* Until the protection domain is adopted. */
+	bool same = !by_price() || env_is("REGALL_VERBS", "symbols");
+	for (int i = 0; i < 512 && !same; i++) {
+		struct ibv_mr *a = ibv_reg_mr_(pd, much, 1024 * PAGE, IBV_ACCESS_LOCAL_WRITE);
+		struct ibv_mr *b = ibv_reg_mr_(pd, much, 1024 * PAGE, IBV_ACCESS_LOCAL_WRITE);
+		NEED(a && b);
+		same = a->lkey == b->lkey;
+		NEED(ibv_dereg_mr_(a) == 0 && ibv_dereg_mr_(b) == 0);
+	}
+	PROMISE(same);
 	for (int i = 0; i < ROUNDS; i++) {
 		char *at = p + (size_t)(i % 32) * PAGE;
 		struct ibv_mr *mr[3] = {

@@ -157,6 +157,7 @@ static void windows(void)
 	char *p = island(2);
 	letters(p, 2, 'a');
 	volatile int access = ALL | IBV_ACCESS_MW_BIND;
+	pay(r.pd, access);
 	struct ibv_mr *mr = ibv_reg_mr(r.pd, p, 2 * PAGE, access);
 	struct ibv_mw *mw = ibv_alloc_mw(r.pd, IBV_MW_TYPE_2);
 	NEED(mr);

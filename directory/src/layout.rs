@@ -504,7 +504,7 @@ numbered! {
         /// Memory regions rotated: given new keys, because peers had the old ones and the
         /// application had deregistered them. Neither these registrations nor their ends are counted elsewhere
         HcaRotated = 43 => "hca_rotated",
-        /// Registrations passed on because their protection domain is adopted only at its fourth
+        /// Registrations passed on because their protection domain has not cost as much yet as adopting it
         PdWaits = 44 => "pd_waits",
         /// Registrations passed on because REGALL_HCA_DEVICES leaves their adapter out
         PdLeftOut = 45 => "pd_left_out",

@@ -7,7 +7,7 @@ use crate::arch;
 use crate::arch::regall_resume;
 use crate::arch::Frame;
 use crate::base::{counters, mode, phase, settings};
-use crate::config::Intercept;
+use crate::config::{Hca, Intercept};
 use crate::patch;
 use crate::sys::{self, time};
 use crate::thread::{self, Thread};
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn left(outer: *const Outer, value: i64) -> i64 {
 fn is_tracked_ioctl(request: u64) -> bool {
     match u64::from(request as u32) {
         numbers::UFFDIO_REGISTER => true,
-        numbers::RDMA_VERBS_IOCTL => settings::config().answers_ioctl(),
+        numbers::RDMA_VERBS_IOCTL => settings::config().hca != Hca::Off,
         _ => false,
     }
 }

@@ -15,11 +15,12 @@
 
 use super::turns::Whose;
 use super::waiting::{self, Reach};
-use super::{begin_work, end, lock, progress, registering, subscribers, USER_END};
+use super::{begin_work, end, lock, progress, registering, subscribers, State, USER_END};
 use crate::base::settings;
 use crate::config::Pin;
 use crate::limits;
 use crate::policy;
+use crate::registrar::hca::candidates::{self, Candidate, Due};
 use crate::registrar::hca::{DomainId, Filling, State as Stage};
 use crate::sys::{
     self,
@@ -27,6 +28,7 @@ use crate::sys::{
     time,
 };
 use core::cell::UnsafeCell;
+use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::vocab::Access;
@@ -129,7 +131,7 @@ pub fn is_left() -> bool {
     is_on() && lock().is_some_and(|guard| next(&guard).is_some())
 }
 
-fn next(state: &super::State) -> Option<(DomainId, Filling)> {
+fn next(state: &State) -> Option<(DomainId, Filling)> {
     let mut left = state.hca.find(|x| x.filling.is_some());
     left.find_map(|d| Some((d, state.hca.alive(d)?.filling?)))
 }
@@ -231,20 +233,92 @@ pub fn leave() {
     }
 }
 
+/// Returns whether a protection domain is adopted at its first registration: everything was asked
+/// for.
+#[inline]
+pub fn is_at_once() -> bool {
+    settings::config().pin == Pin::Populate
+}
+
+/// Returns whether `candidate` has paid what adopting it costs.
+pub fn is_due(candidate: Candidate) -> bool {
+    let now = time::now();
+    let due = lock().map(|guard| guard.hca.candidates.due(candidate, now));
+    match due {
+        None | Some(Due::NotYet) => false,
+        Some(Due::Now) => true,
+        Some(Due::Reckon) => is_due_as_reckoned(candidate, now),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn is_due_as_reckoned(candidate: Candidate, now: u64) -> bool {
+    waiting::refresh();
+    let resident = limits::resident();
+    let Some(mut guard) = lock() else {
+        return false;
+    };
+    let most = guard.hca.candidates.worth_knowing(candidate);
+    let price = price(&guard, candidate.class, resident, most);
+    guard.hca.candidates.reckon(price, now);
+    guard.hca.candidates.due(candidate, now) == Due::Now
+}
+
+/// What a new domain of the class `class` costs: a region for each mapping that it registers ahead,
+/// of what is small, and of what is large as much as is `resident`. If it is more than `most`, it is not
+/// reckoned to the end.
+fn price(state: &State, class: Access, resident: u64, most: u64) -> u64 {
+    let (mut regions, mut small, mut large) = (0, 0u64, 0u64);
+    let all = settings::config().pin != Pin::Auto;
+    each_ahead(state, class, |len| {
+        regions += 1;
+        match all || waiting::is_small(state, len) {
+            true => small = small.saturating_add(len),
+            false => large = large.saturating_add(len),
+        }
+        match candidates::cost(regions, small) > most {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    let large = large.min(resident.saturating_sub(small));
+    let bytes = match settings::config().hca_odp {
+        true => 0,
+        false => small.saturating_add(large).min(state.total),
+    };
+    candidates::cost(regions, bytes)
+}
+
+/// Calls `then` with the bytes of each piece of memory that a new domain of the class `class` registers
+/// ahead, until it breaks.
+fn each_ahead(state: &State, class: Access, mut then: impl FnMut(u64) -> ControlFlow<()>) {
+    let config = settings::config();
+    let on_demand = class.has(Access::ON_DEMAND);
+    let Some(users) = PageRange::new(0, USER_END) else {
+        return;
+    };
+    state.ledger.for_each(users, |part, entry| {
+        let (attr, len) = (entry.attr, entry.range.len());
+        let registers = policy::registering(attr, len, on_demand, config.scope_data);
+        let asked = config.pin == Pin::Auto && policy::is_on_request(attr);
+        match registers {
+            policy::Registering::With(_) if !asked => then(part.len()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+}
+
 /// Bytes that a new domain will have registered, as far as the budget goes.
 #[cold]
 fn to_register(class: Access) -> u64 {
-    let on_demand = class.has(Access::ON_DEMAND);
-    let (scope, auto) = (
-        settings::config().scope_data,
-        settings::config().pin == Pin::Auto,
-    );
     let Some(state) = lock() else {
         return 0;
     };
-    let bytes = progress::sum(&state, |attr, len| {
-        let registers = policy::registering(attr, len, on_demand, scope);
-        matches!(registers, policy::Registering::With(_)) && !(auto && policy::is_on_request(attr))
+    let mut bytes = 0u64;
+    each_ahead(&state, class, |len| {
+        bytes = bytes.saturating_add(len);
+        ControlFlow::Continue(())
     });
     bytes.min(state.total)
 }

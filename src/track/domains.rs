@@ -12,6 +12,7 @@ use crate::config;
 use crate::glob;
 use crate::limits;
 use crate::policy;
+use crate::registrar::hca::candidates::{Candidate, Charge};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
@@ -56,36 +57,52 @@ pub const fn with_local_write(access: Access) -> Access {
     access.with(Access::LOCAL_WRITE)
 }
 
-/// Everything that is mapped is registered in the protection domain, and kept so.
-/// Errors: the kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for
-/// too many domains.
-pub fn adopt(owner: Owner, fd: i32, pd: PdHandle, wanted: Access) -> Result<()> {
-    adopt_as(owner, fd, pd, wanted, (CLASSES, When::Meanwhile))
-}
-
-/// As [`adopt`], if it is time for that: see [`candidates`](crate::registrar::hca::candidates).
-/// Errors: EAGAIN if it is not, ENODEV if the user leaves the device out.
-pub fn adopt_when_due(owner: Owner, fd: i32, pd: PdHandle, wanted: Access) -> Result<()> {
+/// Adopts the protection domain for a registration of `bytes` with the access `wanted`, if it has paid
+/// for that: see [`candidates`](crate::registrar::hca::candidates). Everything that is mapped is
+/// registered there, and kept so. Errors: as [`adopt_as`]'s; ENODEV if the user leaves the device out;
+/// EAGAIN, and what is to be said if the registration has been made, if it has not paid.
+pub fn adopt_when_due(
+    owner: Owner,
+    (fd, pd): (i32, PdHandle),
+    wanted: Access,
+    bytes: u64,
+) -> core::result::Result<(), (Errno, Option<Charge>)> {
+    let nothing = |errno| (errno, None);
     if is_left_out(owner.context, fd) {
         counters::count(Counter::PdLeftOut);
-        return Err(Errno::NODEV);
+        return Err(nothing(Errno::NODEV));
     }
-    let due = {
-        let mut guard = lock().ok_or(Errno::BUSY)?;
-        let known = guard.hca.find(|d| d.owner == owner).next().is_some();
-        let known = known || guard.hca.refuses(owner.context);
-        let adopted = guard.hca.adopted();
-        known || guard.hca.candidates.is_due(owner.pd, adopted)
+    let candidate = {
+        let guard = lock().ok_or(nothing(Errno::BUSY))?;
+        let there = guard.hca.refuses(owner.context);
+        let class = class_for(&guard, owner, wanted, CLASSES).filter(|_| !there);
+        class.map(|class| Candidate {
+            pd: owner.pd,
+            context: owner.context,
+            class,
+        })
     };
-    if !due {
+    let waits = candidate.filter(|_| !adopting::is_at_once());
+    if let Some(to) = waits.filter(|to| !adopting::is_due(*to)) {
         counters::count(Counter::PdWaits);
-        return Err(Errno::AGAIN);
+        let charge = Charge { to, bytes };
+        return Err((Errno::AGAIN, Some(charge)));
     }
-    let adopted = adopt(owner, fd, pd, wanted);
+    let adopted = adopt_as(owner, fd, pd, wanted, (CLASSES, When::Meanwhile));
+    if let (Some(candidate), Some(mut guard)) = (waits, lock()) {
+        guard.hca.candidates.begin_anew(candidate);
+    }
     if adopted == Err(Errno::MFILE) {
         counters::count(Counter::DomainsFull);
     }
-    adopted
+    adopted.map_err(nothing)
+}
+
+/// The application has made a registration itself that could have been served.
+pub fn is_paid(charge: Charge) {
+    if let Some(mut guard) = lock() {
+        guard.hca.candidates.pays(charge);
+    }
 }
 
 /// Whether REGALL_HCA_DEVICES names other devices than the one behind `context`, which is open as
@@ -114,13 +131,15 @@ fn is_left_out(context: u64, fd: i32) -> bool {
     out
 }
 
-/// As [`adopt`], with the access of REGALL_ACCESS, for a program that looks keys up: they stay for
+/// As [`adopt_as`], with the access of REGALL_ACCESS, for a program that looks keys up: they stay for
 /// as long as the memory is mapped.
 pub fn adopt_for_look_ups(owner: Owner, fd: i32, pd: PdHandle) -> Result<()> {
     let wanted = with_local_write(policy::remote_access(settings::config().access));
     adopt_as(owner, fd, pd, wanted, (CLASSES + 1, When::AtOnce))
 }
 
+/// Everything that is mapped is registered in the protection domain, and kept so. Errors: the
+/// kernel's; EOPNOTSUPP for a device that can't be served so; EMFILE for too many domains.
 fn adopt_as(
     owner: Owner,
     fd: i32,
@@ -184,7 +203,7 @@ fn say_others() -> Errno {
     Errno::OPNOTSUPP
 }
 
-/// As [`adopt`], for a program that asks for it, with the access of REGALL_ACCESS: nothing
+/// As [`adopt_as`], for a program that asks for it, with the access of REGALL_ACCESS: nothing
 /// waits until it is touched. Where there is such a domain, what waits there does not any more.
 pub fn register_all(owner: Owner, fd: i32, pd: PdHandle) -> Result<()> {
     let wanted = with_local_write(policy::remote_access(settings::config().access));
@@ -226,7 +245,7 @@ pub fn own_device() {
     }
 }
 
-/// As [`adopt`], for a protection domain of our own on the device `name`.
+/// As [`adopt_as`], for a protection domain of our own on the device `name`.
 pub fn own(name: &[u8]) -> Result<()> {
     let opened = OwnDevice::open(name)?;
     let channel = opened.channel();
@@ -296,7 +315,7 @@ fn open(owner: Owner, device: Device, reached: Reached, class: Access, when: Whe
         ..CHUNK => u64::MAX,
         bytes => bytes,
     };
-    let d = match enter(owner, device, class, (most, bytes)) {
+    let d = match enter(owner, device, class, (most, bytes), when) {
         Ok(Some(d)) => d,
         other => {
             reaching::close_own(&device);
@@ -349,6 +368,7 @@ fn enter(
     device: Device,
     class: Access,
     most: (usize, u64),
+    when: When,
 ) -> Result<Option<DomainId>> {
     let mut guard = lock().ok_or(Errno::BUSY)?;
     let state = &mut *guard;
@@ -364,6 +384,11 @@ fn enter(
         let adopted = owner.pd != 0;
         let auto = settings::config().pin == config::Pin::Auto;
         domain.waits = auto && adopted && !domain.on_demand();
+    }
+    // What lends nothing saves nothing.
+    let pays = !adopting::is_at_once() && !settings::config().keys_exact;
+    if let (Some(d), When::Meanwhile, true) = (d, when, pays) {
+        state.hca.is_bought(d);
     }
     state.show_regions();
     d.map(Some).ok_or(Errno::MFILE)

@@ -6,7 +6,7 @@ use super::{
     begin_work, deregistering, end, entering, lock, reaching, registering, retracting, State,
     USER_END,
 };
-use crate::base::settings;
+use crate::base::{settings, unseen};
 use crate::policy;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::{numbers, Domain, DomainId, Owner, State as Stage};
@@ -22,11 +22,41 @@ fn lent(state: &State, d: DomainId) -> bool {
 }
 
 /// A protection domain, of which `are` says which domains are its own, is about to be
-/// deallocated: nothing of ours may be in it. True if something was, and [`revive`] brings it back
-/// if the call fails.
-pub fn vacate(are: impl Fn(&Domain) -> bool) -> bool {
-    // With a registration of the application's the call fails anyway.
-    empty_all(|state, d| state.hca.alive(d).is_some_and(&are) && !lent(state, d))
+/// deallocated: nothing of ours may be in it. What was taken out [`revive`] brings back if the call
+/// fails. With a registration or a queue pair of the application's it fails anyway, and all stays.
+pub fn vacate(are: impl Fn(&Domain) -> bool) -> Vacated {
+    let any = empty_all(|state, d| {
+        let theirs = |x: &&Domain| are(x) && !has_a_pair(state, x);
+        state.hca.alive(d).filter(theirs).is_some() && !lent(state, d)
+    });
+    let alive = |x: &Domain| x.state == Stage::Alive && are(x);
+    let stays = lock().is_none_or(|guard| guard.hca.find(alive).next().is_some());
+    match (any, stays) {
+        (_, false) => Vacated::All,
+        (true, true) => Vacated::Some,
+        (false, true) => Vacated::Not,
+    }
+}
+
+/// What is taken out of a protection domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vacated {
+    /// All that was there, if anything was.
+    All,
+    /// One domain's, and another one's stays.
+    Some,
+    /// Nothing.
+    Not,
+}
+
+/// Returns whether there is a queue pair in its protection domain, for certain: code that nobody looks at
+/// may destroy one.
+fn has_a_pair(state: &State, domain: &Domain) -> bool {
+    let device = domain
+        .device
+        .as_ref()
+        .filter(|_| unseen::reason().is_none());
+    device.is_some_and(|x| state.hca.pairs.is_any_in(x.file, x.pd))
 }
 
 /// Deregisters what is not lent in the domains that are alive and that `are` says; their requests go to

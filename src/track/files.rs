@@ -5,6 +5,7 @@
 use super::tags::{self, Tag};
 use super::{ending, filters, lock, reaching};
 use crate::registrar::hca::files::FileId;
+use crate::registrar::hca::pairs;
 use crate::registrar::hca::{numbers, Domain, Owner, State as Stage};
 use crate::sys::{self, Errno, Result};
 use crate::uverbs::{Channel, Driver, PdHandle};
@@ -93,6 +94,22 @@ pub fn driver_of(file: FileId, pd: PdHandle) -> Option<Driver> {
 pub fn forget_candidate(fd: i32, pd: PdHandle) {
     if let (Some(file), Some(mut guard)) = (of(fd), lock()) {
         guard.hca.candidates.forget(Owner::of_file(file, pd).pd);
+    }
+}
+
+/// The program has made the queue pair `handle` in a protection domain.
+pub fn pair_made(fd: i32, pd: PdHandle, handle: u32) {
+    if let (Some(file), Some(mut guard)) = (of(fd), lock()) {
+        guard.hca.pairs.add(file, pd, handle);
+    }
+}
+
+/// The program is about to destroy the queue pair `handle`.
+pub fn pair_goes(fd: i32, handle: u32) {
+    match (of(fd), lock()) {
+        (Some(file), Some(mut guard)) => guard.hca.pairs.remove(file, handle),
+        // Which of them it is nobody knows.
+        _ => pairs::share(),
     }
 }
 

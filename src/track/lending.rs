@@ -1,5 +1,7 @@
 //! Registrations that the application asks for, served from those that are there.
 
+pub use super::domains::is_paid;
+
 use super::deregistering::deregister;
 use super::domains::{adopt_for_look_ups, adopt_when_due};
 use super::registering::fits;
@@ -9,6 +11,7 @@ use crate::base::{counters, phase, settings, unseen};
 use crate::config::Pin;
 use crate::limits;
 use crate::policy;
+use crate::registrar::hca::candidates::Charge;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::records::{Life, Record, RecordId};
 use crate::registrar::hca::sizes::CHUNK;
@@ -56,8 +59,8 @@ enum Found<T> {
 
 /// A region that holds all of `addr..addr + len` with at least `wanted` access, in
 /// the protection domain at `owner.pd`, which is number `pd` behind descriptor `fd`, and
-/// what `make` makes of it with the shim's memory, under the lock. `None`: the
-/// application has to make its own.
+/// what `make` makes of it with the shim's memory, under the lock. Errors: the
+/// application has to make its own, and if it does, [`is_paid`] is to be told what stands there.
 pub fn lend<T>(
     owner: Owner,
     (fd, pd): (i32, PdHandle),
@@ -65,40 +68,41 @@ pub fn lend<T>(
     len: u64,
     wanted: Access,
     make: impl Fn(&mut Arena, &Loan) -> Option<T>,
-) -> Option<T> {
+) -> core::result::Result<T, Option<Charge>> {
     if !phase::tracking() || !revoking::lends(wanted) {
-        return None;
+        return Err(None);
     }
     if let Some(why) = unseen::reason() {
         counters::count(why);
-        return None;
+        return Err(None);
     }
     inherited::bring_in();
-    let bytes = PageRange::covering(addr, len)?;
+    let bytes = PageRange::covering(addr, len).ok_or(None)?;
     let mut asked = false;
     // A new domain, a question, and a join, at the most; and a domain that is known by its file.
     for _ in 0..4 + usize::from(files::any()) {
         match find(owner, bytes, wanted, &make) {
             Found::Lent(made) => {
                 counters::count(Counter::Served);
-                return Some(made);
+                return Ok(made);
             }
             Found::Join(d, hull) => {
                 if !asking::join(d, hull) {
-                    return None;
+                    return Err(None);
                 }
             }
             Found::NoDomain if files::bind(owner, fd, pd) => (),
-            Found::NoDomain => adopt_when_due(owner, fd, pd, wanted).ok()?,
+            Found::NoDomain => adopt_when_due(owner, (fd, pd), wanted, bytes.len())
+                .map_err(|(_, charge)| charge)?,
             Found::Ask(d) if !asked => {
                 asked = true;
                 asking::ask(d, bytes);
                 adopting::remind();
             }
-            Found::Ask(_) | Found::Nothing => return None,
+            Found::Ask(_) | Found::Nothing => return Err(None),
         }
     }
-    None
+    Err(None)
 }
 
 /// What is asked for.
@@ -253,7 +257,9 @@ fn hand_out<T>(
     let (made, record) = (made?, state.hca.records.get_mut(loan.record)?);
     record.borrowers += 1;
     record.growth.is_asked_for(bytes);
+    let d = record.domain;
     state.hca.is_asked_for(loan.record, bytes);
+    state.hca.saves(d, bytes.len());
     Some(made)
 }
 
@@ -396,7 +402,7 @@ pub fn give_back_if(loan: &Loan, free: impl FnOnce() -> bool) -> Option<bool> {
 }
 
 /// Has `bytes` registered in the protection domain for a program that asks for it, in one
-/// region if they are no more than one may have. Errors: as [`adopt`].
+/// region if they are no more than one may have. Errors: as [`adopt_for_look_ups`].
 pub fn ask(owner: Owner, (fd, pd): (i32, PdHandle), bytes: PageRange) -> Result<()> {
     let all = |state: &State| {
         let alive = |d: &Domain| d.owner == owner && d.state == Stage::Alive && !d.rotates;

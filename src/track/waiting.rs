@@ -144,7 +144,8 @@ pub fn may_lack_room(attr: Attr) -> bool {
     attr.kind == Kind::Huge && attr.flags.has(Flags::NORESERVE)
 }
 
-fn is_small(state: &State, len: u64) -> bool {
+/// Returns whether `len` bytes are small against the headroom, and may become resident untouched.
+pub fn is_small(state: &State, len: u64) -> bool {
     len <= (state.hca.headroom / ONE).max(FLOOR) && fits_ahead(state, len)
 }
 

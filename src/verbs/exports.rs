@@ -10,13 +10,15 @@ use super::{is_inside, itself, real, requests};
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;
 use crate::intercept::strict;
-use crate::registrar::hca::Owner;
+use crate::registrar::hca::candidates::Charge;
+use crate::registrar::hca::{Domain, Owner};
 use crate::thread::{self, here};
-use crate::track::{self, asking, domains, ending, files, lending, registering};
+use crate::track::ending::Vacated;
+use crate::track::{self, domains, ending, files, lending, registering};
 use crate::uverbs::abi::{self, Context, Mr, Pd};
 use crate::uverbs::PdHandle;
 use core::ffi::{c_int, c_uint, c_void};
-use core::ptr;
+use core::ptr::{self, NonNull};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Access;
 
@@ -60,27 +62,36 @@ fn may_be_its_own() -> bool {
     may_be || is_inside()
 }
 
-/// A region that is there already, as the application's own; null: it has to make one.
+/// A region that is there already, as the application's own. Errors: it has to make one, and what is to
+/// be said if it does.
 #[inline(always)] // for `is_inside`
-fn borrow(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut Mr {
+fn borrow(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: Access,
+) -> Result<NonNull<Mr>, Option<Charge>> {
     match may_be_its_own() {
-        true => ptr::null_mut(),
+        true => Err(None),
         false => lend(pd, addr, length, access),
     }
 }
 
-fn lend(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut Mr {
+fn lend(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: Access,
+) -> Result<NonNull<Mr>, Option<Charge>> {
     let config = settings::config();
     let off = !phase::tracking() || config.hca == Hca::Off;
     if off || pd.is_null() || length == 0 {
-        return ptr::null_mut();
+        return Err(None);
     }
     let _pass = strict::pass();
     track::fork::check();
-    let lent = owner_of(pd).and_then(|(owner, fd, handle)| {
-        if !lending::servable(access) {
-            return None;
-        }
+    let servable = owner_of(pd).filter(|_| lending::servable(access));
+    let lent = servable.ok_or(None).and_then(|(owner, fd, handle)| {
         let context = owner.context as *mut Context;
         let (at, len) = (addr as u64, length as u64);
         lending::lend(owner, (fd, handle), at, len, access, |memory, loan| {
@@ -89,10 +100,10 @@ fn lend(pd: *mut Pd, addr: *mut c_void, length: usize, access: Access) -> *mut M
     });
     // A handler may have come upon the lock meanwhile.
     track::deferred::drain();
-    if lent.is_none() {
+    if lent.is_err() {
         counters::count(Counter::Passed);
     }
-    lent.map_or(ptr::null_mut(), ptr::NonNull::as_ptr)
+    lent
 }
 
 /// Makes the real call. What it does inside comes back through the exports here
@@ -110,34 +121,43 @@ fn really<T>(call: impl FnOnce() -> T) -> T {
     value
 }
 
-/// Whether the call that just failed may have done so because ours hold too much: what
-/// is wrong with the request itself is no reason to let go of anything.
-fn for_want_of_room() -> bool {
-    let limits = [libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::ENOSPC];
-    real::errno().is_none_or(|e| limits.contains(&e))
-}
-
-/// As [`really`], for a registration: if it fails while ours hold pinned memory, they
-/// make room, and it is tried once more.
-#[inline(always)] // for `is_inside`
-fn really_register(call: impl Fn() -> *mut Mr) -> *mut Mr {
-    let mr = really(&call);
-    if !mr.is_null() || !registering::active() || is_inside() || !make_room() {
-        return mr;
-    }
-    let mr = really(&call);
-    if mr.is_null() {
-        // It was not for us.
-        let _pass = strict::pass();
-        asking::readmit();
-    }
-    mr
-}
-
 /// Whether a call that begins now is the application's, and not libibverbs' own.
 #[inline]
 fn is_applications() -> bool {
     itself::is_seen_to()
+}
+
+/// Registers, by a region that is there if one can be lent, else by the `real` function.
+#[inline(always)] // for `is_inside`
+fn register(
+    pd: *mut Pd,
+    (addr, length): (*mut c_void, usize),
+    iova: u64,
+    access: u32,
+    real: impl FnOnce() -> *mut Mr,
+) -> *mut Mr {
+    let is_known = is_applications();
+    let lent = match iova == addr as u64 {
+        true => borrow(pd, addr, length, Access::as_asked(access)),
+        false => Err(None),
+    };
+    let charge = match lent {
+        Ok(mr) => return mr.as_ptr(),
+        Err(charge) => charge,
+    };
+    let mr = really(real);
+    if let (Some(charge), false) = (charge, mr.is_null()) {
+        pay(charge);
+    }
+    tell(is_known, mr, addr, length, iova, access)
+}
+
+#[cold]
+#[inline(never)]
+fn pay(charge: Charge) {
+    let _pass = strict::pass();
+    lending::is_paid(charge);
+    track::deferred::drain();
 }
 
 /// A registration has been made, or not: the checker is told, if it `is_known` whose it is.
@@ -183,14 +203,6 @@ fn changed(mr: *mut Mr, access: Option<c_int>, call: impl FnOnce() -> c_int) -> 
     value
 }
 
-/// Gives up pinned memory for a registration that has failed, if that can help.
-#[cold]
-#[inline(never)]
-fn make_room() -> bool {
-    let _pass = strict::pass();
-    for_want_of_room() && asking::evict()
-}
-
 type Register = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
 type RegisterAt = unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr;
 type OfMr = unsafe extern "C" fn(*mut Mr) -> c_int;
@@ -220,15 +232,11 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut Mr {
-    let is_known = is_applications();
-    let lent = borrow(pd, addr, length, Access::as_asked(access as u32));
-    if !lent.is_null() {
-        return lent;
-    }
-    let real = real_or!(ibv_reg_mr as Register, ptr::null_mut());
-    // SAFETY: the application's own call.
-    let mr = really_register(|| unsafe { real(pd, addr, length, access) });
-    tell(is_known, mr, addr, length, addr as u64, access as u32)
+    register(pd, (addr, length), addr as u64, access as u32, || {
+        let real = real_or!(ibv_reg_mr as Register, ptr::null_mut());
+        // SAFETY: the application's own call.
+        unsafe { real(pd, addr, length, access) }
+    })
 }
 
 /// ibv_reg_mr_iova(3).
@@ -243,17 +251,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut Mr {
-    let is_known = is_applications();
-    if iova == addr as u64 {
-        let lent = borrow(pd, addr, length, Access::as_asked(access as u32));
-        if !lent.is_null() {
-            return lent;
-        }
-    }
-    let real = real_or!(ibv_reg_mr_iova as RegisterAt, ptr::null_mut());
-    // SAFETY: the application's own call; int and unsigned are passed alike.
-    let mr = really_register(|| unsafe { real(pd, addr, length, iova, access as c_uint) });
-    tell(is_known, mr, addr, length, iova, access as u32)
+    register(pd, (addr, length), iova, access as u32, || {
+        let real = real_or!(ibv_reg_mr_iova as RegisterAt, ptr::null_mut());
+        // SAFETY: the application's own call; int and unsigned are passed alike.
+        unsafe { real(pd, addr, length, iova, access as c_uint) }
+    })
 }
 
 /// ibv_reg_mr_iova2: what the macro ibv_reg_mr calls.
@@ -268,17 +270,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut Mr {
-    let is_known = is_applications();
-    if iova == addr as u64 {
-        let lent = borrow(pd, addr, length, Access::as_asked(access));
-        if !lent.is_null() {
-            return lent;
-        }
-    }
-    let real = real_or!(ibv_reg_mr_iova2 as RegisterAt, ptr::null_mut());
-    // SAFETY: the application's own call.
-    let mr = really_register(|| unsafe { real(pd, addr, length, iova, access) });
-    tell(is_known, mr, addr, length, iova, access)
+    register(pd, (addr, length), iova, access, || {
+        let real = real_or!(ibv_reg_mr_iova2 as RegisterAt, ptr::null_mut());
+        // SAFETY: the application's own call.
+        unsafe { real(pd, addr, length, iova, access) }
+    })
 }
 
 /// ibv_dereg_mr(3).
@@ -345,10 +341,17 @@ fn refused(old: &Mr, was: Access, request: impl FnOnce(*mut Mr) -> c_int) -> Opt
 /// What is lent of the memory, or, where it is not to be served, a region of its own.
 fn loan_for(pd: *mut Pd, at: u64, len: u64, access: Access) -> Option<lending::Loan> {
     let (owner, fd, handle) = owner_of(pd)?;
-    let lent = lending::servable(access)
-        .then(|| lending::lend(owner, (fd, handle), at, len, access, |_, loan| Some(*loan)));
-    lent.flatten()
-        .or_else(|| lending::exact(owner, at, len, access))
+    if lending::servable(access) {
+        let lent = lending::lend(owner, (fd, handle), at, len, access, |_, loan| Some(*loan));
+        if let Ok(loan) = lent {
+            return Some(loan);
+        }
+    }
+    lending::exact(owner, at, len, access).or_else(|| {
+        // It takes a domain, though none has been paid for.
+        domains::adopt_for_look_ups(owner, fd, handle).ok()?;
+        lending::exact(owner, at, len, access)
+    })
 }
 
 /// ibv_rereg_mr(3).
@@ -457,7 +460,7 @@ pub unsafe extern "C" fn ibv_import_device(fd: c_int) -> *mut Context {
     );
     // SAFETY: the application's own call.
     let context = really(|| unsafe { real(fd) });
-    if !context.is_null() && registering::active() {
+    if !context.is_null() && phase::tracking() {
         let _pass = strict::pass();
         track::fork::check();
         domains::refuse(context as u64);
@@ -468,7 +471,7 @@ pub unsafe extern "C" fn ibv_import_device(fd: c_int) -> *mut Context {
 /// Another one may have been at its address and gone in a way that was not seen.
 fn new_pd(pd: *mut Pd) -> *mut Pd {
     see_that_it_calls_itself();
-    if !pd.is_null() && registering::active() {
+    if !pd.is_null() && phase::tracking() {
         let _pass = strict::pass();
         track::fork::check();
         ending::forget_pd(pd as u64);
@@ -483,20 +486,25 @@ fn new_pd(pd: *mut Pd) -> *mut Pd {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     let real = real_or!(ibv_dealloc_pd as OfPd, EINVAL);
-    let ours = registering::active() && !is_inside() && {
+    if !phase::tracking() || is_inside() {
+        // SAFETY: the application's own call.
+        return really(|| unsafe { real(pd) });
+    }
+    let here = |x: &Domain| x.owner.pd == pd as u64;
+    let vacated = {
         let _pass = strict::pass();
         track::fork::check();
-        ending::vacate(|x| x.owner.pd == pd as u64)
+        ending::vacate(here)
     };
     // SAFETY: the application's own call.
     let value = really(|| unsafe { real(pd) });
-    if ours {
-        let _pass = strict::pass();
-        if value == 0 {
-            ending::forget_vacated(pd as u64);
-        } else {
-            ending::revive(|x| x.owner.pd == pd as u64);
-        }
+    let _pass = strict::pass();
+    match (value, vacated) {
+        (0, Vacated::All) => ending::forget_vacated(pd as u64),
+        // A parent domain is a structure alone: it ends whatever is in its protection domain.
+        (0, Vacated::Not | Vacated::Some) => ending::forget_pd(pd as u64),
+        (_, Vacated::All | Vacated::Some) => ending::revive(here),
+        (_, Vacated::Not) => (),
     }
     value
 }
@@ -528,7 +536,7 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         -1
     );
     let mut kept = None;
-    if registering::active() {
+    if phase::tracking() {
         let _pass = strict::pass();
         track::fork::check();
         // SAFETY: the application's own context.

@@ -30,12 +30,9 @@ macro_rules! functions {
 /// Finds all that the library has, if what was found has moved: under a seccomp filter the kernel's
 /// list may not be there to be read. (The first that was wanted has had all of them found.)
 pub fn find_again() {
-    let mut wanted = ALL.iter().filter(|(place, _)| place.was_found()).peekable();
-    if wanted.peek().is_some() {
-        if wanted.any(|(place, _)| place.known().is_none()) {
-            look(LIBRARY, ALL);
-        }
-        let _ = errno();
+    let mut wanted = ALL.iter().filter(|(place, _)| place.was_found());
+    if wanted.any(|(place, _)| place.known().is_none()) {
+        look(LIBRARY, ALL);
     }
 }
 
@@ -53,18 +50,6 @@ functions! {
     ibv_import_pd,
     ibv_unimport_pd,
     ibv_close_device,
-}
-
-/// The C library's errno of this thread; `None` where it has none that can be found.
-pub fn errno() -> Option<i32> {
-    static AT: Place = Place::new();
-    let at = AT.known().or_else(|| {
-        look(b"libc.so", [(&AT, "__errno_location")]);
-        AT.known()
-    })?;
-    // SAFETY: glibc's function of that name: it takes nothing, returns the address of
-    // an int of the calling thread's, and needs no lock.
-    Some(unsafe { *core::mem::transmute::<usize, extern "C" fn() -> *const i32>(at)() })
 }
 
 /// Looks this often, a millisecond apart: another thread may be at the patcher's memory
@@ -90,15 +75,13 @@ pub fn is_loaded() -> bool {
 #[cold]
 #[inline(never)]
 fn find_slowly(place: &Place) -> Option<usize> {
-    let found = (0..TRIES).find_map(|n| {
+    (0..TRIES).find_map(|n| {
         if n != 0 {
             sys::nap(1_000_000);
         }
         look(LIBRARY, ALL);
         place.known()
-    });
-    let _ = errno();
-    found
+    })
 }
 
 /// Where a function was found. The library may be unloaded and come back elsewhere

@@ -10,6 +10,16 @@ use crate::{Driver, Mr};
 use core::mem::offset_of;
 
 const OBJECT_PD: u16 = 1;
+/// Objects that are made by a method, which is the first one of each.
+const OBJECT_CQ: u16 = 3;
+const OBJECT_QP: u16 = 4;
+const OBJECT_SRQ: u16 = 5;
+const OBJECT_WQ: u16 = 12;
+const METHOD_CREATE: u16 = 0;
+const METHOD_QP_DESTROY: u16 = 1;
+/// `enum uverbs_attrs_create_qp_cmd_attr_ids`.
+const CREATE_QP_HANDLE: u16 = 0;
+const CREATE_QP_PD_HANDLE: u16 = 2;
 const METHOD_PD_DESTROY: u16 = 0;
 const METHOD_DM_MR_REG: u16 = 0;
 const METHOD_MR_DESTROY: u16 = 1;
@@ -17,6 +27,16 @@ const METHOD_REG_DMABUF_MR: u16 = 4;
 
 /// Write commands, beside [`wire::Number`].
 const REREG_MR: u64 = 11;
+/// Those that make objects, extended ones too.
+const CREATE_AH: u64 = 5;
+const ALLOC_MW: u64 = 14;
+const CREATE_CQ: u64 = 18;
+const CREATE_QP: u64 = 24;
+const DESTROY_QP: u64 = 27;
+const CREATE_SRQ: u64 = 32;
+const CREATE_XSRQ: u64 = 39;
+/// IB_USER_VERBS_CMD_FLAG_EXTENDED.
+const EXTENDED: u64 = 0x8000_0000;
 
 /// `enum uverbs_attrs_reg_mr_cmd_attr_ids`, of the same kernel.
 const REG_MR_HANDLE: u16 = 0;
@@ -31,13 +51,15 @@ const REG_MR_RESP_RKEY: u16 = 10;
 /// UVERBS_ATTR_F_VALID_OUTPUT: the kernel has written what the attribute names.
 const VALID_OUTPUT: u16 = 2;
 
-/// Attributes of a request that is looked at: none of those has more than 11.
-const MOST: usize = 12;
+/// Attributes of a request that is looked at: none of those has more than 17.
+const MOST: usize = 18;
 /// Bytes of the largest command, `struct ib_uverbs_rereg_mr`.
 pub const CORE: usize = 48;
 /// Bytes of `struct ib_uverbs_reg_mr`, and of its answer.
 const REG_MR: usize = 40;
 const REG_MR_ANSWER: usize = 12;
+/// Bytes of `struct ib_uverbs_destroy_qp`.
+const DESTROYED_QP: usize = 16;
 
 /// `struct ib_uverbs_ioctl_hdr`.
 #[repr(C)]
@@ -69,6 +91,12 @@ pub enum Request {
     Open,
     /// What the context is like that it has.
     Context,
+    /// Another object than a registration is made.
+    Creation,
+    /// A queue pair is made in a protection domain.
+    CreateQp(u32),
+    /// A queue pair ends.
+    DestroyQp(u32),
     /// Memory is registered in a way that only the kernel can.
     Registration,
     /// Ordinary memory is registered.
@@ -147,6 +175,7 @@ impl Message {
                 wire::OBJECT_DEVICE,
                 wire::METHOD_INVOKE_WRITE | wire::METHOD_GET_CONTEXT | wire::METHOD_QUERY_CONTEXT
             ) | (OBJECT_PD, METHOD_PD_DESTROY)
+                | (OBJECT_QP, METHOD_CREATE | METHOD_QP_DESTROY)
                 | (
                     OBJECT_MR,
                     METHOD_DM_MR_REG
@@ -159,6 +188,13 @@ impl Message {
         let whole = usize::from(head.length) == Self::HEAD + bytes;
         let taken = whole && head.reserved1 == 0 && head.reserved2 == 0;
         (known && taken && usize::from(head.count) <= MOST).then_some(bytes)
+    }
+
+    /// Returns whether a head that is there makes an object of which no more is looked at.
+    pub fn creates_by_method(&self) -> bool {
+        let head = &self.head;
+        let object = matches!(head.object, OBJECT_CQ | OBJECT_QP | OBJECT_SRQ | OBJECT_WQ);
+        object && head.method == METHOD_CREATE
     }
 
     /// The driver that it is for.
@@ -204,6 +240,12 @@ impl Message {
         self.only(id).filter(|(_, attr)| fits(attr))
     }
 
+    /// Where the kernel puts the handle of the queue pair that the message, which is at `at`, makes.
+    pub fn handle_of_qp(&self, at: u64) -> Option<u64> {
+        let (n, _) = self.only(CREATE_QP_HANDLE)?;
+        Some(field(at, n, offset_of!(Attr, data)))
+    }
+
     fn is(&self, object: u16, method: u16) -> bool {
         (self.head.object, self.head.method) == (object, method)
     }
@@ -226,6 +268,7 @@ impl Message {
         let len = match self.write_command()? {
             n if n == wire::Number::RegMr as u64 => REG_MR,
             REREG_MR => CORE,
+            DESTROY_QP => DESTROYED_QP,
             _ => return None,
         };
         let attr = self.only(wire::ATTR_CORE_IN)?.1;
@@ -239,6 +282,10 @@ impl Message {
             (wire::OBJECT_DEVICE, wire::METHOD_GET_CONTEXT) => Request::Open,
             (wire::OBJECT_DEVICE, _) => Request::Context,
             (OBJECT_PD, _) => self.object(0).map_or(Request::Other, Request::DeallocPd),
+            (OBJECT_QP, METHOD_CREATE) => self
+                .object(CREATE_QP_PD_HANDLE)
+                .map_or(Request::Creation, Request::CreateQp),
+            (OBJECT_QP, _) => self.object(0).map_or(Request::Other, Request::DestroyQp),
             (_, METHOD_MR_DESTROY) => self.object(0).map_or(Request::Other, Request::Deregister),
             (_, METHOD_QUERY_MR) => self.object(0).map_or(Request::Other, Request::Query),
             (_, METHOD_REG_MR) => self
@@ -253,15 +300,19 @@ impl Message {
         const DEALLOC_PD: u64 = wire::Number::DeallocPd as u64;
         const REG_MR: u64 = wire::Number::RegMr as u64;
         const DEREG_MR: u64 = wire::Number::DeregMr as u64;
+        const ALLOC_PD: u64 = wire::Number::AllocPd as u64;
         let handle = || self.held(wire::ATTR_CORE_IN, 4).map(|h| h as u32);
         match self.write_command() {
             Some(GET_CONTEXT) => Request::Open,
             Some(DEALLOC_PD) => handle().map_or(Request::Other, Request::DeallocPd),
             Some(DEREG_MR) => handle().map_or(Request::Other, Request::Deregister),
             Some(REREG_MR) if self.core().is_some() => Request::Change(word(core, 8)),
+            Some(DESTROY_QP) if self.core().is_some() => Request::DestroyQp(word(core, 8)),
             Some(REG_MR) => self
                 .registered_by_write(core)
                 .map_or(Request::Registration, Request::Register),
+            Some(ALLOC_PD | CREATE_AH | ALLOC_MW | CREATE_SRQ | CREATE_XSRQ) => Request::Creation,
+            Some(n) if matches!(n & !EXTENDED, CREATE_CQ | CREATE_QP) => Request::Creation,
             _ => Request::Other,
         }
     }

@@ -5,6 +5,7 @@
 //! another one the same handles stand for other regions.
 
 use super::candidates::Candidates;
+use super::pairs::{self, Pairs};
 use super::{numbers, Device, Domain, DomainId, Hca, State, ACTIVE, DOMAINS, NO_PD, PDS};
 use core::sync::atomic::Ordering::*;
 
@@ -59,6 +60,7 @@ impl Hca {
         if let Some(regions) = &mut domain.regions {
             regions.rebuild();
         }
+        self.ends(d);
         if let Some(pd) = PDS.get(d.index()) {
             pd.store(NO_PD, Release);
         }
@@ -101,6 +103,8 @@ impl Hca {
         self.records.clear();
         self.bound.clear();
         self.candidates = Candidates::new();
+        self.pairs = Pairs::new();
+        pairs::child();
         self.refused = [0; DOMAINS];
         self.bytes = 0;
         self.retired = 0;

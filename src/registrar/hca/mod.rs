@@ -11,6 +11,7 @@ pub mod given;
 pub mod growth;
 pub mod idle;
 pub mod marks;
+pub mod pairs;
 pub mod records;
 pub mod regions;
 pub mod sizes;
@@ -160,6 +161,8 @@ pub struct Domain {
     pub bytes: u64,
     /// Calls that register or deregister in it at this moment.
     pub at_work: u32,
+    /// What it is still to save of what it has cost; 0: nothing, or it was not paid for.
+    to_save: u64,
     regions: Option<Regions>,
 }
 
@@ -199,6 +202,7 @@ impl Domain {
             most_bytes: 0,
             bytes: 0,
             at_work: 0,
+            to_save: 0,
             regions: None,
         }
     }
@@ -241,8 +245,10 @@ pub struct Hca {
     pub bound: idle::Bound,
     /// What is not to be large regions.
     pub hurried: sizes::Hurried,
-    /// Protection domains that are not adopted.
+    /// Protection domains that are not adopted yet.
     pub candidates: Candidates,
+    /// Queue pairs of the program's.
+    pub pairs: pairs::Pairs,
     /// Contexts of devices that can't be served; 0: none.
     refused: [u64; DOMAINS],
 }
@@ -260,6 +266,7 @@ impl Hca {
             bound: idle::Bound::new(),
             hurried: sizes::Hurried::new(),
             candidates: Candidates::new(),
+            pairs: pairs::Pairs::new(),
             refused: [0; DOMAINS],
         }
     }
@@ -332,6 +339,7 @@ impl Hca {
         domain.most_bytes = most_bytes;
         domain.bytes = 0;
         domain.at_work = 0;
+        domain.to_save = 0;
         domain.state = State::Alive;
         if let Some(pd) = PDS.get(d) {
             pd.store(if rotates { NO_PD } else { owner.pd }, Release);

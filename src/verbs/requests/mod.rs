@@ -4,17 +4,21 @@
 //! A registration is answered with a region that is there, and a number of ours for it; the
 //! provider's library then makes its own structure of that. Requests with such a number are carried
 //! out here ([`borrowed`]): the kernel is never handed a number that it did not give. Everything
-//! else goes on as it came.
+//! else goes on as it came, but that nothing of the shim's is in the way of what the program makes
+//! ([`creating`]). With REGALL_VERBS=symbols no more is done than that, and contexts are met.
 
 mod borrowed;
 mod copy;
+mod creating;
 mod registering;
 
 use super::{handles, is_inside};
 use crate::arch::Frame;
 use crate::base::{phase, settings};
+use crate::config::Hca;
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::Domain;
+use crate::track::ending::Vacated;
 use crate::track::{self, deferred, ending, files, registering as regions};
 use crate::uverbs::requests::{Message, Request, CORE};
 use crate::uverbs::wire::VERBS_IOCTL;
@@ -80,7 +84,7 @@ impl Asked<'_> {
 pub fn handle(frame: &mut Frame, begins: fn()) -> i64 {
     // What has a number of ours stays ours if the shim gives up.
     let lends = phase::tracking() || handles::has_numbers();
-    if !settings::config().answers_ioctl() || !lends {
+    if settings::config().hca == Hca::Off || !lends {
         return track::real(frame);
     }
     let mut asked = Asked {
@@ -94,42 +98,65 @@ pub fn handle(frame: &mut Frame, begins: fn()) -> i64 {
         return track::real(asked.frame);
     }
     match asked.message.rest() {
-        Some(bytes) => handle_message(&mut asked, bytes, begins),
-        None => track::real(asked.frame),
+        None if !asked.message.creates_by_method() => track::real(asked.frame),
+        rest => handle_message(&mut asked, rest, begins),
     }
 }
 
-fn handle_message(asked: &mut Asked, bytes: usize, begins: fn()) -> i64 {
-    if phase::tracking() {
-        track::fork::check();
-    }
+/// What is asked for; `bytes` are behind the head, if they are looked at. `None`: they are not there.
+fn read(asked: &mut Asked, bytes: Option<usize>) -> Option<Request> {
+    let Some(bytes) = bytes else {
+        return Some(Request::Creation);
+    };
     let behind = asked.at().wrapping_add(Message::HEAD as u64);
     // SAFETY: within the message, which has room for as many bytes as `rest` says.
     let place = unsafe { asked.message.place().add(Message::HEAD) };
     if !Copy::of(behind, bytes).read(&asked.stack, place) {
-        return track::real(asked.frame);
+        return None;
     }
     if let Some((at, len)) = asked.message.core() {
         let core = Copy::of(at, len.min(CORE));
         if !core.read(&asked.stack, asked.core.as_mut_ptr()) {
-            return track::real(asked.frame);
+            return None;
         }
     }
-    let request = asked.message.request(&asked.core);
+    Some(asked.message.request(&asked.core))
+}
+
+fn handle_message(asked: &mut Asked, bytes: Option<usize>, begins: fn()) -> i64 {
+    if phase::tracking() {
+        track::fork::check();
+    }
+    let Some(request) = read(asked, bytes) else {
+        return track::real(asked.frame);
+    };
+    let answers = settings::config().answers_ioctl();
     let value = match request {
-        Request::Register(what) if !is_inside() => registering::register(asked, what),
-        Request::Registration if !is_inside() => registering::pass_on(asked),
+        Request::Creation => creating::create(asked),
+        Request::CreateQp(pd) => creating::create_qp(asked, PdHandle(pd)),
+        Request::DestroyQp(handle) => destroy_qp(asked, handle),
+        Request::Open => open(asked, begins),
+        Request::Register(what) if answers && !is_inside() => registering::register(asked, what),
+        Request::Register(_) | Request::Registration => creating::register(asked),
+        _ if !answers => track::real(asked.frame),
         Request::Deregister(n) if handles::is_number(n) => borrowed::deregister(asked, n),
         Request::Change(n) if handles::is_number(n) => borrowed::change(asked, n),
         Request::Query(n) if handles::is_number(n) => borrowed::query(asked, n),
         Request::DeallocPd(pd) => dealloc_pd(asked, PdHandle(pd)),
-        Request::Open => open(asked, begins),
         Request::Context => context(asked),
         _ => track::real(asked.frame),
     };
     // A handler may have come upon the lock meanwhile.
     deferred::drain();
     value
+}
+
+#[cold]
+fn destroy_qp(asked: &Asked, handle: u32) -> i64 {
+    if phase::tracking() {
+        files::pair_goes(asked.fd(), handle);
+    }
+    track::real(asked.frame)
 }
 
 /// With regions of ours in it the call would be EBUSY, whoever has had them made. With one that the
@@ -149,18 +176,19 @@ fn dealloc_pd(asked: &Asked, pd: PdHandle) -> i64 {
 
 /// Makes the call while nothing of ours is in the protection domain.
 fn dealloc_emptied(asked: &Asked, fd: i32, pd: PdHandle) -> i64 {
-    let Some(file) = files::of(fd) else {
-        return track::real(asked.frame);
-    };
     // What libibverbs' symbols see to ends there.
     let inside = is_inside();
+    let known = (!inside || files::any()).then(|| files::of(fd));
+    let Some(file) = known.flatten() else {
+        return track::real(asked.frame);
+    };
     let here = |x: &Domain| (x.owner.is_of_file() || !inside) && x.is_of(file, pd);
-    let ours = ending::vacate(here);
+    let vacated = ending::vacate(here);
     let value = track::real(asked.frame);
-    if ours && value == 0 {
+    if value == 0 {
         ending::forget_empty(here);
     }
-    if ours {
+    if vacated != Vacated::Not {
         ending::revive(here);
     }
     value

@@ -1,9 +1,10 @@
 //! A registration that is asked for by ioctl.
 
 use super::copy::{Copy, Made};
-use super::{Answered, Asked};
+use super::{creating, Answered, Asked};
 use crate::base::{counters, settings};
-use crate::track::{self, asking, failed, files, lending, registering};
+use crate::registrar::hca::candidates::Charge;
+use crate::track::{files, lending};
 use crate::uverbs::abi::{Context, Pd};
 use crate::uverbs::requests::{Register, Write};
 use crate::uverbs::{wire, Driver, Mr, PdHandle};
@@ -13,26 +14,30 @@ use regall_directory::vocab::Access;
 
 /// Answers with a region that is there, or has the kernel make one.
 pub fn register(asked: &Asked, what: Register) -> i64 {
-    match lend(asked, what) {
-        Some(value) => value,
-        None => {
-            counters::count(Counter::Passed);
-            pass_on(asked)
-        }
+    let charge = match lend(asked, what) {
+        Ok(value) => return value,
+        Err(charge) => charge,
+    };
+    counters::count(Counter::Passed);
+    let value = creating::register(asked);
+    if let (0.., Some(charge)) = (value, charge) {
+        lending::is_paid(charge);
     }
+    value
 }
 
-fn lend(asked: &Asked, what: Register) -> Option<i64> {
+/// Errors: the kernel has to make one, and what is to be said if it does.
+fn lend(asked: &Asked, what: Register) -> Result<i64, Option<Charge>> {
     // Nothing is lent then.
     if settings::config().keys_exact {
-        return None;
+        return Err(None);
     }
     let access = Access::as_asked(what.access);
     if !lending::servable(access) || what.length == 0 {
-        return None;
+        return Err(None);
     }
     let (fd, pd) = (asked.fd(), PdHandle(what.pd));
-    let (file, owner, driver) = files::owner(fd, pd)?;
+    let (file, owner, driver) = files::owner(fd, pd).ok_or(None)?;
     let asks = asked.message.driver();
     // The kernel refuses what is for another driver, or no device.
     let is_taken = match driver {
@@ -40,7 +45,7 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
         None => wire::greet(fd, asks.0) == wire::NOSPC,
     };
     if !is_taken || asked.message.is_by_method() && !knows_method(fd, asks) {
-        return None;
+        return Err(None);
     }
     let (addr, length) = (what.start, what.length);
     let lent = lending::lend(owner, (fd, pd), addr, length, access, |memory, loan| {
@@ -62,32 +67,18 @@ fn lend(asked: &Asked, what: Register) -> Option<i64> {
     let write = |w: &Write| Copy::of(w.at, w.bytes().len()).write(&asked.stack, w.bytes());
     let mut made = writes.map(write);
     let Some(failed) = made.find(|made| *made != Made::Yes) else {
-        return Some(0);
+        return Ok(0);
     };
     lending::give_back_if(&loan, || handles::take_number(number, &loan));
     // The kernel may be able to do what the shim may not.
-    (failed == Made::No).then_some(-i64::from(libc::EFAULT))
+    match failed {
+        Made::No => Ok(-i64::from(libc::EFAULT)),
+        _ => Err(None),
+    }
 }
 
 /// Whether this kernel has the method for registrations: what it does not know it refuses.
 fn knows_method(fd: i32, driver: Driver) -> bool {
     static KNOWN: Answered = Answered::new();
     KNOWN.or_ask(|| wire::knows_reg_mr(fd, driver.0))
-}
-
-/// The kernel is asked. If that fails while regions of ours hold pinned memory they make room, and
-/// it is asked once more.
-pub fn pass_on(asked: &Asked) -> i64 {
-    const LIMITS: [i32; 4] = [libc::ENOMEM, libc::EPERM, libc::EAGAIN, libc::ENOSPC];
-    let value = track::real(asked.frame);
-    let full = failed(value) && LIMITS.contains(&(-value as i32));
-    if !full || !registering::active() || !asking::evict() {
-        return value;
-    }
-    let value = track::real(asked.frame);
-    if failed(value) {
-        // It was not for us.
-        asking::readmit();
-    }
-    value
 }

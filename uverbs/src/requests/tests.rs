@@ -85,6 +85,18 @@ fn layouts_and_numbers_are_as_in_the_headers() {
     let all = [
         ("UVERBS_OBJECT_PD", OBJECT_PD),
         ("UVERBS_OBJECT_MR", OBJECT_MR),
+        ("UVERBS_OBJECT_CQ", OBJECT_CQ),
+        ("UVERBS_OBJECT_QP", OBJECT_QP),
+        ("UVERBS_OBJECT_SRQ", OBJECT_SRQ),
+        ("UVERBS_OBJECT_WQ", OBJECT_WQ),
+        ("UVERBS_METHOD_CQ_CREATE", METHOD_CREATE),
+        ("UVERBS_METHOD_QP_CREATE", METHOD_CREATE),
+        ("UVERBS_METHOD_SRQ_CREATE", METHOD_CREATE),
+        ("UVERBS_METHOD_WQ_CREATE", METHOD_CREATE),
+        ("UVERBS_METHOD_QP_DESTROY", METHOD_QP_DESTROY),
+        ("UVERBS_ATTR_CREATE_QP_HANDLE", CREATE_QP_HANDLE),
+        ("UVERBS_ATTR_CREATE_QP_PD_HANDLE", CREATE_QP_PD_HANDLE),
+        ("UVERBS_ATTR_DESTROY_QP_HANDLE", 0),
         ("UVERBS_METHOD_PD_DESTROY", METHOD_PD_DESTROY),
         ("UVERBS_METHOD_DM_MR_REG", METHOD_DM_MR_REG),
         ("UVERBS_METHOD_MR_DESTROY", METHOD_MR_DESTROY),
@@ -105,6 +117,16 @@ fn layouts_and_numbers_are_as_in_the_headers() {
         "rdma/ib_user_verbs.h",
         &[
             format!("IB_USER_VERBS_CMD_REREG_MR == {REREG_MR}"),
+            format!("IB_USER_VERBS_CMD_CREATE_AH == {CREATE_AH}"),
+            format!("IB_USER_VERBS_CMD_ALLOC_MW == {ALLOC_MW}"),
+            format!("IB_USER_VERBS_CMD_CREATE_CQ == {CREATE_CQ}"),
+            format!("IB_USER_VERBS_CMD_CREATE_QP == {CREATE_QP}"),
+            format!("IB_USER_VERBS_CMD_DESTROY_QP == {DESTROY_QP}"),
+            format!("sizeof(struct ib_uverbs_destroy_qp) == {DESTROYED_QP}"),
+            "offsetof(struct ib_uverbs_destroy_qp, qp_handle) == 8".into(),
+            format!("IB_USER_VERBS_CMD_CREATE_SRQ == {CREATE_SRQ}"),
+            format!("IB_USER_VERBS_CMD_CREATE_XSRQ == {CREATE_XSRQ}"),
+            format!("IB_USER_VERBS_CMD_FLAG_EXTENDED == {EXTENDED}"),
             format!("sizeof(struct ib_uverbs_reg_mr) == {REG_MR}"),
             format!("sizeof(struct ib_uverbs_reg_mr_resp) == {REG_MR_ANSWER}"),
             format!("sizeof(struct ib_uverbs_rereg_mr) == {CORE}"),
@@ -128,7 +150,14 @@ fn a_head_that_the_kernel_refuses_is_not_looked_at() {
     assert_eq!(changed(|h| h.reserved2 = 1), None);
     assert_eq!(changed(|h| h.object = 3), None);
     assert_eq!(changed(|h| h.method = 5), None);
-    assert_eq!(changed(|h| (h.count, h.length) = (13, 24 + 13 * 16)), None);
+    let many = |n: u16| (n, 24 + 16 * n);
+    let most = MOST as u16;
+    let changed = |n| {
+        let mut other = good;
+        (other.head.count, other.head.length) = many(n);
+        other.rest()
+    };
+    assert!(changed(most).is_some() && changed(most + 1).is_none());
 }
 
 #[test]
@@ -171,7 +200,7 @@ fn what_is_not_known_of_a_registration_is_the_kernels() {
     let mut attrs = reg_mr();
     attrs[0].len = 4;
     assert_eq!(invoke(&attrs).request(&plain()), Request::Other);
-    attrs[0] = attr(wire::ATTR_WRITE_CMD, 8, 3);
+    attrs[0] = attr(wire::ATTR_WRITE_CMD, 8, 2);
     assert_eq!(invoke(&attrs).request(&plain()), Request::Other);
 }
 
@@ -363,6 +392,62 @@ fn objects_are_named_in_both_ways() {
     let attrs = [attr(0, 0, 1 << 32 | u64::from(OURS))];
     let wide = message(OBJECT_MR, METHOD_MR_DESTROY, RXE, &attrs);
     assert_eq!(wide.request(&none), Request::Other);
+}
+
+#[test]
+fn objects_that_are_made_are_known() {
+    let none = [0; CORE];
+    for (command, made) in [
+        (wire::Number::AllocPd as u64, true),
+        (CREATE_AH, true),
+        (ALLOC_MW, true),
+        (CREATE_CQ, true),
+        (CREATE_CQ | EXTENDED, true),
+        (CREATE_QP | EXTENDED, true),
+        (CREATE_SRQ, true),
+        (CREATE_XSRQ, true),
+        // IB_USER_VERBS_CMD_QUERY_DEVICE and _MODIFY_QP.
+        (1, false),
+        (26 | EXTENDED, false),
+    ] {
+        let message = invoke(&[attr(wire::ATTR_WRITE_CMD, 8, command)]);
+        let request = message.request(&none);
+        assert_eq!(request == Request::Creation, made, "{command:#x}");
+        assert!(!message.creates_by_method());
+    }
+    for (object, method, made) in [
+        (OBJECT_CQ, METHOD_CREATE, true),
+        (OBJECT_SRQ, METHOD_CREATE, true),
+        (OBJECT_WQ, METHOD_CREATE, true),
+        (OBJECT_CQ, 1, false),
+        (OBJECT_PD, METHOD_CREATE, false),
+    ] {
+        let message = message(object, method, RXE, &[attr(0, 0, 0); MOST]);
+        assert_eq!(message.creates_by_method(), made, "{object} {method}");
+    }
+}
+
+#[test]
+fn queue_pairs_are_of_a_protection_domain() {
+    let none = [0; CORE];
+    let mut attrs = vec![attr(7, 8, 1), attr(2, 0, 5), attr(0, 0, 9)];
+    let create = message(OBJECT_QP, METHOD_CREATE, RXE, &attrs);
+    assert_eq!(create.request(&none), Request::CreateQp(5));
+    let place = 0x1000 + Message::HEAD + 2 * size_of::<Attr>() + offset_of!(Attr, data);
+    assert_eq!(create.handle_of_qp(0x1000), Some(place as u64));
+    // One of XRC has none.
+    attrs.remove(1);
+    let create = message(OBJECT_QP, METHOD_CREATE, RXE, &attrs);
+    assert_eq!(create.request(&none), Request::Creation);
+    let destroy = message(OBJECT_QP, METHOD_QP_DESTROY, RXE, &attrs[1..]);
+    assert_eq!(destroy.request(&none), Request::DestroyQp(9));
+    let attrs = [
+        attr(wire::ATTR_CORE_IN, 16, 0x1000),
+        attr(wire::ATTR_WRITE_CMD, 8, DESTROY_QP),
+    ];
+    let mut core = none;
+    core[8] = 9;
+    assert_eq!(invoke(&attrs).request(&core), Request::DestroyQp(9));
 }
 
 #[test]
