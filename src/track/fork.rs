@@ -4,13 +4,14 @@
 
 use super::birth::{at_its_site, Asked, Birth};
 use super::{
-    ancestors, anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing,
-    hands, inherited, kept, lock, open, owed, progress, real, registering, subscribers, tags,
-    taken, whole, State, APP_FUTURE, USER_END,
+    anew, aside, backed, budget, deferred, files, filters, flight, give_up, growing, hands,
+    inherited, kept, lock, open, owed, progress, real, registering, subscribers, tags, taken,
+    whole, State, APP_FUTURE, USER_END,
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
 use crate::base::{counters, settings};
+use crate::registrar::hca::pairs;
 use crate::sys::{self, file};
 use crate::{store, thread};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -97,11 +98,13 @@ pub fn fork(frame: &mut Frame) -> i64 {
         Asked::Own(birth) => birth,
         Asked::Shared => return at_its_site(frame),
         Asked::Unknown => {
+            pairs::share();
             backed::stop_sharing();
             return at_its_site(frame);
         }
         Asked::Refused => return real(frame),
     };
+    pairs::share();
     // What is written afterwards is written to copies; KNEM may have the originals.
     if let Some(all) = PageRange::new(0, USER_END) {
         subscribers::pages_replaced(all);
@@ -235,7 +238,6 @@ fn child(late: bool) -> Option<flight::Flight> {
     growing::child();
     kept::look_soon();
     taken::child();
-    ancestors::inherited_from(sys::memory_owner());
     sys::own_memory();
     // A child has none of its parent's locks.
     APP_FUTURE.store(0, Relaxed);

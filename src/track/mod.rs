@@ -27,7 +27,6 @@ use regall_directory::vocab::Flags;
 pub mod adopting;
 pub mod advice;
 mod ahead;
-mod ancestors;
 pub mod anew;
 pub mod aside;
 pub mod asking;

@@ -7,7 +7,7 @@
 //! the file by which events are read is another one). A child of fork sees its parent's tag, and who
 //! is sent a descriptor the sender's.
 
-use super::{ancestors, lock};
+use super::lock;
 use crate::registrar::hca::files::FileId;
 use crate::sys::{self, file, Errno, Result};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -134,9 +134,6 @@ pub fn give(fd: i32) -> Result<FileId> {
 #[cold]
 #[inline(never)]
 fn give_slowly(fd: i32) -> Result<FileId> {
-    if ancestors::may_have(fd) {
-        return Err(Errno::XDEV);
-    }
     let taken = seen();
     // Two threads give it one.
     let guard = lock().ok_or(Errno::BUSY)?;

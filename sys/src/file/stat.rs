@@ -174,16 +174,6 @@ pub fn is_no_device(fd: i32, rdev: u64) -> bool {
     stat_fd(fd).is_ok_and(|s| !s.is_character_device() || s.rdev != rdev)
 }
 
-/// From the kernel's kcmp.h.
-const KCMP_FILE: u64 = 0;
-
-/// Whether process `pid` has the open file behind `fd` of this one under the same number. Errors:
-/// EBADF if it has nothing there, ESRCH if there is no such process; others where nobody says.
-pub fn is_same_in(pid: u32, fd: i32) -> Result<bool> {
-    let told = call!(libc::SYS_kcmp, pid, crate::gettid(), KCMP_FILE, fd, fd);
-    told.map(|difference| difference == 0)
-}
-
 /// Metadata of `path`; a link itself if `nofollow`.
 pub fn stat_path(path: &CStr, nofollow: bool) -> Result<Stat> {
     // SAFETY: as above.
