@@ -620,6 +620,23 @@ static void big(uint32_t round)
 	}
 }
 
+/* Registers so much that the shim adopts the protection domain for this access, if it waits for that. */
+static void pay(struct ibv_pd *pd, int access)
+{
+	const size_t pages = 1024;
+	char *p = anon(pages);
+	bool adopted = false;
+	for (int n = 0; n < 512 && !adopted; n++) {
+		struct ibv_mr *one = ibv_reg_mr(pd, p, pages * PAGE, access);
+		struct ibv_mr *two = ibv_reg_mr(pd, p, pages * PAGE, access);
+		NEED(one && two);
+		adopted = one->lkey == two->lkey;
+		NEED(ibv_dereg_mr(one) == 0 && ibv_dereg_mr(two) == 0);
+	}
+	NEED(adopted);
+	NEED(munmap(p, pages * PAGE) == 0);
+}
+
 static void registered_in(const struct end *e, const char *mode)
 {
 	char *page = anon(1);
@@ -629,9 +646,12 @@ static void registered_in(const struct end *e, const char *mode)
 		NEED(all && all(e->pd) == 0);
 		return;
 	}
+	pay(e->pd, access);
 	NEED(ibv_reg_mr(e->pd, page, 100, access));
-	if (two_classes)
+	if (two_classes) {
+		pay(e->pd, access | IBV_ACCESS_RELAXED_ORDERING);
 		NEED(ibv_reg_mr(e->pd, page, 100, access | IBV_ACCESS_RELAXED_ORDERING));
+	}
 }
 
 /* The reader, by the same file, without the shim. */
