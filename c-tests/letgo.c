@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include "reserves.h"
 
 #ifndef MADV_COLD
@@ -166,6 +167,47 @@ static void interrupted(void *binds)
 	quiet_point("after handlers");
 }
 
+enum { ADVISED = 100, ADVICES = 1500 };
+static volatile sig_atomic_t advices, failures;
+static int self;
+static bool allowed;
+
+static void advising(int signal)
+{
+	int saved = errno;
+	(void)signal;
+	size_t bytes = 2 * ADVISED * PAGE;
+	struct iovec both[2] = { { runs, bytes / 2 }, { runs + bytes / 2, bytes / 2 } };
+	failures += madvise(runs, bytes, MADV_DONTNEED) != 0;
+	failures += msync(runs, bytes, MS_ASYNC | MS_INVALIDATE) != 0;
+	failures += allowed && syscall(SYS_process_madvise, self, both, 2ul, MADV_COLD, 0u) != (long)bytes;
+	advices++;
+	errno = saved;
+}
+
+/* A handler comes between anything and its end, and advises what nothing else is about: many mappings at once. */
+static void advised_in_handlers(void *none)
+{
+	struct itimerval often = { { 0, 500 }, { 0, 500 } }, never = { { 0, 0 }, { 0, 0 } };
+	struct sigaction action = { .sa_handler = advising, .sa_flags = SA_RESTART };
+	(void)none;
+	runs = apart(2 * ADVISED);
+	for (size_t i = 0; i < 2 * ADVISED; i += 2)
+		open_more(runs + i * PAGE, 1);
+	self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	NEED(self >= 0);
+	allowed = syscall(SYS_process_madvise, self, NULL, 0ul, MADV_COLD, 0u) == 0;
+	NEED(sigaction(SIGALRM, &action, NULL) == 0);
+	NEED(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	while (advices < ADVICES) {
+		char *p = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		NEED(p != MAP_FAILED && mprotect(p, PAGE, PROT_READ) == 0 && munmap(p, 3 * PAGE) == 0);
+	}
+	NEED(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	say("refused in handlers: %d", failures);
+	quiet_point("after advice in handlers");
+}
+
 enum { THREADS = 3, STRETCH = 128 };
 static char *stretches;
 static atomic_int wrong;
@@ -219,6 +261,7 @@ int main(void)
 		in_child("interrupted", interrupted, NULL);
 		in_child("interrupted, with a limit", interrupted, &binds);
 	}
+	in_child("advised in handlers", advised_in_handlers, NULL);
 	in_child("among threads", among_threads, NULL);
 	in_child("among threads, with a limit", among_threads, &binds);
 	quiet_point("all");

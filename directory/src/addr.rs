@@ -105,6 +105,16 @@ impl PageRange {
         Self::new(start, end)
     }
 
+    /// From the first byte of either to the last.
+    #[inline]
+    pub const fn hull(self, other: Self) -> Self {
+        let (a, b) = (self, other);
+        Self {
+            start: if a.start < b.start { a.start } else { b.start },
+            end: if a.end > b.end { a.end } else { b.end },
+        }
+    }
+
     /// What lies before `addr`, which is rounded by nobody: it must be aligned.
     #[inline]
     pub const fn before(self, addr: u64) -> Option<Self> {

@@ -1,12 +1,8 @@
 //! Calls that throw pages away, look at them or say where they go, as the application makes them:
 //! madvise, process_madvise, userfaultfd, mbind, io_uring.
 
-use super::discard::{
-    self, alone, keep_lazy, replaces_pages, unpinned, GUARD_INSTALL, NEEDS_UNLOCKED,
-};
-use super::flight::Flight;
+use super::discard::{self, alone, keep_lazy, replaces_pages, GUARD_INSTALL, NEEDS_UNLOCKED};
 use super::settling::settle;
-use super::turns::lock_for;
 use super::unpinning::let_go;
 use super::{backed, begin_work, end, failed, guards, lock, open, real, retracting, USER_END};
 use crate::arch::Frame;
@@ -14,7 +10,6 @@ use crate::base::{copies, counters, settings, unseen};
 use crate::config::Pin;
 use crate::registrar::pin;
 use crate::share;
-use crate::sys::Errno;
 use crate::sys::{self, file};
 use crate::text::{number, Text};
 use core::ops::ControlFlow;
@@ -44,60 +39,24 @@ pub fn madvise(frame: &mut Frame) -> i64 {
 #[cold]
 #[inline(never)]
 pub fn process_madvise(frame: &mut Frame) -> i64 {
-    let [pidfd, vector, count, advice, ..] = frame.args;
+    let [pidfd, _, _, advice, ..] = frame.args;
     let advised = advice as i32;
     if advised == GUARD_INSTALL {
         guards::guarded_somewhere();
     }
     let concerned = share::any() && backed::concerns(advised);
-    if concerned && is_self(pidfd as i32) {
-        if let Some(value) = one_by_one(frame) {
-            return value;
-        }
-    }
-    let unlocked = NEEDS_UNLOCKED.contains(&advised);
-    let in_the_way = unlocked && pin::locks() || replaces_pages(advised);
-    if !in_the_way || !is_self(pidfd as i32) {
-        counters::count_call(Call::ProcessMadvise);
-        let value = real(frame);
-        // Since we looked there may be swap space, and locks.
-        let refused = value == -i64::from(Errno::INVAL.0) && unlocked && pin::locks();
-        if !refused || !is_self(pidfd as i32) {
-            return value;
-        }
-    }
-    // What the kernel refuses before it begins, it refuses at once.
-    let mut batches = (0..count.min(MOST_RANGES)).step_by(BATCH);
-    let usual = batches.all(|n| Batch::read(vector, n, count).is_some_and(|b| b.is_usual()));
-    if count > MOST_RANGES || !usual {
-        counters::count_call(Call::ProcessMadvise);
-        return real(frame);
-    }
-    let flight = open(Call::ProcessMadvise);
-    let (mut done, mut n) = (0, 0);
-    let value = loop {
-        let Some(batch) = Batch::read(vector, n, count) else {
-            break 0;
-        };
-        let value = advise_batch(frame, &flight, vector + 16 * n, &batch);
-        done += value.max(0);
-        n += batch.known().len() as u64;
-        if n >= count || value != batch.bytes() {
-            break value;
-        }
-    };
-    end(flight);
-    if done > 0 {
-        done
-    } else {
-        value
+    let locked = NEEDS_UNLOCKED.contains(&advised) && pin::locks();
+    counters::count_call(Call::ProcessMadvise);
+    match (concerned || locked || replaces_pages(advised)) && is_self(pidfd as i32) {
+        true => one_by_one(frame).unwrap_or_else(|| real(frame)),
+        false => real(frame),
     }
 }
 
 /// The most ranges that a call takes (UIO_MAXIOV).
 const MOST_RANGES: u64 = 1024;
 /// Ranges that are worked on at a time.
-const BATCH: usize = 128;
+const BATCH: usize = 64;
 
 /// Some of a vector's ranges: address and length.
 pub struct Batch {
@@ -127,74 +86,44 @@ impl Batch {
         let mut all = self.known().iter();
         all.all(|[at, len]| at.saturating_add(*len) <= USER_END)
     }
-
-    /// What the call returns that does all of them.
-    fn bytes(&self) -> i64 {
-        let sum = self
-            .known()
-            .iter()
-            .fold(0u64, |sum, [_, len]| sum.wrapping_add(*len));
-        sum as i64
-    }
 }
 
-/// Gives the advice of `frame` about `batch`, which is at `vector`, with our pins out of the way.
-fn advise_batch(frame: &Frame, flight: &Flight, vector: u64, batch: &Batch) -> i64 {
-    let each = batch
-        .known()
-        .iter()
-        .filter_map(|[at, len]| PageRange::from_call(*at, *len));
-    let hull = each.clone().reduce(|a, b| {
-        let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
-        PageRange::new(start, end).unwrap_or(a)
-    });
-    if let (Some(hull), Some(guard)) = (hull, lock_for(&[hull])) {
-        flight.claim(&guard, hull);
-    }
-    for range in each.clone() {
-        retracting::refresh(range);
-    }
-    let mut some = *frame;
-    some.args[1] = vector;
-    some.args[2] = batch.known().len() as u64;
-    match hull {
-        Some(hull) => unpinned(flight, hull, each, || real(&some)),
-        None => real(&some),
-    }
-}
+/// The most bytes that a call is about (MAX_RW_COUNT): the kernel cuts its ranges there.
+const MOST_BYTES: u64 = 0x7fff_f000;
 
-/// process_madvise(2) of this process's own memory, some of which may be a file's behind the
-/// application's back: range by range. `None`: the kernel has something against it.
+/// process_madvise(2) of this process's own memory: range by range, each by madvise(2). `None`: the kernel
+/// refuses the call before it begins.
 #[cold]
 #[inline(never)]
 fn one_by_one(frame: &Frame) -> Option<i64> {
     let [_, vector, count, advice, ..] = frame.args;
     let mut none = *frame;
     none.args[2] = 0;
-    if real(&none) != 0 || count > 1024 {
+    let mut batches = (0..count.min(MOST_RANGES)).step_by(BATCH);
+    let usual = batches.all(|n| Batch::read(vector, n, count).is_some_and(|b| b.is_usual()));
+    if !usual || count > MOST_RANGES || real(&none) != 0 {
         return None;
     }
-    let mut bytes = 0;
-    for n in 0..count {
-        let mut range = [0u64; 2];
-        // SAFETY: two words of room.
-        let copied = unsafe { sys::copy_checked(vector + 16 * n, range.as_mut_ptr().cast(), 16) };
-        let [addr, len] = range;
-        let mut one = Frame {
-            nr: libc::SYS_madvise as u64,
-            args: [addr, len, advice, 0, 0, 0],
-        };
-        let value = match copied {
-            Ok(16) => madvise(&mut one),
-            _ if n == 0 => return None,
-            _ => break,
-        };
-        if failed(value) {
-            return Some(if bytes > 0 { bytes } else { value });
+    let (mut done, mut n) = (0, 0);
+    while let Some(batch) = Batch::read(vector, n, count).filter(|_| n < count) {
+        for [addr, len] in batch.known() {
+            let len = (*len).min(MOST_BYTES - done);
+            if len == 0 {
+                continue;
+            }
+            let mut one = Frame {
+                nr: libc::SYS_madvise as u64,
+                args: [*addr, len, advice, 0, 0, 0],
+            };
+            let value = madvise(&mut one);
+            if failed(value) {
+                return Some(if done > 0 { done as i64 } else { value });
+            }
+            done += len;
         }
-        bytes += len as i64;
+        n += batch.known().len() as u64;
     }
-    Some(bytes)
+    Some(done as i64)
 }
 
 /// Whether a pidfd stands for this process: the kernel says so in fdinfo.

@@ -3,15 +3,17 @@
 //! pages.
 
 use super::flight::Flight;
+use super::locks;
 use super::settling::{repin, settle};
 use super::turns::{lock_for, wait_for_what_is_taken, Taken};
 use super::unpinning::{call_unpinned, let_go};
 use super::{
-    close, guards, lock, notes, open, real, registering, resync, retracting, subscribers, State,
-    VIEW,
+    close, flight, guards, lock, notes, open, real, registering, resync, retracting, subscribers,
+    State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::counters;
+use crate::base::maps::each_mapping;
 use crate::policy;
 use crate::registrar::pin::{self, PinSet};
 use crate::sys::{self, file, time, Errno, DONTNEED_LOCKED};
@@ -19,7 +21,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
-use regall_directory::vocab::{Attr, Flags, Kind};
+use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
 /// Advice that fails with EINVAL on locked memory (madvise(2), mm/madvise.c);
 /// the last is MADV_GUARD_INSTALL (Linux 6.13).
@@ -46,7 +48,6 @@ const NEW_PAGES: [i32; 5] = [
 ];
 
 const INVAL: i64 = -(Errno::INVAL.0 as i64);
-const BUSY: i64 = -(Errno::BUSY.0 as i64);
 
 /// Who waits for others does not wait for ever: no further one is waited for after so long, in
 /// nanoseconds.
@@ -55,6 +56,11 @@ const PATIENCE: u64 = 90_000_000;
 /// Whether an address may stand for other pages after this advice.
 pub fn takes_pages(advice: i32) -> bool {
     NEW_PAGES.contains(&advice)
+}
+
+/// Returns whether advice may be ignored.
+fn is_hint(advice: i32) -> bool {
+    matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT)
 }
 
 /// Whether this advice replaces pages that an adapter or the KNEM module has hold of.
@@ -77,11 +83,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
         counters::count_call(Call::Madvise);
         // The last that a thread does is giving its stack's pages back.
         super::pay_debts();
-        let value = real(frame);
-        // Since we looked there may be swap space, and locks.
-        if value != INVAL || !unlocked || !pin::locks() {
-            return value;
-        }
+        return real(frame);
     }
     let Some(range) = PageRange::from_call(addr, len) else {
         return real(frame);
@@ -100,10 +102,6 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     if other_pages {
         settle(range);
     }
-    let value = match value {
-        INVAL if pin::is_forbidden_to_undo() => still_locked(frame, range, advice),
-        other => other,
-    };
     if log::log_enabled!(log::Level::Trace) {
         explain(range, advice, value);
     }
@@ -111,46 +109,80 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     value
 }
 
-/// madvise(2) in a handler on top of the lock's holder. What the index knows to be locked by us alone is
-/// unlocked; the rest is left to the kernel.
+/// madvise(2) or msync(2) in a handler on top of the lock's holder. What the index knows to be locked by
+/// us alone is unlocked; the rest is left to the kernel.
 #[cold]
 #[inline(never)]
 fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     subscribers::pages_replaced(range);
-    let any = unlocked && pin::locks() && unlock_known(range);
-    let value = real(frame);
-    match any && !registering::active() {
-        true => notes::unlocked(range),
-        false => notes::later(range),
+    let locked = unlocked && pin::locks();
+    let advice = frame.args[2] as i32;
+    let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, advice);
+    let any = locked && (drops || unlock_known(range));
+    let value = match locked && drops {
+        true => real(&frame_with(frame, DONTNEED_LOCKED)),
+        false => real(frame),
+    };
+    if any {
+        notes::unlocked(range);
+    }
+    if !any || registering::active() {
+        notes::later(range);
     }
     value
 }
 
-/// Entries that a handler looks up at the most.
-const LOOK_UPS: usize = 64;
-
-/// Whether something was unlocked.
+/// Unlocks what is locked by us alone. Returns whether anything may be unlocked.
 fn unlock_known(range: PageRange) -> bool {
-    let (mut at, mut any) = (range.start(), false);
-    for _ in 0..LOOK_UPS {
-        let Ok(Some(found)) = VIEW.lookup_now(at) else {
-            break;
-        };
-        let attr = found.attr();
-        let ours = attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED);
-        if let Some(part) = found
-            .range()
-            .and_then(|r| r.intersection(range))
-            .filter(|_| ours)
-        {
-            any |= PinSet.deregister(part).is_ok();
-        }
-        at = found.end;
-        if at >= range.end() {
-            break;
-        }
+    // What somebody is locking there does not count.
+    flight::overrun(range);
+    let mut any = false;
+    if let Some(rest) = unlock_indexed(range, &mut any) {
+        // The index has a hole there, or is being changed: the kernel says what is mapped.
+        each_mapping(rest, |part| {
+            let rest = unlock_indexed(part, &mut any);
+            // If the application has never locked anything, what is locked is ours.
+            if let Some(rest) = rest.filter(|rest| !locks::of_application() && is_busy(*rest)) {
+                let _ = PinSet.deregister(rest);
+                any = true;
+            }
+            true
+        });
     }
     any
+}
+
+/// Returns whether the index is being changed where `part` begins.
+fn is_busy(part: PageRange) -> bool {
+    VIEW.lookup_now(part.start()).is_err()
+}
+
+/// Unlocks what the index says is locked by us alone, as far as it can be read without a hole. Returns
+/// what is left.
+fn unlock_indexed(range: PageRange, any: &mut bool) -> Option<PageRange> {
+    let mut rest = range;
+    while let Ok(Some(found)) = VIEW.lookup_now(rest.start()) {
+        let attr = found.attr();
+        // Locked already, though the index does not say so by now, it is ours, too.
+        let ours = match locks::of_application() {
+            true => policy::has_our_lock(attr),
+            false => policy::may_be_locked(attr, pin::holding()),
+        };
+        let part = found.range().and_then(|r| r.intersection(range));
+        if let Some(part) = part.filter(|_| ours) {
+            let _ = PinSet.deregister(part);
+            *any = true;
+        }
+        rest = range.after(found.end)?;
+    }
+    Some(rest)
+}
+
+/// Returns whether advice may be given as MADV_DONTNEED_LOCKED, which needs nothing unlocked: nothing is
+/// locked by the application.
+fn can_drop(pins: Pins, advice: i32) -> bool {
+    let ours = pins.are_only_ours() || !locks::of_application();
+    ours && advice == libc::MADV_DONTNEED && knows_locked()
 }
 
 /// Makes the call where pins of ours are, or are not, in its way.
@@ -165,9 +197,7 @@ fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> 
             }
             value
         }
-        Pins::OnlyOurs { .. } if advice == libc::MADV_DONTNEED && knows_locked() => {
-            drop_locked(frame, range)
-        }
+        _ if can_drop(pins, advice) => drop_locked(frame, range),
         // Locked again, it could not be freed when memory is short: it is freed now.
         Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE && knows_locked() => {
             drop_locked(frame, range)
@@ -176,48 +206,49 @@ fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> 
             if advice == GUARD_INSTALL {
                 keep_lazy(range);
             }
-            unpinned(flight, range, core::iter::once(range), || real(frame))
+            match unpinned(flight, range, || real(frame)) {
+                // It could not be unlocked, and nobody has to take a hint.
+                INVAL if is_hint(advice) && pins.are_only_ours() && pin::is_forbidden_to_undo() => {
+                    0
+                }
+                value => value,
+            }
         }
     }
 }
 
-/// Makes a call about `ranges` in `all` that needs unlocked memory: once, with none of our pins there,
-/// and nobody who could pin something. What another call is about to replace may be pinned still: that
-/// one is waited for.
+/// Makes a call about `range` that needs unlocked memory: once, with none of our pins there, and
+/// nobody who could pin something. What another call is about to replace may be pinned still: that one
+/// is waited for.
 #[inline]
-pub fn unpinned(
-    flight: &Flight,
-    all: PageRange,
-    ranges: impl Iterator<Item = PageRange> + Clone,
-    call: impl Fn() -> i64,
-) -> i64 {
+fn unpinned(flight: &Flight, range: PageRange, call: impl Fn() -> i64) -> i64 {
     let (mut patient, mut since) = (flight.lost_track(), None);
     let value = loop {
-        match call_unpinned(flight, all, ranges.clone(), patient, &call) {
+        match call_unpinned(flight, range, patient, &call) {
             Some(None) => {
                 let since = *since.get_or_insert_with(time::now);
-                wait(all, ranges.clone());
+                wait(range);
                 patient = time::now().saturating_sub(since) < PATIENCE;
             }
             done => break done.flatten(),
         }
     };
     let value = value.unwrap_or_else(|| {
-        // In a handler on top of the lock's holder; or the application is locking it.
-        let_go(all);
+        // The application is locking some of it.
+        let_go(range);
         call()
     });
-    settle(all);
+    settle(range);
     value
 }
 
-/// Waits for a call that is about to replace some of `ranges`, all of which lie in `all`.
+/// Waits for a call that is about to replace some of `range`.
 #[cold]
-fn wait(all: PageRange, ranges: impl Iterator<Item = PageRange> + Clone) {
-    if wait_for_what_is_taken(ranges.clone()) == Taken::Left {
-        resync::range(all, false);
+fn wait(range: PageRange) {
+    if wait_for_what_is_taken(range) == Taken::Left {
+        resync::range(range, false);
         // What that has registered anew is about to have other pages.
-        ranges.for_each(retracting::refresh);
+        retracting::refresh(range);
     }
 }
 
@@ -238,7 +269,7 @@ fn explain(range: PageRange, advice: i32, value: i64) {
     }
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Pins {
     None,
     /// Every byte is mapped and nothing of it is locked by the application. `private`: it is
@@ -249,14 +280,24 @@ enum Pins {
     Mixed,
 }
 
+impl Pins {
+    fn are_only_ours(self) -> bool {
+        matches!(self, Self::OnlyOurs { .. })
+    }
+}
+
 fn pins_in(state: &State, range: PageRange) -> Pins {
-    let (mut ours, mut apps, mut bytes) = (false, false, 0);
-    let (mut private, holding) = (true, pin::holding());
+    let holding = pin::holding();
+    let forbidden = holding.locks() && pin::is_forbidden_to_undo();
+    let (mut ours, mut apps, mut private, mut bytes) = (false, false, true, 0);
     state.ledger.for_each(range, |part, entry| {
+        let attr = entry.attr;
         bytes += part.len();
-        private &= is_private_memory(&entry.attr);
-        apps |= entry.attr.flags.has(Flags::APP_LOCKED);
-        ours |= policy::may_be_locked(entry.attr, holding);
+        private &= is_private_memory(&attr);
+        apps |= attr.flags.has(Flags::APP_LOCKED);
+        ours |= policy::may_be_locked(attr, holding);
+        // What could not be unlocked when it should have been may be locked still.
+        ours |= forbidden && (attr.prot.is_none() || attr.pin.reason == Reason::Refused);
         ControlFlow::Continue(())
     });
     match (ours, apps, bytes == range.len()) {
@@ -272,33 +313,6 @@ fn is_private_memory(attr: &Attr) -> bool {
         Kind::Anon | Kind::Heap | Kind::Stack | Kind::ThreadStack
     );
     anonymous && !attr.prot.shared()
-}
-
-/// What advice comes to that the kernel refuses although none of it is pinned: it was, and could
-/// not be unpinned, as a filter has forbidden munlock since.
-#[cold]
-#[inline(never)]
-fn still_locked(frame: &Frame, range: PageRange, advice: i32) -> i64 {
-    let (mut bytes, mut private) = (0, true);
-    if let Some(guard) = lock() {
-        guard.ledger.for_each(range, |part, entry| {
-            let attr = entry.attr;
-            if !attr.flags.has(Flags::APP_LOCKED) {
-                bytes += part.len();
-            }
-            private &= is_private_memory(&attr);
-            ControlFlow::Continue(())
-        });
-    }
-    match advice {
-        _ if bytes != range.len() => INVAL,
-        libc::MADV_DONTNEED => real(&frame_with(frame, DONTNEED_LOCKED)),
-        // Freed when memory is short: that may be at once.
-        libc::MADV_FREE if private => real(&frame_with(frame, DONTNEED_LOCKED)),
-        // Nobody has to take a hint.
-        libc::MADV_COLD | libc::MADV_PAGEOUT => 0,
-        _ => INVAL,
-    }
 }
 
 fn frame_with(frame: &Frame, advice: i32) -> Frame {
@@ -345,22 +359,17 @@ pub fn msync(frame: &mut Frame) -> i64 {
     let [addr, len, flags, ..] = frame.args;
     let range = PageRange::from_call(addr, len);
     let unlocked = flags & libc::MS_INVALIDATE as u64 != 0;
-    if !unlocked || !pin::locks() {
+    let Some(range) = range.filter(|_| unlocked && pin::locks()) else {
         counters::count_call(Call::Msync);
-        let value = real(frame);
-        // As for madvise.
-        if value != BUSY || !unlocked || !pin::locks() {
-            return value;
-        }
-    }
-    let Some(range) = range else {
         return real(frame);
     };
     let flight = open(Call::Msync);
-    if let Some(guard) = lock_for(&[Some(range)]) {
-        flight.claim(&guard, range);
-    }
-    let value = unpinned(&flight, range, core::iter::once(range), || real(frame));
+    let Some(guard) = lock_for(&[Some(range)]) else {
+        return without_the_lock(frame, range, true);
+    };
+    flight.claim(&guard, range);
+    drop(guard);
+    let value = unpinned(&flight, range, || real(frame));
     close(flight, range);
     value
 }

@@ -283,6 +283,15 @@ pub fn pin_begins(_lock: &Guard, range: PageRange) {
     }
 }
 
+/// What this thread is pinning or unpinning lies in `range`, which is more than [`pin_begins`] has said.
+/// Called with the lock held.
+pub fn pin_widens(_lock: &Guard, range: PageRange) {
+    if let Some(place) = innermost() {
+        place.pinning.0.store(range.start(), Relaxed);
+        place.pinning.1.store(range.end(), Relaxed);
+    }
+}
+
 /// Whether somebody has gone on with `range`'s memory meanwhile, so that what came of
 /// pinning it may be about other memory. Called with the lock held, before [`pin_ends`].
 pub fn overtaken(_lock: &Guard) -> bool {

@@ -27,6 +27,9 @@ static UNKNOWN: AtomicBool = AtomicBool::new(false);
 /// Nanoseconds between two looks at the end of calls.
 const INTERVAL: u64 = 1_000_000_000;
 
+/// Nanoseconds between the moment from which on calls look for locks and the first lock.
+const GRACE: u64 = 1_000_000;
+
 /// The process begins with REGALL_PIN set to `how`.
 pub fn begin(how: Pin) {
     if how != Pin::Auto {
@@ -100,6 +103,11 @@ fn lock_all(holding: Holding) {
     pin::hold(holding);
     guard.update(all, |_, a| policy::described(a, holding));
     drop(guard);
+    // Advice that has found no locks is given before there are any. (A signal ends a nap.)
+    let until = time::now().saturating_add(GRACE);
+    while time::now() < until {
+        sys::nap(GRACE);
+    }
     if holding == Holding::Touched {
         NEXT.store(0, Relaxed);
     }

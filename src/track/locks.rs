@@ -18,7 +18,7 @@ use crate::registrar::pin::{self, PinSet};
 use crate::share;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -27,6 +27,19 @@ use regall_directory::vocab::{Attr, Flags};
 /// said of page cache, or memory is put in the place of other memory.
 fn counts() -> bool {
     settings::config().pin != Pin::Off || share::any() || share::on()
+}
+
+/// The application has locked memory, or was about to.
+static OF_APPLICATION: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the application may have locked memory.
+pub fn of_application() -> bool {
+    OF_APPLICATION.load(Relaxed)
+}
+
+/// The application locks memory.
+pub fn note_application() {
+    OF_APPLICATION.store(true, Relaxed);
 }
 
 /// The pages that a lock of `len` bytes at `addr` is about: of no bytes within a page, that page.
@@ -47,6 +60,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     };
     let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
     let flight = open(call);
+    note_application();
     claim(&flight, range);
     if let Some(errno) = pin::locks().then(|| refused(range)).flatten() {
         return -i64::from(errno.0);
@@ -150,6 +164,7 @@ pub fn munlock(frame: &mut Frame) -> i64 {
 pub fn mlockall(frame: &mut Frame) -> i64 {
     let flags = frame.args[0] as i32;
     let flight = open(Call::Mlockall);
+    note_application();
     drop(lock_for(&[PageRange::new(0, USER_END)]));
     let value = real(frame);
     if !failed(value) {

@@ -3,6 +3,7 @@
 
 use super::flight::Flight;
 use super::headroom::{self, Charge};
+use super::locks;
 use super::settling::{settle, settle_new};
 use super::subscribers;
 use super::taken::{put_back, Taken};
@@ -236,6 +237,7 @@ fn describe(frame: &Frame, range: PageRange) -> New {
         facts = facts.with(Flags::GROWSDOWN).with(Flags::GROWABLE);
     }
     if set(libc::MAP_LOCKED) {
+        locks::note_application();
         facts = facts.with(Flags::APP_LOCKED);
     }
     let mut origin = None;
@@ -281,6 +283,8 @@ fn describe_file(
     if stat.mode & libc::S_IFMT == libc::S_IFREG {
         let memory = file::is_memory(fd);
         if prot.shared() && !memory && device.0 == 0 && is_secret(fd) {
+            // (It is locked from the start.)
+            locks::note_application();
             return (Kind::Special, facts, u64::MAX);
         }
         if !prot.shared() && !prot.writable() {

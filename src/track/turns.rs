@@ -63,17 +63,17 @@ pub enum Taken {
     Left,
 }
 
-/// Waits for calls that have taken memory in `ranges` out of the ledger to replace it, to move it or
+/// Waits for calls that have taken memory in `range` out of the ledger to replace it, to move it or
 /// to unmap it: until the kernel has done that, our pins are there, and nobody but that call knows of
 /// them.
 #[cold]
 #[inline(never)]
-pub fn wait_for_what_is_taken(ranges: impl Iterator<Item = PageRange> + Clone) -> Taken {
+pub fn wait_for_what_is_taken(range: PageRange) -> Taken {
     for nap in 0..NAPS {
         let Some(guard) = lock() else {
             return Taken::Nothing;
         };
-        if !ranges.clone().any(|range| is_some_taken(&guard, range)) {
+        if !is_some_taken(&guard, range) {
             return match nap {
                 0 => Taken::Nothing,
                 _ => Taken::Done,

@@ -45,10 +45,10 @@ fn let_go_by(
     let mut any = false;
     let mut rest = Some(range);
     while let Some(range) = rest {
-        let Some(mut guard) = lock_for(&[Some(range)]) else {
+        let Some((mut guard, whole)) = lock_whole(range) else {
             break;
         };
-        let some = Handful::take(&mut guard, range, &mut which);
+        let some = Handful::take(&mut guard, range, whole, &mut which);
         rest = some.rest;
         if let Some(hull) = some.hull() {
             any = true;
@@ -58,52 +58,79 @@ fn let_go_by(
     any
 }
 
-/// Makes a call about `ranges`, all of which lie in `all`, with none of our pins there. Who is
-/// about to pin something in `all` waits until it is made, while behind [`let_go`] it may come in
-/// between. What came of the call. `None`: the lock can't be had, or another thread is locking memory
-/// there for the application; `Some(None)`, if `patient`: another call is about to replace some of it,
-/// where our pins may be still. Then the call is not made.
+/// Takes the lock when nobody is pinning or unpinning anything in `range`, nor in what is locked
+/// and unlocked together with its ends. Returns all of that, too.
+fn lock_whole(range: PageRange) -> Option<(Guard, PageRange)> {
+    let guard = lock_for(&[Some(range)])?;
+    let whole = with_rests(&guard, range);
+    if whole == range {
+        return Some((guard, range));
+    }
+    drop(guard);
+    let guard = lock_for(&[Some(whole)])?;
+    // What the application is locking of the rest is left alone: the kernel divides it.
+    let whole = match flight::is_being_locked(&guard, whole) {
+        true => range,
+        false => whole,
+    };
+    Some((guard, whole))
+}
+
+/// `range` with the whole of what is at its ends, where that is not divided.
+fn with_rests(state: &State, range: PageRange) -> PageRange {
+    let last = range.end() - PAGE;
+    [range.start(), last].into_iter().fold(range, |all, at| {
+        let entry = state.ledger.get(at);
+        match entry.filter(|e| policy::stays_divided(e.attr)) {
+            Some(entry) => all.hull(entry.range),
+            None => all,
+        }
+    })
+}
+
+/// Makes a call about `range` with none of our pins there. Who is about to pin something there waits
+/// until it is made, while behind [`let_go`] it may come in between. What came of the call. `None`: the
+/// lock can't be had, or another thread is locking memory there for the application; `Some(None)`, if
+/// `patient`: another call is about to replace some of it, where our pins may be still. Then the call is
+/// not made.
 #[cold]
 #[inline(never)]
 pub fn call_unpinned(
     flight: &Flight,
-    all: PageRange,
-    ranges: impl Iterator<Item = PageRange> + Clone,
+    range: PageRange,
     patient: bool,
     call: impl FnOnce() -> i64,
 ) -> Option<Option<i64>> {
-    let mut more = ranges.clone().filter(|_| patient);
-    let guard = lock_for(&[Some(all)])?;
-    if flight::is_being_locked(&guard, all) {
+    let (guard, whole) = lock_whole(range)?;
+    if flight::is_being_locked(&guard, whole) {
         return None;
     }
-    let (begun, ()) = work::begin(guard, all, |_| ());
+    // What this thread is locking there itself, below a handler, does not count.
+    flight::overrun(whole);
+    let (begun, ()) = work::begin(guard, whole, |_| ());
+    let mut announced = whole;
     let ran = begun.run(|| {
-        for range in ranges {
-            let mut rest = Some(range);
-            while let (Some(range), Some(mut guard)) = (rest, lock()) {
-                let some = Handful::take(&mut guard, range, |guard, part, attr| {
-                    // A lock of ours may have come late to what the ledger does not say it of: from
-                    // a call that this one has met, or that others did not wait for.
-                    match flight.lost_track() || may_be_late() {
-                        true => Some(part).filter(|_| !flight::is_being_locked(guard, part)),
-                        false => pinned_by_us(guard, part, attr),
-                    }
-                });
-                drop(guard);
-                if !some.unlock() {
-                    some.parts
-                        .iter()
-                        .flatten()
-                        .for_each(|part| unlock_like(*part));
+        let mut rest = Some(range);
+        while let (Some(range), Some(mut guard)) = (rest, lock()) {
+            let some = Handful::take(&mut guard, range, whole, |guard, part, attr| {
+                // A lock of ours may have come late to what the ledger does not say it of: from
+                // a call that this one has met, or that others did not wait for.
+                match flight.lost_track() || may_be_late() {
+                    true => Some(part).filter(|_| !flight::is_being_locked(guard, part)),
+                    false => pinned_by_us(guard, part, attr),
                 }
-                rest = some.rest;
+            });
+            drop(guard);
+            if !some.unlock() {
+                let parts = some.parts.iter().flatten();
+                announced = parts.fold(announced, |all, part| unlock_like(*part, all));
             }
+            rest = some.rest;
         }
-        let taken = lock().is_some_and(|guard| more.any(|range| is_some_taken(&guard, range)));
-        (!(taken && patient)).then(call)
+        let taken = patient && lock().is_some_and(|guard| is_some_taken(&guard, range));
+        (!taken).then(call)
     });
-    Some(finish_at(all, ran).1)
+    Some(finish_at(announced, ran).1)
 }
 
 /// A handful of our pins that are to go: the kernel unlocks without the lock being held.
@@ -115,11 +142,12 @@ struct Handful {
 }
 
 impl Handful {
-    /// The first of our pins in `range`, as far as `which` names them. The ledger says that they
-    /// are gone.
+    /// The first of our pins in `range`, as far as `which` names them, with what goes together with
+    /// them in `whole`. The ledger says that they are gone.
     fn take(
         guard: &mut Guard,
         range: PageRange,
+        whole: PageRange,
         mut which: impl FnMut(&Guard, PageRange, Attr) -> Option<PageRange>,
     ) -> Self {
         let mut some = Self {
@@ -128,10 +156,13 @@ impl Handful {
             rest: None,
         };
         guard.ledger.for_each(range, |part, entry| {
-            let piece = match entry.attr.flags.has(Flags::APP_LOCKED) {
+            let attr = entry.attr;
+            let rest = |piece| policy::with_rest(attr, piece, entry.range).intersection(whole);
+            let piece = match attr.flags.has(Flags::APP_LOCKED) {
                 true => None,
-                false => which(guard, part, entry.attr)
-                    .map(|piece| policy::with_rest(entry.attr, piece, entry.range)),
+                false => rest(part)
+                    .and_then(|part| which(guard, part, attr))
+                    .and_then(rest),
             };
             if let (Some(piece), Some(place)) = (piece, some.parts.get_mut(some.many)) {
                 *place = Some(piece);
@@ -151,9 +182,8 @@ impl Handful {
 
     /// From the first of them to the last.
     fn hull(&self) -> Option<PageRange> {
-        let mut parts = self.parts.iter().flatten();
-        let first = parts.next()?;
-        PageRange::new(first.start(), parts.last().unwrap_or(first).end())
+        let parts = self.parts.iter().flatten().copied();
+        parts.reduce(PageRange::hull)
     }
 
     /// Has the kernel unlock them: nobody else pins anything in `hull` meanwhile.
@@ -213,18 +243,29 @@ pub fn unlock_around(part: PageRange) -> bool {
     done
 }
 
-/// As [`unlock_around`], where nobody else pins anything.
+/// As [`unlock_around`], for a call that has announced that it unlocks in `announced`. Returns what it
+/// has announced then.
 #[cold]
-fn unlock_like(part: PageRange) {
+fn unlock_like(part: PageRange, announced: PageRange) -> PageRange {
     let Some(mut guard) = lock() else {
-        return;
+        return announced;
     };
-    if let Some(all) = all_like(&guard, part) {
-        guard.update(all, |_, a| policy::released(a));
-        drop(guard);
-        let _ = PinSet.deregister(all);
-        postpone(all);
+    let Some(all) = all_like(&guard, part) else {
+        return announced;
+    };
+    let sides = [all.before(announced.start()), all.after(announced.end())];
+    let mut others = sides.iter().flatten();
+    if others.any(|side| flight::in_the_way(&guard, *side, true)) {
+        return announced;
     }
+    sides.into_iter().flatten().for_each(flight::overrun);
+    let announced = announced.hull(all);
+    flight::pin_widens(&guard, announced);
+    guard.update(all, |_, a| policy::released(a));
+    drop(guard);
+    let _ = PinSet.deregister(all);
+    postpone(all);
+    announced
 }
 
 /// `part`, and what around it can be accessed in the same way, is of the same kind, and may be
@@ -283,7 +324,7 @@ fn unlock_late(range: PageRange) {
         let Some(mut guard) = lock_alone(part) else {
             return;
         };
-        let some = Handful::take(&mut guard, part, |guard, part, attr| {
+        let some = Handful::take(&mut guard, part, part, |guard, part, attr| {
             Some(part).filter(|_| not_to_be(attr) && !flight::is_being_locked(guard, part))
         });
         if let Some(hull) = some.hull() {
