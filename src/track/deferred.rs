@@ -2,7 +2,7 @@
 //! its notes ([`super::notes`]) once the lock is free and the thread has no call in progress.
 
 use super::notes::{self, Left};
-use super::{flight, hiding, lock, resync, settling, subscribers};
+use super::{flight, hiding, lock, resync, settling, subscribers, taken};
 use crate::atomic::{AtomicU64, Ordering::*};
 use crate::thread;
 use regall_directory::addr::PageRange;
@@ -26,6 +26,7 @@ pub fn gone(range: PageRange) {
     flight::overrun(range);
     subscribers::memory_leaves(range);
     hiding::hide(range);
+    taken::may_divide_segments();
     notes::gone(range);
 }
 

@@ -7,7 +7,7 @@
 
 use super::turns::postpone;
 use super::unpinning::{let_go_of, unlock_around};
-use super::{flight, lock, real, APP_FUTURE, USER_END};
+use super::{flight, lock, real, State, APP_FUTURE, USER_END};
 use crate::arch::Frame;
 use crate::base::counters;
 use crate::limits::{self, kilobytes};
@@ -165,7 +165,7 @@ fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> Option<Page
             let bytes = need.min(part.len());
             let piece = part.after(part.end() - bytes)?;
             need -= bytes;
-            hull = Some(around(hull, piece));
+            hull = Some(hull.map_or(piece, |hull| hull.hull(piece)));
             Some(piece)
         });
     }
@@ -173,11 +173,6 @@ fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> Option<Page
     counters::count(Counter::Retried);
     remember(hull);
     Some(hull)
-}
-
-fn around(hull: Option<PageRange>, more: PageRange) -> PageRange {
-    let both = |h: PageRange| PageRange::new(h.start().min(more.start()), h.end().max(more.end()));
-    hull.and_then(both).unwrap_or(more)
 }
 
 /// Where pins were given up; empty: nowhere. Changed with the lock held.
@@ -198,7 +193,7 @@ fn remember(hull: PageRange) {
         return;
     };
     let known = PageRange::new(FROM.load(Relaxed), TO.load(Relaxed));
-    let hull = around(known, hull);
+    let hull = known.map_or(hull, |known| known.hull(hull));
     FROM.store(hull.start(), Relaxed);
     TO.store(hull.end(), Relaxed);
 }
@@ -275,22 +270,42 @@ const USUAL_MAPPINGS: u64 = 65_530;
 /// Mappings of the kernel's that one call may need beyond those that there are.
 const SPARE: u64 = 64;
 
-/// Lets go of our pins where there are about as many mappings as there may be: under a limit they are
-/// in parts of mappings, which makes more of them. Whether there were any.
+/// Returns whether there are about as many mappings as there may be, some of them for our pins' sake:
+/// under a limit these are in parts of mappings, which makes more of them.
+#[inline]
+pub fn is_tight() -> bool {
+    limits::bound() && pin::locks() && {
+        let known = lock().map(|guard| (guard.pinned(), guard.ledger.len()));
+        known.is_some_and(|(pinned, entries)| pinned != 0 && are_many(entries, 1))
+    }
+}
+
+/// Lets go of our pins if it [`is_tight`]. Whether there were any.
 ///
 /// They stay away until the application unlocks something: pinned again they would be in the
 /// way of the next call.
 #[inline]
 pub fn thin_out() -> bool {
-    limits::bound() && are_many(1) && thin_out_now()
+    is_tight() && thin_out_now()
+}
+
+/// As [`thin_out`], before a call that takes `range` away: all of a mapping goes without making more
+/// of them.
+#[inline]
+pub fn make_place(range: PageRange) {
+    // (What are several mappings to the ledger may be one to the kernel.)
+    let divides = |state: &State| {
+        let sides = [range.start().wrapping_sub(PAGE), range.end()];
+        sides.iter().all(|at| state.ledger.get(*at).is_some())
+    };
+    if is_tight() && lock().is_some_and(|guard| divides(&guard)) {
+        thin_out_now();
+    }
 }
 
 #[cold]
 #[inline(never)]
 fn thin_out_now() -> bool {
-    if !pin::locks() {
-        return false;
-    }
     let all = PageRange::new(0, USER_END);
     let Some(hull) = all.and_then(|all| give_up(all, u64::MAX, None)) else {
         return false;
@@ -313,7 +328,8 @@ pub fn is_crowded(value: i64) -> bool {
 #[cold]
 #[inline(never)]
 pub fn unlock_beside(range: PageRange) -> bool {
-    if !pin::locks() || !are_many(2) {
+    let entries = lock().map_or(0, |guard| guard.ledger.len());
+    if !pin::locks() || !are_many(entries, 2) {
         return false;
     }
     let sides = [range.start().wrapping_sub(PAGE), range.end()];
@@ -327,11 +343,10 @@ pub fn unlock_beside(range: PageRange) -> bool {
 static MOST: AtomicU64 = AtomicU64::new(0);
 
 /// Whether there are about as many mappings as a process may have, or would be if the ledger's
-/// entries were so many `times` as many. What may be is read where it matters alone: calls that
+/// `entries` were so many `times` as many. What may be is read where it matters alone: calls that
 /// fail with ENOMEM for another reason cost no more for it.
-fn are_many(times: u64) -> bool {
-    let entries = lock().map_or(0, |guard| guard.ledger.len() as u64);
-    let there = (entries + SPARE) * times;
+fn are_many(entries: usize, times: u64) -> bool {
+    let there = (entries as u64 + SPARE) * times;
     if there < MOST.load(Relaxed) {
         return false;
     }
@@ -356,12 +371,5 @@ mod tests {
         assert_eq!(kilobytes(b"VmLck:\t kB\n", b"VmLck:"), None);
         assert_eq!(kilobytes(b"x VmLck: 3 kB", b"VmLck:"), None);
         assert!(kernels_count().is_some());
-    }
-
-    #[test]
-    fn a_hull_covers_both() {
-        let range = |a: u64, b: u64| PageRange::new(a << 12, b << 12).unwrap();
-        assert_eq!(around(None, range(3, 4)), range(3, 4));
-        assert_eq!(around(Some(range(5, 9)), range(3, 4)), range(3, 9));
     }
 }

@@ -135,6 +135,8 @@ impl Move {
     #[inline]
     fn take_out(&mut self, frame: &Frame) -> bool {
         let ranges = [self.source, self.target];
+        // To move a part of a mapping makes more of them.
+        let tight = headroom::is_tight();
         let mut locked = lock_for(&ranges);
         let mut one = false;
         if let Some(guard) = &locked {
@@ -146,7 +148,7 @@ impl Move {
             self.in_pieces = like
                 .filter(|a| !a.flags.has(Flags::APP_LOCKED))
                 .map(|a| a.prot);
-            if is_in_the_way(guard, frame, one) {
+            if tight || is_in_the_way(guard, frame, one) {
                 let theirs = guard.at(frame.args[0]);
                 drop(locked);
                 self.step_aside(
@@ -307,7 +309,8 @@ fn is_one(state: &State, source: PageRange) -> bool {
     first.is_some_and(|entry| entry.range.end() >= source.end())
 }
 
-/// Returns whether our pins may be in the way of an mremap. `one`: its source is one mapping.
+/// Returns whether our pins may be in the way of an mremap, other than as there may be no more mappings.
+/// `one`: its source is one mapping.
 #[inline]
 fn is_in_the_way(state: &State, frame: &Frame, one: bool) -> bool {
     let [_, old_len, new_len, flags, ..] = frame.args;
@@ -375,29 +378,31 @@ fn code_moved(frame: &Frame, at: u64, source: PageRange) {
 enum Stayed {
     /// All were taken out: the memory may move.
     No,
-    /// Only the end that goes was: memory that shrinks stays where it is.
+    /// At most the end that goes was: memory that does not grow stays where it is.
     Shrinks,
-    /// The call has been made, and the memory has grown where it is.
+    /// None was: the call has been made, and the memory has grown where it is.
     Grown,
 }
 
-/// Takes regions out of the way of mremap. Large memory that can grow where it is would
-/// be registered anew for a page more: that is tried first.
+/// Takes regions out of the way of mremap. Large memory that moves is registered anew for a page more:
+/// where there is room it grows without that.
 #[cold]
 #[inline(never)]
 fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> Stayed {
-    let [old, old_len, new_len, flags, ..] = frame.args;
+    let [old, _, new_len, flags, ..] = frame.args;
     let may_move = libc::MREMAP_MAYMOVE as u64;
     if let (Some(source), true) = (source, flags & !may_move == 0) {
-        if let Some(rest) = round_up(new_len).filter(|n| *n != 0 && *n < source.len()) {
-            if let Some(tail) = source.after(old + rest) {
-                retracting::retract(tail);
-                return Stayed::Shrinks;
-            }
+        if let Some(rest) = round_up(new_len).filter(|n| *n != 0 && *n <= source.len()) {
+            let tail = source.after(old + rest);
+            tail.into_iter().for_each(retracting::retract);
+            return Stayed::Shrinks;
         }
-        if new_len >= old_len && flags & may_move != 0 {
+    }
+    if let Some(source) = source.filter(|_| flags == may_move) {
+        if has_room(source, new_len) {
             let mut here = *frame;
             here.args[3] = 0;
+            // (One that fails has changed nothing, and may be allowed to move.)
             if !failed(real(&here)) {
                 return Stayed::Grown;
             }
@@ -407,6 +412,18 @@ fn stay(frame: &Frame, source: Option<PageRange>, target: Option<PageRange>) -> 
         retracting::retract(*range);
     }
     Stayed::No
+}
+
+/// Returns whether nothing that is known is in the way if `source` grows to `len` bytes where it is.
+fn has_room(source: PageRange, len: u64) -> bool {
+    let end = round_up(len).and_then(|len| len.checked_add(source.start()));
+    let is_free = |more: PageRange| {
+        let next = |guard: Guard| guard.ledger.next_from(more.start());
+        let next = lock().map(next);
+        next.is_some_and(|next| next.is_none_or(|next| next.range.start() >= more.end()))
+    };
+    end.and_then(|end| PageRange::new(source.end(), end))
+        .is_some_and(is_free)
 }
 
 fn pending(attr: Attr) -> Attr {

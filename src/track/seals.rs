@@ -6,6 +6,7 @@
 use super::{failed, lock, real, resync};
 use crate::arch::Frame;
 use crate::base::counters::count_call;
+use crate::share;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -108,7 +109,8 @@ fn ask(call: Call, frame: &Frame, ranges: [Option<PageRange>; 2]) -> Option<i64>
     }
     let value = real(frame);
     // Several mappings to the kernel that are one to the application: mremap moves each.
-    if value == -i64::from(Errno::FAULT.0) {
+    let several = share::any() && !ranges[0].is_some_and(touches);
+    if several && value == -i64::from(Errno::FAULT.0) {
         return None;
     }
     count_call(call);

@@ -11,15 +11,29 @@ use crate::policy;
 use crate::registrar::pin;
 use crate::share;
 use crate::sys;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
-use regall_directory::vocab::{Attr, Flags};
+use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// How often mlockall(2) and munlockall(2) have changed the locks of everything that is mapped,
 /// times 4, and in the lower bits what the last of them has left ([`LOCKED`], [`LAZY`]).
 static ALL_CHANGED: AtomicU64 = AtomicU64::new(0);
 const LOCKED: u64 = 1;
 const LAZY: u64 = 2;
+
+/// A part of a System V segment may be attached whose beginning is not: another call than shmdt(2) has
+/// taken some away.
+static SEGMENTS_DIVIDED: AtomicBool = AtomicBool::new(false);
+
+/// Memory is taken away that nobody has looked at.
+pub fn may_divide_segments() {
+    SEGMENTS_DIVIDED.store(true, Relaxed);
+}
+
+/// Returns whether a part of a System V segment may be attached whose beginning is not.
+pub fn are_segments_divided() -> bool {
+    SEGMENTS_DIVIDED.load(Relaxed)
+}
 
 /// Calls that have unlocked everything and are not yet through with locking it again.
 static LOCKING: AtomicU32 = AtomicU32::new(0);
@@ -99,6 +113,9 @@ impl Taken {
             self.since = ALL_CHANGED.load(Acquire);
         }
         state.take_apart(range, |room, part, entry| {
+            if entry.attr.kind == Kind::Shm {
+                may_divide_segments();
+            }
             if !self.add(part, entry) {
                 self.set_aside(room, range, part, entry);
             }

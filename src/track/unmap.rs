@@ -3,14 +3,16 @@
 //! them back.
 
 use super::headroom;
+use super::lock::Guard;
 use super::subscribers;
-use super::taken::{put_back, Taken, REMEMBERED};
+use super::taken::{are_segments_divided, put_back, Taken, REMEMBERED};
 use super::turns::lock_for;
 use super::{close, deferred, failed, lock, open, real, resync, retracting, seals};
 use crate::arch::Frame;
 use crate::base::maps::attached;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
+use regall_directory::vocab::Kind;
 
 /// munmap(2).
 #[inline(never)]
@@ -22,7 +24,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
         return value;
     }
     let flight = open(Call::Munmap);
-    headroom::thin_out();
+    headroom::make_place(range);
     let mut taken = Taken::new();
     match lock_for(&[Some(range)]) {
         Some(mut guard) => {
@@ -58,16 +60,16 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
     let flight = open(Call::Shmdt);
     let mut taken = Taken::new();
     let mut pieces = [None; REMEMBERED];
-    // To ask the kernel costs as much as the call, where it goes through all mappings.
-    let any = lock().is_none_or(|guard| guard.ledger.totals().shm != 0);
-    let count = match any {
+    // To ask the kernel may cost more than a call that finds nothing.
+    let may_be = |guard: Guard| match are_segments_divided() {
+        true => guard.ledger.totals().shm != 0,
+        false => guard.at(frame.args[0]).is_some_and(|a| a.kind == Kind::Shm),
+    };
+    let count = match lock().is_none_or(may_be) {
         true => attached(frame.args[0], &mut pieces),
         false => 0,
     };
-    let hull = pieces.iter().flatten().copied().reduce(|a: PageRange, b| {
-        let (start, end) = (a.start().min(b.start()), a.end().max(b.end()));
-        PageRange::new(start, end).unwrap_or(a)
-    });
+    let hull = pieces.iter().flatten().copied().reduce(PageRange::hull);
     if let (Some(hull), Some(mut guard)) = (hull, lock_for(&[hull])) {
         flight.claim(&guard, hull);
         for piece in pieces.iter().flatten() {
@@ -80,7 +82,7 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
         retracting::retract(*piece);
     }
     let value = real(frame);
-    if count > REMEMBERED && !failed(value) {
+    if (count == 0 || count > REMEMBERED) && !failed(value) {
         resync::audit();
     }
     let Some(hull) = hull else {
