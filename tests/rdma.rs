@@ -28,6 +28,8 @@ mod killed;
 mod machine;
 #[path = "rdma/others.rs"]
 mod others;
+#[path = "rdma/swap.rs"]
+mod swap;
 
 use killed::{held, kills};
 use others::*;
@@ -96,6 +98,8 @@ mod stock {
         fits = machine::fits();
         fits_with_swap = machine::fits_with_swap();
         fits_with_adapter = machine::fits_with_adapter();
+        swap_comes = swap::comes();
+        swap_of_a_cgroup = swap::of_a_cgroup();
         machine_overcommit = machine::overcommit();
     }
 

@@ -7,7 +7,7 @@ use regall_tests::fits::{compared, compared_with_adapter, compared_words, MIB};
 use serde_json::Value;
 
 /// A setting of the machine's, which is what it was when this goes.
-struct Sysctl {
+pub struct Sysctl {
     path: String,
     before: String,
 }
@@ -111,7 +111,7 @@ pub fn overcommit() -> Checked {
 }
 
 /// Memory cgroups of version 2, in which what maps more than there is may run; until this goes.
-fn groups() -> Result<Sysctl, Skipped> {
+pub fn groups() -> Result<Sysctl, Skipped> {
     let root = "/sys/fs/cgroup";
     if !Path::new(root).join("cgroup.controllers").exists() {
         let mut mount = Command::new("mount");
@@ -151,12 +151,13 @@ pub fn fits() -> Checked {
 }
 
 /// Swap space, until this goes.
-struct Swap;
+pub struct Swap;
 
 impl Swap {
     const DISK: &'static str = "/dev/ram0";
 
-    fn on() -> Result<Self, Skipped> {
+    /// There is some from here on.
+    pub fn on() -> Result<Self, Skipped> {
         for tool in ["mkswap", "swapon"] {
             let done = child::run(Command::new(tool).arg(Self::DISK), TIMEOUT);
             if done.end() != "exit 0" {

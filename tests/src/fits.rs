@@ -15,11 +15,11 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub const MIB: u64 = 1 << 20;
 
 /// A memory cgroup of our own, version 1 or 2; removed at the end.
-struct Group(PathBuf);
+pub struct Group(PathBuf);
 
 impl Group {
     /// Below this process's; none where that may not be made.
-    fn new(name: &str, limit: u64) -> Option<Self> {
+    pub fn new(name: &str, limit: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let v1 = own.lines().find_map(|l| {
             let mut fields = l.splitn(3, ':').skip(1);
@@ -44,8 +44,14 @@ impl Group {
         })
     }
 
-    fn write(&self, file: &str, value: impl ToString) -> bool {
-        fs::write(self.0.join(file), value.to_string()).is_ok()
+    /// Writes to one of its files. Whether it took that.
+    pub fn write(&self, file: &str, value: impl ToString) -> bool {
+        fs::write(self.path(file), value.to_string()).is_ok()
+    }
+
+    /// One of its files.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
     }
 
     fn number(&self, files: &[&str]) -> Option<u64> {

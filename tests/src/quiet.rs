@@ -135,13 +135,7 @@ fn parse_claim(text: &str) -> Option<Claim> {
 /// Our own check, the command line's and the shell's.
 pub fn look(point: &Point, expected: &Expected) -> Vec<String> {
     let mut problems = coverage::check(point.pid, &point.claims, expected);
-    let pid = point.pid.to_string();
-    let mut verify = Command::new(build::regall());
-    verify.args(["verify", &pid]);
-    let mut script = Command::new(build::script("verify-maps.sh"));
-    script.arg(&pid).arg(build::regall());
-    for (name, command) in [("regall verify", verify), ("verify-maps.sh", script)] {
-        let mut command = command;
+    for (name, mut command) in lookers(point.pid) {
         let done = child::run(&mut command, Duration::from_secs(60));
         if done.end() != "exit 0" {
             let said: Vec<_> = done
@@ -154,4 +148,14 @@ pub fn look(point: &Point, expected: &Expected) -> Vec<String> {
         }
     }
     problems
+}
+
+/// The commands that check the coverage of process `pid`, with their names.
+pub fn lookers(pid: u32) -> [(&'static str, Command); 2] {
+    let pid = pid.to_string();
+    let mut verify = Command::new(build::regall());
+    verify.args(["verify", &pid]);
+    let mut script = Command::new(build::script("verify-maps.sh"));
+    script.arg(&pid).arg(build::regall());
+    [("regall verify", verify), ("verify-maps.sh", script)]
 }
