@@ -8,7 +8,7 @@ use crate::base::process;
 use crate::base::withheld::withheld;
 use crate::ledger::Memory;
 use crate::sys::file::{self, Fd};
-use crate::sys::folder;
+use crate::sys::folder::{self, Folder};
 use crate::sys::process::{Identity, Stat};
 use crate::sys::{self, Errno, Undisturbed};
 use crate::text::{number, Text};
@@ -31,7 +31,7 @@ pub const USES: &str = "uses";
 
 /// This process's file and where it is mapped.
 pub struct Store {
-    folder: Text<64>,
+    folder: Folder,
     name: Text<96>,
     /// Whether there is a file; else the memory is private and nobody sees it.
     published: bool,
@@ -58,7 +58,7 @@ impl Store {
     /// No file yet.
     pub const fn new() -> Self {
         Self {
-            folder: Text::new(),
+            folder: Folder { uid: 0, n: 0 },
             name: Text::new(),
             published: false,
             nameless: false,
@@ -153,18 +153,15 @@ impl Store {
         let Ok(me) = Identity::own() else { return };
         let uid = sys::geteuid();
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
-        for n in 0..folder::NAMES {
-            let path = folder::Folder { uid, n }.path();
-            let folder = path.as_cstr().map(|p| folder::open_existing(p, uid));
-            let (Some(Ok(folder)), Some(name)) = (folder, self.name.as_cstr()) else {
-                continue;
-            };
-            if folder.unlink(name).is_ok() {
+        folder::each(folder::ROOT, uid, |folder, which| {
+            let removed = self.name.as_cstr().map(|name| folder.unlink(name));
+            if let Some(Ok(())) = removed {
                 let socket: Text<108> = with_kind(self.name.as_bytes(), wire::SOCKET);
                 let _ = socket.as_cstr().map(|name| folder.unlink(name));
                 self.remove_what_lies_beside(&folder);
+                which.leave(folder::ROOT);
             }
-        }
+        });
     }
 
     fn keep(&mut self, k: usize, base: u64, bytes: u64) {
@@ -186,11 +183,8 @@ impl Store {
         let me = Identity::own()?;
         process::known_as(&me);
         self.name = Text::of(format_args!("{}.{}.{}", me.pid, me.start, me.namespace));
-        let (folder, which) = folder::own(self.uid)?;
-        self.folder = which.path();
-        sweep::all(&folder, &me);
+        let (folder, fd, another) = self.file_in_folder(&me)?;
         let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
-        let (fd, another) = create_exclusive(&folder, name)?;
         if another {
             self.remove_what_lies_beside(&folder);
         }
@@ -204,6 +198,30 @@ impl Store {
         let header = unsafe { &*(base as *const Header) };
         fill_header(header, &me);
         Ok(base)
+    }
+
+    /// Makes the file, and says whether there was one of that name. A folder whose name is random
+    /// may go before there is something in it: then another is made.
+    fn file_in_folder(&mut self, me: &Identity) -> Result<(Fd, Fd, bool), Errno> {
+        let mut tries = 0..8;
+        loop {
+            let (folder, which) = folder::own(self.uid)?;
+            self.folder = which;
+            sweep::all(&folder, me);
+            if which.is_random() {
+                sweep::others(which, me);
+            }
+            let made = create_exclusive(&folder, self.name.as_cstr().ok_or(Errno::INVAL)?);
+            match made.map(|(fd, another)| (folder, fd, another)) {
+                Err(Errno::NOENT) if which.is_random() && tries.next().is_some() => (),
+                made => return made,
+            }
+        }
+    }
+
+    fn folder(&self) -> Result<Fd, Errno> {
+        let path = self.folder.path();
+        folder::open(path.as_cstr().ok_or(Errno::INVAL)?, self.uid)
     }
 
     /// Opens a file beside it, whose name ends in `.kind`; with O_CREAT it is made anew.
@@ -246,8 +264,7 @@ impl Store {
         if !self.published {
             return Err(Errno::NOENT);
         }
-        let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
-        Ok((folder, self.name_beside(kind)))
+        Ok((self.folder()?, self.name_beside(kind)))
     }
 
     fn name_beside(&self, kind: &str) -> Text<128> {
@@ -263,21 +280,20 @@ impl Store {
         if !self.published {
             return;
         }
-        if let (Some(folder), Some(name)) = (self.folder.as_cstr(), self.name.as_cstr()) {
-            if let Ok(folder) = folder::open(folder, self.uid) {
+        if let (Ok(folder), Some(name)) = (self.folder(), self.name.as_cstr()) {
+            let _ = folder.unlink(name);
+            let socket: Text<108> = with_kind(self.name.as_bytes(), wire::SOCKET);
+            if let Some(name) = socket.as_cstr() {
                 let _ = folder.unlink(name);
-                let socket: Text<108> = with_kind(self.name.as_bytes(), wire::SOCKET);
-                if let Some(name) = socket.as_cstr() {
-                    let _ = folder.unlink(name);
-                }
             }
         }
+        self.folder.leave(folder::ROOT);
     }
 
     /// Where a helper is to listen; empty if nobody can see the directory.
     pub fn helper_address(&self) -> Text<108> {
         match self.published {
-            true => wire::socket_path(self.folder.as_bytes(), self.name.as_bytes()),
+            true => wire::socket_path(self.folder.path().as_bytes(), self.name.as_bytes()),
             false => Text::new(),
         }
     }
@@ -312,7 +328,7 @@ impl Store {
         let _undisturbed = Undisturbed::new();
         let bytes = segment_bytes(k) as u64;
         let base = if self.published {
-            let folder = folder::open(self.folder.as_cstr().ok_or(Errno::INVAL)?, self.uid)?;
+            let folder = self.folder()?;
             let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
             let fd = Fd::open_in(&folder, name, libc::O_RDWR | libc::O_NOFOLLOW, 0)?;
             let offset = segment_offset(k) as u64;

@@ -31,7 +31,7 @@ fn is_root() -> bool {
 }
 
 /// Runs a command of root's to its end: its status, what it said, and how much memory it had.
-fn regall(arguments: &[&str]) -> (ExitStatus, String, i64) {
+fn regall_of_root(arguments: &[&str]) -> (ExitStatus, String, i64) {
     let mut command = Command::new(build::regall());
     // (wait4 below waits for it, to learn of its memory.)
     #[allow(clippy::zombie_processes)]
@@ -66,7 +66,7 @@ fn fit_into_memory(pid: u32, uid: u32, what: &str) {
         &["verify", &pid],
     ];
     for arguments in all {
-        let (_, said, kib) = regall(arguments);
+        let (_, said, kib) = regall_of_root(arguments);
         assert!(kib < MOST_KIB, "{what}: regall {arguments:?}: {kib} KiB");
         assert!(!said.contains("panicked"), "{what}: {said}");
         let named = said.contains(&pid) || said.contains(&label);
@@ -200,7 +200,8 @@ impl Sleeper {
         if shim {
             Mode::Auto.apply(&mut command);
         }
-        Self(command.arg("1000").uid(uid).spawn().expect("sleep"))
+        let command = command.arg("1000").uid(uid).gid(uid);
+        Self(command.spawn().expect("sleep"))
     }
 }
 
@@ -231,7 +232,7 @@ fn a_name_says_nothing_of_others() {
         fs::hard_link(&first, folder.path.join(name)).expect("a link");
     }
     for arguments in [&["verify", "--all"][..], &["top", "--once"]] {
-        let (_, said, _) = regall(arguments);
+        let (_, said, _) = regall_of_root(arguments);
         for Sleeper(other) in &others {
             let line = |l: &str| l.split([':', ' ']).any(|w| w == other.id().to_string());
             assert!(!said.lines().any(line), "{arguments:?}: {said}");
@@ -257,7 +258,7 @@ fn each_user_has_a_status() {
         if let Some(user) = &user {
             arguments.extend(["--user", user]);
         }
-        let (status, said, _) = regall(&arguments);
+        let (status, said, _) = regall_of_root(&arguments);
         let begin = said.find('{').expect("JSON");
         let mut documents = serde_json::Deserializer::from_str(&said[begin..]).into_iter();
         let told: Value = documents.next().expect("JSON").expect("JSON");
@@ -280,7 +281,7 @@ fn each_user_has_a_status() {
     assert!(code > Some(0), "{told}");
     assert_eq!(of(&told, good.uid), Some((0.into(), 1.into())), "{told}");
     assert_eq!(of(&told, bad.uid), Some((1.into(), 1.into())), "{told}");
-    let (status, said, _) = regall(&["verify", "--all", "--user", "no such user"]);
+    let (status, said, _) = regall_of_root(&["verify", "--all", "--user", "no such user"]);
     assert!(
         status.code() == Some(2) && said.contains("no user"),
         "{said}"
@@ -371,4 +372,130 @@ fn no_link_and_no_file_of_others_is_written() {
     let done = run("/dev/stderr", "/dev/stdout");
     assert!(done.stderr.contains("regall["), "{}", done.stderr);
     assert!(done.stdout.contains("\"counters\""), "{}", done.stdout);
+}
+
+/// All names of a user's folder that can be foreseen, taken by another user.
+struct Taken(u32);
+
+impl Taken {
+    fn of(uid: u32) -> Self {
+        let taken = Self(uid);
+        taken.clean();
+        for n in 0..8 {
+            let path = taken.path(n);
+            match n {
+                0 => std::os::unix::fs::symlink("/", &path).expect("a link"),
+                1 => fs::write(&path, "").expect("a file"),
+                _ => fs::create_dir(&path).expect("a folder"),
+            }
+            std::os::unix::fs::lchown(&path, Some(uid + 1), None).expect("a user");
+        }
+        taken
+    }
+
+    fn path(&self, n: u32) -> PathBuf {
+        match n {
+            0 => format!("/dev/shm/regall-{}", self.0).into(),
+            n => format!("/dev/shm/regall-{}-{n}", self.0).into(),
+        }
+    }
+
+    /// The user's own folders.
+    fn own(&self) -> Vec<PathBuf> {
+        let prefix = format!("/dev/shm/regall-{}-", self.0);
+        let all = fs::read_dir("/dev/shm").expect("a folder").flatten();
+        let all = all.filter(|e| e.metadata().is_ok_and(|m| m.uid() == self.0));
+        let mut all: Vec<_> = all.map(|e| e.path()).collect();
+        all.retain(|path| path.to_string_lossy().starts_with(&prefix));
+        all
+    }
+
+    fn clean(&self) {
+        for path in (0..8).map(|n| self.path(n)).chain(self.own()) {
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+        }
+    }
+
+    /// Runs a command as the user.
+    fn run(&self, command: &mut Command) -> child::Outcome {
+        child::run(command.uid(self.0).gid(self.0), Duration::from_secs(60))
+    }
+
+    /// Starts a program with the shim on.
+    fn sleeper(&self) -> Sleeper {
+        let sleeper = Sleeper::of(self.0, true);
+        while coverage::dump(sleeper.0.id()).is_err() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        sleeper
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.clean();
+    }
+}
+
+/// Whoever takes all names that can be foreseen changes nothing.
+#[test]
+fn a_folder_whose_names_are_taken_has_another() {
+    if !is_root() {
+        return;
+    }
+    let taken = Taken::of(FIRST_USER + 10);
+    let regall = || Command::new(build::regall());
+    let first = taken.sleeper();
+    let own = taken.own();
+    let [folder] = &own[..] else {
+        panic!("{own:?}")
+    };
+    let is = fs::metadata(folder).expect("a folder");
+    assert!(is.is_dir() && is.mode() & 0o7777 == 0o700, "{folder:?}");
+    let second = taken.sleeper();
+    assert_eq!(taken.own(), own, "both have one");
+    let pid = second.0.id().to_string();
+    for arguments in [["verify", &pid], ["stats", &pid]] {
+        taken.run(regall().args(arguments)).must_succeed();
+        assert!(regall_of_root(&arguments).0.success());
+    }
+    let mut script = Command::new(build::script("verify-maps.sh"));
+    script.arg(&pid).env("REGALL", build::regall());
+    child::run(&mut script, Duration::from_secs(60)).must_succeed();
+    let lines = coverage::dump(second.0.id()).expect("a dump");
+    let line = lines.iter().find(|l| l.prot.starts_with("rw"));
+    let at = format!("{:#x}", line.expect("memory").start);
+    let peeked = taken.run(regall().args(["peek", &pid, &at, "16"]));
+    assert_eq!(peeked.end(), "exit 0", "{}", peeked.stderr);
+
+    // Statistics, and the copy of the library.
+    let place = tempfile::tempdir().expect("a folder");
+    chown(place.path(), Some(taken.0), None).expect("a user");
+    let mut command = Command::new("true");
+    Mode::Auto.apply(&mut command);
+    let done = taken.run(command.env("REGALL_STATS_FILE", "node:some"));
+    assert_eq!((done.end().as_str(), done.stderr.as_str()), ("exit 0", ""));
+    let merged = place.path().join("merged");
+    let merged = merged.to_str().expect("text");
+    let merge = ["report", "--merge", merged, "--name", "some"];
+    taken.run(regall().args(merge)).must_succeed();
+    let told = fs::read_to_string(merged).expect("merged statistics");
+    assert!(told.contains("\"merged\""), "{told}");
+    let staged = taken.run(regall().arg("stage"));
+    staged.must_succeed();
+    let copy = PathBuf::from(staged.stdout.trim());
+    let here = copy.starts_with(folder) || copy.starts_with("/tmp");
+    assert!(here && copy.is_file(), "{copy:?}");
+    taken
+        .run(regall().args(["stage", "--remove"]))
+        .must_succeed();
+    assert!(!copy.exists(), "{copy:?}");
+
+    // They are killed. The next one takes the same folder, and leaves nothing.
+    drop((first, second));
+    assert_eq!(taken.own(), own);
+    let mut command = Command::new("true");
+    Mode::Auto.apply(&mut command);
+    taken.run(&mut command).must_succeed();
+    assert_eq!(taken.own(), [""; 0].map(PathBuf::from), "it stays for ever");
 }

@@ -98,12 +98,11 @@ fn has(folder: Folder, uid: u32, name: &Text<96>) -> bool {
 /// A folder of `uid`'s that has it, other than `not`.
 #[cold]
 fn search(uid: u32, name: &Text<96>, not: Folder) -> Option<Folder> {
-    let root = Fd::open(folder::ROOT, libc::O_RDONLY | libc::O_DIRECTORY, 0).ok()?;
     let mut found = None;
-    each_name(&root, |entry| {
-        let other = Folder::named(entry).filter(|f| found.is_none() && *f != not);
-        let folder = other.filter(|f| has(*f, uid, name));
-        found = found.or(folder);
+    let other = |folder: &Folder| *folder != not;
+    folder::each_named(folder::ROOT, other, |folder| {
+        found = has(folder, uid, name).then_some(folder);
+        found.is_none()
     });
     found
 }
@@ -222,15 +221,7 @@ pub fn each(mut tell: impl FnMut(&Found)) {
 
 /// Calls `tell` for each file in `uid`'s folders that is named as a directory.
 fn each_file(uid: u32, mut tell: impl FnMut(&Identity, Folder)) {
-    for n in 0..folder::NAMES {
-        let folder = Folder { uid, n };
-        let path = folder.path();
-        let Some(path) = path.as_cstr() else {
-            return;
-        };
-        let Ok(opened) = folder::open_existing(path, uid) else {
-            continue;
-        };
+    folder::each(folder::ROOT, uid, |opened, folder| {
         each_name(&opened, |name| {
             let mut fields = name.split(|b| *b == b'.').map(number);
             let mut next = || fields.next().flatten();
@@ -245,7 +236,7 @@ fn each_file(uid: u32, mut tell: impl FnMut(&Identity, Folder)) {
                 }
             }
         });
-    }
+    });
 }
 
 /// Calls `tell` for each name in an open folder.

@@ -2,6 +2,7 @@
 
 use crate::sys::credentials;
 use crate::sys::file::Fd;
+use crate::sys::folder::{self, Folder};
 use crate::sys::process::{Identity, Stat};
 use crate::sys::{self, Errno};
 use crate::text::{number, Text};
@@ -18,6 +19,18 @@ pub fn all(folder: &Fd, me: &Identity) {
             let _ = dead.as_cstr().map(|name| folder.unlink(name));
         }
         true
+    });
+}
+
+/// The same in this user's other folders with random names: of two processes that start at one
+/// time, each may have made one.
+#[cold]
+pub fn others(own: Folder, me: &Identity) {
+    folder::each_random(folder::ROOT, own.uid, |fd, other| {
+        if other != own {
+            all(&fd, me);
+            other.leave(folder::ROOT);
+        }
     });
 }
 

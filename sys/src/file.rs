@@ -480,6 +480,12 @@ pub fn make_folder(path: &CStr, mode: u32) -> Result<()> {
     .map(drop)
 }
 
+/// Removes the folder `path`, in which nothing is.
+pub fn remove_folder(path: &CStr) -> Result<()> {
+    let here = libc::AT_FDCWD as i64;
+    call!(libc::SYS_unlinkat, here, path.as_ptr(), libc::AT_REMOVEDIR).map(drop)
+}
+
 /// Where the link `path` points to; the bytes used of `buf`.
 pub fn read_link<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     let n = call!(

@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use regall_reader::FOLDER_ROOT;
+use regall_sys::folder::{self, Folder, NAMES, ROOT};
 use rustix::fs::{fallocate, open, statvfs, FallocateFlags, Mode, OFlags};
 
 use super::attempt::{errno, in_child, text};
@@ -14,8 +15,6 @@ use crate::units;
 
 /// Room for a rank's directory with 16,000 ranges.
 const A_RANK: u64 = 1 << 20;
-/// Folders that a user's directories may be in: the first one that can be trusted is.
-const NAMES: u32 = 8;
 /// Room for what else is there: MPI libraries' own segments.
 const ENOUGH: u64 = 64 << 20;
 
@@ -77,55 +76,43 @@ pub fn memory(near: &Place) -> Finding {
     }
 }
 
-/// A finding of a folder that is taken in place of one that is refused, if one is.
-fn instead_of(refused: Option<(String, u32, String)>, finding: Finding, path: &str) -> Finding {
-    match refused {
-        None => finding,
-        Some((_, _, why)) => finding.effect(format!(
-            "{why}: the shim does not trust that, and takes {path} instead"
-        )),
-    }
-}
-
 /// The user's own folder there, which must be nobody else's: the first one of these names that
-/// is, or is still to be had.
+/// is, or is still to be had; else one of a random name.
 pub fn folder() -> Finding {
-    let name = "directories";
-    let paths = (0..NAMES).map(|n| match n {
-        0 => format!("{FOLDER_ROOT}/regall-{}", user()),
-        n => format!("{FOLDER_ROOT}/regall-{}-{n}", user()),
-    });
-    let mut refused = None;
-    for path in paths {
+    let path = |folder: Folder| String::from_utf8_lossy(folder.path().as_bytes()).into_owned();
+    let (uid, mut refused, mut free) = (user(), None, None);
+    let mut own = Vec::new();
+    folder::each(ROOT, uid, |_, folder| own.push(folder));
+    for folder in (0..NAMES).map(|n| Folder { uid, n }) {
+        let path = path(folder);
         let Ok(found) = std::fs::symlink_metadata(&path) else {
-            let found = format!("{path} comes with the first process");
-            return instead_of(refused, Finding::new(name, Good, found), &path);
+            free = free.or(Some(path));
+            continue;
         };
-        let (mode, owner) = (found.mode() & 0o7777, found.uid());
-        if found.is_dir() && owner == user() && mode & 0o077 == 0 {
-            return instead_of(refused, Finding::new(name, Good, path.clone()), &path);
+        if own.contains(&folder) {
+            break;
         }
         let what = if found.is_dir() {
             "a folder"
         } else {
             "no folder"
         };
-        let why = format!("{path} is {what} of user {owner}, mode {mode:o}");
-        refused.get_or_insert((path, owner, why));
+        let (mode, owner) = (found.mode() & 0o7777, found.uid());
+        refused.get_or_insert(format!("{path} is {what} of user {owner}, mode {mode:o}"));
     }
-    let (path, owner, why) = refused.unwrap_or_default();
-    Finding::new(
-        name,
-        Limits,
-        format!("{why}; the other seven names can't be used either"),
-    )
-    .effect("the shim does not trust it: no directory can be published")
-    .mend(
-        if owner == user() {
-            Who::You
-        } else {
-            Who::Administrator
-        },
-        format!("{}rm -r {path}", if owner == user() { "" } else { "sudo " }),
-    )
+    let (found, taken) = match (own.first(), free) {
+        (Some(folder), _) => (path(*folder), path(*folder)),
+        (None, Some(free)) => (format!("{free} comes with the first process"), free),
+        (None, None) => (
+            "a folder comes with the first process".to_string(),
+            "a random name".to_string(),
+        ),
+    };
+    let finding = Finding::new("directories", Good, found);
+    match refused {
+        None => finding,
+        Some(why) => finding.effect(format!(
+            "{why}: the shim does not trust that, and takes {taken} instead"
+        )),
+    }
 }

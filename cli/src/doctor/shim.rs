@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use regall_reader::{self as reader, Process};
-use regall_sys::folder::Folder;
+use regall_sys::folder::{Folder, ROOT};
 
 use super::place::Who;
 use super::{Finding, Standing::*};
@@ -174,14 +174,16 @@ fn clean(name: &str) {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
     for folder in entries(Path::new(reader::FOLDER_ROOT)) {
         let own = folder.metadata().is_ok_and(|m| m.uid() == user());
-        if !own || Folder::named(folder.file_name().as_encoded_bytes()).is_none() {
+        let named = Folder::named(folder.file_name().as_encoded_bytes());
+        let Some(named) = named.filter(|_| own) else {
             continue;
-        }
+        };
         for file in entries(&folder.path()) {
             if file.file_name().to_string_lossy().starts_with(name) {
                 let _ = fs::remove_file(file.path());
             }
         }
+        named.leave(ROOT);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `regall report --merge`: many files of statistics become one. What this node's processes have
 //! left in its memory goes when it is merged.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context};
 use regall_directory::settings::JOBS;
 use regall_settings::names::{self, Names, STATISTICS};
-use regall_sys::folder::{self, Folder};
+use regall_sys::folder::{self, Folder, ROOT};
 use regall_sys::text::Text;
 use regall_sys::time;
 use rustix::fs::{flock, FlockOperation};
@@ -153,6 +153,12 @@ impl Place {
             for file in taken {
                 fs::remove_file(&file).with_context(|| file.display().to_string())?;
             }
+            // With what is in it a folder goes whose name is found by no other way.
+            self.each_folder(|path, folder| {
+                if folder.is_random() && fs::remove_dir(path).is_ok() {
+                    folder.leave(ROOT);
+                }
+            });
         }
         Ok(failed)
     }
@@ -204,18 +210,20 @@ impl Place {
             (kept, _) => kept.to_vec(),
         };
         wanted.push(b',');
-        for n in 0..folder::NAMES {
-            let folder = Folder { uid: self.uid, n }.path();
-            let ours = folder
-                .as_cstr()
-                .map(|path| folder::open_existing(path, self.uid));
-            let Some(Ok(_)) = ours else { continue };
-            let mut path = PathBuf::from(OsString::from_vec(folder.as_bytes().to_vec()));
-            path.push(std::ffi::OsStr::from_bytes(STATISTICS));
-            if fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir()) {
-                gathered.folder(&path, |name| name.starts_with(&wanted));
+        self.each_folder(|path, _| {
+            if fs::symlink_metadata(path).is_ok_and(|m| m.is_dir()) {
+                gathered.folder(path, |name| name.starts_with(&wanted));
             }
-        }
+        });
+    }
+
+    /// Calls `tell` with each folder of statistics that there may be, and the one that it is in.
+    fn each_folder(&self, mut tell: impl FnMut(&Path, Folder)) {
+        folder::each(ROOT, self.uid, |_, folder| {
+            let path = folder.path().as_bytes().to_vec();
+            let path = PathBuf::from(OsString::from_vec(path));
+            tell(&path.join(OsStr::from_bytes(STATISTICS)), folder);
+        });
     }
 
     /// Whether processes of this job, and with this name, still run on this node with the shim on.

@@ -1,15 +1,15 @@
 //! The folder of the copies: who may be in it, and what comes and goes there.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{symlink, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{bail, Context};
-use regall_sys::folder::{self, NAMES};
+use regall_sys::folder::{self, Folder};
 use regall_sys::Errno;
 use rustix::fs::{flock, statvfs, FlockOperation, StatVfs, StatVfsMountFlags};
 use rustix::process::geteuid;
@@ -18,9 +18,11 @@ use super::users;
 use crate::library::is_copy;
 
 /// Where a node has memory or a disk of its own.
-const ROOTS: [&str; 2] = ["/dev/shm", "/tmp"];
+const ROOTS: [&CStr; 2] = [folder::ROOT, c"/tmp"];
 /// The folder in the user's.
 const INSIDE: &str = "library";
+/// What keeps others from copying at the same time.
+const LOCK: &str = ".lock";
 /// So long somebody else's copying is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// So long a job that has staged it may take to start its ranks.
@@ -35,7 +37,7 @@ pub fn staged(library: &Path, lease: Option<&str>) -> anyhow::Result<(PathBuf, F
     let note = format!("from,{dev}.{ino}.{size}.{}.{}", is.mtime(), is.mtime_nsec());
     let mut found = noted(&folder, &note)?;
     if found.is_none() {
-        let _lock = locked(&folder.join(".lock"))?;
+        let _lock = locked(&folder.join(LOCK))?;
         // Another one may have copied it meanwhile.
         found = noted(&folder, &note)?;
         if found.is_none() {
@@ -72,7 +74,10 @@ fn leased(copy: &Path, lease: &str) -> anyhow::Result<String> {
 fn own() -> anyhow::Result<PathBuf> {
     let uid = geteuid().as_raw();
     let mut why = anyhow::anyhow!("no folder of the node's own");
-    for root in ROOTS.iter().filter(|root| executes(root)) {
+    for root in ROOTS {
+        if !executes(root) {
+            continue;
+        }
         match own_below(root, uid) {
             Ok(folder) => return Ok(folder),
             Err(e) => why = io::Error::from_raw_os_error(e.0).into(),
@@ -81,40 +86,26 @@ fn own() -> anyhow::Result<PathBuf> {
     Err(why.context("no folder for a copy of the library, in which programs can be executed"))
 }
 
-fn own_below(root: &str, uid: u32) -> Result<PathBuf, Errno> {
-    let mut result = Err(Errno::PERM);
-    for n in 0..NAMES {
-        let end = if n == 0 {
-            String::new()
-        } else {
-            format!("-{n}")
-        };
-        let user = PathBuf::from(format!("{root}/regall-{uid}{end}"));
-        let inside = user.join(INSIDE);
-        result = checked(&user, uid)
-            .and_then(|()| checked(&inside, uid))
-            .map(|()| inside);
-        // Anything else than that it is somebody else's will be so for the next one, too.
-        if !matches!(
-            result,
-            Err(Errno::PERM | Errno::ACCES | Errno(libc::ELOOP | libc::ENOTDIR))
-        ) {
-            break;
-        }
-    }
-    result
-}
-
 /// A folder that is there, ours, and nobody else's to enter. Nobody but us can then put another
 /// in its place: its parent is ours, or sticky.
-fn checked(path: &Path, uid: u32) -> Result<(), Errno> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    folder::open(&path, uid).map(drop)
+fn own_below(root: &CStr, uid: u32) -> Result<PathBuf, Errno> {
+    let (_, user) = folder::own_below(root, uid)?;
+    let inside = inside(user, root);
+    let path = CString::new(inside.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    folder::open(&path, uid)?;
+    Ok(inside)
+}
+
+/// The path of the copies' folder.
+fn inside(user: Folder, root: &CStr) -> PathBuf {
+    let path = user.below(root).as_bytes().to_vec();
+    PathBuf::from(OsString::from_vec(path)).join(INSIDE)
 }
 
 /// Whether the file system there lets programs be executed, and only root or the owner rename
 /// what is in it.
-fn executes(root: &str) -> bool {
+fn executes(root: &CStr) -> bool {
+    let root = Path::new(OsStr::from_bytes(root.to_bytes()));
     let sticky = fs::symlink_metadata(root).is_ok_and(|m| m.is_dir() && m.mode() & 0o1000 != 0);
     let executes = |is: StatVfs| !is.f_flag.contains(StatVfsMountFlags::NOEXEC);
     sticky && statvfs(root).is_ok_and(executes)
@@ -203,16 +194,20 @@ pub fn clear(lease: Option<&str>) -> anyhow::Result<bool> {
     let uid = geteuid().as_raw();
     let mut left = false;
     for root in ROOTS {
-        for n in 0..NAMES {
-            let end = if n == 0 {
-                String::new()
-            } else {
-                format!("-{n}")
-            };
-            let folder = PathBuf::from(format!("{root}/regall-{uid}{end}/{INSIDE}"));
+        let mut all = Vec::new();
+        folder::each(root, uid, |_, folder| all.push(folder));
+        for user in all {
+            let folder = inside(user, root);
             let path = CString::new(folder.as_os_str().as_bytes())?;
-            if folder::open_existing(&path, uid).is_ok() {
-                left |= clear_one(&folder, lease)?;
+            if folder::open_existing(&path, uid).is_err() {
+                continue;
+            }
+            let used = clear_one(&folder, lease)?;
+            left |= used;
+            if user.is_random() && !used {
+                let _ = fs::remove_file(folder.join(LOCK));
+                let _ = fs::remove_dir(folder);
+                user.leave(root);
             }
         }
     }
@@ -220,7 +215,7 @@ pub fn clear(lease: Option<&str>) -> anyhow::Result<bool> {
 }
 
 fn clear_one(folder: &Path, lease: Option<&str>) -> anyhow::Result<bool> {
-    let _lock = locked(&folder.join(".lock"))?;
+    let _lock = locked(&folder.join(LOCK))?;
     let names = fs::read_dir(folder)?.flatten();
     let names: Vec<_> = names
         .filter_map(|e| e.file_name().into_string().ok())
