@@ -162,6 +162,44 @@ fn the_busy_are_waited_for_together() {
     }
 }
 
+/// `--watch` does the same round by round, and says at its end what became clear of each user's.
+#[test]
+fn watching_waits_for_the_busy_together() {
+    if !is_root() {
+        return;
+    }
+    let (own, good) = (Folder::of(FIRST_USER + 12), hellos());
+    let mut victims: Vec<_> = (0..12).map(|_| Victim::of(own.uid, &good, &[])).collect();
+    for victim in &victims {
+        let mut bytes = victim.good.clone();
+        let of_main = 1 << 32 | u64::from(victim.process.id());
+        put(&mut bytes, INFLIGHT.0, of_main);
+        fs::write(&victim.file, &bytes).expect("a forged file");
+    }
+    let user = own.uid.to_string();
+    let mut command = Command::new(build::regall());
+    let arguments = [
+        "verify", "--all", "--user", &user, "--json", "--watch", "0.1",
+    ];
+    let command = command.args(arguments).stderr(Stdio::null());
+    let mut watching = command.stdout(Stdio::piped()).spawn().expect("regall");
+    let out = watching.stdout.take().expect("a pipe");
+    let mut rounds: Vec<Value> = Vec::new();
+    for line in std::io::BufRead::lines(std::io::BufReader::new(out)) {
+        victims.clear();
+        rounds.push(serde_json::from_str(&line.expect("a line")).expect("JSON"));
+    }
+    assert_eq!(watching.wait().expect("its end").code(), Some(2));
+    let first = &rounds[0]["processes"];
+    assert_eq!(first.as_array().map(Vec::len), Some(12), "{first}");
+    let last = &rounds.last().expect("a round")["users"];
+    assert_eq!(last[0]["uid"], own.uid, "{last}");
+    assert_eq!(
+        (&last[0]["exit_code"], &last[0]["processes"]),
+        (&2.into(), &12.into())
+    );
+}
+
 /// A user's folder, of whatever name.
 struct Folder {
     uid: u32,
@@ -284,6 +322,51 @@ fn each_user_has_a_status() {
     let (status, said, _) = regall_of_root(&["verify", "--all", "--user", "no such user"]);
     assert!(
         status.code() == Some(2) && said.contains("no user"),
+        "{said}"
+    );
+}
+
+/// A folder of another user's, with more files than are taken in, of which no two are alike.
+#[test]
+fn a_folder_of_statistics_is_not_kept_whole() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let uid = FIRST_USER + 14;
+    let file = folder.path().join("0.json");
+    let mut command = Command::new("true");
+    Mode::Auto.apply(&mut command);
+    let command = command.env("REGALL_STATS_FILE", &file);
+    child::run(command, Duration::from_secs(60)).must_succeed();
+    let text = fs::read_to_string(&file).expect("statistics");
+    let mut told: Value = serde_json::from_str(&text).expect("JSON");
+    for n in 0..9000_u64 {
+        told["rank"] = n.into();
+        for (at, value) in told["counters"]
+            .as_object_mut()
+            .expect("counters")
+            .values_mut()
+            .enumerate()
+        {
+            *value = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (at % 32 + 8)).into();
+        }
+        let file = folder.path().join(format!("{n}.json"));
+        fs::write(&file, told.to_string()).expect("a file");
+        chown(&file, Some(uid), None).expect("a user");
+    }
+    chown(folder.path(), Some(uid), None).expect("a user");
+    let (status, said, kib) = regall_of_root(&["report", folder.path().to_str().expect("text")]);
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(kib < MOST_KIB, "{kib} KiB");
+    let left_out = [
+        "more of another user's than 8,192 files",
+        "788 more files were left out",
+    ];
+    assert!(left_out.iter().all(|text| said.contains(text)), "{said}");
+    assert!(
+        said.lines()
+            .any(|l| l.contains("8192 ranks") || l.contains("8192 process")),
         "{said}"
     );
 }

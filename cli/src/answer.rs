@@ -17,6 +17,9 @@ pub const GAP: u8 = 1;
 /// Could not look.
 pub const BLIND: u8 = 2;
 
+/// Gaps of a user's processes that one document tells with `--all`; then one of each process.
+const MOST_GAPS: usize = 20_000;
+
 /// Which processes, and how closely.
 #[derive(clap::Args)]
 pub struct Question {
@@ -128,12 +131,20 @@ impl Users {
     }
 
     /// Says of whom there are processes that can't be seen from here.
-    pub fn add_unseen(&mut self, unseen: Vec<(u32, usize)>) {
+    pub fn add_unseen(&mut self, unseen: &[(u32, usize)]) {
         for (uid, n) in unseen {
-            let user = self.of(uid);
-            user.unseen = n as u64;
+            let user = self.of(*uid);
+            user.unseen = *n as u64;
             user.exit_code = BLIND;
-            complain(&not_seen(uid, n));
+        }
+    }
+
+    /// Takes over what is worse in another round.
+    pub fn worsen(&mut self, round: &Self) {
+        for (uid, other) in &round.0 {
+            let user = self.of(*uid);
+            user.exit_code = user.exit_code.max(other.exit_code);
+            user.unseen = user.unseen.max(other.unseen);
         }
     }
 
@@ -146,8 +157,9 @@ impl Users {
 
     /// For programs.
     fn told(self) -> Vec<User> {
+        let mut names = users::names(self.0.keys().copied());
         let named = |user: User| User {
-            name: users::name(user.uid),
+            name: names.remove(&user.uid),
             ..user
         };
         self.0.into_values().map(named).collect()
@@ -164,15 +176,15 @@ pub fn not_seen(uid: u32, n: usize) -> String {
 pub enum Answers {
     /// A line or more for each.
     Text,
-    /// What was said in this round.
-    Json(Vec<Verified>),
+    /// What was said in this round, and of each user how many gaps.
+    Json(Vec<Verified>, BTreeMap<u32, usize>),
 }
 
 impl Answers {
     /// As JSON or not.
     pub fn new(json: bool) -> Self {
         match json {
-            true => Self::Json(Vec::new()),
+            true => Self::Json(Vec::new(), BTreeMap::new()),
             false => Self::Text,
         }
     }
@@ -194,7 +206,15 @@ impl Answers {
             Verdict::Failed(_) => BLIND,
         };
         match (self, verdict) {
-            (Self::Json(all), _) => all.push(told(pid, uid, verdict)),
+            (Self::Json(all, gaps), _) => {
+                let mut told = told(pid, uid, verdict);
+                if let Some(uid) = uid {
+                    let gaps = gaps.entry(uid).or_default();
+                    told.gaps.truncate(MOST_GAPS.saturating_sub(*gaps).max(1));
+                    *gaps += told.gaps.len();
+                }
+                all.push(told);
+            }
             (Self::Text, Verdict::Good(s)) => print_good(pid, s, out)?,
             (Self::Text, Verdict::Gaps(gaps, unpublished)) => {
                 print_gaps(pid, gaps, *unpublished, out)?
@@ -206,9 +226,10 @@ impl Answers {
 
     /// The document on what was said since the last one.
     pub fn document(&mut self, exit_code: u8, users: Users) -> Option<Verify> {
-        let Self::Json(all) = self else {
+        let Self::Json(all, gaps) = self else {
             return None;
         };
+        gaps.clear();
         // With --all they come as they become clear.
         if !users.0.is_empty() {
             all.sort_by_key(|process| process.pid);

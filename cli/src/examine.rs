@@ -7,7 +7,8 @@
 //! at rest for that long is believed to have a gap that stands in many looks
 //! over seconds: chance can't leave the same picture so often.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use regall_directory::layout::SETTING_GAVE_UP;
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STANDING: Duration = Duration::from_secs(2);
 /// ... in so many looks is believed though no look was clean.
 const STANDING_LOOKS: u32 = 30;
+/// Busy processes of a user that are looked at again.
+const MOST_BUSY: usize = 1024;
 /// So long a user's processes are looked at before it is the next one's turn.
 const TURN: Duration = Duration::from_millis(50);
 
@@ -77,7 +80,7 @@ impl std::fmt::Display for Failure {
 /// Looks at `pid` until it is clear.
 pub fn examine(pid: u32, strict: bool) -> Verdict {
     let began = Instant::now();
-    let mut examination = Examination::new(pid, strict);
+    let mut examination = Examination::new(pid, None, strict);
     loop {
         if let Some(verdict) = examination.look() {
             return verdict;
@@ -99,12 +102,15 @@ pub fn examine_all(
 ) -> std::io::Result<()> {
     let mut busy: BTreeMap<u32, VecDeque<(Seen, Examination)>> = BTreeMap::new();
     for seen in all {
-        let mut examination = Examination::new(seen.pid, strict);
+        let mut examination = Examination::new(seen.pid, Some(*seen), strict);
         match examination.look() {
             Some(verdict) => clear(seen, &verdict)?,
             None => {
                 let users = busy.entry(seen.uid).or_default();
-                users.push_back((*seen, examination));
+                match users.len() < MOST_BUSY {
+                    true => users.push_back((*seen, examination)),
+                    false => clear(seen, &examination.not_clear())?,
+                }
             }
         }
     }
@@ -138,6 +144,8 @@ pub fn examine_all(
 /// A process of which nothing is clear yet.
 struct Examination {
     pid: u32,
+    /// Which process of that pid.
+    seen: Option<Seen>,
     strict: bool,
     began: Instant,
     soon: Soon,
@@ -147,9 +155,10 @@ struct Examination {
 }
 
 impl Examination {
-    fn new(pid: u32, strict: bool) -> Self {
+    fn new(pid: u32, seen: Option<Seen>, strict: bool) -> Self {
         Self {
             pid,
+            seen,
             strict,
             began: Instant::now(),
             soon: Soon::new(pid),
@@ -160,6 +169,17 @@ impl Examination {
 
     /// Looks once; returns what is clear now.
     fn look(&mut self) -> Option<Verdict> {
+        let verdict = self.look_at_pid();
+        // Another process may have its pid by now, and be another user's.
+        match self.seen.is_some_and(|seen| !seen.alive()) {
+            true => Some(Verdict::Failed(Failure::Unreadable(
+                OpenError::NoSuchProcess,
+            ))),
+            false => verdict,
+        }
+    }
+
+    fn look_at_pid(&mut self) -> Option<Verdict> {
         let failed = |why| Some(Verdict::Failed(why));
         self.absent = None;
         let look = match look_at_locks(self.pid) {
@@ -213,13 +233,15 @@ impl Examination {
     }
 }
 
-/// What the looks so far have shown.
+/// What the looks so far have shown. Gaps are known again by a number: there may be many busy
+/// processes.
 #[derive(Default)]
 struct Evidence {
+    numbers: RandomState,
     /// Gaps of the last clean look.
-    clean: Vec<Gap>,
+    clean: HashSet<u64>,
     /// Gaps that stood in all of the last quiet looks, and in how many.
-    standing: Vec<(Gap, u32)>,
+    standing: HashMap<u64, u32>,
     looks: u32,
 }
 
@@ -230,23 +252,21 @@ impl Evidence {
         if !look.quiet {
             return Vec::new();
         }
-        let looks_before = |gap: &Gap| {
-            let same = self.standing.iter().find(|(g, _)| g == gap);
-            same.map_or(0, |&(_, looks)| looks)
-        };
-        let counted: Vec<_> = gaps.iter().map(|g| looks_before(g) + 1).collect();
-        self.standing = gaps.iter().cloned().zip(counted).collect();
+        let number = |gap: &Gap| self.numbers.hash_one(format!("{gap:?}"));
+        let numbers: Vec<_> = gaps.iter().map(number).collect();
+        let looks = |number: &u64| self.standing.get(number).map_or(1, |looks| looks + 1);
+        self.standing = numbers.iter().map(|n| (*n, looks(n))).collect();
+        let mut proven = HashSet::new();
         if look.clean {
-            let before = std::mem::replace(&mut self.clean, gaps);
-            let twice = |g: &&Gap| before.contains(g);
-            return self.clean.iter().filter(twice).cloned().collect();
+            proven = std::mem::replace(&mut self.clean, numbers.iter().copied().collect());
+        } else if elapsed >= STANDING {
+            let often = self.standing.iter();
+            let often = often.filter(|(_, looks)| **looks >= STANDING_LOOKS);
+            proven = often.map(|(number, _)| *number).collect();
         }
-        if elapsed < STANDING {
-            return Vec::new();
-        }
-        let standing = self.standing.iter();
-        let often = standing.filter(|(_, looks)| *looks >= STANDING_LOOKS);
-        often.map(|(gap, _)| gap.clone()).collect()
+        let all = gaps.into_iter().zip(&numbers);
+        let proven = all.filter(|(_, number)| proven.contains(number));
+        proven.map(|(gap, _)| gap).collect()
     }
 
     fn pause(&self) -> Duration {
@@ -264,5 +284,23 @@ fn summary(look: &Look) -> Summary {
     Summary {
         mappings: look.mappings.len(),
         bytes: Tally::of(&look.entries),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pid that a process had when it was found is another one's by now.
+    #[test]
+    fn who_has_got_the_pid_is_not_looked_at() {
+        let seen = Seen {
+            pid: std::process::id(),
+            start_time: 1,
+            uid: 0,
+        };
+        let mut examination = Examination::new(seen.pid, Some(seen), false);
+        let gone = Failure::Unreadable(OpenError::NoSuchProcess);
+        assert!(matches!(examination.look(), Some(Verdict::Failed(why)) if why == gone));
     }
 }

@@ -9,6 +9,9 @@ use crate::launched::{host, Launched};
 use crate::look::{Look, Settings};
 use crate::words::{reason, state};
 
+/// Words that are told apart: the kernel has not that many errnos for one process.
+const MOST_WORDS: usize = 64;
+
 /// Bytes by state, by reason, and by each registrar's word.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(pub documents::Bytes);
@@ -17,8 +20,10 @@ impl Tally {
     /// Of all entries.
     pub fn of(entries: &[Entry]) -> Self {
         let mut tally = documents::Bytes::default();
-        let add = |sums: &mut Counts, word, bytes: u64| {
-            let sum = sums.entry(word).or_default();
+        let add = |sums: &mut Counts, word: String, bytes: u64| {
+            let known = sums.len() < MOST_WORDS || sums.contains_key(&word);
+            let other = || Reason::Refused.word().to_string();
+            let sum = sums.entry(if known { word } else { other() }).or_default();
             *sum = sum.saturating_add(bytes);
         };
         for Entry { range, attr, .. } in entries {

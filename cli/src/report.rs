@@ -3,10 +3,12 @@
 
 mod advice;
 mod alike;
+mod distinct;
 mod gather;
 mod job;
 mod kind;
 mod merge;
+mod others;
 
 use std::fmt;
 use std::io::Write;

@@ -105,17 +105,17 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     let round = sampler.round()?;
     let columns = column::all();
     let rows = choice.apply(&columns, &round.samples);
-    let processes = || rows.iter().map(|s| s.told()).collect::<Vec<_>>();
+    let processes = || rows.iter().map(|s| s.told());
     if args.metrics() {
         let blind = round.blind.iter().map(|(seen, _)| (seen.uid, 1));
-        let blind: Vec<_> = blind.chain(round.unseen.iter().copied()).collect();
-        let metrics = Metrics::of(&processes(), &blind);
+        let blind = blind.chain(round.unseen.iter().chain(&round.more).copied());
+        let metrics = Metrics::of(processes(), blind);
         match &args.textfile {
             Some(folder) => metrics.write(folder)?,
-            None => out.write_all(metrics.text(Form::Open).as_bytes())?,
+            None => metrics.print(Form::Open, out)?,
         }
     } else if args.json {
-        let processes = processes();
+        let processes = processes().collect();
         let version = documents::VERSION;
         print_json(&documents::Top { version, processes }, out)?;
     } else {
@@ -127,7 +127,8 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     for (uid, n) in &round.unseen {
         complain(&not_seen(*uid, *n));
     }
-    let whole = round.blind.is_empty() && round.unseen.is_empty();
+    round.more().for_each(|more| complain(&more));
+    let whole = round.blind.is_empty() && round.unseen.is_empty() && round.more.is_empty();
     Ok(if whole { 0 } else { FAILED })
 }
 

@@ -5,24 +5,15 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use regall_documents::Verify;
-use regall_reader::{self as reader, OpenError, Process};
+use regall_reader::{self as reader, OpenError, Process, Seen};
 
 use crate::answer::{vanished, Answers, Question, Users, BLIND, GOOD};
 use crate::examine::{examine, Failure, Verdict};
+use crate::verify::Round;
 
 /// A process that just lost its directory is either ending or between two
 /// programs; so long it has to show which.
 const SETTLING: Duration = Duration::from_secs(1);
-
-/// The processes that are being watched, and whether they were seen well once.
-type Watched = BTreeMap<u32, Watch>;
-
-struct Watch {
-    process: Option<Process>,
-    /// Whose it is, with `--all`.
-    uid: Option<u32>,
-    seen: bool,
-}
 
 /// Looks every `pause` until all have ended; the worst exit code there was.
 pub fn watch(
@@ -31,37 +22,10 @@ pub fn watch(
     json: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<u8> {
-    let mut answers = Answers::new(json);
-    let mut worst = GOOD;
-    let mut watched = Watched::new();
-    let mut first = true;
-    let mut found = BTreeSet::new();
-    loop {
-        let began = Instant::now();
-        if asked.all || first {
-            add(&mut watched, asked)?;
-        }
-        first = false;
-        let mut users = Users::default();
-        for (pid, watch) in std::mem::take(&mut watched) {
-            let uid = watch.uid;
-            let (code, going_on) = step(pid, watch, asked, &mut answers, out)?;
-            if code != GOOD || going_on.is_some() {
-                found.insert(pid);
-                uid.into_iter().for_each(|uid| users.add(uid, code));
-            }
-            worst = worst.max(code);
-            watched.extend(going_on.map(|w| (pid, w)));
-        }
-        let document = answers.document(worst, users);
-        line(document.filter(|d| !d.processes.is_empty()), out)?;
-        out.flush()?;
-        if watched.is_empty() {
-            let code = worst.max(asked.found(found.len()));
-            line(answers.document(code, Users::default()), out)?;
-            return Ok(code);
-        }
-        std::thread::sleep(pause.saturating_sub(began.elapsed()));
+    let answers = Answers::new(json);
+    match asked.all {
+        true => watch_all(asked, pause, answers, out),
+        false => watch_named(asked, pause, answers, out),
     }
 }
 
@@ -74,21 +38,101 @@ fn line(document: Option<Verify>, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn add(watched: &mut Watched, asked: &Question) -> anyhow::Result<()> {
-    let named = asked.pids().iter().map(|pid| (*pid, None));
-    let published = match asked.all {
-        true => asked.published()?,
-        false => Vec::new(),
-    };
-    let published = published.into_iter().map(|seen| (seen.pid, Some(seen.uid)));
-    for (pid, uid) in named.chain(published) {
-        watched.entry(pid).or_insert_with(|| Watch {
-            process: Process::find(pid).ok(),
-            uid,
-            seen: false,
-        });
+fn watch_all(
+    asked: &Question,
+    pause: Duration,
+    mut answers: Answers,
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
+    let mut known = BTreeSet::new();
+    let (mut all, mut last) = (Users::default(), Vec::new());
+    let mut unseen = Vec::new();
+    loop {
+        let began = Instant::now();
+        let round = Round::of(asked, &settled(asked, &last)?, &mut answers, out)?;
+        if round.unseen != unseen {
+            round.complain_of_unseen();
+            unseen.clone_from(&round.unseen);
+        }
+        for (seen, code) in &round.found {
+            if known.insert((seen.pid, seen.start_time)) {
+                all.add(seen.uid, *code);
+            }
+        }
+        all.worsen(&round.users);
+        let (worst, found) = all.sums();
+        let document = answers.document(worst, round.users);
+        line(document.filter(|d| !d.processes.is_empty()), out)?;
+        out.flush()?;
+        if round.found.is_empty() {
+            let code = worst.max(asked.found(found));
+            line(answers.document(code, all), out)?;
+            return Ok(code);
+        }
+        last = round.found.into_iter().map(|(seen, _)| seen).collect();
+        std::thread::sleep(pause.saturating_sub(began.elapsed()));
     }
-    Ok(())
+}
+
+/// The processes that there are now. Those of the `last` round that live on and have no directory
+/// may be between two programs: they have a moment to show it, all of them together.
+fn settled(asked: &Question, last: &[Seen]) -> anyhow::Result<Vec<Seen>> {
+    let began = Instant::now();
+    let mut now = asked.published()?;
+    let is_there = |seen: &Seen| now.iter().any(|other| other.pid == seen.pid);
+    let mut gone: Vec<_> = last.iter().filter(|seen| !is_there(seen)).collect();
+    let mut back = false;
+    while began.elapsed() < SETTLING && !gone.is_empty() {
+        gone.retain(|seen| {
+            let is_back = reader::open(seen.pid).is_ok();
+            back |= is_back;
+            !is_back && seen.alive()
+        });
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if back {
+        now = asked.published()?;
+    }
+    Ok(now)
+}
+
+/// The processes that are being watched, and whether they were seen well once.
+type Watched = BTreeMap<u32, Watch>;
+
+struct Watch {
+    process: Option<Process>,
+    seen: bool,
+}
+
+fn watch_named(
+    asked: &Question,
+    pause: Duration,
+    mut answers: Answers,
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
+    let mut worst = GOOD;
+    let watch = |pid: &u32| Watch {
+        process: Process::find(*pid).ok(),
+        seen: false,
+    };
+    let pids = asked.pids().iter();
+    let mut watched: Watched = pids.map(|pid| (*pid, watch(pid))).collect();
+    loop {
+        let began = Instant::now();
+        for (pid, watch) in std::mem::take(&mut watched) {
+            let (code, going_on) = step(pid, watch, asked, &mut answers, out)?;
+            worst = worst.max(code);
+            watched.extend(going_on.map(|w| (pid, w)));
+        }
+        let document = answers.document(worst, Users::default());
+        line(document.filter(|d| !d.processes.is_empty()), out)?;
+        out.flush()?;
+        if watched.is_empty() {
+            line(answers.document(worst, Users::default()), out)?;
+            return Ok(worst);
+        }
+        std::thread::sleep(pause.saturating_sub(began.elapsed()));
+    }
 }
 
 /// One look: its code, and the process if it is to be looked at again.
@@ -104,20 +148,19 @@ fn step(
         return Ok((GOOD, None));
     }
     let verdict = examine(pid, asked.strict);
-    let excused = watch.seen || asked.all;
+    let excused = watch.seen;
     match &verdict {
         Verdict::Failed(Failure::Unreadable(
             OpenError::Inert | OpenError::Unpublished | OpenError::Removed,
         )) if watch.seen => match settle(pid, &watch) {
             Settled::Ended => Ok((GOOD, None)),
             Settled::Back => Ok((GOOD, Some(watch))),
-            Settled::Inert if asked.all => Ok((GOOD, None)),
-            Settled::Inert => Ok((answers.report(pid, watch.uid, &verdict, out)?, None)),
+            Settled::Inert => Ok((answers.report(pid, None, &verdict, out)?, None)),
         },
         v if vanished(v) && excused => Ok((GOOD, None)),
         v if excused && matches!(v, Verdict::Failed(_)) && ended(&watch) => Ok((GOOD, None)),
         Verdict::Failed(_) => {
-            let code = answers.report(pid, watch.uid, &verdict, out)?;
+            let code = answers.report(pid, None, &verdict, out)?;
             // These pass; the rest does not.
             let again = matches!(
                 verdict,
@@ -126,7 +169,7 @@ fn step(
             Ok((code.max(BLIND), again.then_some(watch)))
         }
         _ => {
-            let code = answers.report(pid, watch.uid, &verdict, out)?;
+            let code = answers.report(pid, None, &verdict, out)?;
             Ok((
                 code,
                 Some(Watch {

@@ -55,7 +55,8 @@ pub struct Verified {
     pub bytes: Option<Bytes>,
     /// Ranges that could not be published: /dev/shm is full.
     pub unpublished: u64,
-    /// The gaps; of more than 500 the first.
+    /// The gaps; of more than 500 the first. With `--all`, beyond 20,000 of a user's only the first
+    /// of each process.
     pub gaps: Vec<Gap>,
 }
 

@@ -2,22 +2,24 @@
 //! lies in a folder under a process's name says nothing of that process.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::file::Directory;
 use super::foreign::Foreign;
-use super::process::{Mapping, Process};
+use super::process::{self, Mapping, Process};
 use super::{HeaderView, OpenError};
 use regall_directory::addr::PAGE;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, NAMELESS, SEGMENTS, SLOT_BYTES};
 use regall_directory::maps;
 use regall_sys::file::Fd;
-use regall_sys::folder::{self, Folder};
+use regall_sys::folder;
 
-/// Where the folders are, one for each user: `regall-UID`; see [`Folder`].
+/// Where the folders are, one for each user: `regall-UID`; see [`folder::Folder`].
 pub const FOLDER_ROOT: &str = "/dev/shm";
 /// What the name of each folder begins with.
 const PREFIX: &str = "regall-";
@@ -36,9 +38,14 @@ pub fn open(pid: u32) -> Result<Directory, OpenError> {
 /// Opens a directory with the users' folders under `root` instead of [`FOLDER_ROOT`].
 pub fn open_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
     let process = Process::find(pid)?;
+    first(root, &process, &mapped(&process)?)
+}
+
+/// The first directory among these mappings.
+fn first(root: &Path, process: &Process, mappings: &[Mapping]) -> Result<Directory, OpenError> {
     let mut wrong = OpenError::Inert;
-    for mapping in mapped(&process)? {
-        match opened(root, &process, &mapping) {
+    for mapping in mappings {
+        match opened(root, process, mapping) {
             Ok(directory) => return Ok(directory),
             Err(why) => wrong = why,
         }
@@ -136,8 +143,17 @@ fn missing_is_elsewhere(e: std::io::Error) -> OpenError {
 pub struct Seen {
     /// Its pid.
     pub pid: u32,
+    /// Its start time, in clock ticks since boot: its pid may be another's by now.
+    pub start_time: u64,
     /// Whose it is ([`Directory::user`]).
     pub uid: u32,
+}
+
+impl Seen {
+    /// Returns whether it is still there.
+    pub fn alive(&self) -> bool {
+        process::start_time(self.pid).is_ok_and(|start| start == self.start_time)
+    }
 }
 
 /// The processes that have a directory of this /dev/shm mapped, in order of their pids: this user's
@@ -153,24 +169,28 @@ pub fn published() -> Result<Vec<Seen>, OpenError> {
         let Ok(process) = Process::listed(pid, us.namespace) else {
             continue;
         };
-        let has = match mapped(&process) {
-            Ok(found) => found.iter().any(|m| !is_nameless(m.name.as_bytes())),
+        let named = |found: &[Mapping]| found.iter().any(|m| !is_nameless(m.name.as_bytes()));
+        let uid = match mapped(&process) {
+            Ok(found) if named(&found) => match first(Path::new(FOLDER_ROOT), &process, &found) {
+                Ok(directory) => directory.user(),
+                // A container's, with a /dev/shm of its own; or it executes another program by now.
+                Err(OpenError::Elsewhere | OpenError::Inert) => continue,
+                Err(_) => process.uids[0],
+            },
             // Of those that have one it is to be said that they can't be looked at.
-            Err(OpenError::Foreign | OpenError::Denied(_) | OpenError::TooLong) => {
-                process.is_named(&us)
+            Err(OpenError::Foreign | OpenError::Denied(_) | OpenError::TooLong)
+                if process.is_named(&us) =>
+            {
+                process.uids[0]
             }
-            Err(_) => false,
+            _ => continue,
         };
-        if !has {
-            continue;
-        }
-        let uid = match open_in(Path::new(FOLDER_ROOT), pid) {
-            Ok(directory) => directory.user(),
-            // A container's, with a /dev/shm of its own; or it executes another program by now.
-            Err(OpenError::Elsewhere | OpenError::Inert) => continue,
-            Err(_) => process.uids[0],
-        };
-        seen.push(Seen { pid, uid });
+        let start_time = process.start_time;
+        seen.push(Seen {
+            pid,
+            start_time,
+            uid,
+        });
     }
     seen.sort_unstable_by_key(|seen| seen.pid);
     Ok(seen)
@@ -191,15 +211,14 @@ impl Process {
             return false;
         }
         let name = self.file_name();
-        let mut folders = self.uids.iter().flat_map(|uid| {
-            let names = 0..folder::NAMES;
-            names.map(move |n| (Folder { uid: *uid, n }.path(), *uid))
-        });
-        folders.any(|(path, uid)| {
-            let path = Path::new(std::str::from_utf8(path.as_bytes()).unwrap_or_default());
-            let own = fs::symlink_metadata(path).is_ok_and(|m| is_private(&m) && m.uid() == uid);
-            own && path.join(&name).symlink_metadata().is_ok()
-        })
+        let mut has = false;
+        for uid in self.uids {
+            folder::each(folder::ROOT, uid, |_, folder| {
+                let path = Path::new(OsStr::from_bytes(folder.path().as_bytes())).join(&name);
+                has |= path.symlink_metadata().is_ok();
+            });
+        }
+        has
     }
 }
 

@@ -282,7 +282,7 @@ fn stat(pid: u32) -> Result<Stat, OpenError> {
 }
 
 /// When `pid` started; an error if it is not there, or only its corpse is.
-fn start_time(pid: u32) -> Result<u64, OpenError> {
+pub(crate) fn start_time(pid: u32) -> Result<u64, OpenError> {
     match stat(pid)? {
         stat if stat.over() => Err(OpenError::NoSuchProcess),
         stat => Ok(stat.start),

@@ -15,6 +15,8 @@ use super::{figures, plain, spans, unit, Job, Unit, Values};
 
 /// Processes in no group that are named in the document; the others are counted.
 const MOST_NAMED: usize = 10_000;
+/// Differences of all of them that are told.
+const MOST_TOLD: usize = 100_000;
 /// Lines of groups, and lines of processes that are in none.
 const MOST_LINES: usize = 10;
 /// Figures of a line.
@@ -197,6 +199,11 @@ impl<'a> Compared<'a> {
                 host: job.host(at).to_string(),
                 differs: differs(job.kind(at).map_or(0, |(n, _)| n), &has.collect()),
             }
+        });
+        let mut told = 0;
+        let unlike = unlike.take_while(|one| {
+            told += one.differs.len();
+            told <= MOST_TOLD
         });
         Groups {
             alike: alike.collect(),

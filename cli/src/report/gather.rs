@@ -2,7 +2,7 @@
 //! where others write. One is read at a time, and what it says is taken apart at once.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use regall_documents as documents;
+use rustix::process::geteuid;
 use serde_json::error::Category;
 
 use super::job::Job;
+use super::others::TOO_MANY;
 use crate::files::{self, Whose};
 
 /// What makes a file's name of each process of a job.
@@ -83,6 +85,9 @@ impl Gathered {
                 Ok(is) if !files::counts(&is, owner) => {
                     self.left_out(&entry.path(), &anyhow!(files::OTHERS));
                 }
+                Ok(is) if is.uid() != geteuid().as_raw() && !self.job.others.file() => {
+                    self.left_out(&entry.path(), &anyhow!(TOO_MANY));
+                }
                 _ => names.push(name),
             }
         }
@@ -101,8 +106,28 @@ impl Gathered {
         }
     }
 
+    /// Opens a file. Of another user's, which lie in a folder, only so many bytes are read.
+    fn open(&mut self, path: &Path, whose: Whose) -> anyhow::Result<(File, u64)> {
+        let file = files::open(path, whose, files::LONGEST);
+        let file = file.map_err(|why| {
+            match why.is::<std::io::Error>() || why.to_string() == files::OTHERS {
+                true => why,
+                false => why.context("no statistics of a process"),
+            }
+        })?;
+        let is = file.metadata()?;
+        let others = &mut self.job.others;
+        others.now = matches!(whose, Whose::In(_)) && is.uid() != geteuid().as_raw();
+        if !others.now {
+            return Ok((file, files::LONGEST));
+        }
+        others.bytes(is.len())?;
+        Ok((file, is.len()))
+    }
+
     fn take(&mut self, file: &Path, whose: Whose) -> anyhow::Result<()> {
-        let text = contents(file, whose)?;
+        let (opened, most) = self.open(file, whose)?;
+        let text = contents(opened, most)?;
         let read = |e: serde_json::Error| unreadable(e.classify(), &text);
         if is_merged(&text) {
             let told = serde_json::from_slice(&text).map_err(read)?;
@@ -135,20 +160,12 @@ impl Gathered {
 }
 
 /// What is in a file, up to one byte more than statistics can have.
-fn contents(path: &Path, whose: Whose) -> anyhow::Result<Vec<u8>> {
-    let file = files::open(path, whose, files::LONGEST);
-    let file =
-        file.map_err(
-            |why| match why.is::<std::io::Error>() || why.to_string() == files::OTHERS {
-                true => why,
-                false => why.context("no statistics of a process"),
-            },
-        )?;
+fn contents(file: File, most: u64) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let mut file = file.take(LONGEST + 1);
+    let mut file = file.take(most.min(LONGEST + 1));
     file.read_to_end(&mut text)?;
     if text.len() as u64 > LONGEST && is_merged(&text) {
-        file.set_limit(files::LONGEST);
+        file.set_limit(most.saturating_sub(LONGEST));
         file.read_to_end(&mut text)?;
         if text.len() as u64 > files::LONGEST {
             bail!("no merged statistics: too long");

@@ -3,16 +3,19 @@
 //! 100,000 ranks fit where their documents would not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
 
-use anyhow::bail;
+use anyhow::{bail, Context};
 use regall_documents::{self as documents, Column, Kind, Known, Merged};
 
+use super::distinct::Distinct;
 use super::kind::plain;
+use super::others::{Others, TOO_MUCH_TEXT};
 use crate::units::printable;
 
 /// More processes than that are no job's: a number that somebody made up.
 const MOST: u64 = 1 << 24;
+/// More settings or kinds of calls than that no version has.
+const MOST_WORDS: usize = 256;
 /// More figures than that no version has.
 const MOST_FIGURES: usize = 256;
 
@@ -41,33 +44,8 @@ pub struct Job {
     pub size: Option<u64>,
     /// Processes that ranks have started.
     pub children: u64,
-}
-
-/// Values, each once, and their places.
-struct Distinct<T> {
-    places: HashMap<T, u32>,
-    all: Vec<T>,
-}
-
-impl<T> Default for Distinct<T> {
-    fn default() -> Self {
-        Self {
-            places: HashMap::new(),
-            all: Vec::new(),
-        }
-    }
-}
-
-impl<T: Clone + Eq + Hash> Distinct<T> {
-    fn place(&mut self, value: T) -> u32 {
-        if let Some(place) = self.places.get(&value) {
-            return *place;
-        }
-        let place = self.all.len() as u32;
-        self.all.push(value.clone());
-        self.places.insert(value, place);
-        place
-    }
+    /// What has come from files of other users.
+    pub others: Others,
 }
 
 impl Job {
@@ -86,8 +64,8 @@ impl Job {
             rank: told.rank.into(),
             start: told.start_time,
             pid: told.pid,
-            host: self.hosts.place(printable(&told.host)),
-            kind: self.kinds.place(plain(kind)),
+            host: self.host_of(&told.host)?,
+            kind: self.kind_of(kind)?,
         };
         self.has_size(told.ranks);
         let Some(at) = self.enter(who)? else {
@@ -135,13 +113,10 @@ impl Job {
         }
         self.has_size(told.ranks);
         self.children = self.children.saturating_add(told.children);
-        let hosts = told.hosts.iter().map(|h| self.hosts.place(printable(h)));
-        let hosts: Vec<_> = hosts.collect();
-        let kinds: Vec<_> = told
-            .kinds
-            .into_iter()
-            .map(|k| self.kinds.place(plain(k)))
-            .collect();
+        let hosts = told.hosts.iter().map(|host| self.host_of(host));
+        let hosts = hosts.collect::<anyhow::Result<Vec<_>>>()?;
+        let kinds = told.kinds.into_iter().map(|kind| self.kind_of(kind));
+        let kinds = kinds.collect::<anyhow::Result<Vec<_>>>()?;
         let mut places = Vec::with_capacity(count);
         let who = (told.rank.iter().zip(&told.start_time)).zip(&told.pid);
         for (((rank, start), pid), (host, kind)) in who.zip(told.host.iter().zip(&told.kind)) {
@@ -176,6 +151,20 @@ impl Job {
         Ok(())
     }
 
+    fn host_of(&mut self, host: &str) -> anyhow::Result<u32> {
+        let room = |host: &String| self.others.text(host.len());
+        let place = self.hosts.place(printable(host), room);
+        place.context(TOO_MUCH_TEXT)
+    }
+
+    fn kind_of(&mut self, kind: Kind) -> anyhow::Result<u32> {
+        if kind.settings.len().max(kind.selftest_missed.len()) > MOST_WORDS {
+            bail!("more settings, or more kinds of calls, than any version has");
+        }
+        let room = |kind: &Kind| self.others.kind(kind);
+        self.kinds.place(plain(kind), room).context(TOO_MUCH_TEXT)
+    }
+
     fn has_size(&mut self, size: Option<u64>) {
         self.size = self.size.max(size.filter(|n| *n <= MOST));
     }
@@ -188,6 +177,7 @@ impl Job {
         if self.all.len() as u64 >= MOST {
             bail!("more processes than a job has");
         }
+        self.others.process()?;
         self.all.push(who);
         Ok(Some(self.all.len() - 1))
     }

@@ -1,7 +1,7 @@
 //! Looks at all processes of the node, one round after the other: what each has,
 //! and how fast that changed since the round before.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use regall_directory::layout::{Call, Counter, CALLS, COUNTERS};
@@ -11,6 +11,9 @@ use regall_reader::{self as reader, OpenError, Seen};
 use crate::figures::Figures;
 use crate::launched::Launched;
 use crate::look::look_now;
+
+/// Processes of a user's that are looked at: each takes some 20 KiB.
+const MOST_OF_A_USER: usize = 2048;
 
 /// A process, whatever other one gets its pid: pid and start time.
 pub type Id = (u32, u64);
@@ -45,6 +48,18 @@ pub struct Round {
     pub blind: Vec<(Seen, OpenError)>,
     /// Of these users, how many more processes can't be seen from here.
     pub unseen: Vec<(u32, usize)>,
+    /// Of these users, how many more there are than are looked at.
+    pub more: Vec<(u32, usize)>,
+}
+
+impl Round {
+    /// Names the users that have more processes than are looked at.
+    pub fn more(&self) -> impl Iterator<Item = String> + '_ {
+        let all = self.more.iter();
+        all.map(|(uid, n)| {
+            format!("user {uid}: {n} more than {MOST_OF_A_USER} processes: not looked at")
+        })
+    }
 }
 
 /// Makes one round after the other.
@@ -77,9 +92,20 @@ impl Sampler {
             ..Round::default()
         };
         let mut now = HashMap::new();
+        let mut counts = BTreeMap::new();
         for seen in reader::published()? {
+            let count: &mut usize = counts.entry(seen.uid).or_default();
+            *count += 1;
+            if *count > MOST_OF_A_USER {
+                continue;
+            }
             let pid = seen.pid;
-            let look = match look_now(pid) {
+            let look = look_now(pid);
+            let launched = Launched::of(pid);
+            if !seen.alive() {
+                continue;
+            }
+            let look = match look {
                 Ok(look) => look,
                 Err(OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished) => {
                     continue
@@ -101,11 +127,15 @@ impl Sampler {
             round.samples.push(Sample {
                 figures: Figures::of(pid, &look),
                 start_time: look.start_time,
-                launched: Launched::of(pid),
+                launched,
                 rates,
             });
         }
         self.before = now;
+        let more = counts
+            .into_iter()
+            .map(|(uid, count)| (uid, count.saturating_sub(MOST_OF_A_USER)));
+        round.more = more.filter(|(_, more)| *more > 0).collect();
         Ok(round)
     }
 }

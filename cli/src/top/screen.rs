@@ -156,6 +156,7 @@ fn status(app: &App) -> Line<'static> {
     }
     let unseen = app.round.unseen.iter();
     parts.extend(unseen.map(|(uid, n)| not_seen(*uid, *n)));
+    parts.extend(app.round.more());
     Line::raw(parts.join("; "))
 }
 
@@ -333,18 +334,25 @@ mod tests {
 
     #[test]
     fn what_can_not_be_seen_is_said() {
-        let blind = |pid, why| (Seen { pid, uid: 7 }, why);
+        let seen = |pid| Seen {
+            pid,
+            start_time: 1,
+            uid: 7,
+        };
+        let blind = |pid, why| (seen(pid), why);
         let mut app = app(0);
         assert!(picture(&mut app, 80, 24)[3].contains("no process runs"));
         app.take(Round {
             samples: vec![sample(1, "/bin/app", 1)],
             blind: vec![blind(7, OpenError::Foreign), blind(8, OpenError::Inert)],
             unseen: vec![(1000, 3)],
+            more: vec![(1001, 4)],
         });
         let seen = picture(&mut app, 220, 24);
         for part in [
             "can't look at 7 and 1 more: permission",
             "user 1000: 3 more processes in pid namespaces",
+            "user 1001: 4 more than 2048 processes: not looked at",
         ] {
             assert!(seen[1].contains(part), "{}", seen[1]);
         }

@@ -1,0 +1,79 @@
+//! How much is taken from files of other users that lie in folders. Whoever fills a folder decides
+//! what is in it, but not how much memory this command takes for that.
+
+use anyhow::bail;
+use regall_documents::Kind;
+
+/// Files, at the most ...
+const MOST_FILES: usize = 8192;
+/// ... bytes of each ...
+const LONGEST: u64 = 2 << 20;
+/// ... and of all.
+const MOST_BYTES: u64 = 64 << 20;
+/// Processes that they tell of.
+const MOST_PROCESSES: u64 = 8192;
+/// Bytes of text that is kept, each once.
+const MOST_TEXT: usize = 8 << 20;
+/// Bytes that a text takes beside its own.
+const A_TEXT: usize = 48;
+
+/// What is said of files beyond that.
+pub const TOO_MANY: &str = "left out: more of another user's than 8,192 files, or 64 MiB";
+/// What is said of a file with more text.
+pub const TOO_MUCH_TEXT: &str = "left out: more names in files of another user's than 8 MiB";
+
+/// What has been taken from them.
+#[derive(Default)]
+pub struct Others {
+    /// Whether what comes now is from such a file.
+    pub now: bool,
+    files: usize,
+    bytes: u64,
+    processes: u64,
+    text: usize,
+}
+
+impl Others {
+    /// Counts one more file; returns whether there is room for it.
+    pub fn file(&mut self) -> bool {
+        self.files += 1;
+        self.files <= MOST_FILES
+    }
+
+    /// Counts the bytes of one that is opened.
+    pub fn bytes(&mut self, length: u64) -> anyhow::Result<()> {
+        self.bytes = self.bytes.saturating_add(length);
+        match length {
+            n if n > LONGEST => bail!("too long for a file of another user's"),
+            _ if self.bytes > MOST_BYTES => bail!(TOO_MANY),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts one more process.
+    pub fn process(&mut self) -> anyhow::Result<()> {
+        self.processes += u64::from(self.now);
+        if self.processes > MOST_PROCESSES {
+            bail!("left out: more processes in files of another user's than 8,192");
+        }
+        Ok(())
+    }
+
+    /// Counts a text that is kept; returns whether there is room for it.
+    pub fn text(&mut self, length: usize) -> bool {
+        let sum = self.text.saturating_add(length.saturating_add(A_TEXT));
+        let fits = !self.now || sum <= MOST_TEXT;
+        if self.now && fits {
+            self.text = sum;
+        }
+        fits
+    }
+
+    /// Counts what a kind of process has.
+    pub fn kind(&mut self, kind: &Kind) -> bool {
+        let settings = kind.settings.iter().flat_map(|(name, value)| [name, value]);
+        let all = kind.library.iter().chain([&kind.exe]).chain(settings);
+        let all = all.chain(&kind.selftest_missed);
+        self.text(all.map(|text| text.len() + A_TEXT).sum())
+    }
+}
