@@ -207,6 +207,7 @@ impl Store {
         loop {
             let (folder, which) = folder::own(self.uid)?;
             self.folder = which;
+            OWN.store(which.n, Relaxed);
             sweep::all(&folder, me);
             if which.is_random() {
                 sweep::others(which, me);
@@ -346,6 +347,9 @@ impl Store {
         Ok(base)
     }
 }
+
+/// Which of its user's folders this process's directory is in.
+static OWN: AtomicU64 = AtomicU64::new(0);
 
 /// Where the directory's parts are mapped and how long they are, for who can't have the store:
 /// a handler on top of who changes it.
@@ -495,9 +499,22 @@ fn with_kind<const N: usize>(name: &[u8], kind: &str) -> Text<N> {
 /// how many bytes it has locked, that count, and that may become resident yet. A file that
 /// nobody has any more counts nothing, and what one claims no more than is mapped.
 pub fn each_other(mut f: impl FnMut(u64, u64)) {
-    let (Ok(me), Ok((folder, _))) = (Identity::own(), folder::own(sys::geteuid())) else {
-        return;
+    let Ok(me) = Identity::own() else { return };
+    let uid = sys::geteuid();
+    let own = Folder {
+        uid,
+        n: OWN.load(Relaxed),
     };
+    let path = own.path();
+    match path.as_cstr().map(|path| folder::open_existing(path, uid)) {
+        Some(Ok(folder)) => others_in(&folder, &me, &mut f),
+        _ => folder::each(folder::ROOT, uid, |folder, _| {
+            others_in(&folder, &me, &mut f);
+        }),
+    }
+}
+
+fn others_in(folder: &Fd, me: &Identity, f: &mut impl FnMut(u64, u64)) {
     let _ = folder.each_entry(sweep::MOST, |name| {
         let mut fields = name.split(|b| *b == b'.').map(number);
         let (pid, start, space) = (fields.next(), fields.next(), fields.next());
@@ -511,7 +528,7 @@ pub fn each_other(mut f: impl FnMut(u64, u64)) {
         }
         match Stat::of(pid) {
             Ok(it) if it.start == start && !it.over() => {
-                f(pid, held_by(&folder, name).min(it.absent));
+                f(pid, held_by(folder, name).min(it.absent));
             }
             _ => (),
         }

@@ -100,7 +100,7 @@ fn has(folder: Folder, uid: u32, name: &Text<96>) -> bool {
 fn search(uid: u32, name: &Text<96>, not: Folder) -> Option<Folder> {
     let mut found = None;
     let other = |folder: &Folder| *folder != not;
-    folder::each_named(folder::ROOT, other, |folder| {
+    folder::each_named(folder::ROOT, uid, other, |folder| {
         found = has(folder, uid, name).then_some(folder);
         found.is_none()
     });

@@ -17,8 +17,11 @@ pub const GAP: u8 = 1;
 /// Could not look.
 pub const BLIND: u8 = 2;
 
-/// Gaps of a user's processes that one document tells with `--all`; then one of each process.
-const MOST_GAPS: usize = 20_000;
+/// Bytes that one document takes to tell of a user's processes with `--all`; of others it tells
+/// only what became clear.
+const MOST_OF_A_USER: usize = 8 << 20;
+/// Bytes that a word, or a gap, takes beside its text.
+const A_WORD: usize = 96;
 
 /// Which processes, and how closely.
 #[derive(clap::Args)]
@@ -176,7 +179,7 @@ pub fn not_seen(uid: u32, n: usize) -> String {
 pub enum Answers {
     /// A line or more for each.
     Text,
-    /// What was said in this round, and of each user how many gaps.
+    /// What was said in this round, and of each user how many bytes that takes.
     Json(Vec<Verified>, BTreeMap<u32, usize>),
 }
 
@@ -206,12 +209,15 @@ impl Answers {
             Verdict::Failed(_) => BLIND,
         };
         match (self, verdict) {
-            (Self::Json(all, gaps), _) => {
+            (Self::Json(all, users), _) => {
                 let mut told = told(pid, uid, verdict);
                 if let Some(uid) = uid {
-                    let gaps = gaps.entry(uid).or_default();
-                    told.gaps.truncate(MOST_GAPS.saturating_sub(*gaps).max(1));
-                    *gaps += told.gaps.len();
+                    let bytes = users.entry(uid).or_default();
+                    let more = size(&told);
+                    match *bytes + more <= MOST_OF_A_USER {
+                        true => *bytes += more,
+                        false => (told.bytes, told.gaps) = (None, Vec::new()),
+                    }
                 }
                 all.push(told);
             }
@@ -226,10 +232,10 @@ impl Answers {
 
     /// The document on what was said since the last one.
     pub fn document(&mut self, exit_code: u8, users: Users) -> Option<Verify> {
-        let Self::Json(all, gaps) = self else {
+        let Self::Json(all, users_bytes) = self else {
             return None;
         };
-        gaps.clear();
+        users_bytes.clear();
         // With --all they come as they become clear.
         if !users.0.is_empty() {
             all.sort_by_key(|process| process.pid);
@@ -241,6 +247,18 @@ impl Answers {
             users: users.told(),
         })
     }
+}
+
+/// Bytes that it takes, about.
+fn size(told: &Verified) -> usize {
+    let words = told
+        .bytes
+        .iter()
+        .flat_map(|b| [&b.state, &b.reason, &b.pin, &b.hca]);
+    let words = words.flat_map(|words| words.keys()).map(String::len);
+    let gaps = told.gaps.iter();
+    let gaps = gaps.map(|gap| 2 * A_WORD + gap.name.as_ref().map_or(0, String::len));
+    words.map(|len| len + A_WORD).chain(gaps).sum()
 }
 
 fn told(pid: u32, uid: Option<u32>, verdict: &Verdict) -> Verified {

@@ -7,7 +7,7 @@
 //! at rest for that long is believed to have a gap that stands in many looks
 //! over seconds: chance can't leave the same picture so often.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STANDING: Duration = Duration::from_secs(2);
 /// ... in so many looks is believed though no look was clean.
 const STANDING_LOOKS: u32 = 30;
-/// Busy processes of a user that are looked at again.
-const MOST_BUSY: usize = 1024;
+/// Busy processes that are looked at again.
+const MOST_BUSY: usize = 2048;
 /// So long a user's processes are looked at before it is the next one's turn.
 const TURN: Duration = Duration::from_millis(50);
 
@@ -100,6 +100,7 @@ pub fn examine_all(
     strict: bool,
     mut clear: impl FnMut(&Seen, &Verdict) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
+    let mut left = MOST_BUSY;
     let mut busy: BTreeMap<u32, VecDeque<(Seen, Examination)>> = BTreeMap::new();
     for seen in all {
         let mut examination = Examination::new(seen.pid, Some(*seen), strict);
@@ -107,9 +108,16 @@ pub fn examine_all(
             Some(verdict) => clear(seen, &verdict)?,
             None => {
                 let users = busy.entry(seen.uid).or_default();
-                match users.len() < MOST_BUSY {
-                    true => users.push_back((*seen, examination)),
-                    false => clear(seen, &examination.not_clear())?,
+                users.push_back((*seen, examination));
+                left -= 1;
+                if left == 0 {
+                    // Whoever has the most has one less.
+                    left += 1;
+                    let largest = busy.values_mut().max_by_key(|users| users.len());
+                    let last = largest.and_then(VecDeque::pop_back);
+                    if let Some((seen, examination)) = last {
+                        clear(&seen, &examination.not_clear())?;
+                    }
                 }
             }
         }
@@ -120,6 +128,9 @@ pub fn examine_all(
         std::thread::sleep(pause(rounds));
         rounds += 1;
         for users in busy.values_mut() {
+            if first.elapsed() > PATIENCE {
+                break;
+            }
             let began = Instant::now();
             for _ in 0..users.len() {
                 let Some((seen, mut examination)) = users.pop_front() else {
@@ -239,9 +250,9 @@ impl Examination {
 struct Evidence {
     numbers: RandomState,
     /// Gaps of the last clean look.
-    clean: HashSet<u64>,
+    clean: Vec<u64>,
     /// Gaps that stood in all of the last quiet looks, and in how many.
-    standing: HashMap<u64, u32>,
+    standing: Vec<(u64, u32)>,
     looks: u32,
 }
 
@@ -254,14 +265,17 @@ impl Evidence {
         }
         let number = |gap: &Gap| self.numbers.hash_one(format!("{gap:?}"));
         let numbers: Vec<_> = gaps.iter().map(number).collect();
-        let looks = |number: &u64| self.standing.get(number).map_or(1, |looks| looks + 1);
+        let looks = |number: &u64| {
+            let same = self.standing.iter().find(|(n, _)| n == number);
+            same.map_or(1, |(_, looks)| looks + 1)
+        };
         self.standing = numbers.iter().map(|n| (*n, looks(n))).collect();
-        let mut proven = HashSet::new();
+        let mut proven = Vec::new();
         if look.clean {
-            proven = std::mem::replace(&mut self.clean, numbers.iter().copied().collect());
+            proven = std::mem::replace(&mut self.clean, numbers.clone());
         } else if elapsed >= STANDING {
             let often = self.standing.iter();
-            let often = often.filter(|(_, looks)| **looks >= STANDING_LOOKS);
+            let often = often.filter(|(_, looks)| *looks >= STANDING_LOOKS);
             proven = often.map(|(number, _)| *number).collect();
         }
         let all = gaps.into_iter().zip(&numbers);

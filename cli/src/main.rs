@@ -40,6 +40,7 @@ mod peek;
 mod picture;
 mod regions;
 mod report;
+mod round;
 mod rows;
 mod run;
 mod settings;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::bail;
 use regall_documents as documents;
 use regall_reader::Seen;
+use serde::{Serialize, Serializer};
 
 use crate::answer::not_seen;
 use crate::{complain, print_json, units, FAILED};
@@ -115,9 +116,7 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
             None => metrics.print(Form::Open, out)?,
         }
     } else if args.json {
-        let processes = processes().collect();
-        let version = documents::VERSION;
-        print_json(&documents::Top { version, processes }, out)?;
+        print_json(&Told::Document(&rows), out)?;
     } else {
         print(&columns, &rows, out)?;
     }
@@ -130,6 +129,26 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     round.more().for_each(|more| complain(&more));
     let whole = round.blind.is_empty() && round.unseen.is_empty() && round.more.is_empty();
     Ok(if whole { 0 } else { FAILED })
+}
+
+/// The document on processes ([`documents::Top`]), of which one is made at a time.
+enum Told<'a> {
+    Document(&'a [&'a Sample]),
+    Version,
+    Processes(&'a [&'a Sample]),
+}
+
+impl Serialize for Told<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Document(rows) => to.collect_map([
+                ("version", Self::Version),
+                ("processes", Self::Processes(rows)),
+            ]),
+            Self::Version => documents::VERSION.serialize(to),
+            Self::Processes(rows) => to.collect_seq(rows.iter().map(|row| row.told())),
+        }
+    }
 }
 
 /// All columns, or as many as the terminal has room for.

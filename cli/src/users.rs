@@ -60,7 +60,8 @@ fn entries(getent: &str, keys: &[String]) -> Vec<String> {
         lines.push(line);
     }
     // (If it does not end, it is not waited for.)
-    let _ = (child.kill(), child.try_wait());
+    let _ = child.kill();
+    std::thread::spawn(move || child.wait());
     lines
 }
 

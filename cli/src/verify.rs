@@ -3,11 +3,10 @@
 use std::io::Write;
 use std::time::Duration;
 
-use regall_reader::Seen;
-
-use crate::answer::{not_seen, vanished, Answers, Question, Users, GOOD};
-use crate::examine::{examine, examine_all};
-use crate::{complain, print_json, units, watch};
+use crate::answer::{Answers, Question, Users, GOOD};
+use crate::examine::examine;
+use crate::round::Round;
+use crate::{print_json, units, watch};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0 no gap (memory over the limit is a gap only with --strict); 1 a gap, which is \
@@ -32,49 +31,6 @@ pub struct Args {
     /// As JSON; with --watch a line for each round, and a last one without processes
     #[arg(long)]
     json: bool,
-}
-
-/// One look at all processes.
-pub struct Round {
-    /// What became clear of each user's.
-    pub users: Users,
-    /// Those that were there, and the exit code of each.
-    pub found: Vec<(Seen, u8)>,
-    /// Of these users, how many more can't be seen from here.
-    pub unseen: Vec<(u32, usize)>,
-}
-
-impl Round {
-    /// Looks at `all`.
-    pub fn of(
-        asked: &Question,
-        all: &[Seen],
-        answers: &mut Answers,
-        out: &mut impl Write,
-    ) -> anyhow::Result<Self> {
-        let (mut users, mut found) = (Users::default(), Vec::new());
-        examine_all(all, asked.strict, |seen, verdict| {
-            if !vanished(verdict) {
-                let code = answers.report(seen.pid, Some(seen.uid), verdict, out)?;
-                users.add(seen.uid, code);
-                found.push((*seen, code));
-            }
-            Ok(())
-        })?;
-        let unseen = asked.unseen()?;
-        users.add_unseen(&unseen);
-        Ok(Self {
-            users,
-            found,
-            unseen,
-        })
-    }
-
-    /// Says whose processes can't be seen.
-    pub fn complain_of_unseen(&self) {
-        let all = self.unseen.iter();
-        all.for_each(|(uid, n)| complain(&not_seen(*uid, *n)));
-    }
 }
 
 pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {

@@ -1,6 +1,6 @@
 //! `regall verify --watch`: again and again, until the processes have ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use regall_reader::{self as reader, OpenError, Process, Seen};
 
 use crate::answer::{vanished, Answers, Question, Users, BLIND, GOOD};
 use crate::examine::{examine, Failure, Verdict};
-use crate::verify::Round;
+use crate::round::Round;
 
 /// A process that just lost its directory is either ending or between two
 /// programs; so long it has to show which.
@@ -44,7 +44,7 @@ fn watch_all(
     mut answers: Answers,
     out: &mut impl Write,
 ) -> anyhow::Result<u8> {
-    let mut known = BTreeSet::new();
+    let mut known = HashSet::new();
     let (mut all, mut last) = (Users::default(), Vec::new());
     let mut unseen = Vec::new();
     loop {
@@ -55,10 +55,13 @@ fn watch_all(
             unseen.clone_from(&round.unseen);
         }
         for (seen, code) in &round.found {
-            if known.insert((seen.pid, seen.start_time)) {
+            if !known.contains(&(seen.pid, seen.start_time)) {
                 all.add(seen.uid, *code);
             }
         }
+        // (Nobody comes back with the same start.)
+        let found = round.found.iter();
+        known = found.map(|(seen, _)| (seen.pid, seen.start_time)).collect();
         all.worsen(&round.users);
         let (worst, found) = all.sums();
         let document = answers.document(worst, round.users);
@@ -79,12 +82,13 @@ fn watch_all(
 fn settled(asked: &Question, last: &[Seen]) -> anyhow::Result<Vec<Seen>> {
     let began = Instant::now();
     let mut now = asked.published()?;
-    let is_there = |seen: &Seen| now.iter().any(|other| other.pid == seen.pid);
-    let mut gone: Vec<_> = last.iter().filter(|seen| !is_there(seen)).collect();
+    let pids: HashSet<_> = now.iter().map(|seen| seen.pid).collect();
+    let mut gone: Vec<_> = last.iter().filter(|s| !pids.contains(&s.pid)).collect();
     let mut back = false;
     while began.elapsed() < SETTLING && !gone.is_empty() {
         gone.retain(|seen| {
-            let is_back = reader::open(seen.pid).is_ok();
+            let is_back =
+                began.elapsed() < SETTLING && seen.alive() && reader::open(seen.pid).is_ok();
             back |= is_back;
             !is_back && seen.alive()
         });

@@ -51,12 +51,12 @@ pub struct Verified {
     pub why: Option<String>,
     /// The kernel's lines of it; null where there are gaps, or it could not be looked at.
     pub mappings: Option<u64>,
-    /// Bytes, by what the directory says of them; null likewise.
+    /// Bytes, by what the directory says of them; null likewise, and with `--all` for a user's
+    /// processes beyond 8 MiB.
     pub bytes: Option<Bytes>,
     /// Ranges that could not be published: /dev/shm is full.
     pub unpublished: u64,
-    /// The gaps; of more than 500 the first. With `--all`, beyond 20,000 of a user's only the first
-    /// of each process.
+    /// The gaps; of more than 500 the first. With `--all` none of a user's processes beyond 8 MiB.
     pub gaps: Vec<Gap>,
 }
 

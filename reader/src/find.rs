@@ -212,7 +212,9 @@ impl Process {
         }
         let name = self.file_name();
         let mut has = false;
-        for uid in self.uids {
+        let mut uids = self.uids.to_vec();
+        uids.dedup();
+        for uid in uids {
             folder::each(folder::ROOT, uid, |_, folder| {
                 let path = Path::new(OsStr::from_bytes(folder.path().as_bytes())).join(&name);
                 has |= path.symlink_metadata().is_ok();

@@ -15,10 +15,8 @@ pub const NAMES: u64 = 8;
 const DIGITS: usize = 16;
 /// Such names that are tried.
 const TRIES: u32 = 8;
-/// Names in a folder of others that are read to find one ...
+/// Names in a folder of others that are read to find one: they can make as many as they like.
 const MOST_NAMES: usize = 1 << 16;
-/// ... and those of folders, of which each is opened. (Others can make as many as they like.)
-const MOST_FOLDERS: u32 = 1 << 10;
 
 /// Which folder: `/dev/shm/regall-UID`, or `/dev/shm/regall-UID-N`. The latter is for user
 /// namespaces, where other users have the same number, and the former may be theirs; or somebody
@@ -163,7 +161,7 @@ pub fn each(root: &CStr, uid: u32, mut tell: impl FnMut(Fd, Folder)) {
 /// Calls `tell` with each of `uid`'s folders in `root` whose name is random.
 pub fn each_random(root: &CStr, uid: u32, mut tell: impl FnMut(Fd, Folder)) {
     let is_its = |folder: &Folder| folder.uid == uid && folder.is_random();
-    each_named(root, is_its, |folder| {
+    each_named(root, uid, is_its, |folder| {
         if let Ok(fd) = folder.open(root) {
             tell(fd, folder);
         }
@@ -171,21 +169,24 @@ pub fn each_random(root: &CStr, uid: u32, mut tell: impl FnMut(Fd, Folder)) {
     });
 }
 
-/// Calls `tell` with each name in `root` that is a folder's and `wanted`, until it says no.
+/// Calls `tell` with each name in `root` that is a folder's, `wanted`, and belongs to `owner`, until
+/// it says no.
 pub fn each_named(
     root: &CStr,
+    owner: u32,
     wanted: impl Fn(&Folder) -> bool,
     mut tell: impl FnMut(Folder) -> bool,
 ) {
-    let mut left = MOST_FOLDERS;
+    let is_owners = |folder: &Folder| {
+        let path = folder.below(root);
+        let is = path.as_cstr().map(|path| file::stat_path(path, false));
+        matches!(is, Some(Ok(is)) if is.uid == owner)
+    };
     let all = Fd::open(root, libc::O_RDONLY | libc::O_DIRECTORY, 0);
     let _ = all.map(|all| {
         all.each_entry(MOST_NAMES, |name| {
-            let Some(folder) = Folder::named(name).filter(&wanted) else {
-                return true;
-            };
-            left -= 1;
-            tell(folder) && left > 0
+            let folder = Folder::named(name).filter(&wanted);
+            folder.filter(is_owners).is_none_or(&mut tell)
         })
     });
 }

@@ -16,5 +16,7 @@ mod report;
 mod root;
 #[path = "../settings.rs"]
 mod settings;
+#[path = "../taken.rs"]
+mod taken;
 #[path = "../top.rs"]
 mod top;

@@ -25,6 +25,14 @@ const LONGEST: u64 = 1 << 20;
 /// So many problems are told; the others are counted.
 const MOST_TOLD: usize = 20;
 
+/// Names that are read in a folder of another user's.
+const MOST_NAMES: usize = 1 << 16;
+
+/// A folder's owner, if that is not this user.
+fn other(owner: u32) -> Option<u32> {
+    (owner != geteuid().as_raw()).then_some(owner)
+}
+
 /// What was gathered, and what was left out.
 #[derive(Default)]
 pub struct Gathered {
@@ -73,9 +81,14 @@ impl Gathered {
         wanted: impl Fn(&[u8]) -> bool,
     ) -> std::io::Result<(u32, Vec<OsString>)> {
         let owner = fs::metadata(folder)?.uid();
+        self.job.others.come_from(other(owner));
         let mut names = Vec::new();
-        for entry in fs::read_dir(folder)? {
+        for (n, entry) in fs::read_dir(folder)?.enumerate() {
             let entry = entry?;
+            if other(owner).is_some() && n >= MOST_NAMES {
+                self.left_out(folder, &anyhow!(TOO_MANY));
+                break;
+            }
             let name = entry.file_name();
             if name.as_bytes().starts_with(b".") || !wanted(name.as_bytes()) {
                 continue;
@@ -85,7 +98,7 @@ impl Gathered {
                 Ok(is) if !files::counts(&is, owner) => {
                     self.left_out(&entry.path(), &anyhow!(files::OTHERS));
                 }
-                Ok(is) if is.uid() != geteuid().as_raw() && !self.job.others.file() => {
+                Ok(_) if !self.job.others.file() => {
                     self.left_out(&entry.path(), &anyhow!(TOO_MANY));
                 }
                 _ => names.push(name),
@@ -116,13 +129,14 @@ impl Gathered {
             }
         })?;
         let is = file.metadata()?;
+        let owner = match whose {
+            Whose::In(owner) => other(owner),
+            _ => None,
+        };
         let others = &mut self.job.others;
-        others.now = matches!(whose, Whose::In(_)) && is.uid() != geteuid().as_raw();
-        if !others.now {
-            return Ok((file, files::LONGEST));
-        }
+        others.come_from(owner);
         others.bytes(is.len())?;
-        Ok((file, is.len()))
+        Ok((file, owner.map_or(files::LONGEST, |_| is.len())))
     }
 
     fn take(&mut self, file: &Path, whose: Whose) -> anyhow::Result<()> {

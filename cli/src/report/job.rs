@@ -14,6 +14,8 @@ use crate::units::printable;
 
 /// More processes than that are no job's: a number that somebody made up.
 const MOST: u64 = 1 << 24;
+/// The same in folders of other users, of which no more processes than 8,192 are taken in.
+const MOST_OF_OTHERS: u64 = 1 << 16;
 /// More settings or kinds of calls than that no version has.
 const MOST_WORDS: usize = 256;
 /// More figures than that no version has.
@@ -42,6 +44,8 @@ pub struct Job {
     figures: Figures,
     /// How many ranks there were, if a launcher said so.
     pub size: Option<u64>,
+    /// The same, of files in folders of other users: it counts if nobody else says it.
+    others_size: Option<u64>,
     /// Processes that ranks have started.
     pub children: u64,
     /// What has come from files of other users.
@@ -166,7 +170,11 @@ impl Job {
     }
 
     fn has_size(&mut self, size: Option<u64>) {
-        self.size = self.size.max(size.filter(|n| *n <= MOST));
+        let (most, known) = match self.others.count() {
+            true => (MOST_OF_OTHERS, &mut self.others_size),
+            false => (MOST, &mut self.size),
+        };
+        *known = (*known).max(size.filter(|n| *n <= most));
     }
 
     /// A place for a process; none if it is there already.
@@ -186,6 +194,7 @@ impl Job {
     /// Without a rank each is its own.
     pub fn settle(&mut self) {
         self.known = HashSet::new();
+        self.size = self.size.or(self.others_size);
         let forked = |who: &Who| {
             self.kinds
                 .all

@@ -1,13 +1,15 @@
 //! How much is taken from files of other users that lie in folders. Whoever fills a folder decides
 //! what is in it, but not how much memory this command takes for that.
 
+use std::collections::BTreeMap;
+
 use anyhow::bail;
 use regall_documents::Kind;
 
 /// Files, at the most ...
 const MOST_FILES: usize = 8192;
 /// ... bytes of each ...
-const LONGEST: u64 = 2 << 20;
+const LONGEST: u64 = 256 << 10;
 /// ... and of all.
 const MOST_BYTES: u64 = 64 << 20;
 /// Processes that they tell of.
@@ -22,11 +24,17 @@ pub const TOO_MANY: &str = "left out: more of another user's than 8,192 files, o
 /// What is said of a file with more text.
 pub const TOO_MUCH_TEXT: &str = "left out: more names in files of another user's than 8 MiB";
 
-/// What has been taken from them.
+/// What has been taken from the folders of each user.
 #[derive(Default)]
 pub struct Others {
-    /// Whether what comes now is from such a file.
-    pub now: bool,
+    /// Whose folder the file is from that comes now; none: from none of others.
+    now: Option<u32>,
+    all: BTreeMap<u32, Taken>,
+}
+
+/// What has been taken from one user's.
+#[derive(Default)]
+struct Taken {
     files: usize,
     bytes: u64,
     processes: u64,
@@ -34,26 +42,50 @@ pub struct Others {
 }
 
 impl Others {
+    /// Says in whose folder the next file lies; none: it does not count.
+    pub fn come_from(&mut self, owner: Option<u32>) {
+        self.now = owner;
+    }
+
+    /// Returns whether what comes now counts.
+    pub fn count(&self) -> bool {
+        self.now.is_some()
+    }
+
+    fn of_now(&mut self) -> Option<&mut Taken> {
+        Some(self.all.entry(self.now?).or_default())
+    }
+
     /// Counts one more file; returns whether there is room for it.
     pub fn file(&mut self) -> bool {
-        self.files += 1;
-        self.files <= MOST_FILES
+        self.of_now().is_none_or(|taken| {
+            taken.files += 1;
+            taken.files <= MOST_FILES
+        })
     }
 
     /// Counts the bytes of one that is opened.
     pub fn bytes(&mut self, length: u64) -> anyhow::Result<()> {
-        self.bytes = self.bytes.saturating_add(length);
-        match length {
-            n if n > LONGEST => bail!("too long for a file of another user's"),
-            _ if self.bytes > MOST_BYTES => bail!(TOO_MANY),
-            _ => Ok(()),
+        let Some(taken) = self.of_now() else {
+            return Ok(());
+        };
+        if length > LONGEST {
+            bail!("too long for a file of another user's");
+        }
+        taken.bytes += length;
+        match taken.bytes > MOST_BYTES {
+            true => bail!(TOO_MANY),
+            false => Ok(()),
         }
     }
 
     /// Counts one more process.
     pub fn process(&mut self) -> anyhow::Result<()> {
-        self.processes += u64::from(self.now);
-        if self.processes > MOST_PROCESSES {
+        let Some(taken) = self.of_now() else {
+            return Ok(());
+        };
+        taken.processes += 1;
+        if taken.processes > MOST_PROCESSES {
             bail!("left out: more processes in files of another user's than 8,192");
         }
         Ok(())
@@ -61,12 +93,14 @@ impl Others {
 
     /// Counts a text that is kept; returns whether there is room for it.
     pub fn text(&mut self, length: usize) -> bool {
-        let sum = self.text.saturating_add(length.saturating_add(A_TEXT));
-        let fits = !self.now || sum <= MOST_TEXT;
-        if self.now && fits {
-            self.text = sum;
-        }
-        fits
+        self.of_now().is_none_or(|taken| {
+            let sum = taken.text.saturating_add(length.saturating_add(A_TEXT));
+            let fits = sum <= MOST_TEXT;
+            if fits {
+                taken.text = sum;
+            }
+            fits
+        })
     }
 
     /// Counts what a kind of process has.

@@ -348,7 +348,7 @@ mod tests {
             unseen: vec![(1000, 3)],
             more: vec![(1001, 4)],
         });
-        let seen = picture(&mut app, 220, 24);
+        let seen = picture(&mut app, 320, 24);
         for part in [
             "can't look at 7 and 1 more: permission",
             "user 1000: 3 more processes in pid namespaces",
