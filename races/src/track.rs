@@ -149,6 +149,11 @@ mod subscribers {
     pub fn memory_leaves(_: super::PageRange) {}
 }
 
+mod taken {
+    /// There are no segments here.
+    pub fn may_divide_segments() {}
+}
+
 mod settling {
     use super::{lock, tell, PageRange, Told};
 
