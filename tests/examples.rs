@@ -46,7 +46,7 @@ fn a_work_queue_does_each_task_once() {
     let program = compile("work_queue", folder.path());
     let alone = run(&program, &["0", "400"], "auto");
     assert!(alone.starts_with("400 tasks, checksum 0x"), "{alone}");
-    for (workers, copy) in [("1", "auto"), ("4", "auto"), ("3", "helper")] {
+    for (workers, copy) in [("1", "auto"), ("4", "auto"), ("3", "map,helper")] {
         assert_eq!(
             run(&program, &[workers, "400"], copy),
             alone,

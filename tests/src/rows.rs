@@ -318,6 +318,8 @@ mod tests {
             assert_eq!((rows.len(), rows[0]), (count, DEFAULT));
             assert_eq!(values.len(), most, "{program}: {rows:?}");
         }
-        assert_ne!(of("mmap", FEW)[1..], of("fork", FEW)[1..]);
+        let names = ["mmap", "fork", "brk", "exec", "mlock", "shm"];
+        let different: BTreeSet<_> = names.iter().map(|n| format!("{:?}", of(n, FEW))).collect();
+        assert!(different.len() > 3, "{different:?}");
     }
 }
