@@ -60,10 +60,11 @@ __attribute__((unused)) static bool shimmed(void)
 	return active && active() == 1;
 }
 
-/* Whether it answers registrations with regions of its own. */
+/* Whether it answers registrations with regions of its own. (`regall check` looks at the program's.) */
 __attribute__((unused)) static bool lends(void)
 {
-	return shimmed() && !env_is("REGALL_KEYS", "exact") && !env_is("REGALL_HCA", "off");
+	return shimmed() && !getenv("REGALL_CHECK") && !env_is("REGALL_KEYS", "exact") &&
+	       !env_is("REGALL_HCA", "off");
 }
 
 /* Whether a protection domain is adopted when the program has paid for it. */
