@@ -77,15 +77,12 @@ mod stock {
 
     checks! { Stock:
         openmpi = mpi("openmpi", CACHED);
-        mpich = mpi("mpich", CACHED);
-        openmpi_silent = silent("openmpi");
         write_bw = perftest("ib_write_bw", &["-s", "262144"]);
         atomic_bw = perftest("ib_atomic_bw", &[]);
         fabric = fi_pingpong();
         cm = rping();
         pingpong = rc_pingpong(&[]);
         yama = kept_apart_by_yama();
-        protection_keys = keys::stay();
         python = rdma_core(&["test_mr", "test_pd", "test_fork"]);
         killed = kills(if thorough() { 100 } else { 20 });
         blind = truth_of_the_blind();
@@ -113,7 +110,6 @@ mod stock {
         unseen_code = "unseen" ["code"] [("REGALL_PIN", "auto")] Same;
         untouched = "untouched" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         sizes = "sizes" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
-        grows = "grows" [] [("REGALL_PIN", "auto")] Same;
         looked_up = "looked_up" [] [("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         filtered = "filtered" [] [("REGALL_PIN", "auto")] Same;
         keys_auto = "keys" [] [("REGALL_PIN", "auto")] Same;
@@ -121,12 +117,8 @@ mod stock {
         borrow = "borrow" [] [("REGALL_REVOKE_MS", "off")] Same;
         rights = "rights" [] [] Same;
         revoke = "revoke" [] [] Same;
-        domains = "domains" [] [] Same;
         inherited = "inherited" [] [] Same;
         no_files = "no_files" [] [] Same;
-        whose = "whose" [] [] Same;
-        forks = "forks" [] [] Same;
-        late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
         loaded_auto = "loaded" [] [("REGALL_PIN", "auto")] Same;
         limits = "limits" [] [] Same;
         odd = "odd" [] [] Same;
@@ -136,7 +128,6 @@ mod stock {
         requests_auto = "requests" [] [("REGALL_PIN", "auto")] Same;
         requests_within = "requests_within" [] [] Same;
         closed = "closed" [] [] Same;
-        descriptors = "descriptors" [] [] Same;
         truth = "truth" ["60", "1", REGALL, "both"] [("REGALL_ACCESS", "remote-read")] Alone;
     }
 }
@@ -146,6 +137,9 @@ mod stock_more {
     use super::*;
 
     checks! { Stock:
+        mpich = mpi("mpich", CACHED);
+        openmpi_silent = silent("openmpi");
+        protection_keys = keys::stay();
         openmpi_uncached = mpi("openmpi", UNCACHED);
         mpich_uncached = mpi("mpich", UNCACHED);
         mpich_silent = silent("mpich");
@@ -159,6 +153,12 @@ mod stock_more {
     }
 
     programs! { Stock:
+        grows = "grows" [] [("REGALL_PIN", "auto")] Same;
+        descriptors = "descriptors" [] [] Same;
+        whose = "whose" [] [] Same;
+        late = "late" [] [("REGALL_ACCESS", "remote-atomic")] Same;
+        domains = "domains" [] [] Same;
+        forks = "forks" [] [] Same;
         adopting_in_the_call = "adopting" ["shut"] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         adopting_goes_on = "adopting" ["goes"] [("REGALL_HCA_FILL", "later"), ("REGALL_PIN", "auto"), ("REGALL_ACCESS", "remote-atomic")] Same;
         adopting_refused = "adopting" ["refused"] [("REGALL_HCA_FILL", "later"), ("REGALL_LIMIT", "200G"), ("REGALL_ACCESS", "remote-atomic")] Same;
