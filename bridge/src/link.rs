@@ -39,7 +39,7 @@ pub struct Link {
 pub(crate) trait Health {
     /// Requests that it has answered, whosoever.
     fn answered(&self) -> u64;
-    /// What is to be said when it does not answer. ESRCH: its process is gone.
+    /// Returns what is to be said when it does not answer. ESRCH: its process is gone.
     fn gone(&self) -> Errno;
 }
 
@@ -350,7 +350,7 @@ pub(crate) enum Comes {
     Pipe,
 }
 
-/// Whether it is a pipe.
+/// Returns whether it is a pipe.
 fn is_pipe(fd: &Fd) -> bool {
     fd.stat()
         .is_ok_and(|s| s.mode & libc::S_IFMT == libc::S_IFIFO)
@@ -387,8 +387,8 @@ pub(crate) enum Lost {
 }
 
 impl Lost {
-    /// Whether what was asked for since `since`, of which nothing was answered, can be asked for once
-    /// more, on a connection that is made anew; else what is to be said of it.
+    /// Succeeds where what was asked for since `since`, of which nothing was answered, can be asked for
+    /// once more, on a connection that is made anew; else fails with what is to be said of it.
     pub(crate) fn if_final(self, peer: &Process, since: u64) -> Result<()> {
         match self {
             Self::Closed if time::now().saturating_sub(since) <= TURN => Ok(()),
@@ -423,7 +423,7 @@ fn left(peer: &Process) -> Option<Errno> {
     }
 }
 
-/// What has become of a process that is not what it was any more.
+/// Returns what has become of a process that is not what it was any more.
 fn went(peer: &Process) -> Option<Errno> {
     match peer.check(ticks()) {
         Ok(()) => Some(peer.gone()).filter(|e| *e == Errno::SRCH),
@@ -431,7 +431,7 @@ fn went(peer: &Process) -> Option<Errno> {
     }
 }
 
-/// Whether it can't be anybody's turn, because the process was stopped.
+/// Returns whether it can't be anybody's turn, because the process was stopped.
 fn is_stopped(peer: &Process) -> bool {
     find::stat(peer.pid()).is_ok_and(|stat| matches!(stat.state, b'T' | b't'))
 }

@@ -264,11 +264,6 @@ pub fn permit_tracers() -> Result<()> {
     call!(libc::SYS_prctl, libc::PR_SET_PTRACER, ANY).map(drop)
 }
 
-/// This process is killed when the thread that has made it ends.
-pub fn end_with_maker() {
-    let _ = call!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-}
-
 /// Names this thread, by 15 bytes at the most.
 pub fn name_thread(name: &CStr) {
     let _ = call!(libc::SYS_prctl, libc::PR_SET_NAME, name.as_ptr());

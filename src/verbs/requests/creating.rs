@@ -46,7 +46,7 @@ const PAUSE: u64 = 100_000_000;
 static IN_VAIN: AtomicU64 = AtomicU64::new(0);
 
 /// Has the kernel make something. If that fails for one of `limits` while there are regions of ours,
-/// they go, and it is asked once more.
+/// they go, and it is asked again, [`TRIES`] times at the most.
 fn make(asked: &Asked, limits: &[i32]) -> i64 {
     let since = asking::evicted();
     let value = track::real(asked.frame);
