@@ -136,20 +136,26 @@ fn a_long_directory_is_not_kept() {
     }
 }
 
-/// Each of them says that a call of its own is in progress.
-#[test]
-fn the_busy_are_waited_for_together() {
-    if !is_root() {
-        return;
-    }
-    let (own, good) = (Folder::of(FIRST_USER + 2), hellos());
-    let victims: Vec<_> = (0..12).map(|_| Victim::of(own.uid, &good, &[])).collect();
+/// Makes twelve processes of a user, each of which says that a call of its own is in progress.
+fn busy_victims(uid: u32) -> Vec<Victim> {
+    let good = hellos();
+    let victims: Vec<_> = (0..12).map(|_| Victim::of(uid, &good, &[])).collect();
     for victim in &victims {
         let mut bytes = victim.good.clone();
         let of_main = 1 << 32 | u64::from(victim.process.id());
         put(&mut bytes, INFLIGHT.0, of_main);
         fs::write(&victim.file, &bytes).expect("a forged file");
     }
+    victims
+}
+
+#[test]
+fn the_busy_are_waited_for_together() {
+    if !is_root() {
+        return;
+    }
+    let own = Folder::of(FIRST_USER + 2);
+    let victims = busy_victims(own.uid);
     let user = own.uid.to_string();
     let mut command = Command::new(build::regall());
     let command = command.args(["verify", "--all", "--user", &user]);
@@ -168,14 +174,8 @@ fn watching_waits_for_the_busy_together() {
     if !is_root() {
         return;
     }
-    let (own, good) = (Folder::of(FIRST_USER + 12), hellos());
-    let mut victims: Vec<_> = (0..12).map(|_| Victim::of(own.uid, &good, &[])).collect();
-    for victim in &victims {
-        let mut bytes = victim.good.clone();
-        let of_main = 1 << 32 | u64::from(victim.process.id());
-        put(&mut bytes, INFLIGHT.0, of_main);
-        fs::write(&victim.file, &bytes).expect("a forged file");
-    }
+    let own = Folder::of(FIRST_USER + 12);
+    let mut victims = busy_victims(own.uid);
     let user = own.uid.to_string();
     // (One after another they have a minute.)
     let mut command = Command::new("timeout");
