@@ -123,14 +123,17 @@ pub fn mapping_at(addr: u64) -> Option<PageRange> {
 }
 
 /// Calls `f` with the part of each of the kernel's mappings that lies in `range`,
-/// until it says no. Whether it never did.
+/// until it says no. Whether it never did. No address comes twice: what `f` moves away leaves room
+/// for a mapping of another thread's, and the kernel may merge that with the next.
 #[cold]
 #[inline(never)]
 pub fn each_mapping(range: PageRange, mut f: impl FnMut(PageRange) -> bool) -> bool {
     let mut buffer = [0u8; BUFFER_BYTES];
-    let mut never = true;
+    let (mut never, mut from) = (true, range.start());
     let read = in_range(range, &mut buffer, |line| {
-        if let Some(part) = line.range.intersection(range) {
+        let part = line.range.intersection(range);
+        if let Some(part) = part.and_then(|part| part.after(from)) {
+            from = part.end();
             never = f(part);
         }
         never
@@ -172,6 +175,7 @@ pub fn attached(addr: u64, places: &mut [Option<PageRange>]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys;
     use std::vec::Vec;
 
     type Told = (PageRange, Prot, u64, u64, Vec<u8>);
@@ -218,6 +222,33 @@ mod tests {
         })
         .unwrap();
         assert_eq!(seen, 1);
+    }
+
+    #[test]
+    fn no_address_comes_twice() {
+        let rights = [libc::PROT_READ, libc::PROT_NONE];
+        let at = sys::map_fresh(4 * PAGE, rights[0], libc::MAP_PRIVATE).unwrap();
+        // SAFETY: a part of what has just been mapped.
+        unsafe { sys::protect(at + 2 * PAGE, 2 * PAGE, rights[1]) }.unwrap();
+        let all = PageRange::from_call(at, 4 * PAGE).unwrap();
+        let mut parts = Vec::new();
+        assert!(each_mapping(all, |part| {
+            if parts.is_empty() {
+                // As where the first is moved away and another thread maps memory there, that the
+                // kernel merges with the second.
+                // SAFETY: a part of what the test has mapped.
+                unsafe { sys::unmap(at, 2 * PAGE) }.unwrap();
+                sys::map_at(at + PAGE, PAGE, rights[1]).unwrap();
+                let merged = PageRange::from_call(at + PAGE, 3 * PAGE);
+                assert_eq!(mapping_at(at + 3 * PAGE), merged);
+            }
+            parts.push(part);
+            true
+        }));
+        let half = |n: u64| PageRange::from_call(at + n * 2 * PAGE, 2 * PAGE).unwrap();
+        assert_eq!(parts, [half(0), half(1)]);
+        // SAFETY: what the test has mapped.
+        unsafe { sys::unmap(at, 4 * PAGE) }.unwrap();
     }
 
     #[test]

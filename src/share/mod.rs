@@ -23,7 +23,7 @@ use crate::base::{counters, settings};
 use crate::config::{Environment, Intercept, Share};
 use crate::limits::{self, Company};
 use crate::sys::file;
-use crate::sys::{self, Errno, Result};
+use crate::sys::{self, Errno, Result, Undisturbed};
 use crate::text::hex;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use regall_bridge::window::mark;
@@ -284,11 +284,15 @@ pub fn next_data(file: &File, from: u64, to: u64) -> Result<Option<(u64, u64)>> 
     Ok((data < to).then_some((data, hole.min(to))))
 }
 
-/// Whether the descriptor still is that file's.
-pub fn is_open(file: &File) -> bool {
+/// Returns whether what `stat` is of is `file`.
+fn is_of(file: &File, stat: &file::Stat) -> bool {
     // Files of other kinds may have the same number.
-    let same = |s: &file::Stat| s.inode == file.inode && s.dev == DEVICE.load(Relaxed);
-    file.fd >= 0 && file::stat_fd(file.fd).is_ok_and(|s| same(&s))
+    stat.inode == file.inode && stat.dev == DEVICE.load(Relaxed)
+}
+
+/// Returns whether the descriptor still is that file's.
+pub fn is_open(file: &File) -> bool {
+    file.fd >= 0 && file::stat_fd(file.fd).is_ok_and(|stat| is_of(file, &stat))
 }
 
 /// Closes the descriptor, if it still is that file's.
@@ -312,7 +316,14 @@ pub fn punch(part: &Part) -> Result<()> {
     if part.frozen || !is_open(&part.file) {
         return Err(Errno::BADF);
     }
-    file::borrow(part.file.fd).punch(part.offset, part.range.len())
+    let _undisturbed = Undisturbed::new();
+    // Another thread's fork may close the descriptor by now, and its number be another file's: what
+    // is punched is a duplicate, whose number nobody else has.
+    let own = file::borrow(part.file.fd).duplicate_high()?;
+    match is_of(&part.file, &own.stat()?) {
+        true => own.punch(part.offset, part.range.len()),
+        false => Err(Errno::BADF),
+    }
 }
 
 /// What is in `range` now is none of the files' of the table.
