@@ -1,45 +1,32 @@
 //! Calls that bring memory or change what it allows: the kernel first, then the
 //! ledger, then the pin set, and only then the application.
 
+use super::description::{self, New};
 use super::flight::Flight;
 use super::headroom::{self, Charge};
-use super::locks;
 use super::settling::{settle, settle_new};
 use super::subscribers;
 use super::taken::{put_back, Taken};
 use super::turns::lock_for;
 use super::unpinning::let_go;
 use super::{
-    backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
-    real, resync, retracting, seals, sparse,
+    backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, real,
+    resync, retracting, seals, sparse,
 };
 use crate::arch::Frame;
 use crate::base::settings;
 use crate::huge;
-use crate::ledger::Origin;
 use crate::limits;
 use crate::policy;
 use crate::registrar::pin;
 use crate::share;
-use crate::sys::{self, file, Errno};
-use crate::text::Text;
+use crate::sys::{self, Errno};
 use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
-/// Linux 6.11.
-const MAP_DROPPABLE: u64 = 8;
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
-
-/// What a new mapping is, and where the part that can be touched ends.
-struct New {
-    attr: Attr,
-    /// Bytes from its start that the file has; u64::MAX: no file.
-    backed: u64,
-    /// What of which file it is.
-    origin: Option<Origin>,
-}
 
 /// mmap(2).
 #[inline(never)]
@@ -63,6 +50,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     if let Some(target) = target {
         take_target(&flight, target, charge(frame), &mut taken);
     }
+    let file = description::file_of(frame);
     let mut value = real(frame);
     if failed(value) && target.is_none() {
         value = with_room(frame, value);
@@ -84,7 +72,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     if let (true, Some(target)) = (taken.has_code(), target) {
         subscribers::code_gone(target);
     }
-    let mut new = describe(frame, range);
+    let mut new = description::describe(frame, range, file);
     if is_plain(&new.attr, flags) {
         improve(range, flags, &mut new.attr);
     }
@@ -95,7 +83,7 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         let end = range.start().saturating_add(backed).min(range.end());
         let [.., fd, offset] = frame.args;
         if let Some(code) = range.before(end) {
-            sparse::each_part(code, fd as i32, offset, |part| {
+            sparse::each_part(code, (fd as i32, offset), new.file, |part| {
                 subscribers::new_code(part, end, new.attr.prot.shared(), false);
             });
         }
@@ -134,7 +122,7 @@ fn charge(frame: &Frame) -> Option<Charge> {
     let [_, len, _, flags, fd, _] = frame.args;
     let set = |bit: i32| flags & bit as u64 != 0;
     let file = !set(libc::MAP_ANONYMOUS) && set(libc::MAP_SHARED);
-    match set(libc::MAP_LOCKED) || file && is_secret(fd as i32) {
+    match set(libc::MAP_LOCKED) || file && description::is_secret(fd as i32) {
         true => Some(Charge::more(len)),
         false => Charge::future(len),
     }
@@ -222,134 +210,6 @@ fn enter(flight: &Flight, range: PageRange, new: &New) {
     settle_new(range);
 }
 
-#[inline]
-fn describe(frame: &Frame, range: PageRange) -> New {
-    let [_, _, prot, flags, fd, offset] = frame.args;
-    let kind = flags & libc::MAP_TYPE as u64;
-    let shared = kind != libc::MAP_PRIVATE as u64 && kind != MAP_DROPPABLE;
-    let prot = Prot::from_call(prot, shared);
-    let set = |bit: i32| flags & bit as u64 != 0;
-    let mut facts = future_flags();
-    if set(libc::MAP_NORESERVE) {
-        facts = facts.with(Flags::NORESERVE);
-    }
-    if set(libc::MAP_GROWSDOWN) {
-        facts = facts.with(Flags::GROWSDOWN).with(Flags::GROWABLE);
-    }
-    if set(libc::MAP_LOCKED) {
-        locks::note_application();
-        facts = facts.with(Flags::APP_LOCKED);
-    }
-    let mut origin = None;
-    let (kind, facts, backed) = if !set(libc::MAP_ANONYMOUS) {
-        describe_file(fd as i32, offset, prot, facts, range, &mut origin)
-    } else if set(libc::MAP_HUGETLB) {
-        (Kind::Huge, facts, u64::MAX)
-    } else if kind == MAP_DROPPABLE {
-        // mlock takes it and does nothing.
-        (Kind::Special, facts, u64::MAX)
-    } else if set(libc::MAP_STACK) {
-        (Kind::ThreadStack, facts, u64::MAX)
-    } else {
-        (Kind::Anon, facts, u64::MAX)
-    };
-    let attr = policy::described(policy::fresh(prot, kind, facts), pin::holding());
-    New {
-        attr,
-        backed,
-        origin,
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn describe_file(
-    fd: i32,
-    offset: u64,
-    prot: Prot,
-    facts: Flags,
-    range: PageRange,
-    origin: &mut Option<Origin>,
-) -> (Kind, Flags, u64) {
-    let mut facts = facts;
-    let Ok(stat) = file::stat_fd(fd) else {
-        // It may be a disk's.
-        return (Kind::File, facts.with(Flags::CACHE), u64::MAX);
-    };
-    if excluded_by_name(fd) {
-        facts = facts.with(Flags::EXCLUDED);
-    }
-    let device = (libc::major(stat.dev), libc::minor(stat.dev));
-    if stat.mode & libc::S_IFMT == libc::S_IFREG {
-        let memory = file::is_memory(fd);
-        if prot.shared() && !memory && device.0 == 0 && is_secret(fd) {
-            // (It is locked from the start.)
-            locks::note_application();
-            return (Kind::Special, facts, u64::MAX);
-        }
-        if !prot.shared() && !prot.writable() {
-            facts = facts.with(Flags::TEXT);
-        }
-        *origin = Some(Origin::of_file(device, stat.inode, offset, range.start()));
-        if !memory {
-            facts = facts.with(Flags::CACHE);
-        } else if prot.shared() {
-            // Populated, it would fill its file system: a touch that works is SIGBUS then.
-            let there = stat.blocks.saturating_mul(512);
-            let left = file::room_fd(fd).unwrap_or(0);
-            if range.len().saturating_sub(there) > left / 2 {
-                facts = facts.with(Flags::KEEP_LAZY);
-            }
-        }
-        return (Kind::File, facts, stat.size.saturating_sub(offset));
-    }
-    if stat.is_character_device() && is_managed(fd, &stat) {
-        return (Kind::Managed, facts, u64::MAX);
-    }
-    // Devices, sockets, rings: what the kernel made of it, it says in smaps.
-    (
-        reading::special_kind(range.start()).unwrap_or(Kind::Anon),
-        facts,
-        u64::MAX,
-    )
-}
-
-/// Whether `fd` is of memfd_secret(2), whose memory the kernel reads for nobody. By its name: to
-/// ask for its file system is to ask a server where the file is another one's.
-#[cold]
-#[inline(never)]
-fn is_secret(fd: i32) -> bool {
-    let mut buf = [0u8; 64];
-    let name = name_of(fd, &mut buf);
-    matches!(name, Some(b"/secretmem" | b"/secretmem (deleted)"))
-}
-
-/// Whether the memory of `fd`, a device, is its driver's to move. Asked before anything is asked of
-/// its pages, which would bring one of them to the host.
-#[cold]
-#[inline(never)]
-fn is_managed(fd: i32, status: &file::Stat) -> bool {
-    let mut buf = [0u8; 1024];
-    name_of(fd, &mut buf).is_some_and(|name| reading::is_managed(name, status))
-}
-
-#[cold]
-#[inline(never)]
-fn excluded_by_name(fd: i32) -> bool {
-    let patterns = settings::config().exclude.as_bytes();
-    if patterns.is_empty() {
-        return false;
-    }
-    let mut buf = [0u8; 1024];
-    name_of(fd, &mut buf).is_some_and(|name| crate::glob::matches_any(patterns, name))
-}
-
-/// The name of `fd`'s file, as far as `buf` has room for it.
-fn name_of(fd: i32, buf: &mut [u8]) -> Option<&[u8]> {
-    let link: Text<64> = Text::of(format_args!("/proc/self/fd/{fd}"));
-    file::read_link(link.as_cstr()?, buf).ok()
-}
-
 /// shmat(2).
 #[cold]
 #[inline(never)]
@@ -392,11 +252,7 @@ pub fn shmat(frame: &mut Frame) -> i64 {
         prot |= libc::PROT_EXEC as u64;
     }
     let attr = policy::fresh(Prot::from_call(prot, true), Kind::Shm, future_flags());
-    let new = New {
-        attr: policy::described(attr, pin::holding()),
-        backed: u64::MAX,
-        origin: None,
-    };
+    let new = New::of(policy::described(attr, pin::holding()));
     enter(&flight, range, &new);
     if new.attr.prot.executable() {
         subscribers::new_code(range, range.end(), true, false);
@@ -503,11 +359,7 @@ pub fn own_allocation(range: PageRange, prot: Prot, kind: Kind, out: bool) {
     }
     let attr = policy::fresh(prot, kind, flags);
     let flight = open(Call::Mmap);
-    let new = New {
-        attr: policy::described(attr, pin::holding()),
-        backed: u64::MAX,
-        origin: None,
-    };
+    let new = New::of(policy::described(attr, pin::holding()));
     enter(&flight, range, &new);
     close(flight, range);
 }

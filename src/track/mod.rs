@@ -36,6 +36,7 @@ pub mod budget;
 mod choosing;
 pub mod deferred;
 mod deregistering;
+mod description;
 pub mod discard;
 pub mod domains;
 pub mod ending;

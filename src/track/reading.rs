@@ -1,7 +1,7 @@
 //! Reading the kernel's own list into the ledger.
 
 use super::lock::Guard;
-use super::{flight, State};
+use super::{flight, lock, State};
 use crate::base::maps::in_range;
 use crate::base::{counters, settings, unseen};
 use crate::ledger::Origin;
@@ -263,6 +263,37 @@ fn describe(line: &Line, extra: Flags) -> Described {
     }
     let attr = policy::described(policy::fresh(line.prot, kind, flags), pin::holding());
     Described { attr, file_end }
+}
+
+/// A new mapping as the kernel lists it.
+pub struct Listed {
+    /// What it is.
+    pub attr: Attr,
+    /// Device and inode of its file.
+    pub file: ((u32, u32), u64),
+    /// Where the file ends, if that is known to be within the mapping.
+    pub file_end: Option<u64>,
+}
+
+/// Returns what the kernel lists where `range` begins, with `extra`. `None`: that can't be asked here.
+#[cold]
+#[inline(never)]
+pub fn listed(range: PageRange, extra: Flags) -> Option<Listed> {
+    let first = PageRange::covering(range.start(), 1)?;
+    let mut guard = lock()?;
+    let (_, buffer) = guard.with_room();
+    let mut found = None;
+    in_range(first, buffer, |line| {
+        let described = describe(line, extra);
+        found = Some(Listed {
+            attr: described.attr,
+            file: ((line.dev_major, line.dev_minor), line.inode),
+            file_end: described.file_end.filter(|end| *end >= range.start()),
+        });
+        false
+    })
+    .ok()?;
+    found
 }
 
 /// Whether memory is mapped from the device `name`, which is `status`, whose driver moves it between

@@ -16,9 +16,14 @@ const MUCH: u64 = 2 << 20;
 const STEP: u64 = 64 << 10;
 
 /// Calls `f` with the parts of `code` that hold something, where the file at `fd` is mapped
-/// from `offset` on.
-pub fn each_part(code: PageRange, fd: i32, offset: u64, mut f: impl FnMut(PageRange)) {
-    match File::sparse(code.len(), fd) {
+/// from `offset` on. That is `file`, if anything is known of it.
+pub fn each_part(
+    code: PageRange,
+    (fd, offset): (i32, u64),
+    file: Option<file::Stat>,
+    mut f: impl FnMut(PageRange),
+) {
+    match file.and_then(|file| File::sparse(code.len(), fd, file)) {
         Some(file) => file.each_part(code, offset, f),
         None => f(code),
     }
@@ -26,26 +31,23 @@ pub fn each_part(code: PageRange, fd: i32, offset: u64, mut f: impl FnMut(PageRa
 
 struct File {
     fd: i32,
+    status: file::Stat,
     /// In memory: what is neither in the page cache nor in swap is a hole.
     memory: bool,
 }
 
 impl File {
     /// The file at `fd`, if `bytes` of it are worth asking.
-    fn sparse(bytes: u64, fd: i32) -> Option<Self> {
-        if bytes < 2 * MUCH {
-            return None;
-        }
-        let stat = file::stat_fd(fd).ok()?;
-        let there = stat.blocks.saturating_mul(512);
-        if stat.mode & libc::S_IFMT != libc::S_IFREG || stat.size.saturating_sub(there) < MUCH {
+    fn sparse(bytes: u64, fd: i32, status: file::Stat) -> Option<Self> {
+        let there = status.blocks.saturating_mul(512);
+        if bytes < 2 * MUCH || status.size.saturating_sub(there) < MUCH {
             return None;
         }
         let memory = file::is_memory(fd);
         // What has no block device may be another machine's, which would be asked. And a
         // filter may kill for calls that the program does not make.
-        let here = memory || stat.dev_major() != 0;
-        (here && is_free()).then_some(Self { fd, memory })
+        let here = memory || status.dev_major() != 0;
+        (here && is_free()).then_some(Self { fd, status, memory })
     }
 
     fn each_part(&self, code: PageRange, offset: u64, mut f: impl FnMut(PageRange)) {
@@ -74,11 +76,13 @@ impl File {
         let Ok(cached) = file::cached(self.fd, from, bytes) else {
             return false;
         };
-        match self.memory {
+        let empty = match self.memory {
             true => cached.pages == 0 && cached.evicted == 0,
             // In this order: what is being written meanwhile has its blocks then.
             false => cached.unwritten == 0 && file::extents(self.fd, from, bytes) == Ok(0),
-        }
+        };
+        // Another thread may have given the number to another file.
+        empty && file::stat_fd(self.fd).is_ok_and(|now| now.is_same_file(&self.status))
     }
 }
 
@@ -105,7 +109,8 @@ mod tests {
         let mut found = Vec::new();
         let start = 1 << 40;
         let code = PageRange::new(start, start + BYTES - offset).unwrap();
-        each_part(code, file.as_raw_fd(), offset, |part| {
+        let (fd, status) = (file.as_raw_fd(), file::stat_fd(file.as_raw_fd()).ok());
+        each_part(code, (fd, offset), status, |part| {
             found.push((part.start() - start, part.end() - start));
         });
         found

@@ -35,6 +35,11 @@ impl Stat {
         minor(self.dev)
     }
 
+    /// Returns whether `other` is the same file.
+    pub const fn is_same_file(&self, other: &Self) -> bool {
+        self.dev == other.dev && self.inode == other.inode
+    }
+
     /// Whether it is a character device.
     pub const fn is_character_device(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFCHR
