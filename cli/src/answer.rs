@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use regall_documents::{self as documents, Outcome, User, Verified, Verify};
-use regall_reader::{self as reader, OpenError, Seen};
+use regall_reader::{OpenError, Unseen};
 
 use crate::check::{self, Gap};
 use crate::examine::{Failure, Summary, Verdict};
+use crate::words::NO_TIME;
 use crate::{complain, units, users, words};
 
 /// No gap.
@@ -53,24 +54,9 @@ impl Question {
         &self.pids
     }
 
-    /// Returns a function that tells whether `--all` means a user's processes.
-    fn means(&self) -> anyhow::Result<impl Fn(u32) -> bool> {
-        let user = self.user.as_deref().map(users::number).transpose()?;
-        Ok(move |uid| user.is_none_or(|user| user == uid))
-    }
-
-    /// The processes that `--all` means, as of now.
-    pub fn published(&self) -> anyhow::Result<Vec<Seen>> {
-        let means = self.means()?;
-        let all = reader::published()?.into_iter();
-        Ok(all.filter(|seen| means(seen.uid)).collect())
-    }
-
-    /// Of these users, how many processes are in pid namespaces that can't be seen from here.
-    pub fn unseen(&self) -> anyhow::Result<Vec<(u32, usize)>> {
-        let means = self.means()?;
-        let all = reader::unseen().into_iter();
-        Ok(all.filter(|(uid, _)| means(*uid)).collect())
+    /// Returns whose processes `--all` means; none: everybody's.
+    pub fn user(&self) -> anyhow::Result<Option<u32>> {
+        self.user.as_deref().map(users::number).transpose()
     }
 
     /// The exit code for how many processes were found, with a line on stderr if they are too
@@ -133,12 +119,15 @@ impl Users {
         user.exit_code = user.exit_code.max(code);
     }
 
-    /// Says of whom there are processes that can't be seen from here.
-    pub fn add_unseen(&mut self, unseen: &[(u32, usize)]) {
-        for (uid, n) in unseen {
+    /// Says of whom there are, or may be, processes that were not looked at.
+    pub fn add_blind(&mut self, blind: &Blind) {
+        for (uid, n) in blind.unseen.processes.iter().chain(&blind.left) {
             let user = self.of(*uid);
-            user.unseen = *n as u64;
+            user.unseen += *n as u64;
             user.exit_code = BLIND;
+        }
+        for uid in &blind.unseen.unknown {
+            self.of(*uid).exit_code = BLIND;
         }
     }
 
@@ -169,10 +158,40 @@ impl Users {
     }
 }
 
-/// Names processes that have a directory and can't be seen.
-pub fn not_seen(uid: u32, n: usize) -> String {
-    let processes = if n == 1 { "process" } else { "processes" };
-    format!("user {uid}: {n} more {processes} in pid namespaces that can't be seen from here")
+/// Processes that nothing was looked at of.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Blind {
+    /// Those that can't be seen from here.
+    pub unseen: Unseen,
+    /// Of these users, how many no time was left for.
+    pub left: Vec<(u32, usize)>,
+}
+
+impl Blind {
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.unseen.is_empty() && self.left.is_empty()
+    }
+
+    /// Says whose they are, a line each.
+    pub fn lines(&self) -> Vec<String> {
+        let Self { unseen, left } = self;
+        let processes = |n: usize| if n == 1 { "process" } else { "processes" };
+        let unseen_line = |(uid, n): &(u32, usize)| {
+            let processes = processes(*n);
+            format!(
+                "user {uid}: {n} more {processes} in pid namespaces that can't be seen from here"
+            )
+        };
+        let unknown_line = |uid: &u32| {
+            format!("user {uid}: not all names in /dev/shm were looked through for other pid namespaces")
+        };
+        let left_line =
+            |(uid, n): &(u32, usize)| format!("user {uid}: {n} more {}: {NO_TIME}", processes(*n));
+        let seen = unseen.processes.iter().map(unseen_line);
+        let all = seen.chain(unseen.unknown.iter().map(unknown_line));
+        all.chain(left.iter().map(left_line)).collect()
+    }
 }
 
 /// What is said of processes: at once for people, in one document for programs.

@@ -7,29 +7,28 @@
 //! at rest for that long is believed to have a gap that stands in many looks
 //! over seconds: chance can't leave the same picture so often.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use regall_directory::layout::SETTING_GAVE_UP;
 use regall_directory::vocab::Reason;
-use regall_reader::{Entry, OpenError, Seen, Soon};
+use regall_reader::{Again, Entry, OpenError, Seen, Soon, Turns};
 
 use crate::check::{self, Gap, Rules};
 use crate::figures::Tally;
 use crate::look::{look_at_locks, Look, Settings};
 use crate::swap::Swap;
+use crate::words::NO_TIME;
 
 /// How long a process may be busy before that is the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// A gap that stands so long ...
 const STANDING: Duration = Duration::from_secs(2);
 /// ... in so many looks is believed though no look was clean.
 const STANDING_LOOKS: u32 = 30;
 /// Busy processes that are looked at again.
 const MOST_BUSY: usize = 2048;
-/// So long a user's processes are looked at before it is the next one's turn.
-const TURN: Duration = Duration::from_millis(50);
 
 /// What became clear of a process.
 pub enum Verdict {
@@ -58,8 +57,10 @@ pub struct Summary {
 pub enum Failure {
     /// There is no directory to look at.
     Unreadable(OpenError),
-    /// Hooked calls were in progress all the time.
-    Busy,
+    /// Hooked calls were in progress all of this time.
+    Busy(Duration),
+    /// It has had no turn.
+    NoTime,
     /// The shim no longer tracks.
     GaveUp,
     /// /proc does not tell whether there is swap space.
@@ -70,7 +71,8 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unreadable(e) => e.fmt(f),
-            Self::Busy => write!(f, "busy for {} s", PATIENCE.as_secs()),
+            Self::Busy(time) => write!(f, "busy for {:.0} s", time.as_secs_f64()),
+            Self::NoTime => f.write_str(NO_TIME),
             Self::GaveUp => f.write_str("the shim has given up"),
             Self::NoSwapTold => f.write_str("/proc does not tell whether there is swap space"),
         }
@@ -94,62 +96,104 @@ pub fn examine(pid: u32, strict: bool) -> Verdict {
 
 /// Looks at each of these processes once, and calls `clear` with what became clear of it. Those
 /// of which nothing did are then looked at again, all of them together, for as long as one may be
-/// busy: each user's for the same time, so that nobody has others not reached.
+/// busy. Users take turns, so that nobody has others not reached. If time is over, nobody is looked
+/// at any more.
 pub fn examine_all(
     all: &[Seen],
     strict: bool,
+    until: Option<Instant>,
     mut clear: impl FnMut(&Seen, &Verdict) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
-    let mut left = MOST_BUSY;
-    let mut busy: BTreeMap<u32, VecDeque<(Seen, Examination)>> = BTreeMap::new();
-    for seen in all {
-        let mut examination = Examination::new(seen.pid, Some(*seen), strict);
-        match examination.look() {
-            Some(verdict) => clear(seen, &verdict)?,
-            None => {
-                let users = busy.entry(seen.uid).or_default();
-                users.push_back((*seen, examination));
-                left -= 1;
-                if left == 0 {
-                    // Whoever has the most has one less.
-                    left += 1;
-                    let largest = busy.values_mut().max_by_key(|users| users.len());
-                    let last = largest.and_then(VecDeque::pop_back);
-                    if let Some((seen, examination)) = last {
-                        clear(&seen, &examination.not_clear())?;
-                    }
-                }
-            }
+    let mut waiting = Waiting::default();
+    let mut first = all.len();
+    let new = all.iter().map(|seen| {
+        let (seen, so_far) = (*seen, None);
+        (seen.uid, seen.cost, Looked { seen, so_far })
+    });
+    let mut turns = Turns::new(new, until);
+    turns.each(|turns, user, mut one| {
+        let known = one.so_far.is_some();
+        let so_far = one
+            .so_far
+            .get_or_insert_with(|| Box::new(Examination::of(&one.seen, strict)));
+        let verdict = so_far.look();
+        let pause = so_far.evidence.pause();
+        if !known {
+            first -= 1;
+        }
+        if first == 0 {
+            turns.end_by(Instant::now() + PATIENCE);
+        }
+        if let Some(verdict) = verdict {
+            waiting.less(user, known);
+            clear(&one.seen, &verdict)?;
+            return Ok::<_, std::io::Error>(None);
+        }
+        let largest = waiting.more(user, known);
+        if largest == Some(user) {
+            one.give_up(&mut clear)?;
+            return Ok(None);
+        }
+        if let Some(last) = largest.and_then(|largest| turns.take_last(largest)) {
+            last.give_up(&mut clear)?;
+        }
+        let cost = one.seen.cost;
+        Ok(Some(Again { pause, cost, one }))
+    })?;
+    let mut left = turns.left();
+    left.try_for_each(|(_, one)| one.give_up(&mut clear))
+}
+
+/// A process, and what the looks so far have shown.
+struct Looked {
+    seen: Seen,
+    so_far: Option<Box<Examination>>,
+}
+
+impl Looked {
+    /// There is no time, or no room, for another look.
+    fn give_up(
+        self,
+        clear: &mut impl FnMut(&Seen, &Verdict) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        let verdict = match &self.so_far {
+            Some(so_far) => so_far.not_clear(),
+            None => Verdict::Failed(Failure::NoTime),
+        };
+        clear(&self.seen, &verdict)
+    }
+}
+
+/// How many processes of each user are to be looked at again.
+#[derive(Default)]
+struct Waiting {
+    users: BTreeMap<u32, usize>,
+    sum: usize,
+}
+
+impl Waiting {
+    /// One is clear, which was `known` to wait.
+    fn less(&mut self, user: u32, known: bool) {
+        if let (true, Some(n)) = (known, self.users.get_mut(&user)) {
+            *n -= 1;
+            self.sum -= 1;
         }
     }
-    let first = Instant::now();
-    let mut rounds = 0;
-    while first.elapsed() < PATIENCE && busy.values().any(|users| !users.is_empty()) {
-        std::thread::sleep(pause(rounds));
-        rounds += 1;
-        for users in busy.values_mut() {
-            if first.elapsed() > PATIENCE {
-                break;
-            }
-            let began = Instant::now();
-            for _ in 0..users.len() {
-                let Some((seen, mut examination)) = users.pop_front() else {
-                    break;
-                };
-                match examination.look() {
-                    Some(verdict) => clear(&seen, &verdict)?,
-                    None => users.push_back((seen, examination)),
-                }
-                if began.elapsed() > TURN || first.elapsed() > PATIENCE {
-                    break;
-                }
-            }
+
+    /// One is not. Returns who has the most, if there are too many: one of those is to go.
+    fn more(&mut self, user: u32, known: bool) -> Option<u32> {
+        if !known {
+            *self.users.entry(user).or_default() += 1;
+            self.sum += 1;
         }
+        if self.sum <= MOST_BUSY {
+            return None;
+        }
+        let largest = self.users.iter().max_by_key(|(_, n)| **n);
+        let largest = largest.map(|(user, _)| *user)?;
+        self.less(largest, true);
+        Some(largest)
     }
-    for (seen, examination) in busy.into_values().flatten() {
-        clear(&seen, &examination.not_clear())?;
-    }
-    Ok(())
 }
 
 /// A process of which nothing is clear yet.
@@ -166,6 +210,11 @@ struct Examination {
 }
 
 impl Examination {
+    /// Of a process that was found, whoever gets its pid.
+    fn of(seen: &Seen, strict: bool) -> Self {
+        Self::new(seen.pid, Some(*seen), strict)
+    }
+
     fn new(pid: u32, seen: Option<Seen>, strict: bool) -> Self {
         Self {
             pid,
@@ -239,7 +288,7 @@ impl Examination {
     fn not_clear(&self) -> Verdict {
         Verdict::Failed(match &self.absent {
             Some(why) => Failure::Unreadable(why.clone()),
-            None => Failure::Busy,
+            None => Failure::Busy(self.began.elapsed()),
         })
     }
 }
@@ -312,9 +361,50 @@ mod tests {
             pid: std::process::id(),
             start_time: 1,
             uid: 0,
+            cost: Duration::ZERO,
         };
         let mut examination = Examination::new(seen.pid, Some(seen), false);
         let gone = Failure::Unreadable(OpenError::NoSuchProcess);
         assert!(matches!(examination.look(), Some(Verdict::Failed(why)) if why == gone));
+    }
+
+    /// What there is no time for is named, each of it.
+    #[test]
+    fn who_has_no_turn_is_named() {
+        let us = regall_reader::Process::find(std::process::id()).unwrap();
+        let seen = |uid| Seen {
+            pid: us.pid,
+            start_time: us.start_time,
+            uid,
+            cost: Duration::ZERO,
+        };
+        let all: Vec<_> = (0..5).map(seen).collect();
+        let named = |until| {
+            let mut named = Vec::new();
+            let clear = |seen: &Seen, verdict: &Verdict| {
+                let no_time = matches!(verdict, Verdict::Failed(Failure::NoTime));
+                named.push((seen.uid, no_time));
+                Ok(())
+            };
+            examine_all(&all, false, until, clear).unwrap();
+            named
+        };
+        let expected = |no_time| (0..5).map(|uid| (uid, no_time)).collect::<Vec<_>>();
+        assert_eq!(named(Some(Instant::now())), expected(true));
+        assert_eq!(named(None), expected(false));
+    }
+
+    /// Of too many that wait, whoever has the most has one less.
+    #[test]
+    fn the_largest_crowd_gives_way() {
+        let mut waiting = Waiting::default();
+        let crowd = (0..MOST_BUSY - 1).filter_map(|_| waiting.more(7, false));
+        assert_eq!(crowd.count(), 0);
+        assert_eq!(waiting.more(8, false), None);
+        assert_eq!(waiting.more(8, true), None);
+        assert_eq!(waiting.more(9, false), Some(7));
+        assert_eq!(waiting.more(7, false), Some(7));
+        waiting.less(8, true);
+        assert_eq!(waiting.more(7, false), None);
     }
 }

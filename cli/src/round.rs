@@ -1,12 +1,44 @@
 //! `regall verify --all`: a look at all processes, once or again and again.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 
-use regall_reader::Seen;
+use regall_reader::{self as reader, Search, Seen};
 
-use crate::answer::{not_seen, vanished, Answers, Question, Users};
+use crate::answer::{vanished, Answers, Blind, Question, Users};
 use crate::complain;
-use crate::examine::examine_all;
+use crate::examine::{examine_all, PATIENCE};
+
+/// So long processes are searched for before those that were found are looked at.
+const SEARCH: Duration = Duration::from_secs(2);
+/// ... and so long for those that can't be seen.
+const UNSEEN: Duration = Duration::from_millis(500);
+
+/// When a look at all processes is to be over. Who asks for one user's has asked for the time that
+/// they take, and others take none.
+pub struct Time {
+    began: Instant,
+    user: Option<u32>,
+}
+
+impl Time {
+    /// Of a look that begins now.
+    pub fn of(asked: &Question) -> anyhow::Result<Self> {
+        Ok(Self {
+            user: asked.user()?,
+            began: Instant::now(),
+        })
+    }
+
+    /// The processes that `--all` means, as of now.
+    pub fn search(&self) -> anyhow::Result<Search> {
+        Ok(reader::search(self.user, self.at(SEARCH))?)
+    }
+
+    fn at(&self, later: Duration) -> Option<Instant> {
+        self.user.is_none().then(|| self.began + later)
+    }
+}
 
 /// One look at all processes.
 pub struct Round {
@@ -14,39 +46,47 @@ pub struct Round {
     pub users: Users,
     /// Those that were there, and the exit code of each.
     pub found: Vec<(Seen, u8)>,
-    /// Of these users, how many more can't be seen from here.
-    pub unseen: Vec<(u32, usize)>,
+    /// Those that nothing was looked at of.
+    pub blind: Blind,
 }
 
 impl Round {
-    /// Looks at `all`.
+    /// Looks at what was found.
     pub fn of(
         asked: &Question,
-        all: &[Seen],
+        time: &Time,
+        search: Search,
         answers: &mut Answers,
         out: &mut impl Write,
     ) -> anyhow::Result<Self> {
         let (mut users, mut found) = (Users::default(), Vec::new());
-        examine_all(all, asked.strict, |seen, verdict| {
-            if !vanished(verdict) {
-                let code = answers.report(seen.pid, Some(seen.uid), verdict, out)?;
-                users.add(seen.uid, code);
-                found.push((*seen, code));
-            }
-            Ok(())
-        })?;
-        let unseen = asked.unseen()?;
-        users.add_unseen(&unseen);
+        let blind = Blind {
+            unseen: reader::unseen(time.user, time.at(SEARCH + UNSEEN)),
+            left: search.left,
+        };
+        examine_all(
+            &search.seen,
+            asked.strict,
+            time.at(PATIENCE),
+            |seen, verdict| {
+                if !vanished(verdict) {
+                    let code = answers.report(seen.pid, Some(seen.uid), verdict, out)?;
+                    users.add(seen.uid, code);
+                    found.push((*seen, code));
+                }
+                Ok(())
+            },
+        )?;
+        users.add_blind(&blind);
         Ok(Self {
             users,
             found,
-            unseen,
+            blind,
         })
     }
 
-    /// Says whose processes can't be seen.
-    pub fn complain_of_unseen(&self) {
-        let all = self.unseen.iter();
-        all.for_each(|(uid, n)| complain(&not_seen(*uid, *n)));
+    /// Says whose processes were not looked at.
+    pub fn complain_of_blind(&self) {
+        self.blind.lines().iter().for_each(|line| complain(line));
     }
 }

@@ -17,7 +17,6 @@ use regall_documents as documents;
 use regall_reader::Seen;
 use serde::{Serialize, Serializer};
 
-use crate::answer::not_seen;
 use crate::{complain, print_json, units, FAILED};
 use app::{App, Choice};
 use column::Layout;
@@ -109,7 +108,9 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     let processes = || rows.iter().map(|s| s.told());
     if args.metrics() {
         let blind = round.blind.iter().map(|(seen, _)| (seen.uid, 1));
-        let blind = blind.chain(round.unseen.iter().chain(&round.more).copied());
+        let unreached = &round.unreached;
+        let seen = unreached.unseen.processes.iter().chain(&unreached.left);
+        let blind = blind.chain(seen.chain(&round.more).copied());
         let metrics = Metrics::of(processes(), blind);
         match &args.textfile {
             Some(folder) => metrics.write(folder)?,
@@ -123,12 +124,8 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
     for (Seen { pid, .. }, why) in &round.blind {
         complain(&format!("{pid}: {why}"));
     }
-    for (uid, n) in &round.unseen {
-        complain(&not_seen(*uid, *n));
-    }
-    round.more().for_each(|more| complain(&more));
-    let whole = round.blind.is_empty() && round.unseen.is_empty() && round.more.is_empty();
-    Ok(if whole { 0 } else { FAILED })
+    round.unreached().iter().for_each(|line| complain(line));
+    Ok(if round.is_whole() { 0 } else { FAILED })
 }
 
 /// The document on processes ([`documents::Top`]), of which one is made at a time.

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use crate::answer::{Answers, Question, Users, GOOD};
 use crate::examine::examine;
-use crate::round::Round;
+use crate::round::{Round, Time};
 use crate::{print_json, units, watch};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0 no gap (memory over the limit is a gap only with --strict); 1 a gap, which is \
     printed; 2 a process could not be checked: it has ended, belongs to another user, has the shim \
     off, has a corrupt directory, was busy for 5 s, or /proc does not tell what is locked \
-    or whether there is swap. The highest code of all processes counts. With --all, those that are busy have 5 s in all, and \
-    processes in pid namespaces that can't be seen from here count as not checked; --user leaves \
-    all but one user's out. With --all, 2 also if no process is found (unless \
+    or whether there is swap. The highest code of all processes counts. With --all there are 5 s in all, in which \
+    users take turns; processes that had none, or are in pid namespaces that can't be seen from here, count \
+    as not checked; --user leaves all but one user's out. With --all, 2 also if no process is found (unless \
     --allow-none is given) or fewer than --expect N: --all does not see a process in which the \
     shim is off.",
     "regall verify --all --expect 2",
@@ -46,8 +46,9 @@ pub fn verify(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     }
     let mut users = Users::default();
     if asked.all {
-        let round = Round::of(asked, &asked.published()?, &mut answers, out)?;
-        round.complain_of_unseen();
+        let time = Time::of(asked)?;
+        let round = Round::of(asked, &time, time.search()?, &mut answers, out)?;
+        round.complain_of_blind();
         users = round.users;
     }
     let (of_all, found) = users.sums();

@@ -5,11 +5,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use regall_documents::Verify;
-use regall_reader::{self as reader, OpenError, Process, Seen};
+use regall_reader::{self as reader, OpenError, Process, Search, Seen};
 
-use crate::answer::{vanished, Answers, Question, Users, BLIND, GOOD};
+use crate::answer::{vanished, Answers, Blind, Question, Users, BLIND, GOOD};
 use crate::examine::{examine, Failure, Verdict};
-use crate::round::Round;
+use crate::round::{Round, Time};
 
 /// A process that just lost its directory is either ending or between two
 /// programs; so long it has to show which.
@@ -46,13 +46,14 @@ fn watch_all(
 ) -> anyhow::Result<u8> {
     let mut known = HashSet::new();
     let (mut all, mut last) = (Users::default(), Vec::new());
-    let mut unseen = Vec::new();
+    let mut blind = Blind::default();
     loop {
         let began = Instant::now();
-        let round = Round::of(asked, &settled(asked, &last)?, &mut answers, out)?;
-        if round.unseen != unseen {
-            round.complain_of_unseen();
-            unseen.clone_from(&round.unseen);
+        let time = Time::of(asked)?;
+        let round = Round::of(asked, &time, settled(&time, &last)?, &mut answers, out)?;
+        if round.blind != blind {
+            round.complain_of_blind();
+            blind.clone_from(&round.blind);
         }
         for (seen, code) in &round.found {
             if !known.contains(&(seen.pid, seen.start_time)) {
@@ -79,10 +80,10 @@ fn watch_all(
 
 /// The processes that there are now. Those of the `last` round that live on and have no directory
 /// may be between two programs: they have a moment to show it, all of them together.
-fn settled(asked: &Question, last: &[Seen]) -> anyhow::Result<Vec<Seen>> {
+fn settled(time: &Time, last: &[Seen]) -> anyhow::Result<Search> {
+    let mut now = time.search()?;
     let began = Instant::now();
-    let mut now = asked.published()?;
-    let pids: HashSet<_> = now.iter().map(|seen| seen.pid).collect();
+    let pids: HashSet<_> = now.seen.iter().map(|seen| seen.pid).collect();
     let mut gone: Vec<_> = last.iter().filter(|s| !pids.contains(&s.pid)).collect();
     let mut back = false;
     while began.elapsed() < SETTLING && !gone.is_empty() {
@@ -95,7 +96,7 @@ fn settled(asked: &Question, last: &[Seen]) -> anyhow::Result<Vec<Seen>> {
         std::thread::sleep(Duration::from_millis(10));
     }
     if back {
-        now = asked.published()?;
+        now = time.search()?;
     }
     Ok(now)
 }
@@ -168,7 +169,7 @@ fn step(
             // These pass; the rest does not.
             let again = matches!(
                 verdict,
-                Verdict::Failed(Failure::Busy | Failure::Unreadable(OpenError::Unpublished))
+                Verdict::Failed(Failure::Busy(_) | Failure::Unreadable(OpenError::Unpublished))
             );
             Ok((code.max(BLIND), again.then_some(watch)))
         }

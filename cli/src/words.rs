@@ -4,6 +4,9 @@ use std::fmt;
 
 use regall_directory::vocab::{Attr, Reason};
 
+/// What is said of processes that had no turn.
+pub const NO_TIME: &str = "not looked at: processes of several users took all of the time";
+
 /// The word for whether any registrar holds a range.
 pub fn state(attr: &Attr) -> &'static str {
     match attr.registered() {

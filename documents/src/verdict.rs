@@ -33,7 +33,8 @@ pub struct User {
     pub exit_code: u8,
     /// How many processes were found.
     pub processes: u64,
-    /// How many more there are in pid namespaces that can't be seen from here.
+    /// How many more there are, or may be, that were not looked at: in pid namespaces that can't be
+    /// seen from here, or for want of time.
     pub unseen: u64,
 }
 

@@ -130,6 +130,12 @@ impl Directory {
         }
     }
 
+    /// How many slots it has room for.
+    pub(crate) fn slots(&self) -> usize {
+        let bytes = self.file.metadata().map_or(0, |m| m.len());
+        usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES
+    }
+
     fn check_file(&self) -> Result<(), OpenError> {
         let meta = self.file.metadata()?;
         if !meta.is_file() {
@@ -186,10 +192,10 @@ impl Directory {
     /// copies, at one of which the header was read.
     pub fn snapshot(&self) -> Result<Snapshot, OpenError> {
         let began = Instant::now();
-        let mut before = self.slots()?;
+        let mut before = self.copy()?;
         loop {
             let header = self.header()?;
-            let mut now = self.slots()?;
+            let mut now = self.copy()?;
             let stable = now == before;
             if stable || began.elapsed() > PATIENCE {
                 self.settle(&mut now.used, before)?;
@@ -241,7 +247,7 @@ impl Directory {
     }
 
     /// A copy of the slots in use. [`OpenError::TooLong`]: they are more than a process can need.
-    fn slots(&self) -> Result<Slots, OpenError> {
+    fn copy(&self) -> Result<Slots, OpenError> {
         let all = self.used()?;
         let most = procfs::most_mappings();
         let (mut ranges, mut regions) = (0, 0);

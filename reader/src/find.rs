@@ -1,18 +1,21 @@
 //! Finds the files of processes: by what each of them has mapped, as the kernel tells it. What
 //! lies in a folder under a process's name says nothing of that process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::file::Directory;
 use super::foreign::Foreign;
 use super::process::{self, Mapping, Process};
-use super::{HeaderView, OpenError};
+use super::turns::{Again, Turns};
+use super::{procfs, HeaderView, OpenError};
 use regall_directory::addr::PAGE;
 use regall_directory::layout::{segment_offset, HEADER_BYTES, NAMELESS, SEGMENTS, SLOT_BYTES};
 use regall_directory::maps;
@@ -29,6 +32,12 @@ const ALL_PROCESSES: u64 = 0xefff_fffc;
 /// namespaces.
 const MOST_FOLDERS: usize = 8;
 const MOST: usize = 4096;
+/// Lines of a process's mappings that are read at first: most have fewer.
+const FEW: usize = 2048;
+/// How long a line takes to be read, about.
+const LINE: Duration = Duration::from_micros(1);
+/// Names in /dev/shm that are read: as many as a process's directory may have lines.
+const MOST_NAMES: usize = 65_531;
 
 /// Opens the directory of `pid`.
 pub fn open(pid: u32) -> Result<Directory, OpenError> {
@@ -38,7 +47,7 @@ pub fn open(pid: u32) -> Result<Directory, OpenError> {
 /// Opens a directory with the users' folders under `root` instead of [`FOLDER_ROOT`].
 pub fn open_in(root: &Path, pid: u32) -> Result<Directory, OpenError> {
     let process = Process::find(pid)?;
-    first(root, &process, &mapped(&process)?)
+    first(root, &process, &mapped(&process, usize::MAX)?.named)
 }
 
 /// The first directory among these mappings.
@@ -53,20 +62,31 @@ fn first(root: &Path, process: &Process, mappings: &[Mapping]) -> Result<Directo
     Err(wrong)
 }
 
-/// What a process has mapped the beginning of, and what is named as its directory is.
-fn mapped(process: &Process) -> Result<Vec<Mapping>, OpenError> {
-    let mut found = Vec::new();
+/// What was read of a process's mappings.
+struct Mapped {
+    /// What it has mapped the beginning of, and what is named as its directory is.
+    named: Vec<Mapping>,
+    lines: usize,
+    /// There are more lines.
+    cut: bool,
+}
+
+/// Reads a process's mappings, up to `most` lines.
+fn mapped(process: &Process, most: usize) -> Result<Mapped, OpenError> {
+    let (mut named, mut lines) = (Vec::new(), 0);
     process.each_mapping(|line| {
+        lines += 1;
         if line.offset == 0 && line.inode != 0 && is_directory(line, process) {
-            found.push(Mapping::from(*line));
+            named.push(Mapping::from(*line));
         }
         // It has one. Others are somebody's jest.
-        match found.len() {
-            0..4 => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
+        match named.len() < 4 && lines <= most {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
         }
     })?;
-    Ok(found)
+    let cut = lines > most;
+    Ok(Mapped { named, lines, cut })
 }
 
 fn is_directory(line: &maps::Line<'_>, process: &Process) -> bool {
@@ -147,6 +167,8 @@ pub struct Seen {
     pub start_time: u64,
     /// Whose it is ([`Directory::user`]).
     pub uid: u32,
+    /// How long a look at it may take: it has so many mappings, and so long a directory.
+    pub cost: Duration,
 }
 
 impl Seen {
@@ -156,44 +178,145 @@ impl Seen {
     }
 }
 
+/// What a search for processes has found.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Search {
+    /// The processes that have a directory, in order of their pids.
+    pub seen: Vec<Seen>,
+    /// Of these users, how many processes no time was left for.
+    pub left: Vec<(u32, usize)>,
+}
+
 /// The processes that have a directory of this /dev/shm mapped, in order of their pids: this user's
 /// own, or everybody's if it is root. Some may end or execute another program meanwhile: [`open`] says so.
 pub fn published() -> Result<Vec<Seen>, OpenError> {
+    search(None, None).map(|found| found.seen)
+}
+
+/// Looks for the processes that have a directory of this /dev/shm mapped: `user`'s, or everybody's.
+/// Users take turns, until time is over.
+pub fn search(user: Option<u32>, until: Option<Instant>) -> Result<Search, OpenError> {
     let us = Process::find(std::process::id())?;
-    let mut seen = Vec::new();
+    let mut pids = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let Ok(process) = Process::listed(pid, us.namespace) else {
-            continue;
-        };
-        let named = |found: &[Mapping]| found.iter().any(|m| !is_nameless(m.name.as_bytes()));
-        let uid = match mapped(&process) {
-            Ok(found) if named(&found) => match first(Path::new(FOLDER_ROOT), &process, &found) {
-                Ok(directory) => directory.user(),
-                // A container's, with a /dev/shm of its own; or it executes another program by now.
-                Err(OpenError::Elsewhere | OpenError::Inert) => continue,
-                Err(_) => process.uids[0],
-            },
-            // Of those that have one it is to be said that they can't be looked at.
-            Err(OpenError::Foreign | OpenError::Denied(_) | OpenError::TooLong)
-                if process.is_named(&us) =>
-            {
-                process.uids[0]
-            }
-            _ => continue,
-        };
-        let start_time = process.start_time;
-        seen.push(Seen {
-            pid,
-            start_time,
-            uid,
-        });
+        if let Some(owner) = owner(pid, user) {
+            pids.push((owner, Duration::ZERO, (pid, FEW)));
+        }
     }
-    seen.sort_unstable_by_key(|seen| seen.pid);
-    Ok(seen)
+    let mut found = Search::default();
+    let mut folders = Folders::default();
+    let mut turns = Turns::new(pids, until);
+    let Ok(()) = turns.each(|_, _, (pid, most)| {
+        Ok::<_, Infallible>(match seen(pid, most, &us, &mut folders) {
+            Ok(seen) => {
+                let seen = seen.filter(|seen| user.is_none_or(|user| seen.uid == user));
+                found.seen.extend(seen);
+                None
+            }
+            Err(Long) => Some(Again {
+                pause: Duration::ZERO,
+                cost: LINE * procfs::most_mappings() as u32,
+                one: (pid, usize::MAX),
+            }),
+        })
+    });
+    let mut left = BTreeMap::new();
+    for (owner, _) in turns.left() {
+        *left.entry(owner).or_default() += 1;
+    }
+    found.left.extend(left);
+    found.seen.sort_unstable_by_key(|seen| seen.pid);
+    Ok(found)
+}
+
+/// Whose turn a look at `pid` takes; none if it can't be `user`'s. What somebody starts who becomes
+/// another user by it is his own doing.
+fn owner(pid: u32, user: Option<u32>) -> Option<u32> {
+    let owner = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    // (Root's is also what must not be traced.)
+    if user.is_none() && owner != 0 {
+        return Some(owner);
+    }
+    let uids = process::uids(pid).ok()?;
+    let [effective, real, _] = uids;
+    let meant = user.is_none_or(|user| uids.contains(&user));
+    meant.then_some(if effective == 0 { real } else { effective })
+}
+
+/// A process has more mappings than were to be read.
+struct Long;
+
+/// The process `pid`, if it has a directory of this /dev/shm, by the first `most` lines of its
+/// mappings.
+fn seen(pid: u32, most: usize, us: &Process, folders: &mut Folders) -> Result<Option<Seen>, Long> {
+    let Ok(process) = Process::listed(pid, us.namespace) else {
+        return Ok(None);
+    };
+    let named = |found: &Mapped| {
+        let mut all = found.named.iter();
+        all.any(|m| !is_nameless(m.name.as_bytes()))
+    };
+    let [effective, ..] = process.uids;
+    let (uid, steps) = match mapped(&process, most) {
+        Ok(found) if found.cut => return Err(Long),
+        Ok(found) if named(&found) => {
+            match first(Path::new(FOLDER_ROOT), &process, &found.named) {
+                Ok(directory) => (directory.user(), found.lines + directory.slots()),
+                // A container's, with a /dev/shm of its own; or it executes another program by now.
+                Err(OpenError::Elsewhere | OpenError::Inert) => return Ok(None),
+                Err(_) => (effective, found.lines),
+            }
+        }
+        // Of those that have one it is to be said that they can't be looked at.
+        Err(OpenError::Foreign | OpenError::Denied(_) | OpenError::TooLong)
+            if folders.name(&process, us) =>
+        {
+            (effective, 0)
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Seen {
+        pid,
+        start_time: process.start_time,
+        uid,
+        cost: LINE * u32::try_from(steps).unwrap_or(u32::MAX),
+    }))
+}
+
+/// The folders of users, each looked for once: others can make it take long.
+#[derive(Default)]
+struct Folders(BTreeMap<u32, Vec<PathBuf>>);
+
+impl Folders {
+    /// Returns whether a folder of a process's users has a file of its name, as far as that
+    /// concerns `us`: nobody but root asks for others.
+    fn name(&mut self, process: &Process, us: &Process) -> bool {
+        let [own, ..] = us.uids;
+        if own != 0 && !process.uids.contains(&own) {
+            return false;
+        }
+        let name = process.file_name();
+        process.uids.iter().any(|uid| {
+            let folders = self.0.entry(*uid).or_insert_with(|| folders(*uid));
+            let mut paths = folders.iter().map(|folder| folder.join(&name));
+            paths.any(|path| path.symlink_metadata().is_ok())
+        })
+    }
+}
+
+/// A user's folders, no more than there are names that can be foreseen.
+fn folders(uid: u32) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    folder::each(folder::ROOT, uid, |_, folder| {
+        if all.len() < MOST_FOLDERS {
+            all.push(OsStr::from_bytes(folder.path().as_bytes()).into());
+        }
+    });
+    all
 }
 
 impl Process {
@@ -202,74 +325,107 @@ impl Process {
         let (pid, start, namespace) = (self.own_pid, self.start_time, self.namespace);
         format!("{pid}.{start}.{namespace}")
     }
-
-    /// Whether a folder of its user's has a file of its name, as far as that concerns `us`: nobody
-    /// but root asks for others.
-    fn is_named(&self, us: &Self) -> bool {
-        let [own, ..] = us.uids;
-        if own != 0 && !self.uids.contains(&own) {
-            return false;
-        }
-        let name = self.file_name();
-        let mut has = false;
-        let mut uids = self.uids.to_vec();
-        uids.dedup();
-        for uid in uids {
-            folder::each(folder::ROOT, uid, |_, folder| {
-                let path = Path::new(OsStr::from_bytes(folder.path().as_bytes())).join(&name);
-                has |= path.symlink_metadata().is_ok();
-            });
-        }
-        has
-    }
 }
 
 fn is_private(is: &fs::Metadata) -> bool {
     is.is_dir() && is.mode() & 0o077 == 0
 }
 
-/// How many processes there are with a directory in a pid namespace that can't be seen from here,
-/// by their users. None can be hidden from the first namespace.
-pub fn unseen() -> Vec<(u32, usize)> {
-    let Ok(us) = Process::find(std::process::id()) else {
-        return Vec::new();
-    };
-    if us.namespace == ALL_PROCESSES {
-        return Vec::new();
+/// What can't be seen from here.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Unseen {
+    /// Of these users, how many processes with a directory are in other pid namespaces.
+    pub processes: Vec<(u32, usize)>,
+    /// Users of whose names in /dev/shm not all were looked through: they may have more.
+    pub unknown: Vec<u32>,
+}
+
+impl Unseen {
+    /// Returns whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.processes.is_empty() && self.unknown.is_empty()
     }
-    let mut known = std::collections::HashSet::new();
+}
+
+/// How many processes there are with a directory in a pid namespace that can't be seen from here,
+/// by their users: `user`'s, or everybody's, who take turns until time is over. None can be hidden
+/// from the first namespace.
+pub fn unseen(user: Option<u32>, until: Option<Instant>) -> Unseen {
+    match Process::find(std::process::id()) {
+        Ok(us) if us.namespace != ALL_PROCESSES => {
+            unseen_in(Path::new(FOLDER_ROOT), us.namespace, user, until)
+        }
+        _ => Unseen::default(),
+    }
+}
+
+fn unseen_in(root: &Path, ours: u64, user: Option<u32>, until: Option<Instant>) -> Unseen {
+    let (folders, mut unknown) = all_folders(root);
+    let meant = |uid: &u32| user.is_none_or(|user| user == *uid);
+    let folders = folders.into_iter().filter(|(uid, _)| meant(uid));
+    let folders = folders.map(|(uid, folder)| (uid, Duration::ZERO, folder));
+    let known = inner(ours);
+    let mut all: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut turns = Turns::new(folders, until);
+    let Ok(()) = turns.each(|_, uid, folder: PathBuf| {
+        let mut files = fs::read_dir(folder).into_iter().flatten().flatten();
+        let elsewhere = files.by_ref().take(MOST).filter(|file| {
+            let name = file.file_name();
+            let name = name.to_string_lossy();
+            let of = parse_name(&name).filter(|namespace| *namespace != ours);
+            of.is_some() && !known.contains(&*name) && is_written(&file.path())
+        });
+        *all.entry(uid).or_default() += elsewhere.count();
+        unknown.extend(files.next().map(|_| uid));
+        Ok::<_, Infallible>(None)
+    });
+    unknown.extend(turns.left().map(|(uid, _)| uid));
+    unknown.retain(meant);
+    all.retain(|_, sum| *sum > 0);
+    Unseen {
+        processes: all.into_iter().collect(),
+        unknown: unknown.into_iter().collect(),
+    }
+}
+
+/// The names of processes that are in other pid namespaces and can be seen from here.
+fn inner(ours: u64) -> HashSet<String> {
+    let mut known = HashSet::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.parse().ok());
+        let pid = pid.filter(|pid| process::namespace(*pid).is_ok_and(|of| of != ours));
         let process = pid.and_then(|pid| Process::find(pid).ok());
         known.extend(process.map(|p| p.file_name()));
     }
-    // Of each user, how many folders were looked through, and how many processes there are.
-    let mut all: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
-    let folders = fs::read_dir(FOLDER_ROOT).into_iter().flatten().flatten();
-    for folder in folders {
-        let name = folder.file_name();
-        let ours = name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
-        let is = ours.then(|| folder.metadata().ok()).flatten();
-        let Some(is) = is.filter(is_private) else {
-            continue;
-        };
-        let (folders, sum) = all.entry(is.uid()).or_default();
-        *folders += 1;
-        if *folders > MOST_FOLDERS {
+    known
+}
+
+/// All folders in `root`, with their users; and who has so many names there that some are left out.
+fn all_folders(root: &Path) -> (Vec<(u32, PathBuf)>, BTreeSet<u32>) {
+    let (mut found, mut unknown) = (Vec::new(), BTreeSet::new());
+    let mut names: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut entries = fs::read_dir(root).into_iter().flatten().flatten();
+    for entry in entries.by_ref().take(MOST_NAMES) {
+        let Ok(is) = entry.metadata() else { continue };
+        let (all, folders) = names.entry(is.uid()).or_default();
+        *all += 1;
+        let name = entry.file_name();
+        if !name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) || !is_private(&is) {
             continue;
         }
-        let files = fs::read_dir(folder.path()).into_iter().flatten().flatten();
-        let elsewhere = files.take(MOST).filter(|file| {
-            let name = file.file_name();
-            let name = name.to_string_lossy();
-            let of = parse_name(&name).filter(|namespace| *namespace != us.namespace);
-            of.is_some() && !known.contains(&*name) && is_written(&file.path())
-        });
-        *sum += elsewhere.count();
+        *folders += 1;
+        match *folders <= MOST_FOLDERS {
+            true => found.push((is.uid(), entry.path())),
+            false => drop(unknown.insert(is.uid())),
+        }
     }
-    let all = all.into_iter().map(|(uid, (_, sum))| (uid, sum));
-    all.filter(|(_, sum)| *sum > 0).collect()
+    // Whoever has made the most of them is why the others are not looked at.
+    if entries.next().is_some() {
+        let most = names.iter().max_by_key(|(_, (all, _))| *all);
+        unknown.extend(most.map(|(uid, _)| *uid));
+    }
+    (found, unknown)
 }
 
 /// The pid namespace in a file's name, `PID.STARTTIME.NAMESPACE`.

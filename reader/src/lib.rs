@@ -17,11 +17,15 @@ mod newest;
 mod process;
 pub mod procfs;
 mod soon;
+mod turns;
 
 pub use file::{Directory, HeaderView, Inflight, Snapshot};
-pub use find::{kept_free, open, open_in, published, unseen, Seen, FOLDER_ROOT};
+pub use find::{
+    kept_free, open, open_in, published, search, unseen, Search, Seen, Unseen, FOLDER_ROOT,
+};
 pub use process::{Mapping, Process};
 pub use soon::{published_soon, Soon};
+pub use turns::{Again, Turns};
 
 pub use regall_directory::reader::{
     decode, read_slot, Corrupt, Entry, Published, Region, SLOT_WORDS,

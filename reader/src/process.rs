@@ -20,8 +20,8 @@ const CLOCK_TICKS: f64 = 100.0;
 
 /// Bytes of all names of a process's mappings, at the most.
 const LONGEST_NAMES: usize = 8 << 20;
-/// Threads of a process in another pid namespace whose numbers there are looked for.
-const MOST_THREADS: usize = 4096;
+/// Threads of a process that are looked at one by one.
+pub(crate) const MOST_THREADS: usize = 4096;
 
 /// Who a process is; a pid alone can be used again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,23 +78,12 @@ impl Process {
     fn of(pid: u32, namespace: impl Fn(u32) -> Result<u64, OpenError>) -> Result<Self, OpenError> {
         let start_time = start_time(pid)?;
         let status = procfs::text(format!("/proc/{pid}/status"))?;
-        let field = |name: &str| {
-            let line = status.lines().find_map(|l| l.strip_prefix(name));
-            line.map(str::split_ascii_whitespace)
-                .into_iter()
-                .flatten()
-                .filter_map(|n| n.parse::<u32>().ok())
-                .collect::<Vec<_>>()
-        };
-        let [real, effective, saved, ..] = field("Uid:")[..] else {
-            return Err(OpenError::Io(0));
-        };
         Ok(Self {
             pid,
-            own_pid: field("NSpid:").last().copied().unwrap_or(pid),
+            own_pid: field(&status, "NSpid:").last().copied().unwrap_or(pid),
             start_time,
             namespace: namespace(pid)?,
-            uids: [effective, real, saved],
+            uids: uids_in(&status)?,
         })
     }
 
@@ -111,7 +100,13 @@ impl Process {
         }
         // Its first thread may have ended alone, by pthread_exit.
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten();
+        // (More than are looked at are not all on their way out.)
+        let mut left = MOST_THREADS;
         let ending = |task: fs::DirEntry| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
             let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
             let stat = tid.map(|tid: u64| Stat::of_thread(self.pid.into(), tid));
             !stat.is_some_and(|stat| stat.is_ok_and(|stat| !stat.exiting))
@@ -215,7 +210,8 @@ impl Process {
         &self,
         each: &mut impl FnMut(&maps::Line<'_>) -> ControlFlow<()>,
     ) -> io::Result<usize> {
-        for task in fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten() {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten();
+        for task in tasks.take(MOST_THREADS) {
             match self.lines(task.path().join("maps"), each) {
                 Ok(0) | Err(_) => continue,
                 n => return n,
@@ -275,6 +271,25 @@ impl From<maps::Line<'_>> for Mapping {
     }
 }
 
+/// The effective, real and saved uids of `pid`.
+pub(crate) fn uids(pid: u32) -> Result<[u32; 3], OpenError> {
+    uids_in(&procfs::text(format!("/proc/{pid}/status"))?)
+}
+
+fn uids_in(status: &str) -> Result<[u32; 3], OpenError> {
+    match field(status, "Uid:")[..] {
+        [real, effective, saved, ..] => Ok([effective, real, saved]),
+        _ => Err(OpenError::Io(0)),
+    }
+}
+
+/// The numbers of a line of /proc/PID/status.
+fn field(status: &str, name: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|l| l.strip_prefix(name));
+    let words = line.map(str::split_ascii_whitespace).into_iter().flatten();
+    words.filter_map(|n| n.parse().ok()).collect()
+}
+
 /// What is needed of /proc/PID/stat.
 fn stat(pid: u32) -> Result<Stat, OpenError> {
     let read = Stat::of(pid.into());
@@ -290,7 +305,7 @@ pub(crate) fn start_time(pid: u32) -> Result<u64, OpenError> {
 }
 
 /// Inode number of `pid`'s pid namespace.
-fn namespace(pid: u32) -> Result<u64, OpenError> {
+pub(crate) fn namespace(pid: u32) -> Result<u64, OpenError> {
     let link = fs::read_link(format!("/proc/{pid}/ns/pid"));
     if link.is_err() {
         // Of a process that is gone by now the kernel says EACCES.

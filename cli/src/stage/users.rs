@@ -13,13 +13,14 @@ use regall_reader::procfs;
 /// nodes have some that nobody can look at, and that have nothing to do with it.
 pub fn any(copy: &Path) -> bool {
     let uid = rustix::process::geteuid().as_raw();
-    let with_shim = regall_reader::published().unwrap_or_default();
+    let with_shim = regall_reader::search(Some(uid), None).unwrap_or_default();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     let (own, copy) = (std::process::id(), copy.as_os_str().as_bytes());
     pids.any(|pid| {
         let others = pid != own && is_of(pid, uid);
-        others && uses(pid, copy).unwrap_or_else(|| with_shim.iter().any(|seen| seen.pid == pid))
+        others
+            && uses(pid, copy).unwrap_or_else(|| with_shim.seen.iter().any(|seen| seen.pid == pid))
     })
 }
 

@@ -2,18 +2,26 @@
 //! and how fast that changed since the round before.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
 
 use regall_directory::layout::{Call, Counter, CALLS, COUNTERS};
 use regall_documents as documents;
-use regall_reader::{self as reader, OpenError, Seen};
+use regall_reader::{self as reader, OpenError, Seen, Turns};
 
+use crate::answer::Blind;
 use crate::figures::Figures;
 use crate::launched::Launched;
 use crate::look::look_now;
 
 /// Processes of a user's that are looked at: each takes some 20 KiB.
 const MOST_OF_A_USER: usize = 2048;
+/// So long processes are searched for before those that were found are looked at.
+const SEARCH: Duration = Duration::from_secs(1);
+/// ... and so long for those that can't be seen.
+const UNSEEN: Duration = Duration::from_millis(250);
+/// So long a round may take. (With `--once` there are two.)
+const ROUND: Duration = Duration::from_millis(2500);
 
 /// A process, whatever other one gets its pid: pid and start time.
 pub type Id = (u32, u64);
@@ -46,19 +54,26 @@ pub struct Round {
     pub samples: Vec<Sample>,
     /// Processes that could not be looked at, and why.
     pub blind: Vec<(Seen, OpenError)>,
-    /// Of these users, how many more processes can't be seen from here.
-    pub unseen: Vec<(u32, usize)>,
+    /// Those that nothing was looked at of.
+    pub unreached: Blind,
     /// Of these users, how many more there are than are looked at.
     pub more: Vec<(u32, usize)>,
 }
 
 impl Round {
-    /// Names the users that have more processes than are looked at.
-    pub fn more(&self) -> impl Iterator<Item = String> + '_ {
-        let all = self.more.iter();
-        all.map(|(uid, n)| {
+    /// Names the users of whom processes were not looked at.
+    pub fn unreached(&self) -> Vec<String> {
+        let more = |(uid, n): &(u32, usize)| {
             format!("user {uid}: {n} more than {MOST_OF_A_USER} processes: not looked at")
-        })
+        };
+        let mut all = self.unreached.lines();
+        all.extend(self.more.iter().map(more));
+        all
+    }
+
+    /// Returns whether all processes were looked at.
+    pub fn is_whole(&self) -> bool {
+        self.blind.is_empty() && self.unreached.is_empty() && self.more.is_empty()
     }
 }
 
@@ -87,56 +102,66 @@ impl Sampler {
     /// Looks at all processes that may be looked at. Those that end meanwhile, or
     /// that execute something without the shim, are not there.
     pub fn round(&mut self) -> Result<Round, OpenError> {
-        let mut round = Round {
-            unseen: reader::unseen(),
-            ..Round::default()
-        };
+        let began = Instant::now();
+        let search = reader::search(None, Some(began + SEARCH))?;
+        let mut round = Round::default();
+        round.unreached.unseen = reader::unseen(None, Some(began + SEARCH + UNSEEN));
+        let mut left: BTreeMap<_, _> = search.left.into_iter().collect();
         let mut now = HashMap::new();
         let mut counts = BTreeMap::new();
-        for seen in reader::published()? {
-            let count: &mut usize = counts.entry(seen.uid).or_default();
+        let all = search.seen.into_iter();
+        let all = all.map(|seen| (seen.uid, seen.cost, seen));
+        let mut turns = Turns::new(all, Some(began + ROUND));
+        let Ok(()) = turns.each(|_, user, seen| {
+            let count: &mut usize = counts.entry(user).or_default();
             *count += 1;
-            if *count > MOST_OF_A_USER {
-                continue;
+            if *count <= MOST_OF_A_USER {
+                self.look(seen, &mut round, &mut now);
             }
-            let pid = seen.pid;
-            let look = look_now(pid);
-            let launched = Launched::of(pid);
-            if !seen.alive() {
-                continue;
-            }
-            let look = match look {
-                Ok(look) => look,
-                Err(OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished) => {
-                    continue
-                }
-                Err(e) => {
-                    round.blind.push((seen, e));
-                    continue;
-                }
-            };
-            let id = (pid, look.start_time);
-            let this = Before {
-                at: Instant::now(),
-                image: look.header.image,
-                calls: look.header.calls,
-                counters: look.header.counters,
-            };
-            let rates = self.before.get(&id).and_then(|b| b.rates(&this));
-            now.insert(id, this);
-            round.samples.push(Sample {
-                figures: Figures::of(pid, &look),
-                start_time: look.start_time,
-                launched,
-                rates,
-            });
+            Ok::<_, Infallible>(None)
+        });
+        for (user, _) in turns.left() {
+            *left.entry(user).or_default() += 1;
         }
+        round.unreached.left = left.into_iter().collect();
+        round.samples.sort_unstable_by_key(|s| s.figures.pid);
+        round.blind.sort_unstable_by_key(|(seen, _)| seen.pid);
         self.before = now;
         let more = counts
             .into_iter()
             .map(|(uid, count)| (uid, count.saturating_sub(MOST_OF_A_USER)));
         round.more = more.filter(|(_, more)| *more > 0).collect();
         Ok(round)
+    }
+
+    /// Looks at one process.
+    fn look(&self, seen: Seen, round: &mut Round, now: &mut HashMap<Id, Before>) {
+        let pid = seen.pid;
+        let look = look_now(pid);
+        let launched = Launched::of(pid);
+        if !seen.alive() {
+            return;
+        }
+        let look = match look {
+            Ok(look) => look,
+            Err(OpenError::NoSuchProcess | OpenError::Inert | OpenError::Unpublished) => return,
+            Err(e) => return round.blind.push((seen, e)),
+        };
+        let id = (pid, look.start_time);
+        let this = Before {
+            at: Instant::now(),
+            image: look.header.image,
+            calls: look.header.calls,
+            counters: look.header.counters,
+        };
+        let rates = self.before.get(&id).and_then(|b| b.rates(&this));
+        now.insert(id, this);
+        round.samples.push(Sample {
+            figures: Figures::of(pid, &look),
+            start_time: look.start_time,
+            launched,
+            rates,
+        });
     }
 }
 
@@ -256,7 +281,6 @@ pub mod fixtures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn rates_are_of_the_time_between_two_looks() {

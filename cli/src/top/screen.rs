@@ -10,7 +10,6 @@ use super::app::{App, View};
 use super::column::{Column, Layout};
 use super::detail;
 use super::sample::Sample;
-use crate::answer::not_seen;
 use crate::units;
 
 /// How things look; without colour by weight and reversal alone.
@@ -154,9 +153,7 @@ fn status(app: &App) -> Line<'static> {
         };
         parts.push(format!("can't look at {pid}{others}: {why}"));
     }
-    let unseen = app.round.unseen.iter();
-    parts.extend(unseen.map(|(uid, n)| not_seen(*uid, *n)));
-    parts.extend(app.round.more());
+    parts.extend(app.round.unreached());
     Line::raw(parts.join("; "))
 }
 
@@ -244,10 +241,11 @@ mod tests {
     use super::super::app::Choice;
     use super::super::sample::{fixtures::sample, Round};
     use super::*;
+    use crate::answer::Blind;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent};
     use ratatui::Terminal;
-    use regall_reader::{OpenError, Seen};
+    use regall_reader::{OpenError, Seen, Unseen};
     use std::time::Duration;
 
     fn app(processes: u32) -> App {
@@ -338,6 +336,7 @@ mod tests {
             pid,
             start_time: 1,
             uid: 7,
+            cost: Duration::ZERO,
         };
         let blind = |pid, why| (seen(pid), why);
         let mut app = app(0);
@@ -345,14 +344,22 @@ mod tests {
         app.take(Round {
             samples: vec![sample(1, "/bin/app", 1)],
             blind: vec![blind(7, OpenError::Foreign), blind(8, OpenError::Inert)],
-            unseen: vec![(1000, 3)],
+            unreached: Blind {
+                unseen: Unseen {
+                    processes: vec![(1000, 3)],
+                    unknown: vec![1002],
+                },
+                left: vec![(1003, 1)],
+            },
             more: vec![(1001, 4)],
         });
-        let seen = picture(&mut app, 320, 24);
+        let seen = picture(&mut app, 500, 24);
         for part in [
             "can't look at 7 and 1 more: permission",
             "user 1000: 3 more processes in pid namespaces",
             "user 1001: 4 more than 2048 processes: not looked at",
+            "user 1002: not all names",
+            "user 1003: 1 more process: not looked at",
         ] {
             assert!(seen[1].contains(part), "{}", seen[1]);
         }
