@@ -3,6 +3,7 @@
 
 mod advice;
 mod alike;
+mod columns;
 mod distinct;
 mod gather;
 mod job;
@@ -18,9 +19,10 @@ use regall_documents as documents;
 
 use crate::table::table;
 use crate::{complain, files, print_json, units, FAILED};
+use columns::Values;
 use gather::Gathered;
 pub use gather::PATTERN;
-use job::{Job, Values};
+use job::Job;
 
 pub const EXIT_CODES: &str = after_help!(
     "The files are those of REGALL_STATS_FILE; in one folder for \

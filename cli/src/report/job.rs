@@ -2,11 +2,12 @@
 //! many is kept once, and a figure is eight bytes a process, or none while all have the same. So
 //! 100,000 ranks fit where their documents would not.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use anyhow::{bail, Context};
 use regall_documents::{self as documents, Column, Kind, Known, Merged};
 
+use super::columns::{Figures, Values};
 use super::distinct::Distinct;
 use super::kind::plain;
 use super::others::{Others, TOO_MUCH_TEXT};
@@ -18,9 +19,6 @@ const MOST: u64 = 1 << 24;
 const MOST_OF_OTHERS: u64 = 1 << 16;
 /// More settings or kinds of calls than that no version has.
 const MOST_WORDS: usize = 256;
-/// More figures than that no version has.
-const MOST_FIGURES: usize = 256;
-
 /// What tells processes apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Who {
@@ -219,7 +217,7 @@ impl Job {
             Some(same) => Column::Same(same),
             None => Column::Each(self.ranks.iter().map(|n| column.get(*n as usize)).collect()),
         };
-        let figures = self.figures.all.iter();
+        let figures = self.figures.iter();
         Merged {
             version: documents::VERSION,
             merged: self.ranks.len() as u64,
@@ -301,7 +299,7 @@ impl Job {
 
     /// The names in a group, in the order in which they came.
     pub fn names(&self, group: &str) -> Vec<String> {
-        let all = self.figures.all.iter();
+        let all = self.figures.iter();
         let of = |name: &String| {
             let (g, key) = super::group(name);
             (g == group).then(|| key.to_string())
@@ -350,97 +348,6 @@ fn version(version: u32) -> anyhow::Result<()> {
         bail!("statistics of another version ({version}): read them with the regall of that one");
     }
     Ok(())
-}
-
-/// The figures of all processes, by name.
-#[derive(Default)]
-struct Figures {
-    all: Vec<(String, Values)>,
-    /// By group, and the name in it.
-    places: HashMap<String, HashMap<String, Option<usize>>>,
-}
-
-impl Figures {
-    /// Whether there is a place for such a figure.
-    fn set(&mut self, group: &str, name: &str, at: usize, value: Known) -> bool {
-        let known = self.places.get(group).and_then(|names| names.get(name));
-        let place = match known {
-            Some(place) => *place,
-            None => self.new_place(group, name),
-        };
-        let column = place.and_then(|n| self.all.get_mut(n));
-        column.map(|(_, column)| column.set(at, value)).is_some()
-    }
-
-    /// A new figure; none if it has no name that can be printed, or nobody has so many.
-    fn new_place(&mut self, group: &str, name: &str) -> Option<usize> {
-        let good = |b: u8| b.is_ascii_alphanumeric() || b"_-:".contains(&b);
-        let plain = name.len() < 64 && name.bytes().all(good);
-        if !plain || self.all.len() >= MOST_FIGURES {
-            return None;
-        }
-        let place = self.all.len();
-        let full = if group.is_empty() {
-            name.into()
-        } else {
-            format!("{group}.{name}")
-        };
-        self.all.push((full, Values::default()));
-        let names = self.places.entry(group.to_string()).or_default();
-        names.insert(name.to_string(), Some(place));
-        Some(place)
-    }
-
-    fn get(&self, group: &str, name: &str) -> Option<&Values> {
-        let place = (*self.places.get(group)?.get(name)?)?;
-        self.all.get(place).map(|(_, values)| values)
-    }
-}
-
-/// One figure of all processes, by their places; 0 where nothing was said.
-#[derive(Default)]
-pub struct Values {
-    /// What the first `upto` have, while all have the same.
-    same: Option<Known>,
-    upto: usize,
-    each: Vec<Known>,
-}
-
-impl Values {
-    const NOTHING: Known = Known::ZERO;
-
-    /// Places come in ascending order.
-    fn set(&mut self, at: usize, value: Known) {
-        if self.each.is_empty() {
-            let skipped = self.upto < at;
-            let same = self
-                .same
-                .unwrap_or(if skipped { Self::NOTHING } else { value });
-            if same == value && (!skipped || value == Self::NOTHING) {
-                (self.same, self.upto) = (Some(same), at + 1);
-                return;
-            }
-            self.each = vec![same; self.upto];
-        }
-        self.each.resize(at, Self::NOTHING);
-        self.each.push(value);
-    }
-
-    /// What a process has.
-    pub fn get(&self, at: usize) -> Known {
-        match self.each.is_empty() {
-            true if at < self.upto => self.same.unwrap_or(Self::NOTHING),
-            true => Self::NOTHING,
-            false => self.each.get(at).copied().unwrap_or(Self::NOTHING),
-        }
-    }
-
-    /// What all of `count` have, if that is the same.
-    fn same(&self, count: usize) -> Option<Known> {
-        let same = self.same.unwrap_or(Self::NOTHING);
-        let all = self.upto >= count || same == Self::NOTHING;
-        (self.each.is_empty() && all).then_some(same)
-    }
 }
 
 #[cfg(test)]
@@ -508,32 +415,6 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_was_set() {
-        let lists: [&[(usize, u64)]; 7] = [
-            &[],
-            &[(0, 7), (1, 7), (2, 7)],
-            &[(0, 7), (1, 7), (2, 8), (3, 7)],
-            &[(2, 0), (5, 0)],
-            &[(2, 7), (5, 7)],
-            &[(0, 7), (4, 7)],
-            &[(0, 0), (4, 7), (5, 0)],
-        ];
-        for list in lists {
-            let mut values = Values::default();
-            list.iter().for_each(|(at, n)| values.set(*at, (*n).into()));
-            let expected: Vec<_> = (0..8)
-                .map(|at| list.iter().find(|(n, _)| *n == at).map_or(0, |(_, v)| *v))
-                .collect();
-            let got: Vec<_> = (0..8).filter_map(|at| values.get(at).get()).collect();
-            assert_eq!(got, expected, "{list:?}");
-            let same = expected.iter().all(|n| *n == expected[0]);
-            if let Some(value) = values.same(8) {
-                assert!(same && value.get() == Some(expected[0]), "{list:?}");
-            }
-        }
-    }
-
-    #[test]
     fn what_is_merged_is_what_was_told() {
         let told = |rank: u64| {
             let mut p = process(Some(rank), rank, false);
@@ -568,6 +449,22 @@ mod tests {
         }
         assert_eq!(tree.value(0, "bytes.state.x"), None);
         assert!(tree.missing().is_empty());
+    }
+
+    /// Whoever writes files with names of his own takes no place of a figure's.
+    #[test]
+    fn names_that_nobody_knows_push_out_none() {
+        let mut junk = process(Some(0), 1, false);
+        junk.counters = (0..10_000).map(|n| (format!("x{n}"), n)).collect();
+        junk.bytes.reason = (0..10_000).map(|n| (format!("refused:{n}"), n)).collect();
+        let mut real = process(Some(1), 2, false);
+        real.counters.insert("served".into(), 5);
+        real.bytes.reason.insert("refused:12".into(), 6);
+        let job = job(vec![junk, real]);
+        assert!(job.names("counters").len() < 200);
+        for (name, value) in [("counters.served", 5), ("bytes.reason.refused:12", 6)] {
+            assert_eq!(job.value(1, name), Some(value), "{name}");
+        }
     }
 
     #[test]
