@@ -62,10 +62,6 @@ fn at(pattern: &[u8]) -> Result<Fd, Errno> {
 fn on_this_node(name: &names::Job) -> Result<Fd, Errno> {
     let uid = sys::geteuid();
     let me = Identity::own()?;
-    let (_, which) = folder::own(uid)?;
-    let (mut path, statistics) = (which.path(), core::str::from_utf8(names::STATISTICS));
-    let _ = write!(path, "/{}", statistics.unwrap_or_default());
-    let inside = folder::open(path.as_cstr().ok_or(Errno::INVAL)?, uid)?;
     let mut file: Text<192> = match name.as_bytes() {
         [] => with_names(b"%j,%r,"),
         name => {
@@ -79,7 +75,13 @@ fn on_this_node(name: &names::Job) -> Result<Fd, Errno> {
     let _ = write!(file, "{}.{}.{}", me.pid, me.start, me.namespace);
     let how = libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = file.as_cstr().ok_or(Errno::INVAL)?;
-    Fd::open_in(&inside, file, libc::O_WRONLY | how, 0o600)
+    folder::in_own(folder::ROOT, uid, |_, which| {
+        let mut path = which.path();
+        path.push(b"/");
+        path.push(names::STATISTICS);
+        let inside = folder::open(path.as_cstr().ok_or(Errno::INVAL)?, uid)?;
+        Fd::open_in(&inside, file, libc::O_WRONLY | how, 0o600)
+    })
 }
 
 /// Text on its way to a file.

@@ -200,24 +200,18 @@ impl Store {
         Ok(base)
     }
 
-    /// Makes the file, and says whether there was one of that name. A folder whose name is random
-    /// may go before there is something in it: then another is made.
+    /// Makes the file, and says whether there was one of that name.
     fn file_in_folder(&mut self, me: &Identity) -> Result<(Fd, Fd, bool), Errno> {
-        let mut tries = 0..8;
-        loop {
-            let (folder, which) = folder::own(self.uid)?;
+        folder::in_own(folder::ROOT, self.uid, |folder, which| {
             self.folder = which;
             OWN.store(which.n, Relaxed);
             sweep::all(&folder, me);
             if which.is_random() {
                 sweep::others(which, me);
             }
-            let made = create_exclusive(&folder, self.name.as_cstr().ok_or(Errno::INVAL)?);
-            match made.map(|(fd, another)| (folder, fd, another)) {
-                Err(Errno::NOENT) if which.is_random() && tries.next().is_some() => (),
-                made => return made,
-            }
-        }
+            let name = self.name.as_cstr().ok_or(Errno::INVAL)?;
+            create_exclusive(&folder, name).map(|(fd, another)| (folder, fd, another))
+        })
     }
 
     fn folder(&self) -> Result<Fd, Errno> {

@@ -152,3 +152,35 @@ fn a_folder_whose_names_are_taken_has_another() {
     taken.run(&mut command).must_succeed();
     assert_eq!(taken.own(), [""; 0].map(PathBuf::from), "it stays for ever");
 }
+
+/// Folders with random names go with the last that is in them, whoever is about to put something
+/// there.
+#[test]
+fn who_comes_while_another_clears_finds_a_folder() {
+    if !is_root() {
+        return;
+    }
+    let taken = Taken::of(FIRST_USER + 15);
+    let stage = |arguments: &[&str]| {
+        let done = taken.run(Command::new(build::regall()).arg("stage").args(arguments));
+        assert_eq!(done.stderr, "", "{arguments:?}: {}", done.end());
+    };
+    let program = || {
+        let mut command = Command::new("true");
+        Mode::Auto.apply(&mut command);
+        let done = taken.run(command.env("REGALL_STATS_FILE", "node:some"));
+        assert_eq!((done.end().as_str(), done.stderr.as_str()), ("exit 0", ""));
+        // What a merge does at its end.
+        for folder in taken.own() {
+            let _ = fs::remove_dir_all(folder.join("statistics"));
+            let _ = fs::remove_dir(folder);
+        }
+    };
+    let (clears, stages) = (|| stage(&["--remove"]), || stage(&[]));
+    let loops: [&(dyn Fn() + Sync); 4] = [&clears, &stages, &stages, &program];
+    std::thread::scope(|scope| {
+        for one in loops {
+            scope.spawn(move || (0..15).for_each(|_| one()));
+        }
+    });
+}

@@ -134,6 +134,23 @@ pub fn own_below(root: &CStr, uid: u32) -> Result<(Fd, Folder)> {
     Err(Errno::PERM)
 }
 
+/// Calls `make` with this user's folder in `root`, made if need be. One whose name is random may go
+/// before there is something in it: then it is called with another.
+pub fn in_own<T>(
+    root: &CStr,
+    uid: u32,
+    mut make: impl FnMut(Fd, Folder) -> Result<T>,
+) -> Result<T> {
+    let mut tries = 0..TRIES;
+    loop {
+        let made = own_below(root, uid).and_then(|(fd, folder)| make(fd, folder));
+        match made {
+            Err(Errno::NOENT) if tries.next().is_some() => (),
+            made => return made,
+        }
+    }
+}
+
 /// Returns whether an error of [`open_existing`] says that somebody else has the name.
 fn is_others(e: Errno) -> bool {
     matches!(

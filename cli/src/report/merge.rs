@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ impl Lock {
                 .open(&path)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // Who had it before may have removed its name.
-                Ok(()) if is_named(&file, &path) => {
+                Ok(()) if files::is_named(&file, &path) => {
                     return Ok(Self {
                         path,
                         file: Some(file),
@@ -72,12 +72,6 @@ impl Lock {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-fn is_named(file: &File, path: &Path) -> bool {
-    let of = |m: fs::Metadata| (m.dev(), m.ino());
-    let named = fs::symlink_metadata(path).map(of);
-    matches!((file.metadata().map(of), named), (Ok(a), Ok(b)) if a == b)
 }
 
 impl Drop for Lock {
@@ -226,10 +220,12 @@ impl Place {
         });
     }
 
-    /// Whether processes of this job, and with this name, still run on this node with the shim on.
+    /// Whether processes of this user's job, and with this name, still run on this node with the
+    /// shim on. (Any other user's may say that they are the job's.)
     pub fn others_run(&self) -> bool {
-        let all = regall_reader::published().unwrap_or_default();
+        let all = regall_reader::search(Some(self.uid), None).unwrap_or_default();
         let mut jobs = all
+            .seen
             .iter()
             .filter(|seen| regall_reader::open(seen.pid).is_ok())
             .map(|seen| Launched::of(seen.pid));

@@ -15,6 +15,7 @@ use rustix::fs::{flock, statvfs, FlockOperation, StatVfs, StatVfsMountFlags};
 use rustix::process::geteuid;
 
 use super::users;
+use crate::files;
 use crate::library::is_copy;
 
 /// Where a node has memory or a disk of its own.
@@ -25,39 +26,62 @@ const INSIDE: &str = "library";
 const LOCK: &str = ".lock";
 /// So long somebody else's copying is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// So often a copy is made, or found.
+const TRIES: usize = 8;
 /// So long a job that has staged it may take to start its ranks.
 const LEASE: Duration = Duration::from_secs(600);
 
-/// The path of the copy of `library`, made if need be, and a descriptor that keeps it.
+/// The path of the copy of `library`, made if need be, and a descriptor that keeps it. Who clears
+/// at the same time may have taken the folder away, or the copy: then there is another try.
 pub fn staged(library: &Path, lease: Option<&str>) -> anyhow::Result<(PathBuf, File)> {
-    let folder = own()?;
     let is = fs::metadata(library).with_context(|| library.display().to_string())?;
     // Who comes later opens nothing where the library is: this name is of what stat says.
     let (dev, ino, size) = (is.dev(), is.ino(), is.size());
     let note = format!("from,{dev}.{ino}.{size}.{}.{}", is.mtime(), is.mtime_nsec());
-    let mut found = noted(&folder, &note)?;
+    for _ in 0..TRIES {
+        match staged_in(&own()?, library, &note, lease) {
+            Ok(Some(copy)) => return Ok(copy),
+            Err(e) if !is_missing(&e) => return Err(e),
+            Ok(None) | Err(_) => (),
+        }
+    }
+    bail!("the copy was removed at once")
+}
+
+/// Whether an error says that a file is not there.
+fn is_missing(error: &anyhow::Error) -> bool {
+    let error = error.root_cause().downcast_ref::<io::Error>();
+    error.is_some_and(|e| e.kind() == ErrorKind::NotFound)
+}
+
+fn staged_in(
+    folder: &Path,
+    library: &Path,
+    note: &str,
+    lease: Option<&str>,
+) -> anyhow::Result<Option<(PathBuf, File)>> {
+    let mut found = noted(folder, note)?;
     if found.is_none() {
         let _lock = locked(&folder.join(LOCK))?;
         // Another one may have copied it meanwhile.
-        found = noted(&folder, &note)?;
+        found = noted(folder, note)?;
         if found.is_none() {
-            copy(library, &folder, &note)?;
-            found = noted(&folder, &note)?;
+            copy(library, folder, note)?;
+            found = noted(folder, note)?;
         }
     }
-    let (path, held) = found.context("the copy was removed at once")?;
-    if let Some(lease) = lease {
+    if let (Some((path, _)), Some(lease)) = (&found, lease) {
         OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
-            .open(folder.join(leased(&path, lease)?))?
+            .open(folder.join(leased(path, lease)?))?
             // Its age counts.
             .write_all(b".")?;
     }
-    Ok((path, held))
+    Ok(found)
 }
 
 /// The file that says that a job is about to use a copy.
@@ -89,11 +113,11 @@ fn own() -> anyhow::Result<PathBuf> {
 /// A folder that is there, ours, and nobody else's to enter. Nobody but us can then put another
 /// in its place: its parent is ours, or sticky.
 fn own_below(root: &CStr, uid: u32) -> Result<PathBuf, Errno> {
-    let (_, user) = folder::own_below(root, uid)?;
-    let inside = inside(user, root);
-    let path = CString::new(inside.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    folder::open(&path, uid)?;
-    Ok(inside)
+    folder::in_own(root, uid, |_, user| {
+        let inside = inside(user, root);
+        let path = CString::new(inside.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+        folder::open(&path, uid).map(|_| inside)
+    })
 }
 
 /// The path of the copies' folder.
@@ -177,15 +201,19 @@ fn hash(text: &[u8]) -> u128 {
 fn locked(path: &Path) -> anyhow::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let began = Instant::now();
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if began.elapsed() > PATIENCE {
-            break;
+    loop {
+        let file = options.open(path)?;
+        let held = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // (Who had it before may have removed its name.)
+        if held && files::is_named(&file, path) || began.elapsed() > PATIENCE {
+            return Ok(file);
         }
-        std::thread::sleep(Duration::from_millis(5));
+        if !held {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
-    Ok(file)
 }
 
 /// Removes copies that nobody uses, on all places where they may be; `lease` is over. Whether one
@@ -202,20 +230,22 @@ pub fn clear(lease: Option<&str>) -> anyhow::Result<bool> {
             if folder::open_existing(&path, uid).is_err() {
                 continue;
             }
-            let used = clear_one(&folder, lease)?;
-            left |= used;
-            if user.is_random() && !used {
-                let _ = fs::remove_file(folder.join(LOCK));
-                let _ = fs::remove_dir(folder);
-                user.leave(root);
+            match clear_one(&folder, user.is_random(), lease) {
+                Ok(used) => left |= used,
+                // Another one has cleared it.
+                Err(e) if is_missing(&e) => (),
+                Err(e) => return Err(e),
             }
+            user.leave(root);
         }
     }
     Ok(left)
 }
 
-fn clear_one(folder: &Path, lease: Option<&str>) -> anyhow::Result<bool> {
-    let _lock = locked(&folder.join(LOCK))?;
+/// Clears a folder; one that `goes` is removed with the last that is in it.
+fn clear_one(folder: &Path, goes: bool, lease: Option<&str>) -> anyhow::Result<bool> {
+    let lock = folder.join(LOCK);
+    let _held = locked(&lock)?;
     let names = fs::read_dir(folder)?.flatten();
     let names: Vec<_> = names
         .filter_map(|e| e.file_name().into_string().ok())
@@ -238,6 +268,10 @@ fn clear_one(folder: &Path, lease: Option<&str>) -> anyhow::Result<bool> {
         if fs::metadata(folder.join(name)).is_err() {
             let _ = fs::remove_file(folder.join(name));
         }
+    }
+    if goes && !left {
+        // (While it is held: who waits for it looks whether it has its name.)
+        let _ = (fs::remove_file(lock), fs::remove_dir(folder));
     }
     Ok(left)
 }
