@@ -392,14 +392,13 @@ fn place(slots: &[Slot], address: u64) -> f64 {
 /// Text as XML takes it; characters that it does not take as `?`.
 fn escape(text: &str) -> String {
     let mut out = String::new();
-    for c in text.chars() {
+    for c in units::printable(text).chars() {
         match c {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
             '\u{fffe}' | '\u{ffff}' => out.push('?'),
-            c if c.is_control() => out.push('?'),
             c => out.push(c),
         }
     }
@@ -478,10 +477,10 @@ mod tests {
     #[test]
     fn text_is_escaped() {
         let mut all = several();
-        all[0].0.name = "</text><script>\"&\u{7}\u{ffff}".to_string();
+        all[0].0.name = "</text><script>\"&\u{7}\u{202e}\u{ffff}".to_string();
         let svg = svg(&all, Vec::new());
         assert!(!svg.contains("<script") && !svg.contains("<a&"));
-        assert!(svg.contains("&lt;/text&gt;&lt;script&gt;&quot;&amp;??"));
+        assert!(svg.contains("&lt;/text&gt;&lt;script&gt;&quot;&amp;???"));
         assert!(svg.contains("/bin/&lt;a&amp;b&gt;?"));
         assert!(svg.chars().all(|c| c == '\n' || !c.is_control()));
     }

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use regall_reader::procfs;
+
 /// The memory that may be written to swap space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Swap {
@@ -28,7 +30,7 @@ impl Swap {
         if !space.ok()? {
             return Some(Self::None);
         }
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup"));
+        let groups = procfs::text(format!("/proc/{pid}/cgroup"));
         match groups.is_ok_and(|text| may_not(&text, Path::new("/sys/fs/cgroup"))) {
             true => Some(Self::Shared),
             false => Some(Self::All),

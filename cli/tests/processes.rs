@@ -156,7 +156,7 @@ fn the_script_takes_no_file_for_the_kernels_page() {
     let folder = std::env::temp_dir().join(format!("regall-script.{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let (program, nothing) = (
-        folder.join("\u{1b}[31m\u{9b}a [uprobes]"),
+        folder.join("\u{1b}[31m\u{9b}\u{202e}a [uprobes]"),
         folder.join("regall"),
     );
     std::fs::copy("/bin/sleep", &program).unwrap();
@@ -174,11 +174,38 @@ fn the_script_takes_no_file_for_the_kernels_page() {
     let out = out.unwrap();
     let said = common::text(&out);
     assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(said.contains("/?[31m?a [uprobes]\n"), "{said:?}");
+    assert!(said.contains("/?[31m?????a [uprobes]\n"), "{said:?}");
     assert!(
-        said.chars().all(|c| c == '\n' || !c.is_control()),
+        said.chars().all(|c| c == '\n' || !c.is_ascii_control()),
         "{said:?}"
     );
+}
+
+/// What a process maps can have names that fill a disk.
+#[test]
+fn the_script_has_a_bound_for_names() {
+    let folder = std::env::temp_dir().join(format!("regall-names.{}", std::process::id()));
+    let deep = (0..15).fold(folder.clone(), |path, _| path.join("n".repeat(240)));
+    std::fs::create_dir_all(&deep).unwrap();
+    std::fs::write(deep.join("file"), [0; 4096]).unwrap();
+    let file = std::fs::File::open(deep.join("file")).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    for _ in 0..19_000 {
+        // SAFETY: a new mapping, which nobody uses.
+        let at = unsafe {
+            let none = std::ptr::null_mut();
+            libc::mmap(none, 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+    }
+    let mut look = Command::new(common::script());
+    let us = std::process::id().to_string();
+    let out = look.arg(us).arg("true").output();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let out = out.unwrap();
+    let said = common::text(&out);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("longer names than are looked at"), "{said}");
 }
 
 #[test]

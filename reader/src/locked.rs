@@ -8,6 +8,7 @@ use std::path::Path;
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 
+use crate::process::MOST_THREADS;
 use crate::{procfs, Mapping, OpenError, Process};
 
 /// Lines that smaps has for a mapping, at the most.
@@ -41,7 +42,9 @@ impl Process {
         let own = format!("/proc/{}", self.pid);
         let of_threads = || {
             let tasks = fs::read_dir(format!("{own}/task")).ok()?.flatten();
-            let mut told = tasks.map(|task| in_folder(task.path().to_str()?));
+            let mut told = tasks
+                .take(MOST_THREADS)
+                .map(|task| in_folder(task.path().to_str()?));
             told.find_map(|told| told)
         };
         let told = in_folder(&own).or_else(of_threads);
