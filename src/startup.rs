@@ -20,7 +20,7 @@ use crate::registrar::pin;
 use crate::rights;
 use crate::stats;
 use crate::store::write_text;
-use crate::sys::{self, file, time};
+use crate::sys::{self, file, lasting, mappings, time};
 use crate::text::{Lossy, Text};
 use crate::track::{self, anew, flight, fork, kept, whole};
 use core::fmt::Write;
@@ -178,6 +178,7 @@ fn read_settings(env: Environment) -> bool {
 #[inline(never)]
 fn start(env: Environment) {
     sys::own_memory();
+    lasting::keep(mappings::is_live);
     track::filters::init();
     regall_bridge::lock::in_process();
     rights::init();

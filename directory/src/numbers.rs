@@ -71,8 +71,25 @@ macro_rules! by_number {
 
 static CALLS: [Option<Call>; NUMBERS] = by_number!(None, |row| Some(row.call));
 
+/// Calls that give a number back to the kernel, which may be that of a descriptor of the shim's. They
+/// change no memory, and are not counted.
+const DESCRIPTORS: [libc::c_long; 4] = [
+    raw::SYS_close,
+    raw::SYS_dup2,
+    raw::SYS_dup3,
+    raw::SYS_close_range,
+];
+
 /// What a trampoline does with each number: one of the constants above.
-pub static CLASS: [u8; NUMBERS] = by_number!(PASS, |row| row.class);
+pub static CLASS: [u8; NUMBERS] = {
+    let mut table = by_number!(PASS, |row| row.class);
+    let mut n = 0;
+    while n < DESCRIPTORS.len() {
+        table[DESCRIPTORS[n] as usize] = HOOK;
+        n += 1;
+    }
+    table
+};
 
 /// The tracked call with number `nr`.
 #[inline]
@@ -125,5 +142,6 @@ mod tests {
         assert_eq!(CLASS[libc::SYS_clone3 as usize], CLONE3);
         assert_eq!(CLASS[libc::SYS_fork as usize], HOOK);
         assert_eq!(CLASS[libc::SYS_read as usize], PASS);
+        assert_eq!(CLASS[libc::SYS_close as usize], HOOK);
     }
 }

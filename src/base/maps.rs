@@ -1,8 +1,7 @@
 //! The kernel's list of this process's mappings: line by line, or by address.
 
-use crate::sys::file::Fd;
-use crate::sys::mappings::{Mapping, Wanted};
-use crate::sys::{shm_bytes, Result, Undisturbed};
+use crate::sys::mappings::{List, Mapping, Wanted};
+use crate::sys::{shm_bytes, Result};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::maps::{each_line, Line};
 use regall_directory::vocab::Prot;
@@ -12,21 +11,15 @@ use regall_directory::vocab::Prot;
 pub const BUFFER_BYTES: usize = 6144;
 
 /// The kernel's list of this process's mappings, to be gone through.
-pub struct Mappings {
-    fd: Fd,
-    /// A handler that jumps away would leave it open.
-    _undisturbed: Undisturbed,
-}
+pub struct Mappings(List);
 
 impl Mappings {
-    /// Opens the list.
+    /// The list.
     ///
     /// # Errors
     /// open(2)'s.
     pub fn open() -> Result<Self> {
-        let _undisturbed = Undisturbed::new();
-        let fd = Fd::open_maps()?;
-        Ok(Self { fd, _undisturbed })
+        List::open().map(Self)
     }
 
     /// Calls `each` with every mapping, in their order, until it says false.
@@ -36,7 +29,7 @@ impl Mappings {
     pub fn each(&self, buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
         let mut at = 0;
         let read = |room: &mut [u8]| {
-            let n = self.fd.read_at(room, at)?;
+            let n = self.0.read_at(room, at)?;
             at += n as u64;
             Ok(n)
         };
@@ -58,9 +51,9 @@ impl Mappings {
     ) -> Result<()> {
         let mut from = addr;
         loop {
-            let next = match self.fd.mapping_from(from, wanted, buffer) {
+            let next = match self.0.query(from, wanted, buffer) {
                 Err(_) if from == addr => break,
-                next => next?,
+                next => next?.map(|next| next.mapping(buffer)),
             };
             match next.as_ref().and_then(line_of) {
                 Some(line) if each(&line) => from = line.range.end(),

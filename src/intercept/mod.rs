@@ -9,7 +9,7 @@ use crate::arch::Frame;
 use crate::base::{counters, mode, phase, settings};
 use crate::config::{Hca, Intercept};
 use crate::patch;
-use crate::sys::{self, time};
+use crate::sys::{self, lasting, time};
 use crate::thread::{self, Thread};
 use crate::track::{self, subscribers};
 #[cfg(not(any(test, fuzzing)))]
@@ -124,10 +124,13 @@ pub fn event(frame: &mut Frame) -> i64 {
         },
         _ => numbers::call_of(frame.nr),
     };
-    let Some(call) = call else {
-        return track::real(frame);
-    };
     let thread = thread::current();
+    let Some(call) = call else {
+        return match thread.selftest.get() {
+            thread::STRICT => track::real(frame),
+            _ => lasting::around(frame, track::real, sys::has_the_process_files),
+        };
+    };
     if thread.selftest.get() != 0 {
         if let Some(value) = selftest::arrived(thread, frame) {
             return value;

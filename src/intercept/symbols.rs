@@ -15,7 +15,7 @@ use crate::patch::elf::{tag, Module};
 use crate::patch::find_function;
 use crate::patch::modules::{groups, Group, Origin, BUFFER_BYTES};
 use crate::rights::Files;
-use crate::sys;
+use crate::sys::{self, lasting};
 use core::arch::global_asm;
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -38,6 +38,7 @@ static REAL_DLOPEN: AtomicU64 = AtomicU64::new(0);
 static REAL_SYSCALL: AtomicU64 = AtomicU64::new(0);
 static REAL_IOCTL: AtomicU64 = AtomicU64::new(0);
 static REAL_MSYNC: AtomicU64 = AtomicU64::new(0);
+static REAL_CLOSE: AtomicU64 = AtomicU64::new(0);
 
 /// Calls that are cancellation points are all that is wanted.
 static CANCELLABLE_ALONE: AtomicBool = AtomicBool::new(false);
@@ -87,6 +88,7 @@ fn find_real() -> bool {
         ("syscall", &REAL_SYSCALL),
         ("ioctl", &REAL_IOCTL),
         ("msync", &REAL_MSYNC),
+        ("close", &REAL_CLOSE),
     ];
     let credentials = CREDENTIALS.iter().map(|(name, _)| *name);
     for (name, place) in wanted.into_iter().chain(credentials.zip(&REAL_CREDENTIALS)) {
@@ -101,10 +103,11 @@ fn find_real() -> bool {
 fn replacement(name: &[u8]) -> Option<u64> {
     let with_real =
         |real: &AtomicU64, ours: *const ()| (real.load(Relaxed) != 0).then_some(ours as u64);
-    if CANCELLABLE_ALONE.load(Relaxed) && name != b"msync" {
+    if CANCELLABLE_ALONE.load(Relaxed) && ![&b"msync"[..], b"close"].contains(&name) {
         return waits::replacement(name);
     }
     match name {
+        b"close" => with_real(&REAL_CLOSE, close_of_libc as _),
         b"msync" => with_real(&REAL_MSYNC, msync_of_libc as _),
         b"posix_madvise" => Some(posix_madvise as *const () as u64),
         b"brk" => with_real(&REAL_BRK, brk as _),
@@ -356,6 +359,9 @@ wrappers! {
     b"msync" => msync(addr: u64, len: u64, flags: i32) -> i32 = SYS_msync;
     b"process_vm_readv" => process_vm_readv(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_readv;
     b"process_vm_writev" => process_vm_writev(pid: i32, local: u64, locals: u64, remote: u64, remotes: u64, flags: u64) -> i64 = SYS_process_vm_writev;
+    b"dup2" => dup2(from: i32, to: i32) -> i32 = SYS_dup2;
+    b"dup3" => dup3(from: i32, to: i32, flags: i32) -> i32 = SYS_dup3;
+    b"close_range" => close_range(first: u32, last: u32, flags: i32) -> i32 = SYS_close_range;
     b"mseal" => mseal(addr: u64, len: u64, flags: u64) -> i32 = SYS_mseal;
 }
 
@@ -379,6 +385,19 @@ extern "C" fn msync_of_libc(addr: u64, len: u64, flags: i32) -> i32 {
     let real: extern "C" fn(u64, u64, i32) -> i32 =
         unsafe { core::mem::transmute(REAL_MSYNC.load(Relaxed) as *const ()) };
     real(addr, len, flags)
+}
+
+/// Only the shim's own descriptor is ours; else it stays a cancellation point.
+extern "C" fn close_of_libc(fd: i32) -> i32 {
+    let pass = strict::pass();
+    if lasting::is_lasting(fd as u64) {
+        return converted(event(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0])) as i32;
+    }
+    drop(pass);
+    // SAFETY: the address of libc's close, saved before any slot pointed here.
+    let real: extern "C" fn(i32) -> i32 =
+        unsafe { core::mem::transmute(REAL_CLOSE.load(Relaxed) as *const ()) };
+    real(fd)
 }
 
 /// libc keeps the break in a variable of its own, so it must make the call.

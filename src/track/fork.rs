@@ -12,7 +12,7 @@ use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
 use crate::base::{counters, settings};
 use crate::registrar::hca::pairs;
-use crate::sys::{self, file};
+use crate::sys::{self, file, lasting};
 use crate::{store, thread};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
@@ -213,6 +213,8 @@ fn child(late: bool) -> Option<flight::Flight> {
         if phase::phase() != Phase::Waiting {
             store::stand_in();
             phase::wait();
+            // They are its parent's, and opened each time until it begins.
+            lasting::forget();
         }
         return None;
     }
@@ -229,7 +231,9 @@ fn child(late: bool) -> Option<flight::Flight> {
     // If two threads have made children at one time, what one shares the other leaves open.
     let sharing = SHARING.swap(0, Relaxed) != 0;
     let later = SHARING_LATER.swap(false, Relaxed);
-    file::inherited_are_shared(sharing || late && later);
+    let shared = sharing || late && later;
+    file::inherited_are_shared(shared);
+    lasting::child(!shared && (!late || sys::is_alone()));
     counters::use_header(core::ptr::null_mut());
     crate::share::child_begins();
     lock::reset();

@@ -24,13 +24,6 @@ impl Fd {
         Self::open_at(libc::AT_FDCWD, path, flags, mode)
     }
 
-    /// Opens the kernel's list of this process's mappings. What that fails for may be over at
-    /// once (a table of descriptors that is full, no memory), so it is tried three times.
-    pub fn open_maps() -> Result<Self> {
-        let open = || Self::open(c"/proc/self/maps", libc::O_RDONLY, 0);
-        open().or_else(|_| open()).or_else(|_| open())
-    }
-
     /// Opens `path` below the folder `dir`.
     pub fn open_in(dir: &Self, path: &CStr, flags: i32, mode: u32) -> Result<Self> {
         Self::open_at(dir.0, path, flags, mode)

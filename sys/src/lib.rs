@@ -14,6 +14,7 @@ pub mod dispatch;
 pub mod file;
 pub mod filter;
 pub mod folder;
+pub mod lasting;
 pub mod mappings;
 mod memory;
 pub mod netlink;
@@ -256,6 +257,12 @@ pub fn thread_alive(tid: u32) -> bool {
         // Somebody else's: 0 is the same memory. Who must not ask does not judge.
         _ => call!(libc::SYS_kcmp, us, tid, KCMP_VM, 0, 0).unwrap_or(0) == 0,
     }
+}
+
+/// Returns whether this thread is the only one that has this memory: unshare(2) says so, and does
+/// nothing else with this flag. No where a filter, or a container, forbids it.
+pub fn is_alone() -> bool {
+    call!(libc::SYS_unshare, libc::CLONE_VM).is_ok()
 }
 
 /// `(soft, hard)` of a resource limit, in its own units; u64::MAX: none.

@@ -2,6 +2,7 @@
 //! that costs does not depend on how many mappings there are.
 
 use crate::file::Fd;
+use crate::lasting::{Reader, MAPS};
 use crate::{Errno, Result};
 
 /// _IOWR('f', 17, struct procmap_query).
@@ -18,8 +19,8 @@ const FILE_BACKED: u64 = 0x20;
 
 /// struct procmap_query (linux/fs.h).
 #[repr(C)]
-#[derive(Default)]
-struct Query {
+#[derive(Default, Debug)]
+pub struct Query {
     size: u64,
     flags: u64,
     addr: u64,
@@ -78,12 +79,7 @@ impl Fd {
     ///
     /// # Errors
     /// ENOTTY: the kernel doesn't know the request.
-    pub fn mapping_from<'n>(
-        &self,
-        addr: u64,
-        wanted: Wanted,
-        room: &'n mut [u8],
-    ) -> Result<Option<Mapping<'n>>> {
+    pub fn query(&self, addr: u64, wanted: Wanted, room: &mut [u8]) -> Result<Option<Query>> {
         let mut query = Query {
             size: size_of::<Query>() as u64,
             flags: match wanted {
@@ -108,25 +104,112 @@ impl Fd {
             asked = unsafe { self.ioctl(PROCMAP_QUERY, &raw mut query) };
         }
         match asked {
-            Ok(_) => (),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno),
+            Ok(_) => Ok(Some(query)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
         }
-        let name = room.get(..query.name_size as usize).unwrap_or(&[]);
-        let has = |right| query.rights & right != 0;
+    }
+}
+
+/// The list of this process, to be read.
+pub struct List(Reader);
+
+impl List {
+    /// Returns the list.
+    ///
+    /// # Errors
+    /// open(2)'s.
+    pub fn open() -> Result<Self> {
+        Reader::of(&MAPS).map(Self)
+    }
+
+    /// Reads into `buf` from `offset` bytes on, once.
+    ///
+    /// # Errors
+    /// pread(2)'s, and open(2)'s.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.0.ask(&mut |list| list.read_at(buf, offset))
+    }
+
+    /// Asks it as [`Fd::query`] does.
+    ///
+    /// # Errors
+    /// ENOTTY: the kernel doesn't know the request; open(2)'s.
+    pub fn query(&self, addr: u64, wanted: Wanted, room: &mut [u8]) -> Result<Option<Query>> {
+        self.0.ask(&mut |list| list.query(addr, wanted, room))
+    }
+}
+
+impl Query {
+    /// Returns what the kernel has said, with the name that is in `room`.
+    pub fn mapping<'n>(&self, room: &'n [u8]) -> Mapping<'n> {
+        let name = room.get(..self.name_size as usize).unwrap_or(&[]);
+        let has = |right| self.rights & right != 0;
         let right = |right, prot| if has(right) { prot } else { 0 };
-        Ok(Some(Mapping {
-            start: query.start,
-            end: query.end,
+        Mapping {
+            start: self.start,
+            end: self.end,
             prot: right(READABLE, libc::PROT_READ)
                 | right(WRITABLE, libc::PROT_WRITE)
                 | right(EXECUTABLE, libc::PROT_EXEC),
             shared: has(SHARED),
-            offset: query.offset,
-            inode: query.inode,
-            device: (query.dev_major, query.dev_minor),
+            offset: self.offset,
+            inode: self.inode,
+            device: (self.dev_major, self.dev_minor),
             name: name.strip_suffix(b"\0").unwrap_or(name),
-        }))
+        }
+    }
+}
+
+/// Returns whether the list `own` shows a page that is mapped after it was opened.
+///
+/// # Errors
+/// mmap(2)'s and pread(2)'s.
+pub fn is_live(own: &Fd) -> Result<bool> {
+    let page = crate::map_private(crate::PAGE as usize)?.as_ptr() as u64;
+    let shown = shows(own, page);
+    // SAFETY: mapped above; nobody else knows of it.
+    let _ = unsafe { crate::unmap(page, crate::PAGE) };
+    shown
+}
+
+fn shows(own: &Fd, page: u64) -> Result<bool> {
+    let here = own.query(page, Wanted::Here, &mut []);
+    if here.is_ok() {
+        return here.map(|found| found.is_some());
+    }
+    let (mut buffer, mut used, mut at) = ([0u8; 1024], 0, 0);
+    loop {
+        let room = buffer.get_mut(used..).filter(|room| !room.is_empty());
+        let n = own.read_at(room.ok_or(Errno::INVAL)?, at)?;
+        if n == 0 {
+            return Ok(false);
+        }
+        (at, used) = (at + n as u64, used + n);
+        let text = buffer.get(..used).unwrap_or(&[]);
+        if text
+            .split_inclusive(|b| *b == b'\n')
+            .any(|line| holds(line, page))
+        {
+            return Ok(true);
+        }
+        // The rest of a line, unless that is longer than any that is looked for.
+        let begun = text.iter().rposition(|b| *b == b'\n').map_or(0, |n| n + 1);
+        let begun = if begun == 0 { used } else { begun };
+        buffer.copy_within(begun..used, 0);
+        used -= begun;
+    }
+}
+
+/// Returns whether `line` is of a mapping with `page`.
+fn holds(line: &[u8], page: u64) -> bool {
+    let mut ends = line.split(|b| matches!(b, b'-' | b' ')).map(|digits| {
+        let text = core::str::from_utf8(digits).ok()?;
+        u64::from_str_radix(text, 16).ok()
+    });
+    match (ends.next().flatten(), ends.next().flatten()) {
+        (Some(start), Some(end)) => start <= page && page < end,
+        _ => false,
     }
 }
 
@@ -134,28 +217,26 @@ impl Fd {
 mod tests {
     use super::*;
 
-    /// Whether the kernel knows the request.
-    fn is_known(maps: &Fd) -> bool {
-        maps.mapping_from(0, Wanted::Any, &mut [0; 16]) != Err(Errno::NOTTY)
+    fn maps() -> Fd {
+        Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0).unwrap()
     }
 
-    impl PartialEq for Mapping<'_> {
-        fn eq(&self, other: &Self) -> bool {
-            (self.start, self.end, self.name) == (other.start, other.end, other.name)
-        }
+    /// Whether the kernel knows the request.
+    fn is_known(maps: &Fd) -> bool {
+        maps.query(0, Wanted::Any, &mut [0; 16]).err() != Some(Errno::NOTTY)
     }
 
     #[test]
     fn the_kernel_says_what_its_list_says() {
-        let maps = Fd::open_maps().unwrap();
+        let maps = maps();
         if !is_known(&maps) {
             eprintln!("skipped: no PROCMAP_QUERY before Linux 6.11");
             return;
         }
         let mut room = [0; 4096];
         let list = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let own = maps.mapping_from(is_known as *const () as u64, Wanted::Any, &mut room);
-        let own = own.unwrap().unwrap();
+        let own = maps.query(is_known as *const () as u64, Wanted::Any, &mut room);
+        let own = own.unwrap().unwrap().mapping(&room);
         let line = format!("{:x}-{:x} r-xp {:08x} ", own.start, own.end, own.offset);
         let line = list.lines().find(|l| l.starts_with(&line)).unwrap();
         let name = core::str::from_utf8(own.name).unwrap();
@@ -167,18 +248,21 @@ mod tests {
 
     #[test]
     fn of_files_alone() {
-        let maps = Fd::open_maps().unwrap();
+        let maps = maps();
         if !is_known(&maps) {
             eprintln!("skipped: no PROCMAP_QUERY before Linux 6.11");
             return;
         }
         let (local, mut room) = (0u64, [0; 16]);
         let at = &raw const local as u64;
-        let next = maps.mapping_from(at, Wanted::Files, &mut room).unwrap();
+        let next = maps.query(at, Wanted::Files, &mut room).unwrap();
         assert!(next.is_none_or(|file| file.start > at && file.inode != 0));
         // A name that there is no room for is no error.
-        let here = maps.mapping_from(is_known as *const () as u64, Wanted::Any, &mut room);
-        assert_eq!(here.unwrap().unwrap().name, b"");
-        assert_eq!(maps.mapping_from(1 << 62, Wanted::Any, &mut []), Ok(None));
+        let here = maps.query(is_known as *const () as u64, Wanted::Any, &mut room);
+        assert_eq!(here.unwrap().unwrap().mapping(&room).name, b"");
+        assert!(matches!(
+            maps.query(1 << 62, Wanted::Any, &mut []),
+            Ok(None)
+        ));
     }
 }

@@ -4,7 +4,8 @@
 //! and of every page of a file that the process may not write.
 
 use crate::file::Fd;
-use crate::{call, Errno, Result, PAGE};
+use crate::lasting::{Reader, PAGEMAP};
+use crate::{Access, Errno, Result, PAGE};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The page is in this process's page tables.
@@ -16,8 +17,8 @@ pub const FILE: u64 = 1 << 61;
 /// No other process maps the page. Never so of the zero page.
 pub const EXCLUSIVE: u64 = 1 << 56;
 
-/// The open file.
-pub struct Pagemap(Fd);
+/// The file.
+pub struct Pagemap(Reader);
 
 /// `struct pm_scan_arg` (linux/fs.h).
 #[repr(C)]
@@ -52,20 +53,17 @@ static CANNOT_SCAN: AtomicBool = AtomicBool::new(false);
 impl Pagemap {
     /// Opens it. Fails where /proc is not mounted, and in a process that may not be dumped.
     pub fn open() -> Result<Self> {
-        Fd::open(c"/proc/self/pagemap", libc::O_RDONLY, 0).map(Self)
+        Reader::of(&PAGEMAP).map(Self)
     }
 
     /// Reads the words of the pages from `at` on.
     pub fn read(&self, at: u64, words: &mut [u64]) -> Result<()> {
         let bytes = size_of_val(words) as u64;
         let from = at / PAGE * size_of::<u64>() as u64;
-        let n = call!(
-            libc::SYS_pread64,
-            self.0.raw(),
-            words.as_mut_ptr(),
-            bytes,
-            from
-        )?;
+        let at = words.as_mut_ptr() as u64;
+        // SAFETY: any words are valid ones.
+        let read = &mut |file: &Fd| unsafe { file.copy_at(Access::Read, at, bytes, from) };
+        let n = self.0.ask(read)?;
         (n == bytes).then_some(()).ok_or(Errno::FAULT)
     }
 
@@ -87,7 +85,7 @@ impl Pagemap {
             told: IS_PRESENT,
             ..Scan::default()
         };
-        match call!(libc::SYS_ioctl, self.0.raw(), PAGEMAP_SCAN, &raw mut scan) {
+        match self.scan(&mut scan) {
             Ok(0) => end,
             Ok(_) => region[0].clamp(at, end),
             Err(Errno::INTR) => at,
@@ -96,6 +94,12 @@ impl Pagemap {
                 at
             }
         }
+    }
+
+    fn scan(&self, scan: &mut Scan) -> Result<u64> {
+        // SAFETY: a struct pm_scan_arg, and as much room for regions as it says.
+        self.0
+            .ask(&mut |file| unsafe { file.ioctl(PAGEMAP_SCAN, &raw mut *scan) })
     }
 
     /// Fills `words` with regions of pages from `from` on, below `end`, that are in the page
@@ -117,7 +121,7 @@ impl Pagemap {
             told: IS_PRESENT | IS_SWAPPED,
             ..Scan::default()
         };
-        let found = call!(libc::SYS_ioctl, self.0.raw(), PAGEMAP_SCAN, &raw mut scan);
+        let found = self.scan(&mut scan);
         let count = usize::try_from(found.ok()?).ok()?;
         let told = words.get(..count.checked_mul(REGION)?)?;
         (scan.walk_end > from).then_some((told, scan.walk_end.min(end)))

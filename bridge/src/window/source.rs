@@ -279,8 +279,8 @@ pub fn is_here(at: u64, backing: &Backing) -> bool {
 fn query(path: &core::ffi::CStr, addr: u64) -> Result<Backing> {
     let fd = Fd::open(path, libc::O_RDONLY, 0)?;
     let mut room = [0u8; NAME];
-    let found = fd.mapping_from(addr, Wanted::Here, &mut room)?;
-    let mapping = found.ok_or(Errno::NOENT)?;
+    let found = fd.query(addr, Wanted::Here, &mut room)?;
+    let mapping = found.ok_or(Errno::NOENT)?.mapping(&room);
     let mut name = Text::new();
     name.push(mapping.name);
     Ok(Backing {

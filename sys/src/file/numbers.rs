@@ -86,6 +86,57 @@ pub fn duplicate_high(fd: i32) -> Result<i32> {
         .map(|fd| fd as i32)
 }
 
+/// Makes a duplicate of `fd`, close-on-exec, that stays: right beyond the soft limit, where that is a low
+/// one that may be raised, so that it takes no number of the program's; else as
+/// [`duplicate_below_top`]. For a process with one thread, whose limit another sees for a moment.
+pub fn duplicate_to_top(fd: i32) -> Result<i32> {
+    let (soft, hard) = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    let beyond = |fd| call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, soft);
+    match soft <= HIGH && soft < hard {
+        true => with_limit((soft, hard), soft + RESERVED, || beyond(fd)).map(|fd| fd as i32),
+        false => Err(Errno::MFILE),
+    }
+    .or_else(|_| duplicate_below_top(fd))
+}
+
+/// Makes a duplicate of `fd`, close-on-exec, at the highest number that is free below [`HIGH`] and the
+/// soft limit.
+pub fn duplicate_below_top(fd: i32) -> Result<i32> {
+    let (soft, _) = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    let top = soft.min(HIGH);
+    // A program with so few has need of each.
+    if top <= RESERVED {
+        return Err(Errno::MFILE);
+    }
+    let mut numbers = (top - RESERVED..top).rev();
+    let free = numbers.find(|n| call!(libc::SYS_fcntl, *n, libc::F_GETFD) == Err(Errno::BADF));
+    let from = free.ok_or(Errno::MFILE)?;
+    call!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, from).map(|fd| fd as i32)
+}
+
+/// Makes `there`, whatever it was, a duplicate of `fd`, close-on-exec. For a process with one thread,
+/// as [`duplicate_to_top`].
+pub fn duplicate_onto(fd: i32, there: i32) -> Result<()> {
+    let duplicate = || call!(libc::SYS_dup3, fd, there, libc::O_CLOEXEC).map(drop);
+    let limits = crate::rlimit(libc::RLIMIT_NOFILE)?;
+    match there as u64 >= limits.0 {
+        true => with_limit(limits, there as u64 + 1, duplicate),
+        false => duplicate(),
+    }
+}
+
+/// Calls `f` while the soft limit is `soft`, as far as the hard one lets it.
+fn with_limit<T>(now: (u64, u64), soft: u64, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let set = |soft: u64| {
+        let new = [soft.min(now.1), now.1];
+        call!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, new.as_ptr(), 0)
+    };
+    set(soft)?;
+    let result = f();
+    set(now.0)?;
+    result
+}
+
 /// As [`duplicate_high`], by one system call: at no number below those where the soft limit is an
 /// ordinary one.
 pub fn duplicate_for_a_moment(fd: i32) -> Result<i32> {

@@ -45,6 +45,11 @@ pub fn set_owner(fd: i32, pid: u32, signal: u32) -> Result<()> {
     call!(libc::SYS_fcntl, fd, F_SETOWN_EX, &raw const owner).map(drop)
 }
 
+/// Sets `signal`, from 1 to 64, for the open file behind `fd`.
+pub fn set_signal(fd: i32, signal: u32) -> Result<()> {
+    call!(libc::SYS_fcntl, fd, F_SETSIG, signal).map(drop)
+}
+
 /// Nobody has set a signal for the open file behind `fd`.
 pub fn forget_signal(fd: i32) {
     let _ = call!(libc::SYS_fcntl, fd, F_SETSIG, 0);
