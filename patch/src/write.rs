@@ -120,14 +120,16 @@ impl Writer {
         self.mem.as_ref()
     }
 
-    /// Reads as a debugger does: false where a load would be a signal.
+    /// Reads as a debugger does: false where a load would be a signal. Only what can't be read otherwise
+    /// takes a descriptor, if none is open.
     pub fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
         let (to, len) = (into.as_mut_ptr(), into.len());
-        if let Some(mem) = self.mem() {
-            return mem.read_at(into, at) == Ok(len);
-        }
         // SAFETY: `into` is as long as that.
-        unsafe { sys::copy_checked(at, to, len) == Ok(len) }
+        if self.mem.is_none() && unsafe { sys::copy_checked(at, to, len) } == Ok(len) {
+            return true;
+        }
+        self.mem()
+            .is_some_and(|mem| mem.read_at(into, at) == Ok(len))
     }
 
     /// Whether there is our jump from `at` to `to`, as far as anybody can tell: where it
