@@ -77,7 +77,7 @@ test:
 # Everything but what takes hours.
 test-all:
 	@$(BEGIN_STAGES)
-	scripts/timed set-up scripts/setup test rdma soak lint
+	scripts/timed set-up scripts/setup test rdma soak lint browser
 	scripts/timed build $(MAKE) --no-print-directory build
 	TESTS_DEVICES=$(DEVICES) scripts/run-tests all
 

@@ -38,3 +38,16 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 '
 echo "== a filter"
 shim "${sandbox[@]}" --seccomp 9 python3 -c "$tries" 9<filter
+# From 3.12 on Python counts its process's threads when it forks, and warns of more than one.
+newest=$(compgen -G "$HOME/.pyenv/versions/3.1[2-9]*/bin/python3" | sort -V | tail -n 1 || true)
+echo "== threads"
+shim "${sandbox[@]}" "${newest:-python3}" -W error -c '
+import os
+memory = [bytearray(1 << 20) for _ in range(20)]
+del memory
+for _ in range(3):
+    print(len(os.listdir("/proc/self/task")), flush=True)
+    if os.fork() == 0:
+        os._exit(len(os.listdir("/proc/self/task")))
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+'

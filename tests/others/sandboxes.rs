@@ -37,3 +37,9 @@ fn firejail() {
 fn crun() {
     Script::new("crun", &["crun", "python3"]).same();
 }
+
+/// A browser with its sandbox.
+#[test]
+fn chromium() {
+    Script::new("chromium", &["chromium", "setpriv"]).same();
+}
