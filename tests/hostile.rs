@@ -19,6 +19,8 @@ const START: usize = 2;
 pub const HIGH_WATER: usize = 7;
 const SEGMENTS: usize = 8;
 pub const HEADER: usize = 8192;
+/// The name of the executable.
+const EXE: usize = 16 + 64 + 48 + 256;
 /// The calls in progress: the first word, and how many.
 pub const INFLIGHT: (usize, usize) = (16 + 64 + 48, 256);
 
@@ -89,8 +91,13 @@ impl Victim {
 
     /// A user's process, with `good` as its directory.
     pub fn of(uid: u32, good: &[u8], arguments: &[&str]) -> Self {
+        Self::executing(&build::program("victim"), uid, good, arguments)
+    }
+
+    /// The same, of a program that is victim by another name.
+    fn executing(program: &Path, uid: u32, good: &[u8], arguments: &[&str]) -> Self {
         let mut good = good.to_vec();
-        let mut process = Command::new(build::program("victim"));
+        let mut process = Command::new(program);
         let mut process = process
             .args(arguments)
             .uid(uid)
@@ -258,6 +265,65 @@ fn numbers_beyond_reason() {
             &victim.good[..size.min(victim.good.len())],
             &format!("cut to {size}"),
         );
+    }
+}
+
+/// What a process says of itself, and what it maps, is text: no command prints what a terminal
+/// obeys, or what turns the direction of reading.
+#[test]
+fn names_command_no_terminal() {
+    let evil = "\u{1b}]0;title\u{7}\u{9b}31m\nFAKE\u{202e}";
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join(evil);
+    fs::copy(build::program("victim"), &program).expect("a copy");
+    let mut good = hellos();
+    good[EXE * 8..EXE * 8 + evil.len()].copy_from_slice(evil.as_bytes());
+    // SAFETY: a system call without arguments.
+    let victim = Victim::executing(&program, unsafe { libc::geteuid() }, &good, &[]);
+    let pid = victim.process.id().to_string();
+    let svg = folder.path().join("svg");
+    let svg = svg.to_str().expect("text");
+    let all: [&[&str]; 7] = [
+        &["maps", &pid],
+        &["maps", &pid, "--svg", svg],
+        &["verify", &pid],
+        &["verify", "--all"],
+        &["stats", &pid],
+        &["top", "--once", "--interval", "0.1"],
+        &["dump", &pid],
+    ];
+    let mut wrong = Vec::new();
+    for arguments in all {
+        let mut command = Command::new(build::regall());
+        let done = child::run(command.args(arguments), Duration::from_secs(30));
+        let mut said = format!("{}{}", done.stdout, done.stderr);
+        if arguments.contains(&"--svg") {
+            said = fs::read_to_string(svg).expect("a picture");
+        }
+        assert!(said.contains(&pid), "{arguments:?}: {said}");
+        let obeyed = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+        if said.chars().any(obeyed) || said.lines().any(|line| line.starts_with("FAKE")) {
+            wrong.push((arguments, said));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// Neither a pipe that nobody writes nor a device without an end keeps a command that reads what
+/// somebody else names.
+#[test]
+fn what_is_read_is_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    for file in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
+        for arguments in [&["check", "--read"][..], &["report"]] {
+            let mut command = Command::new(build::regall());
+            let done = child::run(command.args(arguments).arg(file), Duration::from_secs(10));
+            let what = format!("{arguments:?} {}", file.display());
+            assert_eq!(done.end(), "exit 2", "{what}: {}", done.stderr);
+        }
     }
 }
 

@@ -59,6 +59,32 @@ fn the_dashboard_asks_for_what_is_written() {
     }
 }
 
+/// What root's commands have at the most (64 MiB) fits, with what the kernel has for them.
+#[test]
+fn what_metrics_take_has_a_limit() {
+    let read = |file: &str| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+        std::fs::read_to_string(file).expect("a file")
+    };
+    let limit = |text: &str, name: &str, unit: &str| -> Option<u32> {
+        let line = text.lines().find_map(|l| l.trim().strip_prefix(name))?;
+        line.trim().strip_suffix(unit)?.parse().ok()
+    };
+    let unit = read("cluster/monitoring/regall-metrics.service.in");
+    let pods = read("packaging/kubernetes/metrics.yaml");
+    let limits = pods.split_once("limits:").expect("limits").1;
+    let all = [
+        limit(&unit, "MemoryMax=", "M"),
+        limit(limits, "memory:", "Mi"),
+    ];
+    assert!(
+        all.iter()
+            .all(|l| l.is_some_and(|l| (96..=128).contains(&l))),
+        "{all:?}"
+    );
+    assert_eq!(limit(&unit, "MemorySwapMax=", ""), Some(0));
+}
+
 /// As systemd reads them, where it is installed; what they execute is there.
 #[test]
 fn the_units_are_good() {

@@ -280,6 +280,34 @@ fn a_name_says_nothing_of_others() {
     }
 }
 
+/// Root in a pid namespace is told of whom it sees nothing.
+#[test]
+fn who_can_not_be_seen_is_counted() {
+    if !is_root() {
+        return;
+    }
+    let own = Folder::of(FIRST_USER + 16);
+    let sleeper = Sleeper::of(own.uid, true);
+    while coverage::dump(sleeper.0.id()).is_err() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let name = own.uid.to_string();
+    for user in [&[][..], &["--user", &name]] {
+        let mut command = Command::new("unshare");
+        command
+            .args(["-p", "-f", "--mount-proc"])
+            .arg(build::regall());
+        let command = command.args(["verify", "--all"]).args(user);
+        let done = child::run(command, Duration::from_secs(60));
+        if done.stderr.contains("unshare: ") {
+            return regall_tests::skip("no pid namespaces");
+        }
+        let line = format!("user {}: 1 more process in pid namespaces", own.uid);
+        assert!(done.stderr.contains(&line), "{}", done.stderr);
+        assert_eq!(done.end(), "exit 2", "{}", done.stderr);
+    }
+}
+
 /// What `verify --all` says of one user is that user's alone.
 #[test]
 fn each_user_has_a_status() {
