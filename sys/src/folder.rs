@@ -96,14 +96,9 @@ fn random(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, step).filter(|n| *n >= NAMES)
 }
 
-/// This user's folder under /dev/shm, made if need be.
-pub fn own(uid: u32) -> Result<(Fd, Folder)> {
-    own_below(ROOT, uid)
-}
-
 /// This user's folder in `root`, made if need be: of those that are there the first, else of the
 /// first name that nobody has.
-pub fn own_below(root: &CStr, uid: u32) -> Result<(Fd, Folder)> {
+fn own_below(root: &CStr, uid: u32) -> Result<(Fd, Folder)> {
     let mut free = None;
     for n in 0..NAMES {
         let folder = Folder { uid, n };
