@@ -17,10 +17,10 @@ use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use regall_bridge::wire;
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::{
     segment_bytes, segment_offset, Call, Counter, Header, Slot, MAGIC, NAMELESS, SEGMENT0_SLOTS,
-    SEGMENTS,
+    SEGMENTS, UNPUBLISHED,
 };
 use regall_directory::writer::Backing;
 
@@ -41,6 +41,8 @@ pub struct Store {
     /// Effective uid at the time it was made.
     uid: u32,
     header: Option<NonNull<Header>>,
+    /// The page that tells readers why there is no file.
+    mark: Option<PageRange>,
     mapped: [Option<PageRange>; SEGMENTS],
     announced: usize,
 }
@@ -64,6 +66,7 @@ impl Store {
             nameless: false,
             uid: 0,
             header: None,
+            mark: None,
             mapped: [None; SEGMENTS],
             announced: 0,
         }
@@ -81,10 +84,9 @@ impl Store {
 
     /// Parts that were mapped since the last call.
     pub fn fresh_part(&mut self) -> Option<PageRange> {
-        let part = *self.mapped.get(self.announced)?;
-        if part.is_some() {
-            self.announced += 1;
-        }
+        let mut parts = self.mark.iter().chain(self.mapped.iter().flatten());
+        let part = parts.nth(self.announced).copied();
+        self.announced += usize::from(part.is_some());
         part
     }
 
@@ -114,9 +116,16 @@ impl Store {
         for part in &PARTS {
             part[1].store(0, Relaxed);
         }
-        if withheld() {
-            return self.create_nameless(former);
-        }
+        let made = match withheld() {
+            true => self.create_nameless(former),
+            false => self.create_named(former),
+        };
+        self.mark = made.err().and_then(mark);
+        made
+    }
+
+    /// As [`Store::create`], where the user's processes can open it.
+    fn create_named(&mut self, former: u64) -> Result<(), Errno> {
         let made = self.create_file(former);
         let base = match made {
             Ok(base) => base,
@@ -398,6 +407,20 @@ fn private_part(former: u64) -> Result<u64, Errno> {
     }
     let made = sys::map_private(first_part()).map_err(|_| Errno::NOMEM)?;
     Ok(made.as_ptr() as u64)
+}
+
+/// Maps a page of an empty file whose name tells readers why there is no directory.
+fn mark(why: Errno) -> Option<PageRange> {
+    let _undisturbed = Undisturbed::new();
+    let name: Text<48> = Text::of(format_args!("{UNPUBLISHED}{}", why.0));
+    let fd = file::in_memory(name.as_cstr()?, libc::MFD_CLOEXEC).ok()?;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: without MAP_FIXED nothing is replaced.
+    let at = unsafe { sys::map(sys::apart(PAGE), PAGE, prot, libc::MAP_PRIVATE, fd.raw(), 0) };
+    let at = at.ok()?;
+    // SAFETY: nobody reads the page. A child of fork has a directory, or a mark, of its own.
+    let _ = unsafe { sys::advise_any(at, PAGE, libc::MADV_DONTFORK) };
+    PageRange::new(at, at + PAGE)
 }
 
 /// Maps a file without a name that is as long as a directory can be.

@@ -179,14 +179,10 @@ fn order() -> anyhow::Result<Order> {
 fn open(pid: u32) -> anyhow::Result<NonNull<Peer>> {
     // One that has just been forked gets a moment.
     let found = regall_reader::published_soon(pid, || regall_reader::open(pid).map(drop));
-    let denied = || match &found {
-        Err(why @ (OpenError::Foreign | OpenError::Denied(_))) => Some(why.clone()),
-        _ => None,
-    };
     match Peer::open(&Plain, pid, 0, 0, order()?) {
         Ok(peer) => Ok(peer),
         Err(Errno::SRCH) => bail!("no such process"),
-        Err(Errno::NOENT) => bail!(denied().unwrap_or(OpenError::Inert)),
+        Err(Errno::NOENT) => bail!(found.err().unwrap_or(OpenError::Inert)),
         Err(Errno::XDEV) => {
             bail!(
                 "it is in another pid namespace: ask from there, or from outside by its pid there"

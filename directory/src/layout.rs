@@ -24,6 +24,10 @@ pub const MAGIC: u64 = 0x05_00_6c_6c_61_67_65_72;
 /// What the file of a directory that is for root alone is called (memfd_create(2)).
 pub const NAMELESS: &core::ffi::CStr = c"regall.directory";
 
+/// What the file of a process that has the shim on and can't make its directory is called
+/// (memfd_create(2)): this, and the errno. It is empty; a page of it is mapped.
+pub const UNPUBLISHED: &str = "regall.unpublished.";
+
 /// Bytes in front of the first slot.
 pub const HEADER_BYTES: usize = 8192;
 /// Bytes in a slot.

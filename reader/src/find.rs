@@ -17,7 +17,9 @@ use super::process::{self, Mapping, Process};
 use super::turns::{Again, Turns};
 use super::{procfs, HeaderView, OpenError};
 use regall_directory::addr::PAGE;
-use regall_directory::layout::{segment_offset, HEADER_BYTES, NAMELESS, SEGMENTS, SLOT_BYTES};
+use regall_directory::layout::{
+    segment_offset, HEADER_BYTES, NAMELESS, SEGMENTS, SLOT_BYTES, UNPUBLISHED,
+};
 use regall_directory::maps;
 use regall_sys::file::Fd;
 use regall_sys::folder;
@@ -90,7 +92,7 @@ fn mapped(process: &Process, most: usize) -> Result<Mapped, OpenError> {
 }
 
 fn is_directory(line: &maps::Line<'_>, process: &Process) -> bool {
-    is_nameless(line.name) || {
+    is_nameless(line.name) || silence(line.name).is_some() || {
         let mut parts = line.name.rsplit(|b| *b == b'/');
         let named = parts.next() == Some(process.file_name().as_bytes());
         named
@@ -102,13 +104,25 @@ fn is_directory(line: &maps::Line<'_>, process: &Process) -> bool {
 
 /// Whether it is the file without a name of a process whose directory is for root alone.
 fn is_nameless(name: &[u8]) -> bool {
-    let name = name
-        .strip_prefix(b"/memfd:")
-        .and_then(|n| n.strip_suffix(b" (deleted)"));
-    name == Some(NAMELESS.to_bytes())
+    memory_file(name) == Some(NAMELESS.to_bytes())
+}
+
+/// The errno for which the process that has it mapped has no directory.
+fn silence(name: &[u8]) -> Option<i32> {
+    let errno = memory_file(name)?.strip_prefix(UNPUBLISHED.as_bytes())?;
+    std::str::from_utf8(errno).ok()?.parse().ok()
+}
+
+/// What a file that memfd_create(2) has made is called.
+fn memory_file(name: &[u8]) -> Option<&[u8]> {
+    let name = name.strip_prefix(b"/memfd:")?;
+    name.strip_suffix(b" (deleted)")
 }
 
 fn opened(root: &Path, process: &Process, mapping: &Mapping) -> Result<Directory, OpenError> {
+    if let Some(errno) = silence(mapping.name.as_bytes()) {
+        return Err(OpenError::Silent(errno));
+    }
     let (start, end) = (mapping.range.start(), mapping.range.end());
     let file = if is_nameless(mapping.name.as_bytes()) {
         // The kernel opens what a process has mapped for nobody but root.
@@ -187,8 +201,8 @@ pub struct Search {
     pub left: Vec<(u32, usize)>,
 }
 
-/// The processes that have a directory of this /dev/shm mapped, in order of their pids: this user's
-/// own, or everybody's if it is root. Some may end or execute another program meanwhile: [`open`] says so.
+/// The processes that have a directory of this /dev/shm mapped, or could make none there, in order
+/// of their pids: this user's own, or everybody's if it is root. Some may end or execute another program meanwhile: [`open`] says so.
 pub fn published() -> Result<Vec<Seen>, OpenError> {
     search(None, None).map(|found| found.seen)
 }
@@ -268,6 +282,7 @@ fn seen(pid: u32, most: usize, us: &Process, folders: &mut Folders) -> Result<Op
                 Ok(directory) => (directory.user(), found.lines + directory.slots()),
                 // A container's, with a /dev/shm of its own; or it executes another program by now.
                 Err(OpenError::Elsewhere | OpenError::Inert) => return Ok(None),
+                Err(OpenError::Silent(_)) if !process.sees_what_we_see() => return Ok(None),
                 Err(_) => (effective, found.lines),
             }
         }
@@ -320,6 +335,12 @@ fn folders(uid: u32) -> Vec<PathBuf> {
 }
 
 impl Process {
+    /// Whether its /dev/shm is ours: by the mount namespace.
+    fn sees_what_we_see(&self) -> bool {
+        let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        mounts("self") == mounts(&self.pid.to_string())
+    }
+
     /// What its directory is called.
     pub(crate) fn file_name(&self) -> String {
         let (pid, start, namespace) = (self.own_pid, self.start_time, self.namespace);

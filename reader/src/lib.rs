@@ -38,6 +38,8 @@ pub enum OpenError {
     NoSuchProcess,
     /// The process runs without the shim.
     Inert,
+    /// The process has the shim on, which could not make its directory, for this errno.
+    Silent(i32),
     /// The process has no directory yet, or one that is still being made.
     Unpublished,
     /// The process had a directory, which has been removed: it is about to end, or somebody has
@@ -73,6 +75,7 @@ impl core::fmt::Display for OpenError {
                 "runs without regall (REGALL=1 not set at start, or it is left out: a launcher, \
                  a shell, or by REGALL_ONLY)",
             ),
+            Self::Silent(errno) => write!(f, "shim on, publishes nothing: errno {errno}"),
             Self::Unpublished => {
                 f.write_str("has just been started or forked, and has published nothing yet")
             }

@@ -16,6 +16,8 @@ mod report;
 mod root;
 #[path = "../settings.rs"]
 mod settings;
+#[path = "../silent.rs"]
+mod silent;
 #[path = "../taken.rs"]
 mod taken;
 #[path = "../top.rs"]
