@@ -9,6 +9,7 @@ use crate::{
     boxes, capi, check, cookies, copier, copying, helper, host, memory, rights, rotator, startup,
     threads, verbs,
 };
+use regall_bridge::boxes::hold;
 use regall_directory::layout::{Call, Header};
 
 /// What `track` is handed at start-up.
@@ -23,6 +24,7 @@ pub static ALL: Subscribers = Subscribers {
         threads::forget,
         copier::forget,
         boxes::forget,
+        hold::child_begins,
         rotator::forget,
         rights::child,
         patch::recover,

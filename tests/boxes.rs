@@ -93,6 +93,14 @@ fn what_a_dead_sender_had_not_finished_is_not_delivered() {
     }
 }
 
+/// By locks that the kernel drops: the receiver can't ask for the senders by their numbers.
+#[test]
+fn the_dead_leave_no_cell_taken_in_any_pid_namespace() {
+    for place in ["beside", "apart"] {
+        quiet("boxes_cells", &[place], &[("BOX_MAX", "0")]);
+    }
+}
+
 #[test]
 fn a_dead_receiver_is_told() {
     let outcome = run("boxes_end", &["receiver"], Mode::OnFault, &[]);

@@ -4,6 +4,7 @@
 use crate::atomic::{self, AtomicU32, Ordering::*};
 use loom::sync::atomic::AtomicBool as Word;
 use loom::sync::{Condvar, Mutex};
+pub use real_sys::Result;
 use std::alloc::{alloc_zeroed, Layout};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -113,7 +114,11 @@ pub fn thread_alive(tid: u32) -> bool {
 ///
 /// # Safety
 /// Nothing is written.
-pub unsafe fn copy_checked(_: u64, _: *mut u8, _: usize) -> Result<usize, real_sys::Errno> {
+pub unsafe fn copy_checked(
+    _: u64,
+    _: *mut u8,
+    _: usize,
+) -> core::result::Result<usize, real_sys::Errno> {
     Err(real_sys::Errno::FAULT)
 }
 

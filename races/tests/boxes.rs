@@ -1,7 +1,7 @@
 //! A box: a sender and its receiver at the ring, its turn, the summary and the mailbox.
 
 use regall_races::boxes::layout::{Head, Kind, Shape, CELL_HEAD};
-use regall_races::boxes::mailbox::{Mailbox, Sender, Waiting};
+use regall_races::boxes::mailbox::{Holder, Mailbox, Sender, Waiting};
 use regall_races::boxes::ring::{Control, Found, Lines, No, Reader, Writer};
 use regall_races::boxes::summary::{Summary, EVENT, SLEEPS};
 use regall_races::{atomic, hint, sys};
@@ -216,6 +216,17 @@ fn nobody_sleeps_over_a_bit() {
     });
 }
 
+/// Holds nothing: nobody dies here.
+struct Nobody;
+
+impl Holder for Nobody {
+    fn hold(&self, _: usize) -> regall_races::Result<bool> {
+        Ok(true)
+    }
+
+    fn let_go(&self, _: usize) {}
+}
+
 /// A box of which the first two cells are used.
 fn mailbox() -> Mailbox<'static> {
     let shape = Shape::near(LIMIT, 0, 1, 0);
@@ -248,10 +259,10 @@ fn mailbox() -> Mailbox<'static> {
 
 fn post(mailbox: Mailbox, pid: u32, tag: u64) -> bool {
     let from = Sender { pid, start: tag };
-    let place = mailbox.take(pid, 0);
+    let place = mailbox.take(&Nobody, (pid, 0), 0).expect("no errors");
     place.is_some_and(|place| {
         // SAFETY: no data.
-        let _ = unsafe { mailbox.fill(place, from, (Kind::Data, tag), (0, 0)) };
+        let _ = unsafe { mailbox.fill(&Nobody, place, from, (Kind::Data, tag), (0, 0)) };
         true
     })
 }

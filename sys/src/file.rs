@@ -329,6 +329,28 @@ impl Deref for Borrowed {
     }
 }
 
+/// Locks byte `at` of `fd`'s file for `fd`'s description, without waiting (F_OFD_SETLK).
+///
+/// # Errors
+/// EAGAIN, EACCES: another description has it locked.
+pub fn lock_byte(fd: i32, at: u64) -> Result<()> {
+    set_lock(fd, libc::F_WRLCK, at)
+}
+
+/// Unlocks it again.
+pub fn unlock_byte(fd: i32, at: u64) {
+    let _ = set_lock(fd, libc::F_UNLCK, at);
+}
+
+fn set_lock(fd: i32, kind: i32, at: u64) -> Result<()> {
+    // SAFETY: all zeroes is a valid `struct flock`; l_pid has to be 0.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    lock.l_type = kind as i16;
+    lock.l_whence = libc::SEEK_SET as i16;
+    (lock.l_start, lock.l_len) = (at as i64, 1);
+    call!(libc::SYS_fcntl, fd, libc::F_OFD_SETLK, &raw const lock).map(drop)
+}
+
 /// memfd_create(2): a file that is memory, and has no name but for people to read.
 pub fn in_memory(name: &CStr, flags: u32) -> Result<Fd> {
     call!(libc::SYS_memfd_create, name.as_ptr(), flags).map(|fd| Fd(fd as i32))

@@ -454,9 +454,7 @@ impl Inbox {
                 self.judge(state, n, control, &judge, now);
             }
         }
-        let freed = self
-            .mailbox()
-            .sweep(&mut state.waiting, |pid| judge.is_gone(pid, 0));
+        let freed = self.mailbox().sweep(&self.file, &mut state.waiting);
         host.tally(Counter::BoxRubbish, freed);
     }
 

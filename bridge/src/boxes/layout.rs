@@ -10,7 +10,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering::*};
 const PAGE: u64 = 4096;
 
 /// First word of a box that is ready; the last digit is the version.
-pub const MAGIC: u64 = 0x7265_6761_6c6c_6201;
+pub const MAGIC: u64 = 0x7265_6761_6c6c_6202;
 /// What the file is called (memfd_create(2)).
 pub const NAME: &core::ffi::CStr = c"regall.box";
 
@@ -123,7 +123,7 @@ pub struct Head {
     _line2: [u64; 7],
     /// Numbers messages of the mailbox.
     pub tickets: AtomicU64,
-    /// Set by a sender that has found no free ring.
+    /// Set by a sender that has found no free ring, or no free cell.
     pub wanted: AtomicU64,
     _line3: [u64; 6],
     /// Of each cell.

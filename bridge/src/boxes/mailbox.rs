@@ -1,15 +1,17 @@
 //! The mailbox: cells in which every sender may leave a message that has no ring. A sender takes a
-//! free cell in its own name, fills it, numbers it and sets its bit in the summary. A cell whose
-//! sender stops half-way is in nobody's way but takes a place; of one that has died it is freed.
+//! free cell in its own name, fills it, numbers it and sets its bit in the summary, and holds it all
+//! the while ([`Holder`]). A cell whose sender stops half-way is in nobody's way but takes a place;
+//! one that nobody holds is freed.
 //!
 //! In order: a message's number is higher than those of all that its sender has sent before, and
 //! their bits were set before. So whoever takes all bits there are at one time, and delivers by
-//! number, delivers in each sender's order. No system call is made here.
+//! number, delivers in each sender's order. No system call is made here but the holder's.
 
 use super::copy::{copy_in, copy_out};
 use super::layout::{Head, Shape, CELLS, CELL_HEAD};
 use super::message::{described, understood, Kind};
 use crate::atomic::{AtomicU64, Ordering::*};
+use regall_sys::Result;
 
 /// A cell's word in the head: the state, and above it the sender's pid.
 const FREE: u64 = 0;
@@ -37,9 +39,28 @@ pub struct Mailbox<'a> {
     at: u64,
 }
 
+/// Lets cells be held: a file description of the box.
+pub trait Holder {
+    /// Takes hold of cell `n`. False: another one has it.
+    ///
+    /// # Errors
+    /// fcntl(2)'s.
+    fn hold(&self, n: usize) -> Result<bool>;
+
+    /// Lets cell `n` go.
+    fn let_go(&self, n: usize);
+}
+
 /// A cell that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place(usize);
+
+impl Place {
+    /// Its bit, among those of all cells.
+    pub fn bit(self) -> u64 {
+        1 << (self.0 & 63)
+    }
+}
 
 /// Who sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -87,31 +108,46 @@ impl<'a> Mailbox<'a> {
         self.at + self.shape.cell(n).map_or(0, |(at, _)| at) + CELL_HEAD
     }
 
-    /// Takes a free cell with room for so many bytes for the process `pid`.
-    pub fn take(&self, pid: u32, len: u64) -> Option<Place> {
+    /// Takes a free cell with room for so many bytes for the process `pid`, but none of those whose
+    /// bits are in `not`. It is held before it is taken, lest it be taken for a dead one's. `None`:
+    /// there is none.
+    ///
+    /// # Errors
+    /// The holder's.
+    pub fn take(
+        &self,
+        holder: &impl Holder,
+        (pid, len): (u32, u64),
+        not: u64,
+    ) -> Result<Option<Place>> {
         let taken = u64::from(pid) << PID | TAKEN;
-        let fits = |n: usize| self.shape.cell(n).is_some_and(|(_, room)| len <= room);
-        let mut cells = self.head.cells.iter().enumerate().filter(|(n, _)| fits(*n));
-        let found = cells.find(|(_, word)| {
-            word.load(Relaxed) == FREE
-                && word.compare_exchange(FREE, taken, Acquire, Relaxed).is_ok()
-        });
-        found.map(|(n, _)| Place(n))
+        for (n, word) in self.head.cells.iter().enumerate() {
+            let (place, room) = (Place(n), self.shape.cell(n).map_or(0, |(_, room)| room));
+            let is_fit = len <= room && place.bit() & not == 0;
+            if !is_fit || word.load(Relaxed) != FREE || !holder.hold(n)? {
+                continue;
+            }
+            if word.compare_exchange(FREE, taken, Acquire, Relaxed).is_ok() {
+                return Ok(Some(place));
+            }
+            holder.let_go(n);
+        }
+        Ok(None)
     }
 
     /// Gives it back, with nothing in it.
-    pub fn give_back(&self, place: Place) {
-        if let Some(word) = self.head.cells.get(place.0) {
-            word.store(FREE, Release);
-        }
+    pub fn give_back(&self, holder: &impl Holder, place: Place) {
+        self.free(place.0);
+        holder.let_go(place.0);
     }
 
-    /// Fills it and publishes it; how the receiver wants to be woken.
+    /// Fills it, publishes it and lets it go; how the receiver wants to be woken.
     ///
     /// # Safety
     /// `data` is valid for reading `len` bytes, for which the cell has room.
     pub unsafe fn fill(
         &self,
+        holder: &impl Holder,
         place: Place,
         from: Sender,
         (kind, tag): (Kind, u64),
@@ -129,7 +165,9 @@ impl<'a> Mailbox<'a> {
         cell.tag.store(tag, Relaxed);
         cell.start.store(from.start, Relaxed);
         word.store(u64::from(from.pid) << PID | READY, Release);
-        self.head.summary.cell(n)
+        let ways = self.head.summary.cell(n);
+        holder.let_go(n);
+        ways
     }
 
     /// Adds the cells of `bits` to those that wait. What is no message is freed; how many.
@@ -176,26 +214,35 @@ impl<'a> Mailbox<'a> {
 
     /// Cell `n` is free again.
     pub fn free(&self, n: usize) {
-        self.give_back(Place(n));
+        if let Some(word) = self.head.cells.get(n) {
+            word.store(FREE, Release);
+        }
     }
 
-    /// Frees the cells that senders have not filled to the end of which `is_gone` says that they
-    /// are; how many. What such a sender has filled and not told of waits now.
-    pub fn sweep(&self, waiting: &mut Waiting, is_gone: impl Fn(u32) -> bool) -> u64 {
+    /// Frees the cells that are taken and that nobody holds, whose senders have died; how many. What
+    /// such a sender has filled and not told of waits now. The receiver's: nobody takes bits of the
+    /// summary meanwhile.
+    pub fn sweep(&self, holder: &impl Holder, waiting: &mut Waiting) -> u64 {
         let mut freed = 0;
         for (n, word) in self.head.cells.iter().enumerate() {
-            let seen = word.load(Acquire);
-            let pid = (seen >> PID) as u32;
-            if seen & STATE == FREE || waiting.has(n) || pid == 0 || !is_gone(pid) {
+            let is_free = word.load(Relaxed) & STATE == FREE;
+            // While the receiver holds it nobody else has it, or gets it.
+            if is_free || waiting.has(n) || holder.hold(n) != Ok(true) {
                 continue;
             }
-            if seen & STATE == READY {
-                let ticket = self.words(n).map_or(0, |cell| cell.ticket.load(Relaxed));
-                waiting.push(n, ticket);
-            } else {
-                let done = word.compare_exchange(seen, FREE, AcqRel, Relaxed);
-                freed += u64::from(done.is_ok());
+            match word.load(Acquire) & STATE {
+                FREE => (),
+                READY if self.head.summary.has_cell(n) => (),
+                READY => {
+                    let ticket = self.words(n).map_or(0, |cell| cell.ticket.load(Relaxed));
+                    waiting.push(n, ticket);
+                }
+                _ => {
+                    self.free(n);
+                    freed += 1;
+                }
             }
+            holder.let_go(n);
         }
         freed
     }

@@ -3,9 +3,10 @@
 //!
 //! The first messages of a sender go to the box's [`mailbox`], which all have together; one that
 //! sends more gets a [`ring`] of its own. What has come is told by two words ([`summary`]). These
-//! three make no system call.
+//! three make no system call, but for a lock on each cell that is in use ([`hold`]).
 
 mod copy;
+pub mod hold;
 pub mod inbox;
 pub mod layout;
 pub mod mailbox;

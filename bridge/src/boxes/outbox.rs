@@ -2,21 +2,21 @@
 //! once there were some. In a child of fork all of it is begun anew: the mapping is not inherited,
 //! so that a child can't write into what its parent has.
 
+use super::hold::Hold;
 use super::layout::{Head, Shape};
 use super::mailbox::{Mailbox, Place, Sender};
 use super::message::Kind;
 use super::ring::{Control, Lines, No, Turn, Writer};
 use super::summary::{EVENT, SLEEPS};
-use super::target::Target;
-use crate::kind::Kind as Mechanism;
+pub use super::target::Parcel;
+use super::target::{name, open, Target, MOST};
 use crate::link;
 use crate::lock::{self, Lock};
-use crate::window::source::{self, Backing};
+use crate::window::source;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::Counter;
 use regall_sys::arch::ticks;
-use regall_sys::file::{self, Fd, Kept};
-use regall_sys::process::Identity;
+use regall_sys::file::{self, Fd, Kept, Stat};
 use regall_sys::{time, Errno, Result};
 
 /// The receiver is looked at before a message if it was not for so long, in nanoseconds; sooner
@@ -34,19 +34,6 @@ const AGAIN: u64 = 64;
 /// Bits of [`Outbox::ring`] in which the ring's number is, plus 1; the others are its
 /// [`Turn::whose`].
 const NUMBER: u64 = 0x3ff;
-
-/// What is sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Parcel {
-    /// What it is.
-    pub kind: Kind,
-    /// Its tag.
-    pub tag: u64,
-    /// Where its data are.
-    pub data: u64,
-    /// Bytes of them.
-    pub len: u64,
-}
 
 /// Room that is kept for a message without data, but a number.
 #[derive(Clone, Copy)]
@@ -83,7 +70,11 @@ struct Slow {
     /// Messages by the mailbox, and after how many a ring is looked for.
     sent: u64,
     look: u64,
-    /// Cells that are kept.
+    /// The box's file, as long as there is no ring: by it cells are held.
+    hold: Option<Hold>,
+    /// Which file that is.
+    file: Option<Stat>,
+    /// Cells that are kept, a bit each.
     kept: u64,
     event: Option<Kept>,
 }
@@ -95,10 +86,36 @@ impl Slow {
         from: Sender { pid: 0, start: 0 },
         sent: 0,
         look: 0,
+        hold: None,
+        file: None,
         kept: 0,
         event: None,
     };
 }
+
+impl Slow {
+    /// By what cells are held, if the program has not closed it.
+    fn held(&self) -> Option<Kept> {
+        self.hold.as_ref().and_then(Hold::file)
+    }
+
+    /// The same, opened anew if need be. What was kept by one that is closed is nobody's any more.
+    fn holder(&mut self, peer: &Target) -> Result<Kept> {
+        if let Some(held) = self.held() {
+            return Ok(held);
+        }
+        self.kept = 0;
+        self.hold.take().into_iter().for_each(Hold::close);
+        let (fd, hold) = Hold::new(|| open(peer))?;
+        let (now, held) = (fd.stat(), hold.file());
+        self.hold = Some(hold);
+        let is_it = now.is_ok_and(|now| self.file.is_some_and(|then| then.is_same_file(&now)));
+        held.filter(|_| is_it).ok_or(Errno::STALE)
+    }
+}
+
+/// A cell that was taken, and by what it is held; or why there is none.
+type Taken<'a> = core::result::Result<(Mailbox<'a>, Kept, Place), Tried>;
 
 /// What came of an attempt.
 enum Tried {
@@ -148,7 +165,7 @@ impl Outbox {
             let ring = self.ring.load(Acquire);
             let tried = match ring {
                 // SAFETY: by the contract above.
-                0 => unsafe { self.by_mailbox(peer, parcel) },
+                0 => unsafe { self.by_mailbox(peer, parcel) }?,
                 // SAFETY: likewise.
                 _ => unsafe { self.by_ring(ring, parcel) },
             };
@@ -259,26 +276,40 @@ impl Outbox {
     /// # Safety
     /// As [`Outbox::send`].
     #[cold]
-    unsafe fn by_mailbox(&self, peer: &Target, parcel: &Parcel) -> Tried {
+    unsafe fn by_mailbox(&self, peer: &Target, parcel: &Parcel) -> Result<Tried> {
         let mut slow = self.slow.lock();
-        let Some(shape) = slow.shape else {
-            return Tried::Full;
-        };
-        if self.ring.load(Relaxed) != 0 || self.gets_ring(peer, &mut slow, &shape) {
-            // By the ring, then.
-            return Tried::Gone;
-        }
-        let mailbox = self.mailbox(shape);
-        let Some(place) = mailbox.take(slow.from.pid, parcel.len) else {
-            return Tried::Full;
+        let (mailbox, holder, place) = match self.take_cell(peer, &mut slow, parcel.len)? {
+            Ok(taken) => taken,
+            Err(tried) => return Ok(tried),
         };
         let (what, data) = ((parcel.kind, parcel.tag), (parcel.data, parcel.len));
         // SAFETY: by the contract above; the cell has room.
-        let ways = unsafe { mailbox.fill(place, slow.from, what, data) };
+        let ways = unsafe { mailbox.fill(&holder, place, slow.from, what, data) };
         slow.sent += 1;
         drop(slow);
         self.wake(ways);
-        Tried::Done
+        Ok(Tried::Done)
+    }
+
+    /// Takes a cell for `len` bytes, unless there is a ring by now.
+    fn take_cell(&self, peer: &Target, slow: &mut Slow, len: u64) -> Result<Taken<'_>> {
+        let Some(shape) = slow.shape else {
+            return Ok(Err(Tried::Full));
+        };
+        if self.ring.load(Relaxed) != 0 || self.gets_ring(peer, slow, &shape) {
+            // By the ring, then.
+            slow.hold.take().into_iter().for_each(Hold::close);
+            return Ok(Err(Tried::Gone));
+        }
+        let (mailbox, holder) = (self.mailbox(shape), slow.holder(peer)?);
+        let taken = mailbox.take(&holder, (slow.from.pid, len), slow.kept)?;
+        if taken.is_none() {
+            // Dead senders may have them.
+            self.head().wanted.store(1, Relaxed);
+        }
+        Ok(taken
+            .map(|place| (mailbox, holder, place))
+            .ok_or(Tried::Full))
     }
 
     fn mailbox(&self, shape: Shape) -> Mailbox<'_> {
@@ -289,7 +320,7 @@ impl Outbox {
     /// Claims a ring, if it is time. Not while a cell is kept: what comes by it would come behind
     /// what is sent by the ring.
     fn gets_ring(&self, peer: &Target, slow: &mut Slow, shape: &Shape) -> bool {
-        if slow.sent < shape.threshold.max(slow.look) || slow.kept > 0 || slow.from.pid == 0 {
+        if slow.sent < shape.threshold.max(slow.look) || slow.kept != 0 || slow.from.pid == 0 {
             return false;
         }
         let head = self.head();
@@ -371,7 +402,7 @@ impl Outbox {
         loop {
             let ring = self.ring.load(Acquire);
             let kept = match ring {
-                0 => self.keep_cell(peer),
+                0 => self.keep_cell(peer)?,
                 _ => self.keep_lines(ring),
             };
             match kept {
@@ -382,16 +413,13 @@ impl Outbox {
         }
     }
 
-    fn keep_cell(&self, peer: &Target) -> core::result::Result<Room, Tried> {
+    fn keep_cell(&self, peer: &Target) -> Result<core::result::Result<Room, Tried>> {
         let mut slow = self.slow.lock();
-        let shape = slow.shape.ok_or(Tried::Full)?;
-        if self.ring.load(Relaxed) != 0 || self.gets_ring(peer, &mut slow, &shape) {
-            return Err(Tried::Gone);
-        }
-        let taken = self.mailbox(shape).take(slow.from.pid, NOTE);
-        let place = taken.ok_or(Tried::Full)?;
-        slow.kept += 1;
-        Ok(Room::Cell(place))
+        let taken = self.take_cell(peer, &mut slow, NOTE)?;
+        Ok(taken.map(|(_, _, place)| {
+            slow.kept |= place.bit();
+            Room::Cell(place)
+        }))
     }
 
     fn keep_lines(&self, ring: u64) -> core::result::Result<Room, Tried> {
@@ -443,17 +471,19 @@ impl Outbox {
         let mut slow = self.slow.lock();
         let shape = slow.shape.ok_or(Errno::STALE)?;
         let mailbox = self.mailbox(shape);
-        slow.kept = slow.kept.saturating_sub(1);
+        let holder = slow.held().filter(|_| slow.kept & place.bit() != 0);
+        let holder = holder.ok_or(Errno::STALE)?;
+        slow.kept &= !place.bit();
         let ways = match note {
             None => {
-                mailbox.give_back(place);
+                mailbox.give_back(&holder, place);
                 0
             }
             Some((kind, tag, bytes)) => {
                 slow.sent += 1;
                 let data = (&raw const bytes as u64, NOTE);
                 // SAFETY: the bytes of a number here; the cell has room for them.
-                unsafe { mailbox.fill(place, slow.from, (kind, tag), data) }
+                unsafe { mailbox.fill(&holder, place, slow.from, (kind, tag), data) }
             }
         };
         drop(slow);
@@ -475,12 +505,22 @@ impl Outbox {
             return Ok(());
         }
         self.forget(&mut slow);
-        let fd = open(peer)?;
-        let bytes = fd.stat()?.size;
-        if !source::is_sealed(&fd) || bytes < size_of::<Head>() as u64 || bytes > MOST {
+        let (fd, hold) = Hold::new(|| open(peer))?;
+        let (mapped, hold) = (self.map(peer, &mut slow, &fd), Some(hold));
+        match mapped {
+            Ok(()) => slow.hold = hold,
+            Err(_) => hold.into_iter().for_each(Hold::close),
+        }
+        mapped
+    }
+
+    fn map(&self, peer: &Target, slow: &mut Slow, fd: &Fd) -> Result<()> {
+        let file = fd.stat()?;
+        let bytes = file.size;
+        if !source::is_sealed(fd) || bytes < size_of::<Head>() as u64 || bytes > MOST {
             return Err(Errno::PERM);
         }
-        let at = peer.host().attach(&fd, 0, bytes, true)?;
+        let at = peer.host().attach(fd, 0, bytes, true)?;
         // SAFETY: mapped just now, by nobody else; a child is to have none of it.
         let apart = unsafe { regall_sys::advise_any(at, bytes, libc::MADV_DONTFORK) };
         // SAFETY: as many bytes are mapped, and can't be cut short.
@@ -495,11 +535,12 @@ impl Outbox {
             }
         };
         (slow.shape, slow.bytes, slow.from) = (Some(shape), bytes, from);
+        slow.file = Some(file);
         self.at.store(at, Relaxed);
         self.limit.store(shape.limit, Relaxed);
         self.first_ring.store(shape.first_ring(), Relaxed);
         self.size.store(shape.size, Relaxed);
-        self.process.store(us, Release);
+        self.process.store(lock::process(), Release);
         Ok(())
     }
 
@@ -508,6 +549,10 @@ impl Outbox {
         if let (Some(event), false) = (slow.event, file::are_inherited_shared()) {
             event.close();
         }
+        // (In a child its copy of the descriptor went when it began.)
+        let is_ours = self.process.load(Relaxed) == lock::process();
+        let hold = slow.hold.take().filter(|_| is_ours);
+        hold.into_iter().for_each(Hold::close);
         *slow = Slow::NONE;
         self.ring.store(0, Relaxed);
         self.can_signal.store(false, Relaxed);
@@ -549,39 +594,5 @@ impl Outbox {
         self.forget(&mut slow);
         // SAFETY: mapped by `attach`; nobody uses it, by the contract of `Peer::close`.
         unsafe { peer.host().unmap(at, bytes) };
-    }
-}
-
-/// The largest box, in bytes.
-const MOST: u64 = 128 << 20;
-
-/// Who we are, as the peer may know us; nobody, where its numbers are others.
-fn name(peer: &Target) -> Result<Sender> {
-    let us = Identity::own()?;
-    let pid = match us.namespace == peer.identity().namespace {
-        true => us.pid,
-        false => 0,
-    };
-    let start = us.start;
-    Ok(Sender { pid, start })
-}
-
-/// The file of the peer's box: as the kernel lets us have it, else from its helper.
-fn open(peer: &Target) -> Result<Fd> {
-    let at = peer
-        .box_address()
-        .ok_or_else(|| peer.or_gone(Errno::NOTCONN))?;
-    let backing = Backing::find(peer.pid(), at);
-    let opened = backing.and_then(|backing| source::open(peer.pid(), &backing, true));
-    match opened {
-        Ok(fd) => Ok(fd),
-        Err(e) if crate::find::is_shortage(e) => Err(e),
-        Err(_) => {
-            peer.check(ticks())?;
-            if !peer.order.has(Mechanism::Helper) {
-                return Err(Errno::PERM);
-            }
-            link::box_file(peer, peer.link)
-        }
     }
 }

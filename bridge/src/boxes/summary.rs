@@ -41,6 +41,11 @@ impl Summary {
         self.cells.fetch_or(1 << (n & 63), AcqRel) & WAYS
     }
 
+    /// Returns whether something has come in cell `n` that was not taken.
+    pub fn has_cell(&self, n: usize) -> bool {
+        self.cells.load(Acquire) >> (n & 63) & 1 != 0
+    }
+
     /// Takes the rings that something has come in, those of `bits`.
     #[inline]
     pub fn take_rings(&self, bits: u64) -> u64 {

@@ -1,14 +1,26 @@
 //! One process that sends to its own box: every part of it, without the shim.
 
+use super::hold::Hold;
 use super::inbox::{Inbox, Message, Out, IDLE};
 use super::layout::{Head, Kind, Shape, CELLS, NAME, SMALL_CELLS};
-use super::mailbox::{Mailbox, Sender, Waiting};
+use super::mailbox::{Holder, Mailbox, Place, Sender, Waiting};
 use super::ring::{Control, Lines, No, Reader, Writer};
 use super::summary::{Summary, EVENT, SLEEPS};
 use crate::host::{Host, Plain};
 use proptest::prelude::*;
-use regall_sys::file::{self, Fd};
+use regall_sys::file::{self, Fd, Kept};
 use std::collections::VecDeque;
+
+/// Holds nothing.
+struct Nobody;
+
+impl Holder for Nobody {
+    fn hold(&self, _: usize) -> regall_sys::Result<bool> {
+        Ok(true)
+    }
+
+    fn let_go(&self, _: usize) {}
+}
 
 /// A box in memory of this process.
 struct Home {
@@ -40,6 +52,13 @@ impl Home {
     fn mailbox(&self) -> Mailbox<'_> {
         // SAFETY: likewise.
         unsafe { Mailbox::new(self.at, self.shape) }
+    }
+
+    /// A description of the file of its own.
+    fn hold(&self) -> Hold {
+        let path = format!("/proc/self/fd/{}\0", self.file.raw());
+        let path = core::ffi::CStr::from_bytes_with_nul(path.as_bytes()).unwrap();
+        Hold::new(|| Fd::open(path, libc::O_RDWR, 0)).unwrap().1
     }
 
     fn lines(&self, n: usize) -> Lines<'_> {
@@ -75,10 +94,12 @@ impl Home {
             start: 0,
         };
         let mailbox = self.mailbox();
-        let place = mailbox.take(from.pid, data.len() as u64)?;
+        let place = mailbox
+            .take(&Nobody, (from.pid, data.len() as u64), 0)
+            .unwrap()?;
         let bytes = (data.as_ptr() as u64, data.len() as u64);
         // SAFETY: a slice.
-        Some(unsafe { mailbox.fill(place, from, (Kind::Data, tag), bytes) })
+        Some(unsafe { mailbox.fill(&Nobody, place, from, (Kind::Data, tag), bytes) })
     }
 }
 
@@ -312,18 +333,58 @@ fn a_mailbox_has_room_for_so_many_and_for_long_ones() {
     }
 }
 
+/// Takes a cell for 8 bytes.
+fn take(mailbox: &Mailbox, hold: &Hold) -> Place {
+    let by = hold.file().unwrap();
+    mailbox.take(&by, (0, 8), 0).unwrap().unwrap()
+}
+
 #[test]
-fn a_cell_of_the_dead_is_free_again_and_blocks_nobody() {
+fn a_cell_that_nobody_holds_is_free_again_and_blocks_nobody() {
     let home = Home::new(small());
-    let mailbox = home.mailbox();
-    let taken = mailbox.take(4_000_000, 8).unwrap();
+    let (mailbox, receiver, mut waiting) = (home.mailbox(), home.hold(), Waiting::new());
+    let receiver = receiver.file().unwrap();
+    let (lives, dies) = (home.hold(), home.hold());
+    let (kept, lost) = (take(&mailbox, &lives), take(&mailbox, &dies));
+    assert_ne!(kept, lost);
     home.post(1, b"").unwrap();
-    let mut waiting = Waiting::new();
     let bits = home.head().summary.take_cells(!0 >> 2);
     assert_eq!(mailbox.collect(bits, &mut waiting), 0);
-    assert_eq!(waiting.first(), Some(1));
-    assert_eq!(mailbox.sweep(&mut waiting, |pid| pid == 4_000_000), 1);
-    assert_eq!(mailbox.take(5, 8), Some(taken));
+    assert_eq!(waiting.first(), Some(2));
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    // As the kernel does it.
+    dies.close();
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 1);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    let again = home.hold();
+    assert_eq!(take(&mailbox, &again), lost);
+    // Two descriptions are two holders in one process, too; one is not its own rival.
+    let by = again.file().unwrap();
+    let all = kept.bit() | lost.bit();
+    let other = mailbox.take(&by, (0, 8), all).unwrap().unwrap();
+    assert_eq!(other.bit() & all, 0);
+    mailbox.give_back(&by, other);
+    let held = |by: &Kept, place: Place| by.hold(place.bit().trailing_zeros() as usize).unwrap();
+    assert!(held(&receiver, other) && !held(&receiver, kept) && !held(&receiver, lost));
+    lives.close();
+    again.close();
+}
+
+#[test]
+fn what_its_sender_has_filled_and_not_told_of_is_delivered_once() {
+    let home = Home::new(small());
+    let (mailbox, receiver, mut waiting) = (home.mailbox(), home.hold(), Waiting::new());
+    let receiver = receiver.file().unwrap();
+    home.post(1, b"").unwrap();
+    // Told of: it comes by its bit.
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    assert!(waiting.is_empty());
+    assert_eq!(home.head().summary.take_cells(!0 >> 2), 1);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    assert_eq!(waiting.first(), Some(0));
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    waiting.pop();
+    assert!(waiting.is_empty());
 }
 
 #[test]
