@@ -1,7 +1,7 @@
-//! Hold of a mailbox's cells. A cell is held by a lock on one byte of the box's file (F_OFD_SETLK),
-//! whose owner is a file description of the sender's own. The kernel lets go of it when the last
-//! descriptor of that is closed, so when the sender dies, in whatever namespace. Who is stopped
-//! keeps it.
+//! Hold of a mailbox's cells by senders whom the receiver knows no pid of: those in other pid
+//! namespaces. Such a cell is held by a lock on one byte of the box's file (F_OFD_SETLK), whose owner
+//! is a file description of the sender's own. The kernel lets go of it when the last descriptor of
+//! that is closed, so when the sender dies. Who is stopped keeps it.
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_sys::file::{self, Fd, Kept};
@@ -15,14 +15,34 @@ impl Holder for Kept {
     fn hold(&self, n: usize) -> Result<bool> {
         let fd = self.ours().ok_or(Errno::BADF)?;
         match file::lock_byte(fd, n as u64) {
-            Ok(()) => Ok(true),
+            Ok(()) if self.ours().is_some() => Ok(true),
+            // The program has closed it meanwhile, and this is another file.
+            Ok(()) => {
+                file::unlock_byte(fd, n as u64);
+                Err(Errno::BADF)
+            }
             Err(Errno::AGAIN | Errno::ACCES) => Ok(false),
             Err(e) => Err(e),
         }
     }
 
     fn let_go(&self, n: usize) {
-        file::unlock_byte(self.raw(), n as u64);
+        if let Some(fd) = self.ours() {
+            file::unlock_byte(fd, n as u64);
+        }
+    }
+}
+
+/// `None` where the receiver knows the sender's pid: it looks whether that process lives.
+impl Holder for Option<Kept> {
+    fn hold(&self, n: usize) -> Result<bool> {
+        self.as_ref().map_or(Ok(true), |kept| kept.hold(n))
+    }
+
+    fn let_go(&self, n: usize) {
+        if let Some(kept) = self {
+            kept.let_go(n);
+        }
     }
 }
 

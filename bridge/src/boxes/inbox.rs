@@ -175,6 +175,9 @@ impl Inbox {
         for _ in 0..NEWS {
             self.gather(host, &mut state, out);
             if !out.is_empty() {
+                if self.head().wanted.load(Relaxed) != 0 {
+                    self.look_around(host, &mut state);
+                }
                 break;
             }
             self.glance(host, &mut state);
@@ -454,7 +457,9 @@ impl Inbox {
                 self.judge(state, n, control, &judge, now);
             }
         }
-        let freed = self.mailbox().sweep(&self.file, &mut state.waiting);
+        let freed = self
+            .mailbox()
+            .sweep(&self.file, &mut state.waiting, |pid| judge.is_gone(pid, 0));
         host.tally(Counter::BoxRubbish, freed);
     }
 

@@ -1,7 +1,7 @@
 //! The mailbox: cells in which every sender may leave a message that has no ring. A sender takes a
 //! free cell in its own name, fills it, numbers it and sets its bit in the summary, and holds it all
 //! the while ([`Holder`]). A cell whose sender stops half-way is in nobody's way but takes a place;
-//! one that nobody holds is freed.
+//! of one that has died it is freed.
 //!
 //! In order: a message's number is higher than those of all that its sender has sent before, and
 //! their bits were set before. So whoever takes all bits there are at one time, and delivers by
@@ -219,18 +219,31 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Frees the cells that are taken and that nobody holds, whose senders have died; how many. What
-    /// such a sender has filled and not told of waits now. The receiver's: nobody takes bits of the
-    /// summary meanwhile.
-    pub fn sweep(&self, holder: &impl Holder, waiting: &mut Waiting) -> u64 {
+    /// Frees the cells that senders have taken and not filled who have died: of whom `is_gone` says so
+    /// by their pid, and those without a pid who hold theirs no more. Returns how many. What such a
+    /// sender has filled and not told of waits now. The receiver's: nobody takes bits of the summary
+    /// meanwhile.
+    pub fn sweep(
+        &self,
+        holder: &impl Holder,
+        waiting: &mut Waiting,
+        is_gone: impl Fn(u32) -> bool,
+    ) -> u64 {
         let mut freed = 0;
         for (n, word) in self.head.cells.iter().enumerate() {
-            let is_free = word.load(Relaxed) & STATE == FREE;
-            // While the receiver holds it nobody else has it, or gets it.
-            if is_free || waiting.has(n) || holder.hold(n) != Ok(true) {
+            let seen = word.load(Acquire);
+            let pid = (seen >> PID) as u32;
+            if seen & STATE == FREE || waiting.has(n) || pid != 0 && !is_gone(pid) {
                 continue;
             }
-            match word.load(Acquire) & STATE {
+            // While the receiver holds it nobody without a pid has it, or gets it.
+            let held = pid == 0 && holder.hold(n) == Ok(true);
+            if pid == 0 && !held {
+                continue;
+            }
+            let now = word.load(Acquire);
+            match now & STATE {
+                _ if now >> PID != seen >> PID => (),
                 FREE => (),
                 READY if self.head.summary.has_cell(n) => (),
                 READY => {
@@ -242,7 +255,9 @@ impl<'a> Mailbox<'a> {
                     freed += 1;
                 }
             }
-            holder.let_go(n);
+            if held {
+                holder.let_go(n);
+            }
         }
         freed
     }

@@ -70,7 +70,7 @@ struct Slow {
     /// Messages by the mailbox, and after how many a ring is looked for.
     sent: u64,
     look: u64,
-    /// The box's file, as long as there is no ring: by it cells are held.
+    /// The box's file, in a sender whose pid the receiver does not know: by it cells are held.
     hold: Option<Hold>,
     /// Which file that is.
     file: Option<Stat>,
@@ -100,27 +100,40 @@ impl Slow {
     }
 
     /// The same, opened anew if need be. What was kept by one that is closed is nobody's any more.
-    fn holder(&mut self, peer: &Target) -> Result<Kept> {
+    fn holder(&mut self, peer: &Target) -> Result<Option<Kept>> {
+        if self.from.pid != 0 {
+            return Ok(None);
+        }
         if let Some(held) = self.held() {
-            return Ok(held);
+            return Ok(Some(held));
         }
         self.kept = 0;
         self.hold.take().into_iter().for_each(Hold::close);
         let (fd, hold) = Hold::new(|| open(peer))?;
-        let (now, held) = (fd.stat(), hold.file());
-        self.hold = Some(hold);
+        let now = fd.stat();
         let is_it = now.is_ok_and(|now| self.file.is_some_and(|then| then.is_same_file(&now)));
-        held.filter(|_| is_it).ok_or(Errno::STALE)
+        match hold.file().filter(|_| is_it) {
+            Some(held) => {
+                self.hold = Some(hold);
+                Ok(Some(held))
+            }
+            None => {
+                hold.close();
+                Err(Errno::STALE)
+            }
+        }
     }
 }
 
 /// A cell that was taken, and by what it is held; or why there is none.
-type Taken<'a> = core::result::Result<(Mailbox<'a>, Kept, Place), Tried>;
+type Taken<'a> = core::result::Result<(Mailbox<'a>, Option<Kept>, Place), Tried>;
 
 /// What came of an attempt.
 enum Tried {
     Done,
     Full,
+    /// All cells are taken.
+    NoCell,
     /// The ring is not ours any more.
     Gone,
 }
@@ -172,6 +185,7 @@ impl Outbox {
             match tried {
                 Tried::Done => break,
                 Tried::Full => return Err(self.full(peer)),
+                Tried::NoCell => return Err(self.no_cell(peer)),
                 Tried::Gone => self.lose(ring),
             }
         }
@@ -205,6 +219,14 @@ impl Outbox {
         }
         peer.host().tally(Counter::BoxFull, 1);
         Errno::AGAIN
+    }
+
+    /// Dead senders may have all cells: the receiver is to look, and is woken if it sleeps.
+    #[cold]
+    fn no_cell(&self, peer: &Target) -> Errno {
+        self.head().wanted.store(1, Release);
+        self.wake(self.head().summary.ways());
+        self.full(peer)
     }
 
     #[inline]
@@ -298,18 +320,13 @@ impl Outbox {
         };
         if self.ring.load(Relaxed) != 0 || self.gets_ring(peer, slow, &shape) {
             // By the ring, then.
-            slow.hold.take().into_iter().for_each(Hold::close);
             return Ok(Err(Tried::Gone));
         }
         let (mailbox, holder) = (self.mailbox(shape), slow.holder(peer)?);
         let taken = mailbox.take(&holder, (slow.from.pid, len), slow.kept)?;
-        if taken.is_none() {
-            // Dead senders may have them.
-            self.head().wanted.store(1, Relaxed);
-        }
         Ok(taken
             .map(|place| (mailbox, holder, place))
-            .ok_or(Tried::Full))
+            .ok_or(Tried::NoCell))
     }
 
     fn mailbox(&self, shape: Shape) -> Mailbox<'_> {
@@ -408,6 +425,7 @@ impl Outbox {
             match kept {
                 Ok(room) => return Ok(room),
                 Err(Tried::Gone) => self.lose(ring),
+                Err(Tried::NoCell) => return Err(self.no_cell(peer)),
                 Err(_) => return Err(self.full(peer)),
             }
         }
@@ -471,8 +489,9 @@ impl Outbox {
         let mut slow = self.slow.lock();
         let shape = slow.shape.ok_or(Errno::STALE)?;
         let mailbox = self.mailbox(shape);
-        let holder = slow.held().filter(|_| slow.kept & place.bit() != 0);
-        let holder = holder.ok_or(Errno::STALE)?;
+        let holder = slow.held();
+        let is_kept = slow.kept & place.bit() != 0 && (slow.from.pid != 0 || holder.is_some());
+        is_kept.then_some(()).ok_or(Errno::STALE)?;
         slow.kept &= !place.bit();
         let ways = match note {
             None => {
@@ -505,13 +524,9 @@ impl Outbox {
             return Ok(());
         }
         self.forget(&mut slow);
-        let (fd, hold) = Hold::new(|| open(peer))?;
-        let (mapped, hold) = (self.map(peer, &mut slow, &fd), Some(hold));
-        match mapped {
-            Ok(()) => slow.hold = hold,
-            Err(_) => hold.into_iter().for_each(Hold::close),
-        }
-        mapped
+        // (By what cells are held is opened with the first.)
+        let fd = open(peer)?;
+        self.map(peer, &mut slow, &fd)
     }
 
     fn map(&self, peer: &Target, slow: &mut Slow, fd: &Fd) -> Result<()> {

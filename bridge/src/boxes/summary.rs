@@ -41,6 +41,11 @@ impl Summary {
         self.cells.fetch_or(1 << (n & 63), AcqRel) & WAYS
     }
 
+    /// Returns how the receiver wants to be woken.
+    pub fn ways(&self) -> u64 {
+        self.cells.load(Acquire) & WAYS
+    }
+
     /// Returns whether something has come in cell `n` that was not taken.
     pub fn has_cell(&self, n: usize) -> bool {
         self.cells.load(Acquire) >> (n & 63) & 1 != 0

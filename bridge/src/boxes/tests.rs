@@ -351,11 +351,11 @@ fn a_cell_that_nobody_holds_is_free_again_and_blocks_nobody() {
     let bits = home.head().summary.take_cells(!0 >> 2);
     assert_eq!(mailbox.collect(bits, &mut waiting), 0);
     assert_eq!(waiting.first(), Some(2));
-    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, |_| false), 0);
     // As the kernel does it.
     dies.close();
-    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 1);
-    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, |_| false), 1);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, |_| false), 0);
     let again = home.hold();
     assert_eq!(take(&mailbox, &again), lost);
     // Two descriptions are two holders in one process, too; one is not its own rival.
@@ -371,18 +371,30 @@ fn a_cell_that_nobody_holds_is_free_again_and_blocks_nobody() {
 }
 
 #[test]
+fn a_cell_whose_sender_is_known_is_its_own_while_that_lives() {
+    let home = Home::new(small());
+    let (mailbox, receiver, mut waiting) = (home.mailbox(), home.hold(), Waiting::new());
+    let receiver = receiver.file().unwrap();
+    let taken = mailbox.take(&None::<Kept>, (4_000_000, 8), 0).unwrap();
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, |_| false), 0);
+    let dead = |pid| pid == 4_000_000;
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, dead), 1);
+    assert_eq!(mailbox.take(&None::<Kept>, (5, 8), 0).unwrap(), taken);
+}
+
+#[test]
 fn what_its_sender_has_filled_and_not_told_of_is_delivered_once() {
     let home = Home::new(small());
     let (mailbox, receiver, mut waiting) = (home.mailbox(), home.hold(), Waiting::new());
     let receiver = receiver.file().unwrap();
     home.post(1, b"").unwrap();
     // Told of: it comes by its bit.
-    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, |_| true), 0);
     assert!(waiting.is_empty());
     assert_eq!(home.head().summary.take_cells(!0 >> 2), 1);
-    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, |_| true), 0);
     assert_eq!(waiting.first(), Some(0));
-    assert_eq!(mailbox.sweep(&receiver, &mut waiting), 0);
+    assert_eq!(mailbox.sweep(&receiver, &mut waiting, |_| true), 0);
     waiting.pop();
     assert!(waiting.is_empty());
 }
