@@ -1,6 +1,6 @@
 /* Proves: a child that shares its parent's memory (vfork, CLONE_VM) takes nothing from a thread of its parent's that is stopped in mid-call, and nobody from the child. */
 /*
- * A tracer stops a thread where it opens /proc/self/maps: with the shim that is in the midst
+ * A tracer stops a thread where its mappings are looked at: with the shim that is in the midst
  * of a call of its own making that fails half-way, with the ledger's mutex held. Meanwhile a
  * child of vfork, and one of clone, make memory calls for longer than anybody waits for a
  * mutex before he looks after its holder.
@@ -45,7 +45,16 @@ static bool is_maps(pid_t at, uint64_t address)
 	return memcmp(path, "/proc/self/maps", 16) == 0;
 }
 
-/* Lets the thread run until it is about to open its maps: the shim's opening, if it has one. */
+/* PROCMAP_QUERY (linux/fs.h). */
+#define QUERY 0xc0686611ul
+
+/* A look at the mappings, by a file that is open. */
+static bool is_look(const struct __ptrace_syscall_info *info)
+{
+	return info->entry.nr == SYS_pread64 || (info->entry.nr == SYS_ioctl && info->entry.args[1] == QUERY);
+}
+
+/* Lets the thread run until its mappings are about to be looked at: by the shim, if there is one. */
 static void stop_it(pid_t at)
 {
 	struct __ptrace_syscall_info info;
@@ -56,6 +65,8 @@ static void stop_it(pid_t at)
 		NEED(waitpid(at, &status, __WALL) == at && WIFSTOPPED(status));
 		if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
 			NEED(ptrace(PTRACE_GET_SYSCALL_INFO, at, sizeof info, &info) > 0);
+			if (info.op == PTRACE_SYSCALL_INFO_ENTRY && is_look(&info))
+				return;
 			if (info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == SYS_openat &&
 			    is_maps(at, info.entry.args[1])) {
 				own += (int)info.entry.args[0] == OWN_FOLDER;

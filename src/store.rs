@@ -413,7 +413,10 @@ fn private_part(former: u64) -> Result<u64, Errno> {
 fn mark(why: Errno) -> Option<PageRange> {
     let _undisturbed = Undisturbed::new();
     let name: Text<48> = Text::of(format_args!("{UNPUBLISHED}{}", why.0));
-    let fd = file::in_memory(name.as_cstr()?, libc::MFD_CLOEXEC).ok()?;
+    let name = name.as_cstr()?;
+    let make = |flags| file::in_memory(name, libc::MFD_CLOEXEC | flags);
+    // (Linux 6.3; some systems insist on it.)
+    let fd = make(libc::MFD_NOEXEC_SEAL).or_else(|_| make(0)).ok()?;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: without MAP_FIXED nothing is replaced.
     let at = unsafe { sys::map(sys::apart(PAGE), PAGE, prot, libc::MAP_PRIVATE, fd.raw(), 0) };

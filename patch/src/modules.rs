@@ -3,7 +3,7 @@
 use regall_directory::addr::PageRange;
 use regall_directory::maps::{each_line, Line};
 use regall_directory::vocab::Prot;
-use regall_sys::{mappings::List, Result};
+use regall_sys::{mappings::Text, Result};
 
 /// Bytes of buffer to read the list with. A line longer than that (a path of that length) is
 /// skipped.
@@ -149,13 +149,8 @@ pub fn is_libc(path: &[u8]) -> bool {
 
 /// Calls `each` with every line of /proc/self/maps until it says false.
 pub fn lines(buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
-    let (list, mut at) = (List::open()?, 0);
-    let read = |room: &mut [u8]| {
-        let n = list.read_at(room, at)?;
-        at += n as u64;
-        Ok(n)
-    };
-    each_line(buffer, read, each)
+    let text = Text::open()?;
+    each_line(buffer, |room| text.read(room), each)
 }
 
 /// Calls `each` with every group until it says false.

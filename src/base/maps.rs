@@ -1,6 +1,6 @@
 //! The kernel's list of this process's mappings: line by line, or by address.
 
-use crate::sys::mappings::{List, Mapping, Wanted};
+use crate::sys::mappings::{List, Mapping, Text, Wanted};
 use crate::sys::{shm_bytes, Result};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::maps::{each_line, Line};
@@ -27,13 +27,8 @@ impl Mappings {
     /// # Errors
     /// read(2)'s.
     pub fn each(&self, buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
-        let mut at = 0;
-        let read = |room: &mut [u8]| {
-            let n = self.0.read_at(room, at)?;
-            at += n as u64;
-            Ok(n)
-        };
-        each_line(buffer, read, each)
+        let text = Text::open()?;
+        each_line(buffer, |room| text.read(room), each)
     }
 
     /// As [`Mappings::each`], of the mappings that end above `addr` and are `wanted`. That costs

@@ -6,10 +6,11 @@
 //! never closed by their numbers. They belong to one address space: a child of fork opens its own.
 
 use crate::arch::Frame;
+use crate::credentials::effective;
 use crate::file::{self, Fd};
 use crate::{check, Errno, Result, Undisturbed};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// A file that stays open.
 pub struct Lasting {
@@ -41,18 +42,23 @@ const PATIENCE: u32 = 3;
 /// CLOSE_RANGE_UNSHARE.
 const UNSHARE: u64 = 2;
 
+/// Whether the list shows only what was mapped when it was opened, as under qemu-user: then each is
+/// opened each time.
+static IS_SNAPSHOT: AtomicBool = AtomicBool::new(false);
+
 /// Opens them. At start-up, while the program has one thread. `is_live` says whether the list shows what
-/// is mapped after it was opened: under qemu-user it does not, and each is opened each time.
+/// is mapped after it was opened.
 pub fn keep(is_live: fn(&Fd) -> Result<bool>) {
     let Ok(own) = MAPS.open() else {
         return;
     };
     if is_live(&own) == Ok(false) {
+        IS_SNAPSHOT.store(true, Relaxed);
         return;
     }
     let _ = MAPS.put(&own);
     drop(own);
-    let _ = PAGEMAP.open().and_then(|own| PAGEMAP.put(&own));
+    let _ = PAGEMAP.renew();
 }
 
 /// Opens, in a child of fork, its own in the place of its parent's. Not where it is not `alone` in its
@@ -64,7 +70,7 @@ pub fn child(alone: bool) {
         if !alone {
             continue;
         }
-        let _ = lasting.open().and_then(|own| {
+        let _ = lasting.open_to_stay().and_then(|own| {
             let place = parents.map(|there| lasting.put_in_place(&own, there));
             match place {
                 Some(Ok(())) => Ok(()),
@@ -97,6 +103,22 @@ impl Lasting {
     fn open(&self) -> Result<Fd> {
         let open = || Fd::open(self.path, libc::O_RDONLY, 0);
         open().or_else(|_| open()).or_else(|_| open())
+    }
+
+    /// Opens what is to stay open. EPERM: it must not. The kernel shows page frames by a pagemap that
+    /// CAP_SYS_ADMIN has opened, also when the process has given that up.
+    fn open_to_stay(&self) -> Result<Fd> {
+        const SYS_ADMIN: u32 = 1 << 21;
+        let is_pagemap = core::ptr::eq(self, &PAGEMAP);
+        let shows_frames = is_pagemap && effective().map_or(true, |set| set & SYS_ADMIN != 0);
+        match IS_SNAPSHOT.load(Relaxed) || shows_frames {
+            true => Err(Errno::PERM),
+            false => self.open(),
+        }
+    }
+
+    fn renew(&self) -> Result<()> {
+        self.open_to_stay().and_then(|own| self.put(&own))
     }
 
     /// Keeps a duplicate of `own`.
@@ -168,7 +190,7 @@ impl Lasting {
             return false;
         }
         let _undisturbed = Undisturbed::new();
-        self.open().and_then(|own| self.put(&own)).is_ok()
+        self.renew().is_ok()
     }
 }
 
@@ -259,14 +281,13 @@ pub fn around(frame: &Frame, real: Real, has_files: fn() -> bool) -> i64 {
     let [first, second, flags, ..] = frame.args;
     match frame.nr as i64 {
         libc::SYS_close => match of_number(first) {
-            Some(lasting) if lasting.stays() => BADF,
+            Some(lasting) if has_files() && lasting.stays() => BADF,
             _ => real(frame),
         },
         libc::SYS_dup2 | libc::SYS_dup3 if is_lasting(first) => BADF,
         libc::SYS_dup2 | libc::SYS_dup3 => {
-            // What can't be duplicated closes nothing.
             if let Some(lasting) = of_number(second) {
-                if has_files() && file::stat_fd(first as i32).is_ok() {
+                if has_files() && duplicates(frame) {
                     lasting.move_away(second as i32);
                 }
             }
@@ -277,6 +298,16 @@ pub fn around(frame: &Frame, real: Real, has_files: fn() -> bool) -> i64 {
         }
         _ => real(frame),
     }
+}
+
+/// Returns whether a dup2 or dup3 will close what it replaces: one that fails closes nothing.
+#[cold]
+#[inline(never)]
+fn duplicates(frame: &Frame) -> bool {
+    let [first, second, flags, ..] = frame.args;
+    let limit = crate::rlimit(libc::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    let is_valid = frame.nr as i64 == libc::SYS_dup2 || flags as i32 & !libc::O_CLOEXEC == 0;
+    is_valid && u64::from(second as u32) < limit && file::stat_fd(first as i32).is_ok()
 }
 
 /// Makes close_range(2) without the files that stay open.

@@ -3,7 +3,7 @@
 
 use crate::file::Fd;
 use crate::lasting::{Reader, MAPS};
-use crate::{Errno, Result};
+use crate::{Errno, Result, Undisturbed};
 
 /// _IOWR('f', 17, struct procmap_query).
 const PROCMAP_QUERY: u64 = 0xc068_6611;
@@ -111,7 +111,36 @@ impl Fd {
     }
 }
 
-/// The list of this process, to be read.
+/// The list of this process as text, opened for one reading: it goes on where it has ended, at an
+/// address. A second reader of one open file would have the kernel count bytes from the start, which
+/// tears lines where mappings come and go meanwhile.
+pub struct Text {
+    file: Fd,
+    /// A handler that jumps away would leave it open.
+    _undisturbed: Undisturbed,
+}
+
+impl Text {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// open(2)'s.
+    pub fn open() -> Result<Self> {
+        let _undisturbed = Undisturbed::new();
+        let file = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0)?;
+        Ok(Self { file, _undisturbed })
+    }
+
+    /// Reads what comes next into `buf`.
+    ///
+    /// # Errors
+    /// read(2)'s.
+    pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
+        self.file.read(buf)
+    }
+}
+
+/// The list of this process, to be asked.
 pub struct List(Reader);
 
 impl List {
@@ -121,14 +150,6 @@ impl List {
     /// open(2)'s.
     pub fn open() -> Result<Self> {
         Reader::of(&MAPS).map(Self)
-    }
-
-    /// Reads into `buf` from `offset` bytes on, once.
-    ///
-    /// # Errors
-    /// pread(2)'s, and open(2)'s.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.0.ask(&mut |list| list.read_at(buf, offset))
     }
 
     /// Asks it as [`Fd::query`] does.
