@@ -28,6 +28,7 @@ pub fn gone(range: PageRange) {
     hiding::hide(range);
     taken::may_divide_segments();
     notes::gone(range);
+    flight::look_again();
 }
 
 /// Does what is left to do about the notes. Called without the lock.

@@ -118,6 +118,11 @@ fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     let locked = unlocked && pin::locks();
     let advice = frame.args[2] as i32;
     let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, advice);
+    let replaced = frame.nr == libc::SYS_madvise as u64 && replaces_pages(advice);
+    if replaced {
+        // Nothing of it is lent from here on.
+        notes::spoiled(range);
+    }
     let any = locked && (drops || unlock_known(range));
     let value = match locked && drops {
         true => real(&frame_with(frame, DONTNEED_LOCKED)),
@@ -126,7 +131,10 @@ fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     if any {
         notes::unlocked(range);
     }
-    if !any || registering::active() {
+    if replaced {
+        // What was registered anew meanwhile has the pages of before.
+        notes::spoiled(range);
+    } else if !any || registering::active() {
         notes::later(range);
     }
     value

@@ -418,6 +418,15 @@ pub fn is_being_locked(_lock: &Guard, range: PageRange) -> bool {
     })
 }
 
+/// This thread's innermost call has left a note, since it could not have the lock: it must look again
+/// when the kernel has made it, whoever has worked the note off before.
+#[cold]
+pub fn look_again() {
+    if let Some(place) = innermost() {
+        place.conflict.store(true, Relaxed);
+    }
+}
+
 /// `range` is being read from the kernel: calls that are about it and not yet
 /// done must look again. Called with the lock held.
 pub fn disturb(range: PageRange) {

@@ -52,7 +52,7 @@ pub fn refresh(range: PageRange) {
 fn retract_from(range: PageRange, on_demand: bool) {
     for d in numbers() {
         let Some(guard) = lock() else {
-            return notes::spoiled(range);
+            return spoiled(range);
         };
         let domain = guard.hca.domain(d).filter(|d| !d.implicit);
         let concerned = domain.is_some_and(|d| on_demand || !d.on_demand());
@@ -65,6 +65,14 @@ fn retract_from(range: PageRange, on_demand: bool) {
             rest = retract_one(d, todo);
         }
     }
+}
+
+/// Notes that the regions of `range` could not be taken out in time: when the lock is free, and by this
+/// thread's call when that is made.
+#[cold]
+fn spoiled(range: PageRange) {
+    notes::spoiled(range);
+    flight::look_again();
 }
 
 /// A region that is to be taken out, with what is left of it on both sides.
@@ -143,7 +151,7 @@ fn next_to(
 /// The lock, when nobody works on the first region that touches `todo`, and the region.
 fn wait_for_first(d: DomainId, todo: PageRange) -> Option<(Guard, Node, Record)> {
     let Some(mut guard) = lock() else {
-        notes::spoiled(todo);
+        spoiled(todo);
         return None;
     };
     let (mut node, mut record) = touched(&guard, d, todo)?;
@@ -153,7 +161,7 @@ fn wait_for_first(d: DomainId, todo: PageRange) -> Option<(Guard, Node, Record)>
         }
         drop(guard);
         let Some(free) = lock_for(&[Some(node.range)]) else {
-            notes::spoiled(todo);
+            spoiled(todo);
             return None;
         };
         guard = free;
@@ -189,7 +197,7 @@ fn carry_out(guard: Guard, d: DomainId, cut: &Cut) -> Option<bool> {
             }
             leaving.deregister();
             mark.end();
-            notes::spoiled(cut.todo);
+            spoiled(cut.todo);
             return None;
         }
     };
