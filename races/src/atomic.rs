@@ -48,10 +48,21 @@ pub fn spawn(f: impl FnOnce() + 'static) -> loom::thread::JoinHandle<()> {
 /// What a run ends with that has found a word of which loom should have heard earlier.
 struct Late;
 
+/// Returns how long a model may take: a third of `most` in `make test`.
+pub fn time_for(most: Duration) -> Duration {
+    let is_short = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "default");
+    if is_short {
+        most / 3
+    } else {
+        most
+    }
+}
+
 /// Runs the test in every order with one preemption, and then in those with two, or as many of
 /// them as there is time for: from the start again where it turns out that loom must hear of
 /// another static before the threads begin.
 pub fn check(limit: Duration, test: impl Fn() + Sync + Send + 'static) {
+    let limit = time_for(limit);
     LATE.with_borrow_mut(|late| late.clear());
     let (test, begun) = (Arc::new(test), Instant::now());
     let mut preemptions = 1;

@@ -4,7 +4,7 @@ use core::ptr::NonNull;
 use loom::model::Builder;
 use loom::thread;
 use regall_races::addr::PageRange;
-use regall_races::atomic::{begin, know};
+use regall_races::atomic::{begin, know, time_for};
 use regall_races::layout::{segment_bytes, Generation, Header, Slot, SlotRef, HEADER_BYTES};
 use regall_races::reader::{read_slot, Published};
 use regall_races::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
@@ -111,7 +111,7 @@ fn check(test: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
     builder.max_branches = 100_000;
-    builder.max_duration = Some(Duration::from_secs(20));
+    builder.max_duration = Some(time_for(Duration::from_secs(20)));
     builder.check(test);
 }
 

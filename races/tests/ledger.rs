@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 use loom::model::Builder;
 use loom::thread;
-use regall_races::atomic::{begin, know};
+use regall_races::atomic::{begin, know, time_for};
 use regall_races::index::{Hint, Index, Memory, Row, View, LEAF_ROWS};
 use std::alloc::{alloc_zeroed, Layout};
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn check(seconds: u64, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(2);
     builder.max_branches = 100_000;
-    builder.max_duration = Some(Duration::from_secs(seconds));
+    builder.max_duration = Some(time_for(Duration::from_secs(seconds)));
     builder.check(test);
 }
 

@@ -2,7 +2,7 @@
 
 use loom::model::Builder;
 use loom::thread;
-use regall_races::atomic::begin;
+use regall_races::atomic::{begin, time_for};
 use regall_races::lock::{in_process, Lock};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ fn check(test: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(2);
     builder.max_branches = 100_000;
-    builder.max_duration = Some(Duration::from_secs(10));
+    builder.max_duration = Some(time_for(Duration::from_secs(10)));
     builder.check(test);
 }
 
