@@ -149,7 +149,7 @@ pub fn is_libc(path: &[u8]) -> bool {
 
 /// Calls `each` with every line of /proc/self/maps until it says false.
 pub fn lines(buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
-    let text = Text::open()?;
+    let mut text = Text::open()?;
     each_line(buffer, |room| text.read(room), each)
 }
 

@@ -27,7 +27,7 @@ impl Mappings {
     /// # Errors
     /// read(2)'s.
     pub fn each(&self, buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
-        let text = Text::open()?;
+        let mut text = Text::open()?;
         each_line(buffer, |room| text.read(room), each)
     }
 

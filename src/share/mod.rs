@@ -319,10 +319,12 @@ pub fn punch(part: &Part) -> Result<()> {
     let _undisturbed = Undisturbed::new();
     // Another thread's fork may close the descriptor by now, and its number be another file's: what
     // is punched is a duplicate, whose number nobody else has.
-    let own = file::borrow(part.file.fd).duplicate_high()?;
-    match is_of(&part.file, &own.stat()?) {
-        true => own.punch(part.offset, part.range.len()),
-        false => Err(Errno::BADF),
+    let (offset, len) = (part.offset, part.range.len());
+    match file::borrow(part.file.fd).duplicate_high() {
+        Ok(own) if is_of(&part.file, &own.stat()?) => own.punch(offset, len),
+        Ok(_) => Err(Errno::BADF),
+        // The program has taken all numbers.
+        Err(_) => file::borrow(part.file.fd).punch(offset, len),
     }
 }
 

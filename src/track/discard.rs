@@ -8,8 +8,8 @@ use super::settling::{repin, settle};
 use super::turns::{lock_for, wait_for_what_is_taken, Taken};
 use super::unpinning::{call_unpinned, let_go};
 use super::{
-    close, flight, guards, lock, notes, open, real, registering, resync, retracting, subscribers,
-    State, VIEW,
+    close, end, flight, guards, lock, notes, open, real, registering, resync, retracting,
+    subscribers, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::counters;
@@ -90,7 +90,9 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     };
     let flight = open(Call::Madvise);
     let Some(guard) = lock_for(&[Some(range)]) else {
-        return without_the_lock(frame, range, unlocked);
+        let value = without_the_lock(frame, range, unlocked);
+        end(flight);
+        return value;
     };
     flight.claim(&guard, range);
     let pins = pins_in(&guard, range);
@@ -120,7 +122,7 @@ fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, advice);
     let replaced = frame.nr == libc::SYS_madvise as u64 && replaces_pages(advice);
     if replaced {
-        // Nothing of it is lent from here on.
+        // Nothing of it is lent once the lock's holder has read this.
         notes::spoiled(range);
     }
     let any = locked && (drops || unlock_known(range));
@@ -373,7 +375,9 @@ pub fn msync(frame: &mut Frame) -> i64 {
     };
     let flight = open(Call::Msync);
     let Some(guard) = lock_for(&[Some(range)]) else {
-        return without_the_lock(frame, range, true);
+        let value = without_the_lock(frame, range, true);
+        end(flight);
+        return value;
     };
     flight.claim(&guard, range);
     drop(guard);

@@ -7,7 +7,8 @@ use super::settling::settle_new;
 use super::taken::{put_back, Taken};
 use super::turns::lock_for;
 use super::{
-    backed, close, end, future_flags, lock, notes, open, over_budget, real, resync, retracting,
+    backed, close, deferred, end, future_flags, lock, notes, open, over_budget, real, resync,
+    retracting,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -69,7 +70,11 @@ pub fn brk(frame: &mut Frame) -> i64 {
     let wanted = frame.args[0];
     let flight = open(Call::Brk);
     let mut taken = Taken::new();
-    let (before, shrunk) = take_top(&flight, wanted, &mut taken);
+    let (before, top) = take_top(&flight, wanted, &mut taken);
+    let shrunk = match top {
+        Top::Taken(range) => Some(range),
+        Top::Stays | Top::Noted(_) => None,
+    };
     if let Some(range) = shrunk {
         retracting::retract(range);
     }
@@ -92,12 +97,16 @@ pub fn brk(frame: &mut Frame) -> i64 {
     if grown.is_err() && wanted != 0 {
         let bytes = now.abs_diff(before).max(LIBC_STEP);
         if let Some(heap) = PageRange::covering(now.min(before), bytes) {
-            notes::later(heap);
+            notes::spoiled(heap);
         }
     }
     let grown = grown.unwrap_or(None);
     if let Some(range) = grown {
         settle_new(range);
+    }
+    if let Top::Noted(range) = top {
+        // It may have been read again before the kernel has taken it.
+        notes::spoiled(range);
     }
     match shrunk.or(grown) {
         Some(range) => close(flight, range),
@@ -106,16 +115,33 @@ pub fn brk(frame: &mut Frame) -> i64 {
     value
 }
 
-/// Where the break is, and the part of the heap that it is to leave, which is taken out of the
-/// ledger.
+/// The end of the heap, where a call is about to set the break lower.
+enum Top {
+    /// It stays, or nobody knows it.
+    Stays,
+    /// It has been taken out of the ledger.
+    Taken(PageRange),
+    /// The mutex can't be had: it is hidden and noted.
+    Noted(PageRange),
+}
+
+/// Returns where the break is, and takes the part of the heap that it is to leave out of the ledger.
 #[inline]
-fn take_top(flight: &Flight, wanted: u64, taken: &mut Taken) -> (u64, Option<PageRange>) {
+fn take_top(flight: &Flight, wanted: u64, taken: &mut Taken) -> (u64, Top) {
     let down = |from| between(wanted, from).filter(|_| wanted != 0);
     let before = BREAK.load(Relaxed);
     // A heap that grows needs the lock only after the call.
-    let guard = down(before).and_then(|range| lock_for(&[Some(range)]));
-    let Some(mut guard) = guard else {
-        return (before, None);
+    let Some(range) = down(before) else {
+        return (before, Top::Stays);
+    };
+    let Some(mut guard) = lock_for(&[Some(range)]) else {
+        // (A break below its beginning is refused.)
+        let first = FIRST.load(Relaxed);
+        if first == 0 || range.start() < first {
+            return (before, Top::Stays);
+        }
+        deferred::gone(range);
+        return (before, Top::Noted(range));
     };
     let before = BREAK.load(Relaxed);
     // A break below its beginning is refused; what we don't know we don't touch.
@@ -124,7 +150,7 @@ fn take_top(flight: &Flight, wanted: u64, taken: &mut Taken) -> (u64, Option<Pag
         flight.claim(&guard, range);
         taken.take(&mut guard, range);
     }
-    (before, shrunk)
+    (before, shrunk.map_or(Top::Stays, Top::Taken))
 }
 
 /// What the heap is that has come between two breaks. Nobody has been told of it yet.

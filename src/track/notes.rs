@@ -5,11 +5,14 @@
 //! What is then left to do about them [`super::deferred`] does without the lock.
 
 use super::State;
-use crate::atomic::{fence, AtomicU64, AtomicUsize, Ordering::*};
+use crate::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
 use regall_directory::vocab::Attr;
+
+/// Behind the last address that user space can have.
+const EVERYTHING: u64 = 1 << 56;
 
 const NOTES: usize = if cfg!(feature = "few-places") { 2 } else { 64 };
 
@@ -54,6 +57,9 @@ static NOTED: [Note; NOTES] = [const {
 /// Notes taken since the last [`done_with`].
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether one had no place that said that regions are about other memory: then all are.
+static ALL_SPOILED: AtomicBool = AtomicBool::new(false);
+
 /// Of these, how many are in the ledger.
 static APPLIED: AtomicUsize = AtomicUsize::new(0);
 
@@ -64,6 +70,7 @@ pub fn reset() {
     }
     COUNT.store(0, Relaxed);
     APPLIED.store(0, Relaxed);
+    ALL_SPOILED.store(false, Relaxed);
 }
 
 impl Note {
@@ -78,6 +85,9 @@ fn take(what: What, range: PageRange, attr: u64) {
     loop {
         let n = COUNT.fetch_add(1, SeqCst);
         let Some(note) = NOTED.get(n) else {
+            if matches!(what, What::Gone | What::Spoiled) {
+                ALL_SPOILED.store(true, SeqCst);
+            }
             return;
         };
         // Somebody's who had the number before the notes were done with: theirs stays.
@@ -141,6 +151,10 @@ pub fn apply(state: &mut State) {
 #[cold]
 fn apply_slowly(state: &mut State) {
     loop {
+        let all = PageRange::new(0, EVERYTHING).filter(|_| ALL_SPOILED.swap(false, SeqCst));
+        if let Some(all) = all {
+            state.hca.spoil(all);
+        }
         let n = APPLIED.load(Relaxed);
         if n >= COUNT.load(Acquire) {
             return;

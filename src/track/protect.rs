@@ -7,7 +7,7 @@ use super::settling::settle;
 use super::subscribers;
 use super::turns::lock_for;
 use super::{
-    backed, close, failed, let_go, lock, notes, open, over_budget, reading, real, registering,
+    backed, close, end, failed, let_go, lock, notes, open, over_budget, reading, real, registering,
     resync, retracting, State, VIEW,
 };
 use crate::arch::Frame;
@@ -41,7 +41,9 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     }
     let flight = open(call);
     let Some(mut guard) = lock_for(&[Some(range)]) else {
-        return without_the_lock(frame, range);
+        let value = without_the_lock(frame, range);
+        end(flight);
+        return value;
     };
     flight.claim(&guard, range);
     let seen = Seen::of(&mut guard, range, prot);

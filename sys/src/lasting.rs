@@ -70,13 +70,17 @@ pub fn child(alone: bool) {
         if !alone {
             continue;
         }
-        let _ = lasting.open_to_stay().and_then(|own| {
+        let place = lasting.open_to_stay().and_then(|own| {
             let place = parents.map(|there| lasting.put_in_place(&own, there));
             match place {
                 Some(Ok(())) => Ok(()),
-                _ => lasting.put(&own),
+                _ => Err(lasting.put(&own).err().unwrap_or(Errno::BUSY)),
             }
         });
+        // What could not be replaced is of the parent's memory.
+        if let (Some(there), Err(_)) = (parents, place) {
+            file::close(there);
+        }
     }
 }
 
@@ -100,7 +104,7 @@ impl Lasting {
 
     /// Opens it anew. What that fails for may be over at once (a table of descriptors that is full, no
     /// memory), so it is tried three times.
-    fn open(&self) -> Result<Fd> {
+    pub(crate) fn open(&self) -> Result<Fd> {
         let open = || Fd::open(self.path, libc::O_RDONLY, 0);
         open().or_else(|_| open()).or_else(|_| open())
     }

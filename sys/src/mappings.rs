@@ -115,7 +115,10 @@ impl Fd {
 /// address. A second reader of one open file would have the kernel count bytes from the start, which
 /// tears lines where mappings come and go meanwhile.
 pub struct Text {
-    file: Fd,
+    /// `None`: there is no descriptor for it, and the file that stays open is read.
+    own: Option<Fd>,
+    kept: Option<Reader>,
+    at: u64,
     /// A handler that jumps away would leave it open.
     _undisturbed: Undisturbed,
 }
@@ -127,16 +130,32 @@ impl Text {
     /// open(2)'s.
     pub fn open() -> Result<Self> {
         let _undisturbed = Undisturbed::new();
-        let file = Fd::open(c"/proc/self/maps", libc::O_RDONLY, 0)?;
-        Ok(Self { file, _undisturbed })
+        let (own, kept) = match MAPS.open() {
+            Ok(own) => (Some(own), None),
+            Err(Errno::MFILE | Errno::NFILE) => (None, Some(Reader::of(&MAPS)?)),
+            Err(errno) => return Err(errno),
+        };
+        Ok(Self {
+            own,
+            kept,
+            at: 0,
+            _undisturbed,
+        })
     }
 
     /// Reads what comes next into `buf`.
     ///
     /// # Errors
     /// read(2)'s.
-    pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
-        self.file.read(buf)
+    pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let at = self.at;
+        let n = match (&self.own, &self.kept) {
+            (Some(own), _) => own.read(buf),
+            (None, Some(kept)) => kept.ask(&mut |list| list.read_at(buf, at)),
+            (None, None) => Ok(0),
+        }?;
+        self.at += n as u64;
+        Ok(n)
     }
 }
 

@@ -176,7 +176,7 @@ impl Inbox {
             self.gather(host, &mut state, out);
             if !out.is_empty() {
                 if self.head().wanted.load(Relaxed) != 0 {
-                    self.look_around(host, &mut state);
+                    self.sweep_if_due(host, &mut state, ticks());
                 }
                 break;
             }
@@ -249,7 +249,8 @@ impl Inbox {
     #[inline]
     fn gather(&self, host: &dyn Host, state: &mut State, out: &mut Out) {
         let summary = &self.head().summary;
-        if state.is_armed && summary.has_any() {
+        let is_wanted = || self.head().wanted.load(Relaxed) != 0;
+        if state.is_armed && (summary.has_any() || is_wanted()) {
             self.disarm(state);
         }
         if !self.read_mailbox(host, state, out) {
@@ -418,6 +419,11 @@ impl Inbox {
             self.hush(state, state.active & !state.heard, now);
             state.heard = 0;
         }
+        self.sweep_if_due(host, state, now);
+    }
+
+    #[cold]
+    fn sweep_if_due(&self, host: &dyn Host, state: &mut State, now: u64) {
         let pause = match self.head().wanted.load(Relaxed) {
             0 => SWEEP,
             _ => SWEEP_SOON,
