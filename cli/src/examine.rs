@@ -368,7 +368,7 @@ mod tests {
         assert!(matches!(examination.look(), Some(Verdict::Failed(why)) if why == gone));
     }
 
-    /// What there is no time for is named, each of it.
+    /// Each process that there is no time for is named.
     #[test]
     fn who_has_no_turn_is_named() {
         let us = regall_reader::Process::find(std::process::id()).unwrap();

@@ -174,7 +174,7 @@ fn part_of(path: &Path) -> io::Result<(PathBuf, File)> {
     tried
 }
 
-/// Whether a file still has its name: who had a lock on it may have removed that.
+/// Returns whether a file still has its name: who had a lock on it may have removed that.
 pub fn is_named(file: &File, path: &Path) -> bool {
     let of = |m: fs::Metadata| (m.dev(), m.ino());
     let named = fs::symlink_metadata(path).map(of);

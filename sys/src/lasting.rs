@@ -104,7 +104,7 @@ impl Lasting {
 
     /// Opens it anew. What that fails for may be over at once (a table of descriptors that is full, no
     /// memory), so it is tried three times.
-    pub(crate) fn open(&self) -> Result<Fd> {
+    fn open(&self) -> Result<Fd> {
         let open = || Fd::open(self.path, libc::O_RDONLY, 0);
         open().or_else(|_| open()).or_else(|_| open())
     }
@@ -220,6 +220,14 @@ impl Reader {
                 _undisturbed: None,
             });
         }
+        Self::own(lasting)
+    }
+
+    /// Returns the way to another one like `lasting`, opened for this once.
+    ///
+    /// # Errors
+    /// open(2)'s.
+    pub fn own(lasting: &'static Lasting) -> Result<Self> {
         let undisturbed = Undisturbed::new();
         Ok(Self {
             lasting,

@@ -3,7 +3,7 @@
 
 use crate::file::Fd;
 use crate::lasting::{Reader, MAPS};
-use crate::{Errno, Result, Undisturbed};
+use crate::{Errno, Result};
 
 /// _IOWR('f', 17, struct procmap_query).
 const PROCMAP_QUERY: u64 = 0xc068_6611;
@@ -115,12 +115,8 @@ impl Fd {
 /// address. A second reader of one open file would have the kernel count bytes from the start, which
 /// tears lines where mappings come and go meanwhile.
 pub struct Text {
-    /// `None`: there is no descriptor for it, and the file that stays open is read.
-    own: Option<Fd>,
-    kept: Option<Reader>,
+    list: Reader,
     at: u64,
-    /// A handler that jumps away would leave it open.
-    _undisturbed: Undisturbed,
 }
 
 impl Text {
@@ -129,18 +125,12 @@ impl Text {
     /// # Errors
     /// open(2)'s.
     pub fn open() -> Result<Self> {
-        let _undisturbed = Undisturbed::new();
-        let (own, kept) = match MAPS.open() {
-            Ok(own) => (Some(own), None),
-            Err(Errno::MFILE | Errno::NFILE) => (None, Some(Reader::of(&MAPS)?)),
-            Err(errno) => return Err(errno),
+        let list = match Reader::own(&MAPS) {
+            // There is no descriptor for it: the file that stays open is read.
+            Err(Errno::MFILE | Errno::NFILE) => Reader::of(&MAPS),
+            own => own,
         };
-        Ok(Self {
-            own,
-            kept,
-            at: 0,
-            _undisturbed,
-        })
+        Ok(Self { list: list?, at: 0 })
     }
 
     /// Reads what comes next into `buf`.
@@ -149,11 +139,7 @@ impl Text {
     /// read(2)'s.
     pub fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
         let at = self.at;
-        let n = match (&self.own, &self.kept) {
-            (Some(own), _) => own.read(buf),
-            (None, Some(kept)) => kept.ask(&mut |list| list.read_at(buf, at)),
-            (None, None) => Ok(0),
-        }?;
+        let n = self.list.ask(&mut |list| list.read_at(buf, at))?;
         self.at += n as u64;
         Ok(n)
     }

@@ -49,7 +49,7 @@ impl Deref for Target<'_> {
 /// The largest box, in bytes.
 pub const MOST: u64 = 128 << 20;
 
-/// Who we are, as the peer may know us; nobody, where its numbers are others.
+/// Returns this process as the peer may know it: without a pid where its numbers are others.
 pub fn name(peer: &Target) -> Result<Sender> {
     let us = Identity::own()?;
     let pid = match us.namespace == peer.identity().namespace {
