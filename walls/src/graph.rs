@@ -4,7 +4,11 @@ use crate::resolve::{Arrow, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Modules that reach each other, all children of the same one.
+/// What a folder's own file (`mod.rs`, `lib.rs`) is called among what is in the folder.
+pub const OWN_FILE: &str = "mod.rs";
+
+/// Modules that reach each other, all children of the same one, which may be one of them
+/// ([`OWN_FILE`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cycle {
     /// The parent of them all.
@@ -26,12 +30,23 @@ pub struct Drawn {
     pub by: Arrow,
 }
 
-/// All cycles, of every crate and at every level. A folder is one module together with what is
-/// in it; a module and its own child are no siblings.
+/// Returns all cycles, of every crate and at every level. Seen from outside, a folder is one module
+/// together with what is in it; within, its own file is a module beside the others.
 pub fn cycles(arrows: &[Arrow]) -> Vec<Cycle> {
+    of_levels(arrows, |_| true)
+}
+
+/// Returns the cycles that a folder's own file has no part in.
+pub fn cycles_of_siblings(arrows: &[Arrow]) -> Vec<Cycle> {
+    of_levels(arrows, |name| name != OWN_FILE)
+}
+
+/// Returns the cycles among those modules of each folder whose names `counts` accepts.
+fn of_levels(arrows: &[Arrow], counts: impl Fn(&str) -> bool) -> Vec<Cycle> {
     let mut levels: BTreeMap<Place, Vec<Drawn>> = BTreeMap::new();
     for arrow in arrows {
-        if let Some((parent, from, to)) = siblings(arrow) {
+        let drawn = siblings(arrow).filter(|(_, from, to)| counts(from) && counts(to));
+        if let Some((parent, from, to)) = drawn {
             let level = levels.entry(parent).or_default();
             if !level.iter().any(|d| d.from == from && d.to == to) {
                 let by = arrow.clone();
@@ -43,7 +58,7 @@ pub fn cycles(arrows: &[Arrow]) -> Vec<Cycle> {
     found.flat_map(|(p, drawn)| of_level(&p, &drawn)).collect()
 }
 
-/// The modules below their nearest common ancestor from one of which to the other it leads.
+/// Returns the nearest common ancestor, and the modules in it from one of which to the other it leads.
 fn siblings(arrow: &Arrow) -> Option<(Place, String, String)> {
     let (from, to) = (&arrow.from, &arrow.to);
     if from.crate_name != to.crate_name {
@@ -55,9 +70,11 @@ fn siblings(arrow: &Arrow) -> Option<(Place, String, String)> {
         crate_name: from.crate_name.clone(),
         module: from.module[..common].to_vec(),
     };
-    let a = from.module.get(common)?.clone();
-    let b = to.module.get(common)?.clone();
-    Some((parent, a, b))
+    let name = |place: &Place| {
+        let below = place.module.get(common);
+        below.map_or(OWN_FILE.to_owned(), Clone::clone)
+    };
+    Some((parent, name(from), name(to)))
 }
 
 fn of_level(parent: &Place, drawn: &[Drawn]) -> Vec<Cycle> {
@@ -97,6 +114,13 @@ fn reached<'a>(from: &str, next: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTree
         }
     }
     found
+}
+
+impl Cycle {
+    /// Returns what a list of exceptions has of it: the folder, and its number of modules.
+    pub fn summary(&self) -> String {
+        format!("{} {}", self.parent, self.members.len())
+    }
 }
 
 impl fmt::Display for Cycle {

@@ -103,7 +103,7 @@ fn folders_are_judged_within_and_as_one() {
             ("other.rs", "use crate::folder::Shared;"),
         ])
     };
-    // A child may name its folder's own items.
+    // A child may name its folder's own items, if they name no child.
     assert_eq!(inner("use super::Shared;", "use super::x;"), []);
     let found = inner("use super::y;", "use super::x;");
     assert_eq!(found.len(), 1);
@@ -113,6 +113,24 @@ fn folders_are_judged_within_and_as_one() {
     assert!(found[0].parent.module.is_empty());
     let from: Vec<_> = found[0].arrows.iter().map(|d| &*d.from).collect();
     assert_eq!(from, ["folder", "other"]);
+}
+
+#[test]
+fn a_folders_own_file_is_a_module_in_it() {
+    let with = |own: &str| {
+        cycles(&[
+            ("lib.rs", "mod folder;"),
+            ("folder/mod.rs", own),
+            ("folder/x.rs", "use super::Shared; pub struct Own;"),
+        ])
+    };
+    assert_eq!(with("mod x; pub struct Shared;"), []);
+    for child in ["fn f(_: x::Own) {}", "pub use x::Own;"] {
+        let found = with(&format!("mod x; pub struct Shared; {child}"));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].summary(), "a::folder 2");
+        assert!(found[0].members.contains(graph::OWN_FILE));
+    }
 }
 
 #[test]
