@@ -8,8 +8,9 @@ use regall_reader::{OpenError, Unseen};
 
 use crate::check::{self, Gap};
 use crate::examine::{Failure, Summary, Verdict};
+use crate::output::{complain, without_numbers};
 use crate::words::NO_TIME;
-use crate::{complain, units, users, words};
+use crate::{units, users};
 
 /// No gap.
 pub const GOOD: u8 = 0;
@@ -305,7 +306,7 @@ fn told(pid: u32, uid: Option<u32>, verdict: &Verdict) -> Verified {
         },
         Verdict::Failed(why) => Verified {
             outcome: Outcome::Unknown,
-            why: Some(words(&why.to_string())),
+            why: Some(without_numbers(&why.to_string())),
             ..empty
         },
     }

@@ -36,6 +36,7 @@ mod library;
 mod look;
 mod manual;
 mod maps;
+mod output;
 mod peek;
 mod picture;
 mod regions;
@@ -55,13 +56,12 @@ mod verify;
 mod watch;
 mod words;
 
-use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-/// Could not look, or could not do what was asked.
-const FAILED: u8 = 2;
+use output::{complain, Output, FAILED};
 
 const EXIT_CODES: &str = after_help!(
     "Exit code: 0 done, and nothing is wrong; 2 could not look, or wrong use. Others are in each \
@@ -122,7 +122,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let mut out = BufWriter::with_capacity(1 << 16, Output(io::stdout().lock()));
+    let mut out = BufWriter::with_capacity(1 << 16, Output::new());
     let done = match Cli::parse().command {
         Command::Run(args) => return run::run(&args),
         Command::Check(args) => return checking::check(&args),
@@ -136,7 +136,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::report(&args, &mut out),
         Command::Stage(args) => stage::stage(&args, &mut out),
         Command::Doctor(args) => doctor::doctor(&args, &mut out),
-        Command::Pages(args) => manual::pages(&args, &mut out),
+        Command::Pages(args) => manual::pages(&args, Cli::command(), &mut out),
     };
     let done = done.and_then(|code| Ok(out.flush().map(|()| code)?));
     match done {
@@ -148,58 +148,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Standard output whose reader may have had enough of it (`head`, say): what is
-/// asked for is done all the same, and the exit code is as it would have been.
-struct Output<'a>(StdoutLock<'a>);
-
-impl Write for Output<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.0.write(bytes) {
-            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
-            done => done,
-        }
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        match self.0.flush() {
-            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-            done => done,
-        }
-    }
-}
-
-/// JSON as people read it, too.
-fn print_json(value: &impl serde::Serialize, out: &mut impl Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
-    writeln!(out)
-}
-
-/// One line on stderr; not being able to write it is no reason to panic.
-fn complain(text: &str) {
-    let _ = io::stderr().write_all(complaint(text).as_bytes());
-}
-
-fn complaint(text: &str) -> String {
-    format!("regall: {}\n", units::printable(&words(text)))
-}
-
-/// What std says of errors, in words alone: `(os error 2)` tells nobody more than they do.
-fn words(text: &str) -> String {
-    let mut parts = text.split(" (os error ");
-    let mut all = parts.next().unwrap_or("").to_string();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => all += rest,
-            _ => all = all + " (os error " + part,
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 
-    use super::{complaint, units::evil, words, Cli};
+    use super::Cli;
 
     /// Each command says what its exit codes are, has an example and names its documents, in
     /// lines of 80 columns.
@@ -221,24 +174,6 @@ mod tests {
             for line in help.lines() {
                 assert!(line.chars().count() <= 80, "{name}: {line}");
             }
-        }
-    }
-
-    /// A file's name, above all.
-    #[test]
-    fn what_goes_wrong_commands_no_terminal() {
-        evil::is_harmless(&complaint(evil::TEXT));
-    }
-
-    #[test]
-    fn errors_in_words_alone() {
-        let no = std::io::Error::from_raw_os_error(2);
-        assert_eq!(
-            words(&format!("a: {no}; b: {no}")),
-            "a: No such file or directory; b: No such file or directory"
-        );
-        for other in ["", "a (b) c", "x (os error y)", "x (os error 2"] {
-            assert_eq!(words(other), other);
         }
     }
 }

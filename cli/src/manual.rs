@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use roff::Page;
@@ -24,8 +24,9 @@ pub struct Args {
     prefix: PathBuf,
 }
 
-pub fn pages(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
-    for (path, text) in all()? {
+/// Writes the pages, completions and schemas of `command`.
+pub fn pages(args: &Args, command: Command, out: &mut impl Write) -> anyhow::Result<u8> {
+    for (path, text) in all(command)? {
         let path = args.prefix.join(path);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
@@ -49,11 +50,11 @@ enum Content {
 }
 
 /// Each file's path below the prefix, and what is in it.
-fn all() -> anyhow::Result<Vec<(PathBuf, Content)>> {
+fn all(mut command: Command) -> anyhow::Result<Vec<(PathBuf, Content)>> {
     let mut all = Vec::new();
     let mut put = |path: String, content| all.push((PathBuf::from(path), content));
     // Built: arguments that are global or come by themselves are there, too.
-    let mut command = crate::Cli::command();
+    let mut public = public(&command);
     command.build();
     put(
         "share/man/man1/regall.1".into(),
@@ -84,7 +85,6 @@ fn all() -> anyhow::Result<Vec<(PathBuf, Content)>> {
         (Shell::Fish, "share/fish/vendor_completions.d/regall.fish"),
     ] {
         let mut text = Vec::new();
-        let mut public = public(&crate::Cli::command());
         clap_complete::generate(shell, &mut public, "regall", &mut text);
         put(path.into(), Content::Text(text));
     }
@@ -373,11 +373,16 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
     fn every_command_has_a_page_and_a_word_from_a_person() {
         let command = crate::Cli::command();
-        let names: Vec<_> = all().unwrap().into_iter().map(|(path, _)| path).collect();
+        let names: Vec<_> = all(command.clone())
+            .unwrap()
+            .into_iter()
+            .map(|(path, _)| path)
+            .collect();
         for sub in shown(&command) {
             let name = sub.get_name();
             assert!(description(name).is_some(), "{name}");
@@ -389,7 +394,7 @@ mod tests {
     /// Nobody can follow a link of Markdown in a terminal.
     #[test]
     fn no_page_has_a_link() {
-        for (path, text) in all().unwrap() {
+        for (path, text) in all(crate::Cli::command()).unwrap() {
             let Content::Text(text) = text else { continue };
             let text = String::from_utf8(text).unwrap();
             let page = path.starts_with("share/man");
@@ -408,7 +413,7 @@ mod tests {
 
     #[test]
     fn what_is_hidden_is_nowhere() {
-        for (path, text) in all().unwrap() {
+        for (path, text) in all(crate::Cli::command()).unwrap() {
             let Content::Text(text) = text else { continue };
             let text = String::from_utf8(text).unwrap();
             assert!(!text.contains("prefix below which"), "{}", path.display());

@@ -8,11 +8,12 @@ use regall_documents as documents;
 use regall_reader::Region;
 
 use crate::look::{look, Look};
+use crate::output::print_json;
 use crate::regions;
 use crate::rows::{rows, Row};
 use crate::table::table;
 use crate::words::{reason, Key};
-use crate::{files, picture, print_json, units};
+use crate::{files, picture, units};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0; 2 if the process can't be looked at.",

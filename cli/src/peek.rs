@@ -130,7 +130,7 @@ fn peek_by(
         libc::EXDEV => "its owner is in another pid namespace",
         e => return Err(std::io::Error::from_raw_os_error(e).into()),
     };
-    crate::complain(&format!("{:#x}: at {at:#x}: {why}", cookie.0));
+    crate::output::complain(&format!("{:#x}: at {at:#x}: {why}", cookie.0));
     Ok(REFUSED)
 }
 
@@ -206,7 +206,7 @@ fn refused(pid: u32, at: u64, errno: Errno) -> anyhow::Result<u8> {
         libc::EPERM => bail!("{pid}: no mechanism may read it (see regall doctor)"),
         e => return Err(std::io::Error::from_raw_os_error(e).into()),
     };
-    crate::complain(&format!("{pid}: {at:#x} {why}"));
+    crate::output::complain(&format!("{pid}: {at:#x} {why}"));
     Ok(REFUSED)
 }
 

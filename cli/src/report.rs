@@ -5,6 +5,7 @@ mod advice;
 mod alike;
 mod columns;
 mod distinct;
+mod figure;
 mod gather;
 mod job;
 mod kind;
@@ -17,9 +18,10 @@ use std::path::{Path, PathBuf};
 
 use regall_documents as documents;
 
+use crate::files;
+use crate::output::{complain, print_json, FAILED};
 use crate::table::table;
-use crate::{complain, files, print_json, units, FAILED};
-use columns::Values;
+use figure::{group, plain, spans, unit, Unit};
 use gather::Gathered;
 pub use gather::PATTERN;
 use job::Job;
@@ -118,33 +120,6 @@ pub fn write(places: &[PathBuf], file: &Path) -> anyhow::Result<Vec<String>> {
         said.push(report.missing_line());
     }
     Ok(said)
-}
-
-/// What a figure counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unit {
-    Number,
-    Bytes,
-    Nanoseconds,
-}
-
-impl Unit {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Number => "number",
-            Self::Bytes => "bytes",
-            Self::Nanoseconds => "ns",
-        }
-    }
-
-    fn show(self, n: u64) -> String {
-        match self {
-            Self::Number => units::count(n),
-            Self::Bytes => units::bytes(n),
-            Self::Nanoseconds if n < 1_000_000_000 => format!("{:.1} ms", n as f64 / 1e6),
-            Self::Nanoseconds => format!("{:.1} s", n as f64 / 1e9),
-        }
-    }
 }
 
 /// One figure over all ranks.
@@ -257,52 +232,6 @@ impl<'a> Report<'a> {
     }
 }
 
-/// So many spans are told; the others are counted.
-const MOST_SPANS: usize = 16;
-
-/// `0, 2-5`
-fn spans(numbers: &[u64]) -> String {
-    let mut all: Vec<(u64, u64)> = Vec::new();
-    for &n in numbers {
-        match all.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(n) => *last = n,
-            _ => all.push((n, n)),
-        }
-    }
-    let shown = all.iter().take(MOST_SPANS).map(|(a, b)| match a == b {
-        true => a.to_string(),
-        false => format!("{a}-{b}"),
-    });
-    let shown = shown.collect::<Vec<_>>().join(", ");
-    let more: u64 = all.iter().skip(MOST_SPANS).map(|(a, b)| b - a + 1).sum();
-    match more {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
-/// What a figure counts, by its name.
-fn unit(name: &str) -> Unit {
-    match group(name) {
-        ("bytes.state" | "bytes.reason", _) | ("", "budget_bytes" | "memlock_bytes") => Unit::Bytes,
-        ("counters", n) if n.ends_with("_ns") => Unit::Nanoseconds,
-        ("counters", n) if n.contains("bytes") || n == "retired" => Unit::Bytes,
-        _ => Unit::Number,
-    }
-}
-
-/// The figures that are told, in their order. (`ranges` are mappings.)
-fn figures(job: &Job) -> Vec<String> {
-    let mut all: Vec<String> = vec!["mappings".into(), "bytes.state.registered".into()];
-    for group in ["bytes.reason", "events", "counters"] {
-        let names = job.names(group).into_iter();
-        all.extend(names.map(|name| format!("{group}.{name}")));
-    }
-    all.retain(|name| name != "counters.ranges");
-    all.extend(["sites.refused".into(), "budget_bytes".into()]);
-    all
-}
-
 /// Each figure that somebody has, and the two that everybody asks for.
 fn rows(job: &Job) -> Vec<Row> {
     let row = |name: String| {
@@ -319,7 +248,7 @@ fn rows(job: &Job) -> Vec<Row> {
     };
     let always = |r: &Row| !["bytes.reason", "events", "counters"].contains(&group(&r.name).0);
     let told = |r: &Row| r.most > 0 || always(r);
-    figures(job)
+    job.figures()
         .into_iter()
         .filter_map(row)
         .filter(told)
@@ -378,40 +307,6 @@ impl Report<'_> {
         });
         let heads = ["FIGURE", " MIN", " MEDIAN", " MAX", "OUTLIER"];
         write!(f, "{}", table(heads, rows))
-    }
-}
-
-/// A figure's group, and its name in it.
-fn group(name: &str) -> (&str, &str) {
-    name.rsplit_once('.').unwrap_or(("", name))
-}
-
-/// A figure's name as people read it.
-fn plain(name: &str) -> String {
-    let (group, name) = group(name);
-    match group {
-        "sites" => format!("sites {name}"),
-        "bytes.reason" => format!("excluded {name}"),
-        "events" => format!("calls {name}"),
-        _ => match name.strip_suffix("_ns") {
-            Some("hook") => "time in hooks".into(),
-            Some("start") => "time at start-up".into(),
-            Some("pin") => "time pinning".into(),
-            Some("hca") => "time registering".into(),
-            Some(other) => format!("time {other}"),
-            None => counted(name),
-        },
-    }
-}
-
-/// A counter's name as people read it. Of a mechanism there are two: how often, and bytes.
-fn counted(name: &str) -> String {
-    let words = name.split('_').filter(|w| *w != "bytes");
-    let words = words.collect::<Vec<_>>().join(" ");
-    match (words.strip_prefix("copy "), name.ends_with("_bytes")) {
-        (Some(mechanism), true) => format!("copied by {mechanism}"),
-        (Some(mechanism), false) => format!("copies by {mechanism}"),
-        (None, _) => words,
     }
 }
 

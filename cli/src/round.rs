@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use regall_reader::{self as reader, Search, Seen};
 
 use crate::answer::{vanished, Answers, Blind, Question, Users};
-use crate::complain;
 use crate::examine::{examine_all, PATIENCE};
+use crate::output::complain;
 
 /// So long processes are searched for before those that were found are looked at.
 const SEARCH: Duration = Duration::from_secs(2);

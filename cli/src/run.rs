@@ -15,9 +15,9 @@ use regall_directory::settings::RANKS;
 
 use crate::inherited;
 use crate::launcher::Launcher;
+use crate::output::{complain, FAILED};
 use crate::settings::{Missing, Settings, Variable, MERGE_FILE, STATS_FILE};
 use crate::stage::{self, Nodes};
-use crate::{complain, FAILED};
 use parts::Parts;
 use waiting::waited;
 

@@ -10,7 +10,8 @@ use clap::error::ErrorKind;
 use regall_settings::{Config, Problem};
 
 use crate::caches::Off;
-use crate::{complain, library};
+use crate::library;
+use crate::output::complain;
 
 macro_rules! settings {
     ($($field:ident $variable:literal $default:literal $values:literal $help:literal;)*) => {

@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::figures::Figures;
 use crate::launched::Launched;
 use crate::look::look;
-use crate::{print_json, units};
+use crate::output::print_json;
+use crate::units;
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0; 2 if the process can't be looked at.",

@@ -17,7 +17,8 @@ use regall_documents as documents;
 use regall_reader::Seen;
 use serde::{Serialize, Serializer};
 
-use crate::{complain, print_json, units, FAILED};
+use crate::output::{complain, print_json, FAILED};
+use crate::units;
 use app::{App, Choice};
 use column::Layout;
 use metrics::{Form, Metrics};

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::answer::{Answers, Question, Users, GOOD};
 use crate::examine::examine;
+use crate::output::print_json;
 use crate::round::{Round, Time};
-use crate::{print_json, units, watch};
+use crate::{units, watch};
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0 no gap (memory over the limit is a gap only with --strict); 1 a gap, which is \

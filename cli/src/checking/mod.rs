@@ -19,10 +19,10 @@ use anyhow::{bail, Context};
 use regall_documents::Check;
 
 use crate::files::{self, Whose};
+use crate::output::{complain, print_json, FAILED};
 use crate::run::waiting::waited;
 use crate::run::{self, only_submits, NOT_EXECUTABLE, NOT_FOUND};
 use crate::settings::{Missing, Settings, Variable};
-use crate::{complain, print_json, FAILED};
 use suppress::Suppressions;
 
 pub const EXIT_CODES: &str = after_help!(

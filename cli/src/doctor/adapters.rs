@@ -6,9 +6,9 @@ use std::fs;
 
 use rustix::fs::{access, Access};
 
-use super::place::{names, Place, Who};
+use super::finding::{Finding, Standing::*, Who};
+use super::place::{names, Place};
 use super::shim::Trial;
-use super::{Finding, Standing::*};
 use crate::figures::Tally;
 use crate::look::look;
 use crate::units;

@@ -144,7 +144,7 @@ pub fn last() -> Errno {
 
 /// What an errno is called.
 pub fn text(errno: i64) -> String {
-    crate::words(&std::io::Error::from_raw_os_error(errno as i32).to_string())
+    crate::output::without_numbers(&std::io::Error::from_raw_os_error(errno as i32).to_string())
 }
 
 /// What a child may do with its memory.

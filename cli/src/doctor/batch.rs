@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::place::{limits, read, Who, MEMLOCK};
-use super::{Finding, Standing::*};
+use super::finding::{Finding, Standing::*, Who};
+use super::place::{limits, read, MEMLOCK};
 
 /// Places of Slurm's settings where SLURM_CONF does not name one.
 const FILES: [&str; 2] = ["/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"];

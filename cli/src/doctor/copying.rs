@@ -6,9 +6,9 @@ use rustix::io::{self, Errno};
 use rustix::process::{set_ptracer, PTracer};
 
 use super::attempt::{errno, fastest, in_child, last, say, text, time, Child};
+use super::finding::{Finding, Standing::*, Who};
 use super::pages::{in_huge_pages, touched, HUGE_PAGE};
-use super::place::{read, Place, Who};
-use super::{Finding, Standing::*};
+use super::place::{read, Place};
 
 /// Sizes that are copied.
 const SIZES: [usize; 2] = [64 << 10, 1 << 20];

@@ -12,9 +12,9 @@ use rustix::mm::{mmap, MapFlags};
 use rustix::process::{chdir, setrlimit, Resource, Rlimit};
 
 use super::attempt::{in_child, map, Failure, READ_WRITE};
-use super::place::{limits, read, Who};
+use super::finding::{Finding, Standing::*, Who};
+use super::place::{limits, read};
 use super::shim::sharing;
-use super::{Finding, Standing::*};
 
 const FILTER: &str = "/proc/self/coredump_filter";
 const PATTERN: &str = "/proc/sys/kernel/core_pattern";

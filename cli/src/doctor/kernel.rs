@@ -7,8 +7,8 @@ use rustix::ioctl::{ioctl, opcode, Opcode, Updater};
 use rustix::mm::{mprotect, MapFlags, MprotectFlags};
 
 use super::attempt::{errno, in_child, last, map, text, Failure, READ_WRITE};
-use super::place::{field, read, Place, Who};
-use super::{Finding, Standing::*};
+use super::finding::{Finding, Standing::*, Who};
+use super::place::{field, read, Place};
 
 /// Whether the instructions of mapped code can be changed, as the shim does it: by
 /// mprotect, else through /proc/self/mem.

@@ -6,8 +6,9 @@ use std::time::Instant;
 use rustix::mm::{madvise, mlock_with, munlock, Advice, MapFlags, MlockFlags};
 
 use super::attempt::{errno, in_child, map, text, READ_WRITE};
-use super::place::{self, limits, read, Container, Place, Who, MEMLOCK};
-use super::{batch, Finding, Standing::*};
+use super::batch;
+use super::finding::{Finding, Standing::*, Who};
+use super::place::{self, limits, read, Container, Place, MEMLOCK};
 use crate::units;
 
 /// Memory that is locked for the time it takes.

@@ -4,8 +4,8 @@
 use rustix::mm::{mprotect, MapFlags, MprotectFlags, ProtFlags};
 
 use super::attempt::{errno, in_child, map, text};
+use super::finding::{Finding, Standing::*};
 use super::place::{read, Place};
-use super::{Finding, Standing::*};
 
 /// The kernel's default; less than this is soon too little.
 const ENOUGH: u64 = 65530;

@@ -3,8 +3,8 @@
 use rustix::mm::{madvise, Advice, MapFlags};
 
 use super::attempt::{in_child, map, READ_WRITE};
+use super::finding::{Finding, Standing::*};
 use super::place::{self, read, Place};
-use super::{Finding, Standing::*};
 use crate::units;
 
 /// Bytes in a huge page of x86-64.

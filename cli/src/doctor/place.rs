@@ -4,28 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Finding, Standing::*};
-
-/// Who can mend a thing.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Who {
-    /// The user, in a shell.
-    You,
-    /// Root, on this node.
-    Administrator,
-    /// Whoever starts the container.
-    Container,
-}
-
-impl Who {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::You => "you",
-            Self::Administrator => "administrator",
-            Self::Container => "who starts the container",
-        }
-    }
-}
+use super::finding::{Finding, Standing::*, Who};
 
 /// Where this process is.
 pub struct Place {

@@ -6,9 +6,9 @@ use rustix::mm::{munmap, MapFlags};
 use rustix::thread::disable_transparent_huge_pages;
 
 use super::attempt::{errno, fastest, in_child, map, text, time, Failure, READ_WRITE};
+use super::finding::{Finding, Standing::*};
 use super::pages::HUGE_PAGE;
 use super::place::{self, field, read, Place};
-use super::{Finding, Standing::*};
 use crate::units;
 
 const FILE: &str = "/proc/sys/vm/nr_hugepages";

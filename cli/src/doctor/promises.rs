@@ -7,9 +7,9 @@ use regall_reader::procfs;
 use rustix::mm::{munmap, MapFlags};
 
 use super::attempt::{errno, in_child, map, text, READ_WRITE};
+use super::finding::{Finding, Standing::*};
 use super::place::{self, read, Place};
 use super::shim::{sharing, Trial};
-use super::{Finding, Standing::*};
 use crate::units;
 
 const FILE: &str = "/proc/sys/vm/overcommit_memory";

@@ -8,9 +8,9 @@ use regall_sys::folder::{self, Folder, NAMES, ROOT};
 use rustix::fs::{fallocate, open, statvfs, FallocateFlags, Mode, OFlags};
 
 use super::attempt::{errno, in_child, text};
-use super::place::{Place, Who};
+use super::finding::{Finding, Standing::*, Who};
+use super::place::Place;
 use super::shim::user;
-use super::{Finding, Standing::*};
 use crate::units;
 
 /// Room for a rank's directory with 16,000 ranges.

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use regall_reader::{self as reader, Process};
 use regall_sys::folder::{Folder, ROOT};
 
-use super::place::Who;
-use super::{Finding, Standing::*};
+use super::finding::{Finding, Standing::*, Who};
 use crate::examine::{examine, Verdict};
 use crate::figures::Tally;
 use crate::look::{look, Settings};
+use crate::output::without_numbers;
 use crate::settings::{preloaded, Variable};
-use crate::{library, units, words};
+use crate::{library, units};
 
 /// How long a program may take until it has published itself.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,9 +35,13 @@ pub fn library() -> Finding {
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
         Err(e) => {
-            return Finding::new(name, Limits, format!("{shown}: {}", words(&e.to_string())))
-                .effect("programs run without it")
-                .mend(Who::Administrator, format!("sudo chmod a+rx {shown}"))
+            return Finding::new(
+                name,
+                Limits,
+                format!("{shown}: {}", without_numbers(&e.to_string())),
+            )
+            .effect("programs run without it")
+            .mend(Who::Administrator, format!("sudo chmod a+rx {shown}"))
         }
     };
     let own = env!("REGALL_VERSION");
@@ -109,7 +113,7 @@ impl Trial {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|e| format!("sleep: {}", words(&e.to_string())))?;
+            .map_err(|e| format!("sleep: {}", without_numbers(&e.to_string())))?;
         let files = Process::find(child.id())
             .map(|p| format!("{}.{}.{}", p.own_pid, p.start_time, p.namespace));
         let files = files.ok();

@@ -1,6 +1,6 @@
 //! What was refused or limited, and how to mend it.
 
-use super::Job;
+use super::job::Job;
 use crate::units::bytes;
 
 /// What is counted: the counter, what it says of ranges, and what to do.

@@ -11,7 +11,9 @@ use std::fmt;
 use regall_documents::{Alike, Different, Kind, Unlike};
 use serde_json::Value;
 
-use super::{figures, plain, spans, unit, Job, Unit, Values};
+use super::columns::Values;
+use super::figure::{plain, spans, unit, Unit};
+use super::job::Job;
 
 /// Processes in no group that are named in the document; the others are counted.
 const MOST_NAMED: usize = 10_000;
@@ -147,7 +149,7 @@ impl Groups {
 
 impl<'a> Compared<'a> {
     fn of(job: &'a Job) -> Self {
-        let all = figures(job).into_iter().chain(["unpublished".to_string()]);
+        let all = job.figures().into_iter().chain(["unpublished".to_string()]);
         let column = |name: String| {
             let figure = job.figure(&name)?;
             let judge = Judge::of(&name);

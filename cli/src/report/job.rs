@@ -9,6 +9,7 @@ use regall_documents::{self as documents, Column, Kind, Known, Merged};
 
 use super::columns::{Figures, Values};
 use super::distinct::Distinct;
+use super::figure::group;
 use super::kind::plain;
 use super::others::{Others, TOO_MUCH_TEXT};
 use crate::units::printable;
@@ -51,6 +52,18 @@ pub struct Job {
 }
 
 impl Job {
+    /// Returns the figures that are told, in their order. (`ranges` are mappings.)
+    pub fn figures(&self) -> Vec<String> {
+        let mut all: Vec<String> = vec!["mappings".into(), "bytes.state.registered".into()];
+        for group in ["bytes.reason", "events", "counters"] {
+            let names = self.names(group).into_iter();
+            all.extend(names.map(|name| format!("{group}.{name}")));
+        }
+        all.retain(|name| name != "counters.ranges");
+        all.extend(["sites.refused".into(), "budget_bytes".into()]);
+        all
+    }
+
     /// Takes in what a process wrote; one that is there already counts once.
     pub fn add(&mut self, told: documents::Process) -> anyhow::Result<()> {
         version(told.version)?;
@@ -132,7 +145,7 @@ impl Job {
             })?);
         }
         for (name, column) in told.figures {
-            let (group, name) = super::group(&name);
+            let (group, name) = group(&name);
             for (n, at) in places
                 .iter()
                 .enumerate()
@@ -283,7 +296,7 @@ impl Job {
     /// A reason that nothing is left out for is not written, which is 0; what is null is not
     /// there.
     pub fn figure(&self, name: &str) -> Option<&Values> {
-        let (group, key) = super::group(name);
+        let (group, key) = group(name);
         self.figures.get(group, key)
     }
 
@@ -298,11 +311,11 @@ impl Job {
     }
 
     /// The names in a group, in the order in which they came.
-    pub fn names(&self, group: &str) -> Vec<String> {
+    pub fn names(&self, wanted: &str) -> Vec<String> {
         let all = self.figures.iter();
         let of = |name: &String| {
-            let (g, key) = super::group(name);
-            (g == group).then(|| key.to_string())
+            let (g, key) = group(name);
+            (g == wanted).then(|| key.to_string())
         };
         all.filter_map(|(name, _)| of(name)).collect()
     }

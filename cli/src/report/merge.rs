@@ -19,8 +19,9 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::gather::Gathered;
+use crate::files;
 use crate::launched::{self, host, Launched};
-use crate::{complain, files, FAILED};
+use crate::output::{complain, FAILED};
 
 /// So long another merge into the same file is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,9 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{bail, Context};
 
 use crate::launcher::Launcher;
+use crate::output::complain;
 use crate::settings::{Variable, MERGE_FILE, STATS_FILE};
 use crate::stage::Nodes;
-use crate::{complain, launched, report};
+use crate::{launched, report};
 
 /// What srun has run for each task when it has ended.
 const TASK_EPILOG: &str = "SLURM_TASK_EPILOG";

@@ -12,7 +12,8 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::iterator::{Signals, SignalsInfo};
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::{complain, inherited};
+use crate::inherited;
+use crate::output::complain;
 
 /// How a command ended.
 pub struct Ended {
