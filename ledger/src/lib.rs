@@ -16,10 +16,14 @@
 //!   the entry is retired.
 #![cfg_attr(not(test), no_std)]
 
-// What is lock-free names its atomics so: races/ puts its own in their place.
-use core::hint;
-use core::sync::atomic;
-
+/// What is lock-free names its atomics so: races/ puts its own in their place.
+mod atomic {
+    pub use core::sync::atomic::*;
+}
+/// As [`atomic`].
+mod hint {
+    pub use core::hint::spin_loop;
+}
 mod entry;
 pub mod index;
 mod ledger;

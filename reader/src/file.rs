@@ -5,13 +5,15 @@ use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
+use super::error::OpenError;
 use super::newest::{lists, words};
 use super::process::{Mapping, Process};
-use super::{procfs, Entry, OpenError, Region, SLOT_WORDS};
+use super::procfs;
 use regall_directory::layout::{
     segment_offset, Generation, Header, CALLS, COUNTERS, DEVICE_WORDS, EXE_WORDS, HEADER_BYTES,
     INFLIGHT, MAGIC, SEGMENTS, SLOT_BYTES,
 };
+use regall_directory::reader::{Entry, Region, SLOT_WORDS};
 
 /// A snapshot that the writer keeps from settling is given up after this.
 const PATIENCE: Duration = Duration::from_millis(30);

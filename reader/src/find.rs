@@ -11,11 +11,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::file::Directory;
+use super::error::OpenError;
+use super::file::{Directory, HeaderView};
 use super::foreign::Foreign;
 use super::process::{self, Mapping, Process};
+use super::procfs;
 use super::turns::{Again, Turns};
-use super::{procfs, HeaderView, OpenError};
 use regall_directory::addr::PAGE;
 use regall_directory::layout::{
     segment_offset, HEADER_BYTES, NAMELESS, SEGMENTS, SLOT_BYTES, UNPUBLISHED,

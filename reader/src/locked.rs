@@ -8,8 +8,9 @@ use std::path::Path;
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 
-use crate::process::MOST_THREADS;
-use crate::{procfs, Mapping, OpenError, Process};
+use crate::error::OpenError;
+use crate::process::{Mapping, Process, MOST_THREADS};
+use crate::procfs;
 
 /// Lines that smaps has for a mapping, at the most.
 const LINES: usize = 64;

@@ -2,9 +2,10 @@
 
 use std::collections::BinaryHeap;
 
-use super::{decode, Entry, OpenError, Published, Region, SLOT_WORDS};
+use super::error::OpenError;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Generation;
+use regall_directory::reader::{decode, Entry, Published, Region, SLOT_WORDS};
 
 /// What is in slots: sorted, and each byte has one entry only, and one region of
 /// each domain.

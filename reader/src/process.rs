@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{procfs, OpenError};
+use super::error::OpenError;
+use super::procfs;
 use regall_directory::addr::PageRange;
 use regall_directory::maps;
 use regall_directory::vocab::Prot;

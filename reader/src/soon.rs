@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use regall_directory::settings::LAUNCHERS;
 
-use super::{procfs, OpenError, Process};
+use super::error::OpenError;
+use super::process::Process;
+use super::procfs;
 
 /// How long a process has to publish its directory. A child of fork needs about a millisecond,
 /// and longer on a busy machine.

@@ -6,7 +6,7 @@
 //! of this file's own offsets, so no number is written down twice. The package
 //! ibverbs-sys would do the same, at the price of cmake, libclang and 36 s.
 
-use super::{MrHandle, PdHandle};
+use super::channel::{MrHandle, PdHandle};
 use core::ffi::c_void;
 
 /// Function pointers at the start of a context, most of them only placeholders.

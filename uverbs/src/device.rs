@@ -1,6 +1,6 @@
 //! A device that is opened here rather than by the application's libibverbs.
 
-use super::{ibdev_of, Channel};
+use super::channel::{ibdev_of, Channel};
 use regall_sys::text::Text;
 use regall_sys::{file, file::Fd, Errno, Result};
 

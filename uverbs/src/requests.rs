@@ -5,8 +5,9 @@
 //! goes where in the program's memory. What is not known by every byte is [`Request::Other`], or
 //! [`Request::Registration`] if it registers something: the kernel knows better.
 
+use crate::channel::Mr;
+use crate::driver::Driver;
 use crate::wire::{self, Attr, METHOD_QUERY_MR, METHOD_REG_MR, OBJECT_MR};
-use crate::{Driver, Mr};
 use core::mem::offset_of;
 
 const OBJECT_PD: u16 = 1;

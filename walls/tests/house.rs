@@ -46,7 +46,10 @@ fn no_module_is_in_a_cycle() {
         .partition(|cycle| listed.contains(&*cycle.summary()));
     none_of(&new);
     let known: BTreeSet<String> = known.iter().map(Cycle::summary).collect();
-    let gone: Vec<_> = listed.iter().filter(|line| !known.contains(**line)).collect();
+    let gone: Vec<_> = listed
+        .iter()
+        .filter(|line| !known.contains(**line))
+        .collect();
     assert!(gone.is_empty(), "no such cycle: {gone:?}");
 }
 

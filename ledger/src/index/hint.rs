@@ -5,7 +5,7 @@ use core::ptr;
 
 use super::leaf::Leaf;
 use super::place::Seen;
-use super::Row;
+use super::row::Row;
 use crate::atomic::Ordering::{Relaxed, SeqCst};
 use crate::atomic::{compiler_fence, AtomicPtr, AtomicU64};
 

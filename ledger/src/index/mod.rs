@@ -21,13 +21,12 @@
 //! **Memory** is taken in [`Index::reserve`] alone. A change that needs a leaf
 //! takes it from the pool that was filled there.
 
-use core::ptr::NonNull;
-
 #[cfg(test)]
 mod check;
 mod hint;
 mod keys;
 mod leaf;
+mod memory;
 mod place;
 mod pool;
 mod row;
@@ -38,22 +37,8 @@ mod writer;
 
 pub use hint::Hint;
 pub use leaf::LEAF_ROWS;
+pub use memory::Memory;
 pub use place::{Pos, Spot};
 pub use row::Row;
-pub use view::View;
+pub use view::{Busy, View};
 pub use writer::Index;
-
-/// Where the ledger's memory comes from.
-///
-/// # Safety
-/// A block that `alloc` returns must be zeroed, aligned to 64 bytes, `bytes` long,
-/// used by nobody else, and stay mapped for as long as the process lives.
-pub unsafe trait Memory {
-    /// `bytes` of memory as above; `None` if there is none.
-    fn alloc(&mut self, bytes: usize) -> Option<NonNull<u8>>;
-}
-
-/// A reader met the writer on every try; most likely it runs in a signal handler
-/// that interrupted the writer, and would wait for ever.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Busy;

@@ -5,9 +5,9 @@ use core::ptr;
 
 use super::keys::NO_KEY;
 use super::leaf::Leaf;
+use super::memory::Memory;
 use super::top::{Top, FIRST_DEPTH, MAX_DEPTH};
 use super::writer::Index;
-use super::Memory;
 use crate::atomic::Ordering::{Relaxed, Release};
 
 impl Index {

@@ -5,7 +5,7 @@ use core::ptr;
 
 use super::keys::{fill, move_down, move_up, words, Line, FAN, NO_KEY};
 use super::leaf::Leaf;
-use super::Memory;
+use super::memory::Memory;
 use crate::atomic::Ordering::Relaxed;
 use crate::atomic::{AtomicPtr, AtomicU64};
 

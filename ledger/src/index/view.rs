@@ -2,12 +2,13 @@
 
 use core::ptr;
 
+use super::hint::Hint;
 use super::keys::{key, NO_KEY};
 use super::leaf::Leaf;
 use super::place::Seen;
+use super::row::Row;
 use super::top::Top;
 use super::version::Version;
-use super::{Busy, Hint, Row};
 use crate::atomic::Ordering::{Acquire, Relaxed};
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 
@@ -17,6 +18,11 @@ pub(super) const TRIES: usize = 10_000;
 pub(super) const COLD_AFTER: u64 = 64;
 /// ... namely for one look-up in this many.
 pub(super) const COLD_EVERY: u64 = 8;
+
+/// Says that a reader met the writer on every try; most likely it runs in a signal handler
+/// that interrupted the writer, and would wait for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Busy;
 
 /// What readers see. Lives in a static, is shared by everybody, and is written
 /// by the one [`Index`] that was made with it.

@@ -4,8 +4,10 @@ use core::ptr;
 
 use super::keys::{key, NO_KEY};
 use super::leaf::{Leaf, LEAF_ROWS};
+use super::place::{Pos, Spot};
+use super::row::Row;
 use super::top::Top;
-use super::{Pos, Row, Spot, View};
+use super::view::View;
 use crate::atomic::Ordering::Relaxed;
 
 /// A leaf this small looks for a neighbour to merge with ...
