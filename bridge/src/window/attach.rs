@@ -1,8 +1,9 @@
 //! How a piece of a peer's memory is mapped here, or held open.
 
+use super::mark;
 use super::source::{self, Backing, FileId};
 use super::table::{Attached, Table};
-use super::{mark, By, Extent, How, Wanted, WINDOW};
+use super::wanted::{By, Extent, How, Wanted, WINDOW};
 use crate::host::Host;
 use crate::link::{self, Link};
 use crate::lock::Lock;

@@ -1,7 +1,9 @@
 //! Memory of a peer's that a program has mapped here for itself.
 
+use super::hold::let_go;
+use super::mark;
 use super::source::{self, Backing};
-use super::{let_go, mark, Extent, How};
+use super::wanted::{Extent, How};
 use crate::host::Host;
 use crate::process::Process;
 use regall_directory::addr::{round_up, PAGE};

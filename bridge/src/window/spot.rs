@@ -5,7 +5,7 @@
 //! nobody. The one locked instruction that takes it is all that keeps its window: the window counts
 //! the spot as a user, so it stays mapped until the spot lets go of it, which takes its turn, too.
 
-use super::Hold;
+use super::hold::Hold;
 use crate::lock;
 use crate::view::Stamp;
 use core::cell::UnsafeCell;

@@ -1,6 +1,7 @@
 //! Places, sorted by address, and windows, in one piece of memory of the host's.
 
-use super::{let_go, Extent, Hold, How, Wanted, Window, BYTES, WINDOW, WINDOWS};
+use super::hold::{let_go, Hold, Window};
+use super::wanted::{Extent, How, Wanted, BYTES, WINDOW, WINDOWS};
 use crate::host::Host;
 use crate::snapshot::Known;
 use crate::view::Stamp;
