@@ -102,7 +102,7 @@ macro_rules! programs {
         /// A program that nobody listed would never run.
         #[test]
         fn all_programs_are_listed() {
-            let listed = [$(stringify!($name)),*, "counts", "hello", "lockall", "lodger", "newborn", "pinned_under", "torture", "unseen", "uprobes", "victim"];
+            let listed = [$(stringify!($name)),*, "counts", "differ", "hello", "lockall", "lodger", "newborn", "pinned_under", "torture", "unseen", "uprobes", "victim"];
             for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
                 let path = entry.path();
                 if path.extension().is_some_and(|e| e == "c") {
@@ -123,22 +123,9 @@ use each::watcher;
 
 programs! {
     address_limit advised bound brk capi charged clone collector contended crowd descriptors exec exits failing file_pages filtered fork heap held holes jit letgo libraries madvise managed many mlock
-    mlock_limit mmap mprotect mremap msync numbers on_top once park pins_stay process_madvise raw_calls second_libc shm sequences signals seccomp single
+    mlock_limit mmap mprotect mremap msync numbers on_top once park pins_stay process_madvise raw_calls second_libc shm signals seccomp single
     replaced special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused
-}
-
-/// Where the shim locks nothing, what the kernel has locked is what the program has, after any sequence
-/// of calls.
-#[test]
-fn locks_are_the_programs_alone() {
-    for seed in 100..130 {
-        let args = [&*seed.to_string(), "40", "locks"];
-        let plain = run("sequences", &args, Mode::Plain);
-        let off = run("sequences", &args, Mode::Off);
-        assert_eq!(plain.end(), "exit 0", "{}", plain.stderr);
-        assert_eq!(off.stdout, plain.stdout, "seed {seed}");
-    }
 }
 
 /// What is resident is as without the shim where nothing is populated.

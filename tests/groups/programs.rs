@@ -1,5 +1,7 @@
 //! What a program sees of the shim: nothing; and what is published of it is true.
 
+#[path = "../differ.rs"]
+mod differ;
 #[path = "../filters.rs"]
 mod filters;
 #[path = "../frames.rs"]

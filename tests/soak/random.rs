@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use regall_tests::build;
 use regall_tests::child;
 use regall_tests::coverage::Expected;
+use regall_tests::differ;
 use regall_tests::mode::Mode;
 use regall_tests::quiet::Watcher;
 use regall_tests::soak::{self, Row};
@@ -79,6 +80,15 @@ fn other_modes() {
     ] {
         storm(mode, soak::rounds(8_000, 500_000));
     }
+}
+
+/// c-tests/differ.c: sequences of memory calls, one after the other.
+#[test]
+fn sequences() {
+    let row = Row::begin("random", "sequences of memory calls");
+    let end = std::time::Instant::now() + soak::duration();
+    let run = differ::must_find_nothing(seed(), u64::from(u32::MAX), Some(end));
+    row.passed(format!("{run} sequences"));
 }
 
 /// c-tests/share/differ.c: the same digest of every result and byte without the shim, and

@@ -144,6 +144,7 @@ impl Row {
 }
 
 /// Files that user 1000 can read and run: those of the work tree, or copies of them.
+#[derive(Debug)]
 pub struct Account {
     copies: Option<tempfile::TempDir>,
 }
