@@ -164,7 +164,7 @@ impl Kept {
     }
 }
 
-/// As [`super::place`], of memory that has what is `kept` from the moment at which it is there.
+/// As [`super::place()`], of memory that has what is `kept` from the moment at which it is there.
 pub fn place(
     range: PageRange,
     prot: u64,
@@ -174,7 +174,7 @@ pub fn place(
     kept: &Kept,
 ) -> Result<()> {
     if kept.is_nothing() {
-        return super::place(range, prot, how, fd, offset);
+        return super::place::place(range, prot, how, fd, offset);
     }
     let len = range.len();
     // SAFETY: where nothing is.

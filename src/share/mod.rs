@@ -15,6 +15,7 @@
 //! What it does at each call is in [`crate::track::backed`].
 
 pub mod marks;
+mod place;
 pub mod table;
 pub mod worth;
 
@@ -26,13 +27,15 @@ use crate::sys::file;
 use crate::sys::{self, Errno, Result, Undisturbed};
 use crate::text::hex;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use place::unlock_as;
 use regall_bridge::window::mark;
 use regall_directory::addr::PageRange;
 use regall_directory::settings::Setting;
 use table::{File, Part, Table};
 
-/// Bytes of a mapping from which on it is shared: what malloc gives a mapping of its own.
-pub const LEAST: u64 = 128 << 10;
+pub use place::place;
+pub use worth::LEAST;
+
 /// What /proc/PID/maps calls it.
 pub use regall_bridge::window::mark::NAME;
 
@@ -237,26 +240,6 @@ pub fn back_more(range: PageRange, prot: u64, file: &File) -> bool {
 /// How many files there may be.
 pub fn most_files() -> usize {
     FILES.load(Relaxed)
-}
-
-/// Maps `file` from `offset` on in the place of what is mapped in `range`; `how`: MAP_SHARED
-/// or MAP_PRIVATE. If that fails, what was there is still there.
-pub fn place(range: PageRange, prot: u64, how: i32, fd: i32, offset: u64) -> Result<()> {
-    let flags = how | libc::MAP_FIXED;
-    let (at, len, prot) = (range.start(), range.len(), (prot & 7) as i32);
-    let was = sys::is_locked(at);
-    // SAFETY: what is there is to be replaced; whoever says so has seen to what it holds.
-    unsafe { sys::map(at, len, prot, flags, fd, offset) }?;
-    unlock_as(was, range);
-    Ok(())
-}
-
-/// Unlocks `range`, which has been mapped in the program's name, if what it stands for was not locked:
-/// the program's mlockall(MCL_FUTURE) holds for it, too.
-fn unlock_as(was: Option<bool>, range: PageRange) {
-    if was == Some(false) && sys::is_locked(range.start()) == Some(true) {
-        let _ = sys::unlock_memory(range.start(), range.len());
-    }
 }
 
 fn create() -> Result<File> {

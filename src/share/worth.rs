@@ -15,7 +15,10 @@ use crate::limits::Company;
 use core::sync::atomic::{AtomicU32, AtomicU8, Ordering::*};
 use regall_bridge::window::mark;
 
-/// Sizes are told apart by powers of two, from [`super::LEAST`] on.
+/// Bytes of a mapping from which on it is shared: what malloc gives a mapping of its own.
+pub const LEAST: u64 = 128 << 10;
+
+/// Sizes are told apart by powers of two, from [`LEAST`] on.
 const SIZES: usize = 16;
 /// Mappings of a size that nobody wanted, after which the next stays private.
 const IDLE: u8 = 8;
@@ -50,7 +53,7 @@ pub fn begin(company: Company) {
 }
 
 fn of_size(bytes: u64) -> Option<&'static Size> {
-    let least = super::LEAST.ilog2();
+    let least = LEAST.ilog2();
     let above = bytes.max(1).ilog2().saturating_sub(least);
     KNOWN.get((above as usize).min(SIZES - 1))
 }

@@ -1,7 +1,7 @@
 //! Requests about a registration that has a number of ours.
 
+use super::asked::{Answered, Asked};
 use super::copy::{Copy, Made};
-use super::{Answered, Asked};
 use crate::sys::{file, Errno, Result};
 use crate::track::{self, files, lending};
 use crate::uverbs::requests::{Message, Write};

@@ -2,8 +2,8 @@
 //! the shim's is to stand in their way. A control group has so many objects of an adapter (rdma.max) and
 //! RLIMIT_MEMLOCK so much memory, and ours count there as the program's do.
 
+use super::asked::Asked;
 use super::copy::Copy;
-use super::Asked;
 use crate::base::phase;
 use crate::sys::time;
 use crate::track::{self, asking, failed, files, registering};

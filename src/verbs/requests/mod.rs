@@ -7,6 +7,7 @@
 //! else goes on as it came, but that nothing of the shim's is in the way of what the program makes
 //! ([`creating`]). With REGALL_VERBS=symbols no more is done than that, and contexts are met.
 
+mod asked;
 mod borrowed;
 mod copy;
 mod creating;
@@ -23,60 +24,12 @@ use crate::track::{self, deferred, ending, files, registering as regions};
 use crate::uverbs::requests::{Message, Request, CORE};
 use crate::uverbs::wire::VERBS_IOCTL;
 use crate::uverbs::PdHandle;
+use asked::Asked;
 use copy::{Copy, Stack};
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::numbers;
 
 // Sites look for this one.
 const _: () = assert!(VERBS_IOCTL as u64 == numbers::RDMA_VERBS_IOCTL);
-
-/// A program's request.
-struct Asked<'a> {
-    frame: &'a Frame,
-    /// Where most of it lies.
-    stack: Stack,
-    /// A copy of its message.
-    message: Message,
-    /// What the message names, likewise.
-    core: [u8; CORE],
-}
-
-/// What the kernel has said once, yes or no.
-struct Answered(AtomicU8);
-
-impl Answered {
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-
-    const fn new() -> Self {
-        Self(AtomicU8::new(0))
-    }
-
-    fn or_ask(&self, ask: impl FnOnce() -> bool) -> bool {
-        match self.0.load(Relaxed) {
-            Self::NO => false,
-            Self::YES => true,
-            _ => {
-                let yes = ask();
-                self.0
-                    .store(if yes { Self::YES } else { Self::NO }, Relaxed);
-                yes
-            }
-        }
-    }
-}
-
-impl Asked<'_> {
-    /// The descriptor that it came by.
-    const fn fd(&self) -> i32 {
-        self.frame.args[0] as i32
-    }
-
-    /// Where its message is.
-    const fn at(&self) -> u64 {
-        self.frame.args[2]
-    }
-}
 
 /// Handles an ioctl with RDMA_VERBS_IOCTL, whatever descriptor it is for. `begins` is called when it has
 /// opened a context.

@@ -1,7 +1,8 @@
 //! A registration that is asked for by ioctl.
 
+use super::asked::{Answered, Asked};
 use super::copy::{Copy, Made};
-use super::{creating, Answered, Asked};
+use super::creating;
 use crate::base::{counters, settings};
 use crate::registrar::hca::candidates::Charge;
 use crate::track::{files, lending};
