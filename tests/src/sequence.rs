@@ -1,7 +1,5 @@
 //! Sequences of memory calls for c-tests/differ.c: drawn from a seed, made shorter, written as C.
 
-use std::fmt::Write;
-
 const PAGE: u64 = 4096;
 const PAGES: u64 = 48;
 const FILE_PAGES: u64 = 16;
@@ -385,25 +383,53 @@ pub fn shorten(lines: &[String], mut differs: impl FnMut(&[String]) -> bool) -> 
     now
 }
 
+/// Files of 16 pages, as c-tests/differ.c has them.
+const PROLOGUE: &str = r#"#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int filled(int fd)
+{
+	char page[4096];
+	for (int n = 0; n < 16; n++) {
+		memset(page, 200 + n, sizeof page);
+		if (write(fd, page, sizeof page) < 0)
+			perror("write");
+	}
+	return fd;
+}
+int main(void)
+{
+	int disk = filled(open("/tmp", O_TMPFILE | O_RDWR, 0600));
+	int memory = filled(memfd_create("differ", MFD_ALLOW_SEALING));
+	char *end = sbrk(0);
+	(void)disk, (void)memory, (void)end;
+"#;
+
 /// The sequence as a C program, for who looks at it without the harness.
 pub fn as_c(lines: &[String]) -> String {
-    let mut text = String::from(
-        "#define _GNU_SOURCE\n#include <stdio.h>\n#include <sys/mman.h>\n#include <sys/shm.h>\n\
-         #include <sys/syscall.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
-         /* disk, memory: a file and a memfd of 16 pages, byte 200 + n in page n. */\nint main(void)\n{\n",
-    );
-    let mut child = false;
-    for line in lines {
-        let _ = match line.as_str() {
-            "fork" => writeln!(text, "\tif (fork() == 0) {{"),
-            "join" if child => writeln!(text, "\t_exit(0); }} wait(NULL);"),
-            "join" => Ok(()),
-            _ => writeln!(text, "\t{}", statement(line)),
-        };
-        child = line == "fork" || child && line != "join";
-    }
-    if child {
-        text.push_str("\t_exit(0); } wait(NULL);\n");
+    let mut text = String::from(PROLOGUE);
+    let mut children = 0;
+    let last = "join".to_owned();
+    for line in lines.iter().chain([&last]) {
+        match line.as_str() {
+            "fork" => {
+                text.push_str("\tif (fork() == 0) {\n");
+                children += 1;
+            }
+            // The child of a child ends there, too.
+            "join" => {
+                text.push_str(&"\t_exit(0); } wait(NULL);\n".repeat(children));
+                children = 0;
+            }
+            _ => text.extend(["\t", &statement(line), "\n"]),
+        }
     }
     text.push_str("}\n");
     text
@@ -447,7 +473,11 @@ fn statement(line: &str) -> String {
             format!("/* userfaultfd with UFFD_FEATURE_SIGBUS: register {all}, missing */")
         }
         "brk" => format!("syscall(SYS_brk, end + {all});"),
-        "truncate" | "punch" | "seal" | "limit" | "closes" | "input" => format!("/* {line} */"),
+        "truncate" => format!("ftruncate({}, {});", file(&v[0]), v[1]),
+        "punch" => format!("fallocate({}, 3, {}, {});", file(&v[0]), v[1], v[2]),
+        "seal" => format!("fcntl(memory, F_ADD_SEALS, {all});"),
+        "input" => "dup2(memory, 0);".into(),
+        "limit" | "closes" => format!("/* {line} */"),
         "shmat" => format!(
             "shmat(shmget(IPC_PRIVATE, {}, 0600), {}, {});",
             v[1], v[0], v[2]
@@ -512,6 +542,17 @@ mod tests {
         let lines: Vec<_> = (0..40).map(|n| n.to_string()).collect();
         let needs = |of: &[String]| ["3", "17", "39"].iter().all(|n| of.iter().any(|l| l == n));
         assert_eq!(shorten(&lines, needs), ["3", "17", "39"]);
+    }
+
+    #[test]
+    fn c_compiles() {
+        let lines: Vec<_> = (0..300).flat_map(|seed| draw(seed, Limit::None)).collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("sequence.c");
+        std::fs::write(&file, as_c(&lines)).expect("a file");
+        let mut gcc = std::process::Command::new("gcc");
+        let done = gcc.args(["-w", "-fsyntax-only"]).arg(&file).status();
+        assert!(done.expect("gcc").success());
     }
 
     #[test]
