@@ -1,8 +1,9 @@
 //! The C interface to messages: boxes, and copies of which the other side is told.
 
+use super::completion;
 use super::done::{one, Done};
+use super::entry::error;
 use super::peers::answer;
-use super::{completion, error};
 use crate::base::phase;
 use crate::boxes;
 use crate::helper;

@@ -1,7 +1,7 @@
 //! The C interface to asynchronous copies.
 
 use super::done::{one, Done};
-use super::error;
+use super::entry::error;
 use crate::cookies;
 use crate::copier;
 use crate::host::Shim;

@@ -1,7 +1,7 @@
 //! The C interface to regions.
 
 use super::done::Done;
-use super::error;
+use super::entry::error;
 use super::peers::{answer, vector};
 use crate::base::phase;
 use crate::cookies;

@@ -1,7 +1,7 @@
 //! The C interface to mapped memory: a peer's, mapped here, and ours, so that peers can
 //! map it.
 
-use super::{bring_in, error};
+use super::entry::{bring_in, error};
 use crate::base::phase;
 use crate::host::Shim;
 use crate::huge::HUGE_PAGE;

@@ -5,6 +5,7 @@ mod boxes;
 mod completion;
 mod cookies;
 mod done;
+mod entry;
 pub mod mapping;
 mod peers;
 mod words;
@@ -25,10 +26,7 @@ use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot, Reason};
 
-const fn error(e: Errno) -> c_int {
-    -e.0
-}
-const INERT: c_int = error(Errno::NOSYS);
+use entry::{bring_in, error, INERT};
 
 /// `struct regall_range`.
 #[repr(C)]
@@ -232,15 +230,6 @@ pub unsafe extern "C" fn regall_register(
     }
     // SAFETY: by the contract above.
     unsafe { regall_lookup(pd, addr, len, out) }
-}
-
-/// Called before anything else is done for a child of a tracked process.
-#[cold]
-#[inline(never)]
-fn bring_in() {
-    let _pass = strict::pass();
-    track::fork::check();
-    track::inherited::bring_in();
 }
 
 #[inline]

@@ -1,7 +1,8 @@
 //! The C interface to the bridge: peers, and getting and putting their memory.
 
+use super::completion;
 use super::done::{one, Done};
-use super::{completion, error};
+use super::entry::error;
 use crate::base::settings;
 use crate::helper;
 use crate::host::Shim;

@@ -1,6 +1,6 @@
 //! The C interface to atomic operations on words of a peer's memory.
 
-use super::error;
+use super::entry::error;
 use crate::intercept::strict;
 use crate::sys::Errno;
 use core::ffi::c_int;

@@ -180,7 +180,7 @@ pub fn place(
     // SAFETY: where nothing is.
     let at = unsafe { sys::map(0, len, (prot & 7) as i32, how, fd, offset) }?;
     let new = PageRange::from_call(at, len).ok_or(Errno::NOMEM)?;
-    super::unlock_as(sys::is_locked(range.start()), new);
+    super::place::unlock_as(sys::is_locked(range.start()), new);
     let moved = kept.give(new, prot).and_then(|()| {
         // SAFETY: new memory, in the place of what is to be replaced.
         unsafe { sys::move_mapping(at, len, range.start()) }

@@ -27,7 +27,6 @@ use crate::sys::file;
 use crate::sys::{self, Errno, Result, Undisturbed};
 use crate::text::hex;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use place::unlock_as;
 use regall_bridge::window::mark;
 use regall_directory::addr::PageRange;
 use regall_directory::settings::Setting;
@@ -150,11 +149,6 @@ pub fn on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Whether memory is shared only where that pays.
-fn is_choosy() -> bool {
-    settings::config().share != Share::Always
-}
-
 /// No new memory is shared from now on, and the directory says so. Whether some was until now.
 pub fn stop() -> bool {
     if let Some(h) = counters::header() {
@@ -183,7 +177,7 @@ pub fn fork_ends() {
 /// In a child of fork, before it has a directory. It is no rank that peers could know of.
 pub fn child_begins() {
     FORKING.store(0, Relaxed);
-    if is_choosy() {
+    if worth::is_choosy() {
         ON.store(false, Relaxed);
     }
 }
@@ -212,7 +206,7 @@ pub fn back(range: PageRange, prot: u64) -> Option<File> {
     if range.len() < LEAST || FORKING.load(SeqCst) != 0 || limited() {
         return None;
     }
-    if is_choosy() && !worth::sharing(range.len()) {
+    if worth::is_choosy() && !worth::sharing(range.len()) {
         return None;
     }
     ANY.store(true, Relaxed);

@@ -11,6 +11,8 @@
 //! the first: a server that saves what it has by a fork has no peers.
 
 use super::table::Part;
+use crate::base::settings;
+use crate::config::Share;
 use crate::limits::Company;
 use core::sync::atomic::{AtomicU32, AtomicU8, Ordering::*};
 use regall_bridge::window::mark;
@@ -110,11 +112,16 @@ pub fn learn(part: &Part, bytes: u64) {
     }
 }
 
+/// Returns whether memory is shared only where that pays.
+pub fn is_choosy() -> bool {
+    settings::config().share != Share::Always
+}
+
 /// A fork is about to be made, with memory that is shared. Whether that is one too many.
 pub fn forked_too_often() -> bool {
     let left = LEFT.load(Relaxed);
     LEFT.store(left.saturating_sub(1), Relaxed);
-    super::is_choosy() && left <= 1
+    is_choosy() && left <= 1
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //! version of a definition only if there is one).
 
 use super::handles::{self, Known};
+use super::inside::is_inside;
 use super::told::{self, closed, Leaving};
-use super::{is_inside, itself, real, requests};
+use super::{itself, real, requests};
 use crate::base::{counters, phase, settings};
 use crate::config::Hca;
 use crate::intercept::strict;

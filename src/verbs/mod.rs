@@ -8,13 +8,13 @@
 
 pub mod exports;
 pub mod handles;
+mod inside;
 mod itself;
 pub mod real;
 pub mod requests;
 mod told;
 
 use crate::arch::Frame;
-use crate::thread::{self, here};
 
 /// Handles an ioctl with RDMA_VERBS_IOCTL.
 pub fn handle(frame: &mut Frame) -> i64 {
@@ -27,13 +27,4 @@ fn opened() {
     if real::is_loaded() {
         exports::see_that_it_calls_itself();
     }
-}
-
-/// Whether the function that this is a part of is called by libibverbs itself. A jump out of
-/// it (siglongjmp) leaves its mark, at a place of the stack that is no further out than what
-/// is called afterwards.
-#[inline(always)]
-fn is_inside() -> bool {
-    let entered = thread::current().in_verbs.get();
-    entered != 0 && here() < entered
 }

@@ -11,7 +11,7 @@ macro_rules! functions {
     ($($name:ident),* $(,)?) => {
         #[allow(non_upper_case_globals)]
         mod places {
-            $(pub static $name: super::Place = super::Place::new();)*
+            $(pub static $name: $crate::verbs::real::Place = $crate::verbs::real::Place::new();)*
         }
 
         $(

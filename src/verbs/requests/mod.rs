@@ -13,7 +13,8 @@ mod copy;
 mod creating;
 mod registering;
 
-use super::{handles, is_inside};
+use super::handles;
+use super::inside::is_inside;
 use crate::arch::Frame;
 use crate::base::{phase, settings};
 use crate::config::Hca;
