@@ -357,7 +357,7 @@ fn what_a_machine_allows() {
         assert!(real.lines().any(|l| l.starts_with(name)), "{name}");
     }
     // What is printed only where something is in the way stands in the sources.
-    let sources = ["shim.rs", "locking.rs", "place.rs"].map(|file| {
+    let sources = ["shim.rs", "locking.rs", "place.rs", "finding.rs"].map(|file| {
         let path = build::root().join("cli/src/doctor").join(file);
         fs::read_to_string(path).expect("a source")
     });
