@@ -197,7 +197,7 @@ const SENTENCES: [&str; 22] = [
     "cli/src/top.rs",
     "cli/src/stats.rs",
     "cli/src/maps.rs",
-    "reader/src/lib.rs",
+    "reader/src/error.rs",
 ];
 
 /// What in these files is no message: help, and names that are looked for.
