@@ -26,6 +26,7 @@ static const unsigned long arenas[ARENAS] = { 0x200000000000ul, 0x210000000000ul
 static char script[1 << 16], *lines[2048], *in_handler;
 static size_t count;
 static int disk, memory, faults = -1;
+static ino_t disk_inode, memory_inode;
 static unsigned char fresh;
 static char *start_of_heap;
 
@@ -91,15 +92,13 @@ static void put(unsigned long from, unsigned long to, const struct page *is)
 
 static const char *file_of(unsigned long inode, const char *name)
 {
-	struct stat d, m;
-	NEED(fstat(disk, &d) == 0 && fstat(memory, &m) == 0);
 	if (inode == 0)
 		return "none";
 	if (strstr(name, "SYSV"))
 		return "sysv";
 	if (strstr(name, "/dev/zero"))
 		return "zero";
-	return inode == d.st_ino ? "disk" : inode == m.st_ino ? "mem" : "other";
+	return inode == disk_inode ? "disk" : inode == memory_inode ? "mem" : "other";
 }
 
 /* Locks are told apart from mappings; soft-dirty and guarded are said of all that is one mapping. */
@@ -426,6 +425,13 @@ static int high(int fd)
 	return to;
 }
 
+static ino_t inode_of(int fd)
+{
+	struct stat is;
+	NEED(fstat(fd, &is) == 0);
+	return is.st_ino;
+}
+
 int main(int argc, char **argv)
 {
 	NEED(argc == 2);
@@ -441,6 +447,8 @@ int main(int argc, char **argv)
 	disk = high(mkstemp(path));
 	memory = high(memfd_create("differ", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	NEED(unlink(path) == 0);
+	disk_inode = inode_of(disk);
+	memory_inode = inode_of(memory);
 	for (unsigned long p = 0; p < FILE_PAGES; p++) {
 		unsigned char byte[PAGE];
 		memset(byte, (int)(200 + p), sizeof byte);

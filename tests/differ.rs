@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use regall_tests::differ::{self, Runner};
 use regall_tests::mode::Mode;
-use regall_tests::{build, child, rows, thorough};
+use regall_tests::{build, child, number, rows, thorough};
 
 /// Sequences that have found something, or are of a kind that has: separated by empty lines.
 const KNOWN: &str = include_str!("differ/known.txt");
@@ -41,9 +41,9 @@ const CLEAN: u64 = 20_000;
 #[test]
 fn of_the_commit() {
     let usual = || if thorough() { differ::commit() } else { CLEAN };
-    let first = differ::number("TESTS_SEED").unwrap_or_else(usual);
+    let first = number("TESTS_SEED").unwrap_or_else(usual);
     let usual = if thorough() { 1_000 } else { 150 };
-    let most = differ::number("TESTS_SEQUENCES").unwrap_or(usual);
+    let most = number("TESTS_SEQUENCES").unwrap_or(usual);
     differ::must_find_nothing(first, most, None);
 }
 

@@ -330,10 +330,7 @@ fn what_is_read_is_a_file() {
 #[test]
 fn random_bytes() {
     let victim = Victim::new();
-    let seed = std::env::var("TESTS_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(20_261_121u64);
+    let seed = regall_tests::number("TESTS_SEED").unwrap_or(20_261_121);
     let mut state = seed;
     let mut draw = |below: u64| {
         state ^= state << 13;

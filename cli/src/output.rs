@@ -1,4 +1,4 @@
-//! What commands write to their standard output and to stderr.
+//! Standard output of commands, and their lines on stderr.
 
 use std::io::{self, ErrorKind, StdoutLock, Write};
 

@@ -1,4 +1,4 @@
-//! Why nothing is known of a process.
+//! Reasons for which nothing is known of a process.
 
 use regall_directory::reader::Corrupt;
 

@@ -1,7 +1,7 @@
 //! The C interface to regions.
 
 use super::done::Done;
-use super::entry::error;
+use super::entry::{bring_in, error, INERT};
 use super::peers::{answer, vector};
 use crate::base::phase;
 use crate::cookies;
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn regall_region_create(
     cookie: *mut u64,
 ) -> c_int {
     if !phase::tracking() {
-        return super::INERT;
+        return INERT;
     }
     if flags & ANY_USER != 0 {
         return error(Errno::NOTSUP);
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn regall_region_create(
     };
     let _pass = strict::pass();
     helper::for_interface();
-    super::bring_in();
+    bring_in();
     match cookies::create(segments, rights) {
         Ok(made) => {
             // SAFETY: by the contract above.
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn regall_region_copy(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn regall_region_fd() -> c_int {
     if !phase::tracking() {
-        return super::INERT;
+        return INERT;
     }
     let _pass = strict::pass();
     cookies::uses_fd().unwrap_or_else(error)

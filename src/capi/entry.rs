@@ -1,4 +1,4 @@
-//! What each function of the interface begins or ends with.
+//! The begin and the end of each function of the interface.
 
 use crate::intercept::strict;
 use crate::sys::Errno;
@@ -10,7 +10,7 @@ pub const fn error(e: Errno) -> c_int {
     -e.0
 }
 
-/// What functions return in a process that is not tracked.
+/// The value that functions return in a process that is not tracked.
 pub const INERT: c_int = error(Errno::NOSYS);
 
 /// Is called before anything else is done for a child of a tracked process.

@@ -9,13 +9,13 @@ use regall_tests::child;
 use regall_tests::coverage::Expected;
 use regall_tests::differ;
 use regall_tests::mode::Mode;
+use regall_tests::number;
 use regall_tests::quiet::Watcher;
 use regall_tests::soak::{self, Row};
 
 /// TESTS_SEED, or one that nobody knows.
 fn seed() -> u64 {
-    let asked = std::env::var("TESTS_SEED").ok();
-    asked.and_then(|s| s.parse().ok()).unwrap_or_else(|| {
+    number("TESTS_SEED").unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         now.expect("a clock").as_nanos() as u64 % 1_000_000_000
     })

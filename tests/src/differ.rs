@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::rows::{self, Account, Pin, Row, Share, User};
 use crate::sequence::{self, Limit};
-use crate::{build, child};
+use crate::{build, child, number};
 
-/// For a hang.
+/// Ends what hangs.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs sequences.
@@ -22,7 +22,7 @@ pub struct Runner {
     folder: tempfile::TempDir,
 }
 
-/// Where a run with the shim differs from the one without it.
+/// Says where a run with the shim differs from the one without it.
 #[derive(Debug)]
 pub struct Find {
     /// The way to run it.
@@ -142,11 +142,11 @@ fn comparable<'a>(plain: &'a [&'a String], other: &mut Vec<&String>, row: Row) -
     }
 }
 
-/// Returns whether a sequence can be the same in a row. Where RLIMIT_MEMLOCK binds, MCL_CURRENT counts the shim's
-/// memory, too. With REGALL_PIN=populate what is resident at once does not fault, or what the program has only
-/// read is given back, where a userfaultfd watches; and
-/// beside a limit that binds, locks of the program's that an mremap moves are counted otherwise
-/// (docs/testing.md has the two sequences that are known).
+/// Returns whether a sequence can be the same in a row. Where RLIMIT_MEMLOCK binds, MCL_CURRENT counts
+/// the shim's memory, too. With REGALL_PIN=populate, what is resident at once does not fault where a
+/// userfaultfd watches, or what the program has only read is given back there; and beside a limit
+/// that binds, locks of the program's that an mremap moves are counted otherwise (docs/testing.md has
+/// the two sequences that are known).
 pub fn fits(sequence: &[String], row: Row) -> bool {
     let has = |call| sequence.iter().any(|line| line.contains(call));
     let current = ["mlockall 1", "mlockall 3", "mlockall 5", "mlockall 7"];
@@ -163,14 +163,14 @@ fn limit(user: User) -> Limit {
     }
 }
 
-/// The rows of a seed: the defaults, and two of all.
+/// Returns the rows of a seed: the defaults, and two of all.
 fn rows_of(seed: u64) -> [Row; 3] {
     let all = rows::all();
     let nth = |n: u64| all[(n % all.len() as u64) as usize];
     [rows::DEFAULT, nth(seed), nth(seed / 16 + 7 * seed + 5)]
 }
 
-/// What is found in so many sequences from a seed on, or until some time; how many were run.
+/// Runs so many sequences from a seed on, or until some time. Returns how many it has run, and its finds.
 fn search(first: u64, most: u64, until: Option<Instant>) -> (u64, Vec<Find>) {
     let runner = Runner::new();
     let mut found = Vec::new();
@@ -193,14 +193,9 @@ fn search(first: u64, most: u64, until: Option<Instant>) -> (u64, Vec<Find>) {
     (most, found)
 }
 
-/// How many finds are shown: TESTS_FINDS.
+/// Returns how many finds are shown: TESTS_FINDS.
 fn most_found() -> usize {
     number("TESTS_FINDS").map_or(3, |n| n as usize)
-}
-
-/// Returns the number that a variable has.
-pub fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
 }
 
 /// Returns a number that each commit has another of.

@@ -33,6 +33,11 @@ pub fn thorough() -> bool {
     std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile != "default")
 }
 
+/// Returns the number that a variable of the environment has: TESTS_SEED, say.
+pub fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 /// Prints why a test is not run; scripts/run-tests counts these lines.
 pub fn skip(reason: &str) {
     println!("SKIPPED: {reason}");

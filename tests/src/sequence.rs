@@ -67,7 +67,7 @@ struct Generator {
     limit: Limit,
 }
 
-/// A sequence of calls, a call a line.
+/// Draws a sequence of calls, a call a line.
 pub fn draw(seed: u64, limit: Limit) -> Vec<String> {
     let mut it = Generator {
         draw: Draw::new(seed),
@@ -359,8 +359,8 @@ impl Generator {
     }
 }
 
-/// The shortest sequence that is found from this one and for which `differs` still holds: lines are
-/// left out, runs of them first, then lengths and offsets made small.
+/// Returns the shortest sequence that is found from this one and for which `differs` still holds:
+/// lines are left out, runs of them first.
 pub fn shorten(lines: &[String], mut differs: impl FnMut(&[String]) -> bool) -> Vec<String> {
     let mut now = lines.to_vec();
     let mut size = now.len().div_ceil(2);
@@ -412,7 +412,7 @@ int main(void)
 	(void)disk, (void)memory, (void)end;
 "#;
 
-/// The sequence as a C program, for who looks at it without the harness.
+/// Returns the sequence as a C program, for who looks at it without the harness.
 pub fn as_c(lines: &[String]) -> String {
     let mut text = String::from(PROLOGUE);
     let mut children = 0;

@@ -6,12 +6,11 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{build, skip};
+use crate::{build, number, skip};
 
 /// How long each thing is tried: SOAK_SECONDS, or 3 seconds.
 pub fn duration() -> Duration {
-    let seconds = std::env::var("SOAK_SECONDS").ok();
-    Duration::from_secs(seconds.and_then(|s| s.parse().ok()).unwrap_or(3))
+    Duration::from_secs(number("SOAK_SECONDS").unwrap_or(3))
 }
 
 /// How often each thing is tried: `short` times in `make test`, and `long` times in `make soak`,

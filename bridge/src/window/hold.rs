@@ -18,7 +18,7 @@ pub struct Window {
     pub(super) how: How,
     pub(super) writable: bool,
     pub(super) of: Extent,
-    /// Where it is mapped; of an open file its descriptor.
+    /// The address that it is mapped at; of an open file its descriptor.
     pub(super) at: u64,
     /// Of an open file its inode as fstat(2) has it, of an attachment by the XPMEM driver
     /// what stands for it ([`xpmem::is_attached`]).
@@ -70,7 +70,7 @@ pub struct Hold<'a> {
     pub(super) table: PhantomData<&'a ()>,
 }
 
-/// Where the bytes of a [`Hold`] are.
+/// Says where the bytes of a [`Hold`] are.
 pub enum Bytes {
     /// Mapped, at this address.
     At(u64),
@@ -79,7 +79,7 @@ pub enum Bytes {
 }
 
 impl Hold<'_> {
-    /// Where they are. ESTALE: the descriptor is not that file's any more; programs
+    /// Returns where they are. ESTALE: the descriptor is not that file's any more; programs
     /// close what they find open.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes> {
@@ -93,9 +93,7 @@ impl Hold<'_> {
             false => Err(Errno::STALE),
         }
     }
-}
 
-impl Hold<'_> {
     /// Stays a user: whoever has the count of users is to take one off.
     pub(super) fn into_users(self) -> NonNull<AtomicU32> {
         ManuallyDrop::new(self).users

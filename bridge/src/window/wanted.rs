@@ -1,4 +1,4 @@
-//! What is to be mapped here, and by which way.
+//! Requests for memory of a peer's: its extent, and the way by which it is mapped here.
 
 use super::source::FileId;
 use crate::link::Link;
@@ -38,7 +38,7 @@ pub enum How {
     Open = 4,
 }
 
-/// What a window is of.
+/// Names what a window is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// The file; for XPMEM the generation of the entry that it was attached for.
@@ -49,7 +49,7 @@ pub struct Extent {
     pub len: u64,
 }
 
-/// What somebody wants to get at.
+/// Describes what somebody wants to get at.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     /// By which way.

@@ -1,4 +1,4 @@
-//! What was found of one thing, in words and for programs.
+//! Findings: what `regall doctor` says of one thing, in words and for programs.
 
 use std::io::Write;
 
@@ -28,7 +28,7 @@ impl Who {
     }
 }
 
-/// How a thing stands.
+/// Says how a thing stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Everything is as it should be.
@@ -55,7 +55,7 @@ impl Standing {
     }
 }
 
-/// What was found of one thing.
+/// Tells what was found of one thing.
 pub struct Finding {
     pub name: &'static str,
     pub standing: Standing,

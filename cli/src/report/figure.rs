@@ -1,8 +1,8 @@
-//! What a figure of a process is called, and what it counts.
+//! Names of a process's figures, and their units.
 
 use crate::units;
 
-/// What a figure counts.
+/// Says what a figure counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Number,
@@ -62,7 +62,7 @@ pub fn plain(name: &str) -> String {
     }
 }
 
-/// A counter's name as people read it. Of a mechanism there are two: how often, and bytes.
+/// Returns a counter's name as people read it. Of a mechanism there are two: how often, and bytes.
 fn counted(name: &str) -> String {
     let words = name.split('_').filter(|w| *w != "bytes");
     let words = words.collect::<Vec<_>>().join(" ");

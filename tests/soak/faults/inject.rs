@@ -264,8 +264,7 @@ fn survives(name: &str, case: &Case, limit: Duration) {
     let calls = places(&report);
     assert!(calls.len() > 100, "{name}: only {} calls", calls.len());
 
-    let asked = std::env::var("TESTS_SEED").ok();
-    let seed = asked.and_then(|s| s.parse().ok()).unwrap_or(20_261_122);
+    let seed = regall_tests::number("TESTS_SEED").unwrap_or(20_261_122);
     let all = faults(&calls, seed);
     let most = match std::env::var_os("SOAK_SECONDS") {
         Some(_) => usize::MAX,
