@@ -20,7 +20,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 pub fn init() {
     let mut buf = [0u8; 128];
     let asks = c"/sys/kernel/mm/transparent_hugepage/enabled";
-    let on = settings::config().wants_huge()
+    let on = settings::config().huge
         && file::read_small(asks, &mut buf)
             .is_ok_and(|text| text.split(|b| *b == b' ').any(|word| word == b"[madvise]"));
     ON.store(on, Relaxed);

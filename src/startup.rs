@@ -7,7 +7,7 @@ use crate::base::{
     process, settings,
 };
 use crate::config::{
-    Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem, Share, FILES,
+    Access, Complaint, Config, Environment, Hca, Intercept, Pin, Problem, Share, Switch, FILES,
 };
 use crate::foreign;
 use crate::helper;
@@ -46,12 +46,25 @@ pub fn construct(frame: &Frame) {
     }
     // SAFETY: glibc gives constructors main's arguments.
     let env = unsafe { Environment::new(frame.args[2] as *const *const core::ffi::c_char) };
-    if env.with(b"REGALL", |v| v == b"1") != Some(true) || !wanted_here(env) {
+    let switch = env.with(b"REGALL", Switch::of).unwrap_or(Switch::Off);
+    if switch == Switch::Off || !wanted_here(env) {
         return;
     }
     // Variables name files that are written. ld.so keeps the environment of a setuid
     // program, and /etc/ld.so.preload is for these, too.
     if sys::process::is_privileged() {
+        return;
+    }
+    if switch == Switch::Unclear {
+        env.with(b"REGALL", |value| {
+            logger::early(
+                "warn",
+                format_args!(
+                    "REGALL={}: regall is off here, as only REGALL=1 turns it on",
+                    Lossy(value)
+                ),
+            );
+        });
         return;
     }
     let (begun, ticks) = (time::now(), arch::ticks());

@@ -546,6 +546,48 @@ fn wrong_use_and_no_library() {
     said.limits("libregall.so", "9.9.9", "make");
 }
 
+/// Nothing can be preloaded from there, and a staged copy can.
+#[test]
+fn a_path_that_ld_so_takes_apart() {
+    let (folder, regall) = public();
+    for name in ["with a blank", "with:colon"] {
+        let to = folder.path().join(name);
+        std::fs::create_dir(&to).expect("a folder");
+        for file in [&regall, &folder.path().join("libregall.so")] {
+            std::fs::copy(file, to.join(file.file_name().expect("a name"))).expect("a copy");
+        }
+        let regall = to.join("regall");
+        let said = ask(Command::new(&regall).args(["doctor", "--json"]));
+        said.limits("a trial program", "can't preload a path", "--stage");
+        assert_eq!(said.end, "exit 1");
+        let mut command = Command::new(&regall);
+        Mode::Plain.apply(&mut command);
+        command.env("REGALL_ONLY", "*");
+        command.args([
+            "run",
+            "--stage",
+            "--",
+            "sh",
+            "-c",
+            "grep -c libregall /proc/$$/maps",
+        ]);
+        let done = child::run(&mut command, TIMEOUT);
+        assert_ne!(done.stdout.trim(), "0", "{}", done.stderr);
+    }
+}
+
+/// REGALL=true is no error, and not what turns it on.
+#[test]
+fn a_word_that_does_not_turn_it_on() {
+    let with = |value: &str| ask(doctor().env("REGALL", value));
+    for value in ["true", "yes", "2", " 1"] {
+        with(value).limits("REGALL", value, "REGALL=1");
+    }
+    for value in ["", "0", "no", "1"] {
+        with(value).good("REGALL");
+    }
+}
+
 /// Its trial program's directory is in another folder there than the user's number names.
 #[test]
 fn nothing_stays_of_it_in_another_user_namespace() {

@@ -19,9 +19,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Debian's, which has the packages that scripts/setup installs.
 const PYTHON: &str = "/usr/bin/python3";
 
-fn sleeper() -> Beside {
+fn sleeper(mode: Mode) -> Beside {
     let mut command = Command::new("/bin/sleep");
-    Mode::Populate.apply(&mut command);
+    mode.apply(&mut command);
     let beside = Beside::start(command.arg("1000").env("OMPI_COMM_WORLD_RANK", "5"));
     let began = Instant::now();
     while coverage::dump(beside.pid()).is_err() {
@@ -82,7 +82,7 @@ fn all_fit_their_schemas() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
     regall(&["pages", &at("")]).must_succeed();
-    let beside = sleeper();
+    let beside = sleeper(Mode::Populate);
     let pid = beside.pid().to_string();
     let exit = at_exit(folder.path());
     let mut all = vec![("process", "exit", exit.clone())];
@@ -149,7 +149,7 @@ fn the_shims_names_are_the_commands() {
     let left: Process = serde_json::from_str(&exit).expect("a process");
     assert_eq!((left.version, left.rank, left.ranks), (1, Some(1), Some(2)));
     assert!(left.library.is_some() && left.live.is_none(), "{exit}");
-    let beside = sleeper();
+    let beside = sleeper(Mode::Populate);
     let live = regall(&["stats", "--json", &beside.pid().to_string()]).stdout;
     let seen: Process = serde_json::from_str(&live).expect("a process");
     assert_eq!((seen.version, seen.rank), (1, Some(5)));
@@ -185,7 +185,7 @@ fn the_shims_names_are_the_commands() {
 
 #[test]
 fn verify_says_what_it_says_in_words() {
-    let beside = sleeper();
+    let beside = sleeper(Mode::Populate);
     let pid = beside.pid().to_string();
     let asked = |arguments: &[&str]| {
         let done = regall(&[&["verify", "--json"], arguments].concat());
@@ -201,7 +201,10 @@ fn verify_says_what_it_says_in_words() {
         (beside.pid(), Outcome::Ok, 0)
     );
     assert!(one.bytes.is_some() && one.mappings.is_some() && one.gaps.is_empty());
-    let strict = asked(&["--strict", &pid]);
+    // Without a domain the pin set alone counts.
+    assert_eq!(asked(&["--strict", &pid]).exit_code, 0);
+    let auto = sleeper(Mode::Auto);
+    let strict = asked(&["--strict", &auto.pid().to_string()]);
     let one = &strict.processes[0];
     assert_eq!(
         (one.outcome, strict.exit_code),
@@ -276,6 +279,49 @@ fn memory_that_is_not_locked_is_a_gap() {
             (usize::from(bytes != 0), bytes),
             "{mode:?}"
         );
+    }
+}
+
+/// The report of a check does not mix with what the command prints.
+#[test]
+fn a_check_as_json_beside_output() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = |words: &str| {
+        let mut command = Command::new("sh");
+        Mode::Plain.apply(&mut command);
+        command.current_dir(folder.path()).arg("-c").arg(words);
+        child::run(command.env("R", build::regall()), TIMEOUT)
+    };
+    let is_check = |text: &str| {
+        let told: Result<regall_documents::Check, _> = serde_json::from_str(text);
+        told.unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let mixed = script("$R check --json perl -e 'print qq(x\\n)'");
+    assert_eq!(
+        (mixed.end().as_str(), mixed.stdout.as_str()),
+        ("exit 2", "")
+    );
+    assert!(
+        mixed.stderr.contains("--json=FILE, or --json-fd=N"),
+        "{}",
+        mixed.stderr
+    );
+    let file = script("$R check --json=out perl -e 'print qq(x\\n)'");
+    assert_eq!(
+        (file.end().as_str(), file.stdout.as_str()),
+        ("exit 0", "x\n")
+    );
+    is_check(&fs::read_to_string(folder.path().join("out")).expect("a report"));
+    // The command has no such descriptor, so nobody waits for what it leaves running.
+    let has = "print STDERR -e q(/proc/self/fd/3) ? q(has it) : q()";
+    let piped = script(&format!("$R check --json-fd=3 perl -e '{has}' 3>&1 >&2"));
+    piped.must_succeed();
+    is_check(&piped.stdout);
+    assert!(!piped.stderr.contains("has it"), "{}", piped.stderr);
+    for number in ["1", "9", "3 -- true 3</dev/null"] {
+        let bad = script(&format!("$R check --json-fd={number} true"));
+        assert_eq!(bad.end(), "exit 2", "{number}");
+        assert!(bad.stderr.contains("--json-fd="), "{}", bad.stderr);
     }
 }
 
@@ -397,7 +443,7 @@ fn metrics_are_as_prometheus_wants_them() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).display().to_string();
-    let beside = sleeper();
+    let beside = sleeper(Mode::Populate);
     let pid = beside.pid().to_string();
     let one = ["top", "--once", "--filter", &pid];
     let open = regall(&[&one[..], &["--openmetrics"]].concat());

@@ -97,12 +97,13 @@ impl Run {
 }
 
 /// What is in force with no variable set, whatever the machine.
-const DEFAULTS: [&str; 11] = [
+const DEFAULTS: [&str; 12] = [
     "access=local",
     "copy=auto",
     "fork=inherit",
     "hca=adopt",
     "hca_mode=pinned",
+    "huge=off",
     "intercept=patch",
     "keys=mapping",
     "on_limit=skip",
@@ -113,8 +114,7 @@ const DEFAULTS: [&str; 11] = [
 
 #[test]
 fn the_defaults() {
-    // Whether huge pages are asked for depends on the machine.
-    assert_eq!(run(&[], |_| ()).agreed(&["huge"]), DEFAULTS);
+    assert_eq!(run(&[], |_| ()).agreed(&[]), DEFAULTS);
 }
 
 /// Each value of each variable changes what is told of it, and nothing else.
@@ -141,7 +141,7 @@ fn every_value() {
             .expect("it")
             .to_ascii_lowercase();
         for value in values {
-            let told = run(&[(variable, value)], |_| ()).agreed(&["huge"]);
+            let told = run(&[(variable, value)], |_| ()).agreed(&[]);
             let mut expected: Vec<_> = DEFAULTS.iter().map(|d| d.to_string()).collect();
             let one = expected
                 .iter_mut()
@@ -163,16 +163,16 @@ fn what_is_not_in_force() {
         // SAFETY: system calls alone, and a path that needs no memory.
         unsafe { command.pre_exec(write) };
     };
-    let told = run(&share, without_cores_of_shared_memory).agreed(&["huge"]);
+    let told = run(&share, without_cores_of_shared_memory).agreed(&[]);
     assert_eq!(told, DEFAULTS);
 
     // `heap` is for who has others to share with: a rank that is alone on its node has none.
     let heap = ("REGALL_SHARE", "heap");
     let alone = ("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
-    let told = run(&[heap, alone], |_| ()).agreed(&["huge"]);
+    let told = run(&[heap, alone], |_| ()).agreed(&[]);
     assert_eq!(told, DEFAULTS);
     for env in [&[heap][..], &[heap, ("PMI_RANK", "0")]] {
-        let told = run(env, |_| ()).agreed(&["huge"]);
+        let told = run(env, |_| ()).agreed(&[]);
         assert!(
             told.contains(&"share=heap".to_string()),
             "{env:?}: {told:?}"
@@ -180,14 +180,14 @@ fn what_is_not_in_force() {
     }
 
     let strict = [("REGALL_INTERCEPT", "strict")];
-    let told = run(&strict, |_| ()).agreed(&["huge"]);
+    let told = run(&strict, |_| ()).agreed(&[]);
     assert!(told.contains(&"intercept=strict".to_string()), "{told:?}");
     // prctl with a third argument: that of PR_SET_SYSCALL_USER_DISPATCH is an address.
     let told = run(&strict, |command| {
         let calls = [(libc::SYS_prctl, u32::MAX)];
         filter::forbid(command, &calls, Fate::Fails(libc::EPERM));
     });
-    assert_eq!(told.agreed(&["huge"]), DEFAULTS);
+    assert_eq!(told.agreed(&[]), DEFAULTS);
 }
 
 /// The line comes once in each program that is executed, not in a child that goes on with

@@ -493,6 +493,52 @@ fn the_report_can_be_interrupted() {
     assert!(!report.exists());
 }
 
+/// What is written as JSON can be read again, alone.
+#[test]
+fn a_report_that_was_written_is_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let mut job = Command::new(build::regall());
+    job.args(["run", "--report"]).arg(at("job.json"));
+    job.args(["perl", "-e", "fork; wait"]);
+    run(&mut job).must_succeed();
+    let report = |options: &[&str], names: &[&str]| {
+        let mut command = Command::new(build::regall());
+        command.arg("report").args(options);
+        run(command.args(names.iter().map(|name| at(name))))
+    };
+    let shown = report(&[], &["job.json"]);
+    shown.must_succeed();
+    assert!(
+        shown.stdout.starts_with("2 processes on 1 node\nalike: "),
+        "{shown:?}"
+    );
+    let again = report(&["--json"], &["job.json"]);
+    assert_eq!(
+        again.stdout,
+        std::fs::read_to_string(at("job.json")).expect("it")
+    );
+    // A rank that wrote nothing is missing in it as in what it was made of.
+    let text = again.stdout.replace("\"missing\": []", "\"missing\": [3]");
+    std::fs::write(at("less.json"), &text).expect("a file");
+    let less = report(&[], &["less.json"]);
+    assert_eq!(less.end(), "exit 1");
+    assert!(less.stdout.contains("wrote nothing: rank 3 ("), "{less:?}");
+    let two = report(&[], &["job.json", "less.json"]);
+    assert_eq!(two.end(), "exit 2");
+    assert!(
+        two.stderr.contains("a report, which is shown alone"),
+        "{two:?}"
+    );
+    std::fs::write(at("cut.json"), &text[..text.len() / 2]).expect("a file");
+    let cut = report(&[], &["cut.json"]);
+    assert_eq!(cut.end(), "exit 2");
+    assert!(
+        cut.stderr.contains("no report of regall run --report"),
+        "{cut:?}"
+    );
+}
+
 #[test]
 fn files_that_are_none() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -150,6 +150,25 @@ fn malformed_values_leave_it_inert() {
     }
 }
 
+/// Only 1 turns the shim on. What may be meant as yes is told, in one line.
+#[test]
+fn values_that_do_not_turn_it_on() {
+    let said = |value: &str| {
+        let (outcome, findings) = watched(Mode::Populate, &[("REGALL", value)], inert);
+        assert!(
+            findings.problems.is_empty(),
+            "{value}: {:?}",
+            findings.problems
+        );
+        unchanged(&outcome, value);
+        outcome.regall_lines().len()
+    };
+    for value in ["true", "yes", "11", "1 "] {
+        assert_eq!(said(value), 1, "{value}");
+    }
+    assert_eq!(said("no"), 0);
+}
+
 #[test]
 fn too_long_values_leave_it_inert() {
     let long = "x".repeat(100_000);
@@ -214,8 +233,7 @@ fn without_regall_1_there_is_silence() {
         &[("REGALL_PIN", "nonsense"), ("REGALL_X", "y")][..],
         &[("REGALL", "0"), ("REGALL_PIN", "nonsense")],
         &[("REGALL", ""), ("REGALL_LIMIT", "?")],
-        &[("REGALL", "yes")],
-        &[("REGALL", "11")],
+        &[("REGALL", "off"), ("REGALL_LOG", "debug")],
     ] {
         let (outcome, findings) = watched(Mode::Inert, env, inert);
         assert!(

@@ -147,7 +147,7 @@ fn attr(prot: Prot, kind: Kind, pin: Column) -> Attr {
         kind,
         flags: Flags::EMPTY,
         pin,
-        hca: Column::no(Reason::Off),
+        hca: Column::no(Reason::OptedOut),
     }
 }
 

@@ -97,8 +97,8 @@ pub struct Rules {
     pub strict: bool,
     /// The user switched the pin set off.
     pub pin_off: bool,
-    /// The user switched the HCA registrar off.
-    pub hca_off: bool,
+    /// A protection domain is adopted: the HCA column counts.
+    pub adopted: bool,
     /// The memory that may be written to swap space.
     pub swap: Swap,
 }
@@ -227,7 +227,8 @@ impl Rules {
         if lacks(attr.pin, self.pin_off, attr.hca) {
             return Some(Wrong::Pin(attr.pin));
         }
-        lacks(attr.hca, self.hca_off, attr.pin).then_some(Wrong::Hca(attr.hca))
+        let hca = self.adopted && lacks(attr.hca, false, attr.pin);
+        hca.then_some(Wrong::Hca(attr.hca))
     }
 }
 
@@ -257,7 +258,7 @@ mod tests {
     const LOOSE: Rules = Rules {
         strict: false,
         pin_off: false,
-        hca_off: false,
+        adopted: true,
         swap: Swap::None,
     };
 
@@ -348,13 +349,13 @@ mod tests {
 
     #[test]
     fn strictly_both_registrars_must_hold_it() {
-        let found = |pin, hca, pin_off, hca_off| {
+        let found = |pin, hca, pin_off, adopted| {
             let mut e = entry(10, 20);
             (e.attr.pin, e.attr.hca) = (pin, hca);
             let rules = Rules {
                 strict: true,
                 pin_off,
-                hca_off,
+                adopted,
                 swap: Swap::None,
             };
             let regions = Regions::of_primary(vec![region(1, 10, 20, 1)], 1);
@@ -363,18 +364,18 @@ mod tests {
         };
         let no = Column::no;
         let off = no(Reason::Off);
-        assert_eq!(found(Column::YES, Column::YES, false, false), None);
-        assert_eq!(found(Column::YES, off, false, true), None);
-        assert_eq!(found(Column::YES, off, false, false), Some(Wrong::Hca(off)));
-        assert_eq!(found(off, off, true, true), Some(Wrong::Pin(off)));
-        assert_eq!(found(off, Column::YES, true, false), None);
-        assert_eq!(found(off, Column::YES, false, false), Some(Wrong::Pin(off)));
-        assert_eq!(found(no(Reason::NoAccess), off, false, true), None);
+        assert_eq!(found(Column::YES, Column::YES, false, true), None);
+        assert_eq!(found(Column::YES, off, false, false), None);
+        assert_eq!(found(Column::YES, off, false, true), Some(Wrong::Hca(off)));
+        assert_eq!(found(off, off, true, false), Some(Wrong::Pin(off)));
+        assert_eq!(found(off, Column::YES, true, true), None);
+        assert_eq!(found(off, Column::YES, false, true), Some(Wrong::Pin(off)));
+        assert_eq!(found(no(Reason::NoAccess), off, false, false), None);
         let managed = no(Reason::Managed);
-        assert_eq!(found(managed, managed, false, false), None);
+        assert_eq!(found(managed, managed, false, true), None);
         let kept = no(Reason::Kept);
-        assert_eq!(found(kept, off, false, true), None);
-        assert_eq!(found(kept, off, false, false), Some(Wrong::Hca(off)));
+        assert_eq!(found(kept, off, false, false), None);
+        assert_eq!(found(kept, off, false, true), Some(Wrong::Hca(off)));
         for bad in [
             no(Reason::Limit),
             Column::refused(12),
@@ -382,11 +383,12 @@ mod tests {
             no(Reason::Untouched),
             no(Reason::Cache),
         ] {
-            assert_eq!(found(bad, Column::YES, false, false), Some(Wrong::Pin(bad)));
-            assert_eq!(found(Column::YES, bad, false, false), Some(Wrong::Hca(bad)));
-            assert_eq!(found(off, bad, true, false), Some(Wrong::Hca(bad)));
+            assert_eq!(found(bad, Column::YES, false, true), Some(Wrong::Pin(bad)));
+            assert_eq!(found(Column::YES, bad, false, true), Some(Wrong::Hca(bad)));
+            assert_eq!(found(off, bad, true, true), Some(Wrong::Hca(bad)));
         }
     }
+
     /// Kind, first and last page of each gap.
     fn wrongs(entries: &[Entry], regions: Vec<Region>, maps: &[Mapping]) -> Vec<(char, u64, u64)> {
         let all = gaps(entries, &Regions::of_primary(regions, 1), maps, &[], LOOSE);

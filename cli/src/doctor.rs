@@ -46,6 +46,7 @@ fn all() -> Vec<Finding> {
     let mut all = vec![
         shim::library(),
         shim::trial(),
+        shim::switch(),
         kernel::patching(&near),
         kernel::seccomp(&near),
         kernel::advice(),

@@ -259,7 +259,7 @@ impl Examination {
         let rules = Rules {
             strict: self.strict,
             pin_off: look.header.pin_off(),
-            hca_off: look.header.hca_off(),
+            adopted: look.header.primary != 0,
             swap: swap.unwrap_or(Swap::None),
         };
         let gaps = check::gaps(

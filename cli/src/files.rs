@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use regall_reader::foreign::Foreign;
-use rustix::fs::{access, fcntl_setfl, Access, OFlags};
+use rustix::fs::{access, fcntl_getfl, fcntl_setfl, Access, OFlags};
+use rustix::io::{fcntl_setfd, FdFlags};
 use rustix::process::geteuid;
 
 /// Bytes that are read of a file that somebody else may have made, at the most.
@@ -119,6 +120,26 @@ fn descriptor(path: &Path) -> Option<RawFd> {
             number?.parse().ok()
         }
     }
+}
+
+/// Takes a descriptor over that whoever has started this process has given it. No command inherits
+/// it from here.
+///
+/// # Errors
+/// It is one of the first three (which have names of their own), not open, or not open for writing.
+pub fn own(descriptor: RawFd) -> io::Result<File> {
+    if descriptor < 3 {
+        let text = "0, 1 and 2 are the command's, too: --json=/dev/stderr, for one";
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    let file = duplicate(descriptor)?;
+    if fcntl_getfl(&file)? & OFlags::ACCMODE == OFlags::RDONLY {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: it is used for this one call; it was open a moment ago, and nothing is closed here.
+    let given = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    fcntl_setfd(given, FdFlags::CLOEXEC)?;
+    Ok(File::from(file))
 }
 
 fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use regall_directory::addr::PageRange;
-use regall_directory::layout::SETTING_HCA_OFF;
 use regall_directory::settings::{self, Setting};
 use regall_directory::vocab::{Column, Flags, Kind, Reason};
 use regall_reader::{self as reader, Entry, HeaderView, Mapping, OpenError, Process, Region};
@@ -176,8 +175,6 @@ pub trait Settings {
     fn in_force(&self) -> Vec<(&'static str, String)>;
     /// Whether the user switched the pin set off.
     fn pin_off(&self) -> bool;
-    /// Whether the user switched the HCA registrar off.
-    fn hca_off(&self) -> bool;
 }
 
 impl Settings for HeaderView {
@@ -192,9 +189,6 @@ impl Settings for HeaderView {
     }
     fn pin_off(&self) -> bool {
         Setting::PIN.word(self.settings) == "off"
-    }
-    fn hca_off(&self) -> bool {
-        self.settings & SETTING_HCA_OFF != 0
     }
 }
 

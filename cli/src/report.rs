@@ -11,8 +11,8 @@ mod job;
 mod kind;
 mod merge;
 mod others;
+mod shown;
 
-use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -20,16 +20,16 @@ use regall_documents as documents;
 
 use crate::files;
 use crate::output::{complain, print_json, FAILED};
-use crate::table::table;
-use figure::{group, plain, spans, unit, Unit};
+use figure::{group, unit, Unit};
 use gather::Gathered;
 pub use gather::PATTERN;
 use job::Job;
+use shown::Shown;
 
 pub const EXIT_CODES: &str = after_help!(
     "The files are those of REGALL_STATS_FILE; in one folder for \
     all nodes, name them %h.%p.json. --merge makes one file of many, also of files that were merged \
-    before. Without DIR_OR_FILE it takes what this job has left on this node with \
+    before. The one file may also be a report that regall run --report has written as JSON. Without DIR_OR_FILE it takes what this job has left on this node with \
     REGALL_STATS_FILE=node, and removes that. Files that are not valid are left out and named.\n\nExit code: 0; 1 if a rank \
     wrote nothing (not with --merge); 2 if a file was left out, or no file was found.",
     "regall report /shared/job",
@@ -66,25 +66,27 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
             false => place.merge(pattern, &args.places, may_be_none),
         };
     }
-    let gathered = gather::read(&args.places);
-    let report = Report::of(&gathered);
-    let empty = gathered.job.is_empty();
+    let (report, problems) = match shown::read(&args.places)? {
+        Some(report) => (report, Vec::new()),
+        None => {
+            let gathered = gather::read(&args.places);
+            (of(&gathered), gathered.problems())
+        }
+    };
+    let empty = report.0.counted == 0;
     match args.json {
-        true => print_json(&report.told(), out)?,
+        true => print_json(&report.0, out)?,
         false if empty => (),
         false => write!(out, "{report}")?,
     }
-    if empty && gathered.left_out == 0 {
+    if empty && report.0.left_out == 0 {
         let all = args.places.iter();
         all.for_each(|place| complain(&format!("{}: no file of a process's", place.display())));
     }
-    gathered
-        .problems()
-        .iter()
-        .for_each(|problem| complain(problem));
+    problems.iter().for_each(|problem| complain(problem));
     Ok(match () {
-        () if gathered.left_out > 0 || empty => FAILED,
-        () if !report.missing.is_empty() => 1,
+        () if report.0.left_out > 0 || empty => FAILED,
+        () if !report.0.missing.is_empty() => 1,
         () => 0,
     })
 }
@@ -103,9 +105,9 @@ pub fn is_whole(folder: &Path) -> bool {
 /// The job's report as text, or as JSON if the file that it is for says so.
 pub fn write(places: &[PathBuf], file: &Path) -> anyhow::Result<Vec<String>> {
     let gathered = gather::read(places);
-    let report = Report::of(&gathered);
+    let report = of(&gathered);
     let text = match file.extension().is_some_and(|e| e == "json") {
-        true => serde_json::to_string_pretty(&report.told())? + "\n",
+        true => serde_json::to_string_pretty(&report.0)? + "\n",
         false => report.to_string(),
     };
     files::write(file, |out| out.write_all(text.as_bytes()))?;
@@ -116,7 +118,7 @@ pub fn write(places: &[PathBuf], file: &Path) -> anyhow::Result<Vec<String>> {
              they a bad setting (one line on stderr)?"
                 .into(),
         );
-    } else if !report.missing.is_empty() {
+    } else if !report.0.missing.is_empty() {
         said.push(report.missing_line());
     }
     Ok(said)
@@ -173,63 +175,33 @@ fn median(values: &mut [u64]) -> u64 {
     below + (*above - below) / 2
 }
 
-/// What is told of a job.
-struct Report<'a> {
-    job: &'a Job,
-    left_out: u64,
-    rows: Vec<Row>,
-    missing: Vec<u64>,
-    hosts: std::collections::BTreeSet<String>,
-    groups: alike::Groups,
-    advice: Vec<String>,
-}
-
-impl<'a> Report<'a> {
-    fn of(gathered: &'a Gathered) -> Self {
-        let job = &gathered.job;
-        Self {
-            left_out: gathered.left_out,
-            rows: rows(job),
-            missing: job.missing(),
-            hosts: job.hosts(),
-            groups: alike::Groups::of(job),
-            advice: advice::of(job),
-            job,
-        }
-    }
-
-    fn missing_line(&self) -> String {
-        format!(
-            "wrote nothing: rank {} (killed, ended by _exit, given up, or without the shim)",
-            spans(&self.missing)
-        )
-    }
-
-    fn told(&self) -> documents::Report {
-        let figure = |r: &Row| documents::Figure {
-            figure: r.name.clone(),
-            unit: r.unit.word().to_string(),
-            min: r.least,
-            median: r.median,
-            max: r.most,
-            outlier: r.outlier.map(|at| self.job.place(at)),
-        };
-        documents::Report {
-            version: documents::VERSION,
-            counted: self.job.count() as u64,
-            ranks: self.job.size,
-            hosts: self.hosts.clone(),
-            children: self.job.children,
-            libraries: self.job.libraries(),
-            missing: self.missing.clone(),
-            left_out: self.left_out,
-            alike: self.groups.alike.clone(),
-            unlike: self.groups.unlike.clone(),
-            different: self.groups.different,
-            figures: self.rows.iter().map(figure).collect(),
-            advice: self.advice.clone(),
-        }
-    }
+/// Returns what is told of a job.
+fn of(gathered: &Gathered) -> Shown {
+    let job = &gathered.job;
+    let groups = alike::Groups::of(job);
+    let figure = |r: Row| documents::Figure {
+        unit: r.unit.word().to_string(),
+        figure: r.name,
+        min: r.least,
+        median: r.median,
+        max: r.most,
+        outlier: r.outlier.map(|at| job.place(at)),
+    };
+    Shown(documents::Report {
+        version: documents::VERSION,
+        counted: job.count() as u64,
+        ranks: job.size,
+        hosts: job.hosts(),
+        children: job.children,
+        libraries: job.libraries(),
+        missing: job.missing(),
+        left_out: gathered.left_out,
+        alike: groups.alike,
+        unlike: groups.unlike,
+        different: groups.different,
+        figures: rows(job).into_iter().map(figure).collect(),
+        advice: advice::of(job),
+    })
 }
 
 /// Each figure that somebody has, and the two that everybody asks for.
@@ -255,63 +227,9 @@ fn rows(job: &Job) -> Vec<Row> {
         .collect()
 }
 
-impl fmt::Display for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        self.head(f)?;
-        if self.job.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "{}", self.groups)?;
-        self.table(f)?;
-        if !self.advice.is_empty() {
-            writeln!(f)?;
-        }
-        self.advice
-            .iter()
-            .try_for_each(|line| writeln!(f, "{line}"))
-    }
-}
-
-impl Report<'_> {
-    /// Whose figures these are, and whose are missing.
-    fn head(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let job = self.job;
-        let count = |n: u64, one: &str, many: &str| match n {
-            1 => format!("1 {one}"),
-            n => format!("{n} {many}"),
-        };
-        write!(f, "{}", count(job.count() as u64, "process", "processes"))?;
-        if let Some(size) = job.size {
-            write!(f, " of {}", count(size, "rank", "ranks"))?;
-        }
-        writeln!(f, " on {}", count(self.hosts.len() as u64, "node", "nodes"))?;
-        if job.children > 0 {
-            writeln!(
-                f,
-                "{} of these are not counted",
-                count(job.children, "child", "children")
-            )?;
-        }
-        if !self.missing.is_empty() {
-            writeln!(f, "{}", self.missing_line())?;
-        }
-        Ok(())
-    }
-
-    /// A line for each figure.
-    fn table(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let rows = self.rows.iter().map(|row| {
-            let [least, median, most] = [row.least, row.median, row.most].map(|n| row.unit.show(n));
-            let who = row.outlier.map_or("-".into(), |at| self.job.place(at));
-            [plain(&row.name), least, median, most, who]
-        });
-        let heads = ["FIGURE", " MIN", " MEDIAN", " MAX", "OUTLIER"];
-        write!(f, "{}", table(heads, rows))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::figure::{plain, spans};
     use super::*;
 
     fn row(values: &[u64]) -> Option<Row> {
@@ -372,12 +290,15 @@ mod tests {
         job.settle();
         let mut gathered = Gathered::default();
         gathered.job = job;
-        let said = Report::of(&gathered).to_string();
+        let said = of(&gathered).to_string();
         assert!(
             said.contains("settings") || said.contains("title"),
             "{said}"
         );
         evil::is_harmless(&said);
+        // So it is when it has been written and is read again.
+        let written = everywhere(to_value(&of(&gathered).0).unwrap());
+        evil::is_harmless(&shown::parse(written).unwrap().to_string());
     }
 
     #[test]

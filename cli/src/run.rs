@@ -47,8 +47,8 @@ pub struct Args {
     /// .json); all nodes must see its folder
     #[arg(long, value_name = "FILE", conflicts_with = "stats_file")]
     report: Option<PathBuf>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; -- may stand before it
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 

@@ -76,7 +76,7 @@ settings! {
     box_max "REGALL_BOX_MAX" "32" "RINGS" "How many senders have a ring of their own at one time";
     box_threshold "REGALL_BOX_THRESHOLD" "16" "MESSAGES" "After how many messages a sender gets a ring";
     share "REGALL_SHARE" "off" "off|heap|always" "Whether peers can map large anonymous memory";
-    huge "REGALL_HUGE" "advise" "advise|off" "Whether huge pages are asked for";
+    huge "REGALL_HUGE" "off" "off|advise" "Whether huge pages are asked for";
     exclude "REGALL_EXCLUDE" "none" "GLOBS" "Mappings that are never registered";
     only "REGALL_ONLY" "all but launchers and shells" "GLOBS" "Executables to be active in";
     stats_file "REGALL_STATS_FILE" "none" "PATH|node" "Where counters are written at exit; %p is the pid, %h the host's name, %r the rank, %j the job, %u the user's number, %d the date; node: in the node's memory, for regall report --merge";

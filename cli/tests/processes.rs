@@ -354,7 +354,15 @@ fn dump_has_its_format() {
     let kernel = lines.iter().find(|l| l[0].starts_with("ffff")).unwrap();
     assert_eq!(
         kernel[1..],
-        ["--xp", "excluded", "kernel", "-", "-", "kernel", "off"]
+        [
+            "--xp",
+            "excluded",
+            "kernel",
+            "-",
+            "-",
+            "kernel",
+            "opted-out"
+        ]
     );
 }
 

@@ -31,6 +31,28 @@ macro_rules! words {
     )*};
 }
 
+/// What the value of REGALL says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    /// `1`.
+    On,
+    /// Nothing, or a word for no.
+    Off,
+    /// Anything else, which may be meant as yes: it is off, and that is said.
+    Unclear,
+}
+
+impl Switch {
+    /// Reads REGALL's value.
+    pub fn of(value: &[u8]) -> Self {
+        match value {
+            b"1" => Self::On,
+            b"" | b"0" | b"off" | b"no" | b"false" => Self::Off,
+            _ => Self::Unclear,
+        }
+    }
+}
+
 words! {
     /// REGALL_PIN.
     Pin {
@@ -104,7 +126,7 @@ mod pairs {
     pub const ON_LIMIT: [&str; 2] = ["skip", "fail"];
     pub const FORK: [&str; 2] = ["inherit", "all"];
     pub const PTRACER: [&str; 2] = ["off", "any"];
-    pub const HUGE: [&str; 2] = ["advise", "off"];
+    pub const HUGE: [&str; 2] = ["off", "advise"];
 }
 
 /// REGALL_LOG's.
@@ -191,7 +213,7 @@ pub struct Config {
     /// REGALL_SHARE.
     pub share: Share,
     /// REGALL_HUGE=advise.
-    pub huge: Option<bool>,
+    pub huge: bool,
     /// REGALL_EXCLUDE.
     pub exclude: Text<2048>,
     /// REGALL_STATS_FILE.
@@ -233,7 +255,7 @@ impl Config {
             box_max: 32,
             box_threshold: 16,
             share: Share::Off,
-            huge: None,
+            huge: false,
             exclude: Text::new(),
             stats_file: Text::new(),
             check: false,
@@ -288,7 +310,7 @@ impl Config {
                     up_to(value, MOST_THRESHOLD).ok_or(text("messages, 0 to 1048576"))?
             }
             b"REGALL_SHARE" => self.share = Share::parse(value)?,
-            b"REGALL_HUGE" => self.huge = Some(!second(value, &pairs::HUGE)?),
+            b"REGALL_HUGE" => self.huge = second(value, &pairs::HUGE)?,
             b"REGALL_EXCLUDE" => keep(&mut self.exclude, value)?,
             b"REGALL_STATS_FILE" => keep(&mut self.stats_file, value)?,
             b"REGALL_CHECK" => self.check = Check::parse(value)? == Check::Registrations,
@@ -315,18 +337,12 @@ impl Config {
         self.hca = Hca::Off;
         self.share = Share::Off;
         self.copy = Order::OFF;
-        self.huge = Some(false);
+        self.huge = false;
         self.fail_on_limit = false;
         self.ptracer_any = false;
         if self.check_file.as_bytes().is_empty() {
             self.check_file.push(CHECK_FILE);
         }
-    }
-
-    /// Whether huge pages are asked for. A huge page is resident as a whole: where nothing is
-    /// to be that nobody has touched, they are not, unless the user says so.
-    pub fn wants_huge(&self) -> bool {
-        self.huge.unwrap_or(self.pin != Pin::Auto)
     }
 
     /// Whether requests to an adapter's driver are answered that come by the kernel's ioctl.

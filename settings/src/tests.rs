@@ -25,7 +25,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("REGALL_BOX_MAX", "32"),
     ("REGALL_BOX_THRESHOLD", "16"),
     ("REGALL_SHARE", "off"),
-    ("REGALL_HUGE", "advise"),
+    ("REGALL_HUGE", "off"),
     ("REGALL_CHECK", "off"),
     ("REGALL_LOG", "warn"),
 ];
@@ -115,7 +115,7 @@ fn a_checker_does_nothing_else() {
     assert_eq!(c.set(b"REGALL_CHECK", b"registrations"), Ok(()));
     c.complete();
     assert!(c.pin == Pin::Off && c.hca == Hca::Off && c.share == Share::Off);
-    assert!(c.copy == Order::OFF && !c.wants_huge());
+    assert!(c.copy == Order::OFF && !c.huge);
     assert!(!c.fail_on_limit && !c.ptracer_any && !c.answers_ioctl());
     assert_eq!(c.check_file.as_bytes(), CHECK_FILE);
 }

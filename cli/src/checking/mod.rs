@@ -9,8 +9,9 @@ mod text;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
-use std::io::{ErrorKind, Write};
+use std::fs::{self, DirBuilder, File};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use anyhow::{bail, Context};
 use regall_documents::Check;
 
 use crate::files::{self, Whose};
-use crate::output::{complain, print_json, FAILED};
+use crate::output::{complain, print_json, Output, FAILED};
 use crate::run::waiting::waited;
 use crate::run::{self, only_submits, NOT_EXECUTABLE, NOT_FOUND};
 use crate::settings::{Missing, Settings, Variable};
@@ -44,9 +45,12 @@ pub struct Args {
     /// Write the report into this file, not to stderr (JSON if its name ends in .json)
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Print the report as JSON to stdout
-    #[arg(long, conflicts_with = "report")]
-    json: bool,
+    /// Write the report as JSON into FILE, or with --read to stdout
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "report")]
+    json: Option<Option<PathBuf>>,
+    /// Write the report as JSON to this descriptor, which the command does not inherit
+    #[arg(long, value_name = "N", conflicts_with_all = ["report", "json"])]
+    json_fd: Option<RawFd>,
     /// Report errors alone, as text
     #[arg(long)]
     errors: bool,
@@ -61,8 +65,12 @@ pub struct Args {
     /// Read what was written before (REGALL_CHECK_FILE, --keep) instead of running a command
     #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["command", "keep"])]
     read: Vec<PathBuf>,
-    /// The command and its arguments
-    #[arg(last = true, required_unless_present = "read", value_name = "COMMAND")]
+    /// The command and its arguments; -- may stand before it
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "read",
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 
@@ -90,13 +98,16 @@ fn checked(args: &Args) -> anyhow::Result<u8> {
     if command.is_some_and(|(program, arguments)| only_submits(program, arguments)) {
         bail!("sbatch returns before the job has run: put regall check into the job's script");
     }
-    if let Some(report) = &args.report {
-        // Not after hours. What an earlier run has left there stays until there is a report.
-        files::can_write(report).with_context(|| report.display().to_string())?;
+    if command.is_some() && matches!(args.json, Some(None)) {
+        bail!(
+            "--json would be mixed with what the command prints: use --json=FILE, or --json-fd=N (as \
+             in: regall check --json-fd=3 -- COMMAND 3>&1 >/dev/null | jq)"
+        );
     }
+    let to = To::of(args)?;
     if !args.read.is_empty() {
         let found = read(&args.read, &suppressions, args.late)?;
-        report(args, &found)?;
+        to.report(&found, args.errors)?;
         return Ok(exit_of(&found, exit, 0));
     }
     let Some((program, arguments)) = command else {
@@ -108,7 +119,7 @@ fn checked(args: &Args) -> anyhow::Result<u8> {
         Ended::NeverBegan(code) => return Ok(code),
     };
     let found = read(std::slice::from_ref(&folder.path), &suppressions, args.late)?;
-    if let Err(e) = report(args, &found) {
+    if let Err(e) = to.report(&found, args.errors) {
         // Hours of a job's may be in them.
         folder.kept = true;
         return Err(e.context(format!("the records stay in {}", folder.path.display())));
@@ -241,25 +252,59 @@ fn read(paths: &[PathBuf], suppressions: &Suppressions, late: bool) -> anyhow::R
     Ok(findings::of(&images, suppressions, late))
 }
 
-fn report(args: &Args, found: &Check) -> anyhow::Result<()> {
-    if args.json {
-        let printed = print_json(found, &mut std::io::stdout().lock());
-        // Whoever has closed it does not want it.
-        return match printed {
-            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-            other => Ok(other?),
+/// Where the report goes.
+enum To<'a> {
+    Stderr,
+    Stdout,
+    Descriptor(File),
+    File { path: &'a Path, json: bool },
+}
+
+impl<'a> To<'a> {
+    /// Makes sure that the report can be written: before the command runs, not after hours. What an
+    /// earlier run has left in a file stays until there is a report.
+    fn of(args: &'a Args) -> anyhow::Result<Self> {
+        if let Some(number) = args.json_fd {
+            let file = files::own(number).with_context(|| format!("--json-fd={number}"))?;
+            return Ok(Self::Descriptor(file));
+        }
+        let (path, json) = match (&args.json, &args.report) {
+            (Some(None), _) => return Ok(Self::Stdout),
+            (Some(Some(path)), _) => (path, true),
+            (None, Some(path)) => (path, path.extension().is_some_and(|e| e == "json")),
+            (None, None) => return Ok(Self::Stderr),
         };
+        files::can_write(path).with_context(|| path.display().to_string())?;
+        Ok(Self::File { path, json })
     }
-    let Some(path) = &args.report else {
-        let text = text::of(found, args.errors);
-        // Whoever has closed it does not want it.
-        let _ = std::io::stderr().write_all(text.as_bytes());
-        return Ok(());
-    };
-    let text = match path.extension().is_some_and(|e| e == "json") {
-        true => serde_json::to_string_pretty(found)? + "\n",
-        false => text::of(found, args.errors),
-    };
-    let written = files::write(path, |out| out.write_all(text.as_bytes()));
-    written.with_context(|| path.display().to_string())
+
+    fn report(&self, found: &Check, errors: bool) -> anyhow::Result<()> {
+        let json = |out: &mut dyn Write| {
+            serde_json::to_writer_pretty(&mut *out, found)?;
+            writeln!(out)
+        };
+        let text = |out: &mut dyn Write| out.write_all(text::of(found, errors).as_bytes());
+        match self {
+            // Whoever has closed it does not want it.
+            Self::Stderr => {
+                let _ = text(&mut std::io::stderr());
+                Ok(())
+            }
+            Self::Stdout => Ok(print_json(found, &mut Output::new())?),
+            Self::Descriptor(file) => match json(&mut BufWriter::new(file)) {
+                Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+                done => Ok(done?),
+            },
+            Self::File {
+                path,
+                json: is_json,
+            } => {
+                let written = match is_json {
+                    true => files::write(path, json),
+                    false => files::write(path, text),
+                };
+                written.with_context(|| path.display().to_string())
+            }
+        }
+    }
 }

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use regall_reader::{self as reader, Process};
+use regall_settings::Switch;
 use regall_sys::folder::{Folder, ROOT};
 
 use super::finding::{Finding, Standing::*, Who};
@@ -15,11 +17,27 @@ use crate::examine::{examine, Verdict};
 use crate::figures::Tally;
 use crate::look::{look, Settings};
 use crate::output::without_numbers;
-use crate::settings::{preloaded, Variable};
+use crate::settings::{preloaded, Missing, Variable};
 use crate::{library, units};
 
 /// How long a program may take until it has published itself.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Returns what REGALL says in this environment.
+pub fn switch() -> Finding {
+    let name = "REGALL";
+    let value = std::env::var_os(name).unwrap_or_default();
+    match Switch::of(value.as_bytes()) {
+        Switch::On => Finding::new(name, Good, "1: on in what is started with the library"),
+        Switch::Off => Finding::new(name, Good, "not set here; regall run sets it"),
+        Switch::Unclear => {
+            let shown = units::printable(&value.to_string_lossy()).to_string();
+            Finding::new(name, Limits, format!("REGALL={shown} in this environment"))
+                .effect("only 1 turns it on: programs run without it")
+                .mend(Who::You, "export REGALL=1")
+        }
+    }
+}
 
 pub fn library() -> Finding {
     let name = library::NAME;
@@ -215,6 +233,14 @@ pub fn sharing() -> Option<String> {
 pub fn trial() -> Finding {
     let name = "a trial program";
     let began = Instant::now();
+    if let Err(Missing::Path(why)) = preloaded() {
+        return Finding::new(name, Limits, why)
+            .effect("regall run and regall check start nothing (exit code 126)")
+            .mend(
+                Who::You,
+                "regall run --stage -- COMMAND # or copy both to a path without them",
+            );
+    }
     let trial = match Trial::start(&[]) {
         Ok(trial) => trial,
         Err(why) => return Finding::new(name, NotChecked, why),

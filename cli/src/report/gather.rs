@@ -143,6 +143,12 @@ impl Gathered {
         let (opened, most) = self.open(file, whose)?;
         let text = contents(opened, most)?;
         let read = |e: serde_json::Error| unreadable(e.classify(), &text);
+        if is_report(&text) {
+            bail!(
+                "a report, which is shown alone: regall report {}",
+                file.display()
+            );
+        }
         if is_merged(&text) {
             let told = serde_json::from_slice(&text).map_err(read)?;
             drop(text);
@@ -190,15 +196,20 @@ fn contents(file: File, most: u64) -> anyhow::Result<Vec<u8>> {
 
 /// Whether it is what `--merge` writes: the second name in it says so.
 fn is_merged(text: &[u8]) -> bool {
-    let begin = text.get(..128).unwrap_or(text).iter();
-    let begin: Vec<u8> = begin
-        .copied()
-        .filter(|b| !b.is_ascii_whitespace())
-        .collect();
-    let rest = begin.strip_prefix(b"{\"version\":").unwrap_or_default();
-    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-    rest.get(digits..)
-        .is_some_and(|r| r.starts_with(b",\"merged\":"))
+    second_name(text).as_deref() == Some("merged")
+}
+
+/// Returns whether `text` begins as the report of `regall run --report` in JSON does.
+pub fn is_report(text: &[u8]) -> bool {
+    second_name(text).as_deref() == Some("counted")
+}
+
+/// Returns the second name in a document of ours; the first one is `version`.
+fn second_name(text: &[u8]) -> Option<String> {
+    let begin = String::from_utf8_lossy(text.get(..128).unwrap_or(text));
+    let mut strings = begin.split('\u{22}').skip(1).step_by(2);
+    let first = strings.next()?;
+    (first == "version").then(|| strings.next().map(str::to_string))?
 }
 
 /// What is wrong with a file that is no JSON, in words of ours.
