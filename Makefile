@@ -173,6 +173,7 @@ install: where
 	$(FILL) cluster/task-epilog.in >$(ROOT)/share/regall/slurm/task-epilog
 	$(FILL) cluster/monitoring/regall-metrics.service.in >$(ROOT)/share/regall/monitoring/regall-metrics.service
 	$(FILL) cluster/monitoring/regall-metrics.timer.in >$(ROOT)/share/regall/monitoring/regall-metrics.timer
+	$(FILL) cluster/monitoring/folder.conf.in >$(ROOT)/share/regall/monitoring/folder.conf
 	install -m 644 cluster/monitoring/grafana.json $(ROOT)/share/regall/monitoring/
 	chmod 755 $(addprefix $(ROOT)/share/regall/slurm/,task-prolog task-epilog)
 	for file in cdi.json enroot-hook; do \

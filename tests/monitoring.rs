@@ -120,4 +120,18 @@ fn the_units_are_good() {
     let done = child::run(&mut verify, TIMEOUT);
     done.must_succeed();
     assert!(!done.stderr.contains("regall-metrics"), "{}", done.stderr);
+    // So they are with the drop-in for another folder, which takes all three places.
+    let conf = std::fs::read_to_string(at("folder.conf")).expect("a drop-in");
+    let other = "/var/lib/node_exporter/textfile_collector";
+    assert_eq!(conf.matches(other).count(), 3, "{conf}");
+    assert_eq!(
+        service.matches("/var/lib/prometheus/node-exporter").count(),
+        3
+    );
+    let drop_ins = at("regall-metrics.service.d");
+    std::fs::create_dir(&drop_ins).expect("a folder");
+    std::fs::write(drop_ins.join("folder.conf"), conf).expect("a drop-in");
+    let done = child::run(&mut verify, TIMEOUT);
+    done.must_succeed();
+    assert!(!done.stderr.contains("folder.conf"), "{}", done.stderr);
 }

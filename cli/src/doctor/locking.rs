@@ -114,7 +114,8 @@ pub fn mlock(near: &Place) -> Finding {
         (0, Some(cost)) => finding.effect(cost),
         (0, None) => finding,
         (_, cost) => finding.effect(format!(
-            "what a rank maps beyond that is `limit`: an MPI rank has some 90 MiB at its start{}",
+            "with an adapter, with swap space, or with REGALL_PIN=onfault or populate, what a rank maps beyond that is `limit`: \
+             it has 56 MiB (Open MPI) to 114 MiB (MPICH) at its start{}",
             cost.map_or(String::new(), |c| format!("; {c}"))
         )),
     }
