@@ -56,16 +56,7 @@ pub fn construct(frame: &Frame) {
         return;
     }
     if switch == Switch::Unclear {
-        env.with(b"REGALL", |value| {
-            logger::early(
-                "warn",
-                format_args!(
-                    "REGALL={}: regall is off here, as only REGALL=1 turns it on",
-                    Lossy(value)
-                ),
-            );
-        });
-        return;
+        return tell_unclear(env);
     }
     let (begun, ticks) = (time::now(), arch::ticks());
     if !read_settings(env) {
@@ -94,6 +85,25 @@ pub fn construct(frame: &Frame) {
     let spent = time::now().saturating_sub(begun);
     time::calibrate(arch::ticks().wrapping_sub(ticks), spent);
     counters::add(Counter::StartNanos, spent);
+}
+
+/// Says that REGALL has a value that may be meant as yes, if warnings are wanted.
+#[cold]
+#[inline(never)]
+fn tell_unclear(env: Environment) {
+    let silent = |level: &[u8]| matches!(level, b"off" | b"error");
+    if env.with(b"REGALL_LOG", silent) == Some(true) {
+        return;
+    }
+    env.with(b"REGALL", |value| {
+        logger::early(
+            "warn",
+            format_args!(
+                "only REGALL=1 turns regall on; it is off with REGALL={}",
+                Lossy(value)
+            ),
+        );
+    });
 }
 
 /// By REGALL_ONLY, or else by the list of launchers.

@@ -572,7 +572,9 @@ fn a_path_that_ld_so_takes_apart() {
             "grep -c libregall /proc/$$/maps",
         ]);
         let done = child::run(&mut command, TIMEOUT);
-        assert_ne!(done.stdout.trim(), "0", "{}", done.stderr);
+        done.must_succeed();
+        let lines: u32 = done.stdout.trim().parse().expect("a number");
+        assert!(lines > 0, "{}", done.stderr);
     }
 }
 
@@ -583,7 +585,7 @@ fn a_word_that_does_not_turn_it_on() {
     for value in ["true", "yes", "2", " 1"] {
         with(value).limits("REGALL", value, "REGALL=1");
     }
-    for value in ["", "0", "no", "1"] {
+    for value in ["", "0", "No", "1"] {
         with(value).good("REGALL");
     }
 }

@@ -318,10 +318,20 @@ fn a_check_as_json_beside_output() {
     piped.must_succeed();
     is_check(&piped.stdout);
     assert!(!piped.stderr.contains("has it"), "{}", piped.stderr);
-    for number in ["1", "9", "3 -- true 3</dev/null"] {
-        let bad = script(&format!("$R check --json-fd={number} true"));
-        assert_eq!(bad.end(), "exit 2", "{number}");
-        assert!(bad.stderr.contains("--json-fd="), "{}", bad.stderr);
+    let full = script("$R check --json-fd=3 true 3>/dev/full");
+    assert_eq!(full.end(), "exit 2");
+    assert!(full.stderr.contains("the records stay in"), "{full:?}");
+    for (descriptor, why) in [
+        ("--json-fd=1", "3.."),
+        ("--json-fd=3 3>&-", "--json-fd=3"),
+        ("--json-fd=3 3</dev/null", "--json-fd=3"),
+        ("--json=/dev/fd/3 3</dev/null", "/dev/fd/3"),
+        ("--json-fd=3 3>&1", "--json=FILE, or --json-fd=N"),
+    ] {
+        let (option, redirected) = descriptor.split_once(' ').unwrap_or((descriptor, ""));
+        let bad = script(&format!("$R check {option} echo ran {redirected}"));
+        assert_eq!((bad.end().as_str(), bad.stdout.as_str()), ("exit 2", ""));
+        assert!(bad.stderr.contains(why), "{descriptor}: {}", bad.stderr);
     }
 }
 

@@ -368,7 +368,7 @@ fn what_a_machine_allows() {
     }
     for words in [
         "see locked memory below",
-        "what a rank maps beyond that is `limit`: an MPI rank has some 90 MiB at its start",
+        "it has 56 MiB (Open MPI) to 114 MiB (MPICH) at its start",
         "--ulimit memlock=-1:-1",
         "who starts the container",
     ] {

@@ -524,17 +524,34 @@ fn a_report_that_was_written_is_shown() {
     let less = report(&[], &["less.json"]);
     assert_eq!(less.end(), "exit 1");
     assert!(less.stdout.contains("wrote nothing: rank 3 ("), "{less:?}");
+    let other = text.replacen("\"version\": 1", "\"version\": 99", 1);
+    std::fs::write(at("other.json"), other).expect("a file");
+    let other = report(&[], &["other.json"]);
+    assert_eq!(other.end(), "exit 2");
+    assert!(other.stderr.contains("of another version"), "{other:?}");
+    // However it comes.
+    for how in [
+        "$R report /dev/stdin <job.json",
+        "cat job.json | $R report /dev/stdin",
+        "exec 7<job.json; $R report /dev/fd/7",
+    ] {
+        let mut command = Command::new("sh");
+        command.current_dir(folder.path()).args(["-c", how]);
+        let done = run(command.env("R", build::regall()));
+        assert_eq!(done.stdout, shown.stdout, "{how}: {}", done.stderr);
+    }
     let two = report(&[], &["job.json", "less.json"]);
     assert_eq!(two.end(), "exit 2");
     assert!(
-        two.stderr.contains("a report, which is shown alone"),
+        two.stderr
+            .contains("a report of a job, which is shown if it is named alone"),
         "{two:?}"
     );
     std::fs::write(at("cut.json"), &text[..text.len() / 2]).expect("a file");
     let cut = report(&[], &["cut.json"]);
     assert_eq!(cut.end(), "exit 2");
     assert!(
-        cut.stderr.contains("no report of regall run --report"),
+        cut.stderr.contains("no report of a job: cut off"),
         "{cut:?}"
     );
 }

@@ -97,8 +97,8 @@ pub struct Rules {
     pub strict: bool,
     /// The user switched the pin set off.
     pub pin_off: bool,
-    /// A protection domain is adopted: the HCA column counts.
-    pub adopted: bool,
+    /// A protection domain is adopted, or a device is named: the HCA column counts.
+    pub hca: bool,
     /// The memory that may be written to swap space.
     pub swap: Swap,
 }
@@ -227,8 +227,8 @@ impl Rules {
         if lacks(attr.pin, self.pin_off, attr.hca) {
             return Some(Wrong::Pin(attr.pin));
         }
-        let hca = self.adopted && lacks(attr.hca, false, attr.pin);
-        hca.then_some(Wrong::Hca(attr.hca))
+        let lacking = self.hca && lacks(attr.hca, false, attr.pin);
+        lacking.then_some(Wrong::Hca(attr.hca))
     }
 }
 
@@ -258,7 +258,7 @@ mod tests {
     const LOOSE: Rules = Rules {
         strict: false,
         pin_off: false,
-        adopted: true,
+        hca: true,
         swap: Swap::None,
     };
 
@@ -349,13 +349,13 @@ mod tests {
 
     #[test]
     fn strictly_both_registrars_must_hold_it() {
-        let found = |pin, hca, pin_off, adopted| {
+        let found = |pin, column, pin_off, hca| {
             let mut e = entry(10, 20);
-            (e.attr.pin, e.attr.hca) = (pin, hca);
+            (e.attr.pin, e.attr.hca) = (pin, column);
             let rules = Rules {
                 strict: true,
                 pin_off,
-                adopted,
+                hca,
                 swap: Swap::None,
             };
             let regions = Regions::of_primary(vec![region(1, 10, 20, 1)], 1);

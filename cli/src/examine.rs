@@ -259,7 +259,7 @@ impl Examination {
         let rules = Rules {
             strict: self.strict,
             pin_off: look.header.pin_off(),
-            adopted: look.header.primary != 0,
+            hca: look.header.primary != 0 || !look.header.device.is_empty(),
             swap: swap.unwrap_or(Swap::None),
         };
         let gaps = check::gaps(

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,11 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -
 
 /// Whether [`write`] can be expected to succeed; nothing is written, and no pipe is waited for.
 pub fn can_write(path: &Path) -> io::Result<()> {
-    if let Target::File(path) = Target::of(path)? {
+    let target = Target::of(path)?;
+    if let Target::As(file) = &target {
+        takes_writes(file)?;
+    }
+    if let Target::File(path) = target {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
@@ -126,20 +130,30 @@ fn descriptor(path: &Path) -> Option<RawFd> {
 /// it from here.
 ///
 /// # Errors
-/// It is one of the first three (which have names of their own), not open, or not open for writing.
+/// It is not open, or not open for writing.
 pub fn own(descriptor: RawFd) -> io::Result<File> {
-    if descriptor < 3 {
-        let text = "0, 1 and 2 are the command's, too: --json=/dev/stderr, for one";
-        return Err(io::Error::new(ErrorKind::InvalidInput, text));
-    }
     let file = duplicate(descriptor)?;
-    if fcntl_getfl(&file)? & OFlags::ACCMODE == OFlags::RDONLY {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
-    }
+    takes_writes(&file)?;
     // SAFETY: it is used for this one call; it was open a moment ago, and nothing is closed here.
     let given = unsafe { BorrowedFd::borrow_raw(descriptor) };
     fcntl_setfd(given, FdFlags::CLOEXEC)?;
     Ok(File::from(file))
+}
+
+/// Returns whether a descriptor is the same file as standard output.
+pub fn is_stdout(descriptor: RawFd) -> bool {
+    let file = |number| {
+        let is = File::from(duplicate(number).ok()?).metadata().ok()?;
+        Some((is.dev(), is.ino(), is.rdev()))
+    };
+    file(descriptor).is_some_and(|one| file(1) == Some(one))
+}
+
+fn takes_writes(file: impl AsFd) -> io::Result<()> {
+    match fcntl_getfl(file)? & OFlags::ACCMODE {
+        OFlags::RDONLY => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        _ => Ok(()),
+    }
 }
 
 fn duplicate(descriptor: RawFd) -> io::Result<OwnedFd> {

@@ -59,6 +59,7 @@ mod words;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
+use clap::error::ContextKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use output::{complain, Output, FAILED};
@@ -121,9 +122,18 @@ enum Command {
     Pages(manual::Args),
 }
 
+/// Reads the command line. Of a flag that does not exist, clap advises to put `--` before it: the
+/// command to run would have its name.
+fn parsed() -> Cli {
+    Cli::try_parse().unwrap_or_else(|mut wrong| {
+        wrong.remove(ContextKind::Suggested);
+        wrong.exit()
+    })
+}
+
 fn main() -> ExitCode {
     let mut out = BufWriter::with_capacity(1 << 16, Output::new());
-    let done = match Cli::parse().command {
+    let done = match parsed().command {
         Command::Run(args) => return run::run(&args),
         Command::Check(args) => return checking::check(&args),
         Command::Env(args) => env::env(&args, &mut out),

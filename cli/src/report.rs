@@ -66,20 +66,26 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
             false => place.merge(pattern, &args.places, may_be_none),
         };
     }
-    let (report, problems) = match shown::read(&args.places)? {
-        Some(report) => (report, Vec::new()),
-        None => {
-            let gathered = gather::read(&args.places);
-            (of(&gathered), gathered.problems())
-        }
-    };
+    let mut gathered = gather::read(&args.places);
+    let written = gathered.report();
+    let was_written = written.is_some();
+    let report = written.unwrap_or_else(|| of(&gathered));
+    let mut problems = gathered.problems();
+    if was_written && report.0.left_out > 0 {
+        problems.push(format!(
+            "made without {} files that were left out",
+            report.0.left_out
+        ));
+    }
     let empty = report.0.counted == 0;
     match args.json {
         true => print_json(&report.0, out)?,
         false if empty => (),
         false => write!(out, "{report}")?,
     }
-    if empty && report.0.left_out == 0 {
+    if empty && was_written {
+        complain("a report in which no process has written anything");
+    } else if empty && report.0.left_out == 0 {
         let all = args.places.iter();
         all.for_each(|place| complain(&format!("{}: no file of a process's", place.display())));
     }
@@ -298,7 +304,8 @@ mod tests {
         evil::is_harmless(&said);
         // So it is when it has been written and is read again.
         let written = everywhere(to_value(&of(&gathered).0).unwrap());
-        evil::is_harmless(&shown::parse(written).unwrap().to_string());
+        let written = shown::parse(written.to_string().as_bytes()).unwrap();
+        evil::is_harmless(&written.to_string());
     }
 
     #[test]

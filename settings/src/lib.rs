@@ -31,6 +31,9 @@ macro_rules! words {
     )*};
 }
 
+/// Words for no.
+const NO: [&[u8]; 3] = [b"off", b"no", b"false"];
+
 /// What the value of REGALL says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
@@ -47,7 +50,8 @@ impl Switch {
     pub fn of(value: &[u8]) -> Self {
         match value {
             b"1" => Self::On,
-            b"" | b"0" | b"off" | b"no" | b"false" => Self::Off,
+            b"" | b"0" => Self::Off,
+            word if NO.iter().any(|no| word.eq_ignore_ascii_case(no)) => Self::Off,
             _ => Self::Unclear,
         }
     }

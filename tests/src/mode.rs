@@ -47,7 +47,9 @@ impl Mode {
         command.env("REGALL", "1");
         match self {
             Self::Auto => (),
-            Self::OnFault => drop(command.env("REGALL_PIN", "onfault")),
+            Self::OnFault => {
+                command.envs([("REGALL_PIN", "onfault"), ("REGALL_HUGE", "advise")]);
+            }
             Self::Off => drop(command.env("REGALL_PIN", "off")),
             _ => drop(command.env("REGALL_PIN", "populate")),
         }

@@ -10,7 +10,7 @@ mod walk;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::os::fd::RawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "report")]
     json: Option<Option<PathBuf>>,
     /// Write the report as JSON to this descriptor, which the command does not inherit
-    #[arg(long, value_name = "N", conflicts_with_all = ["report", "json"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["report", "json"], value_parser = clap::value_parser!(RawFd).range(3..))]
     json_fd: Option<RawFd>,
     /// Report errors alone, as text
     #[arg(long)]
@@ -98,7 +98,8 @@ fn checked(args: &Args) -> anyhow::Result<u8> {
     if command.is_some_and(|(program, arguments)| only_submits(program, arguments)) {
         bail!("sbatch returns before the job has run: put regall check into the job's script");
     }
-    if command.is_some() && matches!(args.json, Some(None)) {
+    let mixed = matches!(args.json, Some(None)) || args.json_fd.is_some_and(files::is_stdout);
+    if command.is_some() && mixed {
         bail!(
             "--json would be mixed with what the command prints: use --json=FILE, or --json-fd=N (as \
              in: regall check --json-fd=3 -- COMMAND 3>&1 >/dev/null | jq)"
@@ -280,8 +281,8 @@ impl<'a> To<'a> {
 
     fn report(&self, found: &Check, errors: bool) -> anyhow::Result<()> {
         let json = |out: &mut dyn Write| {
-            serde_json::to_writer_pretty(&mut *out, found)?;
-            writeln!(out)
+            let text = serde_json::to_string_pretty(found)? + "\n";
+            out.write_all(text.as_bytes())
         };
         let text = |out: &mut dyn Write| out.write_all(text::of(found, errors).as_bytes());
         match self {
@@ -291,7 +292,7 @@ impl<'a> To<'a> {
                 Ok(())
             }
             Self::Stdout => Ok(print_json(found, &mut Output::new())?),
-            Self::Descriptor(file) => match json(&mut BufWriter::new(file)) {
+            Self::Descriptor(file) => match json(&mut { file }) {
                 Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
                 done => Ok(done?),
             },

@@ -128,7 +128,7 @@ const CALLS: [Call; 9] = [
             let dontneed = libc::MADV_DONTNEED as u64;
             call(libc::SYS_madvise, [page(), 4096, dontneed, 0, 0, 0])
         },
-        without: "REGALL_HUGE=off",
+        without: "REGALL_ONLY=OTHERS",
     },
     Call {
         name: "memfd_create",

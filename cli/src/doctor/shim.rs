@@ -27,13 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn switch() -> Finding {
     let name = "REGALL";
     let value = std::env::var_os(name).unwrap_or_default();
+    let shown = units::printable(&value.to_string_lossy()).to_string();
     match Switch::of(value.as_bytes()) {
         Switch::On => Finding::new(name, Good, "1: on in what is started with the library"),
-        Switch::Off => Finding::new(name, Good, "not set here; regall run sets it"),
+        Switch::Off if value.is_empty() => {
+            Finding::new(name, Good, "not set here; regall run sets it")
+        }
+        Switch::Off => Finding::new(name, Good, format!("{shown}: off here; regall run sets 1")),
         Switch::Unclear => {
-            let shown = units::printable(&value.to_string_lossy()).to_string();
             Finding::new(name, Limits, format!("REGALL={shown} in this environment"))
-                .effect("only 1 turns it on: programs run without it")
+                .effect("only 1 turns it on: what is started without regall run has it off")
                 .mend(Who::You, "export REGALL=1")
         }
     }

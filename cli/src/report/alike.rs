@@ -292,15 +292,14 @@ impl fmt::Display for Groups {
             .alike
             .iter()
             .skip(MOST_LINES)
-            .map(|g| g.count)
-            .sum::<u64>();
+            .fold(0, |sum: u64, g| sum.saturating_add(g.count));
         let named: u64 = self
             .runs()
             .iter()
             .take(MOST_LINES)
             .map(|run| run.len() as u64)
             .sum();
-        match groups + self.different.saturating_sub(named) {
+        match groups.saturating_add(self.different.saturating_sub(named)) {
             0 => Ok(()),
             more => writeln!(f, "differs: {more} more, which --json names"),
         }

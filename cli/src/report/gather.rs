@@ -8,22 +8,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, Context};
 use regall_documents as documents;
 use rustix::process::geteuid;
 use serde_json::error::Category;
 
 use super::job::Job;
 use super::others::TOO_MANY;
+use super::shown::{self, Shown};
 use crate::files::{self, Whose};
 
 /// What makes a file's name of each process of a job.
 pub const PATTERN: &str = "%h.%p.json";
 
+/// The second names in documents of many processes.
+const LONG: [&str; 2] = ["merged", "counted"];
+
 /// A process's statistics have some 3 KiB; merged ones have some 150 bytes for each process.
 const LONGEST: u64 = 1 << 20;
 /// So many problems are told; the others are counted.
 const MOST_TOLD: usize = 20;
+
+/// Why a job's report is left out.
+const ALONE: &str = "a report of a job, which is shown if it is named alone";
 
 /// Names that are read in a folder of another user's.
 const MOST_NAMES: usize = 1 << 16;
@@ -43,6 +50,8 @@ pub struct Gathered {
     pub left_out: u64,
     /// The files that were taken in, if they are to be remembered.
     pub taken: Option<Vec<PathBuf>>,
+    /// A job's report that somebody named, and its name.
+    report: Option<(PathBuf, Shown)>,
 }
 
 /// Reads files, and all files in folders.
@@ -143,11 +152,13 @@ impl Gathered {
         let (opened, most) = self.open(file, whose)?;
         let text = contents(opened, most)?;
         let read = |e: serde_json::Error| unreadable(e.classify(), &text);
-        if is_report(&text) {
-            bail!(
-                "a report, which is shown alone: regall report {}",
-                file.display()
-            );
+        if second_name(&text).as_deref() == Some("counted") {
+            if !matches!(whose, Whose::Named) || self.report.is_some() {
+                bail!(ALONE);
+            }
+            let shown = shown::parse(&text).context("no report of a job")?;
+            self.report = Some((file.into(), shown));
+            return Ok(());
         }
         if is_merged(&text) {
             let told = serde_json::from_slice(&text).map_err(read)?;
@@ -159,6 +170,16 @@ impl Gathered {
         }
         let told: documents::Process = serde_json::from_slice(&text).map_err(read)?;
         self.job.add(told)
+    }
+
+    /// Takes the report that was named. If anything else was, it is left out.
+    pub fn report(&mut self) -> Option<Shown> {
+        let (file, shown) = self.report.take()?;
+        if self.job.is_empty() && self.left_out == 0 {
+            return Some(shown);
+        }
+        self.left_out(&file, &anyhow!(ALONE));
+        None
     }
 
     fn left_out(&mut self, file: &Path, why: &anyhow::Error) {
@@ -184,7 +205,7 @@ fn contents(file: File, most: u64) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut file = file.take(most.min(LONGEST + 1));
     file.read_to_end(&mut text)?;
-    if text.len() as u64 > LONGEST && is_merged(&text) {
+    if text.len() as u64 > LONGEST && second_name(&text).is_some_and(|n| LONG.contains(&&*n)) {
         file.set_limit(most.saturating_sub(LONGEST));
         file.read_to_end(&mut text)?;
         if text.len() as u64 > files::LONGEST {
@@ -197,11 +218,6 @@ fn contents(file: File, most: u64) -> anyhow::Result<Vec<u8>> {
 /// Whether it is what `--merge` writes: the second name in it says so.
 fn is_merged(text: &[u8]) -> bool {
     second_name(text).as_deref() == Some("merged")
-}
-
-/// Returns whether `text` begins as the report of `regall run --report` in JSON does.
-pub fn is_report(text: &[u8]) -> bool {
-    second_name(text).as_deref() == Some("counted")
 }
 
 /// Returns the second name in a document of ours; the first one is `version`.

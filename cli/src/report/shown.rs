@@ -1,59 +1,73 @@
 //! A job's report as text: one that was just made, or one that was written as JSON.
 
 use std::fmt;
-use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::bail;
 use regall_documents as documents;
 use serde_json::Value;
 
 use super::alike::Groups;
 use super::figure::{plain, spans, unit};
-use super::gather::is_report;
-use crate::files::{self, Whose};
 use crate::table::table;
 use crate::units;
 
 /// A report that can be printed.
 pub struct Shown(pub documents::Report);
 
-/// Reads a report that was written as JSON. None: `places` is something else.
+/// Bytes of a report at the most: it names 10,000 processes, and 100,000 differences.
+const LONGEST: usize = 16 << 20;
+
+/// Takes a report in that was written as JSON, whoever has written it: its texts command no
+/// terminal.
 ///
 /// # Errors
-/// It says that it is a report, and is not whole or of another version.
-pub fn read(places: &[PathBuf]) -> anyhow::Result<Option<Shown>> {
-    let [place] = places else { return Ok(None) };
-    let is_file = place.is_file();
-    let text = is_file.then(|| files::read(place, Whose::Named, files::LONGEST));
-    let Some(Ok(text)) = text else {
-        return Ok(None);
-    };
-    if !is_report(&text) {
-        return Ok(None);
+/// It is too long, cut off, of another version, or something else.
+pub fn parse(text: &[u8]) -> anyhow::Result<Shown> {
+    if text.len() > LONGEST {
+        bail!("too long");
     }
-    let said = || format!("{}: no report of regall run --report", place.display());
-    let value = serde_json::from_slice(&text).with_context(said)?;
-    parse(value).with_context(said).map(Some)
+    let Ok(mut told) = serde_json::from_slice::<documents::Report>(text) else {
+        bail!("cut off, or not as regall run --report writes it");
+    };
+    if told.version != documents::VERSION {
+        bail!("of another version");
+    }
+    plain_report(&mut told);
+    Ok(Shown(told))
 }
 
-/// Takes a document in, whoever has written it: its texts command no terminal.
-pub fn parse(mut document: Value) -> serde_json::Result<Shown> {
-    plain_texts(&mut document);
-    serde_json::from_value(document).map(Shown)
+fn plain_text(text: &mut String) {
+    *text = units::printable(text).to_string();
 }
 
-fn plain_texts(value: &mut Value) {
-    match value {
-        Value::String(text) => *text = units::printable(text).to_string(),
-        Value::Array(all) => all.iter_mut().for_each(plain_texts),
-        Value::Object(all) => {
-            let old = std::mem::take(all);
-            for (name, mut value) in old {
-                plain_texts(&mut value);
-                all.insert(units::printable(&name).to_string(), value);
-            }
+fn plain_report(told: &mut documents::Report) {
+    let plain = |text: &str| units::printable(text).to_string();
+    told.hosts = told.hosts.iter().map(|host| plain(host)).collect();
+    let libraries = std::mem::take(&mut told.libraries).into_iter();
+    told.libraries = libraries.map(|(name, n)| (plain(&name), n)).collect();
+    for group in &mut told.alike {
+        plain_text(&mut group.exe);
+        group.differs.iter_mut().for_each(plain_difference);
+    }
+    for one in &mut told.unlike {
+        plain_text(&mut one.host);
+        one.differs.iter_mut().for_each(plain_difference);
+    }
+    for row in &mut told.figures {
+        plain_text(&mut row.figure);
+        row.outlier.iter_mut().for_each(plain_text);
+    }
+    told.advice.iter_mut().for_each(plain_text);
+}
+
+fn plain_difference(different: &mut documents::Different) {
+    plain_text(&mut different.figure);
+    for value in [&mut different.has, &mut different.others] {
+        match value {
+            Value::String(text) => plain_text(text),
+            Value::Array(_) | Value::Object(_) => *value = Value::Null,
+            Value::Null | Value::Bool(_) | Value::Number(_) => (),
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) => (),
     }
 }
 
