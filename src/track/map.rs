@@ -306,27 +306,33 @@ pub fn odd(call: Call, frame: &mut Frame) -> i64 {
 /// Other pages of a shared file have come to `range`: what of it can be executed is other code.
 #[cold]
 fn other_code(range: PageRange) {
-    let mut from = range.start();
-    while let Some(rest) = range.after(from) {
+    each_code(range, |code, _| {
+        subscribers::code_gone(code);
+        subscribers::new_code(code, code.end(), true, false);
+    });
+}
+
+/// Calls `f` with each part of `range` that can be read and executed, and whether it is shared.
+#[cold]
+pub fn each_code(range: PageRange, f: impl Fn(PageRange, bool)) {
+    let mut rest = Some(range);
+    while let (Some(range), Some(guard)) = (rest, lock()) {
         let mut code = None;
-        let Some(guard) = lock() else {
-            return;
-        };
-        guard.ledger.for_each(rest, |part, entry| {
+        guard.ledger.for_each(range, |part, entry| {
             let prot = entry.attr.prot;
-            code = Some(part).filter(|_| prot.executable() && prot.readable());
+            let there = !entry.attr.flags.has(Flags::TAIL);
+            let is_code = there && prot.executable() && prot.readable();
+            code = Some((part, prot.shared())).filter(|_| is_code);
             match code {
                 Some(_) => ControlFlow::Break(()),
                 None => ControlFlow::Continue(()),
             }
         });
         drop(guard);
-        let Some(code) = code else {
-            return;
-        };
-        subscribers::code_gone(code);
-        subscribers::new_code(code, code.end(), true, false);
-        from = code.end();
+        rest = code.and_then(|(part, _)| range.after(part.end()));
+        if let Some((part, shared)) = code {
+            f(part, shared);
+        }
     }
 }
 

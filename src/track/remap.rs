@@ -4,6 +4,7 @@
 use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::lock::Guard;
+use super::map::each_code;
 use super::pieces::{in_pieces, longer};
 use super::settling::{settle, settle_read};
 use super::subscribers;
@@ -12,7 +13,7 @@ use super::turns::{lock_for, postpone};
 use super::unpinning::let_go;
 use super::{
     backed, close, deferred, end, failed, lock, notes, open, over_budget, reading, real,
-    registering, resync, retracting, seals, State, VIEW,
+    registering, resync, retracting, seals, State,
 };
 use crate::arch::Frame;
 use crate::base::maps::mapping_at;
@@ -350,27 +351,20 @@ fn enter_tail(guard: &mut Guard, tail: PageRange, last: Attr, origin: Option<Ori
 #[cold]
 #[inline(never)]
 fn code_moved(frame: &Frame, at: u64, source: PageRange) {
-    let found = VIEW.lookup(at).ok().flatten();
-    let attr = found.map(|found| found.attr());
-    let new = PageRange::from_call(at, frame.args[2]);
-    if let (Some(attr), Some(new)) = (attr.filter(|a| a.prot.executable()), new) {
-        let stayed = new.start() == source.start();
-        let fresh = if stayed {
-            new.after(source.end())
-        } else {
-            Some(new)
-        };
-        if let Some(fresh) = fresh.filter(|_| attr.prot.readable()) {
-            // What has moved is known by what it was: before that is forgotten.
-            subscribers::new_code(fresh, fresh.end(), attr.prot.shared(), false);
-        }
-        let rest = if stayed {
-            source.after(new.end())
-        } else {
-            Some(source)
-        };
-        rest.into_iter().for_each(subscribers::code_gone);
+    let Some(new) = PageRange::from_call(at, frame.args[2]) else {
+        return;
+    };
+    let (fresh, rest) = match new.start() == source.start() {
+        true => (new.after(source.end()), source.after(new.end())),
+        false => (Some(new), Some(source)),
+    };
+    if let Some(fresh) = fresh {
+        // What has moved is known by what it was: before that is forgotten.
+        each_code(fresh, |code, shared| {
+            subscribers::new_code(code, code.end(), shared, false);
+        });
     }
+    rest.into_iter().for_each(subscribers::code_gone);
 }
 
 /// What becomes of the regions of what mremap is about.
