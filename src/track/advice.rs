@@ -8,6 +8,7 @@ use super::{backed, begin_work, end, failed, guards, lock, open, real, retractin
 use crate::arch::Frame;
 use crate::base::{copies, counters, settings, unseen};
 use crate::config::Pin;
+use crate::policy;
 use crate::registrar::pin;
 use crate::share;
 use crate::sys::{self, file};
@@ -205,7 +206,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
 
 /// What we populated. The rest is left alone: a userfaultfd may watch it already.
 fn is_populated(attr: &Attr) -> bool {
-    attr.pin.held() && !attr.flags.has(Flags::ONFAULT)
+    policy::has_our_lock(*attr) && !attr.flags.has(Flags::ONFAULT)
 }
 
 /// Gives back the pages of `range` that we populated and that hold nothing but zeroes.

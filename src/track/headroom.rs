@@ -148,21 +148,24 @@ fn kernels_count() -> Option<u64> {
 /// Where they were, if there were any: still to be pinned, as the ledger says.
 fn give_up(all: PageRange, mut need: u64, but: Option<PageRange>) -> Option<PageRange> {
     let mut hull: Option<PageRange> = None;
-    for rank in [2, 1, 0] {
+    let sides = match but {
+        Some(but) => [all.before(but.start()), all.after(but.end())],
+        None => [Some(all), None],
+    };
+    let ranks = [2, 1, 0].into_iter();
+    for (rank, side) in
+        ranks.flat_map(|rank| sides.into_iter().flatten().map(move |side| (rank, side)))
+    {
         if need == 0 {
             break;
         }
-        let_go_of(all, |guard, part, attr| {
+        let_go_of(side, |guard, part, attr| {
             if need == 0 || policy::rank(attr) != rank || flight::in_the_way(guard, part, true) {
                 return None;
             }
-            let part = match but {
-                Some(but) if part.intersection(but).is_some() => {
-                    part.after(but.end()).or_else(|| part.before(but.start()))?
-                }
-                _ => part,
-            };
-            let bytes = need.min(part.len());
+            // (A segment is unlocked as a whole.)
+            let within = but.and_then(|but| part.intersection(but));
+            let bytes = need.min(part.len() - within.map_or(0, PageRange::len));
             let piece = part.after(part.end() - bytes)?;
             need -= bytes;
             hull = Some(hull.map_or(piece, |hull| hull.hull(piece)));

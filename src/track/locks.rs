@@ -23,6 +23,8 @@ use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
 
+const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
+
 /// Whether it matters what the application has locked: our pins are on top of it or may be, it is
 /// said of page cache, or memory is put in the place of other memory.
 fn counts() -> bool {
@@ -45,7 +47,7 @@ pub fn note_application() {
 /// The pages that a lock of `len` bytes at `addr` is about: of no bytes within a page, that page.
 fn pages_of(addr: u64, len: u64) -> Option<PageRange> {
     let within = addr % PAGE;
-    PageRange::from_call(addr - within, len.checked_add(within)?)
+    PageRange::from_call(addr - within, len.wrapping_add(within))
 }
 
 /// mlock(2) and mlock2(2).
@@ -56,7 +58,10 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     let ours = known && counts();
     let (Some(range), true) = (range, ours) else {
         counters::count_call(call);
-        return real(frame);
+        return match real(frame) {
+            NOMEM if known && pin::locks() && is_of_no_bytes(frame) && fits_under_limit() => 0,
+            value => value,
+        };
     };
     let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
     let flight = open(call);
@@ -65,7 +70,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     if let Some(errno) = pin::locks().then(|| refused(range)).flatten() {
         return -i64::from(errno.0);
     }
-    let no_memory = |value| value == -i64::from(Errno::NOMEM.0);
+    let no_memory = |value| value == NOMEM;
     let value = headroom::retry(frame, real(frame), no_memory, Some(Charge::lock(range)));
     // Within the limit it fails only where something is not mapped or can't be
     // populated: what lies before a hole is locked all the same.
@@ -104,6 +109,19 @@ pub fn refused(range: PageRange) -> Option<Errno> {
     let guard = lock()?;
     let bytes = range.len() + guard.locked_outside(range);
     (bytes > limit).then_some(Errno::NOMEM)
+}
+
+/// Returns whether a lock is of no bytes, as the kernel counts them: it only looks whether what is locked already
+/// is beyond the limit.
+fn is_of_no_bytes(frame: &Frame) -> bool {
+    let [addr, len, ..] = frame.args;
+    len.wrapping_add(addr % PAGE).wrapping_add(PAGE - 1) < PAGE
+}
+
+/// Returns whether what the application has locked fits under the limit, if there is one.
+fn fits_under_limit() -> bool {
+    let fits = |limit| lock().is_some_and(|guard| guard.ledger.totals().app_locked <= limit);
+    limits::memlock_now().is_some_and(fits)
 }
 
 /// The part of `range` before the first byte that is not mapped.

@@ -10,8 +10,8 @@ use super::taken::{put_back, Taken};
 use super::turns::lock_for;
 use super::unpinning::let_go;
 use super::{
-    backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, real,
-    resync, retracting, seals, sparse,
+    backed, close, deferred, end, failed, future_flags, lock, notes, open, over_budget, reading,
+    real, resync, retracting, seals, sparse,
 };
 use crate::arch::Frame;
 use crate::base::settings;
@@ -51,9 +51,11 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         take_target(&flight, target, charge(frame), &mut taken);
     }
     let file = description::file_of(frame);
-    let mut value = real(frame);
+    let behind = is_populated_behind(frame);
+    let made = made(frame, behind);
+    let mut value = real(&made);
     if failed(value) && target.is_none() {
-        value = with_room(frame, value);
+        value = with_room(&made, value);
     }
     if failed(value) {
         match target {
@@ -77,6 +79,9 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         improve(range, flags, &mut new.attr);
     }
     enter(&flight, range, &new);
+    if behind {
+        populate(range);
+    }
     // Fresh anonymous memory holds nothing that could run yet.
     if new.attr.prot.executable() && !matches!(new.attr.kind, Kind::Anon | Kind::ThreadStack) {
         let backed = round_up(new.backed).unwrap_or(u64::MAX);
@@ -90,6 +95,38 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     }
     close(flight, range);
     value
+}
+
+/// Returns whether an mmap is of private memory that is populated at once (MAP_POPULATE), and that we lock first:
+/// what is populated beside other memory that is locked, and is not locked itself, never becomes one mapping
+/// with that.
+#[inline]
+fn is_populated_behind(frame: &Frame) -> bool {
+    let [_, _, prot, flags, ..] = frame.args;
+    let populated = libc::MAP_PRIVATE | libc::MAP_POPULATE;
+    let which = populated | libc::MAP_SHARED | libc::MAP_NONBLOCK | libc::MAP_LOCKED;
+    let asked = flags & which as u64 == populated as u64 && prot & libc::PROT_WRITE as u64 != 0;
+    let theirs = || future_flags().has(Flags::APP_LOCKED);
+    asked && pin::locks() && !theirs() && reading::knows_populate()
+}
+
+/// Has `range` populated, if that was not done by our lock.
+fn populate(range: PageRange) {
+    let ours = |attr: Attr| policy::has_our_lock(attr) && !attr.flags.has(Flags::ONFAULT);
+    let entry = lock().and_then(|guard| guard.ledger.get(range.start()));
+    if !entry.is_some_and(|entry| entry.range.end() >= range.end() && ours(entry.attr)) {
+        let _ = sys::advise(range.start(), range.len(), libc::MADV_POPULATE_WRITE);
+    }
+}
+
+/// Returns the mmap that is made for `frame`; `behind`: its memory is populated later.
+#[inline]
+fn made(frame: &Frame, behind: bool) -> Frame {
+    let mut made = *frame;
+    if behind {
+        made.args[3] &= !(libc::MAP_POPULATE as u64);
+    }
+    made
 }
 
 /// Takes what a fixed mapping is to replace out of the ledger and of the regions. The kernel may unmap

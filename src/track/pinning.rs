@@ -6,15 +6,15 @@ use super::overtaken::{finish_at, overtaken};
 use super::real::spent;
 use super::turns::{lock_for, postpone, stand_clear, Whose};
 use super::work::{self, Finished};
-use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, State};
+use super::{budget, flight, growing, lock, lock::Guard, notes, owed, progress, reading, State};
 use crate::arch;
 use crate::base::counters;
 use crate::limits;
 use crate::policy::{self, Holding, Want};
 use crate::registrar::pin::{self, PinSet};
-use crate::sys::Errno;
+use crate::sys::{self, Errno, Result};
 use core::ops::ControlFlow;
-use regall_directory::addr::PageRange;
+use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
@@ -286,7 +286,7 @@ impl Outcome {
 
 fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
     let start = arch::ticks();
-    let outcome = match PinSet.register(part, want) {
+    let outcome = match lock_part(part, attr, want) {
         Ok(()) => Outcome::Held,
         Err(errno) => refused(part, attr, want, errno),
     };
@@ -296,6 +296,43 @@ fn pin_part(part: PageRange, attr: Attr, want: Want) -> Outcome {
         counters::add(Counter::PinnedBytesTotal, part.len());
     }
     outcome
+}
+
+/// Locks `part`. What the application has locked stays locked as it has done it: another kind of lock would make
+/// it one mapping with other memory, and a second one would populate what the kernel leaves alone.
+fn lock_part(part: PageRange, attr: Attr, want: Want) -> Result<()> {
+    let literal = want == Want::Populate && pin::holding() == Holding::Populate;
+    let theirs = match (
+        attr.flags.has(Flags::APP_LOCKED),
+        attr.flags.has(Flags::APP_ONFAULT),
+    ) {
+        (false, _) => return PinSet.register(part, want),
+        (true, false) if literal => return PinSet.register(part, want),
+        (true, true) if literal && !reading::knows_populate() => {
+            return PinSet.register(part, want);
+        }
+        (true, false) => Want::Populate,
+        (true, true) => Want::OnFault,
+    };
+    if !is_locked(part) {
+        PinSet.register(part, theirs)?;
+    }
+    if literal {
+        let written = attr.prot.writable() && !attr.prot.shared();
+        let advice = match written {
+            true => libc::MADV_POPULATE_WRITE,
+            false => libc::MADV_POPULATE_READ,
+        };
+        // What can't be populated is locked as far as it is there.
+        let _ = sys::advise(part.start(), part.len(), advice);
+    }
+    Ok(())
+}
+
+/// Returns whether the kernel has `part` locked, which is a mapping or several of the same kind.
+fn is_locked(part: PageRange) -> bool {
+    let ends = [part.start(), part.end() - PAGE];
+    ends.iter().all(|at| sys::is_locked(*at) == Some(true))
 }
 
 fn refused(part: PageRange, attr: Attr, want: Want, errno: Errno) -> Outcome {

@@ -382,8 +382,8 @@ pub fn special_kind(start: u64) -> Option<Kind> {
     }
 }
 
-/// Whether the kernel knows MADV_POPULATE_READ.
-fn knows_populate() -> bool {
+/// Returns whether the kernel knows MADV_POPULATE_READ and MADV_POPULATE_WRITE (Linux 5.14).
+pub fn knows_populate() -> bool {
     let own = OWN.as_ptr() as u64 & !(PAGE - 1);
     sys::advise(own, PAGE, libc::MADV_POPULATE_READ).is_ok()
 }

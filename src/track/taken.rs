@@ -1,9 +1,12 @@
 //! What a call has taken out of the ledger, for the case that it fails.
 
 use super::aside::{AsideRoom, Part};
+use super::overtaken::settle_again;
 use super::reading::read;
 use super::state::State;
-use super::{lock, resync};
+use super::turns::lock_alone;
+use super::work::{self, Finished};
+use super::{flight, lock, resync};
 use crate::base::claims::Claim;
 use crate::base::maps::each_mapping;
 use crate::ledger::Entry;
@@ -328,25 +331,65 @@ fn restore_all(all: &[(Option<PageRange>, &Taken)]) {
 }
 
 /// What is locked of `range`, where none of our pins is, the application has locked, as `locks` says: the
-/// kernel is asked of each of its mappings. (One of the ledger's may be several of them.)
+/// kernel is asked of each of its mappings. (One of the ledger's may be several of them.) Who is locking memory
+/// there is waited for, and who comes meanwhile waits.
 #[cold]
 #[inline(never)]
 pub fn find_locks(range: PageRange, locks: Flags) {
-    each_mapping(range, |part| {
-        let is = sys::is_locked(part.start());
-        if let Some(mut guard) = lock() {
-            guard.update(part, |_, a| found_locked(a, is, locks));
+    let mut rest = Some(range);
+    while let Some(range) = rest {
+        let Some(mut guard) = lock_alone(range) else {
+            return;
+        };
+        if flight::is_being_locked(&guard, range) {
+            // It was waited for in vain: what it has locked is not known, and locked as it was.
+            guard.update(range, |_, a| match a.flags.has(Flags::APP_LOCKED) {
+                true => policy::unsettled(a, pin::holding()),
+                false => a,
+            });
+            return;
         }
-        true
+        let (begun, ()) = work::begin(guard, range, |_| ());
+        match begun.run(|| first_locked(range)).finish() {
+            Finished::Alone(mut guard, found, mark) => {
+                if let Some((part, is)) = found {
+                    guard.update(part, |_, a| found_locked(a, is, locks));
+                }
+                drop(guard);
+                mark.end();
+                rest = found.and_then(|(part, _)| range.after(part.end()));
+            }
+            Finished::Overtaken(guard, _, mark) => {
+                settle_again(guard, range);
+                mark.end();
+                return;
+            }
+            Finished::Unlocked(_, mark) => return mark.end(),
+        }
+    }
+}
+
+/// Returns the kernel's first mapping in `range`, and whether it is locked.
+fn first_locked(range: PageRange) -> Option<(PageRange, Option<bool>)> {
+    let mut found = None;
+    each_mapping(range, |part| {
+        found = Some((part, sys::is_locked(part.start())));
+        false
     });
+    found
 }
 
 /// `a` with the application's locks as the kernel says.
 fn found_locked(a: Attr, is: Option<bool>, locks: Flags) -> Attr {
     let with = |flags: Flags| Attr { flags, ..a };
     match is {
+        // The kernel locks no huge pages, and says yes.
+        _ if a.kind == Kind::Huge => a,
         Some(true) if !a.flags.has(Flags::APP_LOCKED) => with(a.flags.with(locks)),
-        Some(false) => with(a.flags.without(Flags::APP_LOCKS)),
+        // Nor have we: what is to be locked by us is locked at the end of the call.
+        Some(false) if a.flags.has(Flags::APP_LOCKED) => {
+            policy::unsettled(with(a.flags.without(Flags::APP_LOCKS)), pin::holding())
+        }
         _ => a,
     }
 }
