@@ -9,6 +9,7 @@
  *   =  a call and its result
  *   P  protections, page by page        M  mappings, with what smaps says of them but locks
  *   K  what the kernel has locked       B  the first byte of each page
+ *   A  what is accounted for              C  the same as R, in a child
  *   R  which private pages are resident L  what the program has locked: MS_INVALIDATE is EBUSY there
  */
 #include <linux/userfaultfd.h>
@@ -28,11 +29,12 @@ static size_t count;
 static int disk, memory, faults = -1;
 static ino_t disk_inode, memory_inode;
 static unsigned char fresh;
+static bool is_child;
 static char *start_of_heap;
 
 /* What one page's mapping is like. */
 static struct page {
-	char prot, lock, anonymous;
+	char prot, lock, accounted, anonymous;
 	char kind[160];
 } pages[ARENAS][PAGES];
 
@@ -56,8 +58,22 @@ static bool copy(unsigned long addr, unsigned char *byte, bool write)
 	return n == 1;
 }
 
+/* A page of a file's mapping is behind the file's end: to write there is SIGBUS, and leaves a mark on the mapping. */
+static bool is_beyond(unsigned long addr)
+{
+	for (int i = 0; i < ARENAS; i++) {
+		unsigned char byte;
+		unsigned long p = (addr - arenas[i]) / PAGE;
+		if (addr >= arenas[i] && p < PAGES)
+			return !pages[i][p].anonymous && !copy(addr, &byte, false);
+	}
+	return false;
+}
+
 static bool write_to(unsigned long addr)
 {
+	if (is_beyond(addr))
+		return false;
 	fresh = fresh % 250 + 1;
 	return copy(addr, &fresh, true);
 }
@@ -101,10 +117,10 @@ static const char *file_of(unsigned long inode, const char *name)
 	return inode == disk_inode ? "disk" : inode == memory_inode ? "mem" : "other";
 }
 
-/* Locks are told apart from mappings; soft-dirty and guarded are said of all that is one mapping. */
+/* Locks, and what is accounted for, are told apart from mappings; soft-dirty and guarded are said of all that is one mapping. */
 static bool told_of(const char *flag)
 {
-	static const char left_out[][3] = { "lo", "lf", "sd", "gu" };
+	static const char left_out[][3] = { "lo", "lf", "ac", "sd", "gu" };
 	for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
 		if (strncmp(flag, left_out[i], 2) == 0)
 			return false;
@@ -130,6 +146,7 @@ static bool smaps_line(char *line, struct page *now, unsigned long *from, unsign
 			 inode ? (first - arenas[0] - offset) & 0xffffffffff : 0);
 	} else if (strncmp(line, "VmFlags:", 8) == 0) {
 		now->lock = strstr(line, " lo") ? 'L' : '.';
+		now->accounted = strstr(line, " ac") ? 'A' : '.';
 		size_t n = strlen(now->kind);
 		for (char *flag = line + 9; flag[0] && flag[1]; flag += 3)
 			if (told_of(flag) && n + 4 < sizeof now->kind)
@@ -144,7 +161,7 @@ static void read_mappings(void)
 	static char text[1 << 17];
 	for (int i = 0; i < ARENAS; i++)
 		for (unsigned long p = 0; p < PAGES; p++)
-			pages[i][p] = (struct page){ .prot = '.', .lock = '.' };
+			pages[i][p] = (struct page){ .prot = '.', .lock = '.', .accounted = '.' };
 	int fd = open("/proc/self/smaps", O_RDONLY);
 	NEED(fd >= 0);
 	struct page now = { 0 };
@@ -167,23 +184,25 @@ static void read_mappings(void)
 
 static void mappings(void)
 {
-	char prot[ARENAS * PAGES + 2] = "", locks[ARENAS * PAGES + 2] = "";
+	char prot[ARENAS * PAGES + 2] = "", locks[ARENAS * PAGES + 2] = "", accounts[ARENAS * PAGES + 2] = "";
 	size_t n = 0;
 	read_mappings();
 	for (int i = 0; i < ARENAS; i++) {
 		for (unsigned long p = 0, q; p < PAGES; p = q) {
 			for (q = p; q < PAGES && strcmp(pages[i][p].kind, pages[i][q].kind) == 0; q++) {
 				prot[n] = pages[i][q].prot;
+				accounts[n] = pages[i][q].accounted;
 				locks[n++] = pages[i][q].lock;
 			}
 			if (pages[i][p].kind[0])
 				say("M %c+%lx %lx %s", 'a' + i, p, q - p, pages[i][p].kind);
 		}
-		prot[n] = locks[n] = ' ';
+		prot[n] = locks[n] = accounts[n] = ' ';
 		n++;
 	}
 	say("P %.*s", (int)n, prot);
 	say("K %.*s", (int)n, locks);
+	say("A %.*s", (int)n, accounts);
 }
 
 static void look(void)
@@ -202,7 +221,7 @@ static void look(void)
 		}
 	}
 	say("B %s", bytes);
-	say("R %s", there);
+	say("%c %s", is_child ? 'C' : 'R', there);
 	say("L %s", busy);
 }
 
@@ -379,19 +398,18 @@ static void handles(int sig)
 /* The lines from `i` on, up to `join` in a child, which ends there; where the next one is. */
 static void carry_out(size_t i)
 {
-	bool child = false;
 	for (; i < count; i++) {
 		char *line = lines[i];
 		if (strcmp(line, "join") == 0) {
-			if (child)
+			if (is_child)
 				break;
 			continue;
 		}
 		if (strcmp(line, "fork") == 0) {
 			pid_t pid = fork();
 			NEED(pid >= 0);
-			child = pid == 0;
-			if (child) {
+			if (pid == 0) {
+				is_child = true;
 				say("- fork");
 				alarm(10);
 				mappings();
@@ -413,7 +431,7 @@ static void carry_out(size_t i)
 	}
 	mappings();
 	look();
-	if (child)
+	if (is_child)
 		_exit(0);
 }
 

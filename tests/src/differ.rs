@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::rows::{self, Account, Pin, Row, Share, User};
+use crate::rows::{self, Account, Intercept, Pin, Row, Share, User};
 use crate::sequence::{self, Limit};
 use crate::{build, child, number};
 
@@ -68,8 +68,8 @@ impl Runner {
     pub fn difference(&self, sequence: &[String], row: Row) -> Option<String> {
         let plain = self.run(sequence, row.user, None).ok()?;
         let other = self.run(sequence, row.user, Some(row)).ok()?;
-        let (plain, mut other) = (compared(&plain, row), compared(&other, row));
-        let plain = comparable(&plain, &mut other, row);
+        let end = self.end(sequence, row, (&plain, &other));
+        let (plain, other) = (compared(&plain, row, end), compared(&other, row, end));
         let mut pairs = plain.iter().zip(&other);
         let at = pairs.position(|(was, is)| was != is);
         let at =
@@ -79,9 +79,26 @@ impl Runner {
         Some(format!(
             "after `{}`\nplain {}\nshim  {}",
             call.map_or("", |c| c.as_str()),
-            of(plain),
+            of(&plain),
             of(&other)
         ))
+    }
+
+    /// Returns from which call on nothing can be compared: an mremap that is EFAULT, since it is of several
+    /// mappings. What is populated at once is one where what is touched later is not, or several where the
+    /// kernel says so of MAP_POPULATE, too; and what we lock again becomes one where MREMAP_DONTUNMAP has taken
+    /// a lock of the program's from a part.
+    fn end(&self, sequence: &[String], row: Row, said: (&[String], &[String])) -> Option<usize> {
+        let populates = row.pin == Pin::Populate;
+        let joined = populates || !locks_nothing(row) && takes_locks(sequence);
+        let first = refused(said.0).filter(|_| joined);
+        let divided =
+            refused(said.1).filter(|at| populates && first.is_none_or(|first| at < &first));
+        let by_kernel = |at: &usize| {
+            let populated = self.run(&sequence::populated(sequence), row.user, None);
+            populated.is_ok_and(|said| refused(&said) == Some(*at))
+        };
+        divided.filter(by_kernel).or(first)
     }
 
     /// Shortens what differs, and differs a second time.
@@ -117,43 +134,84 @@ fn locks_nothing(row: Row) -> bool {
     row.pin == Pin::Off || row.pin == Pin::Auto && number("TESTS_SWAP").is_none() && !swaps()
 }
 
-/// Returns the lines that have to be the same in a row. Private memory that is a file's is listed as such, and
-/// what is populated is resident, and stays accounted for when it can't be written any more.
-fn compared(said: &[String], row: Row) -> Vec<&String> {
+/// Returns which call is the first mremap that is EFAULT.
+fn refused(said: &[String]) -> Option<usize> {
+    let at = said.iter().position(|line| line == "= mremap: EFAULT")?;
+    Some(calls(&said[..at]))
+}
+
+fn calls(said: &[String]) -> usize {
+    said.iter().filter(|line| line.starts_with('-')).count()
+}
+
+/// Returns the lines that have to be the same in a row, up to call number `end`. Private memory that is a file's
+/// is listed as such, and what is populated is resident, and stays accounted for when it can't be written any
+/// more.
+fn compared(said: &[String], row: Row, end: Option<usize>) -> Vec<&String> {
     let shared = row.share == Share::Always;
     let kept = |line: &&String| match line.chars().next() {
         Some('M' | 'R') => !shared && row.pin != Pin::Populate,
-        Some('K') => !shared && locks_nothing(row),
+        // What we lock may be one mapping with what lies beside it: it is accounted for as that is, and a
+        // child has what was only read of it.
+        Some('K' | 'A' | 'C') => !shared && locks_nothing(row),
         _ => true,
     };
-    said.iter().filter(kept).collect()
-}
-
-/// Leaves out what can't be the same: what is populated at once is one mapping more often than
-/// what is touched later, and mremap of several is EFAULT.
-fn comparable<'a>(plain: &'a [&'a String], other: &mut Vec<&String>, row: Row) -> &'a [&'a String] {
-    let divided = |line: &&String| line.as_str() == "= mremap: EFAULT";
-    match plain.iter().position(divided) {
-        Some(end) if row.pin == Pin::Populate => {
-            other.truncate(end);
-            &plain[..end]
-        }
-        _ => plain,
-    }
+    let mut call = 0;
+    let before = |line: &&String| {
+        call += usize::from(line.starts_with('-'));
+        end.is_none_or(|end| call < end)
+    };
+    said.iter().take_while(before).filter(kept).collect()
 }
 
 /// Returns whether a sequence can be the same in a row. Where RLIMIT_MEMLOCK binds, MCL_CURRENT counts
 /// the shim's memory, too. With REGALL_PIN=populate, what is resident at once does not fault where a
-/// userfaultfd watches, or what the program has only read is given back there; and beside a limit
-/// that binds, locks of the program's that an mremap moves are counted otherwise (docs/testing.md has
-/// the two sequences that are known).
+/// userfaultfd watches, or what the program has only read is given back there; and pages of a file's private
+/// mapping are copied: what becomes of the file later is not seen.
 pub fn fits(sequence: &[String], row: Row) -> bool {
-    let has = |call| sequence.iter().any(|line| line.contains(call));
     let current = ["mlockall 1", "mlockall 3", "mlockall 5", "mlockall 7"];
-    let binds = limit(row.user) == Limit::Binds;
-    let populates = row.pin == Pin::Populate && (binds || has("register"));
-    let locks_all = binds && current.into_iter().any(has);
+    let has = |calls: &[&str]| {
+        calls
+            .iter()
+            .any(|call| sequence.iter().any(|line| line.contains(call)))
+    };
+    let populates = row.pin == Pin::Populate && has(&["register", "punch", "truncate"]);
+    let locks_all = limit(row.user) == Limit::Binds && has(&current);
     !(populates || locks_all)
+}
+
+/// Returns whether a sequence that nobody has looked at may differ in a row. MREMAP_DONTUNMAP takes locks from
+/// all of the kernel's mapping, which may be another one where memory is populated at once. And a file's
+/// mapping is locked up to the file's end: in a child it stays two mappings to mremap, whatever is locked there.
+fn may_differ(sequence: &[String], row: Row) -> bool {
+    let forks = sequence.iter().any(|line| line == "fork");
+    let populates = row.pin == Pin::Populate && takes_locks(sequence);
+    populates || !locks_nothing(row) && forks && sequence.iter().any(|line| is_beyond(line))
+}
+
+/// Returns a number of a call's, if it is that call.
+fn number_of(line: &str, call: &str, nth: usize) -> Option<u64> {
+    let mut words = line.trim_start_matches("handler ").split(' ');
+    let word = words.next().filter(|word| *word == call);
+    let word = word.and_then(|_| words.nth(nth))?;
+    u64::from_str_radix(word, 16).ok()
+}
+
+/// Returns whether there may be locks of the program's that MREMAP_DONTUNMAP takes.
+fn takes_locks(sequence: &[String]) -> bool {
+    const DONTUNMAP: u64 = 4;
+    const LOCKED: u64 = 0x2000;
+    let has =
+        |line: &str, call, flag| number_of(line, call, 3).is_some_and(|flags| flags & flag != 0);
+    let leaves = |line: &String| has(line, "mremap", DONTUNMAP);
+    let locks = |line: &String| line.contains("mlock") || has(line, "mmap", LOCKED);
+    sequence.iter().any(leaves) && sequence.iter().any(locks)
+}
+
+/// Returns whether a call maps a file beyond its end.
+fn is_beyond(line: &str) -> bool {
+    let of = |nth| number_of(line, "mmap", nth).unwrap_or(0);
+    of(4) != 0 && of(1) + of(5) > sequence::FILE_PAGES * sequence::PAGE
 }
 
 fn limit(user: User) -> Limit {
@@ -163,9 +221,19 @@ fn limit(user: User) -> Limit {
     }
 }
 
+/// Returns all rows, and those of shared memory once more where it is shared: calls are patched.
+pub fn rows() -> Vec<Row> {
+    let mut all = rows::all();
+    let shared = all.iter().filter(|row| row.share == Share::Always);
+    let intercept = Intercept::Patch;
+    let patched: Vec<_> = shared.map(|row| Row { intercept, ..*row }).collect();
+    all.extend(patched.into_iter().filter(|row| !rows::all().contains(row)));
+    all
+}
+
 /// Returns the rows of a seed: the defaults, and two of all.
 fn rows_of(seed: u64) -> [Row; 3] {
-    let all = rows::all();
+    let all = rows();
     let nth = |n: u64| all[(n % all.len() as u64) as usize];
     [rows::DEFAULT, nth(seed), nth(seed / 16 + 7 * seed + 5)]
 }
@@ -180,7 +248,7 @@ fn search(first: u64, most: u64, until: Option<Instant>) -> (u64, Vec<Find>) {
         }
         for row in rows_of(seed) {
             let sequence = sequence::draw(seed, limit(row.user));
-            if !fits(&sequence, row) {
+            if !fits(&sequence, row) || may_differ(&sequence, row) {
                 continue;
             }
             if let Some(find) = runner.find(&sequence, row) {

@@ -1,8 +1,10 @@
 //! Sequences of memory calls for c-tests/differ.c: drawn from a seed, made shorter, written as C.
 
-const PAGE: u64 = 4096;
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
 const PAGES: u64 = 48;
-const FILE_PAGES: u64 = 16;
+/// Pages of a file.
+pub const FILE_PAGES: u64 = 16;
 
 /// Numbers that look random and are the same for the same seed.
 #[derive(Debug)]
@@ -357,6 +359,23 @@ impl Generator {
             _ => format!("limit 1 {:x}", 1 << 16),
         }
     }
+}
+
+/// Returns the sequence with all that it maps populated at once (MAP_POPULATE).
+pub fn populated(lines: &[String]) -> Vec<String> {
+    let populate = |line: &String| {
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        let at = words
+            .iter()
+            .position(|word| word == "mmap")
+            .map(|at| at + 4);
+        if let Some(word) = at.and_then(|at| words.get_mut(at)) {
+            let flags = u64::from_str_radix(word, 16).unwrap_or(0);
+            *word = format!("{:x}", flags | 0x8000);
+        }
+        words.join(" ")
+    };
+    lines.iter().map(populate).collect()
 }
 
 /// Returns the shortest sequence that is found from this one and for which `differs` still holds:
