@@ -304,9 +304,11 @@ impl Move {
     }
 }
 
-/// Returns whether the ledger knows all of `source` as one mapping.
+/// Returns whether the ledger knows all of `source` as one mapping, none of which a userfaultfd may watch: that
+/// the kernel refuses to move, when it has moved what lies before it.
 fn is_one(state: &State, source: PageRange) -> bool {
     let first = state.ledger.get(source.start());
+    let first = first.filter(|entry| !entry.attr.flags.has(Flags::KEEP_LAZY));
     first.is_some_and(|entry| entry.range.end() >= source.end())
 }
 
