@@ -12,6 +12,7 @@ use crate::track::{failed, lock, resync, seals, State};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::vocab::Kind;
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 const HOW: u64 = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
@@ -44,6 +45,7 @@ pub fn move_each(
             return Some(NOMEM);
         };
         let next = next_part(&guard, rest);
+        let segment = is_segment(&guard, rest);
         drop(guard);
         let first = from == source.start();
         let Some(part) = next else {
@@ -52,7 +54,8 @@ pub fn move_each(
         if part == source {
             return None;
         }
-        if first && part.start() != source.start() {
+        // (A System V segment is moved only by itself: vma_multi_allowed.)
+        if first && part.start() != source.start() || segment {
             return Some(FAULT);
         }
         let there = target.start() + (part.start() - source.start());
@@ -88,6 +91,12 @@ fn next_part(state: &State, range: PageRange) -> Option<PageRange> {
         Some(file) => part.before(file.range.start()),
         None => Some(part),
     }
+}
+
+/// Returns whether what is mapped first in `range` is a System V segment's.
+fn is_segment(state: &State, range: PageRange) -> bool {
+    let next = state.ledger.next_from(range.start());
+    next.is_some_and(|entry| entry.range.start() < range.end() && entry.attr.kind == Kind::Shm)
 }
 
 /// The first release whose mremap does so.
