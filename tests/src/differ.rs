@@ -185,7 +185,10 @@ pub fn fits(sequence: &[String], row: Row) -> bool {
 /// mapping is locked up to the file's end: in a child it stays two mappings to mremap, whatever is locked there.
 fn may_differ(sequence: &[String], row: Row) -> bool {
     let forks = sequence.iter().any(|line| line == "fork");
-    let populates = row.pin == Pin::Populate && takes_locks(sequence);
+    // (RLIMIT_DATA may refuse the second of two mappings, and not one.)
+    let limits = sequence.iter().any(|line| line.starts_with("limit 1"));
+    let leaves = limits && sequence.iter().any(|line| leaves_memory(line));
+    let populates = row.pin == Pin::Populate && (leaves || takes_locks(sequence));
     populates || !locks_nothing(row) && forks && sequence.iter().any(|line| is_beyond(line))
 }
 
@@ -197,15 +200,21 @@ fn number_of(line: &str, call: &str, nth: usize) -> Option<u64> {
     u64::from_str_radix(word, 16).ok()
 }
 
+/// Returns whether a call has flags, which it takes as its fourth argument.
+fn has_flag(line: &str, call: &str, flag: u64) -> bool {
+    number_of(line, call, 3).is_some_and(|flags| flags & flag != 0)
+}
+
+/// Returns whether a call is an mremap with MREMAP_DONTUNMAP.
+fn leaves_memory(line: &str) -> bool {
+    has_flag(line, "mremap", 4)
+}
+
 /// Returns whether there may be locks of the program's that MREMAP_DONTUNMAP takes.
 fn takes_locks(sequence: &[String]) -> bool {
-    const DONTUNMAP: u64 = 4;
     const LOCKED: u64 = 0x2000;
-    let has =
-        |line: &str, call, flag| number_of(line, call, 3).is_some_and(|flags| flags & flag != 0);
-    let leaves = |line: &String| has(line, "mremap", DONTUNMAP);
-    let locks = |line: &String| line.contains("mlock") || has(line, "mmap", LOCKED);
-    sequence.iter().any(leaves) && sequence.iter().any(locks)
+    let locks = |line: &String| line.contains("mlock") || has_flag(line, "mmap", LOCKED);
+    sequence.iter().any(|line| leaves_memory(line)) && sequence.iter().any(locks)
 }
 
 /// Returns whether a call maps a file beyond its end.
