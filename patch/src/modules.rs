@@ -3,7 +3,8 @@
 use regall_directory::addr::PageRange;
 use regall_directory::maps::{each_line, Line};
 use regall_directory::vocab::Prot;
-use regall_sys::{mappings::Text, Result};
+use regall_sys::mappings::{List, Mapping, Text, Wanted};
+use regall_sys::Result;
 
 /// Bytes of buffer to read the list with. A line longer than that (a path of that length) is
 /// skipped.
@@ -147,10 +148,29 @@ pub fn is_libc(path: &[u8]) -> bool {
     stems.iter().any(|stem| name.starts_with(stem))
 }
 
-/// Calls `each` with every line of /proc/self/maps until it says false.
-pub fn lines(buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
+/// Calls `each` with every mapping but the kernel's own, in their order, until it says false. Before
+/// Linux 6.11 from the list as text.
+pub fn lines(buffer: &mut [u8], mut each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
+    let asked = List::open()?.each_from(0, Wanted::Any, buffer, |mapping| {
+        line_of(mapping).is_some_and(|line| each(&line))
+    });
+    if asked? {
+        return Ok(());
+    }
     let mut text = Text::open()?;
     each_line(buffer, |room| text.read(room), each)
+}
+
+fn line_of<'n>(mapping: &Mapping<'n>) -> Option<Line<'n>> {
+    Some(Line {
+        range: PageRange::new(mapping.start, mapping.end)?,
+        prot: Prot::from_call(mapping.prot as u64, mapping.shared),
+        offset: mapping.offset,
+        dev_major: mapping.device.0,
+        dev_minor: mapping.device.1,
+        inode: mapping.inode,
+        name: mapping.name,
+    })
 }
 
 /// Calls `each` with every group until it says false.

@@ -2,6 +2,7 @@
 
 use crate::sys::mappings::{List, Mapping, Text, Wanted};
 use crate::sys::{shm_bytes, Result};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::maps::{each_line, Line};
 use regall_directory::vocab::Prot;
@@ -26,9 +27,46 @@ impl Mappings {
     ///
     /// # Errors
     /// read(2)'s.
-    pub fn each(&self, buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
-        let mut text = Text::open()?;
-        each_line(buffer, |room| text.read(room), each)
+    pub fn each(&self, buffer: &mut [u8], mut each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
+        // (The kernel is not asked for its own.)
+        let kernels = KERNELS.load(Relaxed);
+        if kernels == 0 {
+            return self.each_by_text(buffer, each);
+        }
+        let (mut goes_on, mut listed) = (true, false);
+        self.each_from(0, Wanted::Any, buffer, |line| {
+            listed |= line.range.start() >= KERNEL;
+            goes_on = each(line);
+            goes_on
+        })?;
+        if let Some(line) = kernels_line(kernels).filter(|_| goes_on && !listed) {
+            each(&line);
+        }
+        Ok(())
+    }
+
+    /// As [`Mappings::each`], from the list as text.
+    fn each_by_text(
+        &self,
+        buffer: &mut [u8],
+        mut each: impl FnMut(&Line<'_>) -> bool,
+    ) -> Result<()> {
+        let (mut text, mut kernels, mut goes_on) = (Text::open()?, KNOWN, true);
+        each_line(
+            buffer,
+            |room| text.read(room),
+            |line| {
+                if line.range.start() >= KERNEL {
+                    kernels = line.range.start() | u64::from(line.prot.bits() & 7) | KNOWN;
+                }
+                goes_on = each(line);
+                goes_on
+            },
+        )?;
+        if goes_on {
+            KERNELS.store(kernels, Relaxed);
+        }
+        Ok(())
     }
 
     /// As [`Mappings::each`], of the mappings that end above `addr` and are `wanted`. That costs
@@ -44,19 +82,36 @@ impl Mappings {
         buffer: &mut [u8],
         mut each: impl FnMut(&Line<'_>) -> bool,
     ) -> Result<()> {
-        let mut from = addr;
-        loop {
-            let next = match self.0.query(from, wanted, buffer) {
-                Err(_) if from == addr => break,
-                next => next?.map(|next| next.mapping(buffer)),
-            };
-            match next.as_ref().and_then(line_of) {
-                Some(line) if each(&line) => from = line.range.end(),
-                _ => return Ok(()),
-            }
+        let asked = self.0.each_from(addr, wanted, buffer, |mapping| {
+            line_of(mapping).is_some_and(|line| each(&line))
+        });
+        match asked? {
+            true => Ok(()),
+            false => self.each_by_text(buffer, |line| line.range.end() <= addr || each(line)),
         }
-        self.each(buffer, |line| line.range.end() <= addr || each(line))
     }
+}
+
+/// Where the kernel's own addresses begin.
+const KERNEL: u64 = 1 << 63;
+/// What the kernel has mapped there for programs (the page \[vsyscall\], or nothing), and with which
+/// protection: it stays as it is. 0: the list was not read yet.
+static KERNELS: AtomicU64 = AtomicU64::new(0);
+/// In [`KERNELS`]: the list was read.
+const KNOWN: u64 = 1 << 11;
+
+/// Returns the last line of the list, if it is of the kernel's own page.
+fn kernels_line(kernels: u64) -> Option<Line<'static>> {
+    let at = kernels & !(PAGE - 1);
+    Some(Line {
+        range: PageRange::new(at, at + PAGE).filter(|_| at != 0)?,
+        prot: Prot::from_call(kernels & 7, false),
+        offset: 0,
+        dev_major: 0,
+        dev_minor: 0,
+        inode: 0,
+        name: b"[vsyscall]",
+    })
 }
 
 /// Calls `each` with every line of /proc/self/maps until it says false.

@@ -164,6 +164,32 @@ impl List {
     pub fn query(&self, addr: u64, wanted: Wanted, room: &mut [u8]) -> Result<Option<Query>> {
         self.0.ask(&mut |list| list.query(addr, wanted, room))
     }
+
+    /// Calls `each` with every mapping that is `wanted` and ends above `addr`, in their order, until it
+    /// says false. Names are put into `room`. Returns false if the kernel is not to be asked for one
+    /// mapping: then `each` was not called.
+    ///
+    /// # Errors
+    /// The kernel's, after it has answered once.
+    pub fn each_from(
+        &self,
+        addr: u64,
+        wanted: Wanted,
+        room: &mut [u8],
+        mut each: impl FnMut(&Mapping<'_>) -> bool,
+    ) -> Result<bool> {
+        let mut from = addr;
+        loop {
+            let next = match self.query(from, wanted, room) {
+                Err(_) if from == addr => return Ok(false),
+                next => next?.map(|next| next.mapping(room)),
+            };
+            match next {
+                Some(mapping) if each(&mapping) => from = mapping.end,
+                _ => return Ok(true),
+            }
+        }
+    }
 }
 
 impl Query {
