@@ -98,7 +98,7 @@ impl State {
 /// The first code at or behind `from` that has not `ours` in it, and where to go on behind it.
 fn next_code(from: u64, ours: u64, buffer: &mut [u8]) -> Option<(Job, u64)> {
     let mut found = None;
-    let listed = modules::lines(buffer, |line| {
+    let listed = modules::lines_from(from, buffer, |line| {
         let kernel = line.inode == 0 && line.name.starts_with(b"[v");
         let code = line.prot.executable() && line.prot.readable() && !kernel;
         if code && line.range.start() >= from && !line.range.contains(ours) {

@@ -150,15 +150,28 @@ pub fn is_libc(path: &[u8]) -> bool {
 
 /// Calls `each` with every mapping but the kernel's own, in their order, until it says false. Before
 /// Linux 6.11 from the list as text.
-pub fn lines(buffer: &mut [u8], mut each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
-    let asked = List::open()?.each_from(0, Wanted::Any, buffer, |mapping| {
+pub fn lines(buffer: &mut [u8], each: impl FnMut(&Line<'_>) -> bool) -> Result<()> {
+    lines_from(0, buffer, each)
+}
+
+/// As [`lines`], of the mappings that end above `addr`.
+pub fn lines_from(
+    addr: u64,
+    buffer: &mut [u8],
+    mut each: impl FnMut(&Line<'_>) -> bool,
+) -> Result<()> {
+    let rest = List::open()?.each_from(addr, Wanted::Any, buffer, |mapping| {
         line_of(mapping).is_some_and(|line| each(&line))
     });
-    if asked? {
+    let Some(from) = rest else {
         return Ok(());
-    }
+    };
     let mut text = Text::open()?;
-    each_line(buffer, |room| text.read(room), each)
+    each_line(
+        buffer,
+        |room| text.read(room),
+        |line| line.range.end() <= from || each(line),
+    )
 }
 
 fn line_of<'n>(mapping: &Mapping<'n>) -> Option<Line<'n>> {

@@ -213,7 +213,7 @@ pub(super) fn write_unprotected(at: u64, bytes: &[u8], in_use: Use) -> Result<()
 fn protection(pages: PageRange) -> Result<i32> {
     let mut buffer = [0u8; 1024];
     let mut found = None;
-    modules::lines(&mut buffer, |line| {
+    modules::lines_from(pages.start(), &mut buffer, |line| {
         if line.range.covers(pages) {
             found = Some(i32::from(line.prot.bits() & 7));
         }

@@ -82,12 +82,12 @@ impl Mappings {
         buffer: &mut [u8],
         mut each: impl FnMut(&Line<'_>) -> bool,
     ) -> Result<()> {
-        let asked = self.0.each_from(addr, wanted, buffer, |mapping| {
+        let rest = self.0.each_from(addr, wanted, buffer, |mapping| {
             line_of(mapping).is_some_and(|line| each(&line))
         });
-        match asked? {
-            true => Ok(()),
-            false => self.each_by_text(buffer, |line| line.range.end() <= addr || each(line)),
+        match rest {
+            None => Ok(()),
+            Some(from) => self.each_by_text(buffer, |line| line.range.end() <= from || each(line)),
         }
     }
 }
@@ -239,11 +239,19 @@ mod tests {
         // (Other tests' threads map memory meanwhile: a library stays.)
         let is_ours = |line: &Line<'_>| line.inode != 0 && line.name.starts_with(b"/");
         let (mut listed, mut asked) = (Vec::<Told>::new(), Vec::<Told>::new());
-        lines(&mut buffer, |line| {
+        let all = Mappings::open().unwrap();
+        all.each_by_text(&mut buffer, |line| {
             listed.extend(Some(told(line)).filter(|_| is_ours(line)));
             true
         })
         .unwrap();
+        let mut whole = Vec::<Told>::new();
+        lines(&mut buffer, |line| {
+            whole.extend(Some(told(line)).filter(|_| is_ours(line)));
+            true
+        })
+        .unwrap();
+        assert_eq!(whole, listed);
         assert!(listed.len() > 4);
         let (first, last) = (listed.first().unwrap().0, listed.last().unwrap().0);
         let all = PageRange::new(first.start(), last.end()).unwrap();
@@ -297,15 +305,19 @@ mod tests {
     #[test]
     fn the_kernels_own_addresses_are_listed() {
         let all = PageRange::new(0, !(PAGE - 1)).unwrap();
-        let (mut buffer, mut listed, mut asked) = ([0; BUFFER_BYTES], false, false);
+        let (mut buffer, mut listed, mut asked) = ([0; BUFFER_BYTES], Vec::new(), Vec::new());
         let is_there = |line: &Line<'_>| line.name == b"[vsyscall]";
-        lines(&mut buffer, |line| {
-            listed |= is_there(line);
-            true
-        })
-        .unwrap();
+        let by_text = Mappings::open().unwrap();
+        by_text
+            .each_by_text(&mut buffer, |line| {
+                listed.extend(Some(told(line)).filter(|_| is_there(line)));
+                true
+            })
+            .unwrap();
+        // (What was listed is remembered.)
+        assert_ne!(KERNELS.load(Relaxed), 0);
         in_range(all, &mut buffer, |line| {
-            asked |= is_there(line);
+            asked.extend(Some(told(line)).filter(|_| is_there(line)));
             true
         })
         .unwrap();

@@ -19,7 +19,7 @@ const FILE_BACKED: u64 = 0x20;
 
 /// struct procmap_query (linux/fs.h).
 #[repr(C)]
-#[derive(Default, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Query {
     size: u64,
     flags: u64,
@@ -80,6 +80,14 @@ impl Fd {
     /// # Errors
     /// ENOTTY: the kernel doesn't know the request.
     pub fn query(&self, addr: u64, wanted: Wanted, room: &mut [u8]) -> Result<Option<Query>> {
+        match self.query_named(addr, wanted, room) {
+            Err(Errno::NAMETOOLONG) => self.query_named(addr, wanted, &mut []),
+            asked => asked,
+        }
+    }
+
+    /// As [`Fd::query`]. ENAMETOOLONG: there is no room for the name.
+    fn query_named(&self, addr: u64, wanted: Wanted, room: &mut [u8]) -> Result<Option<Query>> {
         let mut query = Query {
             size: size_of::<Query>() as u64,
             flags: match wanted {
@@ -97,13 +105,7 @@ impl Fd {
             ..Query::default()
         };
         // SAFETY: a struct procmap_query, and as much room for a name as it says.
-        let mut asked = unsafe { self.ioctl(PROCMAP_QUERY, &raw mut query) };
-        if asked == Err(Errno::NAMETOOLONG) {
-            (query.name_size, query.name_addr) = (0, 0);
-            // SAFETY: the same without a name.
-            asked = unsafe { self.ioctl(PROCMAP_QUERY, &raw mut query) };
-        }
-        match asked {
+        match unsafe { self.ioctl(PROCMAP_QUERY, &raw mut query) } {
             Ok(_) => Ok(Some(query)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
@@ -166,36 +168,116 @@ impl List {
     }
 
     /// Calls `each` with every mapping that is `wanted` and ends above `addr`, in their order, until it
-    /// says false. Names are put into `room`. Returns false if the kernel is not to be asked for one
-    /// mapping: then `each` was not called.
-    ///
-    /// # Errors
-    /// The kernel's, after it has answered once.
+    /// says false. They are read some ahead, with their names in `room`. Returns from which address on
+    /// the kernel could not be asked for one mapping, which is to be read as text.
     pub fn each_from(
         &self,
         addr: u64,
         wanted: Wanted,
         room: &mut [u8],
         mut each: impl FnMut(&Mapping<'_>) -> bool,
-    ) -> Result<bool> {
-        let mut from = addr;
+    ) -> Option<u64> {
+        let (mut from, mut most) = (addr, 1);
         loop {
-            let next = match self.query(from, wanted, room) {
-                Err(_) if from == addr => return Ok(false),
-                next => next?.map(|next| next.mapping(room)),
-            };
-            match next {
-                Some(mapping) if each(&mapping) => from = mapping.end,
-                _ => return Ok(true),
+            let mut batch = Batch::new(from, wanted, most);
+            if self.0.ask(&mut |list| batch.fill(list, room)).is_err() {
+                return Some(from);
             }
+            for query in batch.found() {
+                if !each(&query.named(room)) {
+                    return None;
+                }
+            }
+            if batch.is_last {
+                return None;
+            }
+            (from, most) = (batch.next, (most * 2).min(BATCH));
         }
     }
 }
 
+/// Mappings that are read ahead at the most: the file is looked at before and after.
+const BATCH: usize = 16;
+
+/// Mappings that follow one another, as the kernel has said.
+struct Batch {
+    from: u64,
+    wanted: Wanted,
+    most: usize,
+    queries: [Query; BATCH],
+    count: usize,
+    /// Behind the last of them.
+    next: u64,
+    /// Whether there are no more.
+    is_last: bool,
+}
+
+impl Batch {
+    fn new(from: u64, wanted: Wanted, most: usize) -> Self {
+        Self {
+            from,
+            wanted,
+            most,
+            queries: [Query::default(); BATCH],
+            count: 0,
+            next: from,
+            is_last: false,
+        }
+    }
+
+    fn found(&self) -> &[Query] {
+        self.queries.get(..self.count).unwrap_or(&[])
+    }
+
+    /// Asks for them, from the first on. What fails behind that one is asked once more, as a first.
+    fn fill(&mut self, list: &Fd, room: &mut [u8]) -> Result<()> {
+        let mut used = 0;
+        (self.count, self.next, self.is_last) = (0, self.from, false);
+        let places = self.queries.iter_mut().take(self.most);
+        for place in places {
+            let rest = room.get_mut(used..).unwrap_or(&mut []);
+            let asked = match used {
+                0 => list.query(self.next, self.wanted, rest),
+                _ => list.query_named(self.next, self.wanted, rest),
+            };
+            match asked {
+                Ok(Some(query)) => {
+                    (self.next, *place) = (query.end, query);
+                    used += query.name_size as usize;
+                    self.count += 1;
+                }
+                Ok(None) if self.count == 0 => {
+                    // (A filter may say so, too.)
+                    let own = &raw const BATCH_IS as u64;
+                    let is_told = list.query(own, Wanted::Here, &mut [])?.is_some();
+                    self.is_last = true;
+                    return is_told.then_some(()).ok_or(Errno::NOENT);
+                }
+                Err(errno) if self.count == 0 => return Err(errno),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lies in a mapping.
+static BATCH_IS: u8 = 0;
+
 impl Query {
     /// Returns what the kernel has said, with the name that is in `room`.
     pub fn mapping<'n>(&self, room: &'n [u8]) -> Mapping<'n> {
-        let name = room.get(..self.name_size as usize).unwrap_or(&[]);
+        self.with_name(room.get(..self.name_size as usize).unwrap_or(&[]))
+    }
+
+    /// As [`Query::mapping`], with the name that is anywhere in `room`.
+    fn named<'n>(&self, room: &'n [u8]) -> Mapping<'n> {
+        let at = self.name_addr.wrapping_sub(room.as_ptr() as u64) as usize;
+        let end = at.wrapping_add(self.name_size as usize);
+        self.with_name(room.get(at..end).unwrap_or(&[]))
+    }
+
+    fn with_name<'n>(&self, name: &'n [u8]) -> Mapping<'n> {
         let has = |right| self.rights & right != 0;
         let right = |right, prot| if has(right) { prot } else { 0 };
         Mapping {
