@@ -118,6 +118,8 @@ macro_rules! programs {
 mod each;
 #[path = "programs/slow.rs"]
 mod slow;
+#[path = "programs/tables.rs"]
+mod tables;
 
 use each::watcher;
 
