@@ -78,7 +78,7 @@ impl Fd {
     /// list of mappings in /proc, with its name in `room`. `None`: there is none.
     ///
     /// # Errors
-    /// ENOTTY: the kernel doesn't know the request.
+    /// ENOTTY: the kernel doesn't know the request, or was not asked.
     pub fn query(&self, addr: u64, wanted: Wanted, room: &mut [u8]) -> Result<Option<Query>> {
         match self.query_named(addr, wanted, room) {
             Err(Errno::NAMETOOLONG) => self.query_named(addr, wanted, &mut []),
@@ -106,6 +106,8 @@ impl Fd {
         };
         // SAFETY: a struct procmap_query, and as much room for a name as it says.
         match unsafe { self.ioctl(PROCMAP_QUERY, &raw mut query) } {
+            // (A filter can have the call return 0 without making it.)
+            Ok(_) if query.end <= addr || query.end <= query.start => Err(Errno::NOTTY),
             Ok(_) => Ok(Some(query)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
@@ -197,7 +199,7 @@ impl List {
 }
 
 /// Mappings that are read ahead at the most: the file is looked at before and after.
-const BATCH: usize = 16;
+const BATCH: usize = 8;
 
 /// Mappings that follow one another, as the kernel has said.
 struct Batch {
@@ -236,6 +238,9 @@ impl Batch {
         let places = self.queries.iter_mut().take(self.most);
         for place in places {
             let rest = room.get_mut(used..).unwrap_or(&mut []);
+            if rest.is_empty() && self.count > 0 {
+                break;
+            }
             let asked = match used {
                 0 => list.query(self.next, self.wanted, rest),
                 _ => list.query_named(self.next, self.wanted, rest),

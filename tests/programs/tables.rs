@@ -18,7 +18,7 @@ const EXCEPTIONS: [&str; 8] = [
     "/task/",
     "\"/proc/self/status\"",
     "\"/proc/self/fdinfo/",
-    // The end of the process: its directory goes.
+    // The directory grows, and goes at the end of the process.
     "\"/proc/self/stat\"",
     "\"/dev/shm/regall-",
     // The list of mappings, where the kernel can't be asked for one (before Linux 6.11).
@@ -201,13 +201,4 @@ fn nothing_is_opened_beside_other_threads() {
     }
     let [.., lists] = counts;
     assert!(lists == 0 || !is_asked_for_one(), "{lists} of all mappings");
-}
-
-/// A directory that files may not be long enough for ends nobody (SIGXFSZ), and changes nothing.
-#[test]
-fn a_directory_grows_as_far_as_files_may() {
-    let mut limited = Command::new("prlimit");
-    limited.arg("--fsize=131072").arg(build::program("threads"));
-    Mode::Auto.apply(&mut limited);
-    child::run(&mut limited, TIMEOUT).must_succeed();
 }
