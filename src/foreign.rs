@@ -47,8 +47,8 @@ fn is_asked_for() -> bool {
         return false;
     };
     let mut search = Search::default();
-    let mut buffer = [0u8; 1024];
-    while let Ok(n @ 1..) = environment.read(&mut buffer) {
+    let (mut buffer, mut at) = ([0u8; 1024], 0);
+    while let Ok(n @ 1..) = environment.read_on(&mut at, &mut buffer) {
         let bytes = buffer.get(..n).unwrap_or(&[]);
         if bytes.iter().any(|byte| search.ends_at(*byte)) {
             return true;

@@ -92,8 +92,9 @@ impl Group<'_> {
 /// version 1's. The file may have any length.
 fn each_path(file: &CStr, mut f: impl FnMut(bool, &[u8])) {
     if let Ok(fd) = Fd::open(file, libc::O_RDONLY, 0) {
+        let mut at = 0;
         each_line(
-            |room| fd.read(room).unwrap_or(0),
+            |room| fd.read_on(&mut at, room).unwrap_or(0),
             |line| {
                 if let Some((v1, path)) = about_memory(line) {
                     f(v1, path);

@@ -83,8 +83,8 @@ fn look_up(major: u32, minor: u32) -> Mounted {
     let Ok(fd) = Fd::open(c"/proc/self/mountinfo", libc::O_RDONLY, 0) else {
         return Mounted::Unlisted;
     };
-    let mut buffer = [0u8; 4608];
-    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    let (mut buffer, mut at) = ([0u8; 4608], 0);
+    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read_on(&mut at, b));
     while let Some(line) = lines.next_line() {
         let line = match line {
             Ok(line) => line,

@@ -58,7 +58,7 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 pub fn stacks_are_too_small() -> bool {
     let mut page = [0u8; 4096];
     let program = Fd::open(c"/proc/self/exe", libc::O_RDONLY | libc::O_CLOEXEC, 0);
-    let Ok(len) = program.and_then(|fd| fd.read(&mut page)) else {
+    let Ok(len) = program.and_then(|fd| fd.read_on(&mut 0, &mut page)) else {
         return false;
     };
     let start = page.get(..len).unwrap_or(&[]);

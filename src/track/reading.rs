@@ -394,8 +394,8 @@ pub fn knows_populate() -> bool {
 fn special_in_smaps(start: u64) -> Option<Kind> {
     let _undisturbed = Undisturbed::new();
     let fd = Fd::open(c"/proc/self/smaps", libc::O_RDONLY, 0).ok()?;
-    let mut buffer = [0u8; 4608];
-    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read(b));
+    let (mut buffer, mut at) = ([0u8; 4608], 0);
+    let mut lines = Lines::new(&mut buffer, |b: &mut [u8]| fd.read_on(&mut at, b));
     let mut here = false;
     while let Some(line) = lines.next_line() {
         let line = match line {

@@ -144,8 +144,9 @@ impl Move {
             for range in ranges.iter().flatten() {
                 self.flight.claim(guard, *range);
             }
-            one = self.source.is_some_and(|source| is_one(guard, source));
-            let like = guard.at(frame.args[0]).filter(|_| one && share::any());
+            let whole = self.source.is_some_and(|source| is_whole(guard, source));
+            let like = guard.at(frame.args[0]).filter(|_| whole && share::any());
+            one = whole && !is_watched(guard, frame.args[0]);
             self.in_pieces = like
                 .filter(|a| !a.flags.has(Flags::APP_LOCKED))
                 .map(|a| a.prot);
@@ -304,12 +305,17 @@ impl Move {
     }
 }
 
-/// Returns whether the ledger knows all of `source` as one mapping, none of which a userfaultfd may watch: that
-/// the kernel refuses to move, when it has moved what lies before it.
-fn is_one(state: &State, source: PageRange) -> bool {
+/// Returns whether the ledger knows all of `source` as one mapping.
+fn is_whole(state: &State, source: PageRange) -> bool {
     let first = state.ledger.get(source.start());
-    let first = first.filter(|entry| !entry.attr.flags.has(Flags::KEEP_LAZY));
     first.is_some_and(|entry| entry.range.end() >= source.end())
+}
+
+/// Returns whether a userfaultfd may watch some of the mapping at `at`: that the kernel refuses to move, when it
+/// has moved what lies before it.
+fn is_watched(state: &State, at: u64) -> bool {
+    let there = state.at(at);
+    there.is_some_and(|attr| attr.flags.has(Flags::KEEP_LAZY))
 }
 
 /// Returns whether our pins may be in the way of an mremap, other than as there may be no more mappings.

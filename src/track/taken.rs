@@ -4,7 +4,7 @@ use super::aside::{AsideRoom, Part};
 use super::overtaken::settle_again;
 use super::reading::read;
 use super::state::State;
-use super::turns::lock_alone;
+use super::turns::lock_behind_locks;
 use super::work::{self, Finished};
 use super::{flight, lock, resync};
 use crate::base::claims::Claim;
@@ -332,15 +332,13 @@ fn restore_all(all: &[(Option<PageRange>, &Taken)]) {
 
 /// What is locked of `range`, where none of our pins is, the application has locked, as `locks` says: the
 /// kernel is asked of each of its mappings. (One of the ledger's may be several of them.) Who is locking memory
-/// there is waited for, and who comes meanwhile waits.
+/// there is waited for, once; who comes meanwhile waits.
 #[cold]
 #[inline(never)]
 pub fn find_locks(range: PageRange, locks: Flags) {
+    drop(lock_behind_locks(range));
     let mut rest = Some(range);
-    while let Some(range) = rest {
-        let Some(mut guard) = lock_alone(range) else {
-            return;
-        };
+    while let (Some(range), Some(mut guard)) = (rest, lock()) {
         if flight::is_being_locked(&guard, range) {
             // It was waited for in vain: what it has locked is not known, and locked as it was.
             guard.update(range, |_, a| match a.flags.has(Flags::APP_LOCKED) {

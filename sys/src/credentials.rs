@@ -214,15 +214,15 @@ fn hexadecimal(value: &[u8]) -> Option<u64> {
 }
 
 /// Calls `tell` for each line of a status file, cut to 384 bytes: that of the groups may be long.
-/// Errors of read(2): there may be more lines.
+/// Errors of pread(2): there may be more lines.
 pub fn each_line(file: &Fd, mut tell: impl FnMut(&[u8])) -> Result<()> {
     let (mut buffer, mut line, mut used) = ([0u8; 512], [0u8; LINE], 0);
+    let mut at = 0;
     loop {
-        let bytes = match file.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Err(Errno::INTR) => continue,
-            read => read?,
-        };
+        let bytes = file.read_on(&mut at, &mut buffer)?;
+        if bytes == 0 {
+            return Ok(());
+        }
         for byte in buffer.iter().take(bytes) {
             match (byte, line.get_mut(used)) {
                 (b'\n', _) => {

@@ -75,7 +75,22 @@ impl Fd {
         fd
     }
 
-    /// Reads into `buf`; 0 at the end.
+    /// Reads into `buf` what is at `at`, and moves that behind it; 0 at the end. Another thread may close this
+    /// number and put a pipe under it: that is ESPIPE, and neither loses its bytes nor is waited for.
+    pub fn read_on(&self, at: &mut u64, buf: &mut [u8]) -> Result<usize> {
+        loop {
+            match self.read_at(buf, *at) {
+                Err(Errno::INTR) => (),
+                read => {
+                    let n = read?;
+                    *at += n as u64;
+                    return Ok(n);
+                }
+            }
+        }
+    }
+
+    /// Reads into `buf` what comes next through a descriptor that is not a file's; 0 at the end.
     pub fn read(&self, buf: &mut [u8]) -> Result<usize> {
         loop {
             match call!(libc::SYS_read, self.0, buf.as_mut_ptr(), buf.len()) {
@@ -516,13 +531,13 @@ pub fn read_link<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
 /// Reads the whole of a small file; the bytes used of `buf`.
 pub fn read_small<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     let fd = Fd::open(path, libc::O_RDONLY, 0)?;
-    let mut used = 0;
+    let (mut used, mut at) = (0, 0);
     loop {
         let room = buf.get_mut(used..).unwrap_or(&mut []);
         if room.is_empty() {
             break;
         }
-        match fd.read(room)? {
+        match fd.read_on(&mut at, room)? {
             0 => break,
             n => used += n,
         }

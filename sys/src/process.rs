@@ -130,9 +130,12 @@ fn own_number(name: &[u8], radix: u32) -> Option<u64> {
     let mut buf = [0u8; 512];
     // How much of the name this line has so far; `None`: it is another one.
     let mut matched = Some(0);
-    let mut value = 0u64;
+    let (mut value, mut at) = (0u64, 0);
     loop {
-        let used = file.read(&mut buf).ok().filter(|used| *used > 0)?;
+        let used = file
+            .read_on(&mut at, &mut buf)
+            .ok()
+            .filter(|used| *used > 0)?;
         for &byte in buf.get(..used)? {
             matched = match matched {
                 Some(n) if n == name.len() => match char::from(byte).to_digit(radix) {

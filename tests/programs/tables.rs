@@ -20,7 +20,7 @@ const EXCEPTIONS: [&str; 8] = [
     "\"/proc/self/fdinfo/",
     // The directory grows, and goes at the end of the process.
     "\"/proc/self/stat\"",
-    "\"/dev/shm/regall-",
+    "/dev/shm/regall-",
     // The list of mappings, where the kernel can't be asked for one (before Linux 6.11).
     LIST,
 ];
