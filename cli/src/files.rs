@@ -46,16 +46,15 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -
 
 /// Whether [`write`] can be expected to succeed; nothing is written, and no pipe is waited for.
 pub fn can_write(path: &Path) -> io::Result<()> {
-    let target = Target::of(path)?;
-    if let Target::As(file) = &target {
-        takes_writes(file)?;
+    match Target::of(path)? {
+        Target::File(path) => {
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new("."));
+            Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+        }
+        Target::As(file) => takes_writes(file),
+        Target::Open(_) => Ok(()),
     }
-    if let Target::File(path) = target {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
-    }
-    Ok(())
 }
 
 /// How something is written.

@@ -174,7 +174,8 @@ pub fn lines_from(
     )
 }
 
-fn line_of<'n>(mapping: &Mapping<'n>) -> Option<Line<'n>> {
+/// Returns what the kernel has said as a line of its list.
+pub fn line_of<'n>(mapping: &Mapping<'n>) -> Option<Line<'n>> {
     Some(Line {
         range: PageRange::new(mapping.start, mapping.end)?,
         prot: Prot::from_call(mapping.prot as u64, mapping.shared),

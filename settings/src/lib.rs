@@ -34,7 +34,7 @@ macro_rules! words {
 /// Words for no.
 const NO: [&[u8]; 3] = [b"off", b"no", b"false"];
 
-/// What the value of REGALL says.
+/// Tells what the value of REGALL says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Switch {
     /// `1`.

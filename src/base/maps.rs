@@ -1,6 +1,7 @@
 //! The kernel's list of this process's mappings: line by line, or by address.
 
-use crate::sys::mappings::{List, Mapping, Text, Wanted};
+use crate::patch::modules::line_of;
+use crate::sys::mappings::{List, Text, Wanted};
 use crate::sys::{shm_bytes, Result};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
@@ -92,9 +93,9 @@ impl Mappings {
     }
 }
 
-/// Where the kernel's own addresses begin.
+/// The first of the kernel's own addresses.
 const KERNEL: u64 = 1 << 63;
-/// What the kernel has mapped there for programs (the page \[vsyscall\], or nothing), and with which
+/// Remembers what the kernel has mapped there for programs (the page \[vsyscall\], or nothing), and with which
 /// protection: it stays as it is. 0: the list was not read yet.
 static KERNELS: AtomicU64 = AtomicU64::new(0);
 /// In [`KERNELS`]: the list was read.
@@ -136,19 +137,6 @@ pub fn in_range(
         }),
         false => mappings.each_from(range.start(), Wanted::Any, buffer, meets),
     }
-}
-
-/// Returns what the kernel has said as a line of its list.
-fn line_of<'n>(mapping: &Mapping<'n>) -> Option<Line<'n>> {
-    Some(Line {
-        range: PageRange::new(mapping.start, mapping.end)?,
-        prot: Prot::from_call(mapping.prot as u64, mapping.shared),
-        offset: mapping.offset,
-        dev_major: mapping.device.0,
-        dev_minor: mapping.device.1,
-        inode: mapping.inode,
-        name: mapping.name,
-    })
 }
 
 /// The kernel's mapping that holds `addr`.

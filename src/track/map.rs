@@ -52,10 +52,15 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     }
     let file = description::file_of(frame);
     let behind = is_populated_behind(frame);
-    let made = made(frame, behind);
-    let mut value = real(&made);
+    if behind {
+        frame.args[3] &= !POPULATED;
+    }
+    let mut value = real(frame);
     if failed(value) && target.is_none() {
-        value = with_room(&made, value);
+        value = with_room(frame, value);
+    }
+    if behind {
+        frame.args[3] |= POPULATED;
     }
     if failed(value) {
         match target {
@@ -97,6 +102,8 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     value
 }
 
+const POPULATED: u64 = libc::MAP_POPULATE as u64;
+
 /// Returns whether an mmap is of private memory that is populated at once (MAP_POPULATE), and that we lock first:
 /// what is populated beside other memory that is locked, and is not locked itself, never becomes one mapping
 /// with that.
@@ -117,16 +124,6 @@ fn populate(range: PageRange) {
     if !entry.is_some_and(|entry| entry.range.end() >= range.end() && ours(entry.attr)) {
         let _ = sys::advise(range.start(), range.len(), libc::MADV_POPULATE_WRITE);
     }
-}
-
-/// Returns the mmap that is made for `frame`; `behind`: its memory is populated later.
-#[inline]
-fn made(frame: &Frame, behind: bool) -> Frame {
-    let mut made = *frame;
-    if behind {
-        made.args[3] &= !(libc::MAP_POPULATE as u64);
-    }
-    made
 }
 
 /// Takes what a fixed mapping is to replace out of the ledger and of the regions. The kernel may unmap

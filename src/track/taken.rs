@@ -4,7 +4,7 @@ use super::aside::{AsideRoom, Part};
 use super::overtaken::settle_again;
 use super::reading::read;
 use super::state::State;
-use super::turns::lock_behind_locks;
+use super::turns::wait_for_locks;
 use super::work::{self, Finished};
 use super::{flight, lock, resync};
 use crate::base::claims::Claim;
@@ -336,7 +336,7 @@ fn restore_all(all: &[(Option<PageRange>, &Taken)]) {
 #[cold]
 #[inline(never)]
 pub fn find_locks(range: PageRange, locks: Flags) {
-    drop(lock_behind_locks(range));
+    wait_for_locks(range);
     let mut rest = Some(range);
     while let (Some(range), Some(mut guard)) = (rest, lock()) {
         if flight::is_being_locked(&guard, range) {

@@ -127,20 +127,17 @@ pub fn lock_alone(range: PageRange) -> Option<Guard> {
     wait_for(&[Some(range)], true)
 }
 
-/// Takes the lock when no other call locks memory in `range` for the application; [`NAPS`] later in any
-/// case. Calls that move or unmap memory there are not waited for: they may be waiting here, too.
+/// Waits while another call locks memory in `range` for the application, [`NAPS`] times at most. Calls that
+/// move or unmap memory there are not waited for: they may be waiting here, too.
 #[cold]
 #[inline(never)]
-pub fn lock_behind_locks(range: PageRange) -> Option<Guard> {
+pub fn wait_for_locks(range: PageRange) {
     for nap in 0..NAPS {
-        let guard = lock()?;
-        if !flight::is_being_locked(&guard, range) {
-            return Some(guard);
+        if !lock().is_some_and(|guard| flight::is_being_locked(&guard, range)) {
+            return;
         }
-        drop(guard);
         pause(nap);
     }
-    lock()
 }
 
 /// Whose memory it may be that is to be pinned.

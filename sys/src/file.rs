@@ -531,18 +531,14 @@ pub fn read_link<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
 /// Reads the whole of a small file; the bytes used of `buf`.
 pub fn read_small<'a>(path: &CStr, buf: &'a mut [u8]) -> Result<&'a [u8]> {
     let fd = Fd::open(path, libc::O_RDONLY, 0)?;
-    let (mut used, mut at) = (0, 0);
+    let mut used = 0;
     loop {
-        let room = buf.get_mut(used..).unwrap_or(&mut []);
-        if room.is_empty() {
+        let room = buf.get_mut(used as usize..).unwrap_or(&mut []);
+        if room.is_empty() || fd.read_on(&mut used, room)? == 0 {
             break;
         }
-        match fd.read_on(&mut at, room)? {
-            0 => break,
-            n => used += n,
-        }
     }
-    Ok(buf.get(..used).unwrap_or(&[]))
+    Ok(buf.get(..used as usize).unwrap_or(&[]))
 }
 
 #[cfg(test)]

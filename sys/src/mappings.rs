@@ -186,7 +186,7 @@ impl List {
                 return Some(from);
             }
             for query in batch.found() {
-                if !each(&query.named(room)) {
+                if !each(&query.mapping(room)) {
                     return None;
                 }
             }
@@ -210,7 +210,7 @@ struct Batch {
     count: usize,
     /// Behind the last of them.
     next: u64,
-    /// Whether there are no more.
+    /// There are no more.
     is_last: bool,
 }
 
@@ -253,7 +253,7 @@ impl Batch {
                 }
                 Ok(None) if self.count == 0 => {
                     // (A filter may say so, too.)
-                    let own = &raw const BATCH_IS as u64;
+                    let own = &raw const OWN as u64;
                     let is_told = list.query(own, Wanted::Here, &mut [])?.is_some();
                     self.is_last = true;
                     return is_told.then_some(()).ok_or(Errno::NOENT);
@@ -266,23 +266,15 @@ impl Batch {
     }
 }
 
-/// Lies in a mapping.
-static BATCH_IS: u8 = 0;
+/// Lies in a mapping of ours.
+static OWN: u8 = 0;
 
 impl Query {
-    /// Returns what the kernel has said, with the name that is in `room`.
+    /// Returns what the kernel has said, with the name that it has put somewhere into `room`.
     pub fn mapping<'n>(&self, room: &'n [u8]) -> Mapping<'n> {
-        self.with_name(room.get(..self.name_size as usize).unwrap_or(&[]))
-    }
-
-    /// As [`Query::mapping`], with the name that is anywhere in `room`.
-    fn named<'n>(&self, room: &'n [u8]) -> Mapping<'n> {
         let at = self.name_addr.wrapping_sub(room.as_ptr() as u64) as usize;
         let end = at.wrapping_add(self.name_size as usize);
-        self.with_name(room.get(at..end).unwrap_or(&[]))
-    }
-
-    fn with_name<'n>(&self, name: &'n [u8]) -> Mapping<'n> {
+        let name = room.get(at..end).unwrap_or(&[]);
         let has = |right| self.rights & right != 0;
         let right = |right, prot| if has(right) { prot } else { 0 };
         Mapping {

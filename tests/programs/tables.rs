@@ -1,5 +1,4 @@
-//! What the shim opens beside other threads, where it may take a number that one of them wants: seen by
-//! strace.
+//! Descriptors that the shim opens beside other threads, one of which may want the number: seen by strace.
 
 use super::*;
 use std::collections::{HashMap, HashSet};

@@ -20,7 +20,7 @@ use anyhow::{bail, Context};
 use regall_documents::Check;
 
 use crate::files::{self, Whose};
-use crate::output::{complain, print_json, Output, FAILED};
+use crate::output::{complain, FAILED};
 use crate::run::waiting::waited;
 use crate::run::{self, only_submits, NOT_EXECUTABLE, NOT_FOUND};
 use crate::settings::{Missing, Settings, Variable};
@@ -253,59 +253,66 @@ fn read(paths: &[PathBuf], suppressions: &Suppressions, late: bool) -> anyhow::R
     Ok(findings::of(&images, suppressions, late))
 }
 
-/// Where the report goes.
-enum To<'a> {
+/// A report that is to be written.
+struct To<'a> {
+    place: Place<'a>,
+    json: bool,
+}
+
+/// Names where a report goes.
+enum Place<'a> {
     Stderr,
     Stdout,
     Descriptor(File),
-    File { path: &'a Path, json: bool },
+    File(&'a Path),
 }
 
 impl<'a> To<'a> {
     /// Makes sure that the report can be written: before the command runs, not after hours. What an
     /// earlier run has left in a file stays until there is a report.
     fn of(args: &'a Args) -> anyhow::Result<Self> {
-        if let Some(number) = args.json_fd {
-            let file = files::own(number).with_context(|| format!("--json-fd={number}"))?;
-            return Ok(Self::Descriptor(file));
-        }
-        let (path, json) = match (&args.json, &args.report) {
-            (Some(None), _) => return Ok(Self::Stdout),
-            (Some(Some(path)), _) => (path, true),
-            (None, Some(path)) => (path, path.extension().is_some_and(|e| e == "json")),
-            (None, None) => return Ok(Self::Stderr),
+        let file = args.report.as_deref();
+        let (place, json) = match (args.json_fd, &args.json, file) {
+            (Some(number), ..) => {
+                let file = files::own(number).with_context(|| format!("--json-fd={number}"))?;
+                (Place::Descriptor(file), true)
+            }
+            (None, Some(None), _) => (Place::Stdout, true),
+            (None, Some(Some(path)), _) => (Place::File(path), true),
+            (None, None, Some(path)) => {
+                let json = path.extension().is_some_and(|e| e == "json");
+                (Place::File(path), json)
+            }
+            (None, None, None) => (Place::Stderr, false),
         };
-        files::can_write(path).with_context(|| path.display().to_string())?;
-        Ok(Self::File { path, json })
+        if let Place::File(path) = place {
+            files::can_write(path).with_context(|| path.display().to_string())?;
+        }
+        Ok(Self { place, json })
     }
 
     fn report(&self, found: &Check, errors: bool) -> anyhow::Result<()> {
-        let json = |out: &mut dyn Write| {
-            let text = serde_json::to_string_pretty(found)? + "\n";
-            out.write_all(text.as_bytes())
+        let text = match self.json {
+            true => serde_json::to_string_pretty(found)? + "\n",
+            false => text::of(found, errors),
         };
-        let text = |out: &mut dyn Write| out.write_all(text::of(found, errors).as_bytes());
-        match self {
-            // Whoever has closed it does not want it.
-            Self::Stderr => {
-                let _ = text(&mut std::io::stderr());
+        let text = text.as_bytes();
+        let written = match &self.place {
+            Place::Stderr => {
+                let _ = std::io::stderr().write_all(text);
                 Ok(())
             }
-            Self::Stdout => Ok(print_json(found, &mut Output::new())?),
-            Self::Descriptor(file) => match json(&mut { file }) {
-                Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-                done => Ok(done?),
-            },
-            Self::File {
-                path,
-                json: is_json,
-            } => {
-                let written = match is_json {
-                    true => files::write(path, json),
-                    false => files::write(path, text),
-                };
-                written.with_context(|| path.display().to_string())
+            Place::Stdout => std::io::stdout().write_all(text),
+            Place::Descriptor(file) => { file }.write_all(text),
+            Place::File(path) => {
+                let written = files::write(path, |out| out.write_all(text));
+                return written.with_context(|| path.display().to_string());
             }
+        };
+        match written {
+            // Whoever has closed it does not want it.
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+            other => Ok(other?),
         }
     }
 }

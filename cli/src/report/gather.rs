@@ -21,8 +21,9 @@ use crate::files::{self, Whose};
 /// What makes a file's name of each process of a job.
 pub const PATTERN: &str = "%h.%p.json";
 
-/// The second names in documents of many processes.
-const LONG: [&str; 2] = ["merged", "counted"];
+/// The second name in what `--merge` writes, and in a job's report.
+const MERGED: &str = "merged";
+const COUNTED: &str = "counted";
 
 /// A process's statistics have some 3 KiB; merged ones have some 150 bytes for each process.
 const LONGEST: u64 = 1 << 20;
@@ -152,7 +153,7 @@ impl Gathered {
         let (opened, most) = self.open(file, whose)?;
         let text = contents(opened, most)?;
         let read = |e: serde_json::Error| unreadable(e.classify(), &text);
-        if second_name(&text).as_deref() == Some("counted") {
+        if is_second(COUNTED, &text) {
             if !matches!(whose, Whose::Named) || self.report.is_some() {
                 bail!(ALONE);
             }
@@ -160,7 +161,7 @@ impl Gathered {
             self.report = Some((file.into(), shown));
             return Ok(());
         }
-        if is_merged(&text) {
+        if is_second(MERGED, &text) {
             let told = serde_json::from_slice(&text).map_err(read)?;
             drop(text);
             return self.job.add_merged(told);
@@ -205,7 +206,7 @@ fn contents(file: File, most: u64) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut file = file.take(most.min(LONGEST + 1));
     file.read_to_end(&mut text)?;
-    if text.len() as u64 > LONGEST && second_name(&text).is_some_and(|n| LONG.contains(&&*n)) {
+    if text.len() as u64 > LONGEST && [MERGED, COUNTED].iter().any(|name| is_second(name, &text)) {
         file.set_limit(most.saturating_sub(LONGEST));
         file.read_to_end(&mut text)?;
         if text.len() as u64 > files::LONGEST {
@@ -215,17 +216,18 @@ fn contents(file: File, most: u64) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Whether it is what `--merge` writes: the second name in it says so.
-fn is_merged(text: &[u8]) -> bool {
-    second_name(text).as_deref() == Some("merged")
-}
-
-/// Returns the second name in a document of ours; the first one is `version`.
-fn second_name(text: &[u8]) -> Option<String> {
-    let begin = String::from_utf8_lossy(text.get(..128).unwrap_or(text));
-    let mut strings = begin.split('\u{22}').skip(1).step_by(2);
-    let first = strings.next()?;
-    (first == "version").then(|| strings.next().map(str::to_string))?
+/// Returns whether it is a document of ours whose second name is this one; the first is `version`.
+fn is_second(name: &str, text: &[u8]) -> bool {
+    let begin = text.get(..128).unwrap_or(text).iter();
+    let begin: Vec<u8> = begin
+        .copied()
+        .filter(|b| !b.is_ascii_whitespace())
+        .collect();
+    let rest = begin.strip_prefix(b"{\"version\":").unwrap_or_default();
+    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+    let second = format!(",\"{name}\":");
+    rest.get(digits..)
+        .is_some_and(|r| r.starts_with(second.as_bytes()))
 }
 
 /// What is wrong with a file that is no JSON, in words of ours.
