@@ -22,6 +22,8 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUIL
 PAGES ?= $(BUILT)/regall
 # With the crates of the source archive nothing is fetched.
 CARGO_FLAGS = --release --locked $(if $(wildcard vendor),--offline)
+# For the command, where speed is not worth minutes of a build.
+QUICK = --config profile.release.lto=false --config profile.release.codegen-units=16 --config 'profile.release.opt-level="s"'
 # How long each part of a run of the tests takes; .ci/run has begun the file, and says so.
 BEGIN_STAGES = test -n "$$TESTS_STAGES" || rm -f target/stages.tsv
 ROOT = $(DESTDIR)$(PREFIX)
@@ -39,7 +41,7 @@ INCLUDE = $(shell realpath -m --relative-to=$(LIBDIR)/cmake/regall $(PREFIX)/inc
 
 build:
 	cargo build $(CARGO_FLAGS) -p regall
-	cargo rustc $(CARGO_FLAGS) -p regall-cli --bin regall $(if $(STATIC),-- -Ctarget-feature=+crt-static)
+	cargo rustc $(CARGO_FLAGS) $(QUICK) -p regall-cli --bin regall $(if $(STATIC),-- -Ctarget-feature=+crt-static)
 
 # An unmodified MPI program with the shim on, looked at from outside all the while.
 run:
@@ -112,7 +114,7 @@ lint:
 	scripts/setup lint
 	cargo fmt --all --check
 	# As it is used, and then with all that is for tests, whose std the shim is beside.
-	cargo clippy --locked -- -D warnings
+	cargo clippy --locked -p regall -- -D warnings
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# No cycle among modules, and no import that ARCHITECTURE.md does not allow.
 	cargo test --locked -q -p regall-walls

@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include "rdma.h"
 
-enum { THREADS = 4, SLOTS = 24, MOST = 24 };
+enum { THREADS = 7, SLOTS = 24, MOST = 24 };
 
 static int seconds = 20;
 static struct ibv_context *ctx;

@@ -1,9 +1,10 @@
 //! Whether memory may change without a call that the shim sees. Then no region is lent: its pages
-//! may be others than those that are mapped when the next request comes.
+//! may be others than those that are mapped when the next request comes. And code is looked at anew
+//! each time.
 
-use super::mode;
+use super::{mode, phase};
 use crate::config::Intercept;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Kind};
 
@@ -31,13 +32,36 @@ pub fn memory(attr: Attr) {
 /// Returns why no region may be lent, as the counter of such requests. `None`: one may.
 #[inline]
 pub fn reason() -> Option<Counter> {
-    match mode::mode() {
-        _ if RING.load(Relaxed) => Some(Counter::UnlentRing),
-        // The dispatcher sees the calls of any code.
-        Intercept::Strict => None,
-        Intercept::Patch => CODE.load(Relaxed).then_some(Counter::UnlentCode),
-        Intercept::Symbols => Some(Counter::UnlentCode),
+    match RING.load(Relaxed) {
+        true => Some(Counter::UnlentRing),
+        false => calls().then_some(Counter::UnlentCode),
     }
+}
+
+/// Returns whether there may be calls that nobody sees.
+#[inline]
+pub fn calls() -> bool {
+    match mode::mode() {
+        // The dispatcher sees the calls of any code.
+        Intercept::Strict => false,
+        Intercept::Patch => CODE.load(Relaxed),
+        Intercept::Symbols => true,
+    }
+}
+
+/// How often code may have gone.
+static CODE_GONE: AtomicU32 = AtomicU32::new(0);
+
+/// Notes that code may be gone.
+pub fn code_gone() {
+    CODE_GONE.fetch_add(1, Relaxed);
+}
+
+/// Returns a number that is another one when code may have gone meanwhile, at the latest when the call
+/// returns that takes it away. `None`: nobody would see it.
+#[inline]
+pub fn code_there() -> Option<u32> {
+    (phase::tracking() && !calls()).then(|| CODE_GONE.load(Relaxed))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::arch::Frame;
 use crate::base::phase::{self, Phase};
-use crate::base::{counters, settings};
+use crate::base::{counters, settings, unseen};
 use crate::registrar::hca::pairs;
 use crate::sys::{self, file, lasting};
 use crate::{store, thread};
@@ -255,6 +255,7 @@ fn child(late: bool) -> Option<flight::Flight> {
         };
         start_anew(&mut guard);
     }
+    unseen::code_gone();
     phase::begin();
     let flight = open(Call::Fork);
     flight::made();

@@ -2,10 +2,11 @@
 //! takes ld.so's lock, and finds nothing from here if MPI has loaded libibverbs for
 //! itself alone (RTLD_LOCAL).
 
+use crate::base::unseen;
 use crate::memory;
 use crate::patch::find_in_library;
 use crate::sys::{self, Errno};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 macro_rules! functions {
     ($($name:ident),* $(,)?) => {
@@ -85,10 +86,12 @@ fn find_slowly(place: &Place) -> Option<usize> {
 }
 
 /// Where a function was found. The library may be unloaded and come back elsewhere
-/// (a plug-in that is closed and opened again): its first bytes are looked at each time.
+/// (a plug-in that is closed and opened again): its first bytes are looked at when code may have gone.
 struct Place {
     at: AtomicUsize,
     begins: [AtomicU64; 2],
+    /// [`unseen::code_there`] when they were looked at last.
+    looked: AtomicU32,
 }
 
 impl Place {
@@ -96,14 +99,25 @@ impl Place {
         Self {
             at: AtomicUsize::new(0),
             begins: [const { AtomicU64::new(0) }; 2],
+            looked: AtomicU32::new(u32::MAX),
         }
     }
 
     fn known(&self) -> Option<usize> {
         let at = Some(self.at.load(Acquire)).filter(|at| *at != 0)?;
+        let there = unseen::code_there();
+        if there == Some(self.looked.load(Relaxed)) {
+            return Some(at);
+        }
         let now = first_bytes(at)?;
         let then = [&self.begins[0], &self.begins[1]].map(|w| w.load(Relaxed));
-        (now == then).then_some(at)
+        if now != then {
+            return None;
+        }
+        if let Some(there) = there {
+            self.looked.store(there, Relaxed);
+        }
+        Some(at)
     }
 
     /// Whether it ever was; it may be there no more.
