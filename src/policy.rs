@@ -206,6 +206,24 @@ pub fn has_our_lock(attr: Attr) -> bool {
     attr.pin.held() && !attr.flags.has(Flags::APP_LOCKED)
 }
 
+/// Returns `attr` with the application's `locks`, and no others. What earlier ones have populated is
+/// locked on fault by us, where nothing is populated.
+pub fn with_locks(attr: Attr, locks: Flags, holding: Holding) -> Attr {
+    let flags = attr.flags.without(Flags::APP_LOCKS).with(locks);
+    let attr = Attr { flags, ..attr };
+    // Where nothing of ours is locked, the application's lock is all that there is.
+    let column = unlocked(attr, holding).filter(|_| excluded(attr).is_none());
+    let attr = Attr {
+        pin: column.unwrap_or(attr.pin),
+        ..attr
+    };
+    let lazy = locks == Flags::EMPTY && matches!(wanted(attr, holding, false), Want::OnFault);
+    match lazy && attr.pin.held() {
+        true => locked(attr),
+        false => attr,
+    }
+}
+
 /// `attr` of memory that was locked on fault.
 pub fn locked(attr: Attr) -> Attr {
     Attr {

@@ -9,7 +9,7 @@ use regall_tests::child::{self, Outcome};
 use regall_tests::coverage::Expected;
 use regall_tests::mode::Mode;
 use regall_tests::quiet::{Findings, Watcher};
-use regall_tests::rows::{self, User};
+use regall_tests::rows::{self, Account, Intercept, Pin, Row, Share, User};
 use regall_tests::{build, coverage, missing, procfs, quiet, skip, thorough};
 
 /// For a hang: with many mappings each look takes seconds, on a busy machine a minute.
@@ -154,6 +154,31 @@ mod lockall {
     #[test]
     fn off() {
         resident(Mode::Off);
+    }
+}
+
+/// Locks of the shim's are beside the program's own there.
+#[test]
+fn own_locks() {
+    let program = build::program("own_locks");
+    let account = Account::new(&program);
+    for user in [User::Root, User::MiB8] {
+        let run = |row| {
+            let command = account.command(&program, user, row);
+            child::run(&mut command.expect("the user"), TIMEOUT)
+        };
+        let plain = run(None);
+        plain.must_succeed();
+        for pin in [Pin::OnFault, Pin::Populate] {
+            let row = Row {
+                intercept: Intercept::Patch,
+                pin,
+                share: Share::Off,
+                user,
+            };
+            let problems = run(Some(row)).differences(&plain);
+            assert!(problems.is_empty(), "{row:?}: {problems:#?}");
+        }
     }
 }
 

@@ -37,7 +37,7 @@ static void *storm(void *arg)
 	volatile int access = ALL;
 	r.mr = ibv_reg_mr(pd, r.buf, BUFFER, access);
 	NEED(r.mr);
-	/* Every fourth stretch of the arena is this thread's. */
+	/* Every seventh stretch of the arena is this thread's. */
 	struct key keys[SLOTS] = { 0 };
 	char *here[SLOTS];
 	bool there[SLOTS] = { false };

@@ -17,7 +17,7 @@ mod vacancy;
 use crate::addr::PageRange;
 use crate::base::counters;
 use crate::layout::Header;
-use crate::vocab::Attr;
+use crate::vocab::{Attr, Flags};
 use core::ptr::NonNull;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -106,6 +106,9 @@ impl State {
 
     /// Nobody looks at locks here.
     pub fn unlocked(&mut self, _: PageRange) {}
+
+    /// Nor here.
+    pub fn set_locks(&mut self, _: PageRange, _: Flags) {}
 
     /// `range` is mapped from now on.
     pub fn insert(&mut self, range: PageRange, _: Attr) {

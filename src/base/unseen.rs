@@ -4,7 +4,7 @@
 
 use super::{mode, phase};
 use crate::config::Intercept;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use regall_directory::layout::Counter;
 use regall_directory::vocab::{Attr, Kind};
 
@@ -20,11 +20,14 @@ pub fn ring() {
 }
 
 /// Notes how memory that says `attr` can be accessed. A library's code that somebody has made
-/// writable to patch it (UCX, Open MPI and libfabric do) is searched as it is made executable.
+/// writable to patch it (UCX, Open MPI and libfabric do) is searched as it is made executable. What is
+/// shared may be written through another mapping, and what can't be read can't be searched.
 #[inline]
 pub fn memory(attr: Attr) {
     let library = matches!(attr.kind, Kind::File) && !attr.prot.shared();
-    if attr.prot.writable() && attr.prot.executable() && !library && !CODE.load(Relaxed) {
+    let open = attr.prot.writable() || attr.prot.shared();
+    let unseen = open && !library || !attr.prot.readable();
+    if attr.prot.executable() && unseen && attr.kind != Kind::Kernel && !CODE.load(Relaxed) {
         CODE.store(true, Relaxed);
     }
 }
@@ -49,19 +52,27 @@ pub fn calls() -> bool {
     }
 }
 
-/// How often code may have gone.
-static CODE_GONE: AtomicU32 = AtomicU32::new(0);
+/// Whether anybody asks what has gone.
+static ASKED: AtomicBool = AtomicBool::new(false);
+/// How often memory may have gone since.
+static GONE: AtomicU32 = AtomicU32::new(0);
 
-/// Notes that code may be gone.
-pub fn code_gone() {
-    CODE_GONE.fetch_add(1, Relaxed);
+/// Notes that a call has been made that may have taken memory away, whatever came of it.
+#[inline]
+pub fn memory_gone() {
+    if ASKED.load(Relaxed) {
+        GONE.fetch_add(1, Release);
+    }
 }
 
-/// Returns a number that is another one when code may have gone meanwhile, at the latest when the call
-/// returns that takes it away. `None`: nobody would see it.
+/// Returns a number that is another one as soon as a call is done that may have taken memory away.
+/// `None`: nobody would see such a call.
 #[inline]
-pub fn code_there() -> Option<u32> {
-    (phase::tracking() && !calls()).then(|| CODE_GONE.load(Relaxed))
+pub fn memory_there() -> Option<u32> {
+    if !ASKED.load(Relaxed) {
+        ASKED.store(true, SeqCst);
+    }
+    (phase::tracking() && !calls()).then(|| GONE.load(Acquire))
 }
 
 #[cfg(test)]
@@ -76,6 +87,8 @@ mod tests {
         for bits in [3, 5, 1] {
             of(bits, Kind::Anon);
         }
+        // [vsyscall].
+        of(4, Kind::Kernel);
         // A library that is patched.
         of(7, Kind::File);
         assert!(!CODE.load(Relaxed));

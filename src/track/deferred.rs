@@ -4,7 +4,6 @@
 use super::notes::{self, Left};
 use super::{flight, hiding, lock, resync, settling, subscribers, taken};
 use crate::atomic::{AtomicU64, Ordering::*};
-use crate::base::unseen;
 use crate::thread;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
@@ -28,7 +27,6 @@ pub fn gone(range: PageRange) {
     subscribers::memory_leaves(range);
     hiding::hide(range);
     taken::may_divide_segments();
-    unseen::code_gone();
     notes::gone(range);
     flight::look_again();
 }

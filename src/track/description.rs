@@ -1,6 +1,6 @@
 //! What a new mapping is: by its call, and if it is a file's, by the call's descriptor.
 
-use super::{future_flags, locks, reading};
+use super::{future_flags, program_locks, reading};
 use crate::arch::Frame;
 use crate::base::settings;
 use crate::glob;
@@ -66,7 +66,7 @@ pub fn describe(frame: &Frame, range: PageRange, before: Option<Stat>) -> New {
         facts = facts.with(Flags::GROWSDOWN).with(Flags::GROWABLE);
     }
     if set(libc::MAP_LOCKED) {
-        locks::note_application();
+        program_locks::note(range);
         facts = facts.with(Flags::APP_LOCKED);
     }
     if !set(libc::MAP_ANONYMOUS) {
@@ -136,7 +136,7 @@ fn by_list(
     };
     let (kind, mut facts) = (listed.attr.kind, listed.attr.flags);
     if kind == Kind::Special {
-        locks::note_application();
+        program_locks::note(range);
     }
     if kind == Kind::File && prot.shared() && !facts.has(Flags::CACHE) {
         // Whether there is room for it can't be asked.
@@ -173,7 +173,7 @@ fn by_descriptor(
         let memory = file::is_memory(fd);
         if prot.shared() && !memory && file.dev_major() == 0 && is_secret(fd) {
             // (It is locked from the start.)
-            locks::note_application();
+            program_locks::note(range);
             return (Kind::Special, facts);
         }
         if !prot.shared() && !prot.writable() {

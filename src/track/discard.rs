@@ -3,13 +3,12 @@
 //! pages.
 
 use super::flight::Flight;
-use super::locks;
 use super::settling::{repin, settle};
 use super::turns::{lock_for, wait_for_what_is_taken, Taken};
 use super::unpinning::{call_unpinned, let_go};
 use super::{
-    close, end, flight, guards, lock, notes, open, real, registering, resync, retracting,
-    subscribers, State, VIEW,
+    close, end, flight, guards, lock, notes, open, program_locks, real, registering, resync,
+    retracting, subscribers, State, VIEW,
 };
 use crate::arch::Frame;
 use crate::base::counters;
@@ -119,7 +118,7 @@ fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     subscribers::pages_replaced(range);
     let locked = unlocked && pin::locks();
     let advice = frame.args[2] as i32;
-    let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, advice);
+    let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, range, advice);
     let replaced = frame.nr == libc::SYS_madvise as u64 && replaces_pages(advice);
     if replaced {
         // Nothing of it is lent once the lock's holder has read this.
@@ -146,13 +145,17 @@ fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
 fn unlock_known(range: PageRange) -> bool {
     // What somebody is locking there does not count.
     flight::overrun(range);
+    if notes::are_locked(range) {
+        return false;
+    }
     let mut any = false;
     if let Some(rest) = unlock_indexed(range, &mut any) {
         // The index has a hole there, or is being changed: the kernel says what is mapped.
         each_mapping(rest, |part| {
             let rest = unlock_indexed(part, &mut any);
-            // If the application has never locked anything, what is locked is ours.
-            if let Some(rest) = rest.filter(|rest| !locks::of_application() && is_busy(*rest)) {
+            // If the application has never locked anything there, what is locked is ours.
+            let ours = |rest: &PageRange| !program_locks::may_be_in(*rest) && is_busy(*rest);
+            if let Some(rest) = rest.filter(ours) {
                 let _ = PinSet.deregister(rest);
                 any = true;
             }
@@ -174,7 +177,7 @@ fn unlock_indexed(range: PageRange, any: &mut bool) -> Option<PageRange> {
     while let Ok(Some(found)) = VIEW.lookup_now(rest.start()) {
         let attr = found.attr();
         // Locked already, though the index does not say so by now, it is ours, too.
-        let ours = match locks::of_application() {
+        let ours = match program_locks::may_be_in(range) {
             true => policy::has_our_lock(attr),
             false => policy::may_be_locked(attr, pin::holding()),
         };
@@ -188,10 +191,10 @@ fn unlock_indexed(range: PageRange, any: &mut bool) -> Option<PageRange> {
     Some(rest)
 }
 
-/// Returns whether advice may be given as MADV_DONTNEED_LOCKED, which needs nothing unlocked: nothing is
-/// locked by the application.
-fn can_drop(pins: Pins, advice: i32) -> bool {
-    let ours = pins.are_only_ours() || !locks::of_application();
+/// Returns whether advice on `range` may be given as MADV_DONTNEED_LOCKED, which needs nothing unlocked:
+/// nothing is locked by the application.
+fn can_drop(pins: Pins, range: PageRange, advice: i32) -> bool {
+    let ours = pins.are_only_ours() || !program_locks::may_be_in(range);
     ours && advice == libc::MADV_DONTNEED && knows_locked()
 }
 
@@ -207,7 +210,7 @@ fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> 
             }
             value
         }
-        _ if can_drop(pins, advice) => drop_locked(frame, range),
+        _ if can_drop(pins, range, advice) => drop_locked(frame, range),
         // Locked again, it could not be freed when memory is short: it is freed now.
         Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE && knows_locked() => {
             drop_locked(frame, range)

@@ -255,7 +255,7 @@ fn child(late: bool) -> Option<flight::Flight> {
         };
         start_anew(&mut guard);
     }
-    unseen::code_gone();
+    unseen::memory_gone();
     phase::begin();
     let flight = open(Call::Fork);
     flight::made();

@@ -16,6 +16,21 @@ static CHANGING: AtomicU32 = AtomicU32::new(0);
 /// After such a call the limit did bind its thread.
 static BOUND: AtomicBool = AtomicBool::new(false);
 
+/// Whether the application has locked a mapping that grows downwards, under a limit.
+static LEAVE_ROOM: AtomicBool = AtomicBool::new(false);
+
+/// The application has locked a mapping that grows downwards: nothing of ours takes from the limit what
+/// that may grow by.
+#[cold]
+pub fn leave_room() {
+    LEAVE_ROOM.store(true, Relaxed);
+}
+
+/// Returns whether the limit is the application's alone.
+pub fn leaves_room() -> bool {
+    LEAVE_ROOM.load(Relaxed) && limits::memlock().is_some()
+}
+
 /// Whether mappings that grow downwards stay unlocked. Called with the lock held.
 pub fn stay_unlocked() -> bool {
     CHANGING.load(SeqCst) != 0
@@ -37,6 +52,7 @@ pub fn may_stay(attr: Attr) -> bool {
 /// A child of fork has none of its parent's locks, nor of its calls.
 pub fn child() {
     LOCKED.store(false, Relaxed);
+    LEAVE_ROOM.store(false, Relaxed);
     CHANGING.store(0, Relaxed);
 }
 

@@ -5,20 +5,23 @@
 use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
-use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
+use super::taken::{all_are_locked, all_locks_changed, find_locks, lock_all_again};
 use super::turns::lock_for;
-use super::unpinning::let_go_of;
-use super::{close, end, failed, lock, open, real, State, APP_FUTURE, USER_END};
+use super::unpinning::{let_go, let_go_of};
+use super::{
+    close, end, failed, growing, lock, notes, open, program_locks, real, State, APP_FUTURE,
+    USER_END,
+};
 use crate::arch::Frame;
 use crate::base::{counters, settings};
 use crate::config::Pin;
 use crate::limits;
-use crate::policy::{self, Want};
+use crate::policy;
 use crate::registrar::pin::{self, PinSet};
 use crate::share;
 use crate::sys::Errno;
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
 use regall_directory::vocab::{Attr, Flags};
@@ -29,19 +32,6 @@ const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
 /// said of page cache, or memory is put in the place of other memory.
 fn counts() -> bool {
     settings::config().pin != Pin::Off || share::any() || share::on()
-}
-
-/// The application has locked memory, or was about to.
-static OF_APPLICATION: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether the application may have locked memory.
-pub fn of_application() -> bool {
-    OF_APPLICATION.load(Relaxed)
-}
-
-/// The application locks memory.
-pub fn note_application() {
-    OF_APPLICATION.store(true, Relaxed);
 }
 
 /// The pages that a lock of `len` bytes at `addr` is about: of no bytes within a page, that page.
@@ -64,32 +54,63 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
         };
     };
     let onfault = call == Call::Mlock2 && frame.args[2] & u64::from(libc::MLOCK_ONFAULT) != 0;
+    let mut locks = Flags::APP_LOCKED;
+    if onfault {
+        locks = locks.with(Flags::APP_ONFAULT);
+    }
     let flight = open(call);
-    note_application();
+    program_locks::note(range);
     claim(&flight, range);
     if let Some(errno) = pin::locks().then(|| refused(range)).flatten() {
         return -i64::from(errno.0);
     }
-    let no_memory = |value| value == NOMEM;
-    let value = headroom::retry(frame, real(frame), no_memory, Some(Charge::lock(range)));
-    // Within the limit it fails only where something is not mapped or can't be
-    // populated: what lies before a hole is locked all the same.
-    let bad_flags = value == -i64::from(Errno::INVAL.0);
-    let beyond = failed(value) && refused(range).is_some();
-    let locked = match bad_flags || beyond {
-        true => None,
-        false => up_to_hole(range),
-    };
-    if let Some(locked) = locked {
-        let mut flags = Flags::APP_LOCKED;
-        if onfault {
-            flags = flags.with(Flags::APP_ONFAULT);
-        }
-        mark(locked, |a| with(a, flags));
+    let mut value = real(frame);
+    if failed(value) && value != -i64::from(Errno::INVAL.0) && refused(range).is_none() {
+        value = lock_alone(frame, value, range, locks);
+    }
+    if !failed(value) {
+        set(range, locks);
+        leave_room(range);
     }
     settle(range);
     close(flight, range);
     value
+}
+
+/// Makes a lock again, once, that failed within the limit: our locks were in its way, or it was made
+/// for a part of `range`. With none of ours there the kernel says for which.
+#[cold]
+#[inline(never)]
+fn lock_alone(frame: &Frame, first: i64, range: PageRange, locks: Flags) -> i64 {
+    let mut value = first;
+    if pin::locks() {
+        headroom::make_room(Charge::lock(range));
+        let_go(range);
+        value = real(frame);
+    }
+    if failed(value) {
+        find_locks(range, locks);
+    }
+    value
+}
+
+/// The application has locked `range`. The kernel charges a mapping there that grows downwards for
+/// what it grows by, and beyond the limit that is SIGSEGV: our locks leave room for it.
+fn leave_room(range: PageRange) {
+    let grows = || {
+        let mut grows = false;
+        lock()?.ledger.for_each(range, |_, entry| {
+            grows |= entry.attr.flags.has(Flags::GROWSDOWN);
+            ControlFlow::Continue(())
+        });
+        grows.then_some(())
+    };
+    let all = PageRange::new(0, USER_END).filter(|_| pin::locks() && limits::memlock().is_some());
+    if let (Some(all), Some(())) = (all, grows()) {
+        growing::leave_room();
+        let_go(all);
+        settle(all);
+    }
 }
 
 /// Claims `range`: from here on nobody but this call pins or unpins anything there.
@@ -158,14 +179,13 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     let value = real(frame);
     // Done by the kernel up to a hole, if it failed. Our pins went with it and
     // come back.
-    let app = Flags::APP_LOCKS;
     let done = if failed(value) {
         up_to_hole(range)
     } else {
         Some(range)
     };
     if let Some(done) = done {
-        mark(done, |a| without(a, app));
+        set(done, Flags::EMPTY);
         repin(done);
         headroom::unlocked();
     }
@@ -182,8 +202,9 @@ pub fn munlock(frame: &mut Frame) -> i64 {
 pub fn mlockall(frame: &mut Frame) -> i64 {
     let flags = frame.args[0] as i32;
     let flight = open(Call::Mlockall);
-    note_application();
-    drop(lock_for(&[PageRange::new(0, USER_END)]));
+    let all = PageRange::new(0, USER_END);
+    all.into_iter().for_each(program_locks::note);
+    drop(lock_for(&[all]));
     let value = real(frame);
     if !failed(value) {
         let mut locked = Flags::APP_LOCKED;
@@ -197,7 +218,8 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
         };
         APP_FUTURE.store(u64::from(future), Relaxed);
         if flags & libc::MCL_CURRENT != 0 {
-            everywhere(locked, |a| with(a, locked));
+            everywhere(locked);
+            all.into_iter().for_each(leave_room);
         }
     }
     end(flight);
@@ -217,11 +239,10 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     let value = real(frame);
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
-        let app = Flags::APP_LOCKS;
         lock_all_again();
         let any = any || lock().is_none_or(|guard| is_any_locked(&guard));
         if let (true, Some(all)) = (any, all) {
-            everywhere(Flags::EMPTY, |a| without(a, app));
+            everywhere(Flags::EMPTY);
             repin(all);
             headroom::unlocked();
             settle(all);
@@ -262,56 +283,27 @@ fn unlock_huge(range: PageRange, which: impl Fn(Attr) -> bool) {
     }
 }
 
-/// `attr` with locks of the application's.
-fn with(attr: Attr, locks: Flags) -> Attr {
-    let flags = attr.flags.with(locks);
-    described(Attr { flags, ..attr })
-}
-
-/// `attr` without the application's locks. What they have populated we lock on fault, where nothing is
-/// populated.
-fn without(attr: Attr, app: Flags) -> Attr {
-    let flags = attr.flags.without(app);
-    let attr = described(Attr { flags, ..attr });
-    match policy::wanted(attr, pin::holding(), false) {
-        Want::OnFault if attr.pin.held() => Attr {
-            flags: flags.with(Flags::ONFAULT),
-            ..attr
-        },
-        _ => attr,
-    }
-}
-
-/// `attr` as it is where nothing of ours is locked: the application's lock is all that there is.
-fn described(attr: Attr) -> Attr {
-    let none = policy::unlocked(attr, pin::holding());
-    let column = none.filter(|_| policy::excluded(attr).is_none());
-    Attr {
-        pin: column.unwrap_or(attr.pin),
-        ..attr
-    }
-}
-
 /// The application has `locks` on everything from now on.
-fn everywhere(locks: Flags, mut f: impl FnMut(Attr) -> Attr) {
+fn everywhere(locks: Flags) {
     let Some(all) = PageRange::new(0, USER_END) else {
         return;
     };
     match lock() {
         Some(mut guard) => {
             all_locks_changed(locks);
-            guard.update(all, |_, a| f(a));
+            guard.set_locks(all, locks);
         }
         None => {
             all_locks_changed(locks);
-            super::notes::later(all);
+            notes::locked(all, locks);
         }
     }
 }
 
-fn mark(range: PageRange, mut f: impl FnMut(Attr) -> Attr) {
+/// The application has `locks` on `range` from now on, and no others.
+fn set(range: PageRange, locks: Flags) {
     match lock() {
-        Some(mut guard) => guard.update(range, |_, a| f(a)),
-        None => super::notes::later(range),
+        Some(mut guard) => guard.set_locks(range, locks),
+        None => notes::locked(range, locks),
     }
 }

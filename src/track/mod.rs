@@ -64,6 +64,7 @@ mod overtaken;
 mod owed;
 pub mod pieces;
 pub mod pinning;
+mod program_locks;
 pub mod progress;
 mod protect;
 pub mod reaching;

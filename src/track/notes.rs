@@ -9,7 +9,7 @@ use crate::atomic::{fence, AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use crate::base::counters;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
-use regall_directory::vocab::Attr;
+use regall_directory::vocab::{Attr, Flags};
 
 /// Behind the last address that user space can have.
 const EVERYTHING: u64 = 1 << 56;
@@ -34,6 +34,8 @@ enum What {
     Busy = 6,
     /// Our locks on the range are gone.
     Unlocked = 7,
+    /// The application has the locks in the note on the range, and no others.
+    Locked = 8,
     /// As changed; and what is registered there with adapters is about other memory.
     Spoiled = 5,
 }
@@ -128,6 +130,24 @@ pub fn unlocked(range: PageRange) {
     take(What::Unlocked, range, 0);
 }
 
+/// The application has `locks` on `range` from now on, and no others.
+#[cold]
+pub fn locked(range: PageRange, locks: Flags) {
+    take(What::Locked, range, locks.bits().into());
+}
+
+/// Returns whether it is noted that the application has locked some of `range`, and not yet written down.
+#[cold]
+pub fn are_locked(range: PageRange) -> bool {
+    let locked = |note: &Note| {
+        let range = note.range().and_then(|it| it.intersection(range));
+        note.what.load(Acquire) == What::Locked as u64
+            && note.attr.load(Relaxed) != 0
+            && range.is_some()
+    };
+    NOTED.iter().any(locked)
+}
+
 /// `range` has been mapped and is `attr`.
 pub fn mapped(range: PageRange, attr: Attr) {
     take(What::Mapped, range, attr.pack());
@@ -165,7 +185,8 @@ fn apply_slowly(state: &mut State) {
         };
         // Not before this: they may be another's until then.
         let what = note.what.load(Acquire);
-        let (range, attr) = (note.range(), Attr::unpack(note.attr.load(Relaxed)));
+        let word = note.attr.load(Relaxed);
+        let (range, attr) = (note.range(), Attr::unpack(word));
         let Some(range) = range else {
             continue;
         };
@@ -188,6 +209,8 @@ fn apply_slowly(state: &mut State) {
             state.hca.spoil(range);
         } else if what == What::Unlocked as u64 && becomes(What::Unpinned) {
             state.unlocked(range);
+        } else if what == What::Locked as u64 && becomes(What::Unpinned) {
+            state.set_locks(range, Flags::from_bits(word as u16));
         } else if let (true, Some(attr)) = (what == What::Mapped as u64, attr) {
             if becomes(What::Unpinned) {
                 state.insert(range, attr);

@@ -132,7 +132,7 @@ fn admit(state: &State, part: PageRange, want: Want, looked: bool) -> Admitted {
     match want {
         Want::Leave(column) => Admitted::No(column),
         _ if !looked && after > state.next_look => Admitted::Stale,
-        _ if after > state.budget => Admitted::Beyond,
+        _ if after > state.budget || growing::leaves_room() => Admitted::Beyond,
         _ => Admitted::Yes,
     }
 }

@@ -1,7 +1,7 @@
 //! The application's own calls, as the kernel gets them.
 
 use crate::arch::{self, Frame};
-use crate::base::counters;
+use crate::base::{counters, unseen};
 use crate::sys::{self, time};
 use crate::thread;
 use regall_directory::layout::Counter;
@@ -23,9 +23,21 @@ pub fn real(frame: &Frame) -> i64 {
         // handler says it changes.
         unsafe { sys::real(frame) }
     };
+    if takes_memory(frame) {
+        unseen::memory_gone();
+    }
     thread.real_value.set(value);
     thread.real_done.set(true);
     value
+}
+
+/// Returns whether a call may take memory away, and what is mapped there may be other memory then.
+fn takes_memory(frame: &Frame) -> bool {
+    match frame.nr as i64 {
+        libc::SYS_munmap | libc::SYS_mremap | libc::SYS_shmat | libc::SYS_shmdt => true,
+        libc::SYS_mmap => frame.args[3] & libc::MAP_FIXED as u64 != 0,
+        _ => false,
+    }
 }
 
 /// What registrars do since `start`, in ticks, is their time, and not the hooks'.

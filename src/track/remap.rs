@@ -46,12 +46,10 @@ pub fn mremap(frame: &mut Frame) -> i64 {
             return value;
         }
     }
-    if let Some(value) = seals::refused(Call::Mremap, frame, [source, target]) {
-        if let Some((source, target)) = several {
-            resync::range(source, true);
-            resync::range(target, true);
+    if several.is_none() {
+        if let Some(value) = seals::refused(Call::Mremap, frame, [source, target]) {
+            return value;
         }
-        return value;
     }
     if share::any() {
         if let Some(value) = backed::mremap(frame) {
@@ -103,9 +101,9 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     } else {
         let regions_stay = stayed != Stayed::No && value == old as i64;
         this.done(frame, value as u64, regions_stay);
-        if let Some(around) = this.around {
-            find_locks(around, Flags::EMPTY);
-        }
+    }
+    if let Some(around) = this.around {
+        find_locks(around, Flags::EMPTY);
     }
     // Our pins there have been let go of, whatever came of the call.
     this.around.into_iter().for_each(settle_read);

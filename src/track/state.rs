@@ -1,7 +1,7 @@
 //! Everything behind the ledger's lock: the ledger, its writer, and what they live in.
 
 use super::aside::{Aside, AsideRoom};
-use super::{aside, hiding, subscribers};
+use super::{aside, hiding, program_locks, subscribers};
 use crate::arena::Arena;
 use crate::base::claims::Claim;
 use crate::base::{counters, phase, unseen};
@@ -176,6 +176,9 @@ impl State {
     #[inline]
     pub fn insert_part(&mut self, range: PageRange, attr: Attr, origin: Option<Origin>) {
         unseen::memory(attr);
+        if attr.flags.has(Flags::APP_LOCKED) {
+            program_locks::note(range);
+        }
         loop {
             let generation = self.generation();
             let mut sink = Publish {
@@ -259,6 +262,12 @@ impl State {
     pub fn forget_aside(&mut self, claim: Claim) {
         self.aside().end(claim);
         self.adopt_own_memory();
+    }
+
+    /// The application has `locks` on `range` from now on, and no others.
+    pub fn set_locks(&mut self, range: PageRange, locks: Flags) {
+        let holding = pin::holding();
+        self.update(range, |_, a| policy::with_locks(a, locks, holding));
     }
 
     /// Rewrites what is said of the mapped parts of `range`.

@@ -3,7 +3,6 @@
 
 use super::real::real;
 use crate::arch::Frame;
-use crate::base::unseen;
 use crate::limits::Budget;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use regall_directory::addr::PageRange;
@@ -158,7 +157,6 @@ pub fn helpers() -> u64 {
 
 /// The code of `range` is gone.
 pub fn code_gone(range: PageRange) {
-    unseen::code_gone();
     tell(table().code_gone, range);
 }
 

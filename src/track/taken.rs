@@ -6,7 +6,7 @@ use super::reading::read;
 use super::state::State;
 use super::turns::wait_for_locks;
 use super::work::{self, Finished};
-use super::{flight, lock, resync};
+use super::{flight, lock, program_locks, resync};
 use crate::base::claims::Claim;
 use crate::base::maps::each_mapping;
 use crate::ledger::Entry;
@@ -336,6 +336,9 @@ fn restore_all(all: &[(Option<PageRange>, &Taken)]) {
 #[cold]
 #[inline(never)]
 pub fn find_locks(range: PageRange, locks: Flags) {
+    if locks != Flags::EMPTY {
+        program_locks::note(range);
+    }
     wait_for_locks(range);
     let mut rest = Some(range);
     while let (Some(range), Some(mut guard)) = (rest, lock()) {

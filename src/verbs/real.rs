@@ -86,11 +86,11 @@ fn find_slowly(place: &Place) -> Option<usize> {
 }
 
 /// Where a function was found. The library may be unloaded and come back elsewhere
-/// (a plug-in that is closed and opened again): its first bytes are looked at when code may have gone.
+/// (a plug-in that is closed and opened again): its first bytes are looked at when memory may have gone.
 struct Place {
     at: AtomicUsize,
     begins: [AtomicU64; 2],
-    /// [`unseen::code_there`] when they were looked at last.
+    /// [`unseen::memory_there`] when they were looked at last.
     looked: AtomicU32,
 }
 
@@ -105,8 +105,9 @@ impl Place {
 
     fn known(&self) -> Option<usize> {
         let at = Some(self.at.load(Acquire)).filter(|at| *at != 0)?;
-        let there = unseen::code_there();
-        if there == Some(self.looked.load(Relaxed)) {
+        let there = unseen::memory_there();
+        // (Another thread may have found it elsewhere, and looked there.)
+        if there == Some(self.looked.load(Acquire)) && self.at.load(Relaxed) == at {
             return Some(at);
         }
         let now = first_bytes(at)?;
@@ -115,7 +116,7 @@ impl Place {
             return None;
         }
         if let Some(there) = there {
-            self.looked.store(there, Relaxed);
+            self.looked.store(there, Release);
         }
         Some(at)
     }
