@@ -26,23 +26,6 @@ static void limited(rlim_t bytes)
 	NEED(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
 }
 
-/* The kernel counts what MREMAP_DONTUNMAP has left behind, and refuses a lock that would fit. */
-static void beyond_the_kernels_count(void)
-{
-	enum { MOVED = 64, MORE = 12 };
-	char *more = anon(MORE);
-	memset(more, 1, MORE * PAGE);
-	limited((MOVED + MORE) * PAGE);
-	char *from = anon(MOVED);
-	told("locked", mlock(from, MOVED * PAGE) == 0);
-	char *to = mremap(from, MOVED * PAGE, MOVED * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0);
-	NEED(to != MAP_FAILED);
-	NEED(munlock(to, MOVED * PAGE) == 0 && munlock(from, MOVED * PAGE) == 0);
-	limited((MOVED + MORE) / 3 * PAGE);
-	told("beyond the count", mlock(more, MORE * PAGE) == 0);
-	tell_locked("and then", more, MORE);
-}
-
 /* The second of two mappings is sealed, when the first has moved. */
 static void moved_half_way(void)
 {
@@ -146,7 +129,6 @@ static void in_a_handler(void)
 
 int main(void)
 {
-	beyond_the_kernels_count();
 	limited(8 << 20);
 	in_a_handler();
 	moved_half_way();

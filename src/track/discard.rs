@@ -118,7 +118,7 @@ fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     subscribers::pages_replaced(range);
     let locked = unlocked && pin::locks();
     let advice = frame.args[2] as i32;
-    let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, range, advice);
+    let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, advice);
     let replaced = frame.nr == libc::SYS_madvise as u64 && replaces_pages(advice);
     if replaced {
         // Nothing of it is lent once the lock's holder has read this.
@@ -191,10 +191,10 @@ fn unlock_indexed(range: PageRange, any: &mut bool) -> Option<PageRange> {
     Some(rest)
 }
 
-/// Returns whether advice on `range` may be given as MADV_DONTNEED_LOCKED, which needs nothing unlocked:
-/// nothing is locked by the application.
-fn can_drop(pins: Pins, range: PageRange, advice: i32) -> bool {
-    let ours = pins.are_only_ours() || !program_locks::may_be_in(range);
+/// Returns whether advice may be given as MADV_DONTNEED_LOCKED, which needs nothing unlocked: nothing is
+/// locked by the application.
+fn can_drop(pins: Pins, advice: i32) -> bool {
+    let ours = pins.are_only_ours() || !program_locks::are_there();
     ours && advice == libc::MADV_DONTNEED && knows_locked()
 }
 
@@ -210,7 +210,7 @@ fn despite(pins: Pins, flight: &Flight, frame: &mut Frame, range: PageRange) -> 
             }
             value
         }
-        _ if can_drop(pins, range, advice) => drop_locked(frame, range),
+        _ if can_drop(pins, advice) => drop_locked(frame, range),
         // Locked again, it could not be freed when memory is short: it is freed now.
         Pins::OnlyOurs { private: true } if advice == libc::MADV_FREE && knows_locked() => {
             drop_locked(frame, range)

@@ -19,16 +19,16 @@ static BOUND: AtomicBool = AtomicBool::new(false);
 /// Whether the application has locked a mapping that grows downwards, under a limit.
 static LEAVE_ROOM: AtomicBool = AtomicBool::new(false);
 
-/// The application has locked a mapping that grows downwards: nothing of ours takes from the limit what
-/// that may grow by.
-#[cold]
-pub fn leave_room() {
-    LEAVE_ROOM.store(true, Relaxed);
+/// Notes whether nothing of ours is to take from the limit what a mapping may grow by that the
+/// application has locked.
+pub fn leave_room(leave: bool) {
+    LEAVE_ROOM.store(leave, Relaxed);
 }
 
 /// Returns whether the limit is the application's alone.
+#[inline]
 pub fn leaves_room() -> bool {
-    LEAVE_ROOM.load(Relaxed) && limits::memlock().is_some()
+    LEAVE_ROOM.load(Relaxed)
 }
 
 /// Whether mappings that grow downwards stay unlocked. Called with the lock held.

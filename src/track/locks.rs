@@ -5,7 +5,7 @@
 use super::flight::Flight;
 use super::headroom::{self, Charge};
 use super::settling::{repin, settle};
-use super::taken::{all_are_locked, all_locks_changed, find_locks, lock_all_again};
+use super::taken::{all_are_locked, all_locks_changed, lock_all_again};
 use super::turns::lock_for;
 use super::unpinning::{let_go, let_go_of};
 use super::{
@@ -64,53 +64,53 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     if let Some(errno) = pin::locks().then(|| refused(range)).flatten() {
         return -i64::from(errno.0);
     }
-    let mut value = real(frame);
-    if failed(value) && value != -i64::from(Errno::INVAL.0) && refused(range).is_none() {
-        value = lock_alone(frame, value, range, locks);
-    }
-    if !failed(value) {
-        set(range, locks);
-        leave_room(range);
+    let no_memory = |value| value == NOMEM;
+    let value = headroom::retry(frame, real(frame), no_memory, Some(Charge::lock(range)));
+    // Within the limit it fails only where something is not mapped or can't be
+    // populated: what lies before a hole is locked all the same.
+    let bad_flags = value == -i64::from(Errno::INVAL.0);
+    let beyond = failed(value) && refused(range).is_some();
+    let locked = match bad_flags || beyond {
+        true => None,
+        false if failed(value) => up_to_hole(range),
+        false => Some(range),
+    };
+    if let Some(locked) = locked {
+        set(locked, locks);
+        leave_room(locked);
     }
     settle(range);
     close(flight, range);
     value
 }
 
-/// Makes a lock again, once, that failed within the limit: our locks were in its way, or it was made
-/// for a part of `range`. With none of ours there the kernel says for which.
-#[cold]
-#[inline(never)]
-fn lock_alone(frame: &Frame, first: i64, range: PageRange, locks: Flags) -> i64 {
-    let mut value = first;
-    if pin::locks() {
-        headroom::make_room(Charge::lock(range));
-        let_go(range);
-        value = real(frame);
-    }
-    if failed(value) {
-        find_locks(range, locks);
-    }
-    value
-}
-
 /// The application has locked `range`. The kernel charges a mapping there that grows downwards for
 /// what it grows by, and beyond the limit that is SIGSEGV: our locks leave room for it.
 fn leave_room(range: PageRange) {
-    let grows = || {
-        let mut grows = false;
-        lock()?.ledger.for_each(range, |_, entry| {
-            grows |= entry.attr.flags.has(Flags::GROWSDOWN);
-            ControlFlow::Continue(())
-        });
-        grows.then_some(())
-    };
-    let all = PageRange::new(0, USER_END).filter(|_| pin::locks() && limits::memlock().is_some());
-    if let (Some(all), Some(())) = (all, grows()) {
-        growing::leave_room();
+    let binds = || pin::locks() && limits::memlock().is_some();
+    if growing::leaves_room() || !grows(range) || !binds() {
+        return;
+    }
+    growing::leave_room(true);
+    if let Some(all) = PageRange::new(0, USER_END) {
         let_go(all);
         settle(all);
     }
+}
+
+/// Returns whether anything in `range` grows downwards.
+fn grows(range: PageRange) -> bool {
+    let mut grows = false;
+    if let Some(guard) = lock() {
+        guard.ledger.for_each(range, |_, entry| {
+            grows |= entry.attr.flags.has(Flags::GROWSDOWN);
+            match grows {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+    }
+    grows
 }
 
 /// Claims `range`: from here on nobody but this call pins or unpins anything there.
@@ -239,6 +239,7 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     let value = real(frame);
     if !failed(value) {
         APP_FUTURE.store(0, Relaxed);
+        growing::leave_room(false);
         lock_all_again();
         let any = any || lock().is_none_or(|guard| is_any_locked(&guard));
         if let (true, Some(all)) = (any, all) {
@@ -295,7 +296,7 @@ fn everywhere(locks: Flags) {
         }
         None => {
             all_locks_changed(locks);
-            notes::locked(all, locks);
+            note(all, locks);
         }
     }
 }
@@ -304,6 +305,16 @@ fn everywhere(locks: Flags) {
 fn set(range: PageRange, locks: Flags) {
     match lock() {
         Some(mut guard) => guard.set_locks(range, locks),
-        None => notes::locked(range, locks),
+        None => note(range, locks),
+    }
+}
+
+/// The same in a handler on top of the lock's holder.
+#[cold]
+fn note(range: PageRange, locks: Flags) {
+    notes::locked(range, locks);
+    if locks == Flags::EMPTY {
+        // Ours went with them.
+        notes::unlocked(range);
     }
 }

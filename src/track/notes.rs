@@ -209,8 +209,10 @@ fn apply_slowly(state: &mut State) {
             state.hca.spoil(range);
         } else if what == What::Unlocked as u64 && becomes(What::Unpinned) {
             state.unlocked(range);
-        } else if what == What::Locked as u64 && becomes(What::Unpinned) {
+        } else if what == What::Locked as u64 {
+            // (Before the note goes: a handler looks at both.)
             state.set_locks(range, Flags::from_bits(word as u16));
+            becomes(What::Unpinned);
         } else if let (true, Some(attr)) = (what == What::Mapped as u64, attr) {
             if becomes(What::Unpinned) {
                 state.insert(range, attr);

@@ -8,7 +8,12 @@ use regall_directory::addr::PageRange;
 static LOWEST: AtomicU64 = AtomicU64::new(u64::MAX);
 static HIGHEST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns whether the application may have locked some of `range`.
+/// Returns whether the application may have locked anything.
+pub fn are_there() -> bool {
+    HIGHEST.load(Relaxed) != 0
+}
+
+/// Returns whether the application may have locked some of `range`, other than what that has grown by.
 pub fn may_be_in(range: PageRange) -> bool {
     range.start() < HIGHEST.load(Relaxed) && LOWEST.load(Relaxed) < range.end()
 }

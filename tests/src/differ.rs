@@ -181,15 +181,17 @@ pub fn fits(sequence: &[String], row: Row) -> bool {
 }
 
 /// Returns whether a sequence that nobody has looked at may differ in a row. MREMAP_DONTUNMAP takes locks from
-/// all of the kernel's mapping, which may be another one where memory is populated at once. And a file's
-/// mapping is locked up to the file's end: in a child it stays two mappings to mremap, whatever is locked there.
+/// all of the kernel's mapping, which may be another one where memory is populated at once, or in a child of who
+/// has locked it. And a file's mapping is locked up to the file's end: in a child it stays two mappings to mremap,
+/// whatever is locked there.
 fn may_differ(sequence: &[String], row: Row) -> bool {
     let forks = sequence.iter().any(|line| line == "fork");
     // (RLIMIT_DATA may refuse the second of two mappings, and not one.)
     let limits = sequence.iter().any(|line| line.starts_with("limit 1"));
     let leaves = limits && sequence.iter().any(|line| leaves_memory(line));
     let populates = row.pin == Pin::Populate && (leaves || takes_locks(sequence));
-    populates || !locks_nothing(row) && forks && sequence.iter().any(|line| is_beyond(line))
+    let divided = || takes_locks(sequence) || sequence.iter().any(|line| is_beyond(line));
+    populates || !locks_nothing(row) && forks && divided()
 }
 
 /// Returns a number of a call's, if it is that call.
