@@ -182,6 +182,11 @@ pub mod file {
 
 /// Signals: none arrive.
 pub mod signal {
+    /// None is installed, and yet who sleeps may be taken for parked.
+    pub fn are_any_handled() -> bool {
+        true
+    }
+
     /// No thread has another stack.
     pub fn on_alternate_stack() -> bool {
         false

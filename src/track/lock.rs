@@ -48,6 +48,9 @@ const PATIENCE: u32 = 500_000;
 /// parked: a millisecond in all.
 const LOOKS: u32 = 2;
 
+/// Naps after which a holder is looked at that no handler can have come upon: 100 milliseconds.
+const LONG: u32 = 200;
+
 /// [`WORD`], without its bit 0, of a holder that was found parked, as long as it has the lock: nobody
 /// else waits for it.
 static PARKED: AtomicU64 = AtomicU64::new(0);
@@ -116,7 +119,7 @@ fn inherited(thread: &'static Thread, outer_sp: u64) -> Guard {
 #[cold]
 fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard, Nested> {
     let mut tries = 0u32;
-    let mut naps = 0u32;
+    let (mut naps, mut all) = (0u32, 0u32);
     loop {
         let word = WORD.load(Relaxed);
         if tid_of(word) == tid_of(me) {
@@ -143,7 +146,8 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             core::hint::spin_loop();
             continue;
         }
-        match nap(word) {
+        all += 1;
+        match nap(word, all > LONG) {
             Nap::None => (),
             Nap::Woken => naps = 0,
             Nap::Beside(Owner::Busy) => (),
@@ -190,8 +194,9 @@ enum Nap {
     Beside(Owner),
 }
 
-/// Sleeps until the lock is given back, or for [`PATIENCE`]; `word` is its holder's.
-fn nap(word: u64) -> Nap {
+/// Sleeps until the lock is given back, or for [`PATIENCE`]; `word` is its holder's. A look at it
+/// opens files, whose numbers other threads may want: without handlers, none is taken unless `long`.
+fn nap(word: u64, long: bool) -> Nap {
     let marked = WORD.compare_exchange(word, word | SLEEPERS, Relaxed, Relaxed);
     if marked.is_err() {
         return Nap::None;
@@ -204,7 +209,11 @@ fn nap(word: u64) -> Nap {
     if !waited || WORD.load(Relaxed) != word | SLEEPERS || TURN.load(Relaxed) != turn {
         return Nap::Woken;
     }
-    let owner = owner(word);
+    let owner = match sys::thread_alive(tid_of(word)) {
+        false => Owner::Gone,
+        true if long || sys::signal::are_any_handled() => owner(word),
+        true => Owner::Busy,
+    };
     if TURN.load(Acquire) != turn {
         // It was given back meanwhile, and what was looked at may have been another call.
         return Nap::Woken;
@@ -252,9 +261,6 @@ enum Owner {
 #[inline(never)]
 fn owner(word: u64) -> Owner {
     let tid = tid_of(word);
-    if !sys::thread_alive(tid) {
-        return Owner::Gone;
-    }
     // In another pid namespace's /proc the numbers are somebody else's.
     if !credentials::is_proc_ours() {
         return Owner::Asleep;
