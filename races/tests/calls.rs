@@ -87,6 +87,19 @@ fn a_dead_one_s_lock_is_taken_by_one_and_the_ledger_read_anew() {
     });
 }
 
+#[test]
+fn a_parked_one_s_lock_is_taken_when_it_dies() {
+    check(|| {
+        begin_impatient();
+        let parks = sys::spawn(1, || std::mem::forget(lock_in_time()));
+        parks.join().expect("it");
+        assert!(track::lock().is_none());
+        sys::spawn(1, sys::die).join().expect("its end");
+        drop(lock_in_time());
+        assert_eq!(track::rebuilt(), 1);
+    });
+}
+
 /// The lock; one who is asleep in it may be taken for parked, and one who is gone is not.
 fn lock_in_time() -> lock::Guard {
     loop {

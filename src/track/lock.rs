@@ -139,7 +139,13 @@ fn take_slowly(thread: &'static Thread, me: u64, outer_sp: u64) -> Result<Guard,
             }
         }
         if word & !SLEEPERS == PARKED.load(Relaxed) {
-            break;
+            if sys::thread_alive(tid_of(word)) {
+                break;
+            }
+            match turns(word, me | SLEEPERS) {
+                true => return Ok(inherited(thread, outer_sp)),
+                false => continue,
+            }
         }
         tries += 1;
         if tries < 64 {
