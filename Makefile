@@ -1,5 +1,5 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-cluster [PARTS="srun ssh"], make run-copy,
-# make test [DEVICES=real], make test-all [DEVICES=real], make flakes,
+# make test [DEVICES=real], make test-all [DEVICES=real], make flakes, make planted [PLANTED="NAME..."],
 # make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make bench-caches, make apps, make lint; `make` builds,
 # make install [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] puts what was built in its place, make
 # uninstall takes it away, make book makes a book of docs/, make dist writes the source archive, make deb packs for Debian.
@@ -86,6 +86,12 @@ test-all:
 # make test, without a second try, beside three busy loops.
 flakes:
 	scripts/beside-load 3 $(MAKE) --no-print-directory test TESTS_OPTIONS=--retries=0
+
+# Breaks one line of the shim at a time (tests/planted.txt): the test that is named there notices.
+planted:
+	scripts/setup test soak
+	$(MAKE) --no-print-directory build
+	scripts/planted $(PLANTED)
 
 # Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.
 soak:
@@ -206,4 +212,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-cluster run-copy test test-all flakes soak bench bench-caches apps lint book where install uninstall dist deb clean
+.PHONY: build run run-rdma run-cluster run-copy test test-all flakes planted soak bench bench-caches apps lint book where install uninstall dist deb clean

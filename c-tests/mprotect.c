@@ -85,6 +85,14 @@ static void stacks(void)
 	char *page = (char *)((uintptr_t)&here & ~(PAGE - 1));
 	CALL(mprotect(page, PAGE, PROT_READ | PROT_WRITE | PROT_GROWSDOWN));
 	quiet_point("stack");
+	/* From there down to its beginning. */
+	char *down = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN, -1, 0);
+	NEED(down != MAP_FAILED);
+	CALL(mprotect(down + 4 * PAGE, PAGE, PROT_READ | PROT_GROWSDOWN));
+	in_child("write to read-only below", touch_write, down + PAGE);
+	in_child("write above", touch_write, down + 5 * PAGE);
+	quiet_point("grows down");
+	CALL(munmap(down, 8 * PAGE));
 }
 
 static void keys(void)

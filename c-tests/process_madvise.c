@@ -38,6 +38,34 @@ static void many(int self)
 	quiet_point("many");
 }
 
+/* What another process has mapped, and this one has not. */
+static void of_another(void)
+{
+	char *there = reserve(2);
+	NEED(munmap(there, 2 * PAGE) == 0);
+	int up[2], down[2];
+	NEED(pipe(up) == 0 && pipe(down) == 0);
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0) {
+		/* (What nobody can access is not locked by the shim of the other.) */
+		NEED(mmap(there, 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == there);
+		NEED(write(up[1], "", 1) == 1);
+		char c;
+		NEED(read(down[0], &c, 1) == 1);
+		_exit(0);
+	}
+	char c;
+	NEED(read(up[0], &c, 1) == 1);
+	int other = (int)syscall(SYS_pidfd_open, pid, 0);
+	NEED(other >= 0);
+	const struct iovec v = { there, 2 * PAGE };
+	advise("another's", other, &v, 1, 0);
+	NEED(write(down[1], "", 1) == 1);
+	reap("another", pid);
+	NEED(close(other) == 0 && close(up[0]) == 0 && close(up[1]) == 0 && close(down[0]) == 0 && close(down[1]) == 0);
+}
+
 int main(void)
 {
 	int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -68,6 +96,7 @@ int main(void)
 	v[1].iov_base = q + 1;
 	advise("unaligned", self, v, 3, 0);
 	many(self);
+	of_another();
 	quiet_point("end");
 	return 0;
 }

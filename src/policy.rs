@@ -3,6 +3,7 @@
 use crate::config::{self, Pin};
 use crate::sys::Errno;
 use regall_directory::addr::PageRange;
+use regall_directory::planted;
 use regall_directory::vocab::{Access, Attr, Column, Flags, Kind, Prot, Reason};
 
 /// What the pin set is to do with a range.
@@ -37,9 +38,11 @@ pub fn excluded(attr: Attr) -> Option<Column> {
         Kind::Managed => Reason::Managed,
         // mlock says yes to VM_DONTEXPAND and VM_MIXEDMAP mappings and does
         // nothing (mlock_fixup, VM_SPECIAL): that is a refusal.
+        Kind::Special if planted!("special-is-pinned", true, false) => return None,
         Kind::Special => return Some(Column::refused(Errno::INVAL.byte())),
         _ if attr.prot.is_none() => Reason::NoAccess,
-        _ if attr.flags.has(Flags::OPTED_OUT) || attr.flags.has(Flags::EXCLUDED) => {
+        _ if attr.flags.has(Flags::OPTED_OUT) => Reason::OptedOut,
+        _ if planted!("excluded-is-pinned", false, attr.flags.has(Flags::EXCLUDED)) => {
             Reason::OptedOut
         }
         _ if attr.flags.has(Flags::TAIL) => return Some(Column::refused(Errno::NOMEM.byte())),
@@ -115,7 +118,8 @@ pub fn wanted(attr: Attr, holding: Holding, memlock_binds: bool) -> Want {
         // A locked stack that grows past the limit is a SIGSEGV.
         return Want::Leave(Column::no(Reason::Limit));
     }
-    let lazy = matches!(attr.kind, Kind::ThreadStack | Kind::Stack)
+    let stack = matches!(attr.kind, Kind::ThreadStack | Kind::Stack);
+    let lazy = planted!("stacks-are-populated", false, stack)
         || [Flags::NORESERVE, Flags::GROWSDOWN, Flags::KEEP_LAZY]
             .iter()
             .any(|f| attr.flags.has(*f))

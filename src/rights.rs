@@ -16,6 +16,7 @@ use crate::track::{self, adopting, filters, limited, subscribers};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_bridge::rights;
 use regall_directory::layout::Call;
+use regall_directory::planted;
 
 /// Words of [`FIRST`].
 const WORDS: usize = 7;
@@ -166,7 +167,7 @@ pub fn change(frame: &Frame) -> i64 {
 /// If the call changes them, the helper has ended before the application goes on.
 fn change_credentials(frame: &Frame) -> i64 {
     counters::count_call(Call::Credentials);
-    without_rotator(|| change_seen(frame))
+    without_rotator(|| planted!("credentials-unseen", track::real(frame), change_seen(frame)))
 }
 
 /// No thread of the shim's has credentials of before, nor is one in the way of the call.

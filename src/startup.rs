@@ -26,6 +26,7 @@ use crate::track::{self, anew, flight, fork, kept, whole};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::layout::{Call, Counter, Header, SETTING_HCA_OFF};
+use regall_directory::planted;
 use regall_directory::settings::{each as each_setting, Setting, LAUNCHERS};
 use regall_directory::vocab::{Flags, Prot};
 
@@ -46,13 +47,16 @@ pub fn construct(frame: &Frame) {
     }
     // SAFETY: glibc gives constructors main's arguments.
     let env = unsafe { Environment::new(frame.args[2] as *const *const core::ffi::c_char) };
-    let switch = env.with(b"REGALL", Switch::of).unwrap_or(Switch::Off);
+    #[cfg(feature = "planted")]
+    env.with(planted::VARIABLE, planted::choose);
+    let asked = env.with(b"REGALL", Switch::of).unwrap_or(Switch::Off);
+    let switch = planted!("on-by-itself", Switch::On, asked);
     if switch == Switch::Off || !wanted_here(env) {
         return;
     }
     // Variables name files that are written. ld.so keeps the environment of a setuid
     // program, and /etc/ld.so.preload is for these, too.
-    if sys::process::is_privileged() {
+    if planted!("privileged-too", false, sys::process::is_privileged()) {
         return;
     }
     if switch == Switch::Unclear {
@@ -119,6 +123,7 @@ fn wanted_here(env: Environment) -> bool {
         crate::glob::matches_any(only, name) || crate::glob::matches_any(only, path)
     }) {
         Some(named) => named,
+        None if planted!("launchers-too", true, false) => true,
         None => !crate::glob::matches_any(LAUNCHERS, name),
     }
 }
@@ -144,12 +149,13 @@ fn read_settings(env: Environment) -> bool {
         if name != b"REGALL" && !name.starts_with(b"REGALL_") {
             return;
         }
-        if !chosen && FILES.contains(&name) {
+        let writes = FILES.contains(&name);
+        if !chosen && planted!("files-of-others", false, writes) {
             return;
         }
         if let Err(problem) = crate::config::set(config, name, value) {
             if problem != Problem::Name {
-                good = false;
+                good = planted!("malformed-is-taken", good, false);
                 logger::early(
                     "error",
                     format_args!(

@@ -18,6 +18,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_bridge::xpmem;
 use regall_directory::addr::{round_up, PageRange, PAGE};
+use regall_directory::planted;
 use regall_directory::vocab::Prot;
 
 /// Bytes of a thread's stack; hooks use up to 12 KiB of it.
@@ -183,7 +184,7 @@ impl Thread {
         self.shares.store(shares, Relaxed);
         let files = if shares { libc::CLONE_FILES } else { 0 };
         // It has them blocked as we do now, and for good.
-        let _undisturbed = Undisturbed::new();
+        let _undisturbed = planted!("thread-takes-signals", None, Some(Undisturbed::new()));
         // SAFETY: a stack and a thread pointer of its own, in memory that stays; it shares
         // nothing else with anybody but what it is made to work on.
         let made = unsafe {

@@ -145,7 +145,7 @@ fn threads_of(copy: &'static str) -> (Vec<String>, usize) {
             .expect("regall");
         let fds = fs::read_dir(format!("/proc/{}/fd", point.pid)).expect("descriptors");
         let _ = send.send((names, verified.status.code(), fds.count()));
-        Vec::new()
+        takes_signals(point.pid)
     });
     let mut command = Command::new(build::program("hello"));
     Mode::Populate.apply(&mut command);
@@ -153,10 +153,30 @@ fn threads_of(copy: &'static str) -> (Vec<String>, usize) {
     command.env("QUIET_SOCKET", watcher.socket());
     let done = child::run(&mut command, TIMEOUT);
     assert_eq!(done.end(), "exit 7");
-    watcher.finish();
+    let problems = watcher.finish().problems;
+    assert!(problems.is_empty(), "{problems:?}");
     let (names, verified, fds) = receive.recv().expect("a look");
     assert_eq!(verified, Some(0), "{copy}: its memory has gaps");
     (names, fds)
+}
+
+/// Threads of the shim's that may be chosen for a signal of the program's: all are to be blocked.
+fn takes_signals(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("tasks");
+    let takes = |task: fs::DirEntry| {
+        let status = fs::read_to_string(task.path().join("status")).expect("a status");
+        let of = |name| {
+            status
+                .lines()
+                .find_map(|line: &str| line.strip_prefix(name))
+        };
+        let blocked = of("SigBlk:\t").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        // (Nobody blocks SIGKILL and SIGSTOP.)
+        let all = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+        let is_ours = of("Name:\t").is_some_and(|name| name.starts_with("regall-"));
+        (is_ours && blocked != Some(all)).then(|| format!("signals of {status}"))
+    };
+    tasks.flatten().filter_map(takes).collect()
 }
 
 #[test]

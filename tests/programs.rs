@@ -125,7 +125,7 @@ use each::watcher;
 
 programs! {
     address_limit advised bound brk capi charged clone collector contended crowd descriptors exec exits failing file_pages filtered fork heap held holes jit letgo libraries madvise managed many mlock
-    mlock_limit mmap mprotect mremap msync numbers on_top once park pins_stay process_madvise raw_calls reloaded second_libc shm signals seccomp single
+    mlock_limit mmap mprotect mremap msync numbers on_top once park pins_stay process_madvise put_back raw_calls reloaded second_libc shm signals seccomp single
     replaced special_memory stack strict threads unprivileged userfault
     beside_jit boxed probed refused
 }
@@ -180,6 +180,12 @@ fn own_locks() {
             assert!(problems.is_empty(), "{row:?}: {problems:#?}");
         }
     }
+}
+
+/// Stacks are locked as they are touched, where all else is populated.
+#[test]
+fn stacks_are_not_populated() {
+    same("stack", Mode::Populate);
 }
 
 /// The kernel counts what comes to libc's functions: not with REGALL_INTERCEPT=symbols,

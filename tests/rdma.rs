@@ -413,7 +413,7 @@ fn truth_of_the_blind() -> Checked {
     command.args(["30", "5"]).arg(build::regall()).arg("lend");
     Mode::Populate.apply(&mut command);
     command.env("LD_PRELOAD", build::planted());
-    command.env("REGALL_PLANTED", "blind-to-madvise");
+    command.env("TESTS_PLANTED", "blind-to-madvise");
     command.envs([("REGALL_ACCESS", "remote-read"), ("REGALL_PIN", "off")]);
     let done = child::run(&mut command, TIMEOUT);
     let said = format!("{}{}", done.stdout, done.stderr);
@@ -469,7 +469,7 @@ fn on_few_regions() -> Checked {
             mode.apply(&mut command);
             if mode != Mode::Plain {
                 command.env("LD_PRELOAD", build::planted());
-                command.env("REGALL_PLANTED", "few-regions");
+                command.env("TESTS_PLANTED", "few-regions");
             }
             child::run(&mut command, TIMEOUT)
         };

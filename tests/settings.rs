@@ -533,24 +533,32 @@ fn on_limit_fail_makes_the_call_fail() {
 
 #[test]
 fn fork_all_registers_what_is_inherited() {
-    let watcher = Watcher::new(|point| {
-        let mut problems = quiet::look(point, &Expected::of(Mode::Populate));
-        let lines = coverage::dump(point.pid).unwrap_or_default();
-        if lines.iter().any(|l| l.pin == "inherited") {
-            problems.push("something is left as inherited".into());
+    for all in [true, false] {
+        let watcher = Watcher::new(move |point| {
+            let mut problems = quiet::look(point, &Expected::of(Mode::Populate));
+            let lines = coverage::dump(point.pid).unwrap_or_default();
+            let left = lines.iter().any(|l| l.pin == "inherited");
+            // Otherwise children leave it alone.
+            if left != (!all && point.label.starts_with("child")) && point.label != "_Fork" {
+                problems.push(format!("{}: left as inherited: {left}", point.label));
+            }
+            problems
+        });
+        let mut command = Command::new(build::program("fork"));
+        Mode::Populate.apply(&mut command);
+        if all {
+            command.env("REGALL_FORK", "all");
         }
-        problems
-    });
-    let mut command = Command::new(build::program("fork"));
-    Mode::Populate.apply(&mut command);
-    command
-        .env("REGALL_FORK", "all")
-        .env("QUIET_SOCKET", watcher.socket());
-    let outcome = child::run(&mut command, Duration::from_secs(120));
-    let findings = watcher.finish();
-    outcome.must_succeed();
-    let shown: Vec<_> = findings.problems.iter().take(20).collect();
-    assert!(findings.problems.is_empty(), "{shown:#?}");
+        command.env("QUIET_SOCKET", watcher.socket());
+        let outcome = child::run(&mut command, Duration::from_secs(120));
+        let findings = watcher.finish();
+        outcome.must_succeed();
+        let shown: Vec<_> = findings.problems.iter().take(20).collect();
+        assert!(
+            findings.problems.is_empty(),
+            "REGALL_FORK=all {all}: {shown:#?}"
+        );
+    }
 }
 
 /// `regall run` gives the command the same environment as one sets by hand.

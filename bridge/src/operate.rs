@@ -13,6 +13,7 @@ use crate::vector::Way;
 use crate::window::Page;
 use crate::word::Operation;
 use core::sync::atomic::{fence, Ordering::Acquire};
+use regall_directory::planted;
 use regall_sys::arch::ticks;
 use regall_sys::time;
 use regall_sys::{Errno, Result};
@@ -25,7 +26,7 @@ use regall_sys::{Errno, Result};
 /// peer is gone.
 #[inline]
 pub fn operate(peer: &Peer, operation: &Operation) -> Result<u64> {
-    if !operation.is_aligned() {
+    if !planted!("word-unaligned", true, operation.is_aligned()) {
         return Err(Errno::INVAL);
     }
     match on_spot(peer, operation) {

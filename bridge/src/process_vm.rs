@@ -23,6 +23,7 @@ use crate::window::{Bytes, Wanted};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{fence, Ordering::Acquire};
 use regall_directory::addr::PAGE;
+use regall_directory::planted;
 use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
 
@@ -66,7 +67,8 @@ impl Call {
         [pid, local, locals, remote, remotes, flags]: [u64; 6],
     ) -> Option<&'a mut Self> {
         let pid = u32::try_from(pid as u32 as i32).ok()?;
-        if flags != 0 || pid == 0 {
+        let unusual = planted!("process-vm-flags", pid == 0, flags != 0 || pid == 0);
+        if unusual {
             return None;
         }
         let at = place.as_mut_ptr();
@@ -98,7 +100,9 @@ impl Side {
     #[inline]
     unsafe fn read(this: *mut Self, host: &dyn Host, from: u64, count: u64) -> Option<u64> {
         let count = usize::try_from(count).ok().filter(|c| *c <= SEGMENTS)?;
-        if count > 0 && !host.steady(from, (count * size_of::<Segment>()) as u64, false) {
+        let bytes = (count * size_of::<Segment>()) as u64;
+        let unsteady = || !host.steady(from, bytes, false);
+        if count > 0 && planted!("process-vm-vector", false, unsteady()) {
             return None;
         }
         // SAFETY: by the contract above.

@@ -2,6 +2,7 @@
 //! let at it, as far as that goes by credentials. The one place where that is decided; the text
 //! is in SECURITY.md.
 
+use regall_directory::planted;
 use regall_sys::credentials::{Credentials, Namespace};
 
 /// The process that is reached.
@@ -40,7 +41,9 @@ pub fn lends(own: &Credentials) -> bool {
 pub fn may_reach(owner: &Owner, caller: &Caller) -> bool {
     let own = &owner.credentials;
     let ids = |uid: u32, gid: u32| {
-        own.uids.iter().take(3).all(|id| *id == uid) && own.gids.iter().take(3).all(|id| *id == gid)
+        let group = own.gids.iter().take(3).all(|id| *id == gid);
+        let user = own.uids.iter().take(3).all(|id| *id == uid);
+        user && planted!("any-group", true, group)
     };
     let (uid, gid) = caller.connected;
     let same = |c: &Credentials| ids(c.uids[0], c.gids[0]) && ids(c.uids[1], c.gids[1]);

@@ -10,6 +10,7 @@ use crate::view::Stamp;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{fence, Ordering::Acquire};
 use regall_directory::layout::Generation;
+use regall_directory::planted;
 use regall_sys::arch::ticks;
 use regall_sys::{Errno, Result};
 
@@ -178,7 +179,7 @@ impl Piece {
             let bytes = self.remote.bytes();
             let (end, stamp) = match last {
                 Some((from, end, stamp)) if from <= next.addr && next.addr < end => (end, stamp),
-                _ => match peer.look(next.addr, way == Way::Put) {
+                _ => match peer.look(next.addr, planted!("put-anywhere", false, way == Way::Put)) {
                     Ok(found) => found,
                     Err(e) if bytes == 0 => return Err(e),
                     Err(_) => break,
@@ -280,7 +281,7 @@ impl Piece {
         let stale = match all_stale {
             true => Some(0),
             // SAFETY: the stamps are of the peer's view.
-            false => unsafe { self.stamps.first_stale() },
+            false => planted!("get-stale", None, unsafe { self.stamps.first_stale() }),
         };
         After { stale, left_behind }
     }
@@ -305,6 +306,7 @@ fn proven(copied: &Result<(Copied, Kind)>) -> bool {
 #[inline]
 fn still(peer: &Peer, copied: &Result<(Copied, Kind)>) -> Result<()> {
     match copied {
+        Ok(_) if planted!("get-from-the-dead", true, false) => Ok(()),
         Ok(_) if proven(copied) => peer.still_lately(),
         Ok(_) => peer.still(),
         Err(_) => peer.check(ticks()),

@@ -22,6 +22,7 @@ use crate::atomic::{fence, AtomicU64, Ordering};
 use crate::layout::{
     locate, segment_offset, Generation, Header, Slot, SlotRef, SEGMENT0_SLOTS, SEGMENTS, SLOT_BYTES,
 };
+use crate::planted;
 use crate::vocab::{Access, Attr};
 
 /// Where the writer's memory comes from; the shim does it with raw system calls.
@@ -136,8 +137,9 @@ impl Writer {
     /// entries share one.
     #[inline]
     pub fn next_generation(&mut self) -> Generation {
-        self.generation = self.generation.next();
-        let next = self.generation;
+        let before = planted!("generation-not-raised", Generation::NONE, self.generation);
+        let next = before.next();
+        self.generation = next;
         if let Some(header) = self.header() {
             header.generation.store(next.get(), Ordering::Relaxed);
         }
@@ -261,7 +263,10 @@ impl Writer {
         self.free += 1;
         // SAFETY: as in `publish`.
         let place = unsafe { place.as_ref() };
-        place.generation.store(0, Ordering::Release);
+        let gone = planted!("retired-is-visible", false, true);
+        if gone {
+            place.generation.store(0, Ordering::Release);
+        }
     }
 
     /// An entry for which [`Writer::publish`] found no slot has gone, or was
@@ -321,7 +326,7 @@ impl Writer {
         } else {
             self.fresh += 1;
             if let Some(header) = self.header() {
-                let used = self.fresh as u64;
+                let used = planted!("high-water", self.fresh - 1, self.fresh) as u64;
                 header.high_water.store(used, Ordering::Release);
             }
         }

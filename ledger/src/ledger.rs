@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use regall_directory::addr::PageRange;
 use regall_directory::layout::SlotRef;
+use regall_directory::planted;
 use regall_directory::vocab::Attr;
 
 #[cfg(test)]
@@ -192,7 +193,14 @@ impl Ledger {
             }
             each(&first, part);
             pieces = 1;
-            self.keep(from, &first, first.range.before(range.start()), after, sink);
+            let behind = planted!("hole-takes-the-rest", None, after);
+            self.keep(
+                from,
+                &first,
+                first.range.before(range.start()),
+                behind,
+                sink,
+            );
             if after.is_some() {
                 return Ok(pieces);
             }

@@ -10,6 +10,7 @@ use super::write::{Use, Writer};
 use super::zone::{place_zone, Zone, HEADER_BYTES, TABLE_OFFSET};
 use super::{Config, Site};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::planted;
 use regall_sys::{self as sys, Errno, Result};
 
 /// Zones at the most: each serves 4 GiB of addresses.
@@ -270,7 +271,8 @@ impl Patches {
             let entry = self.table.all().get(n).filter(|e| e.displaced);
             let entry = entry.filter(touched);
             if entry.is_some_and(|e| writer.goes(e.jump) == Some(e.to)) {
-                self.table.displace(n, false, false);
+                let displaced = planted!("sites-not-put-back", true, false);
+                self.table.displace(n, displaced, false);
             }
         }
     }
@@ -340,7 +342,8 @@ fn write_jumps(plan: &Plan, jump: &[u8], writer: &mut Writer, in_use: Use) -> Re
         let before = bytes.saturating_sub(plan::JUMP_BYTES as u32);
         let (there, longer) = (before.to_le_bytes(), bytes.to_le_bytes());
         // Who walks the stack right there finds the way back by it.
-        let _ = writer.put(at, &there, &longer, in_use);
+        let extent = planted!("frame-not-extended", there, longer);
+        let _ = writer.put(at, &there, &extent, in_use);
     }
     writer.patch(plan.site, &plan::SYSCALL, &short, in_use)
 }

@@ -30,6 +30,8 @@ pub mod hint {
 pub mod addr;
 #[path = "../../directory/src/layout.rs"]
 pub mod layout;
+#[path = "../../directory/src/planted.rs"]
+pub mod planted;
 #[path = "../../directory/src/reader.rs"]
 pub mod reader;
 #[path = "../../directory/src/vocab.rs"]

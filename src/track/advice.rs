@@ -17,6 +17,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags, Kind};
 
 /// UFFDIO_REGISTER_MODE_MISSING.
@@ -102,7 +103,8 @@ fn one_by_one(frame: &Frame) -> Option<i64> {
     none.args[2] = 0;
     let mut batches = (0..count.min(MOST_RANGES)).step_by(BATCH);
     let usual = batches.all(|n| Batch::read(vector, n, count).is_some_and(|b| b.is_usual()));
-    if !usual || count > MOST_RANGES || real(&none) != 0 {
+    let most = planted!("process-madvise-ranges", MOST_RANGES - 1, MOST_RANGES);
+    if !usual || count > most || real(&none) != 0 {
         return None;
     }
     let (mut done, mut n) = (0, 0);
@@ -118,7 +120,8 @@ fn one_by_one(frame: &Frame) -> Option<i64> {
             };
             let value = madvise(&mut one);
             if failed(value) {
-                return Some(if done > 0 { done as i64 } else { value });
+                let none = planted!("process-madvise-errno", 0, value);
+                return Some(if done > 0 { done as i64 } else { none });
             }
             done += len;
         }
@@ -143,7 +146,10 @@ pub fn is_self(pidfd: i32) -> bool {
     text.split(|b| *b == b'\n')
         .find_map(|line| line.strip_prefix(b"Pid:\t"))
         .and_then(number)
-        .is_some_and(|pid| pid == u64::from(sys::getpid()))
+        .is_some_and(|pid| {
+            let same = pid == u64::from(sys::getpid());
+            planted!("process-madvise-any-pid", true, same)
+        })
 }
 
 /// The range of a struct uffdio_register, and the mode.
@@ -179,7 +185,7 @@ pub fn userfault(frame: &mut Frame) -> i64 {
         // Before the call: afterwards the kernel may announce to the application what goes
         // (UFFD_EVENT_REMOVE), and waits until somebody has read it. Nobody may be there yet.
         let flight = begin_work();
-        give_back_untouched(range);
+        planted!("userfault-populated", (), give_back_untouched(range));
         end(flight);
     }
     let value = real(frame);

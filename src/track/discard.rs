@@ -20,6 +20,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags, Kind, Reason};
 
 /// Advice that fails with EINVAL on locked memory (madvise(2), mm/madvise.c);
@@ -74,7 +75,8 @@ pub fn madvise(frame: &mut Frame) -> i64 {
     let advice = advice as i32;
     let again = advice == DONTNEED_LOCKED;
     let other_pages = replaces_pages(advice);
-    let unlocked = NEEDS_UNLOCKED.contains(&advice) || again;
+    let kin = NEEDS_UNLOCKED.contains(&advice);
+    let unlocked = planted!("madvise-free", kin && advice != libc::MADV_FREE, kin) || again;
     if let (GUARD_INSTALL, Some(range)) = (advice, PageRange::from_call(addr, len)) {
         guards::guarded(range);
     }

@@ -16,7 +16,6 @@ use crate::registrar::hca::candidates::{Candidate, Charge};
 use crate::registrar::hca::files::FileId;
 use crate::registrar::hca::sizes::CHUNK;
 use crate::registrar::hca::{Device, Domain, DomainId, Owner, State as Stage, ALL_REMOTE};
-use crate::sys::planted::Fault;
 use crate::sys::{self, Errno, Result};
 use crate::text::Lossy;
 use crate::uverbs::{device::Device as OwnDevice, fork as copy_on_fork};
@@ -24,6 +23,7 @@ use crate::uverbs::{ibdev_of, PdHandle};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Counter;
+use regall_directory::planted;
 use regall_directory::vocab::Access;
 
 /// Classes of access in one protection domain, for each ordering: all memory is
@@ -396,11 +396,7 @@ fn enter(
 
 /// Regions in one domain at the most.
 fn most_regions() -> usize {
-    if Fault::FewRegions.is_planted() {
-        48
-    } else {
-        1 << 18
-    }
+    planted!("few-regions", 48, 1 << 18)
 }
 
 /// A page of ours, registered once to see whether that works at all.

@@ -13,6 +13,7 @@ use core::fmt::Write;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
+use regall_directory::planted;
 use regall_directory::vocab::Prot;
 
 /// At start-up, on the program's first thread.
@@ -107,7 +108,7 @@ fn put_under(asked: Asked, frame: &Frame) -> i64 {
     coming.put_over(asked.is_for_all());
     let value = real(frame);
     match asked.is_done(value) {
-        true => taken(asked, coming),
+        true => planted!("filter-unread", (), taken(asked, coming)),
         false => coming.refused(),
     }
     if paused {

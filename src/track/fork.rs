@@ -17,6 +17,7 @@ use crate::{store, thread};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::{Call, SETTING_FORKED};
+use regall_directory::planted;
 use regall_directory::vocab::Flags;
 
 /// A word in a page that the kernel wipes in a child (MADV_WIPEONFORK): for the
@@ -30,8 +31,9 @@ pub fn init() -> Option<PageRange> {
     MARK.store(FALLBACK.as_ptr().cast::<AtomicU64>(), Relaxed);
     let page = sys::map_private(4096).ok()?;
     let at = page.as_ptr() as u64;
+    let advice = planted!("fork-mark-stays", libc::MADV_NORMAL, libc::MADV_WIPEONFORK);
     // SAFETY: new memory, of which a child is to lose what it holds.
-    if unsafe { sys::advise_any(at, 4096, libc::MADV_WIPEONFORK) }.is_err() {
+    if unsafe { sys::advise_any(at, 4096, advice) }.is_err() {
         // SAFETY: likewise; nobody knows of it.
         let _ = unsafe { sys::unmap(at, 4096) };
         return None;
@@ -244,7 +246,7 @@ fn child(late: bool) -> Option<flight::Flight> {
     taken::child();
     sys::own_memory();
     // A child has none of its parent's locks.
-    APP_FUTURE.store(0, Relaxed);
+    planted!("fork-keeps-locks", (), APP_FUTURE.store(0, Relaxed));
     for told in subscribers::table().child_begins {
         told();
     }
@@ -261,7 +263,8 @@ fn child(late: bool) -> Option<flight::Flight> {
     flight::made();
     drop(undisturbed);
     let all = settings::config().fork_all;
-    let extra = if all { Flags::EMPTY } else { Flags::INHERITED };
+    let inherited = planted!("fork-pins-inherited", Flags::EMPTY, Flags::INHERITED);
+    let extra = if all { Flags::EMPTY } else { inherited };
     inherited::child(!all);
     if let (false, Some(h)) = (all, counters::header()) {
         h.settings.fetch_or(SETTING_FORKED, Relaxed);

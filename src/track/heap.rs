@@ -20,6 +20,7 @@ use crate::sys::Errno;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use regall_directory::addr::{round_up, PageRange};
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 /// The program break as the kernel last said; written under the lock.
@@ -88,7 +89,7 @@ pub fn brk(frame: &mut Frame) -> i64 {
     }
     let now = value as u64;
     match shrunk {
-        Some(range) if now != wanted => put_back(range, &taken),
+        Some(range) if now != wanted => planted!("brk-refused", (), put_back(range, &taken)),
         _ => taken.done(),
     }
     let new = fresh(before, wanted, now);
@@ -183,7 +184,7 @@ fn enter(
     let grown = between(from, now).filter(|_| from != 0);
     if let Some(range) = grown {
         flight.touch(&guard, range);
-        guard.insert(range, new);
+        planted!("brk-not-entered", (), guard.insert(range, new));
     }
     drop(guard);
     // Another thread has moved it meanwhile: what is where the kernel knows.

@@ -24,6 +24,7 @@ use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::Relaxed;
 use regall_directory::addr::{PageRange, PAGE};
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
@@ -76,7 +77,7 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
         false => Some(range),
     };
     if let Some(locked) = locked {
-        set(locked, locks);
+        planted!("mlock-not-marked", (), set(locked, locks));
         leave_room(locked);
     }
     settle(range);
@@ -129,7 +130,8 @@ pub fn refused(range: PageRange) -> Option<Errno> {
     }
     let guard = lock()?;
     let bytes = range.len() + guard.locked_outside(range);
-    (bytes > limit).then_some(Errno::NOMEM)
+    let most = planted!("mlock-limit", limit - 1, limit);
+    (bytes > most).then_some(Errno::NOMEM)
 }
 
 /// Returns whether a lock is of no bytes, as the kernel counts them: it only looks whether what is locked already
@@ -186,7 +188,7 @@ pub fn munlock(frame: &mut Frame) -> i64 {
     };
     if let Some(done) = done {
         set(done, Flags::EMPTY);
-        repin(done);
+        planted!("munlock-loses-pins", (), repin(done));
         headroom::unlocked();
     }
     if huge {
@@ -216,7 +218,7 @@ pub fn mlockall(frame: &mut Frame) -> i64 {
         } else {
             0
         };
-        APP_FUTURE.store(u64::from(future), Relaxed);
+        APP_FUTURE.store(planted!("mlockall-future", 0, u64::from(future)), Relaxed);
         if flags & libc::MCL_CURRENT != 0 {
             everywhere(locked);
             all.into_iter().for_each(leave_room);
@@ -238,7 +240,7 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     }
     let value = real(frame);
     if !failed(value) {
-        APP_FUTURE.store(0, Relaxed);
+        planted!("munlockall-future", (), APP_FUTURE.store(0, Relaxed));
         growing::leave_room(false);
         lock_all_again();
         let any = any || lock().is_none_or(|guard| is_any_locked(&guard));

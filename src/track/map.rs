@@ -24,6 +24,7 @@ use crate::sys::{self, Errno};
 use core::ops::ControlFlow;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
@@ -65,12 +66,12 @@ pub fn mmap(frame: &mut Frame) -> i64 {
     if failed(value) {
         match target {
             Some(target) => {
-                put_back(target, &taken);
+                planted!("mmap-not-put-back", (), put_back(target, &taken));
                 close(flight, target);
             }
             None => end(flight),
         }
-        return value;
+        return planted!("mmap-errno", NOMEM, value);
     }
     let Some(range) = mapped_range(value as u64, len, flags) else {
         return value;
@@ -94,7 +95,9 @@ pub fn mmap(frame: &mut Frame) -> i64 {
         let [.., fd, offset] = frame.args;
         if let Some(code) = range.before(end) {
             sparse::each_part(code, (fd as i32, offset), new.file, |part| {
-                subscribers::new_code(part, end, new.attr.prot.shared(), false);
+                if planted!("mmap-new-code", false, true) {
+                    subscribers::new_code(part, end, new.attr.prot.shared(), false);
+                }
             });
         }
     }

@@ -14,7 +14,6 @@ use crate::arch::Frame;
 use crate::base::phase;
 use crate::share;
 use crate::sys;
-use crate::sys::planted::Fault;
 use crate::text::{Lossy, Text};
 use crate::thread;
 use core::fmt::Write;
@@ -22,6 +21,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
 use regall_directory::numbers;
+use regall_directory::planted;
 use regall_directory::vocab::Flags;
 
 pub mod adopting;
@@ -194,8 +194,7 @@ fn dispatch(call: Call, frame: &mut Frame) -> i64 {
         Call::Mremap => remap::mremap(frame),
         Call::Mprotect | Call::PkeyMprotect => protect::mprotect(call, frame),
         Call::Brk => heap::brk(frame),
-        Call::Madvise if Fault::BlindToMadvise.is_planted() => real(frame),
-        Call::Madvise => advice::madvise(frame),
+        Call::Madvise => planted!("blind-to-madvise", real(frame), advice::madvise(frame)),
         Call::ProcessMadvise => advice::process_madvise(frame),
         Call::Shmat => map::shmat(frame),
         Call::Shmdt => unmap::shmdt(frame),

@@ -19,6 +19,7 @@ use crate::sys::Errno;
 use core::ops::ControlFlow;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Column, Flags, Kind, Reason};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
@@ -68,7 +69,7 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     }
     if failed(value) {
         // It may have changed a part before it failed.
-        resync::range(range, false);
+        planted!("mprotect-half-done", (), resync::range(range, false));
         close(flight, range);
         return value;
     }
@@ -77,13 +78,13 @@ pub fn mprotect(call: Call, frame: &mut Frame) -> i64 {
     }
     if prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) as u64 != 0 {
         // The kernel extends the range to the end of a stack.
-        resync::around(range);
+        planted!("mprotect-growsdown", (), resync::around(range));
     } else if seen.told_at != Some(reading::count()) || registering::active() || value != first {
         reprotect(range, prot);
     } else if seen.pending {
         settle(range);
     }
-    if is_code(prot) {
+    if planted!("mprotect-new-code", false, is_code(prot)) {
         let shared = lock()
             .and_then(|g| g.at(range.start()))
             .is_some_and(|a| a.prot.shared());
@@ -249,7 +250,7 @@ fn describe_anew(state: &mut State, range: PageRange, prot: u64) -> bool {
     let holding = pin::holding();
     let mut pending = false;
     state.update(range, |_, attr| {
-        let was_out = attr.prot.is_none();
+        let was_out = planted!("mprotect-no-access-stays", false, attr.prot.is_none());
         let mut new = Attr {
             prot: attr.prot.with_prot(prot),
             ..attr

@@ -25,6 +25,7 @@ use crate::share;
 use crate::sys::Errno;
 use regall_directory::addr::{round_up, PageRange, PAGE};
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags, Kind, Prot};
 
 const NOMEM: i64 = -(Errno::NOMEM.0 as i64);
@@ -95,7 +96,7 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     if failed(value) {
         let all = [(target, &this.replaced), (source, &this.moved)];
         match one || !pin::locks() {
-            true => put_all_back(&all),
+            true => planted!("mremap-not-put-back", (), put_all_back(&all)),
             false => put_moved_back(&all, this.moved.locks_of_any()),
         }
     } else {
@@ -103,7 +104,7 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
         this.done(frame, value as u64, regions_stay);
     }
     if let Some(around) = this.around {
-        find_locks(around, Flags::EMPTY);
+        planted!("mremap-lock-left", (), find_locks(around, Flags::EMPTY));
     }
     // Our pins there have been let go of, whatever came of the call.
     this.around.into_iter().for_each(settle_read);
@@ -295,7 +296,7 @@ impl Move {
             }
             if stays {
                 // The kernel leaves no lock behind.
-                let app = Flags::APP_LOCKS;
+                let app = planted!("mremap-locks-stay", Flags::EMPTY, Flags::APP_LOCKS);
                 let flags = attr.flags.without(app);
                 guard.insert_part(part, pending(Attr { flags, ..attr }), Some(origin));
             }

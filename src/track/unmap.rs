@@ -12,6 +12,7 @@ use crate::arch::Frame;
 use crate::base::maps::attached;
 use regall_directory::addr::PageRange;
 use regall_directory::layout::Call;
+use regall_directory::planted;
 use regall_directory::vocab::Kind;
 
 /// munmap(2).
@@ -36,7 +37,7 @@ pub fn munmap(frame: &mut Frame) -> i64 {
     retracting::retract(range);
     let value = real(frame);
     if failed(value) {
-        put_back(range, &taken);
+        planted!("munmap-not-put-back", (), put_back(range, &taken));
     } else {
         taken.done();
         headroom::unmapped(taken.is_app_locked());
@@ -72,7 +73,8 @@ pub fn shmdt(frame: &mut Frame) -> i64 {
     let hull = pieces.iter().flatten().copied().reduce(PageRange::hull);
     if let (Some(hull), Some(mut guard)) = (hull, lock_for(&[hull])) {
         flight.claim(&guard, hull);
-        for piece in pieces.iter().flatten() {
+        let most = planted!("shmdt-one-piece", 1, REMEMBERED);
+        for piece in pieces.iter().flatten().take(most) {
             guard.remove(*piece, |part, entry| {
                 taken.add(part, entry);
             });

@@ -19,7 +19,6 @@ pub mod mappings;
 mod memory;
 pub mod netlink;
 pub mod pagemap;
-pub mod planted;
 pub mod process;
 pub mod scheduling;
 pub mod signal;

@@ -12,6 +12,8 @@ mod in_force;
 mod loading;
 #[path = "../newborn.rs"]
 mod newborn;
+#[path = "../planted.rs"]
+mod planted;
 #[path = "../programs.rs"]
 mod programs;
 #[path = "../progress.rs"]

@@ -16,6 +16,8 @@ mod faults;
 mod fuzz;
 #[path = "../soak/packages.rs"]
 mod packages;
+#[path = "../soak/planted.rs"]
+mod planted;
 #[path = "../soak/random.rs"]
 mod random;
 #[path = "../soak/safety.rs"]

@@ -18,9 +18,13 @@ pub fn target() -> PathBuf {
     dir.canonicalize().expect("a target folder")
 }
 
-/// libregall.so, built by `make build`.
+/// libregall.so, built by `make build`; or the one that can be broken on purpose, if TESTS_PLANTED
+/// says how it is to be.
 pub fn shim() -> PathBuf {
-    built("libregall.so")
+    match std::env::var_os("TESTS_PLANTED") {
+        Some(_) => planted(),
+        None => built("libregall.so"),
+    }
 }
 
 /// The `regall` command.
@@ -38,7 +42,7 @@ fn built(name: &str) -> PathBuf {
     path
 }
 
-/// The shim that can be broken on purpose: REGALL_PLANTED chooses how.
+/// The shim that can be broken on purpose: TESTS_PLANTED chooses how (tests/planted.txt).
 pub fn planted() -> PathBuf {
     target().join("planted").join("libregall.so")
 }

@@ -239,6 +239,11 @@ pub fn compare(pid: u32, dump: &[Line], maps: &[Vma], expected: &Expected) -> Ve
             problems.push(format!("dump overlaps at {:x}", pair[1].start));
         }
     }
+    for line in dump {
+        for (from, to) in holes(line.start, line.end, maps) {
+            problems.push(format!("{from:x}-{to:x} is not mapped: {}", line.word()));
+        }
+    }
     let facts = Facts {
         pid,
         expected,
@@ -284,25 +289,30 @@ pub fn compare(pid: u32, dump: &[Line], maps: &[Vma], expected: &Expected) -> Ve
 /// What of a memory region is not mapped. One for the whole address space (on
 /// demand, from 0) is not of mapped memory.
 fn unmapped(key: &Key, maps: &[Vma]) -> Vec<String> {
-    let mut problems = Vec::new();
     if key.start == 0 && key.access.split(',').any(|word| word == "on-demand") {
-        return problems;
+        return Vec::new();
     }
-    let mut at = key.start;
-    let mut missing = |from: u64, to: u64| {
-        if from < to {
-            problems.push(format!("{from:x}-{to:x} is not mapped: {key:?}"));
+    let missing = holes(key.start, key.end, maps).into_iter();
+    missing
+        .map(|(from, to)| format!("{from:x}-{to:x} is not mapped: {key:?}"))
+        .collect()
+}
+
+/// What of a range is not mapped.
+fn holes(start: u64, end: u64, maps: &[Vma]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut at = start;
+    let from = maps.partition_point(|vma| vma.end <= start);
+    for vma in maps[from..].iter().take_while(|vma| vma.start < end) {
+        if at < vma.start {
+            found.push((at, vma.start));
         }
-    };
-    for vma in maps
-        .iter()
-        .filter(|v| v.start < key.end && v.end > key.start)
-    {
-        missing(at, vma.start);
         at = vma.end;
     }
-    missing(at, key.end);
-    problems
+    if at < end {
+        found.push((at, end));
+    }
+    found
 }
 
 fn gap(start: u64, end: u64, vma: &Vma) -> String {
@@ -536,6 +546,12 @@ mod tests {
             l[0].reason = "-".into();
         });
         assert!(unheld[0].contains("no region holds"), "{unheld:?}");
+        let gone = broken(&|l| {
+            let mut line = l[0].clone();
+            (line.start, line.end) = (0x1000, 0x2000);
+            l.insert(0, line);
+        });
+        assert!(gone[0].contains("1000-2000 is not mapped"), "{gone:?}");
         let pinned = Expected::of(Mode::Populate);
         let mut lines = good.clone();
         lines[0].pin = "yes".into();

@@ -16,6 +16,7 @@ use super::copy::{copy_in, copy_out};
 use super::message::{described, understood, Kind, LINE, RING_HEAD};
 use crate::atomic::{AtomicU64, Ordering::*};
 use core::marker::PhantomData;
+use regall_directory::planted;
 
 /// Words of a line.
 const WORDS: u64 = LINE / 8;
@@ -126,7 +127,8 @@ impl Control {
     /// [`Control::open`].
     pub fn claim(&self, pid: u32) -> Option<Turn> {
         let now = self.turn();
-        if !now.is_free() || pid == 0 || u64::from(pid) > PID_MOST {
+        let free = planted!("ring-of-two", true, now.is_free());
+        if !free || pid == 0 || u64::from(pid) > PID_MOST {
             return None;
         }
         let generation = now.0 >> GENERATION << GENERATION;

@@ -15,6 +15,7 @@ use crate::mechanism::knem;
 use crate::vector::Segment;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use regall_directory::addr::PageRange;
+use regall_directory::planted;
 use regall_sys::file::Fd;
 use regall_sys::{Errno, Result};
 
@@ -249,7 +250,10 @@ impl Owner {
     #[inline]
     pub fn replaced(&self, range: PageRange) {
         if self.shadowed.load(SeqCst) && self.may_hold(range) {
-            self.each_in(range, |shared, _, _| shared.knem.store(0, SeqCst));
+            let gone = |shared: &Slot| shared.knem.store(0, SeqCst);
+            self.each_in(range, |shared, _, _| {
+                planted!("knem-old-pages", (), gone(shared))
+            });
         }
     }
 
@@ -259,7 +263,8 @@ impl Owner {
         // Unless the slot has been given to another region meanwhile.
         self.each_in(range, |shared, own, live| {
             if own.live.compare_exchange(live, 0, SeqCst, Relaxed).is_ok() {
-                let _ = shared.live.compare_exchange(live, 0, SeqCst, Relaxed);
+                let gone = planted!("cookie-stays-live", live, 0);
+                let _ = shared.live.compare_exchange(live, gone, SeqCst, Relaxed);
             }
         });
     }
