@@ -1,7 +1,7 @@
 /*
  * Carries out a sequence of memory calls that is in a file, a call a line, and prints what each
  * came to, and what the program sees of its memory then. tests/differ.rs draws sequences, runs them without the
- * shim and with it, and compares.
+ * shim and with it, and compares. Of several files each is a thread's.
  *
  * Everything lies in two arenas at fixed addresses, `a` and `b`; an address is `a+3000`, each number hexadecimal.
  * A line of output says what it is by its first letter:
@@ -13,6 +13,8 @@
  *   R  which private pages are resident L  what the program has locked: MS_INVALIDATE is EBUSY there
  */
 #include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/shm.h>
 #include <sys/uio.h>
@@ -23,17 +25,45 @@
 #define FILE_PAGES 16ul
 #define HIGH 400 /* our descriptors: a program's are below */
 
-static const unsigned long arenas[ARENAS] = { 0x200000000000ul, 0x210000000000ul };
-static char script[1 << 16], *lines[2048], *in_handler;
-static size_t count;
-static int disk, memory, faults = -1;
-static ino_t disk_inode, memory_inode;
-static unsigned char fresh;
-static bool is_child;
+#define THREADS 4
+#define MOST_SAID (4ul << 20)
+
+/* A sequence; with several, each is a thread's, in arenas beside the others'. */
+static struct sequence {
+	char script[1 << 16], *lines[2048];
+	size_t count;
+	int number, disk, memory, faults;
+	ino_t disk_inode, memory_inode;
+	char *said;
+	size_t length;
+	pthread_t thread;
+} sequences[THREADS];
+
+static _Thread_local struct sequence *mine = &sequences[0];
+static _Thread_local unsigned long arenas[ARENAS];
+static _Thread_local char *in_handler, *own_page;
+static _Thread_local unsigned char fresh;
+static _Thread_local long refused;
+static _Thread_local bool is_child;
 static char *start_of_heap;
+static int threads = 1;
+static atomic_int begun, ended;
+
+__attribute__((format(printf, 1, 2))) static void tell(const char *format, ...)
+{
+	char line[512];
+	va_list args;
+	va_start(args, format);
+	int n = vsnprintf(line, sizeof line, format, args);
+	va_end(args);
+	if (!mine->said)
+		return say("%s", line);
+	if (mine->length + (size_t)n + 1 < MOST_SAID)
+		mine->length += (size_t)sprintf(mine->said + mine->length, "%s\n", line);
+}
 
 /* What one page's mapping is like. */
-static struct page {
+static _Thread_local struct page {
 	char prot, lock, accounted, anonymous;
 	char kind[160];
 } pages[ARENAS][PAGES];
@@ -43,11 +73,11 @@ static void result(const char *call, long value)
 	int e = errno;
 	for (int i = 0; i < ARENAS; i++)
 		if ((unsigned long)value - arenas[i] <= PAGES * PAGE)
-			return say("= %s: %c+%lx", call, 'a' + i, (unsigned long)value - arenas[i]);
+			return tell("= %s: %c+%lx", call, 'a' + i, (unsigned long)value - arenas[i]);
 	if (value == -1)
-		say("= %s: %s", call, strerrorname_np(e));
+		tell("= %s: %s", call, strerrorname_np(e));
 	else
-		say("= %s: %ld", call, value);
+		tell("= %s: %ld", call, value);
 }
 
 static bool copy(unsigned long addr, unsigned char *byte, bool write)
@@ -93,7 +123,7 @@ static void elsewhere(const char *call, char *p, unsigned long bytes)
 		bool there = copy((unsigned long)p + at, &byte, false);
 		n += (size_t)sprintf(text + n, there ? "%02x " : "-- ", byte);
 	}
-	say("= %s: elsewhere %s", call, text);
+	tell("= %s: elsewhere %s", call, text);
 	munmap(p, bytes);
 }
 
@@ -114,7 +144,7 @@ static const char *file_of(unsigned long inode, const char *name)
 		return "sysv";
 	if (strstr(name, "/dev/zero"))
 		return "zero";
-	return inode == disk_inode ? "disk" : inode == memory_inode ? "mem" : "other";
+	return inode == mine->disk_inode ? "disk" : inode == mine->memory_inode ? "mem" : "other";
 }
 
 /* Locks, and what is accounted for, are told apart from mappings; soft-dirty and guarded are said of all that is one mapping. */
@@ -158,7 +188,7 @@ static bool smaps_line(char *line, struct page *now, unsigned long *from, unsign
 
 static void read_mappings(void)
 {
-	static char text[1 << 17];
+	static _Thread_local char text[1 << 17];
 	for (int i = 0; i < ARENAS; i++)
 		for (unsigned long p = 0; p < PAGES; p++)
 			pages[i][p] = (struct page){ .prot = '.', .lock = '.', .accounted = '.' };
@@ -195,14 +225,14 @@ static void mappings(void)
 				locks[n++] = pages[i][q].lock;
 			}
 			if (pages[i][p].kind[0])
-				say("M %c+%lx %lx %s", 'a' + i, p, q - p, pages[i][p].kind);
+				tell("M %c+%lx %lx %s", 'a' + i, p, q - p, pages[i][p].kind);
 		}
 		prot[n] = locks[n] = accounts[n] = ' ';
 		n++;
 	}
-	say("P %.*s", (int)n, prot);
-	say("K %.*s", (int)n, locks);
-	say("A %.*s", (int)n, accounts);
+	tell("P %.*s", (int)n, prot);
+	tell("K %.*s", (int)n, locks);
+	tell("A %.*s", (int)n, accounts);
 }
 
 static void look(void)
@@ -220,9 +250,9 @@ static void look(void)
 			sprintf(bytes + 2 * n, readable ? "%02x" : "--", byte);
 		}
 	}
-	say("B %s", bytes);
-	say("%c %s", is_child ? 'C' : 'R', there);
-	say("L %s", busy);
+	tell("B %s", bytes);
+	tell("%c %s", is_child ? 'C' : 'R', there);
+	tell("L %s", busy);
 }
 
 /* The words of a line: `a+3000` and hexadecimal numbers. */
@@ -237,21 +267,21 @@ static unsigned long number(const char *word)
 
 static int file_named(unsigned long which)
 {
-	return which == 1 ? disk : which == 2 ? memory : -1;
+	return which == 1 ? mine->disk : which == 2 ? mine->memory : -1;
 }
 
 static void registers(unsigned long addr, unsigned long bytes)
 {
-	if (faults < 0) {
+	if (mine->faults < 0) {
 		int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
 		struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_SIGBUS };
 		if (fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0)
-			return say("= no userfaultfd");
-		faults = fcntl(fd, F_DUPFD_CLOEXEC, HIGH);
+			return tell("= no userfaultfd");
+		mine->faults = fcntl(fd, F_DUPFD_CLOEXEC, HIGH);
 		close(fd);
 	}
 	struct uffdio_register r = { .range = { addr, bytes }, .mode = UFFDIO_REGISTER_MODE_MISSING };
-	result("register", ioctl(faults, UFFDIO_REGISTER, &r));
+	result("register", ioctl(mine->faults, UFFDIO_REGISTER, &r));
 }
 
 static void attach(unsigned long addr, unsigned long bytes, int flags)
@@ -265,7 +295,7 @@ static void attach(unsigned long addr, unsigned long bytes, int flags)
 static void settle(unsigned long addr, unsigned long bytes)
 {
 	for (unsigned long at = addr; at < addr + bytes && at < addr + PAGES * PAGE; at += PAGE)
-		if (faults >= 0 || !write_to(at))
+		if (mine->faults >= 0 || !write_to(at))
 			madvise((void *)at, PAGE, MADV_DONTNEED);
 }
 
@@ -275,9 +305,9 @@ static void breaks(unsigned long want)
 	char *to = start_of_heap + want, *now = (char *)syscall(SYS_brk, to);
 	unsigned char byte = 77, back = 0;
 	unsigned long last = ((unsigned long)to - 1) & ~(PAGE - 1);
-	say("= brk: %s", now == to ? "there" : "not there");
+	tell("= brk: %s", now == to ? "there" : "not there");
 	if (now == to && want)
-		say("B brk %d", copy(last, &byte, true) && copy(last, &back, false) && back == 77);
+		tell("B brk %d", copy(last, &byte, true) && copy(last, &back, false) && back == 77);
 }
 
 static void limits(unsigned long which, unsigned long value)
@@ -297,13 +327,13 @@ static bool others(const char *name, const unsigned long *v)
 	else if (!strcmp(name, "punch"))
 		result(name, fallocate(file_named(v[0]), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)v[1], (off_t)v[2]));
 	else if (!strcmp(name, "seal"))
-		result(name, fcntl(memory, F_ADD_SEALS, (int)v[0]));
+		result(name, fcntl(mine->memory, F_ADD_SEALS, (int)v[0]));
 	else if (!strcmp(name, "limit"))
 		limits(v[0], v[1]);
 	else if (!strcmp(name, "closes"))
 		result(name, close_range(3, HIGH - 1, 0));
 	else if (!strcmp(name, "input"))
-		result(name, dup2(memory, 0));
+		result(name, dup2(mine->memory, 0));
 	else if (!strcmp(name, "brk"))
 		breaks(v[0]);
 	else
@@ -384,7 +414,7 @@ static void call(char *line)
 	else if (!strcmp(name, "look"))
 		look();
 	else
-		say("= what is %s?", line);
+		tell("= what is %s?", line);
 }
 
 static void handles(int sig)
@@ -395,39 +425,46 @@ static void handles(int sig)
 	errno = e;
 }
 
-/* The lines from `i` on, up to `join` in a child, which ends there; where the next one is. */
-static void carry_out(size_t i)
+/* A child, up to `join`, where it ends; where its parent goes on. */
+static size_t forks(size_t i)
 {
-	for (; i < count; i++) {
-		char *line = lines[i];
-		if (strcmp(line, "join") == 0) {
-			if (is_child)
-				break;
+	pid_t pid = fork();
+	NEED(pid >= 0);
+	if (pid == 0) {
+		is_child = true;
+		tell("- fork");
+		alarm(10);
+		mappings();
+		return i;
+	}
+	reap("= child", pid);
+	while (i + 1 < mine->count && strcmp(mine->lines[i + 1], "join") != 0)
+		i++;
+	return i;
+}
+
+/* Threads hurry: what the kernel lists of their memory is read where they look at it. */
+static void carry_out(void)
+{
+	for (size_t i = 0; i < mine->count; i++) {
+		char *line = mine->lines[i];
+		if (strcmp(line, "join") == 0 && is_child)
+			break;
+		if (strcmp(line, "join") == 0)
 			continue;
-		}
 		if (strcmp(line, "fork") == 0) {
-			pid_t pid = fork();
-			NEED(pid >= 0);
-			if (pid == 0) {
-				is_child = true;
-				say("- fork");
-				alarm(10);
-				mappings();
-				continue;
-			}
-			reap("= child", pid);
-			while (i + 1 < count && strcmp(lines[i], "join") != 0)
-				i++;
+			i = forks(i);
 			continue;
 		}
-		say("- %s", line);
+		tell("- %s", line);
 		if (strncmp(line, "handler ", 8) == 0) {
 			in_handler = line + 8;
 			raise(SIGUSR1);
 		} else {
 			call(line);
 		}
-		mappings();
+		if (threads == 1 || strcmp(line, "look") == 0)
+			mappings();
 	}
 	mappings();
 	look();
@@ -450,33 +487,108 @@ static ino_t inode_of(int fd)
 	return is.st_ino;
 }
 
-int main(int argc, char **argv)
+static void begin(struct sequence *s, const char *file)
 {
-	NEED(argc == 2);
-	int from = open(argv[1], O_RDONLY);
 	char path[] = "/tmp/differ-XXXXXX";
+	int from = open(file, O_RDONLY);
+	NEED(from >= 0);
 	size_t size = 0;
-	for (ssize_t n; (n = read(from, script + size, sizeof script - 1 - size)) > 0;)
+	for (ssize_t n; (n = read(from, s->script + size, sizeof s->script - 1 - size)) > 0;)
 		size += (size_t)n;
 	close(from);
 	char *rest = NULL;
-	for (char *l = strtok_r(script, "\n", &rest); l && count < sizeof lines / sizeof *lines; l = strtok_r(NULL, "\n", &rest))
-		lines[count++] = l;
-	disk = high(mkstemp(path));
-	memory = high(memfd_create("differ", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	for (char *l = strtok_r(s->script, "\n", &rest); l && s->count < sizeof s->lines / sizeof *s->lines;
+	     l = strtok_r(NULL, "\n", &rest))
+		s->lines[s->count++] = l;
+	s->faults = -1;
+	s->disk = high(mkstemp(path));
+	s->memory = high(memfd_create("differ", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	NEED(unlink(path) == 0);
-	disk_inode = inode_of(disk);
-	memory_inode = inode_of(memory);
+	s->disk_inode = inode_of(s->disk);
+	s->memory_inode = inode_of(s->memory);
 	for (unsigned long p = 0; p < FILE_PAGES; p++) {
 		unsigned char byte[PAGE];
 		memset(byte, (int)(200 + p), sizeof byte);
-		NEED(pwrite(disk, byte, PAGE, (off_t)(p * PAGE)) == PAGE && pwrite(memory, byte, PAGE, (off_t)(p * PAGE)) == PAGE);
+		NEED(pwrite(s->disk, byte, PAGE, (off_t)(p * PAGE)) == PAGE);
+		NEED(pwrite(s->memory, byte, PAGE, (off_t)(p * PAGE)) == PAGE);
 	}
+}
+
+static void is_in(struct sequence *s)
+{
+	mine = s;
+	arenas[0] = 0x200000000000ul + (unsigned long)s->number * PAGES * PAGE;
+	arenas[1] = 0x210000000000ul + (unsigned long)s->number * PAGES * PAGE;
+}
+
+/* A page of the thread's own is given back whatever it does, and is zero then. */
+static void gives_back(int sig)
+{
+	(void)sig;
+	int e = errno;
+	if (own_page) {
+		own_page[0] = 9;
+		refused += madvise(own_page, PAGE, MADV_DONTNEED) != 0 || own_page[0] != 0;
+	}
+	errno = e;
+}
+
+static void *works(void *s)
+{
+	is_in(s);
+	own_page = anon(1);
+	begun++;
+	while (begun < threads)
+		sched_yield();
+	carry_out();
+	tell("= handlers: %ld were refused something", refused);
+	ended++;
+	return NULL;
+}
+
+/* Signals reach the threads wherever they are. */
+static void storm(void)
+{
+	for (int i = 0; i < threads; i++) {
+		sequences[i].number = i;
+		sequences[i].said = malloc(MOST_SAID);
+		NEED(sequences[i].said != NULL);
+		NEED(pthread_create(&sequences[i].thread, NULL, works, &sequences[i]) == 0);
+	}
+	while (begun < threads)
+		sched_yield();
+	for (unsigned long n = 0; ended < threads; n++) {
+		pthread_kill(sequences[n % (unsigned long)threads].thread, SIGUSR2);
+		usleep(20);
+	}
+	for (int i = 0; i < threads; i++) {
+		NEED(pthread_join(sequences[i].thread, NULL) == 0);
+		say("- thread %d", i);
+		for (size_t done = 0; done < sequences[i].length;) {
+			ssize_t n = write(1, sequences[i].said + done, sequences[i].length - done);
+			NEED(n > 0);
+			done += (size_t)n;
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	NEED(argc > 1 && argc <= THREADS + 1);
+	threads = argc - 1;
+	for (int i = 0; i < threads; i++)
+		begin(&sequences[i], argv[i + 1]);
 	start_of_heap = (char *)((unsigned long)((char *)syscall(SYS_brk, 0) + PAGE - 1) & ~(PAGE - 1));
-	struct sigaction handler = { .sa_handler = handles };
-	NEED(sigaction(SIGUSR1, &handler, NULL) == 0);
+	struct sigaction handler = { .sa_handler = handles }, back = { .sa_handler = gives_back, .sa_flags = SA_RESTART };
+	NEED(sigaction(SIGUSR1, &handler, NULL) == 0 && sigaction(SIGUSR2, &back, NULL) == 0);
 	alarm(10);
-	mappings();
-	carry_out(0);
+	if (threads > 1) {
+		storm();
+	} else {
+		is_in(&sequences[0]);
+		mappings();
+		carry_out();
+	}
+	quiet_point("done");
 	return 0;
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use regall_tests::beside;
 use regall_tests::differ::{self, Runner};
 use regall_tests::mode::Mode;
 use regall_tests::{build, child, number, rows, thorough};
@@ -40,6 +41,14 @@ fn of_the_commit() {
     let usual = if thorough() { 1_000 } else { 150 };
     let most = number("TESTS_SEQUENCES").unwrap_or(usual);
     differ::must_find_nothing(first, most, None);
+}
+
+/// Threads carry out sequences beside each other, and get signals: others with each commit.
+#[test]
+fn in_threads() {
+    let first = number("TESTS_SEED").unwrap_or_else(differ::commit);
+    let most = number("TESTS_SEQUENCES").unwrap_or(if thorough() { 100 } else { 10 });
+    beside::must_find_nothing(first, most, None);
 }
 
 /// What is compared has a lock in it: who lies about mlock is noticed.

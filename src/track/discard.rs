@@ -118,7 +118,7 @@ pub fn madvise(frame: &mut Frame) -> i64 {
 #[inline(never)]
 fn without_the_lock(frame: &Frame, range: PageRange, unlocked: bool) -> i64 {
     subscribers::pages_replaced(range);
-    let locked = unlocked && pin::locks();
+    let locked = planted!("handler-meets-locks", false, unlocked && pin::locks());
     let advice = frame.args[2] as i32;
     let drops = frame.nr == libc::SYS_madvise as u64 && can_drop(Pins::Mixed, advice);
     let replaced = frame.nr == libc::SYS_madvise as u64 && replaces_pages(advice);

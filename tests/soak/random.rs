@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use regall_tests::beside;
 use regall_tests::build;
 use regall_tests::child;
 use regall_tests::coverage::Expected;
@@ -89,6 +90,15 @@ fn sequences() {
     let end = std::time::Instant::now() + soak::duration();
     let run = differ::must_find_nothing(seed(), u64::from(u32::MAX), Some(end));
     row.passed(format!("{run} sequences"));
+}
+
+/// The same in threads, which get signals.
+#[test]
+fn sequences_in_threads() {
+    let row = Row::begin("random", "sequences of memory calls in threads");
+    let end = std::time::Instant::now() + soak::duration();
+    let run = beside::must_find_nothing(seed(), u64::from(u32::MAX), Some(end));
+    row.passed(format!("{run} times four sequences"));
 }
 
 /// c-tests/share/differ.c: the same digest of every result and byte without the shim, and

@@ -54,14 +54,28 @@ impl Runner {
 
     /// Returns what is said of a sequence: lines of output, and how it ended.
     fn run(&self, sequence: &[String], user: User, row: Option<Row>) -> io::Result<Vec<String>> {
-        let file = self.folder.path().join("sequence");
-        fs::write(&file, sequence.join("\n") + "\n")?;
-        fs::set_permissions(&file, Permissions::from_mode(0o644))?;
-        let mut command = self.account.command(&self.program, user, row)?;
-        let done = child::run(command.arg(&file), TIMEOUT);
+        let mut command = self.command(&[sequence], user, row)?;
+        let done = child::run(&mut command, TIMEOUT);
         let mut said: Vec<String> = done.stdout.lines().map(str::to_owned).collect();
         said.push(format!("= the end: {}{}", done.end(), done.others_stderr()));
         Ok(said)
+    }
+
+    /// Returns the command that carries sequences out, each in a thread if there are several.
+    pub(crate) fn command<S: AsRef<[String]>>(
+        &self,
+        sequences: &[S],
+        user: User,
+        row: Option<Row>,
+    ) -> io::Result<Command> {
+        let mut command = self.account.command(&self.program, user, row)?;
+        for (n, sequence) in sequences.iter().enumerate() {
+            let file = self.folder.path().join(format!("sequence.{n}"));
+            fs::write(&file, sequence.as_ref().join("\n") + "\n")?;
+            fs::set_permissions(&file, Permissions::from_mode(0o644))?;
+            command.arg(file);
+        }
+        Ok(command)
     }
 
     /// Returns the first difference that a row makes; none where there is no such user here.
@@ -129,7 +143,7 @@ impl std::fmt::Display for Find {
 
 /// Returns whether the kernel's locks are the program's alone: the shim locks nothing. With TESTS_SWAP it is taken
 /// to lock by default, as its versions before 2026-11-28 do.
-fn locks_nothing(row: Row) -> bool {
+pub(crate) fn locks_nothing(row: Row) -> bool {
     let swaps = || fs::read_to_string("/proc/swaps").is_ok_and(|s| s.lines().count() > 1);
     row.pin == Pin::Off || row.pin == Pin::Auto && number("TESTS_SWAP").is_none() && !swaps()
 }
@@ -147,7 +161,7 @@ fn calls(said: &[String]) -> usize {
 /// Returns the lines that have to be the same in a row, up to call number `end`. Private memory that is a file's
 /// is listed as such, and what is populated is resident, and stays accounted for when it can't be written any
 /// more.
-fn compared(said: &[String], row: Row, end: Option<usize>) -> Vec<&String> {
+pub(crate) fn compared(said: &[String], row: Row, end: Option<usize>) -> Vec<&String> {
     let shared = row.share == Share::Always;
     let kept = |line: &&String| match line.chars().next() {
         Some('M' | 'R') => !shared && row.pin != Pin::Populate,
@@ -195,7 +209,7 @@ fn may_differ(sequence: &[String], row: Row) -> bool {
 }
 
 /// Returns a number of a call's, if it is that call.
-fn number_of(line: &str, call: &str, nth: usize) -> Option<u64> {
+pub(crate) fn number_of(line: &str, call: &str, nth: usize) -> Option<u64> {
     let mut words = line.trim_start_matches("handler ").split(' ');
     let word = words.next().filter(|word| *word == call);
     let word = word.and_then(|_| words.nth(nth))?;
@@ -208,7 +222,7 @@ fn has_flag(line: &str, call: &str, flag: u64) -> bool {
 }
 
 /// Returns whether a call is an mremap with MREMAP_DONTUNMAP.
-fn leaves_memory(line: &str) -> bool {
+pub(crate) fn leaves_memory(line: &str) -> bool {
     has_flag(line, "mremap", 4)
 }
 
@@ -225,7 +239,7 @@ fn is_beyond(line: &str) -> bool {
     of(4) != 0 && of(1) + of(5) > sequence::FILE_PAGES * sequence::PAGE
 }
 
-fn limit(user: User) -> Limit {
+pub(crate) fn limit(user: User) -> Limit {
     match user {
         User::Root | User::Unlimited => Limit::None,
         User::KiB64 | User::MiB8 => Limit::Binds,
@@ -273,7 +287,7 @@ fn search(first: u64, most: u64, until: Option<Instant>) -> (u64, Vec<Find>) {
 }
 
 /// Returns how many finds are shown: TESTS_FINDS.
-fn most_found() -> usize {
+pub(crate) fn most_found() -> usize {
     number("TESTS_FINDS").map_or(3, |n| n as usize)
 }
 

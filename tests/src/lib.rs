@@ -3,6 +3,7 @@
 //! line; what it knows of them is their documented output.
 
 pub mod apart;
+pub mod beside;
 pub mod build;
 pub mod child;
 pub mod coverage;

@@ -2,7 +2,8 @@
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-const PAGES: u64 = 48;
+/// Pages of an arena.
+pub const PAGES: u64 = 48;
 /// Pages of a file.
 pub const FILE_PAGES: u64 = 16;
 
