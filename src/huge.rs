@@ -11,6 +11,7 @@ use crate::base::settings;
 use crate::sys::{self, file};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use regall_directory::addr::PageRange;
+use regall_directory::planted;
 
 pub use crate::sys::HUGE_PAGE;
 
@@ -43,7 +44,7 @@ fn fits(range: PageRange) -> bool {
 /// `range` is new, private, anonymous and has been touched by nobody. Whether it is advised.
 #[inline]
 pub fn fresh(range: PageRange) -> bool {
-    let fits = ON.load(Relaxed) && fits(range);
+    let fits = ON.load(Relaxed) && planted!("huge-not-advised", false, fits(range));
     if fits {
         advise(range);
     }

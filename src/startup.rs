@@ -122,7 +122,7 @@ fn wanted_here(env: Environment) -> bool {
     match env.with(b"REGALL_ONLY", |only| {
         crate::glob::matches_any(only, name) || crate::glob::matches_any(only, path)
     }) {
-        Some(named) => named,
+        Some(named) => planted!("only-is-all", true, named),
         None if planted!("launchers-too", true, false) => true,
         None => !crate::glob::matches_any(LAUNCHERS, name),
     }
@@ -423,9 +423,9 @@ pub fn finish() {
     if phase::phase() == Phase::Inert || !sys::is_memory_owner() || !process::is_known() {
         return;
     }
-    stats::write();
+    planted!("no-statistics", (), stats::write());
     crate::cookies::end();
     if let Some(guard) = track::lock() {
-        guard.remove_directory();
+        planted!("directory-stays", (), guard.remove_directory());
     }
 }

@@ -511,6 +511,30 @@ fn without_swap_space_nothing_is_locked() {
     assert!(locks(Mode::OnFault) > 10, "the calls are seen");
 }
 
+/// With REGALL_HUGE=advise the kernel is asked for huge pages, where it gives them to those who ask.
+#[test]
+fn large_memory_is_advised() {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if !enabled.is_ok_and(|enabled| enabled.contains("[madvise]")) {
+        return skip("huge pages for those who ask: transparent_hugepage/enabled is not madvise");
+    }
+    let advised = |mode: Mode| {
+        let (send, receive) = std::sync::mpsc::channel();
+        let watcher = Watcher::new(move |point| {
+            let maps = procfs::smaps(point.pid).unwrap_or_default();
+            let _ = send.send(maps.iter().any(|vma| vma.has("hg")));
+            Vec::new()
+        });
+        let mut command = Command::new(build::program("address_limit"));
+        mode.apply(&mut command);
+        command.env("QUIET_SOCKET", watcher.socket());
+        child::run(&mut command, TIMEOUT);
+        watcher.finish();
+        receive.recv().expect("a quiet point")
+    };
+    assert!(advised(Mode::OnFault) && !advised(Mode::Populate));
+}
+
 /// What this machine can't show, said where the summary counts it.
 #[test]
 fn huge_pages() {

@@ -4,6 +4,7 @@
 
 use crate::sys;
 use crate::sys::arch::Frame;
+use regall_directory::planted;
 
 /// What a copy asks by a call of its own, as an advice that there is not.
 const QUESTION: u64 = 0x3f6c_6c61_6765_7200;
@@ -27,7 +28,7 @@ pub fn is_another_on() -> bool {
 /// What is answered to madvise(2) with this advice, if another copy of the library asks.
 #[inline]
 pub fn answer(advice: u64) -> Option<i64> {
-    (advice == QUESTION).then_some(ANSWER)
+    (advice == QUESTION).then_some(planted!("two-copies", 0, ANSWER))
 }
 
 #[cfg(test)]

@@ -305,7 +305,8 @@ pub fn ring(frame: &mut Frame) -> i64 {
     if frame.nr == libc::SYS_io_uring_enter as u64 {
         return real(frame);
     }
-    counters::count_call(Call::IoUringSetup);
+    let call = Call::IoUringSetup;
+    planted!("ring-not-counted", (), counters::count_call(call));
     let value = real(frame);
     if !failed(value) && pin::locks() && !SAID.swap(true, Relaxed) {
         log::info!(

@@ -2,6 +2,7 @@
 
 use crate::driver::Driver;
 use crate::wire::{self, perform, Answer, DriverData, Number, Way};
+use regall_directory::planted;
 use regall_directory::vocab::Access;
 use regall_sys::text::Text;
 use regall_sys::{file, Errno, Result};
@@ -195,7 +196,8 @@ impl Channel {
             pd_handle: pd.0,
             access_flags: kept.bits(),
         };
-        let data = self.driver().memory_data();
+        let wanted = self.driver().memory_data();
+        let data = planted!("driver-data-not-sent", DriverData::default(), wanted);
         perform(self.way, self.fd, Number::RegMr, core, &mut answer, data)?;
         Ok(Mr {
             handle: MrHandle(answer.core.mr_handle),

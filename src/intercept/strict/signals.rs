@@ -15,6 +15,7 @@ use crate::sys::signal::{self, MASK_BYTES};
 use crate::thread::{self, Thread};
 use crate::track::{self, failed};
 use core::sync::atomic::{AtomicU64, Ordering::*};
+use regall_directory::planted;
 
 /// SIGSYS in a mask.
 const SIGSYS: u64 = 1 << (libc::SIGSYS - 1);
@@ -253,7 +254,7 @@ pub fn mask(thread: &Thread, frame: &Frame) -> i64 {
     if !named && !before || is_guest(thread) {
         return track::real(frame);
     }
-    let stripped = wanted.map(|set| set & !SIGSYS);
+    let stripped = wanted.map(|set| planted!("strict-mask", set, set & !SIGSYS));
     let mut made = *frame;
     if let (true, Some(stripped)) = (named, &stripped) {
         made.args[1] = stripped as *const u64 as u64;

@@ -12,6 +12,7 @@ use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use regall_directory::addr::{PageRange, PAGE};
+use regall_directory::planted;
 use regall_directory::vocab::{Attr, Flags, Prot};
 
 /// Ranges of each kind that need no memory of their own. What could be copied or frozen is frozen
@@ -44,7 +45,7 @@ pub struct Plan {
 pub fn before_fork() -> sys::Result<Plan> {
     let mut plan = Plan::none();
     share::fork_begins();
-    match plan.make() {
+    match planted!("shared-not-frozen", Ok(()), plan.make()) {
         Ok(()) => Ok(plan),
         Err(errno) => {
             plan.release();
