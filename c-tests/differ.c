@@ -581,7 +581,7 @@ int main(int argc, char **argv)
 	start_of_heap = (char *)((unsigned long)((char *)syscall(SYS_brk, 0) + PAGE - 1) & ~(PAGE - 1));
 	struct sigaction handler = { .sa_handler = handles }, back = { .sa_handler = gives_back, .sa_flags = SA_RESTART };
 	NEED(sigaction(SIGUSR1, &handler, NULL) == 0 && sigaction(SIGUSR2, &back, NULL) == 0);
-	alarm(10);
+	alarm(threads > 1 ? 100 : 10);
 	if (threads > 1) {
 		storm();
 	} else {
@@ -589,6 +589,7 @@ int main(int argc, char **argv)
 		mappings();
 		carry_out();
 	}
+	alarm(0);
 	quiet_point("done");
 	return 0;
 }

@@ -96,11 +96,25 @@ static void mapped(void)
 	CALL(munmap(q, 8 * PAGE));
 }
 
+/* What lies before a hole is locked, though the call fails; page cache, too. */
+static void before_a_hole(void)
+{
+	int fd = open("/proc/self/exe", O_RDONLY);
+	char *text = mmap(NULL, 2 * PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+	NEED(text != MAP_FAILED && munmap(text + PAGE, PAGE) == 0);
+	CALL(mlock(text, 2 * PAGE));
+	say("before the hole %d", locked(text));
+	quiet_claim(text, PAGE, "registered");
+	quiet_point("before a hole");
+	CALL(munmap(text, PAGE));
+}
+
 int main(void)
 {
 	errors();
 	all();
 	mapped();
+	before_a_hole();
 	quiet_point("end");
 	return 0;
 }

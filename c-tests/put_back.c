@@ -2,6 +2,7 @@
  * Proves: what a call that fails was about is as it was before: mapped, published, with its contents.
  */
 #include <sys/auxv.h>
+#include <sys/shm.h>
 #include "check.h"
 
 #define SYS_mseal_ 462
@@ -50,6 +51,19 @@ static void moving(void)
 	quiet_point("not moved");
 }
 
+/* The first of two mappings may have moved (Linux 6.17), onto memory that was locked. */
+static void half(void)
+{
+	int exe = open("/proc/self/exe", O_RDONLY), id = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600);
+	NEED(exe >= 0 && id >= 0);
+	char *from = reserve(2), *to = reserve(2);
+	NEED(mmap(from, PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, exe, 0) == from);
+	NEED(shmat(id, from + PAGE, SHM_REMAP) == from + PAGE && shmctl(id, IPC_RMID, NULL) == 0);
+	NEED(mmap(to, 2 * PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_LOCKED, exe, 0) == to);
+	MAP_AS("half", mremap(from, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	quiet_point("half moved");
+}
+
 /* A sealed heap does not shrink; what is sealed stays to the end. */
 static void shrinking(void *unused)
 {
@@ -73,6 +87,7 @@ int main(void)
 	mapping();
 	unmapping();
 	moving();
+	half();
 	in_child("shrinking", shrinking, NULL);
 	quiet_point("end");
 	return 0;

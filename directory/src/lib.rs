@@ -14,6 +14,7 @@ pub mod addr;
 pub mod layout;
 pub mod maps;
 pub mod numbers;
+#[doc(hidden)]
 pub mod planted;
 pub mod reader;
 pub mod settings;

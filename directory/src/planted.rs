@@ -5,6 +5,7 @@
 
 /// Is its second expression, which is right; or the first, which is wrong, if that fault is chosen.
 #[cfg(not(feature = "planted"))]
+#[doc(hidden)]
 #[macro_export]
 macro_rules! planted {
     ($name:literal, $wrong:expr, $right:expr $(,)?) => {
@@ -14,6 +15,7 @@ macro_rules! planted {
 
 /// Is its second expression, which is right; or the first, which is wrong, if that fault is chosen.
 #[cfg(feature = "planted")]
+#[doc(hidden)]
 #[macro_export]
 macro_rules! planted {
     ($name:literal, $wrong:expr, $right:expr $(,)?) => {{

@@ -6,7 +6,6 @@ use regall_directory::vocab::{Attr, Column, Flags, Kind, Prot, Reason};
 
 use crate::index::{Busy, Hint, Row, View};
 use regall_directory::layout::SlotRef;
-use regall_directory::planted;
 
 /// One range and what is said of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,8 +143,7 @@ impl Totals {
         }
         let flags = Flags::from_bits((packed >> 16) as u16);
         if flags.has(Flags::APP_LOCKED) {
-            let locked = planted!("locks-not-counted", 0, bytes);
-            self.app_locked = self.app_locked.wrapping_add(locked);
+            self.app_locked = self.app_locked.wrapping_add(bytes);
         }
         if (packed >> 8) as u8 == Kind::Shm as u8 {
             self.shm = self.shm.wrapping_add(bytes);

@@ -95,7 +95,10 @@ fn as_it_is(frame: &mut Frame, source: Option<PageRange>, target: Option<PageRan
     }
     if failed(value) {
         let all = [(target, &this.replaced), (source, &this.moved)];
-        match one || !pin::locks() {
+        // (The kernel's list does not show what the program has locked.)
+        let theirs = this.moved.is_app_locked() || this.replaced.is_app_locked();
+        let locks = planted!("mremap-locks-unasked", false, theirs);
+        match one || !pin::locks() && !locks {
             true => planted!("mremap-not-put-back", (), put_all_back(&all)),
             false => put_moved_back(&all, this.moved.locks_of_any()),
         }

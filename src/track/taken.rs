@@ -386,7 +386,10 @@ fn found_locked(a: Attr, is: Option<bool>, locks: Flags) -> Attr {
     match is {
         // The kernel locks no huge pages, and says yes.
         _ if a.kind == Kind::Huge => a,
-        Some(true) if !a.flags.has(Flags::APP_LOCKED) => with(a.flags.with(locks)),
+        // (Page cache that it has locked is held by that.)
+        Some(true) if !a.flags.has(Flags::APP_LOCKED) => {
+            policy::described(with(a.flags.with(locks)), pin::holding())
+        }
         // Nor have we: what is to be locked by us is locked at the end of the call.
         Some(false) if a.flags.has(Flags::APP_LOCKED) => {
             policy::unsettled(with(a.flags.without(Flags::APP_LOCKS)), pin::holding())

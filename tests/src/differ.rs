@@ -217,7 +217,7 @@ pub(crate) fn number_of(line: &str, call: &str, nth: usize) -> Option<u64> {
 }
 
 /// Returns whether a call has flags, which it takes as its fourth argument.
-fn has_flag(line: &str, call: &str, flag: u64) -> bool {
+pub(crate) fn has_flag(line: &str, call: &str, flag: u64) -> bool {
     number_of(line, call, 3).is_some_and(|flags| flags & flag != 0)
 }
 
