@@ -19,10 +19,10 @@ static BOUND: AtomicBool = AtomicBool::new(false);
 /// Whether the application has locked a mapping that grows downwards, under a limit.
 static LEAVE_ROOM: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether nothing of ours is to take from the limit what a mapping may grow by that the
-/// application has locked.
-pub fn leave_room(leave: bool) {
-    LEAVE_ROOM.store(leave, Relaxed);
+/// From now on nothing of ours takes from the limit what a mapping may grow by that the application has
+/// locked.
+pub fn leave_room() {
+    LEAVE_ROOM.store(true, Relaxed);
 }
 
 /// Returns whether the limit is the application's alone.

@@ -92,7 +92,7 @@ fn leave_room(range: PageRange) {
     if growing::leaves_room() || !grows(range) || !binds() {
         return;
     }
-    growing::leave_room(true);
+    growing::leave_room();
     if let Some(all) = PageRange::new(0, USER_END) {
         let_go(all);
         settle(all);
@@ -241,7 +241,6 @@ pub fn munlockall(frame: &mut Frame) -> i64 {
     let value = real(frame);
     if !failed(value) {
         planted!("munlockall-future", (), APP_FUTURE.store(0, Relaxed));
-        growing::leave_room(false);
         lock_all_again();
         let any = any || lock().is_none_or(|guard| is_any_locked(&guard));
         if let (true, Some(all)) = (any, all) {
