@@ -102,7 +102,7 @@ macro_rules! programs {
         /// A program that nobody listed would never run.
         #[test]
         fn all_programs_are_listed() {
-            let listed = [$(stringify!($name)),*, "counts", "differ", "hello", "lockall", "lodger", "newborn", "pinned_under", "torture", "unseen", "uprobes", "victim"];
+            let listed = [$(stringify!($name)),*, "counts", "differ", "hello", "lockall", "lodger", "newborn", "own_locks", "pinned_under", "torture", "unseen", "uprobes", "victim"];
             for entry in std::fs::read_dir(build::root().join("c-tests")).expect("c-tests").flatten() {
                 let path = entry.path();
                 if path.extension().is_some_and(|e| e == "c") {

@@ -205,7 +205,9 @@ fn may_differ(sequence: &[String], row: Row) -> bool {
     let leaves = limits && sequence.iter().any(|line| leaves_memory(line));
     let populates = row.pin == Pin::Populate && (leaves || takes_locks(sequence));
     let divided = || takes_locks(sequence) || sequence.iter().any(|line| is_beyond(line));
-    populates || !locks_nothing(row) && forks && divided()
+    // (And a fork then maps what it shares.)
+    let maps = row.share != Share::Off && limits && forks;
+    populates || maps || !locks_nothing(row) && forks && divided()
 }
 
 /// Returns a number of a call's, if it is that call.
