@@ -98,6 +98,8 @@ fn all_fit_their_schemas() {
         ("maps", &["maps", "--json", &pid]),
         ("report", &["report", "--json", &left]),
         ("doctor", &["doctor", "--json"]),
+        ("config", &["config", "--json"]),
+        ("config", &["config", "--json", "--check", "registrations"]),
         ("check", &["check", "--json", "--read", &kept]),
     ] {
         all.push((schema, arguments[0], regall(arguments).stdout));

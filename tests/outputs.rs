@@ -133,6 +133,19 @@ fn words_for_job_scripts() {
 }
 
 #[test]
+fn settings_and_where_they_come_from() {
+    let block = shown("regall config --pin onfault");
+    let (line, rows) = block.split_once('\n').expect("lines");
+    assert_eq!(line, "$ REGALL_LIMIT=8G regall config --pin onfault");
+    let mut command = Command::new(build::regall());
+    Mode::Plain.apply(&mut command);
+    command.args(["config", "--pin", "onfault"]);
+    let done = child::run(command.env("REGALL_LIMIT", "8G"), TIMEOUT);
+    done.must_succeed();
+    is_real(rows, &done.stdout);
+}
+
+#[test]
 fn coverage_of_a_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let beside = started(folder.path(), &[]);

@@ -22,6 +22,7 @@ mod answer;
 mod caches;
 mod check;
 mod checking;
+mod config;
 mod cover;
 mod doctor;
 mod dump;
@@ -87,6 +88,9 @@ enum Command {
     /// Print what a job script gives its launcher to put the shim into the ranks
     #[command(after_help = env::EXIT_CODES, next_line_help = true)]
     Env(Box<env::Args>),
+    /// Print each setting, its value, where that comes from, and what it is
+    #[command(after_help = config::EXIT_CODES, next_line_help = true)]
+    Config(Box<config::Args>),
     /// Show a process's address space, one line per mapping
     #[command(after_help = maps::EXIT_CODES)]
     Maps(maps::Args),
@@ -137,6 +141,7 @@ fn main() -> ExitCode {
         Command::Run(args) => return run::run(&args),
         Command::Check(args) => return checking::check(&args),
         Command::Env(args) => env::env(&args, &mut out),
+        Command::Config(args) => config::config(&args, &mut out),
         Command::Maps(args) => maps::maps(&args, &mut out),
         Command::Dump(args) => dump::dump(&args, &mut out),
         Command::Verify(args) => verify::verify(&args, &mut out),

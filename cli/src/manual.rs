@@ -316,6 +316,11 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
             "For job scripts that start the launcher themselves:",
             "$ mpirun $(regall env --for openmpi --pin onfault) -np 2 ./app",
         ],
+        "config" => &[
+            "A line for each variable that the library reads: its value, as `regall run` with the same flags hands it \
+             on, whether that is from a flag, the environment or the default, and what it is. In the place of that \
+             stands what is wrong with a value that is not valid. `regall`(7) explains each variable.",
+        ],
         "maps" => &[
             "A line says the range, its size and protection, `registered` or `excluded` and why, the keys of its \
              memory region, and what is mapped there. `--svg` draws the same as a picture.",

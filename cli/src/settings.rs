@@ -34,20 +34,15 @@ macro_rules! settings {
             #[arg(long)]
             no_caches: bool,
         }
-        /// The variables that have a flag, and what holds without it.
-        #[cfg(test)]
-        pub fn names() -> &'static [(&'static str, &'static str)] {
-            &[$(($variable, $default)),*]
-        }
         impl Settings {
-            /// The variables that were given a flag, or else stand in the environment: it does
-            /// not reach every rank by itself.
-            fn variables(&self) -> impl Iterator<Item = Variable> {
-                let all = [$((
-                    $variable,
-                    self.$field.clone().or_else(|| std::env::var_os($variable)),
-                )),*];
-                all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+            /// Returns each of them.
+            pub fn all(&self) -> Vec<Setting<'_>> {
+                vec![$(Setting {
+                    name: $variable,
+                    default: $default,
+                    meaning: $help,
+                    flag: self.$field.as_deref(),
+                }),*]
             }
         }
     };
@@ -89,6 +84,28 @@ settings! {
     log_file "REGALL_LOG_FILE" "stderr" "PATH" "Where the log goes instead of stderr; %p is the pid, %h the host's name";
 }
 
+/// A variable that the shim reads.
+pub struct Setting<'a> {
+    /// Its name.
+    pub name: &'static str,
+    /// What holds if nobody says anything else: a value, or words for it.
+    pub default: &'static str,
+    /// What it is.
+    pub meaning: &'static str,
+    /// The value of its flag.
+    pub flag: Option<&'a OsStr>,
+}
+
+/// Returns what is wrong with a variable's value, as the shim has it.
+pub fn wrong(name: &str, value: &OsStr) -> Option<String> {
+    match Config::new().set(name.as_bytes(), value.as_bytes()) {
+        Ok(()) => None,
+        Err(Problem::Value { expected }) => Some(format!("expected {expected}")),
+        Err(Problem::Long) => Some("too long".to_string()),
+        Err(Problem::Name) => Some("unknown".to_string()),
+    }
+}
+
 /// What a variable may be, as the shim has it.
 #[derive(Clone)]
 struct Checked(&'static str);
@@ -102,11 +119,8 @@ impl TypedValueParser for Checked {
         flag: Option<&clap::Arg>,
         value: &OsStr,
     ) -> Result<OsString, clap::Error> {
-        let why = match Config::new().set(self.0.as_bytes(), value.as_bytes()) {
-            Ok(()) => return Ok(value.to_os_string()),
-            Err(Problem::Value { expected }) => format!("expected {expected}"),
-            Err(Problem::Long) => "too long".to_string(),
-            Err(Problem::Name) => format!("the shim does not know {}", self.0),
+        let Some(why) = wrong(self.0, value) else {
+            return Ok(value.to_os_string());
         };
         let flag = flag.map(ToString::to_string).unwrap_or_default();
         let value = value.to_string_lossy();
@@ -153,8 +167,7 @@ impl Settings {
 
     fn with(&self, mut all: Vec<Variable>) -> Result<Vec<Variable>, Missing> {
         all.extend(self.variables());
-        if self.no_caches {
-            let off = Off::beside(|name| std::env::var_os(name).is_some());
+        if let Some(off) = self.no_caches() {
             if self.informs() {
                 complain(&off.said());
             }
@@ -165,6 +178,24 @@ impl Settings {
             );
         }
         Ok(all)
+    }
+
+    /// Returns each variable that was given a flag, or else stands in the environment: it does not
+    /// reach every rank by itself.
+    fn variables(&self) -> impl Iterator<Item = Variable> + '_ {
+        let value = |s: &Setting<'_>| {
+            s.flag
+                .map(OsStr::to_os_string)
+                .or_else(|| std::env::var_os(s.name))
+        };
+        let all = self.all().into_iter();
+        all.filter_map(move |s| Some((s.name, value(&s)?)))
+    }
+
+    /// Returns what `--no-caches` sets, if it was given.
+    pub fn no_caches(&self) -> Option<Off> {
+        let theirs = |name: &str| std::env::var_os(name).is_some();
+        self.no_caches.then(|| Off::beside(theirs))
     }
 
     /// Whether the shim would log what is but worth knowing.

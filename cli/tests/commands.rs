@@ -219,6 +219,123 @@ fn no_caches_tells_the_libraries() {
     }
 }
 
+/// Of each setting what `regall run` with the same flags hands on.
+#[test]
+fn config_says_what_holds_and_where_it_comes_from() {
+    let said = |flags: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(REGALL);
+        command.arg("config").args(flags).env_clear();
+        let out = command.envs(variables.iter().copied()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (out.status.code(), text(out.stdout), text(out.stderr))
+    };
+    let table = |flags: &[&str], variables: &[(&str, &str)]| {
+        let (code, text, err) = said(flags, variables);
+        let row = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        (code, text.lines().map(row).collect::<Vec<_>>(), err)
+    };
+    let has = |rows: &[String], row: &str| {
+        let found = rows.iter().any(|r| r.starts_with(row));
+        assert!(found, "no {row}: {rows:#?}");
+    };
+    // Each variable of the page has a line, and no other.
+    let page = include_str!("../../docs/variables.md");
+    let names = page.lines().filter_map(|l| l.strip_prefix("| `REGALL"));
+    let names = names.filter_map(|l| Some(format!("REGALL{}", l.split_once('`')?.0)));
+    let mut names: Vec<_> = names.collect();
+    let (code, rows, err) = table(&[], &[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let mut told: Vec<_> = rows
+        .iter()
+        .skip(1)
+        .filter_map(|r| r.split(' ').next())
+        .collect();
+    names.sort();
+    told.sort();
+    assert_eq!(names, told);
+    assert!(names.len() > 30);
+    has(&rows, "SETTING VALUE FROM MEANING");
+    has(&rows, "REGALL 0 default ");
+    has(&rows, "REGALL_PIN auto default How memory is locked");
+    // A flag wins over the environment.
+    let set = [
+        ("REGALL", "1"),
+        ("REGALL_PIN", "populate"),
+        ("REGALL_LIMIT", "8G"),
+        ("REGALL_EXCLUDE", ""),
+    ];
+    let (code, rows, _) = table(&["--pin", "onfault"], &set);
+    assert_eq!(code, Some(0));
+    has(&rows, "REGALL 1 environment ");
+    has(&rows, "REGALL_PIN onfault flag ");
+    has(&rows, "REGALL_LIMIT 8G environment ");
+    has(&rows, "REGALL_EXCLUDE \"\" environment ");
+    has(&rows, "REGALL_HUGE off default ");
+    // What is not valid, unless a flag takes its place.
+    let bad = [
+        ("REGALL", "yes"),
+        ("REGALL_PIN", "on"),
+        ("REGALL_FORK", "all"),
+    ];
+    let (code, rows, _) = table(&[], &bad);
+    assert_eq!(code, Some(1));
+    has(
+        &rows,
+        "REGALL yes environment not valid (expected 1, 0, off, no or false)",
+    );
+    has(
+        &rows,
+        "REGALL_PIN on environment not valid (expected auto, onfault, populate or off)",
+    );
+    has(
+        &rows,
+        "REGALL_FORK all environment What a forked child registers",
+    );
+    let (code, rows, _) = table(&["--pin=off"], &bad[1..]);
+    has(&rows, "REGALL_PIN off flag How");
+    assert_eq!(code, Some(0));
+    // A flag that is not valid is wrong use.
+    assert_eq!(said(&["--pin=on"], &[]).0, Some(2));
+    let (code, _, err) = table(&[], &[("REGALL_PINN", "off"), ("REGALL_LIBRARY", "/x")]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        err,
+        "regall: REGALL_PINN is not a variable of regall; ignored\n"
+    );
+    // Whoever checks the program does nothing else.
+    let (_, rows, _) = table(&["--check=registrations", "--pin=populate"], &[]);
+    has(&rows, "REGALL_CHECK registrations flag ");
+    has(&rows, "REGALL_PIN off check ");
+    has(&rows, "REGALL_ON_LIMIT skip check ");
+    has(&rows, "REGALL_FORK inherit default ");
+    let (_, _, err) = said(&["--no-caches"], &[("UCX_MEM_EVENTS", "y")]);
+    assert!(err.starts_with("regall: --no-caches sets "), "{err}");
+    // The same for programs.
+    let (code, json, _) = said(
+        &["--json", "--limit=1G"],
+        &[("REGALL_COPY", "cma,cma"), ("REGALL_X", "")],
+    );
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let all = json["settings"].as_array().unwrap();
+    let one = |name: &str| all.iter().find(|s| s["name"] == name).unwrap();
+    assert_eq!((code, all.len()), (Some(1), names.len()));
+    assert_eq!(
+        (
+            &one("REGALL_LIMIT")["value"],
+            &one("REGALL_LIMIT")["source"]
+        ),
+        (&"1G".into(), &"flag".into())
+    );
+    assert!(one("REGALL_LIMIT")["wrong"].is_null());
+    let wrong = one("REGALL_COPY")["wrong"].as_str().unwrap();
+    assert!(
+        wrong.starts_with("expected auto, off, or a list"),
+        "{wrong}"
+    );
+    assert_eq!(one("REGALL_COPY")["source"], "environment");
+    assert_eq!(json["unknown"], serde_json::json!(["REGALL_X"]));
+}
+
 #[test]
 fn doctor_says_what_is_wrong_and_how_to_mend_it() {
     let alone = Alone::new("doctor");

@@ -8,6 +8,7 @@ mod checked;
 mod merged;
 mod process;
 mod rows;
+mod settings;
 mod verdict;
 mod words;
 
@@ -17,6 +18,7 @@ pub use process::{Bytes, Live, Process, Rates, Sites, Top};
 pub use rows::{
     Alike, Cure, Different, Doctor, Figure, Finding, Maps, Measure, Region, Report, Row, Unlike,
 };
+pub use settings::{Config, Setting, Source};
 pub use verdict::{Gap, Outcome, User, Verified, Verify, Wrong};
 pub use words::{Counts, Words};
 
@@ -36,7 +38,7 @@ fn schema<T: JsonSchema>() -> Schema {
 }
 
 /// Each kind of document: its name, and its schema.
-pub fn schemas() -> [(&'static str, Schema); 8] {
+pub fn schemas() -> [(&'static str, Schema); 9] {
     [
         ("process", schema::<Process>()),
         ("top", schema::<Top>()),
@@ -44,6 +46,7 @@ pub fn schemas() -> [(&'static str, Schema); 8] {
         ("report", schema::<Report>()),
         ("merged", schema::<Merged>()),
         ("doctor", schema::<Doctor>()),
+        ("config", schema::<Config>()),
         ("maps", schema::<Maps>()),
         ("check", schema::<Check>()),
     ]

@@ -168,6 +168,18 @@ pub enum Limit {
     Percent(u64),
 }
 
+/// The settings that are off while the program is checked, and their values then: see
+/// [`Config::complete`].
+pub const CHECKED: [(&str, &str); 7] = [
+    ("REGALL_PIN", "off"),
+    ("REGALL_HCA", "off"),
+    ("REGALL_SHARE", "off"),
+    ("REGALL_COPY", "off"),
+    ("REGALL_HUGE", "off"),
+    ("REGALL_ON_LIMIT", "skip"),
+    ("REGALL_PTRACER", "off"),
+];
+
 /// All settings.
 pub struct Config {
     /// REGALL_PIN.

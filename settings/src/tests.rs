@@ -102,13 +102,17 @@ fn words_are_what_is_taken() {
 /// Whoever checks the program's registrations makes none beside them.
 #[test]
 fn a_checker_does_nothing_else() {
-    let mut c = Config::new();
-    let set = "PIN=populate HCA=mlx5_0 SHARE=always COPY=helper HUGE=advise ON_LIMIT=fail \
-               PTRACER=any VERBS=ioctl";
-    for (name, value) in set.split(' ').filter_map(|pair| pair.split_once('=')) {
-        let name = format!("REGALL_{name}");
-        assert_eq!(c.set(name.as_bytes(), value.as_bytes()), Ok(()), "{name}");
-    }
+    let chosen = || {
+        let mut c = Config::new();
+        let set = "PIN=populate HCA=mlx5_0 SHARE=always COPY=helper HUGE=advise ON_LIMIT=fail \
+                   PTRACER=any VERBS=ioctl";
+        for (name, value) in set.split(' ').filter_map(|pair| pair.split_once('=')) {
+            let name = format!("REGALL_{name}");
+            assert_eq!(c.set(name.as_bytes(), value.as_bytes()), Ok(()), "{name}");
+        }
+        c
+    };
+    let mut c = chosen();
     c.complete();
     assert!(c.pin == Pin::Populate && c.hca == Hca::Device && c.fail_on_limit);
     assert!(c.answers_ioctl() && Config::new().answers_ioctl());
@@ -118,6 +122,18 @@ fn a_checker_does_nothing_else() {
     assert!(c.copy == Order::OFF && !c.huge);
     assert!(!c.fail_on_limit && !c.ptracer_any && !c.answers_ioctl());
     assert_eq!(c.check_file.as_bytes(), CHECK_FILE);
+    // What is told of it is all of it.
+    let mut told = chosen();
+    for (name, value) in CHECKED {
+        assert_eq!(
+            told.set(name.as_bytes(), value.as_bytes()),
+            Ok(()),
+            "{name}"
+        );
+    }
+    assert!(told.pin == c.pin && told.hca == c.hca && told.share == c.share);
+    assert!(told.copy == c.copy && told.huge == c.huge);
+    assert!(told.fail_on_limit == c.fail_on_limit && told.ptracer_any == c.ptracer_any);
 }
 
 #[test]

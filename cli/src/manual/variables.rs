@@ -150,10 +150,13 @@ mod tests {
             (_, default) => default,
         };
         let told = all().filter(|v| v.name != "REGALL");
+        let flags = crate::settings::Settings::default();
+        let flags = flags.all();
+        let flags = flags.iter().map(|s| (s.name, s.default));
         assert_eq!(
             told.map(|v| (v.name, default(v)))
-                .collect::<std::collections::BTreeMap<_, _>>(),
-            crate::settings::names().iter().copied().collect()
+                .collect::<BTreeMap<_, _>>(),
+            flags.collect()
         );
     }
 }
