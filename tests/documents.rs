@@ -92,6 +92,7 @@ fn all_fit_their_schemas() {
     for (schema, arguments) in [
         ("process", &["stats", "--json", &pid][..]),
         ("top", &["top", "--once", "--json", "--interval", "0.1"]),
+        ("top", &["stats", "--all", "--json", "--filter", &pid]),
         ("verify", &["verify", "--json", &pid]),
         ("verify", &["verify", "--json", "--strict", &pid]),
         ("verify", &["verify", "--json", "4194304"]),

@@ -9,7 +9,8 @@ use regall_reader::{OpenError, Unseen};
 use crate::check::{self, Gap};
 use crate::examine::{Failure, Summary, Verdict};
 use crate::output::{complain, without_numbers};
-use crate::words::NO_TIME;
+use crate::wanted::Wanted;
+use crate::words::{NO_PROCESS, NO_TIME};
 use crate::{units, users};
 
 /// No gap.
@@ -29,14 +30,13 @@ const A_WORD: usize = 96;
 #[derive(clap::Args)]
 pub struct Question {
     /// The processes
-    #[arg(required_unless_present = "all")]
+    #[arg(required_unless_present = "all", conflicts_with_all = ["user", "job", "filter"])]
     pids: Vec<u32>,
     /// All processes that run with the shim and may be looked at
     #[arg(long, conflicts_with = "pids")]
     pub all: bool,
-    /// With --all: only the processes of this user, by name or number
-    #[arg(long, value_name = "NAME", requires = "all")]
-    user: Option<String>,
+    #[command(flatten)]
+    pub wanted: Wanted,
     /// With --all: exit code 0 although no process is found
     #[arg(long, conflicts_with_all = ["pids", "expect"])]
     allow_none: bool,
@@ -55,11 +55,6 @@ impl Question {
         &self.pids
     }
 
-    /// Returns whose processes `--all` means; none: everybody's.
-    pub fn user(&self) -> anyhow::Result<Option<u32>> {
-        self.user.as_deref().map(users::number).transpose()
-    }
-
     /// The exit code for how many processes were found, with a line on stderr if they are too
     /// few: a job that has not started is not a job without gaps.
     pub fn found(&self, found: usize) -> u8 {
@@ -68,7 +63,7 @@ impl Question {
             false => 0,
         };
         if found == 0 && self.all {
-            complain("no process with the shim on");
+            complain(NO_PROCESS);
         } else if found < least {
             let processes = if found == 1 { "process" } else { "processes" };
             complain(&format!(

@@ -54,6 +54,7 @@ mod top;
 mod units;
 mod users;
 mod verify;
+mod wanted;
 mod watch;
 mod words;
 

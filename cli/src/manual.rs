@@ -340,7 +340,7 @@ fn description(command: &str) -> Option<&'static [&'static str]> {
             "Compares what is published with /proc/PID/maps. A mapped byte that is not in the directory is a \
              gap, which is a bug. A gap counts only if it is seen twice with nothing changed in between.",
         ],
-        "stats" => &["Prints one counter on each line, or a JSON object with the same names. `REGALL_STATS_FILE` has the same object written at exit. Its JSON Schema is share/regall/schema/process.json of the installation."],
+        "stats" => &["Prints one counter on each line, of one process or, with `--all`, of each that you may look at, or a JSON object with the same names. `REGALL_STATS_FILE` has that of one process written at exit. Its JSON Schema is share/regall/schema/process.json of the installation."],
         "top" => &[
             "All processes with the shim on that you may look at. `s` chooses the column to sort by, `r` reverses the \
              order, `/` filters, Enter shows all that is known of one process, `?` explains, `q` quits.",

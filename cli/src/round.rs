@@ -8,6 +8,7 @@ use regall_reader::{self as reader, Search, Seen};
 use crate::answer::{vanished, Answers, Blind, Question, Users};
 use crate::examine::{examine_all, PATIENCE};
 use crate::output::complain;
+use crate::wanted::Wanted;
 
 /// So long processes are searched for before those that were found are looked at.
 const SEARCH: Duration = Duration::from_secs(2);
@@ -16,23 +17,27 @@ const UNSEEN: Duration = Duration::from_millis(500);
 
 /// When a look at all processes is to be over. Who asks for one user's has asked for the time that
 /// they take, and others take none.
-pub struct Time {
+pub struct Time<'a> {
     began: Instant,
     user: Option<u32>,
+    wanted: &'a Wanted,
 }
 
-impl Time {
+impl<'a> Time<'a> {
     /// Of a look that begins now.
-    pub fn of(asked: &Question) -> anyhow::Result<Self> {
+    pub fn of(asked: &'a Question) -> anyhow::Result<Self> {
         Ok(Self {
-            user: asked.user()?,
+            user: asked.wanted.user()?,
+            wanted: &asked.wanted,
             began: Instant::now(),
         })
     }
 
     /// The processes that `--all` means, as of now.
     pub fn search(&self) -> anyhow::Result<Search> {
-        Ok(reader::search(self.user, self.at(SEARCH))?)
+        let mut found = reader::search(self.user, self.at(SEARCH))?;
+        found.seen.retain(|seen| self.wanted.admits(seen.pid));
+        Ok(found)
     }
 
     /// (Whoever is not root finds his own alone.)

@@ -1,4 +1,4 @@
-//! `regall stats`: the counters of one process.
+//! `regall stats`: the counters of a process, or of all.
 
 use std::io::Write;
 
@@ -9,11 +9,14 @@ use serde_json::Value;
 use crate::figures::Figures;
 use crate::launched::Launched;
 use crate::look::look;
-use crate::output::print_json;
+use crate::output::{complain, print_json, FAILED};
+use crate::top::{print_all, Sampler};
 use crate::units;
+use crate::wanted::Wanted;
+use crate::words::NO_PROCESS;
 
 pub const EXIT_CODES: &str = after_help!(
-    "Exit code: 0; 2 if the process can't be looked at.",
+    "Exit code: 0; 2 if the process can't be looked at; with --all, if one can't be, or none is found.",
     "regall stats --json 4711",
     "regall-stats"
 );
@@ -21,21 +24,55 @@ pub const EXIT_CODES: &str = after_help!(
 #[derive(clap::Args)]
 pub struct Args {
     /// The process
-    pid: u32,
+    #[arg(required_unless_present = "all", conflicts_with_all = ["user", "job", "filter"])]
+    pid: Option<u32>,
+    /// All processes that run with the shim and may be looked at
+    #[arg(long, conflicts_with = "pid")]
+    all: bool,
+    #[command(flatten)]
+    wanted: Wanted,
     /// As JSON
     #[arg(long)]
     json: bool,
 }
 
 pub fn stats(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
-    let look = look(args.pid).with_context(|| args.pid.to_string())?;
-    let all = Figures::of(args.pid, &look).told(&Launched::of(args.pid), None);
+    let Some(pid) = args.pid.filter(|_| !args.all) else {
+        return all(args, out);
+    };
+    let look = look(pid).with_context(|| pid.to_string())?;
+    let all = Figures::of(pid, &look).told(&Launched::of(pid), None);
     if args.json {
         print_json(&all, out)?;
     } else {
         print(&serde_json::to_value(&all)?, "", out)?;
     }
     Ok(0)
+}
+
+/// Of all processes that are meant, with an empty line between two.
+fn all(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
+    let round = Sampler::of(&args.wanted)?.round()?;
+    let mut rows: Vec<_> = round.samples.iter().collect();
+    rows.retain(|sample| sample.fits(args.wanted.filter()));
+    if args.json {
+        print_all(&rows, out)?;
+    } else {
+        for (n, row) in rows.iter().enumerate() {
+            if n > 0 {
+                writeln!(out)?;
+            }
+            print(&serde_json::to_value(row.told())?, "", out)?;
+        }
+    }
+    round.complain();
+    if rows.is_empty() {
+        complain(NO_PROCESS);
+    }
+    Ok(match round.is_whole() && !rows.is_empty() {
+        true => 0,
+        false => FAILED,
+    })
 }
 
 /// For people: one value in a line, without the counters that are 0.

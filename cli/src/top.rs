@@ -14,15 +14,16 @@ use std::time::Duration;
 
 use anyhow::bail;
 use regall_documents as documents;
-use regall_reader::Seen;
 use serde::{Serialize, Serializer};
 
-use crate::output::{complain, print_json, FAILED};
+use crate::output::{print_json, FAILED};
 use crate::units;
+use crate::wanted::Wanted;
 use app::{App, Choice};
 use column::Layout;
 use metrics::{Form, Metrics};
-use sample::{Sample, Sampler};
+use sample::Sample;
+pub use sample::Sampler;
 
 pub const EXIT_CODES: &str = after_help!(
     "Exit code: 0, also if there is no process; with --once 2 if one could \
@@ -54,9 +55,8 @@ pub struct Args {
     /// Sort in reverse order
     #[arg(long)]
     reverse: bool,
-    /// Only processes whose pid, name, state or rank=N has all of these words
-    #[arg(long, value_name = "WORDS", default_value = "")]
-    filter: String,
+    #[command(flatten)]
+    wanted: Wanted,
     /// Without colours; NO_COLOR does the same
     #[arg(long, visible_alias = "no-color")]
     no_colour: bool,
@@ -64,15 +64,16 @@ pub struct Args {
 
 pub fn top(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let choice = args.choice()?;
+    let sampler = Sampler::of(&args.wanted)?;
     if args.once {
-        return once(args, &choice, out);
+        return once(args, &choice, sampler, out);
     }
     if !io::stdout().is_terminal() {
         bail!("standard output is not a terminal; --once prints the table as text");
     }
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     let look = screen::Look::new(!args.no_colour && !no_color);
-    terminal::show(&mut App::new(choice, args.interval), &look)?;
+    terminal::show(&mut App::new(choice, args.interval), &look, sampler)?;
     Ok(0)
 }
 
@@ -91,14 +92,18 @@ impl Args {
         Ok(Choice {
             sort,
             reversed: self.reverse,
-            filter: self.filter.clone(),
+            filter: self.wanted.filter().to_string(),
         })
     }
 }
 
 /// The second round is shown: it has rates. Metrics have none.
-fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8> {
-    let mut sampler = Sampler::default();
+fn once(
+    args: &Args,
+    choice: &Choice,
+    mut sampler: Sampler,
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
     if !args.metrics() {
         sampler.round()?;
         std::thread::sleep(args.interval);
@@ -118,15 +123,17 @@ fn once(args: &Args, choice: &Choice, out: &mut impl Write) -> anyhow::Result<u8
             None => metrics.print(Form::Open, out)?,
         }
     } else if args.json {
-        print_json(&Told::Document(&rows), out)?;
+        print_all(&rows, out)?;
     } else {
         print(&columns, &rows, out)?;
     }
-    for (Seen { pid, .. }, why) in &round.blind {
-        complain(&format!("{pid}: {why}"));
-    }
-    round.unreached().iter().for_each(|line| complain(line));
+    round.complain();
     Ok(if round.is_whole() { 0 } else { FAILED })
+}
+
+/// Prints all that is known of processes, for programs.
+pub fn print_all(rows: &[&Sample], out: &mut impl Write) -> io::Result<()> {
+    print_json(&Told::Document(rows), out)
 }
 
 /// The document on processes ([`documents::Top`]), of which one is made at a time.

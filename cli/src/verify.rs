@@ -15,7 +15,7 @@ pub const EXIT_CODES: &str = after_help!(
     off, has a corrupt directory, was busy for 5 s, or /proc does not tell what is locked \
     or whether there is swap. The highest code of all processes counts. With --all there are 5 s in all, in which \
     users take turns; processes that had none, or are in pid namespaces that can't be seen from here, count \
-    as not checked; --user leaves all but one user's out. With --all, 2 also if no process is found (unless \
+    as not checked, also with --job and --filter; --user leaves all but one user's out. With --all, 2 also if no process is found (unless \
     --allow-none is given) or fewer than --expect N: --all does not see a process in which the \
     shim is off.",
     "regall verify --all --expect 2",

@@ -7,6 +7,9 @@ use regall_directory::vocab::{Attr, Reason};
 /// What is said of processes that had no turn.
 pub const NO_TIME: &str = "not looked at: processes of several users took all of the time";
 
+/// What is said where there is none of the processes that are meant.
+pub const NO_PROCESS: &str = "no process with the shim on";
+
 /// The word for whether any registrar holds a range.
 pub fn state(attr: &Attr) -> &'static str {
     match attr.registered() {

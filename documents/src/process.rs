@@ -121,7 +121,7 @@ pub struct Rates {
     pub shim_percent: f64,
 }
 
-/// `regall top --once --json`: the processes of the node.
+/// `regall top --once --json` and `regall stats --all --json`: the processes of the node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Top {

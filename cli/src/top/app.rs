@@ -72,7 +72,7 @@ pub struct App {
 impl Choice {
     /// The processes that are shown, in order.
     pub fn apply<'a>(&self, columns: &[Column], samples: &'a [Sample]) -> Vec<&'a Sample> {
-        let mut rows: Vec<_> = samples.iter().filter(|s| self.admits(s)).collect();
+        let mut rows: Vec<_> = samples.iter().filter(|s| s.fits(&self.filter)).collect();
         if let Some(column) = columns.get(self.sort) {
             rows.sort_by(|a, b| {
                 let order = column.order(a, b);
@@ -85,17 +85,6 @@ impl Choice {
             });
         }
         rows
-    }
-
-    fn admits(&self, sample: &Sample) -> bool {
-        let rank = sample
-            .launched
-            .rank
-            .map_or(String::new(), |r| format!("rank={r}"));
-        let (pid, name, state) = (sample.figures.pid, sample.name(), sample.state());
-        let text = format!("{pid} {name} {state} {rank}").to_lowercase();
-        let wanted = self.filter.to_lowercase();
-        wanted.split_whitespace().all(|word| text.contains(word))
     }
 }
 

@@ -13,6 +13,8 @@ use crate::answer::Blind;
 use crate::figures::Figures;
 use crate::launched::Launched;
 use crate::look::look_now;
+use crate::output::complain;
+use crate::wanted::{self, Wanted};
 
 /// Processes of a user's that are looked at: each takes some 20 KiB.
 const MOST_OF_A_USER: usize = 2048;
@@ -71,6 +73,14 @@ impl Round {
         all
     }
 
+    /// Says of which processes nothing is known, and why.
+    pub fn complain(&self) {
+        for (Seen { pid, .. }, why) in &self.blind {
+            complain(&format!("{pid}: {why}"));
+        }
+        self.unreached().iter().for_each(|line| complain(line));
+    }
+
     /// Returns whether all processes were looked at.
     pub fn is_whole(&self) -> bool {
         self.blind.is_empty() && self.unreached.is_empty() && self.more.is_empty()
@@ -78,8 +88,9 @@ impl Round {
 }
 
 /// Makes one round after the other.
-#[derive(Default)]
 pub struct Sampler {
+    user: Option<u32>,
+    wanted: Wanted,
     before: HashMap<Id, Before>,
 }
 
@@ -99,24 +110,38 @@ pub const PARTS: [(Counter, &str); 3] = [
 ];
 
 impl Sampler {
-    /// Looks at all processes that may be looked at. Those that end meanwhile, or
+    /// Of the processes of a user and a job, if these are said.
+    pub fn of(wanted: &Wanted) -> anyhow::Result<Self> {
+        Ok(Self {
+            user: wanted.user()?,
+            wanted: wanted.clone(),
+            before: HashMap::new(),
+        })
+    }
+
+    /// Looks at all these processes that may be looked at. Those that end meanwhile, or
     /// that execute something without the shim, are not there.
     pub fn round(&mut self) -> Result<Round, OpenError> {
         let began = Instant::now();
-        let search = reader::search(None, Some(began + SEARCH))?;
+        // Who asks for one user's has asked for the time that they take.
+        let until = |later: Duration| self.user.is_none().then(|| began + later);
+        let search = reader::search(self.user, until(SEARCH))?;
         let mut round = Round::default();
-        round.unreached.unseen = reader::unseen(None, Some(began + SEARCH + UNSEEN));
+        round.unreached.unseen = reader::unseen(self.user, until(SEARCH + UNSEEN));
         let mut left: BTreeMap<_, _> = search.left.into_iter().collect();
         let mut now = HashMap::new();
         let mut counts = BTreeMap::new();
         let all = search.seen.into_iter();
         let all = all.map(|seen| (seen.uid, seen.cost, seen));
-        let mut turns = Turns::new(all, Some(began + ROUND));
+        let mut turns = Turns::new(all, until(ROUND));
         let Ok(()) = turns.each(|_, user, seen| {
-            let count: &mut usize = counts.entry(user).or_default();
-            *count += 1;
-            if *count <= MOST_OF_A_USER {
-                self.look(seen, &mut round, &mut now);
+            let launched = Launched::of(seen.pid);
+            if self.wanted.is_of_job(&launched) {
+                let count: &mut usize = counts.entry(user).or_default();
+                *count += 1;
+                if *count <= MOST_OF_A_USER {
+                    self.look(seen, launched, &mut round, &mut now);
+                }
             }
             Ok::<_, Infallible>(None)
         });
@@ -135,10 +160,15 @@ impl Sampler {
     }
 
     /// Looks at one process.
-    fn look(&self, seen: Seen, round: &mut Round, now: &mut HashMap<Id, Before>) {
+    fn look(
+        &self,
+        seen: Seen,
+        launched: Launched,
+        round: &mut Round,
+        now: &mut HashMap<Id, Before>,
+    ) {
         let pid = seen.pid;
         let look = look_now(pid);
-        let launched = Launched::of(pid);
         if !seen.alive() {
             return;
         }
@@ -234,6 +264,12 @@ impl Sample {
     /// The word for its state.
     pub fn state(&self) -> &'static str {
         self.figures.activity(&self.launched)
+    }
+
+    /// Returns whether all these words are in its pid, name, state or rank.
+    pub fn fits(&self, words: &str) -> bool {
+        let (pid, launched) = (self.figures.pid, &self.launched);
+        wanted::fits(words, pid, self.name(), self.state(), launched)
     }
 
     /// For programs.

@@ -102,9 +102,9 @@ fn end_on_signals() -> io::Result<()> {
 }
 
 /// Shows `app` until somebody wants it to end.
-pub fn show(app: &mut App, look: &Look) -> anyhow::Result<()> {
+pub fn show(app: &mut App, look: &Look, sampler: Sampler) -> anyhow::Result<()> {
     end_on_signals()?;
-    let sampling = Sampling::start(app.pace);
+    let sampling = Sampling::start(sampler, app.pace);
     loop {
         match stay(app, look, &sampling)? {
             End::Quit => return Ok(()),
@@ -160,10 +160,10 @@ struct Sampling {
 }
 
 impl Sampling {
-    fn start(pace: Duration) -> Self {
+    fn start(sampler: Sampler, pace: Duration) -> Self {
         let (send, rounds) = mpsc::channel();
         let (set, changes) = mpsc::channel();
-        std::thread::spawn(move || rounds_until_alone(pace, &send, &changes));
+        std::thread::spawn(move || rounds_until_alone(sampler, pace, &send, &changes));
         Self { rounds, pace: set }
     }
 
@@ -179,11 +179,11 @@ impl Sampling {
 }
 
 fn rounds_until_alone(
+    mut sampler: Sampler,
     mut pace: Duration,
     send: &Sender<Result<Round, OpenError>>,
     changes: &Receiver<Duration>,
 ) {
-    let mut sampler = Sampler::default();
     while send.send(sampler.round()).is_ok() {
         match changes.recv_timeout(pace) {
             Ok(changed) => pace = changed,

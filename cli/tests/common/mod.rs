@@ -34,6 +34,13 @@ impl Publisher {
         Self::executed(&publisher(), arguments)
     }
 
+    /// As a rank of a batch job.
+    pub fn of_job(job: &str, rank: u32) -> Self {
+        let mut command = Command::new(publisher());
+        command.arg("0").env("SLURM_JOB_ID", job);
+        Self::started(command.env("OMPI_COMM_WORLD_RANK", rank.to_string()))
+    }
+
     /// Under another name.
     pub fn called(name: &OsStr) -> Self {
         let folder = std::env::temp_dir().join(format!("regall-called-{}", std::process::id()));
@@ -46,8 +53,11 @@ impl Publisher {
     }
 
     fn executed(path: &Path, arguments: &[&str]) -> Self {
-        let mut child = Command::new(path)
-            .args(arguments)
+        Self::started(Command::new(path).args(arguments))
+    }
+
+    fn started(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
