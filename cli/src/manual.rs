@@ -165,6 +165,11 @@ fn main_page(command: &Command) -> anyhow::Result<String> {
     Ok(page.finish())
 }
 
+/// How the paragraphs below a command's options begin that have sections of their own, or none.
+const CODES: &str = "Exit code: ";
+const EXAMPLE: &str = "Example: ";
+const DOCUMENTS: &str = "Documents: ";
+
 fn command_page(command: &Command) -> anyhow::Result<String> {
     let name = format!("regall-{}", command.get_name());
     let about = command
@@ -193,16 +198,20 @@ fn command_page(command: &Command) -> anyhow::Result<String> {
     }
     page.section("OPTIONS");
     page.raw(&rendered(command, Man::render_options_section)?);
-    if let Some(help) = command.get_after_help() {
-        page.section("NOTES");
-        let help = help.to_string();
-        let notes = help.split("\n\n").filter(|p| !p.starts_with("Documents: "));
-        for (n, paragraph) in notes.enumerate() {
-            match n {
-                0 => page.text(&lines(paragraph)),
-                _ => page.paragraph(&lines(paragraph)),
-            };
-        }
+    let help = command.get_after_help();
+    let help = help.map(ToString::to_string).unwrap_or_default();
+    let paragraphs = || help.split("\n\n");
+    let begins = |begin: &'static str| paragraphs().filter_map(move |p| p.strip_prefix(begin));
+    for codes in begins(CODES) {
+        page.section("EXIT STATUS").text(&lines(codes));
+    }
+    let named = [CODES, EXAMPLE, DOCUMENTS];
+    let notes = begins("").filter(|p| !named.iter().any(|begin| p.starts_with(begin)));
+    for (n, paragraph) in notes.enumerate() {
+        match n {
+            0 => page.section("NOTES").text(&lines(paragraph)),
+            _ => page.paragraph(&lines(paragraph)),
+        };
     }
     if command.get_name() == "stats" {
         page.section("NOTES")
@@ -211,6 +220,9 @@ fn command_page(command: &Command) -> anyhow::Result<String> {
         for (name, text) in counters::all() {
             page.item(&format!("`{name}`"), &format!("{text}."));
         }
+    }
+    for example in begins(EXAMPLE) {
+        page.section("EXAMPLES").code(&lines(example));
     }
     page.section("SEE ALSO").text("`regall`(1), `regall`(7)");
     Ok(page.finish())
@@ -393,6 +405,34 @@ mod tests {
             assert!(description(name).is_some(), "{name}");
             let path = format!("share/man/man1/regall-{name}.1");
             assert!(names.contains(&PathBuf::from(&path)), "{path}");
+        }
+    }
+
+    /// In the sections where people look for them.
+    #[test]
+    fn every_page_has_exit_codes_and_an_example() {
+        let mut command = crate::Cli::command();
+        command.build();
+        for sub in shown(&command) {
+            let page = command_page(sub).unwrap();
+            let sections: Vec<_> = page.split("\n.SH ").skip(1).collect();
+            let of = |title: &str| {
+                let begin = format!("{title}\n");
+                let mut all = sections
+                    .iter()
+                    .filter_map(|s| s.strip_prefix(begin.as_str()));
+                let first = all.next().unwrap_or_default();
+                assert!(first.len() > 10 && all.next().is_none(), "{title}: {page}");
+                first
+            };
+            of("EXIT STATUS");
+            assert!(
+                of("EXAMPLES").contains(&format!("regall {}", sub.get_name())),
+                "{page}"
+            );
+            for begin in [CODES, EXAMPLE, DOCUMENTS] {
+                assert!(!page.contains(begin), "{begin}: {page}");
+            }
         }
     }
 
