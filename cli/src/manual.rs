@@ -246,7 +246,7 @@ fn lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What clap knows, as roff; without the heading, which is the page's.
+/// What clap knows, as roff; without the heading, which is the page's. A group's is a smaller one.
 fn rendered(
     command: &Command,
     section: impl Fn(&Man, &mut dyn Write) -> std::io::Result<()>,
@@ -255,14 +255,14 @@ fn rendered(
     section(&Man::new(command.clone()), &mut text)?;
     let text = String::from_utf8(text)?;
     let heading =
-        |l: &&str| !l.starts_with(".SH ") && !l.starts_with(".ie ") && !l.starts_with(".el ");
+        |l: &&str| *l != ".SH OPTIONS" && !l.starts_with(".ie ") && !l.starts_with(".el ");
+    let line = |l: &str| match l.strip_prefix(".SH ") {
+        Some(group) => format!(".SS {}\n", group.to_lowercase()),
+        None => format!("{l}\n"),
+    };
     // Its own string for an apostrophe is defined in what is not taken.
     let text = text.replace("\\*(Aq", "\\(aq");
-    Ok(text
-        .lines()
-        .filter(heading)
-        .map(|l| format!("{l}\n"))
-        .collect())
+    Ok(text.lines().filter(heading).map(line).collect())
 }
 
 fn variables_page() -> String {

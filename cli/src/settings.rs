@@ -14,21 +14,25 @@ use crate::library;
 use crate::output::complain;
 
 macro_rules! settings {
-    ($($field:ident $variable:literal $default:literal $values:literal $help:literal;)*) => {
+    ($($group:literal $seldom:literal {
+        $($field:ident $variable:literal $default:literal $values:literal $help:literal;)*
+    })*) => {
         /// A flag for each variable that the shim reads. The shim's own parser reads the value,
         /// so that what it would refuse is refused before anything starts.
         #[derive(clap::Args, Default)]
         pub struct Settings {
-            $(
+            $($(
                 #[arg(
                     long,
                     value_name = $values,
                     value_parser = Checked($variable),
                     hide_possible_values = true,
+                    help_heading = $group,
+                    hide_short_help = $seldom,
                     help = concat!($help, " (", $variable, "; default: ", $default, ")"),
                 )]
                 $field: Option<OsString>,
-            )*
+            )*)*
             /// Leave the registration caches and memory hooks of UCX, libfabric and Open MPI off,
             /// by their own variables; what is set already stays (docs/caches.md)
             #[arg(long)]
@@ -37,51 +41,68 @@ macro_rules! settings {
         impl Settings {
             /// Returns each of them.
             pub fn all(&self) -> Vec<Setting<'_>> {
-                vec![$(Setting {
+                vec![$($(Setting {
                     name: $variable,
                     default: $default,
                     meaning: $help,
                     flag: self.$field.as_deref(),
-                }),*]
+                },)*)*]
             }
         }
     };
 }
 
+// In groups; those with `true` are left out by -h.
 settings! {
-    pin "REGALL_PIN" "auto" "auto|onfault|populate|off" "How memory is locked";
-    hca "REGALL_HCA" "adopt" "adopt|DEVICE|off" "Where memory is registered with an adapter";
-    hca_devices "REGALL_HCA_DEVICES" "all" "GLOBS" "Adapters in whose protection domains memory is registered";
-    hca_mode "REGALL_HCA_MODE" "pinned" "pinned|odp" "Pinned or on-demand registration";
-    hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether memory is registered on a kernel whose fork does not copy registered memory: safe leaves it out";
-    hca_fill "REGALL_HCA_FILL" "now" "now|later" "Whether the first request in a protection domain waits until all memory is registered: later has a thread register the rest";
-    scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
-    keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
-    verbs "REGALL_VERBS" "ioctl" "symbols|ioctl" "Where registrations with an adapter are answered: at libibverbs' symbols alone, or at the kernel's ioctl, too";
-    revoke_ms "REGALL_REVOKE_MS" "100" "MS|off" "How long peers still reach what was deregistered";
-    access "REGALL_ACCESS" "local" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
-    limit "REGALL_LIMIT" "90%" "BYTES|PERCENT" "The most that may be pinned";
-    on_limit "REGALL_ON_LIMIT" "skip" "skip|fail" "What happens beyond the limit";
-    intercept "REGALL_INTERCEPT" "patch" "patch|symbols|strict" "How memory calls are caught";
-    fork "REGALL_FORK" "inherit" "inherit|all" "What a forked child registers";
-    copy "REGALL_COPY" "auto" "auto|LIST|off" "How peers' memory is copied";
-    ptracer "REGALL_PTRACER" "off" "off|any" "Whether Yama lets every process of the user trace this one";
-    box_limit "REGALL_BOX_LIMIT" "4K" "BYTES" "The longest message that this process takes";
-    box_size "REGALL_BOX_SIZE" "32K" "BYTES" "The size of a sender's ring";
-    box_max "REGALL_BOX_MAX" "32" "RINGS" "How many senders have a ring of their own at one time";
-    box_threshold "REGALL_BOX_THRESHOLD" "16" "MESSAGES" "After how many messages a sender gets a ring";
-    share "REGALL_SHARE" "off" "off|heap|always" "Whether peers can map large anonymous memory";
-    huge "REGALL_HUGE" "off" "off|advise" "Whether huge pages are asked for";
-    exclude "REGALL_EXCLUDE" "none" "GLOBS" "Mappings that are never registered";
-    only "REGALL_ONLY" "all but launchers and shells" "GLOBS" "Executables to be active in";
-    stats_file "REGALL_STATS_FILE" "none" "PATH|node" "Where counters are written at exit; %p is the pid, %h the host's name, %r the rank, %j the job, %u the user's number, %d the date; node: in the node's memory, for regall report --merge";
-    merge_file "REGALL_MERGE_FILE" "none" "PATH" "Where Slurm's task-epilog merges what stats-file node has left on a node";
-    check "REGALL_CHECK" "off" "off|registrations" "What is checked of the program's own registrations; see regall check";
-    check_file "REGALL_CHECK_FILE" "regall-check.%h.%p" "PATH" "Where a checked process leaves what it noticed; %p is the pid, %h the host's name";
-    check_exit "REGALL_CHECK_EXIT" "the command's" "CODE" "What regall check exits with where there are errors";
-    check_suppressions "REGALL_CHECK_SUPPRESSIONS" "none" "PATH" "What regall check does not report";
-    log "REGALL_LOG" "warn" "off|error|warn|info|debug|trace" "How much is logged";
-    log_file "REGALL_LOG_FILE" "stderr" "PATH" "Where the log goes instead of stderr; %p is the pid, %h the host's name";
+    "Memory" false {
+        pin "REGALL_PIN" "auto" "auto|onfault|populate|off" "How memory is locked";
+        limit "REGALL_LIMIT" "90%" "BYTES|PERCENT" "The most that may be pinned";
+        on_limit "REGALL_ON_LIMIT" "skip" "skip|fail" "What happens beyond the limit";
+        exclude "REGALL_EXCLUDE" "none" "GLOBS" "Mappings that are never registered";
+        only "REGALL_ONLY" "all but launchers and shells" "GLOBS" "Executables to be active in";
+        huge "REGALL_HUGE" "off" "off|advise" "Whether huge pages are asked for";
+    }
+    "Adapters" false {
+        hca "REGALL_HCA" "adopt" "adopt|DEVICE|off" "Where memory is registered with an adapter";
+        hca_devices "REGALL_HCA_DEVICES" "all" "GLOBS" "Adapters in whose protection domains memory is registered";
+        hca_mode "REGALL_HCA_MODE" "pinned" "pinned|odp" "Pinned or on-demand registration";
+        keys "REGALL_KEYS" "mapping" "mapping|exact" "What a borrowed key covers";
+        access "REGALL_ACCESS" "local" "local|remote-read|remote-write|remote-atomic" "What peers may do through published keys";
+        scope "REGALL_SCOPE" "all" "all|data" "Whether text and read-only data are registered too";
+    }
+    "Log and statistics" false {
+        log "REGALL_LOG" "warn" "off|error|warn|info|debug|trace" "How much is logged";
+        log_file "REGALL_LOG_FILE" "stderr" "PATH" "Where the log goes instead of stderr; %p is the pid, %h the host's name";
+        stats_file "REGALL_STATS_FILE" "none" "PATH|node" "Where counters are written at exit; %p is the pid, %h the host's name, %r the rank, %j the job, %u the user's number, %d the date; node: in the node's memory, for regall report --merge";
+        merge_file "REGALL_MERGE_FILE" "none" "PATH" "Where Slurm's task-epilog merges what stats-file node has left on a node";
+    }
+    "Single copy between peers" true {
+        copy "REGALL_COPY" "auto" "auto|LIST|off" "How peers' memory is copied";
+        ptracer "REGALL_PTRACER" "off" "off|any" "Whether Yama lets every process of the user trace this one";
+        share "REGALL_SHARE" "off" "off|heap|always" "Whether peers can map large anonymous memory";
+    }
+    "Calls and forks" true {
+        intercept "REGALL_INTERCEPT" "patch" "patch|symbols|strict" "How memory calls are caught";
+        fork "REGALL_FORK" "inherit" "inherit|all" "What a forked child registers";
+    }
+    "Adapters, in detail" true {
+        hca_fork "REGALL_HCA_FORK" "safe" "safe|unsafe" "Whether memory is registered on a kernel whose fork does not copy registered memory: safe leaves it out";
+        hca_fill "REGALL_HCA_FILL" "now" "now|later" "Whether the first request in a protection domain waits until all memory is registered: later has a thread register the rest";
+        verbs "REGALL_VERBS" "ioctl" "symbols|ioctl" "Where registrations with an adapter are answered: at libibverbs' symbols alone, or at the kernel's ioctl, too";
+        revoke_ms "REGALL_REVOKE_MS" "100" "MS|off" "How long peers still reach what was deregistered";
+    }
+    "Messages between peers" true {
+        box_limit "REGALL_BOX_LIMIT" "4K" "BYTES" "The longest message that this process takes";
+        box_size "REGALL_BOX_SIZE" "32K" "BYTES" "The size of a sender's ring";
+        box_max "REGALL_BOX_MAX" "32" "RINGS" "How many senders have a ring of their own at one time";
+        box_threshold "REGALL_BOX_THRESHOLD" "16" "MESSAGES" "After how many messages a sender gets a ring";
+    }
+    "Checking the program" true {
+        check "REGALL_CHECK" "off" "off|registrations" "What is checked of the program's own registrations; see regall check";
+        check_file "REGALL_CHECK_FILE" "regall-check.%h.%p" "PATH" "Where a checked process leaves what it noticed; %p is the pid, %h the host's name";
+        check_exit "REGALL_CHECK_EXIT" "the command's" "CODE" "What regall check exits with where there are errors";
+        check_suppressions "REGALL_CHECK_SUPPRESSIONS" "none" "PATH" "What regall check does not report";
+    }
 }
 
 /// A variable that the shim reads.

@@ -433,4 +433,30 @@ fn help_has_exit_codes_and_an_example_and_fits_a_terminal() {
         help(&[name]);
     }
     assert!(help(&["run"]).contains("default: 90%"));
+    // -h has what is often used, in the same groups.
+    let out = Command::new(REGALL).args(["run", "-h"]).output().unwrap();
+    let short = String::from_utf8(out.stdout).unwrap();
+    let long = help(&["run"]);
+    for words in [
+        "\nMemory:\n",
+        "\nAdapters:\n",
+        "\nLog and statistics:\n",
+        "--limit <",
+        "--report <",
+    ] {
+        assert!(
+            short.contains(words) && long.contains(words),
+            "{words}: {short}"
+        );
+    }
+    for words in [
+        "\nMessages between peers:\n",
+        "--box-limit <",
+        "--revoke-ms <",
+    ] {
+        assert!(
+            !short.contains(words) && long.contains(words),
+            "{words}: {short}"
+        );
+    }
 }
