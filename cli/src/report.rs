@@ -16,6 +16,7 @@ mod shown;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use regall_documents as documents;
 
 use crate::files;
@@ -44,6 +45,14 @@ pub struct Args {
     /// As JSON
     #[arg(long, conflicts_with = "merge")]
     json: bool,
+    /// Only processes whose pid, name or rank=N has all of these words
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "",
+        conflicts_with = "merge"
+    )]
+    filter: String,
     /// Merge them into one file, without a table; %h is the host's name, %j the job, %u the user's
     /// number, %d the date
     #[arg(long, value_name = "FILE")]
@@ -69,7 +78,13 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
     let mut gathered = gather::read(&args.places);
     let written = gathered.report();
     let was_written = written.is_some();
-    let report = written.unwrap_or_else(|| of(&gathered));
+    if was_written && !args.filter.is_empty() {
+        bail!(
+            "a report that was written has no processes to leave out: --filter needs their files"
+        );
+    }
+    let found = gathered.job.count();
+    let report = written.unwrap_or_else(|| some_of(&mut gathered, &args.filter));
     let mut problems = gathered.problems();
     if was_written && report.0.left_out > 0 {
         problems.push(format!(
@@ -83,7 +98,9 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         false if empty => (),
         false => write!(out, "{report}")?,
     }
-    if empty && was_written {
+    if empty && found > 0 {
+        complain(&format!("--filter fits none of {found} processes"));
+    } else if empty && was_written {
         complain("a report in which no process has written anything");
     } else if empty && report.0.left_out == 0 {
         let all = args.places.iter();
@@ -95,6 +112,19 @@ pub fn report(args: &Args, out: &mut impl Write) -> anyhow::Result<u8> {
         () if !report.0.missing.is_empty() => 1,
         () => 0,
     })
+}
+
+/// Returns what is told of the processes that have all of these words. Who wrote nothing is missing
+/// in any case.
+fn some_of(gathered: &mut Gathered, words: &str) -> Shown {
+    if words.is_empty() {
+        return of(gathered);
+    }
+    let missing = gathered.job.missing();
+    gathered.job.keep(words);
+    let mut report = of(gathered);
+    report.0.missing = missing;
+    report
 }
 
 /// Merges what processes left on this node under a name, if anything, into `pattern`'s file.

@@ -47,13 +47,19 @@ impl Wanted {
             name.to_string_lossy().into_owned()
         };
         self.is_of_job(&launched)
-            && fits(&self.filter, pid, &name(), launched.activity(), &launched)
+            && fits(
+                &self.filter,
+                pid,
+                &name(),
+                launched.activity(),
+                launched.rank,
+            )
     }
 }
 
 /// Returns whether all words are in a process's pid, name, state or rank.
-pub fn fits(words: &str, pid: u32, name: &str, state: &str, launched: &Launched) -> bool {
-    let rank = launched.rank.map_or(String::new(), |r| format!("rank={r}"));
+pub fn fits(words: &str, pid: u32, name: &str, state: &str, rank: Option<u64>) -> bool {
+    let rank = rank.map_or(String::new(), |r| format!("rank={r}"));
     let text = format!("{pid} {name} {state} {rank}").to_lowercase();
     let words = words.to_lowercase();
     words.split_whitespace().all(|word| text.contains(word))

@@ -352,6 +352,64 @@ fn doctor_says_what_is_wrong_and_how_to_mend_it() {
     assert_eq!(all[0]["mend"][0]["who"], "you");
 }
 
+/// Of a job in which ranks execute different programs.
+#[test]
+fn a_report_leaves_processes_out() {
+    use regall_documents::{Process, VERSION};
+    let alone = Alone::new("some");
+    let folder = alone.0.join("job");
+    std::fs::create_dir_all(&folder).unwrap();
+    for (rank, exe) in [(0, "/a/solver"), (1, "/a/solver"), (2, "/solver/io")] {
+        let one = Process {
+            version: VERSION,
+            pid: 100 + rank as u32,
+            exe: exe.into(),
+            host: format!("n{rank}"),
+            rank: Some(rank),
+            ranks: Some(4),
+            start_time: rank,
+            mappings: 10 + rank,
+            ..Process::default()
+        };
+        let file = folder.join(format!("{rank}.json"));
+        std::fs::write(file, serde_json::to_vec(&one).unwrap()).unwrap();
+    }
+    let folder = folder.to_str().unwrap();
+    let most = |filter: &str| {
+        let (code, json, err) = alone.run(&["report", "--json", "--filter", filter, folder]);
+        assert_eq!((code, err.as_str()), (Some(1), ""), "{filter}");
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let figures = json["figures"].as_array().unwrap().iter();
+        let most = figures
+            .filter(|f| f["figure"] == "mappings")
+            .map(|f| f["max"].clone());
+        // Who wrote nothing is missing, whoever is left out.
+        assert_eq!(json["missing"], serde_json::json!([3]), "{filter}");
+        let hosts = json["hosts"].as_array().unwrap().len();
+        assert_eq!(json["counted"], hosts, "{filter}");
+        (hosts, most.collect::<Vec<_>>())
+    };
+    assert_eq!(most(""), (3, vec![12.into()]));
+    assert_eq!(most("SOLVER"), (2, vec![11.into()]));
+    assert_eq!(most("io"), (1, vec![12.into()]));
+    assert_eq!(most("solver rank=0"), (1, vec![10.into()]));
+    assert_eq!(most("101"), (1, vec![11.into()]));
+    let (code, _, err) = alone.run(&["report", "--filter", "nobody", folder]);
+    let none = "regall: --filter fits none of 3 processes\n";
+    assert_eq!((code, err.as_str()), (Some(2), none));
+    // A report that was written has no processes.
+    let (_, written, _) = alone.run(&["report", "--json", folder]);
+    let file = alone.0.join("written.json");
+    std::fs::write(&file, written).unwrap();
+    let file = file.to_str().unwrap();
+    assert_eq!(alone.run(&["report", file]).0, Some(1));
+    let (code, out, err) = alone.run(&["report", "--filter", "io", file]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(err.contains("--filter needs their files"), "{err}");
+    let (code, _, _) = alone.run(&["report", "--filter", "io", "--merge", "x", folder]);
+    assert_eq!(code, Some(2));
+}
+
 #[test]
 fn wrong_use_is_two() {
     for arguments in [

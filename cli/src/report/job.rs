@@ -13,6 +13,7 @@ use super::figure::group;
 use super::kind::plain;
 use super::others::{Others, TOO_MUCH_TEXT};
 use crate::units::printable;
+use crate::wanted::fits;
 
 /// More processes than that are no job's: a number that somebody made up.
 const MOST: u64 = 1 << 24;
@@ -221,6 +222,18 @@ impl Job {
         });
         self.children += (self.all.len() - order.len()) as u64;
         self.ranks = order;
+    }
+
+    /// Leaves out all processes but those that have all of these words, after [`Job::settle`].
+    pub fn keep(&mut self, words: &str) {
+        let mut ranks = std::mem::take(&mut self.ranks);
+        ranks.retain(|n| {
+            let at = *n as usize;
+            let exe = self.kind(at).map_or("", |(_, kind)| kind.exe.as_str());
+            let name = exe.rsplit('/').next().unwrap_or(exe);
+            fits(words, self.pid(at), name, "", self.rank(at))
+        });
+        self.ranks = ranks;
     }
 
     /// All of it as a document, after [`Job::settle`].

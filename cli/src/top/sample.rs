@@ -268,8 +268,8 @@ impl Sample {
 
     /// Returns whether all these words are in its pid, name, state or rank.
     pub fn fits(&self, words: &str) -> bool {
-        let (pid, launched) = (self.figures.pid, &self.launched);
-        wanted::fits(words, pid, self.name(), self.state(), launched)
+        let (pid, rank) = (self.figures.pid, self.launched.rank);
+        wanted::fits(words, pid, self.name(), self.state(), rank)
     }
 
     /// For programs.
