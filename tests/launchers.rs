@@ -149,7 +149,7 @@ fn the_words_for_srun() {
     };
     let shim = build::shim();
     let expected = format!(
-        "--export=ALL,REGALL=1,LD_PRELOAD={},REGALL_HCA=off,REGALL_LIMIT=4G\n",
+        "--export=ALL,REGALL=1,LD_PRELOAD={},REGALL_LIMIT=4G,REGALL_HCA=off\n",
         shim.display()
     );
     assert_eq!(words(&["--limit", "4G", "--hca", "off"]).stdout, expected);
