@@ -351,4 +351,48 @@ mod tests {
         };
         assert_eq!(Sums::of(&sums.head()), sums);
     }
+    #[test]
+    fn each_word_of_a_head_has_its_place() {
+        let mut words: [u64; HEAD_WORDS] = core::array::from_fn(|n| n as u64 + 100);
+        (words[0], words[2], words[17], words[18]) = (MAGIC, HEAD_BYTES as u64 + 8, 0, 8);
+        let head = Head::from_words(&words).unwrap();
+        assert_eq!(head.words(), words);
+        assert_eq!(
+            (head.kind, head.pid, head.tid, head.brief),
+            (101, 103, 104, 119)
+        );
+        words[18] = 9;
+        assert_eq!(Head::from_words(&words), None, "more text than room");
+    }
+
+    #[test]
+    fn stacks_have_lengths() {
+        let head = Head::default().with_stack(0, 7).with_stack(1, u32::MAX);
+        assert_eq!(head.stacks, 0xffff_ffff_0000_0007);
+        let bytes = [0, 1, 2, 99].map(|n| head.stack_bytes(n));
+        assert_eq!(bytes, [7, 0xffff_ffff, 0, 0]);
+        assert_eq!(head.with_stack(2, 9), head);
+        let room = [0, 1, 8, 9].map(Head::stack_room);
+        assert_eq!(room, [0, 32, 32, 40]);
+        let text = |text| Head { text, ..head }.payload();
+        assert_eq!(text(0), Some(32 + 24 + 0x1_0000_0000));
+        assert_eq!(text(9), Some(32 + 24 + 0x1_0000_0000 + 16));
+        assert_eq!(text(u64::MAX - 7), None);
+    }
+
+    /// Those whose pages an adapter still has, though the address has others.
+    #[test]
+    fn who_is_stale() {
+        let all = (0..9).filter_map(How::from_number);
+        let not: Vec<_> = all
+            .filter(|how| !how.is_stale())
+            .map(|how| how as u64)
+            .collect();
+        assert_eq!(not, [0, 6, 7]);
+        assert_eq!(How::from_number(9), None);
+        assert_eq!(
+            (How::Moved.word(), Kind::Used.word()),
+            ("moved", "stale-use")
+        );
+    }
 }

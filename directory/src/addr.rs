@@ -180,4 +180,70 @@ mod tests {
         );
         assert!(!r.overlaps(PageRange::new(0x4000, 0x5000).unwrap()));
     }
+    #[test]
+    fn every_end_of_a_range() {
+        let new = |start, end| PageRange::new(start, end);
+        let r = new(0x2000, 0x5000).unwrap();
+        assert_eq!((r.start(), r.end(), r.len()), (0x2000, 0x5000, 0x3000));
+        assert_eq!(format!("{r:?}"), "2000-5000");
+        assert!(new(0x1000, 0x3001).is_none() && new(0x3000, 0x1000).is_none());
+        for (addr, is) in [
+            (0x1fff, false),
+            (0x2000, true),
+            (0x4fff, true),
+            (0x5000, false),
+        ] {
+            assert_eq!(r.contains(addr), is, "{addr:x}");
+        }
+        for (start, end, covers, overlaps) in [
+            (0x2000, 0x5000, true, true),
+            (0x3000, 0x4000, true, true),
+            (0x1000, 0x5000, false, true),
+            (0x2000, 0x6000, false, true),
+            (0x1000, 0x2000, false, false),
+            (0x5000, 0x6000, false, false),
+        ] {
+            let other = new(start, end).unwrap();
+            assert_eq!(r.covers(other), covers, "{other:?}");
+            assert_eq!(r.overlaps(other), overlaps, "{other:?}");
+            assert_eq!(other.overlaps(r), overlaps, "{other:?}");
+            let both = new(start.max(0x2000), end.min(0x5000));
+            assert_eq!(r.intersection(other), both, "{other:?}");
+            let hull = new(start.min(0x2000), end.max(0x5000));
+            assert_eq!(Some(r.hull(other)), hull, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_before_and_after() {
+        let new = |start, end| PageRange::new(start, end);
+        let r = new(0x2000, 0x5000).unwrap();
+        for (addr, before, after) in [
+            (0x1000, None, Some(r)),
+            (0x2000, None, Some(r)),
+            (0x3000, new(0x2000, 0x3000), new(0x3000, 0x5000)),
+            (0x5000, Some(r), None),
+            (0x6000, Some(r), None),
+        ] {
+            assert_eq!((r.before(addr), r.after(addr)), (before, after), "{addr:x}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_rounded_to_pages() {
+        assert_eq!(round_up(0), Some(0));
+        assert_eq!(round_up(1), Some(PAGE));
+        assert_eq!(round_up(PAGE), Some(PAGE));
+        assert_eq!(round_up(PAGE + 1), Some(2 * PAGE));
+        assert_eq!(round_up(u64::MAX - PAGE + 1), Some(u64::MAX - PAGE + 1));
+        assert_eq!(round_up(u64::MAX - PAGE + 2), None);
+        assert_eq!(PageRange::from_call(0x1001, 1), None);
+        assert_eq!(
+            PageRange::covering(0x2000, 0x1000),
+            PageRange::new(0x2000, 0x3000)
+        );
+        assert_eq!(PageRange::covering(0x1fff, 0), None);
+        assert_eq!(PageRange::covering(u64::MAX, 2), None);
+        assert_eq!(PageRange::covering(u64::MAX - 1, 1), None);
+    }
 }

@@ -566,4 +566,24 @@ mod tests {
             assert_eq!(*c as usize, i);
         }
     }
+    #[test]
+    fn numbers_come_back() {
+        assert_eq!(Call::Munmap.in_flight(77), 1 << 32 | 77);
+        let generation = Generation::from_raw(41);
+        assert_eq!((generation.get(), generation.next().get()), (41, 42));
+        assert_eq!(Generation::from_raw(u64::MAX).next(), Generation::NONE);
+        let raw = NonZeroU32::new(8).unwrap();
+        assert_eq!(
+            (
+                SlotRef::from_raw(raw).get(),
+                SlotRef::from_raw(raw).number()
+            ),
+            (raw, 7)
+        );
+        assert_eq!((segment_offset(0), segment_bytes(0)), (8192, 65536));
+        assert_eq!(
+            (Call::Munmap.word(), Counter::Unpins.word()),
+            ("munmap", "unpins")
+        );
+    }
 }

@@ -18,5 +18,7 @@ pub mod numbers;
 pub mod planted;
 pub mod reader;
 pub mod settings;
+#[cfg(test)]
+mod tests;
 pub mod vocab;
 pub mod writer;

@@ -324,6 +324,37 @@ mod tests {
         while lines.next_line().is_some() {}
     }
 
+    /// What it fails for may be over at once; the third time it is said.
+    #[test]
+    fn reading_may_fail_twice() {
+        let all =
+            b"00001000-00002000 r--p 0 00:00 0 /a\nno line\n00002000-00003000 r--p 0 00:00 0 /b\n";
+        let read_with = |failures: usize, mut until: usize| {
+            let (mut left, mut rest, mut names) = (failures, &all[..], Vec::new());
+            let read = |into: &mut [u8]| {
+                if left > 0 {
+                    left -= 1;
+                    return Err(left);
+                }
+                let n = into.len().min(rest.len());
+                into[..n].copy_from_slice(&rest[..n]);
+                rest = &rest[n..];
+                Ok(n)
+            };
+            let done = each_line(&mut [0; 64], read, |line| {
+                names.push(line.name.to_vec());
+                until -= 1;
+                until > 0
+            });
+            (done, names)
+        };
+        let both = vec![b"/a".to_vec(), b"/b".to_vec()];
+        assert_eq!(read_with(0, 9), (Ok(()), both.clone()));
+        assert_eq!(read_with(2, 9), (Ok(()), both.clone()));
+        assert_eq!(read_with(0, 1), (Ok(()), both[..1].to_vec()));
+        assert_eq!(read_with(5, 9), (Err(2), Vec::new()));
+    }
+
     #[test]
     fn our_own_maps() {
         let text = std::fs::read("/proc/self/maps").unwrap();

@@ -144,4 +144,29 @@ mod tests {
         assert_eq!(CLASS[libc::SYS_read as usize], PASS);
         assert_eq!(CLASS[libc::SYS_close as usize], HOOK);
     }
+    #[test]
+    fn each_number_has_its_class_and_its_arguments() {
+        for row in ROWS {
+            let nr = row.nr as u64;
+            assert_eq!(CLASS[row.nr as usize], row.class, "{nr}");
+            assert_eq!(
+                (call_of(nr), arguments(nr)),
+                (Some(row.call), row.arguments.into())
+            );
+        }
+        for nr in DESCRIPTORS {
+            assert_eq!(CLASS[nr as usize], HOOK, "{nr}");
+        }
+        let classes = [HOOK, CLONE, CLONE3, STRICT]
+            .map(|class| CLASS.iter().filter(|c| **c == class).count());
+        let rows = |class| ROWS.iter().filter(|row| row.class == class).count();
+        assert_eq!(
+            classes,
+            [rows(HOOK) + DESCRIPTORS.len(), 1, 1, rows(STRICT)]
+        );
+        assert_eq!(arguments(libc::SYS_vfork as u64), 0);
+        assert_eq!(arguments(libc::SYS_ioctl as u64), 3);
+        assert_eq!(arguments(libc::SYS_read as u64), 6);
+        assert_eq!((call_of(NUMBERS as u64), call_of(u64::MAX)), (None, None));
+    }
 }

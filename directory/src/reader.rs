@@ -139,3 +139,83 @@ pub fn read_slot(slot: &Slot) -> Result<Option<Published>, Corrupt> {
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocab::{Column, Flags, Prot, Reason};
+
+    fn attr(kind: Kind) -> u64 {
+        let attr = Attr {
+            prot: Prot::from_call(1, false),
+            kind,
+            flags: Flags::EMPTY,
+            pin: Column::YES,
+            hca: Column::no(Reason::Off),
+        };
+        attr.pack()
+    }
+
+    #[test]
+    fn what_no_writer_writes_of_a_range() {
+        let words = |start, end, attr| [9, start, end, attr, 5, 0, 0, 0];
+        let top = USER_END;
+        for (words, wrong) in [
+            (
+                words(0x1001, 0x2000, attr(Kind::Anon)),
+                "an entry's addresses",
+            ),
+            (words(0x1000, 0x2000, 0xff00), "an entry's attributes"),
+            (
+                words(top, top + 0x1000, attr(Kind::Anon)),
+                "an entry beyond user addresses",
+            ),
+        ] {
+            assert_eq!(decode(&words), Err(Corrupt(wrong)));
+        }
+        for (words, kind) in [
+            (words(top - 0x1000, top, attr(Kind::Anon)), Kind::Anon),
+            (words(top, top + 0x1000, attr(Kind::Kernel)), Kind::Kernel),
+        ] {
+            let Ok(Some(Published::Range(entry))) = decode(&words) else {
+                panic!("{words:x?}");
+            };
+            assert_eq!((entry.attr.kind, entry.id), (kind, 5));
+            assert_eq!(entry.generation, Generation::from_raw(9));
+            assert_eq!(
+                (entry.range.start(), entry.range.end()),
+                (words[1], words[2])
+            );
+        }
+    }
+
+    #[test]
+    fn what_no_writer_writes_of_a_region() {
+        let words = |start, end, access, domain| [9, start, end, access, 5, 6 | 7 << 32, domain, 0];
+        let top = USER_END;
+        for (words, wrong) in [
+            (words(0x1000, 0x1000, 0, 1), "a region's addresses"),
+            (
+                words(top, top + 0x1000, 0, 1),
+                "a region beyond user addresses",
+            ),
+            (words(0x1000, 0x2000, 1 << 10, 1), "a region's access"),
+            (words(0x1000, 0x2000, 0, 1 << 32), "a region's domain"),
+        ] {
+            assert_eq!(decode(&words), Err(Corrupt(wrong)));
+        }
+        let Ok(Some(Published::Region(region))) = decode(&words(top - 0x1000, top, 4, 2 | 3 << 32))
+        else {
+            panic!("a region");
+        };
+        assert_eq!((region.domain, region.pd, region.id), (2, 3, 5));
+        assert_eq!((region.lkey, region.rkey), (6, 7));
+        assert_eq!(region.access, Access::REMOTE_READ);
+        assert_eq!(region.generation, Generation::from_raw(9));
+    }
+
+    #[test]
+    fn a_free_slot_says_nothing() {
+        assert_eq!(decode(&[0, 1, 2, 3, 4, 5, 6, 7]), Ok(None));
+    }
+}

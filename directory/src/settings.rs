@@ -309,4 +309,25 @@ mod tests {
             format!("copy={}", ["?"; MECHANISMS.len()].join(","))
         );
     }
+    #[test]
+    fn what_is_told_ends_where_it_fails() {
+        let mut left = 3;
+        let done = each(0, "", |name, _| {
+            left -= 1;
+            if left == 0 {
+                return Err(name);
+            }
+            Ok(())
+        });
+        assert_eq!(done, Err("on_limit"));
+    }
+
+    /// What does not fit is not another setting's.
+    #[test]
+    fn a_value_that_there_is_not_has_no_other_bits() {
+        assert_eq!(Setting::SCOPE.bits(3), Setting::SCOPE.bits(1));
+        assert_eq!(Setting::PIN.bits(4), 0);
+        let many = copy_bits([0; 9].into_iter(), false);
+        assert_eq!(many & !COPY_MASK, 0);
+    }
 }

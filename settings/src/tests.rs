@@ -164,6 +164,203 @@ fn exit_codes() {
     }
 }
 
+#[test]
+fn only_one_word_switches_it_on() {
+    assert_eq!(Switch::of(b"1"), Switch::On);
+    for no in ["", "0", "off", "no", "false", "OFF", "No"] {
+        assert_eq!(Switch::of(no.as_bytes()), Switch::Off, "{no}");
+    }
+    for word in ["2", "10", "yes", "on", "true", "o", "offf", " 1"] {
+        assert_eq!(Switch::of(word.as_bytes()), Switch::Unclear, "{word}");
+    }
+}
+
+type Says = fn(&Config) -> bool;
+
+/// Each variable has its own setting, and no other variable has it.
+#[test]
+fn a_variable_sets_what_it_is_named_for() {
+    let own: &[(&str, &str, Says)] = &[
+        ("PIN", "onfault", |c| c.pin == Pin::OnFault),
+        ("HCA", "off", |c| c.hca == Hca::Off),
+        ("HCA_DEVICES", "mlx5_0,rxe0", |c| {
+            c.hca_devices.as_bytes() == b"mlx5_0,rxe0"
+        }),
+        ("HCA_MODE", "odp", |c| c.hca_odp),
+        ("HCA_FORK", "unsafe", |c| c.hca_fork_unsafe),
+        ("HCA_FILL", "later", |c| c.hca_fill_later),
+        ("SCOPE", "data", |c| c.scope_data),
+        ("KEYS", "exact", |c| c.keys_exact),
+        ("VERBS", "symbols", |c| !c.verbs_ioctl),
+        ("REVOKE_MS", "off", |c| c.revoke_ms.is_none()),
+        ("ACCESS", "remote-read", |c| c.access == Access::RemoteRead),
+        ("LIMIT", "7", |c| c.limit == Limit::Bytes(7)),
+        ("ON_LIMIT", "fail", |c| c.fail_on_limit),
+        ("INTERCEPT", "strict", |c| c.intercept == Intercept::Strict),
+        ("FORK", "all", |c| c.fork_all),
+        ("COPY", "off", |c| c.copy == Order::OFF),
+        ("PTRACER", "any", |c| c.ptracer_any),
+        ("BOX_LIMIT", "5", |c| c.box_limit == 5),
+        ("BOX_SIZE", "6", |c| c.box_size == 6),
+        ("BOX_MAX", "7", |c| c.box_max == 7),
+        ("BOX_THRESHOLD", "8", |c| c.box_threshold == 8),
+        ("SHARE", "heap", |c| c.share == Share::Heap),
+        ("HUGE", "advise", |c| c.huge),
+        ("EXCLUDE", "a,b", |c| c.exclude.as_bytes() == b"a,b"),
+        ("STATS_FILE", "/s", |c| c.stats_file.as_bytes() == b"/s"),
+        ("CHECK", "registrations", |c| c.check),
+        ("CHECK_FILE", "/c", |c| c.check_file.as_bytes() == b"/c"),
+        ("LOG", "trace", |c| c.log_level == LevelFilter::Trace),
+        ("LOG_FILE", "/l", |c| c.log_file.as_bytes() == b"/l"),
+    ];
+    for (name, value, says) in own {
+        assert!(!says(&Config::default()), "{name}");
+        let mut c = Config::new();
+        let set = c.set(format!("REGALL_{name}").as_bytes(), value.as_bytes());
+        assert_eq!(set, Ok(()), "{name}");
+        for (other, _, says) in own {
+            assert_eq!(says(&c), other == name, "{name}: {other}");
+        }
+    }
+}
+
+#[test]
+fn what_the_command_reads_is_checked_here() {
+    for (name, value) in [
+        ("", "1"),
+        ("_ONLY", "a.out"),
+        ("_MERGE_FILE", "/m"),
+        ("_CHECK_SUPPRESSIONS", "/s"),
+        ("_CHECK_EXIT", "3"),
+    ] {
+        let set = Config::new().set(format!("REGALL{name}").as_bytes(), value.as_bytes());
+        assert_eq!(set, Ok(()), "{name}");
+    }
+    let set = |name: &[u8], bytes| Config::new().set(name, &vec![b'x'; bytes]);
+    assert_eq!(set(b"REGALL_MERGE_FILE", 1024), Err(Problem::Long));
+    assert_eq!(set(b"REGALL_CHECK_SUPPRESSIONS", 4095), Ok(()));
+    assert_eq!(set(b"REGALL_CHECK_SUPPRESSIONS", 4096), Err(Problem::Long));
+    let exit = Config::new().set(b"REGALL_CHECK_EXIT", b"256");
+    assert!(matches!(exit, Err(Problem::Value { .. })));
+}
+
+#[test]
+fn a_device_has_a_name_of_an_adapter() {
+    let device = |value: &[u8]| {
+        let mut c = Config::new();
+        c.set(b"REGALL_HCA", b"other0").unwrap();
+        c.set(b"REGALL_HCA", value).ok()?;
+        (c.hca == Hca::Device).then(|| c.hca_device.as_bytes().to_vec())
+    };
+    for name in [&b"mlx5_0"[..], b"a-b.c:d_9", &[b'x'; 63]] {
+        assert_eq!(device(name).as_deref(), Some(name));
+    }
+    for name in [&b""[..], b"a b", b"a/b", b"off", b"adopt", &[b'x'; 64]] {
+        assert_eq!(device(name), None);
+    }
+}
+
+#[test]
+fn bytes_have_their_letters() {
+    for (letters, shift) in [("Kk", 10), ("Mm", 20), ("Gg", 30), ("Tt", 40)] {
+        for letter in letters.chars() {
+            let value = format!("3{letter}");
+            assert_eq!(
+                limit(value.as_bytes()),
+                Some(Limit::Bytes(3 << shift)),
+                "{value}"
+            );
+        }
+    }
+    assert_eq!(limit(b"1%"), Some(Limit::Percent(1)));
+    assert_eq!(limit(b"100%"), Some(Limit::Percent(100)));
+    assert_eq!(bytes(b"1", 5), Some(1));
+    assert_eq!(bytes(b"5", 5), Some(5));
+    assert_eq!(
+        (bytes(b"6", 5), bytes(b"0", 5), bytes(b"5%", 5)),
+        (None, None, None)
+    );
+    assert_eq!((up_to(b"5", 5), up_to(b"6", 5)), (Some(5), None));
+}
+
+/// The names that have words and nothing else, and what their words are.
+#[test]
+fn who_has_words() {
+    let with: Vec<_> = DEFAULTS
+        .iter()
+        .filter(|(n, _)| words(n).is_some())
+        .collect();
+    let without = [
+        "HCA",
+        "REVOKE_MS",
+        "LIMIT",
+        "COPY",
+        "BOX_LIMIT",
+        "BOX_SIZE",
+        "BOX_MAX",
+        "BOX_THRESHOLD",
+    ];
+    assert_eq!(with.len() + without.len(), DEFAULTS.len());
+    for name in without {
+        assert_eq!(words(&format!("REGALL_{name}")), None, "{name}");
+    }
+    for (name, default) in with {
+        assert!(words(name).unwrap().contains(default), "{name}");
+    }
+    for word in LEVELS {
+        let mut c = Config::new();
+        c.set(b"REGALL_LOG", word.as_bytes()).unwrap();
+        assert_eq!(c.log_level.as_str().to_lowercase(), word);
+    }
+}
+
+/// What a checker is told to write stays; and only a driver of an adapter's is answered by ioctl.
+#[test]
+fn a_checker_keeps_its_file() {
+    let mut c = Config::new();
+    c.set(b"REGALL_CHECK", b"registrations").unwrap();
+    c.set(b"REGALL_CHECK_FILE", b"/c").unwrap();
+    c.complete();
+    assert_eq!(c.check_file.as_bytes(), b"/c");
+    let mut c = Config::new();
+    c.set(b"REGALL_VERBS", b"symbols").unwrap();
+    assert!(!c.answers_ioctl());
+    c.set(b"REGALL_VERBS", b"ioctl").unwrap();
+    c.set(b"REGALL_HCA", b"off").unwrap();
+    assert!(!c.answers_ioctl());
+}
+
+#[test]
+fn complaints_are_lines() {
+    let said = |name: &str, value: &str, problem| {
+        let (name, value) = (name.as_bytes(), value.as_bytes());
+        Complaint {
+            name,
+            value,
+            problem,
+        }
+        .to_string()
+    };
+    assert_eq!(
+        said("REGALL_PINN", "1", Problem::Name),
+        "REGALL_PINN is not a variable of regall; ignored"
+    );
+    assert_eq!(
+        said("A", "1", Problem::Long),
+        "A is too long; regall stays off"
+    );
+    let expected = Expected::Text("a number");
+    assert_eq!(
+        said("A", &"x".repeat(99), Problem::Value { expected }),
+        format!(
+            "A={} is not valid (expected a number); regall stays off",
+            "x".repeat(64)
+        )
+    );
+    assert_eq!(Expected::Words(&["a", "b"]).to_string(), "a or b");
+    assert_eq!(Expected::Words(&["a"]).to_string(), "a");
+}
+
 proptest! {
     #[test]
     fn no_environment_panics(name in "REGALL_[A-Z_]{0,12}", value in ".*") {

@@ -204,3 +204,118 @@ fn what_was_registered_before_is_found() {
     table.take(7);
     assert_eq!(table.earlier(&again), None);
 }
+
+/// All words of a registration come back, by each way to it.
+#[test]
+fn a_registration_is_whole() {
+    let room = Room::new(2);
+    let table = room.table();
+    let new = Registration {
+        start: 0x1000,
+        end: 0x2000,
+        keys: 1,
+        access: 2,
+        shift: 3,
+        handle: 4,
+        pd: 5,
+        context: 6,
+        serial: 0,
+    };
+    let mut prepared = Vec::new();
+    table.add(&at(0, 1, 9), |n| prepared.push(n)).unwrap();
+    table.add(&new, |n| prepared.push(n)).unwrap();
+    let whole = Registration { serial: 2, ..new };
+    let mut each = Vec::new();
+    table.each(|n, slot, found| each.push((n, slot.read() == Some(*found), *found)));
+    assert_eq!(each[1], (1, true, whole));
+    assert_eq!((each.len(), each[0].0), (2, 0));
+    assert_eq!(table.take(4), Some((1, whole, 0)));
+    table.put_back(&whole, |n| prepared.push(n)).unwrap();
+    assert_eq!(prepared, [0, 1, 1]);
+    assert_eq!(table.take(4), Some((1, whole, 0)));
+    // What is being filled is not a registration.
+    room.slots[1].serial.store(BUSY, Relaxed);
+    assert!(room.slots[1].read().is_none() && table.take(4).is_none());
+    assert_eq!(table.now(), 3);
+}
+
+#[test]
+fn the_part_of_a_range_that_is_covered() {
+    let mr = at(0x2000, 0x5000, 1);
+    for (start, end, part) in [
+        (0x1000, 0x3000, Some((0x2000, 0x3000))),
+        (0x4000, 0x9000, Some((0x4000, 0x5000))),
+        (0x1000, 0x9000, Some((0x2000, 0x5000))),
+        (0x1000, 0x2000, None),
+        (0x5000, 0x6000, None),
+        (0x4fff, 0x5000, Some((0x4fff, 0x5000))),
+    ] {
+        assert_eq!(mr.part(start, end), part);
+    }
+}
+
+#[test]
+fn a_child_starts_anew() {
+    let room = Room::new(3);
+    let table = room.table();
+    for n in 0..3 {
+        table.add(&at(0, 1, n), |_| ()).unwrap();
+    }
+    assert!(table.holds(2, 3) && !table.holds(2, 2) && !table.holds(3, 0));
+    table.forget();
+    assert_eq!(room.high.load(Relaxed), 0);
+    assert!(room.slots.iter().all(|s| s.serial.load(Relaxed) == 0));
+    assert_eq!(table.add(&at(0, 1, 7), |_| ()), Some((0, 4)));
+    assert_eq!(room.high.load(Relaxed), 1);
+}
+
+/// Each range as it went, and the record's id beside it.
+#[test]
+fn a_loss_is_told_as_it_was() {
+    let room = Room::new(1);
+    room.table().add(&at(0x1000, 0x9000, 1), |_| ()).unwrap();
+    let slot = only(&room);
+    slot.lose(1, (0x2000, 0x3000), How::Shrunk, false);
+    slot.lose(1, (0x4000, 0x5000), How::Replaced, true);
+    slot.said(1, 0x1234_5678_9abc);
+    slot.said(LOSSES, 1);
+    let lost = |start, end, how, id, back| Lost {
+        start,
+        end,
+        how,
+        id,
+        back,
+    };
+    let all: Vec<_> = slot.lost().collect();
+    let expected = [
+        lost(0x2000, 0x3000, How::Shrunk, 0, false),
+        lost(0x4000, 0x5000, How::Replaced, 0x1234_5678_9abc, true),
+    ];
+    assert_eq!(all, expected);
+    let mut back = Vec::new();
+    slot.regain(0x2fff, 0x4001, |l| back.push(l));
+    assert_eq!(back, expected[..1]);
+    assert!(slot.lost().all(|l| l.back));
+    // The record that tells of a use has the first range that it meets.
+    assert_eq!(slot.used(0x2fff, 0x4001).map(|l| l.start), Some(0x2000));
+    assert_eq!(slot.used(0x2fff, 0x4001).map(|l| l.start), Some(0x4000));
+    assert_eq!(slot.used(0x2fff, 0x4001), None);
+    assert_eq!(room.table().take(1).unwrap().2, 0x1234_5678_9abc);
+}
+
+/// A part that sticks out of what was lost is not known yet.
+#[test]
+fn what_was_said_covers_the_whole_range() {
+    let room = Room::new(1);
+    room.table().add(&at(0x1000, 0x9000, 1), |_| ()).unwrap();
+    let slot = only(&room);
+    let gone = |start, end| slot.lose(1, (start, end), How::Unmapped, false);
+    assert_eq!(gone(0x3000, 0x5000), Noted::New(0));
+    assert_eq!(gone(0x2000, 0x5000), Noted::New(1));
+    assert_eq!(gone(0x2000, 0x6000), Noted::New(2));
+    assert_eq!(gone(0x3000, 0x6000), Noted::Known);
+    // A place that is being filled is not one.
+    slot.losses[3].end.store(BUSY, Relaxed);
+    assert_eq!(slot.lost().count(), 3);
+    assert_eq!(gone(0x1000, 0x2000), Noted::Full);
+}
