@@ -1,6 +1,6 @@
 # make run [MPI=openmpi|mpich], make run-rdma [KERNEL=6.1|odp], make run-cluster [PARTS="srun ssh"], make run-copy,
 # make test [DEVICES=real], make test-all [DEVICES=real], make flakes, make planted [PLANTED="NAME..."],
-# make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make bench-caches, make apps, make lint; `make` builds,
+# make mutants [MUTANTS="PART..."], make soak [SOAK_SECONDS=60] [PARTS="stress faults"], make bench, make bench-caches, make apps, make lint; `make` builds,
 # make install [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] puts what was built in its place, make
 # uninstall takes it away, make book makes a book of docs/, make dist writes the source archive, make deb packs for Debian.
 MPI ?= openmpi
@@ -93,9 +93,14 @@ planted:
 	$(MAKE) --no-print-directory build
 	scripts/planted $(PLANTED)
 
+# Changes operators and results of the pure crates: their unit tests notice (hours; it goes on where it stopped).
+mutants:
+	scripts/setup test mutants
+	scripts/mutants $(MUTANTS)
+
 # Tries for long to break it: stress-ng, other people's programs, faults, kills, fuzzers.
 soak:
-	scripts/setup test rdma cluster soak fits
+	scripts/setup test rdma cluster soak mutants fits
 	$(MAKE) --no-print-directory build
 	scripts/soak $(PARTS)
 
@@ -212,4 +217,4 @@ deb:
 clean:
 	cargo clean
 
-.PHONY: build run run-rdma run-cluster run-copy test test-all flakes planted soak bench bench-caches apps lint book where install uninstall dist deb clean
+.PHONY: build run run-rdma run-cluster run-copy test test-all flakes planted mutants soak bench bench-caches apps lint book where install uninstall dist deb clean

@@ -14,6 +14,8 @@ mod death;
 mod faults;
 #[path = "../soak/fuzz.rs"]
 mod fuzz;
+#[path = "../soak/mutants.rs"]
+mod mutants;
 #[path = "../soak/packages.rs"]
 mod packages;
 #[path = "../soak/planted.rs"]
