@@ -7,25 +7,12 @@
  *
  * `calls` uses a protection domain that is adopted, `many` and `life` those that end young.
  */
+#include "../../c-tests/rdma/median.h"
 #include "../../c-tests/rdma/rdma.h"
 #include <pthread.h>
-#include <time.h>
 
 static struct ibv_context *ctx;
 static char *buf;
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
 
 /* The median of `rounds` calls of `f`. */
 static void median(const char *name, int rounds, void (*f)(void))

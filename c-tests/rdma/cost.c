@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <sys/prctl.h>
 #include <ucontext.h>
-#include <time.h>
+#include "median.h"
 #include "rdma.h"
 
 static struct rig r;
@@ -37,19 +37,6 @@ static void find_ways(void)
 	ways[1].reg = (typeof(ways[1].reg))dlvsym(all, "ibv_reg_mr_iova2", "IBVERBS_1.8");
 	ways[1].dereg = (typeof(ways[1].dereg))dlvsym(all, "ibv_dereg_mr", "IBVERBS_1.1");
 	NEED(ways[1].reg && ways[1].dereg);
-}
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
 }
 
 enum { ROUNDS = 41, BATCH = 50 };

@@ -246,7 +246,7 @@ fn lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What clap knows, as roff; without the heading, which is the page's. A group's is a smaller one.
+/// Renders what clap knows as roff; without the heading, which is the page's. A group's is a smaller one.
 fn rendered(
     command: &Command,
     section: impl Fn(&Man, &mut dyn Write) -> std::io::Result<()>,

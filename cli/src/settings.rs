@@ -109,9 +109,9 @@ settings! {
 pub struct Setting<'a> {
     /// Its name.
     pub name: &'static str,
-    /// What holds if nobody says anything else: a value, or words for it.
+    /// Holds if nobody says anything else: a value, or words for it.
     pub default: &'static str,
-    /// What it is.
+    /// Says in a line what it is for.
     pub meaning: &'static str,
     /// The value of its flag.
     pub flag: Option<&'a OsStr>,

@@ -7,7 +7,7 @@ use regall_directory::vocab::{Attr, Reason};
 /// What is said of processes that had no turn.
 pub const NO_TIME: &str = "not looked at: processes of several users took all of the time";
 
-/// What is said where there is none of the processes that are meant.
+/// Says that there is none of the processes that are meant.
 pub const NO_PROCESS: &str = "no process with the shim on";
 
 /// The word for whether any registrar holds a range.

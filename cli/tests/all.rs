@@ -1,5 +1,5 @@
-//! What looks at all processes looks at whatever runs on the machine, so it has a file (and
-//! thereby a time) of its own, and minds what it says of our processes alone.
+//! Looks at all processes. They are whatever runs on the machine, so these tests have a file (and
+//! thereby a time) of their own, and mind what is said of our processes alone.
 
 mod common;
 

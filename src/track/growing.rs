@@ -28,7 +28,7 @@ pub fn leave_room() {
 /// Returns whether the limit is the application's alone.
 #[inline]
 pub fn leaves_room() -> bool {
-    LEAVE_ROOM.load(Relaxed)
+    LEAVE_ROOM.load(Relaxed) && limits::memlock().is_some()
 }
 
 /// Whether mappings that grow downwards stay unlocked. Called with the lock held.

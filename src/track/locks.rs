@@ -85,8 +85,8 @@ pub fn mlock(call: Call, frame: &mut Frame) -> i64 {
     value
 }
 
-/// The application has locked `range`. The kernel charges a mapping there that grows downwards for
-/// what it grows by, and beyond the limit that is SIGSEGV: our locks leave room for it.
+/// Leaves the limit to the application if it has locked a mapping in `range` that grows downwards: the
+/// kernel charges that for what it grows by, and answers with SIGSEGV beyond the limit.
 fn leave_room(range: PageRange) {
     let binds = || pin::locks() && limits::memlock().is_some();
     if growing::leaves_room() || !grows(range) || !binds() {
@@ -101,17 +101,7 @@ fn leave_room(range: PageRange) {
 
 /// Returns whether anything in `range` grows downwards.
 fn grows(range: PageRange) -> bool {
-    let mut grows = false;
-    if let Some(guard) = lock() {
-        guard.ledger.for_each(range, |_, entry| {
-            grows |= entry.attr.flags.has(Flags::GROWSDOWN);
-            match grows {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            }
-        });
-    }
-    grows
+    lock().is_some_and(|guard| guard.any(range, |attr| attr.flags.has(Flags::GROWSDOWN)))
 }
 
 /// Claims `range`: from here on nobody but this call pins or unpins anything there.

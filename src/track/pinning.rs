@@ -125,12 +125,6 @@ enum Admitted {
     Beyond,
 }
 
-/// Returns whether the limit is left to what the application has locked.
-#[inline]
-fn leaves_room() -> bool {
-    growing::leaves_room() && limits::memlock().is_some()
-}
-
 /// Whether `part` may be pinned as `want` says. `looked`: the budget has just been reckoned.
 #[inline]
 fn admit(state: &State, part: PageRange, want: Want, looked: bool) -> Admitted {
@@ -138,7 +132,7 @@ fn admit(state: &State, part: PageRange, want: Want, looked: bool) -> Admitted {
     match want {
         Want::Leave(column) => Admitted::No(column),
         _ if !looked && after > state.next_look => Admitted::Stale,
-        _ if after > state.budget || leaves_room() => Admitted::Beyond,
+        _ if after > state.budget || growing::leaves_room() => Admitted::Beyond,
         _ => Admitted::Yes,
     }
 }

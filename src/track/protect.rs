@@ -193,18 +193,10 @@ fn is_code(prot: u64) -> bool {
     prot & both == both
 }
 
-/// Whether anything in `range` can be executed.
+/// Returns whether anything in `range` can be executed.
 #[cold]
 fn has_code(state: &State, range: PageRange) -> bool {
-    let mut found = false;
-    state.ledger.for_each(range, |_, entry| {
-        found |= entry.attr.prot.executable();
-        match found {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
-    });
-    found
+    state.any(range, |attr| attr.prot.executable())
 }
 
 /// Whether regions of `range` would be registered with other rights than they are.

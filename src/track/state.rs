@@ -264,6 +264,19 @@ impl State {
         self.adopt_own_memory();
     }
 
+    /// Returns whether `which` is so of anything in `range`.
+    pub fn any(&self, range: PageRange, which: impl Fn(Attr) -> bool) -> bool {
+        let mut any = false;
+        self.ledger.for_each(range, |_, entry| {
+            any = which(entry.attr);
+            match any {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        any
+    }
+
     /// The application has `locks` on `range` from now on, and no others.
     pub fn set_locks(&mut self, range: PageRange, locks: Flags) {
         let holding = pin::holding();
